@@ -1,0 +1,1 @@
+//! What a guest image says about itself: symbols, function sites, text ranges.

@@ -1,0 +1,1 @@
+//! Everything that knows x86 instruction bytes: the only module that names iced-x86.

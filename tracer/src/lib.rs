@@ -1,0 +1,12 @@
+//! Function tracing from outside the traced system.
+//!
+//! This crate knows no hypervisor, no threads and no clock: bytes come in, decisions go out. A
+//! guest is an [`image`] description (symbols, sites, text ranges) plus the memory and registers
+//! that a [`target`] gives access to.
+
+#![forbid(unsafe_code)]
+
+pub mod addr;
+pub mod image;
+pub mod insn;
+pub mod target;

@@ -1,0 +1,89 @@
+//! What the tracer needs of the traced system. The provider (for KVM: the `vmm` crate) implements
+//! these traits; `MockTarget` implements them for tests.
+
+use crate::addr::{Gpa, Gva};
+
+/// Why guest memory could not be read or written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MemoryError {
+    /// The guest's page tables map nothing there.
+    #[error("guest address {address} is not mapped (bytes {address}..+{length})")]
+    NotMapped {
+        /// First address of the access.
+        address: Gva,
+        /// Bytes asked for.
+        length: usize,
+    },
+    /// The physical address is in no memory of the guest.
+    #[error("guest physical address {address} is not memory (bytes {address}..+{length})")]
+    NotMemory {
+        /// First address of the access.
+        address: Gpa,
+        /// Bytes asked for.
+        length: usize,
+    },
+}
+
+/// Guest physical memory. Accesses cross no hole: all of it or an error.
+pub trait PhysicalMemory {
+    /// Copies guest memory at `at` into `into`.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotMemory`] when any byte lies outside the guest's memory.
+    fn read_physical(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError>;
+
+    /// Copies `bytes` into guest memory at `at`.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotMemory`] when any byte lies outside the guest's memory; then nothing was
+    /// written.
+    fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError>;
+}
+
+/// Guest memory by virtual address, through the guest's own translation.
+pub trait TargetMemory {
+    /// Copies guest memory at `at` into `into`.
+    ///
+    /// # Errors
+    /// A [`MemoryError`] that names the first byte that could not be read.
+    fn read(&self, at: Gva, into: &mut [u8]) -> Result<(), MemoryError>;
+
+    /// Copies `bytes` into guest memory at `at`, whatever the guest's write protection says.
+    ///
+    /// # Errors
+    /// A [`MemoryError`]; then nothing was written.
+    fn write(&mut self, at: Gva, bytes: &[u8]) -> Result<(), MemoryError>;
+}
+
+/// A target of which no vCPU can execute an instruction while this value lives, and every vCPU is
+/// *consistent* (no half-done I/O). Text is written through nothing else: the borrow is the proof
+/// that the machine is stopped.
+pub trait StoppedTarget: TargetMemory + PhysicalMemory {
+    /// The registers of every vCPU, indexed by vCPU number. Empty before the first one has started.
+    fn vcpus(&self) -> &[VcpuRegisters];
+}
+
+/// The registers of one stopped vCPU that tracing decisions need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct VcpuRegisters {
+    /// Whether the vCPU has ever been started (an AP that waits for SIPI has not).
+    pub online: bool,
+    /// Instruction pointer.
+    pub rip: u64,
+    /// Stack pointer.
+    pub rsp: u64,
+    /// Current privilege level, 0..=3.
+    pub cpl: u8,
+    /// Control register 0.
+    pub cr0: u64,
+    /// Page-table base, with its low control bits.
+    pub cr3: u64,
+    /// Control register 4.
+    pub cr4: u64,
+    /// Extended feature enable register.
+    pub efer: u64,
+    /// The GS base in force.
+    pub gs_base: u64,
+    /// `IA32_KERNEL_GS_BASE`, what `swapgs` would load.
+    pub kernel_gs_base: u64,
+}
