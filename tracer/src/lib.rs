@@ -9,4 +9,5 @@
 pub mod addr;
 pub mod image;
 pub mod insn;
+pub mod paging;
 pub mod target;

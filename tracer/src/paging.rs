@@ -1,0 +1,296 @@
+//! The guest's own page tables: translation of an address, and the search for free slots in which a
+//! window can be shown to the guest.
+//!
+//! Layout of the entries: AMD64 Architecture Programmer's Manual vol. 2, §5.3 "Long-Mode Page
+//! Translation". Every entry is read from guest memory and therefore only believed as far as the
+//! memory behind it exists; a walk reads at most five entries.
+
+use crate::addr::{Gpa, Gva};
+use crate::target::{MemoryError, PhysicalMemory, VcpuRegisters};
+
+/// Size of the smallest page.
+pub const PAGE_4K: u64 = 1 << 12;
+/// Size of a page mapped by an entry of the page directory.
+pub const PAGE_2M: u64 = 1 << 21;
+const PAGE_1G: u64 = 1 << 30;
+
+/// Bits of a page-table entry.
+pub mod bits {
+    /// The entry maps something.
+    pub const PRESENT: u64 = 1 << 0;
+    /// The mapped memory may be written.
+    pub const WRITE: u64 = 1 << 1;
+    /// Ring 3 may use the mapping.
+    pub const USER: u64 = 1 << 2;
+    /// The entry has been used; preset so that the CPU need not write it.
+    pub const ACCESSED: u64 = 1 << 5;
+    /// The page has been written; preset likewise.
+    pub const DIRTY: u64 = 1 << 6;
+    /// The entry maps a 2 MiB or 1 GiB page and not a table.
+    pub const LARGE: u64 = 1 << 7;
+    /// Nothing in the mapped memory can be executed (needs `EFER.NXE`).
+    pub const NO_EXECUTE: u64 = 1 << 63;
+}
+
+const ADDRESS_MASK: u64 = 0x000f_ffff_ffff_f000;
+const CR0_PG: u64 = 1 << 31;
+const CR4_LA57: u64 = 1 << 12;
+const EFER_LMA: u64 = 1 << 10;
+const EFER_NXE: u64 = 1 << 11;
+
+/// Why an address could not be translated.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TranslateError {
+    /// The vCPU does not run in long mode with paging.
+    #[error(
+        "the guest has not turned on 64-bit paging yet (cr0 {cr0:#x}, efer {efer:#x}); attach later, for example with --attach-at SYMBOL"
+    )]
+    NoLongMode {
+        /// Control register 0.
+        cr0: u64,
+        /// Extended feature enable register.
+        efer: u64,
+    },
+    /// The address is not sign-extended from the top bit that is translated.
+    #[error("{0} is not a canonical address")]
+    NotCanonical(Gva),
+    /// An entry on the way is not present.
+    #[error("the guest's page tables map nothing at {at} (level {level} entry at {entry})")]
+    NotPresent {
+        /// The address looked up.
+        at: Gva,
+        /// 4 (or 5) for the topmost table, 1 for the last.
+        level: u8,
+        /// Where the entry lies.
+        entry: Gpa,
+    },
+    /// An entry points to where the guest has no memory.
+    #[error("the guest's page tables for {at} lead outside its memory: {source}")]
+    Table {
+        /// The address looked up.
+        at: Gva,
+        /// The read that failed.
+        source: MemoryError,
+    },
+}
+
+/// Where a walk starts and how deep the tables are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageTableRoot {
+    /// The topmost table.
+    pub table: Gpa,
+    /// 4, or 5 with `CR4.LA57`.
+    pub levels: u8,
+    /// Whether bit 63 of an entry forbids execution (`EFER.NXE`); reserved otherwise.
+    pub no_execute: bool,
+}
+
+impl PageTableRoot {
+    /// The tables that a vCPU with these registers uses.
+    ///
+    /// # Errors
+    /// [`TranslateError::NoLongMode`] when it does not translate addresses in long mode.
+    pub fn of(registers: &VcpuRegisters) -> Result<Self, TranslateError> {
+        let VcpuRegisters {
+            cr0,
+            cr3,
+            cr4,
+            efer,
+            ..
+        } = *registers;
+        if cr0 & CR0_PG == 0 || efer & EFER_LMA == 0 {
+            return Err(TranslateError::NoLongMode { cr0, efer });
+        }
+        Ok(Self {
+            table: Gpa(cr3 & ADDRESS_MASK),
+            levels: if cr4 & CR4_LA57 == 0 { 4 } else { 5 },
+            no_execute: efer & EFER_NXE != 0,
+        })
+    }
+
+    fn is_canonical(self, at: Gva) -> bool {
+        let unused = 64 - (12 + 9 * u32::from(self.levels));
+        let sign_extended = (at.0.cast_signed() << unused) >> unused;
+        sign_extended.cast_unsigned() == at.0
+    }
+}
+
+/// One mapping found by a walk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Translation {
+    /// The physical address of the byte asked for.
+    pub physical: Gpa,
+    /// Size of the page it lies in: 4 KiB, 2 MiB or 1 GiB.
+    pub page_size: u64,
+    /// Ring 3 may use it: the user bit is set on every level.
+    pub user: bool,
+    /// The guest may write it: the write bit is set on every level.
+    pub writable: bool,
+    /// The guest may execute it: no level forbids it.
+    pub executable: bool,
+}
+
+impl Translation {
+    /// Bytes from the translated one to the end of its page.
+    #[must_use]
+    pub fn bytes_left_in_page(&self) -> u64 {
+        self.page_size - (self.physical.0 & (self.page_size - 1))
+    }
+}
+
+/// Where the entry for one address lies in one table, and what the tables above it allow.
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    entry: Gpa,
+    value: u64,
+    user: bool,
+    writable: bool,
+    executable: bool,
+}
+
+/// Reads the entries for `at` from the topmost table down to `lowest`, stopping early at a large
+/// page; returns the level at which it stopped with the entry found there.
+fn descend(
+    memory: &(impl PhysicalMemory + ?Sized),
+    root: PageTableRoot,
+    at: Gva,
+    lowest: u8,
+) -> Result<(u8, Step), TranslateError> {
+    if !root.is_canonical(at) {
+        return Err(TranslateError::NotCanonical(at));
+    }
+    let (mut user, mut writable, mut executable) = (true, true, true);
+    let mut table = root.table;
+    let mut level = root.levels;
+    loop {
+        let entry = Gpa(table.0 + 8 * (at.0 >> (3 + 9 * u32::from(level)) & 0x1ff));
+        let value = read_entry(memory, at, entry)?;
+        if value & bits::PRESENT != 0 {
+            user &= value & bits::USER != 0;
+            writable &= value & bits::WRITE != 0;
+            executable &= !(root.no_execute && value & bits::NO_EXECUTE != 0);
+        }
+        let step = Step {
+            entry,
+            value,
+            user,
+            writable,
+            executable,
+        };
+        let is_page = level == 1 || (level <= 3 && value & bits::LARGE != 0);
+        if level == lowest || (value & bits::PRESENT != 0 && is_page) {
+            return Ok((level, step));
+        }
+        if value & bits::PRESENT == 0 {
+            return Err(TranslateError::NotPresent { at, level, entry });
+        }
+        table = Gpa(value & ADDRESS_MASK);
+        level -= 1;
+    }
+}
+
+fn read_entry(
+    memory: &(impl PhysicalMemory + ?Sized),
+    at: Gva,
+    entry: Gpa,
+) -> Result<u64, TranslateError> {
+    let mut bytes = [0; 8];
+    memory
+        .read_physical(entry, &mut bytes)
+        .map_err(|source| TranslateError::Table { at, source })?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// Translates `at` as the CPU would, without regard to access rights.
+///
+/// # Errors
+/// A [`TranslateError`] that says where the walk ended.
+pub fn translate(
+    memory: &(impl PhysicalMemory + ?Sized),
+    root: PageTableRoot,
+    at: Gva,
+) -> Result<Translation, TranslateError> {
+    let (level, step) = descend(memory, root, at, 1)?;
+    if step.value & bits::PRESENT == 0 {
+        return Err(TranslateError::NotPresent {
+            at,
+            level,
+            entry: step.entry,
+        });
+    }
+    let page_size = match level {
+        1 => PAGE_4K,
+        2 => PAGE_2M,
+        _ => PAGE_1G,
+    };
+    let base = step.value & ADDRESS_MASK & !(page_size - 1);
+    Ok(Translation {
+        physical: Gpa(base | (at.0 & (page_size - 1))),
+        page_size,
+        user: step.user,
+        writable: step.writable,
+        executable: step.executable,
+    })
+}
+
+/// A free entry of a page directory: 2 MiB of address space that the guest does not use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FreeSlot {
+    /// First address of the 2 MiB.
+    pub address: Gva,
+    /// The entry that would map it.
+    pub entry: Gpa,
+}
+
+/// The free 2 MiB slots among those that start in `from..to`, ascending, at most `limit`.
+///
+/// Only slots whose tables above are present and allow writing (and ring 3, when `user` is asked
+/// for) count: those entries belong to the guest and are not changed.
+///
+/// # Errors
+/// [`TranslateError::NotCanonical`] for a range that is not; absent or unreadable tables only make
+/// their slots unusable.
+pub fn free_slots(
+    memory: &(impl PhysicalMemory + ?Sized),
+    root: PageTableRoot,
+    from: Gva,
+    to: Gva,
+    user: bool,
+    limit: usize,
+) -> Result<Vec<FreeSlot>, TranslateError> {
+    let mut found = Vec::new();
+    let mut address = Gva(from.0.next_multiple_of(PAGE_2M));
+    while address < to && found.len() < limit {
+        match descend(memory, root, address, 2) {
+            Ok((2, step)) if step.value == 0 => {
+                if step.writable && step.executable && (step.user || !user) {
+                    found.push(FreeSlot {
+                        address,
+                        entry: step.entry,
+                    });
+                }
+            }
+            Err(error @ TranslateError::NotCanonical(_)) => return Err(error),
+            Ok(_) | Err(_) => {}
+        }
+        match address.checked_add(PAGE_2M) {
+            Some(next) => address = next,
+            None => break,
+        }
+    }
+    Ok(found)
+}
+
+/// The entry that maps the 2 MiB at `physical`, present and writable.
+#[must_use]
+pub fn large_page_entry(physical: Gpa, user: bool, executable: bool, root: PageTableRoot) -> u64 {
+    use bits::{ACCESSED, DIRTY, LARGE, NO_EXECUTE, PRESENT, USER, WRITE};
+    let mut entry = (physical.0 & ADDRESS_MASK) | PRESENT | WRITE | ACCESSED | DIRTY | LARGE;
+    if user {
+        entry |= USER;
+    }
+    if !executable && root.no_execute {
+        entry |= NO_EXECUTE;
+    }
+    entry
+}
