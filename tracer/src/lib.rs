@@ -7,7 +7,10 @@
 #![forbid(unsafe_code)]
 
 pub mod addr;
+pub mod event;
+pub mod filter;
 pub mod image;
 pub mod insn;
 pub mod paging;
+pub mod patch;
 pub mod target;

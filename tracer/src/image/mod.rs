@@ -1,1 +1,187 @@
 //! What a guest image says about itself: symbols, function sites, text ranges.
+//!
+//! [`Image::parse`] reads an ELF file once, before the guest runs; every value in the file is
+//! taken for hostile. What it holds afterwards is plain data, sorted, with ids that stay valid
+//! for as long as the image does.
+
+pub mod error;
+pub mod site;
+pub mod symbol;
+
+use std::sync::Arc;
+
+pub use error::ImageError;
+pub use site::{
+    SITE_LENGTH, Site, SiteForm, SiteKind, SkipReason, SkippedSite, Untraceable, UntraceableReason,
+};
+pub use symbol::{Symbol, SymbolKind, SymbolTable};
+
+use crate::addr::{Gpa, Gva};
+use crate::event::FunctionId;
+
+/// One load segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// Where it is linked.
+    pub vaddr: Gva,
+    /// Where it is loaded.
+    pub paddr: Gpa,
+    /// Bytes that the file holds.
+    pub filesz: u64,
+    /// Bytes in memory; those past `filesz` are zero.
+    pub memsz: u64,
+    /// Whether it can be read.
+    pub read: bool,
+    /// Whether it can be written.
+    pub write: bool,
+    /// Whether it can be executed.
+    pub execute: bool,
+}
+
+/// A run of executable bytes, as far as the file holds them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TextRange {
+    /// First address.
+    pub start: Gva,
+    /// First address past it.
+    pub end: Gva,
+}
+
+impl TextRange {
+    /// Whether the range holds all of `address..address+length`.
+    #[must_use]
+    pub fn holds(&self, address: Gva, length: u64) -> bool {
+        address >= self.start
+            && address
+                .checked_add(length)
+                .is_some_and(|end| end <= self.end)
+    }
+}
+
+/// One function: all symbols of function type at one address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Function {
+    /// Where it begins.
+    pub address: Gva,
+    /// Its size; where the symbol says none, up to the next function.
+    pub size: u64,
+    /// Its raw name; of several symbols, a global one.
+    pub name: Arc<str>,
+    /// The demangled name.
+    pub display: Arc<str>,
+    /// Every other raw or demangled name that it has.
+    pub aliases: Vec<Arc<str>>,
+}
+
+impl Function {
+    /// Every name of the function, raw and demangled.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        [&self.name, &self.display]
+            .into_iter()
+            .chain(&self.aliases)
+            .map(|name| &**name)
+    }
+}
+
+/// A guest image, read and checked.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Image {
+    /// Where execution begins, as the ELF header says it.
+    pub entry: u64,
+    /// All symbols.
+    pub symbols: SymbolTable,
+    /// All functions, by address; [`FunctionId`] is an index into it.
+    pub functions: Vec<Function>,
+    /// All load segments, in the order of the file.
+    pub segments: Vec<Segment>,
+    /// Executable ranges, by address, without overlap.
+    pub text: Vec<TextRange>,
+    /// All patch sites, by function (and so by address), at most one per function.
+    pub sites: Vec<Site>,
+    /// Every function without a site.
+    pub untraceable: Vec<Untraceable>,
+    /// Every listed place that did not become a site.
+    pub skipped: Vec<SkippedSite>,
+    /// Remarks on how the image was read, one line each.
+    pub notes: Vec<String>,
+}
+
+impl Image {
+    /// Reads an ELF file.
+    ///
+    /// # Errors
+    /// An [`ImageError`] that says what is wrong with the file. A well-formed file without
+    /// symbols or sites is no error here, see [`Image::check_traceable`].
+    pub fn parse(_bytes: &[u8]) -> Result<Self, ImageError> {
+        Err(ImageError::Damaged(
+            "reading images is not built yet".to_owned(),
+        ))
+    }
+
+    /// Whether there is anything to trace.
+    ///
+    /// # Errors
+    /// [`ImageError::NoSymbols`] or [`ImageError::NoSites`].
+    pub fn check_traceable(&self) -> Result<(), ImageError> {
+        if self.functions.is_empty() {
+            return Err(ImageError::NoSymbols);
+        }
+        if self.sites.is_empty() {
+            let hint = match self.skipped.first() {
+                Some(place) => format!(
+                    " ({} listed places were skipped, the first at {}: {})",
+                    self.skipped.len(),
+                    place.address,
+                    place.reason
+                ),
+                None => String::new(),
+            };
+            return Err(ImageError::NoSites { hint });
+        }
+        Ok(())
+    }
+
+    /// The function with this id.
+    #[must_use]
+    pub fn function(&self, id: FunctionId) -> Option<&Function> {
+        self.functions.get(id.index())
+    }
+
+    /// The patch site of this function, if it has one.
+    #[must_use]
+    pub fn site_of(&self, id: FunctionId) -> Option<&Site> {
+        let index = self
+            .sites
+            .binary_search_by_key(&id, |site| site.function)
+            .ok()?;
+        self.sites.get(index)
+    }
+
+    /// Why this function has no site, if it has none.
+    #[must_use]
+    pub fn untraceable(&self, id: FunctionId) -> Option<&Untraceable> {
+        let index = self
+            .untraceable
+            .binary_search_by_key(&id, |entry| entry.function)
+            .ok()?;
+        self.untraceable.get(index)
+    }
+
+    /// The function that covers `address`.
+    #[must_use]
+    pub fn function_at(&self, address: Gva) -> Option<FunctionId> {
+        let end = self
+            .functions
+            .partition_point(|function| function.address <= address);
+        let index = end.checked_sub(1)?;
+        let function = self.functions.get(index)?;
+        let offset = address.0.checked_sub(function.address.0)?;
+        (offset < function.size).then(|| u32::try_from(index).ok().map(FunctionId))?
+    }
+
+    /// Whether every byte of `address..address+length` is executable and in the file.
+    #[must_use]
+    pub fn is_text(&self, address: Gva, length: u64) -> bool {
+        self.text.iter().any(|range| range.holds(address, length))
+    }
+}

@@ -1,0 +1,35 @@
+//! What a trace is made of once it has left the ring: one event, with its time and its vCPU.
+
+/// A function of the image: an index into [`Image::functions`](crate::image::Image::functions),
+/// which is sorted by address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FunctionId(pub u32);
+
+impl FunctionId {
+    /// The place in the function table.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// One thing that happened in the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    /// Nanoseconds since the guest's time began.
+    pub time_ns: u64,
+    /// The vCPU it happened on.
+    pub vcpu: u16,
+    /// What happened.
+    pub kind: EventKind,
+}
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EventKind {
+    /// A function was entered.
+    Entry(FunctionId),
+    /// That many records of this vCPU were lost just before.
+    Lost(u64),
+}

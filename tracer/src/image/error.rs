@@ -1,0 +1,117 @@
+//! Why bytes are no guest image that can be traced.
+
+use crate::image::site::HexBytes;
+
+/// Why a guest image was refused. Every number in it comes from the file.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ImageError {
+    /// The file has no bytes.
+    #[error("the image is empty")]
+    Empty,
+    /// The first bytes are not those of an ELF file.
+    #[error("not an ELF file: it begins with {}, expected 7f 45 4c 46", HexBytes(.found))]
+    NotElf {
+        /// The first bytes, at most four.
+        found: Vec<u8>,
+    },
+    /// An ELF file of another word size.
+    #[error("{class} ELF file, expected a 64-bit one: build the guest for x86-64")]
+    Not64Bit {
+        /// What its class byte says.
+        class: &'static str,
+    },
+    /// A big-endian file.
+    #[error("not a little-endian ELF file (data encoding {encoding}): build the guest for x86-64")]
+    NotLittleEndian {
+        /// Its data encoding byte.
+        encoding: u8,
+    },
+    /// Another machine.
+    #[error("ELF file for machine {machine}, expected x86-64 (62)")]
+    NotX86 {
+        /// The machine number.
+        machine: u16,
+    },
+    /// Not a linked program.
+    #[error("ELF file is {found}, expected an executable: link it first")]
+    NotExecutable {
+        /// What it is.
+        found: &'static str,
+    },
+    /// A header table or section reaches past the end of the file.
+    #[error(
+        "{what} at file offset {offset:#x}, {length:#x} bytes long, reaches past the end of the \
+         file ({file:#x} bytes): the image is truncated or damaged"
+    )]
+    PastEnd {
+        /// What does.
+        what: String,
+        /// Its offset in the file.
+        offset: u64,
+        /// Its length.
+        length: u64,
+        /// The length of the file.
+        file: u64,
+    },
+    /// A header holds something else that cannot be.
+    #[error("damaged ELF file: {0}")]
+    Damaged(String),
+    /// Nothing would be loaded.
+    #[error("the ELF file has no load segments: there is nothing to run")]
+    NoSegments,
+    /// More bytes in the file than in memory.
+    #[error("load segment {index}: {filesz:#x} bytes in the file but {memsz:#x} in memory")]
+    FileLargerThanMemory {
+        /// Number of the program header.
+        index: usize,
+        /// Bytes in the file.
+        filesz: u64,
+        /// Bytes in memory.
+        memsz: u64,
+    },
+    /// A segment that no guest has memory for, or that wraps around the address space.
+    #[error(
+        "load segment {index}: {memsz:#x} bytes at {address:#x} is more than an image can be \
+         (limit {limit:#x} bytes, below the end of the address space)"
+    )]
+    AbsurdSegment {
+        /// Number of the program header.
+        index: usize,
+        /// Its virtual or physical address.
+        address: u64,
+        /// Bytes in memory.
+        memsz: u64,
+        /// The most that is accepted.
+        limit: u64,
+    },
+    /// Two segments want the same memory.
+    #[error("load segments {first} and {second} overlap at {space} address {address:#x}")]
+    Overlap {
+        /// Number of the lower program header.
+        first: usize,
+        /// Number of the other.
+        second: usize,
+        /// `virtual` or `physical`.
+        space: &'static str,
+        /// Where the overlap begins.
+        address: u64,
+    },
+    /// Symbol names that together are far longer than their file.
+    #[error("the symbol names together are longer than {limit:#x} bytes: the string table lies")]
+    AbsurdNames {
+        /// The most that is accepted.
+        limit: u64,
+    },
+    /// No function symbols.
+    #[error("the image has no function symbols: link it without -s and do not strip it")]
+    NoSymbols,
+    /// No patch sites.
+    #[error(
+        "the image has no patch sites: compile it with -pg -mfentry, \
+         -fpatchable-function-entry=5 or (rustc) -Z patchable-function-entry=5{hint}"
+    )]
+    NoSites {
+        /// Why listed places were left out, if any were.
+        hint: String,
+    },
+}
