@@ -4,9 +4,13 @@
 //! taken for hostile. What it holds afterwards is plain data, sorted, with ids that stay valid
 //! for as long as the image does.
 
+mod elf;
 pub mod error;
+mod lists;
+mod locate;
 pub mod site;
 pub mod symbol;
+mod symtab;
 
 use std::sync::Arc;
 
@@ -16,6 +20,7 @@ pub use site::{
 };
 pub use symbol::{Symbol, SymbolKind, SymbolTable};
 
+use self::elf::Elf;
 use crate::addr::{Gpa, Gva};
 use crate::event::FunctionId;
 
@@ -59,7 +64,7 @@ impl TextRange {
 }
 
 /// One function: all symbols of function type at one address.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Function {
     /// Where it begins.
     pub address: Gva,
@@ -112,10 +117,39 @@ impl Image {
     /// # Errors
     /// An [`ImageError`] that says what is wrong with the file. A well-formed file without
     /// symbols or sites is no error here, see [`Image::check_traceable`].
-    pub fn parse(_bytes: &[u8]) -> Result<Self, ImageError> {
-        Err(ImageError::Damaged(
-            "reading images is not built yet".to_owned(),
-        ))
+    pub fn parse(bytes: &[u8]) -> Result<Self, ImageError> {
+        let elf = Elf::parse(bytes)?;
+        let symbols = symtab::read(&elf)?;
+        let mut image = Self {
+            entry: elf.entry,
+            functions: symtab::functions(&symbols),
+            symbols,
+            segments: elf.segments(),
+            text: elf.text(),
+            ..Self::default()
+        };
+        if elf.position_independent {
+            image
+                .notes
+                .push("position-independent: addresses are as linked".to_owned());
+        }
+        image.bound_functions();
+        let listed = lists::listed(&elf, &image.symbols, &mut image.notes);
+        locate::locate(&mut image, &elf, &listed);
+        Ok(image)
+    }
+
+    /// Gives functions without a size the room up to the next one, or to the end of their text.
+    fn bound_functions(&mut self) {
+        let mut next = u64::MAX;
+        for function in self.functions.iter_mut().rev() {
+            if function.size == 0 {
+                let holder = text_range(&self.text, function.address);
+                let end = holder.map_or(function.address.0, |range| range.end.0.min(next));
+                function.size = end.saturating_sub(function.address.0);
+            }
+            next = function.address.0;
+        }
     }
 
     /// Whether there is anything to trace.
@@ -182,6 +216,13 @@ impl Image {
     /// Whether every byte of `address..address+length` is executable and in the file.
     #[must_use]
     pub fn is_text(&self, address: Gva, length: u64) -> bool {
-        self.text.iter().any(|range| range.holds(address, length))
+        text_range(&self.text, address).is_some_and(|range| range.holds(address, length))
     }
+}
+
+/// The one of `ranges`, sorted and without overlap, that holds `address`.
+fn text_range(ranges: &[TextRange], address: Gva) -> Option<&TextRange> {
+    let end = ranges.partition_point(|range| range.start <= address);
+    let range = ranges.get(end.checked_sub(1)?)?;
+    range.holds(address, 1).then_some(range)
 }

@@ -1,1 +1,4 @@
 //! Everything that knows x86 instruction bytes: the only module that names iced-x86.
+
+pub mod nop;
+pub mod scan;

@@ -1,0 +1,124 @@
+//! Globs as ftrace has them: `*` any run, `?` any one character, `[…]` any of a set. Braces, which
+//! other globs give a meaning, are ordinary here: demangled names are full of them.
+
+use globset::{Glob, GlobBuilder, GlobMatcher};
+
+use super::FilterError;
+use crate::image::Function;
+
+/// A glob, as given and ready to match.
+#[derive(Debug, Clone)]
+pub(super) struct Pattern {
+    pub text: String,
+    matcher: GlobMatcher,
+}
+
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Pattern {}
+
+impl Pattern {
+    pub fn new(glob: &str) -> Result<Self, FilterError> {
+        Ok(Self {
+            text: glob.to_owned(),
+            matcher: Self::compile(glob)?.compile_matcher(),
+        })
+    }
+
+    pub fn compile(glob: &str) -> Result<Glob, FilterError> {
+        let bad = |reason: String| FilterError::BadGlob {
+            glob: glob.to_owned(),
+            reason,
+        };
+        if glob.is_empty() {
+            return Err(bad("it is empty; '*' matches every function".to_owned()));
+        }
+        GlobBuilder::new(&plain_braces(glob))
+            .literal_separator(false)
+            .backslash_escape(true)
+            .build()
+            .map_err(|error| bad(error.kind().to_string()))
+    }
+
+    /// Whether any name of the function matches, raw or demangled.
+    pub fn matches(&self, function: &Function) -> bool {
+        function.names().any(|name| self.matcher.is_match(name))
+    }
+}
+
+/// Makes `{` and `}` ordinary, and a run of `*` one: globset gives both a meaning of its own.
+fn plain_braces(glob: &str) -> String {
+    let mut plain = String::with_capacity(glob.len() + 8);
+    let mut in_class = false;
+    let mut previous = '\0';
+    let mut escaped = false;
+    for char in glob.chars() {
+        match char {
+            _ if escaped => plain.push(char),
+            '{' if !in_class => plain.push_str("[{]"),
+            '}' if !in_class => plain.push_str("[}]"),
+            '*' if !in_class && previous == '*' => {}
+            _ => plain.push(char),
+        }
+        match char {
+            _ if escaped => {}
+            '[' => in_class = true,
+            // Right after the opening bracket, it is a member of the class.
+            ']' if !matches!(previous, '[' | '!' | '^') => in_class = false,
+            _ => {}
+        }
+        previous = if escaped { '\0' } else { char };
+        escaped = char == '\\' && !escaped && !in_class;
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matches(glob: &str, name: &str) -> bool {
+        let function = Function {
+            name: name.into(),
+            display: name.into(),
+            ..Function::default()
+        };
+        Pattern::new(glob).unwrap().matches(&function)
+    }
+
+    #[test]
+    fn globs_match_as_in_ftrace() {
+        assert!(matches("leaf", "leaf"));
+        assert!(!matches("leaf", "leaf2"));
+        assert!(matches("*leaf*", "a_leaf_b"));
+        assert!(matches("do_**_x", "do_a/b_x"));
+        assert!(matches("le?f", "leaf"));
+        assert!(matches("f[0-3]", "f2"));
+        assert!(!matches("f[!0-3]", "f2"));
+        assert!(matches("guest::*", "guest::tree::leaf"));
+    }
+
+    #[test]
+    fn braces_are_ordinary() {
+        assert!(matches("main::{closure#0}", "main::{closure#0}"));
+        assert!(!matches("{a,b}", "a"));
+        assert!(matches("[{]x[}]", "{x}"));
+        assert!(matches("\\{x", "{x"));
+    }
+
+    #[test]
+    fn a_bad_glob_is_shown() {
+        for glob in ["f[0-", "", "f[9-0]", "a\\"] {
+            let error = Pattern::new(glob).unwrap_err();
+            let message = error.to_string();
+            assert!(
+                message.starts_with(&format!("bad glob '{glob}': ")),
+                "{message}"
+            );
+        }
+    }
+}

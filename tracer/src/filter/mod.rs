@@ -1,0 +1,348 @@
+//! Which functions are traced: globs that include, globs that exclude (`notrace`), and the list of
+//! what must never be patched.
+
+mod deny;
+mod glob;
+
+use std::fmt;
+
+use self::deny::DenyList;
+use self::glob::Pattern;
+
+use crate::event::FunctionId;
+use crate::image::symbol::nearest;
+use crate::image::{Function, Image};
+
+/// How many near misses an error names.
+const NEAR_MISSES: usize = 3;
+
+/// Why a filter was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FilterError {
+    /// Not a glob.
+    #[error("bad glob '{glob}': {reason}")]
+    BadGlob {
+        /// The glob as given.
+        glob: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// No function has such a name.
+    #[error("no function matches '{glob}'{}", near(.near_misses))]
+    NoMatch {
+        /// The glob as given.
+        glob: String,
+        /// The function names most like it.
+        near_misses: Vec<String>,
+    },
+    /// Functions match, but none can be traced.
+    #[error("'{glob}' matches {matched} functions, none can be traced: {first}: {reason}")]
+    NothingTraceable {
+        /// The glob as given.
+        glob: String,
+        /// How many functions it matches.
+        matched: usize,
+        /// The first of them.
+        first: String,
+        /// Why that one cannot be traced.
+        reason: Reason,
+    },
+    /// The notrace globs and the deny list leave nothing.
+    #[error("the filter leaves no function: {denied} match, all are excluded, {first}: {reason}")]
+    NothingLeft {
+        /// How many were excluded.
+        denied: usize,
+        /// The first of them.
+        first: String,
+        /// What excludes it.
+        reason: Reason,
+    },
+    /// No such glob to remove.
+    #[error("the filter has no glob '{glob}' to remove; it has: {present}")]
+    NotInFilter {
+        /// The glob as given.
+        glob: String,
+        /// The globs that it has.
+        present: String,
+    },
+}
+
+fn near(names: &[String]) -> String {
+    if names.is_empty() {
+        String::new()
+    } else {
+        format!("; near: {}", names.join(", "))
+    }
+}
+
+/// Why a function that a glob matches is not selected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reason {
+    /// A notrace glob.
+    Notrace {
+        /// The glob.
+        glob: String,
+    },
+    /// The built-in deny list.
+    BuiltIn {
+        /// The glob in the list.
+        glob: &'static str,
+        /// Why it is there.
+        why: &'static str,
+    },
+    /// It has no usable patch site.
+    Untraceable(String),
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Notrace { glob } => write!(f, "excluded by notrace '{glob}'"),
+            Self::BuiltIn { glob, why } => write!(f, "never traced ('{glob}': {why})"),
+            Self::Untraceable(reason) => f.write_str(reason),
+        }
+    }
+}
+
+/// What a filter makes of an image.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// The functions to trace, ascending; each has a site.
+    pub selected: Vec<FunctionId>,
+    /// The functions that match but are left out, ascending.
+    pub denied: Vec<(FunctionId, Reason)>,
+}
+
+/// The two sets of globs of a filter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// What is traced.
+    Include,
+    /// What is not, though included.
+    Notrace,
+}
+
+/// A set of globs. Without an include glob, every function is included.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    include: Vec<Pattern>,
+    notrace: Vec<Pattern>,
+}
+
+impl Filter {
+    /// A filter of these globs.
+    ///
+    /// # Errors
+    /// [`FilterError::BadGlob`] for the first that is none.
+    pub fn new<S: AsRef<str>>(include: &[S], notrace: &[S]) -> Result<Self, FilterError> {
+        Ok(Self {
+            include: patterns(include)?,
+            notrace: patterns(notrace)?,
+        })
+    }
+
+    /// The globs of one side, as they were given.
+    pub fn globs(&self, side: Side) -> impl Iterator<Item = &str> {
+        self.side(side).iter().map(|pattern| pattern.text.as_str())
+    }
+
+    /// Adds a glob; one that is there already changes nothing.
+    ///
+    /// # Errors
+    /// [`FilterError::BadGlob`].
+    pub fn add(&mut self, side: Side, glob: &str) -> Result<(), FilterError> {
+        let pattern = Pattern::new(glob)?;
+        let patterns = self.side_mut(side);
+        if !patterns.contains(&pattern) {
+            patterns.push(pattern);
+        }
+        Ok(())
+    }
+
+    /// Removes a glob that is there.
+    ///
+    /// # Errors
+    /// [`FilterError::NotInFilter`].
+    pub fn remove(&mut self, side: Side, glob: &str) -> Result<(), FilterError> {
+        let Some(index) = self
+            .side(side)
+            .iter()
+            .position(|pattern| pattern.text == glob)
+        else {
+            let present: Vec<&str> = self.globs(side).collect();
+            let present = if present.is_empty() {
+                "none".to_owned()
+            } else {
+                present.join(", ")
+            };
+            return Err(FilterError::NotInFilter {
+                glob: glob.to_owned(),
+                present,
+            });
+        };
+        self.side_mut(side).remove(index);
+        Ok(())
+    }
+
+    /// Replaces all globs of one side.
+    ///
+    /// # Errors
+    /// [`FilterError::BadGlob`]; then the filter is as it was.
+    pub fn set<S: AsRef<str>>(&mut self, side: Side, globs: &[S]) -> Result<(), FilterError> {
+        *self.side_mut(side) = patterns(globs)?;
+        Ok(())
+    }
+
+    /// Removes all globs of one side.
+    pub fn clear(&mut self, side: Side) {
+        self.side_mut(side).clear();
+    }
+
+    /// The functions of `image` that the filter selects.
+    ///
+    /// # Errors
+    /// [`FilterError::NoMatch`] for the first glob that matches no function,
+    /// [`FilterError::NothingTraceable`] for the first include glob of whose functions none has a
+    /// site, [`FilterError::NothingLeft`] when notrace and the deny list leave none.
+    pub fn select(&self, image: &Image) -> Result<Selection, FilterError> {
+        for pattern in self.include.iter().chain(&self.notrace) {
+            check_matches(pattern, image)?;
+        }
+        for pattern in &self.include {
+            check_traceable(pattern, image)?;
+        }
+        let deny = DenyList::new()?;
+        let mut selection = Selection::default();
+        for (function, id) in image.functions.iter().zip((0u32..).map(FunctionId)) {
+            if !self.includes(function) {
+                continue;
+            }
+            match self.refusal(image, id, function, &deny) {
+                Some(reason) => selection.denied.push((id, reason)),
+                None => selection.selected.push(id),
+            }
+        }
+        if selection.selected.is_empty() {
+            Err(nothing_left(image, selection))
+        } else {
+            Ok(selection)
+        }
+    }
+
+    fn includes(&self, function: &Function) -> bool {
+        self.include.is_empty() || self.include.iter().any(|pattern| pattern.matches(function))
+    }
+
+    fn refusal(
+        &self,
+        image: &Image,
+        id: FunctionId,
+        function: &Function,
+        deny: &DenyList,
+    ) -> Option<Reason> {
+        if let Some((glob, why)) = function.names().find_map(|name| deny.forbids(name)) {
+            return Some(Reason::BuiltIn { glob, why });
+        }
+        if image.site_of(id).is_none() {
+            return Some(untraceable(image, id));
+        }
+        let notrace = self
+            .notrace
+            .iter()
+            .find(|pattern| pattern.matches(function))?;
+        Some(Reason::Notrace {
+            glob: notrace.text.clone(),
+        })
+    }
+
+    fn side(&self, side: Side) -> &Vec<Pattern> {
+        match side {
+            Side::Include => &self.include,
+            Side::Notrace => &self.notrace,
+        }
+    }
+
+    fn side_mut(&mut self, side: Side) -> &mut Vec<Pattern> {
+        match side {
+            Side::Include => &mut self.include,
+            Side::Notrace => &mut self.notrace,
+        }
+    }
+}
+
+fn patterns<S: AsRef<str>>(globs: &[S]) -> Result<Vec<Pattern>, FilterError> {
+    globs
+        .iter()
+        .map(|glob| Pattern::new(glob.as_ref()))
+        .collect()
+}
+
+fn check_matches(pattern: &Pattern, image: &Image) -> Result<(), FilterError> {
+    if image
+        .functions
+        .iter()
+        .any(|function| pattern.matches(function))
+    {
+        return Ok(());
+    }
+    // A glob is compared without its wildcards: `*laef*` is near `leaf`.
+    let wanted: String = pattern
+        .text
+        .chars()
+        .filter(|char| !"*?[]".contains(*char))
+        .collect();
+    let names = image.functions.iter().map(|function| &*function.display);
+    let near_misses = nearest(&wanted, names, NEAR_MISSES);
+    Err(FilterError::NoMatch {
+        glob: pattern.text.clone(),
+        near_misses,
+    })
+}
+
+fn check_traceable(pattern: &Pattern, image: &Image) -> Result<(), FilterError> {
+    let matching = || {
+        let functions = image.functions.iter().zip((0u32..).map(FunctionId));
+        functions.filter(|(function, _)| pattern.matches(function))
+    };
+    if matching().any(|(_, id)| image.site_of(id).is_some()) {
+        return Ok(());
+    }
+    let Some((first, id)) = matching().next() else {
+        return Ok(());
+    };
+    Err(FilterError::NothingTraceable {
+        glob: pattern.text.clone(),
+        matched: matching().count(),
+        first: first.display.to_string(),
+        reason: untraceable(image, id),
+    })
+}
+
+fn untraceable(image: &Image, id: FunctionId) -> Reason {
+    let reason = image.untraceable(id).map(|entry| entry.reason.to_string());
+    Reason::Untraceable(reason.unwrap_or_else(|| "no patch site".to_owned()))
+}
+
+fn nothing_left(image: &Image, selection: Selection) -> FilterError {
+    let denied = selection.denied.len();
+    // What the filter or the deny list did says more than that some function has no site.
+    let untraceable = |entry: &(FunctionId, Reason)| matches!(entry.1, Reason::Untraceable(_));
+    let first = selection.denied.into_iter().min_by_key(untraceable);
+    let (first, reason) = match first {
+        Some((id, reason)) => (
+            image
+                .function(id)
+                .map_or(String::new(), |f| f.display.to_string()),
+            reason,
+        ),
+        None => (
+            "the image".to_owned(),
+            Reason::Untraceable("has no functions".to_owned()),
+        ),
+    };
+    FilterError::NothingLeft {
+        denied,
+        first,
+        reason,
+    }
+}
