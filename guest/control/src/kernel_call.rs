@@ -1,0 +1,83 @@
+//! What ring 3 asks of ring 0.
+//!
+//! The call instruction is `ud2`: on hosts that emulate ring 0, neither `syscall` nor `int n` works
+//! from ring 3, and `int3` is left for others. The kernel knows this one `ud2` by its address; any
+//! other is an unexpected exception.
+
+use core::arch::global_asm;
+
+global_asm!(
+    ".section .text.kernel_call, \"ax\"",
+    ".balign 16",
+    ".global kernel_call",
+    ".type kernel_call, @function",
+    "kernel_call:",
+    "ud2",
+    "ret",
+    ".size kernel_call, . - kernel_call",
+    ".text",
+);
+
+unsafe extern "C" {
+    fn kernel_call(number: u64, a: u64, b: u64, c: u64) -> u64;
+}
+
+const EXIT: u64 = 0;
+const WRITE: u64 = 1;
+const SPAWN: u64 = 2;
+const JOIN: u64 = 3;
+const READ_BYTE: u64 = 4;
+const GIVE_WAY: u64 = 5;
+const END: u64 = 6;
+
+const NONE: u64 = u64::MAX;
+
+/// Ends this thread.
+pub fn exit() -> ! {
+    call(EXIT, 0, 0, 0);
+    // The kernel does not come back.
+    loop {}
+}
+
+/// Writes to the console.
+pub fn write(text: &[u8]) {
+    call(WRITE, text.as_ptr() as u64, text.len() as u64, 0);
+}
+
+/// Starts a thread on any vCPU, or on one. `None`: too many threads.
+pub fn spawn(entry: extern "C" fn(u64) -> !, argument: u64, vcpu: Option<u64>) -> Option<u64> {
+    let thread = call(
+        SPAWN,
+        entry as *const () as u64,
+        argument,
+        vcpu.unwrap_or(NONE),
+    );
+    (thread != NONE).then_some(thread)
+}
+
+/// Waits until every other thread has ended.
+pub fn join() {
+    call(JOIN, 0, 0, 0);
+}
+
+/// A byte from the console, if one was typed.
+pub fn read_byte() -> Option<u8> {
+    u8::try_from(call(READ_BYTE, 0, 0, 0)).ok()
+}
+
+/// Lets other threads run first.
+pub fn give_way() {
+    call(GIVE_WAY, 0, 0, 0);
+}
+
+/// Ends the VM with this status.
+pub fn end(status: u8) -> ! {
+    call(END, u64::from(status), 0, 0);
+    // The kernel does not come back.
+    loop {}
+}
+
+fn call(number: u64, a: u64, b: u64, c: u64) -> u64 {
+    // SAFETY: the kernel keeps all registers but rax, and reads only what the arguments point at.
+    unsafe { kernel_call(number, a, b, c) }
+}

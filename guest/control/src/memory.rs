@@ -1,0 +1,68 @@
+//! The functions that compilers expect to find: the core library at hand is built for a hosted
+//! target, where libc has them. No SSE: ring 0 uses them too.
+
+use core::arch::global_asm;
+
+global_asm!(
+    ".section .text.memory, \"ax\"",
+    ".global memcpy",
+    ".type memcpy, @function",
+    "memcpy:",
+    "mov rax, rdi",
+    "mov rcx, rdx",
+    "rep movsb",
+    "ret",
+    ".size memcpy, . - memcpy",
+    //
+    ".global memmove",
+    ".type memmove, @function",
+    "memmove:",
+    "mov rax, rdi",
+    "mov rcx, rdx",
+    "sub rdi, rsi",
+    "cmp rdi, rdx",
+    "lea rdi, [rsi + rdi]",
+    "jb 2f",
+    "rep movsb",
+    "ret",
+    // The target starts inside the source: from the end.
+    "2: lea rdi, [rdi + rdx - 1]",
+    "lea rsi, [rsi + rdx - 1]",
+    "std",
+    "rep movsb",
+    "cld",
+    "ret",
+    ".size memmove, . - memmove",
+    //
+    ".global memset",
+    ".type memset, @function",
+    "memset:",
+    "mov r8, rdi",
+    "mov eax, esi",
+    "mov rcx, rdx",
+    "rep stosb",
+    "mov rax, r8",
+    "ret",
+    ".size memset, . - memset",
+    //
+    ".global memcmp",
+    ".type memcmp, @function",
+    ".global bcmp",
+    ".type bcmp, @function",
+    "memcmp:",
+    "bcmp:",
+    "xor eax, eax",
+    "mov rcx, rdx",
+    // With no bytes, the flags must say equal.
+    "cmp eax, eax",
+    "repe cmpsb",
+    "je 2f",
+    "movzx eax, byte ptr [rdi - 1]",
+    "movzx ecx, byte ptr [rsi - 1]",
+    "sub ecx, eax",
+    "mov eax, ecx",
+    "2: ret",
+    ".size memcmp, . - memcmp",
+    ".size bcmp, . - bcmp",
+    ".text",
+);

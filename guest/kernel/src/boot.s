@@ -1,0 +1,152 @@
+# From the loader's hands to Rust, for the boot vCPU and for the others. Intel syntax.
+#
+# _start runs at its physical address under the loader's identity map (Linux 64-bit boot protocol:
+# rsi = boot_params), loads the page tables below and jumps to the high half. The other vCPUs
+# start in real mode in a copy of ap_trampoline and arrive at ap_high.
+
+.set HIGH, 0xffffffff80000000
+.set TRAMPOLINE, 0x80000        # = layout::AP_TRAMPOLINE
+.set KERNEL_STACK, 0x4000       # = layout::KERNEL_STACK_SIZE
+.set MAX_VCPUS, 16              # = layout::MAX_VCPUS
+.set EFER, 0xc0000080
+.set EFER_LME_NXE, 0x900
+.set CR4_PAE_FXSR_XMMEXCPT, 0x620
+.set CR0_PG_WP_NE_ET_MP_PE, 0x80010033
+
+.section .boot.text, "ax"
+.code64
+.global _start
+.type _start, @function
+_start:
+    cli
+    cld
+    mov ebx, esi
+    mov ecx, EFER
+    rdmsr
+    or eax, EFER_LME_NXE
+    wrmsr
+    mov eax, CR4_PAE_FXSR_XMMEXCPT
+    mov cr4, rax
+    lea rax, [rip + pml4]
+    mov cr3, rax
+    mov eax, CR0_PG_WP_NE_ET_MP_PE
+    mov cr0, rax
+    movabs rax, offset boot_high
+    jmp rax
+boot_high:
+    lea rsp, [rip + kernel_stacks + KERNEL_STACK]
+    xor ebp, ebp
+    mov edi, ebx
+    call boot_vcpu_main
+    ud2
+.size _start, . - _start
+
+.global ap_trampoline
+.global ap_trampoline_end
+.code16
+ap_trampoline:
+    cli
+    cld
+    mov ax, cs
+    mov ds, ax
+    # lgdt [ap_gdt_pointer - ap_trampoline], spelled out: a difference is not taken as an address.
+    .byte 0x0f, 0x01, 0x16
+    .word ap_gdt_pointer - ap_trampoline
+    mov eax, CR4_PAE_FXSR_XMMEXCPT
+    mov cr4, eax
+    mov eax, offset pml4 - HIGH
+    mov cr3, eax
+    mov ecx, EFER
+    rdmsr
+    or eax, EFER_LME_NXE
+    wrmsr
+    mov eax, CR0_PG_WP_NE_ET_MP_PE
+    mov cr0, eax
+    # Far jump with a 32-bit offset, spelled out: assemblers disagree about its name.
+    .byte 0x66, 0xea
+    .long TRAMPOLINE + ap_long - ap_trampoline
+    .word 8
+.code64
+ap_long:
+    movabs rax, offset ap_high
+    jmp rax
+.balign 8
+ap_gdt:
+    .quad 0
+    .quad 0x00209a0000000000    # 64-bit code
+ap_gdt_pointer:
+    .word ap_gdt_pointer - ap_gdt - 1
+    .long TRAMPOLINE + ap_gdt - ap_trampoline
+ap_trampoline_end:
+
+# Each arrival takes the next number; a vCPU that nobody asked for stays here.
+ap_high:
+    mov edi, 1
+    lock xadd [rip + ap_next], edi
+    cmp edi, [rip + ap_limit]
+    jae 2f
+    mov eax, edi
+    inc eax
+    imul eax, eax, KERNEL_STACK
+    lea rsp, [rip + kernel_stacks]
+    add rsp, rax
+    xor ebp, ebp
+    call other_vcpu_main
+2:  cli
+    hlt
+    jmp 2b
+
+.section .boot.data, "aw"
+.balign 4
+.global ap_next
+ap_next: .long 1
+.global ap_limit
+ap_limit: .long 1
+
+# Page tables. P=1 W=2 U=4 PS=0x80 NX=1<<63. Accessed and dirty (0x60) are set beforehand.
+# All of PML4[511] and its PDPT entry is open to ring 3 and writable; the pages decide.
+.set TABLE, 0x67
+.set SUPERVISOR_TEXT, 0xe1
+.set SUPERVISOR_DATA, 0x80000000000000e3
+.set USER_TEXT, 0xe5
+.set USER_RODATA, 0x80000000000000e5
+.set USER_DATA, 0x80000000000000e7
+
+.balign 4096
+.global pml4
+pml4:
+    .quad low_pdpt - HIGH + TABLE
+    .fill 510, 8, 0
+    .quad high_pdpt - HIGH + TABLE
+low_pdpt:
+    .quad low_pd - HIGH + TABLE
+    .fill 511, 8, 0
+high_pdpt:
+    .fill 510, 8, 0
+    .quad high_pd - HIGH + TABLE
+    .quad 0
+# The first GiB of memory at its own address, for boot_params and for vCPUs that start.
+low_pd:
+    .set address, 0
+    .rept 512
+    .quad address + 0xe3
+    .set address, address + 0x200000
+    .endr
+# The image (link.ld). Everything above it stays free.
+high_pd:
+    .fill 8, 8, 0
+    .quad 0x1000000 + SUPERVISOR_TEXT
+    .quad 0x1200000 + SUPERVISOR_DATA
+    .quad 0x1400000 + USER_TEXT
+    .quad 0x1600000 + USER_RODATA
+    .quad 0x1800000 + USER_DATA
+    .quad 0x1a00000 + USER_DATA
+    .quad 0x1c00000 + USER_DATA
+    .fill 497, 8, 0
+
+.section .boot.bss, "aw", @nobits
+.balign 4096
+.global kernel_stacks
+kernel_stacks:
+    .skip MAX_VCPUS * KERNEL_STACK
+.text

@@ -1,0 +1,26 @@
+//! The traced code of the bundled guest.
+//!
+//! This crate is compiled with `-Zpatchable-function-entry=5`, so *every* function in it that is not
+//! inlined is a patch site, and its calls are counted. Hence the rules: a function here is
+//! `#[unsafe(no_mangle)]` and `#[inline(never)]`, takes part in a workload, and stands in that
+//! workload's table in `control`; loops, formatting and everything else that drives workloads
+//! belongs there, too. Nothing generic of the core library may be instantiated here.
+
+#![no_std]
+// What links the no_mangle names to the tables is checked by `control`, and a duplicate by the linker.
+
+pub mod calls;
+pub mod recursion;
+pub mod tail_calls;
+
+/// Returns its argument in a way that the compiler cannot see through: calls are neither merged,
+/// hoisted, dropped nor turned into loops.
+#[inline(always)]
+pub(crate) fn opaque(value: u64) -> u64 {
+    let mut value = value;
+    // SAFETY: no instruction at all.
+    unsafe {
+        core::arch::asm!("/* {0} */", inout(reg) value, options(nomem, nostack, preserves_flags));
+    }
+    value
+}
