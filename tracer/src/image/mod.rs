@@ -11,6 +11,10 @@ mod locate;
 pub mod site;
 pub mod symbol;
 mod symtab;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
