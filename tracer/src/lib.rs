@@ -7,10 +7,17 @@
 #![forbid(unsafe_code)]
 
 pub mod addr;
+pub mod digest;
+pub mod engine;
 pub mod event;
 pub mod filter;
 pub mod image;
 pub mod insn;
 pub mod paging;
 pub mod patch;
+pub mod record;
+pub mod ring;
+pub mod session;
+pub mod stub;
 pub mod target;
+pub mod window;

@@ -242,7 +242,7 @@ pub struct FreeSlot {
     pub entry: Gpa,
 }
 
-/// The free 2 MiB slots among those that start in `from..to`, ascending, at most `limit`.
+/// The free 2 MiB slots among those that start in `from..to`, ascending.
 ///
 /// Only slots whose tables above are present and allow writing (and ring 3, when `user` is asked
 /// for) count: those entries belong to the guest and are not changed.
@@ -256,11 +256,10 @@ pub fn free_slots(
     from: Gva,
     to: Gva,
     user: bool,
-    limit: usize,
 ) -> Result<Vec<FreeSlot>, TranslateError> {
     let mut found = Vec::new();
     let mut address = Gva(from.0.next_multiple_of(PAGE_2M));
-    while address < to && found.len() < limit {
+    while address < to {
         match descend(memory, root, address, 2) {
             Ok((2, step)) if step.value == 0 => {
                 if step.writable && step.executable && (step.user || !user) {

@@ -2,3 +2,5 @@
 
 pub mod nop;
 pub mod scan;
+pub mod asm;
+pub mod jump;

@@ -1,3 +1,9 @@
 //! Changes to guest text: decided as plans before any byte is written.
+//!
+//! `normalise` makes every site one five-byte nop before the first vCPU runs. `functions` knows what
+//! stands at each site and what should, and plans the difference. `poke` writes a plan,
+//! verified, as a transaction.
 
+pub mod functions;
 pub mod normalise;
+pub mod poke;

@@ -1,0 +1,468 @@
+//! The engine: what is traced by whom, and how the guest is brought to it.
+//!
+//! It owns every decision and no access: each operation is handed the target that it works on, and
+//! those that change what the guest executes want a [`StoppedTarget`].
+
+use std::sync::Arc;
+
+use crate::addr::Gva;
+use crate::event::FunctionId;
+use crate::filter::{Filter, Selection};
+use crate::image::{Image, TextRange};
+use crate::patch::functions::{Change, FunctionState, FunctionTable, Plan, PlanError, SessionSet};
+use crate::patch::normalise::normalisations;
+use crate::patch::poke::{self, Poke, PokeError, TransactionError, read_site};
+use crate::record::FUNCTIONS_MAX;
+use crate::session::{Session, SessionConfig, SessionId, SessionMemory};
+use crate::stub::arena::Arena;
+use crate::stub::cell::{CpuStrategy, NoGsBase, SESSIONS_MAX};
+use crate::stub::recorder::Recorder;
+use crate::target::{MemoryError, PhysicalMemory, StoppedTarget};
+use crate::window::{Extent, Region, Window, WindowError};
+
+/// Room for stubs per function: a few versions of each.
+const STUB_BYTES_PER_FUNCTION: u64 = 512;
+
+/// Why tracing could not be set up in the guest.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AttachError {
+    /// The window cannot be opened.
+    #[error("cannot attach: {0}")]
+    Window(#[from] WindowError),
+    /// The image has no text.
+    #[error("cannot attach: the image has no executable segment")]
+    NoText,
+    /// A record cannot number so many functions.
+    #[error("cannot attach: the image has {0} functions, {FUNCTIONS_MAX} can be told apart")]
+    TooManyFunctions(usize),
+    /// Sixteen sessions are there.
+    #[error("cannot make session '{name}': there are {SESSIONS_MAX} already, delete one")]
+    TooManySessions {
+        /// The name asked for.
+        name: String,
+    },
+}
+
+/// Why a change of what is traced was not made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ApplyError {
+    /// No such session.
+    #[error("there is no session number {0}")]
+    NoSession(u8),
+    /// Nothing is attached yet.
+    #[error("tracing is not attached to the guest yet")]
+    NotAttached,
+    /// The plan could not be made.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// A stub could not be written.
+    #[error("cannot write a stub: {0}")]
+    Stub(MemoryError),
+    /// The window is gone.
+    #[error(transparent)]
+    Window(#[from] WindowError),
+    /// A poke failed; all were taken back.
+    #[error("nothing was changed: {0}")]
+    Transaction(#[from] TransactionError),
+    /// Patching is frozen.
+    #[error("patching is frozen: {0}")]
+    Frozen(Frozen),
+}
+
+/// The kill switch: something that must not be was found in the guest's text. Nothing is written any
+/// more until someone has looked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}; nothing will be patched until this has been looked into, the guest goes on")]
+pub struct Frozen(pub PokeError);
+
+/// What a change did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// Sites that now hold a jump to a stub (again, or another one).
+    pub patched: usize,
+    /// Sites that hold their nop again.
+    pub restored: usize,
+    /// Functions that were left as they were found, and why.
+    pub skipped: Vec<(FunctionId, PokeError)>,
+}
+
+/// What an attached guest has: a window with room for stubs and cells.
+#[derive(Debug)]
+struct Ground {
+    window: Window,
+    arena: Arena,
+    cells: Extent,
+    strategy: CpuStrategy,
+    no_gs: Option<NoGsBase>,
+}
+
+/// Everything that is known of tracing one guest.
+#[derive(Debug)]
+pub struct Engine {
+    image: Arc<Image>,
+    table: FunctionTable,
+    ground: Option<Ground>,
+    sessions: Vec<Option<Session>>,
+    frozen: Option<Frozen>,
+}
+
+impl Engine {
+    /// An engine for a guest that was loaded from `image`.
+    #[must_use]
+    pub fn new(image: Arc<Image>) -> Self {
+        let table = FunctionTable::new(&image);
+        Self {
+            image,
+            table,
+            ground: None,
+            sessions: Vec::new(),
+            frozen: None,
+        }
+    }
+
+    /// The image.
+    #[must_use]
+    pub fn image(&self) -> &Arc<Image> {
+        &self.image
+    }
+
+    /// Makes every site one nop. Only for a guest of which no vCPU has run yet: a saved instruction
+    /// pointer could lie between the nops of a site.
+    ///
+    /// # Errors
+    /// [`TransactionError`]; then nothing was changed.
+    pub fn normalise(
+        &self,
+        target: &mut (impl StoppedTarget + ?Sized),
+    ) -> Result<usize, TransactionError> {
+        let pokes: Vec<Poke> = normalisations(&self.image)
+            .into_iter()
+            .map(Poke::from)
+            .collect();
+        poke::apply(target, &self.image, &pokes).map(|()| pokes.len())
+    }
+
+    /// Opens the window and finds out how stubs know their vCPU; checks the window when it is open
+    /// already.
+    ///
+    /// # Errors
+    /// An [`AttachError`].
+    pub fn attach(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+        region: Region,
+    ) -> Result<(), AttachError> {
+        if let Some(ground) = &self.ground {
+            return Ok(ground.window.verify(target)?);
+        }
+        let functions = self.image.functions.len();
+        if functions >= FUNCTIONS_MAX as usize {
+            return Err(AttachError::TooManyFunctions(functions));
+        }
+        let mut window = Window::open(target, region, self.traceable_text()?)?;
+        let (strategy, no_gs) = CpuStrategy::choose(target.vcpus());
+        let room = STUB_BYTES_PER_FUNCTION * self.image.sites.len() as u64;
+        let code = window.map(target, room, true)?;
+        let cells = window.map(target, strategy.span(), false)?;
+        let arena = Arena::new(code.at, code.physical, code.bytes);
+        self.ground = Some(Ground {
+            window,
+            arena,
+            cells,
+            strategy,
+            no_gs,
+        });
+        Ok(())
+    }
+
+    /// From the first site to the last: what stubs must be near to.
+    fn traceable_text(&self) -> Result<TextRange, AttachError> {
+        match (self.image.sites.first(), self.image.sites.last()) {
+            (Some(first), Some(last)) => {
+                let end = self
+                    .image
+                    .text
+                    .last()
+                    .map_or(last.address, |range| range.end);
+                Ok(TextRange {
+                    start: first.address,
+                    end: end.max(last.address),
+                })
+            }
+            _ => Err(AttachError::NoText),
+        }
+    }
+
+    /// Whether the window is open.
+    #[must_use]
+    pub fn is_attached(&self) -> bool {
+        self.ground.is_some()
+    }
+
+    /// How stubs know their vCPU, and why not by *gs* when they do not.
+    #[must_use]
+    pub fn strategy(&self) -> Option<(&CpuStrategy, Option<NoGsBase>)> {
+        self.ground
+            .as_ref()
+            .map(|ground| (&ground.strategy, ground.no_gs))
+    }
+
+    /// Bytes of stubs in the guest.
+    #[must_use]
+    pub fn stub_bytes(&self) -> u64 {
+        self.ground.as_ref().map_or(0, |ground| ground.arena.used())
+    }
+
+    /// Makes a session that traces nothing yet; its rings are in the guest, their cells still zero.
+    ///
+    /// # Errors
+    /// An [`AttachError`].
+    pub fn create_session(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+        config: SessionConfig,
+    ) -> Result<SessionId, AttachError> {
+        let ground = self.ground.as_mut().ok_or(WindowError::NoVcpu)?;
+        let free = self
+            .sessions
+            .iter()
+            .position(Option::is_none)
+            .unwrap_or(self.sessions.len());
+        let id = match u8::try_from(free) {
+            Ok(id) if u64::from(id) < SESSIONS_MAX => id,
+            _ => return Err(AttachError::TooManySessions { name: config.name }),
+        };
+        let cells = ground.strategy.cells(ground.cells.at, id);
+        let bytes = config.geometry.bytes() * ground.strategy.rings() as u64;
+        let rings = ground.window.map(target, bytes, false)?;
+        let session = Session {
+            memory: SessionMemory {
+                cells: cells
+                    .offsets
+                    .iter()
+                    .map(|offset| ground.cells.physical.wrapping_add(*offset))
+                    .collect(),
+                rings: rings.physical,
+                geometry: config.geometry,
+            },
+            recorder: Recorder {
+                cell: cells.place,
+                rings: rings.at,
+                geometry: config.geometry,
+                clock: config.clock,
+            },
+            filter: Filter::default(),
+            selection: Selection::default(),
+            config,
+        };
+        if free == self.sessions.len() {
+            self.sessions.push(None);
+        }
+        if let Some(slot) = self.sessions.get_mut(free) {
+            *slot = Some(session);
+        }
+        Ok(SessionId(id))
+    }
+
+    /// A session.
+    ///
+    /// # Errors
+    /// [`ApplyError::NoSession`].
+    pub fn session(&self, id: SessionId) -> Result<&Session, ApplyError> {
+        let slot = self.sessions.get(usize::from(id.0));
+        slot.and_then(Option::as_ref)
+            .ok_or(ApplyError::NoSession(id.0))
+    }
+
+    /// Plans that session `id` traces `selection`, and writes the stubs that this needs, which nothing
+    /// leads to yet. The guest may run.
+    ///
+    /// # Errors
+    /// An [`ApplyError`].
+    pub fn plan(
+        &mut self,
+        memory: &mut (impl PhysicalMemory + ?Sized),
+        id: SessionId,
+        selection: &Selection,
+    ) -> Result<Plan, ApplyError> {
+        self.session(id)?;
+        let ground = self.ground.as_mut().ok_or(ApplyError::NotAttached)?;
+        let mut wanted = vec![false; self.image.functions.len()];
+        for function in &selection.selected {
+            if let Some(slot) = wanted.get_mut(function.index()) {
+                *slot = true;
+            }
+        }
+        let sessions = &self.sessions;
+        let recorders = |set: SessionSet| {
+            let of = |id: u8| {
+                sessions
+                    .get(usize::from(id))?
+                    .as_ref()
+                    .map(|one| one.recorder)
+            };
+            set.iter().filter_map(of).collect()
+        };
+        let before: Vec<SessionSet> = (0u32..)
+            .take(wanted.len())
+            .map(|function| self.table.sessions(FunctionId(function)))
+            .collect();
+        let after = |function: FunctionId| {
+            let set = before.get(function.index()).copied().unwrap_or_default();
+            match wanted.get(function.index()) {
+                Some(true) => set.with(id.0),
+                _ => set.without(id.0),
+            }
+        };
+        let plan = self
+            .table
+            .plan(&self.image, after, recorders, &mut ground.arena)?;
+        for stub in self.table.take_unwritten() {
+            memory
+                .write_physical(stub.physical, &stub.bytes)
+                .map_err(ApplyError::Stub)?;
+        }
+        Ok(plan)
+    }
+
+    /// Brings the guest's text to what `plan` says, all of it or nothing. Sites that hold what
+    /// nobody expects are left out and reported.
+    ///
+    /// # Errors
+    /// An [`ApplyError`]; then no site was changed.
+    pub fn apply(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+        plan: &Plan,
+    ) -> Result<Applied, ApplyError> {
+        if let Some(frozen) = &self.frozen {
+            return Err(ApplyError::Frozen(frozen.clone()));
+        }
+        let ground = self.ground.as_ref().ok_or(ApplyError::NotAttached)?;
+        ground.window.verify(target)?;
+        let (changes, skipped) = self.inspect(target, plan)?;
+        let pokes: Vec<Poke> = changes.iter().map(|change| change.poke).collect();
+        if let Err(error) = poke::apply(target, &self.image, &pokes) {
+            if let Some(stuck) = error.stuck.first() {
+                self.frozen = Some(Frozen(stuck.clone()));
+            }
+            return Err(error.into());
+        }
+        let mut applied = Applied::default();
+        for change in &changes {
+            self.table.applied(change);
+            match change.stub {
+                Some(_) => applied.patched += 1,
+                None => applied.restored += 1,
+            }
+        }
+        for (function, why) in &skipped {
+            self.table.skipped(*function, why.clone());
+        }
+        applied.skipped = skipped;
+        Ok(applied)
+    }
+
+    /// Looks at every site before any is written. A foreign byte at a nop is somebody else's patch:
+    /// that site is left. One at our own jump freezes patching.
+    #[expect(clippy::type_complexity, reason = "the two halves of one list")]
+    fn inspect(
+        &mut self,
+        target: &(impl StoppedTarget + ?Sized),
+        plan: &Plan,
+    ) -> Result<(Vec<Change>, Vec<(FunctionId, PokeError)>), ApplyError> {
+        let mut changes = Vec::with_capacity(plan.changes.len());
+        let mut skipped = Vec::new();
+        for change in &plan.changes {
+            match self.look_at(target, change) {
+                Ok(()) => changes.push(*change),
+                Err(error) if change.is_ours => {
+                    let frozen = Frozen(error);
+                    self.frozen = Some(frozen.clone());
+                    return Err(ApplyError::Frozen(frozen));
+                }
+                Err(error) => skipped.push((change.poke.function, error)),
+            }
+        }
+        Ok((changes, skipped))
+    }
+
+    fn look_at(
+        &self,
+        target: &(impl StoppedTarget + ?Sized),
+        change: &Change,
+    ) -> Result<(), PokeError> {
+        let Poke {
+            function,
+            at,
+            expected,
+            ..
+        } = change.poke;
+        let found = read_site(target, &self.image, function, at)?;
+        if found == expected {
+            return Ok(());
+        }
+        let symbol = self
+            .image
+            .function(function)
+            .map_or("?", |function| &*function.name)
+            .into();
+        Err(PokeError::Unexpected {
+            symbol,
+            at,
+            expected,
+            found,
+        })
+    }
+
+    /// Notes what a session is asked to trace, once that has been applied.
+    ///
+    /// # Errors
+    /// [`ApplyError::NoSession`].
+    pub fn set_selection(
+        &mut self,
+        id: SessionId,
+        filter: Filter,
+        selection: Selection,
+    ) -> Result<(), ApplyError> {
+        let slot = self
+            .sessions
+            .get_mut(usize::from(id.0))
+            .and_then(Option::as_mut);
+        let session = slot.ok_or(ApplyError::NoSession(id.0))?;
+        session.filter = filter;
+        session.selection = selection;
+        Ok(())
+    }
+
+    /// The state of one function.
+    #[must_use]
+    pub fn state(&self, function: FunctionId) -> &FunctionState {
+        self.table.state(function)
+    }
+
+    /// How many functions have our jump in them.
+    #[must_use]
+    pub fn patched(&self) -> usize {
+        self.table.patched()
+    }
+
+    /// Why patching is frozen, if it is.
+    #[must_use]
+    pub fn frozen(&self) -> Option<&Frozen> {
+        self.frozen.as_ref()
+    }
+
+    /// Takes the kill switch back, after somebody has looked into it.
+    pub fn thaw(&mut self) {
+        self.frozen = None;
+    }
+
+    /// Whether `address` lies in a stub.
+    #[must_use]
+    pub fn is_stub(&self, address: Gva) -> bool {
+        self.ground
+            .as_ref()
+            .is_some_and(|ground| ground.arena.contains(address))
+    }
+}

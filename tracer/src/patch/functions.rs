@@ -1,0 +1,299 @@
+//! The state of each traceable function, and the plan that changes it.
+//!
+//! ```text
+//!            one session            a second session
+//!     nop ───────────────> direct ──────────────────> list
+//!      ^  <───────────────   ^    <──────────────────
+//!      |     none is left    |       one is left
+//!      └─────────────────────┴── every change is one verified poke of the site
+//! ```
+//!
+//! *Direct* and *list* differ only in the stub: it has the recorder of one session, or those of
+//! several. A site whose bytes are not what the table says is never written.
+
+use std::collections::HashMap;
+
+use crate::addr::{Gpa, Gva};
+use crate::event::FunctionId;
+use crate::image::{Image, SITE_LENGTH, Site, SiteForm};
+use crate::insn::jump::jump;
+use crate::patch::normalise::NOP5;
+use crate::patch::poke::{Poke, PokeError, SiteBytes};
+use crate::stub::arena::{Arena, ArenaFull};
+use crate::stub::recorder::Recorder;
+use crate::stub::template::{StubError, Template};
+
+/// A set of sessions, by number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct SessionSet(u16);
+
+impl SessionSet {
+    /// The set with `session` in it.
+    #[must_use]
+    pub const fn with(self, session: u8) -> Self {
+        Self(self.0 | 1 << (session & 15))
+    }
+
+    /// The set without `session`.
+    #[must_use]
+    pub const fn without(self, session: u8) -> Self {
+        Self(self.0 & !(1 << (session & 15)))
+    }
+
+    /// Whether `session` is in it.
+    #[must_use]
+    pub const fn has(self, session: u8) -> bool {
+        self.0 & 1 << (session & 15) != 0
+    }
+
+    /// Whether it is empty.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The sessions in it, ascending.
+    pub fn iter(self) -> impl Iterator<Item = u8> {
+        (0..16).filter(move |session| self.has(*session))
+    }
+}
+
+/// What is known of one function's site.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FunctionState {
+    /// The nop stands there.
+    Nop,
+    /// Our jump stands there.
+    Patched {
+        /// The sessions whose recorders run.
+        sessions: SessionSet,
+        /// Where the jump leads.
+        stub: Gva,
+    },
+    /// It was not what it should have been when it was to be patched: left as it is.
+    Skipped(PokeError),
+}
+
+/// Why no plan could be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// No stub could be made.
+    #[error(transparent)]
+    Stub(#[from] StubError),
+    /// No room for more stubs.
+    #[error(transparent)]
+    Arena(#[from] ArenaFull),
+}
+
+/// A stub that has to be in guest memory before the pokes are applied. Nothing leads to it yet, so
+/// it can be written while the guest runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StubWrite {
+    /// Where to.
+    pub physical: Gpa,
+    /// The code.
+    pub bytes: Vec<u8>,
+}
+
+/// A change of one site.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Change {
+    /// The write.
+    pub poke: Poke,
+    /// The sessions that the function is traced by afterwards.
+    pub sessions: SessionSet,
+    /// The stub that it leads to afterwards; none for the nop.
+    pub stub: Option<Gva>,
+    /// Whether our own jump stands there now: if other bytes do, something is badly wrong.
+    pub is_ours: bool,
+}
+
+/// Everything that has to be written for a change of what is traced.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Changed sites, by address.
+    pub changes: Vec<Change>,
+}
+
+/// The states of all functions of an image.
+#[derive(Debug)]
+pub struct FunctionTable {
+    states: Vec<FunctionState>,
+    templates: Vec<(Vec<Recorder>, Template)>,
+    stubs: HashMap<(FunctionId, usize), Gva>,
+    unwritten: Vec<StubWrite>,
+}
+
+impl FunctionTable {
+    /// All functions untraced.
+    #[must_use]
+    pub fn new(image: &Image) -> Self {
+        Self {
+            states: vec![FunctionState::Nop; image.functions.len()],
+            templates: Vec::new(),
+            stubs: HashMap::new(),
+            unwritten: Vec::new(),
+        }
+    }
+
+    /// The state of one function.
+    #[must_use]
+    pub fn state(&self, function: FunctionId) -> &FunctionState {
+        self.states
+            .get(function.index())
+            .unwrap_or(&FunctionState::Nop)
+    }
+
+    /// The sessions that trace a function.
+    #[must_use]
+    pub fn sessions(&self, function: FunctionId) -> SessionSet {
+        match self.state(function) {
+            FunctionState::Patched { sessions, .. } => *sessions,
+            FunctionState::Nop | FunctionState::Skipped(_) => SessionSet::default(),
+        }
+    }
+
+    /// How many functions have our jump in them.
+    #[must_use]
+    pub fn patched(&self) -> usize {
+        let is_patched = |state: &&FunctionState| matches!(state, FunctionState::Patched { .. });
+        self.states.iter().filter(is_patched).count()
+    }
+
+    /// Plans the change from what is traced to `wanted(function)` for each function with a site.
+    /// `recorders` gives the recorder of a session; stubs come from `arena`.
+    ///
+    /// # Errors
+    /// A [`PlanError`]; then nothing has changed but that some stubs are ready for another time.
+    pub fn plan(
+        &mut self,
+        image: &Image,
+        wanted: impl Fn(FunctionId) -> SessionSet,
+        recorders: impl Fn(SessionSet) -> Vec<Recorder>,
+        arena: &mut Arena,
+    ) -> Result<Plan, PlanError> {
+        let mut plan = Plan::default();
+        let mut templates: HashMap<SessionSet, usize> = HashMap::new();
+        for site in &image.sites {
+            let sessions = wanted(site.function);
+            if self.sessions(site.function) == sessions {
+                continue;
+            }
+            let stub = if sessions.is_empty() {
+                None
+            } else {
+                let template = match templates.get(&sessions) {
+                    Some(index) => *index,
+                    None => self.template(recorders(sessions), arena)?,
+                };
+                templates.insert(sessions, template);
+                Some(self.stub(site, template, arena)?)
+            };
+            plan.changes.push(self.change(site, sessions, stub)?);
+        }
+        Ok(plan)
+    }
+
+    fn change(
+        &self,
+        site: &Site,
+        sessions: SessionSet,
+        stub: Option<Gva>,
+    ) -> Result<Change, PlanError> {
+        let old = match self.state(site.function) {
+            FunctionState::Patched { stub, .. } => Some(*stub),
+            FunctionState::Nop | FunctionState::Skipped(_) => None,
+        };
+        let poke = Poke {
+            function: site.function,
+            at: site.address,
+            expected: site_bytes(site, old)?,
+            new: site_bytes(site, stub)?,
+        };
+        Ok(Change {
+            poke,
+            sessions,
+            stub,
+            is_ours: old.is_some(),
+        })
+    }
+
+    fn template(&mut self, recorders: Vec<Recorder>, arena: &Arena) -> Result<usize, PlanError> {
+        if let Some(index) = self
+            .templates
+            .iter()
+            .position(|(known, _)| *known == recorders)
+        {
+            return Ok(index);
+        }
+        let template = Template::new(&recorders, arena.start())?;
+        self.templates.push((recorders, template));
+        Ok(self.templates.len() - 1)
+    }
+
+    /// The stub of this function and template: an earlier one when there is one, for stubs stay.
+    fn stub(&mut self, site: &Site, template: usize, arena: &mut Arena) -> Result<Gva, PlanError> {
+        if let Some(stub) = self.stubs.get(&(site.function, template)) {
+            return Ok(*stub);
+        }
+        let Some((_, code)) = self.templates.get(template) else {
+            return Err(StubError::Assemble("no such template".to_owned()).into());
+        };
+        let (at, physical) = arena.allocate(code.len() as u64)?;
+        let continue_at = site.address.wrapping_add(SITE_LENGTH as u64);
+        let bytes = code.stamp(at, site.function, continue_at)?;
+        self.unwritten.push(StubWrite { physical, bytes });
+        self.stubs.insert((site.function, template), at);
+        Ok(at)
+    }
+
+    /// The stubs that no one has written to guest memory yet. They must be there before a plan that
+    /// was made before this call is applied.
+    pub fn take_unwritten(&mut self) -> Vec<StubWrite> {
+        std::mem::take(&mut self.unwritten)
+    }
+
+    /// Notes that `change` has been written.
+    pub fn applied(&mut self, change: &Change) {
+        let state = match change.stub {
+            Some(stub) => FunctionState::Patched {
+                sessions: change.sessions,
+                stub,
+            },
+            None => FunctionState::Nop,
+        };
+        self.set(change.poke.function, state);
+    }
+
+    /// Notes that a site was left as it was found.
+    pub fn skipped(&mut self, function: FunctionId, why: PokeError) {
+        self.set(function, FunctionState::Skipped(why));
+    }
+
+    fn set(&mut self, function: FunctionId, state: FunctionState) {
+        if let Some(slot) = self.states.get_mut(function.index()) {
+            *slot = state;
+        }
+    }
+}
+
+/// What stands at a site that leads to `stub`, or to none.
+fn site_bytes(site: &Site, stub: Option<Gva>) -> Result<SiteBytes, StubError> {
+    match stub {
+        None => Ok(SiteBytes(untraced(site))),
+        Some(stub) => jump(site.address, stub)
+            .map(SiteBytes)
+            .ok_or(StubError::OutOfReach {
+                stub,
+                what: "its function",
+            }),
+    }
+}
+
+/// The nop at a site that is not traced: the compiler's own, or the one that normalising put there.
+fn untraced(site: &Site) -> [u8; SITE_LENGTH] {
+    match site.form {
+        SiteForm::Nop5 => site.original,
+        _ => NOP5,
+    }
+}

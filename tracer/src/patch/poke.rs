@@ -1,0 +1,261 @@
+//! Verified writes to guest text, as transactions: each poke compares the expected old bytes, writes,
+//! and reads back; the first one that fails undoes those before it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::addr::Gva;
+use crate::event::FunctionId;
+use crate::image::{Image, SITE_LENGTH};
+use crate::patch::normalise::Normalisation;
+use crate::target::{MemoryError, StoppedTarget};
+
+/// The bytes of a patch site, shown in hexadecimal.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct SiteBytes(pub [u8; SITE_LENGTH]);
+
+impl fmt::Display for SiteBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [first, rest @ ..] = self.0;
+        write!(f, "{first:02x}")?;
+        rest.iter().try_for_each(|byte| write!(f, " {byte:02x}"))
+    }
+}
+
+impl fmt::Debug for SiteBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[{self}]")
+    }
+}
+
+/// One write to guest text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Poke {
+    /// The function whose site it is.
+    pub function: FunctionId,
+    /// Where the site lies.
+    pub at: Gva,
+    /// What must be there.
+    pub expected: SiteBytes,
+    /// What will be there.
+    pub new: SiteBytes,
+}
+
+impl Poke {
+    /// The poke that takes this one back.
+    #[must_use]
+    pub const fn reverse(self) -> Self {
+        Self {
+            expected: self.new,
+            new: self.expected,
+            ..self
+        }
+    }
+}
+
+impl From<Normalisation> for Poke {
+    fn from(from: Normalisation) -> Self {
+        Self {
+            function: from.function,
+            at: from.address,
+            expected: SiteBytes(from.expected),
+            new: SiteBytes(from.new),
+        }
+    }
+}
+
+/// Why a poke failed. Each case is another kind of trouble: the guest has unmapped its text, somebody
+/// else has changed it, or the host cannot write it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PokeError {
+    /// The site could not be read.
+    #[error("cannot read the patch site of {symbol} at {at}: {source}")]
+    CannotRead {
+        /// The function.
+        symbol: Arc<str>,
+        /// The site.
+        at: Gva,
+        /// Why not.
+        source: MemoryError,
+    },
+    /// Other bytes than expected stand there.
+    #[error("the patch site of {symbol} at {at} holds {found}, expected {expected}")]
+    Unexpected {
+        /// The function.
+        symbol: Arc<str>,
+        /// The site.
+        at: Gva,
+        /// What must have been there.
+        expected: SiteBytes,
+        /// What is there.
+        found: SiteBytes,
+    },
+    /// The site could not be written.
+    #[error("cannot write the patch site of {symbol} at {at}: {source}")]
+    CannotWrite {
+        /// The function.
+        symbol: Arc<str>,
+        /// The site.
+        at: Gva,
+        /// Why not.
+        source: MemoryError,
+    },
+    /// A vCPU would resume in the middle of the new instruction.
+    #[error("vCPU {vcpu} is at {rip}, inside the patch site of {symbol} at {at}")]
+    VcpuInside {
+        /// The function.
+        symbol: Arc<str>,
+        /// The site.
+        at: Gva,
+        /// The vCPU's number.
+        vcpu: usize,
+        /// Its instruction pointer.
+        rip: Gva,
+    },
+}
+
+/// A transaction failed; what had been written was taken back.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{cause}; {undone} sites were put back{}", stuck_text(.stuck))]
+pub struct TransactionError {
+    /// The poke that failed.
+    pub cause: PokeError,
+    /// Pokes taken back.
+    pub undone: usize,
+    /// Pokes that could not be taken back; their sites still hold the new bytes.
+    pub stuck: Vec<PokeError>,
+}
+
+fn stuck_text(stuck: &[PokeError]) -> String {
+    match stuck.first() {
+        None => String::new(),
+        Some(first) => format!(", {} could not be: {first}", stuck.len()),
+    }
+}
+
+/// Reads the bytes of a site.
+///
+/// # Errors
+/// [`PokeError::CannotRead`].
+pub fn read_site(
+    target: &(impl StoppedTarget + ?Sized),
+    image: &Image,
+    function: FunctionId,
+    at: Gva,
+) -> Result<SiteBytes, PokeError> {
+    let mut bytes = [0; SITE_LENGTH];
+    target
+        .read(at, &mut bytes)
+        .map_err(|source| PokeError::CannotRead {
+            symbol: symbol(image, function),
+            at,
+            source,
+        })?;
+    Ok(SiteBytes(bytes))
+}
+
+/// Applies all of `pokes`, or none.
+///
+/// # Errors
+/// [`TransactionError`] with the first failure; everything written before it was put back as far as
+/// that was possible.
+pub fn apply(
+    target: &mut (impl StoppedTarget + ?Sized),
+    image: &Image,
+    pokes: &[Poke],
+) -> Result<(), TransactionError> {
+    for (done, poke) in pokes.iter().enumerate() {
+        if let Err(cause) = apply_one(target, image, poke) {
+            return Err(undo(
+                target,
+                image,
+                pokes.get(..done).unwrap_or_default(),
+                cause,
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn undo(
+    target: &mut (impl StoppedTarget + ?Sized),
+    image: &Image,
+    done: &[Poke],
+    cause: PokeError,
+) -> TransactionError {
+    let mut stuck = Vec::new();
+    for poke in done.iter().rev() {
+        if let Err(error) = apply_one(target, image, &poke.reverse()) {
+            stuck.push(error);
+        }
+    }
+    TransactionError {
+        cause,
+        undone: done.len() - stuck.len(),
+        stuck,
+    }
+}
+
+fn apply_one(
+    target: &mut (impl StoppedTarget + ?Sized),
+    image: &Image,
+    poke: &Poke,
+) -> Result<(), PokeError> {
+    let symbol = || symbol(image, poke.function);
+    check_vcpus(target, poke, symbol)?;
+    expect(target, image, poke, poke.expected)?;
+    target
+        .write(poke.at, &poke.new.0)
+        .map_err(|source| PokeError::CannotWrite {
+            symbol: symbol(),
+            at: poke.at,
+            source,
+        })?;
+    expect(target, image, poke, poke.new)
+}
+
+fn expect(
+    target: &(impl StoppedTarget + ?Sized),
+    image: &Image,
+    poke: &Poke,
+    expected: SiteBytes,
+) -> Result<(), PokeError> {
+    let found = read_site(target, image, poke.function, poke.at)?;
+    if found == expected {
+        return Ok(());
+    }
+    let symbol = symbol(image, poke.function);
+    Err(PokeError::Unexpected {
+        symbol,
+        at: poke.at,
+        expected,
+        found,
+    })
+}
+
+/// A vCPU at the first byte executes the new instruction; one further in would execute its middle.
+fn check_vcpus(
+    target: &(impl StoppedTarget + ?Sized),
+    poke: &Poke,
+    symbol: impl Fn() -> Arc<str>,
+) -> Result<(), PokeError> {
+    for (vcpu, registers) in target.vcpus().iter().enumerate() {
+        let into = registers.rip.wrapping_sub(poke.at.0);
+        if into != 0 && into < SITE_LENGTH as u64 {
+            let rip = Gva(registers.rip);
+            return Err(PokeError::VcpuInside {
+                symbol: symbol(),
+                at: poke.at,
+                vcpu,
+                rip,
+            });
+        }
+    }
+    Ok(())
+}
+
+fn symbol(image: &Image, function: FunctionId) -> Arc<str> {
+    image
+        .function(function)
+        .map_or_else(|| Arc::from("?"), |function| Arc::clone(&function.name))
+}

@@ -1,0 +1,21 @@
+//! The rings: memory shared with the guest into which stubs write [`Record`](crate::record::Record)s.
+//!
+//! Each vCPU has a ring of its own and a [`cell`](crate::stub::cell) with three words: *head*, which
+//! the stub advances by one unlocked `xadd` to reserve a slot, *limit*, which the host sets and the
+//! stub compares with, and *lost*, which the stub counts up instead of reserving when head has
+//! reached the limit. So every call of a traced function does exactly one of two things, each by
+//! one instruction that nothing can tear: it reserves, or it counts itself as lost.
+//!
+//! * *overwrite* mode: the limit is out of reach; the oldest records are written over;
+//! * *discard* mode: the limit follows the reader at the distance of the ring's size;
+//! * *off*: the limit is 0, and stubs do not count either.
+//!
+//! The value that `xadd` returns also carries the number of the ring, so a writer that is moved to
+//! another vCPU between its instructions still fills the slot that it reserved, and
+//! the record's lap mark tells the reader of which lap it is. What the reader does with
+//! slots that are reserved and not written is in [`reader`].
+
+pub mod geometry;
+pub mod reader;
+pub mod snapshot;
+pub mod timeline;

@@ -1,0 +1,353 @@
+//! Reading a ring while the guest writes into it.
+//!
+//! Nothing that stands in the ring or in its cell is believed: a head that goes backwards or belongs
+//! to another ring is counted as *corrupt* and not followed, one that jumps ahead only counts as
+//! records written over, a record of a function that does not exist is counted and dropped.
+//!
+//! A slot can be reserved and not yet written, for as long as its writer is preempted. The reader
+//! waits for such a slot for a while ([`Patience`]), then goes past it and looks again at every
+//! poll until the ring has come round to it; a slot that was never written counts as *abandoned*.
+//! So at the end each position between the first and the head has been delivered or is in exactly
+//! one of the counts of [`Losses`].
+
+use super::geometry::{Geometry, LIMIT_NONE, LIMIT_OFF, Lap, Position};
+use super::timeline::unfold;
+use crate::event::FunctionId;
+use crate::record::Record;
+
+/// The words of a ring's cell ([`crate::stub::cell`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CellWord {
+    /// Advanced by stubs: see [`Position::word`].
+    Head,
+    /// Set by the host.
+    Limit,
+    /// Counted up by stubs that found head at the limit.
+    Lost,
+}
+
+/// The host's access to the memory of one session's rings. Words are read and written whole; the
+/// guest writes them at the same time.
+pub trait RingMemory {
+    /// Reads a word of the cell of `ring`.
+    fn load(&self, ring: u16, word: CellWord) -> u64;
+    /// Writes a word of the cell of `ring`.
+    fn store(&self, ring: u16, word: CellWord, value: u64);
+    /// Copies slots of `ring` from `slot` on; never asked for slots past the ring's end.
+    fn copy(&self, ring: u16, slot: u64, into: &mut [u64]);
+}
+
+/// What happens when a ring is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// The oldest records are written over (flight recorder).
+    Overwrite,
+    /// New calls are counted as lost and not recorded.
+    Discard,
+}
+
+/// How long to wait for a slot that is reserved and not written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patience {
+    /// This many ticks of the guest's clock, or until a quarter of the ring waits behind it.
+    Ticks(u64),
+    /// No writer can still come: the vCPUs have ended or no stub can be running.
+    Over,
+}
+
+/// One record, in the order of its ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Delivered {
+    /// Its time, in ticks of the guest's clock; never before the one delivered before it.
+    pub ticks: u64,
+    /// The function that was entered; below the number that the reader was made with.
+    pub function: FunctionId,
+}
+
+/// Where a reader delivers to.
+pub trait Sink {
+    /// The next record.
+    fn record(&mut self, record: Delivered);
+    /// So many records are missing here.
+    fn lost(&mut self, ticks: u64, records: u64);
+}
+
+/// What is known to be missing from one ring, in records, since the reader was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Losses {
+    /// Calls that stubs counted because the ring was full.
+    pub discarded: u64,
+    /// Records written over before they were read.
+    pub overwritten: u64,
+    /// Slots reserved by a writer that never came back to write them.
+    pub abandoned: u64,
+    /// Records that name no function: the guest wrote into its ring.
+    pub invalid: u64,
+    /// Times that the head was not where stubs can have left it: the guest wrote into its cell.
+    pub corrupt: u64,
+}
+
+impl Losses {
+    /// All records that were made, or should have been, and were not delivered.
+    #[must_use]
+    pub fn records(&self) -> u64 {
+        self.discarded + self.overwritten + self.abandoned + self.invalid
+    }
+}
+
+/// Slots that were passed over unwritten, at most; the oldest is given up for a new one.
+const PENDING_MAX: usize = 1024;
+/// Slots copied at a time.
+const BATCH: usize = 512;
+
+/// Reads one ring.
+#[derive(Debug)]
+pub struct RingReader {
+    ring: u16,
+    geometry: Geometry,
+    mode: Mode,
+    functions: u32,
+    tail: Position,
+    head: Position,
+    pending: Vec<Position>,
+    waiting_since: Option<u64>,
+    last_ticks: u64,
+    lost_word: u64,
+    delivered: u64,
+    losses: Losses,
+    on: bool,
+}
+
+/// Slots of a full ring that are left for writers that compared head with the limit before others
+/// reserved: each of them can go past the limit by one record.
+const fn slack(geometry: Geometry) -> u64 {
+    geometry.slots() / 16
+}
+
+impl RingReader {
+    /// A reader of an empty ring into which `functions` functions can write.
+    #[must_use]
+    pub fn new(ring: u16, geometry: Geometry, mode: Mode, functions: u32) -> Self {
+        Self {
+            ring,
+            geometry,
+            mode,
+            functions,
+            tail: geometry.first(),
+            head: geometry.first(),
+            pending: Vec::new(),
+            waiting_since: None,
+            last_ticks: 0,
+            lost_word: 0,
+            delivered: 0,
+            losses: Losses::default(),
+            on: false,
+        }
+    }
+
+    /// Sets the cell of a ring whose memory is all zeros; tracing is off.
+    pub fn initialise(&self, memory: &impl RingMemory) {
+        memory.store(self.ring, CellWord::Limit, LIMIT_OFF);
+        memory.store(self.ring, CellWord::Lost, 0);
+        memory.store(
+            self.ring,
+            CellWord::Head,
+            self.geometry.first().word(self.ring),
+        );
+    }
+
+    /// Lets stubs record, or stops them without touching text.
+    pub fn switch(&mut self, memory: &impl RingMemory, on: bool) {
+        self.on = on;
+        self.store_limit(memory);
+    }
+
+    /// Whether stubs record.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.on
+    }
+
+    /// Looks at the head. The caller then reads the guest's clock and passes it to
+    /// [`Self::drain`]: in this order every record before the head was timed before that.
+    pub fn look(&mut self, memory: &impl RingMemory) -> Position {
+        let word = memory.load(self.ring, CellWord::Head);
+        match Position::of_word(word, self.ring) {
+            Some(head) if head >= self.head => self.head = head,
+            _ => self.losses.corrupt += 1,
+        }
+        self.head
+    }
+
+    /// Delivers what was written up to the last look; `now` is the guest's clock after that look.
+    pub fn drain(
+        &mut self,
+        memory: &impl RingMemory,
+        now: u64,
+        patience: Patience,
+        sink: &mut impl Sink,
+    ) {
+        self.skip_overwritten(now, sink);
+        self.revisit_pending(memory, now, patience, sink);
+        let mut batch = [0; BATCH];
+        while self.tail < self.head {
+            let slot = self.geometry.slot(self.tail);
+            let count = self.head.since(self.tail).min(self.geometry.slots() - slot);
+            let count = usize::try_from(count).unwrap_or(BATCH).min(BATCH);
+            let Some(words) = batch.get_mut(..count) else {
+                break;
+            };
+            memory.copy(self.ring, slot, words);
+            if !self.take(words, now, patience, sink) {
+                break;
+            }
+        }
+        self.collect_discarded(memory, now, sink);
+        self.store_limit(memory);
+    }
+
+    /// Takes the words of consecutive slots from the tail on; false when it has to wait.
+    fn take(&mut self, words: &[u64], now: u64, patience: Patience, sink: &mut impl Sink) -> bool {
+        for word in words {
+            let record = Record(*word);
+            match self.geometry.compare(record, self.tail) {
+                Lap::This => self.deliver(record, now, sink),
+                Lap::Later => self.miss(now, sink, |losses| &mut losses.overwritten),
+                Lap::Earlier => {
+                    if self.must_wait(now, patience) {
+                        return false;
+                    }
+                    self.postpone(now, sink);
+                }
+            }
+            self.tail = self.tail.after(1);
+            self.waiting_since = None;
+        }
+        true
+    }
+
+    fn deliver(&mut self, record: Record, now: u64, sink: &mut impl Sink) {
+        if record.function().0 >= self.functions {
+            self.miss(now, sink, |losses| &mut losses.invalid);
+            return;
+        }
+        self.last_ticks = self.last_ticks.max(unfold(record.time(), now));
+        self.delivered += 1;
+        sink.record(Delivered {
+            ticks: self.last_ticks,
+            function: record.function(),
+        });
+    }
+
+    fn miss(&mut self, now: u64, sink: &mut impl Sink, count: fn(&mut Losses) -> &mut u64) {
+        *count(&mut self.losses) += 1;
+        sink.lost(self.last_ticks.min(now), 1);
+    }
+
+    fn must_wait(&mut self, now: u64, patience: Patience) -> bool {
+        let Patience::Ticks(ticks) = patience else {
+            return false;
+        };
+        let since = *self.waiting_since.get_or_insert(now);
+        let behind = self.head.since(self.tail);
+        now.saturating_sub(since) < ticks && behind < self.geometry.slots() / 4
+    }
+
+    fn postpone(&mut self, now: u64, sink: &mut impl Sink) {
+        if self.pending.len() >= PENDING_MAX {
+            self.pending.remove(0);
+            self.miss(now, sink, |losses| &mut losses.abandoned);
+        }
+        self.pending.push(self.tail);
+    }
+
+    /// Looks again at the slots that were passed over.
+    fn revisit_pending(
+        &mut self,
+        memory: &impl RingMemory,
+        now: u64,
+        patience: Patience,
+        sink: &mut impl Sink,
+    ) {
+        let pending = std::mem::take(&mut self.pending);
+        for position in pending {
+            let mut word = [0];
+            memory.copy(self.ring, self.geometry.slot(position), &mut word);
+            let [word] = word;
+            match self.geometry.compare(Record(word), position) {
+                Lap::This => self.deliver(Record(word), now, sink),
+                Lap::Earlier if self.can_still_come(position, patience) => {
+                    self.pending.push(position);
+                }
+                Lap::Later | Lap::Earlier => {
+                    self.miss(now, sink, |losses| &mut losses.abandoned);
+                }
+            }
+        }
+    }
+
+    fn can_still_come(&self, position: Position, patience: Patience) -> bool {
+        patience != Patience::Over && self.head.since(position) < self.geometry.slots()
+    }
+
+    /// Goes past what has been written over since the last poll.
+    fn skip_overwritten(&mut self, now: u64, sink: &mut impl Sink) {
+        let oldest = Position(self.head.0.saturating_sub(self.geometry.slots()));
+        let missed = oldest.since(self.tail);
+        if missed > 0 {
+            self.losses.overwritten += missed;
+            self.tail = oldest;
+            self.waiting_since = None;
+            sink.lost(self.last_ticks.min(now), missed);
+        }
+    }
+
+    fn collect_discarded(&mut self, memory: &impl RingMemory, now: u64, sink: &mut impl Sink) {
+        let word = memory.load(self.ring, CellWord::Lost);
+        let missed = word.wrapping_sub(self.lost_word);
+        // A count that goes backwards is the guest's writing.
+        if missed > u64::MAX / 2 {
+            self.losses.corrupt += 1;
+        } else if missed > 0 {
+            self.losses.discarded = self.losses.discarded.saturating_add(missed);
+            sink.lost(self.last_ticks.min(now), missed);
+        }
+        self.lost_word = word;
+    }
+
+    fn store_limit(&self, memory: &impl RingMemory) {
+        let limit = match (self.on, self.mode) {
+            (false, _) => LIMIT_OFF,
+            (true, Mode::Overwrite) => LIMIT_NONE,
+            (true, Mode::Discard) => self
+                .tail
+                .after(self.geometry.slots() - slack(self.geometry))
+                .word(self.ring),
+        };
+        memory.store(self.ring, CellWord::Limit, limit);
+    }
+
+    /// What is missing so far. Slots passed over that may still be written are not counted yet.
+    #[must_use]
+    pub fn losses(&self) -> Losses {
+        self.losses
+    }
+
+    /// Records delivered so far.
+    #[must_use]
+    pub fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    /// Records reserved so far, as of the last look.
+    #[must_use]
+    pub fn reserved(&self) -> u64 {
+        self.head.since(self.geometry.first())
+    }
+
+    /// The last position looked at.
+    #[must_use]
+    pub fn head(&self) -> Position {
+        self.head
+    }
+}

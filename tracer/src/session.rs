@@ -1,0 +1,50 @@
+//! One trace session: what it traces, into which rings, with which clock.
+
+use crate::addr::Gpa;
+use crate::filter::{Filter, Selection};
+use crate::ring::geometry::Geometry;
+use crate::ring::reader::Mode;
+use crate::stub::recorder::{Clock, Recorder};
+
+/// The number of a session, below [`SESSIONS_MAX`](crate::stub::cell::SESSIONS_MAX).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub u8);
+
+/// What a session is made of.
+#[derive(Debug, Clone)]
+pub struct SessionConfig {
+    /// Its name.
+    pub name: String,
+    /// The size of each of its rings.
+    pub geometry: Geometry,
+    /// What happens when a ring is full.
+    pub mode: Mode,
+    /// Where its times come from.
+    pub clock: Clock,
+}
+
+/// Where the host finds the memory of a session's rings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionMemory {
+    /// The cell of each ring.
+    pub cells: Vec<Gpa>,
+    /// Ring 0; the others follow at the distance of a ring's size.
+    pub rings: Gpa,
+    /// The size of each ring.
+    pub geometry: Geometry,
+}
+
+/// A session as the engine keeps it.
+#[derive(Debug)]
+pub struct Session {
+    /// What it was made of.
+    pub config: SessionConfig,
+    /// Its rings, for the host.
+    pub memory: SessionMemory,
+    /// Its code, for stubs.
+    pub recorder: Recorder,
+    /// What it is asked to trace.
+    pub filter: Filter,
+    /// What that selects; empty while the session is stopped.
+    pub selection: Selection,
+}

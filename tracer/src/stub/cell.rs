@@ -1,0 +1,167 @@
+//! Where a stub finds the words of its ring: the *cell* of a ring is three words that stubs and host
+//! share.
+
+use crate::addr::Gva;
+use crate::target::VcpuRegisters;
+
+/// Bytes of one cell: a cache line, so that no two vCPUs write to the same one.
+pub const CELL_BYTES: u64 = 64;
+/// Offset of the head word in a cell.
+pub const HEAD: i32 = 0;
+/// Offset of the limit word in a cell.
+pub const LIMIT: i32 = 8;
+/// Offset of the lost word in a cell.
+pub const LOST: i32 = 16;
+
+/// How a stub knows on which vCPU it runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CpuStrategy {
+    /// The GS base of each vCPU is its own and stays so while traced code runs: cells lie at the
+    /// same distance from it on each vCPU. One unlocked instruction reserves a slot.
+    Gs {
+        /// The GS base of each vCPU, by number.
+        bases: Vec<Gva>,
+    },
+    /// Nothing tells the vCPUs apart: all write to one ring, with a lock prefix.
+    Shared,
+}
+
+/// Why the GS base cannot tell the vCPUs apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NoGsBase {
+    /// A vCPU has not been started yet, so its GS base is not known.
+    #[error("vCPU {vcpu} has not been started")]
+    Offline {
+        /// Its number.
+        vcpu: usize,
+    },
+    /// The GS base of a vCPU is not an address of kernel space.
+    #[error("the GS base of vCPU {vcpu} is {base}, not a kernel address")]
+    NotKernel {
+        /// Its number.
+        vcpu: usize,
+        /// Its GS base.
+        base: Gva,
+    },
+    /// Two GS bases are the same or so close that their cells would overlap.
+    #[error("the GS bases of two vCPUs are {distance} bytes apart; {needed} are needed")]
+    TooClose {
+        /// The smallest distance found.
+        distance: u64,
+        /// The distance at which cells do not overlap.
+        needed: u64,
+    },
+}
+
+/// The cells of all sessions of one vCPU lie together.
+pub const SESSIONS_MAX: u64 = 16;
+
+impl CpuStrategy {
+    /// The best strategy that these registers allow, with the reason when it is not *gs*.
+    #[must_use]
+    pub fn choose(vcpus: &[VcpuRegisters]) -> (Self, Option<NoGsBase>) {
+        match gs_bases(vcpus) {
+            Ok(bases) => (Self::Gs { bases }, None),
+            Err(reason) => (Self::Shared, Some(reason)),
+        }
+    }
+
+    /// Rings that a session needs.
+    #[must_use]
+    pub fn rings(&self) -> usize {
+        match self {
+            Self::Gs { bases } => bases.len(),
+            Self::Shared => 1,
+        }
+    }
+
+    /// Bytes that the cells of all sessions span.
+    #[must_use]
+    pub fn span(&self) -> u64 {
+        let block = SESSIONS_MAX * CELL_BYTES;
+        match self {
+            Self::Gs { .. } => self.offsets().max().unwrap_or(0) + block,
+            Self::Shared => block,
+        }
+    }
+
+    /// Where in that span the cells of each ring begin.
+    fn offsets(&self) -> impl Iterator<Item = u64> {
+        let bases: &[Gva] = match self {
+            Self::Gs { bases } => bases,
+            Self::Shared => &[Gva(0)],
+        };
+        let lowest = bases.iter().min().copied().unwrap_or_default();
+        bases.iter().map(move |base| base.0.wrapping_sub(lowest.0))
+    }
+
+    /// The cells of session number `session`, when the span of all cells starts at `start`.
+    #[must_use]
+    pub fn cells(&self, start: Gva, session: u8) -> Cells {
+        let of_session = u64::from(session) * CELL_BYTES;
+        let offsets = self.offsets().map(|offset| offset + of_session).collect();
+        let place = match self {
+            Self::Shared => CellPlace::Fixed(start.wrapping_add(of_session)),
+            Self::Gs { bases } => {
+                let lowest = bases.iter().min().copied().unwrap_or_default();
+                let distance = start.wrapping_add(of_session).0.wrapping_sub(lowest.0);
+                CellPlace::FromGs(distance.cast_signed())
+            }
+        };
+        Cells { place, offsets }
+    }
+
+    /// The name that `status` shows.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Gs { .. } => "gs",
+            Self::Shared => "shared",
+        }
+    }
+}
+
+fn gs_bases(vcpus: &[VcpuRegisters]) -> Result<Vec<Gva>, NoGsBase> {
+    let needed = SESSIONS_MAX * CELL_BYTES;
+    let mut bases = Vec::new();
+    for (vcpu, registers) in vcpus.iter().enumerate() {
+        let base = Gva(registers.gs_base);
+        if !registers.online {
+            return Err(NoGsBase::Offline { vcpu });
+        }
+        // A base that ring 3 has set is none to rely on; kernels keep theirs in the upper half.
+        if base.0 >> 63 == 0 {
+            return Err(NoGsBase::NotKernel { vcpu, base });
+        }
+        bases.push(base);
+    }
+    let mut sorted = bases.clone();
+    sorted.sort_unstable();
+    let closest = sorted
+        .iter()
+        .zip(sorted.iter().skip(1))
+        .map(|(low, high)| high.0 - low.0)
+        .min();
+    match closest {
+        Some(distance) if distance < needed => Err(NoGsBase::TooClose { distance, needed }),
+        _ => Ok(bases),
+    }
+}
+
+/// Where the code of a recorder finds the cell of the ring to write to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CellPlace {
+    /// At this distance from the GS base.
+    FromGs(i64),
+    /// At this address, for every vCPU.
+    Fixed(Gva),
+}
+
+/// The cells of one session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cells {
+    /// What stubs need to know.
+    pub place: CellPlace,
+    /// What the host needs to know: the offset of each ring's cell in the span.
+    pub offsets: Vec<u64>,
+}

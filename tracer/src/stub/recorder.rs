@@ -1,0 +1,205 @@
+//! The code that writes one record for one session.
+//!
+//! ```text
+//!     head >= limit?  ──────────── yes ──> lost += 1 unless off
+//!     time
+//!     xadd head, 8                 one instruction: no interrupt, no migration can tear it
+//!     slot = f(what xadd returned) the ring's number is in it: never through gs again
+//!     [slot] = record              one store
+//! ```
+//!
+//! The time is read before the slot is reserved, so that every record before a head that the reader
+//! sees is older than the reader's look at the clock.
+
+use crate::addr::Gva;
+use crate::insn::asm::registers::{gpr32, gpr64};
+use crate::insn::asm::{
+    AsmMemoryOperand, CodeAssembler, CodeLabel, IcedError, PLACE_VALUE, lea_fixed, ptr, qword_ptr,
+};
+use crate::record::{MARK_MASK, RECORD_BYTES, TIME_SHIFT};
+use crate::ring::geometry::{Geometry, RING_SHIFT};
+use crate::stub::cell::{CellPlace, HEAD, LIMIT, LOST};
+
+/// What a record's time is taken from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Clock {
+    /// `rdtsc` in each record.
+    Tsc,
+    /// Records without a time.
+    None,
+}
+
+/// One session, as a stub sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recorder {
+    /// Where its cells are.
+    pub cell: CellPlace,
+    /// Where its ring 0 begins; the others follow at the distance of a ring's size.
+    pub rings: Gva,
+    /// The size of its rings.
+    pub geometry: Geometry,
+    /// Where the time comes from.
+    pub clock: Clock,
+}
+
+impl Recorder {
+    /// Appends the code to `a`. It preserves all registers but the flags; the record's function word
+    /// is the placeholder [`PLACE_VALUE`]. What runs when the ring is full is left to be emitted out
+    /// of the way, behind the end of the stub.
+    ///
+    /// # Errors
+    /// What iced-x86 says of an operand that cannot be encoded.
+    pub fn emit(&self, a: &mut CodeAssembler) -> Result<Full, IcedError> {
+        use gpr64::{r11, rax, rdx};
+        let access = CellAccess::of(self.cell);
+        let full = a.create_label();
+        let mut done = a.create_label();
+
+        a.push(r11)?;
+        access.enter(a)?;
+        a.mov(r11, access.word(HEAD))?;
+        a.cmp(r11, access.word(LIMIT))?;
+        a.jae(full)?;
+        a.push(rax)?;
+        a.push(rdx)?;
+        self.emit_time(a)?;
+        self.emit_reserve(a, access)?;
+        self.emit_store(a)?;
+        a.pop(rdx)?;
+        a.pop(rax)?;
+        a.set_label(&mut done)?;
+        access.leave(a)?;
+        a.pop(r11)?;
+        Ok(Full {
+            label: full,
+            back: done,
+            access,
+        })
+    }
+
+    /// Leaves the record without its mark in rdx; changes rax.
+    fn emit_time(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+        use gpr64::{rax, rdx};
+        match self.clock {
+            Clock::Tsc => {
+                a.rdtsc()?;
+                a.shl(rdx, 32 + TIME_SHIFT)?;
+                a.shl(rax, TIME_SHIFT)?;
+                a.lea(rdx, ptr(rdx + rax) + PLACE_VALUE)
+            }
+            Clock::None => a.mov(gpr32::edx, PLACE_VALUE),
+        }
+    }
+
+    /// Leaves the old head word in r11.
+    fn emit_reserve(&self, a: &mut CodeAssembler, access: CellAccess) -> Result<(), IcedError> {
+        let step = u32::try_from(RECORD_BYTES).unwrap_or_default();
+        a.mov(gpr32::r11d, step)?;
+        match access {
+            CellAccess::Fixed(_) => a.lock().xadd(access.word(HEAD), gpr64::r11),
+            CellAccess::Gs(_) | CellAccess::FarFromGs(_) => a.xadd(access.word(HEAD), gpr64::r11),
+        }
+    }
+
+    /// Completes the record in rdx with the mark and stores it where the head word in r11 says;
+    /// changes rax and r11.
+    fn emit_store(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+        use gpr32::{eax, r11d};
+        use gpr64::{r11, rax, rdx};
+        let size = self.geometry.bytes_log2();
+        let offset_mask = u32::try_from(self.geometry.bytes() - 1).unwrap_or(u32::MAX);
+        a.mov(rax, r11)?;
+        a.shr(rax, size)?;
+        a.and(eax, u32::try_from(MARK_MASK).unwrap_or(u32::MAX))?;
+        a.or(rdx, rax)?;
+        a.mov(eax, r11d)?;
+        a.and(eax, offset_mask)?;
+        a.shr(r11, RING_SHIFT)?;
+        a.shl(r11, size)?;
+        a.add(r11, rax)?;
+        lea_fixed(a, rax, self.rings.0)?;
+        a.mov(qword_ptr(rax + r11), rdx)
+    }
+}
+
+/// The part of a recorder that runs when head has reached the limit.
+#[derive(Debug)]
+pub struct Full {
+    label: CodeLabel,
+    back: CodeLabel,
+    access: CellAccess,
+}
+
+impl Full {
+    /// Appends the code: counts the call as lost, unless tracing is off. This is where a slow path
+    /// that leaves the guest would begin.
+    ///
+    /// # Errors
+    /// What iced-x86 says of an operand that cannot be encoded.
+    pub fn emit(mut self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+        a.set_label(&mut self.label)?;
+        a.cmp(self.access.word(LIMIT), 0)?;
+        a.je(self.back)?;
+        if matches!(self.access, CellAccess::Fixed(_)) {
+            a.lock().inc(self.access.word(LOST))?;
+        } else {
+            a.inc(self.access.word(LOST))?;
+        }
+        a.jmp(self.back)
+    }
+}
+
+/// How the code addresses its cell.
+#[derive(Debug, Clone, Copy)]
+enum CellAccess {
+    /// `gs:[distance]`.
+    Gs(i32),
+    /// `gs:[rcx]`, with the distance in rcx because it does not fit a displacement.
+    FarFromGs(i64),
+    /// `[rcx]`, with the address in rcx.
+    Fixed(Gva),
+}
+
+impl CellAccess {
+    fn of(place: CellPlace) -> Self {
+        match place {
+            CellPlace::Fixed(address) => Self::Fixed(address),
+            // The displacement of every word of the cell must fit.
+            CellPlace::FromGs(distance) => match i32::try_from(distance) {
+                Ok(near) if near.checked_add(LOST).is_some() => Self::Gs(near),
+                _ => Self::FarFromGs(distance),
+            },
+        }
+    }
+
+    /// Loads rcx when it is needed.
+    fn enter(self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+        use gpr64::rcx;
+        match self {
+            Self::Gs(_) => Ok(()),
+            Self::FarFromGs(distance) => {
+                a.push(rcx)?;
+                a.mov(rcx, distance)
+            }
+            Self::Fixed(address) => {
+                a.push(rcx)?;
+                lea_fixed(a, rcx, address.0)
+            }
+        }
+    }
+
+    fn leave(self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+        match self {
+            Self::Gs(_) => Ok(()),
+            Self::FarFromGs(_) | Self::Fixed(_) => a.pop(gpr64::rcx),
+        }
+    }
+
+    fn word(self, offset: i32) -> AsmMemoryOperand {
+        match self {
+            Self::Gs(distance) => qword_ptr(distance.wrapping_add(offset)).gs(),
+            Self::FarFromGs(_) => qword_ptr(gpr64::rcx + offset).gs(),
+            Self::Fixed(_) => qword_ptr(gpr64::rcx + offset),
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! One piece of code, stamped for many functions: assembled once, then copied with the few fields
+//! rewritten that differ.
+
+use crate::addr::Gva;
+use crate::event::FunctionId;
+use crate::insn::asm::{Assembled, CodeAssembler, FieldKind, IcedError, PLACE_CONTINUE, assemble};
+use crate::record::function_word;
+use crate::stub::recorder::Recorder;
+
+/// Why no stub could be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StubError {
+    /// iced-x86 refused an instruction.
+    #[error("a stub could not be assembled: {0}")]
+    Assemble(String),
+    /// An operand is more than 2 GiB away.
+    #[error("the stub at {stub} cannot reach {what}: it is more than 2 GiB away")]
+    OutOfReach {
+        /// Where the stub was to lie.
+        stub: Gva,
+        /// What it must reach.
+        what: &'static str,
+    },
+}
+
+impl From<IcedError> for StubError {
+    fn from(error: IcedError) -> Self {
+        Self::Assemble(error.to_string())
+    }
+}
+
+/// The code of the stubs of all functions that are traced by the same sessions.
+#[derive(Debug, Clone)]
+pub struct Template {
+    assembled: Assembled,
+}
+
+impl Template {
+    /// The code that runs these recorders in turn, for stubs near `near`.
+    ///
+    /// # Errors
+    /// [`StubError::Assemble`].
+    pub fn new(recorders: &[Recorder], near: Gva) -> Result<Self, StubError> {
+        let mut a = CodeAssembler::new(64)?;
+        let mut full = Vec::new();
+        for recorder in recorders {
+            full.push(recorder.emit(&mut a)?);
+        }
+        a.jmp(near.0.wrapping_add(PLACE_CONTINUE))?;
+        for part in full {
+            part.emit(&mut a)?;
+        }
+        Ok(Self {
+            assembled: assemble(&mut a, near.0)?,
+        })
+    }
+
+    /// Bytes of one stub.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.assembled.bytes.len()
+    }
+
+    /// Whether there is no code, which cannot be: a stub at least jumps back.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.assembled.bytes.is_empty()
+    }
+
+    /// The stub for `function` at `at`, which goes on at `continue_at`.
+    ///
+    /// # Errors
+    /// [`StubError::OutOfReach`].
+    pub fn stamp(
+        &self,
+        at: Gva,
+        function: FunctionId,
+        continue_at: Gva,
+    ) -> Result<Vec<u8>, StubError> {
+        let mut bytes = self.assembled.bytes.clone();
+        let moved = at.0.wrapping_sub(self.assembled.base);
+        let place = self.assembled.base.wrapping_add(PLACE_CONTINUE);
+        for field in &self.assembled.fields {
+            let Some(slot) = bytes
+                .get_mut(field.offset..)
+                .and_then(<[u8]>::first_chunk_mut)
+            else {
+                continue;
+            };
+            let old = i32::from_le_bytes(*slot);
+            let (new, what) = match field.kind {
+                FieldKind::Value => (Some(function_word(function)), "its own value"),
+                FieldKind::Fixed => (shift(old, moved.wrapping_neg()), "its ring"),
+                FieldKind::Continue => {
+                    let by = continue_at.0.wrapping_sub(place).wrapping_sub(moved);
+                    (shift(old, by), "its function")
+                }
+            };
+            *slot = new
+                .ok_or(StubError::OutOfReach { stub: at, what })?
+                .to_le_bytes();
+        }
+        Ok(bytes)
+    }
+}
+
+/// A relative distance changed by `by`, when it still fits.
+fn shift(distance: i32, by: u64) -> Option<i32> {
+    i32::try_from(i64::from(distance).wrapping_add(by.cast_signed())).ok()
+}

@@ -1,0 +1,276 @@
+//! The window: memory that the guest does not know of, made visible through spare entries of its own
+//! page tables.
+//!
+//! The memory is a [`Region`] of guest physical addresses that is in no memory map. The window shows
+//! parts of it ([`Extent`]s of whole 2 MiB pages) near the guest's text, so that a site reaches its
+//! stub and a stub its ring by a 32-bit distance. Only entries that are zero are used, and each is
+//! looked at again before every attach: a guest that clears or takes one is noticed.
+
+use crate::addr::{Gpa, Gva};
+use crate::image::TextRange;
+use crate::paging::{
+    FreeSlot, PAGE_2M, PageTableRoot, TranslateError, free_slots, large_page_entry, translate,
+};
+use crate::target::{MemoryError, StoppedTarget};
+
+/// Guest physical memory for the window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Region {
+    /// Where it starts; a multiple of 2 MiB.
+    pub start: Gpa,
+    /// Its size in bytes.
+    pub bytes: u64,
+}
+
+/// Why memory could not be shown to the guest.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WindowError {
+    /// No vCPU runs yet.
+    #[error("no vCPU has been started: there are no page tables to open a window in")]
+    NoVcpu,
+    /// The page tables could not be walked.
+    #[error(transparent)]
+    Translate(#[from] TranslateError),
+    /// The guest's tables could not be changed.
+    #[error("the guest's page table entry at {entry} cannot be written: {source}")]
+    Entry {
+        /// The entry.
+        entry: Gpa,
+        /// Why not.
+        source: MemoryError,
+    },
+    /// There is no run of free entries near the text.
+    #[error(
+        "the guest's page tables have no {pages} free 2 MiB slots in a row within reach of its text at {text} ({free} are free)"
+    )]
+    NoSlots {
+        /// Pages asked for.
+        pages: u64,
+        /// Start of the text.
+        text: Gva,
+        /// Free slots found.
+        free: usize,
+    },
+    /// The region is used up.
+    #[error(
+        "{bytes} bytes of tracing memory were asked for, {left} are left: use smaller rings or fewer sessions"
+    )]
+    RegionFull {
+        /// Bytes asked for.
+        bytes: u64,
+        /// Bytes left.
+        left: u64,
+    },
+    /// The guest uses an entry that held a page of the window.
+    #[error("the guest has taken the window at {at} (its entry at {entry} now holds {found:#x})")]
+    Taken {
+        /// The page's address.
+        at: Gva,
+        /// The entry.
+        entry: Gpa,
+        /// What it holds.
+        found: u64,
+    },
+    /// A vCPU does not see the window.
+    #[error("vCPU {vcpu} has page tables of its own and does not see the window at {at}")]
+    NotShared {
+        /// Its number.
+        vcpu: usize,
+        /// The page's address.
+        at: Gva,
+    },
+}
+
+/// A run of pages that the window shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Where the guest sees it.
+    pub at: Gva,
+    /// Where it lies.
+    pub physical: Gpa,
+    /// Its size in bytes, a multiple of 2 MiB.
+    pub bytes: u64,
+}
+
+/// One entry of the guest's page tables that belongs to the window.
+#[derive(Debug, Clone, Copy)]
+struct Page {
+    slot: FreeSlot,
+    value: u64,
+}
+
+/// A window into a [`Region`].
+#[derive(Debug)]
+pub struct Window {
+    region: Region,
+    used: u64,
+    root: PageTableRoot,
+    text: TextRange,
+    user: bool,
+    pages: Vec<Page>,
+}
+
+/// How far a 32-bit distance reaches, less room for the text's own extent.
+const REACH: u64 = 1 << 31;
+
+impl Window {
+    /// A window near `text`, with the page tables that the first running vCPU uses. What it shows is
+    /// usable in ring 3 if the text is.
+    ///
+    /// # Errors
+    /// A [`WindowError`].
+    pub fn open(
+        target: &(impl StoppedTarget + ?Sized),
+        region: Region,
+        text: TextRange,
+    ) -> Result<Self, WindowError> {
+        let registers = target.vcpus().iter().find(|vcpu| vcpu.online);
+        let root = PageTableRoot::of(registers.ok_or(WindowError::NoVcpu)?)?;
+        let user = translate(target, root, text.start)?.user;
+        Ok(Self {
+            region,
+            used: 0,
+            root,
+            text,
+            user,
+            pages: Vec::new(),
+        })
+    }
+
+    /// Whether ring 3 can use the window.
+    #[must_use]
+    pub const fn is_user(&self) -> bool {
+        self.user
+    }
+
+    /// Shows the next `bytes` of the region, rounded up to whole pages, one after the other.
+    ///
+    /// # Errors
+    /// A [`WindowError`]; then nothing new is shown.
+    pub fn map(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+        bytes: u64,
+        executable: bool,
+    ) -> Result<Extent, WindowError> {
+        let bytes = bytes.max(1).next_multiple_of(PAGE_2M);
+        let left = self.region.bytes - self.used;
+        if bytes > left {
+            return Err(WindowError::RegionFull { bytes, left });
+        }
+        let slots = self.find(target, bytes / PAGE_2M)?;
+        let physical = Gpa(self.region.start.0 + self.used);
+        let mut pages = Vec::new();
+        for (slot, number) in slots.iter().zip(0..) {
+            let page = Gpa(physical.0 + number * PAGE_2M);
+            let value = large_page_entry(page, self.user, executable, self.root);
+            pages.push(Page { slot: *slot, value });
+        }
+        for page in &pages {
+            write_entry(target, page.slot.entry, page.value)?;
+        }
+        self.used += bytes;
+        let at = slots.first().map_or(self.text.start, |slot| slot.address);
+        let seen = pages
+            .iter()
+            .try_for_each(|page| self.check_seen(target, page));
+        self.pages.append(&mut pages);
+        seen.map(|()| Extent {
+            at,
+            physical,
+            bytes,
+        })
+    }
+
+    /// A run of free slots behind the text, or else before it.
+    fn find(
+        &self,
+        target: &(impl StoppedTarget + ?Sized),
+        pages: u64,
+    ) -> Result<Vec<FreeSlot>, WindowError> {
+        let TextRange { start, end } = self.text;
+        let behind = (end, Gva(start.0.saturating_add(REACH - PAGE_2M)));
+        let before = (Gva(end.0.saturating_sub(REACH - PAGE_2M)), start);
+        let mut free = 0;
+        for (from, to) in [behind, before] {
+            let slots = free_slots(target, self.root, from, to, self.user)?;
+            free += slots.len();
+            if let Some(run) = run_of(&slots, pages) {
+                return Ok(run.to_vec());
+            }
+        }
+        Err(WindowError::NoSlots {
+            pages,
+            text: start,
+            free,
+        })
+    }
+
+    /// Checks that the guest still has every page of the window where it was put; puts back those
+    /// that it has cleared.
+    ///
+    /// # Errors
+    /// [`WindowError::Taken`] or [`WindowError::NotShared`].
+    pub fn verify(&self, target: &mut (impl StoppedTarget + ?Sized)) -> Result<(), WindowError> {
+        for page in &self.pages {
+            let entry = page.slot.entry;
+            let mut bytes = [0; 8];
+            target
+                .read_physical(entry, &mut bytes)
+                .map_err(|source| WindowError::Entry { entry, source })?;
+            match u64::from_le_bytes(bytes) {
+                found if found == page.value => {}
+                0 => write_entry(target, entry, page.value)?,
+                found => {
+                    return Err(WindowError::Taken {
+                        at: page.slot.address,
+                        entry,
+                        found,
+                    });
+                }
+            }
+            self.check_seen(target, page)?;
+        }
+        Ok(())
+    }
+
+    fn check_seen(
+        &self,
+        target: &(impl StoppedTarget + ?Sized),
+        page: &Page,
+    ) -> Result<(), WindowError> {
+        let at = page.slot.address;
+        let expected = translate(target, self.root, at).map(|seen| seen.physical);
+        for (vcpu, registers) in target.vcpus().iter().enumerate() {
+            if !registers.online {
+                continue;
+            }
+            let seen = PageTableRoot::of(registers).and_then(|root| translate(target, root, at));
+            if seen.map(|seen| seen.physical) != expected {
+                return Err(WindowError::NotShared { vcpu, at });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The first `pages` slots that follow each other without a gap.
+fn run_of(slots: &[FreeSlot], pages: u64) -> Option<&[FreeSlot]> {
+    let pages = usize::try_from(pages).ok()?;
+    slots.windows(pages).find(|run| {
+        let ends = run.first().zip(run.last());
+        ends.is_some_and(|(first, last)| {
+            last.address.0 - first.address.0 == (pages as u64 - 1) * PAGE_2M
+        })
+    })
+}
+
+fn write_entry(
+    target: &mut (impl StoppedTarget + ?Sized),
+    entry: Gpa,
+    value: u64,
+) -> Result<(), WindowError> {
+    target
+        .write_physical(entry, &value.to_le_bytes())
+        .map_err(|source| WindowError::Entry { entry, source })
+}
