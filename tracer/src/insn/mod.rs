@@ -1,6 +1,6 @@
 //! Everything that knows x86 instruction bytes: the only module that names iced-x86.
 
-pub mod nop;
-pub mod scan;
 pub mod asm;
 pub mod jump;
+pub mod nop;
+pub mod scan;
