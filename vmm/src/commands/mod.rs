@@ -1,0 +1,4 @@
+//! One file per verb of the command line.
+
+pub mod completions;
+pub mod run;

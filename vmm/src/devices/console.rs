@@ -1,0 +1,209 @@
+//! The guest's console output on its way to stdout.
+//!
+//! vCPU threads only append to a queue; one thread writes it out. So a stalled terminal or pipe
+//! can slow the guest down, but never keep a vCPU from being paused.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Bytes in the queue from which on vCPUs wait for the writer.
+const QUEUE_SOFT_LIMIT: usize = 1 << 20;
+/// How often a waiting vCPU looks whether it is to pause.
+const ROOM_POLL: Duration = Duration::from_millis(1);
+
+#[derive(Debug, Default)]
+struct Queue {
+    bytes: VecDeque<u8>,
+    writing: bool,
+    finished: bool,
+    broken: bool,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The writing end, for the serial port.
+#[derive(Debug, Clone)]
+pub struct ConsoleQueue(Arc<Shared>);
+
+impl ConsoleQueue {
+    /// Waits until the queue has room, as long as `patient` says so.
+    pub fn wait_for_room(&self, patient: impl Fn() -> bool) {
+        let mut queue = self.0.lock();
+        while queue.bytes.len() >= QUEUE_SOFT_LIMIT && !queue.broken && patient() {
+            let waited = self.0.changed.wait_timeout(queue, ROOM_POLL);
+            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Write for ConsoleQueue {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut queue = self.0.lock();
+        if !queue.broken {
+            queue.bytes.extend(bytes);
+            self.0.changed.notify_all();
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The thread that writes the queue to `out`.
+#[derive(Debug)]
+pub struct ConsoleWriter {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ConsoleWriter {
+    /// Starts a thread that writes to `out`.
+    ///
+    /// # Errors
+    /// When the thread cannot be created.
+    pub fn start(out: impl Write + Send + 'static) -> io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let theirs = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("console".to_owned())
+            .spawn(move || write_out(&theirs, out))?;
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// The end that the serial port writes to.
+    #[must_use]
+    pub fn queue(&self) -> ConsoleQueue {
+        ConsoleQueue(Arc::clone(&self.shared))
+    }
+
+    /// Writes out what is queued, for at most `patience`. Returns the number of bytes that did not
+    /// get out.
+    pub fn finish(mut self, patience: Duration) -> usize {
+        let deadline = Instant::now() + patience;
+        let mut queue = self.shared.lock();
+        queue.finished = true;
+        self.shared.changed.notify_all();
+        while queue.writing || !(queue.bytes.is_empty() || queue.broken) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return queue.bytes.len();
+            }
+            let waited = self.shared.changed.wait_timeout(queue, left);
+            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(queue);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            log::warn!("the console thread panicked");
+        }
+        0
+    }
+}
+
+fn write_out(shared: &Shared, mut out: impl Write) {
+    let mut queue = shared.lock();
+    loop {
+        if queue.bytes.is_empty() {
+            if queue.finished {
+                return;
+            }
+            queue = shared
+                .changed
+                .wait(queue)
+                .unwrap_or_else(PoisonError::into_inner);
+            continue;
+        }
+        let chunk = std::mem::take(&mut queue.bytes);
+        queue.writing = true;
+        drop(queue);
+        let written = write_chunk(&mut out, &chunk);
+        queue = shared.lock();
+        queue.writing = false;
+        if let Err(error) = written {
+            log::warn!("the guest's console output is lost from here on: stdout: {error}");
+            queue.broken = true;
+            queue.bytes.clear();
+        }
+        shared.changed.notify_all();
+        if queue.broken {
+            return;
+        }
+    }
+}
+
+fn write_chunk(out: &mut impl Write, chunk: &VecDeque<u8>) -> io::Result<()> {
+    let (front, back) = chunk.as_slices();
+    out.write_all(front)?;
+    out.write_all(back)?;
+    out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Sink(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    struct Closed;
+
+    impl Write for Closed {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn everything_queued_is_written_before_finish_returns() {
+        let sink = Sink::default();
+        let writer = ConsoleWriter::start(sink.clone()).unwrap();
+        let mut queue = writer.queue();
+        for _ in 0..1000 {
+            queue.write_all(b"0123456789").unwrap();
+        }
+        assert_eq!(writer.finish(Duration::from_secs(10)), 0);
+        assert_eq!(sink.0.lock().unwrap().len(), 10_000);
+    }
+
+    #[test]
+    fn a_closed_stdout_stops_nobody() {
+        let writer = ConsoleWriter::start(Closed).unwrap();
+        let mut queue = writer.queue();
+        queue.write_all(b"x").unwrap();
+        queue.wait_for_room(|| true);
+        queue.write_all(&[0; 1 << 16]).unwrap();
+        assert_eq!(writer.finish(Duration::from_secs(10)), 0);
+    }
+}

@@ -1,0 +1,22 @@
+//! A small KVM VMM that traces its guest's functions from outside.
+//!
+//! The only crate that names KVM: guest memory, vCPU threads and their pausing, devices, the
+//! control socket and the command line. What tracing *decides* is the `tracer` crate's part.
+
+pub mod cli;
+pub mod clock;
+pub mod commands;
+pub mod devices;
+pub mod event_loop;
+pub mod exit_status;
+pub mod failure;
+pub mod layout;
+pub mod loader;
+pub mod machine;
+pub mod memory;
+pub mod not_started;
+pub mod quiesce;
+mod scatter;
+pub mod signals;
+pub mod terminal;
+pub mod vcpu;

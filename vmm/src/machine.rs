@@ -1,0 +1,399 @@
+//! A virtual machine: memory, interrupt controllers, ports, vCPUs.
+//!
+//! Life: [`Machine::build`] loads the kernel; [`Machine::before_start`] gives access to it while
+//! nothing runs; [`Machine::start`] starts the vCPUs; [`Machine::quiesce`] pauses them all for as
+//! long as its guard lives; [`Machine::stop`] ends them.
+
+use std::cell::Cell;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, kvm_pit_config, kvm_userspace_memory_region};
+use kvm_ioctls::{Cap, Kvm, VmFd};
+use tracer::addr::Gva;
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
+use crate::devices::Ports;
+use crate::devices::console::ConsoleQueue;
+use crate::devices::serial::SerialPort;
+use crate::layout;
+use crate::loader::{self, ElfLayout, KernelFile, LoadError};
+use crate::memory::{CreateMemoryError, Memory};
+use crate::not_started::NotYetStarted;
+use crate::quiesce::{Holders, PauseTimes, QuiesceError, Quiesced};
+use crate::vcpu::{self, AskVcpuError, ReadyVcpu, Request, Surroundings, VcpuEvents, VcpuState};
+
+/// Time that a vCPU has to get out of the guest, unless the caller says otherwise.
+pub const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a machine is made of.
+#[derive(Debug, Clone)]
+pub struct MachineConfig {
+    /// The kernel's command line, before ` vcpus=N` is added.
+    pub cmdline: String,
+    /// How many vCPUs.
+    pub vcpus: u64,
+    /// RAM in MiB.
+    pub memory_mib: u64,
+    /// Size of the window region in bytes.
+    pub window_bytes: u64,
+}
+
+/// Why a machine could not be built or started.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// `/dev/kvm` is not there.
+    #[error(
+        "/dev/kvm does not exist: load the kvm_intel or kvm_amd module, or turn on virtualisation in the firmware (or nesting in the outer hypervisor); `vmm doctor` says more"
+    )]
+    NoKvm,
+    /// `/dev/kvm` is there, but not for us.
+    #[error(
+        "no permission on /dev/kvm: join its group (`sudo usermod -aG kvm $USER`, then log in again); `vmm doctor` says more"
+    )]
+    NoPermission,
+    /// Opening `/dev/kvm` failed otherwise.
+    #[error("cannot open /dev/kvm: {0}; `vmm doctor` says more")]
+    OpenKvm(#[source] kvm_ioctls::Error),
+    /// A vCPU count that cannot be.
+    #[error("--vcpus {asked}: must be from 1 to {most} on this host")]
+    Vcpus {
+        /// What was asked for.
+        asked: u64,
+        /// The most that KVM gives.
+        most: u64,
+    },
+    /// Memory.
+    #[error(transparent)]
+    Memory(#[from] CreateMemoryError),
+    /// Kernel.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// A KVM call.
+    #[error("KVM refused {what}: {source}; `vmm doctor` says what this host lacks")]
+    Kvm {
+        /// What was tried.
+        what: &'static str,
+        /// What it said.
+        #[source]
+        source: kvm_ioctls::Error,
+    },
+    /// Threads, eventfds, signals.
+    #[error("cannot set up {what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// Asked to start twice.
+    #[error("the machine has been started already")]
+    AlreadyStarted,
+}
+
+fn kvm_refused(what: &'static str) -> impl FnOnce(kvm_ioctls::Error) -> BuildError {
+    move |source| BuildError::Kvm { what, source }
+}
+
+fn system_refused(what: &'static str) -> impl FnOnce(io::Error) -> BuildError {
+    move |source| BuildError::System { what, source }
+}
+
+/// A virtual machine.
+#[derive(Debug)]
+pub struct Machine {
+    // Fields are dropped in this order: vCPUs before the VM, the VM before its memory.
+    holders: Holders,
+    ready: Vec<ReadyVcpu>,
+    _vm: VmFd,
+    _kvm: Kvm,
+    ports: Arc<Ports>,
+    events: VcpuEvents,
+    layout: ElfLayout,
+    memory: Memory,
+    vcpus: u16,
+    user_paused: Cell<bool>,
+}
+
+impl Machine {
+    /// Builds a machine with `kernel` loaded, whose console prints to `console`.
+    ///
+    /// # Errors
+    /// [`BuildError`] that names the option, file or capability in the way.
+    pub fn build(
+        config: &MachineConfig,
+        kernel: &KernelFile,
+        console: ConsoleQueue,
+    ) -> Result<Self, BuildError> {
+        let kvm = open_kvm()?;
+        let vcpus = check_vcpus(config.vcpus, &kvm)?;
+        let mut memory = Memory::create(config.memory_mib, config.window_bytes)?;
+        let layout = loader::load(&mut memory, kernel, &config.cmdline, config.vcpus)?;
+        let vm = kvm.create_vm().map_err(kvm_refused("a new VM"))?;
+        register_memory(&vm, &memory)?;
+        let ports = create_devices(&vm, console)?;
+        let (sender, events) = vcpu::events().map_err(system_refused("the event channel"))?;
+        let around = Surroundings {
+            ports: Arc::clone(&ports),
+            events: sender,
+            memory: memory.clone(),
+            cpuid: kvm
+                .get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)
+                .map_err(kvm_refused("its supported CPUID"))?,
+            vcpus,
+            tsc_deadline: kvm.check_extension(Cap::TscDeadlineTimer),
+        };
+        let mut ready = Vec::new();
+        for number in 0..vcpus {
+            let fd = vm
+                .create_vcpu(number.into())
+                .map_err(kvm_refused("a vCPU"))?;
+            let vcpu = ReadyVcpu::prepare(fd, number, layout.entry, &around);
+            ready.push(vcpu.map_err(kvm_refused("the initial vCPU state"))?);
+        }
+        Ok(Self {
+            holders: Holders::new(Vec::new()),
+            ready,
+            _vm: vm,
+            _kvm: kvm,
+            ports,
+            events,
+            layout,
+            memory,
+            vcpus,
+            user_paused: Cell::new(false),
+        })
+    }
+
+    /// Access to the loaded kernel, as long as no vCPU has run.
+    #[must_use]
+    pub fn before_start(&mut self) -> Option<NotYetStarted<'_>> {
+        let unstarted = !self.is_started();
+        unstarted.then(|| NotYetStarted::new(&mut self.memory, &self.layout))
+    }
+
+    /// Starts every vCPU.
+    ///
+    /// # Errors
+    /// [`BuildError::System`] when threads cannot be made.
+    pub fn start(&mut self) -> Result<(), BuildError> {
+        if self.is_started() {
+            return Err(BuildError::AlreadyStarted);
+        }
+        vcpu::install_handler().map_err(system_refused("the kick signal"))?;
+        let mut handles = Vec::new();
+        let mut failed = None;
+        for ready in self.ready.drain(..) {
+            match ready.start() {
+                Ok(handle) => handles.push(handle),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        self.holders = Holders::new(handles);
+        match failed {
+            None => Ok(()),
+            Some(error) => Err(system_refused("a vCPU thread")(error)),
+        }
+    }
+
+    fn is_started(&self) -> bool {
+        self.ready.is_empty()
+    }
+
+    /// Pauses every vCPU, consistent, until the guard is dropped (and every other holder is gone).
+    ///
+    /// # Errors
+    /// [`QuiesceError`] names the vCPU that missed the deadline; then the guest runs on.
+    pub fn quiesce(&self, patience: Duration) -> Result<Quiesced<'_>, QuiesceError> {
+        Quiesced::hold(&self.holders, self.memory.clone(), patience)
+    }
+
+    /// Pauses the guest until [`Machine::resume`]. Tracing can be changed meanwhile. Says whether
+    /// that changed anything.
+    ///
+    /// # Errors
+    /// [`QuiesceError`] names the vCPU that missed the deadline; then the guest runs on.
+    pub fn pause(&self, patience: Duration) -> Result<bool, QuiesceError> {
+        if self.user_paused.get() {
+            return Ok(false);
+        }
+        self.holders.hold(patience)?;
+        self.user_paused.set(true);
+        Ok(true)
+    }
+
+    /// Ends a [`Machine::pause`]. Says whether there was one.
+    pub fn resume(&self) -> bool {
+        let was = self.user_paused.replace(false);
+        if was {
+            self.holders.release();
+        }
+        was
+    }
+
+    /// Whether the user has paused the guest.
+    #[must_use]
+    pub fn is_paused_by_user(&self) -> bool {
+        self.user_paused.get()
+    }
+
+    /// Arms one hardware breakpoint on every vCPU, or none. A vCPU that reaches it is trapped
+    /// there, and a [`vcpu::VcpuEventKind::Breakpoint`] is sent.
+    ///
+    /// # Errors
+    /// When the machine cannot be quiesced or KVM refuses.
+    pub fn set_breakpoint(&self, at: Option<Gva>) -> Result<(), BreakpointError> {
+        let mut quiesced = self.quiesce(PATIENCE)?;
+        for vcpu in 0..self.vcpus {
+            quiesced.ask(vcpu, Request::SetBreakpoint(at), PATIENCE)?;
+        }
+        Ok(())
+    }
+
+    /// Frees the vCPUs that are trapped at the breakpoint. It must be disarmed before.
+    pub fn leave_breakpoint(&self) {
+        self.holders
+            .vcpus()
+            .iter()
+            .for_each(vcpu::VcpuHandle::untrap);
+    }
+
+    /// What each vCPU is doing.
+    #[must_use]
+    pub fn vcpu_states(&self) -> Vec<VcpuState> {
+        self.holders
+            .vcpus()
+            .iter()
+            .map(vcpu::VcpuHandle::state)
+            .collect()
+    }
+
+    /// How long pauses took so far.
+    pub fn with_pause_times<T>(&self, look: impl FnOnce(&PauseTimes) -> T) -> T {
+        self.holders.with_times(look)
+    }
+
+    /// The guest's memory.
+    #[must_use]
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Where the kernel's segments lie.
+    #[must_use]
+    pub fn layout(&self) -> &ElfLayout {
+        &self.layout
+    }
+
+    /// How many vCPUs there are.
+    #[must_use]
+    pub fn vcpus(&self) -> u16 {
+        self.vcpus
+    }
+
+    /// The I/O ports.
+    #[must_use]
+    pub fn ports(&self) -> &Ports {
+        &self.ports
+    }
+
+    /// Where vCPU threads report what the main thread must see to.
+    #[must_use]
+    pub fn events(&self) -> &VcpuEvents {
+        &self.events
+    }
+
+    /// Ends every vCPU thread. Returns the numbers of those that did not end within `patience`.
+    pub fn stop(&mut self, patience: Duration) -> Vec<u16> {
+        let deadline = Instant::now() + patience;
+        self.holders.vcpus().iter().for_each(vcpu::VcpuHandle::stop);
+        let mut late = Vec::new();
+        for handle in self.holders.vcpus_mut() {
+            if !handle.join(deadline) {
+                late.push(handle.number());
+            }
+        }
+        late
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let late = self.stop(PATIENCE);
+        if !late.is_empty() {
+            log::error!("vCPU threads {late:?} did not end");
+        }
+    }
+}
+
+/// Why the attach breakpoint could not be armed or disarmed.
+#[derive(Debug, thiserror::Error)]
+pub enum BreakpointError {
+    /// The machine did not pause.
+    #[error("the breakpoint needs a pause: {0}")]
+    Quiesce(#[from] QuiesceError),
+    /// KVM refused.
+    #[error(
+        "the breakpoint cannot be set: {0}; `vmm doctor` says whether this host has hardware breakpoints"
+    )]
+    Ask(#[from] AskVcpuError),
+}
+
+fn open_kvm() -> Result<Kvm, BuildError> {
+    Kvm::new().map_err(|error| match error.errno() {
+        libc::ENOENT | libc::ENXIO | libc::ENODEV => BuildError::NoKvm,
+        libc::EACCES | libc::EPERM => BuildError::NoPermission,
+        _ => BuildError::OpenKvm(error),
+    })
+}
+
+fn check_vcpus(asked: u64, kvm: &Kvm) -> Result<u16, BuildError> {
+    let most = (kvm.get_max_vcpus() as u64).min(layout::VCPUS_MAX);
+    match u16::try_from(asked) {
+        Ok(count) if count > 0 && asked <= most => Ok(count),
+        _ => Err(BuildError::Vcpus { asked, most }),
+    }
+}
+
+fn register_memory(vm: &VmFd, memory: &Memory) -> Result<(), BuildError> {
+    for (slot, (start, bytes, host)) in (0..).zip(memory.regions()) {
+        let region = kvm_userspace_memory_region {
+            slot,
+            flags: 0,
+            guest_phys_addr: start.0,
+            memory_size: bytes,
+            userspace_addr: host,
+        };
+        // SAFETY: the range is a mapping that `memory` owns; every vCPU thread holds a clone of
+        // it, so it stays mapped as long as the guest can run.
+        let registered = unsafe { vm.set_user_memory_region(region) };
+        registered.map_err(kvm_refused("the guest's memory"))?;
+    }
+    Ok(())
+}
+
+fn create_devices(vm: &VmFd, console: ConsoleQueue) -> Result<Arc<Ports>, BuildError> {
+    let tss = usize::try_from(layout::KVM_TSS.0).unwrap_or_default();
+    vm.set_identity_map_address(layout::KVM_IDENTITY_MAP.0)
+        .map_err(kvm_refused("the identity map address"))?;
+    vm.set_tss_address(tss)
+        .map_err(kvm_refused("the TSS address"))?;
+    vm.create_irq_chip()
+        .map_err(kvm_refused("the in-kernel interrupt controllers"))?;
+    let pit = kvm_pit_config {
+        flags: kvm_bindings::KVM_PIT_SPEAKER_DUMMY,
+        ..Default::default()
+    };
+    vm.create_pit2(pit)
+        .map_err(kvm_refused("the in-kernel timer (PIT)"))?;
+    let irq = EventFd::new(EFD_NONBLOCK).map_err(system_refused("the serial interrupt"))?;
+    let irq = Arc::new(irq);
+    vm.register_irqfd(&irq, layout::SERIAL_IRQ)
+        .map_err(kvm_refused("the serial interrupt"))?;
+    Ok(Arc::new(Ports::new(
+        SerialPort::new(irq, console.clone()),
+        console,
+    )))
+}

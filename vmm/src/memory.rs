@@ -1,0 +1,266 @@
+//! The guest's physical memory: RAM, and above it the window region that no memory map mentions.
+//!
+//! All access is by volatile copy: no reference into live guest memory exists anywhere.
+
+use std::sync::Arc;
+
+use tracer::addr::Gpa;
+use tracer::target::{MemoryError, PhysicalMemory};
+use vm_memory::mmap::MmapRegionBuilder;
+use vm_memory::{
+    Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap,
+    MmapRegion,
+};
+
+use crate::layout;
+
+/// Why the guest's memory could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum CreateMemoryError {
+    /// Fewer MiB than any guest could use.
+    #[error(
+        "--memory {mib}: a guest needs at least {} MiB",
+        layout::MEMORY_MIN_MIB
+    )]
+    TooSmall {
+        /// What was asked for.
+        mib: u64,
+    },
+    /// More than this host could ever back.
+    #[error(
+        "--memory {mib}: this host has {host_mib} MiB in all; ask for less than that \
+         (the guest's RAM is ordinary memory of this process)"
+    )]
+    MoreThanHost {
+        /// What was asked for.
+        mib: u64,
+        /// What the host has.
+        host_mib: u64,
+    },
+    /// The kernel refused the mapping.
+    #[error("cannot reserve {bytes} bytes of address space for the guest at {at}")]
+    Map {
+        /// Where in the guest.
+        at: Gpa,
+        /// How much.
+        bytes: u64,
+        /// What mmap said.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// The guest's RAM and its window region. Clones share the same memory.
+#[derive(Debug, Clone)]
+pub struct Memory {
+    map: Arc<GuestMemoryMmap>,
+    ram_bytes: u64,
+    window: Window,
+}
+
+/// Where the window region is: guest physical memory for stubs and rings, outside every memory map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// First address.
+    pub start: Gpa,
+    /// Size in bytes.
+    pub bytes: u64,
+}
+
+impl Memory {
+    /// Reserves `mib` MiB of RAM and a window region of `window_bytes`. Pages cost nothing until
+    /// they are touched.
+    ///
+    /// # Errors
+    /// [`CreateMemoryError`] when the size makes no sense on this host or mmap fails.
+    pub fn create(mib: u64, window_bytes: u64) -> Result<Self, CreateMemoryError> {
+        if mib < layout::MEMORY_MIN_MIB {
+            return Err(CreateMemoryError::TooSmall { mib });
+        }
+        if let Some(host_mib) = host_memory_mib().filter(|host| mib > *host) {
+            return Err(CreateMemoryError::MoreThanHost { mib, host_mib });
+        }
+        let ram_bytes = mib.saturating_mul(layout::MIB);
+        let window = Window {
+            start: layout::window_start(ram_bytes),
+            bytes: window_bytes,
+        };
+        let mut regions = Vec::new();
+        for (start, length) in layout::ram_ranges(ram_bytes) {
+            regions.push(reserve(start, length)?);
+        }
+        regions.push(reserve(window.start, window_bytes)?);
+        let map = GuestMemoryMmap::from_regions(regions)
+            .map_err(|source| map_error(Gpa(0), ram_bytes, source))?;
+        Ok(Self {
+            map: Arc::new(map),
+            ram_bytes,
+            window,
+        })
+    }
+
+    /// How much RAM the guest has.
+    #[must_use]
+    pub fn ram_bytes(&self) -> u64 {
+        self.ram_bytes
+    }
+
+    /// Where the window region is.
+    #[must_use]
+    pub fn window(&self) -> Window {
+        self.window
+    }
+
+    /// The mappings, for the loader and for KVM's memslots.
+    #[must_use]
+    pub fn map(&self) -> &GuestMemoryMmap {
+        &self.map
+    }
+
+    /// Every region as (guest address, bytes, host address), in address order.
+    pub(crate) fn regions(&self) -> impl Iterator<Item = (Gpa, u64, u64)> + '_ {
+        self.map.iter().map(|region| {
+            let start = Gpa(region.start_addr().0);
+            (start, region.len(), region.as_ptr() as u64)
+        })
+    }
+
+    /// The host address of `length` bytes at `at`, when they lie in one region. For the ring
+    /// reader and the clock page, which access it by volatile or atomic operations only.
+    #[must_use]
+    pub fn host_address(&self, at: Gpa, length: u64) -> Option<*mut u8> {
+        let end = at.checked_add(length)?;
+        self.regions().find_map(|(start, bytes, host)| {
+            let inside = at >= start && end.0 <= start.0.saturating_add(bytes);
+            inside.then(|| (host + (at.0 - start.0)) as *mut u8)
+        })
+    }
+
+    /// Whether all of the range is memory.
+    #[must_use]
+    pub fn contains(&self, at: Gpa, length: usize) -> bool {
+        self.map.check_range(GuestAddress(at.0), length)
+    }
+}
+
+impl PhysicalMemory for Memory {
+    fn read_physical(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError> {
+        self.map
+            .read_slice(into, GuestAddress(at.0))
+            .map_err(|_| MemoryError::NotMemory {
+                address: at,
+                length: into.len(),
+            })
+    }
+
+    fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        let refused = MemoryError::NotMemory {
+            address: at,
+            length: bytes.len(),
+        };
+        if !self.contains(at, bytes.len()) {
+            return Err(refused);
+        }
+        self.map
+            .write_slice(bytes, GuestAddress(at.0))
+            .map_err(|_| refused)
+    }
+}
+
+fn reserve(start: Gpa, bytes: u64) -> Result<GuestRegionMmap, CreateMemoryError> {
+    let length = usize::try_from(bytes).map_err(|source| map_error(start, bytes, source))?;
+    let mapping: MmapRegion = MmapRegionBuilder::new(length)
+        .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
+        .with_mmap_flags(libc::MAP_ANONYMOUS | libc::MAP_PRIVATE | libc::MAP_NORESERVE)
+        .build()
+        .map_err(|source| map_error(start, bytes, source))?;
+    GuestRegionMmap::new(mapping, GuestAddress(start.0)).ok_or_else(|| {
+        map_error(
+            start,
+            bytes,
+            "the range passes the end of the address space",
+        )
+    })
+}
+
+fn map_error(
+    at: Gpa,
+    bytes: u64,
+    source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+) -> CreateMemoryError {
+    CreateMemoryError::Map {
+        at,
+        bytes,
+        source: source.into(),
+    }
+}
+
+/// What the host has in all, in MiB; `None` where `/proc` does not say.
+fn host_memory_mib() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib / 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn small() -> Memory {
+        Memory::create(16, layout::MIB).unwrap()
+    }
+
+    #[test]
+    fn ram_and_window_hold_what_was_written() {
+        let mut memory = small();
+        for at in [Gpa(0x1000), memory.window().start] {
+            memory.write_physical(at, b"exotrace").unwrap();
+            let mut back = [0; 8];
+            memory.read_physical(at, &mut back).unwrap();
+            assert_eq!(&back, b"exotrace");
+        }
+    }
+
+    #[test]
+    fn a_write_over_the_end_changes_nothing() {
+        let mut memory = small();
+        let last = Gpa(16 * layout::MIB - 4);
+        assert_eq!(
+            memory.write_physical(last, &[1; 8]),
+            Err(MemoryError::NotMemory {
+                address: last,
+                length: 8
+            })
+        );
+        let mut back = [9; 4];
+        memory.read_physical(last, &mut back).unwrap();
+        assert_eq!(back, [0; 4]);
+    }
+
+    #[test]
+    fn the_hole_is_no_memory() {
+        let memory = small();
+        assert!(
+            memory
+                .read_physical(Gpa(16 * layout::MIB), &mut [0])
+                .is_err()
+        );
+        assert!(
+            memory
+                .read_physical(Gpa(u64::MAX - 1), &mut [0; 4])
+                .is_err()
+        );
+        assert!(memory.host_address(Gpa(u64::MAX), 2).is_none());
+    }
+
+    #[test]
+    fn absurd_sizes_are_refused_by_name() {
+        let text = Memory::create(0, 0).unwrap_err().to_string();
+        assert!(text.contains("--memory 0"), "{text}");
+        let text = Memory::create(1 << 40, 0).unwrap_err().to_string();
+        assert!(text.contains("this host has"), "{text}");
+    }
+}

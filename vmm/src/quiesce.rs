@@ -1,0 +1,285 @@
+//! Quiescing: all vCPUs out of the guest and consistent, for as long as a guard lives.
+//!
+//! Guards nest: the vCPUs run again when the last one is gone. A pause that the user asks for is
+//! one more holder, so tracing can be changed while the guest is paused.
+
+use std::cell::{Cell, RefCell};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use tracer::addr::{Gpa, Gva};
+use tracer::paging::{self, PageTableRoot};
+use tracer::target::{MemoryError, PhysicalMemory, StoppedTarget, TargetMemory, VcpuRegisters};
+
+use crate::memory::Memory;
+use crate::scatter::{Piece, pieces, read_pieces, write_pieces};
+use crate::vcpu::{AskVcpuError, FullRegisters, Reply, Request, VcpuHandle};
+
+/// Why the machine could not be quiesced.
+#[derive(Debug, thiserror::Error)]
+pub enum QuiesceError {
+    /// One vCPU did not get out of the guest in time. All run again.
+    #[error("vCPU {vcpu} did not pause within {deadline:?}; the guest runs on unchanged")]
+    Missed {
+        /// Which one.
+        vcpu: u16,
+        /// The time it had.
+        deadline: Duration,
+    },
+    /// One vCPU's registers could not be read.
+    #[error("vCPU {vcpu} paused, but KVM did not give its registers; the guest runs on unchanged")]
+    NoRegisters {
+        /// Which one.
+        vcpu: u16,
+    },
+}
+
+/// How long pauses took, in nanoseconds.
+#[derive(Debug)]
+pub struct PauseTimes {
+    /// From the request until all vCPUs were parked.
+    pub parked: Histogram<u64>,
+    /// From the request until all vCPUs were released.
+    pub released: Histogram<u64>,
+}
+
+/// Longest pause that the histograms tell apart from longer ones.
+const LONGEST_NS: u64 = 60_000_000_000;
+
+impl PauseTimes {
+    fn new() -> Self {
+        let histogram = || {
+            Histogram::new_with_bounds(1, LONGEST_NS, 3)
+                .or_else(|_| Histogram::new(3))
+                .unwrap_or_else(|_| unreachable!("three digits are a valid precision"))
+        };
+        Self {
+            parked: histogram(),
+            released: histogram(),
+        }
+    }
+}
+
+/// The vCPUs of a machine and who holds them.
+#[derive(Debug)]
+pub(crate) struct Holders {
+    vcpus: Vec<VcpuHandle>,
+    holders: Cell<u32>,
+    times: RefCell<PauseTimes>,
+}
+
+impl Holders {
+    pub(crate) fn new(vcpus: Vec<VcpuHandle>) -> Self {
+        Self {
+            vcpus,
+            holders: Cell::new(0),
+            times: RefCell::new(PauseTimes::new()),
+        }
+    }
+
+    pub(crate) fn vcpus(&self) -> &[VcpuHandle] {
+        &self.vcpus
+    }
+
+    pub(crate) fn vcpus_mut(&mut self) -> &mut [VcpuHandle] {
+        &mut self.vcpus
+    }
+
+    pub(crate) fn with_times<T>(&self, look: impl FnOnce(&PauseTimes) -> T) -> T {
+        look(&self.times.borrow())
+    }
+
+    /// Adds a holder: all vCPUs are parked when this returns.
+    pub(crate) fn hold(&self, patience: Duration) -> Result<Vec<FullRegisters>, QuiesceError> {
+        let requested = Instant::now();
+        let first = self.holders.get() == 0;
+        if first {
+            self.vcpus.iter().for_each(VcpuHandle::hold);
+        }
+        match self.collect(requested + patience, patience) {
+            Ok(registers) => {
+                self.holders.set(self.holders.get() + 1);
+                if first {
+                    let mut times = self.times.borrow_mut();
+                    times
+                        .parked
+                        .saturating_record(nanoseconds(requested.elapsed()));
+                }
+                Ok(registers)
+            }
+            Err(error) => {
+                if first {
+                    self.vcpus.iter().for_each(VcpuHandle::release);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn collect(
+        &self,
+        deadline: Instant,
+        patience: Duration,
+    ) -> Result<Vec<FullRegisters>, QuiesceError> {
+        let mut all = Vec::with_capacity(self.vcpus.len());
+        for handle in &self.vcpus {
+            let vcpu = handle.number();
+            if !handle.wait_parked(deadline) {
+                return Err(QuiesceError::Missed {
+                    vcpu,
+                    deadline: patience,
+                });
+            }
+            all.push(
+                handle
+                    .registers()
+                    .ok_or(QuiesceError::NoRegisters { vcpu })?,
+            );
+        }
+        Ok(all)
+    }
+
+    /// Takes a holder away; the last one lets the vCPUs run.
+    pub(crate) fn release(&self) {
+        let left = self.holders.get().saturating_sub(1);
+        self.holders.set(left);
+        if left == 0 {
+            self.vcpus.iter().for_each(VcpuHandle::release);
+        }
+    }
+
+    fn record_released(&self, since: Instant) {
+        let mut times = self.times.borrow_mut();
+        times
+            .released
+            .saturating_record(nanoseconds(since.elapsed()));
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// All vCPUs are out of the guest and consistent while this lives.
+#[derive(Debug)]
+pub struct Quiesced<'m> {
+    holders: &'m Holders,
+    memory: Memory,
+    full: Vec<FullRegisters>,
+    registers: Vec<VcpuRegisters>,
+    requested: Instant,
+    /// Whether this guard is the one that paused the guest, and so the one to be measured.
+    measured: bool,
+}
+
+impl<'m> Quiesced<'m> {
+    pub(crate) fn hold(
+        holders: &'m Holders,
+        memory: Memory,
+        patience: Duration,
+    ) -> Result<Self, QuiesceError> {
+        let requested = Instant::now();
+        let measured = holders.holders.get() == 0;
+        let full = holders.hold(patience)?;
+        let registers = full.iter().map(VcpuRegisters::from).collect();
+        Ok(Self {
+            holders,
+            memory,
+            full,
+            registers,
+            requested,
+            measured,
+        })
+    }
+
+    /// All registers of each vCPU.
+    #[must_use]
+    pub fn full_registers(&self) -> &[FullRegisters] {
+        &self.full
+    }
+
+    /// When the pause was asked for.
+    #[must_use]
+    pub fn requested(&self) -> Instant {
+        self.requested
+    }
+
+    /// Has vCPU `vcpu` do `request`, and reads all registers anew.
+    ///
+    /// # Errors
+    /// [`AskVcpuError`] when KVM refuses or the thread does not answer within `patience`.
+    pub fn ask(
+        &mut self,
+        vcpu: u16,
+        request: Request,
+        patience: Duration,
+    ) -> Result<Reply, AskVcpuError> {
+        let handle = self.holders.vcpus().get(usize::from(vcpu));
+        let handle = handle.ok_or(AskVcpuError::NotParked { vcpu })?;
+        let reply = handle.ask(request, Instant::now() + patience)?;
+        let index = usize::from(vcpu);
+        if let Some(now) = handle.registers() {
+            if let Some(full) = self.full.get_mut(index) {
+                *full = now;
+            }
+            if let Some(registers) = self.registers.get_mut(index) {
+                *registers = VcpuRegisters::from(&now);
+            }
+        }
+        Ok(reply)
+    }
+
+    /// The page tables in force on the first vCPU that has any.
+    fn root(&self) -> Option<PageTableRoot> {
+        let online = self.registers.iter().filter(|vcpu| vcpu.online);
+        online
+            .filter_map(|vcpu| PageTableRoot::of(vcpu).ok())
+            .next()
+    }
+
+    fn pieces(&self, at: Gva, length: usize) -> Result<Vec<Piece>, MemoryError> {
+        let not_mapped = |address| MemoryError::NotMapped { address, length };
+        let root = self.root().ok_or_else(|| not_mapped(at))?;
+        pieces(at, length, |here| {
+            let found = paging::translate(&self.memory, root, here);
+            let found = found.map_err(|_| not_mapped(here))?;
+            Ok((found.physical, found.bytes_left_in_page()))
+        })
+    }
+}
+
+impl Drop for Quiesced<'_> {
+    fn drop(&mut self) {
+        self.holders.release();
+        if self.measured {
+            self.holders.record_released(self.requested);
+        }
+    }
+}
+
+impl PhysicalMemory for Quiesced<'_> {
+    fn read_physical(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError> {
+        self.memory.read_physical(at, into)
+    }
+
+    fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        self.memory.write_physical(at, bytes)
+    }
+}
+
+impl TargetMemory for Quiesced<'_> {
+    fn read(&self, at: Gva, into: &mut [u8]) -> Result<(), MemoryError> {
+        read_pieces(&self.memory, &self.pieces(at, into.len())?, into)
+    }
+
+    fn write(&mut self, at: Gva, bytes: &[u8]) -> Result<(), MemoryError> {
+        let pieces = self.pieces(at, bytes.len())?;
+        write_pieces(&mut self.memory, &pieces, bytes)
+    }
+}
+
+impl StoppedTarget for Quiesced<'_> {
+    fn vcpus(&self) -> &[VcpuRegisters] {
+        &self.registers
+    }
+}

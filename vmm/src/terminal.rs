@@ -1,0 +1,107 @@
+//! stdin as the guest's console: character by character when it is a terminal, which is put back
+//! at the end. Ctrl-C stays the user's: it ends the run.
+
+use std::io::{self, IsTerminal, Read, Stdin};
+use std::os::fd::{AsRawFd, RawFd};
+
+/// What reading the console gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConsoleInput {
+    /// This many bytes.
+    Bytes(usize),
+    /// Nothing at the moment.
+    Nothing,
+    /// The end: nothing will ever come.
+    End,
+}
+
+/// stdin. Its terminal is put back when this is dropped.
+pub struct ConsoleStdin {
+    stdin: Stdin,
+    before: Option<libc::termios>,
+}
+
+impl std::fmt::Debug for ConsoleStdin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ConsoleStdin")
+            .field("terminal", &self.before.is_some())
+            .finish()
+    }
+}
+
+impl ConsoleStdin {
+    /// Takes stdin, `None` when it is a terminal of which another process group is in charge
+    /// (reading or changing it would stop us).
+    ///
+    /// # Errors
+    /// When the terminal refuses the mode.
+    pub fn open() -> io::Result<Option<Self>> {
+        let stdin = io::stdin();
+        let fd = stdin.as_raw_fd();
+        if !stdin.is_terminal() {
+            return Ok(Some(Self {
+                stdin,
+                before: None,
+            }));
+        }
+        // SAFETY: the call only asks.
+        let in_charge = unsafe { libc::tcgetpgrp(fd) };
+        // SAFETY: the call only asks, and cannot fail.
+        if in_charge != unsafe { libc::getpgrp() } {
+            return Ok(None);
+        }
+        let before = mode(fd)?;
+        let mut wanted = before;
+        wanted.c_lflag &= !(libc::ICANON | libc::ECHO);
+        set_mode(fd, &wanted)?;
+        Ok(Some(Self {
+            stdin,
+            before: Some(before),
+        }))
+    }
+
+    /// Reads what there is.
+    pub fn read(&mut self, into: &mut [u8]) -> ConsoleInput {
+        match self.stdin.lock().read(into) {
+            Ok(0) => ConsoleInput::End,
+            Ok(bytes) => ConsoleInput::Bytes(bytes),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => ConsoleInput::Nothing,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => ConsoleInput::Nothing,
+            Err(_) => ConsoleInput::End,
+        }
+    }
+}
+
+impl Drop for ConsoleStdin {
+    fn drop(&mut self) {
+        if let Some(before) = &self.before
+            && let Err(error) = set_mode(self.stdin.as_raw_fd(), before)
+        {
+            log::warn!("the terminal could not be put back ({error}); `reset` does it");
+        }
+    }
+}
+
+impl AsRawFd for ConsoleStdin {
+    fn as_raw_fd(&self) -> RawFd {
+        self.stdin.as_raw_fd()
+    }
+}
+
+fn mode(fd: RawFd) -> io::Result<libc::termios> {
+    let mut mode = std::mem::MaybeUninit::uninit();
+    // SAFETY: `mode` has room for what the call writes.
+    if unsafe { libc::tcgetattr(fd, mode.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call has succeeded, so it has filled the structure.
+    Ok(unsafe { mode.assume_init() })
+}
+
+fn set_mode(fd: RawFd, mode: &libc::termios) -> io::Result<()> {
+    // SAFETY: `mode` is a valid structure; the call only reads it.
+    if unsafe { libc::tcsetattr(fd, libc::TCSANOW, mode) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}

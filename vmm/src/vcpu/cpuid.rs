@@ -1,0 +1,122 @@
+//! The CPUID that a vCPU shows: what KVM supports, with this vCPU's APIC id and topology.
+//!
+//! The topology is the plainest: one package, one thread per core, one core per vCPU.
+
+use kvm_bindings::{CpuId, kvm_cpuid_entry2};
+
+const LEAF_FEATURES: u32 = 0x1;
+const LEAF_CACHES: u32 = 0x4;
+const LEAF_TOPOLOGY: u32 = 0xb;
+const LEAF_TOPOLOGY_2: u32 = 0x1f;
+const LEAF_AMD_SIZES: u32 = 0x8000_0008;
+const LEAF_AMD_CACHES: u32 = 0x8000_001d;
+const LEAF_AMD_TOPOLOGY: u32 = 0x8000_001e;
+
+const EDX_HTT: u32 = 1 << 28;
+const ECX_HYPERVISOR: u32 = 1 << 31;
+const ECX_TSC_DEADLINE: u32 = 1 << 24;
+
+const LEVEL_THREAD: u32 = 1;
+const LEVEL_CORE: u32 = 2;
+
+/// Makes `supported` the CPUID of vCPU `number` of `vcpus`.
+pub(super) fn fit(supported: &mut CpuId, number: u32, vcpus: u32, tsc_deadline: bool) {
+    for entry in supported.as_mut_slice() {
+        match entry.function {
+            LEAF_FEATURES => features(entry, number, vcpus, tsc_deadline),
+            LEAF_CACHES | LEAF_AMD_CACHES => caches(entry, vcpus),
+            LEAF_TOPOLOGY | LEAF_TOPOLOGY_2 => topology(entry, number, vcpus),
+            LEAF_AMD_SIZES => {
+                // Bits 7:0: cores less one. Bits 15:12: bits of the APIC id that number them.
+                let keep = entry.ecx & !0xf0ff;
+                entry.ecx = keep | (vcpus - 1) & 0xff | core_bits(vcpus) << 12;
+            }
+            LEAF_AMD_TOPOLOGY => {
+                entry.eax = number;
+                entry.ebx = number & 0xff;
+                entry.ecx = 0;
+            }
+            _ => {}
+        }
+    }
+}
+
+fn features(entry: &mut kvm_cpuid_entry2, number: u32, vcpus: u32, tsc_deadline: bool) {
+    entry.ebx = entry.ebx & 0xffff | (vcpus & 0xff) << 16 | number << 24;
+    entry.ecx |= ECX_HYPERVISOR;
+    entry.ecx = if tsc_deadline {
+        entry.ecx | ECX_TSC_DEADLINE
+    } else {
+        entry.ecx & !ECX_TSC_DEADLINE
+    };
+    entry.edx = if vcpus > 1 {
+        entry.edx | EDX_HTT
+    } else {
+        entry.edx & !EDX_HTT
+    };
+}
+
+/// Bits 25:14: threads that share the cache, less one; bits 31:26 (Intel): cores less one.
+fn caches(entry: &mut kvm_cpuid_entry2, vcpus: u32) {
+    let level = entry.eax >> 5 & 7;
+    if entry.eax & 0x1f == 0 {
+        return;
+    }
+    let sharing = if level >= 3 { vcpus - 1 } else { 0 };
+    entry.eax &= 0x3fff;
+    entry.eax |= (sharing & 0xfff) << 14;
+    if entry.function == LEAF_CACHES {
+        entry.eax |= ((vcpus - 1) & 0x3f) << 26;
+    }
+}
+
+fn topology(entry: &mut kvm_cpuid_entry2, number: u32, vcpus: u32) {
+    entry.edx = number;
+    let (shift, count, level) = match entry.index {
+        0 => (0, 1, LEVEL_THREAD),
+        1 => (core_bits(vcpus), vcpus, LEVEL_CORE),
+        _ => (0, 0, 0),
+    };
+    entry.eax = shift;
+    entry.ebx = count;
+    entry.ecx = entry.index | level << 8;
+}
+
+/// How many bits number `vcpus` cores.
+fn core_bits(vcpus: u32) -> u32 {
+    vcpus.next_power_of_two().trailing_zeros()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fitted(function: u32, index: u32, number: u32, vcpus: u32) -> kvm_cpuid_entry2 {
+        let entry = kvm_cpuid_entry2 {
+            function,
+            index,
+            ..Default::default()
+        };
+        let mut cpuid = CpuId::from_entries(&[entry]).unwrap();
+        fit(&mut cpuid, number, vcpus, true);
+        cpuid.as_slice()[0]
+    }
+
+    #[test]
+    fn each_vcpu_sees_its_own_apic_id_everywhere() {
+        for number in 0..3 {
+            assert_eq!(fitted(LEAF_FEATURES, 0, number, 3).ebx >> 24, number);
+            assert_eq!(fitted(LEAF_TOPOLOGY, 0, number, 3).edx, number);
+            assert_eq!(fitted(LEAF_TOPOLOGY, 1, number, 3).edx, number);
+            assert_eq!(fitted(LEAF_AMD_TOPOLOGY, 0, number, 3).eax, number);
+        }
+    }
+
+    #[test]
+    fn the_core_level_has_room_for_all() {
+        let entry = fitted(LEAF_TOPOLOGY, 1, 0, 5);
+        assert_eq!((entry.eax, entry.ebx, entry.ecx), (3, 5, 0x201));
+        assert_eq!(fitted(LEAF_AMD_SIZES, 0, 0, 5).ecx, 0x3004);
+        assert_eq!(fitted(LEAF_FEATURES, 0, 0, 1).edx & EDX_HTT, 0);
+    }
+}

@@ -1,0 +1,84 @@
+//! What vCPU threads tell the main thread, over a channel with an eventfd for its event loop.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use tracer::addr::Gva;
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
+/// Something that the main thread must see to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VcpuEvent {
+    /// Which vCPU.
+    pub vcpu: u16,
+    /// What.
+    pub kind: VcpuEventKind,
+}
+
+/// What can happen to a vCPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VcpuEventKind {
+    /// The guest wrote its status to the exit port.
+    GuestExit(u8),
+    /// The guest pulled the reset line.
+    Reset,
+    /// The guest cannot go on; what KVM said about it.
+    Crashed(String),
+    /// The attach breakpoint was reached; the vCPU is trapped there.
+    Breakpoint(Gva),
+}
+
+/// The threads' end.
+#[derive(Debug, Clone)]
+pub(crate) struct EventSender {
+    sender: Sender<VcpuEvent>,
+    bell: Arc<EventFd>,
+}
+
+impl EventSender {
+    pub(crate) fn send(&self, event: VcpuEvent) {
+        // Both fail only when the main thread is gone, and then nobody is left to tell.
+        if self.sender.send(event).is_ok() {
+            let _ = self.bell.write(1);
+        }
+    }
+}
+
+/// The main thread's end.
+#[derive(Debug)]
+pub struct VcpuEvents {
+    receiver: Receiver<VcpuEvent>,
+    bell: Arc<EventFd>,
+}
+
+impl VcpuEvents {
+    /// The eventfd that becomes readable when there is an event.
+    #[must_use]
+    pub fn bell(&self) -> &EventFd {
+        &self.bell
+    }
+
+    /// The next event, if there is one.
+    #[must_use]
+    pub fn next(&self) -> Option<VcpuEvent> {
+        self.receiver.try_recv().ok()
+    }
+
+    /// Silences the bell; events stay until [`VcpuEvents::next`] takes them.
+    pub fn silence(&self) {
+        let _ = self.bell.read();
+    }
+}
+
+/// A new pair of ends.
+pub(crate) fn events() -> std::io::Result<(EventSender, VcpuEvents)> {
+    let (sender, receiver) = channel();
+    let bell = Arc::new(EventFd::new(EFD_NONBLOCK)?);
+    Ok((
+        EventSender {
+            sender,
+            bell: Arc::clone(&bell),
+        },
+        VcpuEvents { receiver, bell },
+    ))
+}

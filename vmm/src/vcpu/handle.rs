@@ -1,0 +1,178 @@
+//! The controller's end of a vCPU: start, hold, release, ask, stop.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use super::kick;
+use super::registers::FullRegisters;
+use super::seat::{Errand, Order, Reply, Request, Seat, Shared, VcpuState};
+use super::thread::Vcpu;
+
+/// Why a parked vCPU did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum AskVcpuError {
+    /// It is in the guest.
+    #[error("vCPU {vcpu} is running; it can be asked only while it is paused")]
+    NotParked {
+        /// Which vCPU.
+        vcpu: u16,
+    },
+    /// No answer in time.
+    #[error("vCPU {vcpu} did not answer {request} in time")]
+    TimedOut {
+        /// Which vCPU.
+        vcpu: u16,
+        /// What was asked.
+        request: String,
+    },
+    /// KVM refused.
+    #[error("vCPU {vcpu}: KVM refused {request}: {source}")]
+    Refused {
+        /// Which vCPU.
+        vcpu: u16,
+        /// What was asked.
+        request: String,
+        /// What KVM said.
+        #[source]
+        source: kvm_ioctls::Error,
+    },
+}
+
+/// One vCPU thread as its controller sees it.
+#[derive(Debug)]
+pub struct VcpuHandle {
+    number: u16,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl VcpuHandle {
+    /// Starts the thread of `vcpu`; it enters the guest at once.
+    pub(super) fn start(vcpu: Vcpu, number: u16, shared: Arc<Shared>) -> std::io::Result<Self> {
+        let thread = std::thread::Builder::new()
+            .name(format!("vcpu{number}"))
+            .spawn(move || vcpu.run())?;
+        Ok(Self {
+            number,
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// The vCPU's number.
+    #[must_use]
+    pub fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// What the vCPU is doing.
+    #[must_use]
+    pub fn state(&self) -> VcpuState {
+        self.shared.lock().state
+    }
+
+    /// Tells the thread to park. Does not wait.
+    pub(crate) fn hold(&self) {
+        self.order(Order::Hold);
+    }
+
+    /// Lets a parked thread run again. A trapped one stays until [`VcpuHandle::untrap`].
+    pub(crate) fn release(&self) {
+        let mut seat = self.shared.lock();
+        self.shared.give(&mut seat, Order::Run);
+    }
+
+    /// Frees a vCPU from the breakpoint; it runs when it is released.
+    pub(crate) fn untrap(&self) {
+        let mut seat = self.shared.lock();
+        if seat.state == VcpuState::Trapped {
+            seat.state = VcpuState::Parked;
+        }
+        self.shared.ordered.notify_all();
+    }
+
+    /// Waits until the vCPU is out of the guest. Says whether it is, at the deadline at the latest.
+    pub(crate) fn wait_parked(&self, deadline: Instant) -> bool {
+        let parked = |seat: &Seat| seat.state.is_out_of_guest();
+        self.shared
+            .wait(self.shared.lock(), deadline, parked)
+            .is_some()
+    }
+
+    /// The registers of a vCPU that is out of the guest.
+    pub(crate) fn registers(&self) -> Option<FullRegisters> {
+        self.shared.lock().registers
+    }
+
+    /// Has the parked thread do `request`.
+    ///
+    /// # Errors
+    /// [`AskVcpuError`] when it is not parked, does not answer or KVM refuses.
+    pub(crate) fn ask(&self, request: Request, deadline: Instant) -> Result<Reply, AskVcpuError> {
+        let vcpu = self.number;
+        let mut seat = self.shared.lock();
+        if !seat.state.is_out_of_guest() || seat.state == VcpuState::Stopped {
+            return Err(AskVcpuError::NotParked { vcpu });
+        }
+        seat.errand = Errand::Asked(Box::new(request));
+        self.shared.ordered.notify_all();
+        let answered = |seat: &Seat| matches!(seat.errand, Errand::Answered(_));
+        let what = || {
+            format!("{request:?}")
+                .split('(')
+                .next()
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let Some(mut seat) = self.shared.wait(seat, deadline, answered) else {
+            return Err(AskVcpuError::TimedOut {
+                vcpu,
+                request: what(),
+            });
+        };
+        match std::mem::take(&mut seat.errand) {
+            Errand::Answered(Ok(reply)) => Ok(reply),
+            Errand::Answered(Err(source)) => Err(AskVcpuError::Refused {
+                vcpu,
+                request: what(),
+                source,
+            }),
+            Errand::None | Errand::Asked(_) => Err(AskVcpuError::TimedOut {
+                vcpu,
+                request: what(),
+            }),
+        }
+    }
+
+    /// Tells the thread to end. Does not wait.
+    pub(crate) fn stop(&self) {
+        self.order(Order::Stop);
+    }
+
+    /// Waits for the thread to end. Says whether it did.
+    pub(crate) fn join(&mut self, deadline: Instant) -> bool {
+        let seat = self.shared.lock();
+        let stopped = |seat: &Seat| seat.state == VcpuState::Stopped;
+        let finished = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
+        if !finished && self.shared.wait(seat, deadline, stopped).is_none() {
+            return false;
+        }
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            log::error!("the thread of vCPU {} panicked", self.number);
+        }
+        true
+    }
+
+    fn order(&self, order: Order) {
+        let mut seat = self.shared.lock();
+        self.shared.give(&mut seat, order);
+        let running = seat.state == VcpuState::Running;
+        drop(seat);
+        if running && let Some(thread) = &self.thread {
+            kick::kick(thread);
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! vCPUs: one thread each, and the handle by which it is controlled.
+
+mod cpuid;
+mod event;
+mod handle;
+mod kick;
+mod registers;
+mod seat;
+mod thread;
+
+use std::sync::Arc;
+
+use kvm_bindings::{CpuId, kvm_msr_entry};
+use kvm_ioctls::VcpuFd;
+use tracer::addr::Gpa;
+
+pub use event::{VcpuEvent, VcpuEventKind, VcpuEvents};
+pub use handle::{AskVcpuError, VcpuHandle};
+pub use kick::install_handler;
+pub use registers::FullRegisters;
+pub use seat::{Reply, Request, VcpuState};
+
+pub(crate) use event::{EventSender, events};
+
+use crate::devices::Ports;
+use crate::loader::entry_state;
+use crate::memory::Memory;
+use seat::Shared;
+use thread::Vcpu;
+
+const MSR_MISC_ENABLE: u32 = 0x1a0;
+const FAST_STRINGS: u64 = 1;
+const LVT_LINT0: usize = 0x350;
+const LVT_LINT1: usize = 0x360;
+const DELIVER_EXTINT: u8 = 7;
+const DELIVER_NMI: u8 = 4;
+
+/// What every vCPU of a machine shares.
+#[derive(Debug, Clone)]
+pub(crate) struct Surroundings {
+    pub(crate) ports: Arc<Ports>,
+    pub(crate) events: EventSender,
+    pub(crate) memory: Memory,
+    pub(crate) cpuid: CpuId,
+    pub(crate) vcpus: u16,
+    pub(crate) tsc_deadline: bool,
+}
+
+/// A vCPU that has been set up and not started.
+#[derive(Debug)]
+pub(crate) struct ReadyVcpu {
+    number: u16,
+    vcpu: Vcpu,
+    shared: Arc<Shared>,
+}
+
+impl ReadyVcpu {
+    /// Sets up `fd` as vCPU `number`. The boot vCPU will enter the kernel at `entry`; the others
+    /// wait for INIT and SIPI.
+    pub(crate) fn prepare(
+        fd: VcpuFd,
+        number: u16,
+        entry: Gpa,
+        around: &Surroundings,
+    ) -> Result<Self, kvm_ioctls::Error> {
+        let mut cpuid = around.cpuid.clone();
+        let deadline = around.tsc_deadline;
+        cpuid::fit(&mut cpuid, number.into(), around.vcpus.into(), deadline);
+        fd.set_cpuid2(&cpuid)?;
+        if number == 0 {
+            set_boot_state(&fd, entry)?;
+        }
+        let shared = Arc::new(Shared::new());
+        let ports = Arc::clone(&around.ports);
+        let (events, memory) = (around.events.clone(), around.memory.clone());
+        let vcpu = Vcpu::new(number, fd, Arc::clone(&shared), ports, events, memory)?;
+        Ok(Self {
+            number,
+            vcpu,
+            shared,
+        })
+    }
+
+    pub(crate) fn start(self) -> std::io::Result<VcpuHandle> {
+        VcpuHandle::start(self.vcpu, self.number, self.shared)
+    }
+}
+
+fn set_boot_state(fd: &VcpuFd, entry: Gpa) -> Result<(), kvm_ioctls::Error> {
+    fd.set_sregs(&entry_state::system_registers(fd.get_sregs()?))?;
+    fd.set_regs(&entry_state::registers(entry))?;
+    fd.set_fpu(&entry_state::fpu())?;
+    let fast_strings = kvm_msr_entry {
+        index: MSR_MISC_ENABLE,
+        data: FAST_STRINGS,
+        ..Default::default()
+    };
+    let msrs = kvm_bindings::Msrs::from_entries(&[fast_strings])
+        .map_err(|_| kvm_ioctls::Error::new(libc::ENOMEM))?;
+    // Some KVMs do not have this MSR; nothing depends on it.
+    if fd.set_msrs(&msrs).is_err() {
+        log::debug!("IA32_MISC_ENABLE cannot be set");
+    }
+    connect_interrupt_pins(fd)
+}
+
+/// The PIC's interrupts come in at LINT0, NMIs at LINT1, as firmware leaves them.
+fn connect_interrupt_pins(fd: &VcpuFd) -> Result<(), kvm_ioctls::Error> {
+    let mut lapic = fd.get_lapic()?;
+    for (register, delivery) in [(LVT_LINT0, DELIVER_EXTINT), (LVT_LINT1, DELIVER_NMI)] {
+        // Bits 10:8 of the entry, so bits 2:0 of its second byte; bit 16 (masked) of its third.
+        if let Some(byte) = lapic.regs.get_mut(register + 1) {
+            *byte = (byte.cast_unsigned() & !7 | delivery).cast_signed();
+        }
+        if let Some(byte) = lapic.regs.get_mut(register + 2) {
+            *byte &= !1;
+        }
+    }
+    fd.set_lapic(&lapic)
+}

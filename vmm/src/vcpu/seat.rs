@@ -1,0 +1,158 @@
+//! What a vCPU thread and its controller share: the order, and the seat where the thread says what
+//! it is doing and takes requests while it is parked.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use kvm_bindings::{kvm_regs, kvm_sregs};
+use tracer::addr::Gva;
+
+use super::registers::FullRegisters;
+
+/// What the controller wants of the thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Run the guest.
+    Run,
+    /// Park, consistent.
+    Hold,
+    /// End.
+    Stop,
+}
+
+/// What the thread is doing, as everybody may see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VcpuState {
+    /// In the guest, or on the way in or out.
+    Running,
+    /// Out of the guest and consistent.
+    Parked,
+    /// At the attach breakpoint; parked until it is released from there.
+    Trapped,
+    /// Out of the guest for good: the guest has ended or crashed.
+    Exited,
+    /// The thread has ended.
+    Stopped,
+}
+
+impl VcpuState {
+    /// Whether the vCPU executes nothing and is consistent.
+    #[must_use]
+    pub fn is_out_of_guest(self) -> bool {
+        self != Self::Running
+    }
+}
+
+/// What a parked vCPU thread can be asked to do with its vCPU.
+#[derive(Debug, Clone, Copy)]
+pub enum Request {
+    /// Set the general registers.
+    SetGeneral(kvm_regs),
+    /// Set the system registers.
+    SetSystem(kvm_sregs),
+    /// Arm one hardware breakpoint, or none.
+    SetBreakpoint(Option<Gva>),
+    /// Read `IA32_TIME_STAMP_COUNTER` as KVM reports it, with the host's counter around it.
+    ReadTsc,
+}
+
+/// The answer to a [`Request`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reply {
+    /// Done.
+    Done,
+    /// The guest's counter, and the host's before and after.
+    Tsc {
+        /// Host counter before.
+        before: u64,
+        /// Guest counter.
+        guest: u64,
+        /// Host counter after.
+        after: u64,
+    },
+}
+
+/// A request on its way through the seat.
+#[derive(Debug, Default)]
+pub(super) enum Errand {
+    #[default]
+    None,
+    Asked(Box<Request>),
+    Answered(Result<Reply, kvm_ioctls::Error>),
+}
+
+/// The part under the lock.
+#[derive(Debug)]
+pub(super) struct Seat {
+    pub(super) state: VcpuState,
+    /// Valid while the vCPU is out of the guest.
+    pub(super) registers: Option<FullRegisters>,
+    pub(super) errand: Errand,
+}
+
+/// The shared state of one vCPU.
+#[derive(Debug)]
+pub(super) struct Shared {
+    order: AtomicU8,
+    seat: Mutex<Seat>,
+    /// The thread has changed the seat.
+    pub(super) acknowledged: Condvar,
+    /// The controller has changed the order or the seat.
+    pub(super) ordered: Condvar,
+}
+
+impl Shared {
+    pub(super) fn new() -> Self {
+        let seat = Seat {
+            state: VcpuState::Running,
+            registers: None,
+            errand: Errand::None,
+        };
+        Self {
+            order: AtomicU8::new(Order::Run as u8),
+            seat: Mutex::new(seat),
+            acknowledged: Condvar::new(),
+            ordered: Condvar::new(),
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Seat> {
+        self.seat.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn order(&self) -> Order {
+        match self.order.load(Ordering::Acquire) {
+            order if order == Order::Run as u8 => Order::Run,
+            order if order == Order::Hold as u8 => Order::Hold,
+            _ => Order::Stop,
+        }
+    }
+
+    /// Changes the order, with the seat locked by the caller, so that no wake-up is lost. A vCPU
+    /// that was told to stop stays so.
+    pub(super) fn give(&self, _seat: &mut MutexGuard<'_, Seat>, order: Order) {
+        if self.order() != Order::Stop {
+            self.order.store(order as u8, Ordering::Release);
+        }
+        self.ordered.notify_all();
+    }
+
+    /// Waits for the thread until `ready` holds; `None` when `deadline` passes first.
+    pub(super) fn wait<'a>(
+        &'a self,
+        mut seat: MutexGuard<'a, Seat>,
+        deadline: Instant,
+        ready: impl Fn(&Seat) -> bool,
+    ) -> Option<MutexGuard<'a, Seat>> {
+        while !ready(&seat) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            let waited = self.acknowledged.wait_timeout(seat, left);
+            seat = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Some(seat)
+    }
+}

@@ -1,0 +1,345 @@
+//! The vCPU thread: runs the guest, serves its exits, parks when told to.
+//!
+//! ```text
+//!            kick seen, nothing half done
+//!  Running ───────────────────────────────▶ Parked ──▶ Running (order: run)
+//!   │  │ ▲                                    ▲  └───▶ Stopped (order: stop)
+//!   │  │ └────────── exit served ──────┐      │
+//!   │  └─ kick seen after an I/O exit ─▶ Completing   (KVM re-entered with immediate_exit
+//!   │                                                  until the access is complete)
+//!   ├─ breakpoint ───▶ Trapped ──▶ Running (released)
+//!   └─ exit port, reset, crash ──▶ Exited ──▶ Stopped
+//! ```
+//!
+//! Parked, Trapped and Exited are the same wait; they differ in what ends it. Registers are read
+//! by this thread when it parks, so that no controller waits for them later.
+
+use std::sync::Arc;
+use std::sync::PoisonError;
+
+use kvm_bindings::{
+    KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_USE_HW_BP, Msrs, kvm_guest_debug, kvm_guest_debug_arch,
+    kvm_msr_entry,
+};
+use kvm_ioctls::{VcpuExit, VcpuFd};
+use tracer::addr::Gva;
+
+use super::event::{EventSender, VcpuEvent, VcpuEventKind};
+use super::kick::{self, KickTarget};
+use super::registers::RegisterReader;
+use super::seat::{Errand, Order, Reply, Request, Seat, Shared, VcpuState};
+use crate::devices::{PortEffect, Ports};
+use crate::memory::Memory;
+
+const MSR_TSC: u32 = 0x10;
+/// DR7: breakpoint 0 enabled (local and global), on execution, one byte.
+const DR7_EXECUTE_0: u64 = 0x3;
+
+/// The states of the thread's loop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Running,
+    /// Leave by way of a complete access, then go on to the state named.
+    Completing(Rest),
+    Resting(Rest),
+    Stopped,
+}
+
+/// The ways of being out of the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    Parked,
+    Trapped,
+    Exited,
+}
+
+impl Rest {
+    fn shown_as(self) -> VcpuState {
+        match self {
+            Self::Parked => VcpuState::Parked,
+            Self::Trapped => VcpuState::Trapped,
+            Self::Exited => VcpuState::Exited,
+        }
+    }
+}
+
+/// A vCPU with all that its thread needs.
+#[derive(Debug)]
+pub(crate) struct Vcpu {
+    number: u16,
+    fd: VcpuFd,
+    shared: Arc<Shared>,
+    ports: Arc<Ports>,
+    events: EventSender,
+    reader: RegisterReader,
+    /// KVM has yet to complete the last I/O, MMIO or MSR access.
+    half_done: bool,
+    /// Keeps the guest's memory mapped while KVM can still use it.
+    _memory: Memory,
+}
+
+impl Vcpu {
+    pub(super) fn new(
+        number: u16,
+        fd: VcpuFd,
+        shared: Arc<Shared>,
+        ports: Arc<Ports>,
+        events: EventSender,
+        memory: Memory,
+    ) -> Result<Self, kvm_ioctls::Error> {
+        let reader = RegisterReader::new()?;
+        Ok(Self {
+            number,
+            fd,
+            shared,
+            ports,
+            events,
+            reader,
+            half_done: false,
+            _memory: memory,
+        })
+    }
+
+    /// The thread's body.
+    pub(super) fn run(mut self) {
+        let _target = KickTarget::register(self.fd.get_kvm_run());
+        let mut state = State::Running;
+        while state != State::Stopped {
+            state = match state {
+                State::Running => self.running(),
+                State::Completing(rest) => self.completing(rest),
+                State::Resting(rest) => self.resting(rest),
+                State::Stopped => State::Stopped,
+            };
+        }
+        self.shared.lock().state = VcpuState::Stopped;
+        self.shared.acknowledged.notify_all();
+    }
+
+    /// One entry into the guest. A kick between the look at the order and `KVM_RUN` makes the
+    /// latter return at once: its handler has set `immediate_exit` again.
+    fn running(&mut self) -> State {
+        kick::set_immediate_exit(false);
+        std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+        if self.shared.order() != Order::Run {
+            return State::Completing(Rest::Parked);
+        }
+        self.enter()
+    }
+
+    /// Re-enters KVM with `immediate_exit`, so that it completes the access in progress and runs
+    /// nothing. A string instruction or an access over two pages can bring another exit: again.
+    fn completing(&mut self, rest: Rest) -> State {
+        if !self.half_done {
+            return State::Resting(rest);
+        }
+        kick::set_immediate_exit(true);
+        match self.enter() {
+            // A guest that ended is not parked, and what ended it is not forgotten.
+            State::Resting(Rest::Exited) | State::Completing(Rest::Exited) => {
+                State::Completing(Rest::Exited)
+            }
+            State::Resting(Rest::Trapped) => State::Resting(Rest::Trapped),
+            _ => State::Completing(rest),
+        }
+    }
+
+    fn enter(&mut self) -> State {
+        self.half_done = false;
+        let exit = match self.fd.run() {
+            Ok(exit) => exit,
+            // EINTR: kicked. EAGAIN: an AP that waits for its SIPI. Both leave nothing half done.
+            Err(error) if matches!(error.errno(), libc::EINTR | libc::EAGAIN) => {
+                return State::Running;
+            }
+            Err(error) => return self.crashed(&format!("KVM_RUN failed: {error}")),
+        };
+        let shared = &self.shared;
+        match exit {
+            VcpuExit::IoOut(port, data) => {
+                self.half_done = true;
+                let patient = || shared.order() == Order::Run;
+                match self.ports.write(port, data, patient) {
+                    PortEffect::None => State::Running,
+                    PortEffect::Exit(status) => self.ended(VcpuEventKind::GuestExit(status)),
+                    PortEffect::Reset => self.ended(VcpuEventKind::Reset),
+                }
+            }
+            VcpuExit::IoIn(port, data) => {
+                self.half_done = true;
+                self.ports.read(port, data);
+                State::Running
+            }
+            VcpuExit::MmioRead(_, data) => {
+                self.half_done = true;
+                data.fill(0xff);
+                State::Running
+            }
+            VcpuExit::MmioWrite(..) => {
+                self.half_done = true;
+                State::Running
+            }
+            VcpuExit::Debug(debug) => {
+                let at = Gva(debug.pc);
+                self.tell(VcpuEventKind::Breakpoint(at));
+                State::Resting(Rest::Trapped)
+            }
+            VcpuExit::Intr => State::Running,
+            VcpuExit::Shutdown => {
+                let place = self.place();
+                self.ended(VcpuEventKind::Crashed(format!("triple fault{place}")))
+            }
+            VcpuExit::InternalError => {
+                let details = internal_error(&mut self.fd);
+                self.crashed(&details)
+            }
+            VcpuExit::FailEntry(reason, cpu) => {
+                let details = format!("VM entry failed, hardware reason {reason:#x}, CPU {cpu}");
+                self.crashed(&details)
+            }
+            VcpuExit::SystemEvent(kind, _) => {
+                let details = format!("KVM system event {kind}");
+                self.crashed(&details)
+            }
+            other => {
+                let details = format!("exit that this VMM does not serve: {other:?}");
+                self.crashed(&details)
+            }
+        }
+    }
+
+    fn crashed(&mut self, details: &str) -> State {
+        let place = self.place();
+        self.ended(VcpuEventKind::Crashed(format!("{details}{place}")))
+    }
+
+    fn ended(&mut self, kind: VcpuEventKind) -> State {
+        self.tell(kind);
+        State::Completing(Rest::Exited)
+    }
+
+    fn tell(&self, kind: VcpuEventKind) {
+        self.events.send(VcpuEvent {
+            vcpu: self.number,
+            kind,
+        });
+    }
+
+    /// ` at RIP …` for crash messages.
+    fn place(&mut self) -> String {
+        match self.reader.read(&self.fd) {
+            Ok(all) => format!(
+                " at rip {:#x}, rsp {:#x}, cr2 {:#x}, cr3 {:#x}",
+                all.general.rip, all.general.rsp, all.system.cr2, all.system.cr3
+            ),
+            Err(_) => String::new(),
+        }
+    }
+
+    /// Out of the guest until the order (or the release from the breakpoint) says otherwise.
+    fn resting(&mut self, rest: Rest) -> State {
+        let registers = self.reader.read(&self.fd);
+        let shared = Arc::clone(&self.shared);
+        let mut seat = shared.lock();
+        seat.state = rest.shown_as();
+        seat.registers = match registers {
+            Ok(registers) => Some(registers),
+            Err(error) => {
+                log::error!(
+                    "vCPU {}: its registers cannot be read: {error}",
+                    self.number
+                );
+                None
+            }
+        };
+        shared.acknowledged.notify_all();
+        loop {
+            if let Errand::Asked(request) = &seat.errand {
+                let request = **request;
+                self.serve(&mut seat, request);
+                shared.acknowledged.notify_all();
+                continue;
+            }
+            match shared.order() {
+                Order::Stop => return State::Stopped,
+                Order::Run if rest != Rest::Exited && seat.state != VcpuState::Trapped => break,
+                Order::Run | Order::Hold => {}
+            }
+            seat = shared
+                .ordered
+                .wait(seat)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        seat.state = VcpuState::Running;
+        seat.registers = None;
+        drop(seat);
+        kick::serialise_core();
+        State::Running
+    }
+
+    fn serve(&mut self, seat: &mut Seat, request: Request) {
+        let reply = match request {
+            Request::SetGeneral(registers) => self.fd.set_regs(&registers).map(|()| Reply::Done),
+            Request::SetSystem(registers) => self.fd.set_sregs(&registers).map(|()| Reply::Done),
+            Request::SetBreakpoint(at) => self.set_breakpoint(at).map(|()| Reply::Done),
+            Request::ReadTsc => self.read_tsc(),
+        };
+        if let Ok(registers) = self.reader.read(&self.fd) {
+            seat.registers = Some(registers);
+        }
+        seat.errand = Errand::Answered(reply);
+    }
+
+    /// Arms breakpoint 0 or disarms it. A vCPU that is at the breakpoint goes on past it only
+    /// once it is disarmed.
+    fn set_breakpoint(&mut self, at: Option<Gva>) -> Result<(), kvm_ioctls::Error> {
+        let mut debug = kvm_guest_debug::default();
+        if let Some(at) = at {
+            debug.control = KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_HW_BP;
+            debug.arch = kvm_guest_debug_arch {
+                debugreg: [at.0, 0, 0, 0, 0, 0, 0, DR7_EXECUTE_0],
+            };
+        }
+        self.fd.set_guest_debug(&debug)
+    }
+
+    fn read_tsc(&mut self) -> Result<Reply, kvm_ioctls::Error> {
+        let entry = kvm_msr_entry {
+            index: MSR_TSC,
+            ..Default::default()
+        };
+        let mut msrs =
+            Msrs::from_entries(&[entry]).map_err(|_| kvm_ioctls::Error::new(libc::ENOMEM))?;
+        let before = crate::clock::host_tsc();
+        self.fd.get_msrs(&mut msrs)?;
+        let after = crate::clock::host_tsc();
+        let guest = msrs.as_slice().first().map_or(0, |entry| entry.data);
+        Ok(Reply::Tsc {
+            before,
+            guest,
+            after,
+        })
+    }
+}
+
+/// What KVM says about an internal error: the suberror and its data words.
+fn internal_error(fd: &mut VcpuFd) -> String {
+    let run = fd.get_kvm_run();
+    // SAFETY: the exit reason, which the kernel wrote, says that `internal` is the valid member.
+    let internal = unsafe { run.__bindgen_anon_1.internal };
+    let name = match internal.suberror {
+        1 => "instruction emulation failed",
+        2 => "simultaneous exceptions",
+        3 => "exit while delivering an event",
+        4 => "unexpected exit reason",
+        _ => "unknown",
+    };
+    let words = usize::try_from(internal.ndata)
+        .unwrap_or(0)
+        .min(internal.data.len());
+    let data = internal.data.get(..words).unwrap_or_default();
+    format!(
+        "KVM internal error {} ({name}), data {data:x?}",
+        internal.suberror
+    )
+}
