@@ -1,8 +1,16 @@
 //! All workloads, and for each the exact number of calls of every traced function.
 
+use workloads::bench::{bench_leaf_nop, bench_leaf_traced};
+use workloads::c::fentry::{fentry_empty, fentry_floats, fentry_root};
+use workloads::c::mcount::{mcount_empty, mcount_floats, mcount_root};
+use workloads::c::patchable::{patchable_empty, patchable_floats, patchable_root};
 use workloads::calls::{
     calls_bough, calls_branch, calls_leaf, calls_root, calls_trunk, calls_twig, smp_branch,
-    smp_leaf, smp_root, threads_branch, threads_leaf, threads_root,
+    smp_leaf, smp_root, spin_branch, spin_leaf, spin_root, threads_branch, threads_leaf,
+    threads_root,
+};
+use workloads::floats::{
+    rust_floats, rust_give_mixed, rust_give_reals, rust_ten_doubles, rust_turn_large, rust_wide,
 };
 use workloads::recursion::{DEPTH, recursion_step};
 use workloads::tail_calls::{
@@ -12,6 +20,7 @@ use workloads::tail_calls::{
 
 use crate::workload::Threads::{Given, OnePerVcpu};
 use crate::workload::{Body, Function, Workload};
+use crate::{accidents, bench, list, many, spin};
 
 /// The table of a workload: functions that exist, under their own names.
 macro_rules! functions {
@@ -24,47 +33,213 @@ macro_rules! functions {
     };
 }
 
+/// The functions of one build of c/tree.c, of which Rust knows the root only.
+macro_rules! c_tree {
+    ($prefix:literal) => {
+        &[
+            Function {
+                name: concat!($prefix, "_root"),
+                per_iteration: 1,
+            },
+            Function {
+                name: concat!($prefix, "_branch"),
+                per_iteration: 2,
+            },
+            Function {
+                name: concat!($prefix, "_leaf"),
+                per_iteration: 6,
+            },
+            Function {
+                name: concat!($prefix, "_recurse"),
+                per_iteration: 10,
+            },
+            Function {
+                name: concat!($prefix, "_tail_jump"),
+                per_iteration: 1,
+            },
+            Function {
+                name: concat!($prefix, "_tail_end"),
+                per_iteration: 1,
+            },
+        ]
+    };
+}
+
+/// The functions of one build of c/floats.c.
+macro_rules! c_floats {
+    ($prefix:literal) => {
+        &[
+            Function {
+                name: concat!($prefix, "_floats"),
+                per_iteration: 1,
+            },
+            Function {
+                name: concat!($prefix, "_ten_doubles"),
+                per_iteration: 1,
+            },
+            Function {
+                name: concat!($prefix, "_nine_words"),
+                per_iteration: 1,
+            },
+            Function {
+                name: concat!($prefix, "_give_reals"),
+                per_iteration: 1,
+            },
+            Function {
+                name: concat!($prefix, "_give_mixed"),
+                per_iteration: 1,
+            },
+            Function {
+                name: concat!($prefix, "_give_words"),
+                per_iteration: 1,
+            },
+            Function {
+                name: concat!($prefix, "_turn_large"),
+                per_iteration: 1,
+            },
+            Function {
+                name: concat!($prefix, "_quads"),
+                per_iteration: 1,
+            },
+            Function {
+                name: concat!($prefix, "_varargs"),
+                per_iteration: 1,
+            },
+        ]
+    };
+}
+
+/// What `spin` calls; it counts the iterations itself.
+pub static SPIN: &[Function] = functions![spin_root: 1, spin_branch: 2, spin_leaf: 4];
+
 /// Every workload there is.
 pub static CATALOGUE: &[Workload] = &[
     Workload {
         name: "calls",
-        functions: functions![
+        functions: &[functions![
             calls_root: 1,
             calls_trunk: 2,
             calls_bough: 4,
             calls_branch: 8,
             calls_twig: 16,
             calls_leaf: 32,
-        ],
+        ]],
         body: Body::Iterations(Given(1), |value| calls_root(value)),
     },
     Workload {
         name: "recursion",
-        functions: functions![recursion_step: DEPTH],
+        functions: &[functions![recursion_step: DEPTH]],
         body: Body::Iterations(Given(1), |value| recursion_step(DEPTH, value)),
     },
     Workload {
         name: "tail_calls",
-        functions: functions![
+        functions: &[functions![
             tail_calls_first: 1,
             tail_calls_second: 1,
             tail_calls_third: 1,
             tail_calls_end: 1,
             tail_calls_even: 6,
             tail_calls_odd: 5,
-        ],
+        ]],
         body: Body::Iterations(Given(1), |value| {
             tail_calls_even(10, tail_calls_first(value, 0))
         }),
     },
     Workload {
         name: "threads",
-        functions: functions![threads_root: 1, threads_branch: 2, threads_leaf: 4],
+        functions: &[functions![threads_root: 1, threads_branch: 2, threads_leaf: 4]],
         body: Body::Iterations(Given(4), |value| threads_root(value)),
     },
     Workload {
         name: "smp",
-        functions: functions![smp_root: 1, smp_branch: 2, smp_leaf: 4],
+        functions: &[functions![smp_root: 1, smp_branch: 2, smp_leaf: 4]],
         body: Body::Iterations(OnePerVcpu, |value| smp_root(value)),
+    },
+    Workload {
+        name: "c_fentry",
+        functions: &[c_tree!("fentry")],
+        body: Body::Iterations(Given(1), |value| fentry_root(value)),
+    },
+    Workload {
+        name: "c_mcount",
+        functions: &[c_tree!("mcount")],
+        body: Body::Iterations(Given(1), |value| mcount_root(value)),
+    },
+    Workload {
+        name: "c_patchable",
+        functions: &[c_tree!("patchable")],
+        body: Body::Iterations(Given(1), |value| patchable_root(value)),
+    },
+    Workload {
+        name: "nops",
+        functions: &[functions![fentry_empty: 10, mcount_empty: 10, patchable_empty: 10]],
+        body: Body::Iterations(Given(4), |value| {
+            for _ in 0..10 {
+                fentry_empty();
+                mcount_empty();
+                patchable_empty();
+            }
+            value
+        }),
+    },
+    Workload {
+        name: "variadic_float",
+        functions: &[
+            functions![
+                rust_floats: 1,
+                rust_ten_doubles: 1,
+                rust_give_mixed: 1,
+                rust_give_reals: 1,
+                rust_wide: 1,
+                rust_turn_large: 1,
+            ],
+            c_floats!("fentry"),
+            c_floats!("mcount"),
+            c_floats!("patchable"),
+        ],
+        body: Body::Iterations(Given(1), |value| {
+            let value = fentry_floats(rust_floats(value));
+            patchable_floats(mcount_floats(value))
+        }),
+    },
+    Workload {
+        name: "spin",
+        functions: &[SPIN],
+        body: Body::Own(spin::run),
+    },
+    Workload {
+        name: "many",
+        functions: &[],
+        body: Body::Own(many::run),
+    },
+    Workload {
+        name: "bench",
+        functions: &[functions![bench_leaf_nop: 1, bench_leaf_traced: 1]],
+        body: Body::Own(bench::leaves),
+    },
+    Workload {
+        name: "bench_smp",
+        functions: &[],
+        body: Body::Own(bench::smp),
+    },
+    Workload {
+        name: "fault",
+        functions: &[],
+        body: Body::Own(accidents::fault),
+    },
+    Workload {
+        name: "panic",
+        functions: &[],
+        body: Body::Own(accidents::panic),
+    },
+    Workload {
+        name: "list",
+        functions: &[],
+        body: Body::Own(list::workloads),
+    },
+    Workload {
+        name: "functions",
+        functions: &[],
+        body: Body::Own(list::functions),
     },
 ];

@@ -35,8 +35,7 @@ const NONE: u64 = u64::MAX;
 /// Ends this thread.
 pub fn exit() -> ! {
     call(EXIT, 0, 0, 0);
-    // The kernel does not come back.
-    loop {}
+    never()
 }
 
 /// Writes to the console.
@@ -73,11 +72,17 @@ pub fn give_way() {
 /// Ends the VM with this status.
 pub fn end(status: u8) -> ! {
     call(END, u64::from(status), 0, 0);
-    // The kernel does not come back.
-    loop {}
+    never()
 }
 
 fn call(number: u64, a: u64, b: u64, c: u64) -> u64 {
     // SAFETY: the kernel keeps all registers but rax, and reads only what the arguments point at.
     unsafe { kernel_call(number, a, b, c) }
+}
+
+/// The kernel does not come back from some calls.
+fn never() -> ! {
+    loop {
+        core::hint::spin_loop();
+    }
 }

@@ -2,12 +2,18 @@
 //! threads of each workload, prints `calls FUNCTION COUNT` and `checksum WORKLOAD VALUE`.
 
 #![no_std]
+#![feature(fn_align)]
 
+mod accidents;
+mod bench;
 mod catalogue;
 mod console;
 mod kernel_call;
+mod list;
+mod many;
 mod memory;
 mod options;
+mod spin;
 mod workload;
 
 use core::fmt;

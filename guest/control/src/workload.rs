@@ -39,11 +39,14 @@ pub enum Body {
 pub struct Workload {
     /// Its name on the command line.
     pub name: &'static str,
-    /// Every traced function that it calls, directly or not.
-    pub functions: &'static [Function],
+    /// Every traced function that it calls, directly or not, in one table or several.
+    pub functions: &'static [&'static [Function]],
     /// What it does.
     pub body: Body,
 }
+
+/// More threads than the kernel has room for, the main thread included.
+pub const MAX_THREADS: usize = 64;
 
 /// The job that threads of [`run`] take: one workload runs at a time.
 static WORKLOAD: AtomicUsize = AtomicUsize::new(0);
@@ -65,7 +68,7 @@ pub fn run(place: usize, workload: &Workload, options: &Options) {
     SUM.store(0, Ordering::Relaxed);
     spawn_all(threads, pinned, thread);
     kernel_call::join();
-    for function in workload.functions {
+    for function in workload.functions.iter().copied().flatten() {
         print_calls(
             function.name,
             function.per_iteration * options.iterations * threads,

@@ -21,18 +21,18 @@ pub fn copy(boot_params: u64) -> &'static [u8] {
     let source = u64::from(unsafe { field.read_unaligned() });
     let target = layout::command_line_start();
     let mut length = 0;
-    while source != 0 && length < COMMAND_LINE_SIZE as u64 - 1 {
+    while source != 0 && length < COMMAND_LINE_SIZE - 1 {
         // SAFETY: the protocol promises a NUL-terminated string; it lies in the first GiB too.
-        let byte = unsafe { ((source + length) as *const u8).read() };
+        let byte = unsafe { *(source as *const u8).add(length) };
         if byte == 0 {
             break;
         }
         // SAFETY: link.ld reserves COMMAND_LINE_SIZE bytes, and no thread runs yet.
-        unsafe { ((target + length) as *mut u8).write(byte) };
+        unsafe { *(target as *mut u8).add(length) = byte };
         length += 1;
     }
     // SAFETY: these bytes were just written, and nobody writes them again.
-    unsafe { core::slice::from_raw_parts(target as *const u8, length as usize) }
+    unsafe { core::slice::from_raw_parts(target as *const u8, length) }
 }
 
 /// Reads the kernel's keys.

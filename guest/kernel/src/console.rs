@@ -37,11 +37,14 @@ pub fn say_hex(value: u64) {
     let digits = (67 - u64::from(value.leading_zeros())).max(4) / 4;
     for place in (0..digits).rev() {
         let digit = (value >> (place * 4)) & 0xf;
-        let byte = if digit < 10 {
-            b'0' as u64 + digit
-        } else {
-            b'a' as u64 + digit - 10
-        };
-        cpu::write_port(SERIAL_PORT, byte as u8);
+        let byte = u8::try_from(digit).unwrap_or_default();
+        cpu::write_port(
+            SERIAL_PORT,
+            if byte < 10 {
+                b'0' + byte
+            } else {
+                b'a' - 10 + byte
+            },
+        );
     }
 }

@@ -41,7 +41,7 @@ pub struct Context {
     xmm: [u64; 32],
 }
 
-const _: () = assert!(size_of::<Frame>() % 16 == 0);
+const _: () = assert!(size_of::<Frame>().is_multiple_of(16));
 
 /// One context per thread, then one per vCPU for when it idles.
 struct Contexts([UnsafeCell<Context>; MAX_THREADS + MAX_VCPUS]);

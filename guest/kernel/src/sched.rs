@@ -18,6 +18,9 @@ use crate::vcpu;
 /// Any vCPU, in [`spawn`].
 pub const ANY_VCPU: u64 = u64::MAX;
 
+// A bit for each.
+const _: () = assert!(MAX_THREADS == 64);
+
 struct RunQueue {
     /// Threads that could run now.
     ready: u64,
@@ -57,7 +60,7 @@ impl RunQueue {
         }
         let first = self.last + 1;
         let distance = candidates.rotate_right(first).trailing_zeros();
-        self.last = (first + distance) % MAX_THREADS as u32;
+        self.last = (first + distance) % u64::BITS;
         self.ready &= !(1 << self.last);
         Some(u64::from(self.last))
     }
@@ -113,8 +116,9 @@ pub fn set_up(threads_in_ring_0: bool) {
 /// Makes a thread; it may start at once on another vCPU. `None`: no room for one more.
 pub fn spawn(entry: u64, arguments: [u64; 3], vcpu: u64) -> Option<u64> {
     let mut queue = QUEUE.lock();
-    let thread = u64::from(queue.live.trailing_ones());
-    let bit = 1u64.checked_shl(thread as u32)?;
+    let free = queue.live.trailing_ones();
+    let bit = 1u64.checked_shl(free)?;
+    let thread = u64::from(free);
     if vcpu == ANY_VCPU {
         queue.pinned &= !bit;
     } else {

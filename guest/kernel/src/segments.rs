@@ -125,13 +125,18 @@ fn set(tss: &Tss, word: usize, value: u64) {
     }
 }
 
+/// The last byte of a table of this size.
+fn limit(size: usize) -> u16 {
+    u16::try_from(size - 1).unwrap_or(u16::MAX)
+}
+
 fn load(tss_selector: u16) {
     let gdt = TablePointer {
-        limit: size_of_val(&GDT) as u16 - 1,
+        limit: limit(size_of_val(&GDT)),
         base: (&raw const GDT) as u64,
     };
     let idt = TablePointer {
-        limit: size_of_val(&IDT) as u16 - 1,
+        limit: limit(size_of_val(&IDT)),
         base: (&raw const IDT) as u64,
     };
     // SAFETY: the tables are statics, filled before this; the segments that the far return and the

@@ -37,11 +37,11 @@ pub fn start(vcpus: u64) -> Result<(), MissingVcpus> {
         core::ptr::copy_nonoverlapping(
             layout::trampoline_start() as *const u8,
             layout::AP_TRAMPOLINE as *mut u8,
-            length as usize,
+            usize::try_from(length).unwrap_or_default(),
         );
     }
     // SAFETY: boot.s defines it as a 32-bit number; only atomics touch it from now on.
-    unsafe { &ap_limit }.store(vcpus as u32, Ordering::Release);
+    unsafe { &ap_limit }.store(u32::try_from(vcpus).unwrap_or(1), Ordering::Release);
     apic::start_others();
     let start = cpu::timestamp();
     while ONLINE.load(Ordering::Acquire) < vcpus {

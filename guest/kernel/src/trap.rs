@@ -77,7 +77,7 @@ fn kernel_call(frame: &mut Frame) -> Next {
         3 => return sched::join(),
         4 => frame.rax = console::read_byte().map_or(u64::MAX, u64::from),
         5 => return sched::give_way(),
-        6 => end(frame.rsi as u8),
+        6 => end(u8::try_from(frame.rsi).unwrap_or(u8::MAX)),
         _ => unexpected(frame),
     }
     Next::Same

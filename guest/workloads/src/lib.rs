@@ -7,9 +7,13 @@
 //! belongs there, too. Nothing generic of the core library may be instantiated here.
 
 #![no_std]
-// What links the no_mangle names to the tables is checked by `control`, and a duplicate by the linker.
+#![feature(fn_align)]
 
+pub mod bench;
+pub mod c;
 pub mod calls;
+pub mod floats;
+pub mod many;
 pub mod recursion;
 pub mod tail_calls;
 

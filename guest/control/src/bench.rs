@@ -1,0 +1,158 @@
+//! `bench` and `bench_smp`: what a call costs, in cycles of the TSC.
+//!
+//! All leaves have the same body and the same alignment, and are called in the same loop. `vmm` traces
+//! `bench_leaf_traced` and leaves `bench_leaf_nop` alone.
+
+use core::arch::asm;
+use core::arch::x86_64::{_mm_lfence, _rdtsc};
+use core::hint::spin_loop;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use workloads::bench::{bench_leaf_nop, bench_leaf_traced, leaf_body};
+
+use crate::console::print;
+use crate::kernel_call;
+use crate::options::Options;
+use crate::workload::{MAX_THREADS, print_calls, spawn_all};
+
+/// The leaf without instrumentation.
+#[unsafe(no_mangle)]
+#[inline(never)]
+#[rustc_align(64)]
+pub extern "C" fn bench_leaf_plain(value: u64) -> u64 {
+    leaf_body(value)
+}
+
+/// The leaf without instrumentation, and one time stamp: the least that a record with a time can cost.
+#[unsafe(no_mangle)]
+#[inline(never)]
+#[rustc_align(64)]
+pub extern "C" fn bench_leaf_rdtsc(value: u64) -> u64 {
+    leaf_body(value) ^ timestamp()
+}
+
+fn timestamp() -> u64 {
+    // SAFETY: every x86-64 CPU has it, and the kernel leaves it open to ring 3.
+    unsafe { _rdtsc() }
+}
+
+/// A time stamp that waits for everything before it, and that everything after waits for.
+fn fenced_timestamp() -> u64 {
+    // SAFETY: SSE2 is part of x86-64.
+    unsafe { _mm_lfence() };
+    let now = timestamp();
+    // SAFETY: as above.
+    unsafe { _mm_lfence() };
+    now
+}
+
+/// A loop of its own for each leaf, the same instructions at the same alignment.
+macro_rules! timed_loops {
+    ($($name:ident => $leaf:ident;)*) => {$(
+        /// Cycles that this many calls take.
+        fn $name(calls: u64) -> u64 {
+            if calls == 0 {
+                return 0;
+            }
+            let start = fenced_timestamp();
+            // SAFETY: the leaf is a C function of one word; `clobber_abi` says what it may change.
+            // The stack is aligned for the call because the block may push.
+            unsafe {
+                asm!(
+                    ".p2align 6",
+                    "2:",
+                    "mov rdi, r12",
+                    "call {leaf}",
+                    "dec r12",
+                    "jnz 2b",
+                    leaf = sym $leaf,
+                    inout("r12") calls => _,
+                    clobber_abi("C"),
+                );
+            }
+            fenced_timestamp() - start
+        }
+    )*};
+}
+
+timed_loops! {
+    time_plain => bench_leaf_plain;
+    time_nop => bench_leaf_nop;
+    time_traced => bench_leaf_traced;
+    time_rdtsc => bench_leaf_rdtsc;
+}
+
+type Timed = (&'static str, fn(u64) -> u64);
+
+static LEAVES: [Timed; 4] = [
+    ("bench_leaf_plain", time_plain),
+    ("bench_leaf_nop", time_nop),
+    ("bench_leaf_traced", time_traced),
+    ("bench_leaf_rdtsc", time_rdtsc),
+];
+
+/// Rounds of all leaves; every other round backwards, so that drift hits all alike.
+pub fn leaves(options: &Options) {
+    for round in 0..options.rounds {
+        if round % 2 == 0 {
+            LEAVES
+                .iter()
+                .for_each(|leaf| measure(leaf, options.iterations));
+        } else {
+            LEAVES
+                .iter()
+                .rev()
+                .for_each(|leaf| measure(leaf, options.iterations));
+        }
+    }
+    print_calls("bench_leaf_nop", options.iterations * options.rounds);
+    print_calls("bench_leaf_traced", options.iterations * options.rounds);
+}
+
+fn measure((name, timed): &Timed, calls: u64) {
+    let cycles = timed(calls);
+    print(format_args!("bench {name} {calls} {cycles}"));
+}
+
+static CALLS: AtomicU64 = AtomicU64::new(0);
+/// Threads that have yet to arrive at the start line.
+static AWAITED: AtomicU64 = AtomicU64::new(0);
+static CYCLES: [AtomicU64; MAX_THREADS] = [const { AtomicU64::new(0) }; MAX_THREADS];
+
+/// Rounds of the traced leaf: on one vCPU alone, then on all at the same time.
+pub fn smp(options: &Options) {
+    let vcpus = options.threads.unwrap_or(options.vcpus).min(options.vcpus);
+    CALLS.store(options.iterations, Ordering::Relaxed);
+    for _ in 0..options.rounds {
+        together("solo", 1, options.iterations);
+        together("smp", vcpus, options.iterations);
+    }
+    print_calls(
+        "bench_leaf_traced",
+        options.iterations * options.rounds * (vcpus + 1),
+    );
+}
+
+fn together(name: &str, vcpus: u64, calls: u64) {
+    AWAITED.store(vcpus, Ordering::Release);
+    spawn_all(vcpus, true, racer);
+    kernel_call::join();
+    for (vcpu, cycles) in (0..vcpus).zip(&CYCLES) {
+        print(format_args!(
+            "bench {name} {vcpu} {calls} {}",
+            cycles.load(Ordering::Relaxed)
+        ));
+    }
+}
+
+extern "C" fn racer(vcpu: u64) -> ! {
+    AWAITED.fetch_sub(1, Ordering::AcqRel);
+    while AWAITED.load(Ordering::Acquire) != 0 {
+        spin_loop();
+    }
+    let cycles = time_traced(CALLS.load(Ordering::Relaxed));
+    if let Some(slot) = usize::try_from(vcpu).ok().and_then(|vcpu| CYCLES.get(vcpu)) {
+        slot.store(cycles, Ordering::Relaxed);
+    }
+    kernel_call::exit()
+}

@@ -1,0 +1,33 @@
+//! `many`: ten thousand functions, each called once per iteration.
+
+use workloads::many::MANY;
+
+use crate::console::print;
+use crate::options::Options;
+use crate::workload::{first_value, print_checksum};
+
+/// Calls all of them `iterations` times, on the main thread.
+pub fn run(options: &Options) {
+    let mut value = first_value(options.seed, 0);
+    for _ in 0..options.iterations {
+        for function in &MANY {
+            value = function(value).rotate_left(1);
+        }
+    }
+    if options.many_calls {
+        for number in 0..MANY.len() {
+            print(format_args!(
+                "calls many_{number:04} {}",
+                options.iterations
+            ));
+        }
+    }
+    print_checksum("many", value);
+}
+
+/// Prints their names.
+pub fn list() {
+    for number in 0..MANY.len() {
+        print(format_args!("function many_{number:04}"));
+    }
+}

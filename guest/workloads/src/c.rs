@@ -1,0 +1,39 @@
+//! The C functions, each in three builds (build.rs), and what they call at their entries.
+
+use core::arch::global_asm;
+
+// The compilers' hooks. Nobody is meant to reach them when tracing is on; they keep all registers.
+global_asm!(
+    ".section .text.mcount, \"ax\"",
+    ".global mcount",
+    ".type mcount, @function",
+    "mcount: ret",
+    ".size mcount, . - mcount",
+    ".global __fentry__",
+    ".type __fentry__, @function",
+    "__fentry__: ret",
+    ".size __fentry__, . - __fentry__",
+    ".text",
+);
+
+macro_rules! builds {
+    ($($build:ident: $root:ident, $empty:ident, $floats:ident;)*) => {$(
+        /// One iteration of a workload, in this build.
+        pub mod $build {
+            unsafe extern "C" {
+                /// c/tree.c: plain words in and out, so any value is fine.
+                pub safe fn $root(value: u64) -> u64;
+                /// c/tree.c: a patch site and a return.
+                pub safe fn $empty();
+                /// c/floats.c: plain words in and out, so any value is fine.
+                pub safe fn $floats(value: u64) -> u64;
+            }
+        }
+    )*};
+}
+
+builds! {
+    fentry: fentry_root, fentry_empty, fentry_floats;
+    mcount: mcount_root, mcount_empty, mcount_floats;
+    patchable: patchable_root, patchable_empty, patchable_floats;
+}
