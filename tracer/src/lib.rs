@@ -10,6 +10,7 @@ pub mod addr;
 pub mod digest;
 pub mod engine;
 pub mod event;
+pub mod export;
 pub mod filter;
 pub mod image;
 pub mod insn;

@@ -1,0 +1,3 @@
+//! Traces on disk, in formats that other tools open.
+
+pub mod uftrace;

@@ -1,0 +1,63 @@
+//! The directory that a trace is written into: made new, or emptied of an older trace.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+
+use super::error::ExportError;
+use super::layout::SIDE_FILE;
+
+/// Makes `directory`. One that is there is refused, or with `force` emptied, if everything in it
+/// looks like part of a trace.
+pub(super) fn prepare(directory: &Path, force: bool) -> Result<(), ExportError> {
+    let Ok(found) = fs::symlink_metadata(directory) else {
+        return fs::create_dir(directory)
+            .map_err(ExportError::io("create the trace directory", directory));
+    };
+    if !found.is_dir() {
+        return Err(ExportError::NotADirectory(directory.to_owned()));
+    }
+    if !force {
+        return Err(ExportError::Exists(directory.to_owned()));
+    }
+    empty(directory)
+}
+
+fn empty(directory: &Path) -> Result<(), ExportError> {
+    let failed = || ExportError::io("list", directory);
+    let mut old = Vec::new();
+    for entry in fs::read_dir(directory).map_err(failed())? {
+        let entry = entry.map_err(failed())?;
+        let is_file = entry.file_type().map_err(failed())?.is_file();
+        if !is_file || !is_ours(&entry.path(), &entry.file_name()) {
+            let (directory, file) = (directory.to_owned(), entry.file_name().into());
+            return Err(ExportError::NotATrace { directory, file });
+        }
+        old.push(entry.path());
+    }
+    for path in old {
+        fs::remove_file(&path).map_err(ExportError::io("remove the old", &path))?;
+    }
+    Ok(())
+}
+
+/// Whether a file has the name that a part of a trace has; of `info`, also the first bytes.
+fn is_ours(path: &Path, name: &OsStr) -> bool {
+    let Some(name) = name.to_str() else {
+        return false;
+    };
+    match name.rsplit_once('.') {
+        None => name == "info" && begins_as_info(path),
+        Some((stem, "dat")) => stem.bytes().all(|byte| byte.is_ascii_digit()),
+        Some((stem, "map")) => stem.starts_with("sid-"),
+        Some((_, "sym")) => true,
+        Some(_) => name == "task.txt" || name.starts_with(SIDE_FILE) || name == "default.opts",
+    }
+}
+
+fn begins_as_info(path: &Path) -> bool {
+    let mut start = [0; 8];
+    let read = fs::File::open(path).and_then(|mut file| file.read(&mut start));
+    read.is_ok_and(|length| length == 0 || start.starts_with(b"Ftrace!"))
+}

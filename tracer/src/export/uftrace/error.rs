@@ -1,0 +1,57 @@
+//! What can go wrong with a trace directory.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a trace could not be written. The trace on disk up to there stays readable.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The directory is there already.
+    #[error("{} exists already: choose another directory or use --force", .0.display())]
+    Exists(PathBuf),
+    /// Something else has its name.
+    #[error("{} exists and is no directory: choose another name", .0.display())]
+    NotADirectory(PathBuf),
+    /// The directory to be replaced holds something that no trace has.
+    #[error(
+        "{} holds {}, which is no part of a trace: it is left as it is, choose another directory",
+        .directory.display(), .file.display()
+    )]
+    NotATrace {
+        /// The directory.
+        directory: PathBuf,
+        /// The first file in it that is foreign.
+        file: PathBuf,
+    },
+    /// A file operation failed.
+    #[error("cannot {doing} {}: {source}", .path.display())]
+    Io {
+        /// What was tried.
+        doing: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// Events could not be written. They are counted, and the count is written as lost records
+    /// once there is room again.
+    #[error("cannot write {}: {source}; {dropped} events are missing from the trace", .path.display())]
+    Dropped {
+        /// The data file.
+        path: PathBuf,
+        /// Events of this file that are missing so far.
+        dropped: u64,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+impl ExportError {
+    pub(super) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io {
+            doing,
+            path: path.to_owned(),
+            source,
+        }
+    }
+}

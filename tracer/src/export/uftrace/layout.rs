@@ -1,0 +1,143 @@
+//! The files of a trace directory that describe it: `info`, `task.txt`, the maps and the symbols.
+//!
+//! Every vCPU is a uftrace task with a session of its own, because uftrace names a task after its
+//! session. All sessions map the same image at the same place.
+
+use std::fmt::Write;
+
+use super::record::truncated;
+use crate::image::Image;
+
+/// The file for what uftrace's files cannot hold.
+pub const SIDE_FILE: &str = "exotrace.json";
+/// The task id of vCPU 0.
+pub const FIRST_TID: u32 = 1000;
+/// Symbols and maps are in pages.
+const PAGE: u64 = 0x1000;
+/// Where the maps say that the stack is: uftrace takes everything above it for its own kernel.
+const STACK: (u64, u64) = (0xffff_ffff_e000, 0xffff_ffff_f000);
+
+/// The task id of a vCPU.
+#[must_use]
+pub fn tid(vcpu: u16) -> u32 {
+    FIRST_TID + u32::from(vcpu)
+}
+
+/// The name of a vCPU's data file.
+#[must_use]
+pub fn data_file(vcpu: u16) -> String {
+    format!("{}.dat", tid(vcpu))
+}
+
+/// The name of a vCPU's map file.
+#[must_use]
+pub fn map_file(vcpu: u16) -> String {
+    format!("sid-{vcpu:016x}.map")
+}
+
+/// The `info` file: a header, then one line or more for each bit of its mask.
+pub(super) fn info(command_line: &str, vcpus: u16) -> Vec<u8> {
+    const TASK_SESSION: u64 = 1 << 1;
+    const SYMBOLS_RELATIVE: u64 = 1 << 5;
+    const COMMAND_LINE: u64 = 1 << 3;
+    const TASK_INFO: u64 = 1 << 7;
+    const HEADER_LENGTH: u16 = 40;
+    const MAX_STACK: u16 = 1024;
+    let mut info = Vec::new();
+    info.extend(b"Ftrace!\0");
+    info.extend(4u32.to_le_bytes());
+    info.extend(HEADER_LENGTH.to_le_bytes());
+    // Little-endian, 64-bit.
+    info.extend([1, 2]);
+    info.extend((TASK_SESSION | SYMBOLS_RELATIVE).to_le_bytes());
+    info.extend((COMMAND_LINE | TASK_INFO).to_le_bytes());
+    info.extend(MAX_STACK.to_le_bytes());
+    info.resize(usize::from(HEADER_LENGTH), 0);
+    let tids: Vec<String> = (0..vcpus).map(|vcpu| tid(vcpu).to_string()).collect();
+    let text = format!(
+        "cmdline:{}\ntaskinfo:lines=2\ntaskinfo:nr_tid={vcpus}\ntaskinfo:tids={}\n",
+        quotable(command_line),
+        tids.join(",")
+    );
+    info.extend(text.as_bytes());
+    info
+}
+
+/// `uftrace dump --chrome` copies the command line into JSON as it is.
+fn quotable(text: &str) -> String {
+    text.chars()
+        .map(|char| match char {
+            '"' => '\'',
+            '\\' => '/',
+            char if char.is_control() => ' ',
+            char => char,
+        })
+        .collect()
+}
+
+/// The `task.txt` file.
+pub(super) fn tasks(vcpus: u16) -> String {
+    let mut text = String::new();
+    for vcpu in 0..vcpus {
+        let tid = tid(vcpu);
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "SESS timestamp=0.000000000 pid={tid} sid={vcpu:016x} exename=\"vcpu{vcpu}\"\n\
+             TASK timestamp=0.000000000 tid={tid} pid={tid}"
+        );
+    }
+    text
+}
+
+/// Where the image lies, as far as 48-bit addresses can say it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Extent {
+    start: u64,
+    end: u64,
+}
+
+impl Extent {
+    pub fn of(image: &Image) -> Self {
+        let first = image.functions.iter().map(|f| truncated(f.address.0)).min();
+        let last = image
+            .functions
+            .iter()
+            .map(|f| truncated(f.address.0.saturating_add(f.size)));
+        let start = first.unwrap_or(0) / PAGE * PAGE;
+        let end = last
+            .max()
+            .unwrap_or(0)
+            .max(start + 1)
+            .next_multiple_of(PAGE);
+        Self {
+            start,
+            end: end.min(STACK.0),
+        }
+    }
+
+    /// A `sid-….map` file.
+    pub fn map(&self, module: &str) -> String {
+        format!(
+            "{:012x}-{:012x} r-xp 00000000 00:00 0                          {module}\n\
+             {:012x}-{:012x} rw-p 00000000 00:00 0                          [stack]\n",
+            self.start, self.end, STACK.0, STACK.1
+        )
+    }
+
+    /// The `….sym` file.
+    pub fn symbols(&self, image: &Image) -> String {
+        let mut functions: Vec<(u64, &str)> = image
+            .functions
+            .iter()
+            .map(|f| (truncated(f.address.0), &*f.display))
+            .collect();
+        functions.sort_unstable();
+        let mut text = String::new();
+        for (address, name) in functions {
+            let _ = writeln!(text, "{:016x} T {name}", address.saturating_sub(self.start));
+        }
+        let _ = writeln!(text, "{:016x} ? __sym_end", self.end - self.start);
+        text
+    }
+}

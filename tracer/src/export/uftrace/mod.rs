@@ -1,0 +1,196 @@
+//! A trace as a directory in uftrace's data format (version 4), which `uftrace replay`, `report`,
+//! `graph`, `tui` and `dump` open as it is.
+//!
+//! Everything that describes the trace is written when it is created, so the directory can be
+//! opened at every moment after that, whatever becomes of the writer. Events then go to one data
+//! file per vCPU, whole records at a time.
+//!
+//! Function tracing knows entries only. Each is written as an entry and an exit at the same time:
+//! uftrace then shows a call of unknown duration, and counts it once.
+
+mod directory;
+mod error;
+mod lane;
+pub mod layout;
+pub mod record;
+mod side;
+#[cfg(test)]
+mod tests;
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+pub use self::error::ExportError;
+use self::lane::Lane;
+use self::layout::{Extent, SIDE_FILE};
+use self::record::{Kind, truncated, word};
+pub use self::side::{Metadata, SideFile, VERSION, VcpuTotals};
+use crate::event::{Event, EventKind};
+use crate::image::Image;
+
+/// Writes one trace.
+#[derive(Debug)]
+pub struct UftraceWriter {
+    directory: PathBuf,
+    lanes: Vec<Lane<File>>,
+    /// The packed word of each function's entry record.
+    entries: Vec<u64>,
+    side: SideFile,
+    /// Events of vCPUs that the trace does not have.
+    strays: u64,
+}
+
+impl UftraceWriter {
+    /// Creates the directory with everything but events in it.
+    ///
+    /// A directory that exists is refused; with `force` an older trace in it is removed, but
+    /// nothing else.
+    ///
+    /// # Errors
+    /// An [`ExportError`] that names the file.
+    pub fn create(
+        directory: &Path,
+        image: &Image,
+        metadata: Metadata,
+        force: bool,
+    ) -> Result<Self, ExportError> {
+        directory::prepare(directory, force)?;
+        let vcpus = metadata.vcpus;
+        let put = |name: &str, contents: &[u8]| {
+            let path = directory.join(name);
+            fs::write(&path, contents).map_err(ExportError::io("write", &path))
+        };
+        put("info", &layout::info(&metadata.command_line, vcpus))?;
+        put("task.txt", layout::tasks(vcpus).as_bytes())?;
+        let module = module_name(&metadata.image);
+        let extent = Extent::of(image);
+        for vcpu in 0..vcpus {
+            put(&layout::map_file(vcpu), extent.map(&module).as_bytes())?;
+        }
+        put(&format!("{module}.sym"), extent.symbols(image).as_bytes())?;
+        let lanes = (0..vcpus)
+            .map(|vcpu| open_lane(directory, vcpu))
+            .collect::<Result<_, _>>()?;
+        let entry = |address| word(Kind::Entry, truncated(address));
+        let entries = image.functions.iter().map(|f| entry(f.address.0)).collect();
+        let side = SideFile::new(metadata);
+        let writer = Self {
+            directory: directory.to_owned(),
+            lanes,
+            entries,
+            side,
+            strays: 0,
+        };
+        writer.write_side()?;
+        Ok(writer)
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Adds events. Those of one vCPU come in the order of its ring; the vCPUs may be mixed in
+    /// any way.
+    ///
+    /// # Errors
+    /// The first [`ExportError::Dropped`]. All events were taken: what could not be written is
+    /// counted, and later ones are tried again.
+    pub fn append(&mut self, events: &[Event]) -> Result<(), ExportError> {
+        let mut result = Ok(());
+        for event in events {
+            let outcome = self.append_one(event);
+            if outcome.is_err() && result.is_ok() {
+                result = outcome;
+            }
+        }
+        result
+    }
+
+    /// Writes everything that is still buffered, so that a reader finds it.
+    ///
+    /// # Errors
+    /// The first [`ExportError::Dropped`]; the other vCPUs' events are written all the same.
+    pub fn flush(&mut self) -> Result<(), ExportError> {
+        let mut result = Ok(());
+        for lane in &mut self.lanes {
+            let outcome = lane.flush();
+            if result.is_ok() {
+                result = outcome;
+            }
+        }
+        result
+    }
+
+    /// What was written so far, per vCPU; buffered events are not in it yet.
+    pub fn totals(&self) -> impl Iterator<Item = VcpuTotals> {
+        (0u16..)
+            .zip(&self.lanes)
+            .map(|(vcpu, lane)| VcpuTotals::new(vcpu, layout::tid(vcpu), lane.totals))
+    }
+
+    /// Events that named a vCPU which the trace does not have.
+    #[must_use]
+    pub const fn strays(&self) -> u64 {
+        self.strays
+    }
+
+    /// Writes the rest and the totals.
+    ///
+    /// # Errors
+    /// The first [`ExportError`]; everything that could be written was.
+    pub fn finish(mut self) -> Result<Vec<VcpuTotals>, ExportError> {
+        let flushed = self.flush();
+        self.side.totals = self.totals().collect();
+        self.side.finished = flushed.is_ok();
+        self.write_side()?;
+        flushed.map(|()| self.side.totals)
+    }
+
+    #[inline]
+    fn append_one(&mut self, event: &Event) -> Result<(), ExportError> {
+        let Some(lane) = self.lanes.get_mut(usize::from(event.vcpu)) else {
+            self.strays += 1;
+            return Ok(());
+        };
+        match event.kind {
+            EventKind::Entry(function) => match self.entries.get(function.index()) {
+                Some(&entry) => lane.entry(event.time_ns, entry),
+                None => {
+                    lane.totals.unknown += 1;
+                    Ok(())
+                }
+            },
+            EventKind::Lost(count) => lane.lost(event.time_ns, count),
+        }
+    }
+
+    /// Replaces the side file in one step: a reader finds the old one or the new one.
+    fn write_side(&self) -> Result<(), ExportError> {
+        let path = self.directory.join(SIDE_FILE);
+        let fresh = self.directory.join(format!("{SIDE_FILE}.new"));
+        let text = serde_json::to_vec_pretty(&self.side).map_err(std::io::Error::from);
+        text.and_then(|text| fs::write(&fresh, text))
+            .and_then(|()| fs::rename(&fresh, &path))
+            .map_err(ExportError::io("write", &path))
+    }
+}
+
+fn open_lane(directory: &Path, vcpu: u16) -> Result<Lane<File>, ExportError> {
+    let path = directory.join(layout::data_file(vcpu));
+    let file = File::create(&path).map_err(ExportError::io("create", &path))?;
+    Ok(Lane::new(file, path))
+}
+
+/// What uftrace calls the image: its file name, in characters that its line formats can take.
+fn module_name(image: &str) -> String {
+    let name = Path::new(image)
+        .file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or("guest");
+    let plain = |char: char| char.is_ascii_alphanumeric() || "._-+".contains(char);
+    name.chars()
+        .map(|char| if plain(char) { char } else { '_' })
+        .collect()
+}

@@ -1,0 +1,100 @@
+//! The file beside uftrace's own: what their format has no place for.
+
+use serde::{Deserialize, Serialize};
+
+use super::lane::LaneTotals;
+
+/// What is known of a trace when it begins.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Metadata {
+    /// The command that made the trace.
+    pub command_line: String,
+    /// Path of the guest image.
+    pub image: String,
+    /// vCPUs of the guest.
+    pub vcpus: u16,
+    /// What a full ring does: `overwrite` or `discard`.
+    pub mode: String,
+    /// What the times come from: `tsc` or `page`.
+    pub clock: String,
+    /// The guest's TSC frequency in kHz.
+    pub tsc_khz: u64,
+    /// How a stub finds its ring: `gs`, `tsc_aux` or `shared`.
+    pub ring_strategy: String,
+    /// The include globs.
+    pub filter: Vec<String>,
+    /// The notrace globs.
+    pub notrace: Vec<String>,
+}
+
+/// What was written for one vCPU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VcpuTotals {
+    /// The vCPU.
+    pub vcpu: u16,
+    /// Its task id in uftrace's files.
+    pub tid: u32,
+    /// Function entries in the trace.
+    pub entries: u64,
+    /// Records that were lost in the ring.
+    pub lost: u64,
+    /// Events that could not be written to disk.
+    pub dropped: u64,
+    /// Events that came with a time before their forerunner's.
+    pub reordered: u64,
+    /// Events of functions that the image does not have.
+    pub unknown: u64,
+}
+
+impl VcpuTotals {
+    pub(super) fn new(vcpu: u16, tid: u32, lane: LaneTotals) -> Self {
+        let LaneTotals {
+            entries,
+            lost,
+            dropped,
+            reordered,
+            unknown,
+        } = lane;
+        Self {
+            vcpu,
+            tid,
+            entries,
+            lost,
+            dropped,
+            reordered,
+            unknown,
+        }
+    }
+}
+
+/// The contents of the side file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SideFile {
+    /// Version of this file's layout.
+    pub version: u32,
+    /// Whether the trace was ended in order. A trace without that is whole up to its last record.
+    pub finished: bool,
+    /// What is added to a 48-bit address above the middle of the address space.
+    pub high_bits: String,
+    /// What was known when it began.
+    #[serde(flatten)]
+    pub metadata: Metadata,
+    /// Per vCPU; empty before the end.
+    pub totals: Vec<VcpuTotals>,
+}
+
+/// The version that is written.
+pub const VERSION: u32 = 1;
+
+impl SideFile {
+    pub(super) fn new(metadata: Metadata) -> Self {
+        let high_bits = "0xffff000000000000".to_owned();
+        Self {
+            version: VERSION,
+            finished: false,
+            high_bits,
+            metadata,
+            totals: Vec::new(),
+        }
+    }
+}

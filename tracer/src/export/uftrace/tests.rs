@@ -1,0 +1,255 @@
+//! Trace directories written and looked at byte by byte, and data files on a disk that fills up.
+
+use super::record::Record;
+use super::*;
+use crate::event::FunctionId;
+use crate::image::testing::nop_image;
+
+fn metadata(vcpus: u16) -> Metadata {
+    let (image, command_line) = (
+        "out/guest x.elf".to_owned(),
+        "vmm run --x \"a\"\n".to_owned(),
+    );
+    Metadata {
+        image,
+        command_line,
+        vcpus,
+        ..Metadata::default()
+    }
+}
+
+fn entry(time_ns: u64, vcpu: u16, function: u32) -> Event {
+    Event {
+        time_ns,
+        vcpu,
+        kind: EventKind::Entry(FunctionId(function)),
+    }
+}
+
+fn lost(time_ns: u64, vcpu: u16, count: u64) -> Event {
+    Event {
+        time_ns,
+        vcpu,
+        kind: EventKind::Lost(count),
+    }
+}
+
+fn records(path: &Path) -> Vec<(u64, Kind, u64)> {
+    let bytes = fs::read(path).unwrap();
+    let (records, rest) = bytes.as_chunks::<16>();
+    assert!(rest.is_empty(), "{} torn", path.display());
+    records
+        .iter()
+        .map(|r| Record::unpack(*r).unwrap())
+        .map(|r| (r.time, r.kind, r.value))
+        .collect()
+}
+
+#[test]
+fn each_entry_is_a_call_of_no_duration() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let image = nop_image(3);
+    let mut writer = UftraceWriter::create(&directory, &image, metadata(2), false).unwrap();
+    let events = [
+        entry(10, 0, 0),
+        entry(10, 1, 2),
+        lost(11, 1, 7),
+        entry(12, 0, 1),
+        // Before the one before: kept in order.
+        entry(5, 0, 2),
+        entry(13, 0, 99),
+        entry(14, 9, 0),
+    ];
+    writer.append(&events).unwrap();
+    assert_eq!(writer.strays(), 1);
+    let totals = writer.finish().unwrap();
+    let [f0, f1, f2] = [0, 1, 2].map(|n| truncated(image.functions[n].address.0));
+    assert_eq!(
+        records(&directory.join("1000.dat")),
+        [
+            (10, Kind::Entry, f0),
+            (10, Kind::Exit, f0),
+            (12, Kind::Entry, f1),
+            (12, Kind::Exit, f1),
+            (12, Kind::Entry, f2),
+            (12, Kind::Exit, f2),
+        ]
+    );
+    assert_eq!(
+        records(&directory.join("1001.dat")),
+        [
+            (10, Kind::Entry, f2),
+            (10, Kind::Exit, f2),
+            (11, Kind::Lost, 7)
+        ]
+    );
+    let numbers: Vec<_> = totals
+        .iter()
+        .map(|t| (t.tid, t.entries, t.lost, t.reordered, t.unknown))
+        .collect();
+    assert_eq!(numbers, [(1000, 3, 0, 1, 1), (1001, 1, 7, 0, 0)]);
+}
+
+#[test]
+fn the_directory_is_complete_before_the_first_event() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let writer = UftraceWriter::create(&directory, &nop_image(2), metadata(2), false).unwrap();
+    let text = |name: &str| fs::read_to_string(directory.join(name)).unwrap();
+    let info = fs::read(directory.join("info")).unwrap();
+    assert_eq!(&info[..16], b"Ftrace!\0\x04\0\0\0\x28\0\x01\x02");
+    let lines = String::from_utf8_lossy(&info[40..]).into_owned();
+    assert_eq!(
+        lines,
+        "cmdline:vmm run --x 'a' \ntaskinfo:lines=2\ntaskinfo:nr_tid=2\ntaskinfo:tids=1000,1001\n"
+    );
+    assert!(text("task.txt").contains("sid=0000000000000001 exename=\"vcpu1\"\nTASK"));
+    assert_eq!(
+        text("guest_x.elf.sym"),
+        "0000000000000000 T f0\n0000000000000010 T f1\n0000000000001000 ? __sym_end\n"
+    );
+    let map = text("sid-0000000000000000.map");
+    assert!(map.starts_with("ffff80100000-ffff80101000 r-xp"), "{map}");
+    assert!(
+        map.contains(" guest_x.elf\n") && map.contains("[stack]"),
+        "{map}"
+    );
+    assert_eq!(fs::metadata(directory.join("1001.dat")).unwrap().len(), 0);
+    let side: SideFile = serde_json::from_str(&text(SIDE_FILE)).unwrap();
+    assert!(!side.finished);
+    writer.finish().unwrap();
+    let side: SideFile = serde_json::from_str(&text(SIDE_FILE)).unwrap();
+    assert!(side.finished);
+    assert_eq!((side.metadata, side.totals.len()), (metadata(2), 2));
+}
+
+#[test]
+fn flushed_events_are_on_disk_at_once() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let mut writer = UftraceWriter::create(&directory, &nop_image(1), metadata(1), false).unwrap();
+    let many: Vec<Event> = (0..10_000).map(|time| entry(time, 0, 0)).collect();
+    writer.append(&many).unwrap();
+    let length = || records(&directory.join("1000.dat")).len();
+    assert!(length() > 10_000, "a full buffer is written");
+    writer.flush().unwrap();
+    assert_eq!(length(), 20_000);
+}
+
+#[test]
+fn only_traces_are_overwritten_and_only_when_forced() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let image = nop_image(1);
+    let create = |force| UftraceWriter::create(&directory, &image, metadata(1), force).map(drop);
+    create(false).unwrap();
+    let error = create(false).unwrap_err();
+    assert!(
+        matches!(&error, ExportError::Exists(path) if *path == directory),
+        "{error}"
+    );
+    fs::write(directory.join("7.dat"), "old").unwrap();
+    create(true).unwrap();
+    assert!(!directory.join("7.dat").exists());
+    for foreign in ["notes.txt", "x.dat", "taxes"] {
+        fs::write(directory.join(foreign), "mine").unwrap();
+        let error = create(true).unwrap_err();
+        assert!(error.to_string().contains(foreign), "{error}");
+        assert!(directory.join("info").exists(), "nothing is removed");
+        fs::remove_file(directory.join(foreign)).unwrap();
+    }
+    fs::write(directory.join("info"), "shopping list").unwrap();
+    assert!(matches!(create(true), Err(ExportError::NotATrace { .. })));
+    let file = root.path().join("file");
+    fs::write(&file, "").unwrap();
+    let error = UftraceWriter::create(&file, &image, metadata(1), true).unwrap_err();
+    assert!(matches!(error, ExportError::NotADirectory(_)), "{error}");
+    let missing = root.path().join("no/such");
+    let error = UftraceWriter::create(&missing, &image, metadata(1), true).unwrap_err();
+    assert!(error.to_string().contains("no/such"), "{error}");
+}
+
+/// A disk of limited size, which takes what fits of each write.
+struct Disk {
+    bytes: Vec<u8>,
+    room: usize,
+}
+
+impl std::io::Write for Disk {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let fits = bytes.len().min(self.room - self.bytes.len());
+        self.bytes.extend_from_slice(&bytes[..fits]);
+        if fits == 0 {
+            Err(std::io::ErrorKind::StorageFull.into())
+        } else {
+            Ok(fits)
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl lane::Storage for Disk {
+    fn cut(&mut self, length: u64) -> std::io::Result<()> {
+        self.bytes.truncate(usize::try_from(length).unwrap());
+        Ok(())
+    }
+}
+
+#[test]
+fn a_full_disk_loses_what_it_says_and_no_record_is_torn() {
+    let disk = Disk {
+        bytes: Vec::new(),
+        room: 100,
+    };
+    let mut lane = Lane::new(disk, "1000.dat".into());
+    let word = word(Kind::Entry, 0x1000);
+    for time in 0..2 {
+        lane.entry(time, word).unwrap();
+    }
+    lane.flush().unwrap();
+    for time in 2..5 {
+        lane.entry(time, word).unwrap();
+    }
+    let error = lane.flush().unwrap_err();
+    assert!(
+        error.to_string().starts_with("cannot write 1000.dat: "),
+        "{error}"
+    );
+    assert!(
+        error.to_string().contains("3 events are missing"),
+        "{error}"
+    );
+    lane.entry(5, word).unwrap();
+    lane.lost(5, 10).unwrap();
+    lane.flush().unwrap_err();
+    assert_eq!(lane.storage().bytes.len() % 16, 0);
+    lane.storage().room = 1000;
+    lane.entry(6, word).unwrap();
+    lane.flush().unwrap();
+    let (chunks, rest) = lane.storage().bytes.as_chunks::<16>();
+    assert!(rest.is_empty());
+    let written: Vec<(u64, Kind)> = chunks
+        .iter()
+        .map(|c| Record::unpack(*c).unwrap())
+        .map(|r| (r.time, r.kind))
+        .collect();
+    use Kind::{Entry, Exit, Lost};
+    let entries = [(0, Entry), (0, Exit), (1, Entry), (1, Exit)];
+    // Four entries, and the ten that the ring had lost.
+    assert_eq!(written[..4], entries);
+    assert_eq!(written.iter().filter(|(_, kind)| *kind == Entry).count(), 3);
+    let said: u64 = chunks
+        .iter()
+        .filter_map(|c| Record::unpack(*c).filter(|r| r.kind == Lost))
+        .map(|r| r.value)
+        .sum();
+    assert_eq!(said, 14);
+    assert_eq!(
+        (lane.totals.entries, lane.totals.dropped, lane.totals.lost),
+        (3, 4, 10)
+    );
+}
