@@ -23,12 +23,12 @@ pub fn copy(boot_params: u64) -> &'static [u8] {
     let mut length = 0;
     while source != 0 && length < COMMAND_LINE_SIZE - 1 {
         // SAFETY: the protocol promises a NUL-terminated string; it lies in the first GiB too.
-        let byte = unsafe { *(source as *const u8).add(length) };
+        let byte = unsafe { *(source as *const u8).wrapping_add(length) };
         if byte == 0 {
             break;
         }
         // SAFETY: link.ld reserves COMMAND_LINE_SIZE bytes, and no thread runs yet.
-        unsafe { *(target as *mut u8).add(length) = byte };
+        unsafe { *(target as *mut u8).wrapping_add(length) = byte };
         length += 1;
     }
     // SAFETY: these bytes were just written, and nobody writes them again.
