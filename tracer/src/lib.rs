@@ -17,6 +17,7 @@ pub mod insn;
 pub mod paging;
 pub mod patch;
 pub mod record;
+pub mod report;
 pub mod ring;
 pub mod session;
 pub mod stub;

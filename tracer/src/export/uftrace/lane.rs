@@ -80,7 +80,7 @@ impl<S: Storage> Lane<S> {
 
     /// An entry, followed at once by its exit: how long it took is not known.
     #[inline]
-    pub fn entry(&mut self, time: u64, entry: u64) -> Result<(), ExportError> {
+    pub fn entry(&mut self, time: u64, entry: u64) {
         let time = self.ordered(time);
         // The exit differs from the entry in its lowest bit.
         let exit = entry | 1;
@@ -90,16 +90,20 @@ impl<S: Storage> Lane<S> {
         second.copy_from_slice(&packed(time, exit));
         self.buffer.extend_from_slice(&pair);
         self.buffered += 1;
-        self.flush_when_full()
     }
 
-    pub fn lost(&mut self, time: u64, count: u64) -> Result<(), ExportError> {
+    pub fn lost(&mut self, time: u64, count: u64) {
         let time = self.ordered(time);
         self.totals.lost = self.totals.lost.saturating_add(count);
         self.buffered_lost = self.buffered_lost.saturating_add(count);
         let word = word(Kind::Lost, count.min(MAX_VALUE));
         self.buffer.extend_from_slice(&packed(time, word));
-        self.flush_when_full()
+    }
+
+    /// Whether the buffer has no room for another event: time to [`flush`](Self::flush).
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.buffer.len() + PER_EVENT > BUFFER
     }
 
     /// Writes what is buffered. What cannot be written is dropped and counted.
@@ -125,15 +129,6 @@ impl<S: Storage> Lane<S> {
             self.time = time;
         }
         self.time
-    }
-
-    #[inline]
-    fn flush_when_full(&mut self) -> Result<(), ExportError> {
-        if self.buffer.len() + PER_EVENT > BUFFER {
-            self.flush()
-        } else {
-            Ok(())
-        }
     }
 
     fn write_buffer(&mut self) -> io::Result<()> {

@@ -100,9 +100,19 @@ impl UftraceWriter {
     pub fn append(&mut self, events: &[Event]) -> Result<(), ExportError> {
         let mut result = Ok(());
         for event in events {
-            let outcome = self.append_one(event);
-            if outcome.is_err() && result.is_ok() {
-                result = outcome;
+            let Some(lane) = self.lanes.get_mut(usize::from(event.vcpu)) else {
+                self.strays += 1;
+                continue;
+            };
+            match event.kind {
+                EventKind::Entry(function) => match self.entries.get(function.index()) {
+                    Some(&entry) => lane.entry(event.time_ns, entry),
+                    None => lane.totals.unknown += 1,
+                },
+                EventKind::Lost(count) => lane.lost(event.time_ns, count),
+            }
+            if lane.is_full() {
+                result = result.and(lane.flush());
             }
         }
         result
@@ -115,10 +125,8 @@ impl UftraceWriter {
     pub fn flush(&mut self) -> Result<(), ExportError> {
         let mut result = Ok(());
         for lane in &mut self.lanes {
-            let outcome = lane.flush();
-            if result.is_ok() {
-                result = outcome;
-            }
+            // The lane is flushed whether or not one before it failed.
+            result = result.and(lane.flush());
         }
         result
     }
@@ -146,24 +154,6 @@ impl UftraceWriter {
         self.side.finished = flushed.is_ok();
         self.write_side()?;
         flushed.map(|()| self.side.totals)
-    }
-
-    #[inline]
-    fn append_one(&mut self, event: &Event) -> Result<(), ExportError> {
-        let Some(lane) = self.lanes.get_mut(usize::from(event.vcpu)) else {
-            self.strays += 1;
-            return Ok(());
-        };
-        match event.kind {
-            EventKind::Entry(function) => match self.entries.get(function.index()) {
-                Some(&entry) => lane.entry(event.time_ns, entry),
-                None => {
-                    lane.totals.unknown += 1;
-                    Ok(())
-                }
-            },
-            EventKind::Lost(count) => lane.lost(event.time_ns, count),
-        }
     }
 
     /// Replaces the side file in one step: a reader finds the old one or the new one.

@@ -1,0 +1,205 @@
+//! The describing files of a trace directory, read back. Nothing in them is trusted: they may
+//! come from anywhere.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use super::error::ReportError;
+use crate::export::uftrace::SideFile;
+use crate::export::uftrace::layout::SIDE_FILE;
+use crate::export::uftrace::record::canonical;
+
+/// The most that is read of a describing file.
+const MAX_TEXT: u64 = 256 << 20;
+/// The most tasks that a trace can have: one per vCPU.
+const MAX_TASKS: usize = 4096;
+/// The `info` header: mark, version, header size, byte order, word size.
+const INFO_START: [u8; 16] = *b"Ftrace!\0\x04\0\0\0\x28\0\x01\x02";
+
+/// One task: a vCPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Task {
+    /// Its number as `report` shows it.
+    pub vcpu: usize,
+    /// Its data file.
+    pub data: PathBuf,
+}
+
+/// What a trace directory says about itself.
+#[derive(Debug)]
+pub struct TraceDirectory {
+    /// The vCPUs.
+    pub tasks: Vec<Task>,
+    /// The functions' names.
+    pub names: Names,
+    /// The side file, where there is one.
+    pub side: Option<SideFile>,
+}
+
+impl TraceDirectory {
+    /// Reads everything but the events.
+    ///
+    /// # Errors
+    /// A [`ReportError`] that names the file.
+    pub fn open(directory: &Path) -> Result<Self, ReportError> {
+        check_info(&directory.join("info"))?;
+        let (tasks, session) = read_tasks(directory)?;
+        let names = match session {
+            Some(session) => read_names(directory, &session)?,
+            None => Names::default(),
+        };
+        Ok(Self {
+            tasks,
+            names,
+            side: read_side(&directory.join(SIDE_FILE))?,
+        })
+    }
+}
+
+/// Function names by address (the low 48 bits).
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Names(HashMap<u64, String>);
+
+impl Names {
+    /// The name of the function at this address, or the address.
+    #[must_use]
+    pub fn name(&self, address: u64) -> std::borrow::Cow<'_, str> {
+        match self.0.get(&address) {
+            Some(name) => name.as_str().into(),
+            None => format!("{:#x}", canonical(address)).into(),
+        }
+    }
+}
+
+fn read_text(path: &Path) -> Result<String, ReportError> {
+    let failed = || ReportError::io("read", path);
+    let mut bytes = Vec::new();
+    File::open(path)
+        .map_err(failed())?
+        .take(MAX_TEXT)
+        .read_to_end(&mut bytes)
+        .map_err(failed())?;
+    if bytes.len() as u64 == MAX_TEXT {
+        return Err(ReportError::damaged(
+            path,
+            format!("more than {MAX_TEXT} bytes"),
+        ));
+    }
+    String::from_utf8(bytes).map_err(|_| ReportError::damaged(path, "not text"))
+}
+
+fn check_info(path: &Path) -> Result<(), ReportError> {
+    let failed = || ReportError::io("open the trace's", path);
+    let mut start = [0; INFO_START.len()];
+    let mut file = File::open(path).map_err(failed())?;
+    if file.read_exact(&mut start).is_err() {
+        return Err(ReportError::damaged(path, "shorter than its header"));
+    }
+    if start != INFO_START {
+        let problem = "not the header of a 64-bit uftrace trace, version 4";
+        return Err(ReportError::damaged(path, problem));
+    }
+    Ok(())
+}
+
+/// The tasks, and the session of the first.
+fn read_tasks(directory: &Path) -> Result<(Vec<Task>, Option<String>), ReportError> {
+    let path = directory.join("task.txt");
+    let text = read_text(&path)?;
+    let mut tasks = Vec::new();
+    let mut session = None;
+    for line in text.lines() {
+        if line.starts_with("SESS ") && session.is_none() {
+            session = field(line, "sid").map(str::to_owned);
+        }
+        if line.starts_with("TASK ") {
+            let tid = field(line, "tid").and_then(|tid| tid.parse::<u32>().ok());
+            let tid = tid.ok_or_else(|| ReportError::damaged(&path, "a task without tid"))?;
+            tasks.push(Task {
+                vcpu: tasks.len(),
+                data: directory.join(format!("{tid}.dat")),
+            });
+        }
+    }
+    if tasks.len() > MAX_TASKS {
+        return Err(ReportError::damaged(
+            &path,
+            format!("{} tasks", tasks.len()),
+        ));
+    }
+    Ok((tasks, session))
+}
+
+/// The value of `key=value` in a line of words.
+fn field<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    line.split(' ')
+        .find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+}
+
+/// Names through the map of a session: where the image lies, and what it is called.
+fn read_names(directory: &Path, session: &str) -> Result<Names, ReportError> {
+    if !session.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err(ReportError::damaged(
+            &directory.join("task.txt"),
+            "a session without number",
+        ));
+    }
+    let path = directory.join(format!("sid-{session}.map"));
+    let text = read_text(&path)?;
+    let first = text.lines().next().and_then(parse_map);
+    let (base, module) = first.ok_or_else(|| ReportError::damaged(&path, "no image in it"))?;
+    read_symbols(&directory.join(format!("{module}.sym")), base)
+}
+
+/// The start address and the name in a line of a map.
+fn parse_map(line: &str) -> Option<(u64, &str)> {
+    let (start, _) = line.split_once('-')?;
+    let module = line.split_ascii_whitespace().nth(5)?;
+    // A name, not a way out of the directory.
+    let is_name = !module.starts_with(['.', '[']) && !module.contains('/');
+    is_name.then_some((u64::from_str_radix(start, 16).ok()?, module))
+}
+
+fn read_symbols(path: &Path, base: u64) -> Result<Names, ReportError> {
+    let text = read_text(path)?;
+    let mut names = HashMap::new();
+    for (number, line) in text
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| !line.starts_with('#'))
+    {
+        let (address, name) = parse_symbol(line).ok_or_else(|| {
+            ReportError::damaged(path, format!("line {} is no symbol", number + 1))
+        })?;
+        // Of several names for one address, the first: the list is sorted.
+        names
+            .entry(base.wrapping_add(address))
+            .or_insert_with(|| printable(name));
+    }
+    Ok(Names(names))
+}
+
+fn parse_symbol(line: &str) -> Option<(u64, &str)> {
+    let (address, rest) = line.split_once(' ')?;
+    let (_, name) = rest.split_once(' ')?;
+    Some((u64::from_str_radix(address, 16).ok()?, name))
+}
+
+/// The name goes to a terminal.
+fn printable(name: &str) -> String {
+    name.chars()
+        .map(|char| if char.is_control() { '?' } else { char })
+        .collect()
+}
+
+fn read_side(path: &Path) -> Result<Option<SideFile>, ReportError> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let text = read_text(path)?;
+    let side = serde_json::from_str(&text);
+    side.map(Some)
+        .map_err(|error| ReportError::damaged(path, error.to_string()))
+}

@@ -1,0 +1,60 @@
+//! Why a trace directory cannot be read.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a trace could not be printed. What was good before that is printed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// A file operation failed.
+    #[error("cannot {doing} {}: {source}", .path.display())]
+    Io {
+        /// What was tried.
+        doing: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// A file holds something else than it should.
+    #[error("{}: {problem}: not a trace of ours, or a damaged one", .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong in it.
+        problem: String,
+    },
+    /// A data file holds something that is no record.
+    #[error(
+        "{}: no record at offset {offset:#x}: {:#034x} has not the mark of one: the file is damaged",
+        .path.display(), u128::from_be_bytes(*.bytes)
+    )]
+    BadRecord {
+        /// The file.
+        path: PathBuf,
+        /// Where in it.
+        offset: u64,
+        /// What is there.
+        bytes: [u8; 16],
+    },
+    /// The output could not be written.
+    #[error("cannot write the report: {0}")]
+    Output(#[source] io::Error),
+}
+
+impl ReportError {
+    pub(super) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io {
+            doing,
+            path: path.to_owned(),
+            source,
+        }
+    }
+
+    pub(super) fn damaged(path: &Path, problem: impl Into<String>) -> Self {
+        Self::Damaged {
+            path: path.to_owned(),
+            problem: problem.into(),
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Traces as text: a trace directory read back, and printed as ftrace prints its `function`
+//! tracer's buffer, or as calls per function.
+
+pub mod directory;
+mod error;
+pub mod records;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::str::FromStr;
+
+use self::directory::TraceDirectory;
+pub use self::error::ReportError;
+use self::records::{Head, Records};
+
+/// How a trace is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Format {
+    /// One line per call, as ftrace's `function` tracer.
+    #[default]
+    Function,
+    /// One line per function.
+    Counts,
+}
+
+/// A name that is no [`Format`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown report format '{0}': it is one of function, counts")]
+pub struct UnknownFormat(String);
+
+impl FromStr for Format {
+    type Err = UnknownFormat;
+
+    fn from_str(name: &str) -> Result<Self, UnknownFormat> {
+        match name {
+            "function" => Ok(Self::Function),
+            "counts" => Ok(Self::Counts),
+            other => Err(UnknownFormat(other.to_owned())),
+        }
+    }
+}
+
+/// What was printed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Printed {
+    /// Calls in the trace.
+    pub entries: u64,
+    /// Records that the trace says were lost.
+    pub lost: u64,
+    /// Remarks for the user, one line each.
+    pub notes: Vec<String>,
+}
+
+/// Prints the trace in `directory`.
+///
+/// # Errors
+/// A [`ReportError`] that names the file; what was read before it is printed.
+pub fn print(directory: &Path, format: Format, out: impl Write) -> Result<Printed, ReportError> {
+    let trace = TraceDirectory::open(directory)?;
+    let mut records = Records::open(&trace.tasks)?;
+    let mut out = BufWriter::new(out);
+    let result = match format {
+        Format::Function => print_function(&trace, &mut records, &mut out),
+        Format::Counts => print_counts(&trace, &mut records, &mut out),
+    };
+    out.flush().map_err(ReportError::Output)?;
+    let mut printed = result?;
+    printed.notes.append(&mut records.notes);
+    match &trace.side {
+        Some(side) if !side.finished => {
+            printed
+                .notes
+                .push("the trace was not ended in order: its end may be missing".into());
+        }
+        _ => {}
+    }
+    Ok(printed)
+}
+
+fn print_function(
+    trace: &TraceDirectory,
+    records: &mut Records,
+    out: &mut impl Write,
+) -> Result<Printed, ReportError> {
+    function_header(trace, out).map_err(ReportError::Output)?;
+    let mut printed = Printed::default();
+    while let Some((vcpu, time, head)) = records.pop()? {
+        let line = match head {
+            Head::Entry(address) => {
+                printed.entries += 1;
+                function_line(out, vcpu, time, &trace.names.name(address))
+            }
+            Head::Lost(count) => {
+                printed.lost = printed.lost.saturating_add(count);
+                writeln!(out, "CPU:{vcpu} [LOST {count} EVENTS]")
+            }
+        };
+        line.map_err(ReportError::Output)?;
+    }
+    Ok(printed)
+}
+
+fn function_header(trace: &TraceDirectory, out: &mut impl Write) -> io::Result<()> {
+    let vcpus = trace.tasks.len();
+    writeln!(out, "# tracer: function\n#")?;
+    if let Some(side) = trace.side.as_ref().filter(|side| side.finished) {
+        let sum = |of: fn(&crate::export::uftrace::VcpuTotals) -> u64| {
+            side.totals.iter().map(of).fold(0, u64::saturating_add)
+        };
+        let held = sum(|totals| totals.entries);
+        let missing = sum(|totals| totals.lost.saturating_add(totals.dropped));
+        let written = held.saturating_add(missing);
+        writeln!(
+            out,
+            "# entries-in-buffer/entries-written: {held}/{written}   #P:{vcpus}\n#"
+        )?;
+    }
+    writeln!(out, "#           TASK-PID     CPU#    TIMESTAMP   FUNCTION")?;
+    writeln!(out, "#              | |         |         |         |")
+}
+
+fn function_line(out: &mut impl Write, vcpu: usize, time: u64, name: &str) -> io::Result<()> {
+    let (seconds, micros) = (time / 1_000_000_000, time / 1_000 % 1_000_000);
+    writeln!(
+        out,
+        "{:>16}-{:<7} [{vcpu:03}] {seconds:>5}.{micros:06}: {name}",
+        "<guest>", 0
+    )
+}
+
+fn print_counts(
+    trace: &TraceDirectory,
+    records: &mut Records,
+    out: &mut impl Write,
+) -> Result<Printed, ReportError> {
+    let mut calls: HashMap<u64, u64> = HashMap::new();
+    let mut lost = vec![0u64; trace.tasks.len()];
+    let mut printed = Printed::default();
+    let end = loop {
+        match records.pop() {
+            Ok(Some((_, _, Head::Entry(address)))) => {
+                printed.entries += 1;
+                *calls.entry(address).or_default() += 1;
+            }
+            Ok(Some((vcpu, _, Head::Lost(count)))) => {
+                printed.lost = printed.lost.saturating_add(count);
+                if let Some(of_vcpu) = lost.get_mut(vcpu) {
+                    *of_vcpu = of_vcpu.saturating_add(count);
+                }
+            }
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+    };
+    counts_table(trace, &calls, &lost, &printed, out).map_err(ReportError::Output)?;
+    end.map(|()| printed)
+}
+
+fn counts_table(
+    trace: &TraceDirectory,
+    calls: &HashMap<u64, u64>,
+    lost: &[u64],
+    printed: &Printed,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let mut rows: Vec<_> = calls
+        .iter()
+        .map(|(at, count)| (*count, trace.names.name(*at)))
+        .collect();
+    rows.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+    writeln!(out, "{:>14}  FUNCTION", "CALLS")?;
+    for (count, name) in &rows {
+        writeln!(out, "{count:>14}  {name}")?;
+    }
+    writeln!(
+        out,
+        "# {} calls of {} functions, {} lost",
+        printed.entries,
+        rows.len(),
+        printed.lost
+    )?;
+    for (vcpu, count) in lost.iter().enumerate().filter(|(_, count)| **count > 0) {
+        writeln!(out, "# CPU:{vcpu} [LOST {count} EVENTS]")?;
+    }
+    Ok(())
+}
