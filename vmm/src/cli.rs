@@ -20,6 +20,15 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Run(RunOptions),
+    /// Say what this host can and cannot do for tracing, and how to mend it
+    ///
+    /// Tries KVM's parts one by one, and code in a tiny VM. Ends with 0 when tracing can work here,
+    /// with 1 when a required part is missing.
+    Doctor {
+        /// Print the findings as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Print a completion script for a shell
     ///
     /// For example: vmm completions bash > ~/.local/share/bash-completion/completions/vmm
@@ -66,6 +75,7 @@ pub fn main() -> ExitStatus {
     };
     let result = match cli.verb {
         Verb::Run(options) => commands::run::run(&options),
+        Verb::Doctor { json } => commands::doctor::doctor(json),
         Verb::Completions { shell } => commands::completions::completions(shell),
     };
     result.unwrap_or_else(|failure| say(&failure))

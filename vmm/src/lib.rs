@@ -7,6 +7,7 @@ pub mod cli;
 pub mod clock;
 pub mod commands;
 pub mod devices;
+pub mod doctor;
 pub mod event_loop;
 pub mod exit_status;
 pub mod failure;

@@ -1,0 +1,28 @@
+//! `vmm doctor`: what this host can do.
+
+use std::io::Write;
+
+use crate::doctor;
+use crate::exit_status::ExitStatus;
+use crate::failure::Failure;
+
+/// Examines the host and prints the findings.
+///
+/// # Errors
+/// When stdout does not take them.
+pub fn doctor(json: bool) -> Result<ExitStatus, Failure> {
+    let report = doctor::examine();
+    let text = if json {
+        serde_json::to_string_pretty(&report).map_err(Failure::output)? + "\n"
+    } else {
+        report.to_string()
+    };
+    std::io::stdout()
+        .write_all(text.as_bytes())
+        .map_err(Failure::output)?;
+    Ok(if report.usable {
+        ExitStatus::Success
+    } else {
+        ExitStatus::CheckFailed
+    })
+}

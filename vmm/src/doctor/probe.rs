@@ -1,0 +1,183 @@
+//! Features that only a try can tell: each of these runs a few instructions in a tiny VM.
+//!
+//! For code that has to choose by what the host really does, never by what it is called.
+
+use super::trial::{self, Ending, Outcome, ProbeError, Ring, Trial, Watch};
+
+/// `mov [rbx], rcx`
+const REPORT_RCX: &[u8] = &[0x48, 0x89, 0x0b];
+/// `rdtsc; shl rdx, 32; or rax, rdx; mov rsi, rax; 1: dec ecx; jnz 1b;`
+/// `rdtsc; shl rdx, 32; or rax, rdx; sub rax, rsi; mov [rbx], rax`
+const TIMED_LOOP: &[u8] = &[
+    0x0f, 0x31, 0x48, 0xc1, 0xe2, 0x20, 0x48, 0x09, 0xd0, 0x48, 0x89, 0xc6, 0xff, 0xc9, 0x75, 0xfc,
+    0x0f, 0x31, 0x48, 0xc1, 0xe2, 0x20, 0x48, 0x09, 0xd0, 0x48, 0x29, 0xf0, 0x48, 0x89, 0x03,
+];
+/// `rdtsc; shl rdx, 32; or rax, rdx; mov [rbx], rax`
+const REPORT_TSC: &[u8] = &[
+    0x0f, 0x31, 0x48, 0xc1, 0xe2, 0x20, 0x48, 0x09, 0xd0, 0x48, 0x89, 0x03,
+];
+/// `rdtscp; mov [rbx], rcx`
+const REPORT_RDTSCP: &[u8] = &[0x0f, 0x01, 0xf9, 0x48, 0x89, 0x0b];
+/// `rdpid rax; mov [rbx], rax`
+const REPORT_RDPID: &[u8] = &[0xf3, 0x0f, 0xc7, 0xf8, 0x48, 0x89, 0x03];
+/// `nop; int3; mov [rbx], rcx`
+const NOP_INT3: &[u8] = &[0x90, 0xcc, 0x48, 0x89, 0x0b];
+/// `nop; nop; mov [rbx], rcx`
+const NOP_NOP: &[u8] = &[0x90, 0x90, 0x48, 0x89, 0x0b];
+/// `out 0xf5, al; mov [rbx], rcx`
+const PORT_WRITE: &[u8] = &[0xe6, 0xf5, 0x48, 0x89, 0x0b];
+const PORT: u16 = 0xf5;
+
+/// A CPU number that no host has.
+const STRANGE_TSC_AUX: u64 = 0x005e_ed42;
+
+/// Instructions of [`TIMED_LOOP`] per count.
+const INSTRUCTIONS_PER_COUNT: u32 = 2;
+const COUNTS: u32 = 20_000;
+const SPEED_RUNS: u32 = 3;
+
+/// An emulated instruction takes longer than this, an executed or translated one does not.
+const EMULATED_NS: f64 = 100.0;
+
+/// How fast one privilege level runs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Speed {
+    /// Nanoseconds per simple instruction, by the TSC that the code itself reads.
+    pub ns_per_instruction: f64,
+}
+
+impl Speed {
+    /// Whether every instruction goes through an emulator.
+    #[must_use]
+    pub fn is_emulated(self) -> bool {
+        self.ns_per_instruction > EMULATED_NS
+    }
+}
+
+/// Whether 64-bit code runs in ring 0, and how fast.
+///
+/// # Errors
+/// [`ProbeError`] when there is no tiny VM to try it in, or the code did not run to its end.
+pub fn ring0_speed() -> Result<Speed, ProbeError> {
+    speed(Ring::Kernel)
+}
+
+/// Whether 64-bit code runs in ring 3, and how fast.
+///
+/// # Errors
+/// As [`ring0_speed`].
+pub fn ring3_speed() -> Result<Speed, ProbeError> {
+    speed(Ring::User)
+}
+
+/// The best of a few: the first run pays for everything that is done once.
+fn speed(ring: Ring) -> Result<Speed, ProbeError> {
+    let mut best = f64::INFINITY;
+    for _ in 0..SPEED_RUNS {
+        let count = u64::from(COUNTS);
+        let outcome = trial::run(Trial {
+            count,
+            ..Trial::of(TIMED_LOOP, ring)
+        })?;
+        let ticks = u32::try_from(reported(&outcome)?).unwrap_or(u32::MAX);
+        let ns = f64::from(ticks) * 1e6 / f64::from(outcome.tsc_khz.max(1));
+        best = best.min(ns / f64::from(COUNTS * INSTRUCTIONS_PER_COUNT));
+    }
+    Ok(Speed {
+        ns_per_instruction: best,
+    })
+}
+
+/// Whether `rdtsc` in ring 3 gives the vCPU's own TSC, the one that KVM reports as `IA32_TSC`. On
+/// some hosts it gives the host's.
+///
+/// # Errors
+/// As [`ring0_speed`].
+pub fn tsc_offset_is_virtualised() -> Result<bool, ProbeError> {
+    let outcome = trial::run(Trial::of(REPORT_TSC, Ring::User))?;
+    let value = reported(&outcome)?;
+    let (before, after) = outcome.tsc;
+    Ok((before..=after).contains(&value))
+}
+
+/// Whether `rdtscp` in ring 3 returns what the vCPU's `TSC_AUX` was set to. On some hosts it
+/// returns the number of the host's CPU.
+///
+/// # Errors
+/// As [`ring0_speed`]; also when the CPU has no `rdtscp`.
+pub fn tsc_aux_is_virtualised() -> Result<bool, ProbeError> {
+    returns_tsc_aux(REPORT_RDTSCP)
+}
+
+/// Whether `rdpid` in ring 3 exists and returns what the vCPU's `TSC_AUX` was set to.
+///
+/// # Errors
+/// As [`tsc_aux_is_virtualised`].
+pub fn rdpid_is_virtualised() -> Result<bool, ProbeError> {
+    returns_tsc_aux(REPORT_RDPID)
+}
+
+fn returns_tsc_aux(code: &'static [u8]) -> Result<bool, ProbeError> {
+    let tsc_aux = Some(STRANGE_TSC_AUX);
+    let outcome = trial::run(Trial {
+        tsc_aux,
+        ..Trial::of(code, Ring::User)
+    })?;
+    Ok(reported(&outcome)? == STRANGE_TSC_AUX)
+}
+
+/// Whether `int3` in ring 0 leaves the guest when KVM is asked for that.
+///
+/// # Errors
+/// When there is no tiny VM to try it in.
+pub fn software_breakpoints_exit() -> Result<bool, ProbeError> {
+    let outcome = trial::run(Trial::watched(NOP_INT3, Watch::SoftwareBreakpoint))?;
+    Ok(outcome.ending == Ending::Watched(1))
+}
+
+/// Whether a hardware breakpoint in ring 0 leaves the guest.
+///
+/// # Errors
+/// When there is no tiny VM to try it in.
+pub fn hardware_breakpoints_exit() -> Result<bool, ProbeError> {
+    let outcome = trial::run(Trial::watched(NOP_NOP, Watch::HardwareBreakpoint(1)))?;
+    Ok(outcome.ending == Ending::Watched(1))
+}
+
+/// Whether single step in ring 0 leaves the guest after one instruction.
+///
+/// # Errors
+/// When there is no tiny VM to try it in.
+pub fn single_step_exits() -> Result<bool, ProbeError> {
+    let outcome = trial::run(Trial::watched(NOP_NOP, Watch::SingleStep))?;
+    Ok(outcome.ending == Ending::Watched(1))
+}
+
+/// Whether a write to a port in ring 0 leaves the guest: a trap of two bytes that needs no
+/// debugging support.
+///
+/// # Errors
+/// When there is no tiny VM to try it in.
+pub fn port_writes_exit() -> Result<bool, ProbeError> {
+    let outcome = trial::run(Trial::of(PORT_WRITE, Ring::Kernel))?;
+    Ok(outcome.ending == Ending::PortWritten(PORT))
+}
+
+/// Whether `KVM_RUN` returns at once when `immediate_exit` is set.
+///
+/// # Errors
+/// When there is no tiny VM to try it in.
+pub fn immediate_exit_works() -> Result<bool, ProbeError> {
+    let trial = Trial {
+        immediate_exit: true,
+        ..Trial::of(REPORT_RCX, Ring::Kernel)
+    };
+    Ok(trial::run(trial)?.ending == Ending::Interrupted)
+}
+
+fn reported(outcome: &Outcome) -> Result<u64, ProbeError> {
+    match &outcome.ending {
+        Ending::Reported(value) => Ok(*value),
+        other => Err(ProbeError::Ended(other.to_string())),
+    }
+}

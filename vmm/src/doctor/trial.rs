@@ -1,0 +1,191 @@
+//! Trials: a few bytes of guest code, the privilege level they run at, and how that ended.
+//!
+//! Each trial has a VM and a thread of its own, and a deadline: a KVM that does not come back is a
+//! finding.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use libc::{c_int, c_void, siginfo_t};
+use vmm_sys_util::signal::{Killable, SIGRTMIN, register_signal_handler};
+
+use super::probe_vm::ProbeVm;
+
+/// Longer than any trial takes, emulated or not.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often a vCPU that is late is signalled: a signal just before `KVM_RUN` is lost.
+const WAKE_PERIOD: Duration = Duration::from_millis(10);
+
+/// The privilege level that code runs at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ring {
+    Kernel,
+    User,
+}
+
+/// What KVM is asked to watch for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Watch {
+    Nothing,
+    /// `int3` leaves the guest.
+    SoftwareBreakpoint,
+    /// Executing the instruction that starts this far into the code leaves the guest.
+    HardwareBreakpoint(u64),
+    /// Every instruction leaves the guest.
+    SingleStep,
+}
+
+/// One thing to try.
+#[derive(Debug, Clone)]
+pub(super) struct Trial {
+    pub(super) code: &'static [u8],
+    pub(super) ring: Ring,
+    /// What rcx holds at the start.
+    pub(super) count: u64,
+    pub(super) watch: Watch,
+    /// What `MSR_TSC_AUX` is set to, if it is.
+    pub(super) tsc_aux: Option<u64>,
+    /// Ask KVM to leave before it enters.
+    pub(super) immediate_exit: bool,
+}
+
+impl Trial {
+    /// `code` at privilege level `ring`, and nothing special.
+    pub(super) fn of(code: &'static [u8], ring: Ring) -> Self {
+        let watch = Watch::Nothing;
+        Self {
+            code,
+            ring,
+            count: 0,
+            watch,
+            tsc_aux: None,
+            immediate_exit: false,
+        }
+    }
+
+    /// `code` in ring 0 while KVM watches.
+    pub(super) fn watched(code: &'static [u8], watch: Watch) -> Self {
+        Self {
+            watch,
+            ..Self::of(code, Ring::Kernel)
+        }
+    }
+}
+
+/// How a trial ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// The code reported this value.
+    Reported(u64),
+    /// What was watched for happened, this far into the code.
+    Watched(u64),
+    /// The code wrote to this port.
+    PortWritten(u16),
+    /// `KVM_RUN` was left by a signal or by `immediate_exit`.
+    Interrupted,
+    /// Something else; what KVM called it.
+    Other(String),
+}
+
+impl std::fmt::Display for Ending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Reported(value) => write!(f, "it reported {value:#x}"),
+            Self::Watched(offset) => write!(f, "stopped by KVM at offset {offset:#x}"),
+            Self::PortWritten(port) => write!(f, "it wrote to port {port:#x}"),
+            Self::Interrupted => write!(f, "KVM_RUN was interrupted"),
+            Self::Other(what) => write!(f, "{what}"),
+        }
+    }
+}
+
+/// What came of a trial.
+#[derive(Debug, Clone)]
+pub(super) struct Outcome {
+    pub(super) ending: Ending,
+    /// The frequency of the vCPU's TSC.
+    pub(super) tsc_khz: u32,
+    /// The vCPU's TSC as KVM reports it, before and after.
+    pub(super) tsc: (u64, u64),
+}
+
+/// Why a trial could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// KVM refused one step.
+    #[error("KVM refused {step}: {source}")]
+    Kvm {
+        /// Which step.
+        step: &'static str,
+        /// What KVM said.
+        #[source]
+        source: kvm_ioctls::Error,
+    },
+    /// The memory or the thread of a tiny VM could not be had.
+    #[error("no memory or no thread for a tiny VM: {0}")]
+    System(String),
+    /// The code did not get to its end.
+    #[error("the code of a tiny VM ended early: {0}")]
+    Ended(String),
+    /// The vCPU did not come back.
+    #[error("the vCPU of a tiny VM did not leave the guest within {PATIENCE:?}")]
+    Hung,
+}
+
+impl ProbeError {
+    /// Names the step that KVM refused.
+    pub(super) fn refused(step: &'static str) -> impl FnOnce(kvm_ioctls::Error) -> Self {
+        move |source| Self::Kvm { step, source }
+    }
+
+    /// For what is not KVM's fault.
+    pub(super) fn system(error: impl std::fmt::Display) -> Self {
+        Self::System(error.to_string())
+    }
+}
+
+/// Runs `trial` in a new VM.
+///
+/// # Errors
+/// [`ProbeError`] when the VM cannot be made or its vCPU does not leave the guest in time.
+pub(super) fn run(trial: Trial) -> Result<Outcome, ProbeError> {
+    register_signal_handler(wake_signal(), on_wake).map_err(ProbeError::system)?;
+    let (sender, receiver) = channel();
+    let vcpu = thread::Builder::new()
+        .name("doctor".to_owned())
+        .spawn(move || {
+            // The receiver is gone only when it has given this thread up.
+            let _ = sender.send(ProbeVm::create().and_then(|mut vm| vm.run(&trial)));
+        })
+        .map_err(ProbeError::system)?;
+    wait(&receiver, &vcpu)
+}
+
+fn wait(
+    outcome: &Receiver<Result<Outcome, ProbeError>>,
+    vcpu: &JoinHandle<()>,
+) -> Result<Outcome, ProbeError> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match outcome.recv_timeout(WAKE_PERIOD) {
+            Ok(_) if Instant::now() > deadline => return Err(ProbeError::Hung),
+            Ok(outcome) => return outcome,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(ProbeError::system("its thread ended early"));
+            }
+            Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
+            Err(RecvTimeoutError::Timeout) if Instant::now() < deadline + PATIENCE => {
+                vcpu.kill(wake_signal()).map_err(ProbeError::system)?;
+            }
+            Err(RecvTimeoutError::Timeout) => return Err(ProbeError::Hung),
+        }
+    }
+}
+
+/// Not the signal that kicks the vCPUs of a machine.
+fn wake_signal() -> c_int {
+    SIGRTMIN() + 1
+}
+
+extern "C" fn on_wake(_signal: c_int, _info: *mut siginfo_t, _context: *mut c_void) {}

@@ -1,0 +1,126 @@
+//! What the tiny VM tells, as checks.
+
+use super::check::{Check, NEWER_KVM, Need, Subject};
+use super::probe::{self, Speed};
+use super::trial::ProbeError;
+
+const RING0: Subject = Subject {
+    name: "ring 0 runs",
+    need: Need::Required,
+    means: "no kernel runs",
+    mend: NEWER_KVM,
+};
+
+const RING0_EXECUTED: Subject = Subject {
+    name: "ring 0 is executed, not emulated",
+    need: Need::Optional,
+    means: "every kernel instruction is emulated: Linux guests do not finish booting; the bundled \
+            guest works, because its workloads run in ring 3",
+    mend: "for Linux guests and ring=0 use the box: images/box/run target/release/vmm ...",
+};
+
+const RING3_EXECUTED: Subject = Subject {
+    name: "ring 3 is executed, not emulated",
+    need: Need::Optional,
+    means: "timings of workloads mean nothing here",
+    mend: "measure on a host whose CPU runs the guest",
+};
+
+const IMMEDIATE_EXIT: Subject = Subject {
+    name: "immediate exit works",
+    need: Need::Required,
+    means: "a vCPU cannot be paused without losing kicks",
+    mend: NEWER_KVM,
+};
+
+const TSC: Subject = Subject {
+    name: "rdtsc gives the vCPU's own TSC",
+    need: Need::Optional,
+    means: "the guest sees the host's TSC in ring 3: trace times are taken from that one",
+    mend: "nothing to do: the offset is detected, not assumed",
+};
+
+const RDTSCP: Subject = Subject {
+    name: "rdtscp gives the vCPU's TSC_AUX",
+    need: Need::Optional,
+    means: "a stub cannot tell its vCPU by rdtscp: guests without a per-vCPU gs share one ring",
+    mend: "nothing to do: the strategy is chosen by a trial at attach",
+};
+
+const RDPID: Subject = Subject {
+    name: "rdpid gives the vCPU's TSC_AUX",
+    need: Need::Optional,
+    means: "a stub cannot tell its vCPU by rdpid: guests without a per-vCPU gs share one ring",
+    mend: "nothing to do: the strategy is chosen by a trial at attach",
+};
+
+const HARDWARE_BREAKPOINT: Subject = Subject {
+    name: "hardware breakpoints exit (ring 0)",
+    need: Need::Optional,
+    means: "--attach-at cannot use a debug register here",
+    mend: "nothing to do where port writes exit; else start tracing by `vmm ctl start`",
+};
+
+const SOFTWARE_BREAKPOINT: Subject = Subject {
+    name: "software breakpoints exit (ring 0)",
+    need: Need::Optional,
+    means: "int3 cannot stop the guest here",
+    mend: "nothing to do where hardware breakpoints or port writes exit",
+};
+
+const SINGLE_STEP: Subject = Subject {
+    name: "single step exits (ring 0)",
+    need: Need::Optional,
+    means: "a vCPU inside a patch site cannot be stepped out of it; it is moved or waited for",
+    mend: NEWER_KVM,
+};
+
+const PORT_WRITE: Subject = Subject {
+    name: "port writes exit (ring 0)",
+    need: Need::Required,
+    means: "the guest can neither print nor end",
+    mend: NEWER_KVM,
+};
+
+/// Tries each.
+pub(super) fn look(checks: &mut Vec<Check>) {
+    let ring0 = probe::ring0_speed();
+    let runs = ring0.is_ok();
+    checks.push(RING0.tried(ring0.as_ref()));
+    if !runs {
+        return;
+    }
+    checks.push(speed(RING0_EXECUTED, ring0));
+    checks.push(speed(RING3_EXECUTED, probe::ring3_speed()));
+    checks.push(yes_no(IMMEDIATE_EXIT, probe::immediate_exit_works()));
+    checks.push(yes_no(PORT_WRITE, probe::port_writes_exit()));
+    checks.push(yes_no(
+        HARDWARE_BREAKPOINT,
+        probe::hardware_breakpoints_exit(),
+    ));
+    checks.push(yes_no(
+        SOFTWARE_BREAKPOINT,
+        probe::software_breakpoints_exit(),
+    ));
+    checks.push(yes_no(SINGLE_STEP, probe::single_step_exits()));
+    checks.push(yes_no(TSC, probe::tsc_offset_is_virtualised()));
+    checks.push(yes_no(RDTSCP, probe::tsc_aux_is_virtualised()));
+    checks.push(yes_no(RDPID, probe::rdpid_is_virtualised()));
+}
+
+fn speed(subject: Subject, result: Result<Speed, ProbeError>) -> Check {
+    match result {
+        Ok(speed) => {
+            let found = format!("{:.1} ns per instruction", speed.ns_per_instruction);
+            subject.check(!speed.is_emulated(), found)
+        }
+        Err(error) => subject.check(false, error.to_string()),
+    }
+}
+
+fn yes_no(subject: Subject, result: Result<bool, ProbeError>) -> Check {
+    match result {
+        Ok(fine) => subject.check(fine, if fine { "yes" } else { "no" }),
+        Err(error) => subject.check(false, error.to_string()),
+    }
+}
