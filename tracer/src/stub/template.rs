@@ -42,6 +42,8 @@ impl Template {
     /// [`StubError::Assemble`].
     pub fn new(recorders: &[Recorder], near: Gva) -> Result<Self, StubError> {
         let mut a = CodeAssembler::new(64)?;
+        // A short branch is not widened: the way back to the function is always far.
+        a.set_prefer_short_branch(false);
         let mut full = Vec::new();
         for recorder in recorders {
             full.push(recorder.emit(&mut a)?);
