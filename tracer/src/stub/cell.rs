@@ -2,6 +2,7 @@
 //! share.
 
 use crate::addr::Gva;
+use crate::ring::geometry::RINGS_MAX;
 use crate::target::VcpuRegisters;
 
 /// Bytes of one cell: a cache line, so that no two vCPUs write to the same one.
@@ -43,6 +44,26 @@ pub enum NoGsBase {
         /// Its GS base.
         base: Gva,
     },
+    /// A GS base is not the start of a cache line.
+    #[error("the GS base of vCPU {vcpu} is {base}, not a multiple of {CELL_BYTES}")]
+    Unaligned {
+        /// Its number.
+        vcpu: usize,
+        /// Its GS base.
+        base: Gva,
+    },
+    /// The cells would span more memory than they are worth.
+    #[error("the GS bases of the vCPUs are {distance} bytes apart, {GS_SPAN_MAX} are possible")]
+    TooFar {
+        /// From the lowest base to the highest.
+        distance: u64,
+    },
+    /// A head word cannot number so many rings.
+    #[error("{vcpus} vCPUs are more than {RINGS_MAX} rings")]
+    TooMany {
+        /// How many there are.
+        vcpus: usize,
+    },
     /// Two GS bases are the same or so close that their cells would overlap.
     #[error("the GS bases of two vCPUs are {distance} bytes apart; {needed} are needed")]
     TooClose {
@@ -52,6 +73,10 @@ pub enum NoGsBase {
         needed: u64,
     },
 }
+
+/// The farthest that GS bases may lie from each other: the cells lie as far, and what is between them
+/// is wasted.
+pub const GS_SPAN_MAX: u64 = 32 << 20;
 
 /// The cells of all sessions of one vCPU lie together.
 pub const SESSIONS_MAX: u64 = 16;
@@ -124,6 +149,10 @@ impl CpuStrategy {
 fn gs_bases(vcpus: &[VcpuRegisters]) -> Result<Vec<Gva>, NoGsBase> {
     let needed = SESSIONS_MAX * CELL_BYTES;
     let mut bases = Vec::new();
+    if vcpus.len() > usize::from(RINGS_MAX) {
+        let vcpus = vcpus.len();
+        return Err(NoGsBase::TooMany { vcpus });
+    }
     for (vcpu, registers) in vcpus.iter().enumerate() {
         let base = Gva(registers.gs_base);
         if !registers.online {
@@ -133,10 +162,19 @@ fn gs_bases(vcpus: &[VcpuRegisters]) -> Result<Vec<Gva>, NoGsBase> {
         if base.0 >> 63 == 0 {
             return Err(NoGsBase::NotKernel { vcpu, base });
         }
+        if !base.0.is_multiple_of(CELL_BYTES) {
+            return Err(NoGsBase::Unaligned { vcpu, base });
+        }
         bases.push(base);
     }
     let mut sorted = bases.clone();
     sorted.sort_unstable();
+    if let Some((lowest, highest)) = sorted.first().zip(sorted.last()) {
+        let distance = highest.0 - lowest.0;
+        if distance > GS_SPAN_MAX {
+            return Err(NoGsBase::TooFar { distance });
+        }
+    }
     let closest = sorted
         .iter()
         .zip(sorted.iter().skip(1))
