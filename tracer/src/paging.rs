@@ -258,7 +258,10 @@ pub fn free_slots(
     user: bool,
 ) -> Result<Vec<FreeSlot>, TranslateError> {
     let mut found = Vec::new();
-    let mut address = Gva(from.0.next_multiple_of(PAGE_2M));
+    let Some(first) = from.0.checked_next_multiple_of(PAGE_2M) else {
+        return Ok(found);
+    };
+    let mut address = Gva(first);
     while address < to {
         match descend(memory, root, address, 2) {
             Ok((2, step)) if step.value == 0 => {

@@ -107,7 +107,7 @@ impl Position {
     /// The head or limit word of ring `ring` that stands for this position.
     #[must_use]
     pub const fn word(self, ring: u16) -> u64 {
-        (ring as u64) << RING_SHIFT | (self.0 * RECORD_BYTES) & COUNT_MASK
+        (ring as u64) << RING_SHIFT | self.0.wrapping_mul(RECORD_BYTES) & COUNT_MASK
     }
 
     /// The position that a head word of ring `ring` stands for; `None` when the word is not one that

@@ -10,6 +10,8 @@
 //! So at the end each position between the first and the head has been delivered or is in exactly
 //! one of the counts of [`Losses`].
 
+use std::collections::VecDeque;
+
 use super::geometry::{Geometry, LIMIT_NONE, LIMIT_OFF, Lap, Position};
 use super::timeline::unfold;
 use crate::event::FunctionId;
@@ -91,7 +93,11 @@ impl Losses {
     /// All records that were made, or should have been, and were not delivered.
     #[must_use]
     pub fn records(&self) -> u64 {
-        self.discarded + self.overwritten + self.abandoned + self.invalid
+        // The guest can make the first count anything.
+        self.discarded
+            .saturating_add(self.overwritten)
+            .saturating_add(self.abandoned)
+            .saturating_add(self.invalid)
     }
 }
 
@@ -109,7 +115,7 @@ pub struct RingReader {
     functions: u32,
     tail: Position,
     head: Position,
-    pending: Vec<Position>,
+    pending: VecDeque<Position>,
     waiting_since: Option<u64>,
     last_ticks: u64,
     lost_word: u64,
@@ -135,7 +141,7 @@ impl RingReader {
             functions,
             tail: geometry.first(),
             head: geometry.first(),
-            pending: Vec::new(),
+            pending: VecDeque::new(),
             waiting_since: None,
             last_ticks: 0,
             lost_word: 0,
@@ -217,7 +223,7 @@ impl RingReader {
                     if self.must_wait(now, patience) {
                         return false;
                     }
-                    self.postpone(now, sink);
+                    self.postpone(now, patience, sink);
                 }
             }
             self.tail = self.tail.after(1);
@@ -253,12 +259,17 @@ impl RingReader {
         now.saturating_sub(since) < ticks && behind < self.geometry.slots() / 4
     }
 
-    fn postpone(&mut self, now: u64, sink: &mut impl Sink) {
+    /// Leaves the slot at the tail for another look, or gives it up when there will be none.
+    fn postpone(&mut self, now: u64, patience: Patience, sink: &mut impl Sink) {
+        if patience == Patience::Over {
+            self.miss(now, sink, |losses| &mut losses.abandoned);
+            return;
+        }
         if self.pending.len() >= PENDING_MAX {
-            self.pending.remove(0);
+            self.pending.pop_front();
             self.miss(now, sink, |losses| &mut losses.abandoned);
         }
-        self.pending.push(self.tail);
+        self.pending.push_back(self.tail);
     }
 
     /// Looks again at the slots that were passed over.
@@ -277,7 +288,7 @@ impl RingReader {
             match self.geometry.compare(Record(word), position) {
                 Lap::This => self.deliver(Record(word), now, sink),
                 Lap::Earlier if self.can_still_come(position, patience) => {
-                    self.pending.push(position);
+                    self.pending.push_back(position);
                 }
                 Lap::Later | Lap::Earlier => {
                     self.miss(now, sink, |losses| &mut losses.abandoned);
