@@ -61,6 +61,9 @@ pub enum ApplyError {
     /// The window is gone.
     #[error(transparent)]
     Window(#[from] WindowError),
+    /// The plan is older than the last change.
+    #[error("something else was changed since this was planned: plan again")]
+    Stale,
     /// A poke failed; all were taken back.
     #[error("nothing was changed: {0}")]
     Transaction(#[from] TransactionError),
@@ -162,8 +165,16 @@ impl Engine {
         let mut window = Window::open(target, region, self.traceable_text()?)?;
         let (strategy, no_gs) = CpuStrategy::choose(target.vcpus());
         let room = STUB_BYTES_PER_FUNCTION * self.image.sites.len() as u64;
-        let code = window.map(target, room, true)?;
-        let cells = window.map(target, strategy.span(), false)?;
+        let extents = window
+            .map(target, room, true)
+            .and_then(|code| Ok((code, window.map(target, strategy.span(), false)?)));
+        let (code, cells) = match extents {
+            Ok(extents) => extents,
+            Err(error) => {
+                window.close(target);
+                return Err(error.into());
+            }
+        };
         let arena = Arena::new(code.at, code.physical, code.bytes);
         self.ground = Some(Ground {
             window,
@@ -317,10 +328,13 @@ impl Engine {
         let plan = self
             .table
             .plan(&self.image, after, recorders, &mut ground.arena)?;
-        for stub in self.table.take_unwritten() {
-            memory
-                .write_physical(stub.physical, &stub.bytes)
-                .map_err(ApplyError::Stub)?;
+        let mut unwritten = self.table.take_unwritten().into_iter();
+        while let Some(stub) = unwritten.next() {
+            if let Err(error) = memory.write_physical(stub.physical, &stub.bytes) {
+                // The table hands these stubs out again: they must not be forgotten.
+                self.table.still_unwritten(unwritten.chain([stub]));
+                return Err(ApplyError::Stub(error));
+            }
         }
         Ok(plan)
     }
@@ -339,7 +353,15 @@ impl Engine {
             return Err(ApplyError::Frozen(frozen.clone()));
         }
         let ground = self.ground.as_ref().ok_or(ApplyError::NotAttached)?;
-        ground.window.verify(target)?;
+        // A guest that has taken the window back needs nothing more than its nops.
+        let is_seen = ground.window.verify(target);
+        if plan.changes.iter().any(|change| change.stub.is_some()) {
+            is_seen?;
+        }
+        let is_current = |change: &Change| self.table.is_current(&self.image, change);
+        if !plan.changes.iter().all(is_current) {
+            return Err(ApplyError::Stale);
+        }
         let (changes, skipped) = self.inspect(target, plan)?;
         let pokes: Vec<Poke> = changes.iter().map(|change| change.poke).collect();
         if let Err(error) = poke::apply(target, &self.image, &pokes) {
@@ -466,3 +488,6 @@ impl Engine {
             .is_some_and(|ground| ground.arena.contains(address))
     }
 }
+
+#[cfg(test)]
+mod tests;

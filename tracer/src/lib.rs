@@ -14,6 +14,8 @@ pub mod export;
 pub mod filter;
 pub mod image;
 pub mod insn;
+#[cfg(any(test, feature = "mock"))]
+pub mod mock;
 pub mod paging;
 pub mod patch;
 pub mod record;

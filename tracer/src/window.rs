@@ -96,6 +96,7 @@ pub struct Extent {
 #[derive(Debug, Clone, Copy)]
 struct Page {
     slot: FreeSlot,
+    physical: Gpa,
     value: u64,
 }
 
@@ -104,7 +105,6 @@ struct Page {
 pub struct Window {
     region: Region,
     used: u64,
-    root: PageTableRoot,
     text: TextRange,
     user: bool,
     pages: Vec<Page>,
@@ -124,13 +124,11 @@ impl Window {
         region: Region,
         text: TextRange,
     ) -> Result<Self, WindowError> {
-        let registers = target.vcpus().iter().find(|vcpu| vcpu.online);
-        let root = PageTableRoot::of(registers.ok_or(WindowError::NoVcpu)?)?;
+        let root = running_root(target)?;
         let user = translate(target, root, text.start)?.user;
         Ok(Self {
             region,
             used: 0,
-            root,
             text,
             user,
             pages: Vec::new(),
@@ -158,34 +156,44 @@ impl Window {
         if bytes > left {
             return Err(WindowError::RegionFull { bytes, left });
         }
-        let slots = self.find(target, bytes / PAGE_2M)?;
+        // Not the tables of the time when the window was opened: the guest may have freed those.
+        let root = running_root(target)?;
+        let slots = self.find(target, root, bytes / PAGE_2M)?;
         let physical = Gpa(self.region.start.0 + self.used);
         let mut pages = Vec::new();
         for (slot, number) in slots.iter().zip(0..) {
             let page = Gpa(physical.0 + number * PAGE_2M);
-            let value = large_page_entry(page, self.user, executable, self.root);
-            pages.push(Page { slot: *slot, value });
+            let value = large_page_entry(page, self.user, executable, root);
+            pages.push(Page {
+                slot: *slot,
+                physical: page,
+                value,
+            });
         }
-        for page in &pages {
-            write_entry(target, page.slot.entry, page.value)?;
+        if let Err(error) = show(target, &pages) {
+            take_back(target, &pages);
+            return Err(error);
         }
         self.used += bytes;
-        let at = slots.first().map_or(self.text.start, |slot| slot.address);
-        let seen = pages
-            .iter()
-            .try_for_each(|page| self.check_seen(target, page));
         self.pages.append(&mut pages);
-        seen.map(|()| Extent {
-            at,
+        Ok(Extent {
+            at: slots.first().map_or(self.text.start, |slot| slot.address),
             physical,
             bytes,
         })
+    }
+
+    /// Takes every page of the window out of the guest's tables again, those that the guest has
+    /// taken aside. Only for a window that no guest instruction has been led to.
+    pub fn close(self, target: &mut (impl StoppedTarget + ?Sized)) {
+        take_back(target, &self.pages);
     }
 
     /// A run of free slots behind the text, or else before it.
     fn find(
         &self,
         target: &(impl StoppedTarget + ?Sized),
+        root: PageTableRoot,
         pages: u64,
     ) -> Result<Vec<FreeSlot>, WindowError> {
         let TextRange { start, end } = self.text;
@@ -193,7 +201,7 @@ impl Window {
         let before = (Gva(end.0.saturating_sub(REACH - PAGE_2M)), start);
         let mut free = 0;
         for (from, to) in [behind, before] {
-            let slots = free_slots(target, self.root, from, to, self.user)?;
+            let slots = free_slots(target, root, from, to, self.user)?;
             free += slots.len();
             if let Some(run) = run_of(&slots, pages) {
                 return Ok(run.to_vec());
@@ -229,29 +237,54 @@ impl Window {
                     });
                 }
             }
-            self.check_seen(target, page)?;
+            check_seen(target, page)?;
         }
         Ok(())
     }
+}
 
-    fn check_seen(
-        &self,
-        target: &(impl StoppedTarget + ?Sized),
-        page: &Page,
-    ) -> Result<(), WindowError> {
-        let at = page.slot.address;
-        let expected = translate(target, self.root, at).map(|seen| seen.physical);
-        for (vcpu, registers) in target.vcpus().iter().enumerate() {
-            if !registers.online {
-                continue;
-            }
-            let seen = PageTableRoot::of(registers).and_then(|root| translate(target, root, at));
-            if seen.map(|seen| seen.physical) != expected {
-                return Err(WindowError::NotShared { vcpu, at });
-            }
-        }
-        Ok(())
+/// The page tables that the first running vCPU uses now.
+fn running_root(target: &(impl StoppedTarget + ?Sized)) -> Result<PageTableRoot, WindowError> {
+    let registers = target.vcpus().iter().find(|vcpu| vcpu.online);
+    Ok(PageTableRoot::of(registers.ok_or(WindowError::NoVcpu)?)?)
+}
+
+/// Writes the entries of `pages` and checks that each vCPU then sees them.
+fn show(target: &mut (impl StoppedTarget + ?Sized), pages: &[Page]) -> Result<(), WindowError> {
+    for page in pages {
+        write_entry(target, page.slot.entry, page.value)?;
     }
+    pages.iter().try_for_each(|page| check_seen(target, page))
+}
+
+/// Clears the entries that still hold what was written to them. One that cannot be cleared stays: it
+/// shows the guest memory that nothing leads to.
+fn take_back(target: &mut (impl StoppedTarget + ?Sized), pages: &[Page]) {
+    for page in pages {
+        let mut bytes = [0; 8];
+        let entry = page.slot.entry;
+        if target.read_physical(entry, &mut bytes).is_ok()
+            && u64::from_le_bytes(bytes) == page.value
+        {
+            let _ = write_entry(target, entry, 0);
+        }
+    }
+}
+
+/// Whether every running vCPU sees the window's own memory at the page's address. Two addresses that
+/// share a table would both see the later page: that is found here too.
+fn check_seen(target: &(impl StoppedTarget + ?Sized), page: &Page) -> Result<(), WindowError> {
+    let at = page.slot.address;
+    for (vcpu, registers) in target.vcpus().iter().enumerate() {
+        if !registers.online {
+            continue;
+        }
+        let seen = PageTableRoot::of(registers).and_then(|root| translate(target, root, at));
+        if !seen.is_ok_and(|seen| seen.physical == page.physical) {
+            return Err(WindowError::NotShared { vcpu, at });
+        }
+    }
+    Ok(())
 }
 
 /// The first `pages` slots that follow each other without a gap.
@@ -274,3 +307,6 @@ fn write_entry(
         .write_physical(entry, &value.to_le_bytes())
         .map_err(|source| WindowError::Entry { entry, source })
 }
+
+#[cfg(test)]
+mod tests;

@@ -253,6 +253,24 @@ impl FunctionTable {
         std::mem::take(&mut self.unwritten)
     }
 
+    /// Takes back stubs that could not be written, for the next [`Self::take_unwritten`].
+    pub fn still_unwritten(&mut self, stubs: impl IntoIterator<Item = StubWrite>) {
+        self.unwritten.extend(stubs);
+    }
+
+    /// Whether `change` was planned for the function's present state: another plan may have been
+    /// applied since.
+    #[must_use]
+    pub fn is_current(&self, image: &Image, change: &Change) -> bool {
+        let now = match self.state(change.poke.function) {
+            FunctionState::Patched { stub, .. } => Some(*stub),
+            FunctionState::Nop | FunctionState::Skipped(_) => None,
+        };
+        image
+            .site_of(change.poke.function)
+            .is_some_and(|site| site_bytes(site, now) == Ok(change.poke.expected))
+    }
+
     /// Notes that `change` has been written.
     pub fn applied(&mut self, change: &Change) {
         let state = match change.stub {
@@ -297,3 +315,6 @@ fn untraced(site: &Site) -> [u8; SITE_LENGTH] {
         _ => NOP5,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -122,7 +122,7 @@ pub struct TransactionError {
     pub cause: PokeError,
     /// Pokes taken back.
     pub undone: usize,
-    /// Pokes that could not be taken back; their sites still hold the new bytes.
+    /// Pokes that could not be taken back; their sites may still hold the new bytes.
     pub stuck: Vec<PokeError>,
 }
 
@@ -165,33 +165,55 @@ pub fn apply(
     pokes: &[Poke],
 ) -> Result<(), TransactionError> {
     for (done, poke) in pokes.iter().enumerate() {
-        if let Err(cause) = apply_one(target, image, poke) {
-            return Err(undo(
-                target,
-                image,
-                pokes.get(..done).unwrap_or_default(),
-                cause,
-            ));
+        if let Err(failure) = apply_one(target, image, poke) {
+            let done = pokes.get(..done).unwrap_or_default();
+            return Err(undo(target, image, done, poke, failure));
         }
     }
     Ok(())
+}
+
+/// A poke that failed.
+struct Failure {
+    cause: PokeError,
+    /// Whether something was written: the site may hold neither the old bytes nor the new ones.
+    is_written: bool,
+}
+
+impl From<PokeError> for Failure {
+    fn from(cause: PokeError) -> Self {
+        Self {
+            cause,
+            is_written: false,
+        }
+    }
 }
 
 fn undo(
     target: &mut (impl StoppedTarget + ?Sized),
     image: &Image,
     done: &[Poke],
-    cause: PokeError,
+    failed: &Poke,
+    Failure { cause, is_written }: Failure,
 ) -> TransactionError {
     let mut stuck = Vec::new();
+    let mut undone = 0;
+    // What the failed write left is known to nobody, so there is nothing to expect.
+    if is_written {
+        match put(target, image, &failed.reverse()) {
+            Ok(()) => undone += 1,
+            Err(error) => stuck.push(error),
+        }
+    }
     for poke in done.iter().rev() {
-        if let Err(error) = apply_one(target, image, &poke.reverse()) {
-            stuck.push(error);
+        match apply_one(target, image, &poke.reverse()) {
+            Ok(()) => undone += 1,
+            Err(failure) => stuck.push(failure.cause),
         }
     }
     TransactionError {
         cause,
-        undone: done.len() - stuck.len(),
+        undone,
         stuck,
     }
 }
@@ -200,14 +222,26 @@ fn apply_one(
     target: &mut (impl StoppedTarget + ?Sized),
     image: &Image,
     poke: &Poke,
-) -> Result<(), PokeError> {
-    let symbol = || symbol(image, poke.function);
-    check_vcpus(target, poke, symbol)?;
+) -> Result<(), Failure> {
+    check_vcpus(target, poke, || symbol(image, poke.function))?;
     expect(target, image, poke, poke.expected)?;
+    put(target, image, poke).map_err(|cause| Failure {
+        // A write that was refused has changed nothing.
+        is_written: !matches!(cause, PokeError::CannotWrite { .. }),
+        cause,
+    })
+}
+
+/// Writes the new bytes and reads them back.
+fn put(
+    target: &mut (impl StoppedTarget + ?Sized),
+    image: &Image,
+    poke: &Poke,
+) -> Result<(), PokeError> {
     target
         .write(poke.at, &poke.new.0)
         .map_err(|source| PokeError::CannotWrite {
-            symbol: symbol(),
+            symbol: symbol(image, poke.function),
             at: poke.at,
             source,
         })?;
@@ -259,3 +293,6 @@ fn symbol(image: &Image, function: FunctionId) -> Arc<str> {
         .function(function)
         .map_or_else(|| Arc::from("?"), |function| Arc::clone(&function.name))
 }
+
+#[cfg(test)]
+mod tests;

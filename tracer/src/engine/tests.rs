@@ -1,0 +1,328 @@
+use super::*;
+use crate::digest::text_digest;
+use crate::image::SITE_LENGTH;
+use crate::image::testing::nop_image;
+use crate::insn::jump::jump;
+use crate::mock::{Faults, MockTarget, Rights};
+use crate::patch::poke::SiteBytes;
+use crate::ring::geometry::Geometry;
+use crate::ring::reader::Mode;
+use crate::stub::recorder::Clock;
+use crate::target::TargetMemory;
+
+const REGION: u64 = 64 << 20;
+
+fn machine(functions: u64) -> (Engine, MockTarget) {
+    let image = nop_image(functions);
+    let target = MockTarget::with_image(2, REGION, &image, Rights::ALL).unwrap();
+    (Engine::new(Arc::new(image)), target)
+}
+
+fn config(name: &str) -> SessionConfig {
+    SessionConfig {
+        name: name.to_owned(),
+        geometry: Geometry::with_bytes(4096).unwrap(),
+        mode: Mode::Overwrite,
+        clock: Clock::Tsc,
+    }
+}
+
+fn attached(functions: u64) -> (Engine, MockTarget, SessionId) {
+    let (mut engine, mut target) = machine(functions);
+    let region = target.region();
+    engine.attach(&mut target, region).unwrap();
+    let session = engine.create_session(&mut target, config("one")).unwrap();
+    (engine, target, session)
+}
+
+fn select(functions: impl IntoIterator<Item = u32>) -> Selection {
+    Selection {
+        selected: functions.into_iter().map(FunctionId).collect(),
+        ..Selection::default()
+    }
+}
+
+fn change(
+    engine: &mut Engine,
+    target: &mut MockTarget,
+    session: SessionId,
+    functions: impl IntoIterator<Item = u32>,
+) -> Result<Applied, ApplyError> {
+    let plan = engine.plan(target, session, &select(functions))?;
+    engine.apply(target, &plan)
+}
+
+fn site(engine: &Engine, target: &MockTarget, function: u32) -> [u8; SITE_LENGTH] {
+    let mut bytes = [0; SITE_LENGTH];
+    let at = engine
+        .image()
+        .site_of(FunctionId(function))
+        .unwrap()
+        .address;
+    target.read(at, &mut bytes).unwrap();
+    bytes
+}
+
+fn digest(engine: &Engine, target: &MockTarget) -> String {
+    text_digest(target, engine.image()).unwrap()
+}
+
+#[test]
+fn attaching_again_changes_nothing() {
+    let (mut engine, mut target, session) = attached(4);
+    change(&mut engine, &mut target, session, 0..4).unwrap();
+    let before = (engine.stub_bytes(), digest(&engine, &target));
+    let region = target.region();
+    engine.attach(&mut target, region).unwrap();
+    assert_eq!((engine.stub_bytes(), digest(&engine, &target)), before);
+    assert_eq!(engine.patched(), 4);
+    assert!(matches!(
+        engine.strategy(),
+        Some((CpuStrategy::Gs { .. }, None))
+    ));
+}
+
+#[test]
+fn an_attach_that_fails_can_be_tried_again_for_ever() {
+    let (mut engine, mut target) = machine(4);
+    let small = Region {
+        bytes: 2 << 20,
+        ..target.region()
+    };
+    for _ in 0..2000 {
+        let error = engine.attach(&mut target, small).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                AttachError::Window(WindowError::RegionFull { left: 0, .. })
+            ),
+            "{error}"
+        );
+    }
+    let region = target.region();
+    engine.attach(&mut target, region).unwrap();
+}
+
+#[test]
+fn stopping_restores_every_byte() {
+    let (mut engine, mut target, session) = attached(40);
+    let before = digest(&engine, &target);
+    let applied = change(&mut engine, &mut target, session, 0..40).unwrap();
+    assert_eq!((applied.patched, applied.skipped.len()), (40, 0));
+    assert_ne!(digest(&engine, &target), before);
+    let applied = change(&mut engine, &mut target, session, []).unwrap();
+    assert_eq!((applied.restored, engine.patched()), (40, 0));
+    assert_eq!(digest(&engine, &target), before);
+}
+
+#[test]
+fn foreign_bytes_are_skipped_and_stay() {
+    let (mut engine, mut target, session) = attached(6);
+    let at = engine.image().sites[3].address;
+    target.write(at, &[0xcc]).unwrap();
+    let gone = engine.image().sites[4].address;
+    target.faults.unreadable.insert(gone);
+    let before = site(&engine, &target, 3);
+    let applied = change(&mut engine, &mut target, session, 0..6).unwrap();
+    assert_eq!(applied.patched, 4);
+    let [(FunctionId(3), foreign), (FunctionId(4), unread)] = &applied.skipped[..] else {
+        panic!("{applied:?}");
+    };
+    assert!(matches!(foreign, PokeError::Unexpected { .. }));
+    assert!(matches!(unread, PokeError::CannotRead { .. }));
+    assert_eq!(site(&engine, &target, 3), before);
+    assert!(matches!(
+        engine.state(FunctionId(3)),
+        FunctionState::Skipped(_)
+    ));
+    assert!(engine.frozen().is_none());
+    // When the other's patch has gone, the next start takes the function along.
+    target.write(at, &crate::patch::normalise::NOP5).unwrap();
+    target.faults = Faults::default();
+    let applied = change(&mut engine, &mut target, session, 0..6).unwrap();
+    assert_eq!(applied.patched, 2);
+}
+
+#[test]
+fn a_changed_jump_of_ours_freezes_patching_until_thawed() {
+    let (mut engine, mut target, session) = attached(6);
+    change(&mut engine, &mut target, session, 0..5).unwrap();
+    let at = engine.image().sites[2].address;
+    let ours = site(&engine, &target, 2);
+    target.write(at, &[0xcc]).unwrap();
+    let before = digest(&engine, &target);
+    let error = change(&mut engine, &mut target, session, []).unwrap_err();
+    assert!(matches!(error, ApplyError::Frozen(_)), "{error}");
+    assert_eq!(digest(&engine, &target), before);
+    assert!(engine.frozen().is_some());
+    // Nothing at all is written any more, though this site is sound.
+    let error = change(&mut engine, &mut target, session, 0..6).unwrap_err();
+    assert!(matches!(error, ApplyError::Frozen(_)), "{error}");
+    assert_eq!(digest(&engine, &target), before);
+    target.write(at, &ours).unwrap();
+    engine.thaw();
+    change(&mut engine, &mut target, session, []).unwrap();
+    assert_eq!(engine.patched(), 0);
+}
+
+#[test]
+fn a_rollback_that_fails_freezes_patching() {
+    let (mut engine, mut target, session) = attached(6);
+    let plan = engine.plan(&mut target, session, &select(0..6)).unwrap();
+    // The write takes only in part, and the bytes then stay what they are.
+    let at = engine.image().sites[3].address;
+    let jump = plan.changes[3].poke.new.0;
+    target.write(at, &jump[..1]).unwrap();
+    target.faults.sticky.insert(at);
+    let error = engine.apply(&mut target, &plan);
+    // A foreign byte before the change is no reason to freeze.
+    assert_eq!(error.unwrap().skipped.len(), 1);
+    assert!(engine.frozen().is_none());
+    change(&mut engine, &mut target, session, []).unwrap();
+    target.faults = Faults::default();
+    target.write(at, &crate::patch::normalise::NOP5).unwrap();
+    target.faults.sticky.insert(at.wrapping_add(1));
+    let before = digest(&engine, &target);
+    let error = change(&mut engine, &mut target, session, 0..6).unwrap_err();
+    assert!(matches!(error, ApplyError::Transaction(_)), "{error}");
+    assert!(engine.frozen().is_none());
+    assert_eq!((digest(&engine, &target), engine.patched()), (before, 0));
+}
+
+#[test]
+fn a_plan_that_was_overtaken_is_refused() {
+    let (mut engine, mut target, session) = attached(6);
+    let stale = engine.plan(&mut target, session, &select(0..3)).unwrap();
+    change(&mut engine, &mut target, session, 0..6).unwrap();
+    let before = digest(&engine, &target);
+    assert_eq!(engine.apply(&mut target, &stale), Err(ApplyError::Stale));
+    assert_eq!((digest(&engine, &target), engine.patched()), (before, 6));
+    change(&mut engine, &mut target, session, []).unwrap();
+    assert_eq!(engine.patched(), 0);
+}
+
+#[test]
+fn a_stub_that_could_not_be_written_is_written_the_next_time() {
+    let (mut engine, mut target, session) = attached(6);
+    let physical = target.region().start;
+    for address in physical.0..physical.0 + 4096 {
+        target
+            .faults
+            .unwritable_physical
+            .insert(crate::addr::Gpa(address));
+    }
+    let refused = engine.plan(&mut target, session, &select(0..6));
+    assert!(matches!(refused, Err(ApplyError::Stub(_))), "{refused:?}");
+    target.faults = Faults::default();
+    change(&mut engine, &mut target, session, 0..6).unwrap();
+    for function in 0..6 {
+        let FunctionState::Patched { stub, .. } = engine.state(FunctionId(function)) else {
+            panic!("not patched");
+        };
+        let at = engine.image().sites[function as usize].address;
+        assert_eq!(Some(site(&engine, &target, function)), jump(at, *stub));
+        let mut code = [0; 2];
+        target.read(*stub, &mut code).unwrap();
+        assert_eq!(code, [0x41, 0x53], "push r11 at the start of every stub");
+    }
+}
+
+#[test]
+fn a_window_that_the_guest_took_hinders_starting_but_not_stopping() {
+    let (mut engine, mut target, session) = attached(6);
+    let before = digest(&engine, &target);
+    change(&mut engine, &mut target, session, 0..3).unwrap();
+    let FunctionState::Patched { stub, .. } = *engine.state(FunctionId(0)) else {
+        panic!("not patched");
+    };
+    let entry = target.entry(stub, 2).unwrap();
+    target.write_word(entry, 0x40_0083).unwrap();
+    let error = change(&mut engine, &mut target, session, 0..6).unwrap_err();
+    assert!(
+        matches!(error, ApplyError::Window(WindowError::Taken { .. })),
+        "{error}"
+    );
+    change(&mut engine, &mut target, session, []).unwrap();
+    assert_eq!(digest(&engine, &target), before);
+}
+
+#[test]
+fn sixteen_sessions_have_memory_of_their_own_and_the_seventeenth_is_refused() {
+    let (mut engine, mut target, first) = attached(2);
+    let mut all = vec![first];
+    for number in 1..16 {
+        let name = number.to_string();
+        all.push(engine.create_session(&mut target, config(&name)).unwrap());
+    }
+    let error = engine
+        .create_session(&mut target, config("last"))
+        .unwrap_err();
+    assert!(
+        matches!(&error, AttachError::TooManySessions { name } if name == "last"),
+        "{error}"
+    );
+    let mut words: Vec<u64> = Vec::new();
+    for id in all {
+        let memory = &engine.session(id).unwrap().memory;
+        assert_eq!(memory.cells.len(), 2);
+        words.extend(memory.cells.iter().map(|cell| cell.0));
+        words.push(memory.rings.0);
+    }
+    words.sort_unstable();
+    assert!(words.windows(2).all(|pair| pair[1] - pair[0] >= 64));
+}
+
+#[test]
+fn gs_bases_that_tell_nothing_lead_to_one_shared_ring() {
+    type Spoil = fn(&mut [crate::target::VcpuRegisters]);
+    let cases: [Spoil; 5] = [
+        |vcpus| vcpus[1].gs_base = vcpus[0].gs_base,
+        |vcpus| vcpus[1].gs_base = 0x7fff_0000_0000,
+        |vcpus| vcpus[1].online = false,
+        |vcpus| vcpus[0].gs_base = 0xffff_8000_0000_0000,
+        |vcpus| vcpus[0].gs_base += 8,
+    ];
+    for spoil in cases {
+        let (mut engine, mut target) = machine(2);
+        spoil(target.vcpus_mut());
+        let region = target.region();
+        engine.attach(&mut target, region).unwrap();
+        let Some((CpuStrategy::Shared, Some(_))) = engine.strategy() else {
+            panic!("{:?}", engine.strategy());
+        };
+        let id = engine.create_session(&mut target, config("s")).unwrap();
+        assert_eq!(engine.session(id).unwrap().memory.cells.len(), 1);
+    }
+}
+
+#[test]
+fn more_functions_than_a_record_can_number_are_refused() {
+    let (engine, mut target) = machine(2);
+    let mut image = (**engine.image()).clone();
+    image
+        .functions
+        .resize(FUNCTIONS_MAX as usize, crate::image::Function::default());
+    let mut engine = Engine::new(Arc::new(image));
+    let region = target.region();
+    let error = engine.attach(&mut target, region).unwrap_err();
+    assert!(matches!(error, AttachError::TooManyFunctions(_)), "{error}");
+}
+
+#[test]
+fn says_what_is_missing() {
+    let (mut engine, mut target) = machine(2);
+    let refused = engine.create_session(&mut target, config("x"));
+    assert_eq!(refused, Err(AttachError::Window(WindowError::NoVcpu)));
+    let plan = Plan::default();
+    assert_eq!(
+        engine.apply(&mut target, &plan),
+        Err(ApplyError::NotAttached)
+    );
+    let planned = engine.plan(&mut target, SessionId(3), &select([]));
+    assert_eq!(planned, Err(ApplyError::NoSession(3)));
+    let empty = Image::default();
+    let region = target.region();
+    let error = Engine::new(Arc::new(empty)).attach(&mut target, region);
+    assert_eq!(error, Err(AttachError::NoText));
+    assert_eq!(SiteBytes([0x90; 5]).to_string(), "90 90 90 90 90");
+}

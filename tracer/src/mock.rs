@@ -1,0 +1,359 @@
+//! A target without a hypervisor, for tests: sparse physical memory, page tables that it builds
+//! itself, registers that can be set, and accesses that fail on demand.
+//!
+//! RAM starts at 0, the window's region at 4 GiB, as in a small virtual machine. Nothing is ever
+//! zero by accident: frames come into being, as zeros, when they are first written.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::addr::{Gpa, Gva};
+use crate::image::Image;
+use crate::paging::{PAGE_2M, PAGE_4K, PageTableRoot, bits, translate};
+use crate::target::{MemoryError, PhysicalMemory, StoppedTarget, TargetMemory, VcpuRegisters};
+use crate::window::Region;
+
+/// Bytes of RAM, from 0 on.
+pub const RAM_BYTES: u64 = 256 << 20;
+/// Where the window's region starts.
+pub const REGION_START: Gpa = Gpa(1 << 32);
+/// Distance of the GS bases of the vCPUs.
+pub const GS_DISTANCE: u64 = 4096;
+/// The GS base of vCPU 0.
+pub const GS_BASE: u64 = 0xffff_ffff_8800_0000;
+
+const TABLES_START: u64 = 0x20_0000;
+const TABLES_END: u64 = 0x100_0000;
+const TEXT_START: u64 = TABLES_END;
+const ADDRESS_MASK: u64 = 0x000f_ffff_ffff_f000;
+
+/// What a mapping allows: the bits that its entries get beside *present*.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rights {
+    /// Ring 3 may use it.
+    pub user: bool,
+    /// It may be written.
+    pub write: bool,
+    /// It may be executed.
+    pub execute: bool,
+}
+
+impl Rights {
+    /// Everything.
+    pub const ALL: Self = Self {
+        user: true,
+        write: true,
+        execute: true,
+    };
+
+    const fn bits(self) -> u64 {
+        let user = if self.user { bits::USER } else { 0 };
+        let write = if self.write { bits::WRITE } else { 0 };
+        let no_execute = if self.execute { 0 } else { bits::NO_EXECUTE };
+        bits::PRESENT | user | write | no_execute
+    }
+}
+
+/// Accesses by virtual address that go wrong: each entry is the address of a byte.
+#[derive(Debug, Clone, Default)]
+pub struct Faults {
+    /// Reads of these bytes fail.
+    pub unreadable: BTreeSet<Gva>,
+    /// Writes of these bytes fail and change nothing.
+    pub unwritable: BTreeSet<Gva>,
+    /// Writes of these bytes succeed, and the bytes stay what they were.
+    pub sticky: BTreeSet<Gva>,
+    /// Physical writes that touch these bytes fail and change nothing.
+    pub unwritable_physical: BTreeSet<Gpa>,
+}
+
+/// A stopped machine made of maps.
+#[derive(Debug, Clone)]
+pub struct MockTarget {
+    frames: BTreeMap<u64, Vec<u8>>,
+    region: Region,
+    vcpus: Vec<VcpuRegisters>,
+    next_table: u64,
+    /// What goes wrong.
+    pub faults: Faults,
+    /// How many virtual writes were made, whatever became of them.
+    pub writes: u64,
+}
+
+impl MockTarget {
+    /// A machine with `vcpus` vCPUs, all running in long mode on the same empty page tables, each
+    /// with a GS base of its own, and with a window region of `region_bytes`.
+    #[must_use]
+    pub fn new(vcpus: u64, region_bytes: u64) -> Self {
+        let running = |vcpu: u64| VcpuRegisters {
+            online: true,
+            rip: 0xffff_ffff_8000_0000,
+            cr0: 1 << 31 | 1,
+            cr3: TABLES_START,
+            cr4: 1 << 5,
+            efer: 1 << 8 | 1 << 10 | 1 << 11,
+            gs_base: GS_BASE + vcpu * GS_DISTANCE,
+            ..VcpuRegisters::default()
+        };
+        Self {
+            frames: BTreeMap::new(),
+            region: Region {
+                start: REGION_START,
+                bytes: region_bytes,
+            },
+            vcpus: (0..vcpus).map(running).collect(),
+            next_table: TABLES_START + PAGE_4K,
+            faults: Faults::default(),
+            writes: 0,
+        }
+    }
+
+    /// The machine with the text of `image` mapped by 4 KiB pages, `int3` everywhere but at the sites.
+    ///
+    /// # Errors
+    /// A [`MemoryError`] when the text does not fit.
+    pub fn with_image(
+        vcpus: u64,
+        region_bytes: u64,
+        image: &Image,
+        rights: Rights,
+    ) -> Result<Self, MemoryError> {
+        let mut target = Self::new(vcpus, region_bytes);
+        let mut physical = TEXT_START;
+        for range in &image.text {
+            let mut page = range.start.0 & !(PAGE_4K - 1);
+            while page < range.end.0 {
+                target.map(Gva(page), Gpa(physical), PAGE_4K, rights)?;
+                target.write_physical(Gpa(physical), &[0xcc; 4096])?;
+                page += PAGE_4K;
+                physical += PAGE_4K;
+            }
+        }
+        for site in &image.sites {
+            target.write(site.address, &site.original)?;
+        }
+        target.writes = 0;
+        Ok(target)
+    }
+
+    /// The window's region.
+    #[must_use]
+    pub fn region(&self) -> Region {
+        self.region
+    }
+
+    /// The registers, to be changed.
+    pub fn vcpus_mut(&mut self) -> &mut [VcpuRegisters] {
+        &mut self.vcpus
+    }
+
+    /// The page tables that the vCPUs started with.
+    #[must_use]
+    pub fn root(&self) -> PageTableRoot {
+        PageTableRoot {
+            table: Gpa(TABLES_START),
+            levels: 4,
+            no_execute: true,
+        }
+    }
+
+    /// Maps a page of `size` bytes (4 KiB, 2 MiB or 1 GiB) at `at` to `to`, making the tables that
+    /// this needs; a large page on the way is written over.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotMemory`] when there is no room for tables.
+    pub fn map(&mut self, at: Gva, to: Gpa, size: u64, rights: Rights) -> Result<(), MemoryError> {
+        let (level, large) = match size {
+            PAGE_4K => (1, 0),
+            PAGE_2M => (2, bits::LARGE),
+            _ => (3, bits::LARGE),
+        };
+        let entry = self.entry(at, level)?;
+        self.write_word(entry, to.0 | rights.bits() | large)
+    }
+
+    /// The address of the entry for `at` at `level`, with all tables above it made.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotMemory`] when there is no room for tables.
+    pub fn entry(&mut self, at: Gva, level: u32) -> Result<Gpa, MemoryError> {
+        let mut table = TABLES_START;
+        for upper in (level + 1..=4).rev() {
+            let entry = entry_of(table, at, upper);
+            let mut value = self.read_word(entry)?;
+            if value & bits::PRESENT == 0 || (upper < 4 && value & bits::LARGE != 0) {
+                value = self.new_table()? | Rights::ALL.bits();
+                self.write_word(entry, value)?;
+            }
+            table = value & ADDRESS_MASK;
+        }
+        Ok(entry_of(table, at, level))
+    }
+
+    fn new_table(&mut self) -> Result<u64, MemoryError> {
+        let table = self.next_table;
+        if table >= TABLES_END {
+            return Err(MemoryError::NotMemory {
+                address: Gpa(table),
+                length: 4096,
+            });
+        }
+        self.next_table += PAGE_4K;
+        Ok(table)
+    }
+
+    /// Gives a vCPU a copy of the three upper levels of the tables, so that it no longer sees what is
+    /// changed in the others.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotMemory`] when there is no room for tables.
+    pub fn separate(&mut self, vcpu: usize) -> Result<(), MemoryError> {
+        let copy = self.copy_table(TABLES_START, 4)?;
+        if let Some(registers) = self.vcpus.get_mut(vcpu) {
+            registers.cr3 = copy;
+        }
+        Ok(())
+    }
+
+    fn copy_table(&mut self, table: u64, level: u32) -> Result<u64, MemoryError> {
+        let copy = self.new_table()?;
+        for index in 0..512 {
+            let mut value = self.read_word(Gpa(table + 8 * index))?;
+            if level > 2 && value & bits::PRESENT != 0 && value & bits::LARGE == 0 {
+                value = self.copy_table(value & ADDRESS_MASK, level - 1)? | value & !ADDRESS_MASK;
+            }
+            self.write_word(Gpa(copy + 8 * index), value)?;
+        }
+        Ok(copy)
+    }
+
+    /// Reads a word of physical memory.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotMemory`].
+    pub fn read_word(&self, at: Gpa) -> Result<u64, MemoryError> {
+        let mut bytes = [0; 8];
+        self.read_physical(at, &mut bytes)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    /// Writes a word of physical memory.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotMemory`].
+    pub fn write_word(&mut self, at: Gpa, value: u64) -> Result<(), MemoryError> {
+        self.write_physical(at, &value.to_le_bytes())
+    }
+
+    fn is_memory(&self, at: Gpa, length: usize) -> bool {
+        let end = at.0.checked_add(length as u64);
+        let holds = |start: u64, bytes: u64| {
+            at.0 >= start && end.is_some_and(|end| end <= start.saturating_add(bytes))
+        };
+        holds(0, RAM_BYTES) || holds(self.region.start.0, self.region.bytes)
+    }
+
+    /// Where a byte lies, by the tables of the first running vCPU.
+    fn physical(&self, at: Gva, length: usize) -> Result<Gpa, MemoryError> {
+        let running = self.vcpus.iter().find(|vcpu| vcpu.online);
+        let root = running.and_then(|registers| PageTableRoot::of(registers).ok());
+        translate(self, root.unwrap_or(self.root()), at)
+            .map(|seen| seen.physical)
+            .map_err(|_| MemoryError::NotMapped {
+                address: at,
+                length,
+            })
+    }
+}
+
+fn entry_of(table: u64, at: Gva, level: u32) -> Gpa {
+    Gpa(table + 8 * (at.0 >> (3 + 9 * level) & 0x1ff))
+}
+
+fn addresses(at: Gva, length: usize) -> impl Iterator<Item = Gva> {
+    (0..length as u64).map(move |offset| at.wrapping_add(offset))
+}
+
+impl PhysicalMemory for MockTarget {
+    fn read_physical(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError> {
+        let length = into.len();
+        if !self.is_memory(at, length) {
+            return Err(MemoryError::NotMemory {
+                address: at,
+                length,
+            });
+        }
+        for (byte, address) in into.iter_mut().zip(at.0..) {
+            let frame = self.frames.get(&(address / PAGE_4K));
+            let offset = usize::try_from(address % PAGE_4K).unwrap_or_default();
+            *byte = frame
+                .and_then(|frame| frame.get(offset))
+                .copied()
+                .unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        let length = bytes.len();
+        let end = Gpa(at.0.saturating_add(length as u64));
+        let is_faulty = self
+            .faults
+            .unwritable_physical
+            .range(at..end)
+            .next()
+            .is_some();
+        if is_faulty || !self.is_memory(at, length) {
+            return Err(MemoryError::NotMemory {
+                address: at,
+                length,
+            });
+        }
+        for (byte, address) in bytes.iter().zip(at.0..) {
+            let offset = usize::try_from(address % PAGE_4K).unwrap_or_default();
+            let frame = self.frames.entry(address / PAGE_4K);
+            let frame = frame.or_insert_with(|| vec![0; 4096]);
+            if let Some(slot) = frame.get_mut(offset) {
+                *slot = *byte;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl TargetMemory for MockTarget {
+    fn read(&self, at: Gva, into: &mut [u8]) -> Result<(), MemoryError> {
+        let length = into.len();
+        for (byte, address) in into.iter_mut().zip(addresses(at, length)) {
+            if self.faults.unreadable.contains(&address) {
+                return Err(MemoryError::NotMapped { address, length });
+            }
+            let physical = self.physical(address, length)?;
+            self.read_physical(physical, std::slice::from_mut(byte))?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, at: Gva, bytes: &[u8]) -> Result<(), MemoryError> {
+        self.writes += 1;
+        let length = bytes.len();
+        let mut places = Vec::with_capacity(length);
+        for address in addresses(at, length) {
+            if self.faults.unwritable.contains(&address) {
+                return Err(MemoryError::NotMapped { address, length });
+            }
+            places.push((address, self.physical(address, length)?));
+        }
+        for ((address, physical), byte) in places.into_iter().zip(bytes) {
+            if !self.faults.sticky.contains(&address) {
+                self.write_physical(physical, std::slice::from_ref(byte))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl StoppedTarget for MockTarget {
+    fn vcpus(&self) -> &[VcpuRegisters] {
+        &self.vcpus
+    }
+}

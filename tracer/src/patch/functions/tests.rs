@@ -1,0 +1,139 @@
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::image::testing::nop_image;
+use crate::mock::{MockTarget, Rights};
+use crate::patch::poke;
+use crate::ring::geometry::Geometry;
+use crate::stub::cell::CellPlace;
+use crate::stub::recorder::Clock;
+use crate::target::{PhysicalMemory, TargetMemory};
+
+const FUNCTIONS: u64 = 6;
+const SESSIONS: u8 = 4;
+const ARENA: Gva = Gva(0xffff_ffff_9000_0000);
+const ARENA_PHYSICAL: Gpa = Gpa(1 << 32);
+
+fn recorder(session: u8) -> Recorder {
+    Recorder {
+        cell: CellPlace::FromGs(0x1000 + 64 * i64::from(session)),
+        rings: Gva(ARENA.0 + 0x100_0000 + 0x1_0000 * u64::from(session)),
+        geometry: Geometry::with_bytes(4096).unwrap(),
+        clock: Clock::Tsc,
+    }
+}
+
+fn recorders(set: SessionSet) -> Vec<Recorder> {
+    set.iter().map(recorder).collect()
+}
+
+fn bytes_of(target: &MockTarget, at: Gva) -> [u8; SITE_LENGTH] {
+    let mut bytes = [0; SITE_LENGTH];
+    target.read(at, &mut bytes).unwrap();
+    bytes
+}
+
+/// Which sessions trace which function, as a set of pairs.
+type Model = BTreeSet<(u32, u8)>;
+
+fn wanted(model: &Model, function: FunctionId) -> SessionSet {
+    model
+        .iter()
+        .filter(|(traced, _)| *traced == function.0)
+        .fold(SessionSet::default(), |set, (_, session)| {
+            set.with(*session)
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn sites_always_hold_what_the_sets_say(
+        steps in prop::collection::vec((0..SESSIONS, 0u32..1 << FUNCTIONS, any::<bool>()), 1..24),
+    ) {
+        let image = nop_image(FUNCTIONS);
+        let mut target = MockTarget::with_image(1, 1 << 21, &image, Rights::ALL).unwrap();
+        let before = crate::digest::text_digest(&target, &image).unwrap();
+        let mut arena = Arena::new(ARENA, ARENA_PHYSICAL, 1 << 20);
+        let mut table = FunctionTable::new(&image);
+        let mut model = Model::new();
+        let mut stubs: HashMap<(u32, SessionSet), Gva> = HashMap::new();
+        // Each step asks one session for the functions of a mask; the last asks for nothing.
+        let end = (0..SESSIONS).map(|session| (session, 0, true));
+        for (session, mask, is_applied) in steps.into_iter().chain(end) {
+            let mut next = model.clone();
+            next.retain(|(_, traced_by)| *traced_by != session);
+            next.extend((0u32..6).filter(|f| mask >> f & 1 != 0).map(|f| (f, session)));
+            let plan = table.plan(&image, |f| wanted(&next, f), recorders, &mut arena).unwrap();
+            for stub in table.take_unwritten() {
+                target.write_physical(stub.physical, &stub.bytes).unwrap();
+            }
+            let changed = (0u32..6).map(FunctionId)
+                .filter(|f| wanted(&model, *f) != wanted(&next, *f));
+            prop_assert!(plan.changes.iter().map(|change| change.poke.function).eq(changed));
+            if is_applied {
+                let pokes: Vec<Poke> = plan.changes.iter().map(|change| change.poke).collect();
+                poke::apply(&mut target, &image, &pokes).unwrap();
+                for change in &plan.changes {
+                    prop_assert!(table.is_current(&image, change));
+                    table.applied(change);
+                }
+                model = next;
+            }
+            for site in &image.sites {
+                let set = wanted(&model, site.function);
+                prop_assert_eq!(table.sessions(site.function), set);
+                let found = bytes_of(&target, site.address);
+                let FunctionState::Patched { stub, .. } = *table.state(site.function) else {
+                    prop_assert!(set.is_empty());
+                    prop_assert_eq!(found, site.original);
+                    continue;
+                };
+                prop_assert!(!set.is_empty());
+                prop_assert_eq!(Some(found), jump(site.address, stub));
+                prop_assert!(arena.contains(stub));
+                // The same function and sessions: the same stub, for stubs stay.
+                prop_assert_eq!(*stubs.entry((site.function.0, set)).or_insert(stub), stub);
+                let template = Template::new(&recorders(set), arena.start()).unwrap();
+                let code = template
+                    .stamp(stub, site.function, site.address.wrapping_add(5))
+                    .unwrap();
+                let physical = ARENA_PHYSICAL.wrapping_add(stub.0 - ARENA.0);
+                let mut there = vec![0; code.len()];
+                target.read_physical(physical, &mut there).unwrap();
+                prop_assert_eq!(there, code);
+            }
+            let distinct: BTreeSet<Gva> = stubs.values().copied().collect();
+            prop_assert_eq!(distinct.len(), stubs.len(), "two functions share a stub");
+        }
+        prop_assert_eq!(table.patched(), 0);
+        prop_assert_eq!(crate::digest::text_digest(&target, &image).unwrap(), before);
+    }
+}
+
+#[test]
+fn an_arena_that_is_full_or_too_far_changes_nothing() {
+    let image = nop_image(4);
+    let all = |_| SessionSet::default().with(0);
+    let mut table = FunctionTable::new(&image);
+    let mut small = Arena::new(ARENA, ARENA_PHYSICAL, 256);
+    let error = table.plan(&image, all, recorders, &mut small).unwrap_err();
+    assert!(matches!(error, PlanError::Arena(_)), "{error}");
+    assert_eq!(table.patched(), 0);
+    let mut table = FunctionTable::new(&image);
+    let mut far = Arena::new(Gva(0xffff_8000_0000_0000), ARENA_PHYSICAL, 1 << 20);
+    let error = table.plan(&image, all, recorders, &mut far).unwrap_err();
+    assert!(matches!(error, PlanError::Stub(_)), "{error}");
+    assert_eq!(table.patched(), 0);
+}
+
+#[test]
+fn sets_of_sessions_hold_what_was_put_in() {
+    let set = SessionSet::default().with(3).with(15).with(0).without(3);
+    assert_eq!(set.iter().collect::<Vec<_>>(), [0, 15]);
+    assert!(set.has(15) && !set.has(3) && !set.is_empty());
+    assert!(set.without(0).without(15).is_empty());
+}

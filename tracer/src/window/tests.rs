@@ -1,0 +1,222 @@
+use super::*;
+use crate::addr::Gva;
+use crate::mock::{MockTarget, REGION_START, Rights};
+use crate::paging::{PAGE_4K, bits};
+use crate::target::PhysicalMemory;
+
+const TEXT: Gva = Gva(0xffff_ffff_8010_0000);
+const RANGE: TextRange = TextRange {
+    start: TEXT,
+    end: Gva(TEXT.0 + 0x8000),
+};
+
+fn machine(vcpus: u64, rights: Rights) -> MockTarget {
+    let mut target = MockTarget::new(vcpus, 16 * PAGE_2M);
+    for page in 0..8 {
+        let offset = page * PAGE_4K;
+        target
+            .map(
+                Gva(TEXT.0 + offset),
+                Gpa(0x100_0000 + offset),
+                PAGE_4K,
+                rights,
+            )
+            .unwrap();
+    }
+    target
+}
+
+fn open(target: &MockTarget) -> Window {
+    Window::open(target, target.region(), RANGE).unwrap()
+}
+
+/// The entry that shows `at`.
+fn entry(target: &mut MockTarget, at: Gva) -> Gpa {
+    target.entry(at, 2).unwrap()
+}
+
+#[test]
+fn shows_the_region_near_the_text_with_the_rights_asked_for() {
+    for user in [false, true] {
+        let mut target = machine(
+            2,
+            Rights {
+                user,
+                ..Rights::ALL
+            },
+        );
+        let mut window = open(&target);
+        assert_eq!(window.is_user(), user);
+        let code = window.map(&mut target, 1, true).unwrap();
+        let data = window.map(&mut target, PAGE_2M + 1, false).unwrap();
+        assert_eq!((code.bytes, data.bytes), (PAGE_2M, 2 * PAGE_2M));
+        assert_eq!(code.physical, REGION_START);
+        assert_eq!(data.physical, Gpa(REGION_START.0 + PAGE_2M));
+        for (extent, executable) in [(code, true), (data, false)] {
+            assert!(extent.at.0.abs_diff(TEXT.0) + extent.bytes < REACH);
+            for offset in [0, PAGE_2M - 1, extent.bytes - 1] {
+                let seen =
+                    translate(&target, target.root(), extent.at.wrapping_add(offset)).unwrap();
+                assert_eq!(seen.physical, extent.physical.wrapping_add(offset));
+                assert_eq!(
+                    (seen.user, seen.writable, seen.executable),
+                    (user, true, executable)
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn puts_back_what_the_guest_cleared_and_notices_what_it_took() {
+    let mut target = machine(2, Rights::ALL);
+    let mut window = open(&target);
+    let extent = window.map(&mut target, 2 * PAGE_2M, false).unwrap();
+    let second = entry(&mut target, extent.at.wrapping_add(PAGE_2M));
+    let value = target.read_word(second).unwrap();
+    target.write_word(second, 0).unwrap();
+    window.verify(&mut target).unwrap();
+    assert_eq!(target.read_word(second).unwrap(), value);
+    let foreign = 0x40_0000 | bits::PRESENT | bits::LARGE;
+    target.write_word(second, foreign).unwrap();
+    assert_eq!(
+        window.verify(&mut target),
+        Err(WindowError::Taken {
+            at: extent.at.wrapping_add(PAGE_2M),
+            entry: second,
+            found: foreign
+        })
+    );
+    assert_eq!(target.read_word(second).unwrap(), foreign);
+}
+
+#[test]
+fn a_vcpu_with_other_tables_is_an_error_and_nothing_stays_shown() {
+    let mut target = machine(3, Rights::ALL);
+    target.separate(2).unwrap();
+    let mut window = open(&target);
+    let free = |target: &MockTarget| {
+        let to = Gva(TEXT.0 + (1 << 29));
+        free_slots(target, target.root(), TEXT, to, true).unwrap()
+    };
+    let before = free(&target);
+    let error = window.map(&mut target, PAGE_2M, false).unwrap_err();
+    assert!(
+        matches!(error, WindowError::NotShared { vcpu: 2, .. }),
+        "{error}"
+    );
+    assert_eq!(free(&target), before);
+    // Once it has come back to the shared tables, or was never started, there is nothing to say.
+    target.vcpus_mut()[2].online = false;
+    let extent = window.map(&mut target, PAGE_2M, false).unwrap();
+    assert_eq!(extent.physical, REGION_START);
+    target.vcpus_mut()[2].online = true;
+    let error = window.verify(&mut target).unwrap_err();
+    assert_eq!(
+        error,
+        WindowError::NotShared {
+            vcpu: 2,
+            at: extent.at
+        }
+    );
+}
+
+#[test]
+fn follows_the_guest_to_other_tables_that_share_the_entries() {
+    let mut target = machine(1, Rights::ALL);
+    let mut window = open(&target);
+    window.map(&mut target, 1, true).unwrap();
+    // Another process: a topmost table of its own with the same upper half; the old one is freed.
+    let (old, new) = (target.root().table, Gpa(0xf0_0000));
+    let mut table = vec![0; 4096];
+    target.read_physical(old, &mut table).unwrap();
+    target.write_physical(new, &table).unwrap();
+    target.write_physical(old, &[0xff; 4096]).unwrap();
+    target.vcpus_mut()[0].cr3 = new.0;
+    window.verify(&mut target).unwrap();
+    window.map(&mut target, 1, false).unwrap();
+}
+
+#[test]
+fn two_addresses_in_one_table_are_no_two_slots() {
+    let mut target = machine(1, Rights::ALL);
+    // The next GiB shows the same page directory once more.
+    let next = target.entry(Gva(TEXT.0 + (1 << 30)), 3).unwrap();
+    let this = target.entry(TEXT, 3).unwrap();
+    let shared = target.read_word(this).unwrap();
+    target.write_word(next, shared).unwrap();
+    let mut window = open(&target);
+    let mut seen = Vec::new();
+    while let Ok(extent) = window.map(&mut target, PAGE_2M, false) {
+        let at = translate(&target, target.root(), extent.at).unwrap();
+        assert_eq!(at.physical, extent.physical);
+        seen.push(extent.physical);
+    }
+    assert_eq!(seen.len(), 16);
+    window.verify(&mut target).unwrap();
+}
+
+#[test]
+fn says_when_slots_or_region_run_out() {
+    let mut target = machine(1, Rights::ALL);
+    let mut window = open(&target);
+    assert_eq!(
+        window.map(&mut target, 17 * PAGE_2M, false),
+        Err(WindowError::RegionFull {
+            bytes: 17 * PAGE_2M,
+            left: 16 * PAGE_2M
+        })
+    );
+    // Every second entry of the directory is taken: no two are in a row.
+    for slot in (1..512).step_by(2) {
+        let at = Gva(0xffff_ffff_8000_0000 + slot * PAGE_2M);
+        target
+            .map(at, Gpa(0x400_0000), PAGE_2M, Rights::ALL)
+            .unwrap();
+    }
+    let error = window.map(&mut target, 2 * PAGE_2M, false).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            WindowError::NoSlots {
+                pages: 2,
+                free: 255,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    window.map(&mut target, PAGE_2M, false).unwrap();
+}
+
+#[test]
+fn an_entry_that_cannot_be_written_leaves_nothing_behind() {
+    let mut target = machine(1, Rights::ALL);
+    let mut window = open(&target);
+    let probe = window.map(&mut target, 3 * PAGE_2M, false).unwrap();
+    let entries = [0, 1, 2].map(|n| entry(&mut target, probe.at.wrapping_add(n * PAGE_2M)));
+    window.close(&mut target);
+    assert_eq!(entries.map(|at| target.read_word(at).unwrap()), [0; 3]);
+    target.faults.unwritable_physical.insert(entries[1]);
+    let mut window = open(&target);
+    let error = window.map(&mut target, 3 * PAGE_2M, false).unwrap_err();
+    assert!(
+        matches!(error, WindowError::Entry { entry, .. } if entry == entries[1]),
+        "{error}"
+    );
+    assert_eq!(entries.map(|at| target.read_word(at).unwrap()), [0; 3]);
+}
+
+#[test]
+fn needs_a_running_vcpu_in_long_mode() {
+    let mut target = machine(1, Rights::ALL);
+    target.vcpus_mut()[0].cr0 = 1;
+    let opened = Window::open(&target, target.region(), RANGE);
+    assert!(matches!(
+        opened,
+        Err(WindowError::Translate(TranslateError::NoLongMode { .. }))
+    ));
+    target.vcpus_mut()[0].online = false;
+    let opened = Window::open(&target, target.region(), RANGE);
+    assert!(matches!(opened, Err(WindowError::NoVcpu)));
+}
