@@ -115,6 +115,7 @@ pub struct Machine {
     memory: Memory,
     vcpus: u16,
     user_paused: Cell<bool>,
+    breakpoint: Cell<Option<Gva>>,
 }
 
 impl Machine {
@@ -164,6 +165,7 @@ impl Machine {
             memory,
             vcpus,
             user_paused: Cell::new(false),
+            breakpoint: Cell::new(None),
         })
     }
 
@@ -245,11 +247,23 @@ impl Machine {
     /// # Errors
     /// When the machine cannot be quiesced or KVM refuses.
     pub fn set_breakpoint(&self, at: Option<Gva>) -> Result<(), BreakpointError> {
-        let mut quiesced = self.quiesce(PATIENCE)?;
-        for vcpu in 0..self.vcpus {
-            quiesced.ask(vcpu, Request::SetBreakpoint(at), PATIENCE)?;
+        for ready in &self.ready {
+            ready.set_breakpoint(at).map_err(BreakpointError::Refused)?;
         }
+        if self.is_started() {
+            let mut quiesced = self.quiesce(PATIENCE)?;
+            for vcpu in 0..self.vcpus {
+                quiesced.ask(vcpu, Request::SetBreakpoint(at), PATIENCE)?;
+            }
+        }
+        self.breakpoint.set(at);
         Ok(())
+    }
+
+    /// Where the breakpoint is armed.
+    #[must_use]
+    pub fn breakpoint(&self) -> Option<Gva> {
+        self.breakpoint.get()
     }
 
     /// Frees the vCPUs that are trapped at the breakpoint. It must be disarmed before.
@@ -339,6 +353,11 @@ pub enum BreakpointError {
         "the breakpoint cannot be set: {0}; `vmm doctor` says whether this host has hardware breakpoints"
     )]
     Ask(#[from] AskVcpuError),
+    /// KVM refused before the start.
+    #[error(
+        "the breakpoint cannot be set: {0}; `vmm doctor` says whether this host has hardware breakpoints"
+    )]
+    Refused(#[source] kvm_ioctls::Error),
 }
 
 fn open_kvm() -> Result<Kvm, BuildError> {

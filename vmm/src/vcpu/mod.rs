@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use kvm_bindings::{CpuId, kvm_msr_entry};
 use kvm_ioctls::VcpuFd;
-use tracer::addr::Gpa;
+use tracer::addr::{Gpa, Gva};
 
 pub use event::{VcpuEvent, VcpuEventKind, VcpuEvents};
 pub use handle::{AskVcpuError, VcpuHandle};
@@ -79,6 +79,11 @@ impl ReadyVcpu {
             vcpu,
             shared,
         })
+    }
+
+    /// Arms one hardware breakpoint, or none.
+    pub(crate) fn set_breakpoint(&self, at: Option<Gva>) -> Result<(), kvm_ioctls::Error> {
+        self.vcpu.set_breakpoint(at)
     }
 
     pub(crate) fn start(self) -> std::io::Result<VcpuHandle> {
