@@ -6,7 +6,6 @@
 pub mod cli;
 pub mod clock;
 pub mod commands;
-pub mod control;
 pub mod devices;
 pub mod doctor;
 pub mod event_loop;
@@ -18,7 +17,6 @@ pub mod machine;
 pub mod memory;
 pub mod not_started;
 pub mod quiesce;
-pub mod run;
 mod scatter;
 pub mod signals;
 pub mod terminal;

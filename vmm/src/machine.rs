@@ -115,7 +115,6 @@ pub struct Machine {
     memory: Memory,
     vcpus: u16,
     user_paused: Cell<bool>,
-    breakpoint: Cell<Option<Gva>>,
 }
 
 impl Machine {
@@ -165,7 +164,6 @@ impl Machine {
             memory,
             vcpus,
             user_paused: Cell::new(false),
-            breakpoint: Cell::new(None),
         })
     }
 
@@ -176,13 +174,21 @@ impl Machine {
         unstarted.then(|| NotYetStarted::new(&mut self.memory, &self.layout))
     }
 
-    /// Starts every vCPU.
+    /// Starts every vCPU, with the attach breakpoint armed at `breakpoint`.
     ///
     /// # Errors
-    /// [`BuildError::System`] when threads cannot be made.
-    pub fn start(&mut self) -> Result<(), BuildError> {
+    /// [`BuildError::System`] when threads cannot be made, [`BuildError::Kvm`] when KVM has no
+    /// hardware breakpoints.
+    pub fn start(&mut self, breakpoint: Option<Gva>) -> Result<(), BuildError> {
         if self.is_started() {
             return Err(BuildError::AlreadyStarted);
+        }
+        if let Some(at) = breakpoint {
+            for ready in &mut self.ready {
+                ready
+                    .arm_breakpoint(at)
+                    .map_err(kvm_refused("a hardware breakpoint"))?;
+            }
         }
         vcpu::install_handler().map_err(system_refused("the kick signal"))?;
         let mut handles = Vec::new();
@@ -247,23 +253,11 @@ impl Machine {
     /// # Errors
     /// When the machine cannot be quiesced or KVM refuses.
     pub fn set_breakpoint(&self, at: Option<Gva>) -> Result<(), BreakpointError> {
-        for ready in &self.ready {
-            ready.set_breakpoint(at).map_err(BreakpointError::Refused)?;
+        let mut quiesced = self.quiesce(PATIENCE)?;
+        for vcpu in 0..self.vcpus {
+            quiesced.ask(vcpu, Request::SetBreakpoint(at), PATIENCE)?;
         }
-        if self.is_started() {
-            let mut quiesced = self.quiesce(PATIENCE)?;
-            for vcpu in 0..self.vcpus {
-                quiesced.ask(vcpu, Request::SetBreakpoint(at), PATIENCE)?;
-            }
-        }
-        self.breakpoint.set(at);
         Ok(())
-    }
-
-    /// Where the breakpoint is armed.
-    #[must_use]
-    pub fn breakpoint(&self) -> Option<Gva> {
-        self.breakpoint.get()
     }
 
     /// Frees the vCPUs that are trapped at the breakpoint. It must be disarmed before.
@@ -353,11 +347,6 @@ pub enum BreakpointError {
         "the breakpoint cannot be set: {0}; `vmm doctor` says whether this host has hardware breakpoints"
     )]
     Ask(#[from] AskVcpuError),
-    /// KVM refused before the start.
-    #[error(
-        "the breakpoint cannot be set: {0}; `vmm doctor` says whether this host has hardware breakpoints"
-    )]
-    Refused(#[source] kvm_ioctls::Error),
 }
 
 fn open_kvm() -> Result<Kvm, BuildError> {

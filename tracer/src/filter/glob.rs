@@ -8,8 +8,8 @@ use crate::image::Function;
 
 /// A glob, as given and ready to match.
 #[derive(Debug, Clone)]
-pub(super) struct Pattern {
-    pub text: String,
+pub struct Pattern {
+    pub(super) text: String,
     matcher: GlobMatcher,
 }
 
@@ -22,6 +22,10 @@ impl PartialEq for Pattern {
 impl Eq for Pattern {}
 
 impl Pattern {
+    /// A glob.
+    ///
+    /// # Errors
+    /// [`FilterError::BadGlob`].
     pub fn new(glob: &str) -> Result<Self, FilterError> {
         Ok(Self {
             text: glob.to_owned(),
@@ -29,7 +33,7 @@ impl Pattern {
         })
     }
 
-    pub fn compile(glob: &str) -> Result<Glob, FilterError> {
+    pub(super) fn compile(glob: &str) -> Result<Glob, FilterError> {
         let bad = |reason: String| FilterError::BadGlob {
             glob: glob.to_owned(),
             reason,
@@ -45,6 +49,8 @@ impl Pattern {
     }
 
     /// Whether any name of the function matches, raw or demangled.
+    /// Whether it matches any name of the function.
+    #[must_use]
     pub fn matches(&self, function: &Function) -> bool {
         function.names().any(|name| self.matcher.is_match(name))
     }

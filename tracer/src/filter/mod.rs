@@ -7,7 +7,7 @@ mod glob;
 use std::fmt;
 
 use self::deny::DenyList;
-use self::glob::Pattern;
+pub use self::glob::Pattern;
 
 use crate::event::FunctionId;
 use crate::image::symbol::nearest;

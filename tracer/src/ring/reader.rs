@@ -168,6 +168,12 @@ impl RingReader {
         self.store_limit(memory);
     }
 
+    /// Its number.
+    #[must_use]
+    pub fn ring(&self) -> u16 {
+        self.ring
+    }
+
     /// Whether stubs record.
     #[must_use]
     pub fn is_on(&self) -> bool {

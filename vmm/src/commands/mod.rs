@@ -1,6 +1,5 @@
 //! One file per verb of the command line.
 
 pub mod completions;
-pub mod ctl;
 pub mod doctor;
 pub mod run;

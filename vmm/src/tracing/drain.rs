@@ -1,0 +1,301 @@
+//! Reading the rings of one session while the guest runs: a thread that looks at every head often
+//! enough to time its records, and takes the records out when there is somewhere to put them.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tracer::event::{Event, EventKind};
+use tracer::export::uftrace::ExportError;
+use tracer::ring::geometry::{Geometry, Position};
+use tracer::ring::reader::{CellWord, Delivered, Mode, Patience, RingMemory, RingReader, Sink};
+use tracer::ring::snapshot::Snapshot;
+use tracer::ring::timeline::Timeline;
+
+use super::output::Output;
+use super::results::{Dumped, RingStatus};
+use super::rings::SharedRings;
+use crate::clock::GuestClock;
+
+/// How long a reserved slot is waited for: a guest that preempts a thread in a stub needs a few
+/// time slices to come back to it.
+const PATIENCE_NS: u64 = 200_000_000;
+/// Pause between two rounds over the rings when there was nothing to read.
+const IDLE: Duration = Duration::from_millis(2);
+
+/// The rings of one session and where their records go.
+#[derive(Debug)]
+pub struct Drain {
+    rings: SharedRings,
+    readers: Vec<RingReader>,
+    timelines: Vec<Timeline>,
+    geometry: Geometry,
+    functions: u32,
+    clock: GuestClock,
+    output: Option<Output>,
+    events: Vec<Event>,
+}
+
+impl Drain {
+    /// Readers of `rings`, which are all zeros still. Tracing is off.
+    #[must_use]
+    pub fn new(
+        rings: SharedRings,
+        geometry: Geometry,
+        mode: Mode,
+        functions: u32,
+        clock: GuestClock,
+        output: Option<Output>,
+    ) -> Self {
+        let readers: Vec<RingReader> = (0..rings.count())
+            .map(|ring| RingReader::new(ring, geometry, mode, functions))
+            .collect();
+        readers.iter().for_each(|reader| reader.initialise(&rings));
+        let timelines = readers.iter().map(|_| Timeline::default()).collect();
+        Self {
+            rings,
+            readers,
+            timelines,
+            geometry,
+            functions,
+            clock,
+            output,
+            events: Vec::new(),
+        }
+    }
+
+    /// Lets stubs record, or stops them.
+    pub fn switch(&mut self, on: bool) {
+        self.readers
+            .iter_mut()
+            .for_each(|reader| reader.switch(&self.rings, on));
+    }
+
+    /// One round over all rings. Returns how many events there were.
+    pub fn round(&mut self, patience: Patience) -> usize {
+        let mut count = 0;
+        for (reader, timeline) in self.readers.iter_mut().zip(&mut self.timelines) {
+            let head = reader.look(&self.rings);
+            let now = self.clock.now();
+            timeline.look(head, now, oldest(head, self.geometry));
+            let Some(output) = &mut self.output else {
+                continue;
+            };
+            let vcpu = reader.ring();
+            let mut sink = EventSink {
+                vcpu,
+                clock: &self.clock,
+                events: &mut self.events,
+            };
+            reader.drain(&self.rings, now, patience, &mut sink);
+            count += self.events.len();
+            output.append(&self.events);
+            self.events.clear();
+        }
+        count
+    }
+
+    /// The last round: no writer can still come. Completes the trace.
+    ///
+    /// # Errors
+    /// The first [`ExportError`] since the trace was begun.
+    pub fn finish(&mut self) -> Result<(), ExportError> {
+        self.round(Patience::Over);
+        self.output
+            .take()
+            .map_or(Ok(()), |output| output.finish().map(drop))
+    }
+
+    /// Writes what the rings hold now to `output`; nothing is taken out of them.
+    ///
+    /// # Errors
+    /// [`ExportError`] when not all could be written.
+    pub fn dump(&mut self, mut output: Output) -> Result<Dumped, ExportError> {
+        self.round(Patience::Ticks(self.patience_ticks()));
+        let (mut records, mut lost) = (0, 0);
+        for (reader, timeline) in self.readers.iter().zip(&self.timelines) {
+            let snapshot = Snapshot {
+                ring: reader.ring(),
+                geometry: self.geometry,
+                head: reader.head(),
+                functions: self.functions,
+                timeline,
+            };
+            let vcpu = reader.ring();
+            let mut sink = EventSink {
+                vcpu,
+                clock: &self.clock,
+                events: &mut self.events,
+            };
+            snapshot.deliver(&self.rings, &mut sink);
+            for event in &self.events {
+                match event.kind {
+                    EventKind::Lost(count) => lost += count,
+                    _ => records += 1,
+                }
+            }
+            output.append(&self.events);
+            self.events.clear();
+        }
+        let directory = output.finish()?.display().to_string();
+        Ok(Dumped {
+            directory,
+            records,
+            lost,
+        })
+    }
+
+    fn patience_ticks(&self) -> u64 {
+        self.clock.ticks(PATIENCE_NS)
+    }
+
+    /// The counts of each ring.
+    #[must_use]
+    pub fn status(&self) -> Vec<RingStatus> {
+        let consumes = self.output.is_some();
+        self.readers
+            .iter()
+            .map(|reader| self.ring_status(reader, consumes))
+            .collect()
+    }
+
+    fn ring_status(&self, reader: &RingReader, consumes: bool) -> RingStatus {
+        let losses = reader.losses();
+        let (discarded, overwritten) = if consumes {
+            (losses.discarded, losses.overwritten)
+        } else {
+            // Nothing is taken out: what the ring does not hold any more has been written over.
+            let held = self.geometry.slots();
+            let lost = self.rings.load(reader.ring(), CellWord::Lost);
+            (lost, reader.reserved().saturating_sub(held))
+        };
+        RingStatus {
+            ring: reader.ring(),
+            written: reader.reserved(),
+            read: reader.delivered(),
+            lost: discarded
+                .saturating_add(overwritten)
+                .saturating_add(losses.abandoned)
+                .saturating_add(losses.invalid),
+            discarded,
+            overwritten,
+            abandoned: losses.abandoned,
+            invalid: losses.invalid,
+            corrupt: losses.corrupt,
+        }
+    }
+
+    /// Looks that came so late that times may be wrong.
+    #[must_use]
+    pub fn clock_gaps(&self) -> u64 {
+        self.timelines.iter().map(Timeline::gaps).sum()
+    }
+
+    /// Where records go, if anywhere.
+    #[must_use]
+    pub fn output(&self) -> Option<&Output> {
+        self.output.as_ref()
+    }
+}
+
+fn oldest(head: Position, geometry: Geometry) -> Position {
+    Position(head.0.saturating_sub(geometry.slots()))
+}
+
+/// Turns what a ring delivers into events.
+struct EventSink<'a> {
+    vcpu: u16,
+    clock: &'a GuestClock,
+    events: &'a mut Vec<Event>,
+}
+
+impl EventSink<'_> {
+    fn push(&mut self, ticks: u64, kind: EventKind) {
+        self.events.push(Event {
+            time_ns: self.clock.nanoseconds(ticks),
+            vcpu: self.vcpu,
+            kind,
+        });
+    }
+}
+
+impl Sink for EventSink<'_> {
+    fn record(&mut self, record: Delivered) {
+        self.push(record.ticks, EventKind::Entry(record.function));
+    }
+
+    fn lost(&mut self, ticks: u64, records: u64) {
+        self.push(ticks, EventKind::Lost(records));
+    }
+}
+
+/// The thread that drains.
+#[derive(Debug)]
+pub struct DrainThread {
+    drain: Arc<Mutex<Drain>>,
+    stop: Sender<()>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl DrainThread {
+    /// Starts draining.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn start(drain: Drain) -> std::io::Result<Self> {
+        let drain = Arc::new(Mutex::new(drain));
+        let (stop, stopped) = channel();
+        let shared = Arc::clone(&drain);
+        let run = move || run(&shared, &stopped);
+        let thread = std::thread::Builder::new()
+            .name("drain".to_owned())
+            .spawn(run)?;
+        Ok(Self {
+            drain,
+            stop,
+            thread: Some(thread),
+        })
+    }
+
+    /// The drain, between two rounds.
+    pub fn lock(&self) -> MutexGuard<'_, Drain> {
+        lock(&self.drain)
+    }
+
+    /// Ends the thread.
+    pub fn stop(&mut self) {
+        let _ = self.stop.send(());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            log::error!("the drain thread has failed; the trace may be incomplete");
+        }
+    }
+}
+
+impl Drop for DrainThread {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// A round that failed half-way leaves counts that are still true of the records before it.
+fn lock(drain: &Mutex<Drain>) -> MutexGuard<'_, Drain> {
+    drain.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn run(drain: &Mutex<Drain>, stopped: &Receiver<()>) {
+    loop {
+        let count = {
+            let mut drain = lock(drain);
+            let patience = Patience::Ticks(drain.patience_ticks());
+            drain.round(patience)
+        };
+        let wait = if count == 0 { IDLE } else { Duration::ZERO };
+        match stopped.recv_timeout(wait) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}

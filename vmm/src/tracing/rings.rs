@@ -1,0 +1,82 @@
+//! The host's side of the rings: guest memory, read and written one whole word at a time.
+
+use std::sync::atomic::Ordering;
+
+use tracer::addr::Gpa;
+use tracer::record::RECORD_BYTES;
+use tracer::ring::reader::{CellWord, RingMemory};
+use tracer::session::SessionMemory;
+use tracer::stub::cell::{HEAD, LIMIT, LOST};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, VolatileMemory};
+
+use crate::memory::Memory;
+
+/// The rings of one session, in guest memory that stays mapped for as long as this lives.
+#[derive(Debug, Clone)]
+pub struct SharedRings {
+    memory: Memory,
+    place: SessionMemory,
+}
+
+impl SharedRings {
+    /// The rings at `place`, which the engine has put into the window region.
+    #[must_use]
+    pub fn new(memory: Memory, place: SessionMemory) -> Self {
+        Self { memory, place }
+    }
+
+    /// How many rings there are.
+    #[must_use]
+    pub fn count(&self) -> u16 {
+        u16::try_from(self.place.cells.len()).unwrap_or(u16::MAX)
+    }
+
+    fn word(&self, ring: u16, word: CellWord) -> GuestAddress {
+        let offset = match word {
+            CellWord::Head => HEAD,
+            CellWord::Limit => LIMIT,
+            CellWord::Lost => LOST,
+        };
+        let cell = self
+            .place
+            .cells
+            .get(usize::from(ring))
+            .copied()
+            .unwrap_or(Gpa(u64::MAX));
+        GuestAddress(cell.0.wrapping_add(u64::from(offset.unsigned_abs())))
+    }
+}
+
+impl RingMemory for SharedRings {
+    fn load(&self, ring: u16, word: CellWord) -> u64 {
+        // The cells lie in the window region, which is mapped whole: this cannot fail.
+        self.memory
+            .map()
+            .load(self.word(ring, word), Ordering::Acquire)
+            .unwrap_or_default()
+    }
+
+    fn store(&self, ring: u16, word: CellWord, value: u64) {
+        let stored = self
+            .memory
+            .map()
+            .store(value, self.word(ring, word), Ordering::Release);
+        if let Err(error) = stored {
+            log::error!("cannot write the {word:?} word of ring {ring}: {error}");
+        }
+    }
+
+    fn copy(&self, ring: u16, slot: u64, into: &mut [u64]) {
+        let start = u64::from(ring) * self.place.geometry.bytes() + slot * RECORD_BYTES;
+        let at = GuestAddress(self.place.rings.0.wrapping_add(start));
+        let Ok(slice) = self.memory.map().get_slice(at, std::mem::size_of_val(into)) else {
+            into.fill(0);
+            return;
+        };
+        // Word by word, volatile: a word that a stub is storing is seen whole or not at all.
+        match slice.get_array_ref::<u64>(0, into.len()) {
+            Ok(words) => _ = words.copy_to(into),
+            Err(_) => into.fill(0),
+        }
+    }
+}
