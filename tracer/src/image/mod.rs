@@ -6,6 +6,7 @@
 
 mod elf;
 pub mod error;
+pub mod listing;
 mod lists;
 mod locate;
 pub mod site;

@@ -101,6 +101,18 @@ pub enum UntraceableReason {
     Skipped(SkipReason),
 }
 
+impl UntraceableReason {
+    /// The reason without what is particular to one function: for totals.
+    #[must_use]
+    pub const fn class(&self) -> &'static str {
+        match self {
+            Self::OutsideText => "not in an executable segment",
+            Self::NotInstrumented => "no patch site",
+            Self::Skipped(reason) => reason.class(),
+        }
+    }
+}
+
 impl fmt::Display for UntraceableReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -151,6 +163,23 @@ pub enum SkipReason {
         /// The site that is kept.
         first: Gva,
     },
+}
+
+impl SkipReason {
+    /// The reason without what is particular to one place: for totals.
+    #[must_use]
+    pub const fn class(&self) -> &'static str {
+        match self {
+            Self::OutsideText => "not in an executable segment",
+            Self::NoBytes => "too few bytes",
+            Self::NoFunction => "in no function symbol",
+            Self::CrossesEnd => "reaches past the function's end",
+            Self::UnexpectedBytes(_) => "unexpected bytes",
+            Self::ForeignCall { .. } => "calls something else",
+            Self::IndirectCall => "6-byte call of position-independent code",
+            Self::SecondSite { .. } => "second site in its function",
+        }
+    }
 }
 
 impl fmt::Display for SkipReason {

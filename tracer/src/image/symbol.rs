@@ -7,8 +7,8 @@ use globset::GlobMatcher;
 
 use crate::addr::Gva;
 
-/// How unlike a name may be and still be offered: [`strsim::jaro_winkler`] of at least this.
-const NEAR: f64 = 0.75;
+/// How alike a name must be to be offered, see [`likeness`].
+const NEAR: f64 = 0.8;
 
 /// What a symbol names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -166,7 +166,7 @@ pub fn nearest<'a>(
     count: usize,
 ) -> Vec<String> {
     let mut scored: Vec<(f64, &str)> = names
-        .map(|name| (strsim::jaro_winkler(wanted, name), name))
+        .map(|name| (likeness(wanted, name), name))
         .filter(|(score, _)| *score >= NEAR)
         .collect();
     scored.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(b.1)));
@@ -176,4 +176,16 @@ pub fn nearest<'a>(
         .into_iter()
         .map(|(_, name)| name.to_owned())
         .collect()
+}
+
+/// How alike two names are, 0 to 1: as a whole, or one word of `name` on its own (`leaf` is near
+/// `calls_leaf`).
+fn likeness(wanted: &str, name: &str) -> f64 {
+    const PART: f64 = 0.95;
+    let words = name
+        .split(|char: char| !char.is_alphanumeric())
+        .filter(|word| word.len() > 2);
+    words
+        .map(|word| PART * strsim::jaro_winkler(wanted, word))
+        .fold(strsim::jaro_winkler(wanted, name), f64::max)
 }
