@@ -30,7 +30,7 @@ const VERSION: Subject = Subject {
     mend: NEWER_KVM,
 };
 
-/// Looks at the device; gives KVM when it could be opened.
+/// Looks at the device; gives KVM when there is one to go on with.
 pub(super) fn look(checks: &mut Vec<Check>) -> Option<Kvm> {
     let opened = Kvm::new();
     match &opened {
@@ -47,5 +47,5 @@ pub(super) fn look(checks: &mut Vec<Check>) -> Option<Kvm> {
     let kvm = opened.ok()?;
     let version = kvm.get_api_version();
     checks.push(VERSION.check(version == API_VERSION, version.to_string()));
-    Some(kvm)
+    (version == API_VERSION).then_some(kvm)
 }

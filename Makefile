@@ -1,0 +1,36 @@
+# Every target installs what it is missing, or says how (images/packages).
+
+.DEFAULT_GOAL := help
+.PHONY: help build guest box demo test lint bench clean
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## The VMM: target/release/vmm
+	images/packages rust build
+	cargo build --release --locked -p vmm
+
+guest: ## The bundled guest: images/out/guest.elf
+	images/packages rust build
+	images/guest/build.sh
+
+box: ## An emulated machine with a complete KVM, for images/box/run
+	images/packages box
+	images/box/prepare
+
+demo: build guest ## Trace a running guest, switched on and off from outside
+	tests/demo
+
+test: ## Everything that CI checks: lints, unit tests, guests on /dev/kvm, guests in the box
+	tests/run
+
+lint: ## Format, clippy, documentation
+	images/packages rust build
+	tests/lint
+
+bench: build guest ## The table of costs, on /dev/kvm
+	cargo bench --locked -p tests
+
+clean: ## Removes what was built; downloads stay in images/cache
+	cargo clean
+	rm -rf guest/target images/out

@@ -1,0 +1,7 @@
+//! Guests on KVM: whatever works on every KVM, also on one that emulates ring 0. Runs where
+//! `vmm doctor` says that tracing works: on `/dev/kvm` or in the box (`tests/run`).
+//!
+//! One module per subject; a new test goes into the module whose first line fits.
+#![cfg(test)]
+
+mod doctor;

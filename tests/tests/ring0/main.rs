@@ -1,0 +1,7 @@
+//! Guests that need a KVM which executes ring 0, and what only such a KVM can show. Runs on
+//! `/dev/kvm` where `vmm doctor` says that it does, else in the box (`tests/run`).
+//!
+//! One module per subject; a new test goes into the module whose first line fits.
+#![cfg(test)]
+
+mod doctor;
