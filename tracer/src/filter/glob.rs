@@ -49,7 +49,6 @@ impl Pattern {
     }
 
     /// Whether any name of the function matches, raw or demangled.
-    /// Whether it matches any name of the function.
     #[must_use]
     pub fn matches(&self, function: &Function) -> bool {
         function.names().any(|name| self.matcher.is_match(name))

@@ -44,6 +44,8 @@ impl TraceDirectory {
     /// # Errors
     /// A [`ReportError`] that names the file.
     pub fn open(directory: &Path) -> Result<Self, ReportError> {
+        std::fs::read_dir(directory)
+            .map_err(ReportError::io("open the trace directory", directory))?;
         check_info(&directory.join("info"))?;
         let (tasks, session) = read_tasks(directory)?;
         let names = match session {
@@ -91,9 +93,11 @@ fn read_text(path: &Path) -> Result<String, ReportError> {
 }
 
 fn check_info(path: &Path) -> Result<(), ReportError> {
-    let failed = || ReportError::io("open the trace's", path);
+    if !path.exists() {
+        return Err(ReportError::damaged(path, "no such file"));
+    }
     let mut start = [0; INFO_START.len()];
-    let mut file = File::open(path).map_err(failed())?;
+    let mut file = File::open(path).map_err(ReportError::io("open", path))?;
     if file.read_exact(&mut start).is_err() {
         return Err(ReportError::damaged(path, "shorter than its header"));
     }

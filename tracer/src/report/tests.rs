@@ -134,7 +134,8 @@ fn a_damaged_record_is_an_error_after_what_was_good() {
 fn what_is_no_trace_is_named() {
     let root = tempfile::tempdir().unwrap();
     let error = |directory: &Path| text(directory, Format::Counts).0.unwrap_err().to_string();
-    assert!(error(&root.path().join("none")).contains("none/info: "));
+    assert!(error(&root.path().join("none")).contains("open the trace directory"));
+    assert!(error(root.path()).contains("/info: no such file: not a trace of ours"));
     let (_root, directory) = trace();
     let damage = |name: &str, bytes: &[u8]| {
         let path = directory.join(name);
