@@ -296,9 +296,8 @@ impl RingReader {
                 Lap::Earlier if self.can_still_come(position, patience) => {
                     self.pending.push_back(position);
                 }
-                Lap::Later | Lap::Earlier => {
-                    self.miss(now, sink, |losses| &mut losses.abandoned);
-                }
+                Lap::Later => self.miss(now, sink, |losses| &mut losses.overwritten),
+                Lap::Earlier => self.miss(now, sink, |losses| &mut losses.abandoned),
             }
         }
     }
