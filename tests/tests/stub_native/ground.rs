@@ -1,0 +1,251 @@
+//! Memory of the test process that plays the guest: functions with patch sites, stubs, cells, rings.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tracer::addr::Gva;
+use tracer::event::FunctionId;
+use tracer::insn::jump::jump;
+use tracer::ring::geometry::Geometry;
+use tracer::ring::reader::{CellWord, RingMemory};
+use tracer::stub::cell::{CELL_BYTES, CellPlace, HEAD, LIMIT, LOST};
+use tracer::stub::recorder::{Clock, Recorder};
+use tracer::stub::template::Template;
+
+const BYTES: usize = 16 << 20;
+const STUBS: u64 = 0x1_0000;
+const BODIES: u64 = 0x2_0000;
+const CELLS: u64 = 0x4_0000;
+const STACK_TOP: u64 = 0x10_0000;
+const RINGS: u64 = 0x20_0000;
+const RINGS_OF_SESSION: u64 = 0x20_0000;
+/// Distance of the cells of two vCPUs.
+pub const CELL_DISTANCE: u64 = 4096;
+/// How many functions there are.
+pub const FUNCTIONS: u32 = 8;
+/// How many rings a session can have here.
+pub const RINGS_MAX: u16 = 4;
+
+/// Where the GS base of a vCPU lies, seen from its cells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Within the reach of a displacement, above the cells.
+    GsBelow,
+    /// Within the reach of a displacement, below the cells.
+    GsAbove,
+    /// Farther than that.
+    GsFar,
+    /// GS is not used.
+    Shared,
+}
+
+/// One anonymous mapping in the low 2 GiB, readable, writable and executable.
+#[derive(Debug)]
+pub struct Ground {
+    base: u64,
+    /// The sessions that the stubs of all functions record for.
+    pub recorders: Vec<Recorder>,
+    place: Place,
+    /// The code of each stub with its address.
+    pub stubs: Vec<(u64, Vec<u8>)>,
+}
+
+impl Ground {
+    pub fn new(place: Place, sessions: u64, ring_bytes: u64, clock: Clock) -> Self {
+        // SAFETY: a new anonymous mapping takes no memory that is in use.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                BYTES,
+                libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_32BIT,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(base, libc::MAP_FAILED, "mmap of executable memory");
+        let mut ground = Self {
+            base: base as u64,
+            recorders: Vec::new(),
+            place,
+            stubs: Vec::new(),
+        };
+        let geometry = Geometry::with_bytes(ring_bytes).unwrap();
+        ground.recorders = (0..sessions)
+            .map(|session| Recorder {
+                cell: ground.cell_place(session),
+                rings: Gva(ground.rings(session)),
+                geometry,
+                clock,
+            })
+            .collect();
+        ground.write_code();
+        ground
+    }
+
+    fn cell_place(&self, session: u64) -> CellPlace {
+        let cell = self.cell(session, 0);
+        match self.place {
+            Place::Shared => CellPlace::Fixed(Gva(cell)),
+            _ => CellPlace::FromGs(cell.wrapping_sub(self.gs_base(0)).cast_signed()),
+        }
+    }
+
+    /// The GS base of a vCPU. Nothing need be mapped there.
+    pub fn gs_base(&self, vcpu: u16) -> u64 {
+        let offset = CELL_DISTANCE * u64::from(vcpu);
+        match self.place {
+            Place::GsBelow => self.base + offset,
+            Place::GsAbove | Place::Shared => self.base + 0x80_0000 + offset,
+            Place::GsFar => 0x7abc_0000_0000 + offset,
+        }
+    }
+
+    /// Sets the GS base of this thread to that of a vCPU.
+    pub fn enter_vcpu(&self, vcpu: u16) {
+        set_gs(self.gs_base(vcpu));
+    }
+
+    fn write_code(&mut self) {
+        let near = Gva(self.base + STUBS);
+        let template = Template::new(&self.recorders, near).unwrap();
+        for number in 0..FUNCTIONS {
+            // Not at the address that the template was assembled for, but for the first.
+            let at = near.0 + u64::from(number) * 0x400;
+            let function = self.function(number);
+            let code = template
+                .stamp(Gva(at), FunctionId(number), Gva(function + 5))
+                .unwrap();
+            let site = jump(Gva(function), Gva(at)).unwrap();
+            let count = i32::try_from(self.body_counter(number) - (function + 5 + 8)).unwrap();
+            // lock inc qword ptr [rip + count]; ret
+            let mut body = vec![0xf0, 0x48, 0xff, 0x05];
+            body.extend(count.to_le_bytes());
+            body.push(0xc3);
+            self.write(function, &site);
+            self.write(function + 5, &body);
+            self.write(at, &code);
+            self.stubs.push((at, code));
+        }
+    }
+
+    pub fn function(&self, number: u32) -> u64 {
+        self.base + BODIES + u64::from(number) * 64
+    }
+
+    fn body_counter(&self, number: u32) -> u64 {
+        self.base + BODIES + 0x1000 + u64::from(number) * 64
+    }
+
+    /// How often the body of a function was run.
+    pub fn body_calls(&self, number: u32) -> u64 {
+        self.word(self.body_counter(number)).load(Ordering::SeqCst)
+    }
+
+    /// Calls a function as any C code would.
+    pub fn call(&self, number: u32) {
+        let address = self.function(number) as *const ();
+        // SAFETY: `write_code` has put a function without arguments and result there.
+        let function = unsafe { std::mem::transmute::<*const (), extern "C" fn()>(address) };
+        function();
+    }
+
+    pub fn stack_top(&self) -> u64 {
+        self.base + STACK_TOP
+    }
+
+    fn cell(&self, session: u64, ring: u16) -> u64 {
+        self.base + CELLS + session * CELL_BYTES + u64::from(ring) * CELL_DISTANCE
+    }
+
+    fn rings(&self, session: u64) -> u64 {
+        self.base + RINGS + session * RINGS_OF_SESSION
+    }
+
+    fn holds(&self, address: u64, length: usize) -> bool {
+        address >= self.base && address + length as u64 <= self.base + BYTES as u64
+    }
+
+    pub fn write(&self, address: u64, bytes: &[u8]) {
+        assert!(self.holds(address, bytes.len()));
+        // SAFETY: the range lies in the mapping, which no Rust reference points into.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) };
+    }
+
+    pub fn read(&self, address: u64, length: usize) -> Vec<u8> {
+        assert!(self.holds(address, length));
+        let mut bytes = vec![0; length];
+        // SAFETY: the range lies in the mapping, which no Rust reference points into.
+        unsafe { std::ptr::copy_nonoverlapping(address as *const u8, bytes.as_mut_ptr(), length) };
+        bytes
+    }
+
+    pub fn word(&self, address: u64) -> &AtomicU64 {
+        assert!(self.holds(address, 8) && address.is_multiple_of(8));
+        // SAFETY: the word lies in the mapping, which lives as long as `self`, is aligned, and is
+        // accessed by whole-word instructions only.
+        unsafe { AtomicU64::from_ptr(address as *mut u64) }
+    }
+
+    /// The rings of one session, for a reader.
+    pub fn session(&self, session: u64) -> SessionRings<'_> {
+        SessionRings {
+            ground: self,
+            session,
+            geometry: self.recorders[0].geometry,
+        }
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's own, and no thread runs in it any more.
+        unsafe { libc::munmap(self.base as *mut libc::c_void, BYTES) };
+    }
+}
+
+/// Sets the GS base of this thread, which nothing else in a Linux process uses.
+pub fn set_gs(base: u64) {
+    const ARCH_SET_GS: u64 = 0x1001;
+    // SAFETY: neither Rust nor the C library uses GS on x86-64.
+    let result = unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_SET_GS, base) };
+    assert_eq!(result, 0, "arch_prctl(ARCH_SET_GS, {base:#x})");
+}
+
+/// See [`Ground::session`].
+#[derive(Debug, Clone, Copy)]
+pub struct SessionRings<'a> {
+    ground: &'a Ground,
+    session: u64,
+    geometry: Geometry,
+}
+
+impl SessionRings<'_> {
+    fn cell_word(&self, ring: u16, word: CellWord) -> &AtomicU64 {
+        let offset = match word {
+            CellWord::Head => HEAD,
+            CellWord::Limit => LIMIT,
+            CellWord::Lost => LOST,
+        };
+        let cell = self.ground.cell(self.session, ring);
+        self.ground
+            .word(cell.wrapping_add_signed(i64::from(offset)))
+    }
+}
+
+impl RingMemory for SessionRings<'_> {
+    fn load(&self, ring: u16, word: CellWord) -> u64 {
+        self.cell_word(ring, word).load(Ordering::SeqCst)
+    }
+
+    fn store(&self, ring: u16, word: CellWord, value: u64) {
+        self.cell_word(ring, word).store(value, Ordering::SeqCst);
+    }
+
+    fn copy(&self, ring: u16, slot: u64, into: &mut [u64]) {
+        assert!(slot + into.len() as u64 <= self.geometry.slots());
+        let start = self.ground.rings(self.session) + u64::from(ring) * self.geometry.bytes();
+        for (word, number) in into.iter_mut().zip(slot..) {
+            *word = self.ground.word(start + 8 * number).load(Ordering::SeqCst);
+        }
+    }
+}

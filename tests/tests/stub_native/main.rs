@@ -1,0 +1,23 @@
+//! Stubs executed natively in this process: what they preserve, what they write, and that their
+//! counts are exact under threads and migration.
+//!
+//! `EXOTRACE_SEED=N` repeats a run with the random numbers of an earlier one, which each test prints.
+#![cfg(target_arch = "x86_64")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    clippy::tests_outside_test_module,
+    reason = "a test: what is wrong fails it"
+)]
+
+mod cpu;
+mod decode;
+mod ground;
+mod migration;
+mod random;
+mod registers;
+mod rings;
+mod threads;

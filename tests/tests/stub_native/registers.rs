@@ -1,0 +1,108 @@
+//! Every register, the stack above and below, in every state of a ring.
+
+use tracer::ring::geometry::{LIMIT_NONE, LIMIT_OFF};
+use tracer::ring::reader::{CellWord, Mode, RingMemory, RingReader};
+use tracer::stub::recorder::Clock;
+
+use crate::cpu::{Registers, call, return_address};
+use crate::ground::{FUNCTIONS, Ground, Place};
+use crate::random::Random;
+
+const RUNS: u32 = 60;
+/// What a stub may use below the stack pointer: four registers at a time.
+const STACK_USED: usize = 32;
+const STACK_CHECKED: usize = 1024;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RingState {
+    Recording,
+    Full,
+    Off,
+}
+
+fn registers(random: &mut Random, rsp: u64) -> Registers {
+    let mut registers = Registers {
+        rsp,
+        // Exceptions stay masked; rounding, flush-to-zero and flags vary.
+        mxcsr: 0x1f80 | (random.next() & 0xe07f),
+        ..Registers::default()
+    };
+    registers.general.fill_with(|| random.next());
+    registers.xmm.fill_with(|| [random.next(), random.next()]);
+    registers
+}
+
+fn check_call(ground: &Ground, random: &mut Random) -> u32 {
+    let number = random.below(FUNCTIONS);
+    let rsp = ground.stack_top() - 8 * u64::from(random.below(64));
+    let below = rsp - STACK_CHECKED as u64;
+    let fill: Vec<u8> = (0..2 * STACK_CHECKED)
+        .map(|_| random.next() as u8)
+        .collect();
+    ground.write(below, &fill);
+    ground.write(rsp, &return_address().to_le_bytes());
+    let stack = ground.read(below, 2 * STACK_CHECKED);
+    let before = registers(random, rsp);
+    let bodies = ground.body_calls(number);
+    // SAFETY: the function returns to the address that was put on its stack, which has room.
+    let after = unsafe { call(ground.function(number), &before) };
+    let expected = Registers {
+        rsp: rsp + 8,
+        ..before
+    };
+    assert_eq!(after, expected);
+    assert_eq!(ground.body_calls(number), bodies + 1);
+    let changed = ground.read(below, 2 * STACK_CHECKED);
+    let untouched = STACK_CHECKED - STACK_USED;
+    assert_eq!(changed[..untouched], stack[..untouched], "below the stack");
+    assert_eq!(changed[STACK_CHECKED..], stack[STACK_CHECKED..], "above it");
+    number
+}
+
+fn check(place: Place, clock: Clock, sessions: u64, state: RingState, random: &mut Random) {
+    let ground = Ground::new(place, sessions, 4096, clock);
+    ground.enter_vcpu(0);
+    let geometry = ground.recorders[0].geometry;
+    for session in 0..sessions {
+        let memory = ground.session(session);
+        RingReader::new(0, geometry, Mode::Overwrite, FUNCTIONS).initialise(&memory);
+        let limit = match state {
+            RingState::Recording => LIMIT_NONE,
+            RingState::Full => geometry.first().word(0),
+            RingState::Off => LIMIT_OFF,
+        };
+        memory.store(0, CellWord::Limit, limit);
+    }
+    for _ in 0..RUNS {
+        check_call(&ground, random);
+    }
+    for session in 0..sessions {
+        let memory = ground.session(session);
+        let (recorded, lost) = match state {
+            RingState::Recording => (RUNS, 0),
+            RingState::Full => (0, RUNS),
+            RingState::Off => (0, 0),
+        };
+        let head = geometry.first().after(u64::from(recorded)).word(0);
+        assert_eq!(memory.load(0, CellWord::Head), head);
+        assert_eq!(memory.load(0, CellWord::Lost), u64::from(lost));
+        let mut slots = [0; 512];
+        memory.copy(0, 0, &mut slots);
+        let written = slots.iter().filter(|word| **word != 0).count();
+        assert_eq!(written, recorded as usize, "{place:?} {state:?}");
+    }
+}
+
+#[test]
+fn every_register_and_the_stack_survive() {
+    let mut random = Random::new("every_register_and_the_stack_survive");
+    for place in [Place::GsBelow, Place::GsAbove, Place::GsFar, Place::Shared] {
+        for clock in [Clock::Tsc, Clock::None] {
+            for sessions in [1, 2, 4] {
+                for state in [RingState::Recording, RingState::Full, RingState::Off] {
+                    check(place, clock, sessions, state, &mut random);
+                }
+            }
+        }
+    }
+}
