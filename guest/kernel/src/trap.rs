@@ -31,8 +31,10 @@ extern "C" fn trap(frame: *mut Frame) -> u64 {
     let next = match frame.vector {
         vector if vector == u64::from(layout::VECTOR_TIMER) => {
             apic::end_of_interrupt();
+            let next = sched::give_way();
+            // Last, so that the whole tick is the thread's, however long the switch took.
             apic::arm_timer(TICK.load(Ordering::Relaxed));
-            sched::give_way()
+            next
         }
         vector if vector == u64::from(layout::VECTOR_RESCHEDULE) => {
             apic::end_of_interrupt();
