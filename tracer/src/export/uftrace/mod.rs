@@ -36,8 +36,6 @@ pub struct UftraceWriter {
     /// The packed word of each function's entry record.
     entries: Vec<u64>,
     side: SideFile,
-    /// Events of vCPUs that the trace does not have.
-    strays: u64,
 }
 
 impl UftraceWriter {
@@ -79,7 +77,6 @@ impl UftraceWriter {
             lanes,
             entries,
             side,
-            strays: 0,
         };
         writer.write_side()?;
         Ok(writer)
@@ -101,7 +98,7 @@ impl UftraceWriter {
         let mut result = Ok(());
         for event in events {
             let Some(lane) = self.lanes.get_mut(usize::from(event.vcpu)) else {
-                self.strays += 1;
+                self.side.strays += 1;
                 continue;
             };
             match event.kind {
@@ -141,7 +138,7 @@ impl UftraceWriter {
     /// Events that named a vCPU which the trace does not have.
     #[must_use]
     pub const fn strays(&self) -> u64 {
-        self.strays
+        self.side.strays
     }
 
     /// Writes the rest and the totals.

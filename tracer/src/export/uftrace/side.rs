@@ -79,6 +79,9 @@ pub struct SideFile {
     /// What was known when it began.
     #[serde(flatten)]
     pub metadata: Metadata,
+    /// Events that named a vCPU which the guest does not have.
+    #[serde(default)]
+    pub strays: u64,
     /// Per vCPU; empty before the end.
     pub totals: Vec<VcpuTotals>,
 }
@@ -94,6 +97,7 @@ impl SideFile {
             finished: false,
             high_bits,
             metadata,
+            strays: 0,
             totals: Vec::new(),
         }
     }

@@ -1,0 +1,198 @@
+//! Filters on built images, and globs against a matcher of a few lines.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::image::testing::{ElfFile, TEXT, body, nop_image};
+use crate::patch::normalise::NOP5;
+
+fn selected(image: &Image, include: &[&str], notrace: &[&str]) -> Vec<String> {
+    let selection = Filter::new(include, notrace)
+        .unwrap()
+        .select(image)
+        .unwrap();
+    let ids = selection.selected.iter();
+    ids.map(|id| image.function(*id).unwrap().display.to_string())
+        .collect()
+}
+
+/// `a_one`, `a_two` and `exc_page_fault` with sites, `plain` without.
+fn mixed() -> Image {
+    let sites = [TEXT, TEXT + 0x10, TEXT + 0x20];
+    let file = ElfFile::new()
+        .text(
+            TEXT,
+            &[body(&NOP5), body(&NOP5), body(&NOP5), body(&[0xc3])].concat(),
+        )
+        .list("__mcount_loc", TEXT - 0x8_0000, &sites)
+        .function("a_one", TEXT, 16)
+        .function("_RNvCs1234_5guest5a_two", TEXT + 0x10, 16)
+        .function("exc_page_fault", TEXT + 0x20, 16)
+        .function("plain", TEXT + 0x30, 16);
+    Image::parse(&file.build()).unwrap()
+}
+
+#[test]
+fn no_include_means_everything_that_may_be_traced() {
+    let image = mixed();
+    let selection = Filter::default().select(&image).unwrap();
+    assert_eq!(selection.selected, [FunctionId(0), FunctionId(1)]);
+    let denied: Vec<(u32, String)> = selection
+        .denied
+        .iter()
+        .map(|(id, reason)| (id.0, reason.to_string()))
+        .collect();
+    assert_eq!(denied.len(), 2);
+    assert!(
+        denied[0].1.contains("'exc_*'") && denied[0].1.contains("Linux"),
+        "{denied:?}"
+    );
+    assert!(denied[1].1.contains("no patch site"), "{denied:?}");
+}
+
+#[test]
+fn raw_and_demangled_names_match() {
+    let image = mixed();
+    assert_eq!(selected(&image, &["guest::a_*"], &[]), ["guest::a_two"]);
+    assert_eq!(selected(&image, &["_RNv*"], &[]), ["guest::a_two"]);
+    assert_eq!(selected(&image, &["*a_*"], &["*two"]), ["a_one"]);
+}
+
+#[test]
+fn nothing_matched_names_near_misses() {
+    let image = mixed();
+    let error = |include: &[&str], notrace: &[&str]| {
+        Filter::new(include, notrace)
+            .unwrap()
+            .select(&image)
+            .unwrap_err()
+            .to_string()
+    };
+    assert_eq!(
+        error(&["a_oen"], &[]),
+        "no function matches 'a_oen'; near: a_one"
+    );
+    assert_eq!(error(&["a_one"], &["zzz"]), "no function matches 'zzz'");
+    assert!(error(&["plai?"], &[]).contains("none can be traced: plain: no patch site"));
+    assert!(error(&["a_one"], &["a_*"]).contains("excluded by notrace 'a_*'"));
+    assert!(error(&["exc_*"], &[]).contains("never traced ('exc_*'"));
+}
+
+#[test]
+fn one_bad_include_fails_the_whole_filter() {
+    let image = nop_image(4);
+    let error = Filter::new(&["f1", "g9"], &[])
+        .unwrap()
+        .select(&image)
+        .unwrap_err();
+    assert!(matches!(error, FilterError::NoMatch { glob, .. } if glob == "g9"));
+}
+
+#[test]
+fn filters_are_edited() {
+    let image = nop_image(12);
+    let mut filter = Filter::new(&["f1"], &[]).unwrap();
+    filter.add(Side::Include, "f2").unwrap();
+    filter.add(Side::Include, "f2").unwrap();
+    assert_eq!(
+        filter.globs(Side::Include).collect::<Vec<_>>(),
+        ["f1", "f2"]
+    );
+    assert_eq!(filter.select(&image).unwrap().selected.len(), 2);
+    filter.add(Side::Notrace, "f2").unwrap();
+    assert_eq!(filter.select(&image).unwrap().selected, [FunctionId(1)]);
+    let error = filter.remove(Side::Include, "f3").unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the filter has no glob 'f3' to remove; it has: f1, f2"
+    );
+    filter.remove(Side::Include, "f1").unwrap();
+    filter.clear(Side::Notrace);
+    assert_eq!(filter.select(&image).unwrap().selected, [FunctionId(2)]);
+    assert!(filter.set(Side::Include, &["ok", "[bad"]).is_err());
+    assert_eq!(filter.globs(Side::Include).collect::<Vec<_>>(), ["f2"]);
+    filter.set(Side::Include, &["f1*"]).unwrap();
+    assert_eq!(filter.select(&image).unwrap().selected.len(), 3);
+    filter.clear(Side::Include);
+    assert_eq!(filter.select(&image).unwrap().selected.len(), 12);
+}
+
+#[test]
+fn the_deny_list_is_well_formed_and_spares_ordinary_names() {
+    let deny = DenyList::new().unwrap();
+    for name in [
+        "mcount",
+        "__fentry__",
+        "asm_exc_page_fault",
+        "default_do_nmi",
+        "ftrace_stub",
+    ] {
+        assert!(deny.forbids(name).is_some(), "{name}");
+    }
+    for name in [
+        "leaf",
+        "unmirror",
+        "guest::exc_handler",
+        "do_error",
+        "mcounts",
+    ] {
+        assert_eq!(deny.forbids(name), None, "{name}");
+    }
+}
+
+/// What a glob of letters, `*` and `?` means, said as plainly as possible.
+fn plainly_matches(glob: &[u8], name: &[u8]) -> bool {
+    match (glob.split_first(), name.split_first()) {
+        (None, _) => name.is_empty(),
+        (Some((b'*', rest)), None) => plainly_matches(rest, name),
+        (Some((b'*', rest)), Some((_, tail))) => {
+            plainly_matches(rest, name) || plainly_matches(glob, tail)
+        }
+        (Some((b'?', rest)), Some((_, tail))) => plainly_matches(rest, tail),
+        (Some((wanted, rest)), Some((found, tail))) => {
+            wanted == found && plainly_matches(rest, tail)
+        }
+        (Some(_), None) => false,
+    }
+}
+
+proptest! {
+    /// The selection is exactly what the globs say, whatever they are.
+    #[test]
+    fn selections_agree_with_a_plain_matcher(
+        include in prop::collection::vec("[f0-3*?]{1,4}", 0..4),
+        notrace in prop::collection::vec("[f0-3*?]{1,4}", 0..3),
+    ) {
+        let image = nop_image(40);
+        let any = |globs: &[String], name: &str| {
+            globs.iter().any(|glob| plainly_matches(glob.as_bytes(), name.as_bytes()))
+        };
+        let wanted: Vec<FunctionId> = (0u32..)
+            .map(FunctionId)
+            .zip(&image.functions)
+            .filter(|(_, f)| include.is_empty() || any(&include, &f.name))
+            .filter(|(_, f)| !any(&notrace, &f.name))
+            .map(|(id, _)| id)
+            .collect();
+        match Filter::new(&include, &notrace).unwrap().select(&image) {
+            Ok(selection) => {
+                prop_assert_eq!(&selection.selected, &wanted);
+                prop_assert!(selection.denied.is_sorted_by_key(|(id, _)| *id));
+                let twice = selection.denied.iter().any(|(id, _)| wanted.contains(id));
+                prop_assert!(!twice);
+            }
+            Err(FilterError::NoMatch { glob, .. }) => {
+                prop_assert!(!image.functions.iter().any(|f| any(std::slice::from_ref(&glob), &f.name)));
+            }
+            Err(error) => prop_assert!(wanted.is_empty(), "{}", error),
+        }
+    }
+
+    /// Anything at all can be given as a glob.
+    #[test]
+    fn no_glob_panics(glob in any::<String>()) {
+        if let Ok(filter) = Filter::new(&[&glob], &[]) {
+            let _ = filter.select(&nop_image(2)).map_err(|error| error.to_string());
+        }
+    }
+}
