@@ -1,5 +1,10 @@
 //! Counters: the host's TSC, and how the guest's relates to it.
 
+use crate::doctor::probe::tsc_offset_is_virtualised;
+use crate::machine::PATIENCE;
+use crate::quiesce::Quiesced;
+use crate::vcpu::{AskVcpuError, Reply, Request};
+
 /// The host's time-stamp counter, now.
 #[must_use]
 pub fn host_tsc() -> u64 {
@@ -16,15 +21,26 @@ pub struct GuestClock {
 }
 
 impl GuestClock {
-    /// A guest whose counter is the host's plus `offset` (modulo 2^64) and advances `khz` ticks a
-    /// millisecond; its time begins now.
-    #[must_use]
-    pub fn starting_now(offset: u64, khz: u32) -> Self {
-        Self {
+    /// The counter of a machine that is quiesced, as its ring 3 sees it. Time begins at `zero` of the
+    /// host's counter.
+    ///
+    /// KVM reports an offset between the two counters. Where ring 3 runs without hardware
+    /// virtualisation that offset is not applied, so whether it counts is tried, once, with a tiny
+    /// machine.
+    ///
+    /// # Errors
+    /// [`AskVcpuError`] when KVM does not give the counter.
+    pub fn of(quiesced: &mut Quiesced<'_>, khz: u32, zero: u64) -> Result<Self, AskVcpuError> {
+        let offset = if offset_is_applied() {
+            kvm_offset(quiesced)?
+        } else {
+            0
+        };
+        Ok(Self {
             offset,
-            start: host_tsc().wrapping_add(offset),
+            start: zero.wrapping_add(offset),
             khz: khz.max(1),
-        }
+        })
     }
 
     /// The guest's counter, now.
@@ -51,5 +67,27 @@ impl GuestClock {
     pub fn ticks(&self, nanoseconds: u64) -> u64 {
         let ticks = u128::from(nanoseconds) * u128::from(self.khz) / 1_000_000;
         u64::try_from(ticks).unwrap_or(u64::MAX)
+    }
+}
+
+fn offset_is_applied() -> bool {
+    tsc_offset_is_virtualised().unwrap_or_else(|error| {
+        log::warn!("whether the guest's counter has an offset could not be tried: {error}");
+        true
+    })
+}
+
+/// What KVM says is the guest's counter less the host's, read in the middle of two host readings.
+fn kvm_offset(quiesced: &mut Quiesced<'_>) -> Result<u64, AskVcpuError> {
+    match quiesced.ask(0, Request::ReadTsc, PATIENCE)? {
+        Reply::Tsc {
+            before,
+            guest,
+            after,
+        } => {
+            let middle = before.wrapping_add(after.wrapping_sub(before) / 2);
+            Ok(guest.wrapping_sub(middle))
+        }
+        Reply::Done => Ok(0),
     }
 }

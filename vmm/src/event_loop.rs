@@ -1,7 +1,7 @@
 //! The main thread's loop: vCPU events, signals, console input, the time limit, the control socket.
 //!
-//! One subscriber owns the machine and everything that works on it, so nothing is shared and no
-//! order of locks exists. Whatever happens ends in an [`Outcome`]; the finish is the same for all.
+//! One subscriber owns the run and everything that works on it, so nothing is shared and no order
+//! of locks exists. Whatever happens ends in an [`Outcome`]; the finish is the same for all.
 
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -10,27 +10,11 @@ use event_manager::{EventManager, EventOps, Events, MutEventSubscriber, Subscrib
 use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::timerfd::TimerFd;
 
-use crate::machine::{Machine, PATIENCE};
+use crate::control::server::Server;
+use crate::failure::Failure;
+use crate::run::{Outcome, Run};
 use crate::signals::Signals;
 use crate::terminal::{ConsoleInput, ConsoleStdin};
-use crate::vcpu::{VcpuEvent, VcpuEventKind};
-
-/// How a run ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
-    /// The guest wrote this status to its exit port.
-    GuestExit(u8),
-    /// The guest reset itself.
-    Reset,
-    /// The guest could not go on.
-    Crashed(String),
-    /// The time limit passed.
-    TimedOut(Duration),
-    /// A signal told us to stop.
-    Interrupted,
-    /// A control client told us to stop.
-    Shutdown,
-}
 
 /// Why the loop could not be set up or go on.
 #[derive(Debug, thiserror::Error)]
@@ -47,49 +31,48 @@ const VCPU_BELL: u32 = 1;
 const SIGNAL: u32 = 2;
 const STDIN: u32 = 3;
 const TIMER: u32 = 4;
+/// Tokens from here on are the control server's.
+pub const CONTROL: u32 = 16;
+
+/// The time limit of a run.
+#[derive(Debug)]
+pub struct Limit {
+    timer: TimerFd,
+    limit: Duration,
+}
+
+impl Limit {
+    /// A limit that passes `limit` from now.
+    ///
+    /// # Errors
+    /// When the timer cannot be made.
+    pub fn start(limit: Duration) -> Result<Self, EventLoopError> {
+        let refused = |error: vmm_sys_util::errno::Error| {
+            EventLoopError::Timer(std::io::Error::from_raw_os_error(error.errno()))
+        };
+        let mut timer = TimerFd::new().map_err(refused)?;
+        timer.reset(limit, None).map_err(refused)?;
+        Ok(Self { timer, limit })
+    }
+}
 
 /// Everything that the loop works on.
 #[derive(Debug)]
 pub struct EventLoop {
-    machine: Machine,
-    signals: Signals,
-    stdin: Option<ConsoleStdin>,
-    timer: Option<(TimerFd, Duration)>,
-    outcome: Option<Outcome>,
+    /// The guest.
+    pub run: Run,
+    /// SIGINT and SIGTERM.
+    pub signals: Signals,
+    /// Console input, if there is any.
+    pub stdin: Option<ConsoleStdin>,
+    /// The time limit, if there is one.
+    pub limit: Option<Limit>,
+    /// The control socket, if there is one.
+    pub control: Option<Server>,
 }
 
 impl EventLoop {
-    /// A loop for a started `machine`.
-    ///
-    /// # Errors
-    /// When the time limit cannot be set.
-    pub fn new(
-        machine: Machine,
-        signals: Signals,
-        stdin: Option<ConsoleStdin>,
-        limit: Option<Duration>,
-    ) -> Result<Self, EventLoopError> {
-        let refused = |error: vmm_sys_util::errno::Error| {
-            EventLoopError::Timer(std::io::Error::from_raw_os_error(error.errno()))
-        };
-        let timer = match limit {
-            None => None,
-            Some(limit) => {
-                let mut timer = TimerFd::new().map_err(refused)?;
-                timer.reset(limit, None).map_err(refused)?;
-                Some((timer, limit))
-            }
-        };
-        Ok(Self {
-            machine,
-            signals,
-            stdin,
-            timer,
-            outcome: None,
-        })
-    }
-
-    /// Runs until there is an outcome, then stops the vCPUs.
+    /// Runs until there is an outcome, then finishes everything.
     ///
     /// # Errors
     /// When epoll fails.
@@ -97,37 +80,26 @@ impl EventLoop {
         let mut events = EventManager::new().map_err(EventLoopError::Events)?;
         let subscriber = events.add_subscriber(self);
         loop {
-            events.run().map_err(EventLoopError::Events)?;
             let this = events
                 .subscriber_mut(subscriber)
                 .map_err(EventLoopError::Events)?;
-            if let Some(outcome) = this.outcome.take() {
-                this.finish();
-                return Ok(outcome);
+            if let Some(outcome) = this.run.take_outcome() {
+                return Ok(this.finish(outcome));
             }
+            events.run().map_err(EventLoopError::Events)?;
         }
     }
 
-    fn finish(&mut self) {
-        let late = self.machine.stop(PATIENCE);
-        if !late.is_empty() {
-            log::error!("vCPU threads {late:?} did not end within {PATIENCE:?}");
+    fn finish(&mut self, outcome: Outcome) -> Outcome {
+        let finished = self.run.finish();
+        if let Some(server) = self.control.take() {
+            server.close();
         }
-    }
-
-    fn end(&mut self, outcome: Outcome) {
-        // The first reason counts: what follows is the consequence.
-        self.outcome.get_or_insert(outcome);
-    }
-
-    fn vcpu_event(&mut self, event: VcpuEvent) {
-        match event.kind {
-            VcpuEventKind::GuestExit(status) => self.end(Outcome::GuestExit(status)),
-            VcpuEventKind::Reset => self.end(Outcome::Reset),
-            VcpuEventKind::Crashed(details) => {
-                self.end(Outcome::Crashed(format!("vCPU {}: {details}", event.vcpu)));
-            }
-            VcpuEventKind::Breakpoint(_) => {}
+        self.stdin = None;
+        match (outcome, finished) {
+            // An earlier failure says more than its consequences.
+            (outcome @ Outcome::Failed(_), _) | (outcome, Ok(())) => outcome,
+            (_, Err(failure)) => Outcome::Failed(failure),
         }
     }
 
@@ -136,9 +108,8 @@ impl EventLoop {
         let mut bytes = [0; 4096];
         match stdin.read(&mut bytes) {
             ConsoleInput::Bytes(count) => {
-                self.machine
-                    .ports()
-                    .console_input(bytes.get(..count).unwrap_or_default());
+                let bytes = bytes.get(..count).unwrap_or_default();
+                self.run.machine().ports().console_input(bytes);
             }
             ConsoleInput::Nothing => {}
             ConsoleInput::End => {
@@ -147,27 +118,33 @@ impl EventLoop {
             }
         }
     }
+
+    fn listen(&self, ops: &mut EventOps<'_>) -> Result<(), event_manager::Error> {
+        let mut add = |fd: &dyn AsRawFd, token| {
+            ops.add(Events::with_data_raw(fd.as_raw_fd(), token, EventSet::IN))
+        };
+        add(self.run.machine().events().bell(), VCPU_BELL)?;
+        add(&self.signals, SIGNAL)?;
+        if let Some(limit) = &self.limit {
+            add(&limit.timer, TIMER)?;
+        }
+        self.control
+            .as_ref()
+            .map_or(Ok(()), |server| server.register(ops))
+    }
 }
 
 impl MutEventSubscriber for EventLoop {
     fn init(&mut self, ops: &mut EventOps<'_>) {
-        let mut add = |fd: &dyn AsRawFd, source| {
-            let events = Events::with_data_raw(fd.as_raw_fd(), source, EventSet::IN);
-            ops.add(events)
-        };
-        let mut refused = Vec::new();
-        refused.extend(add(self.machine.events().bell(), VCPU_BELL).err());
-        refused.extend(add(&self.signals, SIGNAL).err());
-        if let Some((timer, _)) = &self.timer {
-            refused.extend(add(timer, TIMER).err());
-        }
-        if let Some(error) = refused.first() {
-            log::error!("the event loop cannot listen: {error}");
-            self.end(Outcome::Interrupted);
+        if let Err(error) = self.listen(ops) {
+            let message = format!("the event loop cannot listen: {error}");
+            self.run.end(Outcome::Failed(Failure::bad_input(message)));
         }
         // epoll refuses regular files and /dev/null: they are read to their end at once.
         if let Some(stdin) = &self.stdin
-            && add(stdin, STDIN).is_err()
+            && ops
+                .add(Events::with_data(stdin, STDIN, EventSet::IN))
+                .is_err()
         {
             while self.stdin.is_some() {
                 self.console_input(ops);
@@ -177,24 +154,24 @@ impl MutEventSubscriber for EventLoop {
 
     fn process(&mut self, events: Events, ops: &mut EventOps<'_>) {
         match events.data() {
-            VCPU_BELL => {
-                self.machine.events().silence();
-                while let Some(event) = self.machine.events().next() {
-                    self.vcpu_event(event);
-                }
-            }
+            VCPU_BELL => self.run.vcpu_events(),
             SIGNAL => {
                 if self.signals.take() {
-                    self.end(Outcome::Interrupted);
+                    self.run.end(Outcome::Interrupted);
                 }
             }
             STDIN => self.console_input(ops),
             TIMER => {
-                if let Some((_, limit)) = &self.timer {
-                    self.end(Outcome::TimedOut(*limit));
+                if let Some(Limit { limit, .. }) = self.limit.take() {
+                    self.run.end(Outcome::TimedOut(limit));
                 }
             }
-            other => log::error!("event of an unknown source {other}"),
+            token => {
+                let Self { run, control, .. } = self;
+                if let Some(server) = control.as_mut().filter(|server| server.owns(token)) {
+                    server.serve(token, ops, |line| run.answer(line));
+                }
+            }
         }
     }
 }

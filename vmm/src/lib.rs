@@ -6,6 +6,7 @@
 pub mod cli;
 pub mod clock;
 pub mod commands;
+pub mod control;
 pub mod devices;
 pub mod doctor;
 pub mod event_loop;
@@ -17,6 +18,7 @@ pub mod machine;
 pub mod memory;
 pub mod not_started;
 pub mod quiesce;
+pub mod run;
 mod scatter;
 pub mod signals;
 pub mod terminal;

@@ -115,6 +115,8 @@ pub struct Machine {
     memory: Memory,
     vcpus: u16,
     user_paused: Cell<bool>,
+    breakpoint: Cell<Option<Gva>>,
+    tsc_khz: u32,
 }
 
 impl Machine {
@@ -146,10 +148,14 @@ impl Machine {
             tsc_deadline: kvm.check_extension(Cap::TscDeadlineTimer),
         };
         let mut ready = Vec::new();
+        let mut tsc_khz = 0;
         for number in 0..vcpus {
             let fd = vm
                 .create_vcpu(number.into())
                 .map_err(kvm_refused("a vCPU"))?;
+            if number == 0 {
+                tsc_khz = fd.get_tsc_khz().map_err(kvm_refused("the TSC frequency"))?;
+            }
             let vcpu = ReadyVcpu::prepare(fd, number, layout.entry, &around);
             ready.push(vcpu.map_err(kvm_refused("the initial vCPU state"))?);
         }
@@ -164,6 +170,8 @@ impl Machine {
             memory,
             vcpus,
             user_paused: Cell::new(false),
+            breakpoint: Cell::new(None),
+            tsc_khz,
         })
     }
 
@@ -174,21 +182,13 @@ impl Machine {
         unstarted.then(|| NotYetStarted::new(&mut self.memory, &self.layout))
     }
 
-    /// Starts every vCPU, with the attach breakpoint armed at `breakpoint`.
+    /// Starts every vCPU.
     ///
     /// # Errors
-    /// [`BuildError::System`] when threads cannot be made, [`BuildError::Kvm`] when KVM has no
-    /// hardware breakpoints.
-    pub fn start(&mut self, breakpoint: Option<Gva>) -> Result<(), BuildError> {
+    /// [`BuildError::System`] when threads cannot be made.
+    pub fn start(&mut self) -> Result<(), BuildError> {
         if self.is_started() {
             return Err(BuildError::AlreadyStarted);
-        }
-        if let Some(at) = breakpoint {
-            for ready in &mut self.ready {
-                ready
-                    .arm_breakpoint(at)
-                    .map_err(kvm_refused("a hardware breakpoint"))?;
-            }
         }
         vcpu::install_handler().map_err(system_refused("the kick signal"))?;
         let mut handles = Vec::new();
@@ -253,11 +253,29 @@ impl Machine {
     /// # Errors
     /// When the machine cannot be quiesced or KVM refuses.
     pub fn set_breakpoint(&self, at: Option<Gva>) -> Result<(), BreakpointError> {
-        let mut quiesced = self.quiesce(PATIENCE)?;
-        for vcpu in 0..self.vcpus {
-            quiesced.ask(vcpu, Request::SetBreakpoint(at), PATIENCE)?;
+        for ready in &self.ready {
+            ready.set_breakpoint(at).map_err(BreakpointError::Refused)?;
         }
+        if self.is_started() {
+            let mut quiesced = self.quiesce(PATIENCE)?;
+            for vcpu in 0..self.vcpus {
+                quiesced.ask(vcpu, Request::SetBreakpoint(at), PATIENCE)?;
+            }
+        }
+        self.breakpoint.set(at);
         Ok(())
+    }
+
+    /// Ticks of the guests' time-stamp counter in a millisecond, as KVM reports them.
+    #[must_use]
+    pub fn tsc_khz(&self) -> u32 {
+        self.tsc_khz
+    }
+
+    /// Where the breakpoint is armed.
+    #[must_use]
+    pub fn breakpoint(&self) -> Option<Gva> {
+        self.breakpoint.get()
     }
 
     /// Frees the vCPUs that are trapped at the breakpoint. It must be disarmed before.
@@ -347,6 +365,11 @@ pub enum BreakpointError {
         "the breakpoint cannot be set: {0}; `vmm doctor` says whether this host has hardware breakpoints"
     )]
     Ask(#[from] AskVcpuError),
+    /// KVM refused before the start.
+    #[error(
+        "the breakpoint cannot be set: {0}; `vmm doctor` says whether this host has hardware breakpoints"
+    )]
+    Refused(#[source] kvm_ioctls::Error),
 }
 
 fn open_kvm() -> Result<Kvm, BuildError> {

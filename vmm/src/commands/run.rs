@@ -2,16 +2,19 @@
 
 use std::time::Duration;
 
-use crate::cli::RunOptions;
+use crate::cli::run::RunOptions;
+use crate::control::server::Server;
 use crate::devices::console::ConsoleWriter;
-use crate::event_loop::{EventLoop, Outcome};
+use crate::event_loop::{CONTROL, EventLoop, Limit};
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::layout;
 use crate::loader::KernelFile;
 use crate::machine::{Machine, MachineConfig};
+use crate::run::{Outcome, Run};
 use crate::signals::Signals;
 use crate::terminal::ConsoleStdin;
+use crate::tracing::Tracing;
 
 /// Time that the console output has to get out after the guest has ended.
 const CONSOLE_PATIENCE: Duration = Duration::from_secs(5);
@@ -21,9 +24,26 @@ const CONSOLE_PATIENCE: Duration = Duration::from_secs(5);
 /// # Errors
 /// [`Failure`] with one line for the user.
 pub fn run(options: &RunOptions) -> Result<ExitStatus, Failure> {
+    // Before any thread is made: all of them inherit what is blocked.
     let signals = Signals::block().map_err(Failure::bad_input)?;
-    let kernel = KernelFile::read(&options.kernel).map_err(Failure::bad_input)?;
     let console = ConsoleWriter::start(std::io::stdout()).map_err(Failure::output)?;
+    let outcome = boot(options, signals, &console)
+        .and_then(|events| events.run().map_err(Failure::bad_input));
+    let lost = console.finish(CONSOLE_PATIENCE);
+    if lost > 0 {
+        log::warn!("stdout does not take the guest's last {lost} bytes of console output");
+    }
+    report(outcome?)
+}
+
+/// Everything up to the moment when the guest runs, cheap checks first.
+fn boot(
+    options: &RunOptions,
+    signals: Signals,
+    console: &ConsoleWriter,
+) -> Result<EventLoop, Failure> {
+    let kernel = KernelFile::read(&options.kernel).map_err(Failure::bad_input)?;
+    let mut tracing = Tracing::new(options.tracing(), &kernel)?;
     let config = MachineConfig {
         cmdline: options.cmdline.clone(),
         vcpus: options.vcpus,
@@ -31,21 +51,32 @@ pub fn run(options: &RunOptions) -> Result<ExitStatus, Failure> {
         window_bytes: layout::WINDOW_SIZE,
     };
     let mut machine = Machine::build(&config, &kernel, console.queue())?;
-    machine.start(None)?;
-    let stdin = ConsoleStdin::open().map_err(Failure::bad_input)?;
-    let limit = options.timeout.map(Duration::from_secs);
-    let outcome = EventLoop::new(machine, signals, stdin, limit).and_then(EventLoop::run);
-    let lost = console.finish(CONSOLE_PATIENCE);
-    if lost > 0 {
-        log::warn!("stdout does not take the guest's last {lost} bytes of console output");
+    let listen = |path| Server::listen(path, CONTROL).map_err(Failure::bad_input);
+    let control = options.control.as_deref().map(listen).transpose()?;
+    if let Some(at) = tracing.before_start(&mut machine)? {
+        machine.set_breakpoint(Some(at)).map_err(Failure::tracing)?;
     }
-    report(outcome.map_err(Failure::bad_input)?)
+    let stdin = ConsoleStdin::open().map_err(Failure::bad_input)?;
+    let limit = options
+        .timeout
+        .map(|seconds| Limit::start(Duration::from_secs(seconds)));
+    let limit = limit.transpose().map_err(Failure::bad_input)?;
+    machine.start()?;
+    let run = Run::new(machine, tracing, options.kernel.display().to_string());
+    Ok(EventLoop {
+        run,
+        signals,
+        stdin,
+        limit,
+        control,
+    })
 }
 
 fn report(outcome: Outcome) -> Result<ExitStatus, Failure> {
     match outcome {
         Outcome::GuestExit(status) => Ok(ExitStatus::Guest(status)),
         Outcome::Reset | Outcome::Shutdown => Ok(ExitStatus::Success),
+        Outcome::Failed(failure) => Err(failure),
         Outcome::Crashed(details) => {
             let message = format!("the guest crashed: {details}");
             Err(Failure::new(ExitStatus::GuestCrashed, message))

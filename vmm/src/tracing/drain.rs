@@ -14,9 +14,9 @@ use tracer::ring::snapshot::Snapshot;
 use tracer::ring::timeline::Timeline;
 
 use super::output::Output;
-use super::results::{Dumped, RingStatus};
 use super::rings::SharedRings;
 use crate::clock::GuestClock;
+use crate::control::status::{Dumped, RingStatus};
 
 /// How long a reserved slot is waited for: a guest that preempts a thread in a stub needs a few
 /// time slices to come back to it.
@@ -138,12 +138,8 @@ impl Drain {
             output.append(&self.events);
             self.events.clear();
         }
-        let directory = output.finish()?.display().to_string();
-        Ok(Dumped {
-            directory,
-            records,
-            lost,
-        })
+        let dir = output.finish()?.display().to_string();
+        Ok(Dumped { dir, records, lost })
     }
 
     fn patience_ticks(&self) -> u64 {

@@ -1,12 +1,15 @@
-//! Tracing of a running machine: the engine of the `tracer` crate, given a guest to work on.
+//! Tracing of a running machine: the decisions of the `tracer` crate carried out on a guest.
 //!
-//! All operations run on the main thread; each pauses the guest as briefly as it can. The
-//! [`drain`] thread reads the rings meanwhile.
+//! All operations run on the main thread, in this order: [`Tracing::new`] before the machine is
+//! built, [`Tracing::before_start`] with the kernel loaded, [`Tracing::at_breakpoint`] when the
+//! attach point is reached, the control methods at any time, [`Tracing::finish`] at the end. Each
+//! pauses the guest as briefly as it can; the [`drain`] thread reads the rings meanwhile.
 
 pub mod drain;
+pub mod error;
 pub mod output;
-pub mod results;
 pub mod rings;
+mod show;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,133 +17,55 @@ use std::time::Instant;
 
 use tracer::addr::Gva;
 use tracer::digest::text_digest;
-use tracer::engine::{ApplyError, AttachError, Engine};
-use tracer::event::FunctionId;
-use tracer::export::uftrace::{ExportError, Metadata};
-use tracer::filter::{Filter, FilterError, Pattern, Selection, Side};
+use tracer::engine::Engine;
+use tracer::export::uftrace::Metadata;
+use tracer::filter::{Filter, FilterError, Selection, Side};
 use tracer::image::Image;
-use tracer::patch::functions::FunctionState;
-use tracer::patch::poke::TransactionError;
-use tracer::ring::geometry::{Geometry, RingSizeError};
+use tracer::ring::geometry::Geometry;
 use tracer::ring::reader::Mode;
 use tracer::session::{SessionConfig, SessionId};
 use tracer::stub::recorder::Clock;
-use tracer::target::MemoryError;
 use tracer::window::Region;
 
 use crate::clock::GuestClock;
-use crate::machine::{BreakpointError, Machine, PATIENCE};
-use crate::not_started::NotYetStarted;
-use crate::quiesce::{QuiesceError, Quiesced};
+use crate::control::protocol::{FilterChange, Start};
+use crate::control::status::{Changed, Digest, Dumped, Switched};
+use crate::loader::KernelFile;
+use crate::machine::{Machine, PATIENCE};
 use drain::{Drain, DrainThread};
+pub use error::TracingError;
 use output::Output;
-use results::{Changed, Dumped, FunctionLine, FunctionStateName, SkippedFunction, TracingStatus};
 use rings::SharedRings;
 
-/// The function at which the bundled guest is ready to be traced: all its vCPUs run, no workload does.
+/// The function at which the bundled guest can be traced: all its vCPUs run, no workload does yet.
 pub const DEFAULT_ATTACH: &str = "workloads_ready";
 
-/// Why a tracing operation failed. The guest goes on in each case.
-#[derive(Debug, thiserror::Error)]
-pub enum TracingError {
-    /// The guest could not be paused.
-    #[error(transparent)]
-    Quiesce(#[from] QuiesceError),
-    /// The filter.
-    #[error(transparent)]
-    Filter(#[from] FilterError),
-    /// The window or the session.
-    #[error(transparent)]
-    Attach(#[from] AttachError),
-    /// The change.
-    #[error(transparent)]
-    Apply(#[from] ApplyError),
-    /// Normalising the sites.
-    #[error("the image's patch sites cannot be prepared: {0}")]
-    Normalise(#[from] TransactionError),
-    /// The image has nothing to trace.
-    #[error(transparent)]
-    Image(#[from] tracer::image::ImageError),
-    /// Tracing is on already.
-    #[error(
-        "tracing has been started already: use `filter` to change what is traced, or `stop` first"
-    )]
-    AlreadyStarted,
-    /// Tracing is off.
-    #[error("tracing has not been started: use `start` first")]
-    NotStarted,
-    /// The ring size.
-    #[error(transparent)]
-    RingSize(#[from] RingSizeError),
-    /// The trace directory.
-    #[error(transparent)]
-    Output(#[from] ExportError),
-    /// The drain thread.
-    #[error("the system gives no thread to read the rings: {0}")]
-    Thread(std::io::Error),
-    /// The text cannot be read.
-    #[error("the guest's text cannot be read: {0}")]
-    Digest(MemoryError),
-    /// The attach breakpoint.
-    #[error(transparent)]
-    Breakpoint(#[from] BreakpointError),
-    /// No such symbol to attach at.
-    #[error("--attach-at {symbol}: the kernel has no such symbol{near}")]
-    NoAttachSymbol {
-        /// The name given.
-        symbol: String,
-        /// What is like it, as text.
-        near: String,
-    },
-    /// The kernel is none that we know.
-    #[error(
-        "this kernel has no function `{DEFAULT_ATTACH}`: say with --attach-at SYMBOL when it can be traced, or use `vmm ctl start` when it runs"
-    )]
-    NoDefaultAttach,
-}
-
-/// How to trace.
+/// What the command line says about tracing.
 #[derive(Debug, Clone)]
 pub struct TracingOptions {
-    /// Bytes of each ring.
-    pub ring_bytes: u64,
-    /// What to do when one is full.
+    /// Trace from the attach point on (`--trace`).
+    pub enabled: bool,
+    /// Globs of functions to trace; none means all.
+    pub filter: Vec<String>,
+    /// Globs of functions not to trace.
+    pub notrace: Vec<String>,
+    /// Attach when this function is reached.
+    pub attach_at: Option<String>,
+    /// What to do when a ring is full.
     pub mode: Mode,
     /// Where times come from.
     pub clock: Clock,
-    /// Where to write the trace to, if anywhere.
+    /// Size of one ring in KiB.
+    pub ring_kib: u64,
+    /// Where the trace goes.
     pub output: Option<PathBuf>,
-    /// Whether an existing trace there may be replaced.
+    /// An older trace there may be replaced.
     pub force: bool,
-    /// The image's file name, for the trace.
-    pub image_name: String,
-    /// The number of vCPUs, for the trace.
-    pub vcpus: u16,
+    /// How many vCPUs the machine has.
+    pub vcpus: u64,
 }
 
-/// A change of the filter of a running session; `None` leaves a side as it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FilterChange {
-    /// These globs too.
-    Add,
-    /// These globs no more.
-    Remove,
-    /// These globs and no others.
-    Set,
-    /// No globs: everything that can be traced.
-    Clear,
-}
-
-/// The globs of a request.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Globs {
-    /// What to trace.
-    pub filter: Vec<String>,
-    /// What not to trace.
-    pub notrace: Vec<String>,
-}
-
-/// The rings and the reader of the session.
+/// The session's rings and their reader.
 #[derive(Debug)]
 struct Running {
     id: SessionId,
@@ -155,90 +80,119 @@ pub struct Tracing {
     image: Arc<Image>,
     engine: Engine,
     options: TracingOptions,
+    filter: Filter,
     geometry: Geometry,
-    clock: GuestClock,
+    /// The host's counter when the guest was about to start: the zero of all times.
+    zero: u64,
+    clock: Option<GuestClock>,
     running: Option<Running>,
     switched_on: bool,
-    /// The output that the first session will write to, opened before the guest runs so that a
-    /// directory that cannot be written is an early error.
+    waiting: bool,
+    /// The output of the session to come. It is opened before the guest runs, so that a directory
+    /// that cannot be written is an early error.
     output: Option<Output>,
+    kernel: PathBuf,
 }
 
 impl Tracing {
-    /// Tracing for a machine that was loaded from `image` and has not been started.
+    /// Checks the options against the image, before anything is built.
     ///
     /// # Errors
-    /// [`TracingError::RingSize`], or [`TracingError::Output`] when the trace directory cannot be
-    /// made.
-    pub fn new(
-        image: Arc<Image>,
-        options: TracingOptions,
-        clock: GuestClock,
-    ) -> Result<Self, TracingError> {
-        let geometry = Geometry::with_bytes(options.ring_bytes)?;
-        let output = match &options.output {
-            None => None,
-            Some(directory) => {
-                let metadata = metadata(&options, &clock);
-                Some(Output::create(directory, options.force, &image, metadata)?)
-            }
-        };
+    /// A [`TracingError`] about the image, the filter, the ring size or the output directory.
+    pub fn new(options: TracingOptions, kernel: &KernelFile) -> Result<Self, TracingError> {
+        let image = Arc::new(Image::parse(kernel.bytes())?);
+        let geometry = Geometry::with_bytes(options.ring_kib.saturating_mul(1024))?;
+        let filter = Filter::new(&options.filter, &options.notrace)?;
+        if options.enabled {
+            image.check_traceable()?;
+            filter.select(&image)?;
+            attach_point(&image, options.attach_at.as_deref())?;
+        }
         let engine = Engine::new(Arc::clone(&image));
-        Ok(Self {
+        let mut tracing = Self {
             image,
             engine,
-            options,
+            filter,
             geometry,
-            clock,
+            zero: crate::clock::host_tsc(),
+            clock: None,
             running: None,
             switched_on: true,
-            output,
-        })
+            waiting: options.enabled,
+            output: None,
+            kernel: kernel.path().to_owned(),
+            options,
+        };
+        if let Some(directory) = tracing.options.output.clone() {
+            let metadata = tracing.metadata(0);
+            let force = tracing.options.force;
+            tracing.output = Some(Output::create(&directory, force, &tracing.image, metadata)?);
+        }
+        Ok(tracing)
     }
 
-    /// The image.
-    #[must_use]
-    pub fn image(&self) -> &Arc<Image> {
-        &self.image
-    }
-
-    /// Makes every patch site one nop, before the guest runs. Returns how many were rewritten.
+    /// The kernel is loaded and no vCPU has run: makes every patch site one nop. Returns the
+    /// address of the attach point when tracing is to begin there.
     ///
     /// # Errors
     /// [`TracingError::Normalise`] when the loaded text is not that of the image.
-    pub fn normalise(&self, target: &mut NotYetStarted<'_>) -> Result<usize, TracingError> {
-        Ok(self.engine.normalise(target)?)
+    pub fn before_start(&mut self, machine: &mut Machine) -> Result<Option<Gva>, TracingError> {
+        let mut target = machine.before_start().ok_or(TracingError::Started)?;
+        let rewritten = self.engine.normalise(&mut target)?;
+        log::debug!("{rewritten} patch sites were made one nop");
+        self.zero = crate::clock::host_tsc();
+        if !self.options.enabled {
+            return Ok(None);
+        }
+        attach_point(&self.image, self.options.attach_at.as_deref()).map(Some)
     }
 
-    /// Where to attach: at `symbol`, or where this kind of kernel is ready.
+    /// A vCPU is trapped at the attach point: starts to trace. Afterwards the breakpoint is removed,
+    /// whatever this returns, and the guest goes on.
     ///
     /// # Errors
-    /// [`TracingError::NoAttachSymbol`] or [`TracingError::NoDefaultAttach`].
-    pub fn attach_point(&self, symbol: Option<&str>) -> Result<Gva, TracingError> {
-        let name = symbol.unwrap_or(DEFAULT_ATTACH);
-        match (self.image.symbols.address_of(name), symbol) {
-            (Some(address), _) => Ok(address),
-            (None, None) => Err(TracingError::NoDefaultAttach),
-            (None, Some(symbol)) => {
-                let near = self.image.symbols.near_misses(symbol, 3).join(", ");
-                let near = if near.is_empty() {
-                    near
-                } else {
-                    format!("; near: {near}")
-                };
-                Err(TracingError::NoAttachSymbol {
-                    symbol: symbol.to_owned(),
-                    near,
-                })
-            }
+    /// A [`TracingError`] ends the run.
+    pub fn at_breakpoint(&mut self, machine: &Machine) -> Result<(), TracingError> {
+        self.waiting = false;
+        let filter = self.filter.clone();
+        let changed = self.begin(machine, filter)?;
+        for function in &changed.skipped {
+            let reason = function.reason.as_deref().unwrap_or_default();
+            log::warn!("{} is not traced: {reason}", function.name);
         }
+        Ok(())
     }
 
-    /// Starts to trace what `filter` selects.
+    /// The guest has ended or is to end. Reads what the rings still hold and completes the trace.
+    ///
+    /// # Errors
+    /// [`TracingError::Output`] when not all of it could be written.
+    pub fn finish(&mut self, machine: &Machine) -> Result<(), TracingError> {
+        // A stub that is running now will not be waited for: the guest has no more to say.
+        let quiesced = machine.quiesce(PATIENCE);
+        if let Err(error) = &quiesced {
+            log::warn!("the trace may lack its last records: {error}");
+        }
+        if let Some(mut running) = self.running.take() {
+            running.drain.stop();
+            return Ok(running.drain.lock().finish()?);
+        }
+        Ok(self
+            .output
+            .take()
+            .map_or(Ok(()), |output| output.finish().map(drop))?)
+    }
+
+    /// `start`: traces what the globs select.
     ///
     /// # Errors
     /// A [`TracingError`]; then nothing is traced.
-    pub fn start(&mut self, machine: &Machine, filter: Filter) -> Result<Changed, TracingError> {
+    pub fn start(&mut self, machine: &Machine, start: &Start) -> Result<Changed, TracingError> {
+        let filter = Filter::new(&start.filter, &start.notrace)?;
+        self.begin(machine, filter)
+    }
+
+    fn begin(&mut self, machine: &Machine, filter: Filter) -> Result<Changed, TracingError> {
         if self.is_started() {
             return Err(TracingError::AlreadyStarted);
         }
@@ -264,6 +218,7 @@ impl Tracing {
         if let Some(running) = &self.running {
             return Ok(running.id);
         }
+        let clock = GuestClock::of(&mut quiesced, machine.tsc_khz(), self.zero)?;
         let config = SessionConfig {
             name: "default".to_owned(),
             geometry: self.geometry,
@@ -272,20 +227,41 @@ impl Tracing {
         };
         let id = self.engine.create_session(&mut quiesced, config)?;
         drop(quiesced);
-        let place = self.engine.session(id)?.memory.clone();
-        let rings = SharedRings::new(machine.memory().clone(), place);
-        let functions = u32::try_from(self.image.functions.len()).unwrap_or(u32::MAX);
-        let (geometry, mode) = (self.geometry, self.options.mode);
-        let output = self.output.take();
-        let mut drain = Drain::new(rings, geometry, mode, functions, self.clock, output);
-        drain.switch(self.switched_on);
-        let drain = DrainThread::start(drain).map_err(TracingError::Thread)?;
+        self.clock = Some(clock);
+        let drain = self.open_drain(machine, id, clock)?;
         self.running = Some(Running {
             id,
             drain,
             started: false,
         });
         Ok(id)
+    }
+
+    fn open_drain(
+        &mut self,
+        machine: &Machine,
+        id: SessionId,
+        clock: GuestClock,
+    ) -> Result<DrainThread, TracingError> {
+        let place = self.engine.session(id)?.memory.clone();
+        let memory = machine.memory().clone();
+        memory.populate(
+            place.rings,
+            place.geometry.bytes() * place.cells.len() as u64,
+        );
+        let functions = u32::try_from(self.image.functions.len()).unwrap_or(u32::MAX);
+        let rings = SharedRings::new(memory, place);
+        let output = self.output.take();
+        let mut drain = Drain::new(
+            rings,
+            self.geometry,
+            self.options.mode,
+            functions,
+            clock,
+            output,
+        );
+        drain.switch(self.switched_on);
+        DrainThread::start(drain).map_err(TracingError::Thread)
     }
 
     /// Brings the guest's text to what `selection` says.
@@ -303,46 +279,24 @@ impl Tracing {
         let mut quiesced = machine.quiesce(PATIENCE)?;
         let applied = self.engine.apply(&mut quiesced, &plan);
         drop(quiesced);
-        let pause_ns = u64::try_from(requested.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let applied = applied?;
-        let skipped = applied
-            .skipped
-            .iter()
-            .map(|(function, why)| self.skipped(*function, why));
-        let denied = selection
-            .denied
-            .iter()
-            .map(|(function, why)| self.skipped(*function, why));
-        let changed = Changed {
-            traced: self.engine.patched(),
-            patched: applied.patched,
-            restored: applied.restored,
-            skipped: skipped.collect(),
-            denied: denied.collect(),
-            pause_ns,
-        };
+        let pause_us = requested.elapsed().as_secs_f64() * 1e6;
+        let changed = self.show_changed(&applied?, &selection, pause_us);
         self.engine.set_selection(id, filter, selection)?;
         Ok(changed)
     }
 
-    fn skipped(&self, function: FunctionId, why: &impl ToString) -> SkippedFunction {
-        let name = self
-            .image
-            .function(function)
-            .map_or("?", |function| &*function.name);
-        SkippedFunction {
-            name: name.to_owned(),
-            reason: why.to_string(),
-        }
-    }
-
-    /// Whether functions are being traced.
-    #[must_use]
-    pub fn is_started(&self) -> bool {
+    fn is_started(&self) -> bool {
         self.running.as_ref().is_some_and(|running| running.started)
     }
 
-    /// Stops tracing: every site gets its original bytes back. What the rings hold stays readable.
+    fn started(&self) -> Result<SessionId, TracingError> {
+        match &self.running {
+            Some(running) if running.started => Ok(running.id),
+            _ => Err(TracingError::NotStarted),
+        }
+    }
+
+    /// `stop`: every site gets its original bytes back. What the rings hold stays readable.
     ///
     /// # Errors
     /// [`TracingError::NotStarted`], or why the guest's text could not be changed.
@@ -356,197 +310,150 @@ impl Tracing {
         Ok(changed)
     }
 
-    fn started(&self) -> Result<SessionId, TracingError> {
-        match &self.running {
-            Some(running) if running.started => Ok(running.id),
-            _ => Err(TracingError::NotStarted),
-        }
-    }
-
-    /// Changes what is traced; only sites whose state changes are written.
+    /// `filter.add`: traces these too, or excludes these too.
     ///
     /// # Errors
     /// A [`TracingError`]; then everything is as before.
-    pub fn filter(
+    pub fn filter_add(
         &mut self,
         machine: &Machine,
-        change: FilterChange,
-        globs: &Globs,
+        change: &FilterChange,
+    ) -> Result<Changed, TracingError> {
+        self.refilter(machine, |filter| {
+            each_glob(change, |side, glob| filter.add(side, glob))
+        })
+    }
+
+    /// `filter.remove`: takes globs out of the filter.
+    ///
+    /// # Errors
+    /// A [`TracingError`]; then everything is as before.
+    pub fn filter_remove(
+        &mut self,
+        machine: &Machine,
+        change: &FilterChange,
+    ) -> Result<Changed, TracingError> {
+        self.refilter(machine, |filter| {
+            each_glob(change, |side, glob| filter.remove(side, glob))
+        })
+    }
+
+    /// `filter.set`: exactly these globs; with none it is `filter.clear`.
+    ///
+    /// # Errors
+    /// A [`TracingError`]; then everything is as before.
+    pub fn filter_set(
+        &mut self,
+        machine: &Machine,
+        change: &FilterChange,
+    ) -> Result<Changed, TracingError> {
+        self.refilter(machine, |filter| {
+            *filter = Filter::new(&change.filter, &change.notrace)?;
+            Ok(())
+        })
+    }
+
+    fn refilter(
+        &mut self,
+        machine: &Machine,
+        edit: impl FnOnce(&mut Filter) -> Result<(), FilterError>,
     ) -> Result<Changed, TracingError> {
         let id = self.started()?;
         let mut filter = self.engine.session(id)?.filter.clone();
-        for (side, globs) in [
-            (Side::Include, &globs.filter),
-            (Side::Notrace, &globs.notrace),
-        ] {
-            match change {
-                FilterChange::Add => globs.iter().try_for_each(|glob| filter.add(side, glob))?,
-                FilterChange::Remove => {
-                    globs
-                        .iter()
-                        .try_for_each(|glob| filter.remove(side, glob))?;
-                }
-                FilterChange::Set => filter.set(side, globs)?,
-                FilterChange::Clear => filter.clear(side),
-            }
-        }
+        edit(&mut filter)?;
         let selection = filter.select(&self.image)?;
         self.change(machine, id, filter, selection)
     }
 
-    /// Lets stubs record or not; no text is touched.
-    pub fn switch(&mut self, on: bool) {
+    /// `tracing-on` and `tracing-off`: lets stubs record or not; no text is touched.
+    pub fn switch(&mut self, on: bool) -> Switched {
+        let changed = self.switched_on != on;
         self.switched_on = on;
         if let Some(running) = &self.running {
             running.drain.lock().switch(on);
         }
+        Switched { changed }
     }
 
-    /// Writes what the rings hold now into a new trace directory.
+    /// `dump`: writes what the rings hold now into a new trace directory.
     ///
     /// # Errors
     /// [`TracingError::NotStarted`] when there never was a session, or [`TracingError::Output`].
-    pub fn dump(&self, directory: &Path, force: bool) -> Result<Dumped, TracingError> {
+    pub fn dump(&self, directory: &Path) -> Result<Dumped, TracingError> {
         let running = self.running.as_ref().ok_or(TracingError::NotStarted)?;
-        let metadata = metadata(&self.options, &self.clock);
-        let output = Output::create(directory, force, &self.image, metadata)?;
+        let metadata = self.metadata(self.clock.map_or(0, |clock| clock.khz()));
+        let output = Output::create(directory, false, &self.image, metadata)?;
         Ok(running.drain.lock().dump(output)?)
     }
 
-    /// All functions whose names match `glob`, with their states; all without one.
-    ///
-    /// # Errors
-    /// [`TracingError::Filter`] for what is not a glob.
-    pub fn functions(&self, glob: Option<&str>) -> Result<Vec<FunctionLine>, TracingError> {
-        let matching = match glob {
-            None => None,
-            Some(glob) => Some(Pattern::new(glob)?),
-        };
-        let mut lines = Vec::new();
-        for (number, function) in (0..).zip(&self.image.functions) {
-            let id = FunctionId(number);
-            if matching
-                .as_ref()
-                .is_some_and(|glob| !glob.matches(function))
-            {
-                continue;
-            }
-            let (state, reason) = self.state(id);
-            lines.push(FunctionLine {
-                address: function.address.to_string(),
-                name: function.display.to_string(),
-                state,
-                reason,
-            });
-        }
-        Ok(lines)
-    }
-
-    fn state(&self, id: FunctionId) -> (FunctionStateName, Option<String>) {
-        if let Some(untraceable) = self.image.untraceable(id) {
-            return (
-                FunctionStateName::Skipped,
-                Some(untraceable.reason.to_string()),
-            );
-        }
-        match self.engine.state(id) {
-            FunctionState::Nop => (FunctionStateName::Available, None),
-            FunctionState::Patched { .. } => (FunctionStateName::Patched, None),
-            FunctionState::Skipped(why) => (FunctionStateName::Skipped, Some(why.to_string())),
-        }
-    }
-
-    /// The digest of the guest's text as it is now.
+    /// `digest`: of the guest's text as it is now.
     ///
     /// # Errors
     /// [`TracingError::Digest`] or [`TracingError::Quiesce`].
-    pub fn digest(&self, machine: &Machine) -> Result<String, TracingError> {
-        let quiesced: Quiesced<'_> = machine.quiesce(PATIENCE)?;
-        text_digest(&quiesced, &self.image).map_err(TracingError::Digest)
+    pub fn digest(&self, machine: &Machine) -> Result<Digest, TracingError> {
+        let quiesced = machine.quiesce(PATIENCE)?;
+        let sha256 = text_digest(&quiesced, &self.image).map_err(TracingError::Digest)?;
+        Ok(Digest { sha256 })
     }
 
-    /// The state of tracing.
-    #[must_use]
-    pub fn status(&self) -> TracingStatus {
-        let mut status = TracingStatus {
-            tracer: self.is_started().then(|| "function".to_owned()),
-            tracing_on: self.switched_on,
-            traced: self.engine.patched(),
-            mode: mode_name(self.options.mode).to_owned(),
-            clock: clock_name(self.options.clock).to_owned(),
-            ring_bytes: self.geometry.bytes(),
-            stub_bytes: self.engine.stub_bytes(),
-            frozen: self.engine.frozen().map(ToString::to_string),
-            output: self
-                .options
-                .output
-                .as_ref()
-                .map(|path| path.display().to_string()),
-            ..TracingStatus::default()
-        };
-        if let Some((strategy, no_gs)) = self.engine.strategy() {
-            status.cpu_strategy = Some(strategy.name().to_owned());
-            status.no_gs = no_gs.map(|reason| reason.to_string());
-        }
-        if let Some(running) = &self.running {
-            let drain = running.drain.lock();
-            status.rings = drain.status();
-            status.clock_gaps = drain.clock_gaps();
-            status.output_error = drain
-                .output()
-                .and_then(Output::error)
-                .map(ToString::to_string);
-            if let Ok(session) = self.engine.session(running.id) {
-                let globs = |side| session.filter.globs(side).map(str::to_owned).collect();
-                status.filter = globs(Side::Include);
-                status.notrace = globs(Side::Notrace);
-            }
-        }
-        status
-    }
-
-    /// Ends tracing when the guest has ended: reads what is left and completes the trace.
-    ///
-    /// # Errors
-    /// [`TracingError::Output`] when not all could be written.
-    pub fn finish(&mut self) -> Result<(), TracingError> {
-        if let Some(mut running) = self.running.take() {
-            running.drain.stop();
-            return Ok(running.drain.lock().finish()?);
-        }
-        match self.output.take() {
-            None => Ok(()),
-            Some(output) => Ok(output.finish().map(drop)?),
+    fn metadata(&self, tsc_khz: u32) -> Metadata {
+        let strategy = self
+            .engine
+            .strategy()
+            .map_or("unknown", |(strategy, _)| strategy.name());
+        Metadata {
+            command_line: std::env::args().collect::<Vec<_>>().join(" "),
+            image: self.kernel.display().to_string(),
+            vcpus: u16::try_from(self.options.vcpus).unwrap_or(u16::MAX),
+            mode: show::mode_name(self.options.mode).to_owned(),
+            clock: show::clock_name(self.options.clock).to_owned(),
+            tsc_khz: tsc_khz.into(),
+            ring_strategy: strategy.to_owned(),
+            filter: self
+                .filter
+                .globs(Side::Include)
+                .map(str::to_owned)
+                .collect(),
+            notrace: self
+                .filter
+                .globs(Side::Notrace)
+                .map(str::to_owned)
+                .collect(),
         }
     }
 }
 
-/// The name of a mode, as options have it.
-#[must_use]
-pub const fn mode_name(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Overwrite => "overwrite",
-        Mode::Discard => "discard",
-    }
+fn each_glob(
+    change: &FilterChange,
+    mut edit: impl FnMut(Side, &str) -> Result<(), FilterError>,
+) -> Result<(), FilterError> {
+    change
+        .filter
+        .iter()
+        .try_for_each(|glob| edit(Side::Include, glob))?;
+    change
+        .notrace
+        .iter()
+        .try_for_each(|glob| edit(Side::Notrace, glob))
 }
 
-/// The name of a clock, as options have it.
-#[must_use]
-pub const fn clock_name(clock: Clock) -> &'static str {
-    match clock {
-        Clock::Tsc => "tsc",
-        Clock::None => "none",
-    }
-}
-
-fn metadata(options: &TracingOptions, clock: &GuestClock) -> Metadata {
-    Metadata {
-        command_line: std::env::args().collect::<Vec<_>>().join(" "),
-        image: options.image_name.clone(),
-        vcpus: options.vcpus,
-        mode: mode_name(options.mode).to_owned(),
-        clock: clock_name(options.clock).to_owned(),
-        tsc_khz: clock.khz().into(),
-        ..Metadata::default()
+/// Where to attach: at `symbol`, or where this kind of kernel is ready.
+fn attach_point(image: &Image, symbol: Option<&str>) -> Result<Gva, TracingError> {
+    let found = image.symbols.address_of(symbol.unwrap_or(DEFAULT_ATTACH));
+    match (found, symbol) {
+        (Some(address), _) => Ok(address),
+        (None, None) => Err(TracingError::NoDefaultAttach),
+        (None, Some(symbol)) => {
+            let near = image.symbols.near_misses(symbol, 3).join(", ");
+            let near = if near.is_empty() {
+                near
+            } else {
+                format!("; near: {near}")
+            };
+            Err(TracingError::NoAttachSymbol {
+                symbol: symbol.to_owned(),
+                near,
+            })
+        }
     }
 }

@@ -81,9 +81,9 @@ impl ReadyVcpu {
         })
     }
 
-    /// Arms the hardware breakpoint, so that not even the first instruction escapes it.
-    pub(crate) fn arm_breakpoint(&mut self, at: Gva) -> Result<(), kvm_ioctls::Error> {
-        self.vcpu.set_breakpoint(Some(at))
+    /// Arms one hardware breakpoint, or none.
+    pub(crate) fn set_breakpoint(&self, at: Option<Gva>) -> Result<(), kvm_ioctls::Error> {
+        self.vcpu.set_breakpoint(at)
     }
 
     pub(crate) fn start(self) -> std::io::Result<VcpuHandle> {

@@ -292,7 +292,7 @@ impl Vcpu {
 
     /// Arms breakpoint 0 or disarms it. A vCPU that is at the breakpoint goes on past it only
     /// once it is disarmed.
-    pub(super) fn set_breakpoint(&mut self, at: Option<Gva>) -> Result<(), kvm_ioctls::Error> {
+    pub(super) fn set_breakpoint(&self, at: Option<Gva>) -> Result<(), kvm_ioctls::Error> {
         let mut debug = kvm_guest_debug::default();
         if let Some(at) = at {
             debug.control = KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_HW_BP;

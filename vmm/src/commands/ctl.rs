@@ -1,0 +1,283 @@
+//! `vmm ctl`: one request to a running VMM, its result as text for people or as JSON.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::cli::ctl::CtlOptions;
+use crate::control::client;
+use crate::control::protocol::Call;
+use crate::control::status::{
+    Changed, Digest, Dumped, Functions, Pauses, RingStatus, Spread, Status, Switched, TracingStatus,
+};
+use crate::exit_status::ExitStatus;
+use crate::failure::Failure;
+
+/// Makes the request and prints the result.
+///
+/// # Errors
+/// [`Failure`] with one line for the user.
+pub fn ctl(options: &CtlOptions) -> Result<ExitStatus, Failure> {
+    let call = Call::from(&options.verb);
+    let result = client::request(&options.control, &call).map_err(Failure::bad_input)?;
+    let text = if options.json {
+        format!("{result}\n")
+    } else {
+        text_of(&call, result)?
+    };
+    std::io::stdout()
+        .write_all(text.as_bytes())
+        .map_err(Failure::output)?;
+    Ok(ExitStatus::Success)
+}
+
+fn text_of(call: &Call, result: Value) -> Result<String, Failure> {
+    Ok(match call {
+        Call::Status => status(&read(result)?),
+        Call::Functions(_) => functions(&read(result)?),
+        Call::Start(_) | Call::Stop | Call::FilterAdd(_) => changed(&read(result)?),
+        Call::FilterRemove(_) | Call::FilterSet(_) | Call::FilterClear => changed(&read(result)?),
+        Call::TracingOn => switched(&read(result)?, "tracing is on", "it was on already"),
+        Call::TracingOff => switched(&read(result)?, "tracing is off", "it was off already"),
+        Call::Pause => switched(&read(result)?, "paused", "it was paused already"),
+        Call::Resume => switched(&read(result)?, "running", "it was not paused"),
+        Call::Shutdown => switched(&read(result)?, "shutting down", "it is ending already"),
+        Call::Dump(_) => dumped(&read(result)?),
+        Call::Digest => {
+            let Digest { sha256 } = read(result)?;
+            format!("{sha256}\n")
+        }
+    })
+}
+
+fn read<T: DeserializeOwned>(result: Value) -> Result<T, Failure> {
+    let other = |error| {
+        format!("the VMM's result is not what this version expects ({error}); --json shows it")
+    };
+    serde_json::from_value(result)
+        .map_err(other)
+        .map_err(Failure::bad_input)
+}
+
+fn switched(switched: &Switched, yes: &str, no: &str) -> String {
+    format!("{}\n", if switched.changed { yes } else { no })
+}
+
+fn status(status: &Status) -> String {
+    let guest = &status.guest;
+    let seconds = guest.uptime_ms / 1000;
+    let mut text = format!(
+        "guest    {} ({}, {} MiB, up {seconds}.{:03} s)\n",
+        guest.state,
+        guest.kernel,
+        guest.memory_mib,
+        guest.uptime_ms % 1000
+    );
+    for vcpu in &status.vcpus {
+        let _ = writeln!(text, "vcpu {:<3} {}", vcpu.vcpu, vcpu.state);
+    }
+    tracing(&mut text, &status.tracing);
+    pauses(&mut text, &status.pauses);
+    text
+}
+
+fn tracing(text: &mut String, tracing: &TracingStatus) {
+    let reason = tracing
+        .reason
+        .as_ref()
+        .map(|why| format!(": {why}"))
+        .unwrap_or_default();
+    let _ = writeln!(
+        text,
+        "tracing  {}{reason} ({} patched, {} available, {} skipped)",
+        tracing.state, tracing.patched, tracing.available, tracing.skipped
+    );
+    for (name, globs) in [("filter", &tracing.filter), ("notrace", &tracing.notrace)] {
+        if !globs.is_empty() {
+            let _ = writeln!(text, "{name:<8} {}", globs.join(" "));
+        }
+    }
+    let strategy = tracing.cpu_strategy.as_deref().unwrap_or("unknown");
+    if let Some(mode) = &tracing.mode {
+        let _ = writeln!(text, "rings    {mode}, vCPU by {strategy}");
+    }
+    for ring in &tracing.rings {
+        let _ = writeln!(
+            text,
+            "ring {:<3} {} written, {} lost{}",
+            ring.ring,
+            ring.written,
+            ring.lost,
+            losses(ring)
+        );
+    }
+    if let Some(output) = &tracing.output {
+        let error = tracing.output_error.as_deref();
+        let error = error
+            .map(|why| format!(" (incomplete: {why})"))
+            .unwrap_or_default();
+        let _ = writeln!(text, "output   {output}{error}");
+    }
+}
+
+/// The kinds of losses that there are, in parentheses.
+fn losses(ring: &RingStatus) -> String {
+    let kinds = [
+        (ring.discarded, "discarded"),
+        (ring.overwritten, "overwritten"),
+        (ring.abandoned, "abandoned"),
+        (ring.invalid, "invalid"),
+        (ring.corrupt, "times corrupt"),
+    ];
+    let there: Vec<String> = kinds
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, kind)| format!("{count} {kind}"))
+        .collect();
+    if there.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", there.join(", "))
+    }
+}
+
+fn pauses(text: &mut String, pauses: &Pauses) {
+    for (name, spread) in [("parked", &pauses.parked), ("released", &pauses.released)] {
+        let Spread {
+            count,
+            p50_us,
+            p99_us,
+            max_us,
+        } = spread;
+        if *count > 0 {
+            let _ = writeln!(
+                text,
+                "pauses   {count} until {name}: p50 {p50_us:.1} µs, p99 {p99_us:.1} µs, \
+                 max {max_us:.1} µs"
+            );
+        }
+    }
+}
+
+fn functions(list: &Functions) -> String {
+    let mut text = String::new();
+    for function in &list.functions {
+        let reason = function
+            .reason
+            .as_ref()
+            .map(|why| format!(" ({why})"))
+            .unwrap_or_default();
+        let _ = writeln!(
+            text,
+            "{} {:<9} {}{reason}",
+            function.address, function.state, function.name
+        );
+    }
+    text
+}
+
+fn changed(changed: &Changed) -> String {
+    let mut text = format!(
+        "{} patched, {} restored, {} skipped; paused for {:.1} µs\n",
+        changed.patched,
+        changed.restored,
+        changed.skipped.len(),
+        changed.pause_us
+    );
+    for function in &changed.skipped {
+        let reason = function.reason.as_deref().unwrap_or("no reason given");
+        let _ = writeln!(
+            text,
+            "skipped {} {}: {reason}",
+            function.address, function.name
+        );
+    }
+    text
+}
+
+fn dumped(dumped: &Dumped) -> String {
+    format!(
+        "{}: {} records, {} lost\n",
+        dumped.dir, dumped.records, dumped.lost
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::status::{Function, GuestStatus, VcpuStatus};
+
+    #[test]
+    fn the_status_is_readable() {
+        let spread = Spread {
+            count: 3,
+            p50_us: 25.04,
+            p99_us: 43.0,
+            max_us: 50.0,
+        };
+        let shown = status(&Status {
+            guest: GuestStatus {
+                state: "running".to_owned(),
+                kernel: "guest.elf".to_owned(),
+                memory_mib: 64,
+                uptime_ms: 1234,
+            },
+            vcpus: vec![VcpuStatus {
+                vcpu: 0,
+                state: "running".to_owned(),
+            }],
+            tracing: TracingStatus {
+                state: "tracing".to_owned(),
+                patched: 3,
+                filter: vec!["calls_*".to_owned()],
+                mode: Some("discard".to_owned()),
+                cpu_strategy: Some("gs".to_owned()),
+                rings: vec![RingStatus {
+                    ring: 0,
+                    written: 10,
+                    lost: 1,
+                    discarded: 1,
+                    ..RingStatus::default()
+                }],
+                ..TracingStatus::default()
+            },
+            pauses: Pauses {
+                parked: spread.clone(),
+                released: Spread { count: 0, ..spread },
+            },
+        });
+        let expected = "guest    running (guest.elf, 64 MiB, up 1.234 s)\n\
+                        vcpu 0   running\n\
+                        tracing  tracing (3 patched, 0 available, 0 skipped)\n\
+                        filter   calls_*\n\
+                        rings    discard, vCPU by gs\n\
+                        ring 0   10 written, 1 lost (1 discarded)\n\
+                        pauses   3 until parked: p50 25.0 µs, p99 43.0 µs, max 50.0 µs\n";
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn skipped_functions_come_with_their_reasons() {
+        let function = Function {
+            address: "0xffffffff80201000".to_owned(),
+            name: "f".to_owned(),
+            state: "skipped".to_owned(),
+            reason: Some("foreign bytes".to_owned()),
+        };
+        let shown = changed(&Changed {
+            patched: 2,
+            skipped: vec![function],
+            ..Changed::default()
+        });
+        assert!(
+            shown.contains("2 patched, 0 restored, 1 skipped"),
+            "{shown}"
+        );
+        assert!(
+            shown.contains("skipped 0xffffffff80201000 f: foreign bytes"),
+            "{shown}"
+        );
+    }
+}

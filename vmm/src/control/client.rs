@@ -1,0 +1,88 @@
+//! The client's end of the control socket: one request, one reply.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::protocol::{Call, Response, RpcError};
+
+/// Longest wait for a reply: a `start` of everything on a slow host takes its time.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Longest reply: the list of all functions of a large kernel.
+const REPLY_MAX: u64 = 256 << 20;
+
+/// Why a request had no result.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// Nobody there.
+    #[error("--control {}: {source}; is a guest running with this --control?", path.display())]
+    Connect {
+        /// Which socket.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The connection broke.
+    #[error("--control {}: the VMM did not reply: {source}", path.display())]
+    Broken {
+        /// Which socket.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The reply is no reply.
+    #[error("--control {}: not a reply of a VMM: {source}", path.display())]
+    NotAReply {
+        /// Which socket.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The VMM said no.
+    #[error("{0}")]
+    Refused(#[source] RpcError),
+}
+
+/// Sends `call` to the VMM at `path` and returns its result.
+///
+/// # Errors
+/// [`RequestError`] when there is no VMM, no reply, or the reply is an error.
+pub fn request(path: &Path, call: &Call) -> Result<Value, RequestError> {
+    let path = path.to_path_buf();
+    let stream = match UnixStream::connect(&path) {
+        Ok(stream) => stream,
+        Err(source) => return Err(RequestError::Connect { path, source }),
+    };
+    let line = match exchange(&stream, &call.line(1)) {
+        Ok(line) => line,
+        Err(source) => return Err(RequestError::Broken { path, source }),
+    };
+    let response: Response = match serde_json::from_str(&line) {
+        Ok(response) => response,
+        Err(source) => return Err(RequestError::NotAReply { path, source }),
+    };
+    match response.error {
+        Some(error) => Err(RequestError::Refused(error)),
+        None => Ok(response.result.unwrap_or(Value::Null)),
+    }
+}
+
+fn exchange(mut stream: &UnixStream, request: &str) -> io::Result<String> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(request.as_bytes())?;
+    let mut line = String::new();
+    BufReader::new(stream.take(REPLY_MAX)).read_line(&mut line)?;
+    if line.ends_with('\n') {
+        return Ok(line);
+    }
+    Err(io::Error::new(
+        io::ErrorKind::UnexpectedEof,
+        "the connection was closed",
+    ))
+}

@@ -1,0 +1,228 @@
+//! One control client: requests in, replies out, never waiting for it.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use super::line_buffer::{LineBuffer, Taken};
+use super::protocol::{LINE_TOO_LONG, Response, RpcError};
+use serde_json::Value;
+
+/// A client that leaves this many bytes of replies unread gets no further requests served.
+const UNREAD_MAX: usize = 1 << 20;
+
+/// Whether a connection goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Alive {
+    /// It goes on.
+    Yes,
+    /// It is over: close it.
+    No,
+}
+
+/// One client.
+#[derive(Debug)]
+pub struct Connection {
+    stream: UnixStream,
+    input: LineBuffer,
+    output: Vec<u8>,
+    /// No more requests are wanted of it; it is closed when its replies are out.
+    closing: bool,
+}
+
+impl Connection {
+    /// Takes over an accepted stream.
+    ///
+    /// # Errors
+    /// When it cannot be made non-blocking.
+    pub fn new(stream: UnixStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self {
+            stream,
+            input: LineBuffer::default(),
+            output: Vec::new(),
+            closing: false,
+        })
+    }
+
+    /// Whether the client should be listened to.
+    #[must_use]
+    pub fn wants_input(&self) -> bool {
+        !self.closing && self.output.len() < UNREAD_MAX
+    }
+
+    /// Whether replies are waiting to get out.
+    #[must_use]
+    pub fn wants_output(&self) -> bool {
+        !self.output.is_empty()
+    }
+
+    /// Reads what has arrived, has every whole line answered by `answer`, and sends what can be
+    /// sent now.
+    pub fn serve(&mut self, mut answer: impl FnMut(&[u8]) -> Option<String>) -> Alive {
+        if self.wants_input() {
+            self.receive();
+        }
+        loop {
+            let more = self.answer_lines(&mut answer);
+            if self.send() == Alive::No {
+                return Alive::No;
+            }
+            // Lines that waited for replies to get out, which they now have.
+            if !more || self.output.len() >= UNREAD_MAX {
+                return Alive::Yes;
+            }
+        }
+    }
+
+    /// Answers whole lines until none is left. Says whether there may be more, left for later
+    /// because too many replies wait to get out.
+    fn answer_lines(&mut self, answer: &mut impl FnMut(&[u8]) -> Option<String>) -> bool {
+        while self.output.len() < UNREAD_MAX {
+            match self.input.take() {
+                Taken::Line(line) if line.iter().all(u8::is_ascii_whitespace) => {}
+                Taken::Line(line) => {
+                    if let Some(reply) = answer(&line) {
+                        self.output.extend_from_slice(reply.as_bytes());
+                    }
+                }
+                Taken::TooLong => {
+                    let message = "the line is longer than 65536 bytes; the connection is closed";
+                    let error = RpcError::new(LINE_TOO_LONG, message);
+                    self.reply_and_close(&Response::new(Value::Null, Err(error)));
+                    return false;
+                }
+                Taken::Nothing => return false,
+            }
+        }
+        true
+    }
+
+    /// Sends `reply` and then closes.
+    pub fn reply_and_close(&mut self, reply: &Response) {
+        self.output.extend_from_slice(reply.line().as_bytes());
+        self.closing = true;
+        self.input = LineBuffer::default();
+    }
+
+    fn receive(&mut self) {
+        let mut bytes = [0; 16 << 10];
+        match self.stream.read(&mut bytes) {
+            Ok(0) => self.closing = true,
+            Ok(count) => self.input.push(bytes.get(..count).unwrap_or_default()),
+            Err(error) if is_passing(&error) => {}
+            Err(_) => {
+                self.closing = true;
+                self.output.clear();
+            }
+        }
+    }
+
+    fn send(&mut self) -> Alive {
+        while !self.output.is_empty() {
+            match self.stream.write(&self.output) {
+                Ok(0) => return Alive::No,
+                Ok(count) => drop(self.output.drain(..count)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => return Alive::No,
+            }
+        }
+        if self.closing && self.output.is_empty() {
+            Alive::No
+        } else {
+            Alive::Yes
+        }
+    }
+
+    /// Gives the client a last chance to take its replies.
+    pub fn flush(&mut self, patience: Duration) {
+        let patient = self.stream.set_nonblocking(false).is_ok()
+            && self.stream.set_write_timeout(Some(patience)).is_ok();
+        if patient && self.stream.write_all(&self.output).is_err() {
+            log::debug!("a control client did not take its last reply");
+        }
+    }
+}
+
+fn is_passing(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
+}
+
+impl AsRawFd for Connection {
+    fn as_raw_fd(&self) -> RawFd {
+        self.stream.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+
+    use super::*;
+    use crate::control::line_buffer::LINE_MAX;
+
+    fn pair() -> (Connection, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (Connection::new(ours).unwrap(), theirs)
+    }
+
+    fn echo(line: &[u8]) -> Option<String> {
+        Some(format!("{}\n", String::from_utf8_lossy(line)))
+    }
+
+    #[test]
+    fn requests_in_pieces_are_answered_in_order() {
+        let (mut connection, mut client) = pair();
+        client.write_all(b"one\ntw").unwrap();
+        assert_eq!(connection.serve(echo), Alive::Yes);
+        client.write_all(b"o\n").unwrap();
+        assert_eq!(connection.serve(echo), Alive::Yes);
+        drop(connection);
+        let lines: Vec<String> = BufReader::new(client).lines().map(Result::unwrap).collect();
+        assert_eq!(lines, ["one", "two"]);
+    }
+
+    #[test]
+    fn a_client_that_leaves_in_mid_request_is_closed() {
+        let (mut connection, mut client) = pair();
+        client.write_all(b"half").unwrap();
+        drop(client);
+        assert_eq!(connection.serve(echo), Alive::Yes);
+        assert_eq!(connection.serve(echo), Alive::No);
+    }
+
+    #[test]
+    fn an_endless_line_gets_an_error_and_the_end() {
+        let (mut connection, mut client) = pair();
+        let writer = std::thread::spawn(move || {
+            // The other end closes in the middle of this, which is the point.
+            let _ = client.write_all(&vec![b'x'; LINE_MAX + 1]);
+            client
+        });
+        while connection.serve(echo) == Alive::Yes {}
+        drop(connection);
+        let mut reply = String::new();
+        BufReader::new(writer.join().unwrap())
+            .read_line(&mut reply)
+            .unwrap();
+        assert!(reply.contains("longer than"), "{reply}");
+    }
+
+    #[test]
+    fn a_client_that_never_reads_is_neither_waited_for_nor_buffered_without_end() {
+        let (mut connection, mut client) = pair();
+        client.set_nonblocking(true).unwrap();
+        let big = |_: &[u8]| Some("y".repeat(100_000));
+        for _ in 0..1000 {
+            let _ = client.write(b"x\nx\nx\n");
+            assert_eq!(connection.serve(big), Alive::Yes);
+        }
+        assert!(!connection.wants_input());
+        assert!(connection.output.len() < UNREAD_MAX + 100_000 + 1);
+    }
+}

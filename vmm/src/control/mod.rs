@@ -1,0 +1,8 @@
+//! Control of a running VMM from outside: the protocol, the socket that serves it, its client.
+
+pub mod client;
+pub mod connection;
+pub mod line_buffer;
+pub mod protocol;
+pub mod server;
+pub mod status;

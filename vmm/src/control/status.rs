@@ -1,0 +1,190 @@
+//! What the methods return: plain structures, the same on the line and in `ctl`.
+
+use serde::{Deserialize, Serialize};
+
+/// Result of `status`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// The guest as a whole.
+    pub guest: GuestStatus,
+    /// Each vCPU.
+    pub vcpus: Vec<VcpuStatus>,
+    /// Tracing.
+    pub tracing: TracingStatus,
+    /// Every pause so far.
+    pub pauses: Pauses,
+}
+
+/// The guest as a whole.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestStatus {
+    /// `running`, `paused`, `trapped` (at the attach breakpoint) or `ended`.
+    pub state: String,
+    /// The kernel's file.
+    pub kernel: String,
+    /// RAM in MiB.
+    pub memory_mib: u64,
+    /// Milliseconds since the vCPUs were started.
+    pub uptime_ms: u64,
+}
+
+/// One vCPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VcpuStatus {
+    /// Its number.
+    pub vcpu: u16,
+    /// `running`, `paused`, `trapped` or `ended`.
+    pub state: String,
+}
+
+/// How long pauses took, in microseconds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Pauses {
+    /// From the request until every vCPU was parked.
+    pub parked: Spread,
+    /// From the request until every vCPU was released. Pauses asked for by `pause` are not in it.
+    pub released: Spread,
+}
+
+/// A distribution in microseconds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    /// How many.
+    pub count: u64,
+    /// Half of them took at most this long.
+    pub p50_us: f64,
+    /// All but one in a hundred took at most this long.
+    pub p99_us: f64,
+    /// The longest.
+    pub max_us: f64,
+}
+
+/// Tracing as a whole.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TracingStatus {
+    /// `off` (no session), `tracing`, `switched-off` (stubs in place, not recording), `waiting`
+    /// (for the attach point) or `frozen` (an unexpected state stopped all patching).
+    pub state: String,
+    /// Why, where the state needs a reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Functions that are patched now.
+    pub patched: u64,
+    /// Functions that could be traced.
+    pub available: u64,
+    /// Functions that cannot be traced; `functions` says why.
+    pub skipped: u64,
+    /// Globs in force.
+    pub filter: Vec<String>,
+    /// Globs in force against it.
+    pub notrace: Vec<String>,
+    /// `overwrite` or `discard`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    /// Where times come from: `tsc` or `none`.
+    pub clock: String,
+    /// Bytes of each ring.
+    pub ring_bytes: u64,
+    /// How a stub finds its vCPU's ring: `gs` or `shared`; none before the first attach.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_strategy: Option<String>,
+    /// Why not by `gs`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_gs: Option<String>,
+    /// Bytes of stubs in the guest.
+    pub stub_bytes: u64,
+    /// The directory that the trace is written to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    /// Why not everything is in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_error: Option<String>,
+    /// How often the reader was so late that records of that time may be timed wrong.
+    pub clock_gaps: u64,
+    /// Each ring.
+    pub rings: Vec<RingStatus>,
+}
+
+/// One ring.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RingStatus {
+    /// Its number: the vCPU's, unless the ring is shared.
+    pub ring: u16,
+    /// Records that stubs have reserved room for.
+    pub written: u64,
+    /// Records that were read and written to the output.
+    pub read: u64,
+    /// All that is known to be missing: the sum of the four counts below.
+    pub lost: u64,
+    /// Calls that were not recorded because the ring was full (discard mode).
+    pub discarded: u64,
+    /// Records written over before they were read.
+    pub overwritten: u64,
+    /// Slots that were reserved and never written.
+    pub abandoned: u64,
+    /// Records that name no function: the guest wrote into its ring.
+    pub invalid: u64,
+    /// How often the guest had changed the ring's own words.
+    pub corrupt: u64,
+}
+
+/// Result of `functions`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Functions {
+    /// In the order of their addresses.
+    pub functions: Vec<Function>,
+}
+
+/// One function.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Function {
+    /// Its address, as hexadecimal text (JSON numbers do not hold 64 bits everywhere).
+    pub address: String,
+    /// Its name, demangled.
+    pub name: String,
+    /// `available`, `patched` or `skipped`.
+    pub state: String,
+    /// Why it is skipped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// Result of the methods that change what is patched: `start`, `stop` and `filter.*`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Changed {
+    /// Functions patched by this change.
+    pub patched: u64,
+    /// Functions that got their original bytes back.
+    pub restored: u64,
+    /// Functions that are traced now.
+    pub traced: u64,
+    /// Functions that the filter asks for and that were left alone, with reasons.
+    pub skipped: Vec<Function>,
+    /// How long the guest was paused for it, in microseconds.
+    pub pause_us: f64,
+}
+
+/// Result of `dump`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dumped {
+    /// The directory.
+    pub dir: String,
+    /// Records written to it.
+    pub records: u64,
+    /// Records that were lost before.
+    pub lost: u64,
+}
+
+/// Result of `digest`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Digest {
+    /// SHA-256 of the guest's text as it is in memory now.
+    pub sha256: String,
+}
+
+/// Result of the methods that only switch something: whether it was switched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Switched {
+    /// `false` when it was so before.
+    pub changed: bool,
+}

@@ -1,0 +1,225 @@
+//! One run of a guest: the machine, its tracing, and how it is to end. Everything that events and
+//! control requests do is done here, on the main thread.
+
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::control::protocol::{self, Call, FilterChange, Response, RpcError};
+use crate::control::status::{GuestStatus, Pauses, Spread, Status, Switched, VcpuStatus};
+use crate::failure::Failure;
+use crate::layout;
+use crate::machine::{Machine, PATIENCE};
+use crate::tracing::Tracing;
+use crate::vcpu::{VcpuEvent, VcpuEventKind, VcpuState};
+
+/// How a run ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The guest wrote this status to its exit port.
+    GuestExit(u8),
+    /// The guest reset itself.
+    Reset,
+    /// The guest could not go on.
+    Crashed(String),
+    /// The time limit passed.
+    TimedOut(Duration),
+    /// A signal told us to stop.
+    Interrupted,
+    /// A control client told us to stop.
+    Shutdown,
+    /// The run could not go on.
+    Failed(Failure),
+}
+
+/// A guest that runs.
+#[derive(Debug)]
+pub struct Run {
+    machine: Machine,
+    tracing: Tracing,
+    kernel: String,
+    started: Instant,
+    outcome: Option<Outcome>,
+}
+
+impl Run {
+    /// A run of a machine that has just been started.
+    #[must_use]
+    pub fn new(machine: Machine, tracing: Tracing, kernel: String) -> Self {
+        Self {
+            machine,
+            tracing,
+            kernel,
+            started: Instant::now(),
+            outcome: None,
+        }
+    }
+
+    /// The machine.
+    #[must_use]
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// The run is to end. The first reason counts: what follows is its consequence.
+    pub fn end(&mut self, outcome: Outcome) {
+        self.outcome.get_or_insert(outcome);
+    }
+
+    /// How the run is to end, once it is.
+    pub fn take_outcome(&mut self) -> Option<Outcome> {
+        self.outcome.take()
+    }
+
+    /// Sees to everything that vCPU threads have reported.
+    pub fn vcpu_events(&mut self) {
+        self.machine.events().silence();
+        while let Some(event) = self.machine.events().next() {
+            self.vcpu_event(event);
+        }
+    }
+
+    fn vcpu_event(&mut self, event: VcpuEvent) {
+        match event.kind {
+            VcpuEventKind::GuestExit(status) => self.end(Outcome::GuestExit(status)),
+            VcpuEventKind::Reset => self.end(Outcome::Reset),
+            VcpuEventKind::Crashed(details) => {
+                self.end(Outcome::Crashed(format!("vCPU {}: {details}", event.vcpu)));
+            }
+            VcpuEventKind::Breakpoint(_) => self.breakpoint(),
+        }
+    }
+
+    /// The attach point was reached. Other vCPUs may have reached it as well: the first one counts.
+    fn breakpoint(&mut self) {
+        if self.machine.breakpoint().is_some() {
+            let attached = self
+                .tracing
+                .at_breakpoint(&self.machine)
+                .map_err(Failure::from);
+            let disarmed = self.machine.set_breakpoint(None);
+            if let Err(failure) = attached.and(disarmed.map_err(Failure::tracing)) {
+                self.end(Outcome::Failed(failure));
+            }
+        }
+        self.machine.leave_breakpoint();
+    }
+
+    /// Finishes the trace and ends the vCPUs.
+    ///
+    /// # Errors
+    /// When the trace could not be finished.
+    pub fn finish(&mut self) -> Result<(), Failure> {
+        let finished = self.tracing.finish(&self.machine);
+        let late = self.machine.stop(PATIENCE);
+        if !late.is_empty() {
+            log::error!("vCPU threads {late:?} did not end within {PATIENCE:?}");
+        }
+        Ok(finished?)
+    }
+
+    /// Answers one request line; `None` for a notification.
+    pub fn answer(&mut self, line: &[u8]) -> Option<String> {
+        let parsed = protocol::parse(line);
+        let outcome = parsed.call.and_then(|call| self.perform(call));
+        parsed.id.map(|id| Response::new(id, outcome).line())
+    }
+
+    fn perform(&mut self, call: Call) -> Result<Value, RpcError> {
+        let machine = &self.machine;
+        match call {
+            Call::Status => to_value(self.status()),
+            Call::Functions(query) => to_value(self.tracing.functions(&query)?),
+            Call::Start(start) => to_value(self.tracing.start(machine, &start)?),
+            Call::Stop => to_value(self.tracing.stop(machine)?),
+            Call::FilterAdd(change) => to_value(self.tracing.filter_add(machine, &change)?),
+            Call::FilterRemove(change) => to_value(self.tracing.filter_remove(machine, &change)?),
+            Call::FilterSet(change) => to_value(self.tracing.filter_set(machine, &change)?),
+            Call::FilterClear => {
+                to_value(self.tracing.filter_set(machine, &FilterChange::default())?)
+            }
+            Call::TracingOn => to_value(self.tracing.switch(true)),
+            Call::TracingOff => to_value(self.tracing.switch(false)),
+            Call::Dump(dump) => to_value(self.tracing.dump(dump.dir.as_ref())?),
+            Call::Digest => to_value(self.tracing.digest(machine)?),
+            Call::Pause => {
+                let changed = machine.pause(PATIENCE).map_err(RpcError::failed)?;
+                to_value(Switched { changed })
+            }
+            Call::Resume => to_value(Switched {
+                changed: machine.resume(),
+            }),
+            Call::Shutdown => {
+                self.end(Outcome::Shutdown);
+                to_value(Switched { changed: true })
+            }
+        }
+    }
+
+    fn status(&mut self) -> Status {
+        let states = self.machine.vcpu_states();
+        let guest = GuestStatus {
+            state: guest_state(&states, self.machine.is_paused_by_user()).to_owned(),
+            kernel: self.kernel.clone(),
+            memory_mib: self.machine.memory().ram_bytes() / layout::MIB,
+            uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+        };
+        let vcpus = (0..).zip(&states).map(|(vcpu, state)| VcpuStatus {
+            vcpu,
+            state: vcpu_state(*state).to_owned(),
+        });
+        let pauses = self.machine.with_pause_times(|times| Pauses {
+            parked: spread(&times.parked),
+            released: spread(&times.released),
+        });
+        Status {
+            guest,
+            vcpus: vcpus.collect(),
+            tracing: self.tracing.status(),
+            pauses,
+        }
+    }
+}
+
+fn to_value(result: impl Serialize) -> Result<Value, RpcError> {
+    serde_json::to_value(result).map_err(RpcError::failed)
+}
+
+fn guest_state(vcpus: &[VcpuState], paused_by_user: bool) -> &'static str {
+    let any = |wanted| vcpus.contains(&wanted);
+    if any(VcpuState::Exited) || any(VcpuState::Stopped) {
+        "ended"
+    } else if paused_by_user {
+        "paused"
+    } else if any(VcpuState::Trapped) {
+        "trapped"
+    } else {
+        "running"
+    }
+}
+
+fn vcpu_state(state: VcpuState) -> &'static str {
+    match state {
+        VcpuState::Running => "running",
+        VcpuState::Parked => "paused",
+        VcpuState::Trapped => "trapped",
+        VcpuState::Exited | VcpuState::Stopped => "ended",
+    }
+}
+
+/// Nanoseconds as microseconds with the precision that the histogram has.
+fn spread(times: &Histogram<u64>) -> Spread {
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "pauses have far fewer than 53 bits of ns"
+    )]
+    let microseconds = |ns: u64| ns as f64 / 1000.0;
+    Spread {
+        count: times.len(),
+        p50_us: microseconds(times.value_at_quantile(0.5)),
+        p99_us: microseconds(times.value_at_quantile(0.99)),
+        max_us: microseconds(times.max()),
+    }
+}
