@@ -4,6 +4,7 @@ pub mod ctl;
 pub mod run;
 
 use std::io::Write;
+use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
@@ -35,6 +36,26 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
+    /// List the functions of an image that can be traced, and why the others cannot
+    ///
+    /// Needs no KVM. Ends with 100 when nothing in the image can be traced.
+    Sites {
+        /// The image: a 64-bit ELF file
+        #[arg(value_name = "IMAGE")]
+        image: PathBuf,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print a trace directory: every call as ftrace does, or the calls per function
+    Report {
+        /// The directory that `run --output` or `ctl dump` wrote
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+        /// How: function or counts
+        #[arg(long, value_name = "FORMAT", default_value = "function")]
+        format: tracer::report::Format,
+    },
     /// Print a completion script for a shell
     ///
     /// For example: vmm completions bash > ~/.local/share/bash-completion/completions/vmm
@@ -55,6 +76,8 @@ pub fn main() -> ExitStatus {
         Verb::Run(options) => commands::run::run(&options),
         Verb::Doctor { json } => commands::doctor::doctor(json),
         Verb::Ctl(options) => commands::ctl::ctl(&options),
+        Verb::Sites { image, json } => commands::sites::sites(&image, json),
+        Verb::Report { directory, format } => commands::report::report(&directory, format),
         Verb::Completions { shell } => commands::completions::completions(shell),
     };
     result.unwrap_or_else(|failure| say(&failure))

@@ -3,4 +3,6 @@
 pub mod completions;
 pub mod ctl;
 pub mod doctor;
+pub mod report;
 pub mod run;
+pub mod sites;

@@ -1,0 +1,27 @@
+//! `vmm report`: a trace directory as text. Needs no KVM.
+
+use std::io;
+use std::path::Path;
+
+use tracer::report::{self, Format, ReportError};
+
+use super::sites::reader_left;
+use crate::exit_status::ExitStatus;
+use crate::failure::Failure;
+
+/// Prints the trace in `directory` on stdout, remarks on stderr.
+///
+/// # Errors
+/// When the directory is no trace or a damaged one, or stdout does not take the report.
+pub fn report(directory: &Path, format: Format) -> Result<ExitStatus, Failure> {
+    match report::print(directory, format, io::stdout().lock()) {
+        Ok(printed) => {
+            for note in printed.notes {
+                log::warn!("{note}");
+            }
+        }
+        Err(ReportError::Output(error)) => reader_left(error).map_err(Failure::output)?,
+        Err(error) => return Err(Failure::bad_input(error)),
+    }
+    Ok(ExitStatus::Success)
+}

@@ -1,0 +1,44 @@
+//! `vmm sites`: what can be traced in an image, and why the rest cannot. Needs no KVM.
+
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use tracer::image::Image;
+use tracer::image::listing::Listing;
+
+use crate::exit_status::ExitStatus;
+use crate::failure::Failure;
+use crate::loader::KernelFile;
+
+/// Lists the image at `path` on stdout.
+///
+/// # Errors
+/// When the file is no image, when nothing in it can be traced (after listing why), or when stdout
+/// does not take the listing.
+pub fn sites(path: &Path, json: bool) -> Result<ExitStatus, Failure> {
+    let file = KernelFile::read(path).map_err(Failure::bad_input)?;
+    let named = |error| Failure::bad_input(format!("{}: {error}", path.display()));
+    let image = Image::parse(file.bytes()).map_err(named)?;
+    let listing = Listing::of(&image, &path.display().to_string());
+    let mut out = BufWriter::new(io::stdout().lock());
+    let listed = if json {
+        listing.json(&mut out)
+    } else {
+        listing.table(&mut out)
+    };
+    listed
+        .and_then(|()| out.flush())
+        .or_else(reader_left)
+        .map_err(Failure::output)?;
+    image.check_traceable().map_err(named)?;
+    Ok(ExitStatus::Success)
+}
+
+/// A reader that has seen enough (`| head`) is no failure.
+pub(super) fn reader_left(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        Ok(())
+    } else {
+        Err(error)
+    }
+}
