@@ -16,6 +16,10 @@
 //! slots that are reserved and not written is in [`reader`].
 
 pub mod geometry;
+#[cfg(test)]
+mod model;
 pub mod reader;
 pub mod snapshot;
+#[cfg(test)]
+mod tests;
 pub mod timeline;
