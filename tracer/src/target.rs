@@ -84,6 +84,7 @@ pub struct VcpuRegisters {
     pub efer: u64,
     /// The GS base in force.
     pub gs_base: u64,
-    /// `IA32_KERNEL_GS_BASE`, what `swapgs` would load.
-    pub kernel_gs_base: u64,
+    /// `IA32_KERNEL_GS_BASE`, what `swapgs` would load. `None` when it was not asked for: reading
+    /// it can lengthen a pause by microseconds.
+    pub kernel_gs_base: Option<u64>,
 }

@@ -9,7 +9,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, kvm_pit_config, kvm_userspace_memory_region};
+use kvm_bindings::{
+    KVM_CAP_SYNC_REGS, KVM_MAX_CPUID_ENTRIES, KVM_SYNC_X86_REGS, KVM_SYNC_X86_SREGS,
+    kvm_pit_config, kvm_userspace_memory_region,
+};
 use kvm_ioctls::{Cap, Kvm, VmFd};
 use tracer::addr::Gva;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
@@ -146,6 +149,7 @@ impl Machine {
                 .map_err(kvm_refused("its supported CPUID"))?,
             vcpus,
             tsc_deadline: kvm.check_extension(Cap::TscDeadlineTimer),
+            sync_registers: has_sync_registers(&kvm),
         };
         let mut ready = Vec::new();
         let mut tsc_khz = 0;
@@ -378,6 +382,12 @@ fn open_kvm() -> Result<Kvm, BuildError> {
         libc::EACCES | libc::EPERM => BuildError::NoPermission,
         _ => BuildError::OpenKvm(error),
     })
+}
+
+fn has_sync_registers(kvm: &Kvm) -> bool {
+    let wanted = KVM_SYNC_X86_REGS | KVM_SYNC_X86_SREGS;
+    let kinds = kvm.check_extension_raw(KVM_CAP_SYNC_REGS.into());
+    kinds.cast_unsigned() & wanted == wanted
 }
 
 fn check_vcpus(asked: u64, kvm: &Kvm) -> Result<u16, BuildError> {

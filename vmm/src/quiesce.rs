@@ -229,6 +229,18 @@ impl<'m> Quiesced<'m> {
         Ok(reply)
     }
 
+    /// Fills in `kernel_gs_base` of every vCPU, which a pause alone does not.
+    ///
+    /// # Errors
+    /// [`AskVcpuError`] when KVM refuses or a thread does not answer within `patience`.
+    pub fn fetch_kernel_gs_base(&mut self, patience: Duration) -> Result<(), AskVcpuError> {
+        let vcpus = self.holders.vcpus().iter().map(VcpuHandle::number);
+        for vcpu in vcpus.collect::<Vec<_>>() {
+            self.ask(vcpu, Request::ReadKernelGsBase, patience)?;
+        }
+        Ok(())
+    }
+
     /// The page tables in force on the first vCPU that has any.
     fn root(&self) -> Option<PageTableRoot> {
         let online = self.registers.iter().filter(|vcpu| vcpu.online);

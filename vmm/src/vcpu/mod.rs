@@ -44,6 +44,8 @@ pub(crate) struct Surroundings {
     pub(crate) cpuid: CpuId,
     pub(crate) vcpus: u16,
     pub(crate) tsc_deadline: bool,
+    /// KVM leaves the registers in the shared page at each exit.
+    pub(crate) sync_registers: bool,
 }
 
 /// A vCPU that has been set up and not started.
@@ -71,9 +73,7 @@ impl ReadyVcpu {
             set_boot_state(&fd, entry)?;
         }
         let shared = Arc::new(Shared::new());
-        let ports = Arc::clone(&around.ports);
-        let (events, memory) = (around.events.clone(), around.memory.clone());
-        let vcpu = Vcpu::new(number, fd, Arc::clone(&shared), ports, events, memory)?;
+        let vcpu = Vcpu::new(number, fd, Arc::clone(&shared), around);
         Ok(Self {
             number,
             vcpu,

@@ -1,14 +1,8 @@
 //! The registers of a stopped vCPU, as KVM gives them and as tracing wants them.
 
-use kvm_bindings::{
-    KVM_MP_STATE_INIT_RECEIVED, KVM_MP_STATE_UNINITIALIZED, Msrs, kvm_msr_entry, kvm_regs,
-    kvm_sregs,
-};
-use kvm_ioctls::VcpuFd;
+use kvm_bindings::{KVM_MP_STATE_INIT_RECEIVED, KVM_MP_STATE_UNINITIALIZED, kvm_regs, kvm_sregs};
+use kvm_ioctls::{SyncReg, VcpuFd};
 use tracer::target::VcpuRegisters;
-
-/// `IA32_KERNEL_GS_BASE`.
-const MSR_KERNEL_GS_BASE: u32 = 0xc000_0102;
 
 /// All registers of a stopped vCPU.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -19,8 +13,8 @@ pub struct FullRegisters {
     pub general: kvm_regs,
     /// The system registers.
     pub system: kvm_sregs,
-    /// `IA32_KERNEL_GS_BASE`.
-    pub kernel_gs_base: u64,
+    /// `IA32_KERNEL_GS_BASE`, once [`crate::quiesce::Quiesced::fetch_kernel_gs_base`] has read it.
+    pub kernel_gs_base: Option<u64>,
 }
 
 impl From<&FullRegisters> for VcpuRegisters {
@@ -41,40 +35,63 @@ impl From<&FullRegisters> for VcpuRegisters {
     }
 }
 
-/// Reads registers without allocating each time: it is on the path of every pause.
+/// Reads registers: it is on the path of every pause.
+///
+/// Each vCPU ioctl can cost microseconds (KVM loads the vCPU's state onto the CPU for it), so the
+/// registers that KVM leaves in the shared page at each exit are taken where it can do that.
 #[derive(Debug)]
 pub(super) struct RegisterReader {
-    msrs: Msrs,
     online: bool,
+    synced: bool,
 }
 
 impl RegisterReader {
-    pub(super) fn new() -> Result<Self, kvm_ioctls::Error> {
-        let entry = kvm_msr_entry {
-            index: MSR_KERNEL_GS_BASE,
-            ..Default::default()
-        };
-        let msrs =
-            Msrs::from_entries(&[entry]).map_err(|_| kvm_ioctls::Error::new(libc::ENOMEM))?;
-        Ok(Self {
-            msrs,
+    /// `synced` says that KVM has `KVM_CAP_SYNC_REGS`; then every exit leaves the registers in the
+    /// page.
+    pub(super) fn new(vcpu: &mut VcpuFd, synced: bool) -> Self {
+        if synced {
+            vcpu.set_sync_valid_reg(SyncReg::Register);
+            vcpu.set_sync_valid_reg(SyncReg::SystemRegister);
+        }
+        Self {
             online: false,
+            synced,
+        }
+    }
+
+    /// The registers at the last exit, when nothing has changed them since.
+    pub(super) fn at_exit(&mut self, vcpu: &VcpuFd) -> Result<FullRegisters, kvm_ioctls::Error> {
+        if !self.synced {
+            return self.read(vcpu);
+        }
+        let online = self.is_online(vcpu)?;
+        let shared = vcpu.sync_regs();
+        Ok(FullRegisters {
+            online,
+            general: shared.regs,
+            system: shared.sregs,
+            kernel_gs_base: None,
         })
     }
 
+    /// The registers now.
     pub(super) fn read(&mut self, vcpu: &VcpuFd) -> Result<FullRegisters, kvm_ioctls::Error> {
+        Ok(FullRegisters {
+            online: self.is_online(vcpu)?,
+            general: vcpu.get_regs()?,
+            system: vcpu.get_sregs()?,
+            kernel_gs_base: None,
+        })
+    }
+
+    /// Once started, a vCPU stays so.
+    fn is_online(&mut self, vcpu: &VcpuFd) -> Result<bool, kvm_ioctls::Error> {
         if !self.online {
             let state = vcpu.get_mp_state()?.mp_state;
             self.online =
                 state != KVM_MP_STATE_UNINITIALIZED && state != KVM_MP_STATE_INIT_RECEIVED;
         }
-        vcpu.get_msrs(&mut self.msrs)?;
-        Ok(FullRegisters {
-            online: self.online,
-            general: vcpu.get_regs()?,
-            system: vcpu.get_sregs()?,
-            kernel_gs_base: self.msrs.as_slice().first().map_or(0, |entry| entry.data),
-        })
+        Ok(self.online)
     }
 }
 
@@ -86,7 +103,7 @@ mod tests {
     fn every_register_that_tracing_needs_is_taken_over() {
         let mut full = FullRegisters {
             online: true,
-            kernel_gs_base: 7,
+            kernel_gs_base: Some(7),
             ..Default::default()
         };
         full.general.rip = 1;
@@ -106,7 +123,7 @@ mod tests {
             cr4: 9,
             efer: 5,
             gs_base: 6,
-            kernel_gs_base: 7,
+            kernel_gs_base: Some(7),
         };
         assert_eq!(VcpuRegisters::from(&full), expected);
     }

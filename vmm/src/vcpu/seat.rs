@@ -53,6 +53,8 @@ pub enum Request {
     SetSystem(kvm_sregs),
     /// Arm one hardware breakpoint, or none.
     SetBreakpoint(Option<Gva>),
+    /// Read `IA32_KERNEL_GS_BASE` into the registers.
+    ReadKernelGsBase,
     /// Read `IA32_TIME_STAMP_COUNTER` as KVM reports it, with the host's counter around it.
     ReadTsc,
 }

@@ -24,6 +24,7 @@ use kvm_bindings::{
 use kvm_ioctls::{VcpuExit, VcpuFd};
 use tracer::addr::Gva;
 
+use super::Surroundings;
 use super::event::{EventSender, VcpuEvent, VcpuEventKind};
 use super::kick::{self, KickTarget};
 use super::registers::RegisterReader;
@@ -32,6 +33,7 @@ use crate::devices::{PortEffect, Ports};
 use crate::memory::Memory;
 
 const MSR_TSC: u32 = 0x10;
+const MSR_KERNEL_GS_BASE: u32 = 0xc000_0102;
 /// DR7: breakpoint 0 enabled (local and global), on execution, one byte.
 const DR7_EXECUTE_0: u64 = 0x3;
 
@@ -74,6 +76,8 @@ pub(crate) struct Vcpu {
     reader: RegisterReader,
     /// KVM has yet to complete the last I/O, MMIO or MSR access.
     half_done: bool,
+    /// The registers of the last exit are still those of the vCPU.
+    unchanged: bool,
     /// Keeps the guest's memory mapped while KVM can still use it.
     _memory: Memory,
 }
@@ -81,23 +85,22 @@ pub(crate) struct Vcpu {
 impl Vcpu {
     pub(super) fn new(
         number: u16,
-        fd: VcpuFd,
+        mut fd: VcpuFd,
         shared: Arc<Shared>,
-        ports: Arc<Ports>,
-        events: EventSender,
-        memory: Memory,
-    ) -> Result<Self, kvm_ioctls::Error> {
-        let reader = RegisterReader::new()?;
-        Ok(Self {
+        around: &Surroundings,
+    ) -> Self {
+        let reader = RegisterReader::new(&mut fd, around.sync_registers);
+        Self {
             number,
             fd,
             shared,
-            ports,
-            events,
+            ports: Arc::clone(&around.ports),
+            events: around.events.clone(),
             reader,
             half_done: false,
-            _memory: memory,
-        })
+            unchanged: false,
+            _memory: around.memory.clone(),
+        }
     }
 
     /// The thread's body.
@@ -130,7 +133,7 @@ impl Vcpu {
     /// Re-enters KVM with `immediate_exit`, so that it completes the access in progress and runs
     /// nothing. A string instruction or an access over two pages can bring another exit: again.
     fn completing(&mut self, rest: Rest) -> State {
-        if !self.half_done {
+        if self.unchanged && !self.half_done {
             return State::Resting(rest);
         }
         kick::set_immediate_exit(true);
@@ -146,6 +149,7 @@ impl Vcpu {
 
     fn enter(&mut self) -> State {
         self.half_done = false;
+        self.unchanged = true;
         let exit = match self.fd.run() {
             Ok(exit) => exit,
             // EINTR: kicked. EAGAIN: an AP that waits for its SIPI. Both leave nothing half done.
@@ -238,7 +242,7 @@ impl Vcpu {
 
     /// Out of the guest until the order (or the release from the breakpoint) says otherwise.
     fn resting(&mut self, rest: Rest) -> State {
-        let registers = self.reader.read(&self.fd);
+        let registers = self.reader.at_exit(&self.fd);
         let shared = Arc::clone(&self.shared);
         let mut seat = shared.lock();
         seat.state = rest.shown_as();
@@ -278,15 +282,23 @@ impl Vcpu {
     }
 
     fn serve(&mut self, seat: &mut Seat, request: Request) {
+        let done = |outcome: Result<(), kvm_ioctls::Error>| outcome.map(|()| Reply::Done);
+        let mut kernel_gs_base = None;
         let reply = match request {
-            Request::SetGeneral(registers) => self.fd.set_regs(&registers).map(|()| Reply::Done),
-            Request::SetSystem(registers) => self.fd.set_sregs(&registers).map(|()| Reply::Done),
-            Request::SetBreakpoint(at) => self.set_breakpoint(at).map(|()| Reply::Done),
+            Request::SetGeneral(registers) => done(self.fd.set_regs(&registers)),
+            Request::SetSystem(registers) => done(self.fd.set_sregs(&registers)),
+            Request::SetBreakpoint(at) => done(self.set_breakpoint(at)),
             Request::ReadTsc => self.read_tsc(),
+            Request::ReadKernelGsBase => self.read_msr(MSR_KERNEL_GS_BASE).map(|base| {
+                kernel_gs_base = Some(base);
+                Reply::Done
+            }),
         };
-        if let Ok(registers) = self.reader.read(&self.fd) {
+        if let Ok(mut registers) = self.reader.read(&self.fd) {
+            registers.kernel_gs_base = kernel_gs_base;
             seat.registers = Some(registers);
         }
+        self.unchanged = false;
         seat.errand = Errand::Answered(reply);
     }
 
@@ -303,22 +315,28 @@ impl Vcpu {
         self.fd.set_guest_debug(&debug)
     }
 
-    fn read_tsc(&mut self) -> Result<Reply, kvm_ioctls::Error> {
-        let entry = kvm_msr_entry {
-            index: MSR_TSC,
-            ..Default::default()
-        };
-        let mut msrs =
-            Msrs::from_entries(&[entry]).map_err(|_| kvm_ioctls::Error::new(libc::ENOMEM))?;
+    fn read_tsc(&self) -> Result<Reply, kvm_ioctls::Error> {
         let before = crate::clock::host_tsc();
-        self.fd.get_msrs(&mut msrs)?;
+        let guest = self.read_msr(MSR_TSC)?;
         let after = crate::clock::host_tsc();
-        let guest = msrs.as_slice().first().map_or(0, |entry| entry.data);
         Ok(Reply::Tsc {
             before,
             guest,
             after,
         })
+    }
+
+    fn read_msr(&self, index: u32) -> Result<u64, kvm_ioctls::Error> {
+        let entry = kvm_msr_entry {
+            index,
+            ..Default::default()
+        };
+        let mut msrs =
+            Msrs::from_entries(&[entry]).map_err(|_| kvm_ioctls::Error::new(libc::ENOMEM))?;
+        match (self.fd.get_msrs(&mut msrs)?, msrs.as_slice().first()) {
+            (1, Some(entry)) => Ok(entry.data),
+            _ => Err(kvm_ioctls::Error::new(libc::ENXIO)),
+        }
     }
 }
 
