@@ -88,6 +88,12 @@ impl UftraceWriter {
         &self.directory
     }
 
+    /// What the side file says of the trace. Changes (what was not known when the trace was
+    /// created) are written by [`finish`](Self::finish); the number of vCPUs cannot be changed.
+    pub fn metadata_mut(&mut self) -> &mut Metadata {
+        &mut self.side.metadata
+    }
+
     /// Adds events. Those of one vCPU come in the order of its ring; the vCPUs may be mixed in
     /// any way.
     ///
@@ -148,6 +154,7 @@ impl UftraceWriter {
     pub fn finish(mut self) -> Result<Vec<VcpuTotals>, ExportError> {
         let flushed = self.flush();
         self.side.totals = self.totals().collect();
+        self.side.metadata.vcpus = u16::try_from(self.lanes.len()).unwrap_or(u16::MAX);
         self.side.finished = flushed.is_ok();
         self.write_side()?;
         flushed.map(|()| self.side.totals)

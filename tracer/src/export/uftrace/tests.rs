@@ -95,7 +95,7 @@ fn each_entry_is_a_call_of_no_duration() {
 fn the_directory_is_complete_before_the_first_event() {
     let root = tempfile::tempdir().unwrap();
     let directory = root.path().join("trace");
-    let writer = UftraceWriter::create(&directory, &nop_image(2), metadata(2), false).unwrap();
+    let mut writer = UftraceWriter::create(&directory, &nop_image(2), metadata(2), false).unwrap();
     let text = |name: &str| fs::read_to_string(directory.join(name)).unwrap();
     let info = fs::read(directory.join("info")).unwrap();
     assert_eq!(&info[..16], b"Ftrace!\0\x04\0\0\0\x28\0\x01\x02");
@@ -118,10 +118,18 @@ fn the_directory_is_complete_before_the_first_event() {
     assert_eq!(fs::metadata(directory.join("1001.dat")).unwrap().len(), 0);
     let side: SideFile = serde_json::from_str(&text(SIDE_FILE)).unwrap();
     assert!(!side.finished);
+    let known_late = Metadata {
+        tsc_khz: 2_600_000,
+        ..metadata(2)
+    };
+    *writer.metadata_mut() = Metadata {
+        vcpus: 77,
+        ..known_late.clone()
+    };
     writer.finish().unwrap();
     let side: SideFile = serde_json::from_str(&text(SIDE_FILE)).unwrap();
     assert!(side.finished);
-    assert_eq!((side.metadata, side.totals.len()), (metadata(2), 2));
+    assert_eq!((side.metadata, side.totals.len()), (known_late, 2));
 }
 
 #[test]
