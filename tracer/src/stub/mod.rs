@@ -10,6 +10,7 @@
 //! `cell` says where a recorder finds its ring, `recorder` emits the code, `template` stamps it for
 //! each function, `arena` hands out the memory.
 
+mod access;
 pub mod arena;
 pub mod cell;
 pub mod recorder;

@@ -11,10 +11,11 @@
 //! The time is read before the slot is reserved, so that every record before a head that the reader
 //! sees is older than the reader's look at the clock.
 
+use super::access::CellAccess;
 use crate::addr::Gva;
 use crate::insn::asm::registers::{gpr32, gpr64};
 use crate::insn::asm::{
-    AsmMemoryOperand, CodeAssembler, CodeLabel, IcedError, PLACE_VALUE, lea_fixed, ptr, qword_ptr,
+    CodeAssembler, CodeLabel, IcedError, PLACE_VALUE, lea_fixed, ptr, qword_ptr,
 };
 use crate::record::{MARK_MASK, RECORD_BYTES, TIME_SHIFT};
 use crate::ring::geometry::{Geometry, RING_SHIFT};
@@ -51,7 +52,7 @@ impl Recorder {
     /// What iced-x86 says of an operand that cannot be encoded.
     pub fn emit(&self, a: &mut CodeAssembler) -> Result<Full, IcedError> {
         use gpr64::{r11, rax, rdx};
-        let access = CellAccess::of(self.cell);
+        let access = CellAccess::new(self.cell, gpr64::rcx);
         let full = a.create_label();
         let mut done = a.create_label();
 
@@ -95,9 +96,10 @@ impl Recorder {
     fn emit_reserve(&self, a: &mut CodeAssembler, access: CellAccess) -> Result<(), IcedError> {
         let step = u32::try_from(RECORD_BYTES).unwrap_or_default();
         a.mov(gpr32::r11d, step)?;
-        match access {
-            CellAccess::Fixed(_) => a.lock().xadd(access.word(HEAD), gpr64::r11),
-            CellAccess::Gs(_) | CellAccess::FarFromGs(_) => a.xadd(access.word(HEAD), gpr64::r11),
+        if access.is_shared() {
+            a.lock().xadd(access.word(HEAD), gpr64::r11)
+        } else {
+            a.xadd(access.word(HEAD), gpr64::r11)
         }
     }
 
@@ -140,66 +142,11 @@ impl Full {
         a.set_label(&mut self.label)?;
         a.cmp(self.access.word(LIMIT), 0)?;
         a.je(self.back)?;
-        if matches!(self.access, CellAccess::Fixed(_)) {
+        if self.access.is_shared() {
             a.lock().inc(self.access.word(LOST))?;
         } else {
             a.inc(self.access.word(LOST))?;
         }
         a.jmp(self.back)
-    }
-}
-
-/// How the code addresses its cell.
-#[derive(Debug, Clone, Copy)]
-enum CellAccess {
-    /// `gs:[distance]`.
-    Gs(i32),
-    /// `gs:[rcx]`, with the distance in rcx because it does not fit a displacement.
-    FarFromGs(i64),
-    /// `[rcx]`, with the address in rcx.
-    Fixed(Gva),
-}
-
-impl CellAccess {
-    fn of(place: CellPlace) -> Self {
-        match place {
-            CellPlace::Fixed(address) => Self::Fixed(address),
-            // The displacement of every word of the cell must fit.
-            CellPlace::FromGs(distance) => match i32::try_from(distance) {
-                Ok(near) if near.checked_add(LOST).is_some() => Self::Gs(near),
-                _ => Self::FarFromGs(distance),
-            },
-        }
-    }
-
-    /// Loads rcx when it is needed.
-    fn enter(self, a: &mut CodeAssembler) -> Result<(), IcedError> {
-        use gpr64::rcx;
-        match self {
-            Self::Gs(_) => Ok(()),
-            Self::FarFromGs(distance) => {
-                a.push(rcx)?;
-                a.mov(rcx, distance)
-            }
-            Self::Fixed(address) => {
-                a.push(rcx)?;
-                lea_fixed(a, rcx, address.0)
-            }
-        }
-    }
-
-    fn leave(self, a: &mut CodeAssembler) -> Result<(), IcedError> {
-        match self {
-            Self::Gs(_) => Ok(()),
-            Self::FarFromGs(_) | Self::Fixed(_) => a.pop(gpr64::rcx),
-        }
-    }
-
-    fn word(self, offset: i32) -> AsmMemoryOperand {
-        match self {
-            Self::Gs(distance) => qword_ptr(distance.wrapping_add(offset)).gs(),
-            Self::FarFromGs(_) => qword_ptr(gpr64::rcx + offset).gs(),
-            Self::Fixed(_) => qword_ptr(gpr64::rcx + offset),
-        }
     }
 }
