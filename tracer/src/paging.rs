@@ -296,3 +296,6 @@ pub fn large_page_entry(physical: Gpa, user: bool, executable: bool, root: PageT
     }
     entry
 }
+
+#[cfg(test)]
+mod tests;
