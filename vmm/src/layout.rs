@@ -62,6 +62,8 @@ pub const VCPUS_MAX: u64 = 254;
 pub const SERIAL_PORT: u16 = 0x3f8;
 /// The interrupt line of COM1.
 pub const SERIAL_IRQ: u32 = 4;
+/// A text trap (see `breakpoint`) writes here; a guest's own writes mean nothing.
+pub const TRAP_PORT: u8 = 0xf5;
 /// A guest ends by writing its status byte here.
 pub const EXIT_PORT: u16 = 0xf4;
 /// Command port of the keyboard controller: writing [`I8042_RESET`] resets a PC.

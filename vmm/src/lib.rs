@@ -3,6 +3,7 @@
 //! The only crate that names KVM: guest memory, vCPU threads and their pausing, devices, the
 //! control socket and the command line. What tracing *decides* is the `tracer` crate's part.
 
+pub mod breakpoint;
 pub mod cli;
 pub mod clock;
 pub mod commands;

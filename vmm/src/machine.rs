@@ -17,15 +17,17 @@ use kvm_ioctls::{Cap, Kvm, VmFd};
 use tracer::addr::Gva;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
+use crate::breakpoint::{BreakpointError, TextTrap};
 use crate::devices::Ports;
 use crate::devices::console::ConsoleQueue;
 use crate::devices::serial::SerialPort;
+use crate::doctor::probe;
 use crate::layout;
 use crate::loader::{self, ElfLayout, KernelFile, LoadError};
 use crate::memory::{CreateMemoryError, Memory};
 use crate::not_started::NotYetStarted;
 use crate::quiesce::{Holders, PauseTimes, QuiesceError, Quiesced};
-use crate::vcpu::{self, AskVcpuError, ReadyVcpu, Request, Surroundings, VcpuEvents, VcpuState};
+use crate::vcpu::{self, ReadyVcpu, Request, Surroundings, VcpuEvents, VcpuState};
 
 /// Time that a vCPU has to get out of the guest, unless the caller says otherwise.
 pub const PATIENCE: Duration = Duration::from_secs(2);
@@ -119,6 +121,7 @@ pub struct Machine {
     vcpus: u16,
     user_paused: Cell<bool>,
     breakpoint: Cell<Option<Gva>>,
+    trap: Cell<Option<TextTrap>>,
     tsc_khz: u32,
 }
 
@@ -175,6 +178,7 @@ impl Machine {
             vcpus,
             user_paused: Cell::new(false),
             breakpoint: Cell::new(None),
+            trap: Cell::new(None),
             tsc_khz,
         })
     }
@@ -251,22 +255,43 @@ impl Machine {
         self.user_paused.get()
     }
 
-    /// Arms one hardware breakpoint on every vCPU, or none. A vCPU that reaches it is trapped
-    /// there, and a [`vcpu::VcpuEventKind::Breakpoint`] is sent.
+    /// Arms one breakpoint on every vCPU, or none. A vCPU that reaches it is trapped there, and a
+    /// [`vcpu::VcpuEventKind::Breakpoint`] is sent.
     ///
     /// # Errors
-    /// When the machine cannot be quiesced or KVM refuses.
-    pub fn set_breakpoint(&self, at: Option<Gva>) -> Result<(), BreakpointError> {
-        for ready in &self.ready {
+    /// When the machine cannot be quiesced, KVM refuses, or the text trap that some hosts need
+    /// cannot be written.
+    pub fn set_breakpoint(&mut self, at: Option<Gva>) -> Result<(), BreakpointError> {
+        for ready in &mut self.ready {
             ready.set_breakpoint(at).map_err(BreakpointError::Refused)?;
         }
+        let mut quiesced = None;
         if self.is_started() {
-            let mut quiesced = self.quiesce(PATIENCE)?;
+            let mut stopped = self.quiesce(PATIENCE)?;
             for vcpu in 0..self.vcpus {
-                quiesced.ask(vcpu, Request::SetBreakpoint(at), PATIENCE)?;
+                stopped.ask(vcpu, Request::SetBreakpoint(at), PATIENCE)?;
             }
+            quiesced = Some(stopped);
         }
+        self.set_trap(at)?;
+        drop(quiesced);
         self.breakpoint.set(at);
+        Ok(())
+    }
+
+    /// The part of a breakpoint that stands in the guest's text. No vCPU runs.
+    fn set_trap(&self, at: Option<Gva>) -> Result<(), BreakpointError> {
+        let mut memory = self.memory.clone();
+        if let Some(trap) = self.trap.take() {
+            trap.disarm(&mut memory)?;
+        }
+        let Some(at) = at else { return Ok(()) };
+        // A host on which even the trial fails has no tiny VM either: leave it to the register.
+        if !probe::hardware_breakpoints_exit().unwrap_or(true) {
+            let text = self.layout.locate(at);
+            let (text, _) = text.ok_or(BreakpointError::NoText(at))?;
+            self.trap.set(Some(TextTrap::arm(&mut memory, text)?));
+        }
         Ok(())
     }
 
@@ -356,24 +381,6 @@ impl Drop for Machine {
             log::error!("vCPU threads {late:?} did not end");
         }
     }
-}
-
-/// Why the attach breakpoint could not be armed or disarmed.
-#[derive(Debug, thiserror::Error)]
-pub enum BreakpointError {
-    /// The machine did not pause.
-    #[error("the breakpoint needs a pause: {0}")]
-    Quiesce(#[from] QuiesceError),
-    /// KVM refused.
-    #[error(
-        "the breakpoint cannot be set: {0}; `vmm doctor` says whether this host has hardware breakpoints"
-    )]
-    Ask(#[from] AskVcpuError),
-    /// KVM refused before the start.
-    #[error(
-        "the breakpoint cannot be set: {0}; `vmm doctor` says whether this host has hardware breakpoints"
-    )]
-    Refused(#[source] kvm_ioctls::Error),
 }
 
 fn open_kvm() -> Result<Kvm, BuildError> {

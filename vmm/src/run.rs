@@ -95,12 +95,12 @@ impl Run {
     /// The attach point was reached. Other vCPUs may have reached it as well: the first one counts.
     fn breakpoint(&mut self) {
         if self.machine.breakpoint().is_some() {
-            let attached = self
-                .tracing
-                .at_breakpoint(&self.machine)
-                .map_err(Failure::from);
+            // In this order: on some hosts the breakpoint stands in the text. The vCPU stays there.
             let disarmed = self.machine.set_breakpoint(None);
-            if let Err(failure) = attached.and(disarmed.map_err(Failure::tracing)) {
+            let attached = disarmed
+                .map_err(Failure::tracing)
+                .and_then(|()| Ok(self.tracing.at_breakpoint(&self.machine)?));
+            if let Err(failure) = attached {
                 self.end(Outcome::Failed(failure));
             }
         }
@@ -112,6 +112,9 @@ impl Run {
     /// # Errors
     /// When the trace could not be finished.
     pub fn finish(&mut self) -> Result<(), Failure> {
+        if let Some(at) = self.machine.breakpoint() {
+            log::warn!("the guest did not get to the attach point at {at}: nothing was traced");
+        }
         let finished = self.tracing.finish(&self.machine);
         let late = self.machine.stop(PATIENCE);
         if !late.is_empty() {

@@ -57,8 +57,8 @@ const RDPID: Subject = Subject {
 const HARDWARE_BREAKPOINT: Subject = Subject {
     name: "hardware breakpoints exit (ring 0)",
     need: Need::Optional,
-    means: "--attach-at cannot use a debug register here",
-    mend: "nothing to do where port writes exit; else start tracing by `vmm ctl start`",
+    means: "--attach-at stops the guest by a port write in its text instead",
+    mend: "nothing to do, unless the address is not in the kernel's file",
 };
 
 const SOFTWARE_BREAKPOINT: Subject = Subject {

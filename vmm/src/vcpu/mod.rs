@@ -81,8 +81,8 @@ impl ReadyVcpu {
         })
     }
 
-    /// Arms one hardware breakpoint, or none.
-    pub(crate) fn set_breakpoint(&self, at: Option<Gva>) -> Result<(), kvm_ioctls::Error> {
+    /// Arms one breakpoint, or none.
+    pub(crate) fn set_breakpoint(&mut self, at: Option<Gva>) -> Result<(), kvm_ioctls::Error> {
         self.vcpu.set_breakpoint(at)
     }
 

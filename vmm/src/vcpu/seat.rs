@@ -51,7 +51,7 @@ pub enum Request {
     SetGeneral(kvm_regs),
     /// Set the system registers.
     SetSystem(kvm_sregs),
-    /// Arm one hardware breakpoint, or none.
+    /// Arm one breakpoint, or none.
     SetBreakpoint(Option<Gva>),
     /// Read `IA32_KERNEL_GS_BASE` into the registers.
     ReadKernelGsBase,

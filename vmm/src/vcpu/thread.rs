@@ -7,7 +7,7 @@
 //!   │  │ └────────── exit served ──────┐      │
 //!   │  └─ kick seen after an I/O exit ─▶ Completing   (KVM re-entered with immediate_exit
 //!   │                                                  until the access is complete)
-//!   ├─ breakpoint ───▶ Trapped ──▶ Running (released)
+//!   ├─ breakpoint ───▶ Trapped ──▶ Running (released); a text trap's port write is completed first
 //!   └─ exit port, reset, crash ──▶ Exited ──▶ Stopped
 //! ```
 //!
@@ -29,7 +29,9 @@ use super::event::{EventSender, VcpuEvent, VcpuEventKind};
 use super::kick::{self, KickTarget};
 use super::registers::RegisterReader;
 use super::seat::{Errand, Order, Reply, Request, Seat, Shared, VcpuState};
+use crate::breakpoint::TRAP_LENGTH;
 use crate::devices::{PortEffect, Ports};
+use crate::layout::TRAP_PORT;
 use crate::memory::Memory;
 
 const MSR_TSC: u32 = 0x10;
@@ -78,6 +80,8 @@ pub(crate) struct Vcpu {
     half_done: bool,
     /// The registers of the last exit are still those of the vCPU.
     unchanged: bool,
+    /// Where the attach breakpoint is, while it is armed.
+    breakpoint: Option<Gva>,
     /// Keeps the guest's memory mapped while KVM can still use it.
     _memory: Memory,
 }
@@ -99,6 +103,7 @@ impl Vcpu {
             reader,
             half_done: false,
             unchanged: false,
+            breakpoint: None,
             _memory: around.memory.clone(),
         }
     }
@@ -134,7 +139,10 @@ impl Vcpu {
     /// nothing. A string instruction or an access over two pages can bring another exit: again.
     fn completing(&mut self, rest: Rest) -> State {
         if self.unchanged && !self.half_done {
-            return State::Resting(rest);
+            return match rest {
+                Rest::Trapped => self.at_trap(),
+                Rest::Parked | Rest::Exited => State::Resting(rest),
+            };
         }
         kick::set_immediate_exit(true);
         match self.enter() {
@@ -144,6 +152,31 @@ impl Vcpu {
             }
             State::Resting(Rest::Trapped) => State::Resting(Rest::Trapped),
             _ => State::Completing(rest),
+        }
+    }
+
+    /// A port write to the trap port is complete. When it was the text trap's, the vCPU goes back
+    /// to where the trap stands, and KVM is entered once more so that everybody sees it there.
+    fn at_trap(&mut self) -> State {
+        let Some(at) = self.breakpoint else {
+            return State::Running;
+        };
+        let mut registers = match self.fd.get_regs() {
+            Ok(registers) => registers,
+            Err(error) => return self.crashed(&format!("KVM_GET_REGS failed: {error}")),
+        };
+        if registers.rip == at.0 {
+            self.tell(VcpuEventKind::Breakpoint(at));
+            return State::Resting(Rest::Trapped);
+        }
+        if registers.rip != at.0.wrapping_add(TRAP_LENGTH) {
+            return State::Running;
+        }
+        registers.rip = at.0;
+        self.unchanged = false;
+        match self.fd.set_regs(&registers) {
+            Ok(()) => State::Completing(Rest::Trapped),
+            Err(error) => self.crashed(&format!("KVM_SET_REGS failed: {error}")),
         }
     }
 
@@ -160,6 +193,10 @@ impl Vcpu {
         };
         let shared = &self.shared;
         match exit {
+            VcpuExit::IoOut(port, _) if port == u16::from(TRAP_PORT) => {
+                self.half_done = true;
+                State::Completing(Rest::Trapped)
+            }
             VcpuExit::IoOut(port, data) => {
                 self.half_done = true;
                 let patient = || shared.order() == Order::Run;
@@ -304,7 +341,7 @@ impl Vcpu {
 
     /// Arms breakpoint 0 or disarms it. A vCPU that is at the breakpoint goes on past it only
     /// once it is disarmed.
-    pub(super) fn set_breakpoint(&self, at: Option<Gva>) -> Result<(), kvm_ioctls::Error> {
+    pub(super) fn set_breakpoint(&mut self, at: Option<Gva>) -> Result<(), kvm_ioctls::Error> {
         let mut debug = kvm_guest_debug::default();
         if let Some(at) = at {
             debug.control = KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_HW_BP;
@@ -312,6 +349,7 @@ impl Vcpu {
                 debugreg: [at.0, 0, 0, 0, 0, 0, 0, DR7_EXECUTE_0],
             };
         }
+        self.breakpoint = at;
         self.fd.set_guest_debug(&debug)
     }
 

@@ -1,0 +1,127 @@
+//! Stopping a vCPU at an address: by a debug register or, on hosts whose debug registers do
+//! nothing, by a *text trap*: two bytes in the guest's text that write to a port of ours.
+//!
+//! A port write leaves the guest on every KVM, from ring 0. The bytes go in through the physical
+//! addresses of the kernel's file, so a trap can be armed before the kernel has page tables.
+
+use tracer::addr::{Gpa, Gva};
+use tracer::target::{MemoryError, PhysicalMemory};
+
+use crate::layout::TRAP_PORT;
+use crate::quiesce::QuiesceError;
+use crate::vcpu::AskVcpuError;
+
+/// `out TRAP_PORT, al`
+const TRAP: [u8; 2] = [0xe6, TRAP_PORT];
+/// Its length: how far rip is behind the trap when the vCPU has left the guest.
+pub(crate) const TRAP_LENGTH: u64 = 2;
+
+/// Why the attach breakpoint could not be armed or disarmed.
+#[derive(Debug, thiserror::Error)]
+pub enum BreakpointError {
+    /// The machine did not pause.
+    #[error("the breakpoint needs a pause: {0}")]
+    Quiesce(#[from] QuiesceError),
+    /// KVM refused.
+    #[error("the breakpoint cannot be set: {0}; `vmm doctor` says which kinds this host has")]
+    Ask(#[from] AskVcpuError),
+    /// KVM refused, before the vCPUs were started.
+    #[error("the breakpoint cannot be set: {0}; `vmm doctor` says which kinds this host has")]
+    Refused(#[source] kvm_ioctls::Error),
+    /// The address is not in the kernel's file.
+    #[error(
+        "no breakpoint at {0}: this host's debug registers do nothing, and a trap in the text needs an address in the kernel's file"
+    )]
+    NoText(Gva),
+    /// The text is not there.
+    #[error("the trap in the guest's text: {0}")]
+    Memory(#[from] MemoryError),
+    /// Somebody else has changed the text.
+    #[error("the trap at {at} is gone: its bytes are {found:02x?}, they were {TRAP:02x?}")]
+    Overwritten {
+        /// Where.
+        at: Gpa,
+        /// What is there.
+        found: [u8; 2],
+    },
+}
+
+/// A text trap that is armed.
+///
+/// A function can be shorter than the trap: one byte of what follows is then changed too, which is
+/// padding or a function that is not meant to run before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TextTrap {
+    at: Gpa,
+    old: [u8; 2],
+}
+
+impl TextTrap {
+    /// Puts the trap over the bytes at `at`. No vCPU may run.
+    pub(crate) fn arm(text: &mut impl PhysicalMemory, at: Gpa) -> Result<Self, BreakpointError> {
+        let mut old = [0; 2];
+        text.read_physical(at, &mut old)?;
+        text.write_physical(at, &TRAP)?;
+        Ok(Self { at, old })
+    }
+
+    /// Puts the old bytes back. No vCPU may run, and none may be past the trap's port write.
+    pub(crate) fn disarm(self, text: &mut impl PhysicalMemory) -> Result<(), BreakpointError> {
+        let at = self.at;
+        let mut found = [0; 2];
+        text.read_physical(at, &mut found)?;
+        if found != TRAP {
+            return Err(BreakpointError::Overwritten { at, found });
+        }
+        Ok(text.write_physical(at, &self.old)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout;
+    use crate::memory::Memory;
+
+    const AT: Gpa = Gpa(0x1004);
+
+    fn text(bytes: [u8; 8]) -> Memory {
+        let mut memory = Memory::create(layout::MEMORY_MIN_MIB, 0x1000).unwrap();
+        memory.write_physical(Gpa(0x1000), &bytes).unwrap();
+        memory
+    }
+
+    fn bytes(memory: &Memory) -> [u8; 8] {
+        let mut bytes = [0; 8];
+        memory.read_physical(Gpa(0x1000), &mut bytes).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn disarming_brings_the_exact_bytes_back() {
+        let original = [0, 1, 2, 3, 4, 5, 6, 7];
+        let mut memory = text(original);
+        let trap = TextTrap::arm(&mut memory, AT).unwrap();
+        assert_eq!(bytes(&memory), [0, 1, 2, 3, 0xe6, TRAP_PORT, 6, 7]);
+        trap.disarm(&mut memory).unwrap();
+        assert_eq!(bytes(&memory), original);
+    }
+
+    #[test]
+    fn foreign_bytes_are_left() {
+        let mut memory = text([0x90; 8]);
+        let trap = TextTrap::arm(&mut memory, AT).unwrap();
+        memory.write_physical(AT, &[0xcc]).unwrap();
+        let error = trap.disarm(&mut memory).unwrap_err().to_string();
+        assert!(error.contains("cc, f5"), "{error}");
+        assert_eq!(bytes(&memory)[4..6], [0xcc, TRAP_PORT]);
+    }
+
+    #[test]
+    fn an_address_that_is_no_memory_is_an_error() {
+        let mut memory = text([0x90; 8]);
+        let nowhere = Gpa(u64::MAX - 0xfff);
+        let error = TextTrap::arm(&mut memory, nowhere).unwrap_err();
+        assert!(matches!(error, BreakpointError::Memory(_)), "{error}");
+    }
+}
