@@ -32,6 +32,9 @@ use crate::vcpu::{self, ReadyVcpu, Request, Surroundings, VcpuEvents, VcpuState}
 /// Time that a vCPU has to get out of the guest, unless the caller says otherwise.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
+/// The version of KVM's API that has been stable since 2007.
+const API_VERSION: i32 = 12;
+
 /// What a machine is made of.
 #[derive(Debug, Clone)]
 pub struct MachineConfig {
@@ -61,6 +64,12 @@ pub enum BuildError {
     /// Opening `/dev/kvm` failed otherwise.
     #[error("cannot open /dev/kvm: {0}; `vmm doctor` says more")]
     OpenKvm(#[source] kvm_ioctls::Error),
+    /// `/dev/kvm` is something else than the KVM that we know.
+    #[error("/dev/kvm has API version {version}, not {API_VERSION}; `vmm doctor` says more")]
+    ApiVersion {
+        /// What it says.
+        version: i32,
+    },
     /// A vCPU count that cannot be.
     #[error("--vcpus {asked}: must be from 1 to {most} on this host")]
     Vcpus {
@@ -384,11 +393,15 @@ impl Drop for Machine {
 }
 
 fn open_kvm() -> Result<Kvm, BuildError> {
-    Kvm::new().map_err(|error| match error.errno() {
+    let kvm = Kvm::new().map_err(|error| match error.errno() {
         libc::ENOENT | libc::ENXIO | libc::ENODEV => BuildError::NoKvm,
         libc::EACCES | libc::EPERM => BuildError::NoPermission,
         _ => BuildError::OpenKvm(error),
-    })
+    })?;
+    match kvm.get_api_version() {
+        API_VERSION => Ok(kvm),
+        version => Err(BuildError::ApiVersion { version }),
+    }
 }
 
 fn has_sync_registers(kvm: &Kvm) -> bool {

@@ -43,15 +43,19 @@ pub struct PauseTimes {
     pub released: Histogram<u64>,
 }
 
+/// Differences shorter than this are not kept.
+const SHORTEST_NS: u64 = 64;
+/// Significant digits that are kept of each time.
+const DIGITS: u8 = 2;
 /// Longest pause that the histograms tell apart from longer ones.
 const LONGEST_NS: u64 = 60_000_000_000;
 
 impl PauseTimes {
     fn new() -> Self {
         let histogram = || {
-            Histogram::new_with_bounds(1, LONGEST_NS, 3)
-                .or_else(|_| Histogram::new(3))
-                .unwrap_or_else(|_| unreachable!("three digits are a valid precision"))
+            Histogram::new_with_bounds(SHORTEST_NS, LONGEST_NS, DIGITS)
+                .or_else(|_| Histogram::new(DIGITS))
+                .unwrap_or_else(|_| unreachable!("two digits are a valid precision"))
         };
         Self {
             parked: histogram(),

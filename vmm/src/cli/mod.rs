@@ -83,16 +83,25 @@ pub fn main() -> ExitStatus {
     result.unwrap_or_else(|failure| say(&failure))
 }
 
-/// Help and version are no errors; for the rest clap's text says what is wrong and how to go on.
+/// Help and version are no errors; of the rest clap's text is made one line.
 fn usage(error: &clap::Error) -> ExitStatus {
-    let printed = error.print();
     if error.use_stderr() {
-        ExitStatus::BadInput
-    } else if printed.is_err() {
-        ExitStatus::OutputFailed
-    } else {
-        ExitStatus::Success
+        return say(&Failure::bad_input(one_line(&error.render().to_string())));
     }
+    match error.print() {
+        Ok(()) => ExitStatus::Success,
+        Err(_) => ExitStatus::OutputFailed,
+    }
+}
+
+/// What is wrong and clap's tips, without the usage.
+fn one_line(text: &str) -> String {
+    let told = text.split("Usage:").next().unwrap_or(text);
+    let told = told.split("For more information").next().unwrap_or(told);
+    let words: Vec<&str> = told.split_whitespace().collect();
+    let said = words.join(" ");
+    let said = said.strip_prefix("error: ").unwrap_or(&said);
+    format!("{said}; `vmm help` says more")
 }
 
 fn say(failure: &Failure) -> ExitStatus {
@@ -103,10 +112,23 @@ fn say(failure: &Failure) -> ExitStatus {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use clap::{CommandFactory, Parser};
 
     #[test]
     fn the_command_line_is_consistent() {
         super::Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn wrong_usage_is_told_in_one_line() {
+        let missing = super::Cli::try_parse_from(["vmm", "run"]).unwrap_err();
+        let line = super::one_line(&missing.render().to_string());
+        assert!(line.contains("--kernel") && !line.contains('\n'), "{line}");
+        let unknown = super::Cli::try_parse_from(["vmm", "run", "--kernle", "x"]).unwrap_err();
+        let line = super::one_line(&unknown.render().to_string());
+        assert!(
+            line.contains("'--kernle'") && line.contains("'--kernel'"),
+            "{line}"
+        );
     }
 }

@@ -14,7 +14,7 @@ use crate::machine::{Machine, MachineConfig};
 use crate::run::{Outcome, Run};
 use crate::signals::Signals;
 use crate::terminal::ConsoleStdin;
-use crate::tracing::Tracing;
+use crate::tracing::{Tracing, TracingError};
 
 /// Time that the console output has to get out after the guest has ended.
 const CONSOLE_PATIENCE: Duration = Duration::from_secs(5);
@@ -29,11 +29,15 @@ pub fn run(options: &RunOptions) -> Result<ExitStatus, Failure> {
     let console = ConsoleWriter::start(std::io::stdout()).map_err(Failure::output)?;
     let outcome = boot(options, signals, &console)
         .and_then(|events| events.run().map_err(Failure::bad_input));
-    let lost = console.finish(CONSOLE_PATIENCE);
-    if lost > 0 {
-        log::warn!("stdout does not take the guest's last {lost} bytes of console output");
+    let printed = console.finish(CONSOLE_PATIENCE);
+    match (report(outcome?)?, printed) {
+        (ExitStatus::Success | ExitStatus::Guest(0), Err(lost)) => Err(Failure::output(lost)),
+        (status, printed) => {
+            // The guest's own failure says more; the output is mentioned all the same.
+            printed.unwrap_or_else(|lost| log::warn!("{lost}"));
+            Ok(status)
+        }
     }
-    report(outcome?)
 }
 
 /// Everything up to the moment when the guest runs, cheap checks first.
@@ -43,7 +47,6 @@ fn boot(
     console: &ConsoleWriter,
 ) -> Result<EventLoop, Failure> {
     let kernel = KernelFile::read(&options.kernel).map_err(Failure::bad_input)?;
-    let mut tracing = Tracing::new(options.tracing(), &kernel)?;
     let config = MachineConfig {
         cmdline: options.cmdline.clone(),
         vcpus: options.vcpus,
@@ -53,6 +56,13 @@ fn boot(
     let mut machine = Machine::build(&config, &kernel, console.queue())?;
     let listen = |path| Server::listen(path, CONTROL).map_err(Failure::bad_input);
     let control = options.control.as_deref().map(listen).transpose()?;
+    // Last of the checks: it may replace an older trace.
+    let mut tracing = Tracing::new(options.tracing(), &kernel).map_err(|error| match error {
+        TracingError::Image(source) => {
+            Failure::bad_input(format!("the kernel {}: {source}", kernel.path().display()))
+        }
+        other => other.into(),
+    })?;
     if let Some(at) = tracing.before_start(&mut machine)? {
         machine.set_breakpoint(Some(at)).map_err(Failure::tracing)?;
     }

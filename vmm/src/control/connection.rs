@@ -12,6 +12,9 @@ use serde_json::Value;
 /// A client that leaves this many bytes of replies unread gets no further requests served.
 const UNREAD_MAX: usize = 1 << 20;
 
+/// Bytes read of one client at a time.
+const READ_MAX: usize = 4 << 10;
+
 /// Whether a connection goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Alive {
@@ -58,45 +61,37 @@ impl Connection {
         !self.output.is_empty()
     }
 
-    /// Reads what has arrived, has every whole line answered by `answer`, and sends what can be
-    /// sent now.
+    /// Reads a little of what has arrived, has every whole line answered by `answer`, and sends
+    /// what can be sent now. Little, so that one client does not keep the loop to itself.
     pub fn serve(&mut self, mut answer: impl FnMut(&[u8]) -> Option<String>) -> Alive {
         if self.wants_input() {
             self.receive();
         }
-        loop {
-            let more = self.answer_lines(&mut answer);
-            if self.send() == Alive::No {
-                return Alive::No;
-            }
-            // Lines that waited for replies to get out, which they now have.
-            if !more || self.output.len() >= UNREAD_MAX {
-                return Alive::Yes;
-            }
-        }
-    }
-
-    /// Answers whole lines until none is left. Says whether there may be more, left for later
-    /// because too many replies wait to get out.
-    fn answer_lines(&mut self, answer: &mut impl FnMut(&[u8]) -> Option<String>) -> bool {
-        while self.output.len() < UNREAD_MAX {
+        let mut waiting = true;
+        while waiting && self.output.len() < UNREAD_MAX {
             match self.input.take() {
                 Taken::Line(line) if line.iter().all(u8::is_ascii_whitespace) => {}
                 Taken::Line(line) => {
-                    if let Some(reply) = answer(&line) {
-                        self.output.extend_from_slice(reply.as_bytes());
-                    }
+                    let reply = answer(&line).unwrap_or_default();
+                    self.output.extend_from_slice(reply.as_bytes());
                 }
                 Taken::TooLong => {
                     let message = "the line is longer than 65536 bytes; the connection is closed";
                     let error = RpcError::new(LINE_TOO_LONG, message);
                     self.reply_and_close(&Response::new(Value::Null, Err(error)));
-                    return false;
                 }
-                Taken::Nothing => return false,
+                Taken::Nothing => waiting = false,
+            }
+            // After each, so that nothing more is done for a client that is gone.
+            if self.send() == Alive::No {
+                return Alive::No;
             }
         }
-        true
+        if self.closing && !waiting && self.output.is_empty() {
+            Alive::No
+        } else {
+            Alive::Yes
+        }
     }
 
     /// Sends `reply` and then closes.
@@ -107,7 +102,7 @@ impl Connection {
     }
 
     fn receive(&mut self) {
-        let mut bytes = [0; 16 << 10];
+        let mut bytes = [0; READ_MAX];
         match self.stream.read(&mut bytes) {
             Ok(0) => self.closing = true,
             Ok(count) => self.input.push(bytes.get(..count).unwrap_or_default()),
@@ -129,11 +124,7 @@ impl Connection {
                 Err(_) => return Alive::No,
             }
         }
-        if self.closing && self.output.is_empty() {
-            Alive::No
-        } else {
-            Alive::Yes
-        }
+        Alive::Yes
     }
 
     /// Gives the client a last chance to take its replies.

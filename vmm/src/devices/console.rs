@@ -14,12 +14,23 @@ const QUEUE_SOFT_LIMIT: usize = 1 << 20;
 /// How often a waiting vCPU looks whether it is to pause.
 const ROOM_POLL: Duration = Duration::from_millis(1);
 
+/// Console output that did not get out.
+#[derive(Debug, thiserror::Error)]
+pub enum ConsoleLost {
+    /// stdout refused it.
+    #[error("the guest's console output is lost: stdout: {0}")]
+    Refused(#[source] io::Error),
+    /// stdout did not take it in time.
+    #[error("the guest's last {0} bytes of console output are lost: stdout is stalled")]
+    Stalled(usize),
+}
+
 #[derive(Debug, Default)]
 struct Queue {
     bytes: VecDeque<u8>,
     writing: bool,
     finished: bool,
-    broken: bool,
+    broken: Option<io::Error>,
 }
 
 #[derive(Debug, Default)]
@@ -42,7 +53,7 @@ impl ConsoleQueue {
     /// Waits until the queue has room, as long as `patient` says so.
     pub fn wait_for_room(&self, patient: impl Fn() -> bool) {
         let mut queue = self.0.lock();
-        while queue.bytes.len() >= QUEUE_SOFT_LIMIT && !queue.broken && patient() {
+        while queue.bytes.len() >= QUEUE_SOFT_LIMIT && queue.broken.is_none() && patient() {
             let waited = self.0.changed.wait_timeout(queue, ROOM_POLL);
             queue = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -52,7 +63,7 @@ impl ConsoleQueue {
 impl Write for ConsoleQueue {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut queue = self.0.lock();
-        if !queue.broken {
+        if queue.broken.is_none() {
             queue.bytes.extend(bytes);
             self.0.changed.notify_all();
         }
@@ -94,28 +105,31 @@ impl ConsoleWriter {
         ConsoleQueue(Arc::clone(&self.shared))
     }
 
-    /// Writes out what is queued, for at most `patience`. Returns the number of bytes that did not
-    /// get out.
-    pub fn finish(mut self, patience: Duration) -> usize {
+    /// Writes out what is queued, for at most `patience`.
+    ///
+    /// # Errors
+    /// [`ConsoleLost`] when not everything that the guest printed got out.
+    pub fn finish(mut self, patience: Duration) -> Result<(), ConsoleLost> {
         let deadline = Instant::now() + patience;
         let mut queue = self.shared.lock();
         queue.finished = true;
         self.shared.changed.notify_all();
-        while queue.writing || !(queue.bytes.is_empty() || queue.broken) {
+        while queue.writing || !(queue.bytes.is_empty() || queue.broken.is_some()) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return queue.bytes.len();
+                return Err(ConsoleLost::Stalled(queue.bytes.len()));
             }
             let waited = self.shared.changed.wait_timeout(queue, left);
             queue = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+        let broken = queue.broken.take();
         drop(queue);
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
             log::warn!("the console thread panicked");
         }
-        0
+        broken.map_or(Ok(()), |error| Err(ConsoleLost::Refused(error)))
     }
 }
 
@@ -139,12 +153,11 @@ fn write_out(shared: &Shared, mut out: impl Write) {
         queue = shared.lock();
         queue.writing = false;
         if let Err(error) = written {
-            log::warn!("the guest's console output is lost from here on: stdout: {error}");
-            queue.broken = true;
+            queue.broken = Some(error);
             queue.bytes.clear();
         }
         shared.changed.notify_all();
-        if queue.broken {
+        if queue.broken.is_some() {
             return;
         }
     }
@@ -193,7 +206,7 @@ mod tests {
         for _ in 0..1000 {
             queue.write_all(b"0123456789").unwrap();
         }
-        assert_eq!(writer.finish(Duration::from_secs(10)), 0);
+        writer.finish(Duration::from_secs(10)).unwrap();
         assert_eq!(sink.0.lock().unwrap().len(), 10_000);
     }
 
@@ -204,6 +217,7 @@ mod tests {
         queue.write_all(b"x").unwrap();
         queue.wait_for_room(|| true);
         queue.write_all(&[0; 1 << 16]).unwrap();
-        assert_eq!(writer.finish(Duration::from_secs(10)), 0);
+        let lost = writer.finish(Duration::from_secs(10)).unwrap_err();
+        assert!(matches!(lost, ConsoleLost::Refused(_)), "{lost}");
     }
 }

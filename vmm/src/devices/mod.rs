@@ -124,7 +124,7 @@ mod tests {
             ports.write(layout::EXIT_PORT, &[], || true),
             PortEffect::None
         );
-        assert_eq!(writer.finish(Duration::from_secs(5)), 0);
+        writer.finish(Duration::from_secs(5)).unwrap();
     }
 
     #[test]
