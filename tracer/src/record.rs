@@ -12,7 +12,8 @@
 //! at least once while those bits go round ([`crate::ring::timeline`]). *Function* is a
 //! [`FunctionId`]. The *lap mark* says in which lap of the ring the slot was reserved: that is how a
 //! record of a writer that was preempted for whole laps, or a slot that was reserved and is not yet
-//! written, is told from the record that belongs there.
+//! written, is told from the record that belongs there. A writer that is late by a multiple of 1024
+//! laps exactly cannot be told: its record then stands for another call, and no count is wrong.
 
 use crate::event::FunctionId;
 

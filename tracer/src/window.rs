@@ -189,7 +189,8 @@ impl Window {
         take_back(target, &self.pages);
     }
 
-    /// A run of free slots behind the text, or else before it.
+    /// A run of free slots behind the text, or else before it; within reach of the pages shown so far
+    /// too, because stubs must reach their rings.
     fn find(
         &self,
         target: &(impl StoppedTarget + ?Sized),
@@ -197,8 +198,13 @@ impl Window {
         pages: u64,
     ) -> Result<Vec<FreeSlot>, WindowError> {
         let TextRange { start, end } = self.text;
-        let behind = (end, Gva(start.0.saturating_add(REACH - PAGE_2M)));
-        let before = (Gva(end.0.saturating_sub(REACH - PAGE_2M)), start);
+        let shown = || self.pages.iter().map(|page| page.slot.address);
+        let lowest = shown().fold(start, Gva::min);
+        let highest = shown()
+            .map(|at| Gva(at.0.saturating_add(PAGE_2M)))
+            .fold(end, Gva::max);
+        let behind = (end, Gva(lowest.0.saturating_add(REACH - PAGE_2M)));
+        let before = (Gva(highest.0.saturating_sub(REACH - PAGE_2M)), start);
         let mut free = 0;
         for (from, to) in [behind, before] {
             let slots = free_slots(target, root, from, to, self.user)?;

@@ -6,7 +6,8 @@
 //!
 //! A slot can be reserved and not yet written, for as long as its writer is preempted. The reader
 //! waits for such a slot for a while ([`Patience`]), then goes past it and looks again at every
-//! poll until the ring has come round to it; a slot that was never written counts as *abandoned*.
+//! poll until the ring has come round to it; a slot that was never written counts as *abandoned*, one
+//! that a later lap has filled as *overwritten*.
 //! So at the end each position between the first and the head has been delivered or is in exactly
 //! one of the counts of [`Losses`].
 

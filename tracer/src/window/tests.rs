@@ -220,3 +220,39 @@ fn needs_a_running_vcpu_in_long_mode() {
     let opened = Window::open(&target, target.region(), RANGE);
     assert!(matches!(opened, Err(WindowError::NoVcpu)));
 }
+
+#[test]
+fn all_of_the_window_is_within_reach_of_itself() {
+    // Only a slot far behind the text and slots far before it are free.
+    const TEXT: Gva = Gva(0xffff_ffff_0000_0000);
+    let range = TextRange {
+        start: TEXT,
+        end: Gva(TEXT.0 + PAGE_4K),
+    };
+    let behind = Gva(TEXT.0 + (1 << 30) + (1 << 29));
+    let before = Gva(TEXT.0 - (1 << 30) - (1 << 29));
+    let nearer = Gva(TEXT.0 - (1 << 28));
+    let machine = |free: &[Gva]| {
+        let mut target = MockTarget::new(1, 16 * PAGE_2M);
+        for slot in 0..2048 {
+            let at = Gva(TEXT.0 - (2 << 30) + slot * PAGE_2M);
+            if !free.contains(&at) {
+                let to = Gpa(0x400_0000);
+                target.map(at, to, PAGE_2M, Rights::ALL).unwrap();
+            }
+        }
+        target
+    };
+    let mut target = machine(&[behind, before]);
+    let mut window = Window::open(&target, target.region(), range).unwrap();
+    assert_eq!(window.map(&mut target, 1, true).unwrap().at, behind);
+    let error = window.map(&mut target, 1, false).unwrap_err();
+    assert!(
+        matches!(error, WindowError::NoSlots { free: 0, .. }),
+        "{error}"
+    );
+    let mut target = machine(&[behind, before, nearer]);
+    let mut window = Window::open(&target, target.region(), range).unwrap();
+    assert_eq!(window.map(&mut target, 1, true).unwrap().at, behind);
+    assert_eq!(window.map(&mut target, 1, false).unwrap().at, nearer);
+}
