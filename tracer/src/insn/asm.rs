@@ -116,3 +116,12 @@ pub fn lea_fixed(
         operand,
     )?)
 }
+
+/// Where the first unconditional jump of `code`, as it lies at `at`, leads.
+#[cfg(test)]
+pub(crate) fn first_jump(code: &[u8], at: u64) -> Option<u64> {
+    Decoder::with_ip(64, code, at, DecoderOptions::NONE)
+        .into_iter()
+        .find(|one| one.mnemonic() == iced_x86::Mnemonic::Jmp)
+        .map(|one| one.near_branch_target())
+}

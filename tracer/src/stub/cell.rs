@@ -203,3 +203,46 @@ pub struct Cells {
     /// What the host needs to know: the offset of each ring's cell in the span.
     pub offsets: Vec<u64>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whatever the GS bases are, every session's cell on every vCPU is memory of its own within
+        /// the span, and stubs and host mean the same words.
+        #[test]
+        fn cells_never_overlap_and_stay_in_their_span(
+            bases in prop::collection::vec(
+                prop_oneof![(0..64u64).prop_map(|n| n * 512), any::<u64>()], 1..6),
+            start in (0..1u64 << 20).prop_map(|page| Gva(page << 21)),
+        ) {
+            let vcpus: Vec<VcpuRegisters> = bases.iter().map(|base| VcpuRegisters {
+                online: true,
+                gs_base: 0xffff_ffff_8000_0000u64.wrapping_add(*base),
+                ..VcpuRegisters::default()
+            }).collect();
+            let (strategy, reason) = CpuStrategy::choose(&vcpus);
+            prop_assert_eq!(reason.is_some(), strategy == CpuStrategy::Shared);
+            prop_assert!(strategy.span() <= GS_SPAN_MAX + SESSIONS_MAX * CELL_BYTES);
+            let mut offsets = Vec::new();
+            for session in 0..16u8 {
+                let cells = strategy.cells(start, session);
+                prop_assert_eq!(cells.offsets.len(), strategy.rings());
+                for (offset, vcpu) in cells.offsets.iter().zip(&vcpus) {
+                    let seen_by_stub = match cells.place {
+                        CellPlace::Fixed(at) => at.0,
+                        CellPlace::FromGs(by) => vcpu.gs_base.wrapping_add_signed(by),
+                    };
+                    prop_assert_eq!(seen_by_stub, start.0 + offset);
+                }
+                offsets.extend(cells.offsets);
+            }
+            offsets.sort_unstable();
+            prop_assert!(offsets.windows(2).all(|pair| pair[1] - pair[0] >= CELL_BYTES));
+            prop_assert!(offsets.last().unwrap() + CELL_BYTES <= strategy.span());
+            prop_assert!(offsets.iter().all(|offset| offset.is_multiple_of(CELL_BYTES)));
+        }
+    }
+}

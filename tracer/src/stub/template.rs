@@ -110,3 +110,58 @@ impl Template {
 fn shift(distance: i32, by: u64) -> Option<i32> {
     i32::try_from(i64::from(distance).wrapping_add(by.cast_signed())).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::insn::asm::first_jump;
+    use crate::ring::geometry::Geometry;
+    use crate::stub::cell::CellPlace;
+    use crate::stub::recorder::Clock;
+
+    fn recorder(rings: Gva) -> Recorder {
+        Recorder {
+            cell: CellPlace::FromGs(64),
+            rings,
+            geometry: Geometry::with_bytes(4096).unwrap(),
+            clock: Clock::Tsc,
+        }
+    }
+
+    #[test]
+    fn stubs_lead_back_from_anywhere_even_across_the_end_of_the_address_space() {
+        for near in [
+            0x1000_0000,
+            0x7fff_0000,
+            0xffff_ffff_9000_0000,
+            0xffff_ffff_ffe0_0000,
+        ] {
+            let near = Gva(near);
+            let template = Template::new(&[recorder(near.wrapping_add(0x10_0000))], near).unwrap();
+            for (moved, distance) in [(0, -0x4000_0000), (0x1_0000, 0x4000_0000), (0x8_0000, -5)] {
+                let at = near.wrapping_add(moved);
+                let to = Gva(at.0.wrapping_add_signed(distance));
+                let code = template.stamp(at, FunctionId(7), to).unwrap();
+                assert_eq!(code.len(), template.len());
+                assert_eq!(first_jump(&code, at.0), Some(to.0));
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_reached_is_named() {
+        let near = Gva(0xffff_ffff_9000_0000);
+        let far = Gva(0xffff_8000_0000_0000);
+        let error = Template::new(&[recorder(far)], near).unwrap_err();
+        assert!(matches!(error, StubError::Assemble(_)), "{error}");
+        let template = Template::new(&[recorder(near)], near).unwrap();
+        let stamp = |at, to| {
+            template
+                .stamp(at, FunctionId(0), to)
+                .unwrap_err()
+                .to_string()
+        };
+        assert!(stamp(near, far).contains("cannot reach its function"));
+        assert!(stamp(far, far).contains("cannot reach its ring"));
+    }
+}
