@@ -61,7 +61,7 @@ impl Limit {
 pub struct EventLoop {
     /// The guest.
     pub run: Run,
-    /// SIGINT and SIGTERM.
+    /// The signals that end a run.
     pub signals: Signals,
     /// Console input, if there is any.
     pub stdin: Option<ConsoleStdin>,

@@ -8,7 +8,7 @@
 //! | 101 | no KVM, or KVM lacks something that is needed |
 //! | 102 | the guest crashed: triple fault, or KVM could not go on with it |
 //! | 103 | `--timeout` passed |
-//! | 104 | interrupted by SIGINT or SIGTERM; everything was finished cleanly |
+//! | 104 | interrupted by SIGINT, SIGTERM or SIGHUP; everything was finished cleanly |
 //! | 105 | tracing failed |
 //! | 106 | output could not be written |
 //!
@@ -36,7 +36,7 @@ pub enum ExitStatus {
     GuestCrashed,
     /// `--timeout` passed.
     TimedOut,
-    /// SIGINT or SIGTERM.
+    /// SIGINT, SIGTERM or SIGHUP.
     Interrupted,
     /// Tracing failed.
     TracingFailed,

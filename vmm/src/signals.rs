@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM as a file that the event loop reads, so that they end a run cleanly.
+//! SIGINT, SIGTERM and SIGHUP as a file that the event loop reads, so that they end a run cleanly.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,12 +11,12 @@ use vmm_sys_util::signal::{block_signal, create_sigset};
 pub struct Signals(File);
 
 impl Signals {
-    /// Blocks SIGINT and SIGTERM in this thread, and in all threads that it creates afterwards.
+    /// Blocks the signals in this thread, and in all threads that it creates afterwards.
     ///
     /// # Errors
     /// When the system refuses.
     pub fn block() -> io::Result<Self> {
-        let wanted = [libc::SIGINT, libc::SIGTERM];
+        let wanted = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
         for signal in wanted {
             block_signal(signal).map_err(|error| io::Error::other(format!("{error:?}")))?;
         }
