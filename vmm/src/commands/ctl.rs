@@ -180,19 +180,12 @@ fn functions(list: &Functions) -> String {
 
 fn changed(changed: &Changed) -> String {
     let mut text = format!(
-        "{} patched, {} restored, {} skipped; paused for {:.1} µs\n",
-        changed.patched,
-        changed.restored,
-        changed.skipped.len(),
-        changed.pause_us
+        "{} patched, {} restored, {} traced now; paused for {:.1} µs\n",
+        changed.patched, changed.restored, changed.traced, changed.pause_us
     );
-    for function in &changed.skipped {
-        let reason = function.reason.as_deref().unwrap_or("no reason given");
-        let _ = writeln!(
-            text,
-            "skipped {} {}: {reason}",
-            function.address, function.name
-        );
+    for line in changed.skipped_by_reason() {
+        text.push_str(&line);
+        text.push('\n');
     }
     text
 }
@@ -268,16 +261,14 @@ mod tests {
         };
         let shown = changed(&Changed {
             patched: 2,
+            traced: 2,
             skipped: vec![function],
             ..Changed::default()
         });
         assert!(
-            shown.contains("2 patched, 0 restored, 1 skipped"),
+            shown.contains("2 patched, 0 restored, 2 traced now"),
             "{shown}"
         );
-        assert!(
-            shown.contains("skipped 0xffffffff80201000 f: foreign bytes"),
-            "{shown}"
-        );
+        assert!(shown.contains("1 not traced (f): foreign bytes"), "{shown}");
     }
 }

@@ -1,6 +1,11 @@
 //! What the methods return: plain structures, the same on the line and in `ctl`.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+
+/// Names in a line about functions that have something in common.
+const NAMES_SHOWN: usize = 3;
 
 /// Result of `status`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -164,6 +169,25 @@ pub struct Changed {
     pub pause_us: f64,
 }
 
+impl Changed {
+    /// The skipped functions, one line for each reason: how many, why, and the first few names.
+    #[must_use]
+    pub fn skipped_by_reason(&self) -> Vec<String> {
+        let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for function in &self.skipped {
+            let reason = function.reason.as_deref().unwrap_or("no reason given");
+            reasons.entry(reason).or_default().push(&function.name);
+        }
+        let line = |(reason, names): (&str, Vec<&str>)| {
+            let count = names.len();
+            let shown: Vec<&str> = names.into_iter().take(NAMES_SHOWN).collect();
+            let more = if count > NAMES_SHOWN { ", …" } else { "" };
+            format!("{count} not traced ({}{more}): {reason}", shown.join(", "))
+        };
+        reasons.into_iter().map(line).collect()
+    }
+}
+
 /// Result of `dump`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dumped {
@@ -187,4 +211,37 @@ pub struct Digest {
 pub struct Switched {
     /// `false` when it was so before.
     pub changed: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn skipped_functions_are_told_by_reason() {
+        let skip = |name: &str, reason: &str| Function {
+            address: "0x1".to_owned(),
+            name: name.to_owned(),
+            state: "skipped".to_owned(),
+            reason: Some(reason.to_owned()),
+        };
+        let skipped = vec![
+            skip("a", "no site"),
+            skip("x", "foreign bytes"),
+            skip("b", "no site"),
+            skip("c", "no site"),
+            skip("d", "no site"),
+        ];
+        let changed = Changed {
+            skipped,
+            ..Changed::default()
+        };
+        assert_eq!(
+            changed.skipped_by_reason(),
+            [
+                "1 not traced (x): foreign bytes",
+                "4 not traced (a, b, c, …): no site"
+            ]
+        );
+    }
 }

@@ -156,9 +156,9 @@ impl Tracing {
         self.waiting = false;
         let filter = self.filter.clone();
         let changed = self.begin(machine, filter)?;
-        for function in &changed.skipped {
-            let reason = function.reason.as_deref().unwrap_or_default();
-            log::warn!("{} is not traced: {reason}", function.name);
+        log::info!("{} functions are traced", changed.traced);
+        for line in changed.skipped_by_reason() {
+            log::info!("{line}");
         }
         Ok(())
     }
