@@ -123,12 +123,17 @@ impl Drain {
                 timeline,
             };
             let vcpu = reader.ring();
+            let (discarded, _) = self.missing(reader);
             let mut sink = EventSink {
                 vcpu,
                 clock: &self.clock,
                 events: &mut self.events,
             };
             snapshot.deliver(&self.rings, &mut sink);
+            // What a full ring refused has no place among its slots: it comes last.
+            if discarded > 0 {
+                sink.lost(self.clock.now(), discarded);
+            }
             for event in &self.events {
                 match event.kind {
                     EventKind::Lost(count) => lost += count,
@@ -149,23 +154,15 @@ impl Drain {
     /// The counts of each ring.
     #[must_use]
     pub fn status(&self) -> Vec<RingStatus> {
-        let consumes = self.output.is_some();
         self.readers
             .iter()
-            .map(|reader| self.ring_status(reader, consumes))
+            .map(|reader| self.ring_status(reader))
             .collect()
     }
 
-    fn ring_status(&self, reader: &RingReader, consumes: bool) -> RingStatus {
+    fn ring_status(&self, reader: &RingReader) -> RingStatus {
         let losses = reader.losses();
-        let (discarded, overwritten) = if consumes {
-            (losses.discarded, losses.overwritten)
-        } else {
-            // Nothing is taken out: what the ring does not hold any more has been written over.
-            let held = self.geometry.slots();
-            let lost = self.rings.load(reader.ring(), CellWord::Lost);
-            (lost, reader.reserved().saturating_sub(held))
-        };
+        let (discarded, overwritten) = self.missing(reader);
         RingStatus {
             ring: reader.ring(),
             written: reader.reserved(),
@@ -180,6 +177,18 @@ impl Drain {
             invalid: losses.invalid,
             corrupt: losses.corrupt,
         }
+    }
+
+    /// Records of a ring that were discarded and overwritten.
+    fn missing(&self, reader: &RingReader) -> (u64, u64) {
+        if self.output.is_some() {
+            let losses = reader.losses();
+            return (losses.discarded, losses.overwritten);
+        }
+        // Nothing is taken out: what the ring does not hold any more has been written over.
+        let held = self.geometry.slots();
+        let discarded = self.rings.load(reader.ring(), CellWord::Lost);
+        (discarded, reader.reserved().saturating_sub(held))
     }
 
     /// Looks that came so late that times may be wrong.
