@@ -5,6 +5,7 @@ use crate::addr::Gva;
 use crate::event::FunctionId;
 use crate::insn::asm::{Assembled, CodeAssembler, FieldKind, IcedError, PLACE_CONTINUE, assemble};
 use crate::record::function_word;
+use crate::stub::graph::{Hook, SiteShape};
 use crate::stub::recorder::Recorder;
 
 /// Why no stub could be made.
@@ -29,6 +30,21 @@ impl From<IcedError> for StubError {
     }
 }
 
+/// No stub is longer than this many bytes.
+pub const TEMPLATE_MAX: u64 = 1 << 16;
+
+/// What the stub of a function does: the same for all functions that are traced by the same
+/// sessions and have their sites at the same place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StubSpec {
+    /// The recorder of each session.
+    pub recorders: Vec<Recorder>,
+    /// Where sites stand.
+    pub shape: SiteShape,
+    /// How returns are hooked, when a session wants that.
+    pub hook: Option<Hook>,
+}
+
 /// The code of the stubs of all functions that are traced by the same sessions.
 #[derive(Debug, Clone)]
 pub struct Template {
@@ -36,21 +52,19 @@ pub struct Template {
 }
 
 impl Template {
-    /// The code that runs these recorders in turn, for stubs near `near`.
+    /// The code that `spec` asks for, for stubs near `near`. Nothing that the code refers to may lie
+    /// in the [`TEMPLATE_MAX`] bytes from there on: it would be taken for a part of the stub.
     ///
     /// # Errors
     /// [`StubError::Assemble`].
-    pub fn new(recorders: &[Recorder], near: Gva) -> Result<Self, StubError> {
+    pub fn new(spec: &StubSpec, near: Gva) -> Result<Self, StubError> {
         let mut a = CodeAssembler::new(64)?;
         // A short branch is not widened: the way back to the function is always far.
         a.set_prefer_short_branch(false);
-        let mut full = Vec::new();
-        for recorder in recorders {
-            full.push(recorder.emit(&mut a)?);
-        }
-        a.jmp(near.0.wrapping_add(PLACE_CONTINUE))?;
-        for part in full {
-            part.emit(&mut a)?;
+        let go_on = near.wrapping_add(PLACE_CONTINUE);
+        match &spec.hook {
+            Some(hook) => hook.emit(&mut a, &spec.recorders, spec.shape, go_on)?,
+            None => emit_entry(&mut a, &spec.recorders, go_on)?,
         }
         Ok(Self {
             assembled: assemble(&mut a, near.0)?,
@@ -104,6 +118,16 @@ impl Template {
         }
         Ok(bytes)
     }
+}
+
+/// Runs the recorders one after the other and goes on in the function.
+fn emit_entry(a: &mut CodeAssembler, recorders: &[Recorder], go_on: Gva) -> Result<(), IcedError> {
+    let mut full = Vec::new();
+    for recorder in recorders {
+        full.push(recorder.emit(a)?);
+    }
+    a.jmp(go_on.0)?;
+    full.into_iter().try_for_each(|part| part.emit(a))
 }
 
 /// A relative distance changed by `by`, when it still fits.

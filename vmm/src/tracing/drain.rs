@@ -32,6 +32,7 @@ pub struct Drain {
     timelines: Vec<Timeline>,
     geometry: Geometry,
     functions: u32,
+    has_details: bool,
     clock: GuestClock,
     output: Option<Output>,
     events: Vec<Event>,
@@ -48,9 +49,16 @@ impl Drain {
         clock: GuestClock,
         output: Option<Output>,
     ) -> Self {
-        let readers: Vec<RingReader> = (0..rings.count())
-            .map(|ring| RingReader::new(ring, geometry, mode, functions))
-            .collect();
+        let has_details = rings.has_details();
+        let reader = |ring| {
+            let reader = RingReader::new(ring, geometry, mode, functions);
+            if has_details {
+                reader.with_details()
+            } else {
+                reader
+            }
+        };
+        let readers: Vec<RingReader> = (0..rings.count()).map(reader).collect();
         readers.iter().for_each(|reader| reader.initialise(&rings));
         let timelines = readers.iter().map(|_| Timeline::default()).collect();
         Self {
@@ -59,6 +67,7 @@ impl Drain {
             timelines,
             geometry,
             functions,
+            has_details,
             clock,
             output,
             events: Vec::new(),
@@ -120,6 +129,7 @@ impl Drain {
                 geometry: self.geometry,
                 head: reader.head(),
                 functions: self.functions,
+                has_details: self.has_details,
                 timeline,
             };
             let vcpu = reader.ring();
@@ -227,7 +237,15 @@ impl EventSink<'_> {
 
 impl Sink for EventSink<'_> {
     fn record(&mut self, record: Delivered) {
-        self.push(record.ticks, EventKind::Entry(record.function));
+        let kind = match record.graph {
+            None => EventKind::Entry(record.function),
+            Some((step, slot)) => EventKind::Graph {
+                function: record.function,
+                step,
+                slot,
+            },
+        };
+        self.push(record.ticks, kind);
     }
 
     fn lost(&mut self, ticks: u64, records: u64) {
