@@ -143,10 +143,19 @@ mod tests {
     use crate::stub::cell::CellPlace;
     use crate::stub::recorder::Clock;
 
+    fn spec(recorder: Recorder) -> StubSpec {
+        StubSpec {
+            recorders: vec![recorder],
+            shape: SiteShape::Entry,
+            hook: None,
+        }
+    }
+
     fn recorder(rings: Gva) -> Recorder {
         Recorder {
             cell: CellPlace::FromGs(64),
             rings,
+            details: None,
             geometry: Geometry::with_bytes(4096).unwrap(),
             clock: Clock::Tsc,
         }
@@ -161,7 +170,8 @@ mod tests {
             0xffff_ffff_ffe0_0000,
         ] {
             let near = Gva(near);
-            let template = Template::new(&[recorder(near.wrapping_add(0x10_0000))], near).unwrap();
+            let template =
+                Template::new(&spec(recorder(near.wrapping_add(0x10_0000))), near).unwrap();
             for (moved, distance) in [(0, -0x4000_0000), (0x1_0000, 0x4000_0000), (0x8_0000, -5)] {
                 let at = near.wrapping_add(moved);
                 let to = Gva(at.0.wrapping_add_signed(distance));
@@ -176,9 +186,10 @@ mod tests {
     fn what_cannot_be_reached_is_named() {
         let near = Gva(0xffff_ffff_9000_0000);
         let far = Gva(0xffff_8000_0000_0000);
-        let error = Template::new(&[recorder(far)], near).unwrap_err();
+        let error = Template::new(&spec(recorder(far)), near).unwrap_err();
         assert!(matches!(error, StubError::Assemble(_)), "{error}");
-        let template = Template::new(&[recorder(near)], near).unwrap();
+        let rings = near.wrapping_add(TEMPLATE_MAX);
+        let template = Template::new(&spec(recorder(rings)), near).unwrap();
         let stamp = |at, to| {
             template
                 .stamp(at, FunctionId(0), to)
