@@ -12,6 +12,9 @@ pub fn host_tsc() -> u64 {
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
+/// Differences above this are negative ones.
+const BEFORE_THE_START: u64 = u64::MAX / 2;
+
 /// The guest's time-stamp counter, read from the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GuestClock {
@@ -56,10 +59,15 @@ impl GuestClock {
     }
 
     /// Nanoseconds from the guest's start to a value of its counter; 0 for one before that.
+    ///
+    /// The counter begins at 0 when KVM makes the vCPU, which is later than the start: so the start
+    /// itself can be *below* 0, that is, wrapped.
     #[must_use]
     pub fn nanoseconds(&self, counter: u64) -> u64 {
-        let ticks = u128::from(counter.saturating_sub(self.start));
-        u64::try_from(ticks * 1_000_000 / u128::from(self.khz)).unwrap_or(u64::MAX)
+        let ticks = counter.wrapping_sub(self.start);
+        let ticks = if ticks > BEFORE_THE_START { 0 } else { ticks };
+        let nanoseconds = u128::from(ticks) * 1_000_000 / u128::from(self.khz);
+        u64::try_from(nanoseconds).unwrap_or(u64::MAX)
     }
 
     /// Ticks in this many nanoseconds.
@@ -89,5 +97,32 @@ fn kvm_offset(quiesced: &mut Quiesced<'_>) -> Result<u64, AskVcpuError> {
             Ok(guest.wrapping_sub(middle))
         }
         Reply::Done => Ok(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn clock(start: u64) -> GuestClock {
+        GuestClock {
+            offset: 0,
+            start,
+            khz: 2_000_000,
+        }
+    }
+
+    #[test]
+    fn time_counts_from_the_start() {
+        assert_eq!(clock(1000).nanoseconds(1000), 0);
+        assert_eq!(clock(1000).nanoseconds(3000), 1000);
+        assert_eq!(clock(1000).nanoseconds(999), 0);
+    }
+
+    #[test]
+    fn a_start_before_the_counter_began_is_no_start_at_the_end_of_time() {
+        let start = 0u64.wrapping_sub(4000);
+        assert_eq!(clock(start).nanoseconds(0), 2000);
+        assert_eq!(clock(start).nanoseconds(6000), 5000);
     }
 }

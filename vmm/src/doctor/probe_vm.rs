@@ -100,6 +100,9 @@ impl ProbeVm {
         if let Some(value) = trial.tsc_aux {
             self.set_msr(MSR_TSC_AUX, value)?;
         }
+        if let Some(value) = trial.tsc {
+            self.set_msr(MSR_TSC, value)?;
+        }
         self.vcpu
             .set_kvm_immediate_exit(u8::from(trial.immediate_exit));
         let before = self.msr(MSR_TSC)?;

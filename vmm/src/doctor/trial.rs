@@ -46,6 +46,8 @@ pub(super) struct Trial {
     pub(super) watch: Watch,
     /// What `MSR_TSC_AUX` is set to, if it is.
     pub(super) tsc_aux: Option<u64>,
+    /// What the vCPU's TSC is set to, if it is.
+    pub(super) tsc: Option<u64>,
     /// Ask KVM to leave before it enters.
     pub(super) immediate_exit: bool,
 }
@@ -60,6 +62,7 @@ impl Trial {
             count: 0,
             watch,
             tsc_aux: None,
+            tsc: None,
             immediate_exit: false,
         }
     }
