@@ -29,7 +29,7 @@ lint: ## Format, clippy, documentation
 	tests/lint
 
 bench: build guest ## The table of costs, on /dev/kvm
-	cargo bench --locked -p tests
+	cargo run --release --locked -p tests --bin bench -- images/out/bench.json
 
 clean: ## Removes what was built; downloads stay in images/cache
 	cargo clean

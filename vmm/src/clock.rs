@@ -39,11 +39,17 @@ impl GuestClock {
         } else {
             0
         };
-        Ok(Self {
+        Ok(Self::with_offset(offset, zero, khz))
+    }
+
+    /// A counter that is `offset` ahead of the host's.
+    #[must_use]
+    pub fn with_offset(offset: u64, zero: u64, khz: u32) -> Self {
+        Self {
             offset,
             start: zero.wrapping_add(offset),
             khz: khz.max(1),
-        })
+        }
     }
 
     /// The guest's counter, now.

@@ -1,0 +1,136 @@
+//! How long the guest stands still while functions are switched, with every vCPU busy.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use vmm::control::protocol::{Call, FilterChange};
+use vmm::control::status::{Changed, Status, Switched};
+
+use crate::Failed;
+use crate::guest::{Client, Guest};
+use crate::sample::Samples;
+use crate::table::{Row, Target};
+
+/// Switches of one function, half of them on.
+const SMALL: usize = 1000;
+/// Switches of all functions, half of them on.
+const LARGE: usize = 40;
+/// What is traced all the time, so that the rings say that the vCPUs are busy.
+const BUSY: &str = "spin_leaf";
+/// What is switched: it is not called.
+const SWITCHED: &str = "many_0001";
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Rows about pauses and about the cost of a site.
+pub fn rows(place: &Path) -> Result<Vec<Row>, Failed> {
+    let arguments = ["--trace", "function", "--filter", BUSY];
+    let guest = Guest::boot(place, 2, "workload=spin", &arguments)?;
+    let mut client = guest.connect()?;
+    wait_for_work(&mut client)?;
+    let glob = |globs: &[&str]| FilterChange {
+        filter: globs.iter().map(|glob| (*glob).to_owned()).collect(),
+        notrace: Vec::new(),
+    };
+    let one = [
+        Call::FilterAdd(glob(&[SWITCHED])),
+        Call::FilterRemove(glob(&[SWITCHED])),
+    ];
+    let all = [Call::FilterClear, Call::FilterSet(glob(&[BUSY]))];
+    let one = switch(&mut client, &one, SMALL)?;
+    let all = switch(&mut client, &all, LARGE)?;
+    let _: Switched = client.call(&Call::Shutdown)?;
+    Ok(table(&one, &all))
+}
+
+/// Waits until every ring fills: until then some vCPU is still booting or idle.
+fn wait_for_work(client: &mut Client) -> Result<(), Failed> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let status: Status = client.call(&Call::Status)?;
+        let rings = &status.tracing.rings;
+        if !rings.is_empty() && rings.iter().all(|ring| ring.written > 0) {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return Err(format!("the vCPUs do not spin: {rings:?}").into());
+        }
+    }
+}
+
+/// Pauses in microseconds, and how many sites each of them changed.
+#[derive(Debug)]
+struct Pauses {
+    times: Samples,
+    sites: u64,
+}
+
+fn switch(client: &mut Client, calls: &[Call; 2], count: usize) -> Result<Pauses, Failed> {
+    let mut times = Vec::new();
+    let mut sites = 0;
+    // The first time writes the stubs.
+    for call in calls {
+        client.call::<Changed>(call)?;
+    }
+    for call in calls.iter().cycle().take(count) {
+        let changed: Changed = client.call(call)?;
+        sites = changed.patched + changed.restored;
+        times.push(changed.pause_us);
+    }
+    Ok(Pauses {
+        times: times.into_iter().collect(),
+        sites,
+    })
+}
+
+fn table(one: &Pauses, all: &Pauses) -> Vec<Row> {
+    let few = one.times.median();
+    #[expect(clippy::cast_precision_loss, reason = "some ten thousand")]
+    let more = all.sites.saturating_sub(one.sites).max(1) as f64;
+    let per_site: Samples = all.times.scaled(|all| (all - few) * 1000.0 / more);
+    let (none, most) = (Target::None, Target::AtMost(50.0));
+    vec![
+        Row::percentile(
+            "pause to switch 1 function, p50",
+            "us",
+            &one.times,
+            50,
+            most,
+        ),
+        Row::percentile(
+            "pause to switch 1 function, p99",
+            "us",
+            &one.times,
+            99,
+            none,
+        ),
+        Row::percentile(
+            "pause to switch 1 function, max",
+            "us",
+            &one.times,
+            100,
+            none,
+        ),
+        Row::percentile(
+            "pause to switch all functions, p50",
+            "us",
+            &all.times,
+            50,
+            none,
+        ),
+        Row::percentile(
+            "pause to switch all functions, p99",
+            "us",
+            &all.times,
+            99,
+            none,
+        ),
+        Row::percentile(
+            "pause to switch all functions, max",
+            "us",
+            &all.times,
+            100,
+            none,
+        ),
+        Row::median("patching a site, of all", "ns", &per_site, none),
+    ]
+}
