@@ -23,8 +23,7 @@ use tracer::filter::{Filter, FilterError, Selection, Side};
 use tracer::image::Image;
 use tracer::ring::geometry::Geometry;
 use tracer::ring::reader::Mode;
-use tracer::session::{SessionConfig, SessionId, TracerKind};
-use tracer::stub::graph::ReturnHook;
+use tracer::session::{SessionConfig, SessionId};
 use tracer::stub::recorder::Clock;
 use tracer::window::Region;
 
@@ -46,10 +45,6 @@ pub const DEFAULT_ATTACH: &str = "workloads_ready";
 pub struct TracingOptions {
     /// Trace from the attach point on (`--trace`).
     pub enabled: bool,
-    /// What to record.
-    pub tracer: TracerKind,
-    /// How hooked functions are left (graph).
-    pub return_hook: ReturnHook,
     /// Globs of functions to trace; none means all.
     pub filter: Vec<String>,
     /// Globs of functions not to trace.
@@ -226,8 +221,6 @@ impl Tracing {
         let clock = GuestClock::of(&mut quiesced, machine.tsc_khz(), self.zero)?;
         let config = SessionConfig {
             name: "default".to_owned(),
-            tracer: self.options.tracer,
-            return_hook: self.options.return_hook,
             geometry: self.geometry,
             mode: self.options.mode,
             clock: self.options.clock,
