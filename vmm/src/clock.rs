@@ -28,13 +28,17 @@ impl GuestClock {
     /// host's counter.
     ///
     /// KVM reports an offset between the two counters. Where ring 3 runs without hardware
-    /// virtualisation that offset is not applied, so whether it counts is tried, once, with a tiny
-    /// machine.
+    /// virtualisation that offset is not applied: [`offset_is_applied`] tries it with a tiny machine.
     ///
     /// # Errors
     /// [`AskVcpuError`] when KVM does not give the counter.
-    pub fn of(quiesced: &mut Quiesced<'_>, khz: u32, zero: u64) -> Result<Self, AskVcpuError> {
-        let offset = if offset_is_applied() {
+    pub fn of(
+        quiesced: &mut Quiesced<'_>,
+        is_offset_applied: bool,
+        khz: u32,
+        zero: u64,
+    ) -> Result<Self, AskVcpuError> {
+        let offset = if is_offset_applied {
             kvm_offset(quiesced)?
         } else {
             0
@@ -84,7 +88,9 @@ impl GuestClock {
     }
 }
 
-fn offset_is_applied() -> bool {
+/// Whether ring 3 of a guest on this host sees the offset that KVM reports. Takes some milliseconds.
+#[must_use]
+pub fn offset_is_applied() -> bool {
     tsc_offset_is_virtualised().unwrap_or_else(|error| {
         log::warn!("whether the guest's counter has an offset could not be tried: {error}");
         true

@@ -27,7 +27,7 @@ use tracer::session::{SessionConfig, SessionId};
 use tracer::stub::recorder::Clock;
 use tracer::window::Region;
 
-use crate::clock::GuestClock;
+use crate::clock::{GuestClock, offset_is_applied};
 use crate::control::protocol::{FilterChange, Start};
 use crate::control::status::{Changed, Digest, Dumped, Switched};
 use crate::loader::KernelFile;
@@ -213,12 +213,15 @@ impl Tracing {
             start: window.start,
             bytes: window.bytes,
         };
+        // Tried before the pause: it takes longer than the rest.
+        let is_offset_applied = self.running.is_none() && offset_is_applied();
         let mut quiesced = machine.quiesce(PATIENCE)?;
         self.engine.attach(&mut quiesced, region)?;
         if let Some(running) = &self.running {
             return Ok(running.id);
         }
-        let clock = GuestClock::of(&mut quiesced, machine.tsc_khz(), self.zero)?;
+        let khz = machine.tsc_khz();
+        let clock = GuestClock::of(&mut quiesced, is_offset_applied, khz, self.zero)?;
         let config = SessionConfig {
             name: "default".to_owned(),
             geometry: self.geometry,
