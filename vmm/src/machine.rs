@@ -27,7 +27,7 @@ use crate::loader::{self, ElfLayout, KernelFile, LoadError};
 use crate::memory::{CreateMemoryError, Memory};
 use crate::not_started::NotYetStarted;
 use crate::quiesce::{Holders, PauseTimes, QuiesceError, Quiesced};
-use crate::vcpu::{self, ReadyVcpu, Request, Surroundings, VcpuEvents, VcpuState};
+use crate::vcpu::{self, Gate, ReadyVcpu, Request, Surroundings, VcpuEvents, VcpuState};
 
 /// Time that a vCPU has to get out of the guest, unless the caller says otherwise.
 pub const PATIENCE: Duration = Duration::from_secs(2);
@@ -152,9 +152,11 @@ impl Machine {
         register_memory(&vm, &memory)?;
         let ports = create_devices(&vm, console)?;
         let (sender, events) = vcpu::events().map_err(system_refused("the event channel"))?;
+        let gate = Arc::new(Gate::default());
         let around = Surroundings {
             ports: Arc::clone(&ports),
             events: sender,
+            gate: Arc::clone(&gate),
             memory: memory.clone(),
             cpuid: kvm
                 .get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)
@@ -176,7 +178,7 @@ impl Machine {
             ready.push(vcpu.map_err(kvm_refused("the initial vCPU state"))?);
         }
         Ok(Self {
-            holders: Holders::new(Vec::new()),
+            holders: Holders::new(Vec::new(), gate),
             ready,
             _vm: vm,
             _kvm: kvm,
@@ -216,7 +218,7 @@ impl Machine {
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        self.holders = Holders::new(handles);
+        self.holders.take_over(handles);
         match failed {
             None => Ok(()),
             Some(error) => Err(system_refused("a vCPU thread")(error)),
@@ -337,6 +339,16 @@ impl Machine {
     /// How long pauses took so far.
     pub fn with_pause_times<T>(&self, look: impl FnOnce(&PauseTimes) -> T) -> T {
         self.holders.with_times(look)
+    }
+
+    /// How long the guest was paused last, from the request until its last vCPU went on. Waits a
+    /// moment for that; zero when there was no pause, or the user has paused the guest anyway.
+    #[must_use]
+    pub fn last_pause(&self) -> Duration {
+        if self.user_paused.get() {
+            return Duration::ZERO;
+        }
+        self.holders.last_pause()
     }
 
     /// The guest's memory.

@@ -4,6 +4,7 @@
 //! one more holder, so tracing can be changed while the guest is paused.
 
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
@@ -13,7 +14,7 @@ use tracer::target::{MemoryError, PhysicalMemory, StoppedTarget, TargetMemory, V
 
 use crate::memory::Memory;
 use crate::scatter::{Piece, pieces, read_pieces, write_pieces};
-use crate::vcpu::{AskVcpuError, FullRegisters, Reply, Request, VcpuHandle};
+use crate::vcpu::{AskVcpuError, FullRegisters, Gate, Reply, Request, VcpuHandle};
 
 /// Why the machine could not be quiesced.
 #[derive(Debug, thiserror::Error)]
@@ -39,10 +40,12 @@ pub enum QuiesceError {
 pub struct PauseTimes {
     /// From the request until all vCPUs were parked.
     pub parked: Histogram<u64>,
-    /// From the request until all vCPUs were released.
+    /// From the request until the last vCPU went on.
     pub released: Histogram<u64>,
 }
 
+/// How long the end of a pause is waited for where its length is asked for.
+const SETTLE_PATIENCE: Duration = Duration::from_millis(100);
 /// Differences shorter than this are not kept.
 const SHORTEST_NS: u64 = 64;
 /// Significant digits that are kept of each time.
@@ -64,21 +67,40 @@ impl PauseTimes {
     }
 }
 
+/// A pause that is over, or about to be: its end is when the last vCPU went on.
+#[derive(Debug, Clone, Copy)]
+struct Ended {
+    requested: Instant,
+    released: Instant,
+}
+
 /// The vCPUs of a machine and who holds them.
 #[derive(Debug)]
 pub(crate) struct Holders {
     vcpus: Vec<VcpuHandle>,
+    gate: Arc<Gate>,
     holders: Cell<u32>,
     times: RefCell<PauseTimes>,
+    /// The last pause, until its length is known.
+    ended: Cell<Option<Ended>>,
+    last: Cell<Duration>,
 }
 
 impl Holders {
-    pub(crate) fn new(vcpus: Vec<VcpuHandle>) -> Self {
+    pub(crate) fn new(vcpus: Vec<VcpuHandle>, gate: Arc<Gate>) -> Self {
         Self {
             vcpus,
+            gate,
             holders: Cell::new(0),
             times: RefCell::new(PauseTimes::new()),
+            ended: Cell::new(None),
+            last: Cell::new(Duration::ZERO),
         }
+    }
+
+    /// The vCPUs have been started.
+    pub(crate) fn take_over(&mut self, vcpus: Vec<VcpuHandle>) {
+        self.vcpus = vcpus;
     }
 
     pub(crate) fn vcpus(&self) -> &[VcpuHandle] {
@@ -90,13 +112,40 @@ impl Holders {
     }
 
     pub(crate) fn with_times<T>(&self, look: impl FnOnce(&PauseTimes) -> T) -> T {
+        self.settle(Instant::now());
         look(&self.times.borrow())
+    }
+
+    pub(crate) fn last_pause(&self) -> Duration {
+        self.settle(Instant::now() + SETTLE_PATIENCE);
+        self.last.get()
+    }
+
+    /// Finds out how long the last pause was, when every vCPU has gone on by `deadline`.
+    fn settle(&self, deadline: Instant) {
+        let Some(ended) = self.ended.take() else {
+            return;
+        };
+        let resumed = |vcpu: &VcpuHandle| vcpu.resumed_after(ended.released, deadline);
+        let last = self
+            .vcpus
+            .iter()
+            .filter_map(resumed)
+            .max()
+            .unwrap_or(ended.released);
+        let length = last.saturating_duration_since(ended.requested);
+        self.last.set(length);
+        let mut times = self.times.borrow_mut();
+        times.released.saturating_record(nanoseconds(length));
     }
 
     /// Adds a holder: all vCPUs are parked when this returns.
     pub(crate) fn hold(&self, patience: Duration) -> Result<Vec<FullRegisters>, QuiesceError> {
-        let requested = Instant::now();
         let first = self.holders.get() == 0;
+        if first {
+            self.settle(Instant::now());
+        }
+        let requested = Instant::now();
         if first {
             self.vcpus.iter().for_each(VcpuHandle::hold);
         }
@@ -104,16 +153,14 @@ impl Holders {
             Ok(registers) => {
                 self.holders.set(self.holders.get() + 1);
                 if first {
-                    let mut times = self.times.borrow_mut();
-                    times
-                        .parked
-                        .saturating_record(nanoseconds(requested.elapsed()));
+                    let parked = nanoseconds(requested.elapsed());
+                    self.times.borrow_mut().parked.saturating_record(parked);
                 }
                 Ok(registers)
             }
             Err(error) => {
                 if first {
-                    self.vcpus.iter().for_each(VcpuHandle::release);
+                    self.let_go();
                 }
                 Err(error)
             }
@@ -148,15 +195,22 @@ impl Holders {
         let left = self.holders.get().saturating_sub(1);
         self.holders.set(left);
         if left == 0 {
-            self.vcpus.iter().for_each(VcpuHandle::release);
+            self.let_go();
         }
     }
 
-    fn record_released(&self, since: Instant) {
-        let mut times = self.times.borrow_mut();
-        times
-            .released
-            .saturating_record(nanoseconds(since.elapsed()));
+    fn let_go(&self) {
+        self.vcpus.iter().for_each(VcpuHandle::release);
+        self.gate.open();
+    }
+
+    /// The pause that was asked for at `requested` ends now.
+    fn ends(&self, requested: Instant) {
+        let released = Instant::now();
+        self.ended.set(Some(Ended {
+            requested,
+            released,
+        }));
     }
 }
 
@@ -306,10 +360,10 @@ impl Page {
 
 impl Drop for Quiesced<'_> {
     fn drop(&mut self) {
-        self.holders.release();
         if self.measured {
-            self.holders.record_released(self.requested);
+            self.holders.ends(self.requested);
         }
+        self.holders.release();
     }
 }
 

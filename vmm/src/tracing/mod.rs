@@ -13,7 +13,6 @@ mod show;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 
 use tracer::addr::Gva;
 use tracer::digest::text_digest;
@@ -278,11 +277,10 @@ impl Tracing {
         let plan = self
             .engine
             .plan(&mut machine.memory().clone(), id, &selection)?;
-        let requested = Instant::now();
         let mut quiesced = machine.quiesce(PATIENCE)?;
         let applied = self.engine.apply(&mut quiesced, &plan);
         drop(quiesced);
-        let pause_us = requested.elapsed().as_secs_f64() * 1e6;
+        let pause_us = machine.last_pause().as_secs_f64() * 1e6;
         let changed = self.show_changed(&applied?, &selection, pause_us);
         self.engine.set_selection(id, filter, selection)?;
         Ok(changed)

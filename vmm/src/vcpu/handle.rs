@@ -77,7 +77,8 @@ impl VcpuHandle {
         self.order(Order::Hold);
     }
 
-    /// Lets a parked thread run again. A trapped one stays until [`VcpuHandle::untrap`].
+    /// Lets a parked thread run again when the gate opens. A trapped one stays until
+    /// [`VcpuHandle::untrap`].
     pub(crate) fn release(&self) {
         let mut seat = self.shared.lock();
         self.shared.give(&mut seat, Order::Run);
@@ -89,7 +90,8 @@ impl VcpuHandle {
         if seat.state == VcpuState::Trapped {
             seat.state = VcpuState::Parked;
         }
-        self.shared.ordered.notify_all();
+        drop(seat);
+        self.shared.gate.open();
     }
 
     /// Waits until the vCPU is out of the guest. Says whether it is, at the deadline at the latest.
@@ -98,6 +100,18 @@ impl VcpuHandle {
         self.shared
             .wait(self.shared.lock(), deadline, parked)
             .is_some()
+    }
+
+    /// When the vCPU went on after `released`, waiting for it until `deadline`. `None` when it has
+    /// not (yet), or has nowhere to go on to.
+    pub(crate) fn resumed_after(&self, released: Instant, deadline: Instant) -> Option<Instant> {
+        let since = |seat: &Seat| seat.resumed.filter(|resumed| *resumed >= released);
+        let settled = |seat: &Seat| {
+            let stays = !matches!(seat.state, VcpuState::Running | VcpuState::Parked);
+            stays || since(seat).is_some()
+        };
+        let seat = self.shared.wait(self.shared.lock(), deadline, settled)?;
+        since(&seat)
     }
 
     /// The registers of a vCPU that is out of the guest.
@@ -116,7 +130,7 @@ impl VcpuHandle {
             return Err(AskVcpuError::NotParked { vcpu });
         }
         seat.errand = Errand::Asked(Box::new(request));
-        self.shared.ordered.notify_all();
+        self.shared.gate.open();
         let answered = |seat: &Seat| matches!(seat.errand, Errand::Answered(_));
         let what = || {
             format!("{request:?}")
@@ -126,6 +140,8 @@ impl VcpuHandle {
                 .to_owned()
         };
         let Some(mut seat) = self.shared.wait(seat, deadline, answered) else {
+            // A late answer must not be taken for that of the next request.
+            self.shared.lock().errand = Errand::None;
             return Err(AskVcpuError::TimedOut {
                 vcpu,
                 request: what(),
@@ -171,6 +187,9 @@ impl VcpuHandle {
         self.shared.give(&mut seat, order);
         let running = seat.state == VcpuState::Running;
         drop(seat);
+        if order == Order::Stop {
+            self.shared.gate.open();
+        }
         if running && let Some(thread) = &self.thread {
             kick::kick(thread);
         }

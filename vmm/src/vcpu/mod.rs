@@ -2,6 +2,7 @@
 
 mod cpuid;
 mod event;
+mod gate;
 mod handle;
 mod kick;
 mod registers;
@@ -21,6 +22,7 @@ pub use registers::FullRegisters;
 pub use seat::{Reply, Request, VcpuState};
 
 pub(crate) use event::{EventSender, events};
+pub(crate) use gate::Gate;
 
 use crate::devices::Ports;
 use crate::loader::entry_state;
@@ -40,6 +42,7 @@ const DELIVER_NMI: u8 = 4;
 pub(crate) struct Surroundings {
     pub(crate) ports: Arc<Ports>,
     pub(crate) events: EventSender,
+    pub(crate) gate: Arc<Gate>,
     pub(crate) memory: Memory,
     pub(crate) cpuid: CpuId,
     pub(crate) vcpus: u16,
@@ -72,7 +75,7 @@ impl ReadyVcpu {
         if number == 0 {
             set_boot_state(&fd, entry)?;
         }
-        let shared = Arc::new(Shared::new());
+        let shared = Arc::new(Shared::new(Arc::clone(&around.gate)));
         let vcpu = Vcpu::new(number, fd, Arc::clone(&shared), around);
         Ok(Self {
             number,

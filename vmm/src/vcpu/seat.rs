@@ -2,12 +2,13 @@
 //! it is doing and takes requests while it is parked.
 
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use kvm_bindings::{kvm_regs, kvm_sregs};
 use tracer::addr::Gva;
 
+use super::gate::Gate;
 use super::registers::FullRegisters;
 
 /// What the controller wants of the thread.
@@ -91,6 +92,8 @@ pub(super) struct Seat {
     /// Valid while the vCPU is out of the guest.
     pub(super) registers: Option<FullRegisters>,
     pub(super) errand: Errand,
+    /// When the thread last went on its way into the guest.
+    pub(super) resumed: Option<Instant>,
 }
 
 /// The shared state of one vCPU.
@@ -100,22 +103,23 @@ pub(super) struct Shared {
     seat: Mutex<Seat>,
     /// The thread has changed the seat.
     pub(super) acknowledged: Condvar,
-    /// The controller has changed the order or the seat.
-    pub(super) ordered: Condvar,
+    /// Where the thread waits for a new order or a request.
+    pub(super) gate: Arc<Gate>,
 }
 
 impl Shared {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(gate: Arc<Gate>) -> Self {
         let seat = Seat {
             state: VcpuState::Running,
             registers: None,
             errand: Errand::None,
+            resumed: None,
         };
         Self {
             order: AtomicU8::new(Order::Run as u8),
             seat: Mutex::new(seat),
             acknowledged: Condvar::new(),
-            ordered: Condvar::new(),
+            gate,
         }
     }
 
@@ -131,13 +135,12 @@ impl Shared {
         }
     }
 
-    /// Changes the order, with the seat locked by the caller, so that no wake-up is lost. A vCPU
-    /// that was told to stop stays so.
+    /// Changes the order, with the seat locked by the caller. A vCPU that was told to stop stays
+    /// so. Parked threads see it when the gate opens.
     pub(super) fn give(&self, _seat: &mut MutexGuard<'_, Seat>, order: Order) {
         if self.order() != Order::Stop {
             self.order.store(order as u8, Ordering::Release);
         }
-        self.ordered.notify_all();
     }
 
     /// Waits for the thread until `ready` holds; `None` when `deadline` passes first.

@@ -15,7 +15,7 @@
 //! by this thread when it parks, so that no controller waits for them later.
 
 use std::sync::Arc;
-use std::sync::PoisonError;
+use std::time::Instant;
 
 use kvm_bindings::{
     KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_USE_HW_BP, Msrs, kvm_guest_debug, kvm_guest_debug_arch,
@@ -295,6 +295,7 @@ impl Vcpu {
         };
         shared.acknowledged.notify_all();
         loop {
+            let seen = shared.gate.changes();
             if let Errand::Asked(request) = &seat.errand {
                 let request = **request;
                 self.serve(&mut seat, request);
@@ -306,14 +307,15 @@ impl Vcpu {
                 Order::Run if rest != Rest::Exited && seat.state != VcpuState::Trapped => break,
                 Order::Run | Order::Hold => {}
             }
-            seat = shared
-                .ordered
-                .wait(seat)
-                .unwrap_or_else(PoisonError::into_inner);
+            drop(seat);
+            shared.gate.wait(seen);
+            seat = shared.lock();
         }
         seat.state = VcpuState::Running;
         seat.registers = None;
+        seat.resumed = Some(Instant::now());
         drop(seat);
+        shared.acknowledged.notify_all();
         kick::serialise_core();
         State::Running
     }
