@@ -13,15 +13,22 @@ use crate::patch::functions::{Change, FunctionState, FunctionTable, Plan, PlanEr
 use crate::patch::normalise::normalisations;
 use crate::patch::poke::{self, Poke, PokeError, TransactionError, read_site};
 use crate::record::FUNCTIONS_MAX;
-use crate::session::{Session, SessionConfig, SessionId, SessionMemory};
-use crate::stub::arena::Arena;
+use crate::session::{Session, SessionConfig, SessionId, SessionMemory, TracerKind};
+use crate::stub::arena::{Arena, ArenaFull};
 use crate::stub::cell::{CpuStrategy, NoGsBase, SESSIONS_MAX};
+use crate::stub::graph::{Hook, SiteShape};
+use crate::stub::mirror::Mirror;
 use crate::stub::recorder::Recorder;
+use crate::stub::template::{StubError, StubSpec};
 use crate::target::{MemoryError, PhysicalMemory, StoppedTarget};
 use crate::window::{Extent, Region, Window, WindowError};
 
 /// Room for stubs per function: a few versions of each.
-const STUB_BYTES_PER_FUNCTION: u64 = 512;
+const STUB_BYTES_PER_FUNCTION: u64 = 1024;
+/// Pages of stack that the mirror has room for, as a power of two: 32 MiB of stacks in use.
+const MIRROR_PAGES_LOG2: u32 = 13;
+/// Room for the mirror's claim routine.
+const CLAIM_BYTES: u64 = 512;
 
 /// Why tracing could not be set up in the guest.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -35,6 +42,15 @@ pub enum AttachError {
     /// A record cannot number so many functions.
     #[error("cannot attach: the image has {0} functions, {FUNCTIONS_MAX} can be told apart")]
     TooManyFunctions(usize),
+    /// No room for the mirror's routine.
+    #[error("cannot attach: {0}")]
+    Arena(#[from] ArenaFull),
+    /// The mirror's routine could not be assembled.
+    #[error("cannot attach: {0}")]
+    Stub(#[from] StubError),
+    /// The mirror's routine could not be written.
+    #[error("cannot attach: the mirror's routine cannot be written: {0}")]
+    Claim(MemoryError),
     /// Sixteen sessions are there.
     #[error("cannot make session '{name}': there are {SESSIONS_MAX} already, delete one")]
     TooManySessions {
@@ -97,6 +113,66 @@ struct Ground {
     cells: Extent,
     strategy: CpuStrategy,
     no_gs: Option<NoGsBase>,
+    /// Made for the first graph session.
+    mirror: Option<Mirror>,
+}
+
+impl Ground {
+    /// The mirror, which the first graph session makes.
+    fn make_mirror(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+    ) -> Result<(), AttachError> {
+        if self.mirror.is_some() {
+            return Ok(());
+        }
+        let (directory, pages) = Mirror::bytes(MIRROR_PAGES_LOG2);
+        let shown = self.window.map(target, directory + pages, false)?;
+        let (claim, physical) = self.arena.allocate(CLAIM_BYTES)?;
+        let mirror = Mirror {
+            pages: shown.at,
+            directory: shown.at.wrapping_add(pages),
+            pages_log2: MIRROR_PAGES_LOG2,
+            claim,
+        };
+        let routine = mirror.claim_routine().map_err(StubError::from)?;
+        target
+            .write_physical(physical, &routine.bytes)
+            .map_err(AttachError::Claim)?;
+        self.mirror = Some(mirror);
+        Ok(())
+    }
+}
+
+/// What the stub of the functions that `set` traces does.
+fn stub_spec(
+    sessions: &[Option<Session>],
+    set: SessionSet,
+    shape: SiteShape,
+    mirror: Option<Mirror>,
+    arena: &Arena,
+) -> StubSpec {
+    let of = |id: u8| sessions.get(usize::from(id)).and_then(Option::as_ref);
+    let traced_by: Vec<&Session> = set.iter().filter_map(of).collect();
+    let graph = traced_by
+        .iter()
+        .find(|session| session.config.tracer == TracerKind::Graph);
+    let hook = graph.zip(mirror).map(|(session, mirror)| Hook {
+        variant: session.config.return_hook,
+        mirror,
+        stubs: arena.start(),
+        stub_bytes: u32::try_from(arena.bytes()).unwrap_or(u32::MAX >> 1),
+    });
+    let shape = if hook.is_some() {
+        shape
+    } else {
+        SiteShape::Entry
+    };
+    StubSpec {
+        recorders: traced_by.iter().map(|session| session.recorder).collect(),
+        shape,
+        hook,
+    }
 }
 
 /// Everything that is known of tracing one guest.
@@ -182,6 +258,7 @@ impl Engine {
             cells,
             strategy,
             no_gs,
+            mirror: None,
         });
         Ok(())
     }
@@ -243,9 +320,18 @@ impl Engine {
             Ok(id) if u64::from(id) < SESSIONS_MAX => id,
             _ => return Err(AttachError::TooManySessions { name: config.name }),
         };
+        if config.tracer == TracerKind::Graph {
+            ground.make_mirror(target)?;
+        }
         let cells = ground.strategy.cells(ground.cells.at, id);
         let bytes = config.geometry.bytes() * ground.strategy.rings() as u64;
-        let rings = ground.window.map(target, bytes, false)?;
+        let words = if config.tracer == TracerKind::Graph {
+            2
+        } else {
+            1
+        };
+        let rings = ground.window.map(target, words * bytes, false)?;
+        let has_details = words > 1;
         let session = Session {
             memory: SessionMemory {
                 cells: cells
@@ -254,11 +340,13 @@ impl Engine {
                     .map(|offset| ground.cells.physical.wrapping_add(*offset))
                     .collect(),
                 rings: rings.physical,
+                details: has_details.then(|| rings.physical.wrapping_add(bytes)),
                 geometry: config.geometry,
             },
             recorder: Recorder {
                 cell: cells.place,
                 rings: rings.at,
+                details: has_details.then(|| rings.at.wrapping_add(bytes)),
                 geometry: config.geometry,
                 clock: config.clock,
             },
@@ -305,15 +393,9 @@ impl Engine {
             }
         }
         let sessions = &self.sessions;
-        let recorders = |set: SessionSet| {
-            let of = |id: u8| {
-                sessions
-                    .get(usize::from(id))?
-                    .as_ref()
-                    .map(|one| one.recorder)
-            };
-            set.iter().filter_map(of).collect()
-        };
+        let (mirror, arena) = (ground.mirror, ground.arena);
+        let spec =
+            |set: SessionSet, shape: SiteShape| stub_spec(sessions, set, shape, mirror, &arena);
         let before: Vec<SessionSet> = (0u32..)
             .take(wanted.len())
             .map(|function| self.table.sessions(FunctionId(function)))
@@ -327,7 +409,7 @@ impl Engine {
         };
         let plan = self
             .table
-            .plan(&self.image, after, recorders, &mut ground.arena)?;
+            .plan(&self.image, after, spec, &mut ground.arena)?;
         let mut unwritten = self.table.take_unwritten().into_iter();
         while let Some(stub) = unwritten.next() {
             if let Err(error) = memory.write_physical(stub.physical, &stub.bytes) {

@@ -1,5 +1,7 @@
 //! What a trace is made of once it has left the ring: one event, with its time and its vCPU.
 
+use crate::record::Step;
+
 /// A function of the image: an index into [`Image::functions`](crate::image::Image::functions),
 /// which is sorted by address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,4 +34,14 @@ pub enum EventKind {
     Entry(FunctionId),
     /// That many records of this vCPU were lost just before.
     Lost(u64),
+    /// A step of a function graph.
+    Graph {
+        /// The function.
+        function: FunctionId,
+        /// What it did.
+        step: Step,
+        /// The address at which its return address lies, in the guest: what tells calls and
+        /// threads apart.
+        slot: u64,
+    },
 }

@@ -78,3 +78,76 @@ pub const fn function_word(function: FunctionId) -> i32 {
     const { assert!(TIME_SHIFT < 31) };
     ((function.0 & (FUNCTIONS_MAX - 1)) << MARK_BITS).cast_signed()
 }
+
+/// What a record of a graph session says beside time and function: a second word, at the same slot
+/// of a second array, with the same lap mark.
+///
+/// ```text
+///  63                               19 18   13 12  10 9         0
+/// +-----------------------------------+-------+------+-----------+
+/// |  stack slot, bits 47..3           |   0   | step | lap mark  |
+/// +-----------------------------------+-------+------+-----------+
+/// ```
+///
+/// The *stack slot* is the address at which the function's return address lies: no two calls that
+/// are open at the same time have the same one, whatever threads they run in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Detail(pub u64);
+
+/// How far the stack slot's address is shifted up.
+pub const SLOT_SHIFT: u32 = 16;
+/// Where the step stands.
+pub const STEP_SHIFT: u32 = MARK_BITS;
+const STEP_MASK: u64 = 7;
+
+/// What a graph record stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Step {
+    /// The function was entered and its return is hooked: an exit follows if it ever returns.
+    Entry = 0,
+    /// The function returned.
+    Exit = 1,
+    /// The function was entered by a tail jump from a hooked one: the exit of that one is its, too.
+    Tail = 2,
+    /// The function was entered and there was no room to hook its return: no exit follows.
+    Unhooked = 3,
+}
+
+impl Step {
+    const fn of(bits: u64) -> Option<Self> {
+        match bits {
+            0 => Some(Self::Entry),
+            1 => Some(Self::Exit),
+            2 => Some(Self::Tail),
+            3 => Some(Self::Unhooked),
+            _ => None,
+        }
+    }
+}
+
+impl Detail {
+    /// A detail word of these fields; each is cut to its width.
+    #[must_use]
+    pub const fn new(slot: u64, step: Step, mark: u64) -> Self {
+        Self((slot & !7) << SLOT_SHIFT | (step as u64) << STEP_SHIFT | mark & MARK_MASK)
+    }
+
+    /// The stack slot, sign-extended from 48 bits; a multiple of 8.
+    #[must_use]
+    pub const fn slot(self) -> u64 {
+        (self.0.cast_signed() >> SLOT_SHIFT).cast_unsigned() & !7
+    }
+
+    /// What the record stands for; `None` when the guest wrote nonsense.
+    #[must_use]
+    pub const fn step(self) -> Option<Step> {
+        Step::of(self.0 >> STEP_SHIFT & STEP_MASK)
+    }
+
+    /// The lap in which the slot was reserved, as in [`Record::mark`].
+    #[must_use]
+    pub const fn mark(self) -> u64 {
+        self.0 & MARK_MASK
+    }
+}

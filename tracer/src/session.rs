@@ -4,17 +4,42 @@ use crate::addr::Gpa;
 use crate::filter::{Filter, Selection};
 use crate::ring::geometry::Geometry;
 use crate::ring::reader::Mode;
+use crate::stub::graph::ReturnHook;
 use crate::stub::recorder::{Clock, Recorder};
 
 /// The number of a session, below [`SESSIONS_MAX`](crate::stub::cell::SESSIONS_MAX).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u8);
 
+/// What a session records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TracerKind {
+    /// Entries of functions.
+    Function,
+    /// Entries and exits.
+    Graph,
+}
+
+impl TracerKind {
+    /// The name that ftrace and our options have for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Function => "function",
+            Self::Graph => "graph",
+        }
+    }
+}
+
 /// What a session is made of.
 #[derive(Debug, Clone)]
 pub struct SessionConfig {
     /// Its name.
     pub name: String,
+    /// What it records.
+    pub tracer: TracerKind,
+    /// How hooked functions are left (graph).
+    pub return_hook: ReturnHook,
     /// The size of each of its rings.
     pub geometry: Geometry,
     /// What happens when a ring is full.
@@ -30,6 +55,8 @@ pub struct SessionMemory {
     pub cells: Vec<Gpa>,
     /// Ring 0; the others follow at the distance of a ring's size.
     pub rings: Gpa,
+    /// The second words of ring 0's records, and likewise for the others; none in a function session.
+    pub details: Option<Gpa>,
     /// The size of each ring.
     pub geometry: Geometry,
 }

@@ -8,8 +8,9 @@ use tracer::insn::jump::jump;
 use tracer::ring::geometry::Geometry;
 use tracer::ring::reader::{CellWord, RingMemory};
 use tracer::stub::cell::{CELL_BYTES, CellPlace, HEAD, LIMIT, LOST};
+use tracer::stub::graph::SiteShape;
 use tracer::stub::recorder::{Clock, Recorder};
-use tracer::stub::template::Template;
+use tracer::stub::template::{StubSpec, Template};
 
 const BYTES: usize = 16 << 20;
 const STUBS: u64 = 0x1_0000;
@@ -74,6 +75,7 @@ impl Ground {
             .map(|session| Recorder {
                 cell: ground.cell_place(session),
                 rings: Gva(ground.rings(session)),
+                details: None,
                 geometry,
                 clock,
             })
@@ -107,7 +109,12 @@ impl Ground {
 
     fn write_code(&mut self) {
         let near = Gva(self.base + STUBS);
-        let template = Template::new(&self.recorders, near).unwrap();
+        let spec = StubSpec {
+            recorders: self.recorders.clone(),
+            shape: SiteShape::Entry,
+            hook: None,
+        };
+        let template = Template::new(&spec, near).unwrap();
         for number in 0..FUNCTIONS {
             // Not at the address that the template was assembled for, but for the first.
             let at = near.0 + u64::from(number) * 0x400;

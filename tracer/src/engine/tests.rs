@@ -21,6 +21,8 @@ fn machine(functions: u64) -> (Engine, MockTarget) {
 fn config(name: &str) -> SessionConfig {
     SessionConfig {
         name: name.to_owned(),
+        tracer: crate::session::TracerKind::Function,
+        return_hook: crate::stub::graph::ReturnHook::Balanced,
         geometry: Geometry::with_bytes(4096).unwrap(),
         mode: Mode::Overwrite,
         clock: Clock::Tsc,

@@ -63,7 +63,11 @@ pub fn assemble(assembler: &mut CodeAssembler, base: u64) -> Result<Assembled, I
         let displacement = start + offsets.displacement_offset();
         let immediate = start + offsets.immediate_offset();
         let value = PLACE_VALUE.cast_unsigned();
+        let is_inside = |target| (base..=end).contains(&target);
         if instruction.is_ip_rel_memory_operand() {
+            if is_inside(instruction.ip_rel_memory_address()) {
+                continue;
+            }
             fields.push(Field {
                 offset: displacement,
                 kind: FieldKind::Fixed,
@@ -85,7 +89,7 @@ pub fn assemble(assembler: &mut CodeAssembler, base: u64) -> Result<Assembled, I
                     offset: immediate,
                     kind: FieldKind::Continue,
                 });
-            } else if !(base..=end).contains(&to) {
+            } else if !is_inside(to) {
                 fields.push(Field {
                     offset: immediate,
                     kind: FieldKind::Fixed,

@@ -15,13 +15,13 @@ use std::collections::HashMap;
 
 use crate::addr::{Gpa, Gva};
 use crate::event::FunctionId;
-use crate::image::{Image, SITE_LENGTH, Site, SiteForm};
+use crate::image::{Image, SITE_LENGTH, Site, SiteForm, SiteKind};
 use crate::insn::jump::jump;
 use crate::patch::normalise::NOP5;
 use crate::patch::poke::{Poke, PokeError, SiteBytes};
 use crate::stub::arena::{Arena, ArenaFull};
-use crate::stub::recorder::Recorder;
-use crate::stub::template::{StubError, Template};
+use crate::stub::graph::SiteShape;
+use crate::stub::template::{StubError, StubSpec, TEMPLATE_MAX, Template};
 
 /// A set of sessions, by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -119,7 +119,7 @@ pub struct Plan {
 #[derive(Debug)]
 pub struct FunctionTable {
     states: Vec<FunctionState>,
-    templates: Vec<(Vec<Recorder>, Template)>,
+    templates: Vec<(StubSpec, Template)>,
     stubs: HashMap<(FunctionId, usize), Gva>,
     unwritten: Vec<StubWrite>,
 }
@@ -161,7 +161,7 @@ impl FunctionTable {
     }
 
     /// Plans the change from what is traced to `wanted(function)` for each function with a site.
-    /// `recorders` gives the recorder of a session; stubs come from `arena`.
+    /// `spec` says what the stub of some sessions does; stubs come from `arena`.
     ///
     /// # Errors
     /// A [`PlanError`]; then nothing has changed but that some stubs are ready for another time.
@@ -169,11 +169,11 @@ impl FunctionTable {
         &mut self,
         image: &Image,
         wanted: impl Fn(FunctionId) -> SessionSet,
-        recorders: impl Fn(SessionSet) -> Vec<Recorder>,
+        spec: impl Fn(SessionSet, SiteShape) -> StubSpec,
         arena: &mut Arena,
     ) -> Result<Plan, PlanError> {
         let mut plan = Plan::default();
-        let mut templates: HashMap<SessionSet, usize> = HashMap::new();
+        let mut templates: HashMap<(SessionSet, SiteShape), usize> = HashMap::new();
         for site in &image.sites {
             let sessions = wanted(site.function);
             if self.sessions(site.function) == sessions {
@@ -182,11 +182,12 @@ impl FunctionTable {
             let stub = if sessions.is_empty() {
                 None
             } else {
-                let template = match templates.get(&sessions) {
+                let shape = shape(site);
+                let template = match templates.get(&(sessions, shape)) {
                     Some(index) => *index,
-                    None => self.template(recorders(sessions), arena)?,
+                    None => self.template(spec(sessions, shape), arena)?,
                 };
-                templates.insert(sessions, template);
+                templates.insert((sessions, shape), template);
                 Some(self.stub(site, template, arena)?)
             };
             plan.changes.push(self.change(site, sessions, stub)?);
@@ -218,16 +219,14 @@ impl FunctionTable {
         })
     }
 
-    fn template(&mut self, recorders: Vec<Recorder>, arena: &Arena) -> Result<usize, PlanError> {
-        if let Some(index) = self
-            .templates
-            .iter()
-            .position(|(known, _)| *known == recorders)
-        {
+    fn template(&mut self, spec: StubSpec, arena: &Arena) -> Result<usize, PlanError> {
+        if let Some(index) = self.templates.iter().position(|(known, _)| *known == spec) {
             return Ok(index);
         }
-        let template = Template::new(&recorders, arena.start())?;
-        self.templates.push((recorders, template));
+        // Before the arena lies nothing that a stub refers to.
+        let base = Gva(arena.start().0.wrapping_sub(TEMPLATE_MAX));
+        let template = Template::new(&spec, base)?;
+        self.templates.push((spec, template));
         Ok(self.templates.len() - 1)
     }
 
@@ -292,6 +291,14 @@ impl FunctionTable {
         if let Some(slot) = self.states.get_mut(function.index()) {
             *slot = state;
         }
+    }
+}
+
+/// Where in its function a site stands.
+fn shape(site: &Site) -> SiteShape {
+    match site.kind {
+        SiteKind::Mcount => SiteShape::AfterPrologue,
+        SiteKind::Fentry | SiteKind::Patchable => SiteShape::Entry,
     }
 }
 

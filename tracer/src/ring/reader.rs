@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use super::geometry::{Geometry, LIMIT_NONE, LIMIT_OFF, Lap, Position};
 use super::timeline::unfold;
 use crate::event::FunctionId;
-use crate::record::Record;
+use crate::record::{Detail, Record, Step};
 
 /// The words of a ring's cell ([`crate::stub::cell`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +38,11 @@ pub trait RingMemory {
     fn store(&self, ring: u16, word: CellWord, value: u64);
     /// Copies slots of `ring` from `slot` on; never asked for slots past the ring's end.
     fn copy(&self, ring: u16, slot: u64, into: &mut [u64]);
+    /// Copies the second words of the records from `slot` on; only asked of a graph session's rings.
+    fn copy_details(&self, ring: u16, slot: u64, into: &mut [u64]) {
+        let _ = (ring, slot);
+        into.fill(0);
+    }
 }
 
 /// What happens when a ring is full.
@@ -63,8 +68,10 @@ pub enum Patience {
 pub struct Delivered {
     /// Its time, in ticks of the guest's clock; never before the one delivered before it.
     pub ticks: u64,
-    /// The function that was entered; below the number that the reader was made with.
+    /// The function; below the number that the reader was made with.
     pub function: FunctionId,
+    /// What a graph session says beside: the step and the stack slot. None in a function session.
+    pub graph: Option<(Step, u64)>,
 }
 
 /// Where a reader delivers to.
@@ -114,6 +121,7 @@ pub struct RingReader {
     geometry: Geometry,
     mode: Mode,
     functions: u32,
+    has_details: bool,
     tail: Position,
     head: Position,
     pending: VecDeque<Position>,
@@ -140,6 +148,7 @@ impl RingReader {
             geometry,
             mode,
             functions,
+            has_details: false,
             tail: geometry.first(),
             head: geometry.first(),
             pending: VecDeque::new(),
@@ -150,6 +159,13 @@ impl RingReader {
             losses: Losses::default(),
             on: false,
         }
+    }
+
+    /// The same reader for a graph session, whose records have a second word.
+    #[must_use]
+    pub fn with_details(mut self) -> Self {
+        self.has_details = true;
+        self
     }
 
     /// Sets the cell of a ring whose memory is all zeros; tracing is off.
@@ -203,6 +219,7 @@ impl RingReader {
         self.skip_overwritten(now, sink);
         self.revisit_pending(memory, now, patience, sink);
         let mut batch = [0; BATCH];
+        let mut details = [0; BATCH];
         while self.tail < self.head {
             let slot = self.geometry.slot(self.tail);
             let count = self.head.since(self.tail).min(self.geometry.slots() - slot);
@@ -211,7 +228,15 @@ impl RingReader {
                 break;
             };
             memory.copy(self.ring, slot, words);
-            if !self.take(words, now, patience, sink) {
+            if self.has_details {
+                // After the words: a stub stores the detail first, so it is there with its word.
+                memory.copy_details(
+                    self.ring,
+                    slot,
+                    details.get_mut(..count).unwrap_or_default(),
+                );
+            }
+            if !self.take(words, &details, now, patience, sink) {
                 break;
             }
         }
@@ -220,11 +245,18 @@ impl RingReader {
     }
 
     /// Takes the words of consecutive slots from the tail on; false when it has to wait.
-    fn take(&mut self, words: &[u64], now: u64, patience: Patience, sink: &mut impl Sink) -> bool {
-        for word in words {
+    fn take(
+        &mut self,
+        words: &[u64],
+        details: &[u64],
+        now: u64,
+        patience: Patience,
+        sink: &mut impl Sink,
+    ) -> bool {
+        for (word, detail) in words.iter().zip(details) {
             let record = Record(*word);
             match self.geometry.compare(record, self.tail) {
-                Lap::This => self.deliver(record, now, sink),
+                Lap::This => self.deliver(record, Detail(*detail), now, sink),
                 Lap::Later => self.miss(now, sink, |losses| &mut losses.overwritten),
                 Lap::Earlier => {
                     if self.must_wait(now, patience) {
@@ -239,8 +271,14 @@ impl RingReader {
         true
     }
 
-    fn deliver(&mut self, record: Record, now: u64, sink: &mut impl Sink) {
-        if record.function().0 >= self.functions {
+    fn deliver(&mut self, record: Record, detail: Detail, now: u64, sink: &mut impl Sink) {
+        if self.has_details && detail.mark() != record.mark() {
+            // A later lap has begun with the second word.
+            self.miss(now, sink, |losses| &mut losses.overwritten);
+            return;
+        }
+        let step = detail.step().filter(|_| self.has_details);
+        if record.function().0 >= self.functions || step.is_none() && self.has_details {
             self.miss(now, sink, |losses| &mut losses.invalid);
             return;
         }
@@ -249,6 +287,7 @@ impl RingReader {
         sink.record(Delivered {
             ticks: self.last_ticks,
             function: record.function(),
+            graph: step.map(|step| (step, detail.slot())),
         });
     }
 
@@ -289,11 +328,15 @@ impl RingReader {
     ) {
         let pending = std::mem::take(&mut self.pending);
         for position in pending {
-            let mut word = [0];
-            memory.copy(self.ring, self.geometry.slot(position), &mut word);
-            let [word] = word;
+            let (mut word, mut detail) = ([0], [0]);
+            let slot = self.geometry.slot(position);
+            memory.copy(self.ring, slot, &mut word);
+            if self.has_details {
+                memory.copy_details(self.ring, slot, &mut detail);
+            }
+            let ([word], [detail]) = (word, detail);
             match self.geometry.compare(Record(word), position) {
-                Lap::This => self.deliver(Record(word), now, sink),
+                Lap::This => self.deliver(Record(word), Detail(detail), now, sink),
                 Lap::Earlier if self.can_still_come(position, patience) => {
                     self.pending.push_back(position);
                 }

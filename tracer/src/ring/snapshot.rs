@@ -3,7 +3,7 @@
 use super::geometry::{Geometry, Lap, Position};
 use super::reader::{Delivered, RingMemory, Sink};
 use super::timeline::Timeline;
-use crate::record::Record;
+use crate::record::{Detail, Record};
 
 /// A view of one ring up to a head that was looked at.
 #[derive(Debug, Clone, Copy)]
@@ -16,6 +16,8 @@ pub struct Snapshot<'a> {
     pub head: Position,
     /// Functions with this number or more do not exist.
     pub functions: u32,
+    /// Whether records have a second word (graph sessions).
+    pub has_details: bool,
     /// Looks at the head, the last of them at [`Self::head`] or later.
     pub timeline: &'a Timeline,
 }
@@ -43,8 +45,13 @@ impl Snapshot<'_> {
                 .min(BATCH);
             let mut words = vec![0; usize::try_from(count).unwrap_or_default()];
             memory.copy(self.ring, slot, &mut words);
-            for word in words {
-                self.deliver_one(position, Record(word), &mut last_ticks, sink);
+            let mut details = vec![0; words.len()];
+            if self.has_details {
+                memory.copy_details(self.ring, slot, &mut details);
+            }
+            for (word, detail) in words.into_iter().zip(details) {
+                let (record, detail) = (Record(word), Detail(detail));
+                self.deliver_one(position, record, detail, &mut last_ticks, sink);
                 position = position.after(1);
             }
         }
@@ -54,17 +61,23 @@ impl Snapshot<'_> {
         &self,
         position: Position,
         record: Record,
+        detail: Detail,
         last_ticks: &mut u64,
         sink: &mut impl Sink,
     ) {
+        let step = detail
+            .step()
+            .filter(|_| self.has_details && detail.mark() == record.mark());
         let is_whole = self.geometry.compare(record, position) == Lap::This
-            && record.function().0 < self.functions;
+            && record.function().0 < self.functions
+            && step.is_some() == self.has_details;
         match self.timeline.time(position, record.time()) {
             Some(ticks) if is_whole => {
                 *last_ticks = ticks.max(*last_ticks);
                 sink.record(Delivered {
                     ticks: *last_ticks,
                     function: record.function(),
+                    graph: step.map(|step| (step, detail.slot())),
                 });
             }
             _ => sink.lost(*last_ticks, 1),

@@ -164,6 +164,7 @@ proptest! {
                 geometry: small(),
                 head: reader.head(),
                 functions: FUNCTIONS_MAX,
+                has_details: false,
                 timeline,
             };
             let mut heard = Heard::default();
@@ -276,7 +277,7 @@ proptest! {
             prop_assert!(memory.copied.get() <= 3 * small().slots(), "{}", memory.copied.get());
             prop_assert!(heard.records.iter().all(|record| record.function.0 < 100));
             let snapshot = Snapshot {
-                ring: 0, geometry: small(), head, functions: 100, timeline: &timeline,
+                ring: 0, geometry: small(), head, functions: 100, has_details: false, timeline: &timeline,
             };
             memory.copied.set(0);
             let mut heard = Heard::default();

@@ -69,6 +69,11 @@ impl CellAccess {
         }
     }
 
+    /// Whether no base register is needed.
+    pub(super) const fn is_direct(self) -> bool {
+        matches!(self.way, Way::Gs(_))
+    }
+
     /// Whether several vCPUs use the cell, so that a change of it needs the lock prefix.
     pub(super) const fn is_shared(self) -> bool {
         matches!(self.way, Way::Fixed(_))

@@ -65,6 +65,12 @@ impl Arena {
         self.start
     }
 
+    /// Its size in bytes.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Bytes handed out.
     #[must_use]
     pub const fn used(&self) -> u64 {

@@ -13,5 +13,7 @@
 mod access;
 pub mod arena;
 pub mod cell;
+pub mod graph;
+pub mod mirror;
 pub mod recorder;
 pub mod template;

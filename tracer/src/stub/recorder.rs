@@ -37,6 +37,9 @@ pub struct Recorder {
     pub cell: CellPlace,
     /// Where its ring 0 begins; the others follow at the distance of a ring's size.
     pub rings: Gva,
+    /// Where the second words of its records begin, in the order of the rings; none in a function
+    /// session.
+    pub details: Option<Gva>,
     /// The size of its rings.
     pub geometry: Geometry,
     /// Where the time comes from.
@@ -71,15 +74,11 @@ impl Recorder {
         a.set_label(&mut done)?;
         access.leave(a)?;
         a.pop(r11)?;
-        Ok(Full {
-            label: full,
-            back: done,
-            access,
-        })
+        Ok(Full::new(full, done, access))
     }
 
     /// Leaves the record without its mark in rdx; changes rax.
-    fn emit_time(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+    pub(super) fn emit_time(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
         use gpr64::{rax, rdx};
         match self.clock {
             Clock::Tsc => {
@@ -93,7 +92,11 @@ impl Recorder {
     }
 
     /// Leaves the old head word in r11.
-    fn emit_reserve(&self, a: &mut CodeAssembler, access: CellAccess) -> Result<(), IcedError> {
+    pub(super) fn emit_reserve(
+        &self,
+        a: &mut CodeAssembler,
+        access: CellAccess,
+    ) -> Result<(), IcedError> {
         let step = u32::try_from(RECORD_BYTES).unwrap_or_default();
         a.mov(gpr32::r11d, step)?;
         if access.is_shared() {
@@ -106,21 +109,33 @@ impl Recorder {
     /// Completes the record in rdx with the mark and stores it where the head word in r11 says;
     /// changes rax and r11.
     fn emit_store(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
-        use gpr32::{eax, r11d};
         use gpr64::{r11, rax, rdx};
-        let size = self.geometry.bytes_log2();
-        let offset_mask = u32::try_from(self.geometry.bytes() - 1).unwrap_or(u32::MAX);
+        self.emit_mark(a)?;
+        self.emit_offset(a)?;
+        lea_fixed(a, rax, self.rings.0)?;
+        a.mov(qword_ptr(rax + r11), rdx)
+    }
+
+    /// Completes the record in rdx with the lap mark of the head word in r11, and leaves the mark in
+    /// rax.
+    pub(super) fn emit_mark(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+        use gpr64::{r11, rax, rdx};
         a.mov(rax, r11)?;
-        a.shr(rax, size)?;
-        a.and(eax, u32::try_from(MARK_MASK).unwrap_or(u32::MAX))?;
-        a.or(rdx, rax)?;
+        a.shr(rax, self.geometry.bytes_log2())?;
+        a.and(gpr32::eax, u32::try_from(MARK_MASK).unwrap_or(u32::MAX))?;
+        a.or(rdx, rax)
+    }
+
+    /// Turns the head word in r11 into the record's offset from ring 0; changes rax.
+    pub(super) fn emit_offset(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+        use gpr32::{eax, r11d};
+        use gpr64::{r11, rax};
+        let offset_mask = u32::try_from(self.geometry.bytes() - 1).unwrap_or(u32::MAX);
         a.mov(eax, r11d)?;
         a.and(eax, offset_mask)?;
         a.shr(r11, RING_SHIFT)?;
-        a.shl(r11, size)?;
-        a.add(r11, rax)?;
-        lea_fixed(a, rax, self.rings.0)?;
-        a.mov(qword_ptr(rax + r11), rdx)
+        a.shl(r11, self.geometry.bytes_log2())?;
+        a.add(r11, rax)
     }
 }
 
@@ -133,6 +148,15 @@ pub struct Full {
 }
 
 impl Full {
+    /// What is at `label` and goes on at `back`.
+    pub(super) const fn new(label: CodeLabel, back: CodeLabel, access: CellAccess) -> Self {
+        Self {
+            label,
+            back,
+            access,
+        }
+    }
+
     /// Appends the code: counts the call as lost, unless tracing is off. This is where a slow path
     /// that leaves the guest would begin.
     ///

@@ -5,6 +5,7 @@ use crate::addr::Gva;
 use crate::event::FunctionId;
 use crate::insn::asm::{Assembled, CodeAssembler, FieldKind, IcedError, PLACE_CONTINUE, assemble};
 use crate::record::function_word;
+use crate::stub::graph::{Hook, SiteShape};
 use crate::stub::recorder::Recorder;
 
 /// Why no stub could be made.
@@ -29,6 +30,21 @@ impl From<IcedError> for StubError {
     }
 }
 
+/// No stub is longer than this many bytes.
+pub const TEMPLATE_MAX: u64 = 1 << 16;
+
+/// What the stub of a function does: the same for all functions that are traced by the same
+/// sessions and have their sites at the same place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StubSpec {
+    /// The recorder of each session.
+    pub recorders: Vec<Recorder>,
+    /// Where sites stand.
+    pub shape: SiteShape,
+    /// How returns are hooked, when a session wants that.
+    pub hook: Option<Hook>,
+}
+
 /// The code of the stubs of all functions that are traced by the same sessions.
 #[derive(Debug, Clone)]
 pub struct Template {
@@ -36,21 +52,19 @@ pub struct Template {
 }
 
 impl Template {
-    /// The code that runs these recorders in turn, for stubs near `near`.
+    /// The code that `spec` asks for, for stubs near `near`. Nothing that the code refers to may lie
+    /// in the [`TEMPLATE_MAX`] bytes from there on: it would be taken for a part of the stub.
     ///
     /// # Errors
     /// [`StubError::Assemble`].
-    pub fn new(recorders: &[Recorder], near: Gva) -> Result<Self, StubError> {
+    pub fn new(spec: &StubSpec, near: Gva) -> Result<Self, StubError> {
         let mut a = CodeAssembler::new(64)?;
         // A short branch is not widened: the way back to the function is always far.
         a.set_prefer_short_branch(false);
-        let mut full = Vec::new();
-        for recorder in recorders {
-            full.push(recorder.emit(&mut a)?);
-        }
-        a.jmp(near.0.wrapping_add(PLACE_CONTINUE))?;
-        for part in full {
-            part.emit(&mut a)?;
+        let go_on = near.wrapping_add(PLACE_CONTINUE);
+        match &spec.hook {
+            Some(hook) => hook.emit(&mut a, &spec.recorders, spec.shape, go_on)?,
+            None => emit_entry(&mut a, &spec.recorders, go_on)?,
         }
         Ok(Self {
             assembled: assemble(&mut a, near.0)?,
@@ -106,6 +120,16 @@ impl Template {
     }
 }
 
+/// Runs the recorders one after the other and goes on in the function.
+fn emit_entry(a: &mut CodeAssembler, recorders: &[Recorder], go_on: Gva) -> Result<(), IcedError> {
+    let mut full = Vec::new();
+    for recorder in recorders {
+        full.push(recorder.emit(a)?);
+    }
+    a.jmp(go_on.0)?;
+    full.into_iter().try_for_each(|part| part.emit(a))
+}
+
 /// A relative distance changed by `by`, when it still fits.
 fn shift(distance: i32, by: u64) -> Option<i32> {
     i32::try_from(i64::from(distance).wrapping_add(by.cast_signed())).ok()
@@ -119,10 +143,19 @@ mod tests {
     use crate::stub::cell::CellPlace;
     use crate::stub::recorder::Clock;
 
+    fn spec(recorder: Recorder) -> StubSpec {
+        StubSpec {
+            recorders: vec![recorder],
+            shape: SiteShape::Entry,
+            hook: None,
+        }
+    }
+
     fn recorder(rings: Gva) -> Recorder {
         Recorder {
             cell: CellPlace::FromGs(64),
             rings,
+            details: None,
             geometry: Geometry::with_bytes(4096).unwrap(),
             clock: Clock::Tsc,
         }
@@ -137,7 +170,8 @@ mod tests {
             0xffff_ffff_ffe0_0000,
         ] {
             let near = Gva(near);
-            let template = Template::new(&[recorder(near.wrapping_add(0x10_0000))], near).unwrap();
+            let template =
+                Template::new(&spec(recorder(near.wrapping_add(0x10_0000))), near).unwrap();
             for (moved, distance) in [(0, -0x4000_0000), (0x1_0000, 0x4000_0000), (0x8_0000, -5)] {
                 let at = near.wrapping_add(moved);
                 let to = Gva(at.0.wrapping_add_signed(distance));
@@ -152,9 +186,10 @@ mod tests {
     fn what_cannot_be_reached_is_named() {
         let near = Gva(0xffff_ffff_9000_0000);
         let far = Gva(0xffff_8000_0000_0000);
-        let error = Template::new(&[recorder(far)], near).unwrap_err();
+        let error = Template::new(&spec(recorder(far)), near).unwrap_err();
         assert!(matches!(error, StubError::Assemble(_)), "{error}");
-        let template = Template::new(&[recorder(near)], near).unwrap();
+        let rings = near.wrapping_add(TEMPLATE_MAX);
+        let template = Template::new(&spec(recorder(rings)), near).unwrap();
         let stamp = |at, to| {
             template
                 .stamp(at, FunctionId(0), to)

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use tracer::ring::reader::Mode;
+use tracer::session::TracerKind;
+use tracer::stub::graph::ReturnHook;
 use tracer::stub::recorder::Clock;
 
 use crate::tracing::TracingOptions;
@@ -45,6 +47,9 @@ pub struct RunOptions {
     /// Trace from the attach point on
     #[arg(long, value_name = "TRACER")]
     pub trace: Option<Tracer>,
+    /// How the graph tracer leaves a function
+    #[arg(long, value_name = "HOOK", value_enum, default_value_t = HookChoice::Balanced)]
+    pub return_hook: HookChoice,
     /// Trace only functions whose name matches; may be given several times
     #[arg(long, value_name = "GLOB")]
     pub filter: Vec<String>,
@@ -77,6 +82,19 @@ pub struct RunOptions {
 pub enum Tracer {
     /// Entries of functions.
     Function,
+    /// Entries and exits of functions: the call graph with durations.
+    Graph,
+}
+
+/// How a function whose exit is recorded is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum HookChoice {
+    /// Entered by call, left by return: the CPU predicts every return.
+    Balanced,
+    /// Left by a jump to the real return address.
+    Jmp,
+    /// Left by a return to the real return address.
+    Ret,
 }
 
 /// What happens when a ring is full.
@@ -103,6 +121,15 @@ impl RunOptions {
     pub fn tracing(&self) -> TracingOptions {
         TracingOptions {
             enabled: self.trace.is_some(),
+            tracer: match self.trace {
+                Some(Tracer::Graph) => TracerKind::Graph,
+                Some(Tracer::Function) | None => TracerKind::Function,
+            },
+            return_hook: match self.return_hook {
+                HookChoice::Balanced => ReturnHook::Balanced,
+                HookChoice::Jmp => ReturnHook::Jmp,
+                HookChoice::Ret => ReturnHook::Ret,
+            },
             filter: self.filter.clone(),
             notrace: self.notrace.clone(),
             attach_at: self.attach_at.clone(),

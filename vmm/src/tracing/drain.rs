@@ -32,6 +32,7 @@ pub struct Drain {
     timelines: Vec<Timeline>,
     geometry: Geometry,
     functions: u32,
+    has_details: bool,
     clock: GuestClock,
     output: Option<Output>,
     events: Vec<Event>,
@@ -48,9 +49,16 @@ impl Drain {
         clock: GuestClock,
         output: Option<Output>,
     ) -> Self {
-        let readers: Vec<RingReader> = (0..rings.count())
-            .map(|ring| RingReader::new(ring, geometry, mode, functions))
-            .collect();
+        let has_details = rings.has_details();
+        let reader = |ring| {
+            let reader = RingReader::new(ring, geometry, mode, functions);
+            if has_details {
+                reader.with_details()
+            } else {
+                reader
+            }
+        };
+        let readers: Vec<RingReader> = (0..rings.count()).map(reader).collect();
         readers.iter().for_each(|reader| reader.initialise(&rings));
         let timelines = readers.iter().map(|_| Timeline::default()).collect();
         Self {
@@ -59,6 +67,7 @@ impl Drain {
             timelines,
             geometry,
             functions,
+            has_details,
             clock,
             output,
             events: Vec::new(),
@@ -120,15 +129,21 @@ impl Drain {
                 geometry: self.geometry,
                 head: reader.head(),
                 functions: self.functions,
+                has_details: self.has_details,
                 timeline,
             };
             let vcpu = reader.ring();
+            let (discarded, _) = self.missing(reader);
             let mut sink = EventSink {
                 vcpu,
                 clock: &self.clock,
                 events: &mut self.events,
             };
             snapshot.deliver(&self.rings, &mut sink);
+            // What a full ring refused has no place among its slots: it comes last.
+            if discarded > 0 {
+                sink.lost(self.clock.now(), discarded);
+            }
             for event in &self.events {
                 match event.kind {
                     EventKind::Lost(count) => lost += count,
@@ -149,23 +164,15 @@ impl Drain {
     /// The counts of each ring.
     #[must_use]
     pub fn status(&self) -> Vec<RingStatus> {
-        let consumes = self.output.is_some();
         self.readers
             .iter()
-            .map(|reader| self.ring_status(reader, consumes))
+            .map(|reader| self.ring_status(reader))
             .collect()
     }
 
-    fn ring_status(&self, reader: &RingReader, consumes: bool) -> RingStatus {
+    fn ring_status(&self, reader: &RingReader) -> RingStatus {
         let losses = reader.losses();
-        let (discarded, overwritten) = if consumes {
-            (losses.discarded, losses.overwritten)
-        } else {
-            // Nothing is taken out: what the ring does not hold any more has been written over.
-            let held = self.geometry.slots();
-            let lost = self.rings.load(reader.ring(), CellWord::Lost);
-            (lost, reader.reserved().saturating_sub(held))
-        };
+        let (discarded, overwritten) = self.missing(reader);
         RingStatus {
             ring: reader.ring(),
             written: reader.reserved(),
@@ -180,6 +187,18 @@ impl Drain {
             invalid: losses.invalid,
             corrupt: losses.corrupt,
         }
+    }
+
+    /// Records of a ring that were discarded and overwritten.
+    fn missing(&self, reader: &RingReader) -> (u64, u64) {
+        if self.output.is_some() {
+            let losses = reader.losses();
+            return (losses.discarded, losses.overwritten);
+        }
+        // Nothing is taken out: what the ring does not hold any more has been written over.
+        let held = self.geometry.slots();
+        let discarded = self.rings.load(reader.ring(), CellWord::Lost);
+        (discarded, reader.reserved().saturating_sub(held))
     }
 
     /// Looks that came so late that times may be wrong.
@@ -218,7 +237,15 @@ impl EventSink<'_> {
 
 impl Sink for EventSink<'_> {
     fn record(&mut self, record: Delivered) {
-        self.push(record.ticks, EventKind::Entry(record.function));
+        let kind = match record.graph {
+            None => EventKind::Entry(record.function),
+            Some((step, slot)) => EventKind::Graph {
+                function: record.function,
+                step,
+                slot,
+            },
+        };
+        self.push(record.ticks, kind);
     }
 
     fn lost(&mut self, ticks: u64, records: u64) {

@@ -22,7 +22,8 @@ use tracer::filter::{Filter, FilterError, Selection, Side};
 use tracer::image::Image;
 use tracer::ring::geometry::Geometry;
 use tracer::ring::reader::Mode;
-use tracer::session::{SessionConfig, SessionId};
+use tracer::session::{SessionConfig, SessionId, TracerKind};
+use tracer::stub::graph::ReturnHook;
 use tracer::stub::recorder::Clock;
 use tracer::window::Region;
 
@@ -44,6 +45,10 @@ pub const DEFAULT_ATTACH: &str = "workloads_ready";
 pub struct TracingOptions {
     /// Trace from the attach point on (`--trace`).
     pub enabled: bool,
+    /// What to record.
+    pub tracer: TracerKind,
+    /// How hooked functions are left (graph).
+    pub return_hook: ReturnHook,
     /// Globs of functions to trace; none means all.
     pub filter: Vec<String>,
     /// Globs of functions not to trace.
@@ -223,6 +228,8 @@ impl Tracing {
         let clock = GuestClock::of(&mut quiesced, is_offset_applied, khz, self.zero)?;
         let config = SessionConfig {
             name: "default".to_owned(),
+            tracer: self.options.tracer,
+            return_hook: self.options.return_hook,
             geometry: self.geometry,
             mode: self.options.mode,
             clock: self.options.clock,

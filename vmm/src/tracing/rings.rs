@@ -31,6 +31,28 @@ impl SharedRings {
         u16::try_from(self.place.cells.len()).unwrap_or(u16::MAX)
     }
 
+    /// Whether records have a second word.
+    #[must_use]
+    pub fn has_details(&self) -> bool {
+        self.place.details.is_some()
+    }
+
+    /// Copies from the array of words that starts at `array`.
+    fn copy_from(&self, array: Gpa, ring: u16, slot: u64, into: &mut [u64]) {
+        let start = u64::from(ring) * self.place.geometry.bytes() + slot * RECORD_BYTES;
+        let at = GuestAddress(array.0.wrapping_add(start));
+        let length = std::mem::size_of_val(into);
+        let Ok(slice) = self.memory.map().get_slice(at, length) else {
+            into.fill(0);
+            return;
+        };
+        // Word by word, volatile: a word that a stub is storing is seen whole or not at all.
+        match slice.get_array_ref::<u64>(0, into.len()) {
+            Ok(words) => _ = words.copy_to(into),
+            Err(_) => into.fill(0),
+        }
+    }
+
     fn word(&self, ring: u16, word: CellWord) -> GuestAddress {
         let offset = match word {
             CellWord::Head => HEAD,
@@ -67,16 +89,13 @@ impl RingMemory for SharedRings {
     }
 
     fn copy(&self, ring: u16, slot: u64, into: &mut [u64]) {
-        let start = u64::from(ring) * self.place.geometry.bytes() + slot * RECORD_BYTES;
-        let at = GuestAddress(self.place.rings.0.wrapping_add(start));
-        let Ok(slice) = self.memory.map().get_slice(at, std::mem::size_of_val(into)) else {
-            into.fill(0);
-            return;
-        };
-        // Word by word, volatile: a word that a stub is storing is seen whole or not at all.
-        match slice.get_array_ref::<u64>(0, into.len()) {
-            Ok(words) => _ = words.copy_to(into),
-            Err(_) => into.fill(0),
+        self.copy_from(self.place.rings, ring, slot, into);
+    }
+
+    fn copy_details(&self, ring: u16, slot: u64, into: &mut [u64]) {
+        match self.place.details {
+            Some(details) => self.copy_from(details, ring, slot, into),
+            None => into.fill(0),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use tracer::engine::Applied;
 use tracer::event::FunctionId;
-use tracer::filter::{Pattern, Selection, Side};
+use tracer::filter::{Pattern, Reason, Selection, Side};
 use tracer::patch::functions::FunctionState;
 use tracer::ring::reader::Mode;
 use tracer::stub::recorder::Clock;
@@ -129,9 +129,11 @@ impl Tracing {
             .skipped
             .iter()
             .map(|(id, why)| (*id, why.to_string()));
+        // What cannot be traced at all is no news: `functions` lists it.
         let denied = selection
             .denied
             .iter()
+            .filter(|(_, why)| !matches!(why, Reason::Untraceable(_)))
             .map(|(id, why)| (*id, why.to_string()));
         let skipped = foreign
             .chain(denied)

@@ -71,6 +71,7 @@ impl Ring {
         let place = SessionMemory {
             cells: vec![window],
             rings: Gpa(window.0 + RING_BYTES),
+            details: None,
             geometry,
         };
         memory.populate(window, 2 * RING_BYTES);

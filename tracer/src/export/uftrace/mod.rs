@@ -113,6 +113,7 @@ impl UftraceWriter {
                     None => lane.totals.unknown += 1,
                 },
                 EventKind::Lost(count) => lane.lost(event.time_ns, count),
+                EventKind::Graph { .. } => lane.totals.unknown += 1,
             }
             if lane.is_full() {
                 result = result.and(lane.flush());

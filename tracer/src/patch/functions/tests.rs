@@ -8,7 +8,9 @@ use crate::mock::{MockTarget, Rights};
 use crate::patch::poke;
 use crate::ring::geometry::Geometry;
 use crate::stub::cell::CellPlace;
-use crate::stub::recorder::Clock;
+use crate::stub::graph::SiteShape;
+use crate::stub::recorder::{Clock, Recorder};
+use crate::stub::template::{StubSpec, TEMPLATE_MAX};
 use crate::target::{PhysicalMemory, TargetMemory};
 
 const FUNCTIONS: u64 = 6;
@@ -20,13 +22,18 @@ fn recorder(session: u8) -> Recorder {
     Recorder {
         cell: CellPlace::FromGs(0x1000 + 64 * i64::from(session)),
         rings: Gva(ARENA.0 + 0x100_0000 + 0x1_0000 * u64::from(session)),
+        details: None,
         geometry: Geometry::with_bytes(4096).unwrap(),
         clock: Clock::Tsc,
     }
 }
 
-fn recorders(set: SessionSet) -> Vec<Recorder> {
-    set.iter().map(recorder).collect()
+fn spec(set: SessionSet, shape: SiteShape) -> StubSpec {
+    StubSpec {
+        recorders: set.iter().map(recorder).collect(),
+        shape,
+        hook: None,
+    }
 }
 
 fn bytes_of(target: &MockTarget, at: Gva) -> [u8; SITE_LENGTH] {
@@ -67,7 +74,7 @@ proptest! {
             let mut next = model.clone();
             next.retain(|(_, traced_by)| *traced_by != session);
             next.extend((0u32..6).filter(|f| mask >> f & 1 != 0).map(|f| (f, session)));
-            let plan = table.plan(&image, |f| wanted(&next, f), recorders, &mut arena).unwrap();
+            let plan = table.plan(&image, |f| wanted(&next, f), spec, &mut arena).unwrap();
             for stub in table.take_unwritten() {
                 target.write_physical(stub.physical, &stub.bytes).unwrap();
             }
@@ -97,7 +104,7 @@ proptest! {
                 prop_assert!(arena.contains(stub));
                 // The same function and sessions: the same stub, for stubs stay.
                 prop_assert_eq!(*stubs.entry((site.function.0, set)).or_insert(stub), stub);
-                let template = Template::new(&recorders(set), arena.start()).unwrap();
+                let template = Template::new(&spec(set, SiteShape::Entry), Gva(ARENA.0 - TEMPLATE_MAX)).unwrap();
                 let code = template
                     .stamp(stub, site.function, site.address.wrapping_add(5))
                     .unwrap();
@@ -120,12 +127,12 @@ fn an_arena_that_is_full_or_too_far_changes_nothing() {
     let all = |_| SessionSet::default().with(0);
     let mut table = FunctionTable::new(&image);
     let mut small = Arena::new(ARENA, ARENA_PHYSICAL, 256);
-    let error = table.plan(&image, all, recorders, &mut small).unwrap_err();
+    let error = table.plan(&image, all, spec, &mut small).unwrap_err();
     assert!(matches!(error, PlanError::Arena(_)), "{error}");
     assert_eq!(table.patched(), 0);
     let mut table = FunctionTable::new(&image);
     let mut far = Arena::new(Gva(0xffff_8000_0000_0000), ARENA_PHYSICAL, 1 << 20);
-    let error = table.plan(&image, all, recorders, &mut far).unwrap_err();
+    let error = table.plan(&image, all, spec, &mut far).unwrap_err();
     assert!(matches!(error, PlanError::Stub(_)), "{error}");
     assert_eq!(table.patched(), 0);
 }

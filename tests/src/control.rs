@@ -1,0 +1,132 @@
+//! A client of the control socket that shares no code with `vmm`.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use crate::place::patience;
+
+/// One connection.
+#[derive(Debug)]
+pub struct Client {
+    stream: BufReader<UnixStream>,
+    id: u64,
+}
+
+impl Client {
+    /// Connects.
+    ///
+    /// # Errors
+    /// When nobody listens.
+    pub fn connect(path: &Path) -> io::Result<Self> {
+        let stream = UnixStream::connect(path)?;
+        stream.set_read_timeout(Some(patience()))?;
+        Ok(Self {
+            stream: BufReader::new(stream),
+            id: 0,
+        })
+    }
+
+    /// Sends a request and waits for its reply: the result, or the error. `None` when the VMM has
+    /// ended.
+    ///
+    /// # Panics
+    /// When the reply is not one.
+    pub fn ask(&mut self, method: &str, params: Value) -> Option<Result<Value, Value>> {
+        self.id += 1;
+        let mut request = json!({"jsonrpc": "2.0", "id": self.id, "method": method});
+        if let (Some(request), false) = (request.as_object_mut(), params.is_null()) {
+            request.insert("params".to_owned(), params);
+        }
+        let sent = self
+            .stream
+            .get_mut()
+            .write_all(format!("{request}\n").as_bytes());
+        let mut line = String::new();
+        let received = sent.and_then(|()| self.stream.read_line(&mut line));
+        match received {
+            Ok(count) if count > 0 => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                panic!("no reply to {request}")
+            }
+            _ => return None,
+        }
+        let mut reply: Value = serde_json::from_str(&line).expect("JSON");
+        assert_eq!(reply.get("id"), Some(&json!(self.id)), "{reply}");
+        let mut take = |name| reply.get_mut(name).map(Value::take);
+        Some(match (take("result"), take("error")) {
+            (Some(result), None) => Ok(result),
+            (None, Some(error)) => Err(error),
+            _ => panic!("neither result nor error: {line}"),
+        })
+    }
+
+    /// The result of a request that works.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn call(&mut self, method: &str, params: Value) -> Value {
+        match self.ask(method, params) {
+            Some(Ok(result)) => result,
+            other => panic!("{method}: {other:?}"),
+        }
+    }
+
+    /// The message of a request that is refused.
+    ///
+    /// # Panics
+    /// When it is not.
+    pub fn refused(&mut self, method: &str, params: Value) -> String {
+        match self.ask(method, params) {
+            Some(Err(error)) => {
+                let message = error.get("message").and_then(Value::as_str);
+                message.expect("a message").to_owned()
+            }
+            other => panic!("{method}: {other:?}"),
+        }
+    }
+
+    /// `status`.
+    pub fn status(&mut self) -> Value {
+        self.call("status", Value::Null)
+    }
+
+    /// The digest of the guest's text.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn digest(&mut self) -> String {
+        let digest = self.call("digest", Value::Null);
+        let digest = digest.get("sha256").and_then(Value::as_str);
+        digest.expect("a digest").to_owned()
+    }
+
+    /// Asks for the status until it is what the test waits for.
+    ///
+    /// # Panics
+    /// When it never is.
+    pub fn wait_until(&mut self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + patience();
+        loop {
+            let status = self.status();
+            if wanted(&status) {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "never {what}: {status}");
+        }
+    }
+
+    /// The sum of a number over all rings of the status.
+    #[must_use]
+    pub fn rings(status: &Value, number: &str) -> u64 {
+        let rings = status.pointer("/tracing/rings").and_then(Value::as_array);
+        let numbers = rings
+            .into_iter()
+            .flatten()
+            .filter_map(|ring| ring.get(number)?.as_u64());
+        numbers.sum()
+    }
+}

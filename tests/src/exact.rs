@@ -1,0 +1,72 @@
+//! The exactness check: what a trace shows is what the guest says of itself.
+
+use serde_json::json;
+
+use crate::guest::{Guest, Running};
+use crate::output::Printed;
+use crate::trace::Trace;
+
+/// What comes before the workloads under test: `list` prints when the guest is ready, `spin` holds
+/// it until a `q` is typed. So tracing is on before their first call, without any breakpoint.
+const GATE: &str = "workload=list,spin";
+
+/// A guest that waits before `workloads` until [`open_gate`].
+#[must_use]
+pub fn gated(workloads: &str, rest: &str) -> Guest {
+    Guest::new(&format!("{GATE},{workloads} {rest}"))
+}
+
+/// Starts to trace everything but the gate, then lets the guest go on.
+pub fn open_gate(guest: &mut Running) {
+    guest.wait_for("workload spin");
+    guest.client().call("start", json!({"notrace": ["spin_*"]}));
+    guest.type_text("q");
+}
+
+/// The guest's own words without the gate's counts.
+#[must_use]
+pub fn without_gate(mut printed: Printed) -> Printed {
+    printed
+        .calls
+        .retain(|function, _| !function.starts_with("spin_"));
+    printed
+}
+
+/// Runs `guest` untraced, and returns what it printed.
+///
+/// # Panics
+/// When it does not end well.
+#[must_use]
+pub fn untraced(guest: Guest) -> Printed {
+    let mut running = guest.start();
+    running.type_text("q");
+    without_gate(running.end().0.good().printed())
+}
+
+/// Checks that a complete trace shows what the guest printed: uftrace says so, and so do we.
+///
+/// # Panics
+/// When not.
+pub fn assert_exact(trace: &Trace, printed: &Printed) {
+    assert!(printed.total() > 0, "the guest called nothing");
+    assert_eq!(trace.lost(), 0);
+    assert_eq!(trace.counts(), printed.called(), "vmm report");
+    assert_eq!(trace.uftrace(), printed.called(), "uftrace report");
+}
+
+/// Traces `workloads` on `vcpus` vCPUs from their start on: the counts are the guest's own, and the
+/// checksums are those of a run that is not traced.
+///
+/// # Panics
+/// When not.
+pub fn assert_traced_exactly(workloads: &str, rest: &str, vcpus: u32) {
+    let guest = || gated(workloads, rest).vcpus(vcpus);
+    let expected = untraced(guest());
+    let options = ["--mode", "discard", "--ring-size", "32768"];
+    let mut running = guest().with(options).output().start();
+    open_gate(&mut running);
+    let (ended, trace) = running.end();
+    let printed = without_gate(ended.good().printed());
+    assert_eq!(printed, expected, "tracing changed what the guest computes");
+    assert_exact(&trace, &printed);
+}

@@ -1,0 +1,272 @@
+//! A guest under `vmm run`, as a child process with a folder of its own.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use tempfile::TempDir;
+
+use crate::control::Client;
+use crate::output::Ended;
+use crate::place::{guest, patience, vmm};
+use crate::trace::Trace;
+
+/// What is to be run.
+#[derive(Debug)]
+pub struct Guest {
+    command: Command,
+    folder: TempDir,
+    time_limited: bool,
+}
+
+impl Guest {
+    /// The bundled guest with this command line, on one vCPU.
+    ///
+    /// # Panics
+    /// When there is no room for its folder.
+    #[must_use]
+    pub fn new(cmdline: &str) -> Self {
+        let mut command = vmm();
+        command.arg("run").arg("--kernel").arg(guest());
+        command.args(["--cmdline", cmdline]);
+        Self {
+            command,
+            folder: TempDir::new().expect("a temporary folder"),
+            time_limited: false,
+        }
+    }
+
+    /// More options of `vmm run`.
+    #[must_use]
+    pub fn with<const N: usize>(mut self, options: [&str; N]) -> Self {
+        self.time_limited |= options.contains(&"--timeout");
+        self.command.args(options);
+        self
+    }
+
+    /// With this many vCPUs.
+    #[must_use]
+    pub fn vcpus(self, count: u32) -> Self {
+        self.with(["--vcpus", &count.to_string()])
+    }
+
+    /// Writes its trace to the folder; see [`Running::trace`].
+    #[must_use]
+    pub fn output(mut self) -> Self {
+        self.command
+            .arg("--output")
+            .arg(self.folder.path().join("trace"));
+        self
+    }
+
+    /// Starts it, with a control socket.
+    ///
+    /// # Panics
+    /// When `vmm` cannot be started.
+    #[must_use]
+    pub fn start(mut self) -> Running {
+        let socket = self.folder.path().join("control");
+        self.command.arg("--control").arg(&socket);
+        if !self.time_limited {
+            let limit = patience().as_secs().to_string();
+            self.command.args(["--timeout", &limit]);
+        }
+        self.command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = self.command.spawn().expect("vmm starts");
+        let stdout = child.stdout.take().expect("its stdout");
+        let stderr = child.stderr.take().expect("its stderr");
+        let console = Arc::new(Console::default());
+        let reader = Arc::clone(&console);
+        Running {
+            stdout: Some(std::thread::spawn(move || reader.fill(stdout))),
+            stderr: Some(std::thread::spawn(move || read_all(stderr))),
+            console,
+            socket,
+            child,
+            folder: self.folder,
+        }
+    }
+
+    /// Runs it to its end.
+    #[must_use]
+    pub fn run(self) -> (Ended, Trace) {
+        self.start().end()
+    }
+}
+
+/// The console as far as it has been printed.
+#[derive(Debug, Default)]
+struct Console {
+    text: Mutex<(String, bool)>,
+    more: Condvar,
+}
+
+impl Console {
+    fn fill(&self, stdout: impl Read) {
+        let mut stdout = BufReader::new(stdout);
+        let mut line = Vec::new();
+        while stdout
+            .read_until(b'\n', &mut line)
+            .is_ok_and(|count| count > 0)
+        {
+            let mut text = self.text.lock().expect("the console");
+            text.0.push_str(&String::from_utf8_lossy(&line));
+            line.clear();
+            self.more.notify_all();
+        }
+        self.text.lock().expect("the console").1 = true;
+        self.more.notify_all();
+    }
+
+    fn wait_for(&self, what: &str) {
+        let text = self.text.lock().expect("the console");
+        let waiting = |text: &mut (String, bool)| !text.0.contains(what) && !text.1;
+        let (text, late) = self
+            .more
+            .wait_timeout_while(text, patience(), waiting)
+            .expect("the console");
+        assert!(
+            !late.timed_out(),
+            "the guest does not print '{what}': {}",
+            text.0
+        );
+        assert!(
+            text.0.contains(what),
+            "the guest ended without '{what}': {}",
+            text.0
+        );
+    }
+}
+
+fn read_all(mut from: impl Read) -> String {
+    let mut bytes = Vec::new();
+    // What was read before an error is there.
+    let _ = from.read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// A guest that runs. It is killed when this is dropped.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    folder: TempDir,
+    socket: PathBuf,
+    console: Arc<Console>,
+    stdout: Option<JoinHandle<()>>,
+    stderr: Option<JoinHandle<String>>,
+}
+
+impl Running {
+    /// The control socket's path.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// A path in the guest's folder.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A new connection to the control socket, as soon as it is there.
+    ///
+    /// # Panics
+    /// When it does not come, or `vmm` ends before.
+    pub fn client(&mut self) -> Client {
+        let deadline = Instant::now() + patience();
+        loop {
+            if let Ok(client) = Client::connect(&self.socket) {
+                return client;
+            }
+            if let Ok(Some(status)) = self.child.try_wait() {
+                let said = self.stderr.take().map(JoinHandle::join);
+                panic!("vmm ended ({status}) without a control socket: {said:?}");
+            }
+            assert!(Instant::now() < deadline, "no control socket");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Waits until the guest has printed this.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn wait_for(&self, what: &str) {
+        self.console.wait_for(what);
+    }
+
+    /// Types this on the guest's console.
+    ///
+    /// # Panics
+    /// When `vmm` does not take it.
+    pub fn type_text(&mut self, text: &str) {
+        let stdin = self.child.stdin.as_mut().expect("its stdin");
+        stdin
+            .write_all(text.as_bytes())
+            .expect("vmm reads its stdin");
+        stdin.flush().expect("vmm reads its stdin");
+    }
+
+    /// `vmm ctl` on this guest.
+    #[must_use]
+    pub fn ctl(&self, arguments: &[&str]) -> Ended {
+        let mut command = vmm();
+        command
+            .arg("ctl")
+            .arg("--control")
+            .arg(&self.socket)
+            .args(arguments);
+        let output = command.output().expect("vmm ctl starts");
+        Ended {
+            code: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// Waits for the end. The trace's folder lives as long as what is returned.
+    ///
+    /// # Panics
+    /// When the child cannot be waited for.
+    #[must_use]
+    pub fn end(mut self) -> (Ended, Trace) {
+        let status = self.child.wait().expect("vmm ends");
+        if let Some(reader) = self.stdout.take() {
+            reader.join().expect("the console is read");
+        }
+        let stderr = self.stderr.take().map(JoinHandle::join);
+        let ended = Ended {
+            code: status.code(),
+            stdout: self.console.text.lock().expect("the console").0.clone(),
+            stderr: stderr.and_then(Result::ok).unwrap_or_default(),
+        };
+        let folder = std::mem::replace(&mut self.folder, TempDir::new().expect("a folder"));
+        (ended, Trace::new(folder, "trace"))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking()
+            && let Some(said) = self.stderr.take().and_then(|reader| reader.join().ok())
+        {
+            eprintln!("vmm said: {said}");
+        }
+    }
+}

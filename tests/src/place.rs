@@ -1,0 +1,45 @@
+//! Where the tests run, and where the programs under test are.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// A command that runs the release build of `vmm`.
+///
+/// # Panics
+/// When it has not been built.
+#[must_use]
+pub fn vmm() -> Command {
+    // The test program is target/debug/deps/NAME.
+    let program = env::current_exe().unwrap_or_default();
+    let target = program.ancestors().nth(3).unwrap_or(Path::new("target"));
+    Command::new(built(target.join("release/vmm"), "make build"))
+}
+
+/// The bundled guest.
+///
+/// # Panics
+/// When it has not been built.
+#[must_use]
+pub fn guest() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    built(root.join("images/out/guest.elf"), "make guest")
+}
+
+/// Whether the tests run in the box, where everything takes some ten times longer.
+#[must_use]
+pub fn in_the_box() -> bool {
+    env::var_os("EXOTRACE_PLACE").is_some_and(|place| place == "box")
+}
+
+/// How long anything may take before it counts as never.
+#[must_use]
+pub fn patience() -> Duration {
+    Duration::from_secs(if in_the_box() { 300 } else { 60 })
+}
+
+fn built(path: PathBuf, how: &str) -> PathBuf {
+    assert!(path.exists(), "{} is not there: {how}", path.display());
+    path
+}

@@ -1,0 +1,105 @@
+//! A trace directory as its readers show it: uftrace, and `vmm report`.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::output::Counts;
+use crate::place::vmm;
+
+/// A trace directory, which lives as long as this.
+#[derive(Debug)]
+pub struct Trace {
+    folder: TempDir,
+    name: String,
+}
+
+impl Trace {
+    pub(crate) fn new(folder: TempDir, name: &str) -> Self {
+        Self {
+            folder,
+            name: name.to_owned(),
+        }
+    }
+
+    /// Another trace in the same folder.
+    #[must_use]
+    pub fn named(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.name);
+        self
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.folder.path().join(&self.name)
+    }
+
+    /// The counts of `uftrace report`.
+    ///
+    /// # Panics
+    /// When uftrace is not installed or does not like the trace.
+    #[must_use]
+    pub fn uftrace(&self) -> Counts {
+        let output = Command::new("uftrace")
+            .args(["report", "--no-pager", "-f", "call", "-d"])
+            .arg(self.path())
+            .output()
+            .expect("uftrace is installed: make test does it");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "uftrace report: {errors}");
+        table(&String::from_utf8_lossy(&output.stdout))
+    }
+
+    /// The output of `vmm report`.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[must_use]
+    pub fn report(&self, format: &str) -> String {
+        let mut command = vmm();
+        command
+            .arg("report")
+            .arg(self.path())
+            .args(["--format", format]);
+        let output = command.output().expect("vmm report starts");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "vmm report: {errors}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// The counts of `vmm report --format counts`.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        table(&self.report("counts"))
+    }
+
+    /// How many records are missing, as `vmm report` says.
+    ///
+    /// # Panics
+    /// When it does not say.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        let report = self.report("counts");
+        let line = report
+            .lines()
+            .find(|line| line.contains("calls of"))
+            .expect("the totals");
+        let lost = line
+            .rsplit(", ")
+            .next()
+            .and_then(|end| end.strip_suffix(" lost"));
+        lost.and_then(|count| count.parse().ok())
+            .expect("a count of lost records")
+    }
+}
+
+/// The rows `COUNT NAME` of a table; headings and totals are none.
+fn table(text: &str) -> Counts {
+    let row = |line: &str| {
+        let (count, name) = line.trim().split_once(char::is_whitespace)?;
+        Some((name.trim().to_owned(), count.parse().ok()?))
+    };
+    text.lines().filter_map(row).collect()
+}

@@ -1,0 +1,127 @@
+//! What a ring could not keep is counted, exactly, in both modes and wherever it is told.
+
+use serde_json::json;
+use tests::exact::{gated, open_gate, without_gate};
+use tests::{Client, Printed};
+
+const REST: &str = "iterations=30000 tick=200";
+
+/// Runs into tiny rings; the second `spin` keeps the guest alive while the rings are looked at.
+fn overflow(mode: &str, vcpus: u32) {
+    let guest = gated("threads,spin", REST).vcpus(vcpus);
+    let mut running = guest
+        .with(["--mode", mode, "--ring-size", "4"])
+        .output()
+        .start();
+    open_gate(&mut running);
+    running.wait_for("checksum threads");
+    let calls = 4 * 30_000 * 7;
+    let status = running
+        .client()
+        .wait_until("has every call, read or lost", |status| {
+            Client::rings(status, "read") + Client::rings(status, "lost") == calls
+        });
+    assert!(
+        Client::rings(&status, "lost") > 0,
+        "nothing was lost: {status}"
+    );
+    let kind = if mode == "discard" {
+        "discarded"
+    } else {
+        "overwritten"
+    };
+    assert_eq!(
+        Client::rings(&status, "lost"),
+        Client::rings(&status, kind),
+        "{status}"
+    );
+    running.type_text("q");
+    let (ended, trace) = running.end();
+    let printed = without_gate(ended.good().printed());
+    assert_eq!(printed.total(), calls);
+    let delivered: u64 = trace.counts().values().sum();
+    assert_eq!(delivered, Client::rings(&status, "read"));
+    assert_eq!(trace.lost(), Client::rings(&status, "lost"));
+    assert_eq!(
+        trace.uftrace().values().sum::<u64>(),
+        delivered,
+        "uftrace report"
+    );
+    assert_no_more_than_called(&trace.counts(), &printed);
+}
+
+fn assert_no_more_than_called(counts: &tests::Counts, printed: &Printed) {
+    for (function, count) in counts {
+        assert!(
+            Some(count) <= printed.calls.get(function),
+            "{function}: {counts:?}"
+        );
+    }
+}
+
+#[test]
+fn overwrite_on_one_vcpu() {
+    overflow("overwrite", 1);
+}
+
+#[test]
+fn overwrite_on_two_vcpus() {
+    overflow("overwrite", 2);
+}
+
+#[test]
+fn discard_on_one_vcpu() {
+    overflow("discard", 1);
+}
+
+#[test]
+fn discard_on_two_vcpus() {
+    overflow("discard", 2);
+}
+
+/// A flight recorder: nobody reads the rings, they hold the last records.
+fn recorder(mode: &str) {
+    let guest = gated("threads,spin", REST).vcpus(2);
+    let mut running = guest.with(["--mode", mode, "--ring-size", "4"]).start();
+    open_gate(&mut running);
+    running.wait_for("checksum threads");
+    let calls = 4 * 30_000 * 7;
+    let mut client = running.client();
+    let status = client.status();
+    let written = Client::rings(&status, "written");
+    if mode == "overwrite" {
+        assert_eq!(written, calls, "{status}");
+    } else {
+        assert_eq!(written + Client::rings(&status, "lost"), calls, "{status}");
+    }
+    let dir = running.path("dump");
+    let dumped = client.call("dump", json!({"dir": dir}));
+    let number = |name| dumped[name].as_u64().unwrap();
+    assert!(number("records") > 0, "{dumped}");
+    assert!(
+        number("records") <= 2 * 512,
+        "more than the rings hold: {dumped}"
+    );
+    assert_eq!(
+        number("records") + number("lost"),
+        calls,
+        "{dumped} {status}"
+    );
+    running.type_text("q");
+    let (ended, trace) = running.end();
+    let trace = trace.named("dump");
+    let counts = trace.counts();
+    assert_eq!(counts.values().sum::<u64>(), number("records"));
+    assert_eq!(trace.lost(), number("lost"));
+    assert_no_more_than_called(&counts, &ended.good().printed());
+}
+
+#[test]
+fn overwrite_without_a_reader() {
+    recorder("overwrite");
+}
+
+#[test]
+fn discard_without_a_reader() {
+    recorder("discard");
+}
