@@ -29,7 +29,7 @@ pub struct Mirror {
     pub pages: Gva,
     /// How many pages, a power of two, as its exponent.
     pub pages_log2: u32,
-    /// Where the claim routine lies ([`claim_routine`]).
+    /// Where the claim routine lies ([`Mirror::claim_routine`]).
     pub claim: Gva,
 }
 
