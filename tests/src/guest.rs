@@ -53,7 +53,7 @@ impl Guest {
         self.with(["--vcpus", &count.to_string()])
     }
 
-    /// Writes its trace to the folder..
+    /// Writes its trace to the folder.
     #[must_use]
     pub fn output(mut self) -> Self {
         self.command

@@ -15,7 +15,7 @@ use crate::patch::poke::{self, Poke, PokeError, TransactionError, read_site};
 use crate::record::FUNCTIONS_MAX;
 use crate::session::{Session, SessionConfig, SessionId, SessionMemory, TracerKind};
 use crate::stub::arena::{Arena, ArenaFull};
-use crate::stub::cell::{CpuStrategy, NoGsBase, SESSIONS_MAX};
+use crate::stub::cell::{CpuStrategy, GsMoved, NoGsBase, SESSIONS_MAX};
 use crate::stub::graph::{Hook, SiteShape};
 use crate::stub::mirror::Mirror;
 use crate::stub::recorder::Recorder;
@@ -42,6 +42,9 @@ pub enum AttachError {
     /// A record cannot number so many functions.
     #[error("cannot attach: the image has {0} functions, {FUNCTIONS_MAX} can be told apart")]
     TooManyFunctions(usize),
+    /// Stubs would write to another vCPU's ring, or to no ring.
+    #[error("cannot attach: {0}")]
+    GsMoved(#[from] GsMoved),
     /// No room for the mirror's routine.
     #[error("cannot attach: {0}")]
     Arena(#[from] ArenaFull),
@@ -232,7 +235,8 @@ impl Engine {
         region: Region,
     ) -> Result<(), AttachError> {
         if let Some(ground) = &self.ground {
-            return Ok(ground.window.verify(target)?);
+            ground.window.verify(target)?;
+            return Ok(ground.strategy.verify(target.vcpus())?);
         }
         let functions = self.image.functions.len();
         if functions >= FUNCTIONS_MAX as usize {

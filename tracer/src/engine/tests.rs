@@ -70,6 +70,18 @@ fn digest(engine: &Engine, target: &MockTarget) -> String {
 }
 
 #[test]
+fn a_gs_base_that_has_moved_is_noticed() {
+    let (mut engine, mut target, _) = attached(4);
+    let region = target.region();
+    target.vcpus_mut()[1].gs_base += 4096;
+    let error = engine.attach(&mut target, region).unwrap_err();
+    assert!(
+        matches!(error, AttachError::GsMoved(moved) if moved.vcpu == 1),
+        "{error}"
+    );
+}
+
+#[test]
 fn attaching_again_changes_nothing() {
     let (mut engine, mut target, session) = attached(4);
     change(&mut engine, &mut target, session, 0..4).unwrap();

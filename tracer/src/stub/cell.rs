@@ -78,6 +78,18 @@ pub enum NoGsBase {
 /// is wasted.
 pub const GS_SPAN_MAX: u64 = 32 << 20;
 
+/// A GS base is not what it was when the cells were placed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the GS base of vCPU {vcpu} is {found}, it was {expected} when tracing was attached first")]
+pub struct GsMoved {
+    /// Its number.
+    pub vcpu: usize,
+    /// What it was.
+    pub expected: Gva,
+    /// What it is.
+    pub found: Gva,
+}
+
 /// The cells of all sessions of one vCPU lie together.
 pub const SESSIONS_MAX: u64 = 16;
 
@@ -89,6 +101,27 @@ impl CpuStrategy {
             Ok(bases) => (Self::Gs { bases }, None),
             Err(reason) => (Self::Shared, Some(reason)),
         }
+    }
+
+    /// Checks that each vCPU still has the GS base that its cells were placed by.
+    ///
+    /// # Errors
+    /// [`GsMoved`] for the first that has another.
+    pub fn verify(&self, vcpus: &[VcpuRegisters]) -> Result<(), GsMoved> {
+        let Self::Gs { bases } = self else {
+            return Ok(());
+        };
+        for (vcpu, (expected, registers)) in bases.iter().zip(vcpus).enumerate() {
+            let found = Gva(registers.gs_base);
+            if found != *expected {
+                return Err(GsMoved {
+                    vcpu,
+                    expected: *expected,
+                    found,
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Rings that a session needs.
