@@ -4,6 +4,9 @@
 //! One module per subject; a new test goes into the module whose first line fits.
 #![cfg(test)]
 
+mod control;
 mod counts;
 mod doctor;
+mod filters;
 mod losses;
+mod storm;

@@ -121,7 +121,7 @@ impl Drain {
     /// # Errors
     /// [`ExportError`] when not all could be written.
     pub fn dump(&mut self, mut output: Output) -> Result<Dumped, ExportError> {
-        self.round(Patience::Ticks(self.patience_ticks()));
+        self.refresh();
         let (mut records, mut lost) = (0, 0);
         for (reader, timeline) in self.readers.iter().zip(&self.timelines) {
             let snapshot = Snapshot {
@@ -159,6 +159,11 @@ impl Drain {
 
     fn patience_ticks(&self) -> u64 {
         self.clock.ticks(PATIENCE_NS)
+    }
+
+    /// A round out of turn, so that the counts are those of now.
+    pub fn refresh(&mut self) {
+        self.round(Patience::Ticks(self.patience_ticks()));
     }
 
     /// The counts of each ring.

@@ -55,7 +55,8 @@ impl Tracing {
             status.no_gs = no_gs.map(|reason| reason.to_string());
         }
         if let Some(running) = &self.running {
-            let drain = running.drain.lock();
+            let mut drain = running.drain.lock();
+            drain.refresh();
             status.rings = drain.status();
             status.clock_gaps = drain.clock_gaps();
             status.output_error = drain

@@ -1,0 +1,159 @@
+//! The control socket, as `vmm ctl` and as clients of others see it.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+use tests::{Guest, Running, Trace};
+
+fn spinning(options: &[&str]) -> Running {
+    let mut guest = Guest::new("workload=list,spin").vcpus(2);
+    for option in options {
+        guest = guest.with([*option]);
+    }
+    let running = guest.start();
+    running.wait_for("workload spin");
+    running
+}
+
+#[test]
+fn a_client_that_is_not_ours_can_do_everything_and_break_nothing() {
+    let mut running = spinning(&[]);
+    drop(running.client());
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kvm/control_client.py");
+    let client = include_str!("control_client.py");
+    let output = Command::new("python3")
+        .args(["-c", client])
+        .args([running.socket().to_owned(), running.path("")])
+        .output()
+        .expect("python3 is installed");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{script}: {said}");
+    let socket = running.socket().to_owned();
+    let (ended, _) = running.end();
+    ended.no_panic();
+    assert!(!socket.exists(), "the socket is left behind");
+    assert_eq!(ended.good().stderr, "");
+}
+
+/// Each verb of `vmm ctl`: its text says what was done, `--json` is the raw result.
+#[test]
+fn every_verb_of_ctl_speaks_text_and_json() {
+    let mut running = spinning(&[]);
+    drop(running.client());
+    let dump = running.path("dump");
+    let dump = dump.to_str().unwrap();
+    let verbs: [(&[&str], &str); 17] = [
+        (&["status"], "guest    running"),
+        (&["functions", "spin_*"], "available spin_root"),
+        (
+            &["start", "--filter", "spin_*", "--notrace", "spin_leaf"],
+            "2 patched",
+        ),
+        (&["functions", "spin_*"], "patched   spin_root"),
+        (&["filter", "add", "spin_leaf"], "0 patched"),
+        (&["filter", "set", "spin_leaf"], "1 patched, 2 restored"),
+        (
+            &["filter", "add", "spin_root", "--notrace", "smp_*"],
+            "1 patched",
+        ),
+        (&["filter", "remove", "spin_leaf"], "1 restored"),
+        (&["filter", "clear"], "patched"),
+        (&["tracing-off"], "tracing is off"),
+        (&["tracing-on"], "tracing is on"),
+        (&["pause"], "paused"),
+        (&["status"], "guest    paused"),
+        (&["resume"], "running"),
+        (&["dump", dump], "records"),
+        (&["stop"], "restored"),
+        (&["digest"], "\n"),
+    ];
+    for (verb, says) in verbs {
+        let said = running.ctl(verb).good();
+        assert!(said.stdout.contains(says), "{verb:?}: {said}");
+        assert_eq!(said.stderr, "", "{verb:?}");
+    }
+    let status = running.ctl(&["status", "--json"]).good();
+    let status: Value = serde_json::from_str(&status.stdout).unwrap();
+    assert_eq!(status["guest"]["state"], "running");
+    assert_eq!(status["tracing"]["state"], "off");
+    assert!(
+        status["pauses"]["parked"]["count"].as_u64().unwrap() >= 6,
+        "{status}"
+    );
+    assert!(
+        running
+            .ctl(&["shutdown"])
+            .good()
+            .stdout
+            .contains("shutting down")
+    );
+    assert_eq!(running.end().0.code, Some(0));
+}
+
+#[test]
+fn refusals_name_what_is_wrong_and_change_nothing() {
+    let mut running = spinning(&[]);
+    drop(running.client());
+    let refused = |verb: &[&str], words: &[&str]| {
+        let said = running.ctl(verb);
+        for word in words {
+            assert!(said.refused(100).contains(word), "{verb:?}: {said}");
+        }
+    };
+    let before = running.ctl(&["digest"]).good().stdout;
+    refused(&["stop"], &["not been started"]);
+    refused(&["filter", "clear"], &["not been started"]);
+    refused(&["dump", "/tmp/never"], &["not been started"]);
+    refused(
+        &["start", "--filter", "spin_rot"],
+        &["spin_rot", "spin_root"],
+    );
+    refused(&["start", "--filter", "spin_["], &["spin_["]);
+    let _ = running.ctl(&["start", "--filter", "spin_root"]).good();
+    refused(&["start"], &["started already"]);
+    refused(&["filter", "add", "spin_laef"], &["spin_laef", "spin_leaf"]);
+    refused(&["filter", "remove", "smp_*"], &["smp_*"]);
+    let there = running.path("");
+    refused(
+        &["dump", there.to_str().unwrap()],
+        &[there.to_str().unwrap().trim_end_matches('/')],
+    );
+    let status = running.ctl(&["status", "--json"]).good();
+    let status: Value = serde_json::from_str(&status.stdout).unwrap();
+    assert_eq!(status["tracing"]["patched"], 1);
+    assert_eq!(status["tracing"]["filter"], json!(["spin_root"]));
+    let _ = running.ctl(&["stop"]).good();
+    assert_eq!(running.ctl(&["digest"]).good().stdout, before);
+}
+
+/// The trace that `dump` wrote, once the guest has ended.
+fn dumped(running: Running) -> Trace {
+    running.end().1.named("dump")
+}
+
+#[test]
+fn a_dump_of_a_running_guest_opens_everywhere() {
+    for mode in ["overwrite", "discard"] {
+        let mut running = spinning(&["--mode", mode, "--ring-size", "64"]);
+        let mut client = running.client();
+        client.call("start", json!({"filter": ["spin_*"]}));
+        client.wait_until("has records", |status| {
+            tests::Client::rings(status, "written") > 9000
+        });
+        let dump = client.call("dump", json!({"dir": running.path("dump")}));
+        client.call("shutdown", Value::Null);
+        let trace = dumped(running);
+        let counts = trace.counts();
+        assert_eq!(
+            counts.keys().collect::<Vec<_>>(),
+            ["spin_branch", "spin_leaf", "spin_root"]
+        );
+        assert_eq!(
+            Some(counts.values().sum()),
+            dump["records"].as_u64(),
+            "{mode}"
+        );
+        assert_eq!(counts, trace.uftrace(), "{mode}");
+        assert!(trace.report("function").contains("spin_leaf"), "{mode}");
+    }
+}
