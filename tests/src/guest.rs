@@ -229,12 +229,7 @@ impl Running {
             .arg("--control")
             .arg(&self.socket)
             .args(arguments);
-        let output = command.output().expect("vmm ctl starts");
-        Ended {
-            code: output.status.code(),
-            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
+        Ended::from(command.output().expect("vmm ctl starts"))
     }
 
     /// Waits for the end. The trace's folder lives as long as what is returned.

@@ -11,6 +11,7 @@
 )]
 
 mod control;
+pub mod elf;
 pub mod exact;
 mod guest;
 mod output;
@@ -21,6 +22,6 @@ mod trace;
 pub use control::Client;
 pub use guest::{Guest, Running};
 pub use output::{Counts, Ended, Printed};
-pub use place::{guest, in_the_box, patience, vmm};
+pub use place::{guest, in_the_box, patience, vmm, vmm_says};
 pub use random::Random;
 pub use trace::Trace;

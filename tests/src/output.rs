@@ -1,6 +1,7 @@
 //! What a guest prints about itself, and what `vmm` leaves behind.
 
 use std::collections::BTreeMap;
+use std::process::Output;
 
 /// Calls per function.
 pub type Counts = BTreeMap<String, u64>;
@@ -62,6 +63,16 @@ pub struct Ended {
     pub stdout: String,
     /// What `vmm` itself said.
     pub stderr: String,
+}
+
+impl From<Output> for Ended {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
 }
 
 impl Ended {

@@ -1,9 +1,12 @@
 //! Where the tests run, and where the programs under test are.
 
 use std::env;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
+
+use crate::output::Ended;
 
 /// A command that runs the release build of `vmm`.
 ///
@@ -15,6 +18,16 @@ pub fn vmm() -> Command {
     let program = env::current_exe().unwrap_or_default();
     let target = program.ancestors().nth(3).unwrap_or(Path::new("target"));
     Command::new(built(target.join("release/vmm"), "make build"))
+}
+
+/// Runs `vmm` with these arguments to its end, without input.
+///
+/// # Panics
+/// When it cannot be started.
+#[must_use]
+pub fn vmm_says<A: AsRef<OsStr>>(arguments: &[A]) -> Ended {
+    let output = vmm().args(arguments).stdin(Stdio::null()).output();
+    Ended::from(output.expect("vmm starts"))
 }
 
 /// The bundled guest.

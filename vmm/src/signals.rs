@@ -11,13 +11,14 @@ use vmm_sys_util::signal::{block_signal, create_sigset};
 pub struct Signals(File);
 
 impl Signals {
-    /// Blocks the signals in this thread, and in all threads that it creates afterwards.
+    /// Blocks the signals in this thread, and in all threads that it creates afterwards. So is
+    /// SIGXFSZ: a trace that outgrows a limit is an error of its write, not the end of the VMM.
     ///
     /// # Errors
     /// When the system refuses.
     pub fn block() -> io::Result<Self> {
         let wanted = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
-        for signal in wanted {
+        for signal in wanted.into_iter().chain([libc::SIGXFSZ]) {
             block_signal(signal).map_err(|error| io::Error::other(format!("{error:?}")))?;
         }
         let set =

@@ -4,9 +4,12 @@
 //! One module per subject; a new test goes into the module whose first line fits.
 #![cfg(test)]
 
+mod accidents;
+mod bad_input;
 mod control;
 mod counts;
 mod doctor;
 mod filters;
 mod losses;
+mod output;
 mod storm;

@@ -1,0 +1,141 @@
+//! Ends that nobody wished for: each has its status and one line, and the trace is finished.
+
+use std::process::Command;
+
+use serde_json::Value;
+use tests::elf::{Kernels, bare};
+use tests::{Client, Ended, Guest, Trace, vmm_says};
+
+fn runs(code: &[u8], limit: &str) -> Ended {
+    let folder = Kernels::new();
+    let kernel = folder.write("bare.elf", &bare(code));
+    vmm_says(&[
+        "run",
+        "--kernel",
+        kernel.to_str().unwrap(),
+        "--timeout",
+        limit,
+    ])
+}
+
+#[test]
+fn a_triple_fault_is_a_crash_that_says_where() {
+    // An undefined instruction where there is no IDT.
+    let ended = runs(&[0x0f, 0x0b], "30");
+    assert!(
+        ended.refused(102).contains("the guest crashed: vCPU 0"),
+        "{ended}"
+    );
+}
+
+#[test]
+fn a_guest_that_never_ends_meets_its_limit() {
+    assert!(runs(&[0xeb, 0xfe], "1").refused(103).contains("--timeout"));
+    // Halted, with interrupts off.
+    assert!(
+        runs(&[0xfa, 0xf4, 0xeb, 0xfd], "1")
+            .refused(103)
+            .contains("--timeout")
+    );
+}
+
+#[test]
+fn the_guests_own_failures_are_its_own_statuses() {
+    let (ended, _) = Guest::new("workload=panic").run();
+    assert_eq!(
+        (ended.code, ended.stderr.as_str()),
+        (Some(1), ""),
+        "{ended}"
+    );
+    let (ended, _) = Guest::new("workload=fault").run();
+    assert_eq!(
+        (ended.code, ended.stderr.as_str()),
+        (Some(2), ""),
+        "{ended}"
+    );
+    let (ended, _) = Guest::new("workload=nonsense").run();
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.stdout.contains("nonsense"), "{ended}");
+}
+
+/// A traced `spin`, with records written already.
+fn spinning(options: &[&str]) -> tests::Running {
+    let mut guest = Guest::new("workload=spin").vcpus(2).output();
+    for option in options {
+        guest = guest.with([*option]);
+    }
+    let trace = [
+        "--trace",
+        "function",
+        "--filter",
+        "spin_root",
+        "--ring-size",
+        "64",
+    ];
+    let mut running = guest.with(trace).start();
+    let seen = |status: &Value| Client::rings(status, "read") > 1000;
+    running.client().wait_until("reads records", seen);
+    running
+}
+
+fn assert_readable(trace: &Trace) {
+    let counts = trace.counts();
+    assert!(counts["spin_root"] > 0);
+    assert_eq!(counts, trace.uftrace());
+}
+
+#[test]
+fn ctrl_c_finishes_the_trace() {
+    for signal in ["-INT", "-TERM"] {
+        let running = spinning(&[]);
+        let pid = running.pid().to_string();
+        assert!(
+            Command::new("kill")
+                .args([signal, &pid])
+                .status()
+                .unwrap()
+                .success()
+        );
+        let socket = running.socket().to_owned();
+        let (ended, trace) = running.end();
+        assert_eq!(ended.code, Some(104), "{ended}");
+        ended.no_panic();
+        assert!(!socket.exists(), "the socket is left behind");
+        assert_readable(&trace);
+        assert!(!trace.report("function").contains("end may be missing"));
+    }
+}
+
+/// Nothing can be finished; what is on the disk is whole records.
+#[test]
+fn a_killed_vmm_leaves_a_readable_trace() {
+    let running = spinning(&[]);
+    let pid = running.pid().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-KILL", &pid])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let (ended, trace) = running.end();
+    assert_eq!(ended.code, None);
+    assert_readable(&trace);
+}
+
+#[test]
+fn a_time_limit_finishes_the_trace() {
+    let (ended, trace) = spinning(&["--timeout", "2"]).end();
+    assert_eq!(ended.code, Some(103), "{ended}");
+    assert_readable(&trace);
+}
+
+/// The guest dies of a fault after traced calls: the trace has them all.
+#[test]
+fn a_trace_survives_the_guests_death() {
+    let trace = ["--trace", "function", "--mode", "discard"];
+    let guest = Guest::new("workload=calls,fault iterations=100").with(trace);
+    let (ended, trace) = guest.output().run();
+    assert_eq!(ended.code, Some(2), "{ended}");
+    assert_eq!(trace.counts(), ended.printed().called());
+}

@@ -1,0 +1,233 @@
+//! Whatever is wrong with what the user gives: one line that names it, an exit status, no panic.
+
+use std::path::Path;
+
+use tests::elf::{Damaged, Kernels, bare};
+use tests::{Ended, Guest, guest, vmm_says};
+
+/// `vmm run` on a kernel, with more options.
+fn run(kernel: &Path, options: &[&str]) -> Ended {
+    let kernel = kernel.to_str().unwrap();
+    vmm_says(&[&["run", "--kernel", kernel], options].concat())
+}
+
+/// Refused with status 100, in one line that has all these words.
+fn refused(ended: &Ended, words: &[&str]) {
+    let line = ended.refused(100);
+    for word in words {
+        assert!(line.contains(word), "no '{word}' in: {line}");
+    }
+    assert_eq!(ended.stdout, "");
+}
+
+#[test]
+fn kernels_that_are_no_files() {
+    let folder = Kernels::new();
+    let missing = folder.path().join("missing.elf");
+    refused(&run(&missing, &[]), &["missing.elf", "No such file"]);
+    refused(
+        &run(folder.path(), &[]),
+        &[folder.path().to_str().unwrap(), "not a regular file"],
+    );
+    refused(&run(Path::new("/dev/zero"), &[]), &["/dev/zero"]);
+    for verb in ["sites"] {
+        refused(
+            &vmm_says(&[verb, missing.to_str().unwrap()]),
+            &["missing.elf", "No such file"],
+        );
+    }
+}
+
+#[test]
+fn kernels_that_are_no_elf_files() {
+    let folder = Kernels::new();
+    let cases = [
+        ("empty.elf", Damaged(Vec::new()), ""),
+        (
+            "text.elf",
+            Damaged(b"#!/bin/sh\necho no kernel\n".repeat(100)),
+            "not an ELF file",
+        ),
+        ("narrow.elf", Damaged::guest().set((4, 1), 1), "32-bit"),
+        ("backwards.elf", Damaged::guest().set((5, 1), 2), "ELF"),
+        ("arm.elf", Damaged::guest().set((18, 2), 183), "183"),
+        ("object.elf", Damaged::guest().set((16, 2), 1), ""),
+    ];
+    for (name, image, word) in cases {
+        let path = folder.write(name, &image);
+        refused(&run(&path, &[]), &[name, word]);
+        refused(&vmm_says(&[Path::new("sites"), &path]), &[name, word]);
+    }
+}
+
+#[test]
+fn kernels_whose_headers_lie() {
+    let folder = Kernels::new();
+    let whole = Damaged::guest;
+    let length = whole().0.len() as u64;
+    let first = whole().segment_field(0, 24);
+    let cases = [
+        ("header-only.elf", whole().cut(64)),
+        ("half-a-header.elf", whole().cut(40)),
+        ("half.elf", whole().cut(whole().0.len() / 2)),
+        ("headers-outside.elf", whole().program_headers_at(length)),
+        (
+            "headers-far-outside.elf",
+            whole().program_headers_at(u64::MAX - 3),
+        ),
+        ("many-headers.elf", whole().program_headers(0xffff)),
+        ("no-headers.elf", whole().program_headers(0)),
+        ("entry-outside.elf", whole().set((24, 8), 0x1234_5678_9abc)),
+        ("contents-outside.elf", whole().segment(0, 8, length)),
+        ("contents-wrap.elf", whole().segment(0, 8, u64::MAX - 1)),
+        ("contents-absurd.elf", whole().segment(0, 32, u64::MAX)),
+        ("memory-absurd.elf", whole().segment(0, 40, u64::MAX / 2)),
+        ("memory-less-than-file.elf", whole().segment(0, 40, 1)),
+        ("too-low.elf", whole().segment(0, 24, 0)),
+        ("too-high.elf", whole().segment(0, 24, 1 << 45)),
+        ("overlap.elf", whole().segment(1, 24, first)),
+    ];
+    for (name, image) in cases {
+        refused(
+            &run(&folder.write(name, &image), &["--timeout", "5"]),
+            &[name],
+        );
+    }
+}
+
+#[test]
+fn images_that_cannot_be_traced() {
+    let folder = Kernels::new();
+    let trace = [
+        "--trace",
+        "function",
+        "--cmdline",
+        "workload=calls iterations=2",
+    ];
+    let bare = folder.write("bare.elf", &bare(&[0xf4]));
+    refused(&run(&bare, &trace), &["bare.elf"]);
+    assert_eq!(
+        vmm_says(&[Path::new("sites"), &bare])
+            .refused(100)
+            .matches("bare.elf")
+            .count(),
+        1
+    );
+    let sections = folder.write("sections.elf", &Damaged::guest().without_sections());
+    refused(&run(&sections, &trace), &["sections.elf"]);
+    let symbols = folder.write("symbols.elf", &Damaged::guest().without_symbols());
+    refused(&run(&symbols, &trace), &["symbols.elf"]);
+    // They run, though.
+    for kernel in [sections, symbols] {
+        let ended = run(
+            &kernel,
+            &[
+                "--cmdline",
+                "workload=calls iterations=2",
+                "--timeout",
+                "60",
+            ],
+        );
+        assert_eq!(ended.good().printed().calls["calls_leaf"], 64);
+    }
+}
+
+#[test]
+fn globs_and_symbols_that_match_nothing() {
+    let trace = |options: &[&str]| run(&guest(), &[&["--trace", "function"], options].concat());
+    refused(
+        &trace(&["--filter", "calls_laef"]),
+        &["calls_laef", "calls_leaf"],
+    );
+    refused(&trace(&["--filter", "calls_["]), &["calls_["]);
+    refused(&trace(&["--filter", "calls_*", "--notrace", "*"]), &[]);
+    refused(
+        &trace(&["--attach-at", "workload_ready"]),
+        &["workload_ready", "workloads_ready"],
+    );
+    refused(&trace(&["--attach-at", "qqqqqqqqqqqq"]), &["qqqqqqqqqqqq"]);
+}
+
+#[test]
+fn numbers_out_of_range() {
+    let cases: [(&[&str], &[&str]); 12] = [
+        (&["--vcpus", "0"], &["--vcpus 0", "1 to"]),
+        (&["--vcpus", "100000"], &["--vcpus 100000", "1 to"]),
+        (&["--vcpus", "two"], &["--vcpus", "two"]),
+        (&["--vcpus", "-1"], &["-1"]),
+        (&["--memory", "0"], &["--memory 0"]),
+        (
+            &["--memory", "1000000000"],
+            &["--memory 1000000000", "this host has"],
+        ),
+        (
+            &["--memory", "18446744073709551615"],
+            &["--memory 18446744073709551615"],
+        ),
+        (&["--ring-size", "5"], &["--ring-size", "power of two"]),
+        (&["--ring-size", "0"], &["--ring-size", "power of two"]),
+        (&["--ring-size", "18446744073709551615"], &["--ring-size"]),
+        (&["--timeout", "0"], &["--timeout"]),
+        (&["--mode", "both"], &["--mode", "both"]),
+    ];
+    for (options, words) in cases {
+        refused(&run(&guest(), options), words);
+    }
+    refused(
+        &run(&guest(), &["--cmdline", &"x".repeat(100_000)]),
+        &["--cmdline"],
+    );
+    refused(&run(&guest(), &["--force"]), &["--output"]);
+    refused(&vmm_says::<&str>(&["fly"]), &["fly"]);
+    refused(&vmm_says(&["run"]), &["--kernel"]);
+}
+
+#[test]
+fn control_paths_that_cannot_be() {
+    let mut running = Guest::new("workload=list,spin").start();
+    let mut client = running.client();
+    let taken = running.socket().to_str().unwrap().to_owned();
+    refused(&run(&guest(), &["--control", &taken]), &[&taken, "in use"]);
+    let file = running.path("file");
+    std::fs::write(&file, "precious").unwrap();
+    refused(
+        &run(&guest(), &["--control", file.to_str().unwrap()]),
+        &["file", "no socket"],
+    );
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
+    let nowhere = running.path("missing/control");
+    let nowhere = nowhere.to_str().unwrap();
+    refused(&run(&guest(), &["--control", nowhere]), &[nowhere]);
+    let long = running.path(&"long".repeat(60));
+    refused(
+        &run(&guest(), &["--control", long.to_str().unwrap()]),
+        &["--control"],
+    );
+    refused(
+        &vmm_says(&["ctl", "--control", nowhere, "status"]),
+        &[nowhere],
+    );
+    assert_eq!(client.status()["guest"]["state"], "running");
+    // A socket that a killed VMM has left behind is in nobody's way.
+    let left = running.path("left");
+    drop(std::os::unix::net::UnixListener::bind(&left).unwrap());
+    let options = [
+        "--cmdline",
+        "workload=list",
+        "--control",
+        left.to_str().unwrap(),
+    ];
+    let _ = run(&guest(), &options).good();
+}
+
+#[test]
+fn trace_directories_that_are_none() {
+    let folder = Kernels::new();
+    let missing = folder.path().join("missing");
+    refused(&vmm_says(&[Path::new("report"), &missing]), &["missing"]);
+    refused(
+        &vmm_says(&[Path::new("report"), folder.path()]),
+        &[folder.path().to_str().unwrap()],
+    );
+    refused(&vmm_says(&["report", "x", "--format", "poem"]), &["poem"]);
+}

@@ -1,0 +1,163 @@
+//! Where traces go, and where they cannot.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use tests::elf::Kernels;
+use tests::{Ended, Printed, guest, vmm, vmm_says};
+
+fn trace_to(directory: &Path, options: &[&str]) -> Command {
+    let mut command = vmm();
+    command
+        .arg("run")
+        .arg("--kernel")
+        .arg(guest())
+        .arg("--output")
+        .arg(directory);
+    command.args([
+        "--cmdline",
+        "workload=calls iterations=2000",
+        "--trace",
+        "function",
+    ]);
+    command.args([
+        "--mode",
+        "discard",
+        "--ring-size",
+        "8192",
+        "--timeout",
+        "120",
+    ]);
+    command.args(options).stdin(Stdio::null());
+    command
+}
+
+fn run(command: &mut Command) -> Ended {
+    Ended::from(command.output().expect("it starts"))
+}
+
+#[test]
+fn a_directory_that_exists_is_replaced_only_by_force_and_only_if_it_is_a_trace() {
+    let folder = Kernels::new();
+    let trace = folder.path().join("trace");
+    let _ = run(&mut trace_to(&trace, &[])).good();
+    let before = std::fs::read(trace.join("info")).unwrap();
+    let again = run(&mut trace_to(&trace, &[]));
+    for word in ["trace", "--force"] {
+        assert!(again.refused(100).contains(word), "{again}");
+    }
+    assert_eq!(std::fs::read(trace.join("info")).unwrap(), before);
+    let _ = run(&mut trace_to(&trace, &["--force"])).good();
+    std::fs::write(trace.join("thesis.tex"), "years of work").unwrap();
+    let foreign = run(&mut trace_to(&trace, &["--force"]));
+    assert!(foreign.refused(100).contains("thesis.tex"), "{foreign}");
+    assert_eq!(
+        std::fs::read_to_string(trace.join("thesis.tex")).unwrap(),
+        "years of work"
+    );
+    let file = folder.path().join("file");
+    std::fs::write(&file, "precious").unwrap();
+    for options in [&[][..], &["--force"]] {
+        let ended = run(&mut trace_to(&file, options));
+        assert!(ended.refused(100).contains("file"), "{ended}");
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
+}
+
+#[test]
+fn a_directory_that_cannot_be_made_is_an_early_error() {
+    let ended = run(&mut trace_to(Path::new("/proc/self/trace"), &[]));
+    assert!(ended.refused(106).contains("/proc/self/trace"), "{ended}");
+    let folder = Kernels::new();
+    let ended = run(&mut trace_to(&folder.path().join("missing/trace"), &[]));
+    assert!(
+        ended.code == Some(0) || ended.refused(106).contains("missing"),
+        "{ended}"
+    );
+}
+
+/// The guest goes on to its end; the trace holds what was written before, and opens.
+fn assert_survived(ended: &Ended, directory: &Path) {
+    assert_eq!(ended.code, Some(106), "{ended}");
+    ended.no_panic();
+    assert!(
+        ended.stderr.contains(directory.to_str().unwrap()),
+        "{ended}"
+    );
+    let printed = ended.printed();
+    assert_eq!(
+        printed.calls["calls_leaf"], 64_000,
+        "the guest was not disturbed: {ended}"
+    );
+    let report = vmm_says(&[Path::new("report"), directory, "--format=counts".as_ref()]).good();
+    let mut uftrace = Command::new("uftrace");
+    uftrace
+        .args(["report", "--no-pager", "-f", "call", "-d"])
+        .arg(directory);
+    let uftrace = run(&mut uftrace).good();
+    let calls = |text: &str| {
+        let row = text
+            .lines()
+            .find_map(|line| line.trim().strip_suffix("calls_leaf"));
+        row.and_then(|row| row.trim().parse::<u64>().ok())
+            .unwrap_or(0)
+    };
+    let kept = calls(&report.stdout);
+    assert!(kept > 0 && kept < 64_000, "{report}");
+    assert_eq!(calls(&uftrace.stdout), kept, "{uftrace}");
+    assert_ne!(printed, Printed::default());
+}
+
+/// A process may write files of 256 KiB only.
+#[test]
+fn a_file_that_must_not_grow_keeps_what_it_has() {
+    let folder = Kernels::new();
+    let trace = folder.path().join("trace");
+    let vmm = trace_to(&trace, &[]);
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -f 512; exec \"$@\"", "limited"]);
+    limited
+        .arg(vmm.get_program())
+        .args(vmm.get_args())
+        .stdin(Stdio::null());
+    assert_survived(&run(&mut limited), &trace);
+}
+
+/// A full disk: a file system of 1 MiB.
+#[test]
+fn a_disk_that_is_full_keeps_what_it_has() {
+    let folder = Kernels::new();
+    let disk = Disk::mount(folder.path());
+    let trace = disk.0.join("trace");
+    assert_survived(&run(&mut trace_to(&trace, &[])), &trace);
+    let stderr = run(&mut trace_to(&disk.0.join("second"), &[])).stderr;
+    assert!(stderr.contains("No space left"), "{stderr}");
+}
+
+/// A small file system, mounted as long as this lives.
+struct Disk(std::path::PathBuf);
+
+impl Disk {
+    fn mount(at: &Path) -> Self {
+        let mount = ["mount", "-t", "tmpfs", "-o", "size=1m,mode=777", "none"];
+        assert!(
+            as_root(&mount, at),
+            "a test of a full disk needs root, or sudo without password"
+        );
+        Self(at.to_owned())
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        as_root(&["umount"], &self.0);
+    }
+}
+
+fn as_root(command: &[&str], at: &Path) -> bool {
+    let run = |words: &[&str]| {
+        let status = Command::new(words[0]).args(&words[1..]).arg(at).status();
+        status.is_ok_and(|status| status.success())
+    };
+    run(command) || run(&[&["sudo", "-n"], command].concat())
+}
