@@ -6,10 +6,12 @@
 
 mod accidents;
 mod bad_input;
+mod command_line;
 mod control;
 mod counts;
 mod doctor;
 mod filters;
+mod listing;
 mod losses;
 mod output;
 mod storm;

@@ -108,14 +108,14 @@ fn assert_survived(ended: &Ended, directory: &Path) {
     assert_ne!(printed, Printed::default());
 }
 
-/// A process may write files of 256 KiB only.
+/// A process may write files of 512 KiB only.
 #[test]
 fn a_file_that_must_not_grow_keeps_what_it_has() {
     let folder = Kernels::new();
     let trace = folder.path().join("trace");
     let vmm = trace_to(&trace, &[]);
     let mut limited = Command::new("sh");
-    limited.args(["-c", "ulimit -f 512; exec \"$@\"", "limited"]);
+    limited.args(["-c", "ulimit -f 1024; exec \"$@\"", "limited"]);
     limited
         .arg(vmm.get_program())
         .args(vmm.get_args())

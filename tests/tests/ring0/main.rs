@@ -4,4 +4,6 @@
 //! One module per subject; a new test goes into the module whose first line fits.
 #![cfg(test)]
 
+mod counts;
 mod doctor;
+mod storm;

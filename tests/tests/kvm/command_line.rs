@@ -1,0 +1,133 @@
+//! Help, completions, and hosts without a KVM.
+
+use std::process::{Command, Stdio};
+
+use tests::elf::Kernels;
+use tests::{Ended, guest, vmm, vmm_says};
+
+#[test]
+fn help_names_every_verb_and_option() {
+    let help = vmm_says(&["--help"]).good().stdout;
+    for verb in ["run", "ctl", "sites", "report", "doctor", "completions"] {
+        assert!(help.contains(&format!("\n  {verb}")), "{verb}: {help}");
+        let own = vmm_says(&[verb, "--help"]).good().stdout;
+        assert!(own.contains("Usage: vmm"), "{verb}: {own}");
+    }
+    let help = vmm_says(&["run", "--help"]).good().stdout;
+    for option in [
+        "kernel",
+        "cmdline",
+        "vcpus",
+        "memory",
+        "control",
+        "trace",
+        "filter",
+        "notrace",
+        "attach-at",
+        "mode",
+        "ring-size",
+        "output",
+        "force",
+        "timeout",
+        "clock",
+    ] {
+        assert!(help.contains(&format!("--{option}")), "{option}: {help}");
+    }
+    let help = vmm_says(&["ctl", "--help"]).good().stdout;
+    for verb in [
+        "status",
+        "functions",
+        "start",
+        "stop",
+        "filter",
+        "tracing-on",
+        "tracing-off",
+        "pause",
+        "resume",
+        "dump",
+        "shutdown",
+    ] {
+        assert!(help.contains(&format!("\n  {verb}")), "{verb}: {help}");
+    }
+    assert!(vmm_says(&["--version"]).good().stdout.starts_with("vmm "));
+}
+
+#[test]
+fn completions_are_made_for_each_shell() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = vmm_says(&["completions", shell]).good().stdout;
+        for word in ["attach-at", "tracing-off", "doctor"] {
+            assert!(script.contains(word), "{shell} lacks {word}");
+        }
+    }
+    assert!(
+        vmm_says(&["completions", "abacus"])
+            .refused(100)
+            .contains("abacus")
+    );
+}
+
+/// Runs a script as root, in a mount namespace of its own where `/dev` is empty. `$1` is `vmm`,
+/// `$2` a kernel; both may be used by anyone.
+fn with_empty_dev(script: &str) -> Ended {
+    let folder = Kernels::new();
+    let copy = |from: &std::path::Path, name: &str| {
+        let to = folder.path().join(name);
+        std::fs::copy(from, &to).expect("room for a copy");
+        to
+    };
+    let program = copy(vmm().get_program().as_ref(), "vmm");
+    let kernel = copy(&guest(), "guest.elf");
+    let open = "chmod 755 \"$(dirname \"$1\")\" \"$1\"; chmod 644 \"$2\"";
+    let script = format!("set -e; {open}; mount -t tmpfs none /dev; {script}");
+    let words = ["unshare", "-m", "sh", "-c", &script, "sh"];
+    let id = Command::new("id").arg("-u").output().expect("id starts");
+    let root = id.stdout == b"0\n";
+    let sudo: &[&str] = if root { &[] } else { &["sudo", "-n"] };
+    let words = [sudo, &words].concat();
+    let mut command = Command::new(words[0]);
+    command
+        .args(&words[1..])
+        .args([program, kernel])
+        .stdin(Stdio::null());
+    Ended::from(
+        command
+            .output()
+            .expect("this needs root, or sudo without password"),
+    )
+}
+
+#[test]
+fn without_a_kvm_the_way_to_one_is_told() {
+    let ended = with_empty_dev("exec \"$1\" run --kernel \"$2\"");
+    assert!(
+        ended.refused(101).contains("/dev/kvm does not exist"),
+        "{ended}"
+    );
+    let ended = with_empty_dev("exec \"$1\" doctor");
+    assert_eq!(ended.code, Some(1), "{ended}");
+    assert!(ended.stdout.contains("/dev/kvm"), "{ended}");
+    ended.no_panic();
+    // What needs no KVM works.
+    let _ = with_empty_dev("exec \"$1\" sites \"$2\"").good();
+}
+
+#[test]
+fn without_permission_on_the_kvm_the_way_to_it_is_told() {
+    let as_nobody = "touch /dev/kvm; chmod 600 /dev/kvm; exec python3 -c 'import os, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534); os.execv(sys.argv[1], sys.argv[1:])' \"$1\"";
+    let ended = with_empty_dev(&format!("{as_nobody} run --kernel \"$2\""));
+    assert!(
+        ended.refused(101).contains("no permission on /dev/kvm"),
+        "{ended}"
+    );
+    let ended = with_empty_dev(&format!("{as_nobody} doctor"));
+    assert_eq!(ended.code, Some(1), "{ended}");
+    ended.no_panic();
+    let kernel = "chmod 600 \"$2\"; ";
+    let ended = with_empty_dev(&format!("{kernel}{as_nobody} run --kernel \"$2\""));
+    assert!(
+        ended.refused(100).contains("guest.elf: Permission denied"),
+        "{ended}"
+    );
+}

@@ -1,0 +1,46 @@
+//! The counts in a trace equal the guest's own where the traced code runs in ring 0.
+
+use tests::exact::{assert_exact, assert_traced_exactly};
+use tests::{Guest, in_the_box};
+
+fn ring_0(iterations: u32) -> String {
+    let count = if in_the_box() {
+        iterations
+    } else {
+        iterations * 10
+    };
+    format!("ring=0 iterations={count}")
+}
+
+#[test]
+fn workloads_of_every_kind_of_site() {
+    for vcpus in [1, 2] {
+        let workloads = "calls,recursion,tail_calls,c_fentry,c_mcount,c_patchable,variadic_float";
+        assert_traced_exactly(workloads, &ring_0(50), vcpus);
+    }
+}
+
+#[test]
+fn threads_that_are_preempted_and_migrate() {
+    assert_traced_exactly("threads,nops,smp", &ring_0(500), 2);
+}
+
+#[test]
+fn threads_in_ring_3() {
+    assert_traced_exactly("threads,variadic_float", "ring=3 iterations=500", 2);
+}
+
+#[test]
+fn from_the_attach_point_on() {
+    let options = [
+        "--trace",
+        "function",
+        "--mode",
+        "discard",
+        "--ring-size",
+        "16384",
+    ];
+    let guest = Guest::new("workload=calls,threads ring=0 iterations=50").vcpus(2);
+    let (ended, trace) = guest.with(options).output().run();
+    assert_exact(&trace, &ended.good().printed());
+}
