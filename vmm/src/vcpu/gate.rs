@@ -5,6 +5,8 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use super::brief;
+
 /// Counts the changes that waiting threads must look at.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
@@ -21,6 +23,7 @@ impl Gate {
 
     /// Waits until there have been more than `seen` changes.
     pub(super) fn wait(&self, seen: u64) {
+        brief::wait(|| self.changes() != seen);
         let mut changes = self.lock();
         while *changes == seen {
             changes = self

@@ -1,5 +1,6 @@
 //! vCPUs: one thread each, and the handle by which it is controlled.
 
+mod brief;
 mod cpuid;
 mod event;
 mod gate;

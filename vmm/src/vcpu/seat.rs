@@ -8,6 +8,7 @@ use std::time::Instant;
 use kvm_bindings::{kvm_regs, kvm_sregs};
 use tracer::addr::Gva;
 
+use super::brief;
 use super::gate::Gate;
 use super::registers::FullRegisters;
 
@@ -150,6 +151,11 @@ impl Shared {
         deadline: Instant,
         ready: impl Fn(&Seat) -> bool,
     ) -> Option<MutexGuard<'a, Seat>> {
+        if !ready(&seat) {
+            drop(seat);
+            brief::wait(|| ready(&self.lock()));
+            seat = self.lock();
+        }
         while !ready(&seat) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
