@@ -62,6 +62,7 @@ impl Guest {
             .arg("--control")
             .arg(&control)
             .args(arguments)
+            .env("RUST_LOG", "error")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()?;

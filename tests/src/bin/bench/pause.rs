@@ -19,6 +19,8 @@ const LARGE: usize = 40;
 const BUSY: &str = "spin_leaf";
 /// What is switched: it is not called.
 const SWITCHED: &str = "many_0001";
+/// Between two switches the vCPUs go about their work.
+const GAP: Duration = Duration::from_millis(1);
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Rows about pauses and about the cost of a site.
@@ -75,6 +77,7 @@ fn switch(client: &mut Client, calls: &[Call; 2], count: usize) -> Result<Pauses
         let changed: Changed = client.call(call)?;
         sites = changed.patched + changed.restored;
         times.push(changed.pause_us);
+        std::thread::sleep(GAP);
     }
     Ok(Pauses {
         times: times.into_iter().collect(),
