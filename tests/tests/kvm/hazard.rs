@@ -1,0 +1,154 @@
+//! The hazard of sites that are several instructions: a thread can be preempted between two of
+//! them, and wakes up inside whatever was written there. Sites that are one nop have no inside.
+//!
+//! Drives the `vmm` library itself, because the program never leaves such a site as it is.
+
+use std::time::Instant;
+
+use tests::{guest, patience};
+use tracer::addr::{Gpa, Gva};
+use tracer::engine::Engine;
+use tracer::image::Image;
+use tracer::target::{PhysicalMemory, StoppedTarget, TargetMemory};
+use vmm::devices::console::ConsoleWriter;
+use vmm::layout;
+use vmm::loader::KernelFile;
+use vmm::machine::{Machine, MachineConfig, PATIENCE};
+use vmm::quiesce::Quiesced;
+use vmm::vcpu::VcpuEventKind;
+
+/// A function that is nothing but its site of five one-byte nops, and a return.
+const FUNCTION: &str = "patchable_empty";
+/// Jumps over three bytes, each no instruction in 64-bit mode: harmless to who enters at its start,
+/// an exception to who goes on behind that, as the operand of any jump can be.
+const JUMP: [u8; 5] = [0xeb, 0x03, 0x06, 0x06, 0x06];
+
+struct Trial {
+    machine: Machine,
+    site: Gva,
+    console: ConsoleWriter,
+}
+
+impl Trial {
+    /// Four threads that call the function all the time and are preempted every 100 µs.
+    fn start(normalised: bool, rest: &str) -> Self {
+        let kernel = KernelFile::read(&guest()).unwrap();
+        let image = std::sync::Arc::new(Image::parse(kernel.bytes()).unwrap());
+        let site = image.symbols.address_of(FUNCTION).expect("the function");
+        let config = MachineConfig {
+            cmdline: format!("workload=nops threads=4 tick=100 {rest}"),
+            vcpus: 2,
+            memory_mib: 64,
+            window_bytes: layout::WINDOW_SIZE,
+        };
+        let console = ConsoleWriter::start(std::io::sink()).unwrap();
+        let mut machine = Machine::build(&config, &kernel, console.queue()).unwrap();
+        if normalised {
+            let mut target = machine.before_start().unwrap();
+            assert!(Engine::new(image).normalise(&mut target).unwrap() > 0);
+        }
+        machine.start().unwrap();
+        Self {
+            machine,
+            site,
+            console,
+        }
+    }
+
+    /// Where somebody is inside the site who would notice the jump.
+    fn inside(&self) -> std::ops::Range<u64> {
+        self.site.0 + 2..self.site.0 + 5
+    }
+
+    /// Whether a vCPU was taken out of the guest inside the site.
+    fn is_inside(&self, quiesced: &Quiesced<'_>) -> bool {
+        let inside = self.inside();
+        quiesced
+            .vcpus()
+            .iter()
+            .any(|vcpu| inside.contains(&vcpu.rip))
+    }
+
+    fn poke(&self, quiesced: &mut Quiesced<'_>, bytes: &[u8]) {
+        quiesced.write(self.site, bytes).unwrap();
+    }
+
+    /// The next thing that a vCPU tells.
+    fn next(&self, deadline: Instant) -> VcpuEventKind {
+        loop {
+            if let Some(event) = self.machine.events().next() {
+                return event.kind;
+            }
+            assert!(Instant::now() < deadline, "nothing comes from the guest");
+            std::thread::yield_now();
+        }
+    }
+
+    /// How the guest ends.
+    fn end(self) -> VcpuEventKind {
+        let kind = self.next(Instant::now() + patience());
+        drop(self.machine);
+        let _ = self.console.finish(PATIENCE);
+        kind
+    }
+}
+
+/// Words in the guest's memory above its kernel's start that lie in `range`: saved instruction
+/// pointers of threads that do not run now.
+fn saved_pointers(memory: &impl PhysicalMemory, range: &std::ops::Range<u64>) -> usize {
+    const START: u64 = 16 << 20;
+    const BYTES: usize = 16 << 20;
+    let mut bytes = vec![0; BYTES];
+    memory.read_physical(Gpa(START), &mut bytes).unwrap();
+    let words = bytes
+        .chunks_exact(8)
+        .map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+    words.filter(|word| range.contains(word)).count()
+}
+
+/// A processor that retires all five nops at once leaves no chance to meet a thread there at random:
+/// a breakpoint holds one (in ring 0, where every host has them).
+#[test]
+fn a_thread_inside_a_site_of_five_nops_wakes_up_inside_the_jump() {
+    let mut trial = Trial::start(false, "iterations=1000 ring=0");
+    trial
+        .machine
+        .set_breakpoint(Some(Gva(trial.site.0 + 2)))
+        .unwrap();
+    let deadline = Instant::now() + patience();
+    while !matches!(trial.next(deadline), VcpuEventKind::Breakpoint(_)) {}
+    let mut quiesced = trial.machine.quiesce(PATIENCE).unwrap();
+    assert!(trial.is_inside(&quiesced));
+    trial.poke(&mut quiesced, &JUMP);
+    drop(quiesced);
+    trial.machine.set_breakpoint(None).unwrap();
+    trial.machine.leave_breakpoint();
+    // Status 2: an exception that the guest did not expect.
+    assert_eq!(trial.end(), VcpuEventKind::GuestExit(2));
+}
+
+#[test]
+fn nobody_is_ever_inside_a_site_that_was_made_one_nop() {
+    let trial = Trial::start(true, "iterations=2000000");
+    let mut nop = [0; 5];
+    let mut mapped = false;
+    for round in 0..2000 {
+        let mut quiesced = trial.machine.quiesce(PATIENCE).unwrap();
+        if !mapped {
+            // Early on the guest has no page tables of its own.
+            mapped = quiesced.read(trial.site, &mut nop).is_ok();
+            continue;
+        }
+        assert!(!trial.is_inside(&quiesced), "in round {round}");
+        if round % 400 == 399 {
+            assert_eq!(
+                saved_pointers(&quiesced, &trial.inside()),
+                0,
+                "in round {round}"
+            );
+        }
+        trial.poke(&mut quiesced, if round % 2 == 0 { &JUMP } else { &nop });
+    }
+    assert!(mapped, "the guest never got to its page tables");
+    assert_eq!(trial.end(), VcpuEventKind::GuestExit(0));
+}
