@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::process::{Pid, setpriority_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::de::DeserializeOwned;
@@ -176,7 +177,11 @@ impl Guest {
 fn set_affinity(thread: i32, cpus: &[usize]) -> Result<(), Failed> {
     let mut set = CpuSet::new();
     cpus.iter().for_each(|cpu| set.set(*cpu));
-    Ok(sched_setaffinity(Pid::from_raw(thread), &set)?)
+    match sched_setaffinity(Pid::from_raw(thread), &set) {
+        // A thread that has ended meanwhile disturbs nobody.
+        Ok(()) | Err(Errno::SRCH) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// A program built together with this one.
