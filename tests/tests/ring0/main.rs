@@ -7,3 +7,4 @@
 mod counts;
 mod doctor;
 mod storm;
+mod times;
