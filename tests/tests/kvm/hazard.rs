@@ -152,3 +152,16 @@ fn nobody_is_ever_inside_a_site_that_was_made_one_nop() {
     assert!(mapped, "the guest never got to its page tables");
     assert_eq!(trial.end(), VcpuEventKind::GuestExit(0));
 }
+
+/// The same breakpoint where the site is one nop: no instruction begins there, so nobody stops.
+#[test]
+fn no_instruction_begins_inside_a_site_that_was_made_one_nop() {
+    let mut trial = Trial::start(true, "iterations=1000 ring=0");
+    trial
+        .machine
+        .set_breakpoint(Some(Gva(trial.site.0 + 2)))
+        .unwrap();
+    // The threads are through, then: a KVM that emulates ring 0 cannot run what prints the results.
+    let end = trial.end();
+    assert!(!matches!(end, VcpuEventKind::Breakpoint(_)), "{end:?}");
+}
