@@ -1,10 +1,12 @@
 //! What a trace is made of once it has left the ring: one event, with its time and its vCPU.
 
+use serde::{Deserialize, Serialize};
+
 use crate::record::Step;
 
 /// A function of the image: an index into [`Image::functions`](crate::image::Image::functions),
 /// which is sorted by address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct FunctionId(pub u32);
 
 impl FunctionId {

@@ -12,6 +12,7 @@ pub mod engine;
 pub mod event;
 pub mod export;
 pub mod filter;
+pub mod graph;
 pub mod image;
 pub mod insn;
 #[cfg(any(test, feature = "mock"))]

@@ -51,7 +51,19 @@ impl Pattern {
     /// Whether any name of the function matches, raw or demangled.
     #[must_use]
     pub fn matches(&self, function: &Function) -> bool {
-        function.names().any(|name| self.matcher.is_match(name))
+        function.names().any(|name| self.matches_name(name))
+    }
+
+    /// The glob as given.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether a name matches.
+    #[must_use]
+    pub fn matches_name(&self, name: &str) -> bool {
+        self.matcher.is_match(name)
     }
 }
 

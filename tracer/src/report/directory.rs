@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::ReportError;
 use crate::export::uftrace::SideFile;
-use crate::export::uftrace::layout::SIDE_FILE;
+use crate::export::uftrace::layout::{FIRST_TID, SIDE_FILE};
 use crate::export::uftrace::record::canonical;
 
 /// The most that is read of a describing file.
@@ -18,13 +18,17 @@ const MAX_TASKS: usize = 4096;
 /// The `info` header: mark, version, header size, byte order, word size.
 const INFO_START: [u8; 16] = *b"Ftrace!\0\x04\0\0\0\x28\0\x01\x02";
 
-/// One task: a vCPU.
+/// One task: a vCPU, or in a graph trace a thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Task {
-    /// Its number as `report` shows it.
+    /// The number of the vCPU as `report` shows it.
     pub vcpu: usize,
+    /// The number of the thread.
+    pub thread: u32,
     /// Its data file.
     pub data: PathBuf,
+    /// The file beside it (graph).
+    pub side: PathBuf,
 }
 
 /// What a trace directory says about itself.
@@ -64,7 +68,26 @@ impl TraceDirectory {
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Names(HashMap<u64, String>);
 
+impl TraceDirectory {
+    /// Whether the trace holds entries and exits of threads.
+    #[must_use]
+    pub fn is_graph(&self) -> bool {
+        self.side
+            .as_ref()
+            .is_some_and(|side| side.metadata.is_graph())
+    }
+}
+
 impl Names {
+    /// Addresses and names, in the order of addresses.
+    #[must_use]
+    pub fn sorted(&self) -> Vec<(u64, &str)> {
+        let names = self.0.iter().map(|(address, name)| (*address, &**name));
+        let mut names: Vec<_> = names.collect();
+        names.sort_unstable();
+        names
+    }
+
     /// The name of the function at this address, or the address.
     #[must_use]
     pub fn name(&self, address: u64) -> std::borrow::Cow<'_, str> {
@@ -123,7 +146,9 @@ fn read_tasks(directory: &Path) -> Result<(Vec<Task>, Option<String>), ReportErr
             let tid = tid.ok_or_else(|| ReportError::damaged(&path, "a task without tid"))?;
             tasks.push(Task {
                 vcpu: tasks.len(),
+                thread: tid.saturating_sub(FIRST_TID),
                 data: directory.join(format!("{tid}.dat")),
+                side: directory.join(format!("{tid}.side")),
             });
         }
     }

@@ -37,6 +37,12 @@ pub enum ReportError {
         /// What is there.
         bytes: [u8; 16],
     },
+    /// The format or an option needs entries and exits.
+    #[error("{0} needs a graph trace (`--trace graph`); this one has entries only")]
+    NotAGraph(&'static str),
+    /// No function of the trace is one of those that were asked for.
+    #[error("--graph-function matches no function of the trace")]
+    NoRoot,
     /// The output could not be written.
     #[error("cannot write the report: {0}")]
     Output(#[source] io::Error),

@@ -1,9 +1,13 @@
-//! Traces as text: a trace directory read back, and printed as ftrace prints its `function`
-//! tracer's buffer, or as calls per function.
+//! Traces as text: a trace directory read back, and printed as ftrace prints the buffer of its
+//! `function` or `function_graph` tracer, or as calls per function.
 
+mod anomalies;
+pub mod calls;
 pub mod directory;
 mod error;
+mod graph;
 pub mod records;
+pub mod summary;
 #[cfg(test)]
 mod tests;
 
@@ -12,9 +16,12 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::str::FromStr;
 
+use self::calls::{Calls, Shown};
 use self::directory::TraceDirectory;
 pub use self::error::ReportError;
 use self::records::{Head, Records};
+use crate::graph::CallKind;
+use crate::graph::selection::Rules;
 
 /// How a trace is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -24,11 +31,13 @@ pub enum Format {
     Function,
     /// One line per function.
     Counts,
+    /// The calls nested, with durations, as ftrace's `function_graph` tracer.
+    Graph,
 }
 
 /// A name that is no [`Format`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown report format '{0}': it is one of function, counts")]
+#[error("unknown report format '{0}': it is one of function, counts, graph")]
 pub struct UnknownFormat(String);
 
 impl FromStr for Format {
@@ -38,6 +47,7 @@ impl FromStr for Format {
         match name {
             "function" => Ok(Self::Function),
             "counts" => Ok(Self::Counts),
+            "graph" => Ok(Self::Graph),
             other => Err(UnknownFormat(other.to_owned())),
         }
     }
@@ -54,21 +64,42 @@ pub struct Printed {
     pub notes: Vec<String>,
 }
 
-/// Prints the trace in `directory`.
+/// Prints the trace in `directory`; of a graph trace what the rules select.
 ///
 /// # Errors
 /// A [`ReportError`] that names the file; what was read before it is printed.
-pub fn print(directory: &Path, format: Format, out: impl Write) -> Result<Printed, ReportError> {
+pub fn print(
+    directory: &Path,
+    format: Format,
+    rules: &Rules,
+    out: impl Write,
+) -> Result<Printed, ReportError> {
     let trace = TraceDirectory::open(directory)?;
-    let mut records = Records::open(&trace.tasks)?;
     let mut out = BufWriter::new(out);
-    let result = match format {
-        Format::Function => print_function(&trace, &mut records, &mut out),
-        Format::Counts => print_counts(&trace, &mut records, &mut out),
+    let (result, notes) = if trace.is_graph() {
+        let mut calls = Calls::open(&trace, rules.clone())?;
+        let result = match format {
+            Format::Function => print_entries(&trace, &mut calls, &mut out),
+            Format::Counts => summary::print_summary(&trace, &mut calls, &mut out),
+            Format::Graph => graph::print_graph(&trace, &mut calls, &mut out),
+        };
+        (result, calls.notes)
+    } else {
+        if !rules.is_everything() {
+            let options = "--max-depth, --graph-function, --graph-notrace or --threshold";
+            return Err(ReportError::NotAGraph(options));
+        }
+        let mut records = Records::open(&trace.tasks)?;
+        let result = match format {
+            Format::Function => print_function(&trace, &mut records, &mut out),
+            Format::Counts => print_counts(&trace, &mut records, &mut out),
+            Format::Graph => Err(ReportError::NotAGraph("--format graph")),
+        };
+        (result, records.notes)
     };
     out.flush().map_err(ReportError::Output)?;
     let mut printed = result?;
-    printed.notes.append(&mut records.notes);
+    printed.notes.extend(notes);
     match &trace.side {
         Some(side) if !side.finished => {
             printed
@@ -76,6 +107,34 @@ pub fn print(directory: &Path, format: Format, out: impl Write) -> Result<Printe
                 .push("the trace was not ended in order: its end may be missing".into());
         }
         _ => {}
+    }
+    Ok(printed)
+}
+
+/// The entries of a graph trace, as the function tracer would show them.
+fn print_entries(
+    trace: &TraceDirectory,
+    calls: &mut Calls,
+    out: &mut impl Write,
+) -> Result<Printed, ReportError> {
+    function_header(trace, out).map_err(ReportError::Output)?;
+    let mut printed = Printed::default();
+    while let Some(shown) = calls.pop()? {
+        let (Shown::Step(step) | Shown::Leaf(step, _)) = shown;
+        let vcpu = usize::from(step.vcpu);
+        let line = match step.kind {
+            CallKind::Entry(function) => {
+                printed.entries += 1;
+                let name = trace.names.name(calls.functions.address(function));
+                function_line(out, vcpu, step.time_ns, &name)
+            }
+            CallKind::Lost(count) => {
+                printed.lost = printed.lost.saturating_add(count);
+                writeln!(out, "CPU:{vcpu} [LOST {count} EVENTS]")
+            }
+            CallKind::Exit { .. } => Ok(()),
+        };
+        line.map_err(ReportError::Output)?;
     }
     Ok(printed)
 }
@@ -104,7 +163,10 @@ fn print_function(
 }
 
 fn function_header(trace: &TraceDirectory, out: &mut impl Write) -> io::Result<()> {
-    let vcpus = trace.tasks.len();
+    let vcpus = match &trace.side {
+        Some(side) if trace.is_graph() => side.metadata.vcpus.into(),
+        _ => trace.tasks.len(),
+    };
     writeln!(out, "# tracer: function\n#")?;
     if let Some(side) = trace.side.as_ref().filter(|side| side.finished) {
         let sum = |of: fn(&crate::export::uftrace::VcpuTotals) -> u64| {

@@ -15,14 +15,14 @@ const BUFFER: usize = 64 << 10;
 
 /// One data file.
 #[derive(Debug)]
-struct DataFile {
+pub(super) struct DataFile {
     path: PathBuf,
     file: BufReader<File>,
     offset: u64,
 }
 
 /// What comes next in a file.
-enum Next {
+pub(super) enum Next {
     Record(Record),
     End,
     /// The file ends in the middle of a record, with that many bytes of it.
@@ -30,7 +30,7 @@ enum Next {
 }
 
 impl DataFile {
-    fn open(task: &Task) -> Result<Self, ReportError> {
+    pub fn open(task: &Task) -> Result<Self, ReportError> {
         let file = File::open(&task.data).map_err(ReportError::io("open", &task.data))?;
         let file = BufReader::with_capacity(BUFFER, file);
         Ok(Self {
@@ -40,7 +40,7 @@ impl DataFile {
         })
     }
 
-    fn next(&mut self) -> Result<Next, ReportError> {
+    pub fn next(&mut self) -> Result<Next, ReportError> {
         let mut bytes = [0; RECORD_LENGTH];
         let length =
             read_up_to(&mut self.file, &mut bytes).map_err(ReportError::io("read", &self.path))?;

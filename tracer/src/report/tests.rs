@@ -43,7 +43,7 @@ fn trace() -> (TempDir, PathBuf) {
 
 fn text(directory: &Path, format: Format) -> (Result<Printed, ReportError>, String) {
     let mut out = Vec::new();
-    let result = print(directory, format, &mut out);
+    let result = print(directory, format, &Rules::default(), &mut out);
     (result, String::from_utf8(out).unwrap())
 }
 
@@ -171,7 +171,7 @@ fn formats_have_names() {
     let error = "json".parse::<Format>().unwrap_err().to_string();
     assert_eq!(
         error,
-        "unknown report format 'json': it is one of function, counts"
+        "unknown report format 'json': it is one of function, counts, graph"
     );
 }
 
@@ -199,7 +199,7 @@ proptest! {
         let length = keep.count();
         fs::write(&path, &bytes[..length.max(1)]).unwrap();
         for format in [Format::Function, Format::Counts] {
-            if let Err(error) = print(&directory, format, io::sink()) {
+            if let Err(error) = print(&directory, format, &Rules::default(), io::sink()) {
                 prop_assert!(!error.to_string().is_empty());
             }
         }

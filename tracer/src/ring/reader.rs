@@ -80,6 +80,9 @@ pub trait Sink {
     fn record(&mut self, record: Delivered);
     /// So many records are missing here.
     fn lost(&mut self, ticks: u64, records: u64);
+    /// The next record was passed over before: others of this ring that came after it are delivered
+    /// already.
+    fn late(&mut self) {}
 }
 
 /// What is known to be missing from one ring, in records, since the reader was made.
@@ -336,7 +339,10 @@ impl RingReader {
             }
             let ([word], [detail]) = (word, detail);
             match self.geometry.compare(Record(word), position) {
-                Lap::This => self.deliver(Record(word), Detail(detail), now, sink),
+                Lap::This => {
+                    sink.late();
+                    self.deliver(Record(word), Detail(detail), now, sink);
+                }
                 Lap::Earlier if self.can_still_come(position, patience) => {
                     self.pending.push_back(position);
                 }
@@ -391,6 +397,12 @@ impl RingReader {
     #[must_use]
     pub fn losses(&self) -> Losses {
         self.losses
+    }
+
+    /// Whether everything up to the last look was delivered, or passed over: nothing is waited for.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.tail >= self.head
     }
 
     /// Records delivered so far.

@@ -1,6 +1,7 @@
 //! The command line: every verb and option, and what happens with what the verb returns.
 
 pub mod ctl;
+pub mod graph;
 pub mod run;
 
 use std::io::Write;
@@ -47,14 +48,16 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Print a trace directory: every call as ftrace does, or the calls per function
+    /// Print a trace directory: every call as ftrace does, nested calls, or the calls per function
     Report {
         /// The directory that `run --output` or `ctl dump` wrote
         #[arg(value_name = "DIR")]
         directory: PathBuf,
-        /// How: function or counts
+        /// How: function, graph or counts
         #[arg(long, value_name = "FORMAT", default_value = "function")]
         format: tracer::report::Format,
+        #[command(flatten)]
+        graph: graph::GraphOptions,
     },
     /// Print a completion script for a shell
     ///
@@ -77,7 +80,13 @@ pub fn main() -> ExitStatus {
         Verb::Doctor { json } => commands::doctor::doctor(json),
         Verb::Ctl(options) => commands::ctl::ctl(&options),
         Verb::Sites { image, json } => commands::sites::sites(&image, json),
-        Verb::Report { directory, format } => commands::report::report(&directory, format),
+        Verb::Report {
+            directory,
+            format,
+            graph,
+        } => graph
+            .rules()
+            .and_then(|rules| commands::report::report(&directory, format, &rules)),
         Verb::Completions { shell } => commands::completions::completions(shell),
     };
     result.unwrap_or_else(|failure| say(&failure))

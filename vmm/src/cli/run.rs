@@ -9,6 +9,8 @@ use tracer::session::TracerKind;
 use tracer::stub::graph::ReturnHook;
 use tracer::stub::recorder::Clock;
 
+use super::graph::GraphOptions;
+use crate::failure::Failure;
 use crate::tracing::TracingOptions;
 
 /// Boot a guest and stay with it until it ends
@@ -50,6 +52,16 @@ pub struct RunOptions {
     /// How the graph tracer leaves a function
     #[arg(long, value_name = "HOOK", value_enum, default_value_t = HookChoice::Balanced)]
     pub return_hook: HookChoice,
+    /// Size of a stack of the guest in KiB, a power of two: how the graph tracer tells threads apart
+    /// (default: what the kernel uses, as far as it is known; 16 for Linux)
+    #[arg(long, value_name = "KIB")]
+    pub stack_size: Option<u64>,
+    #[command(flatten)]
+    #[expect(
+        missing_docs,
+        reason = "a doc comment here would become the text of the whole command"
+    )]
+    pub graph: GraphOptions,
     /// Trace only functions whose name matches; may be given several times
     #[arg(long, value_name = "GLOB")]
     pub filter: Vec<String>,
@@ -117,9 +129,11 @@ pub enum ClockChoice {
 
 impl RunOptions {
     /// The part that is about tracing.
-    #[must_use]
-    pub fn tracing(&self) -> TracingOptions {
-        TracingOptions {
+    ///
+    /// # Errors
+    /// A glob that is none.
+    pub fn tracing(&self) -> Result<TracingOptions, Failure> {
+        Ok(TracingOptions {
             enabled: self.trace.is_some(),
             tracer: match self.trace {
                 Some(Tracer::Graph) => TracerKind::Graph,
@@ -142,9 +156,11 @@ impl RunOptions {
                 ClockChoice::None => Clock::None,
             },
             ring_kib: self.ring_size,
+            stack_kib: self.stack_size,
+            calls: self.graph.rules()?,
             output: self.output.clone(),
             force: self.force,
             vcpus: self.vcpus,
-        }
+        })
     }
 }

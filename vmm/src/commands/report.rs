@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use tracer::graph::selection::Rules;
 use tracer::report::{self, Format, ReportError};
 
 use super::sites::reader_left;
@@ -13,8 +14,8 @@ use crate::failure::Failure;
 ///
 /// # Errors
 /// When the directory is no trace or a damaged one, or stdout does not take the report.
-pub fn report(directory: &Path, format: Format) -> Result<ExitStatus, Failure> {
-    match report::print(directory, format, io::stdout().lock()) {
+pub fn report(directory: &Path, format: Format, rules: &Rules) -> Result<ExitStatus, Failure> {
+    match report::print(directory, format, rules, io::stdout().lock()) {
         Ok(printed) => {
             for note in printed.notes {
                 log::warn!("{note}");

@@ -13,7 +13,7 @@ use tracer::ring::reader::{CellWord, Delivered, Mode, Patience, RingMemory, Ring
 use tracer::ring::snapshot::Snapshot;
 use tracer::ring::timeline::Timeline;
 
-use super::output::Output;
+use super::output::{Batch, Output};
 use super::rings::SharedRings;
 use crate::clock::GuestClock;
 use crate::control::status::{Dumped, RingStatus};
@@ -79,12 +79,16 @@ impl Drain {
         self.readers
             .iter_mut()
             .for_each(|reader| reader.switch(&self.rings, on));
+        if let Some(output) = self.output.as_mut().filter(|_| on) {
+            output.gap(self.clock.nanoseconds(self.clock.now()));
+        }
     }
 
     /// One round over all rings. Returns how many events there were.
     pub fn round(&mut self, patience: Patience) -> usize {
         let mut count = 0;
         for (reader, timeline) in self.readers.iter_mut().zip(&mut self.timelines) {
+            let before = self.clock.now();
             let head = reader.look(&self.rings);
             let now = self.clock.now();
             timeline.look(head, now, oldest(head, self.geometry));
@@ -96,11 +100,21 @@ impl Drain {
                 vcpu,
                 clock: &self.clock,
                 events: &mut self.events,
+                is_late: false,
             };
             reader.drain(&self.rings, now, patience, &mut sink);
             count += self.events.len();
-            output.append(&self.events);
+            let nanoseconds = |ticks| self.clock.nanoseconds(ticks);
+            output.append(&Batch {
+                ring: vcpu,
+                events: &self.events,
+                looked_ns: reader.is_drained().then(|| nanoseconds(before)),
+                until_ns: Some(nanoseconds(self.clock.now())),
+            });
             self.events.clear();
+        }
+        if let Some(output) = &mut self.output {
+            output.settle();
         }
         count
     }
@@ -138,6 +152,7 @@ impl Drain {
                 vcpu,
                 clock: &self.clock,
                 events: &mut self.events,
+                is_late: false,
             };
             snapshot.deliver(&self.rings, &mut sink);
             // What a full ring refused has no place among its slots: it comes last.
@@ -150,7 +165,12 @@ impl Drain {
                     _ => records += 1,
                 }
             }
-            output.append(&self.events);
+            output.append(&Batch {
+                ring: vcpu,
+                events: &self.events,
+                looked_ns: None,
+                until_ns: None,
+            });
             self.events.clear();
         }
         let dir = output.finish()?.display().to_string();
@@ -228,6 +248,7 @@ struct EventSink<'a> {
     vcpu: u16,
     clock: &'a GuestClock,
     events: &'a mut Vec<Event>,
+    is_late: bool,
 }
 
 impl EventSink<'_> {
@@ -242,6 +263,11 @@ impl EventSink<'_> {
 
 impl Sink for EventSink<'_> {
     fn record(&mut self, record: Delivered) {
+        let is_late = std::mem::take(&mut self.is_late);
+        if is_late && record.graph.is_some() {
+            // Nothing is missing; what is open is not certain any more.
+            self.push(record.ticks, EventKind::Lost(0));
+        }
         let kind = match record.graph {
             None => EventKind::Entry(record.function),
             Some((step, slot)) => EventKind::Graph {
@@ -255,6 +281,10 @@ impl Sink for EventSink<'_> {
 
     fn lost(&mut self, ticks: u64, records: u64) {
         self.push(ticks, EventKind::Lost(records));
+    }
+
+    fn late(&mut self) {
+        self.is_late = true;
     }
 }
 

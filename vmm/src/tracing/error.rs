@@ -3,6 +3,7 @@
 use tracer::engine::{ApplyError, AttachError};
 use tracer::export::uftrace::ExportError;
 use tracer::filter::FilterError;
+use tracer::graph::threads::BadStackSize;
 use tracer::image::ImageError;
 use tracer::patch::poke::TransactionError;
 use tracer::ring::geometry::RingSizeError;
@@ -44,6 +45,12 @@ pub enum TracingError {
     /// The ring size.
     #[error("--ring-size: {0}")]
     RingSize(#[from] RingSizeError),
+    /// The stack size.
+    #[error("--stack-size: {0}")]
+    StackSize(#[from] BadStackSize),
+    /// A root of the graph.
+    #[error("--graph-function '{0}' matches no function of the image")]
+    NoRoot(String),
     /// The trace directory.
     #[error(transparent)]
     Output(#[from] ExportError),
@@ -86,6 +93,8 @@ impl From<TracingError> for Failure {
             TracingError::Filter(_)
             | TracingError::Image(_)
             | TracingError::RingSize(_)
+            | TracingError::StackSize(_)
+            | TracingError::NoRoot(_)
             | TracingError::NoAttachSymbol { .. }
             | TracingError::NoDefaultAttach => Self::bad_input(error),
             TracingError::Output(

@@ -18,7 +18,9 @@ use tracer::addr::Gva;
 use tracer::digest::text_digest;
 use tracer::engine::Engine;
 use tracer::export::uftrace::Metadata;
-use tracer::filter::{Filter, FilterError, Selection, Side};
+use tracer::filter::{Filter, FilterError, Pattern, Selection, Side};
+use tracer::graph::pipeline::{Pipeline, WAITING_MAX};
+use tracer::graph::selection::Rules;
 use tracer::image::Image;
 use tracer::ring::geometry::Geometry;
 use tracer::ring::reader::Mode;
@@ -39,6 +41,9 @@ use rings::SharedRings;
 
 /// The function at which the bundled guest can be traced: all its vCPUs run, no workload does yet.
 pub const DEFAULT_ATTACH: &str = "workloads_ready";
+/// Stacks of the bundled guest's threads, and of Linux.
+const BUNDLED_STACK: u64 = 64 << 10;
+const LINUX_STACK: u64 = 16 << 10;
 
 /// What the command line says about tracing.
 #[derive(Debug, Clone)]
@@ -61,6 +66,10 @@ pub struct TracingOptions {
     pub clock: Clock,
     /// Size of one ring in KiB.
     pub ring_kib: u64,
+    /// Size of a stack of the guest in KiB (graph); none for what is usual in its kind of kernel.
+    pub stack_kib: Option<u64>,
+    /// Which calls are written (graph).
+    pub calls: Rules,
     /// Where the trace goes.
     pub output: Option<PathBuf>,
     /// An older trace there may be replaced.
@@ -108,6 +117,9 @@ impl Tracing {
         let geometry = Geometry::with_bytes(options.ring_kib.saturating_mul(1024))?;
         let filter = Filter::new(&options.filter, &options.notrace)?;
         if options.enabled {
+            if options.tracer == TracerKind::Graph {
+                check_roots(&options.calls, &image)?;
+            }
             image.check_traceable()?;
             filter.select(&image)?;
             attach_point(&image, options.attach_at.as_deref())?;
@@ -130,7 +142,8 @@ impl Tracing {
         if let Some(directory) = tracing.options.output.clone() {
             let metadata = tracing.metadata(0);
             let force = tracing.options.force;
-            tracing.output = Some(Output::create(&directory, force, &tracing.image, metadata)?);
+            tracing.output =
+                Some(tracing.create_output(&directory, force, metadata, WAITING_MAX)?);
         }
         Ok(tracing)
     }
@@ -390,7 +403,8 @@ impl Tracing {
     pub fn dump(&self, directory: &Path) -> Result<Dumped, TracingError> {
         let running = self.running.as_ref().ok_or(TracingError::NotStarted)?;
         let metadata = self.metadata(self.clock.map_or(0, |clock| clock.khz()));
-        let output = Output::create(directory, false, &self.image, metadata)?;
+        // Each ring comes as a whole.
+        let output = self.create_output(directory, false, metadata, usize::MAX)?;
         Ok(running.drain.lock().dump(output)?)
     }
 
@@ -402,6 +416,42 @@ impl Tracing {
         let quiesced = machine.quiesce(PATIENCE)?;
         let sha256 = text_digest(&quiesced, &self.image).map_err(TracingError::Digest)?;
         Ok(Digest { sha256 })
+    }
+
+    /// A trace directory for what the options ask for; `waiting` as [`Pipeline::new`] takes it.
+    fn create_output(
+        &self,
+        directory: &Path,
+        force: bool,
+        metadata: Metadata,
+        waiting: usize,
+    ) -> Result<Output, TracingError> {
+        let rings = usize::from(metadata.vcpus);
+        let stack_bytes = metadata.stack_bytes;
+        let pipeline = metadata
+            .is_graph()
+            .then(|| Pipeline::new(rings, stack_bytes, waiting))
+            .transpose()?;
+        Ok(Output::create(
+            directory,
+            force,
+            &self.image,
+            metadata,
+            pipeline,
+        )?)
+    }
+
+    /// Bytes of a stack of the guest, by which its threads are told apart.
+    fn stack_bytes(&self) -> u64 {
+        let is_bundled = self.image.symbols.address_of(DEFAULT_ATTACH).is_some();
+        let usual = if is_bundled {
+            BUNDLED_STACK
+        } else {
+            LINUX_STACK
+        };
+        self.options
+            .stack_kib
+            .map_or(usual, |kib| kib.saturating_mul(1024))
     }
 
     fn metadata(&self, tsc_khz: u32) -> Metadata {
@@ -416,6 +466,8 @@ impl Tracing {
             mode: show::mode_name(self.options.mode).to_owned(),
             clock: show::clock_name(self.options.clock).to_owned(),
             tsc_khz: tsc_khz.into(),
+            tracer: self.options.tracer.name().to_owned(),
+            stack_bytes: self.stack_bytes(),
             ring_strategy: strategy.to_owned(),
             filter: self
                 .filter
@@ -443,6 +495,15 @@ fn each_glob(
         .notrace
         .iter()
         .try_for_each(|glob| edit(Side::Notrace, glob))
+}
+
+/// Each root must be a function of the image.
+fn check_roots(rules: &Rules, image: &Image) -> Result<(), TracingError> {
+    let is_there = |root: &Pattern| image.functions.iter().any(|f| root.matches(f));
+    match rules.roots.iter().find(|root| !is_there(root)) {
+        Some(root) => Err(TracingError::NoRoot(root.text().to_owned())),
+        None => Ok(()),
+    }
 }
 
 /// Where to attach: at `symbol`, or where this kind of kernel is ready.

@@ -2,50 +2,142 @@
 //! run: the first error is kept and shown, what was written before stays readable.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use tracer::event::Event;
+use tracer::event::{Event, EventKind};
 use tracer::export::uftrace::{ExportError, Metadata, UftraceWriter};
+use tracer::graph::pipeline::Pipeline;
+use tracer::graph::{CallEvent, CallSink};
 use tracer::image::Image;
 
 /// A trace directory being written.
 #[derive(Debug)]
 pub struct Output {
+    sink: Sink,
+    image: Arc<Image>,
+    /// Of a graph trace: puts calls together.
+    pipeline: Option<Pipeline>,
+}
+
+/// The writer, and what became of it.
+#[derive(Debug)]
+struct Sink {
     writer: UftraceWriter,
     directory: PathBuf,
     error: Option<ExportError>,
 }
 
+/// What one ring brought in one round.
+#[derive(Debug, Clone, Copy)]
+pub struct Batch<'a> {
+    /// The ring.
+    pub ring: u16,
+    /// Its events.
+    pub events: &'a [Event],
+    /// What it brings later was reserved after this time; none when something is waited for.
+    pub looked_ns: Option<u64>,
+    /// Losses that it tells of happened before this time; none when before the next event.
+    pub until_ns: Option<u64>,
+}
+
+impl Batch<'_> {
+    fn loss_until(&self, index: usize) -> u64 {
+        let next = || self.events.get(index + 1).map_or(0, |next| next.time_ns);
+        self.until_ns.unwrap_or_else(next)
+    }
+}
+
 impl Output {
-    /// Makes the directory; with `force` an older trace there is replaced.
+    /// Makes the directory; with `force` an older trace there is replaced. A graph trace needs a
+    /// pipeline.
     ///
     /// # Errors
     /// [`ExportError`] names the file in the way.
     pub fn create(
         directory: &Path,
         force: bool,
-        image: &Image,
+        image: &Arc<Image>,
         metadata: Metadata,
+        pipeline: Option<Pipeline>,
     ) -> Result<Self, ExportError> {
         let writer = UftraceWriter::create(directory, image, metadata, force)?;
         Ok(Self {
-            writer,
-            directory: directory.to_owned(),
-            error: None,
+            sink: Sink {
+                writer,
+                directory: directory.to_owned(),
+                error: None,
+            },
+            image: Arc::clone(image),
+            pipeline,
         })
     }
 
-    /// Adds events.
-    pub fn append(&mut self, events: &[Event]) {
-        let outcome = self.writer.append(events);
-        self.note(outcome);
+    /// Adds what a ring brought. Calls of a graph are written when their place is certain:
+    /// [`Self::settle`].
+    pub fn append(&mut self, batch: &Batch<'_>) {
+        let Some(pipeline) = &mut self.pipeline else {
+            let outcome = self.sink.writer.append(batch.events);
+            return self.sink.note(outcome);
+        };
+        for (index, event) in batch.events.iter().enumerate() {
+            pipeline.push(*event, batch.loss_until(index));
+        }
+        if let Some(time_ns) = batch.looked_ns {
+            pipeline.looked(batch.ring, time_ns);
+        }
+    }
+
+    /// Nothing was recorded for some time up to now.
+    pub fn gap(&mut self, time_ns: u64) {
+        if let Some(pipeline) = &mut self.pipeline {
+            let (vcpu, kind) = (0, EventKind::Lost(0));
+            let event = Event {
+                time_ns,
+                vcpu,
+                kind,
+            };
+            pipeline.push(event, time_ns);
+        }
+    }
+
+    /// Writes the calls whose place is certain by now.
+    pub fn settle(&mut self) {
+        if let Some(pipeline) = &mut self.pipeline {
+            pipeline.run(&mut self.sink);
+        }
     }
 
     /// Writes what is still buffered.
     pub fn flush(&mut self) {
-        let outcome = self.writer.flush();
-        self.note(outcome);
+        let outcome = self.sink.writer.flush();
+        self.sink.note(outcome);
     }
 
+    /// Why not everything was written.
+    #[must_use]
+    pub fn error(&self) -> Option<&ExportError> {
+        self.sink.error.as_ref()
+    }
+
+    /// Completes the trace. Returns where it is.
+    ///
+    /// # Errors
+    /// The first [`ExportError`] since it was made.
+    pub fn finish(mut self) -> Result<PathBuf, ExportError> {
+        if let Some(mut pipeline) = self.pipeline {
+            pipeline.finish(&mut self.sink);
+            let anomalies = pipeline.anomalies();
+            self.sink.writer.set_anomalies(anomalies, &self.image);
+        }
+        let finished = self.sink.writer.finish();
+        match self.sink.error {
+            Some(error) => Err(error),
+            None => finished.map(|_| self.sink.directory),
+        }
+    }
+}
+
+impl Sink {
     fn note(&mut self, outcome: Result<(), ExportError>) {
         let Err(error) = outcome else { return };
         if self.error.is_none() {
@@ -53,22 +145,11 @@ impl Output {
             self.error = Some(error);
         }
     }
+}
 
-    /// Why not everything was written.
-    #[must_use]
-    pub fn error(&self) -> Option<&ExportError> {
-        self.error.as_ref()
-    }
-
-    /// Completes the trace. Returns where it is.
-    ///
-    /// # Errors
-    /// The first [`ExportError`] since it was made.
-    pub fn finish(self) -> Result<PathBuf, ExportError> {
-        let finished = self.writer.finish();
-        match self.error {
-            Some(error) => Err(error),
-            None => finished.map(|_| self.directory),
-        }
+impl CallSink for Sink {
+    fn call(&mut self, event: CallEvent) {
+        let outcome = self.writer.append_call(event);
+        self.note(outcome);
     }
 }

@@ -49,10 +49,14 @@ fn is_ours(path: &Path, name: &OsStr) -> bool {
     };
     match name.rsplit_once('.') {
         None => name == "info" && begins_as_info(path),
-        Some((stem, "dat")) => stem.bytes().all(|byte| byte.is_ascii_digit()),
+        Some((stem, "dat" | "side")) => stem.bytes().all(|byte| byte.is_ascii_digit()),
         Some((stem, "map")) => stem.starts_with("sid-"),
         Some((_, "sym")) => true,
-        Some(_) => name == "task.txt" || name.starts_with(SIDE_FILE) || name == "default.opts",
+        Some(_) => {
+            ["task.txt", "info.new"].contains(&name)
+                || name.starts_with(SIDE_FILE)
+                || name == "default.opts"
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The files of a trace directory that describe it: `info`, `task.txt`, the maps and the symbols.
 //!
-//! Every vCPU is a uftrace task with a session of its own, because uftrace names a task after its
-//! session. All sessions map the same image at the same place.
+//! Every vCPU (in a graph trace: every thread) is a uftrace task with a session of its own, because
+//! uftrace names a task after its session. All sessions map the same image at the same place.
 
 use std::fmt::Write;
 
@@ -10,33 +10,39 @@ use crate::image::Image;
 
 /// The file for what uftrace's files cannot hold.
 pub const SIDE_FILE: &str = "exotrace.json";
-/// The task id of vCPU 0.
+/// The task id of vCPU or thread 0.
 pub const FIRST_TID: u32 = 1000;
 /// Symbols and maps are in pages.
 const PAGE: u64 = 0x1000;
 /// Where the maps say that the stack is: uftrace takes everything above it for its own kernel.
 const STACK: (u64, u64) = (0xffff_ffff_e000, 0xffff_ffff_f000);
 
-/// The task id of a vCPU.
+/// The task id of a vCPU or thread.
 #[must_use]
-pub fn tid(vcpu: u16) -> u32 {
-    FIRST_TID + u32::from(vcpu)
+pub fn tid(number: u32) -> u32 {
+    FIRST_TID.saturating_add(number)
 }
 
-/// The name of a vCPU's data file.
+/// The name of the data file of a vCPU or thread.
 #[must_use]
-pub fn data_file(vcpu: u16) -> String {
-    format!("{}.dat", tid(vcpu))
+pub fn data_file(number: u32) -> String {
+    format!("{}.dat", tid(number))
 }
 
-/// The name of a vCPU's map file.
+/// The name of the file beside a thread's data file.
 #[must_use]
-pub fn map_file(vcpu: u16) -> String {
-    format!("sid-{vcpu:016x}.map")
+pub fn side_file(number: u32) -> String {
+    format!("{}.side", tid(number))
+}
+
+/// The name of the map file of a vCPU or thread.
+#[must_use]
+pub fn map_file(number: u32) -> String {
+    format!("sid-{number:016x}.map")
 }
 
 /// The `info` file: a header, then one line or more for each bit of its mask.
-pub(super) fn info(command_line: &str, vcpus: u16) -> Vec<u8> {
+pub(super) fn info(command_line: &str, numbers: &[u32]) -> Vec<u8> {
     const TASK_SESSION: u64 = 1 << 1;
     const SYMBOLS_RELATIVE: u64 = 1 << 5;
     const COMMAND_LINE: u64 = 1 << 3;
@@ -53,10 +59,11 @@ pub(super) fn info(command_line: &str, vcpus: u16) -> Vec<u8> {
     info.extend((COMMAND_LINE | TASK_INFO).to_le_bytes());
     info.extend(MAX_STACK.to_le_bytes());
     info.resize(usize::from(HEADER_LENGTH), 0);
-    let tids: Vec<String> = (0..vcpus).map(|vcpu| tid(vcpu).to_string()).collect();
+    let tids: Vec<String> = numbers.iter().map(|n| tid(*n).to_string()).collect();
     let text = format!(
-        "cmdline:{}\ntaskinfo:lines=2\ntaskinfo:nr_tid={vcpus}\ntaskinfo:tids={}\n",
+        "cmdline:{}\ntaskinfo:lines=2\ntaskinfo:nr_tid={}\ntaskinfo:tids={}\n",
         quotable(command_line),
+        tids.len(),
         tids.join(",")
     );
     info.extend(text.as_bytes());
@@ -75,19 +82,13 @@ fn quotable(text: &str) -> String {
         .collect()
 }
 
-/// The `task.txt` file.
-pub(super) fn tasks(vcpus: u16) -> String {
-    let mut text = String::new();
-    for vcpu in 0..vcpus {
-        let tid = tid(vcpu);
-        // Writing to a string cannot fail.
-        let _ = writeln!(
-            text,
-            "SESS timestamp=0.000000000 pid={tid} sid={vcpu:016x} exename=\"vcpu{vcpu}\"\n\
-             TASK timestamp=0.000000000 tid={tid} pid={tid}"
-        );
-    }
-    text
+/// The lines of `task.txt` about a vCPU or thread.
+pub(super) fn task(number: u32, what: &str) -> String {
+    let tid = tid(number);
+    format!(
+        "SESS timestamp=0.000000000 pid={tid} sid={number:016x} exename=\"{what}{number}\"\n\
+         TASK timestamp=0.000000000 tid={tid} pid={tid}\n"
+    )
 }
 
 /// Where the image lies, as far as 48-bit addresses can say it.

@@ -7,6 +7,9 @@
 //!
 //! Function tracing knows entries only. Each is written as an entry and an exit at the same time:
 //! uftrace then shows a call of unknown duration, and counts it once.
+//!
+//! Graph tracing knows calls and threads: they go to one data file per thread ([`threads`]). A call
+//! of which no return was seen ends where the last thing is known of it.
 
 mod directory;
 mod error;
@@ -16,6 +19,7 @@ pub mod record;
 mod side;
 #[cfg(test)]
 mod tests;
+pub(crate) mod threads;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -24,8 +28,10 @@ pub use self::error::ExportError;
 use self::lane::Lane;
 use self::layout::{Extent, SIDE_FILE};
 use self::record::{Kind, truncated, word};
-pub use self::side::{Metadata, SideFile, VERSION, VcpuTotals};
+pub use self::side::{AnomalyNote, GRAPH, Metadata, SideFile, VERSION, VcpuTotals};
+use self::threads::ThreadLanes;
 use crate::event::{Event, EventKind};
+use crate::graph::{Anomalies, CallEvent, CallKind};
 use crate::image::Image;
 
 /// Writes one trace.
@@ -33,6 +39,10 @@ use crate::image::Image;
 pub struct UftraceWriter {
     directory: PathBuf,
     lanes: Vec<Lane<File>>,
+    /// Of a graph trace.
+    threads: Option<ThreadLanes>,
+    /// Of a graph trace: what was seen of each vCPU.
+    seen: Vec<VcpuTotals>,
     /// The packed word of each function's entry record.
     entries: Vec<u64>,
     side: SideFile,
@@ -58,23 +68,31 @@ impl UftraceWriter {
             let path = directory.join(name);
             fs::write(&path, contents).map_err(ExportError::io("write", &path))
         };
-        put("info", &layout::info(&metadata.command_line, vcpus))?;
-        put("task.txt", layout::tasks(vcpus).as_bytes())?;
         let module = module_name(&metadata.image);
         let extent = Extent::of(image);
-        for vcpu in 0..vcpus {
-            put(&layout::map_file(vcpu), extent.map(&module).as_bytes())?;
-        }
         put(&format!("{module}.sym"), extent.symbols(image).as_bytes())?;
-        let lanes = (0..vcpus)
-            .map(|vcpu| open_lane(directory, vcpu))
-            .collect::<Result<_, _>>()?;
+        let numbers: Vec<u32> = (0..u32::from(vcpus)).collect();
+        let numbers = if metadata.is_graph() { &[] } else { &*numbers };
+        let tasks: String = numbers.iter().map(|n| layout::task(*n, "vcpu")).collect();
+        put("task.txt", tasks.as_bytes())?;
+        for number in numbers {
+            put(&layout::map_file(*number), extent.map(&module).as_bytes())?;
+        }
+        put("info", &layout::info(&metadata.command_line, numbers))?;
+        let lanes = numbers.iter().map(|number| open_lane(directory, *number));
+        let lanes = lanes.collect::<Result<_, _>>()?;
+        let threads = metadata
+            .is_graph()
+            .then(|| ThreadLanes::create(directory, image, &module, &metadata.command_line));
+        let threads = threads.transpose()?;
         let entry = |address| word(Kind::Entry, truncated(address));
         let entries = image.functions.iter().map(|f| entry(f.address.0)).collect();
         let side = SideFile::new(metadata);
         let writer = Self {
             directory: directory.to_owned(),
             lanes,
+            threads,
+            seen: Vec::new(),
             entries,
             side,
         };
@@ -122,6 +140,44 @@ impl UftraceWriter {
         result
     }
 
+    /// Adds steps of threads to a graph trace; in others they are counted as unknown.
+    ///
+    /// # Errors
+    /// An [`ExportError`] that names the file. What could not be written is counted, and later
+    /// steps are tried again.
+    pub fn append_call(&mut self, event: CallEvent) -> Result<(), ExportError> {
+        let vcpu = usize::from(event.vcpu);
+        while self.seen.len() <= vcpu {
+            let number = u16::try_from(self.seen.len()).unwrap_or(u16::MAX);
+            self.seen.push(VcpuTotals {
+                vcpu: number,
+                ..VcpuTotals::default()
+            });
+        }
+        let result = self.threads.as_mut().map(|threads| threads.append(event));
+        if let Some(seen) = self.seen.get_mut(vcpu) {
+            match (&result, event.kind) {
+                (None | Some(Ok(false)), _) => seen.unknown += 1,
+                (_, CallKind::Entry(_)) => seen.entries += 1,
+                (_, CallKind::Lost(count)) => seen.lost = seen.lost.saturating_add(count),
+                (_, CallKind::Exit { .. }) => {}
+            }
+        }
+        result.map_or(Ok(()), |result| result.map(drop))
+    }
+
+    /// What did not fit in a graph trace, for the side file.
+    pub fn set_anomalies(&mut self, anomalies: &Anomalies, image: &Image) {
+        let name = |index: usize| image.functions.get(index).map_or("?", |f| &*f.display);
+        let notes = anomalies.iter().map(|(kind, seen)| AnomalyNote {
+            kind,
+            count: seen.count,
+            function: name(seen.function.index()).to_owned(),
+            thread: seen.thread,
+        });
+        self.side.anomalies = notes.collect();
+    }
+
     /// Writes everything that is still buffered, so that a reader finds it.
     ///
     /// # Errors
@@ -132,14 +188,18 @@ impl UftraceWriter {
             // The lane is flushed whether or not one before it failed.
             result = result.and(lane.flush());
         }
-        result
+        match &mut self.threads {
+            Some(threads) => result.and(threads.flush()),
+            None => result,
+        }
     }
 
     /// What was written so far, per vCPU; buffered events are not in it yet.
     pub fn totals(&self) -> impl Iterator<Item = VcpuTotals> {
         (0u16..)
             .zip(&self.lanes)
-            .map(|(vcpu, lane)| VcpuTotals::new(vcpu, layout::tid(vcpu), lane.totals))
+            .map(|(vcpu, lane)| VcpuTotals::new(vcpu, layout::tid(vcpu.into()), lane.totals))
+            .chain(self.seen.iter().copied())
     }
 
     /// Events that named a vCPU which the trace does not have.
@@ -155,7 +215,12 @@ impl UftraceWriter {
     pub fn finish(mut self) -> Result<Vec<VcpuTotals>, ExportError> {
         let flushed = self.flush();
         self.side.totals = self.totals().collect();
-        self.side.metadata.vcpus = u16::try_from(self.lanes.len()).unwrap_or(u16::MAX);
+        match &self.threads {
+            Some(threads) => self.side.dropped = threads.dropped(),
+            None => {
+                self.side.metadata.vcpus = u16::try_from(self.lanes.len()).unwrap_or(u16::MAX);
+            }
+        }
         self.side.finished = flushed.is_ok();
         self.write_side()?;
         flushed.map(|()| self.side.totals)
@@ -172,7 +237,7 @@ impl UftraceWriter {
     }
 }
 
-fn open_lane(directory: &Path, vcpu: u16) -> Result<Lane<File>, ExportError> {
+fn open_lane(directory: &Path, vcpu: u32) -> Result<Lane<File>, ExportError> {
     let path = directory.join(layout::data_file(vcpu));
     let file = File::create(&path).map_err(ExportError::io("create", &path))?;
     Ok(Lane::new(file, path))

@@ -29,6 +29,8 @@ pub struct Record {
     pub kind: Kind,
     /// The low 48 bits of an address, or a count.
     pub value: u64,
+    /// Calls of the thread that are open around it, up to [`MAX_DEPTH`].
+    pub depth: u32,
 }
 
 /// The largest count that a record holds.
@@ -50,16 +52,27 @@ pub const fn canonical(truncated: u64) -> u64 {
     }
 }
 
+/// The deepest that a record can say.
+pub const MAX_DEPTH: u32 = (1 << 10) - 1;
+const DEPTH_SHIFT: u32 = 6;
+
 /// The packed word of a record at depth 0; a value that does not fit is cut.
 #[must_use]
 pub const fn word(kind: Kind, value: u64) -> u64 {
+    word_at(kind, 0, value)
+}
+
+/// The packed word of a record; what does not fit is cut.
+#[must_use]
+pub const fn word_at(kind: Kind, depth: u32, value: u64) -> u64 {
     let code = match kind {
         Kind::Entry => 0,
         Kind::Exit => 1,
         Kind::Lost => 2,
         Kind::Event => 3,
     };
-    code | MAGIC << 3 | value << (64 - VALUE_BITS)
+    let depth = ((depth & MAX_DEPTH) as u64) << DEPTH_SHIFT;
+    code | MAGIC << 3 | depth | value << (64 - VALUE_BITS)
 }
 
 impl Record {
@@ -81,13 +94,14 @@ impl Record {
             time,
             kind,
             value: word >> (64 - VALUE_BITS),
+            depth: u32::try_from(word >> DEPTH_SHIFT & u64::from(MAX_DEPTH)).unwrap_or(MAX_DEPTH),
         })
     }
 
     /// The bytes of the record.
     #[must_use]
     pub fn pack(self) -> [u8; RECORD_LENGTH] {
-        packed(self.time, word(self.kind, self.value))
+        packed(self.time, word_at(self.kind, self.depth, self.value))
     }
 }
 
@@ -119,6 +133,7 @@ mod tests {
                     time: 0x0123_4567_89ab_cdef,
                     kind,
                     value,
+                    depth: 77,
                 };
                 assert_eq!(Record::unpack(record.pack()), Some(record));
             }

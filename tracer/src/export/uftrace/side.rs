@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::lane::LaneTotals;
+use crate::graph::Anomaly;
 
 /// What is known of a trace when it begins.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +26,36 @@ pub struct Metadata {
     pub filter: Vec<String>,
     /// The notrace globs.
     pub notrace: Vec<String>,
+    /// What was recorded: `function` or `graph`. Older traces do not say, and are of functions.
+    #[serde(default)]
+    pub tracer: String,
+    /// Bytes of a guest's stack, by which threads are told apart (graph).
+    #[serde(default)]
+    pub stack_bytes: u64,
+}
+
+/// The tracer whose traces hold entries and exits of threads.
+pub const GRAPH: &str = "graph";
+
+impl Metadata {
+    /// Whether the trace holds entries and exits of threads.
+    #[must_use]
+    pub fn is_graph(&self) -> bool {
+        self.tracer == GRAPH
+    }
+}
+
+/// Something in a graph trace that did not fit, with its first case.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnomalyNote {
+    /// What.
+    pub kind: Anomaly,
+    /// How often.
+    pub count: u64,
+    /// The function of the first.
+    pub function: String,
+    /// The thread of the first.
+    pub thread: u32,
 }
 
 /// What was written for one vCPU.
@@ -82,6 +113,12 @@ pub struct SideFile {
     /// Events that named a vCPU which the guest does not have.
     #[serde(default)]
     pub strays: u64,
+    /// Calls of a graph trace that could not be written to disk.
+    #[serde(default)]
+    pub dropped: u64,
+    /// What did not fit in a graph trace.
+    #[serde(default)]
+    pub anomalies: Vec<AnomalyNote>,
     /// Per vCPU; empty before the end.
     pub totals: Vec<VcpuTotals>,
 }
@@ -98,6 +135,8 @@ impl SideFile {
             high_bits,
             metadata,
             strays: 0,
+            dropped: 0,
+            anomalies: Vec::new(),
             totals: Vec::new(),
         }
     }

@@ -1,0 +1,260 @@
+//! The data files of a graph trace: one for each thread, made when the thread is first seen.
+//!
+//! Beside each `TID.dat` lies `TID.side`, which uftrace does not open: two bytes for each record of
+//! the data file, the vCPU in the low 12 bits and how the call ended ([`End`]) in the high 4.
+//!
+//! What uftrace needs to know of a thread is written before its first record, and the list of
+//! threads last and in one step, so the directory can be opened at every moment.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use super::error::ExportError;
+use super::layout::{self, Extent};
+use super::record::{Kind, MAX_DEPTH, MAX_VALUE, RECORD_LENGTH, packed, word_at};
+use crate::graph::{CallEvent, CallKind, End};
+use crate::image::Image;
+
+/// Bytes gathered for one thread before a write, and for all.
+const BUFFER: usize = 64 << 10;
+const BUFFERS: usize = 16 << 20;
+/// The highest vCPU number that a side file holds.
+const VCPU_MASK: u16 = 0xfff;
+const END_SHIFT: u32 = 12;
+
+/// The two bytes beside a record.
+pub(crate) fn side_word(vcpu: u16, end: End) -> u16 {
+    vcpu.min(VCPU_MASK) | (end as u16) << END_SHIFT
+}
+
+/// What the two bytes beside a record say.
+pub(crate) fn read_side_word(word: u16) -> (u16, End) {
+    let end = End::ALL.get(usize::from(word >> END_SHIFT));
+    (word & VCPU_MASK, end.copied().unwrap_or_default())
+}
+
+/// What describes every thread.
+#[derive(Debug)]
+struct Description {
+    directory: PathBuf,
+    command_line: String,
+    map: String,
+}
+
+impl Description {
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// Makes all that is needed before the first record of this thread; `listed` are in the list.
+    fn announce(&self, thread: u32, listed: &[u32]) -> Result<(), ExportError> {
+        for name in [layout::data_file(thread), layout::side_file(thread)] {
+            let path = self.path(&name);
+            File::create(&path).map_err(ExportError::io("create", &path))?;
+        }
+        let map = self.path(&layout::map_file(thread));
+        fs::write(&map, &self.map).map_err(ExportError::io("write", &map))?;
+        let tasks = self.path("task.txt");
+        append(&tasks, layout::task(thread, "thread").as_bytes())
+            .map_err(ExportError::io("write", &tasks))?;
+        let mut listed = listed.to_vec();
+        listed.push(thread);
+        self.list(&listed)
+    }
+
+    fn list(&self, threads: &[u32]) -> Result<(), ExportError> {
+        let info = layout::info(&self.command_line, threads);
+        let (path, fresh) = (self.path("info"), self.path("info.new"));
+        fs::write(&fresh, info)
+            .and_then(|()| fs::rename(&fresh, &path))
+            .map_err(ExportError::io("write", &path))
+    }
+}
+
+fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    OpenOptions::new().append(true).open(path)?.write_all(bytes)
+}
+
+/// What waits to be written for one thread.
+#[derive(Debug, Default)]
+struct ThreadLane {
+    is_announced: bool,
+    records: Vec<u8>,
+    side: Vec<u8>,
+    /// Records in the files.
+    written: u64,
+    /// Entries among those that wait.
+    entries: u64,
+    /// Events dropped that no record tells of yet.
+    unsaid: u64,
+    dropped: u64,
+}
+
+impl ThreadLane {
+    fn push(&mut self, time: u64, word: u64, side: u16) {
+        self.records.extend_from_slice(&packed(time, word));
+        self.side.extend_from_slice(&side.to_le_bytes());
+    }
+
+    fn drop_waiting(&mut self) {
+        self.dropped += self.entries;
+        self.unsaid = self.unsaid.saturating_add(self.entries);
+        self.clear();
+    }
+
+    fn clear(&mut self) {
+        self.entries = 0;
+        self.records.clear();
+        self.side.clear();
+    }
+
+    /// Writes all that waits, or nothing of it.
+    fn write(&mut self, data: &Path, side: &Path) -> io::Result<()> {
+        self.say_unsaid();
+        let (old, count) = (self.written, (self.records.len() / RECORD_LENGTH) as u64);
+        let written = append(side, &self.side).and_then(|()| append(data, &self.records));
+        if written.is_ok() {
+            self.written += count;
+            self.unsaid = 0;
+            self.clear();
+        } else {
+            // If even that fails, readers meet a torn record at the end, which they ignore.
+            let _ = cut(side, old * 2).and(cut(data, old * RECORD_LENGTH as u64));
+        }
+        written
+    }
+
+    /// Puts a record of what was dropped before the rest.
+    fn say_unsaid(&mut self) {
+        let Some(first) = self.records.first_chunk().filter(|_| self.unsaid > 0) else {
+            return;
+        };
+        let time = u64::from_le_bytes(*first);
+        let lost = word_at(Kind::Lost, 0, self.unsaid.min(MAX_VALUE));
+        self.records.splice(0..0, packed(time, lost));
+        let vcpu = self.side.first_chunk().map_or([0; 2], |side| *side);
+        self.side.splice(0..0, vcpu);
+    }
+}
+
+fn cut(path: &Path, length: u64) -> io::Result<()> {
+    OpenOptions::new().write(true).open(path)?.set_len(length)
+}
+
+/// The files of all threads.
+#[derive(Debug)]
+pub(super) struct ThreadLanes {
+    description: Description,
+    lanes: Vec<ThreadLane>,
+    listed: Vec<u32>,
+    /// The address of each function.
+    addresses: Vec<u64>,
+    waiting: usize,
+}
+
+impl ThreadLanes {
+    pub fn create(
+        directory: &Path,
+        image: &Image,
+        module: &str,
+        command_line: &str,
+    ) -> Result<Self, ExportError> {
+        let addresses = image.functions.iter();
+        let lanes = Self {
+            description: Description {
+                directory: directory.to_owned(),
+                command_line: command_line.to_owned(),
+                map: Extent::of(image).map(module),
+            },
+            lanes: Vec::new(),
+            listed: Vec::new(),
+            addresses: addresses.map(|f| f.address.0 & MAX_VALUE).collect(),
+            waiting: 0,
+        };
+        lanes.description.list(&[])?;
+        Ok(lanes)
+    }
+
+    /// Takes one step of a thread; whether its function is one of the image's.
+    pub fn append(&mut self, event: CallEvent) -> Result<bool, ExportError> {
+        let (kind, value, end) = match event.kind {
+            CallKind::Entry(function) => {
+                (Kind::Entry, self.address(function.index()), End::Returned)
+            }
+            CallKind::Exit { function, end, .. } => {
+                (Kind::Exit, self.address(function.index()), end)
+            }
+            CallKind::Lost(count) => (Kind::Lost, Some(count.min(MAX_VALUE)), End::Returned),
+        };
+        let Some(value) = value else {
+            return Ok(false);
+        };
+        let thread = event.thread as usize;
+        while self.lanes.len() <= thread {
+            self.lanes.push(ThreadLane::default());
+        }
+        if let Some(lane) = self.lanes.get_mut(thread) {
+            let word = word_at(kind, event.depth.min(MAX_DEPTH), value);
+            lane.push(event.time_ns, word, side_word(event.vcpu, end));
+            lane.entries += u64::from(kind == Kind::Entry);
+            self.waiting += RECORD_LENGTH;
+            if lane.records.len() >= BUFFER {
+                self.flush_one(thread)?;
+            }
+        }
+        if self.waiting >= BUFFERS {
+            self.flush()?;
+        }
+        Ok(true)
+    }
+
+    fn address(&self, index: usize) -> Option<u64> {
+        self.addresses.get(index).copied()
+    }
+
+    /// Writes everything that waits.
+    pub fn flush(&mut self) -> Result<(), ExportError> {
+        let mut result = Ok(());
+        for thread in 0..self.lanes.len() {
+            // The thread is flushed whether or not one before it failed.
+            result = result.and(self.flush_one(thread));
+        }
+        result
+    }
+
+    fn flush_one(&mut self, thread: usize) -> Result<(), ExportError> {
+        let Some(lane) = self.lanes.get_mut(thread) else {
+            return Ok(());
+        };
+        if lane.records.is_empty() {
+            return Ok(());
+        }
+        self.waiting = self.waiting.saturating_sub(lane.records.len());
+        let number = u32::try_from(thread).unwrap_or(u32::MAX);
+        if !lane.is_announced {
+            if let Err(error) = self.description.announce(number, &self.listed) {
+                lane.drop_waiting();
+                return Err(error);
+            }
+            lane.is_announced = true;
+            self.listed.push(number);
+        }
+        let data = self.description.path(&layout::data_file(number));
+        let side = self.description.path(&layout::side_file(number));
+        lane.write(&data, &side).map_err(|source| {
+            lane.drop_waiting();
+            let dropped = lane.dropped;
+            ExportError::Dropped {
+                path: data,
+                dropped,
+                source,
+            }
+        })
+    }
+
+    /// Calls that could not be written.
+    pub fn dropped(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.dropped).sum()
+    }
+}

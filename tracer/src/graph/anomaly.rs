@@ -1,0 +1,92 @@
+//! What did not fit together, counted by kind, with an example of each.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::event::FunctionId;
+
+/// A kind of thing that does not fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Anomaly {
+    /// A call whose return could not be hooked.
+    Unhooked,
+    /// An outer call returned, this one did not.
+    NotSeen,
+    /// The stack was used again before the call returned.
+    Unreturned,
+    /// The call was open when records were lost, and its exit was not seen.
+    LostExit,
+    /// The call was open while records were lost: its duration is not known.
+    Unsure,
+    /// An exit of a call that is not open.
+    UnmatchedExit,
+    /// A call that returned after the place of an outer one was left: two stacks are taken for one.
+    SharedStack,
+    /// A call on such a stack, of which the entry alone is shown.
+    EntryOnly,
+    /// A call that there was no room to follow.
+    NoRoom,
+    /// A record that came too late to be put in its place.
+    Late,
+}
+
+impl Anomaly {
+    /// What reports say of it.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Unhooked => "calls unhooked: no room for their return address",
+            Self::NotSeen => "calls without a return: an outer call returned first",
+            Self::Unreturned => "calls without a return: their stack was used again",
+            Self::LostExit => "calls whose exit may be among the lost records",
+            Self::Unsure => "calls of unknown duration: records were lost meanwhile",
+            Self::UnmatchedExit => "exits of calls that were not seen to begin",
+            Self::SharedStack => {
+                "stacks not told apart (a smaller --stack-size may help); entries only from there"
+            }
+            Self::EntryOnly => "calls on such stacks",
+            Self::NoRoom => "calls not followed: too many stacks, or too many calls open at once",
+            Self::Late => "records that came too late for their place",
+        }
+    }
+}
+
+/// How often, and the first time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    /// How often.
+    pub count: u64,
+    /// The function of the first.
+    pub function: FunctionId,
+    /// The thread of the first.
+    pub thread: u32,
+}
+
+/// All that did not fit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Anomalies(BTreeMap<Anomaly, Seen>);
+
+impl Anomalies {
+    /// One more.
+    pub fn note(&mut self, anomaly: Anomaly, function: FunctionId, thread: u32) {
+        let seen = self.0.entry(anomaly).or_insert(Seen {
+            count: 0,
+            function,
+            thread,
+        });
+        seen.count += 1;
+    }
+
+    /// How often.
+    #[must_use]
+    pub fn count(&self, anomaly: Anomaly) -> u64 {
+        self.0.get(&anomaly).map_or(0, |seen| seen.count)
+    }
+
+    /// Those that there were.
+    pub fn iter(&self) -> impl Iterator<Item = (Anomaly, Seen)> {
+        self.0.iter().map(|(anomaly, seen)| (*anomaly, *seen))
+    }
+}

@@ -1,0 +1,120 @@
+//! The open calls of one stack.
+
+use std::collections::VecDeque;
+
+use super::End;
+use crate::event::FunctionId;
+
+/// Calls that ended without a return which are remembered, to notice when they return after all.
+const GHOSTS: usize = 16;
+
+/// An open call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Frame {
+    /// Where its return address lies.
+    pub slot: u64,
+    pub function: FunctionId,
+    pub entered_ns: u64,
+    /// The number of losses before it; `None` when one may have happened just after.
+    pub losses: Option<u64>,
+    /// Entered by a tail jump from the call with the same slot.
+    pub is_tail: bool,
+}
+
+/// A call that ended without a return, with the number of losses then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Ghost {
+    slot: u64,
+    function: FunctionId,
+    losses: u64,
+}
+
+/// One stack: what runs on it is taken for one thread.
+#[derive(Debug)]
+pub(super) struct Stack {
+    /// Outermost first, so slots never rise.
+    pub frames: Vec<Frame>,
+    ghosts: VecDeque<Ghost>,
+    /// The time of its last record.
+    pub last_ns: u64,
+    /// Calls on it contradict each other: two stacks were taken for one.
+    pub is_shared: bool,
+}
+
+impl Stack {
+    pub const fn new() -> Self {
+        Self {
+            frames: Vec::new(),
+            ghosts: VecDeque::new(),
+            last_ns: 0,
+            is_shared: false,
+        }
+    }
+
+    /// Calls that are open.
+    pub fn depth(&self) -> u32 {
+        u32::try_from(self.frames.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Takes the innermost call if it lies below `slot`.
+    pub fn pop_below(&mut self, slot: u64) -> Option<Frame> {
+        self.frames.pop_if(|frame| frame.slot < slot)
+    }
+
+    /// Takes the innermost call if it lies at `slot`.
+    pub fn pop_at(&mut self, slot: u64) -> Option<Frame> {
+        self.frames.pop_if(|frame| frame.slot == slot)
+    }
+
+    /// The function whose exit ends the calls at `slot`, if those are the innermost; `None` inside
+    /// when the call that was hooked is missing.
+    pub fn hooked_at(&self, slot: u64) -> Option<Option<FunctionId>> {
+        let last = self
+            .frames
+            .iter()
+            .rev()
+            .take_while(|f| f.slot == slot)
+            .last()?;
+        Some((!last.is_tail).then_some(last.function))
+    }
+
+    /// A call ended without a return.
+    pub fn remember(&mut self, frame: Frame, losses: u64) {
+        if frame.is_tail || frame.losses != Some(losses) {
+            return;
+        }
+        if self.ghosts.len() == GHOSTS {
+            self.ghosts.pop_front();
+        }
+        self.ghosts.push_back(Ghost {
+            slot: frame.slot,
+            function: frame.function,
+            losses,
+        });
+    }
+
+    /// A call was entered at `slot`: one that was there before is gone for good.
+    pub fn forget(&mut self, slot: u64) {
+        self.ghosts.retain(|ghost| ghost.slot != slot);
+    }
+
+    /// Whether a call that was taken for ended returns now.
+    pub fn was_taken_for_ended(&self, slot: u64, function: FunctionId, losses: u64) -> bool {
+        self.ghosts.contains(&Ghost {
+            slot,
+            function,
+            losses,
+        })
+    }
+}
+
+impl Frame {
+    /// How the call ends, and what it took, when it returns at `time_ns`.
+    pub fn returned(&self, time_ns: u64, losses: u64) -> (End, Option<u64>) {
+        if self.losses == Some(losses) && time_ns >= self.entered_ns {
+            (End::Returned, Some(time_ns - self.entered_ns))
+        } else {
+            (End::Unsure, None)
+        }
+    }
+}

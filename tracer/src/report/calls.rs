@@ -1,0 +1,311 @@
+//! The calls of a graph trace, read back: all threads, merged by time.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::fs::File;
+use std::io::{BufReader, Read};
+
+use super::directory::{Names, Task, TraceDirectory};
+use super::error::ReportError;
+use super::records::{DataFile, Next};
+use crate::event::FunctionId;
+use crate::export::uftrace::record::{Kind, MAX_DEPTH, Record};
+use crate::export::uftrace::threads::read_side_word;
+use crate::graph::selection::{Rules, Selection};
+use crate::graph::{CallEvent, CallKind, CallSink, End};
+
+/// The functions of a trace: those that its symbols name first, then what else is called.
+#[derive(Debug)]
+pub struct Functions {
+    ids: HashMap<u64, FunctionId>,
+    addresses: Vec<u64>,
+}
+
+impl Functions {
+    fn new(names: &Names, selection: &mut Selection) -> Self {
+        let mut functions = Self {
+            ids: HashMap::new(),
+            addresses: Vec::new(),
+        };
+        for (address, name) in names.sorted() {
+            functions.add(address);
+            selection.add_function(&[name]);
+        }
+        functions
+    }
+
+    fn add(&mut self, address: u64) -> FunctionId {
+        let id = FunctionId(u32::try_from(self.addresses.len()).unwrap_or(u32::MAX));
+        self.addresses.push(address);
+        self.ids.insert(address, id);
+        id
+    }
+
+    fn id(&mut self, address: u64) -> FunctionId {
+        match self.ids.get(&address) {
+            Some(id) => *id,
+            None => self.add(address),
+        }
+    }
+
+    /// The low 48 bits of a function's address.
+    #[must_use]
+    pub fn address(&self, function: FunctionId) -> u64 {
+        self.addresses.get(function.index()).copied().unwrap_or(0)
+    }
+}
+
+/// A call that is open in a data file.
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    function: FunctionId,
+    entered_ns: u64,
+    losses: u64,
+}
+
+/// One thread.
+#[derive(Debug)]
+struct Lane {
+    thread: u32,
+    data: DataFile,
+    /// vCPUs and ends; a trace without them is shown as of vCPU 0.
+    side: Option<BufReader<File>>,
+    open: Vec<Open>,
+    losses: u64,
+    /// What comes next.
+    ready: VecDeque<CallEvent>,
+    is_at_end: bool,
+}
+
+impl Lane {
+    fn open(task: &Task) -> Result<Self, ReportError> {
+        Ok(Self {
+            thread: task.thread,
+            data: DataFile::open(task)?,
+            side: File::open(&task.side).ok().map(BufReader::new),
+            open: Vec::new(),
+            losses: 0,
+            ready: VecDeque::new(),
+            is_at_end: false,
+        })
+    }
+
+    fn side(&mut self) -> (u16, End) {
+        let mut word = [0; 2];
+        match self.side.as_mut().map(|side| side.read_exact(&mut word)) {
+            Some(Ok(())) => read_side_word(u16::from_le_bytes(word)),
+            _ => (0, End::Returned),
+        }
+    }
+
+    /// Turns a record into steps of the thread. Its depth is trusted only as far as it fits.
+    fn take(&mut self, record: Record, functions: &mut Functions, sink: &mut impl CallSink) {
+        let (vcpu, end) = self.side();
+        let at = CallEvent {
+            time_ns: record.time,
+            vcpu,
+            thread: self.thread,
+            depth: 0,
+            kind: CallKind::Lost(record.value),
+        };
+        match record.kind {
+            Kind::Entry => {
+                self.close_to(record.depth, at, sink);
+                let function = functions.id(record.value);
+                let (depth, kind) = (self.depth(), CallKind::Entry(function));
+                sink.call(CallEvent { depth, kind, ..at });
+                self.open.push(Open {
+                    function,
+                    entered_ns: record.time,
+                    losses: self.losses,
+                });
+            }
+            Kind::Exit => self.exit(record, end, at, functions, sink),
+            Kind::Lost => {
+                self.losses += 1;
+                let depth = self.depth();
+                sink.call(CallEvent { depth, ..at });
+            }
+            Kind::Event => {}
+        }
+    }
+
+    fn exit(
+        &mut self,
+        record: Record,
+        end: End,
+        at: CallEvent,
+        functions: &mut Functions,
+        sink: &mut impl CallSink,
+    ) {
+        self.close_to(record.depth.saturating_add(1), at, sink);
+        let function = functions.id(record.value);
+        let is_open = |open: &mut Open| open.function == function;
+        if let Some(open) = self.open.pop_if(is_open) {
+            let is_lossy = open.losses != self.losses || record.time < open.entered_ns;
+            let end = match end {
+                End::Returned if is_lossy => End::Unsure,
+                end => end,
+            };
+            let duration = (end == End::Returned).then(|| record.time - open.entered_ns);
+            self.closed(open, end, duration, at, sink);
+        }
+    }
+
+    /// Ends the calls at this depth and deeper: their exits are missing from the file.
+    fn close_to(&mut self, depth: u32, at: CallEvent, sink: &mut impl CallSink) {
+        while depth < MAX_DEPTH && self.depth() > depth {
+            let Some(open) = self.open.pop() else { return };
+            self.closed(open, End::NotSeen, None, at, sink);
+        }
+    }
+
+    fn closed(
+        &self,
+        open: Open,
+        end: End,
+        duration: Option<u64>,
+        at: CallEvent,
+        sink: &mut impl CallSink,
+    ) {
+        let (depth, function) = (self.depth(), open.function);
+        let kind = CallKind::Exit {
+            function,
+            end,
+            duration,
+        };
+        sink.call(CallEvent { depth, kind, ..at });
+    }
+
+    fn depth(&self) -> u32 {
+        u32::try_from(self.open.len()).unwrap_or(u32::MAX)
+    }
+}
+
+/// The steps of all threads, in the order of time.
+#[derive(Debug)]
+pub struct Calls {
+    lanes: Vec<Lane>,
+    /// The time of the next step of each thread that has one, and its place in `lanes`.
+    heads: BinaryHeap<Reverse<(u64, usize)>>,
+    /// The functions that were met.
+    pub functions: Functions,
+    selection: Selection,
+    failure: Option<ReportError>,
+    /// Remarks on what was met.
+    pub notes: Vec<String>,
+}
+
+/// The next step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shown {
+    /// A step.
+    Step(CallEvent),
+    /// An entry and the exit that follows at once.
+    Leaf(CallEvent, CallEvent),
+}
+
+impl Calls {
+    /// Opens the data files of a graph trace.
+    ///
+    /// # Errors
+    /// A [`ReportError`] that names the file, or the rules.
+    pub fn open(trace: &TraceDirectory, rules: Rules) -> Result<Self, ReportError> {
+        let mut selection = Selection::new(rules);
+        let functions = Functions::new(&trace.names, &mut selection);
+        if selection.root_is_missing() {
+            return Err(ReportError::NoRoot);
+        }
+        let lanes = trace.tasks.iter().map(Lane::open);
+        let mut calls = Self {
+            lanes: lanes.collect::<Result<_, _>>()?,
+            heads: BinaryHeap::new(),
+            functions,
+            selection,
+            failure: None,
+            notes: Vec::new(),
+        };
+        for index in 0..calls.lanes.len() {
+            calls.fill(index)?;
+            calls.queue(index);
+        }
+        Ok(calls)
+    }
+
+    /// The next step. A call in which nothing was called comes whole.
+    ///
+    /// # Errors
+    /// [`ReportError::BadRecord`], and others that name the file, after what was good.
+    pub fn pop(&mut self) -> Result<Option<Shown>, ReportError> {
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        let Some(Reverse((_, index))) = self.heads.pop() else {
+            return Ok(None);
+        };
+        let first = self.take(index);
+        let next = self.lanes.get(index).and_then(|lane| lane.ready.front());
+        let is_leaf = first.is_some_and(|first| matches!(first.kind, CallKind::Entry(_)))
+            && next.is_some_and(|next| matches!(next.kind, CallKind::Exit { .. }));
+        let second = if is_leaf { self.take(index) } else { None };
+        self.queue(index);
+        Ok(match (first, second) {
+            (Some(entry), Some(exit)) => Some(Shown::Leaf(entry, exit)),
+            (Some(step), None) => Some(Shown::Step(step)),
+            (None, _) => None,
+        })
+    }
+
+    fn take(&mut self, index: usize) -> Option<CallEvent> {
+        let event = self.lanes.get_mut(index)?.ready.pop_front();
+        if let Err(failure) = self.fill(index) {
+            self.failure = Some(failure);
+        }
+        event
+    }
+
+    fn queue(&mut self, index: usize) {
+        let next = self.lanes.get(index).and_then(|lane| lane.ready.front());
+        if let Some(next) = next {
+            self.heads.push(Reverse((next.time_ns, index)));
+        }
+    }
+
+    /// Reads until a thread has a next step.
+    fn fill(&mut self, index: usize) -> Result<(), ReportError> {
+        let Some(lane) = self.lanes.get_mut(index) else {
+            return Ok(());
+        };
+        let mut steps = Vec::new();
+        while lane.ready.is_empty() && !lane.is_at_end {
+            match lane.data.next() {
+                Ok(Next::Record(record)) => lane.take(record, &mut self.functions, &mut steps),
+                Ok(Next::End) => lane.is_at_end = true,
+                Ok(Next::Torn(part)) => {
+                    let thread = lane.thread;
+                    self.notes.push(format!(
+                        "thread {thread}: {part} bytes of a torn record at its end"
+                    ));
+                    lane.is_at_end = true;
+                }
+                Err(error) => {
+                    lane.is_at_end = true;
+                    return Err(error);
+                }
+            }
+            for step in steps.drain(..) {
+                self.selection.call(step, &mut lane.ready);
+            }
+            if lane.is_at_end {
+                self.selection.finish_thread(lane.thread, &mut lane.ready);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl CallSink for VecDeque<CallEvent> {
+    fn call(&mut self, event: CallEvent) {
+        self.push_back(event);
+    }
+}

@@ -1,0 +1,236 @@
+//! Calls in the layout of ftrace's `function_graph` tracer.
+
+use std::io::{self, Write};
+
+use super::calls::{Calls, Shown};
+use super::directory::TraceDirectory;
+use super::error::ReportError;
+use super::{Printed, anomalies};
+use crate::event::FunctionId;
+use crate::graph::{CallEvent, CallKind, End};
+
+/// Columns that ftrace gives the two sides of a context switch.
+const THREAD_WIDTH: usize = 14;
+const NO_DURATION: &str = "              ";
+
+/// What was printed last of one vCPU.
+#[derive(Debug, Clone, Default)]
+struct Cpu {
+    thread: Option<u32>,
+    /// The functions whose opening braces were printed, by depth.
+    open: Vec<FunctionId>,
+}
+
+struct Printer<'a, W> {
+    out: W,
+    trace: &'a TraceDirectory,
+    cpus: Vec<Cpu>,
+    cpu_width: usize,
+}
+
+pub(super) fn print_graph(
+    trace: &TraceDirectory,
+    calls: &mut Calls,
+    out: &mut impl Write,
+) -> Result<Printed, ReportError> {
+    let vcpus = trace.side.as_ref().map_or(1, |side| side.metadata.vcpus);
+    let mut printer = Printer {
+        out,
+        trace,
+        cpus: Vec::new(),
+        cpu_width: vcpus.saturating_sub(1).to_string().len(),
+    };
+    printer.header().map_err(ReportError::Output)?;
+    let mut printed = Printed::default();
+    while let Some(shown) = calls.pop()? {
+        let line = match shown {
+            Shown::Leaf(entry, exit) => {
+                printed.entries += 1;
+                printer.leaf(calls, &entry, &exit)
+            }
+            Shown::Step(step) => {
+                match step.kind {
+                    CallKind::Entry(_) => printed.entries += 1,
+                    CallKind::Lost(count) => printed.lost = printed.lost.saturating_add(count),
+                    CallKind::Exit { .. } => {}
+                }
+                printer.step(calls, &step)
+            }
+        };
+        line.map_err(ReportError::Output)?;
+    }
+    anomalies::print(trace, printer.out).map_err(ReportError::Output)?;
+    Ok(printed)
+}
+
+impl<W: Write> Printer<'_, W> {
+    fn header(&mut self) -> io::Result<()> {
+        writeln!(self.out, "# tracer: function_graph\n#")?;
+        writeln!(self.out, "# CPU  DURATION                  FUNCTION CALLS")?;
+        writeln!(self.out, "# |     |   |                     |   |   |   |")
+    }
+
+    fn leaf(&mut self, calls: &Calls, entry: &CallEvent, exit: &CallEvent) -> io::Result<()> {
+        let CallKind::Exit {
+            function,
+            end,
+            duration,
+        } = exit.kind
+        else {
+            return Ok(());
+        };
+        self.begin(entry, duration)?;
+        let name = self.trace.names.name(calls.functions.address(function));
+        match end.remark() {
+            None => writeln!(self.out, "{name}();"),
+            Some(remark) => writeln!(self.out, "{name}(); /* {remark} */"),
+        }
+    }
+
+    fn step(&mut self, calls: &Calls, step: &CallEvent) -> io::Result<()> {
+        match step.kind {
+            CallKind::Entry(function) => {
+                self.begin(step, None)?;
+                self.opened(step, function);
+                let name = self.trace.names.name(calls.functions.address(function));
+                writeln!(self.out, "{name}() {{")
+            }
+            CallKind::Exit {
+                function,
+                end,
+                duration,
+            } => {
+                self.begin(step, duration)?;
+                let is_here = self.was_opened_here(step, function);
+                let name = self.trace.names.name(calls.functions.address(function));
+                match (end, end.remark()) {
+                    (End::Returned, _) | (_, None) if is_here => writeln!(self.out, "}}"),
+                    (End::Returned, _) | (_, None) => writeln!(self.out, "}} /* {name} */"),
+                    (_, Some(remark)) => writeln!(self.out, "}} /* {name}: {remark} */"),
+                }
+            }
+            CallKind::Lost(count) => {
+                writeln!(self.out, "CPU:{} [LOST {count} EVENTS]", step.vcpu)
+            }
+        }
+    }
+
+    /// Everything before the function.
+    fn begin(&mut self, step: &CallEvent, duration: Option<u64>) -> io::Result<()> {
+        self.switch(step)?;
+        self.cpu(step.vcpu)?;
+        match duration {
+            Some(duration) => write!(self.out, "{}", duration_column(duration))?,
+            None => write!(self.out, "{NO_DURATION}")?,
+        }
+        let indent = usize::try_from(step.depth).unwrap_or(usize::MAX).min(1023) * 2;
+        write!(self.out, "|  {:indent$}", "")
+    }
+
+    fn cpu(&mut self, vcpu: u16) -> io::Result<()> {
+        let width = self.cpu_width;
+        write!(self.out, " {vcpu:width$}) ")
+    }
+
+    /// Says so when another thread runs on a vCPU than before.
+    fn switch(&mut self, step: &CallEvent) -> io::Result<()> {
+        let cpu = self.cpu_mut(step.vcpu);
+        let before = cpu.thread.replace(step.thread);
+        let Some(before) = before.filter(|before| *before != step.thread) else {
+            return Ok(());
+        };
+        cpu.open.clear();
+        let rule = "------------------------------------------";
+        writeln!(self.out, " {rule}")?;
+        self.cpu(step.vcpu)?;
+        let (from, to) = (thread_column(before), thread_column(step.thread));
+        writeln!(self.out, "{from} => {to}\n {rule}\n")
+    }
+
+    fn cpu_mut(&mut self, vcpu: u16) -> &mut Cpu {
+        let vcpu = usize::from(vcpu);
+        while self.cpus.len() <= vcpu {
+            self.cpus.push(Cpu::default());
+        }
+        // The loop above made it; there is always one.
+        let last = self.cpus.len() - 1;
+        #[expect(
+            clippy::indexing_slicing,
+            reason = "at most the last index of a list that has one"
+        )]
+        &mut self.cpus[vcpu.min(last)]
+    }
+
+    fn opened(&mut self, step: &CallEvent, function: FunctionId) {
+        let depth = step.depth as usize;
+        let cpu = self.cpu_mut(step.vcpu);
+        if cpu.open.len() >= depth {
+            cpu.open.truncate(depth);
+            cpu.open.push(function);
+        }
+    }
+
+    /// Whether the brace that a step closes was opened on the same vCPU, in sight.
+    fn was_opened_here(&mut self, step: &CallEvent, function: FunctionId) -> bool {
+        let cpu = self.cpu_mut(step.vcpu);
+        let is_here = cpu.open.get(step.depth as usize) == Some(&function);
+        cpu.open.truncate(step.depth as usize);
+        is_here
+    }
+}
+
+/// A thread as ftrace shows one, in the middle of its column.
+fn thread_column(thread: u32) -> String {
+    format!("{:^THREAD_WIDTH$}", format!("thread-{thread}"))
+}
+
+/// A duration as ftrace shows it: seven digits, the mark of a long one before them.
+fn duration_column(nanoseconds: u64) -> String {
+    const DIGITS: usize = 7;
+    let (whole, rest) = (nanoseconds / 1000, nanoseconds % 1000);
+    let mut digits = whole.to_string();
+    if digits.len() < DIGITS {
+        let places = format!(".{rest:03}");
+        let room = (DIGITS - digits.len() + 1).min(places.len());
+        digits.push_str(places.get(..room).unwrap_or_default());
+    }
+    let fill = 8usize.saturating_sub(digits.len());
+    format!("{} {digits} us {:fill$}", mark(nanoseconds), "")
+}
+
+/// ftrace's mark for a long call.
+const fn mark(nanoseconds: u64) -> char {
+    match nanoseconds {
+        1_000_000_001.. => '$',
+        100_000_001.. => '@',
+        10_000_001.. => '*',
+        1_000_001.. => '#',
+        100_001.. => '!',
+        10_001.. => '+',
+        _ => ' ',
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_look_like_those_of_ftrace() {
+        for (nanoseconds, column) in [
+            (0, "  0.000 us    "),
+            (500, "  0.500 us    "),
+            (10_000, "  10.000 us   "),
+            (10_001, "+ 10.001 us   "),
+            (100_500, "! 100.500 us  "),
+            (1_234_567, "# 1234.567 us "),
+            (12_345_678, "* 12345.67 us "),
+            (123_456_789, "@ 123456.7 us "),
+            (1_234_567_890, "$ 1234567 us  "),
+            (12_345_678_901, "$ 12345678 us "),
+        ] {
+            assert_eq!(duration_column(nanoseconds), column, "{nanoseconds}");
+            assert!(column.len() == NO_DURATION.len());
+        }
+    }
+}

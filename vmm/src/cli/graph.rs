@@ -1,0 +1,46 @@
+//! Options that select calls of a graph, with the names that ftrace has for them.
+
+use std::num::NonZeroU32;
+
+use clap::Args;
+use tracer::graph::selection::{Rules, Threshold};
+
+use crate::failure::Failure;
+
+/// Which calls of a graph are shown.
+#[derive(Debug, Clone, Default, Args)]
+pub struct GraphOptions {
+    /// Leave out calls nested deeper than N (graph)
+    #[arg(long, value_name = "N", value_parser = depth)]
+    pub max_depth: Option<NonZeroU32>,
+    /// Only functions whose name matches and what they call (graph); may be given several times
+    #[arg(long, value_name = "GLOB")]
+    pub graph_function: Vec<String>,
+    /// Not the functions whose name matches, nor what they call (graph); may be given several times
+    #[arg(long, value_name = "GLOB")]
+    pub graph_notrace: Vec<String>,
+    /// Leave out calls that took less, for example 10us (graph; units ns, us, ms, s)
+    #[arg(long, value_name = "DURATION")]
+    pub threshold: Option<Threshold>,
+}
+
+impl GraphOptions {
+    /// What they ask for.
+    ///
+    /// # Errors
+    /// A glob that is none.
+    pub fn rules(&self) -> Result<Rules, Failure> {
+        Rules::new(
+            self.max_depth,
+            &self.graph_function,
+            &self.graph_notrace,
+            self.threshold,
+        )
+        .map_err(Failure::bad_input)
+    }
+}
+
+fn depth(text: &str) -> Result<NonZeroU32, String> {
+    let depth: u32 = text.parse().map_err(|_| "it must be a number".to_owned())?;
+    NonZeroU32::new(depth).ok_or_else(|| "a depth of 0 shows nothing: 1 or more".to_owned())
+}
