@@ -2,6 +2,7 @@
 //! them written to a trace directory.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use tracer::addr::Gpa;
@@ -154,13 +155,13 @@ fn decode() -> Result<Samples, Failed> {
 
 fn stream(place: &Path) -> Result<Samples, Failed> {
     let mut ring = Ring::new()?;
-    let image = Image::parse(&std::fs::read(tests::guest())?)?;
+    let image = Arc::new(Image::parse(&std::fs::read(tests::guest())?)?);
     let metadata = Metadata {
         vcpus: 1,
         tsc_khz: KHZ.into(),
         ..Metadata::default()
     };
-    let output = Output::create(&place.join("stream"), true, &image, metadata)?;
+    let output = Output::create(&place.join("stream"), true, &image, metadata, None)?;
     let clock = GuestClock::with_offset(0, 0, KHZ);
     let mut drain = Drain::new(
         ring.rings.clone(),
