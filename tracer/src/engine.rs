@@ -5,26 +5,27 @@
 
 use std::sync::Arc;
 
+use sessions::Retired;
+
 use crate::addr::Gva;
 use crate::event::FunctionId;
-use crate::filter::{Filter, Selection};
+use crate::filter::Selection;
 use crate::image::{Image, TextRange};
 use crate::patch::functions::{Change, FunctionState, FunctionTable, Plan, PlanError, SessionSet};
 use crate::patch::normalise::normalisations;
 use crate::patch::poke::{self, Poke, PokeError, TransactionError, read_site};
 use crate::record::FUNCTIONS_MAX;
-use crate::session::{Session, SessionConfig, SessionId, SessionMemory, TracerKind};
+use crate::session::{Session, SessionId, TracerKind};
 use crate::stub::arena::{Arena, ArenaFull};
 use crate::stub::cell::{CpuStrategy, GsMoved, NoGsBase, SESSIONS_MAX};
 use crate::stub::graph::{Hook, SiteShape};
 use crate::stub::mirror::Mirror;
-use crate::stub::recorder::Recorder;
 use crate::stub::template::{StubError, StubSpec};
 use crate::target::{MemoryError, PhysicalMemory, StoppedTarget};
 use crate::window::{Extent, Region, Window, WindowError};
 
 /// Room for stubs per function: a few versions of each.
-const STUB_BYTES_PER_FUNCTION: u64 = 1024;
+const STUB_BYTES_PER_FUNCTION: u64 = 2048;
 /// Pages of stack that the mirror has room for, as a power of two: 32 MiB of stacks in use.
 const MIRROR_PAGES_LOG2: u32 = 13;
 /// Room for the mirror's claim routine.
@@ -60,6 +61,12 @@ pub enum AttachError {
         /// The name asked for.
         name: String,
     },
+    /// Another session has that name.
+    #[error("cannot make session '{name}': there is one of that name")]
+    NameTaken {
+        /// The name asked for.
+        name: String,
+    },
 }
 
 /// Why a change of what is traced was not made.
@@ -68,6 +75,22 @@ pub enum ApplyError {
     /// No such session.
     #[error("there is no session number {0}")]
     NoSession(u8),
+    /// A session that is to go still has its stubs at sites.
+    #[error("session '{name}' still traces {functions} functions: stop it first")]
+    StillTracing {
+        /// Its name.
+        name: String,
+        /// How many functions lead to it.
+        functions: usize,
+    },
+    /// The cells of a session could not be switched off.
+    #[error("the cells of session '{name}' cannot be reached: {source}")]
+    Cells {
+        /// Its name.
+        name: String,
+        /// Why not.
+        source: MemoryError,
+    },
     /// Nothing is attached yet.
     #[error("tracing is not attached to the guest yet")]
     NotAttached,
@@ -185,6 +208,7 @@ pub struct Engine {
     table: FunctionTable,
     ground: Option<Ground>,
     sessions: Vec<Option<Session>>,
+    retired: Vec<Retired>,
     frozen: Option<Frozen>,
 }
 
@@ -198,6 +222,7 @@ impl Engine {
             table,
             ground: None,
             sessions: Vec::new(),
+            retired: Vec::new(),
             frozen: None,
         }
     }
@@ -303,78 +328,6 @@ impl Engine {
     #[must_use]
     pub fn stub_bytes(&self) -> u64 {
         self.ground.as_ref().map_or(0, |ground| ground.arena.used())
-    }
-
-    /// Makes a session that traces nothing yet; its rings are in the guest, their cells still zero.
-    ///
-    /// # Errors
-    /// An [`AttachError`].
-    pub fn create_session(
-        &mut self,
-        target: &mut (impl StoppedTarget + ?Sized),
-        config: SessionConfig,
-    ) -> Result<SessionId, AttachError> {
-        let ground = self.ground.as_mut().ok_or(WindowError::NoVcpu)?;
-        let free = self
-            .sessions
-            .iter()
-            .position(Option::is_none)
-            .unwrap_or(self.sessions.len());
-        let id = match u8::try_from(free) {
-            Ok(id) if u64::from(id) < SESSIONS_MAX => id,
-            _ => return Err(AttachError::TooManySessions { name: config.name }),
-        };
-        if config.tracer == TracerKind::Graph {
-            ground.make_mirror(target)?;
-        }
-        let cells = ground.strategy.cells(ground.cells.at, id);
-        let bytes = config.geometry.bytes() * ground.strategy.rings() as u64;
-        let words = if config.tracer == TracerKind::Graph {
-            2
-        } else {
-            1
-        };
-        let rings = ground.window.map(target, words * bytes, false)?;
-        let has_details = words > 1;
-        let session = Session {
-            memory: SessionMemory {
-                cells: cells
-                    .offsets
-                    .iter()
-                    .map(|offset| ground.cells.physical.wrapping_add(*offset))
-                    .collect(),
-                rings: rings.physical,
-                details: has_details.then(|| rings.physical.wrapping_add(bytes)),
-                geometry: config.geometry,
-            },
-            recorder: Recorder {
-                cell: cells.place,
-                rings: rings.at,
-                details: has_details.then(|| rings.at.wrapping_add(bytes)),
-                geometry: config.geometry,
-                clock: config.clock,
-            },
-            filter: Filter::default(),
-            selection: Selection::default(),
-            config,
-        };
-        if free == self.sessions.len() {
-            self.sessions.push(None);
-        }
-        if let Some(slot) = self.sessions.get_mut(free) {
-            *slot = Some(session);
-        }
-        Ok(SessionId(id))
-    }
-
-    /// A session.
-    ///
-    /// # Errors
-    /// [`ApplyError::NoSession`].
-    pub fn session(&self, id: SessionId) -> Result<&Session, ApplyError> {
-        let slot = self.sessions.get(usize::from(id.0));
-        slot.and_then(Option::as_ref)
-            .ok_or(ApplyError::NoSession(id.0))
     }
 
     /// Plans that session `id` traces `selection`, and writes the stubs that this needs, which nothing
@@ -523,26 +476,6 @@ impl Engine {
         })
     }
 
-    /// Notes what a session is asked to trace, once that has been applied.
-    ///
-    /// # Errors
-    /// [`ApplyError::NoSession`].
-    pub fn set_selection(
-        &mut self,
-        id: SessionId,
-        filter: Filter,
-        selection: Selection,
-    ) -> Result<(), ApplyError> {
-        let slot = self
-            .sessions
-            .get_mut(usize::from(id.0))
-            .and_then(Option::as_mut);
-        let session = slot.ok_or(ApplyError::NoSession(id.0))?;
-        session.filter = filter;
-        session.selection = selection;
-        Ok(())
-    }
-
     /// The state of one function.
     #[must_use]
     pub fn state(&self, function: FunctionId) -> &FunctionState {
@@ -575,5 +508,6 @@ impl Engine {
     }
 }
 
+mod sessions;
 #[cfg(test)]
 mod tests;

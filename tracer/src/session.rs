@@ -2,7 +2,7 @@
 
 use crate::addr::Gpa;
 use crate::filter::{Filter, Selection};
-use crate::ring::geometry::Geometry;
+use crate::ring::geometry::{Geometry, Position};
 use crate::ring::reader::Mode;
 use crate::stub::graph::ReturnHook;
 use crate::stub::recorder::{Clock, Recorder};
@@ -59,6 +59,9 @@ pub struct SessionMemory {
     pub details: Option<Gpa>,
     /// The size of each ring.
     pub geometry: Geometry,
+    /// The position of the first record of each ring: behind all that an earlier session's writers
+    /// can still store.
+    pub first: Vec<Position>,
 }
 
 /// A session as the engine keeps it.

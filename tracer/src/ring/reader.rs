@@ -125,6 +125,7 @@ pub struct RingReader {
     mode: Mode,
     functions: u32,
     has_details: bool,
+    first: Position,
     tail: Position,
     head: Position,
     pending: VecDeque<Position>,
@@ -152,6 +153,7 @@ impl RingReader {
             mode,
             functions,
             has_details: false,
+            first: geometry.first(),
             tail: geometry.first(),
             head: geometry.first(),
             pending: VecDeque::new(),
@@ -171,15 +173,22 @@ impl RingReader {
         self
     }
 
-    /// Sets the cell of a ring whose memory is all zeros; tracing is off.
+    /// The same reader for a ring that was used before: `first` is behind every record that an
+    /// earlier user's writers can still store, so none of them is taken for one of ours.
+    #[must_use]
+    pub fn starting_at(mut self, first: Position) -> Self {
+        self.first = first;
+        self.tail = first;
+        self.head = first;
+        self
+    }
+
+    /// Sets the cell of a ring whose slots from the first position on hold zeros or records of
+    /// earlier laps; tracing is off.
     pub fn initialise(&self, memory: &impl RingMemory) {
         memory.store(self.ring, CellWord::Limit, LIMIT_OFF);
         memory.store(self.ring, CellWord::Lost, 0);
-        memory.store(
-            self.ring,
-            CellWord::Head,
-            self.geometry.first().word(self.ring),
-        );
+        memory.store(self.ring, CellWord::Head, self.first.word(self.ring));
     }
 
     /// Lets stubs record, or stops them without touching text.
@@ -414,7 +423,13 @@ impl RingReader {
     /// Records reserved so far, as of the last look.
     #[must_use]
     pub fn reserved(&self) -> u64 {
-        self.head.since(self.geometry.first())
+        self.head.since(self.first)
+    }
+
+    /// The position of its first record.
+    #[must_use]
+    pub fn first(&self) -> Position {
+        self.first
     }
 
     /// The last position looked at.

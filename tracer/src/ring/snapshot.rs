@@ -12,6 +12,8 @@ pub struct Snapshot<'a> {
     pub ring: u16,
     /// Its size.
     pub geometry: Geometry,
+    /// Where the ring's first record is.
+    pub first: Position,
     /// Up to where to read.
     pub head: Position,
     /// Functions with this number or more do not exist.
@@ -30,8 +32,8 @@ impl Snapshot<'_> {
     /// not yet written) are delivered as lost. The guest may go on writing meanwhile.
     pub fn deliver(&self, memory: &impl RingMemory, sink: &mut impl Sink) {
         let oldest = self.head.0.saturating_sub(self.geometry.slots());
-        let mut position = self.geometry.first().max(Position(oldest));
-        let before = position.since(self.geometry.first());
+        let mut position = self.first.max(Position(oldest));
+        let before = position.since(self.first);
         if before > 0 {
             sink.lost(0, before);
         }

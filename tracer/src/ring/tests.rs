@@ -162,6 +162,7 @@ proptest! {
             let snapshot = Snapshot {
                 ring: u16::try_from(ring).unwrap(),
                 geometry: small(),
+                first: reader.first(),
                 head: reader.head(),
                 functions: FUNCTIONS_MAX,
                 has_details: false,
@@ -277,7 +278,7 @@ proptest! {
             prop_assert!(memory.copied.get() <= 3 * small().slots(), "{}", memory.copied.get());
             prop_assert!(heard.records.iter().all(|record| record.function.0 < 100));
             let snapshot = Snapshot {
-                ring: 0, geometry: small(), head, functions: 100, has_details: false, timeline: &timeline,
+                ring: 0, geometry: small(), first: small().first(), head, functions: 100, has_details: false, timeline: &timeline,
             };
             memory.copied.set(0);
             let mut heard = Heard::default();

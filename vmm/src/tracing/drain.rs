@@ -51,7 +51,8 @@ impl Drain {
     ) -> Self {
         let has_details = rings.has_details();
         let reader = |ring| {
-            let reader = RingReader::new(ring, geometry, mode, functions);
+            let reader =
+                RingReader::new(ring, geometry, mode, functions).starting_at(rings.first(ring));
             if has_details {
                 reader.with_details()
             } else {
@@ -141,6 +142,7 @@ impl Drain {
             let snapshot = Snapshot {
                 ring: reader.ring(),
                 geometry: self.geometry,
+                first: reader.first(),
                 head: reader.head(),
                 functions: self.functions,
                 has_details: self.has_details,

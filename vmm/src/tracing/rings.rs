@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use tracer::addr::Gpa;
 use tracer::record::RECORD_BYTES;
+use tracer::ring::geometry::Position;
 use tracer::ring::reader::{CellWord, RingMemory};
 use tracer::session::SessionMemory;
 use tracer::stub::cell::{HEAD, LIMIT, LOST};
@@ -29,6 +30,13 @@ impl SharedRings {
     #[must_use]
     pub fn count(&self) -> u16 {
         u16::try_from(self.place.cells.len()).unwrap_or(u16::MAX)
+    }
+
+    /// Where the reader of a ring begins.
+    #[must_use]
+    pub fn first(&self, ring: u16) -> Position {
+        let first = self.place.first.get(usize::from(ring)).copied();
+        first.unwrap_or_else(|| self.place.geometry.first())
     }
 
     /// Whether records have a second word.

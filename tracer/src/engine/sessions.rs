@@ -1,0 +1,271 @@
+//! The sessions of an engine: how they come and go, and what becomes of their memory.
+//!
+//! A thread can be preempted inside a stub for as long as it likes, and a hooked function can return
+//! through one long after its session was deleted. So the memory that a stub writes to is never given
+//! to anything that such a *late writer* could damage:
+//!
+//! * The cells of a deleted session get the limit *off*: a writer that has not compared yet goes away
+//!   without a trace.
+//! * Its rings stay with its cell, as [`Retired`]. Only a new session of the same tracer kind and ring
+//!   size on the same cell gets them again. It begins a whole lap behind the last head, so
+//!   whatever a late writer had reserved lies before the reader's first position and is ignored.
+//! * When every free cell was used for sessions of other kinds or sizes, the new session gets a used
+//!   cell and rings of its own. A late writer of the earlier session can then reserve a slot
+//!   that it does not fill, for it writes to the old rings: that slot is counted as *abandoned*.
+//! * A late *exit* of a deleted graph session that gets through to a new one on the same cell has no entry
+//!   there: the reconstruction counts it as a stray.
+//!
+//! Stubs are found again by what they do, so sessions that come and go do not use the arena up.
+
+use super::{ApplyError, AttachError, Engine, Ground};
+use crate::event::FunctionId;
+use crate::filter::{Filter, Selection};
+use crate::ring::geometry::Position;
+use crate::session::{Session, SessionConfig, SessionId, SessionMemory, TracerKind};
+use crate::stub::cell::{HEAD, LIMIT, SESSIONS_MAX};
+use crate::stub::recorder::Recorder;
+use crate::target::{MemoryError, PhysicalMemory, StoppedTarget};
+use crate::window::WindowError;
+
+/// A head above this is the guest's doing: such a ring is not used again, so that positions never
+/// reach their end.
+const REUSE_MAX: Position = Position(1 << 48);
+
+/// The memory of a deleted session.
+#[derive(Debug)]
+pub(super) struct Retired {
+    id: SessionId,
+    tracer: TracerKind,
+    /// None when the guest has written to its cells: then its rings are never used again.
+    place: Option<(SessionMemory, Recorder)>,
+}
+
+impl Retired {
+    fn suits(&self, config: &SessionConfig) -> bool {
+        let is_of = |(memory, _): &(SessionMemory, Recorder)| memory.geometry == config.geometry;
+        self.tracer == config.tracer && self.place.as_ref().is_some_and(is_of)
+    }
+}
+
+impl Engine {
+    /// Makes a session that traces nothing yet. Its rings are in the guest; a reader has to set their
+    /// cells.
+    ///
+    /// # Errors
+    /// An [`AttachError`].
+    pub fn create_session(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+        config: SessionConfig,
+    ) -> Result<SessionId, AttachError> {
+        if self.session_named(&config.name).is_some() {
+            return Err(AttachError::NameTaken { name: config.name });
+        }
+        let Some(id) = self.free_session(&config) else {
+            return Err(AttachError::TooManySessions { name: config.name });
+        };
+        let ground = self.ground.as_mut().ok_or(WindowError::NoVcpu)?;
+        if config.tracer == TracerKind::Graph {
+            ground.make_mirror(target)?;
+        }
+        let reused = self
+            .retired
+            .iter()
+            .position(|retired| retired.id == id && retired.suits(&config));
+        let place = reused.and_then(|index| self.retired.swap_remove(index).place);
+        let (memory, recorder) = match place {
+            Some(place) => place,
+            None => ground.make_rings(target, id, &config)?,
+        };
+        let session = Session {
+            memory,
+            recorder: Recorder {
+                clock: config.clock,
+                ..recorder
+            },
+            filter: Filter::default(),
+            selection: Selection::default(),
+            config,
+        };
+        let index = usize::from(id.0);
+        if self.sessions.len() <= index {
+            self.sessions.resize_with(index + 1, || None);
+        }
+        if let Some(slot) = self.sessions.get_mut(index) {
+            *slot = Some(session);
+        }
+        Ok(id)
+    }
+
+    /// The number for a new session: one whose retired rings it can have, else one that was never
+    /// used, else any that is free.
+    fn free_session(&self, config: &SessionConfig) -> Option<SessionId> {
+        let numbers = u8::try_from(SESSIONS_MAX).unwrap_or(u8::MAX);
+        let free = || {
+            (0..numbers)
+                .map(SessionId)
+                .filter(|id| self.session(*id).is_err())
+        };
+        let retired = |id: SessionId| self.retired.iter().filter(move |one| one.id == id);
+        free()
+            .find(|id| retired(*id).any(|one| one.suits(config)))
+            .or_else(|| free().find(|id| retired(*id).next().is_none()))
+            .or_else(|| free().next())
+    }
+
+    /// Deletes a session that traces nothing any more: switches its cells off and keeps its memory
+    /// from everything that a late writer could damage. Nobody may read its rings any more.
+    ///
+    /// # Errors
+    /// [`ApplyError::NoSession`], [`ApplyError::StillTracing`], or [`ApplyError::Cells`]; then the
+    /// session is still there.
+    pub fn delete_session(
+        &mut self,
+        memory: &mut (impl PhysicalMemory + ?Sized),
+        id: SessionId,
+    ) -> Result<(), ApplyError> {
+        let session = self.session(id)?;
+        let functions = self.traced_by(id);
+        let name = || session.config.name.clone();
+        if functions > 0 {
+            let name = name();
+            return Err(ApplyError::StillTracing { name, functions });
+        }
+        let heads = switch_off(memory, &session.memory).map_err(|source| ApplyError::Cells {
+            name: name(),
+            source,
+        })?;
+        let Some(session) = self
+            .sessions
+            .get_mut(usize::from(id.0))
+            .and_then(Option::take)
+        else {
+            return Err(ApplyError::NoSession(id.0));
+        };
+        let lap = session.memory.geometry.slots();
+        let first: Option<Vec<Position>> = (0u16..)
+            .zip(heads)
+            .map(|(ring, head)| {
+                let head = Position::of_word(head, ring).filter(|head| *head < REUSE_MAX);
+                head.map(|head| head.after(lap))
+            })
+            .collect();
+        let place = first.map(|first| {
+            let memory = SessionMemory {
+                first,
+                ..session.memory
+            };
+            (memory, session.recorder)
+        });
+        self.retired.push(Retired {
+            id,
+            tracer: session.config.tracer,
+            place,
+        });
+        Ok(())
+    }
+
+    /// A session.
+    ///
+    /// # Errors
+    /// [`ApplyError::NoSession`].
+    pub fn session(&self, id: SessionId) -> Result<&Session, ApplyError> {
+        let slot = self.sessions.get(usize::from(id.0));
+        slot.and_then(Option::as_ref)
+            .ok_or(ApplyError::NoSession(id.0))
+    }
+
+    /// The session of that name.
+    #[must_use]
+    pub fn session_named(&self, name: &str) -> Option<SessionId> {
+        let is_named = |slot: &Option<Session>| {
+            slot.as_ref()
+                .is_some_and(|session| session.config.name == name)
+        };
+        let index = self.sessions.iter().position(is_named)?;
+        u8::try_from(index).ok().map(SessionId)
+    }
+
+    /// How many functions lead to a session.
+    #[must_use]
+    pub fn traced_by(&self, id: SessionId) -> usize {
+        let functions = u32::try_from(self.image.functions.len()).unwrap_or(u32::MAX);
+        (0..functions)
+            .filter(|function| self.table.sessions(FunctionId(*function)).has(id.0))
+            .count()
+    }
+
+    /// Notes what a session is asked to trace, once that has been applied.
+    ///
+    /// # Errors
+    /// [`ApplyError::NoSession`].
+    pub fn set_selection(
+        &mut self,
+        id: SessionId,
+        filter: Filter,
+        selection: Selection,
+    ) -> Result<(), ApplyError> {
+        let slot = self
+            .sessions
+            .get_mut(usize::from(id.0))
+            .and_then(Option::as_mut);
+        let session = slot.ok_or(ApplyError::NoSession(id.0))?;
+        session.filter = filter;
+        session.selection = selection;
+        Ok(())
+    }
+}
+
+impl Ground {
+    /// Rings that nobody has used yet, for the cells of session number `id`.
+    fn make_rings(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+        id: SessionId,
+        config: &SessionConfig,
+    ) -> Result<(SessionMemory, Recorder), AttachError> {
+        let cells = self.strategy.cells(self.cells.at, id.0);
+        let geometry = config.geometry;
+        let bytes = geometry.bytes() * self.strategy.rings() as u64;
+        let has_details = config.tracer == TracerKind::Graph;
+        let words = if has_details { 2 } else { 1 };
+        let rings = self.window.map(target, words * bytes, false)?;
+        let physical = self.cells.physical;
+        let memory = SessionMemory {
+            cells: cells
+                .offsets
+                .iter()
+                .map(|offset| physical.wrapping_add(*offset))
+                .collect(),
+            rings: rings.physical,
+            details: has_details.then(|| rings.physical.wrapping_add(bytes)),
+            geometry,
+            first: vec![geometry.first(); self.strategy.rings()],
+        };
+        let recorder = Recorder {
+            cell: cells.place,
+            rings: rings.at,
+            details: has_details.then(|| rings.at.wrapping_add(bytes)),
+            geometry,
+            clock: config.clock,
+        };
+        Ok((memory, recorder))
+    }
+}
+
+/// Keeps stubs from recording into the rings at `place`. Returns their heads.
+fn switch_off(
+    memory: &mut (impl PhysicalMemory + ?Sized),
+    place: &SessionMemory,
+) -> Result<Vec<u64>, MemoryError> {
+    let word =
+        |cell: crate::addr::Gpa, offset: i32| cell.wrapping_add(offset.unsigned_abs().into());
+    let mut heads = Vec::with_capacity(place.cells.len());
+    for cell in &place.cells {
+        memory.write_physical(word(*cell, LIMIT), &0u64.to_le_bytes())?;
+        let mut head = [0; 8];
+        memory.read_physical(word(*cell, HEAD), &mut head)?;
+        heads.push(u64::from_le_bytes(head));
+    }
+    Ok(heads)
+}
