@@ -119,12 +119,16 @@ impl Client {
         }
     }
 
-    /// The sum of a number over all rings of the status.
+    /// The sum of a number over all rings of all sessions of the status.
     #[must_use]
     pub fn rings(status: &Value, number: &str) -> u64 {
-        let rings = status.pointer("/tracing/rings").and_then(Value::as_array);
-        let numbers = rings
+        let sessions = status
+            .pointer("/tracing/sessions")
+            .and_then(Value::as_array);
+        let numbers = sessions
             .into_iter()
+            .flatten()
+            .filter_map(|session| session.get("rings")?.as_array())
             .flatten()
             .filter_map(|ring| ring.get(number)?.as_u64());
         numbers.sum()

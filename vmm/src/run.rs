@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::control::protocol::{self, Call, FilterChange, Response, RpcError};
+use crate::control::protocol::{self, Call, FilterChange, OfSession, Response, RpcError};
 use crate::control::status::{GuestStatus, Pauses, Spread, Status, Switched, VcpuStatus};
 use crate::failure::Failure;
 use crate::layout;
@@ -136,16 +136,24 @@ impl Run {
             Call::Status => to_value(self.status()),
             Call::Functions(query) => to_value(self.tracing.functions(&query)?),
             Call::Start(start) => to_value(self.tracing.start(machine, &start)?),
-            Call::Stop => to_value(self.tracing.stop(machine)?),
+            Call::Stop(of) => to_value(self.tracing.stop(machine, &of.session)?),
+            Call::CreateSession(create) => to_value(self.tracing.create(&create)?),
+            Call::DeleteSession(of) => to_value(self.tracing.delete(machine, &of.session)?),
+            Call::ListSessions => to_value(self.tracing.list()),
+            Call::Thaw => to_value(self.tracing.thaw()),
             Call::FilterAdd(change) => to_value(self.tracing.filter_add(machine, &change)?),
             Call::FilterRemove(change) => to_value(self.tracing.filter_remove(machine, &change)?),
             Call::FilterSet(change) => to_value(self.tracing.filter_set(machine, &change)?),
-            Call::FilterClear => {
-                to_value(self.tracing.filter_set(machine, &FilterChange::default())?)
+            Call::FilterClear(OfSession { session }) => {
+                let none = FilterChange {
+                    session,
+                    ..FilterChange::default()
+                };
+                to_value(self.tracing.filter_set(machine, &none)?)
             }
-            Call::TracingOn => to_value(self.tracing.switch(true)),
-            Call::TracingOff => to_value(self.tracing.switch(false)),
-            Call::Dump(dump) => to_value(self.tracing.dump(dump.dir.as_ref())?),
+            Call::TracingOn(of) => to_value(self.tracing.switch(&of.session, true)?),
+            Call::TracingOff(of) => to_value(self.tracing.switch(&of.session, false)?),
+            Call::Dump(dump) => to_value(self.tracing.dump(&dump.session, dump.dir.as_ref())?),
             Call::Digest => to_value(self.tracing.digest(machine)?),
             Call::Pause => {
                 let changed = machine.pause(PATIENCE).map_err(RpcError::failed)?;

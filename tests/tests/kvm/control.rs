@@ -121,7 +121,10 @@ fn refusals_name_what_is_wrong_and_change_nothing() {
     let status = running.ctl(&["status", "--json"]).good();
     let status: Value = serde_json::from_str(&status.stdout).unwrap();
     assert_eq!(status["tracing"]["patched"], 1);
-    assert_eq!(status["tracing"]["filter"], json!(["spin_root"]));
+    assert_eq!(
+        status["tracing"]["sessions"][0]["filter"],
+        json!(["spin_root"])
+    );
     let _ = running.ctl(&["stop"]).good();
     assert_eq!(running.ctl(&["digest"]).good().stdout, before);
 }

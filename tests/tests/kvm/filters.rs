@@ -74,7 +74,7 @@ fn filters_of_a_running_session_change_what_is_recorded() {
             Client::rings(status, "read") == 6300 + 4800
         });
         assert_eq!(
-            status["tracing"]["filter"],
+            status["tracing"]["sessions"][0]["filter"],
             json!(["calls_leaf", "calls_twig"])
         );
         running.type_text("q");

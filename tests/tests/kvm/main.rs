@@ -15,4 +15,5 @@ mod hazard;
 mod listing;
 mod losses;
 mod output;
+mod sessions;
 mod storm;

@@ -361,7 +361,7 @@ fn names_are_unique_and_a_deleted_one_is_free_again() {
         engine.delete_session(&mut target, first),
         Err(ApplyError::NoSession(0))
     );
-    assert!(engine.create_session(&mut target, config("one")).is_ok());
+    engine.create_session(&mut target, config("one")).unwrap();
 }
 
 #[test]

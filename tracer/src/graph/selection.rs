@@ -6,6 +6,8 @@
 use std::num::NonZeroU32;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use super::{CallEvent, CallKind, CallSink};
 use crate::event::FunctionId;
 use crate::filter::{FilterError, Pattern};
@@ -54,7 +56,8 @@ impl Rules {
 }
 
 /// A duration with its unit, as `10us`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Threshold {
     /// In nanoseconds.
     pub nanoseconds: u64,
@@ -69,6 +72,20 @@ pub enum BadThreshold {
     /// Something else.
     #[error("'{0}' is no duration: write a number and a unit, as 10us (ns, us, ms, s)")]
     NotADuration(String),
+}
+
+impl From<Threshold> for String {
+    fn from(threshold: Threshold) -> Self {
+        format!("{}ns", threshold.nanoseconds)
+    }
+}
+
+impl TryFrom<String> for Threshold {
+    type Error = BadThreshold;
+
+    fn try_from(text: String) -> Result<Self, BadThreshold> {
+        text.parse()
+    }
 }
 
 impl FromStr for Threshold {

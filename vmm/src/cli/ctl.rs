@@ -1,10 +1,13 @@
 //! Options of `vmm ctl`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
-use crate::control::protocol::{Call, Dump, FilterChange, FunctionsQuery, Start};
+use crate::control::protocol::{
+    Call, CreateSession, Dump, FilterChange, FunctionsQuery, OfSession, SessionName, Start,
+};
+use crate::tracing::options::{DEFAULT_SESSION, SessionOptions, Tracer};
 
 /// Talk to a running `vmm run --control PATH`
 ///
@@ -14,6 +17,9 @@ pub struct CtlOptions {
     /// The socket that was given to `vmm run`
     #[arg(long, value_name = "PATH")]
     pub control: PathBuf,
+    /// The session that start, stop, filter, tracing-on, tracing-off and dump are about
+    #[arg(long, global = true, value_name = "NAME", default_value = DEFAULT_SESSION)]
+    pub session: String,
     /// Print the raw JSON result
     #[arg(long, global = true)]
     pub json: bool,
@@ -25,15 +31,21 @@ pub struct CtlOptions {
 /// The verbs: each is one method of the protocol.
 #[derive(Debug, Clone, Subcommand)]
 pub enum CtlVerb {
-    /// Guest and vCPU state, tracing session, records written and lost per ring, pause times
+    /// Guest and vCPU state, tracing sessions, records written and lost per ring, pause times
     Status,
     /// Functions with address, name and state: available, patched, or skipped and why
     Functions {
         /// Only those whose name matches
         glob: Option<String>,
     },
+    /// Make, delete and list sessions: up to 16, each with filters and rings of its own
+    #[command(subcommand)]
+    Session(SessionVerb),
     /// Attach and trace
     Start {
+        /// What to record (default: what the session was made for)
+        #[arg(long, value_name = "TRACER")]
+        tracer: Option<Tracer>,
         /// Trace only functions whose name matches; may be given several times
         #[arg(long, value_name = "GLOB")]
         filter: Vec<String>,
@@ -59,10 +71,38 @@ pub enum CtlVerb {
         /// The directory; must not exist
         dir: PathBuf,
     },
+    /// Patch again, after you have looked into what froze it
+    Thaw,
     /// Digest (SHA-256) of the guest's text as it is in memory now
     Digest,
     /// End the run: the trace is finished, exit status 0
     Shutdown,
+}
+
+/// What can be done with sessions.
+#[derive(Debug, Clone, Subcommand)]
+pub enum SessionVerb {
+    /// Make a session; `ctl --session NAME start` then traces
+    Create {
+        /// Its name: letters, digits, '-', '_' and '.'
+        name: String,
+        /// What it records
+        #[arg(long, value_name = "TRACER", value_enum, default_value_t)]
+        tracer: Tracer,
+        #[command(flatten)]
+        #[expect(
+            missing_docs,
+            reason = "a doc comment here would become the text of the whole command"
+        )]
+        options: Box<SessionOptions>,
+    },
+    /// Every session, with state, filter and rings
+    List,
+    /// Delete a session; one that runs is stopped first
+    Delete {
+        /// Its name
+        name: String,
+    },
 }
 
 /// Ways to change the filter.
@@ -89,42 +129,79 @@ pub struct Globs {
     pub notrace: Vec<String>,
 }
 
-impl From<&Globs> for FilterChange {
-    fn from(globs: &Globs) -> Self {
-        Self {
-            filter: globs.filter.clone(),
-            notrace: globs.notrace.clone(),
+impl Globs {
+    fn change(&self, session: SessionName) -> FilterChange {
+        FilterChange {
+            session,
+            filter: self.filter.clone(),
+            notrace: self.notrace.clone(),
         }
     }
 }
 
-impl From<&CtlVerb> for Call {
-    fn from(verb: &CtlVerb) -> Self {
-        match verb {
+impl From<&CtlOptions> for Call {
+    fn from(options: &CtlOptions) -> Self {
+        let session = SessionName(options.session.clone());
+        let of = |session| OfSession { session };
+        match &options.verb {
             CtlVerb::Status => Self::Status,
             CtlVerb::Functions { glob } => Self::Functions(FunctionsQuery { glob: glob.clone() }),
-            CtlVerb::Start { filter, notrace } => Self::Start(Start {
+            CtlVerb::Session(verb) => verb.into(),
+            CtlVerb::Start {
+                tracer,
+                filter,
+                notrace,
+            } => Self::Start(Start {
+                session,
+                tracer: *tracer,
                 filter: filter.clone(),
                 notrace: notrace.clone(),
             }),
-            CtlVerb::Stop => Self::Stop,
-            CtlVerb::Filter(FilterVerb::Add(globs)) => Self::FilterAdd(globs.into()),
-            CtlVerb::Filter(FilterVerb::Remove(globs)) => Self::FilterRemove(globs.into()),
-            CtlVerb::Filter(FilterVerb::Set(globs)) => Self::FilterSet(globs.into()),
-            CtlVerb::Filter(FilterVerb::Clear) => Self::FilterClear,
-            CtlVerb::TracingOn => Self::TracingOn,
-            CtlVerb::TracingOff => Self::TracingOff,
+            CtlVerb::Stop => Self::Stop(of(session)),
+            CtlVerb::Filter(FilterVerb::Add(globs)) => Self::FilterAdd(globs.change(session)),
+            CtlVerb::Filter(FilterVerb::Remove(globs)) => Self::FilterRemove(globs.change(session)),
+            CtlVerb::Filter(FilterVerb::Set(globs)) => Self::FilterSet(globs.change(session)),
+            CtlVerb::Filter(FilterVerb::Clear) => Self::FilterClear(of(session)),
+            CtlVerb::TracingOn => Self::TracingOn(of(session)),
+            CtlVerb::TracingOff => Self::TracingOff(of(session)),
             CtlVerb::Pause => Self::Pause,
             CtlVerb::Resume => Self::Resume,
-            CtlVerb::Dump { dir } => Self::Dump(Dump { dir: absolute(dir) }),
+            CtlVerb::Dump { dir } => Self::Dump(Dump {
+                session,
+                dir: absolute(dir).to_string_lossy().into_owned(),
+            }),
+            CtlVerb::Thaw => Self::Thaw,
             CtlVerb::Digest => Self::Digest,
             CtlVerb::Shutdown => Self::Shutdown,
         }
     }
 }
 
+impl From<&SessionVerb> for Call {
+    fn from(verb: &SessionVerb) -> Self {
+        match verb {
+            SessionVerb::Create {
+                name,
+                tracer,
+                options,
+            } => {
+                let mut options = (**options).clone();
+                options.output = options.output.as_deref().map(absolute);
+                Self::CreateSession(CreateSession {
+                    name: name.clone(),
+                    tracer: *tracer,
+                    options,
+                })
+            }
+            SessionVerb::List => Self::ListSessions,
+            SessionVerb::Delete { name } => Self::DeleteSession(OfSession {
+                session: SessionName(name.clone()),
+            }),
+        }
+    }
+}
+
 /// The VMM may run in another directory than we do.
-fn absolute(dir: &std::path::Path) -> String {
-    let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_path_buf());
-    dir.to_string_lossy().into_owned()
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
 }

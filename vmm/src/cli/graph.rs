@@ -3,15 +3,17 @@
 use std::num::NonZeroU32;
 
 use clap::Args;
+use serde::{Deserialize, Serialize};
+use tracer::filter::FilterError;
 use tracer::graph::selection::{Rules, Threshold};
 
-use crate::failure::Failure;
-
 /// Which calls of a graph are shown.
-#[derive(Debug, Clone, Default, Args)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct GraphOptions {
     /// Leave out calls nested deeper than N (graph)
     #[arg(long, value_name = "N", value_parser = depth)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_depth: Option<NonZeroU32>,
     /// Only functions whose name matches and what they call (graph); may be given several times
     #[arg(long, value_name = "GLOB")]
@@ -21,6 +23,7 @@ pub struct GraphOptions {
     pub graph_notrace: Vec<String>,
     /// Leave out calls that took less, for example 10us (graph; units ns, us, ms, s)
     #[arg(long, value_name = "DURATION")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub threshold: Option<Threshold>,
 }
 
@@ -29,14 +32,13 @@ impl GraphOptions {
     ///
     /// # Errors
     /// A glob that is none.
-    pub fn rules(&self) -> Result<Rules, Failure> {
+    pub fn rules(&self) -> Result<Rules, FilterError> {
         Rules::new(
             self.max_depth,
             &self.graph_function,
             &self.graph_notrace,
             self.threshold,
         )
-        .map_err(Failure::bad_input)
     }
 }
 

@@ -86,6 +86,7 @@ pub fn main() -> ExitStatus {
             graph,
         } => graph
             .rules()
+            .map_err(Failure::bad_input)
             .and_then(|rules| commands::report::report(&directory, format, &rules)),
         Verb::Completions { shell } => commands::completions::completions(shell),
     };

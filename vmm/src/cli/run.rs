@@ -2,16 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
-use tracer::ring::reader::Mode;
-use tracer::session::TracerKind;
-use tracer::stub::graph::ReturnHook;
-use tracer::stub::recorder::Clock;
-
-use super::graph::GraphOptions;
-use crate::failure::Failure;
-use crate::tracing::TracingOptions;
+use crate::tracing::options::{SessionOptions, Tracer, TracingOptions};
 
 /// Boot a guest and stay with it until it ends
 ///
@@ -49,19 +42,6 @@ pub struct RunOptions {
     /// Trace from the attach point on
     #[arg(long, value_name = "TRACER")]
     pub trace: Option<Tracer>,
-    /// How the graph tracer leaves a function
-    #[arg(long, value_name = "HOOK", value_enum, default_value_t = HookChoice::Balanced)]
-    pub return_hook: HookChoice,
-    /// Size of a stack of the guest in KiB, a power of two: how the graph tracer tells threads apart
-    /// (default: what the kernel uses, as far as it is known; 16 for Linux)
-    #[arg(long, value_name = "KIB")]
-    pub stack_size: Option<u64>,
-    #[command(flatten)]
-    #[expect(
-        missing_docs,
-        reason = "a doc comment here would become the text of the whole command"
-    )]
-    pub graph: GraphOptions,
     /// Trace only functions whose name matches; may be given several times
     #[arg(long, value_name = "GLOB")]
     pub filter: Vec<String>,
@@ -72,95 +52,26 @@ pub struct RunOptions {
     /// guest `workloads_ready`)
     #[arg(long, value_name = "SYMBOL")]
     pub attach_at: Option<String>,
-    /// What gives way when a ring is full: its oldest records or the new one
-    #[arg(long, value_name = "MODE", value_enum, default_value_t = RingMode::Overwrite)]
-    pub mode: RingMode,
-    /// Where the times of records come from
-    #[arg(long, value_name = "CLOCK", value_enum, default_value_t = ClockChoice::Tsc)]
-    pub clock: ClockChoice,
-    /// Size of the ring of each vCPU in KiB, a power of two from 4 to 1048576
-    #[arg(long, value_name = "KIB", default_value_t = 4096)]
-    pub ring_size: u64,
-    /// Write the trace to this directory, in uftrace's format
-    #[arg(long, value_name = "DIR")]
-    pub output: Option<PathBuf>,
-    /// Replace the output directory if it exists
-    #[arg(long, requires = "output")]
-    pub force: bool,
-}
-
-/// What to trace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Tracer {
-    /// Entries of functions.
-    Function,
-    /// Entries and exits of functions: the call graph with durations.
-    Graph,
-}
-
-/// How a function whose exit is recorded is left.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum HookChoice {
-    /// Entered by call, left by return: the CPU predicts every return.
-    Balanced,
-    /// Left by a jump to the real return address.
-    Jmp,
-    /// Left by a return to the real return address.
-    Ret,
-}
-
-/// What happens when a ring is full.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum RingMode {
-    /// The oldest records are overwritten (flight recorder).
-    Overwrite,
-    /// New records are discarded, and counted.
-    Discard,
-}
-
-/// Where times come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ClockChoice {
-    /// The guest's time-stamp counter, read in each record.
-    Tsc,
-    /// Nowhere: records show order and counts only, at a tenth of the price.
-    None,
+    #[command(flatten)]
+    #[expect(
+        missing_docs,
+        reason = "a doc comment here would become the text of the whole command"
+    )]
+    pub session: SessionOptions,
 }
 
 impl RunOptions {
     /// The part that is about tracing.
-    ///
-    /// # Errors
-    /// A glob that is none.
-    pub fn tracing(&self) -> Result<TracingOptions, Failure> {
-        Ok(TracingOptions {
+    #[must_use]
+    pub fn tracing(&self) -> TracingOptions {
+        TracingOptions {
             enabled: self.trace.is_some(),
-            tracer: match self.trace {
-                Some(Tracer::Graph) => TracerKind::Graph,
-                Some(Tracer::Function) | None => TracerKind::Function,
-            },
-            return_hook: match self.return_hook {
-                HookChoice::Balanced => ReturnHook::Balanced,
-                HookChoice::Jmp => ReturnHook::Jmp,
-                HookChoice::Ret => ReturnHook::Ret,
-            },
+            tracer: self.trace.unwrap_or_default(),
+            session: self.session.clone(),
             filter: self.filter.clone(),
             notrace: self.notrace.clone(),
             attach_at: self.attach_at.clone(),
-            mode: match self.mode {
-                RingMode::Overwrite => Mode::Overwrite,
-                RingMode::Discard => Mode::Discard,
-            },
-            clock: match self.clock {
-                ClockChoice::Tsc => Clock::Tsc,
-                ClockChoice::None => Clock::None,
-            },
-            ring_kib: self.ring_size,
-            stack_kib: self.stack_size,
-            calls: self.graph.rules()?,
-            output: self.output.clone(),
-            force: self.force,
             vcpus: self.vcpus,
-        })
+        }
     }
 }

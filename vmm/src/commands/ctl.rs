@@ -10,7 +10,8 @@ use crate::cli::ctl::CtlOptions;
 use crate::control::client;
 use crate::control::protocol::Call;
 use crate::control::status::{
-    Changed, Digest, Dumped, Functions, Pauses, RingStatus, Spread, Status, Switched, TracingStatus,
+    Changed, Deleted, Digest, Dumped, Functions, Pauses, RingStatus, SessionList, SessionStatus,
+    Spread, Status, Switched, TracingStatus,
 };
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
@@ -20,7 +21,7 @@ use crate::failure::Failure;
 /// # Errors
 /// [`Failure`] with one line for the user.
 pub fn ctl(options: &CtlOptions) -> Result<ExitStatus, Failure> {
-    let call = Call::from(&options.verb);
+    let call = Call::from(options);
     let result = client::request(&options.control, &call).map_err(Failure::bad_input)?;
     let text = if options.json {
         format!("{result}\n")
@@ -37,10 +38,15 @@ fn text_of(call: &Call, result: Value) -> Result<String, Failure> {
     Ok(match call {
         Call::Status => status(&read(result)?),
         Call::Functions(_) => functions(&read(result)?),
-        Call::Start(_) | Call::Stop | Call::FilterAdd(_) => changed(&read(result)?),
-        Call::FilterRemove(_) | Call::FilterSet(_) | Call::FilterClear => changed(&read(result)?),
-        Call::TracingOn => switched(&read(result)?, "tracing is on", "it was on already"),
-        Call::TracingOff => switched(&read(result)?, "tracing is off", "it was off already"),
+        Call::Start(_) | Call::Stop(_) | Call::FilterAdd(_) => changed(&read(result)?),
+        Call::FilterRemove(_) | Call::FilterSet(_) | Call::FilterClear(_) => {
+            changed(&read(result)?)
+        }
+        Call::CreateSession(_) | Call::ListSessions => sessions(&read(result)?),
+        Call::DeleteSession(_) => deleted(&read(result)?),
+        Call::TracingOn(_) => switched(&read(result)?, "tracing is on", "it was on already"),
+        Call::TracingOff(_) => switched(&read(result)?, "tracing is off", "it was off already"),
+        Call::Thaw => switched(&read(result)?, "patching goes on", "it was not frozen"),
         Call::Pause => switched(&read(result)?, "paused", "it was paused already"),
         Call::Resume => switched(&read(result)?, "running", "it was not paused"),
         Call::Shutdown => switched(&read(result)?, "shutting down", "it is ending already"),
@@ -84,42 +90,82 @@ fn status(status: &Status) -> String {
 }
 
 fn tracing(text: &mut String, tracing: &TracingStatus) {
-    let reason = tracing
-        .reason
-        .as_ref()
-        .map(|why| format!(": {why}"))
-        .unwrap_or_default();
+    let strategy = tracing.cpu_strategy.as_deref();
+    let strategy = strategy.map(|name| format!(", vCPU by {name}"));
     let _ = writeln!(
         text,
-        "tracing  {}{reason} ({} patched, {} available, {} skipped)",
-        tracing.state, tracing.patched, tracing.available, tracing.skipped
+        "tracing  {} ({} patched, {} available, {} skipped{})",
+        tracing.state,
+        tracing.patched,
+        tracing.available,
+        tracing.skipped,
+        strategy.unwrap_or_default()
     );
-    for (name, globs) in [("filter", &tracing.filter), ("notrace", &tracing.notrace)] {
+    if let Some(frozen) = &tracing.frozen {
+        let _ = writeln!(text, "frozen   {}", frozen.reason);
+        let _ = writeln!(text, "         `ctl thaw` lets patching go on");
+    }
+    for one in &tracing.sessions {
+        session(text, one);
+    }
+}
+
+fn session(text: &mut String, session: &SessionStatus) {
+    let _ = writeln!(
+        text,
+        "session  {}: {}, {}, {} functions, clock {}, rings of {} KiB, {}",
+        session.name,
+        session.tracer,
+        session.state,
+        session.traced,
+        session.clock,
+        session.ring_bytes / 1024,
+        session.mode
+    );
+    for (name, globs) in [("filter", &session.filter), ("notrace", &session.notrace)] {
         if !globs.is_empty() {
-            let _ = writeln!(text, "{name:<8} {}", globs.join(" "));
+            let _ = writeln!(text, "  {name:<8} {}", globs.join(" "));
         }
     }
-    let strategy = tracing.cpu_strategy.as_deref().unwrap_or("unknown");
-    if let Some(mode) = &tracing.mode {
-        let _ = writeln!(text, "rings    {mode}, vCPU by {strategy}");
-    }
-    for ring in &tracing.rings {
+    for ring in &session.rings {
         let _ = writeln!(
             text,
-            "ring {:<3} {} written, {} lost{}",
+            "  ring {:<3} {} written, {} lost{}",
             ring.ring,
             ring.written,
             ring.lost,
             losses(ring)
         );
     }
-    if let Some(output) = &tracing.output {
-        let error = tracing.output_error.as_deref();
+    if let Some(output) = &session.output {
+        let error = session.output_error.as_deref();
         let error = error
             .map(|why| format!(" (incomplete: {why})"))
             .unwrap_or_default();
-        let _ = writeln!(text, "output   {output}{error}");
+        let _ = writeln!(text, "  output   {output}{error}");
     }
+}
+
+fn sessions(list: &SessionList) -> String {
+    let mut text = String::new();
+    for one in &list.sessions {
+        session(&mut text, one);
+    }
+    text
+}
+
+fn deleted(deleted: &Deleted) -> String {
+    let stopped = deleted.stopped.as_ref().map(|stopped| {
+        format!(
+            " (it ran and was stopped first: {} restored, paused for {:.1} µs)",
+            stopped.restored, stopped.pause_us
+        )
+    });
+    format!(
+        "session {} deleted{}\n",
+        deleted.session,
+        stopped.unwrap_or_default()
+    )
 }
 
 /// The kinds of losses that there are, in parentheses.
@@ -224,15 +270,24 @@ mod tests {
             tracing: TracingStatus {
                 state: "tracing".to_owned(),
                 patched: 3,
-                filter: vec!["calls_*".to_owned()],
-                mode: Some("discard".to_owned()),
                 cpu_strategy: Some("gs".to_owned()),
-                rings: vec![RingStatus {
-                    ring: 0,
-                    written: 10,
-                    lost: 1,
-                    discarded: 1,
-                    ..RingStatus::default()
+                sessions: vec![SessionStatus {
+                    name: "default".to_owned(),
+                    tracer: "function".to_owned(),
+                    state: "tracing".to_owned(),
+                    traced: 3,
+                    filter: vec!["calls_*".to_owned()],
+                    mode: "discard".to_owned(),
+                    clock: "tsc".to_owned(),
+                    ring_bytes: 4096,
+                    rings: vec![RingStatus {
+                        ring: 0,
+                        written: 10,
+                        lost: 1,
+                        discarded: 1,
+                        ..RingStatus::default()
+                    }],
+                    ..SessionStatus::default()
                 }],
                 ..TracingStatus::default()
             },
@@ -243,9 +298,9 @@ mod tests {
         });
         let expected = "guest    running (guest.elf, 64 MiB, up 1.234 s)\n\
                         vcpu 0   running\n\
-                        tracing  tracing (3 patched, 0 available, 0 skipped)\n\
-                        filter   calls_*\n\
-                        rings    discard, vCPU by gs\n\
+                        tracing  tracing (3 patched, 0 available, 0 skipped, vCPU by gs)\n\
+                        session  default: function, tracing, 3 functions, clock tsc, rings of 4 KiB, \
+                        discard\n  filter   calls_*\n  \
                         ring 0   10 written, 1 lost (1 discarded)\n\
                         pauses   3 until parked: p50 25.0 µs, p99 43.0 µs, max 50.0 µs\n";
         assert_eq!(shown, expected);

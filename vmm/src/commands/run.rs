@@ -57,7 +57,7 @@ fn boot(
     let listen = |path| Server::listen(path, CONTROL).map_err(Failure::bad_input);
     let control = options.control.as_deref().map(listen).transpose()?;
     // Last of the checks: it may replace an older trace.
-    let mut tracing = Tracing::new(options.tracing()?, &kernel).map_err(|error| match error {
+    let mut tracing = Tracing::new(options.tracing(), &kernel).map_err(|error| match error {
         TracingError::Image(source) => {
             Failure::bad_input(format!("the kernel {}: {source}", kernel.path().display()))
         }

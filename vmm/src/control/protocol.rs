@@ -5,6 +5,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
+use crate::tracing::options::{DEFAULT_SESSION, SessionOptions, Tracer};
+
 /// The protocol's name for its version, in every message.
 pub const VERSION: &str = "2.0";
 
@@ -117,10 +119,58 @@ impl Response {
     }
 }
 
+/// The session that a method is about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SessionName(pub String);
+
+impl Default for SessionName {
+    fn default() -> Self {
+        Self(DEFAULT_SESSION.to_owned())
+    }
+}
+
+impl SessionName {
+    /// Whether it is the session that is meant when none is named.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        self.0 == DEFAULT_SESSION
+    }
+}
+
+/// The parameters of methods that take a session only.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OfSession {
+    /// Which session.
+    #[serde(skip_serializing_if = "SessionName::is_default")]
+    pub session: SessionName,
+}
+
+/// `session.create`: a session that traces nothing yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CreateSession {
+    /// Its name.
+    pub name: String,
+    /// What it records.
+    #[serde(default)]
+    pub tracer: Tracer,
+    /// How it records.
+    #[serde(default)]
+    pub options: SessionOptions,
+}
+
 /// `start`: what to trace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Start {
+    /// Which session.
+    #[serde(skip_serializing_if = "SessionName::is_default")]
+    pub session: SessionName,
+    /// What it is to record, while it has recorded nothing yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tracer: Option<Tracer>,
     /// Globs of functions to trace; none means all.
     pub filter: Vec<String>,
     /// Globs of functions not to trace.
@@ -131,6 +181,9 @@ pub struct Start {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FilterChange {
+    /// Which session.
+    #[serde(skip_serializing_if = "SessionName::is_default")]
+    pub session: SessionName,
     /// Globs of functions to trace.
     pub filter: Vec<String>,
     /// Globs of functions not to trace.
@@ -150,6 +203,9 @@ pub struct FunctionsQuery {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Dump {
+    /// Which session.
+    #[serde(default, skip_serializing_if = "SessionName::is_default")]
+    pub session: SessionName,
     /// The directory to write, on the VMM's side.
     pub dir: String,
 }
@@ -168,7 +224,13 @@ pub enum Call {
     /// Attach and trace.
     Start(Start),
     /// Detach: original bytes back.
-    Stop,
+    Stop(OfSession),
+    /// Make a session.
+    CreateSession(CreateSession),
+    /// Stop and forget a session.
+    DeleteSession(OfSession),
+    /// Every session.
+    ListSessions,
     /// Trace these functions too.
     FilterAdd(FilterChange),
     /// Take these globs away.
@@ -176,11 +238,13 @@ pub enum Call {
     /// Exactly these globs.
     FilterSet(FilterChange),
     /// No globs: everything is traced.
-    FilterClear,
+    FilterClear(OfSession),
     /// Let the stubs record.
-    TracingOn,
+    TracingOn(OfSession),
     /// Keep the stubs from recording, without patching.
-    TracingOff,
+    TracingOff(OfSession),
+    /// Patch again after the kill switch.
+    Thaw,
     /// Pause the guest.
     Pause,
     /// Let it run again.
@@ -204,13 +268,17 @@ impl Call {
             Self::Status => ("status", None),
             Self::Functions(query) => ("functions", some(query)),
             Self::Start(start) => ("start", some(start)),
-            Self::Stop => ("stop", None),
+            Self::Stop(of) => ("stop", some(of)),
+            Self::CreateSession(create) => ("session.create", some(create)),
+            Self::DeleteSession(of) => ("session.delete", some(of)),
+            Self::ListSessions => ("session.list", None),
+            Self::Thaw => ("thaw", None),
             Self::FilterAdd(change) => ("filter.add", some(change)),
             Self::FilterRemove(change) => ("filter.remove", some(change)),
             Self::FilterSet(change) => ("filter.set", some(change)),
-            Self::FilterClear => ("filter.clear", None),
-            Self::TracingOn => ("tracing-on", None),
-            Self::TracingOff => ("tracing-off", None),
+            Self::FilterClear(of) => ("filter.clear", some(of)),
+            Self::TracingOn(of) => ("tracing-on", some(of)),
+            Self::TracingOff(of) => ("tracing-off", some(of)),
             Self::Pause => ("pause", None),
             Self::Resume => ("resume", None),
             Self::Dump(dump) => ("dump", some(dump)),
@@ -228,11 +296,15 @@ impl Call {
             "filter.remove" => return read(method, params).map(Self::FilterRemove),
             "filter.set" => return read(method, params).map(Self::FilterSet),
             "dump" => return read(method, params).map(Self::Dump),
+            "stop" => return read(method, params).map(Self::Stop),
+            "session.create" => return read(method, params).map(Self::CreateSession),
+            "session.delete" => return read(method, params).map(Self::DeleteSession),
+            "filter.clear" => return read(method, params).map(Self::FilterClear),
+            "tracing-on" => return read(method, params).map(Self::TracingOn),
+            "tracing-off" => return read(method, params).map(Self::TracingOff),
             "status" => Self::Status,
-            "stop" => Self::Stop,
-            "filter.clear" => Self::FilterClear,
-            "tracing-on" => Self::TracingOn,
-            "tracing-off" => Self::TracingOff,
+            "session.list" => Self::ListSessions,
+            "thaw" => Self::Thaw,
             "pause" => Self::Pause,
             "resume" => Self::Resume,
             "digest" => Self::Digest,
@@ -338,7 +410,11 @@ mod tests {
 
     #[test]
     fn every_call_survives_the_line() {
+        let other = OfSession {
+            session: SessionName("other".to_owned()),
+        };
         let globs = FilterChange {
+            session: SessionName("other".to_owned()),
             filter: vec!["a*".to_owned()],
             notrace: vec!["b".to_owned()],
         };
@@ -350,18 +426,32 @@ mod tests {
             Call::Functions(FunctionsQuery::default()),
             Call::Start(Start {
                 filter: vec!["calls_*".to_owned()],
-                notrace: Vec::new(),
+                tracer: Some(Tracer::Graph),
+                ..Start::default()
             }),
-            Call::Stop,
+            Call::Stop(OfSession::default()),
+            Call::Stop(other.clone()),
+            Call::CreateSession(CreateSession {
+                name: "other".to_owned(),
+                tracer: Tracer::Graph,
+                options: SessionOptions {
+                    output: Some("out".into()),
+                    ..SessionOptions::default()
+                },
+            }),
+            Call::DeleteSession(other.clone()),
+            Call::ListSessions,
+            Call::Thaw,
             Call::FilterAdd(globs.clone()),
             Call::FilterRemove(globs.clone()),
             Call::FilterSet(globs),
-            Call::FilterClear,
-            Call::TracingOn,
-            Call::TracingOff,
+            Call::FilterClear(other.clone()),
+            Call::TracingOn(OfSession::default()),
+            Call::TracingOff(other),
             Call::Pause,
             Call::Resume,
             Call::Dump(Dump {
+                session: SessionName::default(),
                 dir: "out".to_owned(),
             }),
             Call::Digest,

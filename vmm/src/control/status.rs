@@ -67,29 +67,18 @@ pub struct Spread {
 /// Tracing as a whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TracingStatus {
-    /// `off` (no session), `tracing`, `switched-off` (stubs in place, not recording), `waiting`
-    /// (for the attach point) or `frozen` (an unexpected state stopped all patching).
+    /// `frozen` (an unexpected state stopped all patching), or the strongest state of a session:
+    /// `tracing`, `switched-off`, `waiting`, `off`.
     pub state: String,
-    /// Why, where the state needs a reason.
+    /// Why patching is frozen.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
+    pub frozen: Option<FrozenStatus>,
     /// Functions that are patched now.
     pub patched: u64,
     /// Functions that could be traced.
     pub available: u64,
     /// Functions that cannot be traced; `functions` says why.
     pub skipped: u64,
-    /// Globs in force.
-    pub filter: Vec<String>,
-    /// Globs in force against it.
-    pub notrace: Vec<String>,
-    /// `overwrite` or `discard`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mode: Option<String>,
-    /// Where times come from: `tsc` or `none`.
-    pub clock: String,
-    /// Bytes of each ring.
-    pub ring_bytes: u64,
     /// How a stub finds its vCPU's ring: `gs` or `shared`; none before the first attach.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_strategy: Option<String>,
@@ -98,6 +87,51 @@ pub struct TracingStatus {
     pub no_gs: Option<String>,
     /// Bytes of stubs in the guest.
     pub stub_bytes: u64,
+    /// Each session.
+    pub sessions: Vec<SessionStatus>,
+}
+
+/// Why nothing is patched any more.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FrozenStatus {
+    /// In one line.
+    pub reason: String,
+    /// The function whose site is not what it must be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub function: Option<String>,
+    /// Where the site lies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// The bytes that must be there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected: Option<String>,
+    /// The bytes that are there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub found: Option<String>,
+}
+
+/// One session.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionStatus {
+    /// Its name.
+    pub name: String,
+    /// `function` or `graph`.
+    pub tracer: String,
+    /// `off`, `tracing`, `switched-off` (stubs in place, not recording) or `waiting` (for the attach
+    /// point).
+    pub state: String,
+    /// Functions that it traces now.
+    pub traced: u64,
+    /// Globs in force.
+    pub filter: Vec<String>,
+    /// Globs in force against it.
+    pub notrace: Vec<String>,
+    /// `overwrite` or `discard`.
+    pub mode: String,
+    /// Where times come from: `tsc` or `none`.
+    pub clock: String,
+    /// Bytes of each ring.
+    pub ring_bytes: u64,
     /// The directory that the trace is written to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
@@ -106,8 +140,25 @@ pub struct TracingStatus {
     pub output_error: Option<String>,
     /// How often the reader was so late that records of that time may be timed wrong.
     pub clock_gaps: u64,
-    /// Each ring.
+    /// Each ring; none before the first start.
     pub rings: Vec<RingStatus>,
+}
+
+/// Result of `session.create` and `session.list`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionList {
+    /// By name.
+    pub sessions: Vec<SessionStatus>,
+}
+
+/// Result of `session.delete`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Deleted {
+    /// Its name.
+    pub session: String,
+    /// What stopping it did, if it still traced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<Changed>,
 }
 
 /// One ring.

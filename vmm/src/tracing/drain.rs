@@ -85,6 +85,14 @@ impl Drain {
         }
     }
 
+    /// Looks at every head, so that the counts are those of now.
+    pub fn look(&mut self) {
+        for (reader, timeline) in self.readers.iter_mut().zip(&mut self.timelines) {
+            let head = reader.look(&self.rings);
+            timeline.look(head, self.clock.now(), oldest(head, self.geometry));
+        }
+    }
+
     /// One round over all rings. Returns how many events there were.
     pub fn round(&mut self, patience: Patience) -> usize {
         let mut count = 0;

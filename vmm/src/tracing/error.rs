@@ -7,6 +7,7 @@ use tracer::graph::threads::BadStackSize;
 use tracer::image::ImageError;
 use tracer::patch::poke::TransactionError;
 use tracer::ring::geometry::RingSizeError;
+use tracer::stub::cell::SESSIONS_MAX;
 use tracer::target::MemoryError;
 
 use super::DEFAULT_ATTACH;
@@ -36,12 +37,61 @@ pub enum TracingError {
     /// The image has nothing to trace.
     #[error(transparent)]
     Image(#[from] ImageError),
-    /// Tracing is on already.
-    #[error("tracing has been started already: `filter` changes what is traced, `stop` ends it")]
-    AlreadyStarted,
-    /// Tracing is off.
-    #[error("tracing has not been started: use `start` first")]
-    NotStarted,
+    /// The session is on already.
+    #[error(
+        "session '{session}' has been started already: `filter` changes what it traces, `stop` ends it"
+    )]
+    AlreadyStarted {
+        /// Its name.
+        session: String,
+    },
+    /// The session is off.
+    #[error("tracing has not been started in session '{session}': use `start` first")]
+    NotStarted {
+        /// Its name.
+        session: String,
+    },
+    /// The name is none.
+    #[error("'{name}' is no name for a session: 1 to 64 letters, digits, '-', '_' and '.'")]
+    BadName {
+        /// The name asked for.
+        name: String,
+    },
+    /// The name is there.
+    #[error("there is a session '{name}' already: choose another name, or delete that one")]
+    NameTaken {
+        /// The name asked for.
+        name: String,
+    },
+    /// The name is not there.
+    #[error("there is no session '{name}'; there are: {there}")]
+    NoSession {
+        /// The name asked for.
+        name: String,
+        /// The names that there are.
+        there: String,
+    },
+    /// Sixteen are there.
+    #[error("session '{name}' cannot be made: there are {SESSIONS_MAX} already, delete one")]
+    TooManySessions {
+        /// The name asked for.
+        name: String,
+    },
+    /// A session that has recorded cannot become another kind.
+    #[error(
+        "session '{session}' is a {is} session with rings of its own: make another one with `session create NAME --tracer {asked}`"
+    )]
+    OtherTracer {
+        /// Its name.
+        session: String,
+        /// Its kind.
+        is: &'static str,
+        /// The kind asked for.
+        asked: &'static str,
+    },
+    /// A session has gone meanwhile.
+    #[error("the session is not there any more")]
+    NoSuchIndex,
     /// The ring size.
     #[error("--ring-size: {0}")]
     RingSize(#[from] RingSizeError),

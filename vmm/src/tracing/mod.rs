@@ -7,145 +7,82 @@
 
 pub mod drain;
 pub mod error;
+pub mod options;
 pub mod output;
 pub mod rings;
+mod session;
 mod show;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use tracer::addr::Gva;
 use tracer::digest::text_digest;
 use tracer::engine::Engine;
-use tracer::export::uftrace::Metadata;
-use tracer::filter::{Filter, FilterError, Pattern, Selection, Side};
-use tracer::graph::pipeline::{Pipeline, WAITING_MAX};
-use tracer::graph::selection::Rules;
+use tracer::filter::{Filter, FilterError, Selection, Side};
 use tracer::image::Image;
-use tracer::ring::geometry::Geometry;
-use tracer::ring::reader::Mode;
-use tracer::session::{SessionConfig, SessionId, TracerKind};
-use tracer::stub::graph::ReturnHook;
-use tracer::stub::recorder::Clock;
+use tracer::session::SessionId;
+use tracer::stub::cell::SESSIONS_MAX;
 use tracer::window::Region;
 
 use crate::clock::{GuestClock, offset_is_applied};
-use crate::control::protocol::{FilterChange, Start};
-use crate::control::status::{Changed, Digest, Dumped, Switched};
+use crate::control::protocol::{CreateSession, FilterChange, SessionName, Start};
+use crate::control::status::{Changed, Deleted, Digest, Dumped, SessionList, Switched};
 use crate::loader::KernelFile;
 use crate::machine::{Machine, PATIENCE};
-use drain::{Drain, DrainThread};
 pub use error::TracingError;
-use output::Output;
-use rings::SharedRings;
+use options::DEFAULT_SESSION;
+pub use options::TracingOptions;
+use session::{Shared, TraceSession};
 
 /// The function at which the bundled guest can be traced: all its vCPUs run, no workload does yet.
 pub const DEFAULT_ATTACH: &str = "workloads_ready";
-/// Stacks of the bundled guest's threads, and of Linux.
-const BUNDLED_STACK: u64 = 64 << 10;
-const LINUX_STACK: u64 = 16 << 10;
-
-/// What the command line says about tracing.
-#[derive(Debug, Clone)]
-pub struct TracingOptions {
-    /// Trace from the attach point on (`--trace`).
-    pub enabled: bool,
-    /// What to record.
-    pub tracer: TracerKind,
-    /// How hooked functions are left (graph).
-    pub return_hook: ReturnHook,
-    /// Globs of functions to trace; none means all.
-    pub filter: Vec<String>,
-    /// Globs of functions not to trace.
-    pub notrace: Vec<String>,
-    /// Attach when this function is reached.
-    pub attach_at: Option<String>,
-    /// What to do when a ring is full.
-    pub mode: Mode,
-    /// Where times come from.
-    pub clock: Clock,
-    /// Size of one ring in KiB.
-    pub ring_kib: u64,
-    /// Size of a stack of the guest in KiB (graph); none for what is usual in its kind of kernel.
-    pub stack_kib: Option<u64>,
-    /// Which calls are written (graph).
-    pub calls: Rules,
-    /// Where the trace goes.
-    pub output: Option<PathBuf>,
-    /// An older trace there may be replaced.
-    pub force: bool,
-    /// How many vCPUs the machine has.
-    pub vcpus: u64,
-}
-
-/// The session's rings and their reader.
-#[derive(Debug)]
-struct Running {
-    id: SessionId,
-    drain: DrainThread,
-    /// Whether its stubs are at the sites: between `start` and `stop`.
-    started: bool,
-}
 
 /// Tracing of one machine.
 #[derive(Debug)]
 pub struct Tracing {
-    image: Arc<Image>,
     engine: Engine,
-    options: TracingOptions,
-    filter: Filter,
-    geometry: Geometry,
+    shared: Shared,
+    sessions: Vec<TraceSession>,
+    attach_at: Option<String>,
     /// The host's counter when the guest was about to start: the zero of all times.
     zero: u64,
+    /// Known from the first attach on.
     clock: Option<GuestClock>,
-    running: Option<Running>,
-    switched_on: bool,
-    waiting: bool,
-    /// The output of the session to come. It is opened before the guest runs, so that a directory
-    /// that cannot be written is an early error.
-    output: Option<Output>,
-    kernel: PathBuf,
 }
 
 impl Tracing {
-    /// Checks the options against the image, before anything is built.
+    /// Checks the options against the image, before anything is built, and makes the default
+    /// session.
     ///
     /// # Errors
     /// A [`TracingError`] about the image, the filter, the ring size or the output directory.
     pub fn new(options: TracingOptions, kernel: &KernelFile) -> Result<Self, TracingError> {
         let image = Arc::new(Image::parse(kernel.bytes())?);
-        let geometry = Geometry::with_bytes(options.ring_kib.saturating_mul(1024))?;
+        let shared = Shared {
+            image: Arc::clone(&image),
+            kernel: kernel.path().display().to_string(),
+            vcpus: u16::try_from(options.vcpus).unwrap_or(u16::MAX),
+        };
         let filter = Filter::new(&options.filter, &options.notrace)?;
         if options.enabled {
-            if options.tracer == TracerKind::Graph {
-                check_roots(&options.calls, &image)?;
-            }
             image.check_traceable()?;
             filter.select(&image)?;
             attach_point(&image, options.attach_at.as_deref())?;
         }
-        let engine = Engine::new(Arc::clone(&image));
-        let mut tracing = Self {
-            image,
-            engine,
-            filter,
-            geometry,
+        let TracingOptions {
+            tracer, session, ..
+        } = options;
+        let mut default = TraceSession::new(DEFAULT_SESSION, tracer, session, filter, &shared)?;
+        default.waiting = options.enabled;
+        Ok(Self {
+            engine: Engine::new(image),
+            shared,
+            sessions: vec![default],
+            attach_at: options.attach_at,
             zero: crate::clock::host_tsc(),
             clock: None,
-            running: None,
-            switched_on: true,
-            waiting: options.enabled,
-            output: None,
-            kernel: kernel.path().to_owned(),
-            options,
-        };
-        if let Some(directory) = tracing.options.output.clone() {
-            let metadata = tracing.metadata(0);
-            let force = tracing.options.force;
-            tracing.output =
-                Some(tracing.create_output(&directory, force, metadata, WAITING_MAX)?);
-        }
-        Ok(tracing)
+        })
     }
 
     /// The kernel is loaded and no vCPU has run: makes every patch site one nop. Returns the
@@ -158,10 +95,10 @@ impl Tracing {
         let rewritten = self.engine.normalise(&mut target)?;
         log::debug!("{rewritten} patch sites were made one nop");
         self.zero = crate::clock::host_tsc();
-        if !self.options.enabled {
+        if !self.sessions.iter().any(|session| session.waiting) {
             return Ok(None);
         }
-        attach_point(&self.image, self.options.attach_at.as_deref()).map(Some)
+        attach_point(&self.shared.image, self.attach_at.as_deref()).map(Some)
     }
 
     /// A vCPU is trapped at the attach point: starts to trace. Afterwards the breakpoint is removed,
@@ -170,17 +107,21 @@ impl Tracing {
     /// # Errors
     /// A [`TracingError`] ends the run.
     pub fn at_breakpoint(&mut self, machine: &Machine) -> Result<(), TracingError> {
-        self.waiting = false;
-        let filter = self.filter.clone();
-        let changed = self.begin(machine, filter)?;
-        log::info!("{} functions are traced", changed.traced);
-        for line in changed.skipped_by_reason() {
-            log::info!("{line}");
+        let waiting = |session: &TraceSession| session.waiting && !session.started;
+        while let Some(index) = self.sessions.iter().position(waiting) {
+            let session = self.at(index)?;
+            session.waiting = false;
+            let filter = session.filter.clone();
+            let changed = self.begin(machine, index, filter)?;
+            log::info!("{} functions are traced", changed.traced);
+            for line in changed.skipped_by_reason() {
+                log::info!("{line}");
+            }
         }
         Ok(())
     }
 
-    /// The guest has ended or is to end. Reads what the rings still hold and completes the trace.
+    /// The guest has ended or is to end. Reads what the rings still hold and completes the traces.
     ///
     /// # Errors
     /// [`TracingError::Output`] when not all of it could be written.
@@ -190,106 +131,138 @@ impl Tracing {
         if let Err(error) = &quiesced {
             log::warn!("the trace may lack its last records: {error}");
         }
-        if let Some(mut running) = self.running.take() {
-            running.drain.stop();
-            return Ok(running.drain.lock().finish()?);
+        let close = |session: &mut TraceSession| session.close().1;
+        let finished: Vec<_> = self.sessions.iter_mut().map(close).collect();
+        finished.into_iter().collect()
+    }
+
+    /// `session.create`: a session that traces nothing yet.
+    ///
+    /// # Errors
+    /// A [`TracingError`] about the name, the ring size, the output or the number of sessions.
+    pub fn create(&mut self, create: &CreateSession) -> Result<SessionList, TracingError> {
+        let name = &create.name;
+        if self.find(name).is_ok() {
+            return Err(TracingError::NameTaken { name: name.clone() });
         }
-        Ok(self
-            .output
-            .take()
-            .map_or(Ok(()), |output| output.finish().map(drop))?)
+        if self.sessions.len() as u64 >= SESSIONS_MAX {
+            return Err(TracingError::TooManySessions { name: name.clone() });
+        }
+        let options = create.options.clone();
+        let filter = Filter::default();
+        let session = TraceSession::new(name, create.tracer, options, filter, &self.shared)?;
+        self.sessions.push(session);
+        Ok(self.list())
+    }
+
+    /// `session.delete`: stops a session that runs, completes its trace and forgets it.
+    ///
+    /// # Errors
+    /// A [`TracingError`]. When it is about the output, the session is gone all the same.
+    pub fn delete(
+        &mut self,
+        machine: &Machine,
+        name: &SessionName,
+    ) -> Result<Deleted, TracingError> {
+        let index = self.find(&name.0)?;
+        let stopped = if self.at(index)?.started {
+            Some(self.stop(machine, name)?)
+        } else {
+            None
+        };
+        let mut session = self.sessions.swap_remove(index);
+        let (id, finished) = session.close();
+        if let Some(id) = id {
+            self.engine
+                .delete_session(&mut machine.memory().clone(), id)?;
+        }
+        finished?;
+        Ok(Deleted {
+            session: session.name,
+            stopped,
+        })
+    }
+
+    /// `session.list`.
+    #[must_use]
+    pub fn list(&self) -> SessionList {
+        let mut sessions = self.session_statuses();
+        sessions.sort_by(|one, other| one.name.cmp(&other.name));
+        SessionList { sessions }
     }
 
     /// `start`: traces what the globs select.
     ///
     /// # Errors
-    /// A [`TracingError`]; then nothing is traced.
+    /// A [`TracingError`]; then nothing is traced that was not before.
     pub fn start(&mut self, machine: &Machine, start: &Start) -> Result<Changed, TracingError> {
+        let index = self.find(&start.session.0)?;
         let filter = Filter::new(&start.filter, &start.notrace)?;
-        self.begin(machine, filter)
+        let session = self.sessions.get_mut(index);
+        let session = session.ok_or(TracingError::NoSuchIndex)?;
+        if let Some(tracer) = start.tracer {
+            session.set_tracer(tracer, &self.shared)?;
+        }
+        self.begin(machine, index, filter)
     }
 
-    fn begin(&mut self, machine: &Machine, filter: Filter) -> Result<Changed, TracingError> {
-        if self.is_started() {
-            return Err(TracingError::AlreadyStarted);
+    fn begin(
+        &mut self,
+        machine: &Machine,
+        index: usize,
+        filter: Filter,
+    ) -> Result<Changed, TracingError> {
+        let session = self.at(index)?;
+        if session.started {
+            let session = session.name.clone();
+            return Err(TracingError::AlreadyStarted { session });
         }
-        self.image.check_traceable()?;
-        let selection = filter.select(&self.image)?;
-        let id = self.prepare(machine)?;
-        let changed = self.change(machine, id, filter, selection)?;
-        if let Some(running) = &mut self.running {
-            running.started = true;
-        }
+        self.shared.image.check_traceable()?;
+        let selection = filter.select(&self.shared.image)?;
+        let id = self.prepare(machine, index)?;
+        let changed = self.change(machine, index, id, filter, selection)?;
+        self.at(index)?.started = true;
         Ok(changed)
     }
 
-    /// Opens the window and makes the session, if that has not been done.
-    fn prepare(&mut self, machine: &Machine) -> Result<SessionId, TracingError> {
+    /// Opens the window and makes the session's rings, if that has not been done.
+    fn prepare(&mut self, machine: &Machine, index: usize) -> Result<SessionId, TracingError> {
         let window = machine.memory().window();
         let region = Region {
             start: window.start,
             bytes: window.bytes,
         };
         // Tried before the pause: it takes longer than the rest.
-        let is_offset_applied = self.running.is_none() && offset_is_applied();
+        let is_offset_applied = self.clock.is_none() && offset_is_applied();
         let mut quiesced = machine.quiesce(PATIENCE)?;
         self.engine.attach(&mut quiesced, region)?;
-        if let Some(running) = &self.running {
-            return Ok(running.id);
+        if let Some(live) = &self.at(index)?.live {
+            return Ok(live.id);
         }
-        let khz = machine.tsc_khz();
-        let clock = GuestClock::of(&mut quiesced, is_offset_applied, khz, self.zero)?;
-        let config = SessionConfig {
-            name: "default".to_owned(),
-            tracer: self.options.tracer,
-            return_hook: self.options.return_hook,
-            geometry: self.geometry,
-            mode: self.options.mode,
-            clock: self.options.clock,
+        let clock = match self.clock {
+            Some(clock) => clock,
+            None => {
+                let khz = machine.tsc_khz();
+                GuestClock::of(&mut quiesced, is_offset_applied, khz, self.zero)?
+            }
         };
+        self.clock = Some(clock);
+        let config = self.at(index)?.config();
         let id = self.engine.create_session(&mut quiesced, config)?;
         drop(quiesced);
-        self.clock = Some(clock);
-        let drain = self.open_drain(machine, id, clock)?;
-        self.running = Some(Running {
-            id,
-            drain,
-            started: false,
-        });
+        let Self {
+            engine, sessions, ..
+        } = self;
+        let session = sessions.get_mut(index).ok_or(TracingError::NoSuchIndex)?;
+        session.open(id, engine, machine, clock)?;
         Ok(id)
-    }
-
-    fn open_drain(
-        &mut self,
-        machine: &Machine,
-        id: SessionId,
-        clock: GuestClock,
-    ) -> Result<DrainThread, TracingError> {
-        let place = self.engine.session(id)?.memory.clone();
-        let memory = machine.memory().clone();
-        memory.populate(
-            place.rings,
-            place.geometry.bytes() * place.cells.len() as u64,
-        );
-        let functions = u32::try_from(self.image.functions.len()).unwrap_or(u32::MAX);
-        let rings = SharedRings::new(memory, place);
-        let output = self.output.take();
-        let mut drain = Drain::new(
-            rings,
-            self.geometry,
-            self.options.mode,
-            functions,
-            clock,
-            output,
-        );
-        drain.switch(self.switched_on);
-        DrainThread::start(drain).map_err(TracingError::Thread)
     }
 
     /// Brings the guest's text to what `selection` says.
     fn change(
         &mut self,
         machine: &Machine,
+        index: usize,
         id: SessionId,
         filter: Filter,
         selection: Selection,
@@ -301,33 +274,40 @@ impl Tracing {
         let applied = self.engine.apply(&mut quiesced, &plan);
         drop(quiesced);
         let pause_us = machine.last_pause().as_secs_f64() * 1e6;
-        let changed = self.show_changed(&applied?, &selection, pause_us);
-        self.engine.set_selection(id, filter, selection)?;
+        let changed = self.show_changed(id, &applied?, &selection, pause_us);
+        self.engine.set_selection(id, filter.clone(), selection)?;
+        self.at(index)?.filter = filter;
         Ok(changed)
     }
 
-    fn is_started(&self) -> bool {
-        self.running.as_ref().is_some_and(|running| running.started)
+    /// The session of that name.
+    fn find(&self, name: &str) -> Result<usize, TracingError> {
+        let is_named = |session: &TraceSession| session.name == name;
+        self.sessions.iter().position(is_named).ok_or_else(|| {
+            let names = self.sessions.iter().map(|session| session.name.as_str());
+            TracingError::NoSession {
+                name: name.escape_default().to_string(),
+                there: names.collect::<Vec<_>>().join(", "),
+            }
+        })
     }
 
-    fn started(&self) -> Result<SessionId, TracingError> {
-        match &self.running {
-            Some(running) if running.started => Ok(running.id),
-            _ => Err(TracingError::NotStarted),
-        }
+    fn at(&mut self, index: usize) -> Result<&mut TraceSession, TracingError> {
+        let session = self.sessions.get_mut(index);
+        session.ok_or(TracingError::NoSuchIndex)
     }
 
-    /// `stop`: every site gets its original bytes back. What the rings hold stays readable.
+    /// `stop`: every site that only this session traces gets its original bytes back. What the rings
+    /// hold stays readable.
     ///
     /// # Errors
     /// [`TracingError::NotStarted`], or why the guest's text could not be changed.
-    pub fn stop(&mut self, machine: &Machine) -> Result<Changed, TracingError> {
-        let id = self.started()?;
-        let filter = self.engine.session(id)?.filter.clone();
-        let changed = self.change(machine, id, filter, Selection::default())?;
-        if let Some(running) = &mut self.running {
-            running.started = false;
-        }
+    pub fn stop(&mut self, machine: &Machine, name: &SessionName) -> Result<Changed, TracingError> {
+        let index = self.find(&name.0)?;
+        let session = self.at(index)?;
+        let (id, filter) = (session.started()?, session.filter.clone());
+        let changed = self.change(machine, index, id, filter, Selection::default())?;
+        self.at(index)?.started = false;
         Ok(changed)
     }
 
@@ -340,7 +320,7 @@ impl Tracing {
         machine: &Machine,
         change: &FilterChange,
     ) -> Result<Changed, TracingError> {
-        self.refilter(machine, |filter| {
+        self.refilter(machine, &change.session, |filter| {
             each_glob(change, |side, glob| filter.add(side, glob))
         })
     }
@@ -354,7 +334,7 @@ impl Tracing {
         machine: &Machine,
         change: &FilterChange,
     ) -> Result<Changed, TracingError> {
-        self.refilter(machine, |filter| {
+        self.refilter(machine, &change.session, |filter| {
             each_glob(change, |side, glob| filter.remove(side, glob))
         })
     }
@@ -368,7 +348,7 @@ impl Tracing {
         machine: &Machine,
         change: &FilterChange,
     ) -> Result<Changed, TracingError> {
-        self.refilter(machine, |filter| {
+        self.refilter(machine, &change.session, |filter| {
             *filter = Filter::new(&change.filter, &change.notrace)?;
             Ok(())
         })
@@ -377,35 +357,44 @@ impl Tracing {
     fn refilter(
         &mut self,
         machine: &Machine,
+        name: &SessionName,
         edit: impl FnOnce(&mut Filter) -> Result<(), FilterError>,
     ) -> Result<Changed, TracingError> {
-        let id = self.started()?;
-        let mut filter = self.engine.session(id)?.filter.clone();
+        let index = self.find(&name.0)?;
+        let session = self.at(index)?;
+        let (id, mut filter) = (session.started()?, session.filter.clone());
         edit(&mut filter)?;
-        let selection = filter.select(&self.image)?;
-        self.change(machine, id, filter, selection)
+        let selection = filter.select(&self.shared.image)?;
+        self.change(machine, index, id, filter, selection)
     }
 
     /// `tracing-on` and `tracing-off`: lets stubs record or not; no text is touched.
-    pub fn switch(&mut self, on: bool) -> Switched {
-        let changed = self.switched_on != on;
-        self.switched_on = on;
-        if let Some(running) = &self.running {
-            running.drain.lock().switch(on);
-        }
+    ///
+    /// # Errors
+    /// [`TracingError::NoSession`].
+    pub fn switch(&mut self, name: &SessionName, on: bool) -> Result<Switched, TracingError> {
+        let index = self.find(&name.0)?;
+        Ok(self.at(index)?.switch(on))
+    }
+
+    /// `thaw`: patching goes on after somebody has looked at what froze it.
+    pub fn thaw(&mut self) -> Switched {
+        let changed = self.engine.frozen().is_some();
+        self.engine.thaw();
         Switched { changed }
     }
 
     /// `dump`: writes what the rings hold now into a new trace directory.
     ///
     /// # Errors
-    /// [`TracingError::NotStarted`] when there never was a session, or [`TracingError::Output`].
-    pub fn dump(&self, directory: &Path) -> Result<Dumped, TracingError> {
-        let running = self.running.as_ref().ok_or(TracingError::NotStarted)?;
-        let metadata = self.metadata(self.clock.map_or(0, |clock| clock.khz()));
-        // Each ring comes as a whole.
-        let output = self.create_output(directory, false, metadata, usize::MAX)?;
-        Ok(running.drain.lock().dump(output)?)
+    /// [`TracingError::NotStarted`] when it never was, or [`TracingError::Output`].
+    pub fn dump(&mut self, name: &SessionName, directory: &Path) -> Result<Dumped, TracingError> {
+        let index = self.find(&name.0)?;
+        let strategy = self.engine.strategy().map(|(strategy, _)| strategy.name());
+        let Some(session) = self.sessions.get(index) else {
+            return Err(TracingError::NoSuchIndex);
+        };
+        session.dump(directory, &self.shared, self.clock, strategy)
     }
 
     /// `digest`: of the guest's text as it is now.
@@ -414,72 +403,8 @@ impl Tracing {
     /// [`TracingError::Digest`] or [`TracingError::Quiesce`].
     pub fn digest(&self, machine: &Machine) -> Result<Digest, TracingError> {
         let quiesced = machine.quiesce(PATIENCE)?;
-        let sha256 = text_digest(&quiesced, &self.image).map_err(TracingError::Digest)?;
+        let sha256 = text_digest(&quiesced, &self.shared.image).map_err(TracingError::Digest)?;
         Ok(Digest { sha256 })
-    }
-
-    /// A trace directory for what the options ask for; `waiting` as [`Pipeline::new`] takes it.
-    fn create_output(
-        &self,
-        directory: &Path,
-        force: bool,
-        metadata: Metadata,
-        waiting: usize,
-    ) -> Result<Output, TracingError> {
-        let rings = usize::from(metadata.vcpus);
-        let stack_bytes = metadata.stack_bytes;
-        let pipeline = metadata
-            .is_graph()
-            .then(|| Pipeline::new(rings, stack_bytes, waiting))
-            .transpose()?;
-        Ok(Output::create(
-            directory,
-            force,
-            &self.image,
-            metadata,
-            pipeline,
-        )?)
-    }
-
-    /// Bytes of a stack of the guest, by which its threads are told apart.
-    fn stack_bytes(&self) -> u64 {
-        let is_bundled = self.image.symbols.address_of(DEFAULT_ATTACH).is_some();
-        let usual = if is_bundled {
-            BUNDLED_STACK
-        } else {
-            LINUX_STACK
-        };
-        self.options
-            .stack_kib
-            .map_or(usual, |kib| kib.saturating_mul(1024))
-    }
-
-    fn metadata(&self, tsc_khz: u32) -> Metadata {
-        let strategy = self
-            .engine
-            .strategy()
-            .map_or("unknown", |(strategy, _)| strategy.name());
-        Metadata {
-            command_line: std::env::args().collect::<Vec<_>>().join(" "),
-            image: self.kernel.display().to_string(),
-            vcpus: u16::try_from(self.options.vcpus).unwrap_or(u16::MAX),
-            mode: show::mode_name(self.options.mode).to_owned(),
-            clock: show::clock_name(self.options.clock).to_owned(),
-            tsc_khz: tsc_khz.into(),
-            tracer: self.options.tracer.name().to_owned(),
-            stack_bytes: self.stack_bytes(),
-            ring_strategy: strategy.to_owned(),
-            filter: self
-                .filter
-                .globs(Side::Include)
-                .map(str::to_owned)
-                .collect(),
-            notrace: self
-                .filter
-                .globs(Side::Notrace)
-                .map(str::to_owned)
-                .collect(),
-        }
     }
 }
 
@@ -495,15 +420,6 @@ fn each_glob(
         .notrace
         .iter()
         .try_for_each(|glob| edit(Side::Notrace, glob))
-}
-
-/// Each root must be a function of the image.
-fn check_roots(rules: &Rules, image: &Image) -> Result<(), TracingError> {
-    let is_there = |root: &Pattern| image.functions.iter().any(|f| root.matches(f));
-    match rules.roots.iter().find(|root| !is_there(root)) {
-        Some(root) => Err(TracingError::NoRoot(root.text().to_owned())),
-        None => Ok(()),
-    }
 }
 
 /// Where to attach: at `symbol`, or where this kind of kernel is ready.

@@ -1,16 +1,19 @@
 //! The state of tracing, as the control socket shows it.
 
-use tracer::engine::Applied;
+use tracer::engine::{Applied, Frozen};
 use tracer::event::FunctionId;
-use tracer::filter::{Pattern, Reason, Selection, Side};
+use tracer::filter::{Pattern, Reason, Selection};
 use tracer::patch::functions::FunctionState;
+use tracer::patch::poke::PokeError;
 use tracer::ring::reader::Mode;
-use tracer::stub::recorder::Clock;
+use tracer::session::SessionId;
 
-use super::output::Output;
+use super::session::TraceSession;
 use super::{Tracing, TracingError};
 use crate::control::protocol::FunctionsQuery;
-use crate::control::status::{Changed, Function, Functions, TracingStatus};
+use crate::control::status::{
+    Changed, FrozenStatus, Function, Functions, SessionStatus, TracingStatus,
+};
 
 /// The name of a mode, as options have it.
 pub(super) const fn mode_name(mode: Mode) -> &'static str {
@@ -20,12 +23,25 @@ pub(super) const fn mode_name(mode: Mode) -> &'static str {
     }
 }
 
-/// The name of a clock, as options have it.
-pub(super) const fn clock_name(clock: Clock) -> &'static str {
-    match clock {
-        Clock::Tsc => "tsc",
-        Clock::None => "none",
+/// What, where, expected and found.
+fn show_frozen(frozen: &Frozen) -> FrozenStatus {
+    let mut status = FrozenStatus {
+        reason: frozen.to_string(),
+        ..FrozenStatus::default()
+    };
+    if let PokeError::Unexpected {
+        symbol,
+        at,
+        expected,
+        found,
+    } = &frozen.0
+    {
+        status.function = Some(symbol.to_string());
+        status.address = Some(at.to_string());
+        status.expected = Some(expected.to_string());
+        status.found = Some(found.to_string());
     }
+    status
 }
 
 impl Tracing {
@@ -33,53 +49,45 @@ impl Tracing {
     #[must_use]
     pub fn status(&self) -> TracingStatus {
         let patched = self.engine.patched();
+        let image = &self.shared.image;
+        let sessions = self.session_statuses();
         let mut status = TracingStatus {
-            state: self.state_name().to_owned(),
-            reason: self.engine.frozen().map(ToString::to_string),
+            state: self.state_name(&sessions).to_owned(),
+            frozen: self.engine.frozen().map(show_frozen),
             patched: patched as u64,
-            available: self.image.sites.len().saturating_sub(patched) as u64,
-            skipped: self.image.untraceable.len() as u64,
-            mode: Some(mode_name(self.options.mode).to_owned()),
-            clock: clock_name(self.options.clock).to_owned(),
-            ring_bytes: self.geometry.bytes(),
+            available: image.sites.len().saturating_sub(patched) as u64,
+            skipped: image.untraceable.len() as u64,
             stub_bytes: self.engine.stub_bytes(),
-            output: self
-                .options
-                .output
-                .as_ref()
-                .map(|path| path.display().to_string()),
+            sessions,
             ..TracingStatus::default()
         };
         if let Some((strategy, no_gs)) = self.engine.strategy() {
             status.cpu_strategy = Some(strategy.name().to_owned());
             status.no_gs = no_gs.map(|reason| reason.to_string());
         }
-        if let Some(running) = &self.running {
-            let mut drain = running.drain.lock();
-            drain.refresh();
-            status.rings = drain.status();
-            status.clock_gaps = drain.clock_gaps();
-            status.output_error = drain
-                .output()
-                .and_then(Output::error)
-                .map(ToString::to_string);
-            if let Ok(session) = self.engine.session(running.id) {
-                let globs = |side| session.filter.globs(side).map(str::to_owned).collect();
-                status.filter = globs(Side::Include);
-                status.notrace = globs(Side::Notrace);
-            }
-        }
         status
     }
 
-    fn state_name(&self) -> &'static str {
-        match (self.engine.frozen(), self.is_started()) {
-            (Some(_), _) => "frozen",
-            (None, true) if self.switched_on => "tracing",
-            (None, true) => "switched-off",
-            (None, false) if self.waiting => "waiting",
-            (None, false) => "off",
+    pub(super) fn session_statuses(&self) -> Vec<SessionStatus> {
+        let traced = |session: &TraceSession| {
+            let live = session.live.as_ref();
+            live.map_or(0, |live| self.engine.traced_by(live.id)) as u64
+        };
+        self.sessions
+            .iter()
+            .map(|session| session.status(traced(session)))
+            .collect()
+    }
+
+    /// The strongest of what the sessions do.
+    fn state_name(&self, sessions: &[SessionStatus]) -> &'static str {
+        if self.engine.frozen().is_some() {
+            return "frozen";
         }
+        ["tracing", "switched-off", "waiting"]
+            .into_iter()
+            .find(|state| sessions.iter().any(|session| session.state == *state))
+            .unwrap_or("off")
     }
 
     /// `functions`: all whose names match the glob, with their states.
@@ -89,7 +97,7 @@ impl Tracing {
     pub fn functions(&self, query: &FunctionsQuery) -> Result<Functions, TracingError> {
         let glob = query.glob.as_deref().map(Pattern::new).transpose()?;
         let mut functions = Vec::new();
-        for (number, function) in (0..).zip(&self.image.functions) {
+        for (number, function) in (0..).zip(&self.shared.image.functions) {
             if glob.as_ref().is_none_or(|glob| glob.matches(function)) {
                 functions.push(self.show_function(FunctionId(number)));
             }
@@ -98,7 +106,7 @@ impl Tracing {
     }
 
     fn show_function(&self, id: FunctionId) -> Function {
-        let (state, reason) = match (self.image.untraceable(id), self.engine.state(id)) {
+        let (state, reason) = match (self.shared.image.untraceable(id), self.engine.state(id)) {
             (Some(untraceable), _) => ("skipped", Some(untraceable.reason.to_string())),
             (None, FunctionState::Nop) => ("available", None),
             (None, FunctionState::Patched { .. }) => ("patched", None),
@@ -108,7 +116,7 @@ impl Tracing {
     }
 
     fn line(&self, id: FunctionId, state: &str, reason: Option<String>) -> Function {
-        let (address, name) = match self.image.function(id) {
+        let (address, name) = match self.shared.image.function(id) {
             Some(function) => (function.address.to_string(), function.display.to_string()),
             None => ("?".to_owned(), "?".to_owned()),
         };
@@ -122,6 +130,7 @@ impl Tracing {
 
     pub(super) fn show_changed(
         &self,
+        id: SessionId,
         applied: &Applied,
         selection: &Selection,
         pause_us: f64,
@@ -142,7 +151,7 @@ impl Tracing {
         Changed {
             patched: applied.patched as u64,
             restored: applied.restored as u64,
-            traced: self.engine.patched() as u64,
+            traced: self.engine.traced_by(id) as u64,
             skipped: skipped.collect(),
             pause_us,
         }

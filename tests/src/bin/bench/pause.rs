@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use vmm::control::protocol::{Call, FilterChange};
+use vmm::control::protocol::{Call, FilterChange, OfSession};
 use vmm::control::status::{Changed, Status, Switched};
 
 use crate::Failed;
@@ -31,13 +31,16 @@ pub fn rows(place: &Path) -> Result<Vec<Row>, Failed> {
     wait_for_work(&mut client)?;
     let glob = |globs: &[&str]| FilterChange {
         filter: globs.iter().map(|glob| (*glob).to_owned()).collect(),
-        notrace: Vec::new(),
+        ..FilterChange::default()
     };
     let one = [
         Call::FilterAdd(glob(&[SWITCHED])),
         Call::FilterRemove(glob(&[SWITCHED])),
     ];
-    let all = [Call::FilterClear, Call::FilterSet(glob(&[BUSY]))];
+    let all = [
+        Call::FilterClear(OfSession::default()),
+        Call::FilterSet(glob(&[BUSY])),
+    ];
     let one = switch(&mut client, &one, SMALL)?;
     let all = switch(&mut client, &all, LARGE)?;
     let _: Switched = client.call(&Call::Shutdown)?;
@@ -49,7 +52,8 @@ fn wait_for_work(client: &mut Client) -> Result<(), Failed> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let status: Status = client.call(&Call::Status)?;
-        let rings = &status.tracing.rings;
+        let sessions = &status.tracing.sessions;
+        let rings: Vec<_> = sessions.iter().flat_map(|one| &one.rings).collect();
         if !rings.is_empty() && rings.iter().all(|ring| ring.written > 0) {
             return Ok(());
         }

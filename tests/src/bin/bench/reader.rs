@@ -74,6 +74,7 @@ impl Ring {
             rings: Gpa(window.0 + RING_BYTES),
             details: None,
             geometry,
+            first: vec![geometry.first()],
         };
         memory.populate(window, 2 * RING_BYTES);
         Ok(Self {

@@ -1,0 +1,274 @@
+//! Several sessions at once: each traces what it was asked to, whatever the others do.
+
+use serde_json::{Value, json};
+use tests::exact::{gated, untraced, without_gate};
+use tests::{Client, Guest, Random, Running, Trace, in_the_box};
+
+const DISCARD: [&str; 4] = ["--mode", "discard", "--ring-size", "16384"];
+
+fn spinning(options: &[&str]) -> Running {
+    let mut guest = Guest::new("workload=list,spin").vcpus(2);
+    for option in options {
+        guest = guest.with([*option]);
+    }
+    let running = guest.start();
+    running.wait_for("workload spin");
+    running
+}
+
+fn session<'a>(status: &'a Value, name: &str) -> &'a Value {
+    let sessions = status["tracing"]["sessions"].as_array().unwrap();
+    let found = sessions.iter().find(|session| session["name"] == name);
+    found.unwrap_or_else(|| panic!("no session {name}: {status}"))
+}
+
+fn rings(session: &Value, number: &str) -> u64 {
+    let rings = session["rings"].as_array().unwrap();
+    rings
+        .iter()
+        .map(|ring| ring[number].as_u64().unwrap())
+        .sum()
+}
+
+/// The same functions, an overlapping part of them, and other rings: each session counts exactly.
+#[test]
+fn two_sessions_on_the_same_functions_have_each_the_exact_counts() {
+    for vcpus in [1, 2] {
+        let count = if in_the_box() { 1000 } else { 10_000 };
+        let rest = format!("iterations={count} tick=200");
+        let workloads = "calls,threads,smp,tail_calls,variadic_float";
+        let expected = untraced(gated(workloads, &rest).vcpus(vcpus));
+        let guest = gated(workloads, &rest).vcpus(vcpus).with(DISCARD);
+        let mut running = guest.output().start();
+        running.wait_for("workload spin");
+        let mut client = running.client();
+        let digest = client.digest();
+        let create = json!({"name": "other", "options": {
+            "mode": "discard", "ring_size": 8192, "output": running.path("other")}});
+        client.call("session.create", create);
+        let everything = json!({"notrace": ["spin_*"]});
+        client.call("start", everything);
+        let part = json!({"session": "other", "filter": ["threads_*", "smp_*"]});
+        client.call("start", part);
+        running.type_text("q");
+        let (ended, trace) = running.end();
+        let printed = without_gate(ended.good().printed());
+        assert_eq!(printed, expected, "tracing changed what the guest computes");
+        tests::exact::assert_exact(&trace, &printed);
+        let mut selected = printed.called();
+        selected.retain(|name, _| name.starts_with("threads_") || name.starts_with("smp_"));
+        let other: Trace = trace.named("other");
+        assert_eq!((other.counts(), other.lost()), (selected.clone(), 0));
+        assert_eq!(other.uftrace(), selected);
+        assert!(!digest.is_empty());
+    }
+}
+
+#[test]
+fn a_session_that_goes_leaves_the_others_alone() {
+    let mut running = spinning(&[]);
+    let mut client = running.client();
+    let text = client.digest();
+    client.call("start", json!({"filter": ["spin_*"]}));
+    let one = client.digest();
+    client.call("session.create", json!({"name": "second"}));
+    client.call(
+        "start",
+        json!({"session": "second", "filter": ["spin_leaf"]}),
+    );
+    client.wait_until("both record", |status| {
+        ["default", "second"]
+            .iter()
+            .all(|name| rings(session(status, name), "written") > 1000)
+    });
+    let status = client.status();
+    assert_eq!(session(&status, "second")["traced"], 1);
+    assert_eq!(session(&status, "default")["traced"], 3);
+    assert_eq!(status["tracing"]["patched"], 3);
+    client.call("tracing-off", json!({"session": "second"}));
+    let status = client.status();
+    assert_eq!(session(&status, "second")["state"], "switched-off");
+    assert_eq!(session(&status, "default")["state"], "tracing");
+    let deleted = client.call("session.delete", json!({"session": "second"}));
+    assert_eq!(deleted["session"], "second");
+    assert!(deleted["stopped"].is_object(), "it ran: {deleted}");
+    assert_eq!(
+        client.digest(),
+        one,
+        "the first one's stubs are there again"
+    );
+    let before = rings(session(&client.status(), "default"), "written");
+    client.wait_until("the other goes on", |status| {
+        rings(session(status, "default"), "written") > before
+    });
+    client.call("stop", Value::Null);
+    assert_eq!(client.digest(), text);
+    let deleted = client.call("session.delete", json!({"session": "default"}));
+    assert!(
+        deleted.get("stopped").is_none(),
+        "it did not run: {deleted}"
+    );
+    running.type_text("q");
+    let _ = running.end().0.good();
+}
+
+#[test]
+fn what_is_wrong_with_a_session_is_said_in_one_line() {
+    let mut running = spinning(&[]);
+    drop(running.client());
+    let refused = |verb: &[&str], words: &[&str]| {
+        let said = running.ctl(verb);
+        for word in words {
+            assert!(said.refused(100).contains(word), "{verb:?}: {said}");
+        }
+    };
+    let text = running.ctl(&["digest"]).good().stdout;
+    refused(&["session", "create", "default"], &["'default'", "already"]);
+    refused(&["session", "create", "a b"], &["'a b'", "letters"]);
+    refused(
+        &["session", "create", "x", "--tracer", "strace"],
+        &["strace", "graph"],
+    );
+    refused(
+        &["session", "create", "x", "--ring-size", "5"],
+        &["--ring-size", "power of two"],
+    );
+    refused(
+        &["session", "create", "x", "--clock", "sun"],
+        &["sun", "tsc"],
+    );
+    refused(&["session", "delete", "x"], &["'x'", "default"]);
+    refused(&["--session", "x", "start"], &["no session 'x'"]);
+    refused(&["--session", "x", "stop"], &["no session 'x'"]);
+    refused(&["--session", "x", "tracing-off"], &["no session 'x'"]);
+    refused(&["--session", "x", "filter", "clear"], &["no session 'x'"]);
+    let _ = running.ctl(&["session", "create", "x"]).good();
+    refused(
+        &["--session", "x", "start", "--filter", "spin_["],
+        &["spin_["],
+    );
+    refused(
+        &["--session", "x", "dump", "/tmp/never"],
+        &["'x'", "not been started"],
+    );
+    let _ = running
+        .ctl(&["--session", "x", "start", "--filter", "spin_leaf"])
+        .good();
+    refused(&["--session", "x", "start"], &["'x'", "started already"]);
+    let _ = running.ctl(&["--session", "x", "stop"]).good();
+    refused(
+        &["--session", "x", "start", "--tracer", "graph"],
+        &["'x'", "function session", "session create"],
+    );
+    for number in 2..16 {
+        let _ = running
+            .ctl(&["session", "create", &number.to_string()])
+            .good();
+    }
+    refused(
+        &["session", "create", "last"],
+        &["'last'", "16", "delete one"],
+    );
+    let list = running.ctl(&["session", "list"]).good().stdout;
+    assert_eq!(list.matches("session  ").count(), 16, "{list}");
+    let _ = running
+        .ctl(&["--session", "x", "start", "--filter", "spin_leaf"])
+        .good();
+    let deleted = running.ctl(&["session", "delete", "x"]).good().stdout;
+    assert!(deleted.contains("stopped first"), "{deleted}");
+    assert_eq!(running.ctl(&["thaw"]).good().stdout, "it was not frozen\n");
+    assert_eq!(running.ctl(&["digest"]).good().stdout, text);
+}
+
+/// How many changes the storm consists of, and the workloads under it.
+const CHANGES: u32 = 1500;
+const WORKLOADS: &str = "threads,smp,variadic_float,tail_calls,nops,recursion";
+
+fn rest() -> String {
+    let iterations = if in_the_box() { 2_000 } else { 20_000 };
+    format!("iterations={iterations} tick=200")
+}
+
+/// Changes something at random; refusals are part of it. `None` when the guest has ended.
+fn change(client: &mut Client, random: &mut Random) -> Option<()> {
+    let globs = [
+        "threads_*",
+        "smp_*",
+        "*_leaf",
+        "recursion_step",
+        "tail_calls_*",
+        "*_varargs",
+    ];
+    let name = format!("s{}", random.next_u64() % 6);
+    let glob = *random.pick(&globs);
+    let one = json!({"session": name, "filter": [glob]});
+    let tracer = *random.pick(&["function", "graph"]);
+    let ring_size = *random.pick(&[64, 256]);
+    let options = json!({"mode": random.pick(&["overwrite", "discard"]), "ring_size": ring_size});
+    let (method, params) = match random.next_u64() % 10 {
+        0 | 1 => (
+            "session.create",
+            json!({"name": name, "tracer": tracer, "options": options}),
+        ),
+        2 => ("session.delete", json!({"session": name})),
+        3..=5 => ("start", one),
+        6 => ("stop", json!({"session": name})),
+        7 => ("filter.set", one),
+        8 => ("filter.add", one),
+        _ => {
+            let method = *random.pick(&["tracing-on", "tracing-off"]);
+            (method, json!({"session": name}))
+        }
+    };
+    if let Err(error) = client.ask(method, params)? {
+        let message = error["message"].as_str().unwrap();
+        let expected = ["started", "session", "glob", "filter"];
+        assert!(
+            expected.iter().any(|word| message.contains(word)) && !message.contains("stub"),
+            "{method} {name} {glob}: {message}"
+        );
+    }
+    Some(())
+}
+
+fn delete_all(client: &mut Client, digest: &str) -> Option<()> {
+    for number in 0..6 {
+        // Refused when it is not there.
+        let _ = client.ask("session.delete", json!({"session": format!("s{number}")}))?;
+    }
+    let now = client.ask("digest", Value::Null)?.unwrap();
+    assert_eq!(now["sha256"], digest, "the text is not what it was");
+    Some(())
+}
+
+#[test]
+fn sessions_that_come_and_go_at_random_disturb_nothing() {
+    let mut random = Random::new();
+    let expected = untraced(gated(WORKLOADS, &rest()).vcpus(2));
+    let (mut changes, mut guests) = (0, 0);
+    while changes < CHANGES {
+        let mut running = gated(WORKLOADS, &rest()).vcpus(2).start();
+        running.wait_for("workload spin");
+        let mut client = running.client();
+        let digest = client.digest();
+        running.type_text("q");
+        let mut go_on = Some(());
+        while go_on.is_some() {
+            go_on = change(&mut client, &mut random);
+            changes += 1;
+            if changes % 60 == 0 && go_on.is_some() {
+                go_on = delete_all(&mut client, &digest);
+            }
+        }
+        let (ended, _) = running.end();
+        ended.no_panic();
+        assert_eq!(
+            without_gate(ended.good().printed()),
+            expected,
+            "after {changes} changes"
+        );
+        guests += 1;
+        assert!(guests < CHANGES / 4, "{changes} changes in {guests} guests");
+    }
+    println!("{changes} changes of {guests} guests");
+}

@@ -1,0 +1,193 @@
+//! What a session is made of, as options of `vmm run` and `vmm ctl session create` and as parameters
+//! of the method `session.create`: one list for all three.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+use tracer::ring::reader::Mode;
+use tracer::session::TracerKind;
+use tracer::stub::graph::ReturnHook;
+
+use crate::cli::graph::GraphOptions;
+
+/// The session of `vmm run --trace`, and of every verb that names none.
+pub const DEFAULT_SESSION: &str = "default";
+
+/// What to trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tracer {
+    /// Entries of functions.
+    #[default]
+    Function,
+    /// Entries and exits of functions: the call graph with durations.
+    Graph,
+}
+
+impl From<Tracer> for TracerKind {
+    fn from(tracer: Tracer) -> Self {
+        match tracer {
+            Tracer::Function => Self::Function,
+            Tracer::Graph => Self::Graph,
+        }
+    }
+}
+
+/// How a function whose exit is recorded is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HookChoice {
+    /// Entered by call, left by return: the CPU predicts every return.
+    #[default]
+    Balanced,
+    /// Left by a jump to the real return address.
+    Jmp,
+    /// Left by a return to the real return address.
+    Ret,
+}
+
+impl From<HookChoice> for ReturnHook {
+    fn from(hook: HookChoice) -> Self {
+        match hook {
+            HookChoice::Balanced => Self::Balanced,
+            HookChoice::Jmp => Self::Jmp,
+            HookChoice::Ret => Self::Ret,
+        }
+    }
+}
+
+/// What happens when a ring is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RingMode {
+    /// The oldest records are overwritten (flight recorder).
+    #[default]
+    Overwrite,
+    /// New records are discarded, and counted.
+    Discard,
+}
+
+impl From<RingMode> for Mode {
+    fn from(mode: RingMode) -> Self {
+        match mode {
+            RingMode::Overwrite => Self::Overwrite,
+            RingMode::Discard => Self::Discard,
+        }
+    }
+}
+
+/// Where times come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClockChoice {
+    /// The guest's time-stamp counter, read in each record.
+    #[default]
+    Tsc,
+    /// Nowhere: records show order and counts only, at a tenth of the price.
+    None,
+}
+
+impl ClockChoice {
+    /// Its name, as options have it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tsc => "tsc",
+            Self::None => "none",
+        }
+    }
+}
+
+/// Size of a ring in KiB when nothing is said.
+const RING_KIB: u64 = 4096;
+
+/// How a session records.
+#[derive(Debug, Clone, PartialEq, Eq, Args, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SessionOptions {
+    /// How the graph tracer leaves a function
+    #[arg(long, value_name = "HOOK", value_enum, default_value_t)]
+    pub return_hook: HookChoice,
+    /// What gives way when a ring is full: its oldest records or the new one
+    #[arg(long, value_name = "MODE", value_enum, default_value_t)]
+    pub mode: RingMode,
+    /// Where the times of records come from
+    #[arg(long, value_name = "CLOCK", value_enum, default_value_t)]
+    pub clock: ClockChoice,
+    /// Size of the ring of each vCPU in KiB, a power of two from 4 to 1048576
+    #[arg(long, value_name = "KIB", default_value_t = RING_KIB)]
+    pub ring_size: u64,
+    /// Size of a stack of the guest in KiB, a power of two: how the graph tracer tells threads apart
+    /// (default: what the kernel uses, as far as it is known; 16 for Linux)
+    #[arg(long, value_name = "KIB")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stack_size: Option<u64>,
+    #[command(flatten)]
+    #[expect(
+        missing_docs,
+        reason = "a doc comment here would become the text of the whole command"
+    )]
+    pub graph: GraphOptions,
+    /// Write the trace to this directory, in uftrace's format
+    #[arg(long, value_name = "DIR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<PathBuf>,
+    /// Replace the output directory if it exists
+    #[arg(long, requires = "output")]
+    pub force: bool,
+}
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        Self {
+            return_hook: HookChoice::default(),
+            mode: RingMode::default(),
+            clock: ClockChoice::default(),
+            ring_size: RING_KIB,
+            stack_size: None,
+            graph: GraphOptions::default(),
+            output: None,
+            force: false,
+        }
+    }
+}
+
+/// What the command line says about tracing.
+#[derive(Debug, Clone)]
+pub struct TracingOptions {
+    /// Trace from the attach point on (`--trace`).
+    pub enabled: bool,
+    /// What the default session records.
+    pub tracer: Tracer,
+    /// How the default session records it.
+    pub session: SessionOptions,
+    /// Globs of functions to trace; none means all.
+    pub filter: Vec<String>,
+    /// Globs of functions not to trace.
+    pub notrace: Vec<String>,
+    /// Attach when this function is reached.
+    pub attach_at: Option<String>,
+    /// How many vCPUs the machine has.
+    pub vcpus: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_have_the_same_defaults_on_the_line_and_in_json() {
+        #[derive(Debug, clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            options: SessionOptions,
+        }
+        let typed: Line = clap::Parser::try_parse_from(["x"]).unwrap();
+        assert_eq!(typed.options, SessionOptions::default());
+        assert_eq!(
+            serde_json::from_str::<SessionOptions>("{}").unwrap(),
+            SessionOptions::default()
+        );
+    }
+}

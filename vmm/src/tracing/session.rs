@@ -1,0 +1,373 @@
+//! One session as its users see it: made by name at any time, in the guest from its first start on.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tracer::engine::Engine;
+use tracer::export::uftrace::Metadata;
+use tracer::filter::{Filter, Pattern, Side};
+use tracer::graph::pipeline::{Pipeline, WAITING_MAX};
+use tracer::graph::selection::Rules;
+use tracer::image::Image;
+use tracer::ring::geometry::Geometry;
+use tracer::session::{SessionConfig, SessionId, TracerKind};
+use tracer::stub::recorder::Clock;
+
+use super::DEFAULT_ATTACH;
+use super::drain::{Drain, DrainThread};
+use super::error::TracingError;
+use super::options::{ClockChoice, SessionOptions, Tracer};
+use super::output::Output;
+use super::rings::SharedRings;
+use crate::clock::GuestClock;
+use crate::control::status::{Dumped, SessionStatus, Switched};
+use crate::machine::Machine;
+
+/// Longest name of a session.
+const NAME_MAX: usize = 64;
+/// Stacks of the bundled guest's threads, and of Linux.
+const BUNDLED_STACK: u64 = 64 << 10;
+const LINUX_STACK: u64 = 16 << 10;
+
+/// What sessions share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub image: Arc<Image>,
+    /// The kernel's file, as given.
+    pub kernel: String,
+    pub vcpus: u16,
+}
+
+/// A session's rings and their reader.
+#[derive(Debug)]
+pub(super) struct Live {
+    pub id: SessionId,
+    pub drain: DrainThread,
+}
+
+/// A session.
+#[derive(Debug)]
+pub(super) struct TraceSession {
+    pub name: String,
+    pub tracer: Tracer,
+    pub options: SessionOptions,
+    geometry: Geometry,
+    /// What it traces, or traced last, or is to trace.
+    pub filter: Filter,
+    /// From its first start on.
+    pub live: Option<Live>,
+    /// Whether its stubs are at the sites: between `start` and `stop`.
+    pub started: bool,
+    /// Whether it waits for the attach point.
+    pub waiting: bool,
+    switched_on: bool,
+    /// The output of the rings to come. It is opened when the session is made, so that a directory
+    /// that cannot be written is an early error.
+    output: Option<Output>,
+}
+
+impl TraceSession {
+    /// Checks the options and opens the output.
+    ///
+    /// # Errors
+    /// [`TracingError`] about the name, the ring size or the output directory.
+    pub fn new(
+        name: &str,
+        tracer: Tracer,
+        options: SessionOptions,
+        filter: Filter,
+        shared: &Shared,
+    ) -> Result<Self, TracingError> {
+        check_name(name)?;
+        let geometry = Geometry::with_bytes(options.ring_size.saturating_mul(1024))?;
+        let calls = options.graph.rules()?;
+        if tracer == Tracer::Graph {
+            check_roots(&calls, &shared.image)?;
+        }
+        let mut session = Self {
+            name: name.to_owned(),
+            tracer,
+            options,
+            geometry,
+            filter,
+            live: None,
+            started: false,
+            waiting: false,
+            switched_on: true,
+            output: None,
+        };
+        session.open_output(session.options.force, shared)?;
+        Ok(session)
+    }
+
+    fn open_output(&mut self, force: bool, shared: &Shared) -> Result<(), TracingError> {
+        if let Some(directory) = &self.options.output {
+            let metadata = self.metadata(shared, None, None);
+            let output = self.create_output(directory, force, metadata, WAITING_MAX, shared)?;
+            self.output = Some(output);
+        }
+        Ok(())
+    }
+
+    /// A trace directory for what the session records; `waiting` as [`Pipeline::new`] takes it.
+    fn create_output(
+        &self,
+        directory: &Path,
+        force: bool,
+        metadata: Metadata,
+        waiting: usize,
+        shared: &Shared,
+    ) -> Result<Output, TracingError> {
+        let rings = usize::from(metadata.vcpus);
+        let stack_bytes = metadata.stack_bytes;
+        let pipeline = metadata
+            .is_graph()
+            .then(|| Pipeline::new(rings, stack_bytes, waiting))
+            .transpose()?;
+        let image = &shared.image;
+        Ok(Output::create(directory, force, image, metadata, pipeline)?)
+    }
+
+    /// Writes what the rings hold now into a new trace directory.
+    ///
+    /// # Errors
+    /// [`TracingError::NotStarted`] when it never was, or [`TracingError::Output`].
+    pub fn dump(
+        &self,
+        directory: &Path,
+        shared: &Shared,
+        clock: Option<GuestClock>,
+        strategy: Option<&str>,
+    ) -> Result<Dumped, TracingError> {
+        let live = self.live.as_ref().ok_or_else(|| self.not_started())?;
+        let metadata = self.metadata(shared, clock, strategy);
+        // Each ring comes as a whole.
+        let output = self.create_output(directory, false, metadata, usize::MAX, shared)?;
+        Ok(live.drain.lock().dump(output)?)
+    }
+
+    /// What the engine needs to know of it.
+    pub fn config(&self) -> SessionConfig {
+        SessionConfig {
+            name: self.name.clone(),
+            tracer: self.tracer.into(),
+            return_hook: self.options.return_hook.into(),
+            geometry: self.geometry,
+            mode: self.options.mode.into(),
+            clock: match self.options.clock {
+                ClockChoice::Tsc => Clock::Tsc,
+                ClockChoice::None => Clock::None,
+            },
+        }
+    }
+
+    /// Begins to read the rings that the engine has made for it.
+    ///
+    /// # Errors
+    /// [`TracingError::Thread`].
+    pub fn open(
+        &mut self,
+        id: SessionId,
+        engine: &Engine,
+        machine: &Machine,
+        clock: GuestClock,
+    ) -> Result<(), TracingError> {
+        let place = engine.session(id)?.memory.clone();
+        let memory = machine.memory().clone();
+        let bytes = place.geometry.bytes() * place.cells.len() as u64;
+        memory.populate(place.rings, bytes);
+        let functions = u32::try_from(engine.image().functions.len()).unwrap_or(u32::MAX);
+        let mut drain = Drain::new(
+            SharedRings::new(memory, place),
+            self.geometry,
+            self.options.mode.into(),
+            functions,
+            clock,
+            self.output.take(),
+        );
+        drain.switch(self.switched_on);
+        let drain = DrainThread::start(drain).map_err(TracingError::Thread)?;
+        self.live = Some(Live { id, drain });
+        Ok(())
+    }
+
+    /// Reads what the rings still hold and completes the trace. Returns its number in the engine
+    /// when it had one.
+    ///
+    /// # Errors
+    /// [`TracingError::Output`] when not all of it could be written.
+    pub fn close(&mut self) -> (Option<SessionId>, Result<(), TracingError>) {
+        match self.live.take() {
+            Some(mut live) => {
+                live.drain.stop();
+                let finished = live.drain.lock().finish().map_err(TracingError::from);
+                (Some(live.id), finished)
+            }
+            None => {
+                let output = self.output.take();
+                let finished = output.map_or(Ok(()), |output| output.finish().map(drop));
+                (None, finished.map_err(TracingError::from))
+            }
+        }
+    }
+
+    /// Its number, if it traces now.
+    ///
+    /// # Errors
+    /// [`TracingError::NotStarted`].
+    pub fn started(&self) -> Result<SessionId, TracingError> {
+        match &self.live {
+            Some(live) if self.started => Ok(live.id),
+            _ => Err(self.not_started()),
+        }
+    }
+
+    fn not_started(&self) -> TracingError {
+        TracingError::NotStarted {
+            session: self.name.clone(),
+        }
+    }
+
+    /// Takes another tracer kind, which a session can until its rings are made.
+    ///
+    /// # Errors
+    /// [`TracingError::OtherTracer`], or why the trace directory could not be made for it.
+    pub fn set_tracer(&mut self, tracer: Tracer, shared: &Shared) -> Result<(), TracingError> {
+        if self.live.is_some() && self.tracer != tracer {
+            let kind = |tracer| TracerKind::from(tracer).name();
+            return Err(TracingError::OtherTracer {
+                session: self.name.clone(),
+                is: kind(self.tracer),
+                asked: kind(tracer),
+            });
+        }
+        if self.tracer != tracer {
+            self.tracer = tracer;
+            // The directory that was made for the other kind is still empty.
+            self.output = None;
+            self.open_output(true, shared)?;
+        }
+        Ok(())
+    }
+
+    /// Lets stubs record or not; no text is touched.
+    pub fn switch(&mut self, on: bool) -> Switched {
+        let changed = self.switched_on != on;
+        self.switched_on = on;
+        if let Some(live) = &self.live {
+            live.drain.lock().switch(on);
+        }
+        Switched { changed }
+    }
+
+    /// Bytes of a stack of the guest, by which its threads are told apart.
+    fn stack_bytes(&self, image: &Image) -> u64 {
+        let is_bundled = image.symbols.address_of(DEFAULT_ATTACH).is_some();
+        let usual = if is_bundled {
+            BUNDLED_STACK
+        } else {
+            LINUX_STACK
+        };
+        let asked = self.options.stack_size;
+        asked.map_or(usual, |kib| kib.saturating_mul(1024))
+    }
+
+    /// What a trace says of itself.
+    fn metadata(
+        &self,
+        shared: &Shared,
+        clock: Option<GuestClock>,
+        strategy: Option<&str>,
+    ) -> Metadata {
+        Metadata {
+            command_line: std::env::args().collect::<Vec<_>>().join(" "),
+            image: shared.kernel.clone(),
+            vcpus: shared.vcpus,
+            mode: super::show::mode_name(self.options.mode.into()).to_owned(),
+            clock: self.options.clock.name().to_owned(),
+            tsc_khz: clock.map_or(0, |clock| clock.khz()).into(),
+            tracer: TracerKind::from(self.tracer).name().to_owned(),
+            stack_bytes: self.stack_bytes(&shared.image),
+            ring_strategy: strategy.unwrap_or("unknown").to_owned(),
+            filter: globs(&self.filter, Side::Include),
+            notrace: globs(&self.filter, Side::Notrace),
+        }
+    }
+
+    /// Part of `status`, and a line of `session list`. `traced` functions lead to it.
+    pub fn status(&self, traced: u64) -> SessionStatus {
+        let state = match (self.started, self.switched_on) {
+            (true, true) => "tracing",
+            (true, false) => "switched-off",
+            (false, _) if self.waiting => "waiting",
+            (false, _) => "off",
+        };
+        let tracer = TracerKind::from(self.tracer);
+        let mut status = SessionStatus {
+            name: self.name.clone(),
+            tracer: tracer.name().to_owned(),
+            state: state.to_owned(),
+            traced,
+            filter: globs(&self.filter, Side::Include),
+            notrace: globs(&self.filter, Side::Notrace),
+            mode: super::show::mode_name(self.options.mode.into()).to_owned(),
+            clock: self.options.clock.name().to_owned(),
+            ring_bytes: self.geometry.bytes(),
+            output: self.options.output.as_deref().map(show_path),
+            ..SessionStatus::default()
+        };
+        if let Some(live) = &self.live {
+            let mut drain = live.drain.lock();
+            drain.look();
+            status.rings = drain.status();
+            status.clock_gaps = drain.clock_gaps();
+            let error = drain.output().and_then(Output::error);
+            status.output_error = error.map(ToString::to_string);
+        }
+        status
+    }
+}
+
+/// Each root must be a function of the image.
+fn check_roots(rules: &Rules, image: &Image) -> Result<(), TracingError> {
+    let is_there = |root: &Pattern| image.functions.iter().any(|f| root.matches(f));
+    match rules.roots.iter().find(|root| !is_there(root)) {
+        Some(root) => Err(TracingError::NoRoot(root.text().to_owned())),
+        None => Ok(()),
+    }
+}
+
+fn show_path(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn globs(filter: &Filter, side: Side) -> Vec<String> {
+    filter.globs(side).map(str::to_owned).collect()
+}
+
+/// Names are for command lines and reports.
+fn check_name(name: &str) -> Result<(), TracingError> {
+    let is_plain = |char: char| char.is_ascii_alphanumeric() || "-_.".contains(char);
+    if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(is_plain) {
+        return Err(TracingError::BadName {
+            name: name.escape_default().to_string(),
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_plain_words() {
+        for good in ["default", "a", "boot-2.1_x", &"x".repeat(64)] {
+            check_name(good).unwrap();
+        }
+        for bad in ["", "a b", "ä", "a/b", "\n", &"x".repeat(65)] {
+            let message = check_name(bad).unwrap_err().to_string();
+            assert!(!message.contains('\n'), "{message}");
+        }
+    }
+}
