@@ -1,11 +1,12 @@
 //! Reading the rings of one session while the guest runs: a thread that looks at every head often
 //! enough to time its records, and takes the records out when there is somewhere to put them.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tracer::event::{Event, EventKind};
 use tracer::export::uftrace::ExportError;
 use tracer::ring::geometry::{Geometry, Position};
@@ -328,7 +329,7 @@ impl DrainThread {
 
     /// The drain, between two rounds.
     pub fn lock(&self) -> MutexGuard<'_, Drain> {
-        lock(&self.drain)
+        self.drain.lock()
     }
 
     /// Ends the thread.
@@ -348,18 +349,13 @@ impl Drop for DrainThread {
     }
 }
 
-/// A round that failed half-way leaves counts that are still true of the records before it.
-fn lock(drain: &Mutex<Drain>) -> MutexGuard<'_, Drain> {
-    drain.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn run(drain: &Mutex<Drain>, stopped: &Receiver<()>) {
     loop {
-        let count = {
-            let mut drain = lock(drain);
-            let patience = Patience::Ticks(drain.patience_ticks());
-            drain.round(patience)
-        };
+        let mut locked = drain.lock();
+        let patience = Patience::Ticks(locked.patience_ticks());
+        let count = locked.round(patience);
+        // The main thread comes next if it waits: with full rings there is always a next round.
+        MutexGuard::unlock_fair(locked);
         let wait = if count == 0 { IDLE } else { Duration::ZERO };
         match stopped.recv_timeout(wait) {
             Err(RecvTimeoutError::Timeout) => {}
