@@ -164,6 +164,10 @@ impl Ground {
         let routine = mirror.claim_routine().map_err(StubError::from)?;
         target
             .write_physical(physical, &routine.bytes)
+            .and_then(|()| {
+                let first = shown.physical.wrapping_add(pages);
+                target.write_physical(first, &Mirror::NOBODY.to_le_bytes())
+            })
             .map_err(AttachError::Claim)?;
         self.mirror = Some(mirror);
         Ok(())

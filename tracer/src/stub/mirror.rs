@@ -10,6 +10,10 @@
 //! locked compare-and-exchange of an empty tag. Tags are never changed again: that is why the look-up
 //! needs no lock, and why two threads that claim for the same page end at the same place. When all
 //! ways are taken the call is not hooked, and says so in its record.
+//!
+//! An empty tag is 0, which is also the number of the first page of the address space. A stack there
+//! would take every empty place for its own, so it gets none: the claim routine refuses it, and the
+//! one place that the look-up tries first for it never holds 0 ([`Mirror::NOBODY`]).
 
 use crate::addr::Gva;
 use crate::insn::asm::registers::{gpr32, gpr64};
@@ -34,6 +38,10 @@ pub struct Mirror {
 }
 
 impl Mirror {
+    /// The number of no page. Whoever makes a mirror stores it at [`Mirror::directory`]; all other
+    /// memory of a new mirror is zero.
+    pub const NOBODY: u64 = u64::MAX;
+
     /// Bytes of a directory and pages for `2^pages_log2` pages of stack.
     #[must_use]
     pub const fn bytes(pages_log2: u32) -> (u64, u64) {
@@ -90,10 +98,12 @@ impl Mirror {
         let mut a = CodeAssembler::new(64)?;
         a.set_prefer_short_branch(false);
         let mut found = a.create_label();
+        let mut none = a.create_label();
         let mut out = a.create_label();
         a.push(rsi)?;
         a.mov(rsi, rcx)?;
         a.shr(rsi, PAGE.trailing_zeros())?;
+        a.je(none)?;
         lea_fixed(&mut a, r11, self.directory.0)?;
         for way in 0..WAYS {
             self.emit_way(&mut a, way)?;
@@ -108,6 +118,7 @@ impl Mirror {
             a.cmp(rax, rsi)?;
             a.je(found)?;
         }
+        a.set_label(&mut none)?;
         a.xor(gpr32::edx, gpr32::edx)?;
         a.jmp(out)?;
         a.set_label(&mut found)?;
