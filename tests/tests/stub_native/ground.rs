@@ -8,17 +8,34 @@ use tracer::insn::jump::jump;
 use tracer::ring::geometry::Geometry;
 use tracer::ring::reader::{CellWord, RingMemory};
 use tracer::stub::cell::{CELL_BYTES, CellPlace, HEAD, LIMIT, LOST};
-use tracer::stub::graph::SiteShape;
+use tracer::stub::graph::{Hook, ReturnHook, SiteShape};
+use tracer::stub::mirror::Mirror;
 use tracer::stub::recorder::{Clock, Recorder};
-use tracer::stub::template::{StubSpec, Template};
+use tracer::stub::template::{StubSpec, TEMPLATE_MAX, Template};
+
+use crate::bodies;
 
 const BYTES: usize = 16 << 20;
 const STUBS: u64 = 0x1_0000;
+/// The room of each stub; what lies between is not used.
+const STUB_ROOM: u64 = 0x1000;
+const CLAIM: u64 = STUBS + FUNCTIONS as u64 * STUB_ROOM;
+const IDLE: u64 = CLAIM + STUB_ROOM;
 const BODIES: u64 = 0x2_0000;
+const BODY_ROOM: u64 = 0x200;
+const COUNTERS: u64 = BODIES + 0x1000;
+const SEEN: u64 = BODIES + 0x2000;
+const RESULTS: u64 = BODIES + 0x3000;
 const CELLS: u64 = 0x4_0000;
 const STACK_TOP: u64 = 0x10_0000;
 const RINGS: u64 = 0x20_0000;
 const RINGS_OF_SESSION: u64 = 0x20_0000;
+const DETAILS: u64 = 0xa0_0000;
+const DETAILS_OF_SESSION: u64 = 0x10_0000;
+const MIRROR: u64 = 0xe0_0000;
+const DIRECTORY: u64 = 0xf0_0000;
+/// Places in the mirror, as an exponent, where nothing else is asked for.
+pub const MIRROR_LOG2: u32 = 8;
 /// Distance of the cells of two vCPUs.
 pub const CELL_DISTANCE: u64 = 4096;
 /// How many functions there are.
@@ -39,6 +56,25 @@ pub enum Place {
     Shared,
 }
 
+/// Which sessions there are, and how returns are hooked for those that want it.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    pub place: Place,
+    /// For each session, whether it is a graph session.
+    pub graph: Vec<bool>,
+    pub ring_bytes: u64,
+    pub clock: Clock,
+    pub variant: ReturnHook,
+    pub mirror_log2: u32,
+}
+
+impl Setup {
+    /// Whether returns are hooked at all.
+    pub fn has_hooks(&self) -> bool {
+        self.graph.iter().any(|is_graph| *is_graph)
+    }
+}
+
 /// One anonymous mapping in the low 2 GiB, readable, writable and executable.
 #[derive(Debug)]
 pub struct Ground {
@@ -46,12 +82,24 @@ pub struct Ground {
     /// The sessions that the stubs of all functions record for.
     pub recorders: Vec<Recorder>,
     place: Place,
+    pub setup: Setup,
     /// The code of each stub with its address.
     pub stubs: Vec<(u64, Vec<u8>)>,
 }
 
 impl Ground {
     pub fn new(place: Place, sessions: u64, ring_bytes: u64, clock: Clock) -> Self {
+        Self::with(Setup {
+            place,
+            graph: (0..sessions).map(|_| false).collect(),
+            ring_bytes,
+            clock,
+            variant: ReturnHook::Balanced,
+            mirror_log2: MIRROR_LOG2,
+        })
+    }
+
+    pub fn with(setup: Setup) -> Self {
         // SAFETY: a new anonymous mapping takes no memory that is in use.
         let base = unsafe {
             libc::mmap(
@@ -67,17 +115,19 @@ impl Ground {
         let mut ground = Self {
             base: base as u64,
             recorders: Vec::new(),
-            place,
+            place: setup.place,
+            setup,
             stubs: Vec::new(),
         };
-        let geometry = Geometry::with_bytes(ring_bytes).unwrap();
-        ground.recorders = (0..sessions)
-            .map(|session| Recorder {
+        let geometry = Geometry::with_bytes(ground.setup.ring_bytes).unwrap();
+        ground.recorders = (0u64..)
+            .zip(&ground.setup.graph)
+            .map(|(session, is_graph)| Recorder {
                 cell: ground.cell_place(session),
                 rings: Gva(ground.rings(session)),
-                details: None,
+                details: is_graph.then(|| Gva(ground.details(session))),
                 geometry,
-                clock,
+                clock: ground.setup.clock,
             })
             .collect();
         ground.write_code();
@@ -107,40 +157,109 @@ impl Ground {
         set_gs(self.gs_base(vcpu));
     }
 
+    fn hook(&self) -> Option<Hook> {
+        self.setup.has_hooks().then(|| Hook {
+            variant: self.setup.variant,
+            mirror: self.mirror(),
+            stubs: Gva(self.base + STUBS),
+            stub_bytes: (BODIES - STUBS) as u32,
+        })
+    }
+
+    fn mirror(&self) -> Mirror {
+        Mirror {
+            directory: Gva(self.base + DIRECTORY),
+            pages: Gva(self.base + MIRROR),
+            pages_log2: self.setup.mirror_log2,
+            claim: Gva(self.base + CLAIM),
+        }
+    }
+
+    /// The words of the mirror's directory.
+    pub fn directory(&self) -> impl Iterator<Item = &AtomicU64> {
+        (0..1u64 << self.setup.mirror_log2).map(|n| self.word(self.base + DIRECTORY + 8 * n))
+    }
+
+    /// A mirror that no page has a place in.
+    pub fn clear_mirror(&self) {
+        for (word, number) in self.directory().zip(0..) {
+            let tag = if number == 0 { Mirror::NOBODY } else { 0 };
+            word.store(tag, Ordering::SeqCst);
+        }
+    }
+
+    /// Stubs, the claim routine and bodies: what a thread can be interrupted in.
+    pub fn code_range(&self) -> std::ops::Range<u64> {
+        self.base + STUBS..self.base + COUNTERS
+    }
+
+    /// A jump to itself.
+    pub fn idle(&self) -> u64 {
+        self.base + IDLE
+    }
+
     fn write_code(&mut self) {
-        let near = Gva(self.base + STUBS);
-        let spec = StubSpec {
-            recorders: self.recorders.clone(),
-            shape: SiteShape::Entry,
-            hook: None,
-        };
-        let template = Template::new(&spec, near).unwrap();
+        self.write(self.idle(), &[0xeb, 0xfe]);
+        // Not where a stub will lie, and nothing that stubs refer to lies there.
+        let near = Gva(self.base + STUBS - TEMPLATE_MAX);
+        let hook = self.hook();
+        if let Some(hook) = &hook {
+            let routine = hook.mirror.claim_routine().unwrap();
+            self.write(hook.mirror.claim.0, &routine.bytes);
+            self.clear_mirror();
+        }
         for number in 0..FUNCTIONS {
-            // Not at the address that the template was assembled for, but for the first.
-            let at = near.0 + u64::from(number) * 0x400;
+            let shape = if hook.is_some() {
+                bodies::shape(number)
+            } else {
+                SiteShape::Entry
+            };
+            let spec = StubSpec {
+                recorders: self.recorders.clone(),
+                shape,
+                hook,
+            };
+            let template = Template::new(&spec, near).unwrap();
+            let at = self.base + STUBS + u64::from(number) * STUB_ROOM;
             let function = self.function(number);
+            let prologue = bodies::prologue(shape);
+            let site = function + prologue.len() as u64;
+            let go_on = site + 5;
             let code = template
-                .stamp(Gva(at), FunctionId(number), Gva(function + 5))
+                .stamp(Gva(at), FunctionId(number), Gva(go_on))
                 .unwrap();
-            let site = jump(Gva(function), Gva(at)).unwrap();
-            let count = i32::try_from(self.body_counter(number) - (function + 5 + 8)).unwrap();
-            // lock inc qword ptr [rip + count]; ret
-            let mut body = vec![0xf0, 0x48, 0xff, 0x05];
-            body.extend(count.to_le_bytes());
-            body.push(0xc3);
-            self.write(function, &site);
-            self.write(function + 5, &body);
+            assert!(code.len() as u64 <= STUB_ROOM);
+            let body = if hook.is_some() {
+                bodies::graph(number, go_on, self)
+            } else {
+                bodies::leaf(go_on, self.body_counter(number))
+            };
+            assert!(go_on + body.len() as u64 <= function + BODY_ROOM);
+            self.write(function, prologue);
+            self.write(site, &jump(Gva(site), Gva(at)).unwrap());
+            self.write(go_on, &body);
             self.write(at, &code);
             self.stubs.push((at, code));
         }
     }
 
     pub fn function(&self, number: u32) -> u64 {
-        self.base + BODIES + u64::from(number) * 64
+        self.base + BODIES + u64::from(number) * BODY_ROOM
     }
 
-    fn body_counter(&self, number: u32) -> u64 {
-        self.base + BODIES + 0x1000 + u64::from(number) * 64
+    pub fn body_counter(&self, number: u32) -> u64 {
+        self.base + COUNTERS + u64::from(number) * 64
+    }
+
+    /// Where bodies store what they found: 15 general registers in the order of [`crate::cpu`], rsp,
+    /// the argument on the stack.
+    pub fn seen(&self) -> u64 {
+        self.base + SEEN
+    }
+
+    /// What bodies return: rax, rdx, xmm0, xmm1.
+    pub fn results(&self) -> u64 {
+        self.base + RESULTS
     }
 
     /// How often the body of a function was run.
@@ -166,6 +285,10 @@ impl Ground {
 
     fn rings(&self, session: u64) -> u64 {
         self.base + RINGS + session * RINGS_OF_SESSION
+    }
+
+    fn details(&self, session: u64) -> u64 {
+        self.base + DETAILS + session * DETAILS_OF_SESSION
     }
 
     fn holds(&self, address: u64, length: usize) -> bool {
@@ -251,6 +374,13 @@ impl RingMemory for SessionRings<'_> {
     fn copy(&self, ring: u16, slot: u64, into: &mut [u64]) {
         assert!(slot + into.len() as u64 <= self.geometry.slots());
         let start = self.ground.rings(self.session) + u64::from(ring) * self.geometry.bytes();
+        for (word, number) in into.iter_mut().zip(slot..) {
+            *word = self.ground.word(start + 8 * number).load(Ordering::SeqCst);
+        }
+    }
+    fn copy_details(&self, ring: u16, slot: u64, into: &mut [u64]) {
+        assert!(slot + into.len() as u64 <= self.geometry.slots());
+        let start = self.ground.details(self.session) + u64::from(ring) * self.geometry.bytes();
         for (word, number) in into.iter_mut().zip(slot..) {
             *word = self.ground.word(start + 8 * number).load(Ordering::SeqCst);
         }

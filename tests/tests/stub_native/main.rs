@@ -13,10 +13,14 @@
     reason = "a test: what is wrong fails it"
 )]
 
+mod bodies;
 mod cpu;
 mod decode;
+mod expected;
+mod graph;
 mod ground;
 mod migration;
+mod preempt;
 mod random;
 mod registers;
 mod rings;

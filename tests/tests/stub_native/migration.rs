@@ -12,11 +12,12 @@ use tracer::stub::recorder::Clock;
 use crate::ground::{FUNCTIONS, Ground, Place};
 use crate::rings::{Heard, now};
 
-const TRAP_FLAG: i64 = 1 << 8;
+pub const TRAP_FLAG: i64 = 1 << 8;
 /// More than any stub here has instructions.
 const STEPS_MAX: u32 = 1000;
 
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+/// Trap handlers belong to the process: one test at a time steps.
+pub static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 /// The ground that is stepped through.
 static GROUND: AtomicPtr<Ground> = AtomicPtr::new(std::ptr::null_mut());
 static IS_STEPPING: AtomicBool = AtomicBool::new(false);
@@ -77,13 +78,15 @@ fn step_through(ground: &Ground, at: u32, calls: u32, to: u32) -> u32 {
     STEP.load(Ordering::SeqCst)
 }
 
-fn catch_traps() {
-    type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::ucontext_t);
-    let handler: Handler = trapped;
+/// What handles a trap.
+pub type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::ucontext_t);
+
+/// Has `handler` called after each instruction while the trap flag is set; `flags` as for sigaction.
+pub fn catch_traps(handler: Handler, flags: libc::c_int) {
     // SAFETY: zeros are a valid sigaction: default handler, empty mask.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as *const () as libc::sighandler_t;
-    action.sa_flags = libc::SA_SIGINFO;
+    action.sa_flags = libc::SA_SIGINFO | flags;
     // SAFETY: the handler has the signature that SA_SIGINFO asks for.
     let result = unsafe { libc::sigaction(libc::SIGTRAP, &raw const action, std::ptr::null_mut()) };
     assert_eq!(result, 0);
@@ -94,7 +97,7 @@ fn interrupt_everywhere(place: Place, sessions: u64, mode: Mode, ring_bytes: u64
     let _guard = ONE_AT_A_TIME
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner);
-    catch_traps();
+    catch_traps(trapped, 0);
     let ground = Ground::new(place, sessions, ring_bytes, Clock::Tsc);
     let geometry = ground.recorders[0].geometry;
     let rings = if place == Place::Shared { 1 } else { 2 };

@@ -20,6 +20,11 @@ impl Random {
         Self(seed | 1)
     }
 
+    /// From a number that another one has made.
+    pub const fn of(seed: u64) -> Self {
+        Self(seed | 1)
+    }
+
     pub fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;

@@ -20,7 +20,7 @@ enum RingState {
     Off,
 }
 
-fn registers(random: &mut Random, rsp: u64) -> Registers {
+pub fn registers(random: &mut Random, rsp: u64) -> Registers {
     let mut registers = Registers {
         rsp,
         // Exceptions stay masked; rounding, flush-to-zero and flags vary.

@@ -1,0 +1,279 @@
+//! Hooked returns: what the body finds, what the caller gets back, and what is recorded of it, for
+//! each way to hook, in every state of rings and mirror.
+
+use std::sync::atomic::Ordering;
+
+use tracer::ring::reader::{CellWord, Mode, Patience, RingMemory, RingReader};
+use tracer::stub::graph::{ReturnHook, SiteShape};
+use tracer::stub::recorder::Clock;
+
+use crate::bodies::{self, PROLOGUE, RECURSIVE, VALUES};
+use crate::cpu::{Registers, call, return_address};
+use crate::expected::{Seen, calls};
+use crate::ground::{FUNCTIONS, Ground, MIRROR_LOG2, Place, Setup};
+use crate::random::Random;
+use crate::registers::registers;
+use crate::rings::{Heard, now};
+
+pub const PLACES: [Place; 4] = [Place::GsBelow, Place::GsAbove, Place::GsFar, Place::Shared];
+pub const VARIANTS: [ReturnHook; 3] = [ReturnHook::Balanced, ReturnHook::Jmp, ReturnHook::Ret];
+const STACK_CHECKED: usize = 4096;
+/// What a stub may use below the return address: six registers, and four of a function session.
+const STACK_USED: u64 = 80;
+const RING_BYTES: u64 = 8192;
+const RUNS: u32 = 24;
+const DEPTH_MAX: u32 = 200;
+const RAX: usize = 0;
+const RDX: usize = 3;
+const RDI: usize = 5;
+const RBP: usize = 6;
+const R11: usize = 10;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Recording,
+    Full,
+    Off,
+    /// Every place of the mirror belongs to another page.
+    NoRoom,
+}
+
+/// What one call is expected to have done, and the calls that it consists of.
+struct Call {
+    number: u32,
+    slot: u64,
+    depth: u64,
+}
+
+impl Call {
+    fn random(ground: &Ground, random: &mut Random) -> Self {
+        Self {
+            number: random.below(FUNCTIONS),
+            slot: ground.stack_top() - 8 * u64::from(random.below(64)),
+            depth: u64::from(1 + random.below(DEPTH_MAX)),
+        }
+    }
+
+    /// How far below its slot anything is written.
+    fn reach(&self) -> u64 {
+        let frames = if self.number == RECURSIVE {
+            self.depth
+        } else {
+            3
+        };
+        8 * frames + STACK_USED
+    }
+
+    fn may_change_r11(&self, variant: ReturnHook) -> bool {
+        let by_jump = bodies::shape(self.number) == SiteShape::AfterPrologue;
+        variant == ReturnHook::Jmp || variant == ReturnHook::Balanced && by_jump
+    }
+
+    fn returns_values(&self) -> bool {
+        !matches!(self.number, RECURSIVE | bodies::LEAF | bodies::NESTED)
+    }
+
+    /// Makes the call with every register set, and checks everything that can be seen of it but
+    /// its records.
+    fn make(&self, ground: &Ground, random: &mut Random) {
+        let below = self.slot - STACK_CHECKED as u64;
+        let fill: Vec<u8> = (0..2 * STACK_CHECKED)
+            .map(|_| random.next() as u8)
+            .collect();
+        ground.write(below, &fill);
+        ground.write(self.slot, &return_address().to_le_bytes());
+        let stack = ground.read(below, 2 * STACK_CHECKED);
+        let results: Vec<u64> = (0..6).map(|_| random.next()).collect();
+        for (word, number) in results.iter().zip(0..) {
+            let at = ground.results() + 8 * number;
+            ground.word(at).store(*word, Ordering::SeqCst);
+        }
+        let mut before = registers(random, self.slot);
+        if self.number == RECURSIVE {
+            before.general[RDI] = self.depth;
+        }
+        // SAFETY: the function returns to the address that was put on its stack, which has room.
+        let after = unsafe { call(ground.function(self.number), &before) };
+        let mut expected = Registers {
+            rsp: self.slot + 8,
+            ..before
+        };
+        if self.returns_values() {
+            expected.general[RAX] = results[0];
+            expected.general[RDX] = results[1];
+            expected.xmm[0] = [results[2], results[3]];
+            expected.xmm[1] = [results[4], results[5]];
+            let argument = ground.word(self.slot + 8).load(Ordering::SeqCst);
+            self.check_body(ground, &before, argument);
+        }
+        if self.number == RECURSIVE {
+            expected.general[RDI] = 0;
+        }
+        if self.may_change_r11(ground.setup.variant) {
+            expected.general[R11] = after.general[R11];
+        }
+        assert_eq!(after, expected, "function {}", self.number);
+        let changed = ground.read(below, 2 * STACK_CHECKED);
+        let untouched = STACK_CHECKED - self.reach() as usize;
+        assert_eq!(changed[..untouched], stack[..untouched], "below the stack");
+        let above = STACK_CHECKED + 8;
+        assert_eq!(changed[above..], stack[above..], "above it");
+    }
+
+    /// What the last body in the chain of tail calls has found in registers and on the stack.
+    fn check_body(&self, ground: &Ground, before: &Registers, argument: u64) {
+        let last = match self.number {
+            PROLOGUE | bodies::TAIL_TO_PROLOGUE => PROLOGUE,
+            _ => VALUES,
+        };
+        let frame = bodies::prologue_pushes(bodies::shape(last));
+        let mut general = before.general;
+        if last == PROLOGUE {
+            general[RBP] = self.slot - 8;
+        }
+        let seen: Vec<u64> = (0..17)
+            .map(|n| ground.word(ground.seen() + 8 * n).load(Ordering::SeqCst))
+            .collect();
+        assert_eq!(seen[..15], general, "function {}", self.number);
+        assert_eq!(seen[15], self.slot - frame, "stack pointer of the body");
+        assert_eq!(seen[16], argument, "argument on the stack");
+    }
+}
+
+fn check(setup: Setup, state: State, random: &mut Random) {
+    let label = format!("{setup:?} {state:?}");
+    let ground = Ground::with(setup);
+    let sessions = || (0u64..).zip(&ground.setup.graph);
+    ground.enter_vcpu(0);
+    if state == State::NoRoom {
+        let words = ground.directory();
+        words.for_each(|word| word.store(0x1234_5678, Ordering::SeqCst));
+    }
+    let geometry = ground.recorders[0].geometry;
+    let mut readers: Vec<RingReader> = sessions()
+        .map(|(session, is_graph)| {
+            let mut reader = RingReader::new(0, geometry, Mode::Overwrite, FUNCTIONS);
+            let memory = ground.session(session);
+            reader.initialise(&memory);
+            match state {
+                State::Recording | State::NoRoom => reader.switch(&memory, true),
+                State::Full => memory.store(0, CellWord::Limit, geometry.first().word(0)),
+                State::Off => reader.switch(&memory, false),
+            }
+            if *is_graph {
+                reader.with_details()
+            } else {
+                reader
+            }
+        })
+        .collect();
+    let mut lost = vec![0; readers.len()];
+    for _ in 0..RUNS {
+        let call = Call::random(&ground, random);
+        let start = now();
+        call.make(&ground, random);
+        let end = now();
+        let all = calls(call.number, call.slot, call.depth, &|_| {
+            state != State::NoRoom
+        });
+        for ((session, is_graph), reader) in sessions().zip(&mut readers) {
+            let memory = ground.session(session);
+            let expected = Seen::by(&all, *is_graph);
+            let mut heard = Heard::default();
+            reader.look(&memory);
+            if matches!(state, State::Recording | State::NoRoom) {
+                reader.drain(&memory, now(), Patience::Ticks(u64::MAX), &mut heard);
+                check_times(&heard, ground.setup.clock, start, end);
+            } else if state == State::Full {
+                lost[session as usize] += expected.len() as u64;
+            }
+            assert_eq!(memory.load(0, CellWord::Lost), lost[session as usize]);
+            let recorded = Seen::heard(&heard);
+            if matches!(state, State::Recording | State::NoRoom) {
+                assert_eq!(recorded, expected, "{label}");
+            } else {
+                let first = geometry.first().word(0);
+                assert_eq!(memory.load(0, CellWord::Head), first, "{label}");
+            }
+        }
+    }
+}
+
+fn check_times(heard: &Heard, clock: Clock, start: u64, end: u64) {
+    if clock == Clock::Tsc {
+        let times: Vec<u64> = heard.records.iter().map(|record| record.ticks).collect();
+        assert!(times.windows(2).all(|pair| pair[0] <= pair[1]));
+        assert!(times.iter().all(|time| (start..=end).contains(time)));
+    }
+}
+
+#[test]
+fn callers_and_bodies_notice_nothing_and_records_are_exact() {
+    let mut random = Random::new("callers_and_bodies_notice_nothing_and_records_are_exact");
+    let sessions: [(&[bool], Clock); 5] = [
+        (&[true], Clock::Tsc),
+        (&[true], Clock::None),
+        (&[true, true], Clock::Tsc),
+        (&[false, true], Clock::Tsc),
+        (&[true, false, true, false], Clock::Tsc),
+    ];
+    for place in PLACES {
+        for variant in VARIANTS {
+            for (graph, clock) in sessions {
+                for state in [State::Recording, State::Full, State::Off, State::NoRoom] {
+                    let setup = Setup {
+                        place,
+                        graph: graph.to_vec(),
+                        ring_bytes: RING_BYTES,
+                        clock,
+                        variant,
+                        mirror_log2: MIRROR_LOG2,
+                    };
+                    check(setup, state, &mut random);
+                }
+            }
+        }
+    }
+}
+
+/// A mirror with places for three pages of stack (the fourth is nobody's).
+#[test]
+fn calls_without_room_in_the_mirror_are_counted_as_such() {
+    let mut random = Random::new("calls_without_room_in_the_mirror_are_counted_as_such");
+    for variant in VARIANTS {
+        let ground = Ground::with(Setup {
+            place: Place::GsBelow,
+            graph: vec![true],
+            ring_bytes: RING_BYTES,
+            clock: Clock::Tsc,
+            variant,
+            mirror_log2: 2,
+        });
+        ground.enter_vcpu(0);
+        let memory = ground.session(0);
+        let geometry = ground.recorders[0].geometry;
+        let mut reader = RingReader::new(0, geometry, Mode::Overwrite, FUNCTIONS).with_details();
+        reader.initialise(&memory);
+        reader.switch(&memory, true);
+        let mut places: Vec<u64> = Vec::new();
+        let mut unhooked = 0;
+        for _ in 0..500 {
+            let mut call = Call::random(&ground, &mut random);
+            // In the middle of one of eight pages; never across two.
+            call.slot = ground.stack_top() - 4096 * u64::from(1 + random.below(8)) + 3072;
+            let page = call.slot >> 12;
+            if places.len() < 3 && !places.contains(&page) {
+                places.push(page);
+            }
+            call.make(&ground, &mut random);
+            let mut heard = Heard::default();
+            reader.look(&memory);
+            reader.drain(&memory, now(), Patience::Ticks(u64::MAX), &mut heard);
+            let has_room = |slot: u64| places.contains(&(slot >> 12));
+            let all = calls(call.number, call.slot, call.depth, &has_room);
+            assert_eq!(Seen::heard(&heard), Seen::by(&all, true));
+            unhooked += u32::from(!has_room(call.slot));
+        }
+        assert!((100..400).contains(&unhooked), "{unhooked}");
+    }
+}
