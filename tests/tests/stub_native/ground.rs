@@ -166,7 +166,7 @@ impl Ground {
         })
     }
 
-    fn mirror(&self) -> Mirror {
+    pub fn mirror(&self) -> Mirror {
         Mirror {
             directory: Gva(self.base + DIRECTORY),
             pages: Gva(self.base + MIRROR),

@@ -14,6 +14,7 @@
 )]
 
 mod bodies;
+mod claims;
 mod cpu;
 mod decode;
 mod expected;

@@ -52,7 +52,7 @@ static THREADS: Mutex<Option<Threads>> = Mutex::new(None);
 ///
 /// # Safety
 /// `top` must be a multiple of 16 with room below, and `target` a function of the ground.
-unsafe fn call_on(top: u64, target: u64) {
+pub unsafe fn call_on(top: u64, target: u64) {
     // SAFETY: the caller vouches for stack and target, which keep the calling convention.
     unsafe {
         asm!(
