@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use sessions::Retired;
 
-use crate::addr::Gva;
+use crate::addr::{Gpa, Gva};
 use crate::event::FunctionId;
 use crate::filter::Selection;
 use crate::image::{Image, TextRange};
@@ -18,6 +18,7 @@ use crate::record::FUNCTIONS_MAX;
 use crate::session::{Session, SessionId, TracerKind};
 use crate::stub::arena::{Arena, ArenaFull};
 use crate::stub::cell::{CpuStrategy, GsMoved, NoGsBase, SESSIONS_MAX};
+use crate::stub::clock_page::PAGE_BYTES;
 use crate::stub::graph::{Hook, SiteShape};
 use crate::stub::mirror::Mirror;
 use crate::stub::template::{StubError, StubSpec};
@@ -174,6 +175,11 @@ impl Ground {
     }
 }
 
+/// Where the clock page lies in the extent of the cells: behind them.
+fn clock_offset(strategy: &CpuStrategy) -> u64 {
+    strategy.span().next_multiple_of(PAGE_BYTES)
+}
+
 /// What the stub of the functions that `set` traces does.
 fn stub_spec(
     sessions: &[Option<Session>],
@@ -274,9 +280,10 @@ impl Engine {
         let mut window = Window::open(target, region, self.traceable_text()?)?;
         let (strategy, no_gs) = CpuStrategy::choose(target.vcpus());
         let room = STUB_BYTES_PER_FUNCTION * self.image.sites.len() as u64;
-        let extents = window
-            .map(target, room, true)
-            .and_then(|code| Ok((code, window.map(target, strategy.span(), false)?)));
+        let extents = window.map(target, room, true).and_then(|code| {
+            let shared = clock_offset(&strategy) + PAGE_BYTES;
+            Ok((code, window.map(target, shared, false)?))
+        });
         let (code, cells) = match extents {
             Ok(extents) => extents,
             Err(error) => {
@@ -326,6 +333,15 @@ impl Engine {
         self.ground
             .as_ref()
             .map(|ground| (&ground.strategy, ground.no_gs))
+    }
+
+    /// The clock page: where stubs and where the host find it.
+    #[must_use]
+    pub fn clock_page(&self) -> Option<(Gva, Gpa)> {
+        let ground = self.ground.as_ref()?;
+        let offset = clock_offset(&ground.strategy);
+        let Extent { at, physical, .. } = ground.cells;
+        Some((at.wrapping_add(offset), physical.wrapping_add(offset)))
     }
 
     /// Bytes of stubs in the guest.

@@ -87,6 +87,12 @@ impl GuestClock {
     pub fn nanoseconds(&self, counter: u64) -> u64 {
         let ticks = counter.wrapping_sub(self.start);
         let ticks = if ticks > BEFORE_THE_START { 0 } else { ticks };
+        self.duration_ns(ticks)
+    }
+
+    /// Nanoseconds in this many ticks.
+    #[must_use]
+    pub fn duration_ns(&self, ticks: u64) -> u64 {
         let nanoseconds = (u128::from(ticks) * u128::from(self.scale)) >> SCALE_SHIFT;
         u64::try_from(nanoseconds).unwrap_or(u64::MAX)
     }

@@ -369,6 +369,16 @@ impl Machine {
         self.vcpus
     }
 
+    /// The CPU time of each vCPU's thread.
+    #[must_use]
+    pub fn cpu_times(&self) -> Vec<vcpu::cpu_time::CpuTime> {
+        let vcpus = self.holders.vcpus();
+        vcpus
+            .iter()
+            .filter_map(vcpu::VcpuHandle::cpu_time)
+            .collect()
+    }
+
     /// The I/O ports.
     #[must_use]
     pub fn ports(&self) -> &Ports {

@@ -64,6 +64,81 @@ fn two_sessions_on_the_same_functions_have_each_the_exact_counts() {
     }
 }
 
+/// With the clock page counts are exact, times never run back, and what the page's thread missed is
+/// told.
+#[test]
+fn a_session_that_is_timed_by_the_clock_page_counts_the_same() {
+    let count = if in_the_box() { 1000 } else { 10_000 };
+    for vcpus in [1, 2] {
+        let cmdline = format!("workload=threads,smp,calls iterations={count} tick=200");
+        let options = [
+            "--trace", "function", "--clock", "page", "--mode", "discard",
+        ];
+        let guest = Guest::new(&cmdline).vcpus(vcpus).with(options);
+        let guest = guest.with(["--ring-size", "16384", "--clock-period", "200"]);
+        let (ended, trace) = guest.output().run();
+        tests::exact::assert_exact(&trace, &ended.good().printed());
+        let side = std::fs::read(trace.path().join("exotrace.json")).unwrap();
+        let side: Value = serde_json::from_slice(&side).unwrap();
+        assert_eq!(side["clock_period_ns"], 200);
+        let totals = side["totals"].as_array().unwrap();
+        assert!(totals.iter().all(|vcpu| vcpu["reordered"] == 0), "{side}");
+    }
+}
+
+#[test]
+fn the_clock_page_is_kept_while_a_session_needs_it() {
+    let mut running = spinning(&[]);
+    let mut client = running.client();
+    let page = |status: &Value| status["tracing"]["clock_page"].clone();
+    client.call("start", json!({"filter": ["spin_leaf"]}));
+    assert_eq!(page(&client.status()), Value::Null);
+    for (name, period) in [("slow", 1000), ("fast", 50)] {
+        let options = json!({"clock": "page", "clock_period": period});
+        client.call("session.create", json!({"name": name, "options": options}));
+        assert_eq!(session(&client.status(), name)["clock_period_ns"], period);
+    }
+    assert_eq!(page(&client.status()), Value::Null, "nothing needs it yet");
+    client.call("start", json!({"session": "slow", "filter": ["spin_*"]}));
+    assert_eq!(page(&client.status())["period_ns"], 1000);
+    client.call("start", json!({"session": "fast", "filter": ["spin_*"]}));
+    assert_eq!(page(&client.status())["period_ns"], 50);
+    client.wait_until("all record", |status| {
+        let names = ["default", "slow", "fast"];
+        names
+            .iter()
+            .all(|name| rings(session(status, name), "written") > 1000)
+    });
+    let dump = running.path("dump");
+    client.call("dump", json!({"session": "fast", "dir": dump}));
+    client.call("stop", json!({"session": "fast"}));
+    assert_eq!(page(&client.status())["period_ns"], 1000);
+    client.call("session.delete", json!({"session": "fast"}));
+    client.call("session.delete", json!({"session": "slow"}));
+    assert_eq!(page(&client.status()), Value::Null);
+    let refused = |options: Value, words: &str| {
+        let mut client = tests::Client::connect(running.socket()).unwrap();
+        let create = json!({"name": "x", "options": options});
+        let message = match client.ask("session.create", create).unwrap() {
+            Err(error) => error["message"].as_str().unwrap().to_owned(),
+            Ok(_) => client.refused("start", json!({"session": "x"})),
+        };
+        assert!(message.contains(words), "{message}");
+    };
+    refused(
+        json!({"clock": "page", "clock_period": 5}),
+        "--clock-period 5",
+    );
+    refused(
+        json!({"clock": "page", "clock_cpu": 1000}),
+        "--clock-cpu 1000",
+    );
+    running.type_text("q");
+    let (ended, trace) = running.end();
+    let _ = ended.good();
+    assert!(trace.named("dump").report("function").contains("spin_leaf"));
+}
+
 #[test]
 fn a_session_that_goes_leaves_the_others_alone() {
     let mut running = spinning(&[]);

@@ -10,7 +10,7 @@ use tracer::stub::recorder::Clock;
 use crate::bodies::{self, PROLOGUE, RECURSIVE, VALUES};
 use crate::cpu::{Registers, call, return_address};
 use crate::expected::{Seen, calls};
-use crate::ground::{FUNCTIONS, Ground, MIRROR_LOG2, Place, Setup};
+use crate::ground::{FUNCTIONS, Ground, MIRROR_LOG2, PAGE, Place, Setup};
 use crate::random::Random;
 use crate::registers::registers;
 use crate::rings::{Heard, now};
@@ -210,8 +210,9 @@ fn check_times(heard: &Heard, clock: Clock, start: u64, end: u64) {
 #[test]
 fn callers_and_bodies_notice_nothing_and_records_are_exact() {
     let mut random = Random::new("callers_and_bodies_notice_nothing_and_records_are_exact");
-    let sessions: [(&[bool], Clock); 5] = [
+    let sessions: [(&[bool], Clock); 6] = [
         (&[true], Clock::Tsc),
+        (&[true], PAGE),
         (&[true], Clock::None),
         (&[true, true], Clock::Tsc),
         (&[false, true], Clock::Tsc),

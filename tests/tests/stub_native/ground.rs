@@ -27,6 +27,7 @@ const COUNTERS: u64 = BODIES + 0x1000;
 const SEEN: u64 = BODIES + 0x2000;
 const RESULTS: u64 = BODIES + 0x3000;
 const CELLS: u64 = 0x4_0000;
+const CLOCK: u64 = 0x8_0000;
 const STACK_TOP: u64 = 0x10_0000;
 const RINGS: u64 = 0x20_0000;
 const RINGS_OF_SESSION: u64 = 0x20_0000;
@@ -36,6 +37,8 @@ const MIRROR: u64 = 0xe0_0000;
 const DIRECTORY: u64 = 0xf0_0000;
 /// Places in the mirror, as an exponent, where nothing else is asked for.
 pub const MIRROR_LOG2: u32 = 8;
+/// The clock page of a ground, wherever it lies.
+pub const PAGE: Clock = Clock::Page(Gva(0));
 /// Distance of the cells of two vCPUs.
 pub const CELL_DISTANCE: u64 = 4096;
 /// How many functions there are.
@@ -120,6 +123,10 @@ impl Ground {
             stubs: Vec::new(),
         };
         let geometry = Geometry::with_bytes(ground.setup.ring_bytes).unwrap();
+        let clock = match ground.setup.clock {
+            Clock::Page(_) => Clock::Page(Gva(ground.base + CLOCK)),
+            clock => clock,
+        };
         ground.recorders = (0u64..)
             .zip(&ground.setup.graph)
             .map(|(session, is_graph)| Recorder {
@@ -127,7 +134,7 @@ impl Ground {
                 rings: Gva(ground.rings(session)),
                 details: is_graph.then(|| Gva(ground.details(session))),
                 geometry,
-                clock: ground.setup.clock,
+                clock,
             })
             .collect();
         ground.write_code();
@@ -260,6 +267,11 @@ impl Ground {
     /// What bodies return: rax, rdx, xmm0, xmm1.
     pub fn results(&self) -> u64 {
         self.base + RESULTS
+    }
+
+    /// The word that records take their time from, with [`PAGE`].
+    pub fn clock(&self) -> &AtomicU64 {
+        self.word(self.base + CLOCK)
     }
 
     /// How often the body of a function was run.

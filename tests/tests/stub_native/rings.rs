@@ -1,13 +1,15 @@
 //! What stubs write: heads, lap marks, functions, times, losses; read back by the ring reader.
 
 use std::arch::x86_64::_rdtsc;
+use std::sync::atomic::Ordering;
 
 use tracer::event::FunctionId;
 use tracer::record::{MARK_MASK, Record};
 use tracer::ring::reader::{CellWord, Delivered, Mode, Patience, RingMemory, RingReader, Sink};
+use tracer::stub::clock_page;
 use tracer::stub::recorder::Clock;
 
-use crate::ground::{FUNCTIONS, Ground, Place, RINGS_MAX};
+use crate::ground::{FUNCTIONS, Ground, PAGE, Place, RINGS_MAX};
 use crate::random::Random;
 
 const PLACES: [Place; 4] = [Place::GsBelow, Place::GsAbove, Place::GsFar, Place::Shared];
@@ -115,6 +117,31 @@ fn without_a_clock_records_carry_no_time() {
         memory.copy(0, 0, &mut slots);
         let expected: Vec<u64> = (0..FUNCTIONS)
             .map(|number| Record::new(0, FunctionId(number), 1).0)
+            .collect();
+        assert_eq!(slots[..], expected[..]);
+    }
+}
+
+#[test]
+fn with_a_clock_page_records_carry_its_time() {
+    for place in PLACES {
+        let ground = Ground::new(place, 1, 4096, PAGE);
+        ground.enter_vcpu(0);
+        let memory = ground.session(0);
+        let geometry = ground.recorders[0].geometry;
+        let mut reader = RingReader::new(0, geometry, Mode::Overwrite, FUNCTIONS);
+        reader.initialise(&memory);
+        reader.switch(&memory, true);
+        let time = |number: u32| u64::MAX / 3 - u64::from(number) * 0x1_0000_0001;
+        for number in 0..FUNCTIONS {
+            let word = clock_page::shifted(time(number));
+            ground.clock().store(word, Ordering::SeqCst);
+            ground.call(number);
+        }
+        let mut slots = [0; FUNCTIONS as usize];
+        memory.copy(0, 0, &mut slots);
+        let expected: Vec<u64> = (0..FUNCTIONS)
+            .map(|number| Record::new(time(number), FunctionId(number), 1).0)
             .collect();
         assert_eq!(slots[..], expected[..]);
     }

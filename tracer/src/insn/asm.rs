@@ -121,6 +121,23 @@ pub fn lea_fixed(
     )?)
 }
 
+/// Appends `mov into, [rip + …]` of the word at the fixed address `address`.
+///
+/// # Errors
+/// What iced-x86 says when the instruction cannot be encoded.
+pub fn load_fixed(
+    a: &mut CodeAssembler,
+    into: AsmRegister64,
+    address: u64,
+) -> Result<(), IcedError> {
+    let operand = MemoryOperand::with_base_displ(Register::RIP, address.cast_signed());
+    a.add_instruction(Instruction::with2(
+        Code::Mov_r64_rm64,
+        Register::from(into),
+        operand,
+    )?)
+}
+
 /// Where the first unconditional jump of `code`, as it lies at `at`, leads.
 #[cfg(test)]
 pub(crate) fn first_jump(code: &[u8], at: u64) -> Option<u64> {

@@ -13,6 +13,7 @@
 mod access;
 pub mod arena;
 pub mod cell;
+pub mod clock_page;
 pub mod graph;
 pub mod mirror;
 pub mod recorder;

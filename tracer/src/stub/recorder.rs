@@ -15,7 +15,7 @@ use super::access::CellAccess;
 use crate::addr::Gva;
 use crate::insn::asm::registers::{gpr32, gpr64};
 use crate::insn::asm::{
-    CodeAssembler, CodeLabel, IcedError, PLACE_VALUE, lea_fixed, ptr, qword_ptr,
+    CodeAssembler, CodeLabel, IcedError, PLACE_VALUE, lea_fixed, load_fixed, ptr, qword_ptr,
 };
 use crate::record::{MARK_MASK, RECORD_BYTES, TIME_SHIFT};
 use crate::ring::geometry::{Geometry, RING_SHIFT};
@@ -26,6 +26,9 @@ use crate::stub::cell::{CellPlace, HEAD, LIMIT, LOST};
 pub enum Clock {
     /// `rdtsc` in each record.
     Tsc,
+    /// The word at this address, the start of a [clock page](crate::stub::clock_page), which the
+    /// host keeps.
+    Page(Gva),
     /// Records without a time.
     None,
 }
@@ -86,6 +89,10 @@ impl Recorder {
                 a.shl(rdx, 32 + TIME_SHIFT)?;
                 a.shl(rax, TIME_SHIFT)?;
                 a.lea(rdx, ptr(rdx + rax) + PLACE_VALUE)
+            }
+            Clock::Page(page) => {
+                load_fixed(a, rdx, page.0)?;
+                a.lea(rdx, ptr(rdx) + PLACE_VALUE)
             }
             Clock::None => a.mov(gpr32::edx, PLACE_VALUE),
         }

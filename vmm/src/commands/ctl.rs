@@ -105,6 +105,17 @@ fn tracing(text: &mut String, tracing: &TracingStatus) {
         let _ = writeln!(text, "frozen   {}", frozen.reason);
         let _ = writeln!(text, "         `ctl thaw` lets patching go on");
     }
+    if let Some(page) = &tracing.clock_page {
+        let cpu = page.cpu.map(|cpu| format!(" on CPU {cpu}"));
+        let _ = writeln!(
+            text,
+            "clock    page every {} ns{}, {} stalls, longest {} us",
+            page.period_ns,
+            cpu.unwrap_or_default(),
+            page.stalls,
+            page.longest_stall_ns / 1000
+        );
+    }
     for one in &tracing.sessions {
         session(text, one);
     }

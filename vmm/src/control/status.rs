@@ -87,8 +87,25 @@ pub struct TracingStatus {
     pub no_gs: Option<String>,
     /// Bytes of stubs in the guest.
     pub stub_bytes: u64,
+    /// The clock page, while a session uses it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock_page: Option<ClockPageStatus>,
     /// Each session.
     pub sessions: Vec<SessionStatus>,
+}
+
+/// The clock page and its thread.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockPageStatus {
+    /// Nanoseconds between two beats.
+    pub period_ns: u64,
+    /// The host CPU of the thread, when it is kept on one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<usize>,
+    /// How often the page was not written in time while vCPUs ran.
+    pub stalls: u64,
+    /// The longest of those times in nanoseconds.
+    pub longest_stall_ns: u64,
 }
 
 /// Why nothing is patched any more.
@@ -128,8 +145,11 @@ pub struct SessionStatus {
     pub notrace: Vec<String>,
     /// `overwrite` or `discard`.
     pub mode: String,
-    /// Where times come from: `tsc` or `none`.
+    /// Where times come from: `tsc`, `page` or `none`.
     pub clock: String,
+    /// The period of the clock page, where times come from it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock_period_ns: Option<u64>,
     /// Bytes of each ring.
     pub ring_bytes: u64,
     /// The directory that the trace is written to.

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use tracer::event::{Event, EventKind};
-use tracer::export::uftrace::ExportError;
+use tracer::export::uftrace::{ClockStall, ExportError};
 use tracer::ring::geometry::{Geometry, Position};
 use tracer::ring::reader::{CellWord, Delivered, Mode, Patience, RingMemory, RingReader, Sink};
 use tracer::ring::snapshot::Snapshot;
 use tracer::ring::timeline::Timeline;
 
+use super::clock_page::Beats;
 use super::output::{Batch, Output};
 use super::rings::SharedRings;
 use crate::clock::GuestClock;
@@ -37,6 +38,10 @@ pub struct Drain {
     clock: GuestClock,
     output: Option<Output>,
     events: Vec<Event>,
+    /// What is known of the clock page, for a session that is timed by it.
+    beats: Option<Arc<Beats>>,
+    stalls_before: u64,
+    stalls_seen: u64,
 }
 
 impl Drain {
@@ -73,7 +78,33 @@ impl Drain {
             clock,
             output,
             events: Vec::new(),
+            beats: None,
+            stalls_before: 0,
+            stalls_seen: 0,
         }
+    }
+
+    /// The session's times come from the clock page: its stalls are noted in the trace.
+    pub fn time_by(&mut self, beats: Arc<Beats>) {
+        // What was before the session is none of its own.
+        self.stalls_seen = beats.since(0).1;
+        self.stalls_before = self.stalls_seen;
+        self.beats = Some(beats);
+    }
+
+    /// Notes stalls of the clock page after the first `seen` ones; returns how many there are now.
+    fn note_stalls(&self, seen: u64, output: &mut Output) -> u64 {
+        let Some(beats) = &self.beats else {
+            return seen;
+        };
+        let (stalls, seen) = beats.since(seen);
+        for stall in stalls {
+            output.clock_stall(ClockStall {
+                end_ns: self.clock.nanoseconds(stall.end),
+                length_ns: self.clock.duration_ns(stall.end.wrapping_sub(stall.begin)),
+            });
+        }
+        seen
     }
 
     /// Lets stubs record, or stops them.
@@ -98,7 +129,10 @@ impl Drain {
     pub fn round(&mut self, patience: Patience) -> usize {
         let mut count = 0;
         for (reader, timeline) in self.readers.iter_mut().zip(&mut self.timelines) {
-            let before = self.clock.now();
+            let before = match &self.beats {
+                Some(beats) => beats.last().min(self.clock.now()),
+                None => self.clock.now(),
+            };
             let head = reader.look(&self.rings);
             let now = self.clock.now();
             timeline.look(head, now, oldest(head, self.geometry));
@@ -123,8 +157,10 @@ impl Drain {
             });
             self.events.clear();
         }
-        if let Some(output) = &mut self.output {
+        if let Some(mut output) = self.output.take() {
+            self.stalls_seen = self.note_stalls(self.stalls_seen, &mut output);
             output.settle();
+            self.output = Some(output);
         }
         count
     }
@@ -184,6 +220,7 @@ impl Drain {
             });
             self.events.clear();
         }
+        self.note_stalls(self.stalls_before, &mut output);
         let dir = output.finish()?.display().to_string();
         Ok(Dumped { dir, records, lost })
     }

@@ -11,6 +11,8 @@ use tracer::stub::cell::SESSIONS_MAX;
 use tracer::target::MemoryError;
 
 use super::DEFAULT_ATTACH;
+use super::clock_page::ClockPageError;
+use super::options::PERIODS_NS;
 use crate::control::protocol::RpcError;
 use crate::failure::Failure;
 use crate::quiesce::QuiesceError;
@@ -95,6 +97,12 @@ pub enum TracingError {
     /// The ring size.
     #[error("--ring-size: {0}")]
     RingSize(#[from] RingSizeError),
+    /// The period of the clock page.
+    #[error("--clock-period {0}: from {min} to {max} ns are possible", min = PERIODS_NS.start(), max = PERIODS_NS.end())]
+    ClockPeriod(u64),
+    /// The clock page.
+    #[error(transparent)]
+    ClockPage(#[from] ClockPageError),
     /// The stack size.
     #[error("--stack-size: {0}")]
     StackSize(#[from] BadStackSize),
@@ -143,6 +151,8 @@ impl From<TracingError> for Failure {
             TracingError::Filter(_)
             | TracingError::Image(_)
             | TracingError::RingSize(_)
+            | TracingError::ClockPeriod(_)
+            | TracingError::ClockPage(ClockPageError::Cpu { .. })
             | TracingError::StackSize(_)
             | TracingError::NoRoot(_)
             | TracingError::NoAttachSymbol { .. }

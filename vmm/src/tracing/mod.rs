@@ -5,6 +5,7 @@
 //! attach point is reached, the control methods at any time, [`Tracing::finish`] at the end. Each
 //! pauses the guest as briefly as it can; the [`drain`] thread reads the rings meanwhile.
 
+pub mod clock_page;
 pub mod drain;
 pub mod error;
 pub mod options;
@@ -30,6 +31,7 @@ use crate::control::protocol::{CreateSession, FilterChange, SessionName, Start};
 use crate::control::status::{Changed, Deleted, Digest, Dumped, SessionList, Switched};
 use crate::loader::KernelFile;
 use crate::machine::{Machine, PATIENCE};
+use clock_page::{Beat, Beats, ClockPage};
 pub use error::TracingError;
 use options::DEFAULT_SESSION;
 pub use options::TracingOptions;
@@ -49,6 +51,9 @@ pub struct Tracing {
     zero: u64,
     /// Known from the first attach on.
     clock: Option<GuestClock>,
+    /// While a session that is timed by it has rings.
+    clock_page: Option<ClockPage>,
+    beats: Arc<Beats>,
 }
 
 impl Tracing {
@@ -82,6 +87,8 @@ impl Tracing {
             attach_at: options.attach_at,
             zero: crate::clock::host_tsc(),
             clock: None,
+            clock_page: None,
+            beats: Arc::default(),
         })
     }
 
@@ -131,6 +138,7 @@ impl Tracing {
         if let Err(error) = &quiesced {
             log::warn!("the trace may lack its last records: {error}");
         }
+        self.clock_page = None;
         let close = |session: &mut TraceSession| session.close().1;
         let finished: Vec<_> = self.sessions.iter_mut().map(close).collect();
         finished.into_iter().collect()
@@ -175,6 +183,7 @@ impl Tracing {
         if let Some(id) = id {
             self.engine
                 .delete_session(&mut machine.memory().clone(), id)?;
+            self.keep_time(machine)?;
         }
         finished?;
         Ok(Deleted {
@@ -220,9 +229,48 @@ impl Tracing {
         self.shared.image.check_traceable()?;
         let selection = filter.select(&self.shared.image)?;
         let id = self.prepare(machine, index)?;
-        let changed = self.change(machine, index, id, filter, selection)?;
         self.at(index)?.started = true;
-        Ok(changed)
+        // The page holds the time before the first stub looks at it.
+        let kept = self.keep_time(machine);
+        let changed = kept.and_then(|()| self.change(machine, index, id, filter, selection));
+        if changed.is_err() {
+            self.at(index)?.started = false;
+            self.keep_time(machine)?;
+        }
+        changed
+    }
+
+    /// Has the clock page kept as the sessions need it: by a thread while one of those with that clock
+    /// has rings, spinning while one of them is started, with the shortest of their periods.
+    fn keep_time(&mut self, machine: &Machine) -> Result<(), TracingError> {
+        let users = || {
+            let live = |session: &&TraceSession| session.live.is_some();
+            self.sessions.iter().filter(live)
+        };
+        let beats = users().filter_map(|session| Some((session.started, session.beat()?)));
+        let started = beats.clone().any(|(started, _)| started);
+        let of_started = beats.filter(|(is, _)| *is == started).map(|(_, beat)| beat);
+        let wanted = of_started.reduce(|one, other| Beat {
+            period_ns: one.period_ns.min(other.period_ns),
+            cpu: one.cpu.or(other.cpu),
+        });
+        let kept = self.clock_page.as_ref().map(ClockPage::beat);
+        // One that is not started needs no other thread than the one that is there.
+        if kept != wanted && (started || wanted.is_none() || kept.is_none()) {
+            let goes_on = self.clock_page.take().is_some();
+            if let (Some(beat), Some(clock), Some((_, at))) =
+                (wanted, self.clock, self.engine.clock_page())
+            {
+                let (memory, vcpus) = (machine.memory(), machine.cpu_times());
+                let beats = Arc::clone(&self.beats);
+                let page = ClockPage::start(memory, at, clock, beat, vcpus, beats, goes_on)?;
+                self.clock_page = Some(page);
+            }
+        }
+        if let Some(page) = &self.clock_page {
+            page.spin(started);
+        }
+        Ok(())
     }
 
     /// Opens the window and makes the session's rings, if that has not been done.
@@ -247,14 +295,18 @@ impl Tracing {
             }
         };
         self.clock = Some(clock);
-        let config = self.at(index)?.config();
+        let (page, _) = self.engine.clock_page().unwrap_or_default();
+        let config = self.at(index)?.config(page);
         let id = self.engine.create_session(&mut quiesced, config)?;
         drop(quiesced);
         let Self {
-            engine, sessions, ..
+            engine,
+            sessions,
+            beats,
+            ..
         } = self;
         let session = sessions.get_mut(index).ok_or(TracingError::NoSuchIndex)?;
-        session.open(id, engine, machine, clock)?;
+        session.open(id, engine, machine, clock, beats)?;
         Ok(id)
     }
 
@@ -308,6 +360,7 @@ impl Tracing {
         let (id, filter) = (session.started()?, session.filter.clone());
         let changed = self.change(machine, index, id, filter, Selection::default())?;
         self.at(index)?.started = false;
+        self.keep_time(machine)?;
         Ok(changed)
     }
 

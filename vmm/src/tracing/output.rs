@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tracer::event::{Event, EventKind};
-use tracer::export::uftrace::{ExportError, Metadata, UftraceWriter};
+use tracer::export::uftrace::{ClockStall, ExportError, Metadata, UftraceWriter};
 use tracer::graph::pipeline::Pipeline;
 use tracer::graph::{CallEvent, CallSink};
 use tracer::image::Image;
@@ -98,6 +98,11 @@ impl Output {
             };
             pipeline.push(event, time_ns);
         }
+    }
+
+    /// The clock was late.
+    pub fn clock_stall(&mut self, stall: ClockStall) {
+        self.sink.writer.clock_stall(stall);
     }
 
     /// Writes the calls whose place is certain by now.

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use tracer::addr::Gva;
 use tracer::engine::Engine;
 use tracer::export::uftrace::Metadata;
 use tracer::filter::{Filter, Pattern, Side};
@@ -14,9 +15,10 @@ use tracer::session::{SessionConfig, SessionId, TracerKind};
 use tracer::stub::recorder::Clock;
 
 use super::DEFAULT_ATTACH;
+use super::clock_page::{Beat, Beats};
 use super::drain::{Drain, DrainThread};
 use super::error::TracingError;
-use super::options::{ClockChoice, SessionOptions, Tracer};
+use super::options::{ClockChoice, PERIODS_NS, SessionOptions, Tracer};
 use super::output::Output;
 use super::rings::SharedRings;
 use crate::clock::GuestClock;
@@ -79,6 +81,9 @@ impl TraceSession {
         shared: &Shared,
     ) -> Result<Self, TracingError> {
         check_name(name)?;
+        if !PERIODS_NS.contains(&options.clock_period) {
+            return Err(TracingError::ClockPeriod(options.clock_period));
+        }
         let geometry = Geometry::with_bytes(options.ring_size.saturating_mul(1024))?;
         let calls = options.graph.rules()?;
         if tracer == Tracer::Graph {
@@ -147,7 +152,8 @@ impl TraceSession {
     }
 
     /// What the engine needs to know of it.
-    pub fn config(&self) -> SessionConfig {
+    /// `page` is where the clock page is.
+    pub fn config(&self, page: Gva) -> SessionConfig {
         SessionConfig {
             name: self.name.clone(),
             tracer: self.tracer.into(),
@@ -156,6 +162,7 @@ impl TraceSession {
             mode: self.options.mode.into(),
             clock: match self.options.clock {
                 ClockChoice::Tsc => Clock::Tsc,
+                ClockChoice::Page => Clock::Page(page),
                 ClockChoice::None => Clock::None,
             },
         }
@@ -171,6 +178,7 @@ impl TraceSession {
         engine: &Engine,
         machine: &Machine,
         clock: GuestClock,
+        beats: &Arc<Beats>,
     ) -> Result<(), TracingError> {
         let place = engine.session(id)?.memory.clone();
         let memory = machine.memory().clone();
@@ -185,10 +193,21 @@ impl TraceSession {
             clock,
             self.output.take(),
         );
+        if self.beat().is_some() {
+            drain.time_by(Arc::clone(beats));
+        }
         drain.switch(self.switched_on);
         let drain = DrainThread::start(drain).map_err(TracingError::Thread)?;
         self.live = Some(Live { id, drain });
         Ok(())
+    }
+
+    /// How the clock page is to be kept for it.
+    pub fn beat(&self) -> Option<Beat> {
+        (self.options.clock == ClockChoice::Page).then_some(Beat {
+            period_ns: self.options.clock_period,
+            cpu: self.options.clock_cpu,
+        })
     }
 
     /// Reads what the rings still hold and completes the trace. Returns its number in the engine
@@ -285,6 +304,7 @@ impl TraceSession {
             vcpus: shared.vcpus,
             mode: super::show::mode_name(self.options.mode.into()).to_owned(),
             clock: self.options.clock.name().to_owned(),
+            clock_period_ns: self.beat().map(|beat| beat.period_ns),
             tsc_khz: clock.map_or(0, |clock| clock.khz()).into(),
             tracer: TracerKind::from(self.tracer).name().to_owned(),
             stack_bytes: self.stack_bytes(&shared.image),
@@ -312,6 +332,7 @@ impl TraceSession {
             notrace: globs(&self.filter, Side::Notrace),
             mode: super::show::mode_name(self.options.mode.into()).to_owned(),
             clock: self.options.clock.name().to_owned(),
+            clock_period_ns: self.beat().map(|beat| beat.period_ns),
             ring_bytes: self.geometry.bytes(),
             output: self.options.output.as_deref().map(show_path),
             ..SessionStatus::default()

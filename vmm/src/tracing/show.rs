@@ -12,7 +12,7 @@ use super::session::TraceSession;
 use super::{Tracing, TracingError};
 use crate::control::protocol::FunctionsQuery;
 use crate::control::status::{
-    Changed, FrozenStatus, Function, Functions, SessionStatus, TracingStatus,
+    Changed, ClockPageStatus, FrozenStatus, Function, Functions, SessionStatus, TracingStatus,
 };
 
 /// The name of a mode, as options have it.
@@ -61,6 +61,16 @@ impl Tracing {
             sessions,
             ..TracingStatus::default()
         };
+        status.clock_page = self.clock_page.as_ref().map(|page| {
+            let (stalls, longest) = self.beats.stalls();
+            let ns = |ticks: u64| self.clock.map_or(0, |clock| clock.duration_ns(ticks));
+            ClockPageStatus {
+                period_ns: page.beat().period_ns,
+                cpu: page.beat().cpu,
+                stalls,
+                longest_stall_ns: ns(longest),
+            }
+        });
         if let Some((strategy, no_gs)) = self.engine.strategy() {
             status.cpu_strategy = Some(strategy.name().to_owned());
             status.no_gs = no_gs.map(|reason| reason.to_string());

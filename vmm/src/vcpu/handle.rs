@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use super::cpu_time::CpuTime;
 use super::kick;
 use super::registers::FullRegisters;
 use super::seat::{Errand, Order, Reply, Request, Seat, Shared, VcpuState};
@@ -64,6 +65,11 @@ impl VcpuHandle {
     #[must_use]
     pub fn number(&self) -> u16 {
         self.number
+    }
+
+    /// The CPU time of its thread.
+    pub(crate) fn cpu_time(&self) -> Option<CpuTime> {
+        self.thread.as_ref().and_then(CpuTime::of)
     }
 
     /// What the vCPU is doing.

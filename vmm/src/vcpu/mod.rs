@@ -1,6 +1,7 @@
 //! vCPUs: one thread each, and the handle by which it is controlled.
 
 mod brief;
+pub mod cpu_time;
 mod cpuid;
 mod event;
 mod gate;

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::Path;
 
 use super::error::ExportError;
-use super::layout::SIDE_FILE;
+use super::layout::{COMMENT_FILE, SIDE_FILE};
 
 /// Makes `directory`. One that is there is refused, or with `force` emptied, if everything in it
 /// looks like part of a trace.
@@ -49,9 +49,12 @@ fn is_ours(path: &Path, name: &OsStr) -> bool {
     };
     match name.rsplit_once('.') {
         None => name == "info" && begins_as_info(path),
-        Some((stem, "dat" | "side")) => stem.bytes().all(|byte| byte.is_ascii_digit()),
+        Some((stem, "dat" | "side")) if name != COMMENT_FILE => {
+            stem.bytes().all(|byte| byte.is_ascii_digit())
+        }
         Some((stem, "map")) => stem.starts_with("sid-"),
         Some((_, "sym")) => true,
+        Some(_) if name == COMMENT_FILE => true,
         Some(_) => {
             ["task.txt", "info.new"].contains(&name)
                 || name.starts_with(SIDE_FILE)

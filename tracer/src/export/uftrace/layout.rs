@@ -10,12 +10,21 @@ use crate::image::Image;
 
 /// The file for what uftrace's files cannot hold.
 pub const SIDE_FILE: &str = "exotrace.json";
+/// The file whose lines uftrace shows as comments among the calls.
+pub const COMMENT_FILE: &str = "extern.dat";
 /// The task id of vCPU or thread 0.
 pub const FIRST_TID: u32 = 1000;
 /// Symbols and maps are in pages.
 const PAGE: u64 = 0x1000;
 /// Where the maps say that the stack is: uftrace takes everything above it for its own kernel.
 const STACK: (u64, u64) = (0xffff_ffff_e000, 0xffff_ffff_f000);
+
+/// A line of [`COMMENT_FILE`].
+#[must_use]
+pub fn comment(time_ns: u64, text: &str) -> String {
+    let (seconds, rest) = (time_ns / 1_000_000_000, time_ns % 1_000_000_000);
+    format!("{seconds}.{rest:09} {text}\n")
+}
 
 /// The task id of a vCPU or thread.
 #[must_use]

@@ -28,11 +28,14 @@ pub use self::error::ExportError;
 use self::lane::Lane;
 use self::layout::{Extent, SIDE_FILE};
 use self::record::{Kind, truncated, word};
-pub use self::side::{AnomalyNote, GRAPH, Metadata, SideFile, VERSION, VcpuTotals};
+pub use self::side::{AnomalyNote, ClockStall, GRAPH, Metadata, SideFile, VERSION, VcpuTotals};
 use self::threads::ThreadLanes;
 use crate::event::{Event, EventKind};
 use crate::graph::{Anomalies, CallEvent, CallKind};
 use crate::image::Image;
+
+/// Clock stalls that are kept one by one.
+const STALLS_MAX: usize = 4096;
 
 /// Writes one trace.
 #[derive(Debug)]
@@ -178,6 +181,24 @@ impl UftraceWriter {
         self.side.anomalies = notes.collect();
     }
 
+    /// Notes that the clock was late, in the order of time. uftrace shows it as a comment.
+    pub fn clock_stall(&mut self, stall: ClockStall) {
+        if self.side.clock_stalls.len() < STALLS_MAX {
+            self.side.clock_stalls.push(stall);
+        }
+    }
+
+    /// The file that uftrace merges into the trace as comments.
+    fn write_comments(&self) -> Result<(), ExportError> {
+        if self.side.clock_stalls.is_empty() {
+            return Ok(());
+        }
+        let path = self.directory.join(layout::COMMENT_FILE);
+        let line = |stall: &ClockStall| layout::comment(stall.end_ns, &stall.to_string());
+        let text: String = self.side.clock_stalls.iter().map(line).collect();
+        fs::write(&path, text).map_err(ExportError::io("write", &path))
+    }
+
     /// Writes everything that is still buffered, so that a reader finds it.
     ///
     /// # Errors
@@ -222,6 +243,7 @@ impl UftraceWriter {
             }
         }
         self.side.finished = flushed.is_ok();
+        self.write_comments()?;
         self.write_side()?;
         flushed.map(|()| self.side.totals)
     }

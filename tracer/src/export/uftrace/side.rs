@@ -1,5 +1,7 @@
 //! The file beside uftrace's own: what their format has no place for.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use super::lane::LaneTotals;
@@ -18,6 +20,10 @@ pub struct Metadata {
     pub mode: String,
     /// What the times come from: `tsc` or `page`.
     pub clock: String,
+    /// How often the clock page is written, in nanoseconds: shorter times are not told apart. None
+    /// for other clocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_period_ns: Option<u64>,
     /// The guest's TSC frequency in kHz.
     pub tsc_khz: u64,
     /// How a stub finds its ring: `gs`, `tsc_aux` or `shared`.
@@ -56,6 +62,22 @@ pub struct AnomalyNote {
     pub function: String,
     /// The thread of the first.
     pub thread: u32,
+}
+
+/// The clock page was not written for longer than its period: times of that while are too early.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockStall {
+    /// When it was over, in nanoseconds since the guest's time began.
+    pub end_ns: u64,
+    /// How long it was.
+    pub length_ns: u64,
+}
+
+impl fmt::Display for ClockStall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let microseconds = self.length_ns / 1000;
+        write!(f, "the clock stood still for {microseconds} us up to here")
+    }
 }
 
 /// What was written for one vCPU.
@@ -119,6 +141,9 @@ pub struct SideFile {
     /// What did not fit in a graph trace.
     #[serde(default)]
     pub anomalies: Vec<AnomalyNote>,
+    /// Every time the clock page was late, up to a few thousand; empty before the end.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clock_stalls: Vec<ClockStall>,
     /// Per vCPU; empty before the end.
     pub totals: Vec<VcpuTotals>,
 }
@@ -137,6 +162,7 @@ impl SideFile {
             strays: 0,
             dropped: 0,
             anomalies: Vec::new(),
+            clock_stalls: Vec::new(),
             totals: Vec::new(),
         }
     }

@@ -1,0 +1,451 @@
+//! The thread that keeps the clock page (`tracer::stub::clock_page`).
+//!
+//! It exists while a session with that clock has rings in the guest, and spins while one of them is
+//! started: so it takes a host CPU for itself, on which no vCPU should run (`--clock-cpu`).
+//!
+//! *All vCPUs are halted* when none of their threads has used any CPU time for a millisecond: a vCPU
+//! that halts in the in-kernel interrupt controller, is paused, or has lost its host CPU uses none, and one
+//! that executes guest code uses all of it. Then the thread sleeps, and looks every 50 µs (plus what the
+//! host's timers are late); each look is a beat. It spins again when any of them has used some.
+//!
+//! *A stall* is a gap between two beats, longer than ten periods and 10 µs, in which a vCPU may have
+//! run: because the thread lost its CPU, or was asleep when a vCPU woke. Times of that while are those of the
+//! beat before it. Each is counted, and noted in the traces of the sessions that use the page.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tracer::addr::Gpa;
+use tracer::stub::clock_page::{BEATS, COUNTER, PAGE_BYTES, SHIFTED, shifted};
+use vm_memory::{GuestAddress, GuestMemoryBackend, VolatileMemory, VolatileSlice};
+
+use crate::clock::{GuestClock, host_tsc};
+use crate::memory::Memory;
+use crate::vcpu::cpu_time::CpuTime;
+
+/// How often it is looked at whether the vCPUs work.
+const LOOK_NS: u64 = 1_000_000;
+/// Sleep while they do not.
+const NAP: Duration = Duration::from_micros(50);
+/// Sleep while nothing is traced.
+const IDLE: Duration = Duration::from_millis(1);
+/// The shortest stall, in nanoseconds and in periods.
+const STALL_NS: u64 = 10_000;
+const STALL_PERIODS: u64 = 10;
+/// Stalls that are kept one by one.
+const STALLS_MAX: usize = 4096;
+
+/// Why the clock page cannot be kept.
+#[derive(Debug, thiserror::Error)]
+pub enum ClockPageError {
+    /// No such CPU, or not for us.
+    #[error("--clock-cpu {cpu}: this process cannot run there: {source}")]
+    Cpu {
+        /// Which CPU.
+        cpu: usize,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// No thread.
+    #[error("the system gives no thread for the clock page: {0}")]
+    Thread(#[source] std::io::Error),
+    /// No page.
+    #[error("the clock page at {0} is not in the window")]
+    NoPage(Gpa),
+}
+
+/// How the page is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Beat {
+    /// Nanoseconds between two beats.
+    pub period_ns: u64,
+    /// The host CPU of the thread.
+    pub cpu: Option<usize>,
+}
+
+/// A time in which the page was not written, in ticks of the guest's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stall {
+    /// The beat before it.
+    pub begin: u64,
+    /// The beat after it.
+    pub end: u64,
+}
+
+/// What is known of the beats, for readers of rings.
+#[derive(Debug, Default)]
+pub struct Beats {
+    last: AtomicU64,
+    stalls: Mutex<Stalls>,
+}
+
+#[derive(Debug, Default)]
+struct Stalls {
+    kept: VecDeque<Stall>,
+    count: u64,
+    longest: u64,
+}
+
+impl Beats {
+    /// The time in the page. A record that is reserved later may have it.
+    #[must_use]
+    pub fn last(&self) -> u64 {
+        self.last.load(Ordering::Acquire)
+    }
+
+    /// How many stalls there were, and the ticks of the longest.
+    #[must_use]
+    pub fn stalls(&self) -> (u64, u64) {
+        let stalls = self.lock();
+        (stalls.count, stalls.longest)
+    }
+
+    /// The stalls after the first `seen` ones, as far as they are kept, and how many there are now.
+    #[must_use]
+    pub fn since(&self, seen: u64) -> (Vec<Stall>, u64) {
+        let stalls = self.lock();
+        let fresh = usize::try_from(stalls.count.saturating_sub(seen)).unwrap_or(usize::MAX);
+        let skip = stalls.kept.len().saturating_sub(fresh);
+        (
+            stalls.kept.iter().skip(skip).copied().collect(),
+            stalls.count,
+        )
+    }
+
+    fn note(&self, stall: Stall) {
+        let mut stalls = self.lock();
+        stalls.count += 1;
+        stalls.longest = stalls.longest.max(stall.end - stall.begin);
+        if stalls.kept.len() == STALLS_MAX {
+            stalls.kept.pop_front();
+        }
+        stalls.kept.push_back(stall);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Stalls> {
+        self.stalls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The page and its thread.
+#[derive(Debug)]
+pub struct ClockPage {
+    beat: Beat,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    beats: Arc<Beats>,
+    spins: AtomicBool,
+    ends: AtomicBool,
+}
+
+impl ClockPage {
+    /// Starts the thread. When this returns, the page holds the time. `goes_on` when another thread
+    /// has just kept it: the time between the two is then looked at as that between two beats.
+    ///
+    /// # Errors
+    /// A [`ClockPageError`].
+    pub fn start(
+        memory: &Memory,
+        at: Gpa,
+        clock: GuestClock,
+        beat: Beat,
+        vcpus: Vec<CpuTime>,
+        beats: Arc<Beats>,
+        goes_on: bool,
+    ) -> Result<Self, ClockPageError> {
+        if !memory.contains(at, usize::try_from(PAGE_BYTES).unwrap_or(usize::MAX)) {
+            return Err(ClockPageError::NoPage(at));
+        }
+        let shared = Arc::new(Shared {
+            beats,
+            spins: AtomicBool::new(true),
+            ends: AtomicBool::new(false),
+        });
+        let (tell, started) = sync_channel(1);
+        let (memory, keeper_shared) = (memory.clone(), Arc::clone(&shared));
+        let run = move || {
+            let pinned = beat.cpu.map_or(Ok(()), pin);
+            let is_pinned = pinned.is_ok();
+            // The starter waits for it.
+            let told = tell.send(pinned).is_ok();
+            let address = GuestAddress(at.0);
+            let length = usize::try_from(PAGE_BYTES).unwrap_or_default();
+            if let (true, true, Ok(page)) =
+                (is_pinned, told, memory.map().get_slice(address, length))
+            {
+                Keeper::new(Page(&page), clock, beat, vcpus, &keeper_shared).run(goes_on);
+            }
+        };
+        let thread = std::thread::Builder::new().name("clock".to_owned());
+        let thread = thread.spawn(run).map_err(ClockPageError::Thread)?;
+        let before = shared.beats.last();
+        started.recv().unwrap_or(Ok(()))?;
+        while shared.beats.last() == before && !thread.is_finished() {
+            std::thread::yield_now();
+        }
+        Ok(Self {
+            beat,
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// How it is kept.
+    #[must_use]
+    pub fn beat(&self) -> Beat {
+        self.beat
+    }
+
+    /// Whether the thread spins, or only keeps the page from growing old.
+    pub fn spin(&self, spins: bool) {
+        self.shared.spins.store(spins, Ordering::Release);
+    }
+}
+
+impl Drop for ClockPage {
+    fn drop(&mut self) {
+        self.shared.ends.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            log::error!("the clock thread has failed: times may have stood still");
+        }
+    }
+}
+
+/// Keeps this thread on one CPU.
+fn pin(cpu: usize) -> Result<(), ClockPageError> {
+    // SAFETY: a set of all zeros is an empty one.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    let limit = size_of::<libc::cpu_set_t>() * 8;
+    if cpu < limit {
+        // SAFETY: the number is below the size of the set.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+    }
+    // SAFETY: the set outlives the call, and 0 is the calling thread.
+    let failed = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
+    if failed == 0 {
+        return Ok(());
+    }
+    let source = std::io::Error::last_os_error();
+    Err(ClockPageError::Cpu { cpu, source })
+}
+
+/// The page in guest memory.
+struct Page<'a>(&'a VolatileSlice<'a>);
+
+impl Page<'_> {
+    fn store(&self, offset: u64, value: u64) {
+        let offset = usize::try_from(offset).unwrap_or_default();
+        // It lies in the page, which was checked to be memory.
+        if let Ok(word) = self.0.get_ref::<u64>(offset) {
+            word.store(value);
+        }
+    }
+}
+
+/// The thread's work.
+struct Keeper<'a> {
+    page: Page<'a>,
+    clock: GuestClock,
+    period: u64,
+    stall: u64,
+    look: u64,
+    vcpus: Vec<CpuTime>,
+    used: u64,
+    shared: &'a Shared,
+    last: u64,
+    count: u64,
+}
+
+impl<'a> Keeper<'a> {
+    fn new(
+        page: Page<'a>,
+        clock: GuestClock,
+        beat: Beat,
+        vcpus: Vec<CpuTime>,
+        shared: &'a Shared,
+    ) -> Self {
+        let period = clock.ticks(beat.period_ns).max(1);
+        let stall = clock.ticks(STALL_NS).max(STALL_PERIODS * period);
+        Self {
+            page,
+            clock,
+            period,
+            stall,
+            look: clock.ticks(LOOK_NS),
+            vcpus,
+            used: 0,
+            shared,
+            // Another thread may have kept the page before.
+            last: shared.beats.last(),
+            count: 0,
+        }
+    }
+
+    fn run(mut self, goes_on: bool) {
+        let now = self.clock.now();
+        if goes_on {
+            self.note_stall(now);
+        }
+        self.beat(now);
+        let mut looked = self.last;
+        while !self.shared.ends.load(Ordering::Acquire) {
+            if !self.shared.spins.load(Ordering::Acquire) {
+                std::thread::sleep(IDLE);
+                self.beat(self.clock.now());
+                continue;
+            }
+            let now = self.wait();
+            self.note_stall(now);
+            self.beat(now);
+            if now.wrapping_sub(looked) >= self.look {
+                if !self.have_worked() {
+                    self.nap();
+                }
+                looked = self.last;
+            }
+        }
+    }
+
+    /// Spins until the next beat is due.
+    fn wait(&self) -> u64 {
+        let begin = host_tsc();
+        let left = self
+            .period
+            .saturating_sub(self.clock.now().wrapping_sub(self.last));
+        while host_tsc().wrapping_sub(begin) < left {
+            std::hint::spin_loop();
+        }
+        self.clock.now()
+    }
+
+    fn beat(&mut self, now: u64) {
+        // Never back, whatever the host's counters do.
+        if now > self.last {
+            self.last = now;
+        }
+        self.count += 1;
+        self.page.store(SHIFTED, shifted(self.last));
+        self.page.store(COUNTER, self.last);
+        self.page.store(BEATS, self.count);
+        self.shared.beats.last.store(self.last, Ordering::Release);
+    }
+
+    /// Before the beat that ends it: whoever sees a time after the stall finds it noted.
+    fn note_stall(&self, now: u64) {
+        if now.saturating_sub(self.last) > self.stall {
+            let (begin, end) = (self.last, now);
+            self.shared.beats.note(Stall { begin, end });
+        }
+    }
+
+    /// Whether any vCPU's thread has used CPU time since this was asked last.
+    fn have_worked(&mut self) -> bool {
+        let used = self.vcpus.iter().map(|vcpu| vcpu.nanoseconds()).sum();
+        std::mem::replace(&mut self.used, used) != used
+    }
+
+    fn nap(&mut self) {
+        while !self.shared.ends.load(Ordering::Acquire) && self.shared.spins.load(Ordering::Acquire)
+        {
+            std::thread::sleep(NAP);
+            let now = self.clock.now();
+            if self.have_worked() {
+                self.note_stall(now);
+                self.beat(now);
+                return;
+            }
+            self.beat(now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer::target::PhysicalMemory;
+
+    use super::*;
+
+    fn word(memory: &Memory, at: Gpa, offset: u64) -> u64 {
+        let mut bytes = [0; 8];
+        memory
+            .read_physical(at.wrapping_add(offset), &mut bytes)
+            .unwrap();
+        u64::from_le_bytes(bytes)
+    }
+
+    fn started(
+        vcpus: Vec<CpuTime>,
+        cpu: Option<usize>,
+    ) -> Result<(ClockPage, Memory, Gpa), ClockPageError> {
+        let memory = Memory::create(8, 2 << 20).unwrap();
+        let at = memory.window().start;
+        let clock = GuestClock::with_offset(1 << 40, host_tsc(), 2_000_000);
+        let beat = Beat {
+            period_ns: 100,
+            cpu,
+        };
+        let page = ClockPage::start(&memory, at, clock, beat, vcpus, Arc::default(), false)?;
+        Ok((page, memory, at))
+    }
+
+    #[test]
+    fn the_page_holds_the_time_and_goes_on() {
+        let (page, memory, at) = started(vec![CpuTime::own()], None).unwrap();
+        let now = host_tsc().wrapping_add(1 << 40);
+        let first = word(&memory, at, COUNTER);
+        assert!(now.wrapping_sub(first) < 1 << 34, "{first} is near {now}");
+        let mut last = 0;
+        for _ in 0..1000 {
+            let time = word(&memory, at, SHIFTED);
+            assert!(time >= last, "never back");
+            last = time;
+        }
+        // Also when no vCPU works: it naps, and beats all the same.
+        while word(&memory, at, COUNTER) == first {
+            std::hint::spin_loop();
+        }
+        drop(page);
+        let (ended, beats) = (word(&memory, at, COUNTER), word(&memory, at, BEATS));
+        assert!(beats > 1);
+        assert_eq!(word(&memory, at, COUNTER), ended, "nobody writes any more");
+    }
+
+    #[test]
+    fn a_cpu_that_is_not_there_is_refused() {
+        for cpu in [1023, 100_000] {
+            let error = started(Vec::new(), Some(cpu)).unwrap_err().to_string();
+            assert!(error.contains(&format!("--clock-cpu {cpu}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn stalls_are_counted_and_told_once() {
+        let beats = Beats::default();
+        for begin in 0..5000 {
+            beats.note(Stall {
+                begin,
+                end: begin + 1 + begin % 7,
+            });
+        }
+        assert_eq!(beats.stalls(), (5000, 7));
+        let (all, seen) = beats.since(0);
+        assert_eq!((all.len(), seen), (STALLS_MAX, 5000));
+        assert_eq!(beats.since(seen), (Vec::new(), 5000));
+        let (last, _) = beats.since(4998);
+        assert_eq!(
+            last.iter().map(|stall| stall.begin).collect::<Vec<_>>(),
+            [4998, 4999]
+        );
+    }
+}

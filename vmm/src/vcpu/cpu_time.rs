@@ -1,0 +1,73 @@
+//! How much CPU time a vCPU's thread has used: a thread that is halted, parked or preempted uses none.
+
+use std::os::unix::thread::JoinHandleExt;
+use std::thread::JoinHandle;
+
+/// The CPU-time clock of one thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CpuTime(libc::clockid_t);
+
+impl CpuTime {
+    /// Of a thread that has not been joined. None when the system does not say.
+    pub(super) fn of(thread: &JoinHandle<()>) -> Option<Self> {
+        let mut clock = 0;
+        // SAFETY: the handle has not been joined, so the thread's identifier is valid; `clock` is
+        // written by the call only.
+        let failed = unsafe { libc::pthread_getcpuclockid(thread.as_pthread_t(), &raw mut clock) };
+        (failed == 0).then_some(Self(clock))
+    }
+
+    /// Of the calling thread.
+    #[cfg(test)]
+    pub(crate) const fn own() -> Self {
+        Self(libc::CLOCK_THREAD_CPUTIME_ID)
+    }
+
+    /// Nanoseconds so far; 0 once the thread has ended.
+    #[must_use]
+    pub fn nanoseconds(self) -> u64 {
+        let mut time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        // SAFETY: `time` outlives the call; an unknown clock is an error, nothing else.
+        if unsafe { libc::clock_gettime(self.0, &raw mut time) } != 0 {
+            return 0;
+        }
+        let part = |part: i64| u64::try_from(part).unwrap_or_default();
+        part(time.tv_sec) * 1_000_000_000 + part(time.tv_nsec)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_works_uses_time_and_one_that_waits_uses_none() {
+        let own = CpuTime::own();
+        let before = own.nanoseconds();
+        while own.nanoseconds() < before + 1_000_000 {
+            std::hint::spin_loop();
+        }
+        let (tell, told) = std::sync::mpsc::channel::<()>();
+        let waiting = std::thread::spawn(move || told.recv().unwrap_or_default());
+        let time = CpuTime::of(&waiting).unwrap();
+        // Until it has gone to sleep, it uses some.
+        let mut last = time.nanoseconds();
+        loop {
+            let start = own.nanoseconds();
+            while own.nanoseconds() < start + 5_000_000 {
+                std::hint::spin_loop();
+            }
+            let now = time.nanoseconds();
+            if now == last {
+                break;
+            }
+            last = now;
+        }
+        tell.send(()).unwrap();
+        waiting.join().unwrap();
+        assert_eq!(time.nanoseconds(), 0, "it has ended");
+    }
+}
