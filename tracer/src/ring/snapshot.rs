@@ -33,11 +33,10 @@ impl Snapshot<'_> {
     pub fn deliver(&self, memory: &impl RingMemory, sink: &mut impl Sink) {
         let oldest = self.head.0.saturating_sub(self.geometry.slots());
         let mut position = self.first.max(Position(oldest));
-        let before = position.since(self.first);
-        if before > 0 {
-            sink.lost(0, before);
-        }
-        let mut last_ticks = 0;
+        let mut progress = Progress {
+            last_ticks: 0,
+            missing: position.since(self.first),
+        };
         while position < self.head {
             let slot = self.geometry.slot(position);
             let count = self
@@ -53,10 +52,11 @@ impl Snapshot<'_> {
             }
             for (word, detail) in words.into_iter().zip(details) {
                 let (record, detail) = (Record(word), Detail(detail));
-                self.deliver_one(position, record, detail, &mut last_ticks, sink);
+                self.deliver_one(position, record, detail, &mut progress, sink);
                 position = position.after(1);
             }
         }
+        progress.say_missing(sink);
     }
 
     fn deliver_one(
@@ -64,7 +64,7 @@ impl Snapshot<'_> {
         position: Position,
         record: Record,
         detail: Detail,
-        last_ticks: &mut u64,
+        progress: &mut Progress,
         sink: &mut impl Sink,
     ) {
         let step = detail
@@ -75,14 +75,31 @@ impl Snapshot<'_> {
             && step.is_some() == self.has_details;
         match self.timeline.time(position, record.time()) {
             Some(ticks) if is_whole => {
-                *last_ticks = ticks.max(*last_ticks);
+                progress.say_missing(sink);
+                progress.last_ticks = ticks.max(progress.last_ticks);
                 sink.record(Delivered {
-                    ticks: *last_ticks,
+                    ticks: progress.last_ticks,
                     function: record.function(),
                     graph: step.map(|step| (step, detail.slot())),
                 });
             }
-            _ => sink.lost(*last_ticks, 1),
+            _ => progress.missing += 1,
+        }
+    }
+}
+
+/// How far a snapshot has got.
+struct Progress {
+    last_ticks: u64,
+    /// Records that are missing since the last one delivered: said at once, as one gap.
+    missing: u64,
+}
+
+impl Progress {
+    fn say_missing(&mut self, sink: &mut impl Sink) {
+        let missing = std::mem::take(&mut self.missing);
+        if missing > 0 {
+            sink.lost(self.last_ticks, missing);
         }
     }
 }
