@@ -31,6 +31,15 @@ pub extern "C" fn bench_leaf_rdtsc(value: u64) -> u64 {
     leaf_body(value) ^ timestamp()
 }
 
+/// The same with two time stamps, as an entry and an exit take them.
+#[unsafe(no_mangle)]
+#[inline(never)]
+#[rustc_align(64)]
+pub extern "C" fn bench_leaf_rdtsc_twice(value: u64) -> u64 {
+    let before = timestamp();
+    leaf_body(value) ^ timestamp().wrapping_sub(before)
+}
+
 fn timestamp() -> u64 {
     // SAFETY: every x86-64 CPU has it, and the kernel leaves it open to ring 3.
     unsafe { _rdtsc() }
@@ -80,15 +89,17 @@ timed_loops! {
     time_nop => bench_leaf_nop;
     time_traced => bench_leaf_traced;
     time_rdtsc => bench_leaf_rdtsc;
+    time_rdtsc_twice => bench_leaf_rdtsc_twice;
 }
 
 type Timed = (&'static str, fn(u64) -> u64);
 
-static LEAVES: [Timed; 4] = [
+static LEAVES: [Timed; 5] = [
     ("bench_leaf_plain", time_plain),
     ("bench_leaf_nop", time_nop),
     ("bench_leaf_traced", time_traced),
     ("bench_leaf_rdtsc", time_rdtsc),
+    ("bench_leaf_rdtsc_twice", time_rdtsc_twice),
 ];
 
 /// Rounds of all leaves; every other round backwards, so that drift hits all alike.

@@ -12,6 +12,7 @@ use rustix::process::{Pid, setpriority_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::de::DeserializeOwned;
 use vmm::control::protocol::{Call, Response};
+use vmm::control::status::Status;
 
 use crate::Failed;
 
@@ -212,6 +213,22 @@ impl Client {
             (Some(result), None) => Ok(T::deserialize(result)?),
             (_, Some(error)) => Err(error.to_string().into()),
             (None, None) => Err(format!("not a reply: {line}").into()),
+        }
+    }
+
+    /// Waits until every ring fills: until then some vCPU is still booting or idle.
+    pub fn wait_for_records(&mut self) -> Result<(), Failed> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let status: Status = self.call(&Call::Status)?;
+            let sessions = &status.tracing.sessions;
+            let rings: Vec<_> = sessions.iter().flat_map(|one| &one.rings).collect();
+            if !rings.is_empty() && rings.iter().all(|ring| ring.written > 0) {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(format!("the vCPUs do not work: {rings:?}").into());
+            }
         }
     }
 }

@@ -3,160 +3,249 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use vmm::control::protocol::{Call, OfSession};
+
 use crate::Failed;
 use crate::guest::Guest;
+use crate::rounds::{CALLS, Rounds, change, pairs, ratio};
 use crate::sample::Samples;
 use crate::table::{Row, Target};
 
-/// Calls in each timed loop.
-const CALLS: u64 = 2_000_000;
 /// Rounds in each guest.
-const ROUNDS: u64 = 7;
-/// Guests with one clock and with the other, in turn.
+const ROUNDS: u64 = 5;
+/// More of them where the first are spent on getting there.
+const CHANGED_ROUNDS: u64 = 9;
+/// Guests of each kind, in turn.
 const TURNS: usize = 3;
 
-const TRACE: [&str; 4] = ["--trace", "function", "--filter", "bench_leaf_traced"];
+const TRACED: &str = "bench_leaf_traced";
+const HOOKS: [&str; 3] = ["balanced", "jmp", "ret"];
+/// The exits of calls are recorded too.
+const GRAPH_RECORDS: u64 = 2;
 
-/// Cycles per call of each leaf, one value per round.
-type Rounds = HashMap<String, Vec<f64>>;
+/// What is different in a guest.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Case {
+    Function {
+        clock: &'static str,
+    },
+    FunctionOff,
+    FunctionSmp,
+    Graph {
+        hook: &'static str,
+        clock: &'static str,
+    },
+    GraphOff,
+    GraphSmp,
+}
+
+type Measured = HashMap<Case, Rounds>;
 
 /// Rows about one vCPU, then about two against one.
 pub fn rows(place: &Path, tsc_ghz: f64) -> Result<Vec<Row>, Failed> {
-    let mut timed = Rounds::new();
-    let mut untimed = Rounds::new();
-    let mut together = Rounds::new();
+    let mut measured = Measured::new();
     for _ in 0..TURNS {
-        bench(place, "tsc", &mut timed)?;
-        bench(place, "none", &mut untimed)?;
-        bench_smp(place, &mut together)?;
+        for case in cases() {
+            case.run(place, measured.entry(case.clone()).or_default())?;
+        }
     }
-    let mut rows = one_vcpu(&timed, &untimed, tsc_ghz)?;
-    rows.extend(two_vcpus(&together, tsc_ghz)?);
+    let mut rows = function(&measured, tsc_ghz)?;
+    rows.extend(graph(&measured, tsc_ghz)?);
+    rows.extend(off(&measured, tsc_ghz)?);
+    rows.extend(two_vcpus(
+        of(&measured, &Case::FunctionSmp)?,
+        "function",
+        tsc_ghz,
+    )?);
+    rows.extend(two_vcpus(
+        of(&measured, &Case::GraphSmp)?,
+        "graph",
+        tsc_ghz,
+    )?);
     Ok(rows)
 }
 
-fn one_vcpu(timed: &Rounds, untimed: &Rounds, ghz: f64) -> Result<Vec<Row>, Failed> {
-    let plain = column(timed, "bench_leaf_plain")?;
-    let nop = column(timed, "bench_leaf_nop")?;
-    let traced = column(timed, "bench_leaf_traced")?;
-    let rdtsc = column(timed, "bench_leaf_rdtsc")?;
-    let plain_then = column(untimed, "bench_leaf_plain")?;
-    let traced_then = column(untimed, "bench_leaf_traced")?;
-    let added = |with: &[f64], without: &[f64]| -> Samples {
-        pairs(with, without)
-            .map(|(with, without)| (with - without) / ghz)
-            .collect()
-    };
-    let ratio: Samples = pairs(
-        &pairs(traced, plain).map(|(a, b)| a - b).collect::<Vec<_>>(),
-        &pairs(rdtsc, plain).map(|(a, b)| a - b).collect::<Vec<_>>(),
-    )
-    .map(|(stub, rdtsc)| stub / rdtsc)
-    .collect();
-    let plain_ns: Samples = plain.iter().map(|cycles| cycles / ghz).collect();
-    let idle: Samples = pairs(nop, plain).map(|(nop, plain)| nop / plain).collect();
+fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for clock in ["tsc", "none"] {
+        cases.push(Case::Function { clock });
+        cases.extend(HOOKS.map(|hook| Case::Graph { hook, clock }));
+    }
+    cases.extend([Case::FunctionOff, Case::GraphOff]);
+    cases.extend([Case::FunctionSmp, Case::GraphSmp]);
+    cases
+}
+
+impl Case {
+    fn run(&self, place: &Path, rounds: &mut Rounds) -> Result<(), Failed> {
+        let (workload, vcpus) = match self {
+            Self::FunctionSmp | Self::GraphSmp => ("bench_smp", 2),
+            _ => ("bench", 1),
+        };
+        let count = match self {
+            Self::FunctionOff | Self::GraphOff => CHANGED_ROUNDS,
+            _ => ROUNDS,
+        };
+        let cmdline = format!("workload={workload} iterations={CALLS} rounds={count}");
+        let guest = Guest::boot(place, vcpus, &cmdline, &self.arguments())?;
+        let off = [Call::TracingOff(OfSession::default())];
+        let skip = match self {
+            Self::FunctionOff => change(&guest, &off, 1)?,
+            Self::GraphOff => change(&guest, &off, GRAPH_RECORDS)?,
+            _ => 0,
+        };
+        rounds.collect(guest, skip)
+    }
+
+    fn arguments(&self) -> Vec<&'static str> {
+        let rest: &[&str] = match self {
+            Self::Function { clock } => &["--trace", "function", "--clock", clock],
+            Self::FunctionOff | Self::FunctionSmp => &["--trace", "function"],
+            Self::Graph { hook, clock } => {
+                &["--trace", "graph", "--return-hook", hook, "--clock", clock]
+            }
+            Self::GraphOff | Self::GraphSmp => &["--trace", "graph"],
+        };
+        [&["--filter", TRACED], rest].concat()
+    }
+}
+
+fn of<'a>(measured: &'a Measured, case: &Case) -> Result<&'a Rounds, Failed> {
+    Ok(measured.get(case).ok_or_else(|| format!("no {case:?}"))?)
+}
+
+/// Nanoseconds that `leaf` takes longer than without instrumentation.
+fn added(rounds: &Rounds, leaf: &str, ghz: f64) -> Result<Samples, Failed> {
+    let cycles = rounds.added(leaf)?;
+    Ok(cycles.into_iter().map(|cycles| cycles / ghz).collect())
+}
+
+fn function(measured: &Measured, ghz: f64) -> Result<Vec<Row>, Failed> {
+    let timed = of(measured, &Case::Function { clock: "tsc" })?;
+    let untimed = of(measured, &Case::Function { clock: "none" })?;
+    let plain: Samples = timed
+        .of("bench_leaf_plain")?
+        .iter()
+        .map(|one| one / ghz)
+        .collect();
+    let idle = timed.times("bench_leaf_nop")?;
+    let against = ratio(&timed.added(TRACED)?, &timed.added("bench_leaf_rdtsc")?);
+    let rdtsc = added(timed, "bench_leaf_rdtsc", ghz)?;
+    let twice = added(timed, "bench_leaf_rdtsc_twice", ghz)?;
+    let none = Target::None;
     Ok(vec![
+        Row::median("call of a leaf without instrumentation", "ns", &plain, none),
         Row::median(
-            "call of a leaf without instrumentation",
-            "ns",
-            &plain_ns,
-            Target::None,
-        ),
-        Row::median(
-            "the same with a nop, against without",
+            "with a nop that is not selected, against without",
             "x",
             &idle,
             Target::AtMost(1.02),
         ),
-        Row::median("traced: added", "ns", &added(traced, plain), Target::None),
+        Row::median("rdtsc in the leaf: added", "ns", &rdtsc, none),
+        Row::median("two rdtsc in the leaf: added", "ns", &twice, none),
+        Row::median("function: added", "ns", &added(timed, TRACED, ghz)?, none),
+        Row::median("function: x untraced", "x", &timed.times(TRACED)?, none),
         Row::median(
-            "rdtsc in the leaf: added",
-            "ns",
-            &added(rdtsc, plain),
-            Target::None,
-        ),
-        Row::median(
-            "added by tracing against added by rdtsc",
+            "function: added, against rdtsc",
             "x",
-            &ratio,
+            &against,
             Target::AtMost(1.15),
         ),
         Row::median(
-            "traced without a time: added",
+            "function, no time: added",
             "ns",
-            &added(traced_then, plain_then),
-            Target::None,
+            &added(untimed, TRACED, ghz)?,
+            none,
+        ),
+        Row::median(
+            "function, no time: x untraced",
+            "x",
+            &untimed.times(TRACED)?,
+            none,
         ),
     ])
 }
 
-fn two_vcpus(rounds: &Rounds, ghz: f64) -> Result<Vec<Row>, Failed> {
-    let solo = column(rounds, "solo 0")?;
+fn graph(measured: &Measured, ghz: f64) -> Result<Vec<Row>, Failed> {
+    let mut rows = Vec::new();
+    for (clock, title) in [("tsc", ""), ("none", ", no time")] {
+        for hook in HOOKS {
+            let rounds = of(measured, &Case::Graph { hook, clock })?;
+            let target = match (hook, clock) {
+                ("balanced", "none") => Target::AtMost(3.5),
+                _ => Target::None,
+            };
+            let title = format!("graph, {hook}{title}");
+            let times = rounds.times(TRACED)?;
+            rows.push(Row::median(
+                format!("{title}: added"),
+                "ns",
+                &added(rounds, TRACED, ghz)?,
+                target,
+            ));
+            rows.push(Row::median(
+                format!("{title}: x untraced"),
+                "x",
+                &times,
+                Target::None,
+            ));
+            if (hook, clock) == ("balanced", "tsc") {
+                let twice = rounds.added("bench_leaf_rdtsc_twice")?;
+                let against = ratio(&rounds.added(TRACED)?, &twice);
+                let title = format!("{title}: added, against two rdtsc");
+                rows.push(Row::median(title, "x", &against, Target::AtMost(1.1)));
+            }
+        }
+    }
+    let untimed = |hook| {
+        of(
+            measured,
+            &Case::Graph {
+                hook,
+                clock: "none",
+            },
+        )?
+        .added(TRACED)
+    };
+    let against = ratio(&untimed("balanced")?, &untimed("jmp")?);
+    rows.push(Row::median(
+        "graph, no time: balanced against jmp",
+        "x",
+        &against,
+        Target::AtMost(0.5),
+    ));
+    Ok(rows)
+}
+
+fn off(measured: &Measured, ghz: f64) -> Result<Vec<Row>, Failed> {
+    let cases = [("function", Case::FunctionOff), ("graph", Case::GraphOff)];
+    let row = |(tracer, case): (&str, Case)| {
+        let added = added(of(measured, &case)?, TRACED, ghz)?;
+        let title = format!("{tracer}, tracing-off: added");
+        Ok(Row::median(title, "ns", &added, Target::AtMost(1.5)))
+    };
+    cases.into_iter().map(row).collect()
+}
+
+fn two_vcpus(rounds: &Rounds, tracer: &str, ghz: f64) -> Result<Vec<Row>, Failed> {
     let rates = |cycles: &[f64]| -> Vec<f64> { cycles.iter().map(|one| ghz * 1e3 / one).collect() };
-    let alone = rates(solo);
-    let both: Vec<f64> = pairs(
-        &rates(column(rounds, "smp 0")?),
-        &rates(column(rounds, "smp 1")?),
-    )
-    .map(|(first, second)| first + second)
-    .collect();
-    let scaling: Samples = pairs(&both, &alone)
-        .map(|(both, alone)| both / alone)
+    let alone = rates(rounds.of("solo 0")?);
+    let (first, second) = (rates(rounds.of("smp 0")?), rates(rounds.of("smp 1")?));
+    let both: Vec<f64> = pairs(&first, &second)
+        .map(|(first, second)| first + second)
         .collect();
-    let alone: Samples = alone.into_iter().collect();
+    let scaling = ratio(&both, &alone);
+    let title = |what: &str| format!("{tracer}: traced calls of {what}");
+    let none = Target::None;
+    let (alone, both) = (alone.into_iter().collect(), both.into_iter().collect());
     Ok(vec![
-        Row::median("events of 1 vCPU", "M/s", &alone, Target::None),
+        Row::median(title("1 vCPU"), "M/s", &alone, none),
+        Row::median(title("2 vCPUs"), "M/s", &both, none),
         Row::median(
-            "events of 2 vCPUs",
-            "M/s",
-            &both.into_iter().collect(),
-            Target::None,
-        ),
-        Row::median(
-            "events of 2 vCPUs against 1",
+            title("2 vCPUs against 1"),
             "x",
             &scaling,
             Target::AtLeast(1.9),
         ),
     ])
-}
-
-fn pairs<'a>(one: &'a [f64], other: &'a [f64]) -> impl Iterator<Item = (f64, f64)> + 'a {
-    one.iter().copied().zip(other.iter().copied())
-}
-
-fn column<'a>(rounds: &'a Rounds, name: &str) -> Result<&'a [f64], Failed> {
-    match rounds.get(name) {
-        Some(column) => Ok(column),
-        None => Err(format!("the guest measured no '{name}'").into()),
-    }
-}
-
-fn bench(place: &Path, clock: &str, rounds: &mut Rounds) -> Result<(), Failed> {
-    let cmdline = format!("workload=bench iterations={CALLS} rounds={ROUNDS}");
-    let arguments = [&TRACE[..], &["--clock", clock]].concat();
-    let guest = Guest::boot(place, 1, &cmdline, &arguments)?;
-    collect(guest, rounds)
-}
-
-fn bench_smp(place: &Path, rounds: &mut Rounds) -> Result<(), Failed> {
-    let cmdline = format!("workload=bench_smp iterations={CALLS} rounds={ROUNDS}");
-    collect(Guest::boot(place, 2, &cmdline, &TRACE)?, rounds)
-}
-
-/// Reads the lines `bench NAME CALLS CYCLES`; the name may be two words.
-fn collect(guest: Guest, rounds: &mut Rounds) -> Result<(), Failed> {
-    for line in guest.finish()? {
-        let Some(result) = line.strip_prefix("bench ") else {
-            continue;
-        };
-        let mut words = result.trim().rsplitn(3, ' ');
-        let (Some(cycles), Some(calls), Some(name)) = (words.next(), words.next(), words.next())
-        else {
-            return Err(format!("not a measurement: {line}").into());
-        };
-        let per_call = cycles.parse::<f64>()? / calls.parse::<f64>()?;
-        rounds.entry(name.to_owned()).or_default().push(per_call);
-    }
-    Ok(())
 }

@@ -1,7 +1,8 @@
 //! `make bench`: what tracing costs on this host, as one table and as JSON.
 //!
 //! ```text
-//! leaf       a traced call against an untraced one and against rdtsc; two vCPUs against one
+//! leaf       a traced call against an untraced one and against rdtsc, for each tracer and each way
+//!            to hook returns; tracing switched off; two vCPUs against one
 //! pause      the guest's standstill when functions are switched; the cost of a site
 //! reader     the host's side: a full ring read, decoded, written
 //! footprint  boot, memory of the VMM
@@ -15,6 +16,7 @@ mod guest;
 mod leaf;
 mod pause;
 mod reader;
+mod rounds;
 mod sample;
 mod table;
 

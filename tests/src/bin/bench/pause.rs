@@ -1,10 +1,10 @@
 //! How long the guest stands still while functions are switched, with every vCPU busy.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use vmm::control::protocol::{Call, FilterChange, OfSession};
-use vmm::control::status::{Changed, Status, Switched};
+use vmm::control::status::{Changed, Switched};
 
 use crate::Failed;
 use crate::guest::{Client, Guest};
@@ -17,18 +17,19 @@ const SMALL: usize = 1000;
 const LARGE: usize = 40;
 /// What is traced all the time, so that the rings say that the vCPUs are busy.
 const BUSY: &str = "spin_leaf";
+/// At least so many are attached when one among them is switched.
+const MANY: u64 = 10_000;
 /// What is switched: it is not called.
 const SWITCHED: &str = "many_0001";
 /// Between two switches the vCPUs go about their work.
 const GAP: Duration = Duration::from_millis(1);
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Rows about pauses and about the cost of a site.
 pub fn rows(place: &Path) -> Result<Vec<Row>, Failed> {
     let arguments = ["--trace", "function", "--filter", BUSY];
     let guest = Guest::boot(place, 2, "workload=spin", &arguments)?;
     let mut client = guest.connect()?;
-    wait_for_work(&mut client)?;
+    client.wait_for_records()?;
     let glob = |globs: &[&str]| FilterChange {
         filter: globs.iter().map(|glob| (*glob).to_owned()).collect(),
         ..FilterChange::default()
@@ -41,26 +42,20 @@ pub fn rows(place: &Path) -> Result<Vec<Row>, Failed> {
         Call::FilterClear(OfSession::default()),
         Call::FilterSet(glob(&[BUSY])),
     ];
+    let notrace = || FilterChange {
+        notrace: vec![SWITCHED.to_owned()],
+        ..FilterChange::default()
+    };
+    let among = [Call::FilterAdd(notrace()), Call::FilterRemove(notrace())];
     let one = switch(&mut client, &one, SMALL)?;
     let all = switch(&mut client, &all, LARGE)?;
-    let _: Switched = client.call(&Call::Shutdown)?;
-    Ok(table(&one, &all))
-}
-
-/// Waits until every ring fills: until then some vCPU is still booting or idle.
-fn wait_for_work(client: &mut Client) -> Result<(), Failed> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let status: Status = client.call(&Call::Status)?;
-        let sessions = &status.tracing.sessions;
-        let rings: Vec<_> = sessions.iter().flat_map(|one| &one.rings).collect();
-        if !rings.is_empty() && rings.iter().all(|ring| ring.written > 0) {
-            return Ok(());
-        }
-        if Instant::now() > deadline {
-            return Err(format!("the vCPUs do not spin: {rings:?}").into());
-        }
+    let everything: Changed = client.call(&Call::FilterClear(OfSession::default()))?;
+    if everything.traced < MANY {
+        return Err(format!("only {} functions are attached", everything.traced).into());
     }
+    let among = switch(&mut client, &among, SMALL)?;
+    let _: Switched = client.call(&Call::Shutdown)?;
+    Ok(table(&one, &all, &among))
 }
 
 /// Pauses in microseconds, and how many sites each of them changed.
@@ -89,7 +84,7 @@ fn switch(client: &mut Client, calls: &[Call; 2], count: usize) -> Result<Pauses
     })
 }
 
-fn table(one: &Pauses, all: &Pauses) -> Vec<Row> {
+fn table(one: &Pauses, all: &Pauses, among: &Pauses) -> Vec<Row> {
     let few = one.times.median();
     #[expect(clippy::cast_precision_loss, reason = "some ten thousand")]
     let more = all.sites.saturating_sub(one.sites).max(1) as f64;
@@ -115,6 +110,20 @@ fn table(one: &Pauses, all: &Pauses) -> Vec<Row> {
             "us",
             &one.times,
             100,
+            none,
+        ),
+        Row::percentile(
+            "pause to switch 1 of 10,000 attached functions, p50",
+            "us",
+            &among.times,
+            50,
+            Target::AtMost(60.0),
+        ),
+        Row::percentile(
+            "pause to switch 1 of 10,000 attached functions, p99",
+            "us",
+            &among.times,
+            99,
             none,
         ),
         Row::percentile(

@@ -40,7 +40,7 @@ impl fmt::Display for Target {
 /// One line of the table.
 #[derive(Debug)]
 pub struct Row {
-    what: &'static str,
+    what: String,
     unit: &'static str,
     value: f64,
     min: f64,
@@ -52,7 +52,7 @@ pub struct Row {
 impl Row {
     /// The median of `samples`.
     pub fn median(
-        what: &'static str,
+        what: impl Into<String>,
         unit: &'static str,
         samples: &Samples,
         target: Target,
@@ -65,14 +65,14 @@ impl Row {
 
     /// A percentile of `samples`.
     pub fn percentile(
-        what: &'static str,
+        what: impl Into<String>,
         unit: &'static str,
         samples: &Samples,
         parts: usize,
         target: Target,
     ) -> Self {
         Self {
-            what,
+            what: what.into(),
             unit,
             value: samples.percentile(parts),
             min: samples.min(),
