@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use super::calls::{Calls, Shown};
 use super::directory::TraceDirectory;
 use super::error::ReportError;
+use super::stalls::Stalls;
 use super::{Printed, anomalies};
 use crate::event::FunctionId;
 use crate::graph::{CallEvent, CallKind, End};
@@ -42,7 +43,11 @@ pub(super) fn print_graph(
     };
     printer.header().map_err(ReportError::Output)?;
     let mut printed = Printed::default();
+    let mut stalls = Stalls::of(trace);
     while let Some(shown) = calls.pop()? {
+        let (Shown::Step(first) | Shown::Leaf(first, _)) = &shown;
+        let until = stalls.print_until(first.time_ns, printer.out);
+        until.map_err(ReportError::Output)?;
         let line = match shown {
             Shown::Leaf(entry, exit) => {
                 printed.entries += 1;

@@ -7,6 +7,7 @@ pub mod directory;
 mod error;
 mod graph;
 pub mod records;
+mod stalls;
 pub mod summary;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ use self::calls::{Calls, Shown};
 use self::directory::TraceDirectory;
 pub use self::error::ReportError;
 use self::records::{Head, Records};
+use self::stalls::Stalls;
 use crate::graph::CallKind;
 use crate::graph::selection::Rules;
 
@@ -119,8 +121,11 @@ fn print_entries(
 ) -> Result<Printed, ReportError> {
     function_header(trace, out).map_err(ReportError::Output)?;
     let mut printed = Printed::default();
+    let mut stalls = Stalls::of(trace);
     while let Some(shown) = calls.pop()? {
         let (Shown::Step(step) | Shown::Leaf(step, _)) = shown;
+        let until = stalls.print_until(step.time_ns, out);
+        until.map_err(ReportError::Output)?;
         let vcpu = usize::from(step.vcpu);
         let line = match step.kind {
             CallKind::Entry(function) => {
@@ -146,7 +151,10 @@ fn print_function(
 ) -> Result<Printed, ReportError> {
     function_header(trace, out).map_err(ReportError::Output)?;
     let mut printed = Printed::default();
+    let mut stalls = Stalls::of(trace);
     while let Some((vcpu, time, head)) = records.pop()? {
+        let until = stalls.print_until(time, out);
+        until.map_err(ReportError::Output)?;
         let line = match head {
             Head::Entry(address) => {
                 printed.entries += 1;
