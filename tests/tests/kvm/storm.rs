@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 use tests::exact::{gated, untraced, without_gate};
-use tests::{Client, Random, in_the_box};
+use tests::{Client, Guest, Printed, Random, in_the_box};
 
-const WORKLOADS: &str = "threads,smp,variadic_float,tail_calls,nops,recursion";
+pub const WORKLOADS: &str = "threads,smp,variadic_float,tail_calls,nops,recursion";
 
-fn rest() -> String {
+pub fn rest() -> String {
     let iterations = if in_the_box() { 2_000 } else { 20_000 };
     format!("iterations={iterations} tick=200")
 }
@@ -80,13 +80,18 @@ fn assert_restored(client: &mut Client, digest: &str) -> Option<()> {
     Some(())
 }
 
-/// One guest's worth of storm. Returns how many toggles it took until the guest ended.
-fn storm(random: &mut Random, vcpus: u32, mode: &str, expected: &tests::Printed) -> u32 {
-    let guest = gated(WORKLOADS, &rest()).vcpus(vcpus);
-    let mut running = guest.with(["--mode", mode, "--ring-size", "64"]).start();
+/// One guest's worth of storm, after `first`. Returns how many toggles it took until the guest ended.
+pub fn storm(
+    random: &mut Random,
+    guest: Guest,
+    first: impl FnOnce(&mut Client),
+    expected: &Printed,
+) -> u32 {
+    let mut running = guest.start();
     running.wait_for("workload spin");
     let mut client = running.client();
     let digest = client.digest();
+    first(&mut client);
     running.type_text("q");
     let mut toggles = 0;
     let mut go_on = Some(());
@@ -114,7 +119,9 @@ fn two_thousand_toggles_leave_every_result_and_every_byte_as_it_was() {
     let (mut toggles, mut guests) = (0, 0);
     while toggles < TOGGLES {
         let mode = *random.pick(&["overwrite", "discard"]);
-        toggles += storm(&mut random, 2, mode, &expected);
+        let guest = gated(WORKLOADS, &rest()).vcpus(2);
+        let guest = guest.with(["--mode", mode, "--ring-size", "64"]);
+        toggles += storm(&mut random, guest, |_| {}, &expected);
         guests += 1;
         assert!(
             guests < TOGGLES / 4,

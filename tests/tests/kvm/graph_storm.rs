@@ -1,0 +1,68 @@
+//! Graph tracing that is changed all the time, while calls are open whose returns are hooked: the
+//! guest goes on through stubs that nothing leads to any more.
+
+use serde_json::{Value, json};
+use tests::Random;
+use tests::exact::{gated, untraced};
+
+use crate::storm::{WORKLOADS, rest, storm};
+
+const HOOKS: [&str; 3] = ["balanced", "jmp", "ret"];
+
+/// Guests one after the other until there were so many changes.
+fn storms(changes: u32) {
+    let mut random = Random::new();
+    let guest = || gated(WORKLOADS, &rest()).vcpus(2);
+    let expected = untraced(guest());
+    let (mut made, mut guests) = (0, 0);
+    while made < changes {
+        let mode = *random.pick(&["overwrite", "discard"]);
+        let hook = HOOKS[guests % HOOKS.len()];
+        let guest = guest().with(["--mode", mode, "--ring-size", "64", "--return-hook", hook]);
+        println!("{hook}, {mode}");
+        let first = |client: &mut tests::Client| {
+            client.call("start", json!({"tracer": "graph", "notrace": ["spin_*"]}));
+        };
+        made += storm(&mut random, guest, first, &expected);
+        guests += 1;
+        assert!(made >= guests as u32 * 4, "guests end after {made} changes");
+    }
+    println!("{made} changes of {guests} guests");
+}
+
+#[test]
+fn changes_of_a_graph_session_leave_every_result_and_every_byte_as_it_was() {
+    storms(600);
+}
+
+#[test]
+#[ignore = "takes minutes; the short form is a part of make test"]
+fn five_thousand_changes_of_a_graph_session() {
+    storms(5000);
+}
+
+/// Everything is detached while calls are open in every thread; they return through their stubs.
+#[test]
+fn calls_that_are_open_at_a_detach_return() {
+    for hook in HOOKS {
+        let guest = || gated("threads,recursion,calls", &rest()).vcpus(2);
+        let expected = untraced(guest());
+        let mut running = guest().with(["--return-hook", hook]).start();
+        running.wait_for("workload spin");
+        let mut client = running.client();
+        let digest = client.digest();
+        for _ in 0..20 {
+            client.call("start", json!({"tracer": "graph"}));
+            let before = client.status();
+            let before = tests::Client::rings(&before, "written");
+            client.wait_until("the graph is recorded", |status| {
+                tests::Client::rings(status, "written") > before
+            });
+            client.call("stop", Value::Null);
+            assert_eq!(client.digest(), digest, "{hook}");
+        }
+        running.type_text("q");
+        let printed = running.end().0.good().printed();
+        assert_eq!(tests::exact::without_gate(printed), expected, "{hook}");
+    }
+}
