@@ -6,5 +6,6 @@
 
 mod counts;
 mod doctor;
+mod oracle;
 mod storm;
 mod times;

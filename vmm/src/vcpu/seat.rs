@@ -55,6 +55,9 @@ pub enum Request {
     SetSystem(kvm_sregs),
     /// Arm one breakpoint, or none.
     SetBreakpoint(Option<Gva>),
+    /// Execute one instruction each time that the vCPU is freed from the breakpoint: every
+    /// instruction is then one. Replaces a breakpoint; [`Request::SetBreakpoint`] ends it.
+    SingleStep,
     /// Read `IA32_KERNEL_GS_BASE` into the registers.
     ReadKernelGsBase,
     /// Read `IA32_TIME_STAMP_COUNTER` as KVM reports it, with the host's counter around it.

@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use kvm_bindings::{
-    KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_USE_HW_BP, Msrs, kvm_guest_debug, kvm_guest_debug_arch,
-    kvm_msr_entry,
+    KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_SINGLESTEP, KVM_GUESTDBG_USE_HW_BP, Msrs, kvm_guest_debug,
+    kvm_guest_debug_arch, kvm_msr_entry,
 };
 use kvm_ioctls::{VcpuExit, VcpuFd};
 use tracer::addr::Gva;
@@ -327,6 +327,7 @@ impl Vcpu {
             Request::SetGeneral(registers) => done(self.fd.set_regs(&registers)),
             Request::SetSystem(registers) => done(self.fd.set_sregs(&registers)),
             Request::SetBreakpoint(at) => done(self.set_breakpoint(at)),
+            Request::SingleStep => done(self.single_step()),
             Request::ReadTsc => self.read_tsc(),
             Request::ReadKernelGsBase => self.read_msr(MSR_KERNEL_GS_BASE).map(|base| {
                 kernel_gs_base = Some(base);
@@ -352,6 +353,15 @@ impl Vcpu {
             };
         }
         self.breakpoint = at;
+        self.fd.set_guest_debug(&debug)
+    }
+
+    fn single_step(&mut self) -> Result<(), kvm_ioctls::Error> {
+        let debug = kvm_guest_debug {
+            control: KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_SINGLESTEP,
+            ..kvm_guest_debug::default()
+        };
+        self.breakpoint = None;
         self.fd.set_guest_debug(&debug)
     }
 

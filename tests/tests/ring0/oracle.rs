@@ -1,0 +1,187 @@
+//! What a trace shows is what was executed: the guest is single-stepped through some calls, and the
+//! instruction and stack pointers of every step say which functions were entered and left.
+
+use std::collections::HashMap;
+
+use tempfile::TempDir;
+use tests::{guest, patience, vmm_says};
+use tracer::addr::Gva;
+use tracer::image::Image;
+use vmm::devices::console::ConsoleWriter;
+use vmm::layout;
+use vmm::loader::KernelFile;
+use vmm::machine::{Machine, MachineConfig, PATIENCE};
+use vmm::tracing::Tracing;
+use vmm::tracing::options::{HookChoice, SessionOptions, Tracer, TracingOptions};
+use vmm::vcpu::{Request, VcpuEventKind};
+
+/// No timer interrupt while a guest is stepped.
+const CMDLINE: &str = "workload=calls,tail_calls,recursion ring=0 iterations=1 tick=10000000";
+/// Where stepping begins, in the order in which the guest calls them.
+const ROOTS: [&str; 4] = [
+    "calls_root",
+    "tail_calls_first",
+    "tail_calls_even",
+    "recursion_step",
+];
+const STEPS_MAX: u32 = 200_000;
+
+/// The calls that the steps so far consist of.
+struct Oracle {
+    image: Image,
+    sites: HashMap<u64, String>,
+    /// The stack slots of the return addresses of open calls.
+    open: Vec<u64>,
+    /// Depth and name of each call.
+    calls: Vec<(usize, String)>,
+}
+
+impl Oracle {
+    fn new(image: Image) -> Self {
+        let name = |site: &tracer::image::Site| {
+            let function = &image.functions[site.function.index()];
+            (site.address.0, function.display.to_string())
+        };
+        Self {
+            sites: image.sites.iter().map(name).collect(),
+            image,
+            open: Vec::new(),
+            calls: Vec::new(),
+        }
+    }
+
+    fn address(&self, name: &str) -> Gva {
+        let site = self.sites.iter().find(|(_, of)| *of == name);
+        Gva(*site.unwrap_or_else(|| panic!("no site in {name}")).0)
+    }
+
+    /// The instruction at `rip` comes next. Says whether calls are open.
+    fn step(&mut self, rip: u64, rsp: u64) -> bool {
+        let mut text = self.image.text.iter();
+        let is_text = text.any(|range| (range.start.0..range.end.0).contains(&rip));
+        // Out of the stub too, and nothing of the call is on the stack any more.
+        while is_text && self.open.last().is_some_and(|slot| *slot < rsp) {
+            self.open.pop();
+        }
+        if let Some(name) = self.sites.get(&rip) {
+            self.calls.push((self.open.len(), name.clone()));
+            self.open.push(rsp);
+        }
+        !self.open.is_empty()
+    }
+}
+
+fn wait_for_event(machine: &Machine) -> VcpuEventKind {
+    let deadline = std::time::Instant::now() + patience();
+    loop {
+        if let Some(event) = machine.events().next() {
+            return event.kind;
+        }
+        assert!(std::time::Instant::now() < deadline, "nothing happens");
+        std::thread::yield_now();
+    }
+}
+
+fn wait_at(machine: &Machine, address: Gva) {
+    assert_eq!(wait_for_event(machine), VcpuEventKind::Breakpoint(address));
+}
+
+/// Steps from a root's entry until it has returned.
+fn step_out(machine: &mut Machine, oracle: &mut Oracle) -> u32 {
+    machine.set_breakpoint(None).unwrap();
+    let mut quiesced = machine.quiesce(PATIENCE).unwrap();
+    quiesced.ask(0, Request::SingleStep, PATIENCE).unwrap();
+    drop(quiesced);
+    for steps in 0..STEPS_MAX {
+        let quiesced = machine.quiesce(PATIENCE).unwrap();
+        let registers = quiesced.full_registers()[0].general;
+        drop(quiesced);
+        if !oracle.step(registers.rip, registers.rsp) {
+            return steps;
+        }
+        machine.leave_breakpoint();
+        let event = wait_for_event(machine);
+        assert!(matches!(event, VcpuEventKind::Breakpoint(_)), "{event:?}");
+    }
+    panic!("still inside after {STEPS_MAX} steps");
+}
+
+/// Depth and name of each call in the order of the trace.
+fn traced(report: &str) -> Vec<(usize, String)> {
+    let call = |line: &str| {
+        let (_, text) = line.split_once('|')?;
+        let (name, _) = text.trim_start().split_once("()")?;
+        let indent = text.len() - text.trim_start().len();
+        Some((indent / 2 - 1, name.to_owned()))
+    };
+    let lines = report.lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(call).collect()
+}
+
+fn check(hook: HookChoice) {
+    let folder = TempDir::new().unwrap();
+    let output = folder.path().join("trace");
+    let kernel = KernelFile::read(&guest()).unwrap();
+    let mut oracle = Oracle::new(Image::parse(kernel.bytes()).unwrap());
+    let console = ConsoleWriter::start(std::io::sink()).unwrap();
+    let config = MachineConfig {
+        cmdline: CMDLINE.to_owned(),
+        vcpus: 1,
+        memory_mib: 256,
+        window_bytes: layout::WINDOW_SIZE,
+    };
+    let mut machine = Machine::build(&config, &kernel, console.queue()).unwrap();
+    let options = TracingOptions {
+        enabled: true,
+        tracer: Tracer::Graph,
+        session: SessionOptions {
+            return_hook: hook,
+            output: Some(output.clone()),
+            ..SessionOptions::default()
+        },
+        filter: ["calls_*", "tail_calls_*", "recursion_*"]
+            .map(str::to_owned)
+            .to_vec(),
+        notrace: Vec::new(),
+        attach_at: None,
+        vcpus: 1,
+    };
+    let mut tracing = Tracing::new(options, &kernel).unwrap();
+    let attach = tracing.before_start(&mut machine).unwrap().unwrap();
+    machine.set_breakpoint(Some(attach)).unwrap();
+    machine.start().unwrap();
+    wait_at(&machine, attach);
+    machine.set_breakpoint(None).unwrap();
+    tracing.at_breakpoint(&machine).unwrap();
+    let mut steps = 0;
+    for root in ROOTS {
+        let at = oracle.address(root);
+        machine.set_breakpoint(Some(at)).unwrap();
+        machine.leave_breakpoint();
+        wait_at(&machine, at);
+        steps += step_out(&mut machine, &mut oracle);
+    }
+    machine.set_breakpoint(None).unwrap();
+    machine.leave_breakpoint();
+    assert_eq!(wait_for_event(&machine), VcpuEventKind::GuestExit(0));
+    tracing.finish(&machine).unwrap();
+    drop(tracing);
+    let report = vmm_says(&[
+        "report".as_ref(),
+        output.as_os_str(),
+        "--format".as_ref(),
+        "graph".as_ref(),
+    ]);
+    let report = report.good().stdout;
+    let seen = traced(&report);
+    println!("{hook:?}: {steps} steps, {} calls", oracle.calls.len());
+    assert!(oracle.calls.len() > 200, "{:?}", oracle.calls);
+    assert_eq!(seen, oracle.calls, "{report}");
+}
+
+#[test]
+fn the_calls_of_a_trace_are_those_that_were_executed() {
+    for hook in [HookChoice::Balanced, HookChoice::Jmp, HookChoice::Ret] {
+        check(hook);
+    }
+}
