@@ -8,7 +8,7 @@
 //! Function tracing knows entries only. Each is written as an entry and an exit at the same time:
 //! uftrace then shows a call of unknown duration, and counts it once.
 //!
-//! Graph tracing knows calls and threads: they go to one data file per thread ([`threads`]). A call
+//! Graph tracing knows calls and threads: they go to one data file per thread (`threads`). A call
 //! of which no return was seen ends where the last thing is known of it.
 
 mod directory;
