@@ -69,6 +69,49 @@ impl Trace {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
+    /// The output of `vmm report`, of what the options select.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[must_use]
+    pub fn report_with(&self, format: &str, options: &[&str]) -> String {
+        let mut command = vmm();
+        command
+            .arg("report")
+            .arg(self.path())
+            .args(["--format", format])
+            .args(options);
+        said(command)
+    }
+
+    /// The output of `vmm export`.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[must_use]
+    pub fn export(&self, format: &str) -> String {
+        let mut command = vmm();
+        command
+            .arg("export")
+            .arg(self.path())
+            .args(["--format", format]);
+        said(command)
+    }
+
+    /// The output of one of uftrace's commands.
+    ///
+    /// # Panics
+    /// When uftrace is not installed or does not like the trace.
+    #[must_use]
+    pub fn uftrace_says(&self, words: &[&str]) -> String {
+        let mut command = Command::new("uftrace");
+        command
+            .args(words)
+            .args(["--no-pager", "-d"])
+            .arg(self.path());
+        said(command)
+    }
+
     /// The counts of `vmm report --format counts`.
     #[must_use]
     pub fn counts(&self) -> Counts {
@@ -93,6 +136,14 @@ impl Trace {
         lost.and_then(|count| count.parse().ok())
             .expect("a count of lost records")
     }
+}
+
+/// What a command prints when all goes well.
+fn said(mut command: Command) -> String {
+    let output = command.output().expect("the command starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {errors}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// The rows `COUNT NAME` of a table; headings and totals are none.

@@ -11,6 +11,7 @@ mod control;
 mod counts;
 mod doctor;
 mod filters;
+mod graph;
 mod graph_storm;
 mod hazard;
 mod listing;

@@ -1,3 +1,5 @@
 //! Traces on disk, in formats that other tools open.
 
+pub mod chrome;
+pub mod folded;
 pub mod uftrace;

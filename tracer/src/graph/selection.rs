@@ -1,7 +1,7 @@
 //! Which calls of a graph are shown: ftrace's options, applied to what was recorded.
 //!
 //! Depth counts the calls that are shown, so a subtree begins at depth 0. With a threshold an entry
-//! waits until its exit is known; a call of unknown duration is shown.
+//! waits until its end is known; for a call of unknown duration that is the last thing known of it.
 
 use std::num::NonZeroU32;
 use std::str::FromStr;
@@ -183,7 +183,7 @@ impl Selection {
         }
         match event.kind {
             CallKind::Entry(function) => self.enter(event, function, sink),
-            CallKind::Exit { duration, .. } => self.leave(event, duration, sink),
+            CallKind::Exit { .. } => self.leave(event, sink),
             CallKind::Lost(_) => {
                 let depth = self.release(thread, sink);
                 sink.call(CallEvent { depth, ..event });
@@ -223,7 +223,7 @@ impl Selection {
         });
     }
 
-    fn leave(&mut self, event: CallEvent, duration: Option<u64>, sink: &mut impl CallSink) {
+    fn leave(&mut self, event: CallEvent, sink: &mut impl CallSink) {
         let thread = event.thread as usize;
         let ending = self.threads.get(thread).and_then(|open| open.last());
         let Some(ending) = ending.copied() else {
@@ -233,7 +233,8 @@ impl Selection {
             .rules
             .threshold
             .map_or(0, |threshold| threshold.nanoseconds);
-        let is_long = duration.is_none_or(|duration| duration >= threshold);
+        let elapsed = event.time_ns.saturating_sub(ending.entry.time_ns);
+        let is_long = elapsed >= threshold;
         if ending.is_shown && is_long {
             self.release(thread, sink);
         }

@@ -6,6 +6,8 @@ pub mod calls;
 pub mod directory;
 mod error;
 mod graph;
+#[cfg(test)]
+mod graph_tests;
 pub mod records;
 mod stalls;
 pub mod summary;

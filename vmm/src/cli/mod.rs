@@ -59,6 +59,22 @@ enum Verb {
         #[command(flatten)]
         graph: graph::GraphOptions,
     },
+    /// Write a graph trace in the format of another tool
+    ///
+    /// For example: vmm export trace --format flamegraph -o trace.svg
+    Export {
+        /// The directory that `run --trace graph --output` or `ctl dump` wrote
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+        /// What to write
+        #[arg(long, value_enum, value_name = "FORMAT")]
+        format: commands::export::ExportFormat,
+        /// Where to, instead of stdout
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+        #[command(flatten)]
+        graph: graph::GraphOptions,
+    },
     /// Print a completion script for a shell
     ///
     /// For example: vmm completions bash > ~/.local/share/bash-completion/completions/vmm
@@ -88,6 +104,14 @@ pub fn main() -> ExitStatus {
             .rules()
             .map_err(Failure::bad_input)
             .and_then(|rules| commands::report::report(&directory, format, &rules)),
+        Verb::Export {
+            directory,
+            format,
+            output,
+            graph,
+        } => graph.rules().map_err(Failure::bad_input).and_then(|rules| {
+            commands::export::export(&directory, format, &rules, output.as_deref())
+        }),
         Verb::Completions { shell } => commands::completions::completions(shell),
     };
     result.unwrap_or_else(|failure| say(&failure))

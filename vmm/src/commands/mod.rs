@@ -3,6 +3,7 @@
 pub mod completions;
 pub mod ctl;
 pub mod doctor;
+pub mod export;
 pub mod report;
 pub mod run;
 pub mod sites;

@@ -328,7 +328,11 @@ impl Sink for EventSink<'_> {
     }
 
     fn lost(&mut self, ticks: u64, records: u64) {
-        self.push(ticks, EventKind::Lost(records));
+        let before = self.events.last_mut().map(|event| &mut event.kind);
+        match before {
+            Some(EventKind::Lost(before)) => *before = before.saturating_add(records),
+            _ => self.push(ticks, EventKind::Lost(records)),
+        }
     }
 
     fn late(&mut self) {

@@ -36,14 +36,16 @@ pub struct Batch<'a> {
     pub events: &'a [Event],
     /// What it brings later was reserved after this time; none when something is waited for.
     pub looked_ns: Option<u64>,
-    /// Losses that it tells of happened before this time; none when before the next event.
+    /// The end of this round, if the guest runs.
     pub until_ns: Option<u64>,
 }
 
 impl Batch<'_> {
+    /// When the loss that `index` tells of was over: by its place in the ring before the next record,
+    /// and with no record after it, at some time up to the end of this round.
     fn loss_until(&self, index: usize) -> u64 {
-        let next = || self.events.get(index + 1).map_or(0, |next| next.time_ns);
-        self.until_ns.unwrap_or_else(next)
+        let next = self.events.get(index + 1).map(|next| next.time_ns);
+        next.or(self.until_ns).unwrap_or_default()
     }
 }
 

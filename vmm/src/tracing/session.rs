@@ -9,6 +9,7 @@ use tracer::export::uftrace::Metadata;
 use tracer::filter::{Filter, Pattern, Side};
 use tracer::graph::pipeline::{Pipeline, WAITING_MAX};
 use tracer::graph::selection::Rules;
+use tracer::graph::threads::Threads;
 use tracer::image::Image;
 use tracer::ring::geometry::Geometry;
 use tracer::session::{SessionConfig, SessionId, TracerKind};
@@ -89,6 +90,9 @@ impl TraceSession {
         if tracer == Tracer::Graph {
             check_roots(&calls, &shared.image)?;
         }
+        if let Some(kib) = options.stack_size {
+            Threads::new(kib.saturating_mul(1024))?;
+        }
         let mut session = Self {
             name: name.to_owned(),
             tracer,
@@ -127,7 +131,11 @@ impl TraceSession {
         let stack_bytes = metadata.stack_bytes;
         let pipeline = metadata
             .is_graph()
-            .then(|| Pipeline::new(rings, stack_bytes, waiting))
+            .then(|| {
+                let mut pipeline = Pipeline::new(rings, stack_bytes, waiting)?;
+                pipeline.select(self.options.graph.rules()?, &shared.image);
+                Ok::<_, TracingError>(pipeline)
+            })
             .transpose()?;
         let image = &shared.image;
         Ok(Output::create(directory, force, image, metadata, pipeline)?)

@@ -51,9 +51,10 @@ pub fn map_file(number: u32) -> String {
 }
 
 /// The `info` file: a header, then one line or more for each bit of its mask.
-pub(super) fn info(command_line: &str, numbers: &[u32]) -> Vec<u8> {
+pub(super) fn info(command_line: &str, module: &str, numbers: &[u32]) -> Vec<u8> {
     const TASK_SESSION: u64 = 1 << 1;
     const SYMBOLS_RELATIVE: u64 = 1 << 5;
+    const EXECUTABLE: u64 = 1;
     const COMMAND_LINE: u64 = 1 << 3;
     const TASK_INFO: u64 = 1 << 7;
     const HEADER_LENGTH: u16 = 40;
@@ -65,12 +66,12 @@ pub(super) fn info(command_line: &str, numbers: &[u32]) -> Vec<u8> {
     // Little-endian, 64-bit.
     info.extend([1, 2]);
     info.extend((TASK_SESSION | SYMBOLS_RELATIVE).to_le_bytes());
-    info.extend((COMMAND_LINE | TASK_INFO).to_le_bytes());
+    info.extend((EXECUTABLE | COMMAND_LINE | TASK_INFO).to_le_bytes());
     info.extend(MAX_STACK.to_le_bytes());
     info.resize(usize::from(HEADER_LENGTH), 0);
     let tids: Vec<String> = numbers.iter().map(|n| tid(*n).to_string()).collect();
     let text = format!(
-        "cmdline:{}\ntaskinfo:lines=2\ntaskinfo:nr_tid={}\ntaskinfo:tids={}\n",
+        "exename:{module}\ncmdline:{}\ntaskinfo:lines=2\ntaskinfo:nr_tid={}\ntaskinfo:tids={}\n",
         quotable(command_line),
         tids.len(),
         tids.join(",")

@@ -81,7 +81,10 @@ impl UftraceWriter {
         for number in numbers {
             put(&layout::map_file(*number), extent.map(&module).as_bytes())?;
         }
-        put("info", &layout::info(&metadata.command_line, numbers))?;
+        put(
+            "info",
+            &layout::info(&metadata.command_line, &module, numbers),
+        )?;
         let lanes = numbers.iter().map(|number| open_lane(directory, *number));
         let lanes = lanes.collect::<Result<_, _>>()?;
         let threads = metadata

@@ -102,7 +102,7 @@ fn the_directory_is_complete_before_the_first_event() {
     let lines = String::from_utf8_lossy(&info[40..]).into_owned();
     assert_eq!(
         lines,
-        "cmdline:vmm run --x 'a' \ntaskinfo:lines=2\ntaskinfo:nr_tid=2\ntaskinfo:tids=1000,1001\n"
+        "exename:guest_x.elf\ncmdline:vmm run --x 'a' \ntaskinfo:lines=2\ntaskinfo:nr_tid=2\ntaskinfo:tids=1000,1001\n"
     );
     assert!(text("task.txt").contains("sid=0000000000000001 exename=\"vcpu1\"\nTASK"));
     assert_eq!(
@@ -260,4 +260,105 @@ fn a_full_disk_loses_what_it_says_and_no_record_is_torn() {
         (lane.totals.entries, lane.totals.dropped, lane.totals.lost),
         (3, 4, 10)
     );
+}
+
+fn graph_metadata() -> Metadata {
+    Metadata {
+        tracer: GRAPH.to_owned(),
+        ..metadata(2)
+    }
+}
+
+fn call(time_ns: u64, thread: u32, kind: CallKind) -> CallEvent {
+    CallEvent {
+        time_ns,
+        vcpu: 1,
+        thread,
+        depth: 0,
+        kind,
+    }
+}
+
+#[test]
+fn threads_of_a_graph_get_their_files_when_they_are_seen() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let image = nop_image(2);
+    let mut writer = UftraceWriter::create(&directory, &image, graph_metadata(), false).unwrap();
+    let text =
+        |name: &str| String::from_utf8_lossy(&fs::read(directory.join(name)).unwrap()).into_owned();
+    assert!(text("info").contains("taskinfo:nr_tid=0\n") && text("task.txt").is_empty());
+    let function = FunctionId(1);
+    writer
+        .append_call(call(10, 0, CallKind::Entry(function)))
+        .unwrap();
+    writer
+        .append_call(call(11, 2, CallKind::Entry(function)))
+        .unwrap();
+    writer.flush().unwrap();
+    assert!(text("info").contains("taskinfo:nr_tid=2\ntaskinfo:tids=1000,1002\n"));
+    assert!(text("task.txt").contains("exename=\"thread2\"\nTASK timestamp=0.000000000 tid=1002"));
+    assert!(text("sid-0000000000000002.map").contains("guest_x.elf"));
+    let end = crate::graph::End::NotSeen;
+    let exit = CallKind::Exit {
+        function,
+        end,
+        duration: None,
+    };
+    writer.append_call(call(15, 0, exit)).unwrap();
+    writer.append_call(call(16, 0, CallKind::Lost(3))).unwrap();
+    writer
+        .append_call(call(17, 0, CallKind::Entry(FunctionId(99))))
+        .unwrap();
+    let totals = writer.finish().unwrap();
+    let f1 = truncated(image.functions[1].address.0);
+    assert_eq!(
+        records(&directory.join("1000.dat")),
+        [
+            (10, Kind::Entry, f1),
+            (15, Kind::Exit, f1),
+            (16, Kind::Lost, 3)
+        ]
+    );
+    let side = fs::read(directory.join("1000.side")).unwrap();
+    let side: Vec<_> = side
+        .as_chunks::<2>()
+        .0
+        .iter()
+        .map(|w| threads::read_side_word(u16::from_le_bytes(*w)))
+        .collect();
+    assert_eq!(side[1], (1, end));
+    assert_eq!(side.len(), 3);
+    let numbers: Vec<_> = totals
+        .iter()
+        .map(|t| (t.vcpu, t.entries, t.lost, t.unknown))
+        .collect();
+    assert_eq!(numbers, [(0, 0, 0, 0), (1, 2, 3, 1)]);
+    UftraceWriter::create(&directory, &image, graph_metadata(), true)
+        .expect("a graph trace is replaced");
+}
+
+#[test]
+fn a_thread_whose_files_cannot_be_made_is_tried_again() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let mut writer =
+        UftraceWriter::create(&directory, &nop_image(1), graph_metadata(), false).unwrap();
+    let in_the_way = directory.join("1000.side");
+    fs::create_dir(&in_the_way).unwrap();
+    let entry = call(10, 0, CallKind::Entry(FunctionId(0)));
+    writer.append_call(entry).unwrap();
+    let error = writer.flush().unwrap_err();
+    assert!(error.to_string().contains("1000.side"), "{error}");
+    fs::remove_dir(&in_the_way).unwrap();
+    writer.append_call(entry).unwrap();
+    writer.finish().unwrap();
+    let written = records(&directory.join("1000.dat"));
+    assert_eq!(
+        (written[0].1, written[0].2, written[1].1),
+        (Kind::Lost, 1, Kind::Entry)
+    );
+    let side: SideFile =
+        serde_json::from_slice(&fs::read(directory.join(SIDE_FILE)).unwrap()).unwrap();
+    assert_eq!(side.dropped, 1);
 }

@@ -39,6 +39,7 @@ pub(crate) fn read_side_word(word: u16) -> (u16, End) {
 struct Description {
     directory: PathBuf,
     command_line: String,
+    module: String,
     map: String,
 }
 
@@ -64,7 +65,7 @@ impl Description {
     }
 
     fn list(&self, threads: &[u32]) -> Result<(), ExportError> {
-        let info = layout::info(&self.command_line, threads);
+        let info = layout::info(&self.command_line, &self.module, threads);
         let (path, fresh) = (self.path("info"), self.path("info.new"));
         fs::write(&fresh, info)
             .and_then(|()| fs::rename(&fresh, &path))
@@ -165,6 +166,7 @@ impl ThreadLanes {
             description: Description {
                 directory: directory.to_owned(),
                 command_line: command_line.to_owned(),
+                module: module.to_owned(),
                 map: Extent::of(image).map(module),
             },
             lanes: Vec::new(),

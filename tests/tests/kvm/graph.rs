@@ -1,0 +1,233 @@
+//! Graph traces: every call has its return, on its thread, whatever the guest does.
+
+use serde_json::Value;
+use tests::{Counts, Guest, Printed, Trace};
+
+const WORKLOADS: &str =
+    "calls,recursion,tail_calls,threads,smp,c_fentry,c_mcount,c_patchable,nops,variadic_float";
+
+/// A traced run of `workloads`, with room for every record.
+fn traced(cmdline: &str, vcpus: u32, hook: &str) -> (Printed, Trace) {
+    let (ended, trace) = Guest::new(cmdline)
+        .vcpus(vcpus)
+        .with(["--trace", "graph", "--return-hook", hook])
+        .with(["--mode", "discard", "--ring-size", "32768"])
+        .output()
+        .run();
+    (ended.good().printed(), trace)
+}
+
+/// What the side file says did not fit.
+fn anomalies(trace: &Trace) -> Value {
+    let text = std::fs::read_to_string(trace.path().join("exotrace.json")).unwrap();
+    let side: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(side["finished"], true);
+    side["anomalies"].clone()
+}
+
+/// Calls with a known duration: those of which entry and exit were seen.
+fn returned(trace: &Trace) -> Counts {
+    let json: Value = serde_json::from_str(&trace.export("chrome")).unwrap();
+    let mut counts = Counts::new();
+    for event in json["traceEvents"].as_array().unwrap() {
+        if event["ph"] == "X" {
+            let name = event["name"].as_str().unwrap().to_owned();
+            *counts.entry(name).or_default() += 1;
+        }
+    }
+    counts
+}
+
+/// The calls of `report --format graph`, without CPU and duration.
+fn tree(trace: &Trace, options: &[&str]) -> Vec<String> {
+    let report = trace.report_with("graph", options);
+    let lines = report.lines().filter(|line| !line.starts_with('#'));
+    let calls = lines.filter_map(|line| line.split_once("|  "));
+    let plain = |call: &str| call.split(" /*").next().unwrap_or_default().to_owned();
+    calls.map(|(_, call)| plain(call)).collect()
+}
+
+/// Every function is entered and left as often as the guest says, and nothing is odd.
+fn assert_complete(trace: &Trace, printed: &Printed) {
+    assert_eq!(trace.lost(), 0);
+    assert_eq!(anomalies(trace), Value::Array(Vec::new()));
+    assert_eq!(trace.uftrace(), printed.called(), "uftrace report");
+    assert_eq!(returned(trace), printed.called(), "calls that returned");
+}
+
+fn every_workload(hook: &str) {
+    let cmdline = format!("workload={WORKLOADS} iterations=100 tick=200");
+    for vcpus in [1, 2] {
+        let (untraced, _) = Guest::new(&cmdline).vcpus(vcpus).run();
+        let (printed, trace) = traced(&cmdline, vcpus, hook);
+        assert_eq!(
+            printed,
+            untraced.good().printed(),
+            "tracing changed the guest"
+        );
+        assert_complete(&trace, &printed);
+    }
+}
+
+#[test]
+fn every_call_returns_with_balanced_hooks() {
+    every_workload("balanced");
+}
+
+#[test]
+fn every_call_returns_with_jmp_hooks() {
+    every_workload("jmp");
+}
+
+#[test]
+fn every_call_returns_with_ret_hooks() {
+    every_workload("ret");
+}
+
+#[test]
+fn threads_that_are_preempted_and_migrate_keep_their_calls() {
+    for vcpus in [1, 2] {
+        let cmdline = "workload=threads,smp,nops iterations=5000 threads=6 tick=500";
+        let (printed, trace) = traced(cmdline, vcpus, "balanced");
+        assert_complete(&trace, &printed);
+    }
+}
+
+/// The lines of a call that calls the next function twice.
+fn twice(names: &[&str], depth: usize, lines: &mut Vec<String>) {
+    let indent = "  ".repeat(depth);
+    match names {
+        [] => {}
+        [leaf] => lines.push(format!("{indent}{leaf}();")),
+        [name, inner @ ..] => {
+            lines.push(format!("{indent}{name}() {{"));
+            twice(inner, depth + 1, lines);
+            twice(inner, depth + 1, lines);
+            lines.push(format!("{indent}}}"));
+        }
+    }
+}
+
+#[test]
+fn the_tree_of_calls_is_the_known_one() {
+    let names = [
+        "calls_root",
+        "calls_trunk",
+        "calls_bough",
+        "calls_branch",
+        "calls_twig",
+        "calls_leaf",
+    ];
+    let mut expected = Vec::new();
+    for _ in 0..20 {
+        twice(&names, 0, &mut expected);
+    }
+    for (vcpus, hook) in [(1, "balanced"), (2, "balanced"), (1, "jmp"), (1, "ret")] {
+        let (_, trace) = traced("workload=calls iterations=20 tick=500", vcpus, hook);
+        assert_eq!(tree(&trace, &[]), expected, "{vcpus} vCPUs, {hook}");
+    }
+}
+
+#[test]
+fn the_tree_of_recursion_is_the_known_one() {
+    const DEPTH: usize = 200;
+    let mut once = Vec::new();
+    for depth in 0..DEPTH - 1 {
+        once.push(format!("{}recursion_step() {{", "  ".repeat(depth)));
+    }
+    once.push(format!("{}recursion_step();", "  ".repeat(DEPTH - 1)));
+    once.extend(
+        (0..DEPTH - 1)
+            .rev()
+            .map(|depth| format!("{}}}", "  ".repeat(depth))),
+    );
+    let expected: Vec<String> = (0..10).flat_map(|_| once.clone()).collect();
+    for (vcpus, hook) in [(1, "balanced"), (2, "balanced"), (1, "jmp"), (1, "ret")] {
+        let (_, trace) = traced("workload=recursion iterations=10 tick=500", vcpus, hook);
+        assert_eq!(tree(&trace, &[]), expected, "{vcpus} vCPUs, {hook}");
+    }
+}
+
+#[test]
+fn a_report_selects_calls_as_ftrace_does() {
+    let (_, trace) = traced("workload=calls iterations=2", 1, "balanced");
+    let only = |call: &str, count: usize| vec![call.to_owned(); count];
+    assert_eq!(
+        tree(&trace, &["--max-depth", "1"]),
+        only("calls_root();", 2)
+    );
+    assert_eq!(
+        tree(&trace, &["--graph-function", "*_leaf"]),
+        only("calls_leaf();", 64)
+    );
+    let mut twigs = Vec::new();
+    (0..32).for_each(|_| twice(&["calls_twig", "calls_leaf"], 0, &mut twigs));
+    assert_eq!(tree(&trace, &["--graph-function", "calls_twig"]), twigs);
+    let notrace = ["--graph-notrace", "calls_trunk"];
+    assert_eq!(tree(&trace, &notrace), only("calls_root();", 2));
+    assert!(tree(&trace, &["--threshold", "100s"]).is_empty());
+}
+
+#[test]
+fn a_run_writes_what_is_selected() {
+    let (_, trace) = Guest::new("workload=calls iterations=2")
+        .with([
+            "--trace",
+            "graph",
+            "--max-depth",
+            "2",
+            "--graph-function",
+            "calls_t*",
+        ])
+        .output()
+        .run();
+    let counts: Vec<(String, u64)> = trace.uftrace().into_iter().collect();
+    assert_eq!(
+        counts,
+        [("calls_bough".to_owned(), 8), ("calls_trunk".to_owned(), 4)]
+    );
+}
+
+/// A ring that is far too small: what is missing is said, and the rest is whole.
+#[test]
+fn losses_are_counted_and_shown() {
+    for mode in ["overwrite", "discard"] {
+        let (ended, trace) = Guest::new("workload=threads iterations=100000 tick=500")
+            .vcpus(2)
+            .with(["--trace", "graph", "--mode", mode, "--ring-size", "4"])
+            .output()
+            .run();
+        let printed = ended.good().printed();
+        assert!(trace.lost() > 0, "{mode}");
+        let entered: u64 = trace.uftrace().values().sum();
+        assert!(entered < printed.total() && entered + trace.lost() > printed.total());
+        let report = trace.report_with("graph", &[]);
+        assert!(
+            report.contains(" EVENTS]") && report.contains("unknown duration"),
+            "{mode}"
+        );
+    }
+}
+
+#[test]
+fn uftrace_and_flame_graphs_show_a_graph() {
+    let (_, trace) = traced("workload=calls,threads iterations=5", 2, "balanced");
+    assert!(trace.uftrace_says(&["replay"]).contains("calls_root() {"));
+    assert!(trace.uftrace_says(&["graph"]).contains("(10) calls_trunk"));
+    let chrome = trace.uftrace_says(&["dump", "--chrome"]);
+    serde_json::from_str::<Value>(&chrome).expect("uftrace writes JSON");
+    let path = "calls_root;calls_trunk;calls_bough;calls_branch;calls_twig;calls_leaf ";
+    assert!(
+        trace
+            .uftrace_says(&["dump", "--flame-graph"])
+            .contains(path)
+    );
+    assert!(
+        trace
+            .uftrace_says(&["dump", "--graphviz"])
+            .contains("-> \"calls_trunk\"")
+    );
+    assert!(trace.export("folded").contains(path));
+    let svg = trace.export("flamegraph");
+    assert!(svg.contains("</svg>") && svg.contains("calls_leaf"));
+}
