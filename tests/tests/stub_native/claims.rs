@@ -30,6 +30,15 @@ fn top(ground: &Ground, thread: u64, page: u64) -> u64 {
     ground.stack_top() - page * 4096 - thread * PART
 }
 
+/// Lets the threads go to their end when the test fails.
+struct Free<'a>(&'a AtomicU64);
+
+impl Drop for Free<'_> {
+    fn drop(&mut self) {
+        self.0.store(u64::MAX, Ordering::SeqCst);
+    }
+}
+
 /// Each page of the stack is used by all threads, which come to it at the same time.
 fn race(variant: ReturnHook, mirror_log2: u32) -> usize {
     let ground = Ground::with(Setup {
@@ -64,6 +73,7 @@ fn race(variant: ReturnHook, mirror_log2: u32) -> usize {
                 }
             });
         }
+        let _free = Free(&begun);
         for round in 1..=ROUNDS {
             ground.clear_mirror();
             begun.store(round, Ordering::SeqCst);

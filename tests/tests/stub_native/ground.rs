@@ -193,6 +193,8 @@ impl Ground {
             let tag = if number == 0 { Mirror::NOBODY } else { 0 };
             word.store(tag, Ordering::SeqCst);
         }
+        let pages = vec![0; 4096 << self.setup.mirror_log2];
+        self.write(self.base + MIRROR, &pages);
     }
 
     /// Stubs, the claim routine and bodies: what a thread can be interrupted in.
