@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tracer::addr::Gva;
 use tracer::insn::asm::registers::gpr64;
-use tracer::insn::asm::{CodeAssembler, assemble};
+use tracer::insn::asm::{CodeAssembler, assemble, ptr};
 use tracer::ring::reader::{Mode, Patience, RingReader};
 use tracer::stub::graph::ReturnHook;
 use tracer::stub::mirror::Mirror;
@@ -145,9 +145,10 @@ fn the_first_page_of_memory_shares_no_place() {
         let mut a = CodeAssembler::new(64).unwrap();
         a.set_prefer_short_branch(false);
         a.mov(gpr64::rcx, gpr64::rdi).unwrap();
-        mirror.emit_lookup(&mut a).unwrap();
-        a.mov(gpr64::rax, gpr64::rdx).unwrap();
+        let claim = mirror.emit_lookup(&mut a, None).unwrap();
+        a.lea(gpr64::rax, ptr(gpr64::r11 + gpr64::rdx)).unwrap();
         a.ret().unwrap();
+        claim.emit(&mut a).unwrap();
         let code = assemble(&mut a, ground.idle()).unwrap();
         ground.write(ground.idle(), &code.bytes);
         // SAFETY: the code that was just written takes an address, reads nothing at it, and returns.

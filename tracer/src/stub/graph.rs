@@ -28,7 +28,7 @@ use crate::insn::asm::{
 use crate::record::{SLOT_SHIFT, STEP_SHIFT, Step};
 use crate::stub::access::CellAccess;
 use crate::stub::cell::{HEAD, LIMIT};
-use crate::stub::mirror::Mirror;
+use crate::stub::mirror::{Claim, Mirror};
 use crate::stub::recorder::{Full, Recorder};
 
 /// How a hooked function is left.
@@ -106,17 +106,16 @@ impl Hook {
         shape: SiteShape,
         body: Gva,
     ) -> Result<(), IcedError> {
-        use gpr64::{rax, rcx, rdx};
+        use gpr64::{r10, r11, rax, rcx, rdx};
         let mut aside = Aside::new(a);
         aside.emit_off_check(a, recorders)?;
         emit_save(a)?;
         emit_slot(a, shape)?;
         aside.emit_tail_check(a, self)?;
-        self.mirror.emit_lookup(a)?;
-        a.test(rdx, rdx)?;
-        a.je(aside.unhooked)?;
-        a.mov(rax, qword_ptr(rcx))?;
-        a.mov(qword_ptr(rdx), rax)?;
+        aside
+            .claims
+            .push(self.mirror.emit_lookup(a, Some(aside.unhooked))?);
+        a.mov(qword_ptr(r11 + rdx), r10)?;
         aside.emit_records(a, recorders, StepSource::Is(Step::Entry))?;
         match self.variant_at(shape) {
             ReturnHook::Balanced => {
@@ -158,8 +157,9 @@ impl Hook {
         emit_save(a)?;
         emit_slot(a, SiteShape::Entry)?;
         aside.emit_records(a, recorders, StepSource::Is(Step::Exit))?;
-        self.mirror.emit_lookup(a)?;
-        a.mov(rax, qword_ptr(rdx))?;
+        // The page is claimed for good: it is found.
+        aside.claims.push(self.mirror.emit_lookup(a, None)?);
+        a.mov(rax, qword_ptr(r11 + rdx))?;
         if self.variant_at(shape) == ReturnHook::Jmp {
             // r11 is nobody's at a return (System V ABI): it takes the address there.
             a.mov(qword_ptr(rsp + (SAVED_BYTES - 8)), rax)?;
@@ -196,6 +196,7 @@ struct Aside {
     tail: CodeLabel,
     unhooked: CodeLabel,
     leave: CodeLabel,
+    claims: Vec<Claim>,
     full: Vec<Full>,
 }
 
@@ -206,6 +207,7 @@ impl Aside {
             tail: a.create_label(),
             unhooked: a.create_label(),
             leave: a.create_label(),
+            claims: Vec::new(),
             full: Vec::new(),
         }
     }
@@ -226,11 +228,12 @@ impl Aside {
         Ok(())
     }
 
-    /// Goes to `tail` when the return address lies in a stub.
+    /// Goes to `tail` when the return address lies in a stub; leaves it in r10.
     fn emit_tail_check(&self, a: &mut CodeAssembler, hook: &Hook) -> Result<(), IcedError> {
-        use gpr64::{r11, rax, rcx};
-        a.mov(rax, qword_ptr(rcx))?;
+        use gpr64::{r10, r11, rax, rcx};
+        a.mov(r10, qword_ptr(rcx))?;
         lea_fixed(a, r11, hook.stubs.0)?;
+        a.mov(rax, r10)?;
         a.sub(rax, r11)?;
         a.cmp(rax, hook.stub_bytes.cast_signed())?;
         a.jb(self.tail)
@@ -273,17 +276,24 @@ impl Aside {
         recorder.emit_mark(a)?;
         a.mov(r10, rcx)?;
         a.shl(r10, SLOT_SHIFT)?;
-        a.or(r10, rax)?;
         match step {
-            StepSource::Is(Step::Entry) => {}
-            StepSource::Is(step) => a.or(r10, (step as i32) << STEP_SHIFT)?,
-            StepSource::InR9 => a.or(r10, r9)?,
+            StepSource::Is(step) => a.lea(r10, ptr(r10 + rax) + ((step as i32) << STEP_SHIFT))?,
+            StepSource::InR9 => {
+                a.or(r10, rax)?;
+                a.or(r10, r9)?;
+            }
         }
         recorder.emit_offset(a)?;
         // The detail first: a reader that sees the record then finds it.
-        lea_fixed(a, rax, details.0)?;
-        a.mov(qword_ptr(rax + r11), r10)?;
         lea_fixed(a, rax, recorder.rings.0)?;
+        let distance = details.0.wrapping_sub(recorder.rings.0).cast_signed();
+        if let Ok(distance) = i32::try_from(distance) {
+            a.mov(qword_ptr(rax + r11 + distance), r10)?;
+        } else {
+            lea_fixed(a, rax, details.0)?;
+            a.mov(qword_ptr(rax + r11), r10)?;
+            lea_fixed(a, rax, recorder.rings.0)?;
+        }
         a.mov(qword_ptr(rax + r11), rdx)?;
         a.set_label(&mut back)?;
         access.leave(a)?;
@@ -313,6 +323,8 @@ impl Aside {
         emit_restore(a)?;
         a.set_label(&mut self.off)?;
         a.jmp(body.0)?;
+        let mut claims = self.claims.into_iter();
+        claims.try_for_each(|claim| claim.emit(a))?;
         self.full.into_iter().try_for_each(|full| full.emit(a))
     }
 }

@@ -17,7 +17,9 @@
 
 use crate::addr::Gva;
 use crate::insn::asm::registers::{gpr32, gpr64};
-use crate::insn::asm::{Assembled, CodeAssembler, IcedError, assemble, lea_fixed, qword_ptr};
+use crate::insn::asm::{
+    Assembled, CodeAssembler, CodeLabel, IcedError, assemble, lea_fixed, qword_ptr,
+};
 
 /// Places in the directory for one page number.
 pub const WAYS: u32 = 4;
@@ -52,29 +54,46 @@ impl Mirror {
         (1 << self.pages_log2) - 1
     }
 
-    /// Appends the look-up: leaves in rdx the address of the mirror word for the stack slot whose
-    /// address is in rcx, or 0 when there is none. Changes rax, r11 and flags.
+    /// From a stack slot to its place in the pages, when the first way is its.
+    fn place_mask(self) -> u32 {
+        (self.index_mask() << PAGE.trailing_zeros()) | 0xff8
+    }
+
+    /// Appends the look-up of the mirror word for the stack slot whose address is in rcx: r11 + rdx
+    /// is its address. Changes rax and flags. What runs when the first way is not the slot's is left
+    /// to be emitted out of the way; it goes to `none` when there is no place for the slot, if that
+    /// can be.
     ///
-    /// The common case is one load and one predicted branch. The next instruction carries a label.
+    /// The common case is one load and one branch that is not taken.
     ///
     /// # Errors
     /// What iced-x86 says of an operand that cannot be encoded.
-    pub fn emit_lookup(self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+    pub fn emit_lookup(
+        self,
+        a: &mut CodeAssembler,
+        none: Option<CodeLabel>,
+    ) -> Result<Claim, IcedError> {
         use gpr64::{r11, rax, rcx, rdx};
-        let mut found = a.create_label();
-        let mut end = a.create_label();
+        let label = a.create_label();
+        let mut back = a.create_label();
         a.mov(rax, rcx)?;
         a.shr(rax, PAGE.trailing_zeros())?;
         a.mov(gpr32::edx, gpr32::eax)?;
         a.and(gpr32::edx, self.index_mask())?;
         lea_fixed(a, r11, self.directory.0)?;
         a.cmp(qword_ptr(r11 + rdx * 8), rax)?;
-        a.je(found)?;
-        a.call(self.claim.0)?;
-        a.jmp(end)?;
-        a.set_label(&mut found)?;
-        self.emit_place(a)?;
-        a.set_label(&mut end)
+        a.jne(label)?;
+        // The first way's index and the place in the page are neighbours in the slot's address.
+        a.mov(gpr32::edx, gpr32::ecx)?;
+        a.and(gpr32::edx, self.place_mask())?;
+        lea_fixed(a, r11, self.pages.0)?;
+        a.set_label(&mut back)?;
+        Ok(Claim {
+            label,
+            back,
+            none,
+            routine: self.claim,
+        })
     }
 
     /// From the directory's index in rdx and the slot in rcx to the mirror word's address in rdx.
@@ -89,7 +108,8 @@ impl Mirror {
     }
 
     /// The routine that stubs call when the first way is not theirs: looks at all ways, then claims
-    /// an empty one. In: the slot in rcx. Out: as [`Self::emit_lookup`].
+    /// an empty one. In: the slot in rcx. Out: the address of its mirror word in rdx, or 0 when there
+    /// is none. Changes rax, r11 and flags.
     ///
     /// # Errors
     /// What iced-x86 says of an operand that cannot be encoded.
@@ -134,5 +154,32 @@ impl Mirror {
         a.mov(gpr32::edx, gpr32::esi)?;
         a.and(gpr32::edx, self.index_mask())?;
         a.xor(gpr32::edx, way)
+    }
+}
+
+/// The part of a look-up that runs when the first way is not the slot's.
+#[derive(Debug)]
+pub struct Claim {
+    label: CodeLabel,
+    back: CodeLabel,
+    none: Option<CodeLabel>,
+    routine: Gva,
+}
+
+impl Claim {
+    /// Appends the code.
+    ///
+    /// # Errors
+    /// What iced-x86 says of an operand that cannot be encoded.
+    pub fn emit(mut self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+        use gpr64::rdx;
+        a.set_label(&mut self.label)?;
+        a.call(self.routine.0)?;
+        if let Some(none) = self.none {
+            a.test(rdx, rdx)?;
+            a.je(none)?;
+        }
+        a.mov(gpr32::r11d, 0)?;
+        a.jmp(self.back)
     }
 }

@@ -80,7 +80,7 @@ impl Recorder {
         Ok(Full::new(full, done, access))
     }
 
-    /// Leaves the record without its mark in rdx; changes rax.
+    /// Leaves the time of the record in rdx, if it has one; changes rax.
     pub(super) fn emit_time(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
         use gpr64::{rax, rdx};
         match self.clock {
@@ -88,13 +88,10 @@ impl Recorder {
                 a.rdtsc()?;
                 a.shl(rdx, 32 + TIME_SHIFT)?;
                 a.shl(rax, TIME_SHIFT)?;
-                a.lea(rdx, ptr(rdx + rax) + PLACE_VALUE)
+                a.or(rdx, rax)
             }
-            Clock::Page(page) => {
-                load_fixed(a, rdx, page.0)?;
-                a.lea(rdx, ptr(rdx) + PLACE_VALUE)
-            }
-            Clock::None => a.mov(gpr32::edx, PLACE_VALUE),
+            Clock::Page(page) => load_fixed(a, rdx, page.0),
+            Clock::None => Ok(()),
         }
     }
 
@@ -123,14 +120,17 @@ impl Recorder {
         a.mov(qword_ptr(rax + r11), rdx)
     }
 
-    /// Completes the record in rdx with the lap mark of the head word in r11, and leaves the mark in
-    /// rax.
+    /// Completes the record in rdx with its function and the lap mark of the head word in r11, and
+    /// leaves the mark in rax.
     pub(super) fn emit_mark(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
         use gpr64::{r11, rax, rdx};
         a.mov(rax, r11)?;
         a.shr(rax, self.geometry.bytes_log2())?;
         a.and(gpr32::eax, u32::try_from(MARK_MASK).unwrap_or(u32::MAX))?;
-        a.or(rdx, rax)
+        match self.clock {
+            Clock::Tsc | Clock::Page(_) => a.lea(rdx, ptr(rdx + rax) + PLACE_VALUE),
+            Clock::None => a.lea(rdx, ptr(rax) + PLACE_VALUE),
+        }
     }
 
     /// Turns the head word in r11 into the record's offset from ring 0; changes rax.

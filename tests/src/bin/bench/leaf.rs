@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use vmm::control::protocol::{Call, OfSession};
+use vmm::control::protocol::{Call, CreateSession, OfSession, SessionName, Start};
+use vmm::tracing::options::{SessionOptions, Tracer};
 
 use crate::Failed;
 use crate::guest::Guest;
@@ -31,6 +32,10 @@ enum Case {
     },
     FunctionOff,
     FunctionSmp,
+    /// So many function sessions on the one function.
+    List {
+        sessions: usize,
+    },
     Graph {
         hook: &'static str,
         clock: &'static str,
@@ -51,6 +56,8 @@ pub fn rows(place: &Path, tsc_ghz: f64) -> Result<Vec<Row>, Failed> {
     }
     let mut rows = function(&measured, tsc_ghz)?;
     rows.extend(graph(&measured, tsc_ghz)?);
+    rows.extend(page(&measured, tsc_ghz)?);
+    rows.extend(list(&measured, tsc_ghz)?);
     rows.extend(off(&measured, tsc_ghz)?);
     rows.extend(two_vcpus(
         of(&measured, &Case::FunctionSmp)?,
@@ -67,10 +74,12 @@ pub fn rows(place: &Path, tsc_ghz: f64) -> Result<Vec<Row>, Failed> {
 
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for clock in ["tsc", "none"] {
+    for clock in ["tsc", "none", "page"] {
         cases.push(Case::Function { clock });
-        cases.extend(HOOKS.map(|hook| Case::Graph { hook, clock }));
+        let hooks = if clock == "page" { &HOOKS[..1] } else { &HOOKS };
+        cases.extend(hooks.iter().map(|hook| Case::Graph { hook, clock }));
     }
+    cases.extend([2, 4].map(|sessions| Case::List { sessions }));
     cases.extend([Case::FunctionOff, Case::GraphOff]);
     cases.extend([Case::FunctionSmp, Case::GraphSmp]);
     cases
@@ -83,7 +92,7 @@ impl Case {
             _ => ("bench", 1),
         };
         let count = match self {
-            Self::FunctionOff | Self::GraphOff => CHANGED_ROUNDS,
+            Self::FunctionOff | Self::GraphOff | Self::List { .. } => CHANGED_ROUNDS,
             _ => ROUNDS,
         };
         let cmdline = format!("workload={workload} iterations={CALLS} rounds={count}");
@@ -92,6 +101,7 @@ impl Case {
         let skip = match self {
             Self::FunctionOff => change(&guest, &off, 1)?,
             Self::GraphOff => change(&guest, &off, GRAPH_RECORDS)?,
+            Self::List { sessions } => change(&guest, &more_sessions(*sessions), 1)?,
             _ => 0,
         };
         rounds.collect(guest, skip)
@@ -100,7 +110,7 @@ impl Case {
     fn arguments(&self) -> Vec<&'static str> {
         let rest: &[&str] = match self {
             Self::Function { clock } => &["--trace", "function", "--clock", clock],
-            Self::FunctionOff | Self::FunctionSmp => &["--trace", "function"],
+            Self::FunctionOff | Self::FunctionSmp | Self::List { .. } => &["--trace", "function"],
             Self::Graph { hook, clock } => {
                 &["--trace", "graph", "--return-hook", hook, "--clock", clock]
             }
@@ -108,6 +118,25 @@ impl Case {
         };
         [&["--filter", TRACED], rest].concat()
     }
+}
+
+/// What makes it `sessions` of them, the default one included.
+fn more_sessions(sessions: usize) -> Vec<Call> {
+    let calls = (1..sessions).flat_map(|number| {
+        let name = format!("session{number}");
+        let create = CreateSession {
+            name: name.clone(),
+            tracer: Tracer::Function,
+            options: SessionOptions::default(),
+        };
+        let start = Start {
+            session: SessionName(name),
+            filter: vec![TRACED.to_owned()],
+            ..Start::default()
+        };
+        [Call::CreateSession(create), Call::Start(start)]
+    });
+    calls.collect()
 }
 
 fn of<'a>(measured: &'a Measured, case: &Case) -> Result<&'a Rounds, Failed> {
@@ -214,6 +243,54 @@ fn graph(measured: &Measured, ghz: f64) -> Result<Vec<Row>, Failed> {
         &against,
         Target::AtMost(0.5),
     ));
+    Ok(rows)
+}
+
+/// The clock page, at the period that it has by default (100 ns).
+fn page(measured: &Measured, ghz: f64) -> Result<Vec<Row>, Failed> {
+    let clock = "page";
+    let hook = "balanced";
+    let cases = [
+        ("function", Case::Function { clock }, 1.7),
+        ("graph, balanced", Case::Graph { hook, clock }, 4.5),
+    ];
+    let mut rows = Vec::new();
+    for (tracer, case, most) in cases {
+        let rounds = of(measured, &case)?;
+        let title = format!("{tracer}, clock page: ");
+        let added = added(rounds, TRACED, ghz)?;
+        rows.push(Row::median(
+            title.clone() + "added",
+            "ns",
+            &added,
+            Target::AtMost(most),
+        ));
+        rows.push(Row::median(
+            title + "x untraced",
+            "x",
+            &rounds.times(TRACED)?,
+            Target::None,
+        ));
+    }
+    Ok(rows)
+}
+
+/// Several sessions on one function, against one.
+fn list(measured: &Measured, ghz: f64) -> Result<Vec<Row>, Failed> {
+    let direct = of(measured, &Case::Function { clock: "tsc" })?.added(TRACED)?;
+    let mut rows = Vec::new();
+    for (sessions, target) in [(2, Target::AtMost(2.2)), (4, Target::None)] {
+        let rounds = of(measured, &Case::List { sessions })?;
+        let title = format!("function, {sessions} sessions: added");
+        let against = ratio(&rounds.added(TRACED)?, &direct);
+        rows.push(Row::median(
+            title.clone(),
+            "ns",
+            &added(rounds, TRACED, ghz)?,
+            Target::None,
+        ));
+        rows.push(Row::median(title + ", against 1", "x", &against, target));
+    }
     Ok(rows)
 }
 
