@@ -15,7 +15,7 @@ use crate::patch::functions::{Change, FunctionState, FunctionTable, Plan, PlanEr
 use crate::patch::normalise::normalisations;
 use crate::patch::poke::{self, Poke, PokeError, TransactionError, read_site};
 use crate::record::FUNCTIONS_MAX;
-use crate::session::{Session, SessionId, TracerKind};
+use crate::session::{Session, SessionId};
 use crate::stub::arena::{Arena, ArenaFull};
 use crate::stub::cell::{CpuStrategy, GsMoved, NoGsBase, SESSIONS_MAX};
 use crate::stub::clock_page::PAGE_BYTES;
@@ -56,6 +56,24 @@ pub enum AttachError {
     /// The mirror's routine could not be written.
     #[error("cannot attach: the mirror's routine cannot be written: {0}")]
     Claim(MemoryError),
+    /// The counters of a profile would take too much memory.
+    #[error(
+        "cannot make session '{name}': the counters of {functions} functions take too much memory with GS bases that lie as these do"
+    )]
+    ProfileTooLarge {
+        /// The name asked for.
+        name: String,
+        /// How many functions.
+        functions: usize,
+    },
+    /// The counters could not be set to 0.
+    #[error("cannot make session '{name}': its counters cannot be written: {source}")]
+    Counters {
+        /// The name asked for.
+        name: String,
+        /// Why not.
+        source: MemoryError,
+    },
     /// Sixteen sessions are there.
     #[error("cannot make session '{name}': there are {SESSIONS_MAX} already, delete one")]
     TooManySessions {
@@ -192,7 +210,7 @@ fn stub_spec(
     let traced_by: Vec<&Session> = set.iter().filter_map(of).collect();
     let graph = traced_by
         .iter()
-        .find(|session| session.config.tracer == TracerKind::Graph);
+        .find(|session| session.config.tracer.hooks_returns());
     let hook = graph.zip(mirror).map(|(session, mirror)| Hook {
         variant: session.config.return_hook,
         mirror,
@@ -205,7 +223,8 @@ fn stub_spec(
         SiteShape::Entry
     };
     StubSpec {
-        recorders: traced_by.iter().map(|session| session.recorder).collect(),
+        recorders: traced_by.iter().filter_map(|one| one.recorder).collect(),
+        profiles: traced_by.iter().filter_map(|one| one.profile).collect(),
         shape,
         hook,
     }

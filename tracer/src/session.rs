@@ -5,6 +5,7 @@ use crate::filter::{Filter, Selection};
 use crate::ring::geometry::{Geometry, Position};
 use crate::ring::reader::Mode;
 use crate::stub::graph::ReturnHook;
+use crate::stub::profile::Profile;
 use crate::stub::recorder::{Clock, Recorder};
 
 /// The number of a session, below [`SESSIONS_MAX`](crate::stub::cell::SESSIONS_MAX).
@@ -18,6 +19,8 @@ pub enum TracerKind {
     Function,
     /// Entries and exits.
     Graph,
+    /// How often and how long, in counters instead of records.
+    Profile,
 }
 
 impl TracerKind {
@@ -27,7 +30,14 @@ impl TracerKind {
         match self {
             Self::Function => "function",
             Self::Graph => "graph",
+            Self::Profile => "profile",
         }
+    }
+
+    /// Whether it needs to know when functions return.
+    #[must_use]
+    pub const fn hooks_returns(self) -> bool {
+        matches!(self, Self::Graph | Self::Profile)
     }
 }
 
@@ -69,10 +79,13 @@ pub struct SessionMemory {
 pub struct Session {
     /// What it was made of.
     pub config: SessionConfig,
-    /// Its rings, for the host.
+    /// Its rings, for the host. In a profile session the table of counters lies where the rings
+    /// would, and there are none.
     pub memory: SessionMemory,
-    /// Its code, for stubs.
-    pub recorder: Recorder,
+    /// Its code, for stubs; none in a profile session.
+    pub recorder: Option<Recorder>,
+    /// Its counters; only in a profile session.
+    pub profile: Option<Profile>,
     /// What it is asked to trace.
     pub filter: Filter,
     /// What that selects; empty while the session is stopped.

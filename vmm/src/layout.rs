@@ -51,7 +51,7 @@ pub const KVM_IDENTITY_MAP: Gpa = Gpa(0xfffb_c000);
 /// The window region starts at a multiple of this, so that 2-MiB and 1-GiB entries can map it.
 pub const WINDOW_ALIGN: u64 = GIB;
 /// Default size of the window region. Only pages that are touched cost memory.
-pub const WINDOW_SIZE: u64 = 256 * MIB;
+pub const WINDOW_SIZE: u64 = 512 * MIB;
 
 /// Smallest guest: the entry state, a kernel and a little room.
 pub const MEMORY_MIN_MIB: u64 = 8;

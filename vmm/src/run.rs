@@ -140,6 +140,7 @@ impl Run {
             Call::CreateSession(create) => to_value(self.tracing.create(&create)?),
             Call::DeleteSession(of) => to_value(self.tracing.delete(machine, &of.session)?),
             Call::ListSessions => to_value(self.tracing.list()),
+            Call::Profile(of) => to_value(self.tracing.profile(&of.session)?),
             Call::Thaw => to_value(self.tracing.thaw()),
             Call::FilterAdd(change) => to_value(self.tracing.filter_add(machine, &change)?),
             Call::FilterRemove(change) => to_value(self.tracing.filter_remove(machine, &change)?),

@@ -230,6 +230,22 @@ fn what_is_wrong_with_a_session_is_said_in_one_line() {
         .ctl(&["--session", "x", "start", "--filter", "spin_leaf"])
         .good();
     refused(&["--session", "x", "start"], &["'x'", "started already"]);
+    refused(
+        &["--session", "x", "profile"],
+        &["'x'", "only a profile session"],
+    );
+    refused(
+        &[
+            "session",
+            "create",
+            "y",
+            "--tracer",
+            "profile",
+            "--output",
+            "/tmp/never",
+        ],
+        &["'y'", "no trace"],
+    );
     let _ = running.ctl(&["--session", "x", "stop"]).good();
     refused(
         &["--session", "x", "start", "--tracer", "graph"],
@@ -255,6 +271,66 @@ fn what_is_wrong_with_a_session_is_said_in_one_line() {
     assert_eq!(running.ctl(&["digest"]).good().stdout, text);
 }
 
+/// What `profile` says, as hits per function; each function's times make sense.
+fn hits(client: &mut Client, name: &str) -> tests::Counts {
+    let profile = client.call("profile", json!({"session": name}));
+    let functions = profile["functions"].as_array().unwrap();
+    for function in functions {
+        let time = |which: &str| function[which].as_u64().unwrap();
+        assert!(time("self_ns") <= time("total_ns"), "{function}");
+        // A function that is entered by tail jumps only spends its caller's time.
+        let is_timed = !function["name"].as_str().unwrap().contains("tail");
+        assert!(time("total_ns") > 0 || !is_timed, "{function}");
+    }
+    let hits = functions.iter().map(|function| {
+        let name = function["name"].as_str().unwrap().to_owned();
+        (name, function["hits"].as_u64().unwrap())
+    });
+    hits.collect()
+}
+
+/// Counters in the guest: exact under preemption and migration, with every way to hook returns, and
+/// beside a graph session on the same functions.
+#[test]
+fn a_profile_counts_exactly() {
+    let count = if in_the_box() { 500 } else { 5000 };
+    let rest = format!("iterations={count} tick=200");
+    let workloads = "calls,threads,smp,tail_calls,c_mcount,variadic_float,spin";
+    for (vcpus, hook, beside) in [
+        (1, "balanced", false),
+        (2, "jmp", true),
+        (2, "ret", false),
+        (2, "balanced", true),
+    ] {
+        let mut running = gated(workloads, &rest).vcpus(vcpus).start();
+        running.wait_for("workload spin");
+        let mut client = running.client();
+        let text = client.digest();
+        let options = json!({"return_hook": hook});
+        let create = json!({"name": "p", "tracer": "profile", "options": options});
+        client.call("session.create", create);
+        let everything = json!({"session": "p", "notrace": ["spin_*"]});
+        client.call("start", everything);
+        if beside {
+            client.call(
+                "start",
+                json!({"tracer": "graph", "filter": ["threads_*", "calls_*"]}),
+            );
+        }
+        running.type_text("q");
+        running.wait_for("checksum variadic_float");
+        let found = hits(&mut client, "p");
+        let shown = running.ctl(&["--session", "p", "top", "--count", "2", "--interval", "10"]);
+        assert_eq!(shown.good().stdout.matches("FUNCTION").count(), 2);
+        client.call("session.delete", json!({"session": "p"}));
+        let _ = client.ask("stop", Value::Null);
+        assert_eq!(client.digest(), text);
+        running.type_text("q");
+        let printed = without_gate(running.end().0.good().printed());
+        assert_eq!(found, printed.called(), "{vcpus} {hook} {beside}");
+    }
+}
+
 /// How many changes the storm consists of, and the workloads under it.
 const CHANGES: u32 = 1500;
 const WORKLOADS: &str = "threads,smp,variadic_float,tail_calls,nops,recursion";
@@ -277,7 +353,7 @@ fn change(client: &mut Client, random: &mut Random) -> Option<()> {
     let name = format!("s{}", random.next_u64() % 6);
     let glob = *random.pick(&globs);
     let one = json!({"session": name, "filter": [glob]});
-    let tracer = *random.pick(&["function", "graph"]);
+    let tracer = *random.pick(&["function", "graph", "profile"]);
     let ring_size = *random.pick(&[64, 256]);
     let options = json!({"mode": random.pick(&["overwrite", "discard"]), "ring_size": ring_size});
     let (method, params) = match random.next_u64() % 10 {
@@ -297,7 +373,7 @@ fn change(client: &mut Client, random: &mut Random) -> Option<()> {
     };
     if let Err(error) = client.ask(method, params)? {
         let message = error["message"].as_str().unwrap();
-        let expected = ["started", "session", "glob", "filter"];
+        let expected = ["started", "session", "glob", "filter", "tracing memory"];
         assert!(
             expected.iter().any(|word| message.contains(word)) && !message.contains("stub"),
             "{method} {name} {glob}: {message}"

@@ -44,6 +44,7 @@ fn race(variant: ReturnHook, mirror_log2: u32) -> usize {
     let ground = Ground::with(Setup {
         place: Place::Shared,
         graph: vec![true],
+        profiles: 0,
         ring_bytes: 1 << 19,
         clock: Clock::Tsc,
         variant,
@@ -135,6 +136,7 @@ fn the_first_page_of_memory_shares_no_place() {
     let ground = Ground::with(Setup {
         place: Place::Shared,
         graph: vec![true],
+        profiles: 0,
         ring_bytes: 4096,
         clock: Clock::None,
         variant: ReturnHook::Balanced,

@@ -3,6 +3,8 @@
 
 use std::sync::atomic::Ordering;
 
+use tracer::record::Step;
+use tracer::ring::geometry::Geometry;
 use tracer::ring::reader::{CellWord, Mode, Patience, RingMemory, RingReader};
 use tracer::stub::graph::{ReturnHook, SiteShape};
 use tracer::stub::recorder::Clock;
@@ -149,7 +151,7 @@ fn check(setup: Setup, state: State, random: &mut Random) {
         let words = ground.directory();
         words.for_each(|word| word.store(0x1234_5678, Ordering::SeqCst));
     }
-    let geometry = ground.recorders[0].geometry;
+    let geometry = Geometry::with_bytes(RING_BYTES).unwrap();
     let mut readers: Vec<RingReader> = sessions()
         .map(|(session, is_graph)| {
             let mut reader = RingReader::new(0, geometry, Mode::Overwrite, FUNCTIONS);
@@ -167,6 +169,8 @@ fn check(setup: Setup, state: State, random: &mut Random) {
             }
         })
         .collect();
+    (0..ground.setup.profiles).for_each(|one| ground.switch_profile(one, state != State::Off));
+    let mut hits = [0; FUNCTIONS as usize];
     let mut lost = vec![0; readers.len()];
     for _ in 0..RUNS {
         let call = Call::random(&ground, random);
@@ -176,6 +180,10 @@ fn check(setup: Setup, state: State, random: &mut Random) {
         let all = calls(call.number, call.slot, call.depth, &|_| {
             state != State::NoRoom
         });
+        if state != State::Off {
+            let entered = all.iter().filter(|(_, step, _)| *step != Step::Exit);
+            entered.for_each(|(function, ..)| hits[*function as usize] += 1);
+        }
         for ((session, is_graph), reader) in sessions().zip(&mut readers) {
             let memory = ground.session(session);
             let expected = Seen::by(&all, *is_graph);
@@ -197,6 +205,26 @@ fn check(setup: Setup, state: State, random: &mut Random) {
             }
         }
     }
+    check_counters(&ground, &hits, state, &label);
+}
+
+/// Counters are exact, and times make sense: those of functions that only tail jumps lead to are
+/// their callers'.
+fn check_counters(ground: &Ground, hits: &[u64], state: State, label: &str) {
+    for profile in 0..ground.setup.profiles {
+        for (number, expected) in (0..FUNCTIONS).zip(hits) {
+            let [found, total, own] = ground.counted(profile, number);
+            assert_eq!(found, *expected, "{label}: function {number}");
+            assert!(own <= total, "{label}: function {number}");
+            let is_hooked = number == bodies::NESTED || number == RECURSIVE;
+            let is_timed = ground.setup.clock == Clock::Tsc && state != State::NoRoom;
+            assert_eq!(
+                total > 0,
+                is_timed && *expected > 0 && (is_hooked || total > 0),
+                "{label}: function {number}"
+            );
+        }
+    }
 }
 
 fn check_times(heard: &Heard, clock: Clock, start: u64, end: u64) {
@@ -210,21 +238,25 @@ fn check_times(heard: &Heard, clock: Clock, start: u64, end: u64) {
 #[test]
 fn callers_and_bodies_notice_nothing_and_records_are_exact() {
     let mut random = Random::new("callers_and_bodies_notice_nothing_and_records_are_exact");
-    let sessions: [(&[bool], Clock); 6] = [
-        (&[true], Clock::Tsc),
-        (&[true], PAGE),
-        (&[true], Clock::None),
-        (&[true, true], Clock::Tsc),
-        (&[false, true], Clock::Tsc),
-        (&[true, false, true, false], Clock::Tsc),
+    let sessions: [(&[bool], Clock, u64); 9] = [
+        (&[], Clock::Tsc, 1),
+        (&[], Clock::None, 2),
+        (&[true, false], Clock::Tsc, 2),
+        (&[true], Clock::Tsc, 0),
+        (&[true], PAGE, 0),
+        (&[true], Clock::None, 0),
+        (&[true, true], Clock::Tsc, 0),
+        (&[false, true], Clock::Tsc, 0),
+        (&[true, false, true, false], Clock::Tsc, 0),
     ];
     for place in PLACES {
         for variant in VARIANTS {
-            for (graph, clock) in sessions {
+            for (graph, clock, profiles) in sessions {
                 for state in [State::Recording, State::Full, State::Off, State::NoRoom] {
                     let setup = Setup {
                         place,
                         graph: graph.to_vec(),
+                        profiles,
                         ring_bytes: RING_BYTES,
                         clock,
                         variant,
@@ -245,6 +277,7 @@ fn calls_without_room_in_the_mirror_are_counted_as_such() {
         let ground = Ground::with(Setup {
             place: Place::GsBelow,
             graph: vec![true],
+            profiles: 0,
             ring_bytes: RING_BYTES,
             clock: Clock::Tsc,
             variant,

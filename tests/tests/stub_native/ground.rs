@@ -7,15 +7,16 @@ use tracer::event::FunctionId;
 use tracer::insn::jump::jump;
 use tracer::ring::geometry::Geometry;
 use tracer::ring::reader::{CellWord, RingMemory};
-use tracer::stub::cell::{CELL_BYTES, CellPlace, HEAD, LIMIT, LOST};
+use tracer::stub::cell::{CELL_BYTES, CellPlace, CpuStrategy, HEAD, LIMIT, LOST};
 use tracer::stub::graph::{Hook, ReturnHook, SiteShape};
 use tracer::stub::mirror::Mirror;
+use tracer::stub::profile::{HITS, OWN, Profile, TOTAL, TableLayout};
 use tracer::stub::recorder::{Clock, Recorder};
 use tracer::stub::template::{StubSpec, TEMPLATE_MAX, Template};
 
 use crate::bodies;
 
-const BYTES: usize = 16 << 20;
+const BYTES: usize = 24 << 20;
 const STUBS: u64 = 0x1_0000;
 /// The room of each stub; what lies between is not used.
 const STUB_ROOM: u64 = 0x1000;
@@ -35,6 +36,11 @@ const DETAILS: u64 = 0xa0_0000;
 const DETAILS_OF_SESSION: u64 = 0x10_0000;
 const MIRROR: u64 = 0xe0_0000;
 const DIRECTORY: u64 = 0xf0_0000;
+const TABLES: u64 = 0xf8_0000;
+const TABLE_BYTES: u64 = 0x1_0000;
+/// Entry times and saved times of profile sessions.
+const BESIDE: u64 = 0x100_0000;
+const MIRROR_BYTES: u64 = 0x10_0000;
 /// Places in the mirror, as an exponent, where nothing else is asked for.
 pub const MIRROR_LOG2: u32 = 8;
 /// The clock page of a ground, wherever it lies.
@@ -65,6 +71,8 @@ pub struct Setup {
     pub place: Place,
     /// For each session, whether it is a graph session.
     pub graph: Vec<bool>,
+    /// How many profile sessions there are beside those.
+    pub profiles: u64,
     pub ring_bytes: u64,
     pub clock: Clock,
     pub variant: ReturnHook,
@@ -74,7 +82,7 @@ pub struct Setup {
 impl Setup {
     /// Whether returns are hooked at all.
     pub fn has_hooks(&self) -> bool {
-        self.graph.iter().any(|is_graph| *is_graph)
+        self.profiles > 0 || self.graph.iter().any(|is_graph| *is_graph)
     }
 }
 
@@ -84,6 +92,8 @@ pub struct Ground {
     base: u64,
     /// The sessions that the stubs of all functions record for.
     pub recorders: Vec<Recorder>,
+    /// The profile sessions that they count for.
+    pub profiles: Vec<Profile>,
     place: Place,
     pub setup: Setup,
     /// The code of each stub with its address.
@@ -95,6 +105,7 @@ impl Ground {
         Self::with(Setup {
             place,
             graph: (0..sessions).map(|_| false).collect(),
+            profiles: 0,
             ring_bytes,
             clock,
             variant: ReturnHook::Balanced,
@@ -118,6 +129,7 @@ impl Ground {
         let mut ground = Self {
             base: base as u64,
             recorders: Vec::new(),
+            profiles: Vec::new(),
             place: setup.place,
             setup,
             stubs: Vec::new(),
@@ -137,8 +149,59 @@ impl Ground {
                 clock,
             })
             .collect();
+        let first = ground.setup.graph.len() as u64;
+        ground.profiles = (0..ground.setup.profiles)
+            .map(|number| Profile {
+                cell: ground.cell_place(first + number),
+                table: (ground.table(number) - ground.cell(first + number, 0)) as i32,
+                layout: ground.table_layout(),
+                entered: (BESIDE + 2 * number * MIRROR_BYTES - MIRROR) as i32,
+                saved: (BESIDE + (2 * number + 1) * MIRROR_BYTES - MIRROR) as i32,
+                clock,
+            })
+            .collect();
         ground.write_code();
         ground
+    }
+
+    /// As many vCPUs as there are rings, with counters at the distance of cells.
+    fn table_layout(&self) -> TableLayout {
+        let strategy = match self.place {
+            Place::Shared => CpuStrategy::Shared,
+            _ => CpuStrategy::Gs {
+                bases: (0..RINGS_MAX).map(|vcpu| Gva(self.gs_base(vcpu))).collect(),
+            },
+        };
+        TableLayout::new(FUNCTIONS, &strategy).unwrap()
+    }
+
+    fn table(&self, profile: u64) -> u64 {
+        self.base + TABLES + profile * TABLE_BYTES
+    }
+
+    /// Lets the stubs of a profile session count, on every vCPU, or stops them.
+    pub fn switch_profile(&self, profile: u64, on: bool) {
+        let session = self.setup.graph.len() as u64 + profile;
+        for vcpu in 0..RINGS_MAX {
+            let limit = self.word(self.cell(session, vcpu) + LIMIT as u64);
+            limit.store(if on { u64::MAX } else { 0 }, Ordering::SeqCst);
+        }
+    }
+
+    /// What a profile session has counted of a function: hits, total, self; over all vCPUs.
+    pub fn counted(&self, profile: u64, function: u32) -> [u64; 3] {
+        let vcpus = if self.place == Place::Shared {
+            1
+        } else {
+            RINGS_MAX
+        };
+        let place = self.table_layout().displacement(FunctionId(function));
+        let of = |vcpu: u16, counter: i32| {
+            let entry = self.table(profile) + u64::from(vcpu) * CELL_DISTANCE + place;
+            self.word(entry.wrapping_add_signed(counter.into()))
+                .load(Ordering::SeqCst)
+        };
+        [HITS, TOTAL, OWN].map(|counter| (0..vcpus).map(|vcpu| of(vcpu, counter)).sum())
     }
 
     fn cell_place(&self, session: u64) -> CellPlace {
@@ -224,6 +287,7 @@ impl Ground {
                 SiteShape::Entry
             };
             let spec = StubSpec {
+                profiles: self.profiles.clone(),
                 recorders: self.recorders.clone(),
                 shape,
                 hook,

@@ -188,6 +188,7 @@ fn setup(place: Place, variant: ReturnHook) -> Setup {
     Setup {
         place,
         graph: vec![true],
+        profiles: 1,
         ring_bytes: 1 << 16,
         clock: Clock::Tsc,
         variant,
@@ -222,10 +223,19 @@ fn interrupt_everywhere(setup: Setup) {
     let ground = Ground::with(setup);
     GROUND.store(std::ptr::from_ref(&ground).cast_mut(), Ordering::SeqCst);
     let mut readers = Readers::new(&ground);
+    ground.switch_profile(0, true);
+    let mut hits = [0u64; FUNCTIONS as usize];
+    let mut count = |seen: &[Seen]| {
+        let entered = seen.iter().filter(|one| one.step != Some(Step::Exit as u8));
+        entered.for_each(|one| hits[one.function as usize] += 1);
+        let found: Vec<u64> = (0..FUNCTIONS).map(|f| ground.counted(0, f)[0]).collect();
+        assert_eq!(found, hits, "counters");
+    };
     for number in [VALUES, TAIL, PROLOGUE_TAIL] {
         let top = ground.stack_top() - u64::from(number) * 4096;
         let steps = step_through(number, top, NEVER, 0);
         assert_eq!(readers.drain(), of_call(number, top), "{label}");
+        count(&of_call(number, top));
         for at in 0..steps {
             step_through(number, top, at, at % readers.rings());
             let nested_top = NESTED_TOP.load(Ordering::SeqCst);
@@ -237,6 +247,7 @@ fn interrupt_everywhere(setup: Setup) {
             seen.sort_unstable();
             expected.sort_unstable();
             assert_eq!(seen, expected, "{label}: function {number}, step {at}");
+            count(&expected);
         }
     }
 }

@@ -18,11 +18,14 @@
 //! Stubs are found again by what they do, so sessions that come and go do not use the arena up.
 
 use super::{ApplyError, AttachError, Engine, Ground};
+use crate::addr::Gva;
 use crate::event::FunctionId;
 use crate::filter::{Filter, Selection};
 use crate::ring::geometry::Position;
 use crate::session::{Session, SessionConfig, SessionId, SessionMemory, TracerKind};
-use crate::stub::cell::{HEAD, LIMIT, SESSIONS_MAX};
+use crate::stub::cell::{CELL_BYTES, HEAD, LIMIT, SESSIONS_MAX};
+use crate::stub::mirror::Mirror;
+use crate::stub::profile::{Profile, TableLayout};
 use crate::stub::recorder::Recorder;
 use crate::target::{MemoryError, PhysicalMemory, StoppedTarget};
 use crate::window::WindowError;
@@ -37,12 +40,20 @@ pub(super) struct Retired {
     id: SessionId,
     tracer: TracerKind,
     /// None when the guest has written to its cells: then its rings are never used again.
-    place: Option<(SessionMemory, Recorder)>,
+    place: Option<Place>,
+}
+
+/// What a session has in the guest.
+#[derive(Debug)]
+struct Place {
+    memory: SessionMemory,
+    recorder: Option<Recorder>,
+    profile: Option<Profile>,
 }
 
 impl Retired {
     fn suits(&self, config: &SessionConfig) -> bool {
-        let is_of = |(memory, _): &(SessionMemory, Recorder)| memory.geometry == config.geometry;
+        let is_of = |place: &Place| place.memory.geometry == config.geometry;
         self.tracer == config.tracer && self.place.as_ref().is_some_and(is_of)
     }
 }
@@ -65,7 +76,7 @@ impl Engine {
             return Err(AttachError::TooManySessions { name: config.name });
         };
         let ground = self.ground.as_mut().ok_or(WindowError::NoVcpu)?;
-        if config.tracer == TracerKind::Graph {
+        if config.tracer.hooks_returns() {
             ground.make_mirror(target)?;
         }
         let reused = self
@@ -73,16 +84,28 @@ impl Engine {
             .iter()
             .position(|retired| retired.id == id && retired.suits(&config));
         let place = reused.and_then(|index| self.retired.swap_remove(index).place);
-        let (memory, recorder) = match place {
+        let place = match place {
             Some(place) => place,
+            None if config.tracer == TracerKind::Profile => {
+                ground.make_counters(target, id, &config, self.image.functions.len())?
+            }
             None => ground.make_rings(target, id, &config)?,
         };
+        if let Some(profile) = &place.profile {
+            let zeros = vec![0; usize::try_from(profile.layout.bytes()).unwrap_or_default()];
+            let zeroed = target.write_physical(place.memory.rings, &zeros);
+            zeroed.map_err(|source| AttachError::Counters {
+                name: config.name.clone(),
+                source,
+            })?;
+        }
+        let clock = config.clock;
         let session = Session {
-            memory,
-            recorder: Recorder {
-                clock: config.clock,
-                ..recorder
-            },
+            memory: place.memory,
+            recorder: place
+                .recorder
+                .map(|recorder| Recorder { clock, ..recorder }),
+            profile: place.profile.map(|profile| Profile { clock, ..profile }),
             filter: Filter::default(),
             selection: Selection::default(),
             config,
@@ -143,6 +166,12 @@ impl Engine {
             return Err(ApplyError::NoSession(id.0));
         };
         let lap = session.memory.geometry.slots();
+        // Counters have no heads.
+        let heads = if session.profile.is_some() {
+            Vec::new()
+        } else {
+            heads
+        };
         let first: Option<Vec<Position>> = (0u16..)
             .zip(heads)
             .map(|(ring, head)| {
@@ -155,7 +184,11 @@ impl Engine {
                 first,
                 ..session.memory
             };
-            (memory, session.recorder)
+            Place {
+                memory,
+                recorder: session.recorder,
+                profile: session.profile,
+            }
         });
         self.retired.push(Retired {
             id,
@@ -223,7 +256,7 @@ impl Ground {
         target: &mut (impl StoppedTarget + ?Sized),
         id: SessionId,
         config: &SessionConfig,
-    ) -> Result<(SessionMemory, Recorder), AttachError> {
+    ) -> Result<Place, AttachError> {
         let cells = self.strategy.cells(self.cells.at, id.0);
         let geometry = config.geometry;
         let bytes = geometry.bytes() * self.strategy.rings() as u64;
@@ -249,7 +282,61 @@ impl Ground {
             geometry,
             clock: config.clock,
         };
-        Ok((memory, recorder))
+        Ok(Place {
+            memory,
+            recorder: Some(recorder),
+            profile: None,
+        })
+    }
+
+    /// Counters that nobody has used yet, and the pages beside the mirror's for entry times.
+    fn make_counters(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+        id: SessionId,
+        config: &SessionConfig,
+        functions: usize,
+    ) -> Result<Place, AttachError> {
+        let too_large = || AttachError::ProfileTooLarge {
+            name: config.name.clone(),
+            functions,
+        };
+        let count = u32::try_from(functions).map_err(|_| too_large())?;
+        let layout = TableLayout::new(count, &self.strategy).ok_or_else(too_large)?;
+        let mirror = self.mirror.ok_or(WindowError::NoVcpu)?;
+        let (_, beside) = Mirror::bytes(mirror.pages_log2);
+        let table = self.window.map(target, layout.bytes(), false)?;
+        let pages = self.window.map(target, 2 * beside, false)?;
+        let cells = self.strategy.cells(self.cells.at, id.0);
+        let first_cell = self.cells.at.wrapping_add(u64::from(id.0) * CELL_BYTES);
+        let distance = |from: Gva, to: Gva| {
+            i32::try_from(to.0.wrapping_sub(from.0).cast_signed()).map_err(|_| too_large())
+        };
+        let profile = Profile {
+            cell: cells.place,
+            table: distance(first_cell, table.at)?,
+            layout,
+            entered: distance(mirror.pages, pages.at)?,
+            saved: distance(mirror.pages, pages.at.wrapping_add(beside))?,
+            clock: config.clock,
+        };
+        let physical = self.cells.physical;
+        let memory = SessionMemory {
+            cells: cells
+                .offsets
+                .iter()
+                .map(|offset| physical.wrapping_add(*offset))
+                .collect(),
+            rings: table.physical,
+            details: None,
+            geometry: config.geometry,
+            first: Vec::new(),
+        };
+        Ok(Place {
+            memory,
+            recorder: None,
+            profile: Some(profile),
+        })
     }
 }
 

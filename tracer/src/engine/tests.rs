@@ -424,6 +424,37 @@ fn rings_whose_head_is_the_guests_invention_are_not_used_again() {
     assert_ne!(engine.session(again).unwrap().memory.rings, before.rings);
 }
 
+#[test]
+fn a_profile_session_begins_with_zeros_and_its_counters_are_used_again() {
+    let (mut engine, mut target) = machine(300);
+    target = {
+        let image = nop_image(300);
+        drop(target);
+        MockTarget::with_image(2, 256 << 20, &image, Rights::ALL).unwrap()
+    };
+    let region = target.region();
+    engine.attach(&mut target, region).unwrap();
+    let profile = |name: &str| SessionConfig {
+        tracer: TracerKind::Profile,
+        ..config(name)
+    };
+    let id = engine.create_session(&mut target, profile("p")).unwrap();
+    let session = engine.session(id).unwrap();
+    let (table, layout) = (session.memory.rings, session.profile.unwrap().layout);
+    assert!(session.recorder.is_none());
+    let text = digest(&engine, &target);
+    change(&mut engine, &mut target, id, 0..300).unwrap();
+    assert_eq!(engine.patched(), 300);
+    target.write_word(table, 77).unwrap();
+    change(&mut engine, &mut target, id, []).unwrap();
+    assert_eq!(digest(&engine, &target), text);
+    engine.delete_session(&mut target, id).unwrap();
+    let again = engine.create_session(&mut target, profile("q")).unwrap();
+    assert_eq!(engine.session(again).unwrap().memory.rings, table);
+    assert_eq!(word(&target, table), 0);
+    assert!(layout.bytes() >= 300 * 32 * 2);
+}
+
 #[derive(Debug, Clone)]
 enum Op {
     Create { graph: bool, large: bool },

@@ -28,12 +28,17 @@ pub enum FieldKind {
     Continue,
     /// The placeholder value [`PLACE_VALUE`] itself.
     Value,
+    /// The placeholder value [`PLACE_ENTRY`] itself.
+    Entry,
 }
 
 /// Distance from the template's base of the address that stands for "where the function goes on".
 pub const PLACE_CONTINUE: u64 = 0x1234_5670;
 /// The value that stands for the 32-bit value of one stub.
 pub const PLACE_VALUE: i32 = 0x0e5a_a5e1;
+
+/// The value that stands for where the counters of one function are.
+pub const PLACE_ENTRY: i32 = 0x0e5a_a5e2;
 
 /// Assembled code with the places where stubs of the same template differ.
 #[derive(Debug, Clone)]
@@ -81,6 +86,13 @@ pub fn assemble(assembler: &mut CodeAssembler, base: u64) -> Result<Assembled, I
             fields.push(Field {
                 offset: immediate,
                 kind: FieldKind::Value,
+            });
+        } else if offsets.immediate_size() == 4
+            && instruction.immediate32() == PLACE_ENTRY.cast_unsigned()
+        {
+            fields.push(Field {
+                offset: immediate,
+                kind: FieldKind::Entry,
             });
         } else if instruction.op0_kind() == OpKind::NearBranch64 {
             let to = instruction.near_branch64();

@@ -4,7 +4,7 @@ use crate::addr::Gva;
 use crate::insn::asm::{
     AsmMemoryOperand, AsmRegister64, CodeAssembler, IcedError, lea_fixed, qword_ptr,
 };
-use crate::stub::cell::{CellPlace, LOST};
+use crate::stub::cell::{CHILD, CellPlace};
 
 /// Where the cell is, and the register that reaches it when no displacement does.
 #[derive(Debug, Clone, Copy)]
@@ -26,11 +26,23 @@ enum Way {
 impl CellAccess {
     /// Access to the cell at `place` by way of `base`, which [`Self::enter`] saves.
     pub(super) fn new(place: CellPlace, base: AsmRegister64) -> Self {
+        Self::reaching(place, base, 0)
+    }
+
+    /// Access that also reaches what lies `offset` behind the cell.
+    pub(super) fn reaching(place: CellPlace, base: AsmRegister64, offset: i32) -> Self {
         let way = match place {
             CellPlace::Fixed(address) => Way::Fixed(address),
             // The displacement of every word of the cell must fit.
             CellPlace::FromGs(distance) => match i32::try_from(distance) {
-                Ok(near) if near.checked_add(LOST).is_some() => Way::Gs(near),
+                Ok(near)
+                    if near.checked_add(CHILD).is_some()
+                        && near
+                            .checked_add(offset)
+                            .is_some_and(|near| near.checked_add(CHILD).is_some()) =>
+                {
+                    Way::Gs(near)
+                }
                 _ => Way::FarFromGs(distance),
             },
         };
@@ -66,6 +78,15 @@ impl CellAccess {
             Way::Gs(distance) => qword_ptr(distance.wrapping_add(offset)).gs(),
             Way::FarFromGs(_) => qword_ptr(self.base + offset).gs(),
             Way::Fixed(_) => qword_ptr(self.base + offset),
+        }
+    }
+
+    /// The word at `offset` from the cell plus what is in `index`.
+    pub(super) fn indexed(self, index: AsmRegister64, offset: i32) -> AsmMemoryOperand {
+        match self.way {
+            Way::Gs(distance) => qword_ptr(index + distance.wrapping_add(offset)).gs(),
+            Way::FarFromGs(_) => qword_ptr(self.base + index + offset).gs(),
+            Way::Fixed(_) => qword_ptr(self.base + index + offset),
         }
     }
 

@@ -13,6 +13,8 @@ pub const HEAD: i32 = 0;
 pub const LIMIT: i32 = 8;
 /// Offset of the lost word in a cell.
 pub const LOST: i32 = 16;
+/// Offset in a cell of a profile session: ticks of the profiled calls inside the present one.
+pub const CHILD: i32 = 24;
 
 /// How a stub knows on which vCPU it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,6 +133,21 @@ impl CpuStrategy {
             Self::Gs { bases } => bases.len(),
             Self::Shared => 1,
         }
+    }
+
+    /// The smallest distance of two vCPUs' cells; none when there are no two.
+    #[must_use]
+    pub fn closest(&self) -> Option<u64> {
+        let mut offsets: Vec<u64> = self.offsets().collect();
+        offsets.sort_unstable();
+        let pairs = offsets.iter().zip(offsets.iter().skip(1));
+        pairs.map(|(low, high)| high - low).min()
+    }
+
+    /// The distance of the first vCPU's cells from the last one's.
+    #[must_use]
+    pub fn farthest(&self) -> u64 {
+        self.offsets().max().unwrap_or(0)
     }
 
     /// Bytes that the cells of all sessions span.

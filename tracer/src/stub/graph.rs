@@ -30,6 +30,7 @@ use crate::stub::access::CellAccess;
 use crate::stub::cell::{HEAD, LIMIT};
 use crate::stub::mirror::{Claim, Mirror};
 use crate::stub::recorder::{Full, Recorder};
+use crate::stub::template::StubSpec;
 
 /// How a hooked function is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -99,16 +100,11 @@ impl Hook {
     ///
     /// # Errors
     /// What iced-x86 says of an operand that cannot be encoded.
-    pub fn emit(
-        &self,
-        a: &mut CodeAssembler,
-        recorders: &[Recorder],
-        shape: SiteShape,
-        body: Gva,
-    ) -> Result<(), IcedError> {
+    pub fn emit(&self, a: &mut CodeAssembler, spec: &StubSpec, body: Gva) -> Result<(), IcedError> {
         use gpr64::{r10, r11, rax, rcx, rdx};
+        let (recorders, shape) = (&*spec.recorders, spec.shape);
         let mut aside = Aside::new(a);
-        aside.emit_off_check(a, recorders)?;
+        aside.emit_off_check(a, spec)?;
         emit_save(a)?;
         emit_slot(a, shape)?;
         aside.emit_tail_check(a, self)?;
@@ -116,6 +112,10 @@ impl Hook {
             .claims
             .push(self.mirror.emit_lookup(a, Some(aside.unhooked))?);
         a.mov(qword_ptr(r11 + rdx), r10)?;
+        if !spec.profiles.is_empty() {
+            a.add(rdx, r11)?;
+            spec.profiles.iter().try_for_each(|one| one.emit_entry(a))?;
+        }
         aside.emit_records(a, recorders, StepSource::Is(Step::Entry))?;
         match self.variant_at(shape) {
             ReturnHook::Balanced => {
@@ -130,8 +130,8 @@ impl Hook {
                 a.jmp(body.0)?;
             }
         }
-        self.emit_leave(a, recorders, &mut aside, shape)?;
-        aside.emit(a, recorders, body)
+        self.emit_leave(a, spec, &mut aside)?;
+        aside.emit(a, spec, body)
     }
 
     /// *Balanced* needs the site at the function's entry.
@@ -146,9 +146,8 @@ impl Hook {
     fn emit_leave(
         &self,
         a: &mut CodeAssembler,
-        recorders: &[Recorder],
+        spec: &StubSpec,
         aside: &mut Aside,
-        shape: SiteShape,
     ) -> Result<(), IcedError> {
         use gpr64::{r11, rax, rcx, rdx, rsp};
         a.set_label(&mut aside.leave)?;
@@ -156,11 +155,21 @@ impl Hook {
         a.push(rcx)?;
         emit_save(a)?;
         emit_slot(a, SiteShape::Entry)?;
-        aside.emit_records(a, recorders, StepSource::Is(Step::Exit))?;
         // The page is claimed for good: it is found.
-        aside.claims.push(self.mirror.emit_lookup(a, None)?);
-        a.mov(rax, qword_ptr(r11 + rdx))?;
-        if self.variant_at(shape) == ReturnHook::Jmp {
+        if !spec.profiles.is_empty() {
+            // Before the records: they take time, too.
+            aside.claims.push(self.mirror.emit_lookup(a, None)?);
+            a.add(rdx, r11)?;
+            spec.profiles.iter().try_for_each(|one| one.emit_exit(a))?;
+        }
+        aside.emit_records(a, &spec.recorders, StepSource::Is(Step::Exit))?;
+        if spec.profiles.is_empty() || !spec.recorders.is_empty() {
+            aside.claims.push(self.mirror.emit_lookup(a, None)?);
+            a.mov(rax, qword_ptr(r11 + rdx))?;
+        } else {
+            a.mov(rax, qword_ptr(rdx))?;
+        }
+        if self.variant_at(spec.shape) == ReturnHook::Jmp {
             // r11 is nobody's at a return (System V ABI): it takes the address there.
             a.mov(qword_ptr(rsp + (SAVED_BYTES - 8)), rax)?;
             emit_restore(a)?;
@@ -213,15 +222,13 @@ impl Aside {
     }
 
     /// With one session that is switched off there is nothing to hook.
-    fn emit_off_check(
-        &self,
-        a: &mut CodeAssembler,
-        recorders: &[Recorder],
-    ) -> Result<(), IcedError> {
-        if let [only] = recorders
-            && let access = CellAccess::new(only.cell, gpr64::r8)
-            && access.is_direct()
-        {
+    fn emit_off_check(&self, a: &mut CodeAssembler, spec: &StubSpec) -> Result<(), IcedError> {
+        let only = match (&*spec.recorders, &*spec.profiles) {
+            ([only], []) => Some(CellAccess::new(only.cell, gpr64::r8)),
+            ([], [only]) => only.direct(),
+            _ => None,
+        };
+        if let Some(access) = only.filter(|access| access.is_direct()) {
             a.cmp(access.word(LIMIT), 0)?;
             a.je(self.off)?;
         }
@@ -301,12 +308,7 @@ impl Aside {
         Ok(())
     }
 
-    fn emit(
-        mut self,
-        a: &mut CodeAssembler,
-        recorders: &[Recorder],
-        body: Gva,
-    ) -> Result<(), IcedError> {
+    fn emit(mut self, a: &mut CodeAssembler, spec: &StubSpec, body: Gva) -> Result<(), IcedError> {
         use gpr32::r9d;
         use gpr64::r9;
         let mut plain = a.create_label();
@@ -318,7 +320,10 @@ impl Aside {
         a.push(r9)?;
         a.mov(r9d, (Step::Unhooked as i32) << STEP_SHIFT)?;
         a.set_label(&mut plain)?;
-        self.emit_records(a, recorders, StepSource::InR9)?;
+        spec.profiles
+            .iter()
+            .try_for_each(|one| one.emit_unhooked(a))?;
+        self.emit_records(a, &spec.recorders, StepSource::InR9)?;
         a.pop(r9)?;
         emit_restore(a)?;
         a.set_label(&mut self.off)?;

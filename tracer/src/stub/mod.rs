@@ -16,5 +16,6 @@ pub mod cell;
 pub mod clock_page;
 pub mod graph;
 pub mod mirror;
+pub mod profile;
 pub mod recorder;
 pub mod template;

@@ -6,6 +6,7 @@ use crate::event::FunctionId;
 use crate::insn::asm::{Assembled, CodeAssembler, FieldKind, IcedError, PLACE_CONTINUE, assemble};
 use crate::record::function_word;
 use crate::stub::graph::{Hook, SiteShape};
+use crate::stub::profile::{Profile, TableLayout};
 use crate::stub::recorder::Recorder;
 
 /// Why no stub could be made.
@@ -39,6 +40,8 @@ pub const TEMPLATE_MAX: u64 = 1 << 16;
 pub struct StubSpec {
     /// The recorder of each session.
     pub recorders: Vec<Recorder>,
+    /// The counters of each profile session; only with a hook.
+    pub profiles: Vec<Profile>,
     /// Where sites stand.
     pub shape: SiteShape,
     /// How returns are hooked, when a session wants that.
@@ -49,6 +52,7 @@ pub struct StubSpec {
 #[derive(Debug, Clone)]
 pub struct Template {
     assembled: Assembled,
+    counters: Option<TableLayout>,
 }
 
 impl Template {
@@ -63,11 +67,12 @@ impl Template {
         a.set_prefer_short_branch(false);
         let go_on = near.wrapping_add(PLACE_CONTINUE);
         match &spec.hook {
-            Some(hook) => hook.emit(&mut a, &spec.recorders, spec.shape, go_on)?,
+            Some(hook) => hook.emit(&mut a, spec, go_on)?,
             None => emit_entry(&mut a, &spec.recorders, go_on)?,
         }
         Ok(Self {
             assembled: assemble(&mut a, near.0)?,
+            counters: spec.profiles.first().map(|profile| profile.layout),
         })
     }
 
@@ -106,6 +111,11 @@ impl Template {
             let old = i32::from_le_bytes(*slot);
             let (new, what) = match field.kind {
                 FieldKind::Value => (Some(function_word(function)), "its own value"),
+                FieldKind::Entry => {
+                    let place = self.counters.map(|layout| layout.displacement(function));
+                    let place = place.and_then(|place| i32::try_from(place).ok());
+                    (place, "its counters")
+                }
                 FieldKind::Fixed => (shift(old, moved.wrapping_neg()), "its ring"),
                 FieldKind::Continue => {
                     let by = continue_at.0.wrapping_sub(place).wrapping_sub(moved);
@@ -146,6 +156,7 @@ mod tests {
     fn spec(recorder: Recorder) -> StubSpec {
         StubSpec {
             recorders: vec![recorder],
+            profiles: Vec::new(),
             shape: SiteShape::Entry,
             hook: None,
         }

@@ -17,7 +17,8 @@ pub struct CtlOptions {
     /// The socket that was given to `vmm run`
     #[arg(long, value_name = "PATH")]
     pub control: PathBuf,
-    /// The session that start, stop, filter, tracing-on, tracing-off and dump are about
+    /// The session that start, stop, filter, tracing-on, tracing-off, dump, profile and top are
+    /// about
     #[arg(long, global = true, value_name = "NAME", default_value = DEFAULT_SESSION)]
     pub session: String,
     /// Print the raw JSON result
@@ -71,12 +72,27 @@ pub enum CtlVerb {
         /// The directory; must not exist
         dir: PathBuf,
     },
+    /// What a profile session has counted: hits and times per function
+    Profile,
+    /// The same as a table that is refreshed, most self time first
+    Top(TopOptions),
     /// Patch again, after you have looked into what froze it
     Thaw,
     /// Digest (SHA-256) of the guest's text as it is in memory now
     Digest,
     /// End the run: the trace is finished, exit status 0
     Shutdown,
+}
+
+/// How a table is refreshed.
+#[derive(Debug, Clone, Args)]
+pub struct TopOptions {
+    /// End after N tables (default: when interrupted; 1 where the output is no terminal)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// Milliseconds between two tables
+    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    pub interval: u64,
 }
 
 /// What can be done with sessions.
@@ -170,6 +186,7 @@ impl From<&CtlOptions> for Call {
                 session,
                 dir: absolute(dir).to_string_lossy().into_owned(),
             }),
+            CtlVerb::Profile | CtlVerb::Top(_) => Self::Profile(of(session)),
             CtlVerb::Thaw => Self::Thaw,
             CtlVerb::Digest => Self::Digest,
             CtlVerb::Shutdown => Self::Shutdown,

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::cli::ctl::CtlOptions;
+use crate::cli::ctl::{CtlOptions, CtlVerb};
 use crate::control::client;
 use crate::control::protocol::Call;
 use crate::control::status::{
@@ -21,6 +21,9 @@ use crate::failure::Failure;
 /// # Errors
 /// [`Failure`] with one line for the user.
 pub fn ctl(options: &CtlOptions) -> Result<ExitStatus, Failure> {
+    if let (CtlVerb::Top(top), false) = (&options.verb, options.json) {
+        return super::top::top(options, top);
+    }
     let call = Call::from(options);
     let result = client::request(&options.control, &call).map_err(Failure::bad_input)?;
     let text = if options.json {
@@ -46,6 +49,7 @@ fn text_of(call: &Call, result: Value) -> Result<String, Failure> {
         Call::DeleteSession(_) => deleted(&read(result)?),
         Call::TracingOn(_) => switched(&read(result)?, "tracing is on", "it was on already"),
         Call::TracingOff(_) => switched(&read(result)?, "tracing is off", "it was off already"),
+        Call::Profile(_) => super::top::table(&read(result)?, None, usize::MAX),
         Call::Thaw => switched(&read(result)?, "patching goes on", "it was not frozen"),
         Call::Pause => switched(&read(result)?, "paused", "it was paused already"),
         Call::Resume => switched(&read(result)?, "running", "it was not paused"),
@@ -58,7 +62,7 @@ fn text_of(call: &Call, result: Value) -> Result<String, Failure> {
     })
 }
 
-fn read<T: DeserializeOwned>(result: Value) -> Result<T, Failure> {
+pub(super) fn read<T: DeserializeOwned>(result: Value) -> Result<T, Failure> {
     let other = |error| {
         format!("the VMM's result is not what this version expects ({error}); --json shows it")
     };

@@ -245,6 +245,8 @@ pub enum Call {
     TracingOff(OfSession),
     /// Patch again after the kill switch.
     Thaw,
+    /// What a profile session has counted.
+    Profile(OfSession),
     /// Pause the guest.
     Pause,
     /// Let it run again.
@@ -273,6 +275,7 @@ impl Call {
             Self::DeleteSession(of) => ("session.delete", some(of)),
             Self::ListSessions => ("session.list", None),
             Self::Thaw => ("thaw", None),
+            Self::Profile(of) => ("profile", some(of)),
             Self::FilterAdd(change) => ("filter.add", some(change)),
             Self::FilterRemove(change) => ("filter.remove", some(change)),
             Self::FilterSet(change) => ("filter.set", some(change)),
@@ -299,6 +302,7 @@ impl Call {
             "stop" => return read(method, params).map(Self::Stop),
             "session.create" => return read(method, params).map(Self::CreateSession),
             "session.delete" => return read(method, params).map(Self::DeleteSession),
+            "profile" => return read(method, params).map(Self::Profile),
             "filter.clear" => return read(method, params).map(Self::FilterClear),
             "tracing-on" => return read(method, params).map(Self::TracingOn),
             "tracing-off" => return read(method, params).map(Self::TracingOff),
@@ -442,6 +446,7 @@ mod tests {
             Call::DeleteSession(other.clone()),
             Call::ListSessions,
             Call::Thaw,
+            Call::Profile(other.clone()),
             Call::FilterAdd(globs.clone()),
             Call::FilterRemove(globs.clone()),
             Call::FilterSet(globs),

@@ -91,6 +91,22 @@ pub enum TracingError {
         /// The kind asked for.
         asked: &'static str,
     },
+    /// Counters are asked of a session that has none.
+    #[error("session '{session}' is a {is} session: only a profile session has counters")]
+    NoProfile {
+        /// Its name.
+        session: String,
+        /// Its kind.
+        is: &'static str,
+    },
+    /// Records are asked of a session that has none.
+    #[error(
+        "session '{session}' is a profile session: it writes no trace, `ctl profile` shows what it counts"
+    )]
+    NoRecords {
+        /// Its name.
+        session: String,
+    },
     /// A session has gone meanwhile.
     #[error("the session is not there any more")]
     NoSuchIndex,
@@ -151,6 +167,7 @@ impl From<TracingError> for Failure {
             TracingError::Filter(_)
             | TracingError::Image(_)
             | TracingError::RingSize(_)
+            | TracingError::NoRecords { .. }
             | TracingError::ClockPeriod(_)
             | TracingError::ClockPage(ClockPageError::Cpu { .. })
             | TracingError::StackSize(_)

@@ -10,6 +10,7 @@ pub mod drain;
 pub mod error;
 pub mod options;
 pub mod output;
+pub mod profile;
 pub mod rings;
 mod session;
 mod show;
@@ -23,12 +24,12 @@ use tracer::engine::Engine;
 use tracer::filter::{Filter, FilterError, Selection, Side};
 use tracer::image::Image;
 use tracer::session::SessionId;
-use tracer::stub::cell::SESSIONS_MAX;
+use tracer::stub::cell::{CpuStrategy, SESSIONS_MAX};
 use tracer::window::Region;
 
 use crate::clock::{GuestClock, offset_is_applied};
 use crate::control::protocol::{CreateSession, FilterChange, SessionName, Start};
-use crate::control::status::{Changed, Deleted, Digest, Dumped, SessionList, Switched};
+use crate::control::status::{Changed, Deleted, Digest, Dumped, Profile, SessionList, Switched};
 use crate::loader::KernelFile;
 use crate::machine::{Machine, PATIENCE};
 use clock_page::{Beat, Beats, ClockPage};
@@ -448,6 +449,18 @@ impl Tracing {
             return Err(TracingError::NoSuchIndex);
         };
         session.dump(directory, &self.shared, self.clock, strategy)
+    }
+
+    /// `profile`: what a profile session has counted so far.
+    ///
+    /// # Errors
+    /// [`TracingError::NoProfile`] for another session.
+    pub fn profile(&self, name: &SessionName) -> Result<Profile, TracingError> {
+        let index = self.find(&name.0)?;
+        let session = self.sessions.get(index).ok_or(TracingError::NoSuchIndex)?;
+        let strategy = self.engine.strategy().map(|(strategy, _)| strategy);
+        let knows_vcpus = matches!(strategy, Some(CpuStrategy::Gs { .. }));
+        session.profile(&self.shared.image, self.clock, knows_vcpus)
     }
 
     /// `digest`: of the guest's text as it is now.

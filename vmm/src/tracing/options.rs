@@ -24,6 +24,8 @@ pub enum Tracer {
     Function,
     /// Entries and exits of functions: the call graph with durations.
     Graph,
+    /// How often functions are called and how long they take, counted in the guest: no records.
+    Profile,
 }
 
 impl From<Tracer> for TracerKind {
@@ -31,6 +33,7 @@ impl From<Tracer> for TracerKind {
         match tracer {
             Tracer::Function => Self::Function,
             Tracer::Graph => Self::Graph,
+            Tracer::Profile => Self::Profile,
         }
     }
 }

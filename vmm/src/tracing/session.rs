@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tracer::addr::Gva;
 use tracer::engine::Engine;
+use tracer::event::FunctionId;
 use tracer::export::uftrace::Metadata;
 use tracer::filter::{Filter, Pattern, Side};
 use tracer::graph::pipeline::{Pipeline, WAITING_MAX};
@@ -21,9 +22,10 @@ use super::drain::{Drain, DrainThread};
 use super::error::TracingError;
 use super::options::{ClockChoice, PERIODS_NS, SessionOptions, Tracer};
 use super::output::Output;
+use super::profile::{CounterTable, Counters};
 use super::rings::SharedRings;
 use crate::clock::GuestClock;
-use crate::control::status::{Dumped, SessionStatus, Switched};
+use crate::control::status::{Dumped, Profile, ProfiledFunction, SessionStatus, Switched};
 use crate::machine::Machine;
 
 /// Longest name of a session.
@@ -45,7 +47,14 @@ pub(super) struct Shared {
 #[derive(Debug)]
 pub(super) struct Live {
     pub id: SessionId,
-    pub drain: DrainThread,
+    reader: Reader,
+}
+
+/// How the host gets at what a session records.
+#[derive(Debug)]
+enum Reader {
+    Rings(DrainThread),
+    Counters(CounterTable),
 }
 
 /// A session.
@@ -110,6 +119,9 @@ impl TraceSession {
     }
 
     fn open_output(&mut self, force: bool, shared: &Shared) -> Result<(), TracingError> {
+        if self.tracer == Tracer::Profile && self.options.output.is_some() {
+            return Err(self.no_records());
+        }
         if let Some(directory) = &self.options.output {
             let metadata = self.metadata(shared, None, None);
             let output = self.create_output(directory, force, metadata, WAITING_MAX, shared)?;
@@ -153,10 +165,13 @@ impl TraceSession {
         strategy: Option<&str>,
     ) -> Result<Dumped, TracingError> {
         let live = self.live.as_ref().ok_or_else(|| self.not_started())?;
+        let Reader::Rings(drain) = &live.reader else {
+            return Err(self.no_records());
+        };
         let metadata = self.metadata(shared, clock, strategy);
         // Each ring comes as a whole.
         let output = self.create_output(directory, false, metadata, usize::MAX, shared)?;
-        Ok(live.drain.lock().dump(output)?)
+        Ok(drain.lock().dump(output)?)
     }
 
     /// What the engine needs to know of it.
@@ -188,8 +203,16 @@ impl TraceSession {
         clock: GuestClock,
         beats: &Arc<Beats>,
     ) -> Result<(), TracingError> {
-        let place = engine.session(id)?.memory.clone();
+        let session = engine.session(id)?;
+        let place = session.memory.clone();
         let memory = machine.memory().clone();
+        if let Some(profile) = &session.profile {
+            let counters = CounterTable::new(memory, place, profile.layout);
+            counters.switch(self.switched_on);
+            let reader = Reader::Counters(counters);
+            self.live = Some(Live { id, reader });
+            return Ok(());
+        }
         let bytes = place.geometry.bytes() * place.cells.len() as u64;
         memory.populate(place.rings, bytes);
         let functions = u32::try_from(engine.image().functions.len()).unwrap_or(u32::MAX);
@@ -206,7 +229,8 @@ impl TraceSession {
         }
         drain.switch(self.switched_on);
         let drain = DrainThread::start(drain).map_err(TracingError::Thread)?;
-        self.live = Some(Live { id, drain });
+        let reader = Reader::Rings(drain);
+        self.live = Some(Live { id, reader });
         Ok(())
     }
 
@@ -225,9 +249,14 @@ impl TraceSession {
     /// [`TracingError::Output`] when not all of it could be written.
     pub fn close(&mut self) -> (Option<SessionId>, Result<(), TracingError>) {
         match self.live.take() {
-            Some(mut live) => {
-                live.drain.stop();
-                let finished = live.drain.lock().finish().map_err(TracingError::from);
+            Some(live) => {
+                let finished = match live.reader {
+                    Reader::Rings(mut drain) => {
+                        drain.stop();
+                        drain.lock().finish().map_err(TracingError::from)
+                    }
+                    Reader::Counters(_) => Ok(()),
+                };
                 (Some(live.id), finished)
             }
             None => {
@@ -247,6 +276,51 @@ impl TraceSession {
             Some(live) if self.started => Ok(live.id),
             _ => Err(self.not_started()),
         }
+    }
+
+    fn no_records(&self) -> TracingError {
+        TracingError::NoRecords {
+            session: self.name.clone(),
+        }
+    }
+
+    /// What a profile session has counted so far. `knows_vcpus` when self times are known.
+    ///
+    /// # Errors
+    /// [`TracingError::NoProfile`] for another session, [`TracingError::NotStarted`].
+    pub fn profile(
+        &self,
+        image: &Image,
+        clock: Option<GuestClock>,
+        knows_vcpus: bool,
+    ) -> Result<Profile, TracingError> {
+        let counters = match self.live.as_ref().map(|live| &live.reader) {
+            Some(Reader::Counters(counters)) => counters,
+            None if self.tracer == Tracer::Profile => return Err(self.not_started()),
+            _ => {
+                let is = TracerKind::from(self.tracer).name();
+                let session = self.name.clone();
+                return Err(TracingError::NoProfile { session, is });
+            }
+        };
+        let ns = |ticks| clock.map_or(0, |clock| clock.duration_ns(ticks));
+        let counted = (0u32..)
+            .zip(&image.functions)
+            .filter_map(|(number, function)| {
+                let counted = counters.of(FunctionId(number));
+                (counted != Counters::default()).then(|| ProfiledFunction {
+                    address: function.address.to_string(),
+                    name: function.display.to_string(),
+                    hits: counted.hits,
+                    total_ns: ns(counted.total),
+                    self_ns: knows_vcpus.then(|| ns(counted.own)),
+                })
+            });
+        Ok(Profile {
+            session: self.name.clone(),
+            clock_period_ns: self.beat().map(|beat| beat.period_ns),
+            functions: counted.collect(),
+        })
     }
 
     fn not_started(&self) -> TracingError {
@@ -281,8 +355,10 @@ impl TraceSession {
     pub fn switch(&mut self, on: bool) -> Switched {
         let changed = self.switched_on != on;
         self.switched_on = on;
-        if let Some(live) = &self.live {
-            live.drain.lock().switch(on);
+        match self.live.as_ref().map(|live| &live.reader) {
+            Some(Reader::Rings(drain)) => drain.lock().switch(on),
+            Some(Reader::Counters(counters)) => counters.switch(on),
+            None => {}
         }
         Switched { changed }
     }
@@ -345,8 +421,8 @@ impl TraceSession {
             output: self.options.output.as_deref().map(show_path),
             ..SessionStatus::default()
         };
-        if let Some(live) = &self.live {
-            let mut drain = live.drain.lock();
+        if let Some(Reader::Rings(drain)) = self.live.as_ref().map(|live| &live.reader) {
+            let mut drain = drain.lock();
             drain.look();
             status.rings = drain.status();
             status.clock_gaps = drain.clock_gaps();

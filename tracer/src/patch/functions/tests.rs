@@ -30,6 +30,7 @@ fn recorder(session: u8) -> Recorder {
 
 fn spec(set: SessionSet, shape: SiteShape) -> StubSpec {
     StubSpec {
+        profiles: Vec::new(),
         recorders: set.iter().map(recorder).collect(),
         shape,
         hook: None,
