@@ -126,17 +126,17 @@ fn tracing(text: &mut String, tracing: &TracingStatus) {
 }
 
 fn session(text: &mut String, session: &SessionStatus) {
-    let _ = writeln!(
+    let _ = write!(
         text,
-        "session  {}: {}, {}, {} functions, clock {}, rings of {} KiB, {}",
-        session.name,
-        session.tracer,
-        session.state,
-        session.traced,
-        session.clock,
-        session.ring_bytes / 1024,
-        session.mode
+        "session  {}: {}, {}, {} functions, clock {}",
+        session.name, session.tracer, session.state, session.traced, session.clock
     );
+    // A profile has counters instead, which `ctl profile` shows.
+    if session.ring_bytes > 0 {
+        let (kib, mode) = (session.ring_bytes / 1024, &session.mode);
+        let _ = write!(text, ", rings of {kib} KiB, {mode}");
+    }
+    text.push('\n');
     for (name, globs) in [("filter", &session.filter), ("notrace", &session.notrace)] {
         if !globs.is_empty() {
             let _ = writeln!(text, "  {name:<8} {}", globs.join(" "));

@@ -132,7 +132,7 @@ pub struct FrozenStatus {
 pub struct SessionStatus {
     /// Its name.
     pub name: String,
-    /// `function` or `graph`.
+    /// `function`, `graph` or `profile`.
     pub tracer: String,
     /// `off`, `tracing`, `switched-off` (stubs in place, not recording) or `waiting` (for the attach
     /// point).
@@ -150,7 +150,7 @@ pub struct SessionStatus {
     /// The period of the clock page, where times come from it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock_period_ns: Option<u64>,
-    /// Bytes of each ring.
+    /// Bytes of each ring; 0 for a profile session, which has none.
     pub ring_bytes: u64,
     /// The directory that the trace is written to.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -417,7 +417,10 @@ impl TraceSession {
             mode: super::show::mode_name(self.options.mode.into()).to_owned(),
             clock: self.options.clock.name().to_owned(),
             clock_period_ns: self.beat().map(|beat| beat.period_ns),
-            ring_bytes: self.geometry.bytes(),
+            ring_bytes: match self.tracer {
+                Tracer::Profile => 0,
+                Tracer::Function | Tracer::Graph => self.geometry.bytes(),
+            },
             output: self.options.output.as_deref().map(show_path),
             ..SessionStatus::default()
         };
