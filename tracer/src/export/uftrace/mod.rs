@@ -184,7 +184,8 @@ impl UftraceWriter {
         self.side.anomalies = notes.collect();
     }
 
-    /// Notes that the clock was late, in the order of time. uftrace shows it as a comment.
+    /// Notes that the clock was late, in the order of time. uftrace shows it as a comment inside calls,
+    /// and outside them too with `--event-full`.
     pub fn clock_stall(&mut self, stall: ClockStall) {
         if self.side.clock_stalls.len() < STALLS_MAX {
             self.side.clock_stalls.push(stall);
