@@ -125,12 +125,7 @@ pub fn lea_fixed(
     into: AsmRegister64,
     address: u64,
 ) -> Result<(), IcedError> {
-    let operand = MemoryOperand::with_base_displ(Register::RIP, address.cast_signed());
-    a.add_instruction(Instruction::with2(
-        Code::Lea_r64_m,
-        Register::from(into),
-        operand,
-    )?)
+    with_fixed(a, Code::Lea_r64_m, into, address)
 }
 
 /// Appends `mov into, [rip + …]` of the word at the fixed address `address`.
@@ -142,12 +137,19 @@ pub fn load_fixed(
     into: AsmRegister64,
     address: u64,
 ) -> Result<(), IcedError> {
+    with_fixed(a, Code::Mov_r64_rm64, into, address)
+}
+
+/// The instruction `code` with a register and what is at `address`, relative to RIP. iced's own
+/// operands of that kind name labels inside the code only.
+fn with_fixed(
+    a: &mut CodeAssembler,
+    code: Code,
+    into: AsmRegister64,
+    address: u64,
+) -> Result<(), IcedError> {
     let operand = MemoryOperand::with_base_displ(Register::RIP, address.cast_signed());
-    a.add_instruction(Instruction::with2(
-        Code::Mov_r64_rm64,
-        Register::from(into),
-        operand,
-    )?)
+    a.add_instruction(Instruction::with2(code, Register::from(into), operand)?)
 }
 
 /// Where the first unconditional jump of `code`, as it lies at `at`, leads.
