@@ -10,6 +10,16 @@ use crate::trace::Trace;
 /// it until a `q` is typed. So tracing is on before their first call, without any breakpoint.
 const GATE: &str = "workload=list,spin";
 
+/// Function tracing from the attach point on with room for everything that a test calls.
+pub const EVERYTHING: [&str; 6] = [
+    "--trace",
+    "function",
+    "--mode",
+    "discard",
+    "--ring-size",
+    "16384",
+];
+
 /// A guest that waits before `workloads` until [`open_gate`].
 #[must_use]
 pub fn gated(workloads: &str, rest: &str) -> Guest {

@@ -62,6 +62,16 @@ impl Guest {
         self
     }
 
+    /// The bundled guest on two vCPUs, spinning until a `q` is typed, with these options.
+    #[must_use]
+    pub fn spinning(options: &[&str]) -> Running {
+        let guest = Self::new("workload=list,spin").vcpus(2);
+        let with_one = |guest: Self, option: &&str| guest.with([*option]);
+        let running = options.iter().fold(guest, with_one).start();
+        running.wait_for("workload spin");
+        running
+    }
+
     /// Starts it, with a control socket.
     ///
     /// # Panics
@@ -230,6 +240,17 @@ impl Running {
             .arg(&self.socket)
             .args(arguments);
         Ended::from(command.output().expect("vmm ctl starts"))
+    }
+
+    /// Checks that `vmm ctl` refuses this, in one line that has all these words.
+    ///
+    /// # Panics
+    /// When not.
+    pub fn refuses(&self, verb: &[&str], words: &[&str]) {
+        let said = self.ctl(verb);
+        for word in words {
+            assert!(said.refused(100).contains(word), "{verb:?}: {said}");
+        }
     }
 
     /// Waits for the end. The trace's folder lives as long as what is returned.

@@ -42,14 +42,7 @@ impl Trace {
     /// When uftrace is not installed or does not like the trace.
     #[must_use]
     pub fn uftrace(&self) -> Counts {
-        let output = Command::new("uftrace")
-            .args(["report", "--no-pager", "-f", "call", "-d"])
-            .arg(self.path())
-            .output()
-            .expect("uftrace is installed: make test does it");
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "uftrace report: {errors}");
-        table(&String::from_utf8_lossy(&output.stdout))
+        table(&self.uftrace_says(&["report", "-f", "call"]))
     }
 
     /// The output of `vmm report`.
@@ -58,15 +51,7 @@ impl Trace {
     /// When it fails.
     #[must_use]
     pub fn report(&self, format: &str) -> String {
-        let mut command = vmm();
-        command
-            .arg("report")
-            .arg(self.path())
-            .args(["--format", format]);
-        let output = command.output().expect("vmm report starts");
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "vmm report: {errors}");
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        self.report_with(format, &[])
     }
 
     /// The output of `vmm report`, of what the options select.

@@ -5,19 +5,9 @@ use std::process::Command;
 use serde_json::{Value, json};
 use tests::{Guest, Running, Trace};
 
-fn spinning(options: &[&str]) -> Running {
-    let mut guest = Guest::new("workload=list,spin").vcpus(2);
-    for option in options {
-        guest = guest.with([*option]);
-    }
-    let running = guest.start();
-    running.wait_for("workload spin");
-    running
-}
-
 #[test]
 fn a_client_that_is_not_ours_can_do_everything_and_break_nothing() {
-    let mut running = spinning(&[]);
+    let mut running = Guest::spinning(&[]);
     drop(running.client());
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kvm/control_client.py");
     let client = include_str!("control_client.py");
@@ -38,7 +28,7 @@ fn a_client_that_is_not_ours_can_do_everything_and_break_nothing() {
 /// Each verb of `vmm ctl`: its text says what was done, `--json` is the raw result.
 #[test]
 fn every_verb_of_ctl_speaks_text_and_json() {
-    let mut running = spinning(&[]);
+    let mut running = Guest::spinning(&[]);
     drop(running.client());
     let dump = running.path("dump");
     let dump = dump.to_str().unwrap();
@@ -92,29 +82,23 @@ fn every_verb_of_ctl_speaks_text_and_json() {
 
 #[test]
 fn refusals_name_what_is_wrong_and_change_nothing() {
-    let mut running = spinning(&[]);
+    let mut running = Guest::spinning(&[]);
     drop(running.client());
-    let refused = |verb: &[&str], words: &[&str]| {
-        let said = running.ctl(verb);
-        for word in words {
-            assert!(said.refused(100).contains(word), "{verb:?}: {said}");
-        }
-    };
     let before = running.ctl(&["digest"]).good().stdout;
-    refused(&["stop"], &["not been started"]);
-    refused(&["filter", "clear"], &["not been started"]);
-    refused(&["dump", "/tmp/never"], &["not been started"]);
-    refused(
+    running.refuses(&["stop"], &["not been started"]);
+    running.refuses(&["filter", "clear"], &["not been started"]);
+    running.refuses(&["dump", "/tmp/never"], &["not been started"]);
+    running.refuses(
         &["start", "--filter", "spin_rot"],
         &["spin_rot", "spin_root"],
     );
-    refused(&["start", "--filter", "spin_["], &["spin_["]);
+    running.refuses(&["start", "--filter", "spin_["], &["spin_["]);
     let _ = running.ctl(&["start", "--filter", "spin_root"]).good();
-    refused(&["start"], &["started already"]);
-    refused(&["filter", "add", "spin_laef"], &["spin_laef", "spin_leaf"]);
-    refused(&["filter", "remove", "smp_*"], &["smp_*"]);
+    running.refuses(&["start"], &["started already"]);
+    running.refuses(&["filter", "add", "spin_laef"], &["spin_laef", "spin_leaf"]);
+    running.refuses(&["filter", "remove", "smp_*"], &["smp_*"]);
     let there = running.path("");
-    refused(
+    running.refuses(
         &["dump", there.to_str().unwrap()],
         &[there.to_str().unwrap().trim_end_matches('/')],
     );
@@ -137,7 +121,7 @@ fn dumped(running: Running) -> Trace {
 #[test]
 fn a_dump_of_a_running_guest_opens_everywhere() {
     for mode in ["overwrite", "discard"] {
-        let mut running = spinning(&["--mode", mode, "--ring-size", "64"]);
+        let mut running = Guest::spinning(&["--mode", mode, "--ring-size", "64"]);
         let mut client = running.client();
         client.call("start", json!({"filter": ["spin_*"]}));
         client.wait_until("has records", |status| {

@@ -1,7 +1,7 @@
 //! The counts in a trace equal the guest's own, exactly.
 
 use serde_json::Value;
-use tests::exact::{assert_exact, assert_traced_exactly};
+use tests::exact::{EVERYTHING, assert_exact, assert_traced_exactly};
 use tests::{Client, Guest, in_the_box};
 
 /// The same number of calls would take minutes in the box.
@@ -82,18 +82,10 @@ fn a_trace_from_the_boot_on_has_everything() {
     let workloads = "calls,recursion,tail_calls,threads,smp,c_fentry,c_mcount,c_patchable,nops,\
                      variadic_float";
     for vcpus in [1, 2] {
-        let options = [
-            "--trace",
-            "function",
-            "--mode",
-            "discard",
-            "--ring-size",
-            "16384",
-        ];
         let cmdline = format!("workload={workloads} iterations=100 tick=200");
         let (ended, trace) = Guest::new(&cmdline)
             .vcpus(vcpus)
-            .with(options)
+            .with(EVERYTHING)
             .output()
             .run();
         let (untraced, _) = Guest::new(&cmdline).vcpus(vcpus).run();
@@ -106,13 +98,10 @@ fn a_trace_from_the_boot_on_has_everything() {
 /// Without times there is less in a record, and nothing less in the counts.
 #[test]
 fn a_session_without_a_clock_counts_the_same() {
-    let options = [
-        "--trace", "function", "--clock", "none", "--mode", "discard",
-    ];
     let guest = Guest::new("workload=threads iterations=10000 tick=200").vcpus(2);
     let (ended, trace) = guest
-        .with(options)
-        .with(["--ring-size", "16384"])
+        .with(EVERYTHING)
+        .with(["--clock", "none"])
         .output()
         .run();
     assert_exact(&trace, &ended.good().printed());

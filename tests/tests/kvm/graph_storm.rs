@@ -14,20 +14,22 @@ fn storms(changes: u32) {
     let mut random = Random::new();
     let guest = || gated(WORKLOADS, &rest()).vcpus(2);
     let expected = untraced(guest());
-    let (mut made, mut guests) = (0, 0);
-    while made < changes {
+    let mut made = 0;
+    for hook in HOOKS.iter().cycle() {
+        if made >= changes {
+            break;
+        }
         let mode = *random.pick(&["overwrite", "discard"]);
-        let hook = HOOKS[guests % HOOKS.len()];
         let guest = guest().with(["--mode", mode, "--ring-size", "64", "--return-hook", hook]);
         println!("{hook}, {mode}");
         let first = |client: &mut tests::Client| {
             client.call("start", json!({"tracer": "graph", "notrace": ["spin_*"]}));
         };
-        made += storm(&mut random, guest, first, &expected);
-        guests += 1;
-        assert!(made >= guests as u32 * 4, "guests end after {made} changes");
+        let of_this = storm(&mut random, guest, first, &expected);
+        assert!(of_this > 0, "a guest ended before its first change");
+        made += of_this;
     }
-    println!("{made} changes of {guests} guests");
+    println!("{made} changes");
 }
 
 #[test]

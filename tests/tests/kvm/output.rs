@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use serde_json::{Value, json};
 use tests::elf::Kernels;
-use tests::{Ended, Printed, guest, vmm, vmm_says};
+use tests::{Ended, Guest, Printed, guest, vmm, vmm_says};
 
 fn trace_to(directory: &Path, options: &[&str]) -> Command {
     let mut command = vmm();
@@ -74,6 +75,38 @@ fn a_directory_that_cannot_be_made_is_an_early_error() {
         ended.code == Some(0) || ended.refused(106).contains("missing"),
         "{ended}"
     );
+}
+
+/// What is known at the attach only is in the trace from then on, and what changes later too.
+#[test]
+fn a_trace_says_how_it_was_made() {
+    let folder = Kernels::new();
+    let output = folder.path().join("trace");
+    let mut running = Guest::spinning(&["--output", output.to_str().unwrap()]);
+    let mut client = running.client();
+    let side = || -> Value {
+        let text = std::fs::read(output.join("exotrace.json")).unwrap();
+        serde_json::from_slice(&text).unwrap()
+    };
+    assert_eq!(side()["ring_strategy"], "unknown", "before the attach");
+    client.call("start", json!({"filter": ["spin_root", "spin_leaf"]}));
+    let attached = side();
+    let strategy = &client.status()["tracing"]["cpu_strategy"];
+    assert_eq!(&attached["ring_strategy"], strategy);
+    assert_eq!(strategy, "gs");
+    let doctor = vmm_says(&["doctor"]).stdout;
+    let khz = attached["tsc_khz"].to_string();
+    assert!(doctor.contains(&format!(" {khz} kHz\n")), "{khz}: {doctor}");
+    assert_eq!(attached["filter"], json!(["spin_root", "spin_leaf"]));
+    client.call("filter.remove", json!({"filter": ["spin_leaf"]}));
+    assert_eq!(side()["filter"], json!(["spin_root"]));
+    assert_eq!(side()["finished"], false);
+    client.call("shutdown", Value::Null);
+    let _ = running.end().0.good();
+    assert_eq!(side()["finished"], true);
+    for field in ["tsc_khz", "ring_strategy"] {
+        assert_eq!(side()[field], attached[field], "{field}");
+    }
 }
 
 /// The guest goes on to its end; the trace holds what was written before, and opens.

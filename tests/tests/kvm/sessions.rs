@@ -2,19 +2,9 @@
 
 use serde_json::{Value, json};
 use tests::exact::{gated, untraced, without_gate};
-use tests::{Client, Guest, Random, Running, Trace, in_the_box};
+use tests::{Client, Guest, Random, Trace, in_the_box};
 
 const DISCARD: [&str; 4] = ["--mode", "discard", "--ring-size", "16384"];
-
-fn spinning(options: &[&str]) -> Running {
-    let mut guest = Guest::new("workload=list,spin").vcpus(2);
-    for option in options {
-        guest = guest.with([*option]);
-    }
-    let running = guest.start();
-    running.wait_for("workload spin");
-    running
-}
 
 fn session<'a>(status: &'a Value, name: &str) -> &'a Value {
     let sessions = status["tracing"]["sessions"].as_array().unwrap();
@@ -88,7 +78,7 @@ fn a_session_that_is_timed_by_the_clock_page_counts_the_same() {
 
 #[test]
 fn the_clock_page_is_kept_while_a_session_needs_it() {
-    let mut running = spinning(&[]);
+    let mut running = Guest::spinning(&[]);
     let mut client = running.client();
     let page = |status: &Value| status["tracing"]["clock_page"].clone();
     client.call("start", json!({"filter": ["spin_leaf"]}));
@@ -141,7 +131,7 @@ fn the_clock_page_is_kept_while_a_session_needs_it() {
 
 #[test]
 fn a_session_that_goes_leaves_the_others_alone() {
-    let mut running = spinning(&[]);
+    let mut running = Guest::spinning(&[]);
     let mut client = running.client();
     let text = client.digest();
     client.call("start", json!({"filter": ["spin_*"]}));
@@ -189,52 +179,46 @@ fn a_session_that_goes_leaves_the_others_alone() {
 
 #[test]
 fn what_is_wrong_with_a_session_is_said_in_one_line() {
-    let mut running = spinning(&[]);
+    let mut running = Guest::spinning(&[]);
     drop(running.client());
-    let refused = |verb: &[&str], words: &[&str]| {
-        let said = running.ctl(verb);
-        for word in words {
-            assert!(said.refused(100).contains(word), "{verb:?}: {said}");
-        }
-    };
     let text = running.ctl(&["digest"]).good().stdout;
-    refused(&["session", "create", "default"], &["'default'", "already"]);
-    refused(&["session", "create", "a b"], &["'a b'", "letters"]);
-    refused(
+    running.refuses(&["session", "create", "default"], &["'default'", "already"]);
+    running.refuses(&["session", "create", "a b"], &["'a b'", "letters"]);
+    running.refuses(
         &["session", "create", "x", "--tracer", "strace"],
         &["strace", "graph"],
     );
-    refused(
+    running.refuses(
         &["session", "create", "x", "--ring-size", "5"],
         &["--ring-size", "power of two"],
     );
-    refused(
+    running.refuses(
         &["session", "create", "x", "--clock", "sun"],
         &["sun", "tsc"],
     );
-    refused(&["session", "delete", "x"], &["'x'", "default"]);
-    refused(&["--session", "x", "start"], &["no session 'x'"]);
-    refused(&["--session", "x", "stop"], &["no session 'x'"]);
-    refused(&["--session", "x", "tracing-off"], &["no session 'x'"]);
-    refused(&["--session", "x", "filter", "clear"], &["no session 'x'"]);
+    running.refuses(&["session", "delete", "x"], &["'x'", "default"]);
+    running.refuses(&["--session", "x", "start"], &["no session 'x'"]);
+    running.refuses(&["--session", "x", "stop"], &["no session 'x'"]);
+    running.refuses(&["--session", "x", "tracing-off"], &["no session 'x'"]);
+    running.refuses(&["--session", "x", "filter", "clear"], &["no session 'x'"]);
     let _ = running.ctl(&["session", "create", "x"]).good();
-    refused(
+    running.refuses(
         &["--session", "x", "start", "--filter", "spin_["],
         &["spin_["],
     );
-    refused(
+    running.refuses(
         &["--session", "x", "dump", "/tmp/never"],
         &["'x'", "not been started"],
     );
     let _ = running
         .ctl(&["--session", "x", "start", "--filter", "spin_leaf"])
         .good();
-    refused(&["--session", "x", "start"], &["'x'", "started already"]);
-    refused(
+    running.refuses(&["--session", "x", "start"], &["'x'", "started already"]);
+    running.refuses(
         &["--session", "x", "profile"],
         &["'x'", "only a profile session"],
     );
-    refused(
+    running.refuses(
         &[
             "session",
             "create",
@@ -247,7 +231,7 @@ fn what_is_wrong_with_a_session_is_said_in_one_line() {
         &["'y'", "no trace"],
     );
     let _ = running.ctl(&["--session", "x", "stop"]).good();
-    refused(
+    running.refuses(
         &["--session", "x", "start", "--tracer", "graph"],
         &["'x'", "function session", "session create"],
     );
@@ -256,7 +240,7 @@ fn what_is_wrong_with_a_session_is_said_in_one_line() {
             .ctl(&["session", "create", &number.to_string()])
             .good();
     }
-    refused(
+    running.refuses(
         &["session", "create", "last"],
         &["'last'", "16", "delete one"],
     );

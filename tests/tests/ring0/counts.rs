@@ -1,6 +1,6 @@
 //! The counts in a trace equal the guest's own where the traced code runs in ring 0.
 
-use tests::exact::{assert_exact, assert_traced_exactly};
+use tests::exact::{EVERYTHING, assert_exact, assert_traced_exactly};
 use tests::{Guest, in_the_box};
 
 fn ring_0(iterations: u32) -> String {
@@ -32,15 +32,7 @@ fn threads_in_ring_3() {
 
 #[test]
 fn from_the_attach_point_on() {
-    let options = [
-        "--trace",
-        "function",
-        "--mode",
-        "discard",
-        "--ring-size",
-        "16384",
-    ];
     let guest = Guest::new("workload=calls,threads ring=0 iterations=50").vcpus(2);
-    let (ended, trace) = guest.with(options).output().run();
+    let (ended, trace) = guest.with(EVERYTHING).output().run();
     assert_exact(&trace, &ended.good().printed());
 }

@@ -102,16 +102,22 @@ fn check_slots(memory: &impl RingMemory, ring: u16, called: &[u32]) {
     }
 }
 
+/// The first session's rings, switched on.
+fn recording(ground: &Ground) -> impl RingMemory {
+    let memory = ground.session(0);
+    let geometry = ground.recorders[0].geometry;
+    let mut reader = RingReader::new(0, geometry, Mode::Overwrite, FUNCTIONS);
+    reader.initialise(&memory);
+    reader.switch(&memory, true);
+    memory
+}
+
 #[test]
 fn without_a_clock_records_carry_no_time() {
     for place in PLACES {
         let ground = Ground::new(place, 1, 4096, Clock::None);
         ground.enter_vcpu(0);
-        let memory = ground.session(0);
-        let geometry = ground.recorders[0].geometry;
-        let mut reader = RingReader::new(0, geometry, Mode::Overwrite, FUNCTIONS);
-        reader.initialise(&memory);
-        reader.switch(&memory, true);
+        let memory = recording(&ground);
         (0..FUNCTIONS).for_each(|number| ground.call(number));
         let mut slots = [0; FUNCTIONS as usize];
         memory.copy(0, 0, &mut slots);
@@ -127,11 +133,7 @@ fn with_a_clock_page_records_carry_its_time() {
     for place in PLACES {
         let ground = Ground::new(place, 1, 4096, PAGE);
         ground.enter_vcpu(0);
-        let memory = ground.session(0);
-        let geometry = ground.recorders[0].geometry;
-        let mut reader = RingReader::new(0, geometry, Mode::Overwrite, FUNCTIONS);
-        reader.initialise(&memory);
-        reader.switch(&memory, true);
+        let memory = recording(&ground);
         let time = |number: u32| u64::MAX / 3 - u64::from(number) * 0x1_0000_0001;
         for number in 0..FUNCTIONS {
             let word = clock_page::shifted(time(number));

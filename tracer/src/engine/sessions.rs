@@ -18,12 +18,12 @@
 //! Stubs are found again by what they do, so sessions that come and go do not use the arena up.
 
 use super::{ApplyError, AttachError, Engine, Ground};
-use crate::addr::Gva;
+use crate::addr::{Gpa, Gva};
 use crate::event::FunctionId;
 use crate::filter::{Filter, Selection};
 use crate::ring::geometry::Position;
 use crate::session::{Session, SessionConfig, SessionId, SessionMemory, TracerKind};
-use crate::stub::cell::{CELL_BYTES, HEAD, LIMIT, SESSIONS_MAX};
+use crate::stub::cell::{CELL_BYTES, Cells, HEAD, LIMIT, SESSIONS_MAX};
 use crate::stub::mirror::Mirror;
 use crate::stub::profile::{Profile, TableLayout};
 use crate::stub::recorder::Recorder;
@@ -263,13 +263,8 @@ impl Ground {
         let has_details = config.tracer == TracerKind::Graph;
         let words = if has_details { 2 } else { 1 };
         let rings = self.window.map(target, words * bytes, false)?;
-        let physical = self.cells.physical;
         let memory = SessionMemory {
-            cells: cells
-                .offsets
-                .iter()
-                .map(|offset| physical.wrapping_add(*offset))
-                .collect(),
+            cells: self.physical_cells(&cells),
             rings: rings.physical,
             details: has_details.then(|| rings.physical.wrapping_add(bytes)),
             geometry,
@@ -287,6 +282,15 @@ impl Ground {
             recorder: Some(recorder),
             profile: None,
         })
+    }
+
+    /// Where the host finds a session's cells.
+    fn physical_cells(&self, cells: &Cells) -> Vec<Gpa> {
+        let physical = self.cells.physical;
+        let offsets = cells.offsets.iter();
+        offsets
+            .map(|offset| physical.wrapping_add(*offset))
+            .collect()
     }
 
     /// Counters that nobody has used yet, and the pages beside the mirror's for entry times.
@@ -320,13 +324,8 @@ impl Ground {
             saved: distance(mirror.pages, pages.at.wrapping_add(beside))?,
             clock: config.clock,
         };
-        let physical = self.cells.physical;
         let memory = SessionMemory {
-            cells: cells
-                .offsets
-                .iter()
-                .map(|offset| physical.wrapping_add(*offset))
-                .collect(),
+            cells: self.physical_cells(&cells),
             rings: table.physical,
             details: None,
             geometry: config.geometry,

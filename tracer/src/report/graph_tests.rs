@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
+use super::tests::damaged;
 use super::*;
 use crate::event::FunctionId;
 use crate::export::uftrace::{GRAPH, Metadata, UftraceWriter};
@@ -230,11 +231,7 @@ proptest! {
     ) {
         let (_root, directory) = trace();
         let path = directory.join(file);
-        let mut bytes = fs::read(&path).unwrap();
-        for (index, byte) in changes {
-            let at = index.index(bytes.len());
-            bytes[at] = byte;
-        }
+        let bytes = damaged(&path, changes);
         let length = bytes.len().saturating_sub(cut.index(bytes.len()) / 3);
         fs::write(&path, &bytes[..length]).unwrap();
         for format in [Format::Function, Format::Counts, Format::Graph] {

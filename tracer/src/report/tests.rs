@@ -1,7 +1,7 @@
 //! Reports of traces written by our own writer, and of damaged ones.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -10,6 +10,16 @@ use super::*;
 use crate::event::{Event, EventKind, FunctionId};
 use crate::export::uftrace::{Metadata, UftraceWriter};
 use crate::image::testing::nop_image;
+
+/// The file's bytes with some changed.
+pub(super) fn damaged(path: &Path, changes: Vec<(prop::sample::Index, u8)>) -> Vec<u8> {
+    let mut bytes = fs::read(path).unwrap();
+    for (index, byte) in changes {
+        let at = index.index(bytes.len());
+        bytes[at] = byte;
+    }
+    bytes
+}
 
 /// A trace of two vCPUs: three calls on the first, two and a loss on the second.
 fn trace() -> (TempDir, PathBuf) {
@@ -190,11 +200,7 @@ proptest! {
     ) {
         let (_root, directory) = trace();
         let path = directory.join(file);
-        let mut bytes = fs::read(&path).unwrap();
-        for (index, byte) in changes {
-            let at = index.index(bytes.len());
-            bytes[at] = byte;
-        }
+        let bytes = damaged(&path, changes);
         let keep = bytes.iter().zip(1u32..).take_while(|(_, n)| f64::from(*n) <= keep * 100.0);
         let length = keep.count();
         fs::write(&path, &bytes[..length.max(1)]).unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use tracer::event::{Event, EventKind};
-use tracer::export::uftrace::{ClockStall, ExportError};
+use tracer::export::uftrace::{ClockStall, ExportError, Metadata};
 use tracer::ring::geometry::{Geometry, Position};
 use tracer::ring::reader::{CellWord, Delivered, Mode, Patience, RingMemory, RingReader, Sink};
 use tracer::ring::snapshot::Snapshot;
@@ -284,6 +284,13 @@ impl Drain {
     #[must_use]
     pub fn output(&self) -> Option<&Output> {
         self.output.as_ref()
+    }
+
+    /// What the trace says of itself has changed.
+    pub fn describe(&mut self, metadata: Metadata) {
+        if let Some(output) = &mut self.output {
+            output.describe(metadata);
+        }
     }
 }
 

@@ -36,7 +36,7 @@ use clock_page::{Beat, Beats, ClockPage};
 pub use error::TracingError;
 use options::DEFAULT_SESSION;
 pub use options::TracingOptions;
-use session::{Shared, TraceSession};
+use session::{Found, Shared, TraceSession};
 
 /// The function at which the bundled guest can be traced: all its vCPUs run, no workload does yet.
 pub const DEFAULT_ATTACH: &str = "workloads_ready";
@@ -329,7 +329,10 @@ impl Tracing {
         let pause_us = machine.last_pause().as_secs_f64() * 1e6;
         let changed = self.show_changed(id, &applied?, &selection, pause_us);
         self.engine.set_selection(id, filter.clone(), selection)?;
-        self.at(index)?.filter = filter;
+        let found = self.found();
+        let session = self.sessions.get_mut(index);
+        let session = session.ok_or(TracingError::NoSuchIndex)?;
+        session.set_filter(filter, &self.shared, found);
         Ok(changed)
     }
 
@@ -444,11 +447,15 @@ impl Tracing {
     /// [`TracingError::NotStarted`] when it never was, or [`TracingError::Output`].
     pub fn dump(&mut self, name: &SessionName, directory: &Path) -> Result<Dumped, TracingError> {
         let index = self.find(&name.0)?;
-        let strategy = self.engine.strategy().map(|(strategy, _)| strategy.name());
-        let Some(session) = self.sessions.get(index) else {
-            return Err(TracingError::NoSuchIndex);
-        };
-        session.dump(directory, &self.shared, self.clock, strategy)
+        let session = self.sessions.get(index).ok_or(TracingError::NoSuchIndex)?;
+        session.dump(directory, &self.shared, self.found())
+    }
+
+    fn found(&self) -> Found {
+        Found {
+            clock: self.clock,
+            strategy: self.engine.strategy().map(|(strategy, _)| strategy.name()),
+        }
     }
 
     /// `profile`: what a profile session has counted so far.

@@ -89,6 +89,12 @@ impl Output {
         }
     }
 
+    /// What the trace says of itself has changed.
+    pub fn describe(&mut self, metadata: Metadata) {
+        let outcome = self.sink.writer.describe(metadata);
+        self.sink.note(outcome);
+    }
+
     /// Nothing was recorded for some time up to now.
     pub fn gap(&mut self, time_ns: u64) {
         if let Some(pipeline) = &mut self.pipeline {

@@ -43,6 +43,14 @@ pub(super) struct Shared {
     pub vcpus: u16,
 }
 
+/// What is known of the guest from the first attach on.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Found {
+    pub clock: Option<GuestClock>,
+    /// How stubs find their ring.
+    pub strategy: Option<&'static str>,
+}
+
 /// A session's rings and their reader.
 #[derive(Debug)]
 pub(super) struct Live {
@@ -123,7 +131,7 @@ impl TraceSession {
             return Err(self.no_records());
         }
         if let Some(directory) = &self.options.output {
-            let metadata = self.metadata(shared, None, None);
+            let metadata = self.metadata(shared, Found::default());
             let output = self.create_output(directory, force, metadata, WAITING_MAX, shared)?;
             self.output = Some(output);
         }
@@ -161,14 +169,13 @@ impl TraceSession {
         &self,
         directory: &Path,
         shared: &Shared,
-        clock: Option<GuestClock>,
-        strategy: Option<&str>,
+        found: Found,
     ) -> Result<Dumped, TracingError> {
         let live = self.live.as_ref().ok_or_else(|| self.not_started())?;
         let Reader::Rings(drain) = &live.reader else {
             return Err(self.no_records());
         };
-        let metadata = self.metadata(shared, clock, strategy);
+        let metadata = self.metadata(shared, found);
         // Each ring comes as a whole.
         let output = self.create_output(directory, false, metadata, usize::MAX, shared)?;
         Ok(drain.lock().dump(output)?)
@@ -375,13 +382,16 @@ impl TraceSession {
         asked.map_or(usual, |kib| kib.saturating_mul(1024))
     }
 
+    /// It traces by this filter from now on; its trace says so.
+    pub fn set_filter(&mut self, filter: Filter, shared: &Shared, found: Found) {
+        self.filter = filter;
+        if let Some(Reader::Rings(drain)) = self.live.as_ref().map(|live| &live.reader) {
+            drain.lock().describe(self.metadata(shared, found));
+        }
+    }
+
     /// What a trace says of itself.
-    fn metadata(
-        &self,
-        shared: &Shared,
-        clock: Option<GuestClock>,
-        strategy: Option<&str>,
-    ) -> Metadata {
+    fn metadata(&self, shared: &Shared, found: Found) -> Metadata {
         Metadata {
             command_line: std::env::args().collect::<Vec<_>>().join(" "),
             image: shared.kernel.clone(),
@@ -389,10 +399,10 @@ impl TraceSession {
             mode: super::show::mode_name(self.options.mode.into()).to_owned(),
             clock: self.options.clock.name().to_owned(),
             clock_period_ns: self.beat().map(|beat| beat.period_ns),
-            tsc_khz: clock.map_or(0, |clock| clock.khz()).into(),
+            tsc_khz: found.clock.map_or(0, |clock| clock.khz()).into(),
             tracer: TracerKind::from(self.tracer).name().to_owned(),
             stack_bytes: self.stack_bytes(&shared.image),
-            ring_strategy: strategy.unwrap_or("unknown").to_owned(),
+            ring_strategy: found.strategy.unwrap_or("unknown").to_owned(),
             filter: globs(&self.filter, Side::Include),
             notrace: globs(&self.filter, Side::Notrace),
         }

@@ -112,10 +112,19 @@ impl UftraceWriter {
         &self.directory
     }
 
-    /// What the side file says of the trace. Changes (what was not known when the trace was
-    /// created) are written by [`finish`](Self::finish); the number of vCPUs cannot be changed.
-    pub fn metadata_mut(&mut self) -> &mut Metadata {
-        &mut self.side.metadata
+    /// Writes into the side file what was not known when the trace was created, or has changed
+    /// since. The number of vCPUs and the tracer stay what they were.
+    ///
+    /// # Errors
+    /// [`ExportError`] when the file cannot be written; the old one stays then.
+    pub fn describe(&mut self, metadata: Metadata) -> Result<(), ExportError> {
+        let before = &self.side.metadata;
+        self.side.metadata = Metadata {
+            vcpus: before.vcpus,
+            tracer: before.tracer.clone(),
+            ..metadata
+        };
+        self.write_side()
     }
 
     /// Adds events. Those of one vCPU come in the order of its ring; the vCPUs may be mixed in
@@ -240,11 +249,8 @@ impl UftraceWriter {
     pub fn finish(mut self) -> Result<Vec<VcpuTotals>, ExportError> {
         let flushed = self.flush();
         self.side.totals = self.totals().collect();
-        match &self.threads {
-            Some(threads) => self.side.dropped = threads.dropped(),
-            None => {
-                self.side.metadata.vcpus = u16::try_from(self.lanes.len()).unwrap_or(u16::MAX);
-            }
+        if let Some(threads) = &self.threads {
+            self.side.dropped = threads.dropped();
         }
         self.side.finished = flushed.is_ok();
         self.write_comments()?;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::lane::LaneTotals;
 use crate::graph::Anomaly;
 
-/// What is known of a trace when it begins.
+/// What a trace says of itself: what is known when it begins, and the rest when tracing is attached.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Metadata {
     /// The command that made the trace.
@@ -24,13 +24,13 @@ pub struct Metadata {
     /// for other clocks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_period_ns: Option<u64>,
-    /// The guest's TSC frequency in kHz.
+    /// The guest's TSC frequency in kHz; 0 if tracing was never attached.
     pub tsc_khz: u64,
-    /// How a stub finds its ring: `gs`, `tsc_aux` or `shared`.
+    /// How a stub finds its ring: `gs` or `shared`; `unknown` if tracing was never attached.
     pub ring_strategy: String,
-    /// The include globs.
+    /// The include globs, as they were last.
     pub filter: Vec<String>,
-    /// The notrace globs.
+    /// The notrace globs, as they were last.
     pub notrace: Vec<String>,
     /// What was recorded: `function` or `graph`. Older traces do not say, and are of functions.
     #[serde(default)]
@@ -129,7 +129,7 @@ pub struct SideFile {
     pub finished: bool,
     /// What is added to a 48-bit address above the middle of the address space.
     pub high_bits: String,
-    /// What was known when it began.
+    /// What was traced, and how.
     #[serde(flatten)]
     pub metadata: Metadata,
     /// Events that named a vCPU which the guest does not have.

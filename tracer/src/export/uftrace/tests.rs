@@ -122,10 +122,14 @@ fn the_directory_is_complete_before_the_first_event() {
         tsc_khz: 2_600_000,
         ..metadata(2)
     };
-    *writer.metadata_mut() = Metadata {
+    let described = Metadata {
         vcpus: 77,
+        tracer: "graph".to_owned(),
         ..known_late.clone()
     };
+    writer.describe(described).unwrap();
+    let side: SideFile = serde_json::from_str(&text(SIDE_FILE)).unwrap();
+    assert_eq!((side.metadata, side.finished), (known_late.clone(), false));
     writer.finish().unwrap();
     let side: SideFile = serde_json::from_str(&text(SIDE_FILE)).unwrap();
     assert!(side.finished);
