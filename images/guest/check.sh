@@ -43,6 +43,11 @@ found=$(objdump -d --no-show-raw-insn --section=.text "$elf" | awk '
 [ -z "$found" ] || complain "tail calls that are calls:
 $found"
 
+# Whoever switches lock prefixes off must know of all of them. Implied locks (xchg) have no prefix.
+prefixes=$(objdump -d --no-show-raw-insn "$elf" | grep -c '[[:space:]]lock ')
+listed=$((0x$(objdump -h "$elf" | awk '$2 == ".smp_locks" { print $3 }') / 4))
+[ "$prefixes" = "$listed" ] || complain "$prefixes locked instructions, $listed of them in .smp_locks"
+
 symbols=$(nm "$elf")
 for name in workloads_ready kernel_call calls_leaf; do
     echo "$symbols" | grep -q " T $name\$" || complain "no symbol $name"

@@ -12,6 +12,7 @@ use crate::event::FunctionId;
 use crate::filter::Selection;
 use crate::image::{Image, TextRange};
 use crate::patch::functions::{Change, FunctionState, FunctionTable, Plan, PlanError, SessionSet};
+use crate::patch::locks::LockPrefixes;
 use crate::patch::normalise::normalisations;
 use crate::patch::poke::{self, Poke, PokeError, TransactionError, read_site};
 use crate::record::FUNCTIONS_MAX;
@@ -239,6 +240,7 @@ pub struct Engine {
     sessions: Vec<Option<Session>>,
     retired: Vec<Retired>,
     frozen: Option<Frozen>,
+    locks: LockPrefixes,
 }
 
 impl Engine {
@@ -253,6 +255,7 @@ impl Engine {
             sessions: Vec::new(),
             retired: Vec::new(),
             frozen: None,
+            locks: LockPrefixes::On,
         }
     }
 
@@ -498,7 +501,7 @@ impl Engine {
             expected,
             ..
         } = change.poke;
-        let found = read_site(target, &self.image, function, at)?;
+        let found = read_site(target, &self.image, &change.poke)?;
         if found == expected {
             return Ok(());
         }
@@ -547,6 +550,7 @@ impl Engine {
     }
 }
 
+pub mod locks;
 mod sessions;
 #[cfg(test)]
 mod tests;

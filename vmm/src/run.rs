@@ -141,6 +141,7 @@ impl Run {
             Call::DeleteSession(of) => to_value(self.tracing.delete(machine, &of.session)?),
             Call::ListSessions => to_value(self.tracing.list()),
             Call::Profile(of) => to_value(self.tracing.profile(&of.session)?),
+            Call::SwitchLocks(switch) => to_value(self.tracing.switch_locks(machine, switch)?),
             Call::Thaw => to_value(self.tracing.thaw()),
             Call::FilterAdd(change) => to_value(self.tracing.filter_add(machine, &change)?),
             Call::FilterRemove(change) => to_value(self.tracing.filter_remove(machine, &change)?),

@@ -8,6 +8,7 @@ use core::arch::x86_64::{_mm_lfence, _rdtsc};
 use core::hint::spin_loop;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use locked::Locked;
 use workloads::bench::{bench_leaf_nop, bench_leaf_traced, leaf_body};
 
 use crate::console::print;
@@ -127,7 +128,7 @@ fn measure((name, timed): &Timed, calls: u64) {
 
 static CALLS: AtomicU64 = AtomicU64::new(0);
 /// Threads that have yet to arrive at the start line.
-static AWAITED: AtomicU64 = AtomicU64::new(0);
+static AWAITED: Locked = Locked::new(0);
 static CYCLES: [AtomicU64; MAX_THREADS] = [const { AtomicU64::new(0) }; MAX_THREADS];
 
 /// Rounds of the traced leaf: on one vCPU alone, then on all at the same time.
@@ -145,7 +146,7 @@ pub fn smp(options: &Options) {
 }
 
 fn together(name: &str, vcpus: u64, calls: u64) {
-    AWAITED.store(vcpus, Ordering::Release);
+    AWAITED.store(vcpus);
     spawn_all(vcpus, true, racer);
     kernel_call::join();
     for (vcpu, cycles) in (0..vcpus).zip(&CYCLES) {
@@ -157,8 +158,8 @@ fn together(name: &str, vcpus: u64, calls: u64) {
 }
 
 extern "C" fn racer(vcpu: u64) -> ! {
-    AWAITED.fetch_sub(1, Ordering::AcqRel);
-    while AWAITED.load(Ordering::Acquire) != 0 {
+    AWAITED.fetch_add(u64::MAX);
+    while AWAITED.load() != 0 {
         spin_loop();
     }
     let cycles = time_traced(CALLS.load(Ordering::Relaxed));

@@ -12,6 +12,7 @@ use workloads::calls::{
 use workloads::floats::{
     rust_floats, rust_give_mixed, rust_give_reals, rust_ten_doubles, rust_turn_large, rust_wide,
 };
+use workloads::locks::locks_step;
 use workloads::recursion::{DEPTH, recursion_step};
 use workloads::tail_calls::{
     tail_calls_end, tail_calls_even, tail_calls_first, tail_calls_odd, tail_calls_second,
@@ -20,7 +21,7 @@ use workloads::tail_calls::{
 
 use crate::workload::Threads::{Given, OnePerVcpu};
 use crate::workload::{Body, Function, Workload};
-use crate::{accidents, bench, list, many, spin};
+use crate::{accidents, bench, list, locks, many, spin};
 
 /// The table of a workload: functions that exist, under their own names.
 macro_rules! functions {
@@ -201,6 +202,11 @@ pub static CATALOGUE: &[Workload] = &[
             let value = fentry_floats(rust_floats(value));
             patchable_floats(mcount_floats(value))
         }),
+    },
+    Workload {
+        name: "locks",
+        functions: &[functions![locks_step: 1]],
+        body: Body::Counting(Given(4), |value| locks_step(value), locks::print_words),
     },
     Workload {
         name: "spin",

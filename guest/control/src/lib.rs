@@ -10,6 +10,7 @@ mod catalogue;
 mod console;
 mod kernel_call;
 mod list;
+mod locks;
 mod many;
 mod memory;
 mod options;

@@ -2,6 +2,8 @@
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use locked::Locked;
+
 use crate::catalogue::CATALOGUE;
 use crate::console::print;
 use crate::kernel_call;
@@ -30,6 +32,8 @@ pub enum Threads {
 pub enum Body {
     /// Each thread calls this `iterations` times, each time with the last result.
     Iterations(Threads, fn(u64) -> u64),
+    /// The same, and at the end the main thread prints what this prints.
+    Counting(Threads, fn(u64) -> u64, fn()),
     /// Everything is its own business.
     Own(fn(&Options)),
 }
@@ -53,19 +57,23 @@ static WORKLOAD: AtomicUsize = AtomicUsize::new(0);
 static ITERATIONS: AtomicU64 = AtomicU64::new(0);
 static SEED: AtomicU64 = AtomicU64::new(0);
 /// The sum of the threads' results: the same in whatever order they end.
-static SUM: AtomicU64 = AtomicU64::new(0);
+static SUM: Locked = Locked::new(0);
 
 /// Runs the workload with this place in the catalogue, and prints what it did.
 pub fn run(place: usize, workload: &Workload, options: &Options) {
-    let (threads, pinned) = match workload.body {
+    let (threads, at_end) = match workload.body {
         Body::Own(body) => return body(options),
-        Body::Iterations(Threads::Given(default), _) => (options.threads.unwrap_or(default), false),
-        Body::Iterations(Threads::OnePerVcpu, _) => (options.vcpus, true),
+        Body::Iterations(threads, _) => (threads, None),
+        Body::Counting(threads, _, at_end) => (threads, Some(at_end)),
+    };
+    let (threads, pinned) = match threads {
+        Threads::Given(default) => (options.threads.unwrap_or(default), false),
+        Threads::OnePerVcpu => (options.vcpus, true),
     };
     WORKLOAD.store(place, Ordering::Relaxed);
     ITERATIONS.store(options.iterations, Ordering::Relaxed);
     SEED.store(options.seed, Ordering::Relaxed);
-    SUM.store(0, Ordering::Relaxed);
+    SUM.store(0);
     spawn_all(threads, pinned, thread);
     kernel_call::join();
     for function in workload.functions.iter().copied().flatten() {
@@ -74,7 +82,10 @@ pub fn run(place: usize, workload: &Workload, options: &Options) {
             function.per_iteration * options.iterations * threads,
         );
     }
-    print_checksum(workload.name, SUM.load(Ordering::Relaxed));
+    if let Some(at_end) = at_end {
+        at_end();
+    }
+    print_checksum(workload.name, SUM.load());
 }
 
 /// Starts `threads` threads with the arguments 0, 1, …; a pinned one stays on the vCPU of its number.
@@ -109,7 +120,7 @@ pub fn first_value(seed: u64, thread: u64) -> u64 {
 extern "C" fn thread(number: u64) -> ! {
     let workload = CATALOGUE.get(WORKLOAD.load(Ordering::Relaxed));
     if let Some(Workload {
-        body: Body::Iterations(_, iteration),
+        body: Body::Iterations(_, iteration) | Body::Counting(_, iteration, _),
         ..
     }) = workload
     {
@@ -117,7 +128,7 @@ extern "C" fn thread(number: u64) -> ! {
         for _ in 0..ITERATIONS.load(Ordering::Relaxed) {
             value = iteration(value);
         }
-        SUM.fetch_add(value, Ordering::Relaxed);
+        SUM.fetch_add(value);
     }
     kernel_call::exit()
 }

@@ -82,7 +82,11 @@ ap_trampoline_end:
 # Each arrival takes the next number; a vCPU that nobody asked for stays here.
 ap_high:
     mov edi, 1
-    lock xadd [rip + ap_next], edi
+    .pushsection .smp_locks, "a", @progbits
+    .balign 4
+    .long 3f - .
+    .popsection
+3:  lock xadd [rip + ap_next], edi
     cmp edi, [rip + ap_limit]
     jae 2f
     mov eax, edi

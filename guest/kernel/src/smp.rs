@@ -1,7 +1,9 @@
 //! The other vCPUs: started together, counted as they arrive.
 
 use core::hint::spin_loop;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use locked::Locked;
 
 use crate::apic;
 use crate::cpu;
@@ -11,7 +13,7 @@ use crate::trap;
 use crate::vcpu;
 
 /// vCPUs whose tables, LAPIC and GS base are set.
-static ONLINE: AtomicU64 = AtomicU64::new(1);
+static ONLINE: Locked = Locked::new(1);
 /// The others may start to schedule.
 static GO: AtomicBool = AtomicBool::new(false);
 
@@ -44,7 +46,7 @@ pub fn start(vcpus: u64) -> Result<(), MissingVcpus> {
     unsafe { &ap_limit }.store(u32::try_from(vcpus).unwrap_or(1), Ordering::Release);
     apic::start_others();
     let start = cpu::timestamp();
-    while ONLINE.load(Ordering::Acquire) < vcpus {
+    while ONLINE.load() < vcpus {
         if cpu::timestamp() - start > PATIENCE {
             return Err(MissingVcpus);
         }
@@ -67,7 +69,7 @@ extern "C" fn other_vcpu_main(index: u32) -> ! {
     }
     vcpu::set_up(index);
     apic::set_up();
-    ONLINE.fetch_add(1, Ordering::AcqRel);
+    ONLINE.fetch_add(1);
     while !GO.load(Ordering::Acquire) {
         spin_loop();
     }

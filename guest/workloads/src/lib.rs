@@ -13,6 +13,7 @@ pub mod bench;
 pub mod c;
 pub mod calls;
 pub mod floats;
+pub mod locks;
 pub mod many;
 pub mod recursion;
 pub mod tail_calls;

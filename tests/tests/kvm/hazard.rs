@@ -23,6 +23,17 @@ const FUNCTION: &str = "patchable_empty";
 /// an exception to who goes on behind that, as the operand of any jump can be.
 const JUMP: [u8; 5] = [0xeb, 0x03, 0x06, 0x06, 0x06];
 
+/// The next thing that a vCPU tells.
+pub fn next_event(machine: &Machine, deadline: Instant) -> VcpuEventKind {
+    loop {
+        if let Some(event) = machine.events().next() {
+            return event.kind;
+        }
+        assert!(Instant::now() < deadline, "nothing comes from the guest");
+        std::thread::yield_now();
+    }
+}
+
 struct Trial {
     machine: Machine,
     site: Gva,
@@ -73,15 +84,8 @@ impl Trial {
         quiesced.write(self.site, bytes).unwrap();
     }
 
-    /// The next thing that a vCPU tells.
     fn next(&self, deadline: Instant) -> VcpuEventKind {
-        loop {
-            if let Some(event) = self.machine.events().next() {
-                return event.kind;
-            }
-            assert!(Instant::now() < deadline, "nothing comes from the guest");
-            std::thread::yield_now();
-        }
+        next_event(&self.machine, deadline)
     }
 
     /// How the guest ends.

@@ -15,6 +15,7 @@ mod graph;
 mod graph_storm;
 mod hazard;
 mod listing;
+mod locks;
 mod losses;
 mod output;
 mod sessions;

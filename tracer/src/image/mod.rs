@@ -9,6 +9,7 @@ pub mod error;
 pub mod listing;
 mod lists;
 mod locate;
+mod locks;
 pub mod site;
 pub mod symbol;
 mod symtab;
@@ -20,6 +21,7 @@ mod tests;
 use std::sync::Arc;
 
 pub use error::ImageError;
+pub use locks::LockSite;
 pub use site::{
     SITE_LENGTH, Site, SiteForm, SiteKind, SkipReason, SkippedSite, Untraceable, UntraceableReason,
 };
@@ -108,6 +110,8 @@ pub struct Image {
     pub text: Vec<TextRange>,
     /// All patch sites, by function (and so by address), at most one per function.
     pub sites: Vec<Site>,
+    /// The listed lock prefixes, by address.
+    pub locks: Vec<LockSite>,
     /// Every function without a site.
     pub untraceable: Vec<Untraceable>,
     /// Every listed place that did not become a site.
@@ -141,6 +145,7 @@ impl Image {
         image.bound_functions();
         let listed = lists::listed(&elf, &image.symbols, &mut image.notes);
         locate::locate(&mut image, &elf, &listed);
+        locks::locate(&mut image, &elf);
         Ok(image)
     }
 

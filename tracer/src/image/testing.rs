@@ -54,6 +54,11 @@ impl ElfFile {
         self.section(name, address, ALLOC, &bytes)
     }
 
+    /// Any bytes.
+    pub fn data(self, name: &'static str, address: u64, bytes: &[u8]) -> Self {
+        self.section(name, address, ALLOC, bytes)
+    }
+
     /// Forgets all section names but those of the symbol table, as a linker script can.
     pub fn without_names(mut self) -> Self {
         self.with_section_names = false;

@@ -2,5 +2,6 @@
 
 pub mod asm;
 pub mod jump;
+pub mod lock;
 pub mod nop;
 pub mod scan;

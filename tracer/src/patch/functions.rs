@@ -305,9 +305,9 @@ fn shape(site: &Site) -> SiteShape {
 /// What stands at a site that leads to `stub`, or to none.
 fn site_bytes(site: &Site, stub: Option<Gva>) -> Result<SiteBytes, StubError> {
     match stub {
-        None => Ok(SiteBytes(untraced(site))),
+        None => Ok(SiteBytes::new(untraced(site))),
         Some(stub) => jump(site.address, stub)
-            .map(SiteBytes)
+            .map(SiteBytes::new)
             .ok_or(StubError::OutOfReach {
                 stub,
                 what: "its function",

@@ -5,5 +5,6 @@
 //! verified, as a transaction.
 
 pub mod functions;
+pub mod locks;
 pub mod normalise;
 pub mod poke;

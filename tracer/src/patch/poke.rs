@@ -6,19 +6,54 @@ use std::sync::Arc;
 
 use crate::addr::Gva;
 use crate::event::FunctionId;
+use crate::image::site::HexBytes;
 use crate::image::{Image, SITE_LENGTH};
 use crate::patch::normalise::Normalisation;
 use crate::target::{MemoryError, StoppedTarget};
 
-/// The bytes of a patch site, shown in hexadecimal.
+/// The bytes of a place that is poked, shown in hexadecimal: five of a patch site, one of a lock prefix.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct SiteBytes(pub [u8; SITE_LENGTH]);
+pub struct SiteBytes {
+    bytes: [u8; SITE_LENGTH],
+    length: usize,
+}
+
+impl SiteBytes {
+    /// A patch site's.
+    #[must_use]
+    pub const fn new(bytes: [u8; SITE_LENGTH]) -> Self {
+        let length = SITE_LENGTH;
+        Self { bytes, length }
+    }
+
+    /// A single byte.
+    #[must_use]
+    pub const fn one(byte: u8) -> Self {
+        let mut bytes = [0; SITE_LENGTH];
+        bytes[0] = byte;
+        Self { bytes, length: 1 }
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or_default()
+    }
+
+    /// As many bytes as these, as `read` finds them.
+    fn like(
+        self,
+        read: impl FnOnce(&mut [u8]) -> Result<(), MemoryError>,
+    ) -> Result<Self, MemoryError> {
+        let mut bytes = [0; SITE_LENGTH];
+        read(bytes.get_mut(..self.length).unwrap_or_default())?;
+        Ok(Self { bytes, ..self })
+    }
+}
 
 impl fmt::Display for SiteBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [first, rest @ ..] = self.0;
-        write!(f, "{first:02x}")?;
-        rest.iter().try_for_each(|byte| write!(f, " {byte:02x}"))
+        HexBytes(self.as_slice()).fmt(f)
     }
 }
 
@@ -58,8 +93,8 @@ impl From<Normalisation> for Poke {
         Self {
             function: from.function,
             at: from.address,
-            expected: SiteBytes(from.expected),
-            new: SiteBytes(from.new),
+            expected: SiteBytes::new(from.expected),
+            new: SiteBytes::new(from.new),
         }
     }
 }
@@ -133,25 +168,21 @@ fn stuck_text(stuck: &[PokeError]) -> String {
     }
 }
 
-/// Reads the bytes of a site.
+/// Reads the bytes that `poke` is about.
 ///
 /// # Errors
 /// [`PokeError::CannotRead`].
 pub fn read_site(
     target: &(impl StoppedTarget + ?Sized),
     image: &Image,
-    function: FunctionId,
-    at: Gva,
+    poke: &Poke,
 ) -> Result<SiteBytes, PokeError> {
-    let mut bytes = [0; SITE_LENGTH];
-    target
-        .read(at, &mut bytes)
-        .map_err(|source| PokeError::CannotRead {
-            symbol: symbol(image, function),
-            at,
-            source,
-        })?;
-    Ok(SiteBytes(bytes))
+    let found = poke.expected.like(|bytes| target.read(poke.at, bytes));
+    found.map_err(|source| PokeError::CannotRead {
+        symbol: symbol(image, poke.function),
+        at: poke.at,
+        source,
+    })
 }
 
 /// Applies all of `pokes`, or none.
@@ -239,7 +270,7 @@ fn put(
     poke: &Poke,
 ) -> Result<(), PokeError> {
     target
-        .write(poke.at, &poke.new.0)
+        .write(poke.at, poke.new.as_slice())
         .map_err(|source| PokeError::CannotWrite {
             symbol: symbol(image, poke.function),
             at: poke.at,
@@ -254,7 +285,7 @@ fn expect(
     poke: &Poke,
     expected: SiteBytes,
 ) -> Result<(), PokeError> {
-    let found = read_site(target, image, poke.function, poke.at)?;
+    let found = read_site(target, image, poke)?;
     if found == expected {
         return Ok(());
     }
@@ -275,7 +306,7 @@ fn check_vcpus(
 ) -> Result<(), PokeError> {
     for (vcpu, registers) in target.vcpus().iter().enumerate() {
         let into = registers.rip.wrapping_sub(poke.at.0);
-        if into != 0 && into < SITE_LENGTH as u64 {
+        if into != 0 && into < poke.new.length as u64 {
             let rip = Gva(registers.rip);
             return Err(PokeError::VcpuInside {
                 symbol: symbol(),

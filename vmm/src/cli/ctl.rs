@@ -6,8 +6,9 @@ use clap::{Args, Subcommand};
 
 use crate::control::protocol::{
     Call, CreateSession, Dump, FilterChange, FunctionsQuery, OfSession, SessionName, Start,
+    SwitchLocks,
 };
-use crate::tracing::options::{DEFAULT_SESSION, SessionOptions, Tracer};
+use crate::tracing::options::{DEFAULT_SESSION, LockChoice, SessionOptions, Tracer};
 
 /// Talk to a running `vmm run --control PATH`
 ///
@@ -76,6 +77,12 @@ pub enum CtlVerb {
     Profile,
     /// The same as a table that is refreshed, most self time first
     Top(TopOptions),
+    /// Make the guest's lock prefixes effective, or not (with one vCPU only); one vCPU starts with
+    /// them off
+    SmpLocks {
+        /// Which way
+        state: LockChoice,
+    },
     /// Patch again, after you have looked into what froze it
     Thaw,
     /// Digest (SHA-256) of the guest's text as it is in memory now
@@ -187,6 +194,7 @@ impl From<&CtlOptions> for Call {
                 dir: absolute(dir).to_string_lossy().into_owned(),
             }),
             CtlVerb::Profile | CtlVerb::Top(_) => Self::Profile(of(session)),
+            CtlVerb::SmpLocks { state } => Self::SwitchLocks(SwitchLocks { state: *state }),
             CtlVerb::Thaw => Self::Thaw,
             CtlVerb::Digest => Self::Digest,
             CtlVerb::Shutdown => Self::Shutdown,

@@ -10,8 +10,8 @@ use crate::cli::ctl::{CtlOptions, CtlVerb};
 use crate::control::client;
 use crate::control::protocol::Call;
 use crate::control::status::{
-    Changed, Deleted, Digest, Dumped, Functions, Pauses, RingStatus, SessionList, SessionStatus,
-    Spread, Status, Switched, TracingStatus,
+    Changed, Deleted, Digest, Dumped, Functions, LocksStatus, Pauses, RingStatus, SessionList,
+    SessionStatus, Spread, Status, Switched, SwitchedLocks, TracingStatus,
 };
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
@@ -49,6 +49,7 @@ fn text_of(call: &Call, result: Value) -> Result<String, Failure> {
         Call::DeleteSession(_) => deleted(&read(result)?),
         Call::TracingOn(_) => switched(&read(result)?, "tracing is on", "it was on already"),
         Call::TracingOff(_) => switched(&read(result)?, "tracing is off", "it was off already"),
+        Call::SwitchLocks(_) => locks(&read(result)?),
         Call::Profile(_) => super::top::table(&read(result)?, None, usize::MAX),
         Call::Thaw => switched(&read(result)?, "patching goes on", "it was not frozen"),
         Call::Pause => switched(&read(result)?, "paused", "it was paused already"),
@@ -73,6 +74,21 @@ pub(super) fn read<T: DeserializeOwned>(result: Value) -> Result<T, Failure> {
 
 fn switched(switched: &Switched, yes: &str, no: &str) -> String {
     format!("{}\n", if switched.changed { yes } else { no })
+}
+
+fn locks(locks: &SwitchedLocks) -> String {
+    match locks {
+        SwitchedLocks {
+            state, switched: 0, ..
+        } => format!("lock prefixes were {state} already\n"),
+        SwitchedLocks {
+            state,
+            switched,
+            pause_us,
+        } => {
+            format!("{switched} lock prefixes are {state} now; paused for {pause_us:.1} µs\n")
+        }
+    }
 }
 
 fn status(status: &Status) -> String {
@@ -119,6 +135,9 @@ fn tracing(text: &mut String, tracing: &TracingStatus) {
             page.stalls,
             page.longest_stall_ns / 1000
         );
+    }
+    if let Some(LocksStatus { state, sites }) = &tracing.smp_locks {
+        let _ = writeln!(text, "locks    {sites} lock prefixes are {state}");
     }
     for one in &tracing.sessions {
         session(text, one);

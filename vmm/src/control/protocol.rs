@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use crate::tracing::options::{DEFAULT_SESSION, SessionOptions, Tracer};
+use crate::tracing::options::{DEFAULT_SESSION, LockChoice, SessionOptions, Tracer};
 
 /// The protocol's name for its version, in every message.
 pub const VERSION: &str = "2.0";
@@ -190,6 +190,14 @@ pub struct FilterChange {
     pub notrace: Vec<String>,
 }
 
+/// `smp-locks`: which way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchLocks {
+    /// On or off.
+    pub state: LockChoice,
+}
+
 /// `functions`: which ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -245,6 +253,8 @@ pub enum Call {
     TracingOff(OfSession),
     /// Patch again after the kill switch.
     Thaw,
+    /// Make the guest's lock prefixes effective, or not.
+    SwitchLocks(SwitchLocks),
     /// What a profile session has counted.
     Profile(OfSession),
     /// Pause the guest.
@@ -275,6 +285,7 @@ impl Call {
             Self::DeleteSession(of) => ("session.delete", some(of)),
             Self::ListSessions => ("session.list", None),
             Self::Thaw => ("thaw", None),
+            Self::SwitchLocks(switch) => ("smp-locks", some(switch)),
             Self::Profile(of) => ("profile", some(of)),
             Self::FilterAdd(change) => ("filter.add", some(change)),
             Self::FilterRemove(change) => ("filter.remove", some(change)),
@@ -302,6 +313,7 @@ impl Call {
             "stop" => return read(method, params).map(Self::Stop),
             "session.create" => return read(method, params).map(Self::CreateSession),
             "session.delete" => return read(method, params).map(Self::DeleteSession),
+            "smp-locks" => return read(method, params).map(Self::SwitchLocks),
             "profile" => return read(method, params).map(Self::Profile),
             "filter.clear" => return read(method, params).map(Self::FilterClear),
             "tracing-on" => return read(method, params).map(Self::TracingOn),
@@ -447,6 +459,9 @@ mod tests {
             Call::ListSessions,
             Call::Thaw,
             Call::Profile(other.clone()),
+            Call::SwitchLocks(SwitchLocks {
+                state: LockChoice::Off,
+            }),
             Call::FilterAdd(globs.clone()),
             Call::FilterRemove(globs.clone()),
             Call::FilterSet(globs),

@@ -85,6 +85,9 @@ pub struct TracingStatus {
     /// Why not by `gs`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_gs: Option<String>,
+    /// The guest's lock prefixes, where the image lists them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub smp_locks: Option<LocksStatus>,
     /// Bytes of stubs in the guest.
     pub stub_bytes: u64,
     /// The clock page, while a session uses it.
@@ -106,6 +109,15 @@ pub struct ClockPageStatus {
     pub stalls: u64,
     /// The longest of those times in nanoseconds.
     pub longest_stall_ns: u64,
+}
+
+/// The guest's lock prefixes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LocksStatus {
+    /// `on`, or `off`: replaced by a prefix that means nothing.
+    pub state: String,
+    /// How many instructions the image lists.
+    pub sites: u64,
 }
 
 /// Why nothing is patched any more.
@@ -285,6 +297,17 @@ impl Changed {
         };
         reasons.into_iter().map(line).collect()
     }
+}
+
+/// Result of `smp-locks`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct SwitchedLocks {
+    /// `on` or `off`.
+    pub state: String,
+    /// Instructions switched by this; 0 when it was so before.
+    pub switched: u64,
+    /// How long the guest was paused for it, in microseconds.
+    pub pause_us: f64,
 }
 
 /// Result of `dump`.

@@ -1,5 +1,6 @@
 //! Why tracing operations fail.
 
+use tracer::engine::locks::LockError;
 use tracer::engine::{ApplyError, AttachError};
 use tracer::export::uftrace::ExportError;
 use tracer::filter::FilterError;
@@ -36,6 +37,9 @@ pub enum TracingError {
     /// Normalising the sites.
     #[error("the image's patch sites cannot be prepared: {0}")]
     Normalise(#[from] TransactionError),
+    /// The lock prefixes.
+    #[error(transparent)]
+    Locks(#[from] LockError),
     /// The image has nothing to trace.
     #[error(transparent)]
     Image(#[from] ImageError),

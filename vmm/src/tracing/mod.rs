@@ -23,13 +23,16 @@ use tracer::digest::text_digest;
 use tracer::engine::Engine;
 use tracer::filter::{Filter, FilterError, Selection, Side};
 use tracer::image::Image;
+use tracer::patch::locks::LockPrefixes;
 use tracer::session::SessionId;
 use tracer::stub::cell::{CpuStrategy, SESSIONS_MAX};
 use tracer::window::Region;
 
 use crate::clock::{GuestClock, offset_is_applied};
-use crate::control::protocol::{CreateSession, FilterChange, SessionName, Start};
-use crate::control::status::{Changed, Deleted, Digest, Dumped, Profile, SessionList, Switched};
+use crate::control::protocol::{CreateSession, FilterChange, SessionName, Start, SwitchLocks};
+use crate::control::status::{
+    Changed, Deleted, Digest, Dumped, Profile, SessionList, Switched, SwitchedLocks,
+};
 use crate::loader::KernelFile;
 use crate::machine::{Machine, PATIENCE};
 use clock_page::{Beat, Beats, ClockPage};
@@ -102,6 +105,12 @@ impl Tracing {
         let mut target = machine.before_start().ok_or(TracingError::Started)?;
         let rewritten = self.engine.normalise(&mut target)?;
         log::debug!("{rewritten} patch sites were made one nop");
+        if self.shared.vcpus == 1 && !self.shared.image.locks.is_empty() {
+            let switched = self
+                .engine
+                .switch_locks(&mut target, LockPrefixes::Off, 1)?;
+            log::debug!("{switched} lock prefixes were switched off: there is one vCPU");
+        }
         self.zero = crate::clock::host_tsc();
         if !self.sessions.iter().any(|session| session.waiting) {
             return Ok(None);
@@ -439,6 +448,28 @@ impl Tracing {
         let changed = self.engine.frozen().is_some();
         self.engine.thaw();
         Switched { changed }
+    }
+
+    /// `smp-locks`: makes the guest's listed lock prefixes effective, or not.
+    ///
+    /// # Errors
+    /// [`TracingError::Locks`] or [`TracingError::Quiesce`]; then everything is as before.
+    pub fn switch_locks(
+        &mut self,
+        machine: &Machine,
+        switch: SwitchLocks,
+    ) -> Result<SwitchedLocks, TracingError> {
+        let to = switch.state.into();
+        let mut quiesced = machine.quiesce(PATIENCE)?;
+        let vcpus = usize::from(machine.vcpus());
+        let switched = self.engine.switch_locks(&mut quiesced, to, vcpus);
+        drop(quiesced);
+        let pause_us = machine.last_pause().as_secs_f64() * 1e6;
+        Ok(SwitchedLocks {
+            state: to.name().to_owned(),
+            switched: switched? as u64,
+            pause_us,
+        })
     }
 
     /// `dump`: writes what the rings hold now into a new trace directory.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
+use tracer::patch::locks::LockPrefixes;
 use tracer::ring::reader::Mode;
 use tracer::session::TracerKind;
 use tracer::stub::graph::ReturnHook;
@@ -102,6 +103,25 @@ impl ClockChoice {
             Self::Tsc => "tsc",
             Self::Page => "page",
             Self::None => "none",
+        }
+    }
+}
+
+/// Whether the guest's lock prefixes are effective.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LockChoice {
+    /// Locked.
+    On,
+    /// Not locked: for one vCPU.
+    Off,
+}
+
+impl From<LockChoice> for LockPrefixes {
+    fn from(choice: LockChoice) -> Self {
+        match choice {
+            LockChoice::On => Self::On,
+            LockChoice::Off => Self::Off,
         }
     }
 }

@@ -12,7 +12,8 @@ use super::session::TraceSession;
 use super::{Tracing, TracingError};
 use crate::control::protocol::FunctionsQuery;
 use crate::control::status::{
-    Changed, ClockPageStatus, FrozenStatus, Function, Functions, SessionStatus, TracingStatus,
+    Changed, ClockPageStatus, FrozenStatus, Function, Functions, LocksStatus, SessionStatus,
+    TracingStatus,
 };
 
 /// The name of a mode, as options have it.
@@ -70,6 +71,11 @@ impl Tracing {
                 stalls,
                 longest_stall_ns: ns(longest),
             }
+        });
+        let (prefixes, sites) = self.engine.locks();
+        status.smp_locks = (sites > 0).then(|| LocksStatus {
+            state: prefixes.name().to_owned(),
+            sites: sites as u64,
         });
         if let Some((strategy, no_gs)) = self.engine.strategy() {
             status.cpu_strategy = Some(strategy.name().to_owned());

@@ -4,7 +4,7 @@ use crate::mock::{MockTarget, Rights};
 use crate::patch::normalise::NOP5;
 use crate::target::TargetMemory;
 
-const JUMP: SiteBytes = SiteBytes([0xe9, 1, 2, 3, 4]);
+const JUMP: SiteBytes = SiteBytes::new([0xe9, 1, 2, 3, 4]);
 
 fn machine(functions: u64) -> (Image, MockTarget, Vec<Poke>) {
     let image = nop_image(functions);
@@ -15,7 +15,7 @@ fn machine(functions: u64) -> (Image, MockTarget, Vec<Poke>) {
         .map(|site| Poke {
             function: site.function,
             at: site.address,
-            expected: SiteBytes(NOP5),
+            expected: SiteBytes::new(NOP5),
             new: JUMP,
         })
         .collect();
@@ -26,7 +26,7 @@ fn bytes(target: &MockTarget, pokes: &[Poke]) -> Vec<SiteBytes> {
     let read = |poke: &Poke| {
         let mut bytes = [0; SITE_LENGTH];
         target.read(poke.at, &mut bytes).unwrap();
-        SiteBytes(bytes)
+        SiteBytes::new(bytes)
     };
     pokes.iter().map(read).collect()
 }
@@ -51,7 +51,7 @@ fn writes_all_and_takes_all_back() {
     assert_eq!(bytes(&target, &pokes), vec![JUMP; 6]);
     let back: Vec<Poke> = pokes.iter().map(|poke| poke.reverse()).collect();
     apply(&mut target, &image, &back).unwrap();
-    assert_eq!(bytes(&target, &pokes), vec![SiteBytes(NOP5); 6]);
+    assert_eq!(bytes(&target, &pokes), vec![SiteBytes::new(NOP5); 6]);
 }
 
 #[test]
@@ -75,10 +75,10 @@ fn a_site_with_other_bytes_undoes_those_before_and_is_left() {
         let (error, pokes) = fails_at(k, |target, at| {
             target.write(at, &[0xcc]).unwrap();
         });
-        let found = SiteBytes([0xcc, 0x1f, 0x44, 0, 0]);
+        let found = SiteBytes::new([0xcc, 0x1f, 0x44, 0, 0]);
         assert!(
             matches!(&error.cause, PokeError::Unexpected { at, found: f, expected, .. }
-                if *at == pokes[k].at && *f == found && *expected == SiteBytes(NOP5)),
+                if *at == pokes[k].at && *f == found && *expected == SiteBytes::new(NOP5)),
             "{error}"
         );
         assert_eq!((error.undone, error.stuck.len()), (k, 0));
@@ -157,6 +157,25 @@ fn a_vcpu_inside_a_site_forbids_it_and_one_at_its_edges_does_not() {
             matches!(&error.cause, PokeError::VcpuInside { vcpu: 1, at, .. } if *at == pokes[2].at),
             "{error}"
         );
-        assert_eq!(bytes(&target, &pokes), vec![SiteBytes(NOP5); 3]);
+        assert_eq!(bytes(&target, &pokes), vec![SiteBytes::new(NOP5); 3]);
+    }
+}
+
+#[test]
+fn a_vcpu_behind_a_prefix_of_one_byte_is_not_inside_it() {
+    let (image, mut target, pokes) = machine(1);
+    let poke = Poke {
+        expected: SiteBytes::one(NOP5[0]),
+        new: SiteBytes::one(0x3e),
+        ..pokes[0]
+    };
+    for offset in [0, 1, 4] {
+        target.vcpus_mut()[0].rip = poke.at.0 + offset;
+        apply(&mut target, &image, &[poke]).unwrap();
+        let mut now = [0; SITE_LENGTH];
+        target.read(poke.at, &mut now).unwrap();
+        assert_eq!(now[0], 0x3e);
+        assert_eq!(now[1..], NOP5[1..], "only one byte changes");
+        apply(&mut target, &image, &[poke.reverse()]).unwrap();
     }
 }

@@ -1,0 +1,157 @@
+//! Lock prefixes that are switched while threads of every kind count in the same words.
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use tests::exact::gated;
+use tests::{Ended, Guest, guest, in_the_box, patience};
+use tracer::addr::Gva;
+use tracer::engine::Engine;
+use tracer::image::Image;
+use tracer::patch::locks::LockPrefixes;
+use tracer::target::{PhysicalMemory, StoppedTarget};
+use vmm::devices::console::ConsoleWriter;
+use vmm::layout;
+use vmm::loader::KernelFile;
+use vmm::machine::{Machine, MachineConfig, PATIENCE};
+use vmm::vcpu::VcpuEventKind;
+
+use crate::hazard::next_event;
+
+fn counting(threads: u64) -> Guest {
+    let iterations = if in_the_box() { 20_000 } else { 1_000_000 };
+    gated(
+        "locks",
+        &format!("iterations={iterations} threads={threads} tick=100"),
+    )
+}
+
+/// Each word holds as much as there were calls.
+fn assert_nothing_lost(ended: Ended) {
+    let ended = ended.good();
+    let calls = ended.clone().printed().calls["locks_step"];
+    assert!(calls > 0);
+    for word in ["added", "exchanged"] {
+        let line = format!("counter {word} {calls}");
+        assert!(ended.stdout.contains(&line), "not '{line}' in {ended}");
+    }
+}
+
+fn state(status: &Value) -> Option<&str> {
+    status.pointer("/tracing/smp_locks/state")?.as_str()
+}
+
+#[test]
+fn one_vcpu_starts_without_locks_and_counts_exactly_while_they_are_switched() {
+    let mut running = counting(6).start();
+    running.wait_for("workload spin");
+    let mut client = running.client();
+    let status = client.status();
+    assert_eq!(state(&status), Some("off"));
+    let sites = status.pointer("/tracing/smp_locks/sites").unwrap().as_u64();
+    let off = client.digest();
+    running.type_text("q");
+    let (mut switches, mut to) = (0, "on");
+    while let Some(answer) = client.ask("smp-locks", json!({"state": to})) {
+        let answer = answer.expect("it is one vCPU");
+        assert_eq!(answer["state"], to);
+        assert_eq!(answer["switched"].as_u64(), sites);
+        switches += 1;
+        to = if to == "on" { "off" } else { "on" };
+        if to == "on"
+            && switches % 64 == 0
+            && let Some(digest) = client.ask("digest", Value::Null)
+        {
+            assert_eq!(digest.unwrap()["sha256"], off);
+        }
+    }
+    println!("{switches} switches");
+    assert!(switches > 10, "the guest ended too early");
+    assert_nothing_lost(running.end().0);
+}
+
+#[test]
+fn two_vcpus_keep_their_locks_and_count_exactly() {
+    let mut running = counting(6).vcpus(2).start();
+    running.wait_for("workload spin");
+    let mut client = running.client();
+    assert_eq!(state(&client.status()), Some("on"));
+    let digest = client.digest();
+    let message = client.refused("smp-locks", json!({"state": "off"}));
+    assert!(message.contains("the machine has 2 vCPUs"), "{message}");
+    let refused = running.ctl(&["smp-locks", "off"]);
+    assert_eq!(refused.stderr.lines().count(), 1, "{refused}");
+    assert_eq!(client.digest(), digest);
+    let on = running.ctl(&["smp-locks", "on"]).good();
+    assert_eq!(on.stdout, "lock prefixes were on already\n");
+    running.type_text("q");
+    assert_nothing_lost(running.end().0);
+}
+
+#[test]
+fn a_state_that_is_none_is_an_error() {
+    let mut running = Guest::new("workload=spin").start();
+    let mut client = running.client();
+    let message = client.refused("smp-locks", json!({"state": "perhaps"}));
+    assert!(message.contains("`on` or `off`"), "{message}");
+    running.type_text("q");
+    let _ = running.end().0.good();
+}
+
+/// A vCPU that is about to execute the instruction executes it as it is when it goes on. The breakpoint
+/// is in ring 0, where every host has them; what ring 0 prints is not seen on a host that emulates it, so
+/// the words are read from the guest's memory.
+fn held_at_the_prefix(from: LockPrefixes, to: LockPrefixes) {
+    const CALLS: u64 = 4 * 500;
+    let kernel = KernelFile::read(&guest()).unwrap();
+    let image = std::sync::Arc::new(Image::parse(kernel.bytes()).unwrap());
+    let step = image
+        .symbols
+        .address_of("locks_step")
+        .expect("the function");
+    let inside = |at: Gva| image.function_at(at) == image.function_at(step);
+    let site = image.locks.iter().find(|site| inside(site.address));
+    let site = site.expect("its locked instruction").address;
+    let config = MachineConfig {
+        cmdline: "workload=locks threads=4 iterations=500 tick=100 ring=0".to_owned(),
+        vcpus: 1,
+        memory_mib: 64,
+        window_bytes: layout::WINDOW_SIZE,
+    };
+    let console = ConsoleWriter::start(std::io::sink()).unwrap();
+    let mut machine = Machine::build(&config, &kernel, console.queue()).unwrap();
+    let mut engine = Engine::new(std::sync::Arc::clone(&image));
+    let mut target = machine.before_start().unwrap();
+    engine.normalise(&mut target).unwrap();
+    engine.switch_locks(&mut target, from, 1).unwrap();
+    machine.set_breakpoint(Some(site)).unwrap();
+    machine.start().unwrap();
+    let deadline = Instant::now() + patience();
+    let stopped = next_event(&machine, deadline);
+    assert!(matches!(stopped, VcpuEventKind::Breakpoint(_)));
+    let mut quiesced = machine.quiesce(PATIENCE).unwrap();
+    assert_eq!(quiesced.vcpus()[0].rip, site.0);
+    let switched = engine.switch_locks(&mut quiesced, to, 1).unwrap();
+    assert_eq!(switched, image.locks.len());
+    drop(quiesced);
+    machine.set_breakpoint(None).unwrap();
+    machine.leave_breakpoint();
+    let end = next_event(&machine, deadline);
+    for word in ["locks_added", "locks_exchanged"] {
+        let at = image.symbols.address_of(word).expect("the word");
+        let (at, _) = machine.layout().locate(at).expect("it is in the image");
+        let mut bytes = [0; 8];
+        machine.memory().read_physical(at, &mut bytes).unwrap();
+        assert_eq!(u64::from_le_bytes(bytes), CALLS, "{word} at {end:?}");
+    }
+}
+
+#[test]
+fn a_thread_held_at_the_prefix_goes_on_without_the_lock() {
+    held_at_the_prefix(LockPrefixes::On, LockPrefixes::Off);
+}
+
+#[test]
+fn a_thread_held_at_the_prefix_goes_on_with_the_lock() {
+    held_at_the_prefix(LockPrefixes::Off, LockPrefixes::On);
+}

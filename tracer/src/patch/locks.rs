@@ -1,0 +1,47 @@
+//! Lock prefixes: which bytes make all of them effective, or none.
+//!
+//! With one vCPU nobody can come between the parts of an unlocked instruction, so the locks cost
+//! time for nothing. The prefix is replaced by DS, which is ignored. It is one byte, so a thread is
+//! either before the instruction, and will execute it as it then is, or behind it.
+
+use crate::image::Image;
+use crate::insn::lock::{DS, LOCK};
+use crate::patch::poke::{Poke, SiteBytes};
+
+/// What stands in front of the listed instructions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LockPrefixes {
+    /// `lock`.
+    On,
+    /// DS: no lock.
+    Off,
+}
+
+impl LockPrefixes {
+    /// The word for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::On => "on",
+            Self::Off => "off",
+        }
+    }
+
+    const fn byte(self) -> u8 {
+        match self {
+            Self::On => LOCK,
+            Self::Off => DS,
+        }
+    }
+}
+
+/// The pokes that bring all listed prefixes of `image` from one state to another.
+pub(crate) fn pokes(image: &Image, from: LockPrefixes, to: LockPrefixes) -> Vec<Poke> {
+    let poke = |site: &crate::image::LockSite| Poke {
+        function: site.function,
+        at: site.address,
+        expected: SiteBytes::one(from.byte()),
+        new: SiteBytes::one(to.byte()),
+    };
+    image.locks.iter().map(poke).collect()
+}
