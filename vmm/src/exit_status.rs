@@ -12,6 +12,8 @@
 //! | 105 | tracing failed |
 //! | 106 | output could not be written |
 //!
+//! A guest that switches the machine off or resets it ends `run` with 0.
+//!
 //! `vmm doctor` ends with 0 when the host can do everything that is needed, else with 1.
 
 use std::process::ExitCode;

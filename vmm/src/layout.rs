@@ -6,6 +6,7 @@
 //! 0x0000_9000  page tables of the entry state: PML4, PDPT, four page directories
 //! 0x0002_0000  kernel command line
 //! 0x0009_fc00  end of low RAM (where a PC has its EBDA)
+//! 0x000e_0000  ACPI tables (where a PC has its BIOS)
 //! 0x0010_0000  RAM again; kernels load here or above
 //! 0xd000_0000  hole for devices and interrupt controllers
 //! 0x1_0000_0000 RAM that did not fit below the hole
@@ -37,6 +38,10 @@ pub const CMDLINE: Gpa = Gpa(0x20000);
 pub const CMDLINE_MAX: usize = 2048;
 /// End of low RAM in the memory map: the EBDA of a PC starts here.
 pub const LOW_RAM_END: Gpa = Gpa(0x9_fc00);
+/// ACPI tables: a kernel looks for the first of them in the PC's BIOS area, from here on.
+pub const ACPI_TABLES: Gpa = Gpa(0xe_0000);
+/// End of that area.
+pub const ACPI_TABLES_END: Gpa = HIGH_RAM_START;
 /// Start of extended memory. Kernel segments below it would overwrite the entry state.
 pub const HIGH_RAM_START: Gpa = Gpa(0x10_0000);
 /// The hole for MMIO, IOAPIC, LAPIC, KVM's own pages: 768 MiB below 4 GiB.
@@ -52,6 +57,13 @@ pub const KVM_IDENTITY_MAP: Gpa = Gpa(0xfffb_c000);
 pub const WINDOW_ALIGN: u64 = GIB;
 /// Default size of the window region. Only pages that are touched cost memory.
 pub const WINDOW_SIZE: u64 = 512 * MIB;
+
+/// End of the RAM that an initrd may lie in: what every 64-bit kernel takes (boot protocol 2.03).
+pub const INITRD_END: Gpa = Gpa(0x8000_0000);
+/// Registers of the I/O APIC: where every PC has them.
+pub const IO_APIC: u32 = 0xfec0_0000;
+/// Registers of the local APICs: where every PC has them.
+pub const LOCAL_APIC: u32 = 0xfee0_0000;
 
 /// Smallest guest: the entry state, a kernel and a little room.
 pub const MEMORY_MIN_MIB: u64 = 8;
@@ -70,7 +82,15 @@ pub const EXIT_PORT: u16 = 0xf4;
 pub const I8042_COMMAND: u16 = 0x64;
 /// The command that pulls the reset line.
 pub const I8042_RESET: u8 = 0xfe;
-/// Index and data port of the CMOS clock.
+/// ACPI's PM1a event registers: where QEMU has them too.
+pub const ACPI_PM1_EVENT: u16 = 0x600;
+/// ACPI's PM1a control register, behind them.
+pub const ACPI_PM1_CONTROL: u16 = 0x604;
+/// The sleep type that means "off".
+pub const ACPI_SLEEP_TYPE_OFF: u8 = 5;
+/// The interrupt line of ACPI, which nothing pulls.
+pub const ACPI_IRQ: u32 = 9;
+/// Index port of the CMOS clock.
 pub const CMOS_INDEX: u16 = 0x70;
 /// Data port of the CMOS clock.
 pub const CMOS_DATA: u16 = 0x71;
@@ -127,6 +147,7 @@ mod tests {
             (BOOT_PARAMS.0, 4096),
             (BOOT_PAGE_TABLES.0, 6 * 4096),
             (CMDLINE.0, CMDLINE_MAX as u64),
+            (ACPI_TABLES.0, ACPI_TABLES_END.0 - ACPI_TABLES.0),
         ];
         ranges.sort_unstable();
         for pair in ranges.windows(2) {

@@ -23,7 +23,7 @@ use crate::devices::console::ConsoleQueue;
 use crate::devices::serial::SerialPort;
 use crate::doctor::probe;
 use crate::layout;
-use crate::loader::{self, ElfLayout, KernelFile, LoadError};
+use crate::loader::{self, BootOptions, ElfLayout, Initrd, KernelFile, LoadError};
 use crate::memory::{CreateMemoryError, Memory};
 use crate::not_started::NotYetStarted;
 use crate::quiesce::{Holders, PauseTimes, QuiesceError, Quiesced};
@@ -38,6 +38,8 @@ const API_VERSION: i32 = 12;
 /// What a machine is made of.
 #[derive(Debug, Clone)]
 pub struct MachineConfig {
+    /// An initial RAM disk.
+    pub initrd: Option<Initrd>,
     /// The kernel's command line, before ` vcpus=N` is added.
     pub cmdline: String,
     /// How many vCPUs.
@@ -147,7 +149,12 @@ impl Machine {
         let kvm = open_kvm()?;
         let vcpus = check_vcpus(config.vcpus, &kvm)?;
         let mut memory = Memory::create(config.memory_mib, config.window_bytes)?;
-        let layout = loader::load(&mut memory, kernel, &config.cmdline, config.vcpus)?;
+        let options = BootOptions {
+            cmdline: &config.cmdline,
+            vcpus: config.vcpus,
+            initrd: config.initrd.as_ref(),
+        };
+        let layout = loader::load(&mut memory, kernel, &options)?;
         let vm = kvm.create_vm().map_err(kvm_refused("a new VM"))?;
         register_memory(&vm, &memory)?;
         let ports = create_devices(&vm, console)?;

@@ -22,6 +22,8 @@ pub enum Outcome {
     GuestExit(u8),
     /// The guest reset itself.
     Reset,
+    /// The guest has switched the machine off.
+    PowerOff,
     /// The guest could not go on.
     Crashed(String),
     /// The time limit passed.
@@ -85,6 +87,7 @@ impl Run {
         match event.kind {
             VcpuEventKind::GuestExit(status) => self.end(Outcome::GuestExit(status)),
             VcpuEventKind::Reset => self.end(Outcome::Reset),
+            VcpuEventKind::PowerOff => self.end(Outcome::PowerOff),
             VcpuEventKind::Crashed(details) => {
                 self.end(Outcome::Crashed(format!("vCPU {}: {details}", event.vcpu)));
             }

@@ -19,6 +19,9 @@ pub struct RunOptions {
     /// The kernel: a 64-bit ELF file (vmlinux, not bzImage)
     #[arg(long, value_name = "FILE")]
     pub kernel: PathBuf,
+    /// An initial RAM disk for the kernel
+    #[arg(long, value_name = "FILE")]
+    pub initrd: Option<PathBuf>,
     /// The kernel's command line; ` vcpus=N` is added to it
     #[arg(
         long,

@@ -9,7 +9,7 @@ use crate::event_loop::{CONTROL, EventLoop, Limit};
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::layout;
-use crate::loader::KernelFile;
+use crate::loader::{Initrd, KernelFile};
 use crate::machine::{Machine, MachineConfig};
 use crate::run::{Outcome, Run};
 use crate::signals::Signals;
@@ -48,6 +48,12 @@ fn boot(
 ) -> Result<EventLoop, Failure> {
     let kernel = KernelFile::read(&options.kernel).map_err(Failure::bad_input)?;
     let config = MachineConfig {
+        initrd: options
+            .initrd
+            .as_deref()
+            .map(Initrd::read)
+            .transpose()
+            .map_err(Failure::bad_input)?,
         cmdline: options.cmdline.clone(),
         vcpus: options.vcpus,
         memory_mib: options.memory,
@@ -85,7 +91,7 @@ fn boot(
 fn report(outcome: Outcome) -> Result<ExitStatus, Failure> {
     match outcome {
         Outcome::GuestExit(status) => Ok(ExitStatus::Guest(status)),
-        Outcome::Reset | Outcome::Shutdown => Ok(ExitStatus::Success),
+        Outcome::Reset | Outcome::PowerOff | Outcome::Shutdown => Ok(ExitStatus::Success),
         Outcome::Failed(failure) => Err(failure),
         Outcome::Crashed(details) => {
             let message = format!("the guest crashed: {details}");

@@ -1,13 +1,17 @@
 //! What the guest finds at its I/O ports: a serial port, an exit port, the keyboard controller's
-//! reset line, a still CMOS clock. Everything else reads as an empty bus.
+//! reset line, ACPI's power registers, a CMOS clock. Everything else reads as an empty bus.
 
+pub mod cmos;
 pub mod console;
+pub mod power;
 pub mod serial;
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::layout;
+use cmos::Cmos;
 use console::ConsoleQueue;
+use power::PowerControl;
 use serial::SerialPort;
 
 const SERIAL_PORTS: u16 = 8;
@@ -24,6 +28,8 @@ pub enum PortEffect {
     Exit(u8),
     /// The guest has pulled the reset line.
     Reset,
+    /// The guest has switched the machine off.
+    PowerOff,
 }
 
 /// The I/O ports, shared by all vCPU threads.
@@ -31,6 +37,8 @@ pub enum PortEffect {
 pub struct Ports {
     serial: Mutex<SerialPort>,
     console: ConsoleQueue,
+    cmos: Mutex<Cmos>,
+    power: Mutex<PowerControl>,
 }
 
 impl Ports {
@@ -40,6 +48,8 @@ impl Ports {
         Self {
             serial: Mutex::new(serial),
             console,
+            cmos: Mutex::default(),
+            power: Mutex::default(),
         }
     }
 
@@ -51,6 +61,11 @@ impl Ports {
         match port {
             layout::EXIT_PORT => return PortEffect::Exit(value),
             layout::I8042_COMMAND if value == layout::I8042_RESET => return PortEffect::Reset,
+            _ if PowerControl::is_here(port) && self.power().write(port, data) => {
+                return PortEffect::PowerOff;
+            }
+            layout::CMOS_INDEX => self.cmos().select(value),
+            layout::CMOS_DATA => self.cmos().write(value),
             _ => {}
         }
         if let Some(offset) = serial_register(port) {
@@ -67,9 +82,9 @@ impl Ports {
     pub fn read(&self, port: u16, data: &mut [u8]) {
         data.fill(FLOATING);
         match port {
-            // An all-ones CMOS says "update in progress" for ever; zeros are a sane, still clock.
-            layout::CMOS_INDEX | layout::CMOS_DATA => data.fill(0),
+            layout::CMOS_DATA => data.fill(self.cmos().read()),
             layout::I8042_COMMAND => data.fill(I8042_IDLE),
+            _ if PowerControl::is_here(port) => self.power().read(port, data),
             _ => {
                 if let Some(offset) = serial_register(port) {
                     let mut serial = self.serial.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,6 +92,14 @@ impl Ports {
                 }
             }
         }
+    }
+
+    fn cmos(&self) -> MutexGuard<'_, Cmos> {
+        self.cmos.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn power(&self) -> MutexGuard<'_, PowerControl> {
+        self.power.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Console input for the guest.
@@ -120,6 +143,9 @@ mod tests {
         assert_eq!(write(layout::I8042_COMMAND, 0xfe), PortEffect::Reset);
         assert_eq!(write(layout::I8042_COMMAND, 0xd1), PortEffect::None);
         assert_eq!(write(layout::SERIAL_PORT, b'x'), PortEffect::None);
+        let off = [1, 0x34];
+        let effect = ports.write(layout::ACPI_PM1_CONTROL, &off, || true);
+        assert_eq!(effect, PortEffect::PowerOff);
         assert_eq!(
             ports.write(layout::EXIT_PORT, &[], || true),
             PortEffect::None
@@ -128,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_bus_floats_and_the_clock_stands_still() {
+    fn an_empty_bus_floats_and_the_clock_has_a_good_battery() {
         let (ports, _writer) = ports();
         let read = |port| {
             let mut data = [1; 4];
@@ -136,7 +162,8 @@ mod tests {
             data
         };
         assert_eq!(read(0x1234), [0xff; 4]);
-        assert_eq!(read(layout::CMOS_DATA), [0; 4]);
+        ports.write(layout::CMOS_INDEX, &[0x0d], || true);
+        assert_eq!(read(layout::CMOS_DATA), [0x80; 4]);
         assert_eq!(
             read(layout::SERIAL_PORT + 5)[0] & 0x20,
             0x20,

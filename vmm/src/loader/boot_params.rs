@@ -7,7 +7,7 @@ use linux_loader::loader::bootparam::{boot_e820_entry, boot_params};
 use tracer::addr::Gpa;
 use vm_memory::{Bytes, GuestAddress};
 
-use super::LoadError;
+use super::{BootOptions, LoadError};
 use crate::layout;
 use crate::memory::Memory;
 
@@ -18,9 +18,22 @@ const LOADER_UNDEFINED: u8 = 0xff;
 const LOADED_HIGH: u8 = 1;
 const E820_RAM: u32 = 1;
 
+/// Where the kernel finds what was loaded beside it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Found {
+    /// The initial RAM disk and its size.
+    pub(super) initrd: Option<(Gpa, u64)>,
+    /// The root of the ACPI tables.
+    pub(super) rsdp: Gpa,
+}
+
 /// Writes the command line, with ` vcpus=N` added, and `boot_params`.
-pub(super) fn write(memory: &Memory, cmdline: &str, vcpus: u64) -> Result<(), LoadError> {
-    let line = command_line(cmdline, vcpus)?;
+pub(super) fn write(
+    memory: &Memory,
+    options: &BootOptions<'_>,
+    found: Found,
+) -> Result<(), LoadError> {
+    let line = command_line(options.cmdline, options.vcpus)?;
     let refused = |_| LoadError::NoRoom {
         what: "the command line",
         at: layout::CMDLINE,
@@ -39,6 +52,12 @@ pub(super) fn write(memory: &Memory, cmdline: &str, vcpus: u64) -> Result<(), Lo
     params.hdr.cmd_line_ptr = u32::try_from(layout::CMDLINE.0).unwrap_or_default();
     params.hdr.cmdline_size = u32::try_from(line.len()).unwrap_or_default();
     params.hdr.kernel_alignment = 0x100_0000;
+    if let Some((at, bytes)) = found.initrd {
+        // Both are below 2 GiB: `initrd` sees to it.
+        params.hdr.ramdisk_image = u32::try_from(at.0).unwrap_or_default();
+        params.hdr.ramdisk_size = u32::try_from(bytes).unwrap_or_default();
+    }
+    params.acpi_rsdp_addr = found.rsdp.0;
     for (slot, (start, length)) in params
         .e820_table
         .iter_mut()

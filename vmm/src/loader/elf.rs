@@ -120,6 +120,13 @@ pub struct ElfLayout {
 }
 
 impl ElfLayout {
+    /// The end of the highest segment in memory.
+    #[must_use]
+    pub fn end(&self) -> Gpa {
+        let end = |segment: &Segment| segment.physical.wrapping_add(segment.bytes);
+        self.segments.last().map_or(Gpa(0), end)
+    }
+
     /// The physical address of a kernel virtual one, by the program headers, and how many bytes of
     /// the segment follow from there.
     #[must_use]

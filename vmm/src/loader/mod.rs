@@ -1,9 +1,11 @@
-//! Puts a kernel into guest memory so that the boot vCPU can be entered: checked ELF, boot
-//! parameters, entry state. The order of the files is the order of the work.
+//! Puts a kernel into guest memory so that the boot vCPU can be entered: checked ELF, initial RAM disk,
+//! ACPI tables, boot parameters, entry state. The order of the files is the order of the work.
 
+mod acpi;
 pub mod boot_params;
 pub mod elf;
 pub mod entry_state;
+pub mod initrd;
 
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
@@ -12,19 +14,22 @@ use linux_loader::loader::KernelLoader;
 use tracer::addr::Gpa;
 
 pub use elf::{BadElf, ElfLayout, Segment};
+pub use initrd::Initrd;
 
 use crate::layout;
 use crate::memory::Memory;
 
-/// Kernels larger than this are refused before they are read.
+/// Files larger than this are refused before they are read.
 const FILE_MAX: u64 = 1 << 30;
 
 /// Why a kernel could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The file could not be read.
-    #[error("cannot read the kernel {}: {source}", path.display())]
+    #[error("cannot read the {what} {}: {source}", path.display())]
     Read {
+        /// Kernel or initrd.
+        what: &'static str,
         /// Which file.
         path: PathBuf,
         /// What the system said.
@@ -32,14 +37,18 @@ pub enum LoadError {
         source: std::io::Error,
     },
     /// A device, a directory, …
-    #[error("the kernel {} is not a regular file", path.display())]
+    #[error("the {what} {} is not a regular file", path.display())]
     NotAFile {
+        /// Kernel or initrd.
+        what: &'static str,
         /// Which file.
         path: PathBuf,
     },
     /// An absurd size.
-    #[error("the kernel {} has {bytes} bytes; more than {FILE_MAX} are refused", path.display())]
+    #[error("the {what} {} has {bytes} bytes; more than {FILE_MAX} are refused", path.display())]
     FileTooLarge {
+        /// Kernel or initrd.
+        what: &'static str,
         /// Which file.
         path: PathBuf,
         /// Its size.
@@ -57,6 +66,22 @@ pub enum LoadError {
     /// linux-loader found something that our checks did not.
     #[error("the kernel cannot be loaded: {0}")]
     Loader(#[source] linux_loader::loader::Error),
+    /// A file without content.
+    #[error("the initrd {} is empty", path.display())]
+    EmptyInitrd {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// An initrd that does not fit behind the kernel.
+    #[error(
+        "the initrd has {bytes} bytes, behind the kernel there is room for {room}; raise --memory"
+    )]
+    InitrdTooLarge {
+        /// Its size.
+        bytes: u64,
+        /// Bytes between the kernel's end and the end of the RAM that can hold it.
+        room: u64,
+    },
     /// No memory where a boot structure belongs.
     #[error("{what} does not fit the guest's RAM at {at}; raise --memory")]
     NoRoom {
@@ -89,24 +114,10 @@ impl KernelFile {
     /// # Errors
     /// [`LoadError`] when it is missing, unreadable, no regular file or absurdly large.
     pub fn read(path: &Path) -> Result<Self, LoadError> {
-        let path = path.to_path_buf();
-        let status = match std::fs::metadata(&path) {
-            Ok(status) => status,
-            Err(source) => return Err(LoadError::Read { path, source }),
-        };
-        if !status.is_file() {
-            return Err(LoadError::NotAFile { path });
-        }
-        if status.len() > FILE_MAX {
-            return Err(LoadError::FileTooLarge {
-                path,
-                bytes: status.len(),
-            });
-        }
-        match std::fs::read(&path) {
-            Ok(bytes) => Ok(Self { path, bytes }),
-            Err(source) => Err(LoadError::Read { path, source }),
-        }
+        Ok(Self {
+            path: path.to_path_buf(),
+            bytes: read_file("kernel", path)?,
+        })
     }
 
     /// Where it was read from.
@@ -134,21 +145,59 @@ impl KernelFile {
     }
 }
 
-/// Loads `kernel` with its boot parameters and page tables.
+/// Reads a file of sane size that is one.
+fn read_file(what: &'static str, path: &Path) -> Result<Vec<u8>, LoadError> {
+    let owned = || path.to_path_buf();
+    let unreadable = |source| LoadError::Read {
+        what,
+        path: owned(),
+        source,
+    };
+    let status = std::fs::metadata(path).map_err(unreadable)?;
+    if !status.is_file() {
+        let path = owned();
+        return Err(LoadError::NotAFile { what, path });
+    }
+    if status.len() > FILE_MAX {
+        return Err(LoadError::FileTooLarge {
+            what,
+            path: owned(),
+            bytes: status.len(),
+        });
+    }
+    std::fs::read(path).map_err(unreadable)
+}
+
+/// What a kernel is started with.
+#[derive(Debug, Clone, Copy)]
+pub struct BootOptions<'a> {
+    /// Its command line, before ` vcpus=N` is added.
+    pub cmdline: &'a str,
+    /// How many vCPUs there are.
+    pub vcpus: u64,
+    /// Its initial RAM disk.
+    pub initrd: Option<&'a Initrd>,
+}
+
+/// Loads `kernel` with its initial RAM disk, ACPI tables, boot parameters and page tables.
 ///
 /// # Errors
 /// [`LoadError`]; the memory's contents are then undefined.
 pub fn load(
     memory: &mut Memory,
     kernel: &KernelFile,
-    cmdline: &str,
-    vcpus: u64,
+    options: &BootOptions<'_>,
 ) -> Result<ElfLayout, LoadError> {
     let layout = kernel.check(memory)?;
     let mut image = Cursor::new(kernel.bytes());
     linux_loader::loader::Elf::load(memory.map(), None, &mut image, None)
         .map_err(LoadError::Loader)?;
-    boot_params::write(memory, cmdline, vcpus)?;
+    let place = |initrd: &Initrd| initrd.place(memory, &layout);
+    let found = boot_params::Found {
+        initrd: options.initrd.map(place).transpose()?,
+        rsdp: acpi::write(memory, options.vcpus)?,
+    };
+    boot_params::write(memory, options, found)?;
     entry_state::write_tables(memory).map_err(|_| LoadError::NoRoom {
         what: "the entry state",
         at: layout::GDT,

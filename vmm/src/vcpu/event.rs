@@ -22,6 +22,8 @@ pub enum VcpuEventKind {
     GuestExit(u8),
     /// The guest pulled the reset line.
     Reset,
+    /// The guest has switched the machine off.
+    PowerOff,
     /// The guest cannot go on; what KVM said about it.
     Crashed(String),
     /// The attach breakpoint was reached; the vCPU is trapped there.

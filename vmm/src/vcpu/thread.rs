@@ -204,6 +204,7 @@ impl Vcpu {
                     PortEffect::None => State::Running,
                     PortEffect::Exit(status) => self.ended(VcpuEventKind::GuestExit(status)),
                     PortEffect::Reset => self.ended(VcpuEventKind::Reset),
+                    PortEffect::PowerOff => self.ended(VcpuEventKind::PowerOff),
                 }
             }
             VcpuExit::IoIn(port, data) => {
