@@ -22,6 +22,6 @@ mod trace;
 pub use control::Client;
 pub use guest::{Guest, Running};
 pub use output::{Counts, Ended, Printed};
-pub use place::{guest, in_the_box, patience, vmm, vmm_says};
+pub use place::{guest, in_the_box, patience, scaled, vmm, vmm_says};
 pub use random::Random;
 pub use trace::Trace;

@@ -46,6 +46,13 @@ pub fn in_the_box() -> bool {
     env::var_os("EXOTRACE_PLACE").is_some_and(|place| place == "box")
 }
 
+/// How often a test does something that it does `count` times where the processor executes it. The
+/// box says by `EXOTRACE_PLACE` (tests/in-box) that the same would take minutes there.
+#[must_use]
+pub fn scaled(count: u32) -> u32 {
+    if in_the_box() { count / 10 } else { count }
+}
+
 /// How long anything may take before it counts as never.
 #[must_use]
 pub fn patience() -> Duration {

@@ -57,6 +57,9 @@ pub const KVM_IDENTITY_MAP: Gpa = Gpa(0xfffb_c000);
 pub const WINDOW_ALIGN: u64 = GIB;
 /// Default size of the window region. Only pages that are touched cost memory.
 pub const WINDOW_SIZE: u64 = 512 * MIB;
+/// What the rings of one session can have of it. The rest is for what comes before them: stubs, cells,
+/// the mirror, the clock page.
+pub const RINGS_SIZE: u64 = WINDOW_SIZE - 64 * MIB;
 
 /// End of the RAM that an initrd may lie in: what every 64-bit kernel takes (boot protocol 2.03).
 pub const INITRD_END: Gpa = Gpa(0x8000_0000);

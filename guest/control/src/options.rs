@@ -15,6 +15,8 @@ pub struct Options {
     pub rounds: u64,
     /// `many_calls=1`: `many` prints a line per function.
     pub many_calls: bool,
+    /// `many_functions=N`: how many functions `many` calls.
+    pub many_functions: usize,
     /// vCPUs that are online.
     pub vcpus: u64,
 }
@@ -31,6 +33,7 @@ impl Options {
             seed: 1,
             rounds: 7,
             many_calls: false,
+            many_functions: usize::MAX,
             vcpus,
         };
         for word in line.split(' ') {
@@ -45,6 +48,9 @@ impl Options {
                 "seed" => options.seed = number()?,
                 "rounds" => options.rounds = number()?,
                 "many_calls" => options.many_calls = number()? != 0,
+                "many_functions" => {
+                    options.many_functions = usize::try_from(number()?).unwrap_or(usize::MAX);
+                }
                 _ => {}
             }
         }

@@ -148,7 +148,7 @@ fn globs_and_symbols_that_match_nothing() {
 
 #[test]
 fn numbers_out_of_range() {
-    let cases: [(&[&str], &[&str]); 12] = [
+    let cases: [(&[&str], &[&str]); 14] = [
         (&["--vcpus", "0"], &["--vcpus 0", "1 to"]),
         (&["--vcpus", "100000"], &["--vcpus 100000", "1 to"]),
         (&["--vcpus", "two"], &["--vcpus", "two"]),
@@ -165,6 +165,18 @@ fn numbers_out_of_range() {
         (&["--ring-size", "5"], &["--ring-size", "power of two"]),
         (&["--ring-size", "0"], &["--ring-size", "power of two"]),
         (&["--ring-size", "18446744073709551615"], &["--ring-size"]),
+        (&["--ring-size", "524288"], &["--ring-size", "256 MiB"]),
+        (
+            &[
+                "--trace",
+                "function",
+                "--ring-size",
+                "262144",
+                "--vcpus",
+                "2",
+            ],
+            &["--ring-size 262144", "512 MiB", "--ring-size 131072"],
+        ),
         (&["--timeout", "0"], &["--timeout"]),
         (&["--mode", "both"], &["--mode", "both"]),
     ];

@@ -2,21 +2,15 @@
 
 use serde_json::Value;
 use tests::exact::{EVERYTHING, assert_exact, assert_traced_exactly};
-use tests::{Client, Guest, in_the_box};
-
-/// The same number of calls would take minutes in the box.
-fn iterations(many: u32) -> String {
-    let count = if in_the_box() { many / 10 } else { many };
-    format!("iterations={count}")
-}
+use tests::{Client, Guest, scaled};
 
 macro_rules! exact {
     ($($workload:ident: $iterations:expr, $rest:expr;)*) => {
         $(mod $workload {
-            use super::{assert_traced_exactly, iterations};
+            use super::{assert_traced_exactly, scaled};
 
             fn on(vcpus: u32) {
-                let rest = format!("{} {}", iterations($iterations), $rest);
+                let rest = format!("iterations={} {}", scaled($iterations), $rest);
                 assert_traced_exactly(stringify!($workload), &rest, vcpus);
             }
 
@@ -44,7 +38,8 @@ exact! {
     c_patchable: 3000, "";
     nops: 2000, "threads=6 tick=200";
     variadic_float: 2000, "tick=200";
-    many: 10, "many_calls=1";
+    // Its printing takes longer than its calls.
+    many: 10, format_args!("many_calls=1 many_functions={}", scaled(10_000));
 }
 
 /// `spin` counts as it happens, not from a table, and faster than any reader: what is in the trace

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tests::exact::{gated, untraced, without_gate};
-use tests::{Client, Guest, Random, Trace, in_the_box};
+use tests::{Client, Guest, Random, Trace, scaled};
 
 const DISCARD: [&str; 4] = ["--mode", "discard", "--ring-size", "16384"];
 
@@ -24,8 +24,7 @@ fn rings(session: &Value, number: &str) -> u64 {
 #[test]
 fn two_sessions_on_the_same_functions_have_each_the_exact_counts() {
     for vcpus in [1, 2] {
-        let count = if in_the_box() { 1000 } else { 10_000 };
-        let rest = format!("iterations={count} tick=200");
+        let rest = format!("iterations={} tick=200", scaled(10_000));
         let workloads = "calls,threads,smp,tail_calls,variadic_float";
         let expected = untraced(gated(workloads, &rest).vcpus(vcpus));
         let guest = gated(workloads, &rest).vcpus(vcpus).with(DISCARD);
@@ -58,7 +57,7 @@ fn two_sessions_on_the_same_functions_have_each_the_exact_counts() {
 /// told.
 #[test]
 fn a_session_that_is_timed_by_the_clock_page_counts_the_same() {
-    let count = if in_the_box() { 1000 } else { 10_000 };
+    let count = scaled(10_000);
     for vcpus in [1, 2] {
         let cmdline = format!("workload=threads,smp,calls iterations={count} tick=200");
         let options = [
@@ -193,6 +192,10 @@ fn what_is_wrong_with_a_session_is_said_in_one_line() {
         &["--ring-size", "power of two"],
     );
     running.refuses(
+        &["session", "create", "x", "--ring-size", "262144"],
+        &["--ring-size 262144", "512 MiB", "--ring-size 131072"],
+    );
+    running.refuses(
         &["session", "create", "x", "--clock", "sun"],
         &["sun", "tsc"],
     );
@@ -277,8 +280,7 @@ fn hits(client: &mut Client, name: &str) -> tests::Counts {
 /// beside a graph session on the same functions.
 #[test]
 fn a_profile_counts_exactly() {
-    let count = if in_the_box() { 500 } else { 5000 };
-    let rest = format!("iterations={count} tick=200");
+    let rest = format!("iterations={} tick=200", scaled(5000));
     let workloads = "calls,threads,smp,tail_calls,c_mcount,variadic_float,spin";
     for (vcpus, hook, beside) in [
         (1, "balanced", false),
@@ -320,8 +322,7 @@ const CHANGES: u32 = 1500;
 const WORKLOADS: &str = "threads,smp,variadic_float,tail_calls,nops,recursion";
 
 fn rest() -> String {
-    let iterations = if in_the_box() { 2_000 } else { 20_000 };
-    format!("iterations={iterations} tick=200")
+    format!("iterations={} tick=200", scaled(20_000))
 }
 
 /// Changes something at random; refusals are part of it. `None` when the guest has ended.

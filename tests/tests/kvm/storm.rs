@@ -2,13 +2,12 @@
 
 use serde_json::{Value, json};
 use tests::exact::{gated, untraced, without_gate};
-use tests::{Client, Guest, Printed, Random, in_the_box};
+use tests::{Client, Guest, Printed, Random, scaled};
 
 pub const WORKLOADS: &str = "threads,smp,variadic_float,tail_calls,nops,recursion";
 
 pub fn rest() -> String {
-    let iterations = if in_the_box() { 2_000 } else { 20_000 };
-    format!("iterations={iterations} tick=200")
+    format!("iterations={} tick=200", scaled(20_000))
 }
 
 /// How many changes the storm consists of.

@@ -1,28 +1,23 @@
 //! The counts in a trace equal the guest's own where the traced code runs in ring 0.
 
 use tests::exact::{EVERYTHING, assert_exact, assert_traced_exactly};
-use tests::{Guest, in_the_box};
+use tests::{Guest, scaled};
 
 fn ring_0(iterations: u32) -> String {
-    let count = if in_the_box() {
-        iterations
-    } else {
-        iterations * 10
-    };
-    format!("ring=0 iterations={count}")
+    format!("ring=0 iterations={}", scaled(iterations))
 }
 
 #[test]
 fn workloads_of_every_kind_of_site() {
     for vcpus in [1, 2] {
         let workloads = "calls,recursion,tail_calls,c_fentry,c_mcount,c_patchable,variadic_float";
-        assert_traced_exactly(workloads, &ring_0(50), vcpus);
+        assert_traced_exactly(workloads, &ring_0(500), vcpus);
     }
 }
 
 #[test]
 fn threads_that_are_preempted_and_migrate() {
-    assert_traced_exactly("threads,nops,smp", &ring_0(500), 2);
+    assert_traced_exactly("threads,nops,smp", &ring_0(5000), 2);
 }
 
 #[test]

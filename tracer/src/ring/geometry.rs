@@ -6,8 +6,9 @@ use crate::record::{MARK_MASK, RECORD_BYTES, Record};
 pub const RING_SHIFT: u32 = 54;
 /// How many rings one session can have: what fits above [`RING_SHIFT`].
 pub const RINGS_MAX: u16 = 1 << (64 - RING_SHIFT);
-/// Smallest and largest size of a ring, as powers of two: 4 KiB and 1 GiB.
-pub const RING_BYTES_LOG2: std::ops::RangeInclusive<u32> = 12..=30;
+/// Smallest and largest size of a ring, as powers of two: 4 KiB and 256 MiB. Rings of
+/// more would leave no room for anything else near the text.
+pub const RING_BYTES_LOG2: std::ops::RangeInclusive<u32> = 12..=28;
 /// The limit that no head reaches (overwrite mode).
 pub const LIMIT_NONE: u64 = u64::MAX;
 /// The limit that stands for *tracing off*.
@@ -17,7 +18,7 @@ const COUNT_MASK: u64 = (1 << RING_SHIFT) - 1;
 
 /// Why a ring cannot be of the size asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a ring of {bytes} bytes is not possible: give a power of two from 4 KiB to 1 GiB")]
+#[error("a ring of {bytes} bytes is not possible: give a power of two from 4 KiB to 256 MiB")]
 pub struct RingSizeError {
     /// The size asked for.
     pub bytes: u64,
@@ -33,7 +34,7 @@ impl Geometry {
     /// Rings of `bytes` each.
     ///
     /// # Errors
-    /// [`RingSizeError`] when that is not a power of two from 4 KiB to 1 GiB.
+    /// [`RingSizeError`] when that is not a power of two from 4 KiB to 256 MiB.
     pub fn with_bytes(bytes: u64) -> Result<Self, RingSizeError> {
         let bytes_log2 = bytes.trailing_zeros();
         if bytes.is_power_of_two() && RING_BYTES_LOG2.contains(&bytes_log2) {

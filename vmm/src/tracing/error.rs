@@ -16,6 +16,7 @@ use super::clock_page::ClockPageError;
 use super::options::PERIODS_NS;
 use crate::control::protocol::RpcError;
 use crate::failure::Failure;
+use crate::layout;
 use crate::quiesce::QuiesceError;
 use crate::vcpu::AskVcpuError;
 
@@ -117,6 +118,23 @@ pub enum TracingError {
     /// The ring size.
     #[error("--ring-size: {0}")]
     RingSize(#[from] RingSizeError),
+    /// More than there is room for in the window region.
+    #[error(
+        "--ring-size {kib}: the rings of {rings} vCPUs would take {} MiB, there is room for {} MiB: \
+         give at most --ring-size {most_kib}",
+        wanted / layout::MIB,
+        layout::RINGS_SIZE / layout::MIB
+    )]
+    RingsTooLarge {
+        /// What was asked for, in KiB.
+        kib: u64,
+        /// How many rings of that size.
+        rings: u16,
+        /// What they and their details take, in bytes.
+        wanted: u64,
+        /// The largest ring size that fits, in KiB.
+        most_kib: u64,
+    },
     /// The period of the clock page.
     #[error("--clock-period {0}: from {min} to {max} ns are possible", min = PERIODS_NS.start(), max = PERIODS_NS.end())]
     ClockPeriod(u64),
@@ -171,6 +189,7 @@ impl From<TracingError> for Failure {
             TracingError::Filter(_)
             | TracingError::Image(_)
             | TracingError::RingSize(_)
+            | TracingError::RingsTooLarge { .. }
             | TracingError::NoRecords { .. }
             | TracingError::ClockPeriod(_)
             | TracingError::ClockPage(ClockPageError::Cpu { .. })

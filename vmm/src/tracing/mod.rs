@@ -39,7 +39,7 @@ use clock_page::{Beat, Beats, ClockPage};
 pub use error::TracingError;
 use options::DEFAULT_SESSION;
 pub use options::TracingOptions;
-use session::{Found, Shared, TraceSession};
+use session::{Found, Shared, TraceSession, check_room};
 
 /// The function at which the bundled guest can be traced: all its vCPUs run, no workload does yet.
 pub const DEFAULT_ATTACH: &str = "workloads_ready";
@@ -78,6 +78,7 @@ impl Tracing {
             image.check_traceable()?;
             filter.select(&image)?;
             attach_point(&image, options.attach_at.as_deref())?;
+            check_room(options.tracer, options.session.geometry()?, shared.vcpus)?;
         }
         let TracingOptions {
             tracer, session, ..
@@ -167,6 +168,7 @@ impl Tracing {
             return Err(TracingError::TooManySessions { name: name.clone() });
         }
         let options = create.options.clone();
+        check_room(create.tracer, options.geometry()?, self.shared.vcpus)?;
         let filter = Filter::default();
         let session = TraceSession::new(name, create.tracer, options, filter, &self.shared)?;
         self.sessions.push(session);
@@ -231,7 +233,9 @@ impl Tracing {
         index: usize,
         filter: Filter,
     ) -> Result<Changed, TracingError> {
+        let vcpus = self.shared.vcpus;
         let session = self.at(index)?;
+        session.check_room(vcpus)?;
         if session.started {
             let session = session.name.clone();
             return Err(TracingError::AlreadyStarted { session });

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use tracer::patch::locks::LockPrefixes;
+use tracer::ring::geometry::{Geometry, RingSizeError};
 use tracer::ring::reader::Mode;
 use tracer::session::TracerKind;
 use tracer::stub::graph::ReturnHook;
@@ -154,7 +155,8 @@ pub struct SessionOptions {
     #[arg(long, value_name = "CPU")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock_cpu: Option<usize>,
-    /// Size of the ring of each vCPU in KiB, a power of two from 4 to 1048576
+    /// Size of the ring of each vCPU in KiB, a power of two from 4 to 262144; there is room for 448 MiB
+    /// of rings in all, and a graph record takes two places
     #[arg(long, value_name = "KIB", default_value_t = RING_KIB)]
     pub ring_size: u64,
     /// Size of a stack of the guest in KiB, a power of two: how the graph tracer tells threads apart
@@ -175,6 +177,16 @@ pub struct SessionOptions {
     /// Replace the output directory if it exists
     #[arg(long, requires = "output")]
     pub force: bool,
+}
+
+impl SessionOptions {
+    /// The size of each ring.
+    ///
+    /// # Errors
+    /// [`RingSizeError`] when there is no ring of that size.
+    pub fn geometry(&self) -> Result<Geometry, RingSizeError> {
+        Geometry::with_bytes(self.ring_size.saturating_mul(1024))
+    }
 }
 
 impl Default for SessionOptions {

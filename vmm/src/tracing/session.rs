@@ -26,6 +26,7 @@ use super::profile::{CounterTable, Counters};
 use super::rings::SharedRings;
 use crate::clock::GuestClock;
 use crate::control::status::{Dumped, Profile, ProfiledFunction, SessionStatus, Switched};
+use crate::layout;
 use crate::machine::Machine;
 
 /// Longest name of a session.
@@ -102,7 +103,7 @@ impl TraceSession {
         if !PERIODS_NS.contains(&options.clock_period) {
             return Err(TracingError::ClockPeriod(options.clock_period));
         }
-        let geometry = Geometry::with_bytes(options.ring_size.saturating_mul(1024))?;
+        let geometry = options.geometry()?;
         let calls = options.graph.rules()?;
         if tracer == Tracer::Graph {
             check_roots(&calls, &shared.image)?;
@@ -358,6 +359,14 @@ impl TraceSession {
         Ok(())
     }
 
+    /// Whether its rings will fit in the window region of a guest with so many vCPUs.
+    ///
+    /// # Errors
+    /// [`TracingError::RingsTooLarge`].
+    pub fn check_room(&self, vcpus: u16) -> Result<(), TracingError> {
+        check_room(self.tracer, self.geometry, vcpus)
+    }
+
     /// Lets stubs record or not; no text is touched.
     pub fn switch(&mut self, on: bool) -> Switched {
         let changed = self.switched_on != on;
@@ -446,6 +455,34 @@ impl TraceSession {
     }
 }
 
+/// The rings of one session must fit in the window region, one for each vCPU.
+///
+/// # Errors
+/// [`TracingError::RingsTooLarge`].
+pub(super) fn check_room(
+    tracer: Tracer,
+    geometry: Geometry,
+    vcpus: u16,
+) -> Result<(), TracingError> {
+    let words = match tracer {
+        Tracer::Profile => return Ok(()),
+        Tracer::Function => 1,
+        Tracer::Graph => 2,
+    };
+    let places = u64::from(vcpus) * words;
+    let wanted = places.saturating_mul(geometry.bytes());
+    if wanted <= layout::RINGS_SIZE {
+        return Ok(());
+    }
+    let most = layout::RINGS_SIZE / places;
+    Err(TracingError::RingsTooLarge {
+        kib: geometry.bytes() / layout::KIB,
+        rings: vcpus,
+        wanted,
+        most_kib: (1 << most.ilog2()) / layout::KIB,
+    })
+}
+
 /// Each root must be a function of the image.
 fn check_roots(rules: &Rules, image: &Image) -> Result<(), TracingError> {
     let is_there = |root: &Pattern| image.functions.iter().any(|f| root.matches(f));
@@ -477,6 +514,28 @@ fn check_name(name: &str) -> Result<(), TracingError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rings_that_are_accepted_fit_in_the_window() {
+        let kib = |kib: u64| Geometry::with_bytes(kib * layout::KIB).unwrap();
+        for (tracer, vcpus, most) in [
+            (Tracer::Function, 1, 262_144),
+            (Tracer::Function, 3, 131_072),
+            (Tracer::Graph, 1, 131_072),
+            (Tracer::Graph, 2, 65_536),
+            (Tracer::Graph, 254, 512),
+        ] {
+            check_room(tracer, kib(most), vcpus).unwrap();
+            if let Ok(larger) = Geometry::with_bytes(2 * most * layout::KIB) {
+                let message = check_room(tracer, larger, vcpus).unwrap_err().to_string();
+                assert!(
+                    message.ends_with(&format!("--ring-size {most}")),
+                    "{message}"
+                );
+            }
+        }
+        check_room(Tracer::Profile, kib(262_144), 254).unwrap();
+    }
 
     #[test]
     fn names_are_plain_words() {
