@@ -44,7 +44,7 @@ fn kernels_that_are_no_elf_files() {
         (
             "text.elf",
             Damaged(b"#!/bin/sh\necho no kernel\n".repeat(100)),
-            "not an ELF file",
+            "neither an ELF file nor a bzImage",
         ),
         ("narrow.elf", Damaged::guest().set((4, 1), 1), "32-bit"),
         ("backwards.elf", Damaged::guest().set((5, 1), 2), "ELF"),

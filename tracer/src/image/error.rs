@@ -9,7 +9,7 @@ pub enum ImageError {
     #[error("the image is empty")]
     Empty,
     /// The first bytes are not those of an ELF file.
-    #[error("not an ELF file: it begins with {}, expected 7f 45 4c 46", HexBytes(.found))]
+    #[error("neither an ELF file nor a bzImage: it begins with {}", HexBytes(.found))]
     NotElf {
         /// The first bytes, at most four.
         found: Vec<u8>,

@@ -4,6 +4,7 @@
 //! taken for hostile. What it holds afterwards is plain data, sorted, with ids that stay valid
 //! for as long as the image does.
 
+pub mod bzimage;
 mod elf;
 pub mod error;
 pub mod listing;

@@ -18,7 +18,7 @@ const PT_NOTE: u32 = 4;
 pub enum BadElf {
     /// The first four bytes are something else.
     #[error(
-        "not an ELF file; build or extract the kernel as a 64-bit x86 ELF (vmlinux, not bzImage)"
+        "neither an ELF file nor a bzImage: build the kernel as a 64-bit x86 ELF, or give a vmlinuz"
     )]
     NotElf,
     /// A 32-bit file.

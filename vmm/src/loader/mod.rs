@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use linux_loader::loader::KernelLoader;
 use tracer::addr::Gpa;
+use tracer::image::bzimage::{BzImage, BzImageError};
 
 pub use elf::{BadElf, ElfLayout, Segment};
 pub use initrd::Initrd;
@@ -53,6 +54,15 @@ pub enum LoadError {
         path: PathBuf,
         /// Its size.
         bytes: u64,
+    },
+    /// No kernel can be taken out of the bzImage.
+    #[error("the kernel {}: {source}", path.display())]
+    BzImage {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        source: BzImageError,
     },
     /// The headers are wrong.
     #[error("the kernel {}: {source}", path.display())]
@@ -101,23 +111,47 @@ pub enum LoadError {
     },
 }
 
-/// A kernel file, read once: what is checked is what is loaded and what the tracer parses.
+/// A kernel file, read once: what is checked is what is loaded and what the tracer parses. Of a
+/// bzImage that is the ELF file inside.
 #[derive(Debug, Clone)]
 pub struct KernelFile {
     path: PathBuf,
     bytes: Vec<u8>,
+    setup_header: Vec<u8>,
 }
 
 impl KernelFile {
-    /// Reads the file at `path`.
+    /// Reads the file at `path`, and unpacks it if it is a bzImage.
     ///
     /// # Errors
-    /// [`LoadError`] when it is missing, unreadable, no regular file or absurdly large.
+    /// [`LoadError`] when it is missing, unreadable, no regular file, absurdly large, or a bzImage
+    /// without a kernel in it.
     pub fn read(path: &Path) -> Result<Self, LoadError> {
+        let bytes = read_file("kernel", path)?;
+        if BzImage::recognise(&bytes) {
+            return Self::unpack(path, &bytes);
+        }
         Ok(Self {
             path: path.to_path_buf(),
-            bytes: read_file("kernel", path)?,
+            bytes,
+            setup_header: Vec::new(),
         })
+    }
+
+    fn unpack(path: &Path, file: &[u8]) -> Result<Self, LoadError> {
+        let path = path.to_path_buf();
+        let unpacked = BzImage::parse(file).and_then(|image| {
+            let setup_header = image.setup_header().to_vec();
+            Ok((image.unpack()?, setup_header))
+        });
+        match unpacked {
+            Ok((bytes, setup_header)) => Ok(Self {
+                path,
+                bytes,
+                setup_header,
+            }),
+            Err(source) => Err(LoadError::BzImage { path, source }),
+        }
     }
 
     /// Where it was read from.
@@ -126,10 +160,16 @@ impl KernelFile {
         &self.path
     }
 
-    /// The file's bytes.
+    /// The kernel's ELF file.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// The setup header of a bzImage (`boot_params.hdr`, as far as the file has it), else empty.
+    #[must_use]
+    pub fn setup_header(&self) -> &[u8] {
+        &self.setup_header
     }
 
     /// Checks the ELF headers against guest memory.
