@@ -3,18 +3,20 @@
 //! Guards nest: the vCPUs run again when the last one is gone. A pause that the user asks for is
 //! one more holder, so tracing can be changed while the guest is paused.
 
-use std::cell::{Cell, RefCell};
-use std::sync::Arc;
+mod holders;
+
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
 use tracer::addr::{Gpa, Gva};
 use tracer::paging::{self, PageTableRoot};
 use tracer::target::{MemoryError, PhysicalMemory, StoppedTarget, TargetMemory, VcpuRegisters};
 
 use crate::memory::Memory;
 use crate::scatter::{Piece, pieces, read_pieces, write_pieces};
-use crate::vcpu::{AskVcpuError, FullRegisters, Gate, Reply, Request, VcpuHandle};
+use crate::vcpu::{AskVcpuError, FullRegisters, Reply, Request, VcpuHandle};
+pub(crate) use holders::Holders;
+pub use holders::PauseTimes;
 
 /// Why the machine could not be quiesced.
 #[derive(Debug, thiserror::Error)]
@@ -33,189 +35,6 @@ pub enum QuiesceError {
         /// Which one.
         vcpu: u16,
     },
-}
-
-/// How long pauses took, in nanoseconds.
-#[derive(Debug)]
-pub struct PauseTimes {
-    /// From the request until all vCPUs were parked.
-    pub parked: Histogram<u64>,
-    /// From the request until the last vCPU went on.
-    pub released: Histogram<u64>,
-}
-
-/// How long the end of a pause is waited for where its length is asked for.
-const SETTLE_PATIENCE: Duration = Duration::from_millis(100);
-/// Differences shorter than this are not kept.
-const SHORTEST_NS: u64 = 64;
-/// Significant digits that are kept of each time.
-const DIGITS: u8 = 2;
-/// Longest pause that the histograms tell apart from longer ones.
-const LONGEST_NS: u64 = 60_000_000_000;
-
-impl PauseTimes {
-    fn new() -> Self {
-        let histogram = || {
-            Histogram::new_with_bounds(SHORTEST_NS, LONGEST_NS, DIGITS)
-                .or_else(|_| Histogram::new(DIGITS))
-                .unwrap_or_else(|_| unreachable!("two digits are a valid precision"))
-        };
-        Self {
-            parked: histogram(),
-            released: histogram(),
-        }
-    }
-}
-
-/// A pause that is over, or about to be: its end is when the last vCPU went on.
-#[derive(Debug, Clone, Copy)]
-struct Ended {
-    requested: Instant,
-    released: Instant,
-}
-
-/// The vCPUs of a machine and who holds them.
-#[derive(Debug)]
-pub(crate) struct Holders {
-    vcpus: Vec<VcpuHandle>,
-    gate: Arc<Gate>,
-    holders: Cell<u32>,
-    times: RefCell<PauseTimes>,
-    /// The last pause, until its length is known.
-    ended: Cell<Option<Ended>>,
-    last: Cell<Duration>,
-}
-
-impl Holders {
-    pub(crate) fn new(vcpus: Vec<VcpuHandle>, gate: Arc<Gate>) -> Self {
-        Self {
-            vcpus,
-            gate,
-            holders: Cell::new(0),
-            times: RefCell::new(PauseTimes::new()),
-            ended: Cell::new(None),
-            last: Cell::new(Duration::ZERO),
-        }
-    }
-
-    /// The vCPUs have been started.
-    pub(crate) fn take_over(&mut self, vcpus: Vec<VcpuHandle>) {
-        self.vcpus = vcpus;
-    }
-
-    pub(crate) fn vcpus(&self) -> &[VcpuHandle] {
-        &self.vcpus
-    }
-
-    pub(crate) fn vcpus_mut(&mut self) -> &mut [VcpuHandle] {
-        &mut self.vcpus
-    }
-
-    pub(crate) fn with_times<T>(&self, look: impl FnOnce(&PauseTimes) -> T) -> T {
-        self.settle(Instant::now());
-        look(&self.times.borrow())
-    }
-
-    pub(crate) fn last_pause(&self) -> Duration {
-        self.settle(Instant::now() + SETTLE_PATIENCE);
-        self.last.get()
-    }
-
-    /// Finds out how long the last pause was, when every vCPU has gone on by `deadline`.
-    fn settle(&self, deadline: Instant) {
-        let Some(ended) = self.ended.take() else {
-            return;
-        };
-        let resumed = |vcpu: &VcpuHandle| vcpu.resumed_after(ended.released, deadline);
-        let last = self
-            .vcpus
-            .iter()
-            .filter_map(resumed)
-            .max()
-            .unwrap_or(ended.released);
-        let length = last.saturating_duration_since(ended.requested);
-        self.last.set(length);
-        let mut times = self.times.borrow_mut();
-        times.released.saturating_record(nanoseconds(length));
-    }
-
-    /// Adds a holder: all vCPUs are parked when this returns.
-    pub(crate) fn hold(&self, patience: Duration) -> Result<Vec<FullRegisters>, QuiesceError> {
-        let first = self.holders.get() == 0;
-        if first {
-            self.settle(Instant::now());
-        }
-        let requested = Instant::now();
-        if first {
-            self.vcpus.iter().for_each(VcpuHandle::hold);
-        }
-        match self.collect(requested + patience, patience) {
-            Ok(registers) => {
-                self.holders.set(self.holders.get() + 1);
-                if first {
-                    let parked = nanoseconds(requested.elapsed());
-                    self.times.borrow_mut().parked.saturating_record(parked);
-                }
-                Ok(registers)
-            }
-            Err(error) => {
-                if first {
-                    self.let_go();
-                }
-                Err(error)
-            }
-        }
-    }
-
-    fn collect(
-        &self,
-        deadline: Instant,
-        patience: Duration,
-    ) -> Result<Vec<FullRegisters>, QuiesceError> {
-        let mut all = Vec::with_capacity(self.vcpus.len());
-        for handle in &self.vcpus {
-            let vcpu = handle.number();
-            if !handle.wait_parked(deadline) {
-                return Err(QuiesceError::Missed {
-                    vcpu,
-                    deadline: patience,
-                });
-            }
-            all.push(
-                handle
-                    .registers()
-                    .ok_or(QuiesceError::NoRegisters { vcpu })?,
-            );
-        }
-        Ok(all)
-    }
-
-    /// Takes a holder away; the last one lets the vCPUs run.
-    pub(crate) fn release(&self) {
-        let left = self.holders.get().saturating_sub(1);
-        self.holders.set(left);
-        if left == 0 {
-            self.let_go();
-        }
-    }
-
-    fn let_go(&self) {
-        self.vcpus.iter().for_each(VcpuHandle::release);
-        self.gate.open();
-    }
-
-    /// The pause that was asked for at `requested` ends now.
-    fn ends(&self, requested: Instant) {
-        let released = Instant::now();
-        self.ended.set(Some(Ended {
-            requested,
-            released,
-        }));
-    }
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// All vCPUs are out of the guest and consistent while this lives.
@@ -240,7 +59,7 @@ impl<'m> Quiesced<'m> {
         patience: Duration,
     ) -> Result<Self, QuiesceError> {
         let requested = Instant::now();
-        let measured = holders.holders.get() == 0;
+        let measured = !holders.is_held();
         let full = holders.hold(patience)?;
         let registers = full.iter().map(VcpuRegisters::from).collect();
         Ok(Self {

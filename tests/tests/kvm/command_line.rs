@@ -2,7 +2,6 @@
 
 use std::process::{Command, Stdio};
 
-use tests::elf::Kernels;
 use tests::{Ended, guest, vmm, vmm_says};
 
 #[test]
@@ -70,7 +69,8 @@ fn completions_are_made_for_each_shell() {
 /// Runs a script as root, in a mount namespace of its own where `/dev` is empty. `$1` is `vmm`,
 /// `$2` a kernel; both may be used by anyone.
 fn with_empty_dev(script: &str) -> Ended {
-    let folder = Kernels::new();
+    // Wherever this repository and its temporary files are, they are not below this `/dev`.
+    let folder = tempfile::tempdir_in("/tmp").expect("room in /tmp");
     let copy = |from: &std::path::Path, name: &str| {
         let to = folder.path().join(name);
         std::fs::copy(from, &to).expect("room for a copy");
@@ -79,7 +79,7 @@ fn with_empty_dev(script: &str) -> Ended {
     let program = copy(vmm().get_program().as_ref(), "vmm");
     let kernel = copy(&guest(), "guest.elf");
     let open = "chmod 755 \"$(dirname \"$1\")\" \"$1\"; chmod 644 \"$2\"";
-    let script = format!("set -e; {open}; mount -t tmpfs none /dev; {script}");
+    let script = format!("set -e; {open}; cd /; mount -t tmpfs none /dev; {script}");
     let words = ["unshare", "-m", "sh", "-c", &script, "sh"];
     let id = Command::new("id").arg("-u").output().expect("id starts");
     let root = id.stdout == b"0\n";

@@ -61,6 +61,16 @@ impl VcpuHandle {
         })
     }
 
+    /// Of a vCPU whose thread is not ours to start, to kick or to join.
+    #[cfg(test)]
+    pub(super) fn without_thread(number: u16, shared: Arc<Shared>) -> Self {
+        Self {
+            number,
+            shared,
+            thread: None,
+        }
+    }
+
     /// The vCPU's number.
     #[must_use]
     pub fn number(&self) -> u16 {

@@ -7,6 +7,8 @@ mod event;
 mod gate;
 mod handle;
 mod kick;
+#[cfg(test)]
+pub(crate) mod pretended;
 mod registers;
 mod seat;
 mod thread;

@@ -1,0 +1,265 @@
+//! Who holds the vCPUs of a machine, and how long each pause took.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+
+use super::QuiesceError;
+use crate::vcpu::{FullRegisters, Gate, VcpuHandle};
+
+/// How long pauses took, in nanoseconds.
+#[derive(Debug)]
+pub struct PauseTimes {
+    /// From the request until all vCPUs were parked.
+    pub parked: Histogram<u64>,
+    /// From the request until the last vCPU went on.
+    pub released: Histogram<u64>,
+}
+
+/// How long the end of a pause is waited for where its length is asked for.
+const SETTLE_PATIENCE: Duration = Duration::from_millis(100);
+/// Differences shorter than this are not kept.
+const SHORTEST_NS: u64 = 64;
+/// Significant digits that are kept of each time.
+const DIGITS: u8 = 2;
+/// Longest pause that the histograms tell apart from longer ones.
+const LONGEST_NS: u64 = 60_000_000_000;
+
+impl PauseTimes {
+    fn new() -> Self {
+        let histogram = || {
+            Histogram::new_with_bounds(SHORTEST_NS, LONGEST_NS, DIGITS)
+                .or_else(|_| Histogram::new(DIGITS))
+                .unwrap_or_else(|_| unreachable!("two digits are a valid precision"))
+        };
+        Self {
+            parked: histogram(),
+            released: histogram(),
+        }
+    }
+}
+
+/// A pause that is over, or about to be: its end is when the last vCPU went on.
+#[derive(Debug, Clone, Copy)]
+struct Ended {
+    requested: Instant,
+    released: Instant,
+}
+
+/// The vCPUs of a machine and who holds them.
+#[derive(Debug)]
+pub(crate) struct Holders {
+    vcpus: Vec<VcpuHandle>,
+    gate: Arc<Gate>,
+    holders: Cell<u32>,
+    times: RefCell<PauseTimes>,
+    /// The last pause, until its length is known.
+    ended: Cell<Option<Ended>>,
+    last: Cell<Duration>,
+}
+
+impl Holders {
+    pub(crate) fn new(vcpus: Vec<VcpuHandle>, gate: Arc<Gate>) -> Self {
+        Self {
+            vcpus,
+            gate,
+            holders: Cell::new(0),
+            times: RefCell::new(PauseTimes::new()),
+            ended: Cell::new(None),
+            last: Cell::new(Duration::ZERO),
+        }
+    }
+
+    /// The vCPUs have been started.
+    pub(crate) fn take_over(&mut self, vcpus: Vec<VcpuHandle>) {
+        self.vcpus = vcpus;
+    }
+
+    pub(crate) fn vcpus(&self) -> &[VcpuHandle] {
+        &self.vcpus
+    }
+
+    pub(crate) fn vcpus_mut(&mut self) -> &mut [VcpuHandle] {
+        &mut self.vcpus
+    }
+
+    pub(crate) fn with_times<T>(&self, look: impl FnOnce(&PauseTimes) -> T) -> T {
+        self.settle(Instant::now());
+        look(&self.times.borrow())
+    }
+
+    pub(crate) fn last_pause(&self) -> Duration {
+        self.settle(Instant::now() + SETTLE_PATIENCE);
+        self.last.get()
+    }
+
+    /// Finds out how long the last pause was, when every vCPU has gone on by `deadline`.
+    fn settle(&self, deadline: Instant) {
+        let Some(ended) = self.ended.take() else {
+            return;
+        };
+        let resumed = |vcpu: &VcpuHandle| vcpu.resumed_after(ended.released, deadline);
+        let last = self
+            .vcpus
+            .iter()
+            .filter_map(resumed)
+            .max()
+            .unwrap_or(ended.released);
+        let length = last.saturating_duration_since(ended.requested);
+        self.last.set(length);
+        let mut times = self.times.borrow_mut();
+        times.released.saturating_record(nanoseconds(length));
+    }
+
+    /// Adds a holder: all vCPUs are parked when this returns.
+    pub(crate) fn hold(&self, patience: Duration) -> Result<Vec<FullRegisters>, QuiesceError> {
+        let first = !self.is_held();
+        if first {
+            self.settle(Instant::now());
+        }
+        let requested = Instant::now();
+        if first {
+            self.vcpus.iter().for_each(VcpuHandle::hold);
+        }
+        match self.collect(requested + patience, patience) {
+            Ok(registers) => {
+                self.holders.set(self.holders.get() + 1);
+                if first {
+                    let parked = nanoseconds(requested.elapsed());
+                    self.times.borrow_mut().parked.saturating_record(parked);
+                }
+                Ok(registers)
+            }
+            Err(error) => {
+                if first {
+                    self.let_go();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn collect(
+        &self,
+        deadline: Instant,
+        patience: Duration,
+    ) -> Result<Vec<FullRegisters>, QuiesceError> {
+        let mut all = Vec::with_capacity(self.vcpus.len());
+        for handle in &self.vcpus {
+            let vcpu = handle.number();
+            if !handle.wait_parked(deadline) {
+                return Err(QuiesceError::Missed {
+                    vcpu,
+                    deadline: patience,
+                });
+            }
+            all.push(
+                handle
+                    .registers()
+                    .ok_or(QuiesceError::NoRegisters { vcpu })?,
+            );
+        }
+        Ok(all)
+    }
+
+    /// Takes a holder away; the last one lets the vCPUs run.
+    pub(crate) fn release(&self) {
+        let left = self.holders.get().saturating_sub(1);
+        self.holders.set(left);
+        if left == 0 {
+            self.let_go();
+        }
+    }
+
+    fn let_go(&self) {
+        self.vcpus.iter().for_each(VcpuHandle::release);
+        self.gate.open();
+    }
+
+    /// Whether there is a holder.
+    pub(super) fn is_held(&self) -> bool {
+        self.holders.get() > 0
+    }
+
+    /// The pause that was asked for at `requested` ends now.
+    pub(super) fn ends(&self, requested: Instant) {
+        let released = Instant::now();
+        self.ended.set(Some(Ended {
+            requested,
+            released,
+        }));
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vcpu::VcpuState;
+    use crate::vcpu::pretended::Pretended;
+
+    /// Longer than any machine needs to run a thread.
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn machine(vcpus: &[Pretended], gate: &Arc<Gate>) -> Holders {
+        let handles = vcpus.iter().map(Pretended::handle).collect();
+        Holders::new(handles, Arc::clone(gate))
+    }
+
+    #[test]
+    fn a_vcpu_that_misses_the_deadline_is_named_and_all_run_on() {
+        let gate = Arc::new(Gate::default());
+        let vcpus = [0, 1, 2].map(|number| Pretended::start(number, &gate));
+        let holders = machine(&vcpus, &gate);
+        vcpus[1].obey(false);
+        let error = holders.hold(Duration::from_millis(20)).unwrap_err();
+        assert!(matches!(error, QuiesceError::Missed { vcpu: 1, .. }));
+        assert_eq!(
+            error.to_string(),
+            "vCPU 1 did not pause within 20ms; the guest runs on unchanged"
+        );
+        assert!(!holders.is_held());
+        for vcpu in &vcpus {
+            vcpu.wait_until(VcpuState::Running, LONG);
+        }
+        assert!(holders.with_times(|times| times.parked.is_empty()));
+        // Nothing of it is left: the next pause is one.
+        vcpus[1].obey(true);
+        assert_eq!(holders.hold(LONG).unwrap().len(), 3);
+        assert_eq!(holders.with_times(|times| times.parked.len()), 1);
+        holders.release();
+        for vcpu in &vcpus {
+            vcpu.wait_until(VcpuState::Running, LONG);
+        }
+    }
+
+    #[test]
+    fn holders_nest() {
+        let gate = Arc::new(Gate::default());
+        let vcpus = [Pretended::start(0, &gate)];
+        let holders = machine(&vcpus, &gate);
+        holders.hold(LONG).unwrap();
+        holders.hold(LONG).unwrap();
+        holders.release();
+        assert!(holders.is_held());
+        assert_eq!(holders.vcpus()[0].state(), VcpuState::Parked);
+        holders.release();
+        vcpus[0].wait_until(VcpuState::Running, LONG);
+    }
+
+    #[test]
+    fn a_vcpu_without_registers_is_named() {
+        let gate = Arc::new(Gate::default());
+        let vcpus = [0, 1].map(|number| Pretended::start(number, &gate));
+        let holders = machine(&vcpus, &gate);
+        vcpus[1].forget_registers();
+        let error = holders.hold(LONG).unwrap_err();
+        assert!(matches!(error, QuiesceError::NoRegisters { vcpu: 1 }));
+        vcpus[0].wait_until(VcpuState::Running, LONG);
+    }
+}

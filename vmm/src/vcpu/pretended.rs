@@ -1,0 +1,109 @@
+//! A vCPU thread without KVM, for tests of what controls one: it parks as the real one does, or does
+//! not.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::gate::Gate;
+use super::handle::VcpuHandle;
+use super::registers::FullRegisters;
+use super::seat::{Order, Seat, Shared, VcpuState};
+
+/// The thread. It ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Pretended {
+    number: u16,
+    shared: Arc<Shared>,
+    conduct: Arc<Conduct>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// How it behaves.
+#[derive(Debug)]
+struct Conduct {
+    obeys: AtomicBool,
+    has_registers: AtomicBool,
+}
+
+impl Pretended {
+    /// Starts to run.
+    pub(crate) fn start(number: u16, gate: &Arc<Gate>) -> Self {
+        let shared = Arc::new(Shared::new(Arc::clone(gate)));
+        let conduct = Arc::new(Conduct {
+            obeys: AtomicBool::new(true),
+            has_registers: AtomicBool::new(true),
+        });
+        let (theirs, conducted) = (Arc::clone(&shared), Arc::clone(&conduct));
+        let thread = std::thread::spawn(move || run(&theirs, &conducted));
+        Self {
+            number,
+            shared,
+            conduct,
+            thread: Some(thread),
+        }
+    }
+
+    /// Its controller's end.
+    pub(crate) fn handle(&self) -> VcpuHandle {
+        VcpuHandle::without_thread(self.number, Arc::clone(&self.shared))
+    }
+
+    /// Whether it parks when it is told to.
+    pub(crate) fn obey(&self, obeys: bool) {
+        self.conduct.obeys.store(obeys, Ordering::SeqCst);
+    }
+
+    /// From now on it parks without its registers.
+    pub(crate) fn forget_registers(&self) {
+        self.conduct.has_registers.store(false, Ordering::SeqCst);
+    }
+
+    /// Waits until it is in this state.
+    pub(crate) fn wait_until(&self, state: VcpuState, patience: Duration) {
+        let deadline = Instant::now() + patience;
+        let ready = |seat: &Seat| seat.state == state;
+        let seat = self.shared.wait(self.shared.lock(), deadline, ready);
+        assert!(seat.is_some(), "vCPU {} is never {state:?}", self.number);
+    }
+}
+
+impl Drop for Pretended {
+    fn drop(&mut self) {
+        self.handle().stop();
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(ended.is_some_and(|ended| ended.is_ok()));
+    }
+}
+
+fn run(shared: &Shared, conduct: &Conduct) {
+    loop {
+        match shared.order() {
+            Order::Stop => return,
+            Order::Hold if conduct.obeys.load(Ordering::SeqCst) => park(shared, conduct),
+            Order::Run | Order::Hold => std::thread::yield_now(),
+        }
+    }
+}
+
+fn park(shared: &Shared, conduct: &Conduct) {
+    let mut seat = shared.lock();
+    seat.state = VcpuState::Parked;
+    let registers = FullRegisters::default();
+    let has_registers = conduct.has_registers.load(Ordering::SeqCst);
+    seat.registers = has_registers.then_some(registers);
+    shared.acknowledged.notify_all();
+    loop {
+        let seen = shared.gate.changes();
+        if shared.order() != Order::Hold {
+            break;
+        }
+        drop(seat);
+        shared.gate.wait(seen);
+        seat = shared.lock();
+    }
+    seat.state = VcpuState::Running;
+    seat.resumed = Some(Instant::now());
+    shared.acknowledged.notify_all();
+}
