@@ -47,6 +47,7 @@ impl Trial {
         let image = std::sync::Arc::new(Image::parse(kernel.bytes()).unwrap());
         let site = image.symbols.address_of(FUNCTION).expect("the function");
         let config = MachineConfig {
+            initrd: None,
             cmdline: format!("workload=nops threads=4 tick=100 {rest}"),
             vcpus: 2,
             memory_mib: 64,

@@ -113,6 +113,7 @@ fn held_at_the_prefix(from: LockPrefixes, to: LockPrefixes) {
     let site = image.locks.iter().find(|site| inside(site.address));
     let site = site.expect("its locked instruction").address;
     let config = MachineConfig {
+        initrd: None,
         cmdline: "workload=locks threads=4 iterations=500 tick=100 ring=0".to_owned(),
         vcpus: 1,
         memory_mib: 64,

@@ -120,6 +120,7 @@ fn check(hook: HookChoice, workloads: &str, roots: &[&str]) {
     let mut oracle = Oracle::new(Image::parse(kernel.bytes()).unwrap());
     let console = ConsoleWriter::start(std::io::sink()).unwrap();
     let config = MachineConfig {
+        initrd: None,
         // No timer interrupt while the guest is stepped.
         cmdline: format!("workload={workloads} ring=0 iterations=1 tick=10000000"),
         vcpus: 1,
