@@ -1,10 +1,10 @@
 # Every target installs what it is missing, or says how (images/packages).
 
 .DEFAULT_GOAL := help
-.PHONY: help build guest box demo test lint bench clean
+.PHONY: help build guest box demo test lint bench experiments clean
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## The VMM: target/release/vmm
 	images/packages rust build
@@ -30,6 +30,9 @@ lint: ## Format, clippy, documentation
 
 bench: build guest ## The table of costs, on /dev/kvm
 	cargo run --release --locked -p tests --bin bench -- images/out/bench.json
+
+experiments: build guest ## What the seeds measured, on /dev/kvm: images/out/experiments
+	cargo run --release --locked -p tests --bin experiments -- images/out/experiments
 
 clean: ## Removes what was built; downloads stay in images/cache
 	cargo clean

@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
+use std::process::Command;
 use std::{env, fs, io};
 
 /// Prefix of the functions, and the flags that mark their entries.
@@ -13,6 +14,21 @@ const WAYS: [(&str, &[&str]); 3] = [
 ];
 
 const SOURCES: [&str; 2] = ["c/tree.c", "c/floats.c"];
+
+/// The tree without patch sites, to compare with: the calls of the last two are left alone, because they
+/// call something that is no profiling function.
+const UNTRACED: [(&str, &[&str]); 4] = [
+    ("base", &["-fomit-frame-pointer"]),
+    (
+        "frame",
+        &["-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer"],
+    ),
+    ("call", &["-pg"]),
+    (
+        "fentry_call",
+        &["-pg", "-mfentry", "-mfentry-name=returns_at_once"],
+    ),
+];
 
 /// Whatever a distribution's gcc does by default, the result is the same.
 const FLAGS: [&str; 11] = [
@@ -34,20 +50,46 @@ const MANY: usize = 10_000;
 fn main() -> io::Result<()> {
     println!("cargo::rerun-if-changed=c");
     println!("cargo::rerun-if-changed=build.rs");
-    for (prefix, way) in WAYS {
-        let mut build = cc::Build::new();
-        build
-            .no_default_flags(true)
-            .inherit_rustflags(false)
-            .flag("-m64");
-        for flag in FLAGS.iter().chain(way) {
-            build.flag(flag);
-        }
-        build.define("PREFIX", prefix).files(SOURCES);
-        build.compile(&format!("guest_{prefix}"));
-    }
     let out = env::var_os("OUT_DIR").ok_or(io::Error::other("cargo sets OUT_DIR"))?;
-    fs::write(Path::new(&out).join("many.rs"), many())
+    let out = Path::new(&out);
+    for (prefix, way) in WAYS {
+        compile(prefix, way, &SOURCES);
+    }
+    for (prefix, way) in UNTRACED {
+        compile(prefix, way, &SOURCES[..1]);
+    }
+    rename(&out.join("libguest_call.a"), "mcount", "returns_at_once")?;
+    fs::write(out.join("many.rs"), many())
+}
+
+fn compile(prefix: &str, way: &[&str], sources: &[&str]) {
+    let mut build = cc::Build::new();
+    build
+        .no_default_flags(true)
+        .inherit_rustflags(false)
+        .flag("-m64");
+    for flag in FLAGS.iter().chain(way) {
+        build.flag(flag);
+    }
+    build.define("PREFIX", prefix).files(sources);
+    build.compile(&format!("guest_{prefix}"));
+}
+
+/// Has the objects of a library refer to another symbol: gcc has no option for the name of `mcount`.
+fn rename(library: &Path, from: &str, to: &str) -> io::Result<()> {
+    let names = format!("{from}={to}");
+    let status = Command::new("objcopy")
+        .args(["--redefine-sym", &names])
+        .arg(library)
+        .status()?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(io::Error::other(format!(
+            "objcopy {}: {status}",
+            library.display()
+        )))
+    }
 }
 
 /// Each function has a constant of its own, so that no two are the same.

@@ -14,6 +14,7 @@ mod control;
 pub mod elf;
 pub mod exact;
 mod guest;
+pub mod measure;
 mod output;
 mod place;
 mod random;

@@ -47,7 +47,7 @@ fn timestamp() -> u64 {
 }
 
 /// A time stamp that waits for everything before it, and that everything after waits for.
-fn fenced_timestamp() -> u64 {
+pub fn fenced_timestamp() -> u64 {
     // SAFETY: SSE2 is part of x86-64.
     unsafe { _mm_lfence() };
     let now = timestamp();

@@ -13,6 +13,8 @@ use workloads::floats::{
     rust_floats, rust_give_mixed, rust_give_reals, rust_ten_doubles, rust_turn_large, rust_wide,
 };
 use workloads::locks::locks_step;
+use workloads::messages::{messages_receive, messages_send};
+use workloads::micro::micro_nested;
 use workloads::recursion::{DEPTH, recursion_step};
 use workloads::tail_calls::{
     tail_calls_end, tail_calls_even, tail_calls_first, tail_calls_odd, tail_calls_second,
@@ -21,7 +23,7 @@ use workloads::tail_calls::{
 
 use crate::workload::Threads::{Given, OnePerVcpu};
 use crate::workload::{Body, Function, Workload};
-use crate::{accidents, bench, list, locks, many, spin};
+use crate::{accidents, bench, list, locks, many, messages, micro, spin};
 
 /// The table of a workload: functions that exist, under their own names.
 macro_rules! functions {
@@ -227,6 +229,36 @@ pub static CATALOGUE: &[Workload] = &[
         name: "bench_smp",
         functions: &[],
         body: Body::Own(bench::smp),
+    },
+    Workload {
+        name: "messages",
+        functions: &[functions![messages_send: 1, messages_receive: 1]],
+        body: Body::Own(messages::run),
+    },
+    Workload {
+        name: "micro_nops",
+        functions: &[],
+        body: Body::Own(micro::nops::run),
+    },
+    Workload {
+        name: "micro_calls",
+        functions: &[],
+        body: Body::Own(micro::calls::run),
+    },
+    Workload {
+        name: "micro_depth",
+        functions: &[functions![micro_nested: 1]],
+        body: Body::Own(micro::depth::run),
+    },
+    Workload {
+        name: "micro_locks",
+        functions: &[],
+        body: Body::Own(micro::locks::run),
+    },
+    Workload {
+        name: "micro_probes",
+        functions: &[],
+        body: Body::Own(micro::probes::run),
     },
     Workload {
         name: "fault",

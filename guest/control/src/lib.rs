@@ -13,6 +13,8 @@ mod list;
 mod locks;
 mod many;
 mod memory;
+mod messages;
+mod micro;
 mod options;
 mod spin;
 mod workload;

@@ -115,6 +115,7 @@ ap_limit: .long 1
 .set USER_TEXT, 0xe5
 .set USER_RODATA, 0x80000000000000e5
 .set USER_DATA, 0x80000000000000e7
+.set USER_CODE, 0xe7            # made at run time: written and executed
 
 .balign 4096
 .global pml4
@@ -136,7 +137,7 @@ low_pd:
     .quad address + 0xe3
     .set address, address + 0x200000
     .endr
-# The image (link.ld). Everything above it stays free.
+# The image (link.ld). Everything else stays free.
 high_pd:
     .fill 8, 8, 0
     .quad 0x1000000 + SUPERVISOR_TEXT
@@ -146,7 +147,12 @@ high_pd:
     .quad 0x1800000 + USER_DATA
     .quad 0x1a00000 + USER_DATA
     .quad 0x1c00000 + USER_DATA
-    .fill 497, 8, 0
+    .quad 0
+    .quad 0x2000000 + USER_CODE
+    .quad 0x2200000 + USER_CODE
+    .quad 0x2400000 + USER_CODE
+    .quad 0x2600000 + USER_CODE
+    .fill 492, 8, 0
 
 .section .boot.bss, "aw", @nobits
 .balign 4096

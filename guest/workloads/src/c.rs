@@ -13,6 +13,11 @@ global_asm!(
     ".type __fentry__, @function",
     "__fentry__: ret",
     ".size __fentry__, . - __fentry__",
+    // What the builds call that keep their calls.
+    ".global returns_at_once",
+    ".type returns_at_once, @function",
+    "returns_at_once: ret",
+    ".size returns_at_once, . - returns_at_once",
     ".text",
 );
 
@@ -30,6 +35,30 @@ macro_rules! builds {
             }
         }
     )*};
+}
+
+/// Builds of c/tree.c that tracing has nothing to do with, for comparison.
+macro_rules! untraced_builds {
+    ($($(#[$doc:meta])* $build:ident: $root:ident;)*) => {$(
+        $(#[$doc])*
+        pub mod $build {
+            unsafe extern "C" {
+                /// c/tree.c: plain words in and out, so any value is fine.
+                pub safe fn $root(value: u64) -> u64;
+            }
+        }
+    )*};
+}
+
+untraced_builds! {
+    /// No instrumentation.
+    base: base_root;
+    /// No instrumentation, but frame pointers.
+    frame: frame_root;
+    /// A call behind each prologue that returns at once.
+    call: call_root;
+    /// A call before each prologue that returns at once.
+    fentry_call: fentry_call_root;
 }
 
 builds! {

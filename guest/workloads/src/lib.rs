@@ -15,6 +15,8 @@ pub mod calls;
 pub mod floats;
 pub mod locks;
 pub mod many;
+pub mod messages;
+pub mod micro;
 pub mod recursion;
 pub mod tail_calls;
 

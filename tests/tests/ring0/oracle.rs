@@ -141,6 +141,7 @@ fn check(hook: HookChoice, workloads: &str, roots: &[&str]) {
             .to_vec(),
         notrace: Vec::new(),
         attach_at: None,
+        smp_locks: None,
         vcpus: 1,
     };
     let mut tracing = Tracing::new(options, &kernel).unwrap();

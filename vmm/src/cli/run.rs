@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::tracing::options::{SessionOptions, Tracer, TracingOptions};
+use crate::tracing::options::{LockChoice, SessionOptions, Tracer, TracingOptions};
 
 /// Boot a guest and stay with it until it ends
 ///
@@ -55,6 +55,9 @@ pub struct RunOptions {
     /// guest `workloads_ready`)
     #[arg(long, value_name = "SYMBOL")]
     pub attach_at: Option<String>,
+    /// Whether the lock prefixes that the image lists are effective (default: not with one vCPU)
+    #[arg(long, value_name = "STATE")]
+    pub smp_locks: Option<LockChoice>,
     #[command(flatten)]
     #[expect(
         missing_docs,
@@ -74,6 +77,7 @@ impl RunOptions {
             filter: self.filter.clone(),
             notrace: self.notrace.clone(),
             attach_at: self.attach_at.clone(),
+            smp_locks: self.smp_locks,
             vcpus: self.vcpus,
         }
     }

@@ -187,6 +187,7 @@ impl From<TracingError> for Failure {
     fn from(error: TracingError) -> Self {
         match &error {
             TracingError::Filter(_)
+            | TracingError::Locks(_)
             | TracingError::Image(_)
             | TracingError::RingSize(_)
             | TracingError::RingsTooLarge { .. }

@@ -37,8 +37,8 @@ use crate::loader::KernelFile;
 use crate::machine::{Machine, PATIENCE};
 use clock_page::{Beat, Beats, ClockPage};
 pub use error::TracingError;
-use options::DEFAULT_SESSION;
 pub use options::TracingOptions;
+use options::{DEFAULT_SESSION, LockChoice};
 use session::{Found, Shared, TraceSession, check_room};
 
 /// The function at which the bundled guest can be traced: all its vCPUs run, no workload does yet.
@@ -51,6 +51,8 @@ pub struct Tracing {
     shared: Shared,
     sessions: Vec<TraceSession>,
     attach_at: Option<String>,
+    /// Whether lock prefixes are effective, where the user has said so.
+    smp_locks: Option<LockChoice>,
     /// The host's counter when the guest was about to start: the zero of all times.
     zero: u64,
     /// Known from the first attach on.
@@ -90,6 +92,7 @@ impl Tracing {
             shared,
             sessions: vec![default],
             attach_at: options.attach_at,
+            smp_locks: options.smp_locks,
             zero: crate::clock::host_tsc(),
             clock: None,
             clock_page: None,
@@ -106,11 +109,12 @@ impl Tracing {
         let mut target = machine.before_start().ok_or(TracingError::Started)?;
         let rewritten = self.engine.normalise(&mut target)?;
         log::debug!("{rewritten} patch sites were made one nop");
-        if self.shared.vcpus == 1 && !self.shared.image.locks.is_empty() {
-            let switched = self
-                .engine
-                .switch_locks(&mut target, LockPrefixes::Off, 1)?;
-            log::debug!("{switched} lock prefixes were switched off: there is one vCPU");
+        let vcpus = usize::from(self.shared.vcpus);
+        let is_free = vcpus == 1 && !self.shared.image.locks.is_empty();
+        let own = is_free.then_some(LockPrefixes::Off);
+        if let Some(to) = self.smp_locks.map(LockPrefixes::from).or(own) {
+            let switched = self.engine.switch_locks(&mut target, to, vcpus)?;
+            log::debug!("{switched} lock prefixes were switched {}", to.name());
         }
         self.zero = crate::clock::host_tsc();
         if !self.sessions.iter().any(|session| session.waiting) {

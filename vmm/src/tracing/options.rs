@@ -221,6 +221,8 @@ pub struct TracingOptions {
     pub notrace: Vec<String>,
     /// Attach when this function is reached.
     pub attach_at: Option<String>,
+    /// Whether the guest's lock prefixes are effective from the start on.
+    pub smp_locks: Option<LockChoice>,
     /// How many vCPUs the machine has.
     pub vcpus: u64,
 }

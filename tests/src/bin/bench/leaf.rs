@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use vmm::control::protocol::{Call, CreateSession, OfSession, SessionName, Start};
-use vmm::tracing::options::{SessionOptions, Tracer};
+use vmm::control::protocol::{Call, OfSession};
+use vmm::tracing::options::ClockChoice;
 
 use crate::Failed;
 use crate::guest::Guest;
 use crate::rounds::{CALLS, Rounds, change, pairs, ratio};
 use crate::sample::Samples;
+use crate::sessions::more_sessions;
 use crate::table::{Row, Target};
 
 /// Rounds in each guest.
@@ -101,7 +102,11 @@ impl Case {
         let skip = match self {
             Self::FunctionOff => change(&guest, &off, 1)?,
             Self::GraphOff => change(&guest, &off, GRAPH_RECORDS)?,
-            Self::List { sessions } => change(&guest, &more_sessions(*sessions), 1)?,
+            Self::List { sessions } => change(
+                &guest,
+                &more_sessions(*sessions, TRACED, ClockChoice::Tsc),
+                1,
+            )?,
             _ => 0,
         };
         rounds.collect(guest, skip)
@@ -118,25 +123,6 @@ impl Case {
         };
         [&["--filter", TRACED], rest].concat()
     }
-}
-
-/// What makes it `sessions` of them, the default one included.
-fn more_sessions(sessions: usize) -> Vec<Call> {
-    let calls = (1..sessions).flat_map(|number| {
-        let name = format!("session{number}");
-        let create = CreateSession {
-            name: name.clone(),
-            tracer: Tracer::Function,
-            options: SessionOptions::default(),
-        };
-        let start = Start {
-            session: SessionName(name),
-            filter: vec![TRACED.to_owned()],
-            ..Start::default()
-        };
-        [Call::CreateSession(create), Call::Start(start)]
-    });
-    calls.collect()
 }
 
 fn of<'a>(measured: &'a Measured, case: &Case) -> Result<&'a Rounds, Failed> {

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use vmm::control::protocol::Call;
 use vmm::control::status::Status;
 
-use crate::Failed;
-use crate::guest::Guest;
-use crate::sample::Samples;
+use super::Failed;
+use super::guest::Guest;
+use super::sample::Samples;
 
 /// Calls in each timed loop.
 pub const CALLS: u64 = 2_000_000;

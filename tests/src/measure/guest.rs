@@ -14,7 +14,8 @@ use serde::de::DeserializeOwned;
 use vmm::control::protocol::{Call, Response};
 use vmm::control::status::Status;
 
-use crate::Failed;
+use super::Failed;
+use crate::place;
 
 /// RAM of every guest, in MiB.
 pub const MEMORY_MIB: u64 = 64;
@@ -60,7 +61,7 @@ impl Guest {
             .args(["--timeout", &LONGEST.as_secs().to_string()])
             .args(["--vcpus", &vcpus.to_string(), "--cmdline", cmdline])
             .arg("--kernel")
-            .arg(tests::guest())
+            .arg(place::guest())
             .arg("--control")
             .arg(&control)
             .args(arguments)

@@ -1,0 +1,125 @@
+//! Plots as SVG files.
+
+use std::path::Path;
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use tests::measure::Failed;
+use tests::measure::sample::Samples;
+
+use crate::experiment::{Experiment, Plot};
+
+const WIDTH: u32 = 860;
+const BAR: u32 = 26;
+const FONT: (&str, u32) = ("sans-serif", 13);
+
+/// Draws an experiment's plot into `folder`.
+pub fn draw(folder: &Path, one: &Experiment) -> Result<(), Failed> {
+    let path = folder.join(one.plot_file());
+    match &one.plot {
+        Plot::Bars { unit } => {
+            let rows = one.rows.iter().filter(|row| row.unit == *unit);
+            let bars: Vec<(&str, &Samples)> = rows
+                .filter_map(|row| Some((row.what.as_str(), row.value.as_ref().ok()?)))
+                .collect();
+            let height = 110 + BAR * u32::try_from(bars.len())?;
+            let root = SVGBackend::new(&path, (WIDTH, height)).into_drawing_area();
+            draw_bars(&root, one.title, unit, &bars)?;
+            Ok(root.present()?)
+        }
+        Plot::Lines { over, unit, series } => {
+            let root = SVGBackend::new(&path, (WIDTH, 460)).into_drawing_area();
+            draw_lines(&root, one.title, (over, unit), series)?;
+            Ok(root.present()?)
+        }
+    }
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+fn draw_bars(
+    root: &Area<'_>,
+    title: &str,
+    unit: &str,
+    bars: &[(&str, &Samples)],
+) -> Result<(), Failed> {
+    root.fill(&WHITE)?;
+    #[expect(clippy::cast_precision_loss, reason = "some bars")]
+    let count = bars.len() as f64;
+    let medians = || bars.iter().map(|(_, samples)| samples.median());
+    let most = medians().fold(0.0, f64::max) * 1.3 + f64::EPSILON;
+    let least = medians().fold(0.0, f64::min) * 1.3;
+    let mut chart = ChartBuilder::on(root)
+        .caption(title, ("sans-serif", 17))
+        .margin(10)
+        .x_label_area_size(36)
+        .y_label_area_size(340)
+        .build_cartesian_2d(least..most, count..0.0)?;
+    chart
+        .configure_mesh()
+        .light_line_style(TRANSPARENT)
+        .disable_y_mesh()
+        .disable_y_axis()
+        .x_desc(unit)
+        .label_style(FONT)
+        .draw()?;
+    for (place, (what, samples)) in (0u32..).zip(bars) {
+        let middle = f64::from(place) + 0.5;
+        let (low, high) = (middle - 0.32, middle + 0.32);
+        let bar = Rectangle::new(
+            [(0.0, low), (samples.median(), high)],
+            BLUE.mix(0.45).filled(),
+        );
+        chart.draw_series([bar])?;
+        // What disturbed a round is in the table; here it would only hide the rest.
+        let range =
+            [samples.min(), samples.percentile(90)].map(|end| (end.clamp(least, most), middle));
+        chart.draw_series([PathElement::new(range.to_vec(), BLACK.stroke_width(1))])?;
+        let (_, y) = chart.backend_coord(&(0.0, middle));
+        let style = TextStyle::from(FONT.into_font()).color(&BLACK);
+        let label = format!("{what}: {:.2}", samples.median());
+        root.draw(&Text::new(label, (12, y - 7), style))?;
+    }
+    Ok(())
+}
+
+fn draw_lines(
+    root: &Area<'_>,
+    title: &str,
+    (over, unit): (&str, &str),
+    series: &[(String, Vec<(f64, f64)>)],
+) -> Result<(), Failed> {
+    root.fill(&WHITE)?;
+    let points = || series.iter().flat_map(|(_, points)| points);
+    let right = points().map(|(x, _)| *x).fold(1.0, f64::max) * 1.1;
+    let top = points().map(|(_, y)| *y).fold(0.0, f64::max) * 1.15 + f64::EPSILON;
+    let mut chart = ChartBuilder::on(root)
+        .caption(title, ("sans-serif", 17))
+        .margin(10)
+        .x_label_area_size(36)
+        .y_label_area_size(64)
+        .build_cartesian_2d((0.9..right).log_scale(), 0.0..top)?;
+    chart
+        .configure_mesh()
+        .light_line_style(TRANSPARENT)
+        .x_desc(over)
+        .y_desc(unit)
+        .label_style(FONT)
+        .draw()?;
+    for (place, (name, points)) in series.iter().enumerate() {
+        let color = Palette99::pick(place).to_rgba();
+        chart
+            .draw_series(
+                LineSeries::new(points.iter().copied(), color.stroke_width(2)).point_size(3),
+            )?
+            .label(name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], color.stroke_width(2)));
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::MiddleRight)
+        .background_style(WHITE.mix(0.8))
+        .label_font(FONT)
+        .draw()?;
+    Ok(())
+}

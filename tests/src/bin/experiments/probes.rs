@@ -1,0 +1,62 @@
+//! 8: what it costs to get out of the code and back.
+
+use tests::measure::Failed;
+use tests::measure::sample::Samples;
+
+use crate::Bench;
+use crate::experiment::{Experiment, Finding, Plot, Row, Verdict};
+
+const TRACED: &str = "bench_leaf_traced";
+
+pub fn experiment(bench: Bench<'_>) -> Result<Experiment, Failed> {
+    let probes = bench.measure("workload=micro_probes iterations=200000 rounds=9", &[])?;
+    let of = |name: &str| -> Result<Samples, Failed> {
+        let cycles = probes.of(&format!("probes.{name}"))?;
+        Ok(cycles.iter().map(|cycles| bench.ns(*cycles)).collect())
+    };
+    let stub = |clock| -> Result<Samples, Failed> {
+        let arguments = ["--trace", "function", "--clock", clock, "--filter", TRACED];
+        let rounds = bench.measure("workload=bench iterations=200000 rounds=5", &arguments)?;
+        Ok(rounds
+            .added(TRACED)?
+            .into_iter()
+            .map(|one| bench.ns(one))
+            .collect())
+    };
+    let (timed, untimed) = (stub("tsc")?, stub("none")?);
+    let ns = timed.median();
+    let kernel = of("kernel")?;
+    let exception = kernel.median();
+    let rows = vec![
+        Row::of("stub at the entry, record with a time", "ns", timed)
+            .beside("270 ns (LTTng, 3 GHz Pentium 4)"),
+        Row::of("stub at the entry, record without a time", "ns", untimed),
+        Row::of("exception into the guest's kernel and back", "ns", kernel),
+        Row::of(
+            "the same, and a port read that leaves to the VMM",
+            "ns",
+            of("vmm")?,
+        ),
+        Row::not_run(
+            "breakpoint that leaves to the VMM",
+            "ns",
+            "int3 in ring 3 goes to the guest's own handler on this KVM, never to the VMM",
+        ),
+    ];
+    Ok(Experiment {
+        number: 8,
+        title: "Probes: breakpoints against stubs",
+        method: "A record written by a stub, added to a leaf; a system call's worth of exception; an exit to the VMM.",
+        seed: "Desnoyers, Anvin, April 2008 (S3): LTTng writes an event in about 270 ns on a 3 GHz Pentium 4; where a breakpoint \
+               is too dear, a call in five bytes does it.",
+        rows,
+        finding: Finding {
+            verdict: Verdict::of(&[ns < 270.0, exception > 10.0 * ns]),
+            text: format!(
+                "A stub writes a record with a time in {ns:.1} ns; an exception alone takes {exception:.0} ns before anything is \
+                 recorded (ring 0 may be emulated on this host)."
+            ),
+        },
+        plot: Plot::Bars { unit: "ns" },
+    })
+}

@@ -1,0 +1,11 @@
+//! What `make bench` and `make experiments` have in common: guests with their threads pinned, what these
+//! measure themselves, samples with a spread, and the host.
+
+pub mod guest;
+pub mod host;
+pub mod rounds;
+pub mod sample;
+pub mod sessions;
+
+/// Whatever went wrong: it is printed, and the measurement ends.
+pub type Failed = Box<dyn std::error::Error>;
