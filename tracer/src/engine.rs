@@ -18,7 +18,7 @@ use crate::patch::poke::{self, Poke, PokeError, TransactionError, read_site};
 use crate::record::FUNCTIONS_MAX;
 use crate::session::{Session, SessionId};
 use crate::stub::arena::{Arena, ArenaFull};
-use crate::stub::cell::{CpuStrategy, GsMoved, NoGsBase, SESSIONS_MAX};
+use crate::stub::cell::{CpuStrategy, GsMoved, NoGsBase, SESSIONS_MAX, TracedCode};
 use crate::stub::clock_page::PAGE_BYTES;
 use crate::stub::graph::{Hook, SiteShape};
 use crate::stub::mirror::Mirror;
@@ -265,8 +265,8 @@ impl Engine {
         &self.image
     }
 
-    /// Makes every site one nop. Only for a guest of which no vCPU has run yet: a saved instruction
-    /// pointer could lie between the nops of a site.
+    /// Makes every site one nop, unless the guest does that itself. Only for a guest of which no vCPU has
+    /// run yet: a saved instruction pointer could lie between the nops of a site.
     ///
     /// # Errors
     /// [`TransactionError`]; then nothing was changed.
@@ -274,11 +274,26 @@ impl Engine {
         &self,
         target: &mut (impl StoppedTarget + ?Sized),
     ) -> Result<usize, TransactionError> {
+        if self.image.normalises_itself() {
+            return Ok(0);
+        }
         let pokes: Vec<Poke> = normalisations(&self.image)
             .into_iter()
             .map(Poke::from)
             .collect();
         poke::apply(target, &self.image, &pokes).map(|()| pokes.len())
+    }
+
+    /// Whether [`Self::attach`] wants to know [`kernel_gs_base`] of the vCPUs whose other registers do not
+    /// tell the kernel's: those of code that runs in ring 0 only, and when that is not known yet.
+    ///
+    /// [`kernel_gs_base`]: crate::target::VcpuRegisters::kernel_gs_base
+    #[must_use]
+    pub fn wants_kernel_gs_base(&self) -> bool {
+        self.ground.as_ref().is_none_or(|ground| {
+            let code = TracedCode::Supervisor;
+            matches!(&ground.strategy, CpuStrategy::Gs { code: of, .. } if *of == code)
+        })
     }
 
     /// Opens the window and finds out how stubs know their vCPU; checks the window when it is open
@@ -300,7 +315,12 @@ impl Engine {
             return Err(AttachError::TooManyFunctions(functions));
         }
         let mut window = Window::open(target, region, self.traceable_text()?)?;
-        let (strategy, no_gs) = CpuStrategy::choose(target.vcpus());
+        let code = if window.is_user() {
+            TracedCode::User
+        } else {
+            TracedCode::Supervisor
+        };
+        let (strategy, no_gs) = CpuStrategy::choose(target.vcpus(), code);
         let room = STUB_BYTES_PER_FUNCTION * self.image.sites.len() as u64;
         let extents = window.map(target, room, true).and_then(|code| {
             let shared = clock_offset(&strategy) + PAGE_BYTES;

@@ -32,6 +32,8 @@ pub mod bits {
     pub const NO_EXECUTE: u64 = 1 << 63;
 }
 
+/// The user half of a pair of topmost tables lies one page above the kernel's (Linux, `asm/pgtable.h`).
+const USER_HALF: u64 = 1 << 12;
 const ADDRESS_MASK: u64 = 0x000f_ffff_ffff_f000;
 const CR0_PG: u64 = 1 << 31;
 const CR4_LA57: u64 = 1 << 12;
@@ -106,6 +108,34 @@ impl PageTableRoot {
             levels: if cr4 & CR4_LA57 == 0 { 4 } else { 5 },
             no_execute: efer & EFER_NXE != 0,
         })
+    }
+
+    /// The tables that a vCPU with these registers uses when it executes the text at `text`.
+    ///
+    /// Linux' page-table isolation runs ring 3 with tables of its own, which map next to nothing of the
+    /// kernel; bit 12 of CR3 tells the two apart. Where the other half maps `text` for ring 0 alone,
+    /// that half is the kernel's.
+    ///
+    /// # Errors
+    /// [`TranslateError::NoLongMode`].
+    pub fn of_text(
+        memory: &(impl PhysicalMemory + ?Sized),
+        registers: &VcpuRegisters,
+        text: Gva,
+    ) -> Result<Self, TranslateError> {
+        let own = Self::of(registers)?;
+        let kernel = own.kernel_half().filter(|half| {
+            let seen = translate(memory, *half, text);
+            seen.is_ok_and(|seen| !seen.user)
+        });
+        Ok(kernel.unwrap_or(own))
+    }
+
+    /// Where the kernel's tables lie if these are the user half of a pair.
+    #[must_use]
+    pub fn kernel_half(self) -> Option<Self> {
+        let table = Gpa(self.table.0 & !USER_HALF);
+        (table != self.table).then_some(Self { table, ..self })
     }
 
     fn is_canonical(self, at: Gva) -> bool {

@@ -88,3 +88,21 @@ pub struct VcpuRegisters {
     /// it can lengthen a pause by microseconds.
     pub kernel_gs_base: Option<u64>,
 }
+
+impl VcpuRegisters {
+    /// The GS base with which ring 0 executes on this vCPU: the one in force, or the one that `swapgs`
+    /// will bring back when ring 3 has its own now. `None` when only [`Self::kernel_gs_base`] could
+    /// tell, and was not asked for.
+    ///
+    /// A kernel that swaps keeps its base in the upper half of the address space, so a lower one in
+    /// ring 0 means that the vCPU is between its entry into the kernel and `swapgs`.
+    #[must_use]
+    pub fn supervisor_gs_base(&self) -> Option<u64> {
+        let is_swapped_out = self.cpl == 3 || self.gs_base >> 63 == 0;
+        if is_swapped_out {
+            self.kernel_gs_base
+        } else {
+            Some(self.gs_base)
+        }
+    }
+}

@@ -124,7 +124,7 @@ impl Window {
         region: Region,
         text: TextRange,
     ) -> Result<Self, WindowError> {
-        let root = running_root(target)?;
+        let root = running_root(target, text.start)?;
         let user = translate(target, root, text.start)?.user;
         Ok(Self {
             region,
@@ -157,7 +157,7 @@ impl Window {
             return Err(WindowError::RegionFull { bytes, left });
         }
         // Not the tables of the time when the window was opened: the guest may have freed those.
-        let root = running_root(target)?;
+        let root = running_root(target, self.text.start)?;
         let slots = self.find(target, root, bytes / PAGE_2M)?;
         let physical = Gpa(self.region.start.0 + self.used);
         let mut pages = Vec::new();
@@ -170,7 +170,7 @@ impl Window {
                 value,
             });
         }
-        if let Err(error) = show(target, &pages) {
+        if let Err(error) = show(target, &pages, self.text.start) {
             take_back(target, &pages);
             return Err(error);
         }
@@ -243,24 +243,34 @@ impl Window {
                     });
                 }
             }
-            check_seen(target, page)?;
+            check_seen(target, page, self.text.start)?;
         }
         Ok(())
     }
 }
 
-/// The page tables that the first running vCPU uses now.
-fn running_root(target: &(impl StoppedTarget + ?Sized)) -> Result<PageTableRoot, WindowError> {
+/// The page tables with which the first running vCPU executes the text at `text`.
+fn running_root(
+    target: &(impl StoppedTarget + ?Sized),
+    text: Gva,
+) -> Result<PageTableRoot, WindowError> {
     let registers = target.vcpus().iter().find(|vcpu| vcpu.online);
-    Ok(PageTableRoot::of(registers.ok_or(WindowError::NoVcpu)?)?)
+    let registers = registers.ok_or(WindowError::NoVcpu)?;
+    Ok(PageTableRoot::of_text(target, registers, text)?)
 }
 
 /// Writes the entries of `pages` and checks that each vCPU then sees them.
-fn show(target: &mut (impl StoppedTarget + ?Sized), pages: &[Page]) -> Result<(), WindowError> {
+fn show(
+    target: &mut (impl StoppedTarget + ?Sized),
+    pages: &[Page],
+    text: Gva,
+) -> Result<(), WindowError> {
     for page in pages {
         write_entry(target, page.slot.entry, page.value)?;
     }
-    pages.iter().try_for_each(|page| check_seen(target, page))
+    pages
+        .iter()
+        .try_for_each(|page| check_seen(target, page, text))
 }
 
 /// Clears the entries that still hold what was written to them. One that cannot be cleared stays: it
@@ -277,15 +287,20 @@ fn take_back(target: &mut (impl StoppedTarget + ?Sized), pages: &[Page]) {
     }
 }
 
-/// Whether every running vCPU sees the window's own memory at the page's address. Two addresses that
-/// share a table would both see the later page: that is found here too.
-fn check_seen(target: &(impl StoppedTarget + ?Sized), page: &Page) -> Result<(), WindowError> {
+/// Whether every running vCPU sees the window's own memory at the page's address when it executes the
+/// text. Two addresses that share a table would both see the later page: that is found here too.
+fn check_seen(
+    target: &(impl StoppedTarget + ?Sized),
+    page: &Page,
+    text: Gva,
+) -> Result<(), WindowError> {
     let at = page.slot.address;
     for (vcpu, registers) in target.vcpus().iter().enumerate() {
         if !registers.online {
             continue;
         }
-        let seen = PageTableRoot::of(registers).and_then(|root| translate(target, root, at));
+        let root = PageTableRoot::of_text(target, registers, text);
+        let seen = root.and_then(|root| translate(target, root, at));
         if !seen.is_ok_and(|seen| seen.physical == page.physical) {
             return Err(WindowError::NotShared { vcpu, at });
         }

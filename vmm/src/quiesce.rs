@@ -14,7 +14,7 @@ use tracer::target::{MemoryError, PhysicalMemory, StoppedTarget, TargetMemory, V
 
 use crate::memory::Memory;
 use crate::scatter::{Piece, pieces, read_pieces, write_pieces};
-use crate::vcpu::{AskVcpuError, FullRegisters, Reply, Request, VcpuHandle};
+use crate::vcpu::{AskVcpuError, FullRegisters, Reply, Request};
 pub(crate) use holders::Holders;
 pub use holders::PauseTimes;
 
@@ -111,13 +111,17 @@ impl<'m> Quiesced<'m> {
         Ok(reply)
     }
 
-    /// Fills in `kernel_gs_base` of every vCPU, which a pause alone does not.
+    /// Fills in `kernel_gs_base`, which a pause alone does not, of every vCPU whose other registers do
+    /// not tell with which GS base its ring 0 executes.
     ///
     /// # Errors
     /// [`AskVcpuError`] when KVM refuses or a thread does not answer within `patience`.
     pub fn fetch_kernel_gs_base(&mut self, patience: Duration) -> Result<(), AskVcpuError> {
-        let vcpus = self.holders.vcpus().iter().map(VcpuHandle::number);
-        for vcpu in vcpus.collect::<Vec<_>>() {
+        let unknown =
+            |(_, vcpu): &(u16, &VcpuRegisters)| vcpu.online && vcpu.supervisor_gs_base().is_none();
+        let vcpus: Vec<_> = (0..).zip(&self.registers).filter(unknown).collect();
+        let vcpus: Vec<u16> = vcpus.into_iter().map(|(number, _)| number).collect();
+        for vcpu in vcpus {
             self.ask(vcpu, Request::ReadKernelGsBase, patience)?;
         }
         Ok(())
@@ -145,7 +149,13 @@ impl<'m> Quiesced<'m> {
             length,
         };
         let root = self.root().ok_or_else(not_mapped)?;
-        let found = paging::translate(&self.memory, root, at).map_err(|_| not_mapped())?;
+        let translate = |root| paging::translate(&self.memory, root, at);
+        // The vCPU may have been stopped in ring 3 with tables that leave the kernel out.
+        let found = translate(root).or_else(|error| {
+            let kernel = root.kernel_half().ok_or(error)?;
+            translate(kernel)
+        });
+        let found = found.map_err(|_| not_mapped())?;
         self.page.set(Some(Page {
             start: Gva(at.0 & !(found.page_size - 1)),
             physical: Gpa(found.physical.0 & !(found.page_size - 1)),

@@ -7,7 +7,7 @@ use tracer::event::FunctionId;
 use tracer::insn::jump::jump;
 use tracer::ring::geometry::Geometry;
 use tracer::ring::reader::{CellWord, RingMemory};
-use tracer::stub::cell::{CELL_BYTES, CellPlace, CpuStrategy, HEAD, LIMIT, LOST};
+use tracer::stub::cell::{CELL_BYTES, CellPlace, CpuStrategy, HEAD, LIMIT, LOST, TracedCode};
 use tracer::stub::graph::{Hook, ReturnHook, SiteShape};
 use tracer::stub::mirror::Mirror;
 use tracer::stub::profile::{HITS, OWN, Profile, TOTAL, TableLayout};
@@ -170,6 +170,7 @@ impl Ground {
             Place::Shared => CpuStrategy::Shared,
             _ => CpuStrategy::Gs {
                 bases: (0..RINGS_MAX).map(|vcpu| Gva(self.gs_base(vcpu))).collect(),
+                code: TracedCode::User,
             },
         };
         TableLayout::new(FUNCTIONS, &strategy).unwrap()

@@ -186,6 +186,13 @@ impl Image {
         Ok(())
     }
 
+    /// Whether the guest itself makes its sites nops while it boots, as Linux' ftrace does: it checks that
+    /// they are still as they were linked, so nobody else may touch them before.
+    #[must_use]
+    pub fn normalises_itself(&self) -> bool {
+        self.symbols.address_of("ftrace_init").is_some()
+    }
+
     /// The function with this id.
     #[must_use]
     pub fn function(&self, id: FunctionId) -> Option<&Function> {

@@ -24,9 +24,30 @@ pub enum CpuStrategy {
     Gs {
         /// The GS base of each vCPU, by number.
         bases: Vec<Gva>,
+        /// Where the traced code runs.
+        code: TracedCode,
     },
     /// Nothing tells the vCPUs apart: all write to one ring, with a lock prefix.
     Shared,
+}
+
+/// Where traced code runs, and so which of a vCPU's GS bases its stubs see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TracedCode {
+    /// Ring 3 may execute it: it runs with the GS base in force, whatever the ring.
+    User,
+    /// Ring 0 only: it runs with the kernel's GS base, which `swapgs` hides while ring 3 runs.
+    Supervisor,
+}
+
+impl TracedCode {
+    /// The GS base that traced code sees on a vCPU, if the registers tell.
+    fn gs_base(self, registers: &VcpuRegisters) -> Option<Gva> {
+        match self {
+            Self::User => Some(Gva(registers.gs_base)),
+            Self::Supervisor => registers.supervisor_gs_base().map(Gva),
+        }
+    }
 }
 
 /// Why the GS base cannot tell the vCPUs apart.
@@ -35,6 +56,12 @@ pub enum NoGsBase {
     /// A vCPU has not been started yet, so its GS base is not known.
     #[error("vCPU {vcpu} has not been started")]
     Offline {
+        /// Its number.
+        vcpu: usize,
+    },
+    /// The vCPU is in ring 3, and the kernel's GS base was not read.
+    #[error("vCPU {vcpu} is in ring 3 and its kernel's GS base was not read")]
+    SwappedOut {
         /// Its number.
         vcpu: usize,
     },
@@ -98,9 +125,9 @@ pub const SESSIONS_MAX: u64 = 16;
 impl CpuStrategy {
     /// The best strategy that these registers allow, with the reason when it is not *gs*.
     #[must_use]
-    pub fn choose(vcpus: &[VcpuRegisters]) -> (Self, Option<NoGsBase>) {
-        match gs_bases(vcpus) {
-            Ok(bases) => (Self::Gs { bases }, None),
+    pub fn choose(vcpus: &[VcpuRegisters], code: TracedCode) -> (Self, Option<NoGsBase>) {
+        match gs_bases(vcpus, code) {
+            Ok(bases) => (Self::Gs { bases, code }, None),
             Err(reason) => (Self::Shared, Some(reason)),
         }
     }
@@ -110,11 +137,12 @@ impl CpuStrategy {
     /// # Errors
     /// [`GsMoved`] for the first that has another.
     pub fn verify(&self, vcpus: &[VcpuRegisters]) -> Result<(), GsMoved> {
-        let Self::Gs { bases } = self else {
+        let Self::Gs { bases, code } = self else {
             return Ok(());
         };
         for (vcpu, (expected, registers)) in bases.iter().zip(vcpus).enumerate() {
-            let found = Gva(registers.gs_base);
+            let seen = code.gs_base(registers);
+            let found = seen.unwrap_or(Gva(registers.gs_base));
             if found != *expected {
                 return Err(GsMoved {
                     vcpu,
@@ -130,7 +158,7 @@ impl CpuStrategy {
     #[must_use]
     pub fn rings(&self) -> usize {
         match self {
-            Self::Gs { bases } => bases.len(),
+            Self::Gs { bases, .. } => bases.len(),
             Self::Shared => 1,
         }
     }
@@ -163,7 +191,7 @@ impl CpuStrategy {
     /// Where in that span the cells of each ring begin.
     fn offsets(&self) -> impl Iterator<Item = u64> {
         let bases: &[Gva] = match self {
-            Self::Gs { bases } => bases,
+            Self::Gs { bases, .. } => bases,
             Self::Shared => &[Gva(0)],
         };
         let lowest = bases.iter().min().copied().unwrap_or_default();
@@ -177,7 +205,7 @@ impl CpuStrategy {
         let offsets = self.offsets().map(|offset| offset + of_session).collect();
         let place = match self {
             Self::Shared => CellPlace::Fixed(start.wrapping_add(of_session)),
-            Self::Gs { bases } => {
+            Self::Gs { bases, .. } => {
                 let lowest = bases.iter().min().copied().unwrap_or_default();
                 let distance = start.wrapping_add(of_session).0.wrapping_sub(lowest.0);
                 CellPlace::FromGs(distance.cast_signed())
@@ -196,7 +224,7 @@ impl CpuStrategy {
     }
 }
 
-fn gs_bases(vcpus: &[VcpuRegisters]) -> Result<Vec<Gva>, NoGsBase> {
+fn gs_bases(vcpus: &[VcpuRegisters], code: TracedCode) -> Result<Vec<Gva>, NoGsBase> {
     let needed = SESSIONS_MAX * CELL_BYTES;
     let mut bases = Vec::new();
     if vcpus.len() > usize::from(RINGS_MAX) {
@@ -204,10 +232,12 @@ fn gs_bases(vcpus: &[VcpuRegisters]) -> Result<Vec<Gva>, NoGsBase> {
         return Err(NoGsBase::TooMany { vcpus });
     }
     for (vcpu, registers) in vcpus.iter().enumerate() {
-        let base = Gva(registers.gs_base);
         if !registers.online {
             return Err(NoGsBase::Offline { vcpu });
         }
+        let base = code
+            .gs_base(registers)
+            .ok_or(NoGsBase::SwappedOut { vcpu })?;
         // A base that ring 3 has set is none to rely on; kernels keep theirs in the upper half.
         if base.0 >> 63 == 0 {
             return Err(NoGsBase::NotKernel { vcpu, base });
@@ -259,6 +289,61 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const KERNEL_BASE: u64 = 0xffff_8880_1f80_0000;
+
+    fn vcpu(cpl: u8, gs_base: u64, kernel_gs_base: Option<u64>) -> VcpuRegisters {
+        VcpuRegisters {
+            online: true,
+            cpl,
+            gs_base,
+            kernel_gs_base,
+            ..VcpuRegisters::default()
+        }
+    }
+
+    #[test]
+    fn a_kernel_s_gs_base_is_found_wherever_the_vcpu_was_stopped() {
+        let other = KERNEL_BASE + 0x1_0000;
+        let stops = [
+            vcpu(0, KERNEL_BASE, None),
+            vcpu(0, KERNEL_BASE, Some(0x7f00_0000)),
+            // Ring 3, which may have any base, then its first instructions in ring 0.
+            vcpu(3, 0x7f00_0000, Some(KERNEL_BASE)),
+            vcpu(3, other + 64, Some(KERNEL_BASE)),
+            vcpu(0, 0x7f00_0000, Some(KERNEL_BASE)),
+        ];
+        for first in stops {
+            let vcpus = [first, vcpu(0, other, None)];
+            let (strategy, reason) = CpuStrategy::choose(&vcpus, TracedCode::Supervisor);
+            let bases = vec![Gva(KERNEL_BASE), Gva(other)];
+            let code = TracedCode::Supervisor;
+            assert_eq!(
+                (&strategy, reason),
+                (&CpuStrategy::Gs { bases, code }, None)
+            );
+            for later in stops {
+                strategy.verify(&[later, vcpus[1]]).unwrap();
+            }
+            let moved = vcpu(3, KERNEL_BASE, Some(KERNEL_BASE + 64));
+            let moved = strategy.verify(&[moved, vcpus[1]]).unwrap_err();
+            assert_eq!((moved.vcpu, moved.found), (0, Gva(KERNEL_BASE + 64)));
+        }
+        let unread = vcpu(3, KERNEL_BASE, None);
+        let (strategy, reason) = CpuStrategy::choose(&[unread], TracedCode::Supervisor);
+        assert_eq!(strategy, CpuStrategy::Shared);
+        assert_eq!(reason, Some(NoGsBase::SwappedOut { vcpu: 0 }));
+    }
+
+    #[test]
+    fn code_of_ring_3_runs_with_the_gs_base_in_force() {
+        let vcpus = [
+            vcpu(3, KERNEL_BASE, Some(7)),
+            vcpu(0, KERNEL_BASE + 4096, Some(8)),
+        ];
+        let (strategy, reason) = CpuStrategy::choose(&vcpus, TracedCode::User);
+        assert_eq!((strategy.rings(), reason), (2, None));
+    }
+
     proptest! {
         /// Whatever the GS bases are, every session's cell on every vCPU is memory of its own within
         /// the span, and stubs and host mean the same words.
@@ -273,7 +358,7 @@ mod tests {
                 gs_base: 0xffff_ffff_8000_0000u64.wrapping_add(*base),
                 ..VcpuRegisters::default()
             }).collect();
-            let (strategy, reason) = CpuStrategy::choose(&vcpus);
+            let (strategy, reason) = CpuStrategy::choose(&vcpus, TracedCode::User);
             prop_assert_eq!(reason.is_some(), strategy == CpuStrategy::Shared);
             prop_assert!(strategy.span() <= GS_SPAN_MAX + SESSIONS_MAX * CELL_BYTES);
             let mut offsets = Vec::new();

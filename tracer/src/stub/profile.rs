@@ -237,6 +237,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::stub::cell::TracedCode;
 
     proptest! {
         /// Whatever the distances of the GS bases are, no two entries share a byte, of whichever
@@ -251,7 +252,7 @@ mod tests {
                 let last = bases[bases.len() - 1];
                 bases.push(last.wrapping_add(distance * 1024));
             }
-            for strategy in [CpuStrategy::Gs { bases }, CpuStrategy::Shared] {
+            for strategy in [CpuStrategy::Gs { bases, code: TracedCode::User }, CpuStrategy::Shared] {
                 let layout = TableLayout::new(functions, &strategy).unwrap();
                 let mut places = Vec::new();
                 for offset in strategy.cells(Gva(0), 0).offsets {

@@ -256,3 +256,41 @@ fn all_of_the_window_is_within_reach_of_itself() {
     assert_eq!(window.map(&mut target, 1, true).unwrap().at, behind);
     assert_eq!(window.map(&mut target, 1, false).unwrap().at, nearer);
 }
+
+/// Gives vCPU 0 a pair of topmost tables as Linux' page-table isolation has them, and stops it in ring 3:
+/// the user half maps `entries` of the kernel's.
+fn isolate(target: &mut MockTarget, entries: &[u64]) {
+    const KERNEL: Gpa = Gpa(0x800_0000);
+    let table = target.root().table;
+    for index in 0..512 {
+        let entry = target.read_word(table.wrapping_add(8 * index)).unwrap();
+        target
+            .write_word(KERNEL.wrapping_add(8 * index), entry)
+            .unwrap();
+        if entries.contains(&index) {
+            let user = KERNEL.wrapping_add(PAGE_4K + 8 * index);
+            target.write_word(user, entry).unwrap();
+        }
+    }
+    let vcpu = &mut target.vcpus_mut()[0];
+    (vcpu.cr3, vcpu.cpl) = (KERNEL.0 + PAGE_4K, 3);
+}
+
+#[test]
+fn a_vcpu_in_ring_3_with_page_table_isolation_is_seen_with_the_kernel_s_tables() {
+    // The user half maps nothing of the kernel, or its text (Linux without PCID).
+    for entries in [&[][..], &[511]] {
+        let supervisor = Rights {
+            user: false,
+            ..Rights::ALL
+        };
+        let mut target = machine(2, supervisor);
+        isolate(&mut target, entries);
+        let mut window = open(&target);
+        assert!(!window.is_user());
+        let extent = window.map(&mut target, 1, true).unwrap();
+        window.verify(&mut target).unwrap();
+        let seen = translate(&target, target.root(), extent.at).unwrap();
+        assert_eq!(seen.physical, extent.physical, "the other vCPU sees it too");
+    }
+}

@@ -52,7 +52,7 @@ pub struct RunOptions {
     #[arg(long, value_name = "GLOB")]
     pub notrace: Vec<String>,
     /// Attach when this function is first reached (default: what suits the kernel, for the bundled
-    /// guest `workloads_ready`)
+    /// guest `workloads_ready`, for Linux `rcu_end_inkernel_boot`, right before its init)
     #[arg(long, value_name = "SYMBOL")]
     pub attach_at: Option<String>,
     /// Whether the lock prefixes that the image lists are effective (default: not with one vCPU)

@@ -169,7 +169,7 @@ pub enum TracingError {
     },
     /// The kernel is none that we know.
     #[error(
-        "this kernel has no function `{DEFAULT_ATTACH}`, so it is not known when it can be traced: say it with --attach-at SYMBOL, or leave --trace out and use `vmm ctl start` when it runs"
+        "this kernel has none of the functions {DEFAULT_ATTACH:?}, so it is not known when it can be traced: say it with --attach-at SYMBOL, or leave --trace out and use `vmm ctl start` when it runs"
     )]
     NoDefaultAttach,
     /// A machine that runs already cannot be prepared.

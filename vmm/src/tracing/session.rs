@@ -16,7 +16,7 @@ use tracer::ring::geometry::Geometry;
 use tracer::session::{SessionConfig, SessionId, TracerKind};
 use tracer::stub::recorder::Clock;
 
-use super::DEFAULT_ATTACH;
+use super::BUNDLED_ATTACH;
 use super::clock_page::{Beat, Beats};
 use super::drain::{Drain, DrainThread};
 use super::error::TracingError;
@@ -381,7 +381,7 @@ impl TraceSession {
 
     /// Bytes of a stack of the guest, by which its threads are told apart.
     fn stack_bytes(&self, image: &Image) -> u64 {
-        let is_bundled = image.symbols.address_of(DEFAULT_ATTACH).is_some();
+        let is_bundled = image.symbols.address_of(BUNDLED_ATTACH).is_some();
         let usual = if is_bundled {
             BUNDLED_STACK
         } else {
