@@ -134,9 +134,10 @@ impl Console {
         self.more.notify_all();
     }
 
-    fn wait_for(&self, what: &str) {
+    fn wait_for(&self, what: &str, times: usize) {
         let text = self.text.lock().expect("the console");
-        let waiting = |text: &mut (String, bool)| !text.0.contains(what) && !text.1;
+        let is_there = |text: &str| text.matches(what).count() >= times;
+        let waiting = |text: &mut (String, bool)| !is_there(&text.0) && !text.1;
         let (text, late) = self
             .more
             .wait_timeout_while(text, patience(), waiting)
@@ -147,7 +148,7 @@ impl Console {
             text.0
         );
         assert!(
-            text.0.contains(what),
+            is_there(&text.0),
             "the guest ended without '{what}': {}",
             text.0
         );
@@ -215,7 +216,15 @@ impl Running {
     /// # Panics
     /// When it does not.
     pub fn wait_for(&self, what: &str) {
-        self.console.wait_for(what);
+        self.console.wait_for(what, 1);
+    }
+
+    /// Waits until the guest has printed this so many times.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn wait_for_times(&self, what: &str, times: usize) {
+        self.console.wait_for(what, times);
     }
 
     /// Types this on the guest's console.

@@ -154,7 +154,12 @@ fn iced_x86_is_named_only_under_insn() {
 
 #[test]
 fn the_guest_knows_nothing_of_the_host_crates() {
-    for manifest in ["guest/kernel", "guest/control", "guest/workloads"] {
+    for manifest in [
+        "guest/kernel",
+        "guest/control",
+        "guest/points",
+        "guest/workloads",
+    ] {
         let path = root().join(manifest).join("Cargo.toml");
         let text = fs::read_to_string(&path).expect("a manifest of the guest");
         assert!(

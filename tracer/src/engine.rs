@@ -11,6 +11,7 @@ use crate::addr::{Gpa, Gva};
 use crate::event::FunctionId;
 use crate::filter::Selection;
 use crate::image::{Image, TextRange};
+use crate::patch::dynamic::DynamicTable;
 use crate::patch::functions::{Change, FunctionState, FunctionTable, Plan, PlanError, SessionSet};
 use crate::patch::locks::LockPrefixes;
 use crate::patch::normalise::normalisations;
@@ -236,6 +237,7 @@ fn stub_spec(
 pub struct Engine {
     image: Arc<Image>,
     table: FunctionTable,
+    dynamic: DynamicTable,
     ground: Option<Ground>,
     sessions: Vec<Option<Session>>,
     retired: Vec<Retired>,
@@ -248,9 +250,11 @@ impl Engine {
     #[must_use]
     pub fn new(image: Arc<Image>) -> Self {
         let table = FunctionTable::new(&image);
+        let dynamic = DynamicTable::new(&image);
         Self {
             image,
             table,
+            dynamic,
             ground: None,
             sessions: Vec::new(),
             retired: Vec::new(),
@@ -450,9 +454,7 @@ impl Engine {
         target: &mut (impl StoppedTarget + ?Sized),
         plan: &Plan,
     ) -> Result<Applied, ApplyError> {
-        if let Some(frozen) = &self.frozen {
-            return Err(ApplyError::Frozen(frozen.clone()));
-        }
+        self.check_frozen()?;
         let ground = self.ground.as_ref().ok_or(ApplyError::NotAttached)?;
         // A guest that has taken the window back needs nothing more than its nops.
         let is_seen = ground.window.verify(target);
@@ -465,12 +467,7 @@ impl Engine {
         }
         let (changes, skipped) = self.inspect(target, plan)?;
         let pokes: Vec<Poke> = changes.iter().map(|change| change.poke).collect();
-        if let Err(error) = poke::apply(target, &self.image, &pokes) {
-            if let Some(stuck) = error.stuck.first() {
-                self.frozen = Some(Frozen(stuck.clone()));
-            }
-            return Err(error.into());
-        }
+        self.transact(target, &pokes)?;
         let mut applied = Applied::default();
         for change in &changes {
             self.table.applied(change);
@@ -486,6 +483,34 @@ impl Engine {
         Ok(applied)
     }
 
+    /// Writes all of `pokes` or none; freezes when one could not be taken back.
+    fn transact(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+        pokes: &[Poke],
+    ) -> Result<(), ApplyError> {
+        let Err(error) = poke::apply(target, &self.image, pokes) else {
+            return Ok(());
+        };
+        if let Some(stuck) = error.stuck.first() {
+            self.frozen = Some(Frozen(stuck.clone()));
+        }
+        Err(error.into())
+    }
+
+    fn freeze(&mut self, why: PokeError) -> ApplyError {
+        let frozen = Frozen(why);
+        self.frozen = Some(frozen.clone());
+        ApplyError::Frozen(frozen)
+    }
+
+    fn check_frozen(&self) -> Result<(), ApplyError> {
+        match &self.frozen {
+            Some(frozen) => Err(ApplyError::Frozen(frozen.clone())),
+            None => Ok(()),
+        }
+    }
+
     /// Looks at every site before any is written. A foreign byte at a nop is somebody else's patch:
     /// that site is left. One at our own jump freezes patching.
     #[expect(clippy::type_complexity, reason = "the two halves of one list")]
@@ -497,13 +522,9 @@ impl Engine {
         let mut changes = Vec::with_capacity(plan.changes.len());
         let mut skipped = Vec::new();
         for change in &plan.changes {
-            match self.look_at(target, change) {
+            match self.look_at(target, &change.poke) {
                 Ok(()) => changes.push(*change),
-                Err(error) if change.is_ours => {
-                    let frozen = Frozen(error);
-                    self.frozen = Some(frozen.clone());
-                    return Err(ApplyError::Frozen(frozen));
-                }
+                Err(error) if change.is_ours => return Err(self.freeze(error)),
                 Err(error) => skipped.push((change.poke.function, error)),
             }
         }
@@ -513,15 +534,15 @@ impl Engine {
     fn look_at(
         &self,
         target: &(impl StoppedTarget + ?Sized),
-        change: &Change,
+        poke: &Poke,
     ) -> Result<(), PokeError> {
         let Poke {
             function,
             at,
             expected,
             ..
-        } = change.poke;
-        let found = read_site(target, &self.image, &change.poke)?;
+        } = *poke;
+        let found = read_site(target, &self.image, poke)?;
         if found == expected {
             return Ok(());
         }
@@ -570,6 +591,7 @@ impl Engine {
     }
 }
 
+mod dynamic;
 pub mod locks;
 mod sessions;
 #[cfg(test)]

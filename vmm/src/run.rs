@@ -160,6 +160,9 @@ impl Run {
             Call::TracingOff(of) => to_value(self.tracing.switch(&of.session, false)?),
             Call::Dump(dump) => to_value(self.tracing.dump(&dump.session, dump.dir.as_ref())?),
             Call::Digest => to_value(self.tracing.digest(machine)?),
+            Call::ListDynamic => to_value(self.tracing.dynamic_functions()),
+            Call::SetDynamic(set) => to_value(self.tracing.set_dynamic(machine, &set)?),
+            Call::ResetDynamic(reset) => to_value(self.tracing.reset_dynamic(machine, &reset)?),
             Call::Pause => {
                 let changed = machine.pause(PATIENCE).map_err(RpcError::failed)?;
                 to_value(Switched { changed })

@@ -9,6 +9,11 @@ use workloads::calls::{
     smp_leaf, smp_root, spin_branch, spin_leaf, spin_root, threads_branch, threads_leaf,
     threads_root,
 };
+use workloads::dynamic::{
+    func0_first, func0_second, func0_third, func1_first, func1_second, func1_third, func2_first,
+    func2_second, func2_third, func3_first, func3_second, func3_third,
+};
+use workloads::events::{events_carry, events_pass, received_count, sent_count, sent_sum};
 use workloads::floats::{
     rust_floats, rust_give_mixed, rust_give_reals, rust_ten_doubles, rust_turn_large, rust_wide,
 };
@@ -23,7 +28,7 @@ use workloads::tail_calls::{
 
 use crate::workload::Threads::{Given, OnePerVcpu};
 use crate::workload::{Body, Function, Workload};
-use crate::{accidents, bench, list, locks, many, messages, micro, spin};
+use crate::{accidents, bench, dynfunc, events, list, locks, many, messages, micro, spin};
 
 /// The table of a workload: functions that exist, under their own names.
 macro_rules! functions {
@@ -114,6 +119,20 @@ macro_rules! c_floats {
 
 /// What `spin` calls; it counts the iterations itself.
 pub static SPIN: &[Function] = functions![spin_root: 1, spin_branch: 2, spin_leaf: 4];
+
+/// What `dynfunc` can call; which of them it calls is not up to it.
+pub static DYNFUNC: &[Function] = functions![
+    func0_first: 1, func0_second: 0, func0_third: 0,
+    func1_first: 1, func1_second: 0, func1_third: 0,
+    func2_first: 1, func2_second: 0, func2_third: 0,
+    func3_first: 1, func3_second: 0, func3_third: 0,
+];
+
+/// What `events` calls.
+pub static EVENTS: &[Function] = functions![events_pass: 1, events_carry: 1];
+
+/// What is called at the tracepoints of `events`, if somebody enables it.
+static CALLBACKS: &[Function] = functions![sent_count: 0, sent_sum: 0, received_count: 0];
 
 /// Every workload there is.
 pub static CATALOGUE: &[Workload] = &[
@@ -214,6 +233,16 @@ pub static CATALOGUE: &[Workload] = &[
         name: "spin",
         functions: &[SPIN],
         body: Body::Own(spin::run),
+    },
+    Workload {
+        name: "dynfunc",
+        functions: &[DYNFUNC],
+        body: Body::Own(dynfunc::run),
+    },
+    Workload {
+        name: "events",
+        functions: &[EVENTS, CALLBACKS],
+        body: Body::Own(events::run),
     },
     Workload {
         name: "many",

@@ -8,6 +8,8 @@ mod accidents;
 mod bench;
 mod catalogue;
 mod console;
+mod dynfunc;
+mod events;
 mod kernel_call;
 mod list;
 mod locks;

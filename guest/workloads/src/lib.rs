@@ -8,10 +8,13 @@
 
 #![no_std]
 #![feature(fn_align)]
+#![feature(patchable_function_entry)]
 
 pub mod bench;
 pub mod c;
 pub mod calls;
+pub mod dynamic;
+pub mod events;
 pub mod floats;
 pub mod locks;
 pub mod many;

@@ -10,6 +10,7 @@ mod command_line;
 mod control;
 mod counts;
 mod doctor;
+mod dynfunc;
 mod filters;
 mod graph;
 mod graph_storm;

@@ -5,12 +5,14 @@
 //! for as long as the image does.
 
 pub mod bzimage;
+pub mod dynamic;
 mod elf;
 pub mod error;
 pub mod listing;
 mod lists;
 mod locate;
 mod locks;
+pub mod points;
 pub mod site;
 pub mod symbol;
 mod symtab;
@@ -21,6 +23,7 @@ mod tests;
 
 use std::sync::Arc;
 
+pub use dynamic::DynamicFunction;
 pub use error::ImageError;
 pub use locks::LockSite;
 pub use site::{
@@ -117,6 +120,8 @@ pub struct Image {
     pub untraceable: Vec<Untraceable>,
     /// Every listed place that did not become a site.
     pub skipped: Vec<SkippedSite>,
+    /// Every function that is one jump which can be retargeted, in the order of their records.
+    pub dynamic: Vec<DynamicFunction>,
     /// Remarks on how the image was read, one line each.
     pub notes: Vec<String>,
 }
@@ -147,6 +152,7 @@ impl Image {
         let listed = lists::listed(&elf, &image.symbols, &mut image.notes);
         locate::locate(&mut image, &elf, &listed);
         locks::locate(&mut image, &elf);
+        dynamic::read(&elf, &mut image);
         Ok(image)
     }
 
@@ -229,6 +235,16 @@ impl Image {
         let function = self.functions.get(index)?;
         let offset = address.0.checked_sub(function.address.0)?;
         (offset < function.size).then(|| u32::try_from(index).ok().map(FunctionId))?
+    }
+
+    /// What people call the function that begins at `address`; the address itself when none does.
+    #[must_use]
+    pub fn name_at(&self, address: Gva) -> String {
+        let function = self.function_at(address).and_then(|id| self.function(id));
+        match function.filter(|function| function.address == address) {
+            Some(function) => function.display.to_string(),
+            None => address.to_string(),
+        }
     }
 
     /// Whether every byte of `address..address+length` is executable and in the file.

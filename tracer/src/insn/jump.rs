@@ -14,6 +14,17 @@ pub fn jump(from: Gva, to: Gva) -> Option<[u8; SITE_LENGTH]> {
     Some([JMP_REL32, a, b, c, d])
 }
 
+/// Where `jump`, which lies at `from`, leads; `None` when it is no such jump.
+#[must_use]
+pub fn jump_target(from: Gva, jump: [u8; SITE_LENGTH]) -> Option<Gva> {
+    let [JMP_REL32, a, b, c, d] = jump else {
+        return None;
+    };
+    let distance = i64::from(i32::from_le_bytes([a, b, c, d]));
+    let next = from.0.wrapping_add(SITE_LENGTH as u64);
+    Some(Gva(next.wrapping_add_signed(distance)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -30,5 +41,21 @@ mod tests {
             jump(Gva(0x1000), Gva(0x1004 + (1 << 31))),
             Some([0xe9, 0xff, 0xff, 0xff, 0x7f])
         );
+    }
+
+    #[test]
+    fn a_jump_leads_where_it_was_made_to() {
+        for (from, to) in [
+            (0x1000, 0x1005),
+            (0x1000, 0),
+            (0xffff_ffff_8000_0000, 7 << 28),
+        ] {
+            let made = jump(Gva(from), Gva(to));
+            assert_eq!(
+                made.and_then(|bytes| jump_target(Gva(from), bytes)),
+                made.map(|_| Gva(to))
+            );
+        }
+        assert_eq!(jump_target(Gva(0), [0xe8, 0, 0, 0, 0]), None);
     }
 }

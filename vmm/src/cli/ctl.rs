@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
+use super::dynfunc::{DynfuncVerb, NoTarget};
 use crate::control::protocol::{
     Call, CreateSession, Dump, FilterChange, FunctionsQuery, OfSession, SessionName, Start,
     SwitchLocks,
@@ -64,6 +65,9 @@ pub enum CtlVerb {
     TracingOn,
     /// Keep the stubs from recording, without patching
     TracingOff,
+    /// List and retarget the guest's dynamic functions
+    #[command(subcommand)]
+    Dynfunc(DynfuncVerb),
     /// Pause the guest; tracing can be changed meanwhile
     Pause,
     /// Let the guest run again
@@ -162,11 +166,13 @@ impl Globs {
     }
 }
 
-impl From<&CtlOptions> for Call {
-    fn from(options: &CtlOptions) -> Self {
+impl TryFrom<&CtlOptions> for Call {
+    type Error = NoTarget;
+
+    fn try_from(options: &CtlOptions) -> Result<Self, NoTarget> {
         let session = SessionName(options.session.clone());
         let of = |session| OfSession { session };
-        match &options.verb {
+        Ok(match &options.verb {
             CtlVerb::Status => Self::Status,
             CtlVerb::Functions { glob } => Self::Functions(FunctionsQuery { glob: glob.clone() }),
             CtlVerb::Session(verb) => verb.into(),
@@ -197,8 +203,9 @@ impl From<&CtlOptions> for Call {
             CtlVerb::SmpLocks { state } => Self::SwitchLocks(SwitchLocks { state: *state }),
             CtlVerb::Thaw => Self::Thaw,
             CtlVerb::Digest => Self::Digest,
+            CtlVerb::Dynfunc(verb) => verb.try_into()?,
             CtlVerb::Shutdown => Self::Shutdown,
-        }
+        })
     }
 }
 

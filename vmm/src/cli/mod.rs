@@ -1,6 +1,7 @@
 //! The command line: every verb and option, and what happens with what the verb returns.
 
 pub mod ctl;
+pub mod dynfunc;
 pub mod graph;
 pub mod run;
 

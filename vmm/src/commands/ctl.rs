@@ -6,6 +6,7 @@ use std::io::Write as _;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::dynfunc;
 use crate::cli::ctl::{CtlOptions, CtlVerb};
 use crate::control::client;
 use crate::control::protocol::Call;
@@ -24,7 +25,7 @@ pub fn ctl(options: &CtlOptions) -> Result<ExitStatus, Failure> {
     if let (CtlVerb::Top(top), false) = (&options.verb, options.json) {
         return super::top::top(options, top);
     }
-    let call = Call::from(options);
+    let call = Call::try_from(options).map_err(Failure::bad_input)?;
     let result = client::request(&options.control, &call).map_err(Failure::bad_input)?;
     let text = if options.json {
         format!("{result}\n")
@@ -56,6 +57,8 @@ fn text_of(call: &Call, result: Value) -> Result<String, Failure> {
         Call::Resume => switched(&read(result)?, "running", "it was not paused"),
         Call::Shutdown => switched(&read(result)?, "shutting down", "it is ending already"),
         Call::Dump(_) => dumped(&read(result)?),
+        Call::ListDynamic => dynfunc::list(&read(result)?),
+        Call::SetDynamic(_) | Call::ResetDynamic(_) => dynfunc::changed(&read(result)?),
         Call::Digest => {
             let Digest { sha256 } = read(result)?;
             format!("{sha256}\n")

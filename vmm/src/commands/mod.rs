@@ -3,6 +3,7 @@
 pub mod completions;
 pub mod ctl;
 pub mod doctor;
+mod dynfunc;
 pub mod export;
 pub mod report;
 pub mod run;

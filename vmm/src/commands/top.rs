@@ -22,7 +22,7 @@ const ROWS: usize = 20;
 /// # Errors
 /// [`Failure`] with one line for the user.
 pub fn top(options: &CtlOptions, top: &TopOptions) -> Result<ExitStatus, Failure> {
-    let call = Call::from(options);
+    let call = Call::try_from(options).map_err(Failure::bad_input)?;
     let mut out = std::io::stdout();
     let is_terminal = out.is_terminal();
     let count = top.count.unwrap_or(if is_terminal { u64::MAX } else { 1 });

@@ -2,6 +2,7 @@
 
 pub mod client;
 pub mod connection;
+pub mod dynfunc;
 pub mod line_buffer;
 pub mod protocol;
 pub mod server;

@@ -5,6 +5,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
+use super::dynfunc::{ResetDynamic, SetDynamic};
 use crate::tracing::options::{DEFAULT_SESSION, LockChoice, SessionOptions, Tracer};
 
 /// The protocol's name for its version, in every message.
@@ -257,6 +258,12 @@ pub enum Call {
     SwitchLocks(SwitchLocks),
     /// What a profile session has counted.
     Profile(OfSession),
+    /// Every dynamic function.
+    ListDynamic,
+    /// Lead dynamic functions somewhere else.
+    SetDynamic(SetDynamic),
+    /// Lead dynamic functions where they did at first.
+    ResetDynamic(ResetDynamic),
     /// Pause the guest.
     Pause,
     /// Let it run again.
@@ -293,6 +300,9 @@ impl Call {
             Self::FilterClear(of) => ("filter.clear", some(of)),
             Self::TracingOn(of) => ("tracing-on", some(of)),
             Self::TracingOff(of) => ("tracing-off", some(of)),
+            Self::ListDynamic => ("dynfunc.list", None),
+            Self::SetDynamic(set) => ("dynfunc.set", some(set)),
+            Self::ResetDynamic(reset) => ("dynfunc.reset", some(reset)),
             Self::Pause => ("pause", None),
             Self::Resume => ("resume", None),
             Self::Dump(dump) => ("dump", some(dump)),
@@ -318,6 +328,9 @@ impl Call {
             "filter.clear" => return read(method, params).map(Self::FilterClear),
             "tracing-on" => return read(method, params).map(Self::TracingOn),
             "tracing-off" => return read(method, params).map(Self::TracingOff),
+            "dynfunc.set" => return read(method, params).map(Self::SetDynamic),
+            "dynfunc.reset" => return read(method, params).map(Self::ResetDynamic),
+            "dynfunc.list" => Self::ListDynamic,
             "status" => Self::Status,
             "session.list" => Self::ListSessions,
             "thaw" => Self::Thaw,
@@ -419,6 +432,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::control::dynfunc::DynamicChange;
 
     fn code(line: &str) -> i32 {
         parse(line.as_bytes()).call.unwrap_err().code
@@ -468,6 +482,16 @@ mod tests {
             Call::FilterClear(other.clone()),
             Call::TracingOn(OfSession::default()),
             Call::TracingOff(other),
+            Call::ListDynamic,
+            Call::SetDynamic(SetDynamic {
+                changes: vec![DynamicChange {
+                    name: "a".to_owned(),
+                    target: "b".to_owned(),
+                }],
+            }),
+            Call::ResetDynamic(ResetDynamic {
+                names: vec!["a".to_owned()],
+            }),
             Call::Pause,
             Call::Resume,
             Call::Dump(Dump {

@@ -6,6 +6,7 @@ use tracer::export::uftrace::ExportError;
 use tracer::filter::FilterError;
 use tracer::graph::threads::BadStackSize;
 use tracer::image::ImageError;
+use tracer::patch::dynamic::RetargetError;
 use tracer::patch::poke::TransactionError;
 use tracer::ring::geometry::RingSizeError;
 use tracer::stub::cell::SESSIONS_MAX;
@@ -35,6 +36,9 @@ pub enum TracingError {
     /// The change.
     #[error(transparent)]
     Apply(#[from] ApplyError),
+    /// What was asked of a dynamic function.
+    #[error(transparent)]
+    Retarget(#[from] RetargetError),
     /// Normalising the sites.
     #[error("the image's patch sites cannot be prepared: {0}")]
     Normalise(#[from] TransactionError),

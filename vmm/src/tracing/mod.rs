@@ -7,6 +7,7 @@
 
 pub mod clock_page;
 pub mod drain;
+mod dynamic;
 pub mod error;
 pub mod options;
 pub mod output;

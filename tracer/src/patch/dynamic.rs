@@ -1,0 +1,225 @@
+//! Where each dynamic function leads, and the plan that changes it.
+//!
+//! A dynamic function is a jump of five bytes in one cache line: one instruction, so a thread that was
+//! preempted at it goes to the new target, and one that has passed it is in the old one. The jump of the
+//! image leads to the default; retargeting is a poke like that of any site.
+
+use std::fmt;
+
+use crate::addr::Gva;
+use crate::image::{DynamicFunction, Image};
+use crate::insn::jump::jump;
+use crate::patch::poke::{Poke, SiteBytes};
+
+/// A change of where a dynamic function leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retarget {
+    /// Which one: an index into [`Image::dynamic`].
+    pub index: usize,
+    /// Where to.
+    pub to: Gva,
+    /// The write.
+    pub poke: Poke,
+    /// Whether the jump that stands there now is one that we have written.
+    pub is_ours: bool,
+}
+
+/// Why a dynamic function cannot be retargeted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RetargetError {
+    /// The image declares none.
+    #[error("the image declares no dynamic functions")]
+    None,
+    /// No such function.
+    #[error("there is no dynamic function '{name}'; there are: {there}")]
+    Unknown {
+        /// The name asked for.
+        name: String,
+        /// Those that there are.
+        there: String,
+    },
+    /// Two changes of one function.
+    #[error("{0} is there twice: it can lead to one target only")]
+    Twice(String),
+    /// The target takes or gives something else.
+    #[error("{name} is {types}: it cannot lead to {target}, which is {other}")]
+    Signature {
+        /// The dynamic function.
+        name: String,
+        /// Its types.
+        types: String,
+        /// The target asked for.
+        target: String,
+        /// The types of that one.
+        other: String,
+    },
+    /// The target is declared nowhere, so its signature is not known.
+    #[error("'{target}' is no target of {name}; these are: {targets}")]
+    NotATarget {
+        /// The dynamic function.
+        name: String,
+        /// The target asked for.
+        target: String,
+        /// Those that are possible.
+        targets: String,
+    },
+    /// A jump does not reach so far.
+    #[error("{name} at {from} cannot lead to {to}: it is more than 2 GiB away")]
+    OutOfReach {
+        /// The dynamic function.
+        name: String,
+        /// Its jump.
+        from: Gva,
+        /// The target.
+        to: Gva,
+    },
+}
+
+/// Where all dynamic functions of an image lead.
+#[derive(Debug)]
+pub struct DynamicTable {
+    now: Vec<Gva>,
+}
+
+impl DynamicTable {
+    /// All as in the image.
+    #[must_use]
+    pub fn new(image: &Image) -> Self {
+        Self {
+            now: image
+                .dynamic
+                .iter()
+                .map(|function| function.default)
+                .collect(),
+        }
+    }
+
+    /// Where number `index` leads.
+    #[must_use]
+    pub fn target(&self, index: usize) -> Option<Gva> {
+        self.now.get(index).copied()
+    }
+
+    /// Plans that each named function leads to the target named beside it, or with none to its default.
+    ///
+    /// # Errors
+    /// A [`RetargetError`] for the first that is not possible.
+    pub fn plan<'a>(
+        &self,
+        image: &Image,
+        changes: impl IntoIterator<Item = (&'a str, Option<&'a str>)>,
+    ) -> Result<Vec<Retarget>, RetargetError> {
+        let mut plan: Vec<Retarget> = Vec::new();
+        for (name, target) in changes {
+            let (index, function) = find(image, name)?;
+            if plan.iter().any(|change| change.index == index) {
+                return Err(RetargetError::Twice(name.to_owned()));
+            }
+            let to = match target {
+                Some(target) => resolve(image, function, target)?,
+                None => function.default,
+            };
+            plan.push(self.change(index, function, to)?);
+        }
+        plan.retain(|change| self.target(change.index) != Some(change.to));
+        Ok(plan)
+    }
+
+    fn change(
+        &self,
+        index: usize,
+        function: &DynamicFunction,
+        to: Gva,
+    ) -> Result<Retarget, RetargetError> {
+        let now = self.target(index).unwrap_or(function.default);
+        let bytes = |to| {
+            jump(function.jump, to)
+                .map(SiteBytes::new)
+                .ok_or_else(|| RetargetError::OutOfReach {
+                    name: function.name.to_string(),
+                    from: function.jump,
+                    to,
+                })
+        };
+        Ok(Retarget {
+            index,
+            to,
+            poke: Poke {
+                function: function.function,
+                at: function.jump,
+                expected: bytes(now)?,
+                new: bytes(to)?,
+            },
+            is_ours: now != function.default,
+        })
+    }
+
+    /// Notes that `change` has been written.
+    pub fn applied(&mut self, change: &Retarget) {
+        if let Some(slot) = self.now.get_mut(change.index) {
+            *slot = change.to;
+        }
+    }
+
+    /// Whether `change` was planned for where its function leads now.
+    #[must_use]
+    pub fn is_current(&self, image: &Image, change: &Retarget) -> bool {
+        let function = image.dynamic.get(change.index);
+        let again = function.map(|function| self.change(change.index, function, change.to));
+        again == Some(Ok(*change))
+    }
+}
+
+fn find<'a>(image: &'a Image, name: &str) -> Result<(usize, &'a DynamicFunction), RetargetError> {
+    if image.dynamic.is_empty() {
+        return Err(RetargetError::None);
+    }
+    let mut functions = image.dynamic.iter().enumerate();
+    functions
+        .find(|(_, function)| &*function.name == name)
+        .ok_or_else(|| RetargetError::Unknown {
+            name: name.escape_default().to_string(),
+            there: list(image.dynamic.iter().map(|function| &*function.name)),
+        })
+}
+
+/// The address of the target of that name. What a function's signature is, is known of declared targets
+/// only: those of the function itself, and those of others of the same signature.
+fn resolve(image: &Image, function: &DynamicFunction, target: &str) -> Result<Gva, RetargetError> {
+    let is_named = |at: &Gva| {
+        let there = image.function_at(*at).and_then(|id| image.function(id));
+        there.is_some_and(|there| there.address == *at && there.names().any(|name| name == target))
+    };
+    let mut declared = image
+        .dynamic
+        .iter()
+        .filter_map(|other| Some((other, *other.targets.iter().find(|at| is_named(at))?)));
+    let same = |(other, _): &(&DynamicFunction, Gva)| other.signature == function.signature;
+    if let Some((_, at)) = declared.clone().find(same) {
+        return Ok(at);
+    }
+    let name = function.name.to_string();
+    match declared.next() {
+        Some((other, _)) => Err(RetargetError::Signature {
+            name,
+            types: function.types.to_string(),
+            target: target.to_owned(),
+            other: other.types.to_string(),
+        }),
+        None => Err(RetargetError::NotATarget {
+            name,
+            target: target.escape_default().to_string(),
+            targets: list(function.targets.iter().map(|at| image.name_at(*at))),
+        }),
+    }
+}
+
+fn list<T: fmt::Display>(names: impl Iterator<Item = T>) -> String {
+    names
+        .map(|name| name.to_string())
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+#[cfg(test)]
+mod tests;

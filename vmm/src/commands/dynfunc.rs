@@ -1,0 +1,40 @@
+//! What `vmm ctl dynfunc` prints.
+
+use std::fmt::Write as _;
+
+use crate::control::dynfunc::{DynamicChanged, DynamicList};
+
+/// One line for each function, and one for where it may lead.
+pub(super) fn list(list: &DynamicList) -> String {
+    if list.functions.is_empty() {
+        return "the image declares no dynamic functions\n".to_owned();
+    }
+    let mut text = String::new();
+    for function in &list.functions {
+        let default = if function.target == function.default {
+            " (default)"
+        } else {
+            ""
+        };
+        let _ = writeln!(
+            text,
+            "{} leads to {}{default}, {}",
+            function.name, function.target, function.types
+        );
+        let _ = writeln!(text, "  targets  {}", function.targets.join(" "));
+    }
+    text
+}
+
+/// One line for each function that leads somewhere else now.
+pub(super) fn changed(changed: &DynamicChanged) -> String {
+    if changed.functions.is_empty() {
+        return "nothing had to be changed\n".to_owned();
+    }
+    let mut text = String::new();
+    for one in &changed.functions {
+        let _ = writeln!(text, "{} leads to {} now", one.name, one.target);
+    }
+    let _ = writeln!(text, "paused for {:.1} µs", changed.pause_us);
+    text
+}

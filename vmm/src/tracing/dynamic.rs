@@ -1,0 +1,96 @@
+//! Dynamic functions of the guest.
+
+use tracer::image::DynamicFunction;
+use tracer::patch::dynamic::Retarget;
+
+use super::{Tracing, TracingError};
+use crate::control::dynfunc::{
+    DynamicChange, DynamicChanged, DynamicList, DynamicStatus, ResetDynamic, SetDynamic,
+};
+use crate::machine::{Machine, PATIENCE};
+
+impl Tracing {
+    /// `dynfunc.list`.
+    #[must_use]
+    pub fn dynamic_functions(&self) -> DynamicList {
+        let dynamic = self.shared.image.dynamic.iter().enumerate();
+        let mut functions: Vec<_> = dynamic
+            .map(|(index, function)| self.show_dynamic(index, function))
+            .collect();
+        functions.sort_by(|one, other| one.name.cmp(&other.name));
+        DynamicList { functions }
+    }
+
+    fn show_dynamic(&self, index: usize, function: &DynamicFunction) -> DynamicStatus {
+        let image = &self.shared.image;
+        let target = self.engine.dynamic().target(index);
+        let same = image
+            .dynamic
+            .iter()
+            .filter(|other| other.signature == function.signature);
+        let targets = same.flat_map(|other| &other.targets);
+        let mut targets: Vec<String> = targets.map(|at| image.name_at(*at)).collect();
+        targets.sort();
+        targets.dedup();
+        DynamicStatus {
+            name: function.name.to_string(),
+            jump: function.jump.to_string(),
+            types: function.types.to_string(),
+            target: image.name_at(target.unwrap_or(function.default)),
+            default: image.name_at(function.default),
+            targets,
+        }
+    }
+
+    /// `dynfunc.set`: all of these lead to their targets, or none is changed.
+    ///
+    /// # Errors
+    /// A [`TracingError`] that names the function.
+    pub fn set_dynamic(
+        &mut self,
+        machine: &Machine,
+        set: &SetDynamic,
+    ) -> Result<DynamicChanged, TracingError> {
+        let changes = set.changes.iter();
+        let changes = changes.map(|change| (&*change.name, Some(&*change.target)));
+        let plan = self.engine.dynamic().plan(&self.shared.image, changes)?;
+        self.retarget(machine, &plan)
+    }
+
+    /// `dynfunc.reset`: all of these lead where they did when the guest was built.
+    ///
+    /// # Errors
+    /// A [`TracingError`] that names the function.
+    pub fn reset_dynamic(
+        &mut self,
+        machine: &Machine,
+        reset: &ResetDynamic,
+    ) -> Result<DynamicChanged, TracingError> {
+        let changes = reset.names.iter().map(|name| (&**name, None));
+        let plan = self.engine.dynamic().plan(&self.shared.image, changes)?;
+        self.retarget(machine, &plan)
+    }
+
+    fn retarget(
+        &mut self,
+        machine: &Machine,
+        plan: &[Retarget],
+    ) -> Result<DynamicChanged, TracingError> {
+        if plan.is_empty() {
+            return Ok(DynamicChanged::default());
+        }
+        let mut quiesced = machine.quiesce(PATIENCE)?;
+        let applied = self.engine.retarget(&mut quiesced, plan);
+        drop(quiesced);
+        applied?;
+        let image = &self.shared.image;
+        let changed = plan.iter().map(|change| DynamicChange {
+            name: image.name_at(change.poke.at),
+            target: image.name_at(change.to),
+        });
+        Ok(DynamicChanged {
+            functions: changed.collect(),
+            pause_us: machine.last_pause().as_secs_f64() * 1e6,
+        })
+    }
+}
