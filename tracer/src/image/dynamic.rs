@@ -44,7 +44,7 @@ pub struct DynamicFunction {
 /// Reads the section. What is not as it should be is left out, with a remark.
 pub(super) fn read(elf: &Elf<'_>, image: &mut Image) {
     let mut notes = Vec::new();
-    for record in records(elf, SECTION, &mut notes) {
+    for (_, record) in records(elf, SECTION, &mut notes) {
         match one(elf, image, record) {
             Ok(function) => image.dynamic.push(function),
             Err(why) => notes.push(format!("{SECTION}: {why}, ignored")),
@@ -80,23 +80,7 @@ fn one(elf: &Elf<'_>, image: &Image, record: [u64; 9]) -> Result<DynamicFunction
         return Err(bad("is there twice"));
     }
     let types = text(elf, types, types_length).ok_or_else(|| bad("has no types"))?;
-    if !image.is_text(jump, SITE_LENGTH as u64) {
-        return Err(bad("is not in the text"));
-    }
-    if jump.0 % CACHE_LINE > CACHE_LINE - SITE_LENGTH as u64 {
-        return Err(bad("lies in two cache lines"));
-    }
-    let function = image.function_at(jump).filter(|id| {
-        let start = image.function(*id).map(|function| function.address);
-        start == Some(jump)
-    });
-    let function = function.ok_or_else(|| bad("is no function"))?;
-    let bytes = elf.bytes_at(jump, SITE_LENGTH as u64);
-    let default = bytes
-        .try_into()
-        .ok()
-        .and_then(|bytes| jump_target(jump, bytes));
-    let default = default.ok_or_else(|| bad("is no jump"))?;
+    let (function, default) = jump_at(elf, image, jump).map_err(bad)?;
     let targets = words(elf, targets, count, TARGETS_MAX);
     let targets: Vec<Gva> = targets.unwrap_or_default().into_iter().map(Gva).collect();
     let is_target = |at: &Gva| image.is_text(*at, 1);
@@ -114,4 +98,29 @@ fn one(elf: &Elf<'_>, image: &Image, record: [u64; 9]) -> Result<DynamicFunction
         default,
         targets,
     })
+}
+
+/// The function that is the jump at `jump`, and where it leads.
+///
+/// # Errors
+/// What it is instead.
+pub(super) fn jump_at(
+    elf: &Elf<'_>,
+    image: &Image,
+    jump: Gva,
+) -> Result<(FunctionId, Gva), &'static str> {
+    if !image.is_text(jump, SITE_LENGTH as u64) {
+        return Err("is not in the text");
+    }
+    if jump.0 % CACHE_LINE > CACHE_LINE - SITE_LENGTH as u64 {
+        return Err("has a jump in two cache lines");
+    }
+    let function = image.function_at(jump).filter(|id| {
+        let start = image.function(*id).map(|function| function.address);
+        start == Some(jump)
+    });
+    let function = function.ok_or("has a jump that is no function")?;
+    let bytes = elf.bytes_at(jump, SITE_LENGTH as u64).try_into().ok();
+    let to = bytes.and_then(|bytes| jump_target(jump, bytes));
+    to.map(|to| (function, to)).ok_or("has no jump")
 }

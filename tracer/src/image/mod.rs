@@ -20,6 +20,7 @@ mod symtab;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+pub mod tracepoint;
 
 use std::sync::Arc;
 
@@ -30,8 +31,10 @@ pub use site::{
     SITE_LENGTH, Site, SiteForm, SiteKind, SkipReason, SkippedSite, Untraceable, UntraceableReason,
 };
 pub use symbol::{Symbol, SymbolKind, SymbolTable};
+pub use tracepoint::Tracepoint;
 
 use self::elf::Elf;
+use self::points::{EventFormat, EventId};
 use crate::addr::{Gpa, Gva};
 use crate::event::FunctionId;
 
@@ -122,6 +125,8 @@ pub struct Image {
     pub skipped: Vec<SkippedSite>,
     /// Every function that is one jump which can be retargeted, in the order of their records.
     pub dynamic: Vec<DynamicFunction>,
+    /// Every tracepoint that something passes, in the order of their records.
+    pub tracepoints: Vec<Tracepoint>,
     /// Remarks on how the image was read, one line each.
     pub notes: Vec<String>,
 }
@@ -153,6 +158,7 @@ impl Image {
         locate::locate(&mut image, &elf, &listed);
         locks::locate(&mut image, &elf);
         dynamic::read(&elf, &mut image);
+        tracepoint::read(&elf, &mut image);
         Ok(image)
     }
 
@@ -235,6 +241,12 @@ impl Image {
         let function = self.functions.get(index)?;
         let offset = address.0.checked_sub(function.address.0)?;
         (offset < function.size).then(|| u32::try_from(index).ok().map(FunctionId))?
+    }
+
+    /// What each event says, by number.
+    pub fn events(&self) -> impl Iterator<Item = (EventId, &EventFormat)> {
+        let formats = self.tracepoints.iter().map(|point| &point.format);
+        (0..).map(EventId).zip(formats)
     }
 
     /// What people call the function that begins at `address`; the address itself when none does.
