@@ -67,6 +67,15 @@ impl<'a> Elf<'a> {
         in_order.into_iter().map(|mapped| mapped.segment).collect()
     }
 
+    /// The bytes that the file holds of each load segment, with their address.
+    pub fn loaded(&self) -> impl Iterator<Item = (Gva, &'a [u8])> {
+        self.mapped.iter().map(|mapped| {
+            let Segment { vaddr, filesz, .. } = mapped.segment;
+            let bytes = mapped.slice(self.bytes, vaddr, filesz);
+            (vaddr, bytes.unwrap_or_default())
+        })
+    }
+
     /// Up to `length` bytes that the file holds for `address`; empty where it holds none.
     pub fn bytes_at(&self, address: Gva, length: u64) -> &'a [u8] {
         let end = self

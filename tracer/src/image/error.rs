@@ -102,9 +102,51 @@ pub enum ImageError {
         /// The most that is accepted.
         limit: u64,
     },
+    /// A file of symbols that is none.
+    #[error(
+        "not a file of symbols: line {line} is `{found}`, expected `ADDRESS TYPE NAME` as in \
+         System.map, or an ELF file"
+    )]
+    NotSymbols {
+        /// Number of the line, from 1.
+        line: usize,
+        /// What it begins with.
+        found: String,
+    },
+    /// A file of symbols of another kernel.
+    #[error(
+        "the file of symbols belongs to another kernel: {inside} of its {functions} functions lie \
+         in the text of this one"
+    )]
+    OtherSymbols {
+        /// Functions in the file.
+        functions: usize,
+        /// Those that lie in text.
+        inside: usize,
+    },
     /// No function symbols.
     #[error("the image has no function symbols: link it without -s and do not strip it")]
     NoSymbols,
+    /// A Linux kernel without kallsyms.
+    #[error(
+        "Linux {version} carries no symbols (no kallsyms: CONFIG_KALLSYMS is off): give its \
+         System.map or its unstripped vmlinux with --symbols"
+    )]
+    NoKallsyms {
+        /// Its version.
+        version: String,
+    },
+    /// A Linux kernel that cannot be traced.
+    #[error(
+        "Linux {version} has no function sites (CONFIG_FUNCTION_TRACER is off): use a kernel that \
+         is built with it, as those of Debian, Ubuntu and Fedora are{hint}"
+    )]
+    NoFunctionTracer {
+        /// Its version.
+        version: String,
+        /// Why listed places were left out, if any were.
+        hint: String,
+    },
     /// No patch sites.
     #[error(
         "the image has no patch sites: compile it with -pg -mfentry, \

@@ -1,5 +1,8 @@
 //! The lists of sites that compilers leave in an image: `__mcount_loc` (gcc `-mrecord-mcount`,
-//! Linux) and `__patchable_function_entries`, each a run of 64-bit addresses.
+//! Linux) and `__patchable_function_entries`, each a run of 64-bit addresses. A list that has
+//! neither a section nor symbols is known by what it lists: see `lists/structure.rs`.
+
+mod structure;
 
 use super::SymbolTable;
 use super::elf::Elf;
@@ -64,6 +67,15 @@ pub(super) fn listed(
                 listed.len() - before
             ));
         }
+    }
+    if listed.is_empty()
+        && let Some((at, found)) = structure::longest(elf, symbols)
+    {
+        notes.push(format!(
+            "a list of {} calls of __fentry__ at {at}, found by its structure",
+            found.len()
+        ));
+        listed.extend(found.into_iter().map(|address| (address, List::Mcount)));
     }
     listed.sort_unstable();
     listed.dedup_by_key(|(address, _)| *address);

@@ -177,8 +177,14 @@ impl Found {
 
     fn finish(mut self, image: &mut Image) {
         self.skipped.sort_by_key(|place| place.address);
+        // What a list led to is met again when text is decoded.
+        self.skipped.dedup_by_key(|place| place.address);
         let mut reasons: Vec<Option<&SkipReason>> = vec![None; self.sites.len()];
         for place in &self.skipped {
+            // That one is another function's.
+            if matches!(place.reason, SkipReason::InsideFunction { .. }) {
+                continue;
+            }
             let slot = place.function.and_then(|id| reasons.get_mut(id.index()));
             if let Some(slot @ None) = slot {
                 *slot = Some(&place.reason);
@@ -225,7 +231,9 @@ impl Place<'_> {
             .ok_or(SkipReason::NoBytes)?;
         match nop_run(site) {
             Some(NopRun::One) => return self.site(self.nop_kind(list), SiteForm::Nop5),
-            Some(NopRun::Several) => return self.site(self.nop_kind(list), SiteForm::MultiNop),
+            Some(NopRun::Several) => {
+                return self.site(self.nop_kind(list), SiteForm::MultiNop);
+            }
             None => {}
         }
         match leading_call(bytes, self.address) {
@@ -252,9 +260,12 @@ impl Place<'_> {
         if !self.image.is_text(self.address, length) {
             return Err(SkipReason::OutsideText);
         }
-        let offset = self.address.0 - self.entry.address.0;
+        let offset = self.offset();
         if offset + length > self.entry.size {
             return Err(SkipReason::CrossesEnd);
+        }
+        if kind == SiteKind::Fentry && offset > self.landing_pad() {
+            return Err(SkipReason::InsideFunction { offset });
         }
         let bytes = self.elf.bytes_at(self.address, length);
         let original = *bytes.first_chunk().ok_or(SkipReason::NoBytes)?;
@@ -272,13 +283,23 @@ impl Place<'_> {
     /// A nop in `__mcount_loc` (`-mnop-mcount`, or Linux after it has run): at the entry it was
     /// `__fentry__`, further in it was `mcount`.
     fn nop_kind(&self, list: List) -> SiteKind {
-        let offset = self.address.0 - self.entry.address.0;
-        let pad = landing_pad(self.elf.bytes_at(self.entry.address, SHOWN));
         match list {
             List::Patchable => SiteKind::Patchable,
-            List::Mcount if offset <= pad => SiteKind::Fentry,
+            List::Mcount if self.offset() <= self.landing_pad() => SiteKind::Fentry,
+            // Linux on x86-64 has no other.
+            List::Mcount if self.image.linux.is_some() => SiteKind::Fentry,
             List::Mcount => SiteKind::Mcount,
         }
+    }
+
+    /// Bytes from the beginning of the function.
+    fn offset(&self) -> u64 {
+        self.address.0 - self.entry.address.0
+    }
+
+    /// Length of the `endbr64` that the function begins with, if it does.
+    fn landing_pad(&self) -> u64 {
+        landing_pad(self.elf.bytes_at(self.entry.address, SHOWN))
     }
 }
 

@@ -8,6 +8,9 @@ pub mod bzimage;
 pub mod dynamic;
 mod elf;
 pub mod error;
+mod kallsyms;
+mod letter;
+pub mod linux;
 pub mod listing;
 mod lists;
 mod locate;
@@ -15,6 +18,7 @@ mod locks;
 pub mod points;
 pub mod site;
 pub mod symbol;
+mod symbol_file;
 mod symtab;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -26,6 +30,7 @@ use std::sync::Arc;
 
 pub use dynamic::DynamicFunction;
 pub use error::ImageError;
+pub use linux::Linux;
 pub use locks::LockSite;
 pub use site::{
     SITE_LENGTH, Site, SiteForm, SiteKind, SkipReason, SkippedSite, Untraceable, UntraceableReason,
@@ -127,6 +132,8 @@ pub struct Image {
     pub dynamic: Vec<DynamicFunction>,
     /// Every tracepoint that something passes, in the order of their records.
     pub tracepoints: Vec<Tracepoint>,
+    /// What is particular to Linux, if the image is one.
+    pub linux: Option<Linux>,
     /// Remarks on how the image was read, one line each.
     pub notes: Vec<String>,
 }
@@ -139,13 +146,34 @@ impl Image {
     /// symbols or sites is no error here, see [`Image::check_traceable`].
     pub fn parse(bytes: &[u8]) -> Result<Self, ImageError> {
         let elf = Elf::parse(bytes)?;
-        let symbols = symtab::read(&elf)?;
+        let mut notes = Vec::new();
+        let mut symbols = symtab::read(&elf)?;
+        if symbols.is_empty() {
+            symbols = SymbolTable::new(kallsyms::read(&elf, &mut notes)?);
+        }
+        Self::of(&elf, symbols, notes)
+    }
+
+    /// Reads an ELF file whose symbols are in a file of their own: another ELF file with a symbol
+    /// table (an unstripped `vmlinux`), or a System.map.
+    ///
+    /// # Errors
+    /// As [`Image::parse`]; [`ImageError::NotSymbols`] and [`ImageError::OtherSymbols`] for `symbols`.
+    pub fn parse_with_symbols(bytes: &[u8], symbols: &[u8]) -> Result<Self, ImageError> {
+        let elf = Elf::parse(bytes)?;
+        let symbols = symbol_file::read(symbols, &elf.text())?;
+        Self::of(&elf, symbols, Vec::new())
+    }
+
+    fn of(elf: &Elf<'_>, symbols: SymbolTable, notes: Vec<String>) -> Result<Self, ImageError> {
         let mut image = Self {
             entry: elf.entry,
             functions: symtab::functions(&symbols),
+            linux: Linux::find(elf, &symbols),
             symbols,
             segments: elf.segments(),
             text: elf.text(),
+            notes,
             ..Self::default()
         };
         if elf.position_independent {
@@ -154,11 +182,11 @@ impl Image {
                 .push("position-independent: addresses are as linked".to_owned());
         }
         image.bound_functions();
-        let listed = lists::listed(&elf, &image.symbols, &mut image.notes);
-        locate::locate(&mut image, &elf, &listed);
-        locks::locate(&mut image, &elf);
-        dynamic::read(&elf, &mut image);
-        tracepoint::read(&elf, &mut image);
+        let listed = lists::listed(elf, &image.symbols, &mut image.notes);
+        locate::locate(&mut image, elf, &listed);
+        locks::locate(&mut image, elf);
+        dynamic::read(elf, &mut image);
+        tracepoint::read(elf, &mut image);
         Ok(image)
     }
 
@@ -178,10 +206,16 @@ impl Image {
     /// Whether there is anything to trace.
     ///
     /// # Errors
-    /// [`ImageError::NoSymbols`] or [`ImageError::NoSites`].
+    /// [`ImageError::NoSymbols`] or [`ImageError::NoSites`], of a Linux kernel
+    /// [`ImageError::NoKallsyms`] or [`ImageError::NoFunctionTracer`].
     pub fn check_traceable(&self) -> Result<(), ImageError> {
         if self.functions.is_empty() {
-            return Err(ImageError::NoSymbols);
+            return Err(match &self.linux {
+                Some(Linux { version, .. }) => ImageError::NoKallsyms {
+                    version: version.clone(),
+                },
+                None => ImageError::NoSymbols,
+            });
         }
         if self.sites.is_empty() {
             let hint = match self.skipped.first() {
@@ -193,7 +227,13 @@ impl Image {
                 ),
                 None => String::new(),
             };
-            return Err(ImageError::NoSites { hint });
+            return Err(match &self.linux {
+                Some(Linux { version, .. }) => ImageError::NoFunctionTracer {
+                    version: version.clone(),
+                    hint,
+                },
+                None => ImageError::NoSites { hint },
+            });
         }
         Ok(())
     }

@@ -158,6 +158,12 @@ pub enum SkipReason {
     },
     /// A six-byte call through the GOT or with a prefix, as position-independent code has it.
     IndirectCall,
+    /// It lies further in a function than a call of `__fentry__` can: it belongs to a function whose
+    /// name the linker dropped (a weak one that another one overrides).
+    InsideFunction {
+        /// Bytes from the beginning of the function.
+        offset: u64,
+    },
     /// The function has a site already, at that address.
     SecondSite {
         /// The site that is kept.
@@ -177,6 +183,7 @@ impl SkipReason {
             Self::UnexpectedBytes(_) => "unexpected bytes",
             Self::ForeignCall { .. } => "calls something else",
             Self::IndirectCall => "6-byte call of position-independent code",
+            Self::InsideFunction { .. } => "not at a function's beginning",
             Self::SecondSite { .. } => "second site in its function",
         }
     }
@@ -201,6 +208,12 @@ impl fmt::Display for SkipReason {
             }
             Self::IndirectCall => {
                 f.write_str("6-byte call of position-independent code: build with -fno-pic")
+            }
+            Self::InsideFunction { offset } => {
+                write!(
+                    f,
+                    "{offset:#x} bytes into the function: of one without a name"
+                )
             }
             Self::SecondSite { first } => {
                 write!(f, "second site in its function, the first is at {first}")

@@ -115,7 +115,7 @@ fn named(symbol: &Sym64<LE>, kind: SymbolKind, name: &[u8]) -> Symbol {
 }
 
 /// Names go to terminals and line-based files: control characters are escaped.
-fn printable(name: &str) -> String {
+pub(super) fn printable(name: &str) -> String {
     let mut clean = String::with_capacity(name.len());
     for char in name.chars() {
         if char.is_control() {
@@ -127,7 +127,7 @@ fn printable(name: &str) -> String {
     clean
 }
 
-fn demangled(name: &str) -> Option<String> {
+pub(super) fn demangled(name: &str) -> Option<String> {
     let demangled = rustc_demangle::try_demangle(name).ok()?;
     let mut display = Bounded(String::new());
     write!(display, "{demangled:#}").ok()?;

@@ -42,9 +42,12 @@ enum Verb {
     ///
     /// Needs no KVM. Ends with 100 when nothing in the image can be traced.
     Sites {
-        /// The image: a 64-bit ELF file
+        /// The image: a 64-bit ELF file, or a bzImage (vmlinuz)
         #[arg(value_name = "IMAGE")]
         image: PathBuf,
+        /// Take the kernel's symbols from its System.map or its unstripped vmlinux
+        #[arg(long, value_name = "FILE")]
+        symbols: Option<PathBuf>,
         /// Print one JSON object
         #[arg(long)]
         json: bool,
@@ -96,7 +99,11 @@ pub fn main() -> ExitStatus {
         Verb::Run(options) => commands::run::run(&options),
         Verb::Doctor { json } => commands::doctor::doctor(json),
         Verb::Ctl(options) => commands::ctl::ctl(&options),
-        Verb::Sites { image, json } => commands::sites::sites(&image, json),
+        Verb::Sites {
+            image,
+            symbols,
+            json,
+        } => commands::sites::sites(&image, symbols.as_deref(), json),
         Verb::Report {
             directory,
             format,

@@ -16,9 +16,12 @@ use crate::tracing::options::{LockChoice, SessionOptions, Tracer, TracingOptions
 /// --vcpus 2 --trace function --filter 'calls_*' --output trace
 #[derive(Debug, Args)]
 pub struct RunOptions {
-    /// The kernel: a 64-bit ELF file (vmlinux, not bzImage)
+    /// The kernel: a 64-bit ELF file, or a bzImage (vmlinuz)
     #[arg(long, value_name = "FILE")]
     pub kernel: PathBuf,
+    /// Take the kernel's symbols from its System.map or its unstripped vmlinux
+    #[arg(long, value_name = "FILE")]
+    pub symbols: Option<PathBuf>,
     /// An initial RAM disk for the kernel
     #[arg(long, value_name = "FILE")]
     pub initrd: Option<PathBuf>,

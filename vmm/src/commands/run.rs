@@ -46,7 +46,9 @@ fn boot(
     signals: Signals,
     console: &ConsoleWriter,
 ) -> Result<EventLoop, Failure> {
-    let kernel = KernelFile::read(&options.kernel).map_err(Failure::bad_input)?;
+    let kernel = KernelFile::read(&options.kernel)
+        .and_then(|kernel| kernel.with_symbols(options.symbols.as_deref()))
+        .map_err(Failure::bad_input)?;
     let config = MachineConfig {
         initrd: options
             .initrd

@@ -3,7 +3,6 @@
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use tracer::image::Image;
 use tracer::image::listing::Listing;
 
 use crate::exit_status::ExitStatus;
@@ -15,10 +14,12 @@ use crate::loader::KernelFile;
 /// # Errors
 /// When the file is no image, when nothing in it can be traced (after listing why), or when stdout
 /// does not take the listing.
-pub fn sites(path: &Path, json: bool) -> Result<ExitStatus, Failure> {
-    let file = KernelFile::read(path).map_err(Failure::bad_input)?;
+pub fn sites(path: &Path, symbols: Option<&Path>, json: bool) -> Result<ExitStatus, Failure> {
+    let file = KernelFile::read(path)
+        .and_then(|kernel| kernel.with_symbols(symbols))
+        .map_err(Failure::bad_input)?;
     let named = |error| Failure::bad_input(format!("{}: {error}", path.display()));
-    let image = Image::parse(file.bytes()).map_err(named)?;
+    let image = file.image().map_err(named)?;
     let listing = Listing::of(&image, &path.display().to_string());
     let mut out = BufWriter::new(io::stdout().lock());
     let listed = if json {

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use linux_loader::loader::KernelLoader;
 use tracer::addr::Gpa;
 use tracer::image::bzimage::{BzImage, BzImageError};
+use tracer::image::{Image, ImageError};
 
 pub use elf::{BadElf, ElfLayout, Segment};
 pub use initrd::Initrd;
@@ -118,6 +119,7 @@ pub struct KernelFile {
     path: PathBuf,
     bytes: Vec<u8>,
     setup_header: Vec<u8>,
+    symbols: Option<Vec<u8>>,
 }
 
 impl KernelFile {
@@ -135,6 +137,7 @@ impl KernelFile {
             path: path.to_path_buf(),
             bytes,
             setup_header: Vec::new(),
+            symbols: None,
         })
     }
 
@@ -149,8 +152,31 @@ impl KernelFile {
                 path,
                 bytes,
                 setup_header,
+                symbols: None,
             }),
             Err(source) => Err(LoadError::BzImage { path, source }),
+        }
+    }
+
+    /// Takes the symbols from the file at `path`, if there is one, not from the kernel.
+    ///
+    /// # Errors
+    /// [`LoadError`] when it is missing, unreadable, no regular file or absurdly large.
+    pub fn with_symbols(mut self, path: Option<&Path>) -> Result<Self, LoadError> {
+        self.symbols = path
+            .map(|path| read_file("file of symbols", path))
+            .transpose()?;
+        Ok(self)
+    }
+
+    /// What the tracer needs to know of the kernel.
+    ///
+    /// # Errors
+    /// [`ImageError`] that says what is wrong with the kernel or its file of symbols.
+    pub fn image(&self) -> Result<Image, ImageError> {
+        match &self.symbols {
+            Some(symbols) => Image::parse_with_symbols(&self.bytes, symbols),
+            None => Image::parse(&self.bytes),
         }
     }
 

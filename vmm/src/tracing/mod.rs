@@ -77,7 +77,7 @@ impl Tracing {
     /// # Errors
     /// A [`TracingError`] about the image, the filter, the ring size or the output directory.
     pub fn new(options: TracingOptions, kernel: &KernelFile) -> Result<Self, TracingError> {
-        let image = Arc::new(Image::parse(kernel.bytes())?);
+        let image = Arc::new(kernel.image()?);
         let shared = Shared {
             image: Arc::clone(&image),
             kernel: kernel.path().display().to_string(),

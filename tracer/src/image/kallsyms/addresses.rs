@@ -1,0 +1,108 @@
+//! The addresses of the symbols: an offset for each, and the base that they count from. Both lie
+//! before the number of names, or behind the index of the tokens.
+
+use super::names::Names;
+use super::tokens::Tokens;
+use super::{aligned, u32_at};
+use crate::addr::Gva;
+use crate::image::{TextRange, text_range};
+
+/// Of a hundred symbols of code, so many must lie in text.
+const IN_TEXT: usize = 90;
+/// The kernel's half of the address space.
+const KERNEL: u64 = 1 << 63;
+
+/// What an offset means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Encoding {
+    /// Negative ones count from the base, others are addresses of their own: those of the per-CPU
+    /// section, which is linked at 0 (`KALLSYMS_ABSOLUTE_PERCPU`).
+    AbsolutePercpu,
+    /// All count from the base.
+    Relative,
+}
+
+impl Encoding {
+    fn address(self, base: u64, offset: u32) -> Gva {
+        let signed = i64::from(offset.cast_signed());
+        Gva(match self {
+            Self::AbsolutePercpu if signed < 0 => {
+                base.wrapping_sub(1).wrapping_add(signed.unsigned_abs())
+            }
+            Self::AbsolutePercpu => u64::from(offset),
+            Self::Relative => base.wrapping_add(u64::from(offset)),
+        })
+    }
+}
+
+/// A place where the offsets and the base may be.
+struct Place {
+    offsets: usize,
+    base: usize,
+}
+
+/// The address of each symbol in `names`: of all places and encodings the one with which code lies
+/// in `text`.
+pub(super) fn find(
+    bytes: &[u8],
+    tokens: &Tokens<'_>,
+    names: &Names<'_>,
+    text: &[TextRange],
+) -> Option<Vec<Gva>> {
+    let is_code: Vec<bool> = names
+        .entries()
+        .map(|packed| matches!(tokens.expand(packed), Some((b't' | b'T', _))))
+        .collect();
+    places(tokens, names).into_iter().find_map(|place| {
+        [Encoding::AbsolutePercpu, Encoding::Relative]
+            .into_iter()
+            .filter_map(|encoding| place.read(bytes, names.count, encoding))
+            .find(|addresses| lie_in(text, addresses, &is_code))
+    })
+}
+
+fn places(tokens: &Tokens<'_>, names: &Names<'_>) -> Vec<Place> {
+    let bytes = 4 * names.count;
+    let mut places = Vec::new();
+    for align in [8, 4] {
+        let base = (names.header & !(align - 1)).saturating_sub(8);
+        places.push(Place {
+            offsets: base.saturating_sub(aligned(bytes, align)),
+            base,
+        });
+        let offsets = aligned(tokens.end, align);
+        places.push(Place {
+            offsets,
+            base: aligned(offsets + bytes, 8),
+        });
+    }
+    places
+}
+
+impl Place {
+    fn read(&self, bytes: &[u8], count: usize, encoding: Encoding) -> Option<Vec<Gva>> {
+        let base = bytes.get(self.base..)?.first_chunk()?;
+        let base = u64::from_le_bytes(*base);
+        if base < KERNEL {
+            return None;
+        }
+        (0..count)
+            .map(|index| {
+                let offset = u32_at(bytes, self.offsets.checked_add(4 * index)?)?;
+                Some(encoding.address(base, offset))
+            })
+            .collect()
+    }
+}
+
+fn lie_in(text: &[TextRange], addresses: &[Gva], is_code: &[bool]) -> bool {
+    let code = || {
+        addresses
+            .iter()
+            .zip(is_code)
+            .filter(|(_, is_code)| **is_code)
+    };
+    let inside = code().filter(|(address, _)| text_range(text, **address).is_some());
+    let all = code().count();
+    all > 0 && inside.count() * 100 >= all * IN_TEXT
+}

@@ -1,0 +1,170 @@
+use super::testing::{Entry, Layout, tables};
+use crate::image::testing::{ElfFile, TEXT, body, call};
+use crate::image::{Image, ImageError, SymbolKind};
+
+const FUNCTIONS: u64 = 700;
+const DATA: u64 = TEXT + 0x10_0000;
+const FENTRY: u64 = TEXT;
+
+fn address(function: u64) -> u64 {
+    TEXT + 16 * (function + 1)
+}
+
+/// A stripped kernel with 700 functions, `long` ones among them if the layout can write them.
+fn symbols(layout: Layout) -> Vec<Entry> {
+    let entry = |letter, name: &str, address| (letter, name.to_owned(), address);
+    let mut symbols = Vec::new();
+    if layout.absolute_percpu {
+        symbols.push(entry(b'A', "fixed_percpu_data", 0));
+        symbols.push(entry(b'D', "current_task", 0x1_8f00));
+    }
+    symbols.push(entry(b'T', "_stext", TEXT));
+    symbols.push(entry(b'T', "__fentry__", FENTRY));
+    symbols.push(entry(b'T', "__entry_text_start", address(0)));
+    for function in 0..FUNCTIONS {
+        let long = if layout.wide {
+            "x".repeat(150)
+        } else {
+            "x".repeat(100)
+        };
+        let tail = if function % 50 == 7 { &*long } else { "" };
+        let letter = if function % 3 == 0 { b'T' } else { b't' };
+        symbols.push(entry(
+            letter,
+            &format!("sys_read_{function}{tail}"),
+            address(function),
+        ));
+    }
+    symbols.push(entry(b't', "__pfx_after", address(FUNCTIONS) + 8));
+    symbols.push(entry(b'T', "_etext", address(FUNCTIONS) + 16));
+    symbols.push(entry(b'd', "jiffies", DATA));
+    symbols
+}
+
+fn kernel(data: &[u8], listed: bool) -> Vec<u8> {
+    let mut text = body(&[0xc3]).to_vec();
+    for function in 0..FUNCTIONS {
+        text.extend(body(&call(address(function), FENTRY)));
+    }
+    text.extend([0xcc; 32]);
+    let list: Vec<u64> = (0..FUNCTIONS).map(address).collect();
+    let mut banner = b"Linux version 6.1.0-test (a@b) #1\n".to_vec();
+    banner.resize(64, 0);
+    let file =
+        ElfFile::new()
+            .text(TEXT, &text)
+            .data(".rodata", DATA, &[&banner[..], data].concat());
+    if listed {
+        file.list(".init.data", DATA + 0x10_0000, &list).build()
+    } else {
+        file.build()
+    }
+}
+
+fn read(layout: Layout) -> Image {
+    let symbols = symbols(layout);
+    let data = tables(&symbols, TEXT, layout);
+    Image::parse(&kernel(&data, true)).unwrap()
+}
+
+#[test]
+fn every_layout_gives_the_same_symbols() {
+    for layout in Layout::all() {
+        let image = read(layout);
+        let mut found: Vec<(String, u64)> = image
+            .symbols
+            .iter()
+            .map(|symbol| (symbol.name.to_string(), symbol.address.0))
+            .collect();
+        let mut expected: Vec<(String, u64)> = symbols(layout)
+            .into_iter()
+            .map(|(_, name, address)| (name, address))
+            .collect();
+        found.sort();
+        expected.sort();
+        assert!(found == expected, "{layout:?}: {} symbols", found.len());
+    }
+}
+
+#[test]
+fn letters_become_kinds_and_labels_are_no_functions() {
+    let image = read(Layout::all().last().unwrap());
+    let kind = |name| {
+        let symbol = image.symbols.named(name).next().unwrap();
+        (symbol.kind, symbol.global)
+    };
+    assert_eq!(kind("sys_read_0"), (SymbolKind::Function, true));
+    assert_eq!(kind("sys_read_1"), (SymbolKind::Function, false));
+    assert_eq!(kind("jiffies"), (SymbolKind::Object, false));
+    assert_eq!(kind("current_task"), (SymbolKind::Object, true));
+    assert_eq!(kind("__entry_text_start"), (SymbolKind::Other, true));
+    assert_eq!(kind("__pfx_after"), (SymbolKind::Other, false));
+    assert_eq!(kind("_stext"), (SymbolKind::Other, true));
+}
+
+#[test]
+fn sites_are_found_by_what_their_list_lists() {
+    let image = read(Layout::all().next().unwrap());
+    let functions = usize::try_from(FUNCTIONS).unwrap();
+    assert_eq!(image.sites.len(), functions);
+    assert_eq!(&*image.sites[3].symbol, "sys_read_3");
+    let notes = image.notes.join("\n");
+    assert!(
+        notes.contains("a list of 700 calls of __fentry__ at"),
+        "{notes}"
+    );
+    let linux = image.linux.unwrap();
+    assert_eq!(linux.version, "6.1.0-test");
+    assert_eq!(linux.text.unwrap().start.0, TEXT);
+    assert_eq!(linux.init_text, None);
+    assert!(!linux.prepares_sites);
+}
+
+#[test]
+fn a_kernel_without_kallsyms_says_so() {
+    let image = Image::parse(&kernel(&[0; 4000], true)).unwrap();
+    let version = "6.1.0-test".to_owned();
+    assert_eq!(
+        image.check_traceable(),
+        Err(ImageError::NoKallsyms { version })
+    );
+}
+
+#[test]
+fn symbols_can_come_from_a_system_map() {
+    let map: String = symbols(Layout::all().last().unwrap())
+        .iter()
+        .map(|(letter, name, address)| format!("{address:016x} {} {name}\n", char::from(*letter)))
+        .collect();
+    let file = kernel(&[0; 4000], true);
+    let image = Image::parse_with_symbols(&file, map.as_bytes()).unwrap();
+    assert_eq!(image.sites.len(), usize::try_from(FUNCTIONS).unwrap());
+    let refused = |map: &str| Image::parse_with_symbols(&file, map.as_bytes()).unwrap_err();
+    let (line, found) = (2, "no symbol".to_owned());
+    assert_eq!(
+        refused("ffffffff80100000 T a\nno symbol\n"),
+        ImageError::NotSymbols { line, found }
+    );
+    assert_eq!(
+        refused("ffffffffffffffff B The real System.map is in the dbg package\n"),
+        ImageError::OtherSymbols {
+            functions: 0,
+            inside: 0
+        }
+    );
+}
+
+/// Whatever is damaged, the rest is read, or nothing is.
+#[test]
+fn damaged_tables_are_read_or_left_alone() {
+    for layout in Layout::all() {
+        let good = tables(&symbols(layout), TEXT, layout);
+        for index in (0..good.len()).step_by(97) {
+            let mut data = good.clone();
+            data[index] ^= 1 << (index % 8);
+            let image = Image::parse(&kernel(&data, false)).unwrap();
+            let count = image.symbols.len();
+            assert!(count <= symbols(layout).len(), "byte {index}: {count}");
+        }
+    }
+}
