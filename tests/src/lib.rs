@@ -18,6 +18,7 @@ pub mod measure;
 mod output;
 mod place;
 mod random;
+pub mod stepped;
 mod trace;
 
 pub use control::Client;

@@ -48,7 +48,8 @@ fn switch_at_random(running: &Running, client: &mut Client, changes: usize) -> V
     for _ in 0..changes {
         let mut set = Vec::new();
         for (number, now) in now.iter_mut().enumerate() {
-            let next = target(number, *random.pick(&TARGETS));
+            let picked = random.pick(&TARGETS);
+            let next = target(number, picked);
             // Most changes are of several functions; some change nothing.
             if random.next_u64().is_multiple_of(3) {
                 continue;

@@ -2,8 +2,8 @@
 //! guest goes on through stubs that nothing leads to any more.
 
 use serde_json::{Value, json};
-use tests::Random;
 use tests::exact::{gated, untraced};
+use tests::{Random, scaled};
 
 use crate::storm::{WORKLOADS, rest, storm};
 
@@ -34,7 +34,7 @@ fn storms(changes: u32) {
 
 #[test]
 fn changes_of_a_graph_session_leave_every_result_and_every_byte_as_it_was() {
-    storms(600);
+    storms(scaled(600));
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn calls_that_are_open_at_a_detach_return() {
         running.wait_for("workload spin");
         let mut client = running.client();
         let digest = client.digest();
-        for _ in 0..20 {
+        for _ in 0..scaled(20) {
             client.call("start", json!({"tracer": "graph"}));
             let before = client.status();
             let before = tests::Client::rings(&before, "written");

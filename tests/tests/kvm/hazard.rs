@@ -3,9 +3,8 @@
 //!
 //! Drives the `vmm` library itself, because the program never leaves such a site as it is.
 
-use std::time::Instant;
-
-use tests::{guest, patience};
+use tests::stepped::{self, NO_TICKS, next_event};
+use tests::{guest, scaled};
 use tracer::addr::{Gpa, Gva};
 use tracer::engine::Engine;
 use tracer::image::Image;
@@ -23,17 +22,6 @@ const FUNCTION: &str = "patchable_empty";
 /// an exception to who goes on behind that, as the operand of any jump can be.
 const JUMP: [u8; 5] = [0xeb, 0x03, 0x06, 0x06, 0x06];
 
-/// The next thing that a vCPU tells.
-pub fn next_event(machine: &Machine, deadline: Instant) -> VcpuEventKind {
-    loop {
-        if let Some(event) = machine.events().next() {
-            return event.kind;
-        }
-        assert!(Instant::now() < deadline, "nothing comes from the guest");
-        std::thread::yield_now();
-    }
-}
-
 struct Trial {
     machine: Machine,
     site: Gva,
@@ -41,15 +29,15 @@ struct Trial {
 }
 
 impl Trial {
-    /// Four threads that call the function all the time and are preempted every 100 µs.
-    fn start(normalised: bool, rest: &str) -> Self {
+    /// Four threads that call the function all the time; not started yet.
+    fn new(normalised: bool, vcpus: u64, rest: &str) -> Self {
         let kernel = KernelFile::read(&guest()).unwrap();
         let image = std::sync::Arc::new(Image::parse(kernel.bytes()).unwrap());
         let site = image.symbols.address_of(FUNCTION).expect("the function");
         let config = MachineConfig {
             initrd: None,
-            cmdline: format!("workload=nops threads=4 tick=100 {rest}"),
-            vcpus: 2,
+            cmdline: format!("workload=nops threads=4 {rest}"),
+            vcpus,
             memory_mib: 64,
             window_bytes: layout::WINDOW_SIZE,
         };
@@ -59,12 +47,19 @@ impl Trial {
             let mut target = machine.before_start().unwrap();
             assert!(Engine::new(image).normalise(&mut target).unwrap() > 0);
         }
-        machine.start().unwrap();
         Self {
             machine,
             site,
             console,
         }
+    }
+
+    /// With one vCPU in ring 0, at the function's entry and about to be stepped.
+    fn stepped(normalised: bool) -> Self {
+        let rest = format!("iterations=1000 ring=0 {NO_TICKS}");
+        let mut trial = Self::new(normalised, 1, &rest);
+        stepped::start_to(&mut trial.machine, trial.site);
+        trial
     }
 
     /// Where somebody is inside the site who would notice the jump.
@@ -85,13 +80,9 @@ impl Trial {
         quiesced.write(self.site, bytes).unwrap();
     }
 
-    fn next(&self, deadline: Instant) -> VcpuEventKind {
-        next_event(&self.machine, deadline)
-    }
-
     /// How the guest ends.
     fn end(self) -> VcpuEventKind {
-        let kind = self.next(Instant::now() + patience());
+        let kind = next_event(&self.machine);
         drop(self.machine);
         let _ = self.console.finish(PATIENCE);
         kind
@@ -112,37 +103,29 @@ fn saved_pointers(memory: &impl PhysicalMemory, range: &std::ops::Range<u64>) ->
 }
 
 /// A processor that retires all five nops at once leaves no chance to meet a thread there at random:
-/// a breakpoint holds one (in ring 0, where every host has them).
+/// two single steps bring one there.
 #[test]
 fn a_thread_inside_a_site_of_five_nops_wakes_up_inside_the_jump() {
-    let mut trial = Trial::start(false, "iterations=1000 ring=0");
-    trial
-        .machine
-        .set_breakpoint(Some(Gva(trial.site.0 + 2)))
-        .unwrap();
-    let deadline = Instant::now() + patience();
-    while !matches!(trial.next(deadline), VcpuEventKind::Breakpoint(_)) {}
+    let mut trial = Trial::stepped(false);
+    stepped::step(&trial.machine);
+    stepped::step(&trial.machine);
     let mut quiesced = trial.machine.quiesce(PATIENCE).unwrap();
     assert!(trial.is_inside(&quiesced));
     trial.poke(&mut quiesced, &JUMP);
     drop(quiesced);
-    trial.machine.set_breakpoint(None).unwrap();
-    trial.machine.leave_breakpoint();
-    // Other vCPUs may have come to the breakpoint before it was disarmed, and were let go with the
-    // first. Status 2: an exception that the guest did not expect.
-    let mut end = trial.next(deadline);
-    while matches!(end, VcpuEventKind::Breakpoint(_)) {
-        end = trial.next(deadline);
-    }
-    assert_eq!(end, VcpuEventKind::GuestExit(2));
+    stepped::go_on(&mut trial.machine);
+    // Status 2: an exception that the guest did not expect.
+    assert_eq!(trial.end(), VcpuEventKind::GuestExit(2));
 }
 
 #[test]
 fn nobody_is_ever_inside_a_site_that_was_made_one_nop() {
-    let trial = Trial::start(true, "iterations=2000000");
+    let rest = format!("tick=100 iterations={}", scaled(2_000_000));
+    let mut trial = Trial::new(true, 2, &rest);
+    trial.machine.start().unwrap();
     let mut nop = [0; 5];
     let mut mapped = false;
-    for round in 0..2000 {
+    for round in 0..scaled(2000) {
         let mut quiesced = trial.machine.quiesce(PATIENCE).unwrap();
         if !mapped {
             // Early on the guest has no page tables of its own.
@@ -150,7 +133,7 @@ fn nobody_is_ever_inside_a_site_that_was_made_one_nop() {
             continue;
         }
         assert!(!trial.is_inside(&quiesced), "in round {round}");
-        if round % 400 == 399 {
+        if round % scaled(400) == 0 {
             assert_eq!(
                 saved_pointers(&quiesced, &trial.inside()),
                 0,
@@ -163,15 +146,11 @@ fn nobody_is_ever_inside_a_site_that_was_made_one_nop() {
     assert_eq!(trial.end(), VcpuEventKind::GuestExit(0));
 }
 
-/// The same breakpoint where the site is one nop: no instruction begins there, so nobody stops.
+/// The same step where the site is one nop: it leads past all of it.
 #[test]
 fn no_instruction_begins_inside_a_site_that_was_made_one_nop() {
-    let mut trial = Trial::start(true, "iterations=1000 ring=0");
-    trial
-        .machine
-        .set_breakpoint(Some(Gva(trial.site.0 + 2)))
-        .unwrap();
-    // The threads are through, then: a KVM that emulates ring 0 cannot run what prints the results.
-    let end = trial.end();
-    assert!(!matches!(end, VcpuEventKind::Breakpoint(_)), "{end:?}");
+    let trial = Trial::stepped(true);
+    stepped::step(&trial.machine);
+    let (rip, _) = stepped::place(&trial.machine);
+    assert_eq!(rip, trial.site.0 + JUMP.len() as u64);
 }

@@ -1,10 +1,9 @@
 //! Lock prefixes that are switched while threads of every kind count in the same words.
 
-use std::time::Instant;
-
 use serde_json::{Value, json};
 use tests::exact::gated;
-use tests::{Ended, Guest, guest, in_the_box, patience};
+use tests::stepped::{self, NO_TICKS, next_event};
+use tests::{Ended, Guest, guest, in_the_box};
 use tracer::addr::Gva;
 use tracer::engine::Engine;
 use tracer::image::Image;
@@ -14,9 +13,6 @@ use vmm::devices::console::ConsoleWriter;
 use vmm::layout;
 use vmm::loader::KernelFile;
 use vmm::machine::{Machine, MachineConfig, PATIENCE};
-use vmm::vcpu::VcpuEventKind;
-
-use crate::hazard::next_event;
 
 fn counting(threads: u64) -> Guest {
     let iterations = if in_the_box() { 20_000 } else { 1_000_000 };
@@ -98,9 +94,8 @@ fn a_state_that_is_none_is_an_error() {
     let _ = running.end().0.good();
 }
 
-/// A vCPU that is about to execute the instruction executes it as it is when it goes on. The breakpoint
-/// is in ring 0, where every host has them; what ring 0 prints is not seen on a host that emulates it, so
-/// the words are read from the guest's memory.
+/// A vCPU that is about to execute the instruction executes it as it is when it goes on. What ring 0
+/// prints is not seen on a host that emulates it, so the words are read from the guest's memory.
 fn held_at_the_prefix(from: LockPrefixes, to: LockPrefixes) {
     const CALLS: u64 = 4 * 500;
     let kernel = KernelFile::read(&guest()).unwrap();
@@ -114,7 +109,7 @@ fn held_at_the_prefix(from: LockPrefixes, to: LockPrefixes) {
     let site = site.expect("its locked instruction").address;
     let config = MachineConfig {
         initrd: None,
-        cmdline: "workload=locks threads=4 iterations=500 tick=100 ring=0".to_owned(),
+        cmdline: format!("workload=locks threads=4 iterations=500 ring=0 {NO_TICKS}"),
         vcpus: 1,
         memory_mib: 64,
         window_bytes: layout::WINDOW_SIZE,
@@ -125,19 +120,15 @@ fn held_at_the_prefix(from: LockPrefixes, to: LockPrefixes) {
     let mut target = machine.before_start().unwrap();
     engine.normalise(&mut target).unwrap();
     engine.switch_locks(&mut target, from, 1).unwrap();
-    machine.set_breakpoint(Some(site)).unwrap();
-    machine.start().unwrap();
-    let deadline = Instant::now() + patience();
-    let stopped = next_event(&machine, deadline);
-    assert!(matches!(stopped, VcpuEventKind::Breakpoint(_)));
+    stepped::start_to(&mut machine, step);
+    stepped::step_to(&machine, site);
     let mut quiesced = machine.quiesce(PATIENCE).unwrap();
     assert_eq!(quiesced.vcpus()[0].rip, site.0);
     let switched = engine.switch_locks(&mut quiesced, to, 1).unwrap();
     assert_eq!(switched, image.locks.len());
     drop(quiesced);
-    machine.set_breakpoint(None).unwrap();
-    machine.leave_breakpoint();
-    let end = next_event(&machine, deadline);
+    stepped::go_on(&mut machine);
+    let end = next_event(&machine);
     for word in ["locks_added", "locks_exchanged"] {
         let at = image.symbols.address_of(word).expect("the word");
         let (at, _) = machine.layout().locate(at).expect("it is in the image");

@@ -317,7 +317,8 @@ fn a_profile_counts_exactly() {
     }
 }
 
-/// How many changes the storm consists of, and the workloads under it.
+/// How many changes the storm consists of where the processor executes it, and the workloads under
+/// it.
 const CHANGES: u32 = 1500;
 const WORKLOADS: &str = "threads,smp,variadic_float,tail_calls,nops,recursion";
 
@@ -381,8 +382,9 @@ fn delete_all(client: &mut Client, digest: &str) -> Option<()> {
 fn sessions_that_come_and_go_at_random_disturb_nothing() {
     let mut random = Random::new();
     let expected = untraced(gated(WORKLOADS, &rest()).vcpus(2));
+    let wanted = scaled(CHANGES);
     let (mut changes, mut guests) = (0, 0);
-    while changes < CHANGES {
+    while changes < wanted {
         let mut running = gated(WORKLOADS, &rest()).vcpus(2).start();
         running.wait_for("workload spin");
         let mut client = running.client();
@@ -404,7 +406,7 @@ fn sessions_that_come_and_go_at_random_disturb_nothing() {
             "after {changes} changes"
         );
         guests += 1;
-        assert!(guests < CHANGES / 4, "{changes} changes in {guests} guests");
+        assert!(guests < wanted / 4, "{changes} changes in {guests} guests");
     }
     println!("{changes} changes of {guests} guests");
 }

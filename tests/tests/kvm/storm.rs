@@ -10,7 +10,7 @@ pub fn rest() -> String {
     format!("iterations={} tick=200", scaled(20_000))
 }
 
-/// How many changes the storm consists of.
+/// How many changes the storm consists of where the processor executes it.
 const TOGGLES: u32 = 2000;
 
 /// Changes something at random. `None` when the guest has ended meanwhile. What does not fit the
@@ -115,15 +115,16 @@ pub fn storm(
 fn two_thousand_toggles_leave_every_result_and_every_byte_as_it_was() {
     let mut random = Random::new();
     let expected = untraced(gated(WORKLOADS, &rest()).vcpus(2));
+    let wanted = scaled(TOGGLES);
     let (mut toggles, mut guests) = (0, 0);
-    while toggles < TOGGLES {
+    while toggles < wanted {
         let mode = *random.pick(&["overwrite", "discard"]);
         let guest = gated(WORKLOADS, &rest()).vcpus(2);
         let guest = guest.with(["--mode", mode, "--ring-size", "64"]);
         toggles += storm(&mut random, guest, |_| {}, &expected);
         guests += 1;
         assert!(
-            guests < TOGGLES / 4,
+            guests < wanted / 4,
             "guests end after {toggles} toggles in {guests} guests"
         );
     }
@@ -140,7 +141,7 @@ fn a_storm_over_a_guest_that_does_not_end_is_undone_by_stop() {
     running.wait_for("workload spin");
     let mut client = running.client();
     let digest = client.digest();
-    for _ in 0..200 {
+    for _ in 0..scaled(200) {
         let glob = *random.pick(&["spin_*", "spin_leaf", "spin_root", "*"]);
         let (method, params) = match random.next_u64() % 3 {
             0 => ("start", json!({"filter": [glob]})),

@@ -4,16 +4,17 @@
 use std::collections::HashMap;
 
 use tempfile::TempDir;
-use tests::{guest, in_the_box, patience, vmm_says};
+use tests::stepped::{self, NO_TICKS, next_event, wait_at};
+use tests::{guest, in_the_box, vmm_says};
 use tracer::addr::Gva;
 use tracer::image::Image;
 use vmm::devices::console::ConsoleWriter;
 use vmm::layout;
 use vmm::loader::KernelFile;
-use vmm::machine::{Machine, MachineConfig, PATIENCE};
+use vmm::machine::{Machine, MachineConfig};
 use vmm::tracing::Tracing;
 use vmm::tracing::options::{HookChoice, SessionOptions, Tracer, TracingOptions};
-use vmm::vcpu::{Request, VcpuEventKind};
+use vmm::vcpu::VcpuEventKind;
 
 /// Where stepping begins in each workload, in the order in which the guest calls them.
 const CALLS: [&str; 1] = ["calls_root"];
@@ -66,37 +67,15 @@ impl Oracle {
     }
 }
 
-fn wait_for_event(machine: &Machine) -> VcpuEventKind {
-    let deadline = std::time::Instant::now() + patience();
-    loop {
-        if let Some(event) = machine.events().next() {
-            return event.kind;
-        }
-        assert!(std::time::Instant::now() < deadline, "nothing happens");
-        std::thread::yield_now();
-    }
-}
-
-fn wait_at(machine: &Machine, address: Gva) {
-    assert_eq!(wait_for_event(machine), VcpuEventKind::Breakpoint(address));
-}
-
 /// Steps from a root's entry until it has returned.
 fn step_out(machine: &mut Machine, oracle: &mut Oracle) -> u32 {
-    machine.set_breakpoint(None).unwrap();
-    let mut quiesced = machine.quiesce(PATIENCE).unwrap();
-    quiesced.ask(0, Request::SingleStep, PATIENCE).unwrap();
-    drop(quiesced);
+    stepped::begin(machine);
     for steps in 0..STEPS_MAX {
-        let quiesced = machine.quiesce(PATIENCE).unwrap();
-        let registers = quiesced.full_registers()[0].general;
-        drop(quiesced);
-        if !oracle.step(registers.rip, registers.rsp) {
+        let (rip, rsp) = stepped::place(machine);
+        if !oracle.step(rip, rsp) {
             return steps;
         }
-        machine.leave_breakpoint();
-        let event = wait_for_event(machine);
-        assert!(matches!(event, VcpuEventKind::Breakpoint(_)), "{event:?}");
+        stepped::step(machine);
     }
     panic!("still inside after {STEPS_MAX} steps");
 }
@@ -121,8 +100,7 @@ fn check(hook: HookChoice, workloads: &str, roots: &[&str]) {
     let console = ConsoleWriter::start(std::io::sink()).unwrap();
     let config = MachineConfig {
         initrd: None,
-        // No timer interrupt while the guest is stepped.
-        cmdline: format!("workload={workloads} ring=0 iterations=1 tick=10000000"),
+        cmdline: format!("workload={workloads} ring=0 iterations=1 {NO_TICKS}"),
         vcpus: 1,
         memory_mib: 256,
         window_bytes: layout::WINDOW_SIZE,
@@ -159,9 +137,8 @@ fn check(hook: HookChoice, workloads: &str, roots: &[&str]) {
         wait_at(&machine, at);
         steps += step_out(&mut machine, &mut oracle);
     }
-    machine.set_breakpoint(None).unwrap();
-    machine.leave_breakpoint();
-    assert_eq!(wait_for_event(&machine), VcpuEventKind::GuestExit(0));
+    stepped::go_on(&mut machine);
+    assert_eq!(next_event(&machine), VcpuEventKind::GuestExit(0));
     tracing.finish(&machine).unwrap();
     drop(tracing);
     let report = vmm_says(&[

@@ -1,0 +1,113 @@
+//! A machine of the `vmm` library with one vCPU that is stopped at an instruction and taken on from
+//! there one by one, in ring 0 and with a timer that does not tick meanwhile.
+//!
+//! Where debug registers do nothing, a breakpoint is bytes in the text: it can stand at the entry of a
+//! function and not in the middle of an instruction. Single steps go anywhere on every host.
+
+use std::time::Instant;
+
+use tracer::addr::Gva;
+use vmm::machine::{Machine, PATIENCE};
+use vmm::vcpu::{Request, VcpuEventKind};
+
+use crate::place::patience;
+
+/// Of a guest's command line: no timer interrupt while it is stepped.
+pub const NO_TICKS: &str = "tick=10000000";
+
+/// The next thing that a vCPU tells.
+///
+/// # Panics
+/// When nothing comes.
+#[must_use]
+pub fn next_event(machine: &Machine) -> VcpuEventKind {
+    let deadline = Instant::now() + patience();
+    loop {
+        if let Some(event) = machine.events().next() {
+            return event.kind;
+        }
+        assert!(Instant::now() < deadline, "nothing comes from the guest");
+        std::thread::yield_now();
+    }
+}
+
+/// Waits until the vCPU has come to the breakpoint at `address`.
+///
+/// # Panics
+/// When something else happens.
+pub fn wait_at(machine: &Machine, address: Gva) {
+    assert_eq!(next_event(machine), VcpuEventKind::Breakpoint(address));
+}
+
+/// Starts the machine and stops it at the entry of a function; from there it goes on by [`step`].
+///
+/// # Panics
+/// When it does not come there.
+pub fn start_to(machine: &mut Machine, entry: Gva) {
+    machine
+        .set_breakpoint(Some(entry))
+        .expect("the breakpoint is set");
+    machine.start().expect("the machine starts");
+    wait_at(machine, entry);
+    begin(machine);
+}
+
+/// The vCPU is at a breakpoint: it goes on by [`step`].
+///
+/// # Panics
+/// When KVM refuses.
+pub fn begin(machine: &mut Machine) {
+    machine
+        .set_breakpoint(None)
+        .expect("the breakpoint is removed");
+    let mut quiesced = machine.quiesce(PATIENCE).expect("it is stopped");
+    quiesced
+        .ask(0, Request::SingleStep, PATIENCE)
+        .expect("KVM can step");
+}
+
+/// Executes one instruction.
+///
+/// # Panics
+/// When the guest ends.
+pub fn step(machine: &Machine) {
+    machine.leave_breakpoint();
+    let event = next_event(machine);
+    assert!(matches!(event, VcpuEventKind::Breakpoint(_)), "{event:?}");
+}
+
+/// The instruction and stack pointers of the stopped vCPU.
+///
+/// # Panics
+/// When it is not stopped.
+#[must_use]
+pub fn place(machine: &Machine) -> (u64, u64) {
+    let quiesced = machine.quiesce(PATIENCE).expect("it is stopped");
+    let vcpu = quiesced.full_registers().first().expect("there is one");
+    (vcpu.general.rip, vcpu.general.rsp)
+}
+
+/// Steps until the instruction at `address` comes next.
+///
+/// # Panics
+/// When it does not come within some hundred steps.
+pub fn step_to(machine: &Machine, address: Gva) {
+    for _ in 0..500 {
+        if place(machine).0 == address.0 {
+            return;
+        }
+        step(machine);
+    }
+    panic!("it never comes to {address}");
+}
+
+/// Lets it run.
+///
+/// # Panics
+/// When KVM refuses.
+pub fn go_on(machine: &mut Machine) {
+    machine
+        .set_breakpoint(None)
+        .expect("KVM stops to single-step");
+    machine.leave_breakpoint();
+}
