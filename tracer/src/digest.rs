@@ -8,7 +8,7 @@ use crate::target::{MemoryError, TargetMemory};
 
 const CHUNK: u64 = 4096;
 
-/// The SHA-256 of all executable bytes of the image, as they are in guest memory now, in
+/// The SHA-256 of all executable bytes of the image that stay, as they are in guest memory now, in
 /// hexadecimal.
 ///
 /// # Errors
@@ -18,7 +18,7 @@ pub fn text_digest(
     image: &Image,
 ) -> Result<String, MemoryError> {
     let mut hash = Sha256::new();
-    for range in &image.text {
+    for range in image.lasting_text() {
         let mut at = range.start;
         while at < range.end {
             let length = (range.end.0 - at.0).min(CHUNK - at.0 % CHUNK);

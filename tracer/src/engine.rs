@@ -243,6 +243,8 @@ pub struct Engine {
     retired: Vec<Retired>,
     frozen: Option<Frozen>,
     locks: LockPrefixes,
+    /// Whether the guest has freed the text that it needed to start.
+    init_is_gone: bool,
 }
 
 impl Engine {
@@ -260,6 +262,7 @@ impl Engine {
             retired: Vec::new(),
             frozen: None,
             locks: LockPrefixes::On,
+            init_is_gone: false,
         }
     }
 
@@ -408,6 +411,7 @@ impl Engine {
         selection: &Selection,
     ) -> Result<Plan, ApplyError> {
         self.session(id)?;
+        self.look(memory);
         let ground = self.ground.as_mut().ok_or(ApplyError::NotAttached)?;
         let mut wanted = vec![false; self.image.functions.len()];
         for function in &selection.selected {
@@ -455,13 +459,16 @@ impl Engine {
         plan: &Plan,
     ) -> Result<Applied, ApplyError> {
         self.check_frozen()?;
+        self.look(target);
         let ground = self.ground.as_ref().ok_or(ApplyError::NotAttached)?;
         // A guest that has taken the window back needs nothing more than its nops.
         let is_seen = ground.window.verify(target);
         if plan.changes.iter().any(|change| change.stub.is_some()) {
             is_seen?;
         }
-        let is_current = |change: &Change| self.table.is_current(&self.image, change);
+        let is_current = |change: &Change| {
+            self.table.is_gone(change.poke.function) || self.table.is_current(&self.image, change)
+        };
         if !plan.changes.iter().all(is_current) {
             return Err(ApplyError::Stale);
         }
@@ -521,7 +528,9 @@ impl Engine {
     ) -> Result<(Vec<Change>, Vec<(FunctionId, PokeError)>), ApplyError> {
         let mut changes = Vec::with_capacity(plan.changes.len());
         let mut skipped = Vec::new();
-        for change in &plan.changes {
+        let is_there = |change: &&Change| !self.table.is_gone(change.poke.function);
+        let there: Vec<Change> = plan.changes.iter().filter(is_there).copied().collect();
+        for change in &there {
             match self.look_at(target, &change.poke) {
                 Ok(()) => changes.push(*change),
                 Err(error) if change.is_ours => return Err(self.freeze(error)),
@@ -592,6 +601,7 @@ impl Engine {
 }
 
 mod dynamic;
+mod fleeting;
 pub mod locks;
 mod sessions;
 #[cfg(test)]

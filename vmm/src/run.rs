@@ -135,6 +135,7 @@ impl Run {
 
     fn perform(&mut self, call: Call) -> Result<Value, RpcError> {
         let machine = &self.machine;
+        self.tracing.look(machine);
         match call {
             Call::Status => to_value(self.status()),
             Call::Functions(query) => to_value(self.tracing.functions(&query)?),

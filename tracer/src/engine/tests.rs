@@ -632,3 +632,78 @@ mod locks {
         assert_eq!(error, LockError::NoList);
     }
 }
+
+/// Where the mock guest's `system_state` lies, and the value from which on init text is gone.
+const STATE: Gpa = Gpa(0x8000);
+const FREEING: u32 = 3;
+
+/// A Linux with 8 functions, the last 4 of which are init text.
+fn booting_linux() -> (Engine, MockTarget, SessionId) {
+    use crate::image::linux::{InitState, Linux};
+    let mut image = nop_image(8);
+    let text = TextRange {
+        start: image.functions[0].address,
+        end: image.functions[4].address,
+    };
+    image.linux = Some(Linux {
+        version: "6.1.0".to_owned(),
+        text: Some(text),
+        init_text: None,
+        rodata: None,
+        init: Some(InitState {
+            at: STATE,
+            gone_from: FREEING,
+        }),
+        prepares_sites: true,
+    });
+    let mut target = MockTarget::with_image(2, REGION, &image, Rights::ALL).unwrap();
+    target.write_physical(STATE, &2_u32.to_le_bytes()).unwrap();
+    let mut engine = Engine::new(Arc::new(image));
+    let region = target.region();
+    engine.attach(&mut target, region).unwrap();
+    let session = engine.create_session(&mut target, config("one")).unwrap();
+    (engine, target, session)
+}
+
+#[test]
+fn freed_init_text_is_never_written() {
+    let (mut engine, mut target, session) = booting_linux();
+    let applied = change(&mut engine, &mut target, session, 0..8).unwrap();
+    assert_eq!(
+        (applied.patched, engine.patched(), engine.gone()),
+        (8, 8, 0)
+    );
+    // The guest frees the text and uses the memory; one word of it happens to look like our jump.
+    let ours = site(&engine, &target, 7);
+    let plan = engine.plan(&mut target, session, &select([])).unwrap();
+    assert_eq!(plan.changes.len(), 8);
+    let freed = engine.image().functions[4].address;
+    target.write(freed, &[0x5a; 64]).unwrap();
+    let last = engine.image().site_of(FunctionId(7)).unwrap().address;
+    target.write(last, &ours).unwrap();
+    target
+        .write_physical(STATE, &FREEING.to_le_bytes())
+        .unwrap();
+    let writes = target.writes;
+    let applied = engine.apply(&mut target, &plan).unwrap();
+    assert_eq!((applied.restored, applied.skipped.len()), (4, 0));
+    assert_eq!(target.writes, writes + 4);
+    assert_eq!((engine.patched(), engine.gone()), (0, 4));
+    assert_eq!(site(&engine, &target, 7), ours);
+    assert!(engine.frozen().is_none());
+    // They cannot be traced any more; the others can.
+    let applied = change(&mut engine, &mut target, session, 0..8).unwrap();
+    assert_eq!((applied.patched, engine.patched()), (4, 4));
+}
+
+#[test]
+fn init_text_counts_as_gone_when_the_guest_cannot_be_asked() {
+    let (mut engine, mut target, session) = booting_linux();
+    let mut image = (**engine.image()).clone();
+    if let Some(linux) = &mut image.linux {
+        linux.init = None;
+    }
+    engine.image = Arc::new(image);
+    let applied = change(&mut engine, &mut target, session, 0..8).unwrap();
+    assert_eq!((applied.patched, engine.gone()), (4, 4));
+}

@@ -76,6 +76,15 @@ impl<'a> Elf<'a> {
         })
     }
 
+    /// Where `address` is loaded.
+    pub fn physical(&self, address: Gva) -> Option<Gpa> {
+        self.mapped.iter().find_map(|Mapped { segment, .. }| {
+            let into = address.0.checked_sub(segment.vaddr.0)?;
+            let at = segment.paddr.0.checked_add(into)?;
+            (into < segment.memsz).then_some(Gpa(at))
+        })
+    }
+
     /// Up to `length` bytes that the file holds for `address`; empty where it holds none.
     pub fn bytes_at(&self, address: Gva, length: u64) -> &'a [u8] {
         let end = self

@@ -1,8 +1,10 @@
 //! What is particular to a Linux kernel: the ranges that its symbols bound, and its version.
 
+use super::btf::Btf;
 use super::elf::Elf;
 use super::{SymbolTable, TextRange};
-use crate::addr::Gva;
+use crate::addr::{Gpa, Gva};
+use crate::target::PhysicalMemory;
 
 /// What a kernel's version string begins with (`linux_banner`).
 const BANNER: &[u8] = b"Linux version ";
@@ -21,32 +23,94 @@ pub struct Linux {
     pub init_text: Option<TextRange>,
     /// `__start_rodata..__end_rodata`.
     pub rodata: Option<TextRange>,
+    /// How its memory tells whether init text is still there; without this it is taken to be gone.
+    pub init: Option<InitState>,
     /// Whether it turns its own function sites into nops (`ftrace_init`), so that they are not
     /// to be touched before that.
     pub prepares_sites: bool,
 }
 
 impl Linux {
-    /// What `elf` says of itself, if it is a Linux kernel.
-    pub(super) fn find(elf: &Elf<'_>, symbols: &SymbolTable) -> Option<Self> {
+    /// What `elf` says of itself, if it is a Linux kernel. Remarks go to `notes`.
+    pub(super) fn find(
+        elf: &Elf<'_>,
+        symbols: &SymbolTable,
+        notes: &mut Vec<String>,
+    ) -> Option<Self> {
         let version = elf.loaded().find_map(|(_, bytes)| version(bytes))?;
         let range = |start, end| {
             let (start, end) = (symbols.address_of(start)?, symbols.address_of(end)?);
             (start < end).then_some(TextRange { start, end })
         };
+        let btf = types(elf, symbols, notes);
         Some(Self {
             version,
             text: range("_stext", "_etext"),
             init_text: range("_sinittext", "_einittext"),
             rodata: range("__start_rodata", "__end_rodata"),
+            init: btf.and_then(|btf| InitState::find(elf, symbols, &btf)),
             prepares_sites: symbols.address_of("ftrace_init").is_some(),
         })
     }
 
-    /// Whether the code at `address` is gone when the kernel has started.
+    /// Whether the code at `address` stays for as long as the kernel runs. What lies outside
+    /// `_stext.._etext` is freed when it has started.
     #[must_use]
-    pub fn is_init(&self, address: Gva) -> bool {
-        self.init_text.is_some_and(|range| range.holds(address, 1))
+    pub fn lasts(&self, address: Gva) -> bool {
+        self.text.is_none_or(|text| text.holds(address, 1))
+    }
+
+    /// Whether the code that does not last may have been freed. `memory` is the guest's.
+    #[must_use]
+    pub fn init_is_gone(&self, memory: &(impl PhysicalMemory + ?Sized)) -> bool {
+        let mut word = [0; 4];
+        match self.init {
+            Some(InitState { at, gone_from }) => {
+                memory.read_physical(at, &mut word).is_err()
+                    || u32::from_le_bytes(word) >= gone_from
+            }
+            None => true,
+        }
+    }
+}
+
+/// `system_state`, which the kernel raises before it frees init text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InitState {
+    /// Where it lies.
+    pub at: Gpa,
+    /// Its first value with which init text may be gone.
+    pub gone_from: u32,
+}
+
+impl InitState {
+    fn find(elf: &Elf<'_>, symbols: &SymbolTable, btf: &Btf<'_>) -> Option<Self> {
+        let value = |name| btf.enumerator("system_states", name);
+        // Before 5.15 nothing is raised between the last init function and the freeing, so there init
+        // text has to count as gone from the value on with which initcalls run.
+        let gone_from = value("SYSTEM_FREEING_INITMEM").or_else(|| value("SYSTEM_SCHEDULING"))?;
+        let at = elf.physical(symbols.address_of("system_state")?)?;
+        Some(Self { at, gone_from })
+    }
+}
+
+/// The kernel's types.
+fn types<'a>(elf: &Elf<'a>, symbols: &SymbolTable, notes: &mut Vec<String>) -> Option<Btf<'a>> {
+    let bounded = || {
+        let start = symbols.address_of("__start_BTF")?;
+        let length = symbols.address_of("__stop_BTF")?.0.checked_sub(start.0)?;
+        Some(elf.bytes_at(start, length))
+    };
+    let section = elf.sections_named(".BTF").first().map(|(_, bytes)| *bytes);
+    match Btf::parse(section.or_else(bounded)?) {
+        Ok(btf) => {
+            notes.push(format!("BTF: {} types", btf.len()));
+            Some(btf)
+        }
+        Err(error) => {
+            notes.push(error.to_string());
+            None
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! taken for hostile. What it holds afterwards is plain data, sorted, with ids that stay valid
 //! for as long as the image does.
 
+pub mod btf;
 pub mod bzimage;
 pub mod dynamic;
 mod elf;
@@ -165,11 +166,11 @@ impl Image {
         Self::of(&elf, symbols, Vec::new())
     }
 
-    fn of(elf: &Elf<'_>, symbols: SymbolTable, notes: Vec<String>) -> Result<Self, ImageError> {
+    fn of(elf: &Elf<'_>, symbols: SymbolTable, mut notes: Vec<String>) -> Result<Self, ImageError> {
         let mut image = Self {
             entry: elf.entry,
             functions: symtab::functions(&symbols),
-            linux: Linux::find(elf, &symbols),
+            linux: Linux::find(elf, &symbols, &mut notes),
             symbols,
             segments: elf.segments(),
             text: elf.text(),
@@ -297,6 +298,19 @@ impl Image {
             Some(function) => function.display.to_string(),
             None => address.to_string(),
         }
+    }
+
+    /// The ranges of text that are there for as long as the guest runs.
+    pub fn lasting_text(&self) -> impl Iterator<Item = TextRange> {
+        let within = self.linux.as_ref().and_then(|linux| linux.text);
+        self.text.iter().filter_map(move |range| {
+            let Some(lasting) = within else {
+                return Some(*range);
+            };
+            let start = range.start.max(lasting.start);
+            let end = range.end.min(lasting.end);
+            (start < end).then_some(TextRange { start, end })
+        })
     }
 
     /// Whether every byte of `address..address+length` is executable and in the file.

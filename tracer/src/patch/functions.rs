@@ -72,6 +72,8 @@ pub enum FunctionState {
     },
     /// It was not what it should have been when it was to be patched: left as it is.
     Skipped(PokeError),
+    /// The guest has given its memory back: nothing is written there any more.
+    Gone,
 }
 
 /// Why no plan could be made.
@@ -149,8 +151,28 @@ impl FunctionTable {
     pub fn sessions(&self, function: FunctionId) -> SessionSet {
         match self.state(function) {
             FunctionState::Patched { sessions, .. } => *sessions,
-            FunctionState::Nop | FunctionState::Skipped(_) => SessionSet::default(),
+            FunctionState::Nop | FunctionState::Skipped(_) | FunctionState::Gone => {
+                SessionSet::default()
+            }
         }
+    }
+
+    /// Whether the function's memory was given back.
+    #[must_use]
+    pub fn is_gone(&self, function: FunctionId) -> bool {
+        matches!(self.state(function), FunctionState::Gone)
+    }
+
+    /// Notes that the function's memory was given back, with whatever stood there.
+    pub fn gone(&mut self, function: FunctionId) {
+        self.set(function, FunctionState::Gone);
+    }
+
+    /// How many functions are gone.
+    #[must_use]
+    pub fn count_gone(&self) -> usize {
+        let is_gone = |state: &&FunctionState| matches!(state, FunctionState::Gone);
+        self.states.iter().filter(is_gone).count()
     }
 
     /// How many functions have our jump in them.
@@ -176,6 +198,9 @@ impl FunctionTable {
         let mut templates: HashMap<(SessionSet, SiteShape), usize> = HashMap::new();
         for site in &image.sites {
             let sessions = wanted(site.function);
+            if self.is_gone(site.function) {
+                continue;
+            }
             if self.sessions(site.function) == sessions {
                 continue;
             }
@@ -203,7 +228,7 @@ impl FunctionTable {
     ) -> Result<Change, PlanError> {
         let old = match self.state(site.function) {
             FunctionState::Patched { stub, .. } => Some(*stub),
-            FunctionState::Nop | FunctionState::Skipped(_) => None,
+            FunctionState::Nop | FunctionState::Skipped(_) | FunctionState::Gone => None,
         };
         let poke = Poke {
             function: site.function,
@@ -263,7 +288,7 @@ impl FunctionTable {
     pub fn is_current(&self, image: &Image, change: &Change) -> bool {
         let now = match self.state(change.poke.function) {
             FunctionState::Patched { stub, .. } => Some(*stub),
-            FunctionState::Nop | FunctionState::Skipped(_) => None,
+            FunctionState::Nop | FunctionState::Skipped(_) | FunctionState::Gone => None,
         };
         image
             .site_of(change.poke.function)

@@ -15,6 +15,7 @@ use crate::control::status::{
     Changed, ClockPageStatus, FrozenStatus, Function, Functions, LocksStatus, SessionStatus,
     TracingStatus,
 };
+use crate::machine::Machine;
 
 /// The name of a mode, as options have it.
 pub(super) const fn mode_name(mode: Mode) -> &'static str {
@@ -46,6 +47,11 @@ fn show_frozen(frozen: &Frozen) -> FrozenStatus {
 }
 
 impl Tracing {
+    /// Looks which functions the guest has given back since: they leave the list.
+    pub fn look(&mut self, machine: &Machine) {
+        self.engine.look(machine.memory());
+    }
+
     /// Part of `status`.
     #[must_use]
     pub fn status(&self) -> TracingStatus {
@@ -56,7 +62,10 @@ impl Tracing {
             state: self.state_name(&sessions).to_owned(),
             frozen: self.engine.frozen().map(show_frozen),
             patched: patched as u64,
-            available: image.sites.len().saturating_sub(patched) as u64,
+            available: image
+                .sites
+                .len()
+                .saturating_sub(patched + self.engine.gone()) as u64,
             skipped: image.untraceable.len() as u64,
             stub_bytes: self.engine.stub_bytes(),
             sessions,
@@ -114,8 +123,12 @@ impl Tracing {
         let glob = query.glob.as_deref().map(Pattern::new).transpose()?;
         let mut functions = Vec::new();
         for (number, function) in (0..).zip(&self.shared.image.functions) {
+            let id = FunctionId(number);
+            if self.engine.is_gone(id) {
+                continue;
+            }
             if glob.as_ref().is_none_or(|glob| glob.matches(function)) {
-                functions.push(self.show_function(FunctionId(number)));
+                functions.push(self.show_function(id));
             }
         }
         Ok(Functions { functions })
@@ -127,6 +140,7 @@ impl Tracing {
             (None, FunctionState::Nop) => ("available", None),
             (None, FunctionState::Patched { .. }) => ("patched", None),
             (None, FunctionState::Skipped(why)) => ("skipped", Some(why.to_string())),
+            (None, FunctionState::Gone) => ("gone", None),
         };
         self.line(id, state, reason)
     }
