@@ -39,9 +39,12 @@ impl From<crate::machine::BuildError> for Failure {
         use crate::machine::BuildError as E;
         let status = match &error {
             E::Vcpus { .. } | E::Memory(_) | E::Load(_) => ExitStatus::BadInput,
-            E::NoKvm | E::NoPermission | E::OpenKvm(_) | E::ApiVersion { .. } | E::Kvm { .. } => {
-                ExitStatus::NoKvm
-            }
+            E::NoKvm
+            | E::NoPermission
+            | E::OpenKvm(_)
+            | E::NotKvm
+            | E::ApiVersion { .. }
+            | E::Kvm { .. } => ExitStatus::NoKvm,
             E::System { .. } | E::AlreadyStarted => ExitStatus::BadInput,
         };
         Self::new(status, error)

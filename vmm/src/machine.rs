@@ -66,6 +66,9 @@ pub enum BuildError {
     /// Opening `/dev/kvm` failed otherwise.
     #[error("cannot open /dev/kvm: {0}; `vmm doctor` says more")]
     OpenKvm(#[source] kvm_ioctls::Error),
+    /// `/dev/kvm` is no such device.
+    #[error("/dev/kvm is not KVM's device: it has no API version; `vmm doctor` says more")]
+    NotKvm,
     /// `/dev/kvm` is something else than the KVM that we know.
     #[error("/dev/kvm has API version {version}, not {API_VERSION}; `vmm doctor` says more")]
     ApiVersion {
@@ -429,6 +432,7 @@ fn open_kvm() -> Result<Kvm, BuildError> {
     })?;
     match kvm.get_api_version() {
         API_VERSION => Ok(kvm),
+        ..0 => Err(BuildError::NotKvm),
         version => Err(BuildError::ApiVersion { version }),
     }
 }

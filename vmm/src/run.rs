@@ -116,7 +116,10 @@ impl Run {
     /// When the trace could not be finished.
     pub fn finish(&mut self) -> Result<(), Failure> {
         if let Some(at) = self.machine.breakpoint() {
-            log::warn!("the guest did not get to the attach point at {at}: nothing was traced");
+            let name = self.tracing.name_at(at);
+            log::warn!(
+                "the guest did not get to the attach point {name} ({at}): tracing did not begin there"
+            );
         }
         let finished = self.tracing.finish(&self.machine);
         let late = self.machine.stop(PATIENCE);

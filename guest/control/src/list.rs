@@ -14,7 +14,7 @@ pub fn workloads(_: &Options) {
 
 /// One line `function NAME` for each traced function of any workload. A patch site in none of these is
 /// a function whose calls nobody counts.
-pub fn functions(_: &Options) {
+pub fn functions(options: &Options) {
     for function in CATALOGUE
         .iter()
         .flat_map(|workload| workload.functions)
@@ -23,5 +23,5 @@ pub fn functions(_: &Options) {
     {
         print(format_args!("function {}", function.name));
     }
-    many::list();
+    many::list(options);
 }

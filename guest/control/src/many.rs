@@ -26,9 +26,9 @@ pub fn run(options: &Options) {
     print_checksum("many", value);
 }
 
-/// Prints their names.
-pub fn list() {
-    for number in 0..MANY.len() {
+/// Prints the names of the first `many_functions`.
+pub fn list(options: &Options) {
+    for number in 0..MANY.len().min(options.many_functions) {
         print(format_args!("function many_{number:04}"));
     }
 }

@@ -15,7 +15,7 @@ pub struct Options {
     pub rounds: u64,
     /// `many_calls=1`: `many` prints a line per function.
     pub many_calls: bool,
-    /// `many_functions=N`: how many functions `many` calls.
+    /// `many_functions=N`: how many functions `many` calls, and `functions` lists.
     pub many_functions: usize,
     /// vCPUs that are online.
     pub vcpus: u64,

@@ -108,6 +108,11 @@ fn without_a_kvm_the_way_to_one_is_told() {
     assert_eq!(ended.code, Some(1), "{ended}");
     assert!(ended.stdout.contains("/dev/kvm"), "{ended}");
     ended.no_panic();
+    let ended = with_empty_dev("touch /dev/kvm; exec \"$1\" run --kernel \"$2\"");
+    assert!(
+        ended.refused(101).contains("/dev/kvm is not KVM's device"),
+        "{ended}"
+    );
     // What needs no KVM works.
     let _ = with_empty_dev("exec \"$1\" sites \"$2\"").good();
 }

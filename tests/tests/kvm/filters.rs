@@ -183,3 +183,24 @@ fn tracing_begins_at_the_attach_point() {
     };
     assert_eq!(at("workloads_ready")["calls_leaf"], 3200);
 }
+
+/// An attach point that the guest does not come to is no error of the guest's, and is told.
+#[test]
+fn an_attach_point_that_is_never_reached_is_named_at_the_end() {
+    let at_the_end = |workload: &str, code| {
+        let guest = Guest::new(workload)
+            .with(["--trace", "function", "--attach-at", "recursion_step"])
+            .with(["--timeout", "3"])
+            .output();
+        let (ended, trace) = guest.run();
+        assert_eq!(ended.code, Some(code), "{ended}");
+        let told = ended.stderr.lines().next().unwrap_or_default();
+        for words in ["recursion_step", "did not get to the attach point"] {
+            assert!(told.contains(words), "{ended}");
+        }
+        assert!(trace.counts().is_empty());
+        ended.no_panic();
+    };
+    at_the_end("workload=list", 0);
+    at_the_end("workload=spin", 103);
+}

@@ -13,6 +13,7 @@ use vmm::devices::console::ConsoleWriter;
 use vmm::layout;
 use vmm::loader::KernelFile;
 use vmm::machine::{Machine, MachineConfig, PATIENCE};
+use vmm::vcpu::VcpuEventKind;
 
 fn counting(threads: u64) -> Guest {
     let iterations = if in_the_box() { 20_000 } else { 1_000_000 };
@@ -94,8 +95,8 @@ fn a_state_that_is_none_is_an_error() {
     let _ = running.end().0.good();
 }
 
-/// A vCPU that is about to execute the instruction executes it as it is when it goes on. What ring 0
-/// prints is not seen on a host that emulates it, so the words are read from the guest's memory.
+/// A vCPU that is about to execute the instruction executes it as it is when it goes on. The words are
+/// read from the guest's memory before it prints them, which a host that emulates ring 0 cannot.
 fn held_at_the_prefix(from: LockPrefixes, to: LockPrefixes) {
     const CALLS: u64 = 4 * 500;
     let kernel = KernelFile::read(&guest()).unwrap();
@@ -127,8 +128,13 @@ fn held_at_the_prefix(from: LockPrefixes, to: LockPrefixes) {
     let switched = engine.switch_locks(&mut quiesced, to, 1).unwrap();
     assert_eq!(switched, image.locks.len());
     drop(quiesced);
-    stepped::go_on(&mut machine);
+    let mut symbols = image.symbols.iter();
+    let printing = symbols.find(|symbol| &*symbol.display == "control::locks::print_words");
+    let printing = printing.expect("the function").address;
+    machine.set_breakpoint(Some(printing)).unwrap();
+    machine.leave_breakpoint();
     let end = next_event(&machine);
+    assert_ne!(end, VcpuEventKind::GuestExit(0), "the words are gone");
     for word in ["locks_added", "locks_exchanged"] {
         let at = image.symbols.address_of(word).expect("the word");
         let (at, _) = machine.layout().locate(at).expect("it is in the image");

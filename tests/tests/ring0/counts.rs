@@ -25,6 +25,30 @@ fn threads_in_ring_3() {
     assert_traced_exactly("threads,variadic_float", "ring=3 iterations=500", 2);
 }
 
+/// Another attach point than the usual one: what was called before is not in the trace, what is called
+/// from there on is, the function itself included.
+#[test]
+fn from_any_function_on() {
+    let guest = |attach| {
+        Guest::new("workload=tail_calls,calls ring=0 iterations=50")
+            .with(EVERYTHING)
+            .with(["--attach-at", attach])
+            .output()
+    };
+    let (ended, trace) = guest("calls_root").run();
+    let mut called = ended.good().printed().called();
+    called.retain(|function, _| function.starts_with("calls_"));
+    assert_eq!(trace.counts(), called);
+    let (ended, trace) = guest("calls_twig").run();
+    let printed = ended.good().printed();
+    // Its callers are entered already.
+    assert_eq!(trace.counts()["calls_twig"], printed.calls["calls_twig"]);
+    assert_eq!(
+        trace.counts()["calls_root"],
+        printed.calls["calls_root"] - 1
+    );
+}
+
 #[test]
 fn from_the_attach_point_on() {
     let guest = Guest::new("workload=calls,threads ring=0 iterations=50").vcpus(2);

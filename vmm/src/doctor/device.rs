@@ -46,6 +46,10 @@ pub(super) fn look(checks: &mut Vec<Check>) -> Option<Kvm> {
     }
     let kvm = opened.ok()?;
     let version = kvm.get_api_version();
-    checks.push(VERSION.check(version == API_VERSION, version.to_string()));
+    let found = match version {
+        ..0 => "none: this is not KVM's device".to_owned(),
+        version => version.to_string(),
+    };
+    checks.push(VERSION.check(version == API_VERSION, found));
     (version == API_VERSION).then_some(kvm)
 }

@@ -131,6 +131,12 @@ impl Tracing {
         attach_point(&self.shared.image, self.attach_at.as_deref()).map(Some)
     }
 
+    /// The function at an address, for messages.
+    #[must_use]
+    pub fn name_at(&self, address: Gva) -> String {
+        self.shared.image.name_at(address)
+    }
+
     /// A vCPU is trapped at the attach point: starts to trace. Afterwards the breakpoint is removed,
     /// whatever this returns, and the guest goes on.
     ///
