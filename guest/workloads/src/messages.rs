@@ -7,14 +7,26 @@ use locked::Locked;
 /// Channels that there are.
 pub const CHANNELS: usize = 16;
 /// Messages that fit into each.
-const SLOTS: u64 = 1024;
+const SLOTS: usize = 1024;
 
 /// A queue. Everything but the lock is only used by who holds it.
 struct Channel {
     taken: Locked,
     sent: AtomicU64,
     received: AtomicU64,
-    slots: [AtomicU64; SLOTS as usize],
+    slots: [AtomicU64; SLOTS],
+}
+
+impl Channel {
+    /// Where message number `count` is.
+    fn slot(&self, count: u64) -> Option<&AtomicU64> {
+        self.slots.get(index(count, SLOTS))
+    }
+}
+
+/// `number` as an index below `length`.
+fn index(number: u64, length: usize) -> usize {
+    usize::try_from(number).unwrap_or_default() % length
 }
 
 static CHANNEL: [Channel; CHANNELS] = [const {
@@ -22,14 +34,16 @@ static CHANNEL: [Channel; CHANNELS] = [const {
         taken: Locked::new(0),
         sent: AtomicU64::new(0),
         received: AtomicU64::new(0),
-        slots: [const { AtomicU64::new(0) }; SLOTS as usize],
+        slots: [const { AtomicU64::new(0) }; SLOTS],
     }
 }; CHANNELS];
 
 /// The slot of message number `count` of a channel, while its lock is held.
 macro_rules! with_slot {
     ($channel:expr, |$held:ident| $use:expr) => {{
-        let $held = &CHANNEL[$channel as usize % CHANNELS];
+        let Some($held) = CHANNEL.get(index($channel, CHANNELS)) else {
+            return 0;
+        };
         if $held.taken.compare_exchange(0, 1).is_err() {
             return 0;
         }
@@ -45,12 +59,15 @@ macro_rules! with_slot {
 pub extern "C" fn messages_send(channel: u64, message: u64) -> u64 {
     with_slot!(channel, |held| {
         let sent = held.sent.load(Ordering::Relaxed);
-        let has_room = sent.wrapping_sub(held.received.load(Ordering::Relaxed)) < SLOTS;
-        if has_room {
-            held.slots[(sent % SLOTS) as usize].store(message, Ordering::Relaxed);
-            held.sent.store(sent.wrapping_add(1), Ordering::Relaxed);
+        let waiting = sent.wrapping_sub(held.received.load(Ordering::Relaxed));
+        match held.slot(sent) {
+            Some(slot) if waiting < SLOTS as u64 => {
+                slot.store(message, Ordering::Relaxed);
+                held.sent.store(sent.wrapping_add(1), Ordering::Relaxed);
+                1
+            }
+            _ => 0,
         }
-        u64::from(has_room)
     })
 }
 
@@ -60,13 +77,15 @@ pub extern "C" fn messages_send(channel: u64, message: u64) -> u64 {
 pub extern "C" fn messages_receive(channel: u64) -> u64 {
     with_slot!(channel, |held| {
         let received = held.received.load(Ordering::Relaxed);
-        if received == held.sent.load(Ordering::Relaxed) {
-            0
-        } else {
-            let message = held.slots[(received % SLOTS) as usize].load(Ordering::Relaxed);
-            held.received
-                .store(received.wrapping_add(1), Ordering::Relaxed);
-            message
+        let sent = held.sent.load(Ordering::Relaxed);
+        match held.slot(received) {
+            Some(slot) if received != sent => {
+                let message = slot.load(Ordering::Relaxed);
+                let next = received.wrapping_add(1);
+                held.received.store(next, Ordering::Relaxed);
+                message
+            }
+            _ => 0,
         }
     })
 }
