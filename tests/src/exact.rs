@@ -70,10 +70,18 @@ pub fn assert_exact(trace: &Trace, printed: &Printed) {
 /// # Panics
 /// When not.
 pub fn assert_traced_exactly(workloads: &str, rest: &str, vcpus: u32) {
+    assert_traced_with(&["--patch-method", "quiesce"], workloads, rest, vcpus);
+}
+
+/// The same with an option of `vmm run` and its value.
+///
+/// # Panics
+/// When not.
+pub fn assert_traced_with(option: &[&str; 2], workloads: &str, rest: &str, vcpus: u32) {
     let guest = || gated(workloads, rest).vcpus(vcpus);
     let expected = untraced(guest());
     let options = ["--mode", "discard", "--ring-size", "32768"];
-    let mut running = guest().with(options).output().start();
+    let mut running = guest().with(options).with(*option).output().start();
     open_gate(&mut running);
     let (ended, trace) = running.end();
     let printed = without_gate(ended.good().printed());

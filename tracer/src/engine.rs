@@ -13,6 +13,7 @@ use crate::filter::Selection;
 use crate::image::{Image, TextRange};
 use crate::patch::dynamic::DynamicTable;
 use crate::patch::functions::{Change, FunctionState, FunctionTable, Plan, PlanError, SessionSet};
+use crate::patch::live;
 use crate::patch::locks::LockPrefixes;
 use crate::patch::normalise::normalisations;
 use crate::patch::poke::{self, Poke, PokeError, TransactionError, read_site};
@@ -24,7 +25,9 @@ use crate::stub::clock_page::PAGE_BYTES;
 use crate::stub::graph::{Hook, SiteShape};
 use crate::stub::mirror::Mirror;
 use crate::stub::template::{StubError, StubSpec};
-use crate::target::{MemoryError, PhysicalMemory, StoppedTarget};
+use crate::target::{
+    LiveTarget, MemoryError, PhysicalMemory, StoppedTarget, TargetMemory, VcpuRegisters,
+};
 use crate::window::{Extent, Region, Window, WindowError};
 
 /// Room for stubs per function: a few versions of each.
@@ -458,11 +461,35 @@ impl Engine {
         target: &mut (impl StoppedTarget + ?Sized),
         plan: &Plan,
     ) -> Result<Applied, ApplyError> {
+        let vcpus = target.vcpus().to_vec();
+        self.carry_out(target, &vcpus, plan, poke::apply)
+    }
+
+    /// The same while the guest runs.
+    ///
+    /// # Errors
+    /// As [`Self::apply`].
+    pub fn apply_live(
+        &mut self,
+        target: &mut (impl LiveTarget + ?Sized),
+        plan: &Plan,
+    ) -> Result<Applied, ApplyError> {
+        let vcpus = target.vcpus().to_vec();
+        self.carry_out(target, &vcpus, plan, live::apply)
+    }
+
+    fn carry_out<T: TargetMemory + PhysicalMemory + ?Sized>(
+        &mut self,
+        target: &mut T,
+        vcpus: &[VcpuRegisters],
+        plan: &Plan,
+        write: impl FnOnce(&mut T, &Image, &[Poke]) -> Result<(), TransactionError>,
+    ) -> Result<Applied, ApplyError> {
         self.check_frozen()?;
         self.look(target);
         let ground = self.ground.as_ref().ok_or(ApplyError::NotAttached)?;
         // A guest that has taken the window back needs nothing more than its nops.
-        let is_seen = ground.window.verify(target);
+        let is_seen = ground.window.verify_seen_by(target, vcpus);
         if plan.changes.iter().any(|change| change.stub.is_some()) {
             is_seen?;
         }
@@ -474,7 +501,8 @@ impl Engine {
         }
         let (changes, skipped) = self.inspect(target, plan)?;
         let pokes: Vec<Poke> = changes.iter().map(|change| change.poke).collect();
-        self.transact(target, &pokes)?;
+        let written = write(target, &self.image, &pokes);
+        self.note(written)?;
         let mut applied = Applied::default();
         for change in &changes {
             self.table.applied(change);
@@ -496,13 +524,18 @@ impl Engine {
         target: &mut (impl StoppedTarget + ?Sized),
         pokes: &[Poke],
     ) -> Result<(), ApplyError> {
-        let Err(error) = poke::apply(target, &self.image, pokes) else {
-            return Ok(());
-        };
-        if let Some(stuck) = error.stuck.first() {
+        let written = poke::apply(target, &self.image, pokes);
+        self.note(written)
+    }
+
+    /// Freezes when something could not be taken back.
+    fn note(&mut self, written: Result<(), TransactionError>) -> Result<(), ApplyError> {
+        if let Err(error) = &written
+            && let Some(stuck) = error.stuck.first()
+        {
             self.frozen = Some(Frozen(stuck.clone()));
         }
-        Err(error.into())
+        Ok(written?)
     }
 
     fn freeze(&mut self, why: PokeError) -> ApplyError {
@@ -523,7 +556,7 @@ impl Engine {
     #[expect(clippy::type_complexity, reason = "the two halves of one list")]
     fn inspect(
         &mut self,
-        target: &(impl StoppedTarget + ?Sized),
+        target: &(impl TargetMemory + ?Sized),
         plan: &Plan,
     ) -> Result<(Vec<Change>, Vec<(FunctionId, PokeError)>), ApplyError> {
         let mut changes = Vec::with_capacity(plan.changes.len());
@@ -540,11 +573,7 @@ impl Engine {
         Ok((changes, skipped))
     }
 
-    fn look_at(
-        &self,
-        target: &(impl StoppedTarget + ?Sized),
-        poke: &Poke,
-    ) -> Result<(), PokeError> {
+    fn look_at(&self, target: &(impl TargetMemory + ?Sized), poke: &Poke) -> Result<(), PokeError> {
         let Poke {
             function,
             at,

@@ -63,6 +63,35 @@ pub trait StoppedTarget: TargetMemory + PhysicalMemory {
     fn vcpus(&self) -> &[VcpuRegisters];
 }
 
+/// A target whose text is changed while its vCPUs run: breakpoint, rest, first byte.
+///
+/// This is the other proof, beside [`StoppedTarget`], that text can be written. It may be implemented only
+/// where *somebody serves the breakpoints*: a vCPU that executes an `int3` at a site that is being changed
+/// comes back to the site, by the guest's own handler or by the host, until another instruction
+/// stands there.
+pub trait LiveTarget: TargetMemory + PhysicalMemory {
+    /// The registers of every vCPU, indexed by its number, as they were when it last passed a
+    /// serialising point: whatever translates addresses has not changed since.
+    fn vcpus(&self) -> &[VcpuRegisters];
+
+    /// Returns when every vCPU has passed a serialising point since the call: whatever it executes
+    /// afterwards it has fetched after every write that was made before.
+    ///
+    /// # Errors
+    /// [`NotSynchronised`] names the vCPU that did not come by.
+    fn synchronise(&mut self) -> Result<(), NotSynchronised>;
+}
+
+/// A vCPU did not pass a serialising point in time: it may execute what it fetched long ago.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("vCPU {vcpu} did not leave the guest within {milliseconds} ms")]
+pub struct NotSynchronised {
+    /// Which one.
+    pub vcpu: u16,
+    /// The time that it had.
+    pub milliseconds: u64,
+}
+
 /// The registers of one stopped vCPU that tracing decisions need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct VcpuRegisters {

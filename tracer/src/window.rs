@@ -11,7 +11,7 @@ use crate::image::TextRange;
 use crate::paging::{
     FreeSlot, PAGE_2M, PageTableRoot, TranslateError, free_slots, large_page_entry, translate,
 };
-use crate::target::{MemoryError, StoppedTarget};
+use crate::target::{MemoryError, PhysicalMemory, StoppedTarget, VcpuRegisters};
 
 /// Guest physical memory for the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -226,6 +226,19 @@ impl Window {
     /// # Errors
     /// [`WindowError::Taken`] or [`WindowError::NotShared`].
     pub fn verify(&self, target: &mut (impl StoppedTarget + ?Sized)) -> Result<(), WindowError> {
+        let vcpus = target.vcpus().to_vec();
+        self.verify_seen_by(target, &vcpus)
+    }
+
+    /// The same, where these are the registers of the vCPUs.
+    ///
+    /// # Errors
+    /// As [`Self::verify`].
+    pub fn verify_seen_by(
+        &self,
+        target: &mut (impl PhysicalMemory + ?Sized),
+        vcpus: &[VcpuRegisters],
+    ) -> Result<(), WindowError> {
         for page in &self.pages {
             let entry = page.slot.entry;
             let mut bytes = [0; 8];
@@ -243,7 +256,7 @@ impl Window {
                     });
                 }
             }
-            check_seen(target, page, self.text.start)?;
+            check_seen(target, vcpus, page, self.text.start)?;
         }
         Ok(())
     }
@@ -268,9 +281,10 @@ fn show(
     for page in pages {
         write_entry(target, page.slot.entry, page.value)?;
     }
+    let vcpus = target.vcpus();
     pages
         .iter()
-        .try_for_each(|page| check_seen(target, page, text))
+        .try_for_each(|page| check_seen(target, vcpus, page, text))
 }
 
 /// Clears the entries that still hold what was written to them. One that cannot be cleared stays: it
@@ -290,12 +304,13 @@ fn take_back(target: &mut (impl StoppedTarget + ?Sized), pages: &[Page]) {
 /// Whether every running vCPU sees the window's own memory at the page's address when it executes the
 /// text. Two addresses that share a table would both see the later page: that is found here too.
 fn check_seen(
-    target: &(impl StoppedTarget + ?Sized),
+    target: &(impl PhysicalMemory + ?Sized),
+    vcpus: &[VcpuRegisters],
     page: &Page,
     text: Gva,
 ) -> Result<(), WindowError> {
     let at = page.slot.address;
-    for (vcpu, registers) in target.vcpus().iter().enumerate() {
+    for (vcpu, registers) in vcpus.iter().enumerate() {
         if !registers.online {
             continue;
         }
@@ -320,7 +335,7 @@ fn run_of(slots: &[FreeSlot], pages: u64) -> Option<&[FreeSlot]> {
 }
 
 fn write_entry(
-    target: &mut (impl StoppedTarget + ?Sized),
+    target: &mut (impl PhysicalMemory + ?Sized),
     entry: Gpa,
     value: u64,
 ) -> Result<(), WindowError> {

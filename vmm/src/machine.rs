@@ -23,6 +23,7 @@ use crate::devices::console::ConsoleQueue;
 use crate::devices::serial::SerialPort;
 use crate::doctor::probe;
 use crate::layout;
+use crate::live::{BreakpointService, Live, LiveError};
 use crate::loader::{self, BootOptions, ElfLayout, Initrd, KernelFile, LoadError};
 use crate::memory::{CreateMemoryError, Memory};
 use crate::not_started::NotYetStarted;
@@ -245,6 +246,18 @@ impl Machine {
     /// [`QuiesceError`] names the vCPU that missed the deadline; then the guest runs on.
     pub fn quiesce(&self, patience: Duration) -> Result<Quiesced<'_>, QuiesceError> {
         Quiesced::hold(&self.holders, self.memory.clone(), patience)
+    }
+
+    /// Access to the guest's text while it runs, where `service` sees to breakpoints.
+    ///
+    /// # Errors
+    /// [`LiveError`]; then nothing is different.
+    pub fn live(
+        &self,
+        service: BreakpointService,
+        patience: Duration,
+    ) -> Result<Live<'_>, LiveError> {
+        Live::begin(&self.holders, self.memory.clone(), service, patience)
     }
 
     /// Pauses the guest until [`Machine::resume`]. Tracing can be changed meanwhile. Says whether

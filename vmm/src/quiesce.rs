@@ -5,15 +5,13 @@
 
 mod holders;
 
-use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use tracer::addr::{Gpa, Gva};
-use tracer::paging::{self, PageTableRoot};
 use tracer::target::{MemoryError, PhysicalMemory, StoppedTarget, TargetMemory, VcpuRegisters};
 
 use crate::memory::Memory;
-use crate::scatter::{Piece, pieces, read_pieces, write_pieces};
+use crate::translated::Translated;
 use crate::vcpu::{AskVcpuError, FullRegisters, Reply, Request};
 pub(crate) use holders::Holders;
 pub use holders::PauseTimes;
@@ -41,13 +39,10 @@ pub enum QuiesceError {
 #[derive(Debug)]
 pub struct Quiesced<'m> {
     holders: &'m Holders,
-    memory: Memory,
+    memory: Translated,
     full: Vec<FullRegisters>,
     registers: Vec<VcpuRegisters>,
     requested: Instant,
-    /// The page that was accessed last: most accesses go to neighbours, and walking the guest's
-    /// tables takes longer than the access.
-    page: Cell<Option<Page>>,
     /// Whether this guard is the one that paused the guest, and so the one to be measured.
     measured: bool,
 }
@@ -61,14 +56,13 @@ impl<'m> Quiesced<'m> {
         let requested = Instant::now();
         let measured = !holders.is_held();
         let full = holders.hold(patience)?;
-        let registers = full.iter().map(VcpuRegisters::from).collect();
+        let registers: Vec<_> = full.iter().map(VcpuRegisters::from).collect();
         Ok(Self {
             holders,
-            memory,
+            memory: Translated::new(memory, &registers),
             full,
             registers,
             requested,
-            page: Cell::new(None),
             measured,
         })
     }
@@ -98,7 +92,6 @@ impl<'m> Quiesced<'m> {
         let handle = self.holders.vcpus().get(usize::from(vcpu));
         let handle = handle.ok_or(AskVcpuError::NotParked { vcpu })?;
         let reply = handle.ask(request, Instant::now() + patience)?;
-        self.page.set(None);
         let index = usize::from(vcpu);
         if let Some(now) = handle.registers() {
             if let Some(full) = self.full.get_mut(index) {
@@ -108,6 +101,7 @@ impl<'m> Quiesced<'m> {
                 *registers = VcpuRegisters::from(&now);
             }
         }
+        self.memory.seen_by(&self.registers);
         Ok(reply)
     }
 
@@ -126,65 +120,6 @@ impl<'m> Quiesced<'m> {
         }
         Ok(())
     }
-
-    /// The page tables in force on the first vCPU that has any.
-    fn root(&self) -> Option<PageTableRoot> {
-        let online = self.registers.iter().filter(|vcpu| vcpu.online);
-        online
-            .filter_map(|vcpu| PageTableRoot::of(vcpu).ok())
-            .next()
-    }
-
-    fn pieces(&self, at: Gva, length: usize) -> Result<Vec<Piece>, MemoryError> {
-        pieces(at, length, |here| self.locate(here, length))
-    }
-
-    /// The physical address of a byte and how many bytes follow it in its page.
-    fn locate(&self, at: Gva, length: usize) -> Result<(Gpa, u64), MemoryError> {
-        if let Some(found) = self.page.get().and_then(|page| page.locate(at)) {
-            return Ok(found);
-        }
-        let not_mapped = || MemoryError::NotMapped {
-            address: at,
-            length,
-        };
-        let root = self.root().ok_or_else(not_mapped)?;
-        let translate = |root| paging::translate(&self.memory, root, at);
-        // The vCPU may have been stopped in ring 3 with tables that leave the kernel out.
-        let found = translate(root).or_else(|error| {
-            let kernel = root.kernel_half().ok_or(error)?;
-            translate(kernel)
-        });
-        let found = found.map_err(|_| not_mapped())?;
-        self.page.set(Some(Page {
-            start: Gva(at.0 & !(found.page_size - 1)),
-            physical: Gpa(found.physical.0 & !(found.page_size - 1)),
-            bytes: found.page_size,
-        }));
-        Ok((found.physical, found.bytes_left_in_page()))
-    }
-
-    /// The physical address of bytes that lie in one page, the usual case; `None` for others.
-    fn in_one_page(&self, at: Gva, length: usize) -> Result<Option<Gpa>, MemoryError> {
-        let (physical, left) = self.locate(at, length)?;
-        let fits = usize::try_from(left).is_ok_and(|left| length <= left);
-        Ok(fits.then_some(physical))
-    }
-}
-
-/// A page of the guest and where it lies in physical memory.
-#[derive(Debug, Clone, Copy)]
-struct Page {
-    start: Gva,
-    physical: Gpa,
-    bytes: u64,
-}
-
-impl Page {
-    fn locate(self, at: Gva) -> Option<(Gpa, u64)> {
-        let offset = at.0.wrapping_sub(self.start.0);
-        (offset < self.bytes).then(|| (Gpa(self.physical.0 + offset), self.bytes - offset))
-    }
 }
 
 impl Drop for Quiesced<'_> {
@@ -202,26 +137,17 @@ impl PhysicalMemory for Quiesced<'_> {
     }
 
     fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
-        // What is written may be a page table.
-        self.page.set(None);
         self.memory.write_physical(at, bytes)
     }
 }
 
 impl TargetMemory for Quiesced<'_> {
     fn read(&self, at: Gva, into: &mut [u8]) -> Result<(), MemoryError> {
-        match self.in_one_page(at, into.len())? {
-            Some(physical) => self.memory.read_physical(physical, into),
-            None => read_pieces(&self.memory, &self.pieces(at, into.len())?, into),
-        }
+        self.memory.read(at, into)
     }
 
     fn write(&mut self, at: Gva, bytes: &[u8]) -> Result<(), MemoryError> {
-        if let Some(physical) = self.in_one_page(at, bytes.len())? {
-            return self.memory.write_physical(physical, bytes);
-        }
-        let pieces = self.pieces(at, bytes.len())?;
-        write_pieces(&mut self.memory, &pieces, bytes)
+        self.memory.write(at, bytes)
     }
 }
 

@@ -1,7 +1,7 @@
 //! What ring 3 asks of ring 0.
 //!
 //! The call instruction is `ud2`: on hosts that emulate ring 0, neither `syscall` nor `int n` works
-//! from ring 3, and `int3` is left for others. The kernel knows this one `ud2` by its address; any
+//! from ring 3, and `int3` is left for whoever changes our text from outside. The kernel knows this one `ud2` by its address; any
 //! other is an unexpected exception.
 
 use core::arch::global_asm;
@@ -17,6 +17,27 @@ global_asm!(
     ".size kernel_call, . - kernel_call",
     ".text",
 );
+
+/// A breakpoint of the guest's own, for measuring: the kernel goes on behind it.
+pub fn breakpoint() {
+    breakpoint_probe();
+}
+
+global_asm!(
+    ".section .text.breakpoint_probe, \"ax\"",
+    ".balign 16",
+    ".global breakpoint_probe",
+    ".type breakpoint_probe, @function",
+    "breakpoint_probe:",
+    "int3",
+    "ret",
+    ".size breakpoint_probe, . - breakpoint_probe",
+    ".text",
+);
+
+unsafe extern "C" {
+    safe fn breakpoint_probe();
+}
 
 unsafe extern "C" {
     fn kernel_call(number: u64, a: u64, b: u64, c: u64) -> u64;

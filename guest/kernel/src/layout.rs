@@ -17,6 +17,8 @@ pub const AP_TRAMPOLINE: u64 = 0x8_0000;
 pub const VECTORS: usize = 48;
 /// `ud2` in ring 3 arrives here: the kernel call.
 pub const VECTOR_UNDEFINED: u64 = 6;
+/// `int3`.
+pub const VECTOR_BREAKPOINT: u64 = 3;
 /// LAPIC timer.
 pub const VECTOR_TIMER: u8 = 32;
 /// "Look at the run queue", sent by another vCPU.
@@ -43,6 +45,7 @@ unsafe extern "C" {
     static thread_stacks: [u8; 0];
     static kernel_stacks: [u8; 0];
     static trap_stubs: [u8; 0];
+    static breakpoint_entry: [u8; 0];
     static ap_trampoline: [u8; 0];
     static ap_trampoline_end: [u8; 0];
     static kernel_call: [u8; 0];
@@ -68,6 +71,8 @@ address_of! {
     kernel_stacks_start => kernel_stacks;
     /// The entry stubs of trap.s, 16 bytes each.
     trap_stubs_start => trap_stubs;
+    /// Where `int3` arrives (trap.s).
+    breakpoint_entry_address => breakpoint_entry;
     /// Real mode code for the other vCPUs.
     trampoline_start => ap_trampoline;
     /// Its end.

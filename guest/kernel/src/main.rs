@@ -41,6 +41,9 @@ extern "C" fn boot_vcpu_main(boot_params: u64) -> ! {
     apic::set_up();
     trap::set_tick(settings.tick);
     sched::set_up(settings.threads_in_ring_0);
+    if settings.threads_in_ring_0 {
+        trap::refuse_breakpoints();
+    }
     if smp::start(settings.vcpus).is_err() {
         give_up("guest: fewer vCPUs came online than vcpus= on the command line says\n");
     }

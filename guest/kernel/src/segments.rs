@@ -69,11 +69,16 @@ struct TablePointer {
 /// happens is the end, and gets the emergency stack (IST 2).
 pub fn fill_idt() {
     for (vector, entry) in (0u64..).zip(&IDT) {
-        let handler = layout::trap_stubs_start() + vector * 16;
-        let expected = vector == layout::VECTOR_UNDEFINED || vector >= 32;
+        let is_breakpoint = vector == layout::VECTOR_BREAKPOINT;
+        let handler = if is_breakpoint {
+            layout::breakpoint_entry_address()
+        } else {
+            layout::trap_stubs_start() + vector * 16
+        };
+        let expected = is_breakpoint || vector == layout::VECTOR_UNDEFINED || vector >= 32;
         let stack = if expected { 1 } else { 2 };
         // Present, interrupt gate; int3 is open to ring 3.
-        let kind = if vector == 3 { 0xee00 } else { 0x8e00 };
+        let kind = if is_breakpoint { 0xee00 } else { 0x8e00 };
         let [low, high] = entry;
         low.store(
             (handler & 0xffff)

@@ -18,6 +18,21 @@ unsafe extern "C" {
     fn resume_frame(frame: u64) -> !;
 }
 
+unsafe extern "C" {
+    /// trap.s: written from outside while our text is changed there.
+    static breakpoints_from_outside: AtomicU64;
+}
+
+/// What the word is when breakpoints are not served: threads in ring 0 would be interrupted in the middle of
+/// the kernel's own work, and some hosts cannot run `int3` there.
+const NOT_SERVED: u64 = 1 << 63;
+
+/// Says that nobody may use breakpoints.
+pub fn refuse_breakpoints() {
+    // SAFETY: trap.s defines it as a word; only atomics and the handler touch it.
+    unsafe { &breakpoints_from_outside }.store(NOT_SERVED, Ordering::Relaxed);
+}
+
 /// Sets how long a thread runs at most while others are ready.
 pub fn set_tick(microseconds: u64) {
     TICK.store(microseconds, Ordering::Relaxed);

@@ -21,6 +21,47 @@ trap_stubs:
     .set vector, vector + 1
 .endr
 
+# A breakpoint in ring 3. Somebody outside may change our text while we run, and counts the word below up
+# before and after: while it is odd, the thread goes back to the breakpoint until an instruction stands there
+# again. A breakpoint is ours alone only if the word was even and the same before and after we looked at it: a
+# whole change can pass between any two of these instructions. Short, because ring 0 may be emulated.
+.balign 16
+.global breakpoint_entry
+.type breakpoint_entry, @function
+breakpoint_entry:
+    push rax
+    push rcx
+    mov rax, [rsp + 16]         # behind the breakpoint
+    mov rcx, [rip + breakpoints_from_outside]
+    test cl, 1
+    jnz 3f
+    cmp byte ptr [rax - 1], 0xcc
+    jne 3f                      # it is gone already
+    cmp rcx, [rip + breakpoints_from_outside]
+    je 4f
+3:  dec qword ptr [rsp + 16]
+    pop rcx
+    pop rax
+    iretq
+4:  sub rax, 1
+    cmp rax, offset breakpoint_probe
+    pop rcx
+    pop rax
+    je 5f
+    push 0
+    push 3
+    jmp trap_common
+5:  iretq                       # a probe of our own: behind it
+.size breakpoint_entry, . - breakpoint_entry
+
+.section .data.breakpoints_from_outside, "aw"
+.balign 8
+.global breakpoints_from_outside
+.type breakpoints_from_outside, @object
+breakpoints_from_outside: .quad 0
+.size breakpoints_from_outside, 8
+.section .text.trap_entry, "ax"
+
 .type trap_common, @function
 trap_common:
     push rax

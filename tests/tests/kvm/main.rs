@@ -16,6 +16,7 @@ mod graph;
 mod graph_storm;
 mod hazard;
 mod listing;
+mod live;
 mod locks;
 mod losses;
 mod output;

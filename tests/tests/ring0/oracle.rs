@@ -13,7 +13,7 @@ use vmm::layout;
 use vmm::loader::KernelFile;
 use vmm::machine::{Machine, MachineConfig};
 use vmm::tracing::Tracing;
-use vmm::tracing::options::{HookChoice, SessionOptions, Tracer, TracingOptions};
+use vmm::tracing::options::{HookChoice, PatchMethod, SessionOptions, Tracer, TracingOptions};
 use vmm::vcpu::VcpuEventKind;
 
 /// Where stepping begins in each workload, in the order in which the guest calls them.
@@ -120,6 +120,7 @@ fn check(hook: HookChoice, workloads: &str, roots: &[&str]) {
         notrace: Vec::new(),
         attach_at: None,
         smp_locks: None,
+        patch_method: PatchMethod::default(),
         vcpus: 1,
     };
     let mut tracing = Tracing::new(options, &kernel).unwrap();

@@ -3,6 +3,8 @@
 use crate::addr::Gva;
 use crate::image::SITE_LENGTH;
 
+/// The breakpoint instruction of one byte.
+pub const INT3: u8 = 0xcc;
 const JMP_REL32: u8 = 0xe9;
 
 /// `jmp to` at `from`, or `None` when that is more than 2 GiB away.

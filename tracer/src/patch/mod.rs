@@ -6,6 +6,7 @@
 
 pub mod dynamic;
 pub mod functions;
+pub mod live;
 pub mod locks;
 pub mod normalise;
 pub mod poke;

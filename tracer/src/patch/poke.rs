@@ -9,7 +9,7 @@ use crate::event::FunctionId;
 use crate::image::site::HexBytes;
 use crate::image::{Image, SITE_LENGTH};
 use crate::patch::normalise::Normalisation;
-use crate::target::{MemoryError, StoppedTarget};
+use crate::target::{MemoryError, NotSynchronised, StoppedTarget, TargetMemory};
 
 /// The bytes of a place that is poked, shown in hexadecimal: five of a patch site, one of a lock prefix.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,6 +38,19 @@ impl SiteBytes {
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         self.bytes.get(..self.length).unwrap_or_default()
+    }
+
+    /// The first of them.
+    #[must_use]
+    pub const fn first(&self) -> u8 {
+        self.bytes[0]
+    }
+
+    /// The same with another first byte.
+    #[must_use]
+    pub const fn starting_with(mut self, first: u8) -> Self {
+        self.bytes[0] = first;
+        self
     }
 
     /// As many bytes as these, as `read` finds them.
@@ -135,6 +148,9 @@ pub enum PokeError {
         /// Why not.
         source: MemoryError,
     },
+    /// Some vCPU may still execute what stood at the sites before.
+    #[error("the vCPUs cannot be made to see changed text: {0}")]
+    NotSynchronised(#[from] NotSynchronised),
     /// A vCPU would resume in the middle of the new instruction.
     #[error("vCPU {vcpu} is at {rip}, inside the patch site of {symbol} at {at}")]
     VcpuInside {
@@ -173,7 +189,7 @@ fn stuck_text(stuck: &[PokeError]) -> String {
 /// # Errors
 /// [`PokeError::CannotRead`].
 pub fn read_site(
-    target: &(impl StoppedTarget + ?Sized),
+    target: &(impl TargetMemory + ?Sized),
     image: &Image,
     poke: &Poke,
 ) -> Result<SiteBytes, PokeError> {
@@ -279,8 +295,8 @@ fn put(
     expect(target, image, poke, poke.new)
 }
 
-fn expect(
-    target: &(impl StoppedTarget + ?Sized),
+pub(super) fn expect(
+    target: &(impl TargetMemory + ?Sized),
     image: &Image,
     poke: &Poke,
     expected: SiteBytes,
@@ -319,7 +335,7 @@ fn check_vcpus(
     Ok(())
 }
 
-fn symbol(image: &Image, function: FunctionId) -> Arc<str> {
+pub(super) fn symbol(image: &Image, function: FunctionId) -> Arc<str> {
     image
         .function(function)
         .map_or_else(|| Arc::from("?"), |function| Arc::clone(&function.name))

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::tracing::options::{LockChoice, SessionOptions, Tracer, TracingOptions};
+use crate::tracing::options::{LockChoice, PatchMethod, SessionOptions, Tracer, TracingOptions};
 
 /// Boot a guest and stay with it until it ends
 ///
@@ -58,6 +58,9 @@ pub struct RunOptions {
     /// guest `workloads_ready`, for Linux `rcu_end_inkernel_boot`, right before its init)
     #[arg(long, value_name = "SYMBOL")]
     pub attach_at: Option<String>,
+    /// How the guest's text is changed: with all vCPUs stopped, or live where the guest serves breakpoints
+    #[arg(long, value_name = "METHOD", value_enum, default_value_t)]
+    pub patch_method: PatchMethod,
     /// Whether the lock prefixes that the image lists are effective (default: not with one vCPU)
     #[arg(long, value_name = "STATE")]
     pub smp_locks: Option<LockChoice>,
@@ -81,6 +84,7 @@ impl RunOptions {
             notrace: self.notrace.clone(),
             attach_at: self.attach_at.clone(),
             smp_locks: self.smp_locks,
+            patch_method: self.patch_method,
             vcpus: self.vcpus,
         }
     }

@@ -85,6 +85,9 @@ pub struct TracingStatus {
     /// Why not by `gs`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_gs: Option<String>,
+    /// How text is changed: `quiesce` or `live`.
+    #[serde(default)]
+    pub patch_method: String,
     /// The guest's lock prefixes, where the image lists them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub smp_locks: Option<LocksStatus>,

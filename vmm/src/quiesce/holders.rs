@@ -113,6 +113,26 @@ impl Holders {
         times.released.saturating_record(nanoseconds(length));
     }
 
+    /// Has every vCPU pass a serialising point, without stopping them together; answers with the
+    /// registers that they had there.
+    ///
+    /// # Errors
+    /// The number of a vCPU that did not come by until `deadline`.
+    pub(crate) fn pass(&self, deadline: Instant) -> Result<Vec<FullRegisters>, u16> {
+        let wanted: Vec<u64> = self.vcpus.iter().map(VcpuHandle::ask_pass).collect();
+        let passed = |(handle, wanted): (&VcpuHandle, u64)| {
+            handle
+                .wait_passed(wanted, deadline)
+                .ok_or_else(|| handle.number())
+        };
+        self.vcpus.iter().zip(wanted).map(passed).collect()
+    }
+
+    /// The most that each vCPU can have lost by passes.
+    pub(crate) fn away(&self) -> Vec<Duration> {
+        self.vcpus.iter().map(VcpuHandle::away).collect()
+    }
+
     /// Adds a holder: all vCPUs are parked when this returns.
     pub(crate) fn hold(&self, patience: Duration) -> Result<Vec<FullRegisters>, QuiesceError> {
         let first = !self.is_held();

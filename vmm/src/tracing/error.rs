@@ -18,6 +18,7 @@ use super::options::PERIODS_NS;
 use crate::control::protocol::RpcError;
 use crate::failure::Failure;
 use crate::layout;
+use crate::live::LiveError;
 use crate::quiesce::QuiesceError;
 use crate::vcpu::AskVcpuError;
 
@@ -42,6 +43,9 @@ pub enum TracingError {
     /// Normalising the sites.
     #[error("the image's patch sites cannot be prepared: {0}")]
     Normalise(#[from] TransactionError),
+    /// Live patching.
+    #[error(transparent)]
+    Live(#[from] LiveError),
     /// The lock prefixes.
     #[error(transparent)]
     Locks(#[from] LockError),
@@ -192,6 +196,7 @@ impl From<TracingError> for Failure {
         match &error {
             TracingError::Filter(_)
             | TracingError::Locks(_)
+            | TracingError::Live(LiveError::NoService)
             | TracingError::Image(_)
             | TracingError::RingSize(_)
             | TracingError::RingsTooLarge { .. }

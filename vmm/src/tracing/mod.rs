@@ -18,12 +18,14 @@ mod show;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tracer::addr::Gva;
 use tracer::digest::text_digest;
-use tracer::engine::Engine;
+use tracer::engine::{Applied, Engine};
 use tracer::filter::{Filter, FilterError, Selection, Side};
 use tracer::image::{Image, SITE_LENGTH};
+use tracer::patch::functions::Plan;
 use tracer::patch::locks::LockPrefixes;
 use tracer::session::SessionId;
 use tracer::stub::cell::{CpuStrategy, SESSIONS_MAX};
@@ -34,12 +36,13 @@ use crate::control::protocol::{CreateSession, FilterChange, SessionName, Start, 
 use crate::control::status::{
     Changed, Deleted, Digest, Dumped, Profile, SessionList, Switched, SwitchedLocks,
 };
+use crate::live::BreakpointService;
 use crate::loader::KernelFile;
 use crate::machine::{Machine, PATIENCE};
 use clock_page::{Beat, Beats, ClockPage};
 pub use error::TracingError;
 pub use options::TracingOptions;
-use options::{DEFAULT_SESSION, LockChoice};
+use options::{DEFAULT_SESSION, LockChoice, PatchMethod};
 use session::{Found, Shared, TraceSession, check_room};
 
 /// The functions at which known kernels can be traced: all their vCPUs run, their text has become what it
@@ -61,6 +64,9 @@ pub struct Tracing {
     attach_at: Option<String>,
     /// Whether lock prefixes are effective, where the user has said so.
     smp_locks: Option<LockChoice>,
+    patch_method: PatchMethod,
+    /// Who serves breakpoints, where text is changed live.
+    breakpoints: Option<BreakpointService>,
     /// The host's counter when the guest was about to start: the zero of all times.
     zero: u64,
     /// Known from the first attach on.
@@ -101,6 +107,8 @@ impl Tracing {
             sessions: vec![default],
             attach_at: options.attach_at,
             smp_locks: options.smp_locks,
+            patch_method: options.patch_method,
+            breakpoints: None,
             zero: crate::clock::host_tsc(),
             clock: None,
             clock_page: None,
@@ -123,6 +131,11 @@ impl Tracing {
         if let Some(to) = self.smp_locks.map(LockPrefixes::from).or(own) {
             let switched = self.engine.switch_locks(&mut target, to, vcpus)?;
             log::debug!("{switched} lock prefixes were switched {}", to.name());
+        }
+        drop(target);
+        if self.patch_method == PatchMethod::Live {
+            let service = BreakpointService::find(&self.shared.image, machine.layout())?;
+            self.breakpoints = Some(service);
         }
         self.zero = crate::clock::host_tsc();
         if !self.sessions.iter().any(|session| session.waiting) {
@@ -357,17 +370,33 @@ impl Tracing {
         let plan = self
             .engine
             .plan(&mut machine.memory().clone(), id, &selection)?;
-        let mut quiesced = machine.quiesce(PATIENCE)?;
-        let applied = self.engine.apply(&mut quiesced, &plan);
-        drop(quiesced);
-        let pause_us = machine.last_pause().as_secs_f64() * 1e6;
-        let changed = self.show_changed(id, &applied?, &selection, pause_us);
+        let (applied, lost) = self.apply(machine, &plan)?;
+        let pause_us = lost.as_secs_f64() * 1e6;
+        let changed = self.show_changed(id, &applied, &selection, pause_us);
         self.engine.set_selection(id, filter.clone(), selection)?;
         let found = self.found();
         let session = self.sessions.get_mut(index);
         let session = session.ok_or(TracingError::NoSuchIndex)?;
         session.set_filter(filter, &self.shared, found);
         Ok(changed)
+    }
+
+    /// Carries a plan out by the method that was chosen. Also answers for how long that kept a vCPU from its
+    /// work.
+    fn apply(
+        &mut self,
+        machine: &Machine,
+        plan: &Plan,
+    ) -> Result<(Applied, Duration), TracingError> {
+        if let Some(service) = self.breakpoints {
+            let mut live = machine.live(service, PATIENCE)?;
+            let applied = self.engine.apply_live(&mut live, plan)?;
+            return Ok((applied, live.lost()));
+        }
+        let mut quiesced = machine.quiesce(PATIENCE)?;
+        let applied = self.engine.apply(&mut quiesced, plan);
+        drop(quiesced);
+        Ok((applied?, machine.last_pause()))
     }
 
     /// The session of that name.

@@ -108,6 +108,28 @@ impl ClockChoice {
     }
 }
 
+/// How the guest's text is changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PatchMethod {
+    /// While every vCPU is stopped.
+    #[default]
+    Quiesce,
+    /// While the guest runs: breakpoint, rest, first byte. The guest must serve the breakpoints.
+    Live,
+}
+
+impl PatchMethod {
+    /// Its name, as options have it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Quiesce => "quiesce",
+            Self::Live => "live",
+        }
+    }
+}
+
 /// Whether the guest's lock prefixes are effective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -223,6 +245,8 @@ pub struct TracingOptions {
     pub attach_at: Option<String>,
     /// Whether the guest's lock prefixes are effective from the start on.
     pub smp_locks: Option<LockChoice>,
+    /// How the guest's text is changed.
+    pub patch_method: PatchMethod,
     /// How many vCPUs the machine has.
     pub vcpus: u64,
 }

@@ -67,6 +67,7 @@ impl Tracing {
                 .len()
                 .saturating_sub(patched + self.engine.gone()) as u64,
             skipped: image.untraceable.len() as u64,
+            patch_method: self.patch_method.name().to_owned(),
             stub_bytes: self.engine.stub_bytes(),
             sessions,
             ..TracingStatus::default()

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::cpu_time::CpuTime;
 use super::kick;
@@ -128,6 +128,33 @@ impl VcpuHandle {
         };
         let seat = self.shared.wait(self.shared.lock(), deadline, settled)?;
         since(&seat)
+    }
+
+    /// Has the vCPU pass a serialising point; does not wait. The number of the pass.
+    pub(crate) fn ask_pass(&self) -> u64 {
+        let wanted = self.shared.want_pass();
+        let mut seat = self.shared.lock();
+        let running = seat.state == VcpuState::Running;
+        seat.asked = running.then(Instant::now);
+        drop(seat);
+        if running && let Some(thread) = &self.thread {
+            kick::kick(thread);
+        }
+        wanted
+    }
+
+    /// Waits until that pass was made, or the vCPU is out of the guest anyway: it passes such a point
+    /// before it enters again. `None`: not until `deadline`.
+    pub(crate) fn wait_passed(&self, wanted: u64, deadline: Instant) -> Option<FullRegisters> {
+        let passed = |seat: &Seat| seat.passed >= wanted || seat.state.is_out_of_guest();
+        let seat = self.shared.wait(self.shared.lock(), deadline, passed)?;
+        seat.registers
+    }
+
+    /// How long it took to make the passes that were asked for, all together: the guest has lost no more
+    /// than that.
+    pub(crate) fn away(&self) -> Duration {
+        self.shared.lock().away
     }
 
     /// The registers of a vCPU that is out of the guest.

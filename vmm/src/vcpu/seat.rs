@@ -1,9 +1,9 @@
 //! What a vCPU thread and its controller share: the order, and the seat where the thread says what
 //! it is doing and takes requests while it is parked.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kvm_bindings::{kvm_regs, kvm_sregs};
 use tracer::addr::Gva;
@@ -96,6 +96,12 @@ pub(super) struct Seat {
     /// Valid while the vCPU is out of the guest.
     pub(super) registers: Option<FullRegisters>,
     pub(super) errand: Errand,
+    /// The last pass that the thread has made.
+    pub(super) passed: u64,
+    /// When the pass was asked for that is yet to be made.
+    pub(super) asked: Option<Instant>,
+    /// From asking for a pass until it was made, all of them together.
+    pub(super) away: Duration,
     /// When the thread last went on its way into the guest.
     pub(super) resumed: Option<Instant>,
 }
@@ -104,6 +110,9 @@ pub(super) struct Seat {
 #[derive(Debug)]
 pub(super) struct Shared {
     order: AtomicU8,
+    /// The number of the pass that the thread is to make: out of the guest, over a serialising point, and
+    /// on.
+    pass: AtomicU64,
     seat: Mutex<Seat>,
     /// The thread has changed the seat.
     pub(super) acknowledged: Condvar,
@@ -117,10 +126,14 @@ impl Shared {
             state: VcpuState::Running,
             registers: None,
             errand: Errand::None,
+            passed: 0,
+            asked: None,
+            away: Duration::ZERO,
             resumed: None,
         };
         Self {
             order: AtomicU8::new(Order::Run as u8),
+            pass: AtomicU64::new(0),
             seat: Mutex::new(seat),
             acknowledged: Condvar::new(),
             gate,
@@ -137,6 +150,16 @@ impl Shared {
             order if order == Order::Hold as u8 => Order::Hold,
             _ => Order::Stop,
         }
+    }
+
+    /// The number of the pass that is wanted.
+    pub(super) fn wanted_pass(&self) -> u64 {
+        self.pass.load(Ordering::Acquire)
+    }
+
+    /// Wants one more pass; its number.
+    pub(super) fn want_pass(&self) -> u64 {
+        self.pass.fetch_add(1, Ordering::AcqRel) + 1
     }
 
     /// Changes the order, with the seat locked by the caller. A vCPU that was told to stop stays

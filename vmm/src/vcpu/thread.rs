@@ -80,6 +80,8 @@ pub(crate) struct Vcpu {
     half_done: bool,
     /// The registers of the last exit are still those of the vCPU.
     unchanged: bool,
+    /// The last pass that was made.
+    passed: u64,
     /// Where the attach breakpoint is, while it is armed.
     breakpoint: Option<Gva>,
     /// Keeps the guest's memory mapped while KVM can still use it.
@@ -103,6 +105,7 @@ impl Vcpu {
             reader,
             half_done: false,
             unchanged: false,
+            passed: 0,
             breakpoint: None,
             _memory: around.memory.clone(),
         }
@@ -132,7 +135,29 @@ impl Vcpu {
         if self.shared.order() != Order::Run {
             return State::Completing(Rest::Parked);
         }
+        let wanted = self.shared.wanted_pass();
+        if wanted != self.passed {
+            self.pass(wanted);
+        }
         self.enter()
+    }
+
+    /// Passes a serialising point on the way into the guest: what the guest fetches from now on is as
+    /// memory was when the pass was asked for, or newer. A kick that comes before `KVM_RUN` makes it
+    /// return at once, so none is missed.
+    fn pass(&mut self, wanted: u64) {
+        self.passed = wanted;
+        let registers = self.reader.at_exit(&self.fd).ok();
+        kick::serialise_core();
+        let shared = Arc::clone(&self.shared);
+        let mut seat = shared.lock();
+        seat.passed = wanted;
+        seat.registers = registers;
+        if let Some(asked) = seat.asked.take() {
+            seat.away += asked.elapsed();
+        }
+        drop(seat);
+        shared.acknowledged.notify_all();
     }
 
     /// Re-enters KVM with `immediate_exit`, so that it completes the access in progress and runs

@@ -7,7 +7,8 @@ use crate::options::Options;
 
 type Way = (&'static str, fn());
 
-static WAYS: [Way; 2] = [
+static WAYS: [Way; 3] = [
+    ("breakpoint", kernel_call::breakpoint),
     ("kernel", kernel_call::give_way),
     ("vmm", || {
         kernel_call::read_byte();

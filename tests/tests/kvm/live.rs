@@ -1,0 +1,111 @@
+//! Text that is changed while the guest runs: breakpoint, rest, first byte.
+
+use serde_json::json;
+use tests::elf::{Kernels, bare};
+use tests::exact::{assert_exact, assert_traced_with, gated, open_gate, untraced, without_gate};
+use tests::{Client, Guest, Random, scaled, vmm_says};
+
+use crate::storm::{WORKLOADS, rest, storm};
+
+const LIVE: [&str; 2] = ["--patch-method", "live"];
+
+fn storms(changes: u32, first: impl Fn(&mut Client)) {
+    let mut random = Random::new();
+    let guest = || gated(WORKLOADS, &rest()).vcpus(2);
+    let expected = untraced(guest());
+    let mut made = 0;
+    while made < changes {
+        let mode = *random.pick(&["overwrite", "discard"]);
+        let guest = guest()
+            .with(LIVE)
+            .with(["--mode", mode, "--ring-size", "64"]);
+        let of_this = storm(&mut random, guest, &first, &expected);
+        assert!(of_this > 0, "a guest ended before its first change");
+        made += of_this;
+    }
+    println!("{made} changes");
+}
+
+#[test]
+fn a_storm_of_live_changes_leaves_every_result_and_every_byte_as_it_was() {
+    storms(scaled(1000), |_| {});
+}
+
+#[test]
+fn a_storm_of_live_changes_of_a_graph_session_does_too() {
+    storms(scaled(400), |client| {
+        client.call("start", json!({"tracer": "graph", "notrace": ["spin_*"]}));
+    });
+}
+
+#[test]
+fn counts_are_exact_on_one_vcpu_and_on_two() {
+    for vcpus in [1, 2] {
+        assert_traced_with(&LIVE, "threads,smp,nops", "iterations=3000 tick=200", vcpus);
+    }
+}
+
+/// A call that meets the breakpoint goes back to it, so a session that traces a function all the time
+/// misses none while another one comes to it and leaves it.
+#[test]
+fn a_session_misses_nothing_while_another_shares_its_functions() {
+    let iterations = scaled(200_000);
+    let guest = gated("smp", &format!("iterations={iterations} tick=200"));
+    let options = ["--mode", "discard", "--ring-size", "65536"];
+    let mut running = guest.vcpus(2).with(LIVE).with(options).output().start();
+    running.wait_for("workload spin");
+    let mut client = running.client();
+    client.call(
+        "session.create",
+        json!({"name": "other", "options": {"ring_size": 64}}),
+    );
+    open_gate(&mut running);
+    let mut changes = 0;
+    let other = json!({"session": "other", "filter": ["smp_*"]});
+    loop {
+        let Some(Ok(_)) = client.ask("start", other.clone()) else {
+            break;
+        };
+        let Some(Ok(_)) = client.ask("stop", json!({"session": "other"})) else {
+            break;
+        };
+        changes += 2;
+    }
+    let (ended, trace) = running.end();
+    println!("{changes} changes");
+    assert!(changes > 10, "the guest ended too early");
+    assert_exact(&trace, &without_gate(ended.good().printed()));
+}
+
+#[test]
+fn live_is_refused_where_nobody_serves_breakpoints() {
+    let kernels = Kernels::new();
+    // `hlt`, without a symbol that anybody knows.
+    let kernel = kernels.write("bare.elf", &bare(&[0xf4]));
+    let kernel = kernel.to_str().expect("a path");
+    let refused = vmm_says(&["run", "--kernel", kernel, "--patch-method", "live"]);
+    assert_eq!(refused.code, Some(100), "{refused}");
+    assert_eq!(refused.stderr.lines().count(), 1, "{refused}");
+    assert!(
+        refused
+            .stderr
+            .contains("nobody would serve its breakpoints"),
+        "{refused}"
+    );
+}
+
+/// Threads in ring 0: the guest itself says that it cannot.
+#[test]
+fn live_is_refused_where_the_guest_says_so() {
+    let guest = Guest::new("workload=spin ring=0").with(LIVE);
+    let (ended, _) = guest
+        .with(["--trace", "function", "--filter", "spin_*"])
+        .run();
+    assert_ne!(ended.code, Some(0), "{ended}");
+    assert!(
+        ended
+            .stderr
+            .contains("`breakpoints_from_outside` is 0x8000000000000000"),
+        "{ended}"
+    );
+}

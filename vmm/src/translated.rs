@@ -1,0 +1,121 @@
+//! Guest memory by virtual address, through page tables of the guest's own.
+
+use std::cell::Cell;
+
+use tracer::addr::{Gpa, Gva};
+use tracer::paging::{self, PageTableRoot};
+use tracer::target::{MemoryError, PhysicalMemory, VcpuRegisters};
+
+use crate::memory::Memory;
+use crate::scatter::{Piece, pieces, read_pieces, write_pieces};
+
+/// Guest memory, with what is known of the translation of its addresses.
+#[derive(Debug)]
+pub(crate) struct Translated {
+    memory: Memory,
+    root: Option<PageTableRoot>,
+    /// The page that was accessed last: most accesses go to neighbours, and walking the guest's
+    /// tables takes longer than the access.
+    page: Cell<Option<Page>>,
+}
+
+impl Translated {
+    /// Memory as the first of `vcpus` sees it that translates addresses.
+    pub(crate) fn new(memory: Memory, vcpus: &[VcpuRegisters]) -> Self {
+        Self {
+            memory,
+            root: root_of(vcpus),
+            page: Cell::new(None),
+        }
+    }
+
+    /// The registers have changed.
+    pub(crate) fn seen_by(&mut self, vcpus: &[VcpuRegisters]) {
+        self.root = root_of(vcpus);
+        self.page.set(None);
+    }
+
+    pub(crate) fn read_physical(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError> {
+        self.memory.read_physical(at, into)
+    }
+
+    pub(crate) fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        // What is written may be a page table.
+        self.page.set(None);
+        self.memory.write_physical(at, bytes)
+    }
+
+    pub(crate) fn read(&self, at: Gva, into: &mut [u8]) -> Result<(), MemoryError> {
+        match self.in_one_page(at, into.len())? {
+            Some(physical) => self.memory.read_physical(physical, into),
+            None => read_pieces(&self.memory, &self.pieces(at, into.len())?, into),
+        }
+    }
+
+    pub(crate) fn write(&mut self, at: Gva, bytes: &[u8]) -> Result<(), MemoryError> {
+        if let Some(physical) = self.in_one_page(at, bytes.len())? {
+            return self.memory.write_physical(physical, bytes);
+        }
+        let pieces = self.pieces(at, bytes.len())?;
+        write_pieces(&mut self.memory, &pieces, bytes)
+    }
+
+    fn pieces(&self, at: Gva, length: usize) -> Result<Vec<Piece>, MemoryError> {
+        pieces(at, length, |here| self.locate(here, length))
+    }
+
+    /// The physical address of a byte and how many bytes follow it in its page.
+    fn locate(&self, at: Gva, length: usize) -> Result<(Gpa, u64), MemoryError> {
+        if let Some(found) = self.page.get().and_then(|page| page.locate(at)) {
+            return Ok(found);
+        }
+        let not_mapped = || MemoryError::NotMapped {
+            address: at,
+            length,
+        };
+        let root = self.root.ok_or_else(not_mapped)?;
+        let translate = |root| paging::translate(&self.memory, root, at);
+        // The vCPU may have been stopped in ring 3 with tables that leave the kernel out.
+        let found = translate(root).or_else(|error| {
+            let kernel = root.kernel_half().ok_or(error)?;
+            translate(kernel)
+        });
+        let found = found.map_err(|_| not_mapped())?;
+        self.page.set(Some(Page {
+            start: Gva(at.0 & !(found.page_size - 1)),
+            physical: Gpa(found.physical.0 & !(found.page_size - 1)),
+            bytes: found.page_size,
+        }));
+        Ok((found.physical, found.bytes_left_in_page()))
+    }
+
+    /// The physical address of bytes that lie in one page, the usual case; `None` for others.
+    fn in_one_page(&self, at: Gva, length: usize) -> Result<Option<Gpa>, MemoryError> {
+        let (physical, left) = self.locate(at, length)?;
+        let fits = usize::try_from(left).is_ok_and(|left| length <= left);
+        Ok(fits.then_some(physical))
+    }
+}
+
+/// The page tables in force on the first vCPU that has any.
+fn root_of(vcpus: &[VcpuRegisters]) -> Option<PageTableRoot> {
+    let online = vcpus.iter().filter(|vcpu| vcpu.online);
+    online
+        .filter_map(|vcpu| PageTableRoot::of(vcpu).ok())
+        .next()
+}
+
+/// A page of the guest and where it lies in physical memory.
+#[derive(Debug, Clone, Copy)]
+struct Page {
+    start: Gva,
+    physical: Gpa,
+    bytes: u64,
+}
+
+impl Page {
+    fn locate(self, at: Gva) -> Option<(Gpa, u64)> {
+        let offset = at.0.wrapping_sub(self.start.0);
+        (offset < self.bytes).then(|| (Gpa(self.physical.0 + offset), self.bytes - offset))
+    }
+}
