@@ -132,7 +132,6 @@ impl Tracing {
             let switched = self.engine.switch_locks(&mut target, to, vcpus)?;
             log::debug!("{switched} lock prefixes were switched {}", to.name());
         }
-        drop(target);
         if self.patch_method == PatchMethod::Live {
             let service = BreakpointService::find(&self.shared.image, machine.layout())?;
             self.breakpoints = Some(service);
