@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use events::{ListError, PlacedStub};
 use sessions::Retired;
 
 use crate::addr::{Gpa, Gva};
@@ -12,6 +13,7 @@ use crate::event::FunctionId;
 use crate::filter::Selection;
 use crate::image::{Image, TextRange};
 use crate::patch::dynamic::DynamicTable;
+use crate::patch::events::{OutOfReach, TracepointTable};
 use crate::patch::functions::{Change, FunctionState, FunctionTable, Plan, PlanError, SessionSet};
 use crate::patch::live;
 use crate::patch::locks::LockPrefixes;
@@ -52,6 +54,9 @@ pub enum AttachError {
     /// Stubs would write to another vCPU's ring, or to no ring.
     #[error("cannot attach: {0}")]
     GsMoved(#[from] GsMoved),
+    /// No such session.
+    #[error("there is no session number {0}")]
+    NoSession(u8),
     /// No room for the mirror's routine.
     #[error("cannot attach: {0}")]
     Arena(#[from] ArenaFull),
@@ -100,12 +105,16 @@ pub enum ApplyError {
     #[error("there is no session number {0}")]
     NoSession(u8),
     /// A session that is to go still has its stubs at sites.
-    #[error("session '{name}' still traces {functions} functions: stop it first")]
+    #[error(
+        "session '{name}' still traces {functions} functions and {events} events: stop it first"
+    )]
     StillTracing {
         /// Its name.
         name: String,
         /// How many functions lead to it.
         functions: usize,
+        /// At how many tracepoints it is called.
+        events: usize,
     },
     /// The cells of a session could not be switched off.
     #[error("the cells of session '{name}' cannot be reached: {source}")]
@@ -121,6 +130,12 @@ pub enum ApplyError {
     /// The plan could not be made.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// A tracepoint cannot lead where it should.
+    #[error(transparent)]
+    OutOfReach(#[from] OutOfReach),
+    /// The callbacks of a tracepoint could not be changed.
+    #[error("nothing was changed: {0}")]
+    List(#[from] ListError),
     /// A stub could not be written.
     #[error("cannot write a stub: {0}")]
     Stub(MemoryError),
@@ -241,6 +256,8 @@ pub struct Engine {
     image: Arc<Image>,
     table: FunctionTable,
     dynamic: DynamicTable,
+    tracepoints: TracepointTable,
+    event_stubs: Vec<PlacedStub>,
     ground: Option<Ground>,
     sessions: Vec<Option<Session>>,
     retired: Vec<Retired>,
@@ -256,10 +273,13 @@ impl Engine {
     pub fn new(image: Arc<Image>) -> Self {
         let table = FunctionTable::new(&image);
         let dynamic = DynamicTable::new(&image);
+        let tracepoints = TracepointTable::new(&image);
         Self {
             image,
             table,
             dynamic,
+            tracepoints,
+            event_stubs: Vec::new(),
             ground: None,
             sessions: Vec::new(),
             retired: Vec::new(),
@@ -630,6 +650,7 @@ impl Engine {
 }
 
 mod dynamic;
+mod events;
 mod fleeting;
 pub mod locks;
 mod sessions;

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::image::points::{EventId, FieldValue};
 use crate::record::Step;
 
 /// A function of the image: an index into [`Image::functions`](crate::image::Image::functions),
@@ -46,4 +47,24 @@ pub enum EventKind {
         /// threads apart.
         slot: u64,
     },
+}
+
+/// An event of the guest's own making: a tracepoint that was passed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PointEvent {
+    /// Nanoseconds since the guest's time began.
+    pub time_ns: u64,
+    /// The vCPU it happened on.
+    pub vcpu: u16,
+    /// What happened.
+    pub kind: PointKind,
+}
+
+/// What happened at a point.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PointKind {
+    /// It was passed, with these values of its fields.
+    Passed(EventId, Vec<FieldValue>),
+    /// That many events of this vCPU were lost just before.
+    Lost(u64),
 }

@@ -4,6 +4,7 @@ use crate::addr::Gpa;
 use crate::filter::{Filter, Selection};
 use crate::ring::geometry::{Geometry, Position};
 use crate::ring::reader::Mode;
+use crate::stub::event::EventRecorder;
 use crate::stub::graph::ReturnHook;
 use crate::stub::profile::Profile;
 use crate::stub::recorder::{Clock, Recorder};
@@ -74,6 +75,17 @@ pub struct SessionMemory {
     pub first: Vec<Position>,
 }
 
+/// Where a session's events go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionEvents {
+    /// Its event rings, for the host; the payloads lie behind them.
+    pub memory: SessionMemory,
+    /// For stubs.
+    pub recorder: EventRecorder,
+    /// Words of payload that each slot has room for.
+    pub words: usize,
+}
+
 /// A session as the engine keeps it.
 #[derive(Debug)]
 pub struct Session {
@@ -86,6 +98,8 @@ pub struct Session {
     pub recorder: Option<Recorder>,
     /// Its counters; only in a profile session.
     pub profile: Option<Profile>,
+    /// Its event rings, from its first event on.
+    pub events: Option<SessionEvents>,
     /// What it is asked to trace.
     pub filter: Filter,
     /// What that selects; empty while the session is stopped.

@@ -164,6 +164,13 @@ impl Run {
             Call::TracingOff(of) => to_value(self.tracing.switch(&of.session, false)?),
             Call::Dump(dump) => to_value(self.tracing.dump(&dump.session, dump.dir.as_ref())?),
             Call::Digest => to_value(self.tracing.digest(machine)?),
+            Call::ListEvents => to_value(self.tracing.events()),
+            Call::EnableEvents(change) => {
+                to_value(self.tracing.change_events(machine, &change, true)?)
+            }
+            Call::DisableEvents(change) => {
+                to_value(self.tracing.change_events(machine, &change, false)?)
+            }
             Call::ListDynamic => to_value(self.tracing.dynamic_functions()),
             Call::SetDynamic(set) => to_value(self.tracing.set_dynamic(machine, &set)?),
             Call::ResetDynamic(reset) => to_value(self.tracing.reset_dynamic(machine, &reset)?),

@@ -11,6 +11,7 @@ mod control;
 mod counts;
 mod doctor;
 mod dynfunc;
+mod events;
 mod filters;
 mod graph;
 mod graph_storm;

@@ -21,8 +21,9 @@ use super::{ApplyError, AttachError, Engine, Ground};
 use crate::addr::{Gpa, Gva};
 use crate::event::FunctionId;
 use crate::filter::{Filter, Selection};
-use crate::ring::geometry::Position;
-use crate::session::{Session, SessionConfig, SessionId, SessionMemory, TracerKind};
+use crate::patch::events::Callback;
+use crate::ring::geometry::{Geometry, Position};
+use crate::session::{Session, SessionConfig, SessionEvents, SessionId, SessionMemory, TracerKind};
 use crate::stub::cell::{CELL_BYTES, Cells, HEAD, LIMIT, SESSIONS_MAX};
 use crate::stub::mirror::Mirror;
 use crate::stub::profile::{Profile, TableLayout};
@@ -49,6 +50,7 @@ struct Place {
     memory: SessionMemory,
     recorder: Option<Recorder>,
     profile: Option<Profile>,
+    events: Option<SessionEvents>,
 }
 
 impl Retired {
@@ -106,6 +108,10 @@ impl Engine {
                 .recorder
                 .map(|recorder| Recorder { clock, ..recorder }),
             profile: place.profile.map(|profile| Profile { clock, ..profile }),
+            events: place.events.map(|mut events| {
+                events.recorder.recorder.clock = clock;
+                events
+            }),
             filter: Filter::default(),
             selection: Selection::default(),
             config,
@@ -150,13 +156,23 @@ impl Engine {
         let session = self.session(id)?;
         let functions = self.traced_by(id);
         let name = || session.config.name.clone();
-        if functions > 0 {
-            let name = name();
-            return Err(ApplyError::StillTracing { name, functions });
+        let events = self.tracepoints.of(Callback::Session(id.0)).count();
+        if functions + events > 0 {
+            return Err(ApplyError::StillTracing {
+                name: name(),
+                functions,
+                events,
+            });
         }
         let heads = switch_off(memory, &session.memory).map_err(|source| ApplyError::Cells {
             name: name(),
             source,
+        })?;
+        let event_heads = session.events.as_ref().map_or(Ok(Vec::new()), |events| {
+            switch_off(memory, &events.memory).map_err(|source| ApplyError::Cells {
+                name: name(),
+                source,
+            })
         })?;
         let Some(session) = self
             .sessions
@@ -165,20 +181,20 @@ impl Engine {
         else {
             return Err(ApplyError::NoSession(id.0));
         };
-        let lap = session.memory.geometry.slots();
         // Counters have no heads.
         let heads = if session.profile.is_some() {
             Vec::new()
         } else {
             heads
         };
-        let first: Option<Vec<Position>> = (0u16..)
-            .zip(heads)
-            .map(|(ring, head)| {
-                let head = Position::of_word(head, ring).filter(|head| *head < REUSE_MAX);
-                head.map(|head| head.after(lap))
-            })
-            .collect();
+        let first = behind(session.memory.geometry, heads);
+        let mut events = session.events;
+        if let Some(rings) = &mut events {
+            match behind(rings.memory.geometry, event_heads) {
+                Some(first) => rings.memory.first = first,
+                None => events = None,
+            }
+        }
         let place = first.map(|first| {
             let memory = SessionMemory {
                 first,
@@ -188,6 +204,7 @@ impl Engine {
                 memory,
                 recorder: session.recorder,
                 profile: session.profile,
+                events,
             }
         });
         self.retired.push(Retired {
@@ -281,6 +298,7 @@ impl Ground {
             memory,
             recorder: Some(recorder),
             profile: None,
+            events: None,
         })
     }
 
@@ -335,8 +353,19 @@ impl Ground {
             memory,
             recorder: None,
             profile: Some(profile),
+            events: None,
         })
     }
+}
+
+/// The first positions of rings with these heads for their next user: a lap behind all that is reserved. None
+/// when a head is the guest's doing.
+fn behind(geometry: Geometry, heads: Vec<u64>) -> Option<Vec<Position>> {
+    let behind = |(ring, head)| {
+        let head = Position::of_word(head, ring).filter(|head| *head < REUSE_MAX);
+        head.map(|head| head.after(geometry.slots()))
+    };
+    (0u16..).zip(heads).map(behind).collect()
 }
 
 /// Keeps stubs from recording into the rings at `place`. Returns their heads.

@@ -370,6 +370,7 @@ fn a_session_that_is_traced_into_is_not_deleted() {
     change(&mut engine, &mut target, session, 0..3).unwrap();
     let error = engine.delete_session(&mut target, session).unwrap_err();
     let expected = ApplyError::StillTracing {
+        events: 0,
         name: "one".to_owned(),
         functions: 3,
     };

@@ -1,12 +1,13 @@
 //! A graph trace in the JSON format of Chrome's trace viewer, which Perfetto opens too: one complete
 //! event for each call that returned, one instant for each other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::event::FunctionId;
+use crate::export::events::EventLine;
 use crate::graph::{CallEvent, CallKind, End};
 
 /// Writes one trace.
@@ -16,6 +17,8 @@ pub struct Chrome<W> {
     is_first: bool,
     /// The entries of the calls of each thread that are open.
     threads: BTreeMap<u32, Vec<(FunctionId, u64)>>,
+    /// vCPUs that have a track for events.
+    vcpus: BTreeSet<u16>,
 }
 
 impl<W: Write> Chrome<W> {
@@ -29,6 +32,7 @@ impl<W: Write> Chrome<W> {
             out,
             is_first: true,
             threads: BTreeMap::new(),
+            vcpus: BTreeSet::new(),
         })
     }
 
@@ -61,6 +65,31 @@ impl<W: Write> Chrome<W> {
                 self.put(&instant(step, step.time_ns, &name))
             }
         }
+    }
+
+    /// An event of the guest's own, on a track of its vCPU.
+    ///
+    /// # Errors
+    /// What `out` says.
+    pub fn point(&mut self, event: &EventLine) -> io::Result<()> {
+        let (vcpu, ts) = (event.vcpu, microseconds(event.time_ns));
+        if self.vcpus.insert(vcpu) {
+            let name = json!({"name": format!("events of vCPU {vcpu}")});
+            self.put(
+                &json!({"ph": "M", "pid": 1, "tid": vcpu, "name": "thread_name", "args": name}),
+            )?;
+        }
+        let name = match &event.event {
+            Some(name) => name.clone(),
+            None => event.to_string(),
+        };
+        let fields = event.fields.0.iter();
+        let fields: Map<String, Value> = fields
+            .map(|(name, value)| (name.clone(), json!(value)))
+            .collect();
+        self.put(&json!({
+            "ph": "i", "s": "t", "pid": 1, "tid": vcpu, "ts": ts, "name": name, "args": fields,
+        }))
     }
 
     fn put(&mut self, event: &Value) -> io::Result<()> {

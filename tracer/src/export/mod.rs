@@ -1,5 +1,6 @@
 //! Traces on disk, in formats that other tools open.
 
 pub mod chrome;
+pub mod events;
 pub mod folded;
 pub mod uftrace;

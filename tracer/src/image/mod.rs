@@ -290,6 +290,12 @@ impl Image {
         (0..).map(EventId).zip(formats)
     }
 
+    /// What an event says.
+    #[must_use]
+    pub fn event(&self, id: EventId) -> Option<&EventFormat> {
+        self.events().nth(id.index()).map(|(_, format)| format)
+    }
+
     /// What people call the function that begins at `address`; the address itself when none does.
     #[must_use]
     pub fn name_at(&self, address: Gva) -> String {

@@ -4,4 +4,5 @@ pub mod asm;
 pub mod jump;
 pub mod lock;
 pub mod nop;
+pub mod operand;
 pub mod scan;

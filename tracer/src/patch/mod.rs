@@ -5,6 +5,7 @@
 //! verified, as a transaction.
 
 pub mod dynamic;
+pub mod events;
 pub mod functions;
 pub mod live;
 pub mod locks;

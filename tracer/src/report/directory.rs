@@ -34,6 +34,8 @@ pub struct Task {
 /// What a trace directory says about itself.
 #[derive(Debug)]
 pub struct TraceDirectory {
+    /// Where it is.
+    pub path: PathBuf,
     /// The vCPUs.
     pub tasks: Vec<Task>,
     /// The functions' names.
@@ -57,6 +59,7 @@ impl TraceDirectory {
             None => Names::default(),
         };
         Ok(Self {
+            path: directory.to_owned(),
             tasks,
             names,
             side: read_side(&directory.join(SIDE_FILE))?,

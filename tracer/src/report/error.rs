@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::export::events::EventFileError;
+
 /// Why a trace could not be printed. What was good before that is printed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
@@ -37,6 +39,9 @@ pub enum ReportError {
         /// What is there.
         bytes: [u8; 16],
     },
+    /// The events beside the calls.
+    #[error(transparent)]
+    Events(#[from] EventFileError),
     /// The format or an option needs entries and exits.
     #[error("{0} needs a graph trace (`--trace graph`); this one has entries only")]
     NotAGraph(&'static str),

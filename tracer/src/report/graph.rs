@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use super::calls::{Calls, Shown};
 use super::directory::TraceDirectory;
 use super::error::ReportError;
+use super::events::Events;
 use super::stalls::Stalls;
 use super::{Printed, anomalies};
 use crate::event::FunctionId;
@@ -44,11 +45,20 @@ pub(super) fn print_graph(
     printer.header().map_err(ReportError::Output)?;
     let mut printed = Printed::default();
     let mut stalls = Stalls::of(trace);
+    let mut events = Events::of(trace)?;
     while let Some(shown) = calls.pop()? {
         let (Shown::Step(first) | Shown::Leaf(first, _)) = &shown;
         let until = stalls.print_until(first.time_ns, printer.out);
         until.map_err(ReportError::Output)?;
+        printer.events(&mut events, first.time_ns, &mut printed)?;
         let line = match shown {
+            Shown::Leaf(entry, exit) if events.is_next_before(exit.time_ns, entry.vcpu) => {
+                printed.entries += 1;
+                let opened = printer.step(calls, &entry);
+                opened.map_err(ReportError::Output)?;
+                printer.events(&mut events, exit.time_ns, &mut printed)?;
+                printer.step(calls, &exit)
+            }
             Shown::Leaf(entry, exit) => {
                 printed.entries += 1;
                 printer.leaf(calls, &entry, &exit)
@@ -64,6 +74,7 @@ pub(super) fn print_graph(
         };
         line.map_err(ReportError::Output)?;
     }
+    printer.events(&mut events, u64::MAX, &mut printed)?;
     anomalies::print(trace, printer.out).map_err(ReportError::Output)?;
     Ok(printed)
 }
@@ -73,6 +84,30 @@ impl<W: Write> Printer<'_, W> {
         writeln!(self.out, "# tracer: function_graph\n#")?;
         writeln!(self.out, "# CPU  DURATION                  FUNCTION CALLS")?;
         writeln!(self.out, "# |     |   |                     |   |   |   |")
+    }
+
+    /// The events up to a time, as comments at the depth of the vCPU's last call.
+    fn events(
+        &mut self,
+        events: &mut Events,
+        time_ns: u64,
+        printed: &mut Printed,
+    ) -> Result<(), ReportError> {
+        while let Some(event) = events.next_until(time_ns)? {
+            printed.lost = printed.lost.saturating_add(event.lost);
+            let line = match event.event {
+                Some(_) => self.comment(event.vcpu, &event.to_string()),
+                None => writeln!(self.out, "CPU:{} {event}", event.vcpu),
+            };
+            line.map_err(ReportError::Output)?;
+        }
+        Ok(())
+    }
+
+    fn comment(&mut self, vcpu: u16, text: &str) -> io::Result<()> {
+        self.cpu(vcpu)?;
+        let indent = self.cpu_mut(vcpu).open.len() * 2;
+        writeln!(self.out, "{NO_DURATION}|  {:indent$}/* {text} */", "")
     }
 
     fn leaf(&mut self, calls: &Calls, entry: &CallEvent, exit: &CallEvent) -> io::Result<()> {

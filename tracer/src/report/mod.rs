@@ -5,6 +5,7 @@ mod anomalies;
 pub mod calls;
 pub mod directory;
 mod error;
+pub mod events;
 mod graph;
 #[cfg(test)]
 mod graph_tests;
@@ -22,6 +23,7 @@ use std::str::FromStr;
 use self::calls::{Calls, Shown};
 use self::directory::TraceDirectory;
 pub use self::error::ReportError;
+use self::events::Events;
 use self::records::{Head, Records};
 use self::stalls::Stalls;
 use crate::graph::CallKind;
@@ -124,10 +126,12 @@ fn print_entries(
     function_header(trace, out).map_err(ReportError::Output)?;
     let mut printed = Printed::default();
     let mut stalls = Stalls::of(trace);
+    let mut events = Events::of(trace)?;
     while let Some(shown) = calls.pop()? {
         let (Shown::Step(step) | Shown::Leaf(step, _)) = shown;
         let until = stalls.print_until(step.time_ns, out);
         until.map_err(ReportError::Output)?;
+        event_lines(&mut events, step.time_ns, &mut printed, out)?;
         let vcpu = usize::from(step.vcpu);
         let line = match step.kind {
             CallKind::Entry(function) => {
@@ -143,7 +147,27 @@ fn print_entries(
         };
         line.map_err(ReportError::Output)?;
     }
+    event_lines(&mut events, u64::MAX, &mut printed, out)?;
     Ok(printed)
+}
+
+/// The events up to a time, as ftrace shows events among functions.
+fn event_lines(
+    events: &mut Events,
+    time_ns: u64,
+    printed: &mut Printed,
+    out: &mut impl Write,
+) -> Result<(), ReportError> {
+    while let Some(event) = events.next_until(time_ns)? {
+        printed.lost = printed.lost.saturating_add(event.lost);
+        let vcpu = usize::from(event.vcpu);
+        let line = match event.event {
+            Some(_) => function_line(out, vcpu, event.time_ns, &event.to_string()),
+            None => writeln!(out, "CPU:{vcpu} {event}"),
+        };
+        line.map_err(ReportError::Output)?;
+    }
+    Ok(())
 }
 
 fn print_function(
@@ -154,9 +178,11 @@ fn print_function(
     function_header(trace, out).map_err(ReportError::Output)?;
     let mut printed = Printed::default();
     let mut stalls = Stalls::of(trace);
+    let mut events = Events::of(trace)?;
     while let Some((vcpu, time, head)) = records.pop()? {
         let until = stalls.print_until(time, out);
         until.map_err(ReportError::Output)?;
+        event_lines(&mut events, time, &mut printed, out)?;
         let line = match head {
             Head::Entry(address) => {
                 printed.entries += 1;
@@ -169,6 +195,7 @@ fn print_function(
         };
         line.map_err(ReportError::Output)?;
     }
+    event_lines(&mut events, u64::MAX, &mut printed, out)?;
     Ok(printed)
 }
 
@@ -228,6 +255,8 @@ fn print_counts(
         }
     };
     counts_table(trace, &calls, &lost, &printed, out).map_err(ReportError::Output)?;
+    let events_lost = Events::of(trace)?.print_counts(out)?;
+    printed.lost = printed.lost.saturating_add(events_lost);
     end.map(|()| printed)
 }
 

@@ -10,6 +10,7 @@ use std::io::{self, Write};
 use super::calls::{Calls, Shown};
 use super::directory::TraceDirectory;
 use super::error::ReportError;
+use super::events::Events;
 use super::{Printed, anomalies};
 use crate::event::FunctionId;
 use crate::graph::{CallEvent, CallKind};
@@ -149,7 +150,10 @@ pub(super) fn print_summary(
     table(trace, calls, &summary, out)
         .and_then(|()| anomalies::print(trace, out))
         .map_err(ReportError::Output)?;
-    end.map(|()| summary.printed)
+    let mut printed = summary.printed;
+    let lost = Events::of(trace)?.print_counts(out)?;
+    printed.lost = printed.lost.saturating_add(lost);
+    end.map(|()| printed)
 }
 
 fn table(

@@ -18,6 +18,7 @@
 pub mod geometry;
 #[cfg(test)]
 mod model;
+pub mod payload;
 pub mod reader;
 pub mod snapshot;
 #[cfg(test)]

@@ -70,6 +70,8 @@ pub struct Delivered {
     pub ticks: u64,
     /// The function; below the number that the reader was made with.
     pub function: FunctionId,
+    /// Its position in the ring.
+    pub position: Position,
     /// What a graph session says beside: the step and the stack slot. None in a function session.
     pub graph: Option<(Step, u64)>,
 }
@@ -268,7 +270,7 @@ impl RingReader {
         for (word, detail) in words.iter().zip(details) {
             let record = Record(*word);
             match self.geometry.compare(record, self.tail) {
-                Lap::This => self.deliver(record, Detail(*detail), now, sink),
+                Lap::This => self.deliver(self.tail, record, Detail(*detail), now, sink),
                 Lap::Later => self.miss(now, sink, |losses| &mut losses.overwritten),
                 Lap::Earlier => {
                     if self.must_wait(now, patience) {
@@ -283,7 +285,14 @@ impl RingReader {
         true
     }
 
-    fn deliver(&mut self, record: Record, detail: Detail, now: u64, sink: &mut impl Sink) {
+    fn deliver(
+        &mut self,
+        position: Position,
+        record: Record,
+        detail: Detail,
+        now: u64,
+        sink: &mut impl Sink,
+    ) {
         if self.has_details && detail.mark() != record.mark() {
             // A later lap has begun with the second word.
             self.miss(now, sink, |losses| &mut losses.overwritten);
@@ -299,6 +308,7 @@ impl RingReader {
         sink.record(Delivered {
             ticks: self.last_ticks,
             function: record.function(),
+            position,
             graph: step.map(|step| (step, detail.slot())),
         });
     }
@@ -350,7 +360,7 @@ impl RingReader {
             match self.geometry.compare(Record(word), position) {
                 Lap::This => {
                     sink.late();
-                    self.deliver(Record(word), Detail(detail), now, sink);
+                    self.deliver(position, Record(word), Detail(detail), now, sink);
                 }
                 Lap::Earlier if self.can_still_come(position, patience) => {
                     self.pending.push_back(position);

@@ -80,6 +80,7 @@ impl Snapshot<'_> {
                 sink.record(Delivered {
                     ticks: progress.last_ticks,
                     function: record.function(),
+                    position,
                     graph: step.map(|step| (step, detail.slot())),
                 });
             }

@@ -16,6 +16,9 @@ pub const LOST: i32 = 16;
 /// Offset in a cell of a profile session: ticks of the profiled calls inside the present one.
 pub const CHILD: i32 = 24;
 
+/// Offset in the cells of a session of the cell of its event ring: three words as above.
+pub const EVENT_CELL: u64 = 32;
+
 /// How a stub knows on which vCPU it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CpuStrategy {
@@ -273,6 +276,17 @@ pub enum CellPlace {
     FromGs(i64),
     /// At this address, for every vCPU.
     Fixed(Gva),
+}
+
+impl CellPlace {
+    /// Where the cell of the event ring is, for the cell of the same vCPU that is here.
+    #[must_use]
+    pub const fn events(self) -> Self {
+        match self {
+            Self::FromGs(distance) => Self::FromGs(distance.wrapping_add(EVENT_CELL.cast_signed())),
+            Self::Fixed(at) => Self::Fixed(at.wrapping_add(EVENT_CELL)),
+        }
+    }
 }
 
 /// The cells of one session.

@@ -14,6 +14,7 @@ mod access;
 pub mod arena;
 pub mod cell;
 pub mod clock_page;
+pub mod event;
 pub mod graph;
 pub mod mirror;
 pub mod profile;

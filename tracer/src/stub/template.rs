@@ -76,6 +76,14 @@ impl Template {
         })
     }
 
+    /// Code that was assembled elsewhere, for one stub or many.
+    pub(super) const fn of_code(assembled: Assembled) -> Self {
+        Self {
+            assembled,
+            counters: None,
+        }
+    }
+
     /// Bytes of one stub.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 
 use super::dynfunc::{DynfuncVerb, NoTarget};
+use super::events::EventsVerb;
 use crate::control::protocol::{
     Call, CreateSession, Dump, FilterChange, FunctionsQuery, OfSession, SessionName, Start,
     SwitchLocks,
@@ -65,6 +66,9 @@ pub enum CtlVerb {
     TracingOn,
     /// Keep the stubs from recording, without patching
     TracingOff,
+    /// List, enable and disable the events that the guest declares
+    #[command(subcommand)]
+    Events(EventsVerb),
     /// List and retarget the guest's dynamic functions
     #[command(subcommand)]
     Dynfunc(DynfuncVerb),
@@ -203,6 +207,7 @@ impl TryFrom<&CtlOptions> for Call {
             CtlVerb::SmpLocks { state } => Self::SwitchLocks(SwitchLocks { state: *state }),
             CtlVerb::Thaw => Self::Thaw,
             CtlVerb::Digest => Self::Digest,
+            CtlVerb::Events(verb) => verb.call(session),
             CtlVerb::Dynfunc(verb) => verb.try_into()?,
             CtlVerb::Shutdown => Self::Shutdown,
         })

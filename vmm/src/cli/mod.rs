@@ -2,6 +2,7 @@
 
 pub mod ctl;
 pub mod dynfunc;
+pub mod events;
 pub mod graph;
 pub mod run;
 

@@ -77,8 +77,12 @@ impl RunOptions {
     #[must_use]
     pub fn tracing(&self) -> TracingOptions {
         TracingOptions {
-            enabled: self.trace.is_some(),
-            tracer: self.trace.unwrap_or_default(),
+            enabled: self.trace.is_some() || !self.session.event.is_empty(),
+            tracer: self.trace.unwrap_or(if self.session.event.is_empty() {
+                Tracer::default()
+            } else {
+                Tracer::Nop
+            }),
             session: self.session.clone(),
             filter: self.filter.clone(),
             notrace: self.notrace.clone(),

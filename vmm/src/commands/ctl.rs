@@ -6,7 +6,7 @@ use std::io::Write as _;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::dynfunc;
+use super::{dynfunc, events};
 use crate::cli::ctl::{CtlOptions, CtlVerb};
 use crate::control::client;
 use crate::control::protocol::Call;
@@ -57,6 +57,8 @@ fn text_of(call: &Call, result: Value) -> Result<String, Failure> {
         Call::Resume => switched(&read(result)?, "running", "it was not paused"),
         Call::Shutdown => switched(&read(result)?, "shutting down", "it is ending already"),
         Call::Dump(_) => dumped(&read(result)?),
+        Call::ListEvents => events::list(&read(result)?),
+        Call::EnableEvents(_) | Call::DisableEvents(_) => events::changed(&read(result)?),
         Call::ListDynamic => dynfunc::list(&read(result)?),
         Call::SetDynamic(_) | Call::ResetDynamic(_) => dynfunc::changed(&read(result)?),
         Call::Digest => {
@@ -168,6 +170,19 @@ fn session(text: &mut String, session: &SessionStatus) {
         let _ = writeln!(
             text,
             "  ring {:<3} {} written, {} lost{}",
+            ring.ring,
+            ring.written,
+            ring.lost,
+            losses(ring)
+        );
+    }
+    if !session.events.is_empty() {
+        let _ = writeln!(text, "  events   {}", session.events.join(" "));
+    }
+    for ring in &session.event_rings {
+        let _ = writeln!(
+            text,
+            "  events {:<1} {} written, {} lost{}",
             ring.ring,
             ring.written,
             ring.lost,

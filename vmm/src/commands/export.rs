@@ -14,6 +14,7 @@ use tracer::graph::{CallEvent, CallKind};
 use tracer::report::ReportError;
 use tracer::report::calls::{Calls, Shown};
 use tracer::report::directory::TraceDirectory;
+use tracer::report::events::Events;
 
 use super::sites::reader_left;
 use crate::exit_status::ExitStatus;
@@ -129,6 +130,10 @@ fn chrome(
         };
         chrome.add(step, &name).map_err(ReportError::Output)
     })?;
+    let mut events = Events::of(trace)?;
+    while let Some(event) = events.next_until(u64::MAX)? {
+        chrome.point(&event).map_err(ReportError::Output)?;
+    }
     chrome
         .finish(|function| name(trace, &calls, function))
         .map_err(ReportError::Output)

@@ -4,6 +4,7 @@ pub mod completions;
 pub mod ctl;
 pub mod doctor;
 mod dynfunc;
+mod events;
 pub mod export;
 pub mod report;
 pub mod run;

@@ -3,6 +3,7 @@
 pub mod client;
 pub mod connection;
 pub mod dynfunc;
+pub mod events;
 pub mod line_buffer;
 pub mod protocol;
 pub mod server;

@@ -6,6 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::dynfunc::{ResetDynamic, SetDynamic};
+use super::events::EventChange;
 use crate::tracing::options::{DEFAULT_SESSION, LockChoice, SessionOptions, Tracer};
 
 /// The protocol's name for its version, in every message.
@@ -258,6 +259,12 @@ pub enum Call {
     SwitchLocks(SwitchLocks),
     /// What a profile session has counted.
     Profile(OfSession),
+    /// Every event of the guest.
+    ListEvents,
+    /// Have events recorded, or a function called at them.
+    EnableEvents(EventChange),
+    /// Take that back.
+    DisableEvents(EventChange),
     /// Every dynamic function.
     ListDynamic,
     /// Lead dynamic functions somewhere else.
@@ -300,6 +307,9 @@ impl Call {
             Self::FilterClear(of) => ("filter.clear", some(of)),
             Self::TracingOn(of) => ("tracing-on", some(of)),
             Self::TracingOff(of) => ("tracing-off", some(of)),
+            Self::ListEvents => ("events.list", None),
+            Self::EnableEvents(change) => ("events.enable", some(change)),
+            Self::DisableEvents(change) => ("events.disable", some(change)),
             Self::ListDynamic => ("dynfunc.list", None),
             Self::SetDynamic(set) => ("dynfunc.set", some(set)),
             Self::ResetDynamic(reset) => ("dynfunc.reset", some(reset)),
@@ -328,6 +338,9 @@ impl Call {
             "filter.clear" => return read(method, params).map(Self::FilterClear),
             "tracing-on" => return read(method, params).map(Self::TracingOn),
             "tracing-off" => return read(method, params).map(Self::TracingOff),
+            "events.list" => Self::ListEvents,
+            "events.enable" => return read(method, params).map(Self::EnableEvents),
+            "events.disable" => return read(method, params).map(Self::DisableEvents),
             "dynfunc.set" => return read(method, params).map(Self::SetDynamic),
             "dynfunc.reset" => return read(method, params).map(Self::ResetDynamic),
             "dynfunc.list" => Self::ListDynamic,
@@ -482,6 +495,17 @@ mod tests {
             Call::FilterClear(other.clone()),
             Call::TracingOn(OfSession::default()),
             Call::TracingOff(other),
+            Call::ListEvents,
+            Call::EnableEvents(EventChange {
+                session: SessionName("other".to_owned()),
+                events: vec!["a".to_owned()],
+                callbacks: Vec::new(),
+            }),
+            Call::DisableEvents(EventChange {
+                events: vec!["a".to_owned(), "b".to_owned()],
+                callbacks: vec!["c".to_owned()],
+                ..EventChange::default()
+            }),
             Call::ListDynamic,
             Call::SetDynamic(SetDynamic {
                 changes: vec![DynamicChange {

@@ -177,6 +177,12 @@ pub struct SessionStatus {
     pub clock_gaps: u64,
     /// Each ring; none before the first start.
     pub rings: Vec<RingStatus>,
+    /// Events that it records.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<String>,
+    /// Each event ring; none before its first event.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub event_rings: Vec<RingStatus>,
 }
 
 /// Result of `session.create` and `session.list`.

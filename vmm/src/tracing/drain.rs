@@ -15,6 +15,7 @@ use tracer::ring::snapshot::Snapshot;
 use tracer::ring::timeline::Timeline;
 
 use super::clock_page::Beats;
+use super::event_drain::EventDrain;
 use super::output::{Batch, Output};
 use super::rings::SharedRings;
 use crate::clock::GuestClock;
@@ -42,6 +43,9 @@ pub struct Drain {
     beats: Option<Arc<Beats>>,
     stalls_before: u64,
     stalls_seen: u64,
+    /// From the session's first event on.
+    points: Option<EventDrain>,
+    is_on: bool,
 }
 
 impl Drain {
@@ -81,6 +85,8 @@ impl Drain {
             beats: None,
             stalls_before: 0,
             stalls_seen: 0,
+            points: None,
+            is_on: false,
         }
     }
 
@@ -107,8 +113,24 @@ impl Drain {
         seen
     }
 
+    /// Reads the session's event rings, too, from now on.
+    pub fn add_events(&mut self, mut points: EventDrain) {
+        points.switch(self.is_on);
+        self.points = Some(points);
+    }
+
+    /// Whether the event rings are read.
+    #[must_use]
+    pub fn has_events(&self) -> bool {
+        self.points.is_some()
+    }
+
     /// Lets stubs record, or stops them.
     pub fn switch(&mut self, on: bool) {
+        self.is_on = on;
+        if let Some(points) = &mut self.points {
+            points.switch(on);
+        }
         self.readers
             .iter_mut()
             .for_each(|reader| reader.switch(&self.rings, on));
@@ -122,6 +144,9 @@ impl Drain {
         for (reader, timeline) in self.readers.iter_mut().zip(&mut self.timelines) {
             let head = reader.look(&self.rings);
             timeline.look(head, self.clock.now(), oldest(head, self.geometry));
+        }
+        if let Some(points) = &mut self.points {
+            points.look(&self.clock);
         }
     }
 
@@ -156,6 +181,9 @@ impl Drain {
                 until_ns: Some(nanoseconds(self.clock.now())),
             });
             self.events.clear();
+        }
+        if let Some(points) = &mut self.points {
+            count += points.round(patience, &self.clock, self.output.as_mut());
         }
         if let Some(mut output) = self.output.take() {
             self.stalls_seen = self.note_stalls(self.stalls_seen, &mut output);
@@ -221,6 +249,10 @@ impl Drain {
             self.events.clear();
         }
         self.note_stalls(self.stalls_before, &mut output);
+        if let Some(points) = &mut self.points {
+            let (held, gone) = points.dump(&self.clock, &mut output);
+            (records, lost) = (records + held, lost + gone);
+        }
         let dir = output.finish()?.display().to_string();
         Ok(Dumped { dir, records, lost })
     }
@@ -232,6 +264,14 @@ impl Drain {
     /// A round out of turn, so that the counts are those of now.
     pub fn refresh(&mut self) {
         self.round(Patience::Ticks(self.patience_ticks()));
+    }
+
+    /// The counts of each event ring; none before the first event.
+    #[must_use]
+    pub fn event_status(&self) -> Vec<RingStatus> {
+        let is_read = self.output.is_some();
+        let points = self.points.as_ref();
+        points.map_or_else(Vec::new, |points| points.status(is_read))
     }
 
     /// The counts of each ring.

@@ -7,6 +7,7 @@ use tracer::filter::FilterError;
 use tracer::graph::threads::BadStackSize;
 use tracer::image::ImageError;
 use tracer::patch::dynamic::RetargetError;
+use tracer::patch::events::NoSuchEvent;
 use tracer::patch::poke::TransactionError;
 use tracer::ring::geometry::RingSizeError;
 use tracer::stub::cell::SESSIONS_MAX;
@@ -37,6 +38,9 @@ pub enum TracingError {
     /// The change.
     #[error(transparent)]
     Apply(#[from] ApplyError),
+    /// What was asked of events.
+    #[error(transparent)]
+    Event(#[from] NoSuchEvent),
     /// What was asked of a dynamic function.
     #[error(transparent)]
     Retarget(#[from] RetargetError),
@@ -195,6 +199,7 @@ impl From<TracingError> for Failure {
     fn from(error: TracingError) -> Self {
         match &error {
             TracingError::Filter(_)
+            | TracingError::Event(_)
             | TracingError::Locks(_)
             | TracingError::Live(LiveError::NoService)
             | TracingError::Image(_)

@@ -9,6 +9,8 @@ pub mod clock_page;
 pub mod drain;
 mod dynamic;
 pub mod error;
+mod event_drain;
+mod events;
 pub mod options;
 pub mod output;
 pub mod profile;
@@ -270,14 +272,20 @@ impl Tracing {
             let session = session.name.clone();
             return Err(TracingError::AlreadyStarted { session });
         }
-        self.shared.image.check_traceable()?;
-        let selection = filter.select(&self.shared.image)?;
+        let image = Arc::clone(&self.shared.image);
+        let selection = self.at(index)?.select(&filter, &image)?;
         let id = self.prepare(machine, index)?;
         self.at(index)?.started = true;
         // The page holds the time before the first stub looks at it.
         let kept = self.keep_time(machine);
-        let changed = kept.and_then(|()| self.change(machine, index, id, filter, selection));
+        let events: Vec<_> = self.at(index)?.events.iter().copied().collect();
+        let enabled = kept.and_then(|()| self.begin_events(machine, index, &events));
+        let changed = enabled.and_then(|()| self.change(machine, index, id, filter, selection));
         if changed.is_err() {
+            if !events.is_empty() {
+                // Why it did not begin is worth more than why this does not work either.
+                let _ = self.record_events(machine, index, &events, false);
+            }
             self.at(index)?.started = false;
             self.keep_time(machine)?;
         }
@@ -424,7 +432,11 @@ impl Tracing {
         let index = self.find(&name.0)?;
         let session = self.at(index)?;
         let (id, filter) = (session.started()?, session.filter.clone());
+        let events: Vec<_> = session.events.iter().copied().collect();
         let changed = self.change(machine, index, id, filter, Selection::default())?;
+        if !events.is_empty() {
+            self.record_events(machine, index, &events, false)?;
+        }
         self.at(index)?.started = false;
         self.keep_time(machine)?;
         Ok(changed)
@@ -483,7 +495,8 @@ impl Tracing {
         let session = self.at(index)?;
         let (id, mut filter) = (session.started()?, session.filter.clone());
         edit(&mut filter)?;
-        let selection = filter.select(&self.shared.image)?;
+        let image = Arc::clone(&self.shared.image);
+        let selection = self.at(index)?.select(&filter, &image)?;
         self.change(machine, index, id, filter, selection)
     }
 

@@ -26,6 +26,8 @@ pub enum Tracer {
     Function,
     /// Entries and exits of functions: the call graph with durations.
     Graph,
+    /// Nothing but the events that are enabled.
+    Nop,
     /// How often functions are called and how long they take, counted in the guest: no records.
     Profile,
 }
@@ -33,7 +35,7 @@ pub enum Tracer {
 impl From<Tracer> for TracerKind {
     fn from(tracer: Tracer) -> Self {
         match tracer {
-            Tracer::Function => Self::Function,
+            Tracer::Function | Tracer::Nop => Self::Function,
             Tracer::Graph => Self::Graph,
             Tracer::Profile => Self::Profile,
         }
@@ -192,6 +194,10 @@ pub struct SessionOptions {
         reason = "a doc comment here would become the text of the whole command"
     )]
     pub graph: GraphOptions,
+    /// Record this event of the guest; may be given several times (`vmm ctl events list`)
+    #[arg(long, value_name = "EVENT")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub event: Vec<String>,
     /// Write the trace to this directory, in uftrace's format
     #[arg(long, value_name = "DIR")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -222,6 +228,7 @@ impl Default for SessionOptions {
             ring_size: RING_KIB,
             stack_size: None,
             graph: GraphOptions::default(),
+            event: Vec::new(),
             output: None,
             force: false,
         }

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tracer::event::{Event, EventKind};
+use tracer::event::{Event, EventKind, PointEvent, PointKind};
 use tracer::export::uftrace::{ClockStall, ExportError, Metadata, UftraceWriter};
 use tracer::graph::pipeline::Pipeline;
 use tracer::graph::{CallEvent, CallSink};
@@ -105,6 +105,18 @@ impl Output {
                 kind,
             };
             pipeline.push(event, time_ns);
+        }
+    }
+
+    /// Adds events of the guest's own, those of one vCPU in the order of time.
+    pub fn append_points(&mut self, events: &[PointEvent]) {
+        for event in events {
+            let format = match &event.kind {
+                PointKind::Passed(id, _) => self.image.event(*id),
+                PointKind::Lost(_) => None,
+            };
+            let outcome = self.sink.writer.append_point(event, format);
+            self.sink.note(outcome);
         }
     }
 

@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering;
 use tracer::addr::Gpa;
 use tracer::record::RECORD_BYTES;
 use tracer::ring::geometry::Position;
+use tracer::ring::payload::PayloadMemory;
 use tracer::ring::reader::{CellWord, RingMemory};
-use tracer::session::SessionMemory;
+use tracer::session::{SessionEvents, SessionMemory};
 use tracer::stub::cell::{HEAD, LIMIT, LOST};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, VolatileMemory};
 
@@ -74,6 +75,50 @@ impl SharedRings {
             .copied()
             .unwrap_or(Gpa(u64::MAX));
         GuestAddress(cell.0.wrapping_add(u64::from(offset.unsigned_abs())))
+    }
+}
+
+/// The event rings of one session: records, and payloads in arrays behind them.
+#[derive(Debug, Clone)]
+pub struct EventRings {
+    records: SharedRings,
+    /// Bytes from one array to the next.
+    stride: u64,
+    words: usize,
+}
+
+impl EventRings {
+    /// The event rings at `place`, which the engine has put into the window region.
+    #[must_use]
+    pub fn new(memory: Memory, place: &SessionEvents) -> Self {
+        Self {
+            records: SharedRings::new(memory, place.memory.clone()),
+            stride: u64::from(place.recorder.stride.unsigned_abs()),
+            words: place.words,
+        }
+    }
+
+    /// The records.
+    #[must_use]
+    pub fn records(&self) -> &SharedRings {
+        &self.records
+    }
+
+    /// Events that stubs have counted because the ring was full.
+    #[must_use]
+    pub fn discarded(&self, ring: u16) -> u64 {
+        self.records.load(ring, CellWord::Lost)
+    }
+}
+
+impl PayloadMemory for EventRings {
+    fn copy_payload(&self, ring: u16, slot: u64, into: &mut [u64]) {
+        let records = self.records.place.rings;
+        for (word, array) in into.iter_mut().take(self.words).zip(1..) {
+            let at = records.wrapping_add(self.stride * array);
+            self.records
+                .copy_from(at, ring, slot, std::slice::from_mut(word));
+        }
     }
 }
 

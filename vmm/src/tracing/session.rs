@@ -1,5 +1,6 @@
 //! One session as its users see it: made by name at any time, in the guest from its first start on.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -7,11 +8,13 @@ use tracer::addr::Gva;
 use tracer::engine::Engine;
 use tracer::event::FunctionId;
 use tracer::export::uftrace::Metadata;
-use tracer::filter::{Filter, Pattern, Side};
+use tracer::filter::{Filter, Pattern, Selection, Side};
 use tracer::graph::pipeline::{Pipeline, WAITING_MAX};
 use tracer::graph::selection::Rules;
 use tracer::graph::threads::Threads;
 use tracer::image::Image;
+use tracer::image::points::EventId;
+use tracer::patch::events::find_event;
 use tracer::ring::geometry::Geometry;
 use tracer::session::{SessionConfig, SessionId, TracerKind};
 use tracer::stub::recorder::Clock;
@@ -20,6 +23,7 @@ use super::BUNDLED_ATTACH;
 use super::clock_page::{Beat, Beats};
 use super::drain::{Drain, DrainThread};
 use super::error::TracingError;
+use super::event_drain::EventDrain;
 use super::options::{ClockChoice, PERIODS_NS, SessionOptions, Tracer};
 use super::output::Output;
 use super::profile::{CounterTable, Counters};
@@ -81,6 +85,8 @@ pub(super) struct TraceSession {
     pub started: bool,
     /// Whether it waits for the attach point.
     pub waiting: bool,
+    /// What it records of the guest's own events while it is started.
+    pub events: BTreeSet<EventId>,
     switched_on: bool,
     /// The output of the rings to come. It is opened when the session is made, so that a directory
     /// that cannot be written is an early error.
@@ -111,6 +117,9 @@ impl TraceSession {
         if let Some(kib) = options.stack_size {
             Threads::new(kib.saturating_mul(1024))?;
         }
+        let image = &shared.image;
+        let events = options.event.iter().map(|name| find_event(image, name));
+        let events = events.collect::<Result<BTreeSet<_>, _>>()?;
         let mut session = Self {
             name: name.to_owned(),
             tracer,
@@ -120,6 +129,7 @@ impl TraceSession {
             live: None,
             started: false,
             waiting: false,
+            events,
             switched_on: true,
             output: None,
         };
@@ -127,8 +137,21 @@ impl TraceSession {
         Ok(session)
     }
 
+    /// The functions that it traces with this filter.
+    ///
+    /// # Errors
+    /// [`TracingError`] about the image or the filter.
+    pub fn select(&self, filter: &Filter, image: &Image) -> Result<Selection, TracingError> {
+        if self.tracer == Tracer::Nop {
+            return Ok(Selection::default());
+        }
+        image.check_traceable()?;
+        Ok(filter.select(image)?)
+    }
+
     fn open_output(&mut self, force: bool, shared: &Shared) -> Result<(), TracingError> {
-        if self.tracer == Tracer::Profile && self.options.output.is_some() {
+        let has_records = self.options.output.is_some() || !self.events.is_empty();
+        if self.tracer == Tracer::Profile && has_records {
             return Err(self.no_records());
         }
         if let Some(directory) = &self.options.output {
@@ -286,6 +309,42 @@ impl TraceSession {
         }
     }
 
+    /// Its number, if it traces now and writes records.
+    ///
+    /// # Errors
+    /// [`TracingError::NotStarted`] or [`TracingError::NoRecords`].
+    pub fn recording(&self) -> Result<SessionId, TracingError> {
+        if self.tracer == Tracer::Profile {
+            return Err(self.no_records());
+        }
+        self.started()
+    }
+
+    /// Begins to read the event rings that the engine has made for it.
+    ///
+    /// # Errors
+    /// [`TracingError::NotStarted`].
+    pub fn open_events(
+        &self,
+        engine: &Engine,
+        id: SessionId,
+        machine: &Machine,
+    ) -> Result<(), TracingError> {
+        let Some(Reader::Rings(drain)) = self.live.as_ref().map(|live| &live.reader) else {
+            return Err(self.not_started());
+        };
+        let mut drain = drain.lock();
+        if let Some(place) = engine.session(id)?.events.as_ref()
+            && !drain.has_events()
+        {
+            let (memory, mode) = (machine.memory().clone(), self.options.mode.into());
+            let bytes = (place.words as u64 + 1) * u64::from(place.recorder.stride.unsigned_abs());
+            memory.populate(place.memory.rings, bytes);
+            drain.add_events(EventDrain::new(memory, place, mode, engine.image()));
+        }
+        Ok(())
+    }
+
     fn no_records(&self) -> TracingError {
         TracingError::NoRecords {
             session: self.name.clone(),
@@ -425,10 +484,13 @@ impl TraceSession {
             (false, _) if self.waiting => "waiting",
             (false, _) => "off",
         };
-        let tracer = TracerKind::from(self.tracer);
+        let tracer = match self.tracer {
+            Tracer::Nop => "nop",
+            other => TracerKind::from(other).name(),
+        };
         let mut status = SessionStatus {
             name: self.name.clone(),
-            tracer: tracer.name().to_owned(),
+            tracer: tracer.to_owned(),
             state: state.to_owned(),
             traced,
             filter: globs(&self.filter, Side::Include),
@@ -438,7 +500,7 @@ impl TraceSession {
             clock_period_ns: self.beat().map(|beat| beat.period_ns),
             ring_bytes: match self.tracer {
                 Tracer::Profile => 0,
-                Tracer::Function | Tracer::Graph => self.geometry.bytes(),
+                Tracer::Function | Tracer::Nop | Tracer::Graph => self.geometry.bytes(),
             },
             output: self.options.output.as_deref().map(show_path),
             ..SessionStatus::default()
@@ -447,6 +509,7 @@ impl TraceSession {
             let mut drain = drain.lock();
             drain.look();
             status.rings = drain.status();
+            status.event_rings = drain.event_status();
             status.clock_gaps = drain.clock_gaps();
             let error = drain.output().and_then(Output::error);
             status.output_error = error.map(ToString::to_string);
@@ -466,7 +529,7 @@ pub(super) fn check_room(
 ) -> Result<(), TracingError> {
     let words = match tracer {
         Tracer::Profile => return Ok(()),
-        Tracer::Function => 1,
+        Tracer::Function | Tracer::Nop => 1,
         Tracer::Graph => 2,
     };
     let places = u64::from(vcpus) * words;

@@ -99,10 +99,13 @@ impl Tracing {
             let live = session.live.as_ref();
             live.map_or(0, |live| self.engine.traced_by(live.id)) as u64
         };
-        self.sessions
-            .iter()
-            .map(|session| session.status(traced(session)))
-            .collect()
+        let show = |session: &TraceSession| {
+            let mut status = session.status(traced(session));
+            let events = session.events.iter();
+            status.events = events.map(|event| self.engine.event_name(*event)).collect();
+            status
+        };
+        self.sessions.iter().map(show).collect()
     }
 
     /// The strongest of what the sessions do.

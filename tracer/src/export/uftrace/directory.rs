@@ -7,6 +7,7 @@ use std::path::Path;
 
 use super::error::ExportError;
 use super::layout::{COMMENT_FILE, SIDE_FILE};
+use crate::export::events::is_event_file;
 
 /// Makes `directory`. One that is there is refused, or with `force` emptied, if everything in it
 /// looks like part of a trace.
@@ -54,6 +55,7 @@ fn is_ours(path: &Path, name: &OsStr) -> bool {
         }
         Some((stem, "map")) => stem.starts_with("sid-"),
         Some((_, "sym")) => true,
+        Some(_) if is_event_file(name) => true,
         Some(_) if name == COMMENT_FILE => true,
         Some(_) => {
             ["task.txt", "info.new"].contains(&name)

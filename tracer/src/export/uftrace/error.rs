@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::export::events::EventFileError;
+
 /// Why a trace could not be written. The trace on disk up to there stays readable.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
@@ -33,6 +35,9 @@ pub enum ExportError {
         /// Why it failed.
         source: io::Error,
     },
+    /// The events that were written cannot be read back to be shown among the calls.
+    #[error("the events of the trace cannot be merged: {0}")]
+    Events(#[source] EventFileError),
     /// Events could not be written. They are counted, and the count is written as lost records
     /// once there is room again.
     #[error("cannot write {}: {source}; {dropped} events are missing from the trace", .path.display())]

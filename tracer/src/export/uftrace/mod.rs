@@ -22,6 +22,7 @@ mod tests;
 pub(crate) mod threads;
 
 use std::fs::{self, File};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 pub use self::error::ExportError;
@@ -30,9 +31,11 @@ use self::layout::{Extent, SIDE_FILE};
 use self::record::{Kind, truncated, word};
 pub use self::side::{AnomalyNote, ClockStall, GRAPH, Metadata, SideFile, VERSION, VcpuTotals};
 use self::threads::ThreadLanes;
-use crate::event::{Event, EventKind};
+use crate::event::{Event, EventKind, PointEvent};
+use crate::export::events::{EventReader, EventWriter};
 use crate::graph::{Anomalies, CallEvent, CallKind};
 use crate::image::Image;
+use crate::image::points::EventFormat;
 
 /// Clock stalls that are kept one by one.
 const STALLS_MAX: usize = 4096;
@@ -49,6 +52,7 @@ pub struct UftraceWriter {
     /// The packed word of each function's entry record.
     entries: Vec<u64>,
     side: SideFile,
+    events: EventWriter,
 }
 
 impl UftraceWriter {
@@ -101,6 +105,7 @@ impl UftraceWriter {
             seen: Vec::new(),
             entries,
             side,
+            events: EventWriter::new(directory),
         };
         writer.write_side()?;
         Ok(writer)
@@ -181,6 +186,20 @@ impl UftraceWriter {
         result.map_or(Ok(()), |result| result.map(drop))
     }
 
+    /// Adds an event of the guest's own; those of one vCPU come in the order of time. `format` says what its
+    /// fields are called.
+    ///
+    /// # Errors
+    /// [`ExportError::Io`]; the event is counted as lost.
+    pub fn append_point(
+        &mut self,
+        event: &PointEvent,
+        format: Option<&EventFormat>,
+    ) -> Result<(), ExportError> {
+        let outcome = self.events.append(event, format);
+        outcome.map_err(|(path, error)| ExportError::io("write", &path)(error))
+    }
+
     /// What did not fit in a graph trace, for the side file.
     pub fn set_anomalies(&mut self, anomalies: &Anomalies, image: &Image) {
         let name = |index: usize| image.functions.get(index).map_or("?", |f| &*f.display);
@@ -201,15 +220,28 @@ impl UftraceWriter {
         }
     }
 
-    /// The file that uftrace merges into the trace as comments.
+    /// The file that uftrace merges into the trace as comments: clock stalls and events.
     fn write_comments(&self) -> Result<(), ExportError> {
-        if self.side.clock_stalls.is_empty() {
+        let stalls = &self.side.clock_stalls;
+        if stalls.is_empty() && self.side.events.is_empty() {
             return Ok(());
         }
         let path = self.directory.join(layout::COMMENT_FILE);
-        let line = |stall: &ClockStall| layout::comment(stall.end_ns, &stall.to_string());
-        let text: String = self.side.clock_stalls.iter().map(line).collect();
-        fs::write(&path, text).map_err(ExportError::io("write", &path))
+        let failed = || ExportError::io("write", &path);
+        let mut file = BufWriter::new(File::create(&path).map_err(failed())?);
+        let mut events = EventReader::open(&self.directory).map_err(ExportError::Events)?;
+        let ends = stalls.iter().map(|stall| (stall.end_ns, stall.to_string()));
+        for (time_ns, stall) in ends.chain([(u64::MAX, String::new())]) {
+            while let Some(event) = events.pop_until(time_ns).map_err(ExportError::Events)? {
+                let line = layout::comment(event.time_ns, &event.to_string());
+                file.write_all(line.as_bytes()).map_err(failed())?;
+            }
+            if !stall.is_empty() {
+                let line = layout::comment(time_ns, &stall);
+                file.write_all(line.as_bytes()).map_err(failed())?;
+            }
+        }
+        file.flush().map_err(failed())
     }
 
     /// Writes everything that is still buffered, so that a reader finds it.
@@ -222,9 +254,11 @@ impl UftraceWriter {
             // The lane is flushed whether or not one before it failed.
             result = result.and(lane.flush());
         }
+        let events = self.events.flush();
+        let events = events.map_err(|(path, error)| ExportError::io("write", &path)(error));
         match &mut self.threads {
-            Some(threads) => result.and(threads.flush()),
-            None => result,
+            Some(threads) => result.and(threads.flush()).and(events),
+            None => result.and(events),
         }
     }
 
@@ -249,6 +283,7 @@ impl UftraceWriter {
     pub fn finish(mut self) -> Result<Vec<VcpuTotals>, ExportError> {
         let flushed = self.flush();
         self.side.totals = self.totals().collect();
+        self.side.events = self.events.totals().clone();
         if let Some(threads) = &self.threads {
             self.side.dropped = threads.dropped();
         }

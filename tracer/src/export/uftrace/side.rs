@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::lane::LaneTotals;
+use crate::export::events::EventTotals;
 use crate::graph::Anomaly;
 
 /// What a trace says of itself: what is known when it begins, and the rest when tracing is attached.
@@ -144,6 +145,9 @@ pub struct SideFile {
     /// Every time the clock page was late, up to a few thousand; empty before the end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clock_stalls: Vec<ClockStall>,
+    /// Events in the files beside the calls; absent before the end, and where there are none.
+    #[serde(default, skip_serializing_if = "EventTotals::is_empty")]
+    pub events: EventTotals,
     /// Per vCPU; empty before the end.
     pub totals: Vec<VcpuTotals>,
 }
@@ -163,6 +167,7 @@ impl SideFile {
             dropped: 0,
             anomalies: Vec::new(),
             clock_stalls: Vec::new(),
+            events: EventTotals::default(),
             totals: Vec::new(),
         }
     }

@@ -1,0 +1,375 @@
+//! Events of the guest, enabled and disabled from outside.
+//!
+//! The first event of a session gives it *event rings*: one for each vCPU, with a cell of its own beside that
+//! of the records. They come and go with the session as its other memory does.
+
+use super::{ApplyError, AttachError, Engine, Ground};
+use crate::addr::{Gpa, Gva};
+use crate::event::FunctionId;
+use crate::image::points::EventId;
+use crate::patch::events::{Callback, TracepointChange, TracepointTable, WordWrite};
+use crate::patch::functions::PlanError;
+use crate::patch::poke::Poke;
+use crate::ring::geometry::{Geometry, RING_BYTES_LOG2};
+use crate::session::{SessionConfig, SessionEvents, SessionId, SessionMemory};
+use crate::stub::cell::EVENT_CELL;
+use crate::stub::event::{EventRecorder, EventStub, Tail, arguments};
+use crate::stub::recorder::Recorder;
+use crate::stub::template::{StubError, TEMPLATE_MAX};
+use crate::target::{MemoryError, PhysicalMemory, StoppedTarget};
+
+/// Bytes of the event ring of one vCPU, payloads included, at most.
+const EVENT_RING_MAX: u64 = 16 << 20;
+
+/// Why the word of a tracepoint that points at its callbacks was not written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ListError {
+    /// It cannot be read or written.
+    #[error("the list of callbacks of {event} at {at} cannot be reached: {source}")]
+    Memory {
+        /// The tracepoint.
+        event: String,
+        /// The word.
+        at: Gva,
+        /// Why not.
+        source: MemoryError,
+    },
+    /// The guest has written to it.
+    #[error(
+        "the list of callbacks of {event} at {at} is {found:#x}, expected {expected:#x}: the guest has changed it"
+    )]
+    Unexpected {
+        /// The tracepoint.
+        event: String,
+        /// The word.
+        at: Gva,
+        /// What it holds.
+        found: u64,
+        /// What it must hold.
+        expected: u64,
+    },
+}
+
+/// A stub that writes an event, and where it lies.
+#[derive(Debug)]
+pub(super) struct PlacedStub {
+    event: EventId,
+    stub: EventStub,
+    at: Gva,
+}
+
+impl Engine {
+    /// Who is called at the tracepoints.
+    #[must_use]
+    pub fn tracepoints(&self) -> &TracepointTable {
+        &self.tracepoints
+    }
+
+    /// Whether a session has event rings.
+    #[must_use]
+    pub fn has_event_rings(&self, id: SessionId) -> bool {
+        self.session(id)
+            .is_ok_and(|session| session.events.is_some())
+    }
+
+    /// Gives a session its event rings, if it has none. A reader has to set their cells.
+    ///
+    /// # Errors
+    /// An [`AttachError`].
+    pub fn make_event_rings(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+        id: SessionId,
+    ) -> Result<(), AttachError> {
+        let image = &self.image;
+        let words = image.events().map(|(_, format)| format.words()).max();
+        let session = self
+            .sessions
+            .get_mut(usize::from(id.0))
+            .and_then(Option::as_mut);
+        let (Some(session), Some(ground)) = (session, self.ground.as_mut()) else {
+            return Err(AttachError::NoSession(id.0));
+        };
+        if session.events.is_none() {
+            let rings = ground.make_event_rings(target, id, &session.config, words.unwrap_or(0))?;
+            session.events = Some(rings);
+        }
+        Ok(())
+    }
+
+    /// Plans that these callbacks are called at an event, or are not called there any more; none when it is so
+    /// already. Writes the stubs and lists that this needs, which nothing leads to yet: the guest may run.
+    ///
+    /// # Errors
+    /// An [`ApplyError`]; then nothing has changed.
+    pub fn plan_event(
+        &mut self,
+        memory: &mut (impl PhysicalMemory + ?Sized),
+        event: EventId,
+        callbacks: &[Callback],
+        on: bool,
+    ) -> Result<Option<TracepointChange>, ApplyError> {
+        let Some(state) = self.tracepoints.state(event) else {
+            return Ok(None);
+        };
+        let mut called = state.callbacks.clone();
+        if on {
+            for callback in callbacks {
+                if called.iter().all(|(there, _)| there != callback) {
+                    called.push((*callback, self.address(memory, *callback, event)?));
+                }
+            }
+        } else {
+            called.retain(|(there, _)| !callbacks.contains(there));
+        }
+        let list = self.list_of(memory, &called)?;
+        Ok(self.tracepoints.plan(&self.image, event, called, list)?)
+    }
+
+    /// Where a callback is to be called.
+    fn address(
+        &mut self,
+        memory: &mut (impl PhysicalMemory + ?Sized),
+        callback: Callback,
+        event: EventId,
+    ) -> Result<Gva, ApplyError> {
+        let id = match callback {
+            Callback::Guest(at) => return Ok(at),
+            Callback::Session(id) => id,
+        };
+        let recorder = self
+            .session(SessionId(id))?
+            .events
+            .as_ref()
+            .map(|events| events.recorder);
+        let format = self
+            .image
+            .tracepoints
+            .get(event.index())
+            .map(|point| &point.format);
+        let (Some(recorder), Some(format)) = (recorder, format) else {
+            return Err(ApplyError::NotAttached);
+        };
+        let stub = EventStub {
+            recorders: vec![recorder],
+            fields: arguments(format.fields.iter().map(|field| field.kind)),
+            tail: Tail::Return,
+        };
+        self.place(memory, event, stub, Gva(0))
+    }
+
+    /// Where this stub is: an earlier one when there is one, for stubs stay.
+    fn place(
+        &mut self,
+        memory: &mut (impl PhysicalMemory + ?Sized),
+        event: EventId,
+        stub: EventStub,
+        continue_at: Gva,
+    ) -> Result<Gva, ApplyError> {
+        let is_it = |placed: &&PlacedStub| placed.event == event && placed.stub == stub;
+        if let Some(placed) = self.event_stubs.iter().find(is_it) {
+            return Ok(placed.at);
+        }
+        let ground = self.ground.as_mut().ok_or(ApplyError::NotAttached)?;
+        let near = Gva(ground.arena.start().0.wrapping_sub(TEMPLATE_MAX));
+        let template = stub.template(near).map_err(PlanError::from)?;
+        let room = ground.arena.allocate(template.len() as u64);
+        let (at, physical) = room.map_err(PlanError::from)?;
+        // A record numbers events as it numbers functions.
+        let bytes = template.stamp(at, FunctionId(event.0), continue_at);
+        let bytes = bytes.map_err(PlanError::from)?;
+        memory
+            .write_physical(physical, &bytes)
+            .map_err(ApplyError::Stub)?;
+        self.event_stubs.push(PlacedStub { event, stub, at });
+        Ok(at)
+    }
+
+    /// Where the guest finds the list of these callbacks; none when there are none.
+    fn list_of(
+        &mut self,
+        memory: &mut (impl PhysicalMemory + ?Sized),
+        callbacks: &[(Callback, Gva)],
+    ) -> Result<Option<Gva>, ApplyError> {
+        let addresses: Vec<Gva> = callbacks.iter().map(|(_, at)| *at).collect();
+        if addresses.is_empty() {
+            return Ok(None);
+        }
+        if let Some(at) = self.tracepoints.list(&addresses) {
+            return Ok(Some(at));
+        }
+        let words = addresses.iter().map(|at| at.0).chain([0]);
+        let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+        let ground = self.ground.as_mut().ok_or(ApplyError::NotAttached)?;
+        let room = ground.arena.allocate(bytes.len() as u64);
+        let (at, physical) = room.map_err(PlanError::from)?;
+        memory
+            .write_physical(physical, &bytes)
+            .map_err(ApplyError::Stub)?;
+        self.tracepoints.add_list(addresses, at);
+        Ok(Some(at))
+    }
+
+    /// Brings tracepoints to what `plan` says, all of them or none.
+    ///
+    /// # Errors
+    /// An [`ApplyError`]; then none was changed.
+    pub fn apply_events(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+        plan: &[TracepointChange],
+    ) -> Result<(), ApplyError> {
+        self.check_frozen()?;
+        let ground = self.ground.as_ref().ok_or(ApplyError::NotAttached)?;
+        // A guest that has taken the window back needs nothing more than its nops.
+        let is_seen = ground.window.verify(target);
+        if plan.iter().any(|change| !change.after.callbacks.is_empty()) {
+            is_seen?;
+        }
+        if !plan
+            .iter()
+            .all(|change| self.tracepoints.is_current(change))
+        {
+            return Err(ApplyError::Stale);
+        }
+        let pokes = plan.iter().flat_map(|change| &change.pokes);
+        for own in pokes.clone().filter(|own| own.is_ours) {
+            if let Err(error) = self.look_at(target, &own.poke) {
+                return Err(self.freeze(error));
+            }
+        }
+        self.check_words(target, plan)?;
+        let pokes: Vec<Poke> = pokes.map(|own| own.poke).collect();
+        self.transact(target, &pokes)?;
+        if let Err(error) = write_words(target, plan) {
+            let back: Vec<Poke> = pokes.iter().rev().map(|poke| poke.reverse()).collect();
+            self.transact(target, &back)?;
+            return Err(error.into());
+        }
+        plan.iter()
+            .for_each(|change| self.tracepoints.applied(change));
+        Ok(())
+    }
+
+    /// The words that point at lists must be what we know, before anything is written.
+    fn check_words(
+        &self,
+        target: &(impl StoppedTarget + ?Sized),
+        plan: &[TracepointChange],
+    ) -> Result<(), ListError> {
+        for change in plan {
+            let Some(WordWrite { at, old, .. }) = change.word else {
+                continue;
+            };
+            let event = || self.event_name(change.event);
+            let mut bytes = [0; 8];
+            target
+                .read(at, &mut bytes)
+                .map_err(|source| ListError::Memory {
+                    event: event(),
+                    at,
+                    source,
+                })?;
+            let found = u64::from_le_bytes(bytes);
+            if found != old {
+                let event = event();
+                return Err(ListError::Unexpected {
+                    event,
+                    at,
+                    found,
+                    expected: old,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// What an event is called.
+    #[must_use]
+    pub fn event_name(&self, event: EventId) -> String {
+        let format = self.image.event(event);
+        format.map_or_else(|| "?".to_owned(), |format| format.name.to_string())
+    }
+}
+
+/// Writes the words that point at lists; when one cannot be written, those before it get back what they held.
+fn write_words(
+    target: &mut (impl StoppedTarget + ?Sized),
+    plan: &[TracepointChange],
+) -> Result<(), ListError> {
+    let words = || {
+        plan.iter()
+            .filter_map(|change| Some((change.event, change.word?)))
+    };
+    for (done, (event, word)) in words().enumerate() {
+        if let Err(source) = target.write(word.at, &word.new.to_le_bytes()) {
+            for (_, word) in words().take(done) {
+                // It could be written just now.
+                let _ = target.write(word.at, &word.old.to_le_bytes());
+            }
+            return Err(ListError::Memory {
+                event: format!("event {}", event.0),
+                at: word.at,
+                source,
+            });
+        }
+    }
+    Ok(())
+}
+
+impl Ground {
+    /// Event rings that nobody has used yet, with room for `words` of payload in each slot.
+    fn make_event_rings(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+        id: SessionId,
+        config: &SessionConfig,
+        words: usize,
+    ) -> Result<SessionEvents, AttachError> {
+        let cells = self.strategy.cells(self.cells.at, id.0);
+        let arrays = 1 + words as u64;
+        let geometry = event_geometry(config.geometry, arrays);
+        let stride = geometry.bytes() * self.strategy.rings() as u64;
+        let reach = i32::try_from(stride.saturating_mul(arrays));
+        let rings = self.window.map(target, stride * arrays, false)?;
+        let (Ok(_), Ok(stride)) = (reach, i32::try_from(stride)) else {
+            return Err(StubError::OutOfReach {
+                stub: rings.at,
+                what: "its payload",
+            }
+            .into());
+        };
+        let place = |offset: &u64| {
+            let cell: Gpa = self.cells.physical.wrapping_add(*offset);
+            cell.wrapping_add(EVENT_CELL)
+        };
+        let memory = SessionMemory {
+            cells: cells.offsets.iter().map(place).collect(),
+            rings: rings.physical,
+            details: None,
+            geometry,
+            first: vec![geometry.first(); self.strategy.rings()],
+        };
+        let recorder = Recorder {
+            cell: cells.place.events(),
+            rings: rings.at,
+            details: None,
+            geometry,
+            clock: config.clock,
+        };
+        let recorder = EventRecorder { recorder, stride };
+        Ok(SessionEvents {
+            memory,
+            recorder,
+            words,
+        })
+    }
+}
+
+/// Rings that take no more memory with their payloads than the session's others, as far as a ring can
+/// be so small.
+fn event_geometry(rings: Geometry, arrays: u64) -> Geometry {
+    let bytes = rings.bytes().min(EVENT_RING_MAX) / arrays;
+    let log2 = bytes.max(1).ilog2().max(*RING_BYTES_LOG2.start());
+    Geometry::with_bytes(1 << log2).unwrap_or(rings)
+}

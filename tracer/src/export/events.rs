@@ -1,0 +1,454 @@
+//! The events of a trace: a file beside the calls for each vCPU, of one JSON object per line, in the order of
+//! time.
+//!
+//! ```text
+//! {"time_ns":1200,"vcpu":0,"event":"message_sent","fields":{"from":1,"to":2,"size":512}}
+//! {"time_ns":1900,"vcpu":0,"lost":3}
+//! ```
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::fmt::{self, Write as _};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::event::{PointEvent, PointKind};
+use crate::image::points::{EventFormat, FieldValue};
+
+/// The start and the end of the files' names; the vCPU's number stands between them.
+const NAME: (&str, &str) = ("events-", ".jsonl");
+/// The longest line that is believed.
+const LINE_MAX: u64 = 64 << 10;
+/// More vCPUs than any trace has.
+const VCPUS_MAX: u16 = 4096;
+
+/// Whether a file has the name of one of these.
+#[must_use]
+pub fn is_event_file(name: &str) -> bool {
+    let number = name
+        .strip_prefix(NAME.0)
+        .and_then(|rest| rest.strip_suffix(NAME.1));
+    number.is_some_and(|number| {
+        number
+            .parse::<u16>()
+            .is_ok_and(|vcpu| number == vcpu.to_string())
+    })
+}
+
+fn path_of(directory: &Path, vcpu: u16) -> PathBuf {
+    directory.join(format!("{}{vcpu}{}", NAME.0, NAME.1))
+}
+
+/// What was written.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventTotals {
+    /// How often each event is in the trace.
+    pub events: BTreeMap<String, u64>,
+    /// Events that were lost.
+    pub lost: u64,
+}
+
+impl EventTotals {
+    /// Whether there was nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty() && self.lost == 0
+    }
+}
+
+/// Writes the events of one trace. There is no file for a vCPU without events.
+#[derive(Debug)]
+pub struct EventWriter {
+    directory: PathBuf,
+    files: BTreeMap<u16, BufWriter<File>>,
+    totals: EventTotals,
+    line: String,
+}
+
+impl EventWriter {
+    /// A writer for the trace in `directory`.
+    #[must_use]
+    pub fn new(directory: &Path) -> Self {
+        Self {
+            directory: directory.to_owned(),
+            files: BTreeMap::new(),
+            totals: EventTotals::default(),
+            line: String::new(),
+        }
+    }
+
+    /// Adds an event; those of one vCPU come in the order of time. `format` says what it is.
+    ///
+    /// # Errors
+    /// The file and what the system says of it; the event is counted as lost then.
+    pub fn append(
+        &mut self,
+        event: &PointEvent,
+        format: Option<&EventFormat>,
+    ) -> Result<(), (PathBuf, io::Error)> {
+        self.line.clear();
+        let name = match (&event.kind, format) {
+            (PointKind::Passed(_, values), Some(format)) => {
+                // Writing to a string cannot fail.
+                let _ = passed(&mut self.line, event, format, values);
+                Some(&*format.name)
+            }
+            (PointKind::Lost(count), _) => {
+                self.totals.lost = self.totals.lost.saturating_add(*count);
+                let (time_ns, vcpu) = (event.time_ns, event.vcpu);
+                let _ = writeln!(
+                    self.line,
+                    "{{\"time_ns\":{time_ns},\"vcpu\":{vcpu},\"lost\":{count}}}"
+                );
+                None
+            }
+            (PointKind::Passed(..), None) => return Ok(()),
+        };
+        match self.write(event.vcpu) {
+            Ok(()) => {
+                if let Some(name) = name {
+                    match self.totals.events.get_mut(name) {
+                        Some(count) => *count += 1,
+                        None => _ = self.totals.events.insert(name.to_owned(), 1),
+                    }
+                }
+                Ok(())
+            }
+            Err(error) => {
+                self.totals.lost = self.totals.lost.saturating_add(u64::from(name.is_some()));
+                Err((path_of(&self.directory, event.vcpu), error))
+            }
+        }
+    }
+
+    fn write(&mut self, vcpu: u16) -> io::Result<()> {
+        let file = match self.files.entry(vcpu) {
+            std::collections::btree_map::Entry::Occupied(file) => file.into_mut(),
+            std::collections::btree_map::Entry::Vacant(place) => {
+                let file = File::create(path_of(&self.directory, vcpu))?;
+                place.insert(BufWriter::new(file))
+            }
+        };
+        file.write_all(self.line.as_bytes())
+    }
+
+    /// Writes what is still buffered.
+    ///
+    /// # Errors
+    /// The file and what the system says of it.
+    pub fn flush(&mut self) -> Result<(), (PathBuf, io::Error)> {
+        for (vcpu, file) in &mut self.files {
+            let flushed = file.flush();
+            flushed.map_err(|error| (path_of(&self.directory, *vcpu), error))?;
+        }
+        Ok(())
+    }
+
+    /// What was written so far.
+    #[must_use]
+    pub fn totals(&self) -> &EventTotals {
+        &self.totals
+    }
+}
+
+/// Names are plain (the image is checked for that), so nothing has to be quoted.
+fn passed(
+    line: &mut String,
+    event: &PointEvent,
+    format: &EventFormat,
+    values: &[FieldValue],
+) -> fmt::Result {
+    let PointEvent { time_ns, vcpu, .. } = event;
+    let name = &format.name;
+    write!(
+        line,
+        "{{\"time_ns\":{time_ns},\"vcpu\":{vcpu},\"event\":\"{name}\",\"fields\":{{"
+    )?;
+    for (index, (field, value)) in format.fields.iter().zip(values).enumerate() {
+        let comma = if index > 0 { "," } else { "" };
+        write!(line, "{comma}\"{}\":{value}", field.name)?;
+    }
+    line.push_str("}}\n");
+    Ok(())
+}
+
+/// One line of a file, as it was read: nothing in it is trusted.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct EventLine {
+    /// Nanoseconds since the guest's time began.
+    pub time_ns: u64,
+    /// The vCPU it happened on.
+    pub vcpu: u16,
+    /// The event; none for a loss.
+    #[serde(default)]
+    pub event: Option<String>,
+    /// Its fields, in order.
+    #[serde(default)]
+    pub fields: Fields,
+    /// Events that were lost here.
+    #[serde(default)]
+    pub lost: u64,
+}
+
+/// Names and values, in the order of the event's declaration.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Fields(pub Vec<(String, FieldValue)>);
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Ordered;
+        impl<'de> Visitor<'de> for Ordered {
+            type Value = Fields;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of numbers and truth values")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+                let mut fields = Vec::new();
+                while let Some(field) = map.next_entry()? {
+                    fields.push(field);
+                }
+                Ok(Fields(fields))
+            }
+        }
+        deserializer.deserialize_map(Ordered)
+    }
+}
+
+impl fmt::Display for EventLine {
+    /// As ftrace prints an event: `message_sent: from=1 to=2`. Goes to terminals.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(event) = &self.event else {
+            return write!(f, "[LOST {} EVENTS]", self.lost);
+        };
+        let plain = |text: &str| text.replace(char::is_control, "?");
+        f.write_str(&plain(event))?;
+        for (index, (name, value)) in self.fields.0.iter().enumerate() {
+            let colon = if index == 0 { ":" } else { "" };
+            write!(f, "{colon} {}={value}", plain(name))?;
+        }
+        Ok(())
+    }
+}
+
+/// Why an event file cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum EventFileError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {source}", .path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A line is no event.
+    #[error("{}: line {line} is no event: {problem}: the file is damaged", .path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line's number, from 1 on.
+        line: u64,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+/// Reads the events of a trace, all vCPUs merged by time.
+#[derive(Debug)]
+pub struct EventReader {
+    files: Vec<EventFile>,
+    heads: BinaryHeap<Reverse<(u64, usize)>>,
+}
+
+#[derive(Debug)]
+struct EventFile {
+    path: PathBuf,
+    file: BufReader<File>,
+    line: u64,
+    next: Option<EventLine>,
+}
+
+impl EventReader {
+    /// Opens the event files of the trace in `directory`.
+    ///
+    /// # Errors
+    /// An [`EventFileError`] that names the file.
+    pub fn open(directory: &Path) -> Result<Self, EventFileError> {
+        let mut reader = Self {
+            files: Vec::new(),
+            heads: BinaryHeap::new(),
+        };
+        for vcpu in 0..VCPUS_MAX {
+            let path = path_of(directory, vcpu);
+            let file = match File::open(&path) {
+                Ok(file) => BufReader::new(file),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(source) => return Err(EventFileError::Io { path, source }),
+            };
+            reader.files.push(EventFile {
+                path,
+                file,
+                line: 0,
+                next: None,
+            });
+            reader.advance(reader.files.len() - 1)?;
+        }
+        Ok(reader)
+    }
+
+    /// The next event.
+    #[must_use]
+    pub fn peek(&self) -> Option<&EventLine> {
+        let Reverse((_, index)) = self.heads.peek()?;
+        self.files.get(*index)?.next.as_ref()
+    }
+
+    /// The next event, if it was at `time_ns` or before.
+    ///
+    /// # Errors
+    /// An [`EventFileError`] about the one after it; the event itself is lost then.
+    pub fn pop_until(&mut self, time_ns: u64) -> Result<Option<EventLine>, EventFileError> {
+        let Some(Reverse((_, index))) = self
+            .heads
+            .peek()
+            .copied()
+            .filter(|Reverse((time, _))| *time <= time_ns)
+        else {
+            return Ok(None);
+        };
+        self.heads.pop();
+        let event = self.files.get_mut(index).and_then(|file| file.next.take());
+        self.advance(index)?;
+        Ok(event)
+    }
+
+    fn advance(&mut self, index: usize) -> Result<(), EventFileError> {
+        if let Some(file) = self.files.get_mut(index) {
+            file.next = file.read()?;
+            if let Some(event) = &file.next {
+                self.heads.push(Reverse((event.time_ns, index)));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl EventFile {
+    fn read(&mut self) -> Result<Option<EventLine>, EventFileError> {
+        let mut text = Vec::new();
+        let read = self
+            .file
+            .by_ref()
+            .take(LINE_MAX)
+            .read_until(b'\n', &mut text);
+        read.map_err(|source| EventFileError::Io {
+            path: self.path.clone(),
+            source,
+        })?;
+        // A trace that is still written to can end in half a line.
+        if text.last() != Some(&b'\n') && (text.len() as u64) < LINE_MAX {
+            return Ok(None);
+        }
+        self.line += 1;
+        serde_json::from_slice(&text)
+            .map(Some)
+            .map_err(|error| EventFileError::Line {
+                path: self.path.clone(),
+                line: self.line,
+                problem: error.to_string(),
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::points::{EventId, Field, FieldType};
+
+    fn format() -> EventFormat {
+        let field = |name: &str, kind| Field {
+            name: name.into(),
+            kind: FieldType::named(kind).unwrap(),
+        };
+        EventFormat {
+            name: "sent".into(),
+            fields: vec![
+                field("size", "u64"),
+                field("by", "i8"),
+                field("more", "bool"),
+            ],
+        }
+    }
+
+    fn event(time_ns: u64, vcpu: u16, by: i64) -> PointEvent {
+        let values = vec![
+            FieldValue::Unsigned(u64::MAX),
+            FieldValue::Signed(by),
+            FieldValue::Bool(true),
+        ];
+        PointEvent {
+            time_ns,
+            vcpu,
+            kind: PointKind::Passed(EventId(0), values),
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_in_the_order_of_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut writer = EventWriter::new(folder.path());
+        let lost = PointEvent {
+            time_ns: 15,
+            vcpu: 1,
+            kind: PointKind::Lost(7),
+        };
+        for event in [event(10, 0, -3), event(20, 0, 1), lost, event(16, 1, 2)] {
+            writer.append(&event, Some(&format())).unwrap();
+        }
+        writer.flush().unwrap();
+        assert_eq!(writer.totals().events["sent"], 3);
+        assert_eq!(writer.totals().lost, 7);
+        let mut reader = EventReader::open(folder.path()).unwrap();
+        let mut said = Vec::new();
+        while let Some(event) = reader.pop_until(16).unwrap() {
+            said.push(format!("{} {event}", event.time_ns));
+        }
+        let max = u64::MAX;
+        let expected = [
+            format!("10 sent: size={max} by=-3 more=true"),
+            "15 [LOST 7 EVENTS]".to_owned(),
+            format!("16 sent: size={max} by=2 more=true"),
+        ];
+        assert_eq!(said, expected);
+        assert_eq!(reader.peek().map(|event| event.time_ns), Some(20));
+        assert!(is_event_file("events-0.jsonl") && !is_event_file("events-00.jsonl"));
+    }
+
+    #[test]
+    fn damaged_lines_are_named_and_half_ones_are_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("events-3.jsonl");
+        std::fs::write(
+            &path,
+            "{\"time_ns\":1,\"vcpu\":3,\"lost\":1}\n{\"time_ns\":2",
+        )
+        .unwrap();
+        let mut reader = EventReader::open(folder.path()).unwrap();
+        assert_eq!(reader.pop_until(9).unwrap().map(|line| line.lost), Some(1));
+        assert_eq!(reader.pop_until(9).unwrap(), None);
+        for bad in [
+            "{}\n",
+            "7\n",
+            "{\"time_ns\":-1,\"vcpu\":0}\n",
+            &"x".repeat(1 << 17),
+        ] {
+            std::fs::write(&path, bad).unwrap();
+            let error = EventReader::open(folder.path()).unwrap_err().to_string();
+            assert!(error.contains("events-3.jsonl: line 1"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! Who is called at each tracepoint, and the plan that changes it.
+//!
+//! ```text
+//!   callbacks   nops              dispatch leads to   the list holds
+//!   none        nop               the iterator        nobody
+//!   one         jmp to the call   the callback        the callback
+//!   several     jmp to the call   the iterator        all of them
+//! ```
+//!
+//! A thread can have been preempted anywhere between the nop and the end of the iterator. Wherever it goes
+//! on, it does what one of the two states says: *dispatch* is one jump; the iterator reads the word that
+//! points at its list once, and a list is never changed, nor its memory given back.
+//! A change brings a list of its own, or one that was there before with the same callbacks in it.
+
+use std::collections::HashMap;
+
+use crate::addr::Gva;
+use crate::image::points::EventId;
+use crate::image::{Image, Tracepoint};
+use crate::insn::jump::jump;
+use crate::patch::poke::{Poke, SiteBytes};
+
+/// Somebody who is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Callback {
+    /// A function of the guest.
+    Guest(Gva),
+    /// The stub of a session, by its number.
+    Session(u8),
+}
+
+/// The state of one tracepoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TracepointState {
+    /// Who is called, in order, and where that is.
+    pub callbacks: Vec<(Callback, Gva)>,
+    /// What the word that points at the list holds.
+    pub list: u64,
+}
+
+impl TracepointState {
+    /// Where dispatch leads.
+    fn target(&self, tracepoint: &Tracepoint) -> Gva {
+        match self.callbacks.as_slice() {
+            [(_, only)] => *only,
+            _ => tracepoint.iterate,
+        }
+    }
+}
+
+/// A poke, and whether what stands there now is ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwnPoke {
+    /// The write.
+    pub poke: Poke,
+    /// If other bytes are found, something is badly wrong.
+    pub is_ours: bool,
+}
+
+/// A word of the guest's data that is to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WordWrite {
+    /// Where.
+    pub at: Gva,
+    /// What must be there.
+    pub old: u64,
+    /// What will be there.
+    pub new: u64,
+}
+
+/// A jump does not reach.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{event}: a jump at {from} does not reach {to}: it is more than 2 GiB away")]
+pub struct OutOfReach {
+    /// The tracepoint.
+    pub event: String,
+    /// Where it would stand.
+    pub from: Gva,
+    /// Where it would lead.
+    pub to: Gva,
+}
+
+/// What one tracepoint is to become.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TracepointChange {
+    /// Which one.
+    pub event: EventId,
+    /// Its state afterwards.
+    pub after: TracepointState,
+    /// What it was when this was planned.
+    pub before: TracepointState,
+    /// The writes of text.
+    pub pokes: Vec<OwnPoke>,
+    /// The write of the word that points at the list.
+    pub word: Option<WordWrite>,
+}
+
+/// What was asked of events is not there.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoSuchEvent {
+    /// The image declares none.
+    #[error("the image declares no events")]
+    None,
+    /// No event of that name.
+    #[error("there is no event '{name}'; there are: {there}")]
+    Unknown {
+        /// The name asked for.
+        name: String,
+        /// Those that there are.
+        there: String,
+    },
+    /// Nobody has declared that function as a callback.
+    #[error("'{callback}' is no callback of {event}; these are: {callbacks}")]
+    NotACallback {
+        /// The event.
+        event: String,
+        /// The callback asked for.
+        callback: String,
+        /// Those that are possible.
+        callbacks: String,
+    },
+    /// The callback takes other fields.
+    #[error("'{callback}' takes the fields of {other}, not those of {event}")]
+    Signature {
+        /// The event.
+        event: String,
+        /// The callback asked for.
+        callback: String,
+        /// An event whose callback it is.
+        other: String,
+    },
+}
+
+/// The event of that name.
+///
+/// # Errors
+/// [`NoSuchEvent`].
+pub fn find_event(image: &Image, name: &str) -> Result<EventId, NoSuchEvent> {
+    let mut events = image.events().peekable();
+    if events.peek().is_none() {
+        return Err(NoSuchEvent::None);
+    }
+    let found = events.find(|(_, format)| *format.name == *name);
+    found
+        .map(|(event, _)| event)
+        .ok_or_else(|| NoSuchEvent::Unknown {
+            name: name.escape_default().to_string(),
+            there: join(image.events().map(|(_, format)| format.name.to_string())),
+        })
+}
+
+/// The function of the guest that is a callback called `name` of an event: one that the event declares, or that
+/// another event with the same types of fields does.
+///
+/// # Errors
+/// [`NoSuchEvent`].
+pub fn find_callback(image: &Image, event: EventId, name: &str) -> Result<Gva, NoSuchEvent> {
+    let is_named = |at: &Gva| {
+        let there = image.function_at(*at).and_then(|id| image.function(id));
+        there.is_some_and(|there| there.address == *at && there.names().any(|one| one == name))
+    };
+    let Some(tracepoint) = image.tracepoints.get(event.index()) else {
+        return Err(NoSuchEvent::None);
+    };
+    let named = |point: &Tracepoint| point.candidates.iter().copied().find(is_named);
+    let same = |point: &&Tracepoint| point.signature == tracepoint.signature;
+    if let Some(at) = image.tracepoints.iter().filter(same).find_map(named) {
+        return Ok(at);
+    }
+    let event = tracepoint.format.name.to_string();
+    let callback = name.escape_default().to_string();
+    let other = image
+        .tracepoints
+        .iter()
+        .find(|point| named(point).is_some());
+    Err(match other {
+        Some(other) => NoSuchEvent::Signature {
+            event,
+            callback,
+            other: other.format.name.to_string(),
+        },
+        None => NoSuchEvent::NotACallback {
+            event,
+            callback,
+            callbacks: join(tracepoint.candidates.iter().map(|at| image.name_at(*at))),
+        },
+    })
+}
+
+fn join(names: impl Iterator<Item = String>) -> String {
+    let names: Vec<String> = names.collect();
+    if names.is_empty() {
+        "none".to_owned()
+    } else {
+        names.join(", ")
+    }
+}
+
+/// The states of all tracepoints.
+#[derive(Debug)]
+pub struct TracepointTable {
+    states: Vec<TracepointState>,
+    /// Lists that are in the guest.
+    lists: HashMap<Vec<Gva>, Gva>,
+}
+
+impl TracepointTable {
+    /// Nobody is called anywhere.
+    #[must_use]
+    pub fn new(image: &Image) -> Self {
+        let off = |tracepoint: &Tracepoint| TracepointState {
+            callbacks: Vec::new(),
+            list: tracepoint.nobody,
+        };
+        Self {
+            states: image.tracepoints.iter().map(off).collect(),
+            lists: HashMap::new(),
+        }
+    }
+
+    /// The state of a tracepoint.
+    #[must_use]
+    pub fn state(&self, event: EventId) -> Option<&TracepointState> {
+        self.states.get(event.index())
+    }
+
+    /// The tracepoints at which `callback` is called.
+    pub fn of(&self, callback: Callback) -> impl Iterator<Item = EventId> {
+        let calls = move |state: &TracepointState| {
+            state
+                .callbacks
+                .iter()
+                .any(|(called, _)| *called == callback)
+        };
+        let numbered = (0..).map(EventId).zip(&self.states);
+        numbered.filter_map(move |(event, state)| calls(state).then_some(event))
+    }
+
+    /// The list of these callbacks that is in the guest already.
+    #[must_use]
+    pub fn list(&self, callbacks: &[Gva]) -> Option<Gva> {
+        self.lists.get(callbacks).copied()
+    }
+
+    /// Notes that the list of these callbacks is in the guest.
+    pub fn add_list(&mut self, callbacks: Vec<Gva>, at: Gva) {
+        self.lists.insert(callbacks, at);
+    }
+
+    /// Plans that exactly `callbacks` are called at a tracepoint; `list` is where the guest has them.
+    ///
+    /// # Errors
+    /// [`OutOfReach`].
+    pub fn plan(
+        &self,
+        image: &Image,
+        event: EventId,
+        callbacks: Vec<(Callback, Gva)>,
+        list: Option<Gva>,
+    ) -> Result<Option<TracepointChange>, OutOfReach> {
+        let tracepoint = image.tracepoints.get(event.index());
+        let Some((tracepoint, before)) = tracepoint.zip(self.state(event)) else {
+            return Ok(None);
+        };
+        let after = TracepointState {
+            list: list.map_or(tracepoint.nobody, |at| at.0),
+            callbacks,
+        };
+        let pokes = pokes(tracepoint, before, &after)?;
+        let word = (before.list != after.list).then_some(WordWrite {
+            at: tracepoint.list,
+            old: before.list,
+            new: after.list,
+        });
+        Ok((*before != after).then(|| TracepointChange {
+            event,
+            before: before.clone(),
+            after,
+            pokes,
+            word,
+        }))
+    }
+
+    /// Whether the tracepoint is still as it was when `change` was planned.
+    #[must_use]
+    pub fn is_current(&self, change: &TracepointChange) -> bool {
+        self.state(change.event) == Some(&change.before)
+    }
+
+    /// Notes that `change` has been written.
+    pub fn applied(&mut self, change: &TracepointChange) {
+        if let Some(state) = self.states.get_mut(change.event.index()) {
+            state.clone_from(&change.after);
+        }
+    }
+}
+
+fn pokes(
+    tracepoint: &Tracepoint,
+    before: &TracepointState,
+    after: &TracepointState,
+) -> Result<Vec<OwnPoke>, OutOfReach> {
+    let leads = |from: Gva, to: Gva| {
+        jump(from, to)
+            .map(SiteBytes::new)
+            .ok_or_else(|| OutOfReach {
+                event: tracepoint.format.name.to_string(),
+                from,
+                to,
+            })
+    };
+    let mut pokes = Vec::new();
+    let mut push = |poke: Poke, is_ours| {
+        if poke.expected != poke.new {
+            pokes.push(OwnPoke { poke, is_ours });
+        }
+    };
+    let (old, new) = (before.target(tracepoint), after.target(tracepoint));
+    let dispatch = Poke {
+        function: tracepoint.function,
+        at: tracepoint.dispatch,
+        expected: leads(tracepoint.dispatch, old)?,
+        new: leads(tracepoint.dispatch, new)?,
+    };
+    push(dispatch, old != tracepoint.iterate);
+    for site in &tracepoint.sites {
+        let bytes = |state: &TracepointState| match state.callbacks.is_empty() {
+            true => Ok(SiteBytes::new(site.nop)),
+            false => leads(site.at, site.on),
+        };
+        let poke = Poke {
+            function: site.function,
+            at: site.at,
+            expected: bytes(before)?,
+            new: bytes(after)?,
+        };
+        push(poke, !before.callbacks.is_empty());
+    }
+    Ok(pokes)
+}

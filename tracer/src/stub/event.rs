@@ -1,0 +1,251 @@
+//! The code that writes an event with its fields: one record, as a function has it, and a *payload*.
+//!
+//! ```text
+//!     head >= limit?  ──────────── yes ──> lost += 1 unless off
+//!     time, xadd head, 8           as for functions
+//!     [payload 0 + slot] = 32 bits of the first field << 32 | lap mark
+//!     [payload 1 + slot] = …       a field of 64 bits takes two words
+//!     [slot] = record              last: who sees the record finds the payload
+//! ```
+//!
+//! The words of a payload lie in arrays of their own, each as large as the ring and addressed by the same
+//! slot. Each carries the lap mark of its record, so a payload that another lap has begun to write over is
+//! told from one that is whole, word by word.
+//!
+//! The code preserves every register but the flags, for it also stands in the middle of functions.
+
+use super::access::CellAccess;
+use super::recorder::{Full, Recorder};
+use super::template::{StubError, Template};
+use crate::addr::Gva;
+use crate::image::points::{FieldType, Operand};
+use crate::insn::asm::registers::gpr64;
+use crate::insn::asm::{
+    AsmMemoryOperand, AsmRegister64, CodeAssembler, IcedError, PLACE_CONTINUE, assemble, lea_fixed,
+    ptr, qword_ptr,
+};
+use crate::insn::operand::{extend, load_extended, register, register_number};
+use crate::stub::cell::{HEAD, LIMIT};
+
+/// The number of `rsp`.
+const STACK_POINTER: u8 = 4;
+/// Where the arguments of a function are, System V x86-64 ABI §3.2.3: in these registers, then on the
+/// stack behind the return address.
+const ARGUMENTS: [u8; 6] = [7, 6, 2, 1, 8, 9];
+/// What lies below the stack pointer of a function that calls nobody, §3.2.2.
+const RED_ZONE: i32 = 128;
+/// Where the value of a word of a payload begins.
+pub const PAYLOAD_SHIFT: u32 = 32;
+
+/// One session's recorder of events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EventRecorder {
+    /// Its cells and its records; `details` is none.
+    pub recorder: Recorder,
+    /// Bytes from the records of all its rings to the first words of their payloads, and from there
+    /// to the second ones, and so on.
+    pub stride: i32,
+}
+
+/// What the code goes on with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tail {
+    /// It was called: it returns.
+    Return,
+    /// A jump leads to it from the middle of a function, whose red zone it leaves alone; it goes on
+    /// behind that jump.
+    Continue,
+}
+
+/// A stub that writes an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventStub {
+    /// The recorder of each session.
+    pub recorders: Vec<EventRecorder>,
+    /// What each field is, and where.
+    pub fields: Vec<(FieldType, Operand)>,
+    /// What comes after.
+    pub tail: Tail,
+}
+
+/// Where the arguments of a callback with these fields are when it is entered.
+#[must_use]
+pub fn arguments(fields: impl IntoIterator<Item = FieldType>) -> Vec<(FieldType, Operand)> {
+    let on_stack = (1i32..).map(|place| Operand::Memory {
+        base: STACK_POINTER,
+        displacement: 8 * place,
+    });
+    let places = ARGUMENTS.into_iter().map(Operand::Register).chain(on_stack);
+    fields.into_iter().zip(places).collect()
+}
+
+impl EventStub {
+    /// The code, for stubs near `near`; what [`Template::new`] says of `near` holds here, too.
+    ///
+    /// # Errors
+    /// [`StubError::Assemble`].
+    pub fn template(&self, near: Gva) -> Result<Template, StubError> {
+        let mut a = CodeAssembler::new(64)?;
+        a.set_prefer_short_branch(false);
+        let skipped = match self.tail {
+            Tail::Return => 0,
+            Tail::Continue => RED_ZONE,
+        };
+        if skipped > 0 {
+            a.lea(gpr64::rsp, ptr(gpr64::rsp - skipped))?;
+        }
+        let mut full = Vec::new();
+        for recorder in &self.recorders {
+            full.push(self.emit(&mut a, recorder, skipped)?);
+        }
+        match self.tail {
+            Tail::Return => a.ret()?,
+            Tail::Continue => {
+                a.lea(gpr64::rsp, ptr(gpr64::rsp + skipped))?;
+                a.jmp(near.wrapping_add(PLACE_CONTINUE).0)?;
+            }
+        }
+        full.into_iter().try_for_each(|part| part.emit(&mut a))?;
+        Ok(Template::of_code(assemble(&mut a, near.0)?))
+    }
+
+    /// Appends the code of one session; `skipped` bytes lie between the stack pointer and what it was.
+    fn emit(
+        &self,
+        a: &mut CodeAssembler,
+        event: &EventRecorder,
+        skipped: i32,
+    ) -> Result<Full, IcedError> {
+        use gpr64::{r10, r11, rax, rcx, rdx};
+        let recorder = &event.recorder;
+        let access = CellAccess::new(recorder.cell, rcx);
+        let full = a.create_label();
+        let mut done = a.create_label();
+        let mut frame = Frame::new(skipped);
+
+        frame.push(a, r11)?;
+        access.enter(a)?;
+        if !access.is_direct() {
+            frame.pushed(rcx);
+        }
+        a.mov(r11, access.word(HEAD))?;
+        a.cmp(r11, access.word(LIMIT))?;
+        a.jae(full)?;
+        for scratch in [rax, rdx, r10] {
+            frame.push(a, scratch)?;
+        }
+        recorder.emit_time(a)?;
+        recorder.emit_reserve(a, access)?;
+        recorder.emit_mark(a)?;
+        a.mov(r10, rax)?;
+        recorder.emit_offset(a)?;
+        lea_fixed(a, rax, recorder.rings.0)?;
+        a.add(r11, rax)?;
+        self.emit_payload(a, event.stride, &frame)?;
+        a.mov(qword_ptr(r11), rdx)?;
+        for scratch in [r10, rdx, rax] {
+            a.pop(scratch)?;
+        }
+        a.set_label(&mut done)?;
+        access.leave(a)?;
+        a.pop(r11)?;
+        Ok(Full::new(full, done, access))
+    }
+
+    /// Stores the payload of the record whose slot is in r11, with the lap mark in r10; changes rax.
+    fn emit_payload(
+        &self,
+        a: &mut CodeAssembler,
+        stride: i32,
+        frame: &Frame,
+    ) -> Result<(), IcedError> {
+        use gpr64::{r10, r11, rax};
+        let mut place = 0i32;
+        for (kind, operand) in &self.fields {
+            for half in 0..kind.words() {
+                frame.load(a, *kind, *operand)?;
+                if half > 0 {
+                    a.shr(rax, PAYLOAD_SHIFT)?;
+                }
+                a.shl(rax, PAYLOAD_SHIFT)?;
+                a.or(rax, r10)?;
+                place = place.wrapping_add(stride);
+                a.mov(qword_ptr(r11 + place), rax)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What has been pushed, so that operands are found where they are now.
+#[derive(Debug)]
+struct Frame {
+    /// Bytes between the stack pointer and what it was when the event happened.
+    depth: i32,
+    /// Saved registers, and the depth at which each lies.
+    saved: Vec<(u8, i32)>,
+}
+
+impl Frame {
+    fn new(depth: i32) -> Self {
+        Self {
+            depth,
+            saved: Vec::new(),
+        }
+    }
+
+    fn push(&mut self, a: &mut CodeAssembler, register: AsmRegister64) -> Result<(), IcedError> {
+        self.pushed(register);
+        a.push(register)
+    }
+
+    fn pushed(&mut self, register: AsmRegister64) {
+        self.depth += 8;
+        self.saved.push((register_number(register), self.depth));
+    }
+
+    /// Where `number` was saved, if it was.
+    fn slot(&self, number: u8) -> Option<AsmMemoryOperand> {
+        let (_, depth) = self.saved.iter().find(|(saved, _)| *saved == number)?;
+        Some(qword_ptr(gpr64::rsp + (self.depth - depth)))
+    }
+
+    /// Loads an operand into rax, as 64 bits of its value.
+    fn load(
+        &self,
+        a: &mut CodeAssembler,
+        kind: FieldType,
+        operand: Operand,
+    ) -> Result<(), IcedError> {
+        use gpr64::{rax, rsp};
+        let (bytes, signed) = (kind.bytes(), kind.is_signed());
+        match operand {
+            Operand::Constant(value) => a.mov(rax, value),
+            Operand::Register(STACK_POINTER) => a.lea(rax, ptr(rsp + self.depth)),
+            Operand::Register(number) => {
+                match self.slot(number) {
+                    Some(slot) => a.mov(rax, slot)?,
+                    None => a.mov(rax, register(number))?,
+                }
+                extend(a, bytes, signed)
+            }
+            Operand::Memory {
+                base: STACK_POINTER,
+                displacement,
+            } => {
+                let place = rsp + displacement.wrapping_add(self.depth);
+                load_extended(a, place, bytes, signed)
+            }
+            Operand::Memory { base, displacement } => {
+                let base = match self.slot(base) {
+                    Some(slot) => {
+                        a.mov(rax, slot)?;
+                        rax
+                    }
+                    None => register(base),
+                };
+                load_extended(a, base + displacement, bytes, signed)
+            }
+        }
+    }
+}

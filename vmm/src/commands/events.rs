@@ -1,0 +1,47 @@
+//! What `vmm ctl events` prints.
+
+use std::fmt::Write as _;
+
+use crate::control::events::{EventList, EventsChanged};
+
+/// One line for each event, and those of its callbacks.
+pub(super) fn list(list: &EventList) -> String {
+    if list.events.is_empty() {
+        return "the image declares no events\n".to_owned();
+    }
+    let mut text = String::new();
+    for event in &list.events {
+        let fields = event.fields.iter();
+        let fields: Vec<String> = fields
+            .map(|field| format!("{}: {}", field.name, field.r#type))
+            .collect();
+        let sites = if event.sites == 1 { "site" } else { "sites" };
+        let _ = writeln!(
+            text,
+            "{}({}): {}, {} {sites}",
+            event.name,
+            fields.join(", "),
+            event.state,
+            event.sites
+        );
+        for (what, names) in [
+            ("calls", &event.callbacks),
+            ("could call", &event.candidates),
+        ] {
+            if !names.is_empty() {
+                let _ = writeln!(text, "  {what:<10} {}", names.join(", "));
+            }
+        }
+    }
+    text
+}
+
+/// One line for what was changed.
+pub(super) fn changed(changed: &EventsChanged) -> String {
+    if changed.events.is_empty() {
+        return "nothing had to be changed\n".to_owned();
+    }
+    let what = if changed.on { "enabled" } else { "disabled" };
+    let (events, pause) = (changed.events.join(", "), changed.pause_us);
+    format!("{what}: {events}; paused for {pause:.1} µs\n")
+}

@@ -1,0 +1,63 @@
+//! The methods `events.*`: what they take and what they return.
+
+use serde::{Deserialize, Serialize};
+
+use super::protocol::SessionName;
+
+/// `events.enable` and `events.disable`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EventChange {
+    /// The session that is to record the events; of no meaning with `callbacks`.
+    #[serde(default, skip_serializing_if = "SessionName::is_default")]
+    pub session: SessionName,
+    /// The events.
+    pub events: Vec<String>,
+    /// Functions of the guest that are to be called at them, instead of a session.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub callbacks: Vec<String>,
+}
+
+/// Result of `events.list`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventList {
+    /// In the order in which the image declares them.
+    pub events: Vec<EventStatus>,
+}
+
+/// One event.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventStatus {
+    /// Its name.
+    pub name: String,
+    /// Its fields, in order.
+    pub fields: Vec<FieldStatus>,
+    /// Places that pass it.
+    pub sites: u64,
+    /// What stands there: `nop`, `direct` (to the one callback) or `iterator` (several).
+    pub state: String,
+    /// Who is called, in order: `session NAME`, or a function of the guest.
+    pub callbacks: Vec<String>,
+    /// Functions of the guest that could be called.
+    pub candidates: Vec<String>,
+}
+
+/// A field of an event.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FieldStatus {
+    /// What it is called.
+    pub name: String,
+    /// Its type, such as `u32`.
+    pub r#type: String,
+}
+
+/// Result of `events.enable` and `events.disable`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct EventsChanged {
+    /// The events of which something was changed.
+    pub events: Vec<String>,
+    /// Whether they are on now.
+    pub on: bool,
+    /// How long the guest was paused for it, in microseconds; 0 when nothing had to be changed.
+    pub pause_us: f64,
+}

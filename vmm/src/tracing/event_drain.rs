@@ -1,0 +1,248 @@
+//! Reading the event rings of one session: records as those of functions, each with a payload that holds the
+//! fields.
+
+use std::sync::Arc;
+
+use tracer::event::{PointEvent, PointKind};
+use tracer::image::Image;
+use tracer::image::points::EventId;
+use tracer::ring::geometry::{Geometry, Position};
+use tracer::ring::payload::{NoPayload, read_payload};
+use tracer::ring::reader::{Delivered, Mode, Patience, RingReader, Sink};
+use tracer::ring::snapshot::Snapshot;
+use tracer::ring::timeline::Timeline;
+use tracer::session::SessionEvents;
+
+use super::output::Output;
+use super::rings::EventRings;
+use crate::clock::GuestClock;
+use crate::control::status::RingStatus;
+use crate::memory::Memory;
+
+/// Records that were delivered without a whole payload.
+#[derive(Debug, Clone, Copy, Default)]
+struct Torn {
+    overwritten: u64,
+    invalid: u64,
+}
+
+/// The event rings of one session.
+#[derive(Debug)]
+pub struct EventDrain {
+    rings: EventRings,
+    readers: Vec<(RingReader, Timeline, Torn)>,
+    geometry: Geometry,
+    image: Arc<Image>,
+    events: Vec<PointEvent>,
+}
+
+impl EventDrain {
+    /// Readers of these rings; nothing is recorded yet.
+    #[must_use]
+    pub fn new(memory: Memory, place: &SessionEvents, mode: Mode, image: &Arc<Image>) -> Self {
+        let geometry = place.memory.geometry;
+        let rings = EventRings::new(memory, place);
+        let events = u32::try_from(image.events().count()).unwrap_or(u32::MAX);
+        let reader = |ring| {
+            let first = rings.records().first(ring);
+            let reader = RingReader::new(ring, geometry, mode, events).starting_at(first);
+            reader.initialise(rings.records());
+            (reader, Timeline::default(), Torn::default())
+        };
+        let readers = (0..rings.records().count()).map(reader).collect();
+        Self {
+            rings,
+            readers,
+            geometry,
+            image: Arc::clone(image),
+            events: Vec::new(),
+        }
+    }
+
+    /// Lets stubs record, or stops them.
+    pub fn switch(&mut self, on: bool) {
+        for (reader, _, _) in &mut self.readers {
+            reader.switch(self.rings.records(), on);
+        }
+    }
+
+    /// Looks at every head, so that the counts are those of now.
+    pub fn look(&mut self, clock: &GuestClock) {
+        for (reader, timeline, _) in &mut self.readers {
+            look(reader, timeline, &self.rings, self.geometry, clock);
+        }
+    }
+
+    /// One round over all rings. Returns how many events there were.
+    pub fn round(
+        &mut self,
+        patience: Patience,
+        clock: &GuestClock,
+        output: Option<&mut Output>,
+    ) -> usize {
+        for (reader, timeline, torn) in &mut self.readers {
+            let now = look(reader, timeline, &self.rings, self.geometry, clock);
+            if output.is_none() {
+                continue;
+            }
+            let mut sink = PointSink {
+                vcpu: reader.ring(),
+                rings: &self.rings,
+                geometry: self.geometry,
+                image: &self.image,
+                clock,
+                torn,
+                events: &mut self.events,
+            };
+            reader.drain(self.rings.records(), now, patience, &mut sink);
+        }
+        let count = self.events.len();
+        if let Some(output) = output {
+            output.append_points(&self.events);
+            self.events.clear();
+        }
+        count
+    }
+
+    /// Writes what the rings hold now to `output`; nothing is taken out of them. Returns how many events that
+    /// was, and how many are lost.
+    pub fn dump(&mut self, clock: &GuestClock, output: &mut Output) -> (u64, u64) {
+        self.look(clock);
+        let mut events = Vec::new();
+        for (reader, timeline, _) in &self.readers {
+            let snapshot = Snapshot {
+                ring: reader.ring(),
+                geometry: self.geometry,
+                first: reader.first(),
+                head: reader.head(),
+                functions: u32::try_from(self.image.events().count()).unwrap_or(u32::MAX),
+                has_details: false,
+                timeline,
+            };
+            let mut sink = PointSink {
+                vcpu: reader.ring(),
+                rings: &self.rings,
+                geometry: self.geometry,
+                image: &self.image,
+                clock,
+                torn: &mut Torn::default(),
+                events: &mut events,
+            };
+            snapshot.deliver(self.rings.records(), &mut sink);
+            let discarded = self.rings.discarded(reader.ring());
+            if discarded > 0 {
+                sink.lost(clock.now(), discarded);
+            }
+        }
+        output.append_points(&events);
+        let lost = events.iter().filter_map(|event| match event.kind {
+            PointKind::Lost(count) => Some(count),
+            PointKind::Passed(..) => None,
+        });
+        let (gaps, lost) = lost.fold((0u64, 0u64), |(gaps, sum), count| {
+            (gaps + 1, sum.saturating_add(count))
+        });
+        (events.len() as u64 - gaps, lost)
+    }
+
+    /// The counts of each ring; `is_read` when records are taken out.
+    #[must_use]
+    pub fn status(&self, is_read: bool) -> Vec<RingStatus> {
+        let of = |(reader, _, torn): &(RingReader, Timeline, Torn)| {
+            let losses = reader.losses();
+            let (discarded, overwritten) = if is_read {
+                (losses.discarded, losses.overwritten)
+            } else {
+                let held = self.geometry.slots();
+                let written_over = reader.reserved().saturating_sub(held);
+                (self.rings.discarded(reader.ring()), written_over)
+            };
+            let overwritten = overwritten.saturating_add(torn.overwritten);
+            let invalid = losses.invalid.saturating_add(torn.invalid);
+            RingStatus {
+                ring: reader.ring(),
+                written: reader.reserved(),
+                read: reader.delivered() - torn.overwritten - torn.invalid,
+                lost: discarded
+                    .saturating_add(overwritten)
+                    .saturating_add(losses.abandoned)
+                    .saturating_add(invalid),
+                discarded,
+                overwritten,
+                abandoned: losses.abandoned,
+                invalid,
+                corrupt: losses.corrupt,
+            }
+        };
+        self.readers.iter().map(of).collect()
+    }
+}
+
+/// Looks at the head, then at the clock.
+fn look(
+    reader: &mut RingReader,
+    timeline: &mut Timeline,
+    rings: &EventRings,
+    geometry: Geometry,
+    clock: &GuestClock,
+) -> u64 {
+    let head = reader.look(rings.records());
+    let now = clock.now();
+    let oldest = Position(head.0.saturating_sub(geometry.slots()));
+    timeline.look(head, now, oldest);
+    now
+}
+
+/// Turns what a ring delivers into events.
+struct PointSink<'a> {
+    vcpu: u16,
+    rings: &'a EventRings,
+    geometry: Geometry,
+    image: &'a Image,
+    clock: &'a GuestClock,
+    torn: &'a mut Torn,
+    events: &'a mut Vec<PointEvent>,
+}
+
+impl Sink for PointSink<'_> {
+    fn record(&mut self, record: Delivered) {
+        let event = EventId(record.function.0);
+        let fields = match self.image.event(event) {
+            Some(format) => {
+                let (ring, at) = (self.vcpu, record.position);
+                read_payload(self.rings, self.geometry, ring, at, format)
+            }
+            None => Err(NoPayload::Invalid),
+        };
+        match fields {
+            Ok(fields) => self.events.push(PointEvent {
+                time_ns: self.clock.nanoseconds(record.ticks),
+                vcpu: self.vcpu,
+                kind: PointKind::Passed(event, fields),
+            }),
+            Err(why) => {
+                match why {
+                    NoPayload::Overwritten => self.torn.overwritten += 1,
+                    NoPayload::Invalid => self.torn.invalid += 1,
+                }
+                self.lost(record.ticks, 1);
+            }
+        }
+    }
+
+    fn lost(&mut self, ticks: u64, records: u64) {
+        let before = self
+            .events
+            .last_mut()
+            .filter(|event| event.vcpu == self.vcpu);
+        if let Some(PointKind::Lost(before)) = before.map(|event| &mut event.kind) {
+            *before = before.saturating_add(records);
+            return;
+        }
+        self.events.push(PointEvent {
+            time_ns: self.clock.nanoseconds(ticks),
+            vcpu: self.vcpu,
+            kind: PointKind::Lost(records),
+        });
+    }
+}

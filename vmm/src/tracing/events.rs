@@ -1,0 +1,190 @@
+//! Events of the guest: which there are, and who is called at them.
+
+use tracer::image::Tracepoint;
+use tracer::image::points::EventId;
+use tracer::patch::events::{Callback, TracepointChange, find_callback, find_event};
+use tracer::session::SessionId;
+use tracer::window::Region;
+
+use super::{Tracing, TracingError};
+use crate::control::events::{EventChange, EventList, EventStatus, EventsChanged, FieldStatus};
+use crate::machine::{Machine, PATIENCE};
+
+impl Tracing {
+    /// `events.list`.
+    #[must_use]
+    pub fn events(&self) -> EventList {
+        let tracepoints = (0..).map(EventId).zip(&self.shared.image.tracepoints);
+        EventList {
+            events: tracepoints
+                .map(|(event, tracepoint)| self.show_event(event, tracepoint))
+                .collect(),
+        }
+    }
+
+    fn show_event(&self, event: EventId, tracepoint: &Tracepoint) -> EventStatus {
+        let image = &self.shared.image;
+        let state = self.engine.tracepoints().state(event);
+        let callbacks = state.map(|state| &*state.callbacks).unwrap_or_default();
+        let fields = tracepoint.format.fields.iter().map(|field| FieldStatus {
+            name: field.name.to_string(),
+            r#type: field.kind.name().to_owned(),
+        });
+        let candidates = tracepoint.candidates.iter().map(|at| image.name_at(*at));
+        let called = callbacks.iter().map(|(callback, _)| match callback {
+            Callback::Guest(at) => image.name_at(*at),
+            Callback::Session(id) => format!("session {}", self.session_name(SessionId(*id))),
+        });
+        EventStatus {
+            name: tracepoint.format.name.to_string(),
+            fields: fields.collect(),
+            sites: tracepoint.sites.len() as u64,
+            state: match callbacks.len() {
+                0 => "nop",
+                1 => "direct",
+                _ => "iterator",
+            }
+            .to_owned(),
+            callbacks: called.collect(),
+            candidates: candidates.collect(),
+        }
+    }
+
+    fn session_name(&self, id: SessionId) -> &str {
+        let of = |session: &&super::session::TraceSession| {
+            session.live.as_ref().is_some_and(|live| live.id == id)
+        };
+        let found = self.sessions.iter().find(of);
+        found.map_or("?", |session| session.name.as_str())
+    }
+
+    /// `events.enable` and `events.disable`: all of these events, or none.
+    ///
+    /// # Errors
+    /// A [`TracingError`] that names the event, the callback or the session.
+    pub fn change_events(
+        &mut self,
+        machine: &Machine,
+        change: &EventChange,
+        on: bool,
+    ) -> Result<EventsChanged, TracingError> {
+        let image = &self.shared.image;
+        let events = change.events.iter().map(|name| find_event(image, name));
+        let mut events: Vec<EventId> = events.collect::<Result<_, _>>()?;
+        events.sort_unstable();
+        events.dedup();
+        if change.callbacks.is_empty() {
+            let index = self.find(&change.session.0)?;
+            let changed = self.record_events(machine, index, &events, on)?;
+            let session = self.at(index)?;
+            if on {
+                session.events.extend(events);
+            } else {
+                session.events.retain(|event| !events.contains(event));
+            }
+            return Ok(changed);
+        }
+        let calls = events.iter().map(|event| {
+            let named = change.callbacks.iter();
+            let at = named.map(|name| find_callback(image, *event, name).map(Callback::Guest));
+            Ok::<_, TracingError>((*event, at.collect::<Result<_, _>>()?))
+        });
+        let calls: Vec<_> = calls.collect::<Result<_, _>>()?;
+        self.attach(machine)?;
+        self.switch_events(machine, &calls, on)
+    }
+
+    /// Has a session that is started record these events, or not record them any more.
+    pub(super) fn record_events(
+        &mut self,
+        machine: &Machine,
+        index: usize,
+        events: &[EventId],
+        on: bool,
+    ) -> Result<EventsChanged, TracingError> {
+        let id = self.at(index)?.recording()?;
+        if on && !events.is_empty() {
+            self.open_events(machine, index, id)?;
+        }
+        let callback = Callback::Session(id.0);
+        let calls: Vec<_> = events
+            .iter()
+            .map(|event| (*event, vec![callback]))
+            .collect();
+        self.switch_events(machine, &calls, on)
+    }
+
+    /// Has a session record the events that it was made for.
+    pub(super) fn begin_events(
+        &mut self,
+        machine: &Machine,
+        index: usize,
+        events: &[EventId],
+    ) -> Result<(), TracingError> {
+        if events.is_empty() {
+            return Ok(());
+        }
+        self.record_events(machine, index, events, true).map(drop)
+    }
+
+    /// Gives a session its event rings, and has them read.
+    fn open_events(
+        &mut self,
+        machine: &Machine,
+        index: usize,
+        id: SessionId,
+    ) -> Result<(), TracingError> {
+        if !self.engine.has_event_rings(id) {
+            let mut quiesced = machine.quiesce(PATIENCE)?;
+            self.engine.make_event_rings(&mut quiesced, id)?;
+        }
+        let (engine, sessions) = (&self.engine, &mut self.sessions);
+        let session = sessions.get_mut(index).ok_or(TracingError::NoSuchIndex)?;
+        session.open_events(engine, id, machine)
+    }
+
+    /// Opens the window, if it is not open.
+    fn attach(&mut self, machine: &Machine) -> Result<(), TracingError> {
+        let window = machine.memory().window();
+        let region = Region {
+            start: window.start,
+            bytes: window.bytes,
+        };
+        let mut quiesced = machine.quiesce(PATIENCE)?;
+        if self.engine.wants_kernel_gs_base() {
+            quiesced.fetch_kernel_gs_base(PATIENCE)?;
+        }
+        Ok(self.engine.attach(&mut quiesced, region)?)
+    }
+
+    fn switch_events(
+        &mut self,
+        machine: &Machine,
+        calls: &[(EventId, Vec<Callback>)],
+        on: bool,
+    ) -> Result<EventsChanged, TracingError> {
+        let mut plan: Vec<TracepointChange> = Vec::new();
+        let memory = &mut machine.memory().clone();
+        for (event, callbacks) in calls {
+            plan.extend(self.engine.plan_event(memory, *event, callbacks, on)?);
+        }
+        if plan.is_empty() {
+            return Ok(EventsChanged {
+                on,
+                ..EventsChanged::default()
+            });
+        }
+        let mut quiesced = machine.quiesce(PATIENCE)?;
+        let applied = self.engine.apply_events(&mut quiesced, &plan);
+        drop(quiesced);
+        applied?;
+        let changed = plan
+            .iter()
+            .map(|change| self.engine.event_name(change.event));
+        Ok(EventsChanged {
+            events: changed.collect(),
+            on,
+            pause_us: machine.last_pause().as_secs_f64() * 1e6,
+        })
+    }
+}
