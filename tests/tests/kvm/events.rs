@@ -59,7 +59,6 @@ fn signed(line: &Value, field: &str) -> i64 {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
-    clippy::cast_sign_loss,
     reason = "that is how the guest makes them"
 )]
 fn assert_parts_fit(line: &Value) {

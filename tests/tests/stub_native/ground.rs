@@ -29,6 +29,7 @@ const SEEN: u64 = BODIES + 0x2000;
 const RESULTS: u64 = BODIES + 0x3000;
 const CELLS: u64 = 0x4_0000;
 const CLOCK: u64 = 0x8_0000;
+const SPARE: u64 = 0x9_0000;
 const STACK_TOP: u64 = 0x10_0000;
 const RINGS: u64 = 0x20_0000;
 const RINGS_OF_SESSION: u64 = 0x20_0000;
@@ -266,6 +267,12 @@ impl Ground {
         self.base + STUBS..self.base + COUNTERS
     }
 
+    /// Room for code that is none of the functions' stubs; nothing that stubs refer to lies in the pages
+    /// behind it.
+    pub fn spare(&self) -> u64 {
+        self.base + SPARE
+    }
+
     /// A jump to itself.
     pub fn idle(&self) -> u64 {
         self.base + IDLE
@@ -358,7 +365,7 @@ impl Ground {
         self.base + STACK_TOP
     }
 
-    fn cell(&self, session: u64, ring: u16) -> u64 {
+    pub fn cell(&self, session: u64, ring: u16) -> u64 {
         self.base + CELLS + session * CELL_BYTES + u64::from(ring) * CELL_DISTANCE
     }
 

@@ -17,6 +17,7 @@ mod bodies;
 mod claims;
 mod cpu;
 mod decode;
+mod events;
 mod expected;
 mod graph;
 mod ground;

@@ -38,7 +38,7 @@ pub fn read_payload(
 ) -> Result<Vec<FieldValue>, NoPayload> {
     let mut words = vec![0; format.words()];
     memory.copy_payload(ring, geometry.slot(position), &mut words);
-    let mark = position.0 / geometry.slots() & MARK_MASK;
+    let mark = (position.0 / geometry.slots()) & MARK_MASK;
     if words.iter().any(|word| word & MARK_MASK != mark) {
         return Err(NoPayload::Overwritten);
     }
