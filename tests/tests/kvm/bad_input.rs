@@ -188,6 +188,9 @@ fn numbers_out_of_range() {
         &["--cmdline"],
     );
     refused(&run(&guest(), &["--force"]), &["--output"]);
+    for option in ["--filter", "--notrace", "--attach-at"] {
+        refused(&run(&guest(), &[option, "calls_root"]), &["--trace"]);
+    }
     refused(&vmm_says::<&str>(&["fly"]), &["fly"]);
     refused(&vmm_says(&["run"]), &["--kernel"]);
 }

@@ -93,6 +93,7 @@ fn refusals_name_what_is_wrong_and_change_nothing() {
         &["spin_rot", "spin_root"],
     );
     running.refuses(&["start", "--filter", "spin_["], &["spin_["]);
+    running.refuses(&["functions", "spin_rot"], &["spin_rot", "spin_root"]);
     let _ = running.ctl(&["start", "--filter", "spin_root"]).good();
     running.refuses(&["start"], &["started already"]);
     running.refuses(&["filter", "add", "spin_laef"], &["spin_laef", "spin_leaf"]);

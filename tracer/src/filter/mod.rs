@@ -279,7 +279,11 @@ fn patterns<S: AsRef<str>>(globs: &[S]) -> Result<Vec<Pattern>, FilterError> {
         .collect()
 }
 
-fn check_matches(pattern: &Pattern, image: &Image) -> Result<(), FilterError> {
+/// Whether the image has a function that the glob matches.
+///
+/// # Errors
+/// [`FilterError::NoMatch`] names what is like it.
+pub fn check_matches(pattern: &Pattern, image: &Image) -> Result<(), FilterError> {
     if image
         .functions
         .iter()

@@ -49,14 +49,14 @@ pub struct RunOptions {
     #[arg(long, value_name = "TRACER")]
     pub trace: Option<Tracer>,
     /// Trace only functions whose name matches; may be given several times
-    #[arg(long, value_name = "GLOB")]
+    #[arg(long, value_name = "GLOB", requires = "trace")]
     pub filter: Vec<String>,
     /// Never trace functions whose name matches; may be given several times
-    #[arg(long, value_name = "GLOB")]
+    #[arg(long, value_name = "GLOB", requires = "trace")]
     pub notrace: Vec<String>,
     /// Attach when this function is first reached (default: what suits the kernel, for the bundled
     /// guest `workloads_ready`, for Linux `rcu_end_inkernel_boot`, right before its init)
-    #[arg(long, value_name = "SYMBOL")]
+    #[arg(long, value_name = "SYMBOL", requires = "trace")]
     pub attach_at: Option<String>,
     /// How the guest's text is changed: with all vCPUs stopped, or live where the guest serves breakpoints
     #[arg(long, value_name = "METHOD", value_enum, default_value_t)]

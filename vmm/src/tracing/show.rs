@@ -2,7 +2,7 @@
 
 use tracer::engine::{Applied, Frozen};
 use tracer::event::FunctionId;
-use tracer::filter::{Pattern, Reason, Selection};
+use tracer::filter::{Pattern, Reason, Selection, check_matches};
 use tracer::patch::functions::FunctionState;
 use tracer::patch::poke::PokeError;
 use tracer::ring::reader::Mode;
@@ -122,9 +122,12 @@ impl Tracing {
     /// `functions`: all whose names match the glob, with their states.
     ///
     /// # Errors
-    /// [`TracingError::Filter`] for what is not a glob.
+    /// [`TracingError::Filter`] for what is not a glob, or matches nothing.
     pub fn functions(&self, query: &FunctionsQuery) -> Result<Functions, TracingError> {
         let glob = query.glob.as_deref().map(Pattern::new).transpose()?;
+        if let Some(glob) = &glob {
+            check_matches(glob, &self.shared.image)?;
+        }
         let mut functions = Vec::new();
         for (number, function) in (0..).zip(&self.shared.image.functions) {
             let id = FunctionId(number);

@@ -9,7 +9,10 @@ use crate::export::events::EventFileError;
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     /// The directory is there already.
-    #[error("{} exists already: choose another directory or use --force", .0.display())]
+    #[error(
+        "{} exists already: choose another directory (`--force` beside `--output` replaces an older trace)",
+        .0.display()
+    )]
     Exists(PathBuf),
     /// Something else has its name.
     #[error("{} exists and is no directory: choose another name", .0.display())]
