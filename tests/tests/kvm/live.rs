@@ -62,10 +62,7 @@ fn a_session_misses_nothing_while_another_shares_its_functions() {
     open_gate(&mut running);
     let mut changes = 0;
     let other = json!({"session": "other", "filter": ["smp_*"]});
-    loop {
-        let Some(Ok(_)) = client.ask("start", other.clone()) else {
-            break;
-        };
+    while let Some(Ok(_)) = client.ask("start", other.clone()) {
         let Some(Ok(_)) = client.ask("stop", json!({"session": "other"})) else {
             break;
         };
