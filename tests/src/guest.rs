@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::control::Client;
 use crate::output::Ended;
-use crate::place::{guest, patience, vmm};
+use crate::place::{guest, linux, patience, vmm};
 use crate::trace::Trace;
 
 /// What is to be run.
@@ -32,6 +32,31 @@ impl Guest {
         let mut command = vmm();
         command.arg("run").arg("--kernel").arg(guest());
         command.args(["--cmdline", cmdline]);
+        Self {
+            command,
+            folder: TempDir::new().expect("a temporary folder"),
+            time_limited: false,
+        }
+    }
+
+    /// A stock Linux that does `script` and switches itself off; an interactive shell without a script.
+    /// `initrd` replaces the usual one.
+    ///
+    /// # Panics
+    /// When there is no room for its folder, or the script does not fit a command line.
+    #[must_use]
+    pub fn linux(script: &str, initrd: Option<&Path>) -> Self {
+        assert!(!script.contains('"'), "the kernel's quotes do not nest");
+        let (kernel, usual) = linux();
+        let run = match script {
+            "" => String::new(),
+            script => format!(" run=\"{script}\""),
+        };
+        let mut command = vmm();
+        command.arg("run").arg("--kernel").arg(kernel);
+        command.arg("--initrd").arg(initrd.unwrap_or(&usual));
+        command.args(["--memory", "512", "--cmdline"]);
+        command.arg(format!("console=ttyS0 quiet panic=-1{run}"));
         Self {
             command,
             folder: TempDir::new().expect("a temporary folder"),

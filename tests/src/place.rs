@@ -40,6 +40,17 @@ pub fn guest() -> PathBuf {
     built(root.join("images/out/guest.elf"), "make guest")
 }
 
+/// A distribution's kernel, and an initial RAM disk for it (images/linux).
+///
+/// # Panics
+/// When they have not been made.
+#[must_use]
+pub fn linux() -> (PathBuf, PathBuf) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../images/out/linux");
+    let file = |name| built(folder.join(name), "images/linux/build.sh");
+    (file("vmlinuz"), file("initrd"))
+}
+
 /// Whether the tests run in the box, where everything takes some ten times longer.
 #[must_use]
 pub fn in_the_box() -> bool {

@@ -12,9 +12,11 @@ use vmm_sys_util::timerfd::TimerFd;
 
 use crate::control::server::Server;
 use crate::failure::Failure;
+use crate::panic_watch;
 use crate::run::{Outcome, Run};
 use crate::signals::Signals;
 use crate::terminal::{ConsoleInput, ConsoleStdin};
+use crate::tracing::black_box::BlackBox;
 
 /// Why the loop could not be set up or go on.
 #[derive(Debug, thiserror::Error)]
@@ -25,12 +27,16 @@ pub enum EventLoopError {
     /// The time limit.
     #[error("--timeout cannot be set: {0}")]
     Timer(#[source] std::io::Error),
+    /// The look for panics.
+    #[error("no timer to look for panics of the guest: {0}")]
+    Watch(#[source] std::io::Error),
 }
 
 const VCPU_BELL: u32 = 1;
 const SIGNAL: u32 = 2;
 const STDIN: u32 = 3;
 const TIMER: u32 = 4;
+const WATCH: u32 = 5;
 /// Tokens from here on are the control server's.
 pub const CONTROL: u32 = 16;
 
@@ -42,18 +48,47 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// A limit that passes `limit` from now.
+    /// A limit that passes `limit` from now, once.
     ///
     /// # Errors
     /// When the timer cannot be made.
     pub fn start(limit: Duration) -> Result<Self, EventLoopError> {
-        let refused = |error: vmm_sys_util::errno::Error| {
-            EventLoopError::Timer(std::io::Error::from_raw_os_error(error.errno()))
-        };
-        let mut timer = TimerFd::new().map_err(refused)?;
-        timer.reset(limit, None).map_err(refused)?;
+        let timer = timer(limit, None).map_err(EventLoopError::Timer)?;
         Ok(Self { timer, limit })
     }
+}
+
+/// A timer that fires after `first`, and then each `period`.
+fn timer(first: Duration, period: Option<Duration>) -> std::io::Result<TimerFd> {
+    let refused =
+        |error: vmm_sys_util::errno::Error| std::io::Error::from_raw_os_error(error.errno());
+    let mut timer = TimerFd::new().map_err(refused)?;
+    timer.reset(first, period).map_err(refused)?;
+    Ok(timer)
+}
+
+/// When to look whether the guest has panicked.
+#[derive(Debug)]
+pub struct Watch(TimerFd);
+
+impl Watch {
+    /// Looks from now on.
+    ///
+    /// # Errors
+    /// When the timer cannot be made.
+    pub fn start() -> Result<Self, EventLoopError> {
+        let timer = timer(panic_watch::PERIOD, Some(panic_watch::PERIOD));
+        timer.map(Self).map_err(EventLoopError::Watch)
+    }
+}
+
+/// How a run ended, and where the last calls of a guest that died are.
+#[derive(Debug)]
+pub struct Ended {
+    /// How.
+    pub outcome: Outcome,
+    /// Of each session that recorded.
+    pub black_boxes: Vec<BlackBox>,
 }
 
 /// Everything that the loop works on.
@@ -67,6 +102,8 @@ pub struct EventLoop {
     pub stdin: Option<ConsoleStdin>,
     /// The time limit, if there is one.
     pub limit: Option<Limit>,
+    /// When to look whether the guest has panicked, if it can be seen.
+    pub watch: Option<Watch>,
     /// The control socket, if there is one.
     pub control: Option<Server>,
 }
@@ -76,7 +113,7 @@ impl EventLoop {
     ///
     /// # Errors
     /// When epoll fails.
-    pub fn run(self) -> Result<Outcome, EventLoopError> {
+    pub fn run(self) -> Result<Ended, EventLoopError> {
         let mut events = EventManager::new().map_err(EventLoopError::Events)?;
         let subscriber = events.add_subscriber(self);
         loop {
@@ -90,16 +127,21 @@ impl EventLoop {
         }
     }
 
-    fn finish(&mut self, outcome: Outcome) -> Outcome {
-        let finished = self.run.finish();
+    fn finish(&mut self, outcome: Outcome) -> Ended {
+        let finished = self.run.finish(outcome.is_death());
         if let Some(server) = self.control.take() {
             server.close();
         }
         self.stdin = None;
-        match (outcome, finished) {
+        let (outcome, black_boxes) = match (outcome, finished) {
+            (outcome, Ok(black_boxes)) => (outcome, black_boxes),
             // An earlier failure says more than its consequences.
-            (outcome @ Outcome::Failed(_), _) | (outcome, Ok(())) => outcome,
-            (_, Err(failure)) => Outcome::Failed(failure),
+            (outcome @ Outcome::Failed(_), Err(_)) => (outcome, Vec::new()),
+            (_, Err(failure)) => (Outcome::Failed(failure), Vec::new()),
+        };
+        Ended {
+            outcome,
+            black_boxes,
         }
     }
 
@@ -127,6 +169,9 @@ impl EventLoop {
         add(&self.signals, SIGNAL)?;
         if let Some(limit) = &self.limit {
             add(&limit.timer, TIMER)?;
+        }
+        if let Some(Watch(timer)) = &self.watch {
+            add(timer, WATCH)?;
         }
         self.control
             .as_ref()
@@ -165,6 +210,13 @@ impl MutEventSubscriber for EventLoop {
                 if let Some(Limit { limit, .. }) = self.limit.take() {
                     self.run.end(Outcome::TimedOut(limit));
                 }
+            }
+            WATCH => {
+                if let Some(Watch(timer)) = &mut self.watch {
+                    // How often it has fired does not matter; it must be read to fire again.
+                    let _ = timer.wait();
+                }
+                self.run.look_for_panic();
             }
             token => {
                 let Self { run, control, .. } = self;

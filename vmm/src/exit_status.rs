@@ -11,6 +11,7 @@
 //! | 104 | interrupted by SIGINT, SIGTERM or SIGHUP; everything was finished cleanly |
 //! | 105 | tracing failed |
 //! | 106 | output could not be written |
+//! | 107 | the guest's kernel panicked |
 //!
 //! A guest that switches the machine off or resets it ends `run` with 0.
 //!
@@ -44,6 +45,8 @@ pub enum ExitStatus {
     TracingFailed,
     /// Output could not be written.
     OutputFailed,
+    /// The guest's kernel panicked.
+    GuestPanicked,
 }
 
 impl ExitStatus {
@@ -61,6 +64,7 @@ impl ExitStatus {
             Self::Interrupted => 104,
             Self::TracingFailed => 105,
             Self::OutputFailed => 106,
+            Self::GuestPanicked => 107,
         }
     }
 }

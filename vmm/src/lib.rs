@@ -19,6 +19,7 @@ pub mod loader;
 pub mod machine;
 pub mod memory;
 pub mod not_started;
+pub mod panic_watch;
 pub mod quiesce;
 pub mod run;
 mod scatter;

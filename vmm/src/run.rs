@@ -12,7 +12,9 @@ use crate::control::status::{GuestStatus, Pauses, Spread, Status, Switched, Vcpu
 use crate::failure::Failure;
 use crate::layout;
 use crate::machine::{Machine, PATIENCE};
+use crate::panic_watch::PanicWatch;
 use crate::tracing::Tracing;
+use crate::tracing::black_box::BlackBox;
 use crate::vcpu::{VcpuEvent, VcpuEventKind, VcpuState};
 
 /// How a run ended.
@@ -26,6 +28,8 @@ pub enum Outcome {
     PowerOff,
     /// The guest could not go on.
     Crashed(String),
+    /// The guest's kernel said that it cannot go on, on this vCPU.
+    Panicked(u16),
     /// The time limit passed.
     TimedOut(Duration),
     /// A signal told us to stop.
@@ -36,6 +40,17 @@ pub enum Outcome {
     Failed(Failure),
 }
 
+impl Outcome {
+    /// Whether the guest died, so that its last calls may tell why.
+    #[must_use]
+    pub const fn is_death(&self) -> bool {
+        matches!(
+            self,
+            Self::Crashed(_) | Self::Panicked(_) | Self::TimedOut(_)
+        )
+    }
+}
+
 /// A guest that runs.
 #[derive(Debug)]
 pub struct Run {
@@ -44,6 +59,7 @@ pub struct Run {
     kernel: String,
     started: Instant,
     outcome: Option<Outcome>,
+    panic: Option<PanicWatch>,
 }
 
 impl Run {
@@ -51,6 +67,7 @@ impl Run {
     #[must_use]
     pub fn new(machine: Machine, tracing: Tracing, kernel: String) -> Self {
         Self {
+            panic: PanicWatch::of(&machine, tracing.image()),
             machine,
             tracing,
             kernel,
@@ -65,9 +82,41 @@ impl Run {
         &self.machine
     }
 
-    /// The run is to end. The first reason counts: what follows is its consequence.
+    /// The run is to end. The first reason counts: what follows is its consequence. A guest that resets
+    /// itself, or does nothing more, because it panicked, has panicked.
     pub fn end(&mut self, outcome: Outcome) {
+        let is_consequence = matches!(
+            outcome,
+            Outcome::Reset | Outcome::PowerOff | Outcome::TimedOut(_) | Outcome::Crashed(_)
+        );
+        if is_consequence {
+            self.look_for_panic();
+        }
+        let panicked = self.panic.as_ref().and_then(PanicWatch::vcpu);
+        let outcome = match panicked {
+            Some(vcpu) if is_consequence => Outcome::Panicked(vcpu),
+            _ => outcome,
+        };
         self.outcome.get_or_insert(outcome);
+    }
+
+    /// Whether the guest's kernel says somewhere that it panics.
+    #[must_use]
+    pub fn can_see_panic(&self) -> bool {
+        self.panic.is_some()
+    }
+
+    /// Looks whether it does. Then nothing more is recorded, so that the rings keep what came before, and the
+    /// guest has some time to print and to reset itself.
+    pub fn look_for_panic(&mut self) {
+        let Some(watch) = &mut self.panic else { return };
+        if let Some(vcpu) = watch.look(self.machine.memory()) {
+            log::warn!("the guest's kernel panics on vCPU {vcpu}");
+            self.tracing.stop_recording();
+        }
+        if let Some(vcpu) = watch.vcpu().filter(|_| watch.is_over()) {
+            self.outcome.get_or_insert(Outcome::Panicked(vcpu));
+        }
     }
 
     /// How the run is to end, once it is.
@@ -110,18 +159,18 @@ impl Run {
         self.machine.leave_breakpoint();
     }
 
-    /// Finishes the trace and ends the vCPUs.
+    /// Finishes the trace and ends the vCPUs. Of a guest that died, returns where its last calls are.
     ///
     /// # Errors
     /// When the trace could not be finished.
-    pub fn finish(&mut self) -> Result<(), Failure> {
+    pub fn finish(&mut self, is_dead: bool) -> Result<Vec<BlackBox>, Failure> {
         if let Some(at) = self.machine.breakpoint() {
             let name = self.tracing.name_at(at);
             log::warn!(
                 "the guest did not get to the attach point {name} ({at}): tracing did not begin there"
             );
         }
-        let finished = self.tracing.finish(&self.machine);
+        let finished = self.tracing.finish(&self.machine, is_dead);
         let late = self.machine.stop(PATIENCE);
         if !late.is_empty() {
             log::error!("vCPU threads {late:?} did not end within {PATIENCE:?}");

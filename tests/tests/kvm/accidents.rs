@@ -128,6 +128,31 @@ fn a_time_limit_finishes_the_trace() {
     let (ended, trace) = spinning(&["--timeout", "2"]).end();
     assert_eq!(ended.code, Some(103), "{ended}");
     assert_readable(&trace);
+    assert_last_calls(&ended, &["all of them: vmm report "]);
+}
+
+#[test]
+fn a_dead_guest_s_last_calls_are_shown_without_a_trace_directory_too() {
+    let trace = ["--trace", "graph", "--filter", "spin_*", "--timeout", "2"];
+    let (ended, _) = Guest::new("workload=spin").vcpus(2).with(trace).run();
+    assert_eq!(ended.code, Some(103), "{ended}");
+    assert_last_calls(&ended, &["spin_root() {", "--output DIR keeps all"]);
+}
+
+/// The last calls of both vCPUs, and these words.
+fn assert_last_calls(ended: &Ended, words: &[&str]) {
+    let header = "last 20 calls of each vCPU (session default):";
+    for word in [header, "spin_root"].iter().chain(words) {
+        assert!(ended.stderr.contains(word), "no '{word}': {ended}");
+    }
+    let lines = ended.stderr.lines();
+    let calls = lines.filter(|line| line.contains("spin_")).count();
+    // Of a graph there are lines of exits as well.
+    assert!(
+        (40..=120).contains(&calls),
+        "{calls} lines of calls: {ended}"
+    );
+    ended.no_panic();
 }
 
 /// The guest dies of a fault after traced calls: the trace has them all.

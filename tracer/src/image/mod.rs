@@ -243,7 +243,9 @@ impl Image {
     /// they are still as they were linked, so nobody else may touch them before.
     #[must_use]
     pub fn normalises_itself(&self) -> bool {
-        self.symbols.address_of("ftrace_init").is_some()
+        self.linux
+            .as_ref()
+            .is_some_and(|linux| linux.prepares_sites)
     }
 
     /// The function with this id.

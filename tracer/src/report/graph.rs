@@ -23,7 +23,7 @@ struct Cpu {
     open: Vec<FunctionId>,
 }
 
-struct Printer<'a, W> {
+pub(super) struct Printer<'a, W> {
     out: W,
     trace: &'a TraceDirectory,
     cpus: Vec<Cpu>,
@@ -35,51 +35,56 @@ pub(super) fn print_graph(
     calls: &mut Calls,
     out: &mut impl Write,
 ) -> Result<Printed, ReportError> {
-    let vcpus = trace.side.as_ref().map_or(1, |side| side.metadata.vcpus);
-    let mut printer = Printer {
-        out,
-        trace,
-        cpus: Vec::new(),
-        cpu_width: vcpus.saturating_sub(1).to_string().len(),
-    };
+    let mut printer = Printer::new(trace, out);
     printer.header().map_err(ReportError::Output)?;
     let mut printed = Printed::default();
     let mut stalls = Stalls::of(trace);
     let mut events = Events::of(trace)?;
     while let Some(shown) = calls.pop()? {
-        let (Shown::Step(first) | Shown::Leaf(first, _)) = &shown;
+        let (Shown::Step(first) | Shown::Leaf(first, _)) = shown;
         let until = stalls.print_until(first.time_ns, printer.out);
         until.map_err(ReportError::Output)?;
         printer.events(&mut events, first.time_ns, &mut printed)?;
-        let line = match shown {
+        match first.kind {
+            CallKind::Entry(_) => printed.entries += 1,
+            CallKind::Lost(count) => printed.lost = printed.lost.saturating_add(count),
+            CallKind::Exit { .. } => {}
+        }
+        match shown {
             Shown::Leaf(entry, exit) if events.is_next_before(exit.time_ns, entry.vcpu) => {
-                printed.entries += 1;
                 let opened = printer.step(calls, &entry);
                 opened.map_err(ReportError::Output)?;
                 printer.events(&mut events, exit.time_ns, &mut printed)?;
                 printer.step(calls, &exit)
             }
-            Shown::Leaf(entry, exit) => {
-                printed.entries += 1;
-                printer.leaf(calls, &entry, &exit)
-            }
-            Shown::Step(step) => {
-                match step.kind {
-                    CallKind::Entry(_) => printed.entries += 1,
-                    CallKind::Lost(count) => printed.lost = printed.lost.saturating_add(count),
-                    CallKind::Exit { .. } => {}
-                }
-                printer.step(calls, &step)
-            }
-        };
-        line.map_err(ReportError::Output)?;
+            shown => printer.shown(calls, shown),
+        }
+        .map_err(ReportError::Output)?;
     }
     printer.events(&mut events, u64::MAX, &mut printed)?;
     anomalies::print(trace, printer.out).map_err(ReportError::Output)?;
     Ok(printed)
 }
 
-impl<W: Write> Printer<'_, W> {
+impl<'a, W: Write> Printer<'a, W> {
+    pub(super) fn new(trace: &'a TraceDirectory, out: W) -> Self {
+        let vcpus = trace.side.as_ref().map_or(1, |side| side.metadata.vcpus);
+        Self {
+            out,
+            trace,
+            cpus: Vec::new(),
+            cpu_width: vcpus.saturating_sub(1).to_string().len(),
+        }
+    }
+
+    /// One step, or a call in which nothing was called.
+    pub(super) fn shown(&mut self, calls: &Calls, shown: Shown) -> io::Result<()> {
+        match shown {
+            Shown::Leaf(entry, exit) => self.leaf(calls, &entry, &exit),
+            Shown::Step(step) => self.step(calls, &step),
+        }
+    }
+
     fn header(&mut self) -> io::Result<()> {
         writeln!(self.out, "# tracer: function_graph\n#")?;
         writeln!(self.out, "# CPU  DURATION                  FUNCTION CALLS")?;

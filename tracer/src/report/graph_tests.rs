@@ -241,3 +241,33 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_last_calls_of_each_vcpu_end_where_a_fatal_function_is_entered() {
+    use super::last::{Last, print_last};
+    let (_root, directory) = trace();
+    let text = |calls, until: &[&str]| {
+        let mut out = Vec::new();
+        let printed = print_last(&directory, Last { calls, until }, &mut out).unwrap();
+        (printed.entries, String::from_utf8(out).unwrap())
+    };
+    let (entries, all) = text(100, &[]);
+    assert_eq!(entries, 6);
+    assert!(
+        all.contains("f0() {") && all.contains("! 200.500 us  |    f1();"),
+        "{all}"
+    );
+    let (entries, two) = text(2, &[]);
+    assert_eq!(entries, 4, "two of each vCPU: {two}");
+    assert!(!two.contains("f0() {"), "{two}");
+    let (entries, fatal) = text(2, &["f3"]);
+    assert_eq!(entries, 3);
+    let expected = [
+        "# CPU 0 is in f0 > f2\n",
+        " 0)               |    f2() {\n",
+        " 0)               |      f3(); /* unhooked */\n",
+        "# CPU 1 is in f2\n",
+        " 1)               |  f2() {\n",
+    ];
+    assert_eq!(fatal, expected.concat());
+}

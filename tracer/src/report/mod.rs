@@ -9,6 +9,7 @@ pub mod events;
 mod graph;
 #[cfg(test)]
 mod graph_tests;
+pub mod last;
 pub mod records;
 mod stalls;
 pub mod summary;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::cli::run::RunOptions;
 use crate::control::server::Server;
 use crate::devices::console::ConsoleWriter;
-use crate::event_loop::{CONTROL, EventLoop, Limit};
+use crate::event_loop::{CONTROL, Ended, EventLoop, Limit, Watch};
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::layout;
@@ -30,7 +30,15 @@ pub fn run(options: &RunOptions) -> Result<ExitStatus, Failure> {
     let outcome = boot(options, signals, &console)
         .and_then(|events| events.run().map_err(Failure::bad_input));
     let printed = console.finish(CONSOLE_PATIENCE);
-    match (report(outcome?)?, printed) {
+    let Ended {
+        outcome,
+        black_boxes,
+    } = outcome?;
+    for black_box in &black_boxes {
+        let shown = black_box.print(std::io::stderr());
+        shown.unwrap_or_else(|error| log::warn!("the last calls cannot be shown: {error}"));
+    }
+    match (report(outcome)?, printed) {
         (ExitStatus::Success | ExitStatus::Guest(0), Err(lost)) => Err(Failure::output(lost)),
         (status, printed) => {
             // The guest's own failure says more; the output is mentioned all the same.
@@ -81,11 +89,14 @@ fn boot(
     let limit = limit.transpose().map_err(Failure::bad_input)?;
     machine.start()?;
     let run = Run::new(machine, tracing, options.kernel.display().to_string());
+    let watch = run.can_see_panic().then(Watch::start).transpose();
+    let watch = watch.map_err(Failure::bad_input)?;
     Ok(EventLoop {
         run,
         signals,
         stdin,
         limit,
+        watch,
         control,
     })
 }
@@ -98,6 +109,11 @@ fn report(outcome: Outcome) -> Result<ExitStatus, Failure> {
         Outcome::Crashed(details) => {
             let message = format!("the guest crashed: {details}");
             Err(Failure::new(ExitStatus::GuestCrashed, message))
+        }
+        Outcome::Panicked(vcpu) => {
+            let message =
+                format!("the guest's kernel panicked on vCPU {vcpu}; its console says why");
+            Err(Failure::new(ExitStatus::GuestPanicked, message))
         }
         Outcome::TimedOut(limit) => {
             let seconds = limit.as_secs();

@@ -5,6 +5,7 @@
 //! attach point is reached, the control methods at any time, [`Tracing::finish`] at the end. Each
 //! pauses the guest as briefly as it can; the [`drain`] thread reads the rings meanwhile.
 
+pub mod black_box;
 pub mod clock_page;
 pub mod drain;
 mod dynamic;
@@ -41,6 +42,7 @@ use crate::control::status::{
 use crate::live::BreakpointService;
 use crate::loader::KernelFile;
 use crate::machine::{Machine, PATIENCE};
+use black_box::BlackBox;
 use clock_page::{Beat, Beats, ClockPage};
 pub use error::TracingError;
 pub use options::TracingOptions;
@@ -128,7 +130,9 @@ impl Tracing {
         let rewritten = self.engine.normalise(&mut target)?;
         log::debug!("{rewritten} patch sites were made one nop");
         let vcpus = usize::from(self.shared.vcpus);
-        let is_free = vcpus == 1 && !self.shared.image.locks.is_empty();
+        let image = &self.shared.image;
+        // A kernel that makes its sites nops itself does this itself, too.
+        let is_free = vcpus == 1 && !image.locks.is_empty() && !image.normalises_itself();
         let own = is_free.then_some(LockPrefixes::Off);
         if let Some(to) = self.smp_locks.map(LockPrefixes::from).or(own) {
             let switched = self.engine.switch_locks(&mut target, to, vcpus)?;
@@ -171,20 +175,46 @@ impl Tracing {
         Ok(())
     }
 
-    /// The guest has ended or is to end. Reads what the rings still hold and completes the traces.
+    /// The image.
+    #[must_use]
+    pub fn image(&self) -> &Image {
+        &self.shared.image
+    }
+
+    /// Lets no stub record any more, of any session.
+    pub fn stop_recording(&mut self) {
+        for session in &mut self.sessions {
+            session.switch(false);
+        }
+    }
+
+    /// The guest has ended or is to end. Reads what the rings still hold and completes the traces. Of a
+    /// guest that is dead, returns where the last calls of each session are.
     ///
     /// # Errors
     /// [`TracingError::Output`] when not all of it could be written.
-    pub fn finish(&mut self, machine: &Machine) -> Result<(), TracingError> {
+    pub fn finish(
+        &mut self,
+        machine: &Machine,
+        is_dead: bool,
+    ) -> Result<Vec<BlackBox>, TracingError> {
         // A stub that is running now will not be waited for: the guest has no more to say.
         let quiesced = machine.quiesce(PATIENCE);
         if let Err(error) = &quiesced {
             log::warn!("the trace may lack its last records: {error}");
         }
         self.clock_page = None;
-        let close = |session: &mut TraceSession| session.close().1;
-        let finished: Vec<_> = self.sessions.iter_mut().map(close).collect();
-        finished.into_iter().collect()
+        let found = self.found();
+        let mut black_boxes = Vec::new();
+        let mut finished = Ok(());
+        for session in &mut self.sessions {
+            // Before the rings are closed: one without an output has nothing else.
+            if is_dead {
+                black_boxes.extend(session.black_box(&self.shared, found));
+            }
+            finished = finished.and(session.close().1);
+        }
+        finished.map(|()| black_boxes)
     }
 
     /// `session.create`: a session that traces nothing yet.

@@ -20,6 +20,7 @@ use tracer::session::{SessionConfig, SessionId, TracerKind};
 use tracer::stub::recorder::Clock;
 
 use super::BUNDLED_ATTACH;
+use super::black_box::BlackBox;
 use super::clock_page::{Beat, Beats};
 use super::drain::{Drain, DrainThread};
 use super::error::TracingError;
@@ -294,6 +295,28 @@ impl TraceSession {
                 let output = self.output.take();
                 let finished = output.map_or(Ok(()), |output| output.finish().map(drop));
                 (None, finished.map_err(TracingError::from))
+            }
+        }
+    }
+
+    /// Where its last calls are, or will be once it is closed: in its output, or in a directory that is
+    /// made for them. None when it has recorded nothing, or that cannot be read.
+    pub fn black_box(&self, shared: &Shared, found: Found) -> Option<BlackBox> {
+        let Reader::Rings(_) = self.live.as_ref()?.reader else {
+            return None;
+        };
+        if let Some(output) = &self.options.output {
+            return Some(BlackBox::kept(&self.name, output));
+        }
+        let directory = BlackBox::scratch(&self.name);
+        match self.dump(&directory, shared, found) {
+            Ok(_) => Some(BlackBox::made(&self.name, directory)),
+            Err(error) => {
+                log::warn!(
+                    "the last calls of session '{}' are lost: {error}",
+                    self.name
+                );
+                None
             }
         }
     }

@@ -1,0 +1,39 @@
+//! What is left of a guest that died.
+
+use tests::Guest;
+
+#[test]
+fn a_panic_has_a_status_and_shows_what_came_before_it() {
+    let script = "echo c > /proc/sysrq-trigger";
+    let trace = ["--trace", "graph"];
+    let (ended, trace) = Guest::linux(script, None)
+        .vcpus(2)
+        .with(trace)
+        .output()
+        .run();
+    assert_eq!(ended.code, Some(107), "{ended}");
+    for word in [
+        "the guest's kernel panics on vCPU",
+        "last 20 calls of each vCPU",
+        // What an interrupt in between did may have taken the last lines.
+        "> sysrq_handle_crash > panic\n",
+        "panic() {",
+        "all of them: vmm report",
+    ] {
+        assert!(ended.stderr.contains(word), "no '{word}': {ended}");
+    }
+    ended.no_panic();
+    assert!(trace.counts().contains_key("sysrq_handle_crash"));
+}
+
+#[test]
+fn a_kernel_that_halts_after_its_panic_is_noticed() {
+    // panic=0 after boot: it stays where it is for ever.
+    let script = "echo 0 > /proc/sys/kernel/panic; echo c > /proc/sysrq-trigger";
+    let (ended, _) = Guest::linux(script, None).run();
+    assert_eq!(ended.code, Some(107), "{ended}");
+    assert!(
+        !ended.stderr.contains("last 20 calls"),
+        "nothing was traced: {ended}"
+    );
+}

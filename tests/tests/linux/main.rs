@@ -1,0 +1,11 @@
+//! A stock Linux as a guest. Runs on `/dev/kvm` where `vmm doctor` says that it executes ring 0, else in
+//! the box (`tests/run`).
+//!
+//! One module per subject; a new test goes into the module whose first line fits.
+#![cfg(test)]
+
+mod boot;
+mod coexistence;
+mod crash;
+mod functions;
+mod trace;

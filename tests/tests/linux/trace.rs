@@ -1,0 +1,41 @@
+//! Traces: exact counts, and the graph of a system call.
+
+use tests::Guest;
+
+#[test]
+fn system_calls_are_counted_exactly() {
+    let function = "__x64_sys_sched_get_priority_max";
+    for tracer in ["function", "graph"] {
+        let trace = ["--trace", tracer, "--mode", "discard", "--filter", function];
+        let guest = Guest::linux("syscalls 12345", None).vcpus(2).with(trace);
+        let (ended, trace) = guest.output().run();
+        let ended = ended.good();
+        assert!(ended.stdout.contains("made 12345"), "{ended}");
+        let counts: Vec<_> = trace.uftrace().into_iter().collect();
+        assert_eq!(counts, [(function.to_owned(), 12345)], "{tracer}");
+    }
+}
+
+#[test]
+fn the_graph_of_an_open_shows_what_it_is_made_of() {
+    let trace = ["--trace", "graph", "--graph-function", "do_sys_openat2"];
+    let guest = Guest::linux("cat /proc/version", None).vcpus(2).with(trace);
+    let (ended, trace) = guest.output().run();
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let graph = trace.report("graph");
+    // The first call of each of these, in this order, inside the first open.
+    let mut rest = graph.as_str();
+    for child in [
+        "|  do_sys_openat2() {",
+        "|    getname",
+        "|    get_unused_fd_flags",
+        "|    do_filp_open() {",
+        "|      path_openat() {",
+        "|    fd_install",
+        "|    putname",
+        "|  }",
+    ] {
+        let at = rest.find(child);
+        rest = &rest[at.unwrap_or_else(|| panic!("no '{child}' in order: {}", graph))..];
+    }
+}

@@ -1,0 +1,170 @@
+//! The last calls of each vCPU before something happened: what a crash report is for.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use super::calls::{Calls, Shown};
+use super::directory::TraceDirectory;
+use super::graph::Printer;
+use super::records::{Head, Records};
+use super::{Printed, ReportError, function_line};
+use crate::event::FunctionId;
+use crate::graph::CallKind;
+use crate::graph::selection::Rules;
+
+/// Which part of a trace.
+#[derive(Debug, Clone, Copy)]
+pub struct Last<'a> {
+    /// Calls of each vCPU.
+    pub calls: usize,
+    /// The trace ends where one of these functions is entered first, if it is.
+    pub until: &'a [&'a str],
+}
+
+/// Prints the last calls of each vCPU in `directory`, one vCPU after the other: nested when the trace is
+/// a graph, behind a line with all calls that its thread is in.
+///
+/// # Errors
+/// A [`ReportError`] that names the file.
+pub fn print_last(
+    directory: &Path,
+    last: Last<'_>,
+    out: impl Write,
+) -> Result<Printed, ReportError> {
+    let trace = TraceDirectory::open(directory)?;
+    let mut out = BufWriter::new(out);
+    let printed = if trace.is_graph() {
+        print_calls(&trace, last, &mut out)
+    } else {
+        print_entries(&trace, last, &mut out)
+    };
+    out.flush().map_err(ReportError::Output)?;
+    printed
+}
+
+/// The newest of each vCPU.
+struct Tails<T> {
+    of_vcpu: Vec<VecDeque<T>>,
+    most: usize,
+}
+
+impl<T> Tails<T> {
+    const fn new(most: usize) -> Self {
+        Self {
+            of_vcpu: Vec::new(),
+            most,
+        }
+    }
+
+    /// Adds one; `is_call` when it counts.
+    fn push(&mut self, vcpu: usize, item: T, is_call: impl Fn(&T) -> bool) {
+        while self.of_vcpu.len() <= vcpu {
+            self.of_vcpu.push(VecDeque::new());
+        }
+        let Some(tail) = self.of_vcpu.get_mut(vcpu) else {
+            return;
+        };
+        tail.push_back(item);
+        while tail.iter().filter(|item| is_call(item)).count() > self.most {
+            tail.pop_front();
+        }
+    }
+}
+
+/// The calls that are open in each thread, and the thread that ran last on each vCPU.
+#[derive(Default)]
+struct Open {
+    of_thread: HashMap<u32, Vec<FunctionId>>,
+    on_vcpu: BTreeMap<u16, u32>,
+}
+
+impl Open {
+    fn step(&mut self, shown: &Shown) {
+        let (Shown::Step(step) | Shown::Leaf(step, _)) = shown;
+        self.on_vcpu.insert(step.vcpu, step.thread);
+        let open = self.of_thread.entry(step.thread).or_default();
+        open.truncate(usize::try_from(step.depth).unwrap_or(usize::MAX));
+        if let (Shown::Step(_), CallKind::Entry(function)) = (shown, step.kind) {
+            open.push(function);
+        }
+    }
+
+    /// What a vCPU is in, from the outermost call that is known.
+    fn line(&self, vcpu: u16, name: impl Fn(FunctionId) -> String) -> Option<String> {
+        let open = self.of_thread.get(self.on_vcpu.get(&vcpu)?)?;
+        let names: Vec<String> = open.iter().map(|function| name(*function)).collect();
+        (!names.is_empty()).then(|| format!("# CPU {vcpu} is in {}", names.join(" > ")))
+    }
+}
+
+/// Exits come and go with the calls before them.
+fn is_call(shown: &Shown) -> bool {
+    let (Shown::Step(step) | Shown::Leaf(step, _)) = shown;
+    matches!(step.kind, CallKind::Entry(_))
+}
+
+fn print_calls(
+    trace: &TraceDirectory,
+    last: Last<'_>,
+    out: &mut impl Write,
+) -> Result<Printed, ReportError> {
+    let mut calls = Calls::open(trace, Rules::default())?;
+    let mut tails = Tails::new(last.calls);
+    let mut printed = Printed::default();
+    let mut open = Open::default();
+    while let Some(shown) = calls.pop()? {
+        open.step(&shown);
+        let (Shown::Step(step) | Shown::Leaf(step, _)) = &shown;
+        let (vcpu, kind) = (usize::from(step.vcpu), step.kind);
+        tails.push(vcpu, shown, is_call);
+        if let CallKind::Entry(function) = kind {
+            let name = trace.names.name(calls.functions.address(function));
+            if last.until.contains(&&*name) {
+                break;
+            }
+        }
+    }
+    let name = |function| {
+        let name = trace.names.name(calls.functions.address(function));
+        name.into_owned()
+    };
+    for (vcpu, tail) in (0..).zip(&tails.of_vcpu) {
+        if let Some(line) = open.line(vcpu, name) {
+            writeln!(out, "{line}").map_err(ReportError::Output)?;
+        }
+        let mut printer = Printer::new(trace, &mut *out);
+        for shown in tail.iter().skip_while(|shown| !is_call(shown)) {
+            printed.entries += u64::from(is_call(shown));
+            printer.shown(&calls, *shown).map_err(ReportError::Output)?;
+        }
+    }
+    printed.notes = calls.notes;
+    Ok(printed)
+}
+
+fn print_entries(
+    trace: &TraceDirectory,
+    last: Last<'_>,
+    out: &mut impl Write,
+) -> Result<Printed, ReportError> {
+    let mut records = Records::open(&trace.tasks)?;
+    let mut tails = Tails::new(last.calls);
+    let mut printed = Printed::default();
+    while let Some((vcpu, time, head)) = records.pop()? {
+        let Head::Entry(address) = head else { continue };
+        tails.push(vcpu, (time, address), |_| true);
+        if last.until.contains(&&*trace.names.name(address)) {
+            break;
+        }
+    }
+    for (vcpu, tail) in tails.of_vcpu.iter().enumerate() {
+        for (time, address) in tail {
+            printed.entries += 1;
+            let name = trace.names.name(*address);
+            function_line(out, vcpu, *time, &name).map_err(ReportError::Output)?;
+        }
+    }
+    printed.notes = records.notes;
+    Ok(printed)
+}

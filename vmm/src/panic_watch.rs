@@ -1,0 +1,97 @@
+//! Whether the guest's kernel has panicked, seen from outside: Linux notes in `panic_cpu` which processor
+//! panics. Reading that word disturbs nobody, and needs nothing in the guest.
+
+use std::time::{Duration, Instant};
+
+use tracer::addr::{Gpa, Gva};
+use tracer::image::Image;
+use tracer::target::PhysicalMemory;
+
+use crate::machine::Machine;
+
+/// How often it is looked at: a panic prints for longer than that.
+pub const PERIOD: Duration = Duration::from_millis(20);
+/// Time that a panicking guest has to print and to reset itself.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// The function that every fatal path of Linux ends in; `vpanic` is in it from 6.14 on.
+pub const FATAL: [&str; 2] = ["panic", "vpanic"];
+
+/// Where the guest says that it panics.
+#[derive(Debug)]
+pub struct PanicWatch {
+    word: Gpa,
+    vcpus: u16,
+    seen: Option<(u16, Instant)>,
+}
+
+impl PanicWatch {
+    /// Of a machine that runs a kernel with a `panic_cpu`. None for others.
+    #[must_use]
+    pub fn of(machine: &Machine, image: &Image) -> Option<Self> {
+        let address: Gva = image.symbols.address_of("panic_cpu")?;
+        let (word, left) = machine.layout().locate(address)?;
+        (left >= 4).then_some(Self {
+            word,
+            vcpus: machine.vcpus(),
+            seen: None,
+        })
+    }
+
+    /// Looks. Returns the vCPU when this is the first time that it is seen to panic.
+    pub fn look(&mut self, memory: &impl PhysicalMemory) -> Option<u16> {
+        if self.seen.is_some() {
+            return None;
+        }
+        let mut bytes = [0; 4];
+        memory.read_physical(self.word, &mut bytes).ok()?;
+        // PANIC_CPU_INVALID is -1. Any other number that is no vCPU's is none of Linux' doing.
+        let vcpu = u16::try_from(i32::from_le_bytes(bytes)).ok()?;
+        if vcpu >= self.vcpus {
+            return None;
+        }
+        self.seen = Some((vcpu, Instant::now()));
+        Some(vcpu)
+    }
+
+    /// The vCPU that panics.
+    #[must_use]
+    pub fn vcpu(&self) -> Option<u16> {
+        self.seen.map(|(vcpu, _)| vcpu)
+    }
+
+    /// Whether it has had enough time to reset itself.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.seen
+            .is_some_and(|(_, since)| since.elapsed() >= PATIENCE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout;
+    use crate::memory::Memory;
+
+    #[test]
+    fn only_the_number_of_a_vcpu_is_a_panic() {
+        let word = Gpa(0x1000);
+        let mut memory = Memory::create(layout::MEMORY_MIN_MIB, 0x1000).unwrap();
+        let mut watch = PanicWatch {
+            word,
+            vcpus: 2,
+            seen: None,
+        };
+        for (value, seen) in [
+            (-1i32, None),
+            (2, None),
+            (i32::MIN, None),
+            (1, Some(1)),
+            (0, None),
+        ] {
+            memory.write_physical(word, &value.to_le_bytes()).unwrap();
+            assert_eq!(watch.look(&memory), seen, "{value}");
+        }
+        assert_eq!((watch.vcpu(), watch.is_over()), (Some(1), false));
+    }
+}
