@@ -1,5 +1,6 @@
 //! Help, completions, and hosts without a KVM.
 
+use std::fs::File;
 use std::process::{Command, Stdio};
 
 use tests::{Ended, guest, vmm, vmm_says};
@@ -64,6 +65,28 @@ fn completions_are_made_for_each_shell() {
             .refused(100)
             .contains("abacus")
     );
+}
+
+/// A reader that has seen enough is no failure; a stdout that is full is one, and is named.
+#[test]
+fn what_is_printed_may_be_read_in_part_and_must_be_taken() {
+    let kernel = guest();
+    let kernel = kernel.to_str().unwrap();
+    let verbs: [&[&str]; 3] = [&["completions", "bash"], &["sites", kernel], &["doctor"]];
+    for verb in verbs {
+        let printing_to = |stdout: Stdio| {
+            let mut command = vmm();
+            command.args(verb).stdin(Stdio::null()).stdout(stdout);
+            command.stderr(Stdio::piped()).spawn().expect("vmm starts")
+        };
+        let mut unread = printing_to(Stdio::piped());
+        drop(unread.stdout.take());
+        let ended = Ended::from(unread.wait_with_output().unwrap()).good();
+        assert_eq!(ended.stderr, "", "{verb:?}");
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let ended = Ended::from(printing_to(full.into()).wait_with_output().unwrap());
+        assert!(ended.refused(106).contains("stdout: No space"), "{ended}");
+    }
 }
 
 /// Runs a script as root, in a mount namespace of its own where `/dev` is empty. `$1` is `vmm`,

@@ -1,10 +1,9 @@
 //! `vmm completions`: the shell's completion script.
 
-use std::io::Write;
-
 use clap::CommandFactory;
 use clap_complete::Shell;
 
+use super::stdout;
 use crate::cli::Cli;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
@@ -16,8 +15,6 @@ use crate::failure::Failure;
 pub fn completions(shell: Shell) -> Result<ExitStatus, Failure> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "vmm", &mut script);
-    std::io::stdout()
-        .write_all(&script)
-        .map_err(Failure::output)?;
+    stdout::print(script)?;
     Ok(ExitStatus::Success)
 }

@@ -1,12 +1,11 @@
 //! `vmm ctl`: one request to a running VMM, its result as text for people or as JSON.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{dynfunc, events};
+use super::{dynfunc, events, stdout};
 use crate::cli::ctl::{CtlOptions, CtlVerb};
 use crate::control::client;
 use crate::control::protocol::Call;
@@ -32,9 +31,7 @@ pub fn ctl(options: &CtlOptions) -> Result<ExitStatus, Failure> {
     } else {
         text_of(&call, result)?
     };
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .map_err(Failure::output)?;
+    stdout::print(text)?;
     Ok(ExitStatus::Success)
 }
 

@@ -1,7 +1,6 @@
 //! `vmm doctor`: what this host can do.
 
-use std::io::Write;
-
+use super::stdout;
 use crate::doctor;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
@@ -17,9 +16,7 @@ pub fn doctor(json: bool) -> Result<ExitStatus, Failure> {
     } else {
         report.to_string()
     };
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .map_err(Failure::output)?;
+    stdout::print(text)?;
     Ok(if report.usable {
         ExitStatus::Success
     } else {

@@ -16,7 +16,7 @@ use tracer::report::calls::{Calls, Shown};
 use tracer::report::directory::TraceDirectory;
 use tracer::report::events::Events;
 
-use super::sites::reader_left;
+use super::stdout;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 
@@ -57,7 +57,7 @@ pub fn export(
             })
         }
         None => match write(&trace, calls, format, BufWriter::new(io::stdout().lock())) {
-            Err(ReportError::Output(error)) => reader_left(error).map_err(Failure::output),
+            Err(ReportError::Output(error)) => stdout::taken(error),
             other => other.map_err(Failure::bad_input),
         },
     };

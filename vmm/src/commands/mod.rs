@@ -9,4 +9,5 @@ pub mod export;
 pub mod report;
 pub mod run;
 pub mod sites;
+mod stdout;
 pub mod top;

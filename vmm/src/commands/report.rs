@@ -6,7 +6,7 @@ use std::path::Path;
 use tracer::graph::selection::Rules;
 use tracer::report::{self, Format, ReportError};
 
-use super::sites::reader_left;
+use super::stdout;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 
@@ -21,7 +21,7 @@ pub fn report(directory: &Path, format: Format, rules: &Rules) -> Result<ExitSta
                 log::warn!("{note}");
             }
         }
-        Err(ReportError::Output(error)) => reader_left(error).map_err(Failure::output)?,
+        Err(ReportError::Output(error)) => stdout::taken(error)?,
         Err(error) => return Err(Failure::bad_input(error)),
     }
     Ok(ExitStatus::Success)

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use tracer::image::listing::Listing;
 
+use super::stdout;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::loader::KernelFile;
@@ -27,19 +28,7 @@ pub fn sites(path: &Path, symbols: Option<&Path>, json: bool) -> Result<ExitStat
     } else {
         listing.table(&mut out)
     };
-    listed
-        .and_then(|()| out.flush())
-        .or_else(reader_left)
-        .map_err(Failure::output)?;
+    listed.and_then(|()| out.flush()).or_else(stdout::taken)?;
     image.check_traceable().map_err(named)?;
     Ok(ExitStatus::Success)
-}
-
-/// A reader that has seen enough (`| head`) is no failure.
-pub(super) fn reader_left(error: io::Error) -> io::Result<()> {
-    if error.kind() == io::ErrorKind::BrokenPipe {
-        Ok(())
-    } else {
-        Err(error)
-    }
 }

@@ -1,9 +1,10 @@
 //! `vmm ctl profile` and `vmm ctl top`: what a profile session has counted, once or again and again.
 
 use std::fmt::Write as _;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
+use super::stdout;
 use crate::cli::ctl::{CtlOptions, TopOptions};
 use crate::control::client;
 use crate::control::protocol::Call;
@@ -23,8 +24,7 @@ const ROWS: usize = 20;
 /// [`Failure`] with one line for the user.
 pub fn top(options: &CtlOptions, top: &TopOptions) -> Result<ExitStatus, Failure> {
     let call = Call::try_from(options).map_err(Failure::bad_input)?;
-    let mut out = std::io::stdout();
-    let is_terminal = out.is_terminal();
+    let is_terminal = std::io::stdout().is_terminal();
     let count = top.count.unwrap_or(if is_terminal { u64::MAX } else { 1 });
     let mut before: Option<(Profile, Instant)> = None;
     for number in 0..count {
@@ -39,8 +39,7 @@ pub fn top(options: &CtlOptions, top: &TopOptions) -> Result<ExitStatus, Failure
             .map(|(profile, then)| (profile, now.duration_since(*then)));
         let text = table(&profile, rate, ROWS);
         let clear = if is_terminal { CLEAR } else { "" };
-        let shown = write!(out, "{clear}{text}").and_then(|()| out.flush());
-        shown.map_err(Failure::output)?;
+        stdout::print(format!("{clear}{text}"))?;
         before = Some((profile, now));
     }
     Ok(ExitStatus::Success)
