@@ -6,18 +6,21 @@
 //! pauses the guest as briefly as it can; the [`drain`] thread reads the rings meanwhile.
 
 pub mod black_box;
+mod checks;
 pub mod clock_page;
 pub mod drain;
 mod dynamic;
 pub mod error;
 mod event_drain;
 mod events;
+mod filters;
 pub mod options;
 pub mod output;
 pub mod profile;
 pub mod rings;
 mod session;
 mod show;
+mod timekeeping;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,7 +29,7 @@ use std::time::Duration;
 use tracer::addr::Gva;
 use tracer::digest::text_digest;
 use tracer::engine::{Applied, Engine};
-use tracer::filter::{Filter, FilterError, Selection, Side};
+use tracer::filter::{Filter, Selection};
 use tracer::image::{Image, SITE_LENGTH};
 use tracer::patch::functions::Plan;
 use tracer::patch::locks::LockPrefixes;
@@ -35,7 +38,7 @@ use tracer::stub::cell::{CpuStrategy, SESSIONS_MAX};
 use tracer::window::Region;
 
 use crate::clock::{GuestClock, offset_is_applied};
-use crate::control::protocol::{CreateSession, FilterChange, SessionName, Start, SwitchLocks};
+use crate::control::protocol::{CreateSession, SessionName, Start, SwitchLocks};
 use crate::control::status::{
     Changed, Deleted, Digest, Dumped, Profile, SessionList, Switched, SwitchedLocks,
 };
@@ -43,11 +46,12 @@ use crate::live::BreakpointService;
 use crate::loader::KernelFile;
 use crate::machine::{Machine, PATIENCE};
 use black_box::BlackBox;
-use clock_page::{Beat, Beats, ClockPage};
+use checks::check_room;
+use clock_page::{Beats, ClockPage};
 pub use error::TracingError;
 pub use options::TracingOptions;
 use options::{DEFAULT_SESSION, LockChoice, PatchMethod};
-use session::{Found, Shared, TraceSession, check_room};
+use session::{Found, Shared, TraceSession};
 
 /// The functions at which known kernels can be traced: all their vCPUs run, their text has become what it
 /// stays, and no program has started.
@@ -322,39 +326,6 @@ impl Tracing {
         changed
     }
 
-    /// Has the clock page kept as the sessions need it: by a thread while one of those with that clock
-    /// has rings, spinning while one of them is started, with the shortest of their periods.
-    fn keep_time(&mut self, machine: &Machine) -> Result<(), TracingError> {
-        let users = || {
-            let live = |session: &&TraceSession| session.live.is_some();
-            self.sessions.iter().filter(live)
-        };
-        let beats = users().filter_map(|session| Some((session.started, session.beat()?)));
-        let started = beats.clone().any(|(started, _)| started);
-        let of_started = beats.filter(|(is, _)| *is == started).map(|(_, beat)| beat);
-        let wanted = of_started.reduce(|one, other| Beat {
-            period_ns: one.period_ns.min(other.period_ns),
-            cpu: one.cpu.or(other.cpu),
-        });
-        let kept = self.clock_page.as_ref().map(ClockPage::beat);
-        // One that is not started needs no other thread than the one that is there.
-        if kept != wanted && (started || wanted.is_none() || kept.is_none()) {
-            let goes_on = self.clock_page.take().is_some();
-            if let (Some(beat), Some(clock), Some((_, at))) =
-                (wanted, self.clock, self.engine.clock_page())
-            {
-                let (memory, vcpus) = (machine.memory(), machine.cpu_times());
-                let beats = Arc::clone(&self.beats);
-                let page = ClockPage::start(memory, at, clock, beat, vcpus, beats, goes_on)?;
-                self.clock_page = Some(page);
-            }
-        }
-        if let Some(page) = &self.clock_page {
-            page.spin(started);
-        }
-        Ok(())
-    }
-
     /// Opens the window and makes the session's rings, if that has not been done.
     fn prepare(&mut self, machine: &Machine, index: usize) -> Result<SessionId, TracingError> {
         let window = machine.memory().window();
@@ -472,64 +443,6 @@ impl Tracing {
         Ok(changed)
     }
 
-    /// `filter.add`: traces these too, or excludes these too.
-    ///
-    /// # Errors
-    /// A [`TracingError`]; then everything is as before.
-    pub fn filter_add(
-        &mut self,
-        machine: &Machine,
-        change: &FilterChange,
-    ) -> Result<Changed, TracingError> {
-        self.refilter(machine, &change.session, |filter| {
-            each_glob(change, |side, glob| filter.add(side, glob))
-        })
-    }
-
-    /// `filter.remove`: takes globs out of the filter.
-    ///
-    /// # Errors
-    /// A [`TracingError`]; then everything is as before.
-    pub fn filter_remove(
-        &mut self,
-        machine: &Machine,
-        change: &FilterChange,
-    ) -> Result<Changed, TracingError> {
-        self.refilter(machine, &change.session, |filter| {
-            each_glob(change, |side, glob| filter.remove(side, glob))
-        })
-    }
-
-    /// `filter.set`: exactly these globs; with none it is `filter.clear`.
-    ///
-    /// # Errors
-    /// A [`TracingError`]; then everything is as before.
-    pub fn filter_set(
-        &mut self,
-        machine: &Machine,
-        change: &FilterChange,
-    ) -> Result<Changed, TracingError> {
-        self.refilter(machine, &change.session, |filter| {
-            *filter = Filter::new(&change.filter, &change.notrace)?;
-            Ok(())
-        })
-    }
-
-    fn refilter(
-        &mut self,
-        machine: &Machine,
-        name: &SessionName,
-        edit: impl FnOnce(&mut Filter) -> Result<(), FilterError>,
-    ) -> Result<Changed, TracingError> {
-        let index = self.find(&name.0)?;
-        let session = self.at(index)?;
-        let (id, mut filter) = (session.started()?, session.filter.clone());
-        edit(&mut filter)?;
-        let image = Arc::clone(&self.shared.image);
-        let selection = self.at(index)?.select(&filter, &image)?;
-        self.change(machine, index, id, filter, selection)
-    }
-
     /// `tracing-on` and `tracing-off`: lets stubs record or not; no text is touched.
     ///
     /// # Errors
@@ -606,20 +519,6 @@ impl Tracing {
         let sha256 = text_digest(&quiesced, &self.shared.image).map_err(TracingError::Digest)?;
         Ok(Digest { sha256 })
     }
-}
-
-fn each_glob(
-    change: &FilterChange,
-    mut edit: impl FnMut(Side, &str) -> Result<(), FilterError>,
-) -> Result<(), FilterError> {
-    change
-        .filter
-        .iter()
-        .try_for_each(|glob| edit(Side::Include, glob))?;
-    change
-        .notrace
-        .iter()
-        .try_for_each(|glob| edit(Side::Notrace, glob))
 }
 
 /// The place in the function at `address` where a breakpoint disturbs nobody: where the guest itself writes

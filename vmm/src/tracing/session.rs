@@ -8,9 +8,8 @@ use tracer::addr::Gva;
 use tracer::engine::Engine;
 use tracer::event::FunctionId;
 use tracer::export::uftrace::Metadata;
-use tracer::filter::{Filter, Pattern, Selection, Side};
+use tracer::filter::{Filter, Selection, Side};
 use tracer::graph::pipeline::{Pipeline, WAITING_MAX};
-use tracer::graph::selection::Rules;
 use tracer::graph::threads::Threads;
 use tracer::image::Image;
 use tracer::image::points::EventId;
@@ -21,6 +20,7 @@ use tracer::stub::recorder::Clock;
 
 use super::BUNDLED_ATTACH;
 use super::black_box::BlackBox;
+use super::checks::{check_name, check_room, check_roots};
 use super::clock_page::{Beat, Beats};
 use super::drain::{Drain, DrainThread};
 use super::error::TracingError;
@@ -31,11 +31,8 @@ use super::profile::{CounterTable, Counters};
 use super::rings::SharedRings;
 use crate::clock::GuestClock;
 use crate::control::status::{Dumped, Profile, ProfiledFunction, SessionStatus, Switched};
-use crate::layout;
 use crate::machine::Machine;
 
-/// Longest name of a session.
-const NAME_MAX: usize = 64;
 /// Stacks of the bundled guest's threads, and of Linux.
 const BUNDLED_STACK: u64 = 64 << 10;
 const LINUX_STACK: u64 = 16 << 10;
@@ -541,96 +538,10 @@ impl TraceSession {
     }
 }
 
-/// The rings of one session must fit in the window region, one for each vCPU.
-///
-/// # Errors
-/// [`TracingError::RingsTooLarge`].
-pub(super) fn check_room(
-    tracer: Tracer,
-    geometry: Geometry,
-    vcpus: u16,
-) -> Result<(), TracingError> {
-    let words = match tracer {
-        Tracer::Profile => return Ok(()),
-        Tracer::Function | Tracer::Nop => 1,
-        Tracer::Graph => 2,
-    };
-    let places = u64::from(vcpus) * words;
-    let wanted = places.saturating_mul(geometry.bytes());
-    if wanted <= layout::RINGS_SIZE {
-        return Ok(());
-    }
-    let most = layout::RINGS_SIZE / places;
-    Err(TracingError::RingsTooLarge {
-        kib: geometry.bytes() / layout::KIB,
-        rings: vcpus,
-        wanted,
-        most_kib: (1 << most.ilog2()) / layout::KIB,
-    })
-}
-
-/// Each root must be a function of the image.
-fn check_roots(rules: &Rules, image: &Image) -> Result<(), TracingError> {
-    let is_there = |root: &Pattern| image.functions.iter().any(|f| root.matches(f));
-    match rules.roots.iter().find(|root| !is_there(root)) {
-        Some(root) => Err(TracingError::NoRoot(root.text().to_owned())),
-        None => Ok(()),
-    }
-}
-
 fn show_path(path: &Path) -> String {
     path.display().to_string()
 }
 
 fn globs(filter: &Filter, side: Side) -> Vec<String> {
     filter.globs(side).map(str::to_owned).collect()
-}
-
-/// Names are for command lines and reports.
-fn check_name(name: &str) -> Result<(), TracingError> {
-    let is_plain = |char: char| char.is_ascii_alphanumeric() || "-_.".contains(char);
-    if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(is_plain) {
-        return Err(TracingError::BadName {
-            name: name.escape_default().to_string(),
-        });
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rings_that_are_accepted_fit_in_the_window() {
-        let kib = |kib: u64| Geometry::with_bytes(kib * layout::KIB).unwrap();
-        for (tracer, vcpus, most) in [
-            (Tracer::Function, 1, 262_144),
-            (Tracer::Function, 3, 131_072),
-            (Tracer::Graph, 1, 131_072),
-            (Tracer::Graph, 2, 65_536),
-            (Tracer::Graph, 254, 512),
-        ] {
-            check_room(tracer, kib(most), vcpus).unwrap();
-            if let Ok(larger) = Geometry::with_bytes(2 * most * layout::KIB) {
-                let message = check_room(tracer, larger, vcpus).unwrap_err().to_string();
-                assert!(
-                    message.ends_with(&format!("--ring-size {most}")),
-                    "{message}"
-                );
-            }
-        }
-        check_room(Tracer::Profile, kib(262_144), 254).unwrap();
-    }
-
-    #[test]
-    fn names_are_plain_words() {
-        for good in ["default", "a", "boot-2.1_x", &"x".repeat(64)] {
-            check_name(good).unwrap();
-        }
-        for bad in ["", "a b", "ä", "a/b", "\n", &"x".repeat(65)] {
-            let message = check_name(bad).unwrap_err().to_string();
-            assert!(!message.contains('\n'), "{message}");
-        }
-    }
 }
