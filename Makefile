@@ -1,10 +1,10 @@
 # Every target installs what it is missing, or says how (images/packages).
 
 .DEFAULT_GOAL := help
-.PHONY: help build guest box demo test lint bench experiments clean
+.PHONY: help build guest linux box demo linux-demo test lint bench experiments clean
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## The VMM: target/release/vmm
 	images/packages rust build
@@ -14,12 +14,19 @@ guest: ## The bundled guest: images/out/guest.elf
 	images/packages rust build
 	images/guest/build.sh
 
+linux: ## A stock Linux as a guest: images/out/linux
+	images/packages build box
+	images/linux/build.sh
+
 box: ## An emulated machine with a complete KVM, for images/box/run
 	images/packages box
 	images/box/prepare
 
 demo: build guest ## Trace a running guest, switched on and off from outside
 	tests/demo
+
+linux-demo: build linux ## Trace a stock Linux: its boot, and the files that it opens
+	tests/linux-demo
 
 test: ## Everything that CI checks: lints, unit tests, guests on /dev/kvm, guests in the box
 	tests/run
