@@ -13,7 +13,7 @@ const WAYS: [(&str, &[&str]); 3] = [
     ("patchable", &["-fpatchable-function-entry=5"]),
 ];
 
-const SOURCES: [&str; 2] = ["c/tree.c", "c/floats.c"];
+const SOURCES: [&str; 3] = ["c/tree.c", "c/floats.c", "c/marks.c"];
 
 /// The tree without patch sites, to compare with: the calls of the last two are left alone, because they
 /// call something that is no profiling function.

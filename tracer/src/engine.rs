@@ -17,6 +17,7 @@ use crate::patch::events::{OutOfReach, TracepointTable};
 use crate::patch::functions::{Change, FunctionState, FunctionTable, Plan, PlanError, SessionSet};
 use crate::patch::live;
 use crate::patch::locks::LockPrefixes;
+use crate::patch::markers::MarkerTable;
 use crate::patch::normalise::normalisations;
 use crate::patch::poke::{self, Poke, PokeError, TransactionError, read_site};
 use crate::record::FUNCTIONS_MAX;
@@ -257,6 +258,7 @@ pub struct Engine {
     table: FunctionTable,
     dynamic: DynamicTable,
     tracepoints: TracepointTable,
+    markers: MarkerTable,
     event_stubs: Vec<PlacedStub>,
     ground: Option<Ground>,
     sessions: Vec<Option<Session>>,
@@ -274,11 +276,13 @@ impl Engine {
         let table = FunctionTable::new(&image);
         let dynamic = DynamicTable::new(&image);
         let tracepoints = TracepointTable::new(&image);
+        let markers = MarkerTable::new(&image);
         Self {
             image,
             table,
             dynamic,
             tracepoints,
+            markers,
             event_stubs: Vec::new(),
             ground: None,
             sessions: Vec::new(),
@@ -650,7 +654,7 @@ impl Engine {
 }
 
 mod dynamic;
-mod events;
+pub mod events;
 mod fleeting;
 pub mod locks;
 mod sessions;

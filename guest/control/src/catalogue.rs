@@ -1,9 +1,9 @@
 //! All workloads, and for each the exact number of calls of every traced function.
 
 use workloads::bench::{bench_leaf_nop, bench_leaf_traced};
-use workloads::c::fentry::{fentry_empty, fentry_floats, fentry_root};
-use workloads::c::mcount::{mcount_empty, mcount_floats, mcount_root};
-use workloads::c::patchable::{patchable_empty, patchable_floats, patchable_root};
+use workloads::c::fentry::{fentry_empty, fentry_floats, fentry_marks, fentry_root};
+use workloads::c::mcount::{mcount_empty, mcount_floats, mcount_marks, mcount_root};
+use workloads::c::patchable::{patchable_empty, patchable_floats, patchable_marks, patchable_root};
 use workloads::calls::{
     calls_bough, calls_branch, calls_leaf, calls_root, calls_trunk, calls_twig, smp_branch,
     smp_leaf, smp_root, spin_branch, spin_leaf, spin_root, threads_branch, threads_leaf,
@@ -67,6 +67,22 @@ macro_rules! c_tree {
             },
             Function {
                 name: concat!($prefix, "_tail_end"),
+                per_iteration: 1,
+            },
+        ]
+    };
+}
+
+/// The functions of one build of c/marks.c.
+macro_rules! c_marks {
+    ($prefix:literal) => {
+        &[
+            Function {
+                name: concat!($prefix, "_marks"),
+                per_iteration: 1,
+            },
+            Function {
+                name: concat!($prefix, "_marked"),
                 per_iteration: 1,
             },
         ]
@@ -238,6 +254,17 @@ pub static CATALOGUE: &[Workload] = &[
         name: "dynfunc",
         functions: &[DYNFUNC],
         body: Body::Own(dynfunc::run),
+    },
+    Workload {
+        name: "marks",
+        functions: &[
+            c_marks!("fentry"),
+            c_marks!("mcount"),
+            c_marks!("patchable"),
+        ],
+        body: Body::Iterations(Given(4), |value| {
+            patchable_marks(mcount_marks(fentry_marks(value)))
+        }),
     },
     Workload {
         name: "events",

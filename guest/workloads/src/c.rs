@@ -22,7 +22,7 @@ global_asm!(
 );
 
 macro_rules! builds {
-    ($($build:ident: $root:ident, $empty:ident, $floats:ident;)*) => {$(
+    ($($build:ident: $root:ident, $empty:ident, $floats:ident, $marks:ident;)*) => {$(
         /// One iteration of a workload, in this build.
         pub mod $build {
             unsafe extern "C" {
@@ -32,6 +32,8 @@ macro_rules! builds {
                 pub safe fn $empty();
                 /// c/floats.c: plain words in and out, so any value is fine.
                 pub safe fn $floats(value: u64) -> u64;
+                /// c/marks.c: plain words in and out, so any value is fine.
+                pub safe fn $marks(value: u64) -> u64;
             }
         }
     )*};
@@ -62,7 +64,7 @@ untraced_builds! {
 }
 
 builds! {
-    fentry: fentry_root, fentry_empty, fentry_floats;
-    mcount: mcount_root, mcount_empty, mcount_floats;
-    patchable: patchable_root, patchable_empty, patchable_floats;
+    fentry: fentry_root, fentry_empty, fentry_floats, fentry_marks;
+    mcount: mcount_root, mcount_empty, mcount_floats, mcount_marks;
+    patchable: patchable_root, patchable_empty, patchable_floats, patchable_marks;
 }

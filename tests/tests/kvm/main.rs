@@ -20,6 +20,7 @@ mod listing;
 mod live;
 mod locks;
 mod losses;
+mod markers;
 mod output;
 mod sessions;
 mod storm;

@@ -3,12 +3,16 @@
 //! The first event of a session gives it *event rings*: one for each vCPU, with a cell of its own beside that
 //! of the records. They come and go with the session as its other memory does.
 
+use std::sync::Arc;
+
 use super::{ApplyError, AttachError, Engine, Ground};
 use crate::addr::{Gpa, Gva};
 use crate::event::FunctionId;
+use crate::image::SITE_LENGTH;
 use crate::image::points::EventId;
-use crate::patch::events::{Callback, TracepointChange, TracepointTable, WordWrite};
-use crate::patch::functions::PlanError;
+use crate::patch::events::{Callback, OwnPoke, TracepointChange, TracepointTable, WordWrite};
+use crate::patch::functions::{PlanError, SessionSet};
+use crate::patch::markers::{MarkerChange, MarkerState, MarkerTable};
 use crate::patch::poke::Poke;
 use crate::ring::geometry::{Geometry, RING_BYTES_LOG2};
 use crate::session::{SessionConfig, SessionEvents, SessionId, SessionMemory};
@@ -50,15 +54,57 @@ pub enum ListError {
     },
 }
 
+/// What events are to become, all at once.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EventPlan {
+    /// Changed tracepoints.
+    pub tracepoints: Vec<TracepointChange>,
+    /// Changed markers.
+    pub markers: Vec<MarkerChange>,
+}
+
+impl EventPlan {
+    /// Whether nothing is to be changed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tracepoints.is_empty() && self.markers.is_empty()
+    }
+
+    /// The events that are changed.
+    pub fn events(&self) -> impl Iterator<Item = EventId> {
+        let tracepoints = self.tracepoints.iter().map(|change| change.event);
+        tracepoints.chain(self.markers.iter().map(|change| change.event))
+    }
+
+    fn pokes(&self) -> impl Iterator<Item = &OwnPoke> {
+        let tracepoints = self.tracepoints.iter().flat_map(|change| &change.pokes);
+        tracepoints.chain(self.markers.iter().flat_map(|change| &change.pokes))
+    }
+
+    /// Whether anything leads into the window afterwards.
+    fn leads_somewhere(&self) -> bool {
+        let called = |change: &TracepointChange| !change.after.callbacks.is_empty();
+        let recorded = |change: &MarkerChange| !change.after.stubs.is_empty();
+        self.tracepoints.iter().any(called) || self.markers.iter().any(recorded)
+    }
+}
+
 /// A stub that writes an event, and where it lies.
 #[derive(Debug)]
 pub(super) struct PlacedStub {
     event: EventId,
     stub: EventStub,
+    continue_at: Gva,
     at: Gva,
 }
 
 impl Engine {
+    /// Who records the markers.
+    #[must_use]
+    pub fn markers(&self) -> &MarkerTable {
+        &self.markers
+    }
+
     /// Who is called at the tracepoints.
     #[must_use]
     pub fn tracepoints(&self) -> &TracepointTable {
@@ -97,12 +143,31 @@ impl Engine {
         Ok(())
     }
 
-    /// Plans that these callbacks are called at an event, or are not called there any more; none when it is so
-    /// already. Writes the stubs and lists that this needs, which nothing leads to yet: the guest may run.
+    /// Plans that these callbacks are called at events, or are not called there any more. Writes the stubs and
+    /// lists that this needs, which nothing leads to yet: the guest may run.
     ///
     /// # Errors
     /// An [`ApplyError`]; then nothing has changed.
-    pub fn plan_event(
+    pub fn plan_events(
+        &mut self,
+        memory: &mut (impl PhysicalMemory + ?Sized),
+        calls: &[(EventId, Vec<Callback>)],
+        on: bool,
+    ) -> Result<EventPlan, ApplyError> {
+        let mut plan = EventPlan::default();
+        for (event, callbacks) in calls {
+            if self.image.marker(*event).is_some() {
+                let change = self.plan_marker(memory, *event, callbacks, on)?;
+                plan.markers.extend(change);
+            } else {
+                let change = self.plan_tracepoint(memory, *event, callbacks, on)?;
+                plan.tracepoints.extend(change);
+            }
+        }
+        Ok(plan)
+    }
+
+    fn plan_tracepoint(
         &mut self,
         memory: &mut (impl PhysicalMemory + ?Sized),
         event: EventId,
@@ -126,6 +191,57 @@ impl Engine {
         Ok(self.tracepoints.plan(&self.image, event, called, list)?)
     }
 
+    /// Only sessions record markers.
+    fn plan_marker(
+        &mut self,
+        memory: &mut (impl PhysicalMemory + ?Sized),
+        event: EventId,
+        callbacks: &[Callback],
+        on: bool,
+    ) -> Result<Option<MarkerChange>, ApplyError> {
+        let image = Arc::clone(&self.image);
+        let (Some(marker), Some(before)) = (image.marker(event), self.markers.state(event)) else {
+            return Ok(None);
+        };
+        let sessions = callbacks.iter().filter_map(|callback| match callback {
+            Callback::Session(id) => Some(*id),
+            Callback::Guest(_) => None,
+        });
+        let sessions = sessions.fold(before.sessions, |set, id| match on {
+            true => set.with(id),
+            false => set.without(id),
+        });
+        let mut after = MarkerState {
+            sessions,
+            stubs: Vec::new(),
+        };
+        if !sessions.is_empty() {
+            let recorders = self.event_recorders(sessions)?;
+            for site in &marker.sites {
+                let kinds = marker.format.fields.iter().map(|field| field.kind);
+                let stub = EventStub {
+                    recorders: recorders.clone(),
+                    fields: kinds.zip(site.operands.iter().copied()).collect(),
+                    tail: Tail::Continue,
+                };
+                let continue_at = site.at.wrapping_add(SITE_LENGTH as u64);
+                after
+                    .stubs
+                    .push(self.place(memory, event, stub, continue_at)?);
+            }
+        }
+        Ok(self.markers.plan(event, marker, after)?)
+    }
+
+    fn event_recorders(&self, sessions: SessionSet) -> Result<Vec<EventRecorder>, ApplyError> {
+        let of = |id| {
+            let session = self.session(SessionId(id))?;
+            let events = session.events.as_ref().ok_or(ApplyError::NotAttached)?;
+            Ok(events.recorder)
+        };
+        sessions.iter().map(of).collect()
+    }
+
     /// Where a callback is to be called.
     fn address(
         &mut self,
@@ -137,21 +253,10 @@ impl Engine {
             Callback::Guest(at) => return Ok(at),
             Callback::Session(id) => id,
         };
-        let recorder = self
-            .session(SessionId(id))?
-            .events
-            .as_ref()
-            .map(|events| events.recorder);
-        let format = self
-            .image
-            .tracepoints
-            .get(event.index())
-            .map(|point| &point.format);
-        let (Some(recorder), Some(format)) = (recorder, format) else {
-            return Err(ApplyError::NotAttached);
-        };
+        let recorders = self.event_recorders(SessionSet::default().with(id))?;
+        let format = self.image.event(event).ok_or(ApplyError::NotAttached)?;
         let stub = EventStub {
-            recorders: vec![recorder],
+            recorders,
             fields: arguments(format.fields.iter().map(|field| field.kind)),
             tail: Tail::Return,
         };
@@ -166,7 +271,9 @@ impl Engine {
         stub: EventStub,
         continue_at: Gva,
     ) -> Result<Gva, ApplyError> {
-        let is_it = |placed: &&PlacedStub| placed.event == event && placed.stub == stub;
+        let is_it = |placed: &&PlacedStub| {
+            placed.event == event && placed.continue_at == continue_at && placed.stub == stub
+        };
         if let Some(placed) = self.event_stubs.iter().find(is_it) {
             return Ok(placed.at);
         }
@@ -181,7 +288,12 @@ impl Engine {
         memory
             .write_physical(physical, &bytes)
             .map_err(ApplyError::Stub)?;
-        self.event_stubs.push(PlacedStub { event, stub, at });
+        self.event_stubs.push(PlacedStub {
+            event,
+            stub,
+            continue_at,
+            at,
+        });
         Ok(at)
     }
 
@@ -210,44 +322,48 @@ impl Engine {
         Ok(Some(at))
     }
 
-    /// Brings tracepoints to what `plan` says, all of them or none.
+    /// Brings events to what `plan` says, all of them or none.
     ///
     /// # Errors
     /// An [`ApplyError`]; then none was changed.
     pub fn apply_events(
         &mut self,
         target: &mut (impl StoppedTarget + ?Sized),
-        plan: &[TracepointChange],
+        plan: &EventPlan,
     ) -> Result<(), ApplyError> {
         self.check_frozen()?;
         let ground = self.ground.as_ref().ok_or(ApplyError::NotAttached)?;
         // A guest that has taken the window back needs nothing more than its nops.
         let is_seen = ground.window.verify(target);
-        if plan.iter().any(|change| !change.after.callbacks.is_empty()) {
+        if plan.leads_somewhere() {
             is_seen?;
         }
-        if !plan
-            .iter()
+        let tracepoints = plan.tracepoints.iter();
+        let mut markers = plan.markers.iter();
+        if !tracepoints
+            .clone()
             .all(|change| self.tracepoints.is_current(change))
+            || !markers.all(|change| self.markers.is_current(change))
         {
             return Err(ApplyError::Stale);
         }
-        let pokes = plan.iter().flat_map(|change| &change.pokes);
-        for own in pokes.clone().filter(|own| own.is_ours) {
+        for own in plan.pokes().filter(|own| own.is_ours) {
             if let Err(error) = self.look_at(target, &own.poke) {
                 return Err(self.freeze(error));
             }
         }
-        self.check_words(target, plan)?;
-        let pokes: Vec<Poke> = pokes.map(|own| own.poke).collect();
+        self.check_words(target, &plan.tracepoints)?;
+        let pokes: Vec<Poke> = plan.pokes().map(|own| own.poke).collect();
         self.transact(target, &pokes)?;
-        if let Err(error) = write_words(target, plan) {
+        if let Err(error) = write_words(target, &plan.tracepoints) {
             let back: Vec<Poke> = pokes.iter().rev().map(|poke| poke.reverse()).collect();
             self.transact(target, &back)?;
             return Err(error.into());
         }
-        plan.iter()
-            .for_each(|change| self.tracepoints.applied(change));
+        tracepoints.for_each(|change| self.tracepoints.applied(change));
+        for change in &plan.markers {
+            self.markers.applied(change);
+        }
         Ok(())
     }
 

@@ -156,7 +156,8 @@ impl Engine {
         let session = self.session(id)?;
         let functions = self.traced_by(id);
         let name = || session.config.name.clone();
-        let events = self.tracepoints.of(Callback::Session(id.0)).count();
+        let tracepoints = self.tracepoints.of(Callback::Session(id.0)).count();
+        let events = tracepoints + self.markers.of(id.0).count();
         if functions + events > 0 {
             return Err(ApplyError::StillTracing {
                 name: name(),

@@ -19,6 +19,8 @@ use crate::insn::jump::jump_target;
 const SECTION: &str = "__dynamic_functions";
 /// Targets of one dynamic function, at most.
 const TARGETS_MAX: u64 = 256;
+/// More than any guest has; each is compared with those before it.
+const FUNCTIONS_MAX: usize = 1 << 13;
 /// A jump must lie in one of these, so that it changes for everybody at once.
 const CACHE_LINE: u64 = 64;
 
@@ -45,6 +47,12 @@ pub struct DynamicFunction {
 pub(super) fn read(elf: &Elf<'_>, image: &mut Image) {
     let mut notes = Vec::new();
     for (_, record) in records(elf, SECTION, &mut notes) {
+        if image.dynamic.len() >= FUNCTIONS_MAX {
+            notes.push(format!(
+                "{SECTION}: only the first {FUNCTIONS_MAX} are used"
+            ));
+            break;
+        }
         match one(elf, image, record) {
             Ok(function) => image.dynamic.push(function),
             Err(why) => notes.push(format!("{SECTION}: {why}, ignored")),

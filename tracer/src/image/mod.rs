@@ -16,6 +16,7 @@ pub mod listing;
 mod lists;
 mod locate;
 mod locks;
+pub mod marker;
 pub mod points;
 pub mod site;
 pub mod symbol;
@@ -33,6 +34,7 @@ pub use dynamic::DynamicFunction;
 pub use error::ImageError;
 pub use linux::Linux;
 pub use locks::LockSite;
+pub use marker::Marker;
 pub use site::{
     SITE_LENGTH, Site, SiteForm, SiteKind, SkipReason, SkippedSite, Untraceable, UntraceableReason,
 };
@@ -135,6 +137,8 @@ pub struct Image {
     pub tracepoints: Vec<Tracepoint>,
     /// What is particular to Linux, if the image is one.
     pub linux: Option<Linux>,
+    /// Every marker, in the order of their first notes.
+    pub markers: Vec<Marker>,
     /// Remarks on how the image was read, one line each.
     pub notes: Vec<String>,
 }
@@ -188,6 +192,7 @@ impl Image {
         locks::locate(&mut image, elf);
         dynamic::read(elf, &mut image);
         tracepoint::read(elf, &mut image);
+        marker::read(elf, &mut image);
         Ok(image)
     }
 
@@ -289,7 +294,15 @@ impl Image {
     /// What each event says, by number.
     pub fn events(&self) -> impl Iterator<Item = (EventId, &EventFormat)> {
         let formats = self.tracepoints.iter().map(|point| &point.format);
-        (0..).map(EventId).zip(formats)
+        let markers = self.markers.iter().map(|marker| &marker.format);
+        (0..).map(EventId).zip(formats.chain(markers))
+    }
+
+    /// The marker of this number, if the event is one.
+    #[must_use]
+    pub fn marker(&self, id: EventId) -> Option<&Marker> {
+        let index = id.index().checked_sub(self.tracepoints.len())?;
+        self.markers.get(index)
     }
 
     /// What an event says.

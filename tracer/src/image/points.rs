@@ -193,7 +193,7 @@ impl EventFormat {
     }
 }
 
-/// The number of an event of an image: its tracepoints come first, in their order.
+/// The number of an event of an image: its tracepoints come first, then its markers, in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventId(pub u32);
 

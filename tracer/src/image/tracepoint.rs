@@ -27,8 +27,8 @@ const SECTION: &str = "__tracepoints";
 const SITES: &str = "__tracepoint_sites";
 /// Candidates of one tracepoint, at most.
 const CANDIDATES_MAX: u64 = 256;
-/// As many as a record can tell apart.
-const TRACEPOINTS_MAX: usize = 1 << 16;
+/// More than any guest has; each is compared with those before it.
+const TRACEPOINTS_MAX: usize = 1 << 13;
 
 /// A tracepoint.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -45,11 +45,17 @@ pub fn register_number(register: AsmRegister64) -> u8 {
 #[must_use]
 pub fn register_named(name: &str) -> Option<(u8, u8)> {
     let name = name.strip_prefix('%').unwrap_or(name);
+    // Intel's documents call the low byte of r8 to r15 so, assemblers and compilers the other way.
+    let low_byte = name.strip_suffix('b').filter(|name| {
+        name.strip_prefix('r')
+            .is_some_and(|rest| rest.starts_with(|char: char| char.is_ascii_digit()))
+    });
+    let name = low_byte.map_or_else(|| name.to_owned(), |name| format!("{name}l"));
     let full = |register: &Register| register.full_register() != *register || register.is_gpr64();
     let found = Register::values()
         .filter(|register| register.is_gpr())
         .filter(full)
-        .find(|register| format!("{register:?}").eq_ignore_ascii_case(name))?;
+        .find(|register| format!("{register:?}").eq_ignore_ascii_case(&name))?;
     let is_high = matches!(
         found,
         Register::AH | Register::BH | Register::CH | Register::DH
@@ -116,9 +122,7 @@ mod tests {
             ("%r15", 15, 8),
             ("%r12b", 12, 1),
         ] {
-            let name_of = name.replace("r12b", "r12l");
-            let found = register_named(name).or(register_named(&name_of));
-            assert_eq!(found, Some((number, bytes)), "{name}");
+            assert_eq!(register_named(name), Some((number, bytes)), "{name}");
             assert_eq!(register_number(register(number)), number);
         }
         for bad in ["", "%", "rip", "xmm0", "ah", "r16"] {

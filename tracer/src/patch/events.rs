@@ -119,6 +119,11 @@ pub enum NoSuchEvent {
         /// Those that are possible.
         callbacks: String,
     },
+    /// Markers have the code of no call.
+    #[error(
+        "{0} is a marker: only sessions can record it, no function of the guest can be called there"
+    )]
+    Marker(String),
     /// The callback takes other fields.
     #[error("'{callback}' takes the fields of {other}, not those of {event}")]
     Signature {
@@ -159,6 +164,9 @@ pub fn find_callback(image: &Image, event: EventId, name: &str) -> Result<Gva, N
         let there = image.function_at(*at).and_then(|id| image.function(id));
         there.is_some_and(|there| there.address == *at && there.names().any(|one| one == name))
     };
+    if let Some(marker) = image.marker(event) {
+        return Err(NoSuchEvent::Marker(marker.format.name.to_string()));
+    }
     let Some(tracepoint) = image.tracepoints.get(event.index()) else {
         return Err(NoSuchEvent::None);
     };

@@ -9,5 +9,6 @@ pub mod events;
 pub mod functions;
 pub mod live;
 pub mod locks;
+pub mod markers;
 pub mod normalise;
 pub mod poke;

@@ -18,9 +18,10 @@ pub(super) fn list(list: &EventList) -> String {
         let sites = if event.sites == 1 { "site" } else { "sites" };
         let _ = writeln!(
             text,
-            "{}({}): {}, {} {sites}",
+            "{}({}): {}, {}, {} {sites}",
             event.name,
             fields.join(", "),
+            event.kind,
             event.state,
             event.sites
         );

@@ -30,6 +30,8 @@ pub struct EventList {
 pub struct EventStatus {
     /// Its name.
     pub name: String,
+    /// `tracepoint` or `marker`.
+    pub kind: String,
     /// Its fields, in order.
     pub fields: Vec<FieldStatus>,
     /// Places that pass it.

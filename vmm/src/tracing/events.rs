@@ -1,8 +1,8 @@
 //! Events of the guest: which there are, and who is called at them.
 
-use tracer::image::Tracepoint;
-use tracer::image::points::EventId;
-use tracer::patch::events::{Callback, TracepointChange, find_callback, find_event};
+use tracer::image::points::{EventFormat, EventId};
+use tracer::image::{Marker, Tracepoint};
+use tracer::patch::events::{Callback, find_callback, find_event};
 use tracer::session::SessionId;
 use tracer::window::Region;
 
@@ -14,30 +14,44 @@ impl Tracing {
     /// `events.list`.
     #[must_use]
     pub fn events(&self) -> EventList {
-        let tracepoints = (0..).map(EventId).zip(&self.shared.image.tracepoints);
+        let image = &self.shared.image;
+        let show = |(event, format): (EventId, &EventFormat)| {
+            let fields = format.fields.iter().map(|field| FieldStatus {
+                name: field.name.to_string(),
+                r#type: field.kind.name().to_owned(),
+            });
+            let shown = EventStatus {
+                name: format.name.to_string(),
+                fields: fields.collect(),
+                ..EventStatus::default()
+            };
+            match (image.tracepoints.get(event.index()), image.marker(event)) {
+                (Some(tracepoint), _) => self.show_tracepoint(event, tracepoint, shown),
+                (None, Some(marker)) => self.show_marker(event, marker, shown),
+                (None, None) => shown,
+            }
+        };
         EventList {
-            events: tracepoints
-                .map(|(event, tracepoint)| self.show_event(event, tracepoint))
-                .collect(),
+            events: image.events().map(show).collect(),
         }
     }
 
-    fn show_event(&self, event: EventId, tracepoint: &Tracepoint) -> EventStatus {
+    fn show_tracepoint(
+        &self,
+        event: EventId,
+        tracepoint: &Tracepoint,
+        shown: EventStatus,
+    ) -> EventStatus {
         let image = &self.shared.image;
         let state = self.engine.tracepoints().state(event);
         let callbacks = state.map(|state| &*state.callbacks).unwrap_or_default();
-        let fields = tracepoint.format.fields.iter().map(|field| FieldStatus {
-            name: field.name.to_string(),
-            r#type: field.kind.name().to_owned(),
-        });
         let candidates = tracepoint.candidates.iter().map(|at| image.name_at(*at));
         let called = callbacks.iter().map(|(callback, _)| match callback {
             Callback::Guest(at) => image.name_at(*at),
             Callback::Session(id) => format!("session {}", self.session_name(SessionId(*id))),
         });
         EventStatus {
-            name: tracepoint.format.name.to_string(),
-            fields: fields.collect(),
+            kind: "tracepoint".to_owned(),
             sites: tracepoint.sites.len() as u64,
             state: match callbacks.len() {
                 0 => "nop",
@@ -47,6 +61,23 @@ impl Tracing {
             .to_owned(),
             callbacks: called.collect(),
             candidates: candidates.collect(),
+            ..shown
+        }
+    }
+
+    fn show_marker(&self, event: EventId, marker: &Marker, shown: EventStatus) -> EventStatus {
+        let state = self.engine.markers().state(event);
+        let sessions = state.map(|state| state.sessions).unwrap_or_default();
+        let called = sessions
+            .iter()
+            .map(|id| format!("session {}", self.session_name(SessionId(id))));
+        let state = if sessions.is_empty() { "nop" } else { "direct" };
+        EventStatus {
+            kind: "marker".to_owned(),
+            sites: marker.sites.len() as u64,
+            state: state.to_owned(),
+            callbacks: called.collect(),
+            ..shown
         }
     }
 
@@ -163,11 +194,8 @@ impl Tracing {
         calls: &[(EventId, Vec<Callback>)],
         on: bool,
     ) -> Result<EventsChanged, TracingError> {
-        let mut plan: Vec<TracepointChange> = Vec::new();
         let memory = &mut machine.memory().clone();
-        for (event, callbacks) in calls {
-            plan.extend(self.engine.plan_event(memory, *event, callbacks, on)?);
-        }
+        let plan = self.engine.plan_events(memory, calls, on)?;
         if plan.is_empty() {
             return Ok(EventsChanged {
                 on,
@@ -178,9 +206,7 @@ impl Tracing {
         let applied = self.engine.apply_events(&mut quiesced, &plan);
         drop(quiesced);
         applied?;
-        let changed = plan
-            .iter()
-            .map(|change| self.engine.event_name(change.event));
+        let changed = plan.events().map(|event| self.engine.event_name(event));
         Ok(EventsChanged {
             events: changed.collect(),
             on,

@@ -1,0 +1,124 @@
+//! Who records each marker, and the plan that changes it: as with functions, the nop of each place becomes a
+//! jump to a stub that has the recorders of all sessions, and goes on behind it.
+
+use crate::addr::Gva;
+use crate::image::points::EventId;
+use crate::image::{Image, Marker};
+use crate::insn::jump::jump;
+use crate::patch::events::{OutOfReach, OwnPoke};
+use crate::patch::functions::SessionSet;
+use crate::patch::poke::{Poke, SiteBytes};
+
+/// The state of one marker.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MarkerState {
+    /// The sessions that record it.
+    pub sessions: SessionSet,
+    /// The stub of each of its places; none while nobody records it.
+    pub stubs: Vec<Gva>,
+}
+
+/// What one marker is to become.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MarkerChange {
+    /// Which one.
+    pub event: EventId,
+    /// Its state when this was planned.
+    pub before: MarkerState,
+    /// Its state afterwards.
+    pub after: MarkerState,
+    /// The writes.
+    pub pokes: Vec<OwnPoke>,
+}
+
+/// The states of all markers.
+#[derive(Debug)]
+pub struct MarkerTable {
+    states: Vec<MarkerState>,
+    /// The number of the first.
+    first: u32,
+}
+
+impl MarkerTable {
+    /// Nobody records anything.
+    #[must_use]
+    pub fn new(image: &Image) -> Self {
+        Self {
+            states: vec![MarkerState::default(); image.markers.len()],
+            first: u32::try_from(image.tracepoints.len()).unwrap_or(u32::MAX),
+        }
+    }
+
+    fn index(&self, event: EventId) -> Option<usize> {
+        event.0.checked_sub(self.first)?.try_into().ok()
+    }
+
+    /// The state of a marker; none of an event that is no marker.
+    #[must_use]
+    pub fn state(&self, event: EventId) -> Option<&MarkerState> {
+        self.states.get(self.index(event)?)
+    }
+
+    /// The markers that a session records.
+    pub fn of(&self, session: u8) -> impl Iterator<Item = EventId> {
+        let numbered = (self.first..).map(EventId).zip(&self.states);
+        numbered.filter_map(move |(event, state)| state.sessions.has(session).then_some(event))
+    }
+
+    /// Plans what `after` says for `marker`; none when it is so already.
+    ///
+    /// # Errors
+    /// [`OutOfReach`].
+    pub fn plan(
+        &self,
+        event: EventId,
+        marker: &Marker,
+        after: MarkerState,
+    ) -> Result<Option<MarkerChange>, OutOfReach> {
+        let Some(before) = self.state(event).filter(|before| **before != after) else {
+            return Ok(None);
+        };
+        let bytes = |at: Gva, nop, stub: Option<&Gva>| match stub {
+            None => Ok(SiteBytes::new(nop)),
+            Some(stub) => jump(at, *stub)
+                .map(SiteBytes::new)
+                .ok_or_else(|| OutOfReach {
+                    event: marker.format.name.to_string(),
+                    from: at,
+                    to: *stub,
+                }),
+        };
+        let mut pokes = Vec::new();
+        for (index, site) in marker.sites.iter().enumerate() {
+            let stub = before.stubs.get(index);
+            let poke = Poke {
+                function: site.function,
+                at: site.at,
+                expected: bytes(site.at, site.nop, stub)?,
+                new: bytes(site.at, site.nop, after.stubs.get(index))?,
+            };
+            let is_ours = stub.is_some();
+            pokes.push(OwnPoke { poke, is_ours });
+        }
+        Ok(Some(MarkerChange {
+            event,
+            before: before.clone(),
+            after,
+            pokes,
+        }))
+    }
+
+    /// Whether the marker is still as it was when `change` was planned.
+    #[must_use]
+    pub fn is_current(&self, change: &MarkerChange) -> bool {
+        self.state(change.event) == Some(&change.before)
+    }
+
+    /// Notes that `change` has been written.
+    pub fn applied(&mut self, change: &MarkerChange) {
+        let index = self.index(change.event);
+        if let Some(state) = index.and_then(|index| self.states.get_mut(index)) {
+            state.clone_from(&change.after);
+        }
+    }
+}
