@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use events::{ListError, PlacedStub};
+use fleeting::KnownModule;
 use sessions::Retired;
 
 use crate::addr::{Gpa, Gva};
@@ -267,6 +268,7 @@ pub struct Engine {
     locks: LockPrefixes,
     /// Whether the guest has freed the text that it needed to start.
     init_is_gone: bool,
+    modules: Vec<KnownModule>,
 }
 
 impl Engine {
@@ -290,6 +292,7 @@ impl Engine {
             frozen: None,
             locks: LockPrefixes::On,
             init_is_gone: false,
+            modules: Vec::new(),
         }
     }
 
@@ -437,13 +440,15 @@ impl Engine {
         id: SessionId,
         selection: &Selection,
     ) -> Result<Plan, ApplyError> {
-        self.session(id)?;
+        let profile = self.session(id)?.profile;
+        // The table of a profile has no entry for what has come since it was made.
+        let limit = profile.map_or(u32::MAX, |profile| profile.layout.functions());
         self.look(memory);
         let ground = self.ground.as_mut().ok_or(ApplyError::NotAttached)?;
         let mut wanted = vec![false; self.image.functions.len()];
         for function in &selection.selected {
             if let Some(slot) = wanted.get_mut(function.index()) {
-                *slot = true;
+                *slot = function.0 < limit;
             }
         }
         let sessions = &self.sessions;
@@ -655,7 +660,7 @@ impl Engine {
 
 mod dynamic;
 pub mod events;
-mod fleeting;
+pub mod fleeting;
 pub mod locks;
 mod sessions;
 #[cfg(test)]

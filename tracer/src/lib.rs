@@ -17,6 +17,7 @@ pub mod image;
 pub mod insn;
 #[cfg(any(test, feature = "mock"))]
 pub mod mock;
+pub mod module;
 pub mod paging;
 pub mod patch;
 pub mod record;

@@ -27,8 +27,8 @@ pub enum EventLoopError {
     /// The time limit.
     #[error("--timeout cannot be set: {0}")]
     Timer(#[source] std::io::Error),
-    /// The look for panics.
-    #[error("no timer to look for panics of the guest: {0}")]
+    /// The look at the guest.
+    #[error("no timer to look for panics and modules of the guest: {0}")]
     Watch(#[source] std::io::Error),
 }
 
@@ -67,7 +67,7 @@ fn timer(first: Duration, period: Option<Duration>) -> std::io::Result<TimerFd> 
     Ok(timer)
 }
 
-/// When to look whether the guest has panicked.
+/// When to look whether the guest has panicked, and which modules it has.
 #[derive(Debug)]
 pub struct Watch(TimerFd);
 
@@ -102,7 +102,7 @@ pub struct EventLoop {
     pub stdin: Option<ConsoleStdin>,
     /// The time limit, if there is one.
     pub limit: Option<Limit>,
-    /// When to look whether the guest has panicked, if it can be seen.
+    /// When to look whether the guest has panicked and which modules it has, if that can be seen.
     pub watch: Option<Watch>,
     /// The control socket, if there is one.
     pub control: Option<Server>,
@@ -217,6 +217,7 @@ impl MutEventSubscriber for EventLoop {
                     let _ = timer.wait();
                 }
                 self.run.look_for_panic();
+                self.run.look_for_modules();
             }
             token => {
                 let Self { run, control, .. } = self;

@@ -178,6 +178,19 @@ impl Run {
         Ok(finished?)
     }
 
+    /// Whether functions of the guest can come and go.
+    #[must_use]
+    pub fn has_modules(&self) -> bool {
+        self.tracing.has_modules()
+    }
+
+    /// Looks which functions of the guest have come and gone, unless it panics.
+    pub fn look_for_modules(&mut self) {
+        if self.panic.as_ref().and_then(PanicWatch::vcpu).is_none() {
+            self.tracing.look(&self.machine);
+        }
+    }
+
     /// Answers one request line; `None` for a notification.
     pub fn answer(&mut self, line: &[u8]) -> Option<String> {
         let parsed = protocol::parse(line);
@@ -186,8 +199,8 @@ impl Run {
     }
 
     fn perform(&mut self, call: Call) -> Result<Value, RpcError> {
+        self.look_for_modules();
         let machine = &self.machine;
-        self.tracing.look(machine);
         match call {
             Call::Status => to_value(self.status()),
             Call::Functions(query) => to_value(self.tracing.functions(&query)?),

@@ -2,14 +2,157 @@
 //! is that nothing is written but while the guest is stopped, and that the guest is asked *then* what
 //! is still there. It cannot free anything between the answer and the write.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use super::Engine;
 use crate::event::FunctionId;
-use crate::target::PhysicalMemory;
+use crate::image::SITE_LENGTH;
+use crate::module::{self, KernelView, Loaded, Module, ModuleError};
+use crate::patch::functions::FunctionState;
+use crate::target::{PhysicalMemory, TargetMemory};
+
+/// A module whose functions are in the image.
+#[derive(Debug)]
+pub(super) struct KnownModule {
+    module: Module,
+    functions: Range<u32>,
+}
+
+/// What has come and gone since the last time.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// The names of modules that are new.
+    pub came: Vec<Arc<str>>,
+    /// The names of modules that are gone.
+    pub left: Vec<Arc<str>>,
+    /// Modules that could not be read, and why.
+    pub unread: Vec<(Arc<str>, String)>,
+}
+
+impl Moved {
+    /// Whether anything is different now.
+    #[must_use]
+    pub fn is_change(&self) -> bool {
+        !self.came.is_empty() || !self.left.is_empty()
+    }
+}
 
 impl Engine {
     /// Looks what the guest has given back since the last time, and forgets it. While the guest is
     /// stopped the answer holds until it goes on; else it may be late, never wrong.
-    pub fn look(&mut self, memory: &(impl PhysicalMemory + ?Sized)) {
+    pub fn look(&mut self, memory: &(impl PhysicalMemory + ?Sized)) -> Moved {
+        self.look_at_init(memory);
+        let mut moved = Moved::default();
+        if !self.modules.is_empty() {
+            // A list that cannot be read says that nothing is there.
+            let loaded = self.loaded(memory).unwrap_or_default();
+            self.forget(memory, &loaded, &mut moved);
+        }
+        moved
+    }
+
+    /// As [`Self::look`], and takes in the functions of modules that have come.
+    ///
+    /// # Errors
+    /// A [`ModuleError`] when the list of modules cannot be read; then none is known any more.
+    pub fn take_in(
+        &mut self,
+        memory: &(impl PhysicalMemory + ?Sized),
+    ) -> Result<Moved, ModuleError> {
+        self.look_at_init(memory);
+        let mut moved = Moved::default();
+        let loaded = self.loaded(memory);
+        let list = loaded.as_deref().unwrap_or_default();
+        self.forget(memory, list, &mut moved);
+        for Loaded { module, .. } in list.iter().filter(|loaded| loaded.is_live) {
+            if !self.modules.iter().any(|known| known.module == *module) {
+                self.add_module(memory, module, &mut moved);
+            }
+        }
+        loaded.map(|_| moved)
+    }
+
+    fn add_module(
+        &mut self,
+        memory: &(impl PhysicalMemory + ?Sized),
+        module: &Module,
+        moved: &mut Moved,
+    ) {
+        let linux = self.image.linux.as_ref();
+        let Some(layout) = linux.and_then(|linux| linux.modules.as_ref()) else {
+            return;
+        };
+        let contents = module::contents(&KernelView::new(memory, layout), layout, module);
+        let added = contents
+            .map_err(|error| error.to_string())
+            .and_then(|contents| {
+                let image = Arc::make_mut(&mut self.image);
+                let added = image.add_module(module, &contents);
+                added.ok_or_else(|| "no more functions can be numbered".to_owned())
+            });
+        let module = module.clone();
+        let (functions, refused) = match added {
+            Ok(functions) => (functions, None),
+            Err(reason) => (0..0, Some(reason)),
+        };
+        self.table.extend(&self.image);
+        match refused {
+            None => moved.came.push(Arc::clone(&module.name)),
+            Some(reason) => moved.unread.push((Arc::clone(&module.name), reason)),
+        }
+        // Also one that cannot be read is known: it is not tried again and again.
+        self.modules.push(KnownModule { module, functions });
+    }
+
+    /// What the guest says is loaded.
+    fn loaded(&self, memory: &(impl PhysicalMemory + ?Sized)) -> Result<Vec<Loaded>, ModuleError> {
+        let linux = self.image.linux.as_ref();
+        match linux.and_then(|linux| linux.modules.as_ref()) {
+            Some(layout) => {
+                module::loaded(&KernelView::new(memory, layout), layout, &self.image.text)
+            }
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Forgets the modules that are not among `loaded`, or are not what they were.
+    fn forget(
+        &mut self,
+        memory: &(impl PhysicalMemory + ?Sized),
+        loaded: &[Loaded],
+        moved: &mut Moved,
+    ) {
+        let modules = std::mem::take(&mut self.modules);
+        let (there, gone) = modules.into_iter().partition(|known: &KnownModule| {
+            loaded.iter().any(|one| one.module == known.module) && !self.is_reborn(memory, known)
+        });
+        self.modules = there;
+        for KnownModule { module, functions } in gone {
+            for function in functions.clone() {
+                self.table.gone(FunctionId(function));
+            }
+            moved.left.push(module.name);
+        }
+    }
+
+    /// Whether a module was unloaded and loaded again at the same place: then our jumps are not there.
+    fn is_reborn(&self, memory: &(impl PhysicalMemory + ?Sized), known: &KnownModule) -> bool {
+        let linux = self.image.linux.as_ref();
+        let Some(layout) = linux.and_then(|linux| linux.modules.as_ref()) else {
+            return true;
+        };
+        let is_patched = |id: &FunctionId| matches!(self.state(*id), FunctionState::Patched { .. });
+        let patched = known.functions.clone().map(FunctionId).find(is_patched);
+        let Some(site) = patched.and_then(|id| self.image.site_of(id)) else {
+            return false;
+        };
+        let mut bytes = [0; SITE_LENGTH];
+        let read = KernelView::new(memory, layout).read(site.address, &mut bytes);
+        read.is_err() || bytes == site.original
+    }
+
+    fn look_at_init(&mut self, memory: &(impl PhysicalMemory + ?Sized)) {
         let Some(linux) = &self.image.linux else {
             return;
         };
@@ -17,7 +160,11 @@ impl Engine {
             return;
         }
         self.init_is_gone = true;
-        for site in &self.image.sites {
+        let linked = self.image.sites.iter().filter(|site| {
+            let function = self.image.function(site.function);
+            function.is_some_and(|function| function.module.is_none())
+        });
+        for site in linked {
             if !linux.lasts(site.address) {
                 self.table.gone(site.function);
             }
@@ -33,6 +180,7 @@ impl Engine {
     /// How many functions with a site are gone.
     #[must_use]
     pub fn gone(&self) -> usize {
-        self.table.count_gone()
+        let sites = self.image.sites.iter();
+        sites.filter(|site| self.is_gone(site.function)).count()
     }
 }

@@ -655,6 +655,7 @@ fn booting_linux() -> (Engine, MockTarget, SessionId) {
             at: STATE,
             gone_from: FREEING,
         }),
+        modules: None,
         prepares_sites: true,
     });
     let mut target = MockTarget::with_image(2, REGION, &image, Rights::ALL).unwrap();
@@ -707,4 +708,88 @@ fn init_text_counts_as_gone_when_the_guest_cannot_be_asked() {
     engine.image = Arc::new(image);
     let applied = change(&mut engine, &mut target, session, 0..8).unwrap();
     assert_eq!((applied.patched, engine.gone()), (4, 4));
+}
+
+/// A Linux with 8 functions of its own that stay, and modules.
+fn linux_with_modules() -> (Engine, crate::module::testing::Guest, SessionId) {
+    let (engine, target, _) = booting_linux();
+    let guest = crate::module::testing::Guest::on(target);
+    let mut image = (**engine.image()).clone();
+    if let Some(linux) = &mut image.linux {
+        linux.modules = Some(guest.layout.clone());
+        linux.text = image.text.first().copied();
+    }
+    let mut guest = guest;
+    let mut engine = Engine::new(Arc::new(image));
+    let region = guest.target.region();
+    engine.attach(&mut guest.target, region).unwrap();
+    let session = engine
+        .create_session(&mut guest.target, config("one"))
+        .unwrap();
+    (engine, guest, session)
+}
+
+fn all(engine: &Engine) -> std::ops::Range<u32> {
+    0..u32::try_from(engine.image().functions.len()).unwrap()
+}
+
+#[test]
+fn functions_of_modules_come_are_traced_and_leave_without_a_write() {
+    let (mut engine, mut guest, session) = linux_with_modules();
+    guest.module("one", &["one_open", "one_read"]);
+    guest.module("two", &["two_read"]);
+    let moved = engine.take_in(&guest.target).unwrap();
+    assert_eq!(moved.came, [Arc::from("one"), Arc::from("two")]);
+    assert_eq!(engine.image().functions.len(), 11);
+    assert_eq!(&*engine.image().functions[10].name, "two_read");
+    assert!(!engine.take_in(&guest.target).unwrap().is_change());
+    let everything = all(&engine);
+    let applied = change(&mut engine, &mut guest.target, session, everything).unwrap();
+    assert_eq!((applied.patched, applied.skipped.len()), (11, 0));
+    // A plan is made, then the module goes and something else uses its memory.
+    let plan = engine
+        .plan(&mut guest.target, session, &select([]))
+        .unwrap();
+    assert_eq!(plan.changes.len(), 11);
+    guest.unload_last();
+    let writes = guest.target.writes;
+    let applied = engine.apply(&mut guest.target, &plan).unwrap();
+    assert_eq!((applied.restored, guest.target.writes - writes), (10, 10));
+    assert_eq!((engine.patched(), engine.gone()), (0, 1));
+    assert!(engine.is_gone(FunctionId(10)));
+    // Its text was not touched: our jump is still there.
+    assert_eq!(site(&engine, &guest.target, 10)[0], 0xe9);
+}
+
+#[test]
+fn a_module_that_was_loaded_again_at_its_old_place_is_another_one() {
+    let (mut engine, mut guest, session) = linux_with_modules();
+    guest.module("one", &["one_open", "one_read"]);
+    engine.take_in(&guest.target).unwrap();
+    let everything = all(&engine);
+    change(&mut engine, &mut guest.target, session, everything).unwrap();
+    let at = guest.unload_last();
+    guest.load_at(at, "one", &["one_open", "one_read"]);
+    let moved = engine.take_in(&guest.target).unwrap();
+    assert_eq!((moved.left.len(), moved.came.len()), (1, 1));
+    assert_eq!((engine.patched(), engine.gone()), (8, 2));
+    let everything = all(&engine);
+    let applied = change(&mut engine, &mut guest.target, session, everything).unwrap();
+    assert_eq!((applied.patched, engine.patched()), (2, 10));
+    assert!(engine.frozen().is_none());
+}
+
+#[test]
+fn a_list_that_cannot_be_read_leaves_no_module_to_write_to() {
+    let (mut engine, mut guest, session) = linux_with_modules();
+    guest.module("one", &["one_open"]);
+    engine.take_in(&guest.target).unwrap();
+    let everything = all(&engine);
+    change(&mut engine, &mut guest.target, session, everything).unwrap();
+    guest.tie_to("one", 0x1000);
+    let writes = guest.target.writes;
+    change(&mut engine, &mut guest.target, session, []).unwrap();
+    assert_eq!(guest.target.writes - writes, 8);
+    engine.take_in(&guest.target).unwrap_err();
+    assert_eq!(engine.gone(), 1);
 }

@@ -6,11 +6,16 @@ use globset::{Glob, GlobBuilder, GlobMatcher};
 use super::FilterError;
 use crate::image::Function;
 
+/// What a glob for modules begins with.
+const MODULE: &str = "mod:";
+
 /// A glob, as given and ready to match.
 #[derive(Debug, Clone)]
 pub struct Pattern {
     pub(super) text: String,
     matcher: GlobMatcher,
+    /// Which modules' functions it is for; none means all functions.
+    module: Option<GlobMatcher>,
 }
 
 impl PartialEq for Pattern {
@@ -22,14 +27,25 @@ impl PartialEq for Pattern {
 impl Eq for Pattern {}
 
 impl Pattern {
-    /// A glob.
+    /// A glob; `mod:NAME:GLOB` is for the functions of modules of that name, itself a glob.
     ///
     /// # Errors
     /// [`FilterError::BadGlob`].
     pub fn new(glob: &str) -> Result<Self, FilterError> {
+        let of_module = glob.strip_prefix(MODULE).map(|rest| {
+            rest.split_once(':').ok_or_else(|| FilterError::BadGlob {
+                glob: glob.to_owned(),
+                reason: "expected mod:NAME:GLOB".to_owned(),
+            })
+        });
+        let (module, functions) = match of_module.transpose()? {
+            Some((module, functions)) => (Some(Self::compile(module)?), functions),
+            None => (None, glob),
+        };
         Ok(Self {
             text: glob.to_owned(),
-            matcher: Self::compile(glob)?.compile_matcher(),
+            matcher: Self::compile(functions)?.compile_matcher(),
+            module: module.map(|module| module.compile_matcher()),
         })
     }
 
@@ -51,7 +67,18 @@ impl Pattern {
     /// Whether any name of the function matches, raw or demangled.
     #[must_use]
     pub fn matches(&self, function: &Function) -> bool {
-        function.names().any(|name| self.matches_name(name))
+        let is_there = match (&self.module, &function.module) {
+            (None, _) => true,
+            (Some(wanted), Some(module)) => wanted.is_match(&**module),
+            (Some(_), None) => false,
+        };
+        is_there && function.names().any(|name| self.matches_name(name))
+    }
+
+    /// Whether it is for modules, which may come later.
+    #[must_use]
+    pub fn is_for_modules(&self) -> bool {
+        self.module.is_some()
     }
 
     /// The glob as given.

@@ -224,7 +224,8 @@ impl Filter {
                 None => selection.selected.push(id),
             }
         }
-        if selection.selected.is_empty() {
+        let may_come = self.include.iter().any(Pattern::is_for_modules);
+        if selection.selected.is_empty() && !may_come {
             Err(nothing_left(image, selection))
         } else {
             Ok(selection)
@@ -284,6 +285,10 @@ fn patterns<S: AsRef<str>>(globs: &[S]) -> Result<Vec<Pattern>, FilterError> {
 /// # Errors
 /// [`FilterError::NoMatch`] names what is like it.
 pub fn check_matches(pattern: &Pattern, image: &Image) -> Result<(), FilterError> {
+    let linux = image.linux.as_ref();
+    if pattern.is_for_modules() && linux.is_some_and(|linux| linux.modules.is_some()) {
+        return Ok(());
+    }
     if image
         .functions
         .iter()

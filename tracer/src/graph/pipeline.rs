@@ -47,7 +47,13 @@ impl Pipeline {
     /// Passes on only what the rules select among the calls of this image's functions.
     pub fn select(&mut self, rules: Rules, image: &Image) {
         self.selection = Selection::new(rules);
-        for function in &image.functions {
+        self.extend(image);
+    }
+
+    /// Functions have come: `image` has those of before, and more.
+    pub fn extend(&mut self, image: &Image) {
+        let new = image.functions.get(self.selection.functions()..);
+        for function in new.unwrap_or_default() {
             let names: Vec<&str> = function.names().collect();
             self.selection.add_function(&names);
         }

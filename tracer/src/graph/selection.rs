@@ -152,6 +152,12 @@ impl Selection {
         }
     }
 
+    /// How many functions it knows.
+    #[must_use]
+    pub fn functions(&self) -> usize {
+        self.marks.len()
+    }
+
     /// The next function, in the order of [`FunctionId`], has these names.
     pub fn add_function(&mut self, names: &[&str]) {
         let any = |patterns: &[Pattern]| {

@@ -4,6 +4,7 @@ use super::btf::Btf;
 use super::elf::Elf;
 use super::{SymbolTable, TextRange};
 use crate::addr::{Gpa, Gva};
+use crate::module::ModuleLayout;
 use crate::target::PhysicalMemory;
 
 /// What a kernel's version string begins with (`linux_banner`).
@@ -25,6 +26,8 @@ pub struct Linux {
     pub rodata: Option<TextRange>,
     /// How its memory tells whether init text is still there; without this it is taken to be gone.
     pub init: Option<InitState>,
+    /// Where to find its modules, if it has any and they can be traced.
+    pub modules: Option<ModuleLayout>,
     /// Whether it turns its own function sites into nops (`ftrace_init`), so that they are not
     /// to be touched before that.
     pub prepares_sites: bool,
@@ -48,7 +51,12 @@ impl Linux {
             text: range("_stext", "_etext"),
             init_text: range("_sinittext", "_einittext"),
             rodata: range("__start_rodata", "__end_rodata"),
-            init: btf.and_then(|btf| InitState::find(elf, symbols, &btf)),
+            init: btf
+                .as_ref()
+                .and_then(|btf| InitState::find(elf, symbols, btf)),
+            modules: btf
+                .as_ref()
+                .and_then(|btf| ModuleLayout::find(btf, symbols, |address| elf.physical(address))),
             prepares_sites: symbols.address_of("ftrace_init").is_some(),
         })
     }

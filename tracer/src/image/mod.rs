@@ -17,6 +17,7 @@ mod lists;
 mod locate;
 mod locks;
 pub mod marker;
+mod module;
 pub mod points;
 pub mod site;
 pub mod symbol;
@@ -98,6 +99,8 @@ pub struct Function {
     pub display: Arc<str>,
     /// Every other raw or demangled name that it has.
     pub aliases: Vec<Arc<str>>,
+    /// The module that it came with.
+    pub module: Option<Arc<str>>,
 }
 
 impl Function {

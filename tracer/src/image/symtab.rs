@@ -63,7 +63,7 @@ pub(super) fn functions(symbols: &SymbolTable) -> Vec<Function> {
                 size: symbol.size,
                 name: Arc::clone(&symbol.name),
                 display: Arc::clone(&symbol.display),
-                aliases: Vec::new(),
+                ..Function::default()
             }),
         }
     }

@@ -138,6 +138,12 @@ impl FunctionTable {
         }
     }
 
+    /// Makes room for functions that have come since.
+    pub fn extend(&mut self, image: &Image) {
+        let count = image.functions.len().max(self.states.len());
+        self.states.resize(count, FunctionState::Nop);
+    }
+
     /// The state of one function.
     #[must_use]
     pub fn state(&self, function: FunctionId) -> &FunctionState {
@@ -166,13 +172,6 @@ impl FunctionTable {
     /// Notes that the function's memory was given back, with whatever stood there.
     pub fn gone(&mut self, function: FunctionId) {
         self.set(function, FunctionState::Gone);
-    }
-
-    /// How many functions are gone.
-    #[must_use]
-    pub fn count_gone(&self) -> usize {
-        let is_gone = |state: &&FunctionState| matches!(state, FunctionState::Gone);
-        self.states.iter().filter(is_gone).count()
     }
 
     /// How many functions have our jump in them.

@@ -146,6 +146,11 @@ const fn slack(geometry: Geometry) -> u64 {
 }
 
 impl RingReader {
+    /// So many functions can write into the ring from now on.
+    pub fn set_functions(&mut self, functions: u32) {
+        self.functions = functions;
+    }
+
     /// A reader of an empty ring into which `functions` functions can write.
     #[must_use]
     pub fn new(ring: u16, geometry: Geometry, mode: Mode, functions: u32) -> Self {

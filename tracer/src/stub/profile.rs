@@ -46,6 +46,12 @@ pub struct TableLayout {
 }
 
 impl TableLayout {
+    /// How many functions have an entry.
+    #[must_use]
+    pub const fn functions(&self) -> u32 {
+        self.functions
+    }
+
     /// For so many functions. None when the table would be too large to be worth it.
     #[must_use]
     pub fn new(functions: u32, strategy: &CpuStrategy) -> Option<Self> {

@@ -48,7 +48,8 @@ pub struct RunOptions {
     /// Trace from the attach point on
     #[arg(long, value_name = "TRACER")]
     pub trace: Option<Tracer>,
-    /// Trace only functions whose name matches; may be given several times
+    /// Trace only functions whose name matches; may be given several times. `mod:NAME:GLOB` is for the
+    /// functions of a module of Linux, also one that is loaded later
     #[arg(long, value_name = "GLOB", requires = "trace")]
     pub filter: Vec<String>,
     /// Never trace functions whose name matches; may be given several times

@@ -264,9 +264,14 @@ fn functions(list: &Functions) -> String {
             .as_ref()
             .map(|why| format!(" ({why})"))
             .unwrap_or_default();
+        let module = function
+            .module
+            .as_ref()
+            .map(|module| format!(" [{module}]"))
+            .unwrap_or_default();
         let _ = writeln!(
             text,
-            "{} {:<9} {}{reason}",
+            "{} {:<9} {}{module}{reason}",
             function.address, function.state, function.name
         );
     }
@@ -360,6 +365,7 @@ mod tests {
         let function = Function {
             address: "0xffffffff80201000".to_owned(),
             name: "f".to_owned(),
+            module: None,
             state: "skipped".to_owned(),
             reason: Some("foreign bytes".to_owned()),
         };

@@ -267,6 +267,9 @@ pub struct Function {
     pub address: String,
     /// Its name, demangled.
     pub name: String,
+    /// The module that it came with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub module: Option<String>,
     /// `available`, `patched` or `skipped`.
     pub state: String,
     /// Why it is skipped.
@@ -353,6 +356,7 @@ mod tests {
         let skip = |name: &str, reason: &str| Function {
             address: "0x1".to_owned(),
             name: name.to_owned(),
+            module: None,
             state: "skipped".to_owned(),
             reason: Some(reason.to_owned()),
         };

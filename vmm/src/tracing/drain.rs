@@ -9,6 +9,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use tracer::event::{Event, EventKind};
 use tracer::export::uftrace::{ClockStall, ExportError, Metadata};
+use tracer::image::Image;
 use tracer::ring::geometry::{Geometry, Position};
 use tracer::ring::reader::{CellWord, Delivered, Mode, Patience, RingMemory, RingReader, Sink};
 use tracer::ring::snapshot::Snapshot;
@@ -87,6 +88,17 @@ impl Drain {
             stalls_seen: 0,
             points: None,
             is_on: false,
+        }
+    }
+
+    /// Functions have come: `image` has those of before, and more.
+    pub fn extend(&mut self, image: &Arc<Image>) {
+        self.functions = u32::try_from(image.functions.len()).unwrap_or(u32::MAX);
+        for reader in &mut self.readers {
+            reader.set_functions(self.functions);
+        }
+        if let Some(output) = &mut self.output {
+            output.extend(image);
         }
     }
 

@@ -14,6 +14,7 @@ pub mod error;
 mod event_drain;
 mod events;
 mod filters;
+mod fleeting;
 pub mod options;
 pub mod output;
 pub mod profile;
@@ -396,7 +397,9 @@ impl Tracing {
         machine: &Machine,
         plan: &Plan,
     ) -> Result<(Applied, Duration), TracingError> {
-        if let Some(service) = self.breakpoints {
+        // Linux frees text: only a guest that is stopped cannot do so before the write.
+        let is_lasting = self.shared.image.linux.is_none();
+        if let Some(service) = self.breakpoints.filter(|_| is_lasting) {
             let mut live = machine.live(service, PATIENCE)?;
             let applied = self.engine.apply_live(&mut live, plan)?;
             return Ok((applied, live.lost()));

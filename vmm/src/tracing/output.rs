@@ -89,6 +89,16 @@ impl Output {
         }
     }
 
+    /// Functions have come: `image` has those of before, and more.
+    pub fn extend(&mut self, image: &Arc<Image>) {
+        self.image = Arc::clone(image);
+        if let Some(pipeline) = &mut self.pipeline {
+            pipeline.extend(image);
+        }
+        let outcome = self.sink.writer.extend(image);
+        self.sink.note(outcome);
+    }
+
     /// What the trace says of itself has changed.
     pub fn describe(&mut self, metadata: Metadata) {
         let outcome = self.sink.writer.describe(metadata);

@@ -416,6 +416,16 @@ impl TraceSession {
         }
     }
 
+    /// Functions have come: `image` has those of before, and more.
+    pub fn extend(&mut self, image: &Arc<Image>) {
+        if let Some(output) = &mut self.output {
+            output.extend(image);
+        }
+        if let Some(Reader::Rings(drain)) = self.live.as_ref().map(|live| &live.reader) {
+            drain.lock().extend(image);
+        }
+    }
+
     /// Takes another tracer kind, which a session can until its rings are made.
     ///
     /// # Errors

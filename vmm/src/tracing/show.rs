@@ -15,7 +15,6 @@ use crate::control::status::{
     Changed, ClockPageStatus, FrozenStatus, Function, Functions, LocksStatus, SessionStatus,
     TracingStatus,
 };
-use crate::machine::Machine;
 
 /// The name of a mode, as options have it.
 pub(super) const fn mode_name(mode: Mode) -> &'static str {
@@ -47,17 +46,14 @@ fn show_frozen(frozen: &Frozen) -> FrozenStatus {
 }
 
 impl Tracing {
-    /// Looks which functions the guest has given back since: they leave the list.
-    pub fn look(&mut self, machine: &Machine) {
-        self.engine.look(machine.memory());
-    }
-
     /// Part of `status`.
     #[must_use]
     pub fn status(&self) -> TracingStatus {
         let patched = self.engine.patched();
         let image = &self.shared.image;
         let sessions = self.session_statuses();
+        let untraceable = image.untraceable.iter();
+        let untraceable = untraceable.filter(|entry| !self.engine.is_gone(entry.function));
         let mut status = TracingStatus {
             state: self.state_name(&sessions).to_owned(),
             frozen: self.engine.frozen().map(show_frozen),
@@ -66,7 +62,7 @@ impl Tracing {
                 .sites
                 .len()
                 .saturating_sub(patched + self.engine.gone()) as u64,
-            skipped: image.untraceable.len() as u64,
+            skipped: untraceable.count() as u64,
             patch_method: self.patch_method.name().to_owned(),
             stub_bytes: self.engine.stub_bytes(),
             sessions,
@@ -153,13 +149,16 @@ impl Tracing {
     }
 
     fn line(&self, id: FunctionId, state: &str, reason: Option<String>) -> Function {
-        let (address, name) = match self.shared.image.function(id) {
+        let function = self.shared.image.function(id);
+        let (address, name) = match function {
             Some(function) => (function.address.to_string(), function.display.to_string()),
             None => ("?".to_owned(), "?".to_owned()),
         };
+        let module = function.and_then(|function| function.module.as_deref());
         Function {
             address,
             name,
+            module: module.map(str::to_owned),
             state: state.to_owned(),
             reason,
         }

@@ -17,6 +17,7 @@ pub const FIRST_TID: u32 = 1000;
 /// Symbols and maps are in pages.
 const PAGE: u64 = 0x1000;
 /// Where the maps say that the stack is: uftrace takes everything above it for its own kernel.
+const MODULES_END: u64 = 0xffff_ffff_ff00_0000;
 const STACK: (u64, u64) = (0xffff_ffff_e000, 0xffff_ffff_f000);
 
 /// A line of [`COMMENT_FILE`].
@@ -116,7 +117,10 @@ impl Extent {
             .iter()
             .map(|f| truncated(f.address.0.saturating_add(f.size)));
         let start = first.unwrap_or(0) / PAGE * PAGE;
+        // Functions of modules can come later, above the kernel.
+        let modules = image.linux.as_ref().map(|_| truncated(MODULES_END));
         let end = last
+            .chain(modules)
             .max()
             .unwrap_or(0)
             .max(start + 1)

@@ -111,6 +111,26 @@ impl UftraceWriter {
         Ok(writer)
     }
 
+    /// Functions have come: `image` has those of before, and more.
+    ///
+    /// # Errors
+    /// An [`ExportError`] that names the file.
+    pub fn extend(&mut self, image: &Image) -> Result<(), ExportError> {
+        let module = module_name(&self.side.metadata.image);
+        let path = self.directory.join(format!("{module}.sym"));
+        fs::write(&path, Extent::of(image).symbols(image))
+            .map_err(ExportError::io("write", &path))?;
+        let new = image.functions.get(self.entries.len()..);
+        let entry = |address| word(Kind::Entry, truncated(address));
+        let new = new.unwrap_or_default().iter();
+        self.entries
+            .extend(new.map(|function| entry(function.address.0)));
+        if let Some(threads) = &mut self.threads {
+            threads.extend(image);
+        }
+        Ok(())
+    }
+
     /// The directory.
     #[must_use]
     pub fn directory(&self) -> &Path {

@@ -178,6 +178,13 @@ impl ThreadLanes {
         Ok(lanes)
     }
 
+    /// Functions have come.
+    pub fn extend(&mut self, image: &Image) {
+        let new = image.functions.get(self.addresses.len()..);
+        let new = new.unwrap_or_default().iter();
+        self.addresses.extend(new.map(|f| f.address.0 & MAX_VALUE));
+    }
+
     /// Takes one step of a thread; whether its function is one of the image's.
     pub fn append(&mut self, event: CallEvent) -> Result<bool, ExportError> {
         let (kind, value, end) = match event.kind {

@@ -1,0 +1,99 @@
+use super::testing::{Guest, KERNEL, MODULES_AREA};
+use super::*;
+use crate::mock::MockTarget;
+
+fn names(loaded: &[Loaded]) -> Vec<(&str, bool)> {
+    loaded
+        .iter()
+        .map(|loaded| (&*loaded.module.name, loaded.is_live))
+        .collect()
+}
+
+fn read(guest: &Guest) -> Result<Vec<Loaded>, ModuleError> {
+    let target: &MockTarget = &guest.target;
+    loaded(
+        &KernelView::new(target, &guest.layout),
+        &guest.layout,
+        &[KERNEL],
+    )
+}
+
+#[test]
+fn modules_are_read_with_their_functions_and_sites() {
+    let mut guest = Guest::new();
+    let one = guest.module("one", &["one_init", "one_read", "one_write"]);
+    guest.module("two", &["two_read"]);
+    guest.set_state("two", 1);
+    let found = read(&guest).unwrap();
+    assert_eq!(names(&found), [("one", true), ("two", false)]);
+    assert_eq!(found[0].module.text.start, one);
+    let view = KernelView::new(&guest.target, &guest.layout);
+    let contents = contents(&view, &guest.layout, &found[0].module).unwrap();
+    let functions: Vec<(u64, &str)> = contents
+        .functions
+        .iter()
+        .map(|function| (function.address.0 - one.0, &*function.name))
+        .collect();
+    assert_eq!(
+        functions,
+        [(0, "one_init"), (64, "one_read"), (128, "one_write")]
+    );
+    let sites: Vec<u64> = contents.sites.iter().map(|site| site.0 - one.0).collect();
+    assert_eq!(sites, [0, 64, 128]);
+}
+
+#[test]
+fn unformed_modules_and_impossible_ones_are_left_out() {
+    let mut guest = Guest::new();
+    guest.module("one", &["a"]);
+    guest.module("two", &["b"]);
+    guest.module("three", &["c"]);
+    guest.set_state("one", 3);
+    guest.set_text("two", KERNEL.start.0, 4096);
+    assert_eq!(names(&read(&guest).unwrap()), [("three", true)]);
+    guest.set_text("three", MODULES_AREA, 1 << 40);
+    assert_eq!(names(&read(&guest).unwrap()), []);
+    guest.set_text("three", 0x1000, 4096);
+    assert_eq!(names(&read(&guest).unwrap()), []);
+}
+
+#[test]
+fn a_list_that_does_not_end_is_an_error() {
+    let mut guest = Guest::new();
+    guest.module("one", &["a"]);
+    guest.tie("one", "one");
+    assert_eq!(read(&guest).unwrap_err(), ModuleError::Endless(1024));
+    guest.tie_to("one", 0xdead_0000_0000_0000);
+    assert!(matches!(read(&guest), Err(ModuleError::Memory(_))));
+}
+
+#[test]
+fn absurd_counts_are_errors() {
+    let mut guest = Guest::new();
+    guest.module("one", &["a"]);
+    let module = read(&guest).unwrap().remove(0).module;
+    guest.set_sites_count("one", u32::MAX);
+    let view = KernelView::new(&guest.target, &guest.layout);
+    let refused = contents(&view, &guest.layout, &module).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "module 'one' says that it has 4294967295 call sites, more than 65536"
+    );
+}
+
+/// Every word of a module's description replaced by nonsense: an error or less, never a panic.
+#[test]
+fn nonsense_anywhere_is_an_error_or_goes_by() {
+    for nonsense in [0, 1, u64::MAX, 0xffff_ffff_c000_0ff8, 1 << 32] {
+        for word in 0..Guest::WORDS {
+            let mut guest = Guest::new();
+            guest.module("one", &["one_init", "one_read"]);
+            guest.set_word("one", word, nonsense);
+            let Ok(found) = read(&guest) else { continue };
+            let view = KernelView::new(&guest.target, &guest.layout);
+            for Loaded { module, .. } in &found {
+                let _ = contents(&view, &guest.layout, module);
+            }
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Functions that come and go while the guest runs: those of its modules, and its init text.
+
+use super::Tracing;
+use crate::machine::Machine;
+use std::sync::Arc;
+
+impl Tracing {
+    /// Whether modules can come and go.
+    #[must_use]
+    pub fn has_modules(&self) -> bool {
+        let linux = self.shared.image.linux.as_ref();
+        linux.is_some_and(|linux| linux.modules.is_some())
+    }
+
+    /// Looks what has come and gone since the last time. Sessions that are started trace what their
+    /// filters select among what has come. The guest is paused only for that.
+    pub fn look(&mut self, machine: &Machine) {
+        let moved = match self.engine.take_in(machine.memory()) {
+            Ok(moved) => moved,
+            Err(error) => {
+                log::debug!("{error}");
+                return;
+            }
+        };
+        for (module, why) in &moved.unread {
+            log::warn!("module {module} cannot be traced: {why}");
+        }
+        if !moved.is_change() {
+            return;
+        }
+        log::debug!("modules: came {:?}, left {:?}", moved.came, moved.left);
+        self.shared.image = Arc::clone(self.engine.image());
+        let image = Arc::clone(&self.shared.image);
+        for session in &mut self.sessions {
+            session.extend(&image);
+        }
+        self.refilter_started(machine);
+    }
+
+    fn refilter_started(&mut self, machine: &Machine) {
+        for index in 0..self.sessions.len() {
+            let Some(session) = self.sessions.get(index).filter(|session| session.started) else {
+                continue;
+            };
+            let (name, filter) = (session.name.clone(), session.filter.clone());
+            let Ok(id) = session.started() else { continue };
+            let selected = filter.select(&self.shared.image);
+            let changed = selected
+                .map_err(Into::into)
+                .and_then(|selection| self.change(machine, index, id, filter, selection));
+            match changed {
+                Ok(changed) => {
+                    log::info!("session {name}: {} functions are traced", changed.traced)
+                }
+                Err(error) => log::warn!("session {name}: {error}"),
+            }
+        }
+    }
+}
