@@ -5,8 +5,8 @@ pub use iced_x86::code_asm::{
     AsmMemoryOperand, AsmRegister64, CodeAssembler, CodeLabel, ptr, qword_ptr, registers,
 };
 use iced_x86::{
-    BlockEncoderOptions, Code, Decoder, DecoderOptions, Instruction, MemoryOperand, OpKind,
-    Register,
+    BlockEncoderOptions, Code, ConstantOffsets, Decoder, DecoderOptions, Instruction,
+    MemoryOperand, OpKind, Register,
 };
 
 /// A field of assembled code that differs from stub to stub.
@@ -51,6 +51,44 @@ pub struct Assembled {
     pub fields: Vec<Field>,
 }
 
+/// Which of an instruction's constants a field is.
+enum Part {
+    Displacement,
+    Immediate,
+}
+
+/// What of `instruction`, in code that lies from `base` to `end`, differs from stub to stub.
+fn field_of(
+    instruction: &Instruction,
+    offsets: &ConstantOffsets,
+    base: u64,
+    end: u64,
+) -> Option<(FieldKind, Part)> {
+    let is_inside = |target| (base..=end).contains(&target);
+    let value = PLACE_VALUE.cast_unsigned();
+    let has_immediate = offsets.immediate_size() == 4;
+    let immediate = |wanted| has_immediate && instruction.immediate32() == wanted;
+    if instruction.is_ip_rel_memory_operand() {
+        let outside = !is_inside(instruction.ip_rel_memory_address());
+        outside.then_some((FieldKind::Fixed, Part::Displacement))
+    } else if offsets.has_displacement() && instruction.memory_displacement32() == value {
+        Some((FieldKind::Value, Part::Displacement))
+    } else if immediate(value) {
+        Some((FieldKind::Value, Part::Immediate))
+    } else if immediate(PLACE_ENTRY.cast_unsigned()) {
+        Some((FieldKind::Entry, Part::Immediate))
+    } else if instruction.op0_kind() == OpKind::NearBranch64 {
+        match instruction.near_branch64() {
+            to if to == base.wrapping_add(PLACE_CONTINUE) => {
+                Some((FieldKind::Continue, Part::Immediate))
+            }
+            to => (!is_inside(to)).then_some((FieldKind::Fixed, Part::Immediate)),
+        }
+    } else {
+        None
+    }
+}
+
 /// Assembles what `assembler` holds for the address `base` and finds its fields.
 ///
 /// # Errors
@@ -65,48 +103,13 @@ pub fn assemble(assembler: &mut CodeAssembler, base: u64) -> Result<Assembled, I
         let start = decoder.position();
         let instruction = decoder.decode();
         let offsets = decoder.get_constant_offsets(&instruction);
-        let displacement = start + offsets.displacement_offset();
-        let immediate = start + offsets.immediate_offset();
-        let value = PLACE_VALUE.cast_unsigned();
-        let is_inside = |target| (base..=end).contains(&target);
-        if instruction.is_ip_rel_memory_operand() {
-            if is_inside(instruction.ip_rel_memory_address()) {
-                continue;
-            }
-            fields.push(Field {
-                offset: displacement,
-                kind: FieldKind::Fixed,
-            });
-        } else if offsets.has_displacement() && instruction.memory_displacement32() == value {
-            fields.push(Field {
-                offset: displacement,
-                kind: FieldKind::Value,
-            });
-        } else if offsets.immediate_size() == 4 && instruction.immediate32() == value {
-            fields.push(Field {
-                offset: immediate,
-                kind: FieldKind::Value,
-            });
-        } else if offsets.immediate_size() == 4
-            && instruction.immediate32() == PLACE_ENTRY.cast_unsigned()
-        {
-            fields.push(Field {
-                offset: immediate,
-                kind: FieldKind::Entry,
-            });
-        } else if instruction.op0_kind() == OpKind::NearBranch64 {
-            let to = instruction.near_branch64();
-            if to == base.wrapping_add(PLACE_CONTINUE) {
-                fields.push(Field {
-                    offset: immediate,
-                    kind: FieldKind::Continue,
-                });
-            } else if !is_inside(to) {
-                fields.push(Field {
-                    offset: immediate,
-                    kind: FieldKind::Fixed,
-                });
-            }
+        if let Some((kind, part)) = field_of(&instruction, &offsets, base, end) {
+            let offset = start
+                + match part {
+                    Part::Displacement => offsets.displacement_offset(),
+                    Part::Immediate => offsets.immediate_offset(),
+                };
+            fields.push(Field { offset, kind });
         }
     }
     Ok(Assembled {
