@@ -55,7 +55,7 @@ pub struct RunOptions {
     /// Never trace functions whose name matches; may be given several times
     #[arg(long, value_name = "GLOB", requires = "trace")]
     pub notrace: Vec<String>,
-    /// Attach when this function is first reached (default: what suits the kernel, for the bundled
+    /// Attach when this function is first reached in ring 0 (default: what suits the kernel, for the bundled
     /// guest `workloads_ready`, for Linux `rcu_end_inkernel_boot`, right before its init)
     #[arg(long, value_name = "SYMBOL", requires = "trace")]
     pub attach_at: Option<String>,
