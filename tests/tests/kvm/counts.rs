@@ -77,7 +77,8 @@ fn a_trace_from_the_boot_on_has_everything() {
     let workloads = "calls,recursion,tail_calls,threads,smp,c_fentry,c_mcount,c_patchable,nops,\
                      variadic_float";
     for vcpus in [1, 2] {
-        let cmdline = format!("workload={workloads} iterations=100 tick=200");
+        let iterations = scaled(100);
+        let cmdline = format!("workload={workloads} iterations={iterations} tick=200");
         let (ended, trace) = Guest::new(&cmdline)
             .vcpus(vcpus)
             .with(EVERYTHING)
@@ -93,7 +94,11 @@ fn a_trace_from_the_boot_on_has_everything() {
 /// Without times there is less in a record, and nothing less in the counts.
 #[test]
 fn a_session_without_a_clock_counts_the_same() {
-    let guest = Guest::new("workload=threads iterations=10000 tick=200").vcpus(2);
+    let iterations = scaled(10_000);
+    let guest = Guest::new(&format!(
+        "workload=threads iterations={iterations} tick=200"
+    ))
+    .vcpus(2);
     let (ended, trace) = guest
         .with(EVERYTHING)
         .with(["--clock", "none"])

@@ -1,7 +1,7 @@
 //! Graph traces: every call has its return, on its thread, whatever the guest does.
 
 use serde_json::Value;
-use tests::{Counts, Guest, Printed, Trace};
+use tests::{Counts, Guest, Printed, Trace, scaled};
 
 const WORKLOADS: &str =
     "calls,recursion,tail_calls,threads,smp,c_fentry,c_mcount,c_patchable,nops,variadic_float";
@@ -56,7 +56,8 @@ fn assert_complete(trace: &Trace, printed: &Printed) {
 }
 
 fn every_workload(hook: &str) {
-    let cmdline = format!("workload={WORKLOADS} iterations=100 tick=200");
+    let iterations = scaled(100);
+    let cmdline = format!("workload={WORKLOADS} iterations={iterations} tick=200");
     for vcpus in [1, 2] {
         let (untraced, _) = Guest::new(&cmdline).vcpus(vcpus).run();
         let (printed, trace) = traced(&cmdline, vcpus, hook);
@@ -87,8 +88,10 @@ fn every_call_returns_with_ret_hooks() {
 #[test]
 fn threads_that_are_preempted_and_migrate_keep_their_calls() {
     for vcpus in [1, 2] {
-        let cmdline = "workload=threads,smp,nops iterations=5000 threads=6 tick=500";
-        let (printed, trace) = traced(cmdline, vcpus, "balanced");
+        let iterations = scaled(5000);
+        let cmdline =
+            format!("workload=threads,smp,nops iterations={iterations} threads=6 tick=500");
+        let (printed, trace) = traced(&cmdline, vcpus, "balanced");
         assert_complete(&trace, &printed);
     }
 }
@@ -192,11 +195,14 @@ fn a_run_writes_what_is_selected() {
 #[test]
 fn losses_are_counted_and_shown() {
     for mode in ["overwrite", "discard"] {
-        let (ended, trace) = Guest::new("workload=threads iterations=100000 tick=500")
-            .vcpus(2)
-            .with(["--trace", "graph", "--mode", mode, "--ring-size", "4"])
-            .output()
-            .run();
+        let iterations = scaled(100_000);
+        let (ended, trace) = Guest::new(&format!(
+            "workload=threads iterations={iterations} tick=500"
+        ))
+        .vcpus(2)
+        .with(["--trace", "graph", "--mode", mode, "--ring-size", "4"])
+        .output()
+        .run();
         let printed = ended.good().printed();
         assert!(trace.lost() > 0, "{mode}");
         let entered: u64 = trace.uftrace().values().sum();
