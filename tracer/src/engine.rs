@@ -35,7 +35,7 @@ use crate::target::{
 use crate::window::{Extent, Region, Window, WindowError};
 
 /// Room for stubs per function: a few versions of each.
-const STUB_BYTES_PER_FUNCTION: u64 = 2048;
+const STUB_BYTES_PER_FUNCTION: u64 = 3072;
 /// Pages of stack that the mirror has room for, as a power of two: 32 MiB of stacks in use.
 const MIRROR_PAGES_LOG2: u32 = 13;
 /// Room for the mirror's claim routine.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tracer::addr::Gva;
 use tracer::insn::asm::registers::gpr64;
-use tracer::insn::asm::{CodeAssembler, assemble, ptr};
+use tracer::insn::asm::{CodeAssembler, assemble};
 use tracer::ring::reader::{Mode, Patience, RingReader};
 use tracer::stub::graph::ReturnHook;
 use tracer::stub::mirror::Mirror;
@@ -146,9 +146,14 @@ fn the_first_page_of_memory_shares_no_place() {
     let look_up = |slot: u64| {
         let mut a = CodeAssembler::new(64).unwrap();
         a.set_prefer_short_branch(false);
-        a.mov(gpr64::rcx, gpr64::rdi).unwrap();
-        let claim = mirror.emit_lookup(&mut a, None).unwrap();
-        a.lea(gpr64::rax, ptr(gpr64::r11 + gpr64::rdx)).unwrap();
+        let mut none = a.create_label();
+        let (at, spare) = (gpr64::rdi, [gpr64::rsi, gpr64::rdx]);
+        let claim = mirror.emit_lookup(&mut a, at, spare, Some(none)).unwrap();
+        let word = mirror.word(&mut a, at).unwrap();
+        a.lea(gpr64::rax, word).unwrap();
+        a.ret().unwrap();
+        a.set_label(&mut none).unwrap();
+        a.mov(gpr64::rax, 0u64).unwrap();
         a.ret().unwrap();
         claim.emit(&mut a).unwrap();
         let code = assemble(&mut a, ground.idle()).unwrap();

@@ -30,7 +30,7 @@ const ALLOWED: [Mnemonic; 16] = [
     Mnemonic::Inc,
 ];
 
-/// The general registers that an instruction writes, aside from the stack pointer.
+/// The general registers that an instruction writes, aside from the stack pointer and r11.
 fn written(instruction: &Instruction) -> BTreeSet<Register> {
     let mut factory = InstructionInfoFactory::new();
     let info = factory.info(instruction);
@@ -47,6 +47,8 @@ fn written(instruction: &Instruction) -> BTreeSet<Register> {
         })
         .map(|used| used.register().full_register())
         .filter(|register| *register != Register::RSP)
+        // Nobody's at a function's entry.
+        .filter(|register| *register != Register::R11)
         .collect()
 }
 

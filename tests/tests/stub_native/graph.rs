@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use tracer::record::Step;
 use tracer::ring::geometry::Geometry;
 use tracer::ring::reader::{CellWord, Mode, Patience, RingMemory, RingReader};
-use tracer::stub::graph::{ReturnHook, SiteShape};
+use tracer::stub::graph::ReturnHook;
 use tracer::stub::recorder::Clock;
 
 use crate::bodies::{self, PROLOGUE, RECURSIVE, VALUES};
@@ -14,7 +14,7 @@ use crate::cpu::{Registers, call, return_address};
 use crate::expected::{Seen, calls};
 use crate::ground::{FUNCTIONS, Ground, MIRROR_LOG2, PAGE, Place, Setup};
 use crate::random::Random;
-use crate::registers::registers;
+use crate::registers::{R11, registers};
 use crate::rings::{Heard, now};
 
 pub const PLACES: [Place; 4] = [Place::GsBelow, Place::GsAbove, Place::GsFar, Place::Shared];
@@ -29,7 +29,8 @@ const RAX: usize = 0;
 const RDX: usize = 3;
 const RDI: usize = 5;
 const RBP: usize = 6;
-const R11: usize = 10;
+/// rsi, rdi, r8, r9, r10, r11: what no caller finds again after a call.
+const FREE_AT_RETURN: [usize; 6] = [4, RDI, 7, 8, 9, R11];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -64,11 +65,6 @@ impl Call {
             3
         };
         8 * frames + STACK_USED
-    }
-
-    fn may_change_r11(&self, variant: ReturnHook) -> bool {
-        let by_jump = bodies::shape(self.number) == SiteShape::AfterPrologue;
-        variant == ReturnHook::Jmp || variant == ReturnHook::Balanced && by_jump
     }
 
     fn returns_values(&self) -> bool {
@@ -108,11 +104,8 @@ impl Call {
             let argument = ground.word(self.slot + 8).load(Ordering::SeqCst);
             self.check_body(ground, &before, argument);
         }
-        if self.number == RECURSIVE {
-            expected.general[RDI] = 0;
-        }
-        if self.may_change_r11(ground.setup.variant) {
-            expected.general[R11] = after.general[R11];
+        for free in FREE_AT_RETURN {
+            expected.general[free] = after.general[free];
         }
         assert_eq!(after, expected, "function {}", self.number);
         let changed = ground.read(below, 2 * STACK_CHECKED);
@@ -136,6 +129,7 @@ impl Call {
         let seen: Vec<u64> = (0..17)
             .map(|n| ground.word(ground.seen() + 8 * n).load(Ordering::SeqCst))
             .collect();
+        general[R11] = seen[R11];
         assert_eq!(seen[..15], general, "function {}", self.number);
         assert_eq!(seen[15], self.slot - frame, "stack pointer of the body");
         assert_eq!(seen[16], argument, "argument on the stack");

@@ -30,13 +30,15 @@ const DEPTH: u64 = 3;
 const NESTED_CALLS: [u32; 4] = [NESTED, TAIL, RECURSIVE, PROLOGUE_TAIL];
 /// Bytes of an interrupt frame with an error code.
 const FRAME: u64 = 48;
-/// A trap for every instruction is slow: not every place with every way to hook.
-const WAYS: [(Place, ReturnHook); 5] = [
-    (Place::GsBelow, ReturnHook::Balanced),
-    (Place::GsBelow, ReturnHook::Jmp),
-    (Place::GsBelow, ReturnHook::Ret),
-    (Place::GsFar, ReturnHook::Balanced),
-    (Place::Shared, ReturnHook::Jmp),
+/// A trap for every instruction is slow: not every place with every way to hook. With a number of profile
+/// sessions: without one there is a fast way.
+const WAYS: [(Place, ReturnHook, u64); 6] = [
+    (Place::GsBelow, ReturnHook::Balanced, 0),
+    (Place::GsBelow, ReturnHook::Balanced, 1),
+    (Place::GsBelow, ReturnHook::Jmp, 1),
+    (Place::GsBelow, ReturnHook::Ret, 0),
+    (Place::GsFar, ReturnHook::Balanced, 1),
+    (Place::Shared, ReturnHook::Jmp, 1),
 ];
 
 static GROUND: AtomicPtr<Ground> = AtomicPtr::new(std::ptr::null_mut());
@@ -184,11 +186,11 @@ impl<'a> Readers<'a> {
     }
 }
 
-fn setup(place: Place, variant: ReturnHook) -> Setup {
+fn setup((place, variant, profiles): (Place, ReturnHook, u64)) -> Setup {
     Setup {
         place,
         graph: vec![true],
-        profiles: 1,
+        profiles,
         ring_bytes: 1 << 16,
         clock: Clock::Tsc,
         variant,
@@ -220,16 +222,20 @@ fn of_call(number: u32, top: u64) -> Vec<Seen> {
 
 fn interrupt_everywhere(setup: Setup) {
     let label = format!("{:?} {:?}", setup.place, setup.variant);
+    let profiles = setup.profiles;
     let ground = Ground::with(setup);
     GROUND.store(std::ptr::from_ref(&ground).cast_mut(), Ordering::SeqCst);
     let mut readers = Readers::new(&ground);
-    ground.switch_profile(0, true);
+    (0..profiles).for_each(|profile| ground.switch_profile(profile, true));
     let mut hits = [0u64; FUNCTIONS as usize];
     let mut count = |seen: &[Seen]| {
         let entered = seen.iter().filter(|one| one.step != Some(Step::Exit as u8));
         entered.for_each(|one| hits[one.function as usize] += 1);
-        let found: Vec<u64> = (0..FUNCTIONS).map(|f| ground.counted(0, f)[0]).collect();
-        assert_eq!(found, hits, "counters");
+        for profile in 0..profiles {
+            let of = |function| ground.counted(profile, function)[0];
+            let found: Vec<u64> = (0..FUNCTIONS).map(of).collect();
+            assert_eq!(found, hits, "counters");
+        }
     };
     for number in [VALUES, TAIL, PROLOGUE_TAIL] {
         let top = ground.stack_top() - u64::from(number) * 4096;
@@ -264,9 +270,7 @@ fn alone(test: impl FnOnce()) {
 fn an_interrupt_before_any_instruction_may_use_the_stack_and_the_functions() {
     alone(|| {
         catch_traps(interrupted, libc::SA_ONSTACK);
-        for (place, variant) in WAYS {
-            interrupt_everywhere(setup(place, variant));
-        }
+        WAYS.map(setup).into_iter().for_each(interrupt_everywhere);
     });
 }
 
@@ -411,8 +415,8 @@ fn threads_that_are_preempted_and_migrate_at_every_instruction_stay_apart() {
     let mut random = Random::new("threads_that_are_preempted_and_migrate_at_every_instruction");
     alone(|| {
         catch_traps(preempted, libc::SA_ONSTACK);
-        for (place, variant) in WAYS {
-            schedule(setup(place, variant), random.next());
+        for setup in WAYS.map(setup) {
+            schedule(setup, random.next());
         }
     });
     set_gs(0);

@@ -242,7 +242,7 @@ fn a_stub_that_could_not_be_written_is_written_the_next_time() {
         assert_eq!(Some(site(&engine, &target, function)), jump(at, *stub));
         let mut code = [0; 2];
         target.read(*stub, &mut code).unwrap();
-        assert_eq!(code, [0x41, 0x53], "push r11 at the start of every stub");
+        assert_eq!(code, [0x65, 0x4c], "every stub begins with its head word");
     }
 }
 

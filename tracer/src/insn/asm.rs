@@ -2,7 +2,8 @@
 
 pub use iced_x86::IcedError;
 pub use iced_x86::code_asm::{
-    AsmMemoryOperand, AsmRegister64, CodeAssembler, CodeLabel, ptr, qword_ptr, registers,
+    AsmMemoryOperand, AsmRegister32, AsmRegister64, CodeAssembler, CodeLabel, dword_ptr, ptr,
+    qword_ptr, registers,
 };
 use iced_x86::{
     BlockEncoderOptions, Code, ConstantOffsets, Decoder, DecoderOptions, Instruction,
@@ -117,6 +118,31 @@ pub fn assemble(assembler: &mut CodeAssembler, base: u64) -> Result<Assembled, I
         base,
         fields,
     })
+}
+
+/// The displacement that names `address` in any instruction, without a register: in the lowest and the
+/// highest 2 GiB there is one.
+#[must_use]
+pub fn absolute(address: u64) -> Option<i32> {
+    i32::try_from(address.cast_signed()).ok()
+}
+
+/// The operand `index` bytes behind the fixed address `address`. `index` has no base register;
+/// `scratch` becomes it where no displacement names the address.
+///
+/// # Errors
+/// What iced-x86 says when the instruction cannot be encoded.
+pub fn indexed(
+    a: &mut CodeAssembler,
+    address: u64,
+    index: AsmMemoryOperand,
+    scratch: AsmRegister64,
+) -> Result<AsmMemoryOperand, IcedError> {
+    if let Some(displacement) = absolute(address) {
+        return Ok(qword_ptr(index + displacement));
+    }
+    lea_fixed(a, scratch, address)?;
+    Ok(qword_ptr(scratch + index))
 }
 
 /// Appends `lea into, [rip + …]` of the fixed address `address`.

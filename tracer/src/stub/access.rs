@@ -24,7 +24,7 @@ enum Way {
 }
 
 impl CellAccess {
-    /// Access to the cell at `place` by way of `base`, which [`Self::enter`] saves.
+    /// Access to the cell at `place` by way of `base`, which [`Self::enter`] loads.
     pub(super) fn new(place: CellPlace, base: AsmRegister64) -> Self {
         Self::reaching(place, base, 0)
     }
@@ -53,22 +53,8 @@ impl CellAccess {
     pub(super) fn enter(self, a: &mut CodeAssembler) -> Result<(), IcedError> {
         match self.way {
             Way::Gs(_) => Ok(()),
-            Way::FarFromGs(distance) => {
-                a.push(self.base)?;
-                a.mov(self.base, distance)
-            }
-            Way::Fixed(address) => {
-                a.push(self.base)?;
-                lea_fixed(a, self.base, address.0)
-            }
-        }
-    }
-
-    /// Gives the base register back.
-    pub(super) fn leave(self, a: &mut CodeAssembler) -> Result<(), IcedError> {
-        match self.way {
-            Way::Gs(_) => Ok(()),
-            Way::FarFromGs(_) | Way::Fixed(_) => a.pop(self.base),
+            Way::FarFromGs(distance) => a.mov(self.base, distance),
+            Way::Fixed(address) => lea_fixed(a, self.base, address.0),
         }
     }
 

@@ -14,8 +14,8 @@
 //!
 //! The code preserves every register but the flags, for it also stands in the middle of functions.
 
-use super::access::CellAccess;
 use super::recorder::{Full, Recorder};
+use super::registers::{self, ENTRY, Scratch};
 use super::template::{StubError, Template};
 use crate::addr::Gva;
 use crate::image::points::{FieldType, Operand};
@@ -25,8 +25,12 @@ use crate::insn::asm::{
     ptr, qword_ptr,
 };
 use crate::insn::operand::{extend, load_extended, register, register_number};
-use crate::stub::cell::{HEAD, LIMIT};
 
+/// All are saved: r11 too, for this code also stands in the middle of functions.
+const SCRATCH: Scratch = Scratch {
+    base: gpr64::rcx,
+    ..ENTRY
+};
 /// The number of `rsp`.
 const STACK_POINTER: u8 = 4;
 /// Where the arguments of a function are, System V x86-64 ABI §3.2.3: in these registers, then on the
@@ -116,29 +120,27 @@ impl EventStub {
         event: &EventRecorder,
         skipped: i32,
     ) -> Result<Full, IcedError> {
-        use gpr64::{r10, r11, rax, rcx, rdx};
+        use gpr64::{r10, r11, rax, rdx};
         let recorder = &event.recorder;
-        let access = CellAccess::new(recorder.cell, rcx);
+        let access = recorder.access(&SCRATCH);
         let full = a.create_label();
         let mut done = a.create_label();
         let mut frame = Frame::new(skipped);
 
-        frame.push(a, r11)?;
-        access.enter(a)?;
+        frame.push(a, registers::HEAD)?;
         if !access.is_direct() {
-            frame.pushed(rcx);
+            frame.push(a, SCRATCH.base)?;
         }
-        a.mov(r11, access.word(HEAD))?;
-        a.cmp(r11, access.word(LIMIT))?;
-        a.jae(full)?;
+        recorder.emit_check(a, &SCRATCH, full)?;
         for scratch in [rax, rdx, r10] {
             frame.push(a, scratch)?;
         }
-        recorder.emit_time(a)?;
-        recorder.emit_reserve(a, access)?;
-        recorder.emit_mark(a)?;
+        recorder.emit_time(a, &SCRATCH)?;
+        recorder.emit_reserve(a, &SCRATCH)?;
+        recorder.emit_mark(a, &SCRATCH)?;
         a.mov(r10, rax)?;
-        recorder.emit_offset(a)?;
+        recorder.emit_place(a, &SCRATCH)?;
+        a.add(r11, rax)?;
         lea_fixed(a, rax, recorder.rings.0)?;
         a.add(r11, rax)?;
         self.emit_payload(a, event.stride, &frame)?;
@@ -147,8 +149,10 @@ impl EventStub {
             a.pop(scratch)?;
         }
         a.set_label(&mut done)?;
-        access.leave(a)?;
-        a.pop(r11)?;
+        if !access.is_direct() {
+            a.pop(SCRATCH.base)?;
+        }
+        a.pop(registers::HEAD)?;
         Ok(Full::new(full, done, access))
     }
 
@@ -195,13 +199,9 @@ impl Frame {
     }
 
     fn push(&mut self, a: &mut CodeAssembler, register: AsmRegister64) -> Result<(), IcedError> {
-        self.pushed(register);
-        a.push(register)
-    }
-
-    fn pushed(&mut self, register: AsmRegister64) {
         self.depth += 8;
         self.saved.push((register_number(register), self.depth));
+        a.push(register)
     }
 
     /// Where `number` was saved, if it was.

@@ -20,16 +20,21 @@
 //! A function that was entered by a tail jump finds an address inside the stubs where its return
 //! address should be: it is recorded as such and not hooked again.
 
+mod fast;
+
 use crate::addr::Gva;
 use crate::insn::asm::registers::{gpr32, gpr64};
 use crate::insn::asm::{
-    AsmRegister64, CodeAssembler, CodeLabel, IcedError, lea_fixed, ptr, qword_ptr,
+    AsmMemoryOperand, AsmRegister64, CodeAssembler, CodeLabel, IcedError, dword_ptr, lea_fixed,
+    ptr, qword_ptr,
 };
-use crate::record::{SLOT_SHIFT, STEP_SHIFT, Step};
+use crate::record::Step;
 use crate::stub::access::CellAccess;
-use crate::stub::cell::{HEAD, LIMIT};
+use crate::stub::cell::LIMIT;
 use crate::stub::mirror::{Claim, Mirror};
-use crate::stub::recorder::{Full, Recorder};
+use crate::stub::profile;
+use crate::stub::recorder::Full;
+use crate::stub::registers::{ENTRY, EXIT, Scratch, emit_restore, emit_save};
 use crate::stub::template::StubSpec;
 
 /// How a hooked function is left.
@@ -78,22 +83,6 @@ pub struct Hook {
     pub stub_bytes: u32,
 }
 
-/// The registers that the code around a call uses and preserves; rcx holds the stack slot's address.
-const SAVED: [AsmRegister64; SAVED_COUNT as usize] = {
-    use gpr64::{r10, r11, rax, rcx, rdx};
-    [r11, r10, rax, rdx, rcx]
-};
-const SAVED_COUNT: u8 = 5;
-const SAVED_BYTES: i32 = 8 * SAVED_COUNT as i32;
-
-/// Where the step of a record comes from.
-#[derive(Debug, Clone, Copy)]
-enum StepSource {
-    Is(Step),
-    /// In r9, shifted to its place.
-    InR9,
-}
-
 impl Hook {
     /// Appends the whole stub: entry, body, exit. `body` is the address that the function goes on
     /// at. What runs out of the way is appended at the end.
@@ -101,119 +90,58 @@ impl Hook {
     /// # Errors
     /// What iced-x86 says of an operand that cannot be encoded.
     pub fn emit(&self, a: &mut CodeAssembler, spec: &StubSpec, body: Gva) -> Result<(), IcedError> {
-        use gpr64::{r10, r11, rax, rcx, rdx};
-        let (recorders, shape) = (&*spec.recorders, spec.shape);
-        let mut aside = Aside::new(a);
-        aside.emit_off_check(a, spec)?;
-        emit_save(a)?;
-        emit_slot(a, shape)?;
-        aside.emit_tail_check(a, self)?;
-        aside
-            .claims
-            .push(self.mirror.emit_lookup(a, Some(aside.unhooked))?);
-        a.mov(qword_ptr(r11 + rdx), r10)?;
-        if !spec.profiles.is_empty() {
-            a.add(rdx, r11)?;
-            spec.profiles.iter().try_for_each(|one| one.emit_entry(a))?;
-        }
-        aside.emit_records(a, recorders, StepSource::Is(Step::Entry))?;
-        match self.variant_at(shape) {
+        use gpr64::{rax, rsp};
+        let mut code = Code::new(a, self, spec);
+        code.emit_fast(a, body)?;
+        code.emit_off_check(a)?;
+        emit_save(a, &code.saved)?;
+        code.emit_tail_check(a, code.perhaps_tail)?;
+        a.set_label(&mut code.no_tail)?;
+        code.emit_entry_lookup(a)?;
+        code.emit_entry_profiles(a)?;
+        code.emit_records(a, &ENTRY, Step::Entry)?;
+        match code.variant() {
             ReturnHook::Balanced => {
-                emit_restore(a)?;
-                a.lea(gpr64::rsp, ptr(gpr64::rsp + 8))?;
+                emit_restore(a, &code.saved)?;
+                a.add(rsp, 8)?;
                 a.call(body.0)?;
             }
             ReturnHook::Jmp | ReturnHook::Ret => {
-                a.lea(rax, ptr(aside.leave))?;
-                a.mov(qword_ptr(rcx), rax)?;
-                emit_restore(a)?;
+                a.lea(rax, ptr(code.leave))?;
+                a.mov(qword_ptr(code.slot()), rax)?;
+                emit_restore(a, &code.saved)?;
                 a.jmp(body.0)?;
             }
         }
-        self.emit_leave(a, spec, &mut aside)?;
-        aside.emit(a, spec, body)
-    }
-
-    /// *Balanced* needs the site at the function's entry.
-    fn variant_at(&self, shape: SiteShape) -> ReturnHook {
-        match (self.variant, shape) {
-            (ReturnHook::Balanced, SiteShape::AfterPrologue) => ReturnHook::Jmp,
-            (variant, _) => variant,
-        }
-    }
-
-    /// Entered by the function's `ret`: its slot is right below the stack pointer.
-    fn emit_leave(
-        &self,
-        a: &mut CodeAssembler,
-        spec: &StubSpec,
-        aside: &mut Aside,
-    ) -> Result<(), IcedError> {
-        use gpr64::{r11, rax, rcx, rdx, rsp};
-        a.set_label(&mut aside.leave)?;
-        // The slot again, until the return address is put there.
-        a.push(rcx)?;
-        emit_save(a)?;
-        emit_slot(a, SiteShape::Entry)?;
-        // The page is claimed for good: it is found.
-        if !spec.profiles.is_empty() {
-            // Before the records: they take time, too.
-            aside.claims.push(self.mirror.emit_lookup(a, None)?);
-            a.add(rdx, r11)?;
-            spec.profiles.iter().try_for_each(|one| one.emit_exit(a))?;
-        }
-        aside.emit_records(a, &spec.recorders, StepSource::Is(Step::Exit))?;
-        if spec.profiles.is_empty() || !spec.recorders.is_empty() {
-            aside.claims.push(self.mirror.emit_lookup(a, None)?);
-            a.mov(rax, qword_ptr(r11 + rdx))?;
-        } else {
-            a.mov(rax, qword_ptr(rdx))?;
-        }
-        if self.variant_at(spec.shape) == ReturnHook::Jmp {
-            // r11 is nobody's at a return (System V ABI): it takes the address there.
-            a.mov(qword_ptr(rsp + (SAVED_BYTES - 8)), rax)?;
-            emit_restore(a)?;
-            a.lea(rsp, ptr(rsp + 8))?;
-            a.jmp(r11)
-        } else {
-            a.mov(qword_ptr(rcx), rax)?;
-            emit_restore(a)?;
-            a.ret()
-        }
+        code.emit_leave(a)?;
+        code.emit_aside(a, body)
     }
 }
 
-fn emit_save(a: &mut CodeAssembler) -> Result<(), IcedError> {
-    SAVED.iter().try_for_each(|register| a.push(*register))
-}
-
-fn emit_restore(a: &mut CodeAssembler) -> Result<(), IcedError> {
-    SAVED.iter().rev().try_for_each(|register| a.pop(*register))
-}
-
-/// Leaves the address of the stack slot in rcx.
-fn emit_slot(a: &mut CodeAssembler, shape: SiteShape) -> Result<(), IcedError> {
-    match shape {
-        SiteShape::Entry => a.lea(gpr64::rcx, ptr(gpr64::rsp + SAVED_BYTES)),
-        SiteShape::AfterPrologue => a.lea(gpr64::rcx, ptr(gpr64::rbp + 8)),
-    }
-}
-
-/// What is out of the way of the common case.
-struct Aside {
+/// The stub that is being emitted, and what of it is out of the way of the common case.
+struct Code<'a> {
+    hook: &'a Hook,
+    spec: &'a StubSpec,
+    /// Saved at the site, in this order.
+    saved: Vec<AsmRegister64>,
     off: CodeLabel,
-    tail: CodeLabel,
+    perhaps_tail: CodeLabel,
+    no_tail: CodeLabel,
     unhooked: CodeLabel,
     leave: CodeLabel,
     claims: Vec<Claim>,
     full: Vec<Full>,
 }
 
-impl Aside {
-    fn new(a: &mut CodeAssembler) -> Self {
+impl<'a> Code<'a> {
+    fn new(a: &mut CodeAssembler, hook: &'a Hook, spec: &'a StubSpec) -> Self {
         Self {
+            hook,
+            spec,
+            saved: saved(spec),
             off: a.create_label(),
-            tail: a.create_label(),
+            perhaps_tail: a.create_label(),
+            no_tail: a.create_label(),
             unhooked: a.create_label(),
             leave: a.create_label(),
             claims: Vec::new(),
@@ -221,11 +149,33 @@ impl Aside {
         }
     }
 
+    /// *Balanced* needs the site at the function's entry.
+    fn variant(&self) -> ReturnHook {
+        match (self.hook.variant, self.spec.shape) {
+            (ReturnHook::Balanced, SiteShape::AfterPrologue) => ReturnHook::Jmp,
+            (variant, _) => variant,
+        }
+    }
+
+    /// Where the return address lies while the registers are saved.
+    fn slot(&self) -> AsmMemoryOperand {
+        let pushed = i32::try_from(8 * self.saved.len()).unwrap_or(i32::MAX);
+        match self.spec.shape {
+            SiteShape::Entry => ptr(gpr64::rsp + pushed),
+            SiteShape::AfterPrologue => ptr(gpr64::rbp + 8),
+        }
+    }
+
+    /// The slot as the function leaves it: right below the stack pointer.
+    fn left_slot() -> AsmMemoryOperand {
+        ptr(gpr64::rsp - 8)
+    }
+
     /// With one session that is switched off there is nothing to hook.
-    fn emit_off_check(&self, a: &mut CodeAssembler, spec: &StubSpec) -> Result<(), IcedError> {
-        let only = match (&*spec.recorders, &*spec.profiles) {
-            ([only], []) => Some(CellAccess::new(only.cell, gpr64::r8)),
-            ([], [only]) => only.direct(),
+    fn emit_off_check(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+        let only = match (&*self.spec.recorders, &*self.spec.profiles) {
+            ([only], []) => Some(only.access(&ENTRY)),
+            ([], [only]) => Some(only.access(&ENTRY)),
             _ => None,
         };
         if let Some(access) = only.filter(|access| access.is_direct()) {
@@ -235,101 +185,172 @@ impl Aside {
         Ok(())
     }
 
-    /// Goes to `tail` when the return address lies in a stub; leaves it in r10.
-    fn emit_tail_check(&self, a: &mut CodeAssembler, hook: &Hook) -> Result<(), IcedError> {
-        use gpr64::{r10, r11, rax, rcx};
-        a.mov(r10, qword_ptr(rcx))?;
-        lea_fixed(a, r11, hook.stubs.0)?;
-        a.mov(rax, r10)?;
-        a.sub(rax, r11)?;
-        a.cmp(rax, hook.stub_bytes.cast_signed())?;
-        a.jb(self.tail)
+    /// Goes to `perhaps` when the return address may lie in a stub: its lower half says so.
+    fn emit_tail_check(&self, a: &mut CodeAssembler, perhaps: CodeLabel) -> Result<(), IcedError> {
+        use gpr32::r11d;
+        let Hook {
+            stubs, stub_bytes, ..
+        } = *self.hook;
+        a.mov(r11d, dword_ptr(self.slot()))?;
+        a.sub(r11d, lower_half(stubs))?;
+        a.cmp(r11d, stub_bytes.cast_signed())?;
+        a.jb(perhaps)
     }
 
-    /// A record for each session; the slot's address is in rcx. Changes rax, rdx, r10, r11.
+    /// Puts the return address into the mirror; leaves its place in rcx.
+    fn emit_entry_lookup(&mut self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+        use gpr64::{rax, rcx, rdx};
+        a.lea(rcx, self.slot())?;
+        let mirror = self.hook.mirror;
+        let claim = mirror.emit_lookup(a, rcx, [rax, rdx], Some(self.unhooked))?;
+        self.claims.push(claim);
+        self.emit_keep(a, rcx)
+    }
+
+    /// Copies the return address to its place in the mirror; changes rax and r11.
+    fn emit_keep(&self, a: &mut CodeAssembler, place: AsmRegister64) -> Result<(), IcedError> {
+        a.mov(gpr64::rax, qword_ptr(self.slot()))?;
+        let word = self.hook.mirror.word(a, place)?;
+        a.mov(word, gpr64::rax)
+    }
+
+    fn emit_entry_profiles(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+        let profiles = &self.spec.profiles;
+        if !profiles.is_empty() {
+            let word = self.hook.mirror.word(a, gpr64::rcx)?;
+            a.lea(profile::WORD, word)?;
+        }
+        profiles
+            .iter()
+            .try_for_each(|one| one.emit_entry(a, &ENTRY))
+    }
+
+    /// A record for each session.
     fn emit_records(
         &mut self,
         a: &mut CodeAssembler,
-        recorders: &[Recorder],
-        step: StepSource,
+        scratch: &Scratch,
+        step: Step,
     ) -> Result<(), IcedError> {
-        for recorder in recorders {
-            match (recorder.details, step) {
-                (Some(details), _) => self.emit_record(a, recorder, details, step)?,
-                // A function session records entries only.
-                (None, StepSource::Is(Step::Exit)) => {}
-                (None, _) => self.full.push(recorder.emit(a)?),
+        let slot = match step {
+            Step::Exit => Self::left_slot(),
+            Step::Entry | Step::Tail | Step::Unhooked => self.slot(),
+        };
+        for recorder in &self.spec.recorders {
+            // A function session records entries only.
+            if recorder.details.is_none() && step == Step::Exit {
+                continue;
             }
+            let mut back = a.create_label();
+            let full = a.create_label();
+            recorder.emit_check(a, scratch, full)?;
+            if recorder.details.is_some() {
+                a.lea(scratch.detail, slot)?;
+            }
+            recorder.emit_write(a, scratch, step)?;
+            a.set_label(&mut back)?;
+            self.full
+                .push(Full::new(full, back, recorder.access(scratch)));
         }
         Ok(())
     }
 
-    fn emit_record(
-        &mut self,
-        a: &mut CodeAssembler,
-        recorder: &Recorder,
-        details: Gva,
-        step: StepSource,
-    ) -> Result<(), IcedError> {
-        use gpr64::{r8, r9, r10, r11, rax, rcx, rdx};
-        let access = CellAccess::new(recorder.cell, r8);
-        let (full, mut back) = (a.create_label(), a.create_label());
-        access.enter(a)?;
-        a.mov(r11, access.word(HEAD))?;
-        a.cmp(r11, access.word(LIMIT))?;
-        a.jae(full)?;
-        recorder.emit_time(a)?;
-        recorder.emit_reserve(a, access)?;
-        recorder.emit_mark(a)?;
-        a.mov(r10, rcx)?;
-        a.shl(r10, SLOT_SHIFT)?;
-        match step {
-            StepSource::Is(step) => a.lea(r10, ptr(r10 + rax) + ((step as i32) << STEP_SHIFT))?,
-            StepSource::InR9 => {
-                a.or(r10, rax)?;
-                a.or(r10, r9)?;
-            }
+    /// Entered by the function's `ret`.
+    fn emit_leave(&mut self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+        use gpr64::{r11, rsi};
+        let (mirror, spec) = (self.hook.mirror, self.spec);
+        a.set_label(&mut self.leave)?;
+        if !spec.profiles.is_empty() {
+            // Before the records: they take time, too.
+            self.emit_exit_profiles(a)?;
         }
-        recorder.emit_offset(a)?;
-        // The detail first: a reader that sees the record then finds it.
-        lea_fixed(a, rax, recorder.rings.0)?;
-        let distance = details.0.wrapping_sub(recorder.rings.0).cast_signed();
-        if let Ok(distance) = i32::try_from(distance) {
-            a.mov(qword_ptr(rax + r11 + distance), r10)?;
+        self.emit_records(a, &EXIT, Step::Exit)?;
+        let real = if spec.profiles.is_empty() || !spec.recorders.is_empty() {
+            self.emit_exit_lookup(a)?;
+            mirror.word(a, rsi)?
         } else {
-            lea_fixed(a, rax, details.0)?;
-            a.mov(qword_ptr(rax + r11), r10)?;
-            lea_fixed(a, rax, recorder.rings.0)?;
+            qword_ptr(profile::WORD)
+        };
+        if self.variant() == ReturnHook::Jmp {
+            a.mov(r11, real)?;
+            a.jmp(r11)
+        } else {
+            a.push(real)?;
+            a.ret()
         }
-        a.mov(qword_ptr(rax + r11), rdx)?;
-        a.set_label(&mut back)?;
-        access.leave(a)?;
-        self.full.push(Full::new(full, back, access));
+    }
+
+    /// Leaves the mirror word's place in rsi. The page was claimed for good: it is found.
+    fn emit_exit_lookup(&mut self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+        use gpr64::{r8, r9, rsi};
+        a.lea(rsi, Self::left_slot())?;
+        let claim = self.hook.mirror.emit_lookup(a, rsi, [r8, r9], None)?;
+        self.claims.push(claim);
         Ok(())
     }
 
-    fn emit(mut self, a: &mut CodeAssembler, spec: &StubSpec, body: Gva) -> Result<(), IcedError> {
-        use gpr32::r9d;
-        use gpr64::r9;
-        let mut plain = a.create_label();
-        a.set_label(&mut self.tail)?;
-        a.push(r9)?;
-        a.mov(r9d, (Step::Tail as i32) << STEP_SHIFT)?;
-        a.jmp(plain)?;
-        a.set_label(&mut self.unhooked)?;
-        a.push(r9)?;
-        a.mov(r9d, (Step::Unhooked as i32) << STEP_SHIFT)?;
-        a.set_label(&mut plain)?;
-        spec.profiles
+    fn emit_exit_profiles(&mut self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+        use gpr64::{r10, rax, rdx, rsi};
+        self.emit_exit_lookup(a)?;
+        let word = self.hook.mirror.word(a, rsi)?;
+        a.lea(profile::WORD, word)?;
+        a.mov(r10, rax)?;
+        a.mov(rsi, rdx)?;
+        let profiles = &self.spec.profiles;
+        profiles
             .iter()
-            .try_for_each(|one| one.emit_unhooked(a))?;
-        self.emit_records(a, &spec.recorders, StepSource::InR9)?;
-        a.pop(r9)?;
-        emit_restore(a)?;
+            .try_for_each(|one| one.emit_exit(a, &EXIT))?;
+        a.mov(rax, r10)?;
+        a.mov(rdx, rsi)
+    }
+
+    fn emit_aside(mut self, a: &mut CodeAssembler, body: Gva) -> Result<(), IcedError> {
+        use gpr64::{r11, rax};
+        a.set_label(&mut self.perhaps_tail)?;
+        a.mov(r11, qword_ptr(self.slot()))?;
+        lea_fixed(a, rax, self.hook.stubs.0)?;
+        a.sub(r11, rax)?;
+        a.cmp(r11, self.hook.stub_bytes.cast_signed())?;
+        a.jae(self.no_tail)?;
+        self.emit_entry_only(a, Step::Tail, body)?;
+        a.set_label(&mut self.unhooked)?;
+        self.emit_entry_only(a, Step::Unhooked, body)?;
         a.set_label(&mut self.off)?;
         a.jmp(body.0)?;
         let mut claims = self.claims.into_iter();
         claims.try_for_each(|claim| claim.emit(a))?;
         self.full.into_iter().try_for_each(|full| full.emit(a))
     }
+
+    /// Records a call whose return is not hooked, and goes on in the function.
+    fn emit_entry_only(
+        &mut self,
+        a: &mut CodeAssembler,
+        step: Step,
+        body: Gva,
+    ) -> Result<(), IcedError> {
+        let mut profiles = self.spec.profiles.iter();
+        profiles.try_for_each(|one| one.emit_unhooked(a, &ENTRY))?;
+        self.emit_records(a, &ENTRY, step)?;
+        emit_restore(a, &self.saved)?;
+        a.jmp(body.0)
+    }
+}
+
+/// The registers that the code at the site uses and the function must find again.
+fn saved(spec: &StubSpec) -> Vec<AsmRegister64> {
+    let records = spec.recorders.iter().map(|one| one.access(&ENTRY));
+    let profiles = spec.profiles.iter().map(|one| one.access(&ENTRY));
+    let has_base = !records.chain(profiles).all(CellAccess::is_direct);
+    let mut saved = vec![ENTRY.mark, ENTRY.record, ENTRY.detail];
+    saved.extend(has_base.then_some(ENTRY.base));
+    if !spec.profiles.is_empty() {
+        saved.extend(profile::AT_ENTRY);
+    }
+    saved
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the lower half is meant")]
+const fn lower_half(address: Gva) -> i32 {
+    (address.0 as u32).cast_signed()
 }

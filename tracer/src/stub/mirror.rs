@@ -18,7 +18,8 @@
 use crate::addr::Gva;
 use crate::insn::asm::registers::{gpr32, gpr64};
 use crate::insn::asm::{
-    Assembled, CodeAssembler, CodeLabel, IcedError, assemble, lea_fixed, qword_ptr,
+    AsmMemoryOperand, AsmRegister64, Assembled, CodeAssembler, CodeLabel, IcedError, assemble,
+    indexed, lea_fixed, ptr, qword_ptr,
 };
 
 /// Places in the directory for one page number.
@@ -50,19 +51,19 @@ impl Mirror {
         (8 << pages_log2, PAGE << pages_log2)
     }
 
-    fn index_mask(self) -> u32 {
+    fn index_mask(self) -> i32 {
         (1 << self.pages_log2) - 1
     }
 
     /// From a stack slot to its place in the pages, when the first way is its.
-    fn place_mask(self) -> u32 {
+    fn place_mask(self) -> i32 {
         (self.index_mask() << PAGE.trailing_zeros()) | 0xff8
     }
 
-    /// Appends the look-up of the mirror word for the stack slot whose address is in rcx: r11 + rdx
-    /// is its address. Changes rax and flags. What runs when the first way is not the slot's is left
-    /// to be emitted out of the way; it goes to `none` when there is no place for the slot, if that
-    /// can be.
+    /// Appends the look-up of the mirror word of the stack slot whose address is in `slot`: leaves the
+    /// word's distance from the first page there. Changes r11, `page`, `index` and flags. What runs when
+    /// the first way is not the slot's is left to be emitted out of the way; it goes to `none` when
+    /// there is no place for the slot, if that can be.
     ///
     /// The common case is one load and one branch that is not taken.
     ///
@@ -71,57 +72,92 @@ impl Mirror {
     pub fn emit_lookup(
         self,
         a: &mut CodeAssembler,
+        slot: AsmRegister64,
+        [page, index]: [AsmRegister64; 2],
         none: Option<CodeLabel>,
     ) -> Result<Claim, IcedError> {
-        use gpr64::{r11, rax, rcx, rdx};
         let label = a.create_label();
         let mut back = a.create_label();
-        a.mov(rax, rcx)?;
-        a.shr(rax, PAGE.trailing_zeros())?;
-        a.mov(gpr32::edx, gpr32::eax)?;
-        a.and(gpr32::edx, self.index_mask())?;
-        lea_fixed(a, r11, self.directory.0)?;
-        a.cmp(qword_ptr(r11 + rdx * 8), rax)?;
-        a.jne(label)?;
-        // The first way's index and the place in the page are neighbours in the slot's address.
-        a.mov(gpr32::edx, gpr32::ecx)?;
-        a.and(gpr32::edx, self.place_mask())?;
-        lea_fixed(a, r11, self.pages.0)?;
+        self.emit_first_way(a, slot, [page, index], label)?;
         a.set_label(&mut back)?;
         Ok(Claim {
             label,
             back,
             none,
+            slot,
             routine: self.claim,
         })
     }
 
-    /// From the directory's index in rdx and the slot in rcx to the mirror word's address in rdx.
-    fn emit_place(self, a: &mut CodeAssembler) -> Result<(), IcedError> {
-        use gpr64::{r11, rax, rdx};
-        a.shl(rdx, PAGE.trailing_zeros())?;
-        lea_fixed(a, r11, self.pages.0)?;
-        a.add(rdx, r11)?;
-        a.mov(gpr32::eax, gpr32::ecx)?;
-        a.and(gpr32::eax, 0xff8)?;
-        a.add(rdx, rax)
+    /// The look-up as far as it is needed when the first way is the slot's; goes to `other` when it is
+    /// not.
+    pub(super) fn emit_first_way(
+        self,
+        a: &mut CodeAssembler,
+        slot: AsmRegister64,
+        [page, index]: [AsmRegister64; 2],
+        other: CodeLabel,
+    ) -> Result<(), IcedError> {
+        a.mov(page, slot)?;
+        a.shr(page, PAGE.trailing_zeros())?;
+        a.mov(index, page)?;
+        a.and(index, self.index_mask())?;
+        let tag = indexed(a, self.directory.0, ptr(index * 8), gpr64::r11)?;
+        a.cmp(tag, page)?;
+        a.jne(other)?;
+        self.emit_first_place(a, slot)
+    }
+
+    /// From the address of a slot whose page has its first way to the mirror word's distance.
+    pub(super) fn emit_first_place(
+        self,
+        a: &mut CodeAssembler,
+        slot: AsmRegister64,
+    ) -> Result<(), IcedError> {
+        // The first way's index and the place in the page are neighbours in the slot's address.
+        a.and(slot, self.place_mask())
+    }
+
+    /// The mirror word whose distance is in `place`. Changes r11.
+    ///
+    /// # Errors
+    /// What iced-x86 says of an operand that cannot be encoded.
+    pub fn word(
+        self,
+        a: &mut CodeAssembler,
+        place: AsmRegister64,
+    ) -> Result<AsmMemoryOperand, IcedError> {
+        indexed(a, self.pages.0, ptr(place), gpr64::r11)
+    }
+
+    /// From the directory's index in rdx and the slot in rcx to the mirror word's distance in r11.
+    fn emit_place(a: &mut CodeAssembler) -> Result<(), IcedError> {
+        use gpr64::{r11, rcx, rdx};
+        a.mov(r11, rdx)?;
+        a.shl(r11, PAGE.trailing_zeros())?;
+        a.and(rcx, 0xff8)?;
+        a.or(r11, rcx)
     }
 
     /// The routine that stubs call when the first way is not theirs: looks at all ways, then claims
-    /// an empty one. In: the slot in rcx. Out: the address of its mirror word in rdx, or 0 when there
-    /// is none. Changes rax, r11 and flags.
+    /// an empty one. In: the slot in r11. Out: the distance of its mirror word in r11, negative when
+    /// there is none. Changes flags only.
     ///
     /// # Errors
     /// What iced-x86 says of an operand that cannot be encoded.
     pub fn claim_routine(self) -> Result<Assembled, IcedError> {
         use gpr64::{r11, rax, rcx, rdx, rsi};
+        let saved = [rax, rcx, rdx, rsi];
         let mut a = CodeAssembler::new(64)?;
         a.set_prefer_short_branch(false);
         let mut found = a.create_label();
         let mut none = a.create_label();
         let mut out = a.create_label();
-        a.push(rsi)?;
-        a.mov(rsi, rcx)?;
+        saved
+            .into_iter()
+            .try_for_each(|register| a.push(register))?;
+        a.mov(rcx, r11)?;
+        a.mov(rsi, r11)?;
         a.shr(rsi, PAGE.trailing_zeros())?;
         a.je(none)?;
         lea_fixed(&mut a, r11, self.directory.0)?;
@@ -139,12 +175,13 @@ impl Mirror {
             a.je(found)?;
         }
         a.set_label(&mut none)?;
-        a.xor(gpr32::edx, gpr32::edx)?;
+        a.mov(r11, -1i64)?;
         a.jmp(out)?;
         a.set_label(&mut found)?;
-        self.emit_place(&mut a)?;
+        Self::emit_place(&mut a)?;
         a.set_label(&mut out)?;
-        a.pop(rsi)?;
+        let saved = saved.into_iter().rev();
+        saved.clone().try_for_each(|register| a.pop(register))?;
         a.ret()?;
         assemble(&mut a, self.claim.0)
     }
@@ -163,6 +200,7 @@ pub struct Claim {
     label: CodeLabel,
     back: CodeLabel,
     none: Option<CodeLabel>,
+    slot: AsmRegister64,
     routine: Gva,
 }
 
@@ -172,14 +210,15 @@ impl Claim {
     /// # Errors
     /// What iced-x86 says of an operand that cannot be encoded.
     pub fn emit(mut self, a: &mut CodeAssembler) -> Result<(), IcedError> {
-        use gpr64::rdx;
+        use gpr64::r11;
         a.set_label(&mut self.label)?;
+        a.mov(r11, self.slot)?;
         a.call(self.routine.0)?;
         if let Some(none) = self.none {
-            a.test(rdx, rdx)?;
-            a.je(none)?;
+            a.test(r11, r11)?;
+            a.js(none)?;
         }
-        a.mov(gpr32::r11d, 0)?;
+        a.mov(self.slot, r11)?;
         a.jmp(self.back)
     }
 }

@@ -2,10 +2,9 @@
 //!
 //! Each traced function has a stub of its own, entered by the `jmp` that stands at its patch site.
 //! A stub runs the [`recorder`] of each session that traces the function, one after the other, and
-//! jumps back behind the site. It preserves every general register and does not touch any other
-//! register than the flags, which no calling convention keeps across a call; it pushes onto the stack
-//! of the function, below which nothing lives at its entry (System V x86-64 ABI §3.2.2: the red zone
-//! belongs to the function that has been entered, and that has not used it yet).
+//! jumps back behind the site. What it may change of the registers is in `registers`; it pushes onto
+//! the stack of the function, below which nothing lives at its entry (System V x86-64 ABI §3.2.2: the
+//! red zone belongs to the function that has been entered, and that has not used it yet).
 //!
 //! `cell` says where a recorder finds its ring, `recorder` emits the code, `template` stamps it for
 //! each function, `arena` hands out the memory.
@@ -19,4 +18,5 @@ pub mod graph;
 pub mod mirror;
 pub mod profile;
 pub mod recorder;
+mod registers;
 pub mod template;

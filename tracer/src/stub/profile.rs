@@ -21,12 +21,13 @@ use crate::addr::Gva;
 use crate::event::FunctionId;
 use crate::insn::asm::registers::{gpr32, gpr64};
 use crate::insn::asm::{
-    AsmMemoryOperand, CodeAssembler, IcedError, PLACE_ENTRY, load_fixed, qword_ptr,
+    AsmMemoryOperand, AsmRegister64, CodeAssembler, IcedError, PLACE_ENTRY, load_fixed, qword_ptr,
 };
 use crate::stub::access::CellAccess;
 use crate::stub::cell::{CHILD, CellPlace, CpuStrategy, LIMIT};
 use crate::stub::clock_page::COUNTER;
 use crate::stub::recorder::Clock;
+use crate::stub::registers::Scratch;
 
 /// Bytes of an entry.
 pub const ENTRY_BYTES: u32 = 32;
@@ -102,19 +103,22 @@ pub struct Profile {
     pub clock: Clock,
 }
 
+/// Holds the address of the call's mirror word. The code of a profile changes rax, rdx, r11 and
+/// [`PLACE`].
+pub(super) const WORD: AsmRegister64 = gpr64::r8;
+const PLACE: AsmRegister64 = gpr64::r9;
+
+/// Registers that the code of a profile uses at a site, besides those of records.
+pub(super) const AT_ENTRY: [AsmRegister64; 2] = [WORD, PLACE];
+
 impl Profile {
-    fn access(&self) -> CellAccess {
-        CellAccess::reaching(self.cell, gpr64::r8, self.table)
+    pub(super) fn access(&self, scratch: &Scratch) -> CellAccess {
+        CellAccess::reaching(self.cell, scratch.base, self.table)
     }
 
-    /// Whether the session can be switched off by one comparison without a register.
-    pub(super) fn direct(&self) -> Option<CellAccess> {
-        Some(self.access()).filter(|access| access.is_direct())
-    }
-
-    /// A counter of the function's entry, with the entry's displacement in r9.
+    /// A counter of the function's entry.
     fn counter(&self, access: CellAccess, counter: i32) -> AsmMemoryOperand {
-        access.indexed(gpr64::r9, self.table.wrapping_add(counter))
+        access.indexed(PLACE, self.table.wrapping_add(counter))
     }
 
     fn emit_hit(&self, a: &mut CodeAssembler, access: CellAccess) -> Result<(), IcedError> {
@@ -130,7 +134,7 @@ impl Profile {
         a: &mut CodeAssembler,
         access: CellAccess,
         counter: i32,
-        what: crate::insn::asm::AsmRegister64,
+        what: AsmRegister64,
     ) -> Result<(), IcedError> {
         if access.is_shared() {
             a.lock().add(self.counter(access, counter), what)
@@ -139,30 +143,32 @@ impl Profile {
         }
     }
 
-    /// Counts a call whose return is not hooked. Changes nothing but flags.
-    pub(super) fn emit_unhooked(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
-        let access = self.access();
+    /// Counts a call whose return is not hooked.
+    pub(super) fn emit_unhooked(
+        &self,
+        a: &mut CodeAssembler,
+        scratch: &Scratch,
+    ) -> Result<(), IcedError> {
+        let access = self.access(scratch);
         let mut off = a.create_label();
-        a.push(gpr64::r9)?;
         access.enter(a)?;
         a.cmp(access.word(LIMIT), 0)?;
         a.je(off)?;
         a.mov(gpr32::r9d, PLACE_ENTRY)?;
         self.emit_hit(a, access)?;
-        a.set_label(&mut off)?;
-        a.nop()?;
-        access.leave(a)?;
-        a.pop(gpr64::r9)
+        a.set_label(&mut off)
     }
 
-    /// Counts a call and notes its time; the mirror word's address is in rdx. Changes rax, r10, r11.
-    pub(super) fn emit_entry(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
-        use gpr64::{r9, r10, r11, rax, rdx};
-        let access = self.access();
+    /// Counts a call and notes its time; the mirror word's address is in [`WORD`].
+    pub(super) fn emit_entry(
+        &self,
+        a: &mut CodeAssembler,
+        scratch: &Scratch,
+    ) -> Result<(), IcedError> {
+        use gpr64::{r11, rax};
+        let access = self.access(scratch);
         let mut store = a.create_label();
-        a.push(r9)?;
         access.enter(a)?;
-        a.mov(r10, rdx)?;
         a.mov(gpr32::r9d, PLACE_ENTRY)?;
         // A time of 0: this call is not timed.
         a.xor(gpr32::eax, gpr32::eax)?;
@@ -171,26 +177,25 @@ impl Profile {
         self.emit_hit(a, access)?;
         if !access.is_shared() {
             a.mov(r11, access.word(CHILD))?;
-            a.mov(qword_ptr(r10 + self.saved), r11)?;
+            a.mov(qword_ptr(WORD + self.saved), r11)?;
             a.mov(access.word(CHILD), 0)?;
         }
         self.emit_time(a)?;
         a.set_label(&mut store)?;
-        a.mov(qword_ptr(r10 + self.entered), rax)?;
-        a.mov(rdx, r10)?;
-        access.leave(a)?;
-        a.pop(r9)
+        a.mov(qword_ptr(WORD + self.entered), rax)
     }
 
-    /// Counts the time of a call; the mirror word's address is in rdx. Changes rax, r10, r11.
-    pub(super) fn emit_exit(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
-        use gpr64::{r9, r10, r11, rax, rdx};
-        let access = self.access();
+    /// Counts the time of a call; the mirror word's address is in [`WORD`].
+    pub(super) fn emit_exit(
+        &self,
+        a: &mut CodeAssembler,
+        scratch: &Scratch,
+    ) -> Result<(), IcedError> {
+        use gpr64::{r11, rax};
+        let access = self.access(scratch);
         let mut out = a.create_label();
-        a.push(r9)?;
         access.enter(a)?;
-        a.mov(r10, rdx)?;
-        a.mov(r11, qword_ptr(r10 + self.entered))?;
+        a.mov(r11, qword_ptr(WORD + self.entered))?;
         a.test(r11, r11)?;
         a.je(out)?;
         self.emit_time(a)?;
@@ -201,13 +206,10 @@ impl Profile {
             a.mov(r11, rax)?;
             emit_less(a, r11, |a| a.sub(r11, access.word(CHILD)))?;
             self.emit_add(a, access, OWN, r11)?;
-            a.add(rax, qword_ptr(r10 + self.saved))?;
+            a.add(rax, qword_ptr(WORD + self.saved))?;
             a.mov(access.word(CHILD), rax)?;
         }
-        a.set_label(&mut out)?;
-        a.mov(rdx, r10)?;
-        access.leave(a)?;
-        a.pop(r9)
+        a.set_label(&mut out)
     }
 
     /// Leaves the time in rax; changes rdx.
@@ -228,7 +230,7 @@ impl Profile {
 /// A subtraction from `register` that stops at 0; changes rdx.
 fn emit_less(
     a: &mut CodeAssembler,
-    register: crate::insn::asm::AsmRegister64,
+    register: AsmRegister64,
     subtract: impl FnOnce(&mut CodeAssembler) -> Result<(), IcedError>,
 ) -> Result<(), IcedError> {
     use gpr64::rdx;

@@ -12,12 +12,14 @@
 //! sees is older than the reader's look at the clock.
 
 use super::access::CellAccess;
+use super::registers::{self, HEAD_LOW, Scratch};
 use crate::addr::Gva;
-use crate::insn::asm::registers::{gpr32, gpr64};
+use crate::insn::asm::registers::gpr64;
 use crate::insn::asm::{
-    CodeAssembler, CodeLabel, IcedError, PLACE_VALUE, lea_fixed, load_fixed, ptr, qword_ptr,
+    CodeAssembler, CodeLabel, IcedError, PLACE_VALUE, absolute, lea_fixed, load_fixed, ptr,
+    qword_ptr,
 };
-use crate::record::{MARK_MASK, RECORD_BYTES, TIME_SHIFT};
+use crate::record::{MARK_MASK, RECORD_BYTES, SLOT_SHIFT, STEP_SHIFT, Step, TIME_SHIFT};
 use crate::ring::geometry::{Geometry, RING_SHIFT};
 use crate::stub::cell::{CellPlace, HEAD, LIMIT, LOST};
 
@@ -50,99 +52,139 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Appends the code to `a`. It preserves all registers but the flags; the record's function word
-    /// is the placeholder [`PLACE_VALUE`]. What runs when the ring is full is left to be emitted out
-    /// of the way, behind the end of the stub.
-    ///
-    /// # Errors
-    /// What iced-x86 says of an operand that cannot be encoded.
-    pub fn emit(&self, a: &mut CodeAssembler) -> Result<Full, IcedError> {
-        use gpr64::{r11, rax, rdx};
-        let access = CellAccess::new(self.cell, gpr64::rcx);
-        let full = a.create_label();
-        let mut done = a.create_label();
-
-        a.push(r11)?;
-        access.enter(a)?;
-        a.mov(r11, access.word(HEAD))?;
-        a.cmp(r11, access.word(LIMIT))?;
-        a.jae(full)?;
-        a.push(rax)?;
-        a.push(rdx)?;
-        self.emit_time(a)?;
-        self.emit_reserve(a, access)?;
-        self.emit_store(a)?;
-        a.pop(rdx)?;
-        a.pop(rax)?;
-        a.set_label(&mut done)?;
-        access.leave(a)?;
-        a.pop(r11)?;
-        Ok(Full::new(full, done, access))
+    /// How the code of a record reaches its cell.
+    pub(super) fn access(&self, scratch: &Scratch) -> CellAccess {
+        CellAccess::new(self.cell, scratch.base)
     }
 
-    /// Leaves the time of the record in rdx, if it has one; changes rax.
-    pub(super) fn emit_time(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
-        use gpr64::{rax, rdx};
+    /// Goes to `full` when there is no room for a record; changes [`registers::HEAD`].
+    pub(super) fn emit_check(
+        &self,
+        a: &mut CodeAssembler,
+        scratch: &Scratch,
+        full: CodeLabel,
+    ) -> Result<(), IcedError> {
+        let access = self.access(scratch);
+        access.enter(a)?;
+        a.mov(registers::HEAD, access.word(HEAD))?;
+        a.cmp(registers::HEAD, access.word(LIMIT))?;
+        a.jae(full)
+    }
+
+    /// Writes the record. `step` is that of a graph record, whose stack slot's address is in the
+    /// detail register. The function word is the placeholder [`PLACE_VALUE`].
+    pub(super) fn emit_write(
+        &self,
+        a: &mut CodeAssembler,
+        scratch: &Scratch,
+        step: Step,
+    ) -> Result<(), IcedError> {
+        let Scratch { mark, detail, .. } = *scratch;
+        self.emit_time(a, scratch)?;
+        self.emit_reserve(a, scratch)?;
+        self.emit_mark(a, scratch)?;
+        if self.details.is_some() {
+            a.shl(detail, SLOT_SHIFT)?;
+            a.lea(detail, ptr(detail + mark) + ((step as i32) << STEP_SHIFT))?;
+        }
+        self.emit_place(a, scratch)?;
+        self.emit_stores(a, scratch)
+    }
+
+    /// Completes the record with its function and the lap mark, and leaves the mark in its register.
+    pub(super) fn emit_mark(
+        &self,
+        a: &mut CodeAssembler,
+        scratch: &Scratch,
+    ) -> Result<(), IcedError> {
+        let Scratch { mark, record, .. } = *scratch;
+        a.mov(mark, registers::HEAD)?;
+        a.shr(mark, self.geometry.bytes_log2())?;
+        a.and(mark, i32::try_from(MARK_MASK).unwrap_or(i32::MAX))?;
         match self.clock {
-            Clock::Tsc => {
+            Clock::Tsc | Clock::Page(_) => a.lea(record, ptr(record + mark) + PLACE_VALUE),
+            Clock::None => a.lea(record, ptr(mark) + PLACE_VALUE),
+        }
+    }
+
+    /// Leaves the distance of the record's place from ring 0 in two registers, of which it is the sum:
+    /// that in its ring in the mark's, and that of its ring in the head's.
+    pub(super) fn emit_place(
+        &self,
+        a: &mut CodeAssembler,
+        scratch: &Scratch,
+    ) -> Result<(), IcedError> {
+        let offset_mask = i32::try_from(self.geometry.bytes() - 1).unwrap_or(i32::MAX);
+        a.mov(scratch.mark, registers::HEAD)?;
+        a.and(scratch.mark, offset_mask)?;
+        a.shr(registers::HEAD, RING_SHIFT)?;
+        a.shl(registers::HEAD, self.geometry.bytes_log2())
+    }
+
+    /// Stores detail and record at the place that is the sum of two registers.
+    fn emit_stores(&self, a: &mut CodeAssembler, scratch: &Scratch) -> Result<(), IcedError> {
+        let (head, mark) = (registers::HEAD, scratch.mark);
+        // The detail first: a reader that sees the record then finds it.
+        let details = self.details.map(|details| (details, scratch.detail));
+        let words = details.into_iter().chain([(self.rings, scratch.record)]);
+        let absolute: Option<Vec<_>> = words
+            .clone()
+            .map(|(array, word)| Some((absolute(array.0)?, word)))
+            .collect();
+        if let Some(absolute) = absolute {
+            return absolute
+                .into_iter()
+                .try_for_each(|(array, word)| a.mov(qword_ptr(head + mark + array), word));
+        }
+        a.add(head, mark)?;
+        words.into_iter().try_for_each(|(array, word)| {
+            lea_fixed(a, mark, array.0)?;
+            a.mov(qword_ptr(mark + head), word)
+        })
+    }
+
+    /// Leaves the time of the record in its register, if it has one.
+    pub(super) fn emit_time(
+        &self,
+        a: &mut CodeAssembler,
+        scratch: &Scratch,
+    ) -> Result<(), IcedError> {
+        use gpr64::{rax, rdx};
+        match (self.clock, scratch.kept) {
+            (Clock::Tsc, None) => {
                 a.rdtsc()?;
                 a.shl(rdx, 32 + TIME_SHIFT)?;
                 a.shl(rax, TIME_SHIFT)?;
                 a.or(rdx, rax)
             }
-            Clock::Page(page) => load_fixed(a, rdx, page.0),
-            Clock::None => Ok(()),
+            (Clock::Tsc, Some([low, high])) => {
+                a.mov(low, rax)?;
+                a.mov(high, rdx)?;
+                a.rdtsc()?;
+                a.shl(rdx, 32 + TIME_SHIFT)?;
+                a.shl(rax, TIME_SHIFT)?;
+                a.lea(scratch.record, ptr(rdx + rax))?;
+                a.mov(rax, low)?;
+                a.mov(rdx, high)
+            }
+            (Clock::Page(page), _) => load_fixed(a, scratch.record, page.0),
+            (Clock::None, _) => Ok(()),
         }
     }
 
-    /// Leaves the old head word in r11.
+    /// Leaves the old head word in its register.
     pub(super) fn emit_reserve(
         &self,
         a: &mut CodeAssembler,
-        access: CellAccess,
+        scratch: &Scratch,
     ) -> Result<(), IcedError> {
-        let step = u32::try_from(RECORD_BYTES).unwrap_or_default();
-        a.mov(gpr32::r11d, step)?;
+        let access = self.access(scratch);
+        a.mov(HEAD_LOW, u32::try_from(RECORD_BYTES).unwrap_or_default())?;
         if access.is_shared() {
-            a.lock().xadd(access.word(HEAD), gpr64::r11)
+            a.lock().xadd(access.word(HEAD), registers::HEAD)
         } else {
-            a.xadd(access.word(HEAD), gpr64::r11)
+            a.xadd(access.word(HEAD), registers::HEAD)
         }
-    }
-
-    /// Completes the record in rdx with the mark and stores it where the head word in r11 says;
-    /// changes rax and r11.
-    fn emit_store(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
-        use gpr64::{r11, rax, rdx};
-        self.emit_mark(a)?;
-        self.emit_offset(a)?;
-        lea_fixed(a, rax, self.rings.0)?;
-        a.mov(qword_ptr(rax + r11), rdx)
-    }
-
-    /// Completes the record in rdx with its function and the lap mark of the head word in r11, and
-    /// leaves the mark in rax.
-    pub(super) fn emit_mark(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
-        use gpr64::{r11, rax, rdx};
-        a.mov(rax, r11)?;
-        a.shr(rax, self.geometry.bytes_log2())?;
-        a.and(gpr32::eax, u32::try_from(MARK_MASK).unwrap_or(u32::MAX))?;
-        match self.clock {
-            Clock::Tsc | Clock::Page(_) => a.lea(rdx, ptr(rdx + rax) + PLACE_VALUE),
-            Clock::None => a.lea(rdx, ptr(rax) + PLACE_VALUE),
-        }
-    }
-
-    /// Turns the head word in r11 into the record's offset from ring 0; changes rax.
-    pub(super) fn emit_offset(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
-        use gpr32::{eax, r11d};
-        use gpr64::{r11, rax};
-        let offset_mask = u32::try_from(self.geometry.bytes() - 1).unwrap_or(u32::MAX);
-        a.mov(eax, r11d)?;
-        a.and(eax, offset_mask)?;
-        a.shr(r11, RING_SHIFT)?;
-        a.shl(r11, self.geometry.bytes_log2())?;
-        a.add(r11, rax)
     }
 }
 

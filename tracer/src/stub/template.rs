@@ -4,10 +4,11 @@
 use crate::addr::Gva;
 use crate::event::FunctionId;
 use crate::insn::asm::{Assembled, CodeAssembler, FieldKind, IcedError, PLACE_CONTINUE, assemble};
-use crate::record::function_word;
+use crate::record::{Step, function_word};
 use crate::stub::graph::{Hook, SiteShape};
 use crate::stub::profile::{Profile, TableLayout};
-use crate::stub::recorder::Recorder;
+use crate::stub::recorder::{Full, Recorder};
+use crate::stub::registers::{ENTRY, RECORDING, emit_restore, emit_save};
 
 /// Why no stub could be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -140,10 +141,36 @@ impl Template {
 
 /// Runs the recorders one after the other and goes on in the function.
 fn emit_entry(a: &mut CodeAssembler, recorders: &[Recorder], go_on: Gva) -> Result<(), IcedError> {
+    let is_direct = |recorder: &Recorder| recorder.access(&ENTRY).is_direct();
     let mut full = Vec::new();
-    for recorder in recorders {
-        full.push(recorder.emit(a)?);
+    let mut out = a.create_label();
+    let write = |a: &mut CodeAssembler, one: &Recorder| one.emit_write(a, &ENTRY, Step::Entry);
+    match recorders {
+        // Nothing is saved before there is anything to write.
+        [only] if is_direct(only) => {
+            let label = a.create_label();
+            only.emit_check(a, &ENTRY, label)?;
+            emit_save(a, &RECORDING)?;
+            write(a, only)?;
+            emit_restore(a, &RECORDING)?;
+            full.push(Full::new(label, out, only.access(&ENTRY)));
+        }
+        _ => {
+            let base = (!recorders.iter().all(is_direct)).then_some(ENTRY.base);
+            let saved: Vec<_> = RECORDING.into_iter().chain(base).collect();
+            emit_save(a, &saved)?;
+            for recorder in recorders {
+                let mut back = a.create_label();
+                let label = a.create_label();
+                recorder.emit_check(a, &ENTRY, label)?;
+                write(a, recorder)?;
+                a.set_label(&mut back)?;
+                full.push(Full::new(label, back, recorder.access(&ENTRY)));
+            }
+            emit_restore(a, &saved)?;
+        }
     }
+    a.set_label(&mut out)?;
     a.jmp(go_on.0)?;
     full.into_iter().try_for_each(|part| part.emit(a))
 }
@@ -203,7 +230,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_reached_is_named() {
-        let near = Gva(0xffff_ffff_9000_0000);
+        // Not where a displacement alone names every address.
+        let near = Gva(0xffff_ffe0_9000_0000);
         let far = Gva(0xffff_8000_0000_0000);
         let error = Template::new(&spec(recorder(far)), near).unwrap_err();
         assert!(matches!(error, StubError::Assemble(_)), "{error}");

@@ -1,0 +1,57 @@
+//! The way that most calls take through the stub of one graph session.
+//!
+//! It knows beforehand that there is room in the ring, that the function was not entered by a tail
+//! jump, and that the slot's page has the first of its places in the mirror; whatever is otherwise
+//! takes the general way from its beginning. The body returns to where it was called from, and a place
+//! in the mirror is for good: so the code behind that call needs no look-up.
+
+use super::{Code, ReturnHook};
+use crate::addr::Gva;
+use crate::insn::asm::registers::gpr64;
+use crate::insn::asm::{CodeAssembler, IcedError};
+use crate::record::Step;
+use crate::stub::recorder::Recorder;
+use crate::stub::registers::{ENTRY, EXIT, emit_restore, emit_save};
+
+impl Code<'_> {
+    /// The recorder of a stub that can have the fast way.
+    fn only_recorder(&self) -> Option<Recorder> {
+        match (&*self.spec.recorders, &*self.spec.profiles) {
+            ([only], []) if only.access(&ENTRY).is_direct() => Some(*only),
+            _ => None,
+        }
+    }
+
+    /// Appends the fast way, for functions that are called in the middle of their stubs.
+    pub(super) fn emit_fast(&mut self, a: &mut CodeAssembler, body: Gva) -> Result<(), IcedError> {
+        use gpr64::{rax, rcx, rdx, rsi, rsp};
+        let Some(recorder) = self.only_recorder() else {
+            return Ok(());
+        };
+        if self.variant() != ReturnHook::Balanced {
+            return Ok(());
+        }
+        let mirror = self.hook.mirror;
+        let (mut undo, mut general) = (a.create_label(), a.create_label());
+        recorder.emit_check(a, &ENTRY, general)?;
+        emit_save(a, &self.saved)?;
+        self.emit_tail_check(a, undo)?;
+        a.lea(rcx, self.slot())?;
+        mirror.emit_first_way(a, rcx, [rax, rdx], undo)?;
+        self.emit_keep(a, rcx)?;
+        a.lea(ENTRY.detail, self.slot())?;
+        recorder.emit_write(a, &ENTRY, Step::Entry)?;
+        emit_restore(a, &self.saved)?;
+        a.add(rsp, 8)?;
+        a.call(body.0)?;
+        self.emit_records(a, &EXIT, Step::Exit)?;
+        a.lea(rsi, Self::left_slot())?;
+        mirror.emit_first_place(a, rsi)?;
+        let real = mirror.word(a, rsi)?;
+        a.push(real)?;
+        a.ret()?;
+        a.set_label(&mut undo)?;
+        emit_restore(a, &self.saved)?;
+        a.set_label(&mut general)
+    }
+}
