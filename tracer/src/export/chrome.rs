@@ -9,12 +9,15 @@ use serde_json::{Map, Value, json};
 use crate::event::FunctionId;
 use crate::export::events::EventLine;
 use crate::graph::{CallEvent, CallKind, End};
+use crate::report::resolution::shorter;
 
 /// Writes one trace.
 #[derive(Debug)]
 pub struct Chrome<W> {
     out: W,
     is_first: bool,
+    /// Of the clock that the times are from, if it does not tell every nanosecond.
+    period_ns: Option<u64>,
     /// The entries of the calls of each thread that are open.
     threads: BTreeMap<u32, Vec<(FunctionId, u64)>>,
     /// vCPUs that have a track for events.
@@ -22,15 +25,16 @@ pub struct Chrome<W> {
 }
 
 impl<W: Write> Chrome<W> {
-    /// Begins the trace.
+    /// Begins the trace. Events that are shorter than `period_ns` say so.
     ///
     /// # Errors
     /// What `out` says.
-    pub fn begin(mut out: W) -> io::Result<Self> {
+    pub fn begin(mut out: W, period_ns: Option<u64>) -> io::Result<Self> {
         out.write_all(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
         Ok(Self {
             out,
             is_first: true,
+            period_ns,
             threads: BTreeMap::new(),
             vcpus: BTreeSet::new(),
         })
@@ -57,7 +61,11 @@ impl<W: Write> Chrome<W> {
             }
             CallKind::Exit { end, duration, .. } => {
                 let entered = open.pop().map_or(step.time_ns, |(_, time)| time);
-                let event = complete(step, name, entered, end, duration);
+                let mut event = complete(step, name, entered, end, duration);
+                let shorter = duration.and_then(|time| shorter(time, self.period_ns));
+                if let Some((period, args)) = shorter.zip(event.get_mut("args")) {
+                    args["duration"] = json!(format!("<{period} ns"));
+                }
                 self.put(&event)
             }
             CallKind::Lost(count) => {

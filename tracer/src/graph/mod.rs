@@ -22,7 +22,7 @@ mod stack;
 mod tests;
 pub mod threads;
 
-pub use anomaly::{Anomalies, Anomaly};
+pub use anomaly::{Anomalies, Anomaly, Seen};
 
 use crate::event::FunctionId;
 

@@ -10,9 +10,13 @@ pub(super) fn print(trace: &TraceDirectory, out: &mut impl Write) -> io::Result<
         return Ok(());
     };
     for note in &side.anomalies {
-        let (count, text, thread) = (note.count, note.kind.text(), note.thread);
-        let function = note.function.replace(char::is_control, "?");
-        writeln!(out, "# {count} {text} (first: {function}, thread-{thread})")?;
+        writeln!(out, "# {note}")?;
+    }
+    if side.metadata.vcpus > 1 && !trace.has_times() {
+        writeln!(
+            out,
+            "# recorded without a clock: nothing tells the order of what different CPUs recorded"
+        )?;
     }
     if side.dropped > 0 {
         writeln!(out, "# {} calls could not be written to disk", side.dropped)?;

@@ -72,19 +72,21 @@ struct Lane {
     side: Option<BufReader<File>>,
     open: Vec<Open>,
     losses: u64,
+    has_times: bool,
     /// What comes next.
     ready: VecDeque<CallEvent>,
     is_at_end: bool,
 }
 
 impl Lane {
-    fn open(task: &Task) -> Result<Self, ReportError> {
+    fn open(task: &Task, has_times: bool) -> Result<Self, ReportError> {
         Ok(Self {
             thread: task.thread,
             data: DataFile::open(task)?,
             side: File::open(&task.side).ok().map(BufReader::new),
             open: Vec::new(),
             losses: 0,
+            has_times,
             ready: VecDeque::new(),
             is_at_end: false,
         })
@@ -147,7 +149,8 @@ impl Lane {
                 End::Returned if is_lossy => End::Unsure,
                 end => end,
             };
-            let duration = (end == End::Returned).then(|| record.time - open.entered_ns);
+            let is_known = end == End::Returned && self.has_times;
+            let duration = is_known.then(|| record.time - open.entered_ns);
             self.closed(open, end, duration, at, sink);
         }
     }
@@ -216,7 +219,10 @@ impl Calls {
         if selection.root_is_missing() {
             return Err(ReportError::NoRoot);
         }
-        let lanes = trace.tasks.iter().map(Lane::open);
+        let lanes = trace
+            .tasks
+            .iter()
+            .map(|task| Lane::open(task, trace.has_times()));
         let mut calls = Self {
             lanes: lanes.collect::<Result<_, _>>()?,
             heads: BinaryHeap::new(),

@@ -7,9 +7,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::error::ReportError;
-use crate::export::uftrace::SideFile;
 use crate::export::uftrace::layout::{FIRST_TID, SIDE_FILE};
 use crate::export::uftrace::record::canonical;
+use crate::export::uftrace::{NO_CLOCK, SideFile};
 
 /// The most that is read of a describing file.
 const MAX_TEXT: u64 = 256 << 20;
@@ -78,6 +78,19 @@ impl TraceDirectory {
         self.side
             .as_ref()
             .is_some_and(|side| side.metadata.is_graph())
+    }
+
+    /// The period of the clock that the times are from, where it does not tell every nanosecond.
+    #[must_use]
+    pub fn clock_period_ns(&self) -> Option<u64> {
+        self.side.as_ref()?.metadata.clock_period_ns
+    }
+
+    /// Whether records have times. Without them order is all that is known.
+    #[must_use]
+    pub fn has_times(&self) -> bool {
+        let clock = self.side.as_ref().map(|side| &side.metadata.clock);
+        clock.is_none_or(|clock| clock.as_str() != NO_CLOCK)
     }
 }
 

@@ -6,6 +6,7 @@ use super::calls::{Calls, Shown};
 use super::directory::TraceDirectory;
 use super::error::ReportError;
 use super::events::Events;
+use super::resolution::shorter;
 use super::stalls::Stalls;
 use super::{Printed, anomalies};
 use crate::event::FunctionId;
@@ -28,6 +29,8 @@ pub(super) struct Printer<'a, W> {
     trace: &'a TraceDirectory,
     cpus: Vec<Cpu>,
     cpu_width: usize,
+    /// Of the clock that the times are from.
+    period_ns: Option<u64>,
 }
 
 pub(super) fn print_graph(
@@ -74,6 +77,7 @@ impl<'a, W: Write> Printer<'a, W> {
             trace,
             cpus: Vec::new(),
             cpu_width: vcpus.saturating_sub(1).to_string().len(),
+            period_ns: trace.clock_period_ns(),
         }
     }
 
@@ -165,7 +169,7 @@ impl<'a, W: Write> Printer<'a, W> {
         self.switch(step)?;
         self.cpu(step.vcpu)?;
         match duration {
-            Some(duration) => write!(self.out, "{}", duration_column(duration))?,
+            Some(duration) => write!(self.out, "{}", duration_column(duration, self.period_ns))?,
             None => write!(self.out, "{NO_DURATION}")?,
         }
         let indent = usize::try_from(step.depth).unwrap_or(usize::MAX).min(1023) * 2;
@@ -229,9 +233,13 @@ fn thread_column(thread: u32) -> String {
     format!("{:^THREAD_WIDTH$}", format!("thread-{thread}"))
 }
 
-/// A duration as ftrace shows it: seven digits, the mark of a long one before them.
-fn duration_column(nanoseconds: u64) -> String {
+/// A duration as ftrace shows it: seven digits, the mark of a long one before them. One that is
+/// shorter than the period of the clock has no digits.
+fn duration_column(nanoseconds: u64, period: Option<u64>) -> String {
     const DIGITS: usize = 7;
+    if let Some(period) = shorter(nanoseconds, period) {
+        return format!("  {:<12}", format!("<{period} ns"));
+    }
     let (whole, rest) = (nanoseconds / 1000, nanoseconds % 1000);
     let mut digits = whole.to_string();
     if digits.len() < DIGITS {
@@ -274,8 +282,15 @@ mod tests {
             (1_234_567_890, "$ 1234567 us  "),
             (12_345_678_901, "$ 12345678 us "),
         ] {
-            assert_eq!(duration_column(nanoseconds), column, "{nanoseconds}");
+            assert_eq!(duration_column(nanoseconds, None), column, "{nanoseconds}");
             assert!(column.len() == NO_DURATION.len());
+        }
+        for (nanoseconds, column) in [
+            (0, "  <100 ns     "),
+            (99, "  <100 ns     "),
+            (100, "  0.100 us    "),
+        ] {
+            assert_eq!(duration_column(nanoseconds, Some(100)), column);
         }
     }
 }

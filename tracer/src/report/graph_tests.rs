@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::tests::damaged;
 use super::*;
 use crate::event::FunctionId;
-use crate::export::uftrace::{GRAPH, Metadata, UftraceWriter};
+use crate::export::uftrace::{GRAPH, Metadata, NO_CLOCK, UftraceWriter};
 use crate::graph::selection::Threshold;
 use crate::graph::{Anomalies, Anomaly, CallEvent, End};
 use crate::image::testing::nop_image;
@@ -46,6 +46,10 @@ fn exit(time_ns: u64, vcpu: u16, thread: u32, depth: u32, function: u32, end: En
 
 /// Two threads on two vCPUs: a call that migrates, one that is unhooked, one that is open at the end.
 fn trace() -> (TempDir, PathBuf) {
+    trace_with("tsc", None)
+}
+
+fn trace_with(clock: &str, clock_period_ns: Option<u64>) -> (TempDir, PathBuf) {
     let root = tempfile::tempdir().unwrap();
     let directory = root.path().join("trace");
     let image = nop_image(4);
@@ -53,6 +57,8 @@ fn trace() -> (TempDir, PathBuf) {
         vcpus: 2,
         image: "guest.elf".into(),
         tracer: GRAPH.into(),
+        clock: clock.into(),
+        clock_period_ns,
         ..Metadata::default()
     };
     let mut writer = UftraceWriter::create(&directory, &image, metadata, false).unwrap();
@@ -83,6 +89,33 @@ fn text(directory: &Path, format: Format, rules: &Rules) -> (Result<Printed, Rep
     let mut out = Vec::new();
     let result = print(directory, format, rules, &mut out);
     (result, String::from_utf8(out).unwrap())
+}
+
+#[test]
+fn what_is_shorter_than_the_clock_s_period_is_neither_0_nor_a_guess() {
+    let (_root, directory) = trace_with("page", Some(300));
+    let (_, graph) = text(&directory, Format::Graph, &Rules::default());
+    assert!(graph.contains(" 0)   <300 ns     |    f1();"), "{graph}");
+    assert!(!graph.contains("0.250 us"), "{graph}");
+    assert!(graph.contains(" 1) + 30.000 us   |"), "{graph}");
+    let (_, counts) = text(&directory, Format::Counts, &Rules::default());
+    let row = counts.lines().find(|line| line.ends_with("f1")).unwrap();
+    let columns: Vec<&str> = row.split_whitespace().collect();
+    let expected = [
+        "2", "200.750", "200.750", "<0.300", "100.375", "200.500", "f1",
+    ];
+    assert_eq!(columns, expected);
+}
+
+#[test]
+fn without_a_clock_no_duration_is_shown() {
+    let (_root, directory) = trace_with(NO_CLOCK, None);
+    let (_, graph) = text(&directory, Format::Graph, &Rules::default());
+    assert!(!graph.contains(" us "), "{graph}");
+    let (_, counts) = text(&directory, Format::Counts, &Rules::default());
+    let row = counts.lines().find(|line| line.ends_with("f1")).unwrap();
+    let columns: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(columns, ["2", "-", "-", "-", "-", "-", "f1"]);
 }
 
 #[test]

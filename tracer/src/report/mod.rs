@@ -11,6 +11,7 @@ mod graph;
 mod graph_tests;
 pub mod last;
 pub mod records;
+pub mod resolution;
 mod stalls;
 pub mod summary;
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! *Total* counts a recursive function once, for its outermost call. *Self* leaves out what was spent
 //! in traced functions that were called. *Min*, *avg* and *max* are of single calls. Calls of unknown
-//! duration are counted, and add no time.
+//! duration are counted, and add no time. What is shorter than the period of the clock is said to be so.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -11,6 +11,7 @@ use super::calls::{Calls, Shown};
 use super::directory::TraceDirectory;
 use super::error::ReportError;
 use super::events::Events;
+use super::resolution::shorter;
 use super::{Printed, anomalies};
 use crate::event::FunctionId;
 use crate::graph::{CallEvent, CallKind};
@@ -130,6 +131,15 @@ impl Row {
     }
 }
 
+/// Microseconds.
+fn column(nanoseconds: u64, period: Option<u64>) -> String {
+    let (sign, shown) = match shorter(nanoseconds, period) {
+        Some(period) => ("<", period),
+        None => ("", nanoseconds),
+    };
+    format!("{sign}{}.{:03}", shown / 1000, shown % 1000)
+}
+
 pub(super) fn print_summary(
     trace: &TraceDirectory,
     calls: &mut Calls,
@@ -178,7 +188,7 @@ fn table(
         write!(out, "{:>14}", row.calls)?;
         for time in row.times() {
             match time {
-                Some(time) => write!(out, " {:>10}.{:03}", time / 1000, time % 1000)?,
+                Some(time) => write!(out, " {:>14}", column(time, trace.clock_period_ns()))?,
                 None => write!(out, " {:>14}", "-")?,
             }
         }

@@ -120,7 +120,7 @@ fn chrome(
     mut calls: Calls,
     out: &mut impl Write,
 ) -> Result<(), ReportError> {
-    let mut chrome = Chrome::begin(out).map_err(ReportError::Output)?;
+    let mut chrome = Chrome::begin(out, trace.clock_period_ns()).map_err(ReportError::Output)?;
     each(&mut calls, |calls, step| {
         let name = match step.kind {
             CallKind::Entry(function) | CallKind::Exit { function, .. } => {

@@ -11,6 +11,7 @@ use crate::control::protocol::Call;
 use crate::control::status::{Profile, ProfiledFunction};
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
+use tracer::report::resolution::shorter;
 
 /// Clears a terminal.
 const CLEAR: &str = "\x1b[H\x1b[J";
@@ -91,9 +92,9 @@ pub fn table(profile: &Profile, before: Option<(&Profile, Duration)>, rows: usiz
 /// Shorter times than the clock can tell are said as such.
 fn average(one: &ProfiledFunction, period_ns: Option<u64>) -> String {
     let average = one.total_ns / one.hits.max(1);
-    match period_ns {
-        Some(period) if average < period => format!("<{}", time(period)),
-        _ => time(average),
+    match shorter(average, period_ns) {
+        Some(period) => format!("<{}", time(period)),
+        None => time(average),
     }
 }
 

@@ -29,7 +29,9 @@ pub use self::error::ExportError;
 use self::lane::Lane;
 use self::layout::{Extent, SIDE_FILE};
 use self::record::{Kind, truncated, word};
-pub use self::side::{AnomalyNote, ClockStall, GRAPH, Metadata, SideFile, VERSION, VcpuTotals};
+pub use self::side::{
+    AnomalyNote, ClockStall, GRAPH, Metadata, NO_CLOCK, SideFile, VERSION, VcpuTotals,
+};
 use self::threads::ThreadLanes;
 use crate::event::{Event, EventKind, PointEvent};
 use crate::export::events::{EventReader, EventWriter};
@@ -222,14 +224,7 @@ impl UftraceWriter {
 
     /// What did not fit in a graph trace, for the side file.
     pub fn set_anomalies(&mut self, anomalies: &Anomalies, image: &Image) {
-        let name = |index: usize| image.functions.get(index).map_or("?", |f| &*f.display);
-        let notes = anomalies.iter().map(|(kind, seen)| AnomalyNote {
-            kind,
-            count: seen.count,
-            function: name(seen.function.index()).to_owned(),
-            thread: seen.thread,
-        });
-        self.side.anomalies = notes.collect();
+        self.side.anomalies = AnomalyNote::list(anomalies, image);
     }
 
     /// Notes that the clock was late, in the order of time. uftrace shows it as a comment inside calls,

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::lane::LaneTotals;
 use crate::export::events::EventTotals;
-use crate::graph::Anomaly;
+use crate::graph::{Anomalies, Anomaly, Seen};
+use crate::image::Image;
 
 /// What a trace says of itself: what is known when it begins, and the rest when tracing is attached.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,7 +20,7 @@ pub struct Metadata {
     pub vcpus: u16,
     /// What a full ring does: `overwrite` or `discard`.
     pub mode: String,
-    /// What the times come from: `tsc` or `page`.
+    /// What the times come from: `tsc`, `page` or `none`.
     pub clock: String,
     /// How often the clock page is written, in nanoseconds: shorter times are not told apart. None
     /// for other clocks.
@@ -40,6 +41,9 @@ pub struct Metadata {
     #[serde(default)]
     pub stack_bytes: u64,
 }
+
+/// The clock of traces without times.
+pub const NO_CLOCK: &str = "none";
 
 /// The tracer whose traces hold entries and exits of threads.
 pub const GRAPH: &str = "graph";
@@ -63,6 +67,32 @@ pub struct AnomalyNote {
     pub function: String,
     /// The thread of the first.
     pub thread: u32,
+}
+
+impl AnomalyNote {
+    /// One for each kind that there was.
+    #[must_use]
+    pub fn list(anomalies: &Anomalies, image: &Image) -> Vec<Self> {
+        let note = |(kind, seen): (Anomaly, Seen)| {
+            let function = image.function(seen.function);
+            Self {
+                kind,
+                count: seen.count,
+                function: function.map_or("?", |one| &*one.display).to_owned(),
+                thread: seen.thread,
+            }
+        };
+        anomalies.iter().map(note).collect()
+    }
+}
+
+impl fmt::Display for AnomalyNote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (count, text, thread) = (self.count, self.kind.text(), self.thread);
+        // It may come from a damaged file.
+        let function = self.function.replace(char::is_control, "?");
+        write!(f, "{count} {text} (first: {function}, thread-{thread})")
+    }
 }
 
 /// The clock page was not written for longer than its period: times of that while are too early.
