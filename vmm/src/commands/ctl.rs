@@ -186,6 +186,9 @@ fn session(text: &mut String, session: &SessionStatus) {
             losses(ring)
         );
     }
+    for note in &session.anomalies {
+        let _ = writeln!(text, "  graph    {note}");
+    }
     if let Some(output) = &session.output {
         let error = session.output_error.as_deref();
         let error = error

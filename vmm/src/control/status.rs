@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use tracer::export::uftrace::AnomalyNote;
 
 /// Names in a line about functions that have something in common.
 const NAMES_SHOWN: usize = 3;
@@ -173,6 +174,9 @@ pub struct SessionStatus {
     /// Why not everything is in it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_error: Option<String>,
+    /// What did not fit in the graph so far, as far as it is written to an output.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub anomalies: Vec<AnomalyNote>,
     /// How often the reader was so late that records of that time may be timed wrong.
     pub clock_gaps: u64,
     /// Each ring; none before the first start.

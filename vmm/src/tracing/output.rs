@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tracer::event::{Event, EventKind, PointEvent, PointKind};
-use tracer::export::uftrace::{ClockStall, ExportError, Metadata, UftraceWriter};
+use tracer::export::uftrace::{AnomalyNote, ClockStall, ExportError, Metadata, UftraceWriter};
 use tracer::graph::pipeline::Pipeline;
 use tracer::graph::{CallEvent, CallSink};
 use tracer::image::Image;
@@ -152,6 +152,15 @@ impl Output {
     #[must_use]
     pub fn error(&self) -> Option<&ExportError> {
         self.sink.error.as_ref()
+    }
+
+    /// What did not fit in a graph trace so far.
+    #[must_use]
+    pub fn anomalies(&self) -> Vec<AnomalyNote> {
+        let pipeline = self.pipeline.as_ref();
+        pipeline.map_or_else(Vec::new, |pipeline| {
+            AnomalyNote::list(pipeline.anomalies(), &self.image)
+        })
     }
 
     /// Completes the trace. Returns where it is.

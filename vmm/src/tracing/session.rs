@@ -543,6 +543,7 @@ impl TraceSession {
             status.clock_gaps = drain.clock_gaps();
             let error = drain.output().and_then(Output::error);
             status.output_error = error.map(ToString::to_string);
+            status.anomalies = drain.output().map_or_else(Vec::new, Output::anomalies);
         }
         status
     }
