@@ -50,6 +50,7 @@ const JOIN: u64 = 3;
 const READ_BYTE: u64 = 4;
 const GIVE_WAY: u64 = 5;
 const END: u64 = 6;
+const EXCHANGE_TEXT: u64 = 7;
 
 const NONE: u64 = u64::MAX;
 
@@ -88,6 +89,15 @@ pub fn read_byte() -> Option<u8> {
 /// Lets other threads run first.
 pub fn give_way() {
     call(GIVE_WAY, 0, 0, 0);
+}
+
+/// Puts a word into the text. Returns what was there.
+///
+/// # Safety
+/// `at` must be the address of an aligned word of the text, and code that runs there must be as good with the new
+/// word as with the old one.
+pub unsafe fn exchange_text(at: u64, new: u64) -> u64 {
+    call(EXCHANGE_TEXT, at, new, 0)
 }
 
 /// Ends the VM with this status.

@@ -1,10 +1,13 @@
 //! `spin`: a small tree on every vCPU until a `q` is typed. What was called is counted as it happens.
+//! At an `x` the guest writes a nop to the patch site of `spin_leaf`, whatever is there, and at the next
+//! one it puts that back: a guest that has a tracer of its own.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use workloads::calls::spin_root;
+use workloads::calls::{spin_leaf, spin_root};
 
 use crate::catalogue;
+use crate::console::print;
 use crate::kernel_call;
 use crate::options::Options;
 use crate::workload::{MAX_THREADS, first_value, print_calls, spawn_all};
@@ -23,14 +26,49 @@ pub fn run(options: &Options) {
         None => spawn_all(options.vcpus, true, thread),
     }
     // Once per turn in the run queue: the spinning threads have the vCPUs in between.
-    while kernel_call::read_byte() != Some(b'q') {
-        kernel_call::give_way();
+    let mut own_nop = OwnNop::default();
+    loop {
+        match kernel_call::read_byte() {
+            Some(b'q') => break,
+            Some(b'x') => own_nop.toggle(),
+            _ => kernel_call::give_way(),
+        }
     }
     STOP.store(true, Ordering::Relaxed);
     kernel_call::join();
     let iterations: u64 = DONE.iter().map(|done| done.load(Ordering::Relaxed)).sum();
     for function in catalogue::SPIN {
         print_calls(function.name, function.per_iteration * iterations);
+    }
+}
+
+/// The guest's own change of its text.
+#[derive(Default)]
+struct OwnNop {
+    /// What was there.
+    before: Option<u64>,
+}
+
+impl OwnNop {
+    fn toggle(&mut self) {
+        const NOP: u64 = 0x00_0044_1f0f;
+        const SITE: u64 = (1 << 40) - 1;
+        let at = spin_leaf as *const () as u64;
+        let word = match self.before.take() {
+            Some(before) => before,
+            None => {
+                // SAFETY: functions are aligned to more than a word, and their text is mapped.
+                let now = unsafe { (at as *const u64).read_volatile() };
+                self.before = Some(now);
+                now & !SITE | NOP
+            }
+        };
+        // SAFETY: the site is executed as a whole, and does as well without what was there.
+        let _ = unsafe { kernel_call::exchange_text(at, word) };
+        print(format_args!(
+            "spin_leaf {}",
+            if self.before.is_some() { "taken" } else { "given back" }
+        ));
     }
 }
 

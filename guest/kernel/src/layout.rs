@@ -26,6 +26,9 @@ pub const VECTOR_RESCHEDULE: u8 = 33;
 /// LAPIC spurious interrupt.
 pub const VECTOR_SPURIOUS: u8 = 47;
 
+/// How far above its physical addresses the image is linked (link.ld, boot.s).
+pub const HIGH: u64 = 0xffff_ffff_8000_0000;
+
 /// Ends the VM with the status byte that is written.
 pub const EXIT_PORT: u16 = 0xf4;
 /// First serial port.

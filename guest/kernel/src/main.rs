@@ -17,6 +17,7 @@ mod lock;
 mod sched;
 mod segments;
 mod smp;
+mod text;
 mod trap;
 mod vcpu;
 

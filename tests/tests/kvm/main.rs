@@ -16,6 +16,7 @@ mod filters;
 mod graph;
 mod graph_storm;
 mod hazard;
+mod kill_switch;
 mod listing;
 mod live;
 mod locks;
