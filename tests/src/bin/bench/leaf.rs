@@ -43,6 +43,9 @@ enum Case {
     },
     GraphOff,
     GraphSmp,
+    Profile {
+        clock: &'static str,
+    },
 }
 
 type Measured = HashMap<Case, Rounds>;
@@ -58,6 +61,7 @@ pub fn rows(place: &Path, tsc_ghz: f64) -> Result<Vec<Row>, Failed> {
     let mut rows = function(&measured, tsc_ghz)?;
     rows.extend(graph(&measured, tsc_ghz)?);
     rows.extend(page(&measured, tsc_ghz)?);
+    rows.extend(profile(&measured, tsc_ghz)?);
     rows.extend(list(&measured, tsc_ghz)?);
     rows.extend(off(&measured, tsc_ghz)?);
     rows.extend(two_vcpus(
@@ -80,6 +84,7 @@ fn cases() -> Vec<Case> {
         let hooks = if clock == "page" { &HOOKS[..1] } else { &HOOKS };
         cases.extend(hooks.iter().map(|hook| Case::Graph { hook, clock }));
     }
+    cases.extend(["tsc", "page"].map(|clock| Case::Profile { clock }));
     cases.extend([2, 4].map(|sessions| Case::List { sessions }));
     cases.extend([Case::FunctionOff, Case::GraphOff]);
     cases.extend([Case::FunctionSmp, Case::GraphSmp]);
@@ -120,6 +125,7 @@ impl Case {
                 &["--trace", "graph", "--return-hook", hook, "--clock", clock]
             }
             Self::GraphOff | Self::GraphSmp => &["--trace", "graph"],
+            Self::Profile { clock } => &["--trace", "profile", "--clock", clock],
         };
         [&["--filter", TRACED], rest].concat()
     }
@@ -144,6 +150,7 @@ fn function(measured: &Measured, ghz: f64) -> Result<Vec<Row>, Failed> {
         .map(|one| one / ghz)
         .collect();
     let idle = timed.times("bench_leaf_nop")?;
+    let missed = added(timed, "bench_leaf_nop", ghz)?;
     let against = ratio(&timed.added(TRACED)?, &timed.added("bench_leaf_rdtsc")?);
     let rdtsc = added(timed, "bench_leaf_rdtsc", ghz)?;
     let twice = added(timed, "bench_leaf_rdtsc_twice", ghz)?;
@@ -156,6 +163,7 @@ fn function(measured: &Measured, ghz: f64) -> Result<Vec<Row>, Failed> {
             &idle,
             Target::AtMost(1.02),
         ),
+        Row::median("filter miss: added", "ns", &missed, none),
         Row::median("rdtsc in the leaf: added", "ns", &rdtsc, none),
         Row::median("two rdtsc in the leaf: added", "ns", &twice, none),
         Row::median("function: added", "ns", &added(timed, TRACED, ghz)?, none),
@@ -259,6 +267,17 @@ fn page(measured: &Measured, ghz: f64) -> Result<Vec<Row>, Failed> {
         ));
     }
     Ok(rows)
+}
+
+/// Calls counted and timed in the guest, without records.
+fn profile(measured: &Measured, ghz: f64) -> Result<Vec<Row>, Failed> {
+    let row = |(clock, title): (&'static str, &str)| {
+        let added = added(of(measured, &Case::Profile { clock })?, TRACED, ghz)?;
+        let title = format!("{title}: added");
+        Ok(Row::median(title, "ns", &added, Target::None))
+    };
+    let cases = [("tsc", "profile"), ("page", "profile, clock page")];
+    cases.into_iter().map(row).collect()
 }
 
 /// Several sessions on one function, against one.
