@@ -33,14 +33,8 @@ fn storms(changes: u32) {
 }
 
 #[test]
-fn changes_of_a_graph_session_leave_every_result_and_every_byte_as_it_was() {
-    storms(scaled(600));
-}
-
-#[test]
-#[ignore = "takes minutes; the short form is a part of make test"]
-fn five_thousand_changes_of_a_graph_session() {
-    storms(5000);
+fn five_thousand_changes_of_a_graph_session_leave_every_result_and_byte_as_it_was() {
+    storms(scaled(5000));
 }
 
 /// Everything is detached while calls are open in every thread; they return through their stubs.
