@@ -23,6 +23,9 @@ pub const NESTED: u32 = 6;
 /// Ends with a jump to [`PROLOGUE`], which has its own frame.
 pub const TAIL_TO_PROLOGUE: u32 = 7;
 
+/// Returns by a jump, as nothing does whose return could be hooked.
+pub const OTHER_RETURN: u32 = 8;
+
 /// The general registers in the order of [`crate::cpu::Registers::general`].
 pub const GENERAL: [AsmRegister64; 15] = {
     use gpr64::{r8, r9, r10, r11, r12, r13, r14, r15, rax, rbp, rbx, rcx, rdi, rdx, rsi};
@@ -35,6 +38,7 @@ pub const GENERAL: [AsmRegister64; 15] = {
 pub const fn shape(number: u32) -> SiteShape {
     match number {
         PROLOGUE | PROLOGUE_TAIL => SiteShape::AfterPrologue,
+        OTHER_RETURN => SiteShape::EntryOnly,
         _ => SiteShape::Entry,
     }
 }
@@ -42,7 +46,7 @@ pub const fn shape(number: u32) -> SiteShape {
 /// What stands before the site.
 pub const fn prologue(shape: SiteShape) -> &'static [u8] {
     match shape {
-        SiteShape::Entry => &[],
+        SiteShape::Entry | SiteShape::EntryOnly => &[],
         // push rbp; mov rbp, rsp
         SiteShape::AfterPrologue => &[0x55, 0x48, 0x89, 0xe5],
     }
@@ -98,6 +102,10 @@ pub fn graph(number: u32, at: u64, ground: &Ground) -> Vec<u8> {
             a.pop(gpr64::rbp).unwrap();
             a.ret().unwrap();
         }
+        OTHER_RETURN => {
+            a.lea(gpr64::rsp, ptr(gpr64::rsp + 8)).unwrap();
+            a.jmp(tracer::insn::asm::qword_ptr(gpr64::rsp - 8)).unwrap();
+        }
         _ => a.ret().unwrap(),
     }
     assemble(&mut a, at).unwrap().bytes
@@ -123,7 +131,7 @@ fn values(a: &mut CodeAssembler, ground: &Ground, shape: SiteShape) {
 /// Bytes between the stack pointer and the return address in the body.
 pub const fn prologue_pushes(shape: SiteShape) -> u64 {
     match shape {
-        SiteShape::Entry => 0,
+        SiteShape::Entry | SiteShape::EntryOnly => 0,
         SiteShape::AfterPrologue => 8,
     }
 }

@@ -3,7 +3,7 @@
 use tracer::record::Step;
 
 use crate::bodies::{
-    LEAF, NESTED, PROLOGUE, PROLOGUE_TAIL, RECURSIVE, TAIL, TAIL_TO_PROLOGUE, VALUES,
+    LEAF, NESTED, OTHER_RETURN, PROLOGUE, PROLOGUE_TAIL, RECURSIVE, TAIL, TAIL_TO_PROLOGUE, VALUES,
 };
 use crate::rings::Heard;
 
@@ -61,7 +61,8 @@ fn enter(
     is_under_hook: bool,
     all: &mut Vec<(u32, Step, u64)>,
 ) {
-    let step = match (is_under_hook, has_room(slot)) {
+    let can_hook = number != OTHER_RETURN && has_room(slot);
+    let step = match (is_under_hook, can_hook) {
         (true, _) => Step::Tail,
         (false, true) => Step::Entry,
         (false, false) => Step::Unhooked,

@@ -49,7 +49,7 @@ pub const PAGE: Clock = Clock::Page(Gva(0));
 /// Distance of the cells of two vCPUs.
 pub const CELL_DISTANCE: u64 = 4096;
 /// How many functions there are.
-pub const FUNCTIONS: u32 = 8;
+pub const FUNCTIONS: u32 = 9;
 /// How many rings a session can have here.
 pub const RINGS_MAX: u16 = 4;
 

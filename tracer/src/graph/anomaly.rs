@@ -37,7 +37,9 @@ impl Anomaly {
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
-            Self::Unhooked => "calls unhooked: no room for their return address",
+            Self::Unhooked => {
+                "calls of which the entry alone is known: their return could not be hooked"
+            }
             Self::NotSeen => "calls without a return: an outer call returned first",
             Self::Unreturned => "calls without a return: their stack was used again",
             Self::LostExit => "calls whose exit may be among the lost records",

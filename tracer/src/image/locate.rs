@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::elf::Elf;
 use super::lists::List;
+use super::returns::unhookable;
 use super::site::SITE_LENGTH;
 use super::{
     Function, Image, Site, SiteForm, SiteKind, SkipReason, SkippedSite, Untraceable,
@@ -66,6 +67,7 @@ pub(super) fn locate(image: &mut Image, elf: &Elf<'_>, listed: &[(Gva, List)]) {
         ));
     }
     found.finish(image);
+    image.unhookable = unhookable(image, elf);
 }
 
 /// What was found, per function.
@@ -321,7 +323,12 @@ fn past_prefix(image: &Image, elf: &Elf<'_>, address: Gva) -> Gva {
 }
 
 /// The bytes of a function, up to the next one if they overlap.
-fn code_of<'a>(image: &Image, elf: &Elf<'a>, index: usize, entry: &Function) -> &'a [u8] {
+pub(super) fn code_of<'a>(
+    image: &Image,
+    elf: &Elf<'a>,
+    index: usize,
+    entry: &Function,
+) -> &'a [u8] {
     let next = image
         .functions
         .get(index + 1)

@@ -19,6 +19,7 @@ mod locks;
 pub mod marker;
 mod module;
 pub mod points;
+mod returns;
 pub mod site;
 pub mod symbol;
 mod symbol_file;
@@ -36,6 +37,7 @@ pub use error::ImageError;
 pub use linux::Linux;
 pub use locks::LockSite;
 pub use marker::Marker;
+pub use returns::Unhookable;
 pub use site::{
     SITE_LENGTH, Site, SiteForm, SiteKind, SkipReason, SkippedSite, Untraceable, UntraceableReason,
 };
@@ -132,6 +134,8 @@ pub struct Image {
     pub locks: Vec<LockSite>,
     /// Every function without a site.
     pub untraceable: Vec<Untraceable>,
+    /// Every function with a site whose return cannot be hooked, ascending.
+    pub unhookable: Vec<(FunctionId, Unhookable)>,
     /// Every listed place that did not become a site.
     pub skipped: Vec<SkippedSite>,
     /// Every function that is one jump which can be retargeted, in the order of their records.
@@ -160,6 +164,16 @@ impl Image {
             symbols = SymbolTable::new(kallsyms::read(&elf, &mut notes)?);
         }
         Self::of(&elf, symbols, notes)
+    }
+
+    /// Why the return of a function is not hooked, if it is not.
+    #[must_use]
+    pub fn unhookable(&self, function: FunctionId) -> Option<Unhookable> {
+        let found = self
+            .unhookable
+            .binary_search_by_key(&function, |(function, _)| *function)
+            .ok()?;
+        self.unhookable.get(found).map(|(_, why)| *why)
     }
 
     /// Reads an ELF file whose symbols are in a file of their own: another ELF file with a symbol

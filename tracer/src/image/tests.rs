@@ -419,3 +419,38 @@ fn interesting() -> impl Strategy<Value = Vec<u8>> {
         any::<u64>().prop_map(|word| word.to_le_bytes().to_vec()),
     ]
 }
+
+#[test]
+fn functions_that_return_otherwise_are_told() {
+    let frame = [0x55, 0x48, 0x89, 0xe5];
+    let with = |before: &[u8], after: &[u8]| [before, &NOP5, after].concat();
+    let plain = with(&[], &[0xc3]);
+    let interrupt = with(&[], &[0x48, 0xcf]);
+    let pops = with(&[], &[0x90, 0xc2, 0x08, 0x00]);
+    let framed = with(&frame, &[0x5d, 0xc3]);
+    let realigned = with(&[0x4c, 0x8d, 0x54, 0x24, 0x08], &[0xc3]);
+    let file = file(&[
+        ("plain", &plain),
+        ("interrupt", &interrupt),
+        ("pops", &pops),
+        ("framed", &framed),
+        ("realigned", &realigned),
+    ]);
+    let places = [0, 0x10, 0x20, 0x34, 0x45].map(|offset| TEXT + offset);
+    let image = parse(&file.list("__mcount_loc", LIST, &places));
+    assert_eq!(image.sites.len(), 5, "{:?}", image.skipped);
+    let why = |name: &str| {
+        let site = image.sites.iter().find(|site| &*site.symbol == name);
+        image.unhookable(site.unwrap().function)
+    };
+    let at = |offset| {
+        Some(Unhookable::OtherReturn {
+            at: Gva(TEXT + offset),
+        })
+    };
+    assert_eq!(why("plain"), None);
+    assert_eq!(why("interrupt"), at(0x15));
+    assert_eq!(why("pops"), at(0x26));
+    assert_eq!(why("framed"), None);
+    assert_eq!(why("realigned"), Some(Unhookable::NoFrame));
+}

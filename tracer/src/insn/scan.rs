@@ -1,6 +1,6 @@
 //! Direct calls in a stretch of code, found by decoding it from its start.
 
-use iced_x86::{Code, Decoder, DecoderOptions};
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, OpKind, Register};
 
 use crate::addr::Gva;
 
@@ -68,6 +68,32 @@ pub fn landing_pad(code: &[u8]) -> u64 {
     }
 }
 
+/// The first return in `code`, which lies at `start`, that is not a plain `ret`.
+#[must_use]
+pub fn other_return(code: &[u8], start: Gva) -> Option<Gva> {
+    Decoder::with_ip(64, code, start.0, DecoderOptions::NONE)
+        .into_iter()
+        .find(|one| one.flow_control() == FlowControl::Return && one.code() != Code::Retnq)
+        .map(|one| Gva(one.ip()))
+}
+
+/// Whether `code` begins with `push rbp; mov rbp, rsp`, perhaps behind a landing pad.
+#[must_use]
+pub fn begins_with_frame(code: &[u8]) -> bool {
+    let mut decoder = Decoder::new(64, code, DecoderOptions::NONE);
+    let mut first = decoder.decode();
+    if first.code() == Code::Endbr64 {
+        first = decoder.decode();
+    }
+    let second = decoder.decode();
+    let is_push = first.code() == Code::Push_r64 && first.op0_register() == Register::RBP;
+    let is_move = matches!(second.code(), Code::Mov_rm64_r64 | Code::Mov_r64_rm64)
+        && second.op0_register() == Register::RBP
+        && second.op1_kind() == OpKind::Register
+        && second.op1_register() == Register::RSP;
+    is_push && is_move
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,6 +121,41 @@ mod tests {
                 call(0xffff_ffff_8000_0010, 6, 0xffff_ffff_8000_0006),
             ]
         );
+    }
+
+    #[test]
+    fn returns_that_are_none_of_a_function_are_found() {
+        let at = Gva(0xffff_ffff_8000_0000);
+        for (code, expected) in [
+            (&[0x90, 0xc3][..], None),
+            // repz ret, bnd ret
+            (&[0xf3, 0xc3, 0xf2, 0xc3], None),
+            // iretq, ret 16, lretq, sysretq
+            (&[0xc3, 0x48, 0xcf], Some(1)),
+            (&[0x90, 0xc2, 0x10, 0x00], Some(1)),
+            (&[0x48, 0xcb], Some(0)),
+            (&[0x48, 0x0f, 0x07], Some(0)),
+            // movabs rax, with the bytes of iretq in it
+            (&[0x48, 0xb8, 0x48, 0xcf, 0, 0, 0, 0, 0, 0, 0xc3], None),
+            (&[0x48], None),
+            (&[], None),
+        ] {
+            let expected = expected.map(|offset| at.wrapping_add(offset));
+            assert_eq!(other_return(code, at), expected, "{code:x?}");
+        }
+    }
+
+    #[test]
+    fn frames_are_known_by_both_encodings_and_behind_landing_pads() {
+        assert!(begins_with_frame(&[0x55, 0x48, 0x89, 0xe5]));
+        assert!(begins_with_frame(&[0x55, 0x48, 0x8b, 0xec]));
+        assert!(begins_with_frame(&[
+            0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x48, 0x89, 0xe5
+        ]));
+        // lea r10, [rsp + 8], as where the stack is aligned anew; push rbx; nothing.
+        assert!(!begins_with_frame(&[0x4c, 0x8d, 0x54, 0x24, 0x08, 0x55]));
+        assert!(!begins_with_frame(&[0x53, 0x48, 0x89, 0xe5]));
+        assert!(!begins_with_frame(&[0x55]));
     }
 
     #[test]

@@ -206,7 +206,7 @@ impl FunctionTable {
             let stub = if sessions.is_empty() {
                 None
             } else {
-                let shape = shape(site);
+                let shape = shape(image, site);
                 let template = match templates.get(&(sessions, shape)) {
                     Some(index) => *index,
                     None => self.template(spec(sessions, shape), arena)?,
@@ -318,9 +318,10 @@ impl FunctionTable {
     }
 }
 
-/// Where in its function a site stands.
-fn shape(site: &Site) -> SiteShape {
+/// Where in its function a site stands, and whether the function's return can be hooked.
+fn shape(image: &Image, site: &Site) -> SiteShape {
     match site.kind {
+        _ if image.unhookable(site.function).is_some() => SiteShape::EntryOnly,
         SiteKind::Mcount => SiteShape::AfterPrologue,
         SiteKind::Fentry | SiteKind::Patchable => SiteShape::Entry,
     }

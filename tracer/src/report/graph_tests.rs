@@ -144,7 +144,7 @@ CPU:1 [LOST 7 EVENTS]
  ------------------------------------------
 
  1) ! 200.500 us  |    f1();
-# 1 calls unhooked: no room for their return address (first: f3, thread-0)
+# 1 calls of which the entry alone is known: their return could not be hooked (first: f3, thread-0)
 ";
     assert_eq!(text, expected);
     let printed = printed.unwrap();

@@ -68,6 +68,9 @@ pub enum SiteShape {
     Entry,
     /// Behind `push rbp; mov rbp, rsp`: the return address lies above the saved rbp.
     AfterPrologue,
+    /// Anywhere, in a function that does not return as others do: its entry alone is recorded, as
+    /// of the stack that it runs on.
+    EntryOnly,
 }
 
 /// What a stub needs to hook returns.
@@ -92,6 +95,9 @@ impl Hook {
     pub fn emit(&self, a: &mut CodeAssembler, spec: &StubSpec, body: Gva) -> Result<(), IcedError> {
         use gpr64::{rax, rsp};
         let mut code = Code::new(a, self, spec);
+        if spec.shape == SiteShape::EntryOnly {
+            return code.emit_unhookable(a, body);
+        }
         code.emit_fast(a, body)?;
         code.emit_off_check(a)?;
         emit_save(a, &code.saved)?;
@@ -161,7 +167,7 @@ impl<'a> Code<'a> {
     fn slot(&self) -> AsmMemoryOperand {
         let pushed = i32::try_from(8 * self.saved.len()).unwrap_or(i32::MAX);
         match self.spec.shape {
-            SiteShape::Entry => ptr(gpr64::rsp + pushed),
+            SiteShape::Entry | SiteShape::EntryOnly => ptr(gpr64::rsp + pushed),
             SiteShape::AfterPrologue => ptr(gpr64::rbp + 8),
         }
     }
@@ -319,6 +325,16 @@ impl<'a> Code<'a> {
         a.jmp(body.0)?;
         let mut claims = self.claims.into_iter();
         claims.try_for_each(|claim| claim.emit(a))?;
+        self.full.into_iter().try_for_each(|full| full.emit(a))
+    }
+
+    /// The whole stub of a function whose return is not hooked.
+    fn emit_unhookable(mut self, a: &mut CodeAssembler, body: Gva) -> Result<(), IcedError> {
+        self.emit_off_check(a)?;
+        emit_save(a, &self.saved)?;
+        self.emit_entry_only(a, Step::Unhooked, body)?;
+        a.set_label(&mut self.off)?;
+        a.jmp(body.0)?;
         self.full.into_iter().try_for_each(|full| full.emit(a))
     }
 

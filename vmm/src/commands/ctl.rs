@@ -286,7 +286,7 @@ fn changed(changed: &Changed) -> String {
         "{} patched, {} restored, {} traced now; paused for {:.1} µs\n",
         changed.patched, changed.restored, changed.traced, changed.pause_us
     );
-    for line in changed.skipped_by_reason() {
+    for line in changed.remarks() {
         text.push_str(&line);
         text.push('\n');
     }

@@ -292,27 +292,37 @@ pub struct Changed {
     pub traced: u64,
     /// Functions that the filter asks for and that were left alone, with reasons.
     pub skipped: Vec<Function>,
+    /// Functions that are traced, of which a session that hooks returns sees the entries only, with reasons.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub entry_only: Vec<Function>,
     /// How long the guest was paused for it, in microseconds.
     pub pause_us: f64,
 }
 
 impl Changed {
-    /// The skipped functions, one line for each reason: how many, why, and the first few names.
+    /// The functions that are not traced as was asked for, one line for each reason: how many, why,
+    /// and the first few names.
     #[must_use]
-    pub fn skipped_by_reason(&self) -> Vec<String> {
-        let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        for function in &self.skipped {
-            let reason = function.reason.as_deref().unwrap_or("no reason given");
-            reasons.entry(reason).or_default().push(&function.name);
-        }
-        let line = |(reason, names): (&str, Vec<&str>)| {
-            let count = names.len();
-            let shown: Vec<&str> = names.into_iter().take(NAMES_SHOWN).collect();
-            let more = if count > NAMES_SHOWN { ", …" } else { "" };
-            format!("{count} not traced ({}{more}): {reason}", shown.join(", "))
-        };
-        reasons.into_iter().map(line).collect()
+    pub fn remarks(&self) -> Vec<String> {
+        let mut lines = by_reason("not traced", &self.skipped);
+        lines.extend(by_reason("traced at entry only", &self.entry_only));
+        lines
     }
+}
+
+fn by_reason(what: &str, functions: &[Function]) -> Vec<String> {
+    let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for function in functions {
+        let reason = function.reason.as_deref().unwrap_or("no reason given");
+        reasons.entry(reason).or_default().push(&function.name);
+    }
+    let line = |(reason, names): (&str, Vec<&str>)| {
+        let count = names.len();
+        let shown: Vec<&str> = names.into_iter().take(NAMES_SHOWN).collect();
+        let more = if count > NAMES_SHOWN { ", …" } else { "" };
+        format!("{count} {what} ({}{more}): {reason}", shown.join(", "))
+    };
+    reasons.into_iter().map(line).collect()
 }
 
 /// Result of `smp-locks`.
@@ -376,7 +386,7 @@ mod tests {
             ..Changed::default()
         };
         assert_eq!(
-            changed.skipped_by_reason(),
+            changed.remarks(),
             [
                 "1 not traced (x): foreign bytes",
                 "4 not traced (a, b, c, …): no site"

@@ -173,7 +173,7 @@ impl Tracing {
             let filter = session.filter.clone();
             let changed = self.begin(machine, index, filter)?;
             log::info!("{} functions are traced", changed.traced);
-            for line in changed.skipped_by_reason() {
+            for line in changed.remarks() {
                 log::info!("{line}");
             }
         }

@@ -164,6 +164,19 @@ impl Tracing {
         }
     }
 
+    /// The functions whose returns a session cannot see, though it wants to.
+    fn entry_only(&self, id: SessionId, selection: &Selection) -> Vec<Function> {
+        let session = self.engine.session(id);
+        if !session.is_ok_and(|session| session.config.tracer.hooks_returns()) {
+            return Vec::new();
+        }
+        let line = |id: &FunctionId| {
+            let why = self.shared.image.unhookable(*id)?;
+            Some(self.line(*id, "patched", Some(why.to_string())))
+        };
+        selection.selected.iter().filter_map(line).collect()
+    }
+
     pub(super) fn show_changed(
         &self,
         id: SessionId,
@@ -189,6 +202,7 @@ impl Tracing {
             restored: applied.restored as u64,
             traced: self.engine.traced_by(id) as u64,
             skipped: skipped.collect(),
+            entry_only: self.entry_only(id, selection),
             pause_us,
         }
     }
