@@ -172,7 +172,7 @@ fn counts_have_times_of_what_is_known() {
     assert_eq!(rows[3], ["1", "-", "-", "-", "-", "-", "f0"]);
     assert_eq!(rows[4], ["1", "-", "-", "-", "-", "-", "f3"]);
     assert!(
-        text.contains("# 6 calls of 4 functions, 7 lost\n# CPU:1 [LOST 7 EVENTS]\n# 1 calls unh")
+        text.contains("# 6 calls of 4 functions, 7 lost\n# CPU:1 [LOST 7 EVENTS]\n# 1 calls of")
     );
     assert_eq!(printed.unwrap().entries, 6);
 }
