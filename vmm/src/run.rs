@@ -233,7 +233,7 @@ impl Run {
             Call::DisableEvents(change) => {
                 to_value(self.tracing.change_events(machine, &change, false)?)
             }
-            Call::ListDynamic => to_value(self.tracing.dynamic_functions()),
+            Call::ListDynamic => to_value(self.tracing.dynamic_functions(machine)?),
             Call::SetDynamic(set) => to_value(self.tracing.set_dynamic(machine, &set)?),
             Call::ResetDynamic(reset) => to_value(self.tracing.reset_dynamic(machine, &reset)?),
             Call::Pause => {

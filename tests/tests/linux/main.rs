@@ -8,4 +8,5 @@ mod boot;
 mod coexistence;
 mod crash;
 mod functions;
+mod static_calls;
 mod trace;

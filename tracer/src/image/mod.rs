@@ -21,6 +21,7 @@ mod module;
 pub mod points;
 mod returns;
 pub mod site;
+pub mod static_call;
 pub mod symbol;
 mod symbol_file;
 mod symtab;
@@ -41,6 +42,7 @@ pub use returns::Unhookable;
 pub use site::{
     SITE_LENGTH, Site, SiteForm, SiteKind, SkipReason, SkippedSite, Untraceable, UntraceableReason,
 };
+pub use static_call::StaticCall;
 pub use symbol::{Symbol, SymbolKind, SymbolTable};
 pub use tracepoint::Tracepoint;
 
@@ -140,6 +142,8 @@ pub struct Image {
     pub skipped: Vec<SkippedSite>,
     /// Every function that is one jump which can be retargeted, in the order of their records.
     pub dynamic: Vec<DynamicFunction>,
+    /// The static calls of a Linux kernel, by name.
+    pub static_calls: Vec<StaticCall>,
     /// Every tracepoint that something passes, in the order of their records.
     pub tracepoints: Vec<Tracepoint>,
     /// What is particular to Linux, if the image is one.
@@ -208,6 +212,7 @@ impl Image {
         locate::locate(&mut image, elf, &listed);
         locks::locate(&mut image, elf);
         dynamic::read(elf, &mut image);
+        static_call::read(elf, &mut image);
         tracepoint::read(elf, &mut image);
         marker::read(elf, &mut image);
         Ok(image)

@@ -30,6 +30,11 @@ pub enum RetargetError {
     /// The image declares none.
     #[error("the image declares no dynamic functions")]
     None,
+    /// The kernel retargets it itself.
+    #[error(
+        "{0} is a static call of the kernel, which changes it itself: it is listed, and left alone"
+    )]
+    StaticCall(String),
     /// No such function.
     #[error("there is no dynamic function '{name}'; there are: {there}")]
     Unknown {
@@ -171,6 +176,9 @@ impl DynamicTable {
 }
 
 fn find<'a>(image: &'a Image, name: &str) -> Result<(usize, &'a DynamicFunction), RetargetError> {
+    if let Some(call) = image.static_calls.iter().find(|call| *call.name == *name) {
+        return Err(RetargetError::StaticCall(call.name.to_string()));
+    }
     if image.dynamic.is_empty() {
         return Err(RetargetError::None);
     }

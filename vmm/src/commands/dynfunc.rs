@@ -21,7 +21,9 @@ pub(super) fn list(list: &DynamicList) -> String {
             "{} leads to {}{default}, {}",
             function.name, function.target, function.types
         );
-        let _ = writeln!(text, "  targets  {}", function.targets.join(" "));
+        if !function.targets.is_empty() {
+            let _ = writeln!(text, "  targets  {}", function.targets.join(" "));
+        }
     }
     text
 }

@@ -31,7 +31,7 @@ pub struct ResetDynamic {
 /// Result of `dynfunc.list`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DynamicList {
-    /// By name.
+    /// Dynamic functions by name, then static calls by name.
     pub functions: Vec<DynamicStatus>,
 }
 
@@ -40,6 +40,8 @@ pub struct DynamicList {
 pub struct DynamicStatus {
     /// Its name.
     pub name: String,
+    /// `dynamic`, or `static_call` for one of a Linux kernel, which is only listed.
+    pub kind: String,
     /// The address of its jump, as hexadecimal text.
     pub jump: String,
     /// Its parameters and result, as the guest's source has them.

@@ -1,7 +1,9 @@
 //! Dynamic functions of the guest.
 
-use tracer::image::DynamicFunction;
+use tracer::addr::Gva;
+use tracer::image::{DynamicFunction, StaticCall};
 use tracer::patch::dynamic::Retarget;
+use tracer::target::TargetMemory;
 
 use super::{Tracing, TracingError};
 use crate::control::dynfunc::{
@@ -10,15 +12,41 @@ use crate::control::dynfunc::{
 use crate::machine::{Machine, PATIENCE};
 
 impl Tracing {
-    /// `dynfunc.list`.
-    #[must_use]
-    pub fn dynamic_functions(&self) -> DynamicList {
+    /// `dynfunc.list`: also the static calls of a Linux kernel, as they are now.
+    ///
+    /// # Errors
+    /// [`TracingError::Quiesce`], where there are static calls.
+    pub fn dynamic_functions(&self, machine: &Machine) -> Result<DynamicList, TracingError> {
         let dynamic = self.shared.image.dynamic.iter().enumerate();
         let mut functions: Vec<_> = dynamic
             .map(|(index, function)| self.show_dynamic(index, function))
             .collect();
         functions.sort_by(|one, other| one.name.cmp(&other.name));
-        DynamicList { functions }
+        if !self.shared.image.static_calls.is_empty() {
+            let quiesced = machine.quiesce(PATIENCE)?;
+            let calls = self.shared.image.static_calls.iter();
+            functions.extend(calls.map(|call| self.show_static_call(&quiesced, call)));
+        }
+        Ok(DynamicList { functions })
+    }
+
+    /// Where the kernel's own mechanism leads now.
+    fn show_static_call(&self, memory: &impl TargetMemory, call: &StaticCall) -> DynamicStatus {
+        let image = &self.shared.image;
+        let name = |to: Option<Gva>| match to {
+            Some(to) => image.name_at(to),
+            None => "nothing (returns)".to_owned(),
+        };
+        let target = call.target(memory);
+        DynamicStatus {
+            name: call.name.to_string(),
+            kind: "static_call".to_owned(),
+            jump: call.trampoline.to_string(),
+            types: format!("static call with {} sites", call.sites),
+            target: target.map_or_else(|error| format!("unknown: {error}"), name),
+            default: name(call.default),
+            targets: Vec::new(),
+        }
     }
 
     fn show_dynamic(&self, index: usize, function: &DynamicFunction) -> DynamicStatus {
@@ -34,6 +62,7 @@ impl Tracing {
         targets.dedup();
         DynamicStatus {
             name: function.name.to_string(),
+            kind: "dynamic".to_owned(),
             jump: function.jump.to_string(),
             types: function.types.to_string(),
             target: image.name_at(target.unwrap_or(function.default)),
