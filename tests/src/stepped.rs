@@ -23,8 +23,11 @@ pub const NO_TICKS: &str = "tick=10000000";
 pub fn next_event(machine: &Machine) -> VcpuEventKind {
     let deadline = Instant::now() + patience();
     loop {
-        if let Some(event) = machine.events().next() {
-            return event.kind;
+        match machine.events().next() {
+            // Nobody here is interested in text that comes or goes.
+            Some(event) if event.kind == VcpuEventKind::Announcement => machine.heard(event.vcpu),
+            Some(event) => return event.kind,
+            None => {}
         }
         assert!(Instant::now() < deadline, "nothing comes from the guest");
         std::thread::yield_now();

@@ -215,6 +215,11 @@ impl Ground {
     }
 }
 
+/// What makes every site of the image one nop.
+fn normalised(image: &Image) -> impl Iterator<Item = Poke> {
+    normalisations(image).into_iter().map(Poke::from)
+}
+
 /// Where the clock page lies in the extent of the cells: behind them.
 fn clock_offset(strategy: &CpuStrategy) -> u64 {
     strategy.span().next_multiple_of(PAGE_BYTES)
@@ -314,10 +319,8 @@ impl Engine {
         if self.image.normalises_itself() {
             return Ok(0);
         }
-        let pokes: Vec<Poke> = normalisations(&self.image)
-            .into_iter()
-            .map(Poke::from)
-            .collect();
+        let is_there = |poke: &Poke| !self.table.is_gone(poke.function);
+        let pokes: Vec<Poke> = normalised(&self.image).filter(is_there).collect();
         poke::apply(target, &self.image, &pokes).map(|()| pokes.len())
     }
 
@@ -658,6 +661,7 @@ impl Engine {
     }
 }
 
+mod announced;
 mod dynamic;
 pub mod events;
 pub mod fleeting;

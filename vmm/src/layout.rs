@@ -79,6 +79,9 @@ pub const SERIAL_PORT: u16 = 0x3f8;
 pub const SERIAL_IRQ: u32 = 4;
 /// A text trap (see `breakpoint`) writes here; a guest's own writes mean nothing.
 pub const TRAP_PORT: u8 = 0xf5;
+/// A guest writes here when its notice of text that comes or goes is ready; it goes on when that has been
+/// seen to.
+pub const DOORBELL_PORT: u16 = 0xf6;
 /// A guest ends by writing its status byte here.
 pub const EXIT_PORT: u16 = 0xf4;
 /// Command port of the keyboard controller: writing [`I8042_RESET`] resets a PC.

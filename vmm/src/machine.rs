@@ -349,6 +349,13 @@ impl Machine {
             .for_each(vcpu::VcpuHandle::untrap);
     }
 
+    /// Lets a vCPU go on whose guest has announced something.
+    pub fn heard(&self, vcpu: u16) {
+        if let Some(handle) = self.holders.vcpus().get(usize::from(vcpu)) {
+            handle.heard(Instant::now() + PATIENCE);
+        }
+    }
+
     /// What each vCPU is doing.
     #[must_use]
     pub fn vcpu_states(&self) -> Vec<VcpuState> {

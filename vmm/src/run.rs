@@ -141,6 +141,12 @@ impl Run {
                 self.end(Outcome::Crashed(format!("vCPU {}: {details}", event.vcpu)));
             }
             VcpuEventKind::Breakpoint(_) => self.breakpoint(),
+            VcpuEventKind::Announcement => {
+                if let Err(error) = self.tracing.announcement(&self.machine) {
+                    log::error!("{error}");
+                }
+                self.machine.heard(event.vcpu);
+            }
         }
     }
 
@@ -295,7 +301,7 @@ fn guest_state(vcpus: &[VcpuState], paused_by_user: bool) -> &'static str {
 fn vcpu_state(state: VcpuState) -> &'static str {
     match state {
         VcpuState::Running => "running",
-        VcpuState::Parked => "paused",
+        VcpuState::Parked | VcpuState::Announcing => "paused",
         VcpuState::Trapped => "trapped",
         VcpuState::Exited | VcpuState::Stopped => "ended",
     }

@@ -17,6 +17,7 @@ use workloads::events::{events_carry, events_pass, received_count, sent_count, s
 use workloads::floats::{
     rust_floats, rust_give_mixed, rust_give_reals, rust_ten_doubles, rust_turn_large, rust_wide,
 };
+use workloads::init::{init_leaf, init_root};
 use workloads::locks::locks_step;
 use workloads::messages::{messages_receive, messages_send};
 use workloads::micro::micro_nested;
@@ -28,7 +29,7 @@ use workloads::tail_calls::{
 
 use crate::workload::Threads::{Given, OnePerVcpu};
 use crate::workload::{Body, Function, Workload};
-use crate::{accidents, bench, dynfunc, events, list, locks, many, messages, micro, spin};
+use crate::{accidents, bench, dynfunc, events, list, locks, many, messages, micro, modules, spin};
 
 /// The table of a workload: functions that exist, under their own names.
 macro_rules! functions {
@@ -239,6 +240,16 @@ pub static CATALOGUE: &[Workload] = &[
             let value = fentry_floats(rust_floats(value));
             patchable_floats(mcount_floats(value))
         }),
+    },
+    Workload {
+        name: "init",
+        functions: &[functions![init_root: 1, init_leaf: 3]],
+        body: Body::Iterations(Given(1), |value| init_root(value)),
+    },
+    Workload {
+        name: "modules",
+        functions: &[],
+        body: Body::Own(modules::run),
     },
     Workload {
         name: "locks",

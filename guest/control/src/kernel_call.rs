@@ -51,6 +51,8 @@ const READ_BYTE: u64 = 4;
 const GIVE_WAY: u64 = 5;
 const END: u64 = 6;
 const EXCHANGE_TEXT: u64 = 7;
+const ANNOUNCE: u64 = 8;
+const FREE_INIT_TEXT: u64 = 9;
 
 const NONE: u64 = u64::MAX;
 
@@ -84,6 +86,25 @@ pub fn join() {
 /// A byte from the console, if one was typed.
 pub fn read_byte() -> Option<u8> {
     u8::try_from(call(READ_BYTE, 0, 0, 0)).ok()
+}
+
+/// What happens to text.
+#[derive(Debug, Clone, Copy)]
+pub enum Text {
+    /// It has been loaded; nobody has called it yet.
+    IsThere,
+    /// It is about to be given back; nobody will call it again.
+    Goes,
+}
+
+/// Tells whoever watches from outside about the text at `start`, and waits until that has been seen to.
+pub fn announce(start: u64, text: Text) {
+    call(ANNOUNCE, start, u64::from(matches!(text, Text::IsThere)), 0);
+}
+
+/// Gives the text back that was needed at the start only.
+pub fn free_init_text() {
+    call(FREE_INIT_TEXT, 0, 0, 0);
 }
 
 /// Lets other threads run first.

@@ -17,6 +17,7 @@ mod many;
 mod memory;
 mod messages;
 mod micro;
+mod modules;
 mod options;
 mod spin;
 mod workload;
@@ -51,6 +52,7 @@ pub unsafe extern "C" fn start(line: *const u8, length: usize, vcpus: u64) -> ! 
             "guest: {word}: a decimal number belongs there"
         )),
     };
+    let mut init_is_gone = false;
     for name in options.workloads.split(',') {
         let found = CATALOGUE
             .iter()
@@ -61,6 +63,9 @@ pub unsafe extern "C" fn start(line: *const u8, length: usize, vcpus: u64) -> ! 
                 "guest: no workload is called {name}; workload=list shows all"
             ));
         };
+        if workload.name != "init" && !core::mem::replace(&mut init_is_gone, true) {
+            kernel_call::free_init_text();
+        }
         workload::run(place, workload, &options);
     }
     kernel_call::end(status::GOOD)

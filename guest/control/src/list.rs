@@ -24,4 +24,7 @@ pub fn functions(options: &Options) {
         print(format_args!("function {}", function.name));
     }
     many::list(options);
+    for (function, _) in crate::modules::FUNCTIONS {
+        print(format_args!("function {function}"));
+    }
 }

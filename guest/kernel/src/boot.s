@@ -152,7 +152,8 @@ high_pd:
     .quad 0x2200000 + USER_CODE
     .quad 0x2400000 + USER_CODE
     .quad 0x2600000 + USER_CODE
-    .fill 492, 8, 0
+    .quad 0x2800000 + USER_CODE
+    .fill 491, 8, 0
 
 .section .boot.bss, "aw", @nobits
 .balign 4096

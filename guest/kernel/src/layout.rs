@@ -31,6 +31,8 @@ pub const HIGH: u64 = 0xffff_ffff_8000_0000;
 
 /// Ends the VM with the status byte that is written.
 pub const EXIT_PORT: u16 = 0xf4;
+/// Tells whoever watches from outside that a notice is ready; comes back when it has been seen to.
+pub const DOORBELL_PORT: u16 = 0xf6;
 /// First serial port.
 pub const SERIAL_PORT: u16 = 0x3f8;
 
@@ -52,6 +54,8 @@ unsafe extern "C" {
     static ap_trampoline: [u8; 0];
     static ap_trampoline_end: [u8; 0];
     static kernel_call: [u8; 0];
+    static _sinittext: [u8; 0];
+    static _einittext: [u8; 0];
 }
 
 macro_rules! address_of {
@@ -76,6 +80,10 @@ address_of! {
     trap_stubs_start => trap_stubs;
     /// Where `int3` arrives (trap.s).
     breakpoint_entry_address => breakpoint_entry;
+    /// Text that is freed after the start.
+    init_text_start => _sinittext;
+    /// Its end.
+    init_text_end => _einittext;
     /// Real mode code for the other vCPUs.
     trampoline_start => ap_trampoline;
     /// Its end.

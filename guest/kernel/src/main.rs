@@ -7,6 +7,7 @@
 #![no_std]
 #![no_main]
 
+mod announce;
 mod apic;
 mod command_line;
 mod console;

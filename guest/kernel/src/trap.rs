@@ -2,6 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use crate::announce;
 use crate::apic;
 use crate::console;
 use crate::context::Frame;
@@ -98,6 +99,8 @@ fn kernel_call(frame: &mut Frame) -> Next {
         6 => end(u8::try_from(frame.rsi).unwrap_or(u8::MAX)),
         // SAFETY: ring 3 is ours and passes a word of its text. A wrong address ends in `unexpected`.
         7 => frame.rax = unsafe { text::exchange(frame.rsi, frame.rdx) },
+        8 => announce::announce(frame.rsi, frame.rdx),
+        9 => announce::free_init(),
         _ => unexpected(frame),
     }
     Next::Same

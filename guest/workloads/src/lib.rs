@@ -16,6 +16,7 @@ pub mod calls;
 pub mod dynamic;
 pub mod events;
 pub mod floats;
+pub mod init;
 pub mod locks;
 pub mod many;
 pub mod messages;

@@ -74,7 +74,10 @@ fn a_running_guest_lists_the_same() {
         .iter()
         .filter(|function| function["state"] == "available");
     let names = available.map(|function| function["name"].as_str().unwrap().to_owned());
-    assert_eq!(printed(names), guest_names());
+    // Init text is gone by now, and no module is loaded.
+    let mut expected = guest_names();
+    expected.retain(|name| !name.starts_with("init_") && !name.starts_with("module_"));
+    assert!(printed(names) == expected, "other functions");
     let skipped = listed
         .iter()
         .find(|function| function["state"] == "skipped")

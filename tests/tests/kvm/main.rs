@@ -22,6 +22,7 @@ mod live;
 mod locks;
 mod losses;
 mod markers;
+mod modules;
 mod output;
 mod sessions;
 mod storm;

@@ -1,6 +1,7 @@
 //! Text that does not stay: the guest frees it at a moment of its own. The rule that makes this safe
 //! is that nothing is written but while the guest is stopped, and that the guest is asked *then* what
-//! is still there. It cannot free anything between the answer and the write.
+//! is still there. It cannot free anything between the answer and the write. (Text that the guest announces
+//! and waits for is simpler: `announced.rs`. Only such a guest is ever patched live.)
 
 use std::ops::Range;
 use std::sync::Arc;

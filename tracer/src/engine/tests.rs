@@ -793,3 +793,53 @@ fn a_list_that_cannot_be_read_leaves_no_module_to_write_to() {
     engine.take_in(&guest.target).unwrap_err();
     assert_eq!(engine.gone(), 1);
 }
+
+/// Functions 4 to 7 are a module's: they are not there at the start.
+fn with_module() -> (Engine, MockTarget, SessionId, Gva) {
+    let mut image = nop_image(8);
+    let start = image.functions[4].address;
+    image.parts.push(crate::image::Part {
+        name: Arc::from("one"),
+        text: TextRange {
+            start,
+            end: start.wrapping_add(64),
+        },
+        at_start: false,
+    });
+    let target = MockTarget::with_image(2, REGION, &image, Rights::ALL).unwrap();
+    let mut target = target;
+    let mut engine = Engine::new(Arc::new(image));
+    let region = target.region();
+    engine.attach(&mut target, region).unwrap();
+    let session = engine.create_session(&mut target, config("one")).unwrap();
+    (engine, target, session, start)
+}
+
+#[test]
+fn a_module_is_written_only_between_its_coming_and_its_going() {
+    let (mut engine, mut target, session, start) = with_module();
+    let applied = change(&mut engine, &mut target, session, 0..8).unwrap();
+    assert_eq!((applied.patched, engine.gone()), (4, 4));
+    for _ in 0..3 {
+        assert_eq!(engine.part_came(&mut target, start), Ok(4));
+        assert_eq!(engine.part_came(&mut target, start), Ok(0));
+        let applied = change(&mut engine, &mut target, session, 0..8).unwrap();
+        assert_eq!((applied.patched, engine.patched()), (4, 8));
+        // Planned while it was there, applied when it is gone.
+        let plan = engine.plan(&mut target, session, &select([])).unwrap();
+        assert_eq!(engine.part_goes(start), 4);
+        target.write(start, &[0xcc; 64]).unwrap();
+        let applied = engine.apply(&mut target, &plan).unwrap();
+        assert_eq!((applied.restored, engine.patched()), (4, 0));
+        let mut poison = [0; 64];
+        target.read(start, &mut poison).unwrap();
+        assert_eq!(poison, [0xcc; 64]);
+        // The guest loads it again: with its nops.
+        for site in engine.image().sites.clone().iter().skip(4) {
+            target.write(site.address, &site.original).unwrap();
+        }
+        change(&mut engine, &mut target, session, 0..8).unwrap();
+    }
+    assert!(engine.frozen().is_none());
+    assert_eq!(engine.part_came(&mut target, Gva(1)), Ok(0), "no such part");
+}

@@ -112,6 +112,17 @@ impl<'a> Elf<'a> {
             .collect()
     }
 
+    /// The rest of the name, and the data, of every section whose name begins so.
+    pub fn sections_starting_with(&self, start: &str) -> Vec<(String, &'a [u8])> {
+        let sections = self.sections.iter().filter_map(|section| {
+            let name = self.sections.section_name(LE, section).ok()?;
+            let rest = std::str::from_utf8(name).ok()?.strip_prefix(start)?;
+            let data = section.data(LE, self.bytes).ok()?;
+            Some((rest.to_owned(), data))
+        });
+        sections.collect()
+    }
+
     /// The executable ranges: from the sections, and without sections from the segments.
     pub fn text(&self) -> Vec<TextRange> {
         let executable: Vec<TextRange> = self

@@ -18,6 +18,7 @@ mod locate;
 mod locks;
 pub mod marker;
 mod module;
+pub mod parts;
 pub mod points;
 mod returns;
 pub mod site;
@@ -38,6 +39,7 @@ pub use error::ImageError;
 pub use linux::Linux;
 pub use locks::LockSite;
 pub use marker::Marker;
+pub use parts::Part;
 pub use returns::Unhookable;
 pub use site::{
     SITE_LENGTH, Site, SiteForm, SiteKind, SkipReason, SkippedSite, Untraceable, UntraceableReason,
@@ -80,6 +82,14 @@ pub struct TextRange {
 }
 
 impl TextRange {
+    /// What it has in common with another.
+    #[must_use]
+    pub fn common(self, other: Self) -> Option<Self> {
+        let start = self.start.max(other.start);
+        let end = self.end.min(other.end);
+        (start < end).then_some(Self { start, end })
+    }
+
     /// Whether the range holds all of `address..address+length`.
     #[must_use]
     pub fn holds(&self, address: Gva, length: u64) -> bool {
@@ -132,6 +142,8 @@ pub struct Image {
     pub text: Vec<TextRange>,
     /// All patch sites, by function (and so by address), at most one per function.
     pub sites: Vec<Site>,
+    /// What comes or goes while the guest runs, and is announced.
+    pub parts: Vec<Part>,
     /// The listed lock prefixes, by address.
     pub locks: Vec<LockSite>,
     /// Every function without a site.
@@ -162,12 +174,19 @@ impl Image {
     /// symbols or sites is no error here, see [`Image::check_traceable`].
     pub fn parse(bytes: &[u8]) -> Result<Self, ImageError> {
         let elf = Elf::parse(bytes)?;
+        let mut image = Self::alone(&elf)?;
+        parts::locate(&mut image, &elf);
+        Ok(image)
+    }
+
+    /// The image without what is linked into it: a module has none of its own.
+    fn alone(elf: &Elf<'_>) -> Result<Self, ImageError> {
         let mut notes = Vec::new();
-        let mut symbols = symtab::read(&elf)?;
+        let mut symbols = symtab::read(elf)?;
         if symbols.is_empty() {
-            symbols = SymbolTable::new(kallsyms::read(&elf, &mut notes)?);
+            symbols = SymbolTable::new(kallsyms::read(elf, &mut notes)?);
         }
-        Self::of(&elf, symbols, notes)
+        Self::of(elf, symbols, notes)
     }
 
     /// Why the return of a function is not hooked, if it is not.
@@ -346,14 +365,35 @@ impl Image {
     /// The ranges of text that are there for as long as the guest runs.
     pub fn lasting_text(&self) -> impl Iterator<Item = TextRange> {
         let within = self.linux.as_ref().and_then(|linux| linux.text);
-        self.text.iter().filter_map(move |range| {
+        let lasting = self.text.iter().filter_map(move |range| {
             let Some(lasting) = within else {
                 return Some(*range);
             };
-            let start = range.start.max(lasting.start);
-            let end = range.end.min(lasting.end);
-            (start < end).then_some(TextRange { start, end })
-        })
+            range.common(lasting)
+        });
+        lasting.flat_map(|range| self.without_parts(range))
+    }
+
+    /// What is left of a range without the parts that go.
+    fn without_parts(&self, range: TextRange) -> Vec<TextRange> {
+        let mut left = vec![range];
+        for part in &self.parts {
+            let TextRange { start, end } = part.text;
+            let before = |range: TextRange| TextRange {
+                end: range.end.min(start),
+                ..range
+            };
+            let behind = |range: TextRange| TextRange {
+                start: range.start.max(end),
+                ..range
+            };
+            let cut = left.iter().flat_map(|range| match range.common(part.text) {
+                Some(_) => vec![before(*range), behind(*range)],
+                None => vec![*range],
+            });
+            left = cut.filter(|range| range.start < range.end).collect();
+        }
+        left
     }
 
     /// Whether every byte of `address..address+length` is executable and in the file.

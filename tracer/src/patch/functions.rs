@@ -130,8 +130,16 @@ impl FunctionTable {
     /// All functions untraced.
     #[must_use]
     pub fn new(image: &Image) -> Self {
+        let mut states = vec![FunctionState::Nop; image.functions.len()];
+        for part in image.parts.iter().filter(|part| !part.at_start) {
+            for function in image.functions_of(part) {
+                if let Some(state) = states.get_mut(function.index()) {
+                    *state = FunctionState::Gone;
+                }
+            }
+        }
         Self {
-            states: vec![FunctionState::Nop; image.functions.len()],
+            states,
             templates: Vec::new(),
             stubs: HashMap::new(),
             unwritten: Vec::new(),
@@ -172,6 +180,11 @@ impl FunctionTable {
     /// Notes that the function's memory was given back, with whatever stood there.
     pub fn gone(&mut self, function: FunctionId) {
         self.set(function, FunctionState::Gone);
+    }
+
+    /// Notes that the function's memory is there, with its nop.
+    pub fn came(&mut self, function: FunctionId) {
+        self.set(function, FunctionState::Nop);
     }
 
     /// How many functions have our jump in them.

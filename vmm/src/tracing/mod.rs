@@ -5,6 +5,7 @@
 //! attach point is reached, the control methods at any time, [`Tracing::finish`] at the end. Each
 //! pauses the guest as briefly as it can; the [`drain`] thread reads the rings meanwhile.
 
+mod announced;
 pub mod black_box;
 mod checks;
 pub mod clock_page;

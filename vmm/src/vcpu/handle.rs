@@ -102,8 +102,19 @@ impl VcpuHandle {
 
     /// Frees a vCPU from the breakpoint; it runs when it is released.
     pub(crate) fn untrap(&self) {
+        self.free_from(VcpuState::Trapped);
+    }
+
+    /// What the vCPU's guest has announced has been seen to. It tells us before it parks, so that may take
+    /// a moment yet.
+    pub(crate) fn heard(&self, deadline: Instant) {
+        self.wait_parked(deadline);
+        self.free_from(VcpuState::Announcing);
+    }
+
+    fn free_from(&self, state: VcpuState) {
         let mut seat = self.shared.lock();
-        if seat.state == VcpuState::Trapped {
+        if seat.state == state {
             seat.state = VcpuState::Parked;
         }
         drop(seat);

@@ -32,6 +32,8 @@ pub enum VcpuState {
     Parked,
     /// At the attach breakpoint; parked until it is released from there.
     Trapped,
+    /// Its guest has announced something; parked until that has been seen to.
+    Announcing,
     /// Out of the guest for good: the guest has ended or crashed.
     Exited,
     /// The thread has ended.
@@ -39,6 +41,11 @@ pub enum VcpuState {
 }
 
 impl VcpuState {
+    /// Whether the vCPU waits for more than an order.
+    pub(super) fn waits(self) -> bool {
+        matches!(self, Self::Trapped | Self::Announcing)
+    }
+
     /// Whether the vCPU executes nothing and is consistent.
     #[must_use]
     pub fn is_out_of_guest(self) -> bool {

@@ -7,6 +7,7 @@
 //!   │  │ └────────── exit served ──────┐      │
 //!   │  └─ kick seen after an I/O exit ─▶ Completing   (KVM re-entered with immediate_exit
 //!   │                                                  until the access is complete)
+//!   ├─ doorbell ─────▶ Announcing ──▶ Running (heard)
 //!   ├─ breakpoint ───▶ Trapped ──▶ Running (released); a text trap's port write is completed first
 //!   └─ exit port, reset, crash ──▶ Exited ──▶ Stopped
 //! ```
@@ -31,7 +32,7 @@ use super::registers::RegisterReader;
 use super::seat::{Errand, Order, Reply, Request, Seat, Shared, VcpuState};
 use crate::breakpoint::TRAP_LENGTH;
 use crate::devices::{PortEffect, Ports};
-use crate::layout::TRAP_PORT;
+use crate::layout::{DOORBELL_PORT, TRAP_PORT};
 use crate::memory::Memory;
 
 const MSR_TSC: u32 = 0x10;
@@ -54,6 +55,7 @@ enum State {
 enum Rest {
     Parked,
     Trapped,
+    Announcing,
     Exited,
 }
 
@@ -62,6 +64,7 @@ impl Rest {
         match self {
             Self::Parked => VcpuState::Parked,
             Self::Trapped => VcpuState::Trapped,
+            Self::Announcing => VcpuState::Announcing,
             Self::Exited => VcpuState::Exited,
         }
     }
@@ -166,6 +169,10 @@ impl Vcpu {
         if self.unchanged && !self.half_done {
             return match rest {
                 Rest::Trapped => self.at_trap(),
+                Rest::Announcing => {
+                    self.tell(VcpuEventKind::Announcement);
+                    State::Resting(rest)
+                }
                 Rest::Parked | Rest::Exited => State::Resting(rest),
             };
         }
@@ -221,6 +228,10 @@ impl Vcpu {
             VcpuExit::IoOut(port, _) if port == u16::from(TRAP_PORT) => {
                 self.half_done = true;
                 State::Completing(Rest::Trapped)
+            }
+            VcpuExit::IoOut(DOORBELL_PORT, _) => {
+                self.half_done = true;
+                State::Completing(Rest::Announcing)
             }
             VcpuExit::IoOut(port, data) => {
                 self.half_done = true;
@@ -330,7 +341,7 @@ impl Vcpu {
             }
             match shared.order() {
                 Order::Stop => return State::Stopped,
-                Order::Run if rest != Rest::Exited && seat.state != VcpuState::Trapped => break,
+                Order::Run if rest != Rest::Exited && !seat.state.waits() => break,
                 Order::Run | Order::Hold => {}
             }
             drop(seat);

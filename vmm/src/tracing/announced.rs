@@ -1,0 +1,62 @@
+//! Text that the guest announces: it says what comes or goes, rings the doorbell and waits.
+
+use tracer::addr::Gva;
+use tracer::target::PhysicalMemory;
+
+use super::{Tracing, TracingError};
+use crate::machine::{Machine, PATIENCE};
+
+/// Two words of the guest: where the text begins, and whether it is there (1) or about to go (0).
+const NOTICE: &str = "text_notice";
+
+impl Tracing {
+    /// Sees to what the guest has announced: text that has come is patched if a session wants it, before
+    /// its first function runs; text that goes is forgotten. A notice that makes no sense is the guest's own
+    /// business.
+    ///
+    /// # Errors
+    /// A [`TracingError`]; then text that has come is not traced.
+    pub fn announcement(&mut self, machine: &Machine) -> Result<(), TracingError> {
+        let Some((start, is_there)) = self.notice(machine) else {
+            log::warn!("the guest has announced something that is no text of its image");
+            return Ok(());
+        };
+        if !is_there {
+            self.engine.part_goes(start);
+            return Ok(());
+        }
+        let mut quiesced = machine.quiesce(PATIENCE)?;
+        if self.engine.part_came(&mut quiesced, start)? == 0 {
+            return Ok(());
+        }
+        let live = self.sessions.iter().filter(|session| session.started);
+        let ids: Vec<_> = live
+            .filter_map(|session| session.live.as_ref().map(|live| live.id))
+            .collect();
+        for id in ids {
+            let selection = self.engine.session(id)?.selection.clone();
+            let memory = &mut machine.memory().clone();
+            let plan = self.engine.plan(memory, id, &selection)?;
+            self.engine.apply(&mut quiesced, &plan)?;
+        }
+        Ok(())
+    }
+
+    fn notice(&self, machine: &Machine) -> Option<(Gva, bool)> {
+        let image = &self.shared.image;
+        let at = image.symbols.address_of(NOTICE)?;
+        let (at, _) = machine
+            .layout()
+            .locate(at)
+            .filter(|(_, bytes)| *bytes >= 16)?;
+        let mut bytes = [0; 16];
+        machine.memory().read_physical(at, &mut bytes).ok()?;
+        let (words, _) = bytes.as_chunks::<8>();
+        let [start, is_there] = words else {
+            return None;
+        };
+        let start = Gva(u64::from_le_bytes(*start));
+        image.part_at(start)?;
+        Some((start, u64::from_le_bytes(*is_there) == 1))
+    }
+}
