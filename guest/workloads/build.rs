@@ -47,6 +47,12 @@ const FLAGS: [&str; 11] = [
 
 const MANY: usize = 10_000;
 
+/// Calls through pointers as they are, and with retpolines.
+const DISPATCH: [(&str, &[&str]); 2] = [
+    ("plain", &["-mindirect-branch=keep"]),
+    ("retpoline", &["-mindirect-branch=thunk"]),
+];
+
 fn main() -> io::Result<()> {
     println!("cargo::rerun-if-changed=c");
     println!("cargo::rerun-if-changed=build.rs");
@@ -57,6 +63,9 @@ fn main() -> io::Result<()> {
     }
     for (prefix, way) in UNTRACED {
         compile(prefix, way, &SOURCES[..1]);
+    }
+    for (prefix, way) in DISPATCH {
+        compile(prefix, way, &["c/dispatch.c"]);
     }
     rename(&out.join("libguest_call.a"), "mcount", "returns_at_once")?;
     fs::write(out.join("many.rs"), many())

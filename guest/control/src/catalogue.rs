@@ -318,6 +318,11 @@ pub static CATALOGUE: &[Workload] = &[
         body: Body::Own(micro::depth::run),
     },
     Workload {
+        name: "micro_dispatch",
+        functions: &[],
+        body: Body::Own(micro::dispatch::run),
+    },
+    Workload {
         name: "micro_locks",
         functions: &[],
         body: Body::Own(micro::locks::run),

@@ -39,6 +39,26 @@ macro_rules! builds {
     )*};
 }
 
+/// Builds of c/dispatch.c: each function passes a place so many times.
+macro_rules! dispatch_builds {
+    ($($build:ident: $($way:ident),*;)*) => {$(
+        #[doc = concat!("c/dispatch.c as \"", stringify!($build), "\".")]
+        pub mod $build {
+            unsafe extern "C" {
+                $(
+                    /// So many passes.
+                    pub safe fn $way(calls: u64);
+                )*
+            }
+        }
+    )*};
+}
+
+dispatch_builds! {
+    plain: plain_off, plain_direct, plain_pointer, plain_iterator1, plain_iterator2;
+    retpoline: retpoline_off, retpoline_direct, retpoline_pointer, retpoline_iterator1, retpoline_iterator2;
+}
+
 /// Builds of c/tree.c that tracing has nothing to do with, for comparison.
 macro_rules! untraced_builds {
     ($($(#[$doc:meta])* $build:ident: $root:ident;)*) => {$(

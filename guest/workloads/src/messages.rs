@@ -4,6 +4,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use locked::Locked;
 
+use crate::events::{message_received, message_sent};
+
 /// Channels that there are.
 pub const CHANNELS: usize = 16;
 /// Messages that fit into each.
@@ -38,6 +40,12 @@ static CHANNEL: [Channel; CHANNELS] = [const {
     }
 }; CHANNELS];
 
+/// A channel's number, as tracepoints have it.
+#[inline(always)]
+fn number(channel: u64) -> u32 {
+    u32::try_from(channel).unwrap_or(u32::MAX)
+}
+
 /// The slot of message number `count` of a channel, while its lock is held.
 macro_rules! with_slot {
     ($channel:expr, |$held:ident| $use:expr) => {{
@@ -64,6 +72,7 @@ pub extern "C" fn messages_send(channel: u64, message: u64) -> u64 {
             Some(slot) if waiting < SLOTS as u64 => {
                 slot.store(message, Ordering::Relaxed);
                 held.sent.store(sent.wrapping_add(1), Ordering::Relaxed);
+                message_sent(number(channel), number(channel), message);
                 1
             }
             _ => 0,
@@ -83,6 +92,7 @@ pub extern "C" fn messages_receive(channel: u64) -> u64 {
                 let message = slot.load(Ordering::Relaxed);
                 let next = received.wrapping_add(1);
                 held.received.store(next, Ordering::Relaxed);
+                message_received(number(channel), 0, next != sent);
                 message
             }
             _ => 0,

@@ -3,6 +3,7 @@
 pub mod calls;
 mod code;
 pub mod depth;
+pub mod dispatch;
 pub mod locks;
 pub mod nops;
 pub mod probes;

@@ -6,12 +6,14 @@
 //! calls     a call that returns at once, mcount, fentry, frame pointers
 //! hooks     ways to hook returns, 1 to 32 calls deep
 //! sessions  direct against list
+//! dispatch  from a tracepoint to its callbacks
 //! locks     lock prefix, DS, nop
 //! patching  the stop, from 1 to 10,000 sites
 //! probes    out of the code and back
 //! ```
 
 mod calls;
+mod dispatch;
 mod experiment;
 mod hooks;
 mod locks;
@@ -57,11 +59,12 @@ pub struct Bench<'a> {
 
 type Make = fn(Bench<'_>) -> Result<Experiment, Failed>;
 
-const SUITE: [(u8, Make); 7] = [
+const SUITE: [(u8, Make); 8] = [
     (1, nops::experiment),
     (2, calls::experiment),
     (3, hooks::experiment),
     (4, sessions::experiment),
+    (5, dispatch::experiment),
     (6, locks::experiment),
     (7, patching::experiment),
     (8, probes::experiment),
