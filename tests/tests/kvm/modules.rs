@@ -71,7 +71,7 @@ fn a_module_is_listed_while_it_is_there_and_init_text_until_it_is_freed() {
 
 #[test]
 fn filters_change_while_a_module_comes_and_goes() {
-    let iterations = if in_the_box() { 100 } else { 2000 };
+    let iterations = if in_the_box() { 100 } else { 500 };
     let guest = |method: &str| {
         let guest = gated(
             "modules,threads",
