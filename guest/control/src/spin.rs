@@ -67,7 +67,11 @@ impl OwnNop {
         let _ = unsafe { kernel_call::exchange_text(at, word) };
         print(format_args!(
             "spin_leaf {}",
-            if self.before.is_some() { "taken" } else { "given back" }
+            if self.before.is_some() {
+                "taken"
+            } else {
+                "given back"
+            }
         ));
     }
 }
