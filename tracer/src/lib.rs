@@ -15,6 +15,7 @@ pub mod filter;
 pub mod graph;
 pub mod image;
 pub mod insn;
+pub mod kernel_view;
 #[cfg(any(test, feature = "mock"))]
 pub mod mock;
 pub mod module;
@@ -26,4 +27,5 @@ pub mod ring;
 pub mod session;
 pub mod stub;
 pub mod target;
+pub mod task;
 pub mod window;

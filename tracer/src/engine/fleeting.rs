@@ -9,7 +9,8 @@ use std::sync::Arc;
 use super::Engine;
 use crate::event::FunctionId;
 use crate::image::SITE_LENGTH;
-use crate::module::{self, KernelView, Loaded, Module, ModuleError};
+use crate::kernel_view::KernelView;
+use crate::module::{self, Loaded, Module, ModuleError};
 use crate::patch::functions::FunctionState;
 use crate::target::{PhysicalMemory, TargetMemory};
 
@@ -84,7 +85,7 @@ impl Engine {
         let Some(layout) = linux.and_then(|linux| linux.modules.as_ref()) else {
             return;
         };
-        let contents = module::contents(&KernelView::new(memory, layout), layout, module);
+        let contents = module::contents(&KernelView::new(memory, layout.tables), layout, module);
         let added = contents
             .map_err(|error| error.to_string())
             .and_then(|contents| {
@@ -110,9 +111,11 @@ impl Engine {
     fn loaded(&self, memory: &(impl PhysicalMemory + ?Sized)) -> Result<Vec<Loaded>, ModuleError> {
         let linux = self.image.linux.as_ref();
         match linux.and_then(|linux| linux.modules.as_ref()) {
-            Some(layout) => {
-                module::loaded(&KernelView::new(memory, layout), layout, &self.image.text)
-            }
+            Some(layout) => module::loaded(
+                &KernelView::new(memory, layout.tables),
+                layout,
+                &self.image.text,
+            ),
             None => Ok(Vec::new()),
         }
     }
@@ -149,7 +152,7 @@ impl Engine {
             return false;
         };
         let mut bytes = [0; SITE_LENGTH];
-        let read = KernelView::new(memory, layout).read(site.address, &mut bytes);
+        let read = KernelView::new(memory, layout.tables).read(site.address, &mut bytes);
         read.is_err() || bytes == site.original
     }
 

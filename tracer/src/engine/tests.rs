@@ -656,6 +656,7 @@ fn booting_linux() -> (Engine, MockTarget, SessionId) {
             gone_from: FREEING,
         }),
         modules: None,
+        tasks: None,
         prepares_sites: true,
     });
     let mut target = MockTarget::with_image(2, REGION, &image, Rights::ALL).unwrap();

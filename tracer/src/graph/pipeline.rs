@@ -4,6 +4,7 @@ use super::merge::Merge;
 use super::selection::{Rules, Selection};
 use super::threads::{BadStackSize, Threads};
 use super::{Anomalies, CallEvent, CallSink};
+use crate::addr::Gva;
 use crate::event::Event;
 use crate::image::Image;
 
@@ -86,6 +87,11 @@ impl Pipeline {
             self.threads.event(&timed, &mut selected);
         }
         self.selection.finish(sink);
+    }
+
+    /// As [`Threads::take_fresh`].
+    pub fn take_fresh(&mut self) -> Vec<(u32, Gva)> {
+        self.threads.take_fresh()
     }
 
     /// What did not fit so far.

@@ -15,6 +15,7 @@ use super::anomaly::{Anomalies, Anomaly};
 use super::merge::Timed;
 use super::stack::{Frame, Stack};
 use super::{CallEvent, CallKind, CallSink, End};
+use crate::addr::Gva;
 use crate::event::{EventKind, FunctionId};
 use crate::record::Step;
 
@@ -41,6 +42,8 @@ pub struct Threads {
     losses: u64,
     lossy_until_ns: u64,
     anomalies: Anomalies,
+    /// Stacks that were seen for the first time since somebody asked.
+    fresh: Vec<(u32, Gva)>,
 }
 
 /// One record, with what is known of its place.
@@ -87,7 +90,14 @@ impl Threads {
             losses: 0,
             lossy_until_ns: 0,
             anomalies: Anomalies::default(),
+            fresh: Vec::new(),
         })
+    }
+
+    /// The stacks that were seen for the first time since this was asked last: their numbers and their
+    /// lowest addresses.
+    pub fn take_fresh(&mut self) -> Vec<(u32, Gva)> {
+        std::mem::take(&mut self.fresh)
     }
 
     /// What did not fit so far.
@@ -168,6 +178,7 @@ impl Threads {
                 let thread = u32::try_from(self.stacks.len()).ok()?;
                 self.stacks.push(Stack::new());
                 self.numbers.insert(key, thread);
+                self.fresh.push((thread, Gva(key << self.stack_log2)));
                 thread
             }
             None => return None,

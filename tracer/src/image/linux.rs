@@ -4,8 +4,10 @@ use super::btf::Btf;
 use super::elf::Elf;
 use super::{SymbolTable, TextRange};
 use crate::addr::{Gpa, Gva};
+use crate::kernel_view::KernelTables;
 use crate::module::ModuleLayout;
 use crate::target::PhysicalMemory;
+use crate::task::TaskLayout;
 
 /// What a kernel's version string begins with (`linux_banner`).
 const BANNER: &[u8] = b"Linux version ";
@@ -28,6 +30,8 @@ pub struct Linux {
     pub init: Option<InitState>,
     /// Where to find its modules, if it has any and they can be traced.
     pub modules: Option<ModuleLayout>,
+    /// Where to find its tasks.
+    pub tasks: Option<TaskLayout>,
     /// Whether it turns its own function sites into nops (`ftrace_init`), so that they are not
     /// to be touched before that.
     pub prepares_sites: bool,
@@ -46,6 +50,8 @@ impl Linux {
             (start < end).then_some(TextRange { start, end })
         };
         let btf = types(elf, symbols, notes);
+        let tables = KernelTables::find(symbols, |address| elf.physical(address));
+        let typed = || btf.as_ref().zip(tables);
         Some(Self {
             version,
             text: range("_stext", "_etext"),
@@ -54,9 +60,8 @@ impl Linux {
             init: btf
                 .as_ref()
                 .and_then(|btf| InitState::find(elf, symbols, btf)),
-            modules: btf
-                .as_ref()
-                .and_then(|btf| ModuleLayout::find(btf, symbols, |address| elf.physical(address))),
+            modules: typed().and_then(|(btf, tables)| ModuleLayout::find(btf, symbols, tables)),
+            tasks: typed().and_then(|(btf, tables)| TaskLayout::find(btf, symbols, tables)),
             prepares_sites: symbols.address_of("ftrace_init").is_some(),
         })
     }

@@ -1,18 +1,17 @@
 //! Where the members of `struct module` lie that tracing reads.
 
-use crate::addr::{Gpa, Gva};
+use crate::addr::Gva;
 use crate::image::btf::{Btf, Field};
 use crate::image::symbol::SymbolTable;
+use crate::kernel_view::KernelTables;
 
 /// Places in the guest's structs, in bytes from their beginning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModuleLayout {
     /// The list's head.
     pub head: Gva,
-    /// The kernel's own topmost page table, which maps every module.
-    pub page_table: Gpa,
-    /// The word that says whether there are five levels of tables.
-    pub five_levels: Option<Gpa>,
+    /// The page tables that map every module.
+    pub tables: KernelTables,
     /// `module.list`.
     pub list: u64,
     /// `module.state`.
@@ -43,22 +42,15 @@ pub struct ModuleLayout {
 
 impl ModuleLayout {
     /// What the kernel's types and symbols say; nothing when it has no modules, or does not trace
-    /// their functions. `physical` tells where an address of the image is loaded.
-    pub(crate) fn find(
-        btf: &Btf<'_>,
-        symbols: &SymbolTable,
-        physical: impl Fn(Gva) -> Option<Gpa>,
-    ) -> Option<Self> {
+    /// their functions.
+    pub(crate) fn find(btf: &Btf<'_>, symbols: &SymbolTable, tables: KernelTables) -> Option<Self> {
         let module = |path| btf.field("module", path);
         let table = |path| btf.field("mod_kallsyms", path);
         // One piece of memory for each kind since 6.4, one for all of them before.
         let text = |new, old| module(new).or_else(|| module(old));
         Some(Self {
             head: symbols.address_of("modules")?,
-            page_table: physical(symbols.address_of("init_top_pgt")?)?,
-            five_levels: symbols
-                .address_of("__pgtable_l5_enabled")
-                .and_then(physical),
+            tables,
             list: module("list")?.offset,
             state: module("state")?,
             unformed: btf.enumerator("module_state", "MODULE_STATE_UNFORMED")?,

@@ -13,14 +13,12 @@ mod list;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
-mod view;
 
 use std::sync::Arc;
 
 pub use contents::{Contents, ModuleFunction, contents};
 pub use layout::ModuleLayout;
 pub use list::{Loaded, loaded};
-pub use view::KernelView;
 
 use crate::addr::Gva;
 use crate::image::TextRange;

@@ -4,6 +4,7 @@ use super::ModuleLayout;
 use crate::addr::{Gpa, Gva};
 use crate::image::TextRange;
 use crate::image::btf::Field;
+use crate::kernel_view::KernelTables;
 use crate::mock::{MockTarget, Rights};
 use crate::patch::normalise::NOP5;
 use crate::target::TargetMemory;
@@ -70,8 +71,10 @@ impl Guest {
         let field = |offset, size| Field { offset, size };
         let layout = ModuleLayout {
             head: Gva(HEAD),
-            page_table: target.root().table,
-            five_levels: None,
+            tables: KernelTables {
+                top: target.root().table,
+                five_levels: None,
+            },
             list: LIST,
             state: field(0, 4),
             unformed: 3,

@@ -1,5 +1,6 @@
 use super::testing::{Guest, KERNEL, MODULES_AREA};
 use super::*;
+use crate::kernel_view::KernelView;
 use crate::mock::MockTarget;
 
 fn names(loaded: &[Loaded]) -> Vec<(&str, bool)> {
@@ -12,7 +13,7 @@ fn names(loaded: &[Loaded]) -> Vec<(&str, bool)> {
 fn read(guest: &Guest) -> Result<Vec<Loaded>, ModuleError> {
     let target: &MockTarget = &guest.target;
     loaded(
-        &KernelView::new(target, &guest.layout),
+        &KernelView::new(target, guest.layout.tables),
         &guest.layout,
         &[KERNEL],
     )
@@ -27,7 +28,7 @@ fn modules_are_read_with_their_functions_and_sites() {
     let found = read(&guest).unwrap();
     assert_eq!(names(&found), [("one", true), ("two", false)]);
     assert_eq!(found[0].module.text.start, one);
-    let view = KernelView::new(&guest.target, &guest.layout);
+    let view = KernelView::new(&guest.target, guest.layout.tables);
     let contents = contents(&view, &guest.layout, &found[0].module).unwrap();
     let functions: Vec<(u64, &str)> = contents
         .functions
@@ -73,7 +74,7 @@ fn absurd_counts_are_errors() {
     guest.module("one", &["a"]);
     let module = read(&guest).unwrap().remove(0).module;
     guest.set_sites_count("one", u32::MAX);
-    let view = KernelView::new(&guest.target, &guest.layout);
+    let view = KernelView::new(&guest.target, guest.layout.tables);
     let refused = contents(&view, &guest.layout, &module).unwrap_err();
     assert_eq!(
         refused.to_string(),
@@ -90,7 +91,7 @@ fn nonsense_anywhere_is_an_error_or_goes_by() {
             guest.module("one", &["one_init", "one_read"]);
             guest.set_word("one", word, nonsense);
             let Ok(found) = read(&guest) else { continue };
-            let view = KernelView::new(&guest.target, &guest.layout);
+            let view = KernelView::new(&guest.target, guest.layout.tables);
             for Loaded { module, .. } in &found {
                 let _ = contents(&view, &guest.layout, module);
             }

@@ -192,8 +192,19 @@ impl<'a, W: Write> Printer<'a, W> {
         let rule = "------------------------------------------";
         writeln!(self.out, " {rule}")?;
         self.cpu(step.vcpu)?;
-        let (from, to) = (thread_column(before), thread_column(step.thread));
+        let (from, to) = (self.thread_column(before), self.thread_column(step.thread));
         writeln!(self.out, "{from} => {to}\n {rule}\n")
+    }
+
+    /// A thread as ftrace shows one, in the middle of its column.
+    fn thread_column(&self, thread: u32) -> String {
+        let side = self.trace.side.as_ref();
+        let name = side.and_then(|side| side.threads.get(&thread));
+        match name {
+            // What is in a file may be anything.
+            Some(name) => format!("{:^THREAD_WIDTH$}", name.replace(char::is_control, "?")),
+            None => format!("{:^THREAD_WIDTH$}", format!("thread-{thread}")),
+        }
     }
 
     fn cpu_mut(&mut self, vcpu: u16) -> &mut Cpu {
@@ -226,11 +237,6 @@ impl<'a, W: Write> Printer<'a, W> {
         cpu.open.truncate(step.depth as usize);
         is_here
     }
-}
-
-/// A thread as ftrace shows one, in the middle of its column.
-fn thread_column(thread: u32) -> String {
-    format!("{:^THREAD_WIDTH$}", format!("thread-{thread}"))
 }
 
 /// A duration as ftrace shows it: seven digits, the mark of a long one before them. One that is

@@ -58,8 +58,11 @@ impl Drain {
         mode: Mode,
         functions: u32,
         clock: GuestClock,
-        output: Option<Output>,
+        mut output: Option<Output>,
     ) -> Self {
+        if let Some(output) = &mut output {
+            output.name_threads(rings.memory());
+        }
         let has_details = rings.has_details();
         let reader = |ring| {
             let reader =
@@ -222,6 +225,7 @@ impl Drain {
     /// [`ExportError`] when not all could be written.
     pub fn dump(&mut self, mut output: Output) -> Result<Dumped, ExportError> {
         self.refresh();
+        output.name_threads(self.rings.memory());
         let (mut records, mut lost) = (0, 0);
         for (reader, timeline) in self.readers.iter().zip(&self.timelines) {
             let snapshot = Snapshot {

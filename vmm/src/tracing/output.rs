@@ -9,6 +9,10 @@ use tracer::export::uftrace::{AnomalyNote, ClockStall, ExportError, Metadata, Uf
 use tracer::graph::pipeline::Pipeline;
 use tracer::graph::{CallEvent, CallSink};
 use tracer::image::Image;
+use tracer::kernel_view::KernelView;
+use tracer::task;
+
+use crate::memory::Memory;
 
 /// A trace directory being written.
 #[derive(Debug)]
@@ -17,6 +21,8 @@ pub struct Output {
     image: Arc<Image>,
     /// Of a graph trace: puts calls together.
     pipeline: Option<Pipeline>,
+    /// Where to ask whose stack is whose.
+    memory: Option<Memory>,
 }
 
 /// The writer, and what became of it.
@@ -71,6 +77,7 @@ impl Output {
             },
             image: Arc::clone(image),
             pipeline,
+            memory: None,
         })
     }
 
@@ -86,6 +93,31 @@ impl Output {
         }
         if let Some(time_ns) = batch.looked_ns {
             pipeline.looked(batch.ring, time_ns);
+        }
+    }
+
+    /// The guest's threads are to be named, by what is in its memory when they are first seen.
+    pub fn name_threads(&mut self, memory: &Memory) {
+        self.memory = Some(memory.clone());
+    }
+
+    fn name_fresh(&mut self) {
+        let linux = self.image.linux.as_ref();
+        let layout = linux.and_then(|linux| linux.tasks.as_ref());
+        let (Some(pipeline), Some(layout), Some(memory)) =
+            (&mut self.pipeline, layout, &self.memory)
+        else {
+            return;
+        };
+        let fresh = pipeline.take_fresh();
+        if fresh.is_empty() {
+            return;
+        }
+        let tasks = task::tasks(&KernelView::new(memory, layout.tables), layout);
+        for (thread, stack) in fresh {
+            if let Some(task) = tasks.iter().find(|task| task.stack == stack) {
+                self.sink.writer.name_thread(thread, task.name.clone());
+            }
         }
     }
 
@@ -140,6 +172,7 @@ impl Output {
         if let Some(pipeline) = &mut self.pipeline {
             pipeline.run(&mut self.sink);
         }
+        self.name_fresh();
     }
 
     /// Writes what is still buffered.
@@ -168,11 +201,12 @@ impl Output {
     /// # Errors
     /// The first [`ExportError`] since it was made.
     pub fn finish(mut self) -> Result<PathBuf, ExportError> {
-        if let Some(mut pipeline) = self.pipeline {
+        if let Some(pipeline) = &mut self.pipeline {
             pipeline.finish(&mut self.sink);
             let anomalies = pipeline.anomalies();
             self.sink.writer.set_anomalies(anomalies, &self.image);
         }
+        self.name_fresh();
         let finished = self.sink.writer.finish();
         match self.sink.error {
             Some(error) => Err(error),

@@ -27,6 +27,12 @@ impl SharedRings {
         Self { memory, place }
     }
 
+    /// The memory of the guest that they lie in.
+    #[must_use]
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
     /// How many rings there are.
     #[must_use]
     pub fn count(&self) -> u16 {

@@ -113,6 +113,11 @@ impl UftraceWriter {
         Ok(writer)
     }
 
+    /// A thread of a graph trace has this name.
+    pub fn name_thread(&mut self, thread: u32, name: String) {
+        self.side.threads.insert(thread, name);
+    }
+
     /// Functions have come: `image` has those of before, and more.
     ///
     /// # Errors

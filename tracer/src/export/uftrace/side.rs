@@ -1,5 +1,6 @@
 //! The file beside uftrace's own: what their format has no place for.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -169,6 +170,9 @@ pub struct SideFile {
     /// Calls of a graph trace that could not be written to disk.
     #[serde(default)]
     pub dropped: u64,
+    /// The names of the threads of a graph trace, as `comm-pid`, by number, where the guest told.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub threads: BTreeMap<u32, String>,
     /// What did not fit in a graph trace.
     #[serde(default)]
     pub anomalies: Vec<AnomalyNote>,
@@ -195,6 +199,7 @@ impl SideFile {
             metadata,
             strays: 0,
             dropped: 0,
+            threads: BTreeMap::new(),
             anomalies: Vec::new(),
             clock_stalls: Vec::new(),
             events: EventTotals::default(),

@@ -1,9 +1,32 @@
 //! The kernel's memory as the kernel's own page tables map it, without a vCPU.
 
-use super::layout::ModuleLayout;
 use crate::addr::{Gpa, Gva};
+use crate::image::symbol::SymbolTable;
 use crate::paging::{PageTableRoot, translate};
 use crate::target::{MemoryError, PhysicalMemory, TargetMemory};
+
+/// Where a kernel has its own page tables, which map all that it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KernelTables {
+    /// The topmost one.
+    pub top: Gpa,
+    /// The word that says whether there are five levels.
+    pub five_levels: Option<Gpa>,
+}
+
+impl KernelTables {
+    /// Those of a Linux. `physical` tells where an address of the image is loaded.
+    pub(crate) fn find(
+        symbols: &SymbolTable,
+        physical: impl Fn(Gva) -> Option<Gpa>,
+    ) -> Option<Self> {
+        let five = symbols.address_of("__pgtable_l5_enabled");
+        Some(Self {
+            top: physical(symbols.address_of("init_top_pgt")?)?,
+            five_levels: five.and_then(physical),
+        })
+    }
+}
 
 /// Reads guest memory at kernel addresses. While the guest runs, what is read may be half of the old
 /// and half of the new.
@@ -14,20 +37,20 @@ pub struct KernelView<'a, M: PhysicalMemory + ?Sized> {
 }
 
 impl<'a, M: PhysicalMemory + ?Sized> KernelView<'a, M> {
-    /// The memory of the kernel that `layout` is of.
+    /// The memory of the kernel with these tables.
     #[must_use]
-    pub fn new(memory: &'a M, layout: &ModuleLayout) -> Self {
+    pub fn new(memory: &'a M, tables: KernelTables) -> Self {
         let is_five = |at: Gpa| {
             let mut word = [0; 4];
             memory.read_physical(at, &mut word).is_ok() && word != [0; 4]
         };
-        let levels = if layout.five_levels.is_some_and(is_five) {
+        let levels = if tables.five_levels.is_some_and(is_five) {
             5
         } else {
             4
         };
         let root = PageTableRoot {
-            table: layout.page_table,
+            table: tables.top,
             levels,
             no_execute: true,
         };
