@@ -1,7 +1,7 @@
 # Every target installs what it is missing, or says how (images/packages).
 
 .DEFAULT_GOAL := help
-.PHONY: help build guest linux box demo linux-demo test lint bench experiments clean
+.PHONY: help build guest linux box demo linux-demo test test-long lint bench experiments clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ linux-demo: build linux ## Trace a stock Linux: its boot, and the files that it 
 
 test: ## Everything that CI checks: lints, unit tests, guests on /dev/kvm, guests in the box
 	tests/run
+
+test-long: ## What takes long: a stock Linux with every function hooked, three times
+	tests/run --long
 
 lint: ## Format, clippy, documentation
 	images/packages rust build

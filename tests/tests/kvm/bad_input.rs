@@ -131,6 +131,30 @@ fn images_that_cannot_be_traced() {
 }
 
 #[test]
+fn initial_ram_disks_that_are_none_or_too_large() {
+    let folder = Kernels::new();
+    let write = |name: &str, bytes: usize| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, vec![0; bytes]).unwrap();
+        path
+    };
+    let (empty, large) = (write("empty.cpio", 0), write("large.cpio", 20 << 20));
+    let with = |initrd: &Path| {
+        run(
+            &guest(),
+            &["--memory", "32", "--initrd", initrd.to_str().unwrap()],
+        )
+    };
+    refused(&with(&empty), &["empty.cpio", "is empty"]);
+    refused(
+        &with(&empty.with_file_name("none")),
+        &["the initrd", "none"],
+    );
+    refused(&with(empty.parent().unwrap()), &["not a regular file"]);
+    refused(&with(&large), &["20971520 bytes", "--memory"]);
+}
+
+#[test]
 fn globs_and_symbols_that_match_nothing() {
     let trace = |options: &[&str]| run(&guest(), &[&["--trace", "function"], options].concat());
     refused(

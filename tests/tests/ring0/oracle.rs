@@ -120,6 +120,7 @@ fn check(hook: HookChoice, workloads: &str, roots: &[&str]) {
         notrace: Vec::new(),
         attach_at: None,
         smp_locks: None,
+        max_pause: None,
         patch_method: PatchMethod::default(),
         vcpus: 1,
     };

@@ -1,8 +1,10 @@
 //! Options of `vmm run`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
+use tracer::graph::selection::Threshold;
 
 use crate::tracing::options::{LockChoice, PatchMethod, SessionOptions, Tracer, TracingOptions};
 
@@ -62,6 +64,12 @@ pub struct RunOptions {
     /// How the guest's text is changed: with all vCPUs stopped, or live where the guest serves breakpoints
     #[arg(long, value_name = "METHOD", value_enum, default_value_t)]
     pub patch_method: PatchMethod,
+    /// Make large changes of the guest's text in slices of about this length each
+    #[arg(long, value_name = "DURATION", default_value = "1ms")]
+    pub max_pause: Threshold,
+    /// Make every change of the guest's text in one pause, however long it takes
+    #[arg(long, conflicts_with = "max_pause")]
+    pub atomic: bool,
     /// Whether the lock prefixes that the image lists are effective (default: not with one vCPU)
     #[arg(long, value_name = "STATE")]
     pub smp_locks: Option<LockChoice>,
@@ -90,6 +98,7 @@ impl RunOptions {
             attach_at: self.attach_at.clone(),
             smp_locks: self.smp_locks,
             patch_method: self.patch_method,
+            max_pause: (!self.atomic).then(|| Duration::from_nanos(self.max_pause.nanoseconds)),
             vcpus: self.vcpus,
         }
     }

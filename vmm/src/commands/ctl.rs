@@ -209,8 +209,9 @@ fn sessions(list: &SessionList) -> String {
 fn deleted(deleted: &Deleted) -> String {
     let stopped = deleted.stopped.as_ref().map(|stopped| {
         format!(
-            " (it ran and was stopped first: {} restored, paused for {:.1} µs)",
-            stopped.restored, stopped.pause_us
+            " (it ran and was stopped first: {} restored, {})",
+            stopped.restored,
+            stopped.paused()
         )
     });
     format!(
@@ -283,8 +284,11 @@ fn functions(list: &Functions) -> String {
 
 fn changed(changed: &Changed) -> String {
     let mut text = format!(
-        "{} patched, {} restored, {} traced now; paused for {:.1} µs\n",
-        changed.patched, changed.restored, changed.traced, changed.pause_us
+        "{} patched, {} restored, {} traced now; {}\n",
+        changed.patched,
+        changed.restored,
+        changed.traced,
+        changed.paused()
     );
     for line in changed.remarks() {
         text.push_str(&line);

@@ -295,11 +295,23 @@ pub struct Changed {
     /// Functions that are traced, of which a session that hooks returns sees the entries only, with reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entry_only: Vec<Function>,
-    /// How long the guest was paused for it, in microseconds.
+    /// How often the guest was paused for it; large changes are made in slices.
+    #[serde(default)]
+    pub pauses: u64,
+    /// How long the guest was paused for it, in microseconds: the longest of the pauses.
     pub pause_us: f64,
 }
 
 impl Changed {
+    /// How often and for how long the guest was paused, as text.
+    #[must_use]
+    pub fn paused(&self) -> String {
+        match self.pauses {
+            0 | 1 => format!("paused for {:.1} µs", self.pause_us),
+            pauses => format!("paused {pauses} times, for {:.1} µs at most", self.pause_us),
+        }
+    }
+
     /// The functions that are not traced as was asked for, one line for each reason: how many, why,
     /// and the first few names.
     #[must_use]

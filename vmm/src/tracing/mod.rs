@@ -22,15 +22,15 @@ pub mod profile;
 pub mod rings;
 mod session;
 mod show;
+mod slices;
 mod timekeeping;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tracer::addr::Gva;
 use tracer::digest::text_digest;
-use tracer::engine::{Applied, Engine};
+use tracer::engine::Engine;
 use tracer::filter::{Filter, Selection};
 use tracer::image::{Image, SITE_LENGTH};
 use tracer::patch::functions::Plan;
@@ -54,6 +54,7 @@ pub use error::TracingError;
 pub use options::TracingOptions;
 use options::{DEFAULT_SESSION, LockChoice, PatchMethod};
 use session::{Found, Shared, TraceSession};
+use slices::{Sliced, Slices};
 
 /// The functions at which known kernels can be traced: all their vCPUs run, their text has become what it
 /// stays, and no program has started.
@@ -75,6 +76,7 @@ pub struct Tracing {
     /// Whether lock prefixes are effective, where the user has said so.
     smp_locks: Option<LockChoice>,
     patch_method: PatchMethod,
+    slices: Slices,
     /// Who serves breakpoints, where text is changed live.
     breakpoints: Option<BreakpointService>,
     /// The host's counter when the guest was about to start: the zero of all times.
@@ -118,6 +120,7 @@ impl Tracing {
             attach_at: options.attach_at,
             smp_locks: options.smp_locks,
             patch_method: options.patch_method,
+            slices: Slices::new(options.max_pause),
             breakpoints: None,
             zero: crate::clock::host_tsc(),
             clock: None,
@@ -380,9 +383,9 @@ impl Tracing {
         let plan = self
             .engine
             .plan(&mut machine.memory().clone(), id, &selection)?;
-        let (applied, lost) = self.apply(machine, &plan)?;
-        let pause_us = lost.as_secs_f64() * 1e6;
-        let changed = self.show_changed(id, &applied, &selection, pause_us);
+        let before = self.engine.session(id)?.selection.clone();
+        let sliced = self.apply(machine, id, plan, &before)?;
+        let changed = self.show_changed(id, &sliced, &selection);
         self.engine.set_selection(id, filter.clone(), selection)?;
         let found = self.found();
         let session = self.sessions.get_mut(index);
@@ -391,24 +394,26 @@ impl Tracing {
         Ok(changed)
     }
 
-    /// Carries a plan out by the method that was chosen. Also answers for how long that kept a vCPU from its
-    /// work.
+    /// Carries a plan out by the method that was chosen.
     fn apply(
         &mut self,
         machine: &Machine,
-        plan: &Plan,
-    ) -> Result<(Applied, Duration), TracingError> {
+        id: SessionId,
+        plan: Plan,
+        before: &Selection,
+    ) -> Result<Sliced, TracingError> {
         // Linux frees text: only a guest that is stopped cannot do so before the write.
         let is_lasting = self.shared.image.linux.is_none();
         if let Some(service) = self.breakpoints.filter(|_| is_lasting) {
             let mut live = machine.live(service, PATIENCE)?;
-            let applied = self.engine.apply_live(&mut live, plan)?;
-            return Ok((applied, live.lost()));
+            let applied = self.engine.apply_live(&mut live, &plan)?;
+            return Ok(Sliced {
+                applied,
+                pauses: 0,
+                longest: live.lost(),
+            });
         }
-        let mut quiesced = machine.quiesce(PATIENCE)?;
-        let applied = self.engine.apply(&mut quiesced, plan);
-        drop(quiesced);
-        Ok((applied?, machine.last_pause()))
+        self.apply_slices(machine, id, plan, before)
     }
 
     /// The session of that name.

@@ -3,6 +3,7 @@
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
@@ -254,6 +255,8 @@ pub struct TracingOptions {
     pub smp_locks: Option<LockChoice>,
     /// How the guest's text is changed.
     pub patch_method: PatchMethod,
+    /// How long text may be written in one pause; none for everything in one.
+    pub max_pause: Option<Duration>,
     /// How many vCPUs the machine has.
     pub vcpus: u64,
 }

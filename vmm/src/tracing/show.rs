@@ -1,6 +1,6 @@
 //! The state of tracing, as the control socket shows it.
 
-use tracer::engine::{Applied, Frozen};
+use tracer::engine::Frozen;
 use tracer::event::FunctionId;
 use tracer::filter::{Pattern, Reason, Selection, check_matches};
 use tracer::patch::functions::FunctionState;
@@ -9,6 +9,7 @@ use tracer::ring::reader::Mode;
 use tracer::session::SessionId;
 
 use super::session::TraceSession;
+use super::slices::Sliced;
 use super::{Tracing, TracingError};
 use crate::control::protocol::FunctionsQuery;
 use crate::control::status::{
@@ -180,10 +181,10 @@ impl Tracing {
     pub(super) fn show_changed(
         &self,
         id: SessionId,
-        applied: &Applied,
+        sliced: &Sliced,
         selection: &Selection,
-        pause_us: f64,
     ) -> Changed {
+        let applied = &sliced.applied;
         let foreign = applied
             .skipped
             .iter()
@@ -203,7 +204,8 @@ impl Tracing {
             traced: self.engine.traced_by(id) as u64,
             skipped: skipped.collect(),
             entry_only: self.entry_only(id, selection),
-            pause_us,
+            pauses: sliced.pauses,
+            pause_us: sliced.longest.as_secs_f64() * 1e6,
         }
     }
 }

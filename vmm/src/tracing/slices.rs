@@ -1,0 +1,169 @@
+//! Large changes of text in slices: many short pauses instead of a long one.
+//!
+//! How many sites fit in a slice is learned from those before: it differs by an order of magnitude between
+//! hosts. What is bounded is the time in which text is written; stopping the vCPUs comes on top.
+
+use std::time::{Duration, Instant};
+
+use tracer::engine::Applied;
+use tracer::filter::Selection;
+use tracer::patch::functions::Plan;
+use tracer::session::SessionId;
+
+use super::Tracing;
+use super::error::TracingError;
+use crate::machine::{Machine, PATIENCE};
+
+/// Sites of the first slice: at most half a millisecond on every host that we know.
+const FIRST: usize = 64;
+/// Fewer would be a pause for next to nothing.
+const FEWEST: usize = 16;
+
+/// How large a slice is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Slices {
+    budget: Option<Duration>,
+    sites: usize,
+}
+
+/// What a change did, and how often and for how long at most it paused the guest.
+#[derive(Debug, Default)]
+pub(super) struct Sliced {
+    pub applied: Applied,
+    pub pauses: u64,
+    pub longest: Duration,
+}
+
+impl Slices {
+    /// Slices that take `budget`; without one everything is one slice.
+    pub const fn new(budget: Option<Duration>) -> Self {
+        Self {
+            budget,
+            sites: FIRST,
+        }
+    }
+
+    fn sites(&self) -> usize {
+        self.budget.map_or(usize::MAX, |_| self.sites)
+    }
+
+    /// `sites` took `time`: how many fit the budget, less a quarter for luck. Not twice as many as before at
+    /// once.
+    fn learn(&mut self, sites: usize, time: Duration) {
+        let Some(budget) = self.budget.filter(|_| sites >= FEWEST) else {
+            return;
+        };
+        let fitting = (sites as u128) * budget.as_nanos() * 3 / 4 / time.as_nanos().max(1);
+        let fitting = usize::try_from(fitting).unwrap_or(usize::MAX);
+        self.sites = fitting.clamp(FEWEST, self.sites.saturating_mul(2));
+    }
+}
+
+impl Sliced {
+    fn add(&mut self, part: Applied, pause: Duration) {
+        self.applied.patched += part.patched;
+        self.applied.restored += part.restored;
+        self.applied.skipped.extend(part.skipped);
+        self.paused(pause);
+    }
+
+    fn paused(&mut self, pause: Duration) {
+        self.pauses += 1;
+        self.longest = self.longest.max(pause);
+    }
+}
+
+impl Tracing {
+    /// Carries out `plan` for session `id`, which traced `before`.
+    ///
+    /// # Errors
+    /// Why a slice failed; those before it were taken back, or it is said that they could not be.
+    pub(super) fn apply_slices(
+        &mut self,
+        machine: &Machine,
+        id: SessionId,
+        plan: Plan,
+        before: &Selection,
+    ) -> Result<Sliced, TracingError> {
+        let mut sliced = Sliced::default();
+        match self.each_slice(machine, plan, &mut sliced) {
+            Ok(()) => Ok(sliced),
+            Err(error) if sliced.pauses == 0 => Err(error),
+            Err(error) => {
+                if let Err(stuck) = self.take_back(machine, id, before) {
+                    log::error!("what was changed before could not be taken back: {stuck}");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn each_slice(
+        &mut self,
+        machine: &Machine,
+        mut plan: Plan,
+        sliced: &mut Sliced,
+    ) -> Result<(), TracingError> {
+        loop {
+            let sites = self.slices.sites().min(plan.changes.len());
+            let later = plan.changes.split_off(sites);
+            let (applied, time) = self.apply_slice(machine, &plan)?;
+            self.slices.learn(sites, time);
+            sliced.add(applied, machine.last_pause());
+            if later.is_empty() {
+                return Ok(());
+            }
+            plan.changes = later;
+        }
+    }
+
+    /// One pause. Also answers for how long text was written.
+    fn apply_slice(
+        &mut self,
+        machine: &Machine,
+        plan: &Plan,
+    ) -> Result<(Applied, Duration), TracingError> {
+        let mut quiesced = machine.quiesce(PATIENCE)?;
+        let since = Instant::now();
+        let applied = self.engine.apply(&mut quiesced, plan);
+        let time = since.elapsed();
+        drop(quiesced);
+        Ok((applied?, time))
+    }
+
+    fn take_back(
+        &mut self,
+        machine: &Machine,
+        id: SessionId,
+        before: &Selection,
+    ) -> Result<(), TracingError> {
+        let memory = &mut machine.memory().clone();
+        let plan = self.engine.plan(memory, id, before)?;
+        self.each_slice(machine, plan, &mut Sliced::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_grow_and_shrink_towards_their_budget() {
+        let millisecond = Duration::from_millis(1);
+        let mut slices = Slices::new(Some(millisecond));
+        let per_site = Duration::from_nanos(100);
+        for _ in 0..20 {
+            let sites = slices.sites();
+            slices.learn(sites, per_site * u32::try_from(sites).unwrap());
+        }
+        assert_eq!(slices.sites(), 7500);
+        slices.learn(7500, 75 * millisecond);
+        assert_eq!(slices.sites(), 75);
+        slices.learn(75, Duration::from_secs(1));
+        assert_eq!(slices.sites(), FEWEST);
+        // So few say nothing about many.
+        slices.learn(1, Duration::from_nanos(1));
+        assert_eq!(slices.sites(), FEWEST);
+        assert_eq!(Slices::new(None).sites(), usize::MAX);
+    }
+}
