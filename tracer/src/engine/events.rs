@@ -355,7 +355,7 @@ impl Engine {
         self.check_words(target, &plan.tracepoints)?;
         let pokes: Vec<Poke> = plan.pokes().map(|own| own.poke).collect();
         self.transact(target, &pokes)?;
-        if let Err(error) = write_words(target, &plan.tracepoints) {
+        if let Err(error) = write_words(target, &plan.tracepoints, |event| self.event_name(event)) {
             let back: Vec<Poke> = pokes.iter().rev().map(|poke| poke.reverse()).collect();
             self.transact(target, &back)?;
             return Err(error.into());
@@ -412,6 +412,7 @@ impl Engine {
 fn write_words(
     target: &mut (impl StoppedTarget + ?Sized),
     plan: &[TracepointChange],
+    name: impl Fn(EventId) -> String,
 ) -> Result<(), ListError> {
     let words = || {
         plan.iter()
@@ -424,7 +425,7 @@ fn write_words(
                 let _ = target.write(word.at, &word.old.to_le_bytes());
             }
             return Err(ListError::Memory {
-                event: format!("event {}", event.0),
+                event: name(event),
                 at: word.at,
                 source,
             });
@@ -489,3 +490,6 @@ fn event_geometry(rings: Geometry, arrays: u64) -> Geometry {
     let log2 = bytes.max(1).ilog2().max(*RING_BYTES_LOG2.start());
     Geometry::with_bytes(1 << log2).unwrap_or(rings)
 }
+
+#[cfg(test)]
+mod tests;
