@@ -63,8 +63,16 @@ pub unsafe extern "C" fn start(line: *const u8, length: usize, vcpus: u64) -> ! 
                 "guest: no workload is called {name}; workload=list shows all"
             ));
         };
-        if workload.name != "init" && !core::mem::replace(&mut init_is_gone, true) {
-            kernel_call::free_init_text();
+        match workload.name {
+            "init" if init_is_gone => fail(format_args!(
+                "guest: the functions of init are freed by now: name it first"
+            )),
+            "init" => {}
+            _ if !init_is_gone => {
+                kernel_call::free_init_text();
+                init_is_gone = true;
+            }
+            _ => {}
         }
         workload::run(place, workload, &options);
     }

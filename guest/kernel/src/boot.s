@@ -80,6 +80,7 @@ ap_gdt_pointer:
 ap_trampoline_end:
 
 # Each arrival takes the next number; a vCPU that nobody asked for stays here.
+.type ap_high, @function
 ap_high:
     mov edi, 1
     .pushsection .smp_locks, "a", @progbits
@@ -99,6 +100,7 @@ ap_high:
 2:  cli
     hlt
     jmp 2b
+.size ap_high, . - ap_high
 
 .section .boot.data, "aw"
 .balign 4
