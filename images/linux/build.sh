@@ -20,6 +20,15 @@ chmod 755 "$stage/init"
 for program in syscalls leave; do
     gcc -static -O2 -Wall -Werror -o "$stage/bin/$program" "$here/$program.c"
 done
+# A module to load and unload, unpacked: insmod of busybox takes no other.
+module=$(find "$root/images/cache/box/kernel" -name 'binfmt_misc.ko*' | head -n 1)
+mkdir -p "$stage/modules"
+case $module in
+    '') echo "images/linux/build.sh: the kernel package has no binfmt_misc module" >&2; exit 1 ;;
+    *.xz) xz -dc "$module" >"$stage/modules/binfmt_misc.ko" ;;
+    *.zst) zstd -qdc "$module" >"$stage/modules/binfmt_misc.ko" ;;
+    *) cp "$module" "$stage/modules/binfmt_misc.ko" ;;
+esac
 # Not compressed: unpacking costs the emulated machine more than the bytes do.
 (cd "$stage" && find . | cpio --create --format=newc --owner=0:0 --quiet) >"$out/initrd.new"
 mv "$out/initrd.new" "$out/initrd"

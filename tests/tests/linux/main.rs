@@ -8,5 +8,6 @@ mod boot;
 mod coexistence;
 mod crash;
 mod functions;
+mod modules;
 mod static_calls;
 mod trace;

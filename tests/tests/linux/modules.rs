@@ -1,0 +1,66 @@
+//! Functions of modules: they come, are traced exactly, go, and come again.
+
+use serde_json::{Value, json};
+use tests::{Client, Guest, Running};
+
+/// What the guest does at each step; it waits for a line before each but the first. `dd` reads once.
+const STEPS: &str = "\
+    F=/proc/sys/fs/binfmt_misc; \
+    come() { insmod /modules/binfmt_misc.ko && mount -t binfmt_misc none $F; }; \
+    use() { for i in $(seq $1); do dd if=$F/status of=/dev/null bs=4096 count=1 2>/dev/null; done; }; \
+    go() { umount $F && rmmod binfmt_misc; }; \
+    echo step booted; read line; \
+    come; echo step loaded; read line; \
+    use 5; echo step used; read line; \
+    go; echo step unloaded; read line; \
+    come; echo step again; read line; \
+    use 3; go; echo step over; read line";
+
+const FUNCTION: &str = "bm_status_read";
+const GLOB: &str = "mod:binfmt_misc:bm_status_*";
+
+/// Has the guest do the next step, and waits until it has.
+fn next(running: &mut Running, step: &str) {
+    running.type_text("\n");
+    running.wait_for(step);
+}
+
+/// The functions of the module that are listed, with their states.
+fn listed(client: &mut Client) -> Vec<(String, String)> {
+    let listed = client.call("functions", json!({"glob": GLOB}));
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let functions = listed["functions"].as_array().unwrap();
+    functions
+        .iter()
+        .map(|function| (text(&function["name"]), text(&function["state"])))
+        .filter(|(name, _)| name == FUNCTION)
+        .collect()
+}
+
+#[test]
+fn functions_of_a_module_are_traced_while_it_is_loaded() {
+    let trace = ["--trace", "graph", "--filter", GLOB];
+    let guest = Guest::linux(STEPS, None).vcpus(2).with(trace);
+    let mut running = guest.output().start();
+    running.wait_for("step booted");
+    let mut client = running.client();
+    assert_eq!(listed(&mut client), []);
+    let patched = [(FUNCTION.to_owned(), "patched".to_owned())];
+    next(&mut running, "step loaded");
+    assert_eq!(listed(&mut client), patched);
+    next(&mut running, "step used");
+    next(&mut running, "step unloaded");
+    assert_eq!(listed(&mut client), []);
+    assert_eq!(client.status()["tracing"]["patched"], 0);
+    next(&mut running, "step again");
+    assert_eq!(listed(&mut client), patched);
+    next(&mut running, "step over");
+    assert_eq!(listed(&mut client), []);
+    assert_eq!(client.status()["tracing"]["frozen"], Value::Null);
+    drop(client);
+    running.type_text("\n");
+    let (ended, trace) = running.end();
+    ended.no_panic();
+    let counts: Vec<_> = trace.uftrace().into_iter().collect();
+    assert_eq!(counts, [(FUNCTION.to_owned(), 8)]);
+}
