@@ -11,13 +11,14 @@ use tracer::stub::recorder::Clock;
 use crate::ground::{Ground, PAGE, Place};
 
 /// None of them faults on memory that is mapped, and none leaves the guest.
-const ALLOWED: [Mnemonic; 16] = [
+const ALLOWED: [Mnemonic; 17] = [
     Mnemonic::Push,
     Mnemonic::Pop,
     Mnemonic::Mov,
     Mnemonic::Lea,
     Mnemonic::Cmp,
     Mnemonic::Jae,
+    Mnemonic::Jb,
     Mnemonic::Je,
     Mnemonic::Jmp,
     Mnemonic::Rdtsc,

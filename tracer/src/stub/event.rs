@@ -131,7 +131,7 @@ impl EventStub {
         if !access.is_direct() {
             frame.push(a, SCRATCH.base)?;
         }
-        recorder.emit_check(a, &SCRATCH, full)?;
+        let room = recorder.emit_check(a, &SCRATCH, full)?;
         for scratch in [rax, rdx, r10] {
             frame.push(a, scratch)?;
         }
@@ -153,7 +153,7 @@ impl EventStub {
             a.pop(SCRATCH.base)?;
         }
         a.pop(registers::HEAD)?;
-        Ok(Full::new(full, done, access))
+        Ok(Full::new(full, room, done, access))
     }
 
     /// Stores the payload of the record whose slot is in r11, with the lap mark in r10; changes rax.

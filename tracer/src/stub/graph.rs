@@ -249,14 +249,14 @@ impl<'a> Code<'a> {
             }
             let mut back = a.create_label();
             let full = a.create_label();
-            recorder.emit_check(a, scratch, full)?;
+            let room = recorder.emit_check(a, scratch, full)?;
             if recorder.details.is_some() {
                 a.lea(scratch.detail, slot)?;
             }
             recorder.emit_write(a, scratch, step)?;
             a.set_label(&mut back)?;
             self.full
-                .push(Full::new(full, back, recorder.access(scratch)));
+                .push(Full::new(full, room, back, recorder.access(scratch)));
         }
         Ok(())
     }

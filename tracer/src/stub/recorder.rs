@@ -57,18 +57,22 @@ impl Recorder {
         CellAccess::new(self.cell, scratch.base)
     }
 
-    /// Goes to `full` when there is no room for a record; changes [`registers::HEAD`].
+    /// Goes to `full` when there is no room for a record; changes [`registers::HEAD`]. The label that is
+    /// returned is where the code goes on when there is.
     pub(super) fn emit_check(
         &self,
         a: &mut CodeAssembler,
         scratch: &Scratch,
         full: CodeLabel,
-    ) -> Result<(), IcedError> {
+    ) -> Result<CodeLabel, IcedError> {
         let access = self.access(scratch);
+        let mut room = a.create_label();
         access.enter(a)?;
         a.mov(registers::HEAD, access.word(HEAD))?;
         a.cmp(registers::HEAD, access.word(LIMIT))?;
-        a.jae(full)
+        a.jae(full)?;
+        a.set_label(&mut room)?;
+        Ok(room)
     }
 
     /// Writes the record. `step` is that of a graph record, whose stack slot's address is in the
@@ -192,15 +196,22 @@ impl Recorder {
 #[derive(Debug)]
 pub struct Full {
     label: CodeLabel,
+    room: CodeLabel,
     back: CodeLabel,
     access: CellAccess,
 }
 
 impl Full {
-    /// What is at `label` and goes on at `back`.
-    pub(super) const fn new(label: CodeLabel, back: CodeLabel, access: CellAccess) -> Self {
+    /// What is at `label` and goes on at `back`, or at `room` when there is some.
+    pub(super) const fn new(
+        label: CodeLabel,
+        room: CodeLabel,
+        back: CodeLabel,
+        access: CellAccess,
+    ) -> Self {
         Self {
             label,
+            room,
             back,
             access,
         }
@@ -209,12 +220,18 @@ impl Full {
     /// Appends the code: counts the call as lost, unless tracing is off. This is where a slow path
     /// that leaves the guest would begin.
     ///
+    /// It looks again before that: a thread that was moved between its two loads has compared one
+    /// ring's head with another one's limit.
+    ///
     /// # Errors
     /// What iced-x86 says of an operand that cannot be encoded.
     pub fn emit(mut self, a: &mut CodeAssembler) -> Result<(), IcedError> {
         a.set_label(&mut self.label)?;
         a.cmp(self.access.word(LIMIT), 0)?;
         a.je(self.back)?;
+        a.mov(registers::HEAD, self.access.word(HEAD))?;
+        a.cmp(registers::HEAD, self.access.word(LIMIT))?;
+        a.jb(self.room)?;
         if self.access.is_shared() {
             a.lock().inc(self.access.word(LOST))?;
         } else {

@@ -149,11 +149,11 @@ fn emit_entry(a: &mut CodeAssembler, recorders: &[Recorder], go_on: Gva) -> Resu
         // Nothing is saved before there is anything to write.
         [only] if is_direct(only) => {
             let label = a.create_label();
-            only.emit_check(a, &ENTRY, label)?;
+            let room = only.emit_check(a, &ENTRY, label)?;
             emit_save(a, &RECORDING)?;
             write(a, only)?;
             emit_restore(a, &RECORDING)?;
-            full.push(Full::new(label, out, only.access(&ENTRY)));
+            full.push(Full::new(label, room, out, only.access(&ENTRY)));
         }
         _ => {
             let base = (!recorders.iter().all(is_direct)).then_some(ENTRY.base);
@@ -162,10 +162,10 @@ fn emit_entry(a: &mut CodeAssembler, recorders: &[Recorder], go_on: Gva) -> Resu
             for recorder in recorders {
                 let mut back = a.create_label();
                 let label = a.create_label();
-                recorder.emit_check(a, &ENTRY, label)?;
+                let room = recorder.emit_check(a, &ENTRY, label)?;
                 write(a, recorder)?;
                 a.set_label(&mut back)?;
-                full.push(Full::new(label, back, recorder.access(&ENTRY)));
+                full.push(Full::new(label, room, back, recorder.access(&ENTRY)));
             }
             emit_restore(a, &saved)?;
         }
