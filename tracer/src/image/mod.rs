@@ -256,7 +256,7 @@ impl Image {
     /// [`ImageError::NoSymbols`] or [`ImageError::NoSites`], of a Linux kernel
     /// [`ImageError::NoKallsyms`] or [`ImageError::NoFunctionTracer`].
     pub fn check_traceable(&self) -> Result<(), ImageError> {
-        if self.functions.is_empty() {
+        if !self.has_lasting_functions() {
             return Err(match &self.linux {
                 Some(Linux { version, .. }) => ImageError::NoKallsyms {
                     version: version.clone(),
@@ -372,6 +372,14 @@ impl Image {
             range.common(lasting)
         });
         lasting.flat_map(|range| self.without_parts(range))
+    }
+
+    /// Whether the kernel names functions itself. Those of a module have names of their own, also where
+    /// the kernel is stripped.
+    fn has_lasting_functions(&self) -> bool {
+        let comes_and_goes = |address| self.parts.iter().any(|part| part.text.holds(address, 1));
+        let mut addresses = self.functions.iter().map(|function| function.address);
+        addresses.any(|address| !comes_and_goes(address))
     }
 
     /// What is left of a range without the parts that go.
