@@ -6,6 +6,7 @@
 
 use std::time::Instant;
 
+use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 use tracer::addr::Gva;
 use vmm::machine::{Machine, PATIENCE};
 use vmm::vcpu::{Request, VcpuEventKind};
@@ -47,12 +48,21 @@ pub fn wait_at(machine: &Machine, address: Gva) {
 /// # Panics
 /// When it does not come there.
 pub fn start_to(machine: &mut Machine, entry: Gva) {
+    stay_on_this_cpu();
     machine
         .set_breakpoint(Some(entry))
         .expect("the breakpoint is set");
     machine.start().expect("the machine starts");
     wait_at(machine, entry);
     begin(machine);
+}
+
+/// Keeps this thread, and the vCPUs that it starts, on one CPU of the host: on some KVMs (kvm-pvm) a vCPU that is
+/// moved between two steps runs on without end.
+fn stay_on_this_cpu() {
+    let mut set = CpuSet::new();
+    set.set(sched_getcpu());
+    sched_setaffinity(None, &set).expect("a CPU that we run on is one that we may use");
 }
 
 /// The vCPU is at a breakpoint: it goes on by [`step`].
