@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use events::{ListError, PlacedStub};
+use events::PlacedStub;
+use events::words::ListError;
 use fleeting::KnownModule;
 use sessions::Retired;
 
@@ -171,6 +172,9 @@ pub struct Applied {
     /// Functions that were left as they were found, and why.
     pub skipped: Vec<(FunctionId, PokeError)>,
 }
+
+/// A way to write text, all of the pokes or none: while the target is stopped, or while it runs.
+type Write<T> = fn(&mut T, &Image, &[Poke]) -> Result<(), TransactionError>;
 
 /// What an attached guest has: a window with room for stubs and cells.
 #[derive(Debug)]
@@ -515,7 +519,7 @@ impl Engine {
         target: &mut T,
         vcpus: &[VcpuRegisters],
         plan: &Plan,
-        write: impl FnOnce(&mut T, &Image, &[Poke]) -> Result<(), TransactionError>,
+        write: Write<T>,
     ) -> Result<Applied, ApplyError> {
         self.check_frozen()?;
         self.look(target);
@@ -548,16 +552,6 @@ impl Engine {
         }
         applied.skipped = skipped;
         Ok(applied)
-    }
-
-    /// Writes all of `pokes` or none; freezes when one could not be taken back.
-    fn transact(
-        &mut self,
-        target: &mut (impl StoppedTarget + ?Sized),
-        pokes: &[Poke],
-    ) -> Result<(), ApplyError> {
-        let written = poke::apply(target, &self.image, pokes);
-        self.note(written)
     }
 
     /// Freezes when something could not be taken back.

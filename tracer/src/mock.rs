@@ -9,7 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::addr::{Gpa, Gva};
 use crate::image::Image;
 use crate::paging::{PAGE_2M, PAGE_4K, PageTableRoot, bits, translate};
-use crate::target::{MemoryError, PhysicalMemory, StoppedTarget, TargetMemory, VcpuRegisters};
+use crate::target::{
+    LiveTarget, MemoryError, NotSynchronised, PhysicalMemory, StoppedTarget, TargetMemory,
+    VcpuRegisters,
+};
 use crate::window::Region;
 
 /// Bytes of RAM, from 0 on.
@@ -355,5 +358,16 @@ impl TargetMemory for MockTarget {
 impl StoppedTarget for MockTarget {
     fn vcpus(&self) -> &[VcpuRegisters] {
         &self.vcpus
+    }
+}
+
+/// Its vCPUs execute nothing, so they have always seen everything.
+impl LiveTarget for MockTarget {
+    fn vcpus(&self) -> &[VcpuRegisters] {
+        &self.vcpus
+    }
+
+    fn synchronise(&mut self) -> Result<(), NotSynchronised> {
+        Ok(())
     }
 }

@@ -3,6 +3,7 @@
 //! All access is by volatile copy: no reference into live guest memory exists anywhere.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tracer::addr::Gpa;
 use tracer::target::{MemoryError, PhysicalMemory};
@@ -178,9 +179,16 @@ impl PhysicalMemory for Memory {
         if !self.contains(at, bytes.len()) {
             return Err(refused);
         }
-        self.map
-            .write_slice(bytes, GuestAddress(at.0))
-            .map_err(|_| refused)
+        let there = GuestAddress(at.0);
+        // A word is written by one store: the guest may be reading it.
+        let written = match <[u8; 8]>::try_from(bytes) {
+            Ok(word) if at.0.is_multiple_of(8) => {
+                let word = u64::from_ne_bytes(word);
+                self.map.store(word, there, Ordering::Release)
+            }
+            _ => self.map.write_slice(bytes, there),
+        };
+        written.map_err(|_| refused)
     }
 }
 

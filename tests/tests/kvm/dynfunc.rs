@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use tests::{Client, Guest, Random, Running, in_the_box};
+use tests::{Client, Guest, Random, Running, in_the_box, scaled};
 
 const TARGETS: [&str; 3] = ["first", "second", "third"];
 
@@ -75,8 +75,17 @@ fn switch_at_random(running: &Running, client: &mut Client, changes: usize) -> V
 /// have counted.
 #[test]
 fn each_target_is_called_as_often_as_its_callers_say_and_at_the_right_time() {
+    each_target_is_called_at_the_right_time("quiesce");
+}
+
+#[test]
+fn live_each_target_is_called_as_often_as_its_callers_say_too() {
+    each_target_is_called_at_the_right_time("live");
+}
+
+fn each_target_is_called_at_the_right_time(method: &str) {
     let guest = Guest::new("workload=list,spin,dynfunc,spin threads=5 tick=200").vcpus(2);
-    let mut running = guest.start();
+    let mut running = guest.with(["--patch-method", method]).start();
     running.wait_for("workload spin");
     let mut client = running.client();
     let digest = client.digest();
@@ -209,6 +218,43 @@ fn ctl_lists_and_sets() {
         reset.contains("func0 leads to func0_first now\n"),
         "{reset}"
     );
+    running.type_text("q");
+    let _ = running.end().0.good();
+}
+
+/// Without a pause between two changes: whatever is read back, the guest computes what it computes, and its
+/// text is as it was in the end.
+#[test]
+fn a_storm_of_live_retargeting_pauses_nothing_and_leaves_every_byte_as_it_was() {
+    let guest = Guest::new("workload=dynfunc threads=5 tick=200").vcpus(2);
+    let mut running = guest.with(["--patch-method", "live"]).start();
+    running.wait_for(&line(3, "func3_first"));
+    let mut client = running.client();
+    let digest = client.digest();
+    let mut random = Random::new();
+    let pauses = |client: &mut Client| client.status()["pauses"]["parked"]["count"].clone();
+    let before = pauses(&mut client);
+    for _ in 0..scaled(300) {
+        let set: Vec<Value> = (0..4)
+            .map(|number| {
+                let picked = random.pick(&TARGETS);
+                change(number, &target(number, picked))
+            })
+            .collect();
+        let changed = client.call("dynfunc.set", json!({"changes": set}));
+        assert_eq!(changed["pauses"], 0, "{changed}");
+        let leads = leads(&mut client);
+        assert!(
+            set.iter()
+                .zip(&leads)
+                .all(|(set, leads)| set["target"] == **leads),
+            "{set:?} {leads:?}"
+        );
+    }
+    let all = ["func0", "func1", "func2", "func3"];
+    client.call("dynfunc.reset", json!({"names": all}));
+    assert_eq!(pauses(&mut client), before);
+    assert_eq!(client.digest(), digest);
     running.type_text("q");
     let _ = running.end().0.good();
 }

@@ -139,10 +139,20 @@ fn every_pass_is_recorded_with_its_values() {
 /// preempted.
 #[test]
 fn callbacks_that_are_switched_together_are_called_together() {
+    switched_together("quiesce");
+}
+
+#[test]
+fn callbacks_that_are_switched_together_live_are_called_together() {
+    switched_together("live");
+}
+
+fn switched_together(method: &str) {
     let iterations = if in_the_box() { 5_000 } else { 200_000 };
     let rest = format!("iterations={iterations} threads=5 tick=200");
     let mut random = Random::new();
-    let mut running = gated("events", &rest).vcpus(2).start();
+    let guest = gated("events", &rest).vcpus(2);
+    let mut running = guest.with(["--patch-method", method]).start();
     running.wait_for("workload spin");
     let mut client = running.client();
     let digest = client.digest();
@@ -190,11 +200,29 @@ fn callbacks_that_are_switched_together_are_called_together() {
 /// A session and a function of the guest at the same tracepoint: the iterator calls both, each time.
 #[test]
 fn a_session_and_callbacks_share_a_tracepoint() {
-    let rest = format!("iterations={} threads=5 tick=200", iterations());
+    session_and_callbacks_share("quiesce", iterations(), 0);
+}
+
+/// While another event is enabled and disabled, and another callback comes to the tracepoint and goes, without a
+/// stop, nothing is missed.
+#[test]
+fn a_session_and_callbacks_miss_nothing_while_others_come_and_go_live() {
+    // How many changes a guest lives to see depends on the host: it lives longer until it sees some.
+    let lives = [1, 4, 8].map(|times| iterations() * times);
+    let mut changes = lives.map(|life| session_and_callbacks_share("live", life, u32::MAX));
+    changes.sort_unstable();
+    println!("{changes:?} changes");
+    assert!(changes[2] > 4, "the guests ended too early");
+}
+
+/// Returns how many changes were made while the guest passed the tracepoint, at most `changes`.
+fn session_and_callbacks_share(method: &str, iterations: u64, changes: u32) -> u32 {
+    let rest = format!("iterations={iterations} threads=5 tick=200");
     let options = ["--mode", "discard", "--ring-size", "16384"];
     let mut running = gated("events", &rest)
         .vcpus(2)
         .with(options)
+        .with(["--patch-method", method])
         .output()
         .start();
     running.wait_for("workload spin");
@@ -217,12 +245,26 @@ fn a_session_and_callbacks_share_a_tracepoint() {
     assert_eq!(again["events"], json!([]), "nothing had to be changed");
     assert_ne!(client.digest(), digest);
     running.type_text("q");
+    let others = [
+        json!({"events": ["message_sent"], "callbacks": ["sent_sum"]}),
+        json!({"events": ["message_received"], "callbacks": ["received_count"]}),
+    ];
+    let mut made = 0;
+    let methods = ["events.enable", "events.disable"].into_iter().cycle();
+    for method in methods.take(changes as usize) {
+        let mut asked = others.iter().map(|other| client.ask(method, other.clone()));
+        if !asked.all(|reply| reply.is_some_and(|reply| reply.is_ok())) {
+            break;
+        }
+        made += 1;
+    }
     let (ended, trace) = running.end();
     let ended = ended.good();
     let passed = passes(&ended)["message_sent"];
     assert_eq!(ended.printed().calls["sent_count"], passed);
     assert_eq!(trace.counts()["message_sent"], passed);
     assert_eq!(trace.lost(), 0);
+    made
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::{ApplyError, Engine, normalised};
 use crate::addr::Gva;
 use crate::event::FunctionId;
-use crate::patch::poke::Poke;
+use crate::patch::poke::{self, Poke};
 use crate::target::StoppedTarget;
 
 impl Engine {
@@ -26,7 +26,8 @@ impl Engine {
             .collect();
         let has_come = |poke: &Poke| came.binary_search(&poke.function).is_ok();
         let pokes: Vec<Poke> = normalised(&self.image).filter(has_come).collect();
-        self.transact(target, &pokes)?;
+        let written = poke::apply(target, &self.image, &pokes);
+        self.note(written)?;
         came.iter().for_each(|function| self.table.came(*function));
         Ok(came.len())
     }

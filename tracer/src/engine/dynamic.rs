@@ -1,9 +1,10 @@
 //! Dynamic functions of the guest, retargeted from outside. Nothing of it needs the window.
 
-use super::{ApplyError, Engine};
+use super::{ApplyError, Engine, Write};
 use crate::patch::dynamic::{DynamicTable, Retarget};
-use crate::patch::poke::Poke;
-use crate::target::StoppedTarget;
+use crate::patch::live;
+use crate::patch::poke::{self, Poke};
+use crate::target::{LiveTarget, StoppedTarget, TargetMemory};
 
 impl Engine {
     /// Where the dynamic functions lead.
@@ -22,6 +23,28 @@ impl Engine {
         target: &mut (impl StoppedTarget + ?Sized),
         plan: &[Retarget],
     ) -> Result<(), ApplyError> {
+        self.carry_out_retarget(target, plan, poke::apply)
+    }
+
+    /// The same while the guest runs. Each function leads to its old target or to its new one; of several,
+    /// one can lead to its new target while another still leads to its old one.
+    ///
+    /// # Errors
+    /// As [`Self::retarget`].
+    pub fn retarget_live(
+        &mut self,
+        target: &mut (impl LiveTarget + ?Sized),
+        plan: &[Retarget],
+    ) -> Result<(), ApplyError> {
+        self.carry_out_retarget(target, plan, live::apply)
+    }
+
+    fn carry_out_retarget<T: TargetMemory + ?Sized>(
+        &mut self,
+        target: &mut T,
+        plan: &[Retarget],
+        write: Write<T>,
+    ) -> Result<(), ApplyError> {
         self.check_frozen()?;
         let is_current = |change: &Retarget| self.dynamic.is_current(&self.image, change);
         if !plan.iter().all(is_current) {
@@ -33,7 +56,8 @@ impl Engine {
             }
         }
         let pokes: Vec<Poke> = plan.iter().map(|change| change.poke).collect();
-        self.transact(target, &pokes)?;
+        let written = write(target, &self.image, &pokes);
+        self.note(written)?;
         plan.iter().for_each(|change| self.dynamic.applied(change));
         Ok(())
     }

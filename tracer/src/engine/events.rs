@@ -5,54 +5,26 @@
 
 use std::sync::Arc;
 
-use super::{ApplyError, AttachError, Engine, Ground};
+use super::{ApplyError, AttachError, Engine, Ground, Write};
 use crate::addr::{Gpa, Gva};
 use crate::event::FunctionId;
 use crate::image::SITE_LENGTH;
 use crate::image::points::EventId;
-use crate::patch::events::{Callback, OwnPoke, TracepointChange, TracepointTable, WordWrite};
+use crate::patch::events::{Callback, OwnPoke, TracepointChange, TracepointTable};
 use crate::patch::functions::{PlanError, SessionSet};
+use crate::patch::live;
 use crate::patch::markers::{MarkerChange, MarkerState, MarkerTable};
-use crate::patch::poke::Poke;
+use crate::patch::poke::{self, Poke};
 use crate::ring::geometry::{Geometry, RING_BYTES_LOG2};
 use crate::session::{SessionConfig, SessionEvents, SessionId, SessionMemory};
 use crate::stub::cell::EVENT_CELL;
 use crate::stub::event::{EventRecorder, EventStub, Tail, arguments};
 use crate::stub::recorder::Recorder;
 use crate::stub::template::{StubError, TEMPLATE_MAX};
-use crate::target::{MemoryError, PhysicalMemory, StoppedTarget};
+use crate::target::{LiveTarget, PhysicalMemory, StoppedTarget, TargetMemory, VcpuRegisters};
 
 /// Bytes of the event ring of one vCPU, payloads included, at most.
 const EVENT_RING_MAX: u64 = 16 << 20;
-
-/// Why the word of a tracepoint that points at its callbacks was not written.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ListError {
-    /// It cannot be read or written.
-    #[error("the list of callbacks of {event} at {at} cannot be reached: {source}")]
-    Memory {
-        /// The tracepoint.
-        event: String,
-        /// The word.
-        at: Gva,
-        /// Why not.
-        source: MemoryError,
-    },
-    /// The guest has written to it.
-    #[error(
-        "the list of callbacks of {event} at {at} is {found:#x}, expected {expected:#x}: the guest has changed it"
-    )]
-    Unexpected {
-        /// The tracepoint.
-        event: String,
-        /// The word.
-        at: Gva,
-        /// What it holds.
-        found: u64,
-        /// What it must hold.
-        expected: u64,
-    },
-}
 
 /// What events are to become, all at once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -331,10 +303,35 @@ impl Engine {
         target: &mut (impl StoppedTarget + ?Sized),
         plan: &EventPlan,
     ) -> Result<(), ApplyError> {
+        let vcpus = target.vcpus().to_vec();
+        self.carry_out_events(target, &vcpus, plan, poke::apply)
+    }
+
+    /// The same while the guest runs. A pass calls the callbacks of the state before or of the one after,
+    /// as it does when the guest is stopped; of several events one can be changed while another is not yet.
+    ///
+    /// # Errors
+    /// As [`Self::apply_events`].
+    pub fn apply_events_live(
+        &mut self,
+        target: &mut (impl LiveTarget + ?Sized),
+        plan: &EventPlan,
+    ) -> Result<(), ApplyError> {
+        let vcpus = target.vcpus().to_vec();
+        self.carry_out_events(target, &vcpus, plan, live::apply)
+    }
+
+    fn carry_out_events<T: TargetMemory + PhysicalMemory + ?Sized>(
+        &mut self,
+        target: &mut T,
+        vcpus: &[VcpuRegisters],
+        plan: &EventPlan,
+        write: Write<T>,
+    ) -> Result<(), ApplyError> {
         self.check_frozen()?;
         let ground = self.ground.as_ref().ok_or(ApplyError::NotAttached)?;
         // A guest that has taken the window back needs nothing more than its nops.
-        let is_seen = ground.window.verify(target);
+        let is_seen = ground.window.verify_seen_by(target, vcpus);
         if plan.leads_somewhere() {
             is_seen?;
         }
@@ -352,50 +349,20 @@ impl Engine {
                 return Err(self.freeze(error));
             }
         }
-        self.check_words(target, &plan.tracepoints)?;
+        words::check(target, &plan.tracepoints, |event| self.event_name(event))?;
         let pokes: Vec<Poke> = plan.pokes().map(|own| own.poke).collect();
-        self.transact(target, &pokes)?;
-        if let Err(error) = write_words(target, &plan.tracepoints, |event| self.event_name(event)) {
+        let written = write(target, &self.image, &pokes);
+        self.note(written)?;
+        let written = words::write(target, &plan.tracepoints, |event| self.event_name(event));
+        if let Err(error) = written {
             let back: Vec<Poke> = pokes.iter().rev().map(|poke| poke.reverse()).collect();
-            self.transact(target, &back)?;
+            let written = write(target, &self.image, &back);
+            self.note(written)?;
             return Err(error.into());
         }
         tracepoints.for_each(|change| self.tracepoints.applied(change));
         for change in &plan.markers {
             self.markers.applied(change);
-        }
-        Ok(())
-    }
-
-    /// The words that point at lists must be what we know, before anything is written.
-    fn check_words(
-        &self,
-        target: &(impl StoppedTarget + ?Sized),
-        plan: &[TracepointChange],
-    ) -> Result<(), ListError> {
-        for change in plan {
-            let Some(WordWrite { at, old, .. }) = change.word else {
-                continue;
-            };
-            let event = || self.event_name(change.event);
-            let mut bytes = [0; 8];
-            target
-                .read(at, &mut bytes)
-                .map_err(|source| ListError::Memory {
-                    event: event(),
-                    at,
-                    source,
-                })?;
-            let found = u64::from_le_bytes(bytes);
-            if found != old {
-                let event = event();
-                return Err(ListError::Unexpected {
-                    event,
-                    at,
-                    found,
-                    expected: old,
-                });
-            }
         }
         Ok(())
     }
@@ -406,32 +373,6 @@ impl Engine {
         let format = self.image.event(event);
         format.map_or_else(|| "?".to_owned(), |format| format.name.to_string())
     }
-}
-
-/// Writes the words that point at lists; when one cannot be written, those before it get back what they held.
-fn write_words(
-    target: &mut (impl StoppedTarget + ?Sized),
-    plan: &[TracepointChange],
-    name: impl Fn(EventId) -> String,
-) -> Result<(), ListError> {
-    let words = || {
-        plan.iter()
-            .filter_map(|change| Some((change.event, change.word?)))
-    };
-    for (done, (event, word)) in words().enumerate() {
-        if let Err(source) = target.write(word.at, &word.new.to_le_bytes()) {
-            for (_, word) in words().take(done) {
-                // It could be written just now.
-                let _ = target.write(word.at, &word.old.to_le_bytes());
-            }
-            return Err(ListError::Memory {
-                event: name(event),
-                at: word.at,
-                source,
-            });
-        }
-    }
-    Ok(())
 }
 
 impl Ground {
@@ -493,3 +434,4 @@ fn event_geometry(rings: Geometry, arrays: u64) -> Geometry {
 
 #[cfg(test)]
 mod tests;
+pub mod words;

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::control::dynfunc::{DynamicChanged, DynamicList};
+use crate::control::status::paused;
 
 /// One line for each function, and one for where it may lead.
 pub(super) fn list(list: &DynamicList) -> String {
@@ -37,6 +38,6 @@ pub(super) fn changed(changed: &DynamicChanged) -> String {
     for one in &changed.functions {
         let _ = writeln!(text, "{} leads to {} now", one.name, one.target);
     }
-    let _ = writeln!(text, "paused for {:.1} µs", changed.pause_us);
+    let _ = writeln!(text, "{}", paused(changed.pauses, changed.pause_us));
     text
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::control::events::{EventList, EventsChanged};
+use crate::control::status::paused;
 
 /// One line for each event, and those of its callbacks.
 pub(super) fn list(list: &EventList) -> String {
@@ -43,6 +44,7 @@ pub(super) fn changed(changed: &EventsChanged) -> String {
         return "nothing had to be changed\n".to_owned();
     }
     let what = if changed.on { "enabled" } else { "disabled" };
-    let (events, pause) = (changed.events.join(", "), changed.pause_us);
-    format!("{what}: {events}; paused for {pause:.1} µs\n")
+    let events = changed.events.join(", ");
+    let paused = paused(changed.pauses, changed.pause_us);
+    format!("{what}: {events}; {paused}\n")
 }

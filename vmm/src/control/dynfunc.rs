@@ -59,6 +59,10 @@ pub struct DynamicStatus {
 pub struct DynamicChanged {
     /// The functions that lead somewhere else now.
     pub functions: Vec<DynamicChange>,
-    /// How long the guest was paused for it, in microseconds; 0 when nothing had to be changed.
+    /// How often the guest was paused for it: 0 when nothing had to be changed, and where text is changed live.
+    #[serde(default)]
+    pub pauses: u64,
+    /// How long the guest was paused for it, in microseconds; where text is changed live, the most that one
+    /// vCPU lost. 0 when nothing had to be changed.
     pub pause_us: f64,
 }

@@ -295,21 +295,29 @@ pub struct Changed {
     /// Functions that are traced, of which a session that hooks returns sees the entries only, with reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entry_only: Vec<Function>,
-    /// How often the guest was paused for it; large changes are made in slices.
+    /// How often the guest was paused for it; large changes are made in slices. 0 where text is changed live.
     #[serde(default)]
     pub pauses: u64,
-    /// How long the guest was paused for it, in microseconds: the longest of the pauses.
+    /// How long the guest was paused for it, in microseconds: the longest of the pauses. Where text is changed
+    /// live, the most that one vCPU lost.
     pub pause_us: f64,
+}
+
+/// How often and for how many microseconds the guest was paused for a change of its text, as text.
+#[must_use]
+pub fn paused(pauses: u64, pause_us: f64) -> String {
+    match pauses {
+        0 => format!("not paused, a vCPU lost {pause_us:.1} µs at most"),
+        1 => format!("paused for {pause_us:.1} µs"),
+        _ => format!("paused {pauses} times, for {pause_us:.1} µs at most"),
+    }
 }
 
 impl Changed {
     /// How often and for how long the guest was paused, as text.
     #[must_use]
     pub fn paused(&self) -> String {
-        match self.pauses {
-            0 | 1 => format!("paused for {:.1} µs", self.pause_us),
-            pauses => format!("paused {pauses} times, for {:.1} µs at most", self.pause_us),
-        }
+        paused(self.pauses, self.pause_us)
     }
 
     /// The functions that are not traced as was asked for, one line for each reason: how many, why,

@@ -108,10 +108,19 @@ impl Tracing {
         if plan.is_empty() {
             return Ok(DynamicChanged::default());
         }
-        let mut quiesced = machine.quiesce(PATIENCE)?;
-        let applied = self.engine.retarget(&mut quiesced, plan);
-        drop(quiesced);
-        applied?;
+        let (pauses, pause) = match self.live(machine)? {
+            Some(mut live) => {
+                self.engine.retarget_live(&mut live, plan)?;
+                (0, live.lost())
+            }
+            None => {
+                let mut quiesced = machine.quiesce(PATIENCE)?;
+                let applied = self.engine.retarget(&mut quiesced, plan);
+                drop(quiesced);
+                applied?;
+                (1, machine.last_pause())
+            }
+        };
         let image = &self.shared.image;
         let changed = plan.iter().map(|change| DynamicChange {
             name: image.name_at(change.poke.at),
@@ -119,7 +128,8 @@ impl Tracing {
         });
         Ok(DynamicChanged {
             functions: changed.collect(),
-            pause_us: machine.last_pause().as_secs_f64() * 1e6,
+            pauses,
+            pause_us: pause.as_secs_f64() * 1e6,
         })
     }
 }

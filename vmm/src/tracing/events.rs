@@ -202,15 +202,25 @@ impl Tracing {
                 ..EventsChanged::default()
             });
         }
-        let mut quiesced = machine.quiesce(PATIENCE)?;
-        let applied = self.engine.apply_events(&mut quiesced, &plan);
-        drop(quiesced);
-        applied?;
+        let (pauses, pause) = match self.live(machine)? {
+            Some(mut live) => {
+                self.engine.apply_events_live(&mut live, &plan)?;
+                (0, live.lost())
+            }
+            None => {
+                let mut quiesced = machine.quiesce(PATIENCE)?;
+                let applied = self.engine.apply_events(&mut quiesced, &plan);
+                drop(quiesced);
+                applied?;
+                (1, machine.last_pause())
+            }
+        };
         let changed = plan.events().map(|event| self.engine.event_name(event));
         Ok(EventsChanged {
             events: changed.collect(),
             on,
-            pause_us: machine.last_pause().as_secs_f64() * 1e6,
+            pauses,
+            pause_us: pause.as_secs_f64() * 1e6,
         })
     }
 }

@@ -44,7 +44,7 @@ use crate::control::protocol::{CreateSession, SessionName, Start, SwitchLocks};
 use crate::control::status::{
     Changed, Deleted, Digest, Dumped, Profile, SessionList, Switched, SwitchedLocks,
 };
-use crate::live::BreakpointService;
+use crate::live::{BreakpointService, Live};
 use crate::loader::KernelFile;
 use crate::machine::{Machine, PATIENCE};
 use black_box::BlackBox;
@@ -402,10 +402,7 @@ impl Tracing {
         plan: Plan,
         before: &Selection,
     ) -> Result<Sliced, TracingError> {
-        // Linux frees text: only a guest that is stopped cannot do so before the write.
-        let is_lasting = self.shared.image.linux.is_none();
-        if let Some(service) = self.breakpoints.filter(|_| is_lasting) {
-            let mut live = machine.live(service, PATIENCE)?;
+        if let Some(mut live) = self.live(machine)? {
             let applied = self.engine.apply_live(&mut live, &plan)?;
             return Ok(Sliced {
                 applied,
@@ -414,6 +411,15 @@ impl Tracing {
             });
         }
         self.apply_slices(machine, id, plan, before)
+    }
+
+    /// Lets text be written while the guest runs, where that was chosen.
+    fn live<'m>(&self, machine: &'m Machine) -> Result<Option<Live<'m>>, TracingError> {
+        // Linux frees text: only a guest that is stopped cannot do so before the write.
+        let is_lasting = self.shared.image.linux.is_none();
+        let service = self.breakpoints.filter(|_| is_lasting);
+        let live = service.map(|service| machine.live(service, PATIENCE));
+        Ok(live.transpose()?)
     }
 
     /// The session of that name.

@@ -1,3 +1,4 @@
+use super::words::ListError;
 use super::*;
 use crate::digest::text_digest;
 use crate::image::Image;
@@ -113,6 +114,17 @@ fn change(
     engine.apply_events(target, &plan)
 }
 
+fn change_live(
+    engine: &mut Engine,
+    target: &mut MockTarget,
+    callbacks: &[u64],
+    on: bool,
+) -> Result<(), ApplyError> {
+    let callbacks = callbacks.iter().map(|at| Callback::Guest(Gva(*at)));
+    let plan = engine.plan_events(target, &[(EVENT, callbacks.collect())], on)?;
+    engine.apply_events_live(target, &plan)
+}
+
 /// Where the first site and dispatch lead, and what the list holds.
 fn state(target: &MockTarget) -> (Option<u64>, u64, Vec<u64>) {
     let leads = |at: u64| {
@@ -212,4 +224,30 @@ fn foreign_bytes_at_a_nop_are_left_alone_and_at_our_jump_freeze_patching() {
     assert!(matches!(error, ApplyError::Frozen(_)), "{error}");
     let error = change(&mut engine, &mut target, &[SECOND], true).unwrap_err();
     assert!(matches!(error, ApplyError::Frozen(_)), "{error}");
+}
+
+/// Live, as with the guest stopped: the same states, and nothing changed when one part fails.
+#[test]
+fn a_live_change_comes_to_the_same() {
+    let (mut engine, mut target) = machine();
+    let digest = text_digest(&target, engine.image()).unwrap();
+    let on = Some(PASSER + 10);
+    change_live(&mut engine, &mut target, &[FIRST], true).unwrap();
+    assert_eq!(state(&target), (on, FIRST, vec![FIRST]));
+    change_live(&mut engine, &mut target, &[SECOND], true).unwrap();
+    assert_eq!(state(&target), (on, ITERATE, vec![FIRST, SECOND]));
+    change_live(&mut engine, &mut target, &[FIRST, SECOND], false).unwrap();
+    assert_eq!(text_digest(&target, engine.image()).unwrap(), digest);
+
+    target.faults.unwritable.insert(Gva(LIST));
+    let error = change_live(&mut engine, &mut target, &[FIRST], true).unwrap_err();
+    assert!(matches!(error, ApplyError::List(_)), "{error}");
+    assert_eq!(text_digest(&target, engine.image()).unwrap(), digest);
+    target.faults.unwritable.clear();
+    target.write(Gva(PASSER + 5), &[0xcc; 5]).unwrap();
+    let error = change_live(&mut engine, &mut target, &[FIRST], true).unwrap_err();
+    assert!(matches!(error, ApplyError::Transaction(_)), "{error}");
+    target.write(Gva(PASSER + 5), &NOP5).unwrap();
+    assert_eq!(text_digest(&target, engine.image()).unwrap(), digest);
+    assert!(engine.frozen().is_none());
 }
