@@ -7,7 +7,8 @@
 //! A slot can be reserved and not yet written, for as long as its writer is preempted. The reader
 //! waits for such a slot for a while ([`Patience`]), then goes past it and looks again at every
 //! poll until the ring has come round to it; a slot that was never written counts as *abandoned*, one
-//! that a later lap has filled as *overwritten*.
+//! that a later lap has filled as *overwritten*. With [`Mode::Discard`] the ring does not come round to it:
+//! it counts as full until the slot is written, or has kept it full for longer than patience allows.
 //! So at the end each position between the first and the head has been delivered or is in exactly
 //! one of the counts of [`Losses`].
 
@@ -92,9 +93,10 @@ pub trait Sink {
 pub struct Losses {
     /// Calls that stubs counted because the ring was full.
     pub discarded: u64,
-    /// Records written over before they were read.
+    /// Records written over before they were read. [`Mode::Discard`] does not do that, unless more writers
+    /// than a sixteenth of the ring has slots were preempted at the limit.
     pub overwritten: u64,
-    /// Slots reserved by a writer that never came back to write them.
+    /// Slots reserved by a writer that did not come back to write them, or came too late.
     pub abandoned: u64,
     /// Records that name no function: the guest wrote into its ring.
     pub invalid: u64,
@@ -130,8 +132,13 @@ pub struct RingReader {
     first: Position,
     tail: Position,
     head: Position,
+    /// Slots that were passed over unwritten, the oldest first.
     pending: VecDeque<Position>,
     waiting_since: Option<u64>,
+    /// [`Mode::Discard`]: a later lap may take slots before this from their writers.
+    released: Position,
+    /// The slot because of which the ring is full, and since when.
+    full_since: Option<(Position, u64)>,
     last_ticks: u64,
     lost_word: u64,
     delivered: u64,
@@ -165,6 +172,8 @@ impl RingReader {
             head: geometry.first(),
             pending: VecDeque::new(),
             waiting_since: None,
+            released: geometry.first(),
+            full_since: None,
             last_ticks: 0,
             lost_word: 0,
             delivered: 0,
@@ -260,6 +269,7 @@ impl RingReader {
             }
         }
         self.collect_discarded(memory, now, sink);
+        self.release(now, patience);
         self.store_limit(memory);
     }
 
@@ -370,6 +380,10 @@ impl RingReader {
                 Lap::Earlier if self.can_still_come(position, patience) => {
                     self.pending.push_back(position);
                 }
+                // The next lap took the slot from a writer that had not come for so long.
+                Lap::Later if self.mode == Mode::Discard => {
+                    self.miss(now, sink, |losses| &mut losses.abandoned);
+                }
                 Lap::Later => self.miss(now, sink, |losses| &mut losses.overwritten),
                 Lap::Earlier => self.miss(now, sink, |losses| &mut losses.abandoned),
             }
@@ -378,6 +392,33 @@ impl RingReader {
 
     fn can_still_come(&self, position: Position, patience: Patience) -> bool {
         patience != Patience::Over && self.head.since(position) < self.geometry.slots()
+    }
+
+    /// The oldest slot that a later lap must not take from its writer.
+    fn kept(&self) -> Option<Position> {
+        let mut pending = self.pending.iter().copied();
+        pending.find(|position| *position >= self.released)
+    }
+
+    /// A slot that has kept the ring full for as long as a writer is waited for is kept no longer.
+    fn release(&mut self, now: u64, patience: Patience) {
+        let full = self
+            .kept()
+            .filter(|kept| self.head.since(*kept) >= self.room());
+        let before = self.full_since.filter(|(slot, _)| Some(*slot) == full);
+        self.full_since = before.or_else(|| full.map(|slot| (slot, now)));
+        let (Some((slot, since)), Patience::Ticks(ticks)) = (self.full_since, patience) else {
+            return;
+        };
+        if now.saturating_sub(since) >= ticks {
+            self.released = slot.after(1);
+            self.full_since = None;
+        }
+    }
+
+    /// Records that fit before the ring is full.
+    fn room(&self) -> u64 {
+        self.geometry.slots() - slack(self.geometry)
     }
 
     /// Goes past what has been written over since the last poll.
@@ -409,10 +450,10 @@ impl RingReader {
         let limit = match (self.on, self.mode) {
             (false, _) => LIMIT_OFF,
             (true, Mode::Overwrite) => LIMIT_NONE,
-            (true, Mode::Discard) => self
-                .tail
-                .after(self.geometry.slots() - slack(self.geometry))
-                .word(self.ring),
+            (true, Mode::Discard) => {
+                let free = self.kept().unwrap_or(self.tail);
+                free.after(self.room()).word(self.ring)
+            }
         };
         memory.store(self.ring, CellWord::Limit, limit);
     }

@@ -321,12 +321,77 @@ fn a_writer_that_never_comes_back_does_not_stop_the_ring() {
             host.poll(0, Patience::Ticks(0));
         }
         let losses = host.readers[0].0.losses();
-        assert_eq!(host.readers[0].0.delivered(), 4010);
+        assert_eq!(host.readers[0].0.delivered() + losses.discarded, 4010);
         // The next lap filled its slot.
-        assert_eq!(
-            (losses.overwritten + losses.abandoned, losses.discarded),
-            (1, 0)
-        );
+        assert_eq!(losses.overwritten + losses.abandoned, 1);
+        // Full when its slot was next, until it was given up at the next poll.
+        assert!(losses.discarded < 200, "{losses:?}");
+        assert_eq!(losses.discarded > 0, mode == Mode::Discard);
+    }
+}
+
+/// It was once: the next lap filled the slot of a writer that was preempted for as long.
+#[test]
+fn a_ring_that_discards_keeps_the_slot_of_a_preempted_writer() {
+    let mut host = Host::new(1, Mode::Discard);
+    host.guest.run(Op::Step {
+        writer: 0,
+        instructions: 4,
+    });
+    for _ in 0..20 {
+        let calls = 200;
+        host.guest.run(Op::Burst { vcpu: 0, calls });
+        host.poll(0, Patience::Ticks(1_000_000));
+    }
+    let (reader, ..) = &host.readers[0];
+    assert_eq!(reader.reserved(), small().slots() * 15 / 16, "it is full");
+    host.guest.run(Op::Step {
+        writer: 0,
+        instructions: 1,
+    });
+    for _ in 0..2 {
+        host.guest.run(Op::Burst {
+            vcpu: 0,
+            calls: 100,
+        });
+        host.poll(0, Patience::Ticks(1_000_000));
+    }
+    let (reader, ..) = &host.readers[0];
+    let losses = reader.losses();
+    assert_eq!(reader.delivered() + losses.discarded, 4201);
+    assert_eq!(reader.delivered(), reader.reserved(), "{losses:?}");
+    assert_eq!(losses.records(), losses.discarded, "{losses:?}");
+    assert!(reader.reserved() > small().slots(), "it goes on");
+}
+
+/// Patience is with each slot that fills the ring, not with all of them together.
+#[test]
+fn a_ring_that_discards_gives_up_lost_writers_one_by_one() {
+    let mut host = Host::new(1, Mode::Discard);
+    for writer in 0..2 {
+        host.guest.run(Op::Step {
+            writer,
+            instructions: 4,
+        });
+        host.guest.run(Op::Burst { vcpu: 0, calls: 9 });
+    }
+    host.poll(0, Patience::Ticks(0));
+    let room = small().slots() * 15 / 16;
+    // The lost slots are the first and the eleventh; then the whole ring is free.
+    for (patience, more) in [
+        (1_000_000, 0),
+        (0, 0),
+        (1_000_000, 10),
+        (0, 10),
+        (0, 10 + room),
+    ] {
+        host.guest.run(Op::Burst {
+            vcpu: 0,
+            calls: 1_000,
+        });
+        host.poll(0, Patience::Ticks(patience));
+        let (reader, ..) = &host.readers[0];
+        assert_eq!(reader.reserved() - room, more, "{patience}");
     }
 }
 

@@ -249,7 +249,7 @@ pub struct RingStatus {
     pub discarded: u64,
     /// Records written over before they were read.
     pub overwritten: u64,
-    /// Slots that were reserved and never written.
+    /// Slots that were reserved by a writer that did not come in time.
     pub abandoned: u64,
     /// Records that name no function: the guest wrote into its ring.
     pub invalid: u64,
