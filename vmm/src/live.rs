@@ -19,6 +19,7 @@ use tracer::target::{
     LiveTarget, MemoryError, NotSynchronised, PhysicalMemory, TargetMemory, VcpuRegisters,
 };
 
+use crate::doctor::probe::software_breakpoints_of_ring3_exit;
 use crate::loader::ElfLayout;
 use crate::memory::Memory;
 use crate::quiesce::Holders;
@@ -34,9 +35,12 @@ const NOT_SERVED: u64 = 1 << 63;
 pub enum LiveError {
     /// The guest does not know of it.
     #[error(
-        "live patching is not possible: nobody would serve its breakpoints, for this kernel has no `{SERVICE}` and this VMM's KVM does not hand them over; use --patch-method quiesce"
+        "live patching is not possible: nobody would serve its breakpoints, for this kernel has no `{SERVICE}` and {}; use --patch-method quiesce", no_host(*.hands_over)
     )]
-    NoService,
+    NoService {
+        /// Whether this KVM hands breakpoints over to the host, as far as a trial can tell.
+        hands_over: bool,
+    },
     /// The guest says that it cannot.
     #[error(
         "live patching is not possible: the guest's `{SERVICE}` is {value:#x}, so its handler does not serve breakpoints (with ring=0 it cannot); use --patch-method quiesce"
@@ -51,6 +55,15 @@ pub enum LiveError {
     /// A vCPU is nowhere to be found.
     #[error("{0}; nothing was changed")]
     Vcpu(#[from] NotSynchronised),
+}
+
+/// Why the host does not serve breakpoints.
+fn no_host(hands_over: bool) -> &'static str {
+    if hands_over {
+        "the host, to which this KVM would hand them over (KVM_GUESTDBG_USE_SW_BP), does not serve them yet"
+    } else {
+        "this KVM does not hand `int3` over to the host (KVM_GUESTDBG_USE_SW_BP was tried; see vmm doctor)"
+    }
 }
 
 /// The guest's handler of breakpoints, and the word that switches it.
@@ -68,7 +81,9 @@ impl BreakpointService {
         let at = image.symbols.address_of(SERVICE);
         let at = at.and_then(|at| layout.locate(at)).filter(|at| at.1 >= 8);
         at.map(|(word, _)| Self { word })
-            .ok_or(LiveError::NoService)
+            .ok_or_else(|| LiveError::NoService {
+                hands_over: software_breakpoints_of_ring3_exit().unwrap_or_default(),
+            })
     }
 
     /// Has the guest go back to breakpoints.

@@ -95,7 +95,7 @@ fn live_is_refused_where_nobody_serves_breakpoints() {
     assert!(
         refused
             .stderr
-            .contains("nobody would serve its breakpoints"),
+            .contains("nobody would serve its breakpoints, for this kernel has no `breakpoints_from_outside` and th"),
         "{refused}"
     );
 }

@@ -2,6 +2,8 @@
 //!
 //! For code that has to choose by what the host really does, never by what it is called.
 
+use std::time::Duration;
+
 use super::trial::{self, Ending, Outcome, ProbeError, Ring, Trial, Watch};
 
 /// `mov [rbx], rcx`
@@ -22,6 +24,8 @@ const REPORT_RDTSCP: &[u8] = &[0x0f, 0x01, 0xf9, 0x48, 0x89, 0x0b];
 const REPORT_RDPID: &[u8] = &[0xf3, 0x0f, 0xc7, 0xf8, 0x48, 0x89, 0x03];
 /// `nop; int3; mov [rbx], rcx`
 const NOP_INT3: &[u8] = &[0x90, 0xcc, 0x48, 0x89, 0x0b];
+/// `int3; mov [rbx], rcx`
+const INT3: &[u8] = &[0xcc, 0x48, 0x89, 0x0b];
 /// `nop; nop; mov [rbx], rcx`
 const NOP_NOP: &[u8] = &[0x90, 0x90, 0x48, 0x89, 0x0b];
 /// `out 0xf5, al; mov [rbx], rcx`
@@ -138,8 +142,23 @@ fn returns_tsc_aux(code: &'static [u8]) -> Result<bool, ProbeError> {
 /// # Errors
 /// When there is no tiny VM to try it in.
 pub fn software_breakpoints_exit() -> Result<bool, ProbeError> {
-    let outcome = trial::run(Trial::watched(NOP_INT3, Watch::SoftwareBreakpoint))?;
-    Ok(outcome.ending == Ending::Watched(1))
+    int3_exits(Ring::Kernel)
+}
+
+/// Whether `int3` in ring 3 does.
+///
+/// # Errors
+/// As [`software_breakpoints_exit`].
+pub fn software_breakpoints_of_ring3_exit() -> Result<bool, ProbeError> {
+    int3_exits(Ring::User)
+}
+
+fn int3_exits(ring: Ring) -> Result<bool, ProbeError> {
+    let trial = Trial {
+        ring,
+        ..Trial::watched(NOP_INT3, Watch::SoftwareBreakpoint)
+    };
+    Ok(trial::run(trial)?.ending == Ending::Watched(1))
 }
 
 /// Whether a hardware breakpoint in ring 0 leaves the guest.
@@ -168,6 +187,40 @@ pub fn single_step_exits() -> Result<bool, ProbeError> {
 pub fn port_writes_exit() -> Result<bool, ProbeError> {
     let outcome = trial::run(Trial::of(PORT_WRITE, Ring::Kernel))?;
     Ok(outcome.ending == Ending::PortWritten(PORT))
+}
+
+/// A way out of a guest's ring 0 to the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// `int3`, where KVM hands it over.
+    SoftwareBreakpoint,
+    /// A debug register.
+    HardwareBreakpoint,
+    /// A write to a port.
+    PortWrite,
+}
+
+/// How long each of `count` exits takes: from `KVM_RUN` into a guest whose next instruction leaves it (with a
+/// hardware breakpoint: the one after it) and back.
+///
+/// # Errors
+/// [`ProbeError`] when there is no tiny VM to try it in, or the guest is not left so.
+pub fn exit_times(exit: Exit, count: usize) -> Result<Vec<Duration>, ProbeError> {
+    let (trial, expected) = match exit {
+        Exit::SoftwareBreakpoint => {
+            let trial = Trial::watched(INT3, Watch::SoftwareBreakpoint);
+            (trial, Ending::Watched(0))
+        }
+        Exit::HardwareBreakpoint => {
+            let trial = Trial::watched(NOP_NOP, Watch::HardwareBreakpoint(1));
+            (trial, Ending::Watched(1))
+        }
+        Exit::PortWrite => {
+            let trial = Trial::of(PORT_WRITE, Ring::Kernel);
+            (trial, Ending::PortWritten(PORT))
+        }
+    };
+    trial::time(trial, expected, count)
 }
 
 /// Whether `KVM_RUN` returns at once when `immediate_exit` is set.

@@ -5,6 +5,8 @@
 //! is no memory: that leaves the guest from every privilege level.
 // UNSAFETY: the VM's memory is handed to KVM.
 
+use std::time::{Duration, Instant};
+
 use kvm_bindings::{
     KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_SINGLESTEP, KVM_GUESTDBG_USE_HW_BP, KVM_GUESTDBG_USE_SW_BP,
     KVM_MAX_CPUID_ENTRIES, Msrs, kvm_guest_debug, kvm_msr_entry, kvm_regs, kvm_segment,
@@ -91,9 +93,7 @@ impl ProbeVm {
 
     /// Runs `trial` up to its first exit.
     pub(super) fn run(&mut self, trial: &Trial) -> Result<Outcome, ProbeError> {
-        self.memory
-            .write_slice(trial.code, GuestAddress(CODE))
-            .map_err(ProbeError::system)?;
+        self.write_code(trial.code)?;
         self.enter_long_mode(trial.ring)?;
         self.set_registers(trial.count)?;
         self.watch(trial.watch)?;
@@ -117,6 +117,50 @@ impl ProbeVm {
             tsc_khz,
             tsc: (before, after),
         })
+    }
+
+    /// Runs `trial` up to an exit, over and over from its beginning; says how long the guest was entered for each time.
+    pub(super) fn time(
+        &mut self,
+        trial: &Trial,
+        expected: &Ending,
+        count: usize,
+    ) -> Result<Vec<Duration>, ProbeError> {
+        self.write_code(trial.code)?;
+        self.enter_long_mode(trial.ring)?;
+        self.watch(trial.watch)?;
+        let mut times = Vec::with_capacity(count);
+        while times.len() < count {
+            self.set_registers(trial.count)?;
+            let start = Instant::now();
+            let exit = self.vcpu.run();
+            let took = start.elapsed();
+            match ending(exit) {
+                found if found == *expected => times.push(took),
+                Ending::Interrupted => {}
+                other => return Err(ProbeError::Ended(other.to_string())),
+            }
+            if let Ending::PortWritten(_) = expected {
+                self.complete()?;
+            }
+        }
+        Ok(times)
+    }
+
+    /// Has KVM finish the instruction that left the guest, and execute none.
+    fn complete(&mut self) -> Result<(), ProbeError> {
+        self.vcpu.set_kvm_immediate_exit(1);
+        let ending = ending(self.vcpu.run());
+        self.vcpu.set_kvm_immediate_exit(0);
+        match ending {
+            Ending::Interrupted => Ok(()),
+            other => Err(ProbeError::Ended(other.to_string())),
+        }
+    }
+
+    fn write_code(&self, code: &[u8]) -> Result<(), ProbeError> {
+        let written = self.memory.write_slice(code, GuestAddress(CODE));
+        written.map_err(ProbeError::system)
     }
 
     fn enter_long_mode(&self, ring: Ring) -> Result<(), ProbeError> {

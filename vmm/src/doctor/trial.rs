@@ -153,22 +153,41 @@ impl ProbeError {
 /// # Errors
 /// [`ProbeError`] when the VM cannot be made or its vCPU does not leave the guest in time.
 pub(super) fn run(trial: Trial) -> Result<Outcome, ProbeError> {
+    in_a_vm(move |vm| vm.run(&trial))
+}
+
+/// How long each of `count` exits takes that code in a new VM makes one after the other: from the host into
+/// the guest, to `expected`, and back.
+///
+/// # Errors
+/// As [`run`]; also when an exit is another one.
+pub(super) fn time(
+    trial: Trial,
+    expected: Ending,
+    count: usize,
+) -> Result<Vec<Duration>, ProbeError> {
+    in_a_vm(move |vm| vm.time(&trial, &expected, count))
+}
+
+fn in_a_vm<T: Send + 'static>(
+    work: impl FnOnce(&mut ProbeVm) -> Result<T, ProbeError> + Send + 'static,
+) -> Result<T, ProbeError> {
     register_signal_handler(wake_signal(), on_wake).map_err(ProbeError::system)?;
     let (sender, receiver) = channel();
     let vcpu = thread::Builder::new()
         .name("doctor".to_owned())
         .spawn(move || {
             // The receiver is gone only when it has given this thread up.
-            let _ = sender.send(ProbeVm::create().and_then(|mut vm| vm.run(&trial)));
+            let _ = sender.send(ProbeVm::create().and_then(|mut vm| work(&mut vm)));
         })
         .map_err(ProbeError::system)?;
     wait(&receiver, &vcpu)
 }
 
-fn wait(
-    outcome: &Receiver<Result<Outcome, ProbeError>>,
+fn wait<T>(
+    outcome: &Receiver<Result<T, ProbeError>>,
     vcpu: &JoinHandle<()>,
-) -> Result<Outcome, ProbeError> {
+) -> Result<T, ProbeError> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match outcome.recv_timeout(WAKE_PERIOD) {

@@ -68,6 +68,13 @@ const SOFTWARE_BREAKPOINT: Subject = Subject {
     mend: "nothing to do where hardware breakpoints or port writes exit",
 };
 
+const SOFTWARE_BREAKPOINT_RING3: Subject = Subject {
+    name: "software breakpoints exit (ring 3)",
+    need: Need::Optional,
+    means: "the host cannot serve breakpoints: --patch-method live needs a guest that does",
+    mend: "nothing to do for the bundled guest, or with --patch-method quiesce",
+};
+
 const SINGLE_STEP: Subject = Subject {
     name: "single step exits (ring 0)",
     need: Need::Optional,
@@ -101,6 +108,10 @@ pub(super) fn look(checks: &mut Vec<Check>) {
     checks.push(yes_no(
         SOFTWARE_BREAKPOINT,
         probe::software_breakpoints_exit(),
+    ));
+    checks.push(yes_no(
+        SOFTWARE_BREAKPOINT_RING3,
+        probe::software_breakpoints_of_ring3_exit(),
     ));
     checks.push(yes_no(SINGLE_STEP, probe::single_step_exits()));
     checks.push(yes_no(TSC, probe::tsc_offset_is_virtualised()));

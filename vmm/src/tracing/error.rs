@@ -201,7 +201,7 @@ impl From<TracingError> for Failure {
             TracingError::Filter(_)
             | TracingError::Event(_)
             | TracingError::Locks(_)
-            | TracingError::Live(LiveError::NoService)
+            | TracingError::Live(LiveError::NoService { .. })
             | TracingError::Image(_)
             | TracingError::RingSize(_)
             | TracingError::RingsTooLarge { .. }
