@@ -42,6 +42,7 @@ bench: build guest ## The table of costs, on /dev/kvm
 	cargo run --release --locked -p tests --bin bench -- images/out/bench.json
 
 experiments: build guest ## What the seeds measured, on /dev/kvm: images/out/experiments
+	images/guest/build.sh --retpoline
 	cargo run --release --locked -p tests --bin experiments -- images/out/experiments
 
 clean: ## Removes what was built; downloads stay in images/cache

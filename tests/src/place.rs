@@ -40,6 +40,19 @@ pub fn guest() -> PathBuf {
     built(root.join("images/out/guest.elf"), "make guest")
 }
 
+/// The bundled guest with retpolines in its Rust code.
+///
+/// # Panics
+/// When it has not been built.
+#[must_use]
+pub fn guest_with_retpolines() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    built(
+        root.join("images/out/guest-retpoline.elf"),
+        "images/guest/build.sh --retpoline",
+    )
+}
+
 /// A distribution's kernel, and an initial RAM disk for it (images/linux).
 ///
 /// # Panics

@@ -15,7 +15,7 @@ use crate::event::FunctionId;
 use crate::filter::Selection;
 use crate::image::{Image, TextRange};
 use crate::patch::dynamic::DynamicTable;
-use crate::patch::events::{OutOfReach, TracepointTable};
+use crate::patch::events::{Dispatch, OutOfReach, TracepointTable};
 use crate::patch::functions::{Change, FunctionState, FunctionTable, Plan, PlanError, SessionSet};
 use crate::patch::live;
 use crate::patch::locks::LockPrefixes;
@@ -286,7 +286,7 @@ impl Engine {
     pub fn new(image: Arc<Image>) -> Self {
         let table = FunctionTable::new(&image);
         let dynamic = DynamicTable::new(&image);
-        let tracepoints = TracepointTable::new(&image);
+        let tracepoints = TracepointTable::new(&image, Dispatch::default());
         let markers = MarkerTable::new(&image);
         Self {
             image,
@@ -303,6 +303,13 @@ impl Engine {
             init_is_gone: false,
             modules: Vec::new(),
         }
+    }
+
+    /// The same with this way from tracepoints to their callbacks.
+    #[must_use]
+    pub fn with_dispatch(mut self, dispatch: Dispatch) -> Self {
+        self.tracepoints = TracepointTable::new(&self.image, dispatch);
+        self
     }
 
     /// The image.

@@ -51,6 +51,17 @@ impl Guest {
         cmdline: &str,
         arguments: &[&str],
     ) -> Result<Self, Failed> {
+        Self::boot_image(&place::guest(), place, vcpus, cmdline, arguments)
+    }
+
+    /// The same with another image of the guest.
+    pub fn boot_image(
+        image: &Path,
+        place: &Path,
+        vcpus: u16,
+        cmdline: &str,
+        arguments: &[&str],
+    ) -> Result<Self, Failed> {
         let control = place.join("control");
         let _ = fs::remove_file(&control);
         let started = Instant::now();
@@ -61,7 +72,7 @@ impl Guest {
             .args(["--timeout", &LONGEST.as_secs().to_string()])
             .args(["--vcpus", &vcpus.to_string(), "--cmdline", cmdline])
             .arg("--kernel")
-            .arg(place::guest())
+            .arg(image)
             .arg("--control")
             .arg(&control)
             .args(arguments)

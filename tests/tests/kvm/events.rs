@@ -135,6 +135,19 @@ fn every_pass_is_recorded_with_its_values() {
         .for_each(assert_parts_fit);
 }
 
+#[test]
+fn every_pass_is_recorded_through_the_iterator_too() {
+    let cmdline = format!("workload=events iterations={} tick=200", iterations());
+    let guest = Guest::new(&cmdline)
+        .vcpus(2)
+        .with(["--event", "message_sent"]);
+    let guest = guest.with(["--dispatch", "iterator", "--mode", "discard"]);
+    let (ended, trace) = guest.with(["--ring-size", "16384"]).output().run();
+    let passed = passes(&ended.good())["message_sent"];
+    assert_eq!(trace.counts()["message_sent"], passed);
+    assert_eq!(trace.lost(), 0);
+}
+
 /// Calls while callbacks come and go at random: a pass calls both or none, wherever its thread was
 /// preempted.
 #[test]

@@ -13,7 +13,9 @@ use vmm::layout;
 use vmm::loader::KernelFile;
 use vmm::machine::{Machine, MachineConfig};
 use vmm::tracing::Tracing;
-use vmm::tracing::options::{HookChoice, PatchMethod, SessionOptions, Tracer, TracingOptions};
+use vmm::tracing::options::{
+    DispatchChoice, HookChoice, PatchMethod, SessionOptions, Tracer, TracingOptions,
+};
 use vmm::vcpu::VcpuEventKind;
 
 /// Where stepping begins in each workload, in the order in which the guest calls them.
@@ -122,6 +124,7 @@ fn check(hook: HookChoice, workloads: &str, roots: &[&str]) {
         smp_locks: None,
         max_pause: None,
         patch_method: PatchMethod::default(),
+        dispatch: DispatchChoice::default(),
         vcpus: 1,
     };
     let mut tracing = Tracing::new(options, &kernel).unwrap();

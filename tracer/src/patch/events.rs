@@ -38,11 +38,31 @@ pub struct TracepointState {
     pub list: u64,
 }
 
+/// How a tracepoint leads to its only callback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Dispatch {
+    /// By a jump to it.
+    #[default]
+    Direct,
+    /// Through the iterator, as if there were several: to measure what the jump saves.
+    Iterator,
+}
+
 impl TracepointState {
+    /// What stands at the sites: `nop`, `direct` or `iterator`.
+    #[must_use]
+    pub fn name(&self, dispatch: Dispatch) -> &'static str {
+        match (self.callbacks.len(), dispatch) {
+            (0, _) => "nop",
+            (1, Dispatch::Direct) => "direct",
+            _ => "iterator",
+        }
+    }
+
     /// Where dispatch leads.
-    fn target(&self, tracepoint: &Tracepoint) -> Gva {
-        match self.callbacks.as_slice() {
-            [(_, only)] => *only,
+    fn target(&self, tracepoint: &Tracepoint, dispatch: Dispatch) -> Gva {
+        match (self.callbacks.as_slice(), dispatch) {
+            ([(_, only)], Dispatch::Direct) => *only,
             _ => tracepoint.iterate,
         }
     }
@@ -207,6 +227,7 @@ fn join(names: impl Iterator<Item = String>) -> String {
 /// The states of all tracepoints.
 #[derive(Debug)]
 pub struct TracepointTable {
+    dispatch: Dispatch,
     states: Vec<TracepointState>,
     /// Lists that are in the guest.
     lists: HashMap<Vec<Gva>, Gva>,
@@ -215,15 +236,22 @@ pub struct TracepointTable {
 impl TracepointTable {
     /// Nobody is called anywhere.
     #[must_use]
-    pub fn new(image: &Image) -> Self {
+    pub fn new(image: &Image, dispatch: Dispatch) -> Self {
         let off = |tracepoint: &Tracepoint| TracepointState {
             callbacks: Vec::new(),
             list: tracepoint.nobody,
         };
         Self {
+            dispatch,
             states: image.tracepoints.iter().map(off).collect(),
             lists: HashMap::new(),
         }
+    }
+
+    /// How a tracepoint leads to its only callback.
+    #[must_use]
+    pub fn dispatch(&self) -> Dispatch {
+        self.dispatch
     }
 
     /// The state of a tracepoint.
@@ -274,7 +302,7 @@ impl TracepointTable {
             list: list.map_or(tracepoint.nobody, |at| at.0),
             callbacks,
         };
-        let pokes = pokes(tracepoint, before, &after)?;
+        let pokes = pokes(tracepoint, self.dispatch, before, &after)?;
         let word = (before.list != after.list).then_some(WordWrite {
             at: tracepoint.list,
             old: before.list,
@@ -305,6 +333,7 @@ impl TracepointTable {
 
 fn pokes(
     tracepoint: &Tracepoint,
+    dispatch: Dispatch,
     before: &TracepointState,
     after: &TracepointState,
 ) -> Result<Vec<OwnPoke>, OutOfReach> {
@@ -323,14 +352,14 @@ fn pokes(
             pokes.push(OwnPoke { poke, is_ours });
         }
     };
-    let (old, new) = (before.target(tracepoint), after.target(tracepoint));
-    let dispatch = Poke {
+    let [old, new] = [before, after].map(|state| state.target(tracepoint, dispatch));
+    let jump = Poke {
         function: tracepoint.function,
         at: tracepoint.dispatch,
         expected: leads(tracepoint.dispatch, old)?,
         new: leads(tracepoint.dispatch, new)?,
     };
-    push(dispatch, old != tracepoint.iterate);
+    push(jump, old != tracepoint.iterate);
     for site in &tracepoint.sites {
         let bytes = |state: &TracepointState| match state.callbacks.is_empty() {
             true => Ok(SiteBytes::new(site.nop)),

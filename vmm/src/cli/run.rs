@@ -6,7 +6,9 @@ use std::time::Duration;
 use clap::Args;
 use tracer::graph::selection::Threshold;
 
-use crate::tracing::options::{LockChoice, PatchMethod, SessionOptions, Tracer, TracingOptions};
+use crate::tracing::options::{
+    DispatchChoice, LockChoice, PatchMethod, SessionOptions, Tracer, TracingOptions,
+};
 
 /// Boot a guest and stay with it until it ends
 ///
@@ -64,6 +66,9 @@ pub struct RunOptions {
     /// How the guest's text is changed: with all vCPUs stopped, or live where the guest serves breakpoints
     #[arg(long, value_name = "METHOD", value_enum, default_value_t)]
     pub patch_method: PatchMethod,
+    /// How a tracepoint leads to its only callback: by a jump, or through the iterator as to several
+    #[arg(long, value_name = "WAY", value_enum, default_value_t)]
+    pub dispatch: DispatchChoice,
     /// Make large changes of the guest's text in slices of about this length each
     #[arg(long, value_name = "DURATION", default_value = "1ms")]
     pub max_pause: Threshold,
@@ -98,6 +103,7 @@ impl RunOptions {
             attach_at: self.attach_at.clone(),
             smp_locks: self.smp_locks,
             patch_method: self.patch_method,
+            dispatch: self.dispatch,
             max_pause: (!self.atomic).then(|| Duration::from_nanos(self.max_pause.nanoseconds)),
             vcpus: self.vcpus,
         }

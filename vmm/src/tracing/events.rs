@@ -43,7 +43,8 @@ impl Tracing {
         shown: EventStatus,
     ) -> EventStatus {
         let image = &self.shared.image;
-        let state = self.engine.tracepoints().state(event);
+        let table = self.engine.tracepoints();
+        let (state, dispatch) = (table.state(event), table.dispatch());
         let callbacks = state.map(|state| &*state.callbacks).unwrap_or_default();
         let candidates = tracepoint.candidates.iter().map(|at| image.name_at(*at));
         let called = callbacks.iter().map(|(callback, _)| match callback {
@@ -53,12 +54,7 @@ impl Tracing {
         EventStatus {
             kind: "tracepoint".to_owned(),
             sites: tracepoint.sites.len() as u64,
-            state: match callbacks.len() {
-                0 => "nop",
-                1 => "direct",
-                _ => "iterator",
-            }
-            .to_owned(),
+            state: state.map_or("nop", |state| state.name(dispatch)).to_owned(),
             callbacks: called.collect(),
             candidates: candidates.collect(),
             ..shown

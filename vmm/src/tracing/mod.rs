@@ -114,7 +114,7 @@ impl Tracing {
         let mut default = TraceSession::new(DEFAULT_SESSION, tracer, session, filter, &shared)?;
         default.waiting = options.enabled;
         Ok(Self {
-            engine: Engine::new(image),
+            engine: Engine::new(image).with_dispatch(options.dispatch.into()),
             shared,
             sessions: vec![default],
             attach_at: options.attach_at,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
+use tracer::patch::events::Dispatch;
 use tracer::patch::locks::LockPrefixes;
 use tracer::ring::geometry::{Geometry, RingSizeError};
 use tracer::ring::reader::Mode;
@@ -133,6 +134,26 @@ impl PatchMethod {
     }
 }
 
+/// How a tracepoint leads to its only callback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DispatchChoice {
+    /// By a jump to it.
+    #[default]
+    Direct,
+    /// Through the iterator, as if there were several.
+    Iterator,
+}
+
+impl From<DispatchChoice> for Dispatch {
+    fn from(choice: DispatchChoice) -> Self {
+        match choice {
+            DispatchChoice::Direct => Self::Direct,
+            DispatchChoice::Iterator => Self::Iterator,
+        }
+    }
+}
+
 /// Whether the guest's lock prefixes are effective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -255,6 +276,8 @@ pub struct TracingOptions {
     pub smp_locks: Option<LockChoice>,
     /// How the guest's text is changed.
     pub patch_method: PatchMethod,
+    /// How a tracepoint leads to its only callback.
+    pub dispatch: DispatchChoice,
     /// How long text may be written in one pause; none for everything in one.
     pub max_pause: Option<Duration>,
     /// How many vCPUs the machine has.

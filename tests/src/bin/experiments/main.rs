@@ -32,6 +32,7 @@ use std::time::Instant;
 use experiment::Experiment;
 use markdown::Report;
 use serde_json::json;
+use tests::guest;
 use tests::measure::Failed;
 use tests::measure::guest::Guest;
 use tests::measure::host::{load, name, step_forward, tsc_ghz};
@@ -131,10 +132,21 @@ impl Bench<'_> {
     fn measure(self, cmdline: &str, arguments: &[&str]) -> Result<Rounds, Failed> {
         let mut rounds = Rounds::default();
         for _ in 0..TURNS {
-            let guest = Guest::boot(self.place, 1, cmdline, arguments)?;
-            rounds.collect(guest, 0)?;
+            self.measure_into(&mut rounds, &guest(), cmdline, arguments)?;
         }
         Ok(rounds)
+    }
+
+    /// The rounds of one guest, of this image.
+    fn measure_into(
+        self,
+        rounds: &mut Rounds,
+        image: &Path,
+        cmdline: &str,
+        arguments: &[&str],
+    ) -> Result<(), Failed> {
+        let guest = Guest::boot_image(image, self.place, 1, cmdline, arguments)?;
+        rounds.collect(guest, 0)
     }
 
     /// Cycles of the counter as nanoseconds.
