@@ -71,7 +71,11 @@ fn a_directory_that_cannot_be_made_is_an_early_error() {
     assert!(ended.refused(106).contains("/proc/self/trace"), "{ended}");
     let folder = Kernels::new();
     let ended = run(&mut trace_to(&folder.path().join("missing/trace"), &[]));
-    assert!(ended.refused(106).contains("missing/trace"), "{ended}");
+    let line = ended.refused(106);
+    assert!(
+        line.contains("missing/trace") && line.contains("must exist"),
+        "{line}"
+    );
 }
 
 /// What is known at the attach only is in the trace from then on, and what changes later too.
@@ -134,8 +138,18 @@ fn assert_survived(ended: &Ended, directory: &Path) {
     };
     let kept = calls(&report.stdout);
     assert!(kept > 0 && kept < 64_000, "{report}");
+    assert_eq!(accounted(&report.stdout), printed.total(), "{report}");
     assert_eq!(calls(&uftrace.stdout), kept, "{uftrace}");
     assert_ne!(printed, Printed::default());
+}
+
+/// The calls that a report has, and those that it says were lost.
+fn accounted(report: &str) -> u64 {
+    let summary = report.lines().find(|line| line.starts_with("# "));
+    let words: Vec<&str> = summary.unwrap_or_default().split(' ').collect();
+    let number = |index: usize| words[index].parse::<u64>().unwrap();
+    // # N calls of F functions, L lost
+    number(1) + number(6)
 }
 
 /// A process may write files of 512 KiB only.

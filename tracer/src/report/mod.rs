@@ -211,8 +211,10 @@ fn function_header(trace: &TraceDirectory, out: &mut impl Write) -> io::Result<(
         let sum = |of: fn(&crate::export::uftrace::VcpuTotals) -> u64| {
             side.totals.iter().map(of).fold(0, u64::saturating_add)
         };
-        let held = sum(|totals| totals.entries);
+        // Calls of a graph that could not be written are in no vCPU's count of them.
+        let held = sum(|totals| totals.entries).saturating_sub(side.dropped);
         let missing = sum(|totals| totals.lost.saturating_add(totals.dropped));
+        let missing = missing.saturating_add(side.dropped);
         let written = held.saturating_add(missing);
         writeln!(
             out,

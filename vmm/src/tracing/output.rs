@@ -207,10 +207,11 @@ impl Output {
             self.sink.writer.set_anomalies(anomalies, &self.image);
         }
         self.name_fresh();
-        let finished = self.sink.writer.finish();
-        match self.sink.error {
-            Some(error) => Err(error),
-            None => finished.map(|_| self.sink.directory),
+        let closed = self.sink.writer.close();
+        let dropped = self.sink.writer.dropped();
+        match self.sink.error.or(closed.err()) {
+            Some(error) => Err(error.with_dropped(dropped)),
+            None => Ok(self.sink.directory),
         }
     }
 }
@@ -219,9 +220,10 @@ impl Sink {
     fn note(&mut self, outcome: Result<(), ExportError>) {
         let Err(error) = outcome else { return };
         if self.error.is_none() {
-            log::error!("{error}; the guest goes on, the trace up to there stays readable");
-            self.error = Some(error);
+            log::error!("{error} so far; the guest goes on, the trace up to there stays readable");
         }
+        let first = self.error.take().unwrap_or(error);
+        self.error = Some(first.with_dropped(self.writer.dropped()));
     }
 }
 

@@ -13,8 +13,10 @@ use crate::export::events::is_event_file;
 /// looks like part of a trace.
 pub(super) fn prepare(directory: &Path, force: bool) -> Result<(), ExportError> {
     let Ok(found) = fs::symlink_metadata(directory) else {
-        return fs::create_dir(directory)
-            .map_err(ExportError::io("create the trace directory", directory));
+        return fs::create_dir(directory).map_err(|source| ExportError::Create {
+            path: directory.to_owned(),
+            source,
+        });
     };
     if !found.is_dir() {
         return Err(ExportError::NotADirectory(directory.to_owned()));

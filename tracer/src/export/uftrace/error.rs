@@ -28,6 +28,17 @@ pub enum ExportError {
         /// The first file in it that is foreign.
         file: PathBuf,
     },
+    /// The directory cannot be made.
+    #[error(
+        "cannot create the trace directory {}: {source}; the one that it is in must exist and be writable",
+        .path.display()
+    )]
+    Create {
+        /// The directory.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
     /// A file operation failed.
     #[error("cannot {doing} {}: {source}", .path.display())]
     Io {
@@ -47,7 +58,7 @@ pub enum ExportError {
     Dropped {
         /// The data file.
         path: PathBuf,
-        /// Events of this file that are missing so far.
+        /// Events that are missing so far.
         dropped: u64,
         /// Why it failed.
         source: io::Error,
@@ -55,6 +66,21 @@ pub enum ExportError {
 }
 
 impl ExportError {
+    /// The same error, where so many events are missing because of it.
+    #[must_use]
+    pub fn with_dropped(self, dropped: u64) -> Self {
+        match self {
+            Self::Io { path, source, .. } | Self::Dropped { path, source, .. } if dropped > 0 => {
+                Self::Dropped {
+                    path,
+                    dropped,
+                    source,
+                }
+            }
+            other => other,
+        }
+    }
+
     pub(super) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io {
             doing,

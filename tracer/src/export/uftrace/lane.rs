@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use super::error::ExportError;
-use super::record::{Kind, MAX_VALUE, RECORD_LENGTH, packed, word};
+use super::record::{Kind, MAX_VALUE, RECORD_LENGTH, Record, packed, word};
 
 /// Bytes gathered before a write.
 const BUFFER: usize = 64 << 10;
@@ -47,6 +47,8 @@ pub(super) struct Lane<S> {
     buffer: Vec<u8>,
     /// Bytes in the file: whole records.
     written: u64,
+    /// The last record in the file.
+    last: Option<Record>,
     /// Time of the last record.
     time: u64,
     /// Events dropped, and lost ones whose record was, not yet written as lost.
@@ -65,6 +67,7 @@ impl<S: Storage> Lane<S> {
             path,
             buffer: Vec::with_capacity(BUFFER),
             written: 0,
+            last: None,
             time: 0,
             unsaid: 0,
             buffered: 0,
@@ -119,6 +122,33 @@ impl<S: Storage> Lane<S> {
                 source,
             }
         })
+    }
+
+    /// Says what was dropped and not said: on a disk that is full still, in place of the file's last
+    /// event.
+    pub fn say_in_place(&mut self) {
+        let Some(last) = self.last.filter(|_| self.unsaid > 0) else {
+            return;
+        };
+        let (records, said) = match last.kind {
+            Kind::Lost => (1, last.value),
+            // An exit, behind its entry.
+            _ => (2, 1),
+        };
+        let start = self.written.saturating_sub(records * RECORD_LENGTH as u64);
+        if self.storage.cut(start).is_err() {
+            return;
+        }
+        if last.kind != Kind::Lost {
+            self.totals.entries = self.totals.entries.saturating_sub(1);
+            self.totals.dropped += 1;
+        }
+        (self.written, self.last) = (start, None);
+        self.unsaid = self.unsaid.saturating_add(said);
+        let lost = word(Kind::Lost, self.unsaid.min(MAX_VALUE));
+        if self.write_records(&packed(last.time, lost)).is_ok() {
+            self.unsaid = 0;
+        }
     }
 
     #[inline]
@@ -177,6 +207,7 @@ impl<S: Storage> Lane<S> {
         match self.storage.write_all(records) {
             Ok(()) => {
                 self.written += records.len() as u64;
+                self.last = records.last_chunk().copied().and_then(Record::unpack);
                 Ok(())
             }
             Err(error) => {

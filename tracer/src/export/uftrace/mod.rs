@@ -296,12 +296,33 @@ impl UftraceWriter {
         self.side.strays
     }
 
+    /// Events that could not be written so far.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        let lanes = self.lanes.iter().map(|lane| lane.totals.dropped);
+        let threads = self.threads.as_ref().map_or(0, ThreadLanes::dropped);
+        lanes.fold(threads, u64::saturating_add)
+    }
+
     /// Writes the rest and the totals.
     ///
     /// # Errors
     /// The first [`ExportError`]; everything that could be written was.
     pub fn finish(mut self) -> Result<Vec<VcpuTotals>, ExportError> {
+        self.close()?;
+        Ok(self.side.totals)
+    }
+
+    /// The same, for who wants to know more afterwards. Nothing is added later.
+    ///
+    /// # Errors
+    /// As of [`Self::finish`].
+    pub fn close(&mut self) -> Result<(), ExportError> {
         let flushed = self.flush();
+        self.lanes.iter_mut().for_each(Lane::say_in_place);
+        if let Some(threads) = &mut self.threads {
+            threads.say_in_place();
+        }
         self.side.totals = self.totals().collect();
         self.side.events = self.events.totals().clone();
         if let Some(threads) = &self.threads {
@@ -310,7 +331,7 @@ impl UftraceWriter {
         self.side.finished = flushed.is_ok();
         self.write_comments()?;
         self.write_side()?;
-        flushed.map(|()| self.side.totals)
+        flushed
     }
 
     /// Replaces the side file in one step: a reader finds the old one or the new one.

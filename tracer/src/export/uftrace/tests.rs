@@ -266,6 +266,41 @@ fn a_full_disk_loses_what_it_says_and_no_record_is_torn() {
     );
 }
 
+#[test]
+fn a_disk_that_stays_full_says_the_loss_in_place_of_the_last_event() {
+    let disk = Disk {
+        bytes: Vec::new(),
+        room: 70,
+    };
+    let mut lane = Lane::new(disk, "1000.dat".into());
+    let word = word(Kind::Entry, 0x1000);
+    let last = |lane: &mut Lane<Disk>| {
+        let bytes = &lane.storage().bytes;
+        assert_eq!(bytes.len() % 16, 0);
+        let last = Record::unpack(*bytes.last_chunk().unwrap()).unwrap();
+        (bytes.len() / 16, last.time, last.kind, last.value)
+    };
+    for time in 0..2 {
+        lane.entry(time, word);
+    }
+    lane.flush().unwrap();
+    lane.say_in_place();
+    assert_eq!(last(&mut lane).0, 4, "nothing is missing");
+    lane.entry(2, word);
+    lane.lost(3, 10);
+    lane.flush().unwrap_err();
+    lane.say_in_place();
+    // The second entry gave its place: itself, the third, and the ten that the ring had lost.
+    assert_eq!(last(&mut lane), (3, 1, Kind::Lost, 12));
+    assert_eq!((lane.totals.entries, lane.totals.dropped), (1, 2));
+    lane.storage().room = 48;
+    lane.entry(4, word);
+    lane.flush().unwrap_err();
+    lane.say_in_place();
+    assert_eq!(last(&mut lane), (3, 1, Kind::Lost, 13));
+    assert_eq!((lane.totals.entries, lane.totals.dropped), (1, 3));
+}
+
 fn graph_metadata() -> Metadata {
     Metadata {
         tracer: GRAPH.to_owned(),
@@ -365,4 +400,45 @@ fn a_thread_whose_files_cannot_be_made_is_tried_again() {
     let side: SideFile =
         serde_json::from_slice(&fs::read(directory.join(SIDE_FILE)).unwrap()).unwrap();
     assert_eq!(side.dropped, 1);
+}
+
+/// What the last records of a thread's file become when its files cannot grow any more.
+#[test]
+fn a_thread_whose_files_are_full_says_the_loss_in_place() {
+    let exit = CallKind::Exit {
+        function: FunctionId(0),
+        end: crate::graph::End::Returned,
+        duration: Some(1),
+    };
+    let cases = [
+        (exit, 2, 1 + 3),
+        (CallKind::Entry(FunctionId(0)), 3, 2 + 3),
+        (CallKind::Lost(7), 2, 1 + 3 + 7),
+    ];
+    for (last, dropped, said) in cases {
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path().join("trace");
+        let mut writer =
+            UftraceWriter::create(&directory, &nop_image(1), graph_metadata(), false).unwrap();
+        let entry = call(10, 0, CallKind::Entry(FunctionId(0)));
+        writer.append_call(entry).unwrap();
+        writer.append_call(call(11, 0, last)).unwrap();
+        writer.flush().unwrap();
+        let data = directory.join("1000.dat");
+        let aside = root.path().join("aside");
+        fs::rename(&data, &aside).unwrap();
+        writer.append_call(entry).unwrap();
+        writer.append_call(call(12, 0, CallKind::Lost(3))).unwrap();
+        writer.flush().unwrap_err();
+        // Room for nothing more than there was.
+        writer.append_call(entry).unwrap();
+        writer.flush().unwrap_err();
+        fs::rename(&aside, &data).unwrap();
+        writer.close().unwrap();
+        let written = records(&data);
+        assert_eq!(written.len(), 2, "{last:?}");
+        assert_eq!(written[1], (11, Kind::Lost, said + 1), "{last:?}");
+        assert_eq!(writer.dropped(), dropped, "{last:?}");
+        assert_eq!(fs::read(directory.join("1000.side")).unwrap().len(), 4);
+    }
 }

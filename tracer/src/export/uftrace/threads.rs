@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::ExportError;
 use super::layout::{self, Extent};
-use super::record::{Kind, MAX_DEPTH, MAX_VALUE, RECORD_LENGTH, packed, word_at};
+use super::record::{Kind, MAX_DEPTH, MAX_VALUE, RECORD_LENGTH, Record, packed, word, word_at};
 use crate::graph::{CallEvent, CallKind, End};
 use crate::image::Image;
 
@@ -85,9 +85,13 @@ struct ThreadLane {
     side: Vec<u8>,
     /// Records in the files.
     written: u64,
+    /// The last of them, and what is beside it.
+    last: Option<(Record, [u8; 2])>,
     /// Entries among those that wait.
     entries: u64,
-    /// Events dropped that no record tells of yet.
+    /// What the lost records that wait say.
+    lost: u64,
+    /// Events dropped, and lost ones whose record was, that no record tells of yet.
     unsaid: u64,
     dropped: u64,
 }
@@ -100,12 +104,15 @@ impl ThreadLane {
 
     fn drop_waiting(&mut self) {
         self.dropped += self.entries;
-        self.unsaid = self.unsaid.saturating_add(self.entries);
+        self.unsaid = self
+            .unsaid
+            .saturating_add(self.entries)
+            .saturating_add(self.lost);
         self.clear();
     }
 
     fn clear(&mut self) {
-        self.entries = 0;
+        (self.entries, self.lost) = (0, 0);
         self.records.clear();
         self.side.clear();
     }
@@ -118,12 +125,38 @@ impl ThreadLane {
         if written.is_ok() {
             self.written += count;
             self.unsaid = 0;
+            let record = self.records.last_chunk().copied().and_then(Record::unpack);
+            self.last = record.zip(self.side.last_chunk().copied());
             self.clear();
         } else {
             // If even that fails, readers meet a torn record at the end, which they ignore.
             let _ = cut(side, old * 2).and(cut(data, old * RECORD_LENGTH as u64));
         }
         written
+    }
+
+    /// Says what was dropped and not said: on a disk that is full still, in place of the last record.
+    fn say_in_place(&mut self, data: &Path, side: &Path) -> io::Result<()> {
+        let Some((last, beside)) = self.last.filter(|_| self.unsaid > 0) else {
+            return Ok(());
+        };
+        let kept = self.written.saturating_sub(1);
+        cut(data, kept * RECORD_LENGTH as u64).and(cut(side, kept * 2))?;
+        (self.written, self.last) = (kept, None);
+        let said = match last.kind {
+            Kind::Entry => {
+                self.dropped += 1;
+                1
+            }
+            Kind::Lost => last.value,
+            Kind::Exit | Kind::Event => 0,
+        };
+        self.unsaid = self.unsaid.saturating_add(said);
+        let lost = word(Kind::Lost, self.unsaid.min(MAX_VALUE));
+        append(side, &beside).and_then(|()| append(data, &packed(last.time, lost)))?;
+        self.written += 1;
+        self.unsaid = 0;
+        Ok(())
     }
 
     /// Puts a record of what was dropped before the rest.
@@ -206,7 +239,11 @@ impl ThreadLanes {
         if let Some(lane) = self.lanes.get_mut(thread) {
             let word = word_at(kind, event.depth.min(MAX_DEPTH), value);
             lane.push(event.time_ns, word, side_word(event.vcpu, end));
-            lane.entries += u64::from(kind == Kind::Entry);
+            match kind {
+                Kind::Entry => lane.entries += 1,
+                Kind::Lost => lane.lost = lane.lost.saturating_add(value),
+                Kind::Exit | Kind::Event => {}
+            }
             self.waiting += RECORD_LENGTH;
             if lane.records.len() >= BUFFER {
                 self.flush_one(thread)?;
@@ -260,6 +297,16 @@ impl ThreadLanes {
                 source,
             }
         })
+    }
+
+    /// Says what was dropped in the threads' files, also where there is no room for more.
+    pub fn say_in_place(&mut self) {
+        for (thread, lane) in (0u32..).zip(&mut self.lanes) {
+            let data = self.description.path(&layout::data_file(thread));
+            let side = self.description.path(&layout::side_file(thread));
+            // A file that cannot be changed says less than is true; the side file has the count.
+            let _ = lane.say_in_place(&data, &side);
+        }
     }
 
     /// Calls that could not be written.
