@@ -47,7 +47,11 @@ fn kernels_that_are_no_elf_files() {
             "neither an ELF file nor a bzImage",
         ),
         ("narrow.elf", Damaged::guest().set((4, 1), 1), "32-bit"),
-        ("backwards.elf", Damaged::guest().set((5, 1), 2), "ELF"),
+        (
+            "backwards.elf",
+            Damaged::guest().set((5, 1), 2),
+            "little-endian",
+        ),
         ("arm.elf", Damaged::guest().set((18, 2), 183), "183"),
         ("object.elf", Damaged::guest().set((16, 2), 1), ""),
     ];
@@ -161,22 +165,26 @@ fn globs_and_symbols_that_match_nothing() {
         &trace(&["--filter", "calls_laef"]),
         &["calls_laef", "calls_leaf"],
     );
+    refused(&trace(&["--filter", "qqqq*"]), &["qqqq", "vmm sites"]);
     refused(&trace(&["--filter", "calls_["]), &["calls_["]);
     refused(&trace(&["--filter", "calls_*", "--notrace", "*"]), &[]);
     refused(
         &trace(&["--attach-at", "workload_ready"]),
         &["workload_ready", "workloads_ready"],
     );
-    refused(&trace(&["--attach-at", "qqqqqqqqqqqq"]), &["qqqqqqqqqqqq"]);
+    refused(
+        &trace(&["--attach-at", "qqqqqqqqqqqq"]),
+        &["qqqqqqqqqqqq", "vmm sites"],
+    );
 }
 
 #[test]
 fn numbers_out_of_range() {
-    let cases: [(&[&str], &[&str]); 14] = [
+    let cases: [(&[&str], &[&str]); 15] = [
         (&["--vcpus", "0"], &["--vcpus 0", "1 to"]),
         (&["--vcpus", "100000"], &["--vcpus 100000", "1 to"]),
         (&["--vcpus", "two"], &["--vcpus", "two"]),
-        (&["--vcpus", "-1"], &["-1"]),
+        (&["--vcpus", "-1"], &["--vcpus", "-1"]),
         (&["--memory", "0"], &["--memory 0"]),
         (
             &["--memory", "1000000000"],
@@ -202,6 +210,7 @@ fn numbers_out_of_range() {
             &["--ring-size 262144", "512 MiB", "--ring-size 131072"],
         ),
         (&["--timeout", "0"], &["--timeout"]),
+        (&["--timeout", "-3"], &["--timeout", "-3"]),
         (&["--mode", "both"], &["--mode", "both"]),
     ];
     for (options, words) in cases {
@@ -212,6 +221,8 @@ fn numbers_out_of_range() {
         &["--cmdline"],
     );
     refused(&run(&guest(), &["--force"]), &["--output"]);
+    let nothing = run(&guest(), &["--output", "/nonexistent/trace"]);
+    refused(&nothing, &["--output", "--trace", "--control"]);
     for option in ["--filter", "--notrace", "--attach-at"] {
         refused(&run(&guest(), &[option, "calls_root"]), &["--trace"]);
     }
@@ -234,11 +245,14 @@ fn control_paths_that_cannot_be() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
     let nowhere = running.path("missing/control");
     let nowhere = nowhere.to_str().unwrap();
-    refused(&run(&guest(), &["--control", nowhere]), &[nowhere]);
+    refused(
+        &run(&guest(), &["--control", nowhere]),
+        &[nowhere, "must exist"],
+    );
     let long = running.path(&"long".repeat(60));
     refused(
         &run(&guest(), &["--control", long.to_str().unwrap()]),
-        &["--control"],
+        &["--control", "shorter"],
     );
     refused(
         &vmm_says(&["ctl", "--control", nowhere, "status"]),

@@ -143,6 +143,16 @@ def clients_that_leave():
     client.socket.shutdown(socket.SHUT_WR)
     assert len(client.reply()["result"]["functions"]) > 100
     assert client.lines.readline() == b""
+    # The same with half a request, and with a last line that has no newline.
+    for last, key in [(request[:20], "error"), (request[:-1], "result")]:
+        client = Client()
+        client.send(request + last)
+        client.socket.shutdown(socket.SHUT_WR)
+        client.reply()
+        reply = client.reply()
+        assert key in reply, reply
+        assert key == "result" or reply["error"]["code"] == -32700, reply
+        assert client.lines.readline() == b""
 
 
 def two_at_once(first):

@@ -71,7 +71,7 @@ pub enum FilterError {
 
 fn near(names: &[String]) -> String {
     if names.is_empty() {
-        String::new()
+        "; `vmm sites` and `vmm ctl functions` list them".to_owned()
     } else {
         format!("; near: {}", names.join(", "))
     }

@@ -6,7 +6,7 @@ use crate::image::site::HexBytes;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ImageError {
     /// The file has no bytes.
-    #[error("the image is empty")]
+    #[error("the image is empty: build or copy it again")]
     Empty,
     /// The first bytes are not those of an ELF file.
     #[error("neither an ELF file nor a bzImage: it begins with {}", HexBytes(.found))]
@@ -27,7 +27,7 @@ pub enum ImageError {
         encoding: u8,
     },
     /// Another machine.
-    #[error("ELF file for machine {machine}, expected x86-64 (62)")]
+    #[error("ELF file for machine {machine}: build the guest for x86-64 (62)")]
     NotX86 {
         /// The machine number.
         machine: u16,
@@ -54,13 +54,15 @@ pub enum ImageError {
         file: u64,
     },
     /// A header holds something else that cannot be.
-    #[error("damaged ELF file: {0}")]
+    #[error("damaged ELF file: {0}; build or copy it again")]
     Damaged(String),
     /// Nothing would be loaded.
     #[error("the ELF file has no load segments: there is nothing to run")]
     NoSegments,
     /// More bytes in the file than in memory.
-    #[error("load segment {index}: {filesz:#x} bytes in the file but {memsz:#x} in memory")]
+    #[error(
+        "load segment {index}: {filesz:#x} bytes in the file but {memsz:#x} in memory: the image is damaged"
+    )]
     FileLargerThanMemory {
         /// Number of the program header.
         index: usize,

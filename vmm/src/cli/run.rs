@@ -38,16 +38,26 @@ pub struct RunOptions {
     )]
     pub cmdline: String,
     /// Number of virtual CPUs
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        allow_negative_numbers = true
+    )]
     pub vcpus: u64,
     /// Guest RAM in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 256)]
+    #[arg(
+        long,
+        value_name = "MIB",
+        default_value_t = 256,
+        allow_negative_numbers = true
+    )]
     pub memory: u64,
     /// Listen for `vmm ctl` on this Unix socket (mode 0600; removed at the end)
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
     /// End the run after this many seconds, with exit status 103
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     pub timeout: Option<u64>,
     /// Trace from the attach point on
     #[arg(long, value_name = "TRACER")]
@@ -87,6 +97,13 @@ pub struct RunOptions {
 }
 
 impl RunOptions {
+    /// Whether there is an output directory and nothing can ever be recorded.
+    #[must_use]
+    pub fn output_is_useless(&self) -> bool {
+        let can_record = self.trace.is_some() || !self.session.event.is_empty();
+        self.session.output.is_some() && !can_record && self.control.is_none()
+    }
+
     /// The part that is about tracing.
     #[must_use]
     pub fn tracing(&self) -> TracingOptions {

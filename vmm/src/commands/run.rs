@@ -54,6 +54,10 @@ fn boot(
     signals: Signals,
     console: &ConsoleWriter,
 ) -> Result<EventLoop, Failure> {
+    if options.output_is_useless() {
+        let message = "--output: nothing would be written; say what to trace (--trace, --event), or how to be told (--control)";
+        return Err(Failure::bad_input(message));
+    }
     let kernel = KernelFile::read(&options.kernel)
         .and_then(|kernel| kernel.with_symbols(options.symbols.as_deref()))
         .map_err(Failure::bad_input)?;

@@ -104,7 +104,11 @@ impl Connection {
     fn receive(&mut self) {
         let mut bytes = [0; READ_MAX];
         match self.stream.read(&mut bytes) {
-            Ok(0) => self.closing = true,
+            // The client may only have ended its side, and wait for replies.
+            Ok(0) => {
+                self.closing = true;
+                self.input.end();
+            }
             Ok(count) => self.input.push(bytes.get(..count).unwrap_or_default()),
             Err(error) if is_passing(&error) => {}
             Err(_) => {
@@ -185,6 +189,18 @@ mod tests {
         drop(client);
         assert_eq!(connection.serve(echo), Alive::Yes);
         assert_eq!(connection.serve(echo), Alive::No);
+    }
+
+    #[test]
+    fn the_last_line_needs_no_newline() {
+        let (mut connection, mut client) = pair();
+        client.write_all(b"one\ntwo").unwrap();
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(connection.serve(echo), Alive::Yes);
+        assert_eq!(connection.serve(echo), Alive::No);
+        drop(connection);
+        let lines: Vec<String> = BufReader::new(client).lines().map(Result::unwrap).collect();
+        assert_eq!(lines, ["one", "two"]);
     }
 
     #[test]

@@ -28,6 +28,13 @@ impl LineBuffer {
         self.bytes.extend_from_slice(bytes);
     }
 
+    /// Nothing more arrives: what is left is the last line.
+    pub fn end(&mut self) {
+        if !self.bytes.is_empty() {
+            self.bytes.push(b'\n');
+        }
+    }
+
     /// Takes the next line.
     pub fn take(&mut self) -> Taken {
         let unseen = self.bytes.get(self.searched..).unwrap_or_default();
@@ -65,6 +72,18 @@ mod tests {
         buffer.push(b":1}\n\nx");
         assert_eq!(buffer.take(), Taken::Line(b"{\"a\":1}".to_vec()));
         assert_eq!(buffer.take(), Taken::Line(Vec::new()));
+        assert_eq!(buffer.take(), Taken::Nothing);
+    }
+
+    #[test]
+    fn the_end_ends_a_line() {
+        let mut buffer = LineBuffer::default();
+        buffer.end();
+        assert_eq!(buffer.take(), Taken::Nothing);
+        buffer.push(b"a\nb");
+        buffer.end();
+        assert_eq!(buffer.take(), Taken::Line(b"a".to_vec()));
+        assert_eq!(buffer.take(), Taken::Line(b"b".to_vec()));
         assert_eq!(buffer.take(), Taken::Nothing);
     }
 

@@ -19,12 +19,23 @@ use super::protocol::{Response, RpcError, TOO_MANY_CLIENTS};
 
 /// Most clients at a time.
 const CLIENTS_MAX: usize = 64;
+/// Longest path of a socket: `sun_path` of Linux without its NUL.
+const PATH_MAX: usize = 107;
 /// Time that all clients together have to take their last replies.
 const FLUSH_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Why the control socket could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
+    /// The system has no room for the path.
+    #[error(
+        "--control {}: a socket's path has at most {PATH_MAX} bytes; choose a shorter one",
+        path.display()
+    )]
+    TooLong {
+        /// Which path.
+        path: PathBuf,
+    },
     /// Another process serves it.
     #[error("--control {}: in use by a running process; choose another path", path.display())]
     InUse {
@@ -67,6 +78,9 @@ impl Server {
     /// [`ListenError`] names the path and what is in the way.
     pub fn listen(path: &Path, first_token: u32) -> Result<Self, ListenError> {
         let path = path.to_path_buf();
+        if path.as_os_str().len() > PATH_MAX {
+            return Err(ListenError::TooLong { path });
+        }
         clear_stale(&path)?;
         let bound = UnixListener::bind(&path).and_then(|listener| {
             // Whoever connects before this is turned away by the check of the user.
@@ -269,6 +283,8 @@ mod tests {
         assert_eq!(std::fs::read(&file).unwrap(), b"precious");
         let error = Server::listen(&dir.path().join("no/control"), 10).unwrap_err();
         assert!(error.to_string().contains("directory"), "{error}");
+        let error = Server::listen(&dir.path().join("x".repeat(PATH_MAX)), 10).unwrap_err();
+        assert!(error.to_string().contains("shorter"), "{error}");
     }
 
     #[test]

@@ -24,14 +24,25 @@ pub enum BadElf {
     /// A 32-bit file.
     #[error("a 32-bit ELF file; the guest is entered in 64-bit mode, so build it for x86-64")]
     Not64Bit,
-    /// Another architecture or byte order.
-    #[error("an ELF file for another machine (e_machine {machine}); x86-64 is {MACHINE_X86_64}")]
+    /// Another byte order.
+    #[error("not a little-endian ELF file (data encoding {order}): build the kernel for x86-64")]
+    OtherOrder {
+        /// What the header says.
+        order: u8,
+    },
+    /// Another architecture.
+    #[error(
+        "an ELF file for another machine (e_machine {machine}): build the kernel for x86-64 ({MACHINE_X86_64})"
+    )]
     OtherMachine {
         /// What the header says.
         machine: u16,
     },
     /// Headers end before they should.
-    #[error("truncated: {what} needs bytes {from:#x}..+{length:#x}, the file has {file:#x}")]
+    #[error(
+        "truncated or damaged: {what} needs bytes {from:#x}..+{length:#x}, the file has {file:#x}; \
+         copy or link it again"
+    )]
     Truncated {
         /// What was to be read.
         what: String,
@@ -44,7 +55,7 @@ pub enum BadElf {
     },
     /// Program headers of a strange size, or none.
     #[error(
-        "program headers make no sense: {count} of {bytes} bytes each (expected {PROGRAM_HEADER_BYTES})"
+        "damaged: {count} program headers of {bytes} bytes each (expected {PROGRAM_HEADER_BYTES}); copy or link it again"
     )]
     ProgramHeaders {
         /// e_phnum.
@@ -56,7 +67,10 @@ pub enum BadElf {
     #[error("no loadable segment: this is no linked kernel (an object file or debug data?)")]
     NothingToLoad,
     /// More bytes in the file than in memory.
-    #[error("segment {index}: {file_bytes:#x} bytes in the file, only {memory_bytes:#x} in memory")]
+    #[error(
+        "damaged: segment {index} has {file_bytes:#x} bytes in the file, only {memory_bytes:#x} in memory; \
+         copy or link it again"
+    )]
     FileLargerThanMemory {
         /// Which program header.
         index: usize,
@@ -82,7 +96,9 @@ pub enum BadElf {
         end: Gpa,
     },
     /// Two segments want the same memory.
-    #[error("segments {first} and {second} overlap at {at}")]
+    #[error(
+        "segments {first} and {second} overlap at {at}: correct its linker script, or copy it again"
+    )]
     Overlap {
         /// A program header.
         first: usize,
@@ -92,7 +108,9 @@ pub enum BadElf {
         at: Gpa,
     },
     /// The entry point is in no segment.
-    #[error("entry point {entry:#x} lies in no loadable segment")]
+    #[error(
+        "entry point {entry:#x} lies in no loadable segment: correct its linker script, or copy it again"
+    )]
     EntryOutside {
         /// e_entry.
         entry: u64,
@@ -227,7 +245,10 @@ impl Header {
         }
         let _version_abi_padding_type: [u8; 12] = fields.take();
         let machine = u16::from_le_bytes(fields.take());
-        if machine != MACHINE_X86_64 || order != LITTLE_ENDIAN {
+        if order != LITTLE_ENDIAN {
+            return Err(BadElf::OtherOrder { order });
+        }
+        if machine != MACHINE_X86_64 {
             return Err(BadElf::OtherMachine { machine });
         }
         let _version: [u8; 4] = fields.take();

@@ -28,7 +28,7 @@ const FILE_MAX: u64 = 1 << 30;
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The file could not be read.
-    #[error("cannot read the {what} {}: {source}", path.display())]
+    #[error("cannot read the {what} {}: {source}; --{what} takes a file that you may read", path.display())]
     Read {
         /// Kernel or initrd.
         what: &'static str,
@@ -39,7 +39,7 @@ pub enum LoadError {
         source: std::io::Error,
     },
     /// A device, a directory, …
-    #[error("the {what} {} is not a regular file", path.display())]
+    #[error("the {what} {} is not a regular file; --{what} takes one", path.display())]
     NotAFile {
         /// Kernel or initrd.
         what: &'static str,
@@ -78,7 +78,7 @@ pub enum LoadError {
     #[error("the kernel cannot be loaded: {0}")]
     Loader(#[source] linux_loader::loader::Error),
     /// A file without content.
-    #[error("the initrd {} is empty", path.display())]
+    #[error("the initrd {} is empty: make it again, or leave --initrd out", path.display())]
     EmptyInitrd {
         /// Which file.
         path: PathBuf,
@@ -102,7 +102,7 @@ pub enum LoadError {
         at: Gpa,
     },
     /// A command line with NUL or newline.
-    #[error("--cmdline contains a NUL or a newline")]
+    #[error("--cmdline contains a NUL or a newline: leave it out")]
     CommandLineBytes,
     /// A command line that does not fit.
     #[error("--cmdline has {bytes} bytes with ` vcpus=N`; at most {} fit", layout::CMDLINE_MAX - 1)]

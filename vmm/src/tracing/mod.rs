@@ -427,9 +427,14 @@ impl Tracing {
         let is_named = |session: &TraceSession| session.name == name;
         self.sessions.iter().position(is_named).ok_or_else(|| {
             let names = self.sessions.iter().map(|session| session.name.as_str());
+            let there = names.collect::<Vec<_>>().join(", ");
             TracingError::NoSession {
                 name: name.escape_default().to_string(),
-                there: names.collect::<Vec<_>>().join(", "),
+                there: if there.is_empty() {
+                    "none, make one with `ctl session create`".to_owned()
+                } else {
+                    there
+                },
             }
         })
     }
@@ -559,7 +564,7 @@ fn attach_point(image: &Image, symbol: Option<&str>) -> Result<Gva, TracingError
         (None, Some(symbol)) => {
             let near = image.symbols.near_misses(symbol, 3).join(", ");
             let near = if near.is_empty() {
-                near
+                "; `vmm sites` lists its functions".to_owned()
             } else {
                 format!("; near: {near}")
             };

@@ -203,7 +203,7 @@ pub struct SessionOptions {
     pub clock_cpu: Option<usize>,
     /// Size of the ring of each vCPU in KiB, a power of two from 4 to 262144; there is room for 448 MiB
     /// of rings in all, and a graph record takes two places
-    #[arg(long, value_name = "KIB", default_value_t = RING_KIB)]
+    #[arg(long, value_name = "KIB", default_value_t = RING_KIB, allow_negative_numbers = true)]
     pub ring_size: u64,
     /// Size of a stack of the guest in KiB, a power of two: how the graph tracer tells threads apart
     /// (default: what the kernel uses, as far as it is known; 16 for Linux)
