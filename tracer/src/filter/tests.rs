@@ -72,7 +72,10 @@ fn nothing_matched_names_near_misses() {
         error(&["a_oen"], &[]),
         "no function matches 'a_oen'; near: a_one"
     );
-    assert_eq!(error(&["a_one"], &["zzz"]), "no function matches 'zzz'");
+    assert_eq!(
+        error(&["a_one"], &["zzz"]),
+        "no function matches 'zzz'; `vmm sites` and `vmm ctl functions` list them"
+    );
     assert!(error(&["plai?"], &[]).contains("none can be traced: plain: no patch site"));
     assert!(error(&["a_one"], &["a_*"]).contains("excluded by notrace 'a_*'"));
     assert!(error(&["exc_*"], &[]).contains("never traced ('exc_*'"));
