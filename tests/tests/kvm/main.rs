@@ -8,6 +8,7 @@ mod accidents;
 mod bad_input;
 mod command_line;
 mod control;
+mod control_samples;
 mod counts;
 mod doctor;
 mod dynfunc;

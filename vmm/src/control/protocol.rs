@@ -528,7 +528,10 @@ mod tests {
         for call in calls {
             let parsed = parse(call.line(7).as_bytes());
             assert_eq!(parsed.id, Some(7.into()));
+            let method = format!("\"method\":\"{}\"", call.to_method().0);
             assert_eq!(parsed.call.unwrap(), call);
+            let document = include_str!("../../CONTROL.md");
+            assert!(document.contains(&method), "CONTROL.md has no {method}");
         }
     }
 
