@@ -5,35 +5,32 @@
 
 use std::sync::Arc;
 
+pub use change::Applied;
+use change::Write;
+pub use error::{ApplyError, AttachError, Frozen};
 use events::PlacedStub;
-use events::words::ListError;
 use fleeting::KnownModule;
 use sessions::Retired;
 
 use crate::addr::{Gpa, Gva};
 use crate::event::FunctionId;
-use crate::filter::Selection;
 use crate::image::{Image, TextRange};
 use crate::patch::dynamic::DynamicTable;
-use crate::patch::events::{Dispatch, OutOfReach, TracepointTable};
-use crate::patch::functions::{Change, FunctionState, FunctionTable, Plan, PlanError, SessionSet};
-use crate::patch::live;
+use crate::patch::events::{Dispatch, TracepointTable};
+use crate::patch::functions::{FunctionState, FunctionTable};
 use crate::patch::locks::LockPrefixes;
 use crate::patch::markers::MarkerTable;
 use crate::patch::normalise::normalisations;
-use crate::patch::poke::{self, Poke, PokeError, TransactionError, read_site};
+use crate::patch::poke::{self, Poke, TransactionError};
 use crate::record::FUNCTIONS_MAX;
-use crate::session::{Session, SessionId};
-use crate::stub::arena::{Arena, ArenaFull};
-use crate::stub::cell::{CpuStrategy, GsMoved, NoGsBase, SESSIONS_MAX, TracedCode};
+use crate::session::Session;
+use crate::stub::arena::Arena;
+use crate::stub::cell::{CpuStrategy, NoGsBase, TracedCode};
 use crate::stub::clock_page::PAGE_BYTES;
-use crate::stub::graph::{Hook, SiteShape};
 use crate::stub::mirror::Mirror;
-use crate::stub::template::{StubError, StubSpec};
-use crate::target::{
-    LiveTarget, MemoryError, PhysicalMemory, StoppedTarget, TargetMemory, VcpuRegisters,
-};
-use crate::window::{Extent, Region, Window, WindowError};
+use crate::stub::template::StubError;
+use crate::target::StoppedTarget;
+use crate::window::{Extent, Region, Window};
 
 /// Room for stubs per function: a few versions of each.
 const STUB_BYTES_PER_FUNCTION: u64 = 3072;
@@ -41,140 +38,6 @@ const STUB_BYTES_PER_FUNCTION: u64 = 3072;
 const MIRROR_PAGES_LOG2: u32 = 13;
 /// Room for the mirror's claim routine.
 const CLAIM_BYTES: u64 = 512;
-
-/// Why tracing could not be set up in the guest.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum AttachError {
-    /// The window cannot be opened.
-    #[error("cannot attach: {0}")]
-    Window(#[from] WindowError),
-    /// The image has no text.
-    #[error("cannot attach: the image has no executable segment")]
-    NoText,
-    /// A record cannot number so many functions.
-    #[error("cannot attach: the image has {0} functions, {FUNCTIONS_MAX} can be told apart")]
-    TooManyFunctions(usize),
-    /// Stubs would write to another vCPU's ring, or to no ring.
-    #[error("cannot attach: {0}")]
-    GsMoved(#[from] GsMoved),
-    /// No such session.
-    #[error("there is no session number {0}")]
-    NoSession(u8),
-    /// No room for the mirror's routine.
-    #[error("cannot attach: {0}")]
-    Arena(#[from] ArenaFull),
-    /// The mirror's routine could not be assembled.
-    #[error("cannot attach: {0}")]
-    Stub(#[from] StubError),
-    /// The mirror's routine could not be written.
-    #[error("cannot attach: the mirror's routine cannot be written: {0}")]
-    Claim(MemoryError),
-    /// The counters of a profile would take too much memory.
-    #[error(
-        "cannot make session '{name}': the counters of {functions} functions take too much memory with GS bases that lie as these do"
-    )]
-    ProfileTooLarge {
-        /// The name asked for.
-        name: String,
-        /// How many functions.
-        functions: usize,
-    },
-    /// The counters could not be set to 0.
-    #[error("cannot make session '{name}': its counters cannot be written: {source}")]
-    Counters {
-        /// The name asked for.
-        name: String,
-        /// Why not.
-        source: MemoryError,
-    },
-    /// Sixteen sessions are there.
-    #[error("cannot make session '{name}': there are {SESSIONS_MAX} already, delete one")]
-    TooManySessions {
-        /// The name asked for.
-        name: String,
-    },
-    /// Another session has that name.
-    #[error("cannot make session '{name}': there is one of that name")]
-    NameTaken {
-        /// The name asked for.
-        name: String,
-    },
-}
-
-/// Why a change of what is traced was not made.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ApplyError {
-    /// No such session.
-    #[error("there is no session number {0}")]
-    NoSession(u8),
-    /// A session that is to go still has its stubs at sites.
-    #[error(
-        "session '{name}' still traces {functions} functions and {events} events: stop it first"
-    )]
-    StillTracing {
-        /// Its name.
-        name: String,
-        /// How many functions lead to it.
-        functions: usize,
-        /// At how many tracepoints it is called.
-        events: usize,
-    },
-    /// The cells of a session could not be switched off.
-    #[error("the cells of session '{name}' cannot be reached: {source}")]
-    Cells {
-        /// Its name.
-        name: String,
-        /// Why not.
-        source: MemoryError,
-    },
-    /// Nothing is attached yet.
-    #[error("tracing is not attached to the guest yet")]
-    NotAttached,
-    /// The plan could not be made.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    /// A tracepoint cannot lead where it should.
-    #[error(transparent)]
-    OutOfReach(#[from] OutOfReach),
-    /// The callbacks of a tracepoint could not be changed.
-    #[error("nothing was changed: {0}")]
-    List(#[from] ListError),
-    /// A stub could not be written.
-    #[error("cannot write a stub: {0}")]
-    Stub(MemoryError),
-    /// The window is gone.
-    #[error(transparent)]
-    Window(#[from] WindowError),
-    /// The plan is older than the last change.
-    #[error("something else was changed since this was planned: plan again")]
-    Stale,
-    /// A poke failed; all were taken back.
-    #[error("nothing was changed: {0}")]
-    Transaction(#[from] TransactionError),
-    /// Patching is frozen.
-    #[error("patching is frozen: {0}")]
-    Frozen(Frozen),
-}
-
-/// The kill switch: something that must not be was found in the guest's text. Nothing is written any
-/// more until someone has looked.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}; nothing will be patched until this has been looked into, the guest goes on")]
-pub struct Frozen(pub PokeError);
-
-/// What a change did.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Applied {
-    /// Sites that now hold a jump to a stub (again, or another one).
-    pub patched: usize,
-    /// Sites that hold their nop again.
-    pub restored: usize,
-    /// Functions that were left as they were found, and why.
-    pub skipped: Vec<(FunctionId, PokeError)>,
-}
-
-/// A way to write text, all of the pokes or none: while the target is stopped, or while it runs.
-type Write<T> = fn(&mut T, &Image, &[Poke]) -> Result<(), TransactionError>;
 
 /// What an attached guest has: a window with room for stubs and cells.
 #[derive(Debug)]
@@ -227,38 +90,6 @@ fn normalised(image: &Image) -> impl Iterator<Item = Poke> {
 /// Where the clock page lies in the extent of the cells: behind them.
 fn clock_offset(strategy: &CpuStrategy) -> u64 {
     strategy.span().next_multiple_of(PAGE_BYTES)
-}
-
-/// What the stub of the functions that `set` traces does.
-fn stub_spec(
-    sessions: &[Option<Session>],
-    set: SessionSet,
-    shape: SiteShape,
-    mirror: Option<Mirror>,
-    arena: &Arena,
-) -> StubSpec {
-    let of = |id: u8| sessions.get(usize::from(id)).and_then(Option::as_ref);
-    let traced_by: Vec<&Session> = set.iter().filter_map(of).collect();
-    let graph = traced_by
-        .iter()
-        .find(|session| session.config.tracer.hooks_returns());
-    let hook = graph.zip(mirror).map(|(session, mirror)| Hook {
-        variant: session.config.return_hook,
-        mirror,
-        stubs: arena.start(),
-        stub_bytes: u32::try_from(arena.bytes()).unwrap_or(u32::MAX >> 1),
-    });
-    let shape = if hook.is_some() {
-        shape
-    } else {
-        SiteShape::Entry
-    };
-    StubSpec {
-        recorders: traced_by.iter().filter_map(|one| one.recorder).collect(),
-        profiles: traced_by.iter().filter_map(|one| one.profile).collect(),
-        shape,
-        hook,
-    }
 }
 
 /// Everything that is known of tracing one guest.
@@ -443,193 +274,6 @@ impl Engine {
         self.ground.as_ref().map_or(0, |ground| ground.arena.used())
     }
 
-    /// Plans that session `id` traces `selection`, and writes the stubs that this needs, which nothing
-    /// leads to yet. The guest may run.
-    ///
-    /// # Errors
-    /// An [`ApplyError`].
-    pub fn plan(
-        &mut self,
-        memory: &mut (impl PhysicalMemory + ?Sized),
-        id: SessionId,
-        selection: &Selection,
-    ) -> Result<Plan, ApplyError> {
-        let profile = self.session(id)?.profile;
-        // The table of a profile has no entry for what has come since it was made.
-        let limit = profile.map_or(u32::MAX, |profile| profile.layout.functions());
-        self.look(memory);
-        let ground = self.ground.as_mut().ok_or(ApplyError::NotAttached)?;
-        let mut wanted = vec![false; self.image.functions.len()];
-        for function in &selection.selected {
-            if let Some(slot) = wanted.get_mut(function.index()) {
-                *slot = function.0 < limit;
-            }
-        }
-        let sessions = &self.sessions;
-        let (mirror, arena) = (ground.mirror, ground.arena);
-        let spec =
-            |set: SessionSet, shape: SiteShape| stub_spec(sessions, set, shape, mirror, &arena);
-        let before: Vec<SessionSet> = (0u32..)
-            .take(wanted.len())
-            .map(|function| self.table.sessions(FunctionId(function)))
-            .collect();
-        let after = |function: FunctionId| {
-            let set = before.get(function.index()).copied().unwrap_or_default();
-            match wanted.get(function.index()) {
-                Some(true) => set.with(id.0),
-                _ => set.without(id.0),
-            }
-        };
-        let plan = self
-            .table
-            .plan(&self.image, after, spec, &mut ground.arena)?;
-        let mut unwritten = self.table.take_unwritten().into_iter();
-        while let Some(stub) = unwritten.next() {
-            if let Err(error) = memory.write_physical(stub.physical, &stub.bytes) {
-                // The table hands these stubs out again: they must not be forgotten.
-                self.table.still_unwritten(unwritten.chain([stub]));
-                return Err(ApplyError::Stub(error));
-            }
-        }
-        Ok(plan)
-    }
-
-    /// Brings the guest's text to what `plan` says, all of it or nothing. Sites that hold what
-    /// nobody expects are left out and reported.
-    ///
-    /// # Errors
-    /// An [`ApplyError`]; then no site was changed.
-    pub fn apply(
-        &mut self,
-        target: &mut (impl StoppedTarget + ?Sized),
-        plan: &Plan,
-    ) -> Result<Applied, ApplyError> {
-        let vcpus = target.vcpus().to_vec();
-        self.carry_out(target, &vcpus, plan, poke::apply)
-    }
-
-    /// The same while the guest runs.
-    ///
-    /// # Errors
-    /// As [`Self::apply`].
-    pub fn apply_live(
-        &mut self,
-        target: &mut (impl LiveTarget + ?Sized),
-        plan: &Plan,
-    ) -> Result<Applied, ApplyError> {
-        let vcpus = target.vcpus().to_vec();
-        self.carry_out(target, &vcpus, plan, live::apply)
-    }
-
-    fn carry_out<T: TargetMemory + PhysicalMemory + ?Sized>(
-        &mut self,
-        target: &mut T,
-        vcpus: &[VcpuRegisters],
-        plan: &Plan,
-        write: Write<T>,
-    ) -> Result<Applied, ApplyError> {
-        self.check_frozen()?;
-        self.look(target);
-        let ground = self.ground.as_ref().ok_or(ApplyError::NotAttached)?;
-        // A guest that has taken the window back needs nothing more than its nops.
-        let is_seen = ground.window.verify_seen_by(target, vcpus);
-        if plan.changes.iter().any(|change| change.stub.is_some()) {
-            is_seen?;
-        }
-        let is_current = |change: &Change| {
-            self.table.is_gone(change.poke.function) || self.table.is_current(&self.image, change)
-        };
-        if !plan.changes.iter().all(is_current) {
-            return Err(ApplyError::Stale);
-        }
-        let (changes, skipped) = self.inspect(target, plan)?;
-        let pokes: Vec<Poke> = changes.iter().map(|change| change.poke).collect();
-        let written = write(target, &self.image, &pokes);
-        self.note(written)?;
-        let mut applied = Applied::default();
-        for change in &changes {
-            self.table.applied(change);
-            match change.stub {
-                Some(_) => applied.patched += 1,
-                None => applied.restored += 1,
-            }
-        }
-        for (function, why) in &skipped {
-            self.table.skipped(*function, why.clone());
-        }
-        applied.skipped = skipped;
-        Ok(applied)
-    }
-
-    /// Freezes when something could not be taken back.
-    fn note(&mut self, written: Result<(), TransactionError>) -> Result<(), ApplyError> {
-        if let Err(error) = &written
-            && let Some(stuck) = error.stuck.first()
-        {
-            self.frozen = Some(Frozen(stuck.clone()));
-        }
-        Ok(written?)
-    }
-
-    fn freeze(&mut self, why: PokeError) -> ApplyError {
-        let frozen = Frozen(why);
-        self.frozen = Some(frozen.clone());
-        ApplyError::Frozen(frozen)
-    }
-
-    fn check_frozen(&self) -> Result<(), ApplyError> {
-        match &self.frozen {
-            Some(frozen) => Err(ApplyError::Frozen(frozen.clone())),
-            None => Ok(()),
-        }
-    }
-
-    /// Looks at every site before any is written. A foreign byte at a nop is somebody else's patch:
-    /// that site is left. One at our own jump freezes patching.
-    #[expect(clippy::type_complexity, reason = "the two halves of one list")]
-    fn inspect(
-        &mut self,
-        target: &(impl TargetMemory + ?Sized),
-        plan: &Plan,
-    ) -> Result<(Vec<Change>, Vec<(FunctionId, PokeError)>), ApplyError> {
-        let mut changes = Vec::with_capacity(plan.changes.len());
-        let mut skipped = Vec::new();
-        let is_there = |change: &&Change| !self.table.is_gone(change.poke.function);
-        let there: Vec<Change> = plan.changes.iter().filter(is_there).copied().collect();
-        for change in &there {
-            match self.look_at(target, &change.poke) {
-                Ok(()) => changes.push(*change),
-                Err(error) if change.is_ours => return Err(self.freeze(error)),
-                Err(error) => skipped.push((change.poke.function, error)),
-            }
-        }
-        Ok((changes, skipped))
-    }
-
-    fn look_at(&self, target: &(impl TargetMemory + ?Sized), poke: &Poke) -> Result<(), PokeError> {
-        let Poke {
-            function,
-            at,
-            expected,
-            ..
-        } = *poke;
-        let found = read_site(target, &self.image, poke)?;
-        if found == expected {
-            return Ok(());
-        }
-        let symbol = self
-            .image
-            .function(function)
-            .map_or("?", |function| &*function.name)
-            .into();
-        Err(PokeError::Unexpected {
-            symbol,
-            at,
-            expected,
-            found,
-        })
-    }
-
     /// The state of one function.
     #[must_use]
     pub fn state(&self, function: FunctionId) -> &FunctionState {
@@ -663,7 +307,9 @@ impl Engine {
 }
 
 mod announced;
+mod change;
 mod dynamic;
+mod error;
 pub mod events;
 pub mod fleeting;
 pub mod locks;

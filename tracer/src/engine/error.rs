@@ -1,0 +1,132 @@
+//! Why the engine refused, and the kill switch.
+
+use super::events::words::ListError;
+use crate::patch::events::OutOfReach;
+use crate::patch::functions::PlanError;
+use crate::patch::poke::{PokeError, TransactionError};
+use crate::record::FUNCTIONS_MAX;
+use crate::stub::arena::ArenaFull;
+use crate::stub::cell::{GsMoved, SESSIONS_MAX};
+use crate::stub::template::StubError;
+use crate::target::MemoryError;
+use crate::window::WindowError;
+
+/// Why tracing could not be set up in the guest.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AttachError {
+    /// The window cannot be opened.
+    #[error("cannot attach: {0}")]
+    Window(#[from] WindowError),
+    /// The image has no text.
+    #[error("cannot attach: the image has no executable segment")]
+    NoText,
+    /// A record cannot number so many functions.
+    #[error("cannot attach: the image has {0} functions, {FUNCTIONS_MAX} can be told apart")]
+    TooManyFunctions(usize),
+    /// Stubs would write to another vCPU's ring, or to no ring.
+    #[error("cannot attach: {0}")]
+    GsMoved(#[from] GsMoved),
+    /// No such session.
+    #[error("there is no session number {0}")]
+    NoSession(u8),
+    /// No room for the mirror's routine.
+    #[error("cannot attach: {0}")]
+    Arena(#[from] ArenaFull),
+    /// The mirror's routine could not be assembled.
+    #[error("cannot attach: {0}")]
+    Stub(#[from] StubError),
+    /// The mirror's routine could not be written.
+    #[error("cannot attach: the mirror's routine cannot be written: {0}")]
+    Claim(MemoryError),
+    /// The counters of a profile would take too much memory.
+    #[error(
+        "cannot make session '{name}': the counters of {functions} functions take too much memory with GS bases that lie as these do"
+    )]
+    ProfileTooLarge {
+        /// The name asked for.
+        name: String,
+        /// How many functions.
+        functions: usize,
+    },
+    /// The counters could not be set to 0.
+    #[error("cannot make session '{name}': its counters cannot be written: {source}")]
+    Counters {
+        /// The name asked for.
+        name: String,
+        /// Why not.
+        source: MemoryError,
+    },
+    /// Sixteen sessions are there.
+    #[error("cannot make session '{name}': there are {SESSIONS_MAX} already, delete one")]
+    TooManySessions {
+        /// The name asked for.
+        name: String,
+    },
+    /// Another session has that name.
+    #[error("cannot make session '{name}': there is one of that name")]
+    NameTaken {
+        /// The name asked for.
+        name: String,
+    },
+}
+
+/// Why a change of what is traced was not made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ApplyError {
+    /// No such session.
+    #[error("there is no session number {0}")]
+    NoSession(u8),
+    /// A session that is to go still has its stubs at sites.
+    #[error(
+        "session '{name}' still traces {functions} functions and {events} events: stop it first"
+    )]
+    StillTracing {
+        /// Its name.
+        name: String,
+        /// How many functions lead to it.
+        functions: usize,
+        /// At how many tracepoints it is called.
+        events: usize,
+    },
+    /// The cells of a session could not be switched off.
+    #[error("the cells of session '{name}' cannot be reached: {source}")]
+    Cells {
+        /// Its name.
+        name: String,
+        /// Why not.
+        source: MemoryError,
+    },
+    /// Nothing is attached yet.
+    #[error("tracing is not attached to the guest yet")]
+    NotAttached,
+    /// The plan could not be made.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// A tracepoint cannot lead where it should.
+    #[error(transparent)]
+    OutOfReach(#[from] OutOfReach),
+    /// The callbacks of a tracepoint could not be changed.
+    #[error("nothing was changed: {0}")]
+    List(#[from] ListError),
+    /// A stub could not be written.
+    #[error("cannot write a stub: {0}")]
+    Stub(MemoryError),
+    /// The window is gone.
+    #[error(transparent)]
+    Window(#[from] WindowError),
+    /// The plan is older than the last change.
+    #[error("something else was changed since this was planned: plan again")]
+    Stale,
+    /// A poke failed; all were taken back.
+    #[error("nothing was changed: {0}")]
+    Transaction(#[from] TransactionError),
+    /// Patching is frozen.
+    #[error("patching is frozen: {0}")]
+    Frozen(Frozen),
+}
+
+/// The kill switch: something that must not be was found in the guest's text. Nothing is written any
+/// more until someone has looked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}; nothing will be patched until this has been looked into, the guest goes on")]
+pub struct Frozen(pub PokeError);

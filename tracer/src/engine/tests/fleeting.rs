@@ -1,0 +1,214 @@
+//! Text that comes and goes: freed init text, modules.
+
+use super::*;
+
+/// Where the mock guest's `system_state` lies, and the value from which on init text is gone.
+const STATE: Gpa = Gpa(0x8000);
+const FREEING: u32 = 3;
+
+/// A Linux with 8 functions, the last 4 of which are init text.
+fn booting_linux() -> (Engine, MockTarget, SessionId) {
+    use crate::image::linux::{InitState, Linux};
+    let mut image = nop_image(8);
+    let text = TextRange {
+        start: image.functions[0].address,
+        end: image.functions[4].address,
+    };
+    image.linux = Some(Linux {
+        version: "6.1.0".to_owned(),
+        text: Some(text),
+        init_text: None,
+        rodata: None,
+        init: Some(InitState {
+            at: STATE,
+            gone_from: FREEING,
+        }),
+        modules: None,
+        tasks: None,
+        prepares_sites: true,
+    });
+    let mut target = MockTarget::with_image(2, REGION, &image, Rights::ALL).unwrap();
+    target.write_physical(STATE, &2_u32.to_le_bytes()).unwrap();
+    let mut engine = Engine::new(Arc::new(image));
+    let region = target.region();
+    engine.attach(&mut target, region).unwrap();
+    let session = engine.create_session(&mut target, config("one")).unwrap();
+    (engine, target, session)
+}
+
+#[test]
+fn freed_init_text_is_never_written() {
+    let (mut engine, mut target, session) = booting_linux();
+    let applied = change(&mut engine, &mut target, session, 0..8).unwrap();
+    assert_eq!(
+        (applied.patched, engine.patched(), engine.gone()),
+        (8, 8, 0)
+    );
+    // The guest frees the text and uses the memory; one word of it happens to look like our jump.
+    let ours = site(&engine, &target, 7);
+    let plan = engine.plan(&mut target, session, &select([])).unwrap();
+    assert_eq!(plan.changes.len(), 8);
+    let freed = engine.image().functions[4].address;
+    target.write(freed, &[0x5a; 64]).unwrap();
+    let last = engine.image().site_of(FunctionId(7)).unwrap().address;
+    target.write(last, &ours).unwrap();
+    target
+        .write_physical(STATE, &FREEING.to_le_bytes())
+        .unwrap();
+    let writes = target.writes;
+    let applied = engine.apply(&mut target, &plan).unwrap();
+    assert_eq!((applied.restored, applied.skipped.len()), (4, 0));
+    assert_eq!(target.writes, writes + 4);
+    assert_eq!((engine.patched(), engine.gone()), (0, 4));
+    assert_eq!(site(&engine, &target, 7), ours);
+    assert!(engine.frozen().is_none());
+    // They cannot be traced any more; the others can.
+    let applied = change(&mut engine, &mut target, session, 0..8).unwrap();
+    assert_eq!((applied.patched, engine.patched()), (4, 4));
+}
+
+#[test]
+fn init_text_counts_as_gone_when_the_guest_cannot_be_asked() {
+    let (mut engine, mut target, session) = booting_linux();
+    let mut image = (**engine.image()).clone();
+    if let Some(linux) = &mut image.linux {
+        linux.init = None;
+    }
+    engine.image = Arc::new(image);
+    let applied = change(&mut engine, &mut target, session, 0..8).unwrap();
+    assert_eq!((applied.patched, engine.gone()), (4, 4));
+}
+
+/// A Linux with 8 functions of its own that stay, and modules.
+fn linux_with_modules() -> (Engine, crate::module::testing::Guest, SessionId) {
+    let (engine, target, _) = booting_linux();
+    let guest = crate::module::testing::Guest::on(target);
+    let mut image = (**engine.image()).clone();
+    if let Some(linux) = &mut image.linux {
+        linux.modules = Some(guest.layout.clone());
+        linux.text = image.text.first().copied();
+    }
+    let mut guest = guest;
+    let mut engine = Engine::new(Arc::new(image));
+    let region = guest.target.region();
+    engine.attach(&mut guest.target, region).unwrap();
+    let session = engine
+        .create_session(&mut guest.target, config("one"))
+        .unwrap();
+    (engine, guest, session)
+}
+
+fn all(engine: &Engine) -> std::ops::Range<u32> {
+    0..u32::try_from(engine.image().functions.len()).unwrap()
+}
+
+#[test]
+fn functions_of_modules_come_are_traced_and_leave_without_a_write() {
+    let (mut engine, mut guest, session) = linux_with_modules();
+    guest.module("one", &["one_open", "one_read"]);
+    guest.module("two", &["two_read"]);
+    let moved = engine.take_in(&guest.target).unwrap();
+    assert_eq!(moved.came, [Arc::from("one"), Arc::from("two")]);
+    assert_eq!(engine.image().functions.len(), 11);
+    assert_eq!(&*engine.image().functions[10].name, "two_read");
+    assert!(!engine.take_in(&guest.target).unwrap().is_change());
+    let everything = all(&engine);
+    let applied = change(&mut engine, &mut guest.target, session, everything).unwrap();
+    assert_eq!((applied.patched, applied.skipped.len()), (11, 0));
+    // A plan is made, then the module goes and something else uses its memory.
+    let plan = engine
+        .plan(&mut guest.target, session, &select([]))
+        .unwrap();
+    assert_eq!(plan.changes.len(), 11);
+    guest.unload_last();
+    let writes = guest.target.writes;
+    let applied = engine.apply(&mut guest.target, &plan).unwrap();
+    assert_eq!((applied.restored, guest.target.writes - writes), (10, 10));
+    assert_eq!((engine.patched(), engine.gone()), (0, 1));
+    assert!(engine.is_gone(FunctionId(10)));
+    // Its text was not touched: our jump is still there.
+    assert_eq!(site(&engine, &guest.target, 10)[0], 0xe9);
+}
+
+#[test]
+fn a_module_that_was_loaded_again_at_its_old_place_is_another_one() {
+    let (mut engine, mut guest, session) = linux_with_modules();
+    guest.module("one", &["one_open", "one_read"]);
+    engine.take_in(&guest.target).unwrap();
+    let everything = all(&engine);
+    change(&mut engine, &mut guest.target, session, everything).unwrap();
+    let at = guest.unload_last();
+    guest.load_at(at, "one", &["one_open", "one_read"]);
+    let moved = engine.take_in(&guest.target).unwrap();
+    assert_eq!((moved.left.len(), moved.came.len()), (1, 1));
+    assert_eq!((engine.patched(), engine.gone()), (8, 2));
+    let everything = all(&engine);
+    let applied = change(&mut engine, &mut guest.target, session, everything).unwrap();
+    assert_eq!((applied.patched, engine.patched()), (2, 10));
+    assert!(engine.frozen().is_none());
+}
+
+#[test]
+fn a_list_that_cannot_be_read_leaves_no_module_to_write_to() {
+    let (mut engine, mut guest, session) = linux_with_modules();
+    guest.module("one", &["one_open"]);
+    engine.take_in(&guest.target).unwrap();
+    let everything = all(&engine);
+    change(&mut engine, &mut guest.target, session, everything).unwrap();
+    guest.tie_to("one", 0x1000);
+    let writes = guest.target.writes;
+    change(&mut engine, &mut guest.target, session, []).unwrap();
+    assert_eq!(guest.target.writes - writes, 8);
+    engine.take_in(&guest.target).unwrap_err();
+    assert_eq!(engine.gone(), 1);
+}
+
+/// Functions 4 to 7 are a module's: they are not there at the start.
+fn with_module() -> (Engine, MockTarget, SessionId, Gva) {
+    let mut image = nop_image(8);
+    let start = image.functions[4].address;
+    image.parts.push(crate::image::Part {
+        name: Arc::from("one"),
+        text: TextRange {
+            start,
+            end: start.wrapping_add(64),
+        },
+        at_start: false,
+    });
+    let target = MockTarget::with_image(2, REGION, &image, Rights::ALL).unwrap();
+    let mut target = target;
+    let mut engine = Engine::new(Arc::new(image));
+    let region = target.region();
+    engine.attach(&mut target, region).unwrap();
+    let session = engine.create_session(&mut target, config("one")).unwrap();
+    (engine, target, session, start)
+}
+
+#[test]
+fn a_module_is_written_only_between_its_coming_and_its_going() {
+    let (mut engine, mut target, session, start) = with_module();
+    let applied = change(&mut engine, &mut target, session, 0..8).unwrap();
+    assert_eq!((applied.patched, engine.gone()), (4, 4));
+    for _ in 0..3 {
+        assert_eq!(engine.part_came(&mut target, start), Ok(4));
+        assert_eq!(engine.part_came(&mut target, start), Ok(0));
+        let applied = change(&mut engine, &mut target, session, 0..8).unwrap();
+        assert_eq!((applied.patched, engine.patched()), (4, 8));
+        // Planned while it was there, applied when it is gone.
+        let plan = engine.plan(&mut target, session, &select([])).unwrap();
+        assert_eq!(engine.part_goes(start), 4);
+        target.write(start, &[0xcc; 64]).unwrap();
+        let applied = engine.apply(&mut target, &plan).unwrap();
+        assert_eq!((applied.restored, engine.patched()), (4, 0));
+        let mut poison = [0; 64];
+        target.read(start, &mut poison).unwrap();
+        assert_eq!(poison, [0xcc; 64]);
+        // The guest loads it again: with its nops.
+        for site in engine.image().sites.clone().iter().skip(4) {
+            target.write(site.address, &site.original).unwrap();
+        }
+        change(&mut engine, &mut target, session, 0..8).unwrap();
+    }
+    assert!(engine.frozen().is_none());
+    assert_eq!(engine.part_came(&mut target, Gva(1)), Ok(0), "no such part");
+}
