@@ -49,6 +49,8 @@ struct Ground {
     no_gs: Option<NoGsBase>,
     /// Made for the first graph session.
     mirror: Option<Mirror>,
+    /// Where the host finds its directory.
+    mirror_physical: Option<Gpa>,
 }
 
 impl Ground {
@@ -78,6 +80,7 @@ impl Ground {
             })
             .map_err(AttachError::Claim)?;
         self.mirror = Some(mirror);
+        self.mirror_physical = Some(shown.physical.wrapping_add(pages));
         Ok(())
     }
 }
@@ -223,6 +226,7 @@ impl Engine {
             strategy,
             no_gs,
             mirror: None,
+            mirror_physical: None,
         });
         Ok(())
     }

@@ -14,6 +14,10 @@
 //! record of a writer that was preempted for whole laps, or a slot that was reserved and is not yet
 //! written, is told from the record that belongs there. A writer that is late by a multiple of 1024
 //! laps exactly cannot be told: its record then stands for another call, and no count is wrong.
+//!
+//! A stub adds the whole word that the mark is the low part of, because cutting it costs time: ring and
+//! higher bits of the lap spill over into function and time. The reader knows both, and takes them off
+//! ([`crate::ring::geometry::Geometry::spill`]). The fields here are those of a record without them.
 
 use crate::event::FunctionId;
 
@@ -69,7 +73,69 @@ impl Record {
     pub const fn mark(self) -> u64 {
         self.0 & MARK_MASK
     }
+
+    /// The record without what has spilled over from the lap mark.
+    #[must_use]
+    pub const fn without(self, spill: u64) -> Self {
+        Self(self.0.wrapping_sub(spill))
+    }
+
+    /// The record as a stub writes it.
+    #[must_use]
+    pub const fn with(self, spill: u64) -> Self {
+        Self(self.0.wrapping_add(spill))
+    }
+
+    /// The step and the low [`SLOT_BITS`] bits of the stack slot, in a record that has them in place of
+    /// the time; no step when the guest wrote nonsense.
+    #[must_use]
+    pub const fn untimed(self) -> (Option<Step>, u64) {
+        let slot = self.0 >> UNTIMED_SLOT_SHIFT & ((1 << SLOT_BITS) - 1) & !7;
+        (Step::of(self.0 >> UNTIMED_STEP_SHIFT & STEP_MASK), slot)
+    }
 }
+
+/// What the records of a session say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Format {
+    /// Time and function.
+    #[default]
+    Calls,
+    /// Step and stack slot, too, in a second word ([`Detail`]).
+    Graph,
+    /// Step and stack slot in place of the time: the graph of a session without a clock.
+    ///
+    /// ```text
+    ///  63                     31 30  28 27              10 9         0
+    /// +-------------------------+------+------------------+-----------+
+    /// |  stack slot, bits 35..3 | step |     function     | lap mark  |
+    /// +-------------------------+------+------------------+-----------+
+    /// ```
+    GraphUntimed,
+}
+
+impl Format {
+    /// Whether records have a second word.
+    #[must_use]
+    pub const fn has_details(self) -> bool {
+        matches!(self, Self::Graph)
+    }
+
+    /// Whether records say a step and a stack slot.
+    #[must_use]
+    pub const fn is_graph(self) -> bool {
+        !matches!(self, Self::Calls)
+    }
+}
+
+/// Bits of the stack slot's address in a record without a time.
+pub const SLOT_BITS: u32 = 36;
+/// How far the stack slot's address is shifted up there.
+pub const UNTIMED_SLOT_SHIFT: u32 = u64::BITS - SLOT_BITS;
+/// Where the step stands there: at the slot's low bits, which are zero.
+pub const UNTIMED_STEP_SHIFT: u32 = UNTIMED_SLOT_SHIFT;
+
+const _: () = assert!(UNTIMED_SLOT_SHIFT == TIME_SHIFT);
 
 /// The part of a record that is the same each time a function is entered, as the 32-bit displacement
 /// that the stub adds.
@@ -143,6 +209,12 @@ impl Detail {
     #[must_use]
     pub const fn step(self) -> Option<Step> {
         Step::of(self.0 >> STEP_SHIFT & STEP_MASK)
+    }
+
+    /// The word without what has spilled over from the lap mark.
+    #[must_use]
+    pub const fn without(self, spill: u64) -> Self {
+        Self(self.0.wrapping_sub(spill))
     }
 
     /// The lap in which the slot was reserved, as in [`Record::mark`].

@@ -2,6 +2,7 @@
 
 use crate::addr::Gpa;
 use crate::filter::{Filter, Selection};
+use crate::record::Format;
 use crate::ring::geometry::{Geometry, Position};
 use crate::ring::reader::Mode;
 use crate::stub::event::EventRecorder;
@@ -59,6 +60,18 @@ pub struct SessionConfig {
     pub clock: Clock,
 }
 
+impl SessionConfig {
+    /// What its records say.
+    #[must_use]
+    pub fn format(&self) -> Format {
+        match (self.tracer, self.clock) {
+            (TracerKind::Graph, Clock::None) => Format::GraphUntimed,
+            (TracerKind::Graph, Clock::Tsc | Clock::Page(_)) => Format::Graph,
+            (TracerKind::Function | TracerKind::Profile, _) => Format::Calls,
+        }
+    }
+}
+
 /// Where the host finds the memory of a session's rings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionMemory {
@@ -66,8 +79,12 @@ pub struct SessionMemory {
     pub cells: Vec<Gpa>,
     /// Ring 0; the others follow at the distance of a ring's size.
     pub rings: Gpa,
-    /// The second words of ring 0's records, and likewise for the others; none in a function session.
+    /// What records say.
+    pub format: Format,
+    /// The second words of ring 0's records, and likewise for the others, if they have such.
     pub details: Option<Gpa>,
+    /// The directory of the mirror and its bytes, where records have only a part of the stack slot.
+    pub directory: Option<(Gpa, u64)>,
     /// The size of each ring.
     pub geometry: Geometry,
     /// The position of the first record of each ring: behind all that an earlier session's writers

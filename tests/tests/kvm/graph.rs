@@ -8,10 +8,15 @@ const WORKLOADS: &str =
 
 /// A traced run of `workloads`, with room for every record.
 fn traced(cmdline: &str, vcpus: u32, hook: &str) -> (Printed, Trace) {
+    traced_by("tsc", cmdline, vcpus, hook)
+}
+
+fn traced_by(clock: &str, cmdline: &str, vcpus: u32, hook: &str) -> (Printed, Trace) {
     let (ended, trace) = Guest::new(cmdline)
         .vcpus(vcpus)
         .with(["--trace", "graph", "--return-hook", hook])
         .with(["--mode", "discard", "--ring-size", "32768"])
+        .with(["--clock", clock])
         .output()
         .run();
     (ended.good().printed(), trace)
@@ -34,6 +39,17 @@ fn returned(trace: &Trace) -> Counts {
             let name = event["name"].as_str().unwrap().to_owned();
             *counts.entry(name).or_default() += 1;
         }
+    }
+    counts
+}
+
+/// The calls of each function, as the folded stacks of a trace without times have them.
+fn weighed(trace: &Trace) -> Counts {
+    let mut counts = Counts::new();
+    for line in trace.export("folded").lines() {
+        let (stack, calls) = line.rsplit_once(' ').unwrap();
+        let function = stack.rsplit(';').next().unwrap().to_owned();
+        *counts.entry(function).or_default() += calls.parse::<u64>().unwrap();
     }
     counts
 }
@@ -128,6 +144,22 @@ fn the_tree_of_calls_is_the_known_one() {
     for (vcpus, hook) in [(1, "balanced"), (2, "balanced"), (1, "jmp"), (1, "ret")] {
         let (_, trace) = traced("workload=calls iterations=20 tick=500", vcpus, hook);
         assert_eq!(tree(&trace, &[]), expected, "{vcpus} vCPUs, {hook}");
+    }
+    let (_, trace) = traced_by("none", "workload=calls iterations=20", 1, "balanced");
+    assert_eq!(tree(&trace, &[]), expected, "without a clock");
+}
+
+/// Without times, stacks have to be found by a part of their addresses.
+#[test]
+fn every_call_returns_without_a_clock() {
+    let iterations = scaled(100);
+    let cmdline = format!("workload={WORKLOADS} iterations={iterations} tick=200");
+    for hook in ["balanced", "jmp"] {
+        let (printed, trace) = traced_by("none", &cmdline, 1, hook);
+        assert_eq!(trace.lost(), 0);
+        assert_eq!(anomalies(&trace), Value::Array(Vec::new()));
+        assert_eq!(trace.uftrace(), printed.called(), "uftrace report");
+        assert_eq!(weighed(&trace), printed.called(), "folded stacks");
     }
 }
 

@@ -52,7 +52,8 @@ fn race(variant: ReturnHook, mirror_log2: u32) -> usize {
     });
     let memory = ground.session(0);
     let geometry = ground.recorders[0].geometry;
-    let mut reader = RingReader::new(0, geometry, Mode::Overwrite, FUNCTIONS).with_details();
+    let mut reader =
+        RingReader::new(0, geometry, Mode::Overwrite, FUNCTIONS).of(ground.recorders[0].format);
     reader.initialise(&memory);
     reader.switch(&memory, true);
     let (begun, ended) = (AtomicU64::new(0), AtomicU64::new(0));

@@ -4,7 +4,7 @@
 use tracer::addr::Gva;
 use tracer::event::FunctionId;
 use tracer::image::points::{EventFormat, Field, FieldType, FieldValue, Operand};
-use tracer::record::Record;
+use tracer::record::{Format, Record};
 use tracer::ring::geometry::{LIMIT_NONE, LIMIT_OFF, Position};
 use tracer::ring::payload::{PayloadMemory, read_payload};
 use tracer::stub::cell::{EVENT_CELL, HEAD, LIMIT, LOST};
@@ -86,6 +86,7 @@ impl Rings<'_> {
         let of_records = ground.recorders[0];
         let recorder = Recorder {
             cell: of_records.cell.events(),
+            format: Format::Calls,
             details: None,
             ..of_records
         };

@@ -150,7 +150,7 @@ fn check(setup: Setup, state: State, random: &mut Random) {
     }
     let geometry = Geometry::with_bytes(RING_BYTES).unwrap();
     let mut readers: Vec<RingReader> = sessions()
-        .map(|(session, is_graph)| {
+        .map(|(session, _)| {
             let mut reader = RingReader::new(0, geometry, Mode::Overwrite, FUNCTIONS);
             let memory = ground.session(session);
             reader.initialise(&memory);
@@ -159,11 +159,7 @@ fn check(setup: Setup, state: State, random: &mut Random) {
                 State::Full => memory.store(0, CellWord::Limit, geometry.first().word(0)),
                 State::Off => reader.switch(&memory, false),
             }
-            if *is_graph {
-                reader.with_details()
-            } else {
-                reader
-            }
+            reader.of(ground.recorders[session as usize].format)
         })
         .collect();
     (0..ground.setup.profiles).for_each(|one| ground.switch_profile(one, state != State::Off));
@@ -283,7 +279,8 @@ fn calls_without_room_in_the_mirror_are_counted_as_such() {
         ground.enter_vcpu(0);
         let memory = ground.session(0);
         let geometry = ground.recorders[0].geometry;
-        let mut reader = RingReader::new(0, geometry, Mode::Overwrite, FUNCTIONS).with_details();
+        let mut reader =
+            RingReader::new(0, geometry, Mode::Overwrite, FUNCTIONS).of(ground.recorders[0].format);
         reader.initialise(&memory);
         reader.switch(&memory, true);
         let mut places: Vec<u64> = Vec::new();

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tracer::addr::Gva;
 use tracer::event::FunctionId;
 use tracer::insn::jump::jump;
+use tracer::record::Format;
 use tracer::ring::geometry::Geometry;
 use tracer::ring::reader::{CellWord, RingMemory};
 use tracer::stub::cell::{CELL_BYTES, CellPlace, CpuStrategy, HEAD, LIMIT, LOST, TracedCode};
@@ -145,7 +146,10 @@ impl Ground {
             .map(|(session, is_graph)| Recorder {
                 cell: ground.cell_place(session),
                 rings: Gva(ground.rings(session)),
-                details: is_graph.then(|| Gva(ground.details(session))),
+                format: format(*is_graph, clock),
+                details: format(*is_graph, clock)
+                    .has_details()
+                    .then(|| Gva(ground.details(session))),
                 geometry,
                 clock,
             })
@@ -470,5 +474,14 @@ impl RingMemory for SessionRings<'_> {
         for (word, number) in into.iter_mut().zip(slot..) {
             *word = self.ground.word(start + 8 * number).load(Ordering::SeqCst);
         }
+    }
+}
+
+/// What the records of a session say.
+fn format(is_graph: bool, clock: Clock) -> Format {
+    match (is_graph, clock) {
+        (false, _) => Format::Calls,
+        (true, Clock::None) => Format::GraphUntimed,
+        (true, _) => Format::Graph,
     }
 }

@@ -32,13 +32,15 @@ const NESTED_CALLS: [u32; 4] = [NESTED, TAIL, RECURSIVE, PROLOGUE_TAIL];
 const FRAME: u64 = 48;
 /// A trap for every instruction is slow: not every place with every way to hook. With a number of profile
 /// sessions: without one there is a fast way.
-const WAYS: [(Place, ReturnHook, u64); 6] = [
-    (Place::GsBelow, ReturnHook::Balanced, 0),
-    (Place::GsBelow, ReturnHook::Balanced, 1),
-    (Place::GsBelow, ReturnHook::Jmp, 1),
-    (Place::GsBelow, ReturnHook::Ret, 0),
-    (Place::GsFar, ReturnHook::Balanced, 1),
-    (Place::Shared, ReturnHook::Jmp, 1),
+const WAYS: [(Place, ReturnHook, u64, Clock); 8] = [
+    (Place::GsBelow, ReturnHook::Balanced, 0, Clock::Tsc),
+    (Place::GsBelow, ReturnHook::Balanced, 0, Clock::None),
+    (Place::GsBelow, ReturnHook::Balanced, 1, Clock::Tsc),
+    (Place::GsBelow, ReturnHook::Jmp, 1, Clock::Tsc),
+    (Place::GsBelow, ReturnHook::Ret, 0, Clock::Tsc),
+    (Place::GsFar, ReturnHook::Balanced, 1, Clock::Tsc),
+    (Place::Shared, ReturnHook::Balanced, 0, Clock::None),
+    (Place::Shared, ReturnHook::Jmp, 1, Clock::Tsc),
 ];
 
 static GROUND: AtomicPtr<Ground> = AtomicPtr::new(std::ptr::null_mut());
@@ -158,7 +160,7 @@ impl<'a> Readers<'a> {
         let readers = (0..rings)
             .map(|ring| {
                 let reader = RingReader::new(ring, geometry, Mode::Overwrite, FUNCTIONS);
-                let mut reader = reader.with_details();
+                let mut reader = reader.of(ground.recorders[0].format);
                 reader.initialise(&memory);
                 reader.switch(&memory, true);
                 reader
@@ -186,13 +188,13 @@ impl<'a> Readers<'a> {
     }
 }
 
-fn setup((place, variant, profiles): (Place, ReturnHook, u64)) -> Setup {
+fn setup((place, variant, profiles, clock): (Place, ReturnHook, u64, Clock)) -> Setup {
     Setup {
         place,
         graph: vec![true],
         profiles,
         ring_bytes: 1 << 16,
-        clock: Clock::Tsc,
+        clock,
         variant,
         mirror_log2: MIRROR_LOG2,
     }

@@ -15,6 +15,7 @@ use crate::patch::functions::{PlanError, SessionSet};
 use crate::patch::live;
 use crate::patch::markers::{MarkerChange, MarkerState, MarkerTable};
 use crate::patch::poke::{self, Poke};
+use crate::record::Format;
 use crate::ring::geometry::{Geometry, RING_BYTES_LOG2};
 use crate::session::{SessionConfig, SessionEvents, SessionId, SessionMemory};
 use crate::stub::cell::EVENT_CELL;
@@ -404,13 +405,16 @@ impl Ground {
         let memory = SessionMemory {
             cells: cells.offsets.iter().map(place).collect(),
             rings: rings.physical,
+            format: Format::Calls,
             details: None,
+            directory: None,
             geometry,
             first: vec![geometry.first(); self.strategy.rings()],
         };
         let recorder = Recorder {
             cell: cells.place.events(),
             rings: rings.at,
+            format: Format::Calls,
             details: None,
             geometry,
             clock: config.clock,

@@ -6,8 +6,8 @@
 //!
 //! * The cells of a deleted session get the limit *off*: a writer that has not compared yet goes away
 //!   without a trace.
-//! * Its rings stay with its cell, as [`Retired`]. Only a new session of the same tracer kind and ring
-//!   size on the same cell gets them again. It begins a whole lap behind the last head, so
+//! * Its rings stay with its cell, as [`Retired`]. Only a new session of the same tracer kind, record
+//!   format and ring size on the same cell gets them again. It begins a whole lap behind the last head, so
 //!   whatever a late writer had reserved lies before the reader's first position and is ignored.
 //! * When every free cell was used for sessions of other kinds or sizes, the new session gets a used
 //!   cell and rings of its own. A late writer of the earlier session can then reserve a slot
@@ -22,6 +22,7 @@ use crate::addr::{Gpa, Gva};
 use crate::event::FunctionId;
 use crate::filter::{Filter, Selection};
 use crate::patch::events::Callback;
+use crate::record::Format;
 use crate::ring::geometry::{Geometry, Position};
 use crate::session::{Session, SessionConfig, SessionEvents, SessionId, SessionMemory, TracerKind};
 use crate::stub::cell::{CELL_BYTES, Cells, HEAD, LIMIT, SESSIONS_MAX};
@@ -40,6 +41,7 @@ const REUSE_MAX: Position = Position(1 << 48);
 pub(super) struct Retired {
     id: SessionId,
     tracer: TracerKind,
+    format: Format,
     /// None when the guest has written to its cells: then its rings are never used again.
     place: Option<Place>,
 }
@@ -56,7 +58,8 @@ struct Place {
 impl Retired {
     fn suits(&self, config: &SessionConfig) -> bool {
         let is_of = |place: &Place| place.memory.geometry == config.geometry;
-        self.tracer == config.tracer && self.place.as_ref().is_some_and(is_of)
+        (self.tracer, self.format) == (config.tracer, config.format())
+            && self.place.as_ref().is_some_and(is_of)
     }
 }
 
@@ -211,6 +214,7 @@ impl Engine {
         self.retired.push(Retired {
             id,
             tracer: session.config.tracer,
+            format: session.config.format(),
             place,
         });
         Ok(())
@@ -278,19 +282,23 @@ impl Ground {
         let cells = self.strategy.cells(self.cells.at, id.0);
         let geometry = config.geometry;
         let bytes = geometry.bytes() * self.strategy.rings() as u64;
-        let has_details = config.tracer == TracerKind::Graph;
+        let format = config.format();
+        let has_details = format.has_details();
         let words = if has_details { 2 } else { 1 };
         let rings = self.window.map(target, words * bytes, false)?;
         let memory = SessionMemory {
             cells: self.physical_cells(&cells),
             rings: rings.physical,
+            format,
             details: has_details.then(|| rings.physical.wrapping_add(bytes)),
+            directory: self.directory(format),
             geometry,
             first: vec![geometry.first(); self.strategy.rings()],
         };
         let recorder = Recorder {
             cell: cells.place,
             rings: rings.at,
+            format,
             details: has_details.then(|| rings.at.wrapping_add(bytes)),
             geometry,
             clock: config.clock,
@@ -301,6 +309,13 @@ impl Ground {
             profile: None,
             events: None,
         })
+    }
+
+    /// Where the pages of stack are listed whose slots records of this format have only a part of.
+    fn directory(&self, format: Format) -> Option<(Gpa, u64)> {
+        let (bytes, _) = Mirror::bytes(self.mirror?.pages_log2);
+        let at = self.mirror_physical?;
+        (format == Format::GraphUntimed).then_some((at, bytes))
     }
 
     /// Where the host finds a session's cells.
@@ -346,7 +361,9 @@ impl Ground {
         let memory = SessionMemory {
             cells: self.physical_cells(&cells),
             rings: table.physical,
+            format: Format::default(),
             details: None,
+            directory: None,
             geometry: config.geometry,
             first: Vec::new(),
         };

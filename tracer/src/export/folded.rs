@@ -1,7 +1,8 @@
 //! A graph trace as folded stacks: `outer;inner NANOSECONDS`, the input of flame graph tools.
 //!
 //! Each line has the time that was spent in the innermost function itself. Calls of unknown duration
-//! add no time of their own; what they called does.
+//! add no time of their own; what they called does. Stacks that took none are left out: that is what
+//! flame graph tools do with them. A trace without times has calls in place of nanoseconds.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -9,10 +10,32 @@ use std::io::{self, Write};
 use crate::event::FunctionId;
 use crate::graph::{CallEvent, CallKind};
 
+/// What stacks are weighed by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Weight {
+    /// Nanoseconds in the innermost function itself.
+    #[default]
+    Time,
+    /// Calls of the innermost function.
+    Calls,
+}
+
+impl Weight {
+    /// Its unit.
+    #[must_use]
+    pub const fn unit(self) -> &'static str {
+        match self {
+            Self::Time => "ns",
+            Self::Calls => "calls",
+        }
+    }
+}
+
 /// Adds up stacks.
 #[derive(Debug, Default)]
 pub struct Folded {
-    /// Nanoseconds of each stack, outermost function first.
+    weight: Weight,
+    /// The weight of each stack, outermost function first.
     stacks: BTreeMap<Vec<FunctionId>, u64>,
     threads: BTreeMap<u32, Thread>,
 }
@@ -25,6 +48,15 @@ struct Thread {
 }
 
 impl Folded {
+    /// No stacks yet.
+    #[must_use]
+    pub fn by(weight: Weight) -> Self {
+        Self {
+            weight,
+            ..Self::default()
+        }
+    }
+
     /// The next step of a thread.
     pub fn add(&mut self, step: &CallEvent) {
         let thread = self.threads.entry(step.thread).or_default();
@@ -32,15 +64,15 @@ impl Folded {
             CallKind::Entry(function) => {
                 thread.functions.push(function);
                 thread.inner.push(0);
+                if self.weight == Weight::Calls {
+                    add(&mut self.stacks, &thread.functions, 1);
+                }
             }
             CallKind::Exit { duration, .. } => {
                 let inner = thread.inner.pop().unwrap_or_default();
-                if let Some(duration) = duration {
+                if let Some(duration) = duration.filter(|_| self.weight == Weight::Time) {
                     let own = duration.saturating_sub(inner);
-                    match self.stacks.get_mut(&thread.functions) {
-                        Some(sum) => *sum = sum.saturating_add(own),
-                        None => drop(self.stacks.insert(thread.functions.clone(), own)),
-                    }
+                    add(&mut self.stacks, &thread.functions, own);
                     if let Some(around) = thread.inner.last_mut() {
                         *around = around.saturating_add(duration);
                     }
@@ -51,7 +83,7 @@ impl Folded {
         }
     }
 
-    /// Writes one line for each stack that took time.
+    /// Writes one line for each stack that has a weight.
     ///
     /// # Errors
     /// What `out` says.
@@ -63,13 +95,20 @@ impl Folded {
     where
         N: Into<std::borrow::Cow<'a, str>>,
     {
-        for (stack, nanoseconds) in self.stacks.iter().filter(|(_, time)| **time > 0) {
+        for (stack, weight) in self.stacks.iter().filter(|(_, weight)| **weight > 0) {
             let names = stack
                 .iter()
                 .map(|function| name(*function).into().replace(';', ":"));
-            writeln!(out, "{} {nanoseconds}", names.collect::<Vec<_>>().join(";"))?;
+            writeln!(out, "{} {weight}", names.collect::<Vec<_>>().join(";"))?;
         }
         Ok(())
+    }
+}
+
+fn add(stacks: &mut BTreeMap<Vec<FunctionId>, u64>, stack: &[FunctionId], weight: u64) {
+    match stacks.get_mut(stack) {
+        Some(sum) => *sum = sum.saturating_add(weight),
+        None => drop(stacks.insert(stack.to_vec(), weight)),
     }
 }
 
@@ -80,7 +119,16 @@ mod tests {
 
     #[test]
     fn each_stack_has_the_time_of_its_innermost_function() {
-        let mut folded = Folded::default();
+        assert_eq!(text_by(Weight::Time), "f0: 8\nf0:;f1: 42\n");
+    }
+
+    #[test]
+    fn without_times_each_stack_has_the_calls_of_its_innermost_function() {
+        assert_eq!(text_by(Weight::Calls), "f0: 1\nf0:;f1: 3\n");
+    }
+
+    fn text_by(weight: Weight) -> String {
+        let mut folded = Folded::by(weight);
         let mut step = |kind| {
             folded.add(&CallEvent {
                 time_ns: 0,
@@ -104,6 +152,6 @@ mod tests {
         let mut text = Vec::new();
         let name = |function: FunctionId| format!("f{};", function.0);
         folded.write(name, &mut text).unwrap();
-        assert_eq!(String::from_utf8(text).unwrap(), "f0: 8\nf0:;f1: 42\n");
+        String::from_utf8(text).unwrap()
     }
 }

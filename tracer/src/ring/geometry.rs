@@ -74,6 +74,12 @@ impl Geometry {
         position.0 & (self.slots() - 1)
     }
 
+    /// What a stub that was given this head word adds to its record beside the lap mark.
+    #[must_use]
+    pub const fn spill(self, word: u64) -> u64 {
+        word >> self.bytes_log2 & !MARK_MASK
+    }
+
     /// How the lap of the record in a slot relates to the lap of `position`.
     #[must_use]
     pub const fn compare(self, record: Record, position: Position) -> Lap {

@@ -21,6 +21,7 @@ mod model;
 pub mod payload;
 pub mod reader;
 pub mod snapshot;
+pub mod stacks;
 #[cfg(test)]
 mod tests;
 pub mod timeline;

@@ -161,6 +161,7 @@ impl Guest {
                     "every call has its own function"
                 );
                 let record = Record::new(time, function, position.0 / self.geometry.slots());
+                let record = record.with(self.geometry.spill(word));
                 let slot = usize::try_from(self.geometry.slot(position)).unwrap();
                 memory.slots[usize::from(ring)][slot] = record.0;
                 memory.calls[call].is_stored = true;
@@ -187,6 +188,7 @@ impl Guest {
         let memory = self.memory.borrow();
         let slot = usize::try_from(self.geometry.slot(call.position)).unwrap();
         let record = Record(memory.slots[usize::from(call.ring)][slot]);
+        let record = record.without(self.geometry.spill(call.position.word(call.ring)));
         call.is_stored && record.function().index() == number
     }
 }

@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use super::geometry::{Geometry, LIMIT_NONE, LIMIT_OFF, Lap, Position};
 use super::timeline::unfold;
 use crate::event::FunctionId;
-use crate::record::{Detail, Record, Step};
+use crate::record::{Detail, Format, Record, Step};
 
 /// The words of a ring's cell ([`crate::stub::cell`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,8 +73,35 @@ pub struct Delivered {
     pub function: FunctionId,
     /// Its position in the ring.
     pub position: Position,
-    /// What a graph session says beside: the step and the stack slot. None in a function session.
+    /// What a graph session says beside: the step and the stack slot, of which a session without a
+    /// clock has the low [`SLOT_BITS`](crate::record::SLOT_BITS) bits. None in a function session.
     pub graph: Option<(Step, u64)>,
+}
+
+/// What the words of one record say.
+pub(super) struct Said {
+    pub(super) time: u64,
+    pub(super) function: FunctionId,
+    pub(super) graph: Option<(Step, u64)>,
+}
+
+impl Said {
+    /// None when the guest wrote nonsense.
+    pub(super) fn by(format: Format, record: Record, detail: Detail) -> Option<Self> {
+        let (time, graph) = match format {
+            Format::Calls => (record.time(), None),
+            Format::Graph => (record.time(), Some((detail.step()?, detail.slot()))),
+            Format::GraphUntimed => {
+                let (step, slot) = record.untimed();
+                (0, Some((step?, slot)))
+            }
+        };
+        Some(Self {
+            time,
+            function: record.function(),
+            graph,
+        })
+    }
 }
 
 /// Where a reader delivers to.
@@ -128,7 +155,7 @@ pub struct RingReader {
     geometry: Geometry,
     mode: Mode,
     functions: u32,
-    has_details: bool,
+    format: Format,
     first: Position,
     tail: Position,
     head: Position,
@@ -166,7 +193,7 @@ impl RingReader {
             geometry,
             mode,
             functions,
-            has_details: false,
+            format: Format::Calls,
             first: geometry.first(),
             tail: geometry.first(),
             head: geometry.first(),
@@ -182,10 +209,10 @@ impl RingReader {
         }
     }
 
-    /// The same reader for a graph session, whose records have a second word.
+    /// The same reader for records of this format.
     #[must_use]
-    pub fn with_details(mut self) -> Self {
-        self.has_details = true;
+    pub fn of(mut self, format: Format) -> Self {
+        self.format = format;
         self
     }
 
@@ -256,7 +283,7 @@ impl RingReader {
                 break;
             };
             memory.copy(self.ring, slot, words);
-            if self.has_details {
+            if self.format.has_details() {
                 // After the words: a stub stores the detail first, so it is there with its word.
                 memory.copy_details(
                     self.ring,
@@ -308,23 +335,25 @@ impl RingReader {
         now: u64,
         sink: &mut impl Sink,
     ) {
-        if self.has_details && detail.mark() != record.mark() {
+        if self.format.has_details() && detail.mark() != record.mark() {
             // A later lap has begun with the second word.
             self.miss(now, sink, |losses| &mut losses.overwritten);
             return;
         }
-        let step = detail.step().filter(|_| self.has_details);
-        if record.function().0 >= self.functions || step.is_none() && self.has_details {
+        let spill = self.geometry.spill(position.word(self.ring));
+        let Some(said) = Said::by(self.format, record.without(spill), detail.without(spill))
+            .filter(|said| said.function.0 < self.functions)
+        else {
             self.miss(now, sink, |losses| &mut losses.invalid);
             return;
-        }
-        self.last_ticks = self.last_ticks.max(unfold(record.time(), now));
+        };
+        self.last_ticks = self.last_ticks.max(unfold(said.time, now));
         self.delivered += 1;
         sink.record(Delivered {
             ticks: self.last_ticks,
-            function: record.function(),
+            function: said.function,
             position,
-            graph: step.map(|step| (step, detail.slot())),
+            graph: said.graph,
         });
     }
 
@@ -368,7 +397,7 @@ impl RingReader {
             let (mut word, mut detail) = ([0], [0]);
             let slot = self.geometry.slot(position);
             memory.copy(self.ring, slot, &mut word);
-            if self.has_details {
+            if self.format.has_details() {
                 memory.copy_details(self.ring, slot, &mut detail);
             }
             let ([word], [detail]) = (word, detail);

@@ -1,9 +1,9 @@
 //! What a ring holds at this moment, read without taking it away: `dump` of a flight recorder.
 
 use super::geometry::{Geometry, Lap, Position};
-use super::reader::{Delivered, RingMemory, Sink};
+use super::reader::{Delivered, RingMemory, Said, Sink};
 use super::timeline::Timeline;
-use crate::record::{Detail, Record};
+use crate::record::{Detail, Format, Record};
 
 /// A view of one ring up to a head that was looked at.
 #[derive(Debug, Clone, Copy)]
@@ -18,8 +18,8 @@ pub struct Snapshot<'a> {
     pub head: Position,
     /// Functions with this number or more do not exist.
     pub functions: u32,
-    /// Whether records have a second word (graph sessions).
-    pub has_details: bool,
+    /// What its records say.
+    pub format: Format,
     /// Looks at the head, the last of them at [`Self::head`] or later.
     pub timeline: &'a Timeline,
 }
@@ -47,7 +47,7 @@ impl Snapshot<'_> {
             let mut words = vec![0; usize::try_from(count).unwrap_or_default()];
             memory.copy(self.ring, slot, &mut words);
             let mut details = vec![0; words.len()];
-            if self.has_details {
+            if self.format.has_details() {
                 memory.copy_details(self.ring, slot, &mut details);
             }
             for (word, detail) in words.into_iter().zip(details) {
@@ -67,24 +67,24 @@ impl Snapshot<'_> {
         progress: &mut Progress,
         sink: &mut impl Sink,
     ) {
-        let step = detail
-            .step()
-            .filter(|_| self.has_details && detail.mark() == record.mark());
         let is_whole = self.geometry.compare(record, position) == Lap::This
-            && record.function().0 < self.functions
-            && step.is_some() == self.has_details;
-        match self.timeline.time(position, record.time()) {
-            Some(ticks) if is_whole => {
+            && (!self.format.has_details() || detail.mark() == record.mark());
+        let spill = self.geometry.spill(position.word(self.ring));
+        let said = Said::by(self.format, record.without(spill), detail.without(spill))
+            .filter(|said| is_whole && said.function.0 < self.functions)
+            .and_then(|said| Some((self.timeline.time(position, said.time)?, said)));
+        match said {
+            Some((ticks, said)) => {
                 progress.say_missing(sink);
                 progress.last_ticks = ticks.max(progress.last_ticks);
                 sink.record(Delivered {
                     ticks: progress.last_ticks,
-                    function: record.function(),
+                    function: said.function,
                     position,
-                    graph: step.map(|step| (step, detail.slot())),
+                    graph: said.graph,
                 });
             }
-            _ => progress.missing += 1,
+            None => progress.missing += 1,
         }
     }
 }

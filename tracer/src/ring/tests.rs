@@ -8,7 +8,7 @@ use super::model::{Guest, Heard, Op, WRITERS};
 use super::reader::{CellWord, Mode, Patience, RingMemory, RingReader};
 use super::snapshot::Snapshot;
 use super::timeline::Timeline;
-use crate::record::{FUNCTIONS_MAX, RECORD_BYTES, Record};
+use crate::record::{FUNCTIONS_MAX, Format, RECORD_BYTES, Record};
 
 fn small() -> Geometry {
     Geometry::with_bytes(4096).unwrap()
@@ -165,7 +165,7 @@ proptest! {
                 first: reader.first(),
                 head: reader.head(),
                 functions: FUNCTIONS_MAX,
-                has_details: false,
+                format: Format::Calls,
                 timeline,
             };
             let mut heard = Heard::default();
@@ -278,7 +278,7 @@ proptest! {
             prop_assert!(memory.copied.get() <= 3 * small().slots(), "{}", memory.copied.get());
             prop_assert!(heard.records.iter().all(|record| record.function.0 < 100));
             let snapshot = Snapshot {
-                ring: 0, geometry: small(), first: small().first(), head, functions: 100, has_details: false, timeline: &timeline,
+                ring: 0, geometry: small(), first: small().first(), head, functions: 100, format: Format::Calls, timeline: &timeline,
             };
             memory.copied.set(0);
             let mut heard = Heard::default();

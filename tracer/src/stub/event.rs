@@ -25,6 +25,7 @@ use crate::insn::asm::{
     ptr, qword_ptr,
 };
 use crate::insn::operand::{extend, load_extended, register, register_number};
+use crate::record::MARK_MASK;
 
 /// All are saved: r11 too, for this code also stands in the middle of functions.
 const SCRATCH: Scratch = Scratch {
@@ -139,6 +140,7 @@ impl EventStub {
         recorder.emit_reserve(a, &SCRATCH)?;
         recorder.emit_mark(a, &SCRATCH)?;
         a.mov(r10, rax)?;
+        a.and(r10, i32::try_from(MARK_MASK).unwrap_or(i32::MAX))?;
         recorder.emit_place(a, &SCRATCH)?;
         a.add(r11, rax)?;
         lea_fixed(a, rax, recorder.rings.0)?;

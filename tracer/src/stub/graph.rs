@@ -244,13 +244,13 @@ impl<'a> Code<'a> {
         };
         for recorder in &self.spec.recorders {
             // A function session records entries only.
-            if recorder.details.is_none() && step == Step::Exit {
+            if !recorder.format.is_graph() && step == Step::Exit {
                 continue;
             }
             let mut back = a.create_label();
             let full = a.create_label();
             let room = recorder.emit_check(a, scratch, full)?;
-            if recorder.details.is_some() {
+            if recorder.format.is_graph() {
                 a.lea(scratch.detail, slot)?;
             }
             recorder.emit_write(a, scratch, step)?;

@@ -19,7 +19,10 @@ use crate::insn::asm::{
     CodeAssembler, CodeLabel, IcedError, PLACE_VALUE, absolute, lea_fixed, load_fixed, ptr,
     qword_ptr,
 };
-use crate::record::{MARK_MASK, RECORD_BYTES, SLOT_SHIFT, STEP_SHIFT, Step, TIME_SHIFT};
+use crate::record::{
+    Format, RECORD_BYTES, SLOT_SHIFT, STEP_SHIFT, Step, TIME_SHIFT, UNTIMED_SLOT_SHIFT,
+    UNTIMED_STEP_SHIFT,
+};
 use crate::ring::geometry::{Geometry, RING_SHIFT};
 use crate::stub::cell::{CellPlace, HEAD, LIMIT, LOST};
 
@@ -42,8 +45,9 @@ pub struct Recorder {
     pub cell: CellPlace,
     /// Where its ring 0 begins; the others follow at the distance of a ring's size.
     pub rings: Gva,
-    /// Where the second words of its records begin, in the order of the rings; none in a function
-    /// session.
+    /// What its records say.
+    pub format: Format,
+    /// Where the second words of its records begin, in the order of the rings, if they have such.
     pub details: Option<Gva>,
     /// The size of its rings.
     pub geometry: Geometry,
@@ -83,31 +87,50 @@ impl Recorder {
         scratch: &Scratch,
         step: Step,
     ) -> Result<(), IcedError> {
-        let Scratch { mark, detail, .. } = *scratch;
+        let Scratch {
+            mark,
+            detail,
+            record,
+            ..
+        } = *scratch;
         self.emit_time(a, scratch)?;
+        if self.format == Format::GraphUntimed {
+            a.shl(detail, UNTIMED_SLOT_SHIFT)?;
+        }
         self.emit_reserve(a, scratch)?;
         self.emit_mark(a, scratch)?;
-        if self.details.is_some() {
-            a.shl(detail, SLOT_SHIFT)?;
-            a.lea(detail, ptr(detail + mark) + ((step as i32) << STEP_SHIFT))?;
+        match self.format {
+            Format::Calls => {}
+            Format::Graph => {
+                a.shl(detail, SLOT_SHIFT)?;
+                a.lea(detail, ptr(detail + mark) + ((step as i32) << STEP_SHIFT))?;
+            }
+            Format::GraphUntimed if step as i32 == 0 => {}
+            Format::GraphUntimed => a.add(record, (step as i32) << UNTIMED_STEP_SHIFT)?,
         }
         self.emit_place(a, scratch)?;
         self.emit_stores(a, scratch)
     }
 
-    /// Completes the record with its function and the lap mark, and leaves the mark in its register.
+    /// Completes the record with its function and the lap mark, and leaves the word in its register that
+    /// the mark is the low part of.
     pub(super) fn emit_mark(
         &self,
         a: &mut CodeAssembler,
         scratch: &Scratch,
     ) -> Result<(), IcedError> {
-        let Scratch { mark, record, .. } = *scratch;
+        let Scratch {
+            mark,
+            record,
+            detail,
+            ..
+        } = *scratch;
         a.mov(mark, registers::HEAD)?;
         a.shr(mark, self.geometry.bytes_log2())?;
-        a.and(mark, i32::try_from(MARK_MASK).unwrap_or(i32::MAX))?;
-        match self.clock {
-            Clock::Tsc | Clock::Page(_) => a.lea(record, ptr(record + mark) + PLACE_VALUE),
-            Clock::None => a.lea(record, ptr(mark) + PLACE_VALUE),
+        match (self.clock, self.format) {
+            (_, Format::GraphUntimed) => a.lea(record, ptr(detail + mark) + PLACE_VALUE),
+            (Clock::Tsc | Clock::Page(_), _) => a.lea(record, ptr(record + mark) + PLACE_VALUE),
+            (Clock::None, _) => a.lea(record, ptr(mark) + PLACE_VALUE),
         }
     }
 

@@ -184,6 +184,7 @@ fn shift(distance: i32, by: u64) -> Option<i32> {
 mod tests {
     use super::*;
     use crate::insn::asm::first_jump;
+    use crate::record::Format;
     use crate::ring::geometry::Geometry;
     use crate::stub::cell::CellPlace;
     use crate::stub::recorder::Clock;
@@ -201,6 +202,7 @@ mod tests {
         Recorder {
             cell: CellPlace::FromGs(64),
             rings,
+            format: Format::Calls,
             details: None,
             geometry: Geometry::with_bytes(4096).unwrap(),
             clock: Clock::Tsc,

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use inferno::flamegraph;
 use tracer::event::FunctionId;
 use tracer::export::chrome::Chrome;
-use tracer::export::folded::Folded;
+use tracer::export::folded::{Folded, Weight};
 use tracer::graph::selection::Rules;
 use tracer::graph::{CallEvent, CallKind};
 use tracer::report::ReportError;
@@ -23,7 +23,7 @@ use crate::failure::Failure;
 /// What to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ExportFormat {
-    /// Folded stacks with nanoseconds, for flame graph tools.
+    /// Folded stacks with nanoseconds (calls, where a trace has no times), for flame graph tools.
     Folded,
     /// A flame graph as SVG.
     Flamegraph,
@@ -75,7 +75,7 @@ fn write(
         ExportFormat::Folded => out
             .write_all(&folded(trace, calls)?)
             .map_err(ReportError::Output)?,
-        ExportFormat::Flamegraph => draw(&folded(trace, calls)?, &mut out)?,
+        ExportFormat::Flamegraph => draw(weight(trace), &folded(trace, calls)?, &mut out)?,
     }
     out.flush().map_err(ReportError::Output)
 }
@@ -102,8 +102,17 @@ fn each(
     Ok(())
 }
 
+/// Without times there is only how often stacks were called.
+fn weight(trace: &TraceDirectory) -> Weight {
+    if trace.has_times() {
+        Weight::Time
+    } else {
+        Weight::Calls
+    }
+}
+
 fn folded(trace: &TraceDirectory, mut calls: Calls) -> Result<Vec<u8>, ReportError> {
-    let mut folded = Folded::default();
+    let mut folded = Folded::by(weight(trace));
     each(&mut calls, |_, step| {
         folded.add(step);
         Ok(())
@@ -139,10 +148,10 @@ fn chrome(
         .map_err(ReportError::Output)
 }
 
-fn draw(folded: &[u8], out: &mut impl Write) -> Result<(), ReportError> {
+fn draw(weight: Weight, folded: &[u8], out: &mut impl Write) -> Result<(), ReportError> {
     let mut options = flamegraph::Options::default();
     options.title = "exotrace".to_owned();
-    options.count_name = "ns".to_owned();
+    options.count_name = weight.unit().to_owned();
     if folded.is_empty() {
         let nothing = "the trace has no call of known duration to draw";
         return Err(ReportError::Output(io::Error::other(nothing)));

@@ -10,9 +10,11 @@ use parking_lot::{Mutex, MutexGuard};
 use tracer::event::{Event, EventKind};
 use tracer::export::uftrace::{ClockStall, ExportError, Metadata};
 use tracer::image::Image;
+use tracer::record::Format;
 use tracer::ring::geometry::{Geometry, Position};
 use tracer::ring::reader::{CellWord, Delivered, Mode, Patience, RingMemory, RingReader, Sink};
 use tracer::ring::snapshot::Snapshot;
+use tracer::ring::stacks::Stacks;
 use tracer::ring::timeline::Timeline;
 
 use super::clock_page::Beats;
@@ -36,7 +38,8 @@ pub struct Drain {
     timelines: Vec<Timeline>,
     geometry: Geometry,
     functions: u32,
-    has_details: bool,
+    format: Format,
+    stacks: Stacks,
     clock: GuestClock,
     output: Option<Output>,
     events: Vec<Event>,
@@ -63,15 +66,11 @@ impl Drain {
         if let Some(output) = &mut output {
             output.name_threads(rings.memory());
         }
-        let has_details = rings.has_details();
+        let format = rings.format();
         let reader = |ring| {
-            let reader =
-                RingReader::new(ring, geometry, mode, functions).starting_at(rings.first(ring));
-            if has_details {
-                reader.with_details()
-            } else {
-                reader
-            }
+            RingReader::new(ring, geometry, mode, functions)
+                .of(format)
+                .starting_at(rings.first(ring))
         };
         let readers: Vec<RingReader> = (0..rings.count()).map(reader).collect();
         readers.iter().for_each(|reader| reader.initialise(&rings));
@@ -82,7 +81,8 @@ impl Drain {
             timelines,
             geometry,
             functions,
-            has_details,
+            format,
+            stacks: Stacks::default(),
             clock,
             output,
             events: Vec::new(),
@@ -183,6 +183,8 @@ impl Drain {
             let mut sink = EventSink {
                 vcpu,
                 clock: &self.clock,
+                rings: &self.rings,
+                stacks: &mut self.stacks,
                 events: &mut self.events,
                 is_late: false,
             };
@@ -234,7 +236,7 @@ impl Drain {
                 first: reader.first(),
                 head: reader.head(),
                 functions: self.functions,
-                has_details: self.has_details,
+                format: self.format,
                 timeline,
             };
             let vcpu = reader.ring();
@@ -242,6 +244,8 @@ impl Drain {
             let mut sink = EventSink {
                 vcpu,
                 clock: &self.clock,
+                rings: &self.rings,
+                stacks: &mut self.stacks,
                 events: &mut self.events,
                 is_late: false,
             };
@@ -358,11 +362,21 @@ fn oldest(head: Position, geometry: Geometry) -> Position {
 struct EventSink<'a> {
     vcpu: u16,
     clock: &'a GuestClock,
+    rings: &'a SharedRings,
+    stacks: &'a mut Stacks,
     events: &'a mut Vec<Event>,
     is_late: bool,
 }
 
 impl EventSink<'_> {
+    /// The address of a stack slot, of which a record can have a part.
+    fn whole(&mut self, slot: u64) -> u64 {
+        match self.rings.format() {
+            Format::GraphUntimed => self.stacks.whole(slot, || self.rings.directory()),
+            Format::Calls | Format::Graph => slot,
+        }
+    }
+
     fn push(&mut self, ticks: u64, kind: EventKind) {
         self.events.push(Event {
             time_ns: self.clock.nanoseconds(ticks),
@@ -384,7 +398,7 @@ impl Sink for EventSink<'_> {
             Some((step, slot)) => EventKind::Graph {
                 function: record.function,
                 step,
-                slot,
+                slot: self.whole(slot),
             },
         };
         self.push(record.ticks, kind);

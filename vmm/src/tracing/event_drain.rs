@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tracer::event::{PointEvent, PointKind};
 use tracer::image::Image;
 use tracer::image::points::EventId;
+use tracer::record::Format;
 use tracer::ring::geometry::{Geometry, Position};
 use tracer::ring::payload::{NoPayload, read_payload};
 use tracer::ring::reader::{Delivered, Mode, Patience, RingReader, Sink};
@@ -116,7 +117,7 @@ impl EventDrain {
                 first: reader.first(),
                 head: reader.head(),
                 functions: u32::try_from(self.image.events().count()).unwrap_or(u32::MAX),
-                has_details: false,
+                format: Format::Calls,
                 timeline,
             };
             let mut sink = PointSink {

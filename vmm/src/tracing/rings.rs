@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use tracer::addr::Gpa;
-use tracer::record::RECORD_BYTES;
+use tracer::record::{Format, RECORD_BYTES};
 use tracer::ring::geometry::Position;
 use tracer::ring::payload::PayloadMemory;
 use tracer::ring::reader::{CellWord, RingMemory};
@@ -46,16 +46,31 @@ impl SharedRings {
         first.unwrap_or_else(|| self.place.geometry.first())
     }
 
-    /// Whether records have a second word.
+    /// What records say.
     #[must_use]
-    pub fn has_details(&self) -> bool {
-        self.place.details.is_some()
+    pub fn format(&self) -> Format {
+        self.place.format
+    }
+
+    /// The words of the mirror's directory, where records have only a part of the stack slot.
+    #[must_use]
+    pub fn directory(&self) -> Vec<u64> {
+        let Some((at, bytes)) = self.place.directory else {
+            return Vec::new();
+        };
+        let mut words = vec![0; usize::try_from(bytes / RECORD_BYTES).unwrap_or_default()];
+        self.copy_words(at, &mut words);
+        words
     }
 
     /// Copies from the array of words that starts at `array`.
     fn copy_from(&self, array: Gpa, ring: u16, slot: u64, into: &mut [u64]) {
         let start = u64::from(ring) * self.place.geometry.bytes() + slot * RECORD_BYTES;
-        let at = GuestAddress(array.0.wrapping_add(start));
+        self.copy_words(array.wrapping_add(start), into);
+    }
+
+    fn copy_words(&self, from: Gpa, into: &mut [u64]) {
+        let at = GuestAddress(from.0);
         let length = std::mem::size_of_val(into);
         let Ok(slice) = self.memory.map().get_slice(at, length) else {
             into.fill(0);

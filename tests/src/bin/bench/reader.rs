@@ -9,7 +9,7 @@ use tracer::addr::Gpa;
 use tracer::event::FunctionId;
 use tracer::export::uftrace::Metadata;
 use tracer::image::Image;
-use tracer::record::{RECORD_BYTES, Record};
+use tracer::record::{Format, RECORD_BYTES, Record};
 use tracer::ring::geometry::{Geometry, Position};
 use tracer::ring::reader::{CellWord, Delivered, Mode, Patience, RingMemory, RingReader, Sink};
 use tracer::session::SessionMemory;
@@ -72,7 +72,9 @@ impl Ring {
         let place = SessionMemory {
             cells: vec![window],
             rings: Gpa(window.0 + RING_BYTES),
+            format: Format::Calls,
             details: None,
+            directory: None,
             geometry,
             first: vec![geometry.first()],
         };
@@ -94,7 +96,9 @@ impl Ring {
             self.now += STEP;
             let function = FunctionId(u32::try_from(slot)? % FUNCTIONS);
             let mark = self.head.0 / self.geometry.slots();
-            bytes.extend(Record::new(self.now, function, mark).0.to_le_bytes());
+            let record = Record::new(self.now, function, mark);
+            let record = record.with(self.geometry.spill(self.head.word(0)));
+            bytes.extend(record.0.to_le_bytes());
         }
         assert_eq!(bytes.len() as u64, self.geometry.slots() * RECORD_BYTES);
         self.memory.write_physical(self.place.rings, &bytes)?;

@@ -6,6 +6,7 @@ use super::*;
 use crate::image::testing::nop_image;
 use crate::mock::{MockTarget, Rights};
 use crate::patch::poke;
+use crate::record::Format;
 use crate::ring::geometry::Geometry;
 use crate::stub::cell::CellPlace;
 use crate::stub::graph::SiteShape;
@@ -22,6 +23,7 @@ fn recorder(session: u8) -> Recorder {
     Recorder {
         cell: CellPlace::FromGs(0x1000 + 64 * i64::from(session)),
         rings: Gva(ARENA.0 + 0x100_0000 + 0x1_0000 * u64::from(session)),
+        format: Format::Calls,
         details: None,
         geometry: Geometry::with_bytes(4096).unwrap(),
         clock: Clock::Tsc,

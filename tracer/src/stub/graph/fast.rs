@@ -5,10 +5,10 @@
 //! takes the general way from its beginning. The body returns to where it was called from, and a place
 //! in the mirror is for good: so the code behind that call needs no look-up.
 
-use super::{Code, ReturnHook};
+use super::{Code, ReturnHook, lower_half};
 use crate::addr::Gva;
-use crate::insn::asm::registers::gpr64;
-use crate::insn::asm::{CodeAssembler, IcedError};
+use crate::insn::asm::registers::{gpr32, gpr64};
+use crate::insn::asm::{AsmRegister64, CodeAssembler, CodeLabel, IcedError, ptr, qword_ptr};
 use crate::record::Step;
 use crate::stub::recorder::Recorder;
 use crate::stub::registers::{ENTRY, EXIT, emit_restore, emit_save};
@@ -35,10 +35,9 @@ impl Code<'_> {
         let (mut undo, mut general) = (a.create_label(), a.create_label());
         recorder.emit_check(a, &ENTRY, general)?;
         emit_save(a, &self.saved)?;
-        self.emit_tail_check(a, undo)?;
         a.lea(rcx, self.slot())?;
         mirror.emit_first_way(a, rcx, [rax, rdx], undo)?;
-        self.emit_keep(a, rcx)?;
+        self.emit_checked_keep(a, rcx, undo)?;
         a.lea(ENTRY.detail, self.slot())?;
         recorder.emit_write(a, &ENTRY, Step::Entry)?;
         emit_restore(a, &self.saved)?;
@@ -53,5 +52,23 @@ impl Code<'_> {
         a.set_label(&mut undo)?;
         emit_restore(a, &self.saved)?;
         a.set_label(&mut general)
+    }
+
+    /// Copies the return address to its place in the mirror, or goes to `perhaps` when its lower half is that
+    /// of an address in a stub; changes rax and r11.
+    fn emit_checked_keep(
+        &self,
+        a: &mut CodeAssembler,
+        place: AsmRegister64,
+        perhaps: CodeLabel,
+    ) -> Result<(), IcedError> {
+        use gpr64::rax;
+        let stubs = lower_half(self.hook.stubs).wrapping_neg();
+        a.mov(rax, qword_ptr(self.slot()))?;
+        a.lea(gpr32::r11d, ptr(rax + stubs))?;
+        a.cmp(gpr32::r11d, self.hook.stub_bytes.cast_signed())?;
+        a.jb(perhaps)?;
+        let word = self.hook.mirror.word(a, place)?;
+        a.mov(word, rax)
     }
 }

@@ -1,0 +1,120 @@
+//! From the low bits of a stack slot's address to the whole of it.
+//!
+//! Records without a time have [`SLOT_BITS`] bits of it. The rest is that of the page's number in the
+//! directory of the [mirror](crate::stub::mirror), which has every page of stack on which a function's
+//! return was hooked. Other pages, on which entries alone are recorded, and what the guest makes up,
+//! get the high bits of the page that was found last. Two stacks at the same place in different 64 GiB are
+//! taken for one: their calls then contradict each other, and the trace says so.
+
+use std::collections::HashMap;
+
+use crate::record::SLOT_BITS;
+use crate::stub::mirror::{Mirror, PAGE};
+
+/// Pages that are remembered; more than any mirror has.
+const PAGES_MAX: usize = 1 << 16;
+/// Bits of an address that are not copies of the highest of them.
+const ADDRESS_BITS: u32 = 48;
+
+/// The pages of stack that are known.
+#[derive(Debug)]
+pub struct Stacks {
+    /// Whole page numbers, by their low bits.
+    pages: HashMap<u64, u64>,
+    /// The high bits of the page found last, in place.
+    high: u64,
+}
+
+impl Default for Stacks {
+    fn default() -> Self {
+        Self {
+            pages: HashMap::new(),
+            // Where kernels are.
+            high: u64::MAX << SLOT_BITS,
+        }
+    }
+}
+
+impl Stacks {
+    /// The address whose low [`SLOT_BITS`] bits are `low`. `directory` gives the words of the mirror's
+    /// directory, and is asked for when the page is new.
+    pub fn whole(&mut self, low: u64, directory: impl FnOnce() -> Vec<u64>) -> u64 {
+        let page = low / PAGE;
+        if !self.pages.contains_key(&page) {
+            self.learn(page, &directory());
+        }
+        let whole = self.pages.get(&page).copied().unwrap_or(page);
+        whole.wrapping_mul(PAGE) | (low % PAGE)
+    }
+
+    fn learn(&mut self, page: u64, directory: &[u64]) {
+        if self.pages.len() + directory.len() > PAGES_MAX {
+            self.pages.clear();
+        }
+        let tags = directory.iter().filter(|tag| !is_free(**tag));
+        for tag in tags {
+            let address = sign_extended(tag.wrapping_mul(PAGE));
+            let low = address & ((1 << SLOT_BITS) - 1);
+            self.high = address & (u64::MAX << SLOT_BITS);
+            self.pages.insert(low / PAGE, address / PAGE);
+        }
+        let guess = (self.high | page.wrapping_mul(PAGE)) / PAGE;
+        self.pages.entry(page).or_insert(guess);
+    }
+}
+
+const fn is_free(tag: u64) -> bool {
+    tag == 0 || tag == Mirror::NOBODY
+}
+
+const fn sign_extended(address: u64) -> u64 {
+    let unused = u64::BITS - ADDRESS_BITS;
+    (address.cast_signed() << unused >> unused).cast_unsigned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOW: u64 = (1 << SLOT_BITS) - 1;
+
+    #[test]
+    fn slots_of_hooked_pages_are_found_whatever_their_high_bits() {
+        let slots = [
+            0xffff_c900_0123_4f58,
+            0xffff_8880_1f80_1008,
+            0x7000_0000_2ff8,
+        ];
+        let directory = || {
+            let tags = slots.map(|slot: u64| slot / PAGE);
+            [&[Mirror::NOBODY, 0], &tags[..]].concat()
+        };
+        let mut stacks = Stacks::default();
+        for slot in slots {
+            assert_eq!(stacks.whole(slot & LOW, directory), slot);
+            // The directory is not read again.
+            assert_eq!(stacks.whole(slot & LOW, || unreachable!()), slot);
+        }
+    }
+
+    #[test]
+    fn other_slots_get_high_bits_too_and_keep_them() {
+        let mut stacks = Stacks::default();
+        let kernel = stacks.whole(0x8_1234_5678, Vec::new);
+        assert_eq!(kernel, 0xffff_fff8_1234_5678);
+        let tag = vec![0xffff_c900_0000_0000 / PAGE];
+        assert_eq!(stacks.whole(0x1008, || tag), 0xffff_c900_0000_1008);
+        assert_eq!(stacks.whole(0x8_1234_5678, || unreachable!()), kernel);
+    }
+
+    #[test]
+    fn a_guest_that_makes_pages_up_uses_no_more_memory() {
+        let mut stacks = Stacks::default();
+        for page in 0..300_000u64 {
+            stacks.whole(page * PAGE, || {
+                vec![page.wrapping_mul(0x9e37_79b9_7f4a_7c15); 64]
+            });
+            assert!(stacks.pages.len() <= PAGES_MAX + 64);
+        }
+    }
+}
