@@ -43,13 +43,12 @@ const STALLS_MAX: usize = 4096;
 #[derive(Debug, thiserror::Error)]
 pub enum ClockPageError {
     /// No such CPU, or not for us.
-    #[error("--clock-cpu {cpu}: this process cannot run there: {source}")]
+    #[error("--clock-cpu {cpu}: this process cannot run there, but on {usable}")]
     Cpu {
         /// Which CPU.
         cpu: usize,
-        /// What the system said.
-        #[source]
-        source: std::io::Error,
+        /// The numbers of those that are possible.
+        usable: String,
     },
     /// No thread.
     #[error("the system gives no thread for the clock page: {0}")]
@@ -222,22 +221,66 @@ impl Drop for ClockPage {
     }
 }
 
+/// Whether a thread of this process can be kept on that CPU.
+///
+/// # Errors
+/// [`ClockPageError::Cpu`].
+pub fn check_cpu(cpu: usize) -> Result<(), ClockPageError> {
+    on_other_thread(|| pin(cpu)).unwrap_or(Ok(()))
+}
+
+/// The CPUs on which a thread of this process can be kept, as `0, 2-3`. That can be more than those that it
+/// is kept on now.
+fn usable_cpus() -> String {
+    let usable = || (0..CPUS_MAX).filter(|cpu| try_pin(*cpu)).collect();
+    let usable: Vec<usize> = on_other_thread(usable).unwrap_or_default();
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for cpu in usable {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == cpu => *last = cpu,
+            _ => runs.push((cpu, cpu)),
+        }
+    }
+    let text = |(first, last): (usize, usize)| {
+        if first == last {
+            first.to_string()
+        } else {
+            format!("{first}-{last}")
+        }
+    };
+    runs.into_iter().map(text).collect::<Vec<_>>().join(", ")
+}
+
+/// What `work` returns on a thread that ends with it; none when there is no thread.
+fn on_other_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().spawn_scoped(scope, work);
+        thread.ok()?.join().ok()
+    })
+}
+
 /// Keeps this thread on one CPU.
 fn pin(cpu: usize) -> Result<(), ClockPageError> {
+    if try_pin(cpu) {
+        return Ok(());
+    }
+    let usable = usable_cpus();
+    Err(ClockPageError::Cpu { cpu, usable })
+}
+
+/// CPUs that a set has numbers for.
+const CPUS_MAX: usize = size_of::<libc::cpu_set_t>() * 8;
+
+fn try_pin(cpu: usize) -> bool {
     // SAFETY: a set of all zeros is an empty one.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    let limit = size_of::<libc::cpu_set_t>() * 8;
-    if cpu < limit {
+    if cpu < CPUS_MAX {
         // SAFETY: the number is below the size of the set.
         unsafe { libc::CPU_SET(cpu, &mut set) };
     }
     // SAFETY: the set outlives the call, and 0 is the calling thread.
     let failed = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
-    if failed == 0 {
-        return Ok(());
-    }
-    let source = std::io::Error::last_os_error();
-    Err(ClockPageError::Cpu { cpu, source })
+    failed == 0
 }
 
 /// The page in guest memory.
@@ -427,6 +470,10 @@ mod tests {
         for cpu in [1023, 100_000] {
             let error = started(Vec::new(), Some(cpu)).unwrap_err().to_string();
             assert!(error.contains(&format!("--clock-cpu {cpu}")), "{error}");
+            let usable = error.rsplit_once("but on ").unwrap().1;
+            let first = usable.split([',', '-']).next().unwrap();
+            check_cpu(first.parse().unwrap()).unwrap();
+            assert_eq!(check_cpu(cpu).unwrap_err().to_string(), error);
         }
     }
 

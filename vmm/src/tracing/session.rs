@@ -21,7 +21,7 @@ use tracer::stub::recorder::Clock;
 use super::BUNDLED_ATTACH;
 use super::black_box::BlackBox;
 use super::checks::{check_name, check_room, check_roots};
-use super::clock_page::{Beat, Beats};
+use super::clock_page::{Beat, Beats, check_cpu};
 use super::drain::{Drain, DrainThread};
 use super::error::TracingError;
 use super::event_drain::EventDrain;
@@ -106,6 +106,9 @@ impl TraceSession {
         check_name(name)?;
         if !PERIODS_NS.contains(&options.clock_period) {
             return Err(TracingError::ClockPeriod(options.clock_period));
+        }
+        if let Some(cpu) = options.clock_cpu {
+            check_cpu(cpu)?;
         }
         let geometry = options.geometry()?;
         let calls = options.graph.rules()?;
