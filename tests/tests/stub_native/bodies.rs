@@ -1,7 +1,7 @@
 //! The functions of the test ground: what stands behind their patch sites.
 
 use tracer::insn::asm::registers::{gpr64, xmm};
-use tracer::insn::asm::{AsmMemoryOperand, AsmRegister64, CodeAssembler, assemble, ptr};
+use tracer::insn::asm::{AsmMemoryOperand, AsmRegister64, CodeAssembler, assemble, lea_fixed, ptr};
 use tracer::stub::graph::SiteShape;
 
 use crate::ground::Ground;
@@ -61,12 +61,14 @@ pub fn leaf(at: u64, counter: u64) -> Vec<u8> {
 }
 
 fn count(a: &mut CodeAssembler, counter: u64) {
-    a.lock().inc(word(counter)).unwrap();
+    let counter = word(a, counter);
+    a.lock().inc(counter).unwrap();
 }
 
-/// A word in the low 2 GiB.
-fn word(address: u64) -> AsmMemoryOperand {
-    tracer::insn::asm::qword_ptr(address)
+/// The word at `address`, by way of r11, which is nobody's.
+fn word(a: &mut CodeAssembler, address: u64) -> AsmMemoryOperand {
+    lea_fixed(a, gpr64::r11, address).unwrap();
+    tracer::insn::asm::qword_ptr(gpr64::r11)
 }
 
 /// The body at `at` of a function where returns are hooked.
@@ -114,18 +116,23 @@ pub fn graph(number: u32, at: u64, ground: &Ground) -> Vec<u8> {
 fn values(a: &mut CodeAssembler, ground: &Ground, shape: SiteShape) {
     use gpr64::{rax, rdx, rsp};
     for (register, slot) in GENERAL.iter().zip(0..) {
-        a.mov(word(ground.seen() + 8 * slot), *register).unwrap();
+        let word = word(a, ground.seen() + 8 * slot);
+        a.mov(word, *register).unwrap();
     }
-    a.mov(word(ground.seen() + 120), rsp).unwrap();
+    let pointer = word(a, ground.seen() + 120);
+    a.mov(pointer, rsp).unwrap();
     // Above the return address, and the saved rbp where there is one.
     let above = 8 + prologue_pushes(shape);
     a.mov(rax, tracer::insn::asm::qword_ptr(rsp + above))
         .unwrap();
-    a.mov(word(ground.seen() + 128), rax).unwrap();
-    a.mov(rax, word(ground.results())).unwrap();
-    a.mov(rdx, word(ground.results() + 8)).unwrap();
-    a.movdqu(xmm::xmm0, ptr(ground.results() + 16)).unwrap();
-    a.movdqu(xmm::xmm1, ptr(ground.results() + 32)).unwrap();
+    let argument = word(a, ground.seen() + 128);
+    a.mov(argument, rax).unwrap();
+    let results = gpr64::r11;
+    lea_fixed(a, results, ground.results()).unwrap();
+    a.mov(rax, ptr(results)).unwrap();
+    a.mov(rdx, ptr(results + 8)).unwrap();
+    a.movdqu(xmm::xmm0, ptr(results + 16)).unwrap();
+    a.movdqu(xmm::xmm1, ptr(results + 32)).unwrap();
 }
 
 /// Bytes between the stack pointer and the return address in the body.

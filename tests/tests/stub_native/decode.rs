@@ -8,7 +8,7 @@ use iced_x86::{
 };
 use tracer::stub::recorder::Clock;
 
-use crate::ground::{Ground, PAGE, Place};
+use crate::ground::{Ground, PAGE, PLACES, Place};
 
 /// None of them faults on memory that is mapped, and none leaves the guest.
 const ALLOWED: [Mnemonic; 17] = [
@@ -99,7 +99,7 @@ fn follow(code: &[Instruction]) -> BTreeSet<u64> {
 
 #[test]
 fn every_path_saves_what_it_changes_and_leads_to_the_function() {
-    for place in [Place::GsBelow, Place::GsAbove, Place::GsFar, Place::Shared] {
+    for place in PLACES {
         for clock in [Clock::Tsc, PAGE, Clock::None] {
             for sessions in [1, 2, 4] {
                 let ground = Ground::new(place, sessions, 4096, clock);

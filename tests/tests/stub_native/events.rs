@@ -13,7 +13,7 @@ use tracer::stub::recorder::{Clock, Recorder};
 use tracer::stub::template::TEMPLATE_MAX;
 
 use crate::cpu::{Registers, call, return_address};
-use crate::ground::{Ground, PAGE, Place, RINGS_MAX};
+use crate::ground::{self, Ground, PAGE, RINGS_MAX};
 use crate::random::Random;
 use crate::registers::registers;
 
@@ -238,7 +238,7 @@ fn payloads_say_what_the_operands_hold_and_everything_survives() {
         15,
         "no general register"
     );
-    for cells in [Place::GsBelow, Place::GsAbove, Place::GsFar, Place::Shared] {
+    for cells in ground::PLACES {
         for clock in [Clock::Tsc, PAGE, Clock::None] {
             let ground = Ground::new(cells, 1, 4096, clock);
             ground.enter_vcpu(0);

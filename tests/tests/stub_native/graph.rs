@@ -12,12 +12,11 @@ use tracer::stub::recorder::Clock;
 use crate::bodies::{self, PROLOGUE, RECURSIVE, VALUES};
 use crate::cpu::{Registers, call, return_address};
 use crate::expected::{Seen, calls};
-use crate::ground::{FUNCTIONS, Ground, MIRROR_LOG2, PAGE, Place, Setup};
+use crate::ground::{FUNCTIONS, Ground, MIRROR_LOG2, PAGE, PLACES, Place, Setup};
 use crate::random::Random;
 use crate::registers::{R11, registers};
 use crate::rings::{Heard, now};
 
-pub const PLACES: [Place; 4] = [Place::GsBelow, Place::GsAbove, Place::GsFar, Place::Shared];
 pub const VARIANTS: [ReturnHook; 3] = [ReturnHook::Balanced, ReturnHook::Jmp, ReturnHook::Ret];
 const STACK_CHECKED: usize = 4096;
 /// What a stub may use below the return address: six registers, and four of a function session.

@@ -65,7 +65,19 @@ pub enum Place {
     GsFar,
     /// GS is not used.
     Shared,
+    /// As [`Self::GsBelow`], but the window and all of the text lie where no displacement alone names an
+    /// address: in neither the lowest nor the highest 2 GiB.
+    GsElsewhere,
 }
+
+/// All of them.
+pub const PLACES: [Place; 5] = [
+    Place::GsBelow,
+    Place::GsAbove,
+    Place::GsFar,
+    Place::Shared,
+    Place::GsElsewhere,
+];
 
 /// Which sessions there are, and how returns are hooked for those that want it.
 #[derive(Debug, Clone)]
@@ -88,7 +100,8 @@ impl Setup {
     }
 }
 
-/// One anonymous mapping in the low 2 GiB, readable, writable and executable.
+/// One anonymous mapping, readable, writable and executable; in the low 2 GiB, or for [`Place::GsElsewhere`]
+/// above them.
 #[derive(Debug)]
 pub struct Ground {
     base: u64,
@@ -116,20 +129,8 @@ impl Ground {
     }
 
     pub fn with(setup: Setup) -> Self {
-        // SAFETY: a new anonymous mapping takes no memory that is in use.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                BYTES,
-                libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_32BIT,
-                -1,
-                0,
-            )
-        };
-        assert_ne!(base, libc::MAP_FAILED, "mmap of executable memory");
         let mut ground = Self {
-            base: base as u64,
+            base: map(setup.place),
             recorders: Vec::new(),
             profiles: Vec::new(),
             place: setup.place,
@@ -222,7 +223,7 @@ impl Ground {
     pub fn gs_base(&self, vcpu: u16) -> u64 {
         let offset = CELL_DISTANCE * u64::from(vcpu);
         match self.place {
-            Place::GsBelow => self.base + offset,
+            Place::GsBelow | Place::GsElsewhere => self.base + offset,
             Place::GsAbove | Place::Shared => self.base + 0x80_0000 + offset,
             Place::GsFar => 0x7abc_0000_0000 + offset,
         }
@@ -484,4 +485,26 @@ fn format(is_graph: bool, clock: Clock) -> Format {
         (true, Clock::None) => Format::GraphUntimed,
         (true, _) => Format::Graph,
     }
+}
+
+/// Where [`Place::GsElsewhere`] is looked for: a stack there is told apart by the low 36 bits of its address.
+const ELSEWHERE: std::ops::Range<u64> = 4 << 30..60 << 30;
+
+/// New memory for a ground.
+fn map(place: Place) -> u64 {
+    let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+    let of_own = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let at = |wanted: u64, flags| {
+        // SAFETY: a new anonymous mapping takes no memory that is in use.
+        unsafe { libc::mmap(wanted as *mut _, BYTES, protection, of_own | flags, -1, 0) }
+    };
+    let base = if place == Place::GsElsewhere {
+        let mut free = ELSEWHERE
+            .step_by(1 << 30)
+            .map(|wanted| at(wanted, libc::MAP_FIXED_NOREPLACE));
+        free.find(|base| *base != libc::MAP_FAILED)
+    } else {
+        Some(at(0, libc::MAP_32BIT)).filter(|base| *base != libc::MAP_FAILED)
+    };
+    base.expect("mmap of executable memory") as u64
 }

@@ -160,7 +160,12 @@ fn interrupt_everywhere(place: Place, sessions: u64, mode: Mode, ring_bytes: u64
 
 #[test]
 fn a_call_that_migrates_anywhere_in_its_stub_is_recorded_once() {
-    for place in [Place::GsBelow, Place::GsFar, Place::Shared] {
+    for place in [
+        Place::GsBelow,
+        Place::GsFar,
+        Place::Shared,
+        Place::GsElsewhere,
+    ] {
         for mode in [Mode::Overwrite, Mode::Discard] {
             interrupt_everywhere(place, 1, mode, 4096, 0);
             interrupt_everywhere(place, 3, mode, 4096, 5);

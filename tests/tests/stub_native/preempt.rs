@@ -32,13 +32,14 @@ const NESTED_CALLS: [u32; 4] = [NESTED, TAIL, RECURSIVE, PROLOGUE_TAIL];
 const FRAME: u64 = 48;
 /// A trap for every instruction is slow: not every place with every way to hook. With a number of profile
 /// sessions: without one there is a fast way.
-const WAYS: [(Place, ReturnHook, u64, Clock); 8] = [
+const WAYS: [(Place, ReturnHook, u64, Clock); 9] = [
     (Place::GsBelow, ReturnHook::Balanced, 0, Clock::Tsc),
     (Place::GsBelow, ReturnHook::Balanced, 0, Clock::None),
     (Place::GsBelow, ReturnHook::Balanced, 1, Clock::Tsc),
     (Place::GsBelow, ReturnHook::Jmp, 1, Clock::Tsc),
     (Place::GsBelow, ReturnHook::Ret, 0, Clock::Tsc),
     (Place::GsFar, ReturnHook::Balanced, 1, Clock::Tsc),
+    (Place::GsElsewhere, ReturnHook::Balanced, 0, Clock::Tsc),
     (Place::Shared, ReturnHook::Balanced, 0, Clock::None),
     (Place::Shared, ReturnHook::Jmp, 1, Clock::Tsc),
 ];

@@ -5,7 +5,7 @@ use tracer::ring::reader::{CellWord, Mode, RingMemory, RingReader};
 use tracer::stub::recorder::Clock;
 
 use crate::cpu::{Registers, call, return_address};
-use crate::ground::{FUNCTIONS, Ground, PAGE, Place};
+use crate::ground::{FUNCTIONS, Ground, PAGE, PLACES, Place};
 use crate::random::Random;
 
 const RUNS: u32 = 60;
@@ -99,7 +99,7 @@ fn check(place: Place, clock: Clock, sessions: u64, state: RingState, random: &m
 #[test]
 fn every_register_and_the_stack_survive() {
     let mut random = Random::new("every_register_and_the_stack_survive");
-    for place in [Place::GsBelow, Place::GsAbove, Place::GsFar, Place::Shared] {
+    for place in PLACES {
         for clock in [Clock::Tsc, PAGE, Clock::None] {
             for sessions in [1, 2, 4] {
                 for state in [RingState::Recording, RingState::Full, RingState::Off] {

@@ -9,10 +9,8 @@ use tracer::ring::reader::{CellWord, Delivered, Mode, Patience, RingMemory, Ring
 use tracer::stub::clock_page;
 use tracer::stub::recorder::Clock;
 
-use crate::ground::{FUNCTIONS, Ground, PAGE, Place, RINGS_MAX};
+use crate::ground::{FUNCTIONS, Ground, PAGE, PLACES, Place, RINGS_MAX};
 use crate::random::Random;
-
-const PLACES: [Place; 4] = [Place::GsBelow, Place::GsAbove, Place::GsFar, Place::Shared];
 
 /// Everything that a reader says.
 #[derive(Debug, Default)]

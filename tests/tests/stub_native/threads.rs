@@ -94,7 +94,12 @@ fn hammer(place: Place, threads: u16, mode: Mode, ring_bytes: u64) {
 
 #[test]
 fn threads_with_rings_of_their_own_are_counted_exactly() {
-    for place in [Place::GsBelow, Place::GsAbove, Place::GsFar] {
+    for place in [
+        Place::GsBelow,
+        Place::GsAbove,
+        Place::GsFar,
+        Place::GsElsewhere,
+    ] {
         for mode in [Mode::Overwrite, Mode::Discard] {
             hammer(place, 2, mode, 4096);
             hammer(place, 2, mode, 1 << 19);

@@ -127,22 +127,27 @@ pub fn absolute(address: u64) -> Option<i32> {
     i32::try_from(address.cast_signed()).ok()
 }
 
-/// The operand `index` bytes behind the fixed address `address`. `index` has no base register;
-/// `scratch` becomes it where no displacement names the address.
+/// The word `index * scale` bytes behind the fixed address `address`. `scratch` becomes the base register
+/// where no displacement names the address.
 ///
 /// # Errors
 /// What iced-x86 says when the instruction cannot be encoded.
 pub fn indexed(
     a: &mut CodeAssembler,
     address: u64,
-    index: AsmMemoryOperand,
+    index: AsmRegister64,
+    scale: i32,
     scratch: AsmRegister64,
 ) -> Result<AsmMemoryOperand, IcedError> {
-    if let Some(displacement) = absolute(address) {
-        return Ok(qword_ptr(index + displacement));
+    match absolute(address) {
+        // As a base it makes the instruction shorter.
+        Some(displacement) if scale == 1 => Ok(qword_ptr(index + displacement)),
+        Some(displacement) => Ok(qword_ptr(index * scale + displacement)),
+        None => {
+            lea_fixed(a, scratch, address)?;
+            Ok(qword_ptr(scratch + index * scale))
+        }
     }
-    lea_fixed(a, scratch, address)?;
-    Ok(qword_ptr(scratch + index))
 }
 
 /// Appends `lea into, [rip + …]` of the fixed address `address`.

@@ -19,7 +19,7 @@ use crate::addr::Gva;
 use crate::insn::asm::registers::{gpr32, gpr64};
 use crate::insn::asm::{
     AsmMemoryOperand, AsmRegister64, Assembled, CodeAssembler, CodeLabel, IcedError, assemble,
-    indexed, lea_fixed, ptr, qword_ptr,
+    indexed, lea_fixed, qword_ptr,
 };
 
 /// Places in the directory for one page number.
@@ -102,7 +102,7 @@ impl Mirror {
         a.shr(page, PAGE.trailing_zeros())?;
         a.mov(index, page)?;
         a.and(index, self.index_mask())?;
-        let tag = indexed(a, self.directory.0, ptr(index * 8), gpr64::r11)?;
+        let tag = indexed(a, self.directory.0, index, 8, gpr64::r11)?;
         a.cmp(tag, page)?;
         a.jne(other)?;
         self.emit_first_place(a, slot)
@@ -127,7 +127,7 @@ impl Mirror {
         a: &mut CodeAssembler,
         place: AsmRegister64,
     ) -> Result<AsmMemoryOperand, IcedError> {
-        indexed(a, self.pages.0, ptr(place), gpr64::r11)
+        indexed(a, self.pages.0, place, 1, gpr64::r11)
     }
 
     /// From the directory's index in rdx and the slot in rcx to the mirror word's distance in r11.
