@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::line_buffer::{LineBuffer, Taken};
 use super::protocol::{LINE_TOO_LONG, Response, RpcError};
@@ -14,6 +14,8 @@ const UNREAD_MAX: usize = 1 << 20;
 
 /// Bytes read of one client at a time.
 const READ_MAX: usize = 4 << 10;
+/// Bytes that are sent at a time while it is waited for.
+const FLUSH_MAX: usize = 16 << 10;
 
 /// Whether a connection goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +68,10 @@ impl Connection {
     pub fn serve(&mut self, mut answer: impl FnMut(&[u8]) -> Option<String>) -> Alive {
         if self.wants_input() {
             self.receive();
+        }
+        // First what it has left unread: nothing is answered before there is room for it.
+        if self.send() == Alive::No {
+            return Alive::No;
         }
         let mut waiting = true;
         while waiting && self.output.len() < UNREAD_MAX {
@@ -131,13 +137,35 @@ impl Connection {
         Alive::Yes
     }
 
-    /// Gives the client a last chance to take its replies.
+    /// Gives the client a last chance to take its replies; `patience` is for all of them.
     pub fn flush(&mut self, patience: Duration) {
-        let patient = self.stream.set_nonblocking(false).is_ok()
-            && self.stream.set_write_timeout(Some(patience)).is_ok();
-        if patient && self.stream.write_all(&self.output).is_err() {
-            log::debug!("a control client did not take its last reply");
+        let deadline = Instant::now() + patience;
+        if self.stream.set_nonblocking(false).is_err() {
+            return;
         }
+        let mut rest = self.output.as_slice();
+        while !rest.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            // Little at a time: the system waits so long for each buffer that it needs, not for the whole.
+            let some = rest.get(..FLUSH_MAX).unwrap_or(rest);
+            let sent = match left.is_zero() {
+                true => Err(io::ErrorKind::TimedOut.into()),
+                false => self
+                    .stream
+                    .set_write_timeout(Some(left))
+                    .and_then(|()| (&self.stream).write(some)),
+            };
+            match sent {
+                Ok(count) => rest = rest.get(count..).unwrap_or_default(),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    log::debug!("a control client did not take its last reply: {error}");
+                    break;
+                }
+            }
+        }
+        let left = rest.len();
+        drop(self.output.drain(..self.output.len().saturating_sub(left)));
     }
 }
 
@@ -157,6 +185,7 @@ impl AsRawFd for Connection {
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead, BufReader};
+    use std::sync::mpsc::RecvTimeoutError;
 
     use super::*;
     use crate::control::line_buffer::LINE_MAX;
@@ -231,5 +260,47 @@ mod tests {
         }
         assert!(!connection.wants_input());
         assert!(connection.output.len() < UNREAD_MAX + 100_000 + 1);
+    }
+
+    #[test]
+    fn a_client_that_reads_a_little_now_and_then_is_not_waited_for_at_the_end() {
+        let (mut connection, mut client) = pair();
+        client.write_all(b"x\n").unwrap();
+        connection.serve(|_| Some("z".repeat(64 * UNREAD_MAX)));
+        let (over, is_over) = std::sync::mpsc::channel::<()>();
+        client.set_nonblocking(true).unwrap();
+        let slow = std::thread::spawn(move || {
+            let mut bytes = vec![0; 64 << 10];
+            // As slowly as a wait for one buffer allows.
+            let pause = Duration::from_millis(20);
+            while is_over.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+                let _ = client.read(&mut bytes);
+            }
+        });
+        connection.flush(Duration::from_millis(50));
+        // 64 MiB at 3 MiB/s would have been 20 s.
+        assert!(connection.output.len() > 32 * UNREAD_MAX);
+        drop(over);
+        slow.join().unwrap();
+    }
+
+    #[test]
+    fn a_reply_of_more_than_may_be_left_unread_gets_out_as_it_is_read() {
+        let (mut connection, mut client) = pair();
+        client.write_all(b"x\ny\n").unwrap();
+        let big = |line: &[u8]| Some(format!("{}\n", "z".repeat(4 * UNREAD_MAX * line.len())));
+        assert_eq!(connection.serve(big), Alive::Yes);
+        let (mut replies, mut bytes) = (Vec::new(), vec![0; 64 << 10]);
+        // Each event says that there is room: something must come of each.
+        while connection.wants_output() {
+            let count = client.read(&mut bytes).unwrap();
+            replies.extend_from_slice(&bytes[..count]);
+            let before = connection.output.len();
+            assert_eq!(connection.serve(big), Alive::Yes);
+            assert_ne!(connection.output.len(), before, "nothing was sent");
+        }
+        client.set_nonblocking(true).unwrap();
+        let _ = client.read_to_end(&mut replies);
+        assert_eq!(replies.len(), 2 * (4 * UNREAD_MAX + 1));
     }
 }
