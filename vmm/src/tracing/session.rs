@@ -494,7 +494,7 @@ impl TraceSession {
     /// What a trace says of itself.
     fn metadata(&self, shared: &Shared, found: Found) -> Metadata {
         Metadata {
-            command_line: std::env::args().collect::<Vec<_>>().join(" "),
+            command_line: command_line(),
             image: shared.kernel.clone(),
             vcpus: shared.vcpus,
             mode: super::show::mode_name(self.options.mode.into()).to_owned(),
@@ -550,6 +550,12 @@ impl TraceSession {
         }
         status
     }
+}
+
+/// Of this process; arguments need not be text.
+fn command_line() -> String {
+    let arguments = std::env::args_os().map(|one| one.to_string_lossy().into_owned());
+    arguments.collect::<Vec<_>>().join(" ")
 }
 
 fn show_path(path: &Path) -> String {
