@@ -142,9 +142,7 @@ impl Run {
             }
             VcpuEventKind::Breakpoint(_) => self.breakpoint(),
             VcpuEventKind::Announcement => {
-                if let Err(error) = self.tracing.announcement(&self.machine) {
-                    log::error!("{error}");
-                }
+                self.tracing.announcement(&self.machine);
                 self.machine.heard(event.vcpu);
             }
         }

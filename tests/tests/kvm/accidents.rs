@@ -40,6 +40,15 @@ fn a_guest_that_never_ends_meets_its_limit() {
 }
 
 #[test]
+fn a_guest_that_rings_the_doorbell_all_the_time_does_not_fill_the_log() {
+    // mov dx, 0xf6; again: out dx, al; jmp again
+    let ended = runs(&[0x66, 0xba, 0xf6, 0x00, 0xee, 0xeb, 0xfd], "1");
+    assert_eq!(ended.code, Some(103), "{ended}");
+    let said = ended.stderr.matches("announced").count();
+    assert!((1..=20).contains(&said), "{said} remarks");
+}
+
+#[test]
 fn the_guests_own_failures_are_its_own_statuses() {
     let (ended, _) = Guest::new("workload=panic").run();
     assert_eq!(

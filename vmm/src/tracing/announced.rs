@@ -1,5 +1,6 @@
 //! Text that the guest announces: it says what comes or goes, rings the doorbell and waits.
 
+use log::Level;
 use tracer::addr::Gva;
 use tracer::target::PhysicalMemory;
 
@@ -12,19 +13,22 @@ const NOTICE: &str = "text_notice";
 impl Tracing {
     /// Sees to what the guest has announced: text that has come is patched if a session wants it, before
     /// its first function runs; text that goes is forgotten. A notice that makes no sense is the guest's own
-    /// business.
-    ///
-    /// # Errors
-    /// A [`TracingError`]; then text that has come is not traced.
-    pub fn announcement(&mut self, machine: &Machine) -> Result<(), TracingError> {
+    /// business; text that has come and cannot be patched is said, and not traced.
+    pub fn announcement(&mut self, machine: &Machine) {
         let Some((start, is_there)) = self.notice(machine) else {
-            log::warn!("the guest has announced something that is no text of its image");
-            return Ok(());
+            let nonsense = "the guest has announced something that is no text of its image";
+            return self.remarks.say(Level::Warn, nonsense);
         };
         if !is_there {
             self.engine.part_goes(start);
-            return Ok(());
+            return;
         }
+        if let Err(error) = self.take_in_part(machine, start) {
+            self.remarks.say(Level::Error, error);
+        }
+    }
+
+    fn take_in_part(&mut self, machine: &Machine, start: Gva) -> Result<(), TracingError> {
         let mut quiesced = machine.quiesce(PATIENCE)?;
         if self.engine.part_came(&mut quiesced, start)? == 0 {
             return Ok(());

@@ -2,6 +2,7 @@
 
 use super::Tracing;
 use crate::machine::Machine;
+use log::Level;
 use std::sync::Arc;
 
 impl Tracing {
@@ -23,7 +24,8 @@ impl Tracing {
             }
         };
         for (module, why) in &moved.unread {
-            log::warn!("module {module} cannot be traced: {why}");
+            let refused = format!("module {module} cannot be traced: {why}");
+            self.remarks.say(Level::Warn, refused);
         }
         if !moved.is_change() {
             return;
@@ -48,12 +50,17 @@ impl Tracing {
             let changed = selected
                 .map_err(Into::into)
                 .and_then(|selection| self.change(machine, index, id, filter, selection));
-            match changed {
+            let (level, remark) = match changed {
                 Ok(changed) => {
-                    log::info!("session {name}: {} functions are traced", changed.traced)
+                    let traced = changed.traced;
+                    (
+                        Level::Info,
+                        format!("session {name}: {traced} functions are traced"),
+                    )
                 }
-                Err(error) => log::warn!("session {name}: {error}"),
-            }
+                Err(error) => (Level::Warn, format!("session {name}: {error}")),
+            };
+            self.remarks.say(level, remark);
         }
     }
 }

@@ -19,6 +19,7 @@ mod fleeting;
 pub mod options;
 pub mod output;
 pub mod profile;
+mod remarks;
 pub mod rings;
 mod session;
 mod show;
@@ -53,6 +54,7 @@ use clock_page::{Beats, ClockPage};
 pub use error::TracingError;
 pub use options::TracingOptions;
 use options::{DEFAULT_SESSION, LockChoice, PatchMethod};
+use remarks::Remarks;
 use session::{Found, Shared, TraceSession};
 use slices::{Sliced, Slices};
 
@@ -86,6 +88,8 @@ pub struct Tracing {
     /// While a session that is timed by it has rings.
     clock_page: Option<ClockPage>,
     beats: Arc<Beats>,
+    /// About what the guest announces, and about its modules.
+    remarks: Remarks,
 }
 
 impl Tracing {
@@ -126,6 +130,7 @@ impl Tracing {
             clock: None,
             clock_page: None,
             beats: Arc::default(),
+            remarks: Remarks::default(),
         })
     }
 
