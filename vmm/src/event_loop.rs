@@ -11,6 +11,7 @@ use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::timerfd::TimerFd;
 
 use crate::control::server::Server;
+use crate::devices::serial::INPUT_LIMIT;
 use crate::failure::Failure;
 use crate::panic_watch;
 use crate::run::{Outcome, Run};
@@ -37,6 +38,8 @@ const SIGNAL: u32 = 2;
 const STDIN: u32 = 3;
 const TIMER: u32 = 4;
 const WATCH: u32 = 5;
+/// Bytes of console input that are read at a time.
+const INPUT_STEP: usize = 4096;
 /// Tokens from here on are the control server's.
 pub const CONTROL: u32 = 16;
 
@@ -147,7 +150,7 @@ impl EventLoop {
 
     fn console_input(&mut self, ops: &mut EventOps<'_>) {
         let Some(stdin) = &mut self.stdin else { return };
-        let mut bytes = [0; 4096];
+        let mut bytes = [0; INPUT_STEP];
         match stdin.read(&mut bytes) {
             ConsoleInput::Bytes(count) => {
                 let bytes = bytes.get(..count).unwrap_or_default();
@@ -185,15 +188,17 @@ impl MutEventSubscriber for EventLoop {
             let message = format!("the event loop cannot listen: {error}");
             self.run.end(Outcome::Failed(Failure::bad_input(message)));
         }
-        // epoll refuses regular files and /dev/null: they are read to their end at once.
+        // epoll refuses regular files and /dev/null: they are read at once, as much as the guest's line takes.
+        // Some of them (/dev/zero) have no end.
         if let Some(stdin) = &self.stdin
             && ops
                 .add(Events::with_data(stdin, STDIN, EventSet::IN))
                 .is_err()
         {
-            while self.stdin.is_some() {
+            for _ in 0..INPUT_LIMIT.div_ceil(INPUT_STEP) {
                 self.console_input(ops);
             }
+            self.stdin = None;
         }
     }
 

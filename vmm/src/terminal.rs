@@ -1,8 +1,9 @@
 //! stdin as the guest's console: character by character when it is a terminal, which is put back
 //! at the end. Ctrl-C stays the user's: it ends the run.
 
-use std::io::{self, IsTerminal, Read, Stdin};
-use std::os::fd::{AsRawFd, RawFd};
+use std::fs::File;
+use std::io::{self, IsTerminal, Read};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 /// What reading the console gave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +18,8 @@ pub enum ConsoleInput {
 
 /// stdin. Its terminal is put back when this is dropped.
 pub struct ConsoleStdin {
-    stdin: Stdin,
+    /// Without a buffer: what waits in one is not seen by who waits for the descriptor.
+    stdin: File,
     before: Option<libc::termios>,
 }
 
@@ -36,7 +38,7 @@ impl ConsoleStdin {
     /// # Errors
     /// When the terminal refuses the mode.
     pub fn open() -> io::Result<Option<Self>> {
-        let stdin = io::stdin();
+        let stdin = File::from(io::stdin().as_fd().try_clone_to_owned()?);
         let fd = stdin.as_raw_fd();
         if !stdin.is_terminal() {
             return Ok(Some(Self {
@@ -62,7 +64,7 @@ impl ConsoleStdin {
 
     /// Reads what there is.
     pub fn read(&mut self, into: &mut [u8]) -> ConsoleInput {
-        match self.stdin.lock().read(into) {
+        match self.stdin.read(into) {
             Ok(0) => ConsoleInput::End,
             Ok(bytes) => ConsoleInput::Bytes(bytes),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => ConsoleInput::Nothing,

@@ -11,7 +11,7 @@ use vmm_sys_util::eventfd::EventFd;
 use super::console::ConsoleQueue;
 
 /// Bytes of console input that wait for the guest; what comes beyond is dropped, as on a real line.
-const INPUT_LIMIT: usize = 64 << 10;
+pub const INPUT_LIMIT: usize = 64 << 10;
 
 /// An interrupt line as an eventfd that KVM listens to.
 #[derive(Debug)]
