@@ -159,6 +159,12 @@ impl Shared {
         }
     }
 
+    /// Whether the thread is to leave the guest, or what it does for the guest: for an order, or for a
+    /// pass after `passed`.
+    pub(super) fn is_wanted(&self, passed: u64) -> bool {
+        self.order() != Order::Run || self.wanted_pass() != passed
+    }
+
     /// The number of the pass that is wanted.
     pub(super) fn wanted_pass(&self) -> u64 {
         self.pass.load(Ordering::Acquire)
@@ -198,5 +204,20 @@ impl Shared {
             seat = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         Some(seat)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_waits_for_the_console_is_wanted_for_passes_too() {
+        let shared = Shared::new(Arc::default());
+        assert!(!shared.is_wanted(0));
+        let pass = shared.want_pass();
+        assert!(shared.is_wanted(0) && !shared.is_wanted(pass));
+        shared.give(&mut shared.lock(), Order::Hold);
+        assert!(shared.is_wanted(pass));
     }
 }

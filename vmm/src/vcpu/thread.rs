@@ -223,7 +223,7 @@ impl Vcpu {
             }
             Err(error) => return self.crashed(&format!("KVM_RUN failed: {error}")),
         };
-        let shared = &self.shared;
+        let (shared, passed) = (&self.shared, self.passed);
         match exit {
             VcpuExit::IoOut(port, _) if port == u16::from(TRAP_PORT) => {
                 self.half_done = true;
@@ -235,7 +235,7 @@ impl Vcpu {
             }
             VcpuExit::IoOut(port, data) => {
                 self.half_done = true;
-                let patient = || shared.order() == Order::Run;
+                let patient = || !shared.is_wanted(passed);
                 match self.ports.write(port, data, patient) {
                     PortEffect::None => State::Running,
                     PortEffect::Exit(status) => self.ended(VcpuEventKind::GuestExit(status)),
