@@ -9,9 +9,19 @@ use crate::failure::Failure;
 /// # Errors
 /// [`Failure`] when stdout does not take them.
 pub fn print(bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
+    offer(bytes).map(drop)
+}
+
+/// Prints `bytes` on stdout; says whether anybody wants more of them.
+///
+/// # Errors
+/// [`Failure`] when stdout does not take them.
+pub fn offer(bytes: impl AsRef<[u8]>) -> Result<bool, Failure> {
     let mut out = io::stdout().lock();
-    let printed = out.write_all(bytes.as_ref()).and_then(|()| out.flush());
-    printed.or_else(taken)
+    match out.write_all(bytes.as_ref()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) => taken(error).map(|()| false),
+    }
 }
 
 /// A reader that has seen enough (`| head`) is no failure.

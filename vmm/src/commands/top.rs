@@ -18,7 +18,7 @@ const CLEAR: &str = "\x1b[H\x1b[J";
 /// Rows of a table that is refreshed.
 const ROWS: usize = 20;
 
-/// Prints tables until there were enough of them, or until it is interrupted. Where the output is no
+/// Prints tables until there were enough of them, nobody reads them any more, or it is interrupted. Where the output is no
 /// terminal they follow each other as plain text; one of them, if nothing else is asked for.
 ///
 /// # Errors
@@ -40,7 +40,9 @@ pub fn top(options: &CtlOptions, top: &TopOptions) -> Result<ExitStatus, Failure
             .map(|(profile, then)| (profile, now.duration_since(*then)));
         let text = table(&profile, rate, ROWS);
         let clear = if is_terminal { CLEAR } else { "" };
-        stdout::print(format!("{clear}{text}"))?;
+        if !stdout::offer(format!("{clear}{text}"))? {
+            break;
+        }
         before = Some((profile, now));
     }
     Ok(ExitStatus::Success)
