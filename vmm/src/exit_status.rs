@@ -12,6 +12,7 @@
 //! | 105 | tracing failed |
 //! | 106 | output could not be written |
 //! | 107 | the guest's kernel panicked |
+//! | 108 | a bug in `vmm`: what stderr says belongs into a report |
 //!
 //! A guest that switches the machine off or resets it ends `run` with 0.
 //!
@@ -47,6 +48,8 @@ pub enum ExitStatus {
     OutputFailed,
     /// The guest's kernel panicked.
     GuestPanicked,
+    /// We panicked ourselves.
+    Bug,
 }
 
 impl ExitStatus {
@@ -65,6 +68,7 @@ impl ExitStatus {
             Self::TracingFailed => 105,
             Self::OutputFailed => 106,
             Self::GuestPanicked => 107,
+            Self::Bug => 108,
         }
     }
 }

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::control::protocol::{self, Call, FilterChange, OfSession, Response, RpcError};
 use crate::control::status::{GuestStatus, Pauses, Spread, Status, Switched, VcpuStatus};
+use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::layout;
 use crate::machine::{Machine, PATIENCE};
@@ -139,6 +140,10 @@ impl Run {
             VcpuEventKind::PowerOff => self.end(Outcome::PowerOff),
             VcpuEventKind::Crashed(details) => {
                 self.end(Outcome::Crashed(format!("vCPU {}: {details}", event.vcpu)));
+            }
+            VcpuEventKind::Panicked => {
+                let message = format!("the thread of vCPU {} panicked", event.vcpu);
+                self.end(Outcome::Failed(Failure::new(ExitStatus::Bug, message)));
             }
             VcpuEventKind::Breakpoint(_) => self.breakpoint(),
             VcpuEventKind::Announcement => {

@@ -7,6 +7,7 @@ pub mod graph;
 pub mod run;
 
 use std::io::Write;
+use std::panic::{UnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
@@ -18,7 +19,8 @@ use crate::failure::Failure;
 /// Boots a guest on KVM and traces its functions from outside
 ///
 /// Exit status: 0 to 99 from the guest (99 stands for 99 and more), 100 usage or bad input, 101 no
-/// KVM, 102 guest crashed, 103 timeout, 104 interrupted, 105 tracing failed, 106 output failed.
+/// KVM, 102 guest crashed, 103 timeout, 104 interrupted, 105 tracing failed, 106 output failed, 107 the
+/// guest's kernel panicked, 108 a bug in vmm.
 #[derive(Debug, Parser)]
 #[command(name = "vmm", version, max_term_width = 100)]
 pub struct Cli {
@@ -92,6 +94,15 @@ enum Verb {
 /// Parses the command line, runs the verb, prints what failed. Returns how the process is to end.
 #[must_use]
 pub fn main() -> ExitStatus {
+    caught(parsed)
+}
+
+/// A panic has a status of its own: the one that Rust gives it says *no KVM* here.
+fn caught(run: impl FnOnce() -> ExitStatus + UnwindSafe) -> ExitStatus {
+    catch_unwind(run).unwrap_or(ExitStatus::Bug)
+}
+
+fn parsed() -> ExitStatus {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
@@ -160,6 +171,12 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         super::Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_panic_is_a_status_that_means_nothing_else() {
+        assert_eq!(super::caught(|| panic!("on purpose")).code(), 108);
+        assert_eq!(super::caught(|| super::ExitStatus::NoKvm).code(), 101);
     }
 
     #[test]

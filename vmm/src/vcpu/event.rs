@@ -26,6 +26,8 @@ pub enum VcpuEventKind {
     PowerOff,
     /// The guest cannot go on; what KVM said about it.
     Crashed(String),
+    /// Its thread has panicked: a bug of ours.
+    Panicked,
     /// The guest has announced that text comes or goes; the vCPU is parked until somebody has seen to it.
     Announcement,
     /// The attach breakpoint was reached; the vCPU is trapped there.

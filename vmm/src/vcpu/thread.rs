@@ -116,6 +116,11 @@ impl Vcpu {
 
     /// The thread's body.
     pub(super) fn run(mut self) {
+        let _farewell = Farewell {
+            number: self.number,
+            shared: Arc::clone(&self.shared),
+            events: self.events.clone(),
+        };
         let _target = KickTarget::register(self.fd.get_kvm_run());
         let mut state = State::Running;
         while state != State::Stopped {
@@ -126,8 +131,6 @@ impl Vcpu {
                 State::Stopped => State::Stopped,
             };
         }
-        self.shared.lock().state = VcpuState::Stopped;
-        self.shared.acknowledged.notify_all();
     }
 
     /// One entry into the guest. A kick between the look at the order and `KVM_RUN` makes the
@@ -427,6 +430,26 @@ impl Vcpu {
     }
 }
 
+/// However the thread ends, everybody hears of it: nobody waits for one that has panicked.
+struct Farewell {
+    number: u16,
+    shared: Arc<Shared>,
+    events: EventSender,
+}
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        self.shared.lock().state = VcpuState::Stopped;
+        self.shared.acknowledged.notify_all();
+        if std::thread::panicking() {
+            self.events.send(VcpuEvent {
+                vcpu: self.number,
+                kind: VcpuEventKind::Panicked,
+            });
+        }
+    }
+}
+
 /// What KVM says about an internal error: the suberror and its data words.
 fn internal_error(fd: &mut VcpuFd) -> String {
     let run = fd.get_kvm_run();
@@ -447,4 +470,29 @@ fn internal_error(fd: &mut VcpuFd) -> String {
         "KVM internal error {} ({name}), data {data:x?}",
         internal.suberror
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vcpu::{Gate, events};
+
+    #[test]
+    fn a_thread_that_panics_is_out_of_the_guest_and_said_to_be() {
+        let shared = Arc::new(Shared::new(Arc::new(Gate::default())));
+        let (sender, receiver) = events().unwrap();
+        let farewell = Farewell {
+            number: 3,
+            shared: Arc::clone(&shared),
+            events: sender,
+        };
+        let thread = std::thread::spawn(move || {
+            let _farewell = farewell;
+            panic!("on purpose");
+        });
+        assert!(thread.join().is_err());
+        assert_eq!(shared.lock().state, VcpuState::Stopped);
+        let said = receiver.next().map(|event| (event.vcpu, event.kind));
+        assert_eq!(said, Some((3, VcpuEventKind::Panicked)));
+    }
 }
