@@ -1,5 +1,7 @@
 //! Whatever is wrong with what the user gives: one line that names it, an exit status, no panic.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use tests::elf::{Damaged, Kernels, bare};
@@ -132,6 +134,24 @@ fn images_that_cannot_be_traced() {
         );
         assert_eq!(ended.good().printed().calls["calls_leaf"], 64);
     }
+}
+
+/// Both hung or panicked once: an input without an end was read before the first event, and the trace
+/// notes the command line.
+#[test]
+fn a_console_input_without_end_and_a_path_that_is_no_text() {
+    let folder = Kernels::new();
+    let trace = folder.path().join(OsStr::from_bytes(b"trace-\xff"));
+    let mut run = tests::vmm();
+    run.arg("run").arg("--kernel").arg(guest());
+    run.args(["--cmdline", "workload=calls iterations=2"]);
+    run.args(["--trace", "function", "--filter", "calls_*", "--output"]);
+    run.arg(&trace);
+    let endless = std::fs::File::open("/dev/zero").unwrap();
+    let ended = Ended::from(run.stdin(endless).output().unwrap());
+    assert_eq!(ended.good().printed().calls["calls_leaf"], 64);
+    let report = vmm_says(&[Path::new("report"), &trace]);
+    assert!(report.good().stdout.contains("calls_leaf"));
 }
 
 #[test]
