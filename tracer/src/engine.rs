@@ -317,6 +317,7 @@ mod error;
 pub mod events;
 pub mod fleeting;
 pub mod locks;
+mod reuse;
 mod sessions;
 #[cfg(test)]
 mod tests;

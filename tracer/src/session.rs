@@ -85,6 +85,8 @@ pub struct SessionMemory {
     pub details: Option<Gpa>,
     /// The directory of the mirror and its bytes, where records have only a part of the stack slot.
     pub directory: Option<(Gpa, u64)>,
+    /// Bytes that it was given, from `rings` on.
+    pub room: u64,
     /// The size of each ring.
     pub geometry: Geometry,
     /// The position of the first record of each ring: behind all that an earlier session's writers

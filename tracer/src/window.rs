@@ -141,6 +141,18 @@ impl Window {
         self.user
     }
 
+    /// The size of its region in bytes.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.region.bytes
+    }
+
+    /// Bytes of the region that are not shown yet.
+    #[must_use]
+    pub const fn left(&self) -> u64 {
+        self.region.bytes - self.used
+    }
+
     /// Shows the next `bytes` of the region, rounded up to whole pages, one after the other.
     ///
     /// # Errors
@@ -152,7 +164,7 @@ impl Window {
         executable: bool,
     ) -> Result<Extent, WindowError> {
         let bytes = bytes.max(1).next_multiple_of(PAGE_2M);
-        let left = self.region.bytes - self.used;
+        let left = self.left();
         if bytes > left {
             return Err(WindowError::RegionFull { bytes, left });
         }

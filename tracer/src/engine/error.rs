@@ -56,6 +56,14 @@ pub enum AttachError {
         /// Why not.
         source: MemoryError,
     },
+    /// Rings of a deleted session could not be cleared.
+    #[error("cannot make session '{name}': its rings cannot be written: {source}")]
+    Rings {
+        /// The name asked for.
+        name: String,
+        /// Why not.
+        source: MemoryError,
+    },
     /// Sixteen sessions are there.
     #[error("cannot make session '{name}': there are {SESSIONS_MAX} already, delete one")]
     TooManySessions {

@@ -408,6 +408,7 @@ impl Ground {
             format: Format::Calls,
             details: None,
             directory: None,
+            room: rings.bytes,
             geometry,
             first: vec![geometry.first(); self.strategy.rings()],
         };

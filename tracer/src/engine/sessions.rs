@@ -9,6 +9,7 @@
 //! * Its rings stay with its cell, as [`Retired`]. Only a new session of the same tracer kind, record
 //!   format and ring size on the same cell gets them again. It begins a whole lap behind the last head, so
 //!   whatever a late writer had reserved lies before the reader's first position and is ignored.
+//! * When the window is half used, a session of another kind or size gets them ([`super::reuse`]).
 //! * When every free cell was used for sessions of other kinds or sizes, the new session gets a used
 //!   cell and rings of its own. A late writer of the earlier session can then reserve a slot
 //!   that it does not fill, for it writes to the old rings: that slot is counted as *abandoned*.
@@ -17,6 +18,7 @@
 //!
 //! Stubs are found again by what they do, so sessions that come and go do not use the arena up.
 
+use super::reuse::REUSE_MAX;
 use super::{ApplyError, AttachError, Engine, Ground};
 use crate::addr::{Gpa, Gva};
 use crate::event::FunctionId;
@@ -32,14 +34,10 @@ use crate::stub::recorder::Recorder;
 use crate::target::{MemoryError, PhysicalMemory, StoppedTarget};
 use crate::window::WindowError;
 
-/// A head above this is the guest's doing: such a ring is not used again, so that positions never
-/// reach their end.
-const REUSE_MAX: Position = Position(1 << 48);
-
 /// The memory of a deleted session.
 #[derive(Debug)]
 pub(super) struct Retired {
-    id: SessionId,
+    pub(super) id: SessionId,
     tracer: TracerKind,
     format: Format,
     /// None when the guest has written to its cells: then its rings are never used again.
@@ -48,16 +46,23 @@ pub(super) struct Retired {
 
 /// What a session has in the guest.
 #[derive(Debug)]
-struct Place {
-    memory: SessionMemory,
-    recorder: Option<Recorder>,
-    profile: Option<Profile>,
-    events: Option<SessionEvents>,
+pub(super) struct Place {
+    pub(super) memory: SessionMemory,
+    pub(super) recorder: Option<Recorder>,
+    pub(super) profile: Option<Profile>,
+    pub(super) events: Option<SessionEvents>,
 }
 
 impl Retired {
+    /// Its memory, if that is rings.
+    pub(super) fn rings(&self) -> Option<&SessionMemory> {
+        let place = self.place.as_ref()?;
+        place.recorder.map(|_| &place.memory)
+    }
+
     fn suits(&self, config: &SessionConfig) -> bool {
-        let is_of = |place: &Place| place.memory.geometry == config.geometry;
+        let is_of =
+            |place: &Place| place.recorder.is_none() || place.memory.geometry == config.geometry;
         (self.tracer, self.format) == (config.tracer, config.format())
             && self.place.as_ref().is_some_and(is_of)
     }
@@ -77,24 +82,32 @@ impl Engine {
         if self.session_named(&config.name).is_some() {
             return Err(AttachError::NameTaken { name: config.name });
         }
-        let Some(id) = self.free_session(&config) else {
+        let Some((mut id, mut reused)) = self.free_session(&config) else {
             return Err(AttachError::TooManySessions { name: config.name });
         };
         let ground = self.ground.as_mut().ok_or(WindowError::NoVcpu)?;
         if config.tracer.hooks_returns() {
             ground.make_mirror(target)?;
         }
-        let reused = self
-            .retired
-            .iter()
-            .position(|retired| retired.id == id && retired.suits(&config));
-        let place = reused.and_then(|index| self.retired.swap_remove(index).place);
-        let place = match place {
-            Some(place) => place,
+        let made = match reused {
+            Some(_) => None,
             None if config.tracer == TracerKind::Profile => {
-                ground.make_counters(target, id, &config, self.image.functions.len())?
+                Some(ground.make_counters(target, id, &config, self.image.functions.len())?)
             }
-            None => ground.make_rings(target, id, &config)?,
+            None => match ground.make_rings(target, id, &config) {
+                Ok(place) => Some(place),
+                Err(error) => match self.roomy(&config) {
+                    Some((roomy, index)) => {
+                        (id, reused) = (roomy, Some(index));
+                        None
+                    }
+                    None => return Err(error),
+                },
+            },
+        };
+        let place = match (made, reused) {
+            (Some(place), _) => place,
+            (None, index) => self.take_retired(target, index, &config)?,
         };
         if let Some(profile) = &place.profile {
             let zeros = vec![0; usize::try_from(profile.layout.bytes()).unwrap_or_default()];
@@ -129,20 +142,49 @@ impl Engine {
         Ok(id)
     }
 
-    /// The number for a new session: one whose retired rings it can have, else one that was never
-    /// used, else any that is free.
-    fn free_session(&self, config: &SessionConfig) -> Option<SessionId> {
+    /// The memory of a deleted session, as `config` wants it.
+    fn take_retired(
+        &mut self,
+        target: &mut (impl PhysicalMemory + ?Sized),
+        index: Option<usize>,
+        config: &SessionConfig,
+    ) -> Result<Place, AttachError> {
+        let ground = self.ground.as_ref().ok_or(WindowError::NoVcpu)?;
+        let index = index.filter(|index| *index < self.retired.len());
+        let retired = index.map(|index| self.retired.swap_remove(index));
+        let suits = retired.as_ref().is_some_and(|one| one.suits(config));
+        let place = retired
+            .and_then(|one| one.place)
+            .ok_or(WindowError::NoVcpu)?;
+        if suits {
+            return Ok(place);
+        }
+        ground.refit(target, place, config)
+    }
+
+    /// The number for a new session, and which retired memory it gets: one whose memory suits it, else one
+    /// whose rings have room when there is not much else, else one that was never used, else any
+    /// that is free.
+    fn free_session(&self, config: &SessionConfig) -> Option<(SessionId, Option<usize>)> {
         let numbers = u8::try_from(SESSIONS_MAX).unwrap_or(u8::MAX);
         let free = || {
             (0..numbers)
                 .map(SessionId)
                 .filter(|id| self.session(*id).is_err())
         };
-        let retired = |id: SessionId| self.retired.iter().filter(move |one| one.id == id);
-        free()
-            .find(|id| retired(*id).any(|one| one.suits(config)))
-            .or_else(|| free().find(|id| retired(*id).next().is_none()))
-            .or_else(|| free().next())
+        let suits = |one: &Retired| one.suits(config) && self.session(one.id).is_err();
+        let suiting = self.retired.iter().position(suits);
+        let suiting = suiting.and_then(|index| Some((self.retired.get(index)?.id, Some(index))));
+        let roomy = || self.roomy(config).filter(|_| self.is_scarce(config));
+        let is_new = |id: &SessionId| self.retired.iter().all(|one| one.id != *id);
+        // What a profile keeps beside the mirror is worth more than any rings.
+        let of = |id: SessionId| self.retired.iter().filter(move |one| one.id == id);
+        let has_rings_only = |id: &SessionId| of(*id).all(|one| one.rings().is_some());
+        suiting
+            .or_else(|| roomy().map(|(id, index)| (id, Some(index))))
+            .or_else(|| free().find(is_new).map(|id| (id, None)))
+            .or_else(|| free().find(has_rings_only).map(|id| (id, None)))
+            .or_else(|| free().next().map(|id| (id, None)))
     }
 
     /// Deletes a session that traces nothing any more: switches its cells off and keeps its memory
@@ -292,6 +334,7 @@ impl Ground {
             format,
             details: has_details.then(|| rings.physical.wrapping_add(bytes)),
             directory: self.directory(format),
+            room: rings.bytes,
             geometry,
             first: vec![geometry.first(); self.strategy.rings()],
         };
@@ -312,7 +355,7 @@ impl Ground {
     }
 
     /// Where the pages of stack are listed whose slots records of this format have only a part of.
-    fn directory(&self, format: Format) -> Option<(Gpa, u64)> {
+    pub(super) fn directory(&self, format: Format) -> Option<(Gpa, u64)> {
         let (bytes, _) = Mirror::bytes(self.mirror?.pages_log2);
         let at = self.mirror_physical?;
         (format == Format::GraphUntimed).then_some((at, bytes))
@@ -364,6 +407,7 @@ impl Ground {
             format: Format::default(),
             details: None,
             directory: None,
+            room: table.bytes,
             geometry: config.geometry,
             first: Vec::new(),
         };

@@ -75,6 +75,7 @@ impl Ring {
             format: Format::Calls,
             details: None,
             directory: None,
+            room: geometry.bytes(),
             geometry,
             first: vec![geometry.first()],
         };

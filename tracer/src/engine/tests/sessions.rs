@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
+use crate::record::Record;
+use crate::ring::geometry::Lap;
 
 #[test]
 fn sixteen_sessions_have_memory_of_their_own_and_the_seventeenth_is_refused() {
@@ -234,4 +236,105 @@ proptest! {
         }
         prop_assert_eq!(digest(&engine, &target), text);
     }
+}
+
+/// Sessions of every kind and size, up to six at once: once there was room for those, there always is.
+#[test]
+fn sessions_that_come_and_go_do_not_use_the_window_up() {
+    const ROUNDS: usize = 4000;
+    let image = nop_image(12);
+    let mut target = MockTarget::with_image(2, 512 << 20, &image, Rights::ALL).unwrap();
+    let mut engine = Engine::new(Arc::new(image));
+    let region = target.region();
+    engine.attach(&mut target, region).unwrap();
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    let mut random = move |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        usize::try_from(state >> 33).unwrap() % below
+    };
+    let mut open: Vec<SessionId> = Vec::new();
+    let mut left = Vec::new();
+    for round in 0..ROUNDS {
+        if open.len() == 6 || !open.is_empty() && random(2) == 0 {
+            let id = open.swap_remove(random(open.len()));
+            write_heads(&mut target, &engine, id, random(5000) as u64);
+            engine.delete_session(&mut target, id).unwrap();
+        } else {
+            let kinds = [TracerKind::Function, TracerKind::Graph, TracerKind::Profile];
+            let clocks = [Clock::Tsc, Clock::None];
+            // There is room beside the mirror for no more than two profiles.
+            let is_profile = |id: &&SessionId| engine.session(**id).unwrap().profile.is_some();
+            let profiles = open.iter().filter(is_profile).count();
+            let config = SessionConfig {
+                tracer: kinds[random(if profiles < 2 { 3 } else { 2 })],
+                clock: clocks[random(2)],
+                geometry: Geometry::with_bytes(4096 << random(6)).unwrap(),
+                ..config(&round.to_string())
+            };
+            let id = engine.create_session(&mut target, config).unwrap();
+            assert_is_before_the_first_record(&target, &engine, id);
+            open.push(id);
+        }
+        left.push(engine.ground.as_ref().unwrap().window.left());
+    }
+    assert_eq!(left[ROUNDS / 4], left[ROUNDS - 1], "nothing new is needed");
+}
+
+fn write_heads(target: &mut MockTarget, engine: &Engine, id: SessionId, records: u64) {
+    let memory = engine.session(id).unwrap().memory.clone();
+    for ((ring, cell), first) in (0u16..).zip(&memory.cells).zip(&memory.first) {
+        let head = first.after(records).word(ring);
+        target.write_word(*cell, head).unwrap();
+    }
+}
+
+/// No slot of a new session's rings holds what its reader would take for a record or for a later one.
+fn assert_is_before_the_first_record(target: &MockTarget, engine: &Engine, id: SessionId) {
+    let memory = &engine.session(id).unwrap().memory;
+    for (ring, first) in (0u64..).zip(&memory.first) {
+        for position in [
+            *first,
+            first.after(1),
+            first.after(memory.geometry.slots() - 1),
+        ] {
+            let offset = ring * memory.geometry.bytes() + memory.geometry.slot(position) * 8;
+            let record = Record(word(target, memory.rings.wrapping_add(offset)));
+            let lap = memory.geometry.compare(record, position);
+            assert_eq!(lap, Lap::Earlier, "{record:?} at {position:?}");
+        }
+    }
+}
+
+#[test]
+fn rings_of_another_kind_and_size_are_used_again_where_memory_is_scarce() {
+    let image = nop_image(2);
+    let mut target = MockTarget::with_image(2, 24 << 20, &image, Rights::ALL).unwrap();
+    let mut engine = Engine::new(Arc::new(image));
+    let region = target.region();
+    engine.attach(&mut target, region).unwrap();
+    let large = |name: &str, tracer, bytes| SessionConfig {
+        tracer,
+        geometry: Geometry::with_bytes(bytes).unwrap(),
+        ..config(name)
+    };
+    let left = |engine: &Engine| engine.ground.as_ref().unwrap().window.left();
+    let bytes = (left(&engine) / 4 + 1).next_power_of_two();
+    let before = large("before", TracerKind::Function, bytes);
+    let id = engine.create_session(&mut target, before).unwrap();
+    let rings = engine.session(id).unwrap().memory.rings;
+    write_heads(&mut target, &engine, id, bytes);
+    let head = engine.session(id).unwrap().memory.first[0].after(bytes);
+    engine.delete_session(&mut target, id).unwrap();
+    let room = left(&engine);
+    let after = large("after", TracerKind::Function, bytes / 2);
+    let again = engine.create_session(&mut target, after).unwrap();
+    let memory = &engine.session(again).unwrap().memory;
+    assert_eq!((again, memory.rings), (id, rings));
+    assert_eq!(left(&engine), room);
+    // Behind the last lap, counted in the old size.
+    let lap = memory.first[0].0 / memory.geometry.slots();
+    assert!(lap > head.0 / (bytes / 8), "{lap}");
+    assert_is_before_the_first_record(&target, &engine, again);
 }
