@@ -8,13 +8,37 @@ use std::time::Instant;
 
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 use tracer::addr::Gva;
-use vmm::machine::{Machine, PATIENCE};
+use vmm::devices::console::ConsoleWriter;
+use vmm::layout;
+use vmm::loader::KernelFile;
+use vmm::machine::{Machine, MachineConfig, PATIENCE};
 use vmm::vcpu::{Request, VcpuEventKind};
 
 use crate::place::patience;
 
 /// Of a guest's command line: no timer interrupt while it is stepped.
 pub const NO_TICKS: &str = "tick=10000000";
+
+/// A machine that runs `kernel` with this command line; not started yet.
+///
+/// # Panics
+/// When it cannot be built.
+#[must_use]
+pub fn machine(
+    kernel: &KernelFile,
+    cmdline: String,
+    vcpus: u64,
+    console: &ConsoleWriter,
+) -> Machine {
+    let config = MachineConfig {
+        initrd: None,
+        cmdline,
+        vcpus,
+        memory_mib: 64,
+        window_bytes: layout::WINDOW_SIZE,
+    };
+    Machine::build(&config, kernel, console.queue()).expect("the machine is built")
+}
 
 /// The next thing that a vCPU tells.
 ///

@@ -39,7 +39,9 @@ pub enum CreateMemoryError {
         host_mib: u64,
     },
     /// The kernel refused the mapping.
-    #[error("cannot reserve {bytes} bytes of address space for the guest at {at}")]
+    #[error(
+        "cannot reserve {bytes} bytes of address space for the guest at {at}: ask for less with --memory, or raise `ulimit -v`"
+    )]
     Map {
         /// Where in the guest.
         at: Gpa,

@@ -10,9 +10,8 @@ use tracer::engine::Engine;
 use tracer::image::Image;
 use tracer::target::{PhysicalMemory, StoppedTarget, TargetMemory};
 use vmm::devices::console::ConsoleWriter;
-use vmm::layout;
 use vmm::loader::KernelFile;
-use vmm::machine::{Machine, MachineConfig, PATIENCE};
+use vmm::machine::{Machine, PATIENCE};
 use vmm::quiesce::Quiesced;
 use vmm::vcpu::VcpuEventKind;
 
@@ -34,15 +33,9 @@ impl Trial {
         let kernel = KernelFile::read(&guest()).unwrap();
         let image = std::sync::Arc::new(Image::parse(kernel.bytes()).unwrap());
         let site = image.symbols.address_of(FUNCTION).expect("the function");
-        let config = MachineConfig {
-            initrd: None,
-            cmdline: format!("workload=nops threads=4 {rest}"),
-            vcpus,
-            memory_mib: 64,
-            window_bytes: layout::WINDOW_SIZE,
-        };
         let console = ConsoleWriter::start(std::io::sink()).unwrap();
-        let mut machine = Machine::build(&config, &kernel, console.queue()).unwrap();
+        let cmdline = format!("workload=nops threads=4 {rest}");
+        let mut machine = stepped::machine(&kernel, cmdline, vcpus, &console);
         if normalised {
             let mut target = machine.before_start().unwrap();
             assert!(Engine::new(image).normalise(&mut target).unwrap() > 0);

@@ -10,9 +10,8 @@ use tracer::image::Image;
 use tracer::patch::locks::LockPrefixes;
 use tracer::target::{PhysicalMemory, StoppedTarget};
 use vmm::devices::console::ConsoleWriter;
-use vmm::layout;
 use vmm::loader::KernelFile;
-use vmm::machine::{Machine, MachineConfig, PATIENCE};
+use vmm::machine::{Machine, PATIENCE};
 use vmm::vcpu::VcpuEventKind;
 
 fn counting(threads: u64) -> Guest {
@@ -108,15 +107,9 @@ fn held_at_the_prefix(from: LockPrefixes, to: LockPrefixes) {
     let inside = |at: Gva| image.function_at(at) == image.function_at(step);
     let site = image.locks.iter().find(|site| inside(site.address));
     let site = site.expect("its locked instruction").address;
-    let config = MachineConfig {
-        initrd: None,
-        cmdline: format!("workload=locks threads=4 iterations=500 ring=0 {NO_TICKS}"),
-        vcpus: 1,
-        memory_mib: 64,
-        window_bytes: layout::WINDOW_SIZE,
-    };
     let console = ConsoleWriter::start(std::io::sink()).unwrap();
-    let mut machine = Machine::build(&config, &kernel, console.queue()).unwrap();
+    let cmdline = format!("workload=locks threads=4 iterations=500 ring=0 {NO_TICKS}");
+    let mut machine = stepped::machine(&kernel, cmdline, 1, &console);
     let mut engine = Engine::new(std::sync::Arc::clone(&image));
     let mut target = machine.before_start().unwrap();
     engine.normalise(&mut target).unwrap();

@@ -9,9 +9,8 @@ use tests::{guest, in_the_box, vmm_says};
 use tracer::addr::Gva;
 use tracer::image::Image;
 use vmm::devices::console::ConsoleWriter;
-use vmm::layout;
 use vmm::loader::KernelFile;
-use vmm::machine::{Machine, MachineConfig};
+use vmm::machine::Machine;
 use vmm::tracing::Tracing;
 use vmm::tracing::options::{
     DispatchChoice, HookChoice, PatchMethod, SessionOptions, Tracer, TracingOptions,
@@ -100,14 +99,8 @@ fn check(hook: HookChoice, workloads: &str, roots: &[&str]) {
     let kernel = KernelFile::read(&guest()).unwrap();
     let mut oracle = Oracle::new(Image::parse(kernel.bytes()).unwrap());
     let console = ConsoleWriter::start(std::io::sink()).unwrap();
-    let config = MachineConfig {
-        initrd: None,
-        cmdline: format!("workload={workloads} ring=0 iterations=1 {NO_TICKS}"),
-        vcpus: 1,
-        memory_mib: 256,
-        window_bytes: layout::WINDOW_SIZE,
-    };
-    let mut machine = Machine::build(&config, &kernel, console.queue()).unwrap();
+    let cmdline = format!("workload={workloads} ring=0 iterations=1 {NO_TICKS}");
+    let mut machine = stepped::machine(&kernel, cmdline, 1, &console);
     let options = TracingOptions {
         enabled: true,
         tracer: Tracer::Graph,

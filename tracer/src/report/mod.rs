@@ -119,57 +119,82 @@ pub fn print(
     Ok(printed)
 }
 
+/// The lines of a trace as the function tracer shows it, with events and clock stalls at their times.
+struct FunctionLines<'a, W> {
+    stalls: Stalls<'a>,
+    events: Events,
+    printed: Printed,
+    out: &'a mut W,
+}
+
+impl<'a, W: Write> FunctionLines<'a, W> {
+    fn begin(trace: &'a TraceDirectory, out: &'a mut W) -> Result<Self, ReportError> {
+        function_header(trace, out).map_err(ReportError::Output)?;
+        Ok(Self {
+            stalls: Stalls::of(trace),
+            events: Events::of(trace)?,
+            printed: Printed::default(),
+            out,
+        })
+    }
+
+    /// What happened beside the calls up to a time.
+    fn until(&mut self, time_ns: u64) -> Result<(), ReportError> {
+        let stalls = self.stalls.print_until(time_ns, self.out);
+        stalls.map_err(ReportError::Output)?;
+        self.events_until(time_ns)
+    }
+
+    fn events_until(&mut self, time_ns: u64) -> Result<(), ReportError> {
+        while let Some(event) = self.events.next_until(time_ns)? {
+            self.printed.lost = self.printed.lost.saturating_add(event.lost);
+            let vcpu = usize::from(event.vcpu);
+            let line = match event.event {
+                Some(_) => function_line(self.out, vcpu, event.time_ns, &event.to_string()),
+                None => writeln!(self.out, "CPU:{vcpu} {event}"),
+            };
+            line.map_err(ReportError::Output)?;
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, vcpu: usize, time_ns: u64, name: &str) -> Result<(), ReportError> {
+        self.printed.entries += 1;
+        function_line(self.out, vcpu, time_ns, name).map_err(ReportError::Output)
+    }
+
+    fn lost(&mut self, vcpu: usize, count: u64) -> Result<(), ReportError> {
+        self.printed.lost = self.printed.lost.saturating_add(count);
+        writeln!(self.out, "CPU:{vcpu} [LOST {count} EVENTS]").map_err(ReportError::Output)
+    }
+
+    fn end(mut self) -> Result<Printed, ReportError> {
+        self.events_until(u64::MAX)?;
+        Ok(self.printed)
+    }
+}
+
 /// The entries of a graph trace, as the function tracer would show them.
 fn print_entries(
     trace: &TraceDirectory,
     calls: &mut Calls,
     out: &mut impl Write,
 ) -> Result<Printed, ReportError> {
-    function_header(trace, out).map_err(ReportError::Output)?;
-    let mut printed = Printed::default();
-    let mut stalls = Stalls::of(trace);
-    let mut events = Events::of(trace)?;
+    let mut lines = FunctionLines::begin(trace, out)?;
     while let Some(shown) = calls.pop()? {
         let (Shown::Step(step) | Shown::Leaf(step, _)) = shown;
-        let until = stalls.print_until(step.time_ns, out);
-        until.map_err(ReportError::Output)?;
-        event_lines(&mut events, step.time_ns, &mut printed, out)?;
+        lines.until(step.time_ns)?;
         let vcpu = usize::from(step.vcpu);
-        let line = match step.kind {
+        match step.kind {
             CallKind::Entry(function) => {
-                printed.entries += 1;
                 let name = trace.names.name(calls.functions.address(function));
-                function_line(out, vcpu, step.time_ns, &name)
+                lines.entry(vcpu, step.time_ns, &name)?;
             }
-            CallKind::Lost(count) => {
-                printed.lost = printed.lost.saturating_add(count);
-                writeln!(out, "CPU:{vcpu} [LOST {count} EVENTS]")
-            }
-            CallKind::Exit { .. } => Ok(()),
-        };
-        line.map_err(ReportError::Output)?;
+            CallKind::Lost(count) => lines.lost(vcpu, count)?,
+            CallKind::Exit { .. } => {}
+        }
     }
-    event_lines(&mut events, u64::MAX, &mut printed, out)?;
-    Ok(printed)
-}
-
-/// The events up to a time, as ftrace shows events among functions.
-fn event_lines(
-    events: &mut Events,
-    time_ns: u64,
-    printed: &mut Printed,
-    out: &mut impl Write,
-) -> Result<(), ReportError> {
-    while let Some(event) = events.next_until(time_ns)? {
-        printed.lost = printed.lost.saturating_add(event.lost);
-        let vcpu = usize::from(event.vcpu);
-        let line = match event.event {
-            Some(_) => function_line(out, vcpu, event.time_ns, &event.to_string()),
-            None => writeln!(out, "CPU:{vcpu} {event}"),
-        };
-        line.map_err(ReportError::Output)?;
-    }
-    Ok(())
+    lines.end()
 }
 
 fn print_function(
@@ -177,28 +202,15 @@ fn print_function(
     records: &mut Records,
     out: &mut impl Write,
 ) -> Result<Printed, ReportError> {
-    function_header(trace, out).map_err(ReportError::Output)?;
-    let mut printed = Printed::default();
-    let mut stalls = Stalls::of(trace);
-    let mut events = Events::of(trace)?;
+    let mut lines = FunctionLines::begin(trace, out)?;
     while let Some((vcpu, time, head)) = records.pop()? {
-        let until = stalls.print_until(time, out);
-        until.map_err(ReportError::Output)?;
-        event_lines(&mut events, time, &mut printed, out)?;
-        let line = match head {
-            Head::Entry(address) => {
-                printed.entries += 1;
-                function_line(out, vcpu, time, &trace.names.name(address))
-            }
-            Head::Lost(count) => {
-                printed.lost = printed.lost.saturating_add(count);
-                writeln!(out, "CPU:{vcpu} [LOST {count} EVENTS]")
-            }
-        };
-        line.map_err(ReportError::Output)?;
+        lines.until(time)?;
+        match head {
+            Head::Entry(address) => lines.entry(vcpu, time, &trace.names.name(address))?,
+            Head::Lost(count) => lines.lost(vcpu, count)?,
+        }
     }
-    event_lines(&mut events, u64::MAX, &mut printed, out)?;
-    Ok(printed)
+    lines.end()
 }
 
 fn function_header(trace: &TraceDirectory, out: &mut impl Write) -> io::Result<()> {

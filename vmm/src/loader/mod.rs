@@ -28,7 +28,7 @@ const FILE_MAX: u64 = 1 << 30;
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The file could not be read.
-    #[error("cannot read the {what} {}: {source}; --{what} takes a file that you may read", path.display())]
+    #[error("cannot read the {what} {}: {source}; give a file that is there and that you may read", path.display())]
     Read {
         /// Kernel or initrd.
         what: &'static str,
@@ -39,7 +39,7 @@ pub enum LoadError {
         source: std::io::Error,
     },
     /// A device, a directory, …
-    #[error("the {what} {} is not a regular file; --{what} takes one", path.display())]
+    #[error("the {what} {} is not a regular file: give one", path.display())]
     NotAFile {
         /// Kernel or initrd.
         what: &'static str,
