@@ -1,7 +1,8 @@
 //! A trace directory as its readers show it: uftrace, and `vmm report`.
 
+use std::io::Write;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
@@ -95,6 +96,34 @@ impl Trace {
             .args(["--no-pager", "-d"])
             .arg(self.path());
         said(command)
+    }
+
+    /// What `uftrace tui` draws on a terminal when these keys are pressed.
+    ///
+    /// # Panics
+    /// When uftrace is not installed or does not like the trace.
+    #[must_use]
+    pub fn uftrace_draws(&self, keys: &str) -> String {
+        let directory = self.path().display().to_string();
+        // It wants a terminal; `script` is one.
+        let mut command = Command::new("script");
+        let mut child = command
+            .args([
+                "-qec",
+                &format!("uftrace tui -d '{directory}'"),
+                "/dev/null",
+            ])
+            .envs([("TERM", "xterm"), ("LINES", "24"), ("COLUMNS", "100")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("script starts");
+        let mut typed = child.stdin.take().expect("a pipe");
+        typed.write_all(keys.as_bytes()).expect("it reads");
+        let output = child.wait_with_output().expect("it ends");
+        let drawn = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{command:?}: {drawn}");
+        drawn
     }
 
     /// The counts of `vmm report --format counts`.

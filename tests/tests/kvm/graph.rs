@@ -252,6 +252,13 @@ fn uftrace_and_flame_graphs_show_a_graph() {
     let (_, trace) = traced("workload=calls,threads iterations=5", 2, "balanced");
     assert!(trace.uftrace_says(&["replay"]).contains("calls_root() {"));
     assert!(trace.uftrace_says(&["graph"]).contains("(10) calls_trunk"));
+    let report = trace.uftrace_says(&["report"]);
+    assert!(report.contains("calls_trunk"), "{report}");
+    // The graph of the first thread, then the report, then the end.
+    let tui = trace.uftrace_draws("\rRq");
+    for words in ["TOTAL TIME : FUNCTION", "SELF TIME", "calls_trunk"] {
+        assert!(tui.contains(words), "{tui}");
+    }
     let chrome = trace.uftrace_says(&["dump", "--chrome"]);
     serde_json::from_str::<Value>(&chrome).expect("uftrace writes JSON");
     let path = "calls_root;calls_trunk;calls_bough;calls_branch;calls_twig;calls_leaf ";
