@@ -38,4 +38,9 @@ fn the_graph_of_an_open_shows_what_it_is_made_of() {
         let at = rest.find(child);
         rest = &rest[at.unwrap_or_else(|| panic!("no '{child}' in order: {}", graph))..];
     }
+    // uftrace, too, knows whose calls they are.
+    let tasks = trace.uftrace_says(&["report", "--task"]);
+    for name in ["cat-", "sh-1"] {
+        assert!(tasks.contains(name), "no '{name}': {tasks}");
+    }
 }

@@ -60,7 +60,7 @@ fn is_ours(path: &Path, name: &OsStr) -> bool {
         Some(_) if is_event_file(name) => true,
         Some(_) if name == COMMENT_FILE => true,
         Some(_) => {
-            ["task.txt", "info.new"].contains(&name)
+            ["task.txt", "task.txt.new", "info.new"].contains(&name)
                 || name.starts_with(SIDE_FILE)
                 || name == "default.opts"
         }

@@ -81,7 +81,7 @@ pub(super) fn info(command_line: &str, module: &str, numbers: &[u32]) -> Vec<u8>
     info
 }
 
-/// `uftrace dump --chrome` copies the command line into JSON as it is.
+/// `uftrace dump --chrome` copies command line and names into JSON as they are.
 fn quotable(text: &str) -> String {
     text.chars()
         .map(|char| match char {
@@ -93,11 +93,13 @@ fn quotable(text: &str) -> String {
         .collect()
 }
 
-/// The lines of `task.txt` about a vCPU or thread.
-pub(super) fn task(number: u32, what: &str) -> String {
+/// The lines of `task.txt` about a vCPU or thread of this name. uftrace takes the name for that of a program
+/// and leaves out its folder, so there are no slashes in it.
+pub(super) fn task(number: u32, name: &str) -> String {
     let tid = tid(number);
+    let name = quotable(name).replace('/', "_");
     format!(
-        "SESS timestamp=0.000000000 pid={tid} sid={number:016x} exename=\"{what}{number}\"\n\
+        "SESS timestamp=0.000000000 pid={tid} sid={number:016x} exename=\"{name}\"\n\
          TASK timestamp=0.000000000 tid={tid} pid={tid}\n"
     )
 }

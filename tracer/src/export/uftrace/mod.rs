@@ -82,7 +82,8 @@ impl UftraceWriter {
         put(&format!("{module}.sym"), extent.symbols(image).as_bytes())?;
         let numbers: Vec<u32> = (0..u32::from(vcpus)).collect();
         let numbers = if metadata.is_graph() { &[] } else { &*numbers };
-        let tasks: String = numbers.iter().map(|n| layout::task(*n, "vcpu")).collect();
+        let task = |number: &u32| layout::task(*number, &format!("vcpu{number}"));
+        let tasks: String = numbers.iter().map(task).collect();
         put("task.txt", tasks.as_bytes())?;
         for number in numbers {
             put(&layout::map_file(*number), extent.map(&module).as_bytes())?;
@@ -115,6 +116,9 @@ impl UftraceWriter {
 
     /// A thread of a graph trace has this name.
     pub fn name_thread(&mut self, thread: u32, name: String) {
+        if let Some(threads) = &mut self.threads {
+            threads.name(thread, &name);
+        }
         self.side.threads.insert(thread, name);
     }
 

@@ -378,6 +378,33 @@ fn threads_of_a_graph_get_their_files_when_they_are_seen() {
 }
 
 #[test]
+fn threads_have_the_names_that_become_known() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let mut writer =
+        UftraceWriter::create(&directory, &nop_image(1), graph_metadata(), false).unwrap();
+    let names = || {
+        let text = fs::read_to_string(directory.join("task.txt")).unwrap();
+        let name = |line: &str| Some(line.split_once("exename=")?.1.to_owned());
+        text.lines().filter_map(name).collect::<Vec<_>>()
+    };
+    let entry = |thread| call(10, thread, CallKind::Entry(FunctionId(0)));
+    writer.name_thread(1, "init-1".to_owned());
+    for thread in 0..3 {
+        writer.append_call(entry(thread)).unwrap();
+    }
+    writer.flush().unwrap();
+    assert_eq!(names(), ["\"thread0\"", "\"init-1\"", "\"thread2\""]);
+    writer.name_thread(2, "kworker/0:1-7\"\n".to_owned());
+    writer.name_thread(3, "never seen".to_owned());
+    writer.finish().unwrap();
+    assert_eq!(
+        names(),
+        ["\"thread0\"", "\"init-1\"", "\"kworker_0:1-7' \""]
+    );
+}
+
+#[test]
 fn a_thread_whose_files_cannot_be_made_is_tried_again() {
     let root = tempfile::tempdir().unwrap();
     let directory = root.path().join("trace");

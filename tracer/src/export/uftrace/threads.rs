@@ -6,6 +6,7 @@
 //! What uftrace needs to know of a thread is written before its first record, and the list of
 //! threads last and in one step, so the directory can be opened at every moment.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -41,6 +42,8 @@ struct Description {
     command_line: String,
     module: String,
     map: String,
+    /// What threads are called, as far as the guest told.
+    names: BTreeMap<u32, String>,
 }
 
 impl Description {
@@ -57,8 +60,7 @@ impl Description {
         let map = self.path(&layout::map_file(thread));
         fs::write(&map, &self.map).map_err(ExportError::io("write", &map))?;
         let tasks = self.path("task.txt");
-        append(&tasks, layout::task(thread, "thread").as_bytes())
-            .map_err(ExportError::io("write", &tasks))?;
+        append(&tasks, self.task(thread).as_bytes()).map_err(ExportError::io("write", &tasks))?;
         let mut listed = listed.to_vec();
         listed.push(thread);
         self.list(&listed)
@@ -66,8 +68,27 @@ impl Description {
 
     fn list(&self, threads: &[u32]) -> Result<(), ExportError> {
         let info = layout::info(&self.command_line, &self.module, threads);
-        let (path, fresh) = (self.path("info"), self.path("info.new"));
-        fs::write(&fresh, info)
+        self.replace("info", &info)
+    }
+
+    /// The lines of `task.txt` about a thread.
+    fn task(&self, thread: u32) -> String {
+        match self.names.get(&thread) {
+            Some(name) => layout::task(thread, name),
+            None => layout::task(thread, &format!("thread{thread}")),
+        }
+    }
+
+    /// Threads that are in `task.txt` already have got their names.
+    fn rename(&self, threads: &[u32]) -> Result<(), ExportError> {
+        let tasks: String = threads.iter().map(|thread| self.task(*thread)).collect();
+        self.replace("task.txt", tasks.as_bytes())
+    }
+
+    /// Readers find the old file or the new one.
+    fn replace(&self, name: &str, content: &[u8]) -> Result<(), ExportError> {
+        let (path, fresh) = (self.path(name), self.path(&format!("{name}.new")));
+        fs::write(&fresh, content)
             .and_then(|()| fs::rename(&fresh, &path))
             .map_err(ExportError::io("write", &path))
     }
@@ -182,6 +203,8 @@ pub(super) struct ThreadLanes {
     description: Description,
     lanes: Vec<ThreadLane>,
     listed: Vec<u32>,
+    /// A thread was listed before its name was known.
+    is_misnamed: bool,
     /// The address of each function.
     addresses: Vec<u64>,
     waiting: usize,
@@ -201,14 +224,22 @@ impl ThreadLanes {
                 command_line: command_line.to_owned(),
                 module: module.to_owned(),
                 map: Extent::of(image).map(module),
+                names: BTreeMap::new(),
             },
             lanes: Vec::new(),
             listed: Vec::new(),
+            is_misnamed: false,
             addresses: addresses.map(|f| f.address.0 & MAX_VALUE).collect(),
             waiting: 0,
         };
         lanes.description.list(&[])?;
         Ok(lanes)
+    }
+
+    /// A thread has this name; uftrace shows its first 15 characters.
+    pub fn name(&mut self, thread: u32, name: &str) {
+        self.is_misnamed |= self.listed.contains(&thread);
+        self.description.names.insert(thread, name.to_owned());
     }
 
     /// Functions have come.
@@ -265,6 +296,11 @@ impl ThreadLanes {
         for thread in 0..self.lanes.len() {
             // The thread is flushed whether or not one before it failed.
             result = result.and(self.flush_one(thread));
+        }
+        if self.is_misnamed {
+            let renamed = self.description.rename(&self.listed);
+            self.is_misnamed = renamed.is_err();
+            result = result.and(renamed);
         }
         result
     }
