@@ -1,5 +1,6 @@
 //! Why bytes are no guest image that can be traced.
 
+use crate::addr::Gva;
 use crate::image::site::HexBytes;
 
 /// Why a guest image was refused. Every number in it comes from the file.
@@ -125,6 +126,43 @@ pub enum ImageError {
         functions: usize,
         /// Those that lie in text.
         inside: usize,
+    },
+    /// A file of symbols that has the kernel's version elsewhere.
+    #[error(
+        "the file of symbols belongs to another kernel: it has linux_banner at {at}, where this one \
+         has no version"
+    )]
+    OtherBanner {
+        /// Where.
+        at: Gva,
+    },
+    /// A file of symbols that contradicts those of the kernel itself.
+    #[error(
+        "the file of symbols belongs to another kernel: of {names} names that this one has, too, \
+         {elsewhere} are elsewhere, as {name}, at {given} by the file and at {own} by the kernel"
+    )]
+    OtherAddresses {
+        /// Names in common.
+        names: usize,
+        /// Those with another address.
+        elsewhere: usize,
+        /// One of them.
+        name: String,
+        /// Its address by the file.
+        given: Gva,
+        /// Its address by the kernel.
+        own: Gva,
+    },
+    /// A file of symbols with which functions do not begin at their sites.
+    #[error(
+        "the file of symbols belongs to another kernel: of the {listed} function sites that this one \
+         lists, {sites} lie at the beginning of functions in it"
+    )]
+    OtherSites {
+        /// Sites in the kernel's list.
+        listed: usize,
+        /// Those that are sites by the file.
+        sites: usize,
     },
     /// No function symbols.
     #[error("the image has no function symbols: link it without -s and do not strip it")]

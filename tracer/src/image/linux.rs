@@ -10,7 +10,7 @@ use crate::target::PhysicalMemory;
 use crate::task::TaskLayout;
 
 /// What a kernel's version string begins with (`linux_banner`).
-const BANNER: &[u8] = b"Linux version ";
+pub(super) const BANNER: &[u8] = b"Linux version ";
 /// A version is not longer than that.
 const VERSION_MAX: usize = 64;
 

@@ -182,11 +182,17 @@ impl Image {
     /// The image without what is linked into it: a module has none of its own.
     fn alone(elf: &Elf<'_>) -> Result<Self, ImageError> {
         let mut notes = Vec::new();
-        let mut symbols = symtab::read(elf)?;
-        if symbols.is_empty() {
-            symbols = SymbolTable::new(kallsyms::read(elf, &mut notes)?);
-        }
+        let symbols = Self::own_symbols(elf, &mut notes)?;
         Self::of(elf, symbols, notes)
+    }
+
+    /// The symbols that the file itself has.
+    fn own_symbols(elf: &Elf<'_>, notes: &mut Vec<String>) -> Result<SymbolTable, ImageError> {
+        let symbols = symtab::read(elf)?;
+        if symbols.is_empty() {
+            return Ok(SymbolTable::new(kallsyms::read(elf, notes)?));
+        }
+        Ok(symbols)
     }
 
     /// Why the return of a function is not hooked, if it is not.
@@ -203,11 +209,15 @@ impl Image {
     /// table (an unstripped `vmlinux`), or a System.map.
     ///
     /// # Errors
-    /// As [`Image::parse`]; [`ImageError::NotSymbols`] and [`ImageError::OtherSymbols`] for `symbols`.
+    /// As [`Image::parse`]; [`ImageError::NotSymbols`] when `symbols` are none, and
+    /// [`ImageError::OtherSymbols`] to [`ImageError::OtherSites`] when they are of another kernel.
     pub fn parse_with_symbols(bytes: &[u8], symbols: &[u8]) -> Result<Self, ImageError> {
         let elf = Elf::parse(bytes)?;
-        let symbols = symbol_file::read(symbols, &elf.text())?;
-        Self::of(&elf, symbols, Vec::new())
+        let own = Self::own_symbols(&elf, &mut Vec::new())?;
+        let symbols = symbol_file::read(symbols, &elf, &own)?;
+        let image = Self::of(&elf, symbols, Vec::new())?;
+        symbol_file::check_sites(&image)?;
+        Ok(image)
     }
 
     fn of(elf: &Elf<'_>, symbols: SymbolTable, mut notes: Vec<String>) -> Result<Self, ImageError> {

@@ -1,4 +1,5 @@
 use super::testing::{Entry, Layout, tables};
+use crate::addr::Gva;
 use crate::image::testing::{ElfFile, TEXT, body, call};
 use crate::image::{Image, ImageError, SymbolKind};
 
@@ -167,4 +168,64 @@ fn damaged_tables_are_read_or_left_alone() {
             assert!(count <= symbols(layout).len(), "byte {index}: {count}");
         }
     }
+}
+
+/// A map of a kernel whose functions from number `from` on lie 16 bytes further.
+fn map_of_another(from: u64, banner: Option<u64>) -> String {
+    let banner = banner.map(|at| (b'R', "linux_banner".to_owned(), at));
+    let line = |(letter, name, at): Entry| {
+        let moved = at >= address(from) && at < DATA;
+        let at = if moved { at + 16 } else { at };
+        format!("{at:016x} {} {name}\n", char::from(letter))
+    };
+    let symbols = symbols(Layout::all().last().unwrap());
+    symbols.into_iter().chain(banner).map(line).collect()
+}
+
+#[test]
+fn symbols_of_another_build_are_refused() {
+    let layout = Layout::all().last().unwrap();
+    let stripped = kernel(&[0; 4000], true);
+    let own = kernel(&tables(&symbols(layout), TEXT, layout), true);
+    let refused = |file: &[u8], map: &str| {
+        let refused = Image::parse_with_symbols(file, map.as_bytes()).unwrap_err();
+        let message = refused.to_string();
+        assert!(message.contains("belongs to another kernel"), "{message}");
+        refused
+    };
+    // The same is good with and without symbols of the kernel's own, and with a banner in its place.
+    for file in [&stripped, &own] {
+        for banner in [None, Some(DATA)] {
+            let map = map_of_another(FUNCTIONS, banner);
+            Image::parse_with_symbols(file, map.as_bytes()).unwrap();
+        }
+    }
+    let at = Gva(DATA + 8);
+    assert_eq!(
+        refused(&stripped, &map_of_another(FUNCTIONS, Some(at.0))),
+        ImageError::OtherBanner { at }
+    );
+    let moved = refused(&own, &map_of_another(600, None));
+    assert!(
+        matches!(&moved, ImageError::OtherAddresses { name, given, own, .. }
+            if name == "sys_read_600" && *given == Gva(address(601)) && *own == Gva(address(600))),
+        "{moved}"
+    );
+    // Half of the functions begin in the middle of what is listed.
+    let halved = map_of_another(FUNCTIONS, None);
+    let halved: String = halved
+        .lines()
+        .map(|line| match line.split_once("sys_read_") {
+            Some((before, number)) if number.ends_with(['1', '3', '5', '7', '9']) => {
+                let (at, letter) = before.split_once(' ').unwrap();
+                let at = u64::from_str_radix(at, 16).unwrap() + 8;
+                format!("{at:016x} {letter}sys_read_{number}\n")
+            }
+            _ => format!("{line}\n"),
+        })
+        .collect();
+    assert!(matches!(
+        refused(&stripped, &halved),
+        ImageError::OtherSites { .. }
+    ));
 }
