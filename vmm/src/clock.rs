@@ -125,7 +125,7 @@ fn kvm_offset(quiesced: &mut Quiesced<'_>) -> Result<u64, AskVcpuError> {
             let middle = before.wrapping_add(after.wrapping_sub(before) / 2);
             Ok(guest.wrapping_sub(middle))
         }
-        Reply::Done => Ok(0),
+        Reply::Done | Reply::SyscallEntry(_) => Ok(0),
     }
 }
 

@@ -213,7 +213,7 @@ impl MutEventSubscriber for EventLoop {
             STDIN => self.console_input(ops),
             TIMER => {
                 if let Some(Limit { limit, .. }) = self.limit.take() {
-                    self.run.end(Outcome::TimedOut(limit));
+                    self.run.time_out(limit);
                 }
             }
             WATCH => {

@@ -32,7 +32,12 @@ pub enum Outcome {
     /// The guest's kernel said that it cannot go on, on this vCPU.
     Panicked(u16),
     /// The time limit passed.
-    TimedOut(Duration),
+    TimedOut {
+        /// It.
+        limit: Duration,
+        /// What the vCPUs executed then, as text.
+        places: Option<String>,
+    },
     /// A signal told us to stop.
     Interrupted,
     /// A control client told us to stop.
@@ -47,7 +52,7 @@ impl Outcome {
     pub const fn is_death(&self) -> bool {
         matches!(
             self,
-            Self::Crashed(_) | Self::Panicked(_) | Self::TimedOut(_)
+            Self::Crashed(_) | Self::Panicked(_) | Self::TimedOut { .. }
         )
     }
 }
@@ -88,7 +93,7 @@ impl Run {
     pub fn end(&mut self, outcome: Outcome) {
         let is_consequence = matches!(
             outcome,
-            Outcome::Reset | Outcome::PowerOff | Outcome::TimedOut(_) | Outcome::Crashed(_)
+            Outcome::Reset | Outcome::PowerOff | Outcome::TimedOut { .. } | Outcome::Crashed(_)
         );
         if is_consequence {
             self.look_for_panic();
@@ -99,6 +104,12 @@ impl Run {
             _ => outcome,
         };
         self.outcome.get_or_insert(outcome);
+    }
+
+    /// The time limit has passed.
+    pub fn time_out(&mut self, limit: Duration) {
+        let places = self.tracing.places(&self.machine);
+        self.end(Outcome::TimedOut { limit, places });
     }
 
     /// Whether the guest's kernel says somewhere that it panics.
@@ -178,6 +189,9 @@ impl Run {
             log::warn!(
                 "the guest did not get to the attach point {name} ({at}): tracing did not begin there"
             );
+            if let Err(why) = self.tracing.check_place(&self.machine) {
+                log::warn!("{why}");
+            }
         }
         let finished = self.tracing.finish(&self.machine, is_dead);
         let late = self.machine.stop(PATIENCE);

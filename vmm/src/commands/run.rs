@@ -121,9 +121,10 @@ fn report(outcome: Outcome) -> Result<ExitStatus, Failure> {
                 format!("the guest's kernel panicked on vCPU {vcpu}; its console says why");
             Err(Failure::new(ExitStatus::GuestPanicked, message))
         }
-        Outcome::TimedOut(limit) => {
+        Outcome::TimedOut { limit, places } => {
             let seconds = limit.as_secs();
-            let message = format!("the guest did not end within {seconds} s (--timeout)");
+            let places = places.map_or_else(String::new, |places| format!(": {places}"));
+            let message = format!("the guest did not end within {seconds} s (--timeout){places}");
             Err(Failure::new(ExitStatus::TimedOut, message))
         }
         Outcome::Interrupted => Err(Failure::new(

@@ -1,5 +1,6 @@
 //! Why tracing operations fail.
 
+use tracer::addr::Gva;
 use tracer::engine::locks::LockError;
 use tracer::engine::{ApplyError, AttachError};
 use tracer::export::uftrace::ExportError;
@@ -168,9 +169,22 @@ pub enum TracingError {
     /// The text cannot be read.
     #[error("the guest's text cannot be read: {0}")]
     Digest(#[source] MemoryError),
-    /// The guest's clock.
-    #[error("the guest's time-stamp counter cannot be read: {0}")]
-    Clock(#[from] AskVcpuError),
+    /// A register of a vCPU.
+    #[error("a register of the guest cannot be read: {0}")]
+    Register(#[from] AskVcpuError),
+    /// The kernel is elsewhere.
+    #[error(
+        "the kernel does not run where it was linked, so it cannot be traced: its system calls enter at {runs}, \
+         where {entry} would be {linked}; boot it with nokaslr"
+    )]
+    Moved {
+        /// The function that system calls enter.
+        entry: &'static str,
+        /// Where the image has it.
+        linked: Gva,
+        /// Where the processor enters it.
+        runs: Gva,
+    },
     /// No such symbol to attach at.
     #[error("--attach-at {symbol}: the kernel has no such symbol{near}")]
     NoAttachSymbol {

@@ -18,6 +18,7 @@ mod filters;
 mod fleeting;
 pub mod options;
 pub mod output;
+mod place;
 pub mod profile;
 mod remarks;
 pub mod rings;
@@ -32,12 +33,14 @@ use std::sync::Arc;
 use tracer::addr::Gva;
 use tracer::digest::text_digest;
 use tracer::engine::Engine;
+use tracer::event::FunctionId;
 use tracer::filter::{Filter, Selection};
 use tracer::image::{Image, SITE_LENGTH};
 use tracer::patch::functions::Plan;
 use tracer::patch::locks::LockPrefixes;
 use tracer::session::SessionId;
 use tracer::stub::cell::{CpuStrategy, SESSIONS_MAX};
+use tracer::target::StoppedTarget;
 use tracer::window::Region;
 
 use crate::clock::{GuestClock, offset_is_applied};
@@ -54,6 +57,7 @@ use clock_page::{Beats, ClockPage};
 pub use error::TracingError;
 pub use options::TracingOptions;
 use options::{DEFAULT_SESSION, LockChoice, PatchMethod};
+use place::{check_place, places};
 use remarks::Remarks;
 use session::{Found, Shared, TraceSession};
 use slices::{Sliced, Slices};
@@ -187,6 +191,22 @@ impl Tracing {
             }
         }
         Ok(())
+    }
+
+    /// Whether the kernel runs where its functions are known to be.
+    ///
+    /// # Errors
+    /// [`TracingError::Moved`] when it does not; [`TracingError::Quiesce`] or [`TracingError::Register`] when
+    /// that cannot be seen.
+    pub fn check_place(&self, machine: &Machine) -> Result<(), TracingError> {
+        check_place(&mut machine.quiesce(PATIENCE)?, &self.shared.image)
+    }
+
+    /// What each vCPU executes now, in one line for people; nothing when the guest cannot be paused.
+    #[must_use]
+    pub fn places(&self, machine: &Machine) -> Option<String> {
+        let quiesced = machine.quiesce(PATIENCE).ok()?;
+        Some(places(quiesced.vcpus(), &self.shared.image))
     }
 
     /// The image.
@@ -346,6 +366,9 @@ impl Tracing {
         // Tried before the pause: it takes longer than the rest.
         let is_offset_applied = self.clock.is_none() && offset_is_applied();
         let mut quiesced = machine.quiesce(PATIENCE)?;
+        if !self.engine.is_attached() {
+            check_place(&mut quiesced, &self.shared.image)?;
+        }
         if self.engine.wants_kernel_gs_base() {
             quiesced.fetch_kernel_gs_base(PATIENCE)?;
         }
@@ -547,10 +570,11 @@ impl Tracing {
 }
 
 /// The place in the function at `address` where a breakpoint disturbs nobody: where the guest itself writes
-/// to sites, that is behind the site.
+/// to sites, that is behind the site, and so behind a landing pad before it, which Linux may take out.
 fn behind_site(image: &Image, address: Gva) -> Gva {
-    let site = image.sites.iter().find(|site| site.address == address);
-    match site {
+    let begins = |id: &FunctionId| image.function(*id).is_some_and(|f| f.address == address);
+    let site = image.function_at(address).filter(begins);
+    match site.and_then(|id| image.site_of(id)) {
         Some(site) if image.normalises_itself() => site.address.wrapping_add(SITE_LENGTH as u64),
         _ => address,
     }

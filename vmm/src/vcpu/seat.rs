@@ -67,6 +67,8 @@ pub enum Request {
     SingleStep,
     /// Read `IA32_KERNEL_GS_BASE` into the registers.
     ReadKernelGsBase,
+    /// Read `IA32_LSTAR`: where system calls enter the kernel.
+    ReadSyscallEntry,
     /// Read `IA32_TIME_STAMP_COUNTER` as KVM reports it, with the host's counter around it.
     ReadTsc,
 }
@@ -76,6 +78,8 @@ pub enum Request {
 pub enum Reply {
     /// Done.
     Done,
+    /// Where system calls enter the kernel; 0 when it has not said so yet.
+    SyscallEntry(Gva),
     /// The guest's counter, and the host's before and after.
     Tsc {
         /// Host counter before.

@@ -36,6 +36,7 @@ use crate::layout::{DOORBELL_PORT, TRAP_PORT};
 use crate::memory::Memory;
 
 const MSR_TSC: u32 = 0x10;
+const MSR_LSTAR: u32 = 0xc000_0082;
 const MSR_KERNEL_GS_BASE: u32 = 0xc000_0102;
 /// DR7: breakpoint 0 enabled (local and global), on execution, one byte.
 const DR7_EXECUTE_0: u64 = 0x3;
@@ -369,6 +370,10 @@ impl Vcpu {
             Request::SetBreakpoint(at) => done(self.set_breakpoint(at)),
             Request::SingleStep => done(self.single_step()),
             Request::ReadTsc => self.read_tsc(),
+            Request::ReadSyscallEntry => {
+                let entry = self.read_msr(MSR_LSTAR);
+                entry.map(|entry| Reply::SyscallEntry(Gva(entry)))
+            }
             Request::ReadKernelGsBase => self.read_msr(MSR_KERNEL_GS_BASE).map(|base| {
                 kernel_gs_base = Some(base);
                 Reply::Done
