@@ -1,7 +1,7 @@
 # Every target installs what it is missing, or says how (images/packages).
 
 .DEFAULT_GOAL := help
-.PHONY: help build guest linux box demo linux-demo test test-long lint bench experiments clean
+.PHONY: help build guest linux box demo linux-demo test test-long lint bench bench-linux experiments clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ lint: ## Format, clippy, documentation
 
 bench: build guest ## The table of costs, on /dev/kvm
 	cargo run --release --locked -p tests --bin bench -- images/out/bench.json
+
+bench-linux: build linux ## What tracing a stock Linux costs
+	tests/bench-linux
 
 experiments: build guest ## What the seeds measured, on /dev/kvm: images/out/experiments
 	images/guest/build.sh --retpoline

@@ -252,6 +252,15 @@ impl Running {
         self.console.wait_for(what, times);
     }
 
+    /// What the guest has printed so far.
+    ///
+    /// # Panics
+    /// When its reader did.
+    #[must_use]
+    pub fn printed(&self) -> String {
+        self.console.text.lock().expect("the console").0.clone()
+    }
+
     /// Types this on the guest's console.
     ///
     /// # Panics
@@ -300,7 +309,7 @@ impl Running {
         let stderr = self.stderr.take().map(JoinHandle::join);
         let ended = Ended {
             code: status.code(),
-            stdout: self.console.text.lock().expect("the console").0.clone(),
+            stdout: self.printed(),
             stderr: stderr.and_then(Result::ok).unwrap_or_default(),
         };
         let folder = std::mem::replace(&mut self.folder, TempDir::new().expect("a folder"));

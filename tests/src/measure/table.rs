@@ -1,10 +1,14 @@
 //! The result: rows with a median, a spread and a target, as text and as JSON.
 
 use std::fmt;
+use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use crate::sample::Samples;
+use super::Failed;
+use super::host::load;
+use super::sample::Samples;
 
 /// What a row should come to.
 #[derive(Debug, Clone, Copy)]
@@ -51,6 +55,7 @@ pub struct Row {
 
 impl Row {
     /// The median of `samples`.
+    #[must_use]
     pub fn median(
         what: impl Into<String>,
         unit: &'static str,
@@ -64,6 +69,7 @@ impl Row {
     }
 
     /// A percentile of `samples`.
+    #[must_use]
     pub fn percentile(
         what: impl Into<String>,
         unit: &'static str,
@@ -118,7 +124,33 @@ pub struct Table {
 }
 
 impl Table {
+    /// Prints the table, and writes it as JSON to the file `result`.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn publish(&self, result: &str) -> Result<(), Failed> {
+        println!("{self}");
+        let json = serde_json::to_string_pretty(&self.json())?;
+        fs::write(result, json + "\n").map_err(|error| format!("{result}: {error}"))?;
+        println!("{result}");
+        Ok(())
+    }
+
+    /// A table of `rows` that were measured on `host`, from the load `before` to now.
+    ///
+    /// # Errors
+    /// When the system does not say its load or its time.
+    pub fn new(host: String, before: String, rows: Vec<Row>) -> Result<Self, Failed> {
+        Ok(Self {
+            host,
+            load: [before, load()?],
+            unix_time: SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs(),
+            rows,
+        })
+    }
+
     /// The table as JSON.
+    #[must_use]
     pub fn json(&self) -> Value {
         json!({
             "host": self.host,

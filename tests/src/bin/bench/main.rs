@@ -15,16 +15,13 @@ mod footprint;
 mod leaf;
 mod pause;
 mod reader;
-mod table;
 
-use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use table::{Row, Table};
 use tests::measure::host::{load, name, step_forward, tsc_ghz};
-use tests::measure::{Failed, guest, rounds, sample, sessions};
+use tests::measure::{Failed, guest, rounds, sample, sessions, table};
 
 fn main() -> ExitCode {
     match run() {
@@ -43,17 +40,7 @@ fn run() -> Result<(), Failed> {
     let before = load()?;
     step_forward();
     let rows = rows(place.path())?;
-    let table = Table {
-        host: name()?,
-        load: [before, load()?],
-        unix_time: SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs(),
-        rows,
-    };
-    println!("{table}");
-    let json = serde_json::to_string_pretty(&table.json())?;
-    fs::write(&result, json + "\n").map_err(|error| format!("{result}: {error}"))?;
-    println!("{result}");
-    Ok(())
+    Table::new(name()?, before, rows)?.publish(&result)
 }
 
 fn rows(place: &Path) -> Result<Vec<Row>, Failed> {
