@@ -89,6 +89,12 @@ impl Pipeline {
         self.selection.finish(sink);
     }
 
+    /// Whether [`Self::take_fresh`] has any.
+    #[must_use]
+    pub fn has_fresh(&self) -> bool {
+        self.threads.has_fresh()
+    }
+
     /// As [`Threads::take_fresh`].
     pub fn take_fresh(&mut self) -> Vec<(u32, Gva)> {
         self.threads.take_fresh()

@@ -94,6 +94,12 @@ impl Threads {
         })
     }
 
+    /// Whether stacks were seen for the first time since [`Self::take_fresh`] was asked last.
+    #[must_use]
+    pub fn has_fresh(&self) -> bool {
+        !self.fresh.is_empty()
+    }
+
     /// The stacks that were seen for the first time since this was asked last: their numbers and their
     /// lowest addresses.
     pub fn take_fresh(&mut self) -> Vec<(u32, Gva)> {

@@ -66,6 +66,8 @@ impl TaskLayout {
 pub struct Task {
     /// The lowest address of its kernel stack.
     pub stack: Gva,
+    /// Its number.
+    pub pid: i32,
     /// Its name and number, as ftrace shows them: `comm-pid`.
     pub name: String,
 }
@@ -129,9 +131,11 @@ fn task(
     let comm = comm.split(|byte| *byte == 0).next().unwrap_or_default();
     let shown = |char: char| if char.is_control() { '?' } else { char };
     let comm: String = String::from_utf8_lossy(comm).chars().map(shown).collect();
+    let pid = i32::from_le_bytes(pid);
     Ok(Task {
         stack: word(memory, at.wrapping_add(layout.stack))?,
-        name: format!("{comm}-{}", i32::from_le_bytes(pid)),
+        pid,
+        name: format!("{comm}-{pid}"),
     })
 }
 

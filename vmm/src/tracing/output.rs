@@ -1,6 +1,7 @@
 //! The trace directory that records go to. A disk that is full or gone ends neither the guest nor the
 //! run: the first error is kept and shown, what was written before stays readable.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use tracer::graph::pipeline::Pipeline;
 use tracer::graph::{CallEvent, CallSink};
 use tracer::image::Image;
 use tracer::kernel_view::KernelView;
-use tracer::task;
+use tracer::task::{self, Task};
 
 use crate::memory::Memory;
 
@@ -23,6 +24,8 @@ pub struct Output {
     pipeline: Option<Pipeline>,
     /// Where to ask whose stack is whose.
     memory: Option<Memory>,
+    /// The tasks that threads were named after.
+    named: BTreeMap<u32, Task>,
 }
 
 /// The writer, and what became of it.
@@ -78,6 +81,7 @@ impl Output {
             image: Arc::clone(image),
             pipeline,
             memory: None,
+            named: BTreeMap::new(),
         })
     }
 
@@ -101,7 +105,9 @@ impl Output {
         self.memory = Some(memory.clone());
     }
 
-    fn name_fresh(&mut self) {
+    /// Names the threads that have been seen for the first time, and again those that a program was started
+    /// in since: a task keeps its number then, but not its name.
+    fn name_threads_now(&mut self) {
         let linux = self.image.linux.as_ref();
         let layout = linux.and_then(|linux| linux.tasks.as_ref());
         let (Some(pipeline), Some(layout), Some(memory)) =
@@ -109,14 +115,19 @@ impl Output {
         else {
             return;
         };
-        let fresh = pipeline.take_fresh();
-        if fresh.is_empty() {
-            return;
-        }
         let tasks = task::tasks(&KernelView::new(memory, layout.tables), layout);
-        for (thread, stack) in fresh {
-            if let Some(task) = tasks.iter().find(|task| task.stack == stack) {
+        let of = |stack| tasks.iter().find(|task| task.stack == stack);
+        for (thread, named) in &mut self.named {
+            let now = of(named.stack).filter(|now| now.pid == named.pid && now.name != named.name);
+            if let Some(now) = now {
+                self.sink.writer.name_thread(*thread, now.name.clone());
+                named.clone_from(now);
+            }
+        }
+        for (thread, stack) in pipeline.take_fresh() {
+            if let Some(task) = of(stack) {
                 self.sink.writer.name_thread(thread, task.name.clone());
+                self.named.insert(thread, task.clone());
             }
         }
     }
@@ -171,8 +182,10 @@ impl Output {
     pub fn settle(&mut self) {
         if let Some(pipeline) = &mut self.pipeline {
             pipeline.run(&mut self.sink);
+            if pipeline.has_fresh() {
+                self.name_threads_now();
+            }
         }
-        self.name_fresh();
     }
 
     /// Writes what is still buffered.
@@ -206,7 +219,7 @@ impl Output {
             let anomalies = pipeline.anomalies();
             self.sink.writer.set_anomalies(anomalies, &self.image);
         }
-        self.name_fresh();
+        self.name_threads_now();
         let closed = self.sink.writer.close();
         let dropped = self.sink.writer.dropped();
         match self.sink.error.or(closed.err()) {
