@@ -7,7 +7,8 @@
 //! one instruction that nothing can tear: it reserves, or it counts itself as lost.
 //!
 //! * *overwrite* mode: the limit is out of reach; the oldest records are written over;
-//! * *discard* mode: the limit follows the reader at the distance of the ring's size;
+//! * *discard* mode: the limit follows the reader, or the oldest slot that is still unwritten, at the
+//!   distance of the ring's size;
 //! * *off*: the limit is 0, and stubs do not count either.
 //!
 //! The value that `xadd` returns also carries the number of the ring, so a writer that is moved to
@@ -19,6 +20,7 @@ pub mod geometry;
 #[cfg(test)]
 mod model;
 pub mod payload;
+mod pending;
 pub mod reader;
 pub mod snapshot;
 pub mod stacks;

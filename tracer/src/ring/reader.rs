@@ -12,9 +12,8 @@
 //! So at the end each position between the first and the head has been delivered or is in exactly
 //! one of the counts of [`Losses`].
 
-use std::collections::VecDeque;
-
 use super::geometry::{Geometry, LIMIT_NONE, LIMIT_OFF, Lap, Position};
+use super::pending::Pending;
 use super::timeline::unfold;
 use crate::event::FunctionId;
 use crate::record::{Detail, Format, Record, Step};
@@ -143,8 +142,6 @@ impl Losses {
     }
 }
 
-/// Slots that were passed over unwritten, at most; the oldest is given up for a new one.
-const PENDING_MAX: usize = 1024;
 /// Slots copied at a time.
 const BATCH: usize = 512;
 
@@ -159,13 +156,8 @@ pub struct RingReader {
     first: Position,
     tail: Position,
     head: Position,
-    /// Slots that were passed over unwritten, the oldest first.
-    pending: VecDeque<Position>,
+    pending: Pending,
     waiting_since: Option<u64>,
-    /// [`Mode::Discard`]: a later lap may take slots before this from their writers.
-    released: Position,
-    /// The slot because of which the ring is full, and since when.
-    full_since: Option<(Position, u64)>,
     last_ticks: u64,
     lost_word: u64,
     delivered: u64,
@@ -197,10 +189,8 @@ impl RingReader {
             first: geometry.first(),
             tail: geometry.first(),
             head: geometry.first(),
-            pending: VecDeque::new(),
+            pending: Pending::new(geometry.first()),
             waiting_since: None,
-            released: geometry.first(),
-            full_since: None,
             last_ticks: 0,
             lost_word: 0,
             delivered: 0,
@@ -296,7 +286,9 @@ impl RingReader {
             }
         }
         self.collect_discarded(memory, now, sink);
-        self.release(now, patience);
+        if let Patience::Ticks(ticks) = patience {
+            self.pending.release(self.head, self.room(), now, ticks);
+        }
         self.store_limit(memory);
     }
 
@@ -377,11 +369,9 @@ impl RingReader {
             self.miss(now, sink, |losses| &mut losses.abandoned);
             return;
         }
-        if self.pending.len() >= PENDING_MAX {
-            self.pending.pop_front();
+        if self.pending.push(self.tail).is_some() {
             self.miss(now, sink, |losses| &mut losses.abandoned);
         }
-        self.pending.push_back(self.tail);
     }
 
     /// Looks again at the slots that were passed over.
@@ -392,8 +382,7 @@ impl RingReader {
         patience: Patience,
         sink: &mut impl Sink,
     ) {
-        let pending = std::mem::take(&mut self.pending);
-        for position in pending {
+        for position in self.pending.take() {
             let (mut word, mut detail) = ([0], [0]);
             let slot = self.geometry.slot(position);
             memory.copy(self.ring, slot, &mut word);
@@ -407,7 +396,7 @@ impl RingReader {
                     self.deliver(position, Record(word), Detail(detail), now, sink);
                 }
                 Lap::Earlier if self.can_still_come(position, patience) => {
-                    self.pending.push_back(position);
+                    self.pending.push(position);
                 }
                 // The next lap took the slot from a writer that had not come for so long.
                 Lap::Later if self.mode == Mode::Discard => {
@@ -421,28 +410,6 @@ impl RingReader {
 
     fn can_still_come(&self, position: Position, patience: Patience) -> bool {
         patience != Patience::Over && self.head.since(position) < self.geometry.slots()
-    }
-
-    /// The oldest slot that a later lap must not take from its writer.
-    fn kept(&self) -> Option<Position> {
-        let mut pending = self.pending.iter().copied();
-        pending.find(|position| *position >= self.released)
-    }
-
-    /// A slot that has kept the ring full for as long as a writer is waited for is kept no longer.
-    fn release(&mut self, now: u64, patience: Patience) {
-        let full = self
-            .kept()
-            .filter(|kept| self.head.since(*kept) >= self.room());
-        let before = self.full_since.filter(|(slot, _)| Some(*slot) == full);
-        self.full_since = before.or_else(|| full.map(|slot| (slot, now)));
-        let (Some((slot, since)), Patience::Ticks(ticks)) = (self.full_since, patience) else {
-            return;
-        };
-        if now.saturating_sub(since) >= ticks {
-            self.released = slot.after(1);
-            self.full_since = None;
-        }
     }
 
     /// Records that fit before the ring is full.
@@ -480,7 +447,7 @@ impl RingReader {
             (false, _) => LIMIT_OFF,
             (true, Mode::Overwrite) => LIMIT_NONE,
             (true, Mode::Discard) => {
-                let free = self.kept().unwrap_or(self.tail);
+                let free = self.pending.kept().unwrap_or(self.tail);
                 free.after(self.room()).word(self.ring)
             }
         };
