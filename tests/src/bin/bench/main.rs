@@ -1,4 +1,5 @@
-//! `make bench`: what tracing costs on this host, as one table and as JSON.
+//! `make bench`: what tracing costs on this host, as one table and as JSON. `bench FILE.json PART...` measures
+//! these parts only:
 //!
 //! ```text
 //! leaf       a traced call against an untraced one and against rdtsc, for each tracer and each way
@@ -34,19 +35,49 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), Failed> {
-    let result = std::env::args().nth(1);
-    let result = result.ok_or("usage: bench FILE.json")?;
+    let mut arguments = std::env::args().skip(1);
+    let result = arguments.next();
+    let result = result.ok_or_else(usage)?;
+    let parts = chosen(arguments)?;
     let place = tempfile::tempdir()?;
     let before = load()?;
     step_forward();
-    let rows = rows(place.path())?;
+    let rows = rows(place.path(), &parts)?;
     Table::new(name()?, before, rows)?.publish(&result)
 }
 
-fn rows(place: &Path) -> Result<Vec<Row>, Failed> {
-    let mut rows = leaf::rows(place, tsc_ghz())?;
-    rows.extend(pause::rows(place)?);
-    rows.extend(reader::rows(place)?);
-    rows.extend(footprint::rows(place)?);
+/// Measures in this place.
+type Part = fn(&Path) -> Result<Vec<Row>, Failed>;
+
+const PARTS: [(&str, Part); 4] = [
+    ("leaf", |place| leaf::rows(place, tsc_ghz())),
+    ("pause", pause::rows),
+    ("reader", reader::rows),
+    ("footprint", footprint::rows),
+];
+
+fn usage() -> String {
+    let names = PARTS.map(|(name, _)| name).join(" | ");
+    format!("usage: bench FILE.json [{names}]...")
+}
+
+/// The parts of these names, or all.
+fn chosen(names: impl Iterator<Item = String>) -> Result<Vec<Part>, String> {
+    let of_name = |name: String| {
+        let found = PARTS.iter().find(|(known, _)| *known == name);
+        found.map(|(_, part)| *part).ok_or_else(usage)
+    };
+    let parts = names.map(of_name).collect::<Result<Vec<_>, _>>()?;
+    if parts.is_empty() {
+        return Ok(PARTS.map(|(_, part)| part).to_vec());
+    }
+    Ok(parts)
+}
+
+fn rows(place: &Path, parts: &[Part]) -> Result<Vec<Row>, Failed> {
+    let mut rows = Vec::new();
+    for part in parts {
+        rows.extend(part(place)?);
+    }
     Ok(rows)
 }
