@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::image::points::{EventId, FieldValue};
+use crate::image::field::FieldValue;
+use crate::image::points::EventId;
 use crate::record::Step;
 
 /// A function of the image: an index into [`Image::functions`](crate::image::Image::functions),

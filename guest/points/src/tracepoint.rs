@@ -32,7 +32,7 @@ pub struct Tracepoint {
 pub struct Field {
     /// What it is called.
     pub name: Text,
-    /// `u8` to `u64`, `i8` to `i64`, `usize`, `isize` or `bool`.
+    /// `u8` to `u64`, `i8` to `i64`, `usize`, `isize`, `bool`, or a pointer to something sized.
     pub kind: Text,
 }
 
@@ -71,7 +71,7 @@ impl Tracepoint {
 /// }
 /// ```
 ///
-/// Fields are integers and `bool`. The functions after `=`, if there are any, are callbacks that can be
+/// Fields are integers, `bool` and pointers. The functions after `=`, if there are any, are callbacks that can be
 /// enabled by name; each takes the fields. Every place that passes the tracepoint is one nop of five bytes
 /// in line and code to call the callbacks out of it, and has a record in the section `__tracepoint_sites`:
 /// the nop, that code, the tracepoint.

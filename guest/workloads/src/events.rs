@@ -8,8 +8,8 @@ use crate::opaque;
 tracepoint! {
     /// A message of so many bytes was sent.
     pub fn message_sent(from: u32, to: u32, size: u64) = sent_count | sent_sum;
-    /// It arrived so late, and the queue was or was not empty then.
-    pub fn message_received(by: u32, waited: i64, more: bool) = received_count;
+    /// It arrived so late, the queue was or was not empty then, and this had it.
+    pub fn message_received(by: u32, waited: i64, more: bool, had: *const ()) = received_count;
     /// Fields of every width, more than there are registers for.
     pub fn message_parts(a: u8, b: i8, c: u16, d: i16, e: u32, f: i32, g: u64, h: i64);
 }
@@ -41,7 +41,7 @@ pub extern "C" fn sent_sum(from: u32, to: u32, size: u64) {
 /// A callback of another tracepoint.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn received_count(_by: u32, _waited: i64, _more: bool) {
+pub extern "C" fn received_count(_by: u32, _waited: i64, _more: bool, _had: *const ()) {
     RECEIVED.fetch_add(1);
 }
 
@@ -58,7 +58,8 @@ pub extern "C" fn events_pass(thread: u64, value: u64) -> u64 {
     let (from, to) = (thread as u32, (value >> 60) as u32);
     message_sent(from, to, size);
     let passed = events_carry(value);
-    message_received(to, -(size as i64), passed & 1 == 1);
+    let carrier = events_carry as *const ();
+    message_received(to, -(size as i64), passed & 1 == 1, carrier);
     let all = passed;
     message_parts(
         all as u8, all as i8, all as u16, all as i16, all as u32, all as i32, all, all as i64,

@@ -92,7 +92,8 @@ pub extern "C" fn messages_receive(channel: u64) -> u64 {
                 let message = slot.load(Ordering::Relaxed);
                 let next = received.wrapping_add(1);
                 held.received.store(next, Ordering::Relaxed);
-                message_received(number(channel), 0, next != sent);
+                let from = (&raw const *held).cast();
+                message_received(number(channel), 0, next != sent, from);
                 message
             }
             _ => 0,

@@ -6,6 +6,7 @@ use std::fs;
 use serde_json::{Value, json};
 use tests::exact::gated;
 use tests::{Client, Ended, Guest, Random, Trace, in_the_box};
+use tracer::image::Image;
 
 /// A line `WORD NAME COUNT` of the guest, or `WORD COUNT`.
 fn said(ended: &Ended, words: &str) -> u64 {
@@ -130,6 +131,16 @@ fn every_pass_is_recorded_with_its_values() {
             .iter()
             .all(|line| line["fields"]["more"].is_boolean())
     );
+    let image = Image::parse(&fs::read(tests::guest()).unwrap()).unwrap();
+    let carrier = image.symbols.address_of("events_carry").unwrap();
+    let carrier = carrier.to_string();
+    assert!(
+        received
+            .iter()
+            .all(|line| line["fields"]["had"] == *carrier)
+    );
+    let shown = trace.report("function");
+    assert!(shown.contains(&format!(" had={carrier}\n")), "{shown}");
     named(&lines, "message_parts")
         .into_iter()
         .for_each(assert_parts_fit);

@@ -3,7 +3,8 @@
 
 use tracer::addr::Gva;
 use tracer::event::FunctionId;
-use tracer::image::points::{EventFormat, Field, FieldType, FieldValue, Operand};
+use tracer::image::field::{Field, FieldType, FieldValue};
+use tracer::image::points::{EventFormat, Operand};
 use tracer::record::{Format, Record};
 use tracer::ring::geometry::{LIMIT_NONE, LIMIT_OFF, Position};
 use tracer::ring::payload::{PayloadMemory, read_payload};
@@ -20,7 +21,18 @@ use crate::registers::registers;
 const ROUNDS: u32 = 40;
 const EVENT: u32 = 77;
 const RED_ZONE: usize = 128;
-const KINDS: [&str; 9] = ["u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64", "bool"];
+const KINDS: [&str; 10] = [
+    "u8",
+    "i8",
+    "u16",
+    "i16",
+    "u32",
+    "i32",
+    "u64",
+    "i64",
+    "bool",
+    "*const u8",
+];
 /// Where the general registers are in [`Registers`], by the number that instructions have for them; the
 /// stack pointer is not among them.
 const PLACES: [usize; 16] = [0, 2, 3, 1, 15, 6, 4, 5, 7, 8, 9, 10, 11, 12, 13, 14];

@@ -17,7 +17,8 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::event::{PointEvent, PointKind};
-use crate::image::points::{EventFormat, FieldValue};
+use crate::image::field::FieldValue;
+use crate::image::points::EventFormat;
 
 /// The start and the end of the files' names; the vCPU's number stands between them.
 const NAME: (&str, &str) = ("events-", ".jsonl");
@@ -170,7 +171,11 @@ fn passed(
     )?;
     for (index, (field, value)) in format.fields.iter().zip(values).enumerate() {
         let comma = if index > 0 { "," } else { "" };
-        write!(line, "{comma}\"{}\":{value}", field.name)?;
+        let quote = match value {
+            FieldValue::Pointer(_) => "\"",
+            _ => "",
+        };
+        write!(line, "{comma}\"{}\":{quote}{value}{quote}", field.name)?;
     }
     line.push_str("}}\n");
     Ok(())
@@ -204,7 +209,7 @@ impl<'de> Deserialize<'de> for Fields {
         impl<'de> Visitor<'de> for Ordered {
             type Value = Fields;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of numbers and truth values")
+                f.write_str("an object of numbers, truth values and addresses")
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
                 let mut fields = Vec::new();
@@ -367,7 +372,8 @@ impl EventFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::points::{EventId, Field, FieldType};
+    use crate::image::field::{Field, FieldType};
+    use crate::image::points::EventId;
 
     fn format() -> EventFormat {
         let field = |name: &str, kind| Field {

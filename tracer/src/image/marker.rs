@@ -12,7 +12,8 @@
 use std::collections::HashMap;
 
 use super::elf::Elf;
-use super::points::{EventFormat, FIELDS_MAX, Field, FieldType, Operand, is_plain};
+use super::field::{Field, FieldType};
+use super::points::{EventFormat, FIELDS_MAX, Operand, is_plain};
 use super::{Image, SITE_LENGTH};
 use crate::addr::Gva;
 use crate::event::FunctionId;

@@ -9,6 +9,7 @@ pub mod bzimage;
 pub mod dynamic;
 mod elf;
 pub mod error;
+pub mod field;
 mod kallsyms;
 mod letter;
 pub mod linux;

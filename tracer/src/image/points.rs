@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::elf::Elf;
+use super::field::Field;
 use crate::addr::Gva;
 
 /// The longest name or list of types that is believed.
@@ -60,117 +61,6 @@ pub(super) fn words(elf: &Elf<'_>, address: u64, count: u64, max: u64) -> Option
     let (words, _) = bytes.as_chunks::<8>();
     let whole = words.len() as u64 == count;
     whole.then(|| words.iter().map(|word| u64::from_le_bytes(*word)).collect())
-}
-
-/// What a field of an event holds: an integer of 1, 2, 4 or 8 bytes, or a truth value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct FieldType {
-    bytes: u8,
-    kind: FieldKind,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum FieldKind {
-    Unsigned,
-    Signed,
-    Bool,
-}
-
-impl FieldType {
-    /// The type that Rust calls so.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        let (kind, bytes) = match name {
-            "bool" => (FieldKind::Bool, 1),
-            "u8" => (FieldKind::Unsigned, 1),
-            "u16" => (FieldKind::Unsigned, 2),
-            "u32" => (FieldKind::Unsigned, 4),
-            "u64" | "usize" => (FieldKind::Unsigned, 8),
-            "i8" => (FieldKind::Signed, 1),
-            "i16" => (FieldKind::Signed, 2),
-            "i32" => (FieldKind::Signed, 4),
-            "i64" | "isize" => (FieldKind::Signed, 8),
-            _ => return None,
-        };
-        Some(Self { bytes, kind })
-    }
-
-    /// Its name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match (self.kind, self.bytes) {
-            (FieldKind::Bool, _) => "bool",
-            (FieldKind::Unsigned, 1) => "u8",
-            (FieldKind::Unsigned, 2) => "u16",
-            (FieldKind::Unsigned, 4) => "u32",
-            (FieldKind::Unsigned, _) => "u64",
-            (FieldKind::Signed, 1) => "i8",
-            (FieldKind::Signed, 2) => "i16",
-            (FieldKind::Signed, 4) => "i32",
-            (FieldKind::Signed, _) => "i64",
-        }
-    }
-
-    /// Its size.
-    #[must_use]
-    pub const fn bytes(self) -> u8 {
-        self.bytes
-    }
-
-    /// Whether its top bit is a sign.
-    #[must_use]
-    pub const fn is_signed(self) -> bool {
-        matches!(self.kind, FieldKind::Signed)
-    }
-
-    /// Words of a payload that it takes: each carries 32 bits.
-    #[must_use]
-    pub const fn words(self) -> usize {
-        if self.bytes > 4 { 2 } else { 1 }
-    }
-
-    /// The value of these bits.
-    #[must_use]
-    pub const fn value(self, bits: u64) -> FieldValue {
-        let unused = 64 - 8 * self.bytes as u32;
-        let bits = bits << unused;
-        match self.kind {
-            FieldKind::Bool => FieldValue::Bool(bits != 0),
-            FieldKind::Unsigned => FieldValue::Unsigned(bits >> unused),
-            FieldKind::Signed => FieldValue::Signed(bits.cast_signed() >> unused),
-        }
-    }
-}
-
-/// What a field held.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(untagged)]
-pub enum FieldValue {
-    /// A truth value.
-    Bool(bool),
-    /// A number without sign.
-    Unsigned(u64),
-    /// A number with sign.
-    Signed(i64),
-}
-
-impl std::fmt::Display for FieldValue {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Bool(value) => value.fmt(f),
-            Self::Unsigned(value) => value.fmt(f),
-            Self::Signed(value) => value.fmt(f),
-        }
-    }
-}
-
-/// A field of an event.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Field {
-    /// What it is called.
-    pub name: Arc<str>,
-    /// What it holds.
-    pub kind: FieldType,
 }
 
 /// What an event says when it happens.

@@ -14,9 +14,8 @@ use std::collections::HashMap;
 
 use super::dynamic::jump_at;
 use super::elf::Elf;
-use super::points::{
-    EventFormat, FIELDS_MAX, Field, FieldType, Signature, is_plain, records, text, words,
-};
+use super::field::{Field, FieldType};
+use super::points::{EventFormat, FIELDS_MAX, Signature, is_plain, records, text, words};
 use super::{Image, SITE_LENGTH};
 use crate::addr::Gva;
 use crate::event::FunctionId;

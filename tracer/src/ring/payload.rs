@@ -6,7 +6,8 @@
 //! by a multiple of 1024 laps exactly is not told.
 
 use super::geometry::{Geometry, Position};
-use crate::image::points::{EventFormat, FieldValue};
+use crate::image::field::FieldValue;
+use crate::image::points::EventFormat;
 use crate::record::MARK_MASK;
 use crate::stub::event::PAYLOAD_SHIFT;
 
@@ -63,7 +64,7 @@ pub fn read_payload(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::points::{Field, FieldType};
+    use crate::image::field::{Field, FieldType};
     use proptest::prelude::*;
 
     struct Words(Vec<u64>);

@@ -18,7 +18,8 @@ use super::recorder::{Full, Recorder};
 use super::registers::{self, ENTRY, Scratch};
 use super::template::{StubError, Template};
 use crate::addr::Gva;
-use crate::image::points::{FieldType, Operand};
+use crate::image::field::FieldType;
+use crate::image::points::Operand;
 use crate::insn::asm::registers::gpr64;
 use crate::insn::asm::{
     AsmMemoryOperand, AsmRegister64, CodeAssembler, IcedError, PLACE_CONTINUE, assemble, lea_fixed,
