@@ -122,3 +122,82 @@ fn what_the_linker_threw_away_is_in_no_list() {
     assert!(sites.stdout.contains("module_leaf"), "{sites}");
     assert!(!sites.stdout.contains("module_unused"), "{sites}");
 }
+
+/// The module that is linked into the guest, as a file.
+fn linked_in() -> Vec<u8> {
+    const ROOM: usize = 64 << 10;
+    let guest = std::fs::read(tests::guest()).unwrap();
+    let magic = b"\x7fELF";
+    let mut starts = (1..guest.len()).filter(|at| guest[*at..].starts_with(magic));
+    let start = starts.next().expect("a file in the file");
+    guest[start..start + ROOM - 1].to_vec()
+}
+
+/// Another module than the linked one: it computes something else.
+fn another() -> Vec<u8> {
+    let mut module = linked_in();
+    let factor = 0xc4ce_b9fe_1a85_ec53u64.to_le_bytes();
+    let at = module.windows(8).position(|bytes| bytes == factor);
+    module[at.expect("the factor in module_leaf")] ^= 0x10;
+    module
+}
+
+#[test]
+fn a_module_that_is_given_as_a_file_is_loaded_and_traced() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("module.elf");
+    std::fs::write(&path, another()).unwrap();
+    let iterations = scaled(200);
+    let cmdline = format!("workload=modules iterations={iterations}");
+    let own = Guest::new(&cmdline).run().0.good().printed();
+    let guest = Guest::new(&cmdline).vcpus(2).with(TRACED).with(ROOM);
+    let guest = guest.with(["--module", path.to_str().expect("a path")]);
+    let (ended, trace) = guest.with(["--trace", "function"]).output().run();
+    let ended = ended.good();
+    assert!(ended.stdout.contains("counter spoilt 0\n"), "{ended}");
+    let entered = 100 * u64::from(iterations);
+    assert!(
+        ended
+            .stdout
+            .contains(&format!("counter entered {entered}\n"))
+    );
+    let printed = ended.printed();
+    assert_ne!(printed.checksums, own.checksums, "it is another module");
+    let counts = trace.counts();
+    for (function, times) in [("module_run", 1), ("module_step", 2), ("module_leaf", 4)] {
+        assert_eq!(counts[function], times * entered, "{function}");
+        assert_eq!(own.calls[function], times * entered, "{function}");
+    }
+}
+
+#[test]
+fn files_that_are_no_modules_are_refused_in_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("module.elf");
+    let guest = tests::guest();
+    let guest = guest.to_str().expect("a path");
+    let name = path.to_str().expect("a path");
+    let module = linked_in();
+    let mut elsewhere = module.clone();
+    elsewhere[24] ^= 0x10;
+    let cases = [
+        (Vec::new(), "it is no module"),
+        (module[..100].to_vec(), "it is no module"),
+        (elsewhere, "entered at its first byte"),
+        ([&module[..], &[0; 100]].concat(), "has room for 65535"),
+        (std::fs::read(guest).unwrap(), "has room for 65535"),
+    ];
+    for (bytes, expected) in cases {
+        std::fs::write(&path, bytes).unwrap();
+        let refused = vmm_says(&["run", "--kernel", guest, "--module", name]);
+        let line = refused.refused(100);
+        assert!(
+            line.contains(expected) && line.contains("module.elf"),
+            "{line}"
+        );
+    }
+    let missing = folder.path().join("missing");
+    let missing = missing.to_str().expect("a path");
+    let refused = vmm_says(&["run", "--kernel", guest, "--module", missing]);
+    assert!(refused.refused(100).contains("No such file"));
+}

@@ -10,6 +10,7 @@ pub mod dynamic;
 mod elf;
 pub mod error;
 pub mod field;
+pub mod given_module;
 mod kallsyms;
 mod letter;
 pub mod linux;

@@ -13,7 +13,7 @@ use crate::addr::Gva;
 use crate::event::FunctionId;
 
 /// What the names of sections with modules begin with.
-const MODULE: &str = ".module.";
+pub(super) const MODULE: &str = ".module.";
 /// What bounds init text, by the names that Linux has for it.
 const INIT: (&str, &str) = ("_sinittext", "_einittext");
 

@@ -29,6 +29,10 @@ pub struct RunOptions {
     /// An initial RAM disk for the kernel
     #[arg(long, value_name = "FILE")]
     pub initrd: Option<PathBuf>,
+    /// The module that the kernel loads, instead of the one that is linked into it (bundled guest): an ELF
+    /// executable of one segment, linked to the same address
+    #[arg(long, value_name = "FILE")]
+    pub module: Option<PathBuf>,
     /// The kernel's command line; ` vcpus=N` is added to it
     #[arg(
         long,

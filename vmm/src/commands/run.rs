@@ -60,6 +60,7 @@ fn boot(
     }
     let kernel = KernelFile::read(&options.kernel)
         .and_then(|kernel| kernel.with_symbols(options.symbols.as_deref()))
+        .and_then(|kernel| kernel.with_module(options.module.as_deref()))
         .map_err(Failure::bad_input)?;
     let config = MachineConfig {
         initrd: options

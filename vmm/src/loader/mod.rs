@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use linux_loader::loader::KernelLoader;
 use tracer::addr::Gpa;
 use tracer::image::bzimage::{BzImage, BzImageError};
+use tracer::image::given_module::{GivenModuleError, put_module};
 use tracer::image::{Image, ImageError};
 
 pub use elf::{BadElf, ElfLayout, Segment};
@@ -73,6 +74,15 @@ pub enum LoadError {
         /// What is wrong.
         #[source]
         source: BadElf,
+    },
+    /// It cannot be put into the kernel.
+    #[error("the module {}: {source}", path.display())]
+    Module {
+        /// Which file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: GivenModuleError,
     },
     /// linux-loader found something that our checks did not.
     #[error("the kernel cannot be loaded: {0}")]
@@ -166,6 +176,22 @@ impl KernelFile {
         self.symbols = path
             .map(|path| read_file("file of symbols", path))
             .transpose()?;
+        Ok(self)
+    }
+
+    /// Puts the module in the file at `path`, if there is one, in the place of the one that the kernel has linked
+    /// in.
+    ///
+    /// # Errors
+    /// [`LoadError`] when it is missing, unreadable, no regular file, or no module that the kernel could load.
+    pub fn with_module(mut self, path: Option<&Path>) -> Result<Self, LoadError> {
+        if let Some(path) = path {
+            let module = read_file("module", path)?;
+            put_module(&mut self.bytes, &module).map_err(|source| LoadError::Module {
+                path: path.to_path_buf(),
+                source,
+            })?;
+        }
         Ok(self)
     }
 
