@@ -19,6 +19,7 @@ use workloads::floats::{
 };
 use workloads::init::{init_leaf, init_root};
 use workloads::locks::locks_step;
+use workloads::marks::rust_marks;
 use workloads::messages::{messages_receive, messages_send};
 use workloads::micro::micro_nested;
 use workloads::recursion::{DEPTH, recursion_step};
@@ -272,9 +273,10 @@ pub static CATALOGUE: &[Workload] = &[
             c_marks!("fentry"),
             c_marks!("mcount"),
             c_marks!("patchable"),
+            functions![rust_marks: 1],
         ],
         body: Body::Iterations(Given(4), |value| {
-            patchable_marks(mcount_marks(fentry_marks(value)))
+            rust_marks(patchable_marks(mcount_marks(fentry_marks(value))))
         }),
     },
     Workload {

@@ -5,5 +5,6 @@
 #![no_std]
 
 pub mod function;
+pub mod marker;
 pub mod text;
 pub mod tracepoint;

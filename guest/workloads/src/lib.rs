@@ -19,6 +19,7 @@ pub mod floats;
 pub mod init;
 pub mod locks;
 pub mod many;
+pub mod marks;
 pub mod messages;
 pub mod micro;
 pub mod recursion;

@@ -9,7 +9,7 @@ use tests::{Guest, Trace, guest, in_the_box, vmm_says};
 const BUILDS: [&str; 3] = ["fentry", "mcount", "patchable"];
 const THREADS: u64 = 5;
 
-/// So few that all nine markers of all threads fit into the ring of one vCPU: nothing is lost, however late
+/// So few that all ten markers of all threads fit into the ring of one vCPU: nothing is lost, however late
 /// the reader is.
 fn iterations() -> u64 {
     if in_the_box() { 300 } else { 2000 }
@@ -70,6 +70,22 @@ fn assert_mark(fields: &Value) {
     );
 }
 
+/// What the marker in Rust says.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    reason = "that is how the guest makes them"
+)]
+fn assert_rust(fields: &Value) {
+    let value = unsigned(fields, "value");
+    assert_eq!(signed(fields, "less"), i64::from(value as i32), "{fields}");
+    assert_eq!(unsigned(fields, "low"), u64::from(value as u16), "{fields}");
+    let turned = i64::from(value.wrapping_neg() as i16);
+    assert_eq!(signed(fields, "turned"), turned, "{fields}");
+    assert_eq!(unsigned(fields, "wide"), value >> 32, "{fields}");
+    assert_eq!(signed(fields, "below"), -(value as i64 >> 1), "{fields}");
+}
+
 /// The same on its stack.
 #[expect(
     clippy::cast_possible_truncation,
@@ -106,6 +122,7 @@ fn every_pass_is_recorded_with_its_values_and_changes_nothing() {
             guest = guest.with(["--event", &format!("guest:{build}_{mark}")]);
         }
     }
+    guest = guest.with(["--event", "guest:rust_mark"]);
     let options = ["--mode", "discard", "--ring-size", "16384"];
     let (ended, trace) = guest.with(options).output().run();
     let ended = ended.good();
@@ -129,6 +146,9 @@ fn every_pass_is_recorded_with_its_values_and_changes_nothing() {
             assert_eq!(constants["minus"], -7, "{constants}");
         }
     }
+    let of_rust = fields(&trace, "guest:rust_mark");
+    assert_eq!(of_rust.len() as u64, THREADS * iterations());
+    of_rust.iter().for_each(assert_rust);
 }
 
 /// Markers that are switched all the time, by two sessions: nothing of the guest changes, and afterwards
@@ -207,7 +227,7 @@ fn functions_of_the_guest_cannot_be_called_at_markers() {
         .good()
         .stdout;
     assert!(
-        table.contains("note: .note.stapsdt: 9 markers, 9 sites"),
+        table.contains("note: .note.stapsdt: 10 markers, 10 sites"),
         "{table}"
     );
 }
