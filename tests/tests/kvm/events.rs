@@ -231,12 +231,17 @@ fn a_session_and_callbacks_share_a_tracepoint() {
 /// stop, nothing is missed.
 #[test]
 fn a_session_and_callbacks_miss_nothing_while_others_come_and_go_live() {
-    // How many changes a guest lives to see depends on the host: it lives longer until it sees some.
-    let lives = [1, 4, 8].map(|times| iterations() * times);
-    let mut changes = lives.map(|life| session_and_callbacks_share("live", life, u32::MAX));
-    changes.sort_unstable();
-    println!("{changes:?} changes");
-    assert!(changes[2] > 4, "the guests ended too early");
+    // As many passes as fit into the ring of one vCPU, however late its reader is; how many changes a guest lives to
+    // see depends on the host, so several are tried.
+    let mut changes = 0;
+    for _ in 0..20 {
+        changes += session_and_callbacks_share("live", 4 * iterations(), u32::MAX);
+        if changes > 10 {
+            break;
+        }
+    }
+    println!("{changes} changes");
+    assert!(changes > 4, "the guests ended too early");
 }
 
 /// Returns how many changes were made while the guest passed the tracepoint, at most `changes`.
@@ -286,7 +291,8 @@ fn session_and_callbacks_share(method: &str, iterations: u64, changes: u32) -> u
     let ended = ended.good();
     let passed = passes(&ended)["message_sent"];
     assert_eq!(ended.printed().calls["sent_count"], passed);
-    assert_eq!(trace.counts()["message_sent"], passed);
+    let recorded = trace.counts()["message_sent"];
+    assert_eq!(recorded + trace.lost(), passed);
     assert_eq!(trace.lost(), 0);
     made
 }
