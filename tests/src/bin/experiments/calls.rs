@@ -40,6 +40,7 @@ pub fn experiment(bench: Bench<'_>) -> Result<Experiment, Failed> {
         title: "A call that returns at once; mcount, fentry, frame pointers",
         method: "One C program of 21 small calls in six builds, without instrumentation as the base. The nops were put \
                  there before the guest ran, as always.",
+        year: 2008,
         seed: "Rostedt, 2008 (S4b, S4i): calls of an mcount that only returns cost 15 to 18 %; nops are in the noise; what \
                -pg still costs then is its frame pointers.",
         rows,

@@ -13,6 +13,8 @@ pub struct Experiment {
     pub title: &'static str,
     /// How it was measured, in a sentence or two.
     pub method: &'static str,
+    /// When the figures beside the rows were published.
+    pub year: u16,
     /// What was published, with its year.
     pub seed: &'static str,
     /// The numbers.
@@ -158,6 +160,7 @@ impl Experiment {
             "title": self.title,
             "method": self.method,
             "seed": self.seed,
+            "seed_year": self.year,
             "finding": {"verdict": self.finding.word(), "text": self.finding.text},
             "rows": self.rows.iter().map(Row::json).collect::<Vec<_>>(),
         })

@@ -52,6 +52,7 @@ pub fn experiment(bench: Bench<'_>) -> Result<Experiment, Failed> {
         title: "Ways to hook returns",
         method: "A function that calls itself, traced with entry and exit records but no times, against the same function \
                  without instrumentation; nanoseconds added to each call.",
+        year: 2009,
         seed: "Rostedt, October 2009 (S0): leaving the hook by jmp instead of ret keeps calls and returns balanced; 1.7 % and \
                0.3 % on two machines, never slower.",
         rows,

@@ -40,6 +40,7 @@ pub fn experiment(bench: Bench<'_>) -> Result<Experiment, Failed> {
         title: "Lock, DS and nop prefixes on one vCPU",
         method: "One read-modify-write instruction in a function that is called in a loop; then the message-passing workload \
                  on one vCPU, whose recorded lock prefixes the VMM leaves on or replaces by DS before the guest runs.",
+        year: 2008,
         seed: "Fitzhardinge, Desnoyers, August 2008 (S4h): without locks a kernel build takes 2.8 % less, hackbench 25 %; DS \
                costs no more than a nop, and is safe where a thread can be preempted between nop and instruction.",
         rows,

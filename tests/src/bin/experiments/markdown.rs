@@ -46,7 +46,11 @@ fn section(f: &mut Formatter<'_>, one: &Experiment) -> fmt::Result {
     writeln!(f, "{}\n\nPublished: {}\n", one.method, one.seed)?;
     writeln!(f, "**It {}.** {}\n", one.finding.word(), one.finding.text)?;
     writeln!(f, "![{}]({})\n", one.title, one.plot_file())?;
-    writeln!(f, "| what | median | min..max | n | unit | published |")?;
+    let year = one.year;
+    writeln!(
+        f,
+        "| what | median | min..max | n | unit | published in {year} |"
+    )?;
     writeln!(f, "|---|--:|--:|--:|---|---|")?;
     one.rows.iter().try_for_each(|row| line(f, row))
 }
@@ -55,6 +59,7 @@ fn line(f: &mut Formatter<'_>, row: &Row) -> fmt::Result {
     let Row {
         what, unit, seed, ..
     } = row;
+    let seed = if seed.is_empty() { "no figure" } else { seed };
     match &row.value {
         Ok(samples) => writeln!(
             f,

@@ -43,6 +43,7 @@ pub fn experiment(bench: Bench<'_>) -> Result<Experiment, Failed> {
         title: "Nops at function entries",
         method: "The same function with each candidate at its entry, put at the same address at run time; called in a loop, \
                  with ten sites in its cache line, and as one of 131,072 functions that are called in no order.",
+        year: 2008,
         seed: "Desnoyers, Rostedt, Torvalds, August 2008 (S4d): jumps cost more than nops, because they take up branch \
                prediction; one 5-byte nop is as good as two nops or better; whatever it is, the difference is small.",
         rows,

@@ -77,6 +77,7 @@ pub fn experiment(bench: Bench<'_>) -> Result<Experiment, Failed> {
         title: "Stop against live patching, from 1 to 10,000 sites",
         method: "Functions are switched on and off from outside while every vCPU works. Stop: from the request until the last \
                  vCPU goes on. Live: from each kick until the vCPU is on its way again, all kicks of a change together.",
+        year: 2008,
         seed: "Rostedt, 2008 (S4e): stop_machine to patch all sites takes up to 800 µs, which rules it out for real time. \
                Desnoyers, 2008 (S4f): a breakpoint meanwhile needs no stop.",
         rows,

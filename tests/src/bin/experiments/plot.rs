@@ -11,6 +11,8 @@ use crate::experiment::{Experiment, Plot};
 
 const WIDTH: u32 = 860;
 const BAR: u32 = 26;
+/// Bars whose longest is so many times the shortest.
+const DECADES_FROM: f64 = 1000.0;
 const FONT: (&str, u32) = ("sans-serif", 13);
 
 /// Draws an experiment's plot into `folder`.
@@ -49,6 +51,20 @@ fn draw_bars(
     let medians = || bars.iter().map(|(_, samples)| samples.median());
     let most = medians().fold(0.0, f64::max) * 1.3 + f64::EPSILON;
     let least = medians().fold(0.0, f64::min) * 1.3;
+    // Where the longest bar would leave nothing of others, decades have the same length, from 1 on.
+    let shortest = medians()
+        .filter(|median| *median > 0.0)
+        .fold(most, f64::min);
+    let has_decades = least >= 0.0 && most > DECADES_FROM * shortest;
+    let length = |value: f64| match has_decades {
+        true => value.max(1.0).log10(),
+        false => value,
+    };
+    let label = |at: &f64| match has_decades {
+        true => format!("{:.0}", 10f64.powf(*at)),
+        false => format!("{at:.1}"),
+    };
+    let (least, most) = (length(least), length(most));
     let mut chart = ChartBuilder::on(root)
         .caption(title, ("sans-serif", 17))
         .margin(10)
@@ -61,19 +77,20 @@ fn draw_bars(
         .disable_y_mesh()
         .disable_y_axis()
         .x_desc(unit)
+        .x_label_formatter(&label)
         .label_style(FONT)
         .draw()?;
     for (place, (what, samples)) in (0u32..).zip(bars) {
         let middle = f64::from(place) + 0.5;
         let (low, high) = (middle - 0.32, middle + 0.32);
         let bar = Rectangle::new(
-            [(0.0, low), (samples.median(), high)],
+            [(0.0, low), (length(samples.median()), high)],
             BLUE.mix(0.45).filled(),
         );
         chart.draw_series([bar])?;
         // What disturbed a round is in the table; here it would only hide the rest.
-        let range =
-            [samples.min(), samples.percentile(90)].map(|end| (end.clamp(least, most), middle));
+        let range = [samples.min(), samples.percentile(90)]
+            .map(|end| (length(end).clamp(least, most), middle));
         chart.draw_series([PathElement::new(range.to_vec(), BLACK.stroke_width(1))])?;
         let (_, y) = chart.backend_coord(&(0.0, middle));
         let style = TextStyle::from(FONT.into_font()).color(&BLACK);

@@ -12,16 +12,13 @@ const TRACED: &str = "bench_leaf_traced";
 const EXITS: [(Exit, &str); 3] = [
     (
         Exit::SoftwareBreakpoint,
-        "int3 in ring 0 that leaves to the VMM, and back",
+        "int3 in ring 0, to the VMM and back",
     ),
     (
         Exit::HardwareBreakpoint,
-        "debug register in ring 0: a nop, exit to the VMM, and back",
+        "debug register in ring 0, to the VMM and back",
     ),
-    (
-        Exit::PortWrite,
-        "port write in ring 0 that leaves to the VMM, and back",
-    ),
+    (Exit::PortWrite, "port write in ring 0, to the VMM and back"),
 ];
 const EXITS_TIMED: usize = 2000;
 
@@ -47,7 +44,7 @@ pub fn experiment(bench: Bench<'_>) -> Result<Experiment, Failed> {
     let trap = breakpoint.median();
     let mut rows = vec![
         Row::of("stub at the entry, record with a time", "ns", timed)
-            .beside("270 ns (LTTng, 3 GHz Pentium 4, 2008)"),
+            .beside("270 ns (LTTng, 3 GHz Pentium 4)"),
         Row::of("stub at the entry, record without a time", "ns", untimed),
         Row::of("breakpoint, served by the guest's kernel", "ns", breakpoint),
         Row::of("a kernel call: exception, scheduler and back", "ns", kernel),
@@ -72,7 +69,7 @@ pub fn experiment(bench: Bench<'_>) -> Result<Experiment, Failed> {
         .find_map(|row| Some((&row.what, row.value.as_ref().ok()?)));
     let exit = exit.map_or_else(String::new, |(name, samples)| {
         format!(
-            " To leave to the VMM takes {:.0} ns ({name}).",
+            " The VMM and back takes {:.0} ns ({name}).",
             samples.median()
         )
     });
@@ -81,6 +78,7 @@ pub fn experiment(bench: Bench<'_>) -> Result<Experiment, Failed> {
         title: "Probes: breakpoints against stubs",
         method: "A record written by a stub, added to a leaf; an int3 that the guest's kernel serves; a kernel call; exits to the VMM. \
                  Exits in ring 0 are timed by the host in a VM of their own, from KVM_RUN to its return.",
+        year: 2008,
         seed: "Desnoyers, Anvin, April 2008 (S3): LTTng writes an event in about 270 ns on a 3 GHz Pentium 4; where a breakpoint \
                is too dear, a call in five bytes does it.",
         rows,

@@ -55,6 +55,7 @@ pub fn experiment(bench: Bench<'_>) -> Result<Experiment, Failed> {
         number: 4,
         title: "Direct against list",
         method: "A leaf that 1 to 8 function sessions trace, without times, which would hide the rest.",
+        year: 2014,
         seed: "Rostedt, 2014 (S2): a function with a single user calls that user's trampoline directly instead of going \
                through the list; no figure but profiles, in which the common trampoline and the list vanish.",
         rows,
