@@ -11,8 +11,12 @@ use crate::experiment::{Experiment, Plot};
 
 const WIDTH: u32 = 860;
 const BAR: u32 = 26;
+/// Room for the names of lines.
+const NAMES: u32 = 230;
 /// Bars whose longest is so many times the shortest.
 const DECADES_FROM: f64 = 1000.0;
+/// Marks of an axis with decades, at most: one for each.
+const DECADES: usize = 7;
 const FONT: (&str, u32) = ("sans-serif", 13);
 
 /// Draws an experiment's plot into `folder`.
@@ -77,6 +81,7 @@ fn draw_bars(
         .disable_y_mesh()
         .disable_y_axis()
         .x_desc(unit)
+        .x_labels(if has_decades { DECADES } else { 10 })
         .x_label_formatter(&label)
         .label_style(FONT)
         .draw()?;
@@ -107,36 +112,36 @@ fn draw_lines(
     series: &[(String, Vec<(f64, f64)>)],
 ) -> Result<(), Failed> {
     root.fill(&WHITE)?;
+    // Names stand beside the lines, not on them.
+    let (root, names) = root.split_horizontally(WIDTH - NAMES);
     let points = || series.iter().flat_map(|(_, points)| points);
     let right = points().map(|(x, _)| *x).fold(1.0, f64::max) * 1.1;
     let top = points().map(|(_, y)| *y).fold(0.0, f64::max) * 1.15 + f64::EPSILON;
-    let mut chart = ChartBuilder::on(root)
+    let mut chart = ChartBuilder::on(&root)
         .caption(title, ("sans-serif", 17))
         .margin(10)
+        .margin_right(30)
         .x_label_area_size(36)
-        .y_label_area_size(64)
+        .y_label_area_size(72)
         .build_cartesian_2d((0.9..right).log_scale(), 0.0..top)?;
     chart
         .configure_mesh()
         .light_line_style(TRANSPARENT)
         .x_desc(over)
         .y_desc(unit)
+        .x_label_formatter(&|x| format!("{x:.0}"))
+        .y_label_formatter(&|y| format!("{y:.0}"))
         .label_style(FONT)
         .draw()?;
-    for (place, (name, points)) in series.iter().enumerate() {
-        let color = Palette99::pick(place).to_rgba();
-        chart
-            .draw_series(
-                LineSeries::new(points.iter().copied(), color.stroke_width(2)).point_size(3),
-            )?
-            .label(name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], color.stroke_width(2)));
+    for (place, (name, points)) in (0..).zip(series) {
+        let color = Palette99::pick(usize::try_from(place)?).to_rgba();
+        let line = LineSeries::new(points.iter().copied(), color.stroke_width(2));
+        chart.draw_series(line.point_size(3))?;
+        let y = 40 + 20 * place;
+        let sample = vec![(0, y + 7), (16, y + 7)];
+        names.draw(&PathElement::new(sample, color.stroke_width(2)))?;
+        let style = TextStyle::from(FONT.into_font()).color(&BLACK);
+        names.draw(&Text::new(name.as_str(), (22, y), style))?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::MiddleRight)
-        .background_style(WHITE.mix(0.8))
-        .label_font(FONT)
-        .draw()?;
     Ok(())
 }
