@@ -11,7 +11,7 @@ use tracer::patch::locks::LockPrefixes;
 use tracer::target::{PhysicalMemory, StoppedTarget};
 use vmm::devices::console::ConsoleWriter;
 use vmm::loader::KernelFile;
-use vmm::machine::{Machine, PATIENCE};
+use vmm::machine::PATIENCE;
 use vmm::vcpu::VcpuEventKind;
 
 fn counting(threads: u64) -> Guest {
