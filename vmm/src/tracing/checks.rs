@@ -6,7 +6,7 @@ use tracer::image::Image;
 use tracer::ring::geometry::Geometry;
 
 use super::error::TracingError;
-use super::options::Tracer;
+use super::options::{ClockChoice, Tracer};
 use crate::layout;
 
 /// Longest name of a session.
@@ -17,13 +17,14 @@ const NAME_MAX: usize = 64;
 /// [`TracingError::RingsTooLarge`].
 pub(super) fn check_room(
     tracer: Tracer,
+    clock: ClockChoice,
     geometry: Geometry,
     vcpus: u16,
 ) -> Result<(), TracingError> {
-    let words = match tracer {
-        Tracer::Profile => return Ok(()),
-        Tracer::Function | Tracer::Nop => 1,
-        Tracer::Graph => 2,
+    let words = match (tracer, clock) {
+        (Tracer::Profile, _) => return Ok(()),
+        (Tracer::Function | Tracer::Nop, _) | (Tracer::Graph, ClockChoice::None) => 1,
+        (Tracer::Graph, ClockChoice::Tsc | ClockChoice::Page) => 2,
     };
     let places = u64::from(vcpus) * words;
     let wanted = places.saturating_mul(geometry.bytes());
@@ -66,23 +67,27 @@ mod tests {
     #[test]
     fn rings_that_are_accepted_fit_in_the_window() {
         let kib = |kib: u64| Geometry::with_bytes(kib * layout::KIB).unwrap();
-        for (tracer, vcpus, most) in [
-            (Tracer::Function, 1, 262_144),
-            (Tracer::Function, 3, 131_072),
-            (Tracer::Graph, 1, 131_072),
-            (Tracer::Graph, 2, 65_536),
-            (Tracer::Graph, 254, 512),
+        let (tsc, page, none) = (ClockChoice::Tsc, ClockChoice::Page, ClockChoice::None);
+        for (tracer, clock, vcpus, most) in [
+            (Tracer::Function, tsc, 1, 262_144),
+            (Tracer::Function, none, 3, 131_072),
+            (Tracer::Graph, tsc, 1, 131_072),
+            (Tracer::Graph, none, 1, 262_144),
+            (Tracer::Graph, page, 2, 65_536),
+            (Tracer::Graph, tsc, 254, 512),
         ] {
-            check_room(tracer, kib(most), vcpus).unwrap();
+            check_room(tracer, clock, kib(most), vcpus).unwrap();
             if let Ok(larger) = Geometry::with_bytes(2 * most * layout::KIB) {
-                let message = check_room(tracer, larger, vcpus).unwrap_err().to_string();
+                let message = check_room(tracer, clock, larger, vcpus)
+                    .unwrap_err()
+                    .to_string();
                 assert!(
                     message.ends_with(&format!("--ring-size {most}")),
                     "{message}"
                 );
             }
         }
-        check_room(Tracer::Profile, kib(262_144), 254).unwrap();
+        check_room(Tracer::Profile, tsc, kib(262_144), 254).unwrap();
     }
 
     #[test]

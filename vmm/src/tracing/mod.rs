@@ -114,7 +114,12 @@ impl Tracing {
             image.check_traceable()?;
             filter.select(&image)?;
             attach_point(&image, options.attach_at.as_deref())?;
-            check_room(options.tracer, options.session.geometry()?, shared.vcpus)?;
+            check_room(
+                options.tracer,
+                options.session.clock,
+                options.session.geometry()?,
+                shared.vcpus,
+            )?;
         }
         let TracingOptions {
             tracer, session, ..
@@ -264,7 +269,12 @@ impl Tracing {
             return Err(TracingError::TooManySessions { name: name.clone() });
         }
         let options = create.options.clone();
-        check_room(create.tracer, options.geometry()?, self.shared.vcpus)?;
+        check_room(
+            create.tracer,
+            options.clock,
+            options.geometry()?,
+            self.shared.vcpus,
+        )?;
         let filter = Filter::default();
         let session = TraceSession::new(name, create.tracer, options, filter, &self.shared)?;
         self.sessions.push(session);

@@ -202,7 +202,7 @@ pub struct SessionOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock_cpu: Option<usize>,
     /// Size of the ring of each vCPU in KiB, a power of two from 4 to 262144; there is room for 448 MiB
-    /// of rings in all, and a graph record takes two places
+    /// of rings in all, and a graph record with a time takes two places
     #[arg(long, value_name = "KIB", default_value_t = RING_KIB, allow_negative_numbers = true)]
     pub ring_size: u64,
     /// Size of a stack of the guest in KiB, a power of two: how the graph tracer tells threads apart

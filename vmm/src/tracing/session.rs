@@ -456,7 +456,7 @@ impl TraceSession {
     /// # Errors
     /// [`TracingError::RingsTooLarge`].
     pub fn check_room(&self, vcpus: u16) -> Result<(), TracingError> {
-        check_room(self.tracer, self.geometry, vcpus)
+        check_room(self.tracer, self.options.clock, self.geometry, vcpus)
     }
 
     /// Lets stubs record or not; no text is touched.
