@@ -1,5 +1,6 @@
 //! The addresses of the symbols: an offset for each, and the base that they count from. Both lie
-//! before the number of names, or behind the index of the tokens.
+//! before the number of names, or behind the index of the tokens. Kernels up to 6.14 can have whole addresses
+//! before the number of names instead (`KALLSYMS_BASE_RELATIVE` off).
 
 use super::names::Names;
 use super::tokens::Tokens;
@@ -53,12 +54,28 @@ pub(super) fn find(
         .entries()
         .map(|packed| matches!(tokens.expand(packed), Some((b't' | b'T', _))))
         .collect();
-    places(tokens, names).into_iter().find_map(|place| {
+    let relative = places(tokens, names).into_iter().flat_map(|place| {
         [Encoding::AbsolutePercpu, Encoding::Relative]
             .into_iter()
-            .filter_map(|encoding| place.read(bytes, names.count, encoding))
-            .find(|addresses| lie_in(text, addresses, &is_code))
-    })
+            .filter_map(move |encoding| place.read(bytes, names.count, encoding))
+    });
+    let whole = std::iter::once_with(|| whole_addresses(bytes, names)).flatten();
+    relative
+        .chain(whole)
+        .find(|addresses| lie_in(text, addresses, &is_code))
+}
+
+/// The words right before the number of names.
+fn whole_addresses(bytes: &[u8], names: &Names<'_>) -> Option<Vec<Gva>> {
+    let end = names.header & !7;
+    let start = end.checked_sub(names.count.checked_mul(8)?)?;
+    let (words, _) = bytes.get(start..end)?.as_chunks::<8>();
+    Some(
+        words
+            .iter()
+            .map(|word| Gva(u64::from_le_bytes(*word)))
+            .collect(),
+    )
 }
 
 fn places(tokens: &Tokens<'_>, names: &Names<'_>) -> Vec<Place> {

@@ -13,16 +13,20 @@ pub(crate) struct Layout {
     pub wide: bool,
     /// Offsets of per-CPU symbols are addresses.
     pub absolute_percpu: bool,
+    /// Whole addresses before the names.
+    pub whole: bool,
 }
 
 impl Layout {
-    /// Every layout.
+    /// Every layout; where addresses are whole, nothing is to be said of offsets.
     pub fn all() -> impl Iterator<Item = Self> {
-        (0..16).map(|bits| Self {
+        let is_one = |bits: &i32| bits & 16 == 0 || bits & 9 == 8;
+        (0..32).filter(is_one).map(|bits| Self {
             addresses_first: bits & 1 != 0,
             by_name: bits & 2 != 0,
             wide: bits & 4 != 0,
             absolute_percpu: bits & 8 != 0,
+            whole: bits & 16 != 0,
         })
     }
 }
@@ -37,7 +41,10 @@ const WORDS: [&str; 4] = ["sys_", "__", "init", "read"];
 /// section of data has.
 pub(crate) fn tables(symbols: &[Entry], base: u64, layout: Layout) -> Vec<u8> {
     let mut out = Vec::from_iter((0..200_u8).map(|byte| byte ^ 0x5a));
-    if layout.addresses_first {
+    if layout.whole {
+        align(&mut out, 8);
+        out.extend(symbols.iter().flat_map(|(_, _, at)| at.to_le_bytes()));
+    } else if layout.addresses_first {
         addresses(&mut out, symbols, base, layout);
     }
     align(&mut out, 8);
@@ -65,7 +72,7 @@ pub(crate) fn tables(symbols: &[Entry], base: u64, layout: Layout) -> Vec<u8> {
     }
     align(&mut out, 8);
     tokens(&mut out);
-    if !layout.addresses_first {
+    if !layout.whole && !layout.addresses_first {
         addresses(&mut out, symbols, base, layout);
     }
     out.extend([0x77; 100]);
