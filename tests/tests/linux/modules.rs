@@ -39,8 +39,10 @@ fn listed(client: &mut Client) -> Vec<(String, String)> {
 
 #[test]
 fn functions_of_a_module_are_traced_while_it_is_loaded() {
+    // The root comes with the module, as the function does.
+    let root = ["--graph-function", GLOB];
     let trace = ["--trace", "graph", "--filter", GLOB];
-    let guest = Guest::linux(STEPS, None).vcpus(2).with(trace);
+    let guest = Guest::linux(STEPS, None).vcpus(2).with(trace).with(root);
     let mut running = guest.output().start();
     running.wait_for("step booted");
     let mut client = running.client();

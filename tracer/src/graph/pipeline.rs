@@ -55,8 +55,7 @@ impl Pipeline {
     pub fn extend(&mut self, image: &Image) {
         let new = image.functions.get(self.selection.functions()..);
         for function in new.unwrap_or_default() {
-            let names: Vec<&str> = function.names().collect();
-            self.selection.add_function(&names);
+            self.selection.add(|pattern| pattern.matches(function));
         }
     }
 

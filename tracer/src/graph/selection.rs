@@ -160,13 +160,14 @@ impl Selection {
 
     /// The next function, in the order of [`FunctionId`], has these names.
     pub fn add_function(&mut self, names: &[&str]) {
-        let any = |patterns: &[Pattern]| {
-            let matches = |pattern: &Pattern| names.iter().any(|name| pattern.matches_name(name));
-            patterns.iter().any(matches)
-        };
+        self.add(|pattern| names.iter().any(|name| pattern.matches_name(name)));
+    }
+
+    /// The next function, in the order of [`FunctionId`], is matched by the patterns of which `matches` says so.
+    pub fn add(&mut self, matches: impl Fn(&Pattern) -> bool) {
         self.marks.push(Marks {
-            is_root: any(&self.rules.roots),
-            is_notrace: any(&self.rules.notrace),
+            is_root: self.rules.roots.iter().any(&matches),
+            is_notrace: self.rules.notrace.iter().any(&matches),
         });
     }
 

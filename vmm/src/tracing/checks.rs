@@ -40,9 +40,20 @@ pub(super) fn check_room(
     })
 }
 
-/// Each root must be a function of the image.
+/// Each root must be a function of the image, or may come with a module of Linux.
 pub(super) fn check_roots(rules: &Rules, image: &Image) -> Result<(), TracingError> {
-    let is_there = |root: &Pattern| image.functions.iter().any(|f| root.matches(f));
+    let has_modules = image
+        .linux
+        .as_ref()
+        .is_some_and(|linux| linux.modules.is_some());
+    let is_there = |root: &Pattern| {
+        let may_come = has_modules && root.is_for_modules();
+        may_come
+            || image
+                .functions
+                .iter()
+                .any(|function| root.matches(function))
+    };
     match rules.roots.iter().find(|root| !is_there(root)) {
         Some(root) => Err(TracingError::NoRoot(root.text().to_owned())),
         None => Ok(()),
