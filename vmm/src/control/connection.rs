@@ -54,18 +54,19 @@ impl Connection {
     /// Whether the client should be listened to.
     #[must_use]
     pub fn wants_input(&self) -> bool {
-        !self.closing && self.output.len() < UNREAD_MAX
+        !self.closing && self.output.len() < UNREAD_MAX && !self.input.is_waiting()
     }
 
-    /// Whether replies are waiting to get out.
+    /// Whether replies are waiting to get out, or to be made.
     #[must_use]
     pub fn wants_output(&self) -> bool {
-        !self.output.is_empty()
+        !self.output.is_empty() || self.input.is_waiting()
     }
 
-    /// Reads a little of what has arrived, has every whole line answered by `answer`, and sends
-    /// what can be sent now. Little, so that one client does not keep the loop to itself.
-    pub fn serve(&mut self, mut answer: impl FnMut(&[u8]) -> Option<String>) -> Alive {
+    /// Reads a little of what has arrived, has one request of it answered by `answer`, and sends
+    /// what can be sent now. One, since it can take seconds: in between it is the turn of others, of
+    /// signals and of the time limit.
+    pub fn serve(&mut self, answer: impl FnOnce(&[u8]) -> Option<String>) -> Alive {
         if self.wants_input() {
             self.receive();
         }
@@ -73,30 +74,31 @@ impl Connection {
         if self.send() == Alive::No {
             return Alive::No;
         }
-        let mut waiting = true;
-        while waiting && self.output.len() < UNREAD_MAX {
+        if self.output.len() < UNREAD_MAX {
+            self.answer_one(answer);
+        }
+        if self.send() == Alive::No || self.closing && !self.wants_output() {
+            Alive::No
+        } else {
+            Alive::Yes
+        }
+    }
+
+    fn answer_one(&mut self, answer: impl FnOnce(&[u8]) -> Option<String>) {
+        loop {
             match self.input.take() {
                 Taken::Line(line) if line.iter().all(u8::is_ascii_whitespace) => {}
                 Taken::Line(line) => {
                     let reply = answer(&line).unwrap_or_default();
-                    self.output.extend_from_slice(reply.as_bytes());
+                    return self.output.extend_from_slice(reply.as_bytes());
                 }
                 Taken::TooLong => {
                     let message = "the line is longer than 65536 bytes; the connection is closed";
                     let error = RpcError::new(LINE_TOO_LONG, message);
-                    self.reply_and_close(&Response::new(Value::Null, Err(error)));
+                    return self.reply_and_close(&Response::new(Value::Null, Err(error)));
                 }
-                Taken::Nothing => waiting = false,
+                Taken::Nothing => return,
             }
-            // After each, so that nothing more is done for a client that is gone.
-            if self.send() == Alive::No {
-                return Alive::No;
-            }
-        }
-        if self.closing && !waiting && self.output.is_empty() {
-            Alive::No
-        } else {
-            Alive::Yes
         }
     }
 
@@ -209,6 +211,30 @@ mod tests {
         drop(connection);
         let lines: Vec<String> = BufReader::new(client).lines().map(Result::unwrap).collect();
         assert_eq!(lines, ["one", "two"]);
+    }
+
+    #[test]
+    fn many_requests_at_once_are_answered_one_a_turn() {
+        let (mut connection, mut client) = pair();
+        client.write_all(b"1\n\n2\n3\n").unwrap();
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        for number in [b'1', b'2', b'3'] {
+            assert!(connection.wants_output() || number == b'1');
+            let mut seen = Vec::new();
+            let answer = |line: &[u8]| {
+                seen.extend_from_slice(line);
+                echo(line)
+            };
+            let alive = connection.serve(answer);
+            assert_eq!((alive, seen), (Alive::Yes, vec![number]));
+            // Nothing more is read before all is answered.
+            assert_eq!(connection.wants_input(), number == b'3');
+        }
+        assert_eq!(connection.serve(echo), Alive::No);
+        drop(connection);
+        let mut replies = String::new();
+        client.read_to_string(&mut replies).unwrap();
+        assert_eq!(replies, "1\n2\n3\n");
     }
 
     #[test]

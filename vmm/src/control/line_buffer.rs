@@ -35,6 +35,13 @@ impl LineBuffer {
         }
     }
 
+    /// Whether [`LineBuffer::take`] would give something.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        let unseen = self.bytes.get(self.searched..).unwrap_or_default();
+        unseen.contains(&b'\n') || self.bytes.len() > LINE_MAX
+    }
+
     /// Takes the next line.
     pub fn take(&mut self) -> Taken {
         let unseen = self.bytes.get(self.searched..).unwrap_or_default();

@@ -119,7 +119,7 @@ impl Server {
         &mut self,
         token: u32,
         ops: &mut EventOps<'_>,
-        answer: impl FnMut(&[u8]) -> Option<String>,
+        answer: impl FnOnce(&[u8]) -> Option<String>,
     ) {
         if token == self.first {
             return self.accept(ops);
