@@ -131,12 +131,27 @@ struct Open {
     depth: u32,
 }
 
+/// The calls of a thread that are open.
+#[derive(Debug, Default)]
+struct Calls {
+    open: Vec<Open>,
+    /// None of the first so many is held: they need not be looked at each time that others are let go.
+    free: usize,
+}
+
+impl Calls {
+    fn pop(&mut self) {
+        self.open.pop();
+        self.free = self.free.min(self.open.len());
+    }
+}
+
 /// Applies [`Rules`] to calls.
 #[derive(Debug)]
 pub struct Selection {
     rules: Rules,
     marks: Vec<Marks>,
-    threads: Vec<Vec<Open>>,
+    threads: Vec<Calls>,
     last_ns: u64,
 }
 
@@ -186,7 +201,7 @@ impl Selection {
         self.last_ns = self.last_ns.max(event.time_ns);
         let thread = event.thread as usize;
         if thread >= self.threads.len() {
-            self.threads.resize_with(thread + 1, Vec::new);
+            self.threads.resize_with(thread + 1, Calls::default);
         }
         match event.kind {
             CallKind::Entry(function) => self.enter(event, function, sink),
@@ -204,7 +219,7 @@ impl Selection {
             .get(function.index())
             .copied()
             .unwrap_or_default();
-        let Some(open) = self.threads.get_mut(event.thread as usize) else {
+        let Some(Calls { open, .. }) = self.threads.get_mut(event.thread as usize) else {
             return;
         };
         let around = open.last();
@@ -232,7 +247,7 @@ impl Selection {
 
     fn leave(&mut self, event: CallEvent, sink: &mut impl CallSink) {
         let thread = event.thread as usize;
-        let ending = self.threads.get(thread).and_then(|open| open.last());
+        let ending = self.threads.get(thread).and_then(|calls| calls.open.last());
         let Some(ending) = ending.copied() else {
             return;
         };
@@ -249,20 +264,22 @@ impl Selection {
             let depth = ending.entry.depth;
             sink.call(CallEvent { depth, ..event });
         }
-        if let Some(open) = self.threads.get_mut(thread) {
-            open.pop();
+        if let Some(calls) = self.threads.get_mut(thread) {
+            calls.pop();
         }
     }
 
     /// Passes on the entries of a thread that wait; returns its depth.
     fn release(&mut self, thread: usize, sink: &mut impl CallSink) -> u32 {
-        let Some(open) = self.threads.get_mut(thread) else {
+        let Some(Calls { open, free }) = self.threads.get_mut(thread) else {
             return 0;
         };
-        for call in open.iter_mut().filter(|call| call.is_held) {
+        let unseen = open.get_mut(*free..).unwrap_or_default();
+        for call in unseen.iter_mut().filter(|call| call.is_held) {
             call.is_held = false;
             sink.call(call.entry);
         }
+        *free = open.len();
         open.last().map_or(0, |call| call.depth)
     }
 
@@ -273,10 +290,10 @@ impl Selection {
             .threshold
             .map_or(0, |threshold| threshold.nanoseconds);
         let last_ns = self.last_ns;
-        let Some(open) = self.threads.get_mut(thread as usize) else {
+        let Some(calls) = self.threads.get_mut(thread as usize) else {
             return;
         };
-        for call in open.drain(..) {
+        for call in std::mem::take(calls).open {
             let elapsed = last_ns.saturating_sub(call.entry.time_ns);
             if call.is_held && elapsed >= threshold {
                 sink.call(call.entry);

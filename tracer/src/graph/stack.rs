@@ -56,6 +56,13 @@ impl Stack {
         u32::try_from(self.frames.len()).unwrap_or(u32::MAX)
     }
 
+    /// Whether a call at `slot` is open. Found by halves, since each record of a guest that returns from
+    /// what it never called asks this.
+    pub fn is_open_at(&self, slot: u64) -> bool {
+        let found = self.frames.binary_search_by(|frame| slot.cmp(&frame.slot));
+        found.is_ok()
+    }
+
     /// Takes the innermost call if it lies below `slot`.
     pub fn pop_below(&mut self, slot: u64) -> Option<Frame> {
         self.frames.pop_if(|frame| frame.slot < slot)

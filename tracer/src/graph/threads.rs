@@ -276,8 +276,7 @@ impl Run<'_> {
     }
 
     fn is_contradiction(&self, at: At) -> bool {
-        let is_open = self.stack.frames.iter().rev().any(|f| f.slot == at.slot);
-        !is_open
+        !self.stack.is_open_at(at.slot)
             && self
                 .stack
                 .was_taken_for_ended(at.slot, at.function, self.losses)

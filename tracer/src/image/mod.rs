@@ -361,7 +361,8 @@ impl Image {
     /// What an event says.
     #[must_use]
     pub fn event(&self, id: EventId) -> Option<&EventFormat> {
-        self.events().nth(id.index()).map(|(_, format)| format)
+        let tracepoint = self.tracepoints.get(id.index()).map(|point| &point.format);
+        tracepoint.or_else(|| self.marker(id).map(|marker| &marker.format))
     }
 
     /// What people call the function that begins at `address`; the address itself when none does.
