@@ -7,8 +7,10 @@ pub mod graph;
 pub mod run;
 
 use std::io::Write;
-use std::panic::{UnwindSafe, catch_unwind};
+use std::panic::{UnwindSafe, catch_unwind, set_hook, take_hook};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Parser, Subcommand};
 
@@ -94,7 +96,26 @@ enum Verb {
 /// Parses the command line, runs the verb, prints what failed. Returns how the process is to end.
 #[must_use]
 pub fn main() -> ExitStatus {
-    caught(parsed)
+    let panics = note_panics();
+    let status = caught(parsed);
+    if panics.load(Ordering::Relaxed) {
+        ExitStatus::Bug
+    } else {
+        status
+    }
+}
+
+/// Notes panics of any thread from now on: one that ends a thread which nobody asks how it ended (that reads
+/// the rings, or keeps the clock page) must not leave a status that says that all is well.
+fn note_panics() -> Arc<AtomicBool> {
+    let noted = Arc::new(AtomicBool::new(false));
+    let note = Arc::clone(&noted);
+    let print = take_hook();
+    set_hook(Box::new(move |panic| {
+        note.store(true, Ordering::Relaxed);
+        print(panic);
+    }));
+    noted
 }
 
 /// A panic has a status of its own: the one that Rust gives it says *no KVM* here.
@@ -177,6 +198,14 @@ mod tests {
     fn a_panic_is_a_status_that_means_nothing_else() {
         assert_eq!(super::caught(|| panic!("on purpose")).code(), 108);
         assert_eq!(super::caught(|| super::ExitStatus::NoKvm).code(), 101);
+    }
+
+    #[test]
+    fn a_panic_of_a_thread_that_nobody_asks_is_noted() {
+        let noted = super::note_panics();
+        let thread = std::thread::spawn(|| panic!("on purpose"));
+        assert!(thread.join().is_err());
+        assert!(noted.load(super::Ordering::Relaxed));
     }
 
     #[test]
