@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fs::Permissions;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -64,6 +64,8 @@ pub enum ListenError {
 pub struct Server {
     listener: UnixListener,
     path: PathBuf,
+    /// Which file at `path` is ours.
+    identity: Option<(u64, u64)>,
     clients: HashMap<u32, Connection>,
     /// Event tokens: `first` is the listener's, clients have those after it.
     first: u32,
@@ -91,6 +93,7 @@ impl Server {
         match bound {
             Ok(listener) => Ok(Self {
                 listener,
+                identity: identity(&path),
                 path,
                 clients: HashMap::new(),
                 first: first_token,
@@ -196,10 +199,20 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        // Somebody may have removed ours and put another's there.
+        if self.identity.is_none() || identity(&self.path) != self.identity {
+            return;
+        }
         if let Err(error) = std::fs::remove_file(&self.path) {
             log::debug!("{} cannot be removed: {error}", self.path.display());
         }
     }
+}
+
+/// The device and the number of the file at `path`.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let status = std::fs::symlink_metadata(path).ok()?;
+    Some((status.dev(), status.ino()))
 }
 
 fn interest(client: &Connection) -> EventSet {
@@ -266,6 +279,19 @@ mod tests {
         let error = Server::listen(&path, 10).unwrap_err();
         assert!(matches!(error, ListenError::InUse { .. }), "{error}");
         server.close();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_socket_of_another_in_the_place_of_ours_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control");
+        let ours = Server::listen(&path, 10).unwrap();
+        std::fs::rename(&path, dir.path().join("moved")).unwrap();
+        let others = Server::listen(&path, 10).unwrap();
+        ours.close();
+        assert!(path.exists());
+        others.close();
         assert!(!path.exists());
     }
 

@@ -405,7 +405,11 @@ impl Tracing {
             ..
         } = self;
         let session = sessions.get_mut(index).ok_or(TracingError::NoSuchIndex)?;
-        session.open(id, engine, machine, clock, beats)?;
+        if let Err(error) = session.open(id, engine, machine, clock, beats) {
+            // Nobody has it: what it holds of the window is for the next one.
+            engine.delete_session(&mut machine.memory().clone(), id)?;
+            return Err(error);
+        }
         Ok(id)
     }
 
