@@ -167,10 +167,14 @@ fn types(image: &[u8]) -> Range<usize> {
     start..(start + (3 << 20)).min(image.len())
 }
 
-/// Around the token table, which has the digits one after the other.
+/// Around the token table of kallsyms, which has the digits one after the other and, as no symbol has a
+/// colon, something longer behind them. (The kernel's tables of characters have the colon.)
 fn kallsyms(image: &[u8]) -> Range<usize> {
-    let table = position(image, b"0\x001\x002\x003\x004\x005\x006\x007\x008\x009\0");
-    table - (2 << 20)..table + (1 << 20)
+    let digits = b"0\x001\x002\x003\x004\x005\x006\x007\x008\x009\0";
+    let mut windows = image.windows(digits.len() + 1);
+    let table = windows.position(|bytes| bytes.starts_with(digits) && !bytes.ends_with(b":"));
+    let table = table.expect("the kernel has no table of kallsyms tokens");
+    table - (2 << 20)..table + (64 << 10)
 }
 
 fn position(image: &[u8], pattern: &[u8]) -> usize {

@@ -185,9 +185,9 @@ impl Run {
     /// When the trace could not be finished.
     pub fn finish(&mut self, is_dead: bool) -> Result<Vec<BlackBox>, Failure> {
         if let Some(at) = self.machine.breakpoint() {
-            let name = self.tracing.name_at(at);
+            let place = self.tracing.place(at);
             log::warn!(
-                "the guest did not get to the attach point {name} ({at}): tracing did not begin there"
+                "the guest did not get to the attach point {place}: tracing did not begin there"
             );
             if let Err(why) = self.tracing.check_place(&self.machine) {
                 log::warn!("{why}");

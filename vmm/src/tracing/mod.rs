@@ -57,7 +57,7 @@ use clock_page::{Beats, ClockPage};
 pub use error::TracingError;
 pub use options::TracingOptions;
 use options::{DEFAULT_SESSION, LockChoice, PatchMethod};
-use place::{check_place, places};
+use place::{check_place, places, within};
 use remarks::Remarks;
 use session::{Found, Shared, TraceSession};
 use slices::{Sliced, Slices};
@@ -172,10 +172,13 @@ impl Tracing {
         attach_point(&self.shared.image, self.attach_at.as_deref()).map(Some)
     }
 
-    /// The function at an address, for messages.
+    /// A place in the guest's text, for messages.
     #[must_use]
-    pub fn name_at(&self, address: Gva) -> String {
-        self.shared.image.name_at(address)
+    pub fn place(&self, address: Gva) -> String {
+        within(address, &self.shared.image).map_or_else(
+            || address.to_string(),
+            |function| format!("{function} ({address})"),
+        )
     }
 
     /// A vCPU is trapped at the attach point: starts to trace. Afterwards the breakpoint is removed,

@@ -1,6 +1,7 @@
-//! Where the guest is: what its vCPUs execute, and whether a Linux kernel runs where it was linked. The one in a bzImage does, as it is entered unpacked; but
-//! a kernel can come with code of its own that moves it (KASLR), and then all that is known of it is
-//! elsewhere. It cannot hide that: it has told the processor where its system calls enter.
+//! Where the guest is: what its vCPUs execute, and whether a Linux kernel runs where it was linked. The one
+//! in a bzImage does, as it is entered unpacked; but a kernel can come with code of its own that moves it
+//! (KASLR), and then all that is known of it is elsewhere. It cannot hide that: it has told the processor
+//! where its system calls enter.
 
 use tracer::addr::Gva;
 use tracer::image::Image;
@@ -58,15 +59,20 @@ pub(super) fn places(vcpus: &[VcpuRegisters], image: &Image) -> String {
 
 fn place(vcpu: &VcpuRegisters, image: &Image) -> String {
     let at = Gva(vcpu.rip);
-    let function = image.function_at(at).and_then(|id| image.function(id));
-    match (function, vcpu.online) {
+    match (within(at, image), vcpu.online) {
         (_, false) => "not started".to_owned(),
-        (Some(function), _) => {
-            let offset = at.0.saturating_sub(function.address.0);
-            format!("in {}+{offset:#x}", function.display)
-        }
+        (Some(function), _) => format!("in {function}"),
         (None, _) => format!("at {at} in ring {}", vcpu.cpl),
     }
+}
+
+/// The function that has the address, and how far in it that is.
+pub(super) fn within(at: Gva, image: &Image) -> Option<String> {
+    let function = image.function_at(at).and_then(|id| image.function(id))?;
+    Some(match at.0.saturating_sub(function.address.0) {
+        0 => function.display.to_string(),
+        offset => format!("{}+{offset:#x}", function.display),
+    })
 }
 
 #[cfg(test)]
