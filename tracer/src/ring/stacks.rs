@@ -13,6 +13,9 @@ use crate::stub::mirror::{Mirror, PAGE};
 
 /// Pages that are remembered; more than any mirror has.
 const PAGES_MAX: usize = 1 << 16;
+/// Times that the directory is asked for in a round: it has some thousand words, and a guest that makes pages up
+/// could have it read for every record. What is asked for once finds all that was hooked before the round.
+const ASKED_MAX: u32 = 64;
 /// Bits of an address that are not copies of the highest of them.
 const ADDRESS_BITS: u32 = 48;
 
@@ -23,6 +26,8 @@ pub struct Stacks {
     pages: HashMap<u64, u64>,
     /// The high bits of the page found last, in place.
     high: u64,
+    /// How often the directory may still be asked for.
+    asks: u32,
 }
 
 impl Default for Stacks {
@@ -31,19 +36,27 @@ impl Default for Stacks {
             pages: HashMap::new(),
             // Where kernels are.
             high: u64::MAX << SLOT_BITS,
+            asks: ASKED_MAX,
         }
     }
 }
 
 impl Stacks {
+    /// A new round of reading begins.
+    pub fn begin_round(&mut self) {
+        self.asks = ASKED_MAX;
+    }
+
     /// The address whose low [`SLOT_BITS`] bits are `low`. `directory` gives the words of the mirror's
     /// directory, and is asked for when the page is new.
     pub fn whole(&mut self, low: u64, directory: impl FnOnce() -> Vec<u64>) -> u64 {
         let page = low / PAGE;
-        if !self.pages.contains_key(&page) {
+        if !self.pages.contains_key(&page) && self.asks > 0 {
+            self.asks -= 1;
             self.learn(page, &directory());
         }
-        let whole = self.pages.get(&page).copied().unwrap_or(page);
+        let known = self.pages.get(&page).copied();
+        let whole = known.unwrap_or_else(|| self.guess(page));
         whole.wrapping_mul(PAGE) | (low % PAGE)
     }
 
@@ -58,8 +71,12 @@ impl Stacks {
             self.high = address & (u64::MAX << SLOT_BITS);
             self.pages.insert(low / PAGE, address / PAGE);
         }
-        let guess = (self.high | page.wrapping_mul(PAGE)) / PAGE;
+        let guess = self.guess(page);
         self.pages.entry(page).or_insert(guess);
+    }
+
+    fn guess(&self, page: u64) -> u64 {
+        (self.high | page.wrapping_mul(PAGE)) / PAGE
     }
 }
 
@@ -108,9 +125,27 @@ mod tests {
     }
 
     #[test]
+    fn a_guest_that_makes_pages_up_has_the_directory_read_some_times_a_round() {
+        let mut stacks = Stacks::default();
+        let mut asked = 0;
+        for _ in 0..3 {
+            stacks.begin_round();
+            for page in 0..100_000u64 {
+                let address = stacks.whole(page * PAGE, || {
+                    asked += 1;
+                    Vec::new()
+                });
+                assert_eq!(address & LOW, page * PAGE);
+            }
+        }
+        assert_eq!(asked, 3 * ASKED_MAX);
+    }
+
+    #[test]
     fn a_guest_that_makes_pages_up_uses_no_more_memory() {
         let mut stacks = Stacks::default();
         for page in 0..300_000u64 {
+            stacks.begin_round();
             stacks.whole(page * PAGE, || {
                 vec![page.wrapping_mul(0x9e37_79b9_7f4a_7c15); 64]
             });

@@ -180,6 +180,7 @@ impl Drain {
                 continue;
             };
             let vcpu = reader.ring();
+            self.stacks.begin_round();
             let mut sink = EventSink {
                 vcpu,
                 clock: &self.clock,
@@ -241,6 +242,7 @@ impl Drain {
             };
             let vcpu = reader.ring();
             let (discarded, _) = self.missing(reader);
+            self.stacks.begin_round();
             let mut sink = EventSink {
                 vcpu,
                 clock: &self.clock,
