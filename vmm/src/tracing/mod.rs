@@ -40,7 +40,6 @@ use tracer::patch::functions::Plan;
 use tracer::patch::locks::LockPrefixes;
 use tracer::session::SessionId;
 use tracer::stub::cell::{CpuStrategy, SESSIONS_MAX};
-use tracer::target::StoppedTarget;
 use tracer::window::Region;
 
 use crate::clock::{GuestClock, offset_is_applied};
@@ -57,7 +56,7 @@ use clock_page::{Beats, ClockPage};
 pub use error::TracingError;
 pub use options::TracingOptions;
 use options::{DEFAULT_SESSION, LockChoice, PatchMethod};
-use place::{check_place, places, within};
+use place::check_place;
 use remarks::Remarks;
 use session::{Found, Shared, TraceSession};
 use slices::{Sliced, Slices};
@@ -172,15 +171,6 @@ impl Tracing {
         attach_point(&self.shared.image, self.attach_at.as_deref()).map(Some)
     }
 
-    /// A place in the guest's text, for messages.
-    #[must_use]
-    pub fn place(&self, address: Gva) -> String {
-        within(address, &self.shared.image).map_or_else(
-            || address.to_string(),
-            |function| format!("{function} ({address})"),
-        )
-    }
-
     /// A vCPU is trapped at the attach point: starts to trace. Afterwards the breakpoint is removed,
     /// whatever this returns, and the guest goes on.
     ///
@@ -199,22 +189,6 @@ impl Tracing {
             }
         }
         Ok(())
-    }
-
-    /// Whether the kernel runs where its functions are known to be.
-    ///
-    /// # Errors
-    /// [`TracingError::Moved`] when it does not; [`TracingError::Quiesce`] or [`TracingError::Register`] when
-    /// that cannot be seen.
-    pub fn check_place(&self, machine: &Machine) -> Result<(), TracingError> {
-        check_place(&mut machine.quiesce(PATIENCE)?, &self.shared.image)
-    }
-
-    /// What each vCPU executes now, in one line for people; nothing when the guest cannot be paused.
-    #[must_use]
-    pub fn places(&self, machine: &Machine) -> Option<String> {
-        let quiesced = machine.quiesce(PATIENCE).ok()?;
-        Some(places(quiesced.vcpus(), &self.shared.image))
     }
 
     /// The image.

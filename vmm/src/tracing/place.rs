@@ -5,15 +5,43 @@
 
 use tracer::addr::Gva;
 use tracer::image::Image;
-use tracer::target::VcpuRegisters;
+use tracer::target::{StoppedTarget, VcpuRegisters};
 
+use super::Tracing;
 use super::error::TracingError;
-use crate::machine::PATIENCE;
+use crate::machine::{Machine, PATIENCE};
 use crate::quiesce::Quiesced;
 use crate::vcpu::{Reply, Request};
 
 /// What 64-bit system calls enter, in every version from 4.20 on.
 const ENTRY: &str = "entry_SYSCALL_64";
+
+impl Tracing {
+    /// A place in the guest's text, for messages.
+    #[must_use]
+    pub fn place(&self, address: Gva) -> String {
+        within(address, &self.shared.image).map_or_else(
+            || address.to_string(),
+            |function| format!("{function} ({address})"),
+        )
+    }
+
+    /// Whether the kernel runs where its functions are known to be.
+    ///
+    /// # Errors
+    /// [`TracingError::Moved`] when it does not; [`TracingError::Quiesce`] or [`TracingError::Register`] when
+    /// that cannot be seen.
+    pub fn check_place(&self, machine: &Machine) -> Result<(), TracingError> {
+        check_place(&mut machine.quiesce(PATIENCE)?, &self.shared.image)
+    }
+
+    /// What each vCPU executes now, in one line for people; nothing when the guest cannot be paused.
+    #[must_use]
+    pub fn places(&self, machine: &Machine) -> Option<String> {
+        let quiesced = machine.quiesce(PATIENCE).ok()?;
+        Some(places(quiesced.vcpus(), &self.shared.image))
+    }
+}
 
 /// Checks it; a kernel that has not set system calls up yet is believed.
 ///
