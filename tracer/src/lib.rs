@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod addr;
+pub mod capture;
 pub mod digest;
 pub mod engine;
 pub mod event;

@@ -191,7 +191,7 @@ fn check(ground: &Ground, tail: Tail, as_callback: bool, random: &mut Random) {
     let values: Vec<FieldValue> = stub
         .fields
         .iter()
-        .map(|(kind, at)| expected(ground, &before, *kind, *at))
+        .map(|(kind, at)| expected(ground, &before, kind.clone(), *at))
         .collect();
     let at = place(ground, &stub);
     let kept = match tail {
@@ -234,7 +234,7 @@ fn check(ground: &Ground, tail: Tail, as_callback: bool, random: &mut Random) {
             .iter()
             .map(|(kind, _)| Field {
                 name: "f".into(),
-                kind: *kind,
+                kind: kind.clone(),
             })
             .collect(),
     };

@@ -191,7 +191,7 @@ impl Engine {
         if !sessions.is_empty() {
             let recorders = self.event_recorders(sessions)?;
             for site in &marker.sites {
-                let kinds = marker.format.fields.iter().map(|field| field.kind);
+                let kinds = marker.format.fields.iter().map(|field| field.kind.clone());
                 let stub = EventStub {
                     recorders: recorders.clone(),
                     fields: kinds.zip(site.operands.iter().copied()).collect(),
@@ -230,7 +230,7 @@ impl Engine {
         let format = self.image.event(event).ok_or(ApplyError::NotAttached)?;
         let stub = EventStub {
             recorders,
-            fields: arguments(format.fields.iter().map(|field| field.kind)),
+            fields: arguments(format.fields.iter().map(|field| field.kind.clone())),
             tail: Tail::Return,
         };
         self.place(memory, event, stub, Gva(0))

@@ -156,7 +156,7 @@ impl EventWriter {
     }
 }
 
-/// Names are plain (the image is checked for that), so nothing has to be quoted.
+/// The names of events are plain (the image is checked for that); those of fields are what a user wrote.
 fn passed(
     line: &mut String,
     event: &PointEvent,
@@ -171,11 +171,9 @@ fn passed(
     )?;
     for (index, (field, value)) in format.fields.iter().zip(values).enumerate() {
         let comma = if index > 0 { "," } else { "" };
-        let quote = match value {
-            FieldValue::Pointer(_) => "\"",
-            _ => "",
-        };
-        write!(line, "{comma}\"{}\":{quote}{value}{quote}", field.name)?;
+        let name = serde_json::to_string(&*field.name).map_err(|_| fmt::Error)?;
+        let value = serde_json::to_string(value).map_err(|_| fmt::Error)?;
+        write!(line, "{comma}{name}:{value}")?;
     }
     line.push_str("}}\n");
     Ok(())

@@ -173,8 +173,8 @@ fn add(
             .format
             .fields
             .iter()
-            .map(|field| field.kind)
-            .eq(kinds)
+            .map(|field| &field.kind)
+            .eq(&kinds)
         {
             return Err("have other types than the first of their name");
         }
@@ -271,7 +271,7 @@ fn fields(kinds: &[FieldType], names: &[String]) -> Vec<Field> {
             .unwrap_or_else(|| format!("arg{}", index + 1));
         fields.push(Field {
             name: name.into(),
-            kind: *kind,
+            kind: kind.clone(),
         });
     }
     fields
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn operands_are_read() {
-        let of = |text: &str| operand(text).map(|(kind, at)| (kind.name(), at));
+        let of = |text: &str| operand(text).map(|(kind, at)| (kind.name().to_owned(), at));
         let memory = |base, displacement| Operand::Memory { base, displacement };
         for (text, kind, at) in [
             ("8@%rdi", "u64", Operand::Register(7)),
@@ -296,7 +296,7 @@ mod tests {
             ("-8@$-7", "i64", Operand::Constant(-7)),
             ("8@$18446744073709551615", "u64", Operand::Constant(-1)),
         ] {
-            assert_eq!(of(text), Some((kind, at)), "{text}");
+            assert_eq!(of(text), Some((kind.to_owned(), at)), "{text}");
         }
         for bad in [
             "",

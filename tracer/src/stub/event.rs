@@ -170,7 +170,7 @@ impl EventStub {
         let mut place = 0i32;
         for (kind, operand) in &self.fields {
             for half in 0..kind.words() {
-                frame.load(a, *kind, *operand)?;
+                frame.load(a, kind, *operand)?;
                 if half > 0 {
                     a.shr(rax, PAYLOAD_SHIFT)?;
                 }
@@ -217,11 +217,12 @@ impl Frame {
     fn load(
         &self,
         a: &mut CodeAssembler,
-        kind: FieldType,
+        kind: &FieldType,
         operand: Operand,
     ) -> Result<(), IcedError> {
         use gpr64::{rax, rsp};
-        let (bytes, signed) = (kind.bytes(), kind.is_signed());
+        let bytes = u8::try_from(kind.bytes()).unwrap_or(8);
+        let signed = kind.is_signed();
         match operand {
             Operand::Constant(value) => a.mov(rax, value),
             Operand::Register(STACK_POINTER) => a.lea(rax, ptr(rsp + self.depth)),
