@@ -45,6 +45,15 @@ const FLAGS: [&str; 11] = [
     "-Werror",
 ];
 
+/// The values that probes find, as two compilers would leave them: the debug information of both versions.
+const VALUES: [(&str, &[&str]); 2] = [
+    (
+        "unoptimised",
+        &["-O0", "-gdwarf-4", "-pg", "-mfentry", "-mrecord-mcount"],
+    ),
+    ("optimised", &["-gdwarf-5", "-fpatchable-function-entry=5"]),
+];
+
 const MANY: usize = 10_000;
 
 /// Calls through pointers as they are, and with retpolines.
@@ -63,6 +72,9 @@ fn main() -> io::Result<()> {
     }
     for (prefix, way) in UNTRACED {
         compile(prefix, way, &SOURCES[..1]);
+    }
+    for (prefix, way) in VALUES {
+        compile(prefix, way, &["c/values.c"]);
     }
     for (prefix, way) in DISPATCH {
         compile(prefix, way, &["c/dispatch.c"]);

@@ -4,6 +4,7 @@ use workloads::bench::{bench_leaf_nop, bench_leaf_traced};
 use workloads::c::fentry::{fentry_empty, fentry_floats, fentry_marks, fentry_root};
 use workloads::c::mcount::{mcount_empty, mcount_floats, mcount_marks, mcount_root};
 use workloads::c::patchable::{patchable_empty, patchable_floats, patchable_marks, patchable_root};
+use workloads::c::values::{optimised_values, unoptimised_values};
 use workloads::calls::{
     calls_bough, calls_branch, calls_leaf, calls_root, calls_trunk, calls_twig, smp_branch,
     smp_leaf, smp_root, spin_branch, spin_leaf, spin_root, threads_branch, threads_leaf,
@@ -27,6 +28,7 @@ use workloads::tail_calls::{
     tail_calls_end, tail_calls_even, tail_calls_first, tail_calls_odd, tail_calls_second,
     tail_calls_third,
 };
+use workloads::values::{rust_values, rust_values_arguments, rust_values_text};
 
 use crate::workload::Threads::{Given, OnePerVcpu};
 use crate::workload::{Body, Function, Workload};
@@ -88,6 +90,20 @@ macro_rules! c_marks {
                 per_iteration: 1,
             },
         ]
+    };
+}
+
+/// The functions of one build of c/values.c.
+macro_rules! c_values {
+    ($prefix:literal: $($name:literal: $per_iteration:expr),*) => {
+        &[$(Function {
+            name: concat!($prefix, "_", $name),
+            per_iteration: $per_iteration,
+        }),*]
+    };
+    ($prefix:literal) => {
+        c_values!($prefix: "values": 1, "registers": 1, "stacked": 1, "pieces": 1, "nowhere": 1,
+            "locals": 1, "step": 2, "color": 1, "name": 1, "pair": 1, "is_odd": 1)
     };
 }
 
@@ -277,6 +293,17 @@ pub static CATALOGUE: &[Workload] = &[
         ],
         body: Body::Iterations(Given(4), |value| {
             rust_marks(patchable_marks(mcount_marks(fentry_marks(value))))
+        }),
+    },
+    Workload {
+        name: "values",
+        functions: &[
+            c_values!("unoptimised"),
+            c_values!("optimised"),
+            functions![rust_values: 1, rust_values_arguments: 1, rust_values_text: 1],
+        ],
+        body: Body::Iterations(Given(4), |value| {
+            optimised_values(unoptimised_values(rust_values(value)).wrapping_sub(1))
         }),
     },
     Workload {

@@ -83,6 +83,16 @@ untraced_builds! {
     fentry_call: fentry_call_root;
 }
 
+/// Builds of c/values.c.
+pub mod values {
+    unsafe extern "C" {
+        /// Plain words in and out, so any value is fine: the next one.
+        pub safe fn unoptimised_values(serial: u64) -> u64;
+        /// The same.
+        pub safe fn optimised_values(serial: u64) -> u64;
+    }
+}
+
 builds! {
     fentry: fentry_root, fentry_empty, fentry_floats, fentry_marks;
     mcount: mcount_root, mcount_empty, mcount_floats, mcount_marks;

@@ -24,6 +24,7 @@ pub mod messages;
 pub mod micro;
 pub mod recursion;
 pub mod tail_calls;
+pub mod values;
 
 /// Returns its argument in a way that the compiler cannot see through: calls are neither merged,
 /// hoisted, dropped nor turned into loops.
