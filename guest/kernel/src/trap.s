@@ -21,10 +21,17 @@ trap_stubs:
     .set vector, vector + 1
 .endr
 
-# A breakpoint in ring 3. Somebody outside may change our text while we run, and counts the word below up
-# before and after: while it is odd, the thread goes back to the breakpoint until an instruction stands there
-# again. A breakpoint is ours alone only if the word was even and the same before and after we looked at it: a
-# whole change can pass between any two of these instructions. Short, because ring 0 may be emulated.
+# A breakpoint in ring 3. There are two words for somebody outside:
+#
+# breakpoint_detours is zero, or the address of a table of breakpoints and where a thread that meets one goes on.
+# The table is a mask, a word that means nothing, and slots of two words, the breakpoint and the place; a breakpoint is
+# in the slot that is its address * 16 under the mask, or behind it up to the first empty one. It never changes: another
+# one takes its place, by one store.
+#
+# breakpoints_from_outside is counted up before and after our text is changed while we run: while it is odd, the thread goes
+# back to the breakpoint until an instruction stands there again. A breakpoint is ours alone only if the word was even
+# and the same before and after we looked at it: a whole change can pass between any two of these
+# instructions. Short, because ring 0 may be emulated.
 .balign 16
 .global breakpoint_entry
 .type breakpoint_entry, @function
@@ -32,7 +39,10 @@ breakpoint_entry:
     push rax
     push rcx
     mov rax, [rsp + 16]         # behind the breakpoint
-    mov rcx, [rip + breakpoints_from_outside]
+    mov rcx, [rip + breakpoint_detours]
+    test rcx, rcx
+    jnz 6f
+2:  mov rcx, [rip + breakpoints_from_outside]
     test cl, 1
     jnz 3f
     cmp byte ptr [rax - 1], 0xcc
@@ -52,6 +62,25 @@ breakpoint_entry:
     push 3
     jmp trap_common
 5:  iretq                       # a probe of our own: behind it
+6:  push rdx
+    sub rax, 1
+    mov rdx, rax
+    shl rdx, 4
+7:  and rdx, [rcx]
+    cmp [rcx + rdx + 16], rax
+    je 8f
+    cmp qword ptr [rcx + rdx + 16], 0
+    lea rdx, [rdx + 16]
+    jne 7b
+    pop rdx
+    add rax, 1
+    jmp 2b
+8:  mov rax, [rcx + rdx + 24]
+    mov [rsp + 24], rax
+    pop rdx
+    pop rcx
+    pop rax
+    iretq
 .size breakpoint_entry, . - breakpoint_entry
 
 .section .data.breakpoints_from_outside, "aw"
@@ -60,6 +89,10 @@ breakpoint_entry:
 .type breakpoints_from_outside, @object
 breakpoints_from_outside: .quad 0
 .size breakpoints_from_outside, 8
+.global breakpoint_detours
+.type breakpoint_detours, @object
+breakpoint_detours: .quad 0
+.size breakpoint_detours, 8
 .section .text.trap_entry, "ax"
 
 .type trap_common, @function

@@ -4,6 +4,7 @@
 //! stands at each site and what should, and plans the difference. `poke` writes a plan,
 //! verified, as a transaction.
 
+pub mod breakpoints;
 pub mod dynamic;
 pub mod events;
 pub mod functions;
