@@ -3,6 +3,7 @@
 //! It owns every decision and no access: each operation is handed the target that it works on, and
 //! those that change what the guest executes want a [`StoppedTarget`].
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use change::Applied;
@@ -10,10 +11,12 @@ use change::Write;
 pub use error::{ApplyError, AttachError, Frozen};
 use events::PlacedStub;
 use fleeting::KnownModule;
+use probes::{Probe, ProbeId};
 use sessions::Retired;
 
 use crate::addr::{Gpa, Gva};
 use crate::event::FunctionId;
+use crate::event_formats::EventFormats;
 use crate::image::{Image, TextRange};
 use crate::patch::dynamic::DynamicTable;
 use crate::patch::events::{Dispatch, TracepointTable};
@@ -38,6 +41,8 @@ const STUB_BYTES_PER_FUNCTION: u64 = 3072;
 const MIRROR_PAGES_LOG2: u32 = 13;
 /// Room for the mirror's claim routine.
 const CLAIM_BYTES: u64 = 512;
+/// Room for the stubs of probes.
+const PROBES_BYTES: u64 = 3 << 19;
 
 /// What an attached guest has: a window with room for stubs and cells.
 #[derive(Debug)]
@@ -104,6 +109,8 @@ pub struct Engine {
     tracepoints: TracepointTable,
     markers: MarkerTable,
     event_stubs: Vec<PlacedStub>,
+    formats: Arc<EventFormats>,
+    probes: BTreeMap<ProbeId, Probe>,
     ground: Option<Ground>,
     sessions: Vec<Option<Session>>,
     retired: Vec<Retired>,
@@ -122,6 +129,7 @@ impl Engine {
         let dynamic = DynamicTable::new(&image);
         let tracepoints = TracepointTable::new(&image, Dispatch::default());
         let markers = MarkerTable::new(&image);
+        let formats = Arc::new(EventFormats::of(&image));
         Self {
             image,
             table,
@@ -129,6 +137,8 @@ impl Engine {
             tracepoints,
             markers,
             event_stubs: Vec::new(),
+            formats,
+            probes: BTreeMap::new(),
             ground: None,
             sessions: Vec::new(),
             retired: Vec::new(),
@@ -206,7 +216,8 @@ impl Engine {
             TracedCode::Supervisor
         };
         let (strategy, no_gs) = CpuStrategy::choose(target.vcpus(), code);
-        let room = STUB_BYTES_PER_FUNCTION * self.image.sites.len() as u64;
+        let functions = STUB_BYTES_PER_FUNCTION * self.image.sites.len() as u64;
+        let room = functions + PROBES_BYTES;
         let extents = window.map(target, room, true).and_then(|code| {
             let shared = clock_offset(&strategy) + PAGE_BYTES;
             Ok((code, window.map(target, shared, false)?))
@@ -317,6 +328,7 @@ mod error;
 pub mod events;
 pub mod fleeting;
 pub mod locks;
+pub mod probes;
 mod reuse;
 mod sessions;
 #[cfg(test)]

@@ -11,6 +11,7 @@ pub mod capture;
 pub mod digest;
 pub mod engine;
 pub mod event;
+pub mod event_formats;
 pub mod export;
 pub mod filter;
 pub mod graph;

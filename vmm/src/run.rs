@@ -256,6 +256,7 @@ impl Run {
             Call::DisableEvents(change) => {
                 to_value(self.tracing.change_events(machine, &change, false)?)
             }
+            Call::Probe(call) => self.tracing.probe(machine, call),
             Call::ListDynamic => to_value(self.tracing.dynamic_functions(machine)?),
             Call::SetDynamic(set) => to_value(self.tracing.set_dynamic(machine, &set)?),
             Call::ResetDynamic(reset) => to_value(self.tracing.reset_dynamic(machine, &reset)?),

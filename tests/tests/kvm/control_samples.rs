@@ -47,7 +47,9 @@ fn prepare(client: &mut Client, request: &Value) {
         "status" | "stop" | "tracing-on" | "tracing-off" | "events.enable" | "events.disable" => {
             ask("start", json!({"filter": ["func*"]}));
         }
-        method if method.starts_with("filter") => ask("start", json!({"filter": ["func*"]})),
+        method if method.starts_with("filter") || method.starts_with("probe") => {
+            ask("start", json!({"filter": ["func*"]}))
+        }
         _ => {}
     }
 }

@@ -98,7 +98,7 @@ impl Engine {
                 _ => set.without(id.0),
             }
         };
-        let plan = self
+        let mut plan = self
             .table
             .plan(&self.image, after, spec, &mut ground.arena)?;
         let mut unwritten = self.table.take_unwritten().into_iter();
@@ -109,6 +109,7 @@ impl Engine {
                 return Err(ApplyError::Stub(error));
             }
         }
+        self.lead_through_probes(memory, &mut plan)?;
         Ok(plan)
     }
 
@@ -167,7 +168,7 @@ impl Engine {
         let mut applied = Applied::default();
         for change in &changes {
             self.table.applied(change);
-            match change.stub {
+            match change.own {
                 Some(_) => applied.patched += 1,
                 None => applied.restored += 1,
             }

@@ -1,6 +1,7 @@
 //! Why the engine refused, and the kill switch.
 
 use super::events::words::ListError;
+use super::probes::ProbeError;
 use crate::patch::events::OutOfReach;
 use crate::patch::functions::PlanError;
 use crate::patch::poke::{PokeError, TransactionError};
@@ -128,6 +129,9 @@ pub enum ApplyError {
     /// A poke failed; all were taken back.
     #[error("nothing was changed: {0}")]
     Transaction(#[from] TransactionError),
+    /// What was asked of a probe.
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
     /// Patching is frozen.
     #[error("patching is frozen: {0}")]
     Frozen(Frozen),

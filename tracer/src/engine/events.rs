@@ -26,6 +26,8 @@ use crate::target::{LiveTarget, PhysicalMemory, StoppedTarget, TargetMemory, Vcp
 
 /// Bytes of the event ring of one vCPU, payloads included, at most.
 const EVENT_RING_MAX: u64 = 16 << 20;
+/// Words of payload that probes can count on.
+const WORDS: usize = 7;
 
 /// What events are to become, all at once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -110,7 +112,8 @@ impl Engine {
             return Err(AttachError::NoSession(id.0));
         };
         if session.events.is_none() {
-            let rings = ground.make_event_rings(target, id, &session.config, words.unwrap_or(0))?;
+            let words = words.unwrap_or(0).max(WORDS);
+            let rings = ground.make_event_rings(target, id, &session.config, words)?;
             session.events = Some(rings);
         }
         Ok(())

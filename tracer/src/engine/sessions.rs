@@ -202,7 +202,8 @@ impl Engine {
         let functions = self.traced_by(id);
         let name = || session.config.name.clone();
         let tracepoints = self.tracepoints.of(Callback::Session(id.0)).count();
-        let events = tracepoints + self.markers.of(id.0).count();
+        let probes = self.probes_of(id).count();
+        let events = tracepoints + self.markers.of(id.0).count() + probes;
         if functions + events > 0 {
             return Err(ApplyError::StillTracing {
                 name: name(),

@@ -3,4 +3,5 @@
 pub mod chrome;
 pub mod events;
 pub mod folded;
+pub mod probes;
 pub mod uftrace;

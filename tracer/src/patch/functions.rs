@@ -69,6 +69,8 @@ pub enum FunctionState {
         sessions: SessionSet,
         /// Where the jump leads.
         stub: Gva,
+        /// The stub of the sessions: what the jump leads to, or the probes at this site that it leads to.
+        own: Option<Gva>,
     },
     /// It was not what it should have been when it was to be patched: left as it is.
     Skipped(PokeError),
@@ -106,6 +108,8 @@ pub struct Change {
     pub sessions: SessionSet,
     /// The stub that it leads to afterwards; none for the nop.
     pub stub: Option<Gva>,
+    /// The stub of those sessions: the same one, unless there are probes at the site.
+    pub own: Option<Gva>,
     /// Whether our own jump stands there now: if other bytes do, something is badly wrong.
     pub is_ours: bool,
 }
@@ -227,9 +231,41 @@ impl FunctionTable {
                 templates.insert((sessions, shape), template);
                 Some(self.stub(site, template, arena)?)
             };
-            plan.changes.push(self.change(site, sessions, stub)?);
+            plan.changes.push(self.change(site, sessions, stub, stub)?);
         }
         Ok(plan)
+    }
+
+    /// Where probes at `site` go on: at the stub of the function's sessions, or behind the nop.
+    #[must_use]
+    pub fn resume(&self, site: &Site) -> Gva {
+        let own = match self.state(site.function) {
+            FunctionState::Patched { own, .. } => *own,
+            FunctionState::Nop | FunctionState::Skipped(_) | FunctionState::Gone => None,
+        };
+        own.unwrap_or(behind(site))
+    }
+
+    /// Plans that the jump at `site` leads to the probes at `head`, or to none any more.
+    ///
+    /// # Errors
+    /// A [`PlanError`].
+    pub fn plan_probes(&self, site: &Site, head: Option<Gva>) -> Result<Change, PlanError> {
+        let own = match self.state(site.function) {
+            FunctionState::Patched { own, .. } => *own,
+            FunctionState::Nop | FunctionState::Skipped(_) | FunctionState::Gone => None,
+        };
+        self.change(site, self.sessions(site.function), head.or(own), own)
+    }
+
+    /// Has a planned change lead to the stub of its sessions through the probes at `head`.
+    ///
+    /// # Errors
+    /// A [`PlanError`].
+    pub fn lead_through(site: &Site, change: &mut Change, head: Gva) -> Result<(), PlanError> {
+        change.poke.new = site_bytes(site, Some(head))?;
+        change.stub = Some(head);
+        Ok(())
     }
 
     fn change(
@@ -237,6 +273,7 @@ impl FunctionTable {
         site: &Site,
         sessions: SessionSet,
         stub: Option<Gva>,
+        own: Option<Gva>,
     ) -> Result<Change, PlanError> {
         let old = match self.state(site.function) {
             FunctionState::Patched { stub, .. } => Some(*stub),
@@ -252,6 +289,7 @@ impl FunctionTable {
             poke,
             sessions,
             stub,
+            own,
             is_ours: old.is_some(),
         })
     }
@@ -276,7 +314,7 @@ impl FunctionTable {
             return Err(StubError::Assemble("no such template".to_owned()).into());
         };
         let (at, physical) = arena.allocate(code.len() as u64)?;
-        let continue_at = site.address.wrapping_add(SITE_LENGTH as u64);
+        let continue_at = behind(site);
         let bytes = code.stamp(at, site.function, continue_at)?;
         self.unwritten.push(StubWrite { physical, bytes });
         self.stubs.insert((site.function, template), at);
@@ -313,6 +351,7 @@ impl FunctionTable {
             Some(stub) => FunctionState::Patched {
                 sessions: change.sessions,
                 stub,
+                own: change.own,
             },
             None => FunctionState::Nop,
         };
@@ -338,6 +377,12 @@ fn shape(image: &Image, site: &Site) -> SiteShape {
         SiteKind::Mcount => SiteShape::AfterPrologue,
         SiteKind::Fentry | SiteKind::Patchable => SiteShape::Entry,
     }
+}
+
+/// Where the function goes on behind its site.
+#[must_use]
+pub const fn behind(site: &Site) -> Gva {
+    site.address.wrapping_add(SITE_LENGTH as u64)
 }
 
 /// What stands at a site that leads to `stub`, or to none.

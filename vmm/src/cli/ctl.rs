@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::dynfunc::{DynfuncVerb, NoTarget};
 use super::events::EventsVerb;
+use super::probes::ProbeVerb;
 use crate::control::protocol::{
     Call, CreateSession, Dump, FilterChange, FunctionsQuery, OfSession, SessionName, Start,
     SwitchLocks,
@@ -20,7 +21,7 @@ pub struct CtlOptions {
     /// The socket that was given to `vmm run`
     #[arg(long, value_name = "PATH")]
     pub control: PathBuf,
-    /// The session that start, stop, filter, tracing-on, tracing-off, dump, profile and top are
+    /// The session that start, stop, filter, probe, tracing-on, tracing-off, dump, profile and top are
     /// about
     #[arg(long, global = true, value_name = "NAME", default_value = DEFAULT_SESSION)]
     pub session: String,
@@ -69,6 +70,9 @@ pub enum CtlVerb {
     /// List, enable and disable the events that the guest declares
     #[command(subcommand)]
     Events(EventsVerb),
+    /// Set, list and remove probes: what a session captures at places that you name
+    #[command(subcommand)]
+    Probe(ProbeVerb),
     /// List and retarget the guest's dynamic functions
     #[command(subcommand)]
     Dynfunc(DynfuncVerb),
@@ -208,6 +212,7 @@ impl TryFrom<&CtlOptions> for Call {
             CtlVerb::Thaw => Self::Thaw,
             CtlVerb::Digest => Self::Digest,
             CtlVerb::Events(verb) => verb.call(session),
+            CtlVerb::Probe(verb) => verb.call(session),
             CtlVerb::Dynfunc(verb) => verb.try_into()?,
             CtlVerb::Shutdown => Self::Shutdown,
         })

@@ -4,6 +4,7 @@ pub mod ctl;
 pub mod dynfunc;
 pub mod events;
 pub mod graph;
+pub mod probes;
 pub mod run;
 
 use std::io::Write;

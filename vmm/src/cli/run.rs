@@ -104,19 +104,24 @@ impl RunOptions {
     /// Whether there is an output directory and nothing can ever be recorded.
     #[must_use]
     pub fn output_is_useless(&self) -> bool {
-        let can_record = self.trace.is_some() || !self.session.event.is_empty();
+        let can_record = self.trace.is_some() || self.has_points();
         self.session.output.is_some() && !can_record && self.control.is_none()
+    }
+
+    /// Whether events or probes are to be recorded.
+    fn has_points(&self) -> bool {
+        !self.session.event.is_empty() || !self.session.probe.is_empty()
     }
 
     /// The part that is about tracing.
     #[must_use]
     pub fn tracing(&self) -> TracingOptions {
         TracingOptions {
-            enabled: self.trace.is_some() || !self.session.event.is_empty(),
-            tracer: self.trace.unwrap_or(if self.session.event.is_empty() {
-                Tracer::default()
-            } else {
+            enabled: self.trace.is_some() || self.has_points(),
+            tracer: self.trace.unwrap_or(if self.has_points() {
                 Tracer::Nop
+            } else {
+                Tracer::default()
             }),
             session: self.session.clone(),
             filter: self.filter.clone(),

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{dynfunc, events, stdout};
+use super::{dynfunc, events, probes, stdout};
 use crate::cli::ctl::{CtlOptions, CtlVerb};
 use crate::control::client;
 use crate::control::protocol::Call;
@@ -56,6 +56,7 @@ fn text_of(call: &Call, result: Value) -> Result<String, Failure> {
         Call::Dump(_) => dumped(&read(result)?),
         Call::ListEvents => events::list(&read(result)?),
         Call::EnableEvents(_) | Call::DisableEvents(_) => events::changed(&read(result)?),
+        Call::Probe(call) => probes::text_of(call, result)?,
         Call::ListDynamic => dynfunc::list(&read(result)?),
         Call::SetDynamic(_) | Call::ResetDynamic(_) => dynfunc::changed(&read(result)?),
         Call::Digest => {

@@ -6,6 +6,7 @@ pub mod doctor;
 mod dynfunc;
 mod events;
 pub mod export;
+mod probes;
 pub mod report;
 pub mod run;
 pub mod sites;

@@ -55,7 +55,7 @@ fn boot(
     console: &ConsoleWriter,
 ) -> Result<EventLoop, Failure> {
     if options.output_is_useless() {
-        let message = "--output: nothing would be written; say what to trace (--trace, --event), or how to be told (--control)";
+        let message = "--output: nothing would be written; say what to trace (--trace, --event, --probe), or how to be told (--control)";
         return Err(Failure::bad_input(message));
     }
     let kernel = KernelFile::read(&options.kernel)

@@ -5,6 +5,8 @@ pub mod connection;
 pub mod dynfunc;
 pub mod events;
 pub mod line_buffer;
+pub mod probes;
 pub mod protocol;
 pub mod server;
+pub mod sessions;
 pub mod status;

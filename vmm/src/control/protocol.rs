@@ -7,7 +7,9 @@ use serde_json::Value;
 
 use super::dynfunc::{ResetDynamic, SetDynamic};
 use super::events::EventChange;
-use crate::tracing::options::{DEFAULT_SESSION, LockChoice, SessionOptions, Tracer};
+use super::probes::ProbeCall;
+pub use super::sessions::{CreateSession, FilterChange, OfSession, SessionName, Start};
+use crate::tracing::options::LockChoice;
 
 /// The protocol's name for its version, in every message.
 pub const VERSION: &str = "2.0";
@@ -121,77 +123,6 @@ impl Response {
     }
 }
 
-/// The session that a method is about.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct SessionName(pub String);
-
-impl Default for SessionName {
-    fn default() -> Self {
-        Self(DEFAULT_SESSION.to_owned())
-    }
-}
-
-impl SessionName {
-    /// Whether it is the session that is meant when none is named.
-    #[must_use]
-    pub fn is_default(&self) -> bool {
-        self.0 == DEFAULT_SESSION
-    }
-}
-
-/// The parameters of methods that take a session only.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct OfSession {
-    /// Which session.
-    #[serde(skip_serializing_if = "SessionName::is_default")]
-    pub session: SessionName,
-}
-
-/// `session.create`: a session that traces nothing yet.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CreateSession {
-    /// Its name.
-    pub name: String,
-    /// What it records.
-    #[serde(default)]
-    pub tracer: Tracer,
-    /// How it records.
-    #[serde(default)]
-    pub options: SessionOptions,
-}
-
-/// `start`: what to trace.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Start {
-    /// Which session.
-    #[serde(skip_serializing_if = "SessionName::is_default")]
-    pub session: SessionName,
-    /// What it is to record, while it has recorded nothing yet.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tracer: Option<Tracer>,
-    /// Globs of functions to trace; none means all.
-    pub filter: Vec<String>,
-    /// Globs of functions not to trace.
-    pub notrace: Vec<String>,
-}
-
-/// Globs for `filter.add`, `filter.remove` and `filter.set`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct FilterChange {
-    /// Which session.
-    #[serde(skip_serializing_if = "SessionName::is_default")]
-    pub session: SessionName,
-    /// Globs of functions to trace.
-    pub filter: Vec<String>,
-    /// Globs of functions not to trace.
-    pub notrace: Vec<String>,
-}
-
 /// `smp-locks`: which way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -265,6 +196,8 @@ pub enum Call {
     EnableEvents(EventChange),
     /// Take that back.
     DisableEvents(EventChange),
+    /// What concerns probes.
+    Probe(ProbeCall),
     /// Every dynamic function.
     ListDynamic,
     /// Lead dynamic functions somewhere else.
@@ -310,6 +243,7 @@ impl Call {
             Self::ListEvents => ("events.list", None),
             Self::EnableEvents(change) => ("events.enable", some(change)),
             Self::DisableEvents(change) => ("events.disable", some(change)),
+            Self::Probe(call) => call.to_method(),
             Self::ListDynamic => ("dynfunc.list", None),
             Self::SetDynamic(set) => ("dynfunc.set", some(set)),
             Self::ResetDynamic(reset) => ("dynfunc.reset", some(reset)),
@@ -341,6 +275,9 @@ impl Call {
             "events.list" => Self::ListEvents,
             "events.enable" => return read(method, params).map(Self::EnableEvents),
             "events.disable" => return read(method, params).map(Self::DisableEvents),
+            name if ProbeCall::is_one(name) => {
+                return ProbeCall::from_method(name, params).map(Self::Probe);
+            }
             "dynfunc.set" => return read(method, params).map(Self::SetDynamic),
             "dynfunc.reset" => return read(method, params).map(Self::ResetDynamic),
             "dynfunc.list" => Self::ListDynamic,
@@ -375,7 +312,7 @@ impl Call {
     }
 }
 
-fn read<T: DeserializeOwned>(method: &str, params: Value) -> Result<T, RpcError> {
+pub(super) fn read<T: DeserializeOwned>(method: &str, params: Value) -> Result<T, RpcError> {
     serde_json::from_value(params)
         .map_err(|error| RpcError::new(INVALID_PARAMS, format!("params of '{method}': {error}")))
 }
@@ -446,6 +383,8 @@ mod tests {
 
     use super::*;
     use crate::control::dynfunc::DynamicChange;
+    use crate::control::probes::{AddProbes, SomeProbes};
+    use crate::tracing::options::{SessionOptions, Tracer};
 
     fn code(line: &str) -> i32 {
         parse(line.as_bytes()).call.unwrap_err().code
@@ -506,6 +445,21 @@ mod tests {
                 callbacks: vec!["c".to_owned()],
                 ..EventChange::default()
             }),
+            Call::Probe(ProbeCall::Add(AddProbes {
+                probes: vec!["a %rdi".to_owned()],
+                tactic: Some(2),
+                ..AddProbes::default()
+            })),
+            Call::Probe(ProbeCall::List),
+            Call::Probe(ProbeCall::Remove(SomeProbes {
+                ids: vec![1],
+                all_of: None,
+            })),
+            Call::Probe(ProbeCall::Enable(SomeProbes {
+                ids: Vec::new(),
+                all_of: Some(SessionName("other".to_owned())),
+            })),
+            Call::Probe(ProbeCall::Disable(SomeProbes::default())),
             Call::ListDynamic,
             Call::SetDynamic(SetDynamic {
                 changes: vec![DynamicChange {

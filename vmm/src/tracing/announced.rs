@@ -21,7 +21,7 @@ impl Tracing {
         };
         if !is_there {
             self.engine.part_goes(start);
-            return;
+            return self.look_for_lost_probes();
         }
         if let Err(error) = self.take_in_part(machine, start) {
             self.remarks.say(Level::Error, error);

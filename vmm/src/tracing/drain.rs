@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use tracer::event::{Event, EventKind};
+use tracer::export::probes::ProbeNote;
 use tracer::export::uftrace::{ClockStall, ExportError, Metadata};
 use tracer::image::Image;
 use tracer::record::Format;
@@ -49,6 +50,8 @@ pub struct Drain {
     stalls_seen: u64,
     /// From the session's first event on.
     points: Option<EventDrain>,
+    /// Every probe that it has recorded.
+    probes: Vec<ProbeNote>,
     is_on: bool,
 }
 
@@ -90,6 +93,7 @@ impl Drain {
             stalls_before: 0,
             stalls_seen: 0,
             points: None,
+            probes: Vec::new(),
             is_on: false,
         }
     }
@@ -132,6 +136,22 @@ impl Drain {
     pub fn add_events(&mut self, mut points: EventDrain) {
         points.switch(self.is_on);
         self.points = Some(points);
+    }
+
+    /// The event rings, if they are read.
+    #[must_use]
+    pub fn events(&mut self) -> Option<&mut EventDrain> {
+        self.points.as_mut()
+    }
+
+    /// These probes are recorded from now on.
+    pub fn note_probes(&mut self, notes: &[ProbeNote]) {
+        self.probes.extend_from_slice(notes);
+        self.probes.sort_by_key(|note| note.id);
+        self.probes.dedup_by_key(|note| note.id);
+        if let Some(output) = &mut self.output {
+            output.describe_probes(&self.probes);
+        }
     }
 
     /// Whether the event rings are read.
@@ -274,6 +294,9 @@ impl Drain {
         if let Some(points) = &mut self.points {
             let (held, gone) = points.dump(&self.clock, &mut output);
             (records, lost) = (records + held, lost + gone);
+        }
+        if !self.probes.is_empty() {
+            output.describe_probes(&self.probes);
         }
         let dir = output.finish()?.display().to_string();
         Ok(Dumped { dir, records, lost })

@@ -2,6 +2,7 @@
 
 use tracer::addr::Gva;
 use tracer::engine::locks::LockError;
+use tracer::engine::probes::ProbeError;
 use tracer::engine::{ApplyError, AttachError};
 use tracer::export::uftrace::ExportError;
 use tracer::filter::FilterError;
@@ -42,6 +43,17 @@ pub enum TracingError {
     /// What was asked of events.
     #[error(transparent)]
     Event(#[from] NoSuchEvent),
+    /// What was asked of a probe.
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
+    /// What was written for a probe.
+    #[error("probe '{probe}': {why}")]
+    BadProbe {
+        /// As it was written.
+        probe: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// What was asked of a dynamic function.
     #[error(transparent)]
     Retarget(#[from] RetargetError),
@@ -214,6 +226,8 @@ impl From<TracingError> for Failure {
         match &error {
             TracingError::Filter(_)
             | TracingError::Event(_)
+            | TracingError::Probe(_)
+            | TracingError::BadProbe { .. }
             | TracingError::Locks(_)
             | TracingError::Live(LiveError::NoService { .. })
             | TracingError::Image(_)

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use tracer::event::{PointEvent, PointKind};
-use tracer::image::Image;
+use tracer::event_formats::EventFormats;
 use tracer::image::points::EventId;
 use tracer::record::Format;
 use tracer::ring::geometry::{Geometry, Position};
@@ -33,17 +33,24 @@ pub struct EventDrain {
     rings: EventRings,
     readers: Vec<(RingReader, Timeline, Torn)>,
     geometry: Geometry,
-    image: Arc<Image>,
+    formats: Arc<EventFormats>,
     events: Vec<PointEvent>,
+    /// How often each event was read.
+    hits: Vec<u64>,
 }
 
 impl EventDrain {
     /// Readers of these rings; nothing is recorded yet.
     #[must_use]
-    pub fn new(memory: Memory, place: &SessionEvents, mode: Mode, image: &Arc<Image>) -> Self {
+    pub fn new(
+        memory: Memory,
+        place: &SessionEvents,
+        mode: Mode,
+        formats: &Arc<EventFormats>,
+    ) -> Self {
         let geometry = place.memory.geometry;
         let rings = EventRings::new(memory, place);
-        let events = u32::try_from(image.events().count()).unwrap_or(u32::MAX);
+        let events = formats.count();
         let reader = |ring| {
             let first = rings.records().first(ring);
             let reader = RingReader::new(ring, geometry, mode, events).starting_at(first);
@@ -55,9 +62,24 @@ impl EventDrain {
             rings,
             readers,
             geometry,
-            image: Arc::clone(image),
+            formats: Arc::clone(formats),
             events: Vec::new(),
+            hits: Vec::new(),
         }
+    }
+
+    /// Events have come: `formats` has those of before, and more.
+    pub fn know(&mut self, formats: &Arc<EventFormats>) {
+        self.formats = Arc::clone(formats);
+        for (reader, _, _) in &mut self.readers {
+            reader.set_functions(formats.count());
+        }
+    }
+
+    /// How often an event was read so far.
+    #[must_use]
+    pub fn hits(&self, event: EventId) -> u64 {
+        self.hits.get(event.index()).copied().unwrap_or_default()
     }
 
     /// Lets stubs record, or stops them.
@@ -90,7 +112,7 @@ impl EventDrain {
                 vcpu: reader.ring(),
                 rings: &self.rings,
                 geometry: self.geometry,
-                image: &self.image,
+                formats: &self.formats,
                 clock,
                 torn,
                 events: &mut self.events,
@@ -99,7 +121,8 @@ impl EventDrain {
         }
         let count = self.events.len();
         if let Some(output) = output {
-            output.append_points(&self.events);
+            output.append_points(&self.events, &self.formats);
+            count_hits(&mut self.hits, &self.events);
             self.events.clear();
         }
         count
@@ -116,7 +139,7 @@ impl EventDrain {
                 geometry: self.geometry,
                 first: reader.first(),
                 head: reader.head(),
-                functions: u32::try_from(self.image.events().count()).unwrap_or(u32::MAX),
+                functions: self.formats.count(),
                 format: Format::Calls,
                 timeline,
             };
@@ -124,7 +147,7 @@ impl EventDrain {
                 vcpu: reader.ring(),
                 rings: &self.rings,
                 geometry: self.geometry,
-                image: &self.image,
+                formats: &self.formats,
                 clock,
                 torn: &mut Torn::default(),
                 events: &mut events,
@@ -135,7 +158,7 @@ impl EventDrain {
                 sink.lost(clock.now(), discarded);
             }
         }
-        output.append_points(&events);
+        output.append_points(&events, &self.formats);
         let lost = events.iter().filter_map(|event| match event.kind {
             PointKind::Lost(count) => Some(count),
             PointKind::Passed(..) => None,
@@ -179,6 +202,20 @@ impl EventDrain {
     }
 }
 
+/// Counts what was read.
+fn count_hits(hits: &mut Vec<u64>, events: &[PointEvent]) {
+    for event in events {
+        if let PointKind::Passed(event, _) = event.kind {
+            if hits.len() <= event.index() {
+                hits.resize(event.index() + 1, 0);
+            }
+            if let Some(hits) = hits.get_mut(event.index()) {
+                *hits += 1;
+            }
+        }
+    }
+}
+
 /// Looks at the head, then at the clock.
 fn look(
     reader: &mut RingReader,
@@ -199,7 +236,7 @@ struct PointSink<'a> {
     vcpu: u16,
     rings: &'a EventRings,
     geometry: Geometry,
-    image: &'a Image,
+    formats: &'a EventFormats,
     clock: &'a GuestClock,
     torn: &'a mut Torn,
     events: &'a mut Vec<PointEvent>,
@@ -208,7 +245,7 @@ struct PointSink<'a> {
 impl Sink for PointSink<'_> {
     fn record(&mut self, record: Delivered) {
         let event = EventId(record.function.0);
-        let fields = match self.image.event(event) {
+        let fields = match self.formats.get(event) {
             Some(format) => {
                 let (ring, at) = (self.vcpu, record.position);
                 read_payload(self.rings, self.geometry, ring, at, format)

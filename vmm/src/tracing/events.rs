@@ -155,7 +155,7 @@ impl Tracing {
     }
 
     /// Gives a session its event rings, and has them read.
-    fn open_events(
+    pub(super) fn open_events(
         &mut self,
         machine: &Machine,
         index: usize,

@@ -30,6 +30,7 @@ impl Tracing {
         if !moved.is_change() {
             return;
         }
+        self.look_for_lost_probes();
         log::debug!("modules: came {:?}, left {:?}", moved.came, moved.left);
         self.shared.image = Arc::clone(self.engine.image());
         let image = Arc::clone(&self.shared.image);

@@ -6,6 +6,7 @@
 //! pauses the guest as briefly as it can; the [`drain`] thread reads the rings meanwhile.
 
 mod announced;
+mod attach;
 pub mod black_box;
 mod checks;
 pub mod clock_page;
@@ -19,6 +20,8 @@ mod fleeting;
 pub mod options;
 pub mod output;
 mod place;
+mod probe_text;
+mod probes;
 pub mod profile;
 mod remarks;
 pub mod rings;
@@ -33,9 +36,8 @@ use std::sync::Arc;
 use tracer::addr::Gva;
 use tracer::digest::text_digest;
 use tracer::engine::Engine;
-use tracer::event::FunctionId;
 use tracer::filter::{Filter, Selection};
-use tracer::image::{Image, SITE_LENGTH};
+use tracer::image::Image;
 use tracer::patch::functions::Plan;
 use tracer::patch::locks::LockPrefixes;
 use tracer::session::SessionId;
@@ -50,6 +52,8 @@ use crate::control::status::{
 use crate::live::{BreakpointService, Live};
 use crate::loader::KernelFile;
 use crate::machine::{Machine, PATIENCE};
+pub use attach::DEFAULT_ATTACH;
+use attach::attach_point;
 use black_box::BlackBox;
 use checks::check_room;
 use clock_page::{Beats, ClockPage};
@@ -57,19 +61,10 @@ pub use error::TracingError;
 pub use options::TracingOptions;
 use options::{DEFAULT_SESSION, LockChoice, PatchMethod};
 use place::check_place;
+use probes::SetProbe;
 use remarks::Remarks;
 use session::{Found, Shared, TraceSession};
 use slices::{Sliced, Slices};
-
-/// The functions at which known kernels can be traced: all their vCPUs run, their text has become what it
-/// stays, and no program has started.
-///
-/// `rcu_end_inkernel_boot` is the last function that Linux calls before it looks for its init, in every
-/// version from 4.5 to 6.12 and with every configuration: after it has made its function sites nops, brought up
-/// all processors, applied its alternatives, freed its init text and made its text read-only.
-pub const DEFAULT_ATTACH: [&str; 2] = [BUNDLED_ATTACH, "rcu_end_inkernel_boot"];
-/// The one of the bundled guest.
-const BUNDLED_ATTACH: &str = "workloads_ready";
 
 /// Tracing of one machine.
 #[derive(Debug)]
@@ -91,6 +86,8 @@ pub struct Tracing {
     /// While a session that is timed by it has rings.
     clock_page: Option<ClockPage>,
     beats: Arc<Beats>,
+    /// In the order in which they were added.
+    probes: Vec<SetProbe>,
     /// About what the guest announces, and about its modules.
     remarks: Remarks,
 }
@@ -138,6 +135,7 @@ impl Tracing {
             clock: None,
             clock_page: None,
             beats: Arc::default(),
+            probes: Vec::new(),
             remarks: Remarks::default(),
         })
     }
@@ -280,6 +278,7 @@ impl Tracing {
                 .delete_session(&mut machine.memory().clone(), id)?;
             self.keep_time(machine)?;
         }
+        self.forget_probes_of(&session.name);
         finished?;
         Ok(Deleted {
             session: session.name,
@@ -331,12 +330,14 @@ impl Tracing {
         let kept = self.keep_time(machine);
         let events: Vec<_> = self.at(index)?.events.iter().copied().collect();
         let enabled = kept.and_then(|()| self.begin_events(machine, index, &events));
+        let enabled = enabled.and_then(|()| self.begin_probes(machine, index));
         let changed = enabled.and_then(|()| self.change(machine, index, id, filter, selection));
         if changed.is_err() {
             if !events.is_empty() {
                 // Why it did not begin is worth more than why this does not work either.
                 let _ = self.record_events(machine, index, &events, false);
             }
+            let _ = self.end_probes(machine, index);
             self.at(index)?.started = false;
             self.keep_time(machine)?;
         }
@@ -477,6 +478,7 @@ impl Tracing {
         if !events.is_empty() {
             self.record_events(machine, index, &events, false)?;
         }
+        self.end_probes(machine, index)?;
         self.at(index)?.started = false;
         self.keep_time(machine)?;
         Ok(changed)
@@ -557,41 +559,5 @@ impl Tracing {
         let quiesced = machine.quiesce(PATIENCE)?;
         let sha256 = text_digest(&quiesced, &self.shared.image).map_err(TracingError::Digest)?;
         Ok(Digest { sha256 })
-    }
-}
-
-/// The place in the function at `address` where a breakpoint disturbs nobody: where the guest itself writes
-/// to sites, that is behind the site, and so behind a landing pad before it, which Linux may take out.
-fn behind_site(image: &Image, address: Gva) -> Gva {
-    let begins = |id: &FunctionId| image.function(*id).is_some_and(|f| f.address == address);
-    let site = image.function_at(address).filter(begins);
-    match site.and_then(|id| image.site_of(id)) {
-        Some(site) if image.normalises_itself() => site.address.wrapping_add(SITE_LENGTH as u64),
-        _ => address,
-    }
-}
-
-/// Where to attach: at `symbol`, or where this kind of kernel is ready.
-fn attach_point(image: &Image, symbol: Option<&str>) -> Result<Gva, TracingError> {
-    let defaults = || DEFAULT_ATTACH.iter();
-    let found = match symbol {
-        Some(symbol) => image.symbols.address_of(symbol),
-        None => defaults().find_map(|symbol| image.symbols.address_of(symbol)),
-    };
-    match (found, symbol) {
-        (Some(address), _) => Ok(behind_site(image, address)),
-        (None, None) => Err(TracingError::NoDefaultAttach),
-        (None, Some(symbol)) => {
-            let near = image.symbols.near_misses(symbol, 3).join(", ");
-            let near = if near.is_empty() {
-                "; `vmm sites` lists its functions".to_owned()
-            } else {
-                format!("; near: {near}")
-            };
-            Err(TracingError::NoAttachSymbol {
-                symbol: symbol.to_owned(),
-                near,
-            })
-        }
     }
 }

@@ -220,6 +220,11 @@ pub struct SessionOptions {
     #[arg(long, value_name = "EVENT")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub event: Vec<String>,
+    /// Set a probe: where, what it captures and when, as `SPEC FETCH… [if CONDITION]`; may be given several
+    /// times
+    #[arg(long, value_name = "PROBE")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub probe: Vec<String>,
     /// Write the trace to this directory, in uftrace's format
     #[arg(long, value_name = "DIR")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -251,6 +256,7 @@ impl Default for SessionOptions {
             stack_size: None,
             graph: GraphOptions::default(),
             event: Vec::new(),
+            probe: Vec::new(),
             output: None,
             force: false,
         }

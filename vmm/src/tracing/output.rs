@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tracer::event::{Event, EventKind, PointEvent, PointKind};
+use tracer::event_formats::EventFormats;
+use tracer::export::probes::ProbeNote;
 use tracer::export::uftrace::{AnomalyNote, ClockStall, ExportError, Metadata, UftraceWriter};
 use tracer::graph::pipeline::Pipeline;
 use tracer::graph::{CallEvent, CallSink};
@@ -162,15 +164,21 @@ impl Output {
     }
 
     /// Adds events of the guest's own, those of one vCPU in the order of time.
-    pub fn append_points(&mut self, events: &[PointEvent]) {
+    pub fn append_points(&mut self, events: &[PointEvent], formats: &EventFormats) {
         for event in events {
             let format = match &event.kind {
-                PointKind::Passed(id, _) => self.image.event(*id),
+                PointKind::Passed(id, _) => formats.get(*id),
                 PointKind::Lost(_) => None,
             };
             let outcome = self.sink.writer.append_point(event, format);
             self.sink.note(outcome);
         }
+    }
+
+    /// What is known of the probes of the session.
+    pub fn describe_probes(&mut self, probes: &[ProbeNote]) {
+        let outcome = self.sink.writer.describe_probes(probes);
+        self.sink.note(outcome);
     }
 
     /// The clock was late.

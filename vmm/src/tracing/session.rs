@@ -7,6 +7,8 @@ use std::sync::Arc;
 use tracer::addr::Gva;
 use tracer::engine::Engine;
 use tracer::event::FunctionId;
+use tracer::event_formats::EventFormats;
+use tracer::export::probes::ProbeNote;
 use tracer::export::uftrace::Metadata;
 use tracer::filter::{Filter, Selection, Side};
 use tracer::graph::pipeline::{Pipeline, WAITING_MAX};
@@ -18,7 +20,7 @@ use tracer::ring::geometry::Geometry;
 use tracer::session::{SessionConfig, SessionId, TracerKind};
 use tracer::stub::recorder::Clock;
 
-use super::BUNDLED_ATTACH;
+use super::attach::BUNDLED_ATTACH;
 use super::black_box::BlackBox;
 use super::checks::{check_name, check_room, check_roots};
 use super::clock_page::{Beat, Beats, check_cpu};
@@ -151,7 +153,8 @@ impl TraceSession {
     }
 
     fn open_output(&mut self, force: bool, shared: &Shared) -> Result<(), TracingError> {
-        let has_records = self.options.output.is_some() || !self.events.is_empty();
+        let has_points = !self.events.is_empty() || !self.options.probe.is_empty();
+        let has_records = self.options.output.is_some() || has_points;
         if self.tracer == Tracer::Profile && has_records {
             return Err(self.no_records());
         }
@@ -363,9 +366,37 @@ impl TraceSession {
             let (memory, mode) = (machine.memory().clone(), self.options.mode.into());
             let bytes = (place.words as u64 + 1) * u64::from(place.recorder.stride.unsigned_abs());
             memory.populate(place.memory.rings, bytes);
-            drain.add_events(EventDrain::new(memory, place, mode, engine.image()));
+            let formats = engine.event_formats();
+            drain.add_events(EventDrain::new(memory, place, mode, formats));
         }
         Ok(())
+    }
+
+    /// Its events go by these formats from now on.
+    pub fn know_events(&self, formats: &Arc<EventFormats>) {
+        if let Some(Reader::Rings(drain)) = self.live.as_ref().map(|live| &live.reader)
+            && let Some(events) = drain.lock().events()
+        {
+            events.know(formats);
+        }
+    }
+
+    /// It records these probes from now on; its trace says so.
+    pub fn note_probes(&self, notes: &[ProbeNote]) {
+        if let Some(Reader::Rings(drain)) = self.live.as_ref().map(|live| &live.reader) {
+            drain.lock().note_probes(notes);
+        }
+    }
+
+    /// How often an event is in its trace; none while it writes none.
+    pub fn hits(&self, event: EventId) -> Option<u64> {
+        let Reader::Rings(drain) = &self.live.as_ref()?.reader else {
+            return None;
+        };
+        let mut drain = drain.lock();
+        drain.output()?;
+        drain.refresh();
+        Some(drain.events()?.hits(event))
     }
 
     fn no_records(&self) -> TracingError {

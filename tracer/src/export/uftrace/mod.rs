@@ -35,6 +35,7 @@ pub use self::side::{
 use self::threads::ThreadLanes;
 use crate::event::{Event, EventKind, PointEvent};
 use crate::export::events::{EventReader, EventWriter};
+use crate::export::probes::{self, ProbeNote};
 use crate::graph::{Anomalies, CallEvent, CallKind};
 use crate::image::Image;
 use crate::image::points::EventFormat;
@@ -228,6 +229,15 @@ impl UftraceWriter {
         format: Option<&EventFormat>,
     ) -> Result<(), ExportError> {
         let outcome = self.events.append(event, format);
+        outcome.map_err(|(path, error)| ExportError::io("write", &path)(error))
+    }
+
+    /// What is known of the probes whose events the trace has.
+    ///
+    /// # Errors
+    /// [`ExportError::Io`]; an older table stays then.
+    pub fn describe_probes(&self, probes: &[ProbeNote]) -> Result<(), ExportError> {
+        let outcome = probes::write(&self.directory, probes);
         outcome.map_err(|(path, error)| ExportError::io("write", &path)(error))
     }
 

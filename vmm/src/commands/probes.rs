@@ -1,0 +1,73 @@
+//! What `vmm ctl probe` prints.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use super::ctl::read;
+use crate::control::probes::{ProbeCall, ProbeList, ProbeStatus, ProbesChanged};
+use crate::control::status::paused;
+use crate::failure::Failure;
+
+/// The result of a method about probes, as text.
+pub(super) fn text_of(call: &ProbeCall, result: Value) -> Result<String, Failure> {
+    let what = match call {
+        ProbeCall::List => return Ok(list(&read(result)?)),
+        ProbeCall::Add(_) => "set",
+        ProbeCall::Remove(_) => "removed",
+        ProbeCall::Enable(_) => "enabled",
+        ProbeCall::Disable(_) => "disabled",
+    };
+    Ok(changed(&read(result)?, what))
+}
+
+/// One line for each probe, and one for what it captures.
+fn list(list: &ProbeList) -> String {
+    if list.probes.is_empty() {
+        return "there are no probes\n".to_owned();
+    }
+    list.probes.iter().map(line).collect()
+}
+
+fn line(probe: &ProbeStatus) -> String {
+    let hits = probe.hits.map(|hits| format!(", {hits} hits"));
+    let mut text = format!(
+        "{:<4} {} at {} ({}), {}, {}{}, session {}\n",
+        probe.id,
+        probe.name,
+        probe.place,
+        probe.address,
+        probe.tactic,
+        probe.state,
+        hits.unwrap_or_default(),
+        probe.session
+    );
+    let values = probe.values.iter();
+    let values: Vec<String> = values
+        .map(|value| format!("{}: {}", value.name, value.r#type))
+        .collect();
+    if !values.is_empty() {
+        let _ = writeln!(text, "     {}", values.join(", "));
+    }
+    text
+}
+
+/// One line for each probe that was changed, and one for the pause.
+fn changed(changed: &ProbesChanged, what: &str) -> String {
+    if changed.probes.is_empty() {
+        return "nothing had to be changed\n".to_owned();
+    }
+    let mut text = String::new();
+    for probe in &changed.probes {
+        let ProbeStatus {
+            id,
+            name,
+            place,
+            tactic,
+            ..
+        } = probe;
+        let _ = writeln!(text, "probe {id} {what}: {name} at {place}, {tactic}");
+    }
+    let _ = writeln!(text, "{}", paused(changed.pauses, changed.pause_us));
+    text
+}
