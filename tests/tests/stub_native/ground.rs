@@ -304,6 +304,8 @@ impl Ground {
                 recorders: self.recorders.clone(),
                 shape,
                 hook,
+                captures_entry: false,
+                captures_exit: false,
             };
             let template = Template::new(&spec, near).unwrap();
             let at = self.base + STUBS + u64::from(number) * STUB_ROOM;

@@ -9,9 +9,9 @@ use crate::patch::live;
 use crate::patch::poke::{self, Poke, PokeError, TransactionError, read_site};
 use crate::session::{Session, SessionId};
 use crate::stub::arena::Arena;
-use crate::stub::graph::{Hook, SiteShape};
+use crate::stub::graph::{Hook, ReturnHook, SiteShape};
 use crate::stub::mirror::Mirror;
-use crate::stub::template::StubSpec;
+use crate::stub::template::{Captures, StubSpec};
 use crate::target::{LiveTarget, PhysicalMemory, StoppedTarget, TargetMemory, VcpuRegisters};
 
 /// What a change did.
@@ -28,11 +28,12 @@ pub struct Applied {
 /// A way to write text, all of the pokes or none: while the target is stopped, or while it runs.
 pub(super) type Write<T> = fn(&mut T, &Image, &[Poke]) -> Result<(), TransactionError>;
 
-/// What the stub of the functions that `set` traces does.
+/// What the stub of the functions that `set` traces does, and of which this is captured.
 fn stub_spec(
     sessions: &[Option<Session>],
     set: SessionSet,
     shape: SiteShape,
+    captures: Captures,
     mirror: Option<Mirror>,
     arena: &Arena,
 ) -> StubSpec {
@@ -41,8 +42,10 @@ fn stub_spec(
     let graph = traced_by
         .iter()
         .find(|session| session.config.tracer.hooks_returns());
-    let hook = graph.zip(mirror).map(|(session, mirror)| Hook {
-        variant: session.config.return_hook,
+    let variant = graph.map(|session| session.config.return_hook);
+    let variant = variant.or_else(|| captures.exit.map(|_| ReturnHook::default()));
+    let hook = variant.zip(mirror).map(|(variant, mirror)| Hook {
+        variant,
         mirror,
         stubs: arena.start(),
         stub_bytes: u32::try_from(arena.bytes()).unwrap_or(u32::MAX >> 1),
@@ -57,6 +60,8 @@ fn stub_spec(
         profiles: traced_by.iter().filter_map(|one| one.profile).collect(),
         shape,
         hook,
+        captures_entry: captures.entry.is_some(),
+        captures_exit: captures.exit.is_some(),
     }
 }
 
@@ -85,8 +90,9 @@ impl Engine {
         }
         let sessions = &self.sessions;
         let (mirror, arena) = (ground.mirror, ground.arena);
-        let spec =
-            |set: SessionSet, shape: SiteShape| stub_spec(sessions, set, shape, mirror, &arena);
+        let spec = |set: SessionSet, shape: SiteShape, captures: Captures| {
+            stub_spec(sessions, set, shape, captures, mirror, &arena)
+        };
         let before: Vec<SessionSet> = (0u32..)
             .take(wanted.len())
             .map(|function| self.table.sessions(FunctionId(function)))
@@ -98,6 +104,7 @@ impl Engine {
                 _ => set.without(id.0),
             }
         };
+        let after = |function: FunctionId| (after(function), Captures::default());
         let mut plan = self
             .table
             .plan(&self.image, after, spec, &mut ground.arena)?;

@@ -27,6 +27,10 @@ pub enum FieldKind {
     Fixed,
     /// The distance to the placeholder [`PLACE_CONTINUE`].
     Continue,
+    /// The distance to the placeholder [`PLACE_ENTRY_CAPTURE`].
+    EntryCapture,
+    /// The distance to the placeholder [`PLACE_EXIT_CAPTURE`].
+    ExitCapture,
     /// The placeholder value [`PLACE_VALUE`] itself.
     Value,
     /// The placeholder value [`PLACE_ENTRY`] itself.
@@ -35,6 +39,10 @@ pub enum FieldKind {
 
 /// Distance from the template's base of the address that stands for "where the function goes on".
 pub const PLACE_CONTINUE: u64 = 0x1234_5670;
+/// Distance from the template's base of the address that stands for "what captures at the function's entry".
+pub const PLACE_ENTRY_CAPTURE: u64 = 0x1334_5670;
+/// Distance from the template's base of the address that stands for "what captures when the function returns".
+pub const PLACE_EXIT_CAPTURE: u64 = 0x1434_5670;
 /// The value that stands for the 32-bit value of one stub.
 pub const PLACE_VALUE: i32 = 0x0e5a_a5e1;
 
@@ -79,12 +87,15 @@ fn field_of(
     } else if immediate(PLACE_ENTRY.cast_unsigned()) {
         Some((FieldKind::Entry, Part::Immediate))
     } else if instruction.op0_kind() == OpKind::NearBranch64 {
-        match instruction.near_branch64() {
-            to if to == base.wrapping_add(PLACE_CONTINUE) => {
-                Some((FieldKind::Continue, Part::Immediate))
-            }
-            to => (!is_inside(to)).then_some((FieldKind::Fixed, Part::Immediate)),
-        }
+        let to = instruction.near_branch64();
+        let kind = match to.wrapping_sub(base) {
+            PLACE_CONTINUE => FieldKind::Continue,
+            PLACE_ENTRY_CAPTURE => FieldKind::EntryCapture,
+            PLACE_EXIT_CAPTURE => FieldKind::ExitCapture,
+            _ if is_inside(to) => return None,
+            _ => FieldKind::Fixed,
+        };
+        Some((kind, Part::Immediate))
     } else {
         None
     }

@@ -21,7 +21,7 @@ use crate::patch::normalise::NOP5;
 use crate::patch::poke::{Poke, PokeError, SiteBytes};
 use crate::stub::arena::{Arena, ArenaFull};
 use crate::stub::graph::SiteShape;
-use crate::stub::template::{StubError, StubSpec, TEMPLATE_MAX, Template};
+use crate::stub::template::{Captures, StubError, StubSpec, TEMPLATE_MAX, Template};
 
 /// A set of sessions, by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -67,6 +67,8 @@ pub enum FunctionState {
     Patched {
         /// The sessions whose recorders run.
         sessions: SessionSet,
+        /// What its stub calls.
+        captures: Captures,
         /// Where the jump leads.
         stub: Gva,
         /// The stub of the sessions: what the jump leads to, or the probes at this site that it leads to.
@@ -106,6 +108,8 @@ pub struct Change {
     pub poke: Poke,
     /// The sessions that the function is traced by afterwards.
     pub sessions: SessionSet,
+    /// What its stub calls then.
+    pub captures: Captures,
     /// The stub that it leads to afterwards; none for the nop.
     pub stub: Option<Gva>,
     /// The stub of those sessions: the same one, unless there are probes at the site.
@@ -126,7 +130,7 @@ pub struct Plan {
 pub struct FunctionTable {
     states: Vec<FunctionState>,
     templates: Vec<(StubSpec, Template)>,
-    stubs: HashMap<(FunctionId, usize), Gva>,
+    stubs: HashMap<(FunctionId, usize, Captures), Gva>,
     unwritten: Vec<StubWrite>,
 }
 
@@ -175,6 +179,17 @@ impl FunctionTable {
         }
     }
 
+    /// What a function's stub calls.
+    #[must_use]
+    pub fn captures(&self, function: FunctionId) -> Captures {
+        match self.state(function) {
+            FunctionState::Patched { captures, .. } => *captures,
+            FunctionState::Nop | FunctionState::Skipped(_) | FunctionState::Gone => {
+                Captures::default()
+            }
+        }
+    }
+
     /// Whether the function's memory was given back.
     #[must_use]
     pub fn is_gone(&self, function: FunctionId) -> bool {
@@ -198,40 +213,48 @@ impl FunctionTable {
         self.states.iter().filter(is_patched).count()
     }
 
-    /// Plans the change from what is traced to `wanted(function)` for each function with a site.
-    /// `spec` says what the stub of some sessions does; stubs come from `arena`.
+    /// Plans the change from what is traced to `wanted(function)` for each function with a site: by whom, and what
+    /// is captured of it. `spec` says what the stub of some sessions does; stubs come from `arena`. A function whose
+    /// return is not hooked has its entry captured only.
     ///
     /// # Errors
     /// A [`PlanError`]; then nothing has changed but that some stubs are ready for another time.
     pub fn plan(
         &mut self,
         image: &Image,
-        wanted: impl Fn(FunctionId) -> SessionSet,
-        spec: impl Fn(SessionSet, SiteShape) -> StubSpec,
+        wanted: impl Fn(FunctionId) -> (SessionSet, Captures),
+        spec: impl Fn(SessionSet, SiteShape, Captures) -> StubSpec,
         arena: &mut Arena,
     ) -> Result<Plan, PlanError> {
         let mut plan = Plan::default();
-        let mut templates: HashMap<(SessionSet, SiteShape), usize> = HashMap::new();
+        let mut templates: HashMap<(SessionSet, SiteShape, bool, bool), usize> = HashMap::new();
         for site in &image.sites {
-            let sessions = wanted(site.function);
+            let (sessions, mut captures) = wanted(site.function);
+            let shape = shape(image, site);
+            if shape == SiteShape::EntryOnly {
+                captures.exit = None;
+            }
             if self.is_gone(site.function) {
                 continue;
             }
-            if self.sessions(site.function) == sessions {
+            let now = (self.sessions(site.function), self.captures(site.function));
+            if now == (sessions, captures) {
                 continue;
             }
-            let stub = if sessions.is_empty() {
+            let stub = if sessions.is_empty() && captures.is_empty() {
                 None
             } else {
-                let shape = shape(image, site);
-                let template = match templates.get(&(sessions, shape)) {
+                let (at_entry, at_exit) = (captures.entry.is_some(), captures.exit.is_some());
+                let key = (sessions, shape, at_entry, at_exit);
+                let template = match templates.get(&key) {
                     Some(index) => *index,
-                    None => self.template(spec(sessions, shape), arena)?,
+                    None => self.template(spec(sessions, shape, captures), arena)?,
                 };
-                templates.insert((sessions, shape), template);
-                Some(self.stub(site, template, arena)?)
+                templates.insert(key, template);
+                Some(self.stub(site, template, captures, arena)?)
             };
-            plan.changes.push(self.change(site, sessions, stub, stub)?);
+            let change = self.change(site, (sessions, captures), stub, stub)?;
+            plan.changes.push(change);
         }
         Ok(plan)
     }
@@ -255,7 +278,8 @@ impl FunctionTable {
             FunctionState::Patched { own, .. } => *own,
             FunctionState::Nop | FunctionState::Skipped(_) | FunctionState::Gone => None,
         };
-        self.change(site, self.sessions(site.function), head.or(own), own)
+        let now = (self.sessions(site.function), self.captures(site.function));
+        self.change(site, now, head.or(own), own)
     }
 
     /// Has a planned change lead to the stub of its sessions through the probes at `head`.
@@ -271,7 +295,7 @@ impl FunctionTable {
     fn change(
         &self,
         site: &Site,
-        sessions: SessionSet,
+        (sessions, captures): (SessionSet, Captures),
         stub: Option<Gva>,
         own: Option<Gva>,
     ) -> Result<Change, PlanError> {
@@ -288,6 +312,7 @@ impl FunctionTable {
         Ok(Change {
             poke,
             sessions,
+            captures,
             stub,
             own,
             is_ours: old.is_some(),
@@ -306,8 +331,15 @@ impl FunctionTable {
     }
 
     /// The stub of this function and template: an earlier one when there is one, for stubs stay.
-    fn stub(&mut self, site: &Site, template: usize, arena: &mut Arena) -> Result<Gva, PlanError> {
-        if let Some(stub) = self.stubs.get(&(site.function, template)) {
+    fn stub(
+        &mut self,
+        site: &Site,
+        template: usize,
+        captures: Captures,
+        arena: &mut Arena,
+    ) -> Result<Gva, PlanError> {
+        let key = (site.function, template, captures);
+        if let Some(stub) = self.stubs.get(&key) {
             return Ok(*stub);
         }
         let Some((_, code)) = self.templates.get(template) else {
@@ -315,9 +347,9 @@ impl FunctionTable {
         };
         let (at, physical) = arena.allocate(code.len() as u64)?;
         let continue_at = behind(site);
-        let bytes = code.stamp(at, site.function, continue_at)?;
+        let bytes = code.stamp_capturing(at, site.function, continue_at, captures)?;
         self.unwritten.push(StubWrite { physical, bytes });
-        self.stubs.insert((site.function, template), at);
+        self.stubs.insert(key, at);
         Ok(at)
     }
 
@@ -350,6 +382,7 @@ impl FunctionTable {
         let state = match change.stub {
             Some(stub) => FunctionState::Patched {
                 sessions: change.sessions,
+                captures: change.captures,
                 stub,
                 own: change.own,
             },

@@ -88,13 +88,19 @@ pub struct Hook {
 
 impl Hook {
     /// Appends the whole stub: entry, body, exit. `body` is the address that the function goes on
-    /// at. What runs out of the way is appended at the end.
+    /// at, `at_exit` what captures when it has returned. What runs out of the way is appended at the end.
     ///
     /// # Errors
     /// What iced-x86 says of an operand that cannot be encoded.
-    pub fn emit(&self, a: &mut CodeAssembler, spec: &StubSpec, body: Gva) -> Result<(), IcedError> {
+    pub fn emit(
+        &self,
+        a: &mut CodeAssembler,
+        spec: &StubSpec,
+        body: Gva,
+        at_exit: Gva,
+    ) -> Result<(), IcedError> {
         use gpr64::{rax, rsp};
-        let mut code = Code::new(a, self, spec);
+        let mut code = Code::new(a, self, spec, at_exit);
         if spec.shape == SiteShape::EntryOnly {
             return code.emit_unhookable(a, body);
         }
@@ -128,6 +134,7 @@ impl Hook {
 struct Code<'a> {
     hook: &'a Hook,
     spec: &'a StubSpec,
+    at_exit: Gva,
     /// Saved at the site, in this order.
     saved: Vec<AsmRegister64>,
     off: CodeLabel,
@@ -140,10 +147,11 @@ struct Code<'a> {
 }
 
 impl<'a> Code<'a> {
-    fn new(a: &mut CodeAssembler, hook: &'a Hook, spec: &'a StubSpec) -> Self {
+    fn new(a: &mut CodeAssembler, hook: &'a Hook, spec: &'a StubSpec, at_exit: Gva) -> Self {
         Self {
             hook,
             spec,
+            at_exit,
             saved: saved(spec),
             off: a.create_label(),
             perhaps_tail: a.create_label(),
@@ -175,6 +183,15 @@ impl<'a> Code<'a> {
     /// The slot as the function leaves it: right below the stack pointer.
     fn left_slot() -> AsmMemoryOperand {
         ptr(gpr64::rsp - 8)
+    }
+
+    /// The function has returned: has what it returns captured. The stack pointer is right above the slot, which is
+    /// where the routine's own return address comes to lie.
+    fn emit_exit_capture(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+        if self.spec.captures_exit {
+            a.call(self.at_exit.0)?;
+        }
+        Ok(())
     }
 
     /// With one session that is switched off there is nothing to hook.
@@ -266,6 +283,7 @@ impl<'a> Code<'a> {
         use gpr64::{r11, rsi};
         let (mirror, spec) = (self.hook.mirror, self.spec);
         a.set_label(&mut self.leave)?;
+        self.emit_exit_capture(a)?;
         if !spec.profiles.is_empty() {
             // Before the records: they take time, too.
             self.emit_exit_profiles(a)?;

@@ -3,7 +3,10 @@
 
 use crate::addr::Gva;
 use crate::event::FunctionId;
-use crate::insn::asm::{Assembled, CodeAssembler, FieldKind, IcedError, PLACE_CONTINUE, assemble};
+use crate::insn::asm::{
+    Assembled, CodeAssembler, FieldKind, IcedError, PLACE_CONTINUE, PLACE_ENTRY_CAPTURE,
+    PLACE_EXIT_CAPTURE, assemble,
+};
 use crate::record::{Step, function_word};
 use crate::stub::graph::{Hook, SiteShape};
 use crate::stub::profile::{Profile, TableLayout};
@@ -47,6 +50,28 @@ pub struct StubSpec {
     pub shape: SiteShape,
     /// How returns are hooked, when a session wants that.
     pub hook: Option<Hook>,
+    /// Whether a routine is called before everything else.
+    pub captures_entry: bool,
+    /// Whether a routine is called when the function has returned, before that is recorded; only with a hook.
+    pub captures_exit: bool,
+}
+
+/// The routines that the stub of one function calls, which capture values. They change neither registers
+/// nor flags.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Captures {
+    /// Called with everything as at the function's entry, but the stack pointer 8 lower.
+    pub entry: Option<Gva>,
+    /// Called with everything as at the return, but the stack pointer 8 lower: where the return address was.
+    pub exit: Option<Gva>,
+}
+
+impl Captures {
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.entry.is_none() && self.exit.is_none()
+    }
 }
 
 /// The code of the stubs of all functions that are traced by the same sessions.
@@ -67,8 +92,14 @@ impl Template {
         // A short branch is not widened: the way back to the function is always far.
         a.set_prefer_short_branch(false);
         let go_on = near.wrapping_add(PLACE_CONTINUE);
+        if spec.captures_entry {
+            a.call(near.wrapping_add(PLACE_ENTRY_CAPTURE).0)?;
+        }
         match &spec.hook {
-            Some(hook) => hook.emit(&mut a, spec, go_on)?,
+            Some(hook) => {
+                let at_exit = near.wrapping_add(PLACE_EXIT_CAPTURE);
+                hook.emit(&mut a, spec, go_on, at_exit)?;
+            }
             None => emit_entry(&mut a, &spec.recorders, go_on)?,
         }
         Ok(Self {
@@ -97,7 +128,7 @@ impl Template {
         self.assembled.bytes.is_empty()
     }
 
-    /// The stub for `function` at `at`, which goes on at `continue_at`.
+    /// The stub for `function` at `at`, which goes on at `continue_at`, of a template that captures nothing.
     ///
     /// # Errors
     /// [`StubError::OutOfReach`].
@@ -107,9 +138,27 @@ impl Template {
         function: FunctionId,
         continue_at: Gva,
     ) -> Result<Vec<u8>, StubError> {
+        self.stamp_capturing(at, function, continue_at, Captures::default())
+    }
+
+    /// The same of one that calls these routines.
+    ///
+    /// # Errors
+    /// As [`Self::stamp`].
+    pub fn stamp_capturing(
+        &self,
+        at: Gva,
+        function: FunctionId,
+        continue_at: Gva,
+        captures: Captures,
+    ) -> Result<Vec<u8>, StubError> {
         let mut bytes = self.assembled.bytes.clone();
         let moved = at.0.wrapping_sub(self.assembled.base);
-        let place = self.assembled.base.wrapping_add(PLACE_CONTINUE);
+        let lead = |old, place, to: Gva| {
+            let place = self.assembled.base.wrapping_add(place);
+            shift(old, to.0.wrapping_sub(place).wrapping_sub(moved))
+        };
+        let capture = |old, place, to: Option<Gva>| lead(old, place, to?);
         for field in &self.assembled.fields {
             let Some(slot) = bytes
                 .get_mut(field.offset..)
@@ -126,9 +175,14 @@ impl Template {
                     (place, "its counters")
                 }
                 FieldKind::Fixed => (shift(old, moved.wrapping_neg()), "its ring"),
-                FieldKind::Continue => {
-                    let by = continue_at.0.wrapping_sub(place).wrapping_sub(moved);
-                    (shift(old, by), "its function")
+                FieldKind::Continue => (lead(old, PLACE_CONTINUE, continue_at), "its function"),
+                FieldKind::EntryCapture => {
+                    let to = capture(old, PLACE_ENTRY_CAPTURE, captures.entry);
+                    (to, "what captures at its entry")
+                }
+                FieldKind::ExitCapture => {
+                    let to = capture(old, PLACE_EXIT_CAPTURE, captures.exit);
+                    (to, "what captures at its exit")
                 }
             };
             *slot = new
@@ -195,6 +249,8 @@ mod tests {
             profiles: Vec::new(),
             shape: SiteShape::Entry,
             hook: None,
+            captures_entry: false,
+            captures_exit: false,
         }
     }
 

@@ -30,12 +30,14 @@ fn recorder(session: u8) -> Recorder {
     }
 }
 
-fn spec(set: SessionSet, shape: SiteShape) -> StubSpec {
+fn spec(set: SessionSet, shape: SiteShape, captures: Captures) -> StubSpec {
     StubSpec {
         profiles: Vec::new(),
         recorders: set.iter().map(recorder).collect(),
         shape,
         hook: None,
+        captures_entry: captures.entry.is_some(),
+        captures_exit: captures.exit.is_some(),
     }
 }
 
@@ -77,7 +79,7 @@ proptest! {
             let mut next = model.clone();
             next.retain(|(_, traced_by)| *traced_by != session);
             next.extend((0u32..6).filter(|f| mask >> f & 1 != 0).map(|f| (f, session)));
-            let plan = table.plan(&image, |f| wanted(&next, f), spec, &mut arena).unwrap();
+            let plan = table.plan(&image, |f| (wanted(&next, f), Captures::default()), spec, &mut arena).unwrap();
             for stub in table.take_unwritten() {
                 target.write_physical(stub.physical, &stub.bytes).unwrap();
             }
@@ -107,7 +109,7 @@ proptest! {
                 prop_assert!(arena.contains(stub));
                 // The same function and sessions: the same stub, for stubs stay.
                 prop_assert_eq!(*stubs.entry((site.function.0, set)).or_insert(stub), stub);
-                let template = Template::new(&spec(set, SiteShape::Entry), Gva(ARENA.0 - TEMPLATE_MAX)).unwrap();
+                let template = Template::new(&spec(set, SiteShape::Entry, Captures::default()), Gva(ARENA.0 - TEMPLATE_MAX)).unwrap();
                 let code = template
                     .stamp(stub, site.function, site.address.wrapping_add(5))
                     .unwrap();
@@ -127,7 +129,7 @@ proptest! {
 #[test]
 fn an_arena_that_is_full_or_too_far_changes_nothing() {
     let image = nop_image(4);
-    let all = |_| SessionSet::default().with(0);
+    let all = |_| (SessionSet::default().with(0), Captures::default());
     let mut table = FunctionTable::new(&image);
     let mut small = Arena::new(ARENA, ARENA_PHYSICAL, 256);
     let error = table.plan(&image, all, spec, &mut small).unwrap_err();

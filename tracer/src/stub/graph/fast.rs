@@ -43,6 +43,7 @@ impl Code<'_> {
         emit_restore(a, &self.saved)?;
         a.add(rsp, 8)?;
         a.call(body.0)?;
+        self.emit_exit_capture(a)?;
         self.emit_records(a, &EXIT, Step::Exit)?;
         a.lea(rsi, Self::left_slot())?;
         mirror.emit_first_place(a, rsi)?;
