@@ -25,5 +25,6 @@ mod losses;
 mod markers;
 mod modules;
 mod output;
+mod probes;
 mod sessions;
 mod storm;
