@@ -86,13 +86,18 @@ const GROUPS: &[Group] = &[
 ];
 
 /// The list, ready to match.
-pub(super) struct DenyList {
+#[derive(Debug)]
+pub struct DenyList {
     set: GlobSet,
     /// The glob and the reason for each member of the set.
     entries: Vec<(&'static str, &'static str)>,
 }
 
 impl DenyList {
+    /// The list.
+    ///
+    /// # Errors
+    /// [`FilterError::BadGlob`], which a test rules out.
     pub fn new() -> Result<Self, FilterError> {
         let mut builder = GlobSetBuilder::new();
         let mut entries = Vec::new();

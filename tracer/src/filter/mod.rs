@@ -8,7 +8,7 @@ mod tests;
 
 use std::fmt;
 
-use self::deny::DenyList;
+pub(crate) use self::deny::DenyList;
 pub use self::glob::Pattern;
 
 use crate::event::FunctionId;

@@ -8,6 +8,8 @@ use serde::Serialize;
 
 use super::site::HexBytes;
 use super::{Image, Site, SkippedSite, Untraceable};
+use crate::patch::any::without_sites;
+use crate::patch::tactic::Tactic;
 
 /// Everything that is listed of an image.
 #[derive(Debug, Serialize)]
@@ -22,8 +24,37 @@ pub struct Listing {
     pub untraceable: Vec<UntraceableEntry>,
     /// Listed places that did not become sites.
     pub skipped: Vec<SkippedEntry>,
+    /// How functions without a site could be traced, by address; none when that was not asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub any: Option<Any>,
     /// Remarks on how the image was read.
     pub notes: Vec<String>,
+}
+
+/// Functions without a patch site, and what `--any` makes of them.
+#[derive(Debug, Serialize)]
+pub struct Any {
+    /// Functions by tactic.
+    pub by_tactic: BTreeMap<String, usize>,
+    /// Functions that cannot be traced so either, by reason.
+    pub by_reason: BTreeMap<String, usize>,
+    /// Each function, by address.
+    pub functions: Vec<AnyEntry>,
+}
+
+/// A function without a patch site.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AnyEntry {
+    /// Where it begins.
+    pub address: String,
+    /// Its name for people.
+    pub function: String,
+    /// The number of the tactic by which it can be traced.
+    pub tactic: Option<u8>,
+    /// The bytes that would be displaced.
+    pub bytes: Option<String>,
+    /// Why it cannot.
+    pub reason: Option<String>,
 }
 
 /// Numbers of a listing.
@@ -108,8 +139,16 @@ impl Listing {
                 .iter()
                 .map(|place| SkippedEntry::of(image, place))
                 .collect(),
+            any: None,
             notes: image.notes.clone(),
         }
+    }
+
+    /// The same with what is possible where there is no site.
+    #[must_use]
+    pub fn with_any(mut self, image: &Image) -> Self {
+        self.any = Some(Any::of(image));
+        self
     }
 
     /// Writes one JSON object.
@@ -129,6 +168,7 @@ impl Listing {
         self.site_rows(&mut out)?;
         self.untraceable_rows(&mut out)?;
         self.skipped_rows(&mut out)?;
+        self.any_rows(&mut out)?;
         self.total_rows(&mut out)
     }
 
@@ -187,6 +227,26 @@ impl Listing {
         writeln!(out)
     }
 
+    fn any_rows(&self, out: &mut impl Write) -> io::Result<()> {
+        let Some(any) = &self.any else {
+            return Ok(());
+        };
+        writeln!(out, "{:<18}  {:<14}  WITHOUT A SITE", "ADDRESS", "TACTIC")?;
+        for entry in &any.functions {
+            let tactic = entry.tactic.and_then(Tactic::numbered);
+            let tactic = tactic.map_or_else(|| "-".to_owned(), |tactic| tactic.to_string());
+            let AnyEntry {
+                address, function, ..
+            } = entry;
+            write!(out, "{address:<18}  {tactic:<14}  {function}")?;
+            match &entry.reason {
+                Some(reason) => writeln!(out, ": {reason}")?,
+                None => writeln!(out)?,
+            }
+        }
+        writeln!(out)
+    }
+
     fn total_rows(&self, out: &mut impl Write) -> io::Result<()> {
         let Totals {
             functions,
@@ -206,6 +266,12 @@ impl Listing {
         }
         for (reason, count) in &self.totals.by_reason {
             writeln!(out, "  {count:>8} not traceable: {reason}")?;
+        }
+        for (tactic, count) in self.any.iter().flat_map(|any| &any.by_tactic) {
+            writeln!(out, "  {count:>8} with --any: {tactic}")?;
+        }
+        for (reason, count) in self.any.iter().flat_map(|any| &any.by_reason) {
+            writeln!(out, "  {count:>8} not even with --any: {reason}")?;
         }
         for note in &self.notes {
             writeln!(out, "  note: {note}")?;
@@ -235,6 +301,40 @@ impl Totals {
             by_kind,
             by_reason,
         }
+    }
+}
+
+impl Any {
+    fn of(image: &Image) -> Self {
+        let mut any = Self {
+            by_tactic: BTreeMap::new(),
+            by_reason: BTreeMap::new(),
+            functions: Vec::new(),
+        };
+        for (id, place) in without_sites(image) {
+            let (tactic, bytes, reason) = match &place {
+                Ok(place) => {
+                    let name = format!("tactic {}", place.tactic);
+                    *any.by_tactic.entry(name).or_default() += 1;
+                    let bytes = HexBytes(&place.displaced).to_string();
+                    (Some(place.tactic.number()), Some(bytes), None)
+                }
+                Err(why) => {
+                    let class = why.class().to_owned();
+                    *any.by_reason.entry(class).or_default() += 1;
+                    (None, None, Some(why.to_string()))
+                }
+            };
+            let address = image.function(id).map(|function| function.address);
+            any.functions.push(AnyEntry {
+                address: address.unwrap_or_default().to_string(),
+                function: display(image, id, "?"),
+                tactic,
+                bytes,
+                reason,
+            });
+        }
+        any
     }
 }
 

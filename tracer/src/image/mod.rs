@@ -12,10 +12,12 @@ pub mod error;
 pub mod field;
 pub mod given_module;
 mod kallsyms;
+pub mod landings;
 mod letter;
 pub mod linux;
 pub mod listing;
 mod lists;
+pub mod loaded;
 mod locate;
 mod locks;
 pub mod marker;
@@ -38,7 +40,9 @@ use std::sync::Arc;
 
 pub use dynamic::DynamicFunction;
 pub use error::ImageError;
+pub use landings::Landings;
 pub use linux::Linux;
+pub use loaded::Loaded;
 pub use locks::LockSite;
 pub use marker::Marker;
 pub use parts::Part;
@@ -166,6 +170,8 @@ pub struct Image {
     pub markers: Vec<Marker>,
     /// Remarks on how the image was read, one line each.
     pub notes: Vec<String>,
+    /// What is loaded.
+    pub loaded: Loaded,
 }
 
 impl Image {
@@ -229,6 +235,7 @@ impl Image {
             linux: Linux::find(elf, &symbols, &mut notes),
             symbols,
             segments: elf.segments(),
+            loaded: Loaded::of(elf, &elf.text()),
             text: elf.text(),
             notes,
             ..Self::default()

@@ -432,7 +432,7 @@ fn site_bytes(site: &Site, stub: Option<Gva>) -> Result<SiteBytes, StubError> {
 }
 
 /// The nop at a site that is not traced: the compiler's own, or the one that normalising put there.
-fn untraced(site: &Site) -> [u8; SITE_LENGTH] {
+pub(super) fn untraced(site: &Site) -> [u8; SITE_LENGTH] {
     match site.form {
         SiteForm::Nop5 => site.original,
         _ => NOP5,

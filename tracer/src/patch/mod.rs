@@ -4,6 +4,7 @@
 //! stands at each site and what should, and plans the difference. `poke` writes a plan,
 //! verified, as a transaction.
 
+pub mod any;
 pub mod breakpoints;
 pub mod dynamic;
 pub mod events;
@@ -13,3 +14,4 @@ pub mod locks;
 pub mod markers;
 pub mod normalise;
 pub mod poke;
+pub mod tactic;

@@ -11,33 +11,61 @@ use crate::image::{Image, SITE_LENGTH};
 use crate::patch::normalise::Normalisation;
 use crate::target::{MemoryError, NotSynchronised, StoppedTarget, TargetMemory};
 
-/// The bytes of a place that is poked, shown in hexadecimal: five of a patch site, one of a lock prefix.
+/// The most bytes of a place: what five bytes take up when the last of them begins an instruction.
+const PLACE_MAX: usize = SITE_LENGTH - 1 + 15;
+
+/// The bytes of a place that is poked, shown in hexadecimal: five of a patch site, one of a lock prefix, all of the
+/// instructions that are displaced.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SiteBytes {
-    bytes: [u8; SITE_LENGTH],
-    length: usize,
+    bytes: [u8; PLACE_MAX],
+    length: u8,
 }
 
 impl SiteBytes {
     /// A patch site's.
     #[must_use]
-    pub const fn new(bytes: [u8; SITE_LENGTH]) -> Self {
-        let length = SITE_LENGTH;
-        Self { bytes, length }
+    pub const fn new(site: [u8; SITE_LENGTH]) -> Self {
+        let [a, b, c, d, e] = site;
+        let mut bytes = [0; PLACE_MAX];
+        [bytes[0], bytes[1], bytes[2], bytes[3], bytes[4]] = [a, b, c, d, e];
+        Self { bytes, length: 5 }
+    }
+
+    /// These; `None` when they are more than a place has.
+    #[must_use]
+    pub fn of(given: &[u8]) -> Option<Self> {
+        let mut bytes = [0; PLACE_MAX];
+        bytes.get_mut(..given.len())?.copy_from_slice(given);
+        let length = u8::try_from(given.len()).ok()?;
+        Some(Self { bytes, length })
     }
 
     /// A single byte.
     #[must_use]
     pub const fn one(byte: u8) -> Self {
-        let mut bytes = [0; SITE_LENGTH];
+        let mut bytes = [0; PLACE_MAX];
         bytes[0] = byte;
         Self { bytes, length: 1 }
+    }
+
+    /// The same with other bytes at the beginning; as many as there are.
+    #[must_use]
+    pub fn with_start(mut self, start: &[u8]) -> Self {
+        let length = usize::from(self.length);
+        let own = self.bytes.get_mut(..length).unwrap_or_default();
+        for (byte, new) in own.iter_mut().zip(start) {
+            *byte = *new;
+        }
+        self
     }
 
     /// All of them.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
-        self.bytes.get(..self.length).unwrap_or_default()
+        self.bytes
+            .get(..usize::from(self.length))
+            .unwrap_or_default()
     }
 
     /// The first of them.
@@ -58,8 +86,9 @@ impl SiteBytes {
         self,
         read: impl FnOnce(&mut [u8]) -> Result<(), MemoryError>,
     ) -> Result<Self, MemoryError> {
-        let mut bytes = [0; SITE_LENGTH];
-        read(bytes.get_mut(..self.length).unwrap_or_default())?;
+        let mut bytes = [0; PLACE_MAX];
+        let length = usize::from(self.length);
+        read(bytes.get_mut(..length).unwrap_or_default())?;
         Ok(Self { bytes, ..self })
     }
 }
@@ -322,7 +351,7 @@ fn check_vcpus(
 ) -> Result<(), PokeError> {
     for (vcpu, registers) in target.vcpus().iter().enumerate() {
         let into = registers.rip.wrapping_sub(poke.at.0);
-        if into != 0 && into < poke.new.length as u64 {
+        if into != 0 && into < poke.new.length.into() {
             let rip = Gva(registers.rip);
             return Err(PokeError::VcpuInside {
                 symbol: symbol(),

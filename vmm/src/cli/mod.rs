@@ -54,6 +54,9 @@ enum Verb {
         /// Take the kernel's symbols from its System.map or its unstripped vmlinux
         #[arg(long, value_name = "FILE")]
         symbols: Option<PathBuf>,
+        /// Say, too, how functions without a patch site could be traced
+        #[arg(long)]
+        any: bool,
         /// Print one JSON object
         #[arg(long)]
         json: bool,
@@ -136,8 +139,9 @@ fn parsed() -> ExitStatus {
         Verb::Sites {
             image,
             symbols,
+            any,
             json,
-        } => commands::sites::sites(&image, symbols.as_deref(), json),
+        } => commands::sites::sites(&image, symbols.as_deref(), any, json),
         Verb::Report {
             directory,
             format,

@@ -15,13 +15,21 @@ use crate::loader::KernelFile;
 /// # Errors
 /// When the file is no image, when nothing in it can be traced (after listing why), or when stdout
 /// does not take the listing.
-pub fn sites(path: &Path, symbols: Option<&Path>, json: bool) -> Result<ExitStatus, Failure> {
+pub fn sites(
+    path: &Path,
+    symbols: Option<&Path>,
+    any: bool,
+    json: bool,
+) -> Result<ExitStatus, Failure> {
     let file = KernelFile::read(path)
         .and_then(|kernel| kernel.with_symbols(symbols))
         .map_err(Failure::bad_input)?;
     let named = |error| Failure::bad_input(format!("{}: {error}", path.display()));
     let image = file.image().map_err(named)?;
-    let listing = Listing::of(&image, &path.display().to_string());
+    let mut listing = Listing::of(&image, &path.display().to_string());
+    if any {
+        listing = listing.with_any(&image);
+    }
     let mut out = BufWriter::new(io::stdout().lock());
     let listed = if json {
         listing.json(&mut out)

@@ -1,0 +1,178 @@
+//! The bytes of an image as they are loaded, and the lists in them that speak of places in the text.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use super::elf::Elf;
+use super::landings::Landings;
+use super::{Image, TextRange};
+use crate::addr::Gva;
+
+/// Sections of words that say where a fault is allowed, relative to themselves (Linux).
+const EXCEPTIONS: [&str; 1] = ["__ex_table"];
+/// Sections whose words point at text that the kernel changes while it runs, or before (Linux).
+const REWRITTEN: [&str; 7] = [
+    "__jump_table",
+    ".altinstructions",
+    ".parainstructions",
+    ".static_call_sites",
+    ".retpoline_sites",
+    ".return_sites",
+    ".smp_locks",
+];
+/// Sections whose words point at text that nobody ever jumps to: how to unwind it (Linux).
+const UNWINDING: [&str; 2] = [".orc_unwind_ip", ".orc_unwind"];
+/// The section that says where exceptions of C++ and Rust are caught, by distances from functions.
+const CAUGHT: &str = ".gcc_except_table";
+
+/// One load segment's bytes.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub start: Gva,
+    pub bytes: Arc<[u8]>,
+}
+
+/// What an image loads.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Loaded {
+    /// By address.
+    pub(super) pieces: Vec<Piece>,
+    /// Instructions that may fault, sorted.
+    exceptions: Vec<Gva>,
+    /// Places that the guest itself changes, sorted.
+    rewritten: Vec<Gva>,
+    pub(super) unwinding: Vec<TextRange>,
+    catches: bool,
+    landings: OnceLock<Arc<Landings>>,
+}
+
+impl fmt::Debug for Loaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes: usize = self.pieces.iter().map(|piece| piece.bytes.len()).sum();
+        write!(f, "Loaded({bytes} bytes)")
+    }
+}
+
+impl Loaded {
+    /// What `elf`, whose executable ranges these are, loads.
+    pub(super) fn of(elf: &Elf<'_>, text: &[TextRange]) -> Self {
+        let mut pieces: Vec<Piece> = elf
+            .loaded()
+            .map(|(start, bytes)| Piece {
+                start,
+                bytes: bytes.into(),
+            })
+            .collect();
+        pieces.sort_by_key(|piece| piece.start);
+        let into_text = |names: &[&str]| {
+            let sections = names.iter().flat_map(|name| elf.sections_named(name));
+            let words = sections.flat_map(|(at, data)| words(data, at));
+            let mut found: Vec<Gva> = words
+                .map(Gva)
+                .filter(|to| text.iter().any(|range| range.holds(*to, 1)))
+                .collect();
+            found.sort_unstable();
+            found.dedup();
+            found
+        };
+        let unwinding = UNWINDING.iter().flat_map(|name| elf.sections_named(name));
+        Self {
+            pieces,
+            exceptions: into_text(&EXCEPTIONS),
+            rewritten: into_text(&REWRITTEN),
+            unwinding: unwinding
+                .map(|(start, data)| TextRange {
+                    start,
+                    end: start.wrapping_add(data.len() as u64),
+                })
+                .collect(),
+            catches: elf
+                .sections_named(CAUGHT)
+                .iter()
+                .any(|(_, data)| !data.is_empty()),
+            landings: OnceLock::new(),
+        }
+    }
+
+    /// Whether the instruction at `at` is listed as one that may fault.
+    #[must_use]
+    pub fn may_fault(&self, at: Gva) -> bool {
+        self.exceptions.binary_search(&at).is_ok()
+    }
+
+    /// The first place from `from` up to but not including `to` that the guest itself changes.
+    #[must_use]
+    pub fn rewritten(&self, from: Gva, to: Gva) -> Option<Gva> {
+        let first = self.rewritten.partition_point(|at| *at < from);
+        let found = self.rewritten.get(first)?;
+        (*found < to).then_some(*found)
+    }
+
+    /// Whether there are places where exceptions are caught.
+    #[must_use]
+    pub const fn catches(&self) -> bool {
+        self.catches
+    }
+
+    /// Up to `length` bytes at `address`.
+    #[must_use]
+    pub fn bytes_at(&self, address: Gva, length: u64) -> &[u8] {
+        let end = self.pieces.partition_point(|piece| piece.start <= address);
+        let found = end.checked_sub(1).and_then(|index| self.pieces.get(index));
+        let cut = |piece: &Piece| {
+            let into = usize::try_from(address.0 - piece.start.0).ok()?;
+            let length = usize::try_from(length).unwrap_or(usize::MAX);
+            let end = into.saturating_add(length).min(piece.bytes.len());
+            Some(into..end)
+        };
+        found
+            .and_then(|piece| piece.bytes.get(cut(piece)?))
+            .unwrap_or_default()
+    }
+}
+
+impl Image {
+    /// Where execution may land in the text, found out when it is first asked for.
+    #[must_use]
+    pub fn landings(&self) -> &Landings {
+        self.loaded
+            .landings
+            .get_or_init(|| Arc::new(Landings::of(self)))
+    }
+
+    /// The bytes of a function, up to the next one if they overlap.
+    #[must_use]
+    pub fn code(&self, id: crate::event::FunctionId) -> &[u8] {
+        let Some(function) = self.function(id).filter(|one| self.is_text(one.address, 1)) else {
+            return &[];
+        };
+        let next = self.functions.get(id.index() + 1);
+        let room = next.map_or(u64::MAX, |next| {
+            next.address.0.saturating_sub(function.address.0)
+        });
+        self.loaded
+            .bytes_at(function.address, function.size.min(room))
+    }
+}
+
+/// What words of 32 bits at each fourth byte of `data`, which lies at `at`, point at, as an address and relative
+/// to themselves, and words of 64 bits there.
+pub(super) fn words(data: &[u8], at: Gva) -> impl Iterator<Item = u64> + '_ {
+    let short = aligned(data, at).filter_map(|(here, rest)| {
+        let word = i64::from(i32::from_le_bytes(*rest.first_chunk()?));
+        Some([here.wrapping_add_signed(word), word.cast_unsigned()])
+    });
+    short.flatten().chain(long_words(data, at))
+}
+
+/// The words of 64 bits at each fourth byte of `data`, which lies at `at`.
+pub(super) fn long_words(data: &[u8], at: Gva) -> impl Iterator<Item = u64> + '_ {
+    aligned(data, at).filter_map(|(_, rest)| Some(u64::from_le_bytes(*rest.first_chunk()?)))
+}
+
+/// Each fourth byte of `data`, which lies at `at`: its address and what is there.
+fn aligned(data: &[u8], at: Gva) -> impl Iterator<Item = (u64, &[u8])> {
+    let lead = usize::try_from(at.0.wrapping_neg() & 3).unwrap_or_default();
+    let offsets = (lead..data.len()).step_by(4);
+    offsets.filter_map(move |offset| Some((at.0.wrapping_add(offset as u64), data.get(offset..)?)))
+}

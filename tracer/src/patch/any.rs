@@ -1,0 +1,130 @@
+//! Functions without patch sites: how a jump can be put at their entries all the same, and which of them must be
+//! left alone.
+//!
+//! A tracer at an entry stands where the return address is on top of the stack, as at a site of `-mfentry`. What is
+//! left out beyond what no tactic allows: code that is entered otherwise than by a call, or left otherwise than by
+//! a return (entry code: it may run with another GS base, or on no stack); functions too short to
+//! be worth it; and functions that branch back to their own entry, of which a round would count as a call.
+
+use std::collections::BTreeSet;
+
+use super::tactic::{Place, Tactic, TacticError, choose_beside};
+use crate::addr::Gva;
+use crate::event::FunctionId;
+use crate::filter::DenyList;
+use crate::image::{Image, SITE_LENGTH, UntraceableReason};
+use crate::insn::flow::{branches_to, leaves_kernel};
+use crate::insn::scan::{landing_pad, other_return};
+
+/// Why the entry of a function is not traced although it has no site.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotAny {
+    /// It is not in the text.
+    #[error("not in an executable segment")]
+    OutsideText,
+    /// It has fewer bytes than a jump.
+    #[error("it has {bytes} bytes, a jump has 5")]
+    Short {
+        /// How many.
+        bytes: usize,
+    },
+    /// Its name is one of those that are never traced.
+    #[error("never traced ('{glob}': {why})")]
+    Never {
+        /// The glob in the built-in list.
+        glob: &'static str,
+        /// Why it is there.
+        why: &'static str,
+    },
+    /// It enters or leaves ring 0, or returns otherwise than by `ret`.
+    #[error("its instruction at {at} enters or leaves ring 0, or returns otherwise than by `ret`")]
+    EntryCode {
+        /// The instruction.
+        at: Gva,
+    },
+    /// It is one loop.
+    #[error("its branch at {at} leads to its own entry: each round would count as a call")]
+    Loop {
+        /// The branch.
+        at: Gva,
+    },
+    /// Only a breakpoint would do.
+    #[error("no jump can be put at its entry, only a breakpoint")]
+    Breakpoint,
+    /// No tactic is possible.
+    #[error(transparent)]
+    Tactic(#[from] TacticError),
+}
+
+impl NotAny {
+    /// The reason without what is particular to one function: for totals.
+    #[must_use]
+    pub const fn class(&self) -> &'static str {
+        match self {
+            Self::OutsideText => "not in an executable segment",
+            Self::Short { .. } => "shorter than 5 bytes",
+            Self::Never { .. } => "never traced",
+            Self::EntryCode { .. } => "enters or leaves ring 0, or has another return",
+            Self::Loop { .. } => "loops to its own entry",
+            Self::Breakpoint => "only by a breakpoint",
+            Self::Tactic(_) => "no tactic",
+        }
+    }
+}
+
+/// How each function without a site can be traced, ascending. Padding is given to each in turn.
+#[must_use]
+pub fn without_sites(image: &Image) -> Vec<(FunctionId, Result<Place, NotAny>)> {
+    let never = DenyList::new().ok();
+    let mut taken = BTreeSet::new();
+    let mut found = Vec::new();
+    for entry in &image.untraceable {
+        let place = entry_of(image, entry.function, never.as_ref(), &taken);
+        if entry.reason == UntraceableReason::OutsideText {
+            found.push((entry.function, Err(NotAny::OutsideText)));
+            continue;
+        }
+        if let Ok(Place {
+            padding: Some(padding),
+            ..
+        }) = &place
+        {
+            taken.insert(padding.at);
+        }
+        found.push((entry.function, place));
+    }
+    found
+}
+
+fn entry_of(
+    image: &Image,
+    id: FunctionId,
+    never: Option<&DenyList>,
+    taken: &BTreeSet<Gva>,
+) -> Result<Place, NotAny> {
+    let function = image.function(id).ok_or(NotAny::OutsideText)?;
+    let forbids = |name| never.and_then(|list| list.forbids(name));
+    if let Some((glob, why)) = function.names().find_map(forbids) {
+        return Err(NotAny::Never { glob, why });
+    }
+    let code = image.code(id);
+    let bytes = code.len();
+    if bytes < SITE_LENGTH {
+        return Err(NotAny::Short { bytes });
+    }
+    if let Some(at) =
+        leaves_kernel(code, function.address).or_else(|| other_return(code, function.address))
+    {
+        return Err(NotAny::EntryCode { at });
+    }
+    let at = function.address.wrapping_add(landing_pad(code));
+    if let Some(at) = branches_to(code, function.address, at) {
+        return Err(NotAny::Loop { at });
+    }
+    let place = choose_beside(image, at, None, taken)?;
+    if place.tactic == Tactic::Breakpoint {
+        // A breakpoint costs what tracing every call of a function must not.
+        return Err(NotAny::Breakpoint);
+    }
+    Ok(place)
+}

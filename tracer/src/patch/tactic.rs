@@ -1,0 +1,458 @@
+//! How a jump can be put at any instruction.
+//!
+//! ```text
+//! 1  site        5 bytes that the compiler left      nop             -> jmp stub
+//! 2  one         one instruction of 5 bytes or more  mov eax, [far]  -> jmp stub
+//! 3  several     whole instructions of 5 or more     push; mov; sub  -> jmp stub
+//! 4  hop         2 bytes, and 5 of padding in reach  push r12        -> jmp short padding; padding: jmp stub
+//! 5  breakpoint  1 byte                              push rbx        -> int3
+//! ```
+//!
+//! What stood there is *displaced*: relocated into a *detour* (`insn/relocate.rs`), where the stub goes on.
+//! What is written of several instructions is the jump alone; the end of the last of them stays as it was, for
+//! nobody begins to execute there: the last instruction begins before the jump's end. So the only places
+//! that must not be jumped to, returned to, or held by a preempted thread are the beginnings of instructions between
+//! the first byte and the fifth ([`Place::inner`]). `image/landings.rs` says where execution may land;
+//! threads are looked for when the jump is written (`engine/saved.rs`).
+
+mod refusal;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+pub use self::refusal::{Refusal, TacticError};
+
+use crate::addr::Gva;
+use crate::event::FunctionId;
+use crate::image::{Function, Image, SITE_LENGTH, TextRange};
+use crate::insn::flow::{Instruction, is_padding, trailing_padding, whole_instructions};
+use crate::insn::jump::{INT3, jump, short_jump};
+use crate::insn::relocate::{RelocateError, immovable, relocate};
+use crate::patch::functions::untraced;
+use crate::patch::poke::{Poke, SiteBytes};
+
+/// Bytes of the short jump.
+const HOP: usize = 2;
+/// How far a short jump reaches, from its own first byte: -126 to 129.
+const HOP_REACH: u64 = 130;
+
+/// A way to get from an instruction to a stub.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Tactic {
+    /// The function's own patch site.
+    Site,
+    /// One instruction of at least five bytes becomes a jump.
+    One,
+    /// Several instructions become one.
+    Several,
+    /// Two bytes jump to padding, where the jump is.
+    Hop,
+    /// One byte is a breakpoint, which somebody serves.
+    Breakpoint,
+}
+
+impl Tactic {
+    /// All, in the order in which they are tried.
+    pub const ALL: [Self; 5] = [
+        Self::Site,
+        Self::One,
+        Self::Several,
+        Self::Hop,
+        Self::Breakpoint,
+    ];
+
+    /// Its number, from 1 on.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Site => 1,
+            Self::One => 2,
+            Self::Several => 3,
+            Self::Hop => 4,
+            Self::Breakpoint => 5,
+        }
+    }
+
+    /// The one of that number.
+    #[must_use]
+    pub fn numbered(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| one.number() == number)
+    }
+
+    /// The word for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Site => "site",
+            Self::One => "one",
+            Self::Several => "several",
+            Self::Hop => "hop",
+            Self::Breakpoint => "breakpoint",
+        }
+    }
+
+    /// Bytes that are changed at the place.
+    const fn bytes(self) -> usize {
+        match self {
+            Self::Site | Self::One | Self::Several => SITE_LENGTH,
+            Self::Hop => HOP,
+            Self::Breakpoint => 1,
+        }
+    }
+}
+
+impl fmt::Display for Tactic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.number(), self.name())
+    }
+}
+
+/// Padding that holds the jump of a hop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Padding {
+    /// Where the jump goes.
+    pub at: Gva,
+    /// What stands there.
+    pub old: [u8; SITE_LENGTH],
+}
+
+/// A place where a jump can be put, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// How.
+    pub tactic: Tactic,
+    /// Where.
+    pub at: Gva,
+    /// The function that it is in.
+    pub function: FunctionId,
+    /// Bytes that are changed there: 5, 2 or 1.
+    pub length: usize,
+    /// The bytes of all the instructions that are displaced, as the image has them (and as normalising leaves
+    /// them, of a site). They end where the last instruction does.
+    pub displaced: Vec<u8>,
+    /// Where displaced instructions begin, without the first: nobody may be there when the jump is written.
+    pub inner: Vec<Gva>,
+    /// Where the jump to the stub is, if not at the place itself.
+    pub padding: Option<Padding>,
+}
+
+impl Place {
+    /// Where what is not displaced begins.
+    #[must_use]
+    pub fn end(&self) -> Gva {
+        self.at.wrapping_add(self.displaced.len() as u64)
+    }
+
+    /// The code with which a stub goes on when it lies at `to`; none for a site, where it goes on behind the nop.
+    ///
+    /// # Errors
+    /// [`RelocateError::OutOfReach`]: the rest has been tried when the place was chosen.
+    pub fn detour(&self, to: Gva) -> Result<Option<Vec<u8>>, RelocateError> {
+        if self.tactic == Tactic::Site {
+            return Ok(None);
+        }
+        relocate(&self.displaced, self.at, to).map(Some)
+    }
+
+    /// The writes that lead from the place to `stub`, in the order in which they are to be made; none when that
+    /// is more than 2 GiB away. To take them back, reverse each, in the reverse order. The breakpoint's
+    /// leads nowhere by itself.
+    #[must_use]
+    pub fn pokes(&self, stub: Gva) -> Option<Vec<Poke>> {
+        let poke = |at, old: &[u8], new: &[u8]| {
+            Some(Poke {
+                function: self.function,
+                at,
+                expected: SiteBytes::of(old)?,
+                new: SiteBytes::of(old)?.with_start(new),
+            })
+        };
+        let at = |new: &[u8]| poke(self.at, &self.displaced, new);
+        if self.tactic == Tactic::Breakpoint {
+            return Some(vec![at(&[INT3])?]);
+        }
+        let Some(padding) = self.padding else {
+            return Some(vec![at(&jump(self.at, stub)?)?]);
+        };
+        let far = poke(padding.at, &padding.old, &jump(padding.at, stub)?)?;
+        Some(vec![far, at(&short_jump(self.at, padding.at)?)?])
+    }
+}
+
+/// How a jump can be put at `at`: by the tactic with the number `forced`, else by the first that is possible. The
+/// breakpoint is always the last: whether anybody serves it is for the caller to know.
+///
+/// # Errors
+/// A [`TacticError`].
+pub fn choose(image: &Image, at: Gva, forced: Option<u8>) -> Result<Place, TacticError> {
+    choose_beside(image, at, forced, &BTreeSet::new())
+}
+
+/// The same where the padding at the addresses in `taken` is in use.
+///
+/// # Errors
+/// As [`choose`].
+pub fn choose_beside(
+    image: &Image,
+    at: Gva,
+    forced: Option<u8>,
+    taken: &BTreeSet<Gva>,
+) -> Result<Place, TacticError> {
+    let wanted = match forced {
+        Some(number) => Some(Tactic::numbered(number).ok_or(TacticError::Unknown(number))?),
+        None => None,
+    };
+    let spot = Spot::find(image, at)?;
+    let mut why = Vec::new();
+    let tried = Tactic::ALL
+        .into_iter()
+        .filter(|tactic| wanted.is_none_or(|wanted| wanted == *tactic));
+    for tactic in tried {
+        match spot.place(tactic, taken) {
+            Ok(place) => return Ok(place),
+            Err(refusal) => why.push((tactic, refusal)),
+        }
+    }
+    Err(match (wanted, why.pop()) {
+        (Some(tactic), Some((_, why))) => TacticError::Refused { at, tactic, why },
+        (_, last) => {
+            why.extend(last);
+            TacticError::None { at, why }
+        }
+    })
+}
+
+/// An address where an instruction begins.
+struct Spot<'a> {
+    image: &'a Image,
+    id: FunctionId,
+    function: &'a Function,
+    code: &'a [u8],
+    at: Gva,
+}
+
+impl<'a> Spot<'a> {
+    fn find(image: &'a Image, at: Gva) -> Result<Self, TacticError> {
+        let id = image.function_at(at);
+        let function = id.and_then(|id| Some((id, image.function(id)?)));
+        let (id, function) = function.ok_or(TacticError::NoFunction { at })?;
+        let code = image.code(id);
+        if code.is_empty() {
+            return Err(TacticError::NoFunction { at });
+        }
+        let spot = Self {
+            image,
+            id,
+            function,
+            code,
+            at,
+        };
+        spot.instructions(1).map_err(|begins| match begins {
+            Some(begins) => TacticError::InsideInstruction { at, begins },
+            None => TacticError::NotCode {
+                at,
+                function: function.display.to_string(),
+            },
+        })?;
+        Ok(spot)
+    }
+
+    fn instructions(&self, least: usize) -> Result<Vec<Instruction>, Option<Gva>> {
+        whole_instructions(self.code, self.function.address, self.at, least)
+    }
+
+    fn place(&self, tactic: Tactic, taken: &BTreeSet<Gva>) -> Result<Place, Refusal> {
+        if tactic == Tactic::Site {
+            return self.site();
+        }
+        let all = self
+            .instructions(tactic.bytes())
+            .map_err(|_| Refusal::PastEnd { end: self.end() })?;
+        let length = all.first().map_or(0, Instruction::len);
+        if tactic == Tactic::One && length < SITE_LENGTH {
+            return Err(Refusal::TooShort {
+                length,
+                needed: SITE_LENGTH,
+            });
+        }
+        self.check(&all, tactic)?;
+        let bytes: usize = all.iter().map(Instruction::len).sum();
+        let end = self.at.wrapping_add(bytes as u64);
+        if let Some((at, what)) = owner(self.image, self.at, end) {
+            return Err(Refusal::Owned { at, what });
+        }
+        let from = usize::try_from(self.at.0 - self.function.address.0).unwrap_or(usize::MAX);
+        let displaced = self.code.get(from..).and_then(|rest| rest.get(..bytes));
+        let displaced = displaced
+            .ok_or(Refusal::PastEnd { end: self.end() })?
+            .to_vec();
+        // Near by, everything is in reach: what is left to be refused is not about the distance.
+        relocate(&displaced, self.at, self.at.wrapping_add(1 << 20))?;
+        let padding = match tactic {
+            Tactic::Hop => Some(self.padding(taken).ok_or(Refusal::NoPadding)?),
+            _ => None,
+        };
+        Ok(Place {
+            tactic,
+            at: self.at,
+            function: self.id,
+            length: tactic.bytes(),
+            displaced,
+            inner: all.iter().skip(1).map(|one| Gva(one.ip())).collect(),
+            padding,
+        })
+    }
+
+    fn site(&self) -> Result<Place, Refusal> {
+        let site = self.image.site_of(self.id);
+        let site = site
+            .filter(|site| site.address == self.at)
+            .ok_or(Refusal::NoSite)?;
+        Ok(Place {
+            tactic: Tactic::Site,
+            at: self.at,
+            function: self.id,
+            length: SITE_LENGTH,
+            displaced: untraced(site).to_vec(),
+            inner: Vec::new(),
+            padding: None,
+        })
+    }
+
+    fn end(&self) -> Gva {
+        self.function.address.wrapping_add(self.code.len() as u64)
+    }
+
+    /// Whether `all` can be displaced.
+    fn check(&self, all: &[Instruction], tactic: Tactic) -> Result<(), Refusal> {
+        let landings = self.image.landings();
+        let is_entry = self.at == self.function.address;
+        for one in all {
+            let at = Gva(one.ip());
+            if let Some(why) = immovable(one) {
+                let text = one.to_string();
+                return Err(RelocateError::Immovable { at, text, why }.into());
+            }
+            if self.image.loaded.may_fault(at) {
+                return Err(Refusal::Faults { at });
+            }
+        }
+        let length = tactic.bytes() as u64;
+        if let Some(to) = self.lands(self.at.wrapping_add(1), self.at.wrapping_add(length)) {
+            return Err(Refusal::Landing { to });
+        }
+        let is_certain = all.len() == 1 && is_entry;
+        match landings.doubt_near(self.at).filter(|_| !is_certain) {
+            Some(near) => Err(Refusal::Doubtful { near }),
+            None if all.len() > 1 && !is_entry && self.image.loaded.catches() => {
+                Err(Refusal::Catches)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The first place from `from` up to but not including `to` where something may land.
+    fn lands(&self, from: Gva, to: Gva) -> Option<Gva> {
+        let is_label = |at: &Gva| {
+            let symbol = self.image.symbols.at(*at);
+            symbol.is_some_and(|(_, offset)| offset == 0)
+        };
+        let label = (from.0..to.0).map(Gva).find(is_label);
+        label.or_else(|| self.image.landings().first_in(from, to))
+    }
+
+    /// Padding in reach of a short jump, as near as there is.
+    fn padding(&self, taken: &BTreeSet<Gva>) -> Option<Padding> {
+        let lowest = Gva(self.at.0.saturating_sub(HOP_REACH));
+        let highest = Gva(self.at.0.saturating_add(HOP_REACH));
+        let functions = &self.image.functions;
+        let from = functions.partition_point(|function| function.address < lowest);
+        let to = functions.partition_point(|function| function.address <= highest);
+        let mut found = Vec::new();
+        for index in from.saturating_sub(1)..to {
+            let run = self.run_behind(index)?;
+            let last = run.end.0.saturating_sub(SITE_LENGTH as u64);
+            found.extend((run.start.0..=last).map(Gva));
+        }
+        let length = SITE_LENGTH as u64;
+        let is_free = |at: &Gva| {
+            let end = at.wrapping_add(length);
+            let before = Gva(at.0.saturating_sub(length - 1));
+            taken.range(before..end).next().is_none()
+                && short_jump(self.at, *at).is_some()
+                && self.lands(*at, end).is_none()
+        };
+        found.sort_by_key(|at| at.0.abs_diff(self.at.0));
+        let at = found.into_iter().find(is_free)?;
+        let old = self.image.loaded.bytes_at(at, length);
+        Some(Padding {
+            at,
+            old: *old.first_chunk()?,
+        })
+    }
+
+    /// The padding behind a function, which may be empty.
+    fn run_behind(&self, index: usize) -> Option<TextRange> {
+        let id = FunctionId(u32::try_from(index).ok()?);
+        let function = self.image.function(id)?;
+        let code = self.image.code(id);
+        let end = function.address.wrapping_add(code.len() as u64);
+        let own = trailing_padding(code, function.address) as u64;
+        let next = self.image.functions.get(index + 1);
+        let next = next
+            .map_or(end, |next| next.address)
+            .min(end.wrapping_add(256));
+        let gap = self
+            .image
+            .loaded
+            .bytes_at(end, next.0.saturating_sub(end.0));
+        let is_filling = self.image.is_text(end, gap.len() as u64) && is_padding(gap);
+        Some(TextRange {
+            start: Gva(end.0 - own),
+            end: if is_filling {
+                end.wrapping_add(gap.len() as u64)
+            } else {
+                end
+            },
+        })
+    }
+}
+
+/// What else there is to change in the text from `from` to `end`.
+fn owner(image: &Image, from: Gva, end: Gva) -> Option<(Gva, &'static str)> {
+    let length = SITE_LENGTH as u64;
+    let overlaps = |at: &Gva, length: u64| *at < end && at.0.saturating_add(length) > from.0;
+    let functions = image.function_at(from).and_then(|id| image.site_of(id));
+    let sites = functions.map(|site| (site.address, "a patch site"));
+    let markers = image.markers.iter().flat_map(|marker| &marker.sites);
+    let markers = markers.map(|site| (site.at, "a marker"));
+    let points = image.tracepoints.iter();
+    let dispatches = points.clone().map(|point| (point.dispatch, "a dispatch"));
+    let points = points.flat_map(|point| &point.sites);
+    let points = points.map(|site| (site.at, "a tracepoint"));
+    let dynamic = image.dynamic.iter();
+    let dynamic = dynamic.map(|function| (function.jump, "a dynamic function"));
+    let calls = image.static_calls.iter();
+    let calls = calls.map(|call| (call.trampoline, "a static call"));
+    let mut long = sites
+        .into_iter()
+        .chain(markers)
+        .chain(dispatches)
+        .chain(points)
+        .chain(dynamic)
+        .chain(calls);
+    let lock = image.locks.iter().map(|lock| lock.address);
+    let rewritten = image
+        .loaded
+        .rewritten(Gva(from.0.saturating_sub(length - 1)), end);
+    long.find(|(at, _)| overlaps(at, length))
+        .or_else(|| {
+            Some((
+                lock.into_iter().find(|at| overlaps(at, 1))?,
+                "a lock prefix",
+            ))
+        })
+        .or_else(|| Some((rewritten?, "what the kernel rewrites")))
+}

@@ -1,0 +1,207 @@
+use super::*;
+use crate::image::testing::{ElfFile, TEXT};
+
+/// Functions one behind the other, as wide as they are.
+fn image(functions: &[&[u8]]) -> Image {
+    with(functions, |file| file)
+}
+
+fn with(functions: &[&[u8]], more: impl Fn(ElfFile) -> ElfFile) -> Image {
+    const NAMES: [&str; 4] = ["first", "second", "third", "fourth"];
+    let mut file = ElfFile::new().text(TEXT, &functions.concat());
+    let mut at = TEXT;
+    for (name, code) in NAMES.into_iter().zip(functions) {
+        // Padding is no part of a function.
+        let padding = code.iter().rev().take_while(|byte| **byte == INT3).count();
+        file = file.function(name, at, (code.len() - padding) as u64);
+        at += code.len() as u64;
+    }
+    Image::parse(&more(file).build()).unwrap()
+}
+
+fn refusal(image: &Image, at: Gva, tactic: Tactic) -> Refusal {
+    match choose(image, at, Some(tactic.number())).unwrap_err() {
+        TacticError::Refused { why, .. } => why,
+        other => panic!("{other}"),
+    }
+}
+
+const AT: Gva = Gva(TEXT);
+/// push rbx; mov rbp, rsp; xor eax, eax; pop rbx; ret
+const SMALL: [u8; 8] = [0x53, 0x48, 0x89, 0xe5, 0x31, 0xc0, 0x5b, 0xc3];
+/// mov eax, 1; ret
+const WIDE: [u8; 6] = [0xb8, 1, 0, 0, 0, 0xc3];
+
+#[test]
+fn a_long_instruction_is_replaced_alone() {
+    let image = image(&[&WIDE]);
+    let place = choose(&image, AT, None).unwrap();
+    assert_eq!((place.tactic, place.length), (Tactic::One, 5));
+    assert_eq!(place.displaced, WIDE[..5]);
+    assert!(place.inner.is_empty());
+    let to = Gva(TEXT + 0x10_0000);
+    let detour = place.detour(to).unwrap().unwrap();
+    assert_eq!(detour[..5], WIDE[..5]);
+    let pokes = place.pokes(to).unwrap();
+    assert_eq!(pokes[0].expected.as_slice(), &WIDE[..5]);
+    assert_eq!(pokes[0].new.as_slice(), jump(AT, to).unwrap());
+    assert_eq!(place.pokes(Gva(TEXT - (1 << 32))), None);
+}
+
+#[test]
+fn several_are_whole_and_leave_the_end_of_the_last() {
+    let image = image(&[&SMALL]);
+    let place = choose(&image, AT, None).unwrap();
+    assert_eq!((place.tactic, place.length), (Tactic::Several, 5));
+    assert_eq!(place.displaced, SMALL[..6]);
+    assert_eq!(place.inner, [Gva(TEXT + 1), Gva(TEXT + 4)]);
+    assert_eq!(place.end(), Gva(TEXT + 6));
+    let pokes = place.pokes(Gva(TEXT + 0x1000)).unwrap();
+    assert_eq!(pokes[0].expected.as_slice(), &SMALL[..6]);
+    assert_eq!(pokes[0].new.as_slice()[5], SMALL[5]);
+}
+
+#[test]
+fn what_may_land_inside_is_refused_wherever_it_comes_from() {
+    let expected = Refusal::Landing { to: Gva(TEXT + 1) };
+    // A short branch of the function itself: jmp to the second instruction.
+    let own = [&SMALL[..6], &[0xeb, 0xf9]].concat();
+    assert_eq!(refusal(&image(&[&own]), AT, Tactic::Several), expected);
+    // A call of another function, at any byte.
+    let call = [0x48, 0xb8, 0xe8, 0xf2, 0xff, 0xff, 0xff, 0, 0, 0, 0xc3];
+    assert_eq!(
+        refusal(&image(&[&SMALL, &call]), AT, Tactic::Several),
+        expected
+    );
+    // Words of data: an address, a distance, and an entry in a table of distances.
+    let data = TEXT + 0x1000;
+    let word = with(&[&SMALL], |file| file.list(".rodata", data, &[TEXT + 1]));
+    assert_eq!(refusal(&word, AT, Tactic::Several), expected);
+    let distance = |from: u64| i32::try_from((TEXT + 1).wrapping_sub(from).cast_signed()).unwrap();
+    let own = distance(data + 4).to_le_bytes();
+    let relative = with(&[&SMALL], |file| {
+        file.data(".rodata", data, &[&[0; 4], &own[..]].concat())
+    });
+    assert_eq!(refusal(&relative, AT, Tactic::Several), expected);
+    // lea rcx, [rip+table]; movsxd rax, [rcx+rax*4]; add rax, rcx; jmp rax
+    let lea = i32::try_from(data - (TEXT + 8 + 7)).unwrap().to_le_bytes();
+    let switch = [
+        &[0x48, 0x8d, 0x0d],
+        &lea[..],
+        &[0x48, 0x63, 0x04, 0x81, 0x48, 0x01, 0xc8, 0xff, 0xe0],
+    ]
+    .concat();
+    let entries = [distance(data) + 3, distance(data)].map(i32::to_le_bytes);
+    let table = with(&[&SMALL, &switch], |file| {
+        file.data(".rodata", data, &entries.concat())
+    });
+    assert_eq!(refusal(&table, AT, Tactic::Several), expected);
+    // A name.
+    let named = with(&[&SMALL], |file| file.label("inner", TEXT + 1));
+    assert_eq!(refusal(&named, AT, Tactic::Several), expected);
+    // Tables that say how to unwind name every instruction.
+    let unwound = with(&[&SMALL], |file| {
+        file.data(".orc_unwind_ip", data, &[&[0; 4], &own[..]].concat())
+    });
+    choose(&unwound, AT, Some(3)).unwrap();
+}
+
+#[test]
+fn what_may_fault_and_what_the_kernel_rewrites_is_left() {
+    let data = TEXT + 0x1000;
+    let distance = |to: u64| i32::try_from(to.wrapping_sub(data).cast_signed()).unwrap();
+    let list = |name, to: u64| {
+        with(&[&WIDE], move |file| {
+            file.data(name, data, &distance(to).to_le_bytes())
+        })
+    };
+    assert_eq!(
+        refusal(&list("__ex_table", TEXT), AT, Tactic::One),
+        Refusal::Faults { at: AT }
+    );
+    assert_eq!(
+        refusal(&list("__jump_table", TEXT), AT, Tactic::One),
+        Refusal::Owned {
+            at: AT,
+            what: "what the kernel rewrites"
+        }
+    );
+}
+
+#[test]
+fn a_hop_takes_padding_that_is_free() {
+    // jne to itself would be several; here the second of two one-byte instructions is a target.
+    let code = [
+        0x31, 0xc0, 0x53, 0x75, 0xfd, 0xc3, INT3, INT3, INT3, INT3, INT3, INT3,
+    ];
+    let image = image(&[&code, &WIDE]);
+    assert!(matches!(
+        refusal(&image, AT, Tactic::Several),
+        Refusal::Landing { .. }
+    ));
+    let place = choose(&image, AT, None).unwrap();
+    assert_eq!((place.tactic, place.length), (Tactic::Hop, 2));
+    let padding = place.padding.unwrap();
+    assert_eq!(padding.at, Gva(TEXT + 6));
+    let to = Gva(TEXT + 0x1000);
+    let pokes = place.pokes(to).unwrap();
+    assert_eq!(pokes[0].at, padding.at);
+    assert_eq!(pokes[0].new.as_slice(), jump(padding.at, to).unwrap());
+    assert_eq!(pokes[1].new.as_slice(), [0xeb, 4]);
+    // With a byte of it taken there is none.
+    let taken = BTreeSet::from([Gva(TEXT + 9)]);
+    let error = choose_beside(&image, AT, Some(4), &taken).unwrap_err();
+    assert!(error.to_string().contains("no 5 bytes of free padding"));
+    // Then a breakpoint is left.
+    let place = choose_beside(&image, AT, None, &taken).unwrap();
+    assert_eq!((place.tactic, place.length), (Tactic::Breakpoint, 1));
+    assert_eq!(place.pokes(to).unwrap()[0].new.as_slice(), [INT3, 0xc0]);
+}
+
+#[test]
+fn a_place_is_the_beginning_of_an_instruction() {
+    let image = image(&[&SMALL, &[0x06, 0x90, 0x90, 0x90, 0x90, 0x90]]);
+    let error = |at| choose(&image, Gva(at), None).unwrap_err();
+    assert_eq!(
+        error(TEXT + 2).to_string(),
+        "0xffffffff80100002 is inside the instruction at 0xffffffff80100001: use that address"
+    );
+    assert_eq!(
+        error(TEXT - 1),
+        TacticError::NoFunction { at: Gva(TEXT - 1) }
+    );
+    assert!(matches!(error(TEXT + 8), TacticError::NotCode { .. }));
+    // Behind bytes that are none.
+    assert!(matches!(error(TEXT + 10), TacticError::NotCode { .. }));
+    assert_eq!(choose(&image, AT, Some(6)), Err(TacticError::Unknown(6)));
+    assert_eq!(refusal(&image, AT, Tactic::Site), Refusal::NoSite);
+    assert!(matches!(
+        refusal(&image, AT, Tactic::One),
+        Refusal::TooShort {
+            length: 1,
+            needed: 5
+        }
+    ));
+    assert!(matches!(
+        refusal(&image, Gva(TEXT + 6), Tactic::Several),
+        Refusal::PastEnd { .. }
+    ));
+}
+
+#[test]
+fn a_site_is_the_first_choice_and_belongs_to_nobody_else() {
+    let code = [0x0f, 0x1f, 0x44, 0, 0, 0xc3];
+    let image = with(&[&code], |file| {
+        file.list("__patchable_function_entries", TEXT + 0x1000, &[TEXT])
+    });
+    let place = choose(&image, AT, None).unwrap();
+    assert_eq!(place.tactic, Tactic::Site);
+    assert_eq!(place.detour(AT), Ok(None));
+    assert!(matches!(
+        refusal(&image, AT, Tactic::One),
+        Refusal::Owned {
+            what: "a patch site",
+            ..
+        }
+    ));
+}
