@@ -6,6 +6,7 @@
 
 pub mod btf;
 pub mod bzimage;
+pub mod debug;
 pub mod dynamic;
 mod elf;
 pub mod error;

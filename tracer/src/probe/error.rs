@@ -1,0 +1,148 @@
+//! Why a probe cannot be what its text says. One line each: what is wrong, what comes near, what works.
+
+use crate::addr::Gva;
+use crate::image::debug::DebugError;
+
+/// Why there is no such probe.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProbeError {
+    /// No text.
+    #[error(
+        "a probe needs a place: FUNCTION, FUNCTION+OFFSET, FUNCTION%return, FILE:LINE or an ADDRESS"
+    )]
+    Empty,
+    /// Text without end.
+    #[error("the probe's text has {length} bytes, more than the {max} that are read")]
+    TooLong {
+        /// Its bytes.
+        length: usize,
+        /// The most.
+        max: usize,
+    },
+    /// Text that makes no sense.
+    #[error("`{text}`: {what}")]
+    Syntax {
+        /// The text.
+        text: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// No such register.
+    #[error(
+        "`{name}` is no register that can be captured: %rax to %r15 can, and their lower parts (%eax, %ax, %al)"
+    )]
+    Register {
+        /// What was written.
+        name: String,
+    },
+    /// No such `$name`.
+    #[error("`${name}` is unknown: there are $retval, $args and $arg1 to $arg16")]
+    Special {
+        /// What was written.
+        name: String,
+    },
+    /// No such type.
+    #[error(
+        "`:{name}` is no type: there are u8 to u64, i8 to i64, x8 to x64, bool, char, pointer, string and string[N]"
+    )]
+    Format {
+        /// What was written.
+        name: String,
+    },
+    /// No such function.
+    #[error("there is no function `{name}`{}", did_you_mean(.near))]
+    Function {
+        /// What was written.
+        name: String,
+        /// Names like it.
+        near: Vec<String>,
+    },
+    /// An address outside the text.
+    #[error("{address} is not in the text of the image")]
+    NotText {
+        /// The address.
+        address: Gva,
+    },
+    /// An offset past the end of its function.
+    #[error("`{place}` is past the end of the function, which has {size:#x} bytes")]
+    PastEnd {
+        /// What was written.
+        place: String,
+        /// Bytes of the function.
+        size: u64,
+    },
+    /// An offset in the middle of an instruction.
+    #[error(
+        "`{place}` is inside the instruction `{instruction}`, which goes from {function}+{start:#x} to \
+         {function}+{end:#x}: probe one of these"
+    )]
+    InsideInstruction {
+        /// What was written.
+        place: String,
+        /// The function.
+        function: String,
+        /// The instruction.
+        instruction: String,
+        /// Where it begins, from the start of the function.
+        start: u64,
+        /// Where the next one begins.
+        end: u64,
+    },
+    /// An offset at bytes that are no instruction.
+    #[error("`{place}` is behind bytes that are no instruction, at {function}+{bad:#x}")]
+    NoInstruction {
+        /// What was written.
+        place: String,
+        /// The function.
+        function: String,
+        /// Where they are.
+        bad: u64,
+    },
+    /// A value that cannot be had.
+    #[error("`{text}`: {why}")]
+    Value {
+        /// What was written.
+        text: String,
+        /// Why not.
+        why: String,
+    },
+    /// What the debug information says, or does not say.
+    #[error(transparent)]
+    Debug(#[from] DebugError),
+    /// Two values of one name.
+    #[error("two values are called `{name}`: give one another name, as in `other={name}`")]
+    SameName {
+        /// Their name.
+        name: String,
+    },
+    /// More values than a record tells apart.
+    #[error("the probe captures {count} values, a record has room for {max}")]
+    TooMany {
+        /// How many.
+        count: usize,
+        /// The most.
+        max: usize,
+    },
+    /// One probe whose places capture different things.
+    #[error(
+        "the {count} places of `{place}` do not have the same values (`{name}` differs): probe one by its address, as {example}"
+    )]
+    Different {
+        /// What was written.
+        place: String,
+        /// How many places.
+        count: usize,
+        /// The value that differs.
+        name: String,
+        /// One of the places.
+        example: Gva,
+    },
+}
+
+/// `; did you mean a, b?`
+pub(crate) fn did_you_mean(names: &[String]) -> String {
+    match names {
+        [] => String::new(),
+        names => format!("; did you mean `{}`?", names.join("`, `")),
+    }
+}

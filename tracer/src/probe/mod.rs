@@ -1,0 +1,50 @@
+//! What a user writes for a probe, and what is captured for it.
+//!
+//! ```text
+//! SPEC [FETCH...] [if CONDITION]
+//!
+//! SPEC       FUNCTION              before its first instruction
+//!            FUNCTION+OFFSET       before the instruction at this offset
+//!            FUNCTION%return       behind its return
+//!            FILE:LINE             before the code of a line, wherever it is
+//!            ADDRESS               before the instruction at 0x...
+//! FETCH      [NAME=]VALUE[:TYPE]   without blanks, but in brackets
+//!            $args                 all parameters
+//! VALUE      a variable, a number, a register (%rdi, %eax), $retval, $arg1 to $arg16, and on these what C and
+//!            Rust have: p->f, s.f, s.0, a[i], *p, &x, -x, ~x, ( ), * / % + - << >> & ^ |
+//! TYPE       u8 u16 u32 u64 i8 i16 i32 i64 x8 x16 x32 x64 (hexadecimal), bool, char, pointer,
+//!            string, string[N] (at most N bytes of it)
+//! CONDITION  what a value can be, and == != < <= > >= ! && ||, "text", 'c', enumerators, true, false, NULL
+//! ```
+//!
+//! `%rdi`, `$arg1` and the like are whole registers. `*(%rsp+8):u32` reads as many bytes as its type has, 8 without one;
+//! `%rsi:string` is the text at the address that `%rsi` holds, and `*(%rsp+8):string` that at the address which lies at
+//! `%rsp+8`. A name that no variable has is a symbol of the image: `jiffies:u64`.
+//!
+//! Numbers are promoted, and signs compared, as in C. Pointers count in what they point to. References of Rust are followed by
+//! `.` without a `*`. Text of Rust and arrays of `char` are text by themselves; `char *` needs `:string`.
+//! `/\` of conditions: `"text"` compares a `char *`, an array of `char` or Rust's text.
+//!
+//! At a function's first instruction parameters are taken from where the calling convention puts them (System V: integers and pointers),
+//! not from where debug information says, which is right only behind the prologue. At its return there is `$retval`.
+
+mod access;
+mod condition;
+mod error;
+mod evaluate;
+mod expression;
+mod parameters;
+mod places;
+mod request;
+mod resolve;
+#[cfg(test)]
+mod tests;
+mod token;
+mod typed;
+
+pub use error::ProbeError;
+pub(crate) use error::did_you_mean;
+pub use parameters::{parameters, return_value};
+pub use places::Point;
+pub use request::{Request, parse};
+pub use resolve::{Resolved, resolve};

@@ -1,0 +1,39 @@
+//! What calls of a function can show: its parameters, and what it returns.
+
+use super::evaluate::{Scope, typed};
+use super::places::Point;
+use crate::capture::Captured;
+use crate::event::FunctionId;
+use crate::image::Image;
+use crate::image::debug::DebugInfo;
+
+/// The parameters of a function at its first instruction, in their order; `None` if its types are not known. Parameters that
+/// cannot be captured are left out.
+#[must_use]
+pub fn parameters(image: &Image, debug: &DebugInfo, function: FunctionId) -> Option<Vec<Captured>> {
+    let scope = Scope {
+        image,
+        debug: Some(debug),
+        point: Point::Entry(function),
+    };
+    let found = debug.parameters(scope.point.moment(image)).ok()?;
+    let captured = found.into_iter().filter_map(|variable| {
+        let name = variable.name.clone();
+        scope.captured(&name, &typed(variable), None, &name).ok()
+    });
+    Some(captured.collect())
+}
+
+/// What a function returns, behind its return; `None` if it returns nothing, or its types are not known.
+#[must_use]
+pub fn return_value(image: &Image, debug: &DebugInfo, function: FunctionId) -> Option<Captured> {
+    let scope = Scope {
+        image,
+        debug: Some(debug),
+        point: Point::Return(function),
+    };
+    let address = image.function(function)?.address;
+    let variable = debug.returned(address).ok()??;
+    let name = "retval";
+    scope.captured(name, &typed(variable), None, name).ok()
+}

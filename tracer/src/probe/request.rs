@@ -1,0 +1,202 @@
+//! A probe's text, taken apart.
+
+use super::ProbeError;
+use super::expression::{Fetch, Node, condition, fetch};
+use super::token::value_of;
+
+/// Bytes of a probe's text, at most.
+const TEXT_MAX: usize = 4096;
+
+/// What a user asks for: a place, values, and a condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    pub(super) spec: Spec,
+    /// The place as it was written.
+    pub(super) place: String,
+    pub(super) fetches: Vec<Wanted>,
+    pub(super) condition: Option<Node>,
+}
+
+/// A place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Spec {
+    /// `FUNCTION` or `FUNCTION+OFFSET`.
+    Function { name: String, offset: u64 },
+    /// `FUNCTION%return`.
+    Return { name: String },
+    /// `FILE:LINE`.
+    Line { file: String, line: u64 },
+    /// `ADDRESS`.
+    Address(u64),
+}
+
+/// A value, or several.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// `$args`.
+    Arguments,
+    /// One.
+    One(Fetch),
+}
+
+/// Reads `SPEC [FETCH...] [if CONDITION]`, see the module.
+///
+/// # Errors
+/// A [`ProbeError`] that says what makes no sense. Whether the things that are named exist is the
+/// concern of [`resolve`](super::resolve).
+pub fn parse(text: &str) -> Result<Request, ProbeError> {
+    if text.len() > TEXT_MAX {
+        return Err(ProbeError::TooLong {
+            length: text.len(),
+            max: TEXT_MAX,
+        });
+    }
+    let (place, rest) = first_word(text.trim())?;
+    let words = words(rest)?;
+    let condition_at = words.iter().position(|(_, word)| *word == "if");
+    let fetches = words.iter().take(condition_at.unwrap_or(words.len()));
+    let fetches = fetches.map(|(_, word)| wanted(word));
+    let condition = match condition_at.and_then(|index| words.get(index)) {
+        None => None,
+        Some((at, _)) => {
+            let text = rest.get(at + 2..).unwrap_or_default().trim();
+            if text.is_empty() {
+                return Err(ProbeError::Syntax {
+                    text: "if".to_owned(),
+                    what: "has no condition behind it".to_owned(),
+                });
+            }
+            Some(condition(text)?)
+        }
+    };
+    Ok(Request {
+        spec: spec(&place)?,
+        fetches: fetches.collect::<Result<_, _>>()?,
+        condition,
+        place,
+    })
+}
+
+fn wanted(word: &str) -> Result<Wanted, ProbeError> {
+    if word == "$args" {
+        return Ok(Wanted::Arguments);
+    }
+    fetch(word).map(Wanted::One)
+}
+
+/// The place and what is behind it. Names with blanks in them (Rust's `<T as Trait>::f`) stand between
+/// angle brackets, or in quotes.
+fn first_word(text: &str) -> Result<(String, &str), ProbeError> {
+    if let Some(rest) = text.strip_prefix(['\'', '"']) {
+        let quote = text.chars().next().unwrap_or('"');
+        let (place, rest) = rest.split_once(quote).ok_or_else(|| ProbeError::Syntax {
+            text: text.to_owned(),
+            what: "has no closing quote".to_owned(),
+        })?;
+        // What follows at once belongs to it: 'a b'+4.
+        let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
+        let (more, rest) = rest.split_at_checked(end).unwrap_or((rest, ""));
+        return Ok((format!("{place}{more}"), rest));
+    }
+    let mut depth = 0_u32;
+    for (at, char) in text.char_indices() {
+        match char {
+            '<' | '(' | '{' => depth += 1,
+            '>' | ')' | '}' => depth = depth.saturating_sub(1),
+            _ if char.is_whitespace() && depth == 0 => {
+                let (place, rest) = text.split_at_checked(at).unwrap_or((text, ""));
+                return Ok((place.to_owned(), rest));
+            }
+            _ => {}
+        }
+    }
+    match text {
+        "" => Err(ProbeError::Empty),
+        _ => Ok((text.to_owned(), "")),
+    }
+}
+
+/// The words of a text, and where each begins. Blanks in brackets and quotes divide nothing.
+fn words(text: &str) -> Result<Vec<(usize, &str)>, ProbeError> {
+    let mut words = Vec::new();
+    let mut start = None;
+    let mut depth = 0_u32;
+    let mut quote = None;
+    let mut escaped = false;
+    for (at, char) in text.char_indices() {
+        if let Some(closing) = quote {
+            match char {
+                _ if escaped => escaped = false,
+                '\\' => escaped = true,
+                _ if char == closing => quote = None,
+                _ => {}
+            }
+            continue;
+        }
+        match char {
+            '(' | '[' => depth += 1,
+            ')' | ']' => depth = depth.saturating_sub(1),
+            '"' | '\'' => quote = Some(char),
+            _ => {}
+        }
+        match (char.is_whitespace() && depth == 0, start) {
+            (true, Some(from)) => {
+                words.push((from, text.get(from..at).unwrap_or_default()));
+                start = None;
+            }
+            (false, None) => start = Some(at),
+            _ => {}
+        }
+    }
+    if let Some(from) = start {
+        words.push((from, text.get(from..).unwrap_or_default()));
+    }
+    Ok(words)
+}
+
+fn spec(place: &str) -> Result<Spec, ProbeError> {
+    let wrong = |what: &str| ProbeError::Syntax {
+        text: place.to_owned(),
+        what: what.to_owned(),
+    };
+    if place.is_empty() {
+        return Err(ProbeError::Empty);
+    }
+    if place.starts_with(|char: char| char.is_ascii_digit()) {
+        let (address, _) = value_of(place).ok_or_else(|| wrong("is no address of 64 bits"))?;
+        return Ok(Spec::Address(address));
+    }
+    if let Some((name, part)) = place.rsplit_once('%') {
+        return match (name, part) {
+            ("", _) => Err(wrong("has no function before `%return`")),
+            (name, "return") => Ok(Spec::Return {
+                name: name.to_owned(),
+            }),
+            _ => Err(wrong("expected `%return` behind a function")),
+        };
+    }
+    if let Some((file, line)) = place.rsplit_once(':')
+        && !file.ends_with(':')
+        && line.starts_with(|char: char| char.is_ascii_digit())
+    {
+        let (line, _) = value_of(line).ok_or_else(|| wrong("has no number for a line"))?;
+        return Ok(Spec::Line {
+            file: file.to_owned(),
+            line,
+        });
+    }
+    if let Some((name, offset)) = place.rsplit_once('+')
+        && !name.is_empty()
+        && offset.starts_with(|char: char| char.is_ascii_digit())
+    {
+        let (offset, _) = value_of(offset).ok_or_else(|| wrong("has no number as an offset"))?;
+        return Ok(Spec::Function {
+            name: name.to_owned(),
+            offset,
+        });
+    }
+    Ok(Spec::Function {
+        name: place.to_owned(),
+        offset: 0,
+    })
+}

@@ -1,0 +1,340 @@
+//! Probes with addresses and captures.
+
+use std::sync::Arc;
+
+use super::ProbeError;
+use super::evaluate::{Scope, typed, wrong};
+use super::expression::{Fetch, Format};
+use super::places::{Point, points};
+use super::request::{Request, Wanted};
+use super::typed::{Kind, Typed};
+use crate::capture::{Capture, Captured, Source, Text};
+use crate::image::Image;
+use crate::image::debug::{DebugError, DebugInfo, Place, Shape};
+use crate::image::field::FieldType;
+
+/// Values of one probe, at most.
+const VALUES_MAX: usize = 32;
+/// Bytes of text that are kept if nobody says how many.
+const TEXT_KEPT: u16 = 64;
+/// Bytes of text that can be kept.
+const TEXT_MAX: u64 = 4096;
+/// Bytes of a structure or array that are captured as they are.
+const BYTES_MAX: u64 = 256;
+
+/// A probe at one address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resolved {
+    /// What it is called: `vfs_open`, `vfs_open+0x12`, `vfs_open%return`, `fs.c:120`.
+    pub name: Arc<str>,
+    /// Where it is hit.
+    pub point: Point,
+    /// What it captures.
+    pub capture: Capture,
+}
+
+/// Finds the places and the values of a request. All places of one request have the same values, by name and type.
+///
+/// # Errors
+/// A [`ProbeError`] that says what there is not, what comes near, and what works.
+pub fn resolve(
+    image: &Image,
+    debug: Option<&DebugInfo>,
+    request: &Request,
+) -> Result<Vec<Resolved>, ProbeError> {
+    let (name, points) = points(image, debug, &request.spec, &request.place)?;
+    let resolved = points.into_iter().map(|point| {
+        let scope = Scope {
+            image,
+            debug,
+            point,
+        };
+        Ok(Resolved {
+            name: Arc::clone(&name),
+            point,
+            capture: scope.capture(request)?,
+        })
+    });
+    let resolved = resolved.collect::<Result<Vec<_>, ProbeError>>()?;
+    check_same(image, request, &resolved)?;
+    Ok(resolved)
+}
+
+fn check_same(image: &Image, request: &Request, all: &[Resolved]) -> Result<(), ProbeError> {
+    let Some((first, rest)) = all.split_first() else {
+        return Ok(());
+    };
+    for other in rest {
+        let mut pairs = first.capture.values.iter().zip(&other.capture.values);
+        let differs = pairs.find(|(a, b)| a.name != b.name || a.kind != b.kind);
+        let same_count = first.capture.values.len() == other.capture.values.len();
+        if differs.is_some() || !same_count {
+            let name = differs.map_or("$args".to_owned(), |(a, _)| a.name.to_string());
+            let id = first.point.function();
+            let start = id
+                .and_then(|id| image.function(id))
+                .map(|found| found.address);
+            let example = match first.point {
+                Point::At { at, .. } => at,
+                _ => start.unwrap_or_default(),
+            };
+            return Err(ProbeError::Different {
+                place: request.place.clone(),
+                count: all.len(),
+                name,
+                example,
+            });
+        }
+    }
+    Ok(())
+}
+
+impl Scope<'_> {
+    fn capture(&self, request: &Request) -> Result<Capture, ProbeError> {
+        let mut values: Vec<Captured> = Vec::new();
+        for wanted in &request.fetches {
+            match wanted {
+                Wanted::Arguments => values.extend(self.arguments()?),
+                Wanted::One(fetch) => values.push(self.fetched(fetch)?),
+            }
+        }
+        if values.len() > VALUES_MAX {
+            return Err(ProbeError::TooMany {
+                count: values.len(),
+                max: VALUES_MAX,
+            });
+        }
+        let mut names: Vec<&str> = values.iter().map(|value| &*value.name).collect();
+        names.sort_unstable();
+        if let Some(pair) = names.windows(2).find(|pair| pair.first() == pair.last()) {
+            let name = pair.first().copied().unwrap_or_default().to_owned();
+            return Err(ProbeError::SameName { name });
+        }
+        let condition = request.condition.as_ref();
+        let condition = condition.map(|node| self.condition(node)).transpose()?;
+        Ok(Capture { values, condition })
+    }
+
+    /// All parameters.
+    fn arguments(&self) -> Result<Vec<Captured>, ProbeError> {
+        if matches!(self.point, Point::Return(_)) {
+            let why =
+                "parameters are gone at a function's return: probe the function itself for them";
+            return Err(wrong("$args", why));
+        }
+        let debug = self.debug.ok_or_else(|| DebugError::Absent {
+            what: "$args".to_owned(),
+        })?;
+        let parameters = debug.parameters(self.point.moment(self.image))?;
+        let parameters = parameters.into_iter().map(|variable| {
+            let name = variable.name.clone();
+            self.captured(&name, &typed(variable), None, &name)
+        });
+        parameters.collect()
+    }
+
+    fn fetched(&self, fetch: &Fetch) -> Result<Captured, ProbeError> {
+        let value = self.evaluate(&fetch.node)?;
+        let name = fetch.name.trim_start_matches(['%', '$']);
+        self.captured(name, &value, fetch.format.as_ref(), &fetch.node.text)
+    }
+
+    /// A value, as it is to be recorded.
+    pub(super) fn captured(
+        &self,
+        name: &str,
+        value: &Typed,
+        format: Option<&Format>,
+        text: &str,
+    ) -> Result<Captured, ProbeError> {
+        let (kind, source) = match format {
+            Some(format) => self.formatted(value, format, text)?,
+            None => self.plain(value, text)?,
+        };
+        Ok(Captured {
+            name: name.into(),
+            kind,
+            source,
+        })
+    }
+
+    /// As the user wants it.
+    fn formatted(
+        &self,
+        value: &Typed,
+        format: &Format,
+        text: &str,
+    ) -> Result<(FieldType, Source), ProbeError> {
+        let unknown = || ProbeError::Format {
+            name: format.name.clone(),
+        };
+        if format.name == "string" {
+            let (found, length) = self.text(value, text)?;
+            let given = match format.length {
+                None => None,
+                Some(length @ 1..=TEXT_MAX) => u16::try_from(length).ok(),
+                Some(length) => {
+                    let why = format!("{length} bytes of text: 1 to {TEXT_MAX} can be kept");
+                    return Err(wrong(text, why));
+                }
+            };
+            let max = given.or(length).unwrap_or(TEXT_KEPT);
+            return Ok((FieldType::text(max), Source::Text { text: found, max }));
+        }
+        if format.length.is_some() {
+            return Err(unknown());
+        }
+        let kind = FieldType::named(&format.name).ok_or_else(unknown)?;
+        let bits = u8::try_from(8 * kind.bytes()).unwrap_or(64);
+        let number = match (&value.kind, &value.place, self.shape(value)?) {
+            // Bits of which nothing is known are what they are said to be.
+            (Kind::Untyped, place, _) => self.bits(place, bits, kind.is_signed(), text)?,
+            (_, place, Some(Shape::Unreadable { bytes, .. })) if bytes >= u64::from(bits / 8) => {
+                self.bits(place, bits, kind.is_signed(), text)?
+            }
+            _ => self.value(value, text)?.0,
+        };
+        Ok((kind, Source::Number(number)))
+    }
+
+    /// As its type says.
+    fn plain(&self, value: &Typed, text: &str) -> Result<(FieldType, Source), ProbeError> {
+        let named = |name: &str| FieldType::named(name).ok_or_else(|| wrong(text, "has no type"));
+        let shape = self.shape(value)?;
+        let kind = match (&value.kind, shape) {
+            (Kind::Pointer(_), _) | (_, Some(Shape::Pointer(_))) => named("pointer")?,
+            (Kind::Number(width), _) => named(match (width.bits, width.signed) {
+                (32, true) => "i32",
+                (32, false) => "u32",
+                (_, true) => "i64",
+                (_, false) => "u64",
+            })?,
+            (_, None) => named("x64")?,
+            (_, Some(Shape::Number { kind, .. })) => kind,
+            (_, Some(Shape::Structure(structure))) => {
+                if let Some(slice) = structure.slice
+                    && slice.of.is_none()
+                {
+                    let (found, _) = self.text(value, text)?;
+                    let source = Source::Text {
+                        text: found,
+                        max: TEXT_KEPT,
+                    };
+                    return Ok((FieldType::text(TEXT_KEPT), source));
+                }
+                if let Some((member, names)) = &structure.variant {
+                    let discriminant = self.part(value, member, text)?;
+                    let (number, _) = self.value(&discriminant, text)?;
+                    let bytes = match self.shape(&discriminant)? {
+                        Some(Shape::Number { kind, .. }) => u8::try_from(kind.bytes()).unwrap_or(8),
+                        _ => 8,
+                    };
+                    let kind = FieldType::enumeration(bytes, Arc::clone(names));
+                    return Ok((kind, Source::Number(number)));
+                }
+                return self.raw(value, structure.bytes, text);
+            }
+            (_, Some(Shape::Array { of, .. })) => {
+                let is_char = match self.shape_of(of)? {
+                    Shape::Number { kind, .. } => kind.name() == "char",
+                    _ => false,
+                };
+                if is_char && matches!(value.place, Place::Memory(_)) {
+                    let (found, length) = self.text(value, text)?;
+                    let max = length.unwrap_or(TEXT_KEPT);
+                    return Ok((FieldType::text(max), Source::Text { text: found, max }));
+                }
+                let size = self.size(&value.kind, text)?;
+                return self.raw(value, size, text);
+            }
+            (_, Some(Shape::Void)) => return Err(wrong(text, "has no type that has values")),
+            (_, Some(Shape::Unreadable { what, .. })) => {
+                let why =
+                    format!("is {what}, which a record cannot hold: `{text}:x64` has its bits");
+                return Err(wrong(text, why));
+            }
+        };
+        let (number, _) = self.value(value, text)?;
+        Ok((kind, Source::Number(number)))
+    }
+
+    /// Bytes as they are.
+    fn raw(
+        &self,
+        value: &Typed,
+        bytes: u64,
+        text: &str,
+    ) -> Result<(FieldType, Source), ProbeError> {
+        if !matches!(value.place, Place::Memory(_)) {
+            let named = [(1, "x8"), (2, "x16"), (4, "x32"), (8, "x64")];
+            let fits = named.iter().find(|(size, _)| *size == bytes);
+            if let Some(kind) = fits.and_then(|(_, name)| FieldType::named(name)) {
+                let bits = u8::try_from(8 * bytes).unwrap_or(64);
+                let number = self.bits(&value.place, bits, false, text)?;
+                return Ok((kind, Source::Number(number)));
+            }
+            let why = "is not in memory here: name its members";
+            return Err(wrong(text, why));
+        }
+        if bytes == 0 || bytes > BYTES_MAX {
+            let why = format!(
+                "has {bytes} bytes, of which a record holds 1 to {BYTES_MAX}: name a part of it"
+            );
+            return Err(wrong(text, why));
+        }
+        let length = u16::try_from(bytes).unwrap_or(u16::MAX);
+        let address = self.address_of(value, text)?;
+        Ok((FieldType::raw(length), Source::Bytes { address, length }))
+    }
+
+    /// The text that a value is or points to, and how long it can be.
+    pub(super) fn text(
+        &self,
+        value: &Typed,
+        text: &str,
+    ) -> Result<(Text, Option<u16>), ProbeError> {
+        let shape = self.shape(value)?;
+        match (&value.kind, shape) {
+            (_, Some(Shape::Structure(structure))) => {
+                let slice = structure.slice.ok_or_else(|| {
+                    wrong(
+                        text,
+                        format!("is a structure ({}), not text", structure.name),
+                    )
+                })?;
+                let word = |offset: u64| {
+                    let part = value.place.part(8 * offset);
+                    let part = part.ok_or_else(|| wrong(text, "is too large"))?;
+                    self.bits(&part, 64, false, text)
+                };
+                let found = Text {
+                    address: word(slice.address)?,
+                    length: Some(word(slice.length)?),
+                };
+                Ok((found, None))
+            }
+            (_, Some(Shape::Array { count, .. })) => {
+                let found = Text {
+                    address: self.address_of(value, text)?,
+                    length: None,
+                };
+                let count = count.filter(|count| (1..=TEXT_MAX).contains(count));
+                Ok((found, count.and_then(|count| u16::try_from(count).ok())))
+            }
+            (_, Some(Shape::Number { kind, .. })) if kind.bytes() < 8 => {
+                let why = format!("is {}, not the address of text", self.called(value));
+                Err(wrong(text, why))
+            }
+            _ => {
+                let (address, _) = self.value(value, text)?;
+                Ok((
+                    Text {
+                        address,
+                        length: None,
+                    },
+                    None,
+                ))
+            }
+        }
+    }
+}
