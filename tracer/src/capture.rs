@@ -6,7 +6,59 @@
 
 use std::sync::Arc;
 
-use crate::image::field::FieldType;
+use crate::image::field::{Field, FieldType};
+use crate::image::points::EventFormat;
+
+/// Values of one capture, at most: so many bits has the half of a word that says which are faults.
+pub const VALUES_MAX: usize = 32;
+/// Bytes of text that a condition can compare with, at most.
+pub const COMPARED_MAX: usize = 256;
+/// How deep expressions and conditions can be nested.
+pub const DEPTH_MAX: u32 = 64;
+
+/// Why a capture is none that code can be made of.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CaptureError {
+    /// There are more values than bits that say which of them are faults.
+    #[error("{0} values are captured at one place, {VALUES_MAX} are possible")]
+    Values(usize),
+    /// An expression or a condition is nested too deep.
+    #[error("an expression is nested more than {DEPTH_MAX} levels deep")]
+    Depth,
+    /// Instructions have no number for such a register.
+    #[error("there is no register {0}; there are 0 (rax) to 15 (r15)")]
+    Register(u8),
+    /// No instruction loads that much.
+    #[error("a number of {0} bytes is loaded; 1, 2, 4 and 8 are possible")]
+    Load(u8),
+    /// A number has no such part.
+    #[error("{0} bits of a number are taken; 1 to 64 are possible")]
+    Bits(u8),
+    /// The record would not hold what the type says.
+    #[error("`{0}` has a type that is not that of what is captured")]
+    Kind(Arc<str>),
+    /// A condition compares with very long text.
+    #[error("text is compared with {0} bytes, {COMPARED_MAX} are possible")]
+    Compared(usize),
+    /// The values do not fit into a record.
+    #[error(
+        "the captured values take {needed} bytes of a record, which has room for {room}; capture less or give a larger --record-bytes"
+    )]
+    Room {
+        /// Bytes that they take.
+        needed: u64,
+        /// Bytes that there are.
+        room: u64,
+    },
+    /// The code is too long.
+    #[error("the code of a probe would be {bytes} bytes long, {most} are possible; capture less")]
+    TooLong {
+        /// Its length.
+        bytes: usize,
+        /// The most.
+        most: u64,
+    },
+}
 
 /// A number of 64 bits that is computed when a probe is hit.
 ///
@@ -175,4 +227,167 @@ pub struct Capture {
     pub values: Vec<Captured>,
     /// When; always without one.
     pub condition: Option<Condition>,
+}
+
+impl Expression {
+    /// Whether its value can be a fault.
+    #[must_use]
+    pub fn can_fault(&self) -> bool {
+        use Operator::{Divide, DivideSigned, Remainder, RemainderSigned};
+        match self {
+            Self::Constant(_) | Self::Register(_) => false,
+            Self::Load { .. } => true,
+            Self::Extend { value, .. } => value.can_fault(),
+            Self::Apply(Divide | DivideSigned | Remainder | RemainderSigned, _, _) => true,
+            Self::Apply(_, left, right) => left.can_fault() || right.can_fault(),
+        }
+    }
+
+    /// Whether it reads the guest's memory.
+    #[must_use]
+    pub fn needs_memory(&self) -> bool {
+        match self {
+            Self::Constant(_) | Self::Register(_) => false,
+            Self::Load { .. } => true,
+            Self::Extend { value, .. } => value.needs_memory(),
+            Self::Apply(_, left, right) => left.needs_memory() || right.needs_memory(),
+        }
+    }
+
+    fn check(&self, levels: u32) -> Result<(), CaptureError> {
+        let below = levels.checked_sub(1).ok_or(CaptureError::Depth)?;
+        match self {
+            Self::Constant(_) => Ok(()),
+            Self::Register(number) if *number > 15 => Err(CaptureError::Register(*number)),
+            Self::Register(_) => Ok(()),
+            Self::Load { bytes, .. } if !matches!(bytes, 1 | 2 | 4 | 8) => {
+                Err(CaptureError::Load(*bytes))
+            }
+            Self::Load { address, .. } => address.check(below),
+            Self::Extend { bits, .. } if !(1..=64).contains(bits) => Err(CaptureError::Bits(*bits)),
+            Self::Extend { value, .. } => value.check(below),
+            Self::Apply(_, left, right) => left.check(below).and_then(|()| right.check(below)),
+        }
+    }
+}
+
+impl Text {
+    fn check(&self) -> Result<(), CaptureError> {
+        self.address.check(DEPTH_MAX)?;
+        self.length
+            .iter()
+            .try_for_each(|length| length.check(DEPTH_MAX))
+    }
+}
+
+impl Captured {
+    fn check(&self) -> Result<(), CaptureError> {
+        let kind = &self.kind;
+        let fits = match &self.source {
+            Source::Number(value) => {
+                value.check(DEPTH_MAX)?;
+                kind.is_number()
+            }
+            Source::Bytes { address, length } => {
+                address.check(DEPTH_MAX)?;
+                !kind.is_number() && !kind.is_text() && kind.bytes() == *length
+            }
+            Source::Text { text, max } => {
+                text.check()?;
+                kind.is_text() && kind.bytes() == *max
+            }
+        };
+        fits.then_some(())
+            .ok_or_else(|| CaptureError::Kind(Arc::clone(&self.name)))
+    }
+}
+
+impl Condition {
+    /// Whether it reads the guest's memory.
+    #[must_use]
+    pub fn needs_memory(&self) -> bool {
+        match self {
+            Self::NonZero(value) => value.needs_memory(),
+            Self::TextIs(..) => true,
+            Self::Not(inner) => inner.needs_memory(),
+            Self::All(parts) | Self::Any(parts) => parts.iter().any(Self::needs_memory),
+        }
+    }
+
+    /// The length of the longest text that it compares with, if it compares with any.
+    #[must_use]
+    pub fn compared(&self) -> Option<usize> {
+        match self {
+            Self::NonZero(_) => None,
+            Self::TextIs(_, bytes) => Some(bytes.len()),
+            Self::Not(inner) => inner.compared(),
+            Self::All(parts) | Self::Any(parts) => parts.iter().filter_map(Self::compared).max(),
+        }
+    }
+
+    fn check(&self, levels: u32) -> Result<(), CaptureError> {
+        let below = levels.checked_sub(1).ok_or(CaptureError::Depth)?;
+        match self {
+            Self::NonZero(value) => value.check(DEPTH_MAX),
+            Self::TextIs(_, bytes) if bytes.len() > COMPARED_MAX => {
+                Err(CaptureError::Compared(bytes.len()))
+            }
+            Self::TextIs(text, _) => text.check(),
+            Self::Not(inner) => inner.check(below),
+            Self::All(parts) | Self::Any(parts) => {
+                parts.iter().try_for_each(|part| part.check(below))
+            }
+        }
+    }
+}
+
+impl Capture {
+    /// What the event of a probe that captures this says: the layout of its payload, for the code that writes it as
+    /// for who reads it.
+    #[must_use]
+    pub fn format(&self, name: Arc<str>) -> EventFormat {
+        let field = |value: &Captured| Field {
+            name: Arc::clone(&value.name),
+            kind: value.kind.clone(),
+        };
+        let can_fault = |value: &Captured| match &value.source {
+            Source::Number(value) => value.can_fault(),
+            Source::Bytes { .. } | Source::Text { .. } => true,
+        };
+        EventFormat {
+            name,
+            fields: self.values.iter().map(field).collect(),
+            has_status: self.values.iter().any(can_fault),
+        }
+    }
+
+    /// Bytes of a payload that hold it.
+    #[must_use]
+    pub fn payload_bytes(&self) -> u64 {
+        8 * self.format("".into()).words() as u64
+    }
+
+    /// Whether it reads the guest's memory.
+    #[must_use]
+    pub fn needs_memory(&self) -> bool {
+        let of_value = |value: &Captured| match &value.source {
+            Source::Number(value) => value.needs_memory(),
+            Source::Bytes { .. } | Source::Text { .. } => true,
+        };
+        let condition = self.condition.as_ref();
+        self.values.iter().any(of_value) || condition.is_some_and(Condition::needs_memory)
+    }
+
+    /// Whether code can be made of it.
+    ///
+    /// # Errors
+    /// A [`CaptureError`].
+    pub fn check(&self) -> Result<(), CaptureError> {
+        if self.values.len() > VALUES_MAX {
+            return Err(CaptureError::Values(self.values.len()));
+        }
+        self.values.iter().try_for_each(Captured::check)?;
+        let condition = self.condition.as_ref();
+        condition.map_or(Ok(()), |condition| condition.check(DEPTH_MAX))
+    }
 }

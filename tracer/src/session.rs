@@ -97,12 +97,12 @@ pub struct SessionMemory {
 /// Where a session's events go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionEvents {
-    /// Its event rings, for the host; the payloads lie behind them.
+    /// Its event rings, for the host.
     pub memory: SessionMemory,
     /// For stubs.
     pub recorder: EventRecorder,
-    /// Words of payload that each slot has room for.
-    pub words: usize,
+    /// The payload of the first slot of ring 0; the others follow slot by slot, ring by ring.
+    pub payload: Gpa,
 }
 
 /// A session as the engine keeps it.

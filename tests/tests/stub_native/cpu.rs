@@ -15,7 +15,12 @@ pub struct Registers {
     pub xmm: [[u64; 2]; 16],
     /// Floating-point modes.
     pub mxcsr: u64,
+    /// The status flags, [`STATUS_FLAGS`].
+    pub flags: u64,
 }
+
+/// Carry, parity, adjust, zero, sign, overflow.
+pub const STATUS_FLAGS: u64 = 0x8d5;
 
 global_asm!(
     ".pushsection .bss",
@@ -41,6 +46,8 @@ global_asm!(
     ".irp n, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
     "movdqu xmm\\n, [rip + exotrace_in + 128 + 16 * \\n]",
     ".endr",
+    "push [rip + exotrace_in + 392]",
+    "popfq",
     "mov rax, [rip + exotrace_in]",
     "mov rbx, [rip + exotrace_in + 8]",
     "mov rcx, [rip + exotrace_in + 16]",
@@ -72,6 +79,10 @@ global_asm!(
     ".endr",
     "stmxcsr [rip + exotrace_out + 384]",
     "mov rsp, [rip + exotrace_own_rsp]",
+    "pushfq",
+    "pop rax",
+    "and eax, 0x8d5",
+    "mov [rip + exotrace_out + 392], rax",
     "ldmxcsr [rip + exotrace_own_mxcsr]",
     "cld",
     "pop r15",
@@ -110,8 +121,13 @@ pub unsafe fn call(target: u64, registers: &Registers) -> Registers {
         &raw mut exotrace_target,
         &raw const exotrace_out,
     );
+    let flags = registers.flags & STATUS_FLAGS;
+    let registers = Registers {
+        flags,
+        ..*registers
+    };
     // SAFETY: the guard makes this thread the only user of the statics.
-    unsafe { to.write(*registers) };
+    unsafe { to.write(registers) };
     // SAFETY: as above.
     unsafe { target_word.write(target) };
     // SAFETY: the caller vouches for target and stack; the assembler keeps the C calling convention.

@@ -5,16 +5,17 @@ use tracer::addr::Gva;
 use tracer::event::FunctionId;
 use tracer::image::field::{Field, FieldType, FieldValue};
 use tracer::image::points::{EventFormat, Operand};
-use tracer::record::{Format, Record};
-use tracer::ring::geometry::{LIMIT_NONE, LIMIT_OFF, Position};
-use tracer::ring::payload::{PayloadMemory, read_payload};
-use tracer::stub::cell::{EVENT_CELL, HEAD, LIMIT, LOST};
-use tracer::stub::event::{EventRecorder, EventStub, Tail, arguments};
-use tracer::stub::recorder::{Clock, Recorder};
+use tracer::record::Record;
+use tracer::ring::geometry::{LIMIT_NONE, LIMIT_OFF};
+use tracer::ring::payload::read_payload;
+use tracer::stub::cell::{HEAD, LIMIT, LOST};
+use tracer::stub::event::{EventStub, Tail, arguments};
+use tracer::stub::recorder::Clock;
 use tracer::stub::template::TEMPLATE_MAX;
 
 use crate::cpu::{Registers, call, return_address};
-use crate::ground::{self, Ground, PAGE, RINGS_MAX};
+use crate::event_ring::EventRing;
+use crate::ground::{self, Ground, PAGE};
 use crate::random::Random;
 use crate::registers::registers;
 
@@ -43,7 +44,7 @@ fn kind(random: &mut Random) -> FieldType {
     FieldType::named(name).unwrap()
 }
 
-fn value_of(registers: &Registers, number: u8) -> u64 {
+pub fn value_of(registers: &Registers, number: u8) -> u64 {
     let general = registers.general.get(PLACES[usize::from(number)]);
     general.copied().unwrap_or(registers.rsp)
 }
@@ -86,62 +87,6 @@ fn expected(
     kind.value(bits)
 }
 
-/// The event ring of vCPU 0, and its payloads.
-struct Rings<'a> {
-    ground: &'a Ground,
-    event: EventRecorder,
-    cell: u64,
-}
-
-impl Rings<'_> {
-    fn new(ground: &Ground) -> Rings<'_> {
-        let of_records = ground.recorders[0];
-        let recorder = Recorder {
-            cell: of_records.cell.events(),
-            format: Format::Calls,
-            details: None,
-            ..of_records
-        };
-        let stride = of_records.geometry.bytes() * u64::from(RINGS_MAX);
-        let stride = i32::try_from(stride).unwrap();
-        let event = EventRecorder { recorder, stride };
-        let cell = ground.cell(0, 0) + EVENT_CELL;
-        Rings {
-            ground,
-            event,
-            cell,
-        }
-    }
-
-    fn word(&self, offset: i32) -> u64 {
-        let bytes = self
-            .ground
-            .read(self.cell + u64::from(offset.unsigned_abs()), 8);
-        u64::from_le_bytes(bytes.try_into().unwrap())
-    }
-
-    fn set_word(&self, offset: i32, value: u64) {
-        let at = self.cell + u64::from(offset.unsigned_abs());
-        self.ground.write(at, &value.to_le_bytes());
-    }
-
-    fn slot(&self, array: u64, position: Position) -> u64 {
-        let recorder = &self.event.recorder;
-        let stride = u64::from(self.event.stride.unsigned_abs());
-        recorder.rings.0 + array * stride + 8 * recorder.geometry.slot(position)
-    }
-}
-
-impl PayloadMemory for Rings<'_> {
-    fn copy_payload(&self, ring: u16, slot: u64, into: &mut [u64]) {
-        assert_eq!(ring, 0);
-        for (word, array) in into.iter_mut().zip(1..) {
-            let bytes = self.ground.read(self.slot(array, Position(slot)), 8);
-            *word = u64::from_le_bytes(bytes.try_into().unwrap());
-        }
-    }
-}
-
 /// The code of a stub, at its place in the ground. Where it goes on in a function, it returns.
 fn place(ground: &Ground, stub: &EventStub) -> u64 {
     let at = ground.spare();
@@ -159,7 +104,7 @@ fn place(ground: &Ground, stub: &EventStub) -> u64 {
 }
 
 fn check(ground: &Ground, tail: Tail, as_callback: bool, random: &mut Random) {
-    let rings = Rings::new(ground);
+    let rings = EventRing::new(ground);
     let geometry = rings.event.recorder.geometry;
     let limits = [LIMIT_NONE, LIMIT_NONE, LIMIT_NONE, LIMIT_OFF, 1];
     let limit = limits[random.below(5) as usize];
@@ -205,6 +150,7 @@ fn check(ground: &Ground, tail: Tail, as_callback: bool, random: &mut Random) {
         after,
         Registers {
             rsp: rsp + 8,
+            flags: after.flags,
             ..before
         },
         "{stub:?}"
@@ -224,20 +170,14 @@ fn check(ground: &Ground, tail: Tail, as_callback: bool, random: &mut Random) {
     if reserved == 0 {
         return;
     }
-    let record = ground.read(rings.slot(0, position), 8);
+    let record = ground.read(rings.slot(position), 8);
     let record = Record(u64::from_le_bytes(record.try_into().unwrap()));
     assert_eq!(record.function(), FunctionId(EVENT));
-    let format = EventFormat {
-        name: "event".into(),
-        fields: stub
-            .fields
-            .iter()
-            .map(|(kind, _)| Field {
-                name: "f".into(),
-                kind: kind.clone(),
-            })
-            .collect(),
-    };
+    let fields = stub.fields.iter().map(|(kind, _)| Field {
+        name: "f".into(),
+        kind: kind.clone(),
+    });
+    let format = EventFormat::new("event".into(), fields.collect());
     let read = read_payload(&rings, geometry, 0, position, &format);
     assert_eq!(read, Ok(values), "{stub:?}");
 }

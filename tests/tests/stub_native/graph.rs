@@ -109,6 +109,7 @@ impl Call {
         for free in FREE_AT_RETURN {
             expected.general[free] = after.general[free];
         }
+        expected.flags = after.flags;
         assert_eq!(after, expected, "function {}", self.number);
         let changed = ground.read(below, 2 * STACK_CHECKED);
         let untouched = STACK_CHECKED - self.reach() as usize;

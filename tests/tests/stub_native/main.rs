@@ -14,9 +14,11 @@
 )]
 
 mod bodies;
+mod captures;
 mod claims;
 mod cpu;
 mod decode;
+mod event_ring;
 mod events;
 mod expected;
 mod graph;

@@ -4,7 +4,7 @@ use tracer::ring::geometry::{LIMIT_NONE, LIMIT_OFF};
 use tracer::ring::reader::{CellWord, Mode, RingMemory, RingReader};
 use tracer::stub::recorder::Clock;
 
-use crate::cpu::{Registers, call, return_address};
+use crate::cpu::{Registers, STATUS_FLAGS, call, return_address};
 use crate::ground::{FUNCTIONS, Ground, PAGE, PLACES, Place};
 use crate::random::Random;
 
@@ -27,6 +27,7 @@ pub fn registers(random: &mut Random, rsp: u64) -> Registers {
         rsp,
         // Exceptions stay masked; rounding, flush-to-zero and flags vary.
         mxcsr: 0x1f80 | (random.next() & 0xe07f),
+        flags: random.next() & STATUS_FLAGS,
         ..Registers::default()
     };
     registers.general.fill_with(|| random.next());
@@ -53,6 +54,7 @@ fn check_call(ground: &Ground, random: &mut Random) -> u32 {
         ..before
     };
     expected.general[R11] = after.general[R11];
+    expected.flags = after.flags;
     assert_eq!(after, expected);
     assert_eq!(ground.body_calls(number), bodies + 1);
     let changed = ground.read(below, 2 * STACK_CHECKED);

@@ -15,19 +15,21 @@ use crate::patch::functions::{PlanError, SessionSet};
 use crate::patch::live;
 use crate::patch::markers::{MarkerChange, MarkerState, MarkerTable};
 use crate::patch::poke::{self, Poke};
-use crate::record::Format;
+use crate::record::{Format, RECORD_BYTES};
 use crate::ring::geometry::{Geometry, RING_BYTES_LOG2};
 use crate::session::{SessionConfig, SessionEvents, SessionId, SessionMemory};
 use crate::stub::cell::EVENT_CELL;
-use crate::stub::event::{EventRecorder, EventStub, Tail, arguments};
+use crate::stub::event::{EventRecorder, EventStub, PAYLOAD_LOG2_MIN, Tail, arguments};
 use crate::stub::recorder::Recorder;
-use crate::stub::template::{StubError, TEMPLATE_MAX};
+use crate::stub::template::TEMPLATE_MAX;
 use crate::target::{LiveTarget, PhysicalMemory, StoppedTarget, TargetMemory, VcpuRegisters};
 
 /// Bytes of the event ring of one vCPU, payloads included, at most.
 const EVENT_RING_MAX: u64 = 16 << 20;
-/// Words of payload that probes can count on.
-const WORDS: usize = 7;
+/// Bytes that the payload of one record can have, at most.
+pub const PAYLOAD_BYTES_MAX: u64 = 1 << 16;
+/// Bytes that the payload of a record has room for in a session that is given probes, if nothing else is asked for.
+pub const PAYLOAD_BYTES_OF_PROBES: u64 = 256;
 
 /// What events are to become, all at once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -93,7 +95,8 @@ impl Engine {
             .is_ok_and(|session| session.events.is_some())
     }
 
-    /// Gives a session its event rings, if it has none. A reader has to set their cells.
+    /// Gives a session its event rings, if it has none, in which a record holds the fields of every event of the
+    /// image and at least `payload_bytes`. A reader has to set their cells.
     ///
     /// # Errors
     /// An [`AttachError`].
@@ -101,9 +104,11 @@ impl Engine {
         &mut self,
         target: &mut (impl StoppedTarget + ?Sized),
         id: SessionId,
+        payload_bytes: u64,
     ) -> Result<(), AttachError> {
-        let image = &self.image;
-        let words = image.events().map(|(_, format)| format.words()).max();
+        let events = self.image.events();
+        let of_image = events.map(|(_, format)| 8 * format.words() as u64).max();
+        let payload_bytes = payload_bytes.max(of_image.unwrap_or(0));
         let session = self
             .sessions
             .get_mut(usize::from(id.0))
@@ -112,8 +117,7 @@ impl Engine {
             return Err(AttachError::NoSession(id.0));
         };
         if session.events.is_none() {
-            let words = words.unwrap_or(0).max(WORDS);
-            let rings = ground.make_event_rings(target, id, &session.config, words)?;
+            let rings = ground.make_event_rings(target, id, &session.config, payload_bytes)?;
             session.events = Some(rings);
         }
         Ok(())
@@ -380,27 +384,24 @@ impl Engine {
 }
 
 impl Ground {
-    /// Event rings that nobody has used yet, with room for `words` of payload in each slot.
+    /// Event rings that nobody has used yet, with room for `payload_bytes` beside each slot.
     fn make_event_rings(
         &mut self,
         target: &mut (impl StoppedTarget + ?Sized),
         id: SessionId,
         config: &SessionConfig,
-        words: usize,
+        payload_bytes: u64,
     ) -> Result<SessionEvents, AttachError> {
         let cells = self.strategy.cells(self.cells.at, id.0);
-        let arrays = 1 + words as u64;
-        let geometry = event_geometry(config.geometry, arrays);
-        let stride = geometry.bytes() * self.strategy.rings() as u64;
-        let reach = i32::try_from(stride.saturating_mul(arrays));
-        let rings = self.window.map(target, stride * arrays, false)?;
-        let (Ok(_), Ok(stride)) = (reach, i32::try_from(stride)) else {
-            return Err(StubError::OutOfReach {
-                stub: rings.at,
-                what: "its payload",
-            }
-            .into());
-        };
+        let payload_log2 = payload_bytes.min(PAYLOAD_BYTES_MAX);
+        let payload_log2 = payload_log2
+            .next_power_of_two()
+            .ilog2()
+            .max(PAYLOAD_LOG2_MIN);
+        let geometry = event_geometry(config.geometry, payload_log2);
+        let records = geometry.bytes() * self.strategy.rings() as u64;
+        let payloads = (records / RECORD_BYTES) << payload_log2;
+        let rings = self.window.map(target, records + payloads, false)?;
         let place = |offset: &u64| {
             let cell: Gpa = self.cells.physical.wrapping_add(*offset);
             cell.wrapping_add(EVENT_CELL)
@@ -423,20 +424,28 @@ impl Ground {
             geometry,
             clock: config.clock,
         };
-        let recorder = EventRecorder { recorder, stride };
+        let recorder = EventRecorder {
+            recorder,
+            payload: rings.at.wrapping_add(records),
+            payload_log2,
+        };
         Ok(SessionEvents {
             memory,
             recorder,
-            words,
+            payload: rings.physical.wrapping_add(records),
         })
     }
 }
 
 /// Rings that take no more memory with their payloads than the session's others, as far as a ring can
 /// be so small.
-fn event_geometry(rings: Geometry, arrays: u64) -> Geometry {
-    let bytes = rings.bytes().min(EVENT_RING_MAX) / arrays;
-    let log2 = bytes.max(1).ilog2().max(*RING_BYTES_LOG2.start());
+fn event_geometry(rings: Geometry, payload_log2: u32) -> Geometry {
+    let of_slot = RECORD_BYTES + (1 << payload_log2);
+    let slots = rings.bytes().min(EVENT_RING_MAX) / of_slot;
+    let log2 = (slots * RECORD_BYTES)
+        .max(1)
+        .ilog2()
+        .max(*RING_BYTES_LOG2.start());
     Geometry::with_bytes(1 << log2).unwrap_or(rings)
 }
 

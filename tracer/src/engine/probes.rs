@@ -12,13 +12,13 @@ use crate::addr::Gva;
 use crate::capture::Capture;
 use crate::event::FunctionId;
 use crate::event_formats::EventFormats;
-use crate::image::field::Field;
 use crate::image::points::{EventFormat, EventId};
 use crate::image::{Image, Site, SiteKind};
 use crate::patch::functions::{Change, FunctionTable, Plan, PlanError};
 use crate::patch::poke::{self, Poke};
 use crate::session::SessionId;
-use crate::stub::event::EventRecorder;
+use crate::stub::capture::{CapturePart, CaptureStub};
+use crate::stub::event::{EventRecorder, Tail};
 use crate::target::{PhysicalMemory, StoppedTarget};
 
 /// A probe, by the order in which they were added, from 1 on. Never used again.
@@ -159,14 +159,7 @@ impl Engine {
                 why: "only the patch sites of functions are known".to_owned(),
             });
         }
-        let fields = new.capture.values.iter().map(|value| Field {
-            name: Arc::clone(&value.name),
-            kind: value.kind.clone(),
-        });
-        let format = EventFormat {
-            name: Arc::clone(&new.name),
-            fields: fields.collect(),
-        };
+        let format = new.capture.format(Arc::clone(&new.name));
         let formats = Arc::make_mut(&mut self.formats);
         let event = formats.add(Arc::new(format)).ok_or(ProbeError::TooMany)?;
         let number = event.index() + 1 - formats.declared();
@@ -269,12 +262,13 @@ impl Engine {
         let events = self.session(session)?.events.as_ref();
         let events = events.ok_or(ApplyError::NotAttached)?;
         let format = self.formats.get(probe.event);
-        let wanted = format.map_or(0, EventFormat::words);
-        if wanted > events.words {
+        let wanted = format.map_or(0, EventFormat::words) * 8;
+        let room = 1 << events.recorder.payload_log2;
+        if wanted > room {
             let too_large = ProbeError::TooLarge {
                 name: probe.name.to_string(),
-                wanted: wanted * 8,
-                room: events.words * 8,
+                wanted,
+                room,
             };
             return Err(too_large.into());
         }
@@ -409,27 +403,20 @@ impl Engine {
         &mut self,
         memory: &mut (impl PhysicalMemory + ?Sized),
         event: EventId,
-        capture: &Capture,
+        capture: &Arc<Capture>,
         recorder: EventRecorder,
         go_on: Gva,
     ) -> Result<Gva, ApplyError> {
-        use crate::capture::{Expression, Source};
-        use crate::image::points::Operand;
-        use crate::stub::event::{EventStub, Tail};
-        let fields = capture.values.iter().filter_map(|value| {
-            let operand = match value.source {
-                Source::Number(Expression::Register(number)) => Operand::Register(number),
-                Source::Number(Expression::Constant(number)) => {
-                    Operand::Constant(number.cast_signed())
-                }
-                _ => return None,
-            };
-            Some((value.kind.clone(), operand))
-        });
-        let stub = EventStub {
-            recorders: vec![recorder],
-            fields: fields.collect(),
+        let stub = CaptureStub {
+            parts: vec![CapturePart {
+                recorder,
+                event,
+                capture: Arc::clone(capture),
+            }],
             tail: Tail::Continue,
+            lowered: 0,
+            is_between: true,
+            reach: None,
         };
         let ground = self.ground.as_mut().ok_or(ApplyError::NotAttached)?;
         let start = ground.arena.start().0;

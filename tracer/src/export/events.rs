@@ -378,14 +378,12 @@ mod tests {
             name: name.into(),
             kind: FieldType::named(kind).unwrap(),
         };
-        EventFormat {
-            name: "sent".into(),
-            fields: vec![
-                field("size", "u64"),
-                field("by", "i8"),
-                field("more", "bool"),
-            ],
-        }
+        let fields = vec![
+            field("size", "u64"),
+            field("by", "i8"),
+            field("more", "bool"),
+        ];
+        EventFormat::new("sent".into(), fields)
     }
 
     fn event(time_ns: u64, vcpu: u16, by: i64) -> PointEvent {

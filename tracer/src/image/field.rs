@@ -137,10 +137,16 @@ impl FieldType {
         matches!(self.kind, FieldKind::Text)
     }
 
-    /// Words of a payload that it takes, if it is a number: each carries 32 bits.
+    /// Words of a payload that it takes: each carries 32 bits. Text has one more, for its length.
     #[must_use]
     pub const fn words(&self) -> usize {
-        if self.bytes > 4 { 2 } else { 1 }
+        let whole = (self.bytes as usize).div_ceil(4);
+        match self.kind {
+            FieldKind::Text => 1 + whole,
+            FieldKind::Bytes => whole,
+            _ if self.bytes > 4 => 2,
+            _ => 1,
+        }
     }
 
     /// The value of these bits, if it is a number; text and bytes are not made of bits.

@@ -185,10 +185,7 @@ fn add(
         return Err("are too many");
     }
     image.markers.push(Marker {
-        format: EventFormat {
-            name: event.as_str().into(),
-            fields: fields(&kinds, named),
-        },
+        format: EventFormat::new(event.as_str().into(), fields(&kinds, named)),
         sites: vec![site],
     });
     by_name.insert(event, image.markers.len() - 1);

@@ -70,16 +70,29 @@ pub struct EventFormat {
     pub name: Arc<str>,
     /// Its fields.
     pub fields: Vec<Field>,
+    /// Whether its payload begins with a status word, whose bit `i` says that field `i` is a fault.
+    pub has_status: bool,
 }
 
 /// Fields of one event, at most.
 pub(super) const FIELDS_MAX: u64 = 16;
 
 impl EventFormat {
+    /// One whose fields are always there.
+    #[must_use]
+    pub const fn new(name: Arc<str>, fields: Vec<Field>) -> Self {
+        Self {
+            name,
+            fields,
+            has_status: false,
+        }
+    }
+
     /// Words of its payload.
     #[must_use]
     pub fn words(&self) -> usize {
-        self.fields.iter().map(|field| field.kind.words()).sum()
+        let fields = self.fields.iter().map(|field| field.kind.words());
+        usize::from(self.has_status) + fields.sum::<usize>()
     }
 }
 

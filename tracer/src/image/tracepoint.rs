@@ -143,10 +143,7 @@ fn one(elf: &Elf<'_>, image: &Image, record: [u64; 10]) -> Result<Tracepoint, St
         return Err(bad("has callbacks outside the text"));
     }
     Ok(Tracepoint {
-        format: EventFormat {
-            name: name.into(),
-            fields,
-        },
+        format: EventFormat::new(name.into(), fields),
         signature: Signature([id, id_high]),
         function,
         dispatch,

@@ -161,6 +161,32 @@ pub fn indexed(
     }
 }
 
+/// Appends `mov into, value`, also where a placeholder is the value.
+///
+/// # Errors
+/// What iced-x86 says when the instruction cannot be encoded.
+pub fn load_constant(
+    a: &mut CodeAssembler,
+    into: AsmRegister64,
+    value: u64,
+) -> Result<(), IcedError> {
+    let is_place = |place: i32| value & 0xffff_ffff == u64::from(place.cast_unsigned());
+    if is_place(PLACE_VALUE) || is_place(PLACE_ENTRY) {
+        let load = Instruction::with2(Code::Mov_r64_imm64, Register::from(into), value)?;
+        return a.add_instruction(load);
+    }
+    a.mov(into, value)
+}
+
+/// Binds `label` to this place, where others may be bound, too.
+///
+/// # Errors
+/// What iced-x86 says of a label that is bound already.
+pub fn bind(a: &mut CodeAssembler, mut label: CodeLabel) -> Result<(), IcedError> {
+    a.set_label(&mut label)?;
+    a.zero_bytes()
+}
+
 /// Appends `lea into, [rip + …]` of the fixed address `address`.
 ///
 /// # Errors

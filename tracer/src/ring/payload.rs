@@ -1,15 +1,21 @@
 //! The fields of an event, read from the payload beside its record.
 //!
+//! A payload is a row of words of 32 bits each, in this order: a status word, where a field can be a fault (bit
+//! `i` says that field `i` is); then each field. A number is one word or two, the lower half first; bytes are four
+//! in each word; text is a word with its length, whose bit 31 says that there was more, and then its bytes.
+//! Where text is short the words behind it are not written.
+//!
 //! Each word of a payload has the lap mark of the record that it belongs to. So a payload is whole when all
 //! its words have the mark of the record that was read before them; one that a later lap has begun to
 //! write over, or that a late writer of an earlier lap has spoilt, is none. As with records, a writer that is late
 //! by a multiple of 1024 laps exactly is not told.
 
 use super::geometry::{Geometry, Position};
-use crate::image::field::FieldValue;
+use crate::image::field::{Field, FieldType, FieldValue};
 use crate::image::points::EventFormat;
 use crate::record::MARK_MASK;
 use crate::stub::event::PAYLOAD_SHIFT;
+use crate::stub::reach::TRUNCATED;
 
 /// The host's access to the payloads of one session's event rings.
 pub trait PayloadMemory {
@@ -40,31 +46,94 @@ pub fn read_payload(
     let mut words = vec![0; format.words()];
     memory.copy_payload(ring, geometry.slot(position), &mut words);
     let mark = (position.0 / geometry.slots()) & MARK_MASK;
-    if words.iter().any(|word| word & MARK_MASK != mark) {
-        return Err(NoPayload::Overwritten);
+    let mut words = Words { left: &words, mark };
+    let status = match format.has_status {
+        true => words.take(1)?.half(0)?,
+        false => 0,
+    };
+    let fields = format.fields.iter().zip(0..);
+    let value = |(field, number): (&Field, u32)| {
+        let words = words.take(field.kind.words())?;
+        let is_fault = status.checked_shr(number).unwrap_or(0) & 1 != 0;
+        if is_fault {
+            return Ok(FieldValue::Fault);
+        }
+        words.value(&field.kind)
+    };
+    fields.map(value).collect()
+}
+
+/// Words of a payload, of which those count that a value has been stored in: others have what an earlier lap left.
+#[derive(Debug, Clone, Copy)]
+struct Words<'a> {
+    left: &'a [u64],
+    mark: u64,
+}
+
+impl<'a> Words<'a> {
+    /// The next ones.
+    fn take(&mut self, count: usize) -> Result<Self, NoPayload> {
+        let (taken, left) = self
+            .left
+            .split_at_checked(count)
+            .ok_or(NoPayload::Invalid)?;
+        self.left = left;
+        Ok(Self {
+            left: taken,
+            mark: self.mark,
+        })
     }
-    if words
-        .iter()
-        .any(|word| word & ((1 << PAYLOAD_SHIFT) - 1) != mark)
-    {
-        return Err(NoPayload::Invalid);
+
+    /// What a word carries.
+    fn half(self, number: usize) -> Result<u32, NoPayload> {
+        let word = self.left.get(number).ok_or(NoPayload::Invalid)?;
+        if word & MARK_MASK != self.mark {
+            return Err(NoPayload::Overwritten);
+        }
+        if word & ((1 << PAYLOAD_SHIFT) - 1) != self.mark {
+            return Err(NoPayload::Invalid);
+        }
+        Ok((word >> PAYLOAD_SHIFT) as u32)
     }
-    let mut halves = words.iter().map(|word| word >> PAYLOAD_SHIFT);
-    let fields = format.fields.iter().map(|field| {
-        let low = halves.next().unwrap_or_default();
-        let high = match field.kind.words() {
-            2 => halves.next().unwrap_or_default(),
-            _ => 0,
-        };
-        field.kind.value(high << PAYLOAD_SHIFT | low)
-    });
-    Ok(fields.collect())
+
+    /// What `length` bytes are, from word `first` on.
+    fn bytes(self, first: usize, length: usize) -> Result<Vec<u8>, NoPayload> {
+        let halves = (first..)
+            .take(length.div_ceil(4))
+            .map(|number| self.half(number));
+        let mut bytes = Vec::with_capacity(length.next_multiple_of(4));
+        for half in halves {
+            bytes.extend(half?.to_le_bytes());
+        }
+        bytes.truncate(length);
+        Ok(bytes)
+    }
+
+    fn value(self, kind: &FieldType) -> Result<FieldValue, NoPayload> {
+        if kind.is_number() {
+            let high = match kind.words() {
+                2 => self.half(1)?,
+                _ => 0,
+            };
+            let low = u64::from(self.half(0)?);
+            return Ok(kind.value(u64::from(high) << PAYLOAD_SHIFT | low));
+        }
+        if !kind.is_text() {
+            let bytes = self.bytes(0, usize::from(kind.bytes()))?;
+            return Ok(FieldValue::of_bytes(&bytes));
+        }
+        let said = self.half(0)?;
+        let length = u16::try_from(said & !TRUNCATED).ok();
+        let length = length.filter(|length| *length <= kind.bytes());
+        let length = length.ok_or(NoPayload::Invalid)?;
+        let bytes = self.bytes(1, usize::from(length))?;
+        Ok(FieldValue::of_text(&bytes, said & TRUNCATED != 0))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::field::{Field, FieldType};
     use proptest::prelude::*;
 
     struct Words(Vec<u64>);
@@ -80,10 +149,7 @@ mod tests {
             name: (*kind).into(),
             kind: FieldType::named(kind).unwrap(),
         });
-        EventFormat {
-            name: "e".into(),
-            fields: fields.collect(),
-        }
+        EventFormat::new("e".into(), fields.collect())
     }
 
     #[test]

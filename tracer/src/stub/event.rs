@@ -3,13 +3,14 @@
 //! ```text
 //!     head >= limit?  ──────────── yes ──> lost += 1 unless off
 //!     time, xadd head, 8           as for functions
-//!     [payload 0 + slot] = 32 bits of the first field << 32 | lap mark
-//!     [payload 1 + slot] = …       a field of 64 bits takes two words
+//!     payload of the slot:
+//!       [+0] = 32 bits of the first field << 32 | lap mark
+//!       [+8] = …                   a field of 64 bits takes two words
 //!     [slot] = record              last: who sees the record finds the payload
 //! ```
 //!
-//! The words of a payload lie in arrays of their own, each as large as the ring and addressed by the same
-//! slot. Each carries the lap mark of its record, so a payload that another lap has begun to write over is
+//! Beside the ring there are as many bytes for each slot as the longest payload needs, a power of two. Each
+//! word carries the lap mark of its record, so a payload that another lap has begun to write over is
 //! told from one that is whole, word by word.
 //!
 //! The code preserves every register but the flags, for it also stands in the middle of functions.
@@ -22,24 +23,24 @@ use crate::image::field::FieldType;
 use crate::image::points::Operand;
 use crate::insn::asm::registers::gpr64;
 use crate::insn::asm::{
-    AsmMemoryOperand, AsmRegister64, CodeAssembler, IcedError, PLACE_CONTINUE, assemble, lea_fixed,
-    ptr, qword_ptr,
+    AsmMemoryOperand, AsmRegister64, CodeAssembler, IcedError, PLACE_CONTINUE, PLACE_VALUE,
+    assemble, lea_fixed, load_constant, ptr, qword_ptr,
 };
 use crate::insn::operand::{extend, load_extended, register, register_number};
-use crate::record::MARK_MASK;
+use crate::record::{MARK_MASK, RECORD_BYTES};
 
 /// All are saved: r11 too, for this code also stands in the middle of functions.
-const SCRATCH: Scratch = Scratch {
+pub(super) const SCRATCH: Scratch = Scratch {
     base: gpr64::rcx,
     ..ENTRY
 };
 /// The number of `rsp`.
-const STACK_POINTER: u8 = 4;
+pub(super) const STACK_POINTER: u8 = 4;
 /// Where the arguments of a function are, System V x86-64 ABI §3.2.3: in these registers, then on the
 /// stack behind the return address.
 const ARGUMENTS: [u8; 6] = [7, 6, 2, 1, 8, 9];
 /// What lies below the stack pointer of a function that calls nobody, §3.2.2.
-const RED_ZONE: i32 = 128;
+pub(super) const RED_ZONE: i32 = 128;
 /// Where the value of a word of a payload begins.
 pub const PAYLOAD_SHIFT: u32 = 32;
 
@@ -48,9 +49,44 @@ pub const PAYLOAD_SHIFT: u32 = 32;
 pub struct EventRecorder {
     /// Its cells and its records; `details` is none.
     pub recorder: Recorder,
-    /// Bytes from the records of all its rings to the first words of their payloads, and from there
-    /// to the second ones, and so on.
-    pub stride: i32,
+    /// Where the payload of the first slot of ring 0 begins; the others follow slot by slot, ring by ring.
+    pub payload: Gva,
+    /// Bytes of payload that each slot has room for, as a power of two: at least [`PAYLOAD_LOG2_MIN`].
+    pub payload_log2: u32,
+}
+
+/// What no payload's room is smaller than: 64 bytes, a cache line.
+pub const PAYLOAD_LOG2_MIN: u32 = 6;
+
+impl EventRecorder {
+    /// Takes the time and a slot. Leaves the record in rdx, the lap mark in r10, and in r11 the distance of the slot
+    /// from the first one of ring 0; changes rax.
+    pub(super) fn emit_slot(&self, a: &mut CodeAssembler, value: i32) -> Result<(), IcedError> {
+        use gpr64::{r10, r11, rax};
+        let recorder = &self.recorder;
+        recorder.emit_time(a, &SCRATCH)?;
+        recorder.emit_reserve(a, &SCRATCH)?;
+        recorder.emit_mark(a, &SCRATCH, value)?;
+        a.mov(r10, rax)?;
+        a.and(r10, i32::try_from(MARK_MASK).unwrap_or(i32::MAX))?;
+        recorder.emit_place(a, &SCRATCH)?;
+        a.add(r11, rax)
+    }
+
+    /// Changes the distance of a slot in r11 to the address of its payload; changes rax.
+    pub(super) fn emit_payload_address(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+        use gpr64::{r11, rax};
+        a.shl(r11, self.payload_log2.saturating_sub(RECORD_BYTES.ilog2()))?;
+        lea_fixed(a, rax, self.payload.0)?;
+        a.add(r11, rax)
+    }
+
+    /// Stores the record in rdx into the slot whose distance is in rax; changes r10.
+    pub(super) fn emit_publish(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+        use gpr64::{r10, rax, rdx};
+        lea_fixed(a, r10, self.recorder.rings.0)?;
+        a.mov(qword_ptr(r10 + rax), rdx)
+    }
 }
 
 /// What the code goes on with.
@@ -137,17 +173,14 @@ impl EventStub {
         for scratch in [rax, rdx, r10] {
             frame.push(a, scratch)?;
         }
-        recorder.emit_time(a, &SCRATCH)?;
-        recorder.emit_reserve(a, &SCRATCH)?;
-        recorder.emit_mark(a, &SCRATCH)?;
-        a.mov(r10, rax)?;
-        a.and(r10, i32::try_from(MARK_MASK).unwrap_or(i32::MAX))?;
-        recorder.emit_place(a, &SCRATCH)?;
-        a.add(r11, rax)?;
-        lea_fixed(a, rax, recorder.rings.0)?;
-        a.add(r11, rax)?;
-        self.emit_payload(a, event.stride, &frame)?;
-        a.mov(qword_ptr(r11), rdx)?;
+        event.emit_slot(a, PLACE_VALUE)?;
+        // Not a register that an operand could name.
+        a.push(r11)?;
+        frame.depth += 8;
+        event.emit_payload_address(a)?;
+        self.emit_payload(a, &frame)?;
+        a.pop(rax)?;
+        event.emit_publish(a)?;
         for scratch in [r10, rdx, rax] {
             a.pop(scratch)?;
         }
@@ -159,13 +192,8 @@ impl EventStub {
         Ok(Full::new(full, room, done, access))
     }
 
-    /// Stores the payload of the record whose slot is in r11, with the lap mark in r10; changes rax.
-    fn emit_payload(
-        &self,
-        a: &mut CodeAssembler,
-        stride: i32,
-        frame: &Frame,
-    ) -> Result<(), IcedError> {
+    /// Stores the payload to where r11 says, with the lap mark in r10; changes rax.
+    fn emit_payload(&self, a: &mut CodeAssembler, frame: &Frame) -> Result<(), IcedError> {
         use gpr64::{r10, r11, rax};
         let mut place = 0i32;
         for (kind, operand) in &self.fields {
@@ -176,8 +204,8 @@ impl EventStub {
                 }
                 a.shl(rax, PAYLOAD_SHIFT)?;
                 a.or(rax, r10)?;
-                place = place.wrapping_add(stride);
                 a.mov(qword_ptr(r11 + place), rax)?;
+                place = place.wrapping_add(8);
             }
         }
         Ok(())
@@ -224,7 +252,7 @@ impl Frame {
         let bytes = u8::try_from(kind.bytes()).unwrap_or(8);
         let signed = kind.is_signed();
         match operand {
-            Operand::Constant(value) => a.mov(rax, value),
+            Operand::Constant(value) => load_constant(a, rax, value.cast_unsigned()),
             Operand::Register(STACK_POINTER) => a.lea(rax, ptr(rsp + self.depth)),
             Operand::Register(number) => {
                 match self.slot(number) {

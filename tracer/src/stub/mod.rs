@@ -11,12 +11,14 @@
 
 mod access;
 pub mod arena;
+pub mod capture;
 pub mod cell;
 pub mod clock_page;
 pub mod event;
 pub mod graph;
 pub mod mirror;
 pub mod profile;
+pub mod reach;
 pub mod recorder;
 mod registers;
 pub mod template;

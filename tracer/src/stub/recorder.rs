@@ -98,7 +98,7 @@ impl Recorder {
             a.shl(detail, UNTIMED_SLOT_SHIFT)?;
         }
         self.emit_reserve(a, scratch)?;
-        self.emit_mark(a, scratch)?;
+        self.emit_mark(a, scratch, PLACE_VALUE)?;
         match self.format {
             Format::Calls => {}
             Format::Graph => {
@@ -112,12 +112,13 @@ impl Recorder {
         self.emit_stores(a, scratch)
     }
 
-    /// Completes the record with its function and the lap mark, and leaves the word in its register that
-    /// the mark is the low part of.
+    /// Completes the record with `value`, which is its function's, and the lap mark, and leaves the word in its
+    /// register that the mark is the low part of.
     pub(super) fn emit_mark(
         &self,
         a: &mut CodeAssembler,
         scratch: &Scratch,
+        value: i32,
     ) -> Result<(), IcedError> {
         let Scratch {
             mark,
@@ -128,9 +129,9 @@ impl Recorder {
         a.mov(mark, registers::HEAD)?;
         a.shr(mark, self.geometry.bytes_log2())?;
         match (self.clock, self.format) {
-            (_, Format::GraphUntimed) => a.lea(record, ptr(detail + mark) + PLACE_VALUE),
-            (Clock::Tsc | Clock::Page(_), _) => a.lea(record, ptr(record + mark) + PLACE_VALUE),
-            (Clock::None, _) => a.lea(record, ptr(mark) + PLACE_VALUE),
+            (_, Format::GraphUntimed) => a.lea(record, ptr(detail + mark) + value),
+            (Clock::Tsc | Clock::Page(_), _) => a.lea(record, ptr(record + mark) + value),
+            (Clock::None, _) => a.lea(record, ptr(mark) + value),
         }
     }
 

@@ -2,6 +2,7 @@
 //! rewritten that differ.
 
 use crate::addr::Gva;
+use crate::capture::CaptureError;
 use crate::event::FunctionId;
 use crate::insn::asm::{
     Assembled, CodeAssembler, FieldKind, IcedError, PLACE_CONTINUE, PLACE_ENTRY_CAPTURE,
@@ -19,6 +20,9 @@ pub enum StubError {
     /// iced-x86 refused an instruction.
     #[error("a stub could not be assembled: {0}")]
     Assemble(String),
+    /// A capture cannot be made code.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
     /// An operand is more than 2 GiB away.
     #[error("the stub at {stub} cannot reach {what}: it is more than 2 GiB away")]
     OutOfReach {

@@ -131,7 +131,7 @@ impl Tracing {
     ) -> Result<EventsChanged, TracingError> {
         let id = self.at(index)?.recording()?;
         if on && !events.is_empty() {
-            self.open_events(machine, index, id)?;
+            self.open_events(machine, index, id, 0)?;
         }
         let callback = Callback::Session(id.0);
         let calls: Vec<_> = events
@@ -154,16 +154,19 @@ impl Tracing {
         self.record_events(machine, index, events, true).map(drop)
     }
 
-    /// Gives a session its event rings, and has them read.
+    /// Gives a session its event rings, if it has none, with room for payloads of at least `payload_bytes`, and has
+    /// them read.
     pub(super) fn open_events(
         &mut self,
         machine: &Machine,
         index: usize,
         id: SessionId,
+        payload_bytes: u64,
     ) -> Result<(), TracingError> {
         if !self.engine.has_event_rings(id) {
             let mut quiesced = machine.quiesce(PATIENCE)?;
-            self.engine.make_event_rings(&mut quiesced, id)?;
+            self.engine
+                .make_event_rings(&mut quiesced, id, payload_bytes)?;
         }
         let (engine, sessions) = (&self.engine, &mut self.sessions);
         let session = sessions.get_mut(index).ok_or(TracingError::NoSuchIndex)?;

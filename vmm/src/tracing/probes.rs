@@ -3,6 +3,7 @@
 use log::Level;
 use serde_json::Value;
 use tracer::engine::ApplyError;
+use tracer::engine::events::PAYLOAD_BYTES_OF_PROBES;
 use tracer::engine::probes::{NewProbe, Probe, ProbeId};
 use tracer::export::probes::{ProbeNote, ValueNote};
 use tracer::patch::poke::PokeError;
@@ -272,7 +273,7 @@ impl Tracing {
         }
         let session = self.at(index)?.recording()?;
         if on {
-            self.open_events(machine, index, session)?;
+            self.open_events(machine, index, session, PAYLOAD_BYTES_OF_PROBES)?;
             let notes: Vec<ProbeNote> = self
                 .probes
                 .iter()

@@ -99,13 +99,12 @@ impl SharedRings {
     }
 }
 
-/// The event rings of one session: records, and payloads in arrays behind them.
+/// The event rings of one session: records, and beside each its payload.
 #[derive(Debug, Clone)]
 pub struct EventRings {
     records: SharedRings,
-    /// Bytes from one array to the next.
-    stride: u64,
-    words: usize,
+    payload: Gpa,
+    payload_log2: u32,
 }
 
 impl EventRings {
@@ -114,8 +113,8 @@ impl EventRings {
     pub fn new(memory: Memory, place: &SessionEvents) -> Self {
         Self {
             records: SharedRings::new(memory, place.memory.clone()),
-            stride: u64::from(place.recorder.stride.unsigned_abs()),
-            words: place.words,
+            payload: place.payload,
+            payload_log2: place.recorder.payload_log2,
         }
     }
 
@@ -134,12 +133,10 @@ impl EventRings {
 
 impl PayloadMemory for EventRings {
     fn copy_payload(&self, ring: u16, slot: u64, into: &mut [u64]) {
-        let records = self.records.place.rings;
-        for (word, array) in into.iter_mut().take(self.words).zip(1..) {
-            let at = records.wrapping_add(self.stride * array);
-            self.records
-                .copy_from(at, ring, slot, std::slice::from_mut(word));
-        }
+        let slots = self.records.place.geometry.slots();
+        let place = (u64::from(ring) * slots + slot) << self.payload_log2;
+        self.records
+            .copy_words(self.payload.wrapping_add(place), into);
     }
 }
 

@@ -364,8 +364,7 @@ impl TraceSession {
             && !drain.has_events()
         {
             let (memory, mode) = (machine.memory().clone(), self.options.mode.into());
-            let bytes = (place.words as u64 + 1) * u64::from(place.recorder.stride.unsigned_abs());
-            memory.populate(place.memory.rings, bytes);
+            memory.populate(place.memory.rings, place.memory.room);
             let formats = engine.event_formats();
             drain.add_events(EventDrain::new(memory, place, mode, formats));
         }

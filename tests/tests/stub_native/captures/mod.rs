@@ -1,0 +1,284 @@
+//! Stubs of probes: whatever is captured, and whatever is in the registers, the payload says it and nothing
+//! is changed.
+
+mod model;
+mod random;
+
+use std::sync::Arc;
+
+use model::State;
+use random::Maker;
+use tracer::addr::Gva;
+use tracer::capture::{Capture, CaptureError, Captured, Expression, Operator, Source};
+use tracer::event::FunctionId;
+use tracer::image::field::FieldType;
+use tracer::image::points::EventId;
+use tracer::record::Record;
+use tracer::ring::geometry::{LIMIT_NONE, LIMIT_OFF, Position};
+use tracer::ring::payload::read_payload;
+use tracer::stub::capture::{CapturePart, CaptureStub};
+use tracer::stub::cell::{HEAD, LIMIT, LOST};
+use tracer::stub::event::Tail;
+use tracer::stub::reach::Reach;
+use tracer::stub::recorder::Clock;
+use tracer::stub::template::{StubError, TEMPLATE_MAX};
+
+use crate::cpu::{Registers, call, return_address};
+use crate::event_ring::EventRing;
+use crate::events::value_of;
+use crate::ground::{self, Ground, PAGE};
+use crate::random::Random;
+use crate::registers::registers;
+
+const ROUNDS: u32 = 60;
+const FIRST_EVENT: u32 = 77;
+const RED_ZONE: u64 = 128;
+/// Bytes that a stub pushes nothing over: those that are looked at above its stack pointer.
+const ABOVE: u64 = 512;
+/// Where code goes on, behind the stub.
+const ROOM: u64 = 0x8000;
+
+/// Where a stub stands, and how code comes to it.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    /// By a jump, anywhere in a function.
+    Inside,
+    /// By a jump, at an entry.
+    Entry,
+    /// By a call, the stack pointer so many bytes lower than at the probe.
+    Called(u32),
+}
+
+/// The code of a stub, at its place in the ground. Where it goes on in a function, it returns.
+fn place(ground: &Ground, stub: &CaptureStub) -> u64 {
+    let at = ground.spare();
+    let near = Gva(at + TEMPLATE_MAX);
+    let go_on = at + ROOM;
+    let code = stub
+        .template(near)
+        .unwrap()
+        .stamp(Gva(at), FunctionId(0), Gva(go_on))
+        .unwrap();
+    assert!((code.len() as u64) < ROOM, "{} bytes", code.len());
+    ground.write(at, &code);
+    ground.write(go_on, &[0xc3]);
+    at
+}
+
+fn stub(
+    ring: &EventRing<'_>,
+    captures: Vec<Capture>,
+    way: Way,
+    reach: Option<Reach>,
+) -> CaptureStub {
+    let parts = captures.into_iter().zip(FIRST_EVENT..);
+    let parts = parts.map(|(capture, event)| CapturePart {
+        recorder: ring.event,
+        event: EventId(event),
+        capture: Arc::new(capture),
+    });
+    let (tail, lowered) = match way {
+        Way::Inside | Way::Entry => (Tail::Continue, 0),
+        Way::Called(lowered) => (Tail::Return, lowered),
+    };
+    CaptureStub {
+        parts: parts.collect(),
+        tail,
+        lowered,
+        is_between: matches!(way, Way::Entry),
+        reach,
+    }
+}
+
+/// Calls a stub with random registers; the registers, and that nothing but rings was changed.
+fn run(ground: &Ground, stub: &CaptureStub, before: &Registers) {
+    let at = place(ground, stub);
+    let rsp = before.rsp;
+    let kept = if stub.tail == Tail::Continue && !stub.is_between {
+        RED_ZONE
+    } else {
+        0
+    };
+    let seen = (kept + ABOVE) as usize;
+    ground.write(rsp, &return_address().to_le_bytes());
+    let stack = ground.read(rsp - kept, seen);
+    // SAFETY: the stub returns to the address that was put on its stack, which has room.
+    let after = unsafe { call(at, before) };
+    let mut expected = Registers {
+        rsp: rsp + 8,
+        ..*before
+    };
+    if stub.is_between {
+        expected.flags = after.flags;
+    }
+    assert_eq!(after, expected, "{stub:?}");
+    assert_eq!(ground.read(rsp - kept, seen), stack, "{stub:?}");
+}
+
+fn check(ground: &Ground, ring: &EventRing<'_>, way: Way, random: &mut Random) -> [u32; 2] {
+    let geometry = ring.event.recorder.geometry;
+    let limits = [LIMIT_NONE, LIMIT_NONE, LIMIT_NONE, LIMIT_OFF, 1];
+    let limit = limits[random.below(5) as usize];
+    let position = geometry.first().after(u64::from(random.below(5000)));
+    ring.set_word(HEAD, position.word(0));
+    ring.set_word(LIMIT, limit);
+    ring.set_word(LOST, 5);
+    let rsp = ground.stack_top() - 1024 - 8 * u64::from(random.below(64));
+    let before = registers(random, rsp);
+    let mut maker = Maker {
+        random,
+        addresses: &[],
+        texts: &[],
+    };
+    let captures: Vec<Capture> = (0..1 + maker.random.below(2))
+        .map(|_| maker.capture())
+        .collect();
+    let stub = stub(ring, captures.clone(), way, None);
+    run(ground, &stub, &before);
+    let state = State {
+        register: &|number| match number {
+            4 => rsp + u64::from(stub.lowered),
+            _ => value_of(&before, number),
+        },
+        byte: &|_| None,
+        has_reach: false,
+    };
+    let mut reserved = 0;
+    let mut passed = 0;
+    for (capture, event) in captures.iter().zip(FIRST_EVENT..) {
+        let condition = capture.condition.as_ref();
+        if condition.is_some_and(|condition| state.condition(condition) != Some(true)) {
+            continue;
+        }
+        passed += 1;
+        if limit != LIMIT_NONE {
+            continue;
+        }
+        assert_recorded(
+            ground,
+            ring,
+            position.after(reserved),
+            event,
+            capture,
+            &state,
+        );
+        reserved += 1;
+    }
+    let lost = if limit == 1 { passed } else { 0 };
+    assert_eq!(
+        ring.word(HEAD),
+        position.after(reserved).word(0),
+        "{stub:?}"
+    );
+    assert_eq!(ring.word(LOST), 5 + lost, "{stub:?}");
+    [passed as u32, captures.len() as u32]
+}
+
+fn assert_recorded(
+    ground: &Ground,
+    ring: &EventRing<'_>,
+    position: Position,
+    event: u32,
+    capture: &Capture,
+    state: &State<'_>,
+) {
+    let record = ground.read(ring.slot(position), 8);
+    let record = Record(u64::from_le_bytes(record.try_into().unwrap()));
+    assert_eq!(record.function(), FunctionId(event));
+    let geometry = ring.event.recorder.geometry;
+    let values = capture.values.iter();
+    let values = values.map(|value| state.value(&value.source, &value.kind));
+    let read = read_payload(ring, geometry, 0, position, &capture.format("probe".into()));
+    assert_eq!(read, Ok(values.collect()), "{capture:?}");
+}
+
+#[test]
+fn captured_numbers_are_what_rust_makes_of_them_and_everything_survives() {
+    let mut random =
+        Random::new("captured_numbers_are_what_rust_makes_of_them_and_everything_survives");
+    let mut held = [0, 0];
+    for cells in ground::PLACES {
+        for clock in [Clock::Tsc, PAGE, Clock::None] {
+            let ground = Ground::new(cells, 1, 4096, clock);
+            ground.enter_vcpu(0);
+            let ring = EventRing::new(&ground);
+            for _ in 0..ROUNDS {
+                for way in [
+                    Way::Inside,
+                    Way::Entry,
+                    Way::Called(8 + 8 * random.below(40)),
+                ] {
+                    let [passed, all] = check(&ground, &ring, way, &mut random);
+                    held = [held[0] + passed, held[1] + all];
+                }
+            }
+        }
+    }
+    assert!(held[0] > held[1] / 4 && held[0] < held[1], "{held:?}");
+}
+
+fn captured(kind: &str, source: Source) -> Captured {
+    Captured {
+        name: "v".into(),
+        kind: FieldType::named(kind).unwrap(),
+        source,
+    }
+}
+
+#[test]
+fn what_is_no_capture_is_refused_with_the_reason() {
+    let ground = Ground::new(ground::Place::GsBelow, 1, 4096, Clock::None);
+    let ring = EventRing::new(&ground);
+    let refused = |values: Vec<Captured>| {
+        let capture = Capture {
+            values,
+            condition: None,
+        };
+        let stub = stub(&ring, vec![capture], Way::Inside, None);
+        match stub
+            .template(Gva(ground.spare() + TEMPLATE_MAX))
+            .unwrap_err()
+        {
+            StubError::Capture(error) => error,
+            error => panic!("{error}"),
+        }
+    };
+    let number = |value| captured("u64", Source::Number(value));
+    let one = || number(Expression::Register(1));
+    let mut deep = Expression::Register(1);
+    for _ in 0..1000 {
+        deep = Expression::apply(Operator::Add, Expression::Constant(1), deep);
+    }
+    assert_eq!(refused(vec![number(deep)]), CaptureError::Depth);
+    assert_eq!(
+        refused((0..33).map(|_| one()).collect()),
+        CaptureError::Values(33)
+    );
+    assert_eq!(
+        refused(
+            (0..32)
+                .map(|_| number(Expression::Register(0).load(8)))
+                .collect()
+        ),
+        CaptureError::Room {
+            needed: 520,
+            room: 512
+        }
+    );
+    assert_eq!(
+        refused(vec![number(Expression::Register(16))]),
+        CaptureError::Register(16)
+    );
+    assert_eq!(
+        refused(vec![number(Expression::Register(0).load(3))]),
+        CaptureError::Load(3)
+    );
+    let bytes = Source::Bytes {
+        address: Expression::Register(0),
+        length: 3,
+    };
+    assert_eq!(
+        refused(vec![captured("u64", bytes)]),
+        CaptureError::Kind("v".into())
+    );
+}

@@ -1,0 +1,296 @@
+//! The code that writes the event of a probe: a condition, one record, and the captured values as its payload.
+//!
+//! ```text
+//!     condition does not hold? ─── yes ──> nothing
+//!     head >= limit?  ──────────── yes ──> lost += 1 unless off
+//!     time, xadd head, 8           as for other events
+//!     payload of the slot:
+//!       [+0] = status << 32 | lap mark     bit i: value i is a fault; only where one can be
+//!       [+8] = values, in their order
+//!     [slot] = record
+//! ```
+//!
+//! The code preserves every register, the flags and the red zone, for it stands anywhere in functions. The flags
+//! are kept by `lahf` and `seto`: `popf` takes longer than everything else together.
+
+mod condition;
+mod frame;
+mod number;
+mod text;
+
+use std::sync::Arc;
+
+use super::event::{EventRecorder, RED_ZONE, SCRATCH, STACK_POINTER, Tail};
+use super::reach::Reach;
+use super::recorder::Full;
+use super::template::{StubError, TEMPLATE_MAX, Template};
+use crate::addr::Gva;
+use crate::capture::{Capture, CaptureError, Captured, Source};
+use crate::event::FunctionId;
+use crate::image::field::FieldType;
+use crate::image::points::EventId;
+use crate::insn::asm::registers::{gpr8, gpr32, gpr64};
+use crate::insn::asm::{
+    AsmRegister64, CodeAssembler, CodeLabel, IcedError, PLACE_CONTINUE, assemble, bind, dword_ptr,
+    ptr, qword_ptr,
+};
+use crate::insn::operand::register_number;
+use crate::record::function_word;
+use crate::stub::event::PAYLOAD_SHIFT;
+use frame::Frame;
+/// What one probe of one session captures at a place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CapturePart {
+    /// Where the session's events go.
+    pub recorder: EventRecorder,
+    /// The number of the probe's event.
+    pub event: EventId,
+    /// What is captured.
+    pub capture: Arc<Capture>,
+}
+
+/// A stub that writes the events of all probes at one place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CaptureStub {
+    /// The probes, in the order in which they record.
+    pub parts: Vec<CapturePart>,
+    /// What comes after.
+    pub tail: Tail,
+    /// By how many bytes the stack pointer is lower when the code is entered than it was at the probe:
+    /// 0 where a jump leads to it, at least 8 where it was called.
+    pub lowered: u32,
+    /// Whether the place is between two functions, at an entry or behind a return: there the flags are
+    /// nobody's, and nothing lies below the stack pointer (System V x86-64 ABI §3.2).
+    pub is_between: bool,
+    /// Where memory is read; without it all that lies in memory is a fault.
+    pub reach: Option<Reach>,
+}
+
+impl CaptureStub {
+    /// The code, for stubs near `near`; what [`Template::new`] says of `near` holds here, too. The numbers of
+    /// the events are in it already: whatever it is stamped with changes nothing.
+    ///
+    /// # Errors
+    /// [`StubError::Capture`] for what cannot be captured, [`StubError::Assemble`].
+    pub fn template(&self, near: Gva) -> Result<Template, StubError> {
+        for part in &self.parts {
+            part.check()?;
+        }
+        let mut a = CodeAssembler::new(64)?;
+        a.set_prefer_short_branch(false);
+        let skipped = match self.tail {
+            Tail::Continue if !self.is_between => RED_ZONE,
+            Tail::Continue | Tail::Return => 0,
+        };
+        let above = skipped.saturating_add_unsigned(self.lowered);
+        let frame = Frame::new(self.parts.iter().map(|part| &*part.capture), above);
+        self.emit(&mut a, frame, skipped, near)?;
+        let assembled = assemble(&mut a, near.0)?;
+        let bytes = assembled.bytes.len();
+        if bytes as u64 > TEMPLATE_MAX {
+            let most = TEMPLATE_MAX;
+            return Err(CaptureError::TooLong { bytes, most }.into());
+        }
+        Ok(Template::of_code(assembled))
+    }
+
+    fn emit(
+        &self,
+        a: &mut CodeAssembler,
+        frame: Frame,
+        skipped: i32,
+        near: Gva,
+    ) -> Result<(), IcedError> {
+        use gpr64::{rax, rsp};
+        let lowered = skipped.saturating_add(frame.bytes);
+        a.lea(rsp, ptr(rsp - lowered))?;
+        let mut code = Code {
+            fault: a.create_label(),
+            frame,
+            reach: self.reach,
+            a,
+        };
+        Frame::emit_save_first(code.a)?;
+        if !self.is_between {
+            code.a.lahf()?;
+            code.a.seto(gpr8::al)?;
+            code.a.mov(frame::FLAGS.place(), rax)?;
+        }
+        // Text is copied for a condition by a routine that wants them all.
+        let all_first = code.frame.compares_text();
+        if all_first {
+            code.frame.emit_save_second(code.a)?;
+        }
+        let mut rest = Vec::new();
+        for part in &self.parts {
+            rest.push(code.emit_part(part, all_first)?);
+        }
+        if all_first {
+            code.frame.emit_restore_second(code.a)?;
+        }
+        if !self.is_between {
+            code.a.mov(rax, frame::FLAGS.place())?;
+            // Overflows if the 1 of `seto` is there.
+            code.a.add(gpr8::al, 0x7f)?;
+            code.a.sahf()?;
+        }
+        Frame::emit_restore_first(code.a)?;
+        let a = code.a;
+        a.lea(rsp, ptr(rsp + lowered))?;
+        match self.tail {
+            Tail::Return => a.ret()?,
+            Tail::Continue => a.jmp(near.wrapping_add(PLACE_CONTINUE).0)?,
+        }
+        for (full, faults) in rest {
+            full.emit(a)?;
+            for fault in faults {
+                bind(a, fault.label)?;
+                a.or(frame::STATUS.half(), 1u32 << fault.number)?;
+                a.xor(gpr32::eax, gpr32::eax)?;
+                a.jmp(fault.back)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl CapturePart {
+    fn check(&self) -> Result<(), CaptureError> {
+        self.capture.check()?;
+        let needed = self.capture.payload_bytes();
+        let room = 1u64.checked_shl(self.recorder.payload_log2).unwrap_or(0);
+        if needed > room {
+            return Err(CaptureError::Room { needed, room });
+        }
+        Ok(())
+    }
+}
+
+/// Where the code of a value goes when it is a fault, and where that goes on.
+#[derive(Debug)]
+struct Fault {
+    number: u32,
+    label: CodeLabel,
+    back: CodeLabel,
+}
+
+/// Code that is being written. rax holds what has been computed last, rcx is free for operands. In a payload rdx is
+/// the record, r10 the lap mark and r11 the payload's address.
+struct Code<'a> {
+    a: &'a mut CodeAssembler,
+    frame: Frame,
+    reach: Option<Reach>,
+    /// Where it goes when there is a fault.
+    fault: CodeLabel,
+}
+
+impl Code<'_> {
+    /// Appends the code of one probe, up to what stands out of the way.
+    fn emit_part(
+        &mut self,
+        part: &CapturePart,
+        is_saved: bool,
+    ) -> Result<(Full, Vec<Fault>), IcedError> {
+        use gpr64::{r11, rax};
+        let EventRecorder { recorder, .. } = part.recorder;
+        let access = recorder.access(&SCRATCH);
+        let skip = self.a.create_label();
+        if let Some(condition) = &part.capture.condition {
+            self.fault = skip;
+            self.emit_unless(condition, skip)?;
+        }
+        if !is_saved {
+            self.frame.emit_save_second(self.a)?;
+        }
+        let full = self.a.create_label();
+        let done = self.a.create_label();
+        let room = recorder.emit_check(self.a, &SCRATCH, full)?;
+        let event = function_word(FunctionId(part.event.0));
+        part.recorder.emit_slot(self.a, event)?;
+        self.a.mov(frame::SLOT.place(), r11)?;
+        part.recorder.emit_payload_address(self.a)?;
+        let faults = self.emit_payload(&part.capture)?;
+        self.a.mov(rax, frame::SLOT.place())?;
+        part.recorder.emit_publish(self.a)?;
+        bind(self.a, done)?;
+        if !is_saved {
+            self.frame.emit_restore_second(self.a)?;
+        }
+        bind(self.a, skip)?;
+        Ok((Full::new(full, room, done, access), faults))
+    }
+
+    /// Appends the stores of all values.
+    fn emit_payload(&mut self, capture: &Capture) -> Result<Vec<Fault>, IcedError> {
+        use gpr64::rax;
+        let has_status = capture.format("".into()).has_status;
+        let mut place = 0;
+        if has_status {
+            self.a.mov(frame::STATUS.half(), 0)?;
+            place = 8;
+        }
+        let mut faults = Vec::new();
+        for (value, number) in capture.values.iter().zip(0..) {
+            let back = self.a.create_label();
+            self.fault = self.a.create_label();
+            self.emit_value(value, place, back)?;
+            faults.push(Fault {
+                number,
+                label: self.fault,
+                back,
+            });
+            let words = i32::try_from(value.kind.words()).unwrap_or(i32::MAX);
+            place = place.saturating_add(words.saturating_mul(8));
+        }
+        if has_status {
+            self.a.mov(gpr32::eax, frame::STATUS.half())?;
+            self.emit_word(rax, 0)?;
+        }
+        Ok(if has_status { faults } else { Vec::new() })
+    }
+
+    /// Appends what stores a value from `place` of the payload on. A fault comes back at `back`, with 0 in rax.
+    fn emit_value(
+        &mut self,
+        value: &Captured,
+        place: i32,
+        back: CodeLabel,
+    ) -> Result<(), IcedError> {
+        use gpr64::rax;
+        match &value.source {
+            Source::Number(number) => {
+                self.emit_number(number::needed(number, &value.kind), 0)?;
+                bind(self.a, back)?;
+                self.emit_number_words(&value.kind, place)
+            }
+            Source::Bytes { address, length } => {
+                self.emit_bytes(address, *length, place)?;
+                bind(self.a, back)
+            }
+            Source::Text { text, max } => {
+                self.emit_text(text, *max, place.saturating_add(8))?;
+                bind(self.a, back)?;
+                self.emit_word(rax, place)
+            }
+        }
+    }
+
+    /// Stores the number in rax; changes rcx.
+    fn emit_number_words(&mut self, kind: &FieldType, place: i32) -> Result<(), IcedError> {
+        use gpr64::{rax, rcx};
+        if kind.words() == 1 {
+            return self.emit_word(rax, place);
+        }
+        self.a.mov(rcx, rax)?;
+        self.emit_word(rcx, place)?;
+        self.a.shr(rax, PAYLOAD_SHIFT)?;
+        self.emit_word(rax, place.saturating_add(8))
+    }
+
+    /// Stores the lower half of a register with the lap mark; changes the register.
+    fn emit_word(&mut self, value: AsmRegister64, place: i32) -> Result<(), IcedError> {
+        self.a.shl(value, PAYLOAD_SHIFT)?;
+        self.a.or(value, gpr64::r10)?;
+        self.a.mov(qword_ptr(gpr64::r11 + place), value)
+    }
+}
