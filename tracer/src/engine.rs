@@ -25,6 +25,7 @@ use crate::patch::locks::LockPrefixes;
 use crate::patch::markers::MarkerTable;
 use crate::patch::normalise::normalisations;
 use crate::patch::poke::{self, Poke, TransactionError};
+use crate::patch::probes::ProbeTable;
 use crate::record::FUNCTIONS_MAX;
 use crate::session::Session;
 use crate::stub::arena::Arena;
@@ -111,6 +112,7 @@ pub struct Engine {
     event_stubs: Vec<PlacedStub>,
     formats: Arc<EventFormats>,
     probes: BTreeMap<ProbeId, Probe>,
+    places: ProbeTable,
     ground: Option<Ground>,
     sessions: Vec<Option<Session>>,
     retired: Vec<Retired>,
@@ -139,6 +141,7 @@ impl Engine {
             event_stubs: Vec::new(),
             formats,
             probes: BTreeMap::new(),
+            places: ProbeTable::default(),
             ground: None,
             sessions: Vec::new(),
             retired: Vec::new(),

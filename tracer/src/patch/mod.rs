@@ -14,4 +14,5 @@ pub mod locks;
 pub mod markers;
 pub mod normalise;
 pub mod poke;
+pub mod probes;
 pub mod tactic;

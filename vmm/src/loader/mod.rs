@@ -9,10 +9,12 @@ pub mod initrd;
 
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use linux_loader::loader::KernelLoader;
 use tracer::addr::Gpa;
 use tracer::image::bzimage::{BzImage, BzImageError};
+use tracer::image::debug::DebugInfo;
 use tracer::image::given_module::{GivenModuleError, put_module};
 use tracer::image::{Image, ImageError};
 
@@ -127,9 +129,9 @@ pub enum LoadError {
 #[derive(Debug, Clone)]
 pub struct KernelFile {
     path: PathBuf,
-    bytes: Vec<u8>,
+    bytes: Arc<Vec<u8>>,
     setup_header: Vec<u8>,
-    symbols: Option<Vec<u8>>,
+    symbols: Option<Arc<Vec<u8>>>,
 }
 
 impl KernelFile {
@@ -145,7 +147,7 @@ impl KernelFile {
         }
         Ok(Self {
             path: path.to_path_buf(),
-            bytes,
+            bytes: Arc::new(bytes),
             setup_header: Vec::new(),
             symbols: None,
         })
@@ -160,7 +162,7 @@ impl KernelFile {
         match unpacked {
             Ok((bytes, setup_header)) => Ok(Self {
                 path,
-                bytes,
+                bytes: Arc::new(bytes),
                 setup_header,
                 symbols: None,
             }),
@@ -174,7 +176,7 @@ impl KernelFile {
     /// [`LoadError`] when it is missing, unreadable, no regular file or absurdly large.
     pub fn with_symbols(mut self, path: Option<&Path>) -> Result<Self, LoadError> {
         self.symbols = path
-            .map(|path| read_file("file of symbols", path))
+            .map(|path| read_file("file of symbols", path).map(Arc::new))
             .transpose()?;
         Ok(self)
     }
@@ -187,9 +189,11 @@ impl KernelFile {
     pub fn with_module(mut self, path: Option<&Path>) -> Result<Self, LoadError> {
         if let Some(path) = path {
             let module = read_file("module", path)?;
-            put_module(&mut self.bytes, &module).map_err(|source| LoadError::Module {
-                path: path.to_path_buf(),
-                source,
+            put_module(Arc::<Vec<u8>>::make_mut(&mut self.bytes), &module).map_err(|source| {
+                LoadError::Module {
+                    path: path.to_path_buf(),
+                    source,
+                }
             })?;
         }
         Ok(self)
@@ -204,6 +208,12 @@ impl KernelFile {
             Some(symbols) => Image::parse_with_symbols(&self.bytes, symbols),
             None => Image::parse(&self.bytes),
         }
+    }
+
+    /// What its files say of variables and types.
+    #[must_use]
+    pub fn debug(&self) -> Option<DebugInfo> {
+        DebugInfo::read(Arc::clone(&self.bytes), self.symbols.clone()).ok()
     }
 
     /// Where it was read from.

@@ -52,7 +52,8 @@ pub enum TracingError {
         /// As it was written.
         probe: String,
         /// What is wrong with it.
-        why: String,
+        #[source]
+        why: tracer::probe::ProbeError,
     },
     /// What was asked of a dynamic function.
     #[error(transparent)]

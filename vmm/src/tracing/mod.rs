@@ -102,6 +102,7 @@ impl Tracing {
         let image = Arc::new(kernel.image()?);
         let shared = Shared {
             image: Arc::clone(&image),
+            debug: kernel.debug(),
             kernel: kernel.path().display().to_string(),
             vcpus: u16::try_from(options.vcpus).unwrap_or(u16::MAX),
         };

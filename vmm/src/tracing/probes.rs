@@ -86,7 +86,7 @@ impl Tracing {
             probe: set.text.clone(),
             address: probe.address.to_string(),
             place: self.probe_place(probe),
-            tactic: self.engine.probe_tactic(probe).to_owned(),
+            tactic: probe.place.tactic.to_string(),
             state: state.to_owned(),
             hits: session.and_then(|session| session.hits(probe.event)),
             values: values.collect(),
@@ -96,7 +96,7 @@ impl Tracing {
     /// Where a probe is, as function and offset.
     fn probe_place(&self, probe: &Probe) -> String {
         let image = &self.shared.image;
-        match image.function(probe.function) {
+        match image.function(probe.place.function) {
             Some(function) => match probe.address.0.wrapping_sub(function.address.0) {
                 0 => function.display.to_string(),
                 offset => format!("{}+{offset:#x}", function.display),
@@ -140,7 +140,7 @@ impl Tracing {
     ) -> Result<ProbesChanged, TracingError> {
         let index = self.find(&add.session.0)?;
         self.at(index)?.recording()?;
-        let set = self.register_probes(index, &add.probes)?;
+        let set = self.register_probes(index, &add.probes, add.tactic)?;
         let ids: Vec<ProbeId> = set.iter().map(|set| set.id).collect();
         self.probes.extend(set);
         match self.record_probes(machine, index, &ids, true) {
@@ -157,12 +157,15 @@ impl Tracing {
         &mut self,
         index: usize,
         texts: &[String],
+        tactic: Option<u8>,
     ) -> Result<Vec<SetProbe>, TracingError> {
         let session = self.at(index)?.name.clone();
-        let new = texts.iter().map(|text| self.read_probe(text));
-        let new: Vec<NewProbe> = new.collect::<Result<_, _>>()?;
+        let new = texts.iter().map(|text| self.read_probe(text, tactic));
+        let new: Vec<Vec<NewProbe>> = new.collect::<Result<_, _>>()?;
         let mut set: Vec<SetProbe> = Vec::with_capacity(new.len());
-        for (new, text) in new.into_iter().zip(texts) {
+        let each = new.into_iter().zip(texts);
+        for (new, text) in each.flat_map(|(new, text)| new.into_iter().map(move |one| (one, text)))
+        {
             match self.engine.add_probe(new) {
                 Ok(id) => set.push(SetProbe {
                     id,
@@ -297,7 +300,7 @@ impl Tracing {
         index: usize,
     ) -> Result<(), TracingError> {
         let wanted = std::mem::take(&mut self.at(index)?.options.probe);
-        let registered = self.register_probes(index, &wanted);
+        let registered = self.register_probes(index, &wanted, None);
         if registered.is_err() {
             self.at(index)?.options.probe = wanted;
         }

@@ -14,6 +14,7 @@ use tracer::filter::{Filter, Selection, Side};
 use tracer::graph::pipeline::{Pipeline, WAITING_MAX};
 use tracer::graph::threads::Threads;
 use tracer::image::Image;
+use tracer::image::debug::DebugInfo;
 use tracer::image::points::EventId;
 use tracer::patch::events::find_event;
 use tracer::ring::geometry::Geometry;
@@ -43,6 +44,8 @@ const LINUX_STACK: u64 = 16 << 10;
 #[derive(Debug)]
 pub(super) struct Shared {
     pub image: Arc<Image>,
+    /// What its files say of variables.
+    pub debug: Option<DebugInfo>,
     /// The kernel's file, as given.
     pub kernel: String,
     pub vcpus: u16,

@@ -57,6 +57,12 @@ pub enum Refusal {
         /// What it is.
         what: &'static str,
     },
+    /// Preempted threads are not known.
+    #[error("a thread that is preempted could be between the instructions, and nobody knows of it")]
+    Threads,
+    /// A breakpoint would be the guest's own affair.
+    #[error("nobody in the guest serves breakpoints that stay")]
+    NotServed,
     /// There is no free padding in reach.
     #[error("no 5 bytes of free padding are in reach of a short jump")]
     NoPadding,

@@ -1,0 +1,243 @@
+//! Where a probe sits, and the code that it leads to.
+
+use std::sync::Arc;
+
+use super::{ProbeError, ProbeId};
+use crate::addr::Gva;
+use crate::engine::{ApplyError, Engine};
+use crate::event::FunctionId;
+use crate::filter::DenyList;
+use crate::image::{Image, Site, SiteKind};
+use crate::insn::flow::leaves_kernel;
+use crate::patch::breakpoints;
+use crate::patch::functions::PlanError;
+use crate::patch::tactic::{Place, Refusal, Tactic, TacticError, choose_beside};
+use crate::session::SessionId;
+use crate::stub::capture::{CapturePart, CaptureStub};
+use crate::stub::event::{EventRecorder, Tail};
+use crate::target::PhysicalMemory;
+
+/// Room for what a detour is longer than it was where it was tried.
+const DETOUR_SLACK: u64 = 16;
+
+impl Engine {
+    /// How a probe at `address` is put into the text: as others are at the same address, else by the tactic that is
+    /// forced, else by the first that is certain.
+    pub(super) fn choose_place(
+        &self,
+        function: FunctionId,
+        address: Gva,
+        forced: Option<u8>,
+    ) -> Result<Place, ProbeError> {
+        let image = &*self.image;
+        let site = site_at(image, function, address);
+        let at = match (site, forced) {
+            (Some(site), None | Some(1)) => site.address,
+            _ => address,
+        };
+        let mut there = self.probes.values().filter(|probe| !probe.is_gone);
+        if let Some(other) = there.find(|probe| probe.place.at == at) {
+            let tactic = other.place.tactic;
+            return match forced {
+                Some(forced) if forced != tactic.number() => Err(ProbeError::OtherTactic {
+                    other: other.id.0,
+                    at,
+                    tactic,
+                }),
+                _ => Ok(other.place.clone()),
+            };
+        }
+        let symbol = || {
+            let function = image.function(function);
+            function.map_or_else(|| at.to_string(), |function| function.display.to_string())
+        };
+        if site.is_none() {
+            check_allowed(image, function).map_err(|why| {
+                let symbol = symbol();
+                ProbeError::Forbidden { symbol, why }
+            })?;
+        }
+        let mut taken = self.places.padding();
+        let probes = self.probes.values();
+        taken.extend(probes.filter_map(|probe| Some(probe.place.padding?.at)));
+        let tried = match forced {
+            Some(forced) => vec![forced],
+            None => Tactic::ALL.map(Tactic::number).to_vec(),
+        };
+        let mut reasons = Vec::new();
+        for number in tried {
+            let chosen = choose_beside(image, at, Some(number), &taken);
+            match chosen {
+                Ok(place) if self.is_possible(&place) => return Ok(place),
+                Ok(place) => reasons.push((place.tactic, doubt(&place))),
+                Err(TacticError::Refused { tactic, why, .. }) => reasons.push((tactic, why)),
+                Err(why) => {
+                    let symbol = symbol();
+                    return Err(ProbeError::NoPlace { symbol, why });
+                }
+            }
+        }
+        Err(ProbeError::NoPlace {
+            symbol: symbol(),
+            why: match (forced, reasons.pop()) {
+                (Some(_), Some((tactic, why))) => TacticError::Refused { at, tactic, why },
+                (_, last) => {
+                    reasons.extend(last);
+                    TacticError::None { at, why: reasons }
+                }
+            },
+        })
+    }
+
+    /// Whether it is certain that no thread is where it must not be, and that somebody serves a breakpoint.
+    fn is_possible(&self, place: &Place) -> bool {
+        match place.tactic {
+            Tactic::Site | Tactic::One => true,
+            // A thread that is preempted there is on no vCPU, and nobody knows of it.
+            Tactic::Several | Tactic::Hop => place.inner.is_empty() && place.padding.is_none(),
+            Tactic::Breakpoint => breakpoints::service(&self.image).is_some(),
+        }
+    }
+
+    /// Where the stubs of a place go on. Makes its detour when it is the first one.
+    pub(super) fn resume(
+        &mut self,
+        memory: &mut (impl PhysicalMemory + ?Sized),
+        place: &Place,
+    ) -> Result<Gva, ApplyError> {
+        if let Some(state) = self.places.place(place.at)
+            && state.place == *place
+        {
+            return Ok(state.resume);
+        }
+        let ground = self.ground.as_mut().ok_or(ApplyError::NotAttached)?;
+        let at = place.at;
+        let detour = |to| match place.detour(to) {
+            Ok(code) => Ok(code.unwrap_or_default()),
+            Err(why) => Err(ProbeError::Detour { at, why }),
+        };
+        let length = detour(ground.arena.start())?.len() as u64;
+        let room = ground.arena.allocate(length + DETOUR_SLACK);
+        let (to, physical) = room.map_err(PlanError::from)?;
+        let code = detour(to)?;
+        if code.len() as u64 > length + DETOUR_SLACK {
+            let why = TacticError::NotCode {
+                at,
+                function: self.image.name_at(at),
+            };
+            let symbol = self.image.name_at(at);
+            return Err(ProbeError::NoPlace { symbol, why }.into());
+        }
+        memory
+            .write_physical(physical, &code)
+            .map_err(ApplyError::Stub)?;
+        self.places.add(place.clone(), to);
+        Ok(to)
+    }
+
+    /// Where the first of these probes is; each goes on at the next, the last one at `go_on`.
+    pub(super) fn place_chain(
+        &mut self,
+        memory: &mut (impl PhysicalMemory + ?Sized),
+        chain: &[(ProbeId, SessionId)],
+        go_on: Gva,
+    ) -> Result<Option<Gva>, ApplyError> {
+        let mut next = go_on;
+        for (id, session) in chain.iter().rev() {
+            next = self.place_probe(memory, *id, *session, next)?;
+        }
+        Ok((!chain.is_empty()).then_some(next))
+    }
+
+    fn place_probe(
+        &mut self,
+        memory: &mut (impl PhysicalMemory + ?Sized),
+        id: ProbeId,
+        session: SessionId,
+        go_on: Gva,
+    ) -> Result<Gva, ApplyError> {
+        let events = self.session(session)?.events.as_ref();
+        let recorder = events.ok_or(ApplyError::NotAttached)?.recorder;
+        let probe = self.probe(id)?;
+        let is_it = |stub: &&(EventRecorder, Gva, Gva)| (stub.0, stub.1) == (recorder, go_on);
+        if let Some((_, _, at)) = probe.stubs.iter().find(is_it) {
+            return Ok(*at);
+        }
+        // Whatever stands before a function's own site does nothing.
+        let is_entry = |site: &Site| site.kind != SiteKind::Mcount;
+        let site = self.image.site_of(probe.place.function);
+        let is_between = probe.place.tactic == Tactic::Site && site.is_some_and(is_entry);
+        let part = CapturePart {
+            recorder,
+            event: probe.event,
+            capture: Arc::clone(&probe.capture),
+        };
+        let at = self.write_probe(memory, part, is_between, go_on)?;
+        if let Some(probe) = self.probes.get_mut(&id) {
+            probe.stubs.push((recorder, go_on, at));
+        }
+        Ok(at)
+    }
+
+    fn write_probe(
+        &mut self,
+        memory: &mut (impl PhysicalMemory + ?Sized),
+        part: CapturePart,
+        is_between: bool,
+        go_on: Gva,
+    ) -> Result<Gva, ApplyError> {
+        let stub = CaptureStub {
+            parts: vec![part],
+            tail: Tail::Continue,
+            lowered: 0,
+            is_between,
+            reach: None,
+        };
+        let ground = self.ground.as_mut().ok_or(ApplyError::NotAttached)?;
+        let start = ground.arena.start().0;
+        let near = Gva(start.wrapping_sub(crate::stub::template::TEMPLATE_MAX));
+        let template = stub.template(near).map_err(PlanError::from)?;
+        let room = ground.arena.allocate(template.len() as u64);
+        let (at, physical) = room.map_err(PlanError::from)?;
+        // The number of the event is in it already.
+        let bytes = template.stamp(at, FunctionId(0), go_on);
+        let bytes = bytes.map_err(PlanError::from)?;
+        memory
+            .write_physical(physical, &bytes)
+            .map_err(ApplyError::Stub)?;
+        Ok(at)
+    }
+}
+
+/// The function's own patch site, when a probe at `address` is hit there as well: nothing but what does
+/// nothing lies between.
+fn site_at(image: &Image, function: FunctionId, address: Gva) -> Option<&Site> {
+    let site = image.site_of(function)?;
+    let start = image.function(function)?.address;
+    let is_entry = site.kind != SiteKind::Mcount && site.address.0.wrapping_sub(start.0) <= 4;
+    (address == site.address || is_entry && address == start).then_some(site)
+}
+
+/// Whether a probe may sit in a function outside its patch site.
+fn check_allowed(image: &Image, id: FunctionId) -> Result<(), String> {
+    let Some(function) = image.function(id) else {
+        return Ok(());
+    };
+    let never = DenyList::new().ok();
+    let forbids = |name| never.as_ref().and_then(|list| list.forbids(name));
+    if let Some((glob, why)) = function.names().find_map(forbids) {
+        return Err(format!("it is never changed ('{glob}': {why})"));
+    }
+    match leaves_kernel(image.code(id), function.address) {
+        Some(at) => Err(format!("its instruction at {at} enters or leaves ring 0")),
+        None => Ok(()),
+    }
+}
+
+/// Why a place that could be had is not taken.
+fn doubt(place: &Place) -> Refusal {
+    match place.tactic {
+        Tactic::Breakpoint => Refusal::NotServed,
+        _ => Refusal::Threads,
+    }
+}

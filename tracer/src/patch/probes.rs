@@ -1,0 +1,163 @@
+//! The places in the text where probes sit, outside the functions' own patch sites.
+//!
+//! A place is made for the first probe at its address: a *detour* for what the jump displaces, which stays, for a
+//! thread can be in it for as long as it likes. Afterwards the jump leads to the stub of all probes at that address,
+//! or the original bytes stand there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::addr::Gva;
+use crate::patch::events::OwnPoke;
+use crate::patch::poke::Poke;
+use crate::patch::tactic::{Place, Tactic};
+
+/// What is known of one place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlaceState {
+    /// How it is changed.
+    pub place: Place,
+    /// Where its stubs go on: the detour.
+    pub resume: Gva,
+    /// The stub that it leads to; none while the original bytes stand there.
+    pub stub: Option<Gva>,
+}
+
+/// What one place is to become.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlaceChange {
+    /// Where it is.
+    pub at: Gva,
+    /// The stub that it leads to now.
+    pub before: Option<Gva>,
+    /// The stub that it leads to afterwards.
+    pub after: Option<Gva>,
+    /// The writes, in their order.
+    pub pokes: Vec<OwnPoke>,
+}
+
+/// A stub is more than 2 GiB away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the probe at {from} cannot lead to its stub at {to}: it is more than 2 GiB away")]
+pub struct StubTooFar {
+    /// The place.
+    pub from: Gva,
+    /// The stub.
+    pub to: Gva,
+}
+
+/// All places.
+#[derive(Debug, Default)]
+pub struct ProbeTable {
+    places: BTreeMap<Gva, PlaceState>,
+}
+
+impl ProbeTable {
+    /// The place at this address, if it was made.
+    #[must_use]
+    pub fn place(&self, at: Gva) -> Option<&PlaceState> {
+        self.places.get(&at)
+    }
+
+    /// Adds a place, whose original bytes stand there.
+    pub fn add(&mut self, place: Place, resume: Gva) {
+        let state = PlaceState {
+            place,
+            resume,
+            stub: None,
+        };
+        self.places.insert(state.place.at, state);
+    }
+
+    /// Forgets the places in text that is gone; whatever stood there is gone, too.
+    pub fn forget(&mut self, is_gone: impl Fn(&Place) -> bool) {
+        self.places.retain(|_, state| !is_gone(&state.place));
+    }
+
+    /// The padding that is in use, or was: what is displaced there can be jumped to from places that come back.
+    #[must_use]
+    pub fn padding(&self) -> BTreeSet<Gva> {
+        let places = self.places.values();
+        let padding = places.filter_map(|state| state.place.padding);
+        padding.map(|padding| padding.at).collect()
+    }
+
+    /// The place whose displaced instructions have bytes in common with those of `place`, and is changed now.
+    #[must_use]
+    pub fn overlapping(&self, place: &Place) -> Option<Gva> {
+        let mut changed = self.places.values().filter(|state| state.stub.is_some());
+        let overlaps = |state: &&PlaceState| {
+            let other = &state.place;
+            other.at != place.at && other.at < place.end() && place.at < other.end()
+        };
+        changed.find(overlaps).map(|state| state.place.at)
+    }
+
+    /// The breakpoints that stand in the text after `changes`, and where each leads.
+    #[must_use]
+    pub fn breakpoints(&self, changes: &[PlaceChange]) -> Vec<(Gva, Gva)> {
+        let after = |state: &PlaceState| {
+            let change = changes.iter().find(|change| change.at == state.place.at);
+            change.map_or(state.stub, |change| change.after)
+        };
+        let places = self.places.values();
+        let places = places.filter(|state| state.place.tactic == Tactic::Breakpoint);
+        places
+            .filter_map(|state| Some((state.place.at, after(state)?)))
+            .collect()
+    }
+
+    /// Plans that the place at `at` leads to `after`; none when it does so already.
+    ///
+    /// # Errors
+    /// [`StubTooFar`].
+    pub fn plan(&self, at: Gva, after: Option<Gva>) -> Result<Option<PlaceChange>, StubTooFar> {
+        let Some(state) = self.place(at).filter(|state| state.stub != after) else {
+            return Ok(None);
+        };
+        let leading = |stub: Gva| {
+            let pokes = state.place.pokes(stub);
+            pokes.ok_or(StubTooFar { from: at, to: stub })
+        };
+        let own = |poke: Poke, is_ours| OwnPoke { poke, is_ours };
+        let pokes = match (state.stub, after) {
+            (None, None) => Vec::new(),
+            (None, Some(stub)) => {
+                let pokes = leading(stub)?.into_iter();
+                pokes.map(|poke| own(poke, false)).collect()
+            }
+            (Some(stub), None) => {
+                let pokes = leading(stub)?.into_iter().rev();
+                pokes.map(|poke| own(poke.reverse(), true)).collect()
+            }
+            (Some(old), Some(new)) => {
+                let both = leading(old)?.into_iter().zip(leading(new)?);
+                let changed = both.filter(|(old, new)| old.new != new.new);
+                let poke = |(old, new): (Poke, Poke)| Poke {
+                    expected: old.new,
+                    ..new
+                };
+                changed.map(|both| own(poke(both), true)).collect()
+            }
+        };
+        Ok(Some(PlaceChange {
+            at,
+            before: state.stub,
+            after,
+            pokes,
+        }))
+    }
+
+    /// Whether the place is still as it was when `change` was planned.
+    #[must_use]
+    pub fn is_current(&self, change: &PlaceChange) -> bool {
+        let state = self.place(change.at);
+        state.is_some_and(|state| state.stub == change.before)
+    }
+
+    /// Notes that `change` has been written.
+    pub fn applied(&mut self, change: &PlaceChange) {
+        if let Some(state) = self.places.get_mut(&change.at) {
+            state.stub = change.after;
+        }
+    }
+}
