@@ -201,6 +201,97 @@ fn what_is_disabled_records_nothing_and_what_is_enabled_everything() {
     }
 }
 
+/// Every place of a function where a probe can be, by trying each offset; those inside instructions are refused.
+fn at_every_instruction(client: &mut Client, function: &str, bytes: u64) -> Vec<String> {
+    let names = (0..bytes).map(|offset| match offset {
+        0 => function.to_owned(),
+        _ => format!("{function}+{offset:#x}"),
+    });
+    let is_set = |name: &String| match client.ask("probe.add", json!({"probes": [name]})).unwrap() {
+        Ok(_) => true,
+        Err(error) => {
+            let message = error["message"].as_str().unwrap();
+            let expected = ["is inside the instruction", "belongs to a patch site"];
+            let is_expected = expected.iter().any(|words| message.contains(words));
+            assert!(is_expected, "{message}");
+            false
+        }
+    };
+    names.filter(is_set).collect()
+}
+
+/// Of functions without branches, compiled with and without optimisation: each instruction is executed as often as its
+/// function is called, whether it is displaced or not.
+#[test]
+fn probes_at_every_instruction_are_all_hit_and_change_nothing() {
+    let iterations = iterations() / 10;
+    let rest = format!("iterations={iterations} threads={THREADS} tick=200");
+    let expected = untraced(gated("values", &rest).vcpus(2));
+    let mut running = gated("values,spin", &rest)
+        .vcpus(2)
+        .with(["--mode", "discard", "--ring-size", "16384"])
+        .output()
+        .start();
+    running.wait_for("workload spin");
+    let mut client = running.client();
+    let digest = client.digest();
+    client.call("start", json!({"tracer": "nop"}));
+    let mut names = Vec::new();
+    for (function, bytes) in [
+        ("unoptimised_registers", 0x78),
+        ("unoptimised_pieces", 0x83),
+        ("optimised_registers", 0x2b),
+        ("optimised_pieces", 5),
+    ] {
+        names.extend(at_every_instruction(&mut client, function, bytes));
+    }
+    assert!(names.len() > 70, "{names:?}");
+    let list = client.call("probe.list", Value::Null);
+    for tactic in ["1 (site)", "2 (one)", "5 (breakpoint)"] {
+        let mut all = list["probes"].as_array().unwrap().iter();
+        assert!(all.any(|probe| probe["tactic"] == tactic), "{tactic}");
+    }
+    running.type_text("q");
+    running.wait_for("checksum values");
+    client.call("stop", Value::Null);
+    assert_eq!(client.digest(), digest);
+    let list = client.call("probe.list", Value::Null);
+    let list = list["probes"].as_array().unwrap();
+    for (probe, name) in list.iter().zip(&names) {
+        assert_eq!(probe["name"], **name);
+        assert_eq!(probe["hits"], THREADS * iterations, "{probe}");
+    }
+    running.type_text("q");
+    let printed = without_gate(running.end().0.good().printed());
+    assert_eq!(printed.checksums, expected.checksums);
+}
+
+/// Values in the middle of a function, where a breakpoint or a jump has displaced an instruction.
+#[test]
+fn values_between_instructions_are_those_of_that_moment() {
+    let (ended, trace) = Guest::new(&format!("workload=calls iterations={}", iterations() / 10))
+        .vcpus(2)
+        .with(["--probe", "calls_leaf %rdi"])
+        .with(["--probe", "calls_twig+0x6 %rdi if %rdi & 1 == 1"])
+        .with(["--probe", "calls_twig+0xe %rbx %rax"])
+        .output()
+        .run();
+    let printed = ended.good().printed();
+    let odd = hits(&trace, "calls_twig+0x6");
+    let is_odd = |fields: &&Value| {
+        let digits = fields["rdi"].as_str().unwrap().trim_start_matches("0x");
+        u64::from_str_radix(digits, 16).unwrap() & 1 == 1
+    };
+    let all = hits(&trace, "calls_leaf");
+    // Of each two leaves of a twig the first has the twig's own argument.
+    let expected = all.iter().step_by(2).filter(is_odd).count();
+    assert_eq!(odd.len(), expected);
+    assert!(expected > 0 && odd.iter().all(|fields| is_odd(&fields)));
+    let twigs = hits(&trace, "calls_twig+0xe");
+    assert_eq!(twigs.len() as u64, printed.calls["calls_twig"]);
+    assert!(twigs.iter().all(|fields| fields["rbx"] == fields["rax"]));
+}
+
 #[test]
 fn a_thousand_probes_are_set_and_removed_in_one_pause_each() {
     let (mut running, mut client, digest) = spinning();
@@ -283,7 +374,9 @@ fn toggle(client: &mut Client, random: &mut Random, ids: &mut Vec<u64>) -> Optio
             let count = 1 + random.next_u64() % 8;
             let probes = (0..count).map(|_| {
                 let (build, function) = (*random.pick(&builds), *random.pick(&functions));
-                format!("{build}_{function} {REGISTERS}")
+                // Behind the site is an instruction in all of them.
+                let place = *random.pick(&["", "", "+5"]);
+                format!("{build}_{function}{place} {REGISTERS}")
             });
             let probes: Vec<String> = probes.collect();
             ("probe.add", json!({"session": session, "probes": probes}))

@@ -111,6 +111,16 @@ pub enum ProbeError {
         /// The other.
         other: Gva,
     },
+    /// Ring 3 cannot use what ring 0 is led to, and the other way round.
+    #[error(
+        "a probe cannot sit at {at}, in {symbol}: it is not executed in the ring that functions are traced in"
+    )]
+    OtherRing {
+        /// Where.
+        at: Gva,
+        /// The function.
+        symbol: String,
+    },
     /// The stub is out of reach.
     #[error(transparent)]
     TooFar(#[from] StubTooFar),

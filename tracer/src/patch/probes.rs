@@ -81,17 +81,6 @@ impl ProbeTable {
         padding.map(|padding| padding.at).collect()
     }
 
-    /// The place whose displaced instructions have bytes in common with those of `place`, and is changed now.
-    #[must_use]
-    pub fn overlapping(&self, place: &Place) -> Option<Gva> {
-        let mut changed = self.places.values().filter(|state| state.stub.is_some());
-        let overlaps = |state: &&PlaceState| {
-            let other = &state.place;
-            other.at != place.at && other.at < place.end() && place.at < other.end()
-        };
-        changed.find(overlaps).map(|state| state.place.at)
-    }
-
     /// The breakpoints that stand in the text after `changes`, and where each leads.
     #[must_use]
     pub fn breakpoints(&self, changes: &[PlaceChange]) -> Vec<(Gva, Gva)> {

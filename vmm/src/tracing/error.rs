@@ -17,7 +17,7 @@ use tracer::target::MemoryError;
 
 use super::DEFAULT_ATTACH;
 use super::clock_page::ClockPageError;
-use super::options::PERIODS_NS;
+use super::options::{PERIODS_NS, RECORD_BYTES};
 use crate::control::protocol::RpcError;
 use crate::failure::Failure;
 use crate::layout;
@@ -161,6 +161,9 @@ pub enum TracingError {
         /// The largest ring size that fits, in KiB.
         most_kib: u64,
     },
+    /// The room for what events say.
+    #[error("--record-bytes {0}: powers of two from {min} to {max} are possible", min = RECORD_BYTES.start(), max = RECORD_BYTES.end())]
+    RecordBytes(u64),
     /// The period of the clock page.
     #[error("--clock-period {0}: from {min} to {max} ns are possible", min = PERIODS_NS.start(), max = PERIODS_NS.end())]
     ClockPeriod(u64),
@@ -236,6 +239,7 @@ impl From<TracingError> for Failure {
             | TracingError::RingsTooLarge { .. }
             | TracingError::NoRecords { .. }
             | TracingError::ClockPeriod(_)
+            | TracingError::RecordBytes(_)
             | TracingError::ClockPage(ClockPageError::Cpu { .. })
             | TracingError::StackSize(_)
             | TracingError::NoRoot(_)

@@ -131,7 +131,8 @@ impl Tracing {
     ) -> Result<EventsChanged, TracingError> {
         let id = self.at(index)?.recording()?;
         if on && !events.is_empty() {
-            self.open_events(machine, index, id, 0)?;
+            let bytes = self.at(index)?.payload_bytes(None);
+            self.open_events(machine, index, id, bytes)?;
         }
         let callback = Callback::Session(id.0);
         let calls: Vec<_> = events

@@ -178,6 +178,9 @@ const PERIOD_NS: u64 = 100;
 /// The periods that are possible: a beat takes some 10 ns, and a millisecond is what sleeping gives.
 pub const PERIODS_NS: RangeInclusive<u64> = 10..=1_000_000;
 
+/// What there can be room for in a record of an event.
+pub const RECORD_BYTES: RangeInclusive<u64> = 64..=65536;
+
 /// Size of a ring in KiB when nothing is said.
 const RING_KIB: u64 = 4096;
 
@@ -225,6 +228,11 @@ pub struct SessionOptions {
     #[arg(long, value_name = "PROBE")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub probe: Vec<String>,
+    /// Room for what an event or a probe says, in bytes of its record: a power of two from 64 to 65536 (default: what
+    /// the image's events need, with probes at least 256)
+    #[arg(long, value_name = "BYTES")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub record_bytes: Option<u64>,
     /// Write the trace to this directory, in uftrace's format
     #[arg(long, value_name = "DIR")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -257,6 +265,7 @@ impl Default for SessionOptions {
             graph: GraphOptions::default(),
             event: Vec::new(),
             probe: Vec::new(),
+            record_bytes: None,
             output: None,
             force: false,
         }

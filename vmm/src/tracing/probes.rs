@@ -3,7 +3,6 @@
 use log::Level;
 use serde_json::Value;
 use tracer::engine::ApplyError;
-use tracer::engine::events::PAYLOAD_BYTES_OF_PROBES;
 use tracer::engine::probes::{NewProbe, Probe, ProbeId};
 use tracer::export::probes::{ProbeNote, ValueNote};
 use tracer::patch::poke::PokeError;
@@ -276,7 +275,13 @@ impl Tracing {
         }
         let session = self.at(index)?.recording()?;
         if on {
-            self.open_events(machine, index, session, PAYLOAD_BYTES_OF_PROBES)?;
+            let of = |id: &ProbeId| {
+                let probe = self.engine.probe(*id);
+                probe.map_or(0, |probe| probe.capture.payload_bytes())
+            };
+            let needed = ids.iter().map(of).max();
+            let bytes = self.at(index)?.payload_bytes(needed);
+            self.open_events(machine, index, session, bytes)?;
             let notes: Vec<ProbeNote> = self
                 .probes
                 .iter()

@@ -1,5 +1,7 @@
 //! One session as its users see it: made by name at any time, in the guest from its first start on.
 
+mod points;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -7,8 +9,6 @@ use std::sync::Arc;
 use tracer::addr::Gva;
 use tracer::engine::Engine;
 use tracer::event::FunctionId;
-use tracer::event_formats::EventFormats;
-use tracer::export::probes::ProbeNote;
 use tracer::export::uftrace::Metadata;
 use tracer::filter::{Filter, Selection, Side};
 use tracer::graph::pipeline::{Pipeline, WAITING_MAX};
@@ -27,8 +27,7 @@ use super::checks::{check_name, check_room, check_roots};
 use super::clock_page::{Beat, Beats, check_cpu};
 use super::drain::{Drain, DrainThread};
 use super::error::TracingError;
-use super::event_drain::EventDrain;
-use super::options::{ClockChoice, PERIODS_NS, SessionOptions, Tracer};
+use super::options::{ClockChoice, PERIODS_NS, RECORD_BYTES, SessionOptions, Tracer};
 use super::output::Output;
 use super::profile::{CounterTable, Counters};
 use super::rings::SharedRings;
@@ -111,6 +110,10 @@ impl TraceSession {
         check_name(name)?;
         if !PERIODS_NS.contains(&options.clock_period) {
             return Err(TracingError::ClockPeriod(options.clock_period));
+        }
+        let is_possible = |bytes: &u64| bytes.is_power_of_two() && RECORD_BYTES.contains(bytes);
+        if let Some(bytes) = options.record_bytes.filter(|bytes| !is_possible(bytes)) {
+            return Err(TracingError::RecordBytes(bytes));
         }
         if let Some(cpu) = options.clock_cpu {
             check_cpu(cpu)?;
@@ -347,58 +350,6 @@ impl TraceSession {
             return Err(self.no_records());
         }
         self.started()
-    }
-
-    /// Begins to read the event rings that the engine has made for it.
-    ///
-    /// # Errors
-    /// [`TracingError::NotStarted`].
-    pub fn open_events(
-        &self,
-        engine: &Engine,
-        id: SessionId,
-        machine: &Machine,
-    ) -> Result<(), TracingError> {
-        let Some(Reader::Rings(drain)) = self.live.as_ref().map(|live| &live.reader) else {
-            return Err(self.not_started());
-        };
-        let mut drain = drain.lock();
-        if let Some(place) = engine.session(id)?.events.as_ref()
-            && !drain.has_events()
-        {
-            let (memory, mode) = (machine.memory().clone(), self.options.mode.into());
-            memory.populate(place.memory.rings, place.memory.room);
-            let formats = engine.event_formats();
-            drain.add_events(EventDrain::new(memory, place, mode, formats));
-        }
-        Ok(())
-    }
-
-    /// Its events go by these formats from now on.
-    pub fn know_events(&self, formats: &Arc<EventFormats>) {
-        if let Some(Reader::Rings(drain)) = self.live.as_ref().map(|live| &live.reader)
-            && let Some(events) = drain.lock().events()
-        {
-            events.know(formats);
-        }
-    }
-
-    /// It records these probes from now on; its trace says so.
-    pub fn note_probes(&self, notes: &[ProbeNote]) {
-        if let Some(Reader::Rings(drain)) = self.live.as_ref().map(|live| &live.reader) {
-            drain.lock().note_probes(notes);
-        }
-    }
-
-    /// How often an event is in its trace; none while it writes none.
-    pub fn hits(&self, event: EventId) -> Option<u64> {
-        let Reader::Rings(drain) = &self.live.as_ref()?.reader else {
-            return None;
-        };
-        let mut drain = drain.lock();
-        drain.output()?;
-        drain.refresh();
-        Some(drain.events()?.hits(event))
     }
 
     fn no_records(&self) -> TracingError {

@@ -64,18 +64,26 @@ impl Engine {
             Some(forced) => vec![forced],
             None => Tactic::ALL.map(Tactic::number).to_vec(),
         };
-        let mut reasons = Vec::new();
+        let (mut reasons, mut overlap) = (Vec::new(), None);
         for number in tried {
             let chosen = choose_beside(image, at, Some(number), &taken);
             match chosen {
-                Ok(place) if self.is_possible(&place) => return Ok(place),
-                Ok(place) => reasons.push((place.tactic, doubt(&place))),
+                Ok(place) if !self.is_possible(&place) => {
+                    reasons.push((place.tactic, doubt(&place)));
+                }
+                Ok(place) => match self.overlapping(&place) {
+                    None => return Ok(place),
+                    Some(other) => overlap = Some((place.at, other)),
+                },
                 Err(TacticError::Refused { tactic, why, .. }) => reasons.push((tactic, why)),
                 Err(why) => {
                     let symbol = symbol();
                     return Err(ProbeError::NoPlace { symbol, why });
                 }
             }
+        }
+        if let Some((one, other)) = overlap {
+            return Err(ProbeError::Overlap { one, other });
         }
         Err(ProbeError::NoPlace {
             symbol: symbol(),
@@ -87,6 +95,16 @@ impl Engine {
                 }
             },
         })
+    }
+
+    /// A place of a probe whose displaced instructions have bytes in common with those of `place`.
+    fn overlapping(&self, place: &Place) -> Option<Gva> {
+        let mut there = self.probes.values().filter(|probe| !probe.is_gone);
+        let overlaps = |other: &Place| {
+            other.at != place.at && other.at < place.end() && place.at < other.end()
+        };
+        let other = there.find(|probe| overlaps(&probe.place));
+        other.map(|probe| probe.place.at)
     }
 
     /// Whether it is certain that no thread is where it must not be, and that somebody serves a breakpoint.

@@ -7,13 +7,14 @@ use super::{Probe, ProbeError, ProbeId};
 use crate::addr::Gva;
 use crate::engine::{ApplyError, Engine};
 use crate::image::points::EventFormat;
+use crate::paging::{PageTableRoot, translate};
 use crate::patch::breakpoints;
 use crate::patch::functions::{Change, FunctionTable, Plan, PlanError, behind};
 use crate::patch::poke::{self, Poke};
 use crate::patch::probes::PlaceChange;
 use crate::patch::tactic::{Place, Tactic};
 use crate::session::SessionId;
-use crate::target::{PhysicalMemory, StoppedTarget};
+use crate::target::{PhysicalMemory, StoppedTarget, VcpuRegisters};
 
 /// Everything that has to be written for a change of which probes are recorded.
 #[derive(Debug, Clone, Default)]
@@ -204,6 +205,7 @@ impl Engine {
             is_seen?;
         }
         self.check_current(plan)?;
+        self.check_ring(target, &vcpus, plan)?;
         for (poke, _) in plan.pokes().filter(|(_, is_ours)| *is_ours) {
             if let Err(error) = self.look_at(target, &poke) {
                 return Err(self.freeze(error));
@@ -229,6 +231,32 @@ impl Engine {
         for (id, _, after) in &plan.recorded {
             if let Some(probe) = self.probes.get_mut(id) {
                 probe.session = *after;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the text at new places is executed in the ring that the window is for.
+    fn check_ring(
+        &self,
+        memory: &(impl PhysicalMemory + ?Sized),
+        vcpus: &[VcpuRegisters],
+        plan: &ProbePlan,
+    ) -> Result<(), ProbeError> {
+        let is_user = self.ground.as_ref().map(|ground| ground.window.is_user());
+        let runs = vcpus.iter().find(|vcpu| vcpu.online);
+        let (Some(is_user), Some(registers)) = (is_user, runs) else {
+            return Ok(());
+        };
+        let new = plan.places.iter();
+        for change in new.filter(|change| change.before.is_none() && change.after.is_some()) {
+            let at = change.at;
+            let seen = PageTableRoot::of_text(memory, registers, at)
+                .and_then(|root| translate(memory, root, at));
+            // What is not mapped cannot be poked, which says so itself.
+            if seen.is_ok_and(|seen| seen.user != is_user) {
+                let symbol = self.image.name_at(at);
+                return Err(ProbeError::OtherRing { at, symbol });
             }
         }
         Ok(())
