@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use call_values::CallCaptures;
 pub use change::Applied;
 use change::Write;
 pub use error::{ApplyError, AttachError, Frozen};
@@ -121,6 +122,8 @@ pub struct Engine {
     /// Whether the guest has freed the text that it needed to start.
     init_is_gone: bool,
     modules: Vec<KnownModule>,
+    /// What can be captured of calls, and the code that does.
+    calls: CallCaptures,
 }
 
 impl Engine {
@@ -149,6 +152,7 @@ impl Engine {
             locks: LockPrefixes::On,
             init_is_gone: false,
             modules: Vec::new(),
+            calls: CallCaptures::default(),
         }
     }
 
@@ -325,6 +329,7 @@ impl Engine {
 }
 
 mod announced;
+pub mod call_values;
 mod change;
 mod dynamic;
 mod error;

@@ -1,5 +1,7 @@
 //! What a trace is made of once it has left the ring: one event, with its time and its vCPU.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::image::field::FieldValue;
@@ -48,6 +50,52 @@ pub enum EventKind {
         /// threads apart.
         slot: u64,
     },
+    /// Values of a call: the number that the [graph pipeline](crate::graph::pipeline) keeps them under.
+    Captured(u64),
+}
+
+/// When values of a call were captured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Moment {
+    /// When the function was entered.
+    Entry = 0,
+    /// When it had returned.
+    Exit = 1,
+}
+
+/// Values of a call, in the order of its function's parameters.
+pub type Values = Arc<[FieldValue]>;
+
+/// Values that were captured of a call, right before the record of the same step was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallValues {
+    /// The function.
+    pub function: FunctionId,
+    /// At which step.
+    pub moment: Moment,
+    /// As [`EventKind::Graph`] has it.
+    pub slot: u64,
+    /// The values.
+    pub values: Values,
+}
+
+impl CallValues {
+    /// What a routine has written: its own place on the stack, then the values.
+    #[must_use]
+    pub fn of(function: FunctionId, moment: Moment, fields: Vec<FieldValue>) -> Self {
+        let mut fields = fields.into_iter();
+        let slot = match fields.next() {
+            Some(FieldValue::Pointer(slot)) => slot.0 & !7,
+            _ => 0,
+        };
+        Self {
+            function,
+            moment,
+            slot,
+            values: fields.collect(),
+        }
+    }
 }
 
 /// An event of the guest's own making: a tracepoint that was passed.
@@ -66,6 +114,8 @@ pub struct PointEvent {
 pub enum PointKind {
     /// It was passed, with these values of its fields.
     Passed(EventId, Vec<FieldValue>),
+    /// Values of a call were captured.
+    Call(CallValues),
     /// That many events of this vCPU were lost just before.
     Lost(u64),
 }

@@ -1,6 +1,7 @@
 //! One trace session: what it traces, into which rings, with which clock.
 
 use crate::addr::Gpa;
+use crate::event::Moment;
 use crate::filter::{Filter, Selection};
 use crate::record::Format;
 use crate::ring::geometry::{Geometry, Position};
@@ -94,6 +95,32 @@ pub struct SessionMemory {
     pub first: Vec<Position>,
 }
 
+/// When values of calls are captured for a session.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CallMoments {
+    /// The arguments, at the entry.
+    pub entry: bool,
+    /// What is returned.
+    pub exit: bool,
+}
+
+impl CallMoments {
+    /// Whether they are captured then.
+    #[must_use]
+    pub const fn has(self, moment: Moment) -> bool {
+        match moment {
+            Moment::Entry => self.entry,
+            Moment::Exit => self.exit,
+        }
+    }
+
+    /// Whether nothing is captured.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        !self.entry && !self.exit
+    }
+}
+
 /// Where a session's events go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionEvents {
@@ -123,4 +150,6 @@ pub struct Session {
     pub filter: Filter,
     /// What that selects; empty while the session is stopped.
     pub selection: Selection,
+    /// When values of calls are captured for it; only in a graph session that has event rings.
+    pub captures: CallMoments,
 }

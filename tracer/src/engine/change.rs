@@ -81,18 +81,12 @@ impl Engine {
         // The table of a profile has no entry for what has come since it was made.
         let limit = profile.map_or(u32::MAX, |profile| profile.layout.functions());
         self.look(memory);
-        let ground = self.ground.as_mut().ok_or(ApplyError::NotAttached)?;
         let mut wanted = vec![false; self.image.functions.len()];
         for function in &selection.selected {
             if let Some(slot) = wanted.get_mut(function.index()) {
                 *slot = function.0 < limit;
             }
         }
-        let sessions = &self.sessions;
-        let (mirror, arena) = (ground.mirror, ground.arena);
-        let spec = |set: SessionSet, shape: SiteShape, captures: Captures| {
-            stub_spec(sessions, set, shape, captures, mirror, &arena)
-        };
         let before: Vec<SessionSet> = (0u32..)
             .take(wanted.len())
             .map(|function| self.table.sessions(FunctionId(function)))
@@ -104,7 +98,24 @@ impl Engine {
                 _ => set.without(id.0),
             }
         };
-        let after = |function: FunctionId| (after(function), Captures::default());
+        let captures: Vec<Captures> = if self.captures_calls() {
+            let functions = (0u32..).take(wanted.len()).map(FunctionId);
+            functions
+                .map(|function| self.captures(memory, function, after(function)))
+                .collect::<Result<_, _>>()?
+        } else {
+            Vec::new()
+        };
+        let after = |function: FunctionId| {
+            let captures = captures.get(function.index()).copied();
+            (after(function), captures.unwrap_or_default())
+        };
+        let ground = self.ground.as_mut().ok_or(ApplyError::NotAttached)?;
+        let sessions = &self.sessions;
+        let (mirror, arena) = (ground.mirror, ground.arena);
+        let spec = |set: SessionSet, shape: SiteShape, captures: Captures| {
+            stub_spec(sessions, set, shape, captures, mirror, &arena)
+        };
         let mut plan = self
             .table
             .plan(&self.image, after, spec, &mut ground.arena)?;

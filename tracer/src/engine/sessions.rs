@@ -26,7 +26,9 @@ use crate::filter::{Filter, Selection};
 use crate::patch::events::Callback;
 use crate::record::Format;
 use crate::ring::geometry::{Geometry, Position};
-use crate::session::{Session, SessionConfig, SessionEvents, SessionId, SessionMemory, TracerKind};
+use crate::session::{
+    CallMoments, Session, SessionConfig, SessionEvents, SessionId, SessionMemory, TracerKind,
+};
 use crate::stub::cell::{CELL_BYTES, Cells, HEAD, LIMIT, SESSIONS_MAX};
 use crate::stub::mirror::Mirror;
 use crate::stub::profile::{Profile, TableLayout};
@@ -130,6 +132,7 @@ impl Engine {
             }),
             filter: Filter::default(),
             selection: Selection::default(),
+            captures: CallMoments::default(),
             config,
         };
         let index = usize::from(id.0);

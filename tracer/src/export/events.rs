@@ -107,7 +107,8 @@ impl EventWriter {
                 );
                 None
             }
-            (PointKind::Passed(..), None) => return Ok(()),
+            // The values of calls are with the calls.
+            (PointKind::Passed(..), None) | (PointKind::Call(_), _) => return Ok(()),
         };
         match self.write(event.vcpu) {
             Ok(()) => {

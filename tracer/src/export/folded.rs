@@ -136,6 +136,7 @@ mod tests {
                 thread: 0,
                 depth: 0,
                 kind,
+                values: None,
             });
         };
         let exit = |function, duration| CallKind::Exit {

@@ -30,6 +30,8 @@ pub enum Anomaly {
     NoRoom,
     /// A record that came too late to be put in its place.
     Late,
+    /// A step of a call that has not the values which were to be captured of it.
+    NoValues,
 }
 
 impl Anomaly {
@@ -51,6 +53,9 @@ impl Anomaly {
             Self::EntryOnly => "calls on such stacks",
             Self::NoRoom => "calls not followed: too many stacks, or too many calls open at once",
             Self::Late => "records that came too late for their place",
+            Self::NoValues => {
+                "entries and returns without their values: those or records near them were lost"
+            }
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! An event may go on when no ring can still bring an earlier one: each ring has one waiting, or was
 //! looked at after that time. A ring in which a reserved slot is waited for holds the others back;
-//! when too much waits for it, the rest goes on, and what it brings then is late.
+//! when too much waits for it, the rest goes on, and what it brings then is late. Of events of the same time those of
+//! the first rings go first.
 
 use std::collections::VecDeque;
 
@@ -51,12 +52,12 @@ impl Merge {
         }
     }
 
-    /// The next event of its ring. A loss may have happened up to `until_ns`.
+    /// The next event of `ring`. A loss may have happened up to `until_ns`.
     ///
     /// A time that others have passed is set to theirs. Its own thread has not: it goes on only
     /// after the record has its place in the ring, and the ring was looked at before that.
-    pub fn push(&mut self, mut event: Event, until_ns: u64) {
-        let Some(ring) = self.rings.get_mut(usize::from(event.vcpu)) else {
+    pub fn push(&mut self, ring: usize, mut event: Event, until_ns: u64) {
+        let Some(ring) = self.rings.get_mut(ring) else {
             return;
         };
         if matches!(event.kind, EventKind::Lost(_)) {
@@ -75,8 +76,8 @@ impl Merge {
     }
 
     /// A ring brings no more records that were reserved before this time: it was looked at after.
-    pub fn looked(&mut self, ring: u16, time_ns: u64) {
-        if let Some(ring) = self.rings.get_mut(usize::from(ring)) {
+    pub fn looked(&mut self, ring: usize, time_ns: u64) {
+        if let Some(ring) = self.rings.get_mut(ring) {
             ring.seen_ns = ring.seen_ns.max(time_ns);
         }
     }

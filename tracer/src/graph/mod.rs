@@ -14,6 +14,7 @@
 //! said ([`End`]) and counted ([`Anomalies`]).
 
 pub mod anomaly;
+pub mod join;
 pub mod merge;
 pub mod pipeline;
 pub mod selection;
@@ -24,10 +25,10 @@ pub mod threads;
 
 pub use anomaly::{Anomalies, Anomaly, Seen};
 
-use crate::event::FunctionId;
+use crate::event::{FunctionId, Values};
 
 /// One step of one thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallEvent {
     /// Nanoseconds since the guest's time began.
     pub time_ns: u64,
@@ -39,6 +40,8 @@ pub struct CallEvent {
     pub depth: u32,
     /// What happened.
     pub kind: CallKind,
+    /// Of an entry the arguments, of an exit what was returned, where they were captured.
+    pub values: Option<Values>,
 }
 
 /// What happened.

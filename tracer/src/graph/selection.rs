@@ -117,7 +117,7 @@ struct Marks {
 }
 
 /// A call that is open.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Open {
     entry: CallEvent,
     /// In a subtree that is asked for.
@@ -233,7 +233,7 @@ impl Selection {
         let is_held = is_shown && self.rules.threshold.is_some();
         let entry = CallEvent { depth, ..event };
         if is_shown && !is_held {
-            sink.call(entry);
+            sink.call(entry.clone());
         }
         open.push(Open {
             entry,
@@ -248,7 +248,7 @@ impl Selection {
     fn leave(&mut self, event: CallEvent, sink: &mut impl CallSink) {
         let thread = event.thread as usize;
         let ending = self.threads.get(thread).and_then(|calls| calls.open.last());
-        let Some(ending) = ending.copied() else {
+        let Some(ending) = ending.cloned() else {
             return;
         };
         let threshold = self
@@ -277,7 +277,7 @@ impl Selection {
         let unseen = open.get_mut(*free..).unwrap_or_default();
         for call in unseen.iter_mut().filter(|call| call.is_held) {
             call.is_held = false;
-            sink.call(call.entry);
+            sink.call(call.entry.clone());
         }
         *free = open.len();
         open.last().map_or(0, |call| call.depth)

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
+use super::join::Found;
 use super::merge::{Merge, Timed};
 use super::pipeline::Pipeline;
 use super::selection::{BadThreshold, Rules, Selection, Threshold};
@@ -340,7 +341,7 @@ proptest! {
         }
         let mut shown = Vec::new();
         for step in &steps {
-            selection.call(*step, &mut shown);
+            selection.call(step.clone(), &mut shown);
         }
         selection.finish(&mut shown);
         let all = calls(&steps);
@@ -391,7 +392,7 @@ fn run(events: &[Timed]) -> (Vec<CallEvent>, Anomalies) {
     let mut threads = Threads::new(STACK).unwrap();
     let mut steps = Vec::new();
     for event in events {
-        threads.event(event, &mut steps);
+        threads.event(event, Found::Nothing, &mut steps);
     }
     (steps, threads.anomalies().clone())
 }
@@ -471,7 +472,7 @@ fn a_ring_that_waits_holds_the_others_back_until_too_much_waits() {
     let mut merge = Merge::new(2, 3);
     merge.looked(1, 10);
     for time in [5, 20, 30] {
-        merge.push(graph(time, 0, Step::Entry, 0, 8).event, 0);
+        merge.push(0, graph(time, 0, Step::Entry, 0, 8).event, 0);
     }
     assert_eq!(merge.pop().unwrap().event.time_ns, 5);
     assert_eq!(
@@ -479,11 +480,11 @@ fn a_ring_that_waits_holds_the_others_back_until_too_much_waits() {
         None,
         "ring 1 may still bring something after 10"
     );
-    merge.push(graph(40, 0, Step::Entry, 0, 8).event, 0);
-    merge.push(graph(50, 0, Step::Entry, 0, 8).event, 0);
+    merge.push(0, graph(40, 0, Step::Entry, 0, 8).event, 0);
+    merge.push(0, graph(50, 0, Step::Entry, 0, 8).event, 0);
     assert_eq!(merge.pop().unwrap().event.time_ns, 20, "too much waits");
     assert_eq!(merge.pop(), None);
-    merge.push(graph(15, 1, Step::Entry, 0, 8).event, 0);
+    merge.push(1, graph(15, 1, Step::Entry, 0, 8).event, 0);
     let late = merge.pop().unwrap();
     assert_eq!((late.event.time_ns, late.is_late), (20, true));
 }
@@ -493,13 +494,21 @@ fn memory_is_bounded_however_many_stacks_there_are() {
     let mut threads = Threads::new(STACK).unwrap();
     let mut steps = Vec::new();
     for stack in 0..threads::THREADS_MAX as u64 + 10 {
-        threads.event(&graph(stack, 0, Step::Entry, 1, stack * STACK), &mut steps);
+        threads.event(
+            &graph(stack, 0, Step::Entry, 1, stack * STACK),
+            Found::Nothing,
+            &mut steps,
+        );
     }
     assert_eq!(threads.anomalies().count(Anomaly::NoRoom), 10);
     assert_eq!(steps.len(), threads::THREADS_MAX);
     let mut chain = Vec::new();
     for time in 0..100_000 {
-        threads.event(&graph(time, 0, Step::Tail, 1, 64), &mut chain);
+        threads.event(
+            &graph(time, 0, Step::Tail, 1, 64),
+            Found::Nothing,
+            &mut chain,
+        );
     }
     assert!(chain.iter().all(|step| step.depth <= 1 << 14));
 }

@@ -12,11 +12,12 @@
 use std::collections::HashMap;
 
 use super::anomaly::{Anomalies, Anomaly};
+use super::join::Found;
 use super::merge::Timed;
 use super::stack::{Frame, Stack};
 use super::{CallEvent, CallKind, CallSink, End};
 use crate::addr::Gva;
-use crate::event::{EventKind, FunctionId};
+use crate::event::{EventKind, FunctionId, Values};
 use crate::record::Step;
 
 /// Stacks that are told apart, at most.
@@ -68,6 +69,7 @@ impl At {
             thread: self.thread,
             depth,
             kind,
+            values: None,
         }
     }
 }
@@ -112,12 +114,12 @@ impl Threads {
         &self.anomalies
     }
 
-    /// The next event in the order of time.
-    pub fn event(&mut self, timed: &Timed, sink: &mut impl CallSink) {
+    /// The next event in the order of time, and what was captured at it.
+    pub fn event(&mut self, timed: &Timed, found: Found, sink: &mut impl CallSink) {
         let event = timed.event;
         match event.kind {
             EventKind::Lost(count) => self.lost(timed, count, sink),
-            EventKind::Entry(_) => {}
+            EventKind::Entry(_) | EventKind::Captured(_) => {}
             EventKind::Graph {
                 function,
                 step,
@@ -138,7 +140,15 @@ impl Threads {
                     slot,
                     function,
                 };
-                self.step(at, step, sink);
+                let values = match found {
+                    Found::Values(values) => Some(values),
+                    Found::Missing => {
+                        self.anomalies.note(Anomaly::NoValues, function, thread);
+                        None
+                    }
+                    Found::Nothing => None,
+                };
+                self.step(at, step, values, sink);
             }
         }
     }
@@ -163,6 +173,7 @@ impl Threads {
             thread,
             depth,
             kind: CallKind::Lost(count),
+            values: None,
         });
     }
 
@@ -195,7 +206,7 @@ impl Threads {
         Some(thread)
     }
 
-    fn step(&mut self, mut at: At, step: Step, sink: &mut impl CallSink) {
+    fn step(&mut self, mut at: At, step: Step, values: Option<Values>, sink: &mut impl CallSink) {
         let Some(stack) = self.stacks.get_mut(at.thread as usize) else {
             return;
         };
@@ -206,6 +217,7 @@ impl Threads {
             losses: self.losses,
             is_lossy: at.time_ns < self.lossy_until_ns,
             anomalies: &mut self.anomalies,
+            values,
         };
         match step {
             _ if run.stack.is_shared => run.entry_only(at, step, sink),
@@ -226,6 +238,8 @@ struct Run<'a> {
     /// A loss that is known of may still be to come.
     is_lossy: bool,
     anomalies: &'a mut Anomalies,
+    /// What was captured at the record, until a step has it.
+    values: Option<Values>,
 }
 
 impl Run<'_> {
@@ -294,7 +308,7 @@ impl Run<'_> {
             self.leaf(at, End::EntryOnly, Anomaly::NoRoom, sink);
             return;
         }
-        sink.call(at.entry(self.stack.depth()));
+        self.enter(at, self.stack.depth(), sink);
         *self.open += 1;
         self.stack.frames.push(Frame {
             slot: at.slot,
@@ -305,11 +319,18 @@ impl Run<'_> {
         });
     }
 
+    fn enter(&mut self, at: At, depth: u32, sink: &mut impl CallSink) {
+        sink.call(CallEvent {
+            values: self.values.take(),
+            ..at.entry(depth)
+        });
+    }
+
     /// A call of which only the entry is known.
     fn leaf(&mut self, at: At, end: End, anomaly: Anomaly, sink: &mut impl CallSink) {
         self.anomalies.note(anomaly, at.function, at.thread);
         let depth = self.stack.depth();
-        sink.call(at.entry(depth));
+        self.enter(at, depth, sink);
         let kind = CallKind::Exit {
             function: at.function,
             end,
@@ -321,6 +342,8 @@ impl Run<'_> {
     fn close_returned(&mut self, at: At, frame: Frame, sink: &mut impl CallSink) {
         *self.open -= 1;
         let (end, duration) = frame.returned(at.time_ns, self.losses);
+        // What a chain of tail calls returns is the outermost one's, whose exit this is.
+        let values = (!frame.is_tail).then(|| self.values.take()).flatten();
         if end == End::Unsure {
             self.anomalies
                 .note(Anomaly::Unsure, frame.function, at.thread);
@@ -330,7 +353,10 @@ impl Run<'_> {
             end,
             duration,
         };
-        sink.call(at.event(at.time_ns, self.stack.depth(), kind));
+        sink.call(CallEvent {
+            values,
+            ..at.event(at.time_ns, self.stack.depth(), kind)
+        });
     }
 
     /// Ends a call of which no return was seen, at the last time that is known of its thread.

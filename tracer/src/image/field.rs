@@ -125,6 +125,15 @@ impl FieldType {
         matches!(self.kind, FieldKind::Signed)
     }
 
+    /// The names of its numbers, if they have such.
+    #[must_use]
+    pub fn names(&self) -> Option<&Enumeration> {
+        match &self.kind {
+            FieldKind::Enumeration(names) => Some(names),
+            _ => None,
+        }
+    }
+
     /// Whether it is a number, and not text or bytes.
     #[must_use]
     pub const fn is_number(&self) -> bool {

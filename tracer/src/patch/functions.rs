@@ -404,7 +404,8 @@ impl FunctionTable {
 }
 
 /// Where in its function a site stands, and whether the function's return can be hooked.
-fn shape(image: &Image, site: &Site) -> SiteShape {
+#[must_use]
+pub fn shape(image: &Image, site: &Site) -> SiteShape {
     match site.kind {
         _ if image.unhookable(site.function).is_some() => SiteShape::EntryOnly,
         SiteKind::Mcount => SiteShape::AfterPrologue,

@@ -4,11 +4,13 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::fs::File;
 use std::io::{BufReader, Read};
+use std::sync::Arc;
 
 use super::directory::{Names, Task, TraceDirectory};
 use super::error::ReportError;
 use super::records::{DataFile, Next};
-use crate::event::FunctionId;
+use crate::event::{FunctionId, Values};
+use crate::export::call_formats::CallFormats;
 use crate::export::uftrace::record::{Kind, MAX_DEPTH, Record};
 use crate::export::uftrace::threads::read_side_word;
 use crate::graph::selection::{Rules, Selection};
@@ -79,10 +81,10 @@ struct Lane {
 }
 
 impl Lane {
-    fn open(task: &Task, has_times: bool) -> Result<Self, ReportError> {
+    fn open(task: &Task, has_times: bool, values: &Arc<CallFormats>) -> Result<Self, ReportError> {
         Ok(Self {
             thread: task.thread,
-            data: DataFile::open(task)?,
+            data: DataFile::open(task, values)?,
             side: File::open(&task.side).ok().map(BufReader::new),
             open: Vec::new(),
             losses: 0,
@@ -101,7 +103,13 @@ impl Lane {
     }
 
     /// Turns a record into steps of the thread. Its depth is trusted only as far as it fits.
-    fn take(&mut self, record: Record, functions: &mut Functions, sink: &mut impl CallSink) {
+    fn take(
+        &mut self,
+        record: Record,
+        values: Option<Values>,
+        functions: &mut Functions,
+        sink: &mut impl CallSink,
+    ) {
         let (vcpu, end) = self.side();
         let at = CallEvent {
             time_ns: record.time,
@@ -109,10 +117,11 @@ impl Lane {
             thread: self.thread,
             depth: 0,
             kind: CallKind::Lost(record.value),
+            values,
         };
         match record.kind {
             Kind::Entry => {
-                self.close_to(record.depth, at, sink);
+                self.close_to(record.depth, &at, sink);
                 let function = functions.id(record.value);
                 let (depth, kind) = (self.depth(), CallKind::Entry(function));
                 sink.call(CallEvent { depth, kind, ..at });
@@ -140,7 +149,7 @@ impl Lane {
         functions: &mut Functions,
         sink: &mut impl CallSink,
     ) {
-        self.close_to(record.depth.saturating_add(1), at, sink);
+        self.close_to(record.depth.saturating_add(1), &at, sink);
         let function = functions.id(record.value);
         let is_open = |open: &mut Open| open.function == function;
         if let Some(open) = self.open.pop_if(is_open) {
@@ -156,9 +165,13 @@ impl Lane {
     }
 
     /// Ends the calls at this depth and deeper: their exits are missing from the file.
-    fn close_to(&mut self, depth: u32, at: CallEvent, sink: &mut impl CallSink) {
+    fn close_to(&mut self, depth: u32, at: &CallEvent, sink: &mut impl CallSink) {
         while depth < MAX_DEPTH && self.depth() > depth {
             let Some(open) = self.open.pop() else { return };
+            let at = CallEvent {
+                values: None,
+                ..at.clone()
+            };
             self.closed(open, End::NotSeen, None, at, sink);
         }
     }
@@ -200,7 +213,7 @@ pub struct Calls {
 }
 
 /// The next step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Shown {
     /// A step.
     Step(CallEvent),
@@ -222,7 +235,7 @@ impl Calls {
         let lanes = trace
             .tasks
             .iter()
-            .map(|task| Lane::open(task, trace.has_times()));
+            .map(|task| Lane::open(task, trace.has_times(), &trace.values));
         let mut calls = Self {
             lanes: lanes.collect::<Result<_, _>>()?,
             heads: BinaryHeap::new(),
@@ -251,7 +264,8 @@ impl Calls {
         };
         let first = self.take(index);
         let next = self.lanes.get(index).and_then(|lane| lane.ready.front());
-        let is_leaf = first.is_some_and(|first| matches!(first.kind, CallKind::Entry(_)))
+        let is_entry = |first: &CallEvent| matches!(first.kind, CallKind::Entry(_));
+        let is_leaf = first.as_ref().is_some_and(is_entry)
             && next.is_some_and(|next| matches!(next.kind, CallKind::Exit { .. }));
         let second = if is_leaf { self.take(index) } else { None };
         self.queue(index);
@@ -285,7 +299,9 @@ impl Calls {
         let mut steps = Vec::new();
         while lane.ready.is_empty() && !lane.is_at_end {
             match lane.data.next() {
-                Ok(Next::Record(record)) => lane.take(record, &mut self.functions, &mut steps),
+                Ok(Next::Record(record, values)) => {
+                    lane.take(record, values, &mut self.functions, &mut steps);
+                }
                 Ok(Next::End) => lane.is_at_end = true,
                 Ok(Next::Torn(part)) => {
                     let thread = lane.thread;

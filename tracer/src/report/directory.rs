@@ -5,8 +5,10 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::error::ReportError;
+use crate::export::call_formats::{CallFormats, VALUES_FILE};
 use crate::export::uftrace::layout::{FIRST_TID, SIDE_FILE};
 use crate::export::uftrace::record::canonical;
 use crate::export::uftrace::{NO_CLOCK, SideFile};
@@ -42,6 +44,8 @@ pub struct TraceDirectory {
     pub names: Names,
     /// The side file, where there is one.
     pub side: Option<SideFile>,
+    /// What the values of calls are.
+    pub values: Arc<CallFormats>,
 }
 
 impl TraceDirectory {
@@ -63,6 +67,7 @@ impl TraceDirectory {
             tasks,
             names,
             side: read_side(&directory.join(SIDE_FILE))?,
+            values: Arc::new(read_values(&directory.join(VALUES_FILE))?),
         })
     }
 }
@@ -237,6 +242,14 @@ fn printable(name: &str) -> String {
     name.chars()
         .map(|char| if char.is_control() { '?' } else { char })
         .collect()
+}
+
+/// What the values of calls are; nothing where there are none.
+fn read_values(path: &Path) -> Result<CallFormats, ReportError> {
+    if !path.exists() {
+        return Ok(CallFormats::default());
+    }
+    CallFormats::parse(&read_text(path)?).map_err(|why| ReportError::damaged(path, why))
 }
 
 fn read_side(path: &Path) -> Result<Option<SideFile>, ReportError> {

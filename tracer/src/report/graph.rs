@@ -9,7 +9,7 @@ use super::events::Events;
 use super::resolution::shorter;
 use super::stalls::Stalls;
 use super::{Printed, anomalies};
-use crate::event::FunctionId;
+use crate::event::{FunctionId, Moment};
 use crate::graph::{CallEvent, CallKind, End};
 
 /// Columns that ftrace gives the two sides of a context switch.
@@ -44,7 +44,7 @@ pub(super) fn print_graph(
     let mut stalls = Stalls::of(trace);
     let mut events = Events::of(trace)?;
     while let Some(shown) = calls.pop()? {
-        let (Shown::Step(first) | Shown::Leaf(first, _)) = shown;
+        let (Shown::Step(first) | Shown::Leaf(first, _)) = &shown;
         let until = stalls.print_until(first.time_ns, printer.out);
         until.map_err(ReportError::Output)?;
         printer.events(&mut events, first.time_ns, &mut printed)?;
@@ -129,10 +129,12 @@ impl<'a, W: Write> Printer<'a, W> {
             return Ok(());
         };
         self.begin(entry, duration)?;
-        let name = self.trace.names.name(calls.functions.address(function));
+        let address = calls.functions.address(function);
+        let name = self.trace.names.name(address);
+        let (args, retval) = (self.args(address, entry), self.retval(exit));
         match end.remark() {
-            None => writeln!(self.out, "{name}();"),
-            Some(remark) => writeln!(self.out, "{name}(); /* {remark} */"),
+            None => writeln!(self.out, "{name}({args}){retval};"),
+            Some(remark) => writeln!(self.out, "{name}({args}){retval}; /* {remark} */"),
         }
     }
 
@@ -141,8 +143,9 @@ impl<'a, W: Write> Printer<'a, W> {
             CallKind::Entry(function) => {
                 self.begin(step, None)?;
                 self.opened(step, function);
-                let name = self.trace.names.name(calls.functions.address(function));
-                writeln!(self.out, "{name}() {{")
+                let address = calls.functions.address(function);
+                let name = self.trace.names.name(address);
+                writeln!(self.out, "{name}({}) {{", self.args(address, step))
             }
             CallKind::Exit {
                 function,
@@ -152,15 +155,40 @@ impl<'a, W: Write> Printer<'a, W> {
                 self.begin(step, duration)?;
                 let is_here = self.was_opened_here(step, function);
                 let name = self.trace.names.name(calls.functions.address(function));
+                let retval = self.retval(step);
+                let is_plain = is_here && retval.is_empty();
                 match (end, end.remark()) {
-                    (End::Returned, _) | (_, None) if is_here => writeln!(self.out, "}}"),
-                    (End::Returned, _) | (_, None) => writeln!(self.out, "}} /* {name} */"),
-                    (_, Some(remark)) => writeln!(self.out, "}} /* {name}: {remark} */"),
+                    (End::Returned, _) | (_, None) if is_plain => writeln!(self.out, "}}"),
+                    (End::Returned, _) | (_, None) => writeln!(self.out, "}} /* {name}{retval} */"),
+                    (_, Some(remark)) => writeln!(self.out, "}} /* {name}{retval}: {remark} */"),
                 }
             }
             CallKind::Lost(count) => {
                 writeln!(self.out, "CPU:{} [LOST {count} EVENTS]", step.vcpu)
             }
+        }
+    }
+
+    /// The arguments of a call, where they were captured.
+    fn args(&self, address: u64, entry: &CallEvent) -> String {
+        let fields = self.trace.values.fields(address, Moment::Entry);
+        let fields = fields.unwrap_or_default().iter();
+        let values = entry.values.as_deref().unwrap_or_default();
+        let shown = fields.zip(values);
+        let shown = shown.map(|(field, value)| {
+            // What is in a file may be anything.
+            format!("{}={value}", field.name.replace(char::is_control, "?"))
+        });
+        shown.collect::<Vec<_>>().join(", ")
+    }
+
+    /// What a call has returned, where that was captured.
+    fn retval(&self, exit: &CallEvent) -> String {
+        let values = exit.values.as_deref().unwrap_or_default();
+        let shown: Vec<String> = values.iter().map(ToString::to_string).collect();
+        match shown.is_empty() {
+            true => String::new(),
+            false => format!(" = {}", shown.join(", ")),
         }
     }
 

@@ -21,6 +21,7 @@ fn step(time_ns: u64, vcpu: u16, thread: u32, depth: u32, kind: CallKind) -> Cal
         thread,
         depth,
         kind,
+        values: None,
     }
 }
 

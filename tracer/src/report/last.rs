@@ -136,7 +136,9 @@ fn print_calls(
         let mut printer = Printer::new(trace, &mut *out);
         for shown in tail.iter().skip_while(|shown| !is_call(shown)) {
             printed.entries += u64::from(is_call(shown));
-            printer.shown(&calls, *shown).map_err(ReportError::Output)?;
+            printer
+                .shown(&calls, shown.clone())
+                .map_err(ReportError::Output)?;
         }
     }
     printed.notes = calls.notes;
@@ -148,7 +150,7 @@ fn print_entries(
     last: Last<'_>,
     out: &mut impl Write,
 ) -> Result<Printed, ReportError> {
-    let mut records = Records::open(&trace.tasks)?;
+    let mut records = Records::open(&trace.tasks, &trace.values)?;
     let mut tails = Tails::new(last.calls);
     let mut printed = Printed::default();
     while let Some((vcpu, time, head)) = records.pop()? {

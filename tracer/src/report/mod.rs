@@ -97,7 +97,7 @@ pub fn print(
             let options = "--max-depth, --graph-function, --graph-notrace or --threshold";
             return Err(ReportError::NotAGraph(options));
         }
-        let mut records = Records::open(&trace.tasks)?;
+        let mut records = Records::open(&trace.tasks, &trace.values)?;
         let result = match format {
             Format::Function => print_function(&trace, &mut records, &mut out),
             Format::Counts => print_counts(&trace, &mut records, &mut out),

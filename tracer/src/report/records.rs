@@ -5,9 +5,12 @@ use std::collections::BinaryHeap;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::directory::Task;
 use super::error::ReportError;
+use crate::event::{Moment, Values};
+use crate::export::call_formats::CallFormats;
 use crate::export::uftrace::record::{Kind, RECORD_LENGTH, Record};
 
 /// Bytes read at a time from each file.
@@ -19,24 +22,27 @@ pub(super) struct DataFile {
     path: PathBuf,
     file: BufReader<File>,
     offset: u64,
+    /// What stands behind records.
+    values: Arc<CallFormats>,
 }
 
 /// What comes next in a file.
 pub(super) enum Next {
-    Record(Record),
+    Record(Record, Option<Values>),
     End,
     /// The file ends in the middle of a record, with that many bytes of it.
     Torn(usize),
 }
 
 impl DataFile {
-    pub fn open(task: &Task) -> Result<Self, ReportError> {
+    pub fn open(task: &Task, values: &Arc<CallFormats>) -> Result<Self, ReportError> {
         let file = File::open(&task.data).map_err(ReportError::io("open", &task.data))?;
         let file = BufReader::with_capacity(BUFFER, file);
         Ok(Self {
             path: task.data.clone(),
             file,
             offset: 0,
+            values: Arc::clone(values),
         })
     }
 
@@ -56,7 +62,27 @@ impl DataFile {
             offset,
             bytes,
         };
-        Record::unpack(bytes).map(Next::Record).ok_or_else(bad)
+        let record = Record::unpack(bytes).ok_or_else(bad)?;
+        if !record.has_values {
+            return Ok(Next::Record(record, None));
+        }
+        let moment = match record.kind {
+            Kind::Entry => Moment::Entry,
+            Kind::Exit => Moment::Exit,
+            Kind::Lost | Kind::Event => return Err(bad()),
+        };
+        let read = self.values.decode(record.value, moment, &mut self.file);
+        match read {
+            Ok(Some((values, length))) => {
+                self.offset += length as u64;
+                Ok(Next::Record(record, Some(values)))
+            }
+            Ok(None) => Err(bad()),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Ok(Next::Torn(RECORD_LENGTH))
+            }
+            Err(error) => Err(ReportError::io("read", &self.path)(error)),
+        }
     }
 }
 
@@ -101,10 +127,10 @@ impl Records {
     ///
     /// # Errors
     /// A [`ReportError`] that names the file.
-    pub fn open(tasks: &[Task]) -> Result<Self, ReportError> {
+    pub fn open(tasks: &[Task], values: &Arc<CallFormats>) -> Result<Self, ReportError> {
         let mut files = Vec::with_capacity(tasks.len());
         for task in tasks {
-            files.push((task.vcpu, DataFile::open(task)?));
+            files.push((task.vcpu, DataFile::open(task, values)?));
         }
         let (heads, failure, notes) = (BinaryHeap::new(), None, Vec::new());
         let mut records = Self {
@@ -142,7 +168,7 @@ impl Records {
         };
         loop {
             let record = match file.next()? {
-                Next::Record(record) => record,
+                Next::Record(record, _) => record,
                 Next::End => return Ok(()),
                 Next::Torn(part) => {
                     let path = file.path.display();

@@ -6,7 +6,7 @@ use tracer::image::Image;
 use tracer::ring::geometry::Geometry;
 
 use super::error::TracingError;
-use super::options::{ClockChoice, Tracer};
+use super::options::{ClockChoice, SessionOptions, Tracer};
 use crate::layout;
 
 /// Longest name of a session.
@@ -57,6 +57,15 @@ pub(super) fn check_roots(rules: &Rules, image: &Image) -> Result<(), TracingErr
     match rules.roots.iter().find(|root| !is_there(root)) {
         Some(root) => Err(TracingError::NoRoot(root.text().to_owned())),
         None => Ok(()),
+    }
+}
+
+/// Values of calls are put to calls by the time of their records.
+pub(super) fn check_values(tracer: Tracer, options: &SessionOptions) -> Result<(), TracingError> {
+    let is_possible = tracer == Tracer::Graph && options.clock == ClockChoice::Tsc;
+    match options.captures().is_empty() || is_possible {
+        true => Ok(()),
+        false => Err(TracingError::NoValues),
     }
 }
 

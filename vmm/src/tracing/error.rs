@@ -1,6 +1,7 @@
 //! Why tracing operations fail.
 
 use tracer::addr::Gva;
+use tracer::engine::call_values::CallValuesError;
 use tracer::engine::locks::LockError;
 use tracer::engine::probes::ProbeError;
 use tracer::engine::{ApplyError, AttachError};
@@ -164,6 +165,23 @@ pub enum TracingError {
     /// The room for what events say.
     #[error("--record-bytes {0}: powers of two from {min} to {max} are possible", min = RECORD_BYTES.start(), max = RECORD_BYTES.end())]
     RecordBytes(u64),
+    /// Arguments and return values of something else than calls with exact times.
+    #[error(
+        "--args and --retval are for the graph tracer with --clock tsc: values are put to calls by their times"
+    )]
+    NoValues,
+    /// Nothing is known of what functions take and return.
+    #[error(
+        "--args and --retval: of none of the {functions} functions the types are known; without debug information probes can \
+         capture registers, and $arg1 to $arg16"
+    )]
+    NoTypes {
+        /// How many were asked for.
+        functions: usize,
+    },
+    /// Values of calls.
+    #[error("--args and --retval: {0}")]
+    CallValues(#[from] CallValuesError),
     /// The period of the clock page.
     #[error("--clock-period {0}: from {min} to {max} ns are possible", min = PERIODS_NS.start(), max = PERIODS_NS.end())]
     ClockPeriod(u64),
@@ -240,6 +258,9 @@ impl From<TracingError> for Failure {
             | TracingError::NoRecords { .. }
             | TracingError::ClockPeriod(_)
             | TracingError::RecordBytes(_)
+            | TracingError::NoValues
+            | TracingError::NoTypes { .. }
+            | TracingError::CallValues(_)
             | TracingError::ClockPage(ClockPageError::Cpu { .. })
             | TracingError::StackSize(_)
             | TracingError::NoRoot(_)

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tracer::event::{PointEvent, PointKind};
+use tracer::event::{CallValues, PointEvent, PointKind};
 use tracer::event_formats::EventFormats;
 use tracer::image::points::EventId;
 use tracer::record::Format;
@@ -34,6 +34,8 @@ pub struct EventDrain {
     readers: Vec<(RingReader, Timeline, Torn)>,
     geometry: Geometry,
     formats: Arc<EventFormats>,
+    /// Whether the output has not been told of them yet.
+    is_news: bool,
     events: Vec<PointEvent>,
     /// How often each event was read.
     hits: Vec<u64>,
@@ -63,6 +65,7 @@ impl EventDrain {
             readers,
             geometry,
             formats: Arc::clone(formats),
+            is_news: true,
             events: Vec::new(),
             hits: Vec::new(),
         }
@@ -71,6 +74,7 @@ impl EventDrain {
     /// Events have come: `formats` has those of before, and more.
     pub fn know(&mut self, formats: &Arc<EventFormats>) {
         self.formats = Arc::clone(formats);
+        self.is_news = true;
         for (reader, _, _) in &mut self.readers {
             reader.set_functions(formats.count());
         }
@@ -103,7 +107,9 @@ impl EventDrain {
         clock: &GuestClock,
         output: Option<&mut Output>,
     ) -> usize {
+        let mut looked = Vec::new();
         for (reader, timeline, torn) in &mut self.readers {
+            let before = clock.now();
             let now = look(reader, timeline, &self.rings, self.geometry, clock);
             if output.is_none() {
                 continue;
@@ -118,10 +124,19 @@ impl EventDrain {
                 events: &mut self.events,
             };
             reader.drain(self.rings.records(), now, patience, &mut sink);
+            if reader.is_drained() {
+                looked.push((reader.ring(), clock.nanoseconds(before)));
+            }
         }
         let count = self.events.len();
         if let Some(output) = output {
+            if std::mem::take(&mut self.is_news) {
+                output.know_values(&self.formats);
+            }
             output.append_points(&self.events, &self.formats);
+            for (ring, time_ns) in looked {
+                output.looked_at_values(ring, time_ns);
+            }
             count_hits(&mut self.hits, &self.events);
             self.events.clear();
         }
@@ -158,10 +173,11 @@ impl EventDrain {
                 sink.lost(clock.now(), discarded);
             }
         }
+        output.know_values(&self.formats);
         output.append_points(&events, &self.formats);
         let lost = events.iter().filter_map(|event| match event.kind {
             PointKind::Lost(count) => Some(count),
-            PointKind::Passed(..) => None,
+            PointKind::Passed(..) | PointKind::Call(_) => None,
         });
         let (gaps, lost) = lost.fold((0u64, 0u64), |(gaps, sum), count| {
             (gaps + 1, sum.saturating_add(count))
@@ -256,7 +272,12 @@ impl Sink for PointSink<'_> {
             Ok(fields) => self.events.push(PointEvent {
                 time_ns: self.clock.nanoseconds(record.ticks),
                 vcpu: self.vcpu,
-                kind: PointKind::Passed(event, fields),
+                kind: match self.formats.call(event) {
+                    Some((function, moment)) => {
+                        PointKind::Call(CallValues::of(function, moment, fields))
+                    }
+                    None => PointKind::Passed(event, fields),
+                },
             }),
             Err(why) => {
                 match why {

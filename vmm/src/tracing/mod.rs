@@ -8,6 +8,7 @@
 mod announced;
 mod attach;
 pub mod black_box;
+mod call_values;
 mod checks;
 pub mod clock_page;
 pub mod drain;
@@ -401,6 +402,7 @@ impl Tracing {
         filter: Filter,
         selection: Selection,
     ) -> Result<Changed, TracingError> {
+        self.capture_calls(machine, index, id, &selection)?;
         let plan = self
             .engine
             .plan(&mut machine.memory().clone(), id, &selection)?;

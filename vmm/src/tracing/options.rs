@@ -11,7 +11,7 @@ use tracer::patch::events::Dispatch;
 use tracer::patch::locks::LockPrefixes;
 use tracer::ring::geometry::{Geometry, RingSizeError};
 use tracer::ring::reader::Mode;
-use tracer::session::TracerKind;
+use tracer::session::{CallMoments, TracerKind};
 use tracer::stub::graph::ReturnHook;
 
 use crate::cli::graph::GraphOptions;
@@ -233,6 +233,12 @@ pub struct SessionOptions {
     #[arg(long, value_name = "BYTES")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub record_bytes: Option<u64>,
+    /// Record the arguments of every call of a function whose types are known (--trace graph --clock tsc)
+    #[arg(long)]
+    pub args: bool,
+    /// Record what every call of a function whose types are known returns (--trace graph --clock tsc)
+    #[arg(long)]
+    pub retval: bool,
     /// Write the trace to this directory, in uftrace's format
     #[arg(long, value_name = "DIR")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -243,6 +249,15 @@ pub struct SessionOptions {
 }
 
 impl SessionOptions {
+    /// When values of calls are captured.
+    #[must_use]
+    pub const fn captures(&self) -> CallMoments {
+        CallMoments {
+            entry: self.args,
+            exit: self.retval,
+        }
+    }
+
     /// The size of each ring.
     ///
     /// # Errors
@@ -266,6 +281,8 @@ impl Default for SessionOptions {
             event: Vec::new(),
             probe: Vec::new(),
             record_bytes: None,
+            args: false,
+            retval: false,
             output: None,
             force: false,
         }

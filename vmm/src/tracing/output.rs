@@ -7,12 +7,14 @@ use std::sync::Arc;
 
 use tracer::event::{Event, EventKind, PointEvent, PointKind};
 use tracer::event_formats::EventFormats;
+use tracer::export::call_formats::CallFormats;
 use tracer::export::probes::ProbeNote;
 use tracer::export::uftrace::{AnomalyNote, ClockStall, ExportError, Metadata, UftraceWriter};
 use tracer::graph::pipeline::Pipeline;
 use tracer::graph::{CallEvent, CallSink};
 use tracer::image::Image;
 use tracer::kernel_view::KernelView;
+use tracer::session::CallMoments;
 use tracer::task::{self, Task};
 
 use crate::memory::Memory;
@@ -28,6 +30,8 @@ pub struct Output {
     memory: Option<Memory>,
     /// The tasks that threads were named after.
     named: BTreeMap<u32, Task>,
+    /// When values of calls are captured.
+    captures: CallMoments,
 }
 
 /// The writer, and what became of it.
@@ -84,7 +88,14 @@ impl Output {
             pipeline,
             memory: None,
             named: BTreeMap::new(),
+            captures: CallMoments::default(),
         })
+    }
+
+    /// The same where values of calls are captured.
+    #[must_use]
+    pub fn with_values(self, captures: CallMoments) -> Self {
+        Self { captures, ..self }
     }
 
     /// Adds what a ring brought. Calls of a graph are written when their place is certain:
@@ -167,12 +178,41 @@ impl Output {
     pub fn append_points(&mut self, events: &[PointEvent], formats: &EventFormats) {
         for event in events {
             let format = match &event.kind {
+                PointKind::Call(call) => {
+                    if let Some(pipeline) = &mut self.pipeline {
+                        pipeline.push_values(event.time_ns, event.vcpu, call.clone());
+                    }
+                    continue;
+                }
                 PointKind::Passed(id, _) => formats.get(*id),
                 PointKind::Lost(_) => None,
             };
             let outcome = self.sink.writer.append_point(event, format);
             self.sink.note(outcome);
         }
+    }
+
+    /// A ring of events brings no more values of calls that were reserved before this time.
+    pub fn looked_at_values(&mut self, ring: u16, time_ns: u64) {
+        if let Some(pipeline) = &mut self.pipeline {
+            pipeline.looked_at_values(ring, time_ns);
+        }
+    }
+
+    /// What is captured of calls, from now on.
+    pub fn know_values(&mut self, formats: &EventFormats) {
+        let Some(pipeline) = self.pipeline.as_mut().filter(|_| !self.captures.is_empty()) else {
+            return;
+        };
+        let known = formats.calls();
+        let wanted = known.filter(|(_, moment, _)| self.captures.has(*moment));
+        let mut described = CallFormats::default();
+        for (function, moment, fields) in wanted {
+            pipeline.expect_values(function, moment);
+            described.add(&self.image, function, moment, fields);
+        }
+        let outcome = self.sink.writer.describe_values(described);
+        self.sink.note(outcome);
     }
 
     /// What is known of the probes of the session.

@@ -23,7 +23,7 @@ use tracer::stub::recorder::Clock;
 
 use super::attach::BUNDLED_ATTACH;
 use super::black_box::BlackBox;
-use super::checks::{check_name, check_room, check_roots};
+use super::checks::{check_name, check_room, check_roots, check_values};
 use super::clock_page::{Beat, Beats, check_cpu};
 use super::drain::{Drain, DrainThread};
 use super::error::TracingError;
@@ -123,6 +123,7 @@ impl TraceSession {
         if tracer == Tracer::Graph {
             check_roots(&calls, &shared.image)?;
         }
+        check_values(tracer, &options)?;
         if let Some(kib) = options.stack_size {
             Threads::new(kib.saturating_mul(1024))?;
         }
@@ -186,13 +187,19 @@ impl TraceSession {
         let pipeline = metadata
             .is_graph()
             .then(|| {
-                let mut pipeline = Pipeline::new(rings, stack_bytes, waiting)?;
+                let has_values = !self.options.captures().is_empty();
+                let new = match has_values {
+                    true => Pipeline::with_values,
+                    false => Pipeline::new,
+                };
+                let mut pipeline = new(rings, stack_bytes, waiting)?;
                 pipeline.select(self.options.graph.rules()?, &shared.image);
                 Ok::<_, TracingError>(pipeline)
             })
             .transpose()?;
         let image = &shared.image;
-        Ok(Output::create(directory, force, image, metadata, pipeline)?)
+        let captures = self.options.captures();
+        Ok(Output::create(directory, force, image, metadata, pipeline)?.with_values(captures))
     }
 
     /// Writes what the rings hold now into a new trace directory.
@@ -427,6 +434,7 @@ impl TraceSession {
             });
         }
         if self.tracer != tracer {
+            check_values(tracer, &self.options)?;
             self.tracer = tracer;
             // The directory that was made for the other kind is still empty.
             self.output = None;

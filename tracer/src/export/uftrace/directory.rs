@@ -7,6 +7,7 @@ use std::path::Path;
 
 use super::error::ExportError;
 use super::layout::{COMMENT_FILE, SIDE_FILE};
+use crate::export::call_formats::is_values_file;
 use crate::export::events::is_event_file;
 use crate::export::probes::is_probes_file;
 
@@ -58,7 +59,7 @@ fn is_ours(path: &Path, name: &OsStr) -> bool {
         }
         Some((stem, "map")) => stem.starts_with("sid-"),
         Some((_, "sym")) => true,
-        Some(_) if is_event_file(name) || is_probes_file(name) => true,
+        Some(_) if is_event_file(name) || is_probes_file(name) || is_values_file(name) => true,
         Some(_) if name == COMMENT_FILE => true,
         Some(_) => {
             ["task.txt", "task.txt.new", "info.new"].contains(&name)

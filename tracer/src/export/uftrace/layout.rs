@@ -6,6 +6,7 @@
 use std::fmt::Write;
 
 use super::record::truncated;
+use crate::export::call_formats::CallFormats;
 use crate::image::Image;
 
 /// The file for what uftrace's files cannot hold.
@@ -52,12 +53,25 @@ pub fn map_file(number: u32) -> String {
 }
 
 /// The `info` file: a header, then one line or more for each bit of its mask.
-pub(super) fn info(command_line: &str, module: &str, numbers: &[u32]) -> Vec<u8> {
+pub(super) fn info(
+    command_line: &str,
+    module: &str,
+    numbers: &[u32],
+    values: &CallFormats,
+) -> Vec<u8> {
     const TASK_SESSION: u64 = 1 << 1;
+    const ARGUMENTS: u64 = 1 << 3;
+    const RETURNED: u64 = 1 << 4;
     const SYMBOLS_RELATIVE: u64 = 1 << 5;
     const EXECUTABLE: u64 = 1;
     const COMMAND_LINE: u64 = 1 << 3;
     const TASK_INFO: u64 = 1 << 7;
+    const ARGUMENT_SPEC: u64 = 1 << 10;
+    const PATTERN_TYPE: u64 = 1 << 12;
+    let (features, infos) = match values.is_empty() {
+        true => (0, 0),
+        false => (ARGUMENTS | RETURNED, ARGUMENT_SPEC | PATTERN_TYPE),
+    };
     const HEADER_LENGTH: u16 = 40;
     const MAX_STACK: u16 = 1024;
     let mut info = Vec::new();
@@ -66,8 +80,8 @@ pub(super) fn info(command_line: &str, module: &str, numbers: &[u32]) -> Vec<u8>
     info.extend(HEADER_LENGTH.to_le_bytes());
     // Little-endian, 64-bit.
     info.extend([1, 2]);
-    info.extend((TASK_SESSION | SYMBOLS_RELATIVE).to_le_bytes());
-    info.extend((EXECUTABLE | COMMAND_LINE | TASK_INFO).to_le_bytes());
+    info.extend((TASK_SESSION | SYMBOLS_RELATIVE | features).to_le_bytes());
+    info.extend((EXECUTABLE | COMMAND_LINE | TASK_INFO | infos).to_le_bytes());
     info.extend(MAX_STACK.to_le_bytes());
     info.resize(usize::from(HEADER_LENGTH), 0);
     let tids: Vec<String> = numbers.iter().map(|n| tid(*n).to_string()).collect();
@@ -78,6 +92,17 @@ pub(super) fn info(command_line: &str, module: &str, numbers: &[u32]) -> Vec<u8>
         tids.join(",")
     );
     info.extend(text.as_bytes());
+    if !values.is_empty() {
+        let (arguments, returned) = values.specs();
+        let named = [("argspec", arguments), ("retspec", returned)];
+        let lines: String = named
+            .iter()
+            .filter(|(_, spec)| !spec.is_empty())
+            .map(|(name, spec)| format!("{name}:{spec}\n"))
+            .collect();
+        let count = lines.lines().count();
+        info.extend(format!("argspec:lines={count}\n{lines}pattern_type:glob\n").as_bytes());
+    }
     info
 }
 

@@ -34,6 +34,7 @@ pub use self::side::{
 };
 use self::threads::ThreadLanes;
 use crate::event::{Event, EventKind, PointEvent};
+use crate::export::call_formats::CallFormats;
 use crate::export::events::{EventReader, EventWriter};
 use crate::export::probes::{self, ProbeNote};
 use crate::graph::{Anomalies, CallEvent, CallKind};
@@ -91,7 +92,12 @@ impl UftraceWriter {
         }
         put(
             "info",
-            &layout::info(&metadata.command_line, &module, numbers),
+            &layout::info(
+                &metadata.command_line,
+                &module,
+                numbers,
+                &CallFormats::default(),
+            ),
         )?;
         let lanes = numbers.iter().map(|number| open_lane(directory, *number));
         let lanes = lanes.collect::<Result<_, _>>()?;
@@ -183,7 +189,7 @@ impl UftraceWriter {
                     None => lane.totals.unknown += 1,
                 },
                 EventKind::Lost(count) => lane.lost(event.time_ns, count),
-                EventKind::Graph { .. } => lane.totals.unknown += 1,
+                EventKind::Graph { .. } | EventKind::Captured(_) => lane.totals.unknown += 1,
             }
             if lane.is_full() {
                 result = result.and(lane.flush());
@@ -206,9 +212,10 @@ impl UftraceWriter {
                 ..VcpuTotals::default()
             });
         }
+        let kind = event.kind;
         let result = self.threads.as_mut().map(|threads| threads.append(event));
         if let Some(seen) = self.seen.get_mut(vcpu) {
-            match (&result, event.kind) {
+            match (&result, kind) {
                 (None | Some(Ok(false)), _) => seen.unknown += 1,
                 (_, CallKind::Entry(_)) => seen.entries += 1,
                 (_, CallKind::Lost(count)) => seen.lost = seen.lost.saturating_add(count),
@@ -239,6 +246,19 @@ impl UftraceWriter {
     pub fn describe_probes(&self, probes: &[ProbeNote]) -> Result<(), ExportError> {
         let outcome = probes::write(&self.directory, probes);
         outcome.map_err(|(path, error)| ExportError::io("write", &path)(error))
+    }
+
+    /// What the values of calls are, from now on.
+    ///
+    /// # Errors
+    /// [`ExportError::Io`].
+    pub fn describe_values(&mut self, values: CallFormats) -> Result<(), ExportError> {
+        let written = values.write(&self.directory);
+        written.map_err(|(path, error)| ExportError::io("write", &path)(error))?;
+        match &mut self.threads {
+            Some(threads) => threads.describe_values(values),
+            None => Ok(()),
+        }
     }
 
     /// What did not fit in a graph trace, for the side file.

@@ -31,6 +31,8 @@ pub struct Record {
     pub value: u64,
     /// Calls of the thread that are open around it, up to [`MAX_DEPTH`].
     pub depth: u32,
+    /// Whether values of the call stand behind it.
+    pub has_values: bool,
 }
 
 /// The largest count that a record holds.
@@ -55,6 +57,8 @@ pub const fn canonical(truncated: u64) -> u64 {
 /// The deepest that a record can say.
 pub const MAX_DEPTH: u32 = (1 << 10) - 1;
 const DEPTH_SHIFT: u32 = 6;
+/// Marks the word of a record behind which values of its call stand.
+pub(super) const HAS_VALUES: u64 = 1 << 2;
 
 /// The packed word of a record at depth 0; a value that does not fit is cut.
 #[must_use]
@@ -76,12 +80,11 @@ pub const fn word_at(kind: Kind, depth: u32, value: u64) -> u64 {
 }
 
 impl Record {
-    /// Reads a record; `None` if it is none, or one with arguments (which are never written here).
+    /// Reads a record; `None` if it is none.
     #[must_use]
     pub fn unpack(bytes: [u8; RECORD_LENGTH]) -> Option<Self> {
         let [time, word] = words(bytes);
-        let has_arguments = word & 4 != 0;
-        if word >> 3 & 7 != MAGIC || has_arguments {
+        if word >> 3 & 7 != MAGIC {
             return None;
         }
         let kind = match word & 3 {
@@ -95,13 +98,15 @@ impl Record {
             kind,
             value: word >> (64 - VALUE_BITS),
             depth: u32::try_from(word >> DEPTH_SHIFT & u64::from(MAX_DEPTH)).unwrap_or(MAX_DEPTH),
+            has_values: word & HAS_VALUES != 0,
         })
     }
 
     /// The bytes of the record.
     #[must_use]
     pub fn pack(self) -> [u8; RECORD_LENGTH] {
-        packed(self.time, word_at(self.kind, self.depth, self.value))
+        let mark = if self.has_values { HAS_VALUES } else { 0 };
+        packed(self.time, word_at(self.kind, self.depth, self.value) | mark)
     }
 }
 
@@ -128,12 +133,18 @@ mod tests {
     #[test]
     fn records_come_back() {
         for kind in [Kind::Entry, Kind::Exit, Kind::Lost, Kind::Event] {
-            for value in [0, 1, 0xffff_8010_0000, MAX_VALUE] {
+            for (value, has_values) in [
+                (0, false),
+                (1, true),
+                (0xffff_8010_0000, false),
+                (MAX_VALUE, true),
+            ] {
                 let record = Record {
                     time: 0x0123_4567_89ab_cdef,
                     kind,
                     value,
                     depth: 77,
+                    has_values,
                 };
                 assert_eq!(Record::unpack(record.pack()), Some(record));
             }
@@ -144,8 +155,8 @@ mod tests {
     fn what_is_no_record_is_refused() {
         assert_eq!(Record::unpack([0; 16]), None);
         assert_eq!(Record::unpack([0xff; 16]), None);
-        // An entry with arguments behind it.
-        assert_eq!(Record::unpack(packed(0, word(Kind::Entry, 0) | 4)), None);
+        // As if the mark were another.
+        assert_eq!(Record::unpack(packed(0, word(Kind::Entry, 0) ^ 8)), None);
     }
 
     #[test]

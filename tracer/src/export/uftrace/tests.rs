@@ -315,6 +315,7 @@ fn call(time_ns: u64, thread: u32, kind: CallKind) -> CallEvent {
         thread,
         depth: 0,
         kind,
+        values: None,
     }
 }
 
@@ -413,11 +414,11 @@ fn a_thread_whose_files_cannot_be_made_is_tried_again() {
     let in_the_way = directory.join("1000.side");
     fs::create_dir(&in_the_way).unwrap();
     let entry = call(10, 0, CallKind::Entry(FunctionId(0)));
-    writer.append_call(entry).unwrap();
+    writer.append_call(entry.clone()).unwrap();
     let error = writer.flush().unwrap_err();
     assert!(error.to_string().contains("1000.side"), "{error}");
     fs::remove_dir(&in_the_way).unwrap();
-    writer.append_call(entry).unwrap();
+    writer.append_call(entry.clone()).unwrap();
     writer.finish().unwrap();
     let written = records(&directory.join("1000.dat"));
     assert_eq!(
@@ -448,17 +449,17 @@ fn a_thread_whose_files_are_full_says_the_loss_in_place() {
         let mut writer =
             UftraceWriter::create(&directory, &nop_image(1), graph_metadata(), false).unwrap();
         let entry = call(10, 0, CallKind::Entry(FunctionId(0)));
-        writer.append_call(entry).unwrap();
+        writer.append_call(entry.clone()).unwrap();
         writer.append_call(call(11, 0, last)).unwrap();
         writer.flush().unwrap();
         let data = directory.join("1000.dat");
         let aside = root.path().join("aside");
         fs::rename(&data, &aside).unwrap();
-        writer.append_call(entry).unwrap();
+        writer.append_call(entry.clone()).unwrap();
         writer.append_call(call(12, 0, CallKind::Lost(3))).unwrap();
         writer.flush().unwrap_err();
         // Room for nothing more than there was.
-        writer.append_call(entry).unwrap();
+        writer.append_call(entry.clone()).unwrap();
         writer.flush().unwrap_err();
         fs::rename(&aside, &data).unwrap();
         writer.close().unwrap();

@@ -13,7 +13,11 @@ use std::path::{Path, PathBuf};
 
 use super::error::ExportError;
 use super::layout::{self, Extent};
-use super::record::{Kind, MAX_DEPTH, MAX_VALUE, RECORD_LENGTH, Record, packed, word, word_at};
+use super::record::{
+    HAS_VALUES, Kind, MAX_DEPTH, MAX_VALUE, RECORD_LENGTH, Record, packed, word, word_at,
+};
+use crate::event::Moment;
+use crate::export::call_formats::CallFormats;
 use crate::graph::{CallEvent, CallKind, End};
 use crate::image::Image;
 
@@ -44,6 +48,8 @@ struct Description {
     map: String,
     /// What threads are called, as far as the guest told.
     names: BTreeMap<u32, String>,
+    /// What the values of calls are.
+    values: CallFormats,
 }
 
 impl Description {
@@ -67,7 +73,7 @@ impl Description {
     }
 
     fn list(&self, threads: &[u32]) -> Result<(), ExportError> {
-        let info = layout::info(&self.command_line, &self.module, threads);
+        let info = layout::info(&self.command_line, &self.module, threads, &self.values);
         self.replace("info", &info)
     }
 
@@ -104,10 +110,13 @@ struct ThreadLane {
     is_announced: bool,
     records: Vec<u8>,
     side: Vec<u8>,
-    /// Records in the files.
+    /// Where the last of those begins.
+    last_at: usize,
+    /// Records in the files, and bytes in the data file.
     written: u64,
-    /// The last of them, and what is beside it.
-    last: Option<(Record, [u8; 2])>,
+    bytes: u64,
+    /// The last of them, what is beside it, and its bytes with the values behind it.
+    last: Option<(Record, [u8; 2], u64)>,
     /// Entries among those that wait.
     entries: u64,
     /// What the lost records that wait say.
@@ -118,8 +127,11 @@ struct ThreadLane {
 }
 
 impl ThreadLane {
-    fn push(&mut self, time: u64, word: u64, side: u16) {
-        self.records.extend_from_slice(&packed(time, word));
+    fn push(&mut self, time: u64, word: u64, values: &[u8], side: u16) {
+        let mark = if values.is_empty() { 0 } else { HAS_VALUES };
+        self.last_at = self.records.len();
+        self.records.extend_from_slice(&packed(time, word | mark));
+        self.records.extend_from_slice(values);
         self.side.extend_from_slice(&side.to_le_bytes());
     }
 
@@ -141,29 +153,33 @@ impl ThreadLane {
     /// Writes all that waits, or nothing of it.
     fn write(&mut self, data: &Path, side: &Path) -> io::Result<()> {
         self.say_unsaid();
-        let (old, count) = (self.written, (self.records.len() / RECORD_LENGTH) as u64);
+        let (old, count) = (self.written, (self.side.len() / 2) as u64);
         let written = append(side, &self.side).and_then(|()| append(data, &self.records));
         if written.is_ok() {
             self.written += count;
             self.unsaid = 0;
-            let record = self.records.last_chunk().copied().and_then(Record::unpack);
-            self.last = record.zip(self.side.last_chunk().copied());
+            self.bytes += self.records.len() as u64;
+            let last = self.records.get(self.last_at..).unwrap_or_default();
+            let record = last.first_chunk().copied().and_then(Record::unpack);
+            let both = record.zip(self.side.last_chunk().copied());
+            self.last = both.map(|(record, side)| (record, side, last.len() as u64));
             self.clear();
         } else {
             // If even that fails, readers meet a torn record at the end, which they ignore.
-            let _ = cut(side, old * 2).and(cut(data, old * RECORD_LENGTH as u64));
+            let _ = cut(side, old * 2).and(cut(data, self.bytes));
         }
         written
     }
 
     /// Says what was dropped and not said: on a disk that is full still, in place of the last record.
     fn say_in_place(&mut self, data: &Path, side: &Path) -> io::Result<()> {
-        let Some((last, beside)) = self.last.filter(|_| self.unsaid > 0) else {
+        let Some((last, beside, length)) = self.last.filter(|_| self.unsaid > 0) else {
             return Ok(());
         };
         let kept = self.written.saturating_sub(1);
-        cut(data, kept * RECORD_LENGTH as u64).and(cut(side, kept * 2))?;
-        (self.written, self.last) = (kept, None);
+        let bytes = self.bytes.saturating_sub(length);
+        cut(data, bytes).and(cut(side, kept * 2))?;
+        (self.written, self.bytes, self.last) = (kept, bytes, None);
         let said = match last.kind {
             Kind::Entry => {
                 self.dropped += 1;
@@ -176,6 +192,7 @@ impl ThreadLane {
         let lost = word(Kind::Lost, self.unsaid.min(MAX_VALUE));
         append(side, &beside).and_then(|()| append(data, &packed(last.time, lost)))?;
         self.written += 1;
+        self.bytes += RECORD_LENGTH as u64;
         self.unsaid = 0;
         Ok(())
     }
@@ -188,6 +205,7 @@ impl ThreadLane {
         let time = u64::from_le_bytes(*first);
         let lost = word_at(Kind::Lost, 0, self.unsaid.min(MAX_VALUE));
         self.records.splice(0..0, packed(time, lost));
+        self.last_at += RECORD_LENGTH;
         let vcpu = self.side.first_chunk().map_or([0; 2], |side| *side);
         self.side.splice(0..0, vcpu);
     }
@@ -225,6 +243,7 @@ impl ThreadLanes {
                 module: module.to_owned(),
                 map: Extent::of(image).map(module),
                 names: BTreeMap::new(),
+                values: CallFormats::default(),
             },
             lanes: Vec::new(),
             listed: Vec::new(),
@@ -240,6 +259,12 @@ impl ThreadLanes {
     pub fn name(&mut self, thread: u32, name: &str) {
         self.is_misnamed |= self.listed.contains(&thread);
         self.description.names.insert(thread, name.to_owned());
+    }
+
+    /// What the values of calls are, from now on.
+    pub fn describe_values(&mut self, values: CallFormats) -> Result<(), ExportError> {
+        self.description.values = values;
+        self.description.list(&self.listed)
     }
 
     /// Functions have come.
@@ -263,19 +288,27 @@ impl ThreadLanes {
         let Some(value) = value else {
             return Ok(false);
         };
+        let moment = match event.kind {
+            CallKind::Entry(_) => Moment::Entry,
+            CallKind::Exit { .. } | CallKind::Lost(_) => Moment::Exit,
+        };
+        let formats = &self.description.values;
+        let values = event.values.as_deref();
+        let values = values.and_then(|values| formats.encode(value, moment, values));
+        let values = values.unwrap_or_default();
         let thread = event.thread as usize;
         while self.lanes.len() <= thread {
             self.lanes.push(ThreadLane::default());
         }
         if let Some(lane) = self.lanes.get_mut(thread) {
             let word = word_at(kind, event.depth.min(MAX_DEPTH), value);
-            lane.push(event.time_ns, word, side_word(event.vcpu, end));
+            lane.push(event.time_ns, word, &values, side_word(event.vcpu, end));
             match kind {
                 Kind::Entry => lane.entries += 1,
                 Kind::Lost => lane.lost = lane.lost.saturating_add(value),
                 Kind::Exit | Kind::Event => {}
             }
-            self.waiting += RECORD_LENGTH;
+            self.waiting += RECORD_LENGTH + values.len();
             if lane.records.len() >= BUFFER {
                 self.flush_one(thread)?;
             }

@@ -42,10 +42,16 @@ impl TraceSession {
 
     /// Bytes of a record that are for what events say, at least; `probes` need so much.
     pub fn payload_bytes(&self, probes: Option<u64>) -> u64 {
-        let will_have = !self.options.probe.is_empty();
+        let will_have = !self.options.probe.is_empty() || !self.options.captures().is_empty();
         let usual = probes.or(will_have.then_some(0));
         let usual = usual.map_or(0, |needed| needed.max(PAYLOAD_BYTES_OF_PROBES));
         self.options.record_bytes.unwrap_or(usual)
+    }
+
+    /// Bytes of a record that values of calls may take.
+    pub fn bytes_of_values(&self) -> u64 {
+        let asked = self.options.record_bytes.unwrap_or(u64::MAX);
+        asked.min(PAYLOAD_BYTES_OF_PROBES)
     }
 
     /// Its events go by these formats from now on.
