@@ -1,10 +1,11 @@
 //! Events as lines among the calls.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Write};
 
 use super::directory::TraceDirectory;
 use super::error::ReportError;
+use super::function_line;
 use crate::export::events::{EventLine, EventReader};
 
 /// The events of a trace, to be shown where they belong.
@@ -34,6 +35,36 @@ impl Events {
         self.0
             .peek()
             .is_some_and(|event| event.vcpu == vcpu && event.time_ns < time_ns)
+    }
+
+    /// Prints the last `most` events of each vCPU up to `until_ns`, one vCPU after the other. Returns how many.
+    ///
+    /// # Errors
+    /// [`ReportError::Events`] or [`ReportError::Output`].
+    pub(super) fn print_last(
+        mut self,
+        until_ns: u64,
+        most: usize,
+        out: &mut impl Write,
+    ) -> Result<u64, ReportError> {
+        let mut tails: BTreeMap<u16, VecDeque<EventLine>> = BTreeMap::new();
+        while let Some(event) = self.next_until(until_ns)? {
+            let tail = tails.entry(event.vcpu).or_default();
+            tail.push_back(event);
+            while tail.len() > most {
+                tail.pop_front();
+            }
+        }
+        let mut printed = 0;
+        for (vcpu, tail) in &tails {
+            writeln!(out, "# events of CPU {vcpu}").map_err(ReportError::Output)?;
+            for event in tail {
+                printed += 1;
+                let (vcpu, said) = (usize::from(*vcpu), event.to_string());
+                function_line(out, vcpu, event.time_ns, &said).map_err(ReportError::Output)?;
+            }
+        }
+        Ok(printed)
     }
 
     /// Prints how often there is which event, if there are any. Returns how many were lost.

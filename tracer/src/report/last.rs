@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::calls::{Calls, Shown};
 use super::directory::TraceDirectory;
+use super::events::Events;
 use super::graph::Printer;
 use super::records::{Head, Records};
 use super::{Printed, ReportError, function_line};
@@ -23,7 +24,7 @@ pub struct Last<'a> {
 }
 
 /// Prints the last calls of each vCPU in `directory`, one vCPU after the other: nested when the trace is
-/// a graph, behind a line with all calls that its thread is in.
+/// a graph, behind a line with all calls that its thread is in. Then its last events, if there are any.
 ///
 /// # Errors
 /// A [`ReportError`] that names the file.
@@ -39,6 +40,11 @@ pub fn print_last(
     } else {
         print_entries(&trace, last, &mut out)
     };
+    let printed = printed.and_then(|(printed, until_ns)| {
+        let events = Events::of(&trace)?.print_last(until_ns, last.calls, &mut out)?;
+        let entries = printed.entries + events;
+        Ok(Printed { entries, ..printed })
+    });
     out.flush().map_err(ReportError::Output)?;
     printed
 }
@@ -104,23 +110,26 @@ fn is_call(shown: &Shown) -> bool {
     matches!(step.kind, CallKind::Entry(_))
 }
 
+/// Returns the time up to which it has printed, too.
 fn print_calls(
     trace: &TraceDirectory,
     last: Last<'_>,
     out: &mut impl Write,
-) -> Result<Printed, ReportError> {
+) -> Result<(Printed, u64), ReportError> {
     let mut calls = Calls::open(trace, Rules::default())?;
     let mut tails = Tails::new(last.calls);
     let mut printed = Printed::default();
     let mut open = Open::default();
+    let mut until_ns = u64::MAX;
     while let Some(shown) = calls.pop()? {
         open.step(&shown);
         let (Shown::Step(step) | Shown::Leaf(step, _)) = &shown;
-        let (vcpu, kind) = (usize::from(step.vcpu), step.kind);
+        let (vcpu, kind, time_ns) = (usize::from(step.vcpu), step.kind, step.time_ns);
         tails.push(vcpu, shown, is_call);
         if let CallKind::Entry(function) = kind {
             let name = trace.names.name(calls.functions.address(function));
             if last.until.contains(&&*name) {
+                until_ns = time_ns;
                 break;
             }
         }
@@ -142,21 +151,24 @@ fn print_calls(
         }
     }
     printed.notes = calls.notes;
-    Ok(printed)
+    Ok((printed, until_ns))
 }
 
+/// As [`print_calls`].
 fn print_entries(
     trace: &TraceDirectory,
     last: Last<'_>,
     out: &mut impl Write,
-) -> Result<Printed, ReportError> {
+) -> Result<(Printed, u64), ReportError> {
     let mut records = Records::open(&trace.tasks, &trace.values)?;
     let mut tails = Tails::new(last.calls);
     let mut printed = Printed::default();
+    let mut until_ns = u64::MAX;
     while let Some((vcpu, time, head)) = records.pop()? {
         let Head::Entry(address) = head else { continue };
         tails.push(vcpu, (time, address), |_| true);
         if last.until.contains(&&*trace.names.name(address)) {
+            until_ns = time;
             break;
         }
     }
@@ -168,5 +180,5 @@ fn print_entries(
         }
     }
     printed.notes = records.notes;
-    Ok(printed)
+    Ok((printed, until_ns))
 }
