@@ -1,16 +1,17 @@
 #!/bin/sh
-# Builds the bundled guest into images/out/guest.elf and checks its machine code: build.sh [--retpoline]
+# Builds the bundled guest into images/out/guest.elf and checks its machine code: build.sh [--retpoline | --bare]
 #
 # With --retpoline its ring 3 code in Rust calls through pointers as a kernel with retpolines does; the image is
 # images/out/guest-retpoline.elf. What it uses of the compiler's own `core` is as it comes, without.
+# With --bare its workloads in Rust have no patch sites, as any program; images/out/guest-bare.elf.
 #
 # The pinned stable compiler is allowed its unstable flags for the guest only (RUSTC_BOOTSTRAP).
 set -eu
 variant=${1:-}
 case $variant in
-'' | --retpoline) ;;
+'' | --retpoline | --bare) ;;
 *)
-    echo "build.sh: $variant: only --retpoline is known" >&2
+    echo "build.sh: $variant: only --retpoline and --bare are known" >&2
     exit 2
     ;;
 esac
@@ -29,6 +30,11 @@ if [ "$variant" = --retpoline ]; then
     set -- --config 'build.rustflags=["-Cunsafe-allow-abi-mismatch=retpoline"]' \
         --config "profile.release.package.workloads.rustflags=[$flag,\"-Zpatchable-function-entry=5\",\"-Zmerge-functions=disabled\"]" \
         --config "profile.release.package.control.rustflags=[$flag,\"-Zmerge-functions=disabled\"]"
+fi
+if [ "$variant" = --bare ]; then
+    name=guest-bare
+    target=$target/bare
+    set -- --config 'profile.release.package.workloads.rustflags=["-Zmerge-functions=disabled"]'
 fi
 
 # Flags of the host's build would replace those of guest/.cargo/config.toml.

@@ -18,7 +18,7 @@ use sessions::Retired;
 use crate::addr::{Gpa, Gva};
 use crate::event::FunctionId;
 use crate::event_formats::EventFormats;
-use crate::image::{Image, TextRange};
+use crate::image::{Image, Site, SiteKind, TextRange};
 use crate::patch::dynamic::DynamicTable;
 use crate::patch::events::{Dispatch, TracepointTable};
 use crate::patch::functions::{FunctionState, FunctionTable};
@@ -251,7 +251,11 @@ impl Engine {
 
     /// From the first site to the last: what stubs must be near to.
     fn traceable_text(&self) -> Result<TextRange, AttachError> {
-        match (self.image.sites.first(), self.image.sites.last()) {
+        // The window gets the rights of the first: what was made to be traced says which.
+        let is_made = |site: &&Site| site.kind != SiteKind::Displaced;
+        let sites = &self.image.sites;
+        let first = sites.iter().find(is_made).or(sites.first());
+        match (first, sites.last()) {
             (Some(first), Some(last)) => {
                 let end = self
                     .image
@@ -338,6 +342,7 @@ pub mod fleeting;
 pub mod locks;
 pub mod probes;
 mod reuse;
+pub mod saved;
 mod sessions;
 #[cfg(test)]
 mod tests;

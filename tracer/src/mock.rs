@@ -132,7 +132,10 @@ impl MockTarget {
             }
         }
         for site in &image.sites {
-            target.write(site.address, &site.original)?;
+            match site.form.displaced() {
+                Some(bytes) => target.write(site.address, bytes.as_slice())?,
+                None => target.write(site.address, &site.original)?,
+            }
         }
         target.writes = 0;
         Ok(target)
@@ -358,6 +361,16 @@ impl TargetMemory for MockTarget {
 impl StoppedTarget for MockTarget {
     fn vcpus(&self) -> &[VcpuRegisters] {
         &self.vcpus
+    }
+
+    fn ram(&self) -> Vec<Region> {
+        let is_ram = |frame: &&u64| **frame * PAGE_4K < self.region.start.0;
+        let frames = self.frames.keys().filter(is_ram);
+        let region = |frame: &u64| Region {
+            start: Gpa(*frame * PAGE_4K),
+            bytes: PAGE_4K,
+        };
+        frames.map(region).collect()
     }
 }
 

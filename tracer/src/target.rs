@@ -2,6 +2,7 @@
 //! these traits; `MockTarget` implements them for tests.
 
 use crate::addr::{Gpa, Gva};
+use crate::window::Region;
 
 /// Why guest memory could not be read or written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -61,6 +62,9 @@ pub trait TargetMemory {
 pub trait StoppedTarget: TargetMemory + PhysicalMemory {
     /// The registers of every vCPU, indexed by vCPU number. Empty before the first one has started.
     fn vcpus(&self) -> &[VcpuRegisters];
+
+    /// All memory that the guest knows of and can keep registers in.
+    fn ram(&self) -> Vec<Region>;
 }
 
 /// A target whose text is changed while its vCPUs run: breakpoint, rest, first byte.

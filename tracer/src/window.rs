@@ -13,10 +13,10 @@ use crate::paging::{
 };
 use crate::target::{MemoryError, PhysicalMemory, StoppedTarget, VcpuRegisters};
 
-/// Guest physical memory for the window.
+/// A stretch of guest physical memory, for the window or of the guest's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Region {
-    /// Where it starts; a multiple of 2 MiB.
+    /// Where it starts; a window's at a multiple of 2 MiB.
     pub start: Gpa,
     /// Its size in bytes.
     pub bytes: u64,
@@ -230,6 +230,23 @@ impl Window {
             text: start,
             free,
         })
+    }
+
+    /// Whether `text` may be executed where the window may be used, as the first of `vcpus` that runs sees it: in
+    /// ring 3 both, or neither. What is not mapped cannot be changed, which says so itself.
+    #[must_use]
+    pub fn suits(
+        &self,
+        target: &(impl PhysicalMemory + ?Sized),
+        vcpus: &[VcpuRegisters],
+        text: Gva,
+    ) -> bool {
+        let running = vcpus.iter().find(|registers| registers.online);
+        let seen = running.and_then(|registers| {
+            let root = PageTableRoot::of_text(target, registers, text).ok()?;
+            translate(target, root, text).ok()
+        });
+        seen.is_none_or(|seen| seen.user == self.user)
     }
 
     /// Checks that the guest still has every page of the window where it was put; puts back those

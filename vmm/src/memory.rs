@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use tracer::addr::Gpa;
 use tracer::target::{MemoryError, PhysicalMemory};
+use tracer::window::Region;
 use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::{
     Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap,
@@ -126,6 +127,15 @@ impl Memory {
             let start = Gpa(region.start_addr().0);
             (start, region.len(), region.as_ptr() as u64)
         })
+    }
+
+    /// All of it but the window.
+    #[must_use]
+    pub fn ram(&self) -> Vec<Region> {
+        let own = self.regions();
+        let own = own.filter(|(start, ..)| *start != self.window.start);
+        own.map(|(start, bytes, _)| Region { start, bytes })
+            .collect()
     }
 
     /// The host address of `length` bytes at `at`, when they lie in one region. For the ring

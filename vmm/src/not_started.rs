@@ -5,6 +5,7 @@
 
 use tracer::addr::{Gpa, Gva};
 use tracer::target::{MemoryError, PhysicalMemory, StoppedTarget, TargetMemory, VcpuRegisters};
+use tracer::window::Region;
 
 use crate::loader::ElfLayout;
 use crate::memory::Memory;
@@ -56,5 +57,9 @@ impl TargetMemory for NotYetStarted<'_> {
 impl StoppedTarget for NotYetStarted<'_> {
     fn vcpus(&self) -> &[VcpuRegisters] {
         &[]
+    }
+
+    fn ram(&self) -> Vec<Region> {
+        self.memory.ram()
     }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use tracer::addr::{Gpa, Gva};
 use tracer::target::{MemoryError, PhysicalMemory, StoppedTarget, TargetMemory, VcpuRegisters};
+use tracer::window::Region;
 
 use crate::memory::Memory;
 use crate::translated::Translated;
@@ -154,5 +155,9 @@ impl TargetMemory for Quiesced<'_> {
 impl StoppedTarget for Quiesced<'_> {
     fn vcpus(&self) -> &[VcpuRegisters] {
         &self.registers
+    }
+
+    fn ram(&self) -> Vec<Region> {
+        self.memory.ram()
     }
 }

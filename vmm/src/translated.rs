@@ -5,6 +5,7 @@ use std::cell::Cell;
 use tracer::addr::{Gpa, Gva};
 use tracer::paging::{self, PageTableRoot};
 use tracer::target::{MemoryError, PhysicalMemory, VcpuRegisters};
+use tracer::window::Region;
 
 use crate::memory::Memory;
 use crate::scatter::{Piece, pieces, read_pieces, write_pieces};
@@ -33,6 +34,11 @@ impl Translated {
     pub(crate) fn seen_by(&mut self, vcpus: &[VcpuRegisters]) {
         self.root = root_of(vcpus);
         self.page.set(None);
+    }
+
+    /// All memory but the window.
+    pub(crate) fn ram(&self) -> Vec<Region> {
+        self.memory.ram()
     }
 
     pub(crate) fn read_physical(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError> {

@@ -217,7 +217,8 @@ fn at_every_instruction(client: &mut Client, function: &str, bytes: u64) -> Vec<
             false
         }
     };
-    names.filter(is_set).collect()
+    // From the last one on: what displaces several instructions does so only where no other probe is yet.
+    names.rev().filter(is_set).collect()
 }
 
 /// Of functions without branches, compiled with and without optimisation: each instruction is executed as often as its
@@ -274,6 +275,7 @@ fn values_between_instructions_are_those_of_that_moment() {
         .with(["--probe", "calls_leaf %rdi"])
         .with(["--probe", "calls_twig+0x6 %rdi if %rdi & 1 == 1"])
         .with(["--probe", "calls_twig+0xe %rbx %rax"])
+        .with(["--mode", "discard", "--ring-size", "16384"])
         .output()
         .run();
     let printed = ended.good().printed();

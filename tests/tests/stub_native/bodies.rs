@@ -46,7 +46,7 @@ pub const fn shape(number: u32) -> SiteShape {
 /// What stands before the site.
 pub const fn prologue(shape: SiteShape) -> &'static [u8] {
     match shape {
-        SiteShape::Entry | SiteShape::EntryOnly => &[],
+        SiteShape::Entry | SiteShape::Bare | SiteShape::EntryOnly => &[],
         // push rbp; mov rbp, rsp
         SiteShape::AfterPrologue => &[0x55, 0x48, 0x89, 0xe5],
     }
@@ -138,7 +138,7 @@ fn values(a: &mut CodeAssembler, ground: &Ground, shape: SiteShape) {
 /// Bytes between the stack pointer and the return address in the body.
 pub const fn prologue_pushes(shape: SiteShape) -> u64 {
     match shape {
-        SiteShape::Entry | SiteShape::EntryOnly => 0,
+        SiteShape::Entry | SiteShape::Bare | SiteShape::EntryOnly => 0,
         SiteShape::AfterPrologue => 8,
     }
 }

@@ -3,7 +3,7 @@
 use super::{ApplyError, Engine, Frozen};
 use crate::event::FunctionId;
 use crate::filter::Selection;
-use crate::image::Image;
+use crate::image::{Image, SiteKind};
 use crate::patch::functions::{Change, Plan, SessionSet};
 use crate::patch::live;
 use crate::patch::poke::{self, Poke, PokeError, TransactionError, read_site};
@@ -50,10 +50,10 @@ fn stub_spec(
         stubs: arena.start(),
         stub_bytes: u32::try_from(arena.bytes()).unwrap_or(u32::MAX >> 1),
     });
-    let shape = if hook.is_some() {
-        shape
-    } else {
-        SiteShape::Entry
+    let shape = match shape {
+        SiteShape::Bare => shape,
+        _ if hook.is_some() => shape,
+        _ => SiteShape::Entry,
     };
     StubSpec {
         recorders: traced_by.iter().filter_map(|one| one.recorder).collect(),
@@ -119,6 +119,16 @@ impl Engine {
         let mut plan = self
             .table
             .plan(&self.image, after, spec, &mut ground.arena)?;
+        self.write_stubs(memory)?;
+        self.lead_through_probes(memory, &mut plan)?;
+        Ok(plan)
+    }
+
+    /// Writes the stubs and detours that a plan needs, which nothing leads to yet.
+    pub(super) fn write_stubs(
+        &mut self,
+        memory: &mut (impl PhysicalMemory + ?Sized),
+    ) -> Result<(), ApplyError> {
         let mut unwritten = self.table.take_unwritten().into_iter();
         while let Some(stub) = unwritten.next() {
             if let Err(error) = memory.write_physical(stub.physical, &stub.bytes) {
@@ -127,8 +137,7 @@ impl Engine {
                 return Err(ApplyError::Stub(error));
             }
         }
-        self.lead_through_probes(memory, &mut plan)?;
-        Ok(plan)
+        Ok(())
     }
 
     /// Brings the guest's text to what `plan` says, all of it or nothing. Sites that hold what
@@ -142,7 +151,9 @@ impl Engine {
         plan: &Plan,
     ) -> Result<Applied, ApplyError> {
         let vcpus = target.vcpus().to_vec();
-        self.carry_out(target, &vcpus, plan, poke::apply)
+        let inner = plan.changes.iter().flat_map(|change| self.inner(change));
+        let occupied = self.occupied(target, inner.collect())?;
+        self.carry_out(target, &vcpus, (plan, occupied), poke::apply)
     }
 
     /// The same while the guest runs.
@@ -155,14 +166,24 @@ impl Engine {
         plan: &Plan,
     ) -> Result<Applied, ApplyError> {
         let vcpus = target.vcpus().to_vec();
-        self.carry_out(target, &vcpus, plan, live::apply)
+        let joining = plan
+            .changes
+            .iter()
+            .filter(|one| self.joins_instructions(one));
+        let needs_stop = |change: &Change| {
+            let symbol = poke::symbol(&self.image, change.poke.function);
+            let at = change.poke.at;
+            (change.poke.function, PokeError::NeedsStop { symbol, at })
+        };
+        let left_out = joining.map(needs_stop).collect();
+        self.carry_out(target, &vcpus, (plan, left_out), live::apply)
     }
 
     fn carry_out<T: TargetMemory + PhysicalMemory + ?Sized>(
         &mut self,
         target: &mut T,
         vcpus: &[VcpuRegisters],
-        plan: &Plan,
+        (plan, mut left_out): (&Plan, Vec<(FunctionId, PokeError)>),
         write: Write<T>,
     ) -> Result<Applied, ApplyError> {
         self.check_frozen()?;
@@ -179,7 +200,30 @@ impl Engine {
         if !plan.changes.iter().all(is_current) {
             return Err(ApplyError::Stale);
         }
-        let (changes, skipped) = self.inspect(target, plan)?;
+        let ground = self.ground.as_ref().ok_or(ApplyError::NotAttached)?;
+        let is_elsewhere = |change: &Change| {
+            let site = self.image.site_of(change.poke.function);
+            let is_displaced = site.is_some_and(|site| site.kind == SiteKind::Displaced);
+            is_displaced
+                && change.displaces()
+                && !ground.window.suits(target, vcpus, change.poke.at)
+        };
+        let other_ring = |change: &Change| {
+            let symbol = poke::symbol(&self.image, change.poke.function);
+            let at = change.poke.at;
+            (change.poke.function, PokeError::OtherRing { symbol, at })
+        };
+        let elsewhere = plan.changes.iter().filter(|one| is_elsewhere(one));
+        left_out.extend(elsewhere.map(other_ring));
+        left_out.sort_by_key(|(function, _)| *function);
+        left_out.dedup_by_key(|(function, _)| *function);
+        let (mut changes, mut skipped) = self.inspect(target, plan)?;
+        let is_left_out = |function: FunctionId| {
+            let found = left_out.binary_search_by_key(&function, |(function, _)| *function);
+            found.is_ok()
+        };
+        changes.retain(|change| !is_left_out(change.poke.function));
+        skipped.extend(left_out);
         let pokes: Vec<Poke> = changes.iter().map(|change| change.poke).collect();
         let written = write(target, &self.image, &pokes);
         self.note(written)?;

@@ -129,6 +129,9 @@ pub enum ApplyError {
     /// A poke failed; all were taken back.
     #[error("nothing was changed: {0}")]
     Transaction(#[from] TransactionError),
+    /// It could not be found out whether threads are inside of what is to be changed.
+    #[error("the guest's memory cannot be searched for threads: {0}")]
+    Search(MemoryError),
     /// What was asked of a probe.
     #[error(transparent)]
     Probe(#[from] ProbeError),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::addr::Gva;
 use crate::event::FunctionId;
+use crate::patch::poke::SiteBytes;
 
 /// Bytes that a site takes: one `jmp rel32`.
 pub const SITE_LENGTH: usize = 5;
@@ -36,6 +37,8 @@ pub enum SiteKind {
     Mcount,
     /// `-fpatchable-function-entry`, `-Z patchable-function-entry`: before the prologue.
     Patchable,
+    /// Not at all: it is the function's first instructions.
+    Displaced,
 }
 
 impl SiteKind {
@@ -46,6 +49,7 @@ impl SiteKind {
             Self::Fentry => "fentry",
             Self::Mcount => "mcount",
             Self::Patchable => "patchable",
+            Self::Displaced => "displaced",
         }
     }
 }
@@ -63,9 +67,22 @@ pub enum SiteForm {
     /// Several nops: a thread can be preempted between them. To be normalised before the guest
     /// runs.
     MultiNop,
+    /// Instructions that do something: they are displaced into a detour.
+    One(SiteBytes),
+    /// Several of them: no thread may be between them when they are.
+    Several(SiteBytes),
 }
 
 impl SiteForm {
+    /// The instructions that are displaced, if any are.
+    #[must_use]
+    pub const fn displaced(&self) -> Option<&SiteBytes> {
+        match self {
+            Self::One(bytes) | Self::Several(bytes) => Some(bytes),
+            Self::Nop5 | Self::RawCall { .. } | Self::MultiNop => None,
+        }
+    }
+
     /// The word for it in listings.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -73,6 +90,8 @@ impl SiteForm {
             Self::Nop5 => "nop5",
             Self::RawCall { .. } => "call",
             Self::MultiNop => "multi-nop",
+            Self::One(_) => "one",
+            Self::Several(_) => "several",
         }
     }
 }
@@ -99,6 +118,13 @@ pub enum UntraceableReason {
     NotInstrumented,
     /// A place in it was listed, but could not become a site.
     Skipped(SkipReason),
+    /// It has no site, and its entry cannot be displaced either.
+    NotDisplaced {
+        /// The reason without what is particular to it.
+        class: &'static str,
+        /// The whole reason.
+        why: Arc<str>,
+    },
 }
 
 impl UntraceableReason {
@@ -109,6 +135,7 @@ impl UntraceableReason {
             Self::OutsideText => "not in an executable segment",
             Self::NotInstrumented => "no patch site",
             Self::Skipped(reason) => reason.class(),
+            Self::NotDisplaced { class, .. } => class,
         }
     }
 }
@@ -121,6 +148,7 @@ impl fmt::Display for UntraceableReason {
                 f.write_str("no patch site: compiled without instrumentation, notrace or assembly")
             }
             Self::Skipped(reason) => reason.fmt(f),
+            Self::NotDisplaced { why, .. } => write!(f, "no patch site, and {why}"),
         }
     }
 }

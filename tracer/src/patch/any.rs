@@ -6,15 +6,17 @@
 //! a return (entry code: it may run with another GS base, or on no stack); functions too short to
 //! be worth it; and functions that branch back to their own entry, of which a round would count as a call.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::tactic::{Place, Tactic, TacticError, choose_beside};
 use crate::addr::Gva;
 use crate::event::FunctionId;
 use crate::filter::DenyList;
-use crate::image::{Image, SITE_LENGTH, UntraceableReason};
+use crate::image::{Image, SITE_LENGTH, Site, SiteForm, SiteKind, UntraceableReason};
 use crate::insn::flow::{branches_to, leaves_kernel};
 use crate::insn::scan::{landing_pad, other_return};
+use crate::patch::poke::SiteBytes;
 
 /// Why the entry of a function is not traced although it has no site.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -48,6 +50,9 @@ pub enum NotAny {
         /// The branch.
         at: Gva,
     },
+    /// Only a hop would do.
+    #[error("only two bytes of its entry can be replaced")]
+    Hop,
     /// Only a breakpoint would do.
     #[error("no jump can be put at its entry, only a breakpoint")]
     Breakpoint,
@@ -66,6 +71,7 @@ impl NotAny {
             Self::Never { .. } => "never traced",
             Self::EntryCode { .. } => "enters or leaves ring 0, or has another return",
             Self::Loop { .. } => "loops to its own entry",
+            Self::Hop => "only by a hop",
             Self::Breakpoint => "only by a breakpoint",
             Self::Tactic(_) => "no tactic",
         }
@@ -127,4 +133,56 @@ fn entry_of(
         return Err(NotAny::Breakpoint);
     }
     Ok(place)
+}
+
+/// Gives the functions of `image` without a site one where their first instructions can be displaced, and says of
+/// the others why not. How many that are.
+pub fn admit(image: &mut Image) -> usize {
+    let mut refused = BTreeMap::new();
+    let mut count = 0;
+    for (function, place) in without_sites(image) {
+        match place.and_then(|place| site_of(image, &place)) {
+            Ok(site) => {
+                image.sites.push(site);
+                count += 1;
+            }
+            Err(why) => {
+                refused.insert(function, why);
+            }
+        }
+    }
+    image.sites.sort_by_key(|site| site.function);
+    let mut left = std::mem::take(&mut image.untraceable);
+    left.retain_mut(|entry| {
+        let why = refused.get(&entry.function);
+        if let (Some(why), UntraceableReason::NotInstrumented) = (why, &entry.reason) {
+            entry.reason = UntraceableReason::NotDisplaced {
+                class: why.class(),
+                why: why.to_string().into(),
+            };
+        }
+        why.is_some()
+    });
+    image.untraceable = left;
+    count
+}
+
+/// The site that a place becomes.
+fn site_of(image: &Image, place: &Place) -> Result<Site, NotAny> {
+    let bytes = SiteBytes::of(&place.displaced).ok_or(NotAny::OutsideText)?;
+    let original = place.displaced.first_chunk().ok_or(NotAny::OutsideText)?;
+    let form = match place.tactic {
+        Tactic::One => SiteForm::One(bytes),
+        Tactic::Several => SiteForm::Several(bytes),
+        _ => return Err(NotAny::Hop),
+    };
+    let function = image.function(place.function).ok_or(NotAny::OutsideText)?;
+    Ok(Site {
+        address: place.at,
+        function: place.function,
+        symbol: Arc::clone(&function.name),
+        kind: SiteKind::Displaced,
+        form,
+        original: *original,
+    })
 }

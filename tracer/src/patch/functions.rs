@@ -17,6 +17,7 @@ use crate::addr::{Gpa, Gva};
 use crate::event::FunctionId;
 use crate::image::{Image, SITE_LENGTH, Site, SiteForm, SiteKind};
 use crate::insn::jump::jump;
+use crate::insn::relocate::{RelocateError, relocate};
 use crate::patch::normalise::NOP5;
 use crate::patch::poke::{Poke, PokeError, SiteBytes};
 use crate::stub::arena::{Arena, ArenaFull};
@@ -89,6 +90,9 @@ pub enum PlanError {
     /// No room for more stubs.
     #[error(transparent)]
     Arena(#[from] ArenaFull),
+    /// No detour could be made.
+    #[error(transparent)]
+    Detour(#[from] RelocateError),
 }
 
 /// A stub that has to be in guest memory before the pokes are applied. Nothing leads to it yet, so
@@ -118,6 +122,14 @@ pub struct Change {
     pub is_ours: bool,
 }
 
+impl Change {
+    /// Whether a jump comes where there was none of ours.
+    #[must_use]
+    pub const fn displaces(&self) -> bool {
+        !self.is_ours && self.stub.is_some()
+    }
+}
+
 /// Everything that has to be written for a change of what is traced.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
@@ -131,6 +143,8 @@ pub struct FunctionTable {
     states: Vec<FunctionState>,
     templates: Vec<(StubSpec, Template)>,
     stubs: HashMap<(FunctionId, usize, Captures), Gva>,
+    /// Where functions go on whose first instructions are displaced.
+    detours: HashMap<FunctionId, Gva>,
     unwritten: Vec<StubWrite>,
 }
 
@@ -150,6 +164,7 @@ impl FunctionTable {
             states,
             templates: Vec::new(),
             stubs: HashMap::new(),
+            detours: HashMap::new(),
             unwritten: Vec::new(),
         }
     }
@@ -259,14 +274,37 @@ impl FunctionTable {
         Ok(plan)
     }
 
-    /// Where probes at `site` go on: at the stub of the function's sessions, or behind the nop.
-    #[must_use]
-    pub fn resume(&self, site: &Site) -> Gva {
+    /// Where the function goes on behind its site: behind the nop, or in the detour, which is made if there is none.
+    ///
+    /// # Errors
+    /// A [`PlanError`].
+    pub fn behind(&mut self, site: &Site, arena: &mut Arena) -> Result<Gva, PlanError> {
+        let Some(displaced) = site.form.displaced() else {
+            return Ok(site.address.wrapping_add(SITE_LENGTH as u64));
+        };
+        if let Some(detour) = self.detours.get(&site.function) {
+            return Ok(*detour);
+        }
+        let code = displaced.as_slice();
+        // Anywhere in the arena it has the same length.
+        let length = relocate(code, site.address, arena.start())?.len();
+        let (at, physical) = arena.allocate(length as u64)?;
+        let bytes = relocate(code, site.address, at)?;
+        self.unwritten.push(StubWrite { physical, bytes });
+        self.detours.insert(site.function, at);
+        Ok(at)
+    }
+
+    /// Where probes at `site` go on: at the stub of the function's sessions, or behind the site.
+    ///
+    /// # Errors
+    /// A [`PlanError`].
+    pub fn resume(&mut self, site: &Site, arena: &mut Arena) -> Result<Gva, PlanError> {
         let own = match self.state(site.function) {
             FunctionState::Patched { own, .. } => *own,
             FunctionState::Nop | FunctionState::Skipped(_) | FunctionState::Gone => None,
         };
-        own.unwrap_or(behind(site))
+        own.map_or_else(|| self.behind(site, arena), Ok)
     }
 
     /// Plans that the jump at `site` leads to the probes at `head`, or to none any more.
@@ -345,8 +383,12 @@ impl FunctionTable {
         let Some((_, code)) = self.templates.get(template) else {
             return Err(StubError::Assemble("no such template".to_owned()).into());
         };
-        let (at, physical) = arena.allocate(code.len() as u64)?;
-        let continue_at = behind(site);
+        let length = code.len() as u64;
+        let continue_at = self.behind(site, arena)?;
+        let (at, physical) = arena.allocate(length)?;
+        let Some((_, code)) = self.templates.get(template) else {
+            return Err(StubError::Assemble("no such template".to_owned()).into());
+        };
         let bytes = code.stamp_capturing(at, site.function, continue_at, captures)?;
         self.unwritten.push(StubWrite { physical, bytes });
         self.stubs.insert(key, at);
@@ -410,32 +452,28 @@ pub fn shape(image: &Image, site: &Site) -> SiteShape {
         _ if image.unhookable(site.function).is_some() => SiteShape::EntryOnly,
         SiteKind::Mcount => SiteShape::AfterPrologue,
         SiteKind::Fentry | SiteKind::Patchable => SiteShape::Entry,
+        SiteKind::Displaced => SiteShape::Bare,
     }
-}
-
-/// Where the function goes on behind its site.
-#[must_use]
-pub const fn behind(site: &Site) -> Gva {
-    site.address.wrapping_add(SITE_LENGTH as u64)
 }
 
 /// What stands at a site that leads to `stub`, or to none.
 fn site_bytes(site: &Site, stub: Option<Gva>) -> Result<SiteBytes, StubError> {
-    match stub {
-        None => Ok(SiteBytes::new(untraced(site))),
-        Some(stub) => jump(site.address, stub)
-            .map(SiteBytes::new)
-            .ok_or(StubError::OutOfReach {
-                stub,
-                what: "its function",
-            }),
-    }
+    let old = match site.form.displaced() {
+        Some(displaced) => *displaced,
+        None => SiteBytes::new(untraced(site)),
+    };
+    let Some(stub) = stub else { return Ok(old) };
+    let jump = jump(site.address, stub).ok_or(StubError::OutOfReach {
+        stub,
+        what: "its function",
+    })?;
+    Ok(old.with_start(&jump))
 }
 
 /// The nop at a site that is not traced: the compiler's own, or the one that normalising put there.
 pub(super) fn untraced(site: &Site) -> [u8; SITE_LENGTH] {
     match site.form {
-        SiteForm::Nop5 => site.original,
+        SiteForm::Nop5 | SiteForm::One(_) | SiteForm::Several(_) => site.original,
         _ => NOP5,
     }
 }

@@ -28,7 +28,7 @@ pub fn normalisations(image: &Image) -> Vec<Normalisation> {
     image
         .sites
         .iter()
-        .filter(|site| !matches!(site.form, SiteForm::Nop5))
+        .filter(|site| matches!(site.form, SiteForm::RawCall { .. } | SiteForm::MultiNop))
         .map(|site| Normalisation {
             function: site.function,
             address: site.address,

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::addr::Gva;
+use crate::addr::{Gpa, Gva};
 use crate::event::FunctionId;
 use crate::image::site::HexBytes;
 use crate::image::{Image, SITE_LENGTH};
@@ -16,7 +16,7 @@ const PLACE_MAX: usize = SITE_LENGTH - 1 + 15;
 
 /// The bytes of a place that is poked, shown in hexadecimal: five of a patch site, one of a lock prefix, all of the
 /// instructions that are displaced.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SiteBytes {
     bytes: [u8; PLACE_MAX],
     length: u8,
@@ -180,6 +180,40 @@ pub enum PokeError {
     /// Some vCPU may still execute what stood at the sites before.
     #[error("the vCPUs cannot be made to see changed text: {0}")]
     NotSynchronised(#[from] NotSynchronised),
+    /// A thread may have been interrupted in the middle of what becomes one instruction.
+    #[error(
+        "a thread may go on at {rip}, inside the patch site of {symbol} at {at}: guest physical {held_at} holds that address"
+    )]
+    ThreadInside {
+        /// The function.
+        symbol: Arc<str>,
+        /// The site.
+        at: Gva,
+        /// Where the thread would go on.
+        rip: Gva,
+        /// Where that was found in the guest's memory.
+        held_at: Gpa,
+    },
+    /// Its code runs in another ring than what is traced.
+    #[error(
+        "{symbol} at {at} runs in another ring than the code with patch sites: its stub could not"
+    )]
+    OtherRing {
+        /// The function.
+        symbol: Arc<str>,
+        /// The site.
+        at: Gva,
+    },
+    /// Several instructions become one while vCPUs run.
+    #[error(
+        "several instructions of {symbol} at {at} would become one: that needs all vCPUs stopped, use --patch-method stop"
+    )]
+    NeedsStop {
+        /// The function.
+        symbol: Arc<str>,
+        /// The site.
+        at: Gva,
+    },
     /// A vCPU would resume in the middle of the new instruction.
     #[error("vCPU {vcpu} is at {rip}, inside the patch site of {symbol} at {at}")]
     VcpuInside {
@@ -192,6 +226,14 @@ pub enum PokeError {
         /// Its instruction pointer.
         rip: Gva,
     },
+}
+
+impl PokeError {
+    /// Whether it is so for a moment only: some thread is where it will not be for long.
+    #[must_use]
+    pub const fn passes(&self) -> bool {
+        matches!(self, Self::VcpuInside { .. } | Self::ThreadInside { .. })
+    }
 }
 
 /// A transaction failed; what had been written was taken back.
@@ -364,7 +406,7 @@ fn check_vcpus(
     Ok(())
 }
 
-pub(super) fn symbol(image: &Image, function: FunctionId) -> Arc<str> {
+pub(crate) fn symbol(image: &Image, function: FunctionId) -> Arc<str> {
     image
         .function(function)
         .map_or_else(|| Arc::from("?"), |function| Arc::clone(&function.name))

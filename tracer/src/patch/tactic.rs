@@ -26,7 +26,7 @@ pub use self::refusal::{Refusal, TacticError};
 
 use crate::addr::Gva;
 use crate::event::FunctionId;
-use crate::image::{Function, Image, SITE_LENGTH, TextRange};
+use crate::image::{Function, Image, SITE_LENGTH, Site, TextRange};
 use crate::insn::flow::{Instruction, is_padding, trailing_padding, whole_instructions};
 use crate::insn::jump::{INT3, jump, short_jump};
 use crate::insn::relocate::{RelocateError, immovable, relocate};
@@ -315,7 +315,10 @@ impl<'a> Spot<'a> {
             at: self.at,
             function: self.id,
             length: SITE_LENGTH,
-            displaced: untraced(site).to_vec(),
+            displaced: match site.form.displaced() {
+                Some(displaced) => displaced.as_slice().to_vec(),
+                None => untraced(site).to_vec(),
+            },
             inner: Vec::new(),
             padding: None,
         })
@@ -425,7 +428,13 @@ fn owner(image: &Image, from: Gva, end: Gva) -> Option<(Gva, &'static str)> {
     let length = SITE_LENGTH as u64;
     let overlaps = |at: &Gva, length: u64| *at < end && at.0.saturating_add(length) > from.0;
     let functions = image.function_at(from).and_then(|id| image.site_of(id));
-    let sites = functions.map(|site| (site.address, "a patch site"));
+    let is_over = |site: &&Site| {
+        let displaced = site.form.displaced().map(|bytes| bytes.as_slice().len());
+        let length = displaced.unwrap_or(SITE_LENGTH) as u64;
+        site.address < end && site.address.0.saturating_add(length) > from.0
+    };
+    let sites = functions.filter(is_over);
+    let sites = sites.map(|site| (site.address, "a patch site"));
     let markers = image.markers.iter().flat_map(|marker| &marker.sites);
     let markers = markers.map(|site| (site.at, "a marker"));
     let points = image.tracepoints.iter();
@@ -436,9 +445,7 @@ fn owner(image: &Image, from: Gva, end: Gva) -> Option<(Gva, &'static str)> {
     let dynamic = dynamic.map(|function| (function.jump, "a dynamic function"));
     let calls = image.static_calls.iter();
     let calls = calls.map(|call| (call.trampoline, "a static call"));
-    let mut long = sites
-        .into_iter()
-        .chain(markers)
+    let mut long = markers
         .chain(dispatches)
         .chain(points)
         .chain(dynamic)
@@ -447,7 +454,8 @@ fn owner(image: &Image, from: Gva, end: Gva) -> Option<(Gva, &'static str)> {
     let rewritten = image
         .loaded
         .rewritten(Gva(from.0.saturating_sub(length - 1)), end);
-    long.find(|(at, _)| overlaps(at, length))
+    sites
+        .or_else(|| long.find(|(at, _)| overlaps(at, length)))
         .or_else(|| {
             Some((
                 lock.into_iter().find(|at| overlaps(at, 1))?,

@@ -34,7 +34,7 @@ use crate::stub::cell::LIMIT;
 use crate::stub::mirror::{Claim, Mirror};
 use crate::stub::profile;
 use crate::stub::recorder::Full;
-use crate::stub::registers::{ENTRY, EXIT, Scratch, emit_restore, emit_save};
+use crate::stub::registers::{CALLERS, ENTRY, EXIT, HEAD, Scratch, emit_restore, emit_save};
 use crate::stub::template::StubSpec;
 
 /// How a hooked function is left.
@@ -66,6 +66,9 @@ impl ReturnHook {
 pub enum SiteShape {
     /// At the entry: the return address is on top of the stack.
     Entry,
+    /// At the entry of a function that was compiled without a site: callers may know which registers it leaves alone
+    /// (`-fipa-ra`), so all of them are.
+    Bare,
     /// Behind `push rbp; mov rbp, rsp`: the return address lies above the saved rbp.
     AfterPrologue,
     /// Anywhere, in a function that does not return as others do: its entry alone is recorded, as
@@ -175,14 +178,20 @@ impl<'a> Code<'a> {
     fn slot(&self) -> AsmMemoryOperand {
         let pushed = i32::try_from(8 * self.saved.len()).unwrap_or(i32::MAX);
         match self.spec.shape {
-            SiteShape::Entry | SiteShape::EntryOnly => ptr(gpr64::rsp + pushed),
+            SiteShape::Entry | SiteShape::Bare | SiteShape::EntryOnly => ptr(gpr64::rsp + pushed),
             SiteShape::AfterPrologue => ptr(gpr64::rbp + 8),
         }
     }
 
-    /// The slot as the function leaves it: right below the stack pointer.
-    fn left_slot() -> AsmMemoryOperand {
-        ptr(gpr64::rsp - 8)
+    /// The slot as the function leaves it: right below the stack pointer, or above what is saved there.
+    fn left_slot(&self) -> AsmMemoryOperand {
+        match self.spec.shape {
+            SiteShape::Bare => {
+                let pushed = i32::try_from(8 * CALLERS.len()).unwrap_or(i32::MAX);
+                ptr(gpr64::rsp + pushed)
+            }
+            _ => ptr(gpr64::rsp - 8),
+        }
     }
 
     /// The function has returned: has what it returns captured. The stack pointer is right above the slot, which is
@@ -256,7 +265,7 @@ impl<'a> Code<'a> {
         step: Step,
     ) -> Result<(), IcedError> {
         let slot = match step {
-            Step::Exit => Self::left_slot(),
+            Step::Exit => self.left_slot(),
             Step::Entry | Step::Tail | Step::Unhooked => self.slot(),
         };
         for recorder in &self.spec.recorders {
@@ -284,6 +293,10 @@ impl<'a> Code<'a> {
         let (mirror, spec) = (self.hook.mirror, self.spec);
         a.set_label(&mut self.leave)?;
         self.emit_exit_capture(a)?;
+        if spec.shape == SiteShape::Bare {
+            a.lea(gpr64::rsp, ptr(gpr64::rsp - 8))?;
+            emit_save(a, &CALLERS)?;
+        }
         if !spec.profiles.is_empty() {
             // Before the records: they take time, too.
             self.emit_exit_profiles(a)?;
@@ -295,7 +308,12 @@ impl<'a> Code<'a> {
         } else {
             qword_ptr(profile::WORD)
         };
-        if self.variant() == ReturnHook::Jmp {
+        if spec.shape == SiteShape::Bare {
+            a.mov(r11, real)?;
+            a.mov(qword_ptr(self.left_slot()), r11)?;
+            emit_restore(a, &CALLERS)?;
+            a.ret()
+        } else if self.variant() == ReturnHook::Jmp {
             a.mov(r11, real)?;
             a.jmp(r11)
         } else {
@@ -307,7 +325,7 @@ impl<'a> Code<'a> {
     /// Leaves the mirror word's place in rsi. The page was claimed for good: it is found.
     fn emit_exit_lookup(&mut self, a: &mut CodeAssembler) -> Result<(), IcedError> {
         use gpr64::{r8, r9, rsi};
-        a.lea(rsi, Self::left_slot())?;
+        a.lea(rsi, self.left_slot())?;
         let claim = self.hook.mirror.emit_lookup(a, rsi, [r8, r9], None)?;
         self.claims.push(claim);
         Ok(())
@@ -377,6 +395,7 @@ fn saved(spec: &StubSpec) -> Vec<AsmRegister64> {
     let profiles = spec.profiles.iter().map(|one| one.access(&ENTRY));
     let has_base = !records.chain(profiles).all(CellAccess::is_direct);
     let mut saved = vec![ENTRY.mark, ENTRY.record, ENTRY.detail];
+    saved.extend((spec.shape == SiteShape::Bare).then_some(HEAD));
     saved.extend(has_base.then_some(ENTRY.base));
     if !spec.profiles.is_empty() {
         saved.extend(profile::AT_ENTRY);

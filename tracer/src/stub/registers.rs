@@ -10,7 +10,8 @@
 //!
 //! Both hold as long as callers know nothing of a function but its type. Code with patch sites is
 //! compiled so: gcc turns `-fipa-ra` off for `-pg` and for `-fpatchable-function-entry`
-//! (`gcc/toplev.cc`), LLVM has `-enable-ipra` off. What asks for another convention function by
+//! (`gcc/toplev.cc`), LLVM has `-enable-ipra` off. Functions without a site (`--any`) may be of other code: their
+//! stubs keep all registers, at the entry and at the return, and only the flags are nobody's. What asks for another convention function by
 //! function (`preserve_most`, `no_caller_saved_registers`, `interrupt`) is to be left out by
 //! `notrace`, as for Linux' own tracers.
 
@@ -54,6 +55,17 @@ pub(super) const EXIT: Scratch = Scratch {
     base: gpr64::rdi,
     kept: Some([gpr64::rsi, gpr64::r8]),
 };
+
+/// The registers that a function may change and that return nothing: kept where callers may know that it does not.
+pub(super) const CALLERS: [AsmRegister64; 7] = [
+    gpr64::rcx,
+    gpr64::rsi,
+    gpr64::rdi,
+    gpr64::r8,
+    gpr64::r9,
+    gpr64::r10,
+    gpr64::r11,
+];
 
 /// What a record of a function session uses of them.
 pub(super) const RECORDING: [AsmRegister64; 2] = [ENTRY.mark, ENTRY.record];

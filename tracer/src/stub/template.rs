@@ -12,7 +12,7 @@ use crate::record::{Step, function_word};
 use crate::stub::graph::{Hook, SiteShape};
 use crate::stub::profile::{Profile, TableLayout};
 use crate::stub::recorder::{Full, Recorder};
-use crate::stub::registers::{ENTRY, RECORDING, emit_restore, emit_save};
+use crate::stub::registers::{ENTRY, HEAD, RECORDING, emit_restore, emit_save};
 
 /// Why no stub could be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -104,7 +104,7 @@ impl Template {
                 let at_exit = near.wrapping_add(PLACE_EXIT_CAPTURE);
                 hook.emit(&mut a, spec, go_on, at_exit)?;
             }
-            None => emit_entry(&mut a, &spec.recorders, go_on)?,
+            None => emit_entry(&mut a, spec, go_on)?,
         }
         Ok(Self {
             assembled: assemble(&mut a, near.0)?,
@@ -198,7 +198,12 @@ impl Template {
 }
 
 /// Runs the recorders one after the other and goes on in the function.
-fn emit_entry(a: &mut CodeAssembler, recorders: &[Recorder], go_on: Gva) -> Result<(), IcedError> {
+fn emit_entry(a: &mut CodeAssembler, spec: &StubSpec, go_on: Gva) -> Result<(), IcedError> {
+    let recorders = &*spec.recorders;
+    let is_bare = spec.shape == SiteShape::Bare;
+    if is_bare {
+        a.push(HEAD)?;
+    }
     let is_direct = |recorder: &Recorder| recorder.access(&ENTRY).is_direct();
     let mut full = Vec::new();
     let mut out = a.create_label();
@@ -229,6 +234,9 @@ fn emit_entry(a: &mut CodeAssembler, recorders: &[Recorder], go_on: Gva) -> Resu
         }
     }
     a.set_label(&mut out)?;
+    if is_bare {
+        a.pop(HEAD)?;
+    }
     a.jmp(go_on.0)?;
     full.into_iter().try_for_each(|part| part.emit(a))
 }

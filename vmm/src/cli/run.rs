@@ -73,6 +73,10 @@ pub struct RunOptions {
     /// Never trace functions whose name matches; may be given several times
     #[arg(long, value_name = "GLOB", requires = "trace")]
     pub notrace: Vec<String>,
+    /// Make functions without a patch site traceable, too, where their first instructions can be displaced: also of
+    /// a kernel that was built without instrumentation (`vmm sites --any` says which)
+    #[arg(long)]
+    pub any: bool,
     /// Attach when this function is first reached in ring 0 (default: what suits the kernel, for the bundled
     /// guest `workloads_ready`, for Linux `rcu_end_inkernel_boot`, right before its init)
     #[arg(long, value_name = "SYMBOL", requires = "trace")]
@@ -126,6 +130,7 @@ impl RunOptions {
             session: self.session.clone(),
             filter: self.filter.clone(),
             notrace: self.notrace.clone(),
+            any: self.any,
             attach_at: self.attach_at.clone(),
             smp_locks: self.smp_locks,
             patch_method: self.patch_method,

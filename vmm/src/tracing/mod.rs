@@ -39,6 +39,7 @@ use tracer::digest::text_digest;
 use tracer::engine::Engine;
 use tracer::filter::{Filter, Selection};
 use tracer::image::Image;
+use tracer::patch::any;
 use tracer::patch::functions::Plan;
 use tracer::patch::locks::LockPrefixes;
 use tracer::session::SessionId;
@@ -100,7 +101,12 @@ impl Tracing {
     /// # Errors
     /// A [`TracingError`] about the image, the filter, the ring size or the output directory.
     pub fn new(options: TracingOptions, kernel: &KernelFile) -> Result<Self, TracingError> {
-        let image = Arc::new(kernel.image()?);
+        let mut image = kernel.image()?;
+        if options.any {
+            let count = any::admit(&mut image);
+            log::info!("{count} functions without a patch site are traceable");
+        }
+        let image = Arc::new(image);
         let shared = Shared {
             image: Arc::clone(&image),
             debug: kernel.debug(),

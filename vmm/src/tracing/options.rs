@@ -304,6 +304,8 @@ pub struct TracingOptions {
     pub notrace: Vec<String>,
     /// Attach when this function is reached.
     pub attach_at: Option<String>,
+    /// Whether functions without a patch site are to be traceable.
+    pub any: bool,
     /// Whether the guest's lock prefixes are effective from the start on.
     pub smp_locks: Option<LockChoice>,
     /// How the guest's text is changed.

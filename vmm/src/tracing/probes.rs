@@ -5,7 +5,6 @@ use serde_json::Value;
 use tracer::engine::ApplyError;
 use tracer::engine::probes::{NewProbe, Probe, ProbeId};
 use tracer::export::probes::{ProbeNote, ValueNote};
-use tracer::patch::poke::PokeError;
 use tracer::session::SessionId;
 
 use super::{Tracing, TracingError};
@@ -382,12 +381,10 @@ impl Tracing {
     }
 }
 
-/// Whether a vCPU just stood in the way.
+/// Whether some thread just stood in the way.
 fn is_passing(error: &ApplyError) -> bool {
     match error {
-        ApplyError::Transaction(error) => {
-            error.stuck.is_empty() && matches!(error.cause, PokeError::VcpuInside { .. })
-        }
+        ApplyError::Transaction(error) => error.stuck.is_empty() && error.cause.passes(),
         _ => false,
     }
 }

@@ -1,13 +1,16 @@
 //! Large changes of text in slices: many short pauses instead of a long one.
 //!
 //! How many sites fit in a slice is learned from those before: it differs by an order of magnitude between
-//! hosts. What is bounded is the time in which text is written; stopping the vCPUs comes on top.
+//! hosts. What is bounded is the time in which text is written; stopping the vCPUs comes on top. Sites at which several
+//! instructions become one are all written in one pause: in each the guest's memory is searched for threads.
 
 use std::time::{Duration, Instant};
 
 use tracer::engine::Applied;
+use tracer::event::FunctionId;
 use tracer::filter::Selection;
-use tracer::patch::functions::Plan;
+use tracer::patch::functions::{Change, Plan};
+use tracer::patch::poke::PokeError;
 use tracer::session::SessionId;
 
 use super::Tracing;
@@ -18,6 +21,8 @@ use crate::machine::{Machine, PATIENCE};
 const FIRST: usize = 64;
 /// Fewer would be a pause for next to nothing.
 const FEWEST: usize = 16;
+/// Pauses in which a site with a thread inside gets its turn again.
+const ROUNDS: u32 = 8;
 
 /// How large a slice is.
 #[derive(Debug, Clone, Copy)]
@@ -104,6 +109,15 @@ impl Tracing {
         mut plan: Plan,
         sliced: &mut Sliced,
     ) -> Result<(), TracingError> {
+        if self.slices.budget.is_some() {
+            let joins = |change: &Change| self.engine.joins_instructions(change);
+            let (joining, others) = plan.changes.into_iter().partition(joins);
+            self.join(machine, joining, sliced)?;
+            plan.changes = others;
+            if plan.changes.is_empty() && sliced.pauses > 0 {
+                return Ok(());
+            }
+        }
         loop {
             let sites = self.slices.sites().min(plan.changes.len());
             let later = plan.changes.split_off(sites);
@@ -115,6 +129,33 @@ impl Tracing {
             }
             plan.changes = later;
         }
+    }
+
+    /// Makes several instructions one at each of these sites, all in one pause: in each the guest's whole memory is
+    /// searched for threads. Sites with a thread inside get their turn in the next one, after the guest has run.
+    fn join(
+        &mut self,
+        machine: &Machine,
+        changes: Vec<Change>,
+        sliced: &mut Sliced,
+    ) -> Result<(), TracingError> {
+        let mut plan = Plan { changes };
+        for left in (0..ROUNDS).rev() {
+            if plan.changes.is_empty() {
+                break;
+            }
+            let (mut applied, _) = self.apply_slice(machine, &plan)?;
+            let passes = |(_, why): &(FunctionId, PokeError)| left > 0 && why.passes();
+            let again: Vec<FunctionId> = applied
+                .skipped
+                .extract_if(.., |one| passes(one))
+                .map(|(function, _)| function)
+                .collect();
+            plan.changes
+                .retain(|change| again.contains(&change.poke.function));
+            sliced.add(applied, machine.last_pause());
+        }
+        Ok(())
     }
 
     /// One pause. Also answers for how long text was written.

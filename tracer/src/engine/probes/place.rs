@@ -69,7 +69,7 @@ impl Engine {
             let chosen = choose_beside(image, at, Some(number), &taken);
             match chosen {
                 Ok(place) if !self.is_possible(&place) => {
-                    reasons.push((place.tactic, doubt(&place)));
+                    reasons.push((place.tactic, Refusal::NotServed));
                 }
                 Ok(place) => match self.overlapping(&place) {
                     None => return Ok(place),
@@ -107,12 +107,11 @@ impl Engine {
         other.map(|probe| probe.place.at)
     }
 
-    /// Whether it is certain that no thread is where it must not be, and that somebody serves a breakpoint.
+    /// Whether somebody serves it, if it is a breakpoint.
     fn is_possible(&self, place: &Place) -> bool {
         match place.tactic {
-            Tactic::Site | Tactic::One => true,
-            // A thread that is preempted there is on no vCPU, and nobody knows of it.
-            Tactic::Several | Tactic::Hop => place.inner.is_empty() && place.padding.is_none(),
+            // Whether a thread is inside is found out when the jump is written.
+            Tactic::Site | Tactic::One | Tactic::Several | Tactic::Hop => true,
             Tactic::Breakpoint => breakpoints::service(&self.image).is_some(),
         }
     }
@@ -182,7 +181,7 @@ impl Engine {
             return Ok(*at);
         }
         // Whatever stands before a function's own site does nothing.
-        let is_entry = |site: &Site| site.kind != SiteKind::Mcount;
+        let is_entry = |site: &Site| matches!(site.kind, SiteKind::Fentry | SiteKind::Patchable);
         let site = self.image.site_of(probe.place.function);
         let is_between = probe.place.tactic == Tactic::Site && site.is_some_and(is_entry);
         let part = CapturePart {
@@ -249,13 +248,5 @@ fn check_allowed(image: &Image, id: FunctionId) -> Result<(), String> {
     match leaves_kernel(image.code(id), function.address) {
         Some(at) => Err(format!("its instruction at {at} enters or leaves ring 0")),
         None => Ok(()),
-    }
-}
-
-/// Why a place that could be had is not taken.
-fn doubt(place: &Place) -> Refusal {
-    match place.tactic {
-        Tactic::Breakpoint => Refusal::NotServed,
-        _ => Refusal::Threads,
     }
 }

@@ -7,10 +7,9 @@ use super::{Probe, ProbeError, ProbeId};
 use crate::addr::Gva;
 use crate::engine::{ApplyError, Engine};
 use crate::image::points::EventFormat;
-use crate::paging::{PageTableRoot, translate};
 use crate::patch::breakpoints;
-use crate::patch::functions::{Change, FunctionTable, Plan, PlanError, behind};
-use crate::patch::poke::{self, Poke};
+use crate::patch::functions::{Change, FunctionTable, Plan, PlanError};
+use crate::patch::poke::{self, Poke, TransactionError};
 use crate::patch::probes::PlaceChange;
 use crate::patch::tactic::{Place, Tactic};
 use crate::session::SessionId;
@@ -110,7 +109,9 @@ impl Engine {
     ) -> Result<(), ApplyError> {
         let image = Arc::clone(&self.image);
         if let Some(site) = image.site_of(place.function) {
-            let go_on = self.table.resume(site);
+            let ground = self.ground.as_mut().ok_or(ApplyError::NotAttached)?;
+            let go_on = self.table.resume(site, &mut ground.arena)?;
+            self.write_stubs(memory)?;
             let head = self.place_chain(memory, chain, go_on)?;
             plan.sites.push(self.table.plan_probes(site, head)?);
         }
@@ -211,6 +212,7 @@ impl Engine {
                 return Err(self.freeze(error));
             }
         }
+        self.check_threads(target, plan)?;
         let pokes: Vec<Poke> = plan.pokes().map(|(poke, _)| poke).collect();
         let written = poke::apply(target, &self.image, &pokes);
         self.note(written)?;
@@ -243,23 +245,53 @@ impl Engine {
         vcpus: &[VcpuRegisters],
         plan: &ProbePlan,
     ) -> Result<(), ProbeError> {
-        let is_user = self.ground.as_ref().map(|ground| ground.window.is_user());
-        let runs = vcpus.iter().find(|vcpu| vcpu.online);
-        let (Some(is_user), Some(registers)) = (is_user, runs) else {
+        let Some(ground) = &self.ground else {
             return Ok(());
         };
         let new = plan.places.iter();
-        for change in new.filter(|change| change.before.is_none() && change.after.is_some()) {
-            let at = change.at;
-            let seen = PageTableRoot::of_text(memory, registers, at)
-                .and_then(|root| translate(memory, root, at));
-            // What is not mapped cannot be poked, which says so itself.
-            if seen.is_ok_and(|seen| seen.user != is_user) {
-                let symbol = self.image.name_at(at);
-                return Err(ProbeError::OtherRing { at, symbol });
-            }
+        let mut new = new.filter(|change| change.before.is_none() && change.after.is_some());
+        let suits = |change: &&PlaceChange| ground.window.suits(memory, vcpus, change.at);
+        match new.find(|change| !suits(change)) {
+            None => Ok(()),
+            Some(PlaceChange { at, .. }) => Err(ProbeError::OtherRing {
+                at: *at,
+                symbol: self.image.name_at(*at),
+            }),
         }
-        Ok(())
+    }
+
+    /// Whether some thread may be where no instruction begins afterwards: inside of what is displaced, or at the jump
+    /// in padding that becomes padding again.
+    fn check_threads(
+        &self,
+        target: &(impl StoppedTarget + ?Sized),
+        plan: &ProbePlan,
+    ) -> Result<(), ApplyError> {
+        let mut inner = Vec::new();
+        for change in &plan.sites {
+            inner.extend(self.inner(change));
+        }
+        for change in &plan.places {
+            let Some(state) = self.places.place(change.at) else {
+                continue;
+            };
+            let poke = change.pokes.first().map(|own| own.poke);
+            let held = match (change.before, change.after) {
+                (None, Some(_)) => state.place.inner.clone(),
+                (Some(_), None) => state.place.padding.iter().map(|one| one.at).collect(),
+                _ => Vec::new(),
+            };
+            inner.extend(held.into_iter().filter_map(|place| Some((place, poke?))));
+        }
+        let occupied = self.occupied(target, inner)?;
+        match occupied.into_iter().next() {
+            Some((_, cause)) => Err(ApplyError::Transaction(TransactionError {
+                cause,
+                undone: 0,
+                stuck: Vec::new(),
+            })),
+            None => Ok(()),
+        }
     }
 
     /// Whether the text that is to be changed is there, and as it was when this was planned.
@@ -304,7 +336,12 @@ impl Engine {
             let chain: Vec<_> = here
                 .filter_map(|probe| Some((probe.id, probe.session?)))
                 .collect();
-            let go_on = change.own.unwrap_or(behind(site));
+            let ground = self.ground.as_mut().ok_or(ApplyError::NotAttached)?;
+            let go_on = match change.own {
+                Some(own) => own,
+                None => self.table.behind(site, &mut ground.arena)?,
+            };
+            self.write_stubs(memory)?;
             if let Some(head) = self.place_chain(memory, &chain, go_on)? {
                 FunctionTable::lead_through(site, change, head)?;
             }

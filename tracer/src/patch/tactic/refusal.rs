@@ -57,9 +57,6 @@ pub enum Refusal {
         /// What it is.
         what: &'static str,
     },
-    /// Preempted threads are not known.
-    #[error("a thread that is preempted could be between the instructions, and nobody knows of it")]
-    Threads,
     /// A breakpoint would be the guest's own affair.
     #[error("nobody in the guest serves breakpoints that stay")]
     NotServed,

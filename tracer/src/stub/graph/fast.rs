@@ -5,7 +5,7 @@
 //! takes the general way from its beginning. The body returns to where it was called from, and a place
 //! in the mirror is for good: so the code behind that call needs no look-up.
 
-use super::{Code, ReturnHook, lower_half};
+use super::{Code, ReturnHook, SiteShape, lower_half};
 use crate::addr::Gva;
 use crate::insn::asm::registers::{gpr32, gpr64};
 use crate::insn::asm::{AsmRegister64, CodeAssembler, CodeLabel, IcedError, ptr, qword_ptr};
@@ -28,7 +28,7 @@ impl Code<'_> {
         let Some(recorder) = self.only_recorder() else {
             return Ok(());
         };
-        if self.variant() != ReturnHook::Balanced {
+        if self.variant() != ReturnHook::Balanced || self.spec.shape == SiteShape::Bare {
             return Ok(());
         }
         let mirror = self.hook.mirror;
@@ -45,7 +45,7 @@ impl Code<'_> {
         a.call(body.0)?;
         self.emit_exit_capture(a)?;
         self.emit_records(a, &EXIT, Step::Exit)?;
-        a.lea(rsi, Self::left_slot())?;
+        a.lea(rsi, self.left_slot())?;
         mirror.emit_first_place(a, rsi)?;
         let real = mirror.word(a, rsi)?;
         a.push(real)?;
