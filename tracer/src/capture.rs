@@ -153,6 +153,13 @@ impl Expression {
         match (self, by.cast_unsigned()) {
             (same, 0) => same,
             (Self::Constant(value), by) => Self::Constant(value.wrapping_add(by)),
+            (Self::Apply(Operator::Add, inner, distance), by) => match *distance {
+                Self::Constant(distance) => inner.offset(distance.wrapping_add(by).cast_signed()),
+                distance => {
+                    let sum = Self::Apply(Operator::Add, inner, Box::new(distance));
+                    Self::apply(Operator::Add, sum, Self::Constant(by))
+                }
+            },
             (value, by) => Self::apply(Operator::Add, value, Self::Constant(by)),
         }
     }

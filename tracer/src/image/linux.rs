@@ -107,15 +107,20 @@ impl InitState {
     }
 }
 
-/// The kernel's types.
-fn types<'a>(elf: &Elf<'a>, symbols: &SymbolTable, notes: &mut Vec<String>) -> Option<Btf<'a>> {
+/// The bytes of the kernel's types.
+pub(super) fn btf_section<'a>(elf: &Elf<'a>, symbols: &SymbolTable) -> Option<&'a [u8]> {
     let bounded = || {
         let start = symbols.address_of("__start_BTF")?;
         let length = symbols.address_of("__stop_BTF")?.0.checked_sub(start.0)?;
         Some(elf.bytes_at(start, length))
     };
     let section = elf.sections_named(".BTF").first().map(|(_, bytes)| *bytes);
-    match Btf::parse(section.or_else(bounded)?) {
+    section.or_else(bounded)
+}
+
+/// The kernel's types.
+fn types<'a>(elf: &Elf<'a>, symbols: &SymbolTable, notes: &mut Vec<String>) -> Option<Btf<'a>> {
+    match Btf::parse(btf_section(elf, symbols)?) {
         Ok(btf) => {
             notes.push(format!("BTF: {} types", btf.len()));
             Some(btf)

@@ -83,13 +83,11 @@ impl Scope<'_> {
     }
 
     fn named(&self, name: &str) -> Result<Typed, ProbeError> {
-        let found = match self.debug {
-            Some(debug) if !matches!(self.point, Point::Return(_)) => {
-                debug.variable(self.point.moment(self.image), name)
-            }
-            _ => Err(DebugError::Absent {
+        let found = match self.point {
+            Point::Return(_) => Err(DebugError::Absent {
                 what: format!("`{name}`"),
             }),
+            _ => self.variable(name),
         };
         let error = match found {
             Ok(variable) => return Ok(typed(variable)),
@@ -128,22 +126,18 @@ impl Scope<'_> {
     }
 
     fn returned(&self) -> Result<Typed, ProbeError> {
-        let Point::Return(function) = self.point else {
-            return Err(wrong(
-                "$retval",
-                "is there at a function's return: FUNCTION%return",
-            ));
-        };
-        let address = self.image.function(function).map(|found| found.address);
-        let known = self.debug.zip(address);
-        match known.map(|(debug, address)| debug.returned(address)) {
-            Some(Ok(Some(variable))) => Ok(typed(variable)),
-            Some(Ok(None)) => Err(wrong("$retval", "the function returns nothing")),
-            Some(Err(error)) if !matches!(error, DebugError::Absent { .. }) => Err(error.into()),
-            _ => {
+        if !matches!(self.point, Point::Return(_)) {
+            let why = "is there at a function's return: FUNCTION%return";
+            return Err(wrong("$retval", why));
+        }
+        match self.returned_variable() {
+            Ok(Some(variable)) => Ok(typed(variable)),
+            Ok(None) => Err(wrong("$retval", "the function returns nothing")),
+            Err(DebugError::Absent { .. }) => {
                 let rax = Place::Value(Expression::Register(RAX));
                 Ok(Typed::new(Kind::Untyped, rax))
             }
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -153,15 +147,12 @@ impl Scope<'_> {
             let why = "arguments are where the calling convention says at a function's first instruction only";
             return Err(wrong(&text, why));
         }
-        let known = self
-            .debug
-            .map(|debug| debug.parameters(self.point.moment(self.image)));
-        let Some(Ok(parameters)) = known else {
+        let Ok(parameters) = self.parameters() else {
             return Ok(Typed::new(Kind::Untyped, argument(number)));
         };
         let count = parameters.len();
         match parameters.into_iter().nth(usize::from(number) - 1) {
-            Some(variable) => Ok(typed(variable)),
+            Some(variable) => Ok(typed(variable?)),
             // More may be passed than a prototype says.
             None if count < ARGUMENTS.len() => Ok(Typed::new(Kind::Untyped, argument(number))),
             None => Err(wrong(&text, format!("the function has {count} parameters"))),

@@ -9,7 +9,7 @@
 //!            FILE:LINE             before the code of a line, wherever it is
 //!            ADDRESS               before the instruction at 0x...
 //! FETCH      [NAME=]VALUE[:TYPE]   without blanks, but in brackets
-//!            $args                 all parameters
+//!            $args                 all parameters that can be captured here
 //! VALUE      a variable, a number, a register (%rdi, %eax), $retval, $arg1 to $arg16, and on these what C and
 //!            Rust have: p->f, s.f, s.0, a[i], *p, &x, -x, ~x, ( ), * / % + - << >> & ^ |
 //! TYPE       u8 u16 u32 u64 i8 i16 i32 i64 x8 x16 x32 x64 (hexadecimal), bool, char, pointer,
@@ -22,7 +22,8 @@
 //! `%rsp+8`. A name that no variable has is a symbol of the image: `jiffies:u64`.
 //!
 //! Numbers are promoted, and signs compared, as in C. Pointers count in what they point to. References of Rust are followed by
-//! `.` without a `*`. Text of Rust and arrays of `char` are text by themselves; `char *` needs `:string`.
+//! `.` without a `*`. Text of Rust and arrays of `char` are text by themselves; `char *` needs `:string`. A structure in memory is bytes, one
+//! in registers its members.
 //! `/\` of conditions: `"text"` compares a `char *`, an array of `char` or Rust's text.
 //!
 //! At a function's first instruction parameters are taken from where the calling convention puts them (System V: integers and pointers),
@@ -33,6 +34,7 @@ mod condition;
 mod error;
 mod evaluate;
 mod expression;
+mod known;
 mod parameters;
 mod places;
 mod request;

@@ -16,12 +16,13 @@ pub fn parameters(image: &Image, debug: &DebugInfo, function: FunctionId) -> Opt
         debug: Some(debug),
         point: Point::Entry(function),
     };
-    let found = debug.parameters(scope.point.moment(image)).ok()?;
+    let found = scope.parameters().ok()?;
     let captured = found.into_iter().filter_map(|variable| {
+        let variable = variable.ok()?;
         let name = variable.name.clone();
-        scope.captured(&name, &typed(variable), None, &name).ok()
+        scope.all_of(&name, &typed(variable), None, &name).ok()
     });
-    Some(captured.collect())
+    Some(captured.flatten().collect())
 }
 
 /// What a function returns, behind its return; `None` if it returns nothing, or its types are not known.
@@ -32,8 +33,7 @@ pub fn return_value(image: &Image, debug: &DebugInfo, function: FunctionId) -> O
         debug: Some(debug),
         point: Point::Return(function),
     };
-    let address = image.function(function)?.address;
-    let variable = debug.returned(address).ok()??;
+    let variable = scope.returned_variable().ok()??;
     let name = "retval";
     scope.captured(name, &typed(variable), None, name).ok()
 }

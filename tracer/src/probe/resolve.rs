@@ -10,7 +10,7 @@ use super::request::{Request, Wanted};
 use super::typed::{Kind, Typed};
 use crate::capture::{Capture, Captured, Source, Text};
 use crate::image::Image;
-use crate::image::debug::{DebugError, DebugInfo, Place, Shape};
+use crate::image::debug::{DebugInfo, Place, Shape};
 use crate::image::field::FieldType;
 
 /// Values of one probe, at most.
@@ -95,7 +95,7 @@ impl Scope<'_> {
         for wanted in &request.fetches {
             match wanted {
                 Wanted::Arguments => values.extend(self.arguments()?),
-                Wanted::One(fetch) => values.push(self.fetched(fetch)?),
+                Wanted::One(fetch) => values.extend(self.fetched(fetch)?),
             }
         }
         if values.len() > VALUES_MAX {
@@ -115,28 +115,64 @@ impl Scope<'_> {
         Ok(Capture { values, condition })
     }
 
-    /// All parameters.
+    /// All parameters that can be captured.
     fn arguments(&self) -> Result<Vec<Captured>, ProbeError> {
         if matches!(self.point, Point::Return(_)) {
             let why =
                 "parameters are gone at a function's return: probe the function itself for them";
             return Err(wrong("$args", why));
         }
-        let debug = self.debug.ok_or_else(|| DebugError::Absent {
-            what: "$args".to_owned(),
-        })?;
-        let parameters = debug.parameters(self.point.moment(self.image))?;
-        let parameters = parameters.into_iter().map(|variable| {
-            let name = variable.name.clone();
-            self.captured(&name, &typed(variable), None, &name)
-        });
-        parameters.collect()
+        let parameters = self.parameters()?;
+        let mut values = Vec::new();
+        let mut refused = None;
+        for parameter in parameters {
+            let captured = parameter.map_err(ProbeError::from).and_then(|variable| {
+                let name = variable.name.clone();
+                self.all_of(&name, &typed(variable), None, &name)
+            });
+            match captured {
+                Ok(captured) => values.extend(captured),
+                Err(why) => refused = Some(why),
+            }
+        }
+        match refused {
+            Some(why) if values.is_empty() => Err(why),
+            _ => Ok(values),
+        }
     }
 
-    fn fetched(&self, fetch: &Fetch) -> Result<Captured, ProbeError> {
+    /// A value, or the members of one that is not in memory.
+    pub(super) fn all_of(
+        &self,
+        name: &str,
+        value: &Typed,
+        format: Option<&Format>,
+        text: &str,
+    ) -> Result<Vec<Captured>, ProbeError> {
+        if let Some(Shape::Structure(structure)) = self.shape(value)?
+            && structure.slice.is_none()
+            && structure.variant.is_none()
+            && format.is_none()
+            && !matches!(value.place, Place::Memory(_))
+        {
+            let members = structure
+                .members
+                .iter()
+                .filter(|member| !member.name.is_empty());
+            let parts = members.map(|member| {
+                let called = member.name.strip_prefix("__").unwrap_or(&member.name);
+                let (name, text) = (format!("{name}.{called}"), format!("{text}.{called}"));
+                self.captured(&name, &self.part(value, member, &text)?, None, &text)
+            });
+            return parts.collect();
+        }
+        Ok(vec![self.captured(name, value, format, text)?])
+    }
+
+    fn fetched(&self, fetch: &Fetch) -> Result<Vec<Captured>, ProbeError> {
         let value = self.evaluate(&fetch.node)?;
         let name = fetch.name.trim_start_matches(['%', '$']);
-        self.captured(name, &value, fetch.format.as_ref(), &fetch.node.text)
+        self.all_of(name, &value, fetch.format.as_ref(), &fetch.node.text)
     }
 
     /// A value, as it is to be recorded.

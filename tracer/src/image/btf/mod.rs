@@ -3,6 +3,7 @@
 //!
 //! Facts: Documentation/bpf/btf.rst of Linux.
 
+pub mod functions;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! The types in their order, which is their number.
 
+use std::borrow::Cow;
+
 use super::BtfError;
 
 const MAGIC: u16 = 0xeb9f;
@@ -19,7 +21,13 @@ pub(super) enum Kind {
     Float,
     /// A typedef or a qualifier: another type by its name.
     Alias,
-    /// Functions, variables, forward declarations and what is said about other types.
+    /// A struct or union that is only declared.
+    Forward,
+    Function,
+    Prototype,
+    /// An enumeration of 64 bits.
+    Enum64,
+    /// Variables, and what is said about other types.
     Other,
 }
 
@@ -31,7 +39,8 @@ pub(super) struct Type<'a> {
     pub flag: bool,
     /// Its size, or the type that it refers to.
     pub size: u32,
-    name: u32,
+    /// Where its name is.
+    pub name: u32,
     /// What follows it.
     rest: &'a [u8],
 }
@@ -56,11 +65,18 @@ pub(super) struct Types<'a> {
     types: &'a [u8],
     strings: &'a [u8],
     /// Where type 1, 2, … begins.
-    offsets: Vec<u32>,
+    offsets: Cow<'a, [u32]>,
 }
 
 impl<'a> Types<'a> {
     pub fn parse(bytes: &'a [u8]) -> Result<Self, BtfError> {
+        let mut all = Self::with_offsets(bytes, &[])?;
+        all.offsets = Cow::Owned(all.index()?);
+        Ok(all)
+    }
+
+    /// The same, where it has been found out before where each type begins.
+    pub fn with_offsets(bytes: &'a [u8], offsets: &'a [u32]) -> Result<Self, BtfError> {
         let header = bytes.first_chunk::<HEADER>().ok_or(BtfError::Header)?;
         let words: Vec<usize> = header
             .as_chunks::<4>()
@@ -79,19 +95,19 @@ impl<'a> Types<'a> {
             let start = length.checked_add(offset)?;
             bytes.get(start..start.checked_add(size)?)
         };
-        let mut all = Self {
+        Ok(Self {
             types: part(types, types_length).ok_or(BtfError::Outside)?,
             strings: part(strings, strings_length).ok_or(BtfError::Outside)?,
-            offsets: Vec::new(),
-        };
-        all.index()?;
-        Ok(all)
+            offsets: Cow::Borrowed(offsets),
+        })
     }
 
-    fn index(&mut self) -> Result<(), BtfError> {
+    /// Where each type begins.
+    fn index(&self) -> Result<Vec<u32>, BtfError> {
+        let mut offsets = Vec::new();
         let mut offset = 0;
         while offset < self.types.len() {
-            let id = u32::try_from(self.offsets.len() + 1).unwrap_or(u32::MAX);
+            let id = u32::try_from(offsets.len() + 1).unwrap_or(u32::MAX);
             let head = self
                 .types
                 .get(offset..offset + TYPE)
@@ -102,13 +118,18 @@ impl<'a> Types<'a> {
                 kind: number(info),
                 id,
             })?;
-            self.offsets.push(u32::try_from(offset).unwrap_or(u32::MAX));
+            offsets.push(u32::try_from(offset).unwrap_or(u32::MAX));
             offset += TYPE + rest;
             if offset > self.types.len() {
                 return Err(BtfError::Cut { id });
             }
         }
-        Ok(())
+        Ok(offsets)
+    }
+
+    /// Where each type begins, as it was found out.
+    pub fn into_offsets(self) -> Vec<u32> {
+        self.offsets.into_owned()
     }
 
     pub fn len(&self) -> usize {
@@ -164,14 +185,14 @@ fn kind_of(info: u32) -> Option<(Kind, usize)> {
         6 => (Kind::Enum, 8 * entries),
         // Typedef, volatile, const, restrict, type tag.
         8..=11 | 18 => (Kind::Alias, 0),
-        // Forward declaration, function.
-        7 | 12 => (Kind::Other, 0),
-        // Prototype.
-        13 => (Kind::Other, 8 * entries),
+        7 => (Kind::Forward, 0),
+        12 => (Kind::Function, 0),
+        13 => (Kind::Prototype, 8 * entries),
         // Variable, declaration tag.
         14 | 17 => (Kind::Other, 4),
-        // Section, 64-bit enumeration.
-        15 | 19 => (Kind::Other, 12 * entries),
+        // Section.
+        15 => (Kind::Other, 12 * entries),
+        19 => (Kind::Enum64, 12 * entries),
         16 => (Kind::Float, 0),
         _ => return None,
     })
