@@ -33,6 +33,7 @@ use crate::stub::arena::Arena;
 use crate::stub::cell::{CpuStrategy, NoGsBase, TracedCode};
 use crate::stub::clock_page::PAGE_BYTES;
 use crate::stub::mirror::Mirror;
+use crate::stub::reach::{Reach, Routines};
 use crate::stub::template::StubError;
 use crate::target::StoppedTarget;
 use crate::window::{Extent, Region, Window};
@@ -56,6 +57,8 @@ struct Ground {
     no_gs: Option<NoGsBase>,
     /// Made for the first graph session.
     mirror: Option<Mirror>,
+    /// Made for the first capture that reads memory.
+    reach: Option<Reach>,
     /// Where the host finds its directory.
     mirror_physical: Option<Gpa>,
 }
@@ -88,6 +91,23 @@ impl Ground {
             .map_err(AttachError::Claim)?;
         self.mirror = Some(mirror);
         self.mirror_physical = Some(shown.physical.wrapping_add(pages));
+        Ok(())
+    }
+
+    /// The routines that read the guest's memory, which the first capture that needs them makes.
+    fn make_reach(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+    ) -> Result<(), AttachError> {
+        if self.reach.is_some() {
+            return Ok(());
+        }
+        let routines = Routines::new(self.window.make_alias(target)?)?;
+        let (at, physical) = self.arena.allocate(routines.bytes.len() as u64)?;
+        target
+            .write_physical(physical, &routines.bytes)
+            .map_err(AttachError::Claim)?;
+        self.reach = Some(routines.at(at));
         Ok(())
     }
 }
@@ -244,6 +264,7 @@ impl Engine {
             strategy,
             no_gs,
             mirror: None,
+            reach: None,
             mirror_physical: None,
         });
         Ok(())
@@ -292,6 +313,24 @@ impl Engine {
         let offset = clock_offset(&ground.strategy);
         let Extent { at, physical, .. } = ground.cells;
         Some((at.wrapping_add(offset), physical.wrapping_add(offset)))
+    }
+
+    /// Makes what captures of memory need, if it is not there.
+    ///
+    /// # Errors
+    /// An [`AttachError`]: where there is no place for it, values in registers can still be captured.
+    pub fn make_reach(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+    ) -> Result<(), AttachError> {
+        let ground = self.ground.as_mut();
+        ground.ok_or(AttachError::NotAttached)?.make_reach(target)
+    }
+
+    /// The routines that read the guest's memory, once [`Self::make_reach`] has made them.
+    #[must_use]
+    pub fn reach(&self) -> Option<Reach> {
+        self.ground.as_ref()?.reach
     }
 
     /// Bytes of stubs in the guest.

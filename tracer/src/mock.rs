@@ -78,6 +78,10 @@ pub struct MockTarget {
     next_table: u64,
     /// What goes wrong.
     pub faults: Faults,
+    /// What it says is RAM; if nothing, what has been written to.
+    pub ram: Vec<Region>,
+    /// Whether its processors have pages of 1 GiB.
+    pub has_gigabyte_pages: bool,
     /// How many virtual writes were made, whatever became of them.
     pub writes: u64,
 }
@@ -106,6 +110,8 @@ impl MockTarget {
             vcpus: (0..vcpus).map(running).collect(),
             next_table: TABLES_START + PAGE_4K,
             faults: Faults::default(),
+            ram: Vec::new(),
+            has_gigabyte_pages: true,
             writes: 0,
         }
     }
@@ -364,6 +370,9 @@ impl StoppedTarget for MockTarget {
     }
 
     fn ram(&self) -> Vec<Region> {
+        if !self.ram.is_empty() {
+            return self.ram.clone();
+        }
         let is_ram = |frame: &&u64| **frame * PAGE_4K < self.region.start.0;
         let frames = self.frames.keys().filter(is_ram);
         let region = |frame: &u64| Region {
@@ -371,6 +380,10 @@ impl StoppedTarget for MockTarget {
             bytes: PAGE_4K,
         };
         frames.map(region).collect()
+    }
+
+    fn has_gigabyte_pages(&self) -> bool {
+        self.has_gigabyte_pages
     }
 }
 

@@ -12,7 +12,8 @@ use crate::target::{MemoryError, PhysicalMemory, VcpuRegisters};
 pub const PAGE_4K: u64 = 1 << 12;
 /// Size of a page mapped by an entry of the page directory.
 pub const PAGE_2M: u64 = 1 << 21;
-const PAGE_1G: u64 = 1 << 30;
+/// Size of a page mapped by an entry of the table above that, and of what a page directory maps.
+pub const PAGE_1G: u64 = 1 << 30;
 
 /// Bits of a page-table entry.
 pub mod bits {
@@ -34,7 +35,8 @@ pub mod bits {
 
 /// The user half of a pair of topmost tables lies one page above the kernel's (Linux, `asm/pgtable.h`).
 const USER_HALF: u64 = 1 << 12;
-const ADDRESS_MASK: u64 = 0x000f_ffff_ffff_f000;
+/// The bits of an entry that are an address.
+pub const ADDRESS_MASK: u64 = 0x000f_ffff_ffff_f000;
 const CR0_PG: u64 = 1 << 31;
 const CR4_LA57: u64 = 1 << 12;
 const EFER_LMA: u64 = 1 << 10;
@@ -263,10 +265,11 @@ pub fn translate(
     })
 }
 
-/// A free entry of a page directory: 2 MiB of address space that the guest does not use.
+/// A free entry of a page directory, or of the table above it: 2 MiB or 1 GiB of address space that the guest does
+/// not use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FreeSlot {
-    /// First address of the 2 MiB.
+    /// First address of those.
     pub address: Gva,
     /// The entry that would map it.
     pub entry: Gpa,
@@ -308,6 +311,34 @@ pub fn free_slots(
         match address.checked_add(PAGE_2M) {
             Some(next) => address = next,
             None => break,
+        }
+    }
+    Ok(found)
+}
+
+/// The free entries, 1 GiB of address space each, of the table above the page directories through which `text` is
+/// mapped, ascending.
+///
+/// They are usable in ring 3 when `user` is asked for.
+///
+/// # Errors
+/// A [`TranslateError`] when that table cannot be found.
+pub fn free_giant_slots(
+    memory: &(impl PhysicalMemory + ?Sized),
+    root: PageTableRoot,
+    text: Gva,
+    user: bool,
+) -> Result<Vec<FreeSlot>, TranslateError> {
+    let first = text.0 & !(512 * PAGE_1G - 1);
+    let mut found = Vec::new();
+    for number in 0..512 {
+        let address = Gva(first + number * PAGE_1G);
+        let (level, step) = descend(memory, root, address, 3)?;
+        if level == 3 && step.value == 0 && (step.user || !user) {
+            found.push(FreeSlot {
+                address,
+                entry: step.entry,
+            });
         }
     }
     Ok(found)

@@ -65,6 +65,9 @@ pub trait StoppedTarget: TargetMemory + PhysicalMemory {
 
     /// All memory that the guest knows of and can keep registers in.
     fn ram(&self) -> Vec<Region>;
+
+    /// Whether its processors have pages of 1 GiB.
+    fn has_gigabyte_pages(&self) -> bool;
 }
 
 /// A target whose text is changed while its vCPUs run: breakpoint, rest, first byte.

@@ -6,6 +6,8 @@
 //! stub and a stub its ring by a 32-bit distance. Only entries that are zero are used, and each is
 //! looked at again before every attach: a guest that clears or takes one is noticed.
 
+use alias::Alias;
+
 use crate::addr::{Gpa, Gva};
 use crate::image::TextRange;
 use crate::paging::{
@@ -20,6 +22,14 @@ pub struct Region {
     pub start: Gpa,
     /// Its size in bytes.
     pub bytes: u64,
+}
+
+impl Region {
+    /// The first physical address behind it.
+    #[must_use]
+    pub const fn end(self) -> u64 {
+        self.start.0.saturating_add(self.bytes)
+    }
 }
 
 /// Why memory could not be shown to the guest.
@@ -49,6 +59,20 @@ pub enum WindowError {
         /// Start of the text.
         text: Gva,
         /// Free slots found.
+        free: usize,
+    },
+    /// There is no place for the alias.
+    #[error(
+        "memory cannot be captured: the {pieces} pieces of the guest's RAM need {gigabytes} free entries of 1 GiB in a row in the page tables of its text at {text} ({free} are free); registers can be captured"
+    )]
+    NoAlias {
+        /// Entries that are needed.
+        gigabytes: u64,
+        /// Pieces of RAM; few are possible.
+        pieces: usize,
+        /// Start of the text.
+        text: Gva,
+        /// Free entries found.
         free: usize,
     },
     /// The region is used up.
@@ -108,6 +132,11 @@ pub struct Window {
     text: TextRange,
     user: bool,
     pages: Vec<Page>,
+    alias: Option<Alias>,
+    /// Bytes at the end of the region that are page tables of our own.
+    reserved: u64,
+    /// Bytes of them that are free.
+    tables: u64,
 }
 
 /// How far a 32-bit distance reaches, less room for the text's own extent.
@@ -132,6 +161,9 @@ impl Window {
             text,
             user,
             pages: Vec::new(),
+            alias: None,
+            reserved: 0,
+            tables: 0,
         })
     }
 
@@ -150,7 +182,7 @@ impl Window {
     /// Bytes of the region that are not shown yet.
     #[must_use]
     pub const fn left(&self) -> u64 {
-        self.region.bytes - self.used
+        self.region.bytes - self.used - self.reserved
     }
 
     /// Shows the next `bytes` of the region, rounded up to whole pages, one after the other.
@@ -198,6 +230,7 @@ impl Window {
     /// Takes every page of the window out of the guest's tables again, those that the guest has
     /// taken aside. Only for a window that no guest instruction has been led to.
     pub fn close(self, target: &mut (impl StoppedTarget + ?Sized)) {
+        self.close_alias(target);
         take_back(target, &self.pages);
     }
 
@@ -269,25 +302,28 @@ impl Window {
         vcpus: &[VcpuRegisters],
     ) -> Result<(), WindowError> {
         for page in &self.pages {
-            let entry = page.slot.entry;
-            let mut bytes = [0; 8];
-            target
-                .read_physical(entry, &mut bytes)
-                .map_err(|source| WindowError::Entry { entry, source })?;
-            match u64::from_le_bytes(bytes) {
-                found if found == page.value => {}
-                0 => write_entry(target, entry, page.value)?,
-                found => {
-                    return Err(WindowError::Taken {
-                        at: page.slot.address,
-                        entry,
-                        found,
-                    });
-                }
-            }
+            put_back(target, page)?;
             check_seen(target, vcpus, page, self.text.start)?;
         }
-        Ok(())
+        self.verify_alias(target, vcpus)
+    }
+}
+
+/// Writes an entry of the window again that the guest has cleared.
+fn put_back(target: &mut (impl PhysicalMemory + ?Sized), page: &Page) -> Result<(), WindowError> {
+    let entry = page.slot.entry;
+    let mut bytes = [0; 8];
+    target
+        .read_physical(entry, &mut bytes)
+        .map_err(|source| WindowError::Entry { entry, source })?;
+    match u64::from_le_bytes(bytes) {
+        found if found == page.value => Ok(()),
+        0 => write_entry(target, entry, page.value),
+        found => Err(WindowError::Taken {
+            at: page.slot.address,
+            entry,
+            found,
+        }),
     }
 }
 
@@ -373,5 +409,6 @@ fn write_entry(
         .map_err(|source| WindowError::Entry { entry, source })
 }
 
+pub mod alias;
 #[cfg(test)]
 mod tests;

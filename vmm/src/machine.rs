@@ -189,7 +189,8 @@ impl Machine {
             ready.push(vcpu.map_err(kvm_refused("the initial vCPU state"))?);
         }
         Ok(Self {
-            holders: Holders::new(Vec::new(), gate),
+            holders: Holders::new(Vec::new(), gate)
+                .with_gigabyte_pages(vcpu::has_gigabyte_pages(&around.cpuid)),
             ready,
             _vm: vm,
             _kvm: kvm,

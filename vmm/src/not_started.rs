@@ -62,4 +62,9 @@ impl StoppedTarget for NotYetStarted<'_> {
     fn ram(&self) -> Vec<Region> {
         self.memory.ram()
     }
+
+    /// Nothing is mapped yet.
+    fn has_gigabyte_pages(&self) -> bool {
+        false
+    }
 }

@@ -160,4 +160,8 @@ impl StoppedTarget for Quiesced<'_> {
     fn ram(&self) -> Vec<Region> {
         self.memory.ram()
     }
+
+    fn has_gigabyte_pages(&self) -> bool {
+        self.holders.has_gigabyte_pages()
+    }
 }

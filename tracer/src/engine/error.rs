@@ -36,9 +36,12 @@ pub enum AttachError {
     /// The mirror's routine could not be assembled.
     #[error("cannot attach: {0}")]
     Stub(#[from] StubError),
-    /// The mirror's routine could not be written.
-    #[error("cannot attach: the mirror's routine cannot be written: {0}")]
+    /// A routine that stubs share could not be written.
+    #[error("cannot attach: a routine of the stubs cannot be written: {0}")]
     Claim(MemoryError),
+    /// Tracing has not been attached.
+    #[error("tracing is not attached to the guest yet")]
+    NotAttached,
     /// The counters of a profile would take too much memory.
     #[error(
         "cannot make session '{name}': the counters of {functions} functions take too much memory with GS bases that lie as these do"

@@ -144,6 +144,14 @@ pub enum ProbeError {
     /// Records cannot number more events.
     #[error("there have been too many probes in this run")]
     TooMany,
+    /// It reads memory, and what that needs has not been made.
+    #[error(
+        "probe {name} captures values in memory, which cannot be reached; values in registers can be captured"
+    )]
+    NoReach {
+        /// What it is called.
+        name: String,
+    },
     /// A record would have no room for it.
     #[error(
         "probe {name} captures {wanted} bytes, a record of its session has room for {room}: capture less, or \

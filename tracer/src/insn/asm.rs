@@ -2,8 +2,8 @@
 
 pub use iced_x86::IcedError;
 pub use iced_x86::code_asm::{
-    AsmMemoryOperand, AsmRegister32, AsmRegister64, CodeAssembler, CodeLabel, dword_ptr, ptr,
-    qword_ptr, registers,
+    AsmMemoryOperand, AsmRegister32, AsmRegister64, CodeAssembler, CodeLabel, byte_ptr, dword_ptr,
+    ptr, qword_ptr, registers, word_ptr,
 };
 use iced_x86::{
     BlockEncoderOptions, Code, ConstantOffsets, Decoder, DecoderOptions, Instruction,
@@ -129,6 +129,22 @@ pub fn assemble(assembler: &mut CodeAssembler, base: u64) -> Result<Assembled, I
         base,
         fields,
     })
+}
+
+/// Assembles what `assembler` holds for the address `base`: code that refers to nothing outside. Says where `labels` are.
+///
+/// # Errors
+/// What iced-x86 says of an operand that cannot be encoded.
+pub fn assemble_entries(
+    assembler: &mut CodeAssembler,
+    base: u64,
+    labels: &[CodeLabel],
+) -> Result<(Vec<u8>, Vec<u64>), IcedError> {
+    let options = BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS;
+    let result = assembler.assemble_options(base, options)?;
+    let places = labels.iter().map(|label| result.label_ip(label));
+    let places = places.collect::<Result<_, _>>()?;
+    Ok((result.inner.code_buffer, places))
 }
 
 /// The displacement that names `address` in any instruction, without a register: in the lowest and the

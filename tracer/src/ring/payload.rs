@@ -191,6 +191,89 @@ mod tests {
         }
     }
 
+    #[test]
+    fn text_bytes_and_faults_are_read_as_far_as_they_were_written() {
+        let geometry = Geometry::with_bytes(4096).unwrap();
+        let position = geometry.first();
+        let field = |kind| Field {
+            name: "f".into(),
+            kind,
+        };
+        let format = EventFormat {
+            has_status: true,
+            ..EventFormat::new(
+                "e".into(),
+                vec![
+                    field(FieldType::text(6)),
+                    field(FieldType::raw(5)),
+                    field(FieldType::named("u64").unwrap()),
+                ],
+            )
+        };
+        assert_eq!(format.words(), 1 + 3 + 2 + 2);
+        // Words of an earlier lap lie where nothing was written.
+        let read = |halves: [Option<u32>; 8]| {
+            let words =
+                halves.map(|half| half.map_or(7, |half| u64::from(half) << PAYLOAD_SHIFT | 1));
+            read_payload(&Words(words.to_vec()), geometry, 0, position, &format)
+        };
+        let four = |bytes: &[u8; 4]| Some(u32::from_le_bytes(*bytes));
+        let number = [Some(7), Some(0)];
+        let [low, high] = number;
+        let bytes = [four(&[1, 2, 3, 4]), four(&[0xff, 9, 9, 9])];
+        let [first, second] = bytes;
+        let of_bytes = || FieldValue::of_bytes(&[1, 2, 3, 4, 0xff]);
+        assert_eq!(
+            read([
+                Some(0),
+                Some(3),
+                four(b"abc\0"),
+                None,
+                first,
+                second,
+                low,
+                high
+            ]),
+            Ok(vec![
+                FieldValue::of_text(b"abc", false),
+                of_bytes(),
+                FieldValue::Unsigned(7)
+            ])
+        );
+        let cut = Some(6 | TRUNCATED);
+        assert_eq!(
+            read([
+                Some(0),
+                cut,
+                four(b"abcd"),
+                four(b"ef??"),
+                first,
+                second,
+                low,
+                high
+            ]),
+            Ok(vec![
+                FieldValue::of_text(b"abcdef", true),
+                of_bytes(),
+                FieldValue::Unsigned(7)
+            ])
+        );
+        assert_eq!(
+            read([Some(3), Some(0), None, None, None, None, low, high]),
+            Ok(vec![
+                FieldValue::Fault,
+                FieldValue::Fault,
+                FieldValue::Unsigned(7)
+            ])
+        );
+        let torn = read([Some(0), cut, four(b"abcd"), None, first, second, low, high]);
+        assert_eq!(torn, Err(NoPayload::Overwritten));
+        for length in [7, 0x1_0000, TRUNCATED | 7, u32::MAX] {
+            let said = read([Some(0), Some(length), first, first, first, first, low, high]);
+            assert_eq!(said, Err(NoPayload::Invalid), "{length:#x}");
+        }
+    }
+
     proptest! {
         /// Whatever the guest writes: a value or a reason, never a panic.
         #[test]

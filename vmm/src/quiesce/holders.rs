@@ -58,6 +58,7 @@ pub(crate) struct Holders {
     /// The last pause, until its length is known.
     ended: Cell<Option<Ended>>,
     last: Cell<Duration>,
+    has_gigabyte_pages: bool,
 }
 
 impl Holders {
@@ -69,7 +70,19 @@ impl Holders {
             times: RefCell::new(PauseTimes::new()),
             ended: Cell::new(None),
             last: Cell::new(Duration::ZERO),
+            has_gigabyte_pages: false,
         }
+    }
+
+    /// The same, whose vCPUs have pages of 1 GiB or not.
+    pub(crate) fn with_gigabyte_pages(mut self, has_them: bool) -> Self {
+        self.has_gigabyte_pages = has_them;
+        self
+    }
+
+    /// Whether the vCPUs have pages of 1 GiB.
+    pub(crate) const fn has_gigabyte_pages(&self) -> bool {
+        self.has_gigabyte_pages
     }
 
     /// The vCPUs have been started.

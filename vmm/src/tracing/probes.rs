@@ -281,6 +281,7 @@ impl Tracing {
             let needed = ids.iter().map(of).max();
             let bytes = self.at(index)?.payload_bytes(needed);
             self.open_events(machine, index, session, bytes)?;
+            self.reach_memory(machine, ids)?;
             let notes: Vec<ProbeNote> = self
                 .probes
                 .iter()
@@ -295,6 +296,19 @@ impl Tracing {
         }
         let wanted: Vec<_> = ids.iter().map(|id| (*id, on.then_some(session))).collect();
         self.switch_probes(machine, &wanted)
+    }
+
+    /// Makes what these probes need to capture values in memory.
+    fn reach_memory(&mut self, machine: &Machine, ids: &[ProbeId]) -> Result<(), TracingError> {
+        let needs_memory = |id: &ProbeId| {
+            let probe = self.engine.probe(*id);
+            probe.is_ok_and(|probe| probe.capture.needs_memory())
+        };
+        if self.engine.reach().is_none() && ids.iter().any(needs_memory) {
+            let mut quiesced = machine.quiesce(PATIENCE)?;
+            self.engine.make_reach(&mut quiesced)?;
+        }
+        Ok(())
     }
 
     /// A session begins: has it record the probes that it was made for, and those that it has.

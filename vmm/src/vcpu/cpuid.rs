@@ -8,16 +8,24 @@ const LEAF_FEATURES: u32 = 0x1;
 const LEAF_CACHES: u32 = 0x4;
 const LEAF_TOPOLOGY: u32 = 0xb;
 const LEAF_TOPOLOGY_2: u32 = 0x1f;
+const LEAF_EXTENDED: u32 = 0x8000_0001;
 const LEAF_AMD_SIZES: u32 = 0x8000_0008;
 const LEAF_AMD_CACHES: u32 = 0x8000_001d;
 const LEAF_AMD_TOPOLOGY: u32 = 0x8000_001e;
 
+const EDX_PAGE_1G: u32 = 1 << 26;
 const EDX_HTT: u32 = 1 << 28;
 const ECX_HYPERVISOR: u32 = 1 << 31;
 const ECX_TSC_DEADLINE: u32 = 1 << 24;
 
 const LEVEL_THREAD: u32 = 1;
 const LEVEL_CORE: u32 = 2;
+
+/// Whether a vCPU that shows this has pages of 1 GiB.
+pub(crate) fn has_gigabyte_pages(cpuid: &CpuId) -> bool {
+    let mut entries = cpuid.as_slice().iter();
+    entries.any(|entry| entry.function == LEAF_EXTENDED && entry.edx & EDX_PAGE_1G != 0)
+}
 
 /// Makes `supported` the CPUID of vCPU `number` of `vcpus`.
 pub(super) fn fit(supported: &mut CpuId, number: u32, vcpus: u32, tsc_deadline: bool) {

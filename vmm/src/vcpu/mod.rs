@@ -25,6 +25,7 @@ pub use kick::install_handler;
 pub use registers::FullRegisters;
 pub use seat::{Reply, Request, VcpuState};
 
+pub(crate) use cpuid::has_gigabyte_pages;
 pub(crate) use event::{EventSender, events};
 pub(crate) use gate::Gate;
 

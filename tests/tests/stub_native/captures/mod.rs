@@ -1,11 +1,13 @@
 //! Stubs of probes: whatever is captured, and whatever is in the registers, the payload says it and nothing
 //! is changed.
 
+mod memory;
 mod model;
 mod random;
 
 use std::sync::Arc;
 
+use memory::Memory;
 use model::State;
 use random::Maker;
 use tracer::addr::Gva;
@@ -19,7 +21,7 @@ use tracer::ring::payload::read_payload;
 use tracer::stub::capture::{CapturePart, CaptureStub};
 use tracer::stub::cell::{HEAD, LIMIT, LOST};
 use tracer::stub::event::Tail;
-use tracer::stub::reach::Reach;
+use tracer::stub::reach::{Reach, Routines};
 use tracer::stub::recorder::Clock;
 use tracer::stub::template::{StubError, TEMPLATE_MAX};
 
@@ -115,7 +117,14 @@ fn run(ground: &Ground, stub: &CaptureStub, before: &Registers) {
     assert_eq!(ground.read(rsp - kept, seen), stack, "{stub:?}");
 }
 
-fn check(ground: &Ground, ring: &EventRing<'_>, way: Way, random: &mut Random) -> [u32; 2] {
+/// Runs random captures; says how many of their conditions held, and how many there were.
+fn check(
+    ground: &Ground,
+    ring: &EventRing<'_>,
+    way: Way,
+    memory: Option<(&Memory<'_>, Reach)>,
+    random: &mut Random,
+) -> [u32; 2] {
     let geometry = ring.event.recorder.geometry;
     let limits = [LIMIT_NONE, LIMIT_NONE, LIMIT_NONE, LIMIT_OFF, 1];
     let limit = limits[random.below(5) as usize];
@@ -124,24 +133,34 @@ fn check(ground: &Ground, ring: &EventRing<'_>, way: Way, random: &mut Random) -
     ring.set_word(LIMIT, limit);
     ring.set_word(LOST, 5);
     let rsp = ground.stack_top() - 1024 - 8 * u64::from(random.below(64));
-    let before = registers(random, rsp);
+    let mut before = registers(random, rsp);
+    let mut addresses = Vec::new();
+    if let Some((memory, _)) = memory {
+        addresses.clone_from(&memory.addresses);
+        addresses.extend((0..8).map(|number| rsp + 16 + 100 * number));
+        for register in &mut before.general {
+            if random.below(2) == 0 {
+                *register = addresses[random.below(addresses.len() as u32) as usize];
+            }
+        }
+    }
     let mut maker = Maker {
         random,
-        addresses: &[],
-        texts: &[],
+        addresses: &addresses,
+        texts: memory.map_or(&[], |(memory, _)| &memory.texts),
     };
     let captures: Vec<Capture> = (0..1 + maker.random.below(2))
         .map(|_| maker.capture())
         .collect();
-    let stub = stub(ring, captures.clone(), way, None);
+    let stub = stub(ring, captures.clone(), way, memory.map(|(_, reach)| reach));
     run(ground, &stub, &before);
     let state = State {
         register: &|number| match number {
             4 => rsp + u64::from(stub.lowered),
             _ => value_of(&before, number),
         },
-        byte: &|_| None,
-        has_reach: false,
+        byte: &|at| memory.and_then(|(memory, _)| memory.byte(at)),
+        has_reach: memory.is_some(),
     };
     let mut reserved = 0;
     let mut passed = 0;
@@ -208,7 +227,35 @@ fn captured_numbers_are_what_rust_makes_of_them_and_everything_survives() {
                     Way::Entry,
                     Way::Called(8 + 8 * random.below(40)),
                 ] {
-                    let [passed, all] = check(&ground, &ring, way, &mut random);
+                    let [passed, all] = check(&ground, &ring, way, None, &mut random);
+                    held = [held[0] + passed, held[1] + all];
+                }
+            }
+        }
+    }
+    assert!(held[0] > held[1] / 4 && held[0] < held[1], "{held:?}");
+}
+
+#[test]
+fn memory_is_read_where_there_is_some_and_else_the_value_is_a_fault() {
+    let mut random =
+        Random::new("memory_is_read_where_there_is_some_and_else_the_value_is_a_fault");
+    let mut held = [0, 0];
+    for cells in ground::PLACES {
+        for levels in [4, 5] {
+            let ground = Ground::new(cells, 1, 4096, PAGE);
+            ground.enter_vcpu(0);
+            let ring = EventRing::new(&ground);
+            let memory = Memory::new(&ground, levels, &mut random);
+            let routines = Routines::new(&memory.described()).unwrap();
+            let at = ground.spare() + ROOM + 0x1000;
+            assert!(at + (routines.bytes.len() as u64) < ground.stack_top() - 0x1_0000);
+            ground.write(at, &routines.bytes);
+            let reach = routines.at(Gva(at));
+            for _ in 0..4 * ROUNDS {
+                for way in [Way::Inside, Way::Entry, Way::Called(8)] {
+                    let memory = Some((&memory, reach));
+                    let [passed, all] = check(&ground, &ring, way, memory, &mut random);
                     held = [held[0] + passed, held[1] + all];
                 }
             }

@@ -208,7 +208,7 @@ impl Engine {
             tail: Tail::Continue,
             lowered: 0,
             is_between,
-            reach: None,
+            reach: self.reach(),
         };
         let ground = self.ground.as_mut().ok_or(ApplyError::NotAttached)?;
         let start = ground.arena.start().0;

@@ -185,6 +185,10 @@ impl Engine {
             };
             return Err(too_large.into());
         }
+        if probe.capture.needs_memory() && self.reach().is_none() {
+            let name = probe.name.to_string();
+            return Err(ProbeError::NoReach { name }.into());
+        }
         Ok(())
     }
 

@@ -85,8 +85,7 @@ impl Code<'_> {
         let Some(reach) = self.reach else {
             return self.a.jmp(self.fault);
         };
-        self.a.mov(gpr32::ecx, u32::from(bytes))?;
-        self.a.call(reach.read.0)?;
+        self.a.call(reach.read(bytes).0)?;
         self.a.jc(self.fault)?;
         if signed {
             extend(self.a, bytes, true)?;
