@@ -270,3 +270,22 @@ fn errors_say_what_is_wrong_and_what_works() {
     let deep = format!("vfs_open {}1", "-".repeat(2000));
     assert!(matches!(resolved(&deep), Err(ProbeError::Syntax { .. })));
 }
+
+proptest::proptest! {
+    /// Whatever is written: an error, or a probe.
+    #[test]
+    fn text_is_a_probe_or_an_error(
+        words in proptest::collection::vec(
+            proptest::sample::select(vec![
+                "vfs_open", "+1", "%return", " ", "%rdi", "$arg1", "$args", "jiffies", "(", ")", "*", "&", "->", ".", "[",
+                "]", "0x10", "7", ":", "u8", "string", "=", "==", "\"", "'", "if", "&&", "||", "!", "<<", "%", "-", "x",
+                "18446744073709551616", "\\", "é",
+            ]),
+            0..24,
+        ),
+    ) {
+        let text = format!("vfs_open {}", words.concat());
+        let _ = resolved(&text);
+        let _ = resolved(&words.concat());
+    }
+}

@@ -5,6 +5,8 @@
 
 pub mod functions;
 #[cfg(test)]
+mod functions_tests;
+#[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
