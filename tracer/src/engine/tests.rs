@@ -18,6 +18,7 @@ use crate::window::WindowError;
 
 mod fleeting;
 mod locks;
+mod probes;
 mod sessions;
 
 const REGION: u64 = 64 << 20;

@@ -3,7 +3,7 @@
 use log::Level;
 use serde_json::Value;
 use tracer::engine::ApplyError;
-use tracer::engine::probes::{NewProbe, Probe, ProbeId};
+use tracer::engine::probes::{NewProbe, Probe, ProbeError, ProbeId};
 use tracer::export::probes::{ProbeNote, ValueNote};
 use tracer::session::SessionId;
 
@@ -377,6 +377,8 @@ impl Tracing {
     ) -> Result<Paused, TracingError> {
         let mut paused = Paused::default();
         loop {
+            self.engine.look(machine.memory());
+            self.look_for_lost_probes();
             let memory = &mut machine.memory().clone();
             let plan = self.engine.plan_probes(memory, wanted)?;
             if plan.is_empty() {
@@ -399,6 +401,8 @@ impl Tracing {
 fn is_passing(error: &ApplyError) -> bool {
     match error {
         ApplyError::Transaction(error) => error.stuck.is_empty() && error.cause.passes(),
+        // Text has gone since: there is less to be done now.
+        ApplyError::Stale | ApplyError::Probe(ProbeError::Gone { .. }) => true,
         _ => false,
     }
 }

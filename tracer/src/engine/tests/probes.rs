@@ -1,0 +1,122 @@
+//! Probes at the sites of functions, against the mock target.
+
+use super::*;
+use crate::capture::{Capture, Captured, Expression, Source};
+use crate::engine::probes::{NewProbe, ProbeError, ProbeId};
+use crate::image::field::FieldType;
+use crate::probe::Point;
+
+/// A probe that captures some registers.
+fn new(function: u32, registers: u8) -> NewProbe {
+    let values = (0..registers).map(|number| Captured {
+        name: format!("r{number}").into(),
+        kind: FieldType::named("u64").unwrap(),
+        source: Source::Number(Expression::Register(number)),
+    });
+    NewProbe {
+        name: format!("f{function}").into(),
+        point: Point::Entry(FunctionId(function)),
+        capture: Capture {
+            values: values.collect(),
+            condition: None,
+        },
+        tactic: None,
+    }
+}
+
+/// A guest with event rings of 64 bytes a record.
+fn probing(functions: u64) -> (Engine, MockTarget, SessionId) {
+    let (mut engine, mut target, session) = attached(functions);
+    engine.make_event_rings(&mut target, session, 64).unwrap();
+    (engine, target, session)
+}
+
+fn switch(
+    engine: &mut Engine,
+    target: &mut MockTarget,
+    wanted: &[(ProbeId, Option<SessionId>)],
+) -> Result<(), ApplyError> {
+    let plan = engine.plan_probes(target, wanted)?;
+    engine.apply_probes(target, &plan)
+}
+
+#[test]
+fn a_site_is_shared_with_the_function_and_restored_with_the_last() {
+    let (mut engine, mut target, session) = probing(4);
+    let before = digest(&engine, &target);
+    let ids = [(); 2].map(|()| engine.add_probe(new(1, 2)).unwrap());
+    assert_eq!(ids, [ProbeId(1), ProbeId(2)]);
+    assert_eq!(digest(&engine, &target), before);
+    switch(&mut engine, &mut target, &ids.map(|id| (id, Some(session)))).unwrap();
+    let both = site(&engine, &target, 1);
+    // Tracing comes and goes behind them.
+    change(&mut engine, &mut target, session, 0..4).unwrap();
+    assert_ne!(site(&engine, &target, 1), both);
+    switch(&mut engine, &mut target, &[(ids[0], None)]).unwrap();
+    change(&mut engine, &mut target, session, []).unwrap();
+    assert_eq!(engine.patched(), 1);
+    let error = engine.delete_session(&mut target, session).unwrap_err();
+    assert!(matches!(error, ApplyError::StillTracing { .. }), "{error}");
+    switch(&mut engine, &mut target, &[(ids[0], Some(session))]).unwrap();
+    assert_eq!(site(&engine, &target, 1), both, "stubs are found again");
+    switch(&mut engine, &mut target, &ids.map(|id| (id, None))).unwrap();
+    assert_eq!(digest(&engine, &target), before);
+    engine.forget_probes(&ids);
+    assert_eq!(engine.add_probe(new(1, 2)), Ok(ProbeId(3)));
+}
+
+#[test]
+fn one_that_cannot_be_set_leaves_none_set() {
+    let (mut engine, mut target, session) = probing(40);
+    let before = digest(&engine, &target);
+    let ids: Vec<ProbeId> = (0..40)
+        .map(|function| engine.add_probe(new(function, 1)).unwrap())
+        .collect();
+    let all: Vec<_> = ids.iter().map(|id| (*id, Some(session))).collect();
+    let at = engine.image().sites[33].address;
+    target.faults.unwritable.insert(at);
+    let error = switch(&mut engine, &mut target, &all).unwrap_err();
+    assert!(matches!(error, ApplyError::Transaction(_)), "{error}");
+    assert_eq!(digest(&engine, &target), before);
+    assert!(engine.probes().all(|probe| probe.session.is_none()));
+    target.faults = Faults::default();
+    // Too much for a record, said before anything is written.
+    let large = engine.add_probe(new(3, 5)).unwrap();
+    let with_large = [&all[..], &[(large, Some(session))]].concat();
+    let error = switch(&mut engine, &mut target, &with_large).unwrap_err();
+    let is_room = matches!(
+        error,
+        ApplyError::Probe(ProbeError::TooLarge {
+            wanted: 80,
+            room: 64,
+            ..
+        })
+    );
+    assert!(is_room, "{error}");
+    assert_eq!(digest(&engine, &target), before);
+    switch(&mut engine, &mut target, &all).unwrap();
+    assert_eq!(engine.patched(), 40);
+}
+
+#[test]
+fn foreign_bytes_at_our_jump_freeze_and_a_plan_that_is_old_is_stale() {
+    let (mut engine, mut target, session) = probing(4);
+    let id = engine.add_probe(new(2, 1)).unwrap();
+    let other = engine.add_probe(new(2, 1)).unwrap();
+    let on = engine
+        .plan_probes(&mut target, &[(id, Some(session))])
+        .unwrap();
+    switch(&mut engine, &mut target, &[(other, Some(session))]).unwrap();
+    let error = engine.apply_probes(&mut target, &on).unwrap_err();
+    assert_eq!(error, ApplyError::Stale);
+    switch(&mut engine, &mut target, &[(id, Some(session))]).unwrap();
+    let ours = site(&engine, &target, 2);
+    let at = engine.image().sites[2].address;
+    target.write(at, &[0xcc]).unwrap();
+    let error = switch(&mut engine, &mut target, &[(id, None)]).unwrap_err();
+    assert!(matches!(error, ApplyError::Frozen(_)), "{error}");
+    target.write(at, &ours).unwrap();
+    engine.thaw();
+    switch(&mut engine, &mut target, &[(id, None), (other, None)]).unwrap();
+    assert_eq!(engine.patched(), 0);
+}
