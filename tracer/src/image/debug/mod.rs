@@ -2,6 +2,7 @@
 //! variables are and what types they have. Nothing is read before somebody asks.
 
 mod abi;
+mod calls;
 mod error;
 mod frame;
 mod lines;

@@ -3,19 +3,18 @@
 use gimli::{AttributeValue, Expression as Program, UnitOffset, constants as dw};
 
 use super::DebugError;
-use super::abi::Classes;
 use super::location::{Frame, NoPlace};
 use super::place::Place;
 use super::sections::Bytes;
 use super::shape::{Moment, TypeId, Variable};
 use super::units::{Dwarf, ENTRIES_MAX, Entry, Unit, damaged, is_variable};
-use crate::capture::{Expression, Operator};
+use crate::capture::Expression;
 use crate::image::symbol::nearest;
 
 /// Scopes inside each other.
 const DEPTH_MAX: u32 = 64;
 /// Variables and scopes of one function.
-const CHILDREN_MAX: usize = 1 << 14;
+pub(super) const CHILDREN_MAX: usize = 1 << 14;
 /// Functions that a function was made of, one behind the other.
 const ORIGINS_MAX: u32 = 8;
 /// Ranges that a message lists.
@@ -25,21 +24,21 @@ const NAMES_SHOWN: usize = 12;
 
 /// A function and the variables that are in scope.
 pub(super) struct Scope<'u, 'a> {
-    dwarf: &'u Dwarf<'a>,
-    unit: Unit<'a>,
-    entry: UnitOffset,
-    moment: Moment,
+    pub(super) dwarf: &'u Dwarf<'a>,
+    pub(super) unit: Unit<'a>,
+    pub(super) entry: UnitOffset,
+    pub(super) moment: Moment,
     /// What the function is called, and where it begins.
-    name: String,
+    pub(super) name: String,
     start: u64,
     /// The first instruction that does something.
     begun: u64,
 }
 
 /// A variable of a scope: what names it, and what says where it is.
-struct Found<'a> {
-    entry: Entry<'a>,
-    name: String,
+pub(super) struct Found<'a> {
+    pub entry: Entry<'a>,
+    pub name: String,
 }
 
 impl<'u, 'a> Scope<'u, 'a> {
@@ -81,19 +80,19 @@ impl<'u, 'a> Scope<'u, 'a> {
     }
 
     /// Where the question is asked, as people say it.
-    fn place(&self) -> String {
+    pub(super) fn place(&self) -> String {
         shown(&self.name, self.start, self.address())
     }
 
     /// The name of an entry, or of what it is an instance of.
-    fn name_of(&self, entry: &Entry<'a>) -> Option<String> {
+    pub(super) fn name_of(&self, entry: &Entry<'a>) -> Option<String> {
         if let Some(name) = self.dwarf.own_name(&self.unit, entry) {
             return Some(name);
         }
         self.through_origins(entry, |dwarf, unit, entry| dwarf.own_name(unit, entry))
     }
 
-    fn type_of(&self, entry: &Entry<'a>) -> Option<usize> {
+    pub(super) fn type_of(&self, entry: &Entry<'a>) -> Option<usize> {
         let own = self.dwarf.reference(&self.unit, entry, dw::DW_AT_type);
         own.or_else(|| {
             self.through_origins(entry, |dwarf, unit, entry| {
@@ -103,7 +102,7 @@ impl<'u, 'a> Scope<'u, 'a> {
     }
 
     /// The first answer of what an entry is an instance of.
-    fn through_origins<T>(
+    pub(super) fn through_origins<T>(
         &self,
         entry: &Entry<'a>,
         ask: impl Fn(&Dwarf<'a>, &Unit<'a>, &Entry<'a>) -> Option<T>,
@@ -220,125 +219,8 @@ impl<'u, 'a> Scope<'u, 'a> {
         found.is_some()
     }
 
-    /// Each parameter, or why it is not known.
-    pub fn parameters(&self) -> Result<Vec<Result<Variable, DebugError>>, DebugError> {
-        let parameters = self.parameter_entries()?;
-        let all = parameters
-            .iter()
-            .zip(0..)
-            .map(|(found, index)| match self.moment {
-                Moment::Entry(_) => self.passed(&parameters, index),
-                _ => self.located(found),
-            });
-        Ok(all.collect())
-    }
-
-    fn parameter_entries(&self) -> Result<Vec<Found<'a>>, DebugError> {
-        let children = self.dwarf.children(&self.unit, self.entry, CHILDREN_MAX)?;
-        let parameters = children
-            .into_iter()
-            .filter(|child| child.tag() == dw::DW_TAG_formal_parameter);
-        let named = parameters.zip(1..).map(|(entry, number)| Found {
-            name: self
-                .name_of(&entry)
-                .unwrap_or_else(|| format!("arg{number}")),
-            entry,
-        });
-        Ok(named.collect())
-    }
-
-    /// A parameter at the function's first instruction. What was compiled with optimisation says where it is there; what was
-    /// not says where it is behind the prologue, so that the calling convention is asked.
-    fn passed(&self, parameters: &[Found<'a>], index: usize) -> Result<Variable, DebugError> {
-        let Some(found) = parameters.get(index) else {
-            return Err(DebugError::Damaged("a parameter too many".to_owned()));
-        };
-        let is_list = matches!(
-            found.entry.attr_value(dw::DW_AT_location),
-            Some(AttributeValue::LocationListsRef(_) | AttributeValue::DebugLocListsIndex(_))
-        );
-        let said = self.located(found);
-        let partly = said.clone().ok().filter(|_| is_list);
-        let is_above = |place: &Place| match place {
-            Place::Memory(address) => stack_offset(address).is_some_and(|above| above >= 8),
-            Place::Value(_) | Place::Pieces(_) => true,
-        };
-        match said {
-            Ok(variable) if is_list && (!has_holes(&variable.place) || !self.is_external()) => {
-                return Ok(variable);
-            }
-            Ok(variable) if !is_list && is_above(&variable.place) => return Ok(variable),
-            // What nobody outside calls can be called in ways of its own.
-            Err(error) if is_list && !self.is_external() => return Err(error),
-            _ => {}
-        }
-        let mut classes = Classes::new(self.is_rust());
-        for before in parameters.iter().take(index) {
-            let of = self.type_of(&before.entry);
-            classes.pass(self.dwarf, of);
-        }
-        let of = self.type_of(&found.entry);
-        let passed = classes.pass(self.dwarf, of);
-        if let (None, Some(partly)) = (&passed, partly) {
-            return Ok(partly);
-        }
-        let place = passed.ok_or_else(|| DebugError::Place {
-            name: found.name.clone(),
-            place: self.place(),
-            why: "it, or one before it, is not passed as an integer or a pointer; behind the prologue it can be"
-                .to_owned(),
-        })?;
-        Ok(Variable {
-            name: found.name.clone(),
-            of: of.map(TypeId::Dwarf),
-            place,
-        })
-    }
-
-    /// What the function returns.
-    pub fn returned(&self) -> Result<Option<Variable>, DebugError> {
-        let entry = self.unit.entry(self.entry).map_err(damaged)?;
-        let Some(of) = self.type_of(&entry) else {
-            return Ok(None);
-        };
-        let classes = Classes::new(self.is_rust());
-        let place = classes
-            .returned(self.dwarf, of)
-            .ok_or_else(|| DebugError::Place {
-                name: "$retval".to_owned(),
-                place: format!("{}%return", self.name),
-                why: format!(
-                    "{} is not returned as an integer or a pointer",
-                    self.dwarf.type_name(of)
-                ),
-            })?;
-        Ok(Some(Variable {
-            name: "retval".to_owned(),
-            of: Some(TypeId::Dwarf(of)),
-            place,
-        }))
-    }
-
-    fn is_external(&self) -> bool {
-        let external = |_: &Dwarf<'a>, _: &Unit<'a>, entry: &Entry<'a>| {
-            entry.attr(dw::DW_AT_external).map(|_| ())
-        };
-        let Ok(entry) = self.unit.entry(self.entry) else {
-            return false;
-        };
-        entry.attr(dw::DW_AT_external).is_some() || self.through_origins(&entry, external).is_some()
-    }
-
-    fn is_rust(&self) -> bool {
-        let root = self.unit.entry(self.unit.header.root_offset());
-        let language = root
-            .ok()
-            .and_then(|root| root.attr_value(dw::DW_AT_language));
-        matches!(language, Some(AttributeValue::Language(dw::DW_LANG_Rust)))
-    }
-
     /// A variable with its place here.
-    fn located(&self, found: &Found<'a>) -> Result<Variable, DebugError> {
+    pub(super) fn located(&self, found: &Found<'a>) -> Result<Variable, DebugError> {
         let place = self.place_of(&found.entry, self.address());
         let place = place.map_err(|why| match why {
             NoPlace::OptimisedOut => DebugError::OptimisedOut {
@@ -487,28 +369,6 @@ impl<'u, 'a> Scope<'u, 'a> {
             }
         }
         Ok(None)
-    }
-}
-
-/// Whether parts of a value are nowhere.
-fn has_holes(place: &Place) -> bool {
-    match place {
-        Place::Memory(_) | Place::Value(_) => false,
-        Place::Pieces(pieces) => pieces.iter().any(|piece| piece.place.is_none()),
-    }
-}
-
-/// How far above the stack pointer an address is.
-fn stack_offset(address: &Expression) -> Option<i64> {
-    const RSP: u8 = 4;
-    match address {
-        Expression::Register(RSP) => Some(0),
-        Expression::Apply(Operator::Add, left, right) => match (&**left, &**right) {
-            (Expression::Register(RSP), Expression::Constant(by)) => Some(by.cast_signed()),
-            (inner, Expression::Constant(by)) => stack_offset(inner)?.checked_add(by.cast_signed()),
-            _ => None,
-        },
-        _ => None,
     }
 }
 

@@ -1,0 +1,156 @@
+//! What a function is given and what it returns, where calls of it begin and end.
+
+use gimli::{AttributeValue, constants as dw};
+
+use super::DebugError;
+use super::abi::Classes;
+use super::place::Place;
+use super::scope::{CHILDREN_MAX, Found, Scope};
+use super::shape::{Moment, TypeId, Variable};
+use super::units::{Dwarf, Entry, Unit, damaged};
+use crate::capture::{Expression, Operator};
+
+impl<'a> Scope<'_, 'a> {
+    /// Each parameter, or why it is not known.
+    pub fn parameters(&self) -> Result<Vec<Result<Variable, DebugError>>, DebugError> {
+        let parameters = self.parameter_entries()?;
+        let all = parameters
+            .iter()
+            .zip(0..)
+            .map(|(found, index)| match self.moment {
+                Moment::Entry(_) => self.passed(&parameters, index),
+                _ => self.located(found),
+            });
+        Ok(all.collect())
+    }
+
+    pub(super) fn parameter_entries(&self) -> Result<Vec<Found<'a>>, DebugError> {
+        let children = self.dwarf.children(&self.unit, self.entry, CHILDREN_MAX)?;
+        let parameters = children
+            .into_iter()
+            .filter(|child| child.tag() == dw::DW_TAG_formal_parameter);
+        let named = parameters.zip(1..).map(|(entry, number)| Found {
+            name: self
+                .name_of(&entry)
+                .unwrap_or_else(|| format!("arg{number}")),
+            entry,
+        });
+        Ok(named.collect())
+    }
+
+    /// A parameter at the function's first instruction. What was compiled with optimisation says where it is there; what was
+    /// not says where it is behind the prologue, so that the calling convention is asked.
+    pub(super) fn passed(
+        &self,
+        parameters: &[Found<'a>],
+        index: usize,
+    ) -> Result<Variable, DebugError> {
+        let Some(found) = parameters.get(index) else {
+            return Err(DebugError::Damaged("a parameter too many".to_owned()));
+        };
+        let is_list = matches!(
+            found.entry.attr_value(dw::DW_AT_location),
+            Some(AttributeValue::LocationListsRef(_) | AttributeValue::DebugLocListsIndex(_))
+        );
+        let said = self.located(found);
+        let partly = said.clone().ok().filter(|_| is_list);
+        let is_above = |place: &Place| match place {
+            Place::Memory(address) => stack_offset(address).is_some_and(|above| above >= 8),
+            Place::Value(_) | Place::Pieces(_) => true,
+        };
+        match said {
+            Ok(variable) if is_list && (!has_holes(&variable.place) || !self.is_external()) => {
+                return Ok(variable);
+            }
+            Ok(variable) if !is_list && is_above(&variable.place) => return Ok(variable),
+            // What nobody outside calls can be called in ways of its own.
+            Err(error) if is_list && !self.is_external() => return Err(error),
+            _ => {}
+        }
+        let mut classes = Classes::new(self.is_rust());
+        for before in parameters.iter().take(index) {
+            let of = self.type_of(&before.entry);
+            classes.pass(self.dwarf, of);
+        }
+        let of = self.type_of(&found.entry);
+        let passed = classes.pass(self.dwarf, of);
+        if let (None, Some(partly)) = (&passed, partly) {
+            return Ok(partly);
+        }
+        let place = passed.ok_or_else(|| DebugError::Place {
+            name: found.name.clone(),
+            place: self.place(),
+            why: "it, or one before it, is not passed as an integer or a pointer; behind the prologue it can be"
+                .to_owned(),
+        })?;
+        Ok(Variable {
+            name: found.name.clone(),
+            of: of.map(TypeId::Dwarf),
+            place,
+        })
+    }
+
+    /// What the function returns.
+    pub fn returned(&self) -> Result<Option<Variable>, DebugError> {
+        let entry = self.unit.entry(self.entry).map_err(damaged)?;
+        let Some(of) = self.type_of(&entry) else {
+            return Ok(None);
+        };
+        let classes = Classes::new(self.is_rust());
+        let place = classes
+            .returned(self.dwarf, of)
+            .ok_or_else(|| DebugError::Place {
+                name: "$retval".to_owned(),
+                place: format!("{}%return", self.name),
+                why: format!(
+                    "{} is not returned as an integer or a pointer",
+                    self.dwarf.type_name(of)
+                ),
+            })?;
+        Ok(Some(Variable {
+            name: "retval".to_owned(),
+            of: Some(TypeId::Dwarf(of)),
+            place,
+        }))
+    }
+
+    fn is_external(&self) -> bool {
+        let external = |_: &Dwarf<'a>, _: &Unit<'a>, entry: &Entry<'a>| {
+            entry.attr(dw::DW_AT_external).map(|_| ())
+        };
+        let Ok(entry) = self.unit.entry(self.entry) else {
+            return false;
+        };
+        entry.attr(dw::DW_AT_external).is_some() || self.through_origins(&entry, external).is_some()
+    }
+
+    fn is_rust(&self) -> bool {
+        let root = self.unit.entry(self.unit.header.root_offset());
+        let language = root
+            .ok()
+            .and_then(|root| root.attr_value(dw::DW_AT_language));
+        matches!(language, Some(AttributeValue::Language(dw::DW_LANG_Rust)))
+    }
+}
+
+/// Whether parts of a value are nowhere.
+fn has_holes(place: &Place) -> bool {
+    match place {
+        Place::Memory(_) | Place::Value(_) => false,
+        Place::Pieces(pieces) => pieces.iter().any(|piece| piece.place.is_none()),
+    }
+}
+
+/// How far above the stack pointer an address is.
+fn stack_offset(address: &Expression) -> Option<i64> {
+    const RSP: u8 = 4;
+    match address {
+        Expression::Register(RSP) => Some(0),
+        Expression::Apply(Operator::Add, left, right) => match (&**left, &**right) {
+            (Expression::Register(RSP), Expression::Constant(by)) => Some(by.cast_signed()),
+            (inner, Expression::Constant(by)) => stack_offset(inner)?.checked_add(by.cast_signed()),
+            _ => None,
+        },
+        _ => None,
+    }
+}
