@@ -26,6 +26,12 @@ pub fn gated(workloads: &str, rest: &str) -> Guest {
     Guest::new(&format!("{GATE},{workloads} {rest}"))
 }
 
+/// The same of the guest without patch sites.
+#[must_use]
+pub fn gated_bare(workloads: &str, rest: &str) -> Guest {
+    Guest::bare(&format!("{GATE},{workloads} {rest}"))
+}
+
 /// Starts to trace everything but the gate, then lets the guest go on.
 pub fn open_gate(guest: &mut Running) {
     guest.wait_for("workload spin");

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::control::Client;
 use crate::output::Ended;
-use crate::place::{guest, linux, patience, vmm};
+use crate::place::{bare_guest, guest, linux, patience, vmm};
 use crate::trace::Trace;
 
 /// What is to be run.
@@ -29,8 +29,21 @@ impl Guest {
     /// When there is no room for its folder.
     #[must_use]
     pub fn new(cmdline: &str) -> Self {
+        Self::of(&guest(), cmdline)
+    }
+
+    /// The bundled guest without patch sites in its Rust code, traced by displacing instructions.
+    ///
+    /// # Panics
+    /// When it has not been built, or there is no room for its folder.
+    #[must_use]
+    pub fn bare(cmdline: &str) -> Self {
+        Self::of(&bare_guest(), cmdline).with(["--any"])
+    }
+
+    fn of(kernel: &Path, cmdline: &str) -> Self {
         let mut command = vmm();
-        command.arg("run").arg("--kernel").arg(guest());
+        command.arg("run").arg("--kernel").arg(kernel);
         command.args(["--cmdline", cmdline]);
         Self {
             command,

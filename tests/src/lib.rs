@@ -25,7 +25,9 @@ mod trace;
 pub use control::Client;
 pub use guest::{Guest, Running};
 pub use output::{Counts, Ended, Printed};
-pub use place::{guest, guest_with_retpolines, in_the_box, linux, patience, scaled, vmm, vmm_says};
+pub use place::{
+    bare_guest, guest, guest_with_retpolines, in_the_box, linux, patience, scaled, vmm, vmm_says,
+};
 pub use ramdisk::with_file;
 pub use random::Random;
 pub use trace::Trace;

@@ -53,6 +53,19 @@ pub fn guest_with_retpolines() -> PathBuf {
     )
 }
 
+/// The bundled guest without patch sites in its Rust code.
+///
+/// # Panics
+/// When it has not been built.
+#[must_use]
+pub fn bare_guest() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    built(
+        root.join("images/out/guest-bare.elf"),
+        "images/guest/build.sh --bare",
+    )
+}
+
 /// A distribution's kernel, and an initial RAM disk for it (images/linux).
 ///
 /// # Panics

@@ -5,6 +5,7 @@
 #![cfg(test)]
 
 mod accidents;
+mod any;
 mod bad_input;
 mod command_line;
 mod control;
