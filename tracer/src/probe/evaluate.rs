@@ -366,11 +366,7 @@ impl Scope<'_> {
         text: &str,
     ) -> Result<Expression, ProbeError> {
         place.number(0, bits, signed).map_err(|why| match why {
-            NoBits::OptimisedOut => ProbeError::Debug(DebugError::OptimisedOut {
-                name: text.to_owned(),
-                place: self.point.describe(self.image),
-                available: Vec::new(),
-            }),
+            NoBits::OptimisedOut => wrong(text, "is optimised out here, or a part of it is"),
             NoBits::Odd => wrong(text, "lies so that no number holds it"),
         })
     }

@@ -7,7 +7,7 @@ use super::abi::Classes;
 use super::place::Place;
 use super::scope::{CHILDREN_MAX, Found, Scope};
 use super::shape::{Moment, TypeId, Variable};
-use super::units::{Dwarf, Entry, Unit, damaged};
+use super::units::damaged;
 use crate::capture::{Expression, Operator};
 
 impl<'a> Scope<'_, 'a> {
@@ -48,24 +48,22 @@ impl<'a> Scope<'_, 'a> {
         let Some(found) = parameters.get(index) else {
             return Err(DebugError::Damaged("a parameter too many".to_owned()));
         };
-        let is_list = matches!(
-            found.entry.attr_value(dw::DW_AT_location),
-            Some(AttributeValue::LocationListsRef(_) | AttributeValue::DebugLocListsIndex(_))
-        );
+        let location = found.entry.attr_value(dw::DW_AT_location);
+        let is_fixed = location.is_some_and(|location| location.exprloc_value().is_some());
         let said = self.located(found);
-        let partly = said.clone().ok().filter(|_| is_list);
+        // What is nowhere by a list, or has no place at all, nobody may have passed: compilers leave that out where
+        // they see both sides.
+        if !is_fixed {
+            return said;
+        }
         let is_above = |place: &Place| match place {
             Place::Memory(address) => stack_offset(address).is_some_and(|above| above >= 8),
             Place::Value(_) | Place::Pieces(_) => true,
         };
-        match said {
-            Ok(variable) if is_list && (!has_holes(&variable.place) || !self.is_external()) => {
-                return Ok(variable);
-            }
-            Ok(variable) if !is_list && is_above(&variable.place) => return Ok(variable),
-            // What nobody outside calls can be called in ways of its own.
-            Err(error) if is_list && !self.is_external() => return Err(error),
-            _ => {}
+        if let Ok(variable) = said
+            && is_above(&variable.place)
+        {
+            return Ok(variable);
         }
         let mut classes = Classes::new(self.is_rust());
         for before in parameters.iter().take(index) {
@@ -74,9 +72,6 @@ impl<'a> Scope<'_, 'a> {
         }
         let of = self.type_of(&found.entry);
         let passed = classes.pass(self.dwarf, of);
-        if let (None, Some(partly)) = (&passed, partly) {
-            return Ok(partly);
-        }
         let place = passed.ok_or_else(|| DebugError::Place {
             name: found.name.clone(),
             place: self.place(),
@@ -114,30 +109,12 @@ impl<'a> Scope<'_, 'a> {
         }))
     }
 
-    fn is_external(&self) -> bool {
-        let external = |_: &Dwarf<'a>, _: &Unit<'a>, entry: &Entry<'a>| {
-            entry.attr(dw::DW_AT_external).map(|_| ())
-        };
-        let Ok(entry) = self.unit.entry(self.entry) else {
-            return false;
-        };
-        entry.attr(dw::DW_AT_external).is_some() || self.through_origins(&entry, external).is_some()
-    }
-
     fn is_rust(&self) -> bool {
         let root = self.unit.entry(self.unit.header.root_offset());
         let language = root
             .ok()
             .and_then(|root| root.attr_value(dw::DW_AT_language));
         matches!(language, Some(AttributeValue::Language(dw::DW_LANG_Rust)))
-    }
-}
-
-/// Whether parts of a value are nowhere.
-fn has_holes(place: &Place) -> bool {
-    match place {
-        Place::Memory(_) | Place::Value(_) => false,
-        Place::Pieces(pieces) => pieces.iter().any(|piece| piece.place.is_none()),
     }
 }
 
