@@ -49,6 +49,7 @@ fn race(variant: ReturnHook, mirror_log2: u32) -> usize {
         clock: Clock::Tsc,
         variant,
         mirror_log2,
+        captures: false,
     });
     let memory = ground.session(0);
     let geometry = ground.recorders[0].geometry;
@@ -142,6 +143,7 @@ fn the_first_page_of_memory_shares_no_place() {
         clock: Clock::None,
         variant: ReturnHook::Balanced,
         mirror_log2: 6,
+        captures: false,
     });
     let mirror = ground.mirror();
     let look_up = |slot: u64| {

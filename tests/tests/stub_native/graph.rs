@@ -173,6 +173,7 @@ fn check(setup: Setup, state: State, random: &mut Random) {
         let all = calls(call.number, call.slot, call.depth, &|_| {
             state != State::NoRoom
         });
+        check_captures(&ground, &call, &all, state, &label);
         if state != State::Off {
             let entered = all.iter().filter(|(_, step, _)| *step != Step::Exit);
             entered.for_each(|(function, ..)| hits[*function as usize] += 1);
@@ -199,6 +200,54 @@ fn check(setup: Setup, state: State, random: &mut Random) {
         }
     }
     check_counters(&ground, &hits, state, &label);
+}
+
+/// What captures is called once for each step, right where it happens, and finds what is returned.
+fn check_captures(
+    ground: &Ground,
+    call: &Call,
+    all: &[(u32, Step, u64)],
+    state: State,
+    label: &str,
+) {
+    let notes = ground.captured();
+    if !ground.setup.captures {
+        assert_eq!(notes, [], "{label}");
+        return;
+    }
+    // What is switched off may hook nothing.
+    let is_seen = |is_exit: bool| !is_exit || state != State::Off;
+    let found = notes.iter().filter(|note| is_seen(note.is_exit));
+    let found: Vec<(u32, bool, u64)> = found
+        .map(|note| (note.function, note.is_exit, note.rsp))
+        .collect();
+    let has_hooks = ground.setup.has_hooks();
+    let all = all
+        .iter()
+        .filter(|(_, step, _)| is_seen(*step == Step::Exit));
+    let expected = all.map(|(function, step, slot)| {
+        let is_exit = *step == Step::Exit;
+        // The call of the routine is on the stack: where the return address was, or below it and what a prologue has
+        // pushed.
+        let frame = match has_hooks && !is_exit {
+            true => bodies::prologue_pushes(bodies::shape(*function)),
+            false => 0,
+        };
+        let called = if is_exit { 0 } else { 8 };
+        (*function, is_exit, slot - frame - called)
+    });
+    assert_eq!(found, expected.collect::<Vec<_>>(), "{label}");
+    let returned = |place: u64| {
+        ground
+            .word(ground.results() + 8 * place)
+            .load(Ordering::SeqCst)
+    };
+    for note in notes
+        .iter()
+        .filter(|note| note.is_exit && call.returns_values())
+    {
+        assert_eq!((note.rax, note.rdx), (returned(0), returned(1)), "{label}");
+    }
 }
 
 /// Counters are exact, and times make sense: those of functions that only tail jumps lead to are
@@ -246,6 +295,7 @@ fn callers_and_bodies_notice_nothing_and_records_are_exact() {
         for variant in VARIANTS {
             for (graph, clock, profiles) in sessions {
                 for state in [State::Recording, State::Full, State::Off, State::NoRoom] {
+                    let captures = random.below(2) == 0;
                     let setup = Setup {
                         place,
                         graph: graph.to_vec(),
@@ -254,6 +304,7 @@ fn callers_and_bodies_notice_nothing_and_records_are_exact() {
                         clock,
                         variant,
                         mirror_log2: MIRROR_LOG2,
+                        captures,
                     };
                     check(setup, state, &mut random);
                 }
@@ -275,6 +326,7 @@ fn calls_without_room_in_the_mirror_are_counted_as_such() {
             clock: Clock::Tsc,
             variant,
             mirror_log2: 2,
+            captures: false,
         });
         ground.enter_vcpu(0);
         let memory = ground.session(0);

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tracer::addr::Gva;
 use tracer::event::FunctionId;
+use tracer::insn::asm::registers::gpr64;
+use tracer::insn::asm::{CodeAssembler, assemble, lea_fixed, qword_ptr};
 use tracer::insn::jump::jump;
 use tracer::record::Format;
 use tracer::ring::geometry::Geometry;
@@ -13,7 +15,7 @@ use tracer::stub::graph::{Hook, ReturnHook, SiteShape};
 use tracer::stub::mirror::Mirror;
 use tracer::stub::profile::{HITS, OWN, Profile, TOTAL, TableLayout};
 use tracer::stub::recorder::{Clock, Recorder};
-use tracer::stub::template::{StubSpec, TEMPLATE_MAX, Template};
+use tracer::stub::template::{Captures, StubSpec, TEMPLATE_MAX, Template};
 
 use crate::bodies;
 
@@ -31,6 +33,12 @@ const RESULTS: u64 = BODIES + 0x3000;
 const CELLS: u64 = 0x4_0000;
 const CLOCK: u64 = 0x8_0000;
 const SPARE: u64 = 0x9_0000;
+/// The routines that capture, two for each function, and what they have noted: a count of bytes, then notes.
+const CAPTURES: u64 = 0xa_0000;
+const CAPTURE_ROOM: u64 = 0x80;
+const NOTES: u64 = 0xb_0000;
+const NOTE_BYTES: u64 = 32;
+const NOTES_ROOM: u64 = 0x1_0000;
 const STACK_TOP: u64 = 0x10_0000;
 const RINGS: u64 = 0x20_0000;
 const RINGS_OF_SESSION: u64 = 0x20_0000;
@@ -91,6 +99,8 @@ pub struct Setup {
     pub clock: Clock,
     pub variant: ReturnHook,
     pub mirror_log2: u32,
+    /// Whether stubs call routines that note what they find ([`Ground::captured`]).
+    pub captures: bool,
 }
 
 impl Setup {
@@ -125,6 +135,7 @@ impl Ground {
             clock,
             variant: ReturnHook::Balanced,
             mirror_log2: MIRROR_LOG2,
+            captures: false,
         })
     }
 
@@ -283,6 +294,42 @@ impl Ground {
         self.base + IDLE
     }
 
+    /// Writes the routines that capture at a function: at its return only where that is hooked.
+    fn write_captures(&self, number: u32, is_hooked: bool) -> Captures {
+        let routine = |is_exit: bool| {
+            let which = 2 * number + u32::from(is_exit);
+            let at = self.base + CAPTURES + u64::from(which) * CAPTURE_ROOM;
+            let code = noting(at, self.base + NOTES, which);
+            assert!(code.len() as u64 <= CAPTURE_ROOM);
+            self.write(at, &code);
+            Gva(at)
+        };
+        Captures {
+            entry: self.setup.captures.then(|| routine(false)),
+            exit: (self.setup.captures && is_hooked).then(|| routine(true)),
+        }
+    }
+
+    /// What the routines have noted since this was asked last.
+    pub fn captured(&self) -> Vec<Note> {
+        let used = self.word(self.base + NOTES).swap(0, Ordering::SeqCst);
+        assert!(used <= NOTES_ROOM - NOTE_BYTES, "too many notes");
+        let notes = (0..used).step_by(NOTE_BYTES as usize);
+        let word = |note: u64, word: u64| {
+            let at = self.base + NOTES + NOTE_BYTES + note + 8 * word;
+            self.word(at).load(Ordering::SeqCst)
+        };
+        notes
+            .map(|note| Note {
+                function: (word(note, 0) / 2) as u32,
+                is_exit: word(note, 0) % 2 == 1,
+                rsp: word(note, 1),
+                rax: word(note, 2),
+                rdx: word(note, 3),
+            })
+            .collect()
+    }
+
     fn write_code(&mut self) {
         self.write(self.idle(), &[0xeb, 0xfe]);
         // Not where a stub will lie, and nothing that stubs refer to lies there.
@@ -299,13 +346,15 @@ impl Ground {
             } else {
                 SiteShape::Entry
             };
+            let captures =
+                self.write_captures(number, hook.is_some() && shape != SiteShape::EntryOnly);
             let spec = StubSpec {
                 profiles: self.profiles.clone(),
                 recorders: self.recorders.clone(),
                 shape,
                 hook,
-                captures_entry: false,
-                captures_exit: false,
+                captures_entry: captures.entry.is_some(),
+                captures_exit: captures.exit.is_some(),
             };
             let template = Template::new(&spec, near).unwrap();
             let at = self.base + STUBS + u64::from(number) * STUB_ROOM;
@@ -314,7 +363,7 @@ impl Ground {
             let site = function + prologue.len() as u64;
             let go_on = site + 5;
             let code = template
-                .stamp(Gva(at), FunctionId(number), Gva(go_on))
+                .stamp_capturing(Gva(at), FunctionId(number), Gva(go_on), captures)
                 .unwrap();
             assert!(code.len() as u64 <= STUB_ROOM);
             let body = if hook.is_some() {
@@ -481,6 +530,42 @@ impl RingMemory for SessionRings<'_> {
 }
 
 /// What the records of a session say.
+/// What a routine that captures has found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Note {
+    pub function: u32,
+    pub is_exit: bool,
+    /// The stack pointer when the routine was entered.
+    pub rsp: u64,
+    pub rax: u64,
+    pub rdx: u64,
+}
+
+/// A routine at `at` that adds a note to those at `notes`, and changes no register.
+fn noting(at: u64, notes: u64, which: u32) -> Vec<u8> {
+    use gpr64::{rax, rcx, rdx, rsp};
+    let mut a = CodeAssembler::new(64).unwrap();
+    let mut add = || {
+        a.push(rax)?;
+        a.push(rcx)?;
+        lea_fixed(&mut a, rax, notes)?;
+        a.mov(rcx, NOTE_BYTES)?;
+        a.lock().xadd(qword_ptr(rax), rcx)?;
+        a.lea(rcx, qword_ptr(rax + rcx + NOTE_BYTES))?;
+        a.mov(qword_ptr(rcx), which.cast_signed())?;
+        a.lea(rax, qword_ptr(rsp + 16))?;
+        a.mov(qword_ptr(rcx + 8), rax)?;
+        a.mov(rax, qword_ptr(rsp + 8))?;
+        a.mov(qword_ptr(rcx + 16), rax)?;
+        a.mov(qword_ptr(rcx + 24), rdx)?;
+        a.pop(rcx)?;
+        a.pop(rax)?;
+        a.ret()
+    };
+    add().unwrap();
+    assemble(&mut a, at).unwrap().bytes
+}
+
 fn format(is_graph: bool, clock: Clock) -> Format {
     match (is_graph, clock) {
         (false, _) => Format::Calls,

@@ -174,6 +174,8 @@ impl<'a> Readers<'a> {
     fn drain(&mut self) -> Vec<Seen> {
         let memory = self.ground.session(0);
         let mut all = Vec::new();
+        // Only that the room for notes does not run out.
+        self.ground.captured();
         for reader in &mut self.readers {
             let mut heard = Heard::default();
             reader.look(&memory);
@@ -198,6 +200,7 @@ fn setup((place, variant, profiles, clock): (Place, ReturnHook, u64, Clock)) -> 
         clock,
         variant,
         mirror_log2: MIRROR_LOG2,
+        captures: true,
     }
 }
 

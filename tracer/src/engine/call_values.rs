@@ -7,7 +7,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{ApplyError, Engine};
+use super::probes::Probe;
+use super::{ApplyError, AttachError, Engine};
 use crate::addr::Gva;
 use crate::capture::{Capture, Captured, Expression, Source};
 use crate::event::{FunctionId, Moment};
@@ -16,10 +17,11 @@ use crate::image::points::EventId;
 use crate::patch::functions::{PlanError, SessionSet, shape};
 use crate::session::{CallMoments, SessionId};
 use crate::stub::capture::{CapturePart, CaptureStub};
-use crate::stub::event::{EventRecorder, Tail};
+use crate::stub::event::Tail;
 use crate::stub::graph::SiteShape;
 use crate::stub::template::{Captures, TEMPLATE_MAX};
-use crate::target::PhysicalMemory;
+use crate::target::{PhysicalMemory, StoppedTarget};
+use crate::window::WindowError;
 
 /// The number of `rsp`.
 const STACK_POINTER: u8 = 4;
@@ -32,14 +34,14 @@ const CALLED: u32 = 8;
 #[derive(Debug, Default)]
 pub(super) struct CallCaptures {
     known: HashMap<(FunctionId, Moment), Known>,
+    /// Of each function, what captures these parts is here.
+    routines: HashMap<FunctionId, Vec<(Vec<CapturePart>, Gva)>>,
 }
 
 #[derive(Debug)]
 struct Known {
     event: EventId,
     capture: Arc<Capture>,
-    /// For these recorders it is here.
-    routines: Vec<(Vec<EventRecorder>, Gva)>,
 }
 
 /// Why values of a function's calls cannot be captured.
@@ -78,7 +80,6 @@ impl Engine {
         let known = Known {
             event: event.ok_or(CallValuesError::TooMany)?,
             capture,
-            routines: Vec::new(),
         };
         self.calls.known.insert((function, moment), known);
         Ok(())
@@ -104,18 +105,58 @@ impl Engine {
         Ok(())
     }
 
-    /// The routines that the stub of a function calls which these sessions trace. Writes those that are missing, which
-    /// nothing leads to yet.
+    /// The routines that the stub of a function calls which these sessions trace, and at whose returns `returns` are
+    /// captured, too. Writes those that are missing, which nothing leads to yet.
     pub(super) fn captures(
         &mut self,
         memory: &mut (impl PhysicalMemory + ?Sized),
         function: FunctionId,
         sessions: SessionSet,
+        returns: Vec<CapturePart>,
     ) -> Result<Captures, ApplyError> {
+        let entry = self.parts(function, Moment::Entry, sessions);
+        let mut exit = self.parts(function, Moment::Exit, sessions);
+        exit.extend(returns);
         Ok(Captures {
-            entry: self.routine(memory, function, Moment::Entry, sessions)?,
-            exit: self.routine(memory, function, Moment::Exit, sessions)?,
+            entry: self.routine(memory, function, entry)?,
+            exit: self.routine(memory, function, exit)?,
         })
+    }
+
+    /// What probes capture at the returns of functions, when `session` records them.
+    pub(super) fn return_parts(
+        &self,
+        session: impl Fn(&Probe) -> Option<SessionId>,
+    ) -> HashMap<FunctionId, Vec<CapturePart>> {
+        let mut parts: HashMap<FunctionId, Vec<CapturePart>> = HashMap::new();
+        let probes = self.probes();
+        for probe in probes.filter(|probe| probe.is_return && !probe.is_gone) {
+            let recorder = session(probe).and_then(|id| {
+                let events = self.session(id).ok()?.events.as_ref()?;
+                Some(events.recorder)
+            });
+            if let Some(recorder) = recorder {
+                let here = parts.entry(probe.place.function).or_default();
+                here.push(CapturePart {
+                    recorder,
+                    event: probe.event,
+                    capture: Arc::clone(&probe.capture),
+                });
+            }
+        }
+        parts
+    }
+
+    /// Has returns be hooked even if no session does so.
+    ///
+    /// # Errors
+    /// An [`AttachError`].
+    pub fn hook_returns(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+    ) -> Result<(), AttachError> {
+        let ground = self.ground.as_mut().ok_or(WindowError::NoVcpu)?;
+        ground.make_mirror(target)
     }
 
     /// Whether any session has values of calls captured.
@@ -124,55 +165,65 @@ impl Engine {
         sessions.into_iter().any(|one| !one.captures.is_empty())
     }
 
+    /// What sessions have captured of a function's calls.
+    fn parts(
+        &self,
+        function: FunctionId,
+        moment: Moment,
+        sessions: SessionSet,
+    ) -> Vec<CapturePart> {
+        let Some(known) = self.calls.known.get(&(function, moment)) else {
+            return Vec::new();
+        };
+        let bytes = known.capture.payload_bytes();
+        let sessions = sessions.iter();
+        let sessions = sessions.filter_map(|id| self.session(SessionId(id)).ok());
+        let wanting = sessions.filter(|session| session.captures.has(moment));
+        let recorders = wanting.filter_map(|session| Some(session.events.as_ref()?.recorder));
+        let fitting = recorders.filter(|recorder| bytes <= 1 << recorder.payload_log2);
+        let part = |recorder| CapturePart {
+            recorder,
+            event: known.event,
+            capture: Arc::clone(&known.capture),
+        };
+        fitting.map(part).collect()
+    }
+
+    /// Where the routine is that captures these parts of a function's calls; none for none.
     fn routine(
         &mut self,
         memory: &mut (impl PhysicalMemory + ?Sized),
         function: FunctionId,
-        moment: Moment,
-        sessions: SessionSet,
+        parts: Vec<CapturePart>,
     ) -> Result<Option<Gva>, ApplyError> {
-        let Some(known) = self.calls.known.get(&(function, moment)) else {
-            return Ok(None);
-        };
-        let sessions = sessions
-            .iter()
-            .filter_map(|id| self.session(SessionId(id)).ok());
-        let wanting = sessions.filter(|session| session.captures.has(moment));
-        let recorders: Vec<EventRecorder> = wanting
-            .filter_map(|session| Some(session.events.as_ref()?.recorder))
-            .filter(|recorder| known.capture.payload_bytes() <= 1 << recorder.payload_log2)
-            .collect();
-        if recorders.is_empty() {
+        if parts.is_empty() {
             return Ok(None);
         }
-        if let Some((_, at)) = known.routines.iter().find(|(of, _)| *of == recorders) {
+        let routines = self.calls.routines.get(&function);
+        let mut routines = routines.into_iter().flatten();
+        if let Some((_, at)) = routines.find(|(of, _)| *of == parts) {
             return Ok(Some(*at));
         }
-        let parts = recorders.iter().map(|recorder| CapturePart {
-            recorder: *recorder,
-            event: known.event,
-            capture: Arc::clone(&known.capture),
-        });
         let stub = CaptureStub {
-            parts: parts.collect(),
+            parts,
             tail: Tail::Return,
             lowered: CALLED,
             is_between: true,
             reach: None,
         };
-        let event = FunctionId(known.event.0);
         let ground = self.ground.as_mut().ok_or(ApplyError::NotAttached)?;
         let near = Gva(ground.arena.start().0.wrapping_sub(TEMPLATE_MAX));
         let template = stub.template(near).map_err(PlanError::from)?;
         let room = ground.arena.allocate(template.len() as u64);
         let (at, physical) = room.map_err(PlanError::from)?;
-        let bytes = template.stamp(at, event, Gva(0)).map_err(PlanError::from)?;
+        // The numbers of the events are in it already.
+        let bytes = template.stamp(at, FunctionId(0), Gva(0));
+        let bytes = bytes.map_err(PlanError::from)?;
         memory
             .write_physical(physical, &bytes)
             .map_err(ApplyError::Stub)?;
-        if let Some(known) = self.calls.known.get_mut(&(function, moment)) {
-            known.routines.push((recorders, at));
-        }
+        let routines = self.calls.routines.entry(function).or_default();
+        routines.push((stub.parts, at));
         Ok(Some(at))
     }
 

@@ -29,7 +29,7 @@ pub struct Applied {
 pub(super) type Write<T> = fn(&mut T, &Image, &[Poke]) -> Result<(), TransactionError>;
 
 /// What the stub of the functions that `set` traces does, and of which this is captured.
-fn stub_spec(
+pub(super) fn stub_spec(
     sessions: &[Option<Session>],
     set: SessionSet,
     shape: SiteShape,
@@ -98,11 +98,14 @@ impl Engine {
                 _ => set.without(id.0),
             }
         };
-        let captures: Vec<Captures> = if self.captures_calls() {
+        let returns = self.return_parts(|probe| probe.session);
+        let captures: Vec<Captures> = if self.captures_calls() || !returns.is_empty() {
             let functions = (0u32..).take(wanted.len()).map(FunctionId);
-            functions
-                .map(|function| self.captures(memory, function, after(function)))
-                .collect::<Result<_, _>>()?
+            let captures = functions.map(|function| {
+                let returns = returns.get(&function).cloned().unwrap_or_default();
+                self.captures(memory, function, after(function), returns)
+            });
+            captures.collect::<Result<_, _>>()?
         } else {
             Vec::new()
         };

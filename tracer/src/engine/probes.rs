@@ -52,6 +52,8 @@ pub struct Probe {
     pub name: Arc<str>,
     /// The instruction that it is hit before.
     pub address: Gva,
+    /// Whether it is hit when the function has returned instead.
+    pub is_return: bool,
     /// Where the text is changed for it, and how.
     pub place: Place,
     /// What it captures.
@@ -209,6 +211,7 @@ impl Engine {
             event,
             name: new.name,
             address,
+            is_return: matches!(new.point, Point::Return(_)),
             place,
             capture: Arc::new(new.capture),
             session: None,
@@ -225,16 +228,25 @@ impl Engine {
             Point::Entry(id) => (Some(id), self.image.function(id).map(|of| of.address)),
             Point::At { function, at } => (function.or(self.image.function_at(at)), Some(at)),
             Point::Return(id) => {
-                let symbol = self.image.function(id).map(|of| of.display.to_string());
-                let (symbol, why) = (
-                    symbol.unwrap_or_default(),
-                    "returns are not probed yet".to_owned(),
-                );
-                return Err(ProbeError::Forbidden { symbol, why });
+                // Hooked where the function is entered.
+                self.check_returns(id)?;
+                (Some(id), self.image.site_of(id).map(|site| site.address))
             }
         };
         let at = at.unwrap_or_default();
         Ok((function.ok_or(ProbeError::NoFunction(at))?, at))
+    }
+
+    /// Whether the return of a function can be hooked.
+    fn check_returns(&self, id: FunctionId) -> Result<(), ProbeError> {
+        let why = match (self.image.site_of(id), self.image.unhookable(id)) {
+            (None, _) => "it has no patch site, and only there returns are hooked".to_owned(),
+            (_, Some(why)) => format!("its return cannot be hooked: {why}"),
+            (Some(_), None) => return Ok(()),
+        };
+        let symbol = self.image.function(id).map(|of| of.display.to_string());
+        let symbol = symbol.unwrap_or_default();
+        Err(ProbeError::Forbidden { symbol, why })
     }
 
     /// Forgets probes that nobody records.

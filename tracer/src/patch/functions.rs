@@ -137,6 +137,9 @@ pub struct Plan {
     pub changes: Vec<Change>,
 }
 
+/// The templates that a plan has used, by whom functions are traced, where their sites stand, and what they call.
+pub type Templates = HashMap<(SessionSet, SiteShape, bool, bool), usize>;
+
 /// The states of all functions of an image.
 #[derive(Debug)]
 pub struct FunctionTable {
@@ -242,36 +245,49 @@ impl FunctionTable {
         arena: &mut Arena,
     ) -> Result<Plan, PlanError> {
         let mut plan = Plan::default();
-        let mut templates: HashMap<(SessionSet, SiteShape, bool, bool), usize> = HashMap::new();
+        let mut templates = Templates::new();
         for site in &image.sites {
-            let (sessions, mut captures) = wanted(site.function);
-            let shape = shape(image, site);
-            if shape == SiteShape::EntryOnly {
-                captures.exit = None;
-            }
-            if self.is_gone(site.function) {
-                continue;
-            }
-            let now = (self.sessions(site.function), self.captures(site.function));
-            if now == (sessions, captures) {
-                continue;
-            }
-            let stub = if sessions.is_empty() && captures.is_empty() {
-                None
-            } else {
-                let (at_entry, at_exit) = (captures.entry.is_some(), captures.exit.is_some());
-                let key = (sessions, shape, at_entry, at_exit);
-                let template = match templates.get(&key) {
-                    Some(index) => *index,
-                    None => self.template(spec(sessions, shape, captures), arena)?,
-                };
-                templates.insert(key, template);
-                Some(self.stub(site, template, captures, arena)?)
-            };
-            let change = self.change(site, (sessions, captures), stub, stub)?;
-            plan.changes.push(change);
+            let wanted = wanted(site.function);
+            let change = self.plan_site((image, site), wanted, &spec, arena, &mut templates)?;
+            plan.changes.extend(change);
         }
         Ok(plan)
+    }
+
+    /// The same of one site; nothing when it is so already.
+    ///
+    /// # Errors
+    /// As [`Self::plan`].
+    pub fn plan_site(
+        &mut self,
+        (image, site): (&Image, &Site),
+        (sessions, mut captures): (SessionSet, Captures),
+        spec: impl Fn(SessionSet, SiteShape, Captures) -> StubSpec,
+        arena: &mut Arena,
+        templates: &mut Templates,
+    ) -> Result<Option<Change>, PlanError> {
+        let shape = shape(image, site);
+        if shape == SiteShape::EntryOnly {
+            captures.exit = None;
+        }
+        let now = (self.sessions(site.function), self.captures(site.function));
+        if self.is_gone(site.function) || now == (sessions, captures) {
+            return Ok(None);
+        }
+        let stub = if sessions.is_empty() && captures.is_empty() {
+            None
+        } else {
+            let (at_entry, at_exit) = (captures.entry.is_some(), captures.exit.is_some());
+            let key = (sessions, shape, at_entry, at_exit);
+            let template = match templates.get(&key) {
+                Some(index) => *index,
+                None => self.template(spec(sessions, shape, captures), arena)?,
+            };
+            templates.insert(key, template);
+            Some(self.stub(site, template, captures, arena)?)
+        };
+        let change = self.change(site, (sessions, captures), stub, stub)?;
+        Ok(Some(change))
     }
 
     /// Where the function goes on behind its site: behind the nop, or in the detour, which is made if there is none.

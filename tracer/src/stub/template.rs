@@ -60,8 +60,7 @@ pub struct StubSpec {
     pub captures_exit: bool,
 }
 
-/// The routines that the stub of one function calls, which capture values. They change neither registers
-/// nor flags.
+/// The routines that the stub of one function calls, which capture values. They change no register.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Captures {
     /// Called with everything as at the function's entry, but the stack pointer 8 lower.

@@ -282,6 +282,11 @@ impl Tracing {
             let bytes = self.at(index)?.payload_bytes(needed);
             self.open_events(machine, index, session, bytes)?;
             self.reach_memory(machine, ids)?;
+            let is_return = |id: &ProbeId| self.engine.probe(*id).is_ok_and(|one| one.is_return);
+            if ids.iter().any(is_return) {
+                let mut quiesced = machine.quiesce(PATIENCE)?;
+                self.engine.hook_returns(&mut quiesced)?;
+            }
             let notes: Vec<ProbeNote> = self
                 .probes
                 .iter()

@@ -5,14 +5,17 @@ use std::sync::Arc;
 
 use super::{Probe, ProbeError, ProbeId};
 use crate::addr::Gva;
+use crate::engine::change::stub_spec;
 use crate::engine::{ApplyError, Engine};
+use crate::event::FunctionId;
 use crate::image::points::EventFormat;
 use crate::patch::breakpoints;
-use crate::patch::functions::{Change, FunctionTable, Plan, PlanError};
+use crate::patch::functions::{Change, FunctionTable, Plan, PlanError, Templates};
 use crate::patch::poke::{self, Poke, TransactionError};
 use crate::patch::probes::PlaceChange;
 use crate::patch::tactic::{Place, Tactic};
 use crate::session::SessionId;
+use crate::stub::capture::CapturePart;
 use crate::target::{PhysicalMemory, StoppedTarget, VcpuRegisters};
 
 /// Everything that has to be written for a change of which probes are recorded.
@@ -75,10 +78,12 @@ impl Engine {
                 changed.insert(probe.place.at, probe.place.clone());
             }
         }
+        let after = |probe: &Probe| wanted.get(&probe.id).copied().unwrap_or(probe.session);
+        let returns = self.return_parts(after);
         let mut recorded: BTreeMap<Gva, Vec<(ProbeId, SessionId)>> = BTreeMap::new();
-        for probe in self.probes.values().filter(|probe| !probe.is_gone) {
-            let after = wanted.get(&probe.id).copied().unwrap_or(probe.session);
-            if let Some(session) = after {
+        let probes = self.probes.values();
+        for probe in probes.filter(|probe| !probe.is_gone && !probe.is_return) {
+            if let Some(session) = after(probe) {
                 let here = recorded.entry(probe.place.at).or_default();
                 here.push((probe.id, session));
             }
@@ -87,7 +92,9 @@ impl Engine {
         for (at, place) in changed {
             let chain = recorded.remove(&at).unwrap_or_default();
             if place.tactic == Tactic::Site {
-                self.plan_site(memory, &mut plan, &place, &chain)?;
+                let returns = returns.get(&place.function).cloned();
+                let returns = returns.unwrap_or_default();
+                self.plan_site(memory, &mut plan, place.function, &chain, returns)?;
             } else {
                 let resume = self.resume(memory, &place)?;
                 let stub = self.place_chain(memory, &chain, resume)?;
@@ -99,22 +106,50 @@ impl Engine {
         Ok(plan)
     }
 
-    /// Plans the probes at a function's own site.
+    /// Plans the probes at a function's own site, and at its returns, which its stub hooks.
     fn plan_site(
         &mut self,
         memory: &mut (impl PhysicalMemory + ?Sized),
         plan: &mut ProbePlan,
-        place: &Place,
+        function: FunctionId,
         chain: &[(ProbeId, SessionId)],
+        returns: Vec<CapturePart>,
     ) -> Result<(), ApplyError> {
         let image = Arc::clone(&self.image);
-        if let Some(site) = image.site_of(place.function) {
-            let ground = self.ground.as_mut().ok_or(ApplyError::NotAttached)?;
-            let go_on = self.table.resume(site, &mut ground.arena)?;
-            self.write_stubs(memory)?;
-            let head = self.place_chain(memory, chain, go_on)?;
-            plan.sites.push(self.table.plan_probes(site, head)?);
+        let Some(site) = image.site_of(function) else {
+            return Ok(());
+        };
+        let traced_by = self.table.sessions(function);
+        let captures = self.captures(memory, function, traced_by, returns)?;
+        let wanted = (traced_by, captures);
+        let ground = self.ground.as_mut().ok_or(ApplyError::NotAttached)?;
+        if captures.exit.is_some() && ground.mirror.is_none() {
+            return Err(ApplyError::NotAttached);
         }
+        let (sessions, mirror, arena) = (&self.sessions, ground.mirror, ground.arena);
+        let spec = |set, shape, captures| stub_spec(sessions, set, shape, captures, mirror, &arena);
+        let (arena, mut templates) = (&mut ground.arena, Templates::new());
+        let at = (&*image, site);
+        let table = &mut self.table;
+        let own = table.plan_site(at, wanted, spec, arena, &mut templates)?;
+        let after = own.as_ref().map(|change| change.own);
+        let go_on = match after.flatten() {
+            Some(stub) => stub,
+            None if own.is_some() => table.behind(site, arena)?,
+            None => table.resume(site, arena)?,
+        };
+        self.write_stubs(memory)?;
+        let head = self.place_chain(memory, chain, go_on)?;
+        let change = match own {
+            None => self.table.plan_probes(site, head)?,
+            Some(mut change) => {
+                if let Some(head) = head {
+                    FunctionTable::lead_through(site, &mut change, head)?;
+                }
+                change
+            }
+        };
+        plan.sites.push(change);
         Ok(())
     }
 
@@ -336,7 +371,8 @@ impl Engine {
             let here = self
                 .probes
                 .values()
-                .filter(|probe| probe.place.at == site.address && !probe.is_gone);
+                .filter(|probe| probe.place.at == site.address)
+                .filter(|probe| !probe.is_gone && !probe.is_return);
             let chain: Vec<_> = here
                 .filter_map(|probe| Some((probe.id, probe.session?)))
                 .collect();
