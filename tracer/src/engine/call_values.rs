@@ -204,12 +204,13 @@ impl Engine {
         if let Some((_, at)) = routines.find(|(of, _)| *of == parts) {
             return Ok(Some(*at));
         }
+        let reach = self.reach();
         let stub = CaptureStub {
             parts,
             tail: Tail::Return,
             lowered: CALLED,
             is_between: true,
-            reach: None,
+            reach,
         };
         let ground = self.ground.as_mut().ok_or(ApplyError::NotAttached)?;
         let near = Gva(ground.arena.start().0.wrapping_sub(TEMPLATE_MAX));

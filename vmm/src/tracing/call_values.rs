@@ -14,7 +14,7 @@ use tracer::probe::{parameters, return_value};
 use tracer::session::SessionId;
 
 use super::{Tracing, TracingError};
-use crate::machine::Machine;
+use crate::machine::{Machine, PATIENCE};
 
 /// What could not be captured.
 #[derive(Debug, Clone, Copy, Default)]
@@ -47,6 +47,7 @@ impl Tracing {
         let image = Arc::clone(&self.shared.image);
         let mut missing = Missing::default();
         let room = self.at(index)?.bytes_of_values();
+        let has_memory = self.reach_for_calls(machine)?;
         let shared = shared_names(&image);
         for function in &selection.selected {
             let name = image.function(*function).map(|of| &*of.display);
@@ -57,7 +58,8 @@ impl Tracing {
                 Some((args, retval)) => {
                     let retval = retval.into_iter().collect();
                     let captures = [(Moment::Entry, args), (Moment::Exit, retval)];
-                    let captures = captures.map(|(at, values)| (at, fitting(values, room)));
+                    let captures =
+                        captures.map(|(at, values)| (at, fitting(values, room, has_memory)));
                     self.know_call(*function, captures, moments.exit, &mut missing)?;
                 }
             }
@@ -80,6 +82,19 @@ impl Tracing {
         }
         self.say_missing(missing, selection.selected.len());
         Ok(())
+    }
+
+    /// Whether arguments in memory can be captured: text, and what is on the stack.
+    fn reach_for_calls(&mut self, machine: &Machine) -> Result<bool, TracingError> {
+        if self.engine.reach().is_none() {
+            let mut quiesced = machine.quiesce(PATIENCE)?;
+            if let Err(error) = self.engine.make_reach(&mut quiesced) {
+                drop(quiesced);
+                let remark = format!("arguments in memory are left out: {error}");
+                self.remarks.say(Level::Info, remark);
+            }
+        }
+        Ok(self.engine.reach().is_some())
     }
 
     /// What can be captured of a function's calls: its parameters, and what it returns.
@@ -132,13 +147,17 @@ impl Tracing {
     }
 }
 
-/// As many of these values as have room in so many bytes.
-fn fitting(values: Vec<Captured>, bytes: u64) -> Capture {
+/// As many of these values as have room in so many bytes; those in memory only where that can be reached.
+fn fitting(values: Vec<Captured>, bytes: u64, has_memory: bool) -> Capture {
     let mut capture = Capture::default();
     // The slot takes two words, and a status one.
     let mut room = usize::try_from(bytes / 8).map_or(0, |words| words.saturating_sub(3));
     for value in values.into_iter().filter(|value| has_type(&value.kind)) {
-        if value.kind.words() <= room {
+        let alone = Capture {
+            values: vec![value.clone()],
+            condition: None,
+        };
+        if value.kind.words() <= room && (has_memory || !alone.needs_memory()) {
             room -= value.kind.words();
             capture.values.push(value);
         }
