@@ -4,6 +4,7 @@
 //! ```text
 //! leaf       a traced call against an untraced one and against rdtsc, for each tracer and each way
 //!            to hook returns; tracing switched off; two vCPUs against one
+//! probe      a probe with values in registers, on the stack, behind a pointer; its condition false
 //! pause      the guest's standstill when functions are switched; the cost of a site
 //! reader     the host's side: a full ring read, decoded, written
 //! footprint  boot, memory of the VMM
@@ -15,6 +16,7 @@
 mod footprint;
 mod leaf;
 mod pause;
+mod probe;
 mod reader;
 
 use std::path::Path;
@@ -49,8 +51,9 @@ fn run() -> Result<(), Failed> {
 /// Measures in this place.
 type Part = fn(&Path) -> Result<Vec<Row>, Failed>;
 
-const PARTS: [(&str, Part); 4] = [
+const PARTS: [(&str, Part); 5] = [
     ("leaf", |place| leaf::rows(place, tsc_ghz())),
+    ("probe", |place| probe::rows(place, tsc_ghz())),
     ("pause", pause::rows),
     ("reader", reader::rows),
     ("footprint", footprint::rows),
