@@ -26,6 +26,7 @@ mod losses;
 mod markers;
 mod modules;
 mod output;
+mod probe_values;
 mod probes;
 mod sessions;
 mod storm;
