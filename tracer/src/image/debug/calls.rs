@@ -57,7 +57,9 @@ impl<'a> Scope<'_, 'a> {
             return said;
         }
         let is_above = |place: &Place| match place {
-            Place::Memory(address) => stack_offset(address).is_some_and(|above| above >= 8),
+            Place::Memory(address) => {
+                self.counts_from_cfa() && stack_offset(address).is_some_and(|above| above >= 8)
+            }
             Place::Value(_) | Place::Pieces(_) => true,
         };
         if let Ok(variable) = said
@@ -107,6 +109,14 @@ impl<'a> Scope<'_, 'a> {
             of: Some(TypeId::Dwarf(of)),
             place,
         }))
+    }
+
+    /// Whether the frame base is the canonical frame address, which is the same at all instructions. Where it is the stack pointer, what lies
+    /// above that is right behind the prologue only.
+    fn counts_from_cfa(&self) -> bool {
+        let entry = self.unit.entry(self.entry).ok();
+        let base = entry.and_then(|entry| entry.attr_value(dw::DW_AT_frame_base)?.exprloc_value());
+        base.is_some_and(|base| base.0.slice() == [dw::DW_OP_call_frame_cfa.0])
     }
 
     fn is_rust(&self) -> bool {

@@ -1,6 +1,8 @@
 //! Programs compiled by the system's compiler, asked for their variables; the answers are worked out against
 //! registers and memory that the tests make up.
 
+mod rust;
+
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::Command;
