@@ -21,13 +21,14 @@
 //! `%rsi:string` is the text at the address that `%rsi` holds, and `*(%rsp+8):string` that at the address which lies at
 //! `%rsp+8`. A name that no variable has is a symbol of the image: `jiffies:u64`.
 //!
-//! Numbers are promoted, and signs compared, as in C. Pointers count in what they point to. References of Rust are followed by
-//! `.` without a `*`. Text of Rust and arrays of `char` are text by themselves; `char *` needs `:string`. A structure in memory is bytes, one
-//! in registers its members.
-//! `/\` of conditions: `"text"` compares a `char *`, an array of `char` or Rust's text.
+//! Numbers are promoted, and signs compared, as in C. Pointers count in what they point to. References of Rust are
+//! followed by `.` without a `*`. Text of Rust and arrays of `char` are text by themselves; `char *` needs `:string`. A
+//! structure in memory is bytes, one in registers its members. In conditions, `"text"` is compared with a `char *`, an
+//! array of `char` or Rust's text.
 //!
-//! At a function's first instruction parameters are taken from where the calling convention puts them (System V: integers and pointers),
-//! not from where debug information says, which is right only behind the prologue. At its return there is `$retval`.
+//! At a function's first instruction, parameters of unoptimised code are taken from where the calling convention puts
+//! them (System V: integers and pointers), not from where debug information says, which is right only behind the prologue.
+//! At its return there is `$retval`.
 
 mod access;
 mod condition;

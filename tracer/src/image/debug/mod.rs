@@ -1,4 +1,4 @@
-//! What the files of a kernel say beyond what [`Image`](super::Image) keeps: the bytes of its text, and where
+//! What the files of a kernel say beyond what [`Image`] keeps: the bytes of its text, and where
 //! variables are and what types they have. Nothing is read before somebody asks.
 
 mod abi;
