@@ -1,6 +1,8 @@
 //! A guest's memory made up in this process: RAM in pieces, page tables in it, and everything that can be wrong with
 //! them.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use tracer::addr::{Gpa, Gva};
 use tracer::paging::{PageTableRoot, bits, translate};
 use tracer::stub::reach::{GuestMemory, Root, Shown};
@@ -31,7 +33,7 @@ const WRONG: [u64; 3] = [0x0123_8880_0001_0000, 0xffff_8a00_0000_0000, 0x1000];
 /// It.
 pub struct Memory<'a> {
     ground: &'a Ground,
-    ram: Vec<u64>,
+    ram: Box<[AtomicU64]>,
     levels: u8,
     free: u64,
     /// Addresses worth reading at.
@@ -44,7 +46,7 @@ impl<'a> Memory<'a> {
     pub fn new(ground: &'a Ground, levels: u8, random: &mut Random) -> Self {
         let mut memory = Self {
             ground,
-            ram: vec![0; 2 * (PIECE / 8) as usize],
+            ram: (0..2 * PIECE / 8).map(|_| AtomicU64::new(0)).collect(),
             levels,
             free: 2 * PAGE,
             addresses: Vec::new(),
@@ -141,6 +143,11 @@ impl<'a> Memory<'a> {
         }
     }
 
+    /// The words of its RAM, tables and all, for whoever wants to change them while they are read.
+    pub fn words(&self) -> &[AtomicU64] {
+        &self.ram
+    }
+
     /// A byte of the guest's, if there is one.
     pub fn byte(&self, at: u64) -> Option<u8> {
         let root = PageTableRoot {
@@ -159,19 +166,23 @@ impl<'a> Memory<'a> {
         }
         let piece = (0..2).find(|piece| inside(*piece).is_some_and(|place| place < PIECE))?;
         let place = inside(piece)? + piece as u64 * PIECE;
-        Some(self.ram[(place / 8) as usize].to_le_bytes()[(place % 8) as usize])
+        Some(self.get(place).to_le_bytes()[(place % 8) as usize])
     }
 
     fn put_byte(&mut self, at: u64, byte: u8) {
         let piece = usize::from(at >= STARTS[1]);
         let place = at - STARTS[piece] + piece as u64 * PIECE;
-        let mut word = self.ram[(place / 8) as usize].to_le_bytes();
+        let mut word = self.get(place).to_le_bytes();
         word[(place % 8) as usize] = byte;
-        self.ram[(place / 8) as usize] = u64::from_le_bytes(word);
+        self.put(place, u64::from_le_bytes(word));
+    }
+
+    fn get(&self, at: u64) -> u64 {
+        self.ram[(at / 8) as usize].load(Ordering::Relaxed)
     }
 
     fn put(&mut self, at: u64, word: u64) {
-        self.ram[(at / 8) as usize] = word;
+        self.ram[(at / 8) as usize].store(word, Ordering::Relaxed);
     }
 
     /// The entry for `at` at `level`, with the tables above it.
@@ -179,7 +190,7 @@ impl<'a> Memory<'a> {
         let mut table = TOP;
         for upper in (level + 1..=self.levels.into()).rev() {
             let entry = table + 8 * (at >> (3 + 9 * upper) & 0x1ff);
-            let mut value = self.ram[(entry / 8) as usize];
+            let mut value = self.get(entry);
             if value & bits::PRESENT == 0 {
                 value = self.free | bits::PRESENT | bits::NO_EXECUTE | bits::ACCESSED;
                 self.free += PAGE;

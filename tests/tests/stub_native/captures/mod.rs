@@ -6,6 +6,7 @@ mod model;
 mod random;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use memory::Memory;
 use model::State;
@@ -286,6 +287,71 @@ fn memory_is_read_where_there_is_some_and_else_the_value_is_a_fault() {
         }
     }
     counts.assert_both_ways();
+}
+
+/// Other processors change page tables and data as they like. A load of what is not there would end this process.
+#[test]
+fn no_change_of_the_page_tables_is_a_fault_of_the_guest() {
+    let mut random = Random::new("no_change_of_the_page_tables_is_a_fault_of_the_guest");
+    let ground = Ground::new(ground::Place::GsBelow, 1, 4096, PAGE);
+    ground.enter_vcpu(0);
+    let ring = EventRing::new(&ground);
+    let memory = Memory::new(&ground, 4, &mut random);
+    let routines = Routines::new(&memory.described()).unwrap();
+    let at = ground.spare() + ROOM + 0x1000;
+    ground.write(at, &routines.bytes);
+    let reach = routines.at(Gva(at));
+    let stop = AtomicBool::new(false);
+    let seed = random.next();
+    std::thread::scope(|scope| {
+        scope.spawn(|| change(memory.words(), &stop, seed));
+        for _ in 0..2000 {
+            let rsp = ground.stack_top() - 1024;
+            let before = registers(&mut random, rsp);
+            let mut maker = Maker {
+                random: &mut random,
+                addresses: &memory.addresses,
+                texts: &memory.texts,
+            };
+            let capture = Capture {
+                condition: None,
+                ..maker.capture()
+            };
+            let format = capture.format("probe".into());
+            let position = ring.event.recorder.geometry.first();
+            ring.set_word(HEAD, position.word(0));
+            ring.set_word(LIMIT, LIMIT_NONE);
+            run(
+                &ground,
+                &stub(&ring, vec![capture], Way::Inside, Some(reach)),
+                &before,
+            );
+            let read = read_payload(&ring, ring.event.recorder.geometry, 0, position, &format);
+            assert_eq!(read.map(|values| values.len()), Ok(format.fields.len()));
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+/// Writes over entries of tables and other words, and puts them back.
+fn change(words: &[AtomicU64], stop: &AtomicBool, seed: u64) {
+    let mut random = Random::of(seed);
+    while !stop.load(Ordering::Relaxed) {
+        // Tables lie in the first pages.
+        let tables = random.below(2) == 0;
+        let end = if tables { 0x4000 } else { words.len() as u32 };
+        let word = &words[random.below(end) as usize];
+        let was = word.load(Ordering::Relaxed);
+        let garbage = match random.below(4) {
+            0 => 0,
+            1 => was ^ 1 << random.below(64),
+            2 => random.next() | 1,
+            _ => u64::from(random.below(0x20_0000)) & !0xffe | 1,
+        };
+        word.store(garbage, Ordering::Relaxed);
+        std::hint::spin_loop();
+        word.store(was, Ordering::Relaxed);
+    }
 }
 
 fn captured(kind: &str, source: Source) -> Captured {
