@@ -18,6 +18,7 @@ mod captures;
 mod claims;
 mod cpu;
 mod decode;
+mod displaced;
 mod event_ring;
 mod events;
 mod expected;

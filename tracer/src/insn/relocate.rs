@@ -140,7 +140,8 @@ pub fn decode(code: &[u8], from: Gva) -> Result<Vec<Instruction>, RelocateError>
     if code.is_empty() {
         return Err(RelocateError::Nothing { at: from });
     }
-    let mut decoder = Decoder::with_ip(64, code, from.0, DecoderOptions::NONE);
+    // With a prefix 66 a branch is another one on processors of AMD than on those of Intel: as AMD's it is refused.
+    let mut decoder = Decoder::with_ip(64, code, from.0, DecoderOptions::AMD);
     let mut all = Vec::new();
     while decoder.can_decode() {
         let one = decoder.decode();
@@ -350,7 +351,9 @@ mod tests {
 
     #[test]
     fn what_would_notice_is_refused() {
-        let others: [&[u8]; 12] = [
+        let others: [&[u8]; 13] = [
+            // data16 jmp: of 16 bits, or of 64
+            &[0x66, 0xeb, 0x10],
             &[0xcc],
             &[0x0f, 0x0b],
             &[0x0f, 0x05],
