@@ -28,5 +28,6 @@ mod modules;
 mod output;
 mod probe_values;
 mod probes;
+mod returns;
 mod sessions;
 mod storm;
