@@ -141,3 +141,32 @@ impl Engine {
         !self.inner(change).is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mock::MockTarget;
+    use crate::target::PhysicalMemory;
+
+    #[test]
+    fn words_are_found_wherever_they_lie_and_nothing_else_is() {
+        let mut target = MockTarget::new(1, 1 << 21);
+        let wanted = [Gva(0xffff_ffff_8100_0001), Gva(0xffff_ffff_8100_0104)];
+        assert_eq!(held(&target, &wanted), Ok(Vec::new()));
+        let first = Gpa(0x20_0000);
+        // The first and the last word of a page, one that is near, and one that is not aligned.
+        for (at, word) in [
+            (0, wanted[0].0),
+            (4088, wanted[1].0),
+            (64, wanted[0].0 + 1),
+            (132, wanted[0].0),
+        ] {
+            let place = first.wrapping_add(at);
+            target.write_physical(place, &word.to_le_bytes()).unwrap();
+        }
+        let found = held(&target, &wanted).unwrap();
+        let last = first.wrapping_add(4088);
+        assert_eq!(found, [(wanted[0], first), (wanted[1], last)]);
+        assert_eq!(held(&target, &[]), Ok(Vec::new()));
+    }
+}
