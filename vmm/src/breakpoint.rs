@@ -5,16 +5,14 @@
 //! addresses of the kernel's file, so a trap can be armed before the kernel has page tables.
 
 use tracer::addr::{Gpa, Gva};
+use tracer::insn::trap::{TRAP_LENGTH, trap};
 use tracer::target::{MemoryError, PhysicalMemory};
 
 use crate::layout::TRAP_PORT;
 use crate::quiesce::QuiesceError;
 use crate::vcpu::AskVcpuError;
 
-/// `out TRAP_PORT, al`
-const TRAP: [u8; 2] = [0xe6, TRAP_PORT];
-/// Its length: how far rip is behind the trap when the vCPU has left the guest.
-pub(crate) const TRAP_LENGTH: u64 = 2;
+const TRAP: [u8; TRAP_LENGTH] = trap(TRAP_PORT);
 
 /// Why the attach breakpoint could not be armed or disarmed.
 #[derive(Debug, thiserror::Error)]

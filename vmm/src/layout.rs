@@ -79,6 +79,8 @@ pub const SERIAL_PORT: u16 = 0x3f8;
 pub const SERIAL_IRQ: u32 = 4;
 /// A text trap (see `breakpoint`) writes here; a guest's own writes mean nothing.
 pub const TRAP_PORT: u8 = 0xf5;
+/// A probe that leaves the guest (see `vcpu::detours`) writes here; a guest's own writes mean nothing.
+pub const PROBE_PORT: u8 = 0xf7;
 /// A guest writes here when its notice of text that comes or goes is ready; it goes on when that has been
 /// seen to.
 pub const DOORBELL_PORT: u16 = 0xf6;

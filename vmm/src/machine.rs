@@ -28,7 +28,7 @@ use crate::loader::{self, BootOptions, ElfLayout, Initrd, KernelFile, LoadError}
 use crate::memory::{CreateMemoryError, Memory};
 use crate::not_started::NotYetStarted;
 use crate::quiesce::{Holders, PauseTimes, QuiesceError, Quiesced};
-use crate::vcpu::{self, Gate, ReadyVcpu, Request, Surroundings, VcpuEvents, VcpuState};
+use crate::vcpu::{self, Detours, Gate, ReadyVcpu, Request, Surroundings, VcpuEvents, VcpuState};
 
 /// Time that a vCPU has to get out of the guest, unless the caller says otherwise.
 pub const PATIENCE: Duration = Duration::from_secs(2);
@@ -130,6 +130,7 @@ pub struct Machine {
     _vm: VmFd,
     _kvm: Kvm,
     ports: Arc<Ports>,
+    detours: Arc<Detours>,
     events: VcpuEvents,
     layout: ElfLayout,
     memory: Memory,
@@ -164,8 +165,10 @@ impl Machine {
         let ports = create_devices(&vm, console)?;
         let (sender, events) = vcpu::events().map_err(system_refused("the event channel"))?;
         let gate = Arc::new(Gate::default());
+        let detours = Arc::new(Detours::default());
         let around = Surroundings {
             ports: Arc::clone(&ports),
+            detours: Arc::clone(&detours),
             events: sender,
             gate: Arc::clone(&gate),
             memory: memory.clone(),
@@ -195,6 +198,7 @@ impl Machine {
             _vm: vm,
             _kvm: kvm,
             ports,
+            detours,
             events,
             layout,
             memory,
@@ -408,6 +412,12 @@ impl Machine {
             .iter()
             .filter_map(vcpu::VcpuHandle::cpu_time)
             .collect()
+    }
+
+    /// Where vCPUs go on that leave the guest at probes.
+    #[must_use]
+    pub fn detours(&self) -> &Detours {
+        &self.detours
     }
 
     /// The I/O ports.

@@ -9,3 +9,4 @@ pub mod nop;
 pub mod operand;
 pub mod relocate;
 pub mod scan;
+pub mod trap;

@@ -3,6 +3,7 @@
 mod brief;
 pub mod cpu_time;
 mod cpuid;
+mod detours;
 mod event;
 mod gate;
 mod handle;
@@ -19,6 +20,7 @@ use kvm_bindings::{CpuId, kvm_msr_entry};
 use kvm_ioctls::VcpuFd;
 use tracer::addr::{Gpa, Gva};
 
+pub use detours::Detours;
 pub use event::{VcpuEvent, VcpuEventKind, VcpuEvents};
 pub use handle::{AskVcpuError, VcpuHandle};
 pub use kick::install_handler;
@@ -46,6 +48,7 @@ const DELIVER_NMI: u8 = 4;
 #[derive(Debug, Clone)]
 pub(crate) struct Surroundings {
     pub(crate) ports: Arc<Ports>,
+    pub(crate) detours: Arc<Detours>,
     pub(crate) events: EventSender,
     pub(crate) gate: Arc<Gate>,
     pub(crate) memory: Memory,

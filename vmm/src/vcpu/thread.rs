@@ -24,15 +24,16 @@ use kvm_bindings::{
 };
 use kvm_ioctls::{VcpuExit, VcpuFd};
 use tracer::addr::Gva;
+use tracer::insn::trap::TRAP_LENGTH;
 
 use super::Surroundings;
+use super::detours::Detours;
 use super::event::{EventSender, VcpuEvent, VcpuEventKind};
 use super::kick::{self, KickTarget};
 use super::registers::RegisterReader;
 use super::seat::{Errand, Order, Reply, Request, Seat, Shared, VcpuState};
-use crate::breakpoint::TRAP_LENGTH;
 use crate::devices::{PortEffect, Ports};
-use crate::layout::{DOORBELL_PORT, TRAP_PORT};
+use crate::layout::{DOORBELL_PORT, PROBE_PORT, TRAP_PORT};
 use crate::memory::Memory;
 
 const MSR_TSC: u32 = 0x10;
@@ -57,6 +58,8 @@ enum Rest {
     Parked,
     Trapped,
     Announcing,
+    /// On the way to the stub of a probe; the vCPU does not rest there.
+    Diverted,
     Exited,
 }
 
@@ -66,6 +69,7 @@ impl Rest {
             Self::Parked => VcpuState::Parked,
             Self::Trapped => VcpuState::Trapped,
             Self::Announcing => VcpuState::Announcing,
+            Self::Diverted => VcpuState::Running,
             Self::Exited => VcpuState::Exited,
         }
     }
@@ -78,6 +82,7 @@ pub(crate) struct Vcpu {
     fd: VcpuFd,
     shared: Arc<Shared>,
     ports: Arc<Ports>,
+    detours: Arc<Detours>,
     events: EventSender,
     reader: RegisterReader,
     /// KVM has yet to complete the last I/O, MMIO or MSR access.
@@ -105,6 +110,7 @@ impl Vcpu {
             fd,
             shared,
             ports: Arc::clone(&around.ports),
+            detours: Arc::clone(&around.detours),
             events: around.events.clone(),
             reader,
             half_done: false,
@@ -177,6 +183,7 @@ impl Vcpu {
                     self.tell(VcpuEventKind::Announcement);
                     State::Resting(rest)
                 }
+                Rest::Diverted => self.divert(),
                 Rest::Parked | Rest::Exited => State::Resting(rest),
             };
         }
@@ -188,6 +195,23 @@ impl Vcpu {
             }
             State::Resting(Rest::Trapped) => State::Resting(Rest::Trapped),
             _ => State::Completing(rest),
+        }
+    }
+
+    /// A port write to the probes' port is complete. When it was a probe's, the vCPU goes on at its stub.
+    fn divert(&mut self) -> State {
+        let mut registers = match self.fd.get_regs() {
+            Ok(registers) => registers,
+            Err(error) => return self.crashed(&format!("KVM_GET_REGS failed: {error}")),
+        };
+        let Some(stub) = self.detours.of(Gva(registers.rip)) else {
+            return State::Running;
+        };
+        registers.rip = stub.0;
+        self.unchanged = false;
+        match self.fd.set_regs(&registers) {
+            Ok(()) => State::Running,
+            Err(error) => self.crashed(&format!("KVM_SET_REGS failed: {error}")),
         }
     }
 
@@ -205,7 +229,7 @@ impl Vcpu {
             self.tell(VcpuEventKind::Breakpoint(at));
             return State::Resting(Rest::Trapped);
         }
-        if registers.rip != at.0.wrapping_add(TRAP_LENGTH) {
+        if registers.rip != at.0.wrapping_add(TRAP_LENGTH as u64) {
             return State::Running;
         }
         registers.rip = at.0;
@@ -232,6 +256,10 @@ impl Vcpu {
             VcpuExit::IoOut(port, _) if port == u16::from(TRAP_PORT) => {
                 self.half_done = true;
                 State::Completing(Rest::Trapped)
+            }
+            VcpuExit::IoOut(port, _) if port == u16::from(PROBE_PORT) => {
+                self.half_done = true;
+                State::Completing(Rest::Diverted)
             }
             VcpuExit::IoOut(DOORBELL_PORT, _) => {
                 self.half_done = true;
