@@ -134,6 +134,8 @@ pub struct Engine {
     formats: Arc<EventFormats>,
     probes: BTreeMap<ProbeId, Probe>,
     places: ProbeTable,
+    /// The port by which vCPUs leave the guest at probes, if the host sees to them.
+    trap_port: Option<u8>,
     ground: Option<Ground>,
     sessions: Vec<Option<Session>>,
     retired: Vec<Retired>,
@@ -165,6 +167,7 @@ impl Engine {
             formats,
             probes: BTreeMap::new(),
             places: ProbeTable::default(),
+            trap_port: None,
             ground: None,
             sessions: Vec::new(),
             retired: Vec::new(),

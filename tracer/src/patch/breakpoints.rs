@@ -12,6 +12,15 @@
 use crate::addr::Gva;
 use crate::image::Image;
 
+/// Who sees to it that a thread which meets a breakpoint goes on at its detour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Server {
+    /// The guest's handler, by the table that this word leads to.
+    Guest(Gva),
+    /// The host: a write to this port leaves the guest, and its vCPU goes on at the detour.
+    Host(u8),
+}
+
 /// The word of a guest that serves such breakpoints.
 const SERVICE: &str = "breakpoint_detours";
 /// Bytes of a slot of the table.

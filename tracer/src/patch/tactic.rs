@@ -30,6 +30,7 @@ use crate::image::{Function, Image, SITE_LENGTH, Site, TextRange};
 use crate::insn::flow::{Instruction, is_padding, trailing_padding, whole_instructions};
 use crate::insn::jump::{INT3, jump, short_jump};
 use crate::insn::relocate::{RelocateError, immovable, relocate};
+use crate::insn::trap::{TRAP_LENGTH, trap};
 use crate::patch::functions::untraced;
 use crate::patch::poke::{Poke, SiteBytes};
 
@@ -136,6 +137,8 @@ pub struct Place {
     pub inner: Vec<Gva>,
     /// Where the jump to the stub is, if not at the place itself.
     pub padding: Option<Padding>,
+    /// The breakpoint is a write to this port, which leaves the guest; else it is `int3`.
+    pub trap: Option<u8>,
 }
 
 impl Place {
@@ -143,6 +146,27 @@ impl Place {
     #[must_use]
     pub fn end(&self) -> Gva {
         self.at.wrapping_add(self.displaced.len() as u64)
+    }
+
+    /// The same, of a breakpoint, by a port write that leaves the guest.
+    ///
+    /// # Errors
+    /// A [`Refusal`] when a single instruction has no room for it.
+    pub fn leaving_by(mut self, port: u8, image: &Image) -> Result<Self, Refusal> {
+        let length = self.displaced.len();
+        if length < TRAP_LENGTH {
+            return Err(Refusal::TooShort {
+                length,
+                needed: TRAP_LENGTH,
+            });
+        }
+        let second = self.at.wrapping_add(1);
+        if let Some(to) = image.landings().first_in(second, second.wrapping_add(1)) {
+            return Err(Refusal::Landing { to });
+        }
+        self.trap = Some(port);
+        self.length = TRAP_LENGTH;
+        Ok(self)
     }
 
     /// The code with which a stub goes on when it lies at `to`; none for a site, where it goes on behind the nop.
@@ -171,7 +195,11 @@ impl Place {
         };
         let at = |new: &[u8]| poke(self.at, &self.displaced, new);
         if self.tactic == Tactic::Breakpoint {
-            return Some(vec![at(&[INT3])?]);
+            let poke = match self.trap {
+                Some(port) => at(&trap(port)),
+                None => at(&[INT3]),
+            };
+            return Some(vec![poke?]);
         }
         let Some(padding) = self.padding else {
             return Some(vec![at(&jump(self.at, stub)?)?]);
@@ -302,6 +330,7 @@ impl<'a> Spot<'a> {
             displaced,
             inner: all.iter().skip(1).map(|one| Gva(one.ip())).collect(),
             padding,
+            trap: None,
         })
     }
 
@@ -321,6 +350,7 @@ impl<'a> Spot<'a> {
             },
             inner: Vec::new(),
             padding: None,
+            trap: None,
         })
     }
 

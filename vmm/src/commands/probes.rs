@@ -26,7 +26,11 @@ fn list(list: &ProbeList) -> String {
     if list.probes.is_empty() {
         return "there are no probes\n".to_owned();
     }
-    list.probes.iter().map(line).collect()
+    let mut text: String = list.probes.iter().map(line).collect();
+    if list.exits > 0 {
+        let _ = writeln!(text, "{} VM exits at breakpoints", list.exits);
+    }
+    text
 }
 
 fn line(probe: &ProbeStatus) -> String {

@@ -52,6 +52,9 @@ pub struct SomeProbes {
 pub struct ProbeList {
     /// In the order in which they were added.
     pub probes: Vec<ProbeStatus>,
+    /// How often vCPUs have left the guest at probes: those by breakpoints that the host serves.
+    #[serde(default)]
+    pub exits: u64,
 }
 
 /// One probe.

@@ -51,6 +51,7 @@ use crate::control::protocol::{CreateSession, SessionName, Start, SwitchLocks};
 use crate::control::status::{
     Changed, Deleted, Digest, Dumped, Profile, SessionList, Switched, SwitchedLocks,
 };
+use crate::layout::PROBE_PORT;
 use crate::live::{BreakpointService, Live};
 use crate::loader::KernelFile;
 use crate::machine::{Machine, PATIENCE};
@@ -131,7 +132,9 @@ impl Tracing {
         let mut default = TraceSession::new(DEFAULT_SESSION, tracer, session, filter, &shared)?;
         default.waiting = options.enabled;
         Ok(Self {
-            engine: Engine::new(image).with_dispatch(options.dispatch.into()),
+            engine: Engine::new(image)
+                .with_dispatch(options.dispatch.into())
+                .serving_traps(PROBE_PORT),
             shared,
             sessions: vec![default],
             attach_at: options.attach_at,

@@ -43,7 +43,7 @@ impl Tracing {
     /// An [`RpcError`] that names the probe, the place or the session; then nothing has changed.
     pub fn probe(&mut self, machine: &Machine, call: ProbeCall) -> Result<Value, RpcError> {
         let changed = match call {
-            ProbeCall::List => return to_value(&self.list_probes()),
+            ProbeCall::List => return to_value(&self.list_probes(machine)),
             ProbeCall::Add(add) => self.add_probes(machine, &add)?,
             ProbeCall::Remove(some) => self.remove_probes(machine, &some)?,
             ProbeCall::Enable(some) => self.enable_probes(machine, &some, true)?,
@@ -52,10 +52,11 @@ impl Tracing {
         to_value(&changed)
     }
 
-    fn list_probes(&self) -> ProbeList {
+    fn list_probes(&self, machine: &Machine) -> ProbeList {
         let probes = self.probes.iter().map(|set| self.show_probe(set));
         ProbeList {
             probes: probes.collect(),
+            exits: machine.detours().exits(),
         }
     }
 
@@ -391,6 +392,9 @@ impl Tracing {
             }
             let mut quiesced = machine.quiesce(PATIENCE)?;
             let applied = self.engine.apply_probes(&mut quiesced, &plan);
+            if applied.is_ok() {
+                machine.detours().set(self.engine.detours());
+            }
             drop(quiesced);
             paused.pauses += 1;
             paused.us = paused.us.max(machine.last_pause().as_secs_f64() * 1e6);

@@ -9,7 +9,7 @@ use crate::event::FunctionId;
 use crate::filter::DenyList;
 use crate::image::{Image, Site, SiteKind};
 use crate::insn::flow::leaves_kernel;
-use crate::patch::breakpoints;
+use crate::patch::breakpoints::{self, Server};
 use crate::patch::functions::PlanError;
 use crate::patch::tactic::{Place, Refusal, Tactic, TacticError, choose_beside};
 use crate::session::SessionId;
@@ -67,14 +67,13 @@ impl Engine {
         let (mut reasons, mut overlap) = (Vec::new(), None);
         for number in tried {
             let chosen = choose_beside(image, at, Some(number), &taken);
-            match chosen {
-                Ok(place) if !self.is_possible(&place) => {
-                    reasons.push((place.tactic, Refusal::NotServed));
-                }
-                Ok(place) => match self.overlapping(&place) {
+            let possible = chosen.map(|place| (place.tactic, self.possible(place)));
+            match possible {
+                Ok((_, Ok(place))) => match self.overlapping(&place) {
                     None => return Ok(place),
                     Some(other) => overlap = Some((place.at, other)),
                 },
+                Ok((tactic, Err(why))) => reasons.push((tactic, why)),
                 Err(TacticError::Refused { tactic, why, .. }) => reasons.push((tactic, why)),
                 Err(why) => {
                     let symbol = symbol();
@@ -107,12 +106,43 @@ impl Engine {
         other.map(|probe| probe.place.at)
     }
 
-    /// Whether somebody serves it, if it is a breakpoint.
-    fn is_possible(&self, place: &Place) -> bool {
+    /// The place, if somebody serves a breakpoint there. Whether a thread is inside is found out when the jump is
+    /// written.
+    fn possible(&self, place: Place) -> Result<Place, Refusal> {
         match place.tactic {
-            // Whether a thread is inside is found out when the jump is written.
-            Tactic::Site | Tactic::One | Tactic::Several | Tactic::Hop => true,
-            Tactic::Breakpoint => breakpoints::service(&self.image).is_some(),
+            Tactic::Site | Tactic::One | Tactic::Several | Tactic::Hop => Ok(place),
+            Tactic::Breakpoint => match self.breakpoint_server() {
+                Some(Server::Guest(_)) => Ok(place),
+                Some(Server::Host(port)) => place.leaving_by(port, &self.image),
+                None => Err(Refusal::NotServed),
+            },
+        }
+    }
+
+    /// Who serves breakpoints that stay: the guest, if it has said so; else the host, for code of ring 0, where
+    /// a port write leaves the guest.
+    pub(super) fn breakpoint_server(&self) -> Option<Server> {
+        if let Some(word) = breakpoints::service(&self.image) {
+            return Some(Server::Guest(word));
+        }
+        let is_user = self.ground.as_ref()?.window.is_user();
+        self.trap_port.filter(|_| !is_user).map(Server::Host)
+    }
+
+    /// The host sees to vCPUs that leave the guest by a write to this port: [`Engine::detours`] says where they
+    /// go on.
+    #[must_use]
+    pub fn serving_traps(mut self, port: u8) -> Self {
+        self.trap_port = Some(port);
+        self
+    }
+
+    /// The probes at which vCPUs leave the guest now, and where each goes on.
+    #[must_use]
+    pub fn detours(&self) -> Vec<(Gva, Gva)> {
+        match self.breakpoint_server() {
+            Some(Server::Host(_)) => self.places.breakpoints(&[]),
+            Some(Server::Guest(_)) | None => Vec::new(),
         }
     }
 

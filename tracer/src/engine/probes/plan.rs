@@ -9,7 +9,7 @@ use crate::engine::change::stub_spec;
 use crate::engine::{ApplyError, Engine};
 use crate::event::FunctionId;
 use crate::image::points::EventFormat;
-use crate::patch::breakpoints;
+use crate::patch::breakpoints::{self, Server};
 use crate::patch::functions::{Change, FunctionTable, Plan, PlanError, Templates};
 use crate::patch::poke::{self, Poke, TransactionError};
 use crate::patch::probes::PlaceChange;
@@ -187,7 +187,7 @@ impl Engine {
         if !plan.places.iter().any(is_breakpoint) {
             return Ok(());
         }
-        let Some(word) = breakpoints::service(&self.image) else {
+        let Some(Server::Guest(word)) = self.breakpoint_server() else {
             return Ok(());
         };
         let all = self.places.breakpoints(&plan.places);

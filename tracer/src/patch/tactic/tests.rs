@@ -156,6 +156,18 @@ fn a_hop_takes_padding_that_is_free() {
     let place = choose_beside(&image, AT, None, &taken).unwrap();
     assert_eq!((place.tactic, place.length), (Tactic::Breakpoint, 1));
     assert_eq!(place.pokes(to).unwrap()[0].new.as_slice(), [INT3, 0xc0]);
+    let place = place.leaving_by(0xf7, &image).unwrap();
+    assert_eq!(place.length, 2);
+    assert_eq!(place.pokes(to).unwrap()[0].new.as_slice(), [0xe6, 0xf7]);
+    // One byte has no room for it.
+    let short = choose(&image, Gva(TEXT + 2), Some(5)).unwrap();
+    assert_eq!(
+        short.leaving_by(0xf7, &image),
+        Err(Refusal::TooShort {
+            length: 1,
+            needed: 2
+        })
+    );
 }
 
 #[test]
