@@ -9,5 +9,6 @@ mod coexistence;
 mod crash;
 mod functions;
 mod modules;
+mod probes;
 mod static_calls;
 mod trace;
