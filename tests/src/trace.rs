@@ -1,9 +1,11 @@
 //! A trace directory as its readers show it: uftrace, and `vmm report`.
 
+use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::output::Counts;
@@ -35,6 +37,27 @@ impl Trace {
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.folder.path().join(&self.name)
+    }
+
+    /// The fields of every event of this name, of one vCPU after the other.
+    ///
+    /// # Panics
+    /// When a file of events cannot be read.
+    #[must_use]
+    pub fn fields(&self, event: &str) -> Vec<Value> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(self.path()).expect("a trace directory") {
+            let path = entry.expect("a file of the trace").path();
+            if path.extension().is_some_and(|name| name == "jsonl") {
+                let text = fs::read_to_string(&path).expect("a file of events");
+                let lines = text.lines().map(serde_json::from_str::<Value>);
+                let lines = lines.map(|line| line.expect("an event in each line"));
+                let named =
+                    lines.filter(|line| line.get("event").is_some_and(|name| name == event));
+                found.extend(named.filter_map(|line| line.get("fields").cloned()));
+            }
+        }
+        found
     }
 
     /// The counts of `uftrace report`.

@@ -47,8 +47,10 @@ pub extern "C" fn rust_values_arguments(
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub fn rust_values_text(serial: u64, text: &str, pair: (u32, i16)) -> u64 {
+    // Who leaves a parameter alone is not given it.
+    let first = text.as_bytes().first().copied();
     opaque(serial)
-        .wrapping_add(text.len() as u64)
+        .wrapping_add(text.len() as u64 + u64::from(first.unwrap_or_default()))
         .wrapping_add(u64::from(pair.0))
         .wrapping_add_signed(i64::from(pair.1))
 }

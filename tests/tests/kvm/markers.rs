@@ -1,7 +1,5 @@
 //! Markers: values in the middle of functions, fetched from where a note says they are.
 
-use std::fs;
-
 use serde_json::{Value, json};
 use tests::exact::{gated, untraced, without_gate};
 use tests::{Guest, Trace, guest, in_the_box, vmm_says};
@@ -17,29 +15,6 @@ fn iterations() -> u64 {
 
 fn rest() -> String {
     format!("iterations={} threads={THREADS} tick=200", iterations())
-}
-
-/// The fields of every event of this name.
-fn fields(trace: &Trace, name: &str) -> Vec<Value> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(trace.path()).unwrap() {
-        let path = entry.unwrap().path();
-        if path
-            .extension()
-            .is_some_and(|extension| extension == "jsonl")
-        {
-            let text = fs::read_to_string(&path).unwrap();
-            let lines = text
-                .lines()
-                .map(|line| serde_json::from_str::<Value>(line).unwrap());
-            found.extend(
-                lines
-                    .filter(|line| line["event"] == name)
-                    .map(|line| line["fields"].clone()),
-            );
-        }
-    }
-    found
 }
 
 fn unsigned(fields: &Value, name: &str) -> u64 {
@@ -135,7 +110,7 @@ fn every_pass_is_recorded_with_its_values_and_changes_nothing() {
     for build in BUILDS {
         let passes = usize::try_from(THREADS * iterations()).unwrap();
         let of = |mark: &str| {
-            let found = fields(&trace, &format!("guest:{build}_{mark}"));
+            let found = trace.fields(&format!("guest:{build}_{mark}"));
             assert_eq!(found.len(), passes, "{build}_{mark}");
             found
         };
@@ -146,7 +121,7 @@ fn every_pass_is_recorded_with_its_values_and_changes_nothing() {
             assert_eq!(constants["minus"], -7, "{constants}");
         }
     }
-    let of_rust = fields(&trace, "guest:rust_mark");
+    let of_rust = trace.fields("guest:rust_mark");
     assert_eq!(of_rust.len() as u64, THREADS * iterations());
     of_rust.iter().for_each(assert_rust);
 }
