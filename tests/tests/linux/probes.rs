@@ -113,7 +113,8 @@ fn a_breakpoint_leaves_the_guest_once_for_each_hit() {
     const CALLS: u64 = 300;
     let function = "__x64_sys_sched_get_priority_max";
     let guest = Guest::linux("", None).vcpus(2);
-    let mut running = guest.with(["--probe", &format!("{function} %rdi")]).start();
+    let guest = guest.with(["--probe", &format!("{function} %rdi")]);
+    let mut running = guest.output().start();
     running.wait_for("a shell on ttyS0");
     let place = format!("{function}+0x5 %rax:x64");
     let added = running.ctl(&["probe", "add", &place, "--tactic", "5"]);

@@ -192,7 +192,20 @@ impl Tracing {
             session.waiting = false;
             let filter = session.filter.clone();
             let changed = self.begin(machine, index, filter)?;
-            log::info!("{} functions are traced", changed.traced);
+            let probes = self.at(index)?.name.clone();
+            let probes = self
+                .probes
+                .iter()
+                .filter(|set| set.session == probes)
+                .count();
+            if changed.traced > 0 || probes == 0 {
+                log::info!("{} functions are traced", changed.traced);
+            }
+            match probes {
+                0 => {}
+                1 => log::info!("1 probe is set"),
+                several => log::info!("{several} probes are set"),
+            }
             for line in changed.remarks() {
                 log::info!("{line}");
             }

@@ -228,6 +228,10 @@ pub struct SessionOptions {
     #[arg(long, value_name = "PROBE")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub probe: Vec<String>,
+    /// How these probes are put into the text, 1 to 5 (default: each in the best way there is)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=5))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub probe_tactic: Option<u8>,
     /// Room for what an event or a probe says, in bytes of its record: a power of two from 64 to 65536 (default: what
     /// the image's events need, with probes at least 256)
     #[arg(long, value_name = "BYTES")]
@@ -280,6 +284,7 @@ impl Default for SessionOptions {
             graph: GraphOptions::default(),
             event: Vec::new(),
             probe: Vec::new(),
+            probe_tactic: None,
             record_bytes: None,
             args: false,
             retval: false,

@@ -324,7 +324,8 @@ impl Tracing {
         index: usize,
     ) -> Result<(), TracingError> {
         let wanted = std::mem::take(&mut self.at(index)?.options.probe);
-        let registered = self.register_probes(index, &wanted, None);
+        let tactic = self.at(index)?.options.probe_tactic;
+        let registered = self.register_probes(index, &wanted, tactic);
         if registered.is_err() {
             self.at(index)?.options.probe = wanted;
         }

@@ -18,11 +18,24 @@ const TRACED: &str = "bench_leaf_traced";
 const IDLE: &str = "calls_leaf";
 
 const INTEGERS: &str = "three integers";
+/// The three integers of the rows by tactic.
+const FETCH: &str = "%rdi:u32 %rsi:u32 %rdx:u32";
+/// Where each tactic can be had in the leaf: at its nop, at its longest instruction, and behind the nop.
+const TACTICS: [(u8, &str, &str); 5] = [
+    (1, "the patch site", ""),
+    (2, "one instruction displaced", "+0xc"),
+    (3, "several displaced", "+0x5"),
+    (4, "a hop", "+0x5"),
+    (5, "a breakpoint of the guest", "+0x5"),
+];
+/// A breakpoint is so slow that fewer calls do.
+const BREAKPOINTS: u64 = 5_000;
 
-/// What is captured, and what a row calls that. The first is a record without a value.
-const PROBES: [(&str, &str); 6] = [
+/// What is captured, and what a row calls that. The first is a record without a value. The first 16 bytes of the
+/// function `xmm_save` are none of them zero.
+const PROBES: [(&str, &str); 7] = [
     ("probe", ""),
-    (INTEGERS, "%rdi:u32 %rsi:u32 %rdx:u32"),
+    (INTEGERS, FETCH),
     ("three words", "%rdi %rsi %rdx"),
     ("condition false", "%rdi if %rdi == 0x123456789abcdef"),
     ("a word of the stack", "word=*(%rsp):x64"),
@@ -30,6 +43,7 @@ const PROBES: [(&str, &str); 6] = [
         "a word behind a pointer",
         "word=*(%rbx-%rbx+0xffffffff81430000):x64",
     ),
+    ("a string of 16 bytes", "text=&xmm_save:string[16]"),
 ];
 
 /// Rows about a probe at the site of a function.
@@ -82,10 +96,64 @@ pub fn rows(place: &Path, ghz: f64) -> Result<Vec<Row>, Failed> {
         };
         rows.push(Row::median(title, "ns", &added(rounds)?, target));
     }
+    rows.push(untimed(place, ghz)?);
+    rows.extend(tactics(place, ghz)?);
+    Ok(rows)
+}
+
+/// What three integers cost where no time stamp hides it.
+fn untimed(place: &Path, ghz: f64) -> Result<Row, Failed> {
+    let [mut with, mut without] = [Rounds::default(), Rounds::default()];
+    for _ in 0..TURNS {
+        for (fetch, rounds) in [(FETCH, &mut with), ("", &mut without)] {
+            let probe = format!("{TRACED} {fetch}");
+            let arguments = ["--clock", "none", "--probe", &probe];
+            rounds.collect(boot(place, &arguments)?, 0)?;
+        }
+    }
+    let (with, without) = (with.added(TRACED)?, without.added(TRACED)?);
+    let more: Samples = pairs(&with, &without)
+        .map(|(with, without)| (with - without) / ghz)
+        .collect();
+    let title = format!("probe, {INTEGERS}, no time: over a record without");
+    Ok(Row::median(title, "ns", &more, Target::AtMost(2.0)))
+}
+
+/// Rows about the ways in which a probe gets into the text.
+fn tactics(place: &Path, ghz: f64) -> Result<Vec<Row>, Failed> {
+    let mut rounds: Vec<Rounds> = TACTICS.iter().map(|_| Rounds::default()).collect();
+    for _ in 0..TURNS {
+        for ((number, _, offset), rounds) in TACTICS.iter().zip(&mut rounds) {
+            let probe = format!("{TRACED}{offset} {FETCH}");
+            let number = number.to_string();
+            let arguments = ["--probe", &probe, "--probe-tactic", &number];
+            let calls = if number == "5" { BREAKPOINTS } else { CALLS };
+            rounds.collect(boot_with(place, calls, &arguments)?, 0)?;
+        }
+    }
+    let mut rows = Vec::new();
+    for ((number, name, _), rounds) in TACTICS.iter().zip(&rounds) {
+        let cycles = rounds.added(TRACED)?.into_iter();
+        let added: Samples = cycles.map(|cycles| cycles / ghz).collect();
+        let title = format!("probe, {INTEGERS}, tactic {number} ({name}): added");
+        rows.push(Row::median(title, "ns", &added, Target::None));
+    }
+    if let [.., several, _, breakpoint] = &*rounds {
+        let (stub, trap) = (several.added(TRACED)?, breakpoint.added(TRACED)?);
+        let times: Samples = pairs(&trap, &stub)
+            .map(|(trap, stub)| trap / stub)
+            .collect();
+        let title = "probe: a breakpoint's cost over a jump's (tactic 5 over 3)";
+        rows.push(Row::median(title, "times", &times, Target::None));
+    }
     Ok(rows)
 }
 
 fn boot(place: &Path, arguments: &[&str]) -> Result<Guest, Failed> {
-    let cmdline = format!("workload=bench iterations={CALLS} rounds={ROUNDS}");
+    boot_with(place, CALLS, arguments)
+}
+
+fn boot_with(place: &Path, calls: u64, arguments: &[&str]) -> Result<Guest, Failed> {
+    let cmdline = format!("workload=bench iterations={calls} rounds={ROUNDS}");
     Guest::boot(place, 1, &cmdline, arguments)
 }
