@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tests::exact::{gated, untraced, without_gate};
-use tests::{Guest, Trace, guest, in_the_box, vmm_says};
+use tests::{Guest, guest, in_the_box, vmm_says};
 
 const BUILDS: [&str; 3] = ["fentry", "mcount", "patchable"];
 const THREADS: u64 = 5;

@@ -47,7 +47,6 @@ fn signed(fields: &Value, name: &str) -> i64 {
 /// What the guest passes to `registers`.
 #[expect(
     clippy::cast_possible_truncation,
-    clippy::cast_possible_wrap,
     reason = "that is how the guest makes them"
 )]
 fn assert_registers(fields: &Value) {

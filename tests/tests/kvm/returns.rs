@@ -1,5 +1,10 @@
 //! Arguments and return values of calls: each call of the workload `values` has its own, exactly.
 
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "that is how the guest makes its values"
+)]
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;

@@ -113,6 +113,7 @@ fn check(hook: HookChoice, workloads: &str, roots: &[&str]) {
             .map(str::to_owned)
             .to_vec(),
         notrace: Vec::new(),
+        any: false,
         attach_at: None,
         smp_locks: None,
         max_pause: None,
