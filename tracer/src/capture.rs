@@ -15,6 +15,8 @@ pub const VALUES_MAX: usize = 32;
 pub const COMPARED_MAX: usize = 256;
 /// How deep expressions and conditions can be nested.
 pub const DEPTH_MAX: u32 = 64;
+/// Bytes of text in one word of a payload.
+const TEXT_PER_WORD: u16 = 4;
 
 /// Why a capture is none that code can be made of.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -374,6 +376,32 @@ impl Capture {
         8 * self.format("".into()).words() as u64
     }
 
+    /// Keeps less of texts, the longest first, so that it takes at most `room` bytes of a payload. What is cut off is
+    /// marked where it happens, as in every text that is longer than what is kept of it. With room for too
+    /// little still, numbers are the reason.
+    pub fn shorten(&mut self, room: u64) {
+        let excess = |capture: &Self| capture.payload_bytes().saturating_sub(room) / 8;
+        while let words @ 1.. = excess(self) {
+            let texts = self.values.iter_mut();
+            let longest = texts
+                .filter(|value| value.kind.is_text() && value.kind.bytes() > TEXT_PER_WORD)
+                .max_by_key(|value| value.kind.bytes());
+            let Some(value) = longest else {
+                return;
+            };
+            let kept = value.kind.bytes().next_multiple_of(TEXT_PER_WORD);
+            let most = kept - TEXT_PER_WORD;
+            // Half of what there is at a time, so that all long ones are shortened alike.
+            let cut =
+                u64::from(TEXT_PER_WORD) * words.min(u64::from(kept / TEXT_PER_WORD).div_ceil(2));
+            let cut = u16::try_from(cut).unwrap_or(u16::MAX).min(most);
+            value.kind = FieldType::text(kept - cut);
+            if let Source::Text { max, .. } = &mut value.source {
+                *max = kept - cut;
+            }
+        }
+    }
+
     /// Whether it reads the guest's memory.
     #[must_use]
     pub fn needs_memory(&self) -> bool {
@@ -396,5 +424,58 @@ impl Capture {
         self.values.iter().try_for_each(Captured::check)?;
         let condition = self.condition.as_ref();
         condition.map_or(Ok(()), |condition| condition.check(DEPTH_MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(max: u16) -> Captured {
+        let text = Text {
+            address: Expression::Register(7),
+            length: None,
+        };
+        Captured {
+            name: "text".into(),
+            kind: FieldType::text(max),
+            source: Source::Text { text, max },
+        }
+    }
+
+    #[test]
+    fn long_texts_are_shortened_until_all_fits() {
+        let whole = Capture {
+            values: vec![text(200), text(8), text(200)],
+            condition: None,
+        };
+        for room in [64, 128, 256, 512, 1024] {
+            let mut capture = whole.clone();
+            capture.shorten(room);
+            assert!(capture.payload_bytes() <= room, "{room}: {capture:?}");
+            for value in &capture.values {
+                let kept = value.kind.bytes();
+                assert!((4..=200).contains(&kept), "{room}: {kept}");
+                let Source::Text { max, .. } = value.source else {
+                    panic!("a text stays one");
+                };
+                assert_eq!(max, kept);
+            }
+        }
+        let mut enough = whole.clone();
+        enough.shorten(2048);
+        assert_eq!(enough, whole);
+        // Numbers cannot be shortened.
+        let number = Captured {
+            name: "number".into(),
+            kind: FieldType::named("u64").expect("it is a type"),
+            source: Source::Number(Expression::Register(0)),
+        };
+        let mut many = Capture {
+            values: vec![number; 20],
+            condition: None,
+        };
+        many.shorten(64);
+        assert_eq!(many.payload_bytes(), 320);
     }
 }

@@ -26,6 +26,8 @@ use crate::target::{LiveTarget, PhysicalMemory, StoppedTarget, TargetMemory, Vcp
 
 /// Bytes of the event ring of one vCPU, payloads included, at most.
 const EVENT_RING_MAX: u64 = 16 << 20;
+/// The same of a session that has probes or values of calls.
+const PROBE_RING_MAX: u64 = 32 << 20;
 /// Bytes that the payload of one record can have, at most.
 pub const PAYLOAD_BYTES_MAX: u64 = 1 << 16;
 /// Bytes that the payload of a record has room for in a session that is given probes, if nothing else is asked for.
@@ -398,7 +400,13 @@ impl Ground {
             .next_power_of_two()
             .ilog2()
             .max(PAYLOAD_LOG2_MIN);
-        let geometry = event_geometry(config.geometry, payload_log2);
+        // Probes say much in few records: they may have an eighth of what is left.
+        let rings = self.strategy.rings() as u64;
+        let share = match 1 << payload_log2 >= PAYLOAD_BYTES_OF_PROBES {
+            true => (self.window.left() / 8 / rings).min(PROBE_RING_MAX),
+            false => 0,
+        };
+        let geometry = event_geometry(config.geometry, share, payload_log2);
         let records = geometry.bytes() * self.strategy.rings() as u64;
         let payloads = (records / RECORD_BYTES) << payload_log2;
         let rings = self.window.map(target, records + payloads, false)?;
@@ -437,11 +445,11 @@ impl Ground {
     }
 }
 
-/// Rings that take no more memory with their payloads than the session's others, as far as a ring can
-/// be so small.
-fn event_geometry(rings: Geometry, payload_log2: u32) -> Geometry {
+/// Rings that take no more memory with their payloads than the session's others or `share`, as far as a ring
+/// can be so small.
+fn event_geometry(rings: Geometry, share: u64, payload_log2: u32) -> Geometry {
     let of_slot = RECORD_BYTES + (1 << payload_log2);
-    let slots = rings.bytes().min(EVENT_RING_MAX) / of_slot;
+    let slots = rings.bytes().min(EVENT_RING_MAX).max(share) / of_slot;
     let log2 = (slots * RECORD_BYTES)
         .max(1)
         .ilog2()

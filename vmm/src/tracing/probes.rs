@@ -160,7 +160,11 @@ impl Tracing {
     ) -> Result<Vec<SetProbe>, TracingError> {
         let session = self.at(index)?.name.clone();
         let new = texts.iter().map(|text| self.read_probe(text, tactic));
-        let new: Vec<Vec<NewProbe>> = new.collect::<Result<_, _>>()?;
+        let mut new: Vec<Vec<NewProbe>> = new.collect::<Result<_, _>>()?;
+        if let Some(room) = self.room_of_records(index)? {
+            let all = new.iter_mut().flatten();
+            all.for_each(|one| one.capture.shorten(room));
+        }
         let mut set: Vec<SetProbe> = Vec::with_capacity(new.len());
         let each = new.into_iter().zip(texts);
         for (new, text) in each.flat_map(|(new, text)| new.into_iter().map(move |one| (one, text)))
@@ -180,6 +184,19 @@ impl Tracing {
             }
         }
         Ok(set)
+    }
+
+    /// Bytes that a record of a session has for what probes say; none while they can still be as many as
+    /// its first probes need.
+    fn room_of_records(&mut self, index: usize) -> Result<Option<u64>, TracingError> {
+        let session = self.at(index)?;
+        let asked = session.options.record_bytes;
+        let Ok(id) = session.recording() else {
+            return Ok(asked);
+        };
+        let events = self.engine.session(id)?.events.as_ref();
+        let room = events.map(|events| 1 << events.recorder.payload_log2);
+        Ok(room.or(asked))
     }
 
     fn forget(&mut self, ids: &[ProbeId]) {
