@@ -27,6 +27,12 @@ fn first_value(thread: u64) -> u64 {
     value ^ (value >> 31)
 }
 
+/// Threads that are preempted often, on any vCPU.
+fn cmdline() -> String {
+    let iterations = iterations();
+    format!("workload=values iterations={iterations} threads={THREADS} seed={SEED} tick=200")
+}
+
 /// Every serial number that a run has.
 fn serials() -> BTreeSet<u64> {
     let of = |thread| (0..iterations()).map(move |one| first_value(thread).wrapping_add(one));
@@ -129,10 +135,7 @@ fn line(mark: &str) -> usize {
 /// values of its serial number, whatever preempted or migrated its thread; what the guest computes is what it
 /// computes without.
 fn assert_values(probes: &[Probe]) {
-    let cmdline = format!(
-        "workload=values iterations={} threads={THREADS} seed={SEED} tick=200",
-        iterations()
-    );
+    let cmdline = cmdline();
     let untraced = Guest::new(&cmdline).vcpus(2).run().0.good();
     let mut guest = Guest::new(&cmdline).vcpus(2);
     for probe in probes {
@@ -259,6 +262,51 @@ fn arguments_in_rust_are_what_they_are() {
         Probe::new("rust_values_arguments", arguments),
         Probe::new("rust_values_text", texts),
     ]);
+}
+
+/// At returns there is only what comes back: as often as each value must come.
+#[test]
+fn returned_values_are_those_of_all_calls() {
+    let returned: &[(&str, &str, &str, Expected)] = &[
+        ("color", "$retval", "retval", |serial| {
+            named(third(COLORS, serial))
+        }),
+        ("name", "$retval:string", "retval", |serial| {
+            text(third(NAMES, serial))
+        }),
+        ("is_odd", "$retval", "retval", |serial| {
+            json!(serial & 1 == 1)
+        }),
+        ("pair", "$retval", "retval.first", |serial| {
+            json!(serial.wrapping_mul(2) as i64)
+        }),
+    ];
+    let cmdline = cmdline();
+    let untraced = Guest::new(&cmdline).vcpus(2).run().0.good();
+    let mut guest = Guest::new(&cmdline).vcpus(2);
+    for build in ["unoptimised", "optimised"] {
+        for (function, fetch, ..) in returned {
+            let probe = format!("{build}_{function}%return {fetch}");
+            guest = guest.with(["--probe", &probe]);
+        }
+    }
+    let options = ["--mode", "discard", "--ring-size", "32768"];
+    let (ended, trace) = guest.with(options).output().run();
+    assert_eq!(ended.good().printed(), untraced.printed());
+    for build in ["unoptimised", "optimised"] {
+        for (function, _, field, value) in returned {
+            let at = format!("{build}_{function}%return");
+            let found = trace.fields(&at);
+            let mut found: Vec<String> = found.iter().map(|one| one[field].to_string()).collect();
+            let mut expected: Vec<String> = serials()
+                .into_iter()
+                .map(|one| value(one).to_string())
+                .collect();
+            found.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!(found, expected, "{at}");
+        }
+    }
 }
 
 /// Conditions on numbers, on what pointers lead to, and on text: exactly those passes.

@@ -25,9 +25,7 @@ use crate::stub::template::TEMPLATE_MAX;
 use crate::target::{LiveTarget, PhysicalMemory, StoppedTarget, TargetMemory, VcpuRegisters};
 
 /// Bytes of the event ring of one vCPU, payloads included, at most.
-const EVENT_RING_MAX: u64 = 16 << 20;
-/// The same of a session that has probes or values of calls.
-const PROBE_RING_MAX: u64 = 32 << 20;
+const EVENT_RING_MAX: u64 = 32 << 20;
 /// Bytes that the payload of one record can have, at most.
 pub const PAYLOAD_BYTES_MAX: u64 = 1 << 16;
 /// Bytes that the payload of a record has room for in a session that is given probes, if nothing else is asked for.
@@ -403,7 +401,7 @@ impl Ground {
         // Probes say much in few records: they may have an eighth of what is left.
         let rings = self.strategy.rings() as u64;
         let share = match 1 << payload_log2 >= PAYLOAD_BYTES_OF_PROBES {
-            true => (self.window.left() / 8 / rings).min(PROBE_RING_MAX),
+            true => (self.window.left() / 8 / rings).min(EVENT_RING_MAX),
             false => 0,
         };
         let geometry = event_geometry(config.geometry, share, payload_log2);
@@ -445,11 +443,11 @@ impl Ground {
     }
 }
 
-/// Rings that take no more memory with their payloads than the session's others or `share`, as far as a ring
-/// can be so small.
+/// Rings that take no more memory with their payloads than the session's others, twice over because a payload is
+/// rounded up to a power of two, or `share`, as far as a ring can be so small.
 fn event_geometry(rings: Geometry, share: u64, payload_log2: u32) -> Geometry {
     let of_slot = RECORD_BYTES + (1 << payload_log2);
-    let slots = rings.bytes().min(EVENT_RING_MAX).max(share) / of_slot;
+    let slots = (2 * rings.bytes()).min(EVENT_RING_MAX).max(share) / of_slot;
     let log2 = (slots * RECORD_BYTES)
         .max(1)
         .ilog2()

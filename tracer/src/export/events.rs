@@ -172,12 +172,29 @@ fn passed(
     )?;
     for (index, (field, value)) in format.fields.iter().zip(values).enumerate() {
         let comma = if index > 0 { "," } else { "" };
-        let name = serde_json::to_string(&*field.name).map_err(|_| fmt::Error)?;
-        let value = serde_json::to_string(value).map_err(|_| fmt::Error)?;
-        write!(line, "{comma}{name}:{value}")?;
+        line.push_str(comma);
+        quoted(line, &field.name)?;
+        line.push(':');
+        match value {
+            FieldValue::Bool(_) | FieldValue::Unsigned(_) | FieldValue::Signed(_) => {
+                write!(line, "{value}")?;
+            }
+            FieldValue::Pointer(_) => write!(line, "\"{value}\"")?,
+            other => line.push_str(&serde_json::to_string(other).map_err(|_| fmt::Error)?),
+        }
     }
     line.push_str("}}\n");
     Ok(())
+}
+
+/// A name in quotes. Nearly all have nothing in them that has to be escaped: this is the drain's time.
+fn quoted(line: &mut String, name: &str) -> fmt::Result {
+    let needs_escape = |byte: u8| byte < 0x20 || byte == b'"' || byte == b'\\';
+    if name.bytes().any(needs_escape) {
+        line.push_str(&serde_json::to_string(name).map_err(|_| fmt::Error)?);
+        return Ok(());
+    }
+    write!(line, "\"{name}\"")
 }
 
 /// One line of a file, as it was read: nothing in it is trusted.
