@@ -11,6 +11,14 @@ use crate::export::events::EventLine;
 use crate::graph::{CallEvent, CallKind, End};
 use crate::report::resolution::shorter;
 
+/// A call that has begun.
+#[derive(Debug)]
+struct Begun {
+    function: FunctionId,
+    time_ns: u64,
+    arguments: Map<String, Value>,
+}
+
 /// Writes one trace.
 #[derive(Debug)]
 pub struct Chrome<W> {
@@ -19,7 +27,7 @@ pub struct Chrome<W> {
     /// Of the clock that the times are from, if it does not tell every nanosecond.
     period_ns: Option<u64>,
     /// The entries of the calls of each thread that are open.
-    threads: BTreeMap<u32, Vec<(FunctionId, u64)>>,
+    threads: BTreeMap<u32, Vec<Begun>>,
     /// vCPUs that have a track for events.
     vcpus: BTreeSet<u16>,
 }
@@ -40,11 +48,17 @@ impl<W: Write> Chrome<W> {
         })
     }
 
-    /// The next step of a thread; `name` is its function's.
+    /// The next step of a thread; `name` is its function's, `values` what is known of the call: arguments at its
+    /// beginning, what it returned at its end.
     ///
     /// # Errors
     /// What `out` says.
-    pub fn add(&mut self, step: &CallEvent, name: &str) -> io::Result<()> {
+    pub fn add(
+        &mut self,
+        step: &CallEvent,
+        name: &str,
+        values: Map<String, Value>,
+    ) -> io::Result<()> {
         let thread = step.thread;
         let is_new = !self.threads.contains_key(&thread);
         if is_new {
@@ -56,12 +70,21 @@ impl<W: Write> Chrome<W> {
         let open = self.threads.entry(thread).or_default();
         match step.kind {
             CallKind::Entry(function) => {
-                open.push((function, step.time_ns));
+                open.push(Begun {
+                    function,
+                    time_ns: step.time_ns,
+                    arguments: values,
+                });
                 Ok(())
             }
             CallKind::Exit { end, duration, .. } => {
-                let entered = open.pop().map_or(step.time_ns, |(_, time)| time);
+                let begun = open.pop();
+                let entered = begun.as_ref().map_or(step.time_ns, |call| call.time_ns);
                 let mut event = complete(step, name, entered, end, duration);
+                if let Some(args) = event.get_mut("args").and_then(Value::as_object_mut) {
+                    args.extend(begun.into_iter().flat_map(|call| call.arguments));
+                    args.extend(values);
+                }
                 let shorter = duration.and_then(|time| shorter(time, self.period_ns));
                 if let Some((period, args)) = shorter.zip(event.get_mut("args")) {
                     args["duration"] = json!(format!("<{period} ns"));
@@ -112,7 +135,10 @@ impl<W: Write> Chrome<W> {
     /// What `out` says.
     pub fn finish(mut self, name: impl Fn(FunctionId) -> String) -> io::Result<()> {
         for (thread, open) in std::mem::take(&mut self.threads) {
-            for (function, time_ns) in open {
+            for Begun {
+                function, time_ns, ..
+            } in open
+            {
                 let name = format!("{} (open at the end)", name(function));
                 let ts = microseconds(time_ns);
                 self.put(&json!({
@@ -153,4 +179,40 @@ fn instant(step: &CallEvent, time_ns: u64, name: &str) -> Value {
 )]
 fn microseconds(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_has_its_arguments_and_what_it_returned() {
+        let mut out = Vec::new();
+        let mut chrome = Chrome::begin(&mut out, None).unwrap();
+        let step = |time_ns, kind| CallEvent {
+            time_ns,
+            vcpu: 1,
+            thread: 0,
+            depth: 0,
+            kind,
+            values: None,
+        };
+        let values = |name: &str, value| Map::from_iter([(name.to_owned(), json!(value))]);
+        let entry = CallKind::Entry(FunctionId(3));
+        let exit = CallKind::Exit {
+            function: FunctionId(3),
+            end: End::Returned,
+            duration: Some(5),
+        };
+        chrome
+            .add(&step(10, entry), "f", values("count", 7))
+            .unwrap();
+        chrome
+            .add(&step(15, exit), "f", values("returned", -1))
+            .unwrap();
+        chrome.finish(|_| String::new()).unwrap();
+        let trace: Value = serde_json::from_slice(&out).unwrap();
+        let args = &trace["traceEvents"][1]["args"];
+        assert_eq!(*args, json!({"vcpu": 1, "count": 7, "returned": -1}));
+    }
 }

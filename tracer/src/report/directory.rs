@@ -8,10 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::error::ReportError;
+use crate::event::Moment;
 use crate::export::call_formats::{CallFormats, VALUES_FILE};
 use crate::export::uftrace::layout::{FIRST_TID, SIDE_FILE};
 use crate::export::uftrace::record::canonical;
 use crate::export::uftrace::{NO_CLOCK, SideFile};
+use crate::graph::CallEvent;
+use crate::image::field::FieldValue;
 
 /// The most that is read of a describing file.
 const MAX_TEXT: u64 = 256 << 20;
@@ -69,6 +72,27 @@ impl TraceDirectory {
             side: read_side(&directory.join(SIDE_FILE))?,
             values: Arc::new(read_values(&directory.join(VALUES_FILE))?),
         })
+    }
+
+    /// The arguments of a call of the function at `address`, where they were captured: each with its name.
+    pub fn arguments<'a>(
+        &'a self,
+        address: u64,
+        entry: &'a CallEvent,
+    ) -> impl Iterator<Item = (&'a str, &'a FieldValue)> {
+        let fields = self.values.fields(address, Moment::Entry);
+        let names = fields.unwrap_or_default().iter().map(|field| &*field.name);
+        names.zip(entry.values.as_deref().unwrap_or_default())
+    }
+
+    /// The same as `a=1, b=2`.
+    #[must_use]
+    pub fn args(&self, address: u64, entry: &CallEvent) -> String {
+        let shown = self.arguments(address, entry);
+        // What is in a file may be anything.
+        let shown =
+            shown.map(|(name, value)| format!("{}={value}", name.replace(char::is_control, "?")));
+        shown.collect::<Vec<_>>().join(", ")
     }
 }
 

@@ -9,7 +9,7 @@ use super::events::Events;
 use super::resolution::shorter;
 use super::stalls::Stalls;
 use super::{Printed, anomalies};
-use crate::event::{FunctionId, Moment};
+use crate::event::FunctionId;
 use crate::graph::{CallEvent, CallKind, End};
 
 /// Columns that ftrace gives the two sides of a context switch.
@@ -131,7 +131,7 @@ impl<'a, W: Write> Printer<'a, W> {
         self.begin(entry, duration)?;
         let address = calls.functions.address(function);
         let name = self.trace.names.name(address);
-        let (args, retval) = (self.args(address, entry), self.retval(exit));
+        let (args, retval) = (self.trace.args(address, entry), self.retval(exit));
         match end.remark() {
             None => writeln!(self.out, "{name}({args}){retval};"),
             Some(remark) => writeln!(self.out, "{name}({args}){retval}; /* {remark} */"),
@@ -145,7 +145,7 @@ impl<'a, W: Write> Printer<'a, W> {
                 self.opened(step, function);
                 let address = calls.functions.address(function);
                 let name = self.trace.names.name(address);
-                writeln!(self.out, "{name}({}) {{", self.args(address, step))
+                writeln!(self.out, "{name}({}) {{", self.trace.args(address, step))
             }
             CallKind::Exit {
                 function,
@@ -167,19 +167,6 @@ impl<'a, W: Write> Printer<'a, W> {
                 writeln!(self.out, "CPU:{} [LOST {count} EVENTS]", step.vcpu)
             }
         }
-    }
-
-    /// The arguments of a call, where they were captured.
-    fn args(&self, address: u64, entry: &CallEvent) -> String {
-        let fields = self.trace.values.fields(address, Moment::Entry);
-        let fields = fields.unwrap_or_default().iter();
-        let values = entry.values.as_deref().unwrap_or_default();
-        let shown = fields.zip(values);
-        let shown = shown.map(|(field, value)| {
-            // What is in a file may be anything.
-            format!("{}={value}", field.name.replace(char::is_control, "?"))
-        });
-        shown.collect::<Vec<_>>().join(", ")
     }
 
     /// What a call has returned, where that was captured.

@@ -85,6 +85,9 @@ enum Verb {
         /// Where to, instead of stdout
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
+        /// In stacks, show arguments: calls of a function with other arguments are other frames (folded, flamegraph)
+        #[arg(long)]
+        values: bool,
         #[command(flatten)]
         graph: graph::GraphOptions,
     },
@@ -154,9 +157,10 @@ fn parsed() -> ExitStatus {
             directory,
             format,
             output,
+            values,
             graph,
         } => graph.rules().map_err(Failure::bad_input).and_then(|rules| {
-            commands::export::export(&directory, format, &rules, output.as_deref())
+            commands::export::export(&directory, format, &rules, values, output.as_deref())
         }),
         Verb::Completions { shell } => commands::completions::completions(shell),
     };

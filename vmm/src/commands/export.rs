@@ -1,16 +1,19 @@
 //! `vmm export`: a graph trace in the formats of other tools. Needs no KVM.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use clap::ValueEnum;
 use inferno::flamegraph;
+use serde_json::{Map, Value, json};
 use tracer::event::FunctionId;
 use tracer::export::chrome::Chrome;
 use tracer::export::folded::{Folded, Weight};
 use tracer::graph::selection::Rules;
 use tracer::graph::{CallEvent, CallKind};
+use tracer::image::field::FieldValue;
 use tracer::report::ReportError;
 use tracer::report::calls::{Calls, Shown};
 use tracer::report::directory::TraceDirectory;
@@ -31,7 +34,8 @@ pub enum ExportFormat {
     Chrome,
 }
 
-/// Writes the trace in `directory` to `file`, or to stdout.
+/// Writes the trace in `directory` to `file`, or to stdout. In stacks a call's arguments are part of its name
+/// if `with_values`.
 ///
 /// # Errors
 /// When the directory is no graph trace or a damaged one, or the output cannot be written.
@@ -39,6 +43,7 @@ pub fn export(
     directory: &Path,
     format: ExportFormat,
     rules: &Rules,
+    with_values: bool,
     file: Option<&Path>,
 ) -> Result<ExitStatus, Failure> {
     let trace = TraceDirectory::open(directory).map_err(Failure::bad_input)?;
@@ -51,12 +56,20 @@ pub fn export(
             let failed =
                 |error| Failure::output(format!("cannot write {}: {error}", path.display()));
             let file = File::create(path).map_err(failed)?;
-            write(&trace, calls, format, BufWriter::new(file)).map_err(|error| match error {
-                ReportError::Output(error) => failed(error),
-                other => Failure::bad_input(other),
+            write(&trace, calls, format, with_values, BufWriter::new(file)).map_err(|error| {
+                match error {
+                    ReportError::Output(error) => failed(error),
+                    other => Failure::bad_input(other),
+                }
             })
         }
-        None => match write(&trace, calls, format, BufWriter::new(io::stdout().lock())) {
+        None => match write(
+            &trace,
+            calls,
+            format,
+            with_values,
+            BufWriter::new(io::stdout().lock()),
+        ) {
             Err(ReportError::Output(error)) => stdout::taken(error),
             other => other.map_err(Failure::bad_input),
         },
@@ -68,14 +81,17 @@ fn write(
     trace: &TraceDirectory,
     calls: Calls,
     format: ExportFormat,
+    with_values: bool,
     mut out: impl Write,
 ) -> Result<(), ReportError> {
     match format {
         ExportFormat::Chrome => chrome(trace, calls, &mut out)?,
         ExportFormat::Folded => out
-            .write_all(&folded(trace, calls)?)
+            .write_all(&folded(trace, calls, with_values)?)
             .map_err(ReportError::Output)?,
-        ExportFormat::Flamegraph => draw(weight(trace), &folded(trace, calls)?, &mut out)?,
+        ExportFormat::Flamegraph => {
+            draw(weight(trace), &folded(trace, calls, with_values)?, &mut out)?
+        }
     }
     out.flush().map_err(ReportError::Output)
 }
@@ -83,6 +99,23 @@ fn write(
 fn name(trace: &TraceDirectory, calls: &Calls, function: FunctionId) -> String {
     let address = calls.functions.address(function);
     trace.names.name(address).into_owned()
+}
+
+/// What is known of a call: its arguments by their names, or what it returned.
+fn values(trace: &TraceDirectory, calls: &Calls, step: &CallEvent) -> Map<String, Value> {
+    let named = |(name, value): (&str, &FieldValue)| (name.to_owned(), json!(value));
+    match step.kind {
+        CallKind::Entry(function) => {
+            let address = calls.functions.address(function);
+            trace.arguments(address, step).map(named).collect()
+        }
+        CallKind::Exit { .. } => match step.values.as_deref() {
+            None | Some([]) => Map::new(),
+            Some([only]) => Map::from_iter([named(("returned", only))]),
+            Some(several) => Map::from_iter([("returned".to_owned(), json!(several))]),
+        },
+        CallKind::Lost(_) => Map::new(),
+    }
 }
 
 /// Passes on every step.
@@ -111,17 +144,58 @@ fn weight(trace: &TraceDirectory) -> Weight {
     }
 }
 
-fn folded(trace: &TraceDirectory, mut calls: Calls) -> Result<Vec<u8>, ReportError> {
+/// With `with_values` calls of one function with other arguments are other frames.
+fn folded(
+    trace: &TraceDirectory,
+    mut calls: Calls,
+    with_values: bool,
+) -> Result<Vec<u8>, ReportError> {
     let mut folded = Folded::by(weight(trace));
-    each(&mut calls, |_, step| {
-        folded.add(step);
+    let mut frames = Frames::default();
+    each(&mut calls, |calls, step| {
+        let CallKind::Entry(function) = step.kind else {
+            folded.add(step);
+            return Ok(());
+        };
+        let mut frame = name(trace, calls, function);
+        let args = trace.args(calls.functions.address(function), step);
+        if with_values && !args.is_empty() {
+            frame = format!("{frame}({args})");
+        }
+        let kind = CallKind::Entry(frames.number(frame));
+        folded.add(&CallEvent {
+            kind,
+            ..step.clone()
+        });
         Ok(())
     })?;
     let mut text = Vec::new();
     folded
-        .write(|function| name(trace, &calls, function), &mut text)
+        .write(|frame| frames.name(frame), &mut text)
         .map_err(ReportError::Output)?;
     Ok(text)
+}
+
+/// The frames of stacks, numbered as they come.
+#[derive(Default)]
+struct Frames {
+    numbers: HashMap<String, FunctionId>,
+    names: Vec<String>,
+}
+
+impl Frames {
+    fn number(&mut self, name: String) -> FunctionId {
+        let next = FunctionId(u32::try_from(self.names.len()).unwrap_or(u32::MAX));
+        let number = *self.numbers.entry(name.clone()).or_insert(next);
+        if number == next {
+            self.names.push(name);
+        }
+        number
+    }
+
+    fn name(&self, frame: FunctionId) -> String {
+        self.names.get(frame.index()).cloned().unwrap_or_default()
+    }
 }
 
 fn chrome(
@@ -137,7 +211,8 @@ fn chrome(
             }
             CallKind::Lost(_) => String::new(),
         };
-        chrome.add(step, &name).map_err(ReportError::Output)
+        let values = values(trace, calls, step);
+        chrome.add(step, &name, values).map_err(ReportError::Output)
     })?;
     let mut events = Events::of(trace)?;
     while let Some(event) = events.next_until(u64::MAX)? {
