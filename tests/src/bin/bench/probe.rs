@@ -96,27 +96,34 @@ pub fn rows(place: &Path, ghz: f64) -> Result<Vec<Row>, Failed> {
         };
         rows.push(Row::median(title, "ns", &added(rounds)?, target));
     }
-    rows.push(untimed(place, ghz)?);
+    rows.extend(untimed(place, ghz)?);
     rows.extend(tactics(place, ghz)?);
     Ok(rows)
 }
 
-/// What three integers cost where no time stamp hides it.
-fn untimed(place: &Path, ghz: f64) -> Result<Row, Failed> {
-    let [mut with, mut without] = [Rounds::default(), Rounds::default()];
-    for _ in 0..TURNS {
-        for (fetch, rounds) in [(FETCH, &mut with), ("", &mut without)] {
-            let probe = format!("{TRACED} {fetch}");
-            let arguments = ["--clock", "none", "--probe", &probe];
-            rounds.collect(boot(place, &arguments)?, 0)?;
+/// What three integers cost where no time stamp hides it: in records of the usual size, and in small ones, of which
+/// more stay in the cache.
+fn untimed(place: &Path, ghz: f64) -> Result<Vec<Row>, Failed> {
+    let mut rows = Vec::new();
+    for bytes in ["256", "64"] {
+        let [mut with, mut without] = [Rounds::default(), Rounds::default()];
+        for _ in 0..TURNS {
+            for (fetch, rounds) in [(FETCH, &mut with), ("", &mut without)] {
+                let probe = format!("{TRACED} {fetch}");
+                let clock = ["--clock", "none", "--record-bytes", bytes];
+                let arguments = [&clock[..], &["--probe", &probe]].concat();
+                rounds.collect(boot(place, &arguments)?, 0)?;
+            }
         }
+        let (with, without) = (with.added(TRACED)?, without.added(TRACED)?);
+        let more: Samples = pairs(&with, &without)
+            .map(|(with, without)| (with - without) / ghz)
+            .collect();
+        let title =
+            format!("probe, {INTEGERS}, no time, {bytes} bytes a record: over a record without");
+        rows.push(Row::median(title, "ns", &more, Target::AtMost(2.0)));
     }
-    let (with, without) = (with.added(TRACED)?, without.added(TRACED)?);
-    let more: Samples = pairs(&with, &without)
-        .map(|(with, without)| (with - without) / ghz)
-        .collect();
-    let title = format!("probe, {INTEGERS}, no time: over a record without");
-    Ok(Row::median(title, "ns", &more, Target::AtMost(2.0)))
+    Ok(rows)
 }
 
 /// Rows about the ways in which a probe gets into the text.
