@@ -265,13 +265,22 @@ fn assert_same(memory: &mut Memory, code: &[u8], random: &mut Random) -> bool {
     true
 }
 
-/// Every function's first instructions, or those at each boundary where a file names no functions: how many ran.
-fn run_all(bytes: &[u8], random: &mut Random, most: usize) -> usize {
+/// Where sequences begin.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Starts {
+    /// At every function.
+    Functions,
+    /// At every instruction.
+    Instructions,
+}
+
+/// The instructions at all these starts, each sequence once: how many ran.
+fn run_all(bytes: &[u8], starts: Starts, random: &mut Random, most: usize) -> usize {
     let image = Image::parse(bytes).unwrap();
     let mut memory = Memory::new();
     let mut seen = HashSet::new();
     let mut ran = 0;
-    let starts: Vec<Gva> = if image.functions.len() > 1000 {
+    let starts: Vec<Gva> = if starts == Starts::Functions {
         image.functions.iter().map(|one| one.address).collect()
     } else {
         let code = image.text.iter().map(|range| {
@@ -316,16 +325,25 @@ fn c_library() -> String {
 fn the_entries_of_this_program_do_the_same_displaced() {
     let mut random = Random::new("displaced entries");
     let own = std::fs::read("/proc/self/exe").unwrap();
-    let ran = run_all(&own, &mut random, 4000);
+    let ran = run_all(&own, Starts::Functions, &mut random, 4000);
     println!("{ran} different beginnings of functions");
     assert!(ran > 500, "{ran}");
+}
+
+#[test]
+fn the_instructions_of_this_program_do_the_same_displaced() {
+    let mut random = Random::new("displaced program");
+    let own = std::fs::read("/proc/self/exe").unwrap();
+    let ran = run_all(&own, Starts::Instructions, &mut random, 12_000);
+    println!("{ran} different sequences");
+    assert!(ran > 2000, "{ran}");
 }
 
 #[test]
 fn the_instructions_of_the_c_library_do_the_same_displaced() {
     let mut random = Random::new("displaced library");
     let library = std::fs::read(c_library()).unwrap();
-    let ran = run_all(&library, &mut random, 4000);
+    let ran = run_all(&library, Starts::Instructions, &mut random, 12_000);
     println!("{ran} different sequences");
     assert!(ran > 500, "{ran}");
 }
