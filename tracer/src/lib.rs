@@ -23,6 +23,7 @@ pub mod mock;
 pub mod module;
 pub mod paging;
 pub mod patch;
+pub mod printable;
 pub mod probe;
 pub mod record;
 pub mod report;

@@ -5,6 +5,7 @@
 //! ```text
 //!  number   its bytes, filled up to a multiple of 4
 //!  text     its length (16 bits) and its bytes, filled up together; what was longer ends in `...`
+//!           what a terminal acts on is escaped, `\u{1b}`, and so are backslashes: `\\`
 //!           where the guest has no memory: length 4, four bytes of 0xff (uftrace shows NULL)
 //!  together filled up to a multiple of 8
 //! ```
@@ -25,6 +26,7 @@ use super::uftrace::record::truncated;
 use crate::event::{FunctionId, Moment, Values};
 use crate::image::Image;
 use crate::image::field::{Enumeration, Field, FieldType, FieldValue};
+use crate::printable::{self, Reversible};
 
 /// The file's name.
 pub const VALUES_FILE: &str = "values.json";
@@ -218,7 +220,7 @@ impl CallFormats {
         let path = directory.join(VALUES_FILE);
         let fresh = directory.join(format!("{VALUES_FILE}.new"));
         let notes: Vec<&FunctionNote> = notes.values().collect();
-        let text = serde_json::to_vec(&notes).map_err(io::Error::from);
+        let text = printable::json(&notes).map_err(io::Error::from);
         text.and_then(|text| fs::write(&fresh, text))
             .and_then(|()| fs::rename(&fresh, &path))
             .map_err(|error| (path, error))
@@ -301,6 +303,7 @@ fn encode(kind: &FieldType, value: &FieldValue, into: &mut Vec<u8>) -> Option<()
     let bits = match value {
         FieldValue::Text { text, truncated } => {
             let more = if *truncated { MORE } else { "" };
+            let text = Reversible::of(text).0;
             let length = u16::try_from(text.len() + more.len()).ok()?;
             into.extend(length.to_le_bytes());
             into.extend(text.as_bytes());
@@ -347,9 +350,10 @@ fn decode(kind: &FieldType, from: &mut impl Read) -> io::Result<(FieldValue, usi
     if bytes == NO_TEXT {
         return Ok((FieldValue::Fault, whole));
     }
-    let kept = bytes.strip_suffix(MORE.as_bytes());
-    let kept = kept.filter(|_| length > usize::from(kind.bytes()));
-    let value = FieldValue::of_text(kept.unwrap_or(&bytes), kept.is_some());
+    let text = Reversible::from(String::from_utf8_lossy(&bytes)).reversed();
+    let kept = text.strip_suffix(MORE);
+    let kept = kept.filter(|_| text.len() > usize::from(kind.bytes()));
+    let value = FieldValue::of_text(kept.unwrap_or(&text).as_bytes(), kept.is_some());
     Ok((value, whole))
 }
 
@@ -394,13 +398,14 @@ mod tests {
         });
         let named = prop_oneof![Just(3u64), Just(u64::MAX), any::<u64>()];
         let named = named.prop_map(|bits| (self::names(), self::names().value(bits)));
-        let text = ("[a-z ]{0,12}", any::<bool>()).prop_map(|(text, more)| {
-            let more = more && text.len() == 12;
-            (
-                FieldType::text(12),
-                FieldValue::of_text(text.as_bytes(), more),
-            )
-        });
+        let text =
+            ("[a-z \u{1b}\u{9b}\u{202e}\\\\]{0,12}", any::<bool>()).prop_map(|(text, more)| {
+                let more = more && text.len() == 12;
+                (
+                    FieldType::text(12),
+                    FieldValue::of_text(text.as_bytes(), more),
+                )
+            });
         let fault = Just((FieldType::text(12), FieldValue::Fault));
         prop_oneof![8 => number, 2 => named, 3 => text, 1 => fault]
     }

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::event::FunctionId;
 use crate::export::events::EventLine;
 use crate::graph::{CallEvent, CallKind, End};
+use crate::printable;
 use crate::report::resolution::shorter;
 
 /// A call that has begun.
@@ -126,6 +127,7 @@ impl<W: Write> Chrome<W> {
     fn put(&mut self, event: &Value) -> io::Result<()> {
         let separator = if self.is_first { "\n" } else { ",\n" };
         self.is_first = false;
+        let event = printable::json(event)?;
         write!(self.out, "{separator}{event}")
     }
 

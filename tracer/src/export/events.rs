@@ -19,6 +19,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::event::{PointEvent, PointKind};
 use crate::image::field::FieldValue;
 use crate::image::points::EventFormat;
+use crate::printable::{self, masked};
 
 /// The start and the end of the files' names; the vCPU's number stands between them.
 const NAME: (&str, &str) = ("events-", ".jsonl");
@@ -180,7 +181,7 @@ fn passed(
                 write!(line, "{value}")?;
             }
             FieldValue::Pointer(_) => write!(line, "\"{value}\"")?,
-            other => line.push_str(&serde_json::to_string(other).map_err(|_| fmt::Error)?),
+            other => line.push_str(&printable::json(other).map_err(|_| fmt::Error)?),
         }
     }
     line.push_str("}}\n");
@@ -189,9 +190,9 @@ fn passed(
 
 /// A name in quotes. Nearly all have nothing in them that has to be escaped: this is the drain's time.
 fn quoted(line: &mut String, name: &str) -> fmt::Result {
-    let needs_escape = |byte: u8| byte < 0x20 || byte == b'"' || byte == b'\\';
+    let needs_escape = |byte: u8| !(b' '..0x7f).contains(&byte) || byte == b'"' || byte == b'\\';
     if name.bytes().any(needs_escape) {
-        line.push_str(&serde_json::to_string(name).map_err(|_| fmt::Error)?);
+        line.push_str(&printable::json(name).map_err(|_| fmt::Error)?);
         return Ok(());
     }
     write!(line, "\"{name}\"")
@@ -245,11 +246,10 @@ impl fmt::Display for EventLine {
         let Some(event) = &self.event else {
             return write!(f, "[LOST {} EVENTS]", self.lost);
         };
-        let plain = |text: &str| text.replace(char::is_control, "?");
-        f.write_str(&plain(event))?;
+        f.write_str(&masked(event))?;
         for (index, (name, value)) in self.fields.0.iter().enumerate() {
             let colon = if index == 0 { ":" } else { "" };
-            write!(f, "{colon} {}={value}", plain(name))?;
+            write!(f, "{colon} {}={value}", masked(name))?;
         }
         Ok(())
     }

@@ -7,6 +7,8 @@ use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
 
+use crate::printable;
+
 /// The file's name.
 pub const PROBES_FILE: &str = "probes.json";
 
@@ -45,7 +47,7 @@ pub struct ValueNote {
 pub fn write(directory: &Path, probes: &[ProbeNote]) -> Result<(), (PathBuf, io::Error)> {
     let path = directory.join(PROBES_FILE);
     let fresh = directory.join(format!("{PROBES_FILE}.new"));
-    let text = serde_json::to_vec_pretty(probes).map_err(io::Error::from);
+    let text = printable::json_pretty(probes).map_err(io::Error::from);
     text.and_then(|text| fs::write(&fresh, text))
         .and_then(|()| fs::rename(&fresh, &path))
         .map_err(|error| (path, error))

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::addr::Gva;
+use crate::printable::masked;
 
 /// What a field of an event holds. Events that the guest declares hold numbers, truth values and addresses;
 /// what a probe captures can also be text, bytes, and numbers with names.
@@ -256,19 +257,18 @@ impl FieldValue {
 impl std::fmt::Display for FieldValue {
     /// In one line, whatever the guest has put there: control characters are escaped.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let plain = |text: &str| text.replace(char::is_control, "?");
         match self {
             Self::Bool(value) => value.fmt(f),
             Self::Unsigned(value) => value.fmt(f),
             Self::Signed(value) => value.fmt(f),
             Self::Pointer(value) => value.fmt(f),
             Self::Character { char } => write!(f, "{char:?}"),
-            Self::Enumerator { name } => f.write_str(&plain(name)),
+            Self::Enumerator { name } => f.write_str(&masked(name)),
             Self::Text { text, truncated } => {
                 let more = if *truncated { "..." } else { "" };
                 write!(f, "{text:?}{more}")
             }
-            Self::Bytes { bytes } => f.write_str(&plain(bytes)),
+            Self::Bytes { bytes } => f.write_str(&masked(bytes)),
             Self::Fault => f.write_str("fault"),
         }
     }

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use super::symtab::{demangled, printable};
+use super::symtab::demangled;
 use super::{Symbol, SymbolKind, TextRange, text_range};
 use crate::addr::Gva;
+use crate::printable::escaped;
 
 /// What linker scripts put before or behind the functions of a section.
 const BOUNDS: [&str; 5] = ["_text", "_stext", "_etext", "_sinittext", "_einittext"];
@@ -13,7 +14,7 @@ const PADDING: [&str; 2] = ["__pfx_", "__cfi_"];
 
 /// A symbol without a size. Code outside `text` is no function.
 pub(super) fn symbol(address: Gva, letter: u8, name: &str, text: &[TextRange]) -> Symbol {
-    let name: Arc<str> = printable(name).into();
+    let name: Arc<str> = escaped(name).into();
     let display = demangled(&name).map_or_else(|| Arc::clone(&name), Arc::from);
     let is_padding = PADDING.iter().any(|start| name.starts_with(start));
     let kind = match letter.to_ascii_lowercase() {

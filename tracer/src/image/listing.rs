@@ -10,6 +10,7 @@ use super::site::HexBytes;
 use super::{Image, Site, SkippedSite, Untraceable};
 use crate::patch::any::without_sites;
 use crate::patch::tactic::Tactic;
+use crate::printable;
 
 /// Everything that is listed of an image.
 #[derive(Debug, Serialize)]
@@ -156,8 +157,7 @@ impl Listing {
     /// # Errors
     /// What `out` says.
     pub fn json(&self, mut out: impl Write) -> io::Result<()> {
-        serde_json::to_writer_pretty(&mut out, self)?;
-        writeln!(out)
+        writeln!(out, "{}", printable::json_pretty(self)?)
     }
 
     /// Writes a table: sites, functions without one, skipped places, totals.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::elf::Elf;
 use super::field::Field;
 use crate::addr::Gva;
+use crate::printable::is_printable;
 
 /// The longest name or list of types that is believed.
 const TEXT_MAX: u64 = 1024;
@@ -48,7 +49,7 @@ pub(super) fn text(elf: &Elf<'_>, address: u64, length: u64) -> Option<String> {
     let bytes = elf.bytes_at(Gva(address), length);
     let whole = bytes.len() as u64 == length;
     let text = std::str::from_utf8(bytes).ok().filter(|_| whole)?;
-    let plain = !text.chars().any(char::is_control);
+    let plain = text.chars().all(is_printable);
     plain.then(|| text.to_owned())
 }
 

@@ -9,6 +9,8 @@ use crate::addr::Gva;
 
 /// How alike a name must be to be offered, see [`likeness`].
 const NEAR: f64 = 0.8;
+/// Names longer than this are like no other: comparing takes the product of both lengths.
+const NEAR_MAX: usize = 128;
 
 /// What a symbol names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -165,7 +167,11 @@ pub fn nearest<'a>(
     names: impl Iterator<Item = &'a str>,
     count: usize,
 ) -> Vec<String> {
+    if wanted.len() > NEAR_MAX {
+        return Vec::new();
+    }
     let mut scored: Vec<(f64, &str)> = names
+        .filter(|name| name.len() <= NEAR_MAX)
         .map(|name| (likeness(wanted, name), name))
         .filter(|(score, _)| *score >= NEAR)
         .collect();

@@ -10,6 +10,7 @@ use super::{
     Image, ImageError, Symbol, SymbolKind, SymbolTable, TextRange, letter, symtab, text_range,
 };
 use crate::addr::Gva;
+use crate::printable::escaped;
 
 /// What is shown of a line that is no symbol.
 const SHOWN: usize = 40;
@@ -76,7 +77,7 @@ fn check_names(own: &SymbolTable, given: &SymbolTable) -> Result<(), ImageError>
     Err(ImageError::OtherAddresses {
         names,
         elsewhere,
-        name: symtab::printable(name),
+        name: escaped(name).into_owned(),
         given,
         own,
     })
@@ -115,7 +116,7 @@ fn system_map(file: &[u8], text: &[TextRange]) -> Result<SymbolTable, ImageError
         let Some((address, letter, name)) = fields(&line) else {
             return Err(ImageError::NotSymbols {
                 line: index + 1,
-                found: symtab::printable(&line).chars().take(SHOWN).collect(),
+                found: escaped(&line).chars().take(SHOWN).collect(),
             });
         };
         symbols.push(letter::symbol(address, letter, name, text));

@@ -13,6 +13,7 @@ use object::read::elf::{Sym, SymbolTable as ElfSymbols};
 use super::elf::Elf;
 use super::{Function, ImageError, Symbol, SymbolKind, SymbolTable};
 use crate::addr::Gva;
+use crate::printable::escaped;
 
 /// A demangled name longer than this is not used: the raw one is shown.
 const MAX_DISPLAY: usize = 4096;
@@ -102,7 +103,7 @@ fn kind_of(symbol: &Sym64<LE>) -> Option<SymbolKind> {
 }
 
 fn named(symbol: &Sym64<LE>, kind: SymbolKind, name: &[u8]) -> Symbol {
-    let name: Arc<str> = printable(&String::from_utf8_lossy(name)).into();
+    let name: Arc<str> = escaped(&String::from_utf8_lossy(name)).into();
     let display = demangled(&name).map_or_else(|| Arc::clone(&name), Arc::from);
     Symbol {
         address: Gva(symbol.st_value.get(LE)),
@@ -114,24 +115,13 @@ fn named(symbol: &Sym64<LE>, kind: SymbolKind, name: &[u8]) -> Symbol {
     }
 }
 
-/// Names go to terminals and line-based files: control characters are escaped.
-pub(super) fn printable(name: &str) -> String {
-    let mut clean = String::with_capacity(name.len());
-    for char in name.chars() {
-        if char.is_control() {
-            clean.extend(char.escape_default())
-        } else {
-            clean.push(char)
-        }
-    }
-    clean
-}
-
+/// The name as its language has it. It is looked at again: a mangled name of plain letters can stand for any
+/// character.
 pub(super) fn demangled(name: &str) -> Option<String> {
     let demangled = rustc_demangle::try_demangle(name).ok()?;
     let mut display = Bounded(String::new());
     write!(display, "{demangled:#}").ok()?;
-    Some(display.0)
+    Some(escaped(&display.0).into_owned())
 }
 
 /// A string that refuses to grow past [`MAX_DISPLAY`]: a short mangled name can stand for
@@ -145,5 +135,21 @@ impl Write for Bounded {
         }
         self.0.push_str(part);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_letters_that_stand_for_what_turns_text_round_are_escaped() {
+        let name = "_ZN9a$u202e$b17h0123456789abcdefE";
+        assert_eq!(demangled(name).as_deref(), Some("a\\u{202e}b"));
+        assert_eq!(
+            demangled("_ZN3foo17h0123456789abcdefE").as_deref(),
+            Some("foo")
+        );
+        assert_eq!(demangled("foo"), None);
     }
 }

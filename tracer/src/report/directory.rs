@@ -15,6 +15,7 @@ use crate::export::uftrace::record::canonical;
 use crate::export::uftrace::{NO_CLOCK, SideFile};
 use crate::graph::CallEvent;
 use crate::image::field::FieldValue;
+use crate::printable::masked;
 
 /// The most that is read of a describing file.
 const MAX_TEXT: u64 = 256 << 20;
@@ -90,8 +91,7 @@ impl TraceDirectory {
     pub fn args(&self, address: u64, entry: &CallEvent) -> String {
         let shown = self.arguments(address, entry);
         // What is in a file may be anything.
-        let shown =
-            shown.map(|(name, value)| format!("{}={value}", name.replace(char::is_control, "?")));
+        let shown = shown.map(|(name, value)| format!("{}={value}", masked(name)));
         shown.collect::<Vec<_>>().join(", ")
     }
 }
@@ -250,7 +250,7 @@ fn read_symbols(path: &Path, base: u64) -> Result<Names, ReportError> {
         // Of several names for one address, the first: the list is sorted.
         names
             .entry(base.wrapping_add(address))
-            .or_insert_with(|| printable(name));
+            .or_insert_with(|| masked(name).into_owned());
     }
     Ok(Names(names))
 }
@@ -259,13 +259,6 @@ fn parse_symbol(line: &str) -> Option<(u64, &str)> {
     let (address, rest) = line.split_once(' ')?;
     let (_, name) = rest.split_once(' ')?;
     Some((u64::from_str_radix(address, 16).ok()?, name))
-}
-
-/// The name goes to a terminal.
-fn printable(name: &str) -> String {
-    name.chars()
-        .map(|char| if char.is_control() { '?' } else { char })
-        .collect()
 }
 
 /// What the values of calls are; nothing where there are none.

@@ -7,6 +7,7 @@ use super::directory::TraceDirectory;
 use super::error::ReportError;
 use super::function_line;
 use crate::export::events::{EventLine, EventReader};
+use crate::printable::masked;
 
 /// The events of a trace, to be shown where they belong.
 #[derive(Debug)]
@@ -91,7 +92,7 @@ fn table(counts: &BTreeMap<String, u64>, lost: u64, out: &mut impl Write) -> io:
     }
     writeln!(out, "{:>14}  EVENT", "COUNT")?;
     for (name, count) in counts {
-        let name = name.replace(char::is_control, "?");
+        let name = masked(name);
         writeln!(out, "{count:>14}  {name}")?;
     }
     let all: u64 = counts.values().sum();

@@ -11,6 +11,7 @@ use super::stalls::Stalls;
 use super::{Printed, anomalies};
 use crate::event::FunctionId;
 use crate::graph::{CallEvent, CallKind, End};
+use crate::printable::masked;
 
 /// Columns that ftrace gives the two sides of a context switch.
 const THREAD_WIDTH: usize = 14;
@@ -217,7 +218,7 @@ impl<'a, W: Write> Printer<'a, W> {
         let name = side.and_then(|side| side.threads.get(&thread));
         match name {
             // What is in a file may be anything.
-            Some(name) => format!("{:^THREAD_WIDTH$}", name.replace(char::is_control, "?")),
+            Some(name) => format!("{:^THREAD_WIDTH$}", masked(name)),
             None => format!("{:^THREAD_WIDTH$}", format!("thread-{thread}")),
         }
     }

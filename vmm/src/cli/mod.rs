@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Parser, Subcommand};
+use tracer::printable::masked;
 
 use crate::commands;
 use crate::exit_status::ExitStatus;
@@ -190,7 +191,7 @@ fn one_line(text: &str) -> String {
 
 fn say(failure: &Failure) -> ExitStatus {
     // Nobody is left to tell when stderr is closed.
-    let _ = writeln!(std::io::stderr(), "vmm: {}", failure.message);
+    let _ = writeln!(std::io::stderr(), "vmm: {}", masked(&failure.message));
     failure.status
 }
 

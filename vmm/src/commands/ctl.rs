@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tracer::printable;
 
 use super::{dynfunc, events, probes, stdout};
 use crate::cli::ctl::{CtlOptions, CtlVerb};
@@ -27,9 +28,9 @@ pub fn ctl(options: &CtlOptions) -> Result<ExitStatus, Failure> {
     let call = Call::try_from(options).map_err(Failure::bad_input)?;
     let result = client::request(&options.control, &call).map_err(Failure::bad_input)?;
     let text = if options.json {
-        format!("{result}\n")
+        printable::json(&result).map_err(Failure::output)? + "\n"
     } else {
-        text_of(&call, result)?
+        printable::masked_lines(&text_of(&call, result)?)
     };
     stdout::print(text)?;
     Ok(ExitStatus::Success)

@@ -4,6 +4,7 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
+use tracer::printable;
 
 use super::dynfunc::{ResetDynamic, SetDynamic};
 use super::events::EventChange;
@@ -113,7 +114,7 @@ impl Response {
     /// The reply as one line, its newline included.
     #[must_use]
     pub fn line(&self) -> String {
-        let mut line = serde_json::to_string(self).unwrap_or_else(|_| {
+        let mut line = printable::json(self).unwrap_or_else(|_| {
             format!(
                 r#"{{"jsonrpc":"2.0","id":null,"error":{{"code":{FAILED},"message":"reply"}}}}"#
             )
@@ -306,7 +307,7 @@ impl Call {
             method: method.to_owned(),
             params,
         };
-        let mut line = serde_json::to_string(&envelope).unwrap_or_default();
+        let mut line = printable::json(&envelope).unwrap_or_default();
         line.push('\n');
         line
     }

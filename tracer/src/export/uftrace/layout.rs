@@ -8,6 +8,7 @@ use std::fmt::Write;
 use super::record::truncated;
 use crate::export::call_formats::CallFormats;
 use crate::image::Image;
+use crate::printable::is_printable;
 
 /// The file for what uftrace's files cannot hold.
 pub const SIDE_FILE: &str = "exotrace.json";
@@ -112,7 +113,7 @@ fn quotable(text: &str) -> String {
         .map(|char| match char {
             '"' => '\'',
             '\\' => '/',
-            char if char.is_control() => ' ',
+            char if !is_printable(char) => ' ',
             char => char,
         })
         .collect()

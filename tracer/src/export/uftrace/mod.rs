@@ -40,6 +40,7 @@ use crate::export::probes::{self, ProbeNote};
 use crate::graph::{Anomalies, CallEvent, CallKind};
 use crate::image::Image;
 use crate::image::points::EventFormat;
+use crate::printable;
 
 /// Clock stalls that are kept one by one.
 const STALLS_MAX: usize = 4096;
@@ -372,7 +373,7 @@ impl UftraceWriter {
     fn write_side(&self) -> Result<(), ExportError> {
         let path = self.directory.join(SIDE_FILE);
         let fresh = self.directory.join(format!("{SIDE_FILE}.new"));
-        let text = serde_json::to_vec_pretty(&self.side).map_err(std::io::Error::from);
+        let text = printable::json_pretty(&self.side).map_err(std::io::Error::from);
         text.and_then(|text| fs::write(&fresh, text))
             .and_then(|()| fs::rename(&fresh, &path))
             .map_err(ExportError::io("write", &path))

@@ -9,6 +9,7 @@ use super::lane::LaneTotals;
 use crate::export::events::EventTotals;
 use crate::graph::{Anomalies, Anomaly, Seen};
 use crate::image::Image;
+use crate::printable::masked;
 
 /// What a trace says of itself: what is known when it begins, and the rest when tracing is attached.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,7 +92,7 @@ impl fmt::Display for AnomalyNote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (count, text, thread) = (self.count, self.kind.text(), self.thread);
         // It may come from a damaged file.
-        let function = self.function.replace(char::is_control, "?");
+        let function = masked(&self.function);
         write!(f, "{count} {text} (first: {function}, thread-{thread})")
     }
 }

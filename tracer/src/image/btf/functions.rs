@@ -8,7 +8,7 @@ use super::types::{Kind, Type, Types};
 use super::{BtfError, DEPTH_MAX};
 use crate::image::debug::{Member, Shape, Structure, TypeId};
 use crate::image::field::{Enumeration, FieldType};
-use crate::image::symtab::printable;
+use crate::printable::escaped;
 
 /// Bits of an integer's description that say how it is shown.
 const SIGNED: u32 = 1 << 24;
@@ -158,7 +158,7 @@ fn plain<'a>(types: &Types<'a>, id: u32) -> Option<Option<Type<'a>>> {
 
 fn text(types: &Types<'_>, offset: u32) -> String {
     let bytes = types.string(offset).unwrap_or_default();
-    printable(&String::from_utf8_lossy(bytes))
+    escaped(&String::from_utf8_lossy(bytes)).into_owned()
 }
 
 fn integer(of: Type<'_>, name: &str) -> Shape {

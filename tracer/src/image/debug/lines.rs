@@ -9,7 +9,7 @@ use super::sections::Bytes;
 use super::units::{Dwarf, Unit};
 use crate::addr::Gva;
 use crate::image::symbol::nearest;
-use crate::image::symtab::printable;
+use crate::printable::escaped;
 
 /// Rows of one line table, at most.
 const ROWS_MAX: usize = 1 << 24;
@@ -145,7 +145,7 @@ impl<'a> Dwarf<'a> {
         let text = |value| {
             let found = self.sections.attr_string(unit, value).ok();
             found
-                .map(|text| printable(&text.to_string_lossy()))
+                .map(|text| escaped(&text.to_string_lossy()).into_owned())
                 .unwrap_or_default()
         };
         let name = text(entry.path_name());

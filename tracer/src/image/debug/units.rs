@@ -202,7 +202,7 @@ impl<'a> Dwarf<'a> {
         let value = entry.attr_value(dw::DW_AT_name)?;
         let name = self.sections.attr_string(unit, value).ok()?;
         let name = name.to_string_lossy();
-        Some(crate::image::symtab::printable(&name))
+        Some(crate::printable::escaped(&name).into_owned())
     }
 
     /// The entry that an attribute refers to.
