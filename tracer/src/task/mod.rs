@@ -13,10 +13,12 @@ use crate::addr::Gva;
 use crate::image::btf::{Btf, Field};
 use crate::image::symbol::SymbolTable;
 use crate::kernel_view::KernelTables;
+use crate::printable::masked;
 use crate::target::{MemoryError, TargetMemory};
 
-/// More tasks are not looked at.
-const TASKS_MAX: usize = 1 << 15;
+/// Steps along the lists in one look, at most: as many tasks as a Linux has process numbers by default. A step reads
+/// some tens of bytes.
+const STEPS_MAX: usize = 1 << 15;
 const NAME_MAX: u64 = 64;
 
 /// Places in the guest's structs, in bytes from their beginning.
@@ -72,50 +74,87 @@ pub struct Task {
     pub name: String,
 }
 
-/// All tasks, as far as the lists can be followed: the guest goes on meanwhile.
+/// The tasks that were found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tasks {
+    /// In the order of the lists.
+    pub found: Vec<Task>,
+    /// The lists had not come to their end when this many steps had been made: no more are.
+    pub given_up: Option<usize>,
+}
+
+/// All tasks, as far as the lists can be followed: the guest goes on meanwhile. Lists of a guest's making can
+/// lead anywhere and round and round, so there is an end to the steps along them.
 #[must_use]
-pub fn tasks(memory: &(impl TargetMemory + ?Sized), layout: &TaskLayout) -> Vec<Task> {
-    let mut found = Vec::new();
-    let _ = walk(memory, layout, &mut found);
-    found
+pub fn tasks(memory: &(impl TargetMemory + ?Sized), layout: &TaskLayout) -> Tasks {
+    let mut walk = Walk {
+        memory,
+        layout,
+        steps: 0,
+        found: Vec::new(),
+    };
+    // A pointer that leads nowhere ends the walk too; what was found before is as good as the rest.
+    let _ = walk.processes();
+    Tasks {
+        given_up: (walk.steps >= STEPS_MAX).then_some(STEPS_MAX),
+        found: walk.found,
+    }
 }
 
-fn walk(
-    memory: &(impl TargetMemory + ?Sized),
-    layout: &TaskLayout,
-    found: &mut Vec<Task>,
-) -> Result<(), MemoryError> {
-    let mut process = layout.first;
-    for _ in 0..TASKS_MAX {
-        threads(memory, layout, process, found)?;
-        let next = word(memory, process.wrapping_add(layout.tasks))?;
-        process = Gva(next.0.wrapping_sub(layout.tasks));
-        if process == layout.first || found.len() >= TASKS_MAX {
-            break;
-        }
-    }
-    Ok(())
+/// A walk along the guest's lists.
+struct Walk<'a, M: TargetMemory + ?Sized> {
+    memory: &'a M,
+    layout: &'a TaskLayout,
+    /// Entries of lists that were looked at, of processes and of threads.
+    steps: usize,
+    found: Vec<Task>,
 }
 
-/// All threads of a process; at least the one that it is.
-fn threads(
-    memory: &(impl TargetMemory + ?Sized),
-    layout: &TaskLayout,
-    process: Gva,
-    found: &mut Vec<Task>,
-) -> Result<(), MemoryError> {
-    found.push(task(memory, layout, process)?);
-    let signal = word(memory, process.wrapping_add(layout.signal))?;
-    let head = signal.wrapping_add(layout.thread_head);
-    let mut node = word(memory, head)?;
-    while node != head && found.len() < TASKS_MAX {
-        let thread = Gva(node.0.wrapping_sub(layout.thread_node));
-        if thread != process {
-            found.push(task(memory, layout, thread)?);
+impl<M: TargetMemory + ?Sized> Walk<'_, M> {
+    fn processes(&mut self) -> Result<(), MemoryError> {
+        let mut process = self.layout.first;
+        while self.step() {
+            self.threads(process)?;
+            let next = self.word(process.wrapping_add(self.layout.tasks))?;
+            process = Gva(next.0.wrapping_sub(self.layout.tasks));
+            if process == self.layout.first {
+                break;
+            }
         }
-        node = word(memory, node)?;
+        Ok(())
     }
-    Ok(())
+
+    /// All threads of a process; at least the one that it is.
+    fn threads(&mut self, process: Gva) -> Result<(), MemoryError> {
+        self.add(process)?;
+        let signal = self.word(process.wrapping_add(self.layout.signal))?;
+        let head = signal.wrapping_add(self.layout.thread_head);
+        let mut node = self.word(head)?;
+        while node != head && self.step() {
+            let thread = Gva(node.0.wrapping_sub(self.layout.thread_node));
+            if thread != process {
+                self.add(thread)?;
+            }
+            node = self.word(node)?;
+        }
+        Ok(())
+    }
+
+    /// Whether one more step may be made.
+    fn step(&mut self) -> bool {
+        let may = self.steps < STEPS_MAX;
+        self.steps += usize::from(may);
+        may
+    }
+
+    fn add(&mut self, at: Gva) -> Result<(), MemoryError> {
+        self.found.push(task(self.memory, self.layout, at)?);
+        Ok(())
+    }
+
+    fn word(&self, at: Gva) -> Result<Gva, MemoryError> {
+        word(self.memory, at)
+    }
 }
 
 fn task(
@@ -129,8 +168,8 @@ fn task(
     let mut comm = vec![0; length];
     memory.read(at.wrapping_add(layout.comm.offset), &mut comm)?;
     let comm = comm.split(|byte| *byte == 0).next().unwrap_or_default();
-    let shown = |char: char| if char.is_control() { '?' } else { char };
-    let comm: String = String::from_utf8_lossy(comm).chars().map(shown).collect();
+    let comm = String::from_utf8_lossy(comm);
+    let comm = masked(&comm);
     let pid = i32::from_le_bytes(pid);
     Ok(Task {
         stack: word(memory, at.wrapping_add(layout.stack))?,

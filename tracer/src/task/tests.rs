@@ -69,10 +69,14 @@ impl Guest {
         self.0.write(Gva(at), &value.to_le_bytes()).unwrap();
     }
 
-    fn names(&self) -> Vec<String> {
+    fn tasks(&self) -> Tasks {
         let layout = layout(&self.0);
-        let view = KernelView::new(&self.0, layout.tables);
-        tasks(&view, &layout)
+        tasks(&KernelView::new(&self.0, layout.tables), &layout)
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.tasks()
+            .found
             .into_iter()
             .map(|task| task.name)
             .collect()
@@ -102,5 +106,22 @@ fn lists_that_lead_nowhere_or_round_and_round_end() {
     let worker = AREA + 3 * BYTES + 0x10;
     guest.word(AREA + BYTES, AREA + 2 * BYTES);
     guest.word(worker, worker);
-    assert_eq!(guest.names().len(), TASKS_MAX);
+    assert!(guest.names().len() <= STEPS_MAX);
+    assert_eq!(guest.tasks().given_up, Some(STEPS_MAX));
+    guest.word(worker, AREA + 2 * BYTES + SIGNAL + THREAD_HEAD);
+    assert_eq!(guest.tasks().given_up, None);
+}
+
+#[test]
+fn a_task_whose_thread_list_leads_to_itself_is_given_up() {
+    let mut guest = Guest::new(&[&["swapper/0"], &["init", "thread"]]);
+    // No task is found on such a way, so their number alone would never end it.
+    for process in [AREA, AREA + BYTES] {
+        let node = process + 0x10;
+        guest.word(process + SIGNAL + THREAD_HEAD, node);
+        guest.word(node, node);
+    }
+    let tasks = guest.tasks();
+    assert_eq!(tasks.given_up, Some(STEPS_MAX));
+    assert_eq!(tasks.found.len(), 1);
 }

@@ -29,6 +29,7 @@ pub mod rings;
 mod session;
 mod show;
 mod slices;
+mod thread_names;
 mod timekeeping;
 
 use std::path::Path;

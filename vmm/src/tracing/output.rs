@@ -1,7 +1,6 @@
 //! The trace directory that records go to. A disk that is full or gone ends neither the guest nor the
 //! run: the first error is kept and shown, what was written before stays readable.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,10 +12,9 @@ use tracer::export::uftrace::{AnomalyNote, ClockStall, ExportError, Metadata, Uf
 use tracer::graph::pipeline::Pipeline;
 use tracer::graph::{CallEvent, CallSink};
 use tracer::image::Image;
-use tracer::kernel_view::KernelView;
 use tracer::session::CallMoments;
-use tracer::task::{self, Task};
 
+use super::thread_names::ThreadNames;
 use crate::memory::Memory;
 
 /// A trace directory being written.
@@ -26,10 +24,8 @@ pub struct Output {
     image: Arc<Image>,
     /// Of a graph trace: puts calls together.
     pipeline: Option<Pipeline>,
-    /// Where to ask whose stack is whose.
-    memory: Option<Memory>,
-    /// The tasks that threads were named after.
-    named: BTreeMap<u32, Task>,
+    /// Whose stack is whose.
+    names: ThreadNames,
     /// When values of calls are captured.
     captures: CallMoments,
 }
@@ -86,8 +82,7 @@ impl Output {
             },
             image: Arc::clone(image),
             pipeline,
-            memory: None,
-            named: BTreeMap::new(),
+            names: ThreadNames::default(),
             captures: CallMoments::default(),
         })
     }
@@ -115,33 +110,14 @@ impl Output {
 
     /// The guest's threads are to be named, by what is in its memory when they are first seen.
     pub fn name_threads(&mut self, memory: &Memory) {
-        self.memory = Some(memory.clone());
+        self.names.ask(memory);
     }
 
-    /// Names the threads that have been seen for the first time, and again those that a program was started
-    /// in since: a task keeps its number then, but not its name.
     fn name_threads_now(&mut self) {
-        let linux = self.image.linux.as_ref();
-        let layout = linux.and_then(|linux| linux.tasks.as_ref());
-        let (Some(pipeline), Some(layout), Some(memory)) =
-            (&mut self.pipeline, layout, &self.memory)
-        else {
-            return;
-        };
-        let tasks = task::tasks(&KernelView::new(memory, layout.tables), layout);
-        let of = |stack| tasks.iter().find(|task| task.stack == stack);
-        for (thread, named) in &mut self.named {
-            let now = of(named.stack).filter(|now| now.pid == named.pid && now.name != named.name);
-            if let Some(now) = now {
-                self.sink.writer.name_thread(*thread, now.name.clone());
-                named.clone_from(now);
-            }
-        }
-        for (thread, stack) in pipeline.take_fresh() {
-            if let Some(task) = of(stack) {
-                self.sink.writer.name_thread(thread, task.name.clone());
-                self.named.insert(thread, task.clone());
-            }
+        if let Some(pipeline) = &mut self.pipeline {
+            let writer = &mut self.sink.writer;
+            let name = |thread, name| writer.name_thread(thread, name);
+            self.names.look(&self.image, pipeline.take_fresh(), name);
         }
     }
 
@@ -230,7 +206,7 @@ impl Output {
     pub fn settle(&mut self) {
         if let Some(pipeline) = &mut self.pipeline {
             pipeline.run(&mut self.sink);
-            if pipeline.has_fresh() {
+            if pipeline.has_fresh() && self.names.is_ready() {
                 self.name_threads_now();
             }
         }
