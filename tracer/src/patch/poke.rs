@@ -194,6 +194,18 @@ pub enum PokeError {
         /// Where that was found in the guest's memory.
         held_at: Gpa,
     },
+    /// The guest's memory is full of addresses in the middle of what becomes one instruction.
+    #[error(
+        "several instructions of {symbol} at {at} would become one, and whether a thread is among them cannot be told: the guest's memory holds {words} words or more that would be such threads"
+    )]
+    Crowded {
+        /// The function.
+        symbol: Arc<str>,
+        /// The site.
+        at: Gva,
+        /// How many words were found before the search was given up.
+        words: usize,
+    },
     /// Its code runs in another ring than what is traced.
     #[error(
         "{symbol} at {at} runs in another ring than the code with patch sites: its stub could not"
