@@ -3,11 +3,13 @@
 
 use globset::{Glob, GlobBuilder, GlobMatcher};
 
-use super::FilterError;
+use super::{FilterError, GLOB_MAX};
 use crate::image::Function;
 
 /// What a glob for modules begins with.
 const MODULE: &str = "mod:";
+/// Characters that are shown of one that is too long.
+const SHOWN: usize = 32;
 
 /// A glob, as given and ready to match.
 #[derive(Debug, Clone)]
@@ -30,8 +32,13 @@ impl Pattern {
     /// A glob; `mod:NAME:GLOB` is for the functions of modules of that name, itself a glob.
     ///
     /// # Errors
-    /// [`FilterError::BadGlob`].
+    /// [`FilterError::BadGlob`] or [`FilterError::LongGlob`].
     pub fn new(glob: &str) -> Result<Self, FilterError> {
+        if glob.len() > GLOB_MAX {
+            let start = glob.chars().take(SHOWN).collect();
+            let bytes = glob.len();
+            return Err(FilterError::LongGlob { bytes, start });
+        }
         let of_module = glob.strip_prefix(MODULE).map(|rest| {
             rest.split_once(':').ok_or_else(|| FilterError::BadGlob {
                 glob: glob.to_owned(),
@@ -152,6 +159,14 @@ mod tests {
         assert!(!matches("{a,b}", "a"));
         assert!(matches("[{]x[}]", "{x}"));
         assert!(matches("\\{x", "{x"));
+    }
+
+    #[test]
+    fn a_glob_longer_than_any_name_is_refused_before_it_is_compared() {
+        assert!(Pattern::new(&"*a".repeat(GLOB_MAX / 2)).is_ok());
+        let error = Pattern::new(&"é".repeat(65_000)).unwrap_err().to_string();
+        assert!(error.starts_with("a glob of 130000 bytes, 'éé"), "{error}");
+        assert!(error.len() < 200, "{error}");
     }
 
     #[test]

@@ -17,6 +17,10 @@ use crate::image::{Function, Image};
 
 /// How many near misses an error names.
 const NEAR_MISSES: usize = 3;
+/// The longest glob, and the most of them on one side of a filter: each is compared with every function, and one
+/// request is not to keep the others waiting for longer than a moment.
+const GLOB_MAX: usize = 512;
+const GLOBS_MAX: usize = 512;
 
 /// Why a filter was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -28,6 +32,20 @@ pub enum FilterError {
         glob: String,
         /// What is wrong with it.
         reason: String,
+    },
+    /// Longer than any name.
+    #[error("a glob of {bytes} bytes, '{start}...': at most {GLOB_MAX} are compared")]
+    LongGlob {
+        /// How long it is.
+        bytes: usize,
+        /// How it begins.
+        start: String,
+    },
+    /// More than are compared.
+    #[error("{count} globs: at most {GLOBS_MAX} are compared; a '*' in one can stand for several")]
+    ManyGlobs {
+        /// How many there would be.
+        count: usize,
     },
     /// No function has such a name.
     #[error("no function matches '{glob}'{}", near(.near_misses))]
@@ -156,6 +174,7 @@ impl Filter {
         let pattern = Pattern::new(glob)?;
         let patterns = self.side_mut(side);
         if !patterns.contains(&pattern) {
+            check_count(patterns.len() + 1)?;
             patterns.push(pattern);
         }
         Ok(())
@@ -274,10 +293,18 @@ impl Filter {
 }
 
 fn patterns<S: AsRef<str>>(globs: &[S]) -> Result<Vec<Pattern>, FilterError> {
+    check_count(globs.len())?;
     globs
         .iter()
         .map(|glob| Pattern::new(glob.as_ref()))
         .collect()
+}
+
+fn check_count(count: usize) -> Result<(), FilterError> {
+    if count > GLOBS_MAX {
+        return Err(FilterError::ManyGlobs { count });
+    }
+    Ok(())
 }
 
 /// Whether the image has a function that the glob matches.
