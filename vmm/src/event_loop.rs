@@ -38,6 +38,8 @@ const SIGNAL: u32 = 2;
 const STDIN: u32 = 3;
 const TIMER: u32 = 4;
 const WATCH: u32 = 5;
+/// What epoll says of a client that has closed both ways: it will read no reply.
+const GONE: EventSet = EventSet::HANG_UP.union(EventSet::ERROR);
 /// Bytes of console input that are read at a time.
 const INPUT_STEP: usize = 4096;
 /// Tokens from here on are the control server's.
@@ -204,7 +206,7 @@ impl MutEventSubscriber for EventLoop {
 
     fn process(&mut self, events: Events, ops: &mut EventOps<'_>) {
         match events.data() {
-            VCPU_BELL => self.run.vcpu_events(),
+            VCPU_BELL => self.run.vcpu_event(),
             SIGNAL => {
                 if self.signals.take() {
                     self.run.end(Outcome::Interrupted);
@@ -227,7 +229,8 @@ impl MutEventSubscriber for EventLoop {
             token => {
                 let Self { run, control, .. } = self;
                 if let Some(server) = control.as_mut().filter(|server| server.owns(token)) {
-                    server.serve(token, ops, |line| run.answer(line));
+                    let is_gone = events.event_set().intersects(GONE);
+                    server.serve(token, is_gone, ops, |line| run.answer(line));
                 }
             }
         }

@@ -136,15 +136,15 @@ impl Run {
         self.outcome.take()
     }
 
-    /// Sees to everything that vCPU threads have reported.
-    pub fn vcpu_events(&mut self) {
-        self.machine.events().silence();
-        while let Some(event) = self.machine.events().next() {
-            self.vcpu_event(event);
+    /// Sees to one thing that vCPU threads have reported; the bell rings on when there may be more. A guest that has
+    /// all its vCPUs ring the doorbell all the time has as much of this thread as the control socket has, and no more.
+    pub fn vcpu_event(&mut self) {
+        if let Some(event) = self.machine.events().next() {
+            self.see_to(event);
         }
     }
 
-    fn vcpu_event(&mut self, event: VcpuEvent) {
+    fn see_to(&mut self, event: VcpuEvent) {
         match event.kind {
             VcpuEventKind::GuestExit(status) => self.end(Outcome::GuestExit(status)),
             VcpuEventKind::Reset => self.end(Outcome::Reset),

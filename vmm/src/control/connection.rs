@@ -171,10 +171,11 @@ impl Connection {
     }
 }
 
-fn is_passing(error: &io::Error) -> bool {
+/// Whether nothing is wrong: there is nothing now.
+pub(super) fn is_passing(error: &io::Error) -> bool {
     matches!(
         error.kind(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted
     )
 }
 

@@ -1,5 +1,6 @@
 //! Control of a running VMM from outside: the protocol, the socket that serves it, its client.
 
+mod claim;
 pub mod client;
 pub mod connection;
 pub mod dynfunc;

@@ -1,5 +1,6 @@
 //! The control socket: accepts clients of our own user, and keeps them apart from each other and
-//! from the guest. An error of a client is that client's; nothing here ever waits.
+//! from the guest. An error of a client is that client's; nothing here ever waits. Nobody can lock others out: with
+//! all places taken, the client that has been silent for longest makes room for a new one.
 
 use std::collections::HashMap;
 use std::fs::Permissions;
@@ -13,14 +14,18 @@ use std::time::Duration;
 use event_manager::{EventOps, Events};
 use serde_json::Value;
 use vmm_sys_util::epoll::EventSet;
+use vmm_sys_util::timerfd::TimerFd;
 
-use super::connection::{Alive, Connection};
+use super::claim::Claim;
+use super::connection::{Alive, Connection, is_passing};
 use super::protocol::{Response, RpcError, TOO_MANY_CLIENTS};
 
 /// Most clients at a time.
 const CLIENTS_MAX: usize = 64;
 /// Longest path of a socket: `sun_path` of Linux without its NUL.
 const PATH_MAX: usize = 107;
+/// When nobody can be let in, for want of descriptors for one, it is tried again after so long.
+const RETRY: Duration = Duration::from_millis(100);
 /// Time that all clients together have to take their last replies.
 const FLUSH_PATIENCE: Duration = Duration::from_millis(500);
 
@@ -66,10 +71,22 @@ pub struct Server {
     path: PathBuf,
     /// Which file at `path` is ours.
     identity: Option<(u64, u64)>,
-    clients: HashMap<u32, Connection>,
-    /// Event tokens: `first` is the listener's, clients have those after it.
+    /// Nobody else removes or makes a socket at `path` while we have it.
+    _claim: Claim,
+    clients: HashMap<u32, Client>,
+    /// Counts what clients do: each has the number of what it did last.
+    deeds: u64,
+    /// Made while there are descriptors: it is for when there are none.
+    retry: TimerFd,
+    /// Event tokens: `first` is the listener's, the next one the timer's, clients have those after it.
     first: u32,
     next: u32,
+}
+
+#[derive(Debug)]
+struct Client {
+    connection: Connection,
+    last_deed: u64,
 }
 
 impl Server {
@@ -83,7 +100,13 @@ impl Server {
         if path.as_os_str().len() > PATH_MAX {
             return Err(ListenError::TooLong { path });
         }
+        // Between looking whether a socket is stale and removing it, another starter could have put its own there.
+        let claim = Claim::of(&path)?;
         clear_stale(&path)?;
+        let retry = TimerFd::new().map_err(|error| ListenError::Bind {
+            path: path.clone(),
+            source: io::Error::from_raw_os_error(error.errno()),
+        })?;
         let bound = UnixListener::bind(&path).and_then(|listener| {
             // Whoever connects before this is turned away by the check of the user.
             std::fs::set_permissions(&path, Permissions::from_mode(0o600))?;
@@ -95,9 +118,12 @@ impl Server {
                 listener,
                 identity: identity(&path),
                 path,
+                _claim: claim,
                 clients: HashMap::new(),
+                deeds: 0,
+                retry,
                 first: first_token,
-                next: first_token.saturating_add(1),
+                next: first_token.saturating_add(2),
             }),
             Err(source) => Err(ListenError::Bind { path, source }),
         }
@@ -108,7 +134,12 @@ impl Server {
     /// # Errors
     /// When epoll refuses.
     pub fn register(&self, ops: &mut EventOps<'_>) -> Result<(), event_manager::Error> {
-        ops.add(Events::with_data(&self.listener, self.first, EventSet::IN))
+        ops.add(Events::with_data(&self.listener, self.first, EventSet::IN))?;
+        ops.add(Events::with_data(&self.retry, self.timer(), EventSet::IN))
+    }
+
+    fn timer(&self) -> u32 {
+        self.first.saturating_add(1)
     }
 
     /// Whether events with this token are for this server.
@@ -117,36 +148,50 @@ impl Server {
         token >= self.first
     }
 
-    /// Serves the event: a new client, or requests that `answer` gives replies to.
+    /// Serves the event: a new client, or requests that `answer` gives replies to. What a client has asked that
+    /// `is_gone`, and can read no reply, is not carried out.
     pub fn serve(
         &mut self,
         token: u32,
+        is_gone: bool,
         ops: &mut EventOps<'_>,
         answer: impl FnOnce(&[u8]) -> Option<String>,
     ) {
         if token == self.first {
             return self.accept(ops);
         }
+        if token == self.timer() {
+            return self.accept_again(ops);
+        }
         let Some(client) = self.clients.get_mut(&token) else {
             return;
         };
-        if client.serve(answer) == Alive::Yes {
-            let events = Events::with_data(client, token, interest(client));
+        self.deeds += 1;
+        client.last_deed = self.deeds;
+        let connection = &mut client.connection;
+        if !is_gone && connection.serve(answer) == Alive::Yes {
+            let events = Events::with_data(connection, token, interest(connection));
             if ops.modify(events).is_ok() {
                 return;
             }
         }
-        let _ = ops.remove(Events::empty(client));
-        self.clients.remove(&token);
+        self.dismiss(token, ops);
+    }
+
+    fn dismiss(&mut self, token: u32, ops: &mut EventOps<'_>) {
+        if let Some(client) = self.clients.remove(&token) {
+            let _ = ops.remove(Events::empty(&client.connection));
+        }
     }
 
     fn accept(&mut self, ops: &mut EventOps<'_>) {
         // One per event: the loop comes back while more are waiting.
         let stream = match self.listener.accept() {
             Ok((stream, _)) => stream,
+            Err(error) if is_passing(&error) => return,
             Err(error) => {
                 log::debug!("a control client did not get in: {error}");
-                return;
+                return self.accept_later(ops);
             }
         };
         if !is_same_user(&stream) {
@@ -158,27 +203,62 @@ impl Server {
         }
     }
 
+    /// The system has no descriptor for a client, and the client waits: the listener would be ready again at once, and
+    /// again, until one is free.
+    fn accept_later(&mut self, ops: &mut EventOps<'_>) {
+        let quiet = Events::with_data(&self.listener, self.first, EventSet::empty());
+        if self.retry.reset(RETRY, None).is_ok() {
+            let _ = ops.modify(quiet);
+        }
+    }
+
+    fn accept_again(&mut self, ops: &mut EventOps<'_>) {
+        let _ = self.retry.wait();
+        let _ = ops.modify(Events::with_data(&self.listener, self.first, EventSet::IN));
+    }
+
     fn admit(&mut self, stream: UnixStream, ops: &mut EventOps<'_>) -> io::Result<()> {
-        let mut client = Connection::new(stream)?;
+        let connection = Connection::new(stream)?;
         if self.clients.len() >= CLIENTS_MAX {
-            let message = format!("there are {CLIENTS_MAX} clients already; try again later");
-            let error = RpcError::new(TOO_MANY_CLIENTS, message);
-            client.reply_and_close(&Response::new(Value::Null, Err(error)));
-            client.serve(|_| None);
-            return Ok(());
+            self.make_room(ops);
         }
         let token = self.free_token();
-        ops.add(Events::with_data(&client, token, interest(&client)))
+        ops.add(Events::with_data(&connection, token, interest(&connection)))
             .map_err(|error| io::Error::other(error.to_string()))?;
-        self.clients.insert(token, client);
+        self.deeds += 1;
+        let last_deed = self.deeds;
+        self.clients.insert(
+            token,
+            Client {
+                connection,
+                last_deed,
+            },
+        );
         Ok(())
+    }
+
+    /// Closes the client that has done nothing for longest, and tells it.
+    fn make_room(&mut self, ops: &mut EventOps<'_>) {
+        let oldest = self.clients.iter_mut();
+        let Some((token, client)) = oldest.min_by_key(|(_, client)| client.last_deed) else {
+            return;
+        };
+        let message = format!(
+            "there are {CLIENTS_MAX} clients, another one came, and of all of them this one had been silent for longest: connect again"
+        );
+        let error = RpcError::new(TOO_MANY_CLIENTS, message);
+        let reply = Response::new(Value::Null, Err(error));
+        client.connection.reply_and_close(&reply);
+        client.connection.serve(|_| None);
+        let token = *token;
+        self.dismiss(token, ops);
     }
 
     fn free_token(&mut self) -> u32 {
         loop {
             let token = self.next;
             self.next = token.checked_add(1).unwrap_or(self.first.saturating_add(1));
-            if token > self.first && !self.clients.contains_key(&token) {
+            if token > self.timer() && !self.clients.contains_key(&token) {
                 return token;
             }
         }
@@ -187,12 +267,10 @@ impl Server {
     /// Gives clients a last chance to take their replies, and removes the socket.
     pub fn close(mut self) {
         let each = FLUSH_PATIENCE / u32::try_from(self.clients.len().max(1)).unwrap_or(1);
-        for client in self
-            .clients
-            .values_mut()
-            .filter(|client| client.wants_output())
-        {
-            client.flush(each);
+        let clients = self.clients.values_mut();
+        let connections = clients.map(|client| &mut client.connection);
+        for connection in connections.filter(|one| one.wants_output()) {
+            connection.flush(each);
         }
     }
 }
@@ -267,6 +345,12 @@ fn peer_user(socket: RawFd) -> Option<libc::uid_t> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use event_manager::{EventManager, MutEventSubscriber, SubscriberOps};
+
     use super::*;
 
     #[test]
@@ -288,11 +372,11 @@ mod tests {
         let path = dir.path().join("control");
         let ours = Server::listen(&path, 10).unwrap();
         std::fs::rename(&path, dir.path().join("moved")).unwrap();
-        let others = Server::listen(&path, 10).unwrap();
+        let error = Server::listen(&path, 10).unwrap_err();
+        assert!(matches!(error, ListenError::InUse { .. }), "{error}");
+        let _others = UnixListener::bind(&path).unwrap();
         ours.close();
         assert!(path.exists());
-        others.close();
-        assert!(!path.exists());
     }
 
     #[test]
@@ -311,6 +395,116 @@ mod tests {
         assert!(error.to_string().contains("directory"), "{error}");
         let error = Server::listen(&dir.path().join("x".repeat(PATH_MAX)), 10).unwrap_err();
         assert!(error.to_string().contains("shorter"), "{error}");
+    }
+
+    /// The event loop with nothing but a server, and what it was asked.
+    struct Loop {
+        server: Server,
+        asked: Arc<AtomicUsize>,
+    }
+
+    impl MutEventSubscriber for Loop {
+        fn init(&mut self, ops: &mut EventOps<'_>) {
+            self.server.register(ops).unwrap();
+        }
+
+        fn process(&mut self, events: Events, ops: &mut EventOps<'_>) {
+            let gone = EventSet::HANG_UP | EventSet::ERROR;
+            let is_gone = events.event_set().intersects(gone);
+            self.server.serve(events.data(), is_gone, ops, |_| {
+                self.asked.fetch_add(1, Ordering::Relaxed);
+                Some("done\n".to_owned())
+            });
+        }
+    }
+
+    fn serving(path: &Path) -> (EventManager<Loop>, Arc<AtomicUsize>) {
+        let mut events = EventManager::new().unwrap();
+        let asked = Arc::new(AtomicUsize::new(0));
+        events.add_subscriber(Loop {
+            server: Server::listen(path, 10).unwrap(),
+            asked: Arc::clone(&asked),
+        });
+        (events, asked)
+    }
+
+    fn settle(events: &mut EventManager<Loop>) {
+        while events.run_with_timeout(0).unwrap() > 0 {}
+    }
+
+    #[test]
+    fn what_a_client_asked_that_is_gone_is_not_carried_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control");
+        let (mut events, asked) = serving(&path);
+        let mut gone = UnixStream::connect(&path).unwrap();
+        gone.write_all(b"one\ntwo\n").unwrap();
+        drop(gone);
+        // One that has only said all that it has to say is served.
+        let mut half = UnixStream::connect(&path).unwrap();
+        half.write_all(b"three\n").unwrap();
+        half.shutdown(std::net::Shutdown::Write).unwrap();
+        settle(&mut events);
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
+        let mut reply = String::new();
+        half.read_to_string(&mut reply).unwrap();
+        assert_eq!(reply, "done\n");
+    }
+
+    #[test]
+    fn silent_clients_make_room_for_one_more_and_are_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control");
+        let (mut events, _) = serving(&path);
+        let connect = |events: &mut EventManager<Loop>| {
+            let client = UnixStream::connect(&path).unwrap();
+            settle(events);
+            client.set_nonblocking(true).unwrap();
+            client
+        };
+        let mut clients: Vec<_> = (0..CLIENTS_MAX).map(|_| connect(&mut events)).collect();
+        // The first speaks: now the second is the one that has been silent for longest.
+        clients[0].write_all(b"half").unwrap();
+        settle(&mut events);
+        let mut new = connect(&mut events);
+        new.write_all(b"all\n").unwrap();
+        settle(&mut events);
+        let read = |client: &mut UnixStream| {
+            let mut said = String::new();
+            let end = client.read_to_string(&mut said);
+            (said, end.is_ok())
+        };
+        assert_eq!(read(&mut new), ("done\n".to_owned(), false));
+        let (told, is_closed) = read(&mut clients[1]);
+        assert!(told.contains("silent for longest") && is_closed, "{told}");
+        for silent in clients.iter_mut().skip(2) {
+            assert_eq!(read(silent), (String::new(), false));
+        }
+        assert_eq!(read(&mut clients[0]), (String::new(), false));
+    }
+
+    #[test]
+    fn of_many_starters_on_a_stale_socket_one_has_it_and_keeps_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control");
+        for _ in 0..50 {
+            // As a killed process leaves it.
+            drop(UnixListener::bind(&path).unwrap());
+            let starters: Vec<_> = (0..4)
+                .map(|_| {
+                    let path = path.clone();
+                    std::thread::spawn(move || Server::listen(&path, 10).ok())
+                })
+                .collect();
+            let started: Vec<Server> = starters
+                .into_iter()
+                .filter_map(|starter| starter.join().unwrap())
+                .collect();
+            assert_eq!(started.len(), 1);
+            assert!(UnixStream::connect(&path).is_ok());
+            drop(started);
+            assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        }
     }
 
     #[test]

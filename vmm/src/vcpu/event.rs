@@ -64,15 +64,16 @@ impl VcpuEvents {
         &self.bell
     }
 
-    /// The next event, if there is one.
+    /// The next event, if there is one. The bell rings on for as long as more may be waiting: one event at a time is
+    /// seen to, so that vCPUs that always have another one hold up nothing else that the main thread does.
     #[must_use]
     pub fn next(&self) -> Option<VcpuEvent> {
-        self.receiver.try_recv().ok()
-    }
-
-    /// Silences the bell; events stay until [`VcpuEvents::next`] takes them.
-    pub fn silence(&self) {
         let _ = self.bell.read();
+        let event = self.receiver.try_recv().ok();
+        if event.is_some() {
+            let _ = self.bell.write(1);
+        }
+        event
     }
 }
 
@@ -87,4 +88,30 @@ pub(crate) fn events() -> std::io::Result<(EventSender, VcpuEvents)> {
         },
         VcpuEvents { receiver, bell },
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_event_waits_for_a_turn_of_its_own_and_none_is_forgotten() {
+        let (sender, receiver) = events().unwrap();
+        let event = |vcpu| VcpuEvent {
+            vcpu,
+            kind: VcpuEventKind::Announcement,
+        };
+        (0..3).for_each(|vcpu| sender.send(event(vcpu)));
+        for vcpu in 0..3 {
+            assert_eq!(receiver.next(), Some(event(vcpu)));
+            // Level-triggered, the loop comes back for the rest.
+            assert!(receiver.bell().read().is_ok());
+            receiver.bell().write(1).unwrap();
+        }
+        assert_eq!(receiver.next(), None);
+        assert!(
+            receiver.bell().read().is_err(),
+            "rings although nothing waits"
+        );
+    }
 }
