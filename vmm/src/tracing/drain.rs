@@ -249,7 +249,7 @@ impl Drain {
     pub fn dump(&mut self, mut output: Output) -> Result<Dumped, ExportError> {
         self.refresh();
         output.name_threads(self.rings.memory());
-        let (mut records, mut lost) = (0, 0);
+        let (mut records, mut lost) = (0, 0u64);
         for (reader, timeline) in self.readers.iter().zip(&self.timelines) {
             let snapshot = Snapshot {
                 ring: reader.ring(),
@@ -278,7 +278,7 @@ impl Drain {
             }
             for event in &self.events {
                 match event.kind {
-                    EventKind::Lost(count) => lost += count,
+                    EventKind::Lost(count) => lost = lost.saturating_add(count),
                     _ => records += 1,
                 }
             }
@@ -293,7 +293,7 @@ impl Drain {
         self.note_stalls(self.stalls_before, &mut output);
         if let Some(points) = &mut self.points {
             let (held, gone) = points.dump(&self.clock, &mut output);
-            (records, lost) = (records + held, lost + gone);
+            (records, lost) = (records + held, lost.saturating_add(gone));
         }
         if !self.probes.is_empty() {
             output.describe_probes(&self.probes);
