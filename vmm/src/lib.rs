@@ -13,6 +13,7 @@ pub mod doctor;
 pub mod event_loop;
 pub mod exit_status;
 pub mod failure;
+pub mod files;
 pub mod layout;
 pub mod live;
 pub mod loader;

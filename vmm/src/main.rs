@@ -3,10 +3,15 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use tracer::printable::masked;
+
 fn main() -> ExitCode {
-    // One line per message, like those of any other tool; RUST_LOG shows more of them.
+    // One line per message, like those of any other tool; RUST_LOG shows more of them. What a guest or a file has put
+    // into it does nothing to a terminal.
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info"))
-        .format(|out, record| writeln!(out, "vmm: {}", record.args()))
+        .format(|out, record| writeln!(out, "vmm: {}", masked(&record.args().to_string())))
         .init();
+    // Traces hold what was in a guest's memory: what this process makes is its user's alone.
+    vmm::files::keep_private();
     vmm::cli::main().into()
 }

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::{self, IsTerminal, Read};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What reading the console gave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,17 +17,34 @@ pub enum ConsoleInput {
     End,
 }
 
+/// What the terminal was like before it was changed, while it is: of a process that ends in a hurry another thread
+/// puts it back.
+static BEFORE: Mutex<Option<(File, libc::termios)>> = Mutex::new(None);
+
+fn before() -> MutexGuard<'static, Option<(File, libc::termios)>> {
+    BEFORE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Puts the terminal back, if it was changed.
+pub fn put_back() {
+    if let Some((terminal, mode)) = before().take()
+        && let Err(error) = set_mode(terminal.as_raw_fd(), &mode)
+    {
+        log::warn!("the terminal could not be put back ({error}); `reset` does it");
+    }
+}
+
 /// stdin. Its terminal is put back when this is dropped.
 pub struct ConsoleStdin {
     /// Without a buffer: what waits in one is not seen by who waits for the descriptor.
     stdin: File,
-    before: Option<libc::termios>,
+    is_terminal: bool,
 }
 
 impl std::fmt::Debug for ConsoleStdin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ConsoleStdin")
-            .field("terminal", &self.before.is_some())
+            .field("terminal", &self.is_terminal)
             .finish()
     }
 }
@@ -43,7 +61,7 @@ impl ConsoleStdin {
         if !stdin.is_terminal() {
             return Ok(Some(Self {
                 stdin,
-                before: None,
+                is_terminal: false,
             }));
         }
         // SAFETY: the call only asks.
@@ -52,13 +70,15 @@ impl ConsoleStdin {
         if in_charge != unsafe { libc::getpgrp() } {
             return Ok(None);
         }
-        let before = mode(fd)?;
-        let mut wanted = before;
+        let mut kept = before();
+        let found = mode(fd)?;
+        let mut wanted = found;
         wanted.c_lflag &= !(libc::ICANON | libc::ECHO);
+        *kept = Some((stdin.try_clone()?, found));
         set_mode(fd, &wanted)?;
         Ok(Some(Self {
             stdin,
-            before: Some(before),
+            is_terminal: true,
         }))
     }
 
@@ -76,10 +96,8 @@ impl ConsoleStdin {
 
 impl Drop for ConsoleStdin {
     fn drop(&mut self) {
-        if let Some(before) = &self.before
-            && let Err(error) = set_mode(self.stdin.as_raw_fd(), before)
-        {
-            log::warn!("the terminal could not be put back ({error}); `reset` does it");
+        if self.is_terminal {
+            put_back();
         }
     }
 }

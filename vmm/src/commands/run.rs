@@ -24,10 +24,16 @@ const CONSOLE_PATIENCE: Duration = Duration::from_secs(5);
 /// # Errors
 /// [`Failure`] with one line for the user.
 pub fn run(options: &RunOptions) -> Result<ExitStatus, Failure> {
+    if options.output_is_useless() {
+        let message = "--output: nothing would be written; say what to trace (--trace, --event, --probe), or how to be told (--control)";
+        return Err(Failure::bad_input(message));
+    }
+    // As long as nothing has been made there is nothing to finish: a signal ends the process at once.
+    let kernel = read_kernel(options)?;
     // Before any thread is made: all of them inherit what is blocked.
-    let signals = Signals::block().map_err(Failure::bad_input)?;
+    let signals = Signals::take_over().map_err(Failure::bad_input)?;
     let console = ConsoleWriter::start(std::io::stdout()).map_err(Failure::output)?;
-    let outcome = boot(options, signals, &console)
+    let outcome = boot(options, &kernel, signals, &console)
         .and_then(|events| events.run().map_err(Failure::bad_input));
     let printed = console.finish(CONSOLE_PATIENCE);
     let Ended {
@@ -48,20 +54,20 @@ pub fn run(options: &RunOptions) -> Result<ExitStatus, Failure> {
     }
 }
 
+fn read_kernel(options: &RunOptions) -> Result<KernelFile, Failure> {
+    KernelFile::read(&options.kernel)
+        .and_then(|kernel| kernel.with_symbols(options.symbols.as_deref()))
+        .and_then(|kernel| kernel.with_module(options.module.as_deref()))
+        .map_err(Failure::bad_input)
+}
+
 /// Everything up to the moment when the guest runs, cheap checks first.
 fn boot(
     options: &RunOptions,
+    kernel: &KernelFile,
     signals: Signals,
     console: &ConsoleWriter,
 ) -> Result<EventLoop, Failure> {
-    if options.output_is_useless() {
-        let message = "--output: nothing would be written; say what to trace (--trace, --event, --probe), or how to be told (--control)";
-        return Err(Failure::bad_input(message));
-    }
-    let kernel = KernelFile::read(&options.kernel)
-        .and_then(|kernel| kernel.with_symbols(options.symbols.as_deref()))
-        .and_then(|kernel| kernel.with_module(options.module.as_deref()))
-        .map_err(Failure::bad_input)?;
     let config = MachineConfig {
         initrd: options
             .initrd
@@ -74,11 +80,11 @@ fn boot(
         memory_mib: options.memory,
         window_bytes: layout::WINDOW_SIZE,
     };
-    let mut machine = Machine::build(&config, &kernel, console.queue())?;
+    let mut machine = Machine::build(&config, kernel, console.queue())?;
     let listen = |path| Server::listen(path, CONTROL).map_err(Failure::bad_input);
     let control = options.control.as_deref().map(listen).transpose()?;
     // Last of the checks: it may replace an older trace.
-    let mut tracing = Tracing::new(options.tracing(), &kernel).map_err(|error| match error {
+    let mut tracing = Tracing::new(options.tracing(), kernel).map_err(|error| match error {
         TracingError::Image(source) => {
             Failure::bad_input(format!("the kernel {}: {source}", kernel.path().display()))
         }
