@@ -25,6 +25,7 @@ pub mod paging;
 pub mod patch;
 pub mod printable;
 pub mod probe;
+pub mod quantity;
 pub mod record;
 pub mod report;
 pub mod ring;

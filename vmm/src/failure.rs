@@ -41,7 +41,7 @@ impl From<crate::machine::BuildError> for Failure {
             E::Vcpus { .. } | E::Memory(_) | E::Load(_) => ExitStatus::BadInput,
             E::NoKvm
             | E::NoPermission
-            | E::OpenKvm(_)
+            | E::OpenKvm { .. }
             | E::NotKvm
             | E::ApiVersion { .. }
             | E::Kvm { .. } => ExitStatus::NoKvm,

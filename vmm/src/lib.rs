@@ -22,6 +22,7 @@ pub mod memory;
 pub mod not_started;
 pub mod panic_watch;
 pub mod quiesce;
+pub mod remedy;
 pub mod run;
 mod scatter;
 pub mod signals;

@@ -28,6 +28,7 @@ use crate::loader::{self, BootOptions, ElfLayout, Initrd, KernelFile, LoadError}
 use crate::memory::{CreateMemoryError, Memory};
 use crate::not_started::NotYetStarted;
 use crate::quiesce::{Holders, PauseTimes, QuiesceError, Quiesced};
+use crate::remedy;
 use crate::vcpu::{self, Detours, Gate, ReadyVcpu, Request, Surroundings, VcpuEvents, VcpuState};
 
 /// Time that a vCPU has to get out of the guest, unless the caller says otherwise.
@@ -65,8 +66,11 @@ pub enum BuildError {
     )]
     NoPermission,
     /// Opening `/dev/kvm` failed otherwise.
-    #[error("cannot open /dev/kvm: {0}; `vmm doctor` says more")]
-    OpenKvm(#[source] kvm_ioctls::Error),
+    #[error("cannot open /dev/kvm: {source}; {}", remedy::of_errno(source.errno()))]
+    OpenKvm {
+        /// What the system said.
+        source: kvm_ioctls::Error,
+    },
     /// `/dev/kvm` is no such device.
     #[error("/dev/kvm is not KVM's device: it has no API version; `vmm doctor` says more")]
     NotKvm,
@@ -91,7 +95,7 @@ pub enum BuildError {
     #[error(transparent)]
     Load(#[from] LoadError),
     /// A KVM call.
-    #[error("KVM refused {what}: {source}; `vmm doctor` says what this host lacks")]
+    #[error("KVM refused {what}: {source}; {}", remedy::of_errno(source.errno()))]
     Kvm {
         /// What was tried.
         what: &'static str,
@@ -100,7 +104,7 @@ pub enum BuildError {
         source: kvm_ioctls::Error,
     },
     /// Threads, eventfds, signals.
-    #[error("cannot set up {what}: {source}")]
+    #[error("cannot set up {what}: {source}{}", mended(source))]
     System {
         /// What was tried.
         what: &'static str,
@@ -459,7 +463,7 @@ fn open_kvm() -> Result<Kvm, BuildError> {
     let kvm = Kvm::new().map_err(|error| match error.errno() {
         libc::ENOENT | libc::ENXIO | libc::ENODEV => BuildError::NoKvm,
         libc::EACCES | libc::EPERM => BuildError::NoPermission,
-        _ => BuildError::OpenKvm(error),
+        _ => BuildError::OpenKvm { source: error },
     })?;
     match kvm.get_api_version() {
         API_VERSION => Ok(kvm),
@@ -468,14 +472,28 @@ fn open_kvm() -> Result<Kvm, BuildError> {
     }
 }
 
+/// What mends an error of the system that has nothing to do with KVM.
+fn mended(error: &io::Error) -> String {
+    let errno = error.raw_os_error();
+    errno.map_or_else(String::new, |errno| {
+        format!("; {}", remedy::of_errno(errno))
+    })
+}
+
 fn has_sync_registers(kvm: &Kvm) -> bool {
     let wanted = KVM_SYNC_X86_REGS | KVM_SYNC_X86_SREGS;
     let kinds = kvm.check_extension_raw(KVM_CAP_SYNC_REGS.into());
     kinds.cast_unsigned() & wanted == wanted
 }
 
+/// The most vCPUs that a machine can have: as many as KVM gives, and its tables have room for.
+#[must_use]
+pub fn most_vcpus(kvm: &Kvm) -> u64 {
+    (kvm.get_max_vcpus() as u64).min(layout::VCPUS_MAX)
+}
+
 fn check_vcpus(asked: u64, kvm: &Kvm) -> Result<u16, BuildError> {
-    let most = (kvm.get_max_vcpus() as u64).min(layout::VCPUS_MAX);
+    let most = most_vcpus(kvm);
     match u16::try_from(asked) {
         Ok(count) if count > 0 && asked <= most => Ok(count),
         _ => Err(BuildError::Vcpus { asked, most }),

@@ -65,6 +65,42 @@ fn a_directory_that_exists_is_replaced_only_by_force_and_only_if_it_is_a_trace()
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
 }
 
+/// Two runs mixed their records in one directory once, and both said that all was well.
+#[test]
+fn a_directory_that_is_being_written_is_replaced_by_nobody() {
+    let folder = Kernels::new();
+    let trace = folder.path().join("trace");
+    let mut first = Guest::spinning(&["--output", trace.to_str().unwrap()]);
+    let mut client = first.client();
+    client.call("start", json!({"filter": ["spin_leaf"]}));
+    let second = run(&mut trace_to(&trace, &["--force"]));
+    let line = second.refused(100);
+    for word in ["is being written by process", "workload=list,spin"] {
+        assert!(line.contains(word), "{line}");
+    }
+    let report = vmm_says(&[Path::new("report"), &trace]).good();
+    assert!(report.stderr.contains("is being written by"), "{report}");
+    client.call("shutdown", Value::Null);
+    let _ = first.end().0.good();
+    let report = vmm_says(&[Path::new("report"), &trace]).good();
+    assert!(!report.stderr.contains("written"), "{report}");
+    let _ = run(&mut trace_to(&trace, &["--force"])).good();
+}
+
+/// Its totals are in another file: a report that finds less says so, and fails.
+#[test]
+fn a_trace_whose_data_was_cut_is_not_one_without_calls() {
+    let folder = Kernels::new();
+    let trace = folder.path().join("trace");
+    let _ = run(&mut trace_to(&trace, &[])).good();
+    std::fs::write(trace.join("1000.dat"), b"").unwrap();
+    let report = vmm_says(&[Path::new("report"), &trace]);
+    assert_eq!(report.code, Some(100), "{report}");
+    for word in ["calls are missing", "exotrace.json"] {
+        assert!(report.stderr.contains(word), "{report}");
+    }
+}
+
 #[test]
 fn a_directory_that_cannot_be_made_is_an_early_error() {
     let ended = run(&mut trace_to(Path::new("/proc/self/trace"), &[]));

@@ -14,6 +14,7 @@ pub use self::glob::Pattern;
 use crate::event::FunctionId;
 use crate::image::symbol::nearest;
 use crate::image::{Function, Image};
+use crate::quantity::counted;
 
 /// How many near misses an error names.
 const NEAR_MISSES: usize = 3;
@@ -48,7 +49,7 @@ pub enum FilterError {
         count: usize,
     },
     /// No function has such a name.
-    #[error("no function matches '{glob}'{}", near(.near_misses))]
+    #[error("no function matches '{glob}'{}{}", expression(.glob), near(.near_misses))]
     NoMatch {
         /// The glob as given.
         glob: String,
@@ -56,7 +57,7 @@ pub enum FilterError {
         near_misses: Vec<String>,
     },
     /// Functions match, but none can be traced.
-    #[error("'{glob}' matches {matched} functions, none can be traced: {first}: {reason}")]
+    #[error("'{glob}' matches {}, of which none can be traced: {first}: {reason}", counted(*matched as u64, "function"))]
     NothingTraceable {
         /// The glob as given.
         glob: String,
@@ -85,6 +86,22 @@ pub enum FilterError {
         /// The globs that it has.
         present: String,
     },
+}
+
+/// What to say of a pattern that has what regular expressions have and names of functions have not.
+#[must_use]
+pub fn expression(glob: &str) -> &'static str {
+    let is_anchored = glob.starts_with('^') || glob.ends_with('$');
+    if is_anchored
+        || [".*", ".+", "|", "\\"]
+            .iter()
+            .any(|sign| glob.contains(sign))
+    {
+        "; it is taken for a glob, not for a regular expression: `*` is any run of characters, `?` any one, \
+         and each alternative is an option of its own"
+    } else {
+        ""
+    }
 }
 
 fn near(names: &[String]) -> String {

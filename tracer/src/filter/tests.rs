@@ -76,6 +76,10 @@ fn nothing_matched_names_near_misses() {
         error(&["a_one"], &["zzz"]),
         "no function matches 'zzz'; `vmm sites` and `vmm ctl functions` list them"
     );
+    for regex in ["^a_one$", "a_.*x", "a_one|b_one", r"a_\w"] {
+        let error = error(&[regex], &[]);
+        assert!(error.contains("not for a regular expression"), "{error}");
+    }
     assert!(error(&["plai?"], &[]).contains("none can be traced: plain: no patch site"));
     assert!(error(&["a_one"], &["a_*"]).contains("excluded by notrace 'a_*'"));
     assert!(error(&["exc_*"], &[]).contains("never traced ('exc_*'"));

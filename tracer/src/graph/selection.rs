@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{CallEvent, CallKind, CallSink};
 use crate::event::FunctionId;
 use crate::filter::{FilterError, Pattern};
+use crate::quantity::{self, BadQuantity};
 
 /// What is asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -55,23 +56,12 @@ impl Rules {
     }
 }
 
-/// A duration with its unit, as `10us`.
+/// A duration, as `10us`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Threshold {
     /// In nanoseconds.
     pub nanoseconds: u64,
-}
-
-/// What is no [`Threshold`].
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BadThreshold {
-    /// A bare number.
-    #[error("'{0}' has no unit: write {0}ns, {0}us, {0}ms or {0}s")]
-    NoUnit(String),
-    /// Something else.
-    #[error("'{0}' is no duration: write a number and a unit, as 10us (ns, us, ms, s)")]
-    NotADuration(String),
 }
 
 impl From<Threshold> for String {
@@ -81,30 +71,19 @@ impl From<Threshold> for String {
 }
 
 impl TryFrom<String> for Threshold {
-    type Error = BadThreshold;
+    type Error = BadQuantity;
 
-    fn try_from(text: String) -> Result<Self, BadThreshold> {
+    fn try_from(text: String) -> Result<Self, BadQuantity> {
         text.parse()
     }
 }
 
 impl FromStr for Threshold {
-    type Err = BadThreshold;
+    type Err = BadQuantity;
 
-    fn from_str(text: &str) -> Result<Self, BadThreshold> {
-        let bad = || BadThreshold::NotADuration(text.to_owned());
-        let end = text.find(|char: char| !char.is_ascii_digit());
-        let (number, unit) = text.split_at(end.unwrap_or(text.len()));
-        let number: u64 = number.parse().map_err(|_| bad())?;
-        let scale = match unit {
-            "ns" => 1,
-            "us" => 1_000,
-            "ms" => 1_000_000,
-            "s" => 1_000_000_000,
-            "" => return Err(BadThreshold::NoUnit(text.to_owned())),
-            _ => return Err(bad()),
-        };
-        let nanoseconds = number.checked_mul(scale).ok_or_else(bad)?;
+    /// A number alone is in microseconds, as in ftrace's `tracing_thresh`.
+    fn from_str(text: &str) -> Result<Self, BadQuantity> {
+        let nanoseconds = quantity::nanoseconds(text, "us")?;
         Ok(Self { nanoseconds })
     }
 }

@@ -73,6 +73,7 @@ struct Lane {
     /// vCPUs and ends; a trace without them is shown as of vCPU 0.
     side: Option<BufReader<File>>,
     open: Vec<Open>,
+    entries: u64,
     losses: u64,
     has_times: bool,
     /// What comes next.
@@ -87,6 +88,7 @@ impl Lane {
             data: DataFile::open(task, values)?,
             side: File::open(&task.side).ok().map(BufReader::new),
             open: Vec::new(),
+            entries: 0,
             losses: 0,
             has_times,
             ready: VecDeque::new(),
@@ -121,6 +123,7 @@ impl Lane {
         };
         match record.kind {
             Kind::Entry => {
+                self.entries += 1;
                 self.close_to(record.depth, &at, sink);
                 let function = functions.id(record.value);
                 let (depth, kind) = (self.depth(), CallKind::Entry(function));
@@ -274,6 +277,13 @@ impl Calls {
             (Some(step), None) => Some(Shown::Step(step)),
             (None, _) => None,
         })
+    }
+
+    /// Entries that were read so far, whether or not they were asked for.
+    #[must_use]
+    pub fn entries(&self) -> u64 {
+        let entries = self.lanes.iter().map(|lane| lane.entries);
+        entries.fold(0, u64::saturating_add)
     }
 
     fn take(&mut self, index: usize) -> Option<CallEvent> {

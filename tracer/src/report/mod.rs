@@ -10,6 +10,7 @@ mod graph;
 #[cfg(test)]
 mod graph_tests;
 pub mod last;
+mod missing;
 pub mod records;
 pub mod resolution;
 mod stalls;
@@ -20,22 +21,22 @@ mod tests;
 use std::collections::HashMap;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
-use std::str::FromStr;
 
 use self::calls::{Calls, Shown};
 use self::directory::TraceDirectory;
 pub use self::error::ReportError;
 use self::events::Events;
+pub use self::missing::Missing;
 use self::records::{Head, Records};
 use self::stalls::Stalls;
+use crate::export::uftrace::writer_of;
 use crate::graph::CallKind;
 use crate::graph::selection::Rules;
 
 /// How a trace is printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// One line per call, as ftrace's `function` tracer.
-    #[default]
     Function,
     /// One line per function.
     Counts,
@@ -43,20 +44,12 @@ pub enum Format {
     Graph,
 }
 
-/// A name that is no [`Format`].
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown report format '{0}': it is one of function, counts, graph")]
-pub struct UnknownFormat(String);
-
-impl FromStr for Format {
-    type Err = UnknownFormat;
-
-    fn from_str(name: &str) -> Result<Self, UnknownFormat> {
-        match name {
-            "function" => Ok(Self::Function),
-            "counts" => Ok(Self::Counts),
-            "graph" => Ok(Self::Graph),
-            other => Err(UnknownFormat(other.to_owned())),
+impl Format {
+    /// As what was recorded is shown when nobody says how.
+    fn usual(trace: &TraceDirectory) -> Self {
+        match trace.is_graph() {
+            true => Self::Graph,
+            false => Self::Function,
         }
     }
 }
@@ -70,28 +63,34 @@ pub struct Printed {
     pub lost: u64,
     /// Remarks for the user, one line each.
     pub notes: Vec<String>,
+    /// Calls that the trace should have and has not.
+    pub missing: Option<Missing>,
 }
 
-/// Prints the trace in `directory`; of a graph trace what the rules select.
+/// Prints the trace in `directory`; of a graph trace what the rules select. Without a format, as it was recorded.
 ///
 /// # Errors
 /// A [`ReportError`] that names the file; what was read before it is printed.
 pub fn print(
     directory: &Path,
-    format: Format,
+    format: impl Into<Option<Format>>,
     rules: &Rules,
     out: impl Write,
 ) -> Result<Printed, ReportError> {
+    // Asked first: a trace that is completed meanwhile is read as a whole.
+    let writer = writer_of(directory);
     let trace = TraceDirectory::open(directory)?;
+    let format = format.into().unwrap_or_else(|| Format::usual(&trace));
     let mut out = BufWriter::new(out);
-    let (result, notes) = if trace.is_graph() {
+    let (result, notes, read) = if trace.is_graph() {
         let mut calls = Calls::open(&trace, rules.clone())?;
         let result = match format {
             Format::Function => print_entries(&trace, &mut calls, &mut out),
             Format::Counts => summary::print_summary(&trace, &mut calls, &mut out),
             Format::Graph => graph::print_graph(&trace, &mut calls, &mut out),
         };
-        (result, calls.notes)
+        let read = calls.entries();
+        (result, calls.notes, read)
     } else {
         if !rules.is_everything() {
             let options = "--max-depth, --graph-function, --graph-notrace or --threshold";
@@ -103,19 +102,22 @@ pub fn print(
             Format::Counts => print_counts(&trace, &mut records, &mut out),
             Format::Graph => Err(ReportError::NotAGraph("--format graph")),
         };
-        (result, records.notes)
+        let read = records.entries;
+        (result, records.notes, read)
     };
     out.flush().map_err(ReportError::Output)?;
     let mut printed = result?;
     printed.notes.extend(notes);
-    match &trace.side {
-        Some(side) if !side.finished => {
-            printed
-                .notes
-                .push("the trace was not ended in order: its end may be missing".into());
-        }
+    match (&trace.side, writer) {
+        (Some(side), Some(writer)) if !side.finished => printed.notes.push(format!(
+            "the trace is being written by {writer}: what has not been written yet is not shown"
+        )),
+        (Some(side), None) if !side.finished => printed
+            .notes
+            .push("the trace was not ended in order: its end may be missing".into()),
         _ => {}
     }
+    printed.missing = Missing::of(&trace, read);
     Ok(printed)
 }
 

@@ -111,6 +111,8 @@ pub struct Records {
     failure: Option<ReportError>,
     /// Remarks on what was met.
     pub notes: Vec<String>,
+    /// Entries that were read.
+    pub entries: u64,
 }
 
 /// An entry's address, or a count of lost records.
@@ -132,12 +134,12 @@ impl Records {
         for task in tasks {
             files.push((task.vcpu, DataFile::open(task, values)?));
         }
-        let (heads, failure, notes) = (BinaryHeap::new(), None, Vec::new());
         let mut records = Self {
             files,
-            heads,
-            failure,
-            notes,
+            heads: BinaryHeap::new(),
+            failure: None,
+            notes: Vec::new(),
+            entries: 0,
         };
         for index in 0..records.files.len() {
             records.advance(index)?;
@@ -178,7 +180,10 @@ impl Records {
                 }
             };
             let head = match record.kind {
-                Kind::Entry => Head::Entry(record.value),
+                Kind::Entry => {
+                    self.entries += 1;
+                    Head::Entry(record.value)
+                }
                 Kind::Lost => Head::Lost(record.value),
                 Kind::Exit | Kind::Event => continue,
             };

@@ -81,7 +81,7 @@ CPU:1 [LOST 123 EVENTS]
         Printed {
             entries: 5,
             lost: 123,
-            notes: Vec::new()
+            ..Printed::default()
         }
     );
 }
@@ -176,13 +176,46 @@ fn what_is_no_trace_is_named() {
 }
 
 #[test]
-fn formats_have_names() {
-    assert_eq!("counts".parse(), Ok(Format::Counts));
-    let error = "json".parse::<Format>().unwrap_err().to_string();
-    assert_eq!(
-        error,
-        "unknown report format 'json': it is one of function, counts, graph"
+fn what_the_totals_have_and_the_files_have_not_is_missing() {
+    let (_root, directory) = trace();
+    let missing = |directory: &Path| text(directory, Format::Counts).0.unwrap().missing;
+    assert_eq!(missing(&directory), None);
+    let data = directory.join("1000.dat");
+    let bytes = fs::read(&data).unwrap();
+    fs::write(&data, &bytes[..32]).unwrap();
+    let cut = missing(&directory).unwrap();
+    assert_eq!((cut.calls, cut.of), (2, 5));
+    fs::write(&data, b"").unwrap();
+    let message = missing(&directory).unwrap().to_string();
+    assert!(message.starts_with("3 of 5 calls are missing"), "{message}");
+    // What was never completed has no totals to be compared with.
+    fs::remove_file(directory.join("exotrace.json")).unwrap();
+    assert_eq!(missing(&directory), None);
+}
+
+#[test]
+fn a_trace_that_is_being_written_says_by_whom() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let metadata = Metadata {
+        command_line: "vmm run".to_owned(),
+        ..Metadata::default()
+    };
+    let writer = UftraceWriter::create(&directory, &nop_image(3), metadata.clone(), false).unwrap();
+    let notes = || text(&directory, Format::Counts).0.unwrap().notes.join("\n");
+    assert!(
+        notes().contains("is being written by process"),
+        "{}",
+        notes()
     );
+    let error = UftraceWriter::create(&directory, &nop_image(3), metadata, true).unwrap_err();
+    assert!(error.to_string().contains("(vmm run)"), "{error}");
+    // As if it were killed.
+    drop(writer);
+    assert!(notes().contains("not ended in order"), "{}", notes());
+    let next = UftraceWriter::create(&directory, &nop_image(3), Metadata::default(), true).unwrap();
+    next.finish().unwrap();
+    assert_eq!(notes(), "");
 }
 
 proptest! {

@@ -1,12 +1,14 @@
 //! Options of `vmm ctl`.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
 use super::dynfunc::{DynfuncVerb, NoTarget};
 use super::events::EventsVerb;
 use super::probes::ProbeVerb;
+use super::quantities;
 use crate::control::protocol::{
     Call, CreateSession, Dump, FilterChange, FunctionsQuery, OfSession, SessionName, Start,
     SwitchLocks,
@@ -109,9 +111,9 @@ pub struct TopOptions {
     /// End after N tables (default: when interrupted; 1 where the output is no terminal)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
-    /// Milliseconds between two tables
-    #[arg(long, value_name = "MS", default_value_t = 1000)]
-    pub interval: u64,
+    /// Time between two tables, in ms or with a unit, as 2s
+    #[arg(long, value_name = "MS", default_value = "1000", value_parser = quantities::milliseconds)]
+    pub interval: Duration,
 }
 
 /// What can be done with sessions.

@@ -21,8 +21,8 @@ pub struct GraphOptions {
     /// Not the functions whose name matches, nor what they call (graph); may be given several times
     #[arg(long, value_name = "GLOB")]
     pub graph_notrace: Vec<String>,
-    /// Leave out calls that took less, for example 10us (graph; units ns, us, ms, s)
-    #[arg(long, value_name = "DURATION")]
+    /// Leave out calls that took less, in us or with a unit, as 2ms (graph)
+    #[arg(long, value_name = "US")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threshold: Option<Threshold>,
 }

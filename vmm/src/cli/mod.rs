@@ -4,7 +4,10 @@ pub mod ctl;
 pub mod dynfunc;
 pub mod events;
 pub mod graph;
+#[cfg(test)]
+mod named_options;
 pub mod probes;
+pub mod quantities;
 pub mod run;
 
 use std::io::Write;
@@ -67,9 +70,9 @@ enum Verb {
         /// The directory that `run --output` or `ctl dump` wrote
         #[arg(value_name = "DIR")]
         directory: PathBuf,
-        /// How: function, graph or counts
-        #[arg(long, value_name = "FORMAT", default_value = "function")]
-        format: tracer::report::Format,
+        /// How (default: as it was recorded, calls nested if there are returns)
+        #[arg(long, value_name = "FORMAT", value_enum)]
+        format: Option<commands::report::ReportFormat>,
         #[command(flatten)]
         graph: graph::GraphOptions,
     },

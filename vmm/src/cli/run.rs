@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use tracer::graph::selection::Threshold;
 
+use super::quantities;
 use crate::tracing::options::{
     DispatchChoice, LockChoice, PatchMethod, SessionOptions, Tracer, TracingOptions,
 };
@@ -49,20 +49,15 @@ pub struct RunOptions {
         allow_negative_numbers = true
     )]
     pub vcpus: u64,
-    /// Guest RAM in MiB
-    #[arg(
-        long,
-        value_name = "MIB",
-        default_value_t = 256,
-        allow_negative_numbers = true
-    )]
+    /// Guest RAM, in MiB or with a unit, as 1G
+    #[arg(long, value_name = "MIB", default_value = "256", allow_negative_numbers = true, value_parser = quantities::mib)]
     pub memory: u64,
     /// Listen for `vmm ctl` on this Unix socket (mode 0600; removed at the end)
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
-    /// End the run after this many seconds, with exit status 103
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
-    pub timeout: Option<u64>,
+    /// End the run after this many seconds, or after a time with a unit, as 2min, with exit status 103
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = quantities::limit)]
+    pub timeout: Option<Duration>,
     /// Trace from the attach point on
     #[arg(long, value_name = "TRACER")]
     pub trace: Option<Tracer>,
@@ -87,9 +82,9 @@ pub struct RunOptions {
     /// How a tracepoint leads to its only callback: by a jump, or through the iterator as to several
     #[arg(long, value_name = "WAY", value_enum, default_value_t)]
     pub dispatch: DispatchChoice,
-    /// Make large changes of the guest's text in slices of about this length each
-    #[arg(long, value_name = "DURATION", default_value = "1ms")]
-    pub max_pause: Threshold,
+    /// Make large changes of the guest's text in slices of about this length each, in ms or with a unit, as 500us
+    #[arg(long, value_name = "MS", default_value = "1", allow_negative_numbers = true, value_parser = quantities::milliseconds)]
+    pub max_pause: Duration,
     /// Make every change of the guest's text in one pause, however long it takes
     #[arg(long, conflicts_with = "max_pause")]
     pub atomic: bool,
@@ -135,7 +130,7 @@ impl RunOptions {
             smp_locks: self.smp_locks,
             patch_method: self.patch_method,
             dispatch: self.dispatch,
-            max_pause: (!self.atomic).then(|| Duration::from_nanos(self.max_pause.nanoseconds)),
+            max_pause: (!self.atomic).then_some(self.max_pause),
             vcpus: self.vcpus,
         }
     }

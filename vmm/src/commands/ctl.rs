@@ -90,7 +90,7 @@ fn locks(locks: &SwitchedLocks) -> String {
             switched,
             pause_us,
         } => {
-            format!("{switched} lock prefixes are {state} now; paused for {pause_us:.1} µs\n")
+            format!("{switched} lock prefixes are {state} now; paused for {pause_us:.1} us\n")
         }
     }
 }
@@ -255,8 +255,8 @@ fn pauses(text: &mut String, pauses: &Pauses) {
         if *count > 0 {
             let _ = writeln!(
                 text,
-                "pauses   {count} until {name}: p50 {p50_us:.1} µs, p99 {p99_us:.1} µs, \
-                 max {max_us:.1} µs"
+                "pauses   {count} until {name}: p50 {p50_us:.1} us, p99 {p99_us:.1} us, \
+                 max {max_us:.1} us"
             );
         }
     }
@@ -365,7 +365,7 @@ mod tests {
                         session  default: function, tracing, 3 functions, clock tsc, rings of 4 KiB, \
                         discard\n  filter   calls_*\n  \
                         ring 0   10 written, 1 lost (1 discarded)\n\
-                        pauses   3 until parked: p50 25.0 µs, p99 43.0 µs, max 50.0 µs\n";
+                        pauses   3 until parked: p50 25.0 us, p99 43.0 us, max 50.0 us\n";
         assert_eq!(shown, expected);
     }
 

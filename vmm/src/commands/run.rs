@@ -94,9 +94,7 @@ fn boot(
         machine.set_breakpoint(Some(at)).map_err(Failure::tracing)?;
     }
     let stdin = ConsoleStdin::open().map_err(Failure::bad_input)?;
-    let limit = options
-        .timeout
-        .map(|seconds| Limit::start(Duration::from_secs(seconds)));
+    let limit = options.timeout.map(Limit::start);
     let limit = limit.transpose().map_err(Failure::bad_input)?;
     machine.start()?;
     let run = Run::new(machine, tracing, options.kernel.display().to_string());
@@ -129,7 +127,7 @@ fn report(outcome: Outcome) -> Result<ExitStatus, Failure> {
             Err(Failure::new(ExitStatus::GuestPanicked, message))
         }
         Outcome::TimedOut { limit, places } => {
-            let seconds = limit.as_secs();
+            let seconds = limit.as_secs_f64();
             let places = places.map_or_else(String::new, |places| format!(": {places}"));
             let message = format!("the guest did not end within {seconds} s (--timeout){places}");
             Err(Failure::new(ExitStatus::TimedOut, message))

@@ -30,7 +30,7 @@ pub fn top(options: &CtlOptions, top: &TopOptions) -> Result<ExitStatus, Failure
     let mut before: Option<(Profile, Instant)> = None;
     for number in 0..count {
         if number > 0 {
-            std::thread::sleep(Duration::from_millis(top.interval));
+            std::thread::sleep(top.interval);
         }
         let result = client::request(&options.control, &call).map_err(Failure::bad_input)?;
         let now = Instant::now();

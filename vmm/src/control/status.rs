@@ -1,6 +1,7 @@
 //! What the methods return: plain structures, the same on the line and in `ctl`.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tracer::export::uftrace::AnomalyNote;
@@ -303,13 +304,23 @@ pub struct Changed {
     pub pause_us: f64,
 }
 
+/// A duration in microseconds, to the nanosecond: as a sum of decimal digits, not of rounding errors.
+#[must_use]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "pauses have far fewer than 53 bits of ns"
+)]
+pub fn microseconds(duration: Duration) -> f64 {
+    duration.as_nanos() as f64 / 1000.0
+}
+
 /// How often and for how many microseconds the guest was paused for a change of its text, as text.
 #[must_use]
 pub fn paused(pauses: u64, pause_us: f64) -> String {
     match pauses {
-        0 => format!("not paused, a vCPU lost {pause_us:.1} µs at most"),
-        1 => format!("paused for {pause_us:.1} µs"),
-        _ => format!("paused {pauses} times, for {pause_us:.1} µs at most"),
+        0 => format!("not paused, a vCPU lost {pause_us:.1} us at most"),
+        1 => format!("paused for {pause_us:.1} us"),
+        _ => format!("paused {pauses} times, for {pause_us:.1} us at most"),
     }
 }
 
@@ -384,6 +395,19 @@ pub struct Switched {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn microseconds_have_three_digits_after_the_point() {
+        for (ns, text) in [
+            (3_423_656, "3423.656"),
+            (40_100, "40.1"),
+            (999, "0.999"),
+            (0, "0.0"),
+        ] {
+            let us = microseconds(Duration::from_nanos(ns));
+            assert_eq!(serde_json::to_string(&us).unwrap(), text);
+        }
+    }
 
     #[test]
     fn skipped_functions_are_told_by_reason() {

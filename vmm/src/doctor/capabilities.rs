@@ -2,6 +2,8 @@
 
 use kvm_ioctls::{Cap, Kvm};
 
+use crate::machine::most_vcpus;
+
 use super::check::{Check, NEWER_KVM, Need, Subject};
 
 /// `IA32_TIME_STAMP_COUNTER`.
@@ -121,7 +123,7 @@ pub(super) fn look(kvm: &Kvm, checks: &mut Vec<Check>) {
     }
     let slots = kvm.get_nr_memslots();
     checks.push(MEMSLOTS.check(slots >= MEMSLOTS_USED, slots.to_string()));
-    let (recommended, most) = (kvm.get_nr_vcpus(), kvm.get_max_vcpus());
+    let (recommended, most) = (kvm.get_nr_vcpus(), most_vcpus(kvm));
     checks.push(VCPUS.check(most > 0, format!("up to {most}, {recommended} recommended")));
     checks.push(match kvm.get_msr_index_list() {
         Ok(list) => {

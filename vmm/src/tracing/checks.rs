@@ -55,7 +55,9 @@ pub(super) fn check_roots(rules: &Rules, image: &Image) -> Result<(), TracingErr
                 .any(|function| root.matches(function))
     };
     match rules.roots.iter().find(|root| !is_there(root)) {
-        Some(root) => Err(TracingError::NoRoot(root.text().to_owned())),
+        Some(root) => Err(TracingError::NoRoot {
+            glob: root.text().to_owned(),
+        }),
         None => Ok(()),
     }
 }

@@ -9,6 +9,7 @@ use super::{Tracing, TracingError};
 use crate::control::dynfunc::{
     DynamicChange, DynamicChanged, DynamicList, DynamicStatus, ResetDynamic, SetDynamic,
 };
+use crate::control::status::microseconds;
 use crate::machine::{Machine, PATIENCE};
 
 impl Tracing {
@@ -129,7 +130,7 @@ impl Tracing {
         Ok(DynamicChanged {
             functions: changed.collect(),
             pauses,
-            pause_us: pause.as_secs_f64() * 1e6,
+            pause_us: microseconds(pause),
         })
     }
 }

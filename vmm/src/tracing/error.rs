@@ -1,17 +1,20 @@
 //! Why tracing operations fail.
 
+use std::path::PathBuf;
+
 use tracer::addr::Gva;
 use tracer::engine::call_values::CallValuesError;
 use tracer::engine::locks::LockError;
 use tracer::engine::probes::ProbeError;
 use tracer::engine::{ApplyError, AttachError};
 use tracer::export::uftrace::ExportError;
-use tracer::filter::FilterError;
+use tracer::filter::{FilterError, expression};
 use tracer::graph::threads::BadStackSize;
 use tracer::image::ImageError;
 use tracer::patch::dynamic::RetargetError;
 use tracer::patch::events::NoSuchEvent;
 use tracer::patch::poke::TransactionError;
+use tracer::quantity::counted;
 use tracer::ring::geometry::RingSizeError;
 use tracer::stub::cell::SESSIONS_MAX;
 use tracer::target::MemoryError;
@@ -147,8 +150,9 @@ pub enum TracingError {
     RingSize(#[from] RingSizeError),
     /// More than there is room for in the window region.
     #[error(
-        "--ring-size {kib}: the rings of {rings} vCPUs would take {} MiB, there is room for {} MiB: \
+        "--ring-size {kib}: the rings of {} would take {} MiB, there is room for {} MiB: \
          give at most --ring-size {most_kib}",
+        counted(u64::from(*rings), "vCPU"),
         wanted / layout::MIB,
         layout::RINGS_SIZE / layout::MIB
     )]
@@ -192,11 +196,23 @@ pub enum TracingError {
     #[error("--stack-size: {0}")]
     StackSize(#[from] BadStackSize),
     /// A root of the graph.
-    #[error("--graph-function '{0}' matches no function of the image")]
-    NoRoot(String),
+    #[error(
+        "--graph-function '{glob}' matches no function of the image{}",
+        expression(glob)
+    )]
+    NoRoot {
+        /// The glob as given.
+        glob: String,
+    },
     /// The trace directory.
     #[error(transparent)]
     Output(#[from] ExportError),
+    /// The directory of a session is there, where replacing it is possible.
+    #[error("{}; --force replaces an older trace", ExportError::Exists(.directory.clone()))]
+    OutputExists {
+        /// The directory.
+        directory: PathBuf,
+    },
     /// The drain thread.
     #[error("the system gives no thread to read the rings: {0}")]
     Thread(#[source] std::io::Error),
@@ -263,11 +279,13 @@ impl From<TracingError> for Failure {
             | TracingError::CallValues(_)
             | TracingError::ClockPage(ClockPageError::Cpu { .. })
             | TracingError::StackSize(_)
-            | TracingError::NoRoot(_)
+            | TracingError::NoRoot { .. }
             | TracingError::NoAttachSymbol { .. }
             | TracingError::NoDefaultAttach => Self::bad_input(error),
+            TracingError::OutputExists { .. } => Self::bad_input(error),
             TracingError::Output(
                 ExportError::Exists(_)
+                | ExportError::Busy { .. }
                 | ExportError::NotADirectory(_)
                 | ExportError::NotATrace { .. },
             ) => Self::bad_input(error),

@@ -8,6 +8,7 @@ use tracer::window::Region;
 
 use super::{Tracing, TracingError};
 use crate::control::events::{EventChange, EventList, EventStatus, EventsChanged, FieldStatus};
+use crate::control::status::microseconds;
 use crate::machine::{Machine, PATIENCE};
 
 impl Tracing {
@@ -220,7 +221,7 @@ impl Tracing {
             events: changed.collect(),
             on,
             pauses,
-            pause_us: pause.as_secs_f64() * 1e6,
+            pause_us: microseconds(pause),
         })
     }
 }

@@ -1,6 +1,7 @@
 //! Functions that come and go while the guest runs: those of its modules, and its init text.
 
 use super::Tracing;
+use super::remarks::functions_traced;
 use crate::machine::Machine;
 use log::Level;
 use std::sync::Arc;
@@ -53,11 +54,8 @@ impl Tracing {
                 .and_then(|selection| self.change(machine, index, id, filter, selection));
             let (level, remark) = match changed {
                 Ok(changed) => {
-                    let traced = changed.traced;
-                    (
-                        Level::Info,
-                        format!("session {name}: {traced} functions are traced"),
-                    )
+                    let traced = functions_traced(changed.traced);
+                    (Level::Info, format!("session {name}: {traced}"))
                 }
                 Err(error) => (Level::Warn, format!("session {name}: {error}")),
             };

@@ -50,7 +50,7 @@ use tracer::window::Region;
 use crate::clock::{GuestClock, offset_is_applied};
 use crate::control::protocol::{CreateSession, SessionName, Start, SwitchLocks};
 use crate::control::status::{
-    Changed, Deleted, Digest, Dumped, Profile, SessionList, Switched, SwitchedLocks,
+    Changed, Deleted, Digest, Dumped, Profile, SessionList, Switched, SwitchedLocks, microseconds,
 };
 use crate::layout::PROBE_PORT;
 use crate::live::{BreakpointService, Live};
@@ -66,7 +66,7 @@ pub use options::TracingOptions;
 use options::{DEFAULT_SESSION, LockChoice, PatchMethod};
 use place::check_place;
 use probes::SetProbe;
-use remarks::Remarks;
+use remarks::{Remarks, functions_traced};
 use session::{Found, Shared, TraceSession};
 use slices::{Sliced, Slices};
 
@@ -200,7 +200,7 @@ impl Tracing {
                 .filter(|set| set.session == probes)
                 .count();
             if changed.traced > 0 || probes == 0 {
-                log::info!("{} functions are traced", changed.traced);
+                log::info!("{}", functions_traced(changed.traced));
             }
             match probes {
                 0 => {}
@@ -540,7 +540,7 @@ impl Tracing {
         let vcpus = usize::from(machine.vcpus());
         let switched = self.engine.switch_locks(&mut quiesced, to, vcpus);
         drop(quiesced);
-        let pause_us = machine.last_pause().as_secs_f64() * 1e6;
+        let pause_us = microseconds(machine.last_pause());
         Ok(SwitchedLocks {
             state: to.name().to_owned(),
             switched: switched? as u64,

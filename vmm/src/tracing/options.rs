@@ -15,6 +15,7 @@ use tracer::session::{CallMoments, TracerKind};
 use tracer::stub::graph::ReturnHook;
 
 use crate::cli::graph::GraphOptions;
+use crate::cli::quantities;
 
 /// The session of `vmm run --trace`, and of every verb that names none.
 pub const DEFAULT_SESSION: &str = "default";
@@ -197,21 +198,26 @@ pub struct SessionOptions {
     /// Where the times of records come from
     #[arg(long, value_name = "CLOCK", value_enum, default_value_t)]
     pub clock: ClockChoice,
-    /// How often the clock page is written, in nanoseconds (--clock page)
-    #[arg(long, value_name = "NS", default_value_t = PERIOD_NS)]
+    /// How often the clock page is written, in ns or with a unit, as 1us (--clock page)
+    #[arg(long, value_name = "NS", default_value_t = PERIOD_NS, value_parser = quantities::ns)]
+    #[serde(deserialize_with = "quantities::ns_in")]
     pub clock_period: u64,
     /// Keep the thread that writes the clock page on this host CPU (--clock page)
     #[arg(long, value_name = "CPU")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock_cpu: Option<usize>,
-    /// Size of the ring of each vCPU in KiB, a power of two from 4 to 262144; there is room for 448 MiB
-    /// of rings in all, and a graph record with a time takes two places
-    #[arg(long, value_name = "KIB", default_value_t = RING_KIB, allow_negative_numbers = true)]
+    /// Size of the ring of each vCPU, in KiB or with a unit, as 1M: a power of two from 4 KiB to 256 MiB; there is
+    /// room for 448 MiB of rings in all, and a graph record with a time takes two places
+    #[arg(long, value_name = "KIB", default_value_t = RING_KIB, allow_negative_numbers = true, value_parser = quantities::kib)]
+    #[serde(deserialize_with = "quantities::kib_in")]
     pub ring_size: u64,
-    /// Size of a stack of the guest in KiB, a power of two: how the graph tracer tells threads apart
+    /// Size of a stack of the guest, in KiB or with a unit, a power of two: how the graph tracer tells threads apart
     /// (default: what the kernel uses, as far as it is known; 16 for Linux)
-    #[arg(long, value_name = "KIB")]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[arg(long, value_name = "KIB", value_parser = quantities::kib)]
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "quantities::some_kib_in"
+    )]
     pub stack_size: Option<u64>,
     #[command(flatten)]
     #[expect(
@@ -232,10 +238,13 @@ pub struct SessionOptions {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=5))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probe_tactic: Option<u8>,
-    /// Room for what an event or a probe says, in bytes of its record: a power of two from 64 to 65536 (default: what
-    /// the image's events need, with probes at least 256)
-    #[arg(long, value_name = "BYTES")]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Room for what an event or a probe says, in bytes of its record or with a unit: a power of two from 64 to 64K
+    /// (default: what the image's events need, with probes at least 256)
+    #[arg(long, value_name = "BYTES", value_parser = quantities::in_bytes)]
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "quantities::some_bytes_in"
+    )]
     pub record_bytes: Option<u64>,
     /// Record the arguments of every call of a function whose types are known (--trace graph --clock tsc)
     #[arg(long)]

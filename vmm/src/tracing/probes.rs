@@ -13,6 +13,7 @@ use crate::control::probes::{
     AddProbes, ProbeCall, ProbeList, ProbeStatus, ProbesChanged, SomeProbes,
 };
 use crate::control::protocol::RpcError;
+use crate::control::status::microseconds;
 use crate::machine::{Machine, PATIENCE};
 
 /// How often a change is tried while a vCPU stands where text is to be replaced.
@@ -415,7 +416,7 @@ impl Tracing {
             }
             drop(quiesced);
             paused.pauses += 1;
-            paused.us = paused.us.max(machine.last_pause().as_secs_f64() * 1e6);
+            paused.us = paused.us.max(microseconds(machine.last_pause()));
             match applied {
                 Err(error) if is_passing(&error) && paused.pauses < TRIES.into() => {}
                 other => return Ok(other.map(|()| paused)?),

@@ -11,6 +11,14 @@ const BURST: u32 = 20;
 /// Then there is one more in this time.
 const PERIOD: Duration = Duration::from_secs(60);
 
+/// How many functions are traced, as a sentence.
+pub(super) fn functions_traced(count: u64) -> String {
+    match count {
+        1 => "1 function is traced".to_owned(),
+        count => format!("{count} functions are traced"),
+    }
+}
+
 /// Remarks about what the guest does.
 #[derive(Debug)]
 pub(super) struct Remarks {

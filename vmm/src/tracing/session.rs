@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tracer::addr::Gva;
 use tracer::engine::Engine;
 use tracer::event::FunctionId;
-use tracer::export::uftrace::Metadata;
+use tracer::export::uftrace::{ExportError, Metadata};
 use tracer::filter::{Filter, Selection, Side};
 use tracer::graph::pipeline::{Pipeline, WAITING_MAX};
 use tracer::graph::threads::Threads;
@@ -167,7 +167,13 @@ impl TraceSession {
         }
         if let Some(directory) = &self.options.output {
             let metadata = self.metadata(shared, Found::default());
-            let output = self.create_output(directory, force, metadata, WAITING_MAX, shared)?;
+            let output = self.create_output(directory, force, metadata, WAITING_MAX, shared);
+            let output = output.map_err(|error| match error {
+                TracingError::Output(ExportError::Exists(directory)) => {
+                    TracingError::OutputExists { directory }
+                }
+                other => other,
+            })?;
             self.output = Some(output);
         }
         Ok(())

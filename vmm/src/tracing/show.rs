@@ -14,7 +14,7 @@ use super::{Tracing, TracingError};
 use crate::control::protocol::FunctionsQuery;
 use crate::control::status::{
     Changed, ClockPageStatus, FrozenStatus, Function, Functions, LocksStatus, SessionStatus,
-    TracingStatus,
+    TracingStatus, microseconds,
 };
 
 /// The name of a mode, as options have it.
@@ -205,7 +205,7 @@ impl Tracing {
             skipped: skipped.collect(),
             entry_only: self.entry_only(id, selection),
             pauses: sliced.pauses,
-            pause_us: sliced.longest.as_secs_f64() * 1e6,
+            pause_us: microseconds(sliced.longest),
         }
     }
 }

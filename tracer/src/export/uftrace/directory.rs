@@ -3,22 +3,28 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::error::ExportError;
 use super::layout::{COMMENT_FILE, SIDE_FILE};
+use super::lock::{DirectoryLock, LOCK_FILE};
 use crate::export::call_formats::is_values_file;
 use crate::export::events::is_event_file;
 use crate::export::probes::is_probes_file;
 
-/// Makes `directory`. One that is there is refused, or with `force` emptied, if everything in it
-/// looks like part of a trace.
-pub(super) fn prepare(directory: &Path, force: bool) -> Result<(), ExportError> {
+/// Makes `directory`, for `command` alone. One that is there is refused, or with `force` emptied, if everything
+/// in it looks like part of a trace, and nobody writes it.
+pub(super) fn prepare(
+    directory: &Path,
+    force: bool,
+    command: &str,
+) -> Result<DirectoryLock, ExportError> {
     let Ok(found) = fs::symlink_metadata(directory) else {
-        return fs::create_dir(directory).map_err(|source| ExportError::Create {
+        fs::create_dir(directory).map_err(|source| ExportError::Create {
             path: directory.to_owned(),
             source,
-        });
+        })?;
+        return DirectoryLock::take(directory, command);
     };
     if !found.is_dir() {
         return Err(ExportError::NotADirectory(directory.to_owned()));
@@ -26,10 +32,17 @@ pub(super) fn prepare(directory: &Path, force: bool) -> Result<(), ExportError> 
     if !force {
         return Err(ExportError::Exists(directory.to_owned()));
     }
-    empty(directory)
+    // Nothing is written where anything is foreign, not even a lock.
+    old_files(directory)?;
+    let lock = DirectoryLock::take(directory, command)?;
+    for path in old_files(directory)? {
+        fs::remove_file(&path).map_err(ExportError::io("remove the old", &path))?;
+    }
+    Ok(lock)
 }
 
-fn empty(directory: &Path) -> Result<(), ExportError> {
+/// The files of the trace in a directory that has nothing else, without its lock.
+fn old_files(directory: &Path) -> Result<Vec<PathBuf>, ExportError> {
     let failed = || ExportError::io("list", directory);
     let mut old = Vec::new();
     for entry in fs::read_dir(directory).map_err(failed())? {
@@ -39,12 +52,11 @@ fn empty(directory: &Path) -> Result<(), ExportError> {
             let (directory, file) = (directory.to_owned(), entry.file_name().into());
             return Err(ExportError::NotATrace { directory, file });
         }
-        old.push(entry.path());
+        if entry.file_name() != LOCK_FILE {
+            old.push(entry.path());
+        }
     }
-    for path in old {
-        fs::remove_file(&path).map_err(ExportError::io("remove the old", &path))?;
-    }
-    Ok(())
+    Ok(old)
 }
 
 /// Whether a file has the name that a part of a trace has; of `info`, also the first bytes.
@@ -62,7 +74,7 @@ fn is_ours(path: &Path, name: &OsStr) -> bool {
         Some(_) if is_event_file(name) || is_probes_file(name) || is_values_file(name) => true,
         Some(_) if name == COMMENT_FILE => true,
         Some(_) => {
-            ["task.txt", "task.txt.new", "info.new"].contains(&name)
+            ["task.txt", "task.txt.new", "info.new", LOCK_FILE].contains(&name)
                 || name.starts_with(SIDE_FILE)
                 || name == "default.opts"
         }

@@ -9,11 +9,19 @@ use crate::export::events::EventFileError;
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     /// The directory is there already.
-    #[error(
-        "{} exists already: choose another directory (`--force` beside `--output` replaces an older trace)",
-        .0.display()
-    )]
+    #[error("{} exists already: choose another directory", .0.display())]
     Exists(PathBuf),
+    /// Somebody else writes there.
+    #[error(
+        "{} is being written by {writer}: choose another directory, or end that first",
+        .directory.display()
+    )]
+    Busy {
+        /// The directory.
+        directory: PathBuf,
+        /// Who writes it.
+        writer: String,
+    },
     /// Something else has its name.
     #[error("{} exists and is no directory: choose another name", .0.display())]
     NotADirectory(PathBuf),

@@ -15,6 +15,7 @@ mod directory;
 mod error;
 mod lane;
 pub mod layout;
+mod lock;
 pub mod record;
 mod side;
 #[cfg(test)]
@@ -28,6 +29,8 @@ use std::path::{Path, PathBuf};
 pub use self::error::ExportError;
 use self::lane::Lane;
 use self::layout::{Extent, SIDE_FILE};
+use self::lock::DirectoryLock;
+pub use self::lock::writer_of;
 use self::record::{Kind, truncated, word};
 pub use self::side::{
     AnomalyNote, ClockStall, GRAPH, Metadata, NO_CLOCK, SideFile, VERSION, VcpuTotals,
@@ -58,13 +61,15 @@ pub struct UftraceWriter {
     entries: Vec<u64>,
     side: SideFile,
     events: EventWriter,
+    /// Until the trace is complete.
+    lock: Option<DirectoryLock>,
 }
 
 impl UftraceWriter {
     /// Creates the directory with everything but events in it.
     ///
     /// A directory that exists is refused; with `force` an older trace in it is removed, but
-    /// nothing else.
+    /// nothing else. Nobody else can do that until this one is closed or gone.
     ///
     /// # Errors
     /// An [`ExportError`] that names the file.
@@ -74,7 +79,7 @@ impl UftraceWriter {
         metadata: Metadata,
         force: bool,
     ) -> Result<Self, ExportError> {
-        directory::prepare(directory, force)?;
+        let lock = directory::prepare(directory, force, &metadata.command_line)?;
         let vcpus = metadata.vcpus;
         let put = |name: &str, contents: &[u8]| {
             let path = directory.join(name);
@@ -117,6 +122,7 @@ impl UftraceWriter {
             entries,
             side,
             events: EventWriter::new(directory),
+            lock: Some(lock),
         };
         writer.write_side()?;
         Ok(writer)
@@ -366,7 +372,8 @@ impl UftraceWriter {
         self.side.finished = flushed.is_ok();
         self.write_comments()?;
         self.write_side()?;
-        flushed
+        let released = self.lock.take().map_or(Ok(()), DirectoryLock::release);
+        flushed.and(released)
     }
 
     /// Replaces the side file in one step: a reader finds the old one or the new one.
