@@ -59,6 +59,15 @@ impl Guest {
     /// When there is no room for its folder, or the script does not fit a command line.
     #[must_use]
     pub fn linux(script: &str, initrd: Option<&Path>) -> Self {
+        Self::linux_with("", script, initrd)
+    }
+
+    /// The same with more words on its command line.
+    ///
+    /// # Panics
+    /// As [`Self::linux`].
+    #[must_use]
+    pub fn linux_with(words: &str, script: &str, initrd: Option<&Path>) -> Self {
         assert!(!script.contains('"'), "the kernel's quotes do not nest");
         let (kernel, usual) = linux();
         let run = match script {
@@ -69,7 +78,7 @@ impl Guest {
         command.arg("run").arg("--kernel").arg(kernel);
         command.arg("--initrd").arg(initrd.unwrap_or(&usual));
         command.args(["--memory", "512", "--cmdline"]);
-        command.arg(format!("console=ttyS0 quiet panic=-1{run}"));
+        command.arg(format!("console=ttyS0 quiet panic=-1 {words}{run}"));
         Self {
             command,
             folder: TempDir::new().expect("a temporary folder"),

@@ -32,6 +32,7 @@ use crate::session::Session;
 use crate::stub::arena::Arena;
 use crate::stub::cell::{CpuStrategy, NoGsBase, TracedCode};
 use crate::stub::clock_page::PAGE_BYTES;
+use crate::stub::gs_list;
 use crate::stub::mirror::Mirror;
 use crate::stub::reach::{Reach, Routines};
 use crate::stub::template::StubError;
@@ -245,7 +246,10 @@ impl Engine {
         } else {
             TracedCode::Supervisor
         };
-        let (strategy, no_gs) = CpuStrategy::choose(target.vcpus(), code);
+        let (strategy, no_gs) = match gs_list::listed(&self.image, target, target.vcpus().len()) {
+            Ok(listed) => CpuStrategy::choose(target.vcpus(), code, &listed),
+            Err(reason) => (CpuStrategy::Shared, Some(reason)),
+        };
         let functions = STUB_BYTES_PER_FUNCTION * self.image.sites.len() as u64;
         let room = functions + PROBES_BYTES;
         let extents = window.map(target, room, true).and_then(|code| {

@@ -102,7 +102,8 @@ pub struct NotSynchronised {
 /// The registers of one stopped vCPU that tracing decisions need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct VcpuRegisters {
-    /// Whether the vCPU has ever been started (an AP that waits for SIPI has not).
+    /// Whether it executes 64-bit code. One that waits to be started does not, for the first time or again: it can
+    /// execute nothing that is traced, and its other registers mean nothing.
     pub online: bool,
     /// Instruction pointer.
     pub rip: u64,

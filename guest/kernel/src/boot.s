@@ -79,19 +79,16 @@ ap_gdt_pointer:
     .long TRAMPOLINE + ap_gdt - ap_trampoline
 ap_trampoline_end:
 
-# Each arrival takes the next number; a vCPU that nobody asked for stays here.
+# A vCPU has the number of its APIC, whenever it arrives; one that nobody asked for stays here.
 .type ap_high, @function
 ap_high:
-    mov edi, 1
-    .pushsection .smp_locks, "a", @progbits
-    .balign 4
-    .long 3f - .
-    .popsection
-3:  lock xadd [rip + ap_next], edi
+    mov eax, 1
+    cpuid
+    shr ebx, 24
+    mov edi, ebx
     cmp edi, [rip + ap_limit]
     jae 2f
-    mov eax, edi
-    inc eax
+    lea eax, [rdi + 1]
     imul eax, eax, KERNEL_STACK
     lea rsp, [rip + kernel_stacks]
     add rsp, rax
@@ -104,10 +101,20 @@ ap_high:
 
 .section .boot.data, "aw"
 .balign 4
-.global ap_next
-ap_next: .long 1
 .global ap_limit
 ap_limit: .long 1
+
+# The GS base of each vCPU, whether it has been started or not, for whoever wants to know before.
+.balign 8
+.global vcpu_gs_bases
+.type vcpu_gs_bases, @object
+vcpu_gs_bases:
+    .set block, 0
+    .rept MAX_VCPUS
+    .quad vcpu_blocks + block
+    .set block, block + 4096
+    .endr
+.size vcpu_gs_bases, . - vcpu_gs_bases
 
 # Page tables. P=1 W=2 U=4 PS=0x80 NX=1<<63. Accessed and dirty (0x60) are set beforehand.
 # All of PML4[511] and its PDPT entry is open to ring 3 and writable; the pages decide.

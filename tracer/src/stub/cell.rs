@@ -51,16 +51,44 @@ impl TracedCode {
             Self::Supervisor => registers.supervisor_gs_base().map(Gva),
         }
     }
+
+    /// Whether a vCPU is still where it was started, so that its GS base says nothing yet: neither of the
+    /// two registers has a base of the kernel's. What can be traced does not run in that state.
+    fn is_starting(self, registers: &VcpuRegisters) -> bool {
+        let is_kernel = |base: u64| base >> 63 != 0;
+        let other = registers.kernel_gs_base.is_some_and(is_kernel);
+        registers.cpl == 0 && registers.gs_base == 0 && (self == Self::User || !other)
+    }
 }
 
 /// Why the GS base cannot tell the vCPUs apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoGsBase {
     /// A vCPU has not been started yet, so its GS base is not known.
-    #[error("vCPU {vcpu} has not been started")]
+    #[error("vCPU {vcpu} has not been started, and the kernel lists no GS base for it")]
     Offline {
         /// Its number.
         vcpu: usize,
+    },
+    /// The kernel has a list of bases, and that of a vCPU is missing.
+    #[error(
+        "the kernel has not set up the per-CPU area of vCPU {vcpu} (its base is listed as {base})"
+    )]
+    NotSetUp {
+        /// Its number.
+        vcpu: usize,
+        /// What the list says.
+        base: Gva,
+    },
+    /// A vCPU has another base than the kernel's list has for its number.
+    #[error("the GS base of vCPU {vcpu} is {base}, the kernel lists {listed}")]
+    NotListed {
+        /// Its number.
+        vcpu: usize,
+        /// Its GS base.
+        base: Gva,
+        /// What the list says.
+        listed: Gva,
     },
     /// The vCPU is in ring 3, and the kernel's GS base was not read.
     #[error("vCPU {vcpu} is in ring 3 and its kernel's GS base was not read")]
@@ -126,16 +154,25 @@ pub struct GsMoved {
 pub const SESSIONS_MAX: u64 = 16;
 
 impl CpuStrategy {
-    /// The best strategy that these registers allow, with the reason when it is not *gs*.
+    /// The best strategy that these registers allow, with the reason when it is not *gs*. `listed` has the bases
+    /// that the kernel lists for all its processors, if it does: then those need not have been started.
+    ///
+    /// *Gs* is chosen only where the base of *every* vCPU is known: a stub that runs with a base of which nothing is
+    /// known would write to memory of which nothing is known.
     #[must_use]
-    pub fn choose(vcpus: &[VcpuRegisters], code: TracedCode) -> (Self, Option<NoGsBase>) {
-        match gs_bases(vcpus, code) {
+    pub fn choose(
+        vcpus: &[VcpuRegisters],
+        code: TracedCode,
+        listed: &[Gva],
+    ) -> (Self, Option<NoGsBase>) {
+        match gs_bases(vcpus, code, listed) {
             Ok(bases) => (Self::Gs { bases, code }, None),
             Err(reason) => (Self::Shared, Some(reason)),
         }
     }
 
-    /// Checks that each vCPU still has the GS base that its cells were placed by.
+    /// Checks that each vCPU that runs still has the GS base that its cells were placed by. One that is offline has
+    /// none, and gets it back before it executes anything that is traced.
     ///
     /// # Errors
     /// [`GsMoved`] for the first that has another.
@@ -144,6 +181,9 @@ impl CpuStrategy {
             return Ok(());
         };
         for (vcpu, (expected, registers)) in bases.iter().zip(vcpus).enumerate() {
+            if !registers.online || code.is_starting(registers) {
+                continue;
+            }
             let seen = code.gs_base(registers);
             let found = seen.unwrap_or(Gva(registers.gs_base));
             if found != *expected {
@@ -227,20 +267,18 @@ impl CpuStrategy {
     }
 }
 
-fn gs_bases(vcpus: &[VcpuRegisters], code: TracedCode) -> Result<Vec<Gva>, NoGsBase> {
-    let needed = SESSIONS_MAX * CELL_BYTES;
-    let mut bases = Vec::new();
+fn gs_bases(
+    vcpus: &[VcpuRegisters],
+    code: TracedCode,
+    listed: &[Gva],
+) -> Result<Vec<Gva>, NoGsBase> {
     if vcpus.len() > usize::from(RINGS_MAX) {
         let vcpus = vcpus.len();
         return Err(NoGsBase::TooMany { vcpus });
     }
+    let mut bases = Vec::new();
     for (vcpu, registers) in vcpus.iter().enumerate() {
-        if !registers.online {
-            return Err(NoGsBase::Offline { vcpu });
-        }
-        let base = code
-            .gs_base(registers)
-            .ok_or(NoGsBase::SwappedOut { vcpu })?;
+        let base = gs_base(vcpu, registers, code, listed.get(vcpu).copied())?;
         // A base that ring 3 has set is none to rely on; kernels keep theirs in the upper half.
         if base.0 >> 63 == 0 {
             return Err(NoGsBase::NotKernel { vcpu, base });
@@ -250,7 +288,36 @@ fn gs_bases(vcpus: &[VcpuRegisters], code: TracedCode) -> Result<Vec<Gva>, NoGsB
         }
         bases.push(base);
     }
-    let mut sorted = bases.clone();
+    check_distances(&bases)?;
+    Ok(bases)
+}
+
+/// The base of one vCPU: the one that it has, or the one that it will have.
+fn gs_base(
+    vcpu: usize,
+    registers: &VcpuRegisters,
+    code: TracedCode,
+    listed: Option<Gva>,
+) -> Result<Gva, NoGsBase> {
+    if !registers.online {
+        return listed.ok_or(NoGsBase::Offline { vcpu });
+    }
+    if let Some(listed) = listed.filter(|_| code.is_starting(registers)) {
+        return Ok(listed);
+    }
+    let base = code
+        .gs_base(registers)
+        .ok_or(NoGsBase::SwappedOut { vcpu })?;
+    match listed {
+        Some(listed) if listed != base => Err(NoGsBase::NotListed { vcpu, base, listed }),
+        _ => Ok(base),
+    }
+}
+
+/// Checks that cells at one distance from all of these overlap nowhere, and span no more than is affordable.
+fn check_distances(bases: &[Gva]) -> Result<(), NoGsBase> {
+    let needed = SESSIONS_MAX * CELL_BYTES;
+    let mut sorted = bases.to_vec();
     sorted.sort_unstable();
     if let Some((lowest, highest)) = sorted.first().zip(sorted.last()) {
         let distance = highest.0 - lowest.0;
@@ -265,7 +332,7 @@ fn gs_bases(vcpus: &[VcpuRegisters], code: TracedCode) -> Result<Vec<Gva>, NoGsB
         .min();
     match closest {
         Some(distance) if distance < needed => Err(NoGsBase::TooClose { distance, needed }),
-        _ => Ok(bases),
+        _ => Ok(()),
     }
 }
 
@@ -328,7 +395,7 @@ mod tests {
         ];
         for first in stops {
             let vcpus = [first, vcpu(0, other, None)];
-            let (strategy, reason) = CpuStrategy::choose(&vcpus, TracedCode::Supervisor);
+            let (strategy, reason) = CpuStrategy::choose(&vcpus, TracedCode::Supervisor, &[]);
             let bases = vec![Gva(KERNEL_BASE), Gva(other)];
             let code = TracedCode::Supervisor;
             assert_eq!(
@@ -343,7 +410,7 @@ mod tests {
             assert_eq!((moved.vcpu, moved.found), (0, Gva(KERNEL_BASE + 64)));
         }
         let unread = vcpu(3, KERNEL_BASE, None);
-        let (strategy, reason) = CpuStrategy::choose(&[unread], TracedCode::Supervisor);
+        let (strategy, reason) = CpuStrategy::choose(&[unread], TracedCode::Supervisor, &[]);
         assert_eq!(strategy, CpuStrategy::Shared);
         assert_eq!(reason, Some(NoGsBase::SwappedOut { vcpu: 0 }));
     }
@@ -354,11 +421,82 @@ mod tests {
             vcpu(3, KERNEL_BASE, Some(7)),
             vcpu(0, KERNEL_BASE + 4096, Some(8)),
         ];
-        let (strategy, reason) = CpuStrategy::choose(&vcpus, TracedCode::User);
+        let (strategy, reason) = CpuStrategy::choose(&vcpus, TracedCode::User, &[]);
         assert_eq!((strategy.rings(), reason), (2, None));
     }
 
+    fn offline() -> VcpuRegisters {
+        VcpuRegisters::default()
+    }
+
+    /// As it comes out of real mode: no GS base yet, and in the other register what was there before.
+    fn starting() -> VcpuRegisters {
+        vcpu(0, 0, Some(0x7f00_0000))
+    }
+
+    #[test]
+    fn a_vcpu_that_is_offline_decides_nothing_for_the_others() {
+        let listed = [Gva(KERNEL_BASE), Gva(KERNEL_BASE + 0x1_0000)];
+        let up = |number: usize| vcpu(0, listed[number].0, None);
+        for code in [TracedCode::User, TracedCode::Supervisor] {
+            for vcpus in [
+                [up(0), offline()],
+                [up(0), starting()],
+                [starting(), offline()],
+                [up(0), up(1)],
+            ] {
+                let (strategy, reason) = CpuStrategy::choose(&vcpus, code, &listed);
+                assert_eq!((strategy.rings(), reason), (2, None), "{vcpus:?}");
+                // It comes and goes.
+                for later in [offline(), starting(), up(1)] {
+                    strategy.verify(&[up(0), later]).unwrap();
+                }
+                let moved = vcpu(0, KERNEL_BASE + 0x2_0000, None);
+                assert_eq!(strategy.verify(&[up(0), moved]).unwrap_err().vcpu, 1);
+            }
+            let (strategy, reason) = CpuStrategy::choose(&[up(0), offline()], code, &[]);
+            let expected = Some(NoGsBase::Offline { vcpu: 1 });
+            assert_eq!((strategy, reason), (CpuStrategy::Shared, expected));
+        }
+    }
+
+    #[test]
+    fn a_list_that_a_running_vcpu_contradicts_is_not_believed() {
+        let listed = [Gva(KERNEL_BASE + 0x1_0000), Gva(KERNEL_BASE)];
+        let vcpus = [vcpu(0, KERNEL_BASE, None), offline()];
+        let (strategy, reason) = CpuStrategy::choose(&vcpus, TracedCode::Supervisor, &listed);
+        assert_eq!(strategy, CpuStrategy::Shared);
+        assert!(matches!(reason, Some(NoGsBase::NotListed { vcpu: 0, .. })));
+        // Ring 3 with a base of its own is not starting.
+        let vcpus = [vcpu(3, 0, None), vcpu(0, KERNEL_BASE, None)];
+        let (strategy, _) = CpuStrategy::choose(&vcpus, TracedCode::User, &listed);
+        assert_eq!(strategy, CpuStrategy::Shared);
+    }
+
     proptest! {
+        /// Whatever is online and whatever is listed: rings of their own only where each base is known.
+        #[test]
+        fn no_stub_runs_with_a_base_that_is_not_known(
+            seen in prop::collection::vec((any::<bool>(), 0..4u8, 0..3u64, 0..2u8), 1..5),
+            known in 0..6usize,
+        ) {
+            let base = |number: usize| KERNEL_BASE + number as u64 * 0x1_0000;
+            let vcpus: Vec<_> = seen.iter().enumerate().map(|(number, (online, cpl, kind, other))| {
+                let gs = [0, 0x7f00_0000, base(number)][*kind as usize];
+                let kernel = [None, Some(base(number))][usize::from(*other)];
+                VcpuRegisters { online: *online, ..vcpu(*cpl, gs, kernel) }
+            }).collect();
+            let listed: Vec<_> = (0..known).map(|number| Gva(base(number))).collect();
+            for code in [TracedCode::User, TracedCode::Supervisor] {
+                let (strategy, reason) = CpuStrategy::choose(&vcpus, code, &listed);
+                prop_assert_eq!(reason.is_some(), strategy == CpuStrategy::Shared);
+                if let CpuStrategy::Gs { bases, .. } = &strategy {
+                    let expected: Vec<_> = (0..vcpus.len()).map(|number| Gva(base(number))).collect();
+                    prop_assert_eq!(bases, &expected);
+                }
+            }
+        }
+
         /// Whatever the GS bases are, every session's cell on every vCPU is memory of its own within
         /// the span, and stubs and host mean the same words.
         #[test]
@@ -372,7 +510,7 @@ mod tests {
                 gs_base: 0xffff_ffff_8000_0000u64.wrapping_add(*base),
                 ..VcpuRegisters::default()
             }).collect();
-            let (strategy, reason) = CpuStrategy::choose(&vcpus, TracedCode::User);
+            let (strategy, reason) = CpuStrategy::choose(&vcpus, TracedCode::User, &[]);
             prop_assert_eq!(reason.is_some(), strategy == CpuStrategy::Shared);
             prop_assert!(strategy.span() <= GS_SPAN_MAX + SESSIONS_MAX * CELL_BYTES);
             let mut offsets = Vec::new();

@@ -16,6 +16,7 @@ pub mod cell;
 pub mod clock_page;
 pub mod event;
 pub mod graph;
+pub mod gs_list;
 pub mod mirror;
 pub mod profile;
 pub mod reach;

@@ -1,0 +1,132 @@
+//! The list that a kernel has of the GS bases of its processors, of those that have not been started too.
+//!
+//! Stubs find the cell of their vCPU by its GS base. A vCPU can be started, or started again, long after
+//! tracing was attached, and what it executes first may be traced: so its base must be known before. Linux keeps such a
+//! list for itself (`__per_cpu_offset`), for every processor that there can ever be, made once, before any code that
+//! can be traced runs with these bases; another kernel can have one under the name [`LIST`].
+//!
+//! An entry that nobody has filled in yet is no base. In Linux it is an address of the kernel's own image, which is also
+//! the base with which the first processor starts: it gets another one a moment later, so tracing that goes by
+//! it would write to memory of the kernel's.
+
+use super::cell::NoGsBase;
+use crate::addr::Gva;
+use crate::image::Image;
+use crate::target::TargetMemory;
+
+/// The symbol of a list: 64 bits for each processor, in the order of their numbers.
+pub const LIST: &str = "vcpu_gs_bases";
+/// Linux' own.
+const LINUX_LIST: &str = "__per_cpu_offset";
+/// Where the image of a Linux kernel begins, and everything after it: nothing that is allocated lies here.
+const LINUX_IMAGE: u64 = 0xffff_ffff_8000_0000;
+
+/// The bases that the kernel of `image` lists for its first `vcpus` processors; none where it has no list or that is
+/// not mapped yet.
+///
+/// # Errors
+/// [`NoGsBase::NotSetUp`] when the list is Linux' and has not been filled in.
+pub fn listed(
+    image: &Image,
+    target: &(impl TargetMemory + ?Sized),
+    vcpus: usize,
+) -> Result<Vec<Gva>, NoGsBase> {
+    let is_linux = image.linux.is_some();
+    let symbol = if is_linux { LINUX_LIST } else { LIST };
+    let Some(at) = image.symbols.address_of(symbol) else {
+        return Ok(Vec::new());
+    };
+    let mut bases = Vec::with_capacity(vcpus);
+    for vcpu in 0..vcpus {
+        let mut bytes = [0; 8];
+        if target
+            .read(at.wrapping_add(8 * vcpu as u64), &mut bytes)
+            .is_err()
+        {
+            return Ok(Vec::new());
+        }
+        let base = Gva(u64::from_le_bytes(bytes));
+        if is_linux && (base.0 >= LINUX_IMAGE || base.0 >> 63 == 0) {
+            return Err(NoGsBase::NotSetUp { vcpu, base });
+        }
+        bases.push(base);
+    }
+    Ok(bases)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::addr::Gpa;
+    use crate::image::{Linux, Symbol, SymbolKind, SymbolTable};
+    use crate::mock::{MockTarget, Rights};
+    use crate::paging::PAGE_4K;
+
+    const AT: Gva = Gva(0xffff_ffff_8000_0000);
+    const PHYSICAL: Gpa = Gpa(0x180_0000);
+    const BASES: [u64; 2] = [0xffff_8880_3e60_0000, 0xffff_8880_3e70_0000];
+
+    fn image(name: &str, linux: bool) -> Image {
+        let symbol = Symbol {
+            address: AT,
+            size: 16,
+            name: name.into(),
+            display: name.into(),
+            kind: SymbolKind::Object,
+            global: true,
+        };
+        Image {
+            symbols: SymbolTable::new(vec![symbol]),
+            linux: linux.then(|| Linux {
+                version: "6.1.0".to_owned(),
+                text: None,
+                init_text: None,
+                rodata: None,
+                init: None,
+                modules: None,
+                tasks: None,
+                prepares_sites: true,
+            }),
+            ..Image::default()
+        }
+    }
+
+    fn target(entries: [u64; 2]) -> MockTarget {
+        let mut target = MockTarget::new(1, 1 << 21);
+        target.map(AT, PHYSICAL, PAGE_4K, Rights::ALL).unwrap();
+        for (at, entry) in (0..).zip(entries) {
+            target.write_word(Gpa(PHYSICAL.0 + 8 * at), entry).unwrap();
+        }
+        target
+    }
+
+    #[test]
+    fn a_list_that_is_complete_is_believed() {
+        let expected = BASES.map(Gva).to_vec();
+        for (symbol, linux) in [("__per_cpu_offset", true), (LIST, false)] {
+            let image = image(symbol, linux);
+            assert_eq!(listed(&image, &target(BASES), 2), Ok(expected.clone()));
+        }
+    }
+
+    #[test]
+    fn no_list_is_no_error() {
+        assert_eq!(listed(&Image::default(), &target(BASES), 2), Ok(vec![]));
+        // Another kernel's symbol of that name means nothing.
+        let other = image("__per_cpu_offset", false);
+        assert_eq!(listed(&other, &target(BASES), 2), Ok(vec![]));
+        let unmapped = MockTarget::new(1, 1 << 21);
+        let linux = image("__per_cpu_offset", true);
+        assert_eq!(listed(&linux, &unmapped, 2), Ok(vec![]));
+    }
+
+    #[test]
+    fn an_entry_that_was_not_filled_in_is_no_base() {
+        let linux = image("__per_cpu_offset", true);
+        for early in [0xffff_ffff_8360_0000, 0] {
+            let base = Gva(early);
+            let refused = Err(NoGsBase::NotSetUp { vcpu: 1, base });
+            assert_eq!(listed(&linux, &target([BASES[0], early]), 2), refused);
+        }
+    }
+}
