@@ -102,6 +102,13 @@ impl Ports {
         self.power.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Bytes of console input that the guest has not read yet.
+    #[must_use]
+    pub fn unread_input(&self) -> usize {
+        let serial = self.serial.lock().unwrap_or_else(PoisonError::into_inner);
+        serial.unread()
+    }
+
     /// Console input for the guest.
     pub fn console_input(&self, bytes: &[u8]) {
         self.serial
@@ -177,10 +184,11 @@ mod tests {
         let text: Vec<u8> = (0..=199).collect();
         ports.console_input(&text);
         let mut seen = Vec::new();
-        for _ in 0..text.len() {
+        for left in (0..text.len()).rev() {
             let mut byte = [0];
             ports.read(layout::SERIAL_PORT, &mut byte);
             seen.extend(byte);
+            assert_eq!(ports.unread_input(), left);
         }
         assert_eq!(seen, text);
     }

@@ -44,6 +44,8 @@ pub struct SerialPort {
     uart: Serial<IrqLine, InputDrained, ConsoleQueue>,
     drained: Arc<std::sync::atomic::AtomicBool>,
     waiting: VecDeque<u8>,
+    /// Bytes that the FIFO holds at most.
+    fifo: usize,
 }
 
 impl SerialPort {
@@ -54,6 +56,7 @@ impl SerialPort {
         let events = InputDrained(Arc::clone(&drained));
         let uart = Serial::with_events(IrqLine(irq), events, console);
         Self {
+            fifo: uart.fifo_capacity(),
             uart,
             drained,
             waiting: VecDeque::new(),
@@ -84,6 +87,12 @@ impl SerialPort {
         let room = INPUT_LIMIT.saturating_sub(self.waiting.len());
         self.waiting.extend(bytes.iter().take(room));
         self.feed();
+    }
+
+    /// Bytes of input that the guest has not read yet.
+    #[must_use]
+    pub fn unread(&self) -> usize {
+        self.waiting.len() + self.fifo.saturating_sub(self.uart.fifo_capacity())
     }
 
     fn feed(&mut self) {

@@ -217,3 +217,20 @@ fn a_site_is_the_first_choice_and_belongs_to_nobody_else() {
         }
     ));
 }
+
+/// Where a language's exceptions are caught, a call that unwinds comes back between two instructions; only at a
+/// function's entry nothing was called before.
+#[test]
+fn where_exceptions_are_caught_only_entries_have_several_displaced() {
+    // push rax; then what is SMALL, one byte later
+    let code = [&[0x50][..], &SMALL[..6], &[0x5b, 0x58, 0xc3]].concat();
+    let later = Gva(TEXT + 1);
+    let table = |file: ElfFile| file.data(".gcc_except_table", TEXT + 0x1000, &[0xff; 16]);
+    let (plain, catching) = (image(&[&code]), with(&[&code], table));
+    choose(&plain, later, Some(Tactic::Several.number())).unwrap();
+    assert_eq!(refusal(&catching, later, Tactic::Several), Refusal::Catches);
+    choose(&catching, AT, Some(Tactic::Several.number())).unwrap();
+    // One instruction has no inside.
+    let wide = [&[0x50][..], &WIDE[..5], &[0x58, 0xc3]].concat();
+    choose(&with(&[&wide], table), later, Some(Tactic::One.number())).unwrap();
+}
