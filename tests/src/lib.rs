@@ -10,6 +10,7 @@
     reason = "what the harness cannot do is a failed test, with the reason in the panic"
 )]
 
+pub mod bare;
 mod control;
 pub mod elf;
 pub mod exact;

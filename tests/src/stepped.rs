@@ -36,6 +36,7 @@ pub fn machine(
         vcpus,
         memory_mib: 64,
         window_bytes: layout::WINDOW_SIZE,
+        nested: false,
     };
     Machine::build(&config, kernel, console.queue()).expect("the machine is built")
 }

@@ -44,6 +44,7 @@ impl From<crate::machine::BuildError> for Failure {
             | E::OpenKvm { .. }
             | E::NotKvm
             | E::ApiVersion { .. }
+            | E::NotNested
             | E::Kvm { .. } => ExitStatus::NoKvm,
             E::System { .. } | E::AlreadyStarted => ExitStatus::BadInput,
         };

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvm_bindings::{
-    KVM_CAP_SYNC_REGS, KVM_MAX_CPUID_ENTRIES, KVM_SYNC_X86_REGS, KVM_SYNC_X86_SREGS,
-    kvm_pit_config, kvm_userspace_memory_region,
+    CpuId, KVM_CAP_PMU_CAPABILITY, KVM_CAP_SYNC_REGS, KVM_MAX_CPUID_ENTRIES, KVM_PMU_CAP_DISABLE,
+    KVM_SYNC_X86_REGS, KVM_SYNC_X86_SREGS, kvm_enable_cap, kvm_pit_config,
+    kvm_userspace_memory_region,
 };
 use kvm_ioctls::{Cap, Kvm, VmFd};
 use tracer::addr::Gva;
@@ -29,7 +30,9 @@ use crate::memory::{CreateMemoryError, Memory};
 use crate::not_started::NotYetStarted;
 use crate::quiesce::{Holders, PauseTimes, QuiesceError, Quiesced};
 use crate::remedy;
-use crate::vcpu::{self, Detours, Gate, ReadyVcpu, Request, Surroundings, VcpuEvents, VcpuState};
+use crate::vcpu::{
+    self, CpuModel, Detours, Gate, ReadyVcpu, Request, Surroundings, VcpuEvents, VcpuState,
+};
 
 /// Time that a vCPU has to get out of the guest, unless the caller says otherwise.
 pub const PATIENCE: Duration = Duration::from_secs(2);
@@ -50,6 +53,8 @@ pub struct MachineConfig {
     pub memory_mib: u64,
     /// Size of the window region in bytes.
     pub window_bytes: u64,
+    /// Whether the guest can run virtual machines itself.
+    pub nested: bool,
 }
 
 /// Why a machine could not be built or started.
@@ -88,6 +93,11 @@ pub enum BuildError {
         /// The most that KVM gives.
         most: u64,
     },
+    /// KVM gives guests no virtual machines of their own.
+    #[error(
+        "--nested: this host's KVM offers guests neither VMX nor SVM; load kvm_intel or kvm_amd with nested=1"
+    )]
+    NotNested,
     /// Memory.
     #[error(transparent)]
     Memory(#[from] CreateMemoryError),
@@ -157,6 +167,7 @@ impl Machine {
     ) -> Result<Self, BuildError> {
         let kvm = open_kvm()?;
         let vcpus = check_vcpus(config.vcpus, &kvm)?;
+        let cpuid = check_cpuid(config, &kvm)?;
         let mut memory = Memory::create(config.memory_mib, config.window_bytes)?;
         let options = BootOptions {
             cmdline: &config.cmdline,
@@ -165,6 +176,7 @@ impl Machine {
         };
         let layout = loader::load(&mut memory, kernel, &options)?;
         let vm = kvm.create_vm().map_err(kvm_refused("a new VM"))?;
+        leave_out_counters(&kvm, &vm);
         register_memory(&vm, &memory)?;
         let ports = create_devices(&vm, console)?;
         let (sender, events) = vcpu::events().map_err(system_refused("the event channel"))?;
@@ -176,11 +188,12 @@ impl Machine {
             events: sender,
             gate: Arc::clone(&gate),
             memory: memory.clone(),
-            cpuid: kvm
-                .get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)
-                .map_err(kvm_refused("its supported CPUID"))?,
-            vcpus,
-            tsc_deadline: kvm.check_extension(Cap::TscDeadlineTimer),
+            cpuid,
+            model: CpuModel {
+                vcpus: vcpus.into(),
+                tsc_deadline: kvm.check_extension(Cap::TscDeadlineTimer),
+                nested: config.nested,
+            },
             sync_registers: has_sync_registers(&kvm),
         };
         let mut ready = Vec::new();
@@ -497,6 +510,38 @@ fn check_vcpus(asked: u64, kvm: &Kvm) -> Result<u16, BuildError> {
     match u16::try_from(asked) {
         Ok(count) if count > 0 && asked <= most => Ok(count),
         _ => Err(BuildError::Vcpus { asked, most }),
+    }
+}
+
+/// What KVM supports, which must include what was asked for.
+fn check_cpuid(config: &MachineConfig, kvm: &Kvm) -> Result<CpuId, BuildError> {
+    let cpuid = kvm
+        .get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)
+        .map_err(kvm_refused("its supported CPUID"))?;
+    if config.nested && !vcpu::has_virtualisation(&cpuid) {
+        return Err(BuildError::NotNested);
+    }
+    if config.nested && !kvm.check_extension(Cap::NestedState) {
+        let missing = kvm_ioctls::Error::new(libc::ENOTSUP);
+        let what = "to say when a guest of the guest executes (KVM_CAP_NESTED_STATE)";
+        return Err(kvm_refused(what)(missing));
+    }
+    Ok(cpuid)
+}
+
+/// Asks for vCPUs without performance counters. Older KVMs cannot; there CPUID alone says that there are none.
+fn leave_out_counters(kvm: &Kvm, vm: &VmFd) {
+    let supported = kvm.check_extension_raw(KVM_CAP_PMU_CAPABILITY.into());
+    if supported.cast_unsigned() & KVM_PMU_CAP_DISABLE == 0 {
+        return;
+    }
+    let mut without = kvm_enable_cap {
+        cap: KVM_CAP_PMU_CAPABILITY,
+        ..kvm_enable_cap::default()
+    };
+    without.args = [KVM_PMU_CAP_DISABLE.into(), 0, 0, 0];
+    if let Err(error) = vm.enable_cap(&without) {
+        log::debug!("KVM keeps its performance counters: {error}");
     }
 }
 

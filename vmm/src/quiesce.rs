@@ -34,6 +34,16 @@ pub enum QuiesceError {
         /// Which one.
         vcpu: u16,
     },
+    /// One vCPU's registers are not those of the kernel that is traced.
+    #[error(
+        "vCPU {vcpu} executed a guest of the guest (--nested) whenever it was stopped, for {deadline:?}, so the registers of the traced kernel are not to be had; the guest runs on unchanged; try again when that guest is idle"
+    )]
+    Nested {
+        /// Which one.
+        vcpu: u16,
+        /// How long it was tried.
+        deadline: Duration,
+    },
 }
 
 /// All vCPUs are out of the guest and consistent while this lives.
@@ -56,7 +66,7 @@ impl<'m> Quiesced<'m> {
     ) -> Result<Self, QuiesceError> {
         let requested = Instant::now();
         let measured = !holders.is_held();
-        let full = holders.hold(patience)?;
+        let full = hold_outside_guests(holders, requested, patience)?;
         let registers: Vec<_> = full.iter().map(VcpuRegisters::from).collect();
         Ok(Self {
             holders,
@@ -123,6 +133,29 @@ impl<'m> Quiesced<'m> {
     }
 }
 
+/// Holds all vCPUs at a moment in which none executes a guest of the guest, for as many attempts as `patience`
+/// lasts. The guest runs between two of them.
+fn hold_outside_guests(
+    holders: &Holders,
+    since: Instant,
+    patience: Duration,
+) -> Result<Vec<FullRegisters>, QuiesceError> {
+    loop {
+        let full = holders.hold(patience)?;
+        let nested = (0..).zip(&full).find(|(_, vcpu)| vcpu.is_nested);
+        let Some((vcpu, _)) = nested else {
+            return Ok(full);
+        };
+        holders.release();
+        // Whoever else holds the guest keeps it where it is.
+        if holders.is_held() || since.elapsed() >= patience {
+            let deadline = patience;
+            return Err(QuiesceError::Nested { vcpu, deadline });
+        }
+        std::thread::yield_now();
+    }
+}
+
 impl Drop for Quiesced<'_> {
     fn drop(&mut self) {
         if self.measured {
@@ -163,5 +196,60 @@ impl StoppedTarget for Quiesced<'_> {
 
     fn has_gigabyte_pages(&self) -> bool {
         self.holders.has_gigabyte_pages()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::vcpu::pretended::Pretended;
+    use crate::vcpu::{Gate, VcpuState};
+
+    /// Longer than any machine needs to run a thread.
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn vcpus() -> ([Pretended; 2], Holders) {
+        let gate = Arc::new(Gate::default());
+        let vcpus = [0, 1].map(|number| Pretended::start(number, &gate));
+        let handles = vcpus.iter().map(Pretended::handle).collect();
+        let holders = Holders::new(handles, gate);
+        (vcpus, holders)
+    }
+
+    #[test]
+    fn the_registers_of_a_guest_of_the_guest_are_not_taken_for_its_own() {
+        let (vcpus, holders) = vcpus();
+        vcpus[1].be_nested(u32::MAX);
+        let short = Duration::from_millis(20);
+        let error = hold_outside_guests(&holders, Instant::now(), short).unwrap_err();
+        assert!(matches!(error, QuiesceError::Nested { vcpu: 1, .. }));
+        assert!(error.to_string().contains("--nested"), "{error}");
+        assert!(!holders.is_held());
+        for vcpu in &vcpus {
+            vcpu.wait_until(VcpuState::Running, LONG);
+        }
+    }
+
+    #[test]
+    fn a_moment_outside_of_it_is_waited_for() {
+        let (vcpus, holders) = vcpus();
+        vcpus[0].be_nested(5);
+        let full = hold_outside_guests(&holders, Instant::now(), LONG).unwrap();
+        assert!(full.iter().all(|vcpu| !vcpu.is_nested));
+        assert!(holders.is_held());
+        holders.release();
+    }
+
+    #[test]
+    fn who_is_held_there_by_somebody_else_is_not_waited_for() {
+        let (vcpus, holders) = vcpus();
+        vcpus[0].be_nested(1);
+        holders.hold(LONG).unwrap();
+        let error = hold_outside_guests(&holders, Instant::now(), LONG).unwrap_err();
+        assert!(matches!(error, QuiesceError::Nested { vcpu: 0, .. }));
+        assert!(holders.is_held(), "by the first one");
+        holders.release();
     }
 }

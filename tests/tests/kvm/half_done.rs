@@ -127,7 +127,7 @@ fn what_a_string_output_prints_arrives_once_and_in_order() {
     });
     assert_eq!(status, 0);
     assert!(
-        printed == data.repeat(rounds as usize),
+        printed == data.repeat(usize::try_from(rounds).unwrap()),
         "{} bytes",
         printed.len()
     );
@@ -187,7 +187,8 @@ fn what_a_string_input_reads_arrives_once_and_nobody_parks_with_it_on_the_way() 
                 if !(start..start + (64 << 10)).contains(&at) || rip < CODE {
                     return;
                 }
-                let (read, taken) = (input.len() - left, (at - start) as usize);
+                let taken = usize::try_from(at - start).unwrap();
+                let read = input.len() - left;
                 // After the input instruction one byte is in al.
                 let in_register = usize::from(input_at.is_some_and(|at| at < rip) && read > taken);
                 assert_eq!(read, taken + in_register, "at {rip:#x}");

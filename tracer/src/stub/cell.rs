@@ -477,13 +477,13 @@ mod tests {
         /// Whatever is online and whatever is listed: rings of their own only where each base is known.
         #[test]
         fn no_stub_runs_with_a_base_that_is_not_known(
-            seen in prop::collection::vec((any::<bool>(), 0..4u8, 0..3u64, 0..2u8), 1..5),
+            seen in prop::collection::vec((any::<bool>(), 0..4u8, 0..3usize, any::<bool>()), 1..5),
             known in 0..6usize,
         ) {
             let base = |number: usize| KERNEL_BASE + number as u64 * 0x1_0000;
             let vcpus: Vec<_> = seen.iter().enumerate().map(|(number, (online, cpl, kind, other))| {
-                let gs = [0, 0x7f00_0000, base(number)][*kind as usize];
-                let kernel = [None, Some(base(number))][usize::from(*other)];
+                let gs = [0, 0x7f00_0000, base(number)][*kind];
+                let kernel = other.then(|| base(number));
                 VcpuRegisters { online: *online, ..vcpu(*cpl, gs, kernel) }
             }).collect();
             let listed: Vec<_> = (0..known).map(|number| Gva(base(number))).collect();

@@ -52,6 +52,10 @@ pub struct RunOptions {
     /// Guest RAM, in MiB or with a unit, as 1G
     #[arg(long, value_name = "MIB", default_value = "256", allow_negative_numbers = true, value_parser = quantities::mib)]
     pub memory: u64,
+    /// Let the guest run virtual machines itself: it sees VMX or SVM. Tracing waits for moments in which no vCPU
+    /// executes a guest of the guest
+    #[arg(long)]
+    pub nested: bool,
     /// Listen for `vmm ctl` on this Unix socket (mode 0600; removed at the end)
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,

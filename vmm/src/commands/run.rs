@@ -14,6 +14,7 @@ use crate::machine::{Machine, MachineConfig};
 use crate::run::{Outcome, Run};
 use crate::signals::Signals;
 use crate::terminal::ConsoleStdin;
+use crate::tracing::options::PatchMethod;
 use crate::tracing::{Tracing, TracingError};
 
 /// Time that the console output has to get out after the guest has ended.
@@ -68,6 +69,10 @@ fn boot(
     signals: Signals,
     console: &ConsoleWriter,
 ) -> Result<EventLoop, Failure> {
+    if options.nested && options.patch_method == PatchMethod::Live {
+        let message = "--nested: text cannot be changed live, for a vCPU that passes by may show the registers of a guest of the guest; use --patch-method quiesce";
+        return Err(Failure::bad_input(message));
+    }
     let config = MachineConfig {
         initrd: options
             .initrd
@@ -79,6 +84,7 @@ fn boot(
         vcpus: options.vcpus,
         memory_mib: options.memory,
         window_bytes: layout::WINDOW_SIZE,
+        nested: options.nested,
     };
     let mut machine = Machine::build(&config, kernel, console.queue())?;
     let listen = |path| Server::listen(path, CONTROL).map_err(Failure::bad_input);

@@ -1,6 +1,11 @@
-//! The CPUID that a vCPU shows: what KVM supports, with this vCPU's APIC id and topology.
+//! The CPUID that a vCPU shows: what KVM supports, less what this machine withholds, with this vCPU's APIC
+//! id and topology.
 //!
 //! The topology is the plainest: one package, one thread per core, one core per vCPU.
+
+mod withheld;
+
+pub(crate) use withheld::has_virtualisation;
 
 use kvm_bindings::{CpuId, kvm_cpuid_entry2};
 
@@ -27,11 +32,24 @@ pub(crate) fn has_gigabyte_pages(cpuid: &CpuId) -> bool {
     entries.any(|entry| entry.function == LEAF_EXTENDED && entry.edx & EDX_PAGE_1G != 0)
 }
 
-/// Makes `supported` the CPUID of vCPU `number` of `vcpus`.
-pub(super) fn fit(supported: &mut CpuId, number: u32, vcpus: u32, tsc_deadline: bool) {
+/// What is the same for all vCPUs of a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CpuModel {
+    /// How many there are.
+    pub(crate) vcpus: u32,
+    /// Whether their timers take deadlines.
+    pub(crate) tsc_deadline: bool,
+    /// Whether they can run virtual machines themselves.
+    pub(crate) nested: bool,
+}
+
+/// Makes `supported` the CPUID of vCPU `number` of this model.
+pub(super) fn fit(supported: &mut CpuId, number: u32, model: CpuModel) {
+    let vcpus = model.vcpus;
     for entry in supported.as_mut_slice() {
+        withheld::withhold(entry, model.nested);
         match entry.function {
-            LEAF_FEATURES => features(entry, number, vcpus, tsc_deadline),
+            LEAF_FEATURES => features(entry, number, vcpus, model.tsc_deadline),
             LEAF_CACHES | LEAF_AMD_CACHES => caches(entry, vcpus),
             LEAF_TOPOLOGY | LEAF_TOPOLOGY_2 => topology(entry, number, vcpus),
             LEAF_AMD_SIZES => {
@@ -106,7 +124,12 @@ mod tests {
             ..Default::default()
         };
         let mut cpuid = CpuId::from_entries(&[entry]).unwrap();
-        fit(&mut cpuid, number, vcpus, true);
+        let model = CpuModel {
+            vcpus,
+            tsc_deadline: true,
+            nested: false,
+        };
+        fit(&mut cpuid, number, model);
         cpuid.as_slice()[0]
     }
 
@@ -117,6 +140,25 @@ mod tests {
             assert_eq!(fitted(LEAF_TOPOLOGY, 0, number, 3).edx, number);
             assert_eq!(fitted(LEAF_TOPOLOGY, 1, number, 3).edx, number);
             assert_eq!(fitted(LEAF_AMD_TOPOLOGY, 0, number, 3).eax, number);
+        }
+    }
+
+    #[test]
+    fn what_is_withheld_is_withheld_from_every_vcpu() {
+        let everything = kvm_cpuid_entry2 {
+            function: LEAF_EXTENDED,
+            ecx: u32::MAX,
+            ..Default::default()
+        };
+        for (nested, svm) in [(false, 0), (true, 1 << 2)] {
+            let mut cpuid = CpuId::from_entries(&[everything]).unwrap();
+            let model = CpuModel {
+                vcpus: 2,
+                tsc_deadline: true,
+                nested,
+            };
+            fit(&mut cpuid, 1, model);
+            assert_eq!(cpuid.as_slice()[0].ecx & 1 << 2, svm);
         }
     }
 

@@ -2,19 +2,74 @@
 //!
 //! The handler sets `immediate_exit` in the thread's own `kvm_run` page. So a signal that arrives
 //! just before `KVM_RUN` is not lost: `KVM_RUN` then returns at once.
-// UNSAFETY: a signal handler and a pointer into the page that KVM shares with us.
+//!
+//! The page is mapped once more for that, and only the one byte is accessed through this mapping: the
+//! vCPU's own is borrowed as a whole, and mutably, by whoever enters the guest.
+// UNSAFETY: a signal handler, and a mapping of the page that KVM shares with us.
 
 use std::cell::Cell;
+use std::mem::offset_of;
+use std::os::fd::AsRawFd;
 use std::os::unix::thread::JoinHandleExt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread::JoinHandle;
 
 use kvm_bindings::kvm_run;
+use kvm_ioctls::VcpuFd;
 use libc::{c_int, c_void, siginfo_t};
 use vmm_sys_util::signal::{SIGRTMIN, register_signal_handler};
 
+/// Bytes of the mapping: the byte that is wanted lies in the first page.
+const PAGE: usize = 4096;
+const IMMEDIATE_EXIT: usize = offset_of!(kvm_run, immediate_exit);
+const _: () = assert!(IMMEDIATE_EXIT < PAGE);
+
 thread_local! {
-    /// The `kvm_run` page of the vCPU that this thread runs; null on every other thread.
-    static RUN: Cell<*mut kvm_run> = const { Cell::new(std::ptr::null_mut()) };
+    /// `immediate_exit` of the vCPU that this thread runs; null on every other thread.
+    static FLAG: Cell<*const AtomicU8> = const { Cell::new(std::ptr::null()) };
+}
+
+/// `immediate_exit` of a vCPU, in a mapping of its own.
+#[derive(Debug)]
+pub(super) struct ImmediateExit {
+    page: NonNull<c_void>,
+}
+
+// SAFETY: the mapping belongs to no thread, and its byte is accessed as an atomic only.
+unsafe impl Send for ImmediateExit {}
+// SAFETY: as above.
+unsafe impl Sync for ImmediateExit {}
+
+impl ImmediateExit {
+    /// Maps the page of `vcpu`.
+    pub(super) fn map(vcpu: &VcpuFd) -> Result<Self, kvm_ioctls::Error> {
+        let (access, fd) = (libc::PROT_READ | libc::PROT_WRITE, vcpu.as_raw_fd());
+        // SAFETY: a new mapping at an address that the system chooses; KVM backs it with the vCPU's
+        // shared pages, of which there is at least one.
+        let page =
+            unsafe { libc::mmap(std::ptr::null_mut(), PAGE, access, libc::MAP_SHARED, fd, 0) };
+        match NonNull::new(page) {
+            Some(page) if page.as_ptr() != libc::MAP_FAILED => Ok(Self { page }),
+            _ => Err(kvm_ioctls::Error::last()),
+        }
+    }
+
+    fn flag(&self) -> *const AtomicU8 {
+        let start = self.page.as_ptr().cast_const().cast::<AtomicU8>();
+        start.wrapping_add(IMMEDIATE_EXIT)
+    }
+}
+
+impl Drop for ImmediateExit {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that `map` made; a thread that knows its byte keeps this value alive.
+        let failed = unsafe { libc::munmap(self.page.as_ptr(), PAGE) };
+        if failed != 0 {
+            log::warn!("a vCPU's page stays mapped");
+        }
+    }
 }
 
 /// Installs the handler. Once per process is enough; more often does no harm.
@@ -30,36 +85,34 @@ extern "C" fn on_kick(_signal: c_int, _info: *mut siginfo_t, _context: *mut c_vo
     set_immediate_exit(true);
 }
 
-/// While it lives, kicks to this thread reach the vCPU whose page it was made from.
+/// While it lives, kicks to this thread reach the vCPU whose flag it has.
 #[derive(Debug)]
-pub(super) struct KickTarget;
+pub(super) struct KickTarget {
+    _kept: Arc<ImmediateExit>,
+}
 
 impl KickTarget {
-    /// Registers the page of the vCPU that this thread is going to run. The page must stay mapped
-    /// until this value is dropped.
-    pub(super) fn register(run: *mut kvm_run) -> Self {
-        RUN.set(run);
-        Self
+    /// Registers the flag of the vCPU that this thread is going to run.
+    pub(super) fn register(flag: Arc<ImmediateExit>) -> Self {
+        FLAG.set(flag.flag());
+        Self { _kept: flag }
     }
 }
 
 impl Drop for KickTarget {
     fn drop(&mut self) {
-        RUN.set(std::ptr::null_mut());
+        FLAG.set(std::ptr::null());
     }
 }
 
 /// Says whether the next `KVM_RUN` of this thread is to return before it enters the guest.
 pub(super) fn set_immediate_exit(on: bool) {
-    let run = RUN.get();
-    if run.is_null() {
-        return;
+    // SAFETY: null, or the byte of a mapping that lives until `KickTarget` has set it to null again; whoever
+    // accesses it does so as an atomic.
+    let flag = unsafe { FLAG.get().as_ref() };
+    if let Some(flag) = flag {
+        flag.store(u8::from(on), Ordering::SeqCst);
     }
-    // SAFETY: `run` is the page that `KickTarget::register` was given; it stays mapped while the
-    // thread's vCPU lives. Only this thread and its signal handler write the field.
-    let field = unsafe { &raw mut (*run).immediate_exit };
-    // SAFETY: as above; volatile, because the kernel reads it and the handler writes it.
-    unsafe { field.write_volatile(u8::from(on)) };
 }
 
 /// Sends the kick to `thread`.
@@ -100,6 +153,38 @@ pub(super) fn serialise_core() {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    /// The byte of a page of nobody's: what the kernel would read there.
+    fn flag_of_a_page() -> Arc<ImmediateExit> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let kind = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping at an address that the system chooses.
+        let page = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, access, kind, -1, 0) };
+        let page = NonNull::new(page).unwrap();
+        Arc::new(ImmediateExit { page })
+    }
+
+    #[test]
+    fn a_kick_reaches_the_vcpu_of_its_thread_and_no_other() {
+        let flags = [flag_of_a_page(), flag_of_a_page()];
+        let read = |number: usize| {
+            let flag: &ImmediateExit = &flags[number];
+            // SAFETY: a byte of the mapping that `flags` keeps.
+            unsafe { &*flag.flag() }.load(Ordering::SeqCst)
+        };
+        set_immediate_exit(true);
+        assert_eq!((read(0), read(1)), (0, 0), "this thread runs no vCPU");
+        let target = KickTarget::register(Arc::clone(&flags[1]));
+        on_kick(0, std::ptr::null_mut(), std::ptr::null_mut());
+        assert_eq!((read(0), read(1)), (0, 1));
+        set_immediate_exit(false);
+        assert_eq!(read(1), 0);
+        drop(target);
+        on_kick(0, std::ptr::null_mut(), std::ptr::null_mut());
+        assert_eq!(read(1), 0, "it runs none any more");
+    }
+
     #[test]
     fn serialising_changes_nothing() {
         let local = std::hint::black_box([1u64, 2, 3]);

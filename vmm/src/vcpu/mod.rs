@@ -3,6 +3,7 @@
 mod brief;
 pub mod cpu_time;
 mod cpuid;
+mod debug;
 mod detours;
 mod event;
 mod gate;
@@ -27,7 +28,7 @@ pub use kick::install_handler;
 pub use registers::FullRegisters;
 pub use seat::{Reply, Request, VcpuState};
 
-pub(crate) use cpuid::has_gigabyte_pages;
+pub(crate) use cpuid::{CpuModel, has_gigabyte_pages, has_virtualisation};
 pub(crate) use event::{EventSender, events};
 pub(crate) use gate::Gate;
 
@@ -53,8 +54,7 @@ pub(crate) struct Surroundings {
     pub(crate) gate: Arc<Gate>,
     pub(crate) memory: Memory,
     pub(crate) cpuid: CpuId,
-    pub(crate) vcpus: u16,
-    pub(crate) tsc_deadline: bool,
+    pub(crate) model: CpuModel,
     /// KVM leaves the registers in the shared page at each exit.
     pub(crate) sync_registers: bool,
 }
@@ -77,14 +77,13 @@ impl ReadyVcpu {
         around: &Surroundings,
     ) -> Result<Self, kvm_ioctls::Error> {
         let mut cpuid = around.cpuid.clone();
-        let deadline = around.tsc_deadline;
-        cpuid::fit(&mut cpuid, number.into(), around.vcpus.into(), deadline);
+        cpuid::fit(&mut cpuid, number.into(), around.model);
         fd.set_cpuid2(&cpuid)?;
         if number == 0 {
             set_boot_state(&fd, entry)?;
         }
         let shared = Arc::new(Shared::new(Arc::clone(&around.gate)));
-        let vcpu = Vcpu::new(number, fd, Arc::clone(&shared), around);
+        let vcpu = Vcpu::new(number, fd, Arc::clone(&shared), around)?;
         Ok(Self {
             number,
             vcpu,

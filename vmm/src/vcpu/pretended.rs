@@ -2,7 +2,7 @@
 //! not.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,8 @@ pub(crate) struct Pretended {
 struct Conduct {
     obeys: AtomicBool,
     has_registers: AtomicBool,
+    /// How often it is still met in a guest of the guest when it parks.
+    nested: AtomicU32,
 }
 
 impl Pretended {
@@ -34,6 +36,7 @@ impl Pretended {
         let conduct = Arc::new(Conduct {
             obeys: AtomicBool::new(true),
             has_registers: AtomicBool::new(true),
+            nested: AtomicU32::new(0),
         });
         let (theirs, conducted) = (Arc::clone(&shared), Arc::clone(&conduct));
         let thread = std::thread::spawn(move || run(&theirs, &conducted));
@@ -58,6 +61,11 @@ impl Pretended {
     /// From now on it parks without its registers.
     pub(crate) fn forget_registers(&self) {
         self.conduct.has_registers.store(false, Ordering::SeqCst);
+    }
+
+    /// So often it is in a guest of the guest when it parks.
+    pub(crate) fn be_nested(&self, times: u32) {
+        self.conduct.nested.store(times, Ordering::SeqCst);
     }
 
     /// Waits until it is in this state.
@@ -90,7 +98,14 @@ fn run(shared: &Shared, conduct: &Conduct) {
 fn park(shared: &Shared, conduct: &Conduct) {
     let mut seat = shared.lock();
     seat.state = VcpuState::Parked;
-    let registers = FullRegisters::default();
+    let left = |times: u32| times.checked_sub(1);
+    let nested = &conduct.nested;
+    let registers = FullRegisters {
+        is_nested: nested
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, left)
+            .is_ok(),
+        ..FullRegisters::default()
+    };
     let has_registers = conduct.has_registers.load(Ordering::SeqCst);
     seat.registers = has_registers.then_some(registers);
     shared.acknowledged.notify_all();

@@ -1,14 +1,20 @@
 //! The registers of a stopped vCPU, as KVM gives them and as tracing wants them.
 
-use kvm_bindings::{KVM_MP_STATE_INIT_RECEIVED, KVM_MP_STATE_UNINITIALIZED, kvm_regs, kvm_sregs};
+use kvm_bindings::nested::KvmNestedStateBuffer;
+use kvm_bindings::{KVM_STATE_NESTED_GUEST_MODE, kvm_regs, kvm_sregs};
 use kvm_ioctls::{SyncReg, VcpuFd};
 use tracer::target::VcpuRegisters;
+
+/// CR0: paging.
+const CR0_PG: u64 = 1 << 31;
+/// EFER: 64-bit mode is active.
+const EFER_LMA: u64 = 1 << 10;
 
 /// All registers of a stopped vCPU.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct FullRegisters {
-    /// Whether the vCPU has ever been started.
-    pub online: bool,
+    /// Whether these are the registers of a guest of the guest, which the vCPU executes now.
+    pub is_nested: bool,
     /// The general registers.
     pub general: kvm_regs,
     /// The system registers.
@@ -17,10 +23,20 @@ pub struct FullRegisters {
     pub kernel_gs_base: Option<u64>,
 }
 
+impl FullRegisters {
+    /// Whether the vCPU executes 64-bit code. One that waits to be started does not, nor one that the guest
+    /// has just sent back to where vCPUs start: it leaves no register as it was. A vCPU that the guest has
+    /// switched off is halted, with all its registers.
+    #[must_use]
+    pub const fn is_online(&self) -> bool {
+        self.system.cr0 & CR0_PG != 0 && self.system.efer & EFER_LMA != 0
+    }
+}
+
 impl From<&FullRegisters> for VcpuRegisters {
     fn from(full: &FullRegisters) -> Self {
         Self {
-            online: full.online,
+            online: full.is_online(),
             rip: full.general.rip,
             rsp: full.general.rsp,
             // The stack segment's DPL is the CPL, by architecture.
@@ -41,33 +57,30 @@ impl From<&FullRegisters> for VcpuRegisters {
 /// registers that KVM leaves in the shared page at each exit are taken where it can do that.
 #[derive(Debug)]
 pub(super) struct RegisterReader {
-    online: bool,
     synced: bool,
+    nested: bool,
 }
 
 impl RegisterReader {
     /// `synced` says that KVM has `KVM_CAP_SYNC_REGS`; then every exit leaves the registers in the
-    /// page.
-    pub(super) fn new(vcpu: &mut VcpuFd, synced: bool) -> Self {
+    /// page. `nested`: the vCPU can execute guests of the guest.
+    pub(super) fn new(vcpu: &mut VcpuFd, synced: bool, nested: bool) -> Self {
         if synced {
             vcpu.set_sync_valid_reg(SyncReg::Register);
             vcpu.set_sync_valid_reg(SyncReg::SystemRegister);
         }
-        Self {
-            online: false,
-            synced,
-        }
+        Self { synced, nested }
     }
 
     /// The registers at the last exit, when nothing has changed them since.
-    pub(super) fn at_exit(&mut self, vcpu: &VcpuFd) -> Result<FullRegisters, kvm_ioctls::Error> {
+    pub(super) fn at_exit(&self, vcpu: &VcpuFd) -> Result<FullRegisters, kvm_ioctls::Error> {
         if !self.synced {
             return self.read(vcpu);
         }
-        let online = self.is_online(vcpu)?;
+        let is_nested = self.is_nested(vcpu)?;
         let shared = vcpu.sync_regs();
         Ok(FullRegisters {
-            online,
+            is_nested,
             general: shared.regs,
             system: shared.sregs,
             kernel_gs_base: None,
@@ -75,23 +88,23 @@ impl RegisterReader {
     }
 
     /// The registers now.
-    pub(super) fn read(&mut self, vcpu: &VcpuFd) -> Result<FullRegisters, kvm_ioctls::Error> {
+    pub(super) fn read(&self, vcpu: &VcpuFd) -> Result<FullRegisters, kvm_ioctls::Error> {
         Ok(FullRegisters {
-            online: self.is_online(vcpu)?,
+            is_nested: self.is_nested(vcpu)?,
             general: vcpu.get_regs()?,
             system: vcpu.get_sregs()?,
             kernel_gs_base: None,
         })
     }
 
-    /// Once started, a vCPU stays so.
-    fn is_online(&mut self, vcpu: &VcpuFd) -> Result<bool, kvm_ioctls::Error> {
-        if !self.online {
-            let state = vcpu.get_mp_state()?.mp_state;
-            self.online =
-                state != KVM_MP_STATE_UNINITIALIZED && state != KVM_MP_STATE_INIT_RECEIVED;
+    /// Whether the vCPU executes a guest of the guest.
+    pub(super) fn is_nested(&self, vcpu: &VcpuFd) -> Result<bool, kvm_ioctls::Error> {
+        if !self.nested {
+            return Ok(false);
         }
-        Ok(self.online)
+        let mut state = KvmNestedStateBuffer::empty();
+        vcpu.nested_state(&mut state)?;
+        Ok(u32::from(state.flags) & KVM_STATE_NESTED_GUEST_MODE != 0)
     }
 }
 
@@ -102,7 +115,6 @@ mod tests {
     #[test]
     fn every_register_that_tracing_needs_is_taken_over() {
         let mut full = FullRegisters {
-            online: true,
             kernel_gs_base: Some(7),
             ..Default::default()
         };
@@ -114,7 +126,7 @@ mod tests {
         full.system.gs.base = 6;
         (full.system.cr0, full.system.cr4) = (8, 9);
         let expected = VcpuRegisters {
-            online: true,
+            online: false,
             rip: 1,
             rsp: 2,
             cpl: 3,
@@ -126,5 +138,18 @@ mod tests {
             kernel_gs_base: Some(7),
         };
         assert_eq!(VcpuRegisters::from(&full), expected);
+    }
+
+    #[test]
+    fn a_vcpu_is_online_while_it_executes_64_bit_code_and_not_for_ever() {
+        let mut full = FullRegisters::default();
+        full.system.cr0 = 0x6000_0010;
+        assert!(!full.is_online(), "as a reset leaves it");
+        (full.system.cr0, full.system.efer) = (0x8005_0033, 0xd01);
+        assert!(full.is_online());
+        full.system.efer = 0x901;
+        assert!(!full.is_online(), "paging of 32-bit code");
+        (full.system.cr0, full.system.efer) = (0x6000_0010, 0);
+        assert!(!full.is_online(), "it was sent to where vCPUs start again");
     }
 }

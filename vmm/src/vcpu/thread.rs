@@ -18,18 +18,16 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use kvm_bindings::{
-    KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_SINGLESTEP, KVM_GUESTDBG_USE_HW_BP, Msrs, kvm_guest_debug,
-    kvm_guest_debug_arch, kvm_msr_entry,
-};
+use kvm_bindings::{Msrs, kvm_msr_entry};
 use kvm_ioctls::{VcpuExit, VcpuFd};
 use tracer::addr::Gva;
 use tracer::insn::trap::TRAP_LENGTH;
 
 use super::Surroundings;
+use super::debug::Debugging;
 use super::detours::Detours;
 use super::event::{EventSender, VcpuEvent, VcpuEventKind};
-use super::kick::{self, KickTarget};
+use super::kick::{self, ImmediateExit, KickTarget};
 use super::registers::RegisterReader;
 use super::seat::{Errand, Order, Reply, Request, Seat, Shared, VcpuState};
 use crate::devices::{PortEffect, Ports};
@@ -39,8 +37,6 @@ use crate::memory::Memory;
 const MSR_TSC: u32 = 0x10;
 const MSR_LSTAR: u32 = 0xc000_0082;
 const MSR_KERNEL_GS_BASE: u32 = 0xc000_0102;
-/// DR7: breakpoint 0 enabled (local and global), on execution, one byte.
-const DR7_EXECUTE_0: u64 = 0x3;
 
 /// The states of the thread's loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +76,7 @@ impl Rest {
 pub(crate) struct Vcpu {
     number: u16,
     fd: VcpuFd,
+    immediate_exit: Arc<ImmediateExit>,
     shared: Arc<Shared>,
     ports: Arc<Ports>,
     detours: Arc<Detours>,
@@ -91,8 +88,7 @@ pub(crate) struct Vcpu {
     unchanged: bool,
     /// The last pass that was made.
     passed: u64,
-    /// Where the attach breakpoint is, while it is armed.
-    breakpoint: Option<Gva>,
+    debugging: Debugging,
     /// Keeps the guest's memory mapped while KVM can still use it.
     _memory: Memory,
 }
@@ -103,11 +99,13 @@ impl Vcpu {
         mut fd: VcpuFd,
         shared: Arc<Shared>,
         around: &Surroundings,
-    ) -> Self {
-        let reader = RegisterReader::new(&mut fd, around.sync_registers);
-        Self {
+    ) -> Result<Self, kvm_ioctls::Error> {
+        let reader = RegisterReader::new(&mut fd, around.sync_registers, around.model.nested);
+        let immediate_exit = Arc::new(ImmediateExit::map(&fd)?);
+        Ok(Self {
             number,
             fd,
+            immediate_exit,
             shared,
             ports: Arc::clone(&around.ports),
             detours: Arc::clone(&around.detours),
@@ -116,9 +114,9 @@ impl Vcpu {
             half_done: false,
             unchanged: false,
             passed: 0,
-            breakpoint: None,
+            debugging: Debugging::new(),
             _memory: around.memory.clone(),
-        }
+        })
     }
 
     /// The thread's body.
@@ -128,7 +126,7 @@ impl Vcpu {
             shared: Arc::clone(&self.shared),
             events: self.events.clone(),
         };
-        let _target = KickTarget::register(self.fd.get_kvm_run());
+        let _target = KickTarget::register(Arc::clone(&self.immediate_exit));
         let mut state = State::Running;
         while state != State::Stopped {
             state = match state {
@@ -218,7 +216,7 @@ impl Vcpu {
     /// A port write to the trap port is complete. When it was the text trap's, the vCPU goes back
     /// to where the trap stands, and KVM is entered once more so that everybody sees it there.
     fn at_trap(&mut self) -> State {
-        let Some(at) = self.breakpoint else {
+        let Some(at) = self.debugging.breakpoint() else {
             return State::Running;
         };
         let mut registers = match self.fd.get_regs() {
@@ -237,6 +235,24 @@ impl Vcpu {
         match self.fd.set_regs(&registers) {
             Ok(()) => State::Completing(Rest::Trapped),
             Err(error) => self.crashed(&format!("KVM_SET_REGS failed: {error}")),
+        }
+    }
+
+    /// A debug exception. It is the guest's own business unless it came where it was asked for, and in the
+    /// guest itself.
+    fn debug_exit(&mut self, at: Gva, dr6: u64) -> State {
+        let is_nested = match self.reader.is_nested(&self.fd) {
+            Ok(is_nested) => is_nested,
+            Err(error) => return self.crashed(&format!("KVM_GET_NESTED_STATE failed: {error}")),
+        };
+        if self.debugging.is_ours(at) && !is_nested {
+            self.tell(VcpuEventKind::Breakpoint(at));
+            return State::Resting(Rest::Trapped);
+        }
+        self.unchanged = false;
+        match self.debugging.give_back(&self.fd, dr6) {
+            Ok(()) => State::Running,
+            Err(error) => self.crashed(&format!("a debug exception at {at} is stuck: {error}")),
         }
     }
 
@@ -290,9 +306,8 @@ impl Vcpu {
                 State::Running
             }
             VcpuExit::Debug(debug) => {
-                let at = Gva(debug.pc);
-                self.tell(VcpuEventKind::Breakpoint(at));
-                State::Resting(Rest::Trapped)
+                let (at, dr6) = (Gva(debug.pc), debug.dr6);
+                self.debug_exit(at, dr6)
             }
             VcpuExit::Intr => State::Running,
             VcpuExit::Shutdown => {
@@ -396,7 +411,7 @@ impl Vcpu {
             Request::SetGeneral(registers) => done(self.fd.set_regs(&registers)),
             Request::SetSystem(registers) => done(self.fd.set_sregs(&registers)),
             Request::SetBreakpoint(at) => done(self.set_breakpoint(at)),
-            Request::SingleStep => done(self.single_step()),
+            Request::SingleStep => done(self.debugging.single_step(&self.fd)),
             Request::ReadTsc => self.read_tsc(),
             Request::ReadSyscallEntry => {
                 let entry = self.read_msr(MSR_LSTAR);
@@ -415,27 +430,9 @@ impl Vcpu {
         seat.errand = Errand::Answered(reply);
     }
 
-    /// Arms breakpoint 0 or disarms it. A vCPU that is at the breakpoint goes on past it only
-    /// once it is disarmed.
+    /// Arms one breakpoint, or none.
     pub(super) fn set_breakpoint(&mut self, at: Option<Gva>) -> Result<(), kvm_ioctls::Error> {
-        let mut debug = kvm_guest_debug::default();
-        if let Some(at) = at {
-            debug.control = KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_HW_BP;
-            debug.arch = kvm_guest_debug_arch {
-                debugreg: [at.0, 0, 0, 0, 0, 0, 0, DR7_EXECUTE_0],
-            };
-        }
-        self.breakpoint = at;
-        self.fd.set_guest_debug(&debug)
-    }
-
-    fn single_step(&mut self) -> Result<(), kvm_ioctls::Error> {
-        let debug = kvm_guest_debug {
-            control: KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_SINGLESTEP,
-            ..kvm_guest_debug::default()
-        };
-        self.breakpoint = None;
-        self.fd.set_guest_debug(&debug)
+        self.debugging.set_breakpoint(&self.fd, at)
     }
 
     fn read_tsc(&self) -> Result<Reply, kvm_ioctls::Error> {

@@ -1,0 +1,42 @@
+//! What Linux finds its processor to have.
+
+use tests::Guest;
+
+/// Which of these flags `/proc/cpuinfo` has, on how many processors.
+const SCRIPT: &str = "for f in svm vmx monitor mwaitx perfctr_core perfmon_v2 arch_perfmon lm; do \
+    echo flag $f $(grep ^flags /proc/cpuinfo | grep -cw $f); done; \
+    echo counters $(dmesg | grep -c 'Performance Event[s]:.*PMU driver')";
+
+fn has(nested: bool) -> Vec<String> {
+    let guest = Guest::linux(SCRIPT, None).vcpus(2);
+    let guest = if nested {
+        guest.with(["--nested"])
+    } else {
+        guest
+    };
+    let (ended, _) = guest.run();
+    let lines = ended.good().stdout;
+    let found = lines.lines().map(str::trim);
+    let found = found.filter(|line| line.starts_with("flag ") || line.starts_with("counters "));
+    found.map(str::to_owned).collect()
+}
+
+#[test]
+fn virtual_machines_of_its_own_are_only_for_who_was_given_them() {
+    let expected = |svm| {
+        let none = [
+            "monitor",
+            "mwaitx",
+            "perfctr_core",
+            "perfmon_v2",
+            "arch_perfmon",
+        ];
+        let none = none.map(|flag| format!("flag {flag} 0"));
+        let mut all = vec![format!("flag svm {svm}"), "flag vmx 0".to_owned()];
+        all.extend(none);
+        all.extend(["flag lm 2".to_owned(), "counters 0".to_owned()]);
+        all
+    };
+    assert_eq!(has(false), expected(0));
+    assert_eq!(has(true), expected(2));
+}
