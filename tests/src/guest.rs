@@ -41,7 +41,9 @@ impl Guest {
         Self::of(&bare_guest(), cmdline).with(["--any"])
     }
 
-    fn of(kernel: &Path, cmdline: &str) -> Self {
+    /// This kernel with this command line, on one vCPU.
+    #[must_use]
+    pub fn of(kernel: &Path, cmdline: &str) -> Self {
         let mut command = vmm();
         command.arg("run").arg("--kernel").arg(kernel);
         command.args(["--cmdline", cmdline]);

@@ -77,6 +77,16 @@ pub fn linux() -> (PathBuf, PathBuf) {
     (file("vmlinuz"), file("initrd"))
 }
 
+/// Another initial RAM disk: `initrd-modules` or `initrd-kexec` (images/linux).
+///
+/// # Panics
+/// When it has not been made.
+#[must_use]
+pub fn linux_initrd(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../images/out/linux");
+    built(folder.join(name), "images/linux/build.sh")
+}
+
 /// Whether the tests run in the box, where everything takes some ten times longer.
 #[must_use]
 pub fn in_the_box() -> bool {

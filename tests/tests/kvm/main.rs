@@ -35,3 +35,4 @@ mod sessions;
 mod slices;
 mod storm;
 mod values;
+mod window;

@@ -14,3 +14,4 @@ mod probes;
 mod processor;
 mod static_calls;
 mod trace;
+mod window;

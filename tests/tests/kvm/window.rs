@@ -1,0 +1,70 @@
+//! The window's memory costs nothing until something is traced, whatever the guest does.
+
+use std::fs;
+
+use tempfile::TempDir;
+use tests::Guest;
+
+/// Where the window of a guest with so little RAM is, and how far its code looks there for memory.
+///
+/// In ring 0, with the page tables of the entry state, whose second table is at 0xa000: maps the gigabyte at 4 GiB
+/// by a page directory at 0x30000, writes to every fourth page of its first half, says so, and stops.
+const CODE: &[u8] = b"\
+    \xbf\x00\x00\x03\x00\
+    \x48\xb8\x83\x00\x00\x00\x01\x00\x00\x00\
+    \xb9\x00\x02\x00\x00\
+    \x48\x89\x07\
+    \x48\x83\xc7\x08\
+    \x48\x05\x00\x00\x20\x00\
+    \xff\xc9\
+    \x75\xef\
+    \x48\xc7\x04\x25\x20\xa0\x00\x00\x03\x00\x03\x00\
+    \x48\xbf\x00\x00\x00\x00\x01\x00\x00\x00\
+    \xb9\x00\x80\x00\x00\
+    \x48\x89\x3f\
+    \x48\x81\xc7\x00\x40\x00\x00\
+    \xff\xc9\
+    \x75\xf2\
+    \x66\xba\xf8\x03\
+    \xb0d\xee\xb0o\xee\xb0n\xee\xb0e\xee\xb0\n\xee\
+    \xf4\xeb\xfd";
+
+/// An ELF file of one segment at 1 MiB, with this code.
+fn kernel(code: &[u8]) -> Vec<u8> {
+    const START: u64 = 0x10_0000;
+    const HEADERS: u64 = 120;
+    let mut file = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
+    let mut put = |bytes: &[u8]| file.extend_from_slice(bytes);
+    put(&[2, 0, 62, 0, 1, 0, 0, 0]);
+    for word in [START + HEADERS, 64, 0] {
+        put(&word.to_le_bytes());
+    }
+    put(&[0, 0, 0, 0, 64, 0, 56, 0, 1, 0, 64, 0, 0, 0, 0, 0]);
+    // PT_LOAD, readable, writable, executable.
+    put(&[1, 0, 0, 0, 7, 0, 0, 0]);
+    let length = HEADERS + code.len() as u64;
+    for word in [0, START, START, length, length, 0x1000] {
+        put(&word.to_le_bytes());
+    }
+    put(code);
+    file
+}
+
+/// Memory of a process that is in RAM, in MiB.
+fn resident(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix("kB"));
+    kib.unwrap().trim().parse::<u64>().unwrap() / 1024
+}
+
+#[test]
+fn a_guest_that_is_not_traced_has_no_memory_beside_its_ram() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("kernel");
+    fs::write(&file, kernel(CODE)).unwrap();
+    let running = Guest::of(&file, "").with(["--memory", "32"]).start();
+    running.wait_for("done");
+    let now = resident(running.pid());
+    assert!(now < 64, "{now} MiB");
+}
