@@ -9,7 +9,7 @@ use std::sync::Arc;
 use call_values::CallCaptures;
 pub use change::Applied;
 use change::Write;
-pub use error::{ApplyError, AttachError, Frozen};
+pub use error::{ApplyError, AttachError, Frozen, FrozenBy};
 use events::PlacedStub;
 use fleeting::KnownModule;
 use probes::{Probe, ProbeId};
@@ -18,7 +18,8 @@ use sessions::Retired;
 use crate::addr::{Gpa, Gva};
 use crate::event::FunctionId;
 use crate::event_formats::EventFormats;
-use crate::image::{Image, Site, SiteKind, TextRange};
+use crate::image::Image;
+use crate::paging::PageUse;
 use crate::patch::dynamic::DynamicTable;
 use crate::patch::events::{Dispatch, TracepointTable};
 use crate::patch::functions::{FunctionState, FunctionTable};
@@ -37,7 +38,7 @@ use crate::stub::mirror::Mirror;
 use crate::stub::reach::{Reach, Routines};
 use crate::stub::template::StubError;
 use crate::target::StoppedTarget;
-use crate::window::{Extent, Region, Window};
+use crate::window::{Extent, Places, Region, Window};
 
 /// Room for stubs per function: a few versions of each.
 const STUB_BYTES_PER_FUNCTION: u64 = 3072;
@@ -74,7 +75,7 @@ impl Ground {
             return Ok(());
         }
         let (directory, pages) = Mirror::bytes(MIRROR_PAGES_LOG2);
-        let shown = self.window.map(target, directory + pages, false)?;
+        let shown = self.window.map(target, directory + pages, PageUse::Data)?;
         let (claim, physical) = self.arena.allocate(CLAIM_BYTES)?;
         let mirror = Mirror {
             pages: shown.at,
@@ -240,7 +241,8 @@ impl Engine {
         if functions >= FUNCTIONS_MAX as usize {
             return Err(AttachError::TooManyFunctions(functions));
         }
-        let mut window = Window::open(target, region, self.traceable_text()?)?;
+        let places = Places::of(&self.image).ok_or(AttachError::NoText)?;
+        let mut window = Window::open(target, region, places)?;
         let code = if window.is_user() {
             TracedCode::User
         } else {
@@ -252,9 +254,9 @@ impl Engine {
         };
         let functions = STUB_BYTES_PER_FUNCTION * self.image.sites.len() as u64;
         let room = functions + PROBES_BYTES;
-        let extents = window.map(target, room, true).and_then(|code| {
+        let extents = window.map(target, room, PageUse::Code).and_then(|code| {
             let shared = clock_offset(&strategy) + PAGE_BYTES;
-            Ok((code, window.map(target, shared, false)?))
+            Ok((code, window.map(target, shared, PageUse::Data)?))
         });
         let (code, cells) = match extents {
             Ok(extents) => extents,
@@ -277,32 +279,16 @@ impl Engine {
         Ok(())
     }
 
-    /// From the first site to the last: what stubs must be near to.
-    fn traceable_text(&self) -> Result<TextRange, AttachError> {
-        // The window gets the rights of the first: what was made to be traced says which.
-        let is_made = |site: &&Site| site.kind != SiteKind::Displaced;
-        let sites = &self.image.sites;
-        let first = sites.iter().find(is_made).or(sites.first());
-        match (first, sites.last()) {
-            (Some(first), Some(last)) => {
-                let end = self
-                    .image
-                    .text
-                    .last()
-                    .map_or(last.address, |range| range.end);
-                Ok(TextRange {
-                    start: first.address,
-                    end: end.max(last.address),
-                })
-            }
-            _ => Err(AttachError::NoText),
-        }
-    }
-
     /// Whether the window is open.
     #[must_use]
     pub fn is_attached(&self) -> bool {
         self.ground.is_some()
+    }
+
+    /// The window, once it is open.
+    #[must_use]
+    pub fn window(&self) -> Option<&Window> {
+        self.ground.as_ref().map(|ground| &ground.window)
     }
 
     /// How stubs know their vCPU, and why not by *gs* when they do not.
@@ -386,6 +372,7 @@ mod error;
 pub mod events;
 pub mod fleeting;
 pub mod locks;
+mod lost;
 pub mod probes;
 mod reuse;
 pub mod saved;

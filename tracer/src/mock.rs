@@ -10,8 +10,8 @@ use crate::addr::{Gpa, Gva};
 use crate::image::Image;
 use crate::paging::{PAGE_2M, PAGE_4K, PageTableRoot, bits, translate};
 use crate::target::{
-    LiveTarget, MemoryError, NotSynchronised, PhysicalMemory, StoppedTarget, TargetMemory,
-    VcpuRegisters,
+    LiveTarget, MemoryError, NotProvided, NotSynchronised, PhysicalMemory, StoppedTarget,
+    TargetMemory, VcpuRegisters,
 };
 use crate::window::Region;
 
@@ -82,6 +82,8 @@ pub struct MockTarget {
     pub ram: Vec<Region>,
     /// Whether its processors have pages of 1 GiB.
     pub has_gigabyte_pages: bool,
+    /// What the guest was given of the window's region.
+    pub provided: Vec<Region>,
     /// How many virtual writes were made, whatever became of them.
     pub writes: u64,
 }
@@ -112,6 +114,7 @@ impl MockTarget {
             faults: Faults::default(),
             ram: Vec::new(),
             has_gigabyte_pages: true,
+            provided: Vec::new(),
             writes: 0,
         }
     }
@@ -384,6 +387,11 @@ impl StoppedTarget for MockTarget {
 
     fn has_gigabyte_pages(&self) -> bool {
         self.has_gigabyte_pages
+    }
+
+    fn provide(&mut self, part: Region) -> Result<(), NotProvided> {
+        self.provided.push(part);
+        Ok(())
     }
 }
 

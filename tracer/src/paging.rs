@@ -6,6 +6,7 @@
 //! memory behind it exists; a walk reads at most five entries.
 
 use crate::addr::{Gpa, Gva};
+use crate::image::TextRange;
 use crate::target::{MemoryError, PhysicalMemory, VcpuRegisters};
 
 /// Size of the smallest page.
@@ -275,9 +276,9 @@ pub struct FreeSlot {
     pub entry: Gpa,
 }
 
-/// The free 2 MiB slots among those that start in `from..to`, ascending.
+/// The free 2 MiB slots that lie in `range`, ascending.
 ///
-/// Only slots whose tables above are present and allow writing (and ring 3, when `user` is asked
+/// Only slots whose tables above are present and allow writing and executing (and ring 3, when `user` is asked
 /// for) count: those entries belong to the guest and are not changed.
 ///
 /// # Errors
@@ -286,16 +287,12 @@ pub struct FreeSlot {
 pub fn free_slots(
     memory: &(impl PhysicalMemory + ?Sized),
     root: PageTableRoot,
-    from: Gva,
-    to: Gva,
+    range: TextRange,
     user: bool,
 ) -> Result<Vec<FreeSlot>, TranslateError> {
     let mut found = Vec::new();
-    let Some(first) = from.0.checked_next_multiple_of(PAGE_2M) else {
-        return Ok(found);
-    };
-    let mut address = Gva(first);
-    while address < to {
+    let mut next = range.start.0.checked_next_multiple_of(PAGE_2M).map(Gva);
+    while let Some(address) = next.filter(|at| range.holds(*at, PAGE_2M)) {
         match descend(memory, root, address, 2) {
             Ok((2, step)) if step.value == 0 => {
                 if step.writable && step.executable && (step.user || !user) {
@@ -308,12 +305,24 @@ pub fn free_slots(
             Err(error @ TranslateError::NotCanonical(_)) => return Err(error),
             Ok(_) | Err(_) => {}
         }
-        match address.checked_add(PAGE_2M) {
-            Some(next) => address = next,
-            None => break,
-        }
+        next = address.checked_add(PAGE_2M);
     }
     Ok(found)
+}
+
+/// The entry at `level` (1 for the last table) through which `at` is mapped, or would be; nothing when a larger
+/// page maps it.
+///
+/// # Errors
+/// A [`TranslateError`] that says where the walk ended.
+pub fn entry_for(
+    memory: &(impl PhysicalMemory + ?Sized),
+    root: PageTableRoot,
+    at: Gva,
+    level: u8,
+) -> Result<Option<Gpa>, TranslateError> {
+    let (reached, step) = descend(memory, root, at, level)?;
+    Ok((reached == level).then_some(step.entry))
 }
 
 /// The free entries, 1 GiB of address space each, of the table above the page directories through which `text` is
@@ -344,18 +353,29 @@ pub fn free_giant_slots(
     Ok(found)
 }
 
-/// The entry that maps the 2 MiB at `physical`, present and writable.
+/// What memory of ours is for. None can be written and executed: a kernel that looks for that (Linux, when it makes
+/// its text read-only) takes it for a hole in its protection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PageUse {
+    /// The guest executes it; only the host writes it.
+    Code,
+    /// The guest reads and writes it.
+    Data,
+}
+
+/// The entry that maps the 2 MiB at `physical` for this use.
 #[must_use]
-pub fn large_page_entry(physical: Gpa, user: bool, executable: bool, root: PageTableRoot) -> u64 {
+pub fn large_page_entry(physical: Gpa, user: bool, page_use: PageUse, root: PageTableRoot) -> u64 {
     use bits::{ACCESSED, DIRTY, LARGE, NO_EXECUTE, PRESENT, USER, WRITE};
-    let mut entry = (physical.0 & ADDRESS_MASK) | PRESENT | WRITE | ACCESSED | DIRTY | LARGE;
-    if user {
-        entry |= USER;
-    }
-    if !executable && root.no_execute {
-        entry |= NO_EXECUTE;
-    }
-    entry
+    let entry = (physical.0 & ADDRESS_MASK) | PRESENT | ACCESSED | LARGE;
+    let user = if user { USER } else { 0 };
+    // Dirty and not writable would be a page of a shadow stack.
+    let rights = match page_use {
+        PageUse::Code => 0,
+        PageUse::Data if root.no_execute => WRITE | DIRTY | NO_EXECUTE,
+        PageUse::Data => WRITE | DIRTY,
+    };
+    entry | user | rights
 }
 
 #[cfg(test)]

@@ -68,6 +68,25 @@ pub trait StoppedTarget: TargetMemory + PhysicalMemory {
 
     /// Whether its processors have pages of 1 GiB.
     fn has_gigabyte_pages(&self) -> bool;
+
+    /// Lets the guest reach `part` of the window's region. What has not been provided is no memory for it, whatever its
+    /// page tables say.
+    ///
+    /// # Errors
+    /// [`NotProvided`]; then the guest does not reach it.
+    fn provide(&mut self, part: Region) -> Result<(), NotProvided>;
+}
+
+/// The guest did not get memory of the window's region.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the host does not let the guest have {bytes} bytes of tracing memory at {at}: {why}")]
+pub struct NotProvided {
+    /// Where.
+    pub at: Gpa,
+    /// How much.
+    pub bytes: u64,
+    /// What the host said.
+    pub why: String,
 }
 
 /// A target whose text is changed while its vCPUs run: breakpoint, rest, first byte.

@@ -3,17 +3,21 @@
 //!
 //! The memory is a [`Region`] of guest physical addresses that is in no memory map. The window shows
 //! parts of it ([`Extent`]s of whole 2 MiB pages) near the guest's text, so that a site reaches its
-//! stub and a stub its ring by a 32-bit distance. Only entries that are zero are used, and each is
-//! looked at again before every attach: a guest that clears or takes one is noticed.
+//! stub and a stub its ring by a 32-bit distance. Only entries that are zero are used, and only where nothing of the
+//! guest's can come ([`Places`]); each is looked at again before every change: a guest that clears or takes one is
+//! noticed. Code is shown executable and not writable, everything else writable and not executable.
 
 use alias::Alias;
+use entries::{Page, Roots};
+pub use error::WindowError;
+pub use places::Places;
 
 use crate::addr::{Gpa, Gva};
 use crate::image::TextRange;
 use crate::paging::{
-    FreeSlot, PAGE_2M, PageTableRoot, TranslateError, free_slots, large_page_entry, translate,
+    FreeSlot, PAGE_2M, PageTableRoot, PageUse, free_slots, large_page_entry, translate,
 };
-use crate::target::{MemoryError, PhysicalMemory, StoppedTarget, VcpuRegisters};
+use crate::target::{PhysicalMemory, StoppedTarget, VcpuRegisters};
 
 /// A stretch of guest physical memory, for the window or of the guest's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,79 +36,6 @@ impl Region {
     }
 }
 
-/// Why memory could not be shown to the guest.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum WindowError {
-    /// No vCPU runs yet.
-    #[error("no vCPU has been started: there are no page tables to open a window in")]
-    NoVcpu,
-    /// The page tables could not be walked.
-    #[error(transparent)]
-    Translate(#[from] TranslateError),
-    /// The guest's tables could not be changed.
-    #[error("the guest's page table entry at {entry} cannot be written: {source}")]
-    Entry {
-        /// The entry.
-        entry: Gpa,
-        /// Why not.
-        source: MemoryError,
-    },
-    /// There is no run of free entries near the text.
-    #[error(
-        "the guest's page tables have no {pages} free 2 MiB slots in a row within reach of its text at {text} ({free} are free)"
-    )]
-    NoSlots {
-        /// Pages asked for.
-        pages: u64,
-        /// Start of the text.
-        text: Gva,
-        /// Free slots found.
-        free: usize,
-    },
-    /// There is no place for the alias.
-    #[error(
-        "memory cannot be captured: the {pieces} pieces of the guest's RAM need {gigabytes} free entries of 1 GiB in a row in the page tables of its text at {text} ({free} are free); registers can be captured"
-    )]
-    NoAlias {
-        /// Entries that are needed.
-        gigabytes: u64,
-        /// Pieces of RAM; few are possible.
-        pieces: usize,
-        /// Start of the text.
-        text: Gva,
-        /// Free entries found.
-        free: usize,
-    },
-    /// The region is used up.
-    #[error(
-        "{bytes} bytes of tracing memory were asked for, {left} are left: use smaller rings or fewer sessions"
-    )]
-    RegionFull {
-        /// Bytes asked for.
-        bytes: u64,
-        /// Bytes left.
-        left: u64,
-    },
-    /// The guest uses an entry that held a page of the window.
-    #[error("the guest has taken the window at {at} (its entry at {entry} now holds {found:#x})")]
-    Taken {
-        /// The page's address.
-        at: Gva,
-        /// The entry.
-        entry: Gpa,
-        /// What it holds.
-        found: u64,
-    },
-    /// A vCPU does not see the window.
-    #[error("vCPU {vcpu} has page tables of its own and does not see the window at {at}")]
-    NotShared {
-        /// Its number.
-        vcpu: usize,
-        /// The page's address.
-        at: Gva,
-    },
-}
-
 /// A run of pages that the window shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
@@ -116,20 +47,12 @@ pub struct Extent {
     pub bytes: u64,
 }
 
-/// One entry of the guest's page tables that belongs to the window.
-#[derive(Debug, Clone, Copy)]
-struct Page {
-    slot: FreeSlot,
-    physical: Gpa,
-    value: u64,
-}
-
 /// A window into a [`Region`].
 #[derive(Debug)]
 pub struct Window {
     region: Region,
     used: u64,
-    text: TextRange,
+    places: Places,
     user: bool,
     pages: Vec<Page>,
     alias: Option<Alias>,
@@ -139,11 +62,11 @@ pub struct Window {
     tables: u64,
 }
 
-/// How far a 32-bit distance reaches, less room for the text's own extent.
-const REACH: u64 = 1 << 31;
+/// How far a 32-bit distance reaches, less room for what lies beside the place that it leads to.
+const REACH: u64 = (1 << 31) - PAGE_2M;
 
 impl Window {
-    /// A window near `text`, with the page tables that the first running vCPU uses. What it shows is
+    /// A window near the text of `places`, with the page tables that the first running vCPU uses. What it shows is
     /// usable in ring 3 if the text is.
     ///
     /// # Errors
@@ -151,14 +74,16 @@ impl Window {
     pub fn open(
         target: &(impl StoppedTarget + ?Sized),
         region: Region,
-        text: TextRange,
+        places: impl Into<Places>,
     ) -> Result<Self, WindowError> {
-        let root = running_root(target, text.start)?;
-        let user = translate(target, root, text.start)?.user;
+        let places = places.into();
+        let text = places.text.start;
+        let root = running_root(target, text)?;
+        let user = translate(target, root, text)?.user;
         Ok(Self {
             region,
             used: 0,
-            text,
+            places,
             user,
             pages: Vec::new(),
             alias: None,
@@ -193,7 +118,7 @@ impl Window {
         &mut self,
         target: &mut (impl StoppedTarget + ?Sized),
         bytes: u64,
-        executable: bool,
+        page_use: PageUse,
     ) -> Result<Extent, WindowError> {
         let bytes = bytes.max(1).next_multiple_of(PAGE_2M);
         let left = self.left();
@@ -201,68 +126,100 @@ impl Window {
             return Err(WindowError::RegionFull { bytes, left });
         }
         // Not the tables of the time when the window was opened: the guest may have freed those.
-        let root = running_root(target, self.text.start)?;
+        let root = running_root(target, self.text())?;
         let slots = self.find(target, root, bytes / PAGE_2M)?;
         let physical = Gpa(self.region.start.0 + self.used);
         let mut pages = Vec::new();
         for (slot, number) in slots.iter().zip(0..) {
             let page = Gpa(physical.0 + number * PAGE_2M);
-            let value = large_page_entry(page, self.user, executable, root);
             pages.push(Page {
                 slot: *slot,
+                level: 2,
                 physical: page,
-                value,
+                value: large_page_entry(page, self.user, page_use, root),
             });
         }
-        if let Err(error) = show(target, &pages, self.text.start) {
-            take_back(target, &pages);
-            return Err(error);
-        }
+        target.provide(Region {
+            start: physical,
+            bytes,
+        })?;
+        self.show(target, &pages)?;
         self.used += bytes;
         self.pages.append(&mut pages);
         Ok(Extent {
-            at: slots.first().map_or(self.text.start, |slot| slot.address),
+            at: slots.first().map_or(self.text(), |slot| slot.address),
             physical,
             bytes,
         })
     }
 
-    /// Takes every page of the window out of the guest's tables again, those that the guest has
-    /// taken aside. Only for a window that no guest instruction has been led to.
-    pub fn close(self, target: &mut (impl StoppedTarget + ?Sized)) {
-        self.close_alias(target);
-        take_back(target, &self.pages);
+    /// Shows `pages`, all of them or none.
+    fn show(
+        &self,
+        target: &mut (impl StoppedTarget + ?Sized),
+        pages: &[Page],
+    ) -> Result<(), WindowError> {
+        let roots = Roots::new(target, target.vcpus(), self.text());
+        entries::show(target, &roots, pages)
     }
 
-    /// A run of free slots behind the text, or else before it; within reach of the pages shown so far
-    /// too, because stubs must reach their rings.
+    /// Takes every page of the window out of the guest's tables again, those that the guest has
+    /// taken aside. Only for a window that no guest instruction has been led to, in the pause in which it was opened.
+    pub fn close(self, target: &mut (impl StoppedTarget + ?Sized)) {
+        for page in self.all_pages() {
+            entries::take_back(target, std::slice::from_ref(page));
+        }
+    }
+
+    /// The beginning of the text: what is mapped as that is, is the kernel's.
+    const fn text(&self) -> Gva {
+        self.places.text.start
+    }
+
+    fn all_pages(&self) -> impl Iterator<Item = &Page> {
+        let alias = self.alias.iter().flat_map(Alias::pages);
+        self.pages.iter().chain(alias)
+    }
+
+    /// A run of free slots in the first of the places that has one; within reach of the text and of the pages shown so
+    /// far, because stubs must reach their rings.
     fn find(
         &self,
         target: &(impl StoppedTarget + ?Sized),
         root: PageTableRoot,
         pages: u64,
     ) -> Result<Vec<FreeSlot>, WindowError> {
-        let TextRange { start, end } = self.text;
-        let shown = || self.pages.iter().map(|page| page.slot.address);
-        let lowest = shown().fold(start, Gva::min);
-        let highest = shown()
-            .map(|at| Gva(at.0.saturating_add(PAGE_2M)))
-            .fold(end, Gva::max);
-        let behind = (end, Gva(lowest.0.saturating_add(REACH - PAGE_2M)));
-        let before = (Gva(highest.0.saturating_sub(REACH - PAGE_2M)), start);
+        let within = self.reach();
         let mut free = 0;
-        for (from, to) in [behind, before] {
-            let slots = free_slots(target, root, from, to, self.user)?;
+        let ranges = self.places.pages.iter();
+        for range in ranges.filter_map(|range| range.common(within)) {
+            let mut slots = free_slots(target, root, range, self.user)?;
+            // An entry of ours that the guest has cleared is not free.
+            slots.retain(|slot| !self.pages.iter().any(|page| page.slot.entry == slot.entry));
             free += slots.len();
-            if let Some(run) = run_of(&slots, pages) {
+            if let Some(run) = run_of(&slots, pages, PAGE_2M) {
                 return Ok(run.to_vec());
             }
         }
         Err(WindowError::NoSlots {
             pages,
-            text: start,
+            text: self.text(),
             free,
         })
+    }
+
+    /// What is near enough to all of the text and of the pages shown so far.
+    fn reach(&self) -> TextRange {
+        let TextRange { start, end } = self.places.text;
+        let shown = || self.pages.iter().map(|page| page.slot.address);
+        let lowest = shown().fold(start, Gva::min);
+        let highest = shown()
+            .map(|at| Gva(at.0.saturating_add(PAGE_2M)))
+            .fold(end, Gva::max);
+        TextRange {
+            start: Gva(highest.0.saturating_sub(REACH)),
+            end: Gva(lowest.0.saturating_add(REACH)),
+        }
     }
 
     /// Whether `text` may be executed where the window may be used, as the first of `vcpus` that runs sees it: in
@@ -282,11 +239,11 @@ impl Window {
         seen.is_none_or(|seen| seen.user == self.user)
     }
 
-    /// Checks that the guest still has every page of the window where it was put; puts back those
-    /// that it has cleared.
+    /// Checks that the guest still has every page of the window where it was put, and that the tables of every
+    /// vCPU lead there; puts back those that it has cleared.
     ///
     /// # Errors
-    /// [`WindowError::Taken`] or [`WindowError::NotShared`].
+    /// [`WindowError::Taken`] or [`WindowError::NotShared`]; then nothing was put back.
     pub fn verify(&self, target: &mut (impl StoppedTarget + ?Sized)) -> Result<(), WindowError> {
         let vcpus = target.vcpus().to_vec();
         self.verify_seen_by(target, &vcpus)
@@ -301,29 +258,31 @@ impl Window {
         target: &mut (impl PhysicalMemory + ?Sized),
         vcpus: &[VcpuRegisters],
     ) -> Result<(), WindowError> {
-        for page in &self.pages {
-            put_back(target, page)?;
-            check_seen(target, vcpus, page, self.text.start)?;
-        }
-        self.verify_alias(target, vcpus)
+        let roots = Roots::new(target, vcpus, self.text());
+        entries::verify(target, &roots, self.all_pages())
     }
-}
 
-/// Writes an entry of the window again that the guest has cleared.
-fn put_back(target: &mut (impl PhysicalMemory + ?Sized), page: &Page) -> Result<(), WindowError> {
-    let entry = page.slot.entry;
-    let mut bytes = [0; 8];
-    target
-        .read_physical(entry, &mut bytes)
-        .map_err(|source| WindowError::Entry { entry, source })?;
-    match u64::from_le_bytes(bytes) {
-        found if found == page.value => Ok(()),
-        0 => write_entry(target, entry, page.value),
-        found => Err(WindowError::Taken {
-            at: page.slot.address,
-            entry,
-            found,
-        }),
+    /// The same for those vCPUs only whose tables have the text: others, as one that is being started, execute none of
+    /// it, and see the window when they see the text again. For a look between changes.
+    ///
+    /// # Errors
+    /// As [`Self::verify`].
+    pub fn verify_with_text(
+        &self,
+        target: &mut (impl PhysicalMemory + ?Sized),
+        vcpus: &[VcpuRegisters],
+    ) -> Result<(), WindowError> {
+        let roots = Roots::new(target, vcpus, self.text()).with_text(target, self.text());
+        if roots.is_empty() {
+            return Ok(());
+        }
+        entries::verify(target, &roots, self.all_pages())
+    }
+
+    /// Whether all entries hold what was written to them, as far as this can be told while the guest runs.
+    #[must_use]
+    pub fn is_untouched(&self, memory: &(impl PhysicalMemory + ?Sized)) -> bool {
+        entries::are_in(memory, self.all_pages())
     }
 }
 
@@ -337,78 +296,18 @@ fn running_root(
     Ok(PageTableRoot::of_text(target, registers, text)?)
 }
 
-/// Writes the entries of `pages` and checks that each vCPU then sees them.
-fn show(
-    target: &mut (impl StoppedTarget + ?Sized),
-    pages: &[Page],
-    text: Gva,
-) -> Result<(), WindowError> {
-    for page in pages {
-        write_entry(target, page.slot.entry, page.value)?;
-    }
-    let vcpus = target.vcpus();
-    pages
-        .iter()
-        .try_for_each(|page| check_seen(target, vcpus, page, text))
-}
-
-/// Clears the entries that still hold what was written to them. One that cannot be cleared stays: it
-/// shows the guest memory that nothing leads to.
-fn take_back(target: &mut (impl StoppedTarget + ?Sized), pages: &[Page]) {
-    for page in pages {
-        let mut bytes = [0; 8];
-        let entry = page.slot.entry;
-        if target.read_physical(entry, &mut bytes).is_ok()
-            && u64::from_le_bytes(bytes) == page.value
-        {
-            let _ = write_entry(target, entry, 0);
-        }
-    }
-}
-
-/// Whether every running vCPU sees the window's own memory at the page's address when it executes the
-/// text. Two addresses that share a table would both see the later page: that is found here too.
-fn check_seen(
-    target: &(impl PhysicalMemory + ?Sized),
-    vcpus: &[VcpuRegisters],
-    page: &Page,
-    text: Gva,
-) -> Result<(), WindowError> {
-    let at = page.slot.address;
-    for (vcpu, registers) in vcpus.iter().enumerate() {
-        if !registers.online {
-            continue;
-        }
-        let root = PageTableRoot::of_text(target, registers, text);
-        let seen = root.and_then(|root| translate(target, root, at));
-        if !seen.is_ok_and(|seen| seen.physical == page.physical) {
-            return Err(WindowError::NotShared { vcpu, at });
-        }
-    }
-    Ok(())
-}
-
-/// The first `pages` slots that follow each other without a gap.
-fn run_of(slots: &[FreeSlot], pages: u64) -> Option<&[FreeSlot]> {
-    let pages = usize::try_from(pages).ok()?;
-    slots.windows(pages).find(|run| {
+/// The first `wanted` slots of `size` bytes that follow each other without a gap.
+fn run_of(slots: &[FreeSlot], wanted: u64, size: u64) -> Option<&[FreeSlot]> {
+    let count = usize::try_from(wanted).ok().filter(|count| *count > 0)?;
+    slots.windows(count).find(|run| {
         let ends = run.first().zip(run.last());
-        ends.is_some_and(|(first, last)| {
-            last.address.0 - first.address.0 == (pages as u64 - 1) * PAGE_2M
-        })
+        ends.is_some_and(|(first, last)| last.address.0 - first.address.0 == (wanted - 1) * size)
     })
 }
 
-fn write_entry(
-    target: &mut (impl PhysicalMemory + ?Sized),
-    entry: Gpa,
-    value: u64,
-) -> Result<(), WindowError> {
-    target
-        .write_physical(entry, &value.to_le_bytes())
-        .map_err(|source| WindowError::Entry { entry, source })
-}
-
 pub mod alias;
+mod entries;
+mod error;
+pub mod places;
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,6 @@ use vmm_sys_util::timerfd::TimerFd;
 use crate::control::server::Server;
 use crate::devices::serial::INPUT_LIMIT;
 use crate::failure::Failure;
-use crate::panic_watch;
 use crate::run::{Outcome, Run};
 use crate::signals::Signals;
 use crate::terminal::{ConsoleInput, ConsoleStdin};
@@ -29,7 +28,7 @@ pub enum EventLoopError {
     #[error("--timeout cannot be set: {0}")]
     Timer(#[source] std::io::Error),
     /// The look at the guest.
-    #[error("no timer to look for panics and modules of the guest: {0}")]
+    #[error("no timer to look at the guest: {0}")]
     Watch(#[source] std::io::Error),
 }
 
@@ -72,17 +71,17 @@ fn timer(first: Duration, period: Option<Duration>) -> std::io::Result<TimerFd> 
     Ok(timer)
 }
 
-/// When to look whether the guest has panicked, and which modules it has.
+/// When to look whether the guest has panicked, which modules it has, and whether our window is where it was.
 #[derive(Debug)]
 pub struct Watch(TimerFd);
 
 impl Watch {
-    /// Looks from now on.
+    /// Looks each `period` from now on.
     ///
     /// # Errors
     /// When the timer cannot be made.
-    pub fn start() -> Result<Self, EventLoopError> {
-        let timer = timer(panic_watch::PERIOD, Some(panic_watch::PERIOD));
+    pub fn start(period: Duration) -> Result<Self, EventLoopError> {
+        let timer = timer(period, Some(period));
         timer.map(Self).map_err(EventLoopError::Watch)
     }
 }
@@ -107,8 +106,8 @@ pub struct EventLoop {
     pub stdin: Option<ConsoleStdin>,
     /// The time limit, if there is one.
     pub limit: Option<Limit>,
-    /// When to look whether the guest has panicked and which modules it has, if that can be seen.
-    pub watch: Option<Watch>,
+    /// When to look at the guest.
+    pub watch: Watch,
     /// The control socket, if there is one.
     pub control: Option<Server>,
 }
@@ -175,9 +174,7 @@ impl EventLoop {
         if let Some(limit) = &self.limit {
             add(&limit.timer, TIMER)?;
         }
-        if let Some(Watch(timer)) = &self.watch {
-            add(timer, WATCH)?;
-        }
+        add(&self.watch.0, WATCH)?;
         self.control
             .as_ref()
             .map_or(Ok(()), |server| server.register(ops))
@@ -219,12 +216,11 @@ impl MutEventSubscriber for EventLoop {
                 }
             }
             WATCH => {
-                if let Some(Watch(timer)) = &mut self.watch {
-                    // How often it has fired does not matter; it must be read to fire again.
-                    let _ = timer.wait();
-                }
+                // How often it has fired does not matter; it must be read to fire again.
+                let _ = self.watch.0.wait();
                 self.run.look_for_panic();
                 self.run.look_for_modules();
+                self.run.look_at_window();
             }
             token => {
                 let Self { run, control, .. } = self;

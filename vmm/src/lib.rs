@@ -19,6 +19,7 @@ pub mod live;
 pub mod loader;
 pub mod machine;
 pub mod memory;
+mod memslots;
 pub mod not_started;
 pub mod panic_watch;
 pub mod quiesce;

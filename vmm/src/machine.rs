@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use kvm_bindings::{
     CpuId, KVM_CAP_PMU_CAPABILITY, KVM_CAP_SYNC_REGS, KVM_MAX_CPUID_ENTRIES, KVM_PMU_CAP_DISABLE,
     KVM_SYNC_X86_REGS, KVM_SYNC_X86_SREGS, kvm_enable_cap, kvm_pit_config,
-    kvm_userspace_memory_region,
 };
 use kvm_ioctls::{Cap, Kvm, VmFd};
 use tracer::addr::Gva;
@@ -27,6 +26,7 @@ use crate::layout;
 use crate::live::{BreakpointService, Live, LiveError};
 use crate::loader::{self, BootOptions, ElfLayout, Initrd, KernelFile, LoadError};
 use crate::memory::{CreateMemoryError, Memory};
+use crate::memslots::MemorySlots;
 use crate::not_started::NotYetStarted;
 use crate::quiesce::{Holders, PauseTimes, QuiesceError, Quiesced};
 use crate::remedy;
@@ -141,7 +141,7 @@ pub struct Machine {
     // Fields are dropped in this order: vCPUs before the VM, the VM before its memory.
     holders: Holders,
     ready: Vec<ReadyVcpu>,
-    _vm: VmFd,
+    _vm: Arc<VmFd>,
     _kvm: Kvm,
     ports: Arc<Ports>,
     detours: Arc<Detours>,
@@ -175,9 +175,10 @@ impl Machine {
             initrd: config.initrd.as_ref(),
         };
         let layout = loader::load(&mut memory, kernel, &options)?;
-        let vm = kvm.create_vm().map_err(kvm_refused("a new VM"))?;
+        let vm = Arc::new(kvm.create_vm().map_err(kvm_refused("a new VM"))?);
         leave_out_counters(&kvm, &vm);
-        register_memory(&vm, &memory)?;
+        let slots = MemorySlots::new(Arc::clone(&vm), memory.clone())
+            .map_err(kvm_refused("the guest's memory"))?;
         let ports = create_devices(&vm, console)?;
         let (sender, events) = vcpu::events().map_err(system_refused("the event channel"))?;
         let gate = Arc::new(Gate::default());
@@ -210,6 +211,7 @@ impl Machine {
         }
         Ok(Self {
             holders: Holders::new(Vec::new(), gate)
+                .with_slots(slots)
                 .with_gigabyte_pages(vcpu::has_gigabyte_pages(&around.cpuid)),
             ready,
             _vm: vm,
@@ -543,23 +545,6 @@ fn leave_out_counters(kvm: &Kvm, vm: &VmFd) {
     if let Err(error) = vm.enable_cap(&without) {
         log::debug!("KVM keeps its performance counters: {error}");
     }
-}
-
-fn register_memory(vm: &VmFd, memory: &Memory) -> Result<(), BuildError> {
-    for (slot, (start, bytes, host)) in (0..).zip(memory.regions()) {
-        let region = kvm_userspace_memory_region {
-            slot,
-            flags: 0,
-            guest_phys_addr: start.0,
-            memory_size: bytes,
-            userspace_addr: host,
-        };
-        // SAFETY: the range is a mapping that `memory` owns; every vCPU thread holds a clone of
-        // it, so it stays mapped as long as the guest can run.
-        let registered = unsafe { vm.set_user_memory_region(region) };
-        registered.map_err(kvm_refused("the guest's memory"))?;
-    }
-    Ok(())
 }
 
 fn create_devices(vm: &VmFd, console: ConsoleQueue) -> Result<Arc<Ports>, BuildError> {

@@ -4,7 +4,9 @@
 //! the program headers of its file.
 
 use tracer::addr::{Gpa, Gva};
-use tracer::target::{MemoryError, PhysicalMemory, StoppedTarget, TargetMemory, VcpuRegisters};
+use tracer::target::{
+    MemoryError, NotProvided, PhysicalMemory, StoppedTarget, TargetMemory, VcpuRegisters,
+};
 use tracer::window::Region;
 
 use crate::loader::ElfLayout;
@@ -66,5 +68,14 @@ impl StoppedTarget for NotYetStarted<'_> {
     /// Nothing is mapped yet.
     fn has_gigabyte_pages(&self) -> bool {
         false
+    }
+
+    /// No page tables could show it.
+    fn provide(&mut self, part: Region) -> Result<(), NotProvided> {
+        Err(NotProvided {
+            at: part.start,
+            bytes: part.bytes,
+            why: "no vCPU has run yet".to_owned(),
+        })
     }
 }

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use tracer::addr::{Gpa, Gva};
 use tracer::image::Image;
-use tracer::target::PhysicalMemory;
+use tracer::paging::{PageTableRoot, translate};
+use tracer::target::{PhysicalMemory, VcpuRegisters};
 
 use crate::machine::Machine;
 
@@ -19,6 +20,7 @@ pub const FATAL: [&str; 2] = ["panic", "vpanic"];
 /// Where the guest says that it panics.
 #[derive(Debug)]
 pub struct PanicWatch {
+    address: Gva,
     word: Gpa,
     vcpus: u16,
     seen: Option<(u16, Instant)>,
@@ -31,6 +33,7 @@ impl PanicWatch {
         let address: Gva = image.symbols.address_of("panic_cpu")?;
         let (word, left) = machine.layout().locate(address)?;
         (left >= 4).then_some(Self {
+            address,
             word,
             vcpus: machine.vcpus(),
             seen: None,
@@ -51,6 +54,18 @@ impl PanicWatch {
         }
         self.seen = Some((vcpu, Instant::now()));
         Some(vcpu)
+    }
+
+    /// Whether the kernel that runs is still the one whose word this is: another one (kexec) uses that memory as it
+    /// likes.
+    #[must_use]
+    pub fn is_of(&self, vcpus: &[VcpuRegisters], memory: &impl PhysicalMemory) -> bool {
+        let mut running = vcpus.iter().filter(|vcpu| vcpu.online);
+        running.any(|vcpu| {
+            let root = PageTableRoot::of_text(memory, vcpu, self.address);
+            let seen = root.and_then(|root| translate(memory, root, self.address));
+            seen.is_ok_and(|seen| seen.physical == self.word)
+        })
     }
 
     /// The vCPU that panics.
@@ -78,6 +93,7 @@ mod tests {
         let word = Gpa(0x1000);
         let mut memory = Memory::create(layout::MEMORY_MIN_MIB, 0x1000).unwrap();
         let mut watch = PanicWatch {
+            address: Gva(0),
             word,
             vcpus: 2,
             seen: None,

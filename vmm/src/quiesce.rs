@@ -8,7 +8,9 @@ mod holders;
 use std::time::{Duration, Instant};
 
 use tracer::addr::{Gpa, Gva};
-use tracer::target::{MemoryError, PhysicalMemory, StoppedTarget, TargetMemory, VcpuRegisters};
+use tracer::target::{
+    MemoryError, NotProvided, PhysicalMemory, StoppedTarget, TargetMemory, VcpuRegisters,
+};
 use tracer::window::Region;
 
 use crate::memory::Memory;
@@ -196,6 +198,10 @@ impl StoppedTarget for Quiesced<'_> {
 
     fn has_gigabyte_pages(&self) -> bool {
         self.holders.has_gigabyte_pages()
+    }
+
+    fn provide(&mut self, part: Region) -> Result<(), NotProvided> {
+        self.holders.provide(part)
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use serde_json::Value;
+use tracer::target::StoppedTarget;
 
 use crate::control::protocol::{self, Call, FilterChange, OfSession, Response, RpcError};
 use crate::control::status::{GuestStatus, Pauses, Spread, Status, Switched, VcpuStatus};
@@ -13,9 +14,9 @@ use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::layout;
 use crate::machine::{Machine, PATIENCE};
-use crate::panic_watch::PanicWatch;
-use crate::tracing::Tracing;
+use crate::panic_watch::{self, PanicWatch};
 use crate::tracing::black_box::BlackBox;
+use crate::tracing::{Tracing, WINDOW_PERIOD};
 use crate::vcpu::{VcpuEvent, VcpuEventKind, VcpuState};
 
 /// How a run ended.
@@ -123,6 +124,15 @@ impl Run {
     pub fn look_for_panic(&mut self) {
         let Some(watch) = &mut self.panic else { return };
         if let Some(vcpu) = watch.look(self.machine.memory()) {
+            let is_ours = self.machine.quiesce(PATIENCE).map(|quiesced| {
+                let vcpus = StoppedTarget::vcpus(&quiesced);
+                watch.is_of(vcpus, self.machine.memory())
+            });
+            if is_ours.is_ok_and(|is_ours| !is_ours) {
+                log::warn!("another kernel runs in the guest now: whether it panics is not seen");
+                self.panic = None;
+                return;
+            }
             log::warn!("the guest's kernel panics on vCPU {vcpu}");
             self.tracing.stop_recording();
         }
@@ -211,6 +221,22 @@ impl Run {
     pub fn look_for_modules(&mut self) {
         if self.panic.as_ref().and_then(PanicWatch::vcpu).is_none() {
             self.tracing.look(&self.machine);
+        }
+    }
+
+    /// Looks whether the window is still where it was put, unless the guest panics.
+    pub fn look_at_window(&mut self) {
+        if self.panic.as_ref().and_then(PanicWatch::vcpu).is_none() {
+            self.tracing.look_at_window(&self.machine);
+        }
+    }
+
+    /// How often to look at the guest.
+    #[must_use]
+    pub fn watch_period(&self) -> Duration {
+        match self.can_see_panic() || self.has_modules() {
+            true => panic_watch::PERIOD,
+            false => WINDOW_PERIOD,
         }
     }
 

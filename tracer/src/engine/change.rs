@@ -250,13 +250,13 @@ impl Engine {
         if let Err(error) = &written
             && let Some(stuck) = error.stuck.first()
         {
-            self.frozen = Some(Frozen(stuck.clone()));
+            self.frozen = Some(Frozen(stuck.clone().into()));
         }
         Ok(written?)
     }
 
     pub(super) fn freeze(&mut self, why: PokeError) -> ApplyError {
-        let frozen = Frozen(why);
+        let frozen = Frozen(why.into());
         self.frozen = Some(frozen.clone());
         ApplyError::Frozen(frozen)
     }

@@ -10,6 +10,7 @@ use crate::addr::{Gpa, Gva};
 use crate::event::FunctionId;
 use crate::image::SITE_LENGTH;
 use crate::image::points::EventId;
+use crate::paging::PageUse;
 use crate::patch::events::{Callback, OwnPoke, TracepointChange, TracepointTable};
 use crate::patch::functions::{PlanError, SessionSet};
 use crate::patch::live;
@@ -407,7 +408,7 @@ impl Ground {
         let geometry = event_geometry(config.geometry, share, payload_log2);
         let records = geometry.bytes() * self.strategy.rings() as u64;
         let payloads = (records / RECORD_BYTES) << payload_log2;
-        let rings = self.window.map(target, records + payloads, false)?;
+        let rings = self.window.map(target, records + payloads, PageUse::Data)?;
         let place = |offset: &u64| {
             let cell: Gpa = self.cells.physical.wrapping_add(*offset);
             cell.wrapping_add(EVENT_CELL)

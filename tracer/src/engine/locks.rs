@@ -60,7 +60,7 @@ impl Engine {
         let pokes = pokes(&self.image, self.locks, to);
         if let Err(error) = poke::apply(target, &self.image, &pokes) {
             if let Some(stuck) = error.stuck.first() {
-                self.frozen = Some(Frozen(stuck.clone()));
+                self.frozen = Some(Frozen(stuck.clone().into()));
             }
             return Err(error.into());
         }

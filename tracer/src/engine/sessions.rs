@@ -23,6 +23,7 @@ use super::{ApplyError, AttachError, Engine, Ground};
 use crate::addr::{Gpa, Gva};
 use crate::event::FunctionId;
 use crate::filter::{Filter, Selection};
+use crate::paging::PageUse;
 use crate::patch::events::Callback;
 use crate::record::Format;
 use crate::ring::geometry::{Geometry, Position};
@@ -331,7 +332,7 @@ impl Ground {
         let format = config.format();
         let has_details = format.has_details();
         let words = if has_details { 2 } else { 1 };
-        let rings = self.window.map(target, words * bytes, false)?;
+        let rings = self.window.map(target, words * bytes, PageUse::Data)?;
         let memory = SessionMemory {
             cells: self.physical_cells(&cells),
             rings: rings.physical,
@@ -390,8 +391,8 @@ impl Ground {
         let layout = TableLayout::new(count, &self.strategy).ok_or_else(too_large)?;
         let mirror = self.mirror.ok_or(WindowError::NoVcpu)?;
         let (_, beside) = Mirror::bytes(mirror.pages_log2);
-        let table = self.window.map(target, layout.bytes(), false)?;
-        let pages = self.window.map(target, 2 * beside, false)?;
+        let table = self.window.map(target, layout.bytes(), PageUse::Data)?;
+        let pages = self.window.map(target, 2 * beside, PageUse::Data)?;
         let cells = self.strategy.cells(self.cells.at, id.0);
         let first_cell = self.cells.at.wrapping_add(u64::from(id.0) * CELL_BYTES);
         let distance = |from: Gva, to: Gva| {

@@ -3,8 +3,8 @@
 use super::*;
 use crate::digest::text_digest;
 use crate::filter::Selection;
-use crate::image::SITE_LENGTH;
 use crate::image::testing::nop_image;
+use crate::image::{SITE_LENGTH, Site};
 use crate::insn::jump::jump;
 use crate::mock::{Faults, MockTarget, Rights};
 use crate::patch::functions::Plan;
@@ -269,6 +269,40 @@ fn a_window_that_the_guest_took_hinders_starting_but_not_stopping() {
     );
     change(&mut engine, &mut target, session, []).unwrap();
     assert_eq!(digest(&engine, &target), before);
+}
+
+#[test]
+fn another_kernel_in_the_place_of_ours_is_noticed_and_not_written() {
+    let (mut engine, mut target, session) = attached(6);
+    let vcpus = crate::target::StoppedTarget::vcpus(&target).to_vec();
+    let look = |engine: &Engine, target: &mut MockTarget| engine.look_at_ground(target, &vcpus);
+    look(&engine, &mut target).unwrap();
+    change(&mut engine, &mut target, session, 0..3).unwrap();
+    look(&engine, &mut target).unwrap();
+    let FunctionState::Patched { stub, .. } = *engine.state(FunctionId(0)) else {
+        panic!("not patched");
+    };
+    let entry = target.entry(stub, 2).unwrap();
+    let sites: Vec<Site> = engine.image().sites.clone();
+    // The guest writes over two of our jumps; it is the same kernel still, so what it clears is put back.
+    for site in &sites[..2] {
+        target.write(site.address, &site.original).unwrap();
+    }
+    target.write_word(entry, 0).unwrap();
+    look(&engine, &mut target).unwrap();
+    assert_ne!(target.read_word(entry).unwrap(), 0);
+    // The same kernel loaded anew, with the same page tables at the same place.
+    target.write(sites[2].address, &sites[2].original).unwrap();
+    target.write_word(entry, 0).unwrap();
+    assert_eq!(look(&engine, &mut target), Err(FrozenBy::Replaced));
+    assert_eq!(target.read_word(entry).unwrap(), 0);
+    // What cannot be read tells nothing.
+    let unreadable = sites.iter().map(|site| site.address);
+    target.faults.unreadable.extend(unreadable);
+    look(&engine, &mut target).unwrap();
+    engine.lose_ground(FrozenBy::Replaced);
+    let refused = change(&mut engine, &mut target, session, []);
+    assert!(matches!(refused, Err(ApplyError::Frozen(_))), "{refused:?}");
 }
 
 #[test]

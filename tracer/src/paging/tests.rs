@@ -119,21 +119,73 @@ proptest! {
         let (from, to) = (BASE + from * PAGE_2M - 1, BASE + (from + length).min(SLOTS) * PAGE_2M);
         let expected: Vec<Gva> = (0..SLOTS)
             .map(|slot| BASE + slot * PAGE_2M)
-            .filter(|at| (from..to).contains(at))
+            .filter(|at| *at >= from && at + PAGE_2M <= to)
             .filter(|at| directories.get(&(at >> 30)).is_some_and(|used| !used.contains(at)))
             .map(Gva)
             .collect();
-        let found = free_slots(&target, target.root(), Gva(from), Gva(to), true).unwrap();
+        let found = free_slots(&target, target.root(), range(from, to), true).unwrap();
         prop_assert_eq!(found.iter().map(|slot| slot.address).collect::<Vec<_>>(), expected);
         let mut target = target;
         for slot in found {
-            let value = large_page_entry(Gpa(0x20_0000), true, false, target.root());
+            let value = large_page_entry(Gpa(0x20_0000), true, PageUse::Data, target.root());
             target.write_word(slot.entry, value).unwrap();
             let seen = translate(&target, target.root(), slot.address).unwrap();
             prop_assert_eq!(seen.physical, Gpa(0x20_0000));
             prop_assert_eq!((seen.user, seen.writable, seen.executable), (true, true, false));
         }
     }
+}
+
+fn range(start: u64, end: u64) -> TextRange {
+    TextRange {
+        start: Gva(start),
+        end: Gva(end),
+    }
+}
+
+#[test]
+fn no_page_of_ours_can_be_written_and_executed() {
+    use bits::{ACCESSED, DIRTY, LARGE, NO_EXECUTE, PRESENT, USER, WRITE};
+    let root = MockTarget::new(1, 0).root();
+    let base = 0x20_0000 | PRESENT | ACCESSED | LARGE;
+    for (user, bit) in [(true, USER), (false, 0)] {
+        let entry = |page_use| large_page_entry(Gpa(0x20_0000), user, page_use, root);
+        assert_eq!(entry(PageUse::Code), base | bit);
+        assert_eq!(
+            entry(PageUse::Data),
+            base | bit | WRITE | DIRTY | NO_EXECUTE
+        );
+    }
+    // Where the bit is reserved, it is not set.
+    let root = PageTableRoot {
+        no_execute: false,
+        ..root
+    };
+    let data = large_page_entry(Gpa(0x20_0000), false, PageUse::Data, root);
+    assert_eq!(data, base | WRITE | DIRTY);
+}
+
+#[test]
+fn the_entry_for_an_address_is_the_one_that_maps_it() {
+    let mut target = MockTarget::new(1, 0);
+    let rights = Rights::ALL;
+    target
+        .map(Gva(BASE), Gpa(0x20_0000), PAGE_2M, rights)
+        .unwrap();
+    let root = target.root();
+    let large = target.entry(Gva(BASE), 2).unwrap();
+    assert_eq!(entry_for(&target, root, Gva(BASE + 5), 2), Ok(Some(large)));
+    assert_eq!(entry_for(&target, root, Gva(BASE), 1), Ok(None));
+    let free = target.entry(Gva(BASE + PAGE_2M), 2).unwrap();
+    assert_eq!(
+        entry_for(&target, root, Gva(BASE + PAGE_2M), 2),
+        Ok(Some(free))
+    );
+    let missing = entry_for(&target, root, Gva(BASE + PAGE_2M), 1);
+    assert!(
+        matches!(missing, Err(TranslateError::NotPresent { level: 2, .. })),
+        "{missing:?}"
+    );
 }
 
 /// Physical memory in which every read finds another word.
@@ -191,7 +243,7 @@ proptest! {
         }
         prop_assert!(memory.reads.get() <= 5);
         memory.reads.set(0);
-        let _ = free_slots(&memory, root, Gva(at), Gva(at.saturating_add(span)), true);
+        let _ = free_slots(&memory, root, range(at, at.saturating_add(span)), true);
         prop_assert!(memory.reads.get() <= 5 * 1025);
     }
 }
@@ -208,7 +260,7 @@ fn tables_that_contain_themselves_end() {
         let seen = translate(&target, root, Gva(at)).unwrap();
         assert_eq!(seen.physical, Gpa(root.table.0 | at & 0xfff));
     }
-    let slots = free_slots(&target, root, Gva(BASE), Gva(u64::MAX), true).unwrap();
+    let slots = free_slots(&target, root, range(BASE, u64::MAX), true).unwrap();
     assert_eq!(slots, []);
 }
 
@@ -216,13 +268,13 @@ fn tables_that_contain_themselves_end() {
 fn the_ends_of_the_address_space_are_no_overflow() {
     let target = MockTarget::new(1, 0);
     let root = target.root();
-    let search = |from, to| free_slots(&target, root, Gva(from), Gva(to), false);
+    let search = |from, to| free_slots(&target, root, range(from, to), false);
     assert_eq!(search(u64::MAX, u64::MAX), Ok(Vec::new()));
     assert_eq!(search(u64::MAX - PAGE_2M, u64::MAX), Ok(Vec::new()));
     assert_eq!(search(BASE, BASE - 1), Ok(Vec::new()));
     let middle = 0x8000_0000_0000;
     assert_eq!(
-        search(middle, middle + 1),
+        search(middle, middle + PAGE_2M),
         Err(TranslateError::NotCanonical(Gva(middle)))
     );
 }

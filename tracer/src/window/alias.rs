@@ -8,11 +8,12 @@
 //! Where the processor has pages of 1 GiB an entry is one. Where not, it leads to a page directory of ours, which lies in
 //! the window's region.
 
-use super::{Page, Region, Window, WindowError, check_seen, running_root, show, take_back};
+use super::{Page, Region, Window, WindowError, run_of, running_root};
 use crate::addr::{Gpa, Gva};
+use crate::image::TextRange;
 use crate::paging::{FreeSlot, PAGE_1G, PAGE_2M, PAGE_4K, PageTableRoot, bits, free_giant_slots};
 use crate::stub::reach::{GuestMemory, Root, Shown};
-use crate::target::{PhysicalMemory, StoppedTarget, VcpuRegisters};
+use crate::target::StoppedTarget;
 
 /// Pieces that RAM can be in: the code that looks for the piece of an address takes them one by one.
 const PIECES_MAX: usize = 16;
@@ -22,6 +23,12 @@ const PIECES_MAX: usize = 16;
 pub struct Alias {
     pages: Vec<Page>,
     memory: GuestMemory,
+}
+
+impl Alias {
+    pub(super) fn pages(&self) -> &[Page] {
+        &self.pages
+    }
 }
 
 impl Window {
@@ -51,9 +58,15 @@ impl Window {
         target: &mut (impl StoppedTarget + ?Sized),
     ) -> Result<Alias, WindowError> {
         let ram: Vec<Region> = target.ram().into_iter().filter_map(whole_pages).collect();
-        let text = self.text.start;
+        let text = self.text();
         let root = running_root(target, text)?;
-        let free = free_giant_slots(target, root, text, self.user)?;
+        let mut free = free_giant_slots(target, root, text, self.user)?;
+        free.retain(|slot| {
+            self.places
+                .giants
+                .iter()
+                .any(|range| lies_in(*range, *slot))
+        });
         let first = ram.iter().map(|piece| piece.start.0).min().unwrap_or(0) / PAGE_1G;
         let end = ram.iter().map(|piece| piece.end()).max().unwrap_or(0);
         let wanted = end.div_ceil(PAGE_1G).saturating_sub(first);
@@ -63,7 +76,8 @@ impl Window {
             text,
             free: free.len(),
         };
-        let slots = run_of_giants(&free, wanted).filter(|_| (1..=PIECES_MAX).contains(&ram.len()));
+        let slots =
+            run_of(&free, wanted, PAGE_1G).filter(|_| (1..=PIECES_MAX).contains(&ram.len()));
         let Some(slots) = slots else {
             return Err(no_place);
         };
@@ -76,10 +90,7 @@ impl Window {
             };
             pages.extend(page);
         }
-        if let Err(error) = show(target, &pages, text) {
-            take_back(target, &pages);
-            return Err(error);
-        }
+        self.show(target, &pages)?;
         let base = slots.first().map_or(Gva(0), |slot| slot.address);
         let shown = ram.iter().map(|piece| Shown {
             start: piece.start,
@@ -110,9 +121,10 @@ impl Window {
     /// Gigabyte `number` as one page.
     fn giant_page(&self, slot: FreeSlot, number: u64, root: PageTableRoot) -> Page {
         let physical = Gpa(number * PAGE_1G);
-        let value = physical.0 | self.rights(root) | bits::DIRTY | bits::LARGE;
+        let value = physical.0 | self.rights(root) | bits::LARGE;
         Page {
             slot,
+            level: 3,
             physical,
             value,
         }
@@ -138,58 +150,49 @@ impl Window {
         };
         let rights = self.rights(root);
         let entries = places.map(|at| match is_ram(at) {
-            true => at | rights | bits::DIRTY | bits::LARGE,
+            true => at | rights | bits::LARGE,
             false => 0,
         });
         let bytes: Vec<u8> = entries.flat_map(u64::to_le_bytes).collect();
-        let entry = self.take_table()?;
+        let entry = self.take_table(target)?;
         target
             .write_physical(entry, &bytes)
             .map_err(|source| WindowError::Entry { entry, source })?;
         let address = slot.address.wrapping_add(first - start);
         Ok(Some(Page {
             slot: FreeSlot { address, ..slot },
+            level: 3,
             physical: Gpa(first),
             value: entry.0 | rights,
         }))
     }
 
     /// A page of the region for a table of our own. They come from the end, a whole 2 MiB of them at a time.
-    fn take_table(&mut self) -> Result<Gpa, WindowError> {
+    fn take_table(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+    ) -> Result<Gpa, WindowError> {
+        let end = self.region.start.0 + self.region.bytes;
         if self.tables == 0 {
             let left = self.left();
             if left < PAGE_2M {
                 let bytes = PAGE_2M;
                 return Err(WindowError::RegionFull { bytes, left });
             }
+            target.provide(Region {
+                start: Gpa(end - self.reserved - PAGE_2M),
+                bytes: PAGE_2M,
+            })?;
             self.reserved += PAGE_2M;
             self.tables = PAGE_2M;
         }
         self.tables -= PAGE_4K;
-        let end = self.region.start.0 + self.region.bytes;
         Ok(Gpa(end - self.reserved + self.tables))
     }
+}
 
-    /// [`Window::verify_seen_by`] of the alias.
-    pub(super) fn verify_alias(
-        &self,
-        target: &mut (impl PhysicalMemory + ?Sized),
-        vcpus: &[VcpuRegisters],
-    ) -> Result<(), WindowError> {
-        let pages = self.alias.iter().flat_map(|alias| &alias.pages);
-        for page in pages {
-            super::put_back(target, page)?;
-            check_seen(target, vcpus, page, self.text.start)?;
-        }
-        Ok(())
-    }
-
-    /// Takes the alias out of the guest's tables again.
-    pub(super) fn close_alias(&self, target: &mut (impl StoppedTarget + ?Sized)) {
-        if let Some(alias) = &self.alias {
-            take_back(target, &alias.pages);
-        }
-    }
+fn lies_in(range: TextRange, slot: FreeSlot) -> bool {
+    range.holds(slot.address, PAGE_1G - 1)
 }
 
 /// The pages of 4 KiB that lie in a piece of RAM whole.
@@ -200,17 +203,6 @@ fn whole_pages(piece: Region) -> Option<Region> {
     Some(Region {
         start: Gpa(start),
         bytes,
-    })
-}
-
-/// The first `wanted` slots that follow each other without a gap.
-fn run_of_giants(slots: &[FreeSlot], wanted: u64) -> Option<&[FreeSlot]> {
-    let wanted = usize::try_from(wanted).ok().filter(|wanted| *wanted > 0)?;
-    slots.windows(wanted).find(|run| {
-        let ends = run.first().zip(run.last());
-        ends.is_some_and(|(first, last)| {
-            last.address.0 - first.address.0 == (wanted as u64 - 1) * PAGE_1G
-        })
     })
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::addr::Gva;
 use crate::mock::{MockTarget, REGION_START, Rights};
-use crate::paging::{PAGE_4K, bits};
+use crate::paging::{PAGE_4K, TranslateError, bits};
 use crate::target::PhysicalMemory;
 
 const TEXT: Gva = Gva(0xffff_ffff_8010_0000);
@@ -47,11 +47,16 @@ fn shows_the_region_near_the_text_with_the_rights_asked_for() {
         );
         let mut window = open(&target);
         assert_eq!(window.is_user(), user);
-        let code = window.map(&mut target, 1, true).unwrap();
-        let data = window.map(&mut target, PAGE_2M + 1, false).unwrap();
+        let code = window.map(&mut target, 1, PageUse::Code).unwrap();
+        let data = window.map(&mut target, PAGE_2M + 1, PageUse::Data).unwrap();
         assert_eq!((code.bytes, data.bytes), (PAGE_2M, 2 * PAGE_2M));
         assert_eq!(code.physical, REGION_START);
         assert_eq!(data.physical, Gpa(REGION_START.0 + PAGE_2M));
+        let provided = [code, data].map(|extent| Region {
+            start: extent.physical,
+            bytes: extent.bytes,
+        });
+        assert_eq!(target.provided, provided);
         for (extent, executable) in [(code, true), (data, false)] {
             assert!(extent.at.0.abs_diff(TEXT.0) + extent.bytes < REACH);
             for offset in [0, PAGE_2M - 1, extent.bytes - 1] {
@@ -60,7 +65,7 @@ fn shows_the_region_near_the_text_with_the_rights_asked_for() {
                 assert_eq!(seen.physical, extent.physical.wrapping_add(offset));
                 assert_eq!(
                     (seen.user, seen.writable, seen.executable),
-                    (user, true, executable)
+                    (user, !executable, executable)
                 );
             }
         }
@@ -71,7 +76,7 @@ fn shows_the_region_near_the_text_with_the_rights_asked_for() {
 fn puts_back_what_the_guest_cleared_and_notices_what_it_took() {
     let mut target = machine(2, Rights::ALL);
     let mut window = open(&target);
-    let extent = window.map(&mut target, 2 * PAGE_2M, false).unwrap();
+    let extent = window.map(&mut target, 2 * PAGE_2M, PageUse::Data).unwrap();
     let second = entry(&mut target, extent.at.wrapping_add(PAGE_2M));
     let value = target.read_word(second).unwrap();
     target.write_word(second, 0).unwrap();
@@ -96,11 +101,14 @@ fn a_vcpu_with_other_tables_is_an_error_and_nothing_stays_shown() {
     target.separate(2).unwrap();
     let mut window = open(&target);
     let free = |target: &MockTarget| {
-        let to = Gva(TEXT.0 + (1 << 29));
-        free_slots(target, target.root(), TEXT, to, true).unwrap()
+        let range = TextRange {
+            start: TEXT,
+            end: Gva(TEXT.0 + (1 << 29)),
+        };
+        free_slots(target, target.root(), range, true).unwrap()
     };
     let before = free(&target);
-    let error = window.map(&mut target, PAGE_2M, false).unwrap_err();
+    let error = window.map(&mut target, PAGE_2M, PageUse::Data).unwrap_err();
     assert!(
         matches!(error, WindowError::NotShared { vcpu: 2, .. }),
         "{error}"
@@ -108,7 +116,7 @@ fn a_vcpu_with_other_tables_is_an_error_and_nothing_stays_shown() {
     assert_eq!(free(&target), before);
     // Once it has come back to the shared tables, or was never started, there is nothing to say.
     target.vcpus_mut()[2].online = false;
-    let extent = window.map(&mut target, PAGE_2M, false).unwrap();
+    let extent = window.map(&mut target, PAGE_2M, PageUse::Data).unwrap();
     assert_eq!(extent.physical, REGION_START);
     target.vcpus_mut()[2].online = true;
     let error = window.verify(&mut target).unwrap_err();
@@ -125,7 +133,7 @@ fn a_vcpu_with_other_tables_is_an_error_and_nothing_stays_shown() {
 fn follows_the_guest_to_other_tables_that_share_the_entries() {
     let mut target = machine(1, Rights::ALL);
     let mut window = open(&target);
-    window.map(&mut target, 1, true).unwrap();
+    window.map(&mut target, 1, PageUse::Code).unwrap();
     // Another process: a topmost table of its own with the same upper half; the old one is freed.
     let (old, new) = (target.root().table, Gpa(0xf0_0000));
     let mut table = vec![0; 4096];
@@ -134,7 +142,7 @@ fn follows_the_guest_to_other_tables_that_share_the_entries() {
     target.write_physical(old, &[0xff; 4096]).unwrap();
     target.vcpus_mut()[0].cr3 = new.0;
     window.verify(&mut target).unwrap();
-    window.map(&mut target, 1, false).unwrap();
+    window.map(&mut target, 1, PageUse::Data).unwrap();
 }
 
 #[test]
@@ -147,7 +155,7 @@ fn two_addresses_in_one_table_are_no_two_slots() {
     target.write_word(next, shared).unwrap();
     let mut window = open(&target);
     let mut seen = Vec::new();
-    while let Ok(extent) = window.map(&mut target, PAGE_2M, false) {
+    while let Ok(extent) = window.map(&mut target, PAGE_2M, PageUse::Data) {
         let at = translate(&target, target.root(), extent.at).unwrap();
         assert_eq!(at.physical, extent.physical);
         seen.push(extent.physical);
@@ -161,7 +169,7 @@ fn says_when_slots_or_region_run_out() {
     let mut target = machine(1, Rights::ALL);
     let mut window = open(&target);
     assert_eq!(
-        window.map(&mut target, 17 * PAGE_2M, false),
+        window.map(&mut target, 17 * PAGE_2M, PageUse::Data),
         Err(WindowError::RegionFull {
             bytes: 17 * PAGE_2M,
             left: 16 * PAGE_2M
@@ -174,7 +182,9 @@ fn says_when_slots_or_region_run_out() {
             .map(at, Gpa(0x400_0000), PAGE_2M, Rights::ALL)
             .unwrap();
     }
-    let error = window.map(&mut target, 2 * PAGE_2M, false).unwrap_err();
+    let error = window
+        .map(&mut target, 2 * PAGE_2M, PageUse::Data)
+        .unwrap_err();
     assert!(
         matches!(
             error,
@@ -186,20 +196,22 @@ fn says_when_slots_or_region_run_out() {
         ),
         "{error}"
     );
-    window.map(&mut target, PAGE_2M, false).unwrap();
+    window.map(&mut target, PAGE_2M, PageUse::Data).unwrap();
 }
 
 #[test]
 fn an_entry_that_cannot_be_written_leaves_nothing_behind() {
     let mut target = machine(1, Rights::ALL);
     let mut window = open(&target);
-    let probe = window.map(&mut target, 3 * PAGE_2M, false).unwrap();
+    let probe = window.map(&mut target, 3 * PAGE_2M, PageUse::Data).unwrap();
     let entries = [0, 1, 2].map(|n| entry(&mut target, probe.at.wrapping_add(n * PAGE_2M)));
     window.close(&mut target);
     assert_eq!(entries.map(|at| target.read_word(at).unwrap()), [0; 3]);
     target.faults.unwritable_physical.insert(entries[1]);
     let mut window = open(&target);
-    let error = window.map(&mut target, 3 * PAGE_2M, false).unwrap_err();
+    let error = window
+        .map(&mut target, 3 * PAGE_2M, PageUse::Data)
+        .unwrap_err();
     assert!(
         matches!(error, WindowError::Entry { entry, .. } if entry == entries[1]),
         "{error}"
@@ -245,16 +257,25 @@ fn all_of_the_window_is_within_reach_of_itself() {
     };
     let mut target = machine(&[behind, before]);
     let mut window = Window::open(&target, target.region(), range).unwrap();
-    assert_eq!(window.map(&mut target, 1, true).unwrap().at, behind);
-    let error = window.map(&mut target, 1, false).unwrap_err();
+    assert_eq!(
+        window.map(&mut target, 1, PageUse::Code).unwrap().at,
+        behind
+    );
+    let error = window.map(&mut target, 1, PageUse::Data).unwrap_err();
     assert!(
         matches!(error, WindowError::NoSlots { free: 0, .. }),
         "{error}"
     );
     let mut target = machine(&[behind, before, nearer]);
     let mut window = Window::open(&target, target.region(), range).unwrap();
-    assert_eq!(window.map(&mut target, 1, true).unwrap().at, behind);
-    assert_eq!(window.map(&mut target, 1, false).unwrap().at, nearer);
+    assert_eq!(
+        window.map(&mut target, 1, PageUse::Code).unwrap().at,
+        behind
+    );
+    assert_eq!(
+        window.map(&mut target, 1, PageUse::Data).unwrap().at,
+        nearer
+    );
 }
 
 /// Gives vCPU 0 a pair of topmost tables as Linux' page-table isolation has them, and stops it in ring 3:
@@ -288,9 +309,187 @@ fn a_vcpu_in_ring_3_with_page_table_isolation_is_seen_with_the_kernel_s_tables()
         isolate(&mut target, entries);
         let mut window = open(&target);
         assert!(!window.is_user());
-        let extent = window.map(&mut target, 1, true).unwrap();
+        let extent = window.map(&mut target, 1, PageUse::Code).unwrap();
         window.verify(&mut target).unwrap();
         let seen = translate(&target, target.root(), extent.at).unwrap();
         assert_eq!(seen.physical, extent.physical, "the other vCPU sees it too");
     }
+}
+
+/// A window with two pages shown, and their entries.
+fn two_pages(target: &mut MockTarget) -> (Window, [Gpa; 2]) {
+    let mut window = open(target);
+    let extent = window.map(target, 2 * PAGE_2M, PageUse::Data).unwrap();
+    let entries = [0, 1].map(|n| entry(target, extent.at.wrapping_add(n * PAGE_2M)));
+    (window, entries)
+}
+
+fn words<const N: usize>(target: &MockTarget, at: [Gpa; N]) -> [u64; N] {
+    at.map(|at| target.read_word(at).unwrap())
+}
+
+#[test]
+fn a_page_that_is_no_page_table_any_more_is_not_written() {
+    // The guest builds its tables anew (kexec, say), without the window, and the old ones are its data, with a zero
+    // where the window's entry was.
+    for follow in [1, 2] {
+        let mut target = machine(2, Rights::ALL);
+        let (window, [first, second]) = two_pages(&mut target);
+        target.write_word(first, 0).unwrap();
+        for vcpu in 0..follow {
+            target.separate(vcpu).unwrap();
+        }
+        let before = words(&target, [first, second]);
+        let error = window.verify(&mut target).unwrap_err();
+        assert!(
+            matches!(error, WindowError::NotShared { vcpu: 0, .. }),
+            "{error}"
+        );
+        assert_eq!(words(&target, [first, second]), before);
+        assert!(!window.is_untouched(&target));
+        // Nor is one written where nobody tells what are page tables.
+        target
+            .vcpus_mut()
+            .iter_mut()
+            .for_each(|vcpu| vcpu.online = false);
+        assert_eq!(window.verify(&mut target), Err(WindowError::NoVcpu));
+        assert_eq!(words(&target, [first, second]), before);
+    }
+}
+
+#[test]
+fn what_cannot_be_put_back_as_a_whole_is_not_put_back() {
+    let mut target = machine(1, Rights::ALL);
+    let (window, entries) = two_pages(&mut target);
+    assert!(window.is_untouched(&target));
+    for entry in entries {
+        target.write_word(entry, 0).unwrap();
+    }
+    target.faults.unwritable_physical.insert(entries[1]);
+    let error = window.verify(&mut target).unwrap_err();
+    assert!(
+        matches!(error, WindowError::Entry { entry, .. } if entry == entries[1]),
+        "{error}"
+    );
+    assert_eq!(words(&target, entries), [0; 2]);
+    target.faults.unwritable_physical.clear();
+    // A foreign entry beside a cleared one: neither is written.
+    target.write_word(entries[1], 0x40_0083).unwrap();
+    let error = window.verify(&mut target).unwrap_err();
+    assert!(
+        matches!(error, WindowError::Taken { entry, .. } if entry == entries[1]),
+        "{error}"
+    );
+    assert_eq!(words(&target, entries), [0, 0x40_0083]);
+}
+
+#[test]
+fn what_the_guest_has_cleared_is_not_given_away() {
+    let mut target = machine(1, Rights::ALL);
+    let (mut window, entries) = two_pages(&mut target);
+    target.write_word(entries[0], 0).unwrap();
+    let extent = window.map(&mut target, 1, PageUse::Data).unwrap();
+    assert_ne!(entry(&mut target, extent.at), entries[0]);
+    window.verify(&mut target).unwrap();
+    assert!(window.is_untouched(&target));
+}
+
+#[test]
+fn an_entry_that_the_processor_has_marked_is_ours() {
+    let mut target = machine(1, Rights::ALL);
+    let mut window = open(&target);
+    let extent = window.map(&mut target, 1, PageUse::Code).unwrap();
+    let entry = entry(&mut target, extent.at);
+    let value = target.read_word(entry).unwrap();
+    target.write_word(entry, value | bits::DIRTY).unwrap();
+    window.verify(&mut target).unwrap();
+    target.write_word(entry, value & !bits::ACCESSED).unwrap();
+    window.verify(&mut target).unwrap();
+    assert!(window.is_untouched(&target));
+    for other in [
+        value | bits::WRITE,
+        value ^ bits::USER,
+        value + PAGE_2M,
+        value & !bits::PRESENT,
+    ] {
+        target.write_word(entry, other).unwrap();
+        assert!(window.verify(&mut target).is_err());
+        assert!(!window.is_untouched(&target));
+    }
+}
+
+#[test]
+fn between_changes_only_who_has_the_text_has_to_see_the_window() {
+    let mut target = machine(2, Rights::ALL);
+    let (window, [first, _]) = two_pages(&mut target);
+    let vcpus = target.vcpus().to_vec();
+    // vCPU 1 is being started: in real mode, then with tables that have next to nothing.
+    let empty = Gpa(0xf0_0000);
+    for (cr0, cr3) in [(1, 0), (vcpus[0].cr0, empty.0)] {
+        let started = &mut target.vcpus_mut()[1];
+        (started.cr0, started.cr3) = (cr0, cr3);
+        let vcpus = target.vcpus().to_vec();
+        window.verify_with_text(&mut target, &vcpus).unwrap();
+        assert!(window.verify(&mut target).is_err());
+    }
+    // Nobody has the text: nothing is known, and nothing is written.
+    target.vcpus_mut()[0].cr3 = empty.0;
+    target.write_word(first, 0).unwrap();
+    let registers = target.vcpus().to_vec();
+    window.verify_with_text(&mut target, &registers).unwrap();
+    assert_eq!(target.read_word(first).unwrap(), 0);
+    // All are there again.
+    target.vcpus_mut().copy_from_slice(&vcpus);
+    window.verify_with_text(&mut target, &vcpus).unwrap();
+    assert!(window.is_untouched(&target));
+    // Somebody has the text, but not the window.
+    target.separate(1).unwrap();
+    target.write_word(first, 0).unwrap();
+    let registers = target.vcpus().to_vec();
+    let error = window
+        .verify_with_text(&mut target, &registers)
+        .unwrap_err();
+    assert!(matches!(error, WindowError::NotShared { .. }), "{error}");
+    assert_eq!(target.read_word(first).unwrap(), 0);
+}
+
+#[test]
+fn slots_are_taken_only_where_the_places_are() {
+    let mut target = machine(1, Rights::ALL);
+    let slot = |number| Gva((TEXT.0 & !(PAGE_2M - 1)) + number * PAGE_2M);
+    let pages = [
+        (slot(7).0 + 1, slot(9).0),
+        (slot(3).0, slot(5).0 + PAGE_2M - 1),
+        (slot(20).0, slot(21).0),
+    ];
+    let places = Places {
+        pages: pages
+            .map(|(start, end)| TextRange {
+                start: Gva(start),
+                end: Gva(end),
+            })
+            .to_vec(),
+        ..Places::from(RANGE)
+    };
+    let mut window = Window::open(&target, target.region(), places).unwrap();
+    let mut at = |pages| {
+        window
+            .map(&mut target, pages * PAGE_2M, PageUse::Data)
+            .map(|shown| shown.at)
+    };
+    assert_eq!(
+        at(2),
+        Ok(slot(3)),
+        "the first range has one whole slot only"
+    );
+    assert_eq!(at(1), Ok(slot(8)));
+    assert_eq!(at(1), Ok(slot(20)));
+    assert_eq!(
+        at(1),
+        Err(WindowError::NoSlots {
+            pages: 1,
+            text: TEXT,
+            free: 0
+        })
+    );
 }

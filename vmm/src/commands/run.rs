@@ -104,10 +104,7 @@ fn boot(
     let limit = limit.transpose().map_err(Failure::bad_input)?;
     machine.start()?;
     let run = Run::new(machine, tracing, options.kernel.display().to_string());
-    let watch = (run.can_see_panic() || run.has_modules())
-        .then(Watch::start)
-        .transpose();
-    let watch = watch.map_err(Failure::bad_input)?;
+    let watch = Watch::start(run.watch_period()).map_err(Failure::bad_input)?;
     Ok(EventLoop {
         run,
         signals,

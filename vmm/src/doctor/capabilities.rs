@@ -19,7 +19,7 @@ const TSC_MSR: Subject = Subject {
 const MEMSLOTS: Subject = Subject {
     name: "memory slots",
     need: Need::Required,
-    means: "RAM on both sides of the hole and the window do not fit",
+    means: "RAM on both sides of the hole and the parts of the window do not fit",
     mend: NEWER_KVM,
 };
 
@@ -30,8 +30,8 @@ const VCPUS: Subject = Subject {
     mend: NEWER_KVM,
 };
 
-/// RAM below and above the hole, the window, and one to spare.
-const MEMSLOTS_USED: usize = 4;
+/// RAM below and above the hole, each 2 MiB of the window by itself, and one to spare.
+const MEMSLOTS_USED: usize = 3 + 256;
 
 /// Every capability in use, and what is lost without it.
 const CAPABILITIES: [(Cap, Subject); 12] = [

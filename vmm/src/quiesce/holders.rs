@@ -5,8 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use tracer::target::NotProvided;
+use tracer::window::Region;
 
 use super::QuiesceError;
+use crate::memslots::MemorySlots;
 use crate::vcpu::{FullRegisters, Gate, VcpuHandle};
 
 /// How long pauses took, in nanoseconds.
@@ -59,6 +62,7 @@ pub(crate) struct Holders {
     ended: Cell<Option<Ended>>,
     last: Cell<Duration>,
     has_gigabyte_pages: bool,
+    slots: Option<MemorySlots>,
 }
 
 impl Holders {
@@ -71,6 +75,7 @@ impl Holders {
             ended: Cell::new(None),
             last: Cell::new(Duration::ZERO),
             has_gigabyte_pages: false,
+            slots: None,
         }
     }
 
@@ -78,6 +83,22 @@ impl Holders {
     pub(crate) fn with_gigabyte_pages(mut self, has_them: bool) -> Self {
         self.has_gigabyte_pages = has_them;
         self
+    }
+
+    /// The same, whose memory the vCPUs reach through these.
+    pub(crate) fn with_slots(mut self, slots: MemorySlots) -> Self {
+        self.slots = Some(slots);
+        self
+    }
+
+    /// Lets the vCPUs reach more of the window's region.
+    pub(crate) fn provide(&self, part: Region) -> Result<(), NotProvided> {
+        let none = || NotProvided {
+            at: part.start,
+            bytes: part.bytes,
+            why: "there is no virtual machine".to_owned(),
+        };
+        self.slots.as_ref().ok_or_else(none)?.provide(part)
     }
 
     /// Whether the vCPUs have pages of 1 GiB.

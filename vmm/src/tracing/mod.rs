@@ -31,6 +31,7 @@ mod show;
 mod slices;
 mod thread_names;
 mod timekeeping;
+mod window;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -69,6 +70,8 @@ use probes::SetProbe;
 use remarks::{Remarks, functions_traced};
 use session::{Found, Shared, TraceSession};
 use slices::{Sliced, Slices};
+pub use window::WINDOW_PERIOD;
+use window::WindowWatch;
 
 /// Tracing of one machine.
 #[derive(Debug)]
@@ -94,6 +97,7 @@ pub struct Tracing {
     probes: Vec<SetProbe>,
     /// About what the guest announces, and about its modules.
     remarks: Remarks,
+    window_watch: WindowWatch,
 }
 
 impl Tracing {
@@ -149,6 +153,7 @@ impl Tracing {
             beats: Arc::default(),
             probes: Vec::new(),
             remarks: Remarks::default(),
+            window_watch: WindowWatch::default(),
         })
     }
 

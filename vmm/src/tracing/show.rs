@@ -1,6 +1,6 @@
 //! The state of tracing, as the control socket shows it.
 
-use tracer::engine::Frozen;
+use tracer::engine::{Frozen, FrozenBy};
 use tracer::event::FunctionId;
 use tracer::filter::{Pattern, Reason, Selection, check_matches};
 use tracer::patch::functions::FunctionState;
@@ -31,12 +31,12 @@ fn show_frozen(frozen: &Frozen) -> FrozenStatus {
         reason: frozen.to_string(),
         ..FrozenStatus::default()
     };
-    if let PokeError::Unexpected {
+    if let FrozenBy::Poke(PokeError::Unexpected {
         symbol,
         at,
         expected,
         found,
-    } = &frozen.0
+    }) = &frozen.0
     {
         status.function = Some(symbol.to_string());
         status.address = Some(at.to_string());

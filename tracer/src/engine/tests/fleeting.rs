@@ -1,6 +1,7 @@
 //! Text that comes and goes: freed init text, modules.
 
 use super::*;
+use crate::image::TextRange;
 
 /// Where the mock guest's `system_state` lies, and the value from which on init text is gone.
 const STATE: Gpa = Gpa(0x8000);

@@ -1,7 +1,7 @@
 use super::*;
 use crate::image::TextRange;
 use crate::mock::{MockTarget, RAM_BYTES, Rights};
-use crate::paging::translate;
+use crate::paging::{PageUse, translate};
 
 const TEXT: Gva = Gva(0xffff_ffff_8010_0000);
 
@@ -68,14 +68,14 @@ fn extents_and_tables_of_the_region_do_not_overlap() {
     target.has_gigabyte_pages = false;
     window.make_alias(&mut target).unwrap();
     let all = window.left();
-    let shown = window.map(&mut target, all, false).unwrap();
+    let shown = window.map(&mut target, all, PageUse::Data).unwrap();
     let region = target.region();
     assert_eq!(
         shown.physical.0 + shown.bytes,
         region.start.0 + region.bytes - PAGE_2M
     );
     assert!(matches!(
-        window.map(&mut target, 1, false),
+        window.map(&mut target, 1, PageUse::Data),
         Err(WindowError::RegionFull { left: 0, .. })
     ));
 }
