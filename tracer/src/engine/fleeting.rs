@@ -14,6 +14,30 @@ use crate::module::{self, Loaded, Module, ModuleError};
 use crate::patch::functions::FunctionState;
 use crate::target::{PhysicalMemory, TargetMemory};
 
+/// Symbols of modules that are read in one look, and as how many a module counts at least. A guest can have a
+/// thousand modules with a hundred thousand symbols each: the rest has its turn in the looks after this one.
+const SYMBOLS_A_LOOK: usize = 1 << 14;
+const SYMBOLS_LEAST: usize = 256;
+
+/// What one look may read.
+#[derive(Debug)]
+struct Budget(usize);
+
+impl Budget {
+    /// Whether so many symbols may be read in this look. A module is read in one piece: the first one may be larger
+    /// than all that is left.
+    fn allows(&mut self, symbols: usize) -> bool {
+        let symbols = symbols.max(SYMBOLS_LEAST);
+        let allowed = symbols <= self.0 || self.0 == SYMBOLS_A_LOOK;
+        self.0 = match allowed {
+            true => self.0.saturating_sub(symbols),
+            // In their order: a smaller one does not get past.
+            false => 0,
+        };
+        allowed
+    }
+}
+
 /// A module whose functions are in the image.
 #[derive(Debug)]
 pub(super) struct KnownModule {
@@ -30,6 +54,8 @@ pub struct Moved {
     pub left: Vec<Arc<str>>,
     /// Modules that could not be read, and why.
     pub unread: Vec<(Arc<str>, String)>,
+    /// How many modules are there and have their turn in a later look.
+    pub waiting: usize,
 }
 
 impl Moved {
@@ -54,7 +80,7 @@ impl Engine {
         moved
     }
 
-    /// As [`Self::look`], and takes in the functions of modules that have come.
+    /// As [`Self::look`], and takes in the functions of modules that have come, as many as one look may read.
     ///
     /// # Errors
     /// A [`ModuleError`] when the list of modules cannot be read; then none is known any more.
@@ -67,12 +93,28 @@ impl Engine {
         let loaded = self.loaded(memory);
         let list = loaded.as_deref().unwrap_or_default();
         self.forget(memory, list, &mut moved);
+        let mut budget = Budget(SYMBOLS_A_LOOK);
         for Loaded { module, .. } in list.iter().filter(|loaded| loaded.is_live) {
-            if !self.modules.iter().any(|known| known.module == *module) {
+            if self.modules.iter().any(|known| known.module == *module) {
+                continue;
+            }
+            if budget.allows(self.symbols_of(memory, module)) {
                 self.add_module(memory, module, &mut moved);
+            } else {
+                moved.waiting += 1;
             }
         }
         loaded.map(|_| moved)
+    }
+
+    /// How many symbols a module says that it has; 0 where that cannot be read, as the rest of it cannot be then.
+    fn symbols_of(&self, memory: &(impl PhysicalMemory + ?Sized), module: &Module) -> usize {
+        let linux = self.image.linux.as_ref();
+        let layout = linux.and_then(|linux| linux.modules.as_ref());
+        layout.map_or(0, |layout| {
+            let view = KernelView::new(memory, layout.tables);
+            module::symbols(&view, layout, module).unwrap_or(0)
+        })
     }
 
     fn add_module(

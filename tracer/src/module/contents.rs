@@ -13,8 +13,9 @@ const SITES_MAX: u64 = 1 << 16;
 const SYMBOL: usize = 24;
 const SECTION: usize = 6;
 const VALUE: usize = 8;
-/// The longest name, and how much is read of it at once.
+/// The longest name, all names of one module together, and how much is read of one at once.
 const NAME_MAX: usize = 512;
+const NAMES_MAX: usize = 4 << 20;
 const NAME_STEP: usize = 64;
 
 /// A function symbol of a module.
@@ -33,6 +34,20 @@ pub struct Contents {
     pub functions: Vec<ModuleFunction>,
     /// Sites in its text, ascending.
     pub sites: Vec<Gva>,
+}
+
+/// How many symbols `module` says that it has: what reading it costs.
+///
+/// # Errors
+/// A [`ModuleError`].
+pub fn symbols(
+    memory: &(impl TargetMemory + ?Sized),
+    layout: &ModuleLayout,
+    module: &Module,
+) -> Result<usize, ModuleError> {
+    let table = Gva(word(memory, module.at, layout.kallsyms)?);
+    let count = word(memory, table, layout.symtab_count)?;
+    bounded(module, "symbols", count, SYMBOLS_MAX)
 }
 
 /// Reads what `module` has. It may be unloaded meanwhile: then this is of no use, and the next walk
@@ -78,17 +93,19 @@ fn functions(
     module: &Module,
 ) -> Result<Vec<ModuleFunction>, ModuleError> {
     let table = Gva(word(memory, module.at, layout.kallsyms)?);
-    let count = word(memory, table, layout.symtab_count)?;
-    let count = bounded(module, "symbols", count, SYMBOLS_MAX)?;
+    let count = symbols(memory, layout, module)?;
     let symtab = Gva(word(memory, table, layout.symtab)?);
     let strtab = pointer(memory, table.wrapping_add(layout.strtab.offset))?;
     let mut bytes = vec![0; count * SYMBOL];
     memory.read(symtab, &mut bytes)?;
     let mut functions = Vec::new();
+    let mut names = 0;
     for symbol in bytes.as_chunks::<SYMBOL>().0 {
         let Some(function) = function(memory, strtab, symbol, module)? else {
             continue;
         };
+        names += function.name.len();
+        bounded(module, "bytes of names", names as u64, NAMES_MAX as u64)?;
         functions.push(function);
     }
     functions.sort_by(|a, b| a.address.cmp(&b.address).then_with(|| a.name.cmp(&b.name)));

@@ -16,7 +16,7 @@ mod tests;
 
 use std::sync::Arc;
 
-pub use contents::{Contents, ModuleFunction, contents};
+pub use contents::{Contents, ModuleFunction, contents, symbols};
 pub use layout::ModuleLayout;
 pub use list::{Loaded, loaded};
 

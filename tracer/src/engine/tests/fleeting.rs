@@ -213,3 +213,23 @@ fn a_module_is_written_only_between_its_coming_and_its_going() {
     assert!(engine.frozen().is_none());
     assert_eq!(engine.part_came(&mut target, Gva(1)), Ok(0), "no such part");
 }
+
+/// The word of a module's description that says how many symbols it has.
+const SYMBOLS: u64 = 16;
+
+#[test]
+fn modules_of_very_many_symbols_have_their_turns_one_after_the_other() {
+    let (mut engine, mut guest, _) = linux_with_modules();
+    for name in ["one", "two", "three"] {
+        guest.module(name, &["open"]);
+    }
+    // What they say cannot be read, but that is known only when it was tried.
+    guest.set_word("one", SYMBOLS, 100_000);
+    guest.set_word("two", SYMBOLS, 10_000);
+    let looks: Vec<_> = (0..3)
+        .map(|_| engine.take_in(&guest.target).unwrap())
+        .map(|moved| (moved.unread.len(), moved.came.len(), moved.waiting))
+        .collect();
+    // The first is more than one look may read, and has one for itself; the others share the next.
+    assert_eq!(looks, [(1, 0, 2), (1, 1, 0), (0, 0, 0)]);
+}
