@@ -32,7 +32,9 @@ use workloads::values::{rust_values, rust_values_arguments, rust_values_text};
 
 use crate::workload::Threads::{Given, OnePerVcpu};
 use crate::workload::{Body, Function, Workload};
-use crate::{accidents, bench, dynfunc, events, list, locks, many, messages, micro, modules, spin};
+use crate::{
+    accidents, bench, dynfunc, events, hostile, list, locks, many, messages, micro, modules, spin,
+};
 
 /// The table of a workload: functions that exist, under their own names.
 macro_rules! functions {
@@ -360,6 +362,11 @@ pub static CATALOGUE: &[Workload] = &[
         name: "micro_probes",
         functions: &[],
         body: Body::Own(micro::probes::run),
+    },
+    Workload {
+        name: "hostile",
+        functions: &[],
+        body: Body::Own(hostile::run),
     },
     Workload {
         name: "fault",

@@ -54,6 +54,11 @@ const EXCHANGE_TEXT: u64 = 7;
 const ANNOUNCE: u64 = 8;
 const FREE_INIT_TEXT: u64 = 9;
 
+const RING: u64 = 10;
+const WINDOW: u64 = 11;
+const TWIST: u64 = 12;
+const SURVIVE: u64 = 13;
+
 const NONE: u64 = u64::MAX;
 
 /// Ends this thread.
@@ -100,6 +105,42 @@ pub enum Text {
 /// Tells whoever watches from outside about the text at `start`, and waits until that has been seen to.
 pub fn announce(start: u64, text: Text) {
     call(ANNOUNCE, start, u64::from(matches!(text, Text::IsThere)), 0);
+}
+
+/// Tells whoever watches from outside anything, so often, whatever others tell at the same time.
+pub fn ring(start: u64, is_there: u64, times: u64) {
+    call(RING, start, is_there, times);
+}
+
+/// A large page of the window of whoever watches from outside.
+#[derive(Debug, Clone, Copy)]
+pub struct WindowPage {
+    /// Its entry in the page directory of the image.
+    pub entry: u64,
+    /// Where it is.
+    pub start: u64,
+    /// Whether ring 3 may write there.
+    pub may_write: bool,
+}
+
+/// The first page of the window from this entry of the page directory on, if there is one.
+pub fn window(from: u64) -> Option<WindowPage> {
+    let found = call(WINDOW, from, 0, 0);
+    (found != NONE).then_some(WindowPage {
+        entry: found >> 21 & 0x1ff,
+        start: found & !1,
+        may_write: found & 1 != 0,
+    })
+}
+
+/// Makes this entry of the page directory wrong for a moment, in these bits, if a page of the window is behind it.
+pub fn twist(entry: u64, bits: u64) {
+    call(TWIST, entry, bits, 0);
+}
+
+/// From now on an exception ends its thread, and not the VM. How many threads there are.
+pub fn survive() -> u64 {
+    call(SURVIVE, 0, 0, 0)
 }
 
 /// Gives the text back that was needed at the start only.

@@ -10,6 +10,7 @@ mod catalogue;
 mod console;
 mod dynfunc;
 mod events;
+mod hostile;
 mod kernel_call;
 mod list;
 mod locks;

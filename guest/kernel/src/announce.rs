@@ -28,6 +28,18 @@ pub fn announce(start: u64, is_there: u64) {
     drop(guard);
 }
 
+/// Says anything, so often, at the same time as others.
+pub fn ring(start: u64, is_there: u64, times: u64) {
+    let [at, there] = &NOTICE;
+    let mut left = times;
+    while left > 0 {
+        at.store(start, Ordering::Relaxed);
+        there.store(is_there, Ordering::Relaxed);
+        cpu::write_port(layout::DOORBELL_PORT, 0);
+        left -= 1;
+    }
+}
+
 /// Gives init text back: nobody calls it any more.
 pub fn free_init() {
     let (start, end) = (layout::init_text_start(), layout::init_text_end());

@@ -60,6 +60,21 @@ pub fn fault_address() -> u64 {
     value
 }
 
+/// Where the topmost page table is.
+pub fn page_table() -> u64 {
+    let value: u64;
+    // SAFETY: reading CR3 has no effect.
+    unsafe { asm!("mov {}, cr3", out(reg) value, options(nomem, nostack)) }
+    value
+}
+
+/// Has this vCPU look at its page tables anew.
+pub fn flush_page_table() {
+    let value = page_table();
+    // SAFETY: the same tables as before.
+    unsafe { asm!("mov cr3, {}", in(reg) value, options(nostack)) }
+}
+
 /// Whether the LAPIC has x2APIC mode.
 pub fn has_x2apic() -> bool {
     core::arch::x86_64::__cpuid(1).ecx & (1 << 21) != 0

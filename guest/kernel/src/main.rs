@@ -13,6 +13,7 @@ mod command_line;
 mod console;
 mod context;
 mod cpu;
+mod hostile;
 mod layout;
 mod lock;
 mod sched;

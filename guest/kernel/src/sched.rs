@@ -155,6 +155,11 @@ pub fn give_way() -> Next {
     Next::Frame(queue.switch_to(vcpu, next))
 }
 
+/// How many threads there are.
+pub fn live() -> u64 {
+    u64::from(QUEUE.lock().live.count_ones())
+}
+
 /// The running thread ends.
 pub fn exit() -> Next {
     let current = vcpu::current();

@@ -7,6 +7,7 @@ use crate::apic;
 use crate::console;
 use crate::context::Frame;
 use crate::cpu;
+use crate::hostile;
 use crate::layout;
 use crate::sched::{self, Next};
 use crate::text;
@@ -65,6 +66,7 @@ extern "C" fn trap(frame: *mut Frame) -> u64 {
         layout::VECTOR_UNDEFINED if frame.rip == layout::kernel_call_address() => {
             kernel_call(frame)
         }
+        _ if hostile::survives(frame) => sched::exit(),
         _ => unexpected(frame),
     };
     match next {
@@ -101,6 +103,13 @@ fn kernel_call(frame: &mut Frame) -> Next {
         7 => frame.rax = unsafe { text::exchange(frame.rsi, frame.rdx) },
         8 => announce::announce(frame.rsi, frame.rdx),
         9 => announce::free_init(),
+        10 => announce::ring(frame.rsi, frame.rdx, frame.rcx),
+        11 => frame.rax = hostile::window(frame.rsi).unwrap_or(u64::MAX),
+        12 => hostile::twist(frame.rsi, frame.rdx),
+        13 => {
+            hostile::survive();
+            frame.rax = sched::live();
+        }
         _ => unexpected(frame),
     }
     Next::Same

@@ -20,6 +20,7 @@ mod graph;
 mod graph_storm;
 mod half_done;
 mod hazard;
+mod hostile;
 mod hotplug;
 mod kill_switch;
 mod listing;

@@ -1,5 +1,6 @@
 //! Where traces go, and where they cannot.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -35,6 +36,20 @@ fn trace_to(directory: &Path, options: &[&str]) -> Command {
 
 fn run(command: &mut Command) -> Ended {
     Ended::from(command.output().expect("it starts"))
+}
+
+/// A trace holds what was in a guest's memory.
+#[test]
+fn what_is_written_is_for_its_user_only() {
+    let folder = Kernels::new();
+    let trace = folder.path().join("trace");
+    let _ = run(&mut trace_to(&trace, &[])).good();
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&trace), 0o700);
+    let files = std::fs::read_dir(&trace).unwrap();
+    for file in files.map(|file| file.unwrap().path()) {
+        assert_eq!(mode(&file), 0o600, "{}", file.display());
+    }
 }
 
 #[test]
