@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::run::{Outcome, Run};
 use crate::signals::Signals;
 use crate::terminal::{ConsoleInput, ConsoleStdin};
-use crate::tracing::black_box::BlackBox;
+use crate::tracing::Finished;
 
 /// Why the loop could not be set up or go on.
 #[derive(Debug, thiserror::Error)]
@@ -86,13 +86,13 @@ impl Watch {
     }
 }
 
-/// How a run ended, and where the last calls of a guest that died are.
+/// How a run ended.
 #[derive(Debug)]
 pub struct Ended {
     /// How.
     pub outcome: Outcome,
-    /// Of each session that recorded.
-    pub black_boxes: Vec<BlackBox>,
+    /// How tracing ended.
+    pub finished: Finished,
 }
 
 /// Everything that the loop works on.
@@ -137,16 +137,13 @@ impl EventLoop {
             server.close();
         }
         self.stdin = None;
-        let (outcome, black_boxes) = match (outcome, finished) {
-            (outcome, Ok(black_boxes)) => (outcome, black_boxes),
+        let (outcome, finished) = match (outcome, finished) {
+            (outcome, Ok(finished)) => (outcome, finished),
             // An earlier failure says more than its consequences.
-            (outcome @ Outcome::Failed(_), Err(_)) => (outcome, Vec::new()),
-            (_, Err(failure)) => (Outcome::Failed(failure), Vec::new()),
+            (outcome @ Outcome::Failed(_), Err(_)) => (outcome, Finished::default()),
+            (_, Err(failure)) => (Outcome::Failed(failure), Finished::default()),
         };
-        Ended {
-            outcome,
-            black_boxes,
-        }
+        Ended { outcome, finished }
     }
 
     fn console_input(&mut self, ops: &mut EventOps<'_>) {

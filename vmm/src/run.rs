@@ -15,8 +15,7 @@ use crate::failure::Failure;
 use crate::layout;
 use crate::machine::{Machine, PATIENCE};
 use crate::panic_watch::{self, PanicWatch};
-use crate::tracing::black_box::BlackBox;
-use crate::tracing::{Tracing, WINDOW_PERIOD};
+use crate::tracing::{Finished, Tracing, WINDOW_PERIOD};
 use crate::vcpu::{VcpuEvent, VcpuEventKind, VcpuState};
 
 /// How a run ended.
@@ -189,11 +188,12 @@ impl Run {
         self.machine.leave_breakpoint();
     }
 
-    /// Finishes the trace and ends the vCPUs. Of a guest that died, returns where its last calls are.
+    /// Finishes the trace and ends the vCPUs. Returns how tracing has ended, and of a guest that died where its last
+    /// calls are.
     ///
     /// # Errors
     /// When the trace could not be finished.
-    pub fn finish(&mut self, is_dead: bool) -> Result<Vec<BlackBox>, Failure> {
+    pub fn finish(&mut self, is_dead: bool) -> Result<Finished, Failure> {
         if let Some(at) = self.machine.breakpoint() {
             let place = self.tracing.place(at);
             log::warn!(
@@ -273,7 +273,7 @@ impl Run {
             }
             Call::TracingOn(of) => to_value(self.tracing.switch(&of.session, true)?),
             Call::TracingOff(of) => to_value(self.tracing.switch(&of.session, false)?),
-            Call::Dump(dump) => to_value(self.tracing.dump(&dump.session, dump.dir.as_ref())?),
+            Call::Dump(dump) => to_value(self.tracing.dump(&dump)?),
             Call::Digest => to_value(self.tracing.digest(machine)?),
             Call::ListEvents => to_value(self.tracing.events()),
             Call::EnableEvents(change) => {

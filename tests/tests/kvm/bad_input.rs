@@ -250,6 +250,58 @@ fn numbers_out_of_range() {
     refused(&vmm_says(&["run"]), &["--kernel"]);
 }
 
+/// On Linux the attach point is a boot away: what is wrong is said before the guest starts, and before an older trace is
+/// replaced.
+#[test]
+fn what_cannot_be_traced_is_said_before_the_guest_starts() {
+    let folder = Kernels::new();
+    let trace = folder.path().join("trace");
+    let output = ["--output", trace.to_str().unwrap(), "--force"];
+    let older = [
+        "--trace",
+        "function",
+        "--filter",
+        "calls_*",
+        "--cmdline",
+        "workload=calls iterations=2",
+    ];
+    let _ = run(&guest(), &[&older[..], &output[..2]].concat()).good();
+    let before = std::fs::read(trace.join("exotrace.json")).unwrap();
+    let cases: [(&[&str], &[&str]); 8] = [
+        (
+            &["--probe", "calls_twgi %rdi"],
+            &["calls_twgi", "calls_twig"],
+        ),
+        (&["--probe", "calls_twig %rdj"], &["%rdj"]),
+        (&["--probe", "optimised_locals erly"], &["erly", "early"]),
+        (&["--probe", "calls_twig+0x1000000 %rdi"], &["past the end"]),
+        (
+            &["--event", "message_snet"],
+            &["message_snet", "message_sent"],
+        ),
+        (
+            &["--trace", "function", "--threshold", "10us"],
+            &["--threshold", "graph"],
+        ),
+        (
+            &["--trace", "graph", "--clock-cpu", "0"],
+            &["--clock-cpu", "--clock page"],
+        ),
+        (
+            &["--trace", "function", "--filter", "calls_.*"],
+            &["not for a regular expression"],
+        ),
+    ];
+    for (options, words) in cases {
+        refused(&run(&guest(), &[options, &output].concat()), words);
+        assert_eq!(
+            std::fs::read(trace.join("exotrace.json")).unwrap(),
+            before,
+            "{options:?}"
+        );
+    }
+}
+
 #[test]
 fn control_paths_that_cannot_be() {
     let mut running = Guest::new("workload=list,spin").start();

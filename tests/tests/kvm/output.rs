@@ -87,7 +87,6 @@ fn a_directory_that_is_being_written_is_replaced_by_nobody() {
     let trace = folder.path().join("trace");
     let mut first = Guest::spinning(&["--output", trace.to_str().unwrap()]);
     let mut client = first.client();
-    client.call("start", json!({"filter": ["spin_leaf"]}));
     let second = run(&mut trace_to(&trace, &["--force"]));
     let line = second.refused(100);
     for word in ["is being written by process", "workload=list,spin"] {
@@ -100,6 +99,43 @@ fn a_directory_that_is_being_written_is_replaced_by_nobody() {
     let report = vmm_says(&[Path::new("report"), &trace]).good();
     assert!(!report.stderr.contains("written"), "{report}");
     let _ = run(&mut trace_to(&trace, &["--force"])).good();
+}
+
+/// Whoever does not look must not believe that all is well.
+#[test]
+fn a_run_that_traced_says_what_has_become_of_it() {
+    let folder = Kernels::new();
+    let trace = folder.path().join("trace");
+    let ended = run(&mut trace_to(&trace, &["--filter", "calls_*"])).good();
+    let calls = ended.printed().total();
+    let line = ended.stderr.lines().last().unwrap();
+    let path = trace.display();
+    assert!(line.starts_with(&format!("vmm: {path}: ")), "{ended}");
+    assert!(line.ends_with(&format!("; vmm report {path}")), "{ended}");
+    let plain = line.replace(',', "");
+    assert!(
+        plain.contains(&format!(": {calls} calls of 6 functions ")),
+        "{ended}"
+    );
+    let bare = |tracer: &str| {
+        let cmdline = "workload=calls iterations=20";
+        let (ended, _) = Guest::new(cmdline)
+            .with(["--trace", tracer, "--filter", "calls_*"])
+            .run();
+        ended.good()
+    };
+    let graph = bare("graph");
+    assert!(graph.stderr.contains("none kept: --output DIR"), "{graph}");
+    let profile = bare("profile");
+    let leaf = profile.printed().calls["calls_leaf"].to_string();
+    let row = profile
+        .stderr
+        .lines()
+        .find(|line| line.ends_with("calls_leaf"));
+    assert!(
+        row.is_some_and(|row| row.split_whitespace().next() == Some(&leaf)),
+        "{profile}"
+    );
 }
 
 /// Its totals are in another file: a report that finds less says so, and fails.

@@ -190,6 +190,20 @@ impl Engine {
         &self.formats
     }
 
+    /// Whether a probe can be set, as far as the image says: who serves breakpoints may be known at the attach only.
+    ///
+    /// # Errors
+    /// A [`ProbeError`].
+    pub fn check_probe(&self, new: &NewProbe) -> Result<(), ProbeError> {
+        let (function, address) = self.where_is(new.point)?;
+        match self.choose_place(function, address, new.tactic) {
+            Err(ProbeError::NoPlace { why, .. }) if !self.is_attached() && why.may_be_served() => {
+                Ok(())
+            }
+            other => other.map(drop),
+        }
+    }
+
     /// Registers a probe, which nobody records yet.
     ///
     /// # Errors

@@ -14,6 +14,9 @@ pub const LIMIT_NONE: u64 = u64::MAX;
 /// The limit that stands for *tracing off*.
 pub const LIMIT_OFF: u64 = 0;
 
+/// The limit that every head has reached: nothing is recorded, and each call is counted as lost.
+pub const LIMIT_HOLD: u64 = 1;
+
 const COUNT_MASK: u64 = (1 << RING_SHIFT) - 1;
 
 /// Why a ring cannot be of the size asked for.

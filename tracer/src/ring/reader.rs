@@ -12,7 +12,7 @@
 //! So at the end each position between the first and the head has been delivered or is in exactly
 //! one of the counts of [`Losses`].
 
-use super::geometry::{Geometry, LIMIT_NONE, LIMIT_OFF, Lap, Position};
+use super::geometry::{Geometry, LIMIT_HOLD, LIMIT_NONE, LIMIT_OFF, Lap, Position};
 use super::pending::Pending;
 use super::timeline::unfold;
 use crate::event::FunctionId;
@@ -227,6 +227,18 @@ impl RingReader {
     /// Lets stubs record, or stops them without touching text.
     pub fn switch(&mut self, memory: &impl RingMemory, on: bool) {
         self.on = on;
+        self.store_limit(memory);
+    }
+
+    /// Has stubs that record count each call as lost instead, until [`Self::release`]: what the ring holds stays.
+    pub fn hold(&self, memory: &impl RingMemory) {
+        if self.on {
+            memory.store(self.ring, CellWord::Limit, LIMIT_HOLD);
+        }
+    }
+
+    /// Lets stubs record again, if they did before.
+    pub fn release(&self, memory: &impl RingMemory) {
         self.store_limit(memory);
     }
 

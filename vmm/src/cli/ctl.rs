@@ -82,10 +82,13 @@ pub enum CtlVerb {
     Pause,
     /// Let the guest run again
     Resume,
-    /// Write what the rings hold now to a directory, while the guest runs
+    /// Write what the rings hold now to a directory, while the guest runs; nothing is recorded meanwhile
     Dump {
         /// The directory; must not exist
         dir: PathBuf,
+        /// Record meanwhile: a guest that is busy then writes over much of what is still to be copied
+        #[arg(long)]
+        live: bool,
     },
     /// What a profile session has counted: hits and times per function
     Profile,
@@ -205,9 +208,10 @@ impl TryFrom<&CtlOptions> for Call {
             CtlVerb::TracingOff => Self::TracingOff(of(session)),
             CtlVerb::Pause => Self::Pause,
             CtlVerb::Resume => Self::Resume,
-            CtlVerb::Dump { dir } => Self::Dump(Dump {
+            CtlVerb::Dump { dir, live } => Self::Dump(Dump {
                 session,
                 dir: absolute(dir).to_string_lossy().into_owned(),
+                live: *live,
             }),
             CtlVerb::Profile | CtlVerb::Top(_) => Self::Profile(of(session)),
             CtlVerb::SmpLocks { state } => Self::SwitchLocks(SwitchLocks { state: *state }),

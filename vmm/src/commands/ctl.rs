@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tracer::printable;
+use tracer::quantity::counted;
 
 use super::{dynfunc, events, probes, stdout};
 use crate::cli::ctl::{CtlOptions, CtlVerb};
@@ -300,8 +301,15 @@ fn changed(changed: &Changed) -> String {
 }
 
 fn dumped(dumped: &Dumped) -> String {
+    let missed = match dumped.missed {
+        0 => String::new(),
+        missed => format!(
+            "; {} not recorded while they were copied (--live records on)",
+            counted(missed, "call")
+        ),
+    };
     format!(
-        "{}: {} records, {} lost\n",
+        "{}: {} records, {} lost{missed}\n",
         dumped.dir, dumped.records, dumped.lost
     )
 }

@@ -1,7 +1,9 @@
 //! `vmm run`: boots a guest and stays with it until it ends.
 
+use std::io::Write as _;
 use std::time::Duration;
 
+use super::top::{ROWS, table};
 use crate::cli::run::RunOptions;
 use crate::control::server::Server;
 use crate::devices::console::ConsoleWriter;
@@ -14,6 +16,7 @@ use crate::machine::{Machine, MachineConfig};
 use crate::run::{Outcome, Run};
 use crate::signals::Signals;
 use crate::terminal::ConsoleStdin;
+use crate::tracing::closing::Closing;
 use crate::tracing::options::PatchMethod;
 use crate::tracing::{Tracing, TracingError};
 
@@ -37,14 +40,12 @@ pub fn run(options: &RunOptions) -> Result<ExitStatus, Failure> {
     let outcome = boot(options, &kernel, signals, &console)
         .and_then(|events| events.run().map_err(Failure::bad_input));
     let printed = console.finish(CONSOLE_PATIENCE);
-    let Ended {
-        outcome,
-        black_boxes,
-    } = outcome?;
-    for black_box in &black_boxes {
+    let Ended { outcome, finished } = outcome?;
+    for black_box in &finished.black_boxes {
         let shown = black_box.print(std::io::stderr());
         shown.unwrap_or_else(|error| log::warn!("the last calls cannot be shown: {error}"));
     }
+    finished.closings.iter().for_each(say);
     match (report(outcome)?, printed) {
         (ExitStatus::Success | ExitStatus::Guest(0), Err(lost)) => Err(Failure::output(lost)),
         (status, printed) => {
@@ -113,6 +114,18 @@ fn boot(
         watch,
         control,
     })
+}
+
+/// How a session ended, after everything that it has shown.
+fn say(closing: &Closing) {
+    match closing {
+        Closing::Unasked(profile) => {
+            // Nobody is left to tell when stderr is closed.
+            let _ = write!(std::io::stderr(), "{}", table(profile, None, ROWS));
+        }
+        closing if closing.is_warning() => log::warn!("{closing}"),
+        closing => log::info!("{closing}"),
+    }
 }
 
 fn report(outcome: Outcome) -> Result<ExitStatus, Failure> {

@@ -16,7 +16,7 @@ use tracer::report::resolution::shorter;
 /// Clears a terminal.
 const CLEAR: &str = "\x1b[H\x1b[J";
 /// Rows of a table that is refreshed.
-const ROWS: usize = 20;
+pub const ROWS: usize = 20;
 
 /// Prints tables until there were enough of them, nobody reads them any more, or it is interrupted. Where the output is no
 /// terminal they follow each other as plain text; one of them, if nothing else is asked for.

@@ -150,6 +150,14 @@ pub struct Dump {
     pub session: SessionName,
     /// The directory to write, on the VMM's side.
     pub dir: String,
+    /// Whether recording goes on while the rings are copied.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub live: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -476,6 +484,7 @@ mod tests {
             Call::Dump(Dump {
                 session: SessionName::default(),
                 dir: "out".to_owned(),
+                live: true,
             }),
             Call::Digest,
             Call::Shutdown,

@@ -376,6 +376,9 @@ pub struct Dumped {
     pub records: u64,
     /// Records that were lost before.
     pub lost: u64,
+    /// Calls and events that were not recorded while the rings were copied.
+    #[serde(default)]
+    pub missed: u64,
 }
 
 /// Result of `digest`.

@@ -13,6 +13,7 @@ use tracer::image::Image;
 use tracer::probe::{parameters, return_value};
 use tracer::session::SessionId;
 
+use super::session::Shared;
 use super::{Tracing, TracingError};
 use crate::machine::{Machine, PATIENCE};
 
@@ -52,7 +53,7 @@ impl Tracing {
         for function in &selection.selected {
             let name = image.function(*function).map(|of| &*of.display);
             let is_plain = name.is_some_and(|name| is_sayable(name) && !shared.contains(name));
-            match self.captures_of(&image, *function) {
+            match captures_of(&self.shared, *function) {
                 None => missing.untyped += 1,
                 Some(_) if !is_plain => missing.ambiguous += 1,
                 Some((args, retval)) => {
@@ -97,17 +98,6 @@ impl Tracing {
         Ok(self.engine.reach().is_some())
     }
 
-    /// What can be captured of a function's calls: its parameters, and what it returns.
-    fn captures_of(
-        &self,
-        image: &Image,
-        function: FunctionId,
-    ) -> Option<(Vec<Captured>, Option<Captured>)> {
-        let debug = self.shared.debug.as_ref()?;
-        let parameters = parameters(image, debug, function)?;
-        Some((parameters, return_value(image, debug, function)))
-    }
-
     fn know_call(
         &mut self,
         function: FunctionId,
@@ -145,6 +135,16 @@ impl Tracing {
             }
         }
     }
+}
+
+/// What can be captured of a function's calls: its parameters, and what it returns.
+pub(super) fn captures_of(
+    shared: &Shared,
+    function: FunctionId,
+) -> Option<(Vec<Captured>, Option<Captured>)> {
+    let (image, debug) = (&shared.image, shared.debug.as_ref()?);
+    let parameters = parameters(image, debug, function)?;
+    Some((parameters, return_value(image, debug, function)))
 }
 
 /// As many of these values as have room in so many bytes; those in memory only where that can be reached.

@@ -20,7 +20,7 @@ use tracer::ring::timeline::Timeline;
 
 use super::clock_page::Beats;
 use super::event_drain::EventDrain;
-use super::output::{Batch, Output};
+use super::output::{Batch, Output, Written};
 use super::rings::SharedRings;
 use crate::clock::GuestClock;
 use crate::control::status::{Dumped, RingStatus};
@@ -231,26 +231,58 @@ impl Drain {
         count
     }
 
-    /// The last round: no writer can still come. Completes the trace.
+    /// The last round: no writer can still come. Completes the trace, if there is one.
     ///
     /// # Errors
     /// The first [`ExportError`] since the trace was begun.
-    pub fn finish(&mut self) -> Result<(), ExportError> {
+    pub fn finish(&mut self) -> Result<Option<Written>, ExportError> {
         self.round(Patience::Over);
-        self.output
-            .take()
-            .map_or(Ok(()), |output| output.finish().map(drop))
+        self.output.take().map(Output::finish).transpose()
     }
 
-    /// Writes what the rings hold now to `output`; nothing is taken out of them.
+    /// Records that were reserved so far, events too, in all rings.
+    #[must_use]
+    pub fn records(&self) -> u64 {
+        let (rings, events) = (self.status(), self.event_status());
+        let written = rings.iter().chain(&events).map(|ring| ring.written);
+        written.fold(0, u64::saturating_add)
+    }
+
+    /// Has calls counted as lost instead of recorded, so that what the rings hold stays what it is. Returns how many
+    /// each ring had lost before.
+    fn hold(&mut self) -> Vec<u64> {
+        let hold = |reader: &RingReader| {
+            reader.hold(&self.rings);
+            self.rings.load(reader.ring(), CellWord::Lost)
+        };
+        self.readers.iter().map(hold).collect()
+    }
+
+    /// Has calls recorded again, if they were before. Returns how many were lost since `before`.
+    fn release(&mut self, before: &[u64]) -> u64 {
+        let release = |(reader, before): (&RingReader, &u64)| {
+            reader.release(&self.rings);
+            let lost = self.rings.load(reader.ring(), CellWord::Lost);
+            lost.saturating_sub(*before)
+        };
+        let lost = self.readers.iter().zip(before).map(release);
+        lost.fold(0, u64::saturating_add)
+    }
+
+    /// Writes what the rings hold now to `output`; nothing is taken out of them. Unless `is_live`, nothing is
+    /// recorded meanwhile, so nothing is written over before it is copied.
     ///
     /// # Errors
     /// [`ExportError`] when not all could be written.
-    pub fn dump(&mut self, mut output: Output) -> Result<Dumped, ExportError> {
+    pub fn dump(&mut self, mut output: Output, is_live: bool) -> Result<Dumped, ExportError> {
         self.refresh();
         output.name_threads(self.rings.memory());
+        let discarded: Vec<u64> = self.readers.iter().map(|one| self.missing(one).0).collect();
+        let held = (!is_live).then(|| (self.hold(), self.points.as_mut().map(EventDrain::hold)));
+        self.look();
         let (mut records, mut lost) = (0, 0u64);
-        for (reader, timeline) in self.readers.iter().zip(&self.timelines) {
+        let rings = self.readers.iter().zip(&self.timelines).zip(discarded);
+        for ((reader, timeline), discarded) in rings {
             let snapshot = Snapshot {
                 ring: reader.ring(),
                 geometry: self.geometry,
@@ -261,7 +293,6 @@ impl Drain {
                 timeline,
             };
             let vcpu = reader.ring();
-            let (discarded, _) = self.missing(reader);
             self.stacks.begin_round();
             let mut sink = EventSink {
                 vcpu,
@@ -295,11 +326,21 @@ impl Drain {
             let (held, gone) = points.dump(&self.clock, &mut output);
             (records, lost) = (records + held, lost.saturating_add(gone));
         }
+        let missed = held.map_or(0, |(rings, events)| {
+            let points = self.points.as_mut().zip(events);
+            let events = points.map_or(0, |(points, before)| points.release(&before));
+            self.release(&rings).saturating_add(events)
+        });
         if !self.probes.is_empty() {
             output.describe_probes(&self.probes);
         }
-        let dir = output.finish()?.display().to_string();
-        Ok(Dumped { dir, records, lost })
+        let dir = output.finish()?.directory.display().to_string();
+        Ok(Dumped {
+            dir,
+            records,
+            lost,
+            missed,
+        })
     }
 
     fn patience_ticks(&self) -> u64 {

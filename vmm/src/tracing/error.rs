@@ -169,6 +169,14 @@ pub enum TracingError {
     /// The room for what events say.
     #[error("--record-bytes {0}: powers of two from {min} to {max} are possible", min = RECORD_BYTES.start(), max = RECORD_BYTES.end())]
     RecordBytes(u64),
+    /// An option that would change nothing.
+    #[error("{option} is for {what}: leave it out, or say that, too")]
+    NotApplicable {
+        /// The option.
+        option: &'static str,
+        /// What it is for.
+        what: &'static str,
+    },
     /// Arguments and return values of something else than calls with exact times.
     #[error(
         "--args and --retval are for the graph tracer with --clock tsc: values are put to calls by their times"
@@ -274,6 +282,7 @@ impl From<TracingError> for Failure {
             | TracingError::NoRecords { .. }
             | TracingError::ClockPeriod(_)
             | TracingError::RecordBytes(_)
+            | TracingError::NotApplicable { .. }
             | TracingError::NoValues
             | TracingError::NoTypes { .. }
             | TracingError::CallValues(_)

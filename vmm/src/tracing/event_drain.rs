@@ -93,6 +93,25 @@ impl EventDrain {
         }
     }
 
+    /// Has events counted as lost instead of recorded. Returns how many each ring had lost before.
+    pub fn hold(&mut self) -> Vec<u64> {
+        let hold = |(reader, ..): &(RingReader, Timeline, Torn)| {
+            reader.hold(self.rings.records());
+            self.rings.discarded(reader.ring())
+        };
+        self.readers.iter().map(hold).collect()
+    }
+
+    /// Has events recorded again, if they were before. Returns how many were lost since `before`.
+    pub fn release(&mut self, before: &[u64]) -> u64 {
+        let release = |((reader, ..), before): (&(RingReader, Timeline, Torn), &u64)| {
+            reader.release(self.rings.records());
+            self.rings.discarded(reader.ring()).saturating_sub(*before)
+        };
+        let lost = self.readers.iter().zip(before).map(release);
+        lost.fold(0, u64::saturating_add)
+    }
+
     /// Looks at every head, so that the counts are those of now.
     pub fn look(&mut self, clock: &GuestClock) {
         for (reader, timeline, _) in &mut self.readers {

@@ -11,8 +11,10 @@ pub mod black_box;
 mod call_values;
 mod checks;
 pub mod clock_page;
+pub mod closing;
 pub mod drain;
 mod dynamic;
+mod early;
 pub mod error;
 mod event_drain;
 mod events;
@@ -33,7 +35,6 @@ mod thread_names;
 mod timekeeping;
 mod window;
 
-use std::path::Path;
 use std::sync::Arc;
 
 use tracer::addr::Gva;
@@ -49,7 +50,7 @@ use tracer::stub::cell::{CpuStrategy, SESSIONS_MAX};
 use tracer::window::Region;
 
 use crate::clock::{GuestClock, offset_is_applied};
-use crate::control::protocol::{CreateSession, SessionName, Start, SwitchLocks};
+use crate::control::protocol::{CreateSession, Dump, SessionName, Start, SwitchLocks};
 use crate::control::status::{
     Changed, Deleted, Digest, Dumped, Profile, SessionList, Switched, SwitchedLocks, microseconds,
 };
@@ -62,6 +63,8 @@ use attach::attach_point;
 use black_box::BlackBox;
 use checks::check_room;
 use clock_page::{Beats, ClockPage};
+use closing::Closing;
+use early::{Early, check_applies};
 pub use error::TracingError;
 pub use options::TracingOptions;
 use options::{DEFAULT_SESSION, LockChoice, PatchMethod};
@@ -72,6 +75,15 @@ use session::{Found, Shared, TraceSession};
 use slices::{Sliced, Slices};
 pub use window::WINDOW_PERIOD;
 use window::WindowWatch;
+
+/// How tracing has ended.
+#[derive(Debug, Default)]
+pub struct Finished {
+    /// Where the last calls of a guest that died are, of each session that recorded.
+    pub black_boxes: Vec<BlackBox>,
+    /// What has become of each session that traced.
+    pub closings: Vec<Closing>,
+}
 
 /// Tracing of one machine.
 #[derive(Debug)]
@@ -120,9 +132,20 @@ impl Tracing {
             vcpus: u16::try_from(options.vcpus).unwrap_or(u16::MAX),
         };
         let filter = Filter::new(&options.filter, &options.notrace)?;
+        let engine = Engine::new(Arc::clone(&image))
+            .with_dispatch(options.dispatch.into())
+            .serving_traps(PROBE_PORT);
         if options.enabled {
             image.check_traceable()?;
-            filter.select(&image)?;
+            let selection = filter.select(&image)?;
+            let early = Early {
+                shared: &shared,
+                engine: &engine,
+                tracer: options.tracer,
+                options: &options.session,
+            };
+            early.check()?;
+            early.check_types(&selection)?;
             attach_point(&image, options.attach_at.as_deref())?;
             check_room(
                 options.tracer,
@@ -137,9 +160,7 @@ impl Tracing {
         let mut default = TraceSession::new(DEFAULT_SESSION, tracer, session, filter, &shared)?;
         default.waiting = options.enabled;
         Ok(Self {
-            engine: Engine::new(image)
-                .with_dispatch(options.dispatch.into())
-                .serving_traps(PROBE_PORT),
+            engine,
             shared,
             sessions: vec![default],
             attach_at: options.attach_at,
@@ -232,16 +253,12 @@ impl Tracing {
         }
     }
 
-    /// The guest has ended or is to end. Reads what the rings still hold and completes the traces. Of a
-    /// guest that is dead, returns where the last calls of each session are.
+    /// The guest has ended or is to end. Reads what the rings still hold and completes the traces. Returns what has
+    /// become of each session, and of a guest that is dead where its last calls are.
     ///
     /// # Errors
     /// [`TracingError::Output`] when not all of it could be written.
-    pub fn finish(
-        &mut self,
-        machine: &Machine,
-        is_dead: bool,
-    ) -> Result<Vec<BlackBox>, TracingError> {
+    pub fn finish(&mut self, machine: &Machine, is_dead: bool) -> Result<Finished, TracingError> {
         // A stub that is running now will not be waited for: the guest has no more to say.
         let quiesced = machine.quiesce(PATIENCE);
         if let Err(error) = &quiesced {
@@ -249,16 +266,20 @@ impl Tracing {
         }
         self.clock_page = None;
         let found = self.found();
-        let mut black_boxes = Vec::new();
+        let knows_vcpus = self.knows_vcpus();
+        let mut all = Finished::default();
         let mut finished = Ok(());
         for session in &mut self.sessions {
             // Before the rings are closed: one without an output has nothing else.
             if is_dead {
-                black_boxes.extend(session.black_box(&self.shared, found));
+                all.black_boxes
+                    .extend(session.black_box(&self.shared, found));
             }
-            finished = finished.and(session.close().1);
+            let counted = session.unasked(&self.shared.image, self.clock, knows_vcpus);
+            let closed = session.close().1;
+            finished = finished.and(closed.map(|closing| all.closings.extend(closing.or(counted))));
         }
-        finished.map(|()| black_boxes)
+        finished.map(|()| all)
     }
 
     /// `session.create`: a session that traces nothing yet.
@@ -280,6 +301,13 @@ impl Tracing {
             options.geometry()?,
             self.shared.vcpus,
         )?;
+        let early = Early {
+            shared: &self.shared,
+            engine: &self.engine,
+            tracer: create.tracer,
+            options: &options,
+        };
+        early.check()?;
         let filter = Filter::default();
         let session = TraceSession::new(name, create.tracer, options, filter, &self.shared)?;
         self.sessions.push(session);
@@ -309,7 +337,9 @@ impl Tracing {
             self.keep_time(machine)?;
         }
         self.forget_probes_of(&session.name);
-        finished?;
+        if let Some(closing) = finished? {
+            log::info!("{closing}");
+        }
         Ok(Deleted {
             session: session.name,
             stopped,
@@ -348,6 +378,7 @@ impl Tracing {
         let vcpus = self.shared.vcpus;
         let session = self.at(index)?;
         session.check_room(vcpus)?;
+        check_applies(session.tracer, &session.options)?;
         if session.started {
             let session = session.name.clone();
             return Err(TracingError::AlreadyStarted { session });
@@ -557,10 +588,10 @@ impl Tracing {
     ///
     /// # Errors
     /// [`TracingError::NotStarted`] when it never was, or [`TracingError::Output`].
-    pub fn dump(&mut self, name: &SessionName, directory: &Path) -> Result<Dumped, TracingError> {
-        let index = self.find(&name.0)?;
+    pub fn dump(&mut self, dump: &Dump) -> Result<Dumped, TracingError> {
+        let index = self.find(&dump.session.0)?;
         let session = self.sessions.get(index).ok_or(TracingError::NoSuchIndex)?;
-        session.dump(directory, &self.shared, self.found())
+        session.dump(dump.dir.as_ref(), dump.live, &self.shared, self.found())
     }
 
     fn found(&self) -> Found {
@@ -577,9 +608,13 @@ impl Tracing {
     pub fn profile(&self, name: &SessionName) -> Result<Profile, TracingError> {
         let index = self.find(&name.0)?;
         let session = self.sessions.get(index).ok_or(TracingError::NoSuchIndex)?;
+        session.profile(&self.shared.image, self.clock, self.knows_vcpus())
+    }
+
+    /// Whether stubs find the counters of their own vCPU.
+    fn knows_vcpus(&self) -> bool {
         let strategy = self.engine.strategy().map(|(strategy, _)| strategy);
-        let knows_vcpus = matches!(strategy, Some(CpuStrategy::Gs { .. }));
-        session.profile(&self.shared.image, self.clock, knows_vcpus)
+        matches!(strategy, Some(CpuStrategy::Gs { .. }))
     }
 
     /// `digest`: of the guest's text as it is now.

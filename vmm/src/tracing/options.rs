@@ -235,7 +235,7 @@ pub struct SessionOptions {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub probe: Vec<String>,
     /// How these probes are put into the text, 1 to 5 (default: each in the best way there is)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=5))]
+    #[arg(long, value_name = "N", requires = "probe", value_parser = clap::value_parser!(u8).range(1..=5))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probe_tactic: Option<u8>,
     /// Room for what an event or a probe says, in bytes of its record or with a unit: a power of two from 64 to 64K

@@ -8,7 +8,9 @@ use tracer::event::{Event, EventKind, PointEvent, PointKind};
 use tracer::event_formats::EventFormats;
 use tracer::export::call_formats::CallFormats;
 use tracer::export::probes::ProbeNote;
-use tracer::export::uftrace::{AnomalyNote, ClockStall, ExportError, Metadata, UftraceWriter};
+use tracer::export::uftrace::{
+    AnomalyNote, ClockStall, ExportError, Metadata, Tally, UftraceWriter,
+};
 use tracer::graph::pipeline::Pipeline;
 use tracer::graph::{CallEvent, CallSink};
 use tracer::image::Image;
@@ -36,6 +38,15 @@ struct Sink {
     writer: UftraceWriter,
     directory: PathBuf,
     error: Option<ExportError>,
+}
+
+/// A trace that is complete.
+#[derive(Debug)]
+pub struct Written {
+    /// Where it is.
+    pub directory: PathBuf,
+    /// What is in it.
+    pub tally: Tally,
 }
 
 /// What one ring brought in one round.
@@ -233,11 +244,11 @@ impl Output {
         })
     }
 
-    /// Completes the trace. Returns where it is.
+    /// Completes the trace. Returns where it is, and what is in it.
     ///
     /// # Errors
     /// The first [`ExportError`] since it was made.
-    pub fn finish(mut self) -> Result<PathBuf, ExportError> {
+    pub fn finish(mut self) -> Result<Written, ExportError> {
         if let Some(pipeline) = &mut self.pipeline {
             pipeline.finish(&mut self.sink);
             let anomalies = pipeline.anomalies();
@@ -248,7 +259,10 @@ impl Output {
         let dropped = self.sink.writer.dropped();
         match self.sink.error.or(closed.err()) {
             Some(error) => Err(error.with_dropped(dropped)),
-            None => Ok(self.sink.directory),
+            None => Ok(Written {
+                directory: self.sink.directory,
+                tally: self.sink.writer.tally(),
+            }),
         }
     }
 }

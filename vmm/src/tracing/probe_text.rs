@@ -3,20 +3,21 @@
 use tracer::engine::probes::NewProbe;
 use tracer::probe;
 
-use super::{Tracing, TracingError};
+use super::TracingError;
+use super::session::Shared;
 
-impl Tracing {
+impl Shared {
     /// The probes that `text` describes: one at each of its places.
     ///
     /// # Errors
     /// [`TracingError::BadProbe`] says what is wrong with it.
-    pub(super) fn read_probe(
+    pub fn read_probe(
         &self,
         text: &str,
         tactic: Option<u8>,
     ) -> Result<Vec<NewProbe>, TracingError> {
-        let image = &self.shared.image;
-        let debug = self.shared.debug.as_ref();
+        let image = &self.image;
+        let debug = self.debug.as_ref();
         let resolved =
             probe::parse(text).and_then(|request| probe::resolve(image, debug, &request));
         let resolved = resolved.map_err(|why| TracingError::BadProbe {

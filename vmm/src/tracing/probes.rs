@@ -160,7 +160,9 @@ impl Tracing {
         tactic: Option<u8>,
     ) -> Result<Vec<SetProbe>, TracingError> {
         let session = self.at(index)?.name.clone();
-        let new = texts.iter().map(|text| self.read_probe(text, tactic));
+        let new = texts
+            .iter()
+            .map(|text| self.shared.read_probe(text, tactic));
         let mut new: Vec<Vec<NewProbe>> = new.collect::<Result<_, _>>()?;
         if let Some(room) = self.room_of_records(index)? {
             let all = new.iter_mut().flatten();

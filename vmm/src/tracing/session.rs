@@ -2,6 +2,7 @@
 
 mod points;
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -25,10 +26,11 @@ use super::attach::BUNDLED_ATTACH;
 use super::black_box::BlackBox;
 use super::checks::{check_name, check_room, check_roots, check_values};
 use super::clock_page::{Beat, Beats, check_cpu};
+use super::closing::Closing;
 use super::drain::{Drain, DrainThread};
 use super::error::TracingError;
 use super::options::{ClockChoice, PERIODS_NS, RECORD_BYTES, SessionOptions, Tracer};
-use super::output::Output;
+use super::output::{Output, Written};
 use super::profile::{CounterTable, Counters};
 use super::rings::SharedRings;
 use crate::clock::GuestClock;
@@ -90,6 +92,8 @@ pub(super) struct TraceSession {
     /// What it records of the guest's own events while it is started.
     pub events: BTreeSet<EventId>,
     switched_on: bool,
+    /// Whether anybody was shown what it has recorded.
+    has_told: Cell<bool>,
     /// The output of the rings to come. It is opened when the session is made, so that a directory
     /// that cannot be written is an early error.
     output: Option<Output>,
@@ -141,6 +145,7 @@ impl TraceSession {
             waiting: false,
             events,
             switched_on: true,
+            has_told: Cell::new(false),
             output: None,
         };
         session.open_output(session.options.force, shared)?;
@@ -215,6 +220,7 @@ impl TraceSession {
     pub fn dump(
         &self,
         directory: &Path,
+        is_live: bool,
         shared: &Shared,
         found: Found,
     ) -> Result<Dumped, TracingError> {
@@ -225,7 +231,9 @@ impl TraceSession {
         let metadata = self.metadata(shared, found);
         // Each ring comes as a whole.
         let output = self.create_output(directory, false, metadata, usize::MAX, shared)?;
-        Ok(drain.lock().dump(output)?)
+        let dumped = drain.lock().dump(output, is_live)?;
+        self.has_told.set(true);
+        Ok(dumped)
     }
 
     /// What the engine needs to know of it.
@@ -297,28 +305,57 @@ impl TraceSession {
     }
 
     /// Reads what the rings still hold and completes the trace. Returns its number in the engine
-    /// when it had one.
+    /// when it had one, and how it ended when it has traced.
     ///
     /// # Errors
     /// [`TracingError::Output`] when not all of it could be written.
-    pub fn close(&mut self) -> (Option<SessionId>, Result<(), TracingError>) {
+    pub fn close(&mut self) -> (Option<SessionId>, Result<Option<Closing>, TracingError>) {
         match self.live.take() {
             Some(live) => {
                 let finished = match live.reader {
                     Reader::Rings(mut drain) => {
                         drain.stop();
-                        drain.lock().finish().map_err(TracingError::from)
+                        let mut drain = drain.lock();
+                        let finished = drain.finish().map_err(TracingError::from);
+                        finished.map(|written| self.closing(written, drain.records()))
                     }
-                    Reader::Counters(_) => Ok(()),
+                    Reader::Counters(_) => Ok(None),
                 };
                 (Some(live.id), finished)
             }
             None => {
                 let output = self.output.take();
-                let finished = output.map_or(Ok(()), |output| output.finish().map(drop));
-                (None, finished.map_err(TracingError::from))
+                let finished = output.map(Output::finish).transpose();
+                (None, finished.map(|_| None).map_err(TracingError::from))
             }
         }
+    }
+
+    /// How it ended.
+    fn closing(&self, written: Option<Written>, records: u64) -> Option<Closing> {
+        let is_news = records > 0 && !self.has_told.get();
+        match written {
+            Some(Written { directory, tally }) => Some(Closing::Written { directory, tally }),
+            None => is_news.then(|| Closing::Unkept {
+                session: self.name.clone(),
+                records,
+            }),
+        }
+    }
+
+    /// What it has counted, if nobody has asked for it.
+    pub fn unasked(
+        &self,
+        image: &Image,
+        clock: Option<GuestClock>,
+        knows_vcpus: bool,
+    ) -> Option<Closing> {
+        let is_counter = |live: &&Live| matches!(live.reader, Reader::Counters(_));
+        self.live.as_ref().filter(is_counter)?;
+        let is_news = !self.has_told.get();
+        let profile = self.profile(image, clock, knows_vcpus).ok()?;
+        let has_hits = !profile.functions.is_empty();
+        (is_news && has_hits).then_some(Closing::Unasked(profile))
     }
 
     /// Where its last calls are, or will be once it is closed: in its output, or in a directory that is
@@ -331,7 +368,8 @@ impl TraceSession {
             return Some(BlackBox::kept(&self.name, output));
         }
         let directory = BlackBox::scratch(&self.name);
-        match self.dump(&directory, shared, found) {
+        // Nothing runs any more that could write.
+        match self.dump(&directory, true, shared, found) {
             Ok(_) => Some(BlackBox::made(&self.name, directory)),
             Err(error) => {
                 log::warn!(
@@ -403,6 +441,7 @@ impl TraceSession {
                     self_ns: knows_vcpus.then(|| ns(counted.own)),
                 })
             });
+        self.has_told.set(true);
         Ok(Profile {
             session: self.name.clone(),
             clock_period_ns: self.beat().map(|beat| beat.period_ns),

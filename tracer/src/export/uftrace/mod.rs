@@ -18,6 +18,7 @@ pub mod layout;
 mod lock;
 pub mod record;
 mod side;
+mod tally;
 #[cfg(test)]
 mod tests;
 pub(crate) mod threads;
@@ -35,6 +36,8 @@ use self::record::{Kind, truncated, word};
 pub use self::side::{
     AnomalyNote, ClockStall, GRAPH, Metadata, NO_CLOCK, SideFile, VERSION, VcpuTotals,
 };
+use self::tally::Called;
+pub use self::tally::Tally;
 use self::threads::ThreadLanes;
 use crate::event::{Event, EventKind, PointEvent};
 use crate::export::call_formats::CallFormats;
@@ -59,6 +62,7 @@ pub struct UftraceWriter {
     seen: Vec<VcpuTotals>,
     /// The packed word of each function's entry record.
     entries: Vec<u64>,
+    called: Called,
     side: SideFile,
     events: EventWriter,
     /// Until the trace is complete.
@@ -120,6 +124,7 @@ impl UftraceWriter {
             threads,
             seen: Vec::new(),
             entries,
+            called: Called::default(),
             side,
             events: EventWriter::new(directory),
             lock: Some(lock),
@@ -192,7 +197,10 @@ impl UftraceWriter {
             };
             match event.kind {
                 EventKind::Entry(function) => match self.entries.get(function.index()) {
-                    Some(&entry) => lane.entry(event.time_ns, entry),
+                    Some(&entry) => {
+                        lane.entry(event.time_ns, entry);
+                        self.called.note(function);
+                    }
                     None => lane.totals.unknown += 1,
                 },
                 EventKind::Lost(count) => lane.lost(event.time_ns, count),
@@ -224,7 +232,10 @@ impl UftraceWriter {
         if let Some(seen) = self.seen.get_mut(vcpu) {
             match (&result, kind) {
                 (None | Some(Ok(false)), _) => seen.unknown += 1,
-                (_, CallKind::Entry(_)) => seen.entries += 1,
+                (_, CallKind::Entry(function)) => {
+                    seen.entries += 1;
+                    self.called.note(function);
+                }
                 (_, CallKind::Lost(count)) => seen.lost = seen.lost.saturating_add(count),
                 (_, CallKind::Exit { .. }) => {}
             }

@@ -113,6 +113,19 @@ pub enum TacticError {
     },
 }
 
+impl TacticError {
+    /// Whether it would be possible where somebody serves breakpoints.
+    #[must_use]
+    pub fn may_be_served(&self) -> bool {
+        let is_so = |why: &Refusal| matches!(why, Refusal::NotServed);
+        match self {
+            Self::Refused { why, .. } => is_so(why),
+            Self::None { why, .. } => why.iter().any(|(_, why)| is_so(why)),
+            _ => false,
+        }
+    }
+}
+
 fn reasons(why: &[(Tactic, Refusal)]) -> String {
     let all: Vec<String> = why
         .iter()

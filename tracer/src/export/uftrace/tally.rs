@@ -1,0 +1,66 @@
+//! What a trace has come to, in numbers.
+
+use super::UftraceWriter;
+use crate::event::FunctionId;
+
+/// The sums of a trace.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Calls that are in it.
+    pub calls: u64,
+    /// Functions that were called.
+    pub functions: u64,
+    /// Events of the guest's own.
+    pub events: u64,
+    /// Records that are known to be missing.
+    pub lost: u64,
+    /// What did not fit, or may be wrong.
+    pub anomalies: u64,
+}
+
+/// Which functions a trace has calls of.
+#[derive(Debug, Default)]
+pub(super) struct Called(Vec<bool>);
+
+impl Called {
+    pub fn note(&mut self, function: FunctionId) {
+        let index = function.index();
+        if index >= self.0.len() {
+            self.0.resize(index + 1, false);
+        }
+        if let Some(called) = self.0.get_mut(index) {
+            *called = true;
+        }
+    }
+
+    fn count(&self) -> u64 {
+        self.0.iter().filter(|called| **called).count() as u64
+    }
+}
+
+impl UftraceWriter {
+    /// What the trace has come to, once it is closed.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        let side = &self.side;
+        let sum = |of: fn(&super::VcpuTotals) -> u64| {
+            side.totals.iter().map(of).fold(0, u64::saturating_add)
+        };
+        let lost = sum(|totals| totals.lost.saturating_add(totals.dropped));
+        let anomalies = side.anomalies.iter().map(|note| note.count);
+        Tally {
+            calls: sum(|totals| totals.entries).saturating_sub(side.dropped),
+            functions: self.called.count(),
+            events: side
+                .events
+                .events
+                .values()
+                .copied()
+                .fold(0, u64::saturating_add),
+            lost: lost
+                .saturating_add(side.dropped)
+                .saturating_add(side.events.lost),
+            anomalies: anomalies.fold(0, u64::saturating_add),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What a session needs, as far as the image says: asked before the guest starts, since the attach point may be a
+//! boot away, and before an older trace is replaced.
+
+use tracer::engine::Engine;
+use tracer::event::FunctionId;
+use tracer::filter::Selection;
+
+use super::call_values::captures_of;
+use super::error::TracingError;
+use super::options::{ClockChoice, SessionOptions, Tracer};
+use super::session::Shared;
+
+/// What is asked of a session, and of what.
+pub(super) struct Early<'a> {
+    pub shared: &'a Shared,
+    pub engine: &'a Engine,
+    pub tracer: Tracer,
+    pub options: &'a SessionOptions,
+}
+
+impl Early<'_> {
+    /// Whether the options mean something for this tracer, and its probes can be set.
+    ///
+    /// # Errors
+    /// [`TracingError`] names the option or the probe.
+    pub fn check(&self) -> Result<(), TracingError> {
+        check_applies(self.tracer, self.options)?;
+        for text in &self.options.probe {
+            for new in self.shared.read_probe(text, self.options.probe_tactic)? {
+                self.engine.check_probe(&new)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether values of these functions' calls can be captured, if that is asked for.
+    ///
+    /// # Errors
+    /// [`TracingError::NoTypes`].
+    pub fn check_types(&self, selection: &Selection) -> Result<(), TracingError> {
+        let selected = &selection.selected;
+        if self.options.captures().is_empty() || selected.is_empty() {
+            return Ok(());
+        }
+        let is_known = |function: &FunctionId| captures_of(self.shared, *function).is_some();
+        match selected.iter().any(is_known) {
+            true => Ok(()),
+            false => Err(TracingError::NoTypes {
+                functions: selected.len(),
+            }),
+        }
+    }
+}
+
+/// Whether every option that is given changes something.
+pub(super) fn check_applies(tracer: Tracer, options: &SessionOptions) -> Result<(), TracingError> {
+    let usual = SessionOptions::default();
+    let (graph, page) = (&options.graph, options.clock == ClockChoice::Page);
+    let of_graphs = [
+        ("--max-depth", graph.max_depth.is_some()),
+        ("--graph-function", !graph.graph_function.is_empty()),
+        ("--graph-notrace", !graph.graph_notrace.is_empty()),
+        ("--threshold", graph.threshold.is_some()),
+        ("--stack-size", options.stack_size.is_some()),
+    ];
+    let of_page = [
+        ("--clock-cpu", options.clock_cpu.is_some()),
+        ("--clock-period", options.clock_period != usual.clock_period),
+    ];
+    let given = |of: &[(&'static str, bool)]| of.iter().find(|(_, is)| *is).map(|(name, _)| *name);
+    let wrong = match (tracer, page) {
+        (Tracer::Function | Tracer::Nop | Tracer::Profile, _) if given(&of_graphs).is_some() => {
+            given(&of_graphs).map(|option| (option, "the graph tracer"))
+        }
+        (_, false) => given(&of_page).map(|option| (option, "--clock page")),
+        (_, true) => None,
+    };
+    match wrong {
+        Some((option, what)) => Err(TracingError::NotApplicable { option, what }),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_that_change_nothing_are_refused() {
+        let options = |json: &str| serde_json::from_str::<SessionOptions>(json).unwrap();
+        for (json, tracer, word) in [
+            (
+                r#"{"graph":{"threshold":"10us"}}"#,
+                Tracer::Function,
+                "--threshold",
+            ),
+            (
+                r#"{"graph":{"graph_function":["a"]}}"#,
+                Tracer::Nop,
+                "--graph-function",
+            ),
+            (r#"{"stack_size":16}"#, Tracer::Profile, "the graph tracer"),
+            (r#"{"clock_period":1000}"#, Tracer::Graph, "--clock page"),
+            (
+                r#"{"clock_cpu":1,"clock":"none"}"#,
+                Tracer::Function,
+                "--clock-cpu",
+            ),
+        ] {
+            let error = check_applies(tracer, &options(json)).unwrap_err();
+            assert!(error.to_string().contains(word), "{error}");
+        }
+        let all = r#"{"graph":{"max_depth":2},"stack_size":16,"clock":"page","clock_period":1000}"#;
+        check_applies(Tracer::Graph, &options(all)).unwrap();
+        for tracer in [
+            Tracer::Function,
+            Tracer::Graph,
+            Tracer::Nop,
+            Tracer::Profile,
+        ] {
+            check_applies(tracer, &SessionOptions::default()).unwrap();
+        }
+    }
+}
