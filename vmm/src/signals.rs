@@ -3,7 +3,7 @@
 //!
 //! A thread of its own takes the signals. The first is passed on to the loop. With the second one the user says that
 //! this takes too long, whatever the main thread does: the terminal is put back and the process ends by that signal. What
-//! it had begun to write stays as it is.
+//! it had begun to write stays as it is. Ctrl-Z stops the process after the terminal was put back.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -18,6 +18,8 @@ use crate::terminal;
 
 /// The signals that end a run.
 const WANTED: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+/// Those that stop and continue it.
+const STOPPING: [libc::c_int; 2] = [libc::SIGTSTP, libc::SIGCONT];
 /// `timeout` and others send a signal twice, to the process and to its group: what comes again from the same sender
 /// within this time is the same word. A terminal is nobody's process, so Ctrl-C counts each time.
 const ECHO: Duration = Duration::from_millis(300);
@@ -33,7 +35,7 @@ impl Signals {
     /// # Errors
     /// When the system refuses.
     pub fn take_over() -> io::Result<Self> {
-        for signal in WANTED.into_iter().chain([libc::SIGXFSZ]) {
+        for signal in WANTED.into_iter().chain(STOPPING).chain([libc::SIGXFSZ]) {
             block_signal(signal).map_err(|error| io::Error::other(format!("{error:?}")))?;
         }
         let arrivals = arrivals()?;
@@ -59,8 +61,9 @@ impl AsRawFd for Signals {
 
 /// A file whose reads wait for the next signal.
 fn arrivals() -> io::Result<File> {
+    let wanted = [&WANTED[..], &STOPPING].concat();
     let set =
-        create_sigset(&WANTED).map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
+        create_sigset(&wanted).map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
     // SAFETY: `set` is an initialised signal set; the call creates a new descriptor.
     let fd = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC) };
     if fd < 0 {
@@ -84,6 +87,9 @@ fn attend(mut arrivals: File, tell: &EventFd) {
     let mut record = [0; size_of::<libc::signalfd_siginfo>()];
     while arrivals.read_exact(&mut record).is_ok() {
         let arrival = Arrival::of(&record);
+        if stops_or_continues(arrival.signal) {
+            continue;
+        }
         match first {
             None => {
                 // Fails only when it was told 2^64 times.
@@ -93,6 +99,23 @@ fn attend(mut arrivals: File, tell: &EventFd) {
             Some((before, since)) if arrival.is_echo(before, since.elapsed()) => {}
             Some(_) => end_now(arrival.signal),
         }
+    }
+}
+
+/// Whether the signal was one of [`STOPPING`], and has done that.
+fn stops_or_continues(signal: u32) -> bool {
+    match libc::c_int::try_from(signal) {
+        Ok(libc::SIGTSTP) => {
+            terminal::lend();
+            // SAFETY: the call sends a signal to this process, which stops it until it is continued.
+            unsafe { libc::raise(libc::SIGSTOP) };
+            true
+        }
+        Ok(libc::SIGCONT) => {
+            terminal::take_again();
+            true
+        }
+        _ => false,
     }
 }
 

@@ -34,6 +34,37 @@ pub fn put_back() {
     }
 }
 
+/// The process is about to be stopped: the terminal is as it was until [`take_again`].
+pub fn lend() {
+    if let Some((terminal, mode)) = &*before() {
+        // Whoever continues us has a terminal that works, or said so when it was put back.
+        let _ = set_mode(terminal.as_raw_fd(), mode);
+    }
+}
+
+/// The process goes on after it was stopped: in the foreground the terminal is the console again.
+pub fn take_again() {
+    if let Some((terminal, mode)) = &*before()
+        && is_in_charge(terminal.as_raw_fd())
+    {
+        let _ = set_mode(terminal.as_raw_fd(), &character_by_character(mode));
+    }
+}
+
+/// Whether reading and changing the terminal is ours, and would not stop us.
+fn is_in_charge(fd: RawFd) -> bool {
+    // SAFETY: the call only asks.
+    let in_charge = unsafe { libc::tcgetpgrp(fd) };
+    // SAFETY: the call only asks, and cannot fail.
+    in_charge == unsafe { libc::getpgrp() }
+}
+
+fn character_by_character(mode: &libc::termios) -> libc::termios {
+    let mut wanted = *mode;
+    wanted.c_lflag &= !(libc::ICANON | libc::ECHO);
+    wanted
+}
+
 /// stdin. Its terminal is put back when this is dropped.
 pub struct ConsoleStdin {
     /// Without a buffer: what waits in one is not seen by who waits for the descriptor.
@@ -64,18 +95,13 @@ impl ConsoleStdin {
                 is_terminal: false,
             }));
         }
-        // SAFETY: the call only asks.
-        let in_charge = unsafe { libc::tcgetpgrp(fd) };
-        // SAFETY: the call only asks, and cannot fail.
-        if in_charge != unsafe { libc::getpgrp() } {
+        if !is_in_charge(fd) {
             return Ok(None);
         }
         let mut kept = before();
         let found = mode(fd)?;
-        let mut wanted = found;
-        wanted.c_lflag &= !(libc::ICANON | libc::ECHO);
         *kept = Some((stdin.try_clone()?, found));
-        set_mode(fd, &wanted)?;
+        set_mode(fd, &character_by_character(&found))?;
         Ok(Some(Self {
             stdin,
             is_terminal: true,

@@ -35,5 +35,6 @@ mod returns;
 mod sessions;
 mod slices;
 mod storm;
+mod terminal;
 mod values;
 mod window;

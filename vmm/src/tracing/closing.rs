@@ -87,7 +87,8 @@ fn written(f: &mut fmt::Formatter<'_>, tally: &Tally) -> fmt::Result {
         write!(f, " ({percent}.{tenth} %): {narrower}")?;
     }
     if anomalies > 0 {
-        write!(f, ", {}", counted(anomalies, "doubtful call"))?;
+        // A report says which and why.
+        write!(f, ", {} of doubt", counted(anomalies, "case"))?;
     }
     Ok(())
 }
@@ -122,7 +123,7 @@ mod tests {
         };
         assert_eq!(
             line(whole),
-            "trace: 1 call of 1 function, 3 events, 0 lost, 2 doubtful calls; vmm report trace"
+            "trace: 1 call of 1 function, 3 events, 0 lost, 2 cases of doubt; vmm report trace"
         );
     }
 
