@@ -1,11 +1,4 @@
-//! A bzImage: an error, or no more than the kernel that it says it holds.
+//! A bzImage.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use tracer::image::bzimage::BzImage;
-
-fuzz_target!(|bytes: &[u8]| {
-    if let Ok(image) = BzImage::parse(bytes) {
-        let _ = image.unpack();
-    }
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| targets::image::bzimage(bytes));

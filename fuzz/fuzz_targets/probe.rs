@@ -1,12 +1,4 @@
-//! A probe's text: an error, or a request that is about nothing in an image without anything.
+//! A probe's text.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use tracer::image::Image;
-use tracer::probe::{parse, resolve};
-
-fuzz_target!(|text: &str| {
-    if let Ok(request) = parse(text) {
-        let _ = resolve(&Image::default(), None, &request);
-    }
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| targets::image::probe(bytes));

@@ -21,6 +21,12 @@ impl Random {
         Self(seed)
     }
 
+    /// The same choices each time.
+    #[must_use]
+    pub const fn of_seed(seed: u64) -> Self {
+        Self(seed)
+    }
+
     /// Any number.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -1,0 +1,4 @@
+//! Rings and cells as a guest makes them up, up to calls.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| targets::rings::run(bytes));
