@@ -1,7 +1,7 @@
 # Every target installs what it is missing, or says how (images/packages).
 
 .DEFAULT_GOAL := help
-.PHONY: help build guest linux box demo linux-demo test test-long lint bench bench-linux experiments clean
+.PHONY: help build guest linux box demo linux-demo test test-long mutants lint bench bench-linux experiments clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,10 @@ test: ## Everything that CI checks: lints, unit tests, guests on /dev/kvm, guest
 
 test-long: ## What takes long: a stock Linux with every function hooked, three times
 	tests/run --long
+
+mutants: ## Small changes that a test must notice (docs/mutants.md); half an hour
+	images/packages rust build
+	cargo run --locked -p tests --bin mutants
 
 lint: ## Format, clippy, documentation
 	images/packages rust build

@@ -1,4 +1,4 @@
 //! A `.BTF` section.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| targets::image::btf(bytes));
+libfuzzer_sys::fuzz_target!(init: targets::write_seeds("btf"), |bytes: &[u8]| targets::image::btf(bytes));

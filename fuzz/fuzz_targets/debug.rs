@@ -1,4 +1,4 @@
 //! An ELF file with DWARF or BTF.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| targets::image::debug(bytes));
+libfuzzer_sys::fuzz_target!(init: targets::write_seeds("debug"), |bytes: &[u8]| targets::image::debug(bytes));

@@ -1,4 +1,4 @@
 //! A trace directory that may come from anywhere.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| targets::directory::run(bytes));
+libfuzzer_sys::fuzz_target!(init: targets::write_seeds("directory"), |bytes: &[u8]| targets::directory::run(bytes));

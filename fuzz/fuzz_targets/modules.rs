@@ -1,4 +1,4 @@
 //! A list of modules that a guest makes up.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| targets::modules::run(bytes));
+libfuzzer_sys::fuzz_target!(init: targets::write_seeds("modules"), |bytes: &[u8]| targets::modules::run(bytes));

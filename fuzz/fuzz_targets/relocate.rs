@@ -1,4 +1,4 @@
 //! Instructions to be moved.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| targets::image::relocate(bytes));
+libfuzzer_sys::fuzz_target!(init: targets::write_seeds("relocate"), |bytes: &[u8]| targets::image::relocate(bytes));

@@ -1,4 +1,4 @@
 //! A list of tasks that a guest makes up.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| targets::tasks::run(bytes));
+libfuzzer_sys::fuzz_target!(init: targets::write_seeds("tasks"), |bytes: &[u8]| targets::tasks::run(bytes));

@@ -3,6 +3,8 @@
 use std::arch::global_asm;
 use std::sync::Mutex;
 
+use crate::bound::Bound;
+
 /// The registers that a stub must leave alone.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -130,8 +132,10 @@ pub unsafe fn call(target: u64, registers: &Registers) -> Registers {
     unsafe { to.write(registers) };
     // SAFETY: as above.
     unsafe { target_word.write(target) };
+    let bound = Bound::begin();
     // SAFETY: the caller vouches for target and stack; the assembler keeps the C calling convention.
     unsafe { exotrace_call() };
+    drop(bound);
     // SAFETY: the guard makes this thread the only user of the statics.
     unsafe { from.read() }
 }

@@ -14,6 +14,7 @@
 )]
 
 mod bodies;
+mod bound;
 mod captures;
 mod claims;
 mod cpu;

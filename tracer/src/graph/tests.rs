@@ -14,6 +14,8 @@ use super::*;
 use crate::event::{Event, EventKind};
 use crate::record::Step;
 
+mod expected;
+
 const STACK: u64 = 16 << 10;
 
 /// What a thread does next.
@@ -314,12 +316,13 @@ proptest! {
         calls(&steps);
     }
 
-    /// What is selected is a well nested part of the whole.
+    /// What is selected is exactly what the rules ask for, each thread's steps in their order: no call more, none less.
     #[test]
-    fn a_selection_is_well_nested(
+    fn a_selection_is_what_was_asked_for(
         schedule in schedule(act()),
+        losses in prop::collection::vec((any::<prop::sample::Index>(), 0..3u32), 0..4),
         depth in prop::option::of(1..5u32),
-        threshold in prop::option::of(0..3000u64),
+        threshold in prop::option::of(prop_oneof![0..3000u64, Just(u64::MAX)]),
         roots in prop::collection::vec(prop::sample::select(vec!["f1", "f2", "f[34]"]), 0..2),
         notrace in prop::collection::vec(prop::sample::select(vec!["f5", "f1"]), 0..2),
     ) {
@@ -327,15 +330,23 @@ proptest! {
         for (thread, vcpu, act, passes) in schedule {
             guest.act(thread, vcpu, act, passes);
         }
-        let (steps, _) = reconstruct(&guest.rings, &[7]);
+        let (mut steps, _) = reconstruct(&guest.rings, &[7]);
+        for (at, thread) in losses {
+            lose(&mut steps, at.index(steps.len() + 1), thread);
+        }
+        // Often just the time that some call took.
+        let taken = calls(&steps).iter().filter_map(|call| call.duration).max();
+        let threshold = threshold.map(|wanted| if wanted == u64::MAX { taken.unwrap_or(0) } else { wanted });
         let owned = |globs: &[&str]| globs.iter().map(|&g| g.to_owned()).collect::<Vec<_>>();
         let rules = Rules::new(
             depth.and_then(std::num::NonZeroU32::new),
             &owned(&roots),
             &owned(&notrace),
             threshold.map(|nanoseconds| Threshold { nanoseconds }),
-        );
-        let mut selection = Selection::new(rules.unwrap());
+        )
+        .unwrap();
+        let expected = expected::selected(&steps, &rules);
+        let mut selection = Selection::new(rules);
         for function in 0..8 {
             selection.add_function(&[&format!("f{function}")]);
         }
@@ -344,14 +355,33 @@ proptest! {
             selection.call(step.clone(), &mut shown);
         }
         selection.finish(&mut shown);
-        let all = calls(&steps);
-        for call in calls(&shown) {
-            prop_assert!(all.contains(&call));
-            prop_assert!(call.duration.is_none_or(|took| took >= threshold.unwrap_or(0)));
-        }
-        let deepest = shown.iter().map(|step| step.depth).max().unwrap_or(0);
-        prop_assert!(depth.is_none_or(|depth| deepest < depth));
+        calls(&shown);
+        prop_assert_eq!(expected::by_thread(shown), expected);
     }
+}
+
+/// Puts a loss into the steps of a thread.
+fn lose(steps: &mut Vec<CallEvent>, at: usize, thread: u32) {
+    let before = &steps[..at];
+    let time_ns = before.last().map_or(0, |step| step.time_ns);
+    let depth =
+        before
+            .iter()
+            .filter(|step| step.thread == thread)
+            .fold(0, |depth, step| match step.kind {
+                CallKind::Entry(_) => depth + 1,
+                CallKind::Exit { .. } => depth - 1,
+                CallKind::Lost(_) => depth,
+            });
+    let loss = CallEvent {
+        time_ns,
+        vcpu: 0,
+        thread,
+        depth,
+        kind: CallKind::Lost(1),
+        values: None,
+    };
+    steps.insert(at, loss);
 }
 
 /// As [`reconstruct`]; a loss may have happened up to the next record of its ring.

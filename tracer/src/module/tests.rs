@@ -82,6 +82,75 @@ fn absurd_counts_are_errors() {
     );
 }
 
+#[test]
+fn texts_may_touch_and_are_of_a_size_that_modules_have() {
+    let mut guest = Guest::new();
+    let one = guest.module("one", &["a"]);
+    guest.module("two", &["b"]);
+    guest.set_text("one", one.0, 0x1000);
+    guest.set_text("two", one.0 + 0x1000, 0x1000);
+    assert_eq!(
+        names(&read(&guest).unwrap()),
+        [("one", true), ("two", true)]
+    );
+    guest.set_text("two", one.0 + 0xfff, 0x1000);
+    assert_eq!(names(&read(&guest).unwrap()), [("one", true)]);
+    let largest = 64 << 20;
+    guest.set_text("two", MODULES_AREA + 0x100_0000, largest);
+    assert_eq!(
+        names(&read(&guest).unwrap()),
+        [("one", true), ("two", true)]
+    );
+    guest.set_text("two", MODULES_AREA + 0x100_0000, largest + 1);
+    assert_eq!(names(&read(&guest).unwrap()), [("one", true)]);
+}
+
+#[test]
+fn a_name_that_is_none_is_no_modules() {
+    let mut guest = Guest::new();
+    guest.module("a\x1bb", &["a"]);
+    guest.module("two", &["b"]);
+    assert_eq!(names(&read(&guest).unwrap()), [("two", true)]);
+}
+
+/// Symbols and sites that are not in the module's own text are not its own.
+#[test]
+fn what_lies_elsewhere_is_left_out() {
+    let mut guest = Guest::new();
+    let one = guest.module("one", &["a", "b", "c"]);
+    let module = read(&guest).unwrap().remove(0).module;
+    let found = |guest: &Guest| {
+        let view = KernelView::new(&guest.target, guest.layout.tables);
+        let found = contents(&view, &guest.layout, &module).unwrap();
+        let names: Vec<String> = found.functions.into_iter().map(|one| one.name).collect();
+        let sites: Vec<u64> = found.sites.iter().map(|site| site.0 - one.0).collect();
+        (names, sites)
+    };
+    let (symbol, site) = (0x1000 / 8, 0x400 / 8);
+    // The first symbol is the kernel's, the second is of no section.
+    guest.set_word("one", symbol + 1, KERNEL.start.0);
+    guest.set_word("one", symbol + 3, 3);
+    assert_eq!(found(&guest).0, ["c"]);
+    let end = module.text.end.0;
+    guest.set_word("one", site, end - 4);
+    guest.set_word("one", site + 1, end - 5);
+    guest.set_word("one", site + 2, one.0 - 1);
+    assert_eq!(found(&guest).1, [end - 5 - one.0]);
+}
+
+#[test]
+fn a_name_without_an_end_is_read_for_some_bytes() {
+    let mut guest = Guest::new();
+    guest.module("one", &["a"]);
+    for word in 0x3000 / 8..0x4000 / 8 {
+        guest.set_word("one", word, u64::from_le_bytes(*b"aaaaaaaa"));
+    }
+    let module = read(&guest).unwrap().remove(0).module;
+    let view = KernelView::new(&guest.target, guest.layout.tables);
+    let found = contents(&view, &guest.layout, &module).unwrap();
+    assert!(found.functions[0].name.len() < 1024, "{found:?}");
+}
+
 /// Every word of a module's description replaced by nonsense: an error or less, never a panic.
 #[test]
 fn nonsense_anywhere_is_an_error_or_goes_by() {

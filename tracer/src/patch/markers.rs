@@ -122,3 +122,61 @@ impl MarkerTable {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::FunctionId;
+    use crate::image::marker::MarkerSite;
+    use crate::image::points::EventFormat;
+    use crate::patch::normalise::NOP5;
+
+    const AT: Gva = Gva(0xffff_ffff_8100_0000);
+    const STUB: Gva = Gva(0xffff_ffff_8200_0000);
+
+    fn image() -> Image {
+        let site = |at| MarkerSite {
+            at,
+            nop: NOP5,
+            operands: Vec::new(),
+            function: FunctionId(0),
+        };
+        let sites = [AT, AT.wrapping_add(64)].map(site).to_vec();
+        let format = EventFormat::new("a:b".into(), Vec::new());
+        Image {
+            markers: vec![Marker { format, sites }],
+            ..Image::default()
+        }
+    }
+
+    fn recorded_by(session: u8) -> MarkerState {
+        MarkerState {
+            sessions: SessionSet::default().with(session),
+            stubs: vec![STUB, STUB.wrapping_add(64)],
+        }
+    }
+
+    #[test]
+    fn a_marker_is_changed_once_and_by_a_plan_that_is_current() {
+        let image = image();
+        let marker = &image.markers[0];
+        let mut table = MarkerTable::new(&image);
+        let plan = |table: &MarkerTable, after| table.plan(EventId(0), marker, after).unwrap();
+        let on = plan(&table, recorded_by(1)).unwrap();
+        let other = plan(&table, recorded_by(2)).unwrap();
+        let written: Vec<bool> = on.pokes.iter().map(|poke| poke.is_ours).collect();
+        assert_eq!(written, [false, false]);
+        assert!(table.is_current(&on) && table.is_current(&other));
+        table.applied(&on);
+        assert!(!table.is_current(&other));
+        assert_eq!(plan(&table, recorded_by(1)), None);
+        let off = plan(&table, MarkerState::default()).unwrap();
+        assert!(off.pokes.iter().all(|poke| poke.is_ours));
+        assert!(
+            off.pokes
+                .iter()
+                .zip(&on.pokes)
+                .all(|(off, on)| off.poke == on.poke.reverse())
+        );
+    }
+}

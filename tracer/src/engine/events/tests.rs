@@ -251,3 +251,46 @@ fn a_live_change_comes_to_the_same() {
     assert_eq!(text_digest(&target, engine.image()).unwrap(), digest);
     assert!(engine.frozen().is_none());
 }
+
+#[test]
+fn a_plan_that_another_one_has_overtaken_is_stale() {
+    let (mut engine, mut target) = machine();
+    let mut plan = |at: u64| {
+        let called = vec![Callback::Guest(Gva(at))];
+        engine.plan_events(&mut target, &[(EVENT, called)], true)
+    };
+    let (first, second) = (plan(FIRST).unwrap(), plan(SECOND).unwrap());
+    engine.apply_events(&mut target, &first).unwrap();
+    let error = engine.apply_events(&mut target, &second).unwrap_err();
+    assert_eq!(error, ApplyError::Stale);
+    assert_eq!(state(&target), (Some(PASSER + 10), FIRST, vec![FIRST]));
+}
+
+/// A site that leads where it is to lead is not written.
+#[test]
+fn only_what_changes_is_written() {
+    let (mut engine, mut target) = machine();
+    change(&mut engine, &mut target, &[FIRST], true).unwrap();
+    let called = vec![Callback::Guest(Gva(SECOND))];
+    let plan = engine
+        .plan_events(&mut target, &[(EVENT, called)], true)
+        .unwrap();
+    let before = target.writes;
+    engine.apply_events(&mut target, &plan).unwrap();
+    // Dispatch, and the word that points at the list.
+    assert_eq!(target.writes - before, 2);
+}
+
+#[test]
+fn a_callback_is_one_of_an_event_with_the_same_fields() {
+    use crate::image::points::Signature;
+    use crate::patch::events::{NoSuchEvent, find_callback};
+    let mut image = image();
+    let found = |image: &Image| find_callback(image, EventId(1), "first");
+    let mut other = image.tracepoints[0].clone();
+    other.candidates.clear();
+    image.tracepoints.push(other);
+    assert_eq!(found(&image), Ok(Gva(FIRST)));
+    image.tracepoints[1].signature = Signature([7, 8]);
+    assert!(matches!(found(&image), Err(NoSuchEvent::Signature { .. })));
+}

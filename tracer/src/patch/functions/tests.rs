@@ -3,6 +3,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
+use crate::image::Unhookable;
 use crate::image::testing::nop_image;
 use crate::mock::{MockTarget, Rights};
 use crate::patch::poke;
@@ -148,4 +149,80 @@ fn sets_of_sessions_hold_what_was_put_in() {
     assert_eq!(set.iter().collect::<Vec<_>>(), [0, 15]);
     assert!(set.has(15) && !set.has(3) && !set.is_empty());
     assert!(set.without(0).without(15).is_empty());
+}
+
+/// What the guest has given back is somebody else's memory: nothing is planned there until it has come again.
+#[test]
+fn functions_that_are_gone_are_left_alone() {
+    let image = nop_image(3);
+    let mut arena = Arena::new(ARENA, ARENA_PHYSICAL, 1 << 20);
+    let mut table = FunctionTable::new(&image);
+    let all = |_| (SessionSet::default().with(0), Captures::default());
+    let planned = |table: &mut FunctionTable, arena: &mut Arena| -> Vec<u32> {
+        let plan = table.plan(&image, all, spec, arena).unwrap();
+        let functions = plan.changes.iter().map(|change| change.poke.function.0);
+        functions.collect()
+    };
+    table.gone(FunctionId(1));
+    assert_eq!(planned(&mut table, &mut arena), [0, 2]);
+    table.came(FunctionId(1));
+    assert_eq!(planned(&mut table, &mut arena), [0, 1, 2]);
+}
+
+/// A return that is not hooked is not captured either: what was asked of it is not planned again and again.
+#[test]
+fn the_return_of_a_function_that_cannot_be_hooked_is_not_captured() {
+    let mut image = nop_image(2);
+    let at = image.functions[1].address;
+    image.unhookable = vec![(FunctionId(1), Unhookable::OtherReturn { at })];
+    let mut arena = Arena::new(ARENA, ARENA_PHYSICAL, 1 << 20);
+    let mut table = FunctionTable::new(&image);
+    let (entry, exit) = (
+        Some(Gva(ARENA.0 + 0x10_0000)),
+        Some(Gva(ARENA.0 + 0x10_0040)),
+    );
+    let both = |_| (SessionSet::default().with(0), Captures { entry, exit });
+    let plan = table.plan(&image, both, spec, &mut arena).unwrap();
+    let captures: Vec<Captures> = plan.changes.iter().map(|change| change.captures).collect();
+    assert_eq!(
+        captures,
+        [Captures { entry, exit }, Captures { entry, exit: None }]
+    );
+    plan.changes.iter().for_each(|change| table.applied(change));
+    let again = table.plan(&image, both, spec, &mut arena).unwrap();
+    assert_eq!(again.changes, []);
+}
+
+#[test]
+fn what_is_captured_for_nobody_who_records_has_a_stub_all_the_same() {
+    let image = nop_image(1);
+    let mut arena = Arena::new(ARENA, ARENA_PHYSICAL, 1 << 20);
+    let mut table = FunctionTable::new(&image);
+    let entry = Some(Gva(ARENA.0 + 0x10_0000));
+    let captured = |_| (SessionSet::default(), Captures { entry, exit: None });
+    let plan = table.plan(&image, captured, spec, &mut arena).unwrap();
+    assert!(plan.changes[0].stub.is_some() && plan.changes[0].displaces());
+}
+
+/// A detour is made once, and is in guest memory before anything leads to it: a thread may be in it for ever.
+#[test]
+fn a_detour_is_made_once_and_written() {
+    use crate::image::testing::{ElfFile, TEXT};
+    // mov eax, 1; ret
+    let file = ElfFile::new().text(TEXT, &[0xb8, 1, 0, 0, 0, 0xc3]);
+    let mut image = Image::parse(&file.function("wide", TEXT, 6).build()).unwrap();
+    assert_eq!(crate::patch::any::admit(&mut image), 1);
+    let mut arena = Arena::new(ARENA, ARENA_PHYSICAL, 1 << 20);
+    let mut table = FunctionTable::new(&image);
+    let detour = table.behind(&image.sites[0], &mut arena).unwrap();
+    let [write] = &table.take_unwritten()[..] else {
+        panic!("one detour");
+    };
+    let place = ARENA_PHYSICAL.wrapping_add(detour.0 - ARENA.0);
+    assert_eq!(
+        (write.physical, &write.bytes[..5]),
+        (place, &[0xb8, 1, 0, 0, 0][..])
+    );
+    assert_eq!(table.behind(&image.sites[0], &mut arena), Ok(detour));
+    assert_eq!(table.take_unwritten(), []);
 }

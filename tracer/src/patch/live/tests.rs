@@ -25,6 +25,8 @@ struct Running {
     /// Fails at these calls of `synchronise`, by number.
     late: BTreeSet<u32>,
     synchronised: u32,
+    /// This byte is never stored there, though no write fails.
+    loses: Option<(Gva, u8)>,
 }
 
 impl Running {
@@ -35,6 +37,7 @@ impl Running {
             sites,
             late: BTreeSet::new(),
             synchronised: 0,
+            loses: None,
         };
         running.forget();
         running
@@ -97,6 +100,12 @@ impl TargetMemory for Running {
         self.machine.read(at, into)
     }
     fn write(&mut self, at: Gva, bytes: &[u8]) -> Result<(), MemoryError> {
+        if bytes
+            .first()
+            .is_some_and(|first| self.loses == Some((at, *first)))
+        {
+            return Ok(());
+        }
         let outcome = self.machine.write(at, bytes);
         self.look();
         outcome
@@ -186,4 +195,39 @@ proptest! {
         prop_assert!(named, "{}", error);
         assert_all(&target, OLD);
     }
+}
+
+/// Nothing is written over what somebody else has put there.
+#[test]
+fn a_site_that_holds_other_bytes_is_not_touched() {
+    let (image, mut target, pokes) = machine(3);
+    let foreign = [0xcc, 0x1f, 0x44, 0, 0];
+    let at = pokes[1].at;
+    target.machine.write(at, &foreign).unwrap();
+    target.forget();
+    let error = apply(&mut target, &image, &pokes).unwrap_err();
+    assert_eq!((error.undone, error.stuck.len()), (1, 0), "{error}");
+    let PokeError::Unexpected {
+        found, expected, ..
+    } = error.cause
+    else {
+        panic!("{error}");
+    };
+    assert_eq!((found.as_slice(), expected), (&foreign[..], OLD));
+    let sites = [OLD.as_slice(), &foreign, OLD.as_slice()];
+    for (poke, bytes) in pokes.iter().zip(sites) {
+        assert_eq!(target.site(poke.at), bytes);
+    }
+}
+
+/// What stands there after the last write is read back, too.
+#[test]
+fn a_first_byte_that_does_not_stay_undoes_all() {
+    let (image, mut target, pokes) = machine(3);
+    // The breakpoint is written there, the jump is not.
+    target.loses = Some((pokes[2].at, 0xe9));
+    let error = apply(&mut target, &image, &pokes).unwrap_err();
+    assert!(error.to_string().contains("f2"), "{error}");
+    assert_eq!((error.undone, error.stuck.len()), (3, 0), "{error}");
+    assert_all(&target, OLD);
 }

@@ -179,3 +179,29 @@ fn a_vcpu_behind_a_prefix_of_one_byte_is_not_inside_it() {
         apply(&mut target, &image, &[poke.reverse()]).unwrap();
     }
 }
+
+/// It is tried again where it passes, so nothing else may say so.
+#[test]
+fn only_threads_and_vcpus_inside_a_site_pass() {
+    let (symbol, at, rip) = (Arc::<str>::from("f"), Gva(16), Gva(18));
+    let vcpu = PokeError::VcpuInside {
+        symbol: Arc::clone(&symbol),
+        at,
+        vcpu: 1,
+        rip,
+    };
+    let thread = PokeError::ThreadInside {
+        symbol: Arc::clone(&symbol),
+        at,
+        rip,
+        held_at: Gpa(4096),
+    };
+    assert!(vcpu.passes() && thread.passes());
+    let unexpected = PokeError::Unexpected {
+        symbol: Arc::clone(&symbol),
+        at,
+        expected: JUMP,
+        found: SiteBytes::new(NOP5),
+    };
+    assert!(!unexpected.passes() && !PokeError::NeedsStop { symbol, at }.passes());
+}

@@ -1,0 +1,259 @@
+//! Builds the copy, and runs the tests of one change after the other.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use super::Failed;
+use super::copy::TREE;
+use super::list::Entry;
+use super::weave::number;
+
+/// A run may take so long, and so many times what it takes without a change.
+const LEAST: Duration = Duration::from_secs(60);
+const FACTOR: u32 = 5;
+
+/// What became of a change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// This test failed.
+    Killed(String),
+    /// The tests did not end.
+    Hung,
+    /// All tests passed.
+    Survived,
+}
+
+impl Verdict {
+    fn text(&self) -> String {
+        match self {
+            Self::Killed(test) => format!("killed {test}"),
+            Self::Hung => "hung".to_owned(),
+            Self::Survived => "survived".to_owned(),
+        }
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        match text.split_once(' ').unwrap_or((text, "")) {
+            ("killed", test) => Some(Self::Killed(test.to_owned())),
+            ("hung", _) => Some(Self::Hung),
+            ("survived", _) => Some(Self::Survived),
+            _ => None,
+        }
+    }
+}
+
+/// The programs with the tests, by suite.
+pub struct Suites {
+    programs: BTreeMap<String, PathBuf>,
+    folder: PathBuf,
+}
+
+impl Suites {
+    /// Builds those that are asked for.
+    ///
+    /// # Errors
+    /// When a change does not compile, or something else.
+    pub fn build<'a>(place: &Path, suites: impl Iterator<Item = &'a str>) -> Result<Self, Failed> {
+        let tree = place.join(TREE);
+        let mut programs = BTreeMap::new();
+        for suite in suites {
+            if !programs.contains_key(suite) {
+                programs.insert(suite.to_owned(), program(&tree, suite)?);
+            }
+        }
+        if programs.contains_key("kvm") {
+            build(&tree, &["build", "--release", "--locked", "-p", "vmm"])?;
+        }
+        Ok(Self {
+            programs,
+            folder: tree.join("tests"),
+        })
+    }
+
+    /// Runs the tests of an entry with its change, or without.
+    fn run(&self, entry: &Entry, mutant: u32, limit: Duration) -> Result<Verdict, Failed> {
+        let program = self
+            .programs
+            .get(&entry.suite)
+            .ok_or("a suite that was not built")?;
+        let folder = match &*entry.suite {
+            "tracer" | "vmm" => self.folder.join("..").join(&entry.suite),
+            _ => self.folder.clone(),
+        };
+        let mut child = Command::new(program)
+            .args(&entry.filters)
+            .arg("--test-threads=1")
+            .current_dir(folder)
+            .env("MUTANT", mutant.to_string())
+            // The same cases each time, and nothing left for the next run.
+            .env("PROPTEST_RNG_SEED", "12")
+            .env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true")
+            .env("PROPTEST_MAX_SHRINK_ITERS", "0")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()?;
+        let verdict = watch(&mut child, limit);
+        // Its guests, too.
+        let group = i32::try_from(child.id())
+            .ok()
+            .and_then(rustix::process::Pid::from_raw);
+        if let Some(group) = group {
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        }
+        let status = child.wait()?;
+        Ok(match verdict {
+            Verdict::Survived if !status.success() => {
+                Verdict::Killed("the whole program".to_owned())
+            }
+            verdict => verdict,
+        })
+    }
+}
+
+/// The first test that fails decides.
+fn watch(child: &mut Child, limit: Duration) -> Verdict {
+    let end = Instant::now() + limit;
+    let Some(stdout) = child.stdout.take() else {
+        return Verdict::Survived;
+    };
+    let (sender, lines) = channel();
+    std::thread::spawn(move || {
+        let lines = BufReader::new(stdout).lines().map_while(Result::ok);
+        lines
+            .take_while(|line| sender.send(line.clone()).is_ok())
+            .count()
+    });
+    loop {
+        match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(line) => {
+                let failed = line
+                    .strip_prefix("test ")
+                    .and_then(|line| line.strip_suffix(" ... FAILED"));
+                if let Some(test) = failed {
+                    return Verdict::Killed(test.to_owned());
+                }
+                if line.starts_with("test result: ok") {
+                    let _ = child.wait();
+                    return Verdict::Survived;
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => return Verdict::Hung,
+            Err(RecvTimeoutError::Disconnected) => {
+                let _ = child.wait();
+                return Verdict::Survived;
+            }
+        }
+    }
+}
+
+/// In a place of its own: cargo takes two copies of one workspace for the same.
+fn build(tree: &Path, arguments: &[&str]) -> Result<String, Failed> {
+    let output = Command::new(env!("CARGO"))
+        .args(arguments)
+        .current_dir(tree)
+        .env("CARGO_TARGET_DIR", tree.join("target"))
+        .output()?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("the changed sources do not build:\n{said}").into());
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+fn program(tree: &Path, suite: &str) -> Result<PathBuf, Failed> {
+    let mut arguments = vec!["test", "--locked", "--no-run", "--message-format=json"];
+    match suite {
+        "tracer" | "vmm" => arguments.extend(["-p", suite, "--lib"]),
+        _ => arguments.extend(["-p", "tests", "--test", suite]),
+    }
+    let said = build(tree, &arguments)?;
+    let programs = said.lines().filter_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        message.get("executable")?.as_str().map(PathBuf::from)
+    });
+    programs
+        .last()
+        .ok_or_else(|| format!("cargo names no program with the tests of {suite}").into())
+}
+
+/// Runs all that are not known yet; what is known of each.
+///
+/// # Errors
+/// When tests fail without any change.
+pub fn all(
+    suites: &Suites,
+    place: &Path,
+    digest: u64,
+    entries: &[&Entry],
+    jobs: usize,
+) -> Result<BTreeMap<String, Verdict>, Failed> {
+    let known = place.join(format!("known-{digest:016x}"));
+    let text = fs::read_to_string(&known).unwrap_or_default();
+    let before: BTreeMap<&str, Verdict> = text
+        .lines()
+        .filter_map(|line| line.split_once('\t'))
+        .filter_map(|(name, verdict)| Some((name, Verdict::read(verdict)?)))
+        .collect();
+    let is_wanted = |entry: &&Entry| !before.contains_key(&*entry.name);
+    let left: Vec<&Entry> = entries.iter().copied().filter(is_wanted).collect();
+    let limits = limits(suites, &left)?;
+    let log = Mutex::new(OpenOptions::new().create(true).append(true).open(&known)?);
+    let queue = Mutex::new(left.into_iter());
+    let work = || -> Result<(), Failed> {
+        loop {
+            let next = queue.lock().map_err(|_| "another thread failed")?.next();
+            let Some(entry) = next else { return Ok(()) };
+            let limit = limits.get(&of(entry)).copied().unwrap_or(LEAST);
+            let verdict = suites.run(entry, number(&entry.name), limit)?;
+            println!("{:9} {}", verdict.text(), entry.name);
+            let mut log = log.lock().map_err(|_| "another thread failed")?;
+            writeln!(log, "{}\t{}", entry.name, verdict.text())?;
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..jobs).map(|_| scope.spawn(work)).collect();
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().map_err(|_| "a thread failed")?)
+    })?;
+    let text = fs::read_to_string(&known)?;
+    let lines = text.lines().filter_map(|line| line.split_once('\t'));
+    Ok(lines
+        .filter(|(name, _)| entries.iter().any(|entry| entry.name == *name))
+        .filter_map(|(name, verdict)| Some((name.to_owned(), Verdict::read(verdict)?)))
+        .collect())
+}
+
+/// Which tests an entry has.
+fn of(entry: &Entry) -> (String, Vec<String>) {
+    (entry.suite.clone(), entry.filters.clone())
+}
+
+/// How long the tests of each may take, by how long they take without a change.
+fn limits(
+    suites: &Suites,
+    entries: &[&Entry],
+) -> Result<BTreeMap<(String, Vec<String>), Duration>, Failed> {
+    let mut limits = BTreeMap::new();
+    for entry in entries {
+        if limits.contains_key(&of(entry)) {
+            continue;
+        }
+        let start = Instant::now();
+        let verdict = suites.run(entry, 0, Duration::from_secs(600))?;
+        if verdict != Verdict::Survived {
+            return Err(format!("{:?} without a change: {}", of(entry), verdict.text()).into());
+        }
+        limits.insert(of(entry), LEAST + FACTOR * start.elapsed());
+    }
+    Ok(limits)
+}
