@@ -37,7 +37,7 @@ fn layout() -> TaskLayout {
 /// Follows the list.
 pub fn run(bytes: &[u8]) {
     let memory = GuestMemory::new(bytes, READS_MAX);
-    let found = tasks(&memory, &layout());
+    let found = tasks(&memory, &layout()).found;
     // Each process is one task at least, before the length is looked at.
     assert!(found.len() <= 2 * TASKS_MAX, "{} tasks", found.len());
     for task in found {

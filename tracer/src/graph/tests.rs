@@ -332,7 +332,8 @@ proptest! {
         }
         let (mut steps, _) = reconstruct(&guest.rings, &[7]);
         for (at, thread) in losses {
-            lose(&mut steps, at.index(steps.len() + 1), thread);
+            let at = at.index(steps.len() + 1);
+            lose(&mut steps, at, thread);
         }
         // Often just the time that some call took.
         let taken = calls(&steps).iter().filter_map(|call| call.duration).max();

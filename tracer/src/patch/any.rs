@@ -186,3 +186,56 @@ fn site_of(image: &Image, place: &Place) -> Result<Site, NotAny> {
         original: *original,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::testing::{ElfFile, TEXT};
+
+    /// xor eax, eax; push rbx; jne to the push; ret: only a hop, or a breakpoint.
+    const HOP: [u8; 6] = [0x31, 0xc0, 0x53, 0x75, 0xfd, 0xc3];
+    const PADDING: [u8; 6] = [0xcc; 6];
+
+    /// What can be put at each of these functions, which lie one after the other with padding between them.
+    fn places(functions: &[(&'static str, &[u8], &[u8])]) -> Vec<Result<Tactic, NotAny>> {
+        let mut text = Vec::new();
+        let mut file = ElfFile::new();
+        for (name, code, padding) in functions {
+            let at = TEXT + text.len() as u64;
+            file = file.function(name, at, code.len() as u64);
+            text.extend([code, padding].into_iter().flat_map(|part| part.iter()));
+        }
+        let image = Image::parse(&file.text(TEXT, &text).build()).unwrap();
+        let places = without_sites(&image).into_iter();
+        places
+            .map(|(_, place)| place.map(|place| place.tactic))
+            .collect()
+    }
+
+    #[test]
+    fn a_function_without_room_is_left_alone_and_the_reason_is_said() {
+        let bytes = 3;
+        let short = places(&[("short", &[0x31, 0xc0, 0xc3], &[])]);
+        assert_eq!(short, [Err(NotAny::Short { bytes })]);
+        // A breakpoint would cost what tracing every call must not.
+        assert_eq!(places(&[("hop", &HOP, &[])]), [Err(NotAny::Breakpoint)]);
+        // mov eax, 1; ret: as many bytes as a jump, and one.
+        let wide = places(&[("wide", &[0xb8, 1, 0, 0, 0, 0xc3], &[])]);
+        assert_eq!(wide, [Ok(Tactic::One)]);
+        // xor eax, eax; nop; jmp to the entry
+        let at = Gva(TEXT + 3);
+        let looping = places(&[("round", &[0x31, 0xc0, 0x90, 0xeb, 0xfb], &[])]);
+        assert_eq!(looping, [Err(NotAny::Loop { at })]);
+    }
+
+    #[test]
+    fn padding_is_given_to_one_function_only() {
+        let one = places(&[("first", &HOP, &PADDING), ("second", &HOP, &[])]);
+        assert_eq!(one, [Ok(Tactic::Hop), Err(NotAny::Breakpoint)]);
+        // Padding is what lies between two functions.
+        let last: (_, &[u8], &[u8]) = ("last", &[0x31, 0xc0, 0xc3], &[]);
+        let two = places(&[("first", &HOP, &PADDING), ("second", &HOP, &PADDING), last]);
+        let short = Err(NotAny::Short { bytes: 3 });
+        assert_eq!(two, [Ok(Tactic::Hop), Ok(Tactic::Hop), short]);
+    }
+}

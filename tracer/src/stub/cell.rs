@@ -473,6 +473,39 @@ mod tests {
         assert_eq!(strategy, CpuStrategy::Shared);
     }
 
+    /// Each thing that a GS base must be, at its limit and just past it.
+    #[test]
+    fn bases_are_refused_for_the_reason_given() {
+        let at = |base: u64| vcpu(0, base, None);
+        let why = |vcpus: &[VcpuRegisters]| CpuStrategy::choose(vcpus, TracedCode::User, &[]).1;
+        let two = |distance: u64| why(&[at(KERNEL_BASE), at(KERNEL_BASE + distance)]);
+        let offline = VcpuRegisters {
+            online: false,
+            ..at(KERNEL_BASE + 4096)
+        };
+        let reason = why(&[at(KERNEL_BASE), offline]);
+        assert_eq!(reason, Some(NoGsBase::Offline { vcpu: 1 }));
+        let base = Gva(0x7fff_ffff_ffff_ffc0);
+        let reason = why(&[at(base.0)]);
+        assert_eq!(reason, Some(NoGsBase::NotKernel { vcpu: 0, base }));
+        let base = Gva(KERNEL_BASE + 4096 + 8);
+        assert_eq!(two(4096 + 8), Some(NoGsBase::Unaligned { vcpu: 1, base }));
+        let distance = GS_SPAN_MAX + CELL_BYTES;
+        assert_eq!(two(GS_SPAN_MAX), None);
+        assert_eq!(two(distance), Some(NoGsBase::TooFar { distance }));
+        let needed = SESSIONS_MAX * CELL_BYTES;
+        let distance = needed - CELL_BYTES;
+        assert_eq!(two(needed), None);
+        assert_eq!(two(distance), Some(NoGsBase::TooClose { distance, needed }));
+        let many = |count: u64| {
+            let vcpus: Vec<_> = (0..count).map(|n| at(KERNEL_BASE + n * needed)).collect();
+            why(&vcpus)
+        };
+        assert_eq!(many(RINGS_MAX.into()), None);
+        let vcpus = usize::from(RINGS_MAX) + 1;
+        assert_eq!(many(vcpus as u64), Some(NoGsBase::TooMany { vcpus }));
+    }
+
     proptest! {
         /// Whatever is online and whatever is listed: rings of their own only where each base is known.
         #[test]

@@ -120,3 +120,65 @@ fn foreign_bytes_at_our_jump_freeze_and_a_plan_that_is_old_is_stale() {
     switch(&mut engine, &mut target, &[(id, None), (other, None)]).unwrap();
     assert_eq!(engine.patched(), 0);
 }
+
+/// The table of places: two functions that only hops are possible in, with padding after each.
+mod places {
+    use super::*;
+    use crate::image::testing::{ElfFile, TEXT};
+    use crate::patch::probes::ProbeTable;
+    use crate::patch::tactic::{Place, Tactic, choose};
+
+    const RESUME: Gva = Gva(TEXT + 0x10_0000);
+    const STUBS: [Gva; 2] = [Gva(TEXT + 0x20_0000), Gva(TEXT + 0x30_0000)];
+
+    fn hops() -> [Place; 2] {
+        let code = [
+            0x31, 0xc0, 0x53, 0x75, 0xfd, 0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc,
+        ];
+        let file = ElfFile::new().text(TEXT, &code.repeat(2));
+        let file = file.function("one", TEXT, 6).function("two", TEXT + 12, 6);
+        let image = Image::parse(&file.build()).unwrap();
+        let places = [TEXT, TEXT + 12].map(|at| choose(&image, Gva(at), None).unwrap());
+        assert!(places.iter().all(|place| place.tactic == Tactic::Hop));
+        places
+    }
+
+    #[test]
+    fn a_hop_is_written_behind_first_and_taken_back_in_front_first() {
+        let [place, _] = hops();
+        let mut table = ProbeTable::default();
+        let (at, padding) = (place.at, place.padding.unwrap().at);
+        table.add(place, RESUME);
+        let on = table.plan(at, Some(STUBS[0])).unwrap().unwrap();
+        let written: Vec<Gva> = on.pokes.iter().map(|own| own.poke.at).collect();
+        assert_eq!(written, [padding, at]);
+        table.applied(&on);
+        let off = table.plan(at, None).unwrap().unwrap();
+        let back: Vec<_> = on
+            .pokes
+            .iter()
+            .rev()
+            .map(|own| own.poke.reverse())
+            .collect();
+        let taken: Vec<_> = off.pokes.iter().map(|own| own.poke).collect();
+        assert_eq!(taken, back);
+        // What is displaced in the padding stays so: a thread may be on its way there.
+        table.applied(&off);
+        assert_eq!(table.padding().into_iter().collect::<Vec<_>>(), [padding]);
+    }
+
+    #[test]
+    fn a_plan_that_another_one_has_overtaken_is_not_current_and_what_is_gone_is_forgotten() {
+        let [one, two] = hops();
+        let mut table = ProbeTable::default();
+        let (at, other) = (one.at, two.at);
+        table.add(one, RESUME);
+        table.add(two, RESUME);
+        let plans = STUBS.map(|stub| table.plan(at, Some(stub)).unwrap().unwrap());
+        assert!(plans.iter().all(|plan| table.is_current(plan)));
+        table.applied(&plans[0]);
+        assert!(plans.iter().all(|plan| !table.is_current(plan)));
+        table.forget(|place| place.at == at);
+        assert!(table.place(at).is_none() && table.place(other).is_some());
+    }
+}

@@ -234,3 +234,82 @@ fn where_exceptions_are_caught_only_entries_have_several_displaced() {
     let wide = [&[0x50][..], &WIDE[..5], &[0x58, 0xc3]].concat();
     choose(&with(&[&wide], table), later, Some(Tactic::One.number())).unwrap();
 }
+
+/// A jump of five bytes writes over what begins at its last byte, and not over what begins after it.
+#[test]
+fn a_landing_at_the_last_byte_counts_and_one_after_it_does_not() {
+    let named = |at: u64| with(&[&SMALL], |file| file.label("inner", TEXT + at));
+    let to = Gva(TEXT + 4);
+    assert_eq!(
+        refusal(&named(4), AT, Tactic::Several),
+        Refusal::Landing { to }
+    );
+    let place = choose(&named(6), AT, None).unwrap();
+    assert_eq!(place.tactic, Tactic::Several);
+    // A breakpoint that is a port write takes two bytes.
+    let code = [0x31, 0xc0, 0x53, 0x5b, 0xc3];
+    let inside = with(&[&code], |file| {
+        file.list(".rodata", TEXT + 0x1000, &[TEXT + 1])
+    });
+    let place = choose(&inside, AT, Some(5)).unwrap();
+    let to = Gva(TEXT + 1);
+    assert_eq!(
+        place.leaving_by(0xf7, &inside),
+        Err(Refusal::Landing { to })
+    );
+}
+
+#[test]
+fn padding_that_something_leads_to_is_not_free() {
+    let code = [0x31, 0xc0, 0x53, 0x75, 0xfd, 0xc3];
+    let padded = [&code[..], &[INT3; 6]].concat();
+    let tactic = |image: &Image| choose(image, AT, None).unwrap().tactic;
+    assert_eq!(tactic(&image(&[&padded, &WIDE])), Tactic::Hop);
+    let data = TEXT + 0x1000;
+    let led = with(&[&padded, &WIDE], |file| {
+        file.list(".rodata", data, &[TEXT + 8])
+    });
+    assert_eq!(tactic(&led), Tactic::Breakpoint);
+}
+
+/// What belongs to somebody else is left alone to the byte.
+#[test]
+fn only_what_overlaps_is_owned() {
+    use crate::image::LockSite;
+    let owned = |at: u64| {
+        let mut image = image(&[&WIDE, &WIDE, &WIDE]);
+        image.locks.push(LockSite {
+            address: Gva(TEXT + at),
+            function: FunctionId(1),
+        });
+        choose(&image, Gva(TEXT + 6), Some(2)).is_err()
+    };
+    let found: Vec<bool> = [5, 6, 10, 11].map(owned).to_vec();
+    assert_eq!(found, [false, true, true, false]);
+    // Behind the function's own site there is room.
+    let code = [&[0x0f, 0x1f, 0x44, 0, 0][..], &WIDE].concat();
+    let image = with(&[&code], |file| {
+        file.list("__patchable_function_entries", TEXT + 0x1000, &[TEXT])
+    });
+    let place = choose(&image, Gva(TEXT + 5), None).unwrap();
+    assert_eq!(place.tactic, Tactic::One);
+}
+
+/// One instruction at the entry is certain to be code whatever is near it; anything else is not.
+#[test]
+fn near_what_is_no_code_only_the_entry_is_certain() {
+    // mov eax, 1; push rax; mov rbp, rsp; xor eax, eax; then what is no instruction.
+    let code = [0xb8, 1, 0, 0, 0, 0x50, 0x48, 0x89, 0xe5, 0x31, 0xc0, 0xc3];
+    let doubtful = image(&[&code, &[0x06, 0x90, 0x90, 0x90, 0x90, 0x90]]);
+    assert_eq!(choose(&doubtful, AT, None).unwrap().tactic, Tactic::One);
+    let behind = refusal(&doubtful, Gva(TEXT + 5), Tactic::Several);
+    assert!(matches!(behind, Refusal::Doubtful { .. }), "{behind}");
+    let several = image(&[&SMALL, &[0x06, 0x90, 0x90, 0x90, 0x90, 0x90]]);
+    let entry = refusal(&several, AT, Tactic::Several);
+    assert!(matches!(entry, Refusal::Doubtful { .. }), "{entry}");
+    // mov eax, 1 in the middle.
+    let code = [0x50, 0xb8, 1, 0, 0, 0, 0x58, 0xc3];
+    let single = image(&[&code, &[0x06, 0x90, 0x90, 0x90, 0x90, 0x90]]);
+    let middle = refusal(&single, Gva(TEXT + 1), Tactic::One);
+    assert!(matches!(middle, Refusal::Doubtful { .. }), "{middle}");
+}
