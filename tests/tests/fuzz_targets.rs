@@ -2,7 +2,7 @@
 //! libFuzzer finds in hours is not found here, but a target that is broken, or fails on its own seeds, is noticed.
 #![cfg(test)]
 
-#[path = "../../fuzz/src/lib.rs"]
+#[path = "../../fuzz/src/targets/mod.rs"]
 mod targets;
 
 use std::path::Path;
