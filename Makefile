@@ -36,7 +36,7 @@ test-long: ## What takes long: a stock Linux with every function hooked, three t
 
 mutants: ## Small changes that a test must notice (docs/mutants.md); half an hour
 	images/packages rust build
-	cargo run --locked -p tests --bin mutants
+	cargo run --locked -p tests --bin mutants -- $(MUTANTS)
 
 lint: ## Format, clippy, documentation
 	images/packages rust build

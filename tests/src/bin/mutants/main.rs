@@ -2,12 +2,12 @@
 //! make a test fail.
 //!
 //! ```text
-//! mutants [--kvm] [--jobs N] [NAME...]
+//! make mutants [MUTANTS='[kvm] [jobs=N] [NAME...]']
 //! ```
 //!
 //! All changes go into one copy of the sources, each with a question whether it is the one that is asked for (`MUTANT=n` in
 //! the environment): so the copy is compiled once, and not once for each. What is known of the same sources from a run before
-//! is not run again. `--kvm` adds the entries whose tests need `/dev/kvm`.
+//! is not run again. `kvm` adds the entries whose tests need `/dev/kvm`.
 
 mod copy;
 mod list;
@@ -46,15 +46,11 @@ impl Options {
         let jobs = std::thread::available_parallelism().map_or(1, usize::from);
         let (kvm, names) = (false, Vec::new());
         let mut options = Self { kvm, jobs, names };
-        let mut arguments = std::env::args().skip(1);
-        while let Some(argument) = arguments.next() {
-            match &*argument {
-                "--kvm" => options.kvm = true,
-                "--jobs" => options.jobs = arguments.next().ok_or("--jobs N")?.parse()?,
-                name if name.starts_with('-') => {
-                    return Err("mutants [--kvm] [--jobs N] [NAME...]".into());
-                }
-                name => options.names.push(name.to_owned()),
+        for argument in std::env::args().skip(1) {
+            match argument.split_once('=') {
+                Some(("jobs", number)) => options.jobs = number.parse()?,
+                None if argument == "kvm" => options.kvm = true,
+                _ => options.names.push(argument),
             }
         }
         Ok(options)
