@@ -232,7 +232,8 @@ fn parse_map(line: &str) -> Option<(u64, &str)> {
     let (start, _) = line.split_once('-')?;
     let module = line.split_ascii_whitespace().nth(5)?;
     // A name, not a way out of the directory.
-    let is_name = !module.starts_with(['.', '[']) && !module.contains('/');
+    let is_plain = !module.contains(|char: char| char == '/' || char.is_control());
+    let is_name = !module.starts_with(['.', '[']) && is_plain;
     is_name.then_some((u64::from_str_radix(start, 16).ok()?, module))
 }
 
