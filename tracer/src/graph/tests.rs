@@ -569,3 +569,28 @@ fn stack_sizes_are_powers_of_two() {
         );
     }
 }
+
+#[test]
+fn a_call_that_is_open_at_the_end_is_shown_from_the_threshold_on() {
+    let step = |time_ns, thread, kind| CallEvent {
+        time_ns,
+        vcpu: 0,
+        thread,
+        depth: 0,
+        kind,
+        values: None,
+    };
+    let is_shown = |nanoseconds| {
+        let threshold = Some(Threshold { nanoseconds });
+        let mut selection = Selection::new(Rules {
+            threshold,
+            ..Rules::default()
+        });
+        let mut shown = Vec::new();
+        selection.call(step(10, 0, CallKind::Entry(FunctionId(0))), &mut shown);
+        selection.call(step(60, 1, CallKind::Lost(1)), &mut shown);
+        selection.finish(&mut shown);
+        shown.iter().any(|step| step.thread == 0)
+    };
+    assert!(is_shown(50) && !is_shown(51));
+}
