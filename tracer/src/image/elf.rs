@@ -6,7 +6,7 @@
 
 use object::elf::{
     ET_CORE, ET_DYN, ET_EXEC, ET_REL, FileHeader64, PF_R, PF_W, PF_X, PT_LOAD, ProgramHeader64,
-    SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS, SHT_NULL, SectionHeader64,
+    SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE, SHT_NOBITS, SHT_NULL, SectionHeader64,
 };
 use object::endian::LittleEndian as LE;
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, SectionTable};
@@ -124,21 +124,30 @@ impl<'a> Elf<'a> {
     }
 
     /// The executable ranges: from the sections, and without sections from the segments.
+    ///
+    /// What a segment may do says little: a kernel makes page tables of its own, and may have its init text in the
+    /// segment of its data. So code that nobody writes to is text wherever it is loaded; a section that may be
+    /// written, too, is text only in an executable segment (kernels have data that claims to be code).
     pub fn text(&self) -> Vec<TextRange> {
-        let executable: Vec<TextRange> = self
-            .mapped
-            .iter()
-            .filter(|mapped| mapped.segment.execute)
-            .filter_map(|mapped| range(mapped.segment.vaddr, mapped.segment.filesz))
-            .collect();
-        let sections = self
-            .sections
-            .iter()
-            .filter(|section| is_code(section))
-            .filter_map(|section| range(Gva(section.sh_addr.get(LE)), section.sh_size.get(LE)))
-            .filter(|text| lies_in(*text, &executable))
-            .collect();
-        let from_sections = merged(sections);
+        let held = |wanted: fn(&Segment) -> bool| -> Vec<TextRange> {
+            let segments = self.mapped.iter().map(|mapped| mapped.segment);
+            segments
+                .filter(wanted)
+                .filter_map(|segment| range(segment.vaddr, segment.filesz))
+                .collect()
+        };
+        let (loaded, executable) = (held(|_| true), held(|segment| segment.execute));
+        let sections = self.sections.iter().filter(|section| is_code(section));
+        let sections = sections.filter_map(|section| {
+            let segments = if is_writable(section) {
+                &executable
+            } else {
+                &loaded
+            };
+            let text = range(Gva(section.sh_addr.get(LE)), section.sh_size.get(LE))?;
+            lies_in(text, segments).then_some(text)
+        });
+        let from_sections = merged(sections.collect());
         if from_sections.is_empty() {
             merged(executable)
         } else {
@@ -365,6 +374,10 @@ fn is_code(section: &SectionHeader64<LE>) -> bool {
     section.sh_type(LE) != SHT_NOBITS
         && flags & SHF_EXECINSTR == SHF_EXECINSTR
         && flags & SHF_ALLOC == SHF_ALLOC
+}
+
+fn is_writable(section: &SectionHeader64<LE>) -> bool {
+    section.sh_flags(LE) & SHF_WRITE == SHF_WRITE
 }
 
 fn range(start: Gva, length: u64) -> Option<TextRange> {

@@ -1,5 +1,6 @@
 //! Why bytes are no guest image that can be traced.
 
+use super::UnreadSymbols;
 use crate::addr::Gva;
 use crate::image::site::HexBytes;
 
@@ -107,7 +108,7 @@ pub enum ImageError {
     },
     /// A file of symbols that is none.
     #[error(
-        "not a file of symbols: line {line} is `{found}`, expected `ADDRESS TYPE NAME` as in \
+        "no file of symbols: line {line} is `{found}`, expected `ADDRESS TYPE NAME` as in \
          System.map, or an ELF file"
     )]
     NotSymbols {
@@ -116,6 +117,9 @@ pub enum ImageError {
         /// What it begins with.
         found: String,
     },
+    /// A file of symbols that is a damaged ELF file.
+    #[error("no file of symbols: {0}")]
+    BadSymbolFile(#[source] Box<ImageError>),
     /// A file of symbols of another kernel.
     #[error(
         "the file of symbols belongs to another kernel: {inside} of its {functions} functions lie \
@@ -169,12 +173,23 @@ pub enum ImageError {
     NoSymbols,
     /// A Linux kernel without kallsyms.
     #[error(
-        "Linux {version} carries no symbols (no kallsyms: CONFIG_KALLSYMS is off): give its \
-         System.map or its unstripped vmlinux with --symbols"
+        "Linux {version} carries no symbols: neither a symbol table nor kallsyms (CONFIG_KALLSYMS) was found in \
+         it; give its System.map or its unstripped vmlinux with --symbols"
     )]
     NoKallsyms {
         /// Its version.
         version: String,
+    },
+    /// A Linux kernel whose kallsyms could not be read.
+    #[error(
+        "the symbols that Linux {version} carries (kallsyms) cannot be read: {why}; give its System.map or its \
+         unstripped vmlinux with --symbols"
+    )]
+    UnreadSymbols {
+        /// Its version.
+        version: String,
+        /// What was found instead.
+        why: UnreadSymbols,
     },
     /// A Linux kernel that cannot be traced.
     #[error(
@@ -196,4 +211,20 @@ pub enum ImageError {
         /// Why listed places were left out, if any were.
         hint: String,
     },
+}
+
+impl ImageError {
+    /// Whether the file of symbols is at fault, and not the kernel.
+    #[must_use]
+    pub const fn is_of_symbols(&self) -> bool {
+        matches!(
+            self,
+            Self::NotSymbols { .. }
+                | Self::BadSymbolFile(_)
+                | Self::OtherSymbols { .. }
+                | Self::OtherBanner { .. }
+                | Self::OtherAddresses { .. }
+                | Self::OtherSites { .. }
+        )
+    }
 }

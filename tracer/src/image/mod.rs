@@ -41,6 +41,7 @@ use std::sync::Arc;
 
 pub use dynamic::DynamicFunction;
 pub use error::ImageError;
+pub use kallsyms::UnreadSymbols;
 pub use landings::Landings;
 pub use linux::Linux;
 pub use loaded::Loaded;
@@ -171,6 +172,8 @@ pub struct Image {
     pub markers: Vec<Marker>,
     /// Remarks on how the image was read, one line each.
     pub notes: Vec<String>,
+    /// Why symbols that a Linux kernel carries were not read.
+    pub unread_symbols: Option<UnreadSymbols>,
     /// What is loaded.
     pub loaded: Loaded,
 }
@@ -191,17 +194,25 @@ impl Image {
     /// The image without what is linked into it: a module has none of its own.
     fn alone(elf: &Elf<'_>) -> Result<Self, ImageError> {
         let mut notes = Vec::new();
-        let symbols = Self::own_symbols(elf, &mut notes)?;
-        Self::of(elf, symbols, notes)
+        let (symbols, unread) = Self::own_symbols(elf, &mut notes)?;
+        let image = Self::of(elf, symbols, notes)?;
+        Ok(Self {
+            unread_symbols: unread,
+            ..image
+        })
     }
 
-    /// The symbols that the file itself has.
-    fn own_symbols(elf: &Elf<'_>, notes: &mut Vec<String>) -> Result<SymbolTable, ImageError> {
+    /// The symbols that the file itself has, and why others that it has were not read.
+    fn own_symbols(
+        elf: &Elf<'_>,
+        notes: &mut Vec<String>,
+    ) -> Result<(SymbolTable, Option<UnreadSymbols>), ImageError> {
         let symbols = symtab::read(elf)?;
         if symbols.is_empty() {
-            return Ok(SymbolTable::new(kallsyms::read(elf, notes)?));
+            let kallsyms::Read { symbols, unread } = kallsyms::read(elf, notes)?;
+            return Ok((SymbolTable::new(symbols), unread));
         }
-        Ok(symbols)
+        Ok((symbols, None))
     }
 
     /// Why the return of a function is not hooked, if it is not.
@@ -222,7 +233,7 @@ impl Image {
     /// [`ImageError::OtherSymbols`] to [`ImageError::OtherSites`] when they are of another kernel.
     pub fn parse_with_symbols(bytes: &[u8], symbols: &[u8]) -> Result<Self, ImageError> {
         let elf = Elf::parse(bytes)?;
-        let own = Self::own_symbols(&elf, &mut Vec::new())?;
+        let (own, _) = Self::own_symbols(&elf, &mut Vec::new())?;
         let symbols = symbol_file::read(symbols, &elf, &own)?;
         let image = Self::of(&elf, symbols, Vec::new())?;
         symbol_file::check_sites(&image)?;
@@ -274,14 +285,18 @@ impl Image {
     ///
     /// # Errors
     /// [`ImageError::NoSymbols`] or [`ImageError::NoSites`], of a Linux kernel
-    /// [`ImageError::NoKallsyms`] or [`ImageError::NoFunctionTracer`].
+    /// [`ImageError::NoKallsyms`], [`ImageError::UnreadSymbols`] or [`ImageError::NoFunctionTracer`].
     pub fn check_traceable(&self) -> Result<(), ImageError> {
         if !self.has_lasting_functions() {
-            return Err(match &self.linux {
-                Some(Linux { version, .. }) => ImageError::NoKallsyms {
+            return Err(match (&self.linux, self.unread_symbols) {
+                (Some(Linux { version, .. }), Some(why)) => ImageError::UnreadSymbols {
+                    version: version.clone(),
+                    why,
+                },
+                (Some(Linux { version, .. }), None) => ImageError::NoKallsyms {
                     version: version.clone(),
                 },
-                None => ImageError::NoSymbols,
+                (None, _) => ImageError::NoSymbols,
             });
         }
         if self.sites.is_empty() {

@@ -132,7 +132,7 @@ impl UntraceableReason {
     #[must_use]
     pub const fn class(&self) -> &'static str {
         match self {
-            Self::OutsideText => "not in an executable segment",
+            Self::OutsideText => "not in executable text",
             Self::NotInstrumented => "no patch site",
             Self::Skipped(reason) => reason.class(),
             Self::NotDisplaced { class, .. } => class,
@@ -143,7 +143,7 @@ impl UntraceableReason {
 impl fmt::Display for UntraceableReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::OutsideText => f.write_str("not in an executable segment"),
+            Self::OutsideText => f.write_str("not in executable text"),
             Self::NotInstrumented => {
                 f.write_str("no patch site: compiled without instrumentation, notrace or assembly")
             }
@@ -204,7 +204,7 @@ impl SkipReason {
     #[must_use]
     pub const fn class(&self) -> &'static str {
         match self {
-            Self::OutsideText => "not in an executable segment",
+            Self::OutsideText => "not in executable text",
             Self::NoBytes => "too few bytes",
             Self::NoFunction => "in no function symbol",
             Self::CrossesEnd => "reaches past the function's end",
@@ -220,7 +220,7 @@ impl SkipReason {
 impl fmt::Display for SkipReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::OutsideText => f.write_str("not in an executable segment"),
+            Self::OutsideText => f.write_str("not in executable text"),
             Self::NoBytes => f.write_str("fewer than 5 bytes of the image lie there"),
             Self::NoFunction => f.write_str("in no function symbol"),
             Self::CrossesEnd => f.write_str("its 5 bytes reach past the end of the function"),

@@ -30,7 +30,8 @@ pub(super) fn read(
 ) -> Result<SymbolTable, ImageError> {
     let text = &elf.text();
     let table = if file.starts_with(b"\x7fELF") {
-        symtab::read(&Elf::parse(file)?)?
+        let bad = |error| ImageError::BadSymbolFile(Box::new(error));
+        symtab::read(&Elf::parse(file).map_err(bad)?).map_err(bad)?
     } else {
         system_map(file, text)?
     };

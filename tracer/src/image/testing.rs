@@ -5,6 +5,8 @@ struct Section {
     name: &'static str,
     address: u64,
     flags: u64,
+    /// The rights of its segment.
+    rights: u32,
     bytes: Vec<u8>,
 }
 
@@ -26,7 +28,11 @@ pub(crate) struct ElfFile {
 const HEADER: usize = 64;
 const PROGRAM_HEADER: usize = 56;
 const ALLOC: u64 = 2;
+const WRITE: u64 = 1;
 const EXECUTE: u64 = 4;
+const READABLE: u32 = 4;
+const WRITABLE: u32 = 6;
+const EXECUTABLE: u32 = 5;
 /// Where the text of the test images lies.
 pub(crate) const TEXT: u64 = 0xffff_ffff_8010_0000;
 const GLOBAL: u8 = 0x10;
@@ -42,7 +48,18 @@ impl ElfFile {
 
     /// Code at an address.
     pub fn text(self, address: u64, bytes: &[u8]) -> Self {
-        self.section(".text", address, ALLOC | EXECUTE, bytes)
+        self.section(".text", address, (ALLOC | EXECUTE, EXECUTABLE), bytes)
+    }
+
+    /// Code in a segment of data, as kernels have their init text there.
+    pub fn code_in_data(self, name: &'static str, address: u64, bytes: &[u8]) -> Self {
+        self.section(name, address, (ALLOC | EXECUTE, WRITABLE), bytes)
+    }
+
+    /// Data in a section that claims to be code, too.
+    pub fn executable_data(self, name: &'static str, address: u64, bytes: &[u8]) -> Self {
+        let flags = ALLOC | WRITE | EXECUTE;
+        self.section(name, address, (flags, WRITABLE), bytes)
     }
 
     /// A run of addresses.
@@ -51,12 +68,12 @@ impl ElfFile {
             .iter()
             .flat_map(|entry| entry.to_le_bytes())
             .collect();
-        self.section(name, address, ALLOC, &bytes)
+        self.section(name, address, (ALLOC, READABLE), &bytes)
     }
 
     /// Any bytes.
     pub fn data(self, name: &'static str, address: u64, bytes: &[u8]) -> Self {
-        self.section(name, address, ALLOC, bytes)
+        self.section(name, address, (ALLOC, READABLE), bytes)
     }
 
     /// Forgets all section names but those of the symbol table, as a linker script can.
@@ -65,11 +82,19 @@ impl ElfFile {
         self
     }
 
-    fn section(mut self, name: &'static str, address: u64, flags: u64, bytes: &[u8]) -> Self {
+    /// A section with these flags, in a segment with these rights.
+    fn section(
+        mut self,
+        name: &'static str,
+        address: u64,
+        (flags, rights): (u64, u32),
+        bytes: &[u8],
+    ) -> Self {
         self.sections.push(Section {
             name,
             address,
             flags,
+            rights,
             bytes: bytes.to_vec(),
         });
         self
@@ -116,7 +141,7 @@ impl ElfFile {
             let offset = contents + body.len();
             body.extend(&section.bytes);
             let place = (section.address, offset, section.bytes.len());
-            programs.extend(program_header(section.flags, place));
+            programs.extend(program_header(section.rights, place));
             headers.extend(section_header(
                 add(&mut names, name),
                 1,
@@ -186,11 +211,10 @@ fn add(strings: &mut Vec<u8>, name: &str) -> u32 {
     at
 }
 
-fn program_header(flags: u64, (address, offset, length): (u64, usize, usize)) -> Vec<u8> {
-    let permissions = if flags & EXECUTE == 0 { 4u32 } else { 5 };
+fn program_header(rights: u32, (address, offset, length): (u64, usize, usize)) -> Vec<u8> {
     let physical = address & 0x7fff_ffff;
     let length = length as u64;
-    let mut header = [1u32.to_le_bytes(), permissions.to_le_bytes()].concat();
+    let mut header = [1u32.to_le_bytes(), rights.to_le_bytes()].concat();
     for word in [offset as u64, address, physical, length, length, 16] {
         header.extend(word.to_le_bytes());
     }

@@ -22,7 +22,7 @@ use crate::patch::poke::SiteBytes;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotAny {
     /// It is not in the text.
-    #[error("not in an executable segment")]
+    #[error("not in executable text")]
     OutsideText,
     /// It has fewer bytes than a jump.
     #[error("it has {bytes} bytes, a jump has 5")]
@@ -66,7 +66,7 @@ impl NotAny {
     #[must_use]
     pub const fn class(&self) -> &'static str {
         match self {
-            Self::OutsideText => "not in an executable segment",
+            Self::OutsideText => "not in executable text",
             Self::Short { .. } => "shorter than 5 bytes",
             Self::Never { .. } => "never traced",
             Self::EntryCode { .. } => "enters or leaves ring 0, or has another return",

@@ -93,7 +93,7 @@ fn boot(
     // Last of the checks: it may replace an older trace.
     let mut tracing = Tracing::new(options.tracing(), kernel).map_err(|error| match error {
         TracingError::Image(source) => {
-            Failure::bad_input(format!("the kernel {}: {source}", kernel.path().display()))
+            Failure::bad_input(format!("{}: {source}", kernel.blamed(&source)))
         }
         other => other.into(),
     })?;

@@ -24,7 +24,7 @@ pub fn sites(
     let file = KernelFile::read(path)
         .and_then(|kernel| kernel.with_symbols(symbols))
         .map_err(Failure::bad_input)?;
-    let named = |error| Failure::bad_input(format!("{}: {error}", path.display()));
+    let named = |error| Failure::bad_input(format!("{}: {error}", file.blamed(&error)));
     let image = file.image().map_err(named)?;
     let mut listing = Listing::of(&image, &path.display().to_string());
     if any {

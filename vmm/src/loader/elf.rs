@@ -11,6 +11,7 @@ const CLASS_64: u8 = 2;
 const LITTLE_ENDIAN: u8 = 1;
 const MACHINE_X86_64: u16 = 62;
 const PT_LOAD: u32 = 1;
+const PT_INTERP: u32 = 3;
 const PT_NOTE: u32 = 4;
 
 /// Why a file is no kernel that we can load.
@@ -79,7 +80,27 @@ pub enum BadElf {
         /// p_memsz.
         memory_bytes: u64,
     },
-    /// A segment outside the guest's RAM.
+    /// It is meant to be run by a kernel.
+    #[error(
+        "a program for an operating system (it asks for an interpreter), and no kernel: give a vmlinux, a \
+         vmlinuz or another kernel that is linked to run on the bare machine"
+    )]
+    Program,
+    /// A segment below the memory that kernels are loaded to.
+    #[error(
+        "segment {index} ({at}..+{bytes:#x}) is loaded below {}, where no kernel can be: is it one? If so, \
+         link it higher",
+        layout::HIGH_RAM_START
+    )]
+    TooLow {
+        /// Which program header.
+        index: usize,
+        /// p_paddr.
+        at: Gpa,
+        /// p_memsz.
+        bytes: u64,
+    },
+    /// A segment past the guest's RAM.
     #[error(
         "segment {index} ({at}..+{bytes:#x}) does not fit the guest's RAM from {} to {end}; \
          raise --memory if the kernel is large, else its headers lie",
@@ -166,6 +187,9 @@ pub fn check(file: &[u8], ram_end: Gpa) -> Result<ElfLayout, BadElf> {
     let mut found = Vec::new();
     for index in 0..usize::from(header.program_headers) {
         let program = ProgramHeader::read(file, header.program_header_offset, index)?;
+        if program.kind == PT_INTERP {
+            return Err(BadElf::Program);
+        }
         if program.kind == PT_LOAD || program.kind == PT_NOTE {
             program.check_file_range(file, index)?;
         }
@@ -315,17 +339,18 @@ impl ProgramHeader {
             });
         }
         let at = Gpa(self.physical);
-        let fits = at >= layout::HIGH_RAM_START
-            && at
-                .checked_add(memory_bytes)
-                .is_some_and(|end| end <= ram_end);
-        if fits {
+        let bytes = memory_bytes;
+        if at < layout::HIGH_RAM_START {
+            return Err(BadElf::TooLow { index, at, bytes });
+        }
+        let end = at.checked_add(bytes);
+        if end.is_some_and(|end| end <= ram_end) {
             return Ok(());
         }
         Err(BadElf::OutsideRam {
             index,
             at,
-            bytes: memory_bytes,
+            bytes,
             end: ram_end,
         })
     }
@@ -447,6 +472,18 @@ mod tests {
             check(&good[..100], RAM_END),
             Err(BadElf::Truncated { .. })
         ));
+    }
+
+    /// A program of the host was said to need more memory.
+    #[test]
+    fn a_program_is_no_kernel() {
+        let mut program = elf(0x20_0000, &[(0x20_0000, 0, 0), (0x20_0000, 0x100, 0x200)]);
+        program[64..68].copy_from_slice(&PT_INTERP.to_le_bytes());
+        assert_eq!(check(&program, RAM_END), Err(BadElf::Program));
+        let low = elf(0, &[(0, 0x100, 0x200)]);
+        let refused = check(&low, RAM_END).unwrap_err();
+        assert!(matches!(refused, BadElf::TooLow { .. }), "{refused}");
+        assert!(!refused.to_string().contains("--memory"), "{refused}");
     }
 
     #[test]

@@ -131,7 +131,14 @@ pub struct KernelFile {
     path: PathBuf,
     bytes: Arc<Vec<u8>>,
     setup_header: Vec<u8>,
-    symbols: Option<Arc<Vec<u8>>>,
+    symbols: Option<SymbolFile>,
+}
+
+/// A file of symbols, read.
+#[derive(Debug, Clone)]
+struct SymbolFile {
+    path: PathBuf,
+    bytes: Arc<Vec<u8>>,
 }
 
 impl KernelFile {
@@ -175,9 +182,12 @@ impl KernelFile {
     /// # Errors
     /// [`LoadError`] when it is missing, unreadable, no regular file or absurdly large.
     pub fn with_symbols(mut self, path: Option<&Path>) -> Result<Self, LoadError> {
-        self.symbols = path
-            .map(|path| read_file("file of symbols", path).map(Arc::new))
-            .transpose()?;
+        let read = |path: &Path| {
+            let bytes = Arc::new(read_file("file of symbols", path)?);
+            let path = path.to_path_buf();
+            Ok(SymbolFile { path, bytes })
+        };
+        self.symbols = path.map(read).transpose()?;
         Ok(self)
     }
 
@@ -205,15 +215,28 @@ impl KernelFile {
     /// [`ImageError`] that says what is wrong with the kernel or its file of symbols.
     pub fn image(&self) -> Result<Image, ImageError> {
         match &self.symbols {
-            Some(symbols) => Image::parse_with_symbols(&self.bytes, symbols),
+            Some(symbols) => Image::parse_with_symbols(&self.bytes, &symbols.bytes),
             None => Image::parse(&self.bytes),
+        }
+    }
+
+    /// The file that is at fault when its image is refused so, for a message.
+    #[must_use]
+    pub fn blamed(&self, error: &ImageError) -> String {
+        match &self.symbols {
+            Some(symbols) if error.is_of_symbols() => {
+                format!("the symbols {}", symbols.path.display())
+            }
+            _ => format!("the kernel {}", self.path.display()),
         }
     }
 
     /// What its files say of variables and types.
     #[must_use]
     pub fn debug(&self) -> Option<DebugInfo> {
-        DebugInfo::read(Arc::clone(&self.bytes), self.symbols.clone()).ok()
+        let symbols = self.symbols.as_ref();
+        let symbols = symbols.map(|symbols| Arc::clone(&symbols.bytes));
+        DebugInfo::read(Arc::clone(&self.bytes), symbols).ok()
     }
 
     /// Where it was read from.

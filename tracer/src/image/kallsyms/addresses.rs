@@ -4,12 +4,12 @@
 
 use super::names::Names;
 use super::tokens::Tokens;
-use super::{aligned, u32_at};
+use super::{UnreadSymbols, aligned, u32_at};
 use crate::addr::Gva;
 use crate::image::{TextRange, text_range};
 
 /// Of a hundred symbols of code, so many must lie in text.
-const IN_TEXT: usize = 90;
+pub(super) const IN_TEXT: usize = 90;
 /// The kernel's half of the address space.
 const KERNEL: u64 = 1 << 63;
 
@@ -44,12 +44,15 @@ struct Place {
 
 /// The address of each symbol in `names`: of all places and encodings the one with which code lies
 /// in `text`.
+///
+/// # Errors
+/// [`UnreadSymbols::Addresses`] with how much of the code lies there in the best case.
 pub(super) fn find(
     bytes: &[u8],
     tokens: &Tokens<'_>,
     names: &Names<'_>,
     text: &[TextRange],
-) -> Option<Vec<Gva>> {
+) -> Result<Vec<Gva>, UnreadSymbols> {
     let is_code: Vec<bool> = names
         .entries()
         .map(|packed| matches!(tokens.expand(packed), Some((b't' | b'T', _))))
@@ -60,9 +63,20 @@ pub(super) fn find(
             .filter_map(move |encoding| place.read(bytes, names.count, encoding))
     });
     let whole = std::iter::once_with(|| whole_addresses(bytes, names)).flatten();
-    relative
-        .chain(whole)
-        .find(|addresses| lie_in(text, addresses, &is_code))
+    let code = is_code.iter().filter(|is_code| **is_code).count();
+    let mut most = 0;
+    for addresses in relative.chain(whole) {
+        let inside = inside(text, &addresses, &is_code);
+        if code > 0 && inside * 100 >= code * IN_TEXT {
+            return Ok(addresses);
+        }
+        most = most.max(inside);
+    }
+    Err(UnreadSymbols::Addresses {
+        names: names.count,
+        code,
+        inside: most,
+    })
 }
 
 /// The words right before the number of names.
@@ -112,14 +126,9 @@ impl Place {
     }
 }
 
-fn lie_in(text: &[TextRange], addresses: &[Gva], is_code: &[bool]) -> bool {
-    let code = || {
-        addresses
-            .iter()
-            .zip(is_code)
-            .filter(|(_, is_code)| **is_code)
-    };
-    let inside = code().filter(|(address, _)| text_range(text, **address).is_some());
-    let all = code().count();
-    all > 0 && inside.count() * 100 >= all * IN_TEXT
+/// How many symbols of code lie in `text` with these addresses.
+fn inside(text: &[TextRange], addresses: &[Gva], is_code: &[bool]) -> usize {
+    let code = addresses.iter().zip(is_code).filter(|(_, code)| **code);
+    code.filter(|(address, _)| text_range(text, **address).is_some())
+        .count()
 }

@@ -8,7 +8,8 @@
 //! when all of it decodes: every 256th name begins where its marker says, and code symbols lie in
 //! text.
 //!
-//! Facts: `scripts/kallsyms.c` and `kernel/kallsyms.c` of Linux 5.10 to 6.12.
+//! Facts: `scripts/kallsyms.c` and `kernel/kallsyms.c` of Linux 5.10 to 6.12; read without a difference to
+//! System.map up to 7.3 (`tests/tests/linux_image`).
 
 mod addresses;
 mod names;
@@ -28,32 +29,79 @@ use crate::addr::Gva;
 /// All names together may be this many times as long as the file.
 const NAMES_PER_FILE: usize = 4;
 
-/// All symbols of the kernel in `elf`; empty when there is no such table.
+/// Why the symbols that a kernel carries were not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum UnreadSymbols {
+    /// There is a table of tokens, and no names that belong to it.
+    #[error(
+        "a table of name tokens lies at {tokens}, but there are no names before it that it spells"
+    )]
+    Names {
+        /// Where the tokens lie.
+        tokens: Gva,
+    },
+    /// Wherever the addresses may be, too few of them lie where code is.
+    #[error(
+        "of its {names} symbols {code} are code, and of these {inside} lie in executable text, expected \
+         {} in a hundred",
+        addresses::IN_TEXT
+    )]
+    Addresses {
+        /// All symbols.
+        names: usize,
+        /// Those of code.
+        code: usize,
+        /// Those of code that lie in text, in the best case.
+        inside: usize,
+    },
+}
+
+/// What became of a kernel's own symbols.
+#[derive(Debug, Default)]
+pub(super) struct Read {
+    /// Empty where there are none that could be read.
+    pub symbols: Vec<Symbol>,
+    /// Why some are there and were not read.
+    pub unread: Option<UnreadSymbols>,
+}
+
+/// All symbols of the kernel in `elf`.
 ///
 /// # Errors
 /// [`ImageError::AbsurdNames`] when the tokens make far more of the names than any kernel has.
-pub(super) fn read(elf: &Elf<'_>, notes: &mut Vec<String>) -> Result<Vec<Symbol>, ImageError> {
+pub(super) fn read(elf: &Elf<'_>, notes: &mut Vec<String>) -> Result<Read, ImageError> {
+    let mut unread = None;
     for (start, bytes) in elf.loaded() {
         for tokens in tokens::find(bytes) {
-            let at = Gva(start.0.saturating_add(tokens.start as u64));
-            let Some(names) = names::find(bytes, &tokens) else {
-                notes.push(format!(
-                    "kallsyms: tokens at {at}, but no names that decode"
-                ));
-                continue;
-            };
-            let Some(addresses) = addresses::find(bytes, &tokens, &names, &elf.text()) else {
-                notes.push(format!(
-                    "kallsyms: {} names, but no addresses that lie in text",
-                    names.count
-                ));
-                continue;
-            };
-            notes.push(format!("kallsyms: {} symbols", names.count));
-            return symbols(elf, &tokens, &names, &addresses);
+            match addresses(elf, start, bytes, &tokens) {
+                Ok((names, addresses)) => {
+                    notes.push(format!("kallsyms: {} symbols", names.count));
+                    let symbols = symbols(elf, &tokens, &names, &addresses)?;
+                    let unread = None;
+                    return Ok(Read { symbols, unread });
+                }
+                Err(why) => {
+                    notes.push(format!("kallsyms: {why}"));
+                    unread = Some(why);
+                }
+            }
         }
     }
-    Ok(Vec::new())
+    let symbols = Vec::new();
+    Ok(Read { symbols, unread })
+}
+
+/// The names that belong to `tokens` in the segment at `start`, and their addresses.
+fn addresses<'a>(
+    elf: &Elf<'_>,
+    start: Gva,
+    bytes: &'a [u8],
+    tokens: &Tokens<'_>,
+) -> Result<(Names<'a>, Vec<Gva>), UnreadSymbols> {
+    let at = Gva(start.0.saturating_add(tokens.start as u64));
+    let names = names::find(bytes, tokens).ok_or(UnreadSymbols::Names { tokens: at })?;
+    let addresses = addresses::find(bytes, tokens, &names, &elf.text())?;
+    Ok((names, addresses))
 }
 
 fn symbols(

@@ -43,23 +43,28 @@ fn symbols(layout: Layout) -> Vec<Entry> {
 }
 
 fn kernel(data: &[u8], listed: bool) -> Vec<u8> {
+    let list: Vec<u64> = (0..FUNCTIONS).map(address).collect();
+    if listed {
+        file(data)
+            .list(".init.data", DATA + 0x10_0000, &list)
+            .build()
+    } else {
+        file(data).build()
+    }
+}
+
+/// Its text and its data.
+fn file(data: &[u8]) -> ElfFile {
     let mut text = body(&[0xc3]).to_vec();
     for function in 0..FUNCTIONS {
         text.extend(body(&call(address(function), FENTRY)));
     }
     text.extend([0xcc; 32]);
-    let list: Vec<u64> = (0..FUNCTIONS).map(address).collect();
     let mut banner = b"Linux version 6.1.0-test (a@b) #1\n".to_vec();
     banner.resize(64, 0);
-    let file =
-        ElfFile::new()
-            .text(TEXT, &text)
-            .data(".rodata", DATA, &[&banner[..], data].concat());
-    if listed {
-        file.list(".init.data", DATA + 0x10_0000, &list).build()
-    } else {
-        file.build()
-    }
+    ElfFile::new()
+        .text(TEXT, &text)
+        .data(".rodata", DATA, &[&banner[..], data].concat())
 }
 
 fn read(layout: Layout) -> Image {
@@ -129,6 +134,30 @@ fn a_kernel_without_kallsyms_says_so() {
         image.check_traceable(),
         Err(ImageError::NoKallsyms { version })
     );
+}
+
+/// That was said to be a kernel without CONFIG_KALLSYMS.
+#[test]
+fn symbols_that_cannot_be_read_are_not_called_absent() {
+    let layout = Layout::all().last().unwrap();
+    // The first 20 of 702 lie in text, wherever it is.
+    let mut moved = symbols(layout);
+    for (_, _, address) in moved.iter_mut().skip(22) {
+        *address += 0x800_0000;
+    }
+    let refused = |data: &[u8]| {
+        let image = Image::parse(&kernel(data, true)).unwrap();
+        image.check_traceable().unwrap_err()
+    };
+    let said = refused(&tables(&moved, TEXT, layout)).to_string();
+    assert!(said.contains("of its 708 symbols 705 are code"), "{said}");
+    assert!(said.contains("20 lie in executable text"), "{said}");
+    assert!(!said.contains("CONFIG"), "{said}");
+    let mut spoilt = tables(&symbols(layout), TEXT, layout);
+    let half = spoilt.len() / 2;
+    spoilt[half..half + 64].fill(0xff);
+    let said = refused(&spoilt).to_string();
+    assert!(said.contains("no names before it"), "{said}");
 }
 
 #[test]
@@ -228,4 +257,51 @@ fn symbols_of_another_build_are_refused() {
         refused(&stripped, &halved),
         ImageError::OtherSites { .. }
     ));
+}
+
+/// Where a kernel of two segments has its init text: among the data that can be written.
+const INIT: u64 = DATA + 0x20_0000;
+const INIT_FUNCTIONS: u64 = 300;
+
+/// A kernel of two segments: init text lies in the writable one, beside data that claims to be code.
+fn of_two_segments(layout: Layout) -> Vec<u8> {
+    let mut symbols = symbols(layout);
+    symbols.push((b'T', "_sinittext".to_owned(), INIT));
+    for function in 0..INIT_FUNCTIONS {
+        let name = format!("start_{function}");
+        symbols.push((b't', name, INIT + 16 * function));
+    }
+    let end = INIT + 16 * INIT_FUNCTIONS;
+    symbols.push((b'T', "_einittext".to_owned(), end));
+    symbols.push((b'd', "scratch".to_owned(), end + 0x1000));
+    let mut init = Vec::new();
+    for function in 0..INIT_FUNCTIONS {
+        init.extend(body(&call(INIT + 16 * function, FENTRY)));
+    }
+    let text = (0..FUNCTIONS).map(address);
+    let list: Vec<u64> = text
+        .chain((0..INIT_FUNCTIONS).map(|function| INIT + 16 * function))
+        .collect();
+    file(&tables(&symbols, TEXT, layout))
+        .list(".init.data", DATA + 0x10_0000, &list)
+        .code_in_data(".init.text", INIT, &init)
+        .executable_data(".data", end + 0x1000, &[0x90; 64])
+        .build()
+}
+
+#[test]
+fn init_text_in_a_writable_segment_is_text() {
+    for layout in Layout::all() {
+        let image = Image::parse(&of_two_segments(layout)).unwrap();
+        image.check_traceable().unwrap();
+        let traced = |name| {
+            let function = image.functions.iter().zip(0..);
+            let mut named = function.filter(|(function, _)| &*function.name == name);
+            let (_, id) = named.next().unwrap();
+            image.site_of(crate::event::FunctionId(id)).is_some()
+        };
+        assert!(traced("sys_read_3") && traced("start_7"), "{layout:?}");
+        let scratch = image.symbols.address_of("scratch").unwrap();
+        assert!(!image.is_text(scratch, 1), "{layout:?}: data is no code");
+    }
 }
