@@ -127,32 +127,53 @@ impl<'a> Elf<'a> {
     ///
     /// What a segment may do says little: a kernel makes page tables of its own, and may have its init text in the
     /// segment of its data. So code that nobody writes to is text wherever it is loaded; a section that may be
-    /// written, too, is text only in an executable segment (kernels have data that claims to be code).
+    /// written, too, is text only in an executable segment.
     pub fn text(&self) -> Vec<TextRange> {
-        let held = |wanted: fn(&Segment) -> bool| -> Vec<TextRange> {
-            let segments = self.mapped.iter().map(|mapped| mapped.segment);
-            segments
-                .filter(wanted)
-                .filter_map(|segment| range(segment.vaddr, segment.filesz))
-                .collect()
-        };
-        let (loaded, executable) = (held(|_| true), held(|segment| segment.execute));
-        let sections = self.sections.iter().filter(|section| is_code(section));
-        let sections = sections.filter_map(|section| {
+        let (loaded, executable) = (self.held(|_| true), self.held(|segment| segment.execute));
+        self.code_or(executable.clone(), |section, text| {
             let segments = if is_writable(section) {
                 &executable
             } else {
                 &loaded
             };
+            lies_in(text, segments)
+        })
+    }
+
+    /// What claims to be code: text, and data whose section says so, too. Linux has its `.data` in such a one
+    /// since 6.16, so the types of symbols there are those of code.
+    pub fn claimed_code(&self) -> Vec<TextRange> {
+        let loaded = self.held(|_| true);
+        let executable = self.held(|segment| segment.execute);
+        self.code_or(executable, |_, text| lies_in(text, &loaded))
+    }
+
+    /// The sections of code that `is_wanted`; where there are none, `otherwise`.
+    fn code_or(
+        &self,
+        otherwise: Vec<TextRange>,
+        is_wanted: impl Fn(&SectionHeader64<LE>, TextRange) -> bool,
+    ) -> Vec<TextRange> {
+        let sections = self.sections.iter().filter(|section| is_code(section));
+        let wanted = sections.filter_map(|section| {
             let text = range(Gva(section.sh_addr.get(LE)), section.sh_size.get(LE))?;
-            lies_in(text, segments).then_some(text)
+            is_wanted(section, text).then_some(text)
         });
-        let from_sections = merged(sections.collect());
+        let from_sections = merged(wanted.collect());
         if from_sections.is_empty() {
-            merged(executable)
+            merged(otherwise)
         } else {
             from_sections
         }
+    }
+
+    /// What the file holds of these segments.
+    fn held(&self, is_wanted: impl Fn(&Segment) -> bool) -> Vec<TextRange> {
+        let segments = self.mapped.iter().map(|mapped| mapped.segment);
+        segments
+            .filter(is_wanted)
+            .filter_map(|segment| range(segment.vaddr, segment.filesz))
+            .collect()
     }
 }
 

@@ -1,6 +1,7 @@
 //! The addresses of the symbols: an offset for each, and the base that they count from. Both lie
-//! before the number of names, or behind the index of the tokens. Kernels up to 6.14 can have whole addresses
-//! before the number of names instead (`KALLSYMS_BASE_RELATIVE` off).
+//! before the number of names, or after the index of the tokens; there, kernels since 7.0 have offsets that each
+//! count from where they lie themselves, and no base. Kernels up to 6.14 can have whole addresses before the
+//! number of names instead (`KALLSYMS_BASE_RELATIVE` off).
 
 use super::names::Names;
 use super::tokens::Tokens;
@@ -8,7 +9,7 @@ use super::{UnreadSymbols, aligned, u32_at};
 use crate::addr::Gva;
 use crate::image::{TextRange, text_range};
 
-/// Of a hundred symbols of code, so many must lie in text.
+/// Of a hundred symbols of code, so many must lie in what claims to be code.
 pub(super) const IN_TEXT: usize = 90;
 /// The kernel's half of the address space.
 const KERNEL: u64 = 1 << 63;
@@ -42,16 +43,16 @@ struct Place {
     base: usize,
 }
 
-/// The address of each symbol in `names`: of all places and encodings the one with which code lies
-/// in `text`.
+/// The address of each symbol in `names`, in the segment `bytes` at `start`: of all places and encodings the one
+/// with which symbols of code lie in what claims to be `code`.
 ///
 /// # Errors
-/// [`UnreadSymbols::Addresses`] with how much of the code lies there in the best case.
+/// [`UnreadSymbols::Addresses`] with how many lie there in the best case.
 pub(super) fn find(
-    bytes: &[u8],
+    (start, bytes): (Gva, &[u8]),
     tokens: &Tokens<'_>,
     names: &Names<'_>,
-    text: &[TextRange],
+    code: &[TextRange],
 ) -> Result<Vec<Gva>, UnreadSymbols> {
     let is_code: Vec<bool> = names
         .entries()
@@ -62,21 +63,37 @@ pub(super) fn find(
             .into_iter()
             .filter_map(move |encoding| place.read(bytes, names.count, encoding))
     });
+    let from_themselves = [8, 4].into_iter().filter_map(|align| {
+        let offsets = aligned(tokens.end, align);
+        self_relative(bytes, start, offsets, names.count)
+    });
     let whole = std::iter::once_with(|| whole_addresses(bytes, names)).flatten();
-    let code = is_code.iter().filter(|is_code| **is_code).count();
+    let of_code = is_code.iter().filter(|is_code| **is_code).count();
     let mut most = 0;
-    for addresses in relative.chain(whole) {
-        let inside = inside(text, &addresses, &is_code);
-        if code > 0 && inside * 100 >= code * IN_TEXT {
+    for addresses in relative.chain(from_themselves).chain(whole) {
+        let inside = inside(code, &addresses, &is_code);
+        if of_code > 0 && inside * 100 >= of_code * IN_TEXT {
             return Ok(addresses);
         }
         most = most.max(inside);
     }
     Err(UnreadSymbols::Addresses {
         names: names.count,
-        code,
+        code: of_code,
         inside: most,
     })
+}
+
+/// Words at `offsets` in the segment at `start`, each of which says how far from itself its symbol is.
+fn self_relative(bytes: &[u8], start: Gva, offsets: usize, count: usize) -> Option<Vec<Gva>> {
+    (0..count)
+        .map(|index| {
+            let at = offsets.checked_add(4 * index)?;
+            let distance = i64::from(u32_at(bytes, at)?.cast_signed());
+            let here = start.wrapping_add(at as u64);
+            Some(Gva(here.0.wrapping_add_signed(distance)))
+        })
+        .collect()
 }
 
 /// The words right before the number of names.
@@ -126,9 +143,9 @@ impl Place {
     }
 }
 
-/// How many symbols of code lie in `text` with these addresses.
-fn inside(text: &[TextRange], addresses: &[Gva], is_code: &[bool]) -> usize {
+/// How many symbols of code lie in `code` with these addresses.
+fn inside(ranges: &[TextRange], addresses: &[Gva], is_code: &[bool]) -> usize {
     let code = addresses.iter().zip(is_code).filter(|(_, code)| **code);
-    code.filter(|(address, _)| text_range(text, **address).is_some())
+    code.filter(|(address, _)| text_range(ranges, **address).is_some())
         .count()
 }

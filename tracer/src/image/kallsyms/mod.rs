@@ -3,10 +3,10 @@
 //!
 //! The layout differs between versions (offsets before the names, or behind the tokens since 6.4; a
 //! table by name behind the markers since 6.2 and where that was backported; lengths of two bytes
-//! since 6.1), so no version is asked for. What cannot be mistaken is found first, the token table
+//! since 6.1; offsets without a base since 7.0), so no version is asked for. What cannot be mistaken is found first, the token table
 //! with its index; each further part is where it must be next to the last one, and is believed
-//! when all of it decodes: every 256th name begins where its marker says, and code symbols lie in
-//! text.
+//! when all of it decodes: every 256th name begins where its marker says, and code symbols lie where code
+//! is.
 //!
 //! Facts: `scripts/kallsyms.c` and `kernel/kallsyms.c` of Linux 5.10 to 6.12; read without a difference to
 //! System.map up to 7.3 (`tests/tests/linux_image`).
@@ -42,7 +42,7 @@ pub enum UnreadSymbols {
     },
     /// Wherever the addresses may be, too few of them lie where code is.
     #[error(
-        "of its {names} symbols {code} are code, and of these {inside} lie in executable text, expected \
+        "of its {names} symbols {code} are code, and of these {inside} lie where code is, expected \
          {} in a hundred",
         addresses::IN_TEXT
     )]
@@ -51,7 +51,7 @@ pub enum UnreadSymbols {
         names: usize,
         /// Those of code.
         code: usize,
-        /// Those of code that lie in text, in the best case.
+        /// Those of code that lie where sections of code are, in the best case.
         inside: usize,
     },
 }
@@ -100,7 +100,7 @@ fn addresses<'a>(
 ) -> Result<(Names<'a>, Vec<Gva>), UnreadSymbols> {
     let at = Gva(start.0.saturating_add(tokens.start as u64));
     let names = names::find(bytes, tokens).ok_or(UnreadSymbols::Names { tokens: at })?;
-    let addresses = addresses::find(bytes, tokens, &names, &elf.text())?;
+    let addresses = addresses::find((start, bytes), tokens, &names, &elf.claimed_code())?;
     Ok((names, addresses))
 }
 

@@ -15,6 +15,8 @@ pub(crate) struct Layout {
     pub absolute_percpu: bool,
     /// Whole addresses before the names.
     pub whole: bool,
+    /// Offsets from where they lie themselves, without a base (since 7.0). Says where the tables lie.
+    pub from_themselves: Option<u64>,
 }
 
 impl Layout {
@@ -27,6 +29,7 @@ impl Layout {
             wide: bits & 4 != 0,
             absolute_percpu: bits & 8 != 0,
             whole: bits & 16 != 0,
+            from_themselves: None,
         })
     }
 }
@@ -72,7 +75,14 @@ pub(crate) fn tables(symbols: &[Entry], base: u64, layout: Layout) -> Vec<u8> {
     }
     align(&mut out, 8);
     tokens(&mut out);
-    if !layout.whole && !layout.addresses_first {
+    if let Some(place) = layout.from_themselves {
+        align(&mut out, 4);
+        for (_, _, address) in symbols {
+            let here = place + out.len() as u64;
+            let distance = address.wrapping_sub(here).cast_signed();
+            out.extend(i32::try_from(distance).unwrap().to_le_bytes());
+        }
+    } else if !layout.whole && !layout.addresses_first {
         addresses(&mut out, symbols, base, layout);
     }
     out.extend([0x77; 100]);
