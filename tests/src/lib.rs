@@ -27,8 +27,8 @@ pub use control::Client;
 pub use guest::{Guest, Running};
 pub use output::{Counts, Ended, Printed};
 pub use place::{
-    bare_guest, guest, guest_with_retpolines, in_the_box, linux, linux_initrd, patience, scaled,
-    vmm, vmm_says,
+    Kernel, bare_guest, guest, guest_with_retpolines, in_the_box, kernels, linux, linux_initrd,
+    patience, scaled, vmm, vmm_says,
 };
 pub use ramdisk::with_file;
 pub use random::Random;

@@ -87,6 +87,60 @@ pub fn linux_initrd(name: &str) -> PathBuf {
     built(folder.join(name), "images/linux/build.sh")
 }
 
+/// A kernel of another age than the box's (images/linux/kernels).
+#[derive(Debug, Clone)]
+pub struct Kernel {
+    /// Its name there.
+    pub name: String,
+    /// What has to be on its command line to boot in the box; none where it does not come up there reliably.
+    pub boots_with: Option<String>,
+    folder: PathBuf,
+}
+
+impl Kernel {
+    /// The kernel as its package has it.
+    #[must_use]
+    pub fn image(&self) -> PathBuf {
+        self.folder.join("vmlinuz")
+    }
+
+    /// The symbols of its debug package, where its release has one.
+    #[must_use]
+    pub fn system_map(&self) -> Option<PathBuf> {
+        Some(self.folder.join("System.map")).filter(|map| map.exists())
+    }
+}
+
+/// The kernels that run in `suite`, or all of them.
+///
+/// # Panics
+/// When the table cannot be read, or one of them has not been fetched.
+#[must_use]
+pub fn kernels(suite: Option<&str>) -> Vec<Kernel> {
+    let images = Path::new(env!("CARGO_MANIFEST_DIR")).join("../images");
+    let table = std::fs::read_to_string(images.join("linux/kernels"));
+    let table = table.expect("images/linux/kernels");
+    let rows = table.lines().filter(|line| !line.starts_with('#'));
+    let rows = rows.map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let rows = rows.filter(|row| suite.is_none_or(|suite| row.get(3) == Some(&suite)));
+    let kernel = |row: Vec<&str>| {
+        let [name, _, _, _, parameter] = &row[..] else {
+            panic!("images/linux/kernels: {row:?}");
+        };
+        let folder = images.join("cache/linux").join(name);
+        built(
+            folder.join("vmlinuz"),
+            &format!("images/linux/kernel {name}"),
+        );
+        Kernel {
+            name: (*name).to_owned(),
+            boots_with: (*parameter != "no").then(|| (*parameter).to_owned()),
+            folder,
+        }
+    };
+    rows.map(kernel).collect()
+}
+
 /// Whether the tests run in the box, where everything takes some ten times longer.
 #[must_use]
 pub fn in_the_box() -> bool {

@@ -59,7 +59,9 @@ pub(super) fn locate(image: &mut Image, elf: &Elf<'_>, listed: &[(Gva, List)]) {
         found.listed(image, elf, &profilers, address, list);
     }
     let from_lists = found.count();
-    found.scan(image, elf, &profilers);
+    // A kernel that makes its sites nops itself does this by its list: what is not in it stays a call.
+    let is_complete = from_lists > 0 && image.normalises_itself();
+    found.scan(image, elf, &profilers, is_complete);
     let scanned = found.count() - from_lists;
     if scanned > 0 {
         image.notes.push(format!(
@@ -119,8 +121,9 @@ impl Found {
         }
     }
 
-    /// Looks for calls of the profiling functions in every function that has no site yet.
-    fn scan(&mut self, image: &Image, elf: &Elf<'_>, profilers: &Profilers) {
+    /// Looks for calls of the profiling functions in every function that has no site yet. Where the lists are
+    /// complete, none becomes a site.
+    fn scan(&mut self, image: &Image, elf: &Elf<'_>, profilers: &Profilers, is_complete: bool) {
         if profilers.0.is_empty() {
             return;
         }
@@ -142,6 +145,9 @@ impl Found {
                     address: call.address,
                 };
                 match place.call_site(kind, call.length, call.target) {
+                    Ok(_) if is_complete => {
+                        self.skip(elf, call.address, Some(id), SkipReason::Unlisted);
+                    }
                     Ok(site) => self.add(elf, site),
                     Err(reason) => self.skip(elf, call.address, Some(id), reason),
                 }

@@ -112,7 +112,7 @@ pub struct Untraceable {
 /// Why a function cannot be traced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UntraceableReason {
-    /// It lies outside every executable segment.
+    /// It lies outside executable text.
     OutsideText,
     /// It was compiled without instrumentation (`notrace`), or it is assembly.
     NotInstrumented,
@@ -169,7 +169,7 @@ pub struct SkippedSite {
 /// Why a listed place did not become a site.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SkipReason {
-    /// It lies outside every executable segment.
+    /// It lies outside executable text.
     OutsideText,
     /// Fewer than five bytes of the file lie there.
     NoBytes,
@@ -197,6 +197,9 @@ pub enum SkipReason {
         /// The site that is kept.
         first: Gva,
     },
+    /// A call of the profiling function that is not in the list by which a kernel makes its sites nops: it stays
+    /// a call.
+    Unlisted,
 }
 
 impl SkipReason {
@@ -213,6 +216,7 @@ impl SkipReason {
             Self::IndirectCall => "6-byte call of position-independent code",
             Self::InsideFunction { .. } => "not at a function's beginning",
             Self::SecondSite { .. } => "second site in its function",
+            Self::Unlisted => "not in the kernel's list",
         }
     }
 }
@@ -222,6 +226,7 @@ impl fmt::Display for SkipReason {
         match self {
             Self::OutsideText => f.write_str("not in executable text"),
             Self::NoBytes => f.write_str("fewer than 5 bytes of the image lie there"),
+            Self::Unlisted => f.write_str("a call that the kernel's own list does not have"),
             Self::NoFunction => f.write_str("in no function symbol"),
             Self::CrossesEnd => f.write_str("its 5 bytes reach past the end of the function"),
             Self::UnexpectedBytes(bytes) => {

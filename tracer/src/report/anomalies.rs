@@ -1,4 +1,4 @@
-//! What did not fit in a graph trace, for the end of a report.
+//! What did not fit in a trace or is missing from it, for the end of a report.
 
 use std::io::{self, Write};
 
@@ -11,6 +11,9 @@ pub(super) fn print(trace: &TraceDirectory, out: &mut impl Write) -> io::Result<
     };
     for note in &side.anomalies {
         writeln!(out, "# {note}")?;
+    }
+    for late in side.metadata.late_modules.iter() {
+        writeln!(out, "# {late}")?;
     }
     if side.metadata.vcpus > 1 && !trace.has_times() {
         writeln!(

@@ -192,6 +192,9 @@ fn session(text: &mut String, session: &SessionStatus) {
     for note in &session.anomalies {
         let _ = writeln!(text, "  graph    {note}");
     }
+    for late in session.late_modules.iter() {
+        let _ = writeln!(text, "  late     {late}");
+    }
     if let Some(output) = &session.output {
         let error = session.output_error.as_deref();
         let error = error

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tracer::export::uftrace::AnomalyNote;
+use tracer::export::uftrace::{AnomalyNote, LateModules};
 
 /// Names in a line about functions that have something in common.
 const NAMES_SHOWN: usize = 3;
@@ -178,6 +178,9 @@ pub struct SessionStatus {
     /// What did not fit in the graph so far, as far as it is written to an output.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub anomalies: Vec<AnomalyNote>,
+    /// Modules whose functions were patched when they could already have been called.
+    #[serde(default, skip_serializing_if = "LateModules::is_empty")]
+    pub late_modules: LateModules,
     /// How often the reader was so late that records of that time may be timed wrong.
     pub clock_gaps: u64,
     /// Each ring; none before the first start.

@@ -1,10 +1,14 @@
 //! Functions that come and go while the guest runs: those of its modules, and its init text.
 
+use std::sync::Arc;
+use std::time::Instant;
+
+use log::Level;
+use tracer::event::FunctionId;
+
 use super::Tracing;
 use super::remarks::functions_traced;
 use crate::machine::Machine;
-use log::Level;
-use std::sync::Arc;
 
 impl Tracing {
     /// Whether modules can come and go.
@@ -17,6 +21,7 @@ impl Tracing {
     /// Looks what has come and gone since the last time. Sessions that are started trace what their
     /// filters select among what has come. The guest is paused only for that.
     pub fn look(&mut self, machine: &Machine) {
+        let now = Instant::now();
         let moved = match self.engine.take_in(machine.memory()) {
             Ok(moved) => moved,
             Err(error) => {
@@ -24,6 +29,8 @@ impl Tracing {
                 return;
             }
         };
+        // What is new now was not live when this began.
+        let before = self.looked.replace(now);
         for (module, why) in &moved.unread {
             let refused = format!("module {module} cannot be traced: {why}");
             self.remarks.say(Level::Warn, refused);
@@ -39,6 +46,46 @@ impl Tracing {
             session.extend(&image);
         }
         self.refilter_started(machine);
+        if let Some(before) = before {
+            self.note_late(&moved.came, before);
+        }
+    }
+
+    /// Sessions that trace functions of modules that came after `before` do so from now on only, and say so.
+    fn note_late(&mut self, came: &[Arc<str>], before: Instant) {
+        let late = before.elapsed();
+        let found = self.found();
+        for session in self.sessions.iter_mut().filter(|session| session.started) {
+            let selection = session.live.as_ref().and_then(|live| {
+                let session = self.engine.session(live.id).ok()?;
+                Some(&session.selection.selected)
+            });
+            let mut is_late = false;
+            for module in came {
+                let is_of = |id: &&FunctionId| {
+                    let function = self.shared.image.function(**id);
+                    let its = function.and_then(|function| function.module.as_ref());
+                    its == Some(module) && !self.engine.is_gone(**id)
+                };
+                let functions = selection.into_iter().flatten().filter(is_of).count();
+                if functions > 0 {
+                    session.came_late(module, functions as u64, late);
+                    is_late = true;
+                }
+            }
+            if is_late {
+                session.describe(&self.shared, found);
+            }
+        }
+    }
+
+    /// Says at the end what is missing because modules were there before they were noticed.
+    pub(super) fn say_late(&self) {
+        for session in &self.sessions {
+            for late in session.late() {
+                log::warn!("session {}: {late}", session.name);
+            }
+        }
     }
 
     fn refilter_started(&mut self, machine: &Machine) {

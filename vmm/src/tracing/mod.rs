@@ -36,6 +36,7 @@ mod timekeeping;
 mod window;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use tracer::addr::Gva;
 use tracer::digest::text_digest;
@@ -110,6 +111,8 @@ pub struct Tracing {
     /// About what the guest announces, and about its modules.
     remarks: Remarks,
     window_watch: WindowWatch,
+    /// When the last look at the guest's modules began that found out which there are.
+    looked: Option<Instant>,
 }
 
 impl Tracing {
@@ -175,6 +178,7 @@ impl Tracing {
             probes: Vec::new(),
             remarks: Remarks::default(),
             window_watch: WindowWatch::default(),
+            looked: None,
         })
     }
 
@@ -265,6 +269,7 @@ impl Tracing {
             log::warn!("the trace may lack its last records: {error}");
         }
         self.clock_page = None;
+        self.say_late();
         let found = self.found();
         let knows_vcpus = self.knows_vcpus();
         let mut all = Finished::default();

@@ -6,11 +6,12 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tracer::addr::Gva;
 use tracer::engine::Engine;
 use tracer::event::FunctionId;
-use tracer::export::uftrace::{ExportError, Metadata};
+use tracer::export::uftrace::{ExportError, LateModule, LateModules, Metadata};
 use tracer::filter::{Filter, Selection, Side};
 use tracer::graph::pipeline::{Pipeline, WAITING_MAX};
 use tracer::graph::threads::Threads;
@@ -91,6 +92,8 @@ pub(super) struct TraceSession {
     pub waiting: bool,
     /// What it records of the guest's own events while it is started.
     pub events: BTreeSet<EventId>,
+    /// Modules whose functions came to be traced late.
+    late: LateModules,
     switched_on: bool,
     /// Whether anybody was shown what it has recorded.
     has_told: Cell<bool>,
@@ -144,6 +147,7 @@ impl TraceSession {
             started: false,
             waiting: false,
             events,
+            late: LateModules::default(),
             switched_on: true,
             has_told: Cell::new(false),
             output: None,
@@ -523,9 +527,7 @@ impl TraceSession {
     /// It traces by this filter from now on; its trace says so.
     pub fn set_filter(&mut self, filter: Filter, shared: &Shared, found: Found) {
         self.filter = filter;
-        if let Some(Reader::Rings(drain)) = self.live.as_ref().map(|live| &live.reader) {
-            drain.lock().describe(self.metadata(shared, found));
-        }
+        self.describe(shared, found);
     }
 
     /// What a trace says of itself.
@@ -543,7 +545,26 @@ impl TraceSession {
             ring_strategy: found.strategy.unwrap_or("unknown").to_owned(),
             filter: globs(&self.filter, Side::Include),
             notrace: globs(&self.filter, Side::Notrace),
+            late_modules: self.late.clone(),
         }
+    }
+
+    /// So many functions of this module are traced, and could be called before that for so long at most. Its
+    /// trace says so.
+    pub fn came_late(&mut self, module: &str, functions: u64, by: Duration) {
+        self.late.note(module, functions, by);
+    }
+
+    /// Its trace says of itself what is known now.
+    pub fn describe(&self, shared: &Shared, found: Found) {
+        if let Some(Reader::Rings(drain)) = self.live.as_ref().map(|live| &live.reader) {
+            drain.lock().describe(self.metadata(shared, found));
+        }
+    }
+
+    /// What is missing because modules were there before their functions were traced.
+    pub fn late(&self) -> impl Iterator<Item = &LateModule> {
+        self.late.iter()
     }
 
     /// Part of `status`, and a line of `session list`. `traced` functions lead to it.
@@ -573,6 +594,7 @@ impl TraceSession {
                 Tracer::Function | Tracer::Nop | Tracer::Graph => self.geometry.bytes(),
             },
             output: self.options.output.as_deref().map(show_path),
+            late_modules: self.late.clone(),
             ..SessionStatus::default()
         };
         if let Some(Reader::Rings(drain)) = self.live.as_ref().map(|live| &live.reader) {

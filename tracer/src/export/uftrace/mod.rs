@@ -14,6 +14,7 @@
 mod directory;
 mod error;
 mod lane;
+mod late;
 pub mod layout;
 mod lock;
 pub mod record;
@@ -29,6 +30,7 @@ use std::path::{Path, PathBuf};
 
 pub use self::error::ExportError;
 use self::lane::Lane;
+pub use self::late::{LateModule, LateModules};
 use self::layout::{Extent, SIDE_FILE};
 use self::lock::DirectoryLock;
 pub use self::lock::writer_of;

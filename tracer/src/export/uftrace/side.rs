@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::lane::LaneTotals;
+use super::late::LateModules;
 use crate::export::events::EventTotals;
 use crate::graph::{Anomalies, Anomaly, Seen};
 use crate::image::Image;
@@ -42,6 +43,9 @@ pub struct Metadata {
     /// Bytes of a guest's stack, by which threads are told apart (graph).
     #[serde(default)]
     pub stack_bytes: u64,
+    /// Modules whose functions were patched when they could already have been called.
+    #[serde(default, skip_serializing_if = "LateModules::is_empty")]
+    pub late_modules: LateModules,
 }
 
 /// The clock of traces without times.

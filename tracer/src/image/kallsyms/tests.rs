@@ -1,7 +1,7 @@
 use super::testing::{Entry, Layout, tables};
 use crate::addr::Gva;
 use crate::image::testing::{ElfFile, TEXT, body, call};
-use crate::image::{Image, ImageError, SymbolKind};
+use crate::image::{Image, ImageError, SkipReason, SymbolKind};
 
 const FUNCTIONS: u64 = 700;
 const DATA: u64 = TEXT + 0x10_0000;
@@ -325,4 +325,21 @@ fn init_text_in_a_writable_segment_is_text_and_data_that_claims_to_be_code_is_no
         assert!(!image.is_text(object.address, 1), "{layout:?}: data");
         assert_ne!(object.kind, SymbolKind::Function, "{layout:?}: data");
     }
+}
+
+/// A kernel makes its sites nops by its list. One in it stays a call for ever, and was said to be traceable.
+#[test]
+fn a_call_that_the_kernel_does_not_list_is_no_site() {
+    let layout = Layout::all().last().unwrap();
+    let mut symbols = symbols(layout);
+    symbols.push((b'T', "ftrace_init".to_owned(), address(FUNCTIONS) + 24));
+    let list: Vec<u64> = (1..FUNCTIONS).map(address).collect();
+    let kernel = file(&tables(&symbols, TEXT, layout)).list(".init.data", DATA + 0x10_0000, &list);
+    let image = Image::parse(&kernel.build()).unwrap();
+    assert_eq!(image.sites.len() as u64, FUNCTIONS - 1);
+    let [left_out] = &image.skipped[..] else {
+        panic!("{:?}", image.skipped);
+    };
+    assert_eq!(left_out.address.0, address(0));
+    assert_eq!(left_out.reason, SkipReason::Unlisted);
 }

@@ -1,10 +1,7 @@
 //! The image of a stock kernel, whole and damaged: whatever has happened to the file, `vmm sites` lists
 //! functions or says in one line why it does not, and ends.
 //!
-//! Needs no KVM, but the kernel that images/linux fetches. An initrd is not here: `vmm` copies it and does not
-//! look inside.
-
-#![cfg(test)]
+//! An initrd is not here: `vmm` copies it and does not look inside.
 
 use std::fs;
 use std::ops::Range;
