@@ -371,6 +371,7 @@ mod dynamic;
 mod error;
 pub mod events;
 pub mod fleeting;
+mod kprobes;
 pub mod locks;
 mod lost;
 pub mod probes;

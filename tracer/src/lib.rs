@@ -18,6 +18,7 @@ pub mod graph;
 pub mod image;
 pub mod insn;
 pub mod kernel_view;
+pub mod kprobes;
 pub mod linux;
 #[cfg(any(test, feature = "mock"))]
 pub mod mock;

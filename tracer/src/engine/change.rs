@@ -155,8 +155,9 @@ impl Engine {
     ) -> Result<Applied, ApplyError> {
         let vcpus = target.vcpus().to_vec();
         let inner = plan.changes.iter().flat_map(|change| self.inner(change));
-        let occupied = self.occupied(target, inner.collect())?;
-        self.carry_out(target, &vcpus, (plan, occupied), poke::apply)
+        let mut left_out = self.occupied(target, inner.collect())?;
+        left_out.extend(self.functions_beside_kprobes(target, plan));
+        self.carry_out(target, &vcpus, (plan, left_out), poke::apply)
     }
 
     /// The same while the guest runs.

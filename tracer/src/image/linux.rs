@@ -5,6 +5,7 @@ use super::elf::Elf;
 use super::{SymbolTable, TextRange};
 use crate::addr::{Gpa, Gva};
 use crate::kernel_view::KernelTables;
+use crate::kprobes::KprobeLayout;
 use crate::module::ModuleLayout;
 use crate::target::PhysicalMemory;
 use crate::task::TaskLayout;
@@ -30,6 +31,8 @@ pub struct Linux {
     pub init: Option<InitState>,
     /// Where to find its modules, if it has any and they can be traced.
     pub modules: Option<ModuleLayout>,
+    /// Where to find its own probes, if it has any.
+    pub kprobes: Option<KprobeLayout>,
     /// Where to find its tasks.
     pub tasks: Option<TaskLayout>,
     /// Whether it turns its own function sites into nops (`ftrace_init`), so that they are not
@@ -61,6 +64,7 @@ impl Linux {
                 .as_ref()
                 .and_then(|btf| InitState::find(elf, symbols, btf)),
             modules: typed().and_then(|(btf, tables)| ModuleLayout::find(btf, symbols, tables)),
+            kprobes: typed().and_then(|(btf, tables)| KprobeLayout::find(btf, symbols, tables)),
             tasks: typed().and_then(|(btf, tables)| TaskLayout::find(btf, symbols, tables)),
             prepares_sites: symbols.address_of("ftrace_init").is_some(),
         })

@@ -8,6 +8,7 @@ use crate::addr::{Gpa, Gva};
 use crate::event::FunctionId;
 use crate::image::site::HexBytes;
 use crate::image::{Image, SITE_LENGTH};
+use crate::kprobes::KprobesError;
 use crate::patch::normalise::Normalisation;
 use crate::target::{MemoryError, NotSynchronised, StoppedTarget, TargetMemory};
 
@@ -226,6 +227,29 @@ pub enum PokeError {
         /// The site.
         at: Gva,
     },
+    /// The guest has a probe of its own where instructions would be displaced.
+    #[error(
+        "the guest has a probe of its own (a kprobe) at {kprobe}, in the way of what would be displaced at {at} in \
+         {symbol}: whoever comes first has the place"
+    )]
+    Kprobe {
+        /// The function.
+        symbol: Arc<str>,
+        /// Where instructions would be displaced.
+        at: Gva,
+        /// Where the guest's own probe is.
+        kprobe: Gva,
+    },
+    /// Whether it has is not known.
+    #[error("instructions of {symbol} at {at} cannot be displaced: {source}")]
+    KprobesUnknown {
+        /// The function.
+        symbol: Arc<str>,
+        /// Where instructions would be displaced.
+        at: Gva,
+        /// Why not.
+        source: KprobesError,
+    },
     /// A vCPU would resume in the middle of the new instruction.
     #[error("vCPU {vcpu} is at {rip}, inside the patch site of {symbol} at {at}")]
     VcpuInside {
@@ -243,8 +267,12 @@ pub enum PokeError {
 impl PokeError {
     /// Whether it is so for a moment only: some thread is where it will not be for long.
     #[must_use]
-    pub const fn passes(&self) -> bool {
-        matches!(self, Self::VcpuInside { .. } | Self::ThreadInside { .. })
+    pub fn passes(&self) -> bool {
+        match self {
+            Self::VcpuInside { .. } | Self::ThreadInside { .. } => true,
+            Self::KprobesUnknown { source, .. } => *source == KprobesError::Busy,
+            _ => false,
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::event::FunctionId;
 use crate::image::points::EventFormat;
 use crate::patch::breakpoints::{self, Server};
 use crate::patch::functions::{Change, FunctionTable, Plan, PlanError, Templates};
-use crate::patch::poke::{self, Poke, TransactionError};
+use crate::patch::poke::{self, Poke, PokeError, TransactionError};
 use crate::patch::probes::PlaceChange;
 use crate::patch::tactic::{Place, Tactic};
 use crate::session::SessionId;
@@ -52,6 +52,15 @@ impl ProbePlan {
         let sites = self.sites.iter().any(|change| change.stub.is_some());
         sites || self.places.iter().any(|change| change.after.is_some())
     }
+}
+
+/// A change that was not begun.
+const fn untouched(cause: PokeError) -> ApplyError {
+    ApplyError::Transaction(TransactionError {
+        cause,
+        undone: 0,
+        stuck: Vec::new(),
+    })
 }
 
 impl Engine {
@@ -252,6 +261,7 @@ impl Engine {
             }
         }
         self.check_threads(target, plan)?;
+        self.check_kprobes(target, plan)?;
         let pokes: Vec<Poke> = plan.pokes().map(|(poke, _)| poke).collect();
         let written = poke::apply(target, &self.image, &pokes);
         self.note(written)?;
@@ -324,11 +334,27 @@ impl Engine {
         }
         let occupied = self.occupied(target, inner)?;
         match occupied.into_iter().next() {
-            Some((_, cause)) => Err(ApplyError::Transaction(TransactionError {
-                cause,
-                undone: 0,
-                stuck: Vec::new(),
-            })),
+            Some((_, cause)) => Err(untouched(cause)),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the guest has probes of its own where something is to be displaced.
+    fn check_kprobes(
+        &self,
+        target: &(impl PhysicalMemory + ?Sized),
+        plan: &ProbePlan,
+    ) -> Result<(), ApplyError> {
+        let new = plan.places.iter();
+        let new = new.filter(|change| change.before.is_none() && change.after.is_some());
+        let displaced = new.filter_map(|change| {
+            let place = &self.places.place(change.at)?.place;
+            Some((place.function, place.at, place.end()))
+        });
+        let displaced: Vec<_> = displaced.collect();
+        let beside = self.beside_kprobes(target, &displaced);
+        match beside.into_iter().next() {
+            Some((_, cause)) => Err(untouched(cause)),
             None => Ok(()),
         }
     }

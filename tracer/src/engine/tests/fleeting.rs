@@ -25,6 +25,7 @@ fn booting_linux() -> (Engine, MockTarget, SessionId) {
             gone_from: FREEING,
         }),
         modules: None,
+        kprobes: None,
         tasks: None,
         prepares_sites: true,
     });
