@@ -72,6 +72,31 @@ const GROUPS: &[Group] = &[
         why: "changes text itself, from Linux arch/x86/kernel/alternative.c",
     },
     Group {
+        globs: &["bpf_dispatcher_*_func"],
+        why: "the kernel puts a jump at its entry, from Linux include/linux/bpf.h (until 6.1)",
+    },
+    Group {
+        globs: &[
+            "relocate_kernel",
+            "identity_mapped",
+            "virtual_mapped",
+            "swap_pages",
+            "core_restore_code",
+            "restore_image",
+        ],
+        why: "copied to another page and executed there, from Linux relocate_kernel_64.S and hibernate_asm_64.S",
+    },
+    Group {
+        globs: &[
+            "__x86_indirect_*",
+            "__x86_return_*",
+            "*_untrain_ret",
+            "*_return_thunk",
+            "clear_bhb_loop*",
+        ],
+        why: "how its instructions lie protects against speculation, from Linux arch/x86/lib/retpoline.S",
+    },
+    Group {
         globs: &[
             "load_percpu_segment",
             "switch_to_new_gdt",

@@ -1,4 +1,4 @@
-//! The bytes of an image as they are loaded, and the lists in them that speak of places in the text.
+//! The bytes of an image as they are loaded.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -8,18 +8,6 @@ use super::landings::Landings;
 use super::{Image, TextRange};
 use crate::addr::Gva;
 
-/// Sections of words that say where a fault is allowed, relative to themselves (Linux).
-const EXCEPTIONS: [&str; 1] = ["__ex_table"];
-/// Sections whose words point at text that the kernel changes while it runs, or before (Linux).
-const REWRITTEN: [&str; 7] = [
-    "__jump_table",
-    ".altinstructions",
-    ".parainstructions",
-    ".static_call_sites",
-    ".retpoline_sites",
-    ".return_sites",
-    ".smp_locks",
-];
 /// Sections whose words point at text that nobody ever jumps to: how to unwind it (Linux).
 const UNWINDING: [&str; 2] = [".orc_unwind_ip", ".orc_unwind"];
 /// The section that says where exceptions of C++ and Rust are caught, by distances from functions.
@@ -37,10 +25,6 @@ pub(super) struct Piece {
 pub struct Loaded {
     /// By address.
     pub(super) pieces: Vec<Piece>,
-    /// Instructions that may fault, sorted.
-    exceptions: Vec<Gva>,
-    /// Places that the guest itself changes, sorted.
-    rewritten: Vec<Gva>,
     pub(super) unwinding: Vec<TextRange>,
     catches: bool,
     landings: OnceLock<Arc<Landings>>,
@@ -54,8 +38,8 @@ impl fmt::Debug for Loaded {
 }
 
 impl Loaded {
-    /// What `elf`, whose executable ranges these are, loads.
-    pub(super) fn of(elf: &Elf<'_>, text: &[TextRange]) -> Self {
+    /// What `elf` loads.
+    pub(super) fn of(elf: &Elf<'_>) -> Self {
         let mut pieces: Vec<Piece> = elf
             .loaded()
             .map(|(start, bytes)| Piece {
@@ -64,22 +48,9 @@ impl Loaded {
             })
             .collect();
         pieces.sort_by_key(|piece| piece.start);
-        let into_text = |names: &[&str]| {
-            let sections = names.iter().flat_map(|name| elf.sections_named(name));
-            let words = sections.flat_map(|(at, data)| words(data, at));
-            let mut found: Vec<Gva> = words
-                .map(Gva)
-                .filter(|to| text.iter().any(|range| range.holds(*to, 1)))
-                .collect();
-            found.sort_unstable();
-            found.dedup();
-            found
-        };
         let unwinding = UNWINDING.iter().flat_map(|name| elf.sections_named(name));
         Self {
             pieces,
-            exceptions: into_text(&EXCEPTIONS),
-            rewritten: into_text(&REWRITTEN),
             unwinding: unwinding
                 .map(|(start, data)| TextRange {
                     start,
@@ -92,20 +63,6 @@ impl Loaded {
                 .any(|(_, data)| !data.is_empty()),
             landings: OnceLock::new(),
         }
-    }
-
-    /// Whether the instruction at `at` is listed as one that may fault.
-    #[must_use]
-    pub fn may_fault(&self, at: Gva) -> bool {
-        self.exceptions.binary_search(&at).is_ok()
-    }
-
-    /// The first place from `from` up to but not including `to` that the guest itself changes.
-    #[must_use]
-    pub fn rewritten(&self, from: Gva, to: Gva) -> Option<Gva> {
-        let first = self.rewritten.partition_point(|at| *at < from);
-        let found = self.rewritten.get(first)?;
-        (*found < to).then_some(*found)
     }
 
     /// Whether there are places where exceptions are caught.

@@ -35,6 +35,7 @@ mod symtab;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+pub mod text_tables;
 pub mod tracepoint;
 
 use std::sync::Arc;
@@ -54,6 +55,7 @@ pub use site::{
 };
 pub use static_call::StaticCall;
 pub use symbol::{Symbol, SymbolKind, SymbolTable};
+pub use text_tables::{TableError, TextTables};
 pub use tracepoint::Tracepoint;
 
 use self::elf::Elf;
@@ -176,6 +178,8 @@ pub struct Image {
     pub unread_symbols: Option<UnreadSymbols>,
     /// What is loaded.
     pub loaded: Loaded,
+    /// What its own tables say of its text.
+    pub tables: TextTables,
 }
 
 impl Image {
@@ -247,7 +251,7 @@ impl Image {
             linux: Linux::find(elf, &symbols, &mut notes),
             symbols,
             segments: elf.segments(),
-            loaded: Loaded::of(elf, &elf.text()),
+            loaded: Loaded::of(elf),
             text: elf.text(),
             notes,
             ..Self::default()
@@ -259,6 +263,7 @@ impl Image {
         }
         image.bound_functions();
         let listed = lists::listed(elf, &image.symbols, &mut image.notes);
+        image.read_tables(elf, listed.iter().map(|(at, _)| *at));
         locate::locate(&mut image, elf, &listed);
         locks::locate(&mut image, elf);
         dynamic::read(elf, &mut image);
@@ -266,6 +271,16 @@ impl Image {
         tracepoint::read(elf, &mut image);
         marker::read(elf, &mut image);
         Ok(image)
+    }
+
+    /// Reads what the image's own tables say of its text; `traced` are the call sites that the kernel's tracer has.
+    fn read_tables(&mut self, elf: &Elf<'_>, traced: impl Iterator<Item = Gva>) {
+        let is_linux = self.linux.is_some();
+        self.tables = TextTables::read(elf, &self.symbols, &self.text, traced, is_linux);
+        if let Some(error) = self.tables.missing() {
+            let note = format!("nothing can be displaced in this kernel: {error}");
+            self.notes.push(note);
+        }
     }
 
     /// Gives functions without a size the room up to the next one, or to the end of their text.

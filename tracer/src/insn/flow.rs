@@ -134,6 +134,13 @@ pub fn whole_instructions(
     Err(None)
 }
 
+/// How many bytes the first instruction of `code` has; none when it cannot be decoded.
+#[must_use]
+pub fn first_length(code: &[u8]) -> Option<usize> {
+    let one = Decoder::new(64, code, DecoderOptions::NONE).decode();
+    (!one.is_invalid()).then_some(one.len())
+}
+
 /// The first branch in `code`, which lies at `start`, that leads to `to`; calls are none.
 #[must_use]
 pub fn branches_to(code: &[u8], start: Gva, to: Gva) -> Option<Gva> {

@@ -268,7 +268,7 @@ impl<'a> Spot<'a> {
         let (id, function) = function.ok_or(TacticError::NoFunction { at })?;
         let code = image.code(id);
         if code.is_empty() {
-            return Err(TacticError::NoFunction { at });
+            return Err(no_code(function, at));
         }
         let spot = Self {
             image,
@@ -294,6 +294,9 @@ impl<'a> Spot<'a> {
     fn place(&self, tactic: Tactic, taken: &BTreeSet<Gva>) -> Result<Place, Refusal> {
         if tactic == Tactic::Site {
             return self.site();
+        }
+        if let Some(error) = self.image.tables.missing() {
+            return Err(Refusal::Unlisted(error.clone()));
         }
         let all = self
             .instructions(tactic.bytes())
@@ -368,7 +371,7 @@ impl<'a> Spot<'a> {
                 let text = one.to_string();
                 return Err(RelocateError::Immovable { at, text, why }.into());
             }
-            if self.image.loaded.may_fault(at) {
+            if self.image.tables.may_fault(at) {
                 return Err(Refusal::Faults { at });
             }
         }
@@ -416,6 +419,7 @@ impl<'a> Spot<'a> {
             taken.range(before..end).next().is_none()
                 && short_jump(self.at, *at).is_some()
                 && self.lands(*at, end).is_none()
+                && self.image.tables.rewritten(*at, end).is_none()
         };
         found.sort_by_key(|at| at.0.abs_diff(self.at.0));
         let at = found.into_iter().find(is_free)?;
@@ -453,6 +457,18 @@ impl<'a> Spot<'a> {
     }
 }
 
+/// Why there is nothing to be displaced in a function whose bytes are not in the image.
+fn no_code(function: &Function, at: Gva) -> TacticError {
+    match &function.module {
+        Some(module) => TacticError::Module {
+            at,
+            function: function.display.to_string(),
+            module: module.to_string(),
+        },
+        None => TacticError::NoFunction { at },
+    }
+}
+
 /// What else there is to change in the text from `from` to `end`.
 fn owner(image: &Image, from: Gva, end: Gva) -> Option<(Gva, &'static str)> {
     let length = SITE_LENGTH as u64;
@@ -481,9 +497,6 @@ fn owner(image: &Image, from: Gva, end: Gva) -> Option<(Gva, &'static str)> {
         .chain(dynamic)
         .chain(calls);
     let lock = image.locks.iter().map(|lock| lock.address);
-    let rewritten = image
-        .loaded
-        .rewritten(Gva(from.0.saturating_sub(length - 1)), end);
     sites
         .or_else(|| long.find(|(at, _)| overlaps(at, length)))
         .or_else(|| {
@@ -492,5 +505,5 @@ fn owner(image: &Image, from: Gva, end: Gva) -> Option<(Gva, &'static str)> {
                 "a lock prefix",
             ))
         })
-        .or_else(|| Some((rewritten?, "what the kernel rewrites")))
+        .or_else(|| image.tables.rewritten(from, end))
 }

@@ -2,7 +2,7 @@
 
 use super::Tactic;
 use crate::addr::Gva;
-use crate::image::TextRange;
+use crate::image::{TableError, TextRange};
 use crate::insn::relocate::RelocateError;
 
 /// Why a tactic cannot be had at an address.
@@ -57,6 +57,9 @@ pub enum Refusal {
         /// What it is.
         what: &'static str,
     },
+    /// The kernel rewrites its own text, nobody knows where.
+    #[error("the kernel rewrites its own text while it runs, and where is not known: {0}")]
+    Unlisted(TableError),
     /// A breakpoint would be the guest's own affair.
     #[error("nobody in the guest serves breakpoints that stay")]
     NotServed,
@@ -76,6 +79,19 @@ pub enum TacticError {
     NoFunction {
         /// The address.
         at: Gva,
+    },
+    /// The address lies in a module, of which only the sites of functions are known.
+    #[error(
+        "{at} is in {function} of module {module}: what the kernel rewrites in a module is not known, so nothing of its \
+         text can be displaced"
+    )]
+    Module {
+        /// The address.
+        at: Gva,
+        /// The function.
+        function: String,
+        /// The module.
+        module: String,
     },
     /// No instruction begins there.
     #[error("{at} is inside the instruction at {begins}: use that address")]

@@ -1,6 +1,24 @@
 use super::*;
 use crate::image::testing::{ElfFile, TEXT};
 
+/// Padding that the kernel rewrites is no room for a hop.
+#[test]
+fn a_hop_takes_no_padding_that_the_kernel_rewrites() {
+    let code = [
+        0x31, 0xc0, 0x53, 0x75, 0xfd, 0xc3, INT3, INT3, INT3, INT3, INT3,
+    ];
+    let data = TEXT + 0x1000;
+    let distance = |to: u64| i32::try_from(to.wrapping_sub(data).cast_signed()).unwrap();
+    let with_site = |at: u64| {
+        with(&[&code, &WIDE], move |file| {
+            file.data(".smp_locks", data, &distance(at).to_le_bytes())
+        })
+    };
+    choose(&with_site(TEXT + 11), AT, Some(4)).unwrap();
+    let error = refusal(&with_site(TEXT + 10), AT, Tactic::Hop);
+    assert_eq!(error, Refusal::NoPadding);
+}
+
 /// Functions one behind the other, as wide as they are.
 fn image(functions: &[&[u8]]) -> Image {
     with(functions, |file| file)
@@ -119,13 +137,13 @@ fn what_may_fault_and_what_the_kernel_rewrites_is_left() {
         refusal(&list("__ex_table", TEXT), AT, Tactic::One),
         Refusal::Faults { at: AT }
     );
-    assert_eq!(
-        refusal(&list("__jump_table", TEXT), AT, Tactic::One),
-        Refusal::Owned {
-            at: AT,
-            what: "what the kernel rewrites"
-        }
-    );
+    let label = Refusal::Owned {
+        at: AT,
+        what: "a return",
+    };
+    let rewritten = list(".return_sites", TEXT);
+    assert_eq!(refusal(&rewritten, AT, Tactic::One), label);
+    assert_eq!(refusal(&rewritten, AT, Tactic::Breakpoint), label);
 }
 
 #[test]
