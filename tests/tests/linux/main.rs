@@ -7,11 +7,15 @@
 mod boot;
 mod coexistence;
 mod crash;
+mod fentry;
 mod functions;
 mod hotplug;
+mod kernel;
+mod kprobes;
 mod modules;
 mod probes;
 mod processor;
+mod shell;
 mod static_calls;
 mod trace;
 mod window;

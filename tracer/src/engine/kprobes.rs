@@ -3,6 +3,7 @@
 use super::Engine;
 use crate::addr::Gva;
 use crate::event::FunctionId;
+use crate::image::SiteKind;
 use crate::kprobes::in_the_way;
 use crate::patch::functions::Plan;
 use crate::patch::poke::{PokeError, symbol};
@@ -28,6 +29,13 @@ impl Engine {
         self.beside_kprobes(memory, &displaced.collect::<Vec<_>>())
     }
 
+    /// Whether `at` is where the kernel's own tracer gets in.
+    fn is_traced_site(&self, at: Gva) -> bool {
+        let function = self.image.function_at(at);
+        let site = function.and_then(|id| self.image.site_of(id));
+        site.is_some_and(|site| site.address == at && site.kind == SiteKind::Fentry)
+    }
+
     /// Which of these have probes of the guest in their way, and why. The guest is stopped: what it says holds
     /// until it goes on.
     pub(super) fn beside_kprobes(
@@ -40,7 +48,11 @@ impl Engine {
         let Some(layout) = layout.filter(|_| !displaced.is_empty()) else {
             return Vec::new();
         };
-        let kprobes = layout.read(memory);
+        // One on a site of the kernel's tracer is served by that: it puts nothing into the text by itself.
+        let kprobes = layout.read(memory).map(|mut all| {
+            all.retain(|at| !self.is_traced_site(*at));
+            all
+        });
         let why = |(function, at, end): &Displaced| {
             let (at, symbol) = (*at, symbol(&self.image, *function));
             let error = match &kprobes {

@@ -172,7 +172,7 @@ impl<'e> Reader<'_, 'e> {
             self.room -= 1;
             self.found.push(Stretch {
                 start: at,
-                end: at.wrapping_add(length),
+                end: Gva(at.0.saturating_add(length)),
                 what,
             });
         }
