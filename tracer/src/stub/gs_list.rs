@@ -84,6 +84,7 @@ mod tests {
                 rodata: None,
                 init: None,
                 modules: None,
+                kprobes: None,
                 tasks: None,
                 prepares_sites: true,
             }),
