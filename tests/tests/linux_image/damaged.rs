@@ -3,9 +3,6 @@
 //!
 //! An initrd is not here: `vmm` copies it and does not look inside.
 
-#[path = "linux_image/rewritten.rs"]
-mod rewritten;
-
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};

@@ -5,3 +5,4 @@
 
 mod ages;
 mod damaged;
+mod rewritten;
