@@ -138,8 +138,8 @@ fn check(hook: HookChoice, workloads: &str, roots: &[&str]) {
     }
     stepped::go_on(&mut machine);
     assert_eq!(next_event(&machine), VcpuEventKind::GuestExit(0));
-    let black_boxes = tracing.finish(&machine, false).unwrap();
-    assert!(black_boxes.is_empty(), "the guest is not dead");
+    let finished = tracing.finish(&machine, false).unwrap();
+    assert!(finished.black_boxes.is_empty(), "the guest is not dead");
     drop(tracing);
     let report = vmm_says(&[
         "report".as_ref(),

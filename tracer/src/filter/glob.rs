@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_glob_longer_than_any_name_is_refused_before_it_is_compared() {
-        assert!(Pattern::new(&"*a".repeat(GLOB_MAX / 2)).is_ok());
+        Pattern::new(&"*a".repeat(GLOB_MAX / 2)).unwrap();
         let error = Pattern::new(&"é".repeat(65_000)).unwrap_err().to_string();
         assert!(error.starts_with("a glob of 130000 bytes, 'éé"), "{error}");
         assert!(error.len() < 200, "{error}");

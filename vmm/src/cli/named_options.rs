@@ -69,10 +69,13 @@ impl Known {
         for (option, value) in named(line) {
             match self.options.get(&option) {
                 None if !OTHERS.contains(&&*option) => wrong.push(format!("--{option}")),
-                Some(values) if !values.is_empty() && !value.is_empty() => {
-                    if !values.contains(&value) && !PROSE.contains(&&*value) {
-                        wrong.push(format!("--{option} {value}"));
-                    }
+                Some(values)
+                    if !values.is_empty()
+                        && !value.is_empty()
+                        && !values.contains(&value)
+                        && !PROSE.contains(&&*value) =>
+                {
+                    wrong.push(format!("--{option} {value}"));
                 }
                 _ => {}
             }

@@ -176,12 +176,12 @@ fn program(tree: &Path, suite: &str) -> Result<PathBuf, Failed> {
         _ => arguments.extend(["-p", "tests", "--test", suite]),
     }
     let said = build(tree, &arguments)?;
-    let programs = said.lines().filter_map(|line| {
+    let mut programs = said.lines().filter_map(|line| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
         message.get("executable")?.as_str().map(PathBuf::from)
     });
     programs
-        .last()
+        .next_back()
         .ok_or_else(|| format!("cargo names no program with the tests of {suite}").into())
 }
 

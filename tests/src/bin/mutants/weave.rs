@@ -115,14 +115,13 @@ fn find(text: &str, entry: &Entry) -> Result<(usize, usize), String> {
     let found: Vec<(usize, usize)> = (0..bytes.len())
         .filter_map(|start| Some((start, matches(bytes, start, &wanted)?)))
         .collect();
-    match (found.len(), entry.nth) {
-        (1, None) => Ok(found[0]),
-        (_, Some(nth)) if (1..=found.len()).contains(&nth) => Ok(found[nth - 1]),
-        (count, _) => Err(format!(
-            "{:?} is {count} times in {}",
-            entry.was, entry.file
-        )),
-    }
+    let chosen = match (found.as_slice(), entry.nth) {
+        ([only], None) => Some(*only),
+        (all, Some(nth)) => nth.checked_sub(1).and_then(|at| all.get(at)).copied(),
+        _ => None,
+    };
+    let count = found.len();
+    chosen.ok_or_else(|| format!("{:?} is {count} times in {}", entry.was, entry.file))
 }
 
 /// Where `wanted` ends if it begins at `start`; spaces and line ends do not count.

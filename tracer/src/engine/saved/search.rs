@@ -155,13 +155,11 @@ impl Sieve {
         self.bits.get(word).is_some_and(|bits| bits >> bit & 1 != 0)
     }
 
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "at most 22 bits are left of the product"
-    )]
     fn place(&self, word: u64) -> (usize, u32) {
+        // At most 22 bits are left of the product.
         let number = word.wrapping_mul(self.factor) >> self.shift;
-        ((number / 64) as usize, (number % 64) as u32)
+        let word = usize::try_from(number / 64).unwrap_or(usize::MAX);
+        (word, (number % 64) as u32)
     }
 }
 

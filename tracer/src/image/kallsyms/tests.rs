@@ -278,6 +278,7 @@ fn symbols_of_another_build_are_refused() {
 /// Where a kernel of two segments has its init text: among the data that can be written.
 const INIT: u64 = DATA + 0x20_0000;
 const INIT_FUNCTIONS: u64 = 300;
+const INIT_OBJECT_BYTES: usize = 8 * 300;
 
 /// A kernel of two segments: init text lies in the writable one, beside data that claims to be code.
 fn of_two_segments(layout: Layout) -> Vec<u8> {
@@ -305,7 +306,7 @@ fn of_two_segments(layout: Layout) -> Vec<u8> {
     file(&tables(&symbols, TEXT, layout))
         .list(".init.data", DATA + 0x10_0000, &list)
         .code_in_data(".init.text", INIT, &init)
-        .executable_data(".data", end + 0x1000, &[0x90; 8 * INIT_FUNCTIONS as usize])
+        .executable_data(".data", end + 0x1000, &[0x90; INIT_OBJECT_BYTES])
         .build()
 }
 
