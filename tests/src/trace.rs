@@ -39,25 +39,53 @@ impl Trace {
         self.folder.path().join(&self.name)
     }
 
-    /// The fields of every event of this name, of one vCPU after the other.
+    /// All events and losses, in the order of time. At the same time those of the first vCPUs go first, each in
+    /// the order in which it recorded them.
     ///
     /// # Panics
     /// When a file of events cannot be read.
     #[must_use]
-    pub fn fields(&self, event: &str) -> Vec<Value> {
-        let mut found = Vec::new();
+    pub fn events(&self) -> Vec<Value> {
+        let mut files: Vec<(u16, PathBuf)> = Vec::new();
         for entry in fs::read_dir(self.path()).expect("a trace directory") {
             let path = entry.expect("a file of the trace").path();
-            if path.extension().is_some_and(|name| name == "jsonl") {
-                let text = fs::read_to_string(&path).expect("a file of events");
-                let lines = text.lines().map(serde_json::from_str::<Value>);
-                let lines = lines.map(|line| line.expect("an event in each line"));
-                let named =
-                    lines.filter(|line| line.get("event").is_some_and(|name| name == event));
-                found.extend(named.filter_map(|line| line.get("fields").cloned()));
+            let name = path.file_name().expect("its name").to_string_lossy();
+            let number = name
+                .strip_prefix("events-")
+                .and_then(|rest| rest.strip_suffix(".jsonl"));
+            if let Some(number) = number {
+                files.push((number.parse().expect("a vCPU's number"), path.clone()));
             }
         }
-        found
+        files.sort();
+        let mut events: Vec<Value> = Vec::new();
+        for (_, path) in files {
+            let text = fs::read_to_string(&path).expect("a file of events");
+            let lines = text.lines().map(serde_json::from_str::<Value>);
+            events.extend(lines.map(|line| line.expect("an event in each line")));
+        }
+        events.sort_by_key(|event| event["time_ns"].as_u64().expect("a time"));
+        events
+    }
+
+    /// The fields of every event of this name, in the order of time.
+    #[must_use]
+    pub fn fields(&self, event: &str) -> Vec<Value> {
+        let events = self.events().into_iter();
+        let named = events.filter(|line| line.get("event").is_some_and(|name| name == event));
+        named
+            .filter_map(|line| line.get("fields").cloned())
+            .collect()
+    }
+
+    /// What the trace says of itself.
+    ///
+    /// # Panics
+    /// When it says nothing.
+    #[must_use]
+    pub fn side(&self) -> Value {
+        let text = fs::read(self.path().join("exotrace.json")).expect("the side file");
+        serde_json::from_slice(&text).expect("JSON")
     }
 
     /// The counts of `uftrace report`.

@@ -1,9 +1,11 @@
-//! Counters: the host's TSC, and how the guest's relates to it.
+//! Counters: the host's TSC, how those of vCPUs relate to it, and the time of a run.
+
+mod relation;
+mod vcpus;
 
 use crate::doctor::probe::tsc_offset_is_virtualised;
-use crate::machine::PATIENCE;
-use crate::quiesce::Quiesced;
-use crate::vcpu::{AskVcpuError, Reply, Request};
+pub use relation::{Relation, Sample};
+pub use vcpus::{Reading, Summary, VcpuClocks};
 
 /// The host's time-stamp counter, now.
 #[must_use]
@@ -12,14 +14,10 @@ pub fn host_tsc() -> u64 {
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// Differences above this are negative ones.
-const BEFORE_THE_START: u64 = u64::MAX / 2;
-
-/// The guest's time-stamp counter, read from the host.
+/// The time of a run: nanoseconds since the guest's start, from ticks of the host's counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GuestClock {
-    offset: u64,
-    start: u64,
+pub struct RunClock {
+    zero: u64,
     khz: u32,
     /// Nanoseconds in a tick, times 2 to the power of [`SCALE_SHIFT`], rounded up: multiplying
     /// takes a fraction of the time of dividing, and is done for every record.
@@ -31,46 +29,17 @@ const SCALE_SHIFT: u32 = 48;
 /// A slower counter would not fit the scale.
 const KHZ_MIN: u32 = 16;
 
-impl GuestClock {
-    /// The counter of a machine that is quiesced, as its ring 3 sees it. Time begins at `zero` of the
-    /// host's counter.
-    ///
-    /// KVM reports an offset between the two counters. Where ring 3 runs without hardware
-    /// virtualisation that offset is not applied: [`offset_is_applied`] tries it with a tiny machine.
-    ///
-    /// # Errors
-    /// [`AskVcpuError`] when KVM does not give the counter.
-    pub fn of(
-        quiesced: &mut Quiesced<'_>,
-        is_offset_applied: bool,
-        khz: u32,
-        zero: u64,
-    ) -> Result<Self, AskVcpuError> {
-        let offset = if is_offset_applied {
-            kvm_offset(quiesced)?
-        } else {
-            0
-        };
-        Ok(Self::with_offset(offset, zero, khz))
-    }
-
-    /// A counter that is `offset` ahead of the host's.
+impl RunClock {
+    /// Time begins at `zero` of the host's counter.
     #[must_use]
-    pub fn with_offset(offset: u64, zero: u64, khz: u32) -> Self {
+    pub fn new(zero: u64, khz: u32) -> Self {
         let khz = khz.max(KHZ_MIN);
         let scale = (1_000_000u128 << SCALE_SHIFT).div_ceil(khz.into());
         Self {
-            offset,
-            start: zero.wrapping_add(offset),
+            zero,
             khz,
             scale: u64::try_from(scale).unwrap_or(u64::MAX),
         }
-    }
-
-    /// The guest's counter, now.
-    #[must_use]
-    pub fn now(&self) -> u64 {
-        host_tsc().wrapping_add(self.offset)
     }
 
     /// Ticks a millisecond.
@@ -79,15 +48,11 @@ impl GuestClock {
         self.khz
     }
 
-    /// Nanoseconds from the guest's start to a value of its counter; 0 for one before that.
-    ///
-    /// The counter begins at 0 when KVM makes the vCPU, which is later than the start: so the start
-    /// itself can be *below* 0, that is, wrapped.
+    /// Nanoseconds from the guest's start to a time of the host's counter. Before the start is nothing: what is
+    /// recorded has a time after it, or is counted as doubtful ([`tracer::ring::timeline`]).
     #[must_use]
-    pub fn nanoseconds(&self, counter: u64) -> u64 {
-        let ticks = counter.wrapping_sub(self.start);
-        let ticks = if ticks > BEFORE_THE_START { 0 } else { ticks };
-        self.duration_ns(ticks)
+    pub fn nanoseconds(&self, ticks: u64) -> u64 {
+        self.duration_ns(ticks.saturating_sub(self.zero))
     }
 
     /// Nanoseconds in this many ticks.
@@ -105,7 +70,8 @@ impl GuestClock {
     }
 }
 
-/// Whether ring 3 of a guest on this host sees the offset that KVM reports. Takes some milliseconds.
+/// Whether ring 3 of a guest on this host sees the offset that KVM reports: where ring 3 runs without hardware
+/// virtualisation it sees the host's counter. Takes some milliseconds.
 #[must_use]
 pub fn offset_is_applied() -> bool {
     tsc_offset_is_virtualised().unwrap_or_else(|error| {
@@ -114,34 +80,15 @@ pub fn offset_is_applied() -> bool {
     })
 }
 
-/// What KVM says is the guest's counter less the host's, read in the middle of two host readings.
-fn kvm_offset(quiesced: &mut Quiesced<'_>) -> Result<u64, AskVcpuError> {
-    match quiesced.ask(0, Request::ReadTsc, PATIENCE)? {
-        Reply::Tsc {
-            before,
-            guest,
-            after,
-        } => {
-            let middle = before.wrapping_add(after.wrapping_sub(before) / 2);
-            Ok(guest.wrapping_sub(middle))
-        }
-        Reply::Done | Reply::SyscallEntry(_) => Ok(0),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn clock(start: u64) -> GuestClock {
-        GuestClock::with_offset(0, start, 2_000_000)
-    }
 
     #[test]
     fn a_day_is_right_to_the_nanosecond() {
         const DAY: u64 = 86_400_000;
         for khz in [KHZ_MIN, 999_983, 2_595_124, 5_800_000] {
-            let clock = GuestClock::with_offset(0, 0, khz);
+            let clock = RunClock::new(0, khz);
             for milliseconds in [0, 1, 59_999, DAY / 3, DAY] {
                 let off = clock
                     .nanoseconds(milliseconds * u64::from(khz))
@@ -153,15 +100,9 @@ mod tests {
 
     #[test]
     fn time_counts_from_the_start() {
-        assert_eq!(clock(1000).nanoseconds(1000), 0);
-        assert_eq!(clock(1000).nanoseconds(3000), 1000);
-        assert_eq!(clock(1000).nanoseconds(999), 0);
-    }
-
-    #[test]
-    fn a_start_before_the_counter_began_is_no_start_at_the_end_of_time() {
-        let start = 0u64.wrapping_sub(4000);
-        assert_eq!(clock(start).nanoseconds(0), 2000);
-        assert_eq!(clock(start).nanoseconds(6000), 5000);
+        let clock = RunClock::new(1000, 2_000_000);
+        assert_eq!(clock.nanoseconds(1000), 0);
+        assert_eq!(clock.nanoseconds(3000), 1000);
+        assert_eq!(clock.nanoseconds(999), 0);
     }
 }

@@ -71,7 +71,8 @@ fn timer(first: Duration, period: Option<Duration>) -> std::io::Result<TimerFd> 
     Ok(timer)
 }
 
-/// When to look whether the guest has panicked, which modules it has, and whether our window is where it was.
+/// When to look whether the guest has panicked, which modules it has, what its clocks say, and whether
+/// our window is where it was.
 #[derive(Debug)]
 pub struct Watch(TimerFd);
 
@@ -218,6 +219,7 @@ impl MutEventSubscriber for EventLoop {
                 self.run.look_for_panic();
                 self.run.look_for_modules();
                 self.run.look_at_window();
+                self.run.machine().nudge_for_clocks();
             }
             token => {
                 let Self { run, control, .. } = self;

@@ -18,6 +18,7 @@ use tracer::addr::Gva;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use crate::breakpoint::{BreakpointError, TextTrap};
+use crate::clock::VcpuClocks;
 use crate::devices::Ports;
 use crate::devices::console::ConsoleQueue;
 use crate::devices::serial::SerialPort;
@@ -153,6 +154,7 @@ pub struct Machine {
     breakpoint: Cell<Option<Gva>>,
     trap: Cell<Option<TextTrap>>,
     tsc_khz: u32,
+    clocks: Arc<VcpuClocks>,
 }
 
 impl Machine {
@@ -188,6 +190,7 @@ impl Machine {
             detours: Arc::clone(&detours),
             events: sender,
             gate: Arc::clone(&gate),
+            clocks: Arc::new(VcpuClocks::new(vcpus)),
             memory: memory.clone(),
             cpuid,
             model: CpuModel {
@@ -226,6 +229,7 @@ impl Machine {
             breakpoint: Cell::new(None),
             trap: Cell::new(None),
             tsc_khz,
+            clocks: around.clocks,
         })
     }
 
@@ -357,6 +361,21 @@ impl Machine {
     #[must_use]
     pub fn tsc_khz(&self) -> u32 {
         self.tsc_khz
+    }
+
+    /// The counters of the vCPUs.
+    #[must_use]
+    pub fn clocks(&self) -> &Arc<VcpuClocks> {
+        &self.clocks
+    }
+
+    /// Has those vCPUs leave the guest for a moment that have been in it for so long that their counters are to be
+    /// looked at.
+    pub fn nudge_for_clocks(&self) {
+        let vcpus = self.holders.vcpus().iter();
+        vcpus
+            .filter(|vcpu| self.clocks.is_due(vcpu.number()))
+            .for_each(vcpu::VcpuHandle::nudge);
     }
 
     /// Where the breakpoint is armed.

@@ -53,6 +53,7 @@ const END: u64 = 6;
 const EXCHANGE_TEXT: u64 = 7;
 const ANNOUNCE: u64 = 8;
 const FREE_INIT_TEXT: u64 = 9;
+const SET_CLOCK_AHEAD: u64 = 14;
 
 const RING: u64 = 10;
 const WINDOW: u64 = 11;
@@ -146,6 +147,11 @@ pub fn survive() -> u64 {
 /// Gives the text back that was needed at the start only.
 pub fn free_init_text() {
     call(FREE_INIT_TEXT, 0, 0, 0);
+}
+
+/// Sets the time stamp counter of this vCPU so many ticks ahead. Says whether that is possible.
+pub fn set_clock_ahead(ticks: u64) -> bool {
+    call(SET_CLOCK_AHEAD, ticks, 0, 0) != 0
 }
 
 /// Lets other threads run first.

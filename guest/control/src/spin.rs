@@ -1,6 +1,7 @@
 //! `spin`: a small tree on every vCPU until a `q` is typed. What was called is counted as it happens.
 //! At an `x` the guest writes a nop to the patch site of `spin_leaf`, whatever is there, and at the next
-//! one it puts that back: a guest that has a tracer of its own.
+//! one it puts that back: a guest that has a tracer of its own. At a `t` it sets the time stamp counter of one vCPU
+//! ahead.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -31,6 +32,7 @@ pub fn run(options: &Options) {
         match kernel_call::read_byte() {
             Some(b'q') => break,
             Some(b'x') => own_nop.toggle(),
+            Some(b't') => set_clock(),
             _ => kernel_call::give_way(),
         }
     }
@@ -40,6 +42,14 @@ pub fn run(options: &Options) {
     for function in catalogue::SPIN {
         print_calls(function.name, function.per_iteration * iterations);
     }
+}
+
+/// Ticks that a clock is set ahead: some seconds, and not a whole number of anything.
+const AHEAD: u64 = (7 << 32) + 12_345;
+
+fn set_clock() {
+    let is_set = kernel_call::set_clock_ahead(AHEAD);
+    print(format_args!("clock {}", if is_set { "set" } else { "not set" }));
 }
 
 /// The guest's own change of its text.

@@ -110,6 +110,7 @@ fn kernel_call(frame: &mut Frame) -> Next {
             hostile::survive();
             frame.rax = sched::live();
         }
+        14 => frame.rax = u64::from(cpu::set_timestamp_ahead(frame.rsi)),
         _ => unexpected(frame),
     }
     Next::Same

@@ -5,7 +5,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 use tests::exact::gated;
-use tests::{Client, Ended, Guest, Random, Trace, in_the_box};
+use tests::{Client, Ended, Guest, Random, in_the_box};
 use tracer::image::Image;
 
 /// A line `WORD NAME COUNT` of the guest, or `WORD COUNT`.
@@ -23,23 +23,6 @@ fn passes(ended: &Ended) -> BTreeMap<String, u64> {
     let names = ["message_sent", "message_received", "message_parts"];
     let of = |name: &str| (name.to_owned(), said(ended, &format!("passes {name} ")));
     names.into_iter().map(of).collect()
-}
-
-/// Every line of the event files of a trace.
-fn lines(trace: &Trace) -> Vec<Value> {
-    let mut lines = Vec::new();
-    for entry in fs::read_dir(trace.path()).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        if name.starts_with("events-") {
-            let text = fs::read_to_string(&path).unwrap();
-            lines.extend(
-                text.lines()
-                    .map(|line| serde_json::from_str::<Value>(line).unwrap()),
-            );
-        }
-    }
-    lines
 }
 
 /// Events of this name in the trace.
@@ -115,7 +98,7 @@ fn every_pass_is_recorded_with_its_values() {
         passes(&ended),
         "nothing but events is recorded"
     );
-    let lines = lines(&trace);
+    let lines = trace.events();
     let sent = named(&lines, "message_sent");
     let sizes = sent
         .iter()
@@ -364,7 +347,7 @@ fn recorded_and_lost_are_all_passes() {
             "{mode} {size}"
         );
         let trace = trace.named("dumped");
-        let lines = lines(&trace);
+        let lines = trace.events();
         let held = named(&lines, "message_parts");
         assert!(!held.is_empty());
         held.into_iter().for_each(assert_parts_fit);

@@ -5,7 +5,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 use tests::exact::{gated, untraced, without_gate};
-use tests::{Client, Guest, Random, Running, Trace, in_the_box, scaled};
+use tests::{Client, Guest, Random, Running, in_the_box, scaled};
 
 const THREADS: u64 = 5;
 
@@ -16,22 +16,6 @@ fn iterations() -> u64 {
 
 fn rest() -> String {
     format!("iterations={} threads={THREADS} tick=200", iterations())
-}
-
-/// The fields of every hit of the probe of this name.
-fn hits(trace: &Trace, name: &str) -> Vec<Value> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(trace.path()).unwrap() {
-        let path = entry.unwrap().path();
-        if path.extension().is_some_and(|end| end == "jsonl") {
-            let text = fs::read_to_string(&path).unwrap();
-            let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
-            let mut lines: Vec<Value> = lines.collect();
-            lines.retain(|line| line["event"] == name);
-            found.extend(lines.iter_mut().map(|line| line["fields"].take()));
-        }
-    }
-    found
 }
 
 fn unsigned(fields: &Value, name: &str) -> u64 {
@@ -74,7 +58,7 @@ fn every_hit_is_recorded_with_its_values_and_changes_nothing() {
         let printed = ended.good().printed();
         assert_eq!(printed.checksums, expected.checksums);
         for name in [one, other] {
-            let found = hits(&trace, name);
+            let found = trace.fields(name);
             assert_eq!(found.len() as u64, printed.calls[name], "{name}");
             found.iter().for_each(assert_registers);
         }
@@ -91,6 +75,52 @@ fn every_hit_is_recorded_with_its_values_and_changes_nothing() {
         assert_eq!(table[1]["name"], other);
         assert_eq!(table[1]["values"][2], json!({"name": "rdx", "type": "u8"}));
     }
+}
+
+/// The serial of each hit and the vCPU that it was on.
+type Hits = Vec<(u64, u64)>;
+
+/// Each thread's serials count up, whichever vCPU it is on: so no serial comes before its forerunner. Says how often
+/// a thread was on another vCPU for its next hit.
+fn assert_in_order(hits: &Hits) -> usize {
+    let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut moves = 0;
+    for (serial, vcpu) in hits {
+        let next = serial.wrapping_add(1);
+        assert!(!seen.contains_key(&next), "{next:#x} before {serial:#x}");
+        let before = seen.get(&serial.wrapping_sub(1));
+        moves += usize::from(before.is_some_and(|before| before != vcpu));
+        seen.insert(*serial, *vcpu);
+    }
+    moves
+}
+
+/// Events of several vCPUs are in the order of time, wherever they are shown.
+#[test]
+fn hits_of_threads_that_migrate_come_in_order() {
+    let guest = Guest::new(&format!("workload=values {}", rest())).vcpus(2);
+    let guest = guest.with(["--probe", "optimised_registers serial=%rdi:u64"]);
+    let guest = guest.with(["--mode", "discard", "--ring-size", "16384"]);
+    let (ended, trace) = guest.output().run();
+    let printed = ended.good().printed();
+    let calls = printed.calls["optimised_registers"];
+    let event = |line: &Value| {
+        let vcpu = line["vcpu"].as_u64().unwrap();
+        (unsigned(&line["fields"], "serial"), vcpu)
+    };
+    let hits: Hits = trace.events().iter().map(event).collect();
+    assert_eq!(hits.len() as u64, calls);
+    let moves = assert_in_order(&hits);
+    assert!(moves > 0, "no thread has migrated");
+    let report = trace.report("function");
+    let line = |line: &str| {
+        let (before, serial) = line.split_once("optimised_registers: serial=")?;
+        let (_, vcpu) = before.split_once('[')?;
+        let (vcpu, _) = vcpu.split_once(']')?;
+        Some((serial.trim().parse().unwrap(), vcpu.parse().unwrap()))
+    };
+    let shown: Hits = report.lines().filter_map(line).collect();
+    assert_eq!(shown, hits);
 }
 
 /// A guest that spins, traced by a session that records probes only.
@@ -196,7 +226,7 @@ fn what_is_disabled_records_nothing_and_what_is_enabled_everything() {
     let (ended, trace) = running.end();
     let _ = ended.good();
     for name in ["optimised_registers", "unoptimised_registers"] {
-        assert_eq!(hits(&trace, name).len() as u64, passes, "{name}");
+        assert_eq!(trace.fields(name).len() as u64, passes, "{name}");
     }
 }
 
@@ -278,17 +308,17 @@ fn values_between_instructions_are_those_of_that_moment() {
         .output()
         .run();
     let printed = ended.good().printed();
-    let odd = hits(&trace, "calls_twig+0x6");
+    let odd = trace.fields("calls_twig+0x6");
     let is_odd = |fields: &&Value| {
         let digits = fields["rdi"].as_str().unwrap().trim_start_matches("0x");
         u64::from_str_radix(digits, 16).unwrap() & 1 == 1
     };
-    let all = hits(&trace, "calls_leaf");
+    let all = trace.fields("calls_leaf");
     // Of each two leaves of a twig the first has the twig's own argument.
     let expected = all.iter().step_by(2).filter(is_odd).count();
     assert_eq!(odd.len(), expected);
     assert!(expected > 0 && odd.iter().all(|fields| is_odd(&fields)));
-    let twigs = hits(&trace, "calls_twig+0xe");
+    let twigs = trace.fields("calls_twig+0xe");
     assert_eq!(twigs.len() as u64, printed.calls["calls_twig"]);
     assert!(twigs.iter().all(|fields| fields["rbx"] == fields["rax"]));
 }
@@ -443,7 +473,8 @@ fn a_storm_of_probes_leaves_every_result_and_every_byte_as_it_was() {
     let printed = without_gate(ended.good().printed());
     assert_eq!(printed.checksums, expected.checksums);
     for build in ["optimised", "unoptimised"] {
-        hits(&trace, &format!("{build}_registers"))
+        trace
+            .fields(&format!("{build}_registers"))
             .iter()
             .for_each(assert_registers);
     }

@@ -1,19 +1,80 @@
-//! Times in a trace, where the guest's counter has an offset to the host's.
+//! Times in a trace, where the guest's counter has an offset to the host's, and where the guest sets it.
 
-use tests::Guest;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tests::{Guest, Trace};
+
+/// The times of all calls, in the order of the report.
+fn times(trace: &Trace) -> Vec<Duration> {
+    let report = trace.report("function");
+    let lines = report.lines().filter(|line| line.contains("<guest>-"));
+    let times = lines.filter_map(|line| line.split_whitespace().nth(2));
+    let seconds = times.map(|time| time.trim_end_matches(':').parse().unwrap());
+    seconds.map(Duration::from_secs_f64).collect()
+}
+
+/// How many records may have wrong times, by why, as the trace says.
+fn doubts(trace: &Trace, kind: &str) -> u64 {
+    let side = trace.side();
+    let notes = side["doubts"].as_array().cloned().unwrap_or_default();
+    let note = notes.into_iter().find(|note| note["kind"] == kind);
+    note.map_or(0, |note| note["count"].as_u64().unwrap())
+}
 
 #[test]
 fn times_lie_within_the_run() {
-    let guest = Guest::new("workload=calls iterations=10").output();
-    let (ended, trace) = guest.with(["--trace", "function"]).run();
+    for vcpus in [1, 2] {
+        let workload = "workload=calls,threads iterations=10";
+        let guest = Guest::new(workload).vcpus(vcpus).output();
+        let begin = Instant::now();
+        let (ended, trace) = guest.with(["--trace", "function"]).run();
+        let run = begin.elapsed();
+        let _ = ended.good();
+        let times = times(&trace);
+        assert!(times.len() > 100, "{} times", times.len());
+        assert!(times[0] > Duration::ZERO && times.is_sorted(), "{times:?}");
+        let last = times[times.len() - 1];
+        assert!(last <= run, "{last:?} of a run of {run:?}");
+        assert_eq!(trace.side()["doubts"], Value::Null, "nothing is in doubt");
+    }
+}
+
+/// A vCPU's counter is set some seconds ahead while everything is traced: that is noticed, what may be wrong is counted,
+/// and what follows has the right times.
+#[test]
+fn a_guest_that_sets_its_clock_is_noticed() {
+    let guest = Guest::new("workload=list,spin").vcpus(2).output();
+    let guest = guest.with(["--trace", "function", "--filter", "spin_root"]);
+    let begin = Instant::now();
+    let mut running = guest.start();
+    running.wait_for("workload spin");
+    let mut client = running.client();
+    let clocks = |status: &Value| status["tracing"]["vcpu_clocks"].clone();
+    let status = client.wait_until("knows the clocks", |status| clocks(status).is_object());
+    assert_eq!(clocks(&status)["sets"], 0, "{status}");
+    assert_eq!(clocks(&status)["differ"], false, "{status}");
+    assert!(
+        clocks(&status)["bound_ns"].as_u64().unwrap() > 0,
+        "{status}"
+    );
+    running.type_text("t");
+    running.wait_for("clock set");
+    let status = client.wait_until("notices", |status| clocks(status)["sets"] == 1);
+    assert_eq!(clocks(&status)["differ"], true, "one vCPU's of two");
+    let text = running.ctl(&["status"]).good().stdout;
+    assert!(text.contains("vCPU clocks: set 1×"), "{text}");
+    running.type_text("q");
+    let (ended, trace) = running.end();
+    let run = begin.elapsed();
     let _ = ended.good();
-    let times: Vec<f64> = trace
-        .report("function")
-        .lines()
-        .filter(|line| line.contains("<guest>-"))
-        .filter_map(|line| line.split_whitespace().nth(2))
-        .map(|time| time.trim_end_matches(':').parse().unwrap())
-        .collect();
-    assert!(times.len() > 100, "{} times", times.len());
-    assert!(times[0] > 0.0 && times.is_sorted(), "{:?}", &times[..100]);
+    assert_eq!(doubts(&trace, "set"), 1);
+    assert!(doubts(&trace, "moved") > 0, "{}", trace.side()["doubts"]);
+    let report = trace.report("counts");
+    assert!(
+        report.contains("the guest's clock was set meanwhile"),
+        "{report}"
+    );
+    let last = times(&trace).pop().unwrap();
+    assert!(last <= run, "{last:?} of a run of {run:?}");
 }

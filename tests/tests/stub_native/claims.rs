@@ -16,7 +16,7 @@ use crate::bodies::{NESTED, TAIL};
 use crate::expected::{Seen, calls};
 use crate::ground::{FUNCTIONS, Ground, Place, Setup};
 use crate::preempt::call_on;
-use crate::rings::{Heard, now};
+use crate::rings::{Heard, looked};
 
 const THREADS: u64 = 4;
 const ROUNDS: u64 = 2000;
@@ -83,7 +83,7 @@ fn race(variant: ReturnHook, mirror_log2: u32) -> usize {
             wait_for(&ended, round * THREADS);
             let mut heard = Heard::default();
             reader.look(&memory);
-            reader.drain(&memory, now(), Patience::Over, &mut heard);
+            reader.drain(&memory, &looked(&reader), Patience::Over, &mut heard);
             unhooked += check_round(&ground, &heard);
         }
     });

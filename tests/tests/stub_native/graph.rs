@@ -15,7 +15,7 @@ use crate::expected::{Seen, calls};
 use crate::ground::{FUNCTIONS, Ground, MIRROR_LOG2, PAGE, PLACES, Place, Setup};
 use crate::random::Random;
 use crate::registers::{R11, registers};
-use crate::rings::{Heard, now};
+use crate::rings::{Heard, looked, now};
 
 pub const VARIANTS: [ReturnHook; 3] = [ReturnHook::Balanced, ReturnHook::Jmp, ReturnHook::Ret];
 const STACK_CHECKED: usize = 4096;
@@ -184,7 +184,12 @@ fn check(setup: Setup, state: State, random: &mut Random) {
             let mut heard = Heard::default();
             reader.look(&memory);
             if matches!(state, State::Recording | State::NoRoom) {
-                reader.drain(&memory, now(), Patience::Ticks(u64::MAX), &mut heard);
+                reader.drain(
+                    &memory,
+                    &looked(reader),
+                    Patience::Ticks(u64::MAX),
+                    &mut heard,
+                );
                 check_times(&heard, ground.setup.clock, start, end);
             } else if state == State::Full {
                 lost[session as usize] += expected.len() as u64;
@@ -349,7 +354,12 @@ fn calls_without_room_in_the_mirror_are_counted_as_such() {
             call.make(&ground, &mut random);
             let mut heard = Heard::default();
             reader.look(&memory);
-            reader.drain(&memory, now(), Patience::Ticks(u64::MAX), &mut heard);
+            reader.drain(
+                &memory,
+                &looked(&reader),
+                Patience::Ticks(u64::MAX),
+                &mut heard,
+            );
             let has_room = |slot: u64| places.contains(&(slot >> 12));
             let all = calls(call.number, call.slot, call.depth, &has_room);
             assert_eq!(Seen::heard(&heard), Seen::by(&all, true));

@@ -20,7 +20,7 @@ use crate::expected::{Seen, calls};
 use crate::ground::{FUNCTIONS, Ground, MIRROR_LOG2, Place, RINGS_MAX, Setup, set_gs};
 use crate::migration::{ONE_AT_A_TIME, TRAP_FLAG, catch_traps};
 use crate::random::Random;
-use crate::rings::{Heard, now};
+use crate::rings::{Heard, looked};
 
 const SIGNAL_STACK: usize = 1 << 16;
 const NEVER: u32 = u32::MAX;
@@ -179,7 +179,7 @@ impl<'a> Readers<'a> {
         for reader in &mut self.readers {
             let mut heard = Heard::default();
             reader.look(&memory);
-            reader.drain(&memory, now(), Patience::Over, &mut heard);
+            reader.drain(&memory, &looked(reader), Patience::Over, &mut heard);
             assert_eq!(heard.lost, 0);
             all.extend(Seen::heard(&heard));
         }

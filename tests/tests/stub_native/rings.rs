@@ -5,7 +5,9 @@ use std::sync::atomic::Ordering;
 
 use tracer::event::FunctionId;
 use tracer::record::{MARK_MASK, Record};
+use tracer::ring::moment::Moment;
 use tracer::ring::reader::{CellWord, Delivered, Mode, Patience, RingMemory, RingReader, Sink};
+use tracer::ring::timeline::Timeline;
 use tracer::stub::clock_page;
 use tracer::stub::recorder::Clock;
 
@@ -32,6 +34,11 @@ impl Sink for Heard {
 pub fn now() -> u64 {
     // SAFETY: every x86-64 processor has this instruction, and Linux allows it.
     unsafe { _rdtsc() }
+}
+
+/// What a reader that has just looked knows of the time.
+pub fn looked(reader: &RingReader) -> Timeline {
+    Timeline::of_one(reader.head(), Moment::exact(now()))
 }
 
 fn rings(place: Place) -> u16 {
@@ -66,7 +73,7 @@ fn records_come_back_in_order_over_many_laps() {
                     let head = reader.look(memory);
                     assert_eq!(head, geometry.first().after(called.len() as u64));
                     assert_eq!(memory.load(ring, CellWord::Head), head.word(ring));
-                    reader.drain(memory, now(), Patience::Ticks(u64::MAX), heard);
+                    reader.drain(memory, &looked(reader), Patience::Ticks(u64::MAX), heard);
                 }
             }
             for (heard, memory) in heard.iter().zip(&memory) {
@@ -170,10 +177,10 @@ fn a_full_ring_loses_exactly_what_it_says() {
                     calls += u64::from(batch);
                 }
                 reader.look(&memory);
-                reader.drain(&memory, now(), Patience::Ticks(0), &mut heard);
+                reader.drain(&memory, &looked(&reader), Patience::Ticks(0), &mut heard);
             }
             reader.look(&memory);
-            reader.drain(&memory, now(), Patience::Over, &mut heard);
+            reader.drain(&memory, &looked(&reader), Patience::Over, &mut heard);
             let losses = reader.losses();
             assert_eq!(reader.delivered() + losses.records(), calls, "{losses:?}");
             assert_eq!(heard.lost, losses.records());

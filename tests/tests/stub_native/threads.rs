@@ -7,7 +7,7 @@ use tracer::ring::reader::{Mode, Patience, RingReader};
 use tracer::stub::recorder::Clock;
 
 use crate::ground::{FUNCTIONS, Ground, Place};
-use crate::rings::{Heard, now};
+use crate::rings::{Heard, looked};
 
 const CALLS: u64 = 200_000;
 
@@ -56,7 +56,7 @@ fn hammer(place: Place, threads: u16, mode: Mode, ring_bytes: u64) {
             };
             for (reader, heard) in &mut readers {
                 reader.look(&memory);
-                reader.drain(&memory, now(), patience, heard);
+                reader.drain(&memory, &looked(reader), patience, heard);
             }
             if last {
                 break;

@@ -1,8 +1,27 @@
-//! What did not fit in a trace or is missing from it, for the end of a report.
+//! What did not fit in a trace, is missing from it or has a time that is in doubt, for the end of a report.
 
 use std::io::{self, Write};
 
 use super::directory::TraceDirectory;
+
+/// How many records may have wrong times, one line for each kind.
+pub(super) fn print_doubts(trace: &TraceDirectory, out: &mut impl Write) -> io::Result<()> {
+    let Some(side) = &trace.side else {
+        return Ok(());
+    };
+    for note in &side.doubts {
+        writeln!(out, "# {note}")?;
+    }
+    let reordered = side.totals.iter().map(|totals| totals.reordered);
+    let reordered = reordered.fold(0, u64::saturating_add);
+    if reordered > 0 {
+        writeln!(
+            out,
+            "# {reordered} records came after later ones: they are shown at the times of those"
+        )?;
+    }
+    Ok(())
+}
 
 /// One line for each kind.
 pub(super) fn print(trace: &TraceDirectory, out: &mut impl Write) -> io::Result<()> {

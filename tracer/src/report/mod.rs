@@ -105,6 +105,9 @@ pub fn print(
         let read = records.entries;
         (result, records.notes, read)
     };
+    if result.is_ok() {
+        anomalies::print_doubts(&trace, &mut out).map_err(ReportError::Output)?;
+    }
     out.flush().map_err(ReportError::Output)?;
     let mut printed = result?;
     printed.notes.extend(notes);

@@ -16,9 +16,11 @@
 //! the record's lap mark tells the reader of which lap it is. What the reader does with
 //! slots that are reserved and not written is in [`reader`].
 
+pub mod doubt;
 pub mod geometry;
 #[cfg(test)]
 mod model;
+pub mod moment;
 pub mod payload;
 mod pending;
 pub mod reader;

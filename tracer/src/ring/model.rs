@@ -32,6 +32,10 @@ enum Next {
         head: u64,
     },
     Full,
+    LoadAgain,
+    CompareAgain {
+        head: u64,
+    },
     CountLost,
     ReadTime,
     Reserve {
@@ -94,6 +98,11 @@ impl Guest {
         self.clock.get()
     }
 
+    /// Nothing happens for so long.
+    pub fn wait(&self, ticks: u64) {
+        self.clock.set(self.clock.get() + ticks);
+    }
+
     pub fn run(&self, op: Op) {
         match op {
             Op::Burst { vcpu, calls } => {
@@ -132,7 +141,10 @@ impl Guest {
             Next::CompareLimit { head } if head >= *limit => Next::Full,
             Next::CompareLimit { .. } => Next::ReadTime,
             Next::Full if *limit == LIMIT_OFF => Next::LoadHead,
-            Next::Full => Next::CountLost,
+            Next::Full => Next::LoadAgain,
+            Next::LoadAgain => Next::CompareAgain { head: *head },
+            Next::CompareAgain { head } if head < *limit => Next::ReadTime,
+            Next::CompareAgain { .. } => Next::CountLost,
             Next::CountLost => {
                 *lost += 1;
                 memory.lost += 1;
@@ -221,6 +233,8 @@ impl RingMemory for Guest {
 pub(super) struct Heard {
     pub records: Vec<Delivered>,
     pub lost: u64,
+    /// Which of the records are said to come late.
+    pub late: Vec<usize>,
 }
 
 impl Sink for Heard {
@@ -230,5 +244,9 @@ impl Sink for Heard {
 
     fn lost(&mut self, _ticks: u64, records: u64) {
         self.lost = self.lost.saturating_add(records);
+    }
+
+    fn late(&mut self) {
+        self.late.push(self.records.len());
     }
 }

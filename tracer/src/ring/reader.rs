@@ -12,9 +12,10 @@
 //! So at the end each position between the first and the head has been delivered or is in exactly
 //! one of the counts of [`Losses`].
 
+use super::doubt::{TimeDoubt, TimeDoubts};
 use super::geometry::{Geometry, LIMIT_HOLD, LIMIT_NONE, LIMIT_OFF, Lap, Position};
 use super::pending::Pending;
-use super::timeline::unfold;
+use super::timeline::{Look, Timeline, Times};
 use crate::event::FunctionId;
 use crate::record::{Detail, Format, Record, Step};
 
@@ -57,7 +58,7 @@ pub enum Mode {
 /// How long to wait for a slot that is reserved and not written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
-    /// This many ticks of the guest's clock, or until a quarter of the ring waits behind it.
+    /// This many ticks of the clock, or until a quarter of the ring waits behind it.
     Ticks(u64),
     /// No writer can still come: the vCPUs have ended or no stub can be running.
     Over,
@@ -66,8 +67,10 @@ pub enum Patience {
 /// One record, in the order of its ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delivered {
-    /// Its time, in ticks of the guest's clock; never before the one delivered before it.
+    /// Its time, in ticks of the host's clock; never before the one delivered before it.
     pub ticks: u64,
+    /// Why that may be wrong.
+    pub doubt: Option<TimeDoubt>,
     /// The function; below the number that the reader was made with.
     pub function: FunctionId,
     /// Its position in the ring.
@@ -158,11 +161,33 @@ pub struct RingReader {
     head: Position,
     pending: Pending,
     waiting_since: Option<u64>,
-    last_ticks: u64,
+    times: Times,
     lost_word: u64,
     delivered: u64,
     losses: Losses,
+    doubts: TimeDoubts,
     on: bool,
+}
+
+/// What one round goes by.
+#[derive(Debug, Clone, Copy)]
+struct Round<'a> {
+    timeline: &'a Timeline,
+    /// The look that the last record was timed by, which the next one is likely to be, too.
+    look: Option<&'a Look>,
+    /// The time of the last look.
+    now: u64,
+    patience: Patience,
+}
+
+impl<'a> Round<'a> {
+    #[inline]
+    fn look(&mut self, position: Position) -> Option<&'a Look> {
+        if self.look.is_none_or(|look| position >= look.head) {
+            self.look = self.timeline.of(position);
+        }
+        self.look
+    }
 }
 
 /// Slots of a full ring that are left for writers that compared head with the limit before others
@@ -191,10 +216,11 @@ impl RingReader {
             head: geometry.first(),
             pending: Pending::new(geometry.first()),
             waiting_since: None,
-            last_ticks: 0,
+            times: Times::new(true),
             lost_word: 0,
             delivered: 0,
             losses: Losses::default(),
+            doubts: TimeDoubts::default(),
             on: false,
         }
     }
@@ -203,6 +229,13 @@ impl RingReader {
     #[must_use]
     pub fn of(mut self, format: Format) -> Self {
         self.format = format;
+        self
+    }
+
+    /// The same reader for records whose time says something, or not.
+    #[must_use]
+    pub fn timed(mut self, is_timed: bool) -> Self {
+        self.times = Times::new(is_timed);
         self
     }
 
@@ -254,7 +287,7 @@ impl RingReader {
         self.on
     }
 
-    /// Looks at the head. The caller then reads the guest's clock and passes it to
+    /// Looks at the head. The caller then looks at the clock and adds both to the [`Timeline`] for
     /// [`Self::drain`]: in this order every record before the head was timed before that.
     pub fn look(&mut self, memory: &impl RingMemory) -> Position {
         let word = memory.load(self.ring, CellWord::Head);
@@ -265,16 +298,24 @@ impl RingReader {
         self.head
     }
 
-    /// Delivers what was written up to the last look; `now` is the guest's clock after that look.
+    /// Delivers what was written up to the last look, with which `timeline` ends.
     pub fn drain(
         &mut self,
         memory: &impl RingMemory,
-        now: u64,
+        timeline: &Timeline,
         patience: Patience,
         sink: &mut impl Sink,
     ) {
+        let now = timeline.last().now;
+        let mut round = Round {
+            timeline,
+            look: None,
+            now,
+            patience,
+        };
+        self.times.from(timeline.begin());
         self.skip_overwritten(now, sink);
-        self.revisit_pending(memory, now, patience, sink);
+        self.revisit_pending(memory, round, sink);
         let mut batch = [0; BATCH];
         let mut details = [0; BATCH];
         while self.tail < self.head {
@@ -293,7 +334,7 @@ impl RingReader {
                     details.get_mut(..count).unwrap_or_default(),
                 );
             }
-            if !self.take(words, &details, now, patience, sink) {
+            if !self.take(words, &details, &mut round, sink) {
                 break;
             }
         }
@@ -309,20 +350,20 @@ impl RingReader {
         &mut self,
         words: &[u64],
         details: &[u64],
-        now: u64,
-        patience: Patience,
+        round: &mut Round<'_>,
         sink: &mut impl Sink,
     ) -> bool {
+        let now = round.now;
         for (word, detail) in words.iter().zip(details) {
             let record = Record(*word);
             match self.geometry.compare(record, self.tail) {
-                Lap::This => self.deliver(self.tail, record, Detail(*detail), now, sink),
+                Lap::This => self.deliver(self.tail, record, Detail(*detail), round, sink),
                 Lap::Later => self.miss(now, sink, |losses| &mut losses.overwritten),
                 Lap::Earlier => {
-                    if self.must_wait(now, patience) {
+                    if self.must_wait(now, round.patience) {
                         return false;
                     }
-                    self.postpone(now, patience, sink);
+                    self.postpone(now, round.patience, sink);
                 }
             }
             self.tail = self.tail.after(1);
@@ -336,9 +377,10 @@ impl RingReader {
         position: Position,
         record: Record,
         detail: Detail,
-        now: u64,
+        round: &mut Round<'_>,
         sink: &mut impl Sink,
     ) {
+        let now = round.now;
         if self.format.has_details() && detail.mark() != record.mark() {
             // A later lap has begun with the second word.
             self.miss(now, sink, |losses| &mut losses.overwritten);
@@ -351,10 +393,14 @@ impl RingReader {
             self.miss(now, sink, |losses| &mut losses.invalid);
             return;
         };
-        self.last_ticks = self.last_ticks.max(unfold(said.time, now));
+        let (ticks, doubt) = self.times.next(round.look(position), said.time);
+        if let Some(doubt) = doubt {
+            self.doubts.add(doubt, 1);
+        }
         self.delivered += 1;
         sink.record(Delivered {
-            ticks: self.last_ticks,
+            ticks,
+            doubt,
             function: said.function,
             position,
             graph: said.graph,
@@ -363,7 +409,7 @@ impl RingReader {
 
     fn miss(&mut self, now: u64, sink: &mut impl Sink, count: fn(&mut Losses) -> &mut u64) {
         *count(&mut self.losses) += 1;
-        sink.lost(self.last_ticks.min(now), 1);
+        sink.lost(self.times.last().min(now), 1);
     }
 
     fn must_wait(&mut self, now: u64, patience: Patience) -> bool {
@@ -390,11 +436,13 @@ impl RingReader {
     fn revisit_pending(
         &mut self,
         memory: &impl RingMemory,
-        now: u64,
-        patience: Patience,
+        mut round: Round<'_>,
         sink: &mut impl Sink,
     ) {
+        let (now, patience) = (round.now, round.patience);
         for position in self.pending.take() {
+            // They are older than those that the last record was timed with.
+            round.look = None;
             let (mut word, mut detail) = ([0], [0]);
             let slot = self.geometry.slot(position);
             memory.copy(self.ring, slot, &mut word);
@@ -405,7 +453,7 @@ impl RingReader {
             match self.geometry.compare(Record(word), position) {
                 Lap::This => {
                     sink.late();
-                    self.deliver(position, Record(word), Detail(detail), now, sink);
+                    self.deliver(position, Record(word), Detail(detail), &mut round, sink);
                 }
                 Lap::Earlier if self.can_still_come(position, patience) => {
                     self.pending.push(position);
@@ -437,7 +485,7 @@ impl RingReader {
             self.losses.overwritten += missed;
             self.tail = oldest;
             self.waiting_since = None;
-            sink.lost(self.last_ticks.min(now), missed);
+            sink.lost(self.times.last().min(now), missed);
         }
     }
 
@@ -449,7 +497,7 @@ impl RingReader {
             self.losses.corrupt += 1;
         } else if missed > 0 {
             self.losses.discarded = self.losses.discarded.saturating_add(missed);
-            sink.lost(self.last_ticks.min(now), missed);
+            sink.lost(self.times.last().min(now), missed);
         }
         self.lost_word = word;
     }
@@ -470,6 +518,17 @@ impl RingReader {
     #[must_use]
     pub fn losses(&self) -> Losses {
         self.losses
+    }
+
+    /// Records delivered of which the time is in doubt.
+    #[must_use]
+    pub fn doubts(&self) -> &TimeDoubts {
+        &self.doubts
+    }
+
+    /// So many records that were delivered turn out to be in doubt.
+    pub fn doubt_delivered(&mut self, doubt: TimeDoubt, records: u64) {
+        self.doubts.add(doubt, records);
     }
 
     /// Whether everything up to the last look was delivered, or passed over: nothing is waited for.

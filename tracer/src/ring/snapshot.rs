@@ -1,8 +1,9 @@
 //! What a ring holds at this moment, read without taking it away: `dump` of a flight recorder.
 
+use super::doubt::TimeDoubts;
 use super::geometry::{Geometry, Lap, Position};
 use super::reader::{Delivered, RingMemory, Said, Sink};
-use super::timeline::Timeline;
+use super::timeline::{Timeline, Times};
 use crate::record::{Detail, Format, Record};
 
 /// A view of one ring up to a head that was looked at.
@@ -20,6 +21,8 @@ pub struct Snapshot<'a> {
     pub functions: u32,
     /// What its records say.
     pub format: Format,
+    /// Whether their times say something.
+    pub is_timed: bool,
     /// Looks at the head, the last of them at [`Self::head`] or later.
     pub timeline: &'a Timeline,
 }
@@ -30,13 +33,16 @@ const BATCH: u64 = 512;
 impl Snapshot<'_> {
     /// Delivers every record that is whole; slots without one (being written over, or reserved and
     /// not yet written) are delivered as lost. The guest may go on writing meanwhile.
-    pub fn deliver(&self, memory: &impl RingMemory, sink: &mut impl Sink) {
+    /// Returns how many of them have times that may be wrong.
+    pub fn deliver(&self, memory: &impl RingMemory, sink: &mut impl Sink) -> TimeDoubts {
         let oldest = self.head.0.saturating_sub(self.geometry.slots());
         let mut position = self.first.max(Position(oldest));
         let mut progress = Progress {
-            last_ticks: 0,
+            times: Times::new(self.is_timed),
+            doubts: TimeDoubts::default(),
             missing: position.since(self.first),
         };
+        progress.times.from(self.timeline.begin());
         while position < self.head {
             let slot = self.geometry.slot(position);
             let count = self
@@ -57,6 +63,7 @@ impl Snapshot<'_> {
             }
         }
         progress.say_missing(sink);
+        progress.doubts
     }
 
     fn deliver_one(
@@ -72,13 +79,17 @@ impl Snapshot<'_> {
         let spill = self.geometry.spill(position.word(self.ring));
         let said = Said::by(self.format, record.without(spill), detail.without(spill))
             .filter(|said| is_whole && said.function.0 < self.functions)
-            .and_then(|said| Some((self.timeline.time(position, said.time)?, said)));
+            .and_then(|said| Some((self.timeline.of(position)?, said)));
         match said {
-            Some((ticks, said)) => {
+            Some((look, said)) => {
                 progress.say_missing(sink);
-                progress.last_ticks = ticks.max(progress.last_ticks);
+                let (ticks, doubt) = progress.times.next(Some(look), said.time);
+                if let Some(doubt) = doubt {
+                    progress.doubts.add(doubt, 1);
+                }
                 sink.record(Delivered {
-                    ticks: progress.last_ticks,
+                    ticks,
+                    doubt,
                     function: said.function,
                     position,
                     graph: said.graph,
@@ -91,7 +102,8 @@ impl Snapshot<'_> {
 
 /// How far a snapshot has got.
 struct Progress {
-    last_ticks: u64,
+    times: Times,
+    doubts: TimeDoubts,
     /// Records that are missing since the last one delivered: said at once, as one gap.
     missing: u64,
 }
@@ -100,7 +112,7 @@ impl Progress {
     fn say_missing(&mut self, sink: &mut impl Sink) {
         let missing = std::mem::take(&mut self.missing);
         if missing > 0 {
-            sink.lost(self.last_ticks, missing);
+            sink.lost(self.times.last(), missing);
         }
     }
 }

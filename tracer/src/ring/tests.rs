@@ -3,12 +3,15 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
+use super::doubt::TimeDoubt;
 use super::geometry::{Geometry, LIMIT_NONE, Position, RING_BYTES_LOG2, RING_SHIFT, RINGS_MAX};
 use super::model::{Guest, Heard, Op, WRITERS};
-use super::reader::{CellWord, Mode, Patience, RingMemory, RingReader};
+use super::moment::{Moment, ROUND};
+use super::reader::{CellWord, Delivered, Mode, Patience, RingMemory, RingReader};
 use super::snapshot::Snapshot;
 use super::timeline::Timeline;
-use crate::record::{FUNCTIONS_MAX, Format, RECORD_BYTES, Record};
+use crate::event::FunctionId;
+use crate::record::{Detail, FUNCTIONS_MAX, Format, RECORD_BYTES, Record, Step};
 
 fn small() -> Geometry {
     Geometry::with_bytes(4096).unwrap()
@@ -62,18 +65,24 @@ impl Host {
             let mut reader = RingReader::new(ring, small(), mode, FUNCTIONS_MAX);
             reader.initialise(&guest);
             reader.switch(&guest, true);
-            (reader, Timeline::default(), Heard::default())
+            let begun = Timeline::begun(Moment::exact(guest.now()));
+            (reader, begun, Heard::default())
         };
         let readers = (0..rings).map(reader).collect();
         Self { guest, readers }
     }
 
-    fn poll(&mut self, ring: usize, patience: Patience) {
-        let (reader, timeline, heard) = &mut self.readers[ring];
+    fn look(&mut self, ring: usize) {
+        let (reader, timeline, _) = &mut self.readers[ring];
         let head = reader.look(&self.guest);
-        let now = self.guest.now();
+        let now = Moment::exact(self.guest.now());
         timeline.look(head, now, Position(head.0.saturating_sub(small().slots())));
-        reader.drain(&self.guest, now, patience, heard);
+    }
+
+    fn poll(&mut self, ring: usize, patience: Patience) {
+        self.look(ring);
+        let (reader, timeline, heard) = &mut self.readers[ring];
+        reader.drain(&self.guest, timeline, patience, heard);
     }
 
     fn run(&mut self, op: HostOp) {
@@ -166,6 +175,7 @@ proptest! {
                 head: reader.head(),
                 functions: FUNCTIONS_MAX,
                 format: Format::Calls,
+                is_timed: true,
                 timeline,
             };
             let mut heard = Heard::default();
@@ -266,19 +276,20 @@ proptest! {
         let memory = Garbage { words, next: Cell::new(0), copied: Cell::new(0), slots: small().slots() };
         let mut reader = RingReader::new(0, small(), mode, 100);
         reader.switch(&memory, true);
-        let mut timeline = Timeline::default();
+        let mut timeline = Timeline::begun(Moment::default());
         for (now, ticks) in polls {
             let mut heard = Heard::default();
             memory.copied.set(0);
             let head = reader.look(&memory);
-            timeline.look(head, now, Position(0));
+            timeline.look(head, Moment::exact(now), Position(0));
             let patience = ticks.map_or(Patience::Over, Patience::Ticks);
-            reader.drain(&memory, now, patience, &mut heard);
+            reader.drain(&memory, &timeline, patience, &mut heard);
             // One lap, what is pending (at most a lap more), and a batch to find that it must wait.
             prop_assert!(memory.copied.get() <= 3 * small().slots(), "{}", memory.copied.get());
             prop_assert!(heard.records.iter().all(|record| record.function.0 < 100));
             let snapshot = Snapshot {
-                ring: 0, geometry: small(), first: small().first(), head, functions: 100, format: Format::Calls, timeline: &timeline,
+                ring: 0, geometry: small(), first: small().first(), head, functions: 100, format: Format::Calls,
+                is_timed: true, timeline: &timeline,
             };
             memory.copied.set(0);
             let mut heard = Heard::default();
@@ -408,7 +419,140 @@ fn a_late_writer_is_delivered_while_its_slot_is_its_own() {
         writer: 0,
         instructions: 1,
     });
+    host.guest.run(Op::Burst { vcpu: 0, calls: 3 });
     host.poll(0, Patience::Ticks(0));
-    assert_eq!(host.readers[0].0.delivered(), 11);
-    assert_eq!(host.readers[0].0.losses().records(), 0);
+    let (reader, _, heard) = &host.readers[0];
+    assert_eq!(reader.delivered(), 14);
+    assert_eq!(reader.losses().records(), 0);
+    // Its reader is told that others went before.
+    assert_eq!(heard.late, [10]);
+    assert_eq!(heard.records[10].position, small().first());
+}
+
+/// It has compared the head of one ring, with that ring's number, with the limit of another.
+#[test]
+fn a_writer_that_is_moved_between_its_two_looks_is_not_lost() {
+    for (from, to) in [(0, 1), (1, 0)] {
+        let mut host = Host::new(2, Mode::Discard);
+        let step = |instructions| Op::Step {
+            writer: 0,
+            instructions,
+        };
+        let moved = |vcpu| Op::Migrate { writer: 0, vcpu };
+        for op in [moved(from), step(1), moved(to), step(8)] {
+            host.guest.run(op);
+        }
+        host.poll(to, Patience::Over);
+        let (_, lost) = host.guest.calls();
+        assert_eq!(lost, 0, "{from} to {to}");
+        assert_eq!(host.readers[to].0.delivered(), 1, "{from} to {to}");
+    }
+}
+
+/// One slot, of which the two words may be of different laps.
+struct TwoWords {
+    record: Record,
+    detail: Detail,
+}
+
+impl RingMemory for TwoWords {
+    fn load(&self, _ring: u16, word: CellWord) -> u64 {
+        match word {
+            CellWord::Head => small().first().after(1).word(0),
+            CellWord::Limit | CellWord::Lost => 0,
+        }
+    }
+
+    fn store(&self, _ring: u16, _word: CellWord, _value: u64) {}
+
+    fn copy(&self, _ring: u16, _slot: u64, into: &mut [u64]) {
+        into.fill(self.record.0);
+    }
+
+    fn copy_details(&self, _ring: u16, _slot: u64, into: &mut [u64]) {
+        into.fill(self.detail.0);
+    }
+}
+
+/// The writer of a later lap has stored its second word, and not yet its first: the step and the stack slot are
+/// those of another call.
+#[test]
+fn the_second_word_of_another_lap_is_not_taken_for_a_records() {
+    for (mark, is_whole) in [(1, true), (2, false), (0, false)] {
+        let memory = TwoWords {
+            record: Record::new(5, FunctionId(7), 1),
+            detail: Detail::new(0x1000, Step::Entry, mark),
+        };
+        let mut reader = RingReader::new(0, small(), Mode::Overwrite, 100).of(Format::Graph);
+        let head = reader.look(&memory);
+        let timeline = Timeline::of_one(head, Moment::exact(1 << 40));
+        let mut heard = Heard::default();
+        let snapshot = Snapshot {
+            ring: 0,
+            geometry: small(),
+            first: small().first(),
+            head,
+            functions: 100,
+            format: Format::Graph,
+            is_timed: true,
+            timeline: &timeline,
+        };
+        snapshot.deliver(&memory, &mut heard);
+        let expected = (usize::from(is_whole), u64::from(!is_whole));
+        assert_eq!(
+            (heard.records.len(), heard.lost),
+            expected,
+            "snapshot, {mark}"
+        );
+        let mut heard = Heard::default();
+        reader.drain(&memory, &timeline, Patience::Over, &mut heard);
+        assert_eq!(
+            (heard.records.len(), heard.lost),
+            expected,
+            "reader, {mark}"
+        );
+        assert_eq!(reader.losses().overwritten, u64::from(!is_whole));
+    }
+}
+
+/// Records made in a stretch in which nobody looked: all of them are delivered and counted, and no others.
+#[test]
+fn records_of_a_late_look_are_delivered_and_counted() {
+    for is_read in [true, false] {
+        let mut host = Host::new(1, Mode::Overwrite);
+        for (calls, wait) in [(10, 5), (20, 2 * ROUND), (30, 5)] {
+            host.guest.run(Op::Burst { vcpu: 0, calls });
+            host.guest.wait(wait);
+            if is_read {
+                host.poll(0, Patience::Ticks(0));
+            } else {
+                host.look(0);
+            }
+        }
+        let (reader, timeline, heard) = &mut host.readers[0];
+        let mut doubts = *reader.doubts();
+        if !is_read {
+            let snapshot = Snapshot {
+                ring: 0,
+                geometry: small(),
+                first: small().first(),
+                head: reader.head(),
+                functions: FUNCTIONS_MAX,
+                format: Format::Calls,
+                is_timed: true,
+                timeline,
+            };
+            doubts = snapshot.deliver(&host.guest, heard);
+        }
+        assert_eq!(heard.records.len(), 60);
+        let late = |record: &&Delivered| record.doubt == Some(TimeDoubt::Late);
+        assert_eq!(heard.records.iter().filter(late).count(), 20);
+        assert_eq!(doubts.count(TimeDoubt::Late), 20);
+        assert_eq!(doubts.records(), 20);
+        let (calls, _) = host.guest.calls();
+        for (record, call) in heard.records.iter().zip(&calls) {
+            let is_right = record.ticks == call.time;
+            assert!(is_right || record.doubt.is_some(), "{record:?} {call:?}");
+        }
+    }
 }

@@ -141,6 +141,9 @@ fn tracing(text: &mut String, tracing: &TracingStatus) {
             page.longest_stall_ns / 1000
         );
     }
+    if let Some(clocks) = tracing.vcpu_clocks.filter(|clocks| clocks.is_news()) {
+        let _ = writeln!(text, "clock    {clocks}");
+    }
     if let Some(LocksStatus { state, sites }) = &tracing.smp_locks {
         let _ = writeln!(text, "locks    {sites} lock prefixes are {state}");
     }
@@ -194,6 +197,9 @@ fn session(text: &mut String, session: &SessionStatus) {
     }
     for late in session.late_modules.iter() {
         let _ = writeln!(text, "  late     {late}");
+    }
+    for note in &session.doubts {
+        let _ = writeln!(text, "  times    {note}");
     }
     if let Some(output) = &session.output {
         let error = session.output_error.as_deref();

@@ -1,10 +1,12 @@
 //! What the methods return: plain structures, the same on the line and in `ctl`.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tracer::export::uftrace::{AnomalyNote, LateModules};
+use tracer::ring::doubt::TimeNote;
 
 /// Names in a line about functions that have something in common.
 const NAMES_SHOWN: usize = 3;
@@ -90,6 +92,9 @@ pub struct TracingStatus {
     /// How text is changed: `quiesce` or `live`.
     #[serde(default)]
     pub patch_method: String,
+    /// The vCPUs' clocks; none before the first attach.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vcpu_clocks: Option<VcpuClocksStatus>,
     /// The guest's lock prefixes, where the image lists them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub smp_locks: Option<LocksStatus>,
@@ -114,6 +119,34 @@ pub struct ClockPageStatus {
     pub stalls: u64,
     /// The longest of those times in nanoseconds.
     pub longest_stall_ns: u64,
+}
+
+/// How the vCPUs' clocks relate to the host's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VcpuClocksStatus {
+    /// Nanoseconds by which the times of a trace may be off, all of them alike; 0 where the guest sees the host's
+    /// clock.
+    pub bound_ns: u64,
+    /// How often one was found to have been set.
+    pub sets: u64,
+    /// Whether they differ: then a call that was moved between two vCPUs as it was recorded has a wrong time.
+    pub differ: bool,
+}
+
+impl VcpuClocksStatus {
+    /// Whether it is worth a line.
+    #[must_use]
+    pub const fn is_news(&self) -> bool {
+        self.sets > 0 || self.differ
+    }
+}
+
+impl fmt::Display for VcpuClocksStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let differ = if self.differ { ", they differ" } else { "" };
+        let (sets, bound) = (self.sets, self.bound_ns);
+        write!(f, "vCPU clocks: set {sets}×{differ}; known to {bound} ns")
+    }
 }
 
 /// The guest's lock prefixes.
@@ -181,8 +214,9 @@ pub struct SessionStatus {
     /// Modules whose functions were patched when they could already have been called.
     #[serde(default, skip_serializing_if = "LateModules::is_empty")]
     pub late_modules: LateModules,
-    /// How often the reader was so late that records of that time may be timed wrong.
-    pub clock_gaps: u64,
+    /// Records that were read and whose times may be wrong.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub doubts: Vec<TimeNote>,
     /// Each ring; none before the first start.
     pub rings: Vec<RingStatus>,
     /// Events that it records.

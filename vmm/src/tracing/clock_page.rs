@@ -8,6 +8,9 @@
 //! that executes guest code uses all of it. Then the thread sleeps, and looks every 50 µs (plus what the
 //! host's timers are late); each look is a beat. It spins again when any of them has used some.
 //!
+//! The page holds the host's counter, whatever offset the vCPUs' counters have: so a guest that sets its own does
+//! not change the times of sessions with that clock.
+//!
 //! *A stall* is a gap between two beats, longer than ten periods and 10 µs, in which a vCPU may have
 //! run: because the thread lost its CPU, or was asleep when a vCPU woke. Times of that while are those of the
 //! beat before it. Each is counted, and noted in the traces of the sessions that use the page.
@@ -23,7 +26,7 @@ use tracer::addr::Gpa;
 use tracer::stub::clock_page::{BEATS, COUNTER, PAGE_BYTES, SHIFTED, shifted};
 use vm_memory::{GuestAddress, GuestMemoryBackend, VolatileMemory, VolatileSlice};
 
-use crate::clock::{GuestClock, host_tsc};
+use crate::clock::{RunClock, host_tsc};
 use crate::memory::Memory;
 use crate::vcpu::cpu_time::CpuTime;
 
@@ -67,7 +70,7 @@ pub struct Beat {
     pub cpu: Option<usize>,
 }
 
-/// A time in which the page was not written, in ticks of the guest's clock.
+/// A time in which the page was not written, in ticks of the host's counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stall {
     /// The beat before it.
@@ -155,7 +158,7 @@ impl ClockPage {
     pub fn start(
         memory: &Memory,
         at: Gpa,
-        clock: GuestClock,
+        clock: RunClock,
         beat: Beat,
         vcpus: Vec<CpuTime>,
         beats: Arc<Beats>,
@@ -181,7 +184,7 @@ impl ClockPage {
             if let (true, true, Ok(page)) =
                 (is_pinned, told, memory.map().get_slice(address, length))
             {
-                Keeper::new(Page(&page), clock, beat, vcpus, &keeper_shared).run(goes_on);
+                Keeper::new(Page(&page), &clock, beat, vcpus, &keeper_shared).run(goes_on);
             }
         };
         let thread = std::thread::Builder::new().name("clock".to_owned());
@@ -299,7 +302,6 @@ impl Page<'_> {
 /// The thread's work.
 struct Keeper<'a> {
     page: Page<'a>,
-    clock: GuestClock,
     period: u64,
     stall: u64,
     look: u64,
@@ -313,7 +315,7 @@ struct Keeper<'a> {
 impl<'a> Keeper<'a> {
     fn new(
         page: Page<'a>,
-        clock: GuestClock,
+        clock: &RunClock,
         beat: Beat,
         vcpus: Vec<CpuTime>,
         shared: &'a Shared,
@@ -322,7 +324,6 @@ impl<'a> Keeper<'a> {
         let stall = clock.ticks(STALL_NS).max(STALL_PERIODS * period);
         Self {
             page,
-            clock,
             period,
             stall,
             look: clock.ticks(LOOK_NS),
@@ -336,7 +337,7 @@ impl<'a> Keeper<'a> {
     }
 
     fn run(mut self, goes_on: bool) {
-        let now = self.clock.now();
+        let now = host_tsc();
         if goes_on {
             self.note_stall(now);
         }
@@ -345,7 +346,7 @@ impl<'a> Keeper<'a> {
         while !self.shared.ends.load(Ordering::Acquire) {
             if !self.shared.spins.load(Ordering::Acquire) {
                 std::thread::sleep(IDLE);
-                self.beat(self.clock.now());
+                self.beat(host_tsc());
                 continue;
             }
             let now = self.wait();
@@ -365,11 +366,11 @@ impl<'a> Keeper<'a> {
         let begin = host_tsc();
         let left = self
             .period
-            .saturating_sub(self.clock.now().wrapping_sub(self.last));
+            .saturating_sub(host_tsc().wrapping_sub(self.last));
         while host_tsc().wrapping_sub(begin) < left {
             std::hint::spin_loop();
         }
-        self.clock.now()
+        host_tsc()
     }
 
     fn beat(&mut self, now: u64) {
@@ -402,7 +403,7 @@ impl<'a> Keeper<'a> {
         while !self.shared.ends.load(Ordering::Acquire) && self.shared.spins.load(Ordering::Acquire)
         {
             std::thread::sleep(NAP);
-            let now = self.clock.now();
+            let now = host_tsc();
             if self.have_worked() {
                 self.note_stall(now);
                 self.beat(now);
@@ -433,7 +434,7 @@ mod tests {
     ) -> Result<(ClockPage, Memory, Gpa), ClockPageError> {
         let memory = Memory::create(8, 2 << 20).unwrap();
         let at = memory.window().start;
-        let clock = GuestClock::with_offset(1 << 40, host_tsc(), 2_000_000);
+        let clock = RunClock::new(host_tsc(), 2_000_000);
         let beat = Beat {
             period_ns: 100,
             cpu,
@@ -447,7 +448,7 @@ mod tests {
         let (page, memory, at) = started(vec![CpuTime::own()], None).unwrap();
         let first = word(&memory, at, COUNTER);
         // After that: the page is never ahead of the clock, but it goes on.
-        let now = host_tsc().wrapping_add(1 << 40);
+        let now = host_tsc();
         assert!(now.wrapping_sub(first) < 1 << 34, "{first} is near {now}");
         let mut last = 0;
         for _ in 0..1000 {

@@ -12,17 +12,19 @@ use tracer::export::probes::ProbeNote;
 use tracer::export::uftrace::{ClockStall, ExportError, Metadata};
 use tracer::image::Image;
 use tracer::record::Format;
-use tracer::ring::geometry::{Geometry, Position};
+use tracer::ring::doubt::TimeDoubts;
+use tracer::ring::geometry::Geometry;
 use tracer::ring::reader::{CellWord, Delivered, Mode, Patience, RingMemory, RingReader, Sink};
 use tracer::ring::snapshot::Snapshot;
 use tracer::ring::stacks::Stacks;
-use tracer::ring::timeline::Timeline;
 
 use super::clock_page::Beats;
 use super::event_drain::EventDrain;
+use super::looks::{AllLooks, LookThread, Looks, RingClock};
 use super::output::{Batch, Output, Written};
 use super::rings::SharedRings;
-use crate::clock::GuestClock;
+use super::source::Source;
+use crate::clock::{RunClock, host_tsc};
 use crate::control::status::{Dumped, RingStatus};
 
 /// How long a reserved slot is waited for: a guest that preempts a thread in a stub needs a few
@@ -35,13 +37,14 @@ const IDLE: Duration = Duration::from_millis(2);
 #[derive(Debug)]
 pub struct Drain {
     rings: SharedRings,
-    readers: Vec<RingReader>,
-    timelines: Vec<Timeline>,
+    sources: Vec<Source>,
+    looks: AllLooks,
+    ring_clock: RingClock,
     geometry: Geometry,
     functions: u32,
     format: Format,
     stacks: Stacks,
-    clock: GuestClock,
+    clock: RunClock,
     output: Option<Output>,
     events: Vec<Event>,
     /// What is known of the clock page, for a session that is timed by it.
@@ -63,7 +66,8 @@ impl Drain {
         geometry: Geometry,
         mode: Mode,
         functions: u32,
-        clock: GuestClock,
+        clock: RunClock,
+        ring_clock: RingClock,
         mut output: Option<Output>,
     ) -> Self {
         if let Some(output) = &mut output {
@@ -71,17 +75,22 @@ impl Drain {
         }
         let format = rings.format();
         let reader = |ring| {
-            RingReader::new(ring, geometry, mode, functions)
+            let reader = RingReader::new(ring, geometry, mode, functions)
                 .of(format)
-                .starting_at(rings.first(ring))
+                .timed(ring_clock.is_timed())
+                .starting_at(rings.first(ring));
+            reader.initialise(&rings);
+            reader
         };
         let readers: Vec<RingReader> = (0..rings.count()).map(reader).collect();
-        readers.iter().for_each(|reader| reader.initialise(&rings));
-        let timelines = readers.iter().map(|_| Timeline::default()).collect();
+        let looks = Arc::new(Looks::new(rings.clone(), geometry, &ring_clock));
+        let source = |reader| Source::new(reader, geometry, &looks);
+        let sources = readers.into_iter().map(source).collect();
         Self {
             rings,
-            readers,
-            timelines,
+            sources,
+            looks: Arc::new(Mutex::new(vec![looks])),
+            ring_clock,
             geometry,
             functions,
             format,
@@ -101,8 +110,8 @@ impl Drain {
     /// Functions have come: `image` has those of before, and more.
     pub fn extend(&mut self, image: &Arc<Image>) {
         self.functions = u32::try_from(image.functions.len()).unwrap_or(u32::MAX);
-        for reader in &mut self.readers {
-            reader.set_functions(self.functions);
+        for source in &mut self.sources {
+            source.reader.set_functions(self.functions);
         }
         if let Some(output) = &mut self.output {
             output.extend(image);
@@ -132,9 +141,16 @@ impl Drain {
         seen
     }
 
+    /// What times the session's rings.
+    #[must_use]
+    pub fn ring_clock(&self) -> &RingClock {
+        &self.ring_clock
+    }
+
     /// Reads the session's event rings, too, from now on.
     pub fn add_events(&mut self, mut points: EventDrain) {
         points.switch(self.is_on);
+        self.looks.lock().push(Arc::clone(points.looks()));
         self.points = Some(points);
     }
 
@@ -166,40 +182,40 @@ impl Drain {
         if let Some(points) = &mut self.points {
             points.switch(on);
         }
-        self.readers
+        self.sources
             .iter_mut()
-            .for_each(|reader| reader.switch(&self.rings, on));
+            .for_each(|source| source.reader.switch(&self.rings, on));
         if let Some(output) = self.output.as_mut().filter(|_| on) {
-            output.gap(self.clock.nanoseconds(self.clock.now()));
+            output.gap(self.clock.nanoseconds(host_tsc()));
         }
     }
 
     /// Looks at every head, so that the counts are those of now.
     pub fn look(&mut self) {
-        for (reader, timeline) in self.readers.iter_mut().zip(&mut self.timelines) {
-            let head = reader.look(&self.rings);
-            timeline.look(head, self.clock.now(), oldest(head, self.geometry));
+        for source in &mut self.sources {
+            source.look(&self.rings);
         }
         if let Some(points) = &mut self.points {
-            points.look(&self.clock);
+            points.look();
         }
     }
 
     /// One round over all rings. Returns how many events there were.
     pub fn round(&mut self, patience: Patience) -> usize {
         let mut count = 0;
-        for (reader, timeline) in self.readers.iter_mut().zip(&mut self.timelines) {
-            let before = match &self.beats {
-                Some(beats) => beats.last().min(self.clock.now()),
-                None => self.clock.now(),
-            };
-            let head = reader.look(&self.rings);
-            let now = self.clock.now();
-            timeline.look(head, now, oldest(head, self.geometry));
+        for source in &mut self.sources {
+            let now = host_tsc();
+            let before = self
+                .beats
+                .as_ref()
+                .map_or(now, |beats| beats.last().min(now));
+            source.look(&self.rings);
             let Some(output) = &mut self.output else {
                 continue;
             };
-            let vcpu = reader.ring();
+            // What is reserved later has a later time, as far as the ring's clock is known.
+            let before = before.saturating_sub(source.timeline.last().bound);
+            let vcpu = source.reader.ring();
             self.stacks.begin_round();
             let mut sink = EventSink {
                 vcpu,
@@ -209,14 +225,14 @@ impl Drain {
                 events: &mut self.events,
                 is_late: false,
             };
-            reader.drain(&self.rings, now, patience, &mut sink);
+            source.drain(&self.rings, patience, &mut sink);
             count += self.events.len();
             let nanoseconds = |ticks| self.clock.nanoseconds(ticks);
             output.append(&Batch {
                 ring: vcpu,
                 events: &self.events,
-                looked_ns: reader.is_drained().then(|| nanoseconds(before)),
-                until_ns: Some(nanoseconds(self.clock.now())),
+                looked_ns: source.reader.is_drained().then(|| nanoseconds(before)),
+                until_ns: Some(nanoseconds(host_tsc())),
             });
             self.events.clear();
         }
@@ -237,7 +253,9 @@ impl Drain {
     /// The first [`ExportError`] since the trace was begun.
     pub fn finish(&mut self) -> Result<Option<Written>, ExportError> {
         self.round(Patience::Over);
-        self.output.take().map(Output::finish).transpose()
+        let doubts = self.doubts();
+        let output = self.output.take();
+        output.map(|output| output.finish(&doubts)).transpose()
     }
 
     /// Records that were reserved so far, events too, in all rings.
@@ -251,21 +269,23 @@ impl Drain {
     /// Has calls counted as lost instead of recorded, so that what the rings hold stays what it is. Returns how many
     /// each ring had lost before.
     fn hold(&mut self) -> Vec<u64> {
-        let hold = |reader: &RingReader| {
+        let hold = |source: &Source| {
+            let reader = &source.reader;
             reader.hold(&self.rings);
             self.rings.load(reader.ring(), CellWord::Lost)
         };
-        self.readers.iter().map(hold).collect()
+        self.sources.iter().map(hold).collect()
     }
 
     /// Has calls recorded again, if they were before. Returns how many were lost since `before`.
     fn release(&mut self, before: &[u64]) -> u64 {
-        let release = |(reader, before): (&RingReader, &u64)| {
+        let release = |(source, before): (&Source, &u64)| {
+            let reader = &source.reader;
             reader.release(&self.rings);
             let lost = self.rings.load(reader.ring(), CellWord::Lost);
             lost.saturating_sub(*before)
         };
-        let lost = self.readers.iter().zip(before).map(release);
+        let lost = self.sources.iter().zip(before).map(release);
         lost.fold(0, u64::saturating_add)
     }
 
@@ -277,12 +297,14 @@ impl Drain {
     pub fn dump(&mut self, mut output: Output, is_live: bool) -> Result<Dumped, ExportError> {
         self.refresh();
         output.name_threads(self.rings.memory());
-        let discarded: Vec<u64> = self.readers.iter().map(|one| self.missing(one).0).collect();
+        let of = |source: &Source| self.missing(&source.reader).0;
+        let discarded: Vec<u64> = self.sources.iter().map(of).collect();
         let held = (!is_live).then(|| (self.hold(), self.points.as_mut().map(EventDrain::hold)));
         self.look();
         let (mut records, mut lost) = (0, 0u64);
-        let rings = self.readers.iter().zip(&self.timelines).zip(discarded);
-        for ((reader, timeline), discarded) in rings {
+        let mut doubts = TimeDoubts::default();
+        for (source, discarded) in self.sources.iter().zip(discarded) {
+            let reader = &source.reader;
             let snapshot = Snapshot {
                 ring: reader.ring(),
                 geometry: self.geometry,
@@ -290,7 +312,8 @@ impl Drain {
                 head: reader.head(),
                 functions: self.functions,
                 format: self.format,
-                timeline,
+                is_timed: self.ring_clock.is_timed(),
+                timeline: &source.timeline,
             };
             let vcpu = reader.ring();
             self.stacks.begin_round();
@@ -302,10 +325,10 @@ impl Drain {
                 events: &mut self.events,
                 is_late: false,
             };
-            snapshot.deliver(&self.rings, &mut sink);
+            doubts.add_all(&snapshot.deliver(&self.rings, &mut sink));
             // What a full ring refused has no place among its slots: it comes last.
             if discarded > 0 {
-                sink.lost(self.clock.now(), discarded);
+                sink.lost(host_tsc(), discarded);
             }
             for event in &self.events {
                 match event.kind {
@@ -323,7 +346,7 @@ impl Drain {
         }
         self.note_stalls(self.stalls_before, &mut output);
         if let Some(points) = &mut self.points {
-            let (held, gone) = points.dump(&self.clock, &mut output);
+            let (held, gone) = points.dump(&self.clock, &mut output, &mut doubts);
             (records, lost) = (records + held, lost.saturating_add(gone));
         }
         let missed = held.map_or(0, |(rings, events)| {
@@ -334,7 +357,7 @@ impl Drain {
         if !self.probes.is_empty() {
             output.describe_probes(&self.probes);
         }
-        let dir = output.finish()?.directory.display().to_string();
+        let dir = output.finish(&doubts)?.directory.display().to_string();
         Ok(Dumped {
             dir,
             records,
@@ -363,9 +386,9 @@ impl Drain {
     /// The counts of each ring.
     #[must_use]
     pub fn status(&self) -> Vec<RingStatus> {
-        self.readers
+        self.sources
             .iter()
-            .map(|reader| self.ring_status(reader))
+            .map(|source| self.ring_status(&source.reader))
             .collect()
     }
 
@@ -400,10 +423,17 @@ impl Drain {
         (discarded, reader.reserved().saturating_sub(held))
     }
 
-    /// Looks that came so late that times may be wrong.
+    /// Records that were read and whose times may be wrong.
     #[must_use]
-    pub fn clock_gaps(&self) -> u64 {
-        self.timelines.iter().map(Timeline::gaps).sum()
+    pub fn doubts(&self) -> TimeDoubts {
+        let mut doubts = TimeDoubts::default();
+        for source in &self.sources {
+            doubts.add_all(&source.doubts());
+        }
+        if let Some(points) = &self.points {
+            points.add_doubts(&mut doubts);
+        }
+        doubts
     }
 
     /// Where records go, if anywhere.
@@ -420,14 +450,10 @@ impl Drain {
     }
 }
 
-fn oldest(head: Position, geometry: Geometry) -> Position {
-    Position(head.0.saturating_sub(geometry.slots()))
-}
-
 /// Turns what a ring delivers into events.
 struct EventSink<'a> {
     vcpu: u16,
-    clock: &'a GuestClock,
+    clock: &'a RunClock,
     rings: &'a SharedRings,
     stacks: &'a mut Stacks,
     events: &'a mut Vec<Event>,
@@ -455,8 +481,8 @@ impl EventSink<'_> {
 impl Sink for EventSink<'_> {
     fn record(&mut self, record: Delivered) {
         let is_late = std::mem::take(&mut self.is_late);
-        if is_late && record.graph.is_some() {
-            // Nothing is missing; what is open is not certain any more.
+        if (is_late || record.doubt.is_some()) && record.graph.is_some() {
+            // Nothing is missing; what is open is not certain any more, or how long it takes.
             self.push(record.ticks, EventKind::Lost(0));
         }
         let kind = match record.graph {
@@ -489,6 +515,7 @@ pub struct DrainThread {
     drain: Arc<Mutex<Drain>>,
     stop: Sender<()>,
     thread: Option<JoinHandle<()>>,
+    _look: LookThread,
 }
 
 impl DrainThread {
@@ -497,6 +524,7 @@ impl DrainThread {
     /// # Errors
     /// When the system gives no thread.
     pub fn start(drain: Drain) -> std::io::Result<Self> {
+        let look = LookThread::start(Arc::clone(&drain.looks))?;
         let drain = Arc::new(Mutex::new(drain));
         let (stop, stopped) = channel();
         let shared = Arc::clone(&drain);
@@ -508,6 +536,7 @@ impl DrainThread {
             drain,
             stop,
             thread: Some(thread),
+            _look: look,
         })
     }
 

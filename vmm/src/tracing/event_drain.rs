@@ -7,16 +7,18 @@ use tracer::event::{CallValues, PointEvent, PointKind};
 use tracer::event_formats::EventFormats;
 use tracer::image::points::EventId;
 use tracer::record::Format;
-use tracer::ring::geometry::{Geometry, Position};
+use tracer::ring::doubt::{TimeDoubt, TimeDoubts};
+use tracer::ring::geometry::Geometry;
 use tracer::ring::payload::{NoPayload, read_payload};
 use tracer::ring::reader::{Delivered, Mode, Patience, RingReader, Sink};
 use tracer::ring::snapshot::Snapshot;
-use tracer::ring::timeline::Timeline;
 use tracer::session::SessionEvents;
 
+use super::looks::{Looks, RingClock};
 use super::output::Output;
 use super::rings::EventRings;
-use crate::clock::GuestClock;
+use super::source::Source;
+use crate::clock::{RunClock, host_tsc};
 use crate::control::status::RingStatus;
 use crate::memory::Memory;
 
@@ -31,7 +33,8 @@ struct Torn {
 #[derive(Debug)]
 pub struct EventDrain {
     rings: EventRings,
-    readers: Vec<(RingReader, Timeline, Torn)>,
+    readers: Vec<(Source, Torn)>,
+    looks: Arc<Looks>,
     geometry: Geometry,
     formats: Arc<EventFormats>,
     /// Whether the output has not been told of them yet.
@@ -49,20 +52,27 @@ impl EventDrain {
         place: &SessionEvents,
         mode: Mode,
         formats: &Arc<EventFormats>,
+        clock: &RingClock,
     ) -> Self {
         let geometry = place.memory.geometry;
         let rings = EventRings::new(memory, place);
         let events = formats.count();
         let reader = |ring| {
             let first = rings.records().first(ring);
-            let reader = RingReader::new(ring, geometry, mode, events).starting_at(first);
+            let reader = RingReader::new(ring, geometry, mode, events)
+                .timed(clock.is_timed())
+                .starting_at(first);
             reader.initialise(rings.records());
-            (reader, Timeline::default(), Torn::default())
+            reader
         };
-        let readers = (0..rings.records().count()).map(reader).collect();
+        let readers: Vec<RingReader> = (0..rings.records().count()).map(reader).collect();
+        let looks = Arc::new(Looks::new(rings.records().clone(), geometry, clock));
+        let source = |reader| (Source::new(reader, geometry, &looks), Torn::default());
+        let readers = readers.into_iter().map(source).collect();
         Self {
             rings,
             readers,
+            looks,
             geometry,
             formats: Arc::clone(formats),
             is_news: true,
@@ -75,8 +85,25 @@ impl EventDrain {
     pub fn know(&mut self, formats: &Arc<EventFormats>) {
         self.formats = Arc::clone(formats);
         self.is_news = true;
-        for (reader, _, _) in &mut self.readers {
-            reader.set_functions(formats.count());
+        for (source, _) in &mut self.readers {
+            source.reader.set_functions(formats.count());
+        }
+    }
+
+    /// The looks at the rings.
+    #[must_use]
+    pub fn looks(&self) -> &Arc<Looks> {
+        &self.looks
+    }
+
+    /// Adds the records that were read and whose times may be wrong. That a clock was set is for the rings of
+    /// calls to say.
+    pub fn add_doubts(&self, to: &mut TimeDoubts) {
+        for (source, _) in &self.readers {
+            let doubts = source.doubts();
+            let records = TimeDoubt::ALL.into_iter();
+            let records = records.filter(|kind| *kind != TimeDoubt::Set);
+            records.for_each(|kind| to.add(kind, doubts.count(kind)));
         }
     }
 
@@ -88,14 +115,15 @@ impl EventDrain {
 
     /// Lets stubs record, or stops them.
     pub fn switch(&mut self, on: bool) {
-        for (reader, _, _) in &mut self.readers {
-            reader.switch(self.rings.records(), on);
+        for (source, _) in &mut self.readers {
+            source.reader.switch(self.rings.records(), on);
         }
     }
 
     /// Has events counted as lost instead of recorded. Returns how many each ring had lost before.
     pub fn hold(&mut self) -> Vec<u64> {
-        let hold = |(reader, ..): &(RingReader, Timeline, Torn)| {
+        let hold = |(source, _): &(Source, Torn)| {
+            let reader = &source.reader;
             reader.hold(self.rings.records());
             self.rings.discarded(reader.ring())
         };
@@ -104,7 +132,8 @@ impl EventDrain {
 
     /// Has events recorded again, if they were before. Returns how many were lost since `before`.
     pub fn release(&mut self, before: &[u64]) -> u64 {
-        let release = |((reader, ..), before): (&(RingReader, Timeline, Torn), &u64)| {
+        let release = |((source, _), before): (&(Source, Torn), &u64)| {
+            let reader = &source.reader;
             reader.release(self.rings.records());
             self.rings.discarded(reader.ring()).saturating_sub(*before)
         };
@@ -113,9 +142,9 @@ impl EventDrain {
     }
 
     /// Looks at every head, so that the counts are those of now.
-    pub fn look(&mut self, clock: &GuestClock) {
-        for (reader, timeline, _) in &mut self.readers {
-            look(reader, timeline, &self.rings, self.geometry, clock);
+    pub fn look(&mut self) {
+        for (source, _) in &mut self.readers {
+            source.look(self.rings.records());
         }
     }
 
@@ -123,18 +152,19 @@ impl EventDrain {
     pub fn round(
         &mut self,
         patience: Patience,
-        clock: &GuestClock,
+        clock: &RunClock,
         output: Option<&mut Output>,
     ) -> usize {
         let mut looked = Vec::new();
-        for (reader, timeline, torn) in &mut self.readers {
-            let before = clock.now();
-            let now = look(reader, timeline, &self.rings, self.geometry, clock);
+        for (source, torn) in &mut self.readers {
+            let before = host_tsc();
+            source.look(self.rings.records());
             if output.is_none() {
                 continue;
             }
+            let before = before.saturating_sub(source.timeline.last().bound);
             let mut sink = PointSink {
-                vcpu: reader.ring(),
+                vcpu: source.reader.ring(),
                 rings: &self.rings,
                 geometry: self.geometry,
                 formats: &self.formats,
@@ -142,9 +172,9 @@ impl EventDrain {
                 torn,
                 events: &mut self.events,
             };
-            reader.drain(self.rings.records(), now, patience, &mut sink);
-            if reader.is_drained() {
-                looked.push((reader.ring(), clock.nanoseconds(before)));
+            source.drain(self.rings.records(), patience, &mut sink);
+            if source.reader.is_drained() {
+                looked.push((source.reader.ring(), clock.nanoseconds(before)));
             }
         }
         let count = self.events.len();
@@ -163,11 +193,17 @@ impl EventDrain {
     }
 
     /// Writes what the rings hold now to `output`; nothing is taken out of them. Returns how many events that
-    /// was, and how many are lost.
-    pub fn dump(&mut self, clock: &GuestClock, output: &mut Output) -> (u64, u64) {
-        self.look(clock);
+    /// was, and how many are lost; adds those whose times may be wrong to `doubts`.
+    pub fn dump(
+        &mut self,
+        clock: &RunClock,
+        output: &mut Output,
+        doubts: &mut TimeDoubts,
+    ) -> (u64, u64) {
+        self.look();
         let mut events = Vec::new();
-        for (reader, timeline, _) in &self.readers {
+        for (source, _) in &self.readers {
+            let reader = &source.reader;
             let snapshot = Snapshot {
                 ring: reader.ring(),
                 geometry: self.geometry,
@@ -175,7 +211,8 @@ impl EventDrain {
                 head: reader.head(),
                 functions: self.formats.count(),
                 format: Format::Calls,
-                timeline,
+                is_timed: self.looks.clock().is_timed(),
+                timeline: &source.timeline,
             };
             let mut sink = PointSink {
                 vcpu: reader.ring(),
@@ -186,10 +223,10 @@ impl EventDrain {
                 torn: &mut Torn::default(),
                 events: &mut events,
             };
-            snapshot.deliver(self.rings.records(), &mut sink);
+            doubts.add_all(&snapshot.deliver(self.rings.records(), &mut sink));
             let discarded = self.rings.discarded(reader.ring());
             if discarded > 0 {
-                sink.lost(clock.now(), discarded);
+                sink.lost(host_tsc(), discarded);
             }
         }
         output.know_values(&self.formats);
@@ -207,7 +244,8 @@ impl EventDrain {
     /// The counts of each ring; `is_read` when records are taken out.
     #[must_use]
     pub fn status(&self, is_read: bool) -> Vec<RingStatus> {
-        let of = |(reader, _, torn): &(RingReader, Timeline, Torn)| {
+        let of = |(source, torn): &(Source, Torn)| {
+            let reader = &source.reader;
             let losses = reader.losses();
             let (discarded, overwritten) = if is_read {
                 (losses.discarded, losses.overwritten)
@@ -251,28 +289,13 @@ fn count_hits(hits: &mut Vec<u64>, events: &[PointEvent]) {
     }
 }
 
-/// Looks at the head, then at the clock.
-fn look(
-    reader: &mut RingReader,
-    timeline: &mut Timeline,
-    rings: &EventRings,
-    geometry: Geometry,
-    clock: &GuestClock,
-) -> u64 {
-    let head = reader.look(rings.records());
-    let now = clock.now();
-    let oldest = Position(head.0.saturating_sub(geometry.slots()));
-    timeline.look(head, now, oldest);
-    now
-}
-
 /// Turns what a ring delivers into events.
 struct PointSink<'a> {
     vcpu: u16,
     rings: &'a EventRings,
     geometry: Geometry,
     formats: &'a EventFormats,
-    clock: &'a GuestClock,
+    clock: &'a RunClock,
     torn: &'a mut Torn,
     events: &'a mut Vec<PointEvent>,
 }

@@ -20,6 +20,7 @@ mod event_drain;
 mod events;
 mod filters;
 mod fleeting;
+pub mod looks;
 pub mod options;
 pub mod output;
 mod place;
@@ -31,6 +32,7 @@ pub mod rings;
 mod session;
 mod show;
 mod slices;
+mod source;
 mod thread_names;
 mod timekeeping;
 mod window;
@@ -46,11 +48,12 @@ use tracer::image::Image;
 use tracer::patch::any;
 use tracer::patch::functions::Plan;
 use tracer::patch::locks::LockPrefixes;
+use tracer::ring::doubt::TimeDoubts;
 use tracer::session::SessionId;
 use tracer::stub::cell::{CpuStrategy, SESSIONS_MAX};
 use tracer::window::Region;
 
-use crate::clock::{GuestClock, offset_is_applied};
+use crate::clock::{RunClock, VcpuClocks};
 use crate::control::protocol::{CreateSession, Dump, SessionName, Start, SwitchLocks};
 use crate::control::status::{
     Changed, Deleted, Digest, Dumped, Profile, SessionList, Switched, SwitchedLocks, microseconds,
@@ -102,7 +105,11 @@ pub struct Tracing {
     /// The host's counter when the guest was about to start: the zero of all times.
     zero: u64,
     /// Known from the first attach on.
-    clock: Option<GuestClock>,
+    clock: Option<RunClock>,
+    /// The vCPUs' counters, from the first attach on.
+    vcpu_clocks: Option<Arc<VcpuClocks>>,
+    /// Of sessions that were deleted.
+    doubts: TimeDoubts,
     /// While a session that is timed by it has rings.
     clock_page: Option<ClockPage>,
     beats: Arc<Beats>,
@@ -173,6 +180,8 @@ impl Tracing {
             breakpoints: None,
             zero: crate::clock::host_tsc(),
             clock: None,
+            vcpu_clocks: None,
+            doubts: TimeDoubts::default(),
             clock_page: None,
             beats: Arc::default(),
             probes: Vec::new(),
@@ -264,9 +273,12 @@ impl Tracing {
     /// [`TracingError::Output`] when not all of it could be written.
     pub fn finish(&mut self, machine: &Machine, is_dead: bool) -> Result<Finished, TracingError> {
         // A stub that is running now will not be waited for: the guest has no more to say.
-        let quiesced = machine.quiesce(PATIENCE);
+        let mut quiesced = machine.quiesce(PATIENCE);
         if let Err(error) = &quiesced {
             log::warn!("the trace may lack its last records: {error}");
+        }
+        if let Ok(quiesced) = &mut quiesced {
+            timekeeping::check(machine, quiesced);
         }
         self.clock_page = None;
         self.say_late();
@@ -334,8 +346,10 @@ impl Tracing {
         } else {
             None
         };
+        self.check_clocks(machine);
         let mut session = self.sessions.swap_remove(index);
         let (id, finished) = session.close();
+        self.doubts.add_all(&session.doubts());
         if let Some(id) = id {
             self.engine
                 .delete_session(&mut machine.memory().clone(), id)?;
@@ -349,6 +363,17 @@ impl Tracing {
             session: session.name,
             stopped,
         })
+    }
+
+    /// Records of all sessions that were read and whose times may be wrong, and how often the clock of a vCPU
+    /// was set: for the end of a run.
+    #[must_use]
+    pub fn time_doubts(&self) -> TimeDoubts {
+        let mut doubts = self.doubts;
+        for session in &self.sessions {
+            doubts.add_all(&session.doubts());
+        }
+        doubts
     }
 
     /// `session.list`.
@@ -418,7 +443,7 @@ impl Tracing {
             bytes: window.bytes,
         };
         // Tried before the pause: it takes longer than the rest.
-        let is_offset_applied = self.clock.is_none() && offset_is_applied();
+        let is_measured = self.clock.is_none() && timekeeping::is_to_be_measured();
         let mut quiesced = machine.quiesce(PATIENCE)?;
         if !self.engine.is_attached() {
             check_place(&mut quiesced, &self.shared.image)?;
@@ -433,11 +458,14 @@ impl Tracing {
         let clock = match self.clock {
             Some(clock) => clock,
             None => {
-                let khz = machine.tsc_khz();
-                GuestClock::of(&mut quiesced, is_offset_applied, khz, self.zero)?
+                if is_measured {
+                    timekeeping::measure(machine, &mut quiesced)?;
+                }
+                RunClock::new(self.zero, machine.tsc_khz())
             }
         };
         self.clock = Some(clock);
+        self.vcpu_clocks = Some(Arc::clone(machine.clocks()));
         let (page, _) = self.engine.clock_page().unwrap_or_default();
         let config = self.at(index)?.config(page);
         let id = self.engine.create_session(&mut quiesced, config)?;

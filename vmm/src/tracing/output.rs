@@ -14,6 +14,7 @@ use tracer::export::uftrace::{
 use tracer::graph::pipeline::Pipeline;
 use tracer::graph::{CallEvent, CallSink};
 use tracer::image::Image;
+use tracer::ring::doubt::TimeDoubts;
 use tracer::session::CallMoments;
 
 use super::thread_names::ThreadNames;
@@ -244,11 +245,12 @@ impl Output {
         })
     }
 
-    /// Completes the trace. Returns where it is, and what is in it.
+    /// Completes the trace, in which times may be wrong. Returns where it is, and what is in it.
     ///
     /// # Errors
     /// The first [`ExportError`] since it was made.
-    pub fn finish(mut self) -> Result<Written, ExportError> {
+    pub fn finish(mut self, doubts: &TimeDoubts) -> Result<Written, ExportError> {
+        self.sink.writer.set_doubts(doubts.notes());
         if let Some(pipeline) = &mut self.pipeline {
             pipeline.finish(&mut self.sink);
             let anomalies = pipeline.anomalies();

@@ -19,6 +19,7 @@ use tracer::image::Image;
 use tracer::image::debug::DebugInfo;
 use tracer::image::points::EventId;
 use tracer::patch::events::find_event;
+use tracer::ring::doubt::TimeDoubts;
 use tracer::ring::geometry::Geometry;
 use tracer::session::{SessionConfig, SessionId, TracerKind};
 use tracer::stub::recorder::Clock;
@@ -30,11 +31,12 @@ use super::clock_page::{Beat, Beats, check_cpu};
 use super::closing::Closing;
 use super::drain::{Drain, DrainThread};
 use super::error::TracingError;
+use super::looks::RingClock;
 use super::options::{ClockChoice, PERIODS_NS, RECORD_BYTES, SessionOptions, Tracer};
 use super::output::{Output, Written};
 use super::profile::{CounterTable, Counters};
 use super::rings::SharedRings;
-use crate::clock::GuestClock;
+use crate::clock::RunClock;
 use crate::control::status::{Dumped, Profile, ProfiledFunction, SessionStatus, Switched};
 use crate::machine::Machine;
 
@@ -56,7 +58,7 @@ pub(super) struct Shared {
 /// What is known of the guest from the first attach on.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Found {
-    pub clock: Option<GuestClock>,
+    pub clock: Option<RunClock>,
     /// How stubs find their ring.
     pub strategy: Option<&'static str>,
 }
@@ -97,6 +99,8 @@ pub(super) struct TraceSession {
     switched_on: bool,
     /// Whether anybody was shown what it has recorded.
     has_told: Cell<bool>,
+    /// Of its rings when they were closed.
+    doubts: TimeDoubts,
     /// The output of the rings to come. It is opened when the session is made, so that a directory
     /// that cannot be written is an early error.
     output: Option<Output>,
@@ -150,6 +154,7 @@ impl TraceSession {
             late: LateModules::default(),
             switched_on: true,
             has_told: Cell::new(false),
+            doubts: TimeDoubts::default(),
             output: None,
         };
         session.open_output(session.options.force, shared)?;
@@ -266,7 +271,7 @@ impl TraceSession {
         id: SessionId,
         engine: &Engine,
         machine: &Machine,
-        clock: GuestClock,
+        clock: RunClock,
         beats: &Arc<Beats>,
     ) -> Result<(), TracingError> {
         let session = engine.session(id)?;
@@ -288,6 +293,7 @@ impl TraceSession {
             self.options.mode.into(),
             functions,
             clock,
+            self.ring_clock(machine),
             self.output.take(),
         );
         if self.beat().is_some() {
@@ -298,6 +304,15 @@ impl TraceSession {
         let reader = Reader::Rings(drain);
         self.live = Some(Live { id, reader });
         Ok(())
+    }
+
+    /// What times its records.
+    fn ring_clock(&self, machine: &Machine) -> RingClock {
+        match self.options.clock {
+            ClockChoice::Tsc => RingClock::Vcpus(Arc::clone(machine.clocks())),
+            ClockChoice::Page => RingClock::Host,
+            ClockChoice::None => RingClock::None,
+        }
     }
 
     /// How the clock page is to be kept for it.
@@ -321,6 +336,7 @@ impl TraceSession {
                         drain.stop();
                         let mut drain = drain.lock();
                         let finished = drain.finish().map_err(TracingError::from);
+                        self.doubts = drain.doubts();
                         finished.map(|written| self.closing(written, drain.records()))
                     }
                     Reader::Counters(_) => Ok(None),
@@ -329,7 +345,7 @@ impl TraceSession {
             }
             None => {
                 let output = self.output.take();
-                let finished = output.map(Output::finish).transpose();
+                let finished = output.map(|output| output.finish(&self.doubts)).transpose();
                 (None, finished.map(|_| None).map_err(TracingError::from))
             }
         }
@@ -351,7 +367,7 @@ impl TraceSession {
     pub fn unasked(
         &self,
         image: &Image,
-        clock: Option<GuestClock>,
+        clock: Option<RunClock>,
         knows_vcpus: bool,
     ) -> Option<Closing> {
         let is_counter = |live: &&Live| matches!(live.reader, Reader::Counters(_));
@@ -420,7 +436,7 @@ impl TraceSession {
     pub fn profile(
         &self,
         image: &Image,
-        clock: Option<GuestClock>,
+        clock: Option<RunClock>,
         knows_vcpus: bool,
     ) -> Result<Profile, TracingError> {
         let counters = match self.live.as_ref().map(|live| &live.reader) {
@@ -451,6 +467,14 @@ impl TraceSession {
             clock_period_ns: self.beat().map(|beat| beat.period_ns),
             functions: counted.collect(),
         })
+    }
+
+    /// Records that were read and whose times may be wrong.
+    pub fn doubts(&self) -> TimeDoubts {
+        match self.live.as_ref().map(|live| &live.reader) {
+            Some(Reader::Rings(drain)) => drain.lock().doubts(),
+            _ => self.doubts,
+        }
     }
 
     fn not_started(&self) -> TracingError {
@@ -602,7 +626,7 @@ impl TraceSession {
             drain.look();
             status.rings = drain.status();
             status.event_rings = drain.event_status();
-            status.clock_gaps = drain.clock_gaps();
+            status.doubts = drain.doubts().notes();
             let error = drain.output().and_then(Output::error);
             status.output_error = error.map(ToString::to_string);
             status.anomalies = drain.output().map_or_else(Vec::new, Output::anomalies);

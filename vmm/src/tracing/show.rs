@@ -14,7 +14,7 @@ use super::{Tracing, TracingError};
 use crate::control::protocol::FunctionsQuery;
 use crate::control::status::{
     Changed, ClockPageStatus, FrozenStatus, Function, Functions, LocksStatus, SessionStatus,
-    TracingStatus, microseconds,
+    TracingStatus, VcpuClocksStatus, microseconds,
 };
 
 /// The name of a mode, as options have it.
@@ -79,6 +79,7 @@ impl Tracing {
                 longest_stall_ns: ns(longest),
             }
         });
+        status.vcpu_clocks = self.vcpu_clocks_status();
         let (prefixes, sites) = self.engine.locks();
         status.smp_locks = (sites > 0).then(|| LocksStatus {
             state: prefixes.name().to_owned(),
@@ -89,6 +90,16 @@ impl Tracing {
             status.no_gs = no_gs.map(|reason| reason.to_string());
         }
         status
+    }
+
+    fn vcpu_clocks_status(&self) -> Option<VcpuClocksStatus> {
+        let (clocks, clock) = self.vcpu_clocks.as_ref().zip(self.clock)?;
+        let summary = clocks.summary();
+        Some(VcpuClocksStatus {
+            bound_ns: clock.duration_ns(summary.bound),
+            sets: summary.sets,
+            differ: summary.do_differ,
+        })
     }
 
     pub(super) fn session_statuses(&self) -> Vec<SessionStatus> {

@@ -154,6 +154,14 @@ impl VcpuHandle {
         wanted
     }
 
+    /// Has the vCPU leave the guest for a moment, if it is there.
+    pub(crate) fn nudge(&self) {
+        let running = self.shared.lock().state == VcpuState::Running;
+        if running && let Some(thread) = &self.thread {
+            kick::kick(thread);
+        }
+    }
+
     /// Waits until that pass was made, or the vCPU is out of the guest anyway: it passes such a point
     /// before it enters again. `None`: not until `deadline`.
     pub(crate) fn wait_passed(&self, wanted: u64, deadline: Instant) -> Option<FullRegisters> {

@@ -32,6 +32,7 @@ pub(crate) use cpuid::{CpuModel, has_gigabyte_pages, has_virtualisation};
 pub(crate) use event::{EventSender, events};
 pub(crate) use gate::Gate;
 
+use crate::clock::VcpuClocks;
 use crate::devices::Ports;
 use crate::loader::entry_state;
 use crate::memory::Memory;
@@ -52,6 +53,7 @@ pub(crate) struct Surroundings {
     pub(crate) detours: Arc<Detours>,
     pub(crate) events: EventSender,
     pub(crate) gate: Arc<Gate>,
+    pub(crate) clocks: Arc<VcpuClocks>,
     pub(crate) memory: Memory,
     pub(crate) cpuid: CpuId,
     pub(crate) model: CpuModel,

@@ -11,6 +11,7 @@ use tracer::addr::Gva;
 use super::brief;
 use super::gate::Gate;
 use super::registers::FullRegisters;
+use crate::clock::Sample;
 
 /// What the controller wants of the thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,8 +70,8 @@ pub enum Request {
     ReadKernelGsBase,
     /// Read `IA32_LSTAR`: where system calls enter the kernel.
     ReadSyscallEntry,
-    /// Read `IA32_TIME_STAMP_COUNTER` as KVM reports it, with the host's counter around it.
-    ReadTsc,
+    /// Read `IA32_TIME_STAMP_COUNTER` as KVM reports it, with the host's counter around it: the tightest of so many.
+    ReadTsc(u32),
 }
 
 /// The answer to a [`Request`].
@@ -81,14 +82,7 @@ pub enum Reply {
     /// Where system calls enter the kernel; 0 when it has not said so yet.
     SyscallEntry(Gva),
     /// The guest's counter, and the host's before and after.
-    Tsc {
-        /// Host counter before.
-        before: u64,
-        /// Guest counter.
-        guest: u64,
-        /// Host counter after.
-        after: u64,
-    },
+    Tsc(Sample),
 }
 
 /// A request on its way through the seat.

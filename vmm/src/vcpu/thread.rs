@@ -30,10 +30,13 @@ use super::event::{EventSender, VcpuEvent, VcpuEventKind};
 use super::kick::{self, ImmediateExit, KickTarget};
 use super::registers::RegisterReader;
 use super::seat::{Errand, Order, Reply, Request, Seat, Shared, VcpuState};
+use crate::clock::{Sample, VcpuClocks, host_tsc};
 use crate::devices::{PortEffect, Ports};
 use crate::layout::{DOORBELL_PORT, PROBE_PORT, TRAP_PORT};
 use crate::memory::Memory;
 
+/// Readings of a counter that is looked at again: a few, since the vCPU could run meanwhile.
+const CHECK_SAMPLES: u32 = 3;
 const MSR_TSC: u32 = 0x10;
 const MSR_LSTAR: u32 = 0xc000_0082;
 const MSR_KERNEL_GS_BASE: u32 = 0xc000_0102;
@@ -89,6 +92,8 @@ pub(crate) struct Vcpu {
     /// The last pass that was made.
     passed: u64,
     debugging: Debugging,
+    /// The counters of all vCPUs, this one's among them.
+    clocks: Arc<VcpuClocks>,
     /// Keeps the guest's memory mapped while KVM can still use it.
     _memory: Memory,
 }
@@ -115,6 +120,7 @@ impl Vcpu {
             unchanged: false,
             passed: 0,
             debugging: Debugging::new(),
+            clocks: Arc::clone(&around.clocks),
             _memory: around.memory.clone(),
         })
     }
@@ -149,6 +155,9 @@ impl Vcpu {
         let wanted = self.shared.wanted_pass();
         if wanted != self.passed {
             self.pass(wanted);
+        }
+        if self.clocks.is_due(self.number) {
+            self.check_clock();
         }
         self.enter()
     }
@@ -378,6 +387,12 @@ impl Vcpu {
             }
         };
         shared.acknowledged.notify_all();
+        if self.clocks.is_due(self.number) {
+            // Nobody waits for this thread now.
+            drop(seat);
+            self.check_clock();
+            seat = shared.lock();
+        }
         loop {
             let seen = shared.gate.changes();
             if let Errand::Asked(request) = &seat.errand {
@@ -412,7 +427,7 @@ impl Vcpu {
             Request::SetSystem(registers) => done(self.fd.set_sregs(&registers)),
             Request::SetBreakpoint(at) => done(self.set_breakpoint(at)),
             Request::SingleStep => done(self.debugging.single_step(&self.fd)),
-            Request::ReadTsc => self.read_tsc(),
+            Request::ReadTsc(samples) => self.read_tsc(samples).map(Reply::Tsc),
             Request::ReadSyscallEntry => {
                 let entry = self.read_msr(MSR_LSTAR);
                 entry.map(|entry| Reply::SyscallEntry(Gva(entry)))
@@ -435,15 +450,25 @@ impl Vcpu {
         self.debugging.set_breakpoint(&self.fd, at)
     }
 
-    fn read_tsc(&self) -> Result<Reply, kvm_ioctls::Error> {
-        let before = crate::clock::host_tsc();
-        let guest = self.read_msr(MSR_TSC)?;
-        let after = crate::clock::host_tsc();
-        Ok(Reply::Tsc {
-            before,
-            guest,
-            after,
+    fn read_tsc(&self, samples: u32) -> Result<Sample, kvm_ioctls::Error> {
+        Sample::tightest(samples, || {
+            let before = host_tsc();
+            let guest = self.read_msr(MSR_TSC)?;
+            let after = host_tsc();
+            Ok(Sample {
+                before,
+                guest,
+                after,
+            })
         })
+    }
+
+    /// Looks whether the vCPU's counter is what it was.
+    fn check_clock(&self) {
+        match self.read_tsc(CHECK_SAMPLES) {
+            Ok(sample) => self.clocks.check(self.number, sample),
+            Err(error) => log::debug!("vCPU {}: its counter is not read: {error}", self.number),
+        }
     }
 
     fn read_msr(&self, index: u32) -> Result<u64, kvm_ioctls::Error> {

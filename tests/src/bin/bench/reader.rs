@@ -11,13 +11,16 @@ use tracer::export::uftrace::Metadata;
 use tracer::image::Image;
 use tracer::record::{Format, RECORD_BYTES, Record};
 use tracer::ring::geometry::{Geometry, Position};
+use tracer::ring::moment::Moment;
 use tracer::ring::reader::{CellWord, Delivered, Mode, Patience, RingMemory, RingReader, Sink};
+use tracer::ring::timeline::Timeline;
 use tracer::session::SessionMemory;
 use tracer::target::PhysicalMemory;
-use vmm::clock::GuestClock;
+use vmm::clock::{RunClock, host_tsc};
 use vmm::layout::MIB;
 use vmm::memory::Memory;
 use vmm::tracing::drain::Drain;
+use vmm::tracing::looks::RingClock;
 use vmm::tracing::output::Output;
 use vmm::tracing::rings::SharedRings;
 
@@ -148,7 +151,8 @@ fn decode() -> Result<Samples, Failed> {
         ring.fill()?;
         let since = Instant::now();
         reader.look(&ring.rings);
-        reader.drain(&ring.rings, ring.now, Patience::Over, &mut tally);
+        let timeline = Timeline::of_one(reader.head(), Moment::exact(ring.now));
+        reader.drain(&ring.rings, &timeline, Patience::Over, &mut tally);
         rates.push(ring.rate(since));
     }
     let expected = ROUNDS * ring.geometry.slots();
@@ -168,19 +172,20 @@ fn stream(place: &Path) -> Result<Samples, Failed> {
         ..Metadata::default()
     };
     let output = Output::create(&place.join("stream"), true, &image, metadata, None)?;
-    let clock = GuestClock::with_offset(0, 0, KHZ);
+    let clock = RunClock::new(0, KHZ);
     let mut drain = Drain::new(
         ring.rings.clone(),
         ring.geometry,
         Mode::Overwrite,
         FUNCTIONS,
         clock,
+        RingClock::Host,
         Some(output),
     );
     drain.switch(true);
     let mut rates = Vec::new();
     for _ in 0..ROUNDS {
-        ring.now = clock.now() - ring.geometry.slots() * STEP;
+        ring.now = host_tsc() - ring.geometry.slots() * STEP;
         ring.fill()?;
         let since = Instant::now();
         drain.round(Patience::Over);

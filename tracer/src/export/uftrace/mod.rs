@@ -49,6 +49,7 @@ use crate::graph::{Anomalies, CallEvent, CallKind};
 use crate::image::Image;
 use crate::image::points::EventFormat;
 use crate::printable;
+use crate::ring::doubt::TimeNote;
 
 /// Clock stalls that are kept one by one.
 const STALLS_MAX: usize = 4096;
@@ -279,6 +280,11 @@ impl UftraceWriter {
             Some(threads) => threads.describe_values(values),
             None => Ok(()),
         }
+    }
+
+    /// Records whose times may be wrong, for the side file.
+    pub fn set_doubts(&mut self, doubts: Vec<TimeNote>) {
+        self.side.doubts = doubts;
     }
 
     /// What did not fit in a graph trace, for the side file.

@@ -11,6 +11,7 @@ use crate::export::events::EventTotals;
 use crate::graph::{Anomalies, Anomaly, Seen};
 use crate::image::Image;
 use crate::printable::masked;
+use crate::ring::doubt::TimeNote;
 
 /// What a trace says of itself: what is known when it begins, and the rest when tracing is attached.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -181,6 +182,9 @@ pub struct SideFile {
     /// What did not fit in a graph trace.
     #[serde(default)]
     pub anomalies: Vec<AnomalyNote>,
+    /// Records whose times may be wrong; empty before the end.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub doubts: Vec<TimeNote>,
     /// Every time the clock page was late, up to a few thousand; empty before the end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clock_stalls: Vec<ClockStall>,
@@ -206,6 +210,7 @@ impl SideFile {
             dropped: 0,
             threads: BTreeMap::new(),
             anomalies: Vec::new(),
+            doubts: Vec::new(),
             clock_stalls: Vec::new(),
             events: EventTotals::default(),
             totals: Vec::new(),

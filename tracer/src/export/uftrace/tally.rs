@@ -48,6 +48,7 @@ impl UftraceWriter {
         };
         let lost = sum(|totals| totals.lost.saturating_add(totals.dropped));
         let anomalies = side.anomalies.iter().map(|note| note.count);
+        let anomalies = anomalies.chain(side.doubts.iter().map(|note| note.count));
         Tally {
             calls: sum(|totals| totals.entries).saturating_sub(side.dropped),
             functions: self.called.count(),

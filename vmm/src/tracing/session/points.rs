@@ -35,7 +35,8 @@ impl TraceSession {
             let (memory, mode) = (machine.memory().clone(), self.options.mode.into());
             memory.populate(place.memory.rings, place.memory.room);
             let formats = engine.event_formats();
-            drain.add_events(EventDrain::new(memory, place, mode, formats));
+            let clock = drain.ring_clock().clone();
+            drain.add_events(EventDrain::new(memory, place, mode, formats, &clock));
         }
         Ok(())
     }
