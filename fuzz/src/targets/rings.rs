@@ -152,6 +152,10 @@ impl CallSink for Checked {
     }
 }
 
+fn looked_at(now: u64) -> tracer::ring::moment::Moment {
+    tracer::ring::moment::Moment::exact(now)
+}
+
 struct Host {
     geometry: Geometry,
     format: Format,
@@ -190,7 +194,7 @@ impl Host {
             let mut reader = RingReader::new(ring, geometry, mode, FUNCTIONS).of(format);
             reader.initialise(&memory);
             reader.switch(&memory, true);
-            (reader, Timeline::default(), Stacks::default())
+            (reader, Timeline::begun(looked_at(0)), Stacks::default())
         };
         let readers = (0..RINGS).map(reader).collect();
         let sink = Checked::default();
@@ -271,7 +275,7 @@ impl Host {
         let head = reader.look(&self.memory);
         timeline.look(
             head,
-            self.now,
+            looked_at(self.now),
             Position(head.0.saturating_sub(self.geometry.slots())),
         );
         stacks.begin_round();
@@ -287,7 +291,7 @@ impl Host {
         };
         *self.memory.copied.borrow_mut() = 0;
         let was = (reader.delivered(), reader.losses().records());
-        reader.drain(&self.memory, self.now, patience, &mut lane);
+        reader.drain(&self.memory, timeline, patience, &mut lane);
         // Words and details: a lap, what was waited for, and a batch to find that it must wait.
         assert!(*self.memory.copied.borrow() <= 6 * SLOTS + 2048);
         assert_eq!(lane.events, reader.delivered() - was.0);
@@ -312,6 +316,7 @@ impl Host {
             head: reader.head(),
             functions: FUNCTIONS,
             format: self.format,
+            is_timed: self.format != Format::GraphUntimed,
             timeline,
         };
         let mut counted = Counted::default();
