@@ -260,8 +260,9 @@ impl Engine {
                 return Err(self.freeze(error));
             }
         }
-        self.check_threads(target, plan)?;
+        // First what stays so: a thread that is in the way goes on and is looked for again.
         self.check_kprobes(target, plan)?;
+        self.check_threads(target, plan)?;
         let pokes: Vec<Poke> = plan.pokes().map(|(poke, _)| poke).collect();
         let written = poke::apply(target, &self.image, &pokes);
         self.note(written)?;
