@@ -49,7 +49,10 @@ const AHEAD: u64 = (7 << 32) + 12_345;
 
 fn set_clock() {
     let is_set = kernel_call::set_clock_ahead(AHEAD);
-    print(format_args!("clock {}", if is_set { "set" } else { "not set" }));
+    print(format_args!(
+        "clock {}",
+        if is_set { "set" } else { "not set" }
+    ));
 }
 
 /// The guest's own change of its text.
