@@ -81,7 +81,7 @@ fn pages() -> impl Iterator<Item = WindowPage> {
 /// Notices about text that is there, is not there, or never was.
 fn ring(chance: &mut Chance) -> ! {
     loop {
-        let place = PLACES.get(chance.below(4) as usize).copied();
+        let place = PLACES.get(chance.index(4)).copied();
         let start = place.unwrap_or_else(|| chance.next());
         kernel_call::ring(start, chance.below(3), RINGS);
         DEEDS.fetch_add(1);
@@ -96,7 +96,7 @@ fn attack(number: u64, chance: &mut Chance) -> ! {
             let mut found = self::pages();
             pages.fill_with(|| found.next());
         }
-        let page = pages.get(chance.below(PAGES as u64) as usize);
+        let page = pages.get(chance.index(PAGES));
         match (chance.below(64), page.copied().flatten()) {
             (0, Some(page)) => kernel_call::twist(page.entry, chance.next()),
             (1..32, Some(page)) if page.may_write => scribble(page, chance),
@@ -145,5 +145,11 @@ impl Chance {
 
     fn below(&mut self, limit: u64) -> u64 {
         (self.next() >> 32) % limit.max(1)
+    }
+
+    /// An index below `length`.
+    fn index(&mut self, length: usize) -> usize {
+        let index = self.below(u64::try_from(length).unwrap_or(u64::MAX));
+        usize::try_from(index).unwrap_or_default()
     }
 }

@@ -87,8 +87,10 @@ const TSC_ADJUST: u32 = 0x3b;
 pub fn set_timestamp_ahead(ticks: u64) -> bool {
     let can = core::arch::x86_64::__cpuid_count(7, 0).ebx & (1 << 1) != 0;
     if can {
-        // SAFETY: the CPU says that it has the register; nothing here goes by the counter.
-        unsafe { write_msr(TSC_ADJUST, read_msr(TSC_ADJUST).wrapping_add(ticks)) };
+        // SAFETY: the CPU says that it has the register.
+        let added = unsafe { read_msr(TSC_ADJUST) };
+        // SAFETY: as before; nothing here goes by the counter.
+        unsafe { write_msr(TSC_ADJUST, added.wrapping_add(ticks)) };
     }
     can
 }
