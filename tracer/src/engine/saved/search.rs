@@ -18,6 +18,8 @@ pub(super) const HITS_MAX: usize = 1 << 16;
 /// Bits of the sieve for each address, and in all, at most: it stays in a core's own cache.
 const BITS_EACH: usize = 16;
 const BITS_MAX: usize = 1 << 22;
+/// 2^64 over the golden ratio: its multiples are spread evenly.
+const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// What a search came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -134,11 +136,15 @@ struct Sieve {
 
 impl Sieve {
     fn of(wanted: &[Gva]) -> Self {
+        Self::with(RandomState::new().build_hasher().finish(), wanted)
+    }
+
+    fn with(chance: u64, wanted: &[Gva]) -> Self {
         let bits = wanted.len().saturating_mul(BITS_EACH);
         let bits = bits.next_power_of_two().clamp(64, BITS_MAX);
         let mut sieve = Self {
             bits: vec![0; bits / 64],
-            factor: RandomState::new().build_hasher().finish() | 1,
+            factor: chance | 1,
             shift: u64::BITS - bits.trailing_zeros(),
         };
         for gva in wanted {
@@ -156,8 +162,12 @@ impl Sieve {
     }
 
     fn place(&self, word: u64) -> (usize, u32) {
-        // At most 22 bits are left of the product.
-        let number = word.wrapping_mul(self.factor) >> self.shift;
+        // Of addresses at even distances a product alone has even distances again, and some factors lead many near
+        // words to the bits of those.
+        let mixed = word.wrapping_mul(self.factor);
+        let mixed = (mixed ^ mixed >> 32).wrapping_mul(MIX);
+        // At most 22 bits are left.
+        let number = (mixed ^ mixed >> 32).wrapping_mul(MIX) >> self.shift;
         let word = usize::try_from(number / 64).unwrap_or(usize::MAX);
         (word, (number % 64) as u32)
     }
@@ -211,12 +221,30 @@ mod tests {
 
     #[test]
     fn the_sieve_lets_through_all_that_is_wanted_and_little_else() {
-        let all: Vec<Gva> = (0..40_000)
+        let all: Vec<Gva> = (0..4_000)
             .map(|n| Gva(0xffff_ffff_8100_0000 + n * 16))
             .collect();
-        let sieve = Sieve::of(&all);
-        assert!(all.iter().all(|gva| sieve.may_hold(gva.0)));
-        let near = all.iter().filter(|gva| sieve.may_hold(gva.0 + 5)).count();
-        assert!(near < all.len() / 4, "{near} of {}", all.len());
+        // Also factors that keep the distances of addresses, or nearly: with 1/11 of 2^64, 11 leads nearly nowhere.
+        let poor = [
+            0,
+            1,
+            2,
+            1 << 20,
+            1 << 32,
+            1 << 63,
+            u64::MAX,
+            u64::MAX / 11,
+            u64::MAX / 5,
+        ];
+        let chance = |n: u64| n.wrapping_mul(0x2545_f491_4f6c_dd1d).rotate_left(29) ^ n;
+        for factor in poor.into_iter().chain((1..500).map(chance)) {
+            let sieve = Sieve::with(factor, &all);
+            assert!(all.iter().all(|gva| sieve.may_hold(gva.0)));
+            for distance in [1, 4, 5, 8, 11] {
+                let near = all.iter().filter(|gva| sieve.may_hold(gva.0 + distance));
+                let near = near.count();
+                assert!(near < all.len() / 4, "{factor:#x}: {near} of {}", all.len());
+            }
+        }
     }
 }
