@@ -1,7 +1,7 @@
 //! The harness of the integration tests: guests that are started, traced and listened to as a user
 //! would do it.
 //!
-//! `tests/run` builds the programs and decides where the suites run. `tests/law.rs` needs no KVM,
+//! `tests/run` builds the programs and decides where the suites run. `tests/law` needs no KVM,
 //! the suite `kvm` needs one, the suite `ring0` needs one that executes ring 0.
 
 #![expect(

@@ -1,16 +1,11 @@
-//! The law of the crates: which may know of which. Checked in what cargo resolves and in the
-//! sources, so that a convenient shortcut does not go unnoticed.
-#![cfg(test)]
+//! Which crate may know of which: what cargo resolves, and what the sources name.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
+use crate::source::{root, sources};
 
 fn cargo(arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO"))
@@ -60,30 +55,6 @@ fn named_by_members() -> Vec<(String, Vec<String>)> {
         .collect()
 }
 
-/// Every Rust file below `folder`, with its text.
-fn sources(folder: &str) -> Vec<(PathBuf, String)> {
-    let mut found = Vec::new();
-    let mut folders = vec![root().join(folder)];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).expect("a folder of the repository") {
-            let path = entry.expect("an entry").path();
-            if path.is_dir() && !path.ends_with("target") {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let text = fs::read_to_string(&path).expect("a source file");
-                found.push((path, text));
-            }
-        }
-    }
-    assert!(!found.is_empty(), "no sources in {folder}");
-    found
-}
-
-/// The part of a file that is no test.
-fn without_tests(text: &str) -> &str {
-    text.split("#[cfg(test)]").next().unwrap_or(text)
-}
-
 #[test]
 fn tracer_is_built_from_nothing_that_knows_kvm_or_threads() {
     let forbidden = [
@@ -107,17 +78,13 @@ fn tracer_is_built_from_nothing_that_knows_kvm_or_threads() {
 
 #[test]
 fn tracer_forbids_unsafe_code_and_knows_no_threads_and_no_clock() {
-    for (path, text) in sources("tracer/src") {
-        if path.ends_with("tracer/src/lib.rs") {
-            assert!(
-                text.contains("#![forbid(unsafe_code)]"),
-                "{}",
-                path.display()
-            );
+    for source in sources("tracer/src") {
+        let path = source.path.display();
+        if source.path.ends_with("tracer/src/lib.rs") {
+            assert!(source.text.contains("#![forbid(unsafe_code)]"), "{path}");
         }
         for word in ["std::thread", "Instant", "SystemTime"] {
-            let there = without_tests(&text).contains(word);
-            assert!(!there, "{} names {word}", path.display());
+            assert!(!source.text.contains(word), "{path} names {word}");
         }
     }
 }
@@ -145,9 +112,10 @@ fn nothing_depends_on_the_tests_and_tracer_does_not_depend_on_vmm() {
 #[test]
 fn iced_x86_is_named_only_under_insn() {
     for folder in ["tracer/src", "vmm/src"] {
-        for (path, text) in sources(folder) {
-            let inside = path.components().any(|part| part.as_os_str() == "insn");
-            assert!(inside || !text.contains("iced_x86"), "{}", path.display());
+        for source in sources(folder) {
+            let inside = source.path.starts_with("tracer/src/insn");
+            let there = source.text.contains("iced_x86");
+            assert!(inside || !there, "{}", source.path.display());
         }
     }
 }

@@ -1,0 +1,189 @@
+//! Arrows point down, between the folders of a crate too, and files do not lead back to themselves.
+
+use std::collections::BTreeSet;
+
+use crate::modules::{Crate, Module};
+
+/// A crate, and what of it is not as it should be yet.
+struct House {
+    /// Where its sources are.
+    folder: &'static str,
+    /// Its folders and files, the lowest first: each may name what stands before it.
+    order: &'static [&'static str],
+    /// Those that name what stands after them, and what that is. This list may only get shorter.
+    up: &'static [(&'static str, &'static str)],
+    /// So many files lead back to themselves. This number may only go down.
+    in_circles: usize,
+}
+
+const HOUSES: [House; 2] = [
+    House {
+        folder: "tracer/src",
+        order: &[
+            "addr",
+            "printable",
+            "quantity",
+            "insn",
+            "image",
+            "target",
+            "paging",
+            "kernel_view",
+            "task",
+            "module",
+            "kprobes",
+            "linux",
+            "event",
+            "record",
+            "event_formats",
+            "capture",
+            "digest",
+            "filter",
+            "window",
+            "mock",
+            "ring",
+            "stub",
+            "session",
+            "patch",
+            "probe",
+            "engine",
+            "graph",
+            "export",
+            "report",
+        ],
+        up: &[
+            ("event", "record"),
+            ("export", "report"),
+            ("image", "capture"),
+            ("image", "event"),
+            ("image", "kernel_view"),
+            ("image", "kprobes"),
+            ("image", "module"),
+            ("image", "patch"),
+            ("image", "probe"),
+            ("image", "record"),
+            ("image", "target"),
+            ("image", "task"),
+            ("insn", "image"),
+            ("ring", "stub"),
+            ("target", "window"),
+            ("window", "stub"),
+        ],
+        in_circles: 66,
+    },
+    House {
+        folder: "vmm/src",
+        order: &[
+            "exit_status",
+            "files",
+            "layout",
+            "memory",
+            "scatter",
+            "translated",
+            "memslots",
+            "loader",
+            "devices",
+            "clock",
+            "vcpu",
+            "quiesce",
+            "live",
+            "breakpoint",
+            "not_started",
+            "remedy",
+            "machine",
+            "failure",
+            "panic_watch",
+            "terminal",
+            "signals",
+            "tracing",
+            "doctor",
+            "control",
+            "run",
+            "event_loop",
+            "commands",
+            "cli",
+        ],
+        up: &[
+            ("clock", "doctor"),
+            ("commands", "cli"),
+            ("live", "doctor"),
+            ("machine", "doctor"),
+            ("tracing", "cli"),
+            ("tracing", "control"),
+        ],
+        in_circles: 15,
+    },
+];
+
+#[test]
+fn folders_name_only_what_is_below_them() {
+    for house in HOUSES {
+        let of = Crate::read(house.folder);
+        let up = up_arrows(&of, house.order);
+        for (from, to) in &up {
+            let is_allowed = house.up.contains(&(from.as_str(), to.as_str()));
+            assert!(is_allowed, "{}: {from} names {to}", house.folder);
+        }
+        let gone = house
+            .up
+            .iter()
+            .filter(|(from, to)| !up.contains(&((*from).to_owned(), (*to).to_owned())));
+        for (from, to) in gone {
+            println!("{}: {from} names {to} no more: take it off", house.folder);
+        }
+    }
+}
+
+#[test]
+fn a_folder_that_is_new_has_its_place() {
+    for house in HOUSES {
+        let of = Crate::read(house.folder);
+        let known: BTreeSet<&str> = house.order.iter().copied().collect();
+        let unknown = of
+            .folders()
+            .into_iter()
+            .filter(|name| !known.contains(name));
+        assert_eq!(unknown.collect::<Vec<_>>(), [""; 0], "{}", house.folder);
+    }
+}
+
+#[test]
+fn files_do_not_lead_back_to_themselves() {
+    for house in HOUSES {
+        let of = Crate::read(house.folder);
+        let circles = of.circles();
+        let count: usize = circles.iter().map(BTreeSet::len).sum();
+        let shown: Vec<String> = circles.iter().map(shown).collect();
+        println!("{}: {count} of {} files in circles", house.folder, of.len());
+        assert!(
+            count <= house.in_circles,
+            "{}: {count} files name each other in circles, {} did:\n{}",
+            house.folder,
+            house.in_circles,
+            shown.join("\n")
+        );
+    }
+}
+
+/// The folders that name what is above them, and what that is.
+fn up_arrows(of: &Crate, order: &[&str]) -> BTreeSet<(String, String)> {
+    let place = |module: &Module| {
+        let folder = module.first()?;
+        order.iter().position(|name| name == folder)
+    };
+    let mut up = BTreeSet::new();
+    for (from, all) in of.arrows() {
+        for to in all {
+            if let (Some(here), Some(there)) = (place(from), place(to))
+                && here < there
+            {
+                up.insert((order[here].to_owned(), order[there].to_owned()));
+            }
+        }
+    }
+    up
+}
+
+fn shown(circle: &BTreeSet<&Module>) -> String {
+    let names: Vec<String> = circle.iter().map(|module| module.join("::")).collect();
+    format!("  {}: {}", names.len(), names.join(" "))
+}

@@ -1,0 +1,171 @@
+//! Words that stand nowhere, or only where they belong.
+
+use std::path::Path;
+
+use syn::Item;
+
+use crate::source::{Source, sources};
+
+/// All that is ours and runs on the host.
+const FOLDERS: [&str; 3] = ["tracer", "vmm/src", "tests/src"];
+
+/// Words that say nothing: no file, no module and no type is called so, also not in part.
+const EMPTY: [&str; 8] = [
+    "util", "utils", "helper", "helpers", "manager", "misc", "common", "stuff",
+];
+
+/// Where `unsafe` is needed: a mapping or KVM.
+const UNSAFE: [&str; 11] = [
+    "vmm/src/clock.rs",
+    "vmm/src/control/server.rs",
+    "vmm/src/doctor/probe_vm.rs",
+    "vmm/src/memory.rs",
+    "vmm/src/memslots.rs",
+    "vmm/src/signals.rs",
+    "vmm/src/terminal.rs",
+    "vmm/src/tracing/clock_page.rs",
+    "vmm/src/vcpu/cpu_time.rs",
+    "vmm/src/vcpu/kick.rs",
+    "vmm/src/vcpu/thread.rs",
+];
+
+/// Texts of the library that name an option of the command line: so many in each file. These numbers may only go
+/// down: what mends an error, the command line adds.
+const OPTIONS: [(&str, usize); 9] = [
+    ("tracer/src/capture.rs", 1),
+    ("tracer/src/engine/probes.rs", 1),
+    ("tracer/src/graph/anomaly.rs", 1),
+    ("tracer/src/image/error.rs", 2),
+    ("tracer/src/image/listing.rs", 2),
+    ("tracer/src/paging.rs", 1),
+    ("tracer/src/patch/poke.rs", 1),
+    ("tracer/src/report/error.rs", 2),
+    ("tracer/src/report/mod.rs", 2),
+];
+
+/// Files of the library that know that Linux exists, beside `linux/` and the formats of its files. This number may
+/// only go down.
+const KNOW_LINUX: usize = 19;
+
+/// How often comments and texts say *behind* for *after*. This number may only go down.
+const BEHIND: usize = 132;
+
+#[test]
+fn no_name_says_nothing() {
+    for source in all() {
+        let path = source.path.display();
+        let names = source.path.iter().filter_map(|name| name.to_str());
+        let names = names.map(|name| name.trim_end_matches(".rs").to_owned());
+        for name in names.chain(declared(&source.file.items)) {
+            let empty = EMPTY
+                .iter()
+                .find(|empty| parts(&name).any(|part| part == **empty));
+            assert_eq!(empty, None, "{path}: {name}");
+        }
+    }
+}
+
+#[test]
+fn unsafe_code_is_where_it_is_needed_and_nowhere_else() {
+    for source in all() {
+        let path = source.path.display();
+        let is_there = source.names().iter().any(|name| name == "unsafe");
+        let is_allowed = UNSAFE
+            .iter()
+            .any(|allowed| source.path == Path::new(allowed));
+        assert!(is_allowed || !is_there, "{path} has unsafe code");
+        assert!(is_there || !is_allowed, "{path} has none: take it off");
+    }
+}
+
+#[test]
+fn texts_of_the_library_name_no_option() {
+    let mut wrong = Vec::new();
+    for source in sources("tracer") {
+        let texts = source.strings();
+        let options: Vec<&String> = texts.iter().filter(|text| names_option(text)).collect();
+        let path = source.path.to_string_lossy();
+        let allowed = OPTIONS.iter().find(|(file, _)| *file == path);
+        let allowed = allowed.map_or(0, |(_, count)| *count);
+        if options.len() > allowed {
+            wrong.push(format!(
+                "{path}, {}, {allowed} allowed: {options:?}",
+                options.len()
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn linux_is_known_in_its_place() {
+    let linux = ["tracer/src/linux", "tracer/src/image"];
+    let mut know = Vec::new();
+    for source in sources("tracer") {
+        let is_place = linux.iter().any(|place| source.path.starts_with(place));
+        if !is_place && source.text.to_lowercase().contains("linux") {
+            know.push(source.path.display().to_string());
+        }
+    }
+    let count = know.len();
+    assert!(count <= KNOW_LINUX, "{count}:\n{}", know.join("\n"));
+}
+
+#[test]
+fn after_is_called_so() {
+    let count = |source: &Source| words(&source.text).filter(|word| *word == "behind").count();
+    let all: usize = all().iter().map(count).sum();
+    assert!(all <= BEHIND, "behind: {all} times, it was {BEHIND}");
+}
+
+fn all() -> Vec<Source> {
+    FOLDERS.iter().flat_map(|folder| sources(folder)).collect()
+}
+
+/// The names of modules and types.
+fn declared(items: &[Item]) -> Vec<String> {
+    let names = items.iter().filter_map(|item| match item {
+        Item::Enum(item) => Some(&item.ident),
+        Item::Mod(item) => Some(&item.ident),
+        Item::Struct(item) => Some(&item.ident),
+        Item::Trait(item) => Some(&item.ident),
+        Item::Type(item) => Some(&item.ident),
+        _ => None,
+    });
+    names.map(ToString::to_string).collect()
+}
+
+/// The words that a name is made of, in small letters.
+fn parts(name: &str) -> impl Iterator<Item = String> {
+    let mut apart = String::new();
+    for char in name.chars() {
+        if char.is_ascii_uppercase() {
+            apart.push('_');
+        }
+        apart.push(char.to_ascii_lowercase());
+    }
+    let parts: Vec<String> = apart.split('_').map(str::to_owned).collect();
+    parts.into_iter()
+}
+
+/// Whether a text has an option in it, as `--force`.
+fn names_option(text: &str) -> bool {
+    let mut after = text.split("--").skip(1);
+    after.any(|rest| rest.starts_with(|char: char| char.is_ascii_lowercase()))
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|char: char| !char.is_alphanumeric())
+}
+
+#[test]
+fn names_are_told_apart_in_their_words() {
+    let of = |name| parts(name).collect::<Vec<_>>().join(" ");
+    assert_eq!(of("SiteManager").trim(), "site manager");
+    assert_eq!(of("site_manager"), "site manager");
+    let file = syn::parse_file("mod helper {} struct A; fn util() {}").expect("Rust");
+    assert_eq!(declared(&file.items), ["helper", "A"]);
+    for (text, expected) in [("use --force", true), ("a -- b", false), ("--", false)] {
+        assert_eq!(names_option(text), expected, "{text}");
+    }
+}
