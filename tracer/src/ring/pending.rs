@@ -62,3 +62,46 @@ impl Pending {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With slots 10 and 20 reserved and not written.
+    fn pending() -> Pending {
+        let mut pending = Pending::new(Position(10));
+        for slot in [10, 20] {
+            assert_eq!(pending.push(Position(slot)), None);
+        }
+        pending
+    }
+
+    /// A ring with room for 100 records, at a time.
+    fn at(pending: &mut Pending, head: u64, now: u64) -> Option<u64> {
+        pending.release(Position(head), 100, now, 50);
+        pending.kept().map(|slot| slot.0)
+    }
+
+    #[test]
+    fn a_slot_is_kept_until_it_has_kept_the_ring_full_for_so_long() {
+        let mut pending = pending();
+        assert_eq!(at(&mut pending, 109, 900), Some(10), "not full yet");
+        assert_eq!(at(&mut pending, 110, 1000), Some(10));
+        assert_eq!(at(&mut pending, 110, 1049), Some(10));
+        assert_eq!(at(&mut pending, 110, 1050), Some(20));
+        assert_eq!(at(&mut pending, 120, 1060), Some(20));
+        assert_eq!(at(&mut pending, 120, 1110), None);
+    }
+
+    #[test]
+    fn patience_with_a_slot_begins_when_that_slot_keeps_the_ring_full() {
+        let mut pending = pending();
+        assert_eq!(at(&mut pending, 110, 1000), Some(10));
+        // It was written, and the next one is in the way.
+        let _written = pending.take().pop_front();
+        pending.push(Position(20));
+        assert_eq!(at(&mut pending, 120, 1040), Some(20));
+        assert_eq!(at(&mut pending, 120, 1051), Some(20));
+        assert_eq!(at(&mut pending, 120, 1090), None);
+    }
+}

@@ -468,8 +468,9 @@ impl RingReader {
         }
     }
 
+    /// The slot is its writer's until the next lap has reserved it.
     fn can_still_come(&self, position: Position, patience: Patience) -> bool {
-        patience != Patience::Over && self.head.since(position) < self.geometry.slots()
+        patience != Patience::Over && self.head.since(position) <= self.geometry.slots()
     }
 
     /// Records that fit before the ring is full.

@@ -16,8 +16,6 @@ const PAGES_MAX: usize = 1 << 16;
 /// Times that the directory is asked for in a round: it has some thousand words, and a guest that makes pages up
 /// could have it read for every record. What is asked for once finds all that was hooked before the round.
 const ASKED_MAX: u32 = 64;
-/// Bits of an address that are not copies of the highest of them.
-const ADDRESS_BITS: u32 = 48;
 
 /// The pages of stack that are known.
 #[derive(Debug)]
@@ -66,7 +64,7 @@ impl Stacks {
         }
         let tags = directory.iter().filter(|tag| !is_free(**tag));
         for tag in tags {
-            let address = sign_extended(tag.wrapping_mul(PAGE));
+            let address = tag.wrapping_mul(PAGE);
             let low = address & ((1 << SLOT_BITS) - 1);
             self.high = address & (u64::MAX << SLOT_BITS);
             self.pages.insert(low / PAGE, address / PAGE);
@@ -82,11 +80,6 @@ impl Stacks {
 
 const fn is_free(tag: u64) -> bool {
     tag == 0 || tag == Mirror::NOBODY
-}
-
-const fn sign_extended(address: u64) -> u64 {
-    let unused = u64::BITS - ADDRESS_BITS;
-    (address.cast_signed() << unused >> unused).cast_unsigned()
 }
 
 #[cfg(test)]
@@ -122,6 +115,18 @@ mod tests {
         let tag = vec![0xffff_c900_0000_0000 / PAGE];
         assert_eq!(stacks.whole(0x1008, || tag), 0xffff_c900_0000_1008);
         assert_eq!(stacks.whole(0x8_1234_5678, || unreachable!()), kernel);
+    }
+
+    /// What stands in the directory where no page is says nothing about pages.
+    #[test]
+    fn free_places_of_the_directory_leave_the_high_bits_as_they_are() {
+        let page = 0xffff_c900_0123_4000;
+        for free in [0, Mirror::NOBODY] {
+            let mut stacks = Stacks::default();
+            let directory = vec![page / PAGE, free];
+            let slot = stacks.whole(0x1008, || directory);
+            assert_eq!(slot, (page & !LOW) + 0x1008, "{free:#x}");
+        }
     }
 
     #[test]

@@ -13,6 +13,8 @@ use super::timeline::Timeline;
 use crate::event::FunctionId;
 use crate::record::{Detail, FUNCTIONS_MAX, Format, RECORD_BYTES, Record, Step};
 
+mod words;
+
 fn small() -> Geometry {
     Geometry::with_bytes(4096).unwrap()
 }

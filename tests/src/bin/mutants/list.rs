@@ -33,6 +33,11 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// [`Self::filters`], as arguments.
+    pub fn filters(&self) -> Vec<&str> {
+        self.filters.iter().map(String::as_str).collect()
+    }
+
     /// Whether it goes with another one.
     pub fn is_part(&self) -> bool {
         self.name.contains('+')

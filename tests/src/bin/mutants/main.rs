@@ -2,13 +2,14 @@
 //! make a test fail.
 //!
 //! ```text
-//! make mutants [MUTANTS='[kvm] [jobs=N] [NAME...]']
+//! make mutants [MUTANTS='[kvm] [jobs=N] [NAME or FILE...]']
 //! ```
 //!
 //! All changes go into one copy of the sources, each with a question whether it is the one that is asked for (`MUTANT=n` in
 //! the environment): so the copy is compiled once, and not once for each. What is known of the same sources from a run before
 //! is not run again. `kvm` adds the entries whose tests need `/dev/kvm`.
 
+mod baseline;
 mod copy;
 mod list;
 mod run;
@@ -57,8 +58,11 @@ impl Options {
     }
 
     fn wants(&self, entry: &Entry) -> bool {
-        let is_named =
-            self.names.is_empty() || self.names.iter().any(|name| entry.name.contains(&**name));
+        let is_named = self.names.is_empty()
+            || self
+                .names
+                .iter()
+                .any(|name| entry.name.contains(&**name) || entry.file.contains(&**name));
         is_named && !entry.is_part() && (self.kvm || entry.suite != "kvm")
     }
 }

@@ -11,13 +11,10 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use super::Failed;
+use super::baseline::{Baseline, Baselines};
 use super::copy::TREE;
 use super::list::Entry;
 use super::weave::number;
-
-/// A run may take so long, and so many times what it takes without a change.
-const LEAST: Duration = Duration::from_secs(60);
-const FACTOR: u32 = 5;
 
 /// What became of a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +28,8 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    fn text(&self) -> String {
+    /// As it is said and kept.
+    pub fn text(&self) -> String {
         match self {
             Self::Killed(test) => format!("killed {test}"),
             Self::Hung => "hung".to_owned(),
@@ -77,8 +75,40 @@ impl Suites {
         })
     }
 
-    /// Runs the tests of an entry with its change, or without.
-    fn run(&self, entry: &Entry, mutant: u32, limit: Duration) -> Result<Verdict, Failed> {
+    /// Asks the test that noticed before, of an older copy; then those that are quick, then the others.
+    fn ask(
+        &self,
+        entry: &Entry,
+        before: Option<&str>,
+        baseline: &Baseline,
+    ) -> Result<Verdict, Failed> {
+        let is_among = |test: &&str| entry.filters.iter().any(|filter| test.contains(&**filter));
+        let killer = before.filter(is_among).map(|test| vec![test, "--exact"]);
+        let slow: Vec<&str> = baseline.slow.iter().map(String::as_str).collect();
+        let skipped = slow.iter().flat_map(|test| ["--skip", test]);
+        let quick = entry.filters().into_iter().chain(skipped).collect();
+        let rest = Some(slow.clone()).filter(|slow| !slow.is_empty());
+        for tests in killer.into_iter().chain([quick]).chain(rest) {
+            let verdict = self.run(entry, &tests, number(&entry.name), baseline.limit, |_| {})?;
+            if verdict != Verdict::Survived {
+                return Ok(verdict);
+            }
+        }
+        Ok(Verdict::Survived)
+    }
+
+    /// Runs tests of an entry with its change, or without, and says which passed.
+    ///
+    /// # Errors
+    /// When they cannot be run.
+    pub fn run(
+        &self,
+        entry: &Entry,
+        tests: &[&str],
+        mutant: u32,
+        limit: Duration,
+        passed: impl FnMut(&str),
+    ) -> Result<Verdict, Failed> {
         let program = self
             .programs
             .get(&entry.suite)
@@ -88,7 +118,7 @@ impl Suites {
             _ => self.folder.clone(),
         };
         let mut child = Command::new(program)
-            .args(&entry.filters)
+            .args(tests)
             .arg("--test-threads=1")
             .current_dir(folder)
             .env("MUTANT", mutant.to_string())
@@ -101,7 +131,7 @@ impl Suites {
             .stderr(Stdio::null())
             .process_group(0)
             .spawn()?;
-        let verdict = watch(&mut child, limit);
+        let verdict = watch(&mut child, limit, passed);
         // Its guests, too.
         let group = i32::try_from(child.id())
             .ok()
@@ -120,7 +150,7 @@ impl Suites {
 }
 
 /// The first test that fails decides.
-fn watch(child: &mut Child, limit: Duration) -> Verdict {
+fn watch(child: &mut Child, limit: Duration, mut passed: impl FnMut(&str)) -> Verdict {
     let end = Instant::now() + limit;
     let Some(stdout) = child.stdout.take() else {
         return Verdict::Survived;
@@ -135,11 +165,12 @@ fn watch(child: &mut Child, limit: Duration) -> Verdict {
     loop {
         match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
             Ok(line) => {
-                let failed = line
-                    .strip_prefix("test ")
-                    .and_then(|line| line.strip_suffix(" ... FAILED"));
-                if let Some(test) = failed {
+                let test = line.strip_prefix("test ").unwrap_or_default();
+                if let Some(test) = test.strip_suffix(" ... FAILED") {
                     return Verdict::Killed(test.to_owned());
+                }
+                if let Some(test) = test.strip_suffix(" ... ok") {
+                    passed(test);
                 }
                 if line.starts_with("test result: ok") {
                     let _ = child.wait();
@@ -161,6 +192,8 @@ fn build(tree: &Path, arguments: &[&str]) -> Result<String, Failed> {
         .args(arguments)
         .current_dir(tree)
         .env("CARGO_TARGET_DIR", tree.join("target"))
+        // Nobody looks at a backtrace.
+        .env("CARGO_PROFILE_DEV_DEBUG", "0")
         .output()?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
@@ -205,15 +238,17 @@ pub fn all(
         .collect();
     let is_wanted = |entry: &&Entry| !before.contains_key(&*entry.name);
     let left: Vec<&Entry> = entries.iter().copied().filter(is_wanted).collect();
-    let limits = limits(suites, &left)?;
+    let baselines = Baselines::measure(suites, &left)?;
+    let killers = killers(place)?;
     let log = Mutex::new(OpenOptions::new().create(true).append(true).open(&known)?);
     let queue = Mutex::new(left.into_iter());
     let work = || -> Result<(), Failed> {
         loop {
             let next = queue.lock().map_err(|_| "another thread failed")?.next();
             let Some(entry) = next else { return Ok(()) };
-            let limit = limits.get(&of(entry)).copied().unwrap_or(LEAST);
-            let verdict = suites.run(entry, number(&entry.name), limit)?;
+            let baseline = baselines.of(entry).ok_or("a room without a baseline")?;
+            let killer = killers.get(&entry.name).map(String::as_str);
+            let verdict = suites.ask(entry, killer, baseline)?;
             println!("{:9} {}", verdict.text(), entry.name);
             let mut log = log.lock().map_err(|_| "another thread failed")?;
             writeln!(log, "{}\t{}", entry.name, verdict.text())?;
@@ -233,27 +268,23 @@ pub fn all(
         .collect())
 }
 
-/// Which tests an entry has.
-fn of(entry: &Entry) -> (String, Vec<String>) {
-    (entry.suite.clone(), entry.filters.clone())
-}
-
-/// How long the tests of each may take, by how long they take without a change.
-fn limits(
-    suites: &Suites,
-    entries: &[&Entry],
-) -> Result<BTreeMap<(String, Vec<String>), Duration>, Failed> {
-    let mut limits = BTreeMap::new();
-    for entry in entries {
-        if limits.contains_key(&of(entry)) {
+/// The tests that noticed changes of any copy, by entry.
+fn killers(place: &Path) -> Result<BTreeMap<String, String>, Failed> {
+    let mut killers = BTreeMap::new();
+    for file in fs::read_dir(place)? {
+        let path = file?.path();
+        let name = path.file_name().unwrap_or_default();
+        if !name.to_string_lossy().starts_with("known-") {
             continue;
         }
-        let start = Instant::now();
-        let verdict = suites.run(entry, 0, Duration::from_secs(600))?;
-        if verdict != Verdict::Survived {
-            return Err(format!("{:?} without a change: {}", of(entry), verdict.text()).into());
+        for line in fs::read_to_string(&path)?.lines() {
+            let Some((name, verdict)) = line.split_once('\t') else {
+                continue;
+            };
+            if let Some(Verdict::Killed(test)) = Verdict::read(verdict) {
+                killers.insert(name.to_owned(), test);
+            }
         }
-        limits.insert(of(entry), LEAST + FACTOR * start.elapsed());
     }
-    Ok(limits)
+    Ok(killers)
 }
