@@ -56,13 +56,6 @@ impl Stack {
         u32::try_from(self.frames.len()).unwrap_or(u32::MAX)
     }
 
-    /// Whether a call at `slot` is open. Found by halves, since each record of a guest that returns from
-    /// what it never called asks this.
-    pub fn is_open_at(&self, slot: u64) -> bool {
-        let found = self.frames.binary_search_by(|frame| slot.cmp(&frame.slot));
-        found.is_ok()
-    }
-
     /// Takes the innermost call if it lies below `slot`.
     pub fn pop_below(&mut self, slot: u64) -> Option<Frame> {
         self.frames.pop_if(|frame| frame.slot < slot)
@@ -123,5 +116,28 @@ impl Frame {
         } else {
             (End::Unsure, None)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_ended_calls_are_remembered_and_the_last_of_them() {
+        let mut stack = Stack::new();
+        for slot in 0..100 {
+            let frame = Frame {
+                slot,
+                function: FunctionId(1),
+                entered_ns: 0,
+                losses: Some(0),
+                is_tail: false,
+            };
+            stack.remember(frame, 0);
+        }
+        let is_known = |slot: &u64| stack.was_taken_for_ended(*slot, FunctionId(1), 0);
+        let known: Vec<u64> = (0..100).filter(is_known).collect();
+        assert_eq!(known, (100 - GHOSTS as u64..100).collect::<Vec<_>>());
     }
 }

@@ -14,7 +14,9 @@ use super::*;
 use crate::event::{Event, EventKind};
 use crate::record::Step;
 
+mod edges;
 mod expected;
+mod order;
 
 const STACK: u64 = 16 << 10;
 

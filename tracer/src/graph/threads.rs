@@ -290,10 +290,8 @@ impl Run<'_> {
     }
 
     fn is_contradiction(&self, at: At) -> bool {
-        !self.stack.is_open_at(at.slot)
-            && self
-                .stack
-                .was_taken_for_ended(at.slot, at.function, self.losses)
+        self.stack
+            .was_taken_for_ended(at.slot, at.function, self.losses)
     }
 
     /// Ends the calls that lie below `limit`: the stack is used from there on again.

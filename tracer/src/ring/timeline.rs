@@ -245,6 +245,50 @@ mod tests {
     }
 
     #[test]
+    fn keeps_no_look_that_nobody_will_ask_for() {
+        let mut timeline = timeline();
+        // Nothing is written for long.
+        for step in 0..1000 {
+            look(&mut timeline, 1, step * (ROUND / 2));
+        }
+        assert_eq!(timeline.looks.len(), 1);
+        // And then much, which is read at once.
+        for step in 1000..2000 {
+            let moment = Moment::exact(BEGIN + step * (ROUND / 2));
+            timeline.look(Position(step), moment, Position(step - 1));
+        }
+        assert_eq!(timeline.looks.len(), 1);
+    }
+
+    #[test]
+    fn a_look_says_after_when_its_records_were_made_and_by_which_clock() {
+        let mut timeline = timeline();
+        for step in 1..=3 {
+            look(&mut timeline, step, step * 100);
+        }
+        // It stands for the one between, too.
+        assert_eq!(timeline.looks.len(), 2);
+        assert_eq!(timeline.of(Position(1)).unwrap().since, BEGIN + 100);
+        // The guest's clock was set: what was looked at before goes by what it was.
+        let moment = Moment {
+            offset: 7,
+            ..Moment::exact(BEGIN + 400)
+        };
+        timeline.look(Position(4), moment, Position(0));
+        let offsets = [2, 3].map(|at| timeline.of(Position(at)).unwrap().moment.offset);
+        assert_eq!(offsets, [0, 7]);
+    }
+
+    #[test]
+    fn what_others_doubt_stays_in_doubt() {
+        let (mut reader, mut other) = (timeline(), timeline());
+        look(&mut other, 1, 100);
+        other.doubt_after(BEGIN, TimeDoubt::Moved);
+        reader.add(&other.take());
+        assert_eq!(doubt(&reader, 0), Some(TimeDoubt::Moved));
+    }
+
+    #[test]
     fn records_between_looks_that_are_a_round_apart_are_in_doubt() {
         let mut timeline = timeline();
         look(&mut timeline, 1, 0);

@@ -7,7 +7,9 @@ use crate::record::Record;
 use crate::ring::geometry::{Geometry, LIMIT_OFF, Lap, Position};
 use crate::ring::model::Heard;
 use crate::ring::moment::Moment;
-use crate::ring::reader::{CellWord, Losses, Mode, Patience, RingMemory, RingReader};
+use crate::ring::reader::{
+    CellWord, Delivered, Losses, Mode, Patience, RingMemory, RingReader, Sink,
+};
 use crate::ring::snapshot::Snapshot;
 use crate::ring::timeline::Timeline;
 
@@ -106,6 +108,20 @@ impl Read {
         self.reader.delivered()
     }
 
+    fn snapshot(&mut self, timeline: &Timeline, sink: &mut impl Sink) {
+        let snapshot = Snapshot {
+            ring: 0,
+            geometry: self.words.geometry,
+            first: self.words.geometry.first(),
+            head: self.reader.look(&self.words),
+            functions: FUNCTIONS,
+            format: crate::record::Format::Calls,
+            is_timed: true,
+            timeline,
+        };
+        snapshot.deliver(&self.words, sink);
+    }
+
     fn losses(&self) -> Losses {
         let losses = self.reader.losses();
         assert_eq!(self.heard.lost, losses.records(), "each is said");
@@ -148,23 +164,59 @@ fn the_first_function_that_does_not_exist_is_none() {
     ring.words.write_lap(0, 1, FUNCTIONS);
     ring.words.write_lap(1, 1, FUNCTIONS - 1);
     ring.words.reserve(2);
-    let mut heard = Heard::default();
     let head = ring.reader.look(&ring.words);
     let timeline = Timeline::of_one(head, Moment::exact(1000));
-    let snapshot = Snapshot {
-        ring: 0,
-        geometry: ring.words.geometry,
-        first: ring.words.geometry.first(),
-        head,
-        functions: FUNCTIONS,
-        format: crate::record::Format::Calls,
-        is_timed: true,
-        timeline: &timeline,
-    };
-    snapshot.deliver(&ring.words, &mut heard);
+    let mut heard = Heard::default();
+    ring.snapshot(&timeline, &mut heard);
     assert_eq!((heard.records.len(), heard.lost), (1, 1));
     assert_eq!(ring.drain(1000, Patience::Over), 1);
     assert_eq!(ring.losses().invalid, 1);
+}
+
+/// Its writer read the clock, and was preempted until the ring was used anew.
+#[test]
+fn nothing_is_shown_before_the_beginning() {
+    let mut ring = Read::small();
+    ring.words.slots.borrow_mut()[0] = Record::new(990, FunctionId(7), 1).0;
+    ring.words.reserve(1);
+    let mut timeline = Timeline::begun(Moment::exact(1000));
+    let head = ring.reader.look(&ring.words);
+    timeline.look(head, Moment::exact(1005), Position(0));
+    let read = |ring: &mut Read, heard: &mut Heard| {
+        let (reader, words) = (&mut ring.reader, &ring.words);
+        reader.drain(words, &timeline, Patience::Over, heard);
+    };
+    let mut heard = Heard::default();
+    ring.snapshot(&timeline, &mut heard);
+    read(&mut ring, &mut heard);
+    let ticks: Vec<u64> = heard.records.iter().map(|record| record.ticks).collect();
+    assert_eq!(ticks, [1000, 1000]);
+}
+
+/// What comes, in its order.
+#[derive(Default)]
+struct Order(Vec<&'static str>);
+
+impl Sink for Order {
+    fn record(&mut self, _record: Delivered) {
+        self.0.push("record");
+    }
+
+    fn lost(&mut self, _ticks: u64, _records: u64) {
+        self.0.push("lost");
+    }
+}
+
+#[test]
+fn a_snapshot_says_what_is_missing_where_it_is_missing() {
+    let mut ring = Read::small();
+    ring.words.write(1);
+    ring.words.reserve(3);
+    let head = ring.reader.look(&ring.words);
+    let mut order = Order::default();
+    let timeline = Timeline::of_one(head, Moment::exact(1000));
+    ring.snapshot(&timeline, &mut order);
+    assert_eq!(order.0, ["lost", "record", "lost"]);
 }
 
 /// It was written over after the head was looked at; those after it were not.
@@ -291,8 +343,14 @@ fn half_of_all_laps_are_later_and_half_are_earlier() {
     let geometry = Geometry::with_bytes(4096).unwrap();
     let position = Position(2000 * geometry.slots());
     let compared = |lap| geometry.compare(Record::new(1, FunctionId(1), lap), position);
-    assert_eq!((compared(2000 + 511), compared(2000 + 512)), (Lap::Later, Lap::Earlier));
-    assert_eq!((compared(2000 - 512), compared(1999)), (Lap::Earlier, Lap::Earlier));
+    assert_eq!(
+        (compared(2000 + 511), compared(2000 + 512)),
+        (Lap::Later, Lap::Earlier)
+    );
+    assert_eq!(
+        (compared(2000 - 512), compared(1999)),
+        (Lap::Earlier, Lap::Earlier)
+    );
 }
 
 /// A stub adds the whole head word, shifted, in place of the mark alone.
