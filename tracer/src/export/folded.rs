@@ -71,6 +71,7 @@ impl Folded {
             CallKind::Exit { duration, .. } => {
                 let inner = thread.inner.pop().unwrap_or_default();
                 if let Some(duration) = duration.filter(|_| self.weight == Weight::Time) {
+                    // Nothing is cut: times do not go back in a call of known duration.
                     let own = duration.saturating_sub(inner);
                     add(&mut self.stacks, &thread.functions, own);
                     if let Some(around) = thread.inner.last_mut() {

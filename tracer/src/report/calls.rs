@@ -76,6 +76,9 @@ struct Lane {
     entries: u64,
     losses: u64,
     has_times: bool,
+    last_ns: u64,
+    /// Times that were before those before them.
+    backwards: u64,
     /// What comes next.
     ready: VecDeque<CallEvent>,
     is_at_end: bool,
@@ -91,6 +94,8 @@ impl Lane {
             entries: 0,
             losses: 0,
             has_times,
+            last_ns: 0,
+            backwards: 0,
             ready: VecDeque::new(),
             is_at_end: false,
         })
@@ -104,6 +109,16 @@ impl Lane {
         }
     }
 
+    /// The file is damaged or was made by somebody else when times go back in it: ours do not. What is open then gets no
+    /// duration, so that calls of known duration are never longer than the one that they were made in.
+    fn check_time(&mut self, time_ns: u64) {
+        if self.has_times && time_ns < self.last_ns {
+            self.losses += 1;
+            self.backwards += 1;
+        }
+        self.last_ns = time_ns;
+    }
+
     /// Turns a record into steps of the thread. Its depth is trusted only as far as it fits.
     fn take(
         &mut self,
@@ -112,6 +127,7 @@ impl Lane {
         functions: &mut Functions,
         sink: &mut impl CallSink,
     ) {
+        self.check_time(record.time);
         let (vcpu, end) = self.side();
         let at = CallEvent {
             time_ns: record.time,
@@ -198,6 +214,16 @@ impl Lane {
 
     fn depth(&self) -> u32 {
         u32::try_from(self.open.len()).unwrap_or(u32::MAX)
+    }
+
+    /// What is to be said of it, at its end.
+    fn remark(&self) -> Option<String> {
+        let Self {
+            thread, backwards, ..
+        } = self;
+        (*backwards > 0).then(|| {
+            format!("thread {thread}: {backwards} times go back; calls around them are of unknown duration")
+        })
     }
 }
 
@@ -329,6 +355,7 @@ impl Calls {
                 self.selection.call(step, &mut lane.ready);
             }
             if lane.is_at_end {
+                self.notes.extend(lane.remark());
                 self.selection.finish_thread(lane.thread, &mut lane.ready);
             }
         }

@@ -108,6 +108,28 @@ fn what_is_shorter_than_the_clock_s_period_is_neither_0_nor_a_guess() {
     assert_eq!(columns, expected);
 }
 
+/// A file that somebody else has made, or damaged: an inner call cannot be longer than the one that it was made in.
+#[test]
+fn calls_around_a_time_that_goes_back_have_no_duration_and_it_is_said() {
+    let (_root, directory) = trace();
+    let times = || {
+        let (printed, text) = text(&directory, Format::Counts, &Rules::default());
+        let row = text.lines().find(|line| line.ends_with("f2")).unwrap();
+        let columns: Vec<&str> = row.split_whitespace().take(3).collect();
+        (columns.join(" "), printed.unwrap().notes)
+    };
+    assert_eq!(times(), ("2 30.000 30.000".to_owned(), Vec::new()));
+    // The entry of f3, which was called by f2.
+    let task = TraceDirectory::open(&directory).unwrap().tasks.remove(0);
+    let mut bytes = fs::read(&task.data).unwrap();
+    bytes[4 * 16..4 * 16 + 8].copy_from_slice(&2_000u64.to_le_bytes());
+    fs::write(&task.data, &bytes).unwrap();
+    let (row, notes) = times();
+    assert_eq!(row, "2 - -");
+    let expected = "thread 0: 1 times go back; calls around them are of unknown duration";
+    assert_eq!(notes, [expected]);
+}
+
 #[test]
 fn without_a_clock_no_duration_is_shown() {
     let (_root, directory) = trace_with(NO_CLOCK, None);

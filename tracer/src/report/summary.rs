@@ -110,6 +110,8 @@ impl Row {
     fn add(&mut self, duration: u64, call: Open) {
         self.timed += 1;
         self.sum = self.sum.saturating_add(duration);
+        // Nothing is cut: a thread's times do not go back between the entry and the exit of a call of known duration,
+        // so the calls in it took no more than it did.
         self.own = self.own.saturating_add(duration.saturating_sub(call.inner));
         self.min = self.min.min(duration);
         self.max = self.max.max(duration);

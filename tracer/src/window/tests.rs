@@ -164,6 +164,60 @@ fn two_addresses_in_one_table_are_no_two_slots() {
     window.verify(&mut target).unwrap();
 }
 
+/// Should that be overlooked when a place is looked for, it is found when the pages are there.
+#[test]
+fn a_page_that_shows_what_another_should_is_an_error_and_neither_stays() {
+    let mut target = machine(1, Rights::ALL);
+    let addresses = [TEXT.0 + (4 << 21), TEXT.0 + (4 << 21) + (1 << 30)].map(Gva);
+    let [this, next] = addresses.map(|at| target.entry(at, 3).unwrap());
+    let shared = target.read_word(this).unwrap();
+    target.write_word(next, shared).unwrap();
+    let shown = entry(&mut target, addresses[0]);
+    assert_eq!(entry(&mut target, addresses[1]), shown);
+    let page = |index: usize| {
+        let physical = Gpa(REGION_START.0 + index as u64 * PAGE_2M);
+        let (address, entry) = (addresses[index], shown);
+        entries::Page {
+            slot: FreeSlot { address, entry },
+            level: 2,
+            physical,
+            value: physical.0 | bits::PRESENT | bits::WRITE | bits::LARGE,
+        }
+    };
+    let roots = Roots::new(&target, target.vcpus(), TEXT);
+    let error = entries::show(&mut target, &roots, &[page(0), page(1)]).unwrap_err();
+    let (vcpu, at) = (0, addresses[0]);
+    assert_eq!(error, WindowError::NotShared { vcpu, at });
+    assert_eq!(target.read_word(shown).unwrap(), 0);
+}
+
+#[test]
+fn what_the_guest_has_taken_stays_when_the_window_goes() {
+    let mut target = machine(1, Rights::ALL);
+    let (window, entries) = two_pages(&mut target);
+    target.write_word(entries[1], 0x40_0083).unwrap();
+    window.close(&mut target);
+    assert_eq!(words(&target, entries), [0, 0x40_0083]);
+}
+
+#[test]
+fn text_suits_when_ring_3_may_execute_both_or_neither() {
+    let with = |user| {
+        let rights = Rights {
+            user,
+            ..Rights::ALL
+        };
+        machine(1, rights)
+    };
+    for (of_window, of_text) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (window, target) = (open(&with(of_window)), with(of_text));
+        let suits = window.suits(&target, target.vcpus(), TEXT);
+        assert_eq!(suits, of_window == of_text, "{of_window} {of_text}");
+        // What is not mapped says so itself.
+        assert!(window.suits(&target, target.vcpus(), Gva(TEXT.0 + PAGE_2M)));
+    }
+}
+
 #[test]
 fn says_when_slots_or_region_run_out() {
     let mut target = machine(1, Rights::ALL);

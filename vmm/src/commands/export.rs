@@ -118,7 +118,7 @@ fn values(trace: &TraceDirectory, calls: &Calls, step: &CallEvent) -> Map<String
     }
 }
 
-/// Passes on every step.
+/// Passes on every step, and says what was met.
 fn each(
     calls: &mut Calls,
     mut step: impl FnMut(&Calls, &CallEvent) -> Result<(), ReportError>,
@@ -131,6 +131,9 @@ fn each(
                 step(calls, &exit)?;
             }
         }
+    }
+    for note in &calls.notes {
+        log::warn!("{note}");
     }
     Ok(())
 }

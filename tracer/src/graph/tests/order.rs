@@ -5,7 +5,7 @@ use crate::event::{CallValues, Event, EventKind, FunctionId, Moment};
 use crate::graph::join::{Found, Join};
 use crate::graph::merge::Merge;
 use crate::graph::pipeline::{Pipeline, WAITING_MAX};
-use crate::graph::selection::{Rules, Threshold};
+use crate::graph::selection::{Rules, Selection, Threshold};
 use crate::graph::{CallEvent, CallKind};
 use crate::image::field::FieldValue;
 use crate::image::testing::nop_image;
@@ -192,4 +192,17 @@ fn a_call_that_is_open_at_the_end_is_shown_when_it_was_long() {
     pipeline.finish(&mut seen);
     let entries: Vec<_> = seen.iter().map(|step| (step.vcpu, step.kind)).collect();
     assert_eq!(entries, [(0, CallKind::Entry(FunctionId(0)))]);
+}
+
+#[test]
+fn a_root_that_no_function_is_is_missing() {
+    for (roots, is_missing) in [(vec![], false), (vec!["f1"], false), (vec!["g*"], true)] {
+        let roots: Vec<String> = roots.into_iter().map(str::to_owned).collect();
+        let rules = Rules::new(None, &roots, &[], None).unwrap();
+        let mut selection = Selection::new(rules);
+        for function in ["f0", "f1"] {
+            selection.add_function(&[function]);
+        }
+        assert_eq!(selection.root_is_missing(), is_missing, "{roots:?}");
+    }
 }

@@ -182,7 +182,7 @@ fn a_vcpu_behind_a_prefix_of_one_byte_is_not_inside_it() {
 
 /// It is tried again where it passes, so nothing else may say so.
 #[test]
-fn only_threads_and_vcpus_inside_a_site_pass() {
+fn only_what_will_not_be_so_for_long_passes() {
     let (symbol, at, rip) = (Arc::<str>::from("f"), Gva(16), Gva(18));
     let vcpu = PokeError::VcpuInside {
         symbol: Arc::clone(&symbol),
@@ -197,6 +197,13 @@ fn only_threads_and_vcpus_inside_a_site_pass() {
         held_at: Gpa(4096),
     };
     assert!(vcpu.passes() && thread.passes());
+    let kprobes = |source| PokeError::KprobesUnknown {
+        symbol: Arc::clone(&symbol),
+        at,
+        source,
+    };
+    assert!(kprobes(KprobesError::Busy).passes());
+    assert!(!kprobes(KprobesError::Endless).passes());
     let unexpected = PokeError::Unexpected {
         symbol: Arc::clone(&symbol),
         at,
