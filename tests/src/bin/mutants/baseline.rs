@@ -2,6 +2,7 @@
 //! others are asked first.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry as Slot;
 use std::time::{Duration, Instant};
 
 use super::Failed;
@@ -60,9 +61,8 @@ impl Baselines {
     pub fn measure(suites: &Suites, entries: &[&Entry]) -> Result<Self, Failed> {
         let mut all = BTreeMap::new();
         for entry in entries {
-            let room = room(entry);
-            if !all.contains_key(&room) {
-                all.insert(room, Baseline::measure(suites, entry)?);
+            if let Slot::Vacant(slot) = all.entry(room(entry)) {
+                slot.insert(Baseline::measure(suites, entry)?);
             }
         }
         Ok(Self(all))
