@@ -13,7 +13,7 @@ const CALLER: &str = "__x64_sys_sched_yield";
 
 #[test]
 fn a_function_with_a_bpf_program_is_theirs_and_all_else_is_ours() {
-    let inside = straight(&kernel(), FUNCTION)[0];
+    let inside = straight(kernel(), FUNCTION)[0];
     let mut shell = Shell::start();
     let mut client = shell.client();
     let before = client.digest();

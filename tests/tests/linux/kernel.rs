@@ -1,6 +1,7 @@
 //! The kernel of the suite as an image: where in it something can be displaced.
 
 use std::fs;
+use std::sync::LazyLock;
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use tests::linux;
@@ -9,10 +10,14 @@ use tracer::image::Image;
 use tracer::image::bzimage::BzImage;
 use tracer::patch::tactic::{Tactic, choose};
 
-pub fn kernel() -> Image {
-    let file = fs::read(linux().0).unwrap();
-    let file = BzImage::parse(&file).unwrap();
-    Image::parse(&file.unpack().unwrap()).unwrap()
+/// The kernel. It is read once: in the box that takes a minute.
+pub fn kernel() -> &'static Image {
+    static KERNEL: LazyLock<Image> = LazyLock::new(|| {
+        let file = fs::read(linux().0).unwrap();
+        let file = BzImage::parse(&file).unwrap();
+        Image::parse(&file.unpack().unwrap()).unwrap()
+    });
+    &KERNEL
 }
 
 /// Where probes can sit in a function before its first branch, without its own site.

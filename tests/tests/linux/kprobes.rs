@@ -1,32 +1,27 @@
-//! The guest's own kprobes and our probes: whoever comes first to a place has it, and where both can be,
+//! The guest's own kprobes and kretprobes, and our probes: whoever comes first to a place has it, and where both can be,
 //! both count right.
+//!
+//! A kprobe that is hit leaves the address after its breakpoint on the stack of that thread, and the memory of the stack
+//! keeps it when the thread has ended. Where we displace several instructions, that is what a thread in the middle of
+//! them looks like, so the place is not had any more until that memory is used again (`engine/saved.rs`). So one that
+//! is hit before we come sits, here, where a single instruction is displaced, which has no middle.
 
 use serde_json::{Value, json};
 use tests::Client;
 use tracer::addr::Gva;
+use tracer::patch::tactic::{Tactic, choose};
 
 use crate::kernel::{kernel, straight};
 use crate::shell::Shell;
 
 /// Nothing but `keys` calls it, once each time.
 const FUNCTION: &str = "do_sched_yield";
+/// What calls that.
+const CALLER: &str = "__x64_sys_sched_yield";
 
-/// What an exception handler has left on a stack that is nobody's now can look like a thread inside of the place: then
-/// the guest has to use that stack again.
-const TRIES: usize = 50;
-
-fn add(shell: &mut Shell, client: &mut Client, at: &str) -> u64 {
-    let params = json!({"probes": [format!("{at} %rax:x64")]});
-    for _ in 0..TRIES {
-        match client.ask("probe.add", params.clone()).unwrap() {
-            Ok(added) => return added["probes"][0]["id"].as_u64().unwrap(),
-            Err(error) if error.to_string().contains("a thread may go on") => {
-                shell.does("ls /proc")
-            }
-            Err(error) => panic!("{error}"),
-        }
-    }
-    panic!("{at} is never free");
+fn add(client: &mut Client, at: &str) -> u64 {
+    let added = client.call("probe.add", json!({"probes": [format!("{at} %rax:x64")]}));
+    added["probes"][0]["id"].as_u64().unwrap()
 }
 
 fn hits(client: &mut Client, id: u64) -> u64 {
@@ -38,30 +33,35 @@ fn hits(client: &mut Client, id: u64) -> u64 {
         .unwrap()
 }
 
-/// Where several instructions of the function can be displaced: the place, and what the guest calls it.
-fn place() -> (Gva, String) {
+/// A place in the function for this tactic, and where the second instruction there begins if more than one is displaced.
+fn place(tactic: Tactic) -> (Gva, Option<Gva>) {
     let image = kernel();
-    let at = straight(&image, FUNCTION)[0];
-    let start = image.symbols.address_of(FUNCTION).unwrap();
-    (at, format!("{FUNCTION}+{}", at.0 - start.0))
+    let places = straight(image, FUNCTION).into_iter();
+    let mut chosen = places.map(|at| choose(image, at, None).unwrap());
+    let chosen = chosen.find(|one| one.tactic == tactic).unwrap();
+    (chosen.at, chosen.inner.first().copied())
 }
 
-/// A kprobe that is switched off is nowhere in the text, but has its copy of the instruction.
+/// What the guest calls a place in the function.
+fn theirs(at: Gva) -> String {
+    let start = kernel().symbols.address_of(FUNCTION).unwrap();
+    format!("{FUNCTION}+{}", at.0 - start.0)
+}
+
 #[test]
 fn a_place_with_a_kprobe_is_theirs_until_it_is_gone() {
-    let (at, theirs) = place();
+    let (at, _) = place(Tactic::One);
     let mut shell = Shell::start();
     let mut client = shell.client();
     let before = client.digest();
     client.call("start", json!({"tracer": "nop"}));
     let probe = || json!({"probes": [format!("{at} %rax:x64")]});
 
-    shell.does(&format!("echo p:theirs {theirs} >>$T/kprobe_events"));
-    assert_eq!(client.digest(), before, "it is not in the text");
+    shell.does(&format!("echo p:theirs {} >>$T/kprobe_events", theirs(at)));
     let said = client.refused("probe.add", probe());
     assert!(said.contains("a probe of its own (a kprobe)"), "{said}");
     // The function's own site is another place.
-    let entry = add(&mut shell, &mut client, FUNCTION);
+    let entry = add(&mut client, FUNCTION);
     shell.does("echo 1 >$T/events/kprobes/theirs/enable");
     shell.does("keys 100");
     client.refused("probe.add", probe());
@@ -69,7 +69,7 @@ fn a_place_with_a_kprobe_is_theirs_until_it_is_gone() {
     assert_eq!(hits(&mut client, entry), 100);
 
     // They have let go.
-    let ours = add(&mut shell, &mut client, &at.to_string());
+    let ours = add(&mut client, &at.to_string());
     shell.does("keys 50");
     assert_eq!(hits(&mut client, ours), 50);
     client.call("probe.remove", json!({"all_of": "default"}));
@@ -78,17 +78,47 @@ fn a_place_with_a_kprobe_is_theirs_until_it_is_gone() {
     assert!(ended.stdout.contains("hits theirs 100."), "{ended}");
 }
 
-/// The guest takes our jump for the instruction there, and carries it out. While its breakpoint is over it, it is not
-/// taken back.
+/// A kprobe that is switched off is nowhere in the text, but has its copy of the instruction: one in the middle of what
+/// we would displace is in the way too.
 #[test]
-fn a_kprobe_on_a_place_of_ours_counts_too() {
-    let (at, theirs) = place();
+fn a_kprobe_that_is_switched_off_has_its_place() {
+    let (at, second) = place(Tactic::Several);
     let mut shell = Shell::start();
     let mut client = shell.client();
     let before = client.digest();
     client.call("start", json!({"tracer": "nop"}));
-    let ours = add(&mut shell, &mut client, &at.to_string());
-    shell.does(&format!("set_up 'p:late {theirs}' late"));
+    let mut is_refused = |shell: &mut Shell, kprobe: Gva| {
+        let place = theirs(kprobe);
+        shell.does(&format!("echo p:quiet {place} >>$T/kprobe_events"));
+        assert_eq!(client.digest(), before, "it is not in the text");
+        let probe = json!({"probes": [format!("{at} %rax:x64")]});
+        let said = client.refused("probe.add", probe);
+        assert!(said.contains("a probe of its own (a kprobe)"), "{said}");
+        shell.does("echo -:quiet >>$T/kprobe_events");
+    };
+    is_refused(&mut shell, at);
+    let mut other = shell.client();
+    let ours = add(&mut other, &at.to_string());
+    shell.does("keys 50");
+    assert_eq!(hits(&mut other, ours), 50);
+    other.call("probe.remove", json!({"ids": [ours]}));
+    // What is freed of this one keeps the address for longer: it comes last.
+    is_refused(&mut shell, second.unwrap());
+    assert_eq!(client.digest(), before);
+    let _ = shell.end();
+}
+
+/// The guest takes our jump for the instruction there, and carries it out. While its breakpoint is over it, it is not
+/// taken back.
+#[test]
+fn a_kprobe_on_a_place_of_ours_counts_too() {
+    let (at, _) = place(Tactic::Several);
+    let mut shell = Shell::start();
+    let mut client = shell.client();
+    let before = client.digest();
+    client.call("start", json!({"tracer": "nop"}));
+    let ours = add(&mut client, &at.to_string());
+    shell.does(&format!("set_up 'p:late {}' late", theirs(at)));
     shell.does("keys 100; hits late");
     assert_eq!(hits(&mut client, ours), 100);
     let said = client.refused("probe.remove", json!({"ids": [ours]}));
@@ -101,4 +131,40 @@ fn a_kprobe_on_a_place_of_ours_counts_too() {
     shell.does("keys 3");
     let (ended, _) = shell.end();
     assert!(ended.stdout.contains("hits late 100."), "{ended}");
+}
+
+/// Theirs is on the site of the function and replaces its return address, ours replaces that of its caller, on the
+/// same stack. What we displace right after the site is not in the way of theirs, which the kernel's own tracer serves.
+#[test]
+fn a_kretprobe_and_a_graph_share_a_stack() {
+    let (after_site, _) = place(Tactic::Several);
+    let start = kernel().symbols.address_of(FUNCTION).unwrap();
+    assert_eq!(after_site, start.wrapping_add(5));
+    let mut shell = Shell::start();
+    let mut client = shell.client();
+    let before = client.digest();
+    client.call("start", json!({"tracer": "nop"}));
+    let graph = json!({"name": "graph", "tracer": "graph"});
+    client.call("session.create", graph);
+    shell.does(&format!("set_up 'r:back {FUNCTION}' back"));
+    let graph = json!({"session": "graph", "filter": [FUNCTION, CALLER]});
+    let changed = client.call("start", graph);
+    assert_eq!(changed["traced"], 1, "their function is foreign: {changed}");
+    let skipped = changed["skipped"].to_string();
+    assert!(skipped.contains(FUNCTION), "{changed}");
+    let inside = add(&mut client, &after_site.to_string());
+    shell.does("keys 100; hits back");
+    assert_eq!(hits(&mut client, inside), 100);
+    let status = client.status();
+    let records = Client::rings(&status, "written");
+    assert_eq!(records, 200, "entries and exits of the caller: {status}");
+    // We go while theirs is there, then it goes.
+    client.call("probe.remove", json!({"all_of": "default"}));
+    client.call("stop", json!({"session": "graph"}));
+    shell.does("keys 10; hits back; take_down back");
+    assert_eq!(client.digest(), before);
+    let (ended, _) = shell.end();
+    for theirs in ["hits back 100.", "hits back 110."] {
+        assert!(ended.stdout.contains(theirs), "{ended}");
+    }
 }
