@@ -70,8 +70,17 @@ impl Guest {
     /// As [`Self::linux`].
     #[must_use]
     pub fn linux_with(words: &str, script: &str, initrd: Option<&Path>) -> Self {
+        Self::linux_of(&linux().0, words, script, initrd)
+    }
+
+    /// The same with another kernel.
+    ///
+    /// # Panics
+    /// As [`Self::linux`].
+    #[must_use]
+    pub fn linux_of(kernel: &Path, words: &str, script: &str, initrd: Option<&Path>) -> Self {
         assert!(!script.contains('"'), "the kernel's quotes do not nest");
-        let (kernel, usual) = linux();
+        let usual = linux().1;
         let run = match script {
             "" => String::new(),
             script => format!(" run=\"{script}\""),

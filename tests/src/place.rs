@@ -92,8 +92,8 @@ pub fn linux_initrd(name: &str) -> PathBuf {
 pub struct Kernel {
     /// Its name there.
     pub name: String,
-    /// What has to be on its command line to boot in the box; none where it does not come up there reliably.
-    pub boots_with: Option<String>,
+    /// What has to be on its command line for it to come up in the box.
+    pub boots_with: String,
     folder: PathBuf,
 }
 
@@ -124,7 +124,7 @@ pub fn kernels(suite: Option<&str>) -> Vec<Kernel> {
     let rows = rows.map(|line| line.split_whitespace().collect::<Vec<_>>());
     let rows = rows.filter(|row| suite.is_none_or(|suite| row.get(3) == Some(&suite)));
     let kernel = |row: Vec<&str>| {
-        let [name, _, _, _, parameter] = &row[..] else {
+        let [name, _, _, _, words @ ..] = &row[..] else {
             panic!("images/linux/kernels: {row:?}");
         };
         let folder = images.join("cache/linux").join(name);
@@ -134,7 +134,7 @@ pub fn kernels(suite: Option<&str>) -> Vec<Kernel> {
         );
         Kernel {
             name: (*name).to_owned(),
-            boots_with: (*parameter != "no").then(|| (*parameter).to_owned()),
+            boots_with: words.join(" "),
             folder,
         }
     };

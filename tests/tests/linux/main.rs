@@ -4,6 +4,7 @@
 //! One module per subject; a new test goes into the module whose first line fits.
 #![cfg(test)]
 
+mod ages;
 mod boot;
 mod coexistence;
 mod crash;
