@@ -1,10 +1,10 @@
 //! A machine of the `vmm` library whose kernel is nothing but a few instructions of ring 0, for what no kernel
 //! with a purpose of its own does.
 
-use tracer::addr::Gva;
-use tracer::insn::asm::{
+use insn::asm::{
     CodeAssembler, CodeLabel, IcedError, dword_ptr, ptr, qword_ptr, registers, word_ptr,
 };
+use terms::addr::Gva;
 use vmm::devices::console::ConsoleWriter;
 use vmm::layout;
 use vmm::loader::KernelFile;

@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
-use tracer::addr::Gva;
+use terms::addr::Gva;
 use vmm::devices::console::ConsoleWriter;
 use vmm::layout;
 use vmm::loader::KernelFile;

@@ -3,10 +3,11 @@
 //! A kernel that changes its own text while it runs (Linux: static branches, static calls, its own tracer)
 //! never has the same text twice. Of such a one the digest covers what tracing writes to, the patch sites.
 
+use image::{Image, Site, TextRange};
 use sha2::{Digest, Sha256};
+use terms::addr::Gva;
+use terms::site::SITE_LENGTH;
 
-use crate::addr::Gva;
-use crate::image::{Image, SITE_LENGTH, Site, TextRange};
 use crate::target::{MemoryError, TargetMemory};
 
 const CHUNK: u64 = 4096;

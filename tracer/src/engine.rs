@@ -12,13 +12,14 @@ use change::Write;
 pub use error::{ApplyError, AttachError, Frozen, FrozenBy};
 use events::PlacedStub;
 use fleeting::KnownModule;
+use image::Image;
 use probes::{Probe, ProbeId};
 use sessions::Retired;
+use terms::addr::{Gpa, Gva};
+use terms::function::FunctionId;
 
-use crate::addr::{Gpa, Gva};
-use crate::event::FunctionId;
 use crate::event_formats::EventFormats;
-use crate::image::Image;
+use crate::linux::Kernel;
 use crate::paging::PageUse;
 use crate::patch::dynamic::DynamicTable;
 use crate::patch::events::{Dispatch, TracepointTable};
@@ -128,6 +129,8 @@ fn clock_offset(strategy: &CpuStrategy) -> u64 {
 #[derive(Debug)]
 pub struct Engine {
     image: Arc<Image>,
+    /// What can be asked of the guest, if it is a Linux.
+    linux: Option<Kernel>,
     table: FunctionTable,
     dynamic: DynamicTable,
     tracepoints: TracepointTable,
@@ -160,6 +163,7 @@ impl Engine {
         let markers = MarkerTable::new(&image);
         let formats = Arc::new(EventFormats::of(&image));
         Self {
+            linux: Kernel::of(&image),
             image,
             table,
             dynamic,

@@ -2,24 +2,11 @@
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use terms::event_format::EventId;
+use terms::field::FieldValue;
+use terms::function::FunctionId;
 
-use crate::image::field::FieldValue;
-use crate::image::points::EventId;
 use crate::record::Step;
-
-/// A function of the image: an index into [`Image::functions`](crate::image::Image::functions),
-/// which is sorted by address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct FunctionId(pub u32);
-
-impl FunctionId {
-    /// The place in the function table.
-    #[must_use]
-    pub const fn index(self) -> usize {
-        self.0 as usize
-    }
-}
 
 /// One thing that happened in the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,10 +8,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::event::{FunctionId, Moment};
-use crate::image::Image;
-use crate::image::field::Field;
-use crate::image::points::{EventFormat, EventId};
+use image::Image;
+use terms::event_format::{EventFormat, EventId};
+use terms::field::Field;
+use terms::function::FunctionId;
+
+use crate::event::Moment;
 use crate::record::FUNCTIONS_MAX;
 
 /// The formats of all events so far. It only grows; who reads records keeps a copy, and gets another one

@@ -6,7 +6,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod addr;
 pub mod capture;
 pub mod digest;
 pub mod engine;
@@ -15,17 +14,11 @@ pub mod event_formats;
 pub mod export;
 pub mod filter;
 pub mod graph;
-pub mod image;
-pub mod insn;
-pub mod kernel_view;
-pub mod kprobes;
 pub mod linux;
 #[cfg(any(test, feature = "mock"))]
 pub mod mock;
-pub mod module;
 pub mod paging;
 pub mod patch;
-pub mod printable;
 pub mod probe;
 pub mod quantity;
 pub mod record;
@@ -34,5 +27,4 @@ pub mod ring;
 pub mod session;
 pub mod stub;
 pub mod target;
-pub mod task;
 pub mod window;

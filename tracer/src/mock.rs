@@ -6,8 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::addr::{Gpa, Gva};
-use crate::image::Image;
+use image::Image;
+use terms::addr::{Gpa, Gva};
+
 use crate::paging::{PAGE_2M, PAGE_4K, PageTableRoot, bits, translate};
 use crate::target::{
     LiveTarget, MemoryError, NotProvided, NotSynchronised, PhysicalMemory, StoppedTarget,

@@ -5,8 +5,9 @@
 //! Translation". Every entry is read from guest memory and therefore only believed as far as the
 //! memory behind it exists; a walk reads at most five entries.
 
-use crate::addr::{Gpa, Gva};
-use crate::image::TextRange;
+use image::TextRange;
+use terms::addr::{Gpa, Gva};
+
 use crate::target::{MemoryError, PhysicalMemory, VcpuRegisters};
 
 /// Size of the smallest page.

@@ -19,7 +19,7 @@
 //! higher bits of the lap spill over into function and time. The reader knows both, and takes them off
 //! ([`crate::ring::geometry::Geometry::spill`]). The fields here are those of a record without them.
 
-use crate::event::FunctionId;
+use terms::function::FunctionId;
 
 /// Bits of the time in a record.
 pub const TIME_BITS: u32 = 36;

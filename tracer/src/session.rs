@@ -1,6 +1,7 @@
 //! One trace session: what it traces, into which rings, with which clock.
 
-use crate::addr::Gpa;
+use terms::addr::Gpa;
+
 use crate::event::Moment;
 use crate::filter::{Filter, Selection};
 use crate::record::Format;

@@ -1,7 +1,8 @@
 //! What the tracer needs of the traced system. The provider (for KVM: the `vmm` crate) implements
 //! these traits; `MockTarget` implements them for tests.
 
-use crate::addr::{Gpa, Gva};
+use terms::addr::{Gpa, Gva};
+
 use crate::window::Region;
 
 /// Why guest memory could not be read or written.

@@ -12,8 +12,9 @@ use entries::{Page, Roots};
 pub use error::WindowError;
 pub use places::Places;
 
-use crate::addr::{Gpa, Gva};
-use crate::image::TextRange;
+use image::TextRange;
+use terms::addr::{Gpa, Gva};
+
 use crate::paging::{
     FreeSlot, PAGE_2M, PageTableRoot, PageUse, free_slots, large_page_entry, translate,
 };

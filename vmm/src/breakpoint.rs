@@ -4,8 +4,8 @@
 //! A port write leaves the guest on every KVM, from ring 0. The bytes go in through the physical
 //! addresses of the kernel's file, so a trap can be armed before the kernel has page tables.
 
-use tracer::addr::{Gpa, Gva};
-use tracer::insn::trap::{TRAP_LENGTH, trap};
+use insn::trap::{TRAP_LENGTH, trap};
+use terms::addr::{Gpa, Gva};
 use tracer::target::{MemoryError, PhysicalMemory};
 
 use crate::layout::TRAP_PORT;

@@ -13,7 +13,7 @@
 //! …            the window region, above all RAM: stubs and rings, in no memory map
 //! ```
 
-use tracer::addr::Gpa;
+use terms::addr::Gpa;
 
 /// One KiB, in bytes.
 pub const KIB: u64 = 1 << 10;

@@ -13,8 +13,8 @@
 
 use std::time::{Duration, Instant};
 
-use tracer::addr::{Gpa, Gva};
-use tracer::image::Image;
+use image::Image;
+use terms::addr::{Gpa, Gva};
 use tracer::target::{
     LiveTarget, MemoryError, NotSynchronised, PhysicalMemory, TargetMemory, VcpuRegisters,
 };

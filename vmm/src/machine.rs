@@ -14,7 +14,7 @@ use kvm_bindings::{
     KVM_SYNC_X86_REGS, KVM_SYNC_X86_SREGS, kvm_enable_cap, kvm_pit_config,
 };
 use kvm_ioctls::{Cap, Kvm, VmFd};
-use tracer::addr::Gva;
+use terms::addr::Gva;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use crate::breakpoint::{BreakpointError, TextTrap};

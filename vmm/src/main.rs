@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use tracer::printable::masked;
+use terms::printable::masked;
 
 fn main() -> ExitCode {
     // One line per message, like those of any other tool; RUST_LOG shows more of them. What a guest or a file has put

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tracer::addr::Gpa;
+use terms::addr::Gpa;
 use tracer::target::{MemoryError, PhysicalMemory};
 use tracer::window::Region;
 use vm_memory::mmap::MmapRegionBuilder;

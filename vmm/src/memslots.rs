@@ -94,7 +94,7 @@ fn without(part: Region, slots: &[Region]) -> Vec<Region> {
 fn between(start: u64, end: u64) -> Option<Region> {
     let bytes = end.checked_sub(start).filter(|bytes| *bytes > 0)?;
     Some(Region {
-        start: tracer::addr::Gpa(start),
+        start: terms::addr::Gpa(start),
         bytes,
     })
 }

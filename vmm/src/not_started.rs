@@ -3,7 +3,7 @@
 //! There are no page tables of the kernel's own yet, so its virtual addresses are taken through
 //! the program headers of its file.
 
-use tracer::addr::{Gpa, Gva};
+use terms::addr::{Gpa, Gva};
 use tracer::target::{
     MemoryError, NotProvided, PhysicalMemory, StoppedTarget, TargetMemory, VcpuRegisters,
 };

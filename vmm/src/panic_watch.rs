@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use tracer::addr::{Gpa, Gva};
-use tracer::image::Image;
+use image::Image;
+use terms::addr::{Gpa, Gva};
 use tracer::paging::{PageTableRoot, translate};
 use tracer::target::{PhysicalMemory, VcpuRegisters};
 

@@ -7,7 +7,7 @@ mod holders;
 
 use std::time::{Duration, Instant};
 
-use tracer::addr::{Gpa, Gva};
+use terms::addr::{Gpa, Gva};
 use tracer::target::{
     MemoryError, NotProvided, PhysicalMemory, StoppedTarget, TargetMemory, VcpuRegisters,
 };

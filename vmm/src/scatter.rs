@@ -1,6 +1,6 @@
 //! Accesses by virtual address as physical pieces, none of which crosses a page.
 
-use tracer::addr::{Gpa, Gva};
+use terms::addr::{Gpa, Gva};
 use tracer::target::{MemoryError, PhysicalMemory};
 
 use crate::memory::Memory;

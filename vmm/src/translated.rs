@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use tracer::addr::{Gpa, Gva};
+use terms::addr::{Gpa, Gva};
 use tracer::paging::{self, PageTableRoot};
 use tracer::target::{MemoryError, PhysicalMemory, VcpuRegisters};
 use tracer::window::Region;

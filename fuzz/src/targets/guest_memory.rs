@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use tracer::addr::Gva;
+use terms::addr::Gva;
 use tracer::target::{MemoryError, TargetMemory};
 
 /// Bytes of it.

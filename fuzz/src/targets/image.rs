@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use tracer::addr::Gva;
-use tracer::event::FunctionId;
-use tracer::image::Image;
-use tracer::image::btf::Btf;
-use tracer::image::bzimage::BzImage;
-use tracer::image::debug::DebugInfo;
-use tracer::image::listing::Listing;
-use tracer::insn::flow;
-use tracer::insn::relocate;
+use debuginfo::DebugInfo;
+use debuginfo::btf::Btf;
+use image::Image;
+use image::bzimage::BzImage;
+use insn::flow;
+use insn::relocate;
+use terms::addr::Gva;
+use terms::function::FunctionId;
 use tracer::probe;
+use vmm::commands::listing::Listing;
 
 use super::input::Input;
 

@@ -1,10 +1,10 @@
 //! The list of modules of a guest that makes it up, and what its modules say that they have.
 
-use tracer::addr::{Gpa, Gva};
-use tracer::image::TextRange;
-use tracer::image::btf::Field;
-use tracer::kernel_view::KernelTables;
-use tracer::module::{Module, ModuleLayout, contents, loaded};
+use debuginfo::btf::Field;
+use image::TextRange;
+use terms::addr::{Gpa, Gva};
+use tracer::linux::kernel_view::KernelTables;
+use tracer::linux::module::{Module, ModuleLayout, contents, loaded};
 
 use super::guest_memory::{GuestMemory, image};
 
@@ -70,14 +70,9 @@ fn check(memory: &GuestMemory<'_>, layout: &ModuleLayout, module: &Module) {
     };
     let holds = |at: Gva, bytes: u64| at >= module.text.start && at.0 + bytes <= module.text.end.0;
     assert!(found.sites.is_sorted() && found.sites.iter().all(|site| holds(*site, 5)));
-    let addresses = || found.functions.iter().map(|function| function.address);
+    let addresses = || found.functions.iter().map(|(address, _)| *address);
     assert!(addresses().is_sorted_by(|one, next| one < next) && addresses().all(|at| holds(at, 1)));
-    assert!(
-        found
-            .functions
-            .iter()
-            .all(|function| is_name(&function.name))
-    );
+    assert!(found.functions.iter().all(|(_, name)| is_name(name)));
 }
 
 fn is_name(name: &str) -> bool {

@@ -4,7 +4,8 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use tracer::event::{CallValues, Event, EventKind, FunctionId, Moment};
+use terms::function::FunctionId;
+use tracer::event::{CallValues, Event, EventKind, Moment};
 use tracer::graph::pipeline::Pipeline;
 use tracer::graph::{CallEvent, CallKind, CallSink};
 use tracer::record::{Detail, Format, Record, Step};

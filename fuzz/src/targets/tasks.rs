@@ -1,9 +1,9 @@
 //! The list of tasks of a guest that makes it up: it ends, and its names can be shown.
 
-use tracer::addr::{Gpa, Gva};
-use tracer::image::btf::Field;
-use tracer::kernel_view::KernelTables;
-use tracer::task::{TaskLayout, tasks};
+use debuginfo::btf::Field;
+use terms::addr::{Gpa, Gva};
+use tracer::linux::kernel_view::KernelTables;
+use tracer::linux::task::{TaskLayout, tasks};
 
 use super::guest_memory::{GuestMemory, image};
 

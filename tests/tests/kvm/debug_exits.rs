@@ -1,11 +1,11 @@
 //! A guest that has debug exceptions of its own while our breakpoint is armed.
 
+use insn::asm::registers::dr::dr6;
+use insn::asm::registers::gpr32::{eax, r12d};
+use insn::asm::registers::gpr64::{r12, r13, rax, rsp};
+use insn::asm::{CodeAssembler, IcedError, qword_ptr};
 use tests::bare::{self, NOWHERE};
 use tests::stepped::next_event;
-use tracer::insn::asm::registers::dr::dr6;
-use tracer::insn::asm::registers::gpr32::{eax, r12d};
-use tracer::insn::asm::registers::gpr64::{r12, r13, rax, rsp};
-use tracer::insn::asm::{CodeAssembler, IcedError, qword_ptr};
 use vmm::devices::console::ConsoleWriter;
 use vmm::loader::KernelFile;
 use vmm::machine::PATIENCE;

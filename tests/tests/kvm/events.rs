@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use image::Image;
 use serde_json::{Value, json};
 use tests::exact::gated;
 use tests::{Client, Ended, Guest, Random, in_the_box};
-use tracer::image::Image;
 
 /// A line `WORD NAME COUNT` of the guest, or `WORD COUNT`.
 fn said(ended: &Ended, words: &str) -> u64 {

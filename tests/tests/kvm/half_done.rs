@@ -6,11 +6,11 @@
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
+use insn::asm::registers::{gpr8, gpr16, gpr32, gpr64};
+use insn::asm::{AsmRegister64, CodeAssembler, IcedError, byte_ptr, dword_ptr, qword_ptr};
+use terms::addr::Gpa;
 use tests::bare::{self, CODE, DATA};
 use tests::{Random, scaled};
-use tracer::addr::Gpa;
-use tracer::insn::asm::registers::{gpr8, gpr16, gpr32, gpr64};
-use tracer::insn::asm::{AsmRegister64, CodeAssembler, IcedError, byte_ptr, dword_ptr, qword_ptr};
 use tracer::target::PhysicalMemory;
 use vmm::devices::console::ConsoleWriter;
 use vmm::layout::{MIB, SERIAL_PORT};

@@ -3,11 +3,11 @@
 //!
 //! Drives the `vmm` library itself, because the program never leaves such a site as it is.
 
+use image::Image;
+use terms::addr::{Gpa, Gva};
 use tests::stepped::{self, NO_TICKS, next_event};
 use tests::{guest, scaled};
-use tracer::addr::{Gpa, Gva};
 use tracer::engine::Engine;
-use tracer::image::Image;
 use tracer::target::{PhysicalMemory, StoppedTarget, TargetMemory};
 use vmm::devices::console::ConsoleWriter;
 use vmm::loader::KernelFile;

@@ -1,12 +1,12 @@
 //! Lock prefixes that are switched while threads of every kind count in the same words.
 
+use image::Image;
 use serde_json::{Value, json};
+use terms::addr::Gva;
 use tests::exact::gated;
 use tests::stepped::{self, NO_TICKS, next_event};
 use tests::{Ended, Guest, guest, in_the_box};
-use tracer::addr::Gva;
 use tracer::engine::Engine;
-use tracer::image::Image;
 use tracer::patch::locks::LockPrefixes;
 use tracer::target::{PhysicalMemory, StoppedTarget};
 use vmm::devices::console::ConsoleWriter;

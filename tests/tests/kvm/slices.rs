@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use image::Image;
 use serde_json::json;
+use terms::addr::Gpa;
 use tests::stepped::{self, NO_TICKS, wait_at};
 use tests::{Guest, guest};
-use tracer::addr::Gpa;
-use tracer::image::Image;
 use tracer::target::PhysicalMemory;
 use vmm::control::protocol::{FilterChange, SessionName};
 use vmm::devices::console::ConsoleWriter;

@@ -8,7 +8,8 @@ use crate::modules::{Crate, Module};
 struct House {
     /// Where its sources are.
     folder: &'static str,
-    /// Its folders and files, the lowest first: each may name what stands before it.
+    /// Its folders and files, the lowest first: each may name what stands before it. None where nothing leads back to
+    /// itself.
     order: &'static [&'static str],
     /// Those that name what stands after them, and what that is. This list may only get shorter.
     up: &'static [(&'static str, &'static str)],
@@ -16,21 +17,27 @@ struct House {
     in_circles: usize,
 }
 
-const HOUSES: [House; 2] = [
+/// A crate in which no file leads back to itself: its files have an order.
+const fn tidy(folder: &'static str) -> House {
+    House {
+        folder,
+        order: &[],
+        up: &[],
+        in_circles: 0,
+    }
+}
+
+const HOUSES: [House; 6] = [
+    tidy("tracer/terms/src"),
+    tidy("tracer/insn/src"),
+    tidy("tracer/debuginfo/src"),
+    tidy("tracer/image/src"),
     House {
         folder: "tracer/src",
         order: &[
-            "addr",
-            "printable",
             "quantity",
-            "insn",
-            "image",
             "target",
             "paging",
-            "kernel_view",
-            "task",
-            "module",
-            "kprobes",
             "linux",
             "event",
             "record",
@@ -53,22 +60,11 @@ const HOUSES: [House; 2] = [
         up: &[
             ("event", "record"),
             ("export", "report"),
-            ("image", "capture"),
-            ("image", "event"),
-            ("image", "kernel_view"),
-            ("image", "kprobes"),
-            ("image", "module"),
-            ("image", "patch"),
-            ("image", "probe"),
-            ("image", "record"),
-            ("image", "target"),
-            ("image", "task"),
-            ("insn", "image"),
             ("ring", "stub"),
             ("target", "window"),
             ("window", "stub"),
         ],
-        in_circles: 66,
+        in_circles: 27,
     },
     House {
         folder: "vmm/src",
@@ -136,6 +132,9 @@ fn folders_name_only_what_is_below_them() {
 #[test]
 fn a_folder_that_is_new_has_its_place() {
     for house in HOUSES {
+        if house.order.is_empty() {
+            continue;
+        }
         let of = Crate::read(house.folder);
         let known: BTreeSet<&str> = house.order.iter().copied().collect();
         let unknown = of

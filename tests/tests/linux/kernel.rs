@@ -4,10 +4,10 @@ use std::fs;
 use std::sync::LazyLock;
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
+use image::Image;
+use image::bzimage::BzImage;
+use terms::addr::Gva;
 use tests::linux;
-use tracer::addr::Gva;
-use tracer::image::Image;
-use tracer::image::bzimage::BzImage;
 use tracer::patch::tactic::{Tactic, choose};
 
 /// The kernel. It is read once: in the box that takes a minute.

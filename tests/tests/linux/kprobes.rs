@@ -7,8 +7,8 @@
 //! is hit before we come sits, here, where a single instruction is displaced, which has no middle.
 
 use serde_json::{Value, json};
+use terms::addr::Gva;
 use tests::Client;
-use tracer::addr::Gva;
 use tracer::patch::tactic::{Tactic, choose};
 
 use crate::kernel::{kernel, straight};

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
+use image::bzimage::BzImage;
 use serde_json::Value;
 use tests::{Kernel, kernels, vmm_says};
-use tracer::image::bzimage::BzImage;
 
 /// Letters of symbols that are functions, where they lie in text.
 const CODE: &str = "tTwW";

@@ -8,8 +8,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use image::bzimage::BzImage;
 use tests::{Ended, Random, linux, vmm};
-use tracer::image::bzimage::BzImage;
 
 /// Longer than reading a kernel can take on any machine that runs tests, in seconds.
 const HANG: &str = "60";

@@ -7,10 +7,10 @@ use std::ops::Range;
 use std::process::Stdio;
 
 use iced_x86::{Decoder, DecoderOptions};
+use image::Image;
 use serde_json::Value;
+use terms::addr::Gva;
 use tests::{Ended, linux, vmm};
-use tracer::addr::Gva;
-use tracer::image::Image;
 use tracer::patch::tactic::{Tactic, choose};
 
 /// What reaches into an instruction from the one before: the longest displacement.
@@ -45,7 +45,7 @@ const TABLES: [Table; 2] = [
 
 fn kernel() -> Image {
     let file = fs::read(linux().0).unwrap();
-    let file = tracer::image::bzimage::BzImage::parse(&file).unwrap();
+    let file = image::bzimage::BzImage::parse(&file).unwrap();
     Image::parse(&file.unpack().unwrap()).unwrap()
 }
 

@@ -3,11 +3,11 @@
 
 use std::collections::HashMap;
 
+use image::Image;
 use tempfile::TempDir;
+use terms::addr::Gva;
 use tests::stepped::{self, NO_TICKS, next_event, wait_at};
 use tests::{guest, in_the_box, vmm_says};
-use tracer::addr::Gva;
-use tracer::image::Image;
 use vmm::devices::console::ConsoleWriter;
 use vmm::loader::KernelFile;
 use vmm::machine::Machine;
@@ -35,7 +35,7 @@ struct Oracle {
 
 impl Oracle {
     fn new(image: Image) -> Self {
-        let name = |site: &tracer::image::Site| {
+        let name = |site: &image::Site| {
             let function = &image.functions[site.function.index()];
             (site.address.0, function.display.to_string())
         };

@@ -1,7 +1,7 @@
 //! The functions of the test ground: what stands behind their patch sites.
 
-use tracer::insn::asm::registers::{gpr64, xmm};
-use tracer::insn::asm::{AsmMemoryOperand, AsmRegister64, CodeAssembler, assemble, lea_fixed, ptr};
+use insn::asm::registers::{gpr64, xmm};
+use insn::asm::{AsmMemoryOperand, AsmRegister64, CodeAssembler, assemble, lea_fixed, ptr};
 use tracer::stub::graph::SiteShape;
 
 use crate::ground::Ground;
@@ -68,7 +68,7 @@ fn count(a: &mut CodeAssembler, counter: u64) {
 /// The word at `address`, by way of r11, which is nobody's.
 fn word(a: &mut CodeAssembler, address: u64) -> AsmMemoryOperand {
     lea_fixed(a, gpr64::r11, address).unwrap();
-    tracer::insn::asm::qword_ptr(gpr64::r11)
+    insn::asm::qword_ptr(gpr64::r11)
 }
 
 /// The body at `at` of a function where returns are hooked.
@@ -106,7 +106,7 @@ pub fn graph(number: u32, at: u64, ground: &Ground) -> Vec<u8> {
         }
         OTHER_RETURN => {
             a.lea(gpr64::rsp, ptr(gpr64::rsp + 8)).unwrap();
-            a.jmp(tracer::insn::asm::qword_ptr(gpr64::rsp - 8)).unwrap();
+            a.jmp(insn::asm::qword_ptr(gpr64::rsp - 8)).unwrap();
         }
         _ => a.ret().unwrap(),
     }
@@ -123,8 +123,7 @@ fn values(a: &mut CodeAssembler, ground: &Ground, shape: SiteShape) {
     a.mov(pointer, rsp).unwrap();
     // Above the return address, and the saved rbp where there is one.
     let above = 8 + prologue_pushes(shape);
-    a.mov(rax, tracer::insn::asm::qword_ptr(rsp + above))
-        .unwrap();
+    a.mov(rax, insn::asm::qword_ptr(rsp + above)).unwrap();
     let argument = word(a, ground.seen() + 128);
     a.mov(argument, rax).unwrap();
     let results = gpr64::r11;

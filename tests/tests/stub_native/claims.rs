@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tracer::addr::Gva;
-use tracer::insn::asm::registers::gpr64;
-use tracer::insn::asm::{CodeAssembler, assemble};
+use insn::asm::registers::gpr64;
+use insn::asm::{CodeAssembler, assemble};
+use terms::addr::Gva;
 use tracer::ring::reader::{Mode, Patience, RingReader};
 use tracer::stub::graph::ReturnHook;
 use tracer::stub::mirror::Mirror;

@@ -10,10 +10,10 @@ use iced_x86::{
     Code, CpuidFeature, Decoder, DecoderOptions, EncodingKind, FlowControl, Instruction,
     InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
 };
-use tracer::addr::Gva;
-use tracer::image::Image;
-use tracer::insn::jump::jump;
-use tracer::insn::relocate::relocate;
+use image::Image;
+use insn::jump::jump;
+use insn::relocate::relocate;
+use terms::addr::Gva;
 
 use crate::cpu::{self, Registers};
 use crate::random::Random;

@@ -1,10 +1,11 @@
 //! Stubs of events: whatever the operands are, and whatever is in the registers, the payload says it and
 //! nothing is changed.
 
-use tracer::addr::Gva;
-use tracer::event::FunctionId;
-use tracer::image::field::{Field, FieldType, FieldValue};
-use tracer::image::points::{EventFormat, Operand};
+use image::points::Operand;
+use terms::addr::Gva;
+use terms::event_format::EventFormat;
+use terms::field::{Field, FieldType, FieldValue};
+use terms::function::FunctionId;
 use tracer::record::Record;
 use tracer::ring::geometry::{LIMIT_NONE, LIMIT_OFF};
 use tracer::ring::payload::read_payload;

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tracer::addr::Gva;
-use tracer::event::FunctionId;
-use tracer::insn::asm::registers::gpr64;
-use tracer::insn::asm::{CodeAssembler, assemble, lea_fixed, qword_ptr};
-use tracer::insn::jump::jump;
+use insn::asm::registers::gpr64;
+use insn::asm::{CodeAssembler, assemble, lea_fixed, qword_ptr};
+use insn::jump::jump;
+use terms::addr::Gva;
+use terms::function::FunctionId;
 use tracer::record::Format;
 use tracer::ring::geometry::Geometry;
 use tracer::ring::reader::{CellWord, RingMemory};

@@ -3,7 +3,7 @@
 use std::arch::x86_64::_rdtsc;
 use std::sync::atomic::Ordering;
 
-use tracer::event::FunctionId;
+use terms::function::FunctionId;
 use tracer::record::{MARK_MASK, Record};
 use tracer::ring::moment::Moment;
 use tracer::ring::reader::{CellWord, Delivered, Mode, Patience, RingMemory, RingReader, Sink};

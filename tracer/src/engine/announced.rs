@@ -1,8 +1,9 @@
 //! Text whose coming and going the guest announces, and waits until we have seen to it.
 
+use terms::addr::Gva;
+use terms::function::FunctionId;
+
 use super::{ApplyError, Engine, normalised};
-use crate::addr::Gva;
-use crate::event::FunctionId;
 use crate::patch::poke::{self, Poke};
 use crate::target::StoppedTarget;
 

@@ -7,13 +7,16 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use terms::addr::Gva;
+use terms::event_format::EventId;
+use terms::expression::Expression;
+use terms::field::FieldType;
+use terms::function::FunctionId;
+
 use super::probes::Probe;
 use super::{ApplyError, AttachError, Engine};
-use crate::addr::Gva;
-use crate::capture::{Capture, Captured, Expression, Source};
-use crate::event::{FunctionId, Moment};
-use crate::image::field::FieldType;
-use crate::image::points::EventId;
+use crate::capture::{Capture, Captured, Source};
+use crate::event::Moment;
 use crate::patch::functions::{PlanError, SessionSet, shape};
 use crate::session::{CallMoments, SessionId};
 use crate::stub::capture::{CapturePart, CaptureStub};

@@ -1,9 +1,10 @@
 //! Changing what is traced: a plan, made while the guest runs, and its writes, all of them or none.
 
+use image::{Image, SiteKind};
+use terms::function::FunctionId;
+
 use super::{ApplyError, Engine, Frozen};
-use crate::event::FunctionId;
 use crate::filter::Selection;
-use crate::image::{Image, SiteKind};
 use crate::patch::functions::{Change, Plan, SessionSet};
 use crate::patch::live;
 use crate::patch::poke::{self, Poke, PokeError, TransactionError, read_site};

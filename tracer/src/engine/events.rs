@@ -5,11 +5,12 @@
 
 use std::sync::Arc;
 
+use terms::addr::{Gpa, Gva};
+use terms::event_format::EventId;
+use terms::function::FunctionId;
+use terms::site::SITE_LENGTH;
+
 use super::{ApplyError, AttachError, Engine, Ground, Write};
-use crate::addr::{Gpa, Gva};
-use crate::event::FunctionId;
-use crate::image::SITE_LENGTH;
-use crate::image::points::EventId;
 use crate::paging::PageUse;
 use crate::patch::events::{Callback, OwnPoke, TracepointChange, TracepointTable};
 use crate::patch::functions::{PlanError, SessionSet};

@@ -6,12 +6,15 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use terms::function::FunctionId;
+use terms::site::SITE_LENGTH;
+
 use super::Engine;
-use crate::event::FunctionId;
-use crate::image::SITE_LENGTH;
-use crate::kernel_view::KernelView;
-use crate::module::{self, Loaded, Module, ModuleError};
+use crate::linux::kernel_view::KernelView;
+use crate::linux::module;
+use crate::linux::module::{Loaded, Module, ModuleError};
 use crate::patch::functions::FunctionState;
+use crate::record::FUNCTIONS_MAX;
 use crate::target::{PhysicalMemory, TargetMemory};
 
 /// Symbols of modules that are read in one look, and as how many a module counts at least. A guest can have a
@@ -109,7 +112,7 @@ impl Engine {
 
     /// How many symbols a module says that it has; 0 where that cannot be read, as the rest of it cannot be then.
     fn symbols_of(&self, memory: &(impl PhysicalMemory + ?Sized), module: &Module) -> usize {
-        let linux = self.image.linux.as_ref();
+        let linux = self.linux.as_ref();
         let layout = linux.and_then(|linux| linux.modules.as_ref());
         layout.map_or(0, |layout| {
             let view = KernelView::new(memory, layout.tables);
@@ -123,7 +126,7 @@ impl Engine {
         module: &Module,
         moved: &mut Moved,
     ) {
-        let linux = self.image.linux.as_ref();
+        let linux = self.linux.as_ref();
         let Some(layout) = linux.and_then(|linux| linux.modules.as_ref()) else {
             return;
         };
@@ -132,7 +135,7 @@ impl Engine {
             .map_err(|error| error.to_string())
             .and_then(|contents| {
                 let image = Arc::make_mut(&mut self.image);
-                let added = image.add_module(module, &contents);
+                let added = image.add(contents.added(module), FUNCTIONS_MAX);
                 added.ok_or_else(|| "no more functions can be numbered".to_owned())
             });
         let module = module.clone();
@@ -151,7 +154,7 @@ impl Engine {
 
     /// What the guest says is loaded.
     fn loaded(&self, memory: &(impl PhysicalMemory + ?Sized)) -> Result<Vec<Loaded>, ModuleError> {
-        let linux = self.image.linux.as_ref();
+        let linux = self.linux.as_ref();
         match linux.and_then(|linux| linux.modules.as_ref()) {
             Some(layout) => module::loaded(
                 &KernelView::new(memory, layout.tables),
@@ -184,7 +187,7 @@ impl Engine {
 
     /// Whether a module was unloaded and loaded again at the same place: then our jumps are not there.
     fn is_reborn(&self, memory: &(impl PhysicalMemory + ?Sized), known: &KnownModule) -> bool {
-        let linux = self.image.linux.as_ref();
+        let linux = self.linux.as_ref();
         let Some(layout) = linux.and_then(|linux| linux.modules.as_ref()) else {
             return true;
         };
@@ -199,10 +202,10 @@ impl Engine {
     }
 
     fn look_at_init(&mut self, memory: &(impl PhysicalMemory + ?Sized)) {
-        let Some(linux) = &self.image.linux else {
+        let Some((linux, kernel)) = self.image.linux.as_ref().zip(self.linux.as_ref()) else {
             return;
         };
-        if self.init_is_gone || !linux.init_is_gone(memory) {
+        if self.init_is_gone || !kernel.init_is_gone(memory) {
             return;
         }
         self.init_is_gone = true;
@@ -215,6 +218,13 @@ impl Engine {
                 self.table.gone(site.function);
             }
         }
+    }
+
+    /// Whether modules can come and go.
+    #[must_use]
+    pub fn has_modules(&self) -> bool {
+        let linux = self.linux.as_ref();
+        linux.is_some_and(|linux| linux.modules.is_some())
     }
 
     /// Whether this function's memory was given back.

@@ -1,10 +1,11 @@
 //! The guest's own probes, where something of ours would displace instructions: whoever comes first has the place.
 
+use image::SiteKind;
+use terms::addr::Gva;
+use terms::function::FunctionId;
+
 use super::Engine;
-use crate::addr::Gva;
-use crate::event::FunctionId;
-use crate::image::SiteKind;
-use crate::kprobes::in_the_way;
+use crate::linux::kprobes::in_the_way;
 use crate::patch::functions::Plan;
 use crate::patch::poke::{PokeError, symbol};
 use crate::target::PhysicalMemory;
@@ -43,7 +44,7 @@ impl Engine {
         memory: &(impl PhysicalMemory + ?Sized),
         displaced: &[Displaced],
     ) -> Vec<(FunctionId, PokeError)> {
-        let linux = self.image.linux.as_ref();
+        let linux = self.linux.as_ref();
         let layout = linux.and_then(|linux| linux.kprobes.as_ref());
         let Some(layout) = layout.filter(|_| !displaced.is_empty()) else {
             return Vec::new();

@@ -1,8 +1,10 @@
 //! How it is noticed, between changes, that the guest is not the one that was traced any more.
 
+use image::Site;
+use insn::jump::jump;
+use terms::site::SITE_LENGTH;
+
 use super::{Engine, Frozen, FrozenBy};
-use crate::image::{SITE_LENGTH, Site};
-use crate::insn::jump::jump;
 use crate::patch::functions::FunctionState;
 use crate::target::{PhysicalMemory, TargetMemory, VcpuRegisters};
 

@@ -10,13 +10,14 @@ mod plan;
 use std::sync::Arc;
 
 pub use self::plan::ProbePlan;
+use insn::relocate::RelocateError;
+use terms::addr::Gva;
+use terms::event_format::EventId;
+use terms::function::FunctionId;
+
 use super::Engine;
-use crate::addr::Gva;
 use crate::capture::Capture;
-use crate::event::FunctionId;
 use crate::event_formats::EventFormats;
-use crate::image::points::EventId;
-use crate::insn::relocate::RelocateError;
 use crate::patch::probes::StubTooFar;
 use crate::patch::tactic::{Place, Tactic, TacticError};
 use crate::probe::Point;

@@ -13,12 +13,13 @@
 
 mod search;
 
+use image::SiteForm;
+use insn::relocate::decode;
+use terms::addr::{Gpa, Gva};
+use terms::function::FunctionId;
+
 use self::search::{Held, held};
 use super::{ApplyError, Engine};
-use crate::addr::{Gpa, Gva};
-use crate::event::FunctionId;
-use crate::image::SiteForm;
-use crate::insn::relocate::decode;
 use crate::patch::functions::Change;
 use crate::patch::poke::{Poke, PokeError, symbol};
 use crate::target::StoppedTarget;

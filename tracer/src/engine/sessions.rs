@@ -18,10 +18,11 @@
 //!
 //! Stubs are found again by what they do, so sessions that come and go do not use the arena up.
 
+use terms::addr::{Gpa, Gva};
+use terms::function::FunctionId;
+
 use super::reuse::REUSE_MAX;
 use super::{ApplyError, AttachError, Engine, Ground};
-use crate::addr::{Gpa, Gva};
-use crate::event::FunctionId;
 use crate::filter::{Filter, Selection};
 use crate::paging::PageUse;
 use crate::patch::events::Callback;
@@ -441,7 +442,7 @@ fn switch_off(
     place: &SessionMemory,
 ) -> Result<Vec<u64>, MemoryError> {
     let word =
-        |cell: crate::addr::Gpa, offset: i32| cell.wrapping_add(offset.unsigned_abs().into());
+        |cell: terms::addr::Gpa, offset: i32| cell.wrapping_add(offset.unsigned_abs().into());
     let mut heads = Vec::with_capacity(place.cells.len());
     for cell in &place.cells {
         memory.write_physical(word(*cell, LIMIT), &0u64.to_le_bytes())?;

@@ -1,14 +1,17 @@
 //! What is attached and how its text changes, against the mock target.
 
+use image::Site;
+use image::testing::nop_image;
+use insn::jump::jump;
+use terms::site::SITE_LENGTH;
+use terms::site::SiteBytes;
+
 use super::*;
 use crate::digest::text_digest;
 use crate::filter::Selection;
-use crate::image::testing::nop_image;
-use crate::image::{SITE_LENGTH, Site};
-use crate::insn::jump::jump;
 use crate::mock::{Faults, MockTarget, Rights};
 use crate::patch::functions::Plan;
-use crate::patch::poke::{PokeError, SiteBytes};
+use crate::patch::poke::PokeError;
 use crate::ring::geometry::{Geometry, Position};
 use crate::ring::reader::Mode;
 use crate::session::{SessionConfig, SessionId, TracerKind};
@@ -162,7 +165,7 @@ fn foreign_bytes_are_skipped_and_stay() {
     ));
     assert!(engine.frozen().is_none());
     // When the other's patch has gone, the next start takes the function along.
-    target.write(at, &crate::patch::normalise::NOP5).unwrap();
+    target.write(at, &insn::nop::NOP5).unwrap();
     target.faults = Faults::default();
     let applied = change(&mut engine, &mut target, session, 0..6).unwrap();
     assert_eq!(applied.patched, 2);
@@ -205,7 +208,7 @@ fn a_rollback_that_fails_freezes_patching() {
     assert!(engine.frozen().is_none());
     change(&mut engine, &mut target, session, []).unwrap();
     target.faults = Faults::default();
-    target.write(at, &crate::patch::normalise::NOP5).unwrap();
+    target.write(at, &insn::nop::NOP5).unwrap();
     target.faults.sticky.insert(at.wrapping_add(1));
     let before = digest(&engine, &target);
     let error = change(&mut engine, &mut target, session, 0..6).unwrap_err();
@@ -234,7 +237,7 @@ fn a_stub_that_could_not_be_written_is_written_the_next_time() {
         target
             .faults
             .unwritable_physical
-            .insert(crate::addr::Gpa(address));
+            .insert(terms::addr::Gpa(address));
     }
     let refused = engine.plan(&mut target, session, &select(0..6));
     assert!(matches!(refused, Err(ApplyError::Stub(_))), "{refused:?}");
@@ -334,7 +337,7 @@ fn more_functions_than_a_record_can_number_are_refused() {
     let mut image = (**engine.image()).clone();
     image
         .functions
-        .resize(FUNCTIONS_MAX as usize, crate::image::Function::default());
+        .resize(FUNCTIONS_MAX as usize, image::Function::default());
     let mut engine = Engine::new(Arc::new(image));
     let region = target.region();
     let error = engine.attach(&mut target, region).unwrap_err();

@@ -20,13 +20,15 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use image::Image;
 use serde::{Deserialize, Serialize};
+use terms::field::{Enumeration, Field, FieldType, FieldValue};
+use terms::function::FunctionId;
+use terms::printable;
+use terms::printable::Reversible;
 
 use super::uftrace::record::truncated;
-use crate::event::{FunctionId, Moment, Values};
-use crate::image::Image;
-use crate::image::field::{Enumeration, Field, FieldType, FieldValue};
-use crate::printable::{self, Reversible};
+use crate::event::{Moment, Values};
 
 /// The file's name.
 pub const VALUES_FILE: &str = "values.json";
@@ -359,9 +361,10 @@ fn decode(kind: &FieldType, from: &mut impl Read) -> io::Result<(FieldValue, usi
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::addr::Gva;
     use proptest::prelude::*;
+    use terms::addr::Gva;
+
+    use super::*;
 
     fn formats(kinds: Vec<FieldType>) -> CallFormats {
         let field = |(kind, number)| Field {

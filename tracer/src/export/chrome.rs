@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
+use terms::function::FunctionId;
+use terms::printable;
 
-use crate::event::FunctionId;
 use crate::export::events::EventLine;
 use crate::graph::{CallEvent, CallKind, End};
-use crate::printable;
 use crate::report::resolution::shorter;
 
 /// A call that has begun.

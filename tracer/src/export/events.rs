@@ -15,11 +15,12 @@ use std::path::{Path, PathBuf};
 
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
+use terms::event_format::EventFormat;
+use terms::field::FieldValue;
+use terms::printable;
+use terms::printable::masked;
 
 use crate::event::{PointEvent, PointKind};
-use crate::image::field::FieldValue;
-use crate::image::points::EventFormat;
-use crate::printable::{self, masked};
 
 /// The start and the end of the files' names; the vCPU's number stands between them.
 const NAME: (&str, &str) = ("events-", ".jsonl");
@@ -387,9 +388,10 @@ impl EventFile {
 
 #[cfg(test)]
 mod tests {
+    use terms::event_format::EventId;
+    use terms::field::{Field, FieldType};
+
     use super::*;
-    use crate::image::field::{Field, FieldType};
-    use crate::image::points::EventId;
 
     fn format() -> EventFormat {
         let field = |name: &str, kind| Field {

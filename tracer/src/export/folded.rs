@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use crate::event::FunctionId;
+use terms::function::FunctionId;
+
 use crate::graph::{CallEvent, CallKind};
 
 /// What stacks are weighed by.

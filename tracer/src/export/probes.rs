@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
-
-use crate::printable;
+use terms::printable;
 
 /// The file's name.
 pub const PROBES_FILE: &str = "probes.json";

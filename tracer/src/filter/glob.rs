@@ -2,9 +2,9 @@
 //! other globs give a meaning, are ordinary here: demangled names are full of them.
 
 use globset::{Glob, GlobBuilder, GlobMatcher};
+use image::Function;
 
 use super::{FilterError, GLOB_MAX};
-use crate::image::Function;
 
 /// What a glob for modules begins with.
 const MODULE: &str = "mod:";

@@ -11,9 +11,11 @@ use std::fmt;
 pub(crate) use self::deny::DenyList;
 pub use self::glob::Pattern;
 
-use crate::event::FunctionId;
-use crate::image::symbol::nearest;
-use crate::image::{Function, Image};
+use image::{Function, Image};
+use terms::function::FunctionId;
+use terms::nearest::nearest;
+
+use crate::linux::Kernel;
 use crate::quantity::counted;
 
 /// How many near misses an error names.
@@ -329,15 +331,9 @@ fn check_count(count: usize) -> Result<(), FilterError> {
 /// # Errors
 /// [`FilterError::NoMatch`] names what is like it.
 pub fn check_matches(pattern: &Pattern, image: &Image) -> Result<(), FilterError> {
-    let linux = image.linux.as_ref();
-    if pattern.is_for_modules() && linux.is_some_and(|linux| linux.modules.is_some()) {
-        return Ok(());
-    }
-    if image
-        .functions
-        .iter()
-        .any(|function| pattern.matches(function))
-    {
+    let is_there = || image.functions.iter().any(|one| pattern.matches(one));
+    let may_come = || Kernel::of(image).is_some_and(|kernel| kernel.modules.is_some());
+    if is_there() || pattern.is_for_modules() && may_come() {
         return Ok(());
     }
     // A glob is compared without its wildcards: `*laef*` is near `leaf`.

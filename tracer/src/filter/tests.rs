@@ -1,10 +1,10 @@
 //! Filters on built images, and globs against a matcher of a few lines.
 
+use image::testing::{ElfFile, TEXT, body, nop_image};
+use insn::nop::NOP5;
 use proptest::prelude::*;
 
 use super::*;
-use crate::image::testing::{ElfFile, TEXT, body, nop_image};
-use crate::patch::normalise::NOP5;
 
 fn selected(image: &Image, include: &[&str], notrace: &[&str]) -> Vec<String> {
     let selection = Filter::new(include, notrace)

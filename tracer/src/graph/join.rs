@@ -15,7 +15,9 @@
 use std::collections::HashMap;
 use std::collections::HashSet;
 
-use crate::event::{CallValues, FunctionId, Moment, Values};
+use terms::function::FunctionId;
+
+use crate::event::{CallValues, Moment, Values};
 use crate::record::Step;
 
 /// Captured values that wait for their records, at most: one for each stack slot that is being entered or left.

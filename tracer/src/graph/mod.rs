@@ -25,7 +25,9 @@ pub mod threads;
 
 pub use anomaly::{Anomalies, Anomaly, Seen};
 
-use crate::event::{FunctionId, Values};
+use terms::function::FunctionId;
+
+use crate::event::Values;
 
 /// One step of one thread.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,14 +2,16 @@
 
 use std::collections::HashMap;
 
+use image::Image;
+use terms::addr::Gva;
+use terms::function::FunctionId;
+
 use super::join::{Found, Join, Joined};
 use super::merge::{Merge, Timed};
 use super::selection::{Rules, Selection};
 use super::threads::{BadStackSize, Threads};
 use super::{Anomalies, CallEvent, CallSink};
-use crate::addr::Gva;
-use crate::event::{CallValues, Event, EventKind, FunctionId, Moment};
-use crate::image::Image;
+use crate::event::{CallValues, Event, EventKind, Moment};
 
 /// Events that may wait for a ring that is behind.
 pub const WAITING_MAX: usize = 1 << 20;

@@ -7,9 +7,9 @@ use std::num::NonZeroU32;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use terms::function::FunctionId;
 
 use super::{CallEvent, CallKind, CallSink};
-use crate::event::FunctionId;
 use crate::filter::{FilterError, Pattern};
 use crate::quantity::{self, BadQuantity};
 

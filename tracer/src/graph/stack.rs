@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 
+use terms::function::FunctionId;
+
 use super::End;
-use crate::event::FunctionId;
 
 /// Calls that ended without a return which are remembered, to notice when they return after all.
 const GHOSTS: usize = 16;

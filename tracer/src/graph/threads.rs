@@ -11,13 +11,15 @@
 
 use std::collections::HashMap;
 
+use terms::addr::Gva;
+use terms::function::FunctionId;
+
 use super::anomaly::{Anomalies, Anomaly};
 use super::join::Found;
 use super::merge::Timed;
 use super::stack::{Frame, Stack};
 use super::{CallEvent, CallKind, CallSink, End};
-use crate::addr::Gva;
-use crate::event::{EventKind, FunctionId, Values};
+use crate::event::{EventKind, Values};
 use crate::record::Step;
 
 /// Stacks that are told apart, at most.

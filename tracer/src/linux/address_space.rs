@@ -16,8 +16,9 @@
 //! What is in the map of the image beside the image itself, the kernel clears once, early in its start
 //! (`cleanup_highmap`), and never uses again. Before that, entries there are not zero, so nothing is free.
 
-use crate::addr::Gva;
-use crate::image::{Image, TextRange};
+use image::{Image, TextRange};
+use terms::addr::Gva;
+
 use crate::paging::PAGE_2M;
 
 /// `__START_KERNEL_map`.
@@ -89,9 +90,10 @@ fn own(image: &Image, map: TextRange) -> TextRange {
 
 #[cfg(test)]
 mod tests {
+    use image::symbol::{Symbol, SymbolKind};
+    use image::{Segment, SymbolTable};
+
     use super::*;
-    use crate::image::symbol::{Symbol, SymbolKind};
-    use crate::image::{Segment, SymbolTable};
 
     fn image(symbols: &[(&str, u64)], segments: &[(u64, u64)]) -> Image {
         let symbol = |(name, address): &(&str, u64)| Symbol {
@@ -104,7 +106,7 @@ mod tests {
         };
         let segment = |(vaddr, memsz): &(u64, u64)| Segment {
             vaddr: Gva(*vaddr),
-            paddr: crate::addr::Gpa(0),
+            paddr: terms::addr::Gpa(0),
             filesz: 0,
             memsz: *memsz,
             read: true,

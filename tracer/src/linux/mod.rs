@@ -1,3 +1,11 @@
-//! What is particular to a running Linux kernel, beside what its image says (`image/linux.rs`).
+//! What is particular to a running Linux kernel, beside what its image says (`image::linux`).
 
 pub mod address_space;
+pub mod kernel;
+pub mod kernel_view;
+pub mod kprobes;
+pub mod module;
+pub mod static_call;
+pub mod task;
+
+pub use kernel::Kernel;

@@ -9,14 +9,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use image::{Image, Site, SiteForm, SiteKind, UntraceableReason};
+use insn::flow::{branches_to, leaves_kernel};
+use insn::scan::{landing_pad, other_return};
+use terms::addr::Gva;
+use terms::function::FunctionId;
+use terms::site::SITE_LENGTH;
+use terms::site::SiteBytes;
+
 use super::tactic::{Place, Tactic, TacticError, choose_beside};
-use crate::addr::Gva;
-use crate::event::FunctionId;
 use crate::filter::DenyList;
-use crate::image::{Image, SITE_LENGTH, Site, SiteForm, SiteKind, UntraceableReason};
-use crate::insn::flow::{branches_to, leaves_kernel};
-use crate::insn::scan::{landing_pad, other_return};
-use crate::patch::poke::SiteBytes;
 
 /// Why the entry of a function is not traced although it has no site.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -189,8 +191,9 @@ fn site_of(image: &Image, place: &Place) -> Result<Site, NotAny> {
 
 #[cfg(test)]
 mod tests {
+    use image::testing::{ElfFile, TEXT};
+
     use super::*;
-    use crate::image::testing::{ElfFile, TEXT};
 
     /// xor eax, eax; push rbx; jne to the push; ret: only a hop, or a breakpoint.
     const HOP: [u8; 6] = [0x31, 0xc0, 0x53, 0x75, 0xfd, 0xc3];

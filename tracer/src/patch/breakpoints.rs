@@ -9,8 +9,8 @@
 //! with the address of an old one still finds what stood there. One store of the word, while no vCPU runs, goes with
 //! the pokes of the breakpoints themselves.
 
-use crate::addr::Gva;
-use crate::image::Image;
+use image::Image;
+use terms::addr::Gva;
 
 /// Who sees to it that a thread which meets a breakpoint goes on at its detour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,10 +6,12 @@
 
 use std::fmt;
 
-use crate::addr::Gva;
-use crate::image::{DynamicFunction, Image};
-use crate::insn::jump::jump;
-use crate::patch::poke::{Poke, SiteBytes};
+use image::{DynamicFunction, Image};
+use insn::jump::jump;
+use terms::addr::Gva;
+use terms::site::SiteBytes;
+
+use crate::patch::poke::Poke;
 
 /// A change of where a dynamic function leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,11 +14,13 @@
 
 use std::collections::HashMap;
 
-use crate::addr::Gva;
-use crate::image::points::EventId;
-use crate::image::{Image, Tracepoint};
-use crate::insn::jump::jump;
-use crate::patch::poke::{Poke, SiteBytes};
+use image::{Image, Tracepoint};
+use insn::jump::jump;
+use terms::addr::Gva;
+use terms::event_format::EventId;
+use terms::site::SiteBytes;
+
+use crate::patch::poke::Poke;
 
 /// Somebody who is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -13,13 +13,16 @@
 
 use std::collections::HashMap;
 
-use crate::addr::{Gpa, Gva};
-use crate::event::FunctionId;
-use crate::image::{Image, SITE_LENGTH, Site, SiteForm, SiteKind};
-use crate::insn::jump::jump;
-use crate::insn::relocate::{RelocateError, relocate};
-use crate::patch::normalise::NOP5;
-use crate::patch::poke::{Poke, PokeError, SiteBytes};
+use image::{Image, Site, SiteForm, SiteKind};
+use insn::jump::jump;
+use insn::nop::NOP5;
+use insn::relocate::{RelocateError, relocate};
+use terms::addr::{Gpa, Gva};
+use terms::function::FunctionId;
+use terms::site::SITE_LENGTH;
+use terms::site::SiteBytes;
+
+use crate::patch::poke::{Poke, PokeError};
 use crate::stub::arena::{Arena, ArenaFull};
 use crate::stub::graph::SiteShape;
 use crate::stub::template::{Captures, StubError, StubSpec, TEMPLATE_MAX, Template};

@@ -10,9 +10,11 @@
 //! runs into the breakpoint comes back until an instruction stands there again. The first and the last byte
 //! store of a site are single bytes, so nobody sees half of one.
 
-use crate::image::Image;
-use crate::insn::jump::INT3;
-use crate::patch::poke::{Poke, PokeError, SiteBytes, TransactionError, expect, symbol};
+use image::Image;
+use insn::jump::INT3;
+use terms::site::SiteBytes;
+
+use crate::patch::poke::{Poke, PokeError, TransactionError, expect, symbol};
 use crate::target::LiveTarget;
 
 /// Applies all of `pokes`, or none.

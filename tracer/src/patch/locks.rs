@@ -4,9 +4,11 @@
 //! time for nothing. The prefix is replaced by DS, which is ignored. It is one byte, so a thread is
 //! either before the instruction, and will execute it as it then is, or behind it.
 
-use crate::image::Image;
-use crate::insn::lock::{DS, LOCK};
-use crate::patch::poke::{Poke, SiteBytes};
+use image::Image;
+use insn::lock::{DS, LOCK};
+use terms::site::SiteBytes;
+
+use crate::patch::poke::Poke;
 
 /// What stands in front of the listed instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +39,7 @@ impl LockPrefixes {
 
 /// The pokes that bring all listed prefixes of `image` from one state to another.
 pub(crate) fn pokes(image: &Image, from: LockPrefixes, to: LockPrefixes) -> Vec<Poke> {
-    let poke = |site: &crate::image::LockSite| Poke {
+    let poke = |site: &image::LockSite| Poke {
         function: site.function,
         at: site.address,
         expected: SiteBytes::one(from.byte()),

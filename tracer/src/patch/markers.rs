@@ -1,13 +1,15 @@
 //! Who records each marker, and the plan that changes it: as with functions, the nop of each place becomes a
 //! jump to a stub that has the recorders of all sessions, and goes on behind it.
 
-use crate::addr::Gva;
-use crate::image::points::EventId;
-use crate::image::{Image, Marker};
-use crate::insn::jump::jump;
+use image::{Image, Marker};
+use insn::jump::jump;
+use terms::addr::Gva;
+use terms::event_format::EventId;
+use terms::site::SiteBytes;
+
 use crate::patch::events::{OutOfReach, OwnPoke};
 use crate::patch::functions::SessionSet;
-use crate::patch::poke::{Poke, SiteBytes};
+use crate::patch::poke::Poke;
 
 /// The state of one marker.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -125,11 +127,12 @@ impl MarkerTable {
 
 #[cfg(test)]
 mod tests {
+    use image::marker::MarkerSite;
+    use insn::nop::NOP5;
+    use terms::event_format::EventFormat;
+    use terms::function::FunctionId;
+
     use super::*;
-    use crate::event::FunctionId;
-    use crate::image::marker::MarkerSite;
-    use crate::image::points::EventFormat;
-    use crate::patch::normalise::NOP5;
 
     const AT: Gva = Gva(0xffff_ffff_8100_0000);
     const STUB: Gva = Gva(0xffff_ffff_8200_0000);

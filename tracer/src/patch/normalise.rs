@@ -2,12 +2,11 @@
 //! profiling function, and several nops in a row (a thread preempted between two of them would
 //! later resume in the middle of a jump).
 
-use crate::addr::Gva;
-use crate::event::FunctionId;
-use crate::image::{Image, SITE_LENGTH, SiteForm};
-
-/// The one nop that every site becomes: `nop dword [rax+rax+0]`.
-pub const NOP5: [u8; SITE_LENGTH] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
+use image::{Image, SiteForm};
+use insn::nop::NOP5;
+use terms::addr::Gva;
+use terms::function::FunctionId;
+use terms::site::SITE_LENGTH;
 
 /// One rewrite of a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,4 +35,39 @@ pub fn normalisations(image: &Image) -> Vec<Normalisation> {
             new: NOP5,
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use image::testing::{ElfFile, TEXT, body, call};
+
+    const LIST: u64 = 0xffff_ffff_8000_0000;
+    const SPLIT: [u8; 5] = [0x66, 0x90, 0x0f, 0x1f, 0x00];
+
+    #[test]
+    fn only_sites_that_are_not_one_nop_are_normalised() {
+        let raw = call(TEXT + 0x10, TEXT + 0x30);
+        let functions: [(&str, &[u8]); 4] = [
+            ("a", &NOP5),
+            ("b", &raw),
+            ("c", &SPLIT),
+            ("__fentry__", &[0xc3]),
+        ];
+        let code: Vec<u8> = functions.iter().flat_map(|(_, head)| body(head)).collect();
+        let mut file = ElfFile::new().text(TEXT, &code).list(
+            "__mcount_loc",
+            LIST,
+            &[TEXT, TEXT + 0x10, TEXT + 0x20],
+        );
+        for (index, (name, _)) in (0..).zip(functions) {
+            file = file.function(name, TEXT + 16 * index, 16);
+        }
+        let plan = normalisations(&Image::parse(&file.build()).unwrap());
+        let plan: Vec<_> = plan
+            .iter()
+            .map(|one| (one.address.0 - TEXT, one.expected, one.new))
+            .collect();
+        assert_eq!(plan, [(0x10, raw, NOP5), (0x20, SPLIT, NOP5)]);
+    }
 }

@@ -6,7 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::addr::Gva;
+use terms::addr::Gva;
+
 use crate::patch::events::OwnPoke;
 use crate::patch::poke::Poke;
 use crate::patch::tactic::{Place, Tactic};

@@ -17,6 +17,8 @@
 
 mod refusal;
 #[cfg(test)]
+mod tables;
+#[cfg(test)]
 mod tests;
 
 use std::collections::BTreeSet;
@@ -24,15 +26,18 @@ use std::fmt;
 
 pub use self::refusal::{Refusal, TacticError};
 
-use crate::addr::Gva;
-use crate::event::FunctionId;
-use crate::image::{Function, Image, SITE_LENGTH, Site, TextRange};
-use crate::insn::flow::{Instruction, is_padding, trailing_padding, whole_instructions};
-use crate::insn::jump::{INT3, jump, short_jump};
-use crate::insn::relocate::{RelocateError, immovable, relocate};
-use crate::insn::trap::{TRAP_LENGTH, trap};
+use image::{Function, Image, Site, TextRange};
+use insn::flow::{Instruction, is_padding, trailing_padding, whole_instructions};
+use insn::jump::{INT3, jump, short_jump};
+use insn::relocate::{RelocateError, immovable, relocate};
+use insn::trap::{TRAP_LENGTH, trap};
+use terms::addr::Gva;
+use terms::function::FunctionId;
+use terms::site::SITE_LENGTH;
+use terms::site::SiteBytes;
+
 use crate::patch::functions::untraced;
-use crate::patch::poke::{Poke, SiteBytes};
+use crate::patch::poke::Poke;
 
 /// Bytes of the short jump.
 const HOP: usize = 2;

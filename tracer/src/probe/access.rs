@@ -1,12 +1,13 @@
 //! Members, elements, what pointers lead to, and addresses.
 
+use debuginfo::{Member, Place, Shape, Structure};
+use terms::expression::{Expression, Operator};
+use terms::nearest::{did_you_mean, nearest};
+
 use super::ProbeError;
 use super::evaluate::{Scope, wrong};
 use super::expression::{Node, What};
 use super::typed::{Kind, Typed};
-use crate::capture::{Expression, Operator};
-use crate::image::debug::{Member, Place, Shape, Structure};
-use crate::image::symbol::nearest;
 
 /// Members without names, one inside the other.
 const DEPTH_MAX: u32 = 16;
@@ -143,7 +144,7 @@ impl Scope<'_> {
                 "" => "the structure",
                 name => name,
             },
-            super::did_you_mean(&near).trim_end_matches('?'),
+            did_you_mean(&near).trim_end_matches('?'),
             known.join(", "),
         );
         wrong(text, why)

@@ -1,9 +1,11 @@
 //! Conditions.
 
+use terms::expression::Expression;
+
 use super::ProbeError;
 use super::evaluate::Scope;
 use super::expression::{Node, What};
-use crate::capture::{Condition, Expression};
+use crate::capture::Condition;
 
 impl Scope<'_> {
     /// Whether an expression is true.

@@ -1,7 +1,8 @@
 //! Why a probe cannot be what its text says. One line each: what is wrong, what comes near, what works.
 
-use crate::addr::Gva;
-use crate::image::debug::DebugError;
+use debuginfo::DebugError;
+use terms::addr::Gva;
+use terms::nearest::did_you_mean;
 
 /// Why there is no such probe.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -137,12 +138,4 @@ pub enum ProbeError {
         /// One of the places.
         example: Gva,
     },
-}
-
-/// `; did you mean a, b?`
-pub(crate) fn did_you_mean(names: &[String]) -> String {
-    match names {
-        [] => String::new(),
-        names => format!("; did you mean `{}`?", names.join("`, `")),
-    }
 }

@@ -1,14 +1,15 @@
 //! Expressions worked out to values with types, and their numbers.
 
+use debuginfo::place::{NoBits, extended};
+use debuginfo::{DebugError, DebugInfo, Place, Shape, TypeId, Variable};
+use image::Image;
+use image::symbol::SymbolKind;
+use terms::expression::{Expression, Operator};
+
 use super::ProbeError;
 use super::expression::{Node, What};
 use super::places::Point;
 use super::typed::{Kind, Typed, Width};
-use crate::capture::{Expression, Operator};
-use crate::image::Image;
-use crate::image::debug::place::{NoBits, extended};
-use crate::image::debug::{DebugError, DebugInfo, Place, Shape, TypeId, Variable};
-use crate::image::symbol::SymbolKind;
 
 /// The registers that the System V calling convention passes integers and pointers in.
 pub(crate) const ARGUMENTS: [u8; 6] = [7, 6, 2, 1, 8, 9];

@@ -1,9 +1,10 @@
 //! What debug information says of a place: DWARF, and where there is none for it BTF.
 
+use debuginfo::btf::functions::Prototype;
+use debuginfo::{DebugError, Variable};
+
 use super::evaluate::Scope;
 use super::places::Point;
-use crate::image::btf::functions::Prototype;
-use crate::image::debug::{DebugError, Variable};
 
 impl Scope<'_> {
     /// The variable that a name means here.
@@ -84,7 +85,9 @@ impl Scope<'_> {
             return None;
         };
         let function = self.image.function(self.point.function()?)?;
-        let prototype = self.debug?.prototype(self.image, function)?;
+        let prototype = self
+            .debug?
+            .prototype(self.image.btf.as_deref(), function.names())?;
         Some((absent.clone(), prototype))
     }
 
@@ -94,7 +97,7 @@ impl Scope<'_> {
         DebugError::Variable {
             name: name.to_owned(),
             place: self.point.describe(self.image),
-            near: crate::image::symbol::nearest(name, known.iter().map(String::as_str), 3),
+            near: terms::nearest::nearest(name, known.iter().map(String::as_str), 3),
             known,
         }
     }

@@ -31,6 +31,10 @@
 //! At its return there is `$retval`.
 
 mod access;
+#[cfg(test)]
+mod btf_tests;
+#[cfg(test)]
+mod compiled_tests;
 mod condition;
 mod error;
 mod evaluate;
@@ -46,7 +50,6 @@ mod token;
 mod typed;
 
 pub use error::ProbeError;
-pub(crate) use error::did_you_mean;
 pub use parameters::{parameters, return_value};
 pub use places::Point;
 pub use request::{Request, parse};

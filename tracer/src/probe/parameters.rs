@@ -1,11 +1,12 @@
 //! What calls of a function can show: its parameters, and what it returns.
 
+use debuginfo::DebugInfo;
+use image::Image;
+use terms::function::FunctionId;
+
 use super::evaluate::{Scope, typed};
 use super::places::Point;
 use crate::capture::Captured;
-use crate::event::FunctionId;
-use crate::image::Image;
-use crate::image::debug::DebugInfo;
 
 /// The parameters of a function at its first instruction, in their order; `None` if its types are not known. Parameters that
 /// cannot be captured are left out.

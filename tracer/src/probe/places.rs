@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use debuginfo::{DebugError, DebugInfo, Moment};
+use image::{Function, Image};
+use insn::boundary::{Boundary, boundary};
+use terms::addr::Gva;
+use terms::function::FunctionId;
+use terms::nearest::nearest;
+
 use super::ProbeError;
 use super::request::Spec;
-use crate::addr::Gva;
-use crate::event::FunctionId;
-use crate::image::debug::{DebugError, DebugInfo, Moment};
-use crate::image::symbol::nearest;
-use crate::image::{Function, Image};
-use crate::insn::boundary::{Boundary, boundary};
 
 /// Where a probe is hit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

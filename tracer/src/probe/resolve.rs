@@ -2,6 +2,10 @@
 
 use std::sync::Arc;
 
+use debuginfo::{DebugInfo, Place, Shape};
+use image::Image;
+use terms::field::FieldType;
+
 use super::ProbeError;
 use super::evaluate::{Scope, typed, wrong};
 use super::expression::{Fetch, Format};
@@ -9,9 +13,6 @@ use super::places::{Point, points};
 use super::request::{Request, Wanted};
 use super::typed::{Kind, Typed};
 use crate::capture::{Capture, Captured, Source, Text};
-use crate::image::Image;
-use crate::image::debug::{DebugInfo, Place, Shape};
-use crate::image::field::FieldType;
 
 /// Values of one probe, at most.
 const VALUES_MAX: usize = 32;

@@ -1,12 +1,14 @@
 use std::sync::Arc;
 
+use debuginfo::DebugInfo;
+use image::Image;
+use image::testing::{ElfFile, TEXT};
+use terms::addr::Gva;
+use terms::expression::{Expression, Operator};
+use terms::function::FunctionId;
+
 use super::{Point, ProbeError, Resolved, parse, resolve};
-use crate::addr::Gva;
-use crate::capture::{Condition, Expression, Operator, Source, Text};
-use crate::event::FunctionId;
-use crate::image::Image;
-use crate::image::debug::DebugInfo;
-use crate::image::testing::{ElfFile, TEXT};
+use crate::capture::{Condition, Source, Text};
 
 /// push rbp; mov rbp, rsp; ret, twice; and a word of data.
 fn guest() -> (Image, DebugInfo) {

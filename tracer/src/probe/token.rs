@@ -1,7 +1,8 @@
 //! The words of an expression: names, numbers, text, registers, signs.
 
+use insn::operand::register_named;
+
 use super::ProbeError;
-use crate::insn::operand::register_named;
 
 /// A word of an expression.
 #[derive(Debug, Clone, PartialEq, Eq)]

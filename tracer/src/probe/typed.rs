@@ -1,7 +1,7 @@
 //! A value with its type, while an expression is worked out.
 
-use crate::capture::Expression;
-use crate::image::debug::{Place, TypeId};
+use debuginfo::{Place, TypeId};
+use terms::expression::Expression;
 
 /// What a value is.
 #[derive(Debug, Clone, PartialEq, Eq)]

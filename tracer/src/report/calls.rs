@@ -6,10 +6,12 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::sync::Arc;
 
+use terms::function::FunctionId;
+
 use super::directory::{Names, Task, TraceDirectory};
 use super::error::ReportError;
 use super::records::{DataFile, Next};
-use crate::event::{FunctionId, Values};
+use crate::event::Values;
 use crate::export::call_formats::CallFormats;
 use crate::export::uftrace::record::{Kind, MAX_DEPTH, Record};
 use crate::export::uftrace::threads::read_side_word;

@@ -7,6 +7,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use terms::field::FieldValue;
+use terms::printable::masked;
+
 use super::error::ReportError;
 use crate::event::Moment;
 use crate::export::call_formats::{CallFormats, VALUES_FILE};
@@ -14,8 +17,6 @@ use crate::export::uftrace::layout::{FIRST_TID, SIDE_FILE};
 use crate::export::uftrace::record::canonical;
 use crate::export::uftrace::{NO_CLOCK, SideFile};
 use crate::graph::CallEvent;
-use crate::image::field::FieldValue;
-use crate::printable::masked;
 
 /// The most that is read of a describing file.
 const MAX_TEXT: u64 = 256 << 20;

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Write};
 
+use terms::printable::masked;
+
 use super::directory::TraceDirectory;
 use super::error::ReportError;
 use super::function_line;
 use crate::export::events::{EventLine, EventReader};
-use crate::printable::masked;
 
 /// The events of a trace, to be shown where they belong.
 #[derive(Debug)]

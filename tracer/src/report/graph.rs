@@ -2,6 +2,9 @@
 
 use std::io::{self, Write};
 
+use terms::function::FunctionId;
+use terms::printable::masked;
+
 use super::calls::{Calls, Shown};
 use super::directory::TraceDirectory;
 use super::error::ReportError;
@@ -9,9 +12,7 @@ use super::events::Events;
 use super::resolution::shorter;
 use super::stalls::Stalls;
 use super::{Printed, anomalies};
-use crate::event::FunctionId;
 use crate::graph::{CallEvent, CallKind, End};
-use crate::printable::masked;
 
 /// Columns that ftrace gives the two sides of a context switch.
 const THREAD_WIDTH: usize = 14;

@@ -3,16 +3,16 @@
 use std::fs;
 use std::path::PathBuf;
 
+use image::testing::nop_image;
 use proptest::prelude::*;
 use tempfile::TempDir;
+use terms::function::FunctionId;
 
 use super::tests::damaged;
 use super::*;
-use crate::event::FunctionId;
 use crate::export::uftrace::{GRAPH, Metadata, NO_CLOCK, UftraceWriter};
 use crate::graph::selection::Threshold;
 use crate::graph::{Anomalies, Anomaly, CallEvent, End};
-use crate::image::testing::nop_image;
 
 fn step(time_ns: u64, vcpu: u16, thread: u32, depth: u32, kind: CallKind) -> CallEvent {
     CallEvent {

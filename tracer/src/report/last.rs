@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
+use terms::function::FunctionId;
+
 use super::calls::{Calls, Shown};
 use super::directory::TraceDirectory;
 use super::events::Events;
 use super::graph::Printer;
 use super::records::{Head, Records};
 use super::{Printed, ReportError, function_line};
-use crate::event::FunctionId;
 use crate::graph::CallKind;
 use crate::graph::selection::Rules;
 

@@ -7,13 +7,14 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
+use terms::function::FunctionId;
+
 use super::calls::{Calls, Shown};
 use super::directory::TraceDirectory;
 use super::error::ReportError;
 use super::events::Events;
 use super::resolution::shorter;
 use super::{Printed, anomalies};
-use crate::event::FunctionId;
 use crate::graph::{CallEvent, CallKind};
 
 /// The sums of one function.

@@ -3,13 +3,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use image::testing::nop_image;
 use proptest::prelude::*;
 use tempfile::TempDir;
+use terms::function::FunctionId;
 
 use super::*;
-use crate::event::{Event, EventKind, FunctionId};
+use crate::event::{Event, EventKind};
 use crate::export::uftrace::{Metadata, UftraceWriter};
-use crate::image::testing::nop_image;
 
 /// The file's bytes with some changed.
 pub(super) fn damaged(path: &Path, changes: Vec<(prop::sample::Index, u8)>) -> Vec<u8> {

@@ -4,9 +4,10 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
+use terms::function::FunctionId;
+
 use super::geometry::{Geometry, LIMIT_OFF, Position, RING_SHIFT};
 use super::reader::{CellWord, Delivered, RingMemory, Sink};
-use crate::event::FunctionId;
 use crate::record::{FUNCTIONS_MAX, RECORD_BYTES, Record};
 
 /// How many threads can be preempted inside a stub.

@@ -10,9 +10,10 @@
 //! write over, or that a late writer of an earlier lap has spoilt, is none. As with records, a writer that is late
 //! by a multiple of 1024 laps exactly is not told.
 
+use terms::event_format::EventFormat;
+use terms::field::{Field, FieldType, FieldValue};
+
 use super::geometry::{Geometry, Position};
-use crate::image::field::{Field, FieldType, FieldValue};
-use crate::image::points::EventFormat;
 use crate::record::MARK_MASK;
 use crate::stub::event::PAYLOAD_SHIFT;
 use crate::stub::reach::TRUNCATED;

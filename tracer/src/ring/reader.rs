@@ -12,11 +12,12 @@
 //! So at the end each position between the first and the head has been delivered or is in exactly
 //! one of the counts of [`Losses`].
 
+use terms::function::FunctionId;
+
 use super::doubt::{TimeDoubt, TimeDoubts};
 use super::geometry::{Geometry, LIMIT_HOLD, LIMIT_NONE, LIMIT_OFF, Lap, Position};
 use super::pending::Pending;
 use super::timeline::{Look, Timeline, Times};
-use crate::event::FunctionId;
 use crate::record::{Detail, Format, Record, Step};
 
 /// The words of a ring's cell ([`crate::stub::cell`]).

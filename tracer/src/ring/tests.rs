@@ -2,6 +2,7 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
+use terms::function::FunctionId;
 
 use super::doubt::TimeDoubt;
 use super::geometry::{Geometry, LIMIT_NONE, Position, RING_BYTES_LOG2, RING_SHIFT, RINGS_MAX};
@@ -10,7 +11,6 @@ use super::moment::{Moment, ROUND};
 use super::reader::{CellWord, Delivered, Mode, Patience, RingMemory, RingReader};
 use super::snapshot::Snapshot;
 use super::timeline::Timeline;
-use crate::event::FunctionId;
 use crate::record::{Detail, FUNCTIONS_MAX, Format, RECORD_BYTES, Record, Step};
 
 mod words;
@@ -152,7 +152,7 @@ proptest! {
         for (call, number) in calls.iter().zip(0..) {
             let head = host.readers[usize::from(call.ring)].0.head();
             if head.since(call.position) <= small().slots() && host.guest.is_kept(number as usize, call) {
-                prop_assert!(delivered.contains(&crate::event::FunctionId(number)));
+                prop_assert!(delivered.contains(&terms::function::FunctionId(number)));
             }
         }
     }
@@ -216,7 +216,7 @@ proptest! {
         use super::geometry::Lap;
         let geometry = Geometry::with_bytes(1 << log2).unwrap();
         let position = Position(lap * geometry.slots() + 5);
-        let record = |lap: u64| Record::new(1, crate::event::FunctionId(1), lap);
+        let record = |lap: u64| Record::new(1, terms::function::FunctionId(1), lap);
         prop_assert_eq!(geometry.compare(record(lap), position), Lap::This);
         prop_assert_eq!(geometry.compare(record(lap + back), position), Lap::Later);
         prop_assert_eq!(

@@ -1,9 +1,8 @@
 //! How code addresses the cell of its ring.
 
-use crate::addr::Gva;
-use crate::insn::asm::{
-    AsmMemoryOperand, AsmRegister64, CodeAssembler, IcedError, lea_fixed, qword_ptr,
-};
+use insn::asm::{AsmMemoryOperand, AsmRegister64, CodeAssembler, IcedError, lea_fixed, qword_ptr};
+use terms::addr::Gva;
+
 use crate::stub::cell::{CHILD, CellPlace};
 
 /// Where the cell is, and the register that reaches it when no displacement does.

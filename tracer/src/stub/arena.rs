@@ -1,7 +1,7 @@
 //! The memory that stubs are put into. It is handed out once and never again: a preempted thread can
 //! be inside a stub for as long as it likes.
 
-use crate::addr::{Gpa, Gva};
+use terms::addr::{Gpa, Gva};
 
 /// Stubs start at multiples of this many bytes, so that their first instructions share a line.
 const ALIGNMENT: u64 = 32;

@@ -20,24 +20,25 @@ mod text;
 
 use std::sync::Arc;
 
+use frame::Frame;
+use insn::asm::registers::{gpr8, gpr32, gpr64};
+use insn::asm::{
+    AsmRegister64, CodeAssembler, CodeLabel, IcedError, PLACE_CONTINUE, assemble, bind, dword_ptr,
+    ptr, qword_ptr,
+};
+use insn::operand::register_number;
+use terms::addr::Gva;
+use terms::event_format::EventId;
+use terms::field::FieldType;
+use terms::function::FunctionId;
+
 use super::event::{EventRecorder, RED_ZONE, SCRATCH, STACK_POINTER, Tail};
 use super::reach::Reach;
 use super::recorder::Full;
 use super::template::{StubError, TEMPLATE_MAX, Template};
-use crate::addr::Gva;
 use crate::capture::{Capture, CaptureError, Captured, Source};
-use crate::event::FunctionId;
-use crate::image::field::FieldType;
-use crate::image::points::EventId;
-use crate::insn::asm::registers::{gpr8, gpr32, gpr64};
-use crate::insn::asm::{
-    AsmRegister64, CodeAssembler, CodeLabel, IcedError, PLACE_CONTINUE, assemble, bind, dword_ptr,
-    ptr, qword_ptr,
-};
-use crate::insn::operand::register_number;
 use crate::record::function_word;
 use crate::stub::event::PAYLOAD_SHIFT;
-use frame::Frame;
 /// What one probe of one session captures at a place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CapturePart {

@@ -1,7 +1,8 @@
 //! Where a stub finds the words of its ring: the *cell* of a ring is three words that stubs and host
 //! share.
 
-use crate::addr::Gva;
+use terms::addr::Gva;
+
 use crate::ring::geometry::RINGS_MAX;
 use crate::target::VcpuRegisters;
 

@@ -15,18 +15,19 @@
 //!
 //! The code preserves every register but the flags, for it also stands in the middle of functions.
 
-use super::recorder::{Full, Recorder};
-use super::registers::{self, ENTRY, Scratch};
-use super::template::{StubError, Template};
-use crate::addr::Gva;
-use crate::image::field::FieldType;
-use crate::image::points::Operand;
-use crate::insn::asm::registers::gpr64;
-use crate::insn::asm::{
+use image::points::Operand;
+use insn::asm::registers::gpr64;
+use insn::asm::{
     AsmMemoryOperand, AsmRegister64, CodeAssembler, IcedError, PLACE_CONTINUE, PLACE_VALUE,
     assemble, lea_fixed, load_constant, ptr, qword_ptr,
 };
-use crate::insn::operand::{extend, load_extended, register, register_number};
+use insn::operand::{extend, load_extended, register, register_number};
+use terms::addr::Gva;
+use terms::field::FieldType;
+
+use super::recorder::{Full, Recorder};
+use super::registers::{self, ENTRY, Scratch};
+use super::template::{StubError, Template};
 use crate::record::{MARK_MASK, RECORD_BYTES};
 
 /// All are saved: r11 too, for this code also stands in the middle of functions.

@@ -22,12 +22,13 @@
 
 mod fast;
 
-use crate::addr::Gva;
-use crate::insn::asm::registers::{gpr32, gpr64};
-use crate::insn::asm::{
+use insn::asm::registers::{gpr32, gpr64};
+use insn::asm::{
     AsmMemoryOperand, AsmRegister64, CodeAssembler, CodeLabel, IcedError, dword_ptr, lea_fixed,
     ptr, qword_ptr,
 };
+use terms::addr::Gva;
+
 use crate::record::Step;
 use crate::stub::access::CellAccess;
 use crate::stub::cell::LIMIT;

@@ -9,9 +9,10 @@
 //! the base with which the first processor starts: it gets another one a moment later, so tracing that goes by
 //! it would write to memory of the kernel's.
 
+use image::Image;
+use terms::addr::Gva;
+
 use super::cell::NoGsBase;
-use crate::addr::Gva;
-use crate::image::Image;
 use crate::target::TargetMemory;
 
 /// The symbol of a list: 64 bits for each processor, in the order of their numbers.
@@ -56,9 +57,10 @@ pub fn listed(
 
 #[cfg(test)]
 mod tests {
+    use image::{Linux, Symbol, SymbolKind, SymbolTable};
+    use terms::addr::Gpa;
+
     use super::*;
-    use crate::addr::Gpa;
-    use crate::image::{Linux, Symbol, SymbolKind, SymbolTable};
     use crate::mock::{MockTarget, Rights};
     use crate::paging::PAGE_4K;
 
@@ -82,10 +84,6 @@ mod tests {
                 text: None,
                 init_text: None,
                 rodata: None,
-                init: None,
-                modules: None,
-                kprobes: None,
-                tasks: None,
                 prepares_sites: true,
             }),
             ..Image::default()

@@ -15,12 +15,12 @@
 //! would take every empty place for its own, so it gets none: the claim routine refuses it, and the
 //! one place that the look-up tries first for it never holds 0 ([`Mirror::NOBODY`]).
 
-use crate::addr::Gva;
-use crate::insn::asm::registers::{gpr32, gpr64};
-use crate::insn::asm::{
+use insn::asm::registers::{gpr32, gpr64};
+use insn::asm::{
     AsmMemoryOperand, AsmRegister64, Assembled, CodeAssembler, CodeLabel, IcedError, assemble,
     indexed, lea_fixed, qword_ptr,
 };
+use terms::addr::Gva;
 
 /// Places in the directory for one page number.
 pub const WAYS: u32 = 4;

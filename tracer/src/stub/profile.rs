@@ -17,12 +17,13 @@
 //! not migrated; hits and totals always are. A function that is entered by a tail jump is counted, and its
 //! time is that of the function whose return is hooked. Where the vCPUs cannot be told apart, self is not known.
 
-use crate::addr::Gva;
-use crate::event::FunctionId;
-use crate::insn::asm::registers::{gpr32, gpr64};
-use crate::insn::asm::{
+use insn::asm::registers::{gpr32, gpr64};
+use insn::asm::{
     AsmMemoryOperand, AsmRegister64, CodeAssembler, IcedError, PLACE_ENTRY, load_fixed, qword_ptr,
 };
+use terms::addr::Gva;
+use terms::function::FunctionId;
+
 use crate::stub::access::CellAccess;
 use crate::stub::cell::{CHILD, CellPlace, CpuStrategy, LIMIT};
 use crate::stub::clock_page::COUNTER;

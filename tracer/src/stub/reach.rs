@@ -10,13 +10,14 @@
 mod copy;
 mod walk;
 
-use super::template::StubError;
-use crate::addr::{Gpa, Gva};
-use crate::insn::asm::registers::{gpr8, gpr32, gpr64};
-use crate::insn::asm::{
+use insn::asm::registers::{gpr8, gpr32, gpr64};
+use insn::asm::{
     AsmMemoryOperand, AsmRegister64, CodeAssembler, CodeLabel, IcedError, assemble_entries, bind,
     byte_ptr, dword_ptr, ptr, qword_ptr, word_ptr,
 };
+use terms::addr::{Gpa, Gva};
+
+use super::template::StubError;
 use crate::paging::PAGE_4K;
 
 /// Where the routines are that stubs call to read the guest's memory. All of them leave every register alone but

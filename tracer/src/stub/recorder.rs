@@ -11,14 +11,15 @@
 //! The time is read before the slot is reserved, so that every record before a head that the reader
 //! sees is older than the reader's look at the clock.
 
-use super::access::CellAccess;
-use super::registers::{self, HEAD_LOW, Scratch};
-use crate::addr::Gva;
-use crate::insn::asm::registers::gpr64;
-use crate::insn::asm::{
+use insn::asm::registers::gpr64;
+use insn::asm::{
     CodeAssembler, CodeLabel, IcedError, PLACE_VALUE, absolute, lea_fixed, load_fixed, ptr,
     qword_ptr,
 };
+use terms::addr::Gva;
+
+use super::access::CellAccess;
+use super::registers::{self, HEAD_LOW, Scratch};
 use crate::record::{
     Format, RECORD_BYTES, SLOT_SHIFT, STEP_SHIFT, Step, TIME_SHIFT, UNTIMED_SLOT_SHIFT,
     UNTIMED_STEP_SHIFT,

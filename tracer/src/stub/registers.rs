@@ -15,8 +15,8 @@
 //! function (`preserve_most`, `no_caller_saved_registers`, `interrupt`) is to be left out by
 //! `notrace`, as for Linux' own tracers.
 
-use crate::insn::asm::registers::{gpr32, gpr64};
-use crate::insn::asm::{AsmRegister32, AsmRegister64, CodeAssembler, IcedError};
+use insn::asm::registers::{gpr32, gpr64};
+use insn::asm::{AsmRegister32, AsmRegister64, CodeAssembler, IcedError};
 
 /// Nobody's, at a site as at a return: here it is the head word, then a part of the record's place.
 pub(super) const HEAD: AsmRegister64 = gpr64::r11;

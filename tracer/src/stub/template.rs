@@ -1,13 +1,14 @@
 //! One piece of code, stamped for many functions: assembled once, then copied with the few fields
 //! rewritten that differ.
 
-use crate::addr::Gva;
-use crate::capture::CaptureError;
-use crate::event::FunctionId;
-use crate::insn::asm::{
+use insn::asm::{
     Assembled, CodeAssembler, FieldKind, IcedError, PLACE_CONTINUE, PLACE_ENTRY_CAPTURE,
     PLACE_EXIT_CAPTURE, assemble,
 };
+use terms::addr::Gva;
+use terms::function::FunctionId;
+
+use crate::capture::CaptureError;
 use crate::record::{Step, function_word};
 use crate::stub::graph::{Hook, SiteShape};
 use crate::stub::profile::{Profile, TableLayout};
@@ -247,8 +248,9 @@ fn shift(distance: i32, by: u64) -> Option<i32> {
 
 #[cfg(test)]
 mod tests {
+    use insn::asm::first_jump;
+
     use super::*;
-    use crate::insn::asm::first_jump;
     use crate::record::Format;
     use crate::ring::geometry::Geometry;
     use crate::stub::cell::CellPlace;

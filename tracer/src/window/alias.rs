@@ -8,9 +8,10 @@
 //! Where the processor has pages of 1 GiB an entry is one. Where not, it leads to a page directory of ours, which lies in
 //! the window's region.
 
+use image::TextRange;
+use terms::addr::{Gpa, Gva};
+
 use super::{Page, Region, Window, WindowError, run_of, running_root};
-use crate::addr::{Gpa, Gva};
-use crate::image::TextRange;
 use crate::paging::{FreeSlot, PAGE_1G, PAGE_2M, PAGE_4K, PageTableRoot, bits, free_giant_slots};
 use crate::stub::reach::{GuestMemory, Root, Shown};
 use crate::target::StoppedTarget;

@@ -5,8 +5,9 @@
 //! written, a walk from the tables that each vCPU uses *now* has to lead to it. What turns out to be wrong
 //! afterwards is taken back.
 
+use terms::addr::{Gpa, Gva};
+
 use super::WindowError;
-use crate::addr::{Gpa, Gva};
 use crate::paging::{FreeSlot, PageTableRoot, bits, entry_for, translate};
 use crate::target::{PhysicalMemory, VcpuRegisters};
 

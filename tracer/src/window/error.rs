@@ -1,6 +1,7 @@
 //! Why memory could not be shown to the guest.
 
-use crate::addr::{Gpa, Gva};
+use terms::addr::{Gpa, Gva};
+
 use crate::paging::TranslateError;
 use crate::target::{MemoryError, NotProvided};
 

@@ -4,8 +4,9 @@
 //! memory that is mapped when it is needed) depends on the kind of kernel: one that is known says in which ranges
 //! nothing can come. Of others no more is known than what their image takes up.
 
-use crate::addr::Gva;
-use crate::image::{Image, Site, SiteKind, TextRange};
+use image::{Image, Site, SiteKind, TextRange};
+use terms::addr::Gva;
+
 use crate::linux::address_space;
 
 /// The text that is traced, and where the window for it may be.

@@ -1,5 +1,6 @@
+use terms::addr::Gva;
+
 use super::*;
-use crate::addr::Gva;
 use crate::mock::{MockTarget, REGION_START, Rights};
 use crate::paging::{PAGE_4K, TranslateError, bits};
 use crate::target::PhysicalMemory;

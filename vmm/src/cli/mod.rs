@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Parser, Subcommand};
-use tracer::printable::masked;
+use terms::printable::masked;
 
 use crate::commands;
 use crate::exit_status::ExitStatus;

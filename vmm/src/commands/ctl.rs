@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tracer::printable;
+use terms::printable;
 use tracer::quantity::counted;
 
 use super::{dynfunc, events, probes, stdout};

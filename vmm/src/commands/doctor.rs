@@ -12,7 +12,7 @@ use crate::failure::Failure;
 pub fn doctor(json: bool) -> Result<ExitStatus, Failure> {
     let report = doctor::examine();
     let text = if json {
-        tracer::printable::json_pretty(&report).map_err(Failure::output)? + "\n"
+        terms::printable::json_pretty(&report).map_err(Failure::output)? + "\n"
     } else {
         report.to_string()
     };

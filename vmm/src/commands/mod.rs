@@ -6,6 +6,7 @@ pub mod doctor;
 mod dynfunc;
 mod events;
 pub mod export;
+pub mod listing;
 mod probes;
 pub mod report;
 pub mod run;

@@ -3,8 +3,7 @@
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use tracer::image::listing::Listing;
-
+use super::listing::Listing;
 use super::stdout;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;

@@ -4,7 +4,7 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
-use tracer::printable;
+use terms::printable;
 
 use super::dynfunc::{ResetDynamic, SetDynamic};
 use super::events::EventChange;

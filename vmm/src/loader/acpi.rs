@@ -21,7 +21,7 @@ use acpi_tables::madt::{
 use acpi_tables::rsdp::Rsdp;
 use acpi_tables::sdt::Sdt;
 use acpi_tables::xsdt::XSDT;
-use tracer::addr::Gpa;
+use terms::addr::Gpa;
 use tracer::target::PhysicalMemory;
 
 use super::LoadError;

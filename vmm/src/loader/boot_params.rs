@@ -4,7 +4,7 @@
 use linux_loader::configurator::linux::LinuxBootConfigurator;
 use linux_loader::configurator::{BootConfigurator, BootParams};
 use linux_loader::loader::bootparam::{boot_e820_entry, boot_params};
-use tracer::addr::Gpa;
+use terms::addr::Gpa;
 use vm_memory::{Bytes, GuestAddress};
 
 use super::{BootOptions, LoadError};

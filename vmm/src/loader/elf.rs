@@ -1,7 +1,7 @@
 //! Checks of the kernel's ELF headers, before linux-loader copies anything: each way in which a
 //! file can lie gets an error that names the header, the value and the limit.
 
-use tracer::addr::{Gpa, Gva};
+use terms::addr::{Gpa, Gva};
 
 use crate::layout;
 

@@ -2,7 +2,7 @@
 //! mapped one to one, interrupts off, `rsi` = `boot_params` (Linux 64-bit boot protocol).
 
 use kvm_bindings::{kvm_dtable, kvm_fpu, kvm_regs, kvm_segment, kvm_sregs};
-use tracer::addr::Gpa;
+use terms::addr::Gpa;
 use tracer::target::{MemoryError, PhysicalMemory};
 
 use crate::layout;

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use tracer::addr::Gpa;
+use terms::addr::Gpa;
 use tracer::target::PhysicalMemory;
 
 use super::{ElfLayout, LoadError, read_file};
@@ -58,7 +58,7 @@ impl Initrd {
 
 #[cfg(test)]
 mod tests {
-    use tracer::addr::Gva;
+    use terms::addr::Gva;
 
     use super::*;
     use crate::layout::MIB;

@@ -11,12 +11,12 @@ use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use debuginfo::DebugInfo;
+use image::bzimage::{BzImage, BzImageError};
+use image::given_module::{GivenModuleError, put_module};
+use image::{Image, ImageError};
 use linux_loader::loader::KernelLoader;
-use tracer::addr::Gpa;
-use tracer::image::bzimage::{BzImage, BzImageError};
-use tracer::image::debug::DebugInfo;
-use tracer::image::given_module::{GivenModuleError, put_module};
-use tracer::image::{Image, ImageError};
+use terms::addr::Gpa;
 
 pub use elf::{BadElf, ElfLayout, Segment};
 pub use initrd::Initrd;

@@ -1,7 +1,7 @@
 //! Text that the guest announces: it says what comes or goes, rings the doorbell and waits.
 
 use log::Level;
-use tracer::addr::Gva;
+use terms::addr::Gva;
 use tracer::target::PhysicalMemory;
 
 use super::{Tracing, TracingError};

@@ -1,8 +1,9 @@
 //! Where tracing begins.
 
-use tracer::addr::Gva;
-use tracer::event::FunctionId;
-use tracer::image::{Image, SITE_LENGTH};
+use image::Image;
+use terms::addr::Gva;
+use terms::function::FunctionId;
+use terms::site::SITE_LENGTH;
 
 use super::TracingError;
 

@@ -3,13 +3,14 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use image::Image;
 use log::Level;
+use terms::function::FunctionId;
 use tracer::capture::{Capture, Captured};
 use tracer::engine::call_values::CallValuesError;
-use tracer::event::{FunctionId, Moment};
+use tracer::event::Moment;
 use tracer::export::call_formats::{has_type, is_sayable};
 use tracer::filter::Selection;
-use tracer::image::Image;
 use tracer::probe::{parameters, return_value};
 use tracer::session::SessionId;
 

@@ -1,8 +1,9 @@
 //! What a session's options must be, before anything is made for it.
 
+use image::Image;
 use tracer::filter::Pattern;
 use tracer::graph::selection::Rules;
-use tracer::image::Image;
+use tracer::linux::Kernel;
 use tracer::ring::geometry::Geometry;
 
 use super::error::TracingError;
@@ -42,12 +43,9 @@ pub(super) fn check_room(
 
 /// Each root must be a function of the image, or may come with a module of Linux.
 pub(super) fn check_roots(rules: &Rules, image: &Image) -> Result<(), TracingError> {
-    let has_modules = image
-        .linux
-        .as_ref()
-        .is_some_and(|linux| linux.modules.is_some());
+    let has_modules = || Kernel::of(image).is_some_and(|kernel| kernel.modules.is_some());
     let is_there = |root: &Pattern| {
-        let may_come = has_modules && root.is_for_modules();
+        let may_come = root.is_for_modules() && has_modules();
         may_come
             || image
                 .functions

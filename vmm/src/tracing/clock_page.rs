@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tracer::addr::Gpa;
+use terms::addr::Gpa;
 use tracer::stub::clock_page::{BEATS, COUNTER, PAGE_BYTES, SHIFTED, shifted};
 use vm_memory::{GuestAddress, GuestMemoryBackend, VolatileMemory, VolatileSlice};
 

@@ -6,11 +6,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use image::Image;
 use parking_lot::{Mutex, MutexGuard};
 use tracer::event::{Event, EventKind};
 use tracer::export::probes::ProbeNote;
 use tracer::export::uftrace::{ClockStall, ExportError, Metadata};
-use tracer::image::Image;
 use tracer::record::Format;
 use tracer::ring::doubt::TimeDoubts;
 use tracer::ring::geometry::Geometry;

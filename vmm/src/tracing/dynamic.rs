@@ -1,7 +1,8 @@
 //! Dynamic functions of the guest.
 
-use tracer::addr::Gva;
-use tracer::image::{DynamicFunction, StaticCall};
+use image::{DynamicFunction, StaticCall};
+use terms::addr::Gva;
+use tracer::linux::static_call;
 use tracer::patch::dynamic::Retarget;
 use tracer::target::TargetMemory;
 
@@ -38,7 +39,7 @@ impl Tracing {
             Some(to) => image.name_at(to),
             None => "nothing (returns)".to_owned(),
         };
-        let target = call.target(memory);
+        let target = static_call::target(call, memory);
         DynamicStatus {
             name: call.name.to_string(),
             kind: "static_call".to_owned(),

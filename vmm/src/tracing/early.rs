@@ -1,8 +1,8 @@
 //! What a session needs, as far as the image says: asked before the guest starts, since the attach point may be a
 //! boot away, and before an older trace is replaced.
 
+use terms::function::FunctionId;
 use tracer::engine::Engine;
-use tracer::event::FunctionId;
 use tracer::filter::Selection;
 
 use super::call_values::captures_of;

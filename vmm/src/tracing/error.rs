@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use tracer::addr::Gva;
+use image::ImageError;
+use terms::addr::Gva;
 use tracer::engine::call_values::CallValuesError;
 use tracer::engine::locks::LockError;
 use tracer::engine::probes::ProbeError;
@@ -10,7 +11,6 @@ use tracer::engine::{ApplyError, AttachError};
 use tracer::export::uftrace::ExportError;
 use tracer::filter::{FilterError, expression};
 use tracer::graph::threads::BadStackSize;
-use tracer::image::ImageError;
 use tracer::patch::dynamic::RetargetError;
 use tracer::patch::events::NoSuchEvent;
 use tracer::patch::poke::TransactionError;

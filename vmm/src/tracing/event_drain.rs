@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
+use terms::event_format::EventId;
 use tracer::event::{CallValues, PointEvent, PointKind};
 use tracer::event_formats::EventFormats;
-use tracer::image::points::EventId;
 use tracer::record::Format;
 use tracer::ring::doubt::{TimeDoubt, TimeDoubts};
 use tracer::ring::geometry::Geometry;

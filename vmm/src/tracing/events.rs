@@ -1,7 +1,7 @@
 //! Events of the guest: which there are, and who is called at them.
 
-use tracer::image::points::{EventFormat, EventId};
-use tracer::image::{Marker, Tracepoint};
+use image::{Marker, Tracepoint};
+use terms::event_format::{EventFormat, EventId};
 use tracer::patch::events::{Callback, find_callback, find_event};
 use tracer::session::SessionId;
 use tracer::window::Region;

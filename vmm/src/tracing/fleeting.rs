@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use log::Level;
-use tracer::event::FunctionId;
+use terms::function::FunctionId;
 
 use super::Tracing;
 use super::remarks::functions_traced;
@@ -14,8 +14,7 @@ impl Tracing {
     /// Whether modules can come and go.
     #[must_use]
     pub fn has_modules(&self) -> bool {
-        let linux = self.shared.image.linux.as_ref();
-        linux.is_some_and(|linux| linux.modules.is_some())
+        self.engine.has_modules()
     }
 
     /// Looks what has come and gone since the last time. Sessions that are started trace what their

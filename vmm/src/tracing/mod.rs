@@ -40,11 +40,11 @@ mod window;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tracer::addr::Gva;
+use image::Image;
+use terms::addr::Gva;
 use tracer::digest::text_digest;
 use tracer::engine::Engine;
 use tracer::filter::{Filter, Selection};
-use tracer::image::Image;
 use tracer::patch::any;
 use tracer::patch::functions::Plan;
 use tracer::patch::locks::LockPrefixes;

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use image::Image;
 use tracer::event::{Event, EventKind, PointEvent, PointKind};
 use tracer::event_formats::EventFormats;
 use tracer::export::call_formats::CallFormats;
@@ -13,7 +14,6 @@ use tracer::export::uftrace::{
 };
 use tracer::graph::pipeline::Pipeline;
 use tracer::graph::{CallEvent, CallSink};
-use tracer::image::Image;
 use tracer::ring::doubt::TimeDoubts;
 use tracer::session::CallMoments;
 

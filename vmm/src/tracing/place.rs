@@ -3,8 +3,8 @@
 //! (KASLR), and then all that is known of it is elsewhere. It cannot hide that: it has told the processor
 //! where its system calls enter.
 
-use tracer::addr::Gva;
-use tracer::image::Image;
+use image::Image;
+use terms::addr::Gva;
 use tracer::target::{StoppedTarget, VcpuRegisters};
 
 use super::Tracing;
@@ -105,7 +105,7 @@ pub(super) fn within(at: Gva, image: &Image) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use tracer::image::Function;
+    use image::Function;
 
     use super::*;
 

@@ -3,8 +3,8 @@
 
 use std::sync::atomic::Ordering;
 
-use tracer::addr::Gpa;
-use tracer::event::FunctionId;
+use terms::addr::Gpa;
+use terms::function::FunctionId;
 use tracer::session::SessionMemory;
 use tracer::stub::cell::LIMIT;
 use tracer::stub::profile::{HITS, OWN, TOTAL, TableLayout};

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use tracer::addr::Gpa;
+use terms::addr::Gpa;
 use tracer::record::{Format, RECORD_BYTES};
 use tracer::ring::geometry::Position;
 use tracer::ring::payload::PayloadMemory;

@@ -1,7 +1,7 @@
 //! The state of tracing, as the control socket shows it.
 
+use terms::function::FunctionId;
 use tracer::engine::{Frozen, FrozenBy};
-use tracer::event::FunctionId;
 use tracer::filter::{Pattern, Reason, Selection, check_matches};
 use tracer::patch::functions::FunctionState;
 use tracer::patch::poke::PokeError;

@@ -6,8 +6,8 @@
 
 use std::time::{Duration, Instant};
 
+use terms::function::FunctionId;
 use tracer::engine::Applied;
-use tracer::event::FunctionId;
 use tracer::filter::Selection;
 use tracer::patch::functions::{Change, Plan};
 use tracer::patch::poke::PokeError;

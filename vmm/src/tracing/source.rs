@@ -101,7 +101,7 @@ impl Trust {
 
 #[cfg(test)]
 mod tests {
-    use tracer::event::FunctionId;
+    use terms::function::FunctionId;
     use tracer::record::Record;
     use tracer::ring::geometry::Position;
     use tracer::ring::moment::{Moment, ROUND};

@@ -1,16 +1,18 @@
 //! The names of a guest's threads, asked of its lists of tasks, for a share of the time only.
 //!
 //! The lists are as long as the guest likes, and it can bring up a new stack as often as it likes: each look is bounded
-//! (`tracer::task`), and one that took long is not repeated soon. The thread that looks is the one that reads the
+//! (`tracer::linux::task`), and one that took long is not repeated soon. The thread that looks is the one that reads the
 //! rings.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use tracer::addr::Gva;
-use tracer::image::Image;
-use tracer::kernel_view::KernelView;
-use tracer::task::{self, Task};
+use image::Image;
+use terms::addr::Gva;
+use tracer::linux::Kernel;
+use tracer::linux::kernel_view::KernelView;
+use tracer::linux::task;
+use tracer::linux::task::{Task, TaskLayout};
 
 use crate::memory::Memory;
 
@@ -24,6 +26,8 @@ const REST: u32 = 8;
 pub(super) struct ThreadNames {
     /// Where to ask.
     memory: Option<Memory>,
+    /// Where the guest has its tasks, found out at the first look.
+    layout: Option<Option<TaskLayout>>,
     /// The tasks that threads were named after.
     named: BTreeMap<u32, Task>,
     /// The next look is not before this.
@@ -51,9 +55,11 @@ impl ThreadNames {
         fresh: Vec<(u32, Gva)>,
         mut name: impl FnMut(u32, String),
     ) {
-        let linux = image.linux.as_ref();
-        let layout = linux.and_then(|linux| linux.tasks.as_ref());
-        let (Some(layout), Some(memory)) = (layout, &self.memory) else {
+        let Some(memory) = &self.memory else {
+            return;
+        };
+        let find = || Kernel::of(image).and_then(|kernel| kernel.tasks);
+        let Some(layout) = self.layout.get_or_insert_with(find) else {
             return;
         };
         let begun = Instant::now();

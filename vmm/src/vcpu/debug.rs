@@ -9,7 +9,7 @@ use kvm_bindings::{
     kvm_guest_debug, kvm_guest_debug_arch,
 };
 use kvm_ioctls::VcpuFd;
-use tracer::addr::Gva;
+use terms::addr::Gva;
 
 /// DR7: breakpoint 0 enabled (local and global), on execution, one byte.
 const DR7_EXECUTE_0: u64 = 0x3;

@@ -7,9 +7,9 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use insn::trap::TRAP_LENGTH;
 use parking_lot::RwLock;
-use tracer::addr::Gva;
-use tracer::insn::trap::TRAP_LENGTH;
+use terms::addr::Gva;
 
 /// Where vCPUs go on that have left the guest at a probe.
 #[derive(Debug, Default)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use tracer::addr::Gva;
+use terms::addr::Gva;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 /// Something that the main thread must see to.

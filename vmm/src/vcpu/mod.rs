@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use kvm_bindings::{CpuId, kvm_msr_entry};
 use kvm_ioctls::VcpuFd;
-use tracer::addr::{Gpa, Gva};
+use terms::addr::{Gpa, Gva};
 
 pub use detours::Detours;
 pub use event::{VcpuEvent, VcpuEventKind, VcpuEvents};

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kvm_bindings::{kvm_regs, kvm_sregs};
-use tracer::addr::Gva;
+use terms::addr::Gva;
 
 use super::brief;
 use super::gate::Gate;

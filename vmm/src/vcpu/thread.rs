@@ -18,10 +18,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use insn::trap::TRAP_LENGTH;
 use kvm_bindings::{Msrs, kvm_msr_entry};
 use kvm_ioctls::{VcpuExit, VcpuFd};
-use tracer::addr::Gva;
-use tracer::insn::trap::TRAP_LENGTH;
+use terms::addr::Gva;
 
 use super::Surroundings;
 use super::debug::Debugging;

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tracer::addr::Gpa;
-use tracer::event::FunctionId;
+use image::Image;
+use terms::addr::Gpa;
+use terms::function::FunctionId;
 use tracer::export::uftrace::Metadata;
-use tracer::image::Image;
 use tracer::record::{Format, RECORD_BYTES, Record};
 use tracer::ring::geometry::{Geometry, Position};
 use tracer::ring::moment::Moment;

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tracer::addr::{Gpa, Gva};
+use terms::addr::{Gpa, Gva};
 use tracer::paging::{PageTableRoot, bits, translate};
 use tracer::stub::reach::{GuestMemory, Root, Shown};
 use tracer::target::{MemoryError, PhysicalMemory};

@@ -1,7 +1,8 @@
 //! What expressions, text and conditions are, computed a second time: by Rust, not by machine code.
 
-use tracer::capture::{Condition, Expression, Operator, Source, Text};
-use tracer::image::field::{FieldType, FieldValue};
+use terms::expression::{Expression, Operator};
+use terms::field::{FieldType, FieldValue};
+use tracer::capture::{Condition, Source, Text};
 
 /// Registers and memory at a probe.
 pub struct State<'a> {

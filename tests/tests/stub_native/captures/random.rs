@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use tracer::capture::{Capture, Captured, Condition, Expression, Operator, Source, Text};
-use tracer::image::field::FieldType;
+use terms::expression::{Expression, Operator};
+use terms::field::FieldType;
+use tracer::capture::{Capture, Captured, Condition, Source, Text};
 
 use crate::random::Random;
 

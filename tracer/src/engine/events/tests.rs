@@ -1,11 +1,12 @@
+use image::Image;
+use image::testing::{ElfFile, TEXT, body};
+use insn::jump::{jump, jump_target};
+use insn::nop::NOP5;
+
 use super::words::ListError;
 use super::*;
 use crate::digest::text_digest;
-use crate::image::Image;
-use crate::image::testing::{ElfFile, TEXT, body};
-use crate::insn::jump::{jump, jump_target};
 use crate::mock::{MockTarget, Rights};
-use crate::patch::normalise::NOP5;
 use crate::target::TargetMemory;
 
 const WORDS: u64 = TEXT - 0x8_0000;
@@ -88,7 +89,7 @@ fn machine() -> (Engine, MockTarget) {
     };
     let page = Gva(WORDS & !0xfff);
     target
-        .map(page, crate::addr::Gpa(0x800_0000), 4096, data)
+        .map(page, terms::addr::Gpa(0x800_0000), 4096, data)
         .unwrap();
     target.write(Gva(LIST), &NOBODY.to_le_bytes()).unwrap();
     target.write(Gva(PASSER), &[NOP5, NOP5].concat()).unwrap();
@@ -283,7 +284,8 @@ fn only_what_changes_is_written() {
 
 #[test]
 fn a_callback_is_one_of_an_event_with_the_same_fields() {
-    use crate::image::points::Signature;
+    use image::points::Signature;
+
     use crate::patch::events::{NoSuchEvent, find_callback};
     let mut image = image();
     let found = |image: &Image| find_callback(image, EventId(1), "first");

@@ -2,8 +2,9 @@
 //!
 //! Each is written by one store, so the guest may run: whoever reads it finds the list before or the one after.
 
-use crate::addr::Gva;
-use crate::image::points::EventId;
+use terms::addr::Gva;
+use terms::event_format::EventId;
+
 use crate::patch::events::{TracepointChange, WordWrite};
 use crate::target::{MemoryError, TargetMemory};
 

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use image::{Image, Site, SiteKind};
+use insn::flow::leaves_kernel;
+use terms::addr::Gva;
+use terms::function::FunctionId;
+
 use super::{ProbeError, ProbeId};
-use crate::addr::Gva;
 use crate::engine::{ApplyError, Engine};
-use crate::event::FunctionId;
 use crate::filter::DenyList;
-use crate::image::{Image, Site, SiteKind};
-use crate::insn::flow::leaves_kernel;
 use crate::patch::breakpoints::{self, Server};
 use crate::patch::functions::PlanError;
 use crate::patch::tactic::{Place, Refusal, Tactic, TacticError, choose_beside};

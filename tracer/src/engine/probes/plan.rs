@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use terms::addr::Gva;
+use terms::event_format::EventFormat;
+use terms::function::FunctionId;
+
 use super::{Probe, ProbeError, ProbeId};
-use crate::addr::Gva;
 use crate::engine::change::stub_spec;
 use crate::engine::{ApplyError, Engine};
-use crate::event::FunctionId;
-use crate::image::points::EventFormat;
 use crate::patch::breakpoints::{self, Server};
 use crate::patch::functions::{Change, FunctionTable, Plan, PlanError, Templates};
 use crate::patch::poke::{self, Poke, PokeError, TransactionError};

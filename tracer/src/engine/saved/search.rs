@@ -7,7 +7,8 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use crate::addr::{Gpa, Gva};
+use terms::addr::{Gpa, Gva};
+
 use crate::target::{MemoryError, StoppedTarget};
 
 /// Bytes that are copied and looked at in one piece: they stay in a core's own cache.

@@ -1,7 +1,8 @@
 //! Text that comes and goes: freed init text, modules.
 
+use image::TextRange;
+
 use super::*;
-use crate::image::TextRange;
 
 /// Where the mock guest's `system_state` lies, and the value from which on init text is gone.
 const STATE: Gpa = Gpa(0x8000);
@@ -9,7 +10,9 @@ const FREEING: u32 = 3;
 
 /// A Linux with 8 functions, the last 4 of which are init text.
 fn booting_linux() -> (Engine, MockTarget, SessionId) {
-    use crate::image::linux::{InitState, Linux};
+    use image::Linux;
+
+    use crate::linux::kernel::{InitState, Kernel};
     let mut image = nop_image(8);
     let text = TextRange {
         start: image.functions[0].address,
@@ -20,6 +23,12 @@ fn booting_linux() -> (Engine, MockTarget, SessionId) {
         text: Some(text),
         init_text: None,
         rodata: None,
+        prepares_sites: true,
+    });
+    let mut target = MockTarget::with_image(2, REGION, &image, Rights::ALL).unwrap();
+    target.write_physical(STATE, &2_u32.to_le_bytes()).unwrap();
+    let mut engine = Engine::new(Arc::new(image));
+    engine.linux = Some(Kernel {
         init: Some(InitState {
             at: STATE,
             gone_from: FREEING,
@@ -27,11 +36,7 @@ fn booting_linux() -> (Engine, MockTarget, SessionId) {
         modules: None,
         kprobes: None,
         tasks: None,
-        prepares_sites: true,
     });
-    let mut target = MockTarget::with_image(2, REGION, &image, Rights::ALL).unwrap();
-    target.write_physical(STATE, &2_u32.to_le_bytes()).unwrap();
-    let mut engine = Engine::new(Arc::new(image));
     let region = target.region();
     engine.attach(&mut target, region).unwrap();
     let session = engine.create_session(&mut target, config("one")).unwrap();
@@ -72,26 +77,28 @@ fn freed_init_text_is_never_written() {
 #[test]
 fn init_text_counts_as_gone_when_the_guest_cannot_be_asked() {
     let (mut engine, mut target, session) = booting_linux();
-    let mut image = (**engine.image()).clone();
-    if let Some(linux) = &mut image.linux {
+    if let Some(linux) = &mut engine.linux {
         linux.init = None;
     }
-    engine.image = Arc::new(image);
     let applied = change(&mut engine, &mut target, session, 0..8).unwrap();
     assert_eq!((applied.patched, engine.gone()), (4, 4));
 }
 
 /// A Linux with 8 functions of its own that stay, and modules.
-fn linux_with_modules() -> (Engine, crate::module::testing::Guest, SessionId) {
+fn linux_with_modules() -> (Engine, crate::linux::module::testing::Guest, SessionId) {
     let (engine, target, _) = booting_linux();
-    let guest = crate::module::testing::Guest::on(target);
+    let guest = crate::linux::module::testing::Guest::on(target);
     let mut image = (**engine.image()).clone();
+    let mut kernel = engine.linux.clone();
+    if let Some(kernel) = &mut kernel {
+        kernel.modules = Some(guest.layout.clone());
+    }
     if let Some(linux) = &mut image.linux {
-        linux.modules = Some(guest.layout.clone());
         linux.text = image.text.first().copied();
     }
     let mut guest = guest;
     let mut engine = Engine::new(Arc::new(image));
+    engine.linux = kernel;
     let region = guest.target.region();
     engine.attach(&mut guest.target, region).unwrap();
     let session = engine
@@ -169,7 +176,7 @@ fn a_list_that_cannot_be_read_leaves_no_module_to_write_to() {
 fn with_module() -> (Engine, MockTarget, SessionId, Gva) {
     let mut image = nop_image(8);
     let start = image.functions[4].address;
-    image.parts.push(crate::image::Part {
+    image.parts.push(image::Part {
         name: Arc::from("one"),
         text: TextRange {
             start,

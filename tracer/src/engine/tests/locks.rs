@@ -1,15 +1,16 @@
 //! Lock prefixes are switched all together, or not at all.
 
+use image::LockSite;
+use insn::lock::{DS, LOCK};
+
 use super::*;
 use crate::engine::locks::LockError;
-use crate::image::LockSite;
-use crate::insn::lock::{DS, LOCK};
 use crate::patch::locks::LockPrefixes::{Off, On};
 
 const COUNT: u64 = 5;
 
 fn address(number: u64) -> Gva {
-    Gva(crate::image::testing::TEXT + 16 * number + 8)
+    Gva(image::testing::TEXT + 16 * number + 8)
 }
 
 /// Each function has a lock prefix behind its site.

@@ -1,9 +1,11 @@
 //! Probes at the sites of functions, against the mock target.
 
+use terms::expression::Expression;
+use terms::field::FieldType;
+
 use super::*;
-use crate::capture::{Capture, Captured, Expression, Source};
+use crate::capture::{Capture, Captured, Source};
 use crate::engine::probes::{NewProbe, ProbeError, ProbeId};
-use crate::image::field::FieldType;
 use crate::probe::Point;
 
 /// A probe that captures some registers.
@@ -123,8 +125,9 @@ fn foreign_bytes_at_our_jump_freeze_and_a_plan_that_is_old_is_stale() {
 
 /// The table of places: two functions that only hops are possible in, with padding after each.
 mod places {
+    use image::testing::{ElfFile, TEXT};
+
     use super::*;
-    use crate::image::testing::{ElfFile, TEXT};
     use crate::patch::probes::ProbeTable;
     use crate::patch::tactic::{Place, Tactic, choose};
 

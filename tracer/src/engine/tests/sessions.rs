@@ -67,7 +67,7 @@ fn a_session_that_is_traced_into_is_not_deleted() {
     engine.delete_session(&mut target, session).unwrap();
 }
 
-fn word(target: &MockTarget, at: crate::addr::Gpa) -> u64 {
+fn word(target: &MockTarget, at: terms::addr::Gpa) -> u64 {
     let mut bytes = [0; 8];
     target.read_physical(at, &mut bytes).unwrap();
     u64::from_le_bytes(bytes)
@@ -217,7 +217,7 @@ proptest! {
                 let found: BTreeSet<u8> =
                     engine.table.sessions(FunctionId(function)).iter().collect();
                 prop_assert_eq!(&found, &expected);
-                let nop = site(&engine, &target, function) == crate::patch::normalise::NOP5;
+                let nop = site(&engine, &target, function) == insn::nop::NOP5;
                 prop_assert_eq!(nop, expected.is_empty());
             }
             let mut places: Vec<(u64, u64)> = Vec::new();

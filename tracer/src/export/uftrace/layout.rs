@@ -5,10 +5,11 @@
 
 use std::fmt::Write;
 
+use image::Image;
+use terms::printable::is_printable;
+
 use super::record::truncated;
 use crate::export::call_formats::CallFormats;
-use crate::image::Image;
-use crate::printable::is_printable;
 
 /// The file for what uftrace's files cannot hold.
 pub const SIDE_FILE: &str = "exotrace.json";

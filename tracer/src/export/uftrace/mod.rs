@@ -40,15 +40,16 @@ pub use self::side::{
 };
 use self::tally::Called;
 pub use self::tally::Tally;
+use image::Image;
+use terms::event_format::EventFormat;
+use terms::printable;
+
 use self::threads::ThreadLanes;
 use crate::event::{Event, EventKind, PointEvent};
 use crate::export::call_formats::CallFormats;
 use crate::export::events::{EventReader, EventWriter};
 use crate::export::probes::{self, ProbeNote};
 use crate::graph::{Anomalies, CallEvent, CallKind};
-use crate::image::Image;
-use crate::image::points::EventFormat;
-use crate::printable;
 use crate::ring::doubt::TimeNote;
 
 /// Clock stalls that are kept one by one.

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use image::Image;
 use serde::{Deserialize, Serialize};
+use terms::printable::masked;
 
 use super::lane::LaneTotals;
 use super::late::LateModules;
 use crate::export::events::EventTotals;
 use crate::graph::{Anomalies, Anomaly, Seen};
-use crate::image::Image;
-use crate::printable::masked;
 use crate::ring::doubt::TimeNote;
 
 /// What a trace says of itself: what is known when it begins, and the rest when tracing is attached.

@@ -1,7 +1,8 @@
 //! What a trace has come to, in numbers.
 
+use terms::function::FunctionId;
+
 use super::UftraceWriter;
-use crate::event::FunctionId;
 
 /// The sums of a trace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -1,9 +1,10 @@
 //! Trace directories written and looked at byte by byte, and data files on a disk that fills up.
 
+use image::testing::nop_image;
+use terms::function::FunctionId;
+
 use super::record::Record;
 use super::*;
-use crate::event::FunctionId;
-use crate::image::testing::nop_image;
 
 fn metadata(vcpus: u16) -> Metadata {
     let (image, command_line) = (

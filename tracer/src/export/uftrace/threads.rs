@@ -11,6 +11,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use image::Image;
+
 use super::error::ExportError;
 use super::layout::{self, Extent};
 use super::record::{
@@ -19,7 +21,6 @@ use super::record::{
 use crate::event::Moment;
 use crate::export::call_formats::CallFormats;
 use crate::graph::{CallEvent, CallKind, End};
-use crate::image::Image;
 
 /// Bytes gathered for one thread before a write, and for all.
 const BUFFER: usize = 64 << 10;

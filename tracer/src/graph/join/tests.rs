@@ -4,12 +4,13 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
+use terms::field::FieldValue;
+use terms::function::FunctionId;
 
-use crate::event::{CallValues, Event, EventKind, FunctionId, Moment};
+use crate::event::{CallValues, Event, EventKind, Moment};
 use crate::graph::anomaly::Anomaly;
 use crate::graph::pipeline::{Pipeline, WAITING_MAX};
 use crate::graph::{CallEvent, CallKind};
-use crate::image::field::FieldValue;
 use crate::record::Step;
 
 const STACK: u64 = 16 << 10;

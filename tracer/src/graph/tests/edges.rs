@@ -1,15 +1,16 @@
 //! Calls out of a few records: each thing that can go wrong with a call, by itself.
 
 use Step::{Entry, Exit, Tail, Unhooked};
+use terms::field::FieldValue;
+use terms::function::FunctionId;
 
 use super::{Act, Guest, STACK, graph, reconstruct, run};
-use crate::event::{Event, EventKind, FunctionId, Values};
+use crate::event::{Event, EventKind, Values};
 use crate::graph::anomaly::Anomaly;
 use crate::graph::join::Found;
 use crate::graph::merge::Timed;
 use crate::graph::threads::Threads;
 use crate::graph::{CallEvent, CallKind, CallSink, End};
-use crate::image::field::FieldValue;
 use crate::record::Step;
 
 /// Slots of one stack, the outer one first.

@@ -1,14 +1,16 @@
 //! The order of events, and what goes on with what: ties, looks that say nothing new, and the end.
 
+use image::testing::nop_image;
+use terms::field::FieldValue;
+use terms::function::FunctionId;
+
 use super::{STACK, graph};
-use crate::event::{CallValues, Event, EventKind, FunctionId, Moment};
+use crate::event::{CallValues, Event, EventKind, Moment};
 use crate::graph::join::{Found, Join};
 use crate::graph::merge::Merge;
 use crate::graph::pipeline::{Pipeline, WAITING_MAX};
 use crate::graph::selection::{Rules, Selection, Threshold};
 use crate::graph::{CallEvent, CallKind};
-use crate::image::field::FieldValue;
-use crate::image::testing::nop_image;
 use crate::record::Step;
 
 /// An entry into function 0 on a stack of the ring's own.

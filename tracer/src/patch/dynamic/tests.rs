@@ -1,8 +1,9 @@
 use std::sync::Arc;
 
+use image::testing::{ElfFile, TEXT, body};
+
 use super::*;
 use crate::engine::{ApplyError, Engine};
-use crate::image::testing::{ElfFile, TEXT, body};
 use crate::mock::{MockTarget, Rights};
 use crate::patch::poke;
 use crate::target::TargetMemory;

@@ -1,10 +1,10 @@
 use std::collections::BTreeSet;
 
+use image::Unhookable;
+use image::testing::nop_image;
 use proptest::prelude::*;
 
 use super::*;
-use crate::image::Unhookable;
-use crate::image::testing::nop_image;
 use crate::mock::{MockTarget, Rights};
 use crate::patch::poke;
 use crate::record::Format;
@@ -207,7 +207,7 @@ fn what_is_captured_for_nobody_who_records_has_a_stub_all_the_same() {
 /// A detour is made once, and is in guest memory before anything leads to it: a thread may be in it for ever.
 #[test]
 fn a_detour_is_made_once_and_written() {
-    use crate::image::testing::{ElfFile, TEXT};
+    use image::testing::{ElfFile, TEXT};
     // mov eax, 1; ret
     let file = ElfFile::new().text(TEXT, &[0xb8, 1, 0, 0, 0, 0xc3]);
     let mut image = Image::parse(&file.function("wide", TEXT, 6).build()).unwrap();

@@ -1,13 +1,13 @@
 use std::collections::BTreeSet;
 
+use image::testing::nop_image;
+use insn::nop::NOP5;
 use proptest::prelude::*;
+use terms::addr::{Gpa, Gva};
+use terms::site::SITE_LENGTH;
 
 use super::*;
-use crate::addr::{Gpa, Gva};
-use crate::image::SITE_LENGTH;
-use crate::image::testing::nop_image;
 use crate::mock::{Faults, MockTarget, Rights};
-use crate::patch::normalise::NOP5;
 use crate::target::{
     MemoryError, NotSynchronised, PhysicalMemory, StoppedTarget, TargetMemory, VcpuRegisters,
 };
@@ -132,7 +132,7 @@ impl LiveTarget for Running {
 fn machine(functions: u64) -> (Image, Running, Vec<Poke>) {
     let image = nop_image(functions);
     let target = MockTarget::with_image(2, 0, &image, Rights::ALL).unwrap();
-    let poke = |site: &crate::image::Site| Poke {
+    let poke = |site: &image::Site| Poke {
         function: site.function,
         at: site.address,
         expected: OLD,

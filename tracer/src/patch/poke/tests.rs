@@ -1,7 +1,9 @@
+use image::testing::nop_image;
+use insn::nop::NOP5;
+use terms::site::SITE_LENGTH;
+
 use super::*;
-use crate::image::testing::nop_image;
 use crate::mock::{MockTarget, Rights};
-use crate::patch::normalise::NOP5;
 use crate::target::TargetMemory;
 
 const JUMP: SiteBytes = SiteBytes::new([0xe9, 1, 2, 3, 4]);

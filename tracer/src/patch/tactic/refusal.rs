@@ -1,9 +1,10 @@
 //! Why there is no jump at an address.
 
+use image::{TableError, TextRange};
+use insn::relocate::RelocateError;
+use terms::addr::Gva;
+
 use super::Tactic;
-use crate::addr::Gva;
-use crate::image::{TableError, TextRange};
-use crate::insn::relocate::RelocateError;
 
 /// Why a tactic cannot be had at an address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -1,5 +1,6 @@
+use image::testing::{ElfFile, TEXT};
+
 use super::*;
-use crate::image::testing::{ElfFile, TEXT};
 
 /// Padding that the kernel rewrites is no room for a hop.
 #[test]
@@ -293,7 +294,7 @@ fn padding_that_something_leads_to_is_not_free() {
 /// What belongs to somebody else is left alone to the byte.
 #[test]
 fn only_what_overlaps_is_owned() {
-    use crate::image::LockSite;
+    use image::LockSite;
     let owned = |at: u64| {
         let mut image = image(&[&WIDE, &WIDE, &WIDE]);
         image.locks.push(LockSite {

@@ -2,7 +2,8 @@
 
 use std::cell::{Cell, RefCell};
 
-use crate::event::FunctionId;
+use terms::function::FunctionId;
+
 use crate::record::Record;
 use crate::ring::geometry::{Geometry, LIMIT_OFF, Lap, Position};
 use crate::ring::model::Heard;

@@ -1,7 +1,9 @@
 //! Conditions as code.
 
+use terms::expression::{Expression, Operator};
+
 use super::{Code, CodeLabel, IcedError, bind, gpr64};
-use crate::capture::{Condition, Expression, Operator};
+use crate::capture::Condition;
 
 impl Code<'_> {
     /// Goes to `skip` unless the condition holds; changes rax and rcx.

@@ -1,12 +1,14 @@
 //! What the code of a probe keeps on the stack: registers that it changes, and numbers on the way.
 
+use insn::asm::AsmMemoryOperand;
+use insn::operand::register;
+use terms::expression::Expression;
+
 use super::{
     AsmRegister64, Capture, CodeAssembler, IcedError, STACK_POINTER, dword_ptr, gpr64, ptr,
     qword_ptr, register_number,
 };
-use crate::capture::{Condition, Expression, Source, Text};
-use crate::insn::asm::AsmMemoryOperand;
-use crate::insn::operand::register;
+use crate::capture::{Condition, Source, Text};
 
 /// A word on the stack, by its number.
 #[derive(Debug, Clone, Copy)]

@@ -1,11 +1,12 @@
 //! Expressions as code.
 
+use insn::asm::load_constant;
+use insn::asm::registers::gpr8;
+use insn::operand::extend;
+use terms::expression::{Expression, Operator};
+
 use super::frame::{self, Frame};
 use super::{AsmRegister64, Code, FieldType, IcedError, bind, gpr32, gpr64};
-use crate::capture::{Expression, Operator};
-use crate::insn::asm::load_constant;
-use crate::insn::asm::registers::gpr8;
-use crate::insn::operand::extend;
 
 /// The part of `value` that makes a difference where only the bytes of `kind` are kept.
 pub(super) fn needed<'a>(value: &'a Expression, kind: &FieldType) -> &'a Expression {

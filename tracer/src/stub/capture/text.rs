@@ -1,9 +1,11 @@
 //! Text and bytes as code: copied by the routines that read memory.
 
+use insn::asm::load_constant;
+use terms::expression::Expression;
+
 use super::frame::Frame;
 use super::{Code, CodeLabel, IcedError, bind, gpr32, gpr64, ptr};
-use crate::capture::{Expression, Text};
-use crate::insn::asm::load_constant;
+use crate::capture::Text;
 use crate::stub::reach::TRUNCATED;
 
 impl Code<'_> {

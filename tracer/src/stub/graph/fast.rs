@@ -5,10 +5,11 @@
 //! takes the general way from its beginning. The body returns to where it was called from, and a place
 //! in the mirror is for good: so the code behind that call needs no look-up.
 
+use insn::asm::registers::{gpr32, gpr64};
+use insn::asm::{AsmRegister64, CodeAssembler, CodeLabel, IcedError, ptr, qword_ptr};
+use terms::addr::Gva;
+
 use super::{Code, ReturnHook, SiteShape, lower_half};
-use crate::addr::Gva;
-use crate::insn::asm::registers::{gpr32, gpr64};
-use crate::insn::asm::{AsmRegister64, CodeAssembler, CodeLabel, IcedError, ptr, qword_ptr};
 use crate::record::Step;
 use crate::stub::recorder::Recorder;
 use crate::stub::registers::{ENTRY, EXIT, emit_restore, emit_save};

@@ -1,10 +1,11 @@
 //! The routines that copy bytes and text into the words of a payload.
 
+use insn::asm::AsmRegister64;
+
 use super::{
     CodeLabel, Emitter, IcedError, TRUNCATED, bind, byte_ptr, dword_ptr, gpr8, gpr32, gpr64, ptr,
     qword_ptr,
 };
-use crate::insn::asm::AsmRegister64;
 
 /// What the routines use, beside rax and rcx.
 const SAVED: [AsmRegister64; 11] = [

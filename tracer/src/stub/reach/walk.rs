@@ -10,9 +10,10 @@
 //! Layout of the entries: AMD64 Architecture Programmer's Manual vol. 2, §5.3. Each level is code of its own, for its shifts
 //! are constants then.
 
+use insn::asm::AsmRegister64;
+use insn::asm::registers::cr;
+
 use super::{CodeLabel, Emitter, IcedError, Root, bind, gpr32, gpr64, ptr, qword_ptr};
-use crate::insn::asm::AsmRegister64;
-use crate::insn::asm::registers::cr;
 use crate::paging::{ADDRESS_MASK, bits};
 
 impl Emitter<'_> {

@@ -1,5 +1,6 @@
+use image::TextRange;
+
 use super::*;
-use crate::image::TextRange;
 use crate::mock::{MockTarget, RAM_BYTES, Rights};
 use crate::paging::{PageUse, translate};
 

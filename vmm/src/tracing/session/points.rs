@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use terms::event_format::EventId;
 use tracer::engine::Engine;
 use tracer::engine::events::PAYLOAD_BYTES_OF_PROBES;
 use tracer::event_formats::EventFormats;
 use tracer::export::probes::ProbeNote;
-use tracer::image::points::EventId;
 use tracer::session::SessionId;
 
 use super::{Reader, TraceSession};

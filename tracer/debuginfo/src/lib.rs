@@ -1,0 +1,232 @@
+//! What the files of a kernel say of its variables and types, in DWARF or BTF: where a variable is, as a place that
+//! code can be made of, and what its value is made of. Nothing is read before somebody asks.
+//!
+//! This crate knows no guest: it is handed bytes.
+
+#![forbid(unsafe_code)]
+
+mod abi;
+pub mod btf;
+mod calls;
+mod error;
+mod frame;
+mod lines;
+mod location;
+pub mod place;
+mod scope;
+mod sections;
+mod segments;
+pub mod shape;
+mod types;
+mod units;
+
+use std::sync::{Arc, OnceLock};
+
+pub use error::DebugError;
+use insn::nop::nop_run;
+use insn::scan::{landing_pad, leading_call};
+pub use place::{Piece, Place};
+pub use shape::{Member, Moment, Shape, Slice, Structure, TypeId, Variable};
+use terms::addr::Gva;
+use terms::site::SITE_LENGTH;
+
+use self::abi::{Classes, Types};
+use self::btf::functions::{Functions, Prototype};
+use self::scope::Scope;
+use self::sections::Sections;
+use self::units::{Dwarf, Index};
+
+/// The files of a kernel, to be asked for variables and types.
+#[derive(Debug)]
+pub struct DebugInfo {
+    kernel: Arc<Vec<u8>>,
+    /// Of the file that has DWARF.
+    sections: OnceLock<Sections>,
+    symbols: Option<Arc<Vec<u8>>>,
+    index: OnceLock<Index>,
+    btf: OnceLock<Option<Functions>>,
+}
+
+impl DebugInfo {
+    /// Of a kernel's ELF file, and of its file of symbols, if it has one: an unstripped `vmlinux` has debug
+    /// information, too.
+    ///
+    /// # Errors
+    /// [`DebugError::NotElf`] when the kernel is no ELF file.
+    pub fn read(kernel: Arc<Vec<u8>>, symbols: Option<Arc<Vec<u8>>>) -> Result<Self, DebugError> {
+        segments::check(&kernel)?;
+        Ok(Self {
+            kernel,
+            sections: OnceLock::new(),
+            symbols,
+            index: OnceLock::new(),
+            btf: OnceLock::new(),
+        })
+    }
+
+    /// The bytes of text at an address, as linked; fewer where the file holds fewer.
+    #[must_use]
+    pub fn text(&self, address: Gva, length: u64) -> &[u8] {
+        segments::bytes_at(&self.kernel, address, length).unwrap_or_default()
+    }
+
+    /// What values of a type are made of.
+    ///
+    /// # Errors
+    /// [`DebugError::Damaged`].
+    pub fn shape(&self, of: TypeId) -> Result<Shape, DebugError> {
+        match of {
+            TypeId::Dwarf(at) => self.dwarf("types")?.shape(at),
+            TypeId::Btf(id) => {
+                let functions = self.btf.get().and_then(Option::as_ref);
+                let shape = functions.and_then(|functions| functions.shape(id));
+                shape.ok_or_else(|| DebugError::Damaged(format!("BTF, type {id}")))
+            }
+        }
+    }
+
+    /// What a type is called.
+    #[must_use]
+    pub fn type_name(&self, of: TypeId) -> String {
+        let name = match of {
+            TypeId::Dwarf(at) => self.dwarf("types").ok().map(|dwarf| dwarf.type_name(at)),
+            TypeId::Btf(id) => {
+                let functions = self.btf.get().and_then(Option::as_ref);
+                functions.and_then(|functions| functions.type_name(id))
+            }
+        };
+        name.unwrap_or_else(|| "a type without a name".to_owned())
+    }
+
+    /// The variable that `name` means there and then.
+    ///
+    /// # Errors
+    /// A [`DebugError`] that says why it is not known.
+    pub fn variable(&self, moment: Moment, name: &str) -> Result<Variable, DebugError> {
+        let what = format!("`{name}`");
+        self.scoped(moment, &what, |scope| scope.variable(name))
+    }
+
+    /// Each parameter of the function, in their order, or why it is not known.
+    ///
+    /// # Errors
+    /// A [`DebugError`] that says why none are known.
+    pub fn parameters(
+        &self,
+        moment: Moment,
+    ) -> Result<Vec<Result<Variable, DebugError>>, DebugError> {
+        self.scoped(moment, "$args", |scope| scope.parameters())
+    }
+
+    /// What the function that begins at `address` returns; `None` if it returns nothing.
+    ///
+    /// # Errors
+    /// A [`DebugError`] that says why it is not known.
+    pub fn returned(&self, address: Gva) -> Result<Option<Variable>, DebugError> {
+        self.scoped(Moment::Return(address), "$retval", |scope| scope.returned())
+    }
+
+    /// Where the code for a line begins, by address.
+    ///
+    /// # Errors
+    /// A [`DebugError`] that says why it is not known.
+    pub fn line(&self, file: &str, line: u64) -> Result<Vec<Gva>, DebugError> {
+        self.dwarf(&format!("{file}:{line}"))?.line(file, line)
+    }
+
+    /// What the kernel's BTF, which is `section`, says of a function by any of its names.
+    pub fn prototype<'n>(
+        &self,
+        section: Option<&[u8]>,
+        mut names: impl Iterator<Item = &'n str>,
+    ) -> Option<Prototype> {
+        let read = || Functions::read(section?.to_vec()).ok();
+        let functions = self.btf.get_or_init(read).as_ref()?;
+        names.find_map(|name| functions.prototype(name))
+    }
+
+    /// The parameters of a prototype, each where the calling convention puts it, or why that is not known.
+    #[must_use]
+    pub fn passed(&self, prototype: &Prototype) -> Vec<Result<Variable, DebugError>> {
+        let mut classes = Classes::new(false);
+        // One without a type is the "..." of C.
+        let named = prototype.parameters.iter().filter(|(_, of)| of.is_some());
+        let variables = named.map(|(name, of)| {
+            let place = classes.pass_type(self, *of);
+            let place = place.ok_or_else(|| DebugError::Place {
+                name: name.clone(),
+                place: "the function's entry".to_owned(),
+                why: "it, or one before it, is not passed as an integer or a pointer".to_owned(),
+            })?;
+            Ok(Variable {
+                name: name.clone(),
+                of: *of,
+                place,
+            })
+        });
+        variables.collect()
+    }
+
+    /// Where a value of a type is returned, if that is known.
+    #[must_use]
+    pub fn returned_at(&self, of: TypeId) -> Option<Place> {
+        Classes::new(false).returned_type(self, of)
+    }
+
+    fn scoped<T>(
+        &self,
+        moment: Moment,
+        what: &str,
+        ask: impl FnOnce(&Scope<'_, '_>) -> Result<T, DebugError>,
+    ) -> Result<T, DebugError> {
+        let dwarf = self.dwarf(what)?;
+        match Scope::at(&dwarf, moment, |start| self.begun(start))? {
+            Some(scope) => ask(&scope),
+            None => Err(absent(what)),
+        }
+    }
+
+    /// The first instruction of a function behind its landing pad and its patch site.
+    fn begun(&self, start: u64) -> u64 {
+        let code = self.text(Gva(start), 32);
+        let pad = landing_pad(code);
+        let code = usize::try_from(pad).ok().and_then(|pad| code.get(pad..));
+        let code = code.unwrap_or_default();
+        let site = code.get(..SITE_LENGTH).unwrap_or_default();
+        let at = start.wrapping_add(pad);
+        let is_site = nop_run(site).is_some() || leading_call(site, Gva(at)).is_some();
+        match is_site {
+            true => at.wrapping_add(SITE_LENGTH as u64),
+            false => at,
+        }
+    }
+
+    /// The file's DWARF, if it has some.
+    fn dwarf(&self, what: &str) -> Result<Dwarf<'_>, DebugError> {
+        let files = self.sections.get_or_init(|| {
+            let of_symbols = self.symbols.as_ref().map(Sections::read);
+            let with_dwarf = of_symbols.filter(|found| found.has(".debug_info"));
+            with_dwarf.unwrap_or_else(|| Sections::read(&self.kernel))
+        });
+        if !files.has(".debug_info") {
+            return Err(absent(what));
+        }
+        Ok(Dwarf {
+            sections: units::sections(files),
+            files,
+            index: self.index.get_or_init(|| Index::read(files)),
+        })
+    }
+}
+
+impl Types for DebugInfo {
+    fn shape_of(&self, of: TypeId) -> Option<Shape> {
+        self.shape(of).ok()
+    }
+}
+
+fn absent(what: &str) -> DebugError {
+    DebugError::Absent {
+        what: what.to_owned(),
+    }
+}

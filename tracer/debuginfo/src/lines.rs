@@ -1,0 +1,168 @@
+//! The code of a line of a source file.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gimli::LineProgramHeader;
+use terms::addr::Gva;
+use terms::nearest::nearest;
+use terms::printable::escaped;
+
+use super::DebugError;
+use super::sections::Bytes;
+use super::units::{Dwarf, Unit};
+
+/// Rows of one line table, at most.
+const ROWS_MAX: usize = 1 << 24;
+/// Files of one line table, at most.
+const FILES_MAX: u64 = 1 << 16;
+
+/// What was found of one file.
+#[derive(Debug, Default)]
+struct Lines {
+    /// Where the code for the line begins.
+    found: BTreeSet<Gva>,
+    /// The nearest lines with code before and behind it.
+    before: Option<u64>,
+    behind: Option<u64>,
+}
+
+impl<'a> Dwarf<'a> {
+    /// Where the code of a line begins: wherever a run of instructions for it does.
+    pub fn line(&self, file: &str, line: u64) -> Result<Vec<Gva>, DebugError> {
+        let mut by_path: BTreeMap<String, Lines> = BTreeMap::new();
+        let mut names: BTreeSet<String> = BTreeSet::new();
+        for offset in self.index.units() {
+            // A unit that cannot be read has no lines.
+            if let Ok(unit) = self.unit(offset) {
+                self.lines_of(&unit, file, line, &mut by_path, &mut names);
+            }
+        }
+        if by_path.is_empty() {
+            return Err(DebugError::File {
+                file: file.to_owned(),
+                near: nearest(file, names.iter().map(String::as_str), 3),
+            });
+        }
+        let with_code = || by_path.iter().filter(|(_, lines)| !lines.found.is_empty());
+        match with_code().count() {
+            0 => {
+                let before = by_path.values().filter_map(|lines| lines.before).max();
+                let behind = by_path.values().filter_map(|lines| lines.behind).min();
+                let mut nearest: Vec<u64> = before.into_iter().chain(behind).collect();
+                nearest.sort_by_key(|near| near.abs_diff(line));
+                Err(DebugError::Line {
+                    file: file.to_owned(),
+                    line,
+                    nearest,
+                })
+            }
+            1 => Ok(with_code()
+                .flat_map(|(_, lines)| lines.found.iter().copied())
+                .collect()),
+            _ => Err(DebugError::Files {
+                file: file.to_owned(),
+                files: with_code().map(|(path, _)| path.clone()).take(4).collect(),
+            }),
+        }
+    }
+
+    fn lines_of(
+        &self,
+        unit: &Unit<'a>,
+        file: &str,
+        line: u64,
+        by_path: &mut BTreeMap<String, Lines>,
+        names: &mut BTreeSet<String>,
+    ) {
+        let Some(program) = unit.line_program.clone() else {
+            return;
+        };
+        let mut wanted: BTreeMap<u64, String> = BTreeMap::new();
+        for index in 0..=FILES_MAX {
+            let Some(entry) = program.header().file(index) else {
+                // DWARF 4 counts from 1.
+                if index == 0 {
+                    continue;
+                }
+                break;
+            };
+            let path = self.path(unit, program.header(), entry);
+            if ends_with(&path, file) {
+                wanted.insert(index, path);
+            } else if let Some(name) = path.rsplit('/').next()
+                && names.len() < 1 << 16
+            {
+                names.insert(name.to_owned());
+            }
+        }
+        if wanted.is_empty() {
+            return;
+        }
+        for path in wanted.values() {
+            by_path.entry(path.clone()).or_default();
+        }
+        let mut rows = program.rows();
+        let mut last = None;
+        for _ in 0..ROWS_MAX {
+            let Ok(Some((_, row))) = rows.next_row() else {
+                return;
+            };
+            if row.end_sequence() {
+                last = None;
+                continue;
+            }
+            let here = (
+                row.file_index(),
+                row.line().map_or(0, std::num::NonZero::get),
+            );
+            let is_beginning = row.is_stmt() && last != Some(here);
+            if row.is_stmt() {
+                last = Some(here);
+            }
+            let lines = wanted.get(&here.0).and_then(|path| by_path.get_mut(path));
+            let Some(lines) = lines.filter(|_| here.1 > 0 && row.address() != 0) else {
+                continue;
+            };
+            match here.1.cmp(&line) {
+                std::cmp::Ordering::Less => lines.before = lines.before.max(Some(here.1)),
+                std::cmp::Ordering::Greater => {
+                    lines.behind = Some(lines.behind.map_or(here.1, |known| known.min(here.1)));
+                }
+                std::cmp::Ordering::Equal if is_beginning => {
+                    lines.found.insert(Gva(row.address()));
+                }
+                std::cmp::Ordering::Equal => {}
+            }
+        }
+    }
+
+    fn path(
+        &self,
+        unit: &Unit<'a>,
+        header: &LineProgramHeader<Bytes<'a>>,
+        entry: &gimli::FileEntry<Bytes<'a>>,
+    ) -> String {
+        let text = |value| {
+            let found = self.sections.attr_string(unit, value).ok();
+            found
+                .map(|text| escaped(&text.to_string_lossy()).into_owned())
+                .unwrap_or_default()
+        };
+        let name = text(entry.path_name());
+        let directory = entry.directory(header).map(text).unwrap_or_default();
+        match directory.as_str() {
+            "" => name,
+            _ if name.starts_with('/') => name,
+            directory => format!("{directory}/{name}"),
+        }
+    }
+}
+
+/// Whether a path is what was written, or ends so.
+fn ends_with(path: &str, written: &str) -> bool {
+    let written = written.strip_prefix("./").unwrap_or(written);
+    let before = path.strip_suffix(written);
+    before.is_some_and(|before| {
+        before.is_empty() || before.ends_with('/') || written.starts_with('/')
+    })
+}

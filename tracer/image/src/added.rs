@@ -1,0 +1,80 @@
+//! Functions that come while the guest runs: those of its modules. They are numbered after all others,
+//! and a number is never used again, because stubs and records keep it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use insn::nop::NOP5;
+use terms::addr::Gva;
+use terms::function::FunctionId;
+use terms::site::SITE_LENGTH;
+
+use super::{Function, Image, Site, SiteForm, SiteKind, TextRange, Untraceable, UntraceableReason};
+
+/// Length of `endbr64`.
+const LANDING_PAD: u64 = 4;
+
+/// What comes with a module.
+#[derive(Debug, Clone, Copy)]
+pub struct Added<'a> {
+    /// The module's name.
+    pub module: &'a Arc<str>,
+    /// Its text.
+    pub text: TextRange,
+    /// Where its functions begin and what they are called, by address.
+    pub functions: &'a [(Gva, String)],
+    /// Its sites, ascending. The guest has made them nops before it let the module out.
+    pub sites: &'a [Gva],
+}
+
+impl Image {
+    /// Adds what comes with a module; the numbers of its functions, all below `limit`. Nothing when there are no
+    /// numbers left.
+    pub fn add(&mut self, added: Added<'_>, limit: u32) -> Option<Range<u32>> {
+        let first = u32::try_from(self.functions.len()).ok()?;
+        let count = u32::try_from(added.functions.len()).ok()?;
+        let end = first.checked_add(count).filter(|end| *end < limit)?;
+        let next = added.functions.iter().skip(1).map(|(next, _)| *next);
+        let ends = next.chain([added.text.end]);
+        for ((id, (address, name)), end) in (first..).zip(added.functions).zip(ends) {
+            let name: Arc<str> = name.as_str().into();
+            let function = Function {
+                address: *address,
+                size: end.0.saturating_sub(address.0),
+                display: Arc::clone(&name),
+                name,
+                module: Some(Arc::clone(added.module)),
+                ..Function::default()
+            };
+            self.add_site(FunctionId(id), &function, added.sites);
+            self.functions.push(function);
+        }
+        Some(first..end)
+    }
+
+    /// The site at the beginning of a function, if `sites` has one.
+    fn add_site(&mut self, id: FunctionId, function: &Function, sites: &[Gva]) {
+        let symbol = Arc::clone(&function.name);
+        let from = sites.partition_point(|site| *site < function.address);
+        let site = sites.get(from).copied().filter(|site| {
+            let offset = site.0 - function.address.0;
+            (offset == 0 || offset == LANDING_PAD) && offset + SITE_LENGTH as u64 <= function.size
+        });
+        match site {
+            Some(address) => self.sites.push(Site {
+                address,
+                function: id,
+                symbol,
+                kind: SiteKind::Fentry,
+                form: SiteForm::Nop5,
+                original: NOP5,
+            }),
+            None => self.untraceable.push(Untraceable {
+                function: id,
+                symbol,
+                address: function.address,
+                reason: UntraceableReason::NotInstrumented,
+            }),
+        }
+    }
+}

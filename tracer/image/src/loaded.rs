@@ -1,0 +1,114 @@
+//! The bytes of an image as they are loaded.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use terms::addr::Gva;
+
+use super::elf::Elf;
+use super::landings::Landings;
+use super::{Image, TextRange};
+
+/// Sections whose words point at text that nobody ever jumps to: how to unwind it (Linux).
+const UNWINDING: [&str; 2] = [".orc_unwind_ip", ".orc_unwind"];
+/// The section that says where exceptions of C++ and Rust are caught, by distances from functions.
+const CAUGHT: &str = ".gcc_except_table";
+
+/// One load segment's bytes.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub start: Gva,
+    pub bytes: Arc<[u8]>,
+}
+
+/// What an image loads.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Loaded {
+    /// By address.
+    pub(super) pieces: Vec<Piece>,
+    pub(super) unwinding: Vec<TextRange>,
+    catches: bool,
+    landings: OnceLock<Arc<Landings>>,
+}
+
+impl fmt::Debug for Loaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes: usize = self.pieces.iter().map(|piece| piece.bytes.len()).sum();
+        write!(f, "Loaded({bytes} bytes)")
+    }
+}
+
+impl Loaded {
+    /// What `elf` loads.
+    pub(super) fn of(elf: &Elf<'_>) -> Self {
+        let mut pieces: Vec<Piece> = elf
+            .loaded()
+            .map(|(start, bytes)| Piece {
+                start,
+                bytes: bytes.into(),
+            })
+            .collect();
+        pieces.sort_by_key(|piece| piece.start);
+        let unwinding = UNWINDING.iter().flat_map(|name| elf.sections_named(name));
+        Self {
+            pieces,
+            unwinding: unwinding
+                .map(|(start, data)| TextRange {
+                    start,
+                    end: start.wrapping_add(data.len() as u64),
+                })
+                .collect(),
+            catches: elf
+                .sections_named(CAUGHT)
+                .iter()
+                .any(|(_, data)| !data.is_empty()),
+            landings: OnceLock::new(),
+        }
+    }
+
+    /// Whether there are places where exceptions are caught.
+    #[must_use]
+    pub const fn catches(&self) -> bool {
+        self.catches
+    }
+
+    /// Up to `length` bytes at `address`.
+    #[must_use]
+    pub fn bytes_at(&self, address: Gva, length: u64) -> &[u8] {
+        let end = self.pieces.partition_point(|piece| piece.start <= address);
+        let found = end.checked_sub(1).and_then(|index| self.pieces.get(index));
+        let cut = |piece: &Piece| {
+            let into = usize::try_from(address.0 - piece.start.0).ok()?;
+            let length = usize::try_from(length).unwrap_or(usize::MAX);
+            let end = into.saturating_add(length).min(piece.bytes.len());
+            Some(into..end)
+        };
+        found
+            .and_then(|piece| piece.bytes.get(cut(piece)?))
+            .unwrap_or_default()
+    }
+}
+
+impl Image {
+    /// Where execution may land in the text, found out when it is first asked for.
+    #[must_use]
+    pub fn landings(&self) -> &Landings {
+        self.loaded
+            .landings
+            .get_or_init(|| Arc::new(Landings::of(self)))
+    }
+
+    /// The bytes of a function, up to the next one if they overlap.
+    #[must_use]
+    pub fn code(&self, id: terms::function::FunctionId) -> &[u8] {
+        let Some(function) = self.function(id).filter(|one| self.is_text(one.address, 1)) else {
+            return &[];
+        };
+        let next = self.functions.get(id.index() + 1);
+        let room = next.map_or(u64::MAX, |next| {
+            next.address.0.saturating_sub(function.address.0)
+        });
+        self.loaded
+            .bytes_at(function.address, function.size.min(room))
+    }
+}

@@ -1,0 +1,184 @@
+//! The guest's own probes (Linux' kprobes), read out of its memory.
+//!
+//! A kprobe keeps a copy of the instruction that it sits on, from when it was made, and needs not be in the text:
+//! switched off, it is nowhere to be seen. When it is switched on, it puts a breakpoint over whatever stands there,
+//! or a jump of five bytes, and goes on behind the instruction of which it has the copy. A jump of ours that was put
+//! there meanwhile would be cut in two. So before something is displaced the guest is asked, while it is
+//! stopped, where it has kprobes.
+//!
+//! Facts: `kernel/kprobes.c` of Linux 5.10 to 7.3: `kprobe_table`, 64 lists of `struct kprobe`; `kprobe_mutex` is held
+//! by whoever makes one, from before the copy is made until it is in its list.
+
+use debuginfo::btf::{Btf, Field};
+use image::symbol::SymbolTable;
+use terms::addr::Gva;
+
+use crate::linux::kernel_view::{KernelTables, KernelView};
+use crate::target::{MemoryError, PhysicalMemory, TargetMemory};
+
+/// Lists in the table.
+const LISTS: u64 = 64;
+/// More kprobes than that are none.
+const KPROBES_MAX: usize = 1 << 16;
+/// How far from its own address a kprobe that has become a jump goes on: a jump's first four bytes, and a whole
+/// instruction.
+const REACH: u64 = 4 + 15;
+
+/// Where a kernel keeps its kprobes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KprobeLayout {
+    tables: KernelTables,
+    table: Gva,
+    /// The word that is not 0 while somebody makes or removes one.
+    busy: Option<Gva>,
+    /// `kprobe.hlist`.
+    list: Field,
+    /// `kprobe.addr`.
+    address: Field,
+}
+
+/// Why it is not known where the guest has kprobes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum KprobesError {
+    /// A pointer leads nowhere.
+    #[error("the guest's list of its own probes (kprobes) cannot be read: {0}")]
+    Memory(#[from] MemoryError),
+    /// The lists do not end.
+    #[error("the guest's list of its own probes (kprobes) has more than {KPROBES_MAX} entries")]
+    Endless,
+    /// Somebody is about to change them.
+    #[error("the guest is changing its own probes (kprobes) right now: try again")]
+    Busy,
+}
+
+impl KprobeLayout {
+    /// What the kernel's types and symbols say; nothing when it has no kprobes.
+    pub(crate) fn find(btf: &Btf<'_>, symbols: &SymbolTable, tables: KernelTables) -> Option<Self> {
+        let owner = btf.field("mutex", "owner");
+        let mutex = symbols.address_of("kprobe_mutex");
+        Some(Self {
+            tables,
+            table: symbols.address_of("kprobe_table")?,
+            busy: mutex
+                .zip(owner)
+                .map(|(mutex, owner)| mutex.wrapping_add(owner.offset)),
+            list: btf.field("kprobe", "hlist")?,
+            address: btf.field("kprobe", "addr")?,
+        })
+    }
+
+    /// Where the guest, which is stopped, has kprobes, switched on or off; sorted.
+    ///
+    /// # Errors
+    /// A [`KprobesError`].
+    pub fn read(&self, memory: &(impl PhysicalMemory + ?Sized)) -> Result<Vec<Gva>, KprobesError> {
+        let view = KernelView::new(memory, self.tables);
+        if let Some(busy) = self.busy
+            && word(&view, busy)? != 0
+        {
+            return Err(KprobesError::Busy);
+        }
+        let mut found = Vec::new();
+        for list in 0..LISTS {
+            let mut node = word(&view, self.table.wrapping_add(8 * list))?;
+            while node != 0 {
+                if found.len() == KPROBES_MAX {
+                    return Err(KprobesError::Endless);
+                }
+                let kprobe = Gva(node.wrapping_sub(self.list.offset));
+                found.push(Gva(word(&view, kprobe.wrapping_add(self.address.offset))?));
+                node = word(&view, Gva(node))?;
+            }
+        }
+        found.sort_unstable();
+        Ok(found)
+    }
+}
+
+/// The first of `kprobes`, which are sorted, that would be in the way of what is displaced between `at` and `end`.
+#[must_use]
+pub fn in_the_way(kprobes: &[Gva], at: Gva, end: Gva) -> Option<Gva> {
+    let lowest = Gva(at.0.saturating_sub(REACH));
+    let first = kprobes.partition_point(|one| *one < lowest);
+    kprobes.get(first).copied().filter(|one| *one < end)
+}
+
+fn word(memory: &impl TargetMemory, at: Gva) -> Result<u64, MemoryError> {
+    let mut bytes = [0; 8];
+    memory.read(at, &mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use terms::addr::Gpa;
+
+    use super::*;
+    use crate::mock::{MockTarget, Rights};
+
+    const TABLE: Gva = Gva(0xffff_ffff_8300_0000);
+    const BUSY: Gva = Gva(TABLE.0 + 0x400);
+    const FIRST: Gva = Gva(TABLE.0 + 0x800);
+    const SECOND: Gva = Gva(TABLE.0 + 0x900);
+    const LIST: u64 = 8;
+    const ADDRESS: u64 = 40;
+
+    fn guest() -> (MockTarget, KprobeLayout) {
+        let mut target = MockTarget::new(1, 64 << 20);
+        target
+            .map(TABLE, Gpa(0x800_0000), 4096, Rights::ALL)
+            .unwrap();
+        let field = |offset| Field { offset, size: 8 };
+        let layout = KprobeLayout {
+            tables: KernelTables {
+                top: target.root().table,
+                five_levels: None,
+            },
+            table: TABLE,
+            busy: Some(BUSY),
+            list: field(LIST),
+            address: field(ADDRESS),
+        };
+        (target, layout)
+    }
+
+    fn set(target: &mut MockTarget, at: Gva, word: u64) {
+        target.write(at, &word.to_le_bytes()).unwrap();
+    }
+
+    /// A kprobe at `kprobe` for the instruction at `of`, before `next`.
+    fn kprobe(target: &mut MockTarget, kprobe: Gva, of: u64, next: u64) -> u64 {
+        set(target, kprobe.wrapping_add(ADDRESS), of);
+        set(target, kprobe.wrapping_add(LIST), next);
+        kprobe.0 + LIST
+    }
+
+    #[test]
+    fn kprobes_are_read_from_all_lists() {
+        let (mut target, layout) = guest();
+        assert_eq!(layout.read(&target), Ok(Vec::new()));
+        let second = kprobe(&mut target, SECOND, 0x20, 0);
+        let first = kprobe(&mut target, FIRST, 0x30, second);
+        set(&mut target, TABLE.wrapping_add(8 * 63), first);
+        assert_eq!(layout.read(&target), Ok(vec![Gva(0x20), Gva(0x30)]));
+        // The second leads to the first again, to nowhere; and somebody holds the mutex.
+        set(&mut target, Gva(second), first);
+        assert_eq!(layout.read(&target), Err(KprobesError::Endless));
+        set(&mut target, Gva(second), 0xdead_0000);
+        assert!(matches!(layout.read(&target), Err(KprobesError::Memory(_))));
+        set(&mut target, BUSY, 1);
+        assert_eq!(layout.read(&target), Err(KprobesError::Busy));
+    }
+
+    #[test]
+    fn a_kprobe_is_in_the_way_from_before_what_is_displaced_up_to_its_end() {
+        let kprobes = [Gva(100), Gva(200)];
+        let way = |at, end| in_the_way(&kprobes, Gva(at), Gva(end));
+        assert_eq!(way(100, 105), Some(Gva(100)));
+        assert_eq!(way(119, 124), Some(Gva(100)));
+        assert_eq!(way(120, 125), None);
+        assert_eq!(way(195, 201), Some(Gva(200)));
+        assert_eq!(way(195, 200), None);
+        assert_eq!(way(220, 1000), None);
+    }
+}
