@@ -2,6 +2,7 @@
 //! compiled when little has changed.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::process::Command;
@@ -36,11 +37,28 @@ pub fn sources(root: &Path) -> Result<BTreeMap<String, String>, Failed> {
     let mut sources = BTreeMap::new();
     for name in names.lines() {
         // What is no text is no source.
-        if let Ok(text) = std::fs::read_to_string(root.join(name)) {
+        if let Ok(text) = fs::read_to_string(root.join(name)) {
             sources.insert(name.to_owned(), text);
         }
     }
     Ok(sources)
+}
+
+/// Removes what is no source any more: cargo finds tests by their files.
+fn prune(tree: &Path, folder: &Path, sources: &BTreeMap<String, String>) -> Result<(), Failed> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path
+            .strip_prefix(tree)?
+            .to_str()
+            .ok_or("a name of no text")?;
+        if path.is_dir() {
+            prune(tree, &path, sources)?;
+        } else if !sources.contains_key(name) {
+            fs::remove_file(&path)?;
+        }
+    }
+    Ok(())
 }
 
 /// Writes the copy; returns a digest of it.
@@ -51,13 +69,18 @@ pub fn write(root: &Path, place: &Path, sources: &BTreeMap<String, String>) -> R
     let tree = place.join(TREE);
     for (name, text) in sources {
         let path = tree.join(name);
-        if std::fs::read_to_string(&path).is_ok_and(|before| before == *text) {
+        if fs::read_to_string(&path).is_ok_and(|before| before == *text) {
             continue;
         }
         if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder)?;
+            fs::create_dir_all(folder)?;
         }
-        std::fs::write(path, text)?;
+        fs::write(path, text)?;
+    }
+    for folder in PARTS.map(|part| tree.join(part)) {
+        if folder.is_dir() {
+            prune(&tree, &folder, sources)?;
+        }
     }
     // Guests and kernels are the same.
     let images = tree.join("images");
