@@ -124,6 +124,7 @@ impl Suites {
             .env("MUTANT", mutant.to_string())
             // The same cases each time, and nothing left for the next run.
             .env("PROPTEST_RNG_SEED", "12")
+            .env("EXOTRACE_SEED", "12")
             .env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true")
             .env("PROPTEST_MAX_SHRINK_ITERS", "0")
             .stdin(Stdio::null())
@@ -162,15 +163,20 @@ fn watch(child: &mut Child, limit: Duration, mut passed: impl FnMut(&str)) -> Ve
             .take_while(|line| sender.send(line.clone()).is_ok())
             .count()
     });
+    let mut current = String::new();
     loop {
         match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
             Ok(line) => {
-                let test = line.strip_prefix("test ").unwrap_or_default();
-                if let Some(test) = test.strip_suffix(" ... FAILED") {
-                    return Verdict::Killed(test.to_owned());
+                // What a test prints may stand between its name and what became of it.
+                let begun = line.strip_prefix("test ");
+                let begun = begun.and_then(|line| line.split_once(" ... "));
+                if let Some((test, _)) = begun {
+                    test.clone_into(&mut current);
                 }
-                if let Some(test) = test.strip_suffix(" ... ok") {
-                    passed(test);
+                match begun.map_or(&*line, |(_, outcome)| outcome) {
+                    "FAILED" => return Verdict::Killed(current),
+                    "ok" => passed(&current),
+                    _ => {}
                 }
                 if line.starts_with("test result: ok") {
                     let _ = child.wait();
