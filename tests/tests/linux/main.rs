@@ -18,5 +18,6 @@ mod probes;
 mod processor;
 mod shell;
 mod static_calls;
+mod static_keys;
 mod trace;
 mod window;
