@@ -3,11 +3,15 @@
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::place::patience;
+
+/// A reply is waited for in turns of this length: a machine that stands still for a minute, as a virtual one can, has used
+/// up one turn and not all of the patience.
+const TURN: Duration = Duration::from_secs(1);
 
 /// One connection.
 #[derive(Debug)]
@@ -23,7 +27,7 @@ impl Client {
     /// When nobody listens.
     pub fn connect(path: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(patience()))?;
+        stream.set_read_timeout(Some(TURN))?;
         Ok(Self {
             stream: BufReader::new(stream),
             id: 0,
@@ -46,7 +50,7 @@ impl Client {
             .get_mut()
             .write_all(format!("{request}\n").as_bytes());
         let mut line = String::new();
-        let received = sent.and_then(|()| self.stream.read_line(&mut line));
+        let received = sent.and_then(|()| self.receive(&mut line));
         match received {
             Ok(count) if count > 0 => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -62,6 +66,18 @@ impl Client {
             (None, Some(error)) => Err(error),
             _ => panic!("neither result nor error: {line}"),
         })
+    }
+
+    /// The next line, whose parts can come in several turns.
+    fn receive(&mut self, line: &mut String) -> io::Result<usize> {
+        let mut turns = patience().as_secs() / TURN.as_secs();
+        loop {
+            match self.stream.read_line(line) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && turns > 0 => turns -= 1,
+                Ok(_) => return Ok(line.len()),
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// The result of a request that works.

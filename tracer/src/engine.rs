@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use announcer::Announcer;
 use call_values::CallCaptures;
 pub use change::Applied;
 use change::Write;
@@ -149,6 +150,8 @@ pub struct Engine {
     /// Whether the guest has freed the text that it needed to start.
     init_is_gone: bool,
     modules: Vec<KnownModule>,
+    /// What tells of modules that come, if the guest has that and the host sees to it.
+    announcer: Option<Announcer>,
     /// What can be captured of calls, and the code that does.
     calls: CallCaptures,
 }
@@ -181,6 +184,7 @@ impl Engine {
             locks: LockPrefixes::On,
             init_is_gone: false,
             modules: Vec::new(),
+            announcer: None,
             calls: CallCaptures::default(),
         }
     }
@@ -369,6 +373,7 @@ impl Engine {
 }
 
 mod announced;
+mod announcer;
 pub mod call_values;
 mod change;
 mod dynamic;

@@ -148,6 +148,13 @@ pub fn counted(number: u64, what: &str) -> String {
     format!("{} {what}{plural}", grouped(number))
 }
 
+/// The same without thousands apart, for lines that programs read: `1 call`, `1019 calls`.
+#[must_use]
+pub fn plain(number: u64, what: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {what}{plural}")
+}
+
 /// A number with its thousands apart.
 #[must_use]
 pub fn grouped(number: u64) -> String {

@@ -83,7 +83,7 @@ pub const TRAP_PORT: u8 = 0xf5;
 pub const PROBE_PORT: u8 = 0xf7;
 /// A guest writes here when its notice of text that comes or goes is ready; it goes on when that has been
 /// seen to.
-pub const DOORBELL_PORT: u16 = 0xf6;
+pub const DOORBELL_PORT: u8 = 0xf6;
 /// A guest ends by writing its status byte here.
 pub const EXIT_PORT: u16 = 0xf4;
 /// Command port of the keyboard controller: writing [`I8042_RESET`] resets a PC.

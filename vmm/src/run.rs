@@ -167,7 +167,7 @@ impl Run {
             }
             VcpuEventKind::Breakpoint(_) => self.breakpoint(),
             VcpuEventKind::Announcement => {
-                self.tracing.announcement(&self.machine);
+                self.tracing.announcement(&self.machine, event.vcpu);
                 self.machine.heard(event.vcpu);
             }
         }
@@ -273,7 +273,7 @@ impl Run {
             }
             Call::TracingOn(of) => to_value(self.tracing.switch(&of.session, true)?),
             Call::TracingOff(of) => to_value(self.tracing.switch(&of.session, false)?),
-            Call::Dump(dump) => to_value(self.tracing.dump(&dump)?),
+            Call::Dump(dump) => to_value(self.tracing.dump(machine, &dump)?),
             Call::Digest => to_value(self.tracing.digest(machine)?),
             Call::ListEvents => to_value(self.tracing.events()),
             Call::EnableEvents(change) => {

@@ -25,6 +25,7 @@ mod events;
 mod expected;
 mod graph;
 mod ground;
+mod held;
 mod migration;
 mod preempt;
 mod random;

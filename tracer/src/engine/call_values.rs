@@ -120,8 +120,9 @@ impl Engine {
         let entry = self.parts(function, Moment::Entry, sessions);
         let mut exit = self.parts(function, Moment::Exit, sessions);
         exit.extend(returns);
+        let entry = self.routine(memory, function, entry)?;
         Ok(Captures {
-            entry: self.routine(memory, function, entry)?,
+            entry: self.announcing(memory, function, entry)?,
             exit: self.routine(memory, function, exit)?,
         })
     }

@@ -110,8 +110,17 @@ impl Engine {
         } else {
             Vec::new()
         };
+        let announcer = match self.announcer() {
+            Some(function) if captures.is_empty() => {
+                let captures = self.captures(memory, function, after(function), Vec::new())?;
+                Some((function, captures))
+            }
+            Some(_) | None => None,
+        };
         let after = |function: FunctionId| {
             let captures = captures.get(function.index()).copied();
+            let announcer = announcer.filter(|(announcer, _)| *announcer == function);
+            let captures = captures.or(announcer.map(|(_, captures)| captures));
             (after(function), captures.unwrap_or_default())
         };
         let ground = self.ground.as_mut().ok_or(ApplyError::NotAttached)?;
@@ -234,10 +243,13 @@ impl Engine {
         self.note(written)?;
         let mut applied = Applied::default();
         for change in &changes {
+            let function = change.poke.function;
+            let was_patched = self.table.state(function).is_patched();
             self.table.applied(change);
-            match change.own {
-                Some(_) => applied.patched += 1,
-                None => applied.restored += 1,
+            match (was_patched, self.table.state(function).is_patched()) {
+                (_, true) => applied.patched += 1,
+                (true, false) => applied.restored += 1,
+                (false, false) => {}
             }
         }
         for (function, why) in &skipped {

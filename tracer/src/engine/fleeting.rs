@@ -1,11 +1,13 @@
 //! Text that does not stay: the guest frees it at a moment of its own. The rule that makes this safe
 //! is that nothing is written but while the guest is stopped, and that the guest is asked *then* what
 //! is still there. It cannot free anything between the answer and the write. (Text that the guest announces
-//! and waits for is simpler: `announced.rs`. Only such a guest is ever patched live.)
+//! and waits for is simpler: `announced.rs`. Only such a guest is ever patched live. Modules of Linux are announced by
+//! `announcer.rs` before their first function runs, and else found in its list.)
 
 use std::ops::Range;
 use std::sync::Arc;
 
+use terms::addr::Gva;
 use terms::function::FunctionId;
 use terms::site::SITE_LENGTH;
 
@@ -59,6 +61,8 @@ pub struct Moved {
     pub unread: Vec<(Arc<str>, String)>,
     /// How many modules are there and have their turn in a later look.
     pub waiting: usize,
+    /// That of the new ones of which no function has run yet.
+    pub announced: Option<Arc<str>>,
 }
 
 impl Moved {
@@ -91,18 +95,37 @@ impl Engine {
         &mut self,
         memory: &(impl PhysicalMemory + ?Sized),
     ) -> Result<Moved, ModuleError> {
+        self.take_in_with(memory, None)
+    }
+
+    /// The same, and first of all the module whose description is at `announced`, whose init function is about to be
+    /// called: it is not live yet, but its text is in its place.
+    ///
+    /// # Errors
+    /// As [`Self::take_in`].
+    pub fn take_in_with(
+        &mut self,
+        memory: &(impl PhysicalMemory + ?Sized),
+        announced: Option<Gva>,
+    ) -> Result<Moved, ModuleError> {
         self.look_at_init(memory);
         let mut moved = Moved::default();
         let loaded = self.loaded(memory);
         let list = loaded.as_deref().unwrap_or_default();
         self.forget(memory, list, &mut moved);
         let mut budget = Budget(SYMBOLS_A_LOOK);
-        for Loaded { module, .. } in list.iter().filter(|loaded| loaded.is_live) {
+        let is_announced = |loaded: &&Loaded| Some(loaded.module.at) == announced;
+        let first = list.iter().filter(is_announced);
+        let rest = list.iter().filter(|one| one.is_live && !is_announced(one));
+        for Loaded { module, .. } in first.chain(rest) {
             if self.modules.iter().any(|known| known.module == *module) {
                 continue;
             }
             if budget.allows(self.symbols_of(memory, module)) {
                 self.add_module(memory, module, &mut moved);
+                if Some(module.at) == announced {
+                    moved.announced = Some(Arc::clone(&module.name));
+                }
             } else {
                 moved.waiting += 1;
             }

@@ -191,18 +191,23 @@ impl Engine {
         &self.formats
     }
 
-    /// Whether a probe can be set, as far as the image says: who serves breakpoints may be known at the attach only.
+    /// Whether these probes can be set, all of them at once, as far as the image says: who serves breakpoints may be
+    /// known at the attach only.
     ///
     /// # Errors
-    /// A [`ProbeError`].
-    pub fn check_probe(&self, new: &NewProbe) -> Result<(), ProbeError> {
-        let (function, address) = self.where_is(new.point)?;
-        match self.choose_place(function, address, new.tactic) {
-            Err(ProbeError::NoPlace { why, .. }) if !self.is_attached() && why.may_be_served() => {
-                Ok(())
+    /// A [`ProbeError`] about the first that cannot.
+    pub fn check_probes(&self, all: &[NewProbe]) -> Result<(), ProbeError> {
+        let mut beside = Vec::new();
+        for new in all {
+            let (function, address) = self.where_is(new.point)?;
+            match self.choose_place(function, address, new.tactic, &beside) {
+                Ok(place) => beside.push(place),
+                Err(ProbeError::NoPlace { why, .. })
+                    if !self.is_attached() && why.may_be_served() => {}
+                Err(error) => return Err(error),
             }
-            other => other.map(drop),
         }
+        Ok(())
     }
 
     /// Registers a probe, which nobody records yet.
@@ -215,7 +220,7 @@ impl Engine {
             let symbol = self.image.name_at(address);
             return Err(ProbeError::Gone { symbol });
         }
-        let place = self.choose_place(function, address, new.tactic)?;
+        let place = self.choose_place(function, address, new.tactic, &[])?;
         let format = new.capture.format(Arc::clone(&new.name));
         let formats = Arc::make_mut(&mut self.formats);
         let event = formats.add(Arc::new(format)).ok_or(ProbeError::TooMany)?;

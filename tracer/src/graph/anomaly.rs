@@ -15,6 +15,8 @@ pub enum Anomaly {
     NotSeen,
     /// The stack was used again before the call returned.
     Unreturned,
+    /// Its thread ended before the call returned.
+    Died,
     /// The call was open when records were lost, and its exit was not seen.
     LostExit,
     /// The call was open while records were lost: its duration is not known.
@@ -43,6 +45,7 @@ impl Anomaly {
             }
             Self::NotSeen => "calls without a return: an outer call returned first",
             Self::Unreturned => "calls without a return: their stack was used again",
+            Self::Died => "calls without a return: their thread ended",
             Self::LostExit => "calls whose exit may be among the lost records",
             Self::Unsure => "calls of unknown duration: records were lost meanwhile",
             Self::UnmatchedExit => "exits of calls that were not seen to begin",

@@ -8,12 +8,14 @@
 //!
 //! Nothing is known of the guest's scheduler. A record carries the stack slot of the call's return
 //! address, and that tells threads apart: stacks are of one power-of-two size and aligned to it. So
-//! a *thread* is a stack here; a stack that the guest gives to another thread keeps its number.
+//! a *thread* is a stack here; a stack that the guest gives to another thread keeps its number. Where the guest says whose
+//! stack is whose, what a thread left open that has ended is closed ([`Death`]).
 //!
 //! A duration is given only when the exit is known to be that of the entry. What is not known is
 //! said ([`End`]) and counted ([`Anomalies`]).
 
 pub mod anomaly;
+mod deaths;
 pub mod join;
 pub mod merge;
 pub mod pipeline;
@@ -24,6 +26,7 @@ mod tests;
 pub mod threads;
 
 pub use anomaly::{Anomalies, Anomaly, Seen};
+pub use deaths::Death;
 
 use terms::function::FunctionId;
 

@@ -10,7 +10,7 @@ use super::join::{Found, Join, Joined};
 use super::merge::{Merge, Timed};
 use super::selection::{Rules, Selection};
 use super::threads::{BadStackSize, Threads};
-use super::{Anomalies, CallEvent, CallSink};
+use super::{Anomalies, CallEvent, CallSink, Death};
 use crate::event::{CallValues, Event, EventKind, Moment};
 
 /// Events that may wait for a ring that is behind.
@@ -184,7 +184,13 @@ impl Pipeline {
         while let Some(timed) = merge.pop_rest() {
             Self::event(&timed, values, join, threads, &mut selected);
         }
+        threads.bury(u64::MAX, &mut selected);
         self.selection.finish(sink);
+    }
+
+    /// As [`Threads::died`].
+    pub fn died(&mut self, death: Death) {
+        self.threads.died(death);
     }
 
     /// Whether [`Self::take_fresh`] has any.

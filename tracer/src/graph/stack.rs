@@ -40,6 +40,8 @@ pub(super) struct Stack {
     pub last_ns: u64,
     /// Calls on it contradict each other: two stacks were taken for one.
     pub is_shared: bool,
+    /// What was entered up to then is a thread's that has ended.
+    pub dead_ns: Option<u64>,
 }
 
 impl Stack {
@@ -49,7 +51,14 @@ impl Stack {
             ghosts: VecDeque::new(),
             last_ns: 0,
             is_shared: false,
+            dead_ns: None,
         }
+    }
+
+    /// Takes the innermost call if it was a thread's that has ended.
+    pub fn pop_dead(&mut self) -> Option<Frame> {
+        let dead_ns = self.dead_ns?;
+        self.frames.pop_if(|frame| frame.entered_ns <= dead_ns)
     }
 
     /// Calls that are open.

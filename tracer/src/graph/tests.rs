@@ -430,6 +430,102 @@ fn run(events: &[Timed]) -> (Vec<CallEvent>, Anomalies) {
     (steps, threads.anomalies().clone())
 }
 
+/// A thread ends in the middle of its calls, and its stack is given to another one, which begins below them.
+#[test]
+fn what_a_dead_thread_left_open_is_closed_once_and_is_not_around_its_successors_calls() {
+    use Step::{Entry, Exit};
+    let before = [
+        graph(1, 0, Entry, 1, 0x1f00),
+        graph(2, 0, Entry, 2, 0x1e00),
+        // Returns after the thread was seen last, before it ends.
+        graph(3, 0, Entry, 3, 0x1d00),
+        graph(5, 0, Exit, 3, 0x1d00),
+    ];
+    let after = [
+        graph(6, 0, Entry, 4, 0x1c00),
+        graph(9, 0, Exit, 4, 0x1c00),
+        graph(10, 0, Entry, 5, 0x1c00),
+        graph(11, 0, Exit, 5, 0x1c00),
+    ];
+    let death = Death {
+        thread: 0,
+        alive_ns: 4,
+        gone_ns: 7,
+    };
+    // Told before its last records have come, and after the first of its successor.
+    for told in [0, 2, 4, 5] {
+        let mut threads = Threads::new(STACK).unwrap();
+        let mut steps = Vec::new();
+        for (index, event) in before.iter().chain(&after).enumerate() {
+            if index == told {
+                threads.died(death);
+            }
+            threads.event(event, Found::Nothing, &mut steps);
+        }
+        threads.bury(u64::MAX, &mut steps);
+        let entered = |function| {
+            let kind = CallKind::Entry(FunctionId(function));
+            steps.iter().find(|step| step.kind == kind).unwrap().depth
+        };
+        // What it calls before the look is still inside; what follows is not.
+        assert_eq!((entered(4), entered(5)), (2, 0), "{told}");
+        let ends: Vec<(u32, End, u32)> = steps
+            .iter()
+            .filter_map(|step| match step.kind {
+                CallKind::Exit { function, end, .. } => Some((function.0, end, step.depth)),
+                _ => None,
+            })
+            .collect();
+        let expected = [
+            (3, End::Returned, 2),
+            (4, End::Returned, 2),
+            (2, End::Unreturned, 1),
+            (1, End::Unreturned, 0),
+            (5, End::Returned, 0),
+        ];
+        assert_eq!(ends, expected, "{told}");
+        assert_eq!(threads.anomalies().count(Anomaly::Died), 2);
+    }
+}
+
+/// Nothing comes after it: what is open is closed at the end.
+#[test]
+fn the_last_thread_of_a_stack_is_closed_without_a_record_after_it() {
+    let mut threads = Threads::new(STACK).unwrap();
+    let mut steps = Vec::new();
+    threads.event(
+        &graph(1, 0, Step::Entry, 1, 0x1f00),
+        Found::Nothing,
+        &mut steps,
+    );
+    threads.event(
+        &graph(5, 0, Step::Entry, 2, 0x1e00),
+        Found::Nothing,
+        &mut steps,
+    );
+    // The inner one may be another's: then the outer one has to wait.
+    threads.died(Death {
+        thread: 0,
+        alive_ns: 4,
+        gone_ns: 9,
+    });
+    threads.died(Death {
+        thread: 7,
+        alive_ns: 4,
+        gone_ns: 9,
+    });
+    threads.bury(u64::MAX, &mut steps);
+    assert_eq!(steps.len(), 2);
+    threads.died(Death {
+        thread: 0,
+        alive_ns: 6,
+        gone_ns: 9,
+    });
+    threads.bury(u64::MAX, &mut steps);
+    threads.bury(u64::MAX, &mut steps);
+    assert_eq!(steps.len(), 4);
+}
+
 #[test]
 fn two_stacks_taken_for_one_are_noticed_and_have_entries_only() {
     use Step::{Entry, Exit};

@@ -8,6 +8,8 @@
 //! After a loss the entry and the exit of an open call may belong to two calls of the same function
 //! at the same place, so it gets no duration. A call that returns although it cannot be open any
 //! more shows that two stacks are taken for one: from there that stack has entries only.
+//!
+//! What a thread has left open that has ended ([`Death`]) is closed as soon as nothing of its successor is open inside.
 
 use std::collections::HashMap;
 
@@ -15,6 +17,7 @@ use terms::addr::Gva;
 use terms::function::FunctionId;
 
 use super::anomaly::{Anomalies, Anomaly};
+use super::deaths::{Death, Deaths};
 use super::join::Found;
 use super::merge::Timed;
 use super::stack::{Frame, Stack};
@@ -47,6 +50,7 @@ pub struct Threads {
     anomalies: Anomalies,
     /// Stacks that were seen for the first time since somebody asked.
     fresh: Vec<(u32, Gva)>,
+    deaths: Deaths,
 }
 
 /// One record, with what is known of its place.
@@ -95,6 +99,7 @@ impl Threads {
             lossy_until_ns: 0,
             anomalies: Anomalies::default(),
             fresh: Vec::new(),
+            deaths: Deaths::default(),
         })
     }
 
@@ -116,9 +121,35 @@ impl Threads {
         &self.anomalies
     }
 
+    /// A thread has ended. The records of before may be still to come.
+    pub fn died(&mut self, death: Death) {
+        self.deaths.add(death);
+    }
+
+    /// Closes what threads have left open that had ended before this time, up to which all events have come.
+    pub fn bury(&mut self, time_ns: u64, sink: &mut impl CallSink) {
+        while let Some(death) = self.deaths.next_before(time_ns) {
+            let Some(stack) = self.stacks.get_mut(death.thread as usize) else {
+                continue;
+            };
+            stack.dead_ns = stack.dead_ns.max(Some(death.alive_ns));
+            let last = stack.frames.last().map(|frame| frame.function);
+            // On behalf of nobody's record: the calls end when their thread was seen last.
+            let at = At {
+                time_ns: stack.last_ns,
+                vcpu: 0,
+                thread: death.thread,
+                slot: 0,
+                function: last.unwrap_or(FunctionId(0)),
+            };
+            self.run(at, None, |run| run.end_dead(at, sink));
+        }
+    }
+
     /// The next event in the order of time, and what was captured at it.
     pub fn event(&mut self, timed: &Timed, found: Found, sink: &mut impl CallSink) {
         let event = timed.event;
+        self.bury(event.time_ns, sink);
         match event.kind {
             EventKind::Lost(count) => self.lost(timed, count, sink),
             EventKind::Entry(_) | EventKind::Captured(_) => {}
@@ -209,26 +240,35 @@ impl Threads {
     }
 
     fn step(&mut self, mut at: At, step: Step, values: Option<Values>, sink: &mut impl CallSink) {
-        let Some(stack) = self.stacks.get_mut(at.thread as usize) else {
+        let Some(stack) = self.stacks.get(at.thread as usize) else {
             return;
         };
         at.time_ns = at.time_ns.max(stack.last_ns);
-        let mut run = Run {
+        self.run(at, values, |run| {
+            run.end_dead(at, sink);
+            match step {
+                _ if run.stack.is_shared => run.entry_only(at, step, sink),
+                Step::Entry => run.entry(at, sink),
+                Step::Tail => run.tail(at, sink),
+                Step::Unhooked => run.unhooked(at, sink),
+                Step::Exit => run.exit(at, sink),
+            }
+            run.stack.last_ns = at.time_ns;
+        });
+    }
+
+    fn run(&mut self, at: At, values: Option<Values>, act: impl FnOnce(&mut Run<'_>)) {
+        let Some(stack) = self.stacks.get_mut(at.thread as usize) else {
+            return;
+        };
+        act(&mut Run {
             stack,
             open: &mut self.open,
             losses: self.losses,
             is_lossy: at.time_ns < self.lossy_until_ns,
             anomalies: &mut self.anomalies,
             values,
-        };
-        match step {
-            _ if run.stack.is_shared => run.entry_only(at, step, sink),
-            Step::Entry => run.entry(at, sink),
-            Step::Tail => run.tail(at, sink),
-            Step::Unhooked => run.unhooked(at, sink),
-            Step::Exit => run.exit(at, sink),
-        }
-        run.stack.last_ns = at.time_ns;
+        });
     }
 }
 
@@ -300,6 +340,13 @@ impl Run<'_> {
     fn end_unreturned(&mut self, at: At, limit: u64, sink: &mut impl CallSink) {
         while let Some(frame) = self.stack.pop_below(limit) {
             self.close(at, frame, End::Unreturned, Anomaly::Unreturned, sink);
+        }
+    }
+
+    /// Ends the calls of a thread that has ended, from the innermost on, up to one of another's.
+    fn end_dead(&mut self, at: At, sink: &mut impl CallSink) {
+        while let Some(frame) = self.stack.pop_dead() {
+            self.close(at, frame, End::Unreturned, Anomaly::Died, sink);
         }
     }
 

@@ -84,6 +84,24 @@ pub enum FunctionState {
     Gone,
 }
 
+impl FunctionState {
+    /// Whether our jump stands there for a user: not if its stub only tells of modules.
+    #[must_use]
+    pub fn is_patched(&self) -> bool {
+        let Self::Patched {
+            sessions,
+            captures,
+            stub,
+            own,
+        } = self
+        else {
+            return false;
+        };
+        let tells_only = captures.entry.is_some() && captures.exit.is_none();
+        !(sessions.is_empty() && tells_only && Some(*stub) == *own)
+    }
+}
+
 /// Why no plan could be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
@@ -230,8 +248,8 @@ impl FunctionTable {
     /// How many functions have our jump in them.
     #[must_use]
     pub fn patched(&self) -> usize {
-        let is_patched = |state: &&FunctionState| matches!(state, FunctionState::Patched { .. });
-        self.states.iter().filter(is_patched).count()
+        let states = self.states.iter();
+        states.filter(|state| state.is_patched()).count()
     }
 
     /// Plans the change from what is traced to `wanted(function)` for each function with a site: by whom, and what

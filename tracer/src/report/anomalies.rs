@@ -4,13 +4,20 @@ use std::io::{self, Write};
 
 use super::directory::TraceDirectory;
 
-/// How many records may have wrong times, one line for each kind.
+/// How many records may have wrong times, one line for each kind, and what is missing of modules.
 pub(super) fn print_doubts(trace: &TraceDirectory, out: &mut impl Write) -> io::Result<()> {
     let Some(side) = &trace.side else {
         return Ok(());
     };
     for note in &side.doubts {
         writeln!(out, "# {note}")?;
+    }
+    for late in side.metadata.late_modules.iter() {
+        writeln!(out, "# {late}")?;
+    }
+    let waiting = side.metadata.waiting_modules;
+    if !waiting.is_none() {
+        writeln!(out, "# {waiting}")?;
     }
     let reordered = side.totals.iter().map(|totals| totals.reordered);
     let reordered = reordered.fold(0, u64::saturating_add);
@@ -30,9 +37,6 @@ pub(super) fn print(trace: &TraceDirectory, out: &mut impl Write) -> io::Result<
     };
     for note in &side.anomalies {
         writeln!(out, "# {note}")?;
-    }
-    for late in side.metadata.late_modules.iter() {
-        writeln!(out, "# {late}")?;
     }
     if side.metadata.vcpus > 1 && !trace.has_times() {
         writeln!(

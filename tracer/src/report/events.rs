@@ -9,6 +9,7 @@ use super::directory::TraceDirectory;
 use super::error::ReportError;
 use super::function_line;
 use crate::export::events::{EventLine, EventReader};
+use crate::quantity::plain;
 
 /// The events of a trace, to be shown where they belong.
 #[derive(Debug)]
@@ -69,11 +70,11 @@ impl Events {
         Ok(printed)
     }
 
-    /// Prints how often there is which event, if there are any. Returns how many were lost.
+    /// Prints how often there is which event, if there are any. Returns how many there are, and how many were lost.
     ///
     /// # Errors
     /// [`ReportError::Events`] or [`ReportError::Output`].
-    pub fn print_counts(mut self, out: &mut impl Write) -> Result<u64, ReportError> {
+    pub fn print_counts(mut self, out: &mut impl Write) -> Result<(u64, u64), ReportError> {
         let mut counts: BTreeMap<String, u64> = BTreeMap::new();
         let mut lost = 0u64;
         while let Some(event) = self.next_until(u64::MAX)? {
@@ -83,7 +84,7 @@ impl Events {
             }
         }
         table(&counts, lost, out).map_err(ReportError::Output)?;
-        Ok(lost)
+        Ok((counts.values().sum(), lost))
     }
 }
 
@@ -97,5 +98,5 @@ fn table(counts: &BTreeMap<String, u64>, lost: u64, out: &mut impl Write) -> io:
         writeln!(out, "{count:>14}  {name}")?;
     }
     let all: u64 = counts.values().sum();
-    writeln!(out, "# {all} events, {lost} lost")
+    writeln!(out, "# {}, {lost} lost", plain(all, "event"))
 }

@@ -107,7 +107,10 @@ impl<'a, W: Write> Printer<'a, W> {
         while let Some(event) = events.next_until(time_ns)? {
             printed.lost = printed.lost.saturating_add(event.lost);
             let line = match event.event {
-                Some(_) => self.comment(event.vcpu, &event.to_string()),
+                Some(_) => {
+                    printed.events += 1;
+                    self.comment(event.vcpu, &event.to_string())
+                }
                 None => writeln!(self.out, "CPU:{} {event}", event.vcpu),
             };
             line.map_err(ReportError::Output)?;

@@ -8,11 +8,13 @@ use super::directory::TraceDirectory;
 use crate::export::uftrace::layout::SIDE_FILE;
 use crate::quantity::grouped;
 
-/// Calls that were written and are not there any more.
+/// Calls or events that were written and are not there any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
+    /// Which of the two.
+    pub what: &'static str,
     /// How many.
-    pub calls: u64,
+    pub count: u64,
     /// How many were written.
     pub of: u64,
     /// Which file says so.
@@ -24,12 +26,23 @@ impl Missing {
     pub(super) fn of(trace: &TraceDirectory, read: u64) -> Option<Self> {
         let side = trace.side.as_ref().filter(|side| side.finished)?;
         let entries = side.totals.iter().map(|totals| totals.entries);
-        let of = entries
-            .fold(0, u64::saturating_add)
-            .saturating_sub(side.dropped);
-        let calls = of.saturating_sub(read);
-        (calls > 0).then(|| Self {
-            calls,
+        let written = entries.fold(0, u64::saturating_add);
+        Self::between(trace, "calls", written.saturating_sub(side.dropped), read)
+    }
+
+    /// The same of events.
+    pub(super) fn of_events(trace: &TraceDirectory, read: u64) -> Option<Self> {
+        let side = trace.side.as_ref().filter(|side| side.finished)?;
+        let written = side.events.events.values().copied();
+        let written = written.fold(0, u64::saturating_add);
+        Self::between(trace, "events", written, read)
+    }
+
+    fn between(trace: &TraceDirectory, what: &'static str, of: u64, read: u64) -> Option<Self> {
+        let count = of.saturating_sub(read);
+        (count > 0).then(|| Self {
+            what,
+            count,
             of,
             by: trace.path.join(SIDE_FILE),
         })
@@ -38,10 +51,10 @@ impl Missing {
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (calls, of) = (grouped(self.calls), grouped(self.of));
+        let (what, count, of) = (self.what, grouped(self.count), grouped(self.of));
         write!(
             f,
-            "{calls} of {of} calls are missing: {} says that they were written, so data files were cut or exchanged since",
+            "{count} of {of} {what} are missing: {} says that they were written, so data files were cut or exchanged since",
             self.by.display()
         )
     }

@@ -29,9 +29,10 @@ use self::events::Events;
 pub use self::missing::Missing;
 use self::records::{Head, Records};
 use self::stalls::Stalls;
-use crate::export::uftrace::writer_of;
+use crate::export::uftrace::{NOP, writer_of};
 use crate::graph::CallKind;
 use crate::graph::selection::Rules;
+use crate::quantity::plain;
 
 /// How a trace is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,11 +60,13 @@ impl Format {
 pub struct Printed {
     /// Calls in the trace.
     pub entries: u64,
+    /// Events in the trace.
+    pub events: u64,
     /// Records that the trace says were lost.
     pub lost: u64,
     /// Remarks for the user, one line each.
     pub notes: Vec<String>,
-    /// Calls that the trace should have and has not.
+    /// Calls or events that the trace should have and has not.
     pub missing: Option<Missing>,
 }
 
@@ -120,7 +123,8 @@ pub fn print(
             .push("the trace was not ended in order: its end may be missing".into()),
         _ => {}
     }
-    printed.missing = Missing::of(&trace, read);
+    let calls = Missing::of(&trace, read);
+    printed.missing = calls.or_else(|| Missing::of_events(&trace, printed.events));
     Ok(printed)
 }
 
@@ -155,7 +159,10 @@ impl<'a, W: Write> FunctionLines<'a, W> {
             self.printed.lost = self.printed.lost.saturating_add(event.lost);
             let vcpu = usize::from(event.vcpu);
             let line = match event.event {
-                Some(_) => function_line(self.out, vcpu, event.time_ns, &event.to_string()),
+                Some(_) => {
+                    self.printed.events += 1;
+                    function_line(self.out, vcpu, event.time_ns, &event.to_string())
+                }
                 None => writeln!(self.out, "CPU:{vcpu} {event}"),
             };
             line.map_err(ReportError::Output)?;
@@ -223,7 +230,11 @@ fn function_header(trace: &TraceDirectory, out: &mut impl Write) -> io::Result<(
         Some(side) if trace.is_graph() => side.metadata.vcpus.into(),
         _ => trace.tasks.len(),
     };
-    writeln!(out, "# tracer: function\n#")?;
+    let tracer = match &trace.side {
+        Some(side) if side.metadata.tracer == NOP => NOP,
+        _ => "function",
+    };
+    writeln!(out, "# tracer: {tracer}\n#")?;
     if let Some(side) = trace.side.as_ref().filter(|side| side.finished) {
         let sum = |of: fn(&crate::export::uftrace::VcpuTotals) -> u64| {
             side.totals.iter().map(of).fold(0, u64::saturating_add)
@@ -276,7 +287,8 @@ fn print_counts(
         }
     };
     counts_table(trace, &calls, &lost, &printed, out).map_err(ReportError::Output)?;
-    let events_lost = Events::of(trace)?.print_counts(out)?;
+    let (events, events_lost) = Events::of(trace)?.print_counts(out)?;
+    printed.events = events;
     printed.lost = printed.lost.saturating_add(events_lost);
     end.map(|()| printed)
 }
@@ -299,9 +311,9 @@ fn counts_table(
     }
     writeln!(
         out,
-        "# {} calls of {} functions, {} lost",
-        printed.entries,
-        rows.len(),
+        "# {} of {}, {} lost",
+        plain(printed.entries, "call"),
+        plain(rows.len() as u64, "function"),
         printed.lost
     )?;
     for (vcpu, count) in lost.iter().enumerate().filter(|(_, count)| **count > 0) {

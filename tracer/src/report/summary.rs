@@ -16,6 +16,7 @@ use super::events::Events;
 use super::resolution::shorter;
 use super::{Printed, anomalies};
 use crate::graph::{CallEvent, CallKind};
+use crate::quantity::plain;
 
 /// The sums of one function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,7 +165,8 @@ pub(super) fn print_summary(
         .and_then(|()| anomalies::print(trace, out))
         .map_err(ReportError::Output)?;
     let mut printed = summary.printed;
-    let lost = Events::of(trace)?.print_counts(out)?;
+    let (events, lost) = Events::of(trace)?.print_counts(out)?;
+    printed.events = events;
     printed.lost = printed.lost.saturating_add(lost);
     end.map(|()| printed)
 }
@@ -197,8 +199,10 @@ fn table(
         }
         writeln!(out, "  {name}")?;
     }
-    let (calls, functions, lost) = (summary.printed.entries, rows.len(), summary.printed.lost);
-    writeln!(out, "# {calls} calls of {functions} functions, {lost} lost")?;
+    let (calls, lost) = (summary.printed.entries, summary.printed.lost);
+    let functions = rows.len() as u64;
+    let (calls, functions) = (plain(calls, "call"), plain(functions, "function"));
+    writeln!(out, "# {calls} of {functions}, {lost} lost")?;
     for (vcpu, count) in summary
         .lost
         .iter()

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use image::testing::nop_image;
 use proptest::prelude::*;
 use tempfile::TempDir;
+use terms::event_format::{EventFormat, EventId};
 use terms::function::FunctionId;
 
 use super::*;
-use crate::event::{Event, EventKind};
-use crate::export::uftrace::{Metadata, UftraceWriter};
+use crate::event::{Event, EventKind, PointEvent, PointKind};
+use crate::export::uftrace::{Metadata, NOP, UftraceWriter};
 
 /// The file's bytes with some changed.
 pub(super) fn damaged(path: &Path, changes: Vec<(prop::sample::Index, u8)>) -> Vec<u8> {
@@ -185,13 +186,90 @@ fn what_the_totals_have_and_the_files_have_not_is_missing() {
     let bytes = fs::read(&data).unwrap();
     fs::write(&data, &bytes[..32]).unwrap();
     let cut = missing(&directory).unwrap();
-    assert_eq!((cut.calls, cut.of), (2, 5));
+    assert_eq!((cut.what, cut.count, cut.of), ("calls", 2, 5));
     fs::write(&data, b"").unwrap();
     let message = missing(&directory).unwrap().to_string();
     assert!(message.starts_with("3 of 5 calls are missing"), "{message}");
     // What was never completed has no totals to be compared with.
     fs::remove_file(directory.join("exotrace.json")).unwrap();
     assert_eq!(missing(&directory), None);
+}
+
+/// A trace of a session that records events only: two, and seven that are lost.
+fn events_only() -> (TempDir, PathBuf) {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let metadata = Metadata {
+        vcpus: 1,
+        tracer: NOP.into(),
+        ..Metadata::default()
+    };
+    let mut writer = UftraceWriter::create(&directory, &nop_image(1), metadata, false).unwrap();
+    let format = EventFormat::new("sent".into(), Vec::new());
+    let passed = || PointKind::Passed(EventId(0), Vec::new());
+    for (time_ns, kind) in [(10, passed()), (15, PointKind::Lost(7)), (20, passed())] {
+        let event = PointEvent {
+            time_ns,
+            vcpu: 0,
+            kind,
+        };
+        writer.append_point(&event, Some(&format)).unwrap();
+    }
+    writer.finish().unwrap();
+    (root, directory)
+}
+
+#[test]
+fn a_trace_of_events_only_does_not_say_that_it_is_of_functions() {
+    let (_root, directory) = events_only();
+    let (printed, text) = text(&directory, Format::Function);
+    assert!(text.starts_with("# tracer: nop\n"), "{text}");
+    let printed = printed.unwrap();
+    assert_eq!((printed.entries, printed.events, printed.lost), (0, 2, 7));
+}
+
+#[test]
+fn events_that_the_totals_have_and_the_files_have_not_are_missing() {
+    for format in [Format::Function, Format::Counts] {
+        let (_root, directory) = events_only();
+        assert_eq!(text(&directory, format).0.unwrap().missing, None);
+        let file = directory.join("events-0.jsonl");
+        let lines = fs::read_to_string(&file).unwrap();
+        let (first, _) = lines.split_once('\n').unwrap();
+        fs::write(&file, format!("{first}\n")).unwrap();
+        let missing = text(&directory, format).0.unwrap().missing.unwrap();
+        assert_eq!(
+            (missing.what, missing.count, missing.of),
+            ("events", 1, 2),
+            "{format:?}"
+        );
+        let message = missing.to_string();
+        assert!(
+            message.starts_with("1 of 2 events are missing"),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn one_call_of_one_function_is_said_in_the_singular() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let metadata = Metadata {
+        vcpus: 1,
+        ..Metadata::default()
+    };
+    let mut writer = UftraceWriter::create(&directory, &nop_image(1), metadata, false).unwrap();
+    let kind = EventKind::Entry(FunctionId(0));
+    let only = Event {
+        time_ns: 1,
+        vcpu: 0,
+        kind,
+    };
+    writer.append(&[only]).unwrap();
+    writer.finish().unwrap();
+    let (_, text) = text(&directory, Format::Counts);
+    assert!(text.contains("# 1 call of 1 function, 0 lost"), "{text}");
 }
 
 #[test]

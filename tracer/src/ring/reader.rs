@@ -264,11 +264,14 @@ impl RingReader {
         self.store_limit(memory);
     }
 
-    /// Has stubs that record count each call as lost instead, until [`Self::release`]: what the ring holds stays.
-    pub fn hold(&self, memory: &impl RingMemory) {
+    /// Has stubs that record count each call as lost instead, until [`Self::release`]: what the ring holds stays. Returns
+    /// how many were lost before: stubs count from the store on, and a host's thread can be away behind it.
+    pub fn hold(&self, memory: &impl RingMemory) -> u64 {
+        let before = memory.load(self.ring, CellWord::Lost);
         if self.on {
             memory.store(self.ring, CellWord::Limit, LIMIT_HOLD);
         }
+        before
     }
 
     /// Lets stubs record again, if they did before.

@@ -5,7 +5,9 @@ use proptest::prelude::*;
 use terms::function::FunctionId;
 
 use super::doubt::TimeDoubt;
-use super::geometry::{Geometry, LIMIT_NONE, Position, RING_BYTES_LOG2, RING_SHIFT, RINGS_MAX};
+use super::geometry::{
+    Geometry, LIMIT_HOLD, LIMIT_NONE, LIMIT_OFF, Position, RING_BYTES_LOG2, RING_SHIFT, RINGS_MAX,
+};
 use super::model::{Guest, Heard, Op, WRITERS};
 use super::moment::{Moment, ROUND};
 use super::reader::{CellWord, Delivered, Mode, Patience, RingMemory, RingReader};
@@ -557,4 +559,60 @@ fn records_of_a_late_look_are_delivered_and_counted() {
             assert!(is_right || record.doubt.is_some(), "{record:?} {call:?}");
         }
     }
+}
+
+/// A guest that calls traced functions between any two accesses of the host: held, it counts each.
+#[derive(Debug, Default)]
+struct Busy {
+    limit: Cell<u64>,
+    lost: Cell<u64>,
+}
+
+impl RingMemory for Busy {
+    fn load(&self, _: u16, word: CellWord) -> u64 {
+        if self.limit.get() == LIMIT_HOLD {
+            self.lost.set(self.lost.get() + 1);
+        }
+        match word {
+            CellWord::Head => small().first().word(0),
+            CellWord::Limit => self.limit.get(),
+            CellWord::Lost => self.lost.get(),
+        }
+    }
+
+    fn store(&self, _: u16, word: CellWord, value: u64) {
+        match word {
+            CellWord::Limit => self.limit.set(value),
+            CellWord::Lost => self.lost.set(value),
+            CellWord::Head => {}
+        }
+    }
+
+    fn copy(&self, _: u16, _: u64, into: &mut [u64]) {
+        into.fill(0);
+    }
+
+    fn copy_details(&self, _: u16, _: u64, into: &mut [u64]) {
+        into.fill(0);
+    }
+}
+
+#[test]
+fn what_is_lost_from_the_moment_on_that_a_ring_is_held_is_lost_by_that() {
+    let memory = Busy::default();
+    let mut reader = RingReader::new(0, small(), Mode::Overwrite, FUNCTIONS_MAX);
+    reader.initialise(&memory);
+    reader.switch(&memory, true);
+    let before = reader.hold(&memory);
+    for _ in 0..5 {
+        memory.load(0, CellWord::Head);
+    }
+    reader.release(&memory);
+    assert_eq!(memory.load(0, CellWord::Lost) - before, 5);
+    // All that is lost in this mode is lost by holds.
+    assert_eq!(memory.lost.get(), 5);
+    // One that is off is not held.
+    reader.switch(&memory, false);
+    assert_eq!(reader.hold(&memory), 5);
+    assert_eq!(memory.load(0, CellWord::Limit), LIMIT_OFF);
 }

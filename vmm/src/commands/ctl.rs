@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use terms::printable;
-use tracer::quantity::counted;
+use tracer::quantity::{counted, plain};
 
 use super::{dynfunc, events, probes, stdout};
 use crate::cli::ctl::{CtlOptions, CtlVerb};
@@ -155,8 +155,12 @@ fn tracing(text: &mut String, tracing: &TracingStatus) {
 fn session(text: &mut String, session: &SessionStatus) {
     let _ = write!(
         text,
-        "session  {}: {}, {}, {} functions, clock {}",
-        session.name, session.tracer, session.state, session.traced, session.clock
+        "session  {}: {}, {}, {}, clock {}",
+        session.name,
+        session.tracer,
+        session.state,
+        plain(session.traced, "function"),
+        session.clock
     );
     // A profile has counters instead, which `ctl profile` shows.
     if session.ring_bytes > 0 {
@@ -194,6 +198,10 @@ fn session(text: &mut String, session: &SessionStatus) {
     }
     for note in &session.anomalies {
         let _ = writeln!(text, "  graph    {note}");
+    }
+    let waiting = session.waiting_modules;
+    if !waiting.is_none() {
+        let _ = writeln!(text, "  {waiting}");
     }
     for late in session.late_modules.iter() {
         let _ = writeln!(text, "  late     {late}");
@@ -310,10 +318,14 @@ fn changed(changed: &Changed) -> String {
 }
 
 fn dumped(dumped: &Dumped) -> String {
+    let at_least = match dumped.in_stubs {
+        0 => "",
+        _ => "at least ",
+    };
     let missed = match dumped.missed {
         0 => String::new(),
         missed => format!(
-            "; {} not recorded while they were copied (--live records on)",
+            "; {at_least}{} not recorded while they were copied (--live records on)",
             counted(missed, "call")
         ),
     };

@@ -46,6 +46,10 @@ pub fn export(
     with_values: bool,
     file: Option<&Path>,
 ) -> Result<ExitStatus, Failure> {
+    if with_values && format == ExportFormat::Chrome {
+        let message = "--values: is about the stacks of folded and flamegraph; chrome has the values of every call anyway";
+        return Err(Failure::bad_input(message));
+    }
     let trace = TraceDirectory::open(directory).map_err(Failure::bad_input)?;
     if !trace.is_graph() {
         return Err(Failure::bad_input(ReportError::NotAGraph("export")));

@@ -11,6 +11,7 @@ use crate::control::protocol::Call;
 use crate::control::status::{Profile, ProfiledFunction};
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
+use tracer::quantity::plain;
 use tracer::report::resolution::shorter;
 
 /// Clears a terminal.
@@ -83,10 +84,10 @@ pub fn table(profile: &Profile, before: Option<(&Profile, Duration)>, rows: usiz
     let hits = profile.functions.iter().map(|one| one.hits);
     let _ = writeln!(
         text,
-        "# session {}: {} hits of {} functions",
+        "# session {}: {} of {}",
         profile.session,
-        hits.fold(0, u64::saturating_add),
-        profile.functions.len()
+        plain(hits.fold(0, u64::saturating_add), "hit"),
+        plain(profile.functions.len() as u64, "function")
     );
     text
 }

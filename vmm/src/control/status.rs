@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tracer::export::uftrace::{AnomalyNote, LateModules};
+use tracer::export::uftrace::{AnomalyNote, LateModules, WaitingModules};
 use tracer::ring::doubt::TimeNote;
 
 /// Names in a line about functions that have something in common.
@@ -214,6 +214,9 @@ pub struct SessionStatus {
     /// Modules whose functions were patched when they could already have been called.
     #[serde(default, skip_serializing_if = "LateModules::is_empty")]
     pub late_modules: LateModules,
+    /// Modules of the guest that have not been read yet, so that none of their functions is traced.
+    #[serde(default, skip_serializing_if = "WaitingModules::is_none")]
+    pub waiting_modules: WaitingModules,
     /// Records that were read and whose times may be wrong.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub doubts: Vec<TimeNote>,
@@ -416,6 +419,9 @@ pub struct Dumped {
     /// Calls and events that were not recorded while the rings were copied.
     #[serde(default)]
     pub missed: u64,
+    /// vCPUs that were met in a stub whenever they were looked at: `missed` can lack one of each.
+    #[serde(default)]
+    pub in_stubs: u64,
 }
 
 /// Result of `digest`.

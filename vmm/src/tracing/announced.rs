@@ -1,4 +1,5 @@
-//! Text that the guest announces: it says what comes or goes, rings the doorbell and waits.
+//! Text that the guest announces: it says what comes or goes, rings the doorbell and waits. Our own stub does so for a
+//! Linux, of the module whose description is the argument of the function that it belongs to.
 
 use log::Level;
 use terms::addr::Gva;
@@ -14,7 +15,10 @@ impl Tracing {
     /// Sees to what the guest has announced: text that has come is patched if a session wants it, before
     /// its first function runs; text that goes is forgotten. A notice that makes no sense is the guest's own
     /// business; text that has come and cannot be patched is said, and not traced.
-    pub fn announcement(&mut self, machine: &Machine) {
+    pub fn announcement(&mut self, machine: &Machine, vcpu: u16) {
+        if self.has_modules() {
+            return self.module_announced(machine, vcpu);
+        }
         let Some((start, is_there)) = self.notice(machine) else {
             let nonsense = "the guest has announced something that is no text of its image";
             return self.remarks.say(Level::Warn, nonsense);
@@ -25,6 +29,20 @@ impl Tracing {
         }
         if let Err(error) = self.take_in_part(machine, start) {
             self.remarks.say(Level::Error, error);
+        }
+    }
+
+    /// A vCPU waits that is about to call the first function of a module.
+    fn module_announced(&mut self, machine: &Machine, vcpu: u16) {
+        match machine.quiesce(PATIENCE) {
+            Ok(quiesced) => {
+                let registers = quiesced.full_registers().get(usize::from(vcpu));
+                let module = registers.map(|registers| Gva(registers.general.rdi));
+                drop(quiesced);
+                self.look_for(machine, module);
+            }
+            // The next look finds it, and counts it as late.
+            Err(error) => self.remarks.say(Level::Warn, error),
         }
     }
 

@@ -33,6 +33,13 @@ const PATIENCE_NS: u64 = 200_000_000;
 /// Pause between two rounds over the rings when there was nothing to read.
 const IDLE: Duration = Duration::from_millis(2);
 
+/// How many calls and events each ring had lost when it was held.
+#[derive(Debug)]
+pub struct Held {
+    calls: Vec<u64>,
+    events: Option<Vec<u64>>,
+}
+
 /// The rings of one session and where their records go.
 #[derive(Debug)]
 pub struct Drain {
@@ -241,7 +248,7 @@ impl Drain {
         }
         if let Some(mut output) = self.output.take() {
             self.stalls_seen = self.note_stalls(self.stalls_seen, &mut output);
-            output.settle();
+            output.settle(self.clock.nanoseconds(host_tsc()));
             self.output = Some(output);
         }
         count
@@ -266,40 +273,55 @@ impl Drain {
         written.fold(0, u64::saturating_add)
     }
 
-    /// Has calls counted as lost instead of recorded, so that what the rings hold stays what it is. Returns how many
-    /// each ring had lost before.
-    fn hold(&mut self) -> Vec<u64> {
-        let hold = |source: &Source| {
-            let reader = &source.reader;
-            reader.hold(&self.rings);
-            self.rings.load(reader.ring(), CellWord::Lost)
-        };
-        self.sources.iter().map(hold).collect()
+    /// Has calls and events counted as lost instead of recorded, so that what the rings hold stays what it is.
+    fn hold(&mut self) -> Held {
+        let hold = |source: &Source| source.reader.hold(&self.rings);
+        Held {
+            calls: self.sources.iter().map(hold).collect(),
+            events: self.points.as_mut().map(EventDrain::hold),
+        }
     }
 
-    /// Has calls recorded again, if they were before. Returns how many were lost since `before`.
-    fn release(&mut self, before: &[u64]) -> u64 {
-        let release = |(source, before): (&Source, &u64)| {
-            let reader = &source.reader;
-            reader.release(&self.rings);
-            let lost = self.rings.load(reader.ring(), CellWord::Lost);
+    /// Has calls and events recorded again, if they were before.
+    fn release(&mut self) {
+        for source in &self.sources {
+            source.reader.release(&self.rings);
+        }
+        if let Some(points) = &mut self.points {
+            points.release();
+        }
+    }
+
+    /// How many calls and events were lost since the rings were `held`. A vCPU that was in a stub when they were
+    /// released can count itself later: this is to be asked when all have left.
+    #[must_use]
+    pub fn lost_since(&self, held: &Held) -> u64 {
+        let lost = |(source, before): (&Source, &u64)| {
+            let lost = self.rings.load(source.reader.ring(), CellWord::Lost);
             lost.saturating_sub(*before)
         };
-        let lost = self.sources.iter().zip(before).map(release);
-        lost.fold(0, u64::saturating_add)
+        let calls = self.sources.iter().zip(&held.calls).map(lost);
+        let points = self.points.as_ref().zip(held.events.as_ref());
+        let events = points.map_or(0, |(points, before)| points.lost_since(before));
+        calls.fold(events, u64::saturating_add)
     }
 
     /// Writes what the rings hold now to `output`; nothing is taken out of them. Unless `is_live`, nothing is
-    /// recorded meanwhile, so nothing is written over before it is copied.
+    /// recorded meanwhile, so nothing is written over before it is copied. What is lost by that is not known yet
+    /// ([`Self::lost_since`]).
     ///
     /// # Errors
     /// [`ExportError`] when not all could be written.
-    pub fn dump(&mut self, mut output: Output, is_live: bool) -> Result<Dumped, ExportError> {
+    pub fn dump(
+        &mut self,
+        mut output: Output,
+        is_live: bool,
+    ) -> Result<(Dumped, Option<Held>), ExportError> {
         self.refresh();
         output.name_threads(self.rings.memory());
         let of = |source: &Source| self.missing(&source.reader).0;
         let discarded: Vec<u64> = self.sources.iter().map(of).collect();
-        let held = (!is_live).then(|| (self.hold(), self.points.as_mut().map(EventDrain::hold)));
+        let held = (!is_live).then(|| self.hold());
         self.look();
         let (mut records, mut lost) = (0, 0u64);
         let mut doubts = TimeDoubts::default();
@@ -349,21 +371,20 @@ impl Drain {
             let (held, gone) = points.dump(&self.clock, &mut output, &mut doubts);
             (records, lost) = (records + held, lost.saturating_add(gone));
         }
-        let missed = held.map_or(0, |(rings, events)| {
-            let points = self.points.as_mut().zip(events);
-            let events = points.map_or(0, |(points, before)| points.release(&before));
-            self.release(&rings).saturating_add(events)
-        });
+        if held.is_some() {
+            self.release();
+        }
         if !self.probes.is_empty() {
             output.describe_probes(&self.probes);
         }
         let dir = output.finish(&doubts)?.directory.display().to_string();
-        Ok(Dumped {
+        let dumped = Dumped {
             dir,
             records,
             lost,
-            missed,
-        })
+            ..Dumped::default()
+        };
+        Ok((dumped, held))
     }
 
     fn patience_ticks(&self) -> u64 {

@@ -25,12 +25,11 @@ impl Early<'_> {
     /// [`TracingError`] names the option or the probe.
     pub fn check(&self) -> Result<(), TracingError> {
         check_applies(self.tracer, self.options)?;
+        let mut probes = Vec::new();
         for text in &self.options.probe {
-            for new in self.shared.read_probe(text, self.options.probe_tactic)? {
-                self.engine.check_probe(&new)?;
-            }
+            probes.extend(self.shared.read_probe(text, self.options.probe_tactic)?);
         }
-        Ok(())
+        Ok(self.engine.check_probes(&probes)?)
     }
 
     /// Whether values of these functions' calls can be captured, if that is asked for.

@@ -122,22 +122,25 @@ impl EventDrain {
 
     /// Has events counted as lost instead of recorded. Returns how many each ring had lost before.
     pub fn hold(&mut self) -> Vec<u64> {
-        let hold = |(source, _): &(Source, Torn)| {
-            let reader = &source.reader;
-            reader.hold(self.rings.records());
-            self.rings.discarded(reader.ring())
-        };
+        let hold = |(source, _): &(Source, Torn)| source.reader.hold(self.rings.records());
         self.readers.iter().map(hold).collect()
     }
 
-    /// Has events recorded again, if they were before. Returns how many were lost since `before`.
-    pub fn release(&mut self, before: &[u64]) -> u64 {
-        let release = |((source, _), before): (&(Source, Torn), &u64)| {
-            let reader = &source.reader;
-            reader.release(self.rings.records());
-            self.rings.discarded(reader.ring()).saturating_sub(*before)
+    /// Has events recorded again, if they were before.
+    pub fn release(&mut self) {
+        for (source, _) in &self.readers {
+            source.reader.release(self.rings.records());
+        }
+    }
+
+    /// How many events were lost since each ring had lost so many.
+    #[must_use]
+    pub fn lost_since(&self, before: &[u64]) -> u64 {
+        let lost = |((source, _), before): (&(Source, Torn), &u64)| {
+            let now = self.rings.discarded(source.reader.ring());
+            now.saturating_sub(*before)
         };
-        let lost = self.readers.iter().zip(before).map(release);
+        let lost = self.readers.iter().zip(before).map(lost);
         lost.fold(0, u64::saturating_add)
     }
 

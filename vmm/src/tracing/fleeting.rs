@@ -4,11 +4,31 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use log::Level;
+use terms::addr::Gva;
 use terms::function::FunctionId;
 
 use super::Tracing;
 use super::remarks::functions_traced;
 use crate::machine::Machine;
+
+/// When the guest was asked for its modules.
+#[derive(Debug, Default)]
+pub(super) struct ModuleLooks {
+    last: Option<Instant>,
+    /// Modules have their turn in a later look since this one, or since the one after it.
+    waiting_since: Option<Instant>,
+}
+
+impl ModuleLooks {
+    /// A look began at `now`, after which so many modules have their turn still to come. Returns when one began in
+    /// which the modules that are new now were not live; none if there was no such look.
+    fn note(&mut self, now: Instant, waiting: usize) -> Option<Instant> {
+        let last = self.last.replace(now);
+        let before = self.waiting_since.or(last);
+        self.waiting_since = before.or(Some(now)).filter(|_| waiting > 0);
+        before
+    }
+}
 
 impl Tracing {
     /// Whether modules can come and go.
@@ -20,16 +40,21 @@ impl Tracing {
     /// Looks what has come and gone since the last time. Sessions that are started trace what their
     /// filters select among what has come. The guest is paused only for that.
     pub fn look(&mut self, machine: &Machine) {
+        self.look_for(machine, None);
+    }
+
+    /// The same; the module whose description is at `announced` is there as well, and none of its functions has run.
+    pub(super) fn look_for(&mut self, machine: &Machine, announced: Option<Gva>) {
         let now = Instant::now();
-        let moved = match self.engine.take_in(machine.memory()) {
+        let moved = match self.engine.take_in_with(machine.memory(), announced) {
             Ok(moved) => moved,
             Err(error) => {
                 log::debug!("{error}");
                 return;
             }
         };
-        // What is new now was not live when this began.
-        let before = self.looked.replace(now);
+        let before = self.looks.note(now, moved.waiting);
+        self.note_waiting(moved.waiting as u64);
         for (module, why) in &moved.unread {
             let refused = format!("module {module} cannot be traced: {why}");
             self.remarks.say(Level::Warn, refused);
@@ -46,7 +71,19 @@ impl Tracing {
         }
         self.refilter_started(machine);
         if let Some(before) = before {
-            self.note_late(&moved.came, before);
+            let is_late = |module: &&Arc<str>| Some(*module) != moved.announced.as_ref();
+            let late: Vec<_> = moved.came.iter().filter(is_late).cloned().collect();
+            self.note_late(&late, before);
+        }
+    }
+
+    /// Sessions that are started say how many modules they have not been able to trace yet.
+    fn note_waiting(&mut self, modules: u64) {
+        let found = self.found();
+        for session in self.sessions.iter_mut().filter(|session| session.started) {
+            if session.set_waiting_modules(modules) {
+                session.describe(&self.shared, found);
+            }
         }
     }
 
@@ -84,6 +121,9 @@ impl Tracing {
             for late in session.late() {
                 log::warn!("session {}: {late}", session.name);
             }
+            if let Some(waiting) = session.waiting_modules() {
+                log::warn!("session {}: {waiting}", session.name);
+            }
         }
     }
 
@@ -107,5 +147,36 @@ impl Tracing {
             };
             self.remarks.say(level, remark);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_module_that_had_to_wait_for_its_turn_was_there_before_the_first_look_that_left_it_out() {
+        let start = Instant::now();
+        let at = |second| start + Duration::from_secs(second);
+        let mut looks = ModuleLooks::default();
+        assert_eq!(looks.note(at(0), 0), None);
+        assert_eq!(looks.note(at(1), 0), Some(at(0)));
+        // Some of what came after second 1 is left for later, twice.
+        assert_eq!(looks.note(at(2), 3), Some(at(1)));
+        assert_eq!(looks.note(at(3), 1), Some(at(1)));
+        assert_eq!(looks.note(at(4), 0), Some(at(1)));
+        assert_eq!(looks.note(at(5), 0), Some(at(4)));
+    }
+
+    #[test]
+    fn what_the_first_look_leaves_out_was_there_when_it_began() {
+        let start = Instant::now();
+        let mut looks = ModuleLooks::default();
+        assert_eq!(looks.note(start, 1), None);
+        let later = start + Duration::from_secs(1);
+        assert_eq!(looks.note(later, 0), Some(start));
+        assert_eq!(looks.note(later, 0), Some(later));
     }
 }

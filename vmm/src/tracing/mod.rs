@@ -35,10 +35,10 @@ mod slices;
 mod source;
 mod thread_names;
 mod timekeeping;
+mod way_out;
 mod window;
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use image::Image;
 use terms::addr::Gva;
@@ -70,8 +70,9 @@ use clock_page::{Beats, ClockPage};
 use closing::Closing;
 use early::{Early, check_applies};
 pub use error::TracingError;
+use fleeting::ModuleLooks;
 pub use options::TracingOptions;
-use options::{DEFAULT_SESSION, LockChoice, PatchMethod};
+use options::{DEFAULT_SESSION, LockChoice, PatchMethod, Tracer};
 use place::check_place;
 use probes::SetProbe;
 use remarks::{Remarks, functions_traced};
@@ -118,8 +119,8 @@ pub struct Tracing {
     /// About what the guest announces, and about its modules.
     remarks: Remarks,
     window_watch: WindowWatch,
-    /// When the last look at the guest's modules began that found out which there are.
-    looked: Option<Instant>,
+    /// When the guest was asked for its modules.
+    looks: ModuleLooks,
 }
 
 impl Tracing {
@@ -187,7 +188,7 @@ impl Tracing {
             probes: Vec::new(),
             remarks: Remarks::default(),
             window_watch: WindowWatch::default(),
-            looked: None,
+            looks: ModuleLooks::default(),
         })
     }
 
@@ -416,7 +417,10 @@ impl Tracing {
         let image = Arc::clone(&self.shared.image);
         let selection = self.at(index)?.select(&filter, &image)?;
         let id = self.prepare(machine, index)?;
-        self.at(index)?.started = true;
+        let session = self.at(index)?;
+        session.started = true;
+        // A profile has counters for the functions that there were when it began.
+        session.follows_modules = matches!(session.tracer, Tracer::Function | Tracer::Graph);
         // The page holds the time before the first stub looks at it.
         let kept = self.keep_time(machine);
         let events: Vec<_> = self.at(index)?.events.iter().copied().collect();
@@ -429,7 +433,8 @@ impl Tracing {
                 let _ = self.record_events(machine, index, &events, false);
             }
             let _ = self.end_probes(machine, index);
-            self.at(index)?.started = false;
+            let session = self.at(index)?;
+            (session.started, session.follows_modules) = (false, false);
             self.keep_time(machine)?;
         }
         changed
@@ -495,6 +500,8 @@ impl Tracing {
         selection: Selection,
     ) -> Result<Changed, TracingError> {
         self.capture_calls(machine, index, id, &selection)?;
+        let follows = self.sessions.iter().any(|session| session.follows_modules);
+        self.engine.want_announcements(follows);
         let plan = self
             .engine
             .plan(&mut machine.memory().clone(), id, &selection)?;
@@ -569,7 +576,10 @@ impl Tracing {
         let session = self.at(index)?;
         let (id, filter) = (session.started()?, session.filter.clone());
         let events: Vec<_> = session.events.iter().copied().collect();
-        let changed = self.change(machine, index, id, filter, Selection::default())?;
+        let followed = std::mem::take(&mut self.at(index)?.follows_modules);
+        let changed = self.change(machine, index, id, filter, Selection::default());
+        self.at(index)?.follows_modules = followed && changed.is_err();
+        let changed = changed?;
         if !events.is_empty() {
             self.record_events(machine, index, &events, false)?;
         }
@@ -621,10 +631,12 @@ impl Tracing {
     ///
     /// # Errors
     /// [`TracingError::NotStarted`] when it never was, or [`TracingError::Output`].
-    pub fn dump(&mut self, dump: &Dump) -> Result<Dumped, TracingError> {
+    pub fn dump(&mut self, machine: &Machine, dump: &Dump) -> Result<Dumped, TracingError> {
         let index = self.find(&dump.session.0)?;
         let session = self.sessions.get(index).ok_or(TracingError::NoSuchIndex)?;
-        session.dump(dump.dir.as_ref(), dump.live, &self.shared, self.found())
+        let leave = || way_out::leave_stubs(machine, |at| self.engine.is_stub(at));
+        let (directory, is_live) = (dump.dir.as_ref(), dump.live);
+        session.dump(directory, is_live, &self.shared, self.found(), leave)
     }
 
     fn found(&self) -> Found {

@@ -125,11 +125,13 @@ impl Output {
         self.names.ask(memory);
     }
 
-    fn name_threads_now(&mut self) {
+    fn name_threads_at(&mut self, now_ns: u64) {
         if let Some(pipeline) = &mut self.pipeline {
             let writer = &mut self.sink.writer;
             let name = |thread, name| writer.name_thread(thread, name);
-            self.names.look(&self.image, pipeline.take_fresh(), name);
+            let fresh = pipeline.take_fresh();
+            let deaths = self.names.look(&self.image, fresh, now_ns, name);
+            deaths.into_iter().for_each(|death| pipeline.died(death));
         }
     }
 
@@ -214,12 +216,12 @@ impl Output {
         self.sink.writer.clock_stall(stall);
     }
 
-    /// Writes the calls whose place is certain by now.
-    pub fn settle(&mut self) {
+    /// Writes the calls whose place is certain by now, which is `now_ns`.
+    pub fn settle(&mut self, now_ns: u64) {
         if let Some(pipeline) = &mut self.pipeline {
             pipeline.run(&mut self.sink);
-            if pipeline.has_fresh() && self.names.is_ready() {
-                self.name_threads_now();
+            if self.names.is_due(pipeline.has_fresh()) {
+                self.name_threads_at(now_ns);
             }
         }
     }
@@ -256,7 +258,8 @@ impl Output {
             let anomalies = pipeline.anomalies();
             self.sink.writer.set_anomalies(anomalies, &self.image);
         }
-        self.name_threads_now();
+        // Whose records have all come: nothing more is told of its end.
+        self.name_threads_at(u64::MAX);
         let closed = self.sink.writer.close();
         let dropped = self.sink.writer.dropped();
         match self.sink.error.or(closed.err()) {

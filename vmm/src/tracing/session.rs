@@ -14,7 +14,9 @@ use terms::addr::Gva;
 use terms::event_format::EventId;
 use terms::function::FunctionId;
 use tracer::engine::Engine;
-use tracer::export::uftrace::{ExportError, LateModule, LateModules, Metadata};
+use tracer::export::uftrace::{
+    ExportError, LateModule, LateModules, Metadata, NOP, WaitingModules,
+};
 use tracer::filter::{Filter, Selection, Side};
 use tracer::graph::pipeline::{Pipeline, WAITING_MAX};
 use tracer::graph::threads::Threads;
@@ -96,6 +98,10 @@ pub(super) struct TraceSession {
     pub events: BTreeSet<EventId>,
     /// Modules whose functions came to be traced late.
     late: LateModules,
+    /// Whether functions of modules that come are to be traced.
+    pub follows_modules: bool,
+    /// Modules of the guest that have their turn in a later look.
+    waiting_modules: WaitingModules,
     switched_on: bool,
     /// Whether anybody was shown what it has recorded.
     has_told: Cell<bool>,
@@ -152,6 +158,8 @@ impl TraceSession {
             waiting: false,
             events,
             late: LateModules::default(),
+            follows_modules: false,
+            waiting_modules: WaitingModules::default(),
             switched_on: true,
             has_told: Cell::new(false),
             doubts: TimeDoubts::default(),
@@ -222,7 +230,8 @@ impl TraceSession {
         Ok(Output::create(directory, force, image, metadata, pipeline)?.with_values(captures))
     }
 
-    /// Writes what the rings hold now into a new trace directory.
+    /// Writes what the rings hold now into a new trace directory. Unless `is_live`, nothing is recorded meanwhile, and
+    /// `leave_stubs` is called afterwards: it waits until no vCPU is in a stub, and returns how many still are.
     ///
     /// # Errors
     /// [`TracingError::NotStarted`] when it never was, or [`TracingError::Output`].
@@ -232,6 +241,7 @@ impl TraceSession {
         is_live: bool,
         shared: &Shared,
         found: Found,
+        leave_stubs: impl FnOnce() -> usize,
     ) -> Result<Dumped, TracingError> {
         let live = self.live.as_ref().ok_or_else(|| self.not_started())?;
         let Reader::Rings(drain) = &live.reader else {
@@ -240,7 +250,11 @@ impl TraceSession {
         let metadata = self.metadata(shared, found);
         // Each ring comes as a whole.
         let output = self.create_output(directory, false, metadata, usize::MAX, shared)?;
-        let dumped = drain.lock().dump(output, is_live)?;
+        let (mut dumped, held) = drain.lock().dump(output, is_live)?;
+        if let Some(held) = held {
+            dumped.in_stubs = leave_stubs() as u64;
+            dumped.missed = drain.lock().lost_since(&held);
+        }
         self.has_told.set(true);
         Ok(dumped)
     }
@@ -389,7 +403,7 @@ impl TraceSession {
         }
         let directory = BlackBox::scratch(&self.name);
         // Nothing runs any more that could write.
-        match self.dump(&directory, true, shared, found) {
+        match self.dump(&directory, true, shared, found, || 0) {
             Ok(_) => Some(BlackBox::made(&self.name, directory)),
             Err(error) => {
                 log::warn!(
@@ -554,6 +568,13 @@ impl TraceSession {
         self.describe(shared, found);
     }
 
+    fn tracer_name(&self) -> &'static str {
+        match self.tracer {
+            Tracer::Nop => NOP,
+            other => TracerKind::from(other).name(),
+        }
+    }
+
     /// What a trace says of itself.
     fn metadata(&self, shared: &Shared, found: Found) -> Metadata {
         Metadata {
@@ -564,12 +585,13 @@ impl TraceSession {
             clock: self.options.clock.name().to_owned(),
             clock_period_ns: self.beat().map(|beat| beat.period_ns),
             tsc_khz: found.clock.map_or(0, |clock| clock.khz()).into(),
-            tracer: TracerKind::from(self.tracer).name().to_owned(),
+            tracer: self.tracer_name().to_owned(),
             stack_bytes: self.stack_bytes(&shared.image),
             ring_strategy: found.strategy.unwrap_or("unknown").to_owned(),
             filter: globs(&self.filter, Side::Include),
             notrace: globs(&self.filter, Side::Notrace),
             late_modules: self.late.clone(),
+            waiting_modules: self.waiting_modules,
         }
     }
 
@@ -577,6 +599,17 @@ impl TraceSession {
     /// trace says so.
     pub fn came_late(&mut self, module: &str, functions: u64, by: Duration) {
         self.late.note(module, functions, by);
+    }
+
+    /// So many modules of the guest have not had their turn yet. Whether that is news, which its trace is to say.
+    pub fn set_waiting_modules(&mut self, modules: u64) -> bool {
+        let modules = WaitingModules(modules);
+        std::mem::replace(&mut self.waiting_modules, modules) != modules
+    }
+
+    /// The same, if there are any.
+    pub fn waiting_modules(&self) -> Option<WaitingModules> {
+        (!self.waiting_modules.is_none()).then_some(self.waiting_modules)
     }
 
     /// Its trace says of itself what is known now.
@@ -599,13 +632,9 @@ impl TraceSession {
             (false, _) if self.waiting => "waiting",
             (false, _) => "off",
         };
-        let tracer = match self.tracer {
-            Tracer::Nop => "nop",
-            other => TracerKind::from(other).name(),
-        };
         let mut status = SessionStatus {
             name: self.name.clone(),
-            tracer: tracer.to_owned(),
+            tracer: self.tracer_name().to_owned(),
             state: state.to_owned(),
             traced,
             filter: globs(&self.filter, Side::Include),
@@ -619,6 +648,7 @@ impl TraceSession {
             },
             output: self.options.output.as_deref().map(show_path),
             late_modules: self.late.clone(),
+            waiting_modules: self.waiting_modules,
             ..SessionStatus::default()
         };
         if let Some(Reader::Rings(drain)) = self.live.as_ref().map(|live| &live.reader) {

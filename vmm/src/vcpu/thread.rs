@@ -286,7 +286,7 @@ impl Vcpu {
                 self.half_done = true;
                 State::Completing(Rest::Diverted)
             }
-            VcpuExit::IoOut(DOORBELL_PORT, _) => {
+            VcpuExit::IoOut(port, _) if port == u16::from(DOORBELL_PORT) => {
                 self.half_done = true;
                 State::Completing(Rest::Announcing)
             }

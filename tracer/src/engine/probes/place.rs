@@ -23,12 +23,13 @@ const DETOUR_SLACK: u64 = 16;
 
 impl Engine {
     /// How a probe at `address` is put into the text: as others are at the same address, else by the tactic that is
-    /// forced, else by the first that is certain.
+    /// forced, else by the first that is certain. `beside` are places that others are to have at the same time.
     pub(super) fn choose_place(
         &self,
         function: FunctionId,
         address: Gva,
         forced: Option<u8>,
+        beside: &[Place],
     ) -> Result<Place, ProbeError> {
         let image = &*self.image;
         let site = site_at(image, function, address);
@@ -48,6 +49,9 @@ impl Engine {
                 _ => Ok(other.place.clone()),
             };
         }
+        if let Some(place) = beside.iter().find(|place| place.at == at) {
+            return Ok(place.clone());
+        }
         let symbol = || {
             let function = image.function(function);
             function.map_or_else(|| at.to_string(), |function| function.display.to_string())
@@ -60,7 +64,8 @@ impl Engine {
         }
         let mut taken = self.places.padding();
         let probes = self.probes.values();
-        taken.extend(probes.filter_map(|probe| Some(probe.place.padding?.at)));
+        let places = probes.map(|probe| &probe.place).chain(beside);
+        taken.extend(places.filter_map(|place| Some(place.padding?.at)));
         let tried = match forced {
             Some(forced) => vec![forced],
             None => Tactic::ALL.map(Tactic::number).to_vec(),
@@ -70,7 +75,7 @@ impl Engine {
             let chosen = choose_beside(image, at, Some(number), &taken);
             let possible = chosen.map(|place| (place.tactic, self.possible(place)));
             match possible {
-                Ok((_, Ok(place))) => match self.overlapping(&place) {
+                Ok((_, Ok(place))) => match self.overlapping(&place, beside) {
                     None => return Ok(place),
                     Some(other) => overlap = Some((place.at, other)),
                 },
@@ -82,7 +87,12 @@ impl Engine {
                 }
             }
         }
-        if let Some((one, other)) = overlap {
+        // A breakpoint displaces the least: whether it can be one may be known at the attach only.
+        let may_be_served = || {
+            let mut unserved = reasons.iter().map(|(_, why)| why);
+            !self.is_attached() && unserved.any(|why| matches!(why, Refusal::NotServed))
+        };
+        if let Some((one, other)) = overlap.filter(|_| !may_be_served()) {
             return Err(ProbeError::Overlap { one, other });
         }
         Err(ProbeError::NoPlace {
@@ -97,14 +107,14 @@ impl Engine {
         })
     }
 
-    /// A place of a probe whose displaced instructions have bytes in common with those of `place`.
-    fn overlapping(&self, place: &Place) -> Option<Gva> {
-        let mut there = self.probes.values().filter(|probe| !probe.is_gone);
-        let overlaps = |other: &Place| {
+    /// A place of a probe, or `beside`, whose displaced instructions have bytes in common with those of `place`.
+    fn overlapping(&self, place: &Place, beside: &[Place]) -> Option<Gva> {
+        let there = self.probes.values().filter(|probe| !probe.is_gone);
+        let mut places = there.map(|probe| &probe.place).chain(beside);
+        let overlaps = |other: &&Place| {
             other.at != place.at && other.at < place.end() && place.at < other.end()
         };
-        let other = there.find(|probe| overlaps(&probe.place));
-        other.map(|probe| probe.place.at)
+        places.find(overlaps).map(|other| other.at)
     }
 
     /// The place, if somebody serves a breakpoint there. Whether a thread is inside is found out when the jump is

@@ -111,6 +111,85 @@ fn all(engine: &Engine) -> std::ops::Range<u32> {
     0..u32::try_from(engine.image().functions.len()).unwrap()
 }
 
+/// Whether modules are announced by the function with this number: its stub calls a routine that leaves the guest.
+fn announces(engine: &Engine, guest: &crate::linux::module::testing::Guest, function: u32) -> bool {
+    let FunctionState::Patched { captures, stub, .. } = *engine.state(FunctionId(function)) else {
+        return false;
+    };
+    let Some(routine) = captures.entry else {
+        return false;
+    };
+    let mut call = [0; 5];
+    guest.target.read(stub, &mut call).unwrap();
+    let distance = i32::from_le_bytes([call[1], call[2], call[3], call[4]]);
+    let called = stub
+        .wrapping_add(5)
+        .wrapping_add(i64::from(distance).cast_unsigned());
+    let mut code = [0; 3];
+    guest.target.read(routine, &mut code).unwrap();
+    // `call` of the routine, which is `out 0xf6, al` and `ret`.
+    call[0] == 0xe8 && called == routine && code == [0xe6, 0xf6, 0xc3]
+}
+
+#[test]
+fn while_somebody_wants_to_know_each_module_is_announced_before_it_is_live() {
+    let (like, ..) = linux_with_modules();
+    let mut image = (**like.image()).clone();
+    image.functions[3].name = "do_init_module".into();
+    let text = image.site_of(FunctionId(3)).unwrap().address;
+    let target = MockTarget::with_image(2, REGION, &image, Rights::ALL).unwrap();
+    let mut guest = crate::linux::module::testing::Guest::on(target);
+    let mut before = [0; 5];
+    guest.target.read(text, &mut before).unwrap();
+    guest
+        .target
+        .write_physical(STATE, &2_u32.to_le_bytes())
+        .unwrap();
+    let mut engine = Engine::new(Arc::new(image));
+    engine.linux = like.linux;
+    let mut engine = engine.announcing_by(0xf6);
+    let region = guest.target.region();
+    engine.attach(&mut guest.target, region).unwrap();
+    let session = engine
+        .create_session(&mut guest.target, config("one"))
+        .unwrap();
+    engine.want_announcements(true);
+    let applied = change(&mut engine, &mut guest.target, session, [0, 1]).unwrap();
+    // It is nobody's, and in no count.
+    assert_eq!((applied.patched, engine.patched()), (2, 2));
+    assert!(announces(&engine, &guest, 3));
+    assert!(!engine.state(FunctionId(3)).is_patched());
+    // Traced as well, it does both; and goes on to announce when it is not any more.
+    let applied = change(&mut engine, &mut guest.target, session, [0, 3]).unwrap();
+    assert_eq!((applied.patched, applied.restored), (1, 1));
+    assert!(announces(&engine, &guest, 3) && engine.state(FunctionId(3)).is_patched());
+    let applied = change(&mut engine, &mut guest.target, session, []).unwrap();
+    assert_eq!((applied.patched, applied.restored), (0, 2));
+    assert!(announces(&engine, &guest, 3));
+    // A module that is being loaded is taken in when it is announced, and not before.
+    guest.module("one", &["one_open", "one_read"]);
+    guest.module("two", &["two_open"]);
+    guest.set_state("one", 1);
+    guest.set_state("two", 1);
+    assert!(!engine.take_in(&guest.target).unwrap().is_change());
+    let at = Gva(crate::linux::module::testing::MODULES_AREA);
+    let moved = engine.take_in_with(&guest.target, Some(at)).unwrap();
+    assert_eq!(moved.came, [Arc::from("one")]);
+    assert_eq!(moved.announced.as_deref(), Some("one"));
+    let moved = engine
+        .take_in_with(&guest.target, Some(Gva(0x1234)))
+        .unwrap();
+    assert!(!moved.is_change());
+    guest.set_state("one", 0);
+    assert!(!engine.take_in(&guest.target).unwrap().is_change());
+    engine.want_announcements(false);
+    let applied = change(&mut engine, &mut guest.target, session, []).unwrap();
+    assert_eq!((applied.restored, engine.patched()), (0, 0));
+    let mut after = [0; 5];
+    guest.target.read(text, &mut after).unwrap();
+    assert_eq!(after, before);
+}
+
 #[test]
 fn functions_of_modules_come_are_traced_and_leave_without_a_write() {
     let (mut engine, mut guest, session) = linux_with_modules();

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::quantity::plain;
+
 /// So many modules have a line of their own. The names are the guest's, and it may make up any number.
 const NAMES_MAX: usize = 64;
 /// The name of all others.
@@ -64,14 +66,39 @@ impl LateModules {
     }
 }
 
+/// How many modules have not been read yet: a look at a guest that has very many, or says so, reads some of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct WaitingModules(pub u64);
+
+impl WaitingModules {
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_none(&self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl fmt::Display for WaitingModules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let modules = plain(self.0, "module");
+        write!(
+            f,
+            "{modules} not read yet: calls of their functions are missing"
+        )
+    }
+}
+
 impl fmt::Display for LateModule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // It may come from a damaged file.
         let module = self.module.replace(char::is_control, "?");
-        let (functions, at_most) = (self.functions, Duration::from_micros(self.at_most_us));
+        let at_most = Duration::from_micros(self.at_most_us);
+        let functions = plain(self.functions, "function");
+        let are = if self.functions == 1 { "is" } else { "are" };
         write!(
             f,
-            "module {module}: its {functions} functions are traced from at most {at_most:?} after it was live on; \
+            "module {module}: its {functions} {are} traced from at most {at_most:?} after it was live on; \
              what they were called before, by its init function too, is missing"
         )?;
         match self.times {

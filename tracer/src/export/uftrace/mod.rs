@@ -30,13 +30,13 @@ use std::path::{Path, PathBuf};
 
 pub use self::error::ExportError;
 use self::lane::Lane;
-pub use self::late::{LateModule, LateModules};
+pub use self::late::{LateModule, LateModules, WaitingModules};
 use self::layout::{Extent, SIDE_FILE};
 use self::lock::DirectoryLock;
 pub use self::lock::writer_of;
 use self::record::{Kind, truncated, word};
 pub use self::side::{
-    AnomalyNote, ClockStall, GRAPH, Metadata, NO_CLOCK, SideFile, VERSION, VcpuTotals,
+    AnomalyNote, ClockStall, GRAPH, Metadata, NO_CLOCK, NOP, SideFile, VERSION, VcpuTotals,
 };
 use self::tally::Called;
 pub use self::tally::Tally;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use terms::printable::masked;
 
 use super::lane::LaneTotals;
-use super::late::LateModules;
+use super::late::{LateModules, WaitingModules};
 use crate::export::events::EventTotals;
 use crate::graph::{Anomalies, Anomaly, Seen};
 use crate::ring::doubt::TimeNote;
@@ -38,7 +38,7 @@ pub struct Metadata {
     pub filter: Vec<String>,
     /// The notrace globs, as they were last.
     pub notrace: Vec<String>,
-    /// What was recorded: `function` or `graph`. Older traces do not say, and are of functions.
+    /// What was recorded: `function`, `graph`, or `nop` (events only). Older traces do not say, and are of functions.
     #[serde(default)]
     pub tracer: String,
     /// Bytes of a guest's stack, by which threads are told apart (graph).
@@ -47,10 +47,16 @@ pub struct Metadata {
     /// Modules whose functions were patched when they could already have been called.
     #[serde(default, skip_serializing_if = "LateModules::is_empty")]
     pub late_modules: LateModules,
+    /// Modules that have not been read yet, so that none of their functions is traced.
+    #[serde(default, skip_serializing_if = "WaitingModules::is_none")]
+    pub waiting_modules: WaitingModules,
 }
 
 /// The clock of traces without times.
 pub const NO_CLOCK: &str = "none";
+
+/// The tracer whose traces hold events only.
+pub const NOP: &str = "nop";
 
 /// The tracer whose traces hold entries and exits of threads.
 pub const GRAPH: &str = "graph";

@@ -67,6 +67,8 @@ impl TaskLayout {
 /// A task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Task {
+    /// Where its `task_struct` is.
+    pub at: Gva,
     /// The lowest address of its kernel stack.
     pub stack: Gva,
     /// Its number.
@@ -173,6 +175,7 @@ fn task(
     let comm = masked(&comm);
     let pid = i32::from_le_bytes(pid);
     Ok(Task {
+        at,
         stack: word(memory, at.wrapping_add(layout.stack))?,
         pid,
         name: format!("{comm}-{pid}"),
