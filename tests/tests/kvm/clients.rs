@@ -20,15 +20,19 @@ fn of_process(pid: u32, what: &str) -> Vec<PathBuf> {
         .collect()
 }
 
+/// How many files the process can open from now on.
+fn limit_files(pid: u32, limit: u32) {
+    let status = Command::new("prlimit")
+        .args([format!("--pid={pid}"), format!("--nofile={limit}:")])
+        .status();
+    assert!(status.expect("prlimit is installed").success());
+}
+
 /// Has the process open no file with a higher number than its highest one.
 fn open_no_more(pid: u32) {
     let number = |path: &PathBuf| path.file_name()?.to_str()?.parse::<u32>().ok();
     let highest = of_process(pid, "fd").iter().filter_map(number).max();
-    let limit = highest.expect("open files") + 1;
-    let status = Command::new("prlimit")
-        .args([format!("--pid={pid}"), format!("--nofile={limit}")])
-        .status();
-    assert!(status.expect("prlimit is installed").success());
+    limit_files(pid, highest.expect("open files") + 1);
 }
 
 /// Whether its event loop waits for new clients now: epoll says what it was asked to wait for.
@@ -70,6 +74,7 @@ fn without_descriptors_for_more_clients_those_there_are_served_and_the_rest_late
     // As long as it listened with nowhere to put who comes, it would do nothing else.
     wait_until(false, &mut first);
     drop(clients);
+    limit_files(pid, 1000);
     let mut last = running.client();
     last.status();
     wait_until(true, &mut last);
