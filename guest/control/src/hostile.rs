@@ -1,8 +1,11 @@
 //! `hostile`: attacks whoever watches from outside, until a `q` is typed. On each vCPU one thread rings the doorbell
 //! without end, with notices that lie, and two call traced functions, write over the window's rings, cells and heads,
-//! and make its page table entries wrong. Who comes to harm is replaced. What they do follows from the seed and from
+//! aiming (`aim.rs`) and at random, and make its page table entries wrong. Who comes to harm is replaced. What they do follows from the seed and from
 //! how they are interleaved.
 
+mod aim;
+
+use aim::Aim;
 use locked::Locked;
 use workloads::calls::spin_root;
 use workloads::events::events_pass;
@@ -17,6 +20,8 @@ const PER_VCPU: u64 = 3;
 /// Pages of the window that a thread knows at a time, and deeds after which it looks again.
 const PAGES: usize = 16;
 const LOOK_EVERY: u64 = 4096;
+/// Deeds after which one that does not know where the cells are looks again.
+const AIM_EVERY: u64 = 64;
 /// So often in a row: entering ring 0 takes long on hosts that emulate it, an access to a port does not.
 const RINGS: u64 = 64;
 const PAGE_BYTES: u64 = 2 << 20;
@@ -90,17 +95,25 @@ fn ring(chance: &mut Chance) -> ! {
 
 fn attack(number: u64, chance: &mut Chance) -> ! {
     let mut pages = [None; PAGES];
+    let mut aim = None;
     let mut value = chance.next();
     for deed in 0u64.. {
         if deed.is_multiple_of(LOOK_EVERY) {
-            let mut found = self::pages();
+            // Those that matter most first: the first pages of a window are code, more than there is room for.
+            let writable = self::pages().filter(|page| page.may_write);
+            let mut found = writable.chain(self::pages().filter(|page| !page.may_write));
             pages.fill_with(|| found.next());
         }
+        if aim.is_none() && deed.is_multiple_of(AIM_EVERY) {
+            aim = Aim::by(spin_root as *const () as u64, &pages);
+        }
         let page = pages.get(chance.index(PAGES));
-        match (chance.below(64), page.copied().flatten()) {
-            (0, Some(page)) => kernel_call::twist(page.entry, chance.next()),
-            (1..32, Some(page)) if page.may_write => scribble(page, chance),
-            (32..48, _) => value = events_pass(number, value),
+        match (chance.below(64), page.copied().flatten(), aim) {
+            (0, Some(page), _) => kernel_call::twist(page.entry, chance.next()),
+            (1..4, _, Some(aim)) => aim.spoil_cell(chance),
+            (4..8, _, Some(aim)) => aim.spoil_records(&pages, chance),
+            (8..32, Some(page), _) if page.may_write => scribble(page, chance),
+            (32..48, ..) => value = events_pass(number, value),
             _ => value = spin_root(value),
         }
         DEEDS.fetch_add(1);

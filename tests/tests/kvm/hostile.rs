@@ -1,5 +1,6 @@
 //! A guest that attacks whoever watches it: the doorbell without end on every vCPU, notices that lie, words all over the
-//! window, wrong page table entries (`guest/control/src/hostile.rs`). It can spoil its own trace and no more.
+//! window, aimed at heads, limits, counts and records, and at random, wrong page table entries
+//! (`guest/control/src/hostile.rs`). It can spoil its own trace and no more.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
@@ -80,7 +81,17 @@ fn attack(seed: u64, vcpus: u32, tracer: &[&str]) {
     let survived = until_round(&running, &mut client, ROUNDS);
     if survived {
         // What is asked now is answered: that is what the attacks were to prevent.
-        assert!(client.ask("status", Value::Null).is_some(), "seed {seed}");
+        let status = client.status();
+        check_counts(&status);
+        if vcpus < 16 && matches!(tracer, [.., "function"]) {
+            // The attacks have hit what they were aimed at.
+            for count in ["corrupt", "invalid"] {
+                assert!(
+                    Client::rings(&status, count) > 0,
+                    "seed {seed}: no {count}: {status}"
+                );
+            }
+        }
         let grown = resident(&running).saturating_sub(before);
         assert!(grown < GROWTH_MAX, "seed {seed}: {grown} KiB more");
         client.call("shutdown", Value::Null);
@@ -124,6 +135,19 @@ fn until_round(running: &Running, client: &mut Client, rounds: usize) -> bool {
         );
     }
     false
+}
+
+/// Whatever stands in cells and rings, each position is in one count at most.
+fn check_counts(status: &Value) {
+    let sessions = status["tracing"]["sessions"].as_array().expect("sessions");
+    let rings = sessions
+        .iter()
+        .filter_map(|session| session["rings"].as_array());
+    for ring in rings.flatten() {
+        let count = |name: &str| u128::from(ring[name].as_u64().expect("a count"));
+        let seen = ["read", "overwritten", "abandoned", "invalid"].map(count);
+        assert!(seen.iter().sum::<u128>() <= count("written"), "{ring}");
+    }
 }
 
 /// Memory of `vmm` and its guest that is in use, in KiB.
