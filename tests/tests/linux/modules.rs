@@ -66,3 +66,40 @@ fn functions_of_a_module_are_traced_while_it_is_loaded() {
     let counts: Vec<_> = trace.uftrace().into_iter().collect();
     assert_eq!(counts, [(FUNCTION.to_owned(), 8)]);
 }
+
+/// What the guest does: the file system of the module is mounted as soon as it is loaded.
+const AT_ONCE: &str = "\
+    F=/proc/sys/fs/binfmt_misc; \
+    echo step booted; read line; \
+    insmod /modules/binfmt_misc.ko && mount -t binfmt_misc none $F; \
+    echo step loaded; read line";
+
+/// The module is announced by the guest's own function that is about to call its init function: nothing is late.
+#[test]
+fn a_module_is_traced_from_its_first_call_on() {
+    let trace = ["--trace", "function", "--filter", "mod:binfmt_misc:*"];
+    let guest = Guest::linux(AT_ONCE, None).vcpus(2).with(trace);
+    let mut running = guest.output().start();
+    running.wait_for("step booted");
+    let mut client = running.client();
+    let status = client.status();
+    // Told by a stub that is no user's.
+    assert_eq!(status["tracing"]["patched"], 0, "{status}");
+    next(&mut running, "step loaded");
+    let status = client.status();
+    let session = &status["tracing"]["sessions"][0];
+    assert!(session["traced"].as_u64() > Some(1), "{status}");
+    assert_eq!(session["late_modules"], Value::Null, "{status}");
+    assert_eq!(session["waiting_modules"], Value::Null, "{status}");
+    assert_eq!(status["tracing"]["frozen"], Value::Null);
+    client.call("stop", Value::Null);
+    assert_eq!(client.status()["tracing"]["patched"], 0);
+    drop(client);
+    running.type_text("\n");
+    let (ended, trace) = running.end();
+    ended.no_panic();
+    let counts = trace.counts();
+    for once in ["bm_init_fs_context", "bm_fill_super"] {
+        assert_eq!(counts.get(once), Some(&1), "{counts:?}");
+    }
+}

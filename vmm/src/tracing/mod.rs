@@ -58,7 +58,7 @@ use crate::control::protocol::{CreateSession, Dump, SessionName, Start, SwitchLo
 use crate::control::status::{
     Changed, Deleted, Digest, Dumped, Profile, SessionList, Switched, SwitchedLocks, microseconds,
 };
-use crate::layout::PROBE_PORT;
+use crate::layout::{DOORBELL_PORT, PROBE_PORT};
 use crate::live::{BreakpointService, Live};
 use crate::loader::KernelFile;
 use crate::machine::{Machine, PATIENCE};
@@ -145,7 +145,8 @@ impl Tracing {
         let filter = Filter::new(&options.filter, &options.notrace)?;
         let engine = Engine::new(Arc::clone(&image))
             .with_dispatch(options.dispatch.into())
-            .serving_traps(PROBE_PORT);
+            .serving_traps(PROBE_PORT)
+            .announcing_by(DOORBELL_PORT);
         if options.enabled {
             image.check_traceable()?;
             let selection = filter.select(&image)?;
