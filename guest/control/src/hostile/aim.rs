@@ -43,7 +43,7 @@ fn byte(at: u64) -> u8 {
 /// The four bytes there as a number with a sign.
 fn displacement(at: u64) -> u64 {
     let bytes = [byte(at), byte(at + 1), byte(at + 2), byte(at + 3)];
-    i64::from(i32::from_le_bytes(bytes)) as u64
+    i64::from(i32::from_le_bytes(bytes)).cast_unsigned()
 }
 
 impl Aim {
