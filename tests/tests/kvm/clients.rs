@@ -1,5 +1,6 @@
 //! More clients of the control socket than the VMM can have files open.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -28,11 +29,12 @@ fn limit_files(pid: u32, limit: u32) {
     assert!(status.expect("prlimit is installed").success());
 }
 
-/// Has the process open no file with a higher number than its highest one.
+/// Has the process open no more files: the first number that is free is beyond what it may have.
 fn open_no_more(pid: u32) {
     let number = |path: &PathBuf| path.file_name()?.to_str()?.parse::<u32>().ok();
-    let highest = of_process(pid, "fd").iter().filter_map(number).max();
-    limit_files(pid, highest.expect("open files") + 1);
+    let open: BTreeSet<u32> = of_process(pid, "fd").iter().filter_map(number).collect();
+    let free = (0..).find(|number| !open.contains(number));
+    limit_files(pid, free.expect("a number"));
 }
 
 /// Whether its event loop waits for new clients now: epoll says what it was asked to wait for.
