@@ -18,6 +18,7 @@ use probes::{Probe, ProbeId};
 use sessions::Retired;
 use terms::addr::{Gpa, Gva};
 use terms::function::FunctionId;
+use terms::region::Region;
 
 use crate::event_formats::EventFormats;
 use crate::linux::Kernel;
@@ -40,7 +41,7 @@ use crate::stub::mirror::Mirror;
 use crate::stub::reach::{Reach, Routines};
 use crate::stub::template::StubError;
 use crate::target::StoppedTarget;
-use crate::window::{Extent, Places, Region, Window};
+use crate::window::{Extent, Places, Window};
 
 /// Room for stubs per function: a few versions of each.
 const STUB_BYTES_PER_FUNCTION: u64 = 3072;

@@ -14,11 +14,13 @@ pub mod event_formats;
 pub mod export;
 pub mod filter;
 pub mod graph;
+pub mod guest_kind;
 pub mod linux;
 #[cfg(any(test, feature = "mock"))]
 pub mod mock;
 pub mod paging;
 pub mod patch;
+pub mod personality;
 pub mod probe;
 pub mod quantity;
 pub mod record;

@@ -8,13 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use image::Image;
 use terms::addr::{Gpa, Gva};
+use terms::region::Region;
 
 use crate::paging::{PAGE_2M, PAGE_4K, PageTableRoot, bits, translate};
 use crate::target::{
     LiveTarget, MemoryError, NotProvided, NotSynchronised, PhysicalMemory, StoppedTarget,
     TargetMemory, VcpuRegisters,
 };
-use crate::window::Region;
 
 /// Bytes of RAM, from 0 on.
 pub const RAM_BYTES: u64 = 256 << 20;

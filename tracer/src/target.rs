@@ -2,8 +2,7 @@
 //! these traits; `MockTarget` implements them for tests.
 
 use terms::addr::{Gpa, Gva};
-
-use crate::window::Region;
+use terms::region::Region;
 
 /// Why guest memory could not be read or written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -14,28 +14,12 @@ pub use places::Places;
 
 use image::TextRange;
 use terms::addr::{Gpa, Gva};
+use terms::region::Region;
 
 use crate::paging::{
     FreeSlot, PAGE_2M, PageTableRoot, PageUse, free_slots, large_page_entry, translate,
 };
 use crate::target::{PhysicalMemory, StoppedTarget, VcpuRegisters};
-
-/// A stretch of guest physical memory, for the window or of the guest's own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Region {
-    /// Where it starts; a window's at a multiple of 2 MiB.
-    pub start: Gpa,
-    /// Its size in bytes.
-    pub bytes: u64,
-}
-
-impl Region {
-    /// The first physical address behind it.
-    #[must_use]
-    pub const fn end(self) -> u64 {
-        self.start.0.saturating_add(self.bytes)
-    }
-}
 
 /// A run of pages that the window shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -310,5 +294,6 @@ pub mod alias;
 mod entries;
 mod error;
 pub mod places;
+pub mod shown;
 #[cfg(test)]
 mod tests;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use terms::addr::Gpa;
+use terms::region::Region;
 use tracer::target::{MemoryError, PhysicalMemory};
-use tracer::window::Region;
 use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::{
     Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap,

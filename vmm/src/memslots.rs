@@ -8,8 +8,8 @@ use std::sync::Arc;
 use kvm_bindings::kvm_userspace_memory_region;
 use kvm_ioctls::VmFd;
 use parking_lot::Mutex;
+use terms::region::Region;
 use tracer::target::NotProvided;
-use tracer::window::Region;
 
 use crate::memory::Memory;
 

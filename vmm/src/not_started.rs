@@ -4,10 +4,10 @@
 //! the program headers of its file.
 
 use terms::addr::{Gpa, Gva};
+use terms::region::Region;
 use tracer::target::{
     MemoryError, NotProvided, PhysicalMemory, StoppedTarget, TargetMemory, VcpuRegisters,
 };
-use tracer::window::Region;
 
 use crate::loader::ElfLayout;
 use crate::memory::Memory;

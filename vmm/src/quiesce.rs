@@ -8,10 +8,10 @@ mod holders;
 use std::time::{Duration, Instant};
 
 use terms::addr::{Gpa, Gva};
+use terms::region::Region;
 use tracer::target::{
     MemoryError, NotProvided, PhysicalMemory, StoppedTarget, TargetMemory, VcpuRegisters,
 };
-use tracer::window::Region;
 
 use crate::memory::Memory;
 use crate::translated::Translated;

@@ -3,9 +3,9 @@
 use std::cell::Cell;
 
 use terms::addr::{Gpa, Gva};
+use terms::region::Region;
 use tracer::paging::{self, PageTableRoot};
 use tracer::target::{MemoryError, PhysicalMemory, VcpuRegisters};
-use tracer::window::Region;
 
 use crate::memory::Memory;
 use crate::scatter::{Piece, pieces, read_pieces, write_pieces};

@@ -9,8 +9,8 @@ use terms::function::FunctionId;
 use terms::printable;
 
 use crate::export::events::EventLine;
+use crate::export::resolution::shorter;
 use crate::graph::{CallEvent, CallKind, End};
-use crate::report::resolution::shorter;
 
 /// A call that has begun.
 #[derive(Debug)]

@@ -5,4 +5,5 @@ pub mod chrome;
 pub mod events;
 pub mod folded;
 pub mod probes;
+pub mod resolution;
 pub mod uftrace;

@@ -5,6 +5,7 @@ pub mod kernel;
 pub mod kernel_view;
 pub mod kprobes;
 pub mod module;
+pub mod personality;
 pub mod static_call;
 pub mod task;
 

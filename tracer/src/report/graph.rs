@@ -9,9 +9,9 @@ use super::calls::{Calls, Shown};
 use super::directory::TraceDirectory;
 use super::error::ReportError;
 use super::events::Events;
-use super::resolution::shorter;
 use super::stalls::Stalls;
 use super::{Printed, anomalies};
+use crate::export::resolution::shorter;
 use crate::graph::{CallEvent, CallKind, End};
 
 /// Columns that ftrace gives the two sides of a context switch.

@@ -12,7 +12,6 @@ mod graph_tests;
 pub mod last;
 mod missing;
 pub mod records;
-pub mod resolution;
 mod stalls;
 pub mod summary;
 #[cfg(test)]

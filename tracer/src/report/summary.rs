@@ -13,8 +13,8 @@ use super::calls::{Calls, Shown};
 use super::directory::TraceDirectory;
 use super::error::ReportError;
 use super::events::Events;
-use super::resolution::shorter;
 use super::{Printed, anomalies};
+use crate::export::resolution::shorter;
 use crate::graph::{CallEvent, CallKind};
 use crate::quantity::plain;
 

@@ -15,8 +15,12 @@ use terms::field::{Field, FieldType, FieldValue};
 
 use super::geometry::{Geometry, Position};
 use crate::record::MARK_MASK;
-use crate::stub::event::PAYLOAD_SHIFT;
-use crate::stub::reach::TRUNCATED;
+
+/// The bit that tells text which has been cut from text that is whole.
+pub const TRUNCATED: u32 = 1 << 31;
+
+/// Where the value of a word of a payload begins.
+pub const PAYLOAD_SHIFT: u32 = 32;
 
 /// The host's access to the payloads of one session's event rings.
 pub trait PayloadMemory {
@@ -134,8 +138,9 @@ impl<'a> Words<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     struct Words(Vec<u64>);
 

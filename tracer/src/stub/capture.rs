@@ -38,7 +38,7 @@ use super::recorder::Full;
 use super::template::{StubError, TEMPLATE_MAX, Template};
 use crate::capture::{Capture, CaptureError, Captured, Source};
 use crate::record::function_word;
-use crate::stub::event::PAYLOAD_SHIFT;
+use crate::ring::payload::PAYLOAD_SHIFT;
 /// What one probe of one session captures at a place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CapturePart {

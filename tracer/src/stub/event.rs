@@ -29,6 +29,7 @@ use super::recorder::{Full, Recorder};
 use super::registers::{self, ENTRY, Scratch};
 use super::template::{StubError, Template};
 use crate::record::{MARK_MASK, RECORD_BYTES};
+use crate::ring::payload::PAYLOAD_SHIFT;
 
 /// All are saved: r11 too, for this code also stands in the middle of functions.
 pub(super) const SCRATCH: Scratch = Scratch {
@@ -42,8 +43,6 @@ pub(super) const STACK_POINTER: u8 = 4;
 const ARGUMENTS: [u8; 6] = [7, 6, 2, 1, 8, 9];
 /// What lies below the stack pointer of a function that calls nobody, §3.2.2.
 pub(super) const RED_ZONE: i32 = 128;
-/// Where the value of a word of a payload begins.
-pub const PAYLOAD_SHIFT: u32 = 32;
 
 /// One session's recorder of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

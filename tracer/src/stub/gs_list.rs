@@ -1,40 +1,29 @@
 //! The list that a kernel has of the GS bases of its processors, of those that have not been started too.
 //!
 //! Stubs find the cell of their vCPU by its GS base. A vCPU can be started, or started again, long after
-//! tracing was attached, and what it executes first may be traced: so its base must be known before. Linux keeps such a
-//! list for itself (`__per_cpu_offset`), for every processor that there can ever be, made once, before any code that
-//! can be traced runs with these bases; another kernel can have one under the name [`LIST`].
-//!
-//! An entry that nobody has filled in yet is no base. In Linux it is an address of the kernel's own image, which is also
-//! the base with which the first processor starts: it gets another one a moment later, so tracing that goes by
-//! it would write to memory of the kernel's.
+//! tracing was attached, and what it executes first may be traced: so its base must be known before. Which list it is and
+//! what is a base in it, depends on the [kind of guest](Personality).
 
 use image::Image;
 use terms::addr::Gva;
 
 use super::cell::NoGsBase;
+use crate::guest_kind;
+use crate::personality::Personality;
 use crate::target::TargetMemory;
-
-/// The symbol of a list: 64 bits for each processor, in the order of their numbers.
-pub const LIST: &str = "vcpu_gs_bases";
-/// Linux' own.
-const LINUX_LIST: &str = "__per_cpu_offset";
-/// Where the image of a Linux kernel begins, and everything after it: nothing that is allocated lies here.
-const LINUX_IMAGE: u64 = 0xffff_ffff_8000_0000;
 
 /// The bases that the kernel of `image` lists for its first `vcpus` processors; none where it has no list or that is
 /// not mapped yet.
 ///
 /// # Errors
-/// [`NoGsBase::NotSetUp`] when the list is Linux' and has not been filled in.
+/// [`NoGsBase::NotSetUp`] when an entry of the list has not been filled in.
 pub fn listed(
     image: &Image,
     target: &(impl TargetMemory + ?Sized),
     vcpus: usize,
 ) -> Result<Vec<Gva>, NoGsBase> {
-    let is_linux = image.linux.is_some();
-    let symbol = if is_linux { LINUX_LIST } else { LIST };
-    let Some(at) = image.symbols.address_of(symbol) else {
+    let kind: &dyn Personality = guest_kind::of(image);
+    let Some(at) = image.symbols.address_of(kind.gs_bases()) else {
         return Ok(Vec::new());
     };
     let mut bases = Vec::with_capacity(vcpus);
@@ -47,7 +36,7 @@ pub fn listed(
             return Ok(Vec::new());
         }
         let base = Gva(u64::from_le_bytes(bytes));
-        if is_linux && (base.0 >= LINUX_IMAGE || base.0 >> 63 == 0) {
+        if !kind.is_gs_base(base) {
             return Err(NoGsBase::NotSetUp { vcpu, base });
         }
         bases.push(base);
@@ -102,7 +91,7 @@ mod tests {
     #[test]
     fn a_list_that_is_complete_is_believed() {
         let expected = BASES.map(Gva).to_vec();
-        for (symbol, linux) in [("__per_cpu_offset", true), (LIST, false)] {
+        for (symbol, linux) in [("__per_cpu_offset", true), ("vcpu_gs_bases", false)] {
             let image = image(symbol, linux);
             assert_eq!(listed(&image, &target(BASES), 2), Ok(expected.clone()));
         }

@@ -15,10 +15,11 @@ use insn::asm::{
     AsmMemoryOperand, AsmRegister64, CodeAssembler, CodeLabel, IcedError, assemble_entries, bind,
     byte_ptr, dword_ptr, ptr, qword_ptr, word_ptr,
 };
-use terms::addr::{Gpa, Gva};
+use terms::addr::Gva;
 
 use super::template::StubError;
 use crate::paging::PAGE_4K;
+use crate::window::shown::GuestMemory;
 
 /// Where the routines are that stubs call to read the guest's memory. All of them leave every register alone but
 /// those that they are said to change, and the flags; carry says that there is no memory.
@@ -30,7 +31,7 @@ pub struct Reach {
     /// Copies the rcx bytes at rax into the words from r11 on, four into the upper half of each; the lower half
     /// becomes r10. Leaves in rax how many those were; changes rcx.
     pub copy: Gva,
-    /// The same up to a NUL, which is not copied: rcx is the most that are. [`TRUNCATED`] is
+    /// The same up to a NUL, which is not copied: rcx is the most that are. [`TRUNCATED`](crate::ring::payload::TRUNCATED) is
     /// set in rax when there is more.
     pub copy_text: Gva,
 }
@@ -47,40 +48,6 @@ impl Reach {
             _ => eight,
         }
     }
-}
-
-/// The bit that tells text which has been cut from text that is whole.
-pub const TRUNCATED: u32 = 1 << 31;
-
-/// Where a walk begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Root {
-    /// Where CR3 says: what traced code of ring 0 sees.
-    Cr3,
-    /// At this table: ring 3 cannot read CR3.
-    Table(Gpa),
-}
-
-/// A piece of RAM, and where the alias shows it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shown {
-    /// Where it starts; a multiple of 4 KiB.
-    pub start: Gpa,
-    /// Its size; a multiple of 4 KiB.
-    pub bytes: u64,
-    /// Where the alias shows its first byte.
-    pub at: Gva,
-}
-
-/// What the routines need to know of a guest.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GuestMemory {
-    /// Where a walk begins.
-    pub root: Root,
-    /// How many levels of tables there are: 4 or 5.
-    pub levels: u8,
-    /// All RAM.
-    pub ram: Vec<Shown>,
 }
 
 /// The code of the routines; it can lie anywhere.

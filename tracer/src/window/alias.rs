@@ -10,11 +10,12 @@
 
 use image::TextRange;
 use terms::addr::{Gpa, Gva};
+use terms::region::Region;
 
-use super::{Page, Region, Window, WindowError, run_of, running_root};
+use super::{Page, Window, WindowError, run_of, running_root};
 use crate::paging::{FreeSlot, PAGE_1G, PAGE_2M, PAGE_4K, PageTableRoot, bits, free_giant_slots};
-use crate::stub::reach::{GuestMemory, Root, Shown};
 use crate::target::StoppedTarget;
+use crate::window::shown::{GuestMemory, Root, Shown};
 
 /// Pieces that RAM can be in: the code that looks for the piece of an address takes them one by one.
 const PIECES_MAX: usize = 16;

@@ -7,7 +7,8 @@
 use image::{Image, Site, SiteKind, TextRange};
 use terms::addr::Gva;
 
-use crate::linux::address_space;
+use crate::guest_kind;
+use crate::personality::Spare;
 
 /// The text that is traced, and where the window for it may be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,11 +33,11 @@ impl Places {
     #[must_use]
     pub fn of(image: &Image) -> Option<Self> {
         let text = text(image)?;
-        if image.linux.is_some() {
+        if let Some(Spare { pages, giants }) = guest_kind::of(image).spare(image) {
             return Some(Self {
                 text,
-                pages: address_space::near_text(image),
-                giants: address_space::giants(),
+                pages,
+                giants,
             });
         }
         let segments = image.segments.iter().map(|segment| TextRange {

@@ -12,4 +12,5 @@ pub mod field;
 pub mod function;
 pub mod nearest;
 pub mod printable;
+pub mod region;
 pub mod site;

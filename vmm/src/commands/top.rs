@@ -4,6 +4,9 @@ use std::fmt::Write as _;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
+use tracer::export::resolution::shorter;
+use tracer::quantity::plain;
+
 use super::stdout;
 use crate::cli::ctl::{CtlOptions, TopOptions};
 use crate::control::client;
@@ -11,8 +14,6 @@ use crate::control::protocol::Call;
 use crate::control::status::{Profile, ProfiledFunction};
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
-use tracer::quantity::plain;
-use tracer::report::resolution::shorter;
 
 /// Clears a terminal.
 const CLEAR: &str = "\x1b[H\x1b[J";

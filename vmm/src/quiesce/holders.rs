@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use terms::region::Region;
 use tracer::target::NotProvided;
-use tracer::window::Region;
 
 use super::QuiesceError;
 use crate::memslots::MemorySlots;

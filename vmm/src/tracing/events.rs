@@ -2,9 +2,9 @@
 
 use image::{Marker, Tracepoint};
 use terms::event_format::{EventFormat, EventId};
+use terms::region::Region;
 use tracer::patch::events::{Callback, find_callback, find_event};
 use tracer::session::SessionId;
-use tracer::window::Region;
 
 use super::{Tracing, TracingError};
 use crate::control::events::{EventChange, EventList, EventStatus, EventsChanged, FieldStatus};

@@ -42,6 +42,7 @@ use std::sync::Arc;
 
 use image::Image;
 use terms::addr::Gva;
+use terms::region::Region;
 use tracer::digest::text_digest;
 use tracer::engine::Engine;
 use tracer::filter::{Filter, Selection};
@@ -51,7 +52,6 @@ use tracer::patch::locks::LockPrefixes;
 use tracer::ring::doubt::TimeDoubts;
 use tracer::session::SessionId;
 use tracer::stub::cell::{CpuStrategy, SESSIONS_MAX};
-use tracer::window::Region;
 
 use crate::clock::{RunClock, VcpuClocks};
 use crate::control::protocol::{CreateSession, Dump, SessionName, Start, SwitchLocks};

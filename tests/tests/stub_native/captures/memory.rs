@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use terms::addr::{Gpa, Gva};
 use tracer::paging::{PageTableRoot, bits, translate};
-use tracer::stub::reach::{GuestMemory, Root, Shown};
 use tracer::target::{MemoryError, PhysicalMemory};
+use tracer::window::shown::{GuestMemory, Root, Shown};
 
 use crate::ground::Ground;
 use crate::random::Random;

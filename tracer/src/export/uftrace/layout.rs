@@ -10,6 +10,7 @@ use terms::printable::is_printable;
 
 use super::record::truncated;
 use crate::export::call_formats::CallFormats;
+use crate::guest_kind;
 
 /// The file for what uftrace's files cannot hold.
 pub const SIDE_FILE: &str = "exotrace.json";
@@ -20,7 +21,6 @@ pub const FIRST_TID: u32 = 1000;
 /// Symbols and maps are in pages.
 const PAGE: u64 = 0x1000;
 /// Where the maps say that the stack is: uftrace takes everything above it for its own kernel.
-const MODULES_END: u64 = 0xffff_ffff_ff00_0000;
 const STACK: (u64, u64) = (0xffff_ffff_e000, 0xffff_ffff_f000);
 
 /// A line of [`COMMENT_FILE`].
@@ -147,7 +147,8 @@ impl Extent {
             .map(|f| truncated(f.address.0.saturating_add(f.size)));
         let start = first.unwrap_or(0) / PAGE * PAGE;
         // Functions of modules can come later, above the kernel.
-        let modules = image.linux.as_ref().map(|_| truncated(MODULES_END));
+        let modules = guest_kind::of(image).text_limit();
+        let modules = modules.map(|limit| truncated(limit.0));
         let end = last
             .chain(modules)
             .max()

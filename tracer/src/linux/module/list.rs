@@ -11,7 +11,7 @@ use crate::target::TargetMemory;
 /// A longer list is none.
 const MODULES_MAX: usize = 1024;
 /// Where Linux has its modules: within reach of the kernel's text.
-const AREA: TextRange = TextRange {
+pub(in crate::linux) const AREA: TextRange = TextRange {
     start: Gva(0xffff_ffff_8000_0000),
     end: Gva(0xffff_ffff_ff00_0000),
 };

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 pub use contents::{Contents, contents, symbols};
 pub use layout::ModuleLayout;
+pub(super) use list::AREA;
 pub use list::{Loaded, loaded};
 
 use image::TextRange;

@@ -6,7 +6,7 @@ use terms::expression::Expression;
 use super::frame::Frame;
 use super::{Code, CodeLabel, IcedError, bind, gpr32, gpr64, ptr};
 use crate::capture::Text;
-use crate::stub::reach::TRUNCATED;
+use crate::ring::payload::TRUNCATED;
 
 impl Code<'_> {
     /// Stores so many bytes from `place` of the payload on; changes rax and rcx.

@@ -3,9 +3,9 @@
 use insn::asm::AsmRegister64;
 
 use super::{
-    CodeLabel, Emitter, IcedError, TRUNCATED, bind, byte_ptr, dword_ptr, gpr8, gpr32, gpr64, ptr,
-    qword_ptr,
+    CodeLabel, Emitter, IcedError, bind, byte_ptr, dword_ptr, gpr8, gpr32, gpr64, ptr, qword_ptr,
 };
+use crate::ring::payload::TRUNCATED;
 
 /// What the routines use, beside rax and rcx.
 const SAVED: [AsmRegister64; 11] = [

@@ -13,8 +13,9 @@
 use insn::asm::AsmRegister64;
 use insn::asm::registers::cr;
 
-use super::{CodeLabel, Emitter, IcedError, Root, bind, gpr32, gpr64, ptr, qword_ptr};
+use super::{CodeLabel, Emitter, IcedError, bind, gpr32, gpr64, ptr, qword_ptr};
 use crate::paging::{ADDRESS_MASK, bits};
+use crate::window::shown::Root;
 
 impl Emitter<'_> {
     /// The walk as a routine: rcx becomes where the alias shows the byte at rax, or carry is set. Changes rdx, rsi and
