@@ -63,10 +63,11 @@ pub(super) fn find(
             .into_iter()
             .filter_map(move |encoding| place.read(bytes, names.count, encoding))
     });
-    let from_themselves = [8, 4].into_iter().filter_map(|align| {
-        let offsets = aligned(tokens.end, align);
+    let from_themselves = std::iter::once_with(|| {
+        let offsets = first_distance(bytes, tokens.end)?;
         self_relative(bytes, start, offsets, names.count)
     });
+    let from_themselves = from_themselves.flatten();
     let whole = std::iter::once_with(|| whole_addresses(bytes, names)).flatten();
     let of_code = is_code.iter().filter(|is_code| **is_code).count();
     let mut most = 0;
@@ -82,6 +83,14 @@ pub(super) fn find(
         code: of_code,
         inside: most,
     })
+}
+
+/// Where distances begin after the tokens: at the next multiple of four, or of eight after a word of padding. No
+/// symbol lies at its own distance, so a word of 0 is padding. A word too late, every name has its neighbour's address.
+fn first_distance(bytes: &[u8], tokens_end: usize) -> Option<usize> {
+    let first = aligned(tokens_end, 4);
+    let is_padding = u32_at(bytes, first)? == 0;
+    Some(aligned(first, if is_padding { 8 } else { 4 }))
 }
 
 /// Words at `offsets` in the segment at `start`, each of which says how far from itself its symbol is.

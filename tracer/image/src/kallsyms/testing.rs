@@ -17,6 +17,8 @@ pub(crate) struct Layout {
     pub whole: bool,
     /// Offsets from where they lie themselves, without a base (since 7.0). Says where the tables lie.
     pub from_themselves: Option<u64>,
+    /// What follows the tokens lies at odd multiples of four.
+    pub odd: bool,
 }
 
 impl Layout {
@@ -30,6 +32,7 @@ impl Layout {
             absolute_percpu: bits & 8 != 0,
             whole: bits & 16 != 0,
             from_themselves: None,
+            odd: false,
         })
     }
 }
@@ -74,7 +77,7 @@ pub(crate) fn tables(symbols: &[Entry], base: u64, layout: Layout) -> Vec<u8> {
         }));
     }
     align(&mut out, 8);
-    tokens(&mut out);
+    tokens(&mut out, layout.odd);
     if let Some(place) = layout.from_themselves {
         align(&mut out, 4);
         for (_, _, address) in symbols {
@@ -133,18 +136,28 @@ fn length(out: &mut Vec<u8>, length: usize, layout: Layout) {
     }
 }
 
-fn tokens(out: &mut Vec<u8>) {
-    let mut index = Vec::new();
-    let start = out.len();
+fn tokens(out: &mut Vec<u8>, odd: bool) {
+    // One that no name uses makes up the length.
+    let made = ["", "four"].map(table_and_index);
+    let rest = if odd { 4 } else { 0 };
+    let suits = |(table, _): &&(Vec<u8>, Vec<u8>)| aligned(table.len(), 4) % 8 == rest;
+    let (table, index) = made.iter().find(suits).unwrap();
+    out.extend(table);
+    align(out, 4);
+    out.extend(index);
+}
+
+fn table_and_index(unused: &str) -> (Vec<u8>, Vec<u8>) {
+    let (mut table, mut index) = (Vec::new(), Vec::new());
     for token in 0..=255_u8 {
-        index.extend(u16::try_from(out.len() - start).unwrap().to_le_bytes());
+        index.extend(u16::try_from(table.len()).unwrap().to_le_bytes());
         match token {
-            0x21..=0x7e => out.push(token),
-            0x80..0x84 => out.extend(WORDS[usize::from(token - 0x80)].bytes()),
+            0x21..=0x7e => table.push(token),
+            0x80..0x84 => table.extend(WORDS[usize::from(token - 0x80)].bytes()),
+            0xff => table.extend(unused.bytes()),
             _ => {}
         }
-        out.push(0);
+        table.push(0);
     }
-    align(out, 8);
-    out.extend(index);
+    (table, index)
 }

@@ -77,7 +77,7 @@ fn read(layout: Layout) -> Image {
 /// Where the tables of test kernels lie: after the banner.
 const TABLES: u64 = DATA + 64;
 
-/// Every layout of before, and that of 7.0.
+/// Every layout of before, and that of 7.0, whose offsets can begin at any multiple of four.
 fn layouts() -> impl Iterator<Item = Layout> {
     let latest = Layout {
         from_themselves: Some(TABLES),
@@ -86,8 +86,13 @@ fn layouts() -> impl Iterator<Item = Layout> {
         by_name: false,
         absolute_percpu: false,
         whole: false,
+        odd: false,
     };
-    Layout::all().chain([latest])
+    let odd = Layout {
+        odd: true,
+        ..latest
+    };
+    Layout::all().chain([latest, odd])
 }
 
 #[test]
