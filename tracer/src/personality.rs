@@ -30,6 +30,9 @@ pub trait Personality: Debug + Sync {
 
     /// The first address after text that it can load later; `None` where all its text is in its image.
     fn text_limit(&self) -> Option<Gva>;
+
+    /// The function that it calls for each module, when all of it is in its place and nothing of it has run.
+    fn called_for_modules(&self) -> Option<&'static str>;
 }
 
 /// A guest that announces what there is to know, as the bundled one does; so may any other.
@@ -50,6 +53,10 @@ impl Personality for Announcing {
     }
 
     fn text_limit(&self) -> Option<Gva> {
+        None
+    }
+
+    fn called_for_modules(&self) -> Option<&'static str> {
         None
     }
 }

@@ -60,7 +60,7 @@ const HOUSES: [House; 6] = [
             "report",
         ],
         up: &[("ring", "stub")],
-        in_circles: 13,
+        in_circles: 9,
     },
     House {
         folder: "vmm/src",

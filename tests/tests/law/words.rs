@@ -33,7 +33,7 @@ const UNSAFE: [&str; 11] = [
 /// down: what mends an error, the command line adds.
 const OPTIONS: [(&str, usize); 8] = [
     ("tracer/src/capture.rs", 1),
-    ("tracer/src/engine/probes.rs", 1),
+    ("tracer/src/engine/probes/error.rs", 1),
     ("tracer/src/graph/anomaly.rs", 1),
     ("tracer/image/src/error.rs", 2),
     ("tracer/src/paging.rs", 1),

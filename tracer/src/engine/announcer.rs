@@ -12,11 +12,10 @@ use terms::addr::Gva;
 use terms::function::FunctionId;
 
 use super::{ApplyError, Engine};
+use crate::guest_kind;
 use crate::patch::functions::PlanError;
 use crate::target::PhysicalMemory;
 
-/// Called by Linux for each module, after its notifiers and before its init function. Its argument is the module.
-const ANNOUNCER: &str = "do_init_module";
 /// `out imm8, al`: changes no register and no flag.
 const OUT: u8 = 0xe6;
 const RETURN: u8 = 0xc3;
@@ -36,9 +35,10 @@ pub(super) struct Announcer {
 
 impl Announcer {
     fn of(image: &Image, port: u8) -> Option<Self> {
+        let called = guest_kind::of(image).called_for_modules()?;
         let is_it = |id: &FunctionId| {
             let function = image.function(*id);
-            function.is_some_and(|one| &*one.name == ANNOUNCER && one.module.is_none())
+            function.is_some_and(|one| &*one.name == called && one.module.is_none())
         };
         let mut functions = image.sites.iter().map(|site| site.function);
         Some(Self {

@@ -4,13 +4,14 @@
 //! a chain of stubs, each of which goes on at the next; the last one goes on at the stub of the function's own
 //! sessions, or in the function. Stubs stay, so a chain that was there before is found again.
 
+mod error;
 mod place;
 mod plan;
 
 use std::sync::Arc;
 
+pub use self::error::ProbeError;
 pub use self::plan::ProbePlan;
-use insn::relocate::RelocateError;
 use terms::addr::Gva;
 use terms::event_format::EventId;
 use terms::function::FunctionId;
@@ -18,12 +19,10 @@ use terms::function::FunctionId;
 use super::Engine;
 use crate::capture::Capture;
 use crate::event_formats::EventFormats;
-use crate::patch::probes::StubTooFar;
-use crate::patch::tactic::{Place, Tactic, TacticError};
+use crate::patch::tactic::Place;
 use crate::probe::Point;
 use crate::session::SessionId;
 use crate::stub::event::EventRecorder;
-use crate::target::MemoryError;
 
 /// A probe, by the order in which they were added, from 1 on. Never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,109 +64,6 @@ pub struct Probe {
     pub is_gone: bool,
     /// Its stubs: for this recorder, going on there, it is here.
     stubs: Vec<(EventRecorder, Gva, Gva)>,
-}
-
-/// Why there is no such probe.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ProbeError {
-    /// No such number.
-    #[error("there is no probe {0}: `probe list` shows them")]
-    NoSuchProbe(u32),
-    /// Its address is in no function.
-    #[error("there is no function at {0}: a probe needs an instruction of a function")]
-    NoFunction(Gva),
-    /// There is no place for it.
-    #[error("a probe cannot sit in {symbol}: {why}")]
-    NoPlace {
-        /// The function.
-        symbol: String,
-        /// Why not.
-        why: TacticError,
-    },
-    /// The function must be left alone.
-    #[error("a probe cannot sit in {symbol}: {why}")]
-    Forbidden {
-        /// The function.
-        symbol: String,
-        /// Why not.
-        why: String,
-    },
-    /// A probe at the same address sits there in another way.
-    #[error(
-        "probe {other} sits at {at} by tactic {tactic} already: all probes at one address sit there in one way"
-    )]
-    OtherTactic {
-        /// The probe.
-        other: u32,
-        /// The address.
-        at: Gva,
-        /// How it sits there.
-        tactic: Tactic,
-    },
-    /// What one probe displaces is what another one sits on.
-    #[error(
-        "probes at {one} and {other} cannot be set at the same time: the instructions that they displace overlap"
-    )]
-    Overlap {
-        /// The one.
-        one: Gva,
-        /// The other.
-        other: Gva,
-    },
-    /// Ring 3 cannot use what ring 0 is led to, and the other way round.
-    #[error(
-        "a probe cannot sit at {at}, in {symbol}: it is not executed in the ring that functions are traced in"
-    )]
-    OtherRing {
-        /// Where.
-        at: Gva,
-        /// The function.
-        symbol: String,
-    },
-    /// The stub is out of reach.
-    #[error(transparent)]
-    TooFar(#[from] StubTooFar),
-    /// What is displaced cannot be put where stubs are.
-    #[error("the instructions at {at} cannot be moved: {why}")]
-    Detour {
-        /// Where they are.
-        at: Gva,
-        /// Why not.
-        why: RelocateError,
-    },
-    /// The word for breakpoints is not what it must be.
-    #[error("the guest's table of breakpoints cannot be changed: {0}")]
-    Breakpoints(MemoryError),
-    /// The function's text is gone.
-    #[error("the text of {symbol} is not there (any more)")]
-    Gone {
-        /// The function.
-        symbol: String,
-    },
-    /// Records cannot number more events.
-    #[error("there have been too many probes in this run")]
-    TooMany,
-    /// It reads memory, and what that needs has not been made.
-    #[error(
-        "probe {name} captures values in memory, which cannot be reached; values in registers can be captured"
-    )]
-    NoReach {
-        /// What it is called.
-        name: String,
-    },
-    /// A record would have no room for it.
-    #[error(
-        "probe {name} captures {wanted} bytes, a record of its session has room for {room}: capture less, or \
-         make a session with a larger --record-bytes"
-    )]
-    TooLarge {
-        /// What it is called.
-        name: String,
-        /// What it needs.
-        wanted: usize,
-        /// What there is.
-        room: usize,
-    },
 }
 
 impl Engine {

@@ -39,4 +39,9 @@ impl Personality for Linux {
     fn text_limit(&self) -> Option<Gva> {
         Some(AREA.end)
     }
+
+    /// After the module's notifiers and before its init function. Its argument is the module.
+    fn called_for_modules(&self) -> Option<&'static str> {
+        Some("do_init_module")
+    }
 }

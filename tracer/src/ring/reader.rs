@@ -265,7 +265,7 @@ impl RingReader {
     }
 
     /// Has stubs that record count each call as lost instead, until [`Self::release`]: what the ring holds stays. Returns
-    /// how many were lost before: stubs count from the store on, and a host's thread can be away behind it.
+    /// how many were lost before: stubs count from the store on, and a host's thread can be away after it.
     pub fn hold(&self, memory: &impl RingMemory) -> u64 {
         let before = memory.load(self.ring, CellWord::Lost);
         if self.on {
