@@ -8,7 +8,11 @@ use std::time::Instant;
 
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 use terms::addr::Gva;
+use tracer::tracing::options::TracingOptions;
+use tracer::tracing::{Host, Kernel, Tracing};
+use vmm::clock::HOST;
 use vmm::devices::console::ConsoleWriter;
+use vmm::host::pollers::Threads;
 use vmm::layout;
 use vmm::loader::KernelFile;
 use vmm::machine::{Machine, MachineConfig, PATIENCE};
@@ -39,6 +43,33 @@ pub fn machine(
         nested: false,
     };
     Machine::build(&config, kernel, console.queue()).expect("the machine is built")
+}
+
+/// Tracing of a machine that is not started yet, prepared for it, and where it begins.
+///
+/// # Panics
+/// When the kernel cannot be traced so.
+#[must_use]
+pub fn tracing(
+    machine: &mut Machine,
+    kernel: &KernelFile,
+    options: TracingOptions,
+) -> (Tracing, Gva) {
+    let traced = Kernel {
+        image: kernel.image().expect("the kernel has an image"),
+        debug: kernel.debug(),
+        name: kernel.path().display().to_string(),
+    };
+    let host = Host {
+        clock: HOST,
+        pollers: Box::new(Threads),
+        command_line: String::new(),
+    };
+    let mut tracing = Tracing::new(options, traced, host).expect("it can be traced");
+    let mut target = machine.before_start().expect("it has not been started");
+    let attach = tracing.before_start(&mut target);
+    let attach = attach.expect("its text is that of the image");
+    (tracing, attach.expect("tracing begins somewhere"))
 }
 
 /// The next thing that a vCPU tells.

@@ -1,12 +1,14 @@
 //! Function tracing from outside the traced system.
 //!
 //! This crate knows no hypervisor, no threads and no clock: bytes come in, decisions go out. A
-//! guest is an [`image`] description (symbols, sites, text ranges) plus the memory and registers
-//! that a [`target`] gives access to.
+//! guest is an [`image`] description (symbols, sites, text ranges) and what a VMM gives access to: a [`guest::Guest`],
+//! and stopped a [`target`]. [`tracing::Tracing`] is the door: sessions, what they trace, and their lives.
 
 #![forbid(unsafe_code)]
 
 pub mod capture;
+pub mod clock;
+pub mod collect;
 pub mod digest;
 pub mod engine;
 pub mod event;
@@ -14,6 +16,7 @@ pub mod event_formats;
 pub mod export;
 pub mod filter;
 pub mod graph;
+pub mod guest;
 pub mod guest_kind;
 pub mod linux;
 #[cfg(any(test, feature = "mock"))]
@@ -29,4 +32,5 @@ pub mod ring;
 pub mod session;
 pub mod stub;
 pub mod target;
+pub mod tracing;
 pub mod window;

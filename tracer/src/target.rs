@@ -128,6 +128,8 @@ pub struct VcpuRegisters {
     pub rip: u64,
     /// Stack pointer.
     pub rsp: u64,
+    /// The first argument of a function that is about to run (System V ABI).
+    pub rdi: u64,
     /// Current privilege level, 0..=3.
     pub cpl: u8,
     /// Control register 0.

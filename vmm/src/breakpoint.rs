@@ -6,10 +6,10 @@
 
 use insn::trap::{TRAP_LENGTH, trap};
 use terms::addr::{Gpa, Gva};
+use tracer::guest::StopError;
 use tracer::target::{MemoryError, PhysicalMemory};
 
 use crate::layout::TRAP_PORT;
-use crate::quiesce::QuiesceError;
 use crate::vcpu::AskVcpuError;
 
 const TRAP: [u8; TRAP_LENGTH] = trap(TRAP_PORT);
@@ -19,7 +19,7 @@ const TRAP: [u8; TRAP_LENGTH] = trap(TRAP_PORT);
 pub enum BreakpointError {
     /// The machine did not pause.
     #[error("the breakpoint needs a pause: {0}")]
-    Quiesce(#[from] QuiesceError),
+    Quiesce(#[from] StopError),
     /// KVM refused.
     #[error("the breakpoint cannot be set: {0}; `vmm doctor` says which kinds this host has")]
     Ask(#[from] AskVcpuError),

@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::run::{Outcome, Run};
 use crate::signals::Signals;
 use crate::terminal::{ConsoleInput, ConsoleStdin};
-use crate::tracing::Finished;
+use tracer::tracing::Finished;
 
 /// Why the loop could not be set up or go on.
 #[derive(Debug, thiserror::Error)]

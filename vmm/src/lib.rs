@@ -3,17 +3,22 @@
 //! The only crate that names KVM: guest memory, vCPU threads and their pausing, devices, the
 //! control socket and the command line. What tracing *decides* is the `tracer` crate's part.
 
+pub mod black_box;
 pub mod breakpoint;
 pub mod cli;
 pub mod clock;
+pub mod closing;
 pub mod commands;
 pub mod control;
 pub mod devices;
 pub mod doctor;
 pub mod event_loop;
 pub mod exit_status;
+pub mod explain;
 pub mod failure;
 pub mod files;
+pub mod guest;
+pub mod host;
 pub mod layout;
 pub mod live;
 pub mod loader;
@@ -21,6 +26,7 @@ pub mod machine;
 pub mod memory;
 mod memslots;
 pub mod not_started;
+pub mod options;
 pub mod panic_watch;
 pub mod quiesce;
 pub mod remedy;
@@ -28,6 +34,5 @@ pub mod run;
 mod scatter;
 pub mod signals;
 pub mod terminal;
-pub mod tracing;
 mod translated;
 pub mod vcpu;

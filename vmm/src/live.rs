@@ -35,7 +35,7 @@ const NOT_SERVED: u64 = 1 << 63;
 pub enum LiveError {
     /// The guest does not know of it.
     #[error(
-        "live patching is not possible: nobody would serve its breakpoints, for this kernel has no `{SERVICE}` and {}; use --patch-method quiesce", no_host(*.hands_over)
+        "live patching is not possible: nobody would serve its breakpoints, for this kernel has no `{SERVICE}` and {}", no_host(*.hands_over)
     )]
     NoService {
         /// Whether this KVM hands breakpoints over to the host, as far as a trial can tell.
@@ -43,7 +43,7 @@ pub enum LiveError {
     },
     /// The guest says that it cannot.
     #[error(
-        "live patching is not possible: the guest's `{SERVICE}` is {value:#x}, so its handler does not serve breakpoints (with ring=0 it cannot); use --patch-method quiesce"
+        "live patching is not possible: the guest's `{SERVICE}` is {value:#x}, so its handler does not serve breakpoints (with ring=0 it cannot)"
     )]
     Refused {
         /// What the word is.

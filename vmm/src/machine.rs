@@ -9,16 +9,19 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use image::Image;
 use kvm_bindings::{
     CpuId, KVM_CAP_PMU_CAPABILITY, KVM_CAP_SYNC_REGS, KVM_MAX_CPUID_ENTRIES, KVM_PMU_CAP_DISABLE,
     KVM_SYNC_X86_REGS, KVM_SYNC_X86_SREGS, kvm_enable_cap, kvm_pit_config,
 };
 use kvm_ioctls::{Cap, Kvm, VmFd};
 use terms::addr::Gva;
+use tracer::clock::VcpuClocks;
+use tracer::guest::StopError;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use crate::breakpoint::{BreakpointError, TextTrap};
-use crate::clock::VcpuClocks;
+use crate::clock::HOST;
 use crate::devices::Ports;
 use crate::devices::console::ConsoleQueue;
 use crate::devices::serial::SerialPort;
@@ -29,7 +32,7 @@ use crate::loader::{self, BootOptions, ElfLayout, Initrd, KernelFile, LoadError}
 use crate::memory::{CreateMemoryError, Memory};
 use crate::memslots::MemorySlots;
 use crate::not_started::NotYetStarted;
-use crate::quiesce::{Holders, PauseTimes, QuiesceError, Quiesced};
+use crate::quiesce::{Holders, PauseTimes, Quiesced};
 use crate::remedy;
 use crate::vcpu::{
     self, CpuModel, Detours, Gate, ReadyVcpu, Request, Surroundings, VcpuEvents, VcpuState,
@@ -155,6 +158,8 @@ pub struct Machine {
     trap: Cell<Option<TextTrap>>,
     tsc_khz: u32,
     clocks: Arc<VcpuClocks>,
+    /// Who serves breakpoints while text is changed live.
+    breakpoints: Option<BreakpointService>,
 }
 
 impl Machine {
@@ -190,7 +195,7 @@ impl Machine {
             detours: Arc::clone(&detours),
             events: sender,
             gate: Arc::clone(&gate),
-            clocks: Arc::new(VcpuClocks::new(vcpus)),
+            clocks: Arc::new(VcpuClocks::new(vcpus, HOST)),
             memory: memory.clone(),
             cpuid,
             model: CpuModel {
@@ -230,6 +235,7 @@ impl Machine {
             trap: Cell::new(None),
             tsc_khz,
             clocks: around.clocks,
+            breakpoints: None,
         })
     }
 
@@ -271,29 +277,35 @@ impl Machine {
     /// Pauses every vCPU, consistent, until the guard is dropped (and every other holder is gone).
     ///
     /// # Errors
-    /// [`QuiesceError`] names the vCPU that missed the deadline; then the guest runs on.
-    pub fn quiesce(&self, patience: Duration) -> Result<Quiesced<'_>, QuiesceError> {
+    /// [`StopError`] names the vCPU that missed the deadline; then the guest runs on.
+    pub fn quiesce(&self, patience: Duration) -> Result<Quiesced<'_>, StopError> {
         Quiesced::hold(&self.holders, self.memory.clone(), patience)
     }
 
-    /// Access to the guest's text while it runs, where `service` sees to breakpoints.
+    /// Lets text be written while the guest runs, from now on: its kernel serves the breakpoints.
+    ///
+    /// # Errors
+    /// [`LiveError::NoService`] when it does not.
+    pub fn serve_breakpoints(&mut self, image: &Image) -> Result<(), LiveError> {
+        self.breakpoints = Some(BreakpointService::find(image, &self.layout)?);
+        Ok(())
+    }
+
+    /// Access to the guest's text while it runs; none where nobody serves breakpoints.
     ///
     /// # Errors
     /// [`LiveError`]; then nothing is different.
-    pub fn live(
-        &self,
-        service: BreakpointService,
-        patience: Duration,
-    ) -> Result<Live<'_>, LiveError> {
-        Live::begin(&self.holders, self.memory.clone(), service, patience)
+    pub fn live(&self, patience: Duration) -> Result<Option<Live<'_>>, LiveError> {
+        let begin = |service| Live::begin(&self.holders, self.memory.clone(), service, patience);
+        self.breakpoints.map(begin).transpose()
     }
 
     /// Pauses the guest until [`Machine::resume`]. Tracing can be changed meanwhile. Says whether
     /// that changed anything.
     ///
     /// # Errors
-    /// [`QuiesceError`] names the vCPU that missed the deadline; then the guest runs on.
-    pub fn pause(&self, patience: Duration) -> Result<bool, QuiesceError> {
+    /// [`StopError`] names the vCPU that missed the deadline; then the guest runs on.
+    pub fn pause(&self, patience: Duration) -> Result<bool, StopError> {
         if self.user_paused.get() {
             return Ok(false);
         }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use terms::addr::{Gpa, Gva};
 use terms::region::Region;
+use tracer::guest::StopError;
 use tracer::target::{
     MemoryError, NotProvided, PhysicalMemory, StoppedTarget, TargetMemory, VcpuRegisters,
 };
@@ -18,35 +19,6 @@ use crate::translated::Translated;
 use crate::vcpu::{AskVcpuError, FullRegisters, Reply, Request};
 pub(crate) use holders::Holders;
 pub use holders::PauseTimes;
-
-/// Why the machine could not be quiesced.
-#[derive(Debug, thiserror::Error)]
-pub enum QuiesceError {
-    /// One vCPU did not get out of the guest in time. All run again.
-    #[error("vCPU {vcpu} did not pause within {deadline:?}; the guest runs on unchanged")]
-    Missed {
-        /// Which one.
-        vcpu: u16,
-        /// The time it had.
-        deadline: Duration,
-    },
-    /// One vCPU's registers could not be read.
-    #[error("vCPU {vcpu} paused, but KVM did not give its registers; the guest runs on unchanged")]
-    NoRegisters {
-        /// Which one.
-        vcpu: u16,
-    },
-    /// One vCPU's registers are not those of the kernel that is traced.
-    #[error(
-        "vCPU {vcpu} executed a guest of the guest (--nested) whenever it was stopped, for {deadline:?}, so the registers of the traced kernel are not to be had; the guest runs on unchanged; try again when that guest is idle"
-    )]
-    Nested {
-        /// Which one.
-        vcpu: u16,
-        /// How long it was tried.
-        deadline: Duration,
-    },
-}
 
 /// All vCPUs are out of the guest and consistent while this lives.
 #[derive(Debug)]
@@ -65,7 +37,7 @@ impl<'m> Quiesced<'m> {
         holders: &'m Holders,
         memory: Memory,
         patience: Duration,
-    ) -> Result<Self, QuiesceError> {
+    ) -> Result<Self, StopError> {
         let requested = Instant::now();
         let measured = !holders.is_held();
         let full = hold_outside_guests(holders, requested, patience)?;
@@ -141,7 +113,7 @@ fn hold_outside_guests(
     holders: &Holders,
     since: Instant,
     patience: Duration,
-) -> Result<Vec<FullRegisters>, QuiesceError> {
+) -> Result<Vec<FullRegisters>, StopError> {
     loop {
         let full = holders.hold(patience)?;
         let nested = (0..).zip(&full).find(|(_, vcpu)| vcpu.is_nested);
@@ -152,7 +124,7 @@ fn hold_outside_guests(
         // Whoever else holds the guest keeps it where it is.
         if holders.is_held() || since.elapsed() >= patience {
             let deadline = patience;
-            return Err(QuiesceError::Nested { vcpu, deadline });
+            return Err(StopError::Nested { vcpu, deadline });
         }
         std::thread::yield_now();
     }
@@ -230,8 +202,7 @@ mod tests {
         vcpus[1].be_nested(u32::MAX);
         let short = Duration::from_millis(20);
         let error = hold_outside_guests(&holders, Instant::now(), short).unwrap_err();
-        assert!(matches!(error, QuiesceError::Nested { vcpu: 1, .. }));
-        assert!(error.to_string().contains("--nested"), "{error}");
+        assert!(matches!(error, StopError::Nested { vcpu: 1, .. }));
         assert!(!holders.is_held());
         for vcpu in &vcpus {
             vcpu.wait_until(VcpuState::Running, LONG);
@@ -254,7 +225,7 @@ mod tests {
         vcpus[0].be_nested(1);
         holders.hold(LONG).unwrap();
         let error = hold_outside_guests(&holders, Instant::now(), LONG).unwrap_err();
-        assert!(matches!(error, QuiesceError::Nested { vcpu: 0, .. }));
+        assert!(matches!(error, StopError::Nested { vcpu: 0, .. }));
         assert!(holders.is_held(), "by the first one");
         holders.release();
     }

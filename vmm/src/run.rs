@@ -8,15 +8,26 @@ use serde::Serialize;
 use serde_json::Value;
 use tracer::target::StoppedTarget;
 
-use crate::control::protocol::{self, Call, FilterChange, OfSession, Response, RpcError};
-use crate::control::status::{GuestStatus, Pauses, Spread, Status, Switched, VcpuStatus};
+use crate::black_box::scratch;
+use crate::closing::ClosingLine;
+use crate::control::events::EventChange;
+use crate::control::probes::{ProbeCall, SomeProbes};
+use crate::control::protocol::{
+    self, Call, CreateSession, FilterChange, Response, RpcError, Start,
+};
+use crate::control::status::{GuestStatus, Pauses, Spread, Status, VcpuStatus};
 use crate::exit_status::ExitStatus;
+use crate::explain::explain;
 use crate::failure::Failure;
+use crate::host::clock_page::check_cpu;
 use crate::layout;
 use crate::machine::{Machine, PATIENCE};
 use crate::panic_watch::{self, PanicWatch};
-use crate::tracing::{Finished, Tracing, WINDOW_PERIOD};
 use crate::vcpu::{VcpuEvent, VcpuEventKind, VcpuState};
+use tracer::tracing::filters::Globs;
+use tracer::tracing::probes;
+use tracer::tracing::status::{Changed, Deleted, EventsChanged, ProbesChanged, Switched};
+use tracer::tracing::{Finished, Tracing, TracingError, WINDOW_PERIOD};
 
 /// How a run ended.
 #[derive(Debug)]
@@ -200,10 +211,12 @@ impl Run {
                 "the guest did not get to the attach point {place}: tracing did not begin there"
             );
             if let Err(why) = self.tracing.check_place(&self.machine) {
-                log::warn!("{why}");
+                log::warn!("{}", explain(&why));
             }
         }
-        let finished = self.tracing.finish(&self.machine, is_dead);
+        let finished = self
+            .tracing
+            .finish(&self.machine, is_dead.then_some(&scratch));
         let late = self.machine.stop(PATIENCE);
         if !late.is_empty() {
             log::error!("vCPU threads {late:?} did not end within {PATIENCE:?}");
@@ -252,40 +265,51 @@ impl Run {
         let machine = &self.machine;
         match call {
             Call::Status => to_value(self.status()),
-            Call::Functions(query) => to_value(self.tracing.functions(&query)?),
-            Call::Start(start) => to_value(self.tracing.start(machine, &start)?),
-            Call::Stop(of) => to_value(self.tracing.stop(machine, &of.session)?),
-            Call::CreateSession(create) => to_value(self.tracing.create(&create)?),
-            Call::DeleteSession(of) => to_value(self.tracing.delete(machine, &of.session)?),
+            Call::Functions(query) => to_value(self.tracing.functions(query.glob.as_deref())?),
+            Call::Start(start) => to_value(self.start(start)?),
+            Call::Stop(of) => to_value(self.tracing.stop(machine, &of.session.0)?),
+            Call::CreateSession(create) => self.create(&create),
+            Call::DeleteSession(of) => to_value(self.delete(&of.session.0)?),
             Call::ListSessions => to_value(self.tracing.list()),
-            Call::Profile(of) => to_value(self.tracing.profile(&of.session)?),
-            Call::SwitchLocks(switch) => to_value(self.tracing.switch_locks(machine, switch)?),
-            Call::Thaw => to_value(self.tracing.thaw()),
-            Call::FilterAdd(change) => to_value(self.tracing.filter_add(machine, &change)?),
-            Call::FilterRemove(change) => to_value(self.tracing.filter_remove(machine, &change)?),
-            Call::FilterSet(change) => to_value(self.tracing.filter_set(machine, &change)?),
-            Call::FilterClear(OfSession { session }) => {
-                let none = FilterChange {
-                    session,
-                    ..FilterChange::default()
-                };
-                to_value(self.tracing.filter_set(machine, &none)?)
+            Call::Profile(of) => to_value(self.tracing.profile(&of.session.0)?),
+            Call::SwitchLocks(switch) => {
+                to_value(self.tracing.switch_locks(machine, switch.state.into())?)
             }
-            Call::TracingOn(of) => to_value(self.tracing.switch(&of.session, true)?),
-            Call::TracingOff(of) => to_value(self.tracing.switch(&of.session, false)?),
-            Call::Dump(dump) => to_value(self.tracing.dump(machine, &dump)?),
+            Call::Thaw => to_value(self.tracing.thaw()),
+            Call::FilterAdd(change) => {
+                let (session, globs) = session_and_globs(change);
+                to_value(self.tracing.filter_add(machine, &session, &globs)?)
+            }
+            Call::FilterRemove(change) => {
+                let (session, globs) = session_and_globs(change);
+                to_value(self.tracing.filter_remove(machine, &session, &globs)?)
+            }
+            Call::FilterSet(change) => {
+                let (session, globs) = session_and_globs(change);
+                to_value(self.tracing.filter_set(machine, &session, &globs)?)
+            }
+            Call::FilterClear(of) => {
+                let none = Globs::default();
+                to_value(self.tracing.filter_set(machine, &of.session.0, &none)?)
+            }
+            Call::TracingOn(of) => to_value(self.tracing.switch(&of.session.0, true)?),
+            Call::TracingOff(of) => to_value(self.tracing.switch(&of.session.0, false)?),
+            Call::Dump(dump) => {
+                let directory = dump.dir.as_ref();
+                let (session, is_live) = (&dump.session.0, dump.live);
+                to_value(self.tracing.dump(machine, session, directory, is_live)?)
+            }
             Call::Digest => to_value(self.tracing.digest(machine)?),
             Call::ListEvents => to_value(self.tracing.events()),
-            Call::EnableEvents(change) => {
-                to_value(self.tracing.change_events(machine, &change, true)?)
-            }
-            Call::DisableEvents(change) => {
-                to_value(self.tracing.change_events(machine, &change, false)?)
-            }
-            Call::Probe(call) => self.tracing.probe(machine, call),
+            Call::EnableEvents(change) => to_value(self.change_events(&change, true)?),
+            Call::DisableEvents(change) => to_value(self.change_events(&change, false)?),
+            Call::Probe(ProbeCall::List) => to_value(self.tracing.probes(machine)),
+            Call::Probe(call) => to_value(self.change_probes(call)?),
             Call::ListDynamic => to_value(self.tracing.dynamic_functions(machine)?),
-            Call::SetDynamic(set) => to_value(self.tracing.set_dynamic(machine, &set)?),
-            Call::ResetDynamic(reset) => to_value(self.tracing.reset_dynamic(machine, &reset)?),
+            Call::SetDynamic(set) => to_value(self.tracing.set_dynamic(machine, &set.changes)?),
+            Call::ResetDynamic(reset) => {
+                to_value(self.tracing.reset_dynamic(machine, &reset.names)?)
+            }
             Call::Pause => {
                 let changed = machine.pause(PATIENCE).map_err(RpcError::failed)?;
                 to_value(Switched { changed })
@@ -297,6 +321,66 @@ impl Run {
                 self.end(Outcome::Shutdown);
                 to_value(Switched { changed: true })
             }
+        }
+    }
+
+    fn start(&mut self, start: Start) -> Result<Changed, TracingError> {
+        let globs = Globs {
+            filter: start.filter,
+            notrace: start.notrace,
+        };
+        let tracer = start.tracer.map(Into::into);
+        self.tracing
+            .start(&self.machine, &start.session.0, tracer, &globs)
+    }
+
+    fn create(&mut self, create: &CreateSession) -> Result<Value, RpcError> {
+        let CreateSession {
+            name,
+            tracer,
+            options,
+        } = create;
+        if let Some(cpu) = options.clock_cpu {
+            check_cpu(cpu).map_err(RpcError::failed)?;
+        }
+        let sessions = self
+            .tracing
+            .create(name, (*tracer).into(), options.to_session());
+        to_value(sessions?)
+    }
+
+    fn delete(&mut self, session: &str) -> Result<Deleted, TracingError> {
+        let (deleted, closing) = self.tracing.delete(&self.machine, session)?;
+        if let Some(closing) = closing {
+            log::info!("{}", ClosingLine(&closing));
+        }
+        Ok(deleted)
+    }
+
+    fn change_events(
+        &mut self,
+        change: &EventChange,
+        on: bool,
+    ) -> Result<EventsChanged, TracingError> {
+        let EventChange {
+            session,
+            events,
+            callbacks,
+        } = change;
+        self.tracing
+            .change_events(&self.machine, &session.0, events, callbacks, on)
+    }
+
+    fn change_probes(&mut self, call: ProbeCall) -> Result<ProbesChanged, TracingError> {
+        let (tracing, machine) = (&mut self.tracing, &self.machine);
+        match call {
+            ProbeCall::List => Ok(ProbesChanged::default()),
+            ProbeCall::Add(add) => {
+                tracing.add_probes(machine, &add.session.0, &add.probes, add.tactic)
+            }
+            ProbeCall::Remove(some) => tracing.remove_probes(machine, &some_probes(some)),
+            ProbeCall::Enable(some) => tracing.enable_probes(machine, &some_probes(some), true),
+            ProbeCall::Disable(some) => tracing.enable_probes(machine, &some_probes(some), false),
         }
     }
 
@@ -327,6 +411,21 @@ impl Run {
 
 fn to_value(result: impl Serialize) -> Result<Value, RpcError> {
     serde_json::to_value(result).map_err(RpcError::failed)
+}
+
+fn session_and_globs(change: FilterChange) -> (String, Globs) {
+    let globs = Globs {
+        filter: change.filter,
+        notrace: change.notrace,
+    };
+    (change.session.0, globs)
+}
+
+fn some_probes(some: SomeProbes) -> probes::SomeProbes {
+    probes::SomeProbes {
+        ids: some.ids,
+        all_of: some.all_of.map(|session| session.0),
+    }
 }
 
 fn guest_state(vcpus: &[VcpuState], paused_by_user: bool) -> &'static str {

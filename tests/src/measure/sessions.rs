@@ -1,7 +1,7 @@
 //! Several sessions on one function.
 
 use vmm::control::protocol::{Call, CreateSession, SessionName, Start};
-use vmm::tracing::options::{ClockChoice, SessionOptions, Tracer};
+use vmm::options::session::{ClockChoice, SessionOptions, Tracer};
 
 /// What makes it `sessions` function sessions on what `glob` matches, the default one included.
 #[must_use]

@@ -10,12 +10,11 @@ use terms::addr::Gpa;
 use tests::stepped::{self, NO_TICKS, wait_at};
 use tests::{Guest, guest};
 use tracer::target::PhysicalMemory;
-use vmm::control::protocol::{FilterChange, SessionName};
+use tracer::tracing::filters::Globs;
+use tracer::tracing::options::{DEFAULT_SESSION, TracingOptions};
 use vmm::devices::console::ConsoleWriter;
 use vmm::loader::KernelFile;
 use vmm::machine::{Machine, PATIENCE};
-use vmm::tracing::options::{DispatchChoice, PatchMethod, SessionOptions, Tracer};
-use vmm::tracing::{Tracing, TracingOptions};
 
 /// Sites of the first slice, and of the smallest.
 const FIRST: u64 = 64;
@@ -62,22 +61,13 @@ fn a_change_is_made_in_as_many_pauses_as_was_asked_for() {
     assert!(shortest[1] >= functions.div_ceil(FEWEST), "{shortest:?}");
 }
 
-fn tracing(kernel: &KernelFile) -> Tracing {
-    let options = TracingOptions {
+fn options() -> TracingOptions {
+    TracingOptions {
         enabled: true,
-        tracer: Tracer::Function,
-        session: SessionOptions::default(),
         filter: vec!["calls_leaf".to_owned()],
-        notrace: Vec::new(),
-        any: false,
-        attach_at: None,
-        smp_locks: None,
         max_pause: Some(Duration::from_nanos(1)),
-        patch_method: PatchMethod::default(),
-        dispatch: DispatchChoice::default(),
-        vcpus: 1,
-    };
-    Tracing::new(options, kernel).unwrap()
+        ..TracingOptions::default()
+    }
 }
 
 /// Entries of the guest's page directory that lead to the window, with their values.
@@ -103,8 +93,7 @@ fn a_slice_that_fails_has_those_before_it_taken_back() {
     let console = ConsoleWriter::start(std::io::sink()).unwrap();
     let cmdline = format!("workload=spin {NO_TICKS}");
     let mut machine = stepped::machine(&kernel, cmdline, 1, &console);
-    let mut tracing = tracing(&kernel);
-    let attach = tracing.before_start(&mut machine).unwrap().unwrap();
+    let (mut tracing, attach) = stepped::tracing(&mut machine, &kernel, options());
     machine.set_breakpoint(Some(attach)).unwrap();
     machine.start().unwrap();
     wait_at(&machine, attach);
@@ -132,12 +121,11 @@ fn a_slice_that_fails_has_those_before_it_taken_back() {
             .unwrap();
         byte == [0xe9]
     });
-    let everything = FilterChange {
-        session: SessionName::default(),
+    let everything = Globs {
         filter: vec!["*".to_owned()],
         notrace: Vec::new(),
     };
-    let changed = tracing.filter_set(&machine, &everything);
+    let changed = tracing.filter_set(&machine, DEFAULT_SESSION, &everything);
     gives_up.store(true, Ordering::SeqCst);
     assert!(thief.join().unwrap(), "the site was never patched");
     let error = changed.unwrap_err().to_string();
@@ -147,9 +135,11 @@ fn a_slice_that_fails_has_those_before_it_taken_back() {
     assert_eq!(tracing.digest(&machine).unwrap().sha256, before);
     assert_eq!(tracing.status().patched, 1);
     // It works again.
-    let changed = tracing.filter_set(&machine, &everything).unwrap();
+    let changed = tracing
+        .filter_set(&machine, DEFAULT_SESSION, &everything)
+        .unwrap();
     assert!(changed.traced > 10_000);
-    tracing.finish(&machine, false).unwrap();
+    tracing.finish(&machine, None).unwrap();
     drop(machine);
     let _ = console.finish(PATIENCE);
 }

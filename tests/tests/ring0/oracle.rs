@@ -4,17 +4,17 @@
 use std::collections::HashMap;
 
 use image::Image;
+use image::Image;
 use tempfile::TempDir;
+use terms::addr::Gva;
 use terms::addr::Gva;
 use tests::stepped::{self, NO_TICKS, next_event, wait_at};
 use tests::{guest, in_the_box, vmm_says};
+use tracer::stub::graph::ReturnHook;
+use tracer::tracing::options::{SessionOptions, Tracer, TracingOptions};
 use vmm::devices::console::ConsoleWriter;
 use vmm::loader::KernelFile;
 use vmm::machine::Machine;
-use vmm::tracing::Tracing;
-use vmm::tracing::options::{
-    DispatchChoice, HookChoice, PatchMethod, SessionOptions, Tracer, TracingOptions,
-};
 use vmm::vcpu::VcpuEventKind;
 
 /// Where stepping begins in each workload, in the order in which the guest calls them.
@@ -93,7 +93,7 @@ fn traced(report: &str) -> Vec<(usize, String)> {
     lines.filter_map(call).collect()
 }
 
-fn check(hook: HookChoice, workloads: &str, roots: &[&str]) {
+fn check(hook: ReturnHook, workloads: &str, roots: &[&str]) {
     let folder = TempDir::new().unwrap();
     let output = folder.path().join("trace");
     let kernel = KernelFile::read(&guest()).unwrap();
@@ -112,17 +112,9 @@ fn check(hook: HookChoice, workloads: &str, roots: &[&str]) {
         filter: ["calls_*", "tail_calls_*", "recursion_*"]
             .map(str::to_owned)
             .to_vec(),
-        notrace: Vec::new(),
-        any: false,
-        attach_at: None,
-        smp_locks: None,
-        max_pause: None,
-        patch_method: PatchMethod::default(),
-        dispatch: DispatchChoice::default(),
-        vcpus: 1,
+        ..TracingOptions::default()
     };
-    let mut tracing = Tracing::new(options, &kernel).unwrap();
-    let attach = tracing.before_start(&mut machine).unwrap().unwrap();
+    let (mut tracing, attach) = stepped::tracing(&mut machine, &kernel, options);
     machine.set_breakpoint(Some(attach)).unwrap();
     machine.start().unwrap();
     wait_at(&machine, attach);
@@ -138,8 +130,8 @@ fn check(hook: HookChoice, workloads: &str, roots: &[&str]) {
     }
     stepped::go_on(&mut machine);
     assert_eq!(next_event(&machine), VcpuEventKind::GuestExit(0));
-    let finished = tracing.finish(&machine, false).unwrap();
-    assert!(finished.black_boxes.is_empty(), "the guest is not dead");
+    let finished = tracing.finish(&machine, None).unwrap();
+    assert!(finished.last_calls.is_empty(), "the guest is not dead");
     drop(tracing);
     let report = vmm_says(&[
         "report".as_ref(),
@@ -156,7 +148,7 @@ fn check(hook: HookChoice, workloads: &str, roots: &[&str]) {
 
 #[test]
 fn the_calls_of_a_trace_are_those_that_were_executed() {
-    let hooks = [HookChoice::Balanced, HookChoice::Jmp, HookChoice::Ret];
+    let hooks = [ReturnHook::Balanced, ReturnHook::Jmp, ReturnHook::Ret];
     for hook in hooks {
         check(hook, "tail_calls", &TAIL_CALLS);
     }

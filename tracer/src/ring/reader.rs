@@ -56,6 +56,17 @@ pub enum Mode {
     Discard,
 }
 
+impl Mode {
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Overwrite => "overwrite",
+            Self::Discard => "discard",
+        }
+    }
+}
+
 /// How long to wait for a slot that is reserved and not written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {

@@ -8,12 +8,13 @@ use clap::{Args, Subcommand};
 use super::dynfunc::{DynfuncVerb, NoTarget};
 use super::events::EventsVerb;
 use super::probes::ProbeVerb;
-use super::quantities;
 use crate::control::protocol::{
     Call, CreateSession, Dump, FilterChange, FunctionsQuery, OfSession, SessionName, Start,
     SwitchLocks,
 };
-use crate::tracing::options::{DEFAULT_SESSION, LockChoice, SessionOptions, Tracer};
+use crate::options::quantities;
+use crate::options::session::{LockChoice, SessionOptions, Tracer};
+use tracer::tracing::options::DEFAULT_SESSION;
 
 /// Talk to a running `vmm run --control PATH`
 ///

@@ -2,8 +2,9 @@
 
 use clap::Subcommand;
 
-use crate::control::dynfunc::{DynamicChange, ResetDynamic, SetDynamic};
+use crate::control::dynfunc::{ResetDynamic, SetDynamic};
 use crate::control::protocol::Call;
+use tracer::tracing::status::DynamicChange;
 
 /// What can be done with dynamic functions.
 #[derive(Debug, Clone, Subcommand)]

@@ -3,11 +3,9 @@
 pub mod ctl;
 pub mod dynfunc;
 pub mod events;
-pub mod graph;
 #[cfg(test)]
 mod named_options;
 pub mod probes;
-pub mod quantities;
 pub mod run;
 
 use std::io::Write;
@@ -74,7 +72,7 @@ enum Verb {
         #[arg(long, value_name = "FORMAT", value_enum)]
         format: Option<commands::report::ReportFormat>,
         #[command(flatten)]
-        graph: graph::GraphOptions,
+        graph: crate::options::graph::GraphOptions,
     },
     /// Write a graph trace in the format of another tool
     ///
@@ -93,7 +91,7 @@ enum Verb {
         #[arg(long)]
         values: bool,
         #[command(flatten)]
-        graph: graph::GraphOptions,
+        graph: crate::options::graph::GraphOptions,
     },
     /// Print a completion script for a shell
     ///

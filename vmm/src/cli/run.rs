@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::quantities;
-use crate::tracing::options::{
-    DispatchChoice, LockChoice, PatchMethod, SessionOptions, Tracer, TracingOptions,
-};
+use crate::layout;
+use crate::options::quantities;
+use crate::options::session::{DispatchChoice, LockChoice, PatchMethod, SessionOptions, Tracer};
+use tracer::tracing::options::TracingOptions;
 
 /// Boot a guest and stay with it until it ends
 ///
@@ -121,21 +121,27 @@ impl RunOptions {
     pub fn tracing(&self) -> TracingOptions {
         TracingOptions {
             enabled: self.trace.is_some() || self.has_points(),
-            tracer: self.trace.unwrap_or(if self.has_points() {
-                Tracer::Nop
-            } else {
-                Tracer::default()
-            }),
-            session: self.session.clone(),
+            tracer: self
+                .trace
+                .unwrap_or(if self.has_points() {
+                    Tracer::Nop
+                } else {
+                    Tracer::default()
+                })
+                .into(),
+            session: self.session.to_session(),
             filter: self.filter.clone(),
             notrace: self.notrace.clone(),
             any: self.any,
             attach_at: self.attach_at.clone(),
-            smp_locks: self.smp_locks,
-            patch_method: self.patch_method,
-            dispatch: self.dispatch,
+            smp_locks: self.smp_locks.map(Into::into),
+            patch_method: self.patch_method.into(),
+            dispatch: self.dispatch.into(),
             max_pause: (!self.atomic).then_some(self.max_pause),
-            vcpus: self.vcpus,
+            vcpus: u16::try_from(self.vcpus).unwrap_or(u16::MAX),
+            rings_room: layout::RINGS_SIZE,
+            probe_port: Some(layout::PROBE_PORT),
+            doorbell_port: Some(layout::DOORBELL_PORT),
         }
     }
 }

@@ -11,12 +11,14 @@ use super::{dynfunc, events, probes, stdout};
 use crate::cli::ctl::{CtlOptions, CtlVerb};
 use crate::control::client;
 use crate::control::protocol::Call;
-use crate::control::status::{
-    Changed, Deleted, Digest, Dumped, Functions, LocksStatus, Pauses, RingStatus, SessionList,
-    SessionStatus, Spread, Status, Switched, SwitchedLocks, TracingStatus,
-};
+use crate::control::status::{Pauses, Spread, Status};
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
+use tracer::collect::status::{Dumped, RingStatus};
+use tracer::tracing::status::{
+    Changed, Deleted, Digest, Functions, LocksStatus, SessionList, SessionStatus, Switched,
+    SwitchedLocks, TracingStatus,
+};
 
 /// Makes the request and prints the result.
 ///
@@ -338,7 +340,8 @@ fn dumped(dumped: &Dumped) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::status::{Function, GuestStatus, VcpuStatus};
+    use crate::control::status::{GuestStatus, VcpuStatus};
+    use tracer::tracing::status::Function;
 
     #[test]
     fn the_status_is_readable() {

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use crate::control::dynfunc::{DynamicChanged, DynamicList};
-use crate::control::status::paused;
+use tracer::tracing::status::paused;
+use tracer::tracing::status::{DynamicChanged, DynamicList};
 
 /// One line for each function, and one for where it may lead.
 pub(super) fn list(list: &DynamicList) -> String {

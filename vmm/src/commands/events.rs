@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use crate::control::events::{EventList, EventsChanged};
-use crate::control::status::paused;
+use tracer::tracing::status::paused;
+use tracer::tracing::status::{EventList, EventsChanged};
 
 /// One line for each event, and those of its callbacks.
 pub(super) fn list(list: &EventList) -> String {

@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::ctl::read;
-use crate::control::probes::{ProbeCall, ProbeList, ProbeStatus, ProbesChanged};
-use crate::control::status::paused;
+use crate::control::probes::ProbeCall;
 use crate::failure::Failure;
+use tracer::tracing::status::paused;
+use tracer::tracing::status::{ProbeList, ProbeStatus, ProbesChanged};
 
 /// The result of a method about probes, as text.
 pub(super) fn text_of(call: &ProbeCall, result: Value) -> Result<String, Failure> {

@@ -4,21 +4,26 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use super::top::{ROWS, table};
+use crate::black_box::BlackBox;
 use crate::cli::run::RunOptions;
+use crate::clock::HOST;
+use crate::closing::ClosingLine;
 use crate::control::server::Server;
 use crate::devices::console::ConsoleWriter;
 use crate::event_loop::{CONTROL, Ended, EventLoop, Limit, Watch};
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
+use crate::host::clock_page::check_cpu;
+use crate::host::pollers::Threads;
 use crate::layout;
 use crate::loader::{Initrd, KernelFile};
-use crate::machine::{Machine, MachineConfig};
+use crate::machine::{BuildError, Machine, MachineConfig};
+use crate::options::session::PatchMethod;
 use crate::run::{Outcome, Run};
 use crate::signals::Signals;
 use crate::terminal::ConsoleStdin;
-use crate::tracing::closing::Closing;
-use crate::tracing::options::PatchMethod;
-use crate::tracing::{Tracing, TracingError};
+use tracer::tracing::closing::Closing;
+use tracer::tracing::{Host, Kernel, Tracing, TracingError};
 
 /// Time that the console output has to get out after the guest has ended.
 const CONSOLE_PATIENCE: Duration = Duration::from_secs(5);
@@ -41,7 +46,8 @@ pub fn run(options: &RunOptions) -> Result<ExitStatus, Failure> {
         .and_then(|events| events.run().map_err(Failure::bad_input));
     let printed = console.finish(CONSOLE_PATIENCE);
     let Ended { outcome, finished } = outcome?;
-    for black_box in &finished.black_boxes {
+    for last in finished.last_calls {
+        let black_box = BlackBox::from(last);
         let shown = black_box.print(std::io::stderr());
         shown.unwrap_or_else(|error| log::warn!("the last calls cannot be shown: {error}"));
     }
@@ -90,14 +96,37 @@ fn boot(
     let mut machine = Machine::build(&config, kernel, console.queue())?;
     let listen = |path| Server::listen(path, CONTROL).map_err(Failure::bad_input);
     let control = options.control.as_deref().map(listen).transpose()?;
+    if let Some(cpu) = options.session.clock_cpu {
+        check_cpu(cpu).map_err(Failure::bad_input)?;
+    }
+    let image = kernel
+        .image()
+        .map_err(|source| Failure::bad_input(format!("{}: {source}", kernel.blamed(&source))))?;
+    if options.patch_method == PatchMethod::Live {
+        machine
+            .serve_breakpoints(&image)
+            .map_err(|why| Failure::bad_input(format!("{why}; use --patch-method quiesce")))?;
+    }
+    let traced = Kernel {
+        image,
+        debug: kernel.debug(),
+        name: kernel.path().display().to_string(),
+    };
+    let host = Host {
+        clock: HOST,
+        pollers: Box::new(Threads),
+        command_line: command_line(),
+    };
     // Last of the checks: it may replace an older trace.
-    let mut tracing = Tracing::new(options.tracing(), kernel).map_err(|error| match error {
-        TracingError::Image(source) => {
-            Failure::bad_input(format!("{}: {source}", kernel.blamed(&source)))
-        }
-        other => other.into(),
-    })?;
-    if let Some(at) = tracing.before_start(&mut machine)? {
+    let mut tracing =
+        Tracing::new(options.tracing(), traced, host).map_err(|error| match error {
+            TracingError::Image(source) => {
+                Failure::bad_input(format!("{}: {source}", kernel.blamed(&source)))
+            }
+            other => other.into(),
+        })?;
+    let mut target = machine.before_start().ok_or(BuildError::AlreadyStarted)?;
+    if let Some(at) = tracing.before_start(&mut target)? {
         machine.set_breakpoint(Some(at)).map_err(Failure::tracing)?;
     }
     let stdin = ConsoleStdin::open().map_err(Failure::bad_input)?;
@@ -116,6 +145,12 @@ fn boot(
     })
 }
 
+/// Of this process; arguments need not be text.
+fn command_line() -> String {
+    let arguments = std::env::args_os().map(|one| one.to_string_lossy().into_owned());
+    arguments.collect::<Vec<_>>().join(" ")
+}
+
 /// How a session ended, after everything that it has shown.
 fn say(closing: &Closing) {
     match closing {
@@ -123,8 +158,8 @@ fn say(closing: &Closing) {
             // Nobody is left to tell when stderr is closed.
             let _ = write!(std::io::stderr(), "{}", table(profile, None, ROWS));
         }
-        closing if closing.is_warning() => log::warn!("{closing}"),
-        closing => log::info!("{closing}"),
+        closing if closing.is_warning() => log::warn!("{}", ClosingLine(closing)),
+        closing => log::info!("{}", ClosingLine(closing)),
     }
 }
 

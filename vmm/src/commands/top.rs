@@ -11,9 +11,9 @@ use super::stdout;
 use crate::cli::ctl::{CtlOptions, TopOptions};
 use crate::control::client;
 use crate::control::protocol::Call;
-use crate::control::status::{Profile, ProfiledFunction};
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
+use tracer::tracing::status::{Profile, ProfiledFunction};
 
 /// Clears a terminal.
 const CLEAR: &str = "\x1b[H\x1b[J";

@@ -1,6 +1,7 @@
-//! The methods `dynfunc.*`: what they take and what they return.
+//! The methods `dynfunc.*`: what they take.
 
 use serde::{Deserialize, Serialize};
+use tracer::tracing::status::DynamicChange;
 
 /// `dynfunc.set`: where dynamic functions are to lead, all at once.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -10,59 +11,10 @@ pub struct SetDynamic {
     pub changes: Vec<DynamicChange>,
 }
 
-/// One function and its target.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DynamicChange {
-    /// The dynamic function.
-    pub name: String,
-    /// The function that it is to lead to.
-    pub target: String,
-}
-
 /// `dynfunc.reset`: which dynamic functions are to lead where they did when the guest was built.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResetDynamic {
     /// Their names.
     pub names: Vec<String>,
-}
-
-/// Result of `dynfunc.list`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DynamicList {
-    /// Dynamic functions by name, then static calls by name.
-    pub functions: Vec<DynamicStatus>,
-}
-
-/// One dynamic function.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DynamicStatus {
-    /// Its name.
-    pub name: String,
-    /// `dynamic`, or `static_call` for one of a Linux kernel, which is only listed.
-    pub kind: String,
-    /// The address of its jump, as hexadecimal text.
-    pub jump: String,
-    /// Its parameters and result, as the guest's source has them.
-    pub types: String,
-    /// Where it leads now.
-    pub target: String,
-    /// Where it led when the guest was built.
-    pub default: String,
-    /// Where it may lead: its own targets and those of the same signature.
-    pub targets: Vec<String>,
-}
-
-/// Result of `dynfunc.set` and `dynfunc.reset`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct DynamicChanged {
-    /// The functions that lead somewhere else now.
-    pub functions: Vec<DynamicChange>,
-    /// How often the guest was paused for it: 0 when nothing had to be changed, and where text is changed live.
-    #[serde(default)]
-    pub pauses: u64,
-    /// How long the guest was paused for it, in microseconds; where text is changed live, the most that one
-    /// vCPU lost. 0 when nothing had to be changed.
-    pub pause_us: f64,
 }

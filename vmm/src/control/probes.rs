@@ -1,9 +1,8 @@
-//! The methods `probe.*`: what they take and what they return.
+//! The methods `probe.*`: what they take.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::events::FieldStatus;
 use super::protocol::{METHOD_NOT_FOUND, RpcError, SessionName, read};
 
 /// A method about probes.
@@ -45,53 +44,6 @@ pub struct SomeProbes {
     /// All of this session, instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub all_of: Option<SessionName>,
-}
-
-/// Result of `probe.list`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProbeList {
-    /// In the order in which they were added.
-    pub probes: Vec<ProbeStatus>,
-    /// How often vCPUs have left the guest at probes: those by breakpoints that the host serves.
-    #[serde(default)]
-    pub exits: u64,
-}
-
-/// One probe.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProbeStatus {
-    /// Its number, never used again.
-    pub id: u32,
-    /// What its event is called in the trace.
-    pub name: String,
-    /// The session that records it.
-    pub session: String,
-    /// As it was added.
-    pub probe: String,
-    /// The instruction before which it is hit.
-    pub address: String,
-    /// The same as function and offset.
-    pub place: String,
-    /// How it is put into the text.
-    pub tactic: String,
-    /// `on`, `disabled`, `off` while its session is not started, `gone` when its text is.
-    pub state: String,
-    /// Hits that are in the trace; none without an output directory.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hits: Option<u64>,
-    /// What it captures.
-    pub values: Vec<FieldStatus>,
-}
-
-/// Result of `probe.add`, `probe.remove`, `probe.enable` and `probe.disable`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct ProbesChanged {
-    /// The probes that were changed, as they are now or were last.
-    pub probes: Vec<ProbeStatus>,
-    /// How often the guest was paused for it.
-    pub pauses: u64,
-    /// How long the guest was paused for it, in microseconds.
-    pub pause_us: f64,
 }
 
 /// What all the names begin with.

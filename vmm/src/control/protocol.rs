@@ -10,7 +10,7 @@ use super::dynfunc::{ResetDynamic, SetDynamic};
 use super::events::EventChange;
 use super::probes::ProbeCall;
 pub use super::sessions::{CreateSession, FilterChange, OfSession, SessionName, Start};
-use crate::tracing::options::LockChoice;
+use crate::options::session::LockChoice;
 
 /// The protocol's name for its version, in every message.
 pub const VERSION: &str = "2.0";
@@ -391,9 +391,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::control::dynfunc::DynamicChange;
     use crate::control::probes::{AddProbes, SomeProbes};
-    use crate::tracing::options::{SessionOptions, Tracer};
+    use crate::options::session::{SessionOptions, Tracer};
+    use tracer::tracing::status::DynamicChange;
 
     fn code(line: &str) -> i32 {
         parse(line.as_bytes()).call.unwrap_err().code

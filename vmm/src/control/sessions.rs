@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::tracing::options::{DEFAULT_SESSION, SessionOptions, Tracer};
+use tracer::tracing::options::DEFAULT_SESSION;
+
+use crate::options::session::{SessionOptions, Tracer};
 
 /// The session that a method is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

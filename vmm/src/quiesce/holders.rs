@@ -8,9 +8,9 @@ use hdrhistogram::Histogram;
 use terms::region::Region;
 use tracer::target::NotProvided;
 
-use super::QuiesceError;
 use crate::memslots::MemorySlots;
 use crate::vcpu::{FullRegisters, Gate, VcpuHandle};
+use tracer::guest::StopError;
 
 /// How long pauses took, in nanoseconds.
 #[derive(Debug)]
@@ -168,7 +168,7 @@ impl Holders {
     }
 
     /// Adds a holder: all vCPUs are parked when this returns.
-    pub(crate) fn hold(&self, patience: Duration) -> Result<Vec<FullRegisters>, QuiesceError> {
+    pub(crate) fn hold(&self, patience: Duration) -> Result<Vec<FullRegisters>, StopError> {
         let first = !self.is_held();
         if first {
             self.settle(Instant::now());
@@ -199,21 +199,17 @@ impl Holders {
         &self,
         deadline: Instant,
         patience: Duration,
-    ) -> Result<Vec<FullRegisters>, QuiesceError> {
+    ) -> Result<Vec<FullRegisters>, StopError> {
         let mut all = Vec::with_capacity(self.vcpus.len());
         for handle in &self.vcpus {
             let vcpu = handle.number();
             if !handle.wait_parked(deadline) {
-                return Err(QuiesceError::Missed {
+                return Err(StopError::Missed {
                     vcpu,
                     deadline: patience,
                 });
             }
-            all.push(
-                handle
-                    .registers()
-                    .ok_or(QuiesceError::NoRegisters { vcpu })?,
-            );
+            all.push(handle.registers().ok_or(StopError::NoRegisters { vcpu })?);
         }
         Ok(all)
     }
@@ -272,7 +268,7 @@ mod tests {
         let holders = machine(&vcpus, &gate);
         vcpus[1].obey(false);
         let error = holders.hold(Duration::from_millis(20)).unwrap_err();
-        assert!(matches!(error, QuiesceError::Missed { vcpu: 1, .. }));
+        assert!(matches!(error, StopError::Missed { vcpu: 1, .. }));
         assert_eq!(
             error.to_string(),
             "vCPU 1 did not pause within 20ms; the guest runs on unchanged"
@@ -313,7 +309,7 @@ mod tests {
         let holders = machine(&vcpus, &gate);
         vcpus[1].forget_registers();
         let error = holders.hold(LONG).unwrap_err();
-        assert!(matches!(error, QuiesceError::NoRegisters { vcpu: 1 }));
+        assert!(matches!(error, StopError::NoRegisters { vcpu: 1 }));
         vcpus[0].wait_until(VcpuState::Running, LONG);
     }
 }

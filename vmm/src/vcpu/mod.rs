@@ -32,12 +32,12 @@ pub(crate) use cpuid::{CpuModel, has_gigabyte_pages, has_virtualisation};
 pub(crate) use event::{EventSender, events};
 pub(crate) use gate::Gate;
 
-use crate::clock::VcpuClocks;
 use crate::devices::Ports;
 use crate::loader::entry_state;
 use crate::memory::Memory;
 use seat::Shared;
 use thread::Vcpu;
+use tracer::clock::VcpuClocks;
 
 const MSR_MISC_ENABLE: u32 = 0x1a0;
 const FAST_STRINGS: u64 = 1;

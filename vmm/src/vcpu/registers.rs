@@ -39,6 +39,7 @@ impl From<&FullRegisters> for VcpuRegisters {
             online: full.is_online(),
             rip: full.general.rip,
             rsp: full.general.rsp,
+            rdi: full.general.rdi,
             // The stack segment's DPL is the CPL, by architecture.
             cpl: full.system.ss.dpl & 3,
             cr0: full.system.cr0,
@@ -120,6 +121,7 @@ mod tests {
         };
         full.general.rip = 1;
         full.general.rsp = 2;
+        full.general.rdi = 10;
         full.system.ss.dpl = 3;
         full.system.cr3 = 4;
         full.system.efer = 5;
@@ -129,6 +131,7 @@ mod tests {
             online: false,
             rip: 1,
             rsp: 2,
+            rdi: 10,
             cpl: 3,
             cr0: 8,
             cr3: 4,

@@ -11,7 +11,7 @@ use terms::addr::Gva;
 use super::brief;
 use super::gate::Gate;
 use super::registers::FullRegisters;
-use crate::clock::Sample;
+use tracer::clock::Sample;
 
 /// What the controller wants of the thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -30,10 +30,11 @@ use super::event::{EventSender, VcpuEvent, VcpuEventKind};
 use super::kick::{self, ImmediateExit, KickTarget};
 use super::registers::RegisterReader;
 use super::seat::{Errand, Order, Reply, Request, Seat, Shared, VcpuState};
-use crate::clock::{Sample, VcpuClocks, host_tsc};
+use crate::clock::host_tsc;
 use crate::devices::{PortEffect, Ports};
 use crate::layout::{DOORBELL_PORT, PROBE_PORT, TRAP_PORT};
 use crate::memory::Memory;
+use tracer::clock::{Sample, VcpuClocks};
 
 /// Readings of a counter that is looked at again: a few, since the vCPU could run meanwhile.
 const CHECK_SAMPLES: u32 = 3;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use vmm::control::protocol::{Call, OfSession};
-use vmm::tracing::options::ClockChoice;
+use vmm::options::session::ClockChoice;
 
 use crate::Failed;
 use crate::guest::Guest;

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use tracer::tracing::status::{Changed, Switched};
 use vmm::control::protocol::{Call, FilterChange, OfSession};
-use vmm::control::status::{Changed, Switched};
 
 use crate::Failed;
 use crate::guest::{Client, Guest};

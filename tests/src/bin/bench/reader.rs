@@ -6,8 +6,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use image::Image;
+
 use terms::addr::Gpa;
 use terms::function::FunctionId;
+use tracer::clock::RunClock;
+use tracer::collect::drain::Drain;
+use tracer::collect::looks::RingClock;
+use tracer::collect::output::Output;
+use tracer::collect::rings::SharedRings;
 use tracer::export::uftrace::Metadata;
 use tracer::record::{Format, RECORD_BYTES, Record};
 use tracer::ring::geometry::{Geometry, Position};
@@ -16,13 +22,9 @@ use tracer::ring::reader::{CellWord, Delivered, Mode, Patience, RingMemory, Ring
 use tracer::ring::timeline::Timeline;
 use tracer::session::SessionMemory;
 use tracer::target::PhysicalMemory;
-use vmm::clock::{RunClock, host_tsc};
+use vmm::clock::{HOST, host_tsc};
 use vmm::layout::MIB;
 use vmm::memory::Memory;
-use vmm::tracing::drain::Drain;
-use vmm::tracing::looks::RingClock;
-use vmm::tracing::output::Output;
-use vmm::tracing::rings::SharedRings;
 
 use crate::Failed;
 use crate::sample::Samples;
@@ -84,7 +86,7 @@ impl Ring {
         };
         memory.populate(window, 2 * RING_BYTES);
         Ok(Self {
-            rings: SharedRings::new(memory.clone(), place.clone()),
+            rings: SharedRings::new(Arc::new(memory.clone()), place.clone()),
             memory,
             geometry,
             place,
@@ -179,7 +181,7 @@ fn stream(place: &Path) -> Result<Samples, Failed> {
         Mode::Overwrite,
         FUNCTIONS,
         clock,
-        RingClock::Host,
+        RingClock::Host(HOST),
         Some(output),
     );
     drain.switch(true);

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use tests::measure::Failed;
 use tests::measure::guest::{Client, Guest};
 use tests::measure::sample::Samples;
+use tracer::tracing::status::{Changed, Switched};
 use vmm::control::protocol::{Call, FilterChange};
-use vmm::control::status::{Changed, Switched};
 
 use crate::Bench;
 use crate::experiment::{Experiment, Finding, Plot, Row, Verdict};

@@ -5,7 +5,7 @@ use tests::measure::guest::Guest;
 use tests::measure::rounds::{Rounds, change};
 use tests::measure::sample::Samples;
 use tests::measure::sessions::more_sessions;
-use vmm::tracing::options::ClockChoice;
+use vmm::options::session::ClockChoice;
 
 use crate::experiment::{Experiment, Finding, Plot, Row, Verdict};
 use crate::{Bench, TURNS};

@@ -1,0 +1,345 @@
+//! The counters of all vCPUs, looked at again and again.
+//!
+//! A guest can set a vCPU's counter (`IA32_TSC`, `IA32_TSC_ADJUST`), and a host that was suspended moves it. So
+//! each vCPU's thread reads it every second, when it is out of the guest for another reason, or because
+//! it is kicked out when it was in the guest all the time. That takes the vCPU some microseconds. Where ring 3 sees
+//! the host's counter whatever KVM says, there is nothing to look at.
+//!
+//! What lies between the last reading that agreed and the one that does not was timed by nobody knows which of
+//! the two: [`Reading::sets`] tells readers of rings.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::HostClock;
+use super::relation::{Relation, Sample};
+use crate::ring::moment::Moment;
+
+/// Nobody asks.
+const NEVER: u64 = u64::MAX;
+
+/// The counters of a machine's vCPUs.
+#[derive(Debug)]
+pub struct VcpuClocks {
+    host: HostClock,
+    /// When each is to be looked at next, by the host's counter.
+    due: Vec<AtomicU64>,
+    interval: AtomicU64,
+    known: Mutex<Vec<Known>>,
+}
+
+/// What is known of one.
+#[derive(Debug, Clone, Copy, Default)]
+struct Known {
+    relation: Option<Relation>,
+    sets: u64,
+}
+
+/// A look at the host's counter, and what is known of that which times a ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reading {
+    /// The look.
+    pub moment: Moment,
+    /// The host's counter when the relation was last seen to hold.
+    pub checked: u64,
+    /// How often a counter was found to have been set.
+    pub sets: u64,
+    /// The ring is timed by counters that differ.
+    pub is_mixed: bool,
+}
+
+impl Reading {
+    /// Of a ring that is timed by the host's counter.
+    #[must_use]
+    pub const fn exact(now: u64) -> Self {
+        Self {
+            moment: Moment::exact(now),
+            checked: now,
+            sets: 0,
+            is_mixed: false,
+        }
+    }
+}
+
+/// What is known of all of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// How far the worst known offset may be from the truth, in ticks.
+    pub bound: u64,
+    /// How often one was found to have been set.
+    pub sets: u64,
+    /// Whether they differ.
+    pub do_differ: bool,
+}
+
+impl VcpuClocks {
+    /// Of so many vCPUs, beside the counter of their `host`. Until [`Self::begin`] their counters are taken for
+    /// that one.
+    #[must_use]
+    pub fn new(vcpus: u16, host: HostClock) -> Self {
+        Self {
+            host,
+            due: (0..vcpus).map(|_| AtomicU64::new(NEVER)).collect(),
+            interval: AtomicU64::new(NEVER),
+            known: Mutex::new(vec![Known::default(); usize::from(vcpus)]),
+        }
+    }
+
+    /// These are the counters. They are looked at again each `interval` ticks.
+    pub fn begin(&self, relations: &[Relation], interval: u64) {
+        let common = relations
+            .split_first()
+            .and_then(|(first, rest)| rest.iter().try_fold(*first, |both, next| both.and(next)));
+        let mut known = self.lock();
+        for (known, relation) in known.iter_mut().zip(relations) {
+            // The order of what different vCPUs record is exact when they have the same offset.
+            let (offset, bound) = common.map_or((relation.offset, relation.bound), |common| {
+                (common.offset, common.bound)
+            });
+            known.relation = Some(Relation {
+                offset,
+                bound,
+                ..*relation
+            });
+        }
+        drop(known);
+        self.interval.store(interval, Ordering::Relaxed);
+        let next = (self.host.counter)().saturating_add(interval);
+        self.due
+            .iter()
+            .for_each(|due| due.store(next, Ordering::Release));
+    }
+
+    /// Whether the counters are known.
+    #[must_use]
+    pub fn is_begun(&self) -> bool {
+        self.interval.load(Ordering::Relaxed) != NEVER
+    }
+
+    /// Whether it is time to look at the counter of this vCPU.
+    #[must_use]
+    pub fn is_due(&self, vcpu: u16) -> bool {
+        let due = self.due.get(usize::from(vcpu));
+        let due = due.map_or(NEVER, |due| due.load(Ordering::Acquire));
+        due != NEVER && (self.host.counter)() >= due
+    }
+
+    /// The counter was read again.
+    pub fn check(&self, vcpu: u16, sample: Sample) {
+        let interval = self.interval.load(Ordering::Relaxed);
+        if let Some(due) = self.due.get(usize::from(vcpu))
+            && interval != NEVER
+        {
+            due.store(sample.after.saturating_add(interval), Ordering::Release);
+        }
+        let fresh = Relation::from(sample);
+        let mut all = self.lock();
+        let index = usize::from(vcpu);
+        let Some(Known {
+            relation: Some(before),
+            sets,
+        }) = all.get(index).copied()
+        else {
+            return;
+        };
+        let now = if before.and(&fresh).is_some() {
+            Known {
+                relation: Some(Relation {
+                    measured: fresh.measured,
+                    ..before
+                }),
+                sets,
+            }
+        } else {
+            let moved = fresh.ahead_of(&before);
+            log::warn!(
+                "the clock of vCPU {vcpu} was set: it is {moved} ticks from where it was; \
+                 times from about then are in doubt"
+            );
+            // Set to what another has: then they are the same.
+            let others = all.iter().filter_map(|known| known.relation);
+            let same = others
+                .filter(|other| other.and(&before).is_none())
+                .find(|other| other.and(&fresh).is_some());
+            let relation = same.map_or(fresh, |same| Relation {
+                measured: fresh.measured,
+                ..same
+            });
+            Known {
+                relation: Some(relation),
+                sets: sets + 1,
+            }
+        };
+        if let Some(known) = all.get_mut(index) {
+            *known = now;
+        }
+    }
+
+    /// The clock of this vCPU, now.
+    #[must_use]
+    pub fn of(&self, vcpu: u16) -> Reading {
+        let now = (self.host.counter)();
+        let known = self.lock().get(usize::from(vcpu)).copied();
+        let known = known.unwrap_or_default();
+        let Some(relation) = known.relation else {
+            return Reading::exact(now);
+        };
+        Reading {
+            moment: Moment {
+                now,
+                offset: relation.offset,
+                bound: relation.bound,
+            },
+            checked: relation.measured,
+            sets: known.sets,
+            is_mixed: false,
+        }
+    }
+
+    /// The clock of whichever vCPU, now.
+    #[must_use]
+    pub fn of_any(&self) -> Reading {
+        let mut reading = self.of(0);
+        let summary = self.summary();
+        let known = self.lock();
+        let relations = known.iter().filter_map(|known| known.relation);
+        let checked = relations.map(|relation| relation.measured).min();
+        reading.checked = checked.unwrap_or(reading.checked);
+        reading.sets = summary.sets;
+        reading.is_mixed = summary.do_differ;
+        reading
+    }
+
+    /// What is known of all of them; none while they are taken for the host's.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        let known = self.lock();
+        let relations = || known.iter().filter_map(|known| known.relation);
+        let first = relations().next();
+        Summary {
+            bound: relations().map(|one| one.bound).max().unwrap_or_default(),
+            sets: known
+                .iter()
+                .fold(0, |sum, known| sum.saturating_add(known.sets)),
+            do_differ: first.is_some_and(|first| relations().any(|one| one.and(&first).is_none())),
+        }
+    }
+
+    /// The host's clock.
+    #[must_use]
+    pub const fn host(&self) -> HostClock {
+        self.host
+    }
+
+    /// How many vCPUs there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.due.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const HOST: HostClock = HostClock {
+        counter: || 1 << 61,
+        now: || Duration::ZERO,
+        rest: |_| {},
+    };
+
+    /// A reading of a counter that is `offset` ahead; it took `width` ticks.
+    fn sample(at: u64, offset: u64, width: u64) -> Sample {
+        Sample {
+            before: at,
+            guest: (at + width / 3).wrapping_add(offset),
+            after: at + width,
+        }
+    }
+
+    fn clocks(offsets: &[u64]) -> VcpuClocks {
+        let clocks = VcpuClocks::new(u16::try_from(offsets.len()).unwrap(), HOST);
+        let at = |(width, offset): (u64, &u64)| Relation::from(sample(1000, *offset, width));
+        let relations: Vec<Relation> = (500..).step_by(90).zip(offsets).map(at).collect();
+        clocks.begin(&relations, 1 << 62);
+        clocks
+    }
+
+    #[test]
+    fn without_measurements_it_is_the_hosts() {
+        let clocks = VcpuClocks::new(2, HOST);
+        let reading = clocks.of(1);
+        assert_eq!(reading, Reading::exact(reading.moment.now));
+        assert!(!clocks.is_due(0) && !clocks.is_due(7));
+        clocks.check(0, sample(5, 1 << 40, 3));
+        assert_eq!(clocks.summary(), Summary::default());
+        assert!(!clocks.is_due(0), "nobody asks still");
+    }
+
+    #[test]
+    fn vcpus_whose_measurements_agree_have_one_offset() {
+        for offset in [0, 1 << 50, u64::MAX - 3] {
+            let clocks = clocks(&[offset, offset, offset]);
+            let readings = [0, 1, 2].map(|vcpu| clocks.of(vcpu).moment);
+            let first = readings[0];
+            let error = first.offset.wrapping_sub(offset).cast_signed();
+            assert!(error.unsigned_abs() <= first.bound && first.bound <= 251);
+            for other in readings {
+                assert_eq!((other.offset, other.bound), (first.offset, first.bound));
+            }
+            assert!(!clocks.summary().do_differ && !clocks.of_any().is_mixed);
+        }
+    }
+
+    #[test]
+    fn vcpus_that_differ_keep_their_own_and_cannot_share() {
+        let clocks = clocks(&[0, 1 << 30]);
+        let [first, second] = [0, 1].map(|vcpu| clocks.of(vcpu).moment.offset);
+        let apart = second.wrapping_sub(first);
+        assert!(apart.abs_diff(1 << 30) < 1000);
+        assert!(clocks.summary().do_differ && clocks.of_any().is_mixed);
+    }
+
+    #[test]
+    fn a_check_that_agrees_changes_nothing_but_the_time() {
+        let clocks = clocks(&[40, 40]);
+        let before = clocks.of(0);
+        clocks.check(0, sample(9000, 40, 77));
+        let after = clocks.of(0);
+        assert_eq!(after.moment.offset, before.moment.offset);
+        assert_eq!((after.checked, after.sets), (9000, 0));
+        assert_eq!(clocks.of_any().checked, 1000, "the other was not looked at");
+    }
+
+    #[test]
+    fn a_counter_that_was_set_is_counted_once_and_known_anew() {
+        let clocks = clocks(&[40, 40]);
+        clocks.check(1, sample(5000, 1 << 33, 90));
+        clocks.check(1, sample(6000, 1 << 33, 90));
+        let reading = clocks.of(1);
+        assert_eq!((reading.sets, reading.checked), (1, 6000));
+        assert!(reading.moment.offset.abs_diff(1 << 33) <= 45);
+        assert_eq!(clocks.of(0).sets, 0);
+        assert!(clocks.of_any().is_mixed);
+        // The other one is set to the same: they are alike again, exactly.
+        clocks.check(0, sample(7000, 1 << 33, 500));
+        assert_eq!(clocks.of(0).moment.offset, clocks.of(1).moment.offset);
+        let all = clocks.of_any();
+        assert!(!all.is_mixed);
+        assert_eq!(all.sets, 2);
+    }
+
+    #[test]
+    fn each_is_due_after_the_interval() {
+        let clocks = clocks(&[0]);
+        assert!(!clocks.is_due(0));
+        clocks.begin(&[Relation::from(sample(1, 0, 1))], 0);
+        assert!(clocks.is_due(0));
+    }
+}

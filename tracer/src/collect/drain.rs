@@ -1,0 +1,533 @@
+//! Reading the rings of one session while the guest runs: each round looks at every head, which times its
+//! records, and takes the records out when there is somewhere to put them.
+
+use std::sync::{Arc, Mutex};
+
+use crate::event::{Event, EventKind};
+use crate::export::probes::ProbeNote;
+use crate::export::uftrace::{ClockStall, ExportError, Metadata};
+use crate::record::Format;
+use crate::ring::doubt::TimeDoubts;
+use crate::ring::geometry::Geometry;
+use crate::ring::reader::{CellWord, Delivered, Mode, Patience, RingMemory, RingReader, Sink};
+use crate::ring::snapshot::Snapshot;
+use crate::ring::stacks::Stacks;
+use image::Image;
+
+use super::event_drain::EventDrain;
+use super::looks::{AllLooks, Looks, RingClock, lock};
+use super::output::{Batch, Output, Written};
+use super::rings::SharedRings;
+use super::source::Source;
+use super::status::{Dumped, RingStatus};
+use crate::clock::RunClock;
+use crate::clock::page::Beats;
+
+/// How long a reserved slot is waited for: a guest that preempts a thread in a stub needs a few
+/// time slices to come back to it.
+const PATIENCE_NS: u64 = 200_000_000;
+
+/// How many calls and events each ring had lost when it was held.
+#[derive(Debug)]
+pub struct Held {
+    calls: Vec<u64>,
+    events: Option<Vec<u64>>,
+}
+
+/// The rings of one session and where their records go.
+#[derive(Debug)]
+pub struct Drain {
+    rings: SharedRings,
+    sources: Vec<Source>,
+    looks: AllLooks,
+    ring_clock: RingClock,
+    geometry: Geometry,
+    functions: u32,
+    format: Format,
+    stacks: Stacks,
+    clock: RunClock,
+    output: Option<Output>,
+    events: Vec<Event>,
+    /// What is known of the clock page, for a session that is timed by it.
+    beats: Option<Arc<Beats>>,
+    stalls_before: u64,
+    stalls_seen: u64,
+    /// From the session's first event on.
+    points: Option<EventDrain>,
+    /// Every probe that it has recorded.
+    probes: Vec<ProbeNote>,
+    is_on: bool,
+}
+
+impl Drain {
+    /// Readers of `rings`, which are all zeros still. Tracing is off.
+    #[must_use]
+    pub fn new(
+        rings: SharedRings,
+        geometry: Geometry,
+        mode: Mode,
+        functions: u32,
+        clock: RunClock,
+        ring_clock: RingClock,
+        mut output: Option<Output>,
+    ) -> Self {
+        if let Some(output) = &mut output {
+            output.name_threads(rings.memory(), ring_clock.host());
+        }
+        let format = rings.format();
+        let reader = |ring| {
+            let reader = RingReader::new(ring, geometry, mode, functions)
+                .of(format)
+                .timed(ring_clock.is_timed())
+                .starting_at(rings.first(ring));
+            reader.initialise(&rings);
+            reader
+        };
+        let readers: Vec<RingReader> = (0..rings.count()).map(reader).collect();
+        let looks = Arc::new(Looks::new(rings.clone(), geometry, &ring_clock));
+        let source = |reader| Source::new(reader, geometry, &looks);
+        let sources = readers.into_iter().map(source).collect();
+        Self {
+            rings,
+            sources,
+            looks: Arc::new(Mutex::new(vec![looks])),
+            ring_clock,
+            geometry,
+            functions,
+            format,
+            stacks: Stacks::default(),
+            clock,
+            output,
+            events: Vec::new(),
+            beats: None,
+            stalls_before: 0,
+            stalls_seen: 0,
+            points: None,
+            probes: Vec::new(),
+            is_on: false,
+        }
+    }
+
+    /// Functions have come: `image` has those of before, and more.
+    pub fn extend(&mut self, image: &Arc<Image>) {
+        self.functions = u32::try_from(image.functions.len()).unwrap_or(u32::MAX);
+        for source in &mut self.sources {
+            source.reader.set_functions(self.functions);
+        }
+        if let Some(output) = &mut self.output {
+            output.extend(image);
+        }
+    }
+
+    /// The session's times come from the clock page: its stalls are noted in the trace.
+    pub fn time_by(&mut self, beats: Arc<Beats>) {
+        // What was before the session is none of its own.
+        self.stalls_seen = beats.since(0).1;
+        self.stalls_before = self.stalls_seen;
+        self.beats = Some(beats);
+    }
+
+    /// Notes stalls of the clock page after the first `seen` ones; returns how many there are now.
+    fn note_stalls(&self, seen: u64, output: &mut Output) -> u64 {
+        let Some(beats) = &self.beats else {
+            return seen;
+        };
+        let (stalls, seen) = beats.since(seen);
+        for stall in stalls {
+            output.clock_stall(ClockStall {
+                end_ns: self.clock.nanoseconds(stall.end),
+                length_ns: self.clock.duration_ns(stall.end.wrapping_sub(stall.begin)),
+            });
+        }
+        seen
+    }
+
+    /// What times the session's rings.
+    #[must_use]
+    pub fn ring_clock(&self) -> &RingClock {
+        &self.ring_clock
+    }
+
+    /// Reads the session's event rings, too, from now on.
+    pub fn add_events(&mut self, mut points: EventDrain) {
+        points.switch(self.is_on);
+        lock(&self.looks).push(Arc::clone(points.looks()));
+        self.points = Some(points);
+    }
+
+    /// The event rings, if they are read.
+    #[must_use]
+    pub fn events(&mut self) -> Option<&mut EventDrain> {
+        self.points.as_mut()
+    }
+
+    /// These probes are recorded from now on.
+    pub fn note_probes(&mut self, notes: &[ProbeNote]) {
+        self.probes.extend_from_slice(notes);
+        self.probes.sort_by_key(|note| note.id);
+        self.probes.dedup_by_key(|note| note.id);
+        if let Some(output) = &mut self.output {
+            output.describe_probes(&self.probes);
+        }
+    }
+
+    /// Whether the event rings are read.
+    #[must_use]
+    pub fn has_events(&self) -> bool {
+        self.points.is_some()
+    }
+
+    /// Lets stubs record, or stops them.
+    pub fn switch(&mut self, on: bool) {
+        self.is_on = on;
+        if let Some(points) = &mut self.points {
+            points.switch(on);
+        }
+        self.sources
+            .iter_mut()
+            .for_each(|source| source.reader.switch(&self.rings, on));
+        if let Some(output) = self.output.as_mut().filter(|_| on) {
+            output.gap(self.clock.nanoseconds((self.ring_clock.host().counter)()));
+        }
+    }
+
+    /// Looks at every head, so that the counts are those of now.
+    pub fn look(&mut self) {
+        for source in &mut self.sources {
+            source.look(&self.rings);
+        }
+        if let Some(points) = &mut self.points {
+            points.look();
+        }
+    }
+
+    /// One round over all rings. Returns how many events there were.
+    pub fn round(&mut self, patience: Patience) -> usize {
+        let mut count = 0;
+        for source in &mut self.sources {
+            let now = (self.ring_clock.host().counter)();
+            let before = self
+                .beats
+                .as_ref()
+                .map_or(now, |beats| beats.last().min(now));
+            source.look(&self.rings);
+            let Some(output) = &mut self.output else {
+                continue;
+            };
+            // What is reserved later has a later time, as far as the ring's clock is known.
+            let before = before.saturating_sub(source.timeline.last().bound);
+            let vcpu = source.reader.ring();
+            self.stacks.begin_round();
+            let mut sink = EventSink {
+                vcpu,
+                clock: &self.clock,
+                rings: &self.rings,
+                stacks: &mut self.stacks,
+                events: &mut self.events,
+                is_late: false,
+            };
+            source.drain(&self.rings, patience, &mut sink);
+            count += self.events.len();
+            let nanoseconds = |ticks| self.clock.nanoseconds(ticks);
+            output.append(&Batch {
+                ring: vcpu,
+                events: &self.events,
+                looked_ns: source.reader.is_drained().then(|| nanoseconds(before)),
+                until_ns: Some(nanoseconds((self.ring_clock.host().counter)())),
+            });
+            self.events.clear();
+        }
+        if let Some(points) = &mut self.points {
+            count += points.round(patience, &self.clock, self.output.as_mut());
+        }
+        if let Some(mut output) = self.output.take() {
+            self.stalls_seen = self.note_stalls(self.stalls_seen, &mut output);
+            output.settle(self.clock.nanoseconds((self.ring_clock.host().counter)()));
+            self.output = Some(output);
+        }
+        count
+    }
+
+    /// The last round: no writer can still come. Completes the trace, if there is one.
+    ///
+    /// # Errors
+    /// The first [`ExportError`] since the trace was begun.
+    pub fn finish(&mut self) -> Result<Option<Written>, ExportError> {
+        self.round(Patience::Over);
+        let doubts = self.doubts();
+        let output = self.output.take();
+        output.map(|output| output.finish(&doubts)).transpose()
+    }
+
+    /// Records that were reserved so far, events too, in all rings.
+    #[must_use]
+    pub fn records(&self) -> u64 {
+        let (rings, events) = (self.status(), self.event_status());
+        let written = rings.iter().chain(&events).map(|ring| ring.written);
+        written.fold(0, u64::saturating_add)
+    }
+
+    /// Has calls and events counted as lost instead of recorded, so that what the rings hold stays what it is.
+    fn hold(&mut self) -> Held {
+        let hold = |source: &Source| source.reader.hold(&self.rings);
+        Held {
+            calls: self.sources.iter().map(hold).collect(),
+            events: self.points.as_mut().map(EventDrain::hold),
+        }
+    }
+
+    /// Has calls and events recorded again, if they were before.
+    fn release(&mut self) {
+        for source in &self.sources {
+            source.reader.release(&self.rings);
+        }
+        if let Some(points) = &mut self.points {
+            points.release();
+        }
+    }
+
+    /// How many calls and events were lost since the rings were `held`. A vCPU that was in a stub when they were
+    /// released can count itself later: this is to be asked when all have left.
+    #[must_use]
+    pub fn lost_since(&self, held: &Held) -> u64 {
+        let lost = |(source, before): (&Source, &u64)| {
+            let lost = self.rings.load(source.reader.ring(), CellWord::Lost);
+            lost.saturating_sub(*before)
+        };
+        let calls = self.sources.iter().zip(&held.calls).map(lost);
+        let points = self.points.as_ref().zip(held.events.as_ref());
+        let events = points.map_or(0, |(points, before)| points.lost_since(before));
+        calls.fold(events, u64::saturating_add)
+    }
+
+    /// Writes what the rings hold now to `output`; nothing is taken out of them. Unless `is_live`, nothing is
+    /// recorded meanwhile, so nothing is written over before it is copied. What is lost by that is not known yet
+    /// ([`Self::lost_since`]).
+    ///
+    /// # Errors
+    /// [`ExportError`] when not all could be written.
+    pub fn dump(
+        &mut self,
+        mut output: Output,
+        is_live: bool,
+    ) -> Result<(Dumped, Option<Held>), ExportError> {
+        self.refresh();
+        output.name_threads(self.rings.memory(), self.ring_clock.host());
+        let of = |source: &Source| self.missing(&source.reader).0;
+        let discarded: Vec<u64> = self.sources.iter().map(of).collect();
+        let held = (!is_live).then(|| self.hold());
+        self.look();
+        let (mut records, mut lost) = (0, 0u64);
+        let mut doubts = TimeDoubts::default();
+        for (source, discarded) in self.sources.iter().zip(discarded) {
+            let reader = &source.reader;
+            let snapshot = Snapshot {
+                ring: reader.ring(),
+                geometry: self.geometry,
+                first: reader.first(),
+                head: reader.head(),
+                functions: self.functions,
+                format: self.format,
+                is_timed: self.ring_clock.is_timed(),
+                timeline: &source.timeline,
+            };
+            let vcpu = reader.ring();
+            self.stacks.begin_round();
+            let mut sink = EventSink {
+                vcpu,
+                clock: &self.clock,
+                rings: &self.rings,
+                stacks: &mut self.stacks,
+                events: &mut self.events,
+                is_late: false,
+            };
+            doubts.add_all(&snapshot.deliver(&self.rings, &mut sink));
+            // What a full ring refused has no place among its slots: it comes last.
+            if discarded > 0 {
+                sink.lost((self.ring_clock.host().counter)(), discarded);
+            }
+            for event in &self.events {
+                match event.kind {
+                    EventKind::Lost(count) => lost = lost.saturating_add(count),
+                    _ => records += 1,
+                }
+            }
+            output.append(&Batch {
+                ring: vcpu,
+                events: &self.events,
+                looked_ns: None,
+                until_ns: None,
+            });
+            self.events.clear();
+        }
+        self.note_stalls(self.stalls_before, &mut output);
+        if let Some(points) = &mut self.points {
+            let (held, gone) = points.dump(&self.clock, &mut output, &mut doubts);
+            (records, lost) = (records + held, lost.saturating_add(gone));
+        }
+        if held.is_some() {
+            self.release();
+        }
+        if !self.probes.is_empty() {
+            output.describe_probes(&self.probes);
+        }
+        let dir = output.finish(&doubts)?.directory.display().to_string();
+        let dumped = Dumped {
+            dir,
+            records,
+            lost,
+            ..Dumped::default()
+        };
+        Ok((dumped, held))
+    }
+
+    /// How long a round waits for a slot that is reserved, while the guest runs.
+    #[must_use]
+    pub fn patience(&self) -> Patience {
+        Patience::Ticks(self.clock.ticks(PATIENCE_NS))
+    }
+
+    /// The looks at all its rings.
+    #[must_use]
+    pub fn looks(&self) -> AllLooks {
+        Arc::clone(&self.looks)
+    }
+
+    /// A round out of turn, so that the counts are those of now.
+    pub fn refresh(&mut self) {
+        self.round(self.patience());
+    }
+
+    /// The counts of each event ring; none before the first event.
+    #[must_use]
+    pub fn event_status(&self) -> Vec<RingStatus> {
+        let is_read = self.output.is_some();
+        let points = self.points.as_ref();
+        points.map_or_else(Vec::new, |points| points.status(is_read))
+    }
+
+    /// The counts of each ring.
+    #[must_use]
+    pub fn status(&self) -> Vec<RingStatus> {
+        self.sources
+            .iter()
+            .map(|source| self.ring_status(&source.reader))
+            .collect()
+    }
+
+    fn ring_status(&self, reader: &RingReader) -> RingStatus {
+        let losses = reader.losses();
+        let (discarded, overwritten) = self.missing(reader);
+        RingStatus {
+            ring: reader.ring(),
+            written: reader.reserved(),
+            read: reader.delivered(),
+            lost: discarded
+                .saturating_add(overwritten)
+                .saturating_add(losses.abandoned)
+                .saturating_add(losses.invalid),
+            discarded,
+            overwritten,
+            abandoned: losses.abandoned,
+            invalid: losses.invalid,
+            corrupt: losses.corrupt,
+        }
+    }
+
+    /// Records of a ring that were discarded and overwritten.
+    fn missing(&self, reader: &RingReader) -> (u64, u64) {
+        if self.output.is_some() {
+            let losses = reader.losses();
+            return (losses.discarded, losses.overwritten);
+        }
+        // Nothing is taken out: what the ring does not hold any more has been written over.
+        let held = self.geometry.slots();
+        let discarded = self.rings.load(reader.ring(), CellWord::Lost);
+        (discarded, reader.reserved().saturating_sub(held))
+    }
+
+    /// Records that were read and whose times may be wrong.
+    #[must_use]
+    pub fn doubts(&self) -> TimeDoubts {
+        let mut doubts = TimeDoubts::default();
+        for source in &self.sources {
+            doubts.add_all(&source.doubts());
+        }
+        if let Some(points) = &self.points {
+            points.add_doubts(&mut doubts);
+        }
+        doubts
+    }
+
+    /// Where records go, if anywhere.
+    #[must_use]
+    pub fn output(&self) -> Option<&Output> {
+        self.output.as_ref()
+    }
+
+    /// What the trace says of itself has changed.
+    pub fn describe(&mut self, metadata: Metadata) {
+        if let Some(output) = &mut self.output {
+            output.describe(metadata);
+        }
+    }
+}
+
+/// Turns what a ring delivers into events.
+struct EventSink<'a> {
+    vcpu: u16,
+    clock: &'a RunClock,
+    rings: &'a SharedRings,
+    stacks: &'a mut Stacks,
+    events: &'a mut Vec<Event>,
+    is_late: bool,
+}
+
+impl EventSink<'_> {
+    /// The address of a stack slot, of which a record can have a part.
+    fn whole(&mut self, slot: u64) -> u64 {
+        match self.rings.format() {
+            Format::GraphUntimed => self.stacks.whole(slot, || self.rings.directory()),
+            Format::Calls | Format::Graph => slot,
+        }
+    }
+
+    fn push(&mut self, ticks: u64, kind: EventKind) {
+        self.events.push(Event {
+            time_ns: self.clock.nanoseconds(ticks),
+            vcpu: self.vcpu,
+            kind,
+        });
+    }
+}
+
+impl Sink for EventSink<'_> {
+    fn record(&mut self, record: Delivered) {
+        let is_late = std::mem::take(&mut self.is_late);
+        if (is_late || record.doubt.is_some()) && record.graph.is_some() {
+            // Nothing is missing; what is open is not certain any more, or how long it takes.
+            self.push(record.ticks, EventKind::Lost(0));
+        }
+        let kind = match record.graph {
+            None => EventKind::Entry(record.function),
+            Some((step, slot)) => EventKind::Graph {
+                function: record.function,
+                step,
+                slot: self.whole(slot),
+            },
+        };
+        self.push(record.ticks, kind);
+    }
+
+    fn lost(&mut self, ticks: u64, records: u64) {
+        let before = self.events.last_mut().map(|event| &mut event.kind);
+        match before {
+            Some(EventKind::Lost(before)) => *before = before.saturating_add(records),
+            _ => self.push(ticks, EventKind::Lost(records)),
+        }
+    }
+
+    fn late(&mut self) {
+        self.is_late = true;
+    }
+}

@@ -1,0 +1,352 @@
+//! Reading the event rings of one session: records as those of functions, each with a payload that holds the
+//! fields.
+
+use std::sync::Arc;
+
+use crate::event::{CallValues, PointEvent, PointKind};
+use crate::event_formats::EventFormats;
+use crate::record::Format;
+use crate::ring::doubt::{TimeDoubt, TimeDoubts};
+use crate::ring::geometry::Geometry;
+use crate::ring::payload::{NoPayload, read_payload};
+use crate::ring::reader::{Delivered, Mode, Patience, RingReader, Sink};
+use crate::ring::snapshot::Snapshot;
+use crate::session::SessionEvents;
+use terms::event_format::EventId;
+
+use super::looks::{Looks, RingClock};
+use super::output::Output;
+use super::rings::EventRings;
+use super::source::Source;
+use super::status::RingStatus;
+use crate::clock::RunClock;
+use crate::guest::SharedMemory;
+
+/// Records that were delivered without a whole payload.
+#[derive(Debug, Clone, Copy, Default)]
+struct Torn {
+    overwritten: u64,
+    invalid: u64,
+}
+
+/// The event rings of one session.
+#[derive(Debug)]
+pub struct EventDrain {
+    rings: EventRings,
+    readers: Vec<(Source, Torn)>,
+    looks: Arc<Looks>,
+    geometry: Geometry,
+    formats: Arc<EventFormats>,
+    /// Whether the output has not been told of them yet.
+    is_news: bool,
+    events: Vec<PointEvent>,
+    /// How often each event was read.
+    hits: Vec<u64>,
+}
+
+impl EventDrain {
+    /// Readers of these rings; nothing is recorded yet.
+    #[must_use]
+    pub fn new(
+        memory: Arc<dyn SharedMemory>,
+        place: &SessionEvents,
+        mode: Mode,
+        formats: &Arc<EventFormats>,
+        clock: &RingClock,
+    ) -> Self {
+        let geometry = place.memory.geometry;
+        let rings = EventRings::new(memory, place);
+        let events = formats.count();
+        let reader = |ring| {
+            let first = rings.records().first(ring);
+            let reader = RingReader::new(ring, geometry, mode, events)
+                .timed(clock.is_timed())
+                .starting_at(first);
+            reader.initialise(rings.records());
+            reader
+        };
+        let readers: Vec<RingReader> = (0..rings.records().count()).map(reader).collect();
+        let looks = Arc::new(Looks::new(rings.records().clone(), geometry, clock));
+        let source = |reader| (Source::new(reader, geometry, &looks), Torn::default());
+        let readers = readers.into_iter().map(source).collect();
+        Self {
+            rings,
+            readers,
+            looks,
+            geometry,
+            formats: Arc::clone(formats),
+            is_news: true,
+            events: Vec::new(),
+            hits: Vec::new(),
+        }
+    }
+
+    /// Events have come: `formats` has those of before, and more.
+    pub fn know(&mut self, formats: &Arc<EventFormats>) {
+        self.formats = Arc::clone(formats);
+        self.is_news = true;
+        for (source, _) in &mut self.readers {
+            source.reader.set_functions(formats.count());
+        }
+    }
+
+    /// The looks at the rings.
+    #[must_use]
+    pub fn looks(&self) -> &Arc<Looks> {
+        &self.looks
+    }
+
+    /// Adds the records that were read and whose times may be wrong. That a clock was set is for the rings of
+    /// calls to say.
+    pub fn add_doubts(&self, to: &mut TimeDoubts) {
+        for (source, _) in &self.readers {
+            let doubts = source.doubts();
+            let records = TimeDoubt::ALL.into_iter();
+            let records = records.filter(|kind| *kind != TimeDoubt::Set);
+            records.for_each(|kind| to.add(kind, doubts.count(kind)));
+        }
+    }
+
+    /// How often an event was read so far.
+    #[must_use]
+    pub fn hits(&self, event: EventId) -> u64 {
+        self.hits.get(event.index()).copied().unwrap_or_default()
+    }
+
+    /// Lets stubs record, or stops them.
+    pub fn switch(&mut self, on: bool) {
+        for (source, _) in &mut self.readers {
+            source.reader.switch(self.rings.records(), on);
+        }
+    }
+
+    /// Has events counted as lost instead of recorded. Returns how many each ring had lost before.
+    pub fn hold(&mut self) -> Vec<u64> {
+        let hold = |(source, _): &(Source, Torn)| source.reader.hold(self.rings.records());
+        self.readers.iter().map(hold).collect()
+    }
+
+    /// Has events recorded again, if they were before.
+    pub fn release(&mut self) {
+        for (source, _) in &self.readers {
+            source.reader.release(self.rings.records());
+        }
+    }
+
+    /// How many events were lost since each ring had lost so many.
+    #[must_use]
+    pub fn lost_since(&self, before: &[u64]) -> u64 {
+        let lost = |((source, _), before): (&(Source, Torn), &u64)| {
+            let now = self.rings.discarded(source.reader.ring());
+            now.saturating_sub(*before)
+        };
+        let lost = self.readers.iter().zip(before).map(lost);
+        lost.fold(0, u64::saturating_add)
+    }
+
+    /// Looks at every head, so that the counts are those of now.
+    pub fn look(&mut self) {
+        for (source, _) in &mut self.readers {
+            source.look(self.rings.records());
+        }
+    }
+
+    /// One round over all rings. Returns how many events there were.
+    pub fn round(
+        &mut self,
+        patience: Patience,
+        clock: &RunClock,
+        output: Option<&mut Output>,
+    ) -> usize {
+        let mut looked = Vec::new();
+        for (source, torn) in &mut self.readers {
+            let before = (self.looks.clock().host().counter)();
+            source.look(self.rings.records());
+            if output.is_none() {
+                continue;
+            }
+            let before = before.saturating_sub(source.timeline.last().bound);
+            let mut sink = PointSink {
+                vcpu: source.reader.ring(),
+                rings: &self.rings,
+                geometry: self.geometry,
+                formats: &self.formats,
+                clock,
+                torn,
+                events: &mut self.events,
+            };
+            source.drain(self.rings.records(), patience, &mut sink);
+            if source.reader.is_drained() {
+                looked.push((source.reader.ring(), clock.nanoseconds(before)));
+            }
+        }
+        let count = self.events.len();
+        if let Some(output) = output {
+            if std::mem::take(&mut self.is_news) {
+                output.know_values(&self.formats);
+            }
+            output.append_points(&self.events, &self.formats);
+            for (ring, time_ns) in looked {
+                output.looked_at_values(ring, time_ns);
+            }
+            count_hits(&mut self.hits, &self.events);
+            self.events.clear();
+        }
+        count
+    }
+
+    /// Writes what the rings hold now to `output`; nothing is taken out of them. Returns how many events that
+    /// was, and how many are lost; adds those whose times may be wrong to `doubts`.
+    pub fn dump(
+        &mut self,
+        clock: &RunClock,
+        output: &mut Output,
+        doubts: &mut TimeDoubts,
+    ) -> (u64, u64) {
+        self.look();
+        let mut events = Vec::new();
+        for (source, _) in &self.readers {
+            let reader = &source.reader;
+            let snapshot = Snapshot {
+                ring: reader.ring(),
+                geometry: self.geometry,
+                first: reader.first(),
+                head: reader.head(),
+                functions: self.formats.count(),
+                format: Format::Calls,
+                is_timed: self.looks.clock().is_timed(),
+                timeline: &source.timeline,
+            };
+            let mut sink = PointSink {
+                vcpu: reader.ring(),
+                rings: &self.rings,
+                geometry: self.geometry,
+                formats: &self.formats,
+                clock,
+                torn: &mut Torn::default(),
+                events: &mut events,
+            };
+            doubts.add_all(&snapshot.deliver(self.rings.records(), &mut sink));
+            let discarded = self.rings.discarded(reader.ring());
+            if discarded > 0 {
+                sink.lost((self.looks.clock().host().counter)(), discarded);
+            }
+        }
+        output.know_values(&self.formats);
+        output.append_points(&events, &self.formats);
+        let lost = events.iter().filter_map(|event| match event.kind {
+            PointKind::Lost(count) => Some(count),
+            PointKind::Passed(..) | PointKind::Call(_) => None,
+        });
+        let (gaps, lost) = lost.fold((0u64, 0u64), |(gaps, sum), count| {
+            (gaps + 1, sum.saturating_add(count))
+        });
+        (events.len() as u64 - gaps, lost)
+    }
+
+    /// The counts of each ring; `is_read` when records are taken out.
+    #[must_use]
+    pub fn status(&self, is_read: bool) -> Vec<RingStatus> {
+        let of = |(source, torn): &(Source, Torn)| {
+            let reader = &source.reader;
+            let losses = reader.losses();
+            let (discarded, overwritten) = if is_read {
+                (losses.discarded, losses.overwritten)
+            } else {
+                let held = self.geometry.slots();
+                let written_over = reader.reserved().saturating_sub(held);
+                (self.rings.discarded(reader.ring()), written_over)
+            };
+            let overwritten = overwritten.saturating_add(torn.overwritten);
+            let invalid = losses.invalid.saturating_add(torn.invalid);
+            RingStatus {
+                ring: reader.ring(),
+                written: reader.reserved(),
+                read: reader.delivered() - torn.overwritten - torn.invalid,
+                lost: discarded
+                    .saturating_add(overwritten)
+                    .saturating_add(losses.abandoned)
+                    .saturating_add(invalid),
+                discarded,
+                overwritten,
+                abandoned: losses.abandoned,
+                invalid,
+                corrupt: losses.corrupt,
+            }
+        };
+        self.readers.iter().map(of).collect()
+    }
+}
+
+/// Counts what was read.
+fn count_hits(hits: &mut Vec<u64>, events: &[PointEvent]) {
+    for event in events {
+        if let PointKind::Passed(event, _) = event.kind {
+            if hits.len() <= event.index() {
+                hits.resize(event.index() + 1, 0);
+            }
+            if let Some(hits) = hits.get_mut(event.index()) {
+                *hits += 1;
+            }
+        }
+    }
+}
+
+/// Turns what a ring delivers into events.
+struct PointSink<'a> {
+    vcpu: u16,
+    rings: &'a EventRings,
+    geometry: Geometry,
+    formats: &'a EventFormats,
+    clock: &'a RunClock,
+    torn: &'a mut Torn,
+    events: &'a mut Vec<PointEvent>,
+}
+
+impl Sink for PointSink<'_> {
+    fn record(&mut self, record: Delivered) {
+        let event = EventId(record.function.0);
+        let fields = match self.formats.get(event) {
+            Some(format) => {
+                let (ring, at) = (self.vcpu, record.position);
+                read_payload(self.rings, self.geometry, ring, at, format)
+            }
+            None => Err(NoPayload::Invalid),
+        };
+        match fields {
+            Ok(fields) => self.events.push(PointEvent {
+                time_ns: self.clock.nanoseconds(record.ticks),
+                vcpu: self.vcpu,
+                kind: match self.formats.call(event) {
+                    Some((function, moment)) => {
+                        PointKind::Call(CallValues::of(function, moment, fields))
+                    }
+                    None => PointKind::Passed(event, fields),
+                },
+            }),
+            Err(why) => {
+                match why {
+                    NoPayload::Overwritten => self.torn.overwritten += 1,
+                    NoPayload::Invalid => self.torn.invalid += 1,
+                }
+                self.lost(record.ticks, 1);
+            }
+        }
+    }
+
+    fn lost(&mut self, ticks: u64, records: u64) {
+        let before = self
+            .events
+            .last_mut()
+            .filter(|event| event.vcpu == self.vcpu);
+        if let Some(PointKind::Lost(before)) = before.map(|event| &mut event.kind) {
+            *before = before.saturating_add(records);
+            return;
+        }
+        self.events.push(PointEvent {
+            time_ns: self.clock.nanoseconds(ticks),
+            vcpu: self.vcpu,
+            kind: PointKind::Lost(records),
+        });
+    }
+}

@@ -1,0 +1,129 @@
+//! Looks at the heads of rings that do not wait for the reader of these rings.
+//!
+//! A reader looks before it reads; but reading a large ring, and writing what was read, can take longer than the
+//! time in a record takes to go round (26 s at 2.6 GHz). So somebody who does nothing else looks a few
+//! times a second, and the reader takes its looks over.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::ring::geometry::{Geometry, Position};
+use crate::ring::reader::{CellWord, RingMemory};
+use crate::ring::timeline::Timeline;
+
+use super::rings::SharedRings;
+use crate::clock::{HostClock, Reading, VcpuClocks};
+
+/// What the times in the records of some rings are taken from.
+#[derive(Debug, Clone)]
+pub enum RingClock {
+    /// Nothing; the host's clock is for what the reader itself does.
+    None(HostClock),
+    /// The host's counter, through the clock page.
+    Host(HostClock),
+    /// The counter of the vCPU with the ring's number.
+    Vcpus(Arc<VcpuClocks>),
+    /// That of any vCPU.
+    AnyVcpu(Arc<VcpuClocks>),
+}
+
+impl RingClock {
+    /// The same where `rings` rings are there for all vCPUs.
+    #[must_use]
+    pub fn in_rings(&self, rings: u16) -> Self {
+        match self {
+            Self::Vcpus(clocks) if usize::from(rings) < clocks.count() => {
+                Self::AnyVcpu(Arc::clone(clocks))
+            }
+            other => other.clone(),
+        }
+    }
+
+    /// The clock of a ring, now.
+    #[must_use]
+    pub fn read(&self, ring: u16) -> Reading {
+        match self {
+            Self::None(host) | Self::Host(host) => Reading::exact((host.counter)()),
+            Self::Vcpus(clocks) => clocks.of(ring),
+            Self::AnyVcpu(clocks) => clocks.of_any(),
+        }
+    }
+
+    /// The host's clock.
+    #[must_use]
+    pub fn host(&self) -> HostClock {
+        match self {
+            Self::None(host) | Self::Host(host) => *host,
+            Self::Vcpus(clocks) | Self::AnyVcpu(clocks) => clocks.host(),
+        }
+    }
+
+    /// Whether there are times.
+    #[must_use]
+    pub const fn is_timed(&self) -> bool {
+        !matches!(self, Self::None(_))
+    }
+}
+
+/// Some rings, and the looks at them that their reader has not taken over yet.
+#[derive(Debug)]
+pub struct Looks {
+    rings: SharedRings,
+    geometry: Geometry,
+    clock: RingClock,
+    fresh: Vec<Mutex<Timeline>>,
+}
+
+impl Looks {
+    /// Of rings into which nothing has been written yet.
+    #[must_use]
+    pub fn new(rings: SharedRings, geometry: Geometry, clock: &RingClock) -> Self {
+        let clock = clock.in_rings(rings.count());
+        let begun = |ring| Mutex::new(Timeline::begun(clock.read(ring).moment));
+        Self {
+            fresh: (0..rings.count()).map(begun).collect(),
+            rings,
+            geometry,
+            clock,
+        }
+    }
+
+    /// What times the rings.
+    #[must_use]
+    pub const fn clock(&self) -> &RingClock {
+        &self.clock
+    }
+
+    /// Looks at every ring.
+    pub fn make(&self) {
+        for (ring, fresh) in (0..).zip(&self.fresh) {
+            let mut fresh = lock(fresh);
+            let word = self.rings.load(ring, CellWord::Head);
+            // A head that is none is for the reader to count.
+            if let Some(head) = Position::of_word(word, ring) {
+                let moment = self.clock.read(ring).moment;
+                fresh.look(head, moment, oldest(head, self.geometry));
+            }
+        }
+    }
+
+    /// Adds the looks of one ring to what its reader knows.
+    pub fn take(&self, ring: u16, timeline: &mut Timeline) {
+        if let Some(fresh) = self.fresh.get(usize::from(ring)) {
+            let fresh = lock(fresh).take();
+            timeline.add(&fresh);
+        }
+    }
+}
+
+/// The oldest record that a ring can still hold.
+pub(super) fn oldest(head: Position, geometry: Geometry) -> Position {
+    Position(head.0.saturating_sub(geometry.slots()))
+}
+
+/// What is under a lock, also after a thread failed that had it: looks are whole at any moment.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// All rings of a session.
+pub type AllLooks = Arc<Mutex<Vec<Arc<Looks>>>>;

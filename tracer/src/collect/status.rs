@@ -1,0 +1,43 @@
+//! What readers of rings tell.
+
+use serde::{Deserialize, Serialize};
+
+/// One ring.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RingStatus {
+    /// Its number: the vCPU's, unless the ring is shared.
+    pub ring: u16,
+    /// Records that stubs have reserved room for.
+    pub written: u64,
+    /// Records that were read and written to the output.
+    pub read: u64,
+    /// All that is known to be missing: the sum of the four counts below.
+    pub lost: u64,
+    /// Calls that were not recorded because the ring was full (discard mode).
+    pub discarded: u64,
+    /// Records written over before they were read.
+    pub overwritten: u64,
+    /// Slots that were reserved by a writer that did not come in time.
+    pub abandoned: u64,
+    /// Records that name no function: the guest wrote into its ring.
+    pub invalid: u64,
+    /// How often the guest had changed the ring's own words.
+    pub corrupt: u64,
+}
+
+/// Result of `dump`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dumped {
+    /// The directory.
+    pub dir: String,
+    /// Records written to it.
+    pub records: u64,
+    /// Records that were lost before.
+    pub lost: u64,
+    /// Calls and events that were not recorded while the rings were copied.
+    #[serde(default)]
+    pub missed: u64,
+    /// vCPUs that were met in a stub whenever they were looked at: `missed` can lack one of each.
+    #[serde(default)]
+    pub in_stubs: u64,
+}

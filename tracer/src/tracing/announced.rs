@@ -1,0 +1,81 @@
+//! Text that the guest announces: it says what comes or goes, rings the doorbell and waits. Our own stub does so for a
+//! Linux, of the module whose description is the argument of the function that it belongs to.
+
+use crate::target::{PhysicalMemory, StoppedTarget};
+use log::Level;
+use terms::addr::Gva;
+
+use super::{Tracing, TracingError};
+use crate::guest::Guest;
+
+/// Two words of the guest: where the text begins, and whether it is there (1) or about to go (0).
+const NOTICE: &str = "text_notice";
+
+impl Tracing {
+    /// Sees to what the guest has announced: text that has come is patched if a session wants it, before
+    /// its first function runs; text that goes is forgotten. A notice that makes no sense is the guest's own
+    /// business; text that has come and cannot be patched is said, and not traced.
+    pub fn announcement(&mut self, guest: &impl Guest, vcpu: u16) {
+        if self.has_modules() {
+            return self.module_announced(guest, vcpu);
+        }
+        let Some((start, is_there)) = self.notice(guest) else {
+            let nonsense = "the guest has announced something that is no text of its image";
+            return self.remarks.say(Level::Warn, nonsense);
+        };
+        if !is_there {
+            self.engine.part_goes(start);
+            return self.look_for_lost_probes();
+        }
+        if let Err(error) = self.take_in_part(guest, start) {
+            self.remarks.say(Level::Error, error);
+        }
+    }
+
+    /// A vCPU waits that is about to call the first function of a module.
+    fn module_announced(&mut self, guest: &impl Guest, vcpu: u16) {
+        match guest.stop() {
+            Ok(stopped) => {
+                let registers = stopped.vcpus().get(usize::from(vcpu));
+                let module = registers.map(|registers| Gva(registers.rdi));
+                drop(stopped);
+                self.look_for(guest, module);
+            }
+            // The next look finds it, and counts it as late.
+            Err(error) => self.remarks.say(Level::Warn, error),
+        }
+    }
+
+    fn take_in_part(&mut self, guest: &impl Guest, start: Gva) -> Result<(), TracingError> {
+        let mut stopped = guest.stop()?;
+        if self.engine.part_came(&mut stopped, start)? == 0 {
+            return Ok(());
+        }
+        let live = self.sessions.iter().filter(|session| session.started);
+        let ids: Vec<_> = live
+            .filter_map(|session| session.live.as_ref().map(|live| live.id))
+            .collect();
+        for id in ids {
+            let selection = self.engine.session(id)?.selection.clone();
+            let memory = &mut guest.memory().clone();
+            let plan = self.engine.plan(memory, id, &selection)?;
+            self.engine.apply(&mut stopped, &plan)?;
+        }
+        Ok(())
+    }
+
+    fn notice(&self, guest: &impl Guest) -> Option<(Gva, bool)> {
+        let image = &self.shared.image;
+        let at = image.symbols.address_of(NOTICE)?;
+        let (at, _) = guest.locate(at).filter(|(_, bytes)| *bytes >= 16)?;
+        let mut bytes = [0; 16];
+        guest.memory().read_physical(at, &mut bytes).ok()?;
+        let (words, _) = bytes.as_chunks::<8>();
+        let [start, is_there] = words else {
+            return None;
+        };
+        let start = Gva(u64::from_le_bytes(*start));
+        image.part_at(start)?;
+        Some((start, u64::from_le_bytes(*is_there) == 1))
+    }
+}

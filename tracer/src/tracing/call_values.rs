@@ -1,0 +1,177 @@
+//! Arguments and return values of the calls that a graph session records.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::capture::{Capture, Captured};
+use crate::engine::call_values::CallValuesError;
+use crate::event::Moment;
+use crate::export::call_formats::{has_type, is_sayable};
+use crate::filter::Selection;
+use crate::probe::{parameters, return_value};
+use crate::session::SessionId;
+use image::Image;
+use log::Level;
+use terms::function::FunctionId;
+
+use super::session::Shared;
+use super::{Tracing, TracingError};
+use crate::guest::Guest;
+
+/// What could not be captured.
+#[derive(Debug, Clone, Copy, Default)]
+struct Missing {
+    /// Functions of which nothing is known.
+    untyped: usize,
+    /// Functions whose names others have, too: values are told apart by names.
+    ambiguous: usize,
+    /// Functions whose return cannot be hooked.
+    unreturning: usize,
+}
+
+impl Tracing {
+    /// Has the values of the calls of these functions captured for a session that was made for that: of those that are
+    /// not captured yet.
+    ///
+    /// # Errors
+    /// [`TracingError::NoTypes`], or about the event rings.
+    pub(super) fn capture_calls(
+        &mut self,
+        guest: &impl Guest,
+        index: usize,
+        id: SessionId,
+        selection: &Selection,
+    ) -> Result<(), TracingError> {
+        let moments = self.at(index)?.options.captures();
+        if moments.is_empty() || selection.selected.is_empty() {
+            return Ok(());
+        }
+        let image = Arc::clone(&self.shared.image);
+        let mut missing = Missing::default();
+        let room = self.at(index)?.bytes_of_values();
+        let has_memory = self.reach_for_calls(guest)?;
+        let shared = shared_names(&image);
+        for function in &selection.selected {
+            let name = image.function(*function).map(|of| &*of.display);
+            let is_plain = name.is_some_and(|name| is_sayable(name) && !shared.contains(name));
+            match captures_of(&self.shared, *function) {
+                None => missing.untyped += 1,
+                Some(_) if !is_plain => missing.ambiguous += 1,
+                Some((args, retval)) => {
+                    let retval = retval.into_iter().collect();
+                    let captures = [(Moment::Entry, args), (Moment::Exit, retval)];
+                    let captures =
+                        captures.map(|(at, values)| (at, fitting(values, room, has_memory)));
+                    self.know_call(*function, captures, moments.exit, &mut missing)?;
+                }
+            }
+        }
+        if missing.untyped == selection.selected.len() {
+            let functions = missing.untyped;
+            return Err(TracingError::NoTypes { functions });
+        }
+        self.engine.capture_calls(id, moments)?;
+        let needed = self.engine.call_bytes(moments);
+        let session = self.at(index)?;
+        let bytes = match session.options.probe.is_empty() {
+            true => session.options.record_bytes.unwrap_or(needed),
+            false => session.payload_bytes(Some(needed)),
+        };
+        self.open_events(guest, index, id, bytes)?;
+        let formats = self.engine.event_formats();
+        for session in &self.sessions {
+            session.know_events(formats);
+        }
+        self.say_missing(missing, selection.selected.len());
+        Ok(())
+    }
+
+    /// Whether arguments in memory can be captured: text, and what is on the stack.
+    fn reach_for_calls(&mut self, guest: &impl Guest) -> Result<bool, TracingError> {
+        if self.engine.reach().is_none() {
+            let mut stopped = guest.stop()?;
+            if let Err(error) = self.engine.make_reach(&mut stopped) {
+                drop(stopped);
+                let remark = format!("arguments in memory are left out: {error}");
+                self.remarks.say(Level::Info, remark);
+            }
+        }
+        Ok(self.engine.reach().is_some())
+    }
+
+    fn know_call(
+        &mut self,
+        function: FunctionId,
+        captures: [(Moment, Capture); 2],
+        wants_retval: bool,
+        missing: &mut Missing,
+    ) -> Result<(), TracingError> {
+        for (moment, capture) in captures {
+            if capture.values.is_empty() {
+                continue;
+            }
+            match self.engine.know_call(function, moment, capture) {
+                Ok(()) => {}
+                Err(CallValuesError::NoReturn) => missing.unreturning += usize::from(wants_retval),
+                Err(error @ CallValuesError::TooMany) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn say_missing(&mut self, missing: Missing, of: usize) {
+        let Missing {
+            untyped,
+            ambiguous,
+            unreturning,
+        } = missing;
+        for (count, why) in [
+            (untyped, "their types are not known"),
+            (ambiguous, "others have the same names"),
+            (unreturning, "their returns cannot be hooked"),
+        ] {
+            if count > 0 {
+                let remark = format!("{count} of {of} functions are traced without values: {why}");
+                self.remarks.say(Level::Info, remark);
+            }
+        }
+    }
+}
+
+/// What can be captured of a function's calls: its parameters, and what it returns.
+pub(super) fn captures_of(
+    shared: &Shared,
+    function: FunctionId,
+) -> Option<(Vec<Captured>, Option<Captured>)> {
+    let (image, debug) = (&shared.image, shared.debug.as_ref()?);
+    let parameters = parameters(image, debug, function)?;
+    Some((parameters, return_value(image, debug, function)))
+}
+
+/// As many of these values as have room in so many bytes; those in memory only where that can be reached.
+fn fitting(values: Vec<Captured>, bytes: u64, has_memory: bool) -> Capture {
+    let mut capture = Capture::default();
+    // The slot takes two words, and a status one.
+    let mut room = usize::try_from(bytes / 8).map_or(0, |words| words.saturating_sub(3));
+    for value in values.into_iter().filter(|value| has_type(&value.kind)) {
+        let alone = Capture {
+            values: vec![value.clone()],
+            condition: None,
+        };
+        if value.kind.words() <= room && (has_memory || !alone.needs_memory()) {
+            room -= value.kind.words();
+            capture.values.push(value);
+        }
+    }
+    capture
+}
+
+/// Names that several functions have.
+fn shared_names(image: &Image) -> HashSet<String> {
+    let mut counts: HashMap<&str, usize> = HashMap::new();
+    for function in &image.functions {
+        *counts.entry(&function.display).or_default() += 1;
+    }
+    let shared = counts.into_iter().filter(|(_, count)| *count > 1);
+    shared.map(|(name, _)| name.to_owned()).collect()
+}

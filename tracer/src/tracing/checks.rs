@@ -1,0 +1,142 @@
+//! What a session's options must be, before anything is made for it.
+
+use crate::filter::Pattern;
+use crate::graph::selection::Rules;
+use crate::linux::Kernel;
+use crate::ring::geometry::Geometry;
+use image::Image;
+
+use super::error::TracingError;
+use super::options::{ClockSource, SessionOptions, Tracer};
+
+const KIB: u64 = 1024;
+/// Longest name of a session.
+const NAME_MAX: usize = 64;
+/// What the rings of one session have to share.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Room {
+    /// One ring each.
+    pub vcpus: u16,
+    /// Of the window region.
+    pub bytes: u64,
+}
+
+/// The rings of one session must fit in their part of the window region, one for each vCPU.
+///
+/// # Errors
+/// [`TracingError::RingsTooLarge`].
+pub(super) fn check_room(
+    tracer: Tracer,
+    clock: ClockSource,
+    geometry: Geometry,
+    room: Room,
+) -> Result<(), TracingError> {
+    let words = match (tracer, clock) {
+        (Tracer::Profile, _) => return Ok(()),
+        (Tracer::Function | Tracer::Nop, _) | (Tracer::Graph, ClockSource::None) => 1,
+        (Tracer::Graph, ClockSource::Tsc | ClockSource::Page) => 2,
+    };
+    let Room { vcpus, bytes: room } = room;
+    let places = u64::from(vcpus) * words;
+    let wanted = places.saturating_mul(geometry.bytes());
+    if wanted <= room {
+        return Ok(());
+    }
+    let most = room / places.max(1);
+    Err(TracingError::RingsTooLarge {
+        kib: geometry.bytes() / KIB,
+        rings: vcpus,
+        wanted,
+        room,
+        most_kib: (1 << most.max(1).ilog2()) / KIB,
+    })
+}
+
+/// Each root must be a function of the image, or may come with a module of Linux.
+pub(super) fn check_roots(rules: &Rules, image: &Image) -> Result<(), TracingError> {
+    let has_modules = || Kernel::of(image).is_some_and(|kernel| kernel.modules.is_some());
+    let is_there = |root: &Pattern| {
+        let may_come = root.is_for_modules() && has_modules();
+        may_come
+            || image
+                .functions
+                .iter()
+                .any(|function| root.matches(function))
+    };
+    match rules.roots.iter().find(|root| !is_there(root)) {
+        Some(root) => Err(TracingError::NoRoot {
+            glob: root.text().to_owned(),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Values of calls are put to calls by the time of their records.
+pub(super) fn check_values(tracer: Tracer, options: &SessionOptions) -> Result<(), TracingError> {
+    let is_possible = tracer == Tracer::Graph && options.clock == ClockSource::Tsc;
+    match options.captures().is_empty() || is_possible {
+        true => Ok(()),
+        false => Err(TracingError::NoValues),
+    }
+}
+
+/// Names are for command lines and reports.
+pub(super) fn check_name(name: &str) -> Result<(), TracingError> {
+    let is_plain = |char: char| char.is_ascii_alphanumeric() || "-_.".contains(char);
+    if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(is_plain) {
+        return Err(TracingError::BadName {
+            name: name.escape_default().to_string(),
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_that_are_accepted_fit_in_the_window() {
+        let kib = |kib: u64| Geometry::with_bytes(kib * KIB).unwrap();
+        let (tsc, page, none) = (ClockSource::Tsc, ClockSource::Page, ClockSource::None);
+        for (tracer, clock, vcpus, most) in [
+            (Tracer::Function, tsc, 1, 262_144),
+            (Tracer::Function, none, 3, 131_072),
+            (Tracer::Graph, tsc, 1, 131_072),
+            (Tracer::Graph, none, 1, 262_144),
+            (Tracer::Graph, page, 2, 65_536),
+            (Tracer::Graph, tsc, 254, 512),
+        ] {
+            let room = Room {
+                vcpus,
+                bytes: 448 << 20,
+            };
+            check_room(tracer, clock, kib(most), room).unwrap();
+            if let Ok(larger) = Geometry::with_bytes(2 * most * KIB) {
+                let message = check_room(tracer, clock, larger, room)
+                    .unwrap_err()
+                    .to_string();
+                assert!(
+                    message.ends_with(&format!("at most {most} KiB each")),
+                    "{message}"
+                );
+            }
+        }
+        let room = Room {
+            vcpus: 254,
+            bytes: 0,
+        };
+        check_room(Tracer::Profile, tsc, kib(262_144), room).unwrap();
+    }
+
+    #[test]
+    fn names_are_plain_words() {
+        for good in ["default", "a", "boot-2.1_x", &"x".repeat(64)] {
+            check_name(good).unwrap();
+        }
+        for bad in ["", "a b", "ä", "a/b", "\n", &"x".repeat(65)] {
+            let message = check_name(bad).unwrap_err().to_string();
+            assert!(!message.contains('\n'), "{message}");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Dynamic functions of the guest.
+
+use crate::linux::static_call;
+use crate::patch::dynamic::Retarget;
+use crate::target::TargetMemory;
+use image::{DynamicFunction, StaticCall};
+use terms::addr::Gva;
+
+use super::status::{DynamicChange, DynamicChanged, DynamicList, DynamicStatus, microseconds};
+use super::{Tracing, TracingError};
+use crate::guest::{Guest, LiveGuest};
+
+impl Tracing {
+    /// Those of the image; also the static calls of a Linux kernel, as they are now.
+    ///
+    /// # Errors
+    /// [`TracingError::Stop`], where there are static calls.
+    pub fn dynamic_functions(&self, guest: &impl Guest) -> Result<DynamicList, TracingError> {
+        let dynamic = self.shared.image.dynamic.iter().enumerate();
+        let mut functions: Vec<_> = dynamic
+            .map(|(index, function)| self.show_dynamic(index, function))
+            .collect();
+        functions.sort_by(|one, other| one.name.cmp(&other.name));
+        if !self.shared.image.static_calls.is_empty() {
+            let stopped = guest.stop()?;
+            let calls = self.shared.image.static_calls.iter();
+            functions.extend(calls.map(|call| self.show_static_call(&stopped, call)));
+        }
+        Ok(DynamicList { functions })
+    }
+
+    /// Where the kernel's own mechanism leads now.
+    fn show_static_call(&self, memory: &impl TargetMemory, call: &StaticCall) -> DynamicStatus {
+        let image = &self.shared.image;
+        let name = |to: Option<Gva>| match to {
+            Some(to) => image.name_at(to),
+            None => "nothing (returns)".to_owned(),
+        };
+        let target = static_call::target(call, memory);
+        DynamicStatus {
+            name: call.name.to_string(),
+            kind: "static_call".to_owned(),
+            jump: call.trampoline.to_string(),
+            types: format!("static call with {} sites", call.sites),
+            target: target.map_or_else(|error| format!("unknown: {error}"), name),
+            default: name(call.default),
+            targets: Vec::new(),
+        }
+    }
+
+    fn show_dynamic(&self, index: usize, function: &DynamicFunction) -> DynamicStatus {
+        let image = &self.shared.image;
+        let target = self.engine.dynamic().target(index);
+        let same = image
+            .dynamic
+            .iter()
+            .filter(|other| other.signature == function.signature);
+        let targets = same.flat_map(|other| &other.targets);
+        let mut targets: Vec<String> = targets.map(|at| image.name_at(*at)).collect();
+        targets.sort();
+        targets.dedup();
+        DynamicStatus {
+            name: function.name.to_string(),
+            kind: "dynamic".to_owned(),
+            jump: function.jump.to_string(),
+            types: function.types.to_string(),
+            target: image.name_at(target.unwrap_or(function.default)),
+            default: image.name_at(function.default),
+            targets,
+        }
+    }
+
+    /// All of these lead to their targets, or none is changed.
+    ///
+    /// # Errors
+    /// A [`TracingError`] that names the function.
+    pub fn set_dynamic(
+        &mut self,
+        guest: &impl Guest,
+        changes: &[DynamicChange],
+    ) -> Result<DynamicChanged, TracingError> {
+        let changes = changes
+            .iter()
+            .map(|change| (&*change.name, Some(&*change.target)));
+        let plan = self.engine.dynamic().plan(&self.shared.image, changes)?;
+        self.retarget(guest, &plan)
+    }
+
+    /// All of these lead where they did when the guest was built.
+    ///
+    /// # Errors
+    /// A [`TracingError`] that names the function.
+    pub fn reset_dynamic(
+        &mut self,
+        guest: &impl Guest,
+        names: &[String],
+    ) -> Result<DynamicChanged, TracingError> {
+        let changes = names.iter().map(|name| (&**name, None));
+        let plan = self.engine.dynamic().plan(&self.shared.image, changes)?;
+        self.retarget(guest, &plan)
+    }
+
+    fn retarget(
+        &mut self,
+        guest: &impl Guest,
+        plan: &[Retarget],
+    ) -> Result<DynamicChanged, TracingError> {
+        if plan.is_empty() {
+            return Ok(DynamicChanged::default());
+        }
+        let (pauses, pause) = match self.live(guest)? {
+            Some(mut live) => {
+                self.engine.retarget_live(&mut live, plan)?;
+                (0, live.lost())
+            }
+            None => {
+                let mut stopped = guest.stop()?;
+                let applied = self.engine.retarget(&mut stopped, plan);
+                drop(stopped);
+                applied?;
+                (1, guest.last_pause())
+            }
+        };
+        let image = &self.shared.image;
+        let changed = plan.iter().map(|change| DynamicChange {
+            name: image.name_at(change.poke.at),
+            target: image.name_at(change.to),
+        });
+        Ok(DynamicChanged {
+            functions: changed.collect(),
+            pauses,
+            pause_us: microseconds(pause),
+        })
+    }
+}

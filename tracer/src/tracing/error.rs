@@ -1,0 +1,252 @@
+//! Why tracing operations fail.
+
+use std::path::PathBuf;
+
+use crate::engine::call_values::CallValuesError;
+use crate::engine::locks::LockError;
+use crate::engine::probes::ProbeError;
+use crate::engine::{ApplyError, AttachError};
+use crate::export::uftrace::ExportError;
+use crate::filter::{FilterError, expression};
+use crate::graph::threads::BadStackSize;
+use crate::patch::dynamic::RetargetError;
+use crate::patch::events::NoSuchEvent;
+use crate::patch::poke::TransactionError;
+use crate::quantity::counted;
+use crate::ring::geometry::RingSizeError;
+use crate::stub::cell::SESSIONS_MAX;
+use crate::target::MemoryError;
+use image::ImageError;
+use terms::addr::Gva;
+
+use super::options::{PERIODS_NS, RECORD_BYTES};
+use crate::guest::{NoClockPage, NotLive, RegisterError, StopError};
+
+/// Why a tracing operation failed. The guest continues in each case.
+#[derive(Debug, thiserror::Error)]
+pub enum TracingError {
+    /// The guest could not be paused.
+    #[error(transparent)]
+    Stop(#[from] StopError),
+    /// The filter.
+    #[error(transparent)]
+    Filter(#[from] FilterError),
+    /// The window or the session.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// The change.
+    #[error(transparent)]
+    Apply(#[from] ApplyError),
+    /// What was asked of events.
+    #[error(transparent)]
+    Event(#[from] NoSuchEvent),
+    /// What was asked of a probe.
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
+    /// What was written for a probe.
+    #[error("probe '{probe}': {why}")]
+    BadProbe {
+        /// As it was written.
+        probe: String,
+        /// What is wrong with it.
+        #[source]
+        why: crate::probe::ProbeError,
+    },
+    /// What was asked of a dynamic function.
+    #[error(transparent)]
+    Retarget(#[from] RetargetError),
+    /// Normalising the sites.
+    #[error("the image's patch sites cannot be prepared: {0}")]
+    Normalise(#[from] TransactionError),
+    /// Live patching.
+    #[error(transparent)]
+    Live(#[from] NotLive),
+    /// The lock prefixes.
+    #[error(transparent)]
+    Locks(#[from] LockError),
+    /// The image has nothing to trace.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// The session is on already.
+    #[error("session '{session}' has been started already")]
+    AlreadyStarted {
+        /// Its name.
+        session: String,
+    },
+    /// The session is off.
+    #[error("tracing has not been started in session '{session}'")]
+    NotStarted {
+        /// Its name.
+        session: String,
+    },
+    /// The name is none.
+    #[error("'{name}' is no name for a session: 1 to 64 letters, digits, '-', '_' and '.'")]
+    BadName {
+        /// The name asked for.
+        name: String,
+    },
+    /// The name is there.
+    #[error("there is a session '{name}' already: choose another name, or delete that one")]
+    NameTaken {
+        /// The name asked for.
+        name: String,
+    },
+    /// The name is not there.
+    #[error("there is no session '{name}'; there are: {there}")]
+    NoSession {
+        /// The name asked for.
+        name: String,
+        /// The names that there are, as text.
+        there: String,
+    },
+    /// Sixteen are there.
+    #[error("session '{name}' cannot be made: there are {SESSIONS_MAX} already, delete one")]
+    TooManySessions {
+        /// The name asked for.
+        name: String,
+    },
+    /// A session that has recorded cannot become another kind.
+    #[error(
+        "session '{session}' is a {is} session with rings of its own: make another one that traces {asked}"
+    )]
+    OtherTracer {
+        /// Its name.
+        session: String,
+        /// Its kind.
+        is: &'static str,
+        /// The kind asked for.
+        asked: &'static str,
+    },
+    /// Counters are asked of a session that has none.
+    #[error("session '{session}' is a {is} session: only a profile session has counters")]
+    NoProfile {
+        /// Its name.
+        session: String,
+        /// Its kind.
+        is: &'static str,
+    },
+    /// Records are asked of a session that has none.
+    #[error("session '{session}' is a profile session: it writes no trace")]
+    NoRecords {
+        /// Its name.
+        session: String,
+    },
+    /// A session has gone meanwhile.
+    #[error("the session is not there any more")]
+    NoSuchIndex,
+    /// The ring size.
+    #[error("the size of a ring: {0}")]
+    RingSize(#[from] RingSizeError),
+    /// More than there is room for in the window region.
+    #[error(
+        "the rings of {} would take {} MiB, there is room for {} MiB: at most {most_kib} KiB each",
+        counted(u64::from(*rings), "vCPU"),
+        wanted >> 20,
+        room >> 20
+    )]
+    RingsTooLarge {
+        /// What was asked for, in KiB.
+        kib: u64,
+        /// How many rings of that size.
+        rings: u16,
+        /// What they and their details take, in bytes.
+        wanted: u64,
+        /// What there is for them, in bytes.
+        room: u64,
+        /// The largest ring size that fits, in KiB.
+        most_kib: u64,
+    },
+    /// The room for what events say.
+    #[error("room for {0} bytes in a record: powers of two from {min} to {max} are possible", min = RECORD_BYTES.start(), max = RECORD_BYTES.end())]
+    RecordBytes(u64),
+    /// Something that would change nothing.
+    #[error("{option} is for {what}: leave it out, or ask for that, too")]
+    NotApplicable {
+        /// What was asked for.
+        option: &'static str,
+        /// What it is for.
+        what: &'static str,
+    },
+    /// Arguments and return values of something else than calls with exact times.
+    #[error(
+        "values of calls are for the graph tracer with the clock tsc: they are put to calls by their times"
+    )]
+    NoValues,
+    /// Nothing is known of what functions take and return.
+    #[error(
+        "of none of the {functions} functions the types are known; without debug information probes can \
+         capture registers, and $arg1 to $arg16"
+    )]
+    NoTypes {
+        /// How many were asked for.
+        functions: usize,
+    },
+    /// Values of calls.
+    #[error("values of calls: {0}")]
+    CallValues(#[from] CallValuesError),
+    /// The period of the clock page.
+    #[error("a period of {0} ns for the clock page: from {min} to {max} ns are possible", min = PERIODS_NS.start(), max = PERIODS_NS.end())]
+    ClockPeriod(u64),
+    /// The clock page.
+    #[error(transparent)]
+    ClockPage(#[from] NoClockPage),
+    /// The stack size.
+    #[error("the size of a stack: {0}")]
+    StackSize(#[from] BadStackSize),
+    /// A root of the graph.
+    #[error("'{glob}' matches no function of the image{}", expression(glob))]
+    NoRoot {
+        /// The glob as given.
+        glob: String,
+    },
+    /// The trace directory.
+    #[error(transparent)]
+    Output(#[from] ExportError),
+    /// The directory of a session is there, where replacing it is possible.
+    #[error("{}", ExportError::Exists(.directory.clone()))]
+    OutputExists {
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// The drain thread.
+    #[error("the system gives no thread to read the rings: {0}")]
+    Thread(#[source] std::io::Error),
+    /// The text cannot be read.
+    #[error("the guest's text cannot be read: {0}")]
+    Digest(#[source] MemoryError),
+    /// A register of a vCPU.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// The kernel is elsewhere.
+    #[error(
+        "the kernel does not run where it was linked, so it cannot be traced: its system calls enter at {runs}, \
+         where {entry} would be {linked}; boot it with nokaslr"
+    )]
+    Moved {
+        /// The function that system calls enter.
+        entry: &'static str,
+        /// Where the image has it.
+        linked: Gva,
+        /// Where the processor enters it.
+        runs: Gva,
+    },
+    /// No such symbol to attach at.
+    #[error("the kernel has no symbol '{symbol}' to attach at; near: {near}")]
+    NoAttachSymbol {
+        /// The name given.
+        symbol: String,
+        /// What is like it, as text; empty when nothing is.
+        near: String,
+    },
+    /// The kernel is none that we know.
+    #[error(
+        "this kernel has none of the functions {known:?}, so it is not known when it can be traced"
+    )]
+    NoDefaultAttach {
+        /// Where kernels that we know can be traced.
+        known: &'static [&'static str],
+    },
+    /// A machine that runs already cannot be prepared.
+    #[error("the guest has been started already")]
+    Started,
+}

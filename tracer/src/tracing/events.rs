@@ -1,0 +1,224 @@
+//! Events of the guest: which there are, and who is called at them.
+
+use crate::patch::events::{Callback, find_callback, find_event};
+use crate::session::SessionId;
+use image::{Marker, Tracepoint};
+use terms::event_format::{EventFormat, EventId};
+
+use super::status::{EventList, EventStatus, EventsChanged, FieldStatus, microseconds};
+use super::{Tracing, TracingError};
+use crate::guest::{Guest, LiveGuest, StoppedGuest};
+
+impl Tracing {
+    /// Every event of the guest.
+    #[must_use]
+    pub fn events(&self) -> EventList {
+        let image = &self.shared.image;
+        let show = |(event, format): (EventId, &EventFormat)| {
+            let fields = format.fields.iter().map(|field| FieldStatus {
+                name: field.name.to_string(),
+                r#type: field.kind.name().to_owned(),
+            });
+            let shown = EventStatus {
+                name: format.name.to_string(),
+                fields: fields.collect(),
+                ..EventStatus::default()
+            };
+            match (image.tracepoints.get(event.index()), image.marker(event)) {
+                (Some(tracepoint), _) => self.show_tracepoint(event, tracepoint, shown),
+                (None, Some(marker)) => self.show_marker(event, marker, shown),
+                (None, None) => shown,
+            }
+        };
+        EventList {
+            events: image.events().map(show).collect(),
+        }
+    }
+
+    fn show_tracepoint(
+        &self,
+        event: EventId,
+        tracepoint: &Tracepoint,
+        shown: EventStatus,
+    ) -> EventStatus {
+        let image = &self.shared.image;
+        let table = self.engine.tracepoints();
+        let (state, dispatch) = (table.state(event), table.dispatch());
+        let callbacks = state.map(|state| &*state.callbacks).unwrap_or_default();
+        let candidates = tracepoint.candidates.iter().map(|at| image.name_at(*at));
+        let called = callbacks.iter().map(|(callback, _)| match callback {
+            Callback::Guest(at) => image.name_at(*at),
+            Callback::Session(id) => format!("session {}", self.session_name(SessionId(*id))),
+        });
+        EventStatus {
+            kind: "tracepoint".to_owned(),
+            sites: tracepoint.sites.len() as u64,
+            state: state.map_or("nop", |state| state.name(dispatch)).to_owned(),
+            callbacks: called.collect(),
+            candidates: candidates.collect(),
+            ..shown
+        }
+    }
+
+    fn show_marker(&self, event: EventId, marker: &Marker, shown: EventStatus) -> EventStatus {
+        let state = self.engine.markers().state(event);
+        let sessions = state.map(|state| state.sessions).unwrap_or_default();
+        let called = sessions
+            .iter()
+            .map(|id| format!("session {}", self.session_name(SessionId(id))));
+        let state = if sessions.is_empty() { "nop" } else { "direct" };
+        EventStatus {
+            kind: "marker".to_owned(),
+            sites: marker.sites.len() as u64,
+            state: state.to_owned(),
+            callbacks: called.collect(),
+            ..shown
+        }
+    }
+
+    fn session_name(&self, id: SessionId) -> &str {
+        let of = |session: &&super::session::TraceSession| {
+            session.live.as_ref().is_some_and(|live| live.id == id)
+        };
+        let found = self.sessions.iter().find(of);
+        found.map_or("?", |session| session.name.as_str())
+    }
+
+    /// Has a session record these events, or these functions of the guest called at them; or not any more. All of
+    /// them, or none.
+    ///
+    /// # Errors
+    /// A [`TracingError`] that names the event, the callback or the session.
+    pub fn change_events(
+        &mut self,
+        guest: &impl Guest,
+        session: &str,
+        events: &[String],
+        callbacks: &[String],
+        on: bool,
+    ) -> Result<EventsChanged, TracingError> {
+        let image = &self.shared.image;
+        let events = events.iter().map(|name| find_event(image, name));
+        let mut events: Vec<EventId> = events.collect::<Result<_, _>>()?;
+        events.sort_unstable();
+        events.dedup();
+        if callbacks.is_empty() {
+            let index = self.find(session)?;
+            let changed = self.record_events(guest, index, &events, on)?;
+            let session = self.at(index)?;
+            if on {
+                session.events.extend(events);
+            } else {
+                session.events.retain(|event| !events.contains(event));
+            }
+            return Ok(changed);
+        }
+        let calls = events.iter().map(|event| {
+            let named = callbacks.iter();
+            let at = named.map(|name| find_callback(image, *event, name).map(Callback::Guest));
+            Ok::<_, TracingError>((*event, at.collect::<Result<_, _>>()?))
+        });
+        let calls: Vec<_> = calls.collect::<Result<_, _>>()?;
+        self.attach(guest)?;
+        self.switch_events(guest, &calls, on)
+    }
+
+    /// Has a session that is started record these events, or not record them any more.
+    pub(super) fn record_events(
+        &mut self,
+        guest: &impl Guest,
+        index: usize,
+        events: &[EventId],
+        on: bool,
+    ) -> Result<EventsChanged, TracingError> {
+        let id = self.at(index)?.recording()?;
+        if on && !events.is_empty() {
+            let bytes = self.at(index)?.payload_bytes(None);
+            self.open_events(guest, index, id, bytes)?;
+        }
+        let callback = Callback::Session(id.0);
+        let calls: Vec<_> = events
+            .iter()
+            .map(|event| (*event, vec![callback]))
+            .collect();
+        self.switch_events(guest, &calls, on)
+    }
+
+    /// Has a session record the events that it was made for.
+    pub(super) fn begin_events(
+        &mut self,
+        guest: &impl Guest,
+        index: usize,
+        events: &[EventId],
+    ) -> Result<(), TracingError> {
+        if events.is_empty() {
+            return Ok(());
+        }
+        self.record_events(guest, index, events, true).map(drop)
+    }
+
+    /// Gives a session its event rings, if it has none, with room for payloads of at least `payload_bytes`, and has
+    /// them read.
+    pub(super) fn open_events(
+        &mut self,
+        guest: &impl Guest,
+        index: usize,
+        id: SessionId,
+        payload_bytes: u64,
+    ) -> Result<(), TracingError> {
+        if !self.engine.has_event_rings(id) {
+            let mut stopped = guest.stop()?;
+            self.engine
+                .make_event_rings(&mut stopped, id, payload_bytes)?;
+        }
+        let (engine, sessions) = (&self.engine, &mut self.sessions);
+        let session = sessions.get_mut(index).ok_or(TracingError::NoSuchIndex)?;
+        session.open_events(engine, id, guest)
+    }
+
+    /// Opens the window, if it is not open.
+    fn attach(&mut self, guest: &impl Guest) -> Result<(), TracingError> {
+        let region = guest.window();
+        let mut stopped = guest.stop()?;
+        if self.engine.wants_kernel_gs_base() {
+            stopped.fetch_kernel_gs_base()?;
+        }
+        Ok(self.engine.attach(&mut stopped, region)?)
+    }
+
+    fn switch_events(
+        &mut self,
+        guest: &impl Guest,
+        calls: &[(EventId, Vec<Callback>)],
+        on: bool,
+    ) -> Result<EventsChanged, TracingError> {
+        let memory = &mut guest.memory().clone();
+        let plan = self.engine.plan_events(memory, calls, on)?;
+        if plan.is_empty() {
+            return Ok(EventsChanged {
+                on,
+                ..EventsChanged::default()
+            });
+        }
+        let (pauses, pause) = match self.live(guest)? {
+            Some(mut live) => {
+                self.engine.apply_events_live(&mut live, &plan)?;
+                (0, live.lost())
+            }
+            None => {
+                let mut stopped = guest.stop()?;
+                let applied = self.engine.apply_events(&mut stopped, &plan);
+                drop(stopped);
+                applied?;
+                (1, guest.last_pause())
+            }
+        };
+        let changed = plan.events().map(|event| self.engine.event_name(event));
+        Ok(EventsChanged {
+            events: changed.collect(),
+            on,
+            pauses,
+            pause_us: microseconds(pause),
+        })
+    }
+}

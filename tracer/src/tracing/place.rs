@@ -1,0 +1,150 @@
+//! Where the guest is: what its vCPUs execute, and whether a Linux kernel runs where it was linked. The one
+//! in a bzImage does, as it is entered unpacked; but a kernel can come with code of its own that moves it
+//! (KASLR), and then all that is known of it is elsewhere. It cannot hide that: it has told the processor
+//! where its system calls enter.
+
+use crate::target::{StoppedTarget, VcpuRegisters};
+use image::Image;
+use terms::addr::Gva;
+
+use super::Tracing;
+use super::error::TracingError;
+use crate::guest::{Guest, StoppedGuest};
+
+/// What 64-bit system calls enter, in every version from 4.20 on.
+const ENTRY: &str = "entry_SYSCALL_64";
+
+impl Tracing {
+    /// A place in the guest's text, for messages.
+    #[must_use]
+    pub fn place(&self, address: Gva) -> String {
+        within(address, &self.shared.image).map_or_else(
+            || address.to_string(),
+            |function| format!("{function} ({address})"),
+        )
+    }
+
+    /// Whether the kernel runs where its functions are known to be.
+    ///
+    /// # Errors
+    /// [`TracingError::Moved`] when it does not; [`TracingError::Stop`] or [`TracingError::Register`] when
+    /// that cannot be seen.
+    pub fn check_place(&self, guest: &impl Guest) -> Result<(), TracingError> {
+        check_place(&mut guest.stop()?, &self.shared.image)
+    }
+
+    /// What each vCPU executes now, in one line for people; nothing when the guest cannot be paused.
+    #[must_use]
+    pub fn places(&self, guest: &impl Guest) -> Option<String> {
+        let stopped = guest.stop().ok()?;
+        Some(places(stopped.vcpus(), &self.shared.image))
+    }
+}
+
+/// Checks it; a kernel that has not set system calls up yet is believed.
+///
+/// # Errors
+/// [`TracingError::Moved`], or [`TracingError::Register`] when KVM does not give the register.
+pub(super) fn check_place(
+    stopped: &mut impl StoppedGuest,
+    image: &Image,
+) -> Result<(), TracingError> {
+    let linked = image.symbols.address_of(ENTRY);
+    let Some(linked) = linked.filter(|_| image.linux.is_some()) else {
+        return Ok(());
+    };
+    compare(linked, stopped.syscall_entry(0)?)
+}
+
+fn compare(linked: Gva, runs: Gva) -> Result<(), TracingError> {
+    if runs.0 == 0 || runs == linked {
+        return Ok(());
+    }
+    Err(TracingError::Moved {
+        entry: ENTRY,
+        linked,
+        runs,
+    })
+}
+
+/// vCPUs that are named in one line.
+const NAMED: usize = 4;
+
+/// What each vCPU executes, for people.
+pub(super) fn places(vcpus: &[VcpuRegisters], image: &Image) -> String {
+    let mut places: Vec<String> = (0..)
+        .zip(vcpus)
+        .take(NAMED)
+        .map(|(vcpu, registers): (u16, _)| format!("vCPU {vcpu} is {}", place(registers, image)))
+        .collect();
+    if vcpus.len() > NAMED {
+        places.push("...".to_owned());
+    }
+    places.join(", ")
+}
+
+fn place(vcpu: &VcpuRegisters, image: &Image) -> String {
+    let at = Gva(vcpu.rip);
+    match (within(at, image), vcpu.online) {
+        (_, false) => "not started".to_owned(),
+        (Some(function), _) => format!("in {function}"),
+        (None, _) => format!("at {at} in ring {}", vcpu.cpl),
+    }
+}
+
+/// The function that has the address, and how far in it that is.
+pub(super) fn within(at: Gva, image: &Image) -> Option<String> {
+    let function = image.function_at(at).and_then(|id| image.function(id))?;
+    Some(match at.0.saturating_sub(function.address.0) {
+        0 => function.display.to_string(),
+        offset => format!("{}+{offset:#x}", function.display),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use image::Function;
+
+    use super::*;
+
+    #[test]
+    fn places_are_functions_and_offsets_where_there_are_any() {
+        let image = Image {
+            functions: vec![Function {
+                address: Gva(0x1000),
+                size: 0x20,
+                name: "idle".into(),
+                display: "idle".into(),
+                ..Function::default()
+            }],
+            ..Image::default()
+        };
+        let vcpu = |rip, cpl, online| VcpuRegisters {
+            rip,
+            cpl,
+            online,
+            ..VcpuRegisters::default()
+        };
+        let vcpus = [
+            vcpu(0x100b, 0, true),
+            vcpu(0x2000, 3, true),
+            vcpu(0xfff0, 0, false),
+        ];
+        assert_eq!(
+            places(&vcpus, &image),
+            "vCPU 0 is in idle+0xb, vCPU 1 is at 0x2000 in ring 3, vCPU 2 is not started"
+        );
+        assert!(places(&[vcpus[0]; 5], &image).ends_with(", ..."));
+    }
+
+    #[test]
+    fn only_a_kernel_that_has_moved_is_refused() {
+        let linked = Gva(0xffff_ffff_8200_0080);
+        compare(linked, Gva(0)).unwrap();
+        compare(linked, linked).unwrap();
+        let refused = compare(linked, Gva(0xffff_ffff_8e00_0080)).unwrap_err();
+        let message = refused.to_string();
+        assert!(message.contains("0xffffffff8e000080"), "{message}");
+        assert!(message.contains("nokaslr"), "{message}");
+    }
+}

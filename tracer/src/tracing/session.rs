@@ -1,0 +1,717 @@
+//! One session as its users see it: made by name at any time, in the guest from its first start on.
+
+mod points;
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::Engine;
+use crate::export::uftrace::{ExportError, LateModule, LateModules, Metadata, NOP, WaitingModules};
+use crate::filter::{Filter, Selection, Side};
+use crate::graph::pipeline::{Pipeline, WAITING_MAX};
+use crate::graph::threads::Threads;
+use crate::patch::events::find_event;
+use crate::ring::doubt::TimeDoubts;
+use crate::ring::geometry::Geometry;
+use crate::session::{SessionConfig, SessionId, TracerKind};
+use crate::stub::recorder::Clock;
+use debuginfo::DebugInfo;
+use image::Image;
+use terms::addr::Gva;
+use terms::event_format::EventId;
+use terms::function::FunctionId;
+
+use super::attach::BUNDLED_ATTACH;
+use super::checks::{Room, check_name, check_room, check_roots, check_values};
+use super::closing::Closing;
+use super::error::TracingError;
+use super::options::{ClockSource, PERIODS_NS, RECORD_BYTES, SessionOptions, Tracer};
+use super::status::{Profile, ProfiledFunction, SessionStatus, Switched};
+use crate::clock::HostClock;
+use crate::clock::RunClock;
+use crate::clock::page::{Beat, Beats};
+use crate::collect::counters::{CounterTable, Counters};
+use crate::collect::drain::Drain;
+use crate::collect::looks::RingClock;
+use crate::collect::output::{Output, Written};
+use crate::collect::rings::SharedRings;
+use crate::collect::status::Dumped;
+use crate::collect::{Polled, Pollers};
+use crate::guest::{Guest, SharedMemory};
+
+/// Stacks of the bundled guest's threads, and of Linux.
+const BUNDLED_STACK: u64 = 64 << 10;
+const LINUX_STACK: u64 = 16 << 10;
+
+/// What sessions share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub image: Arc<Image>,
+    /// What its files say of variables.
+    pub debug: Option<DebugInfo>,
+    /// The kernel's file, as given.
+    pub kernel: String,
+    pub vcpus: u16,
+    /// Bytes of the window that rings may take.
+    pub rings_room: u64,
+    /// The command that began tracing.
+    pub command_line: String,
+    /// The host's clock.
+    pub host: HostClock,
+    /// Who has rings read.
+    pub pollers: Box<dyn Pollers>,
+}
+
+impl Shared {
+    /// What rings have to share.
+    pub(super) const fn room(&self) -> Room {
+        Room {
+            vcpus: self.vcpus,
+            bytes: self.rings_room,
+        }
+    }
+}
+
+/// Names a new directory for the last calls of a session.
+pub type Scratch = dyn Fn(&str) -> PathBuf;
+
+/// Where the last calls of a session of a guest that has died are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LastCalls {
+    /// The session.
+    pub session: String,
+    /// A trace directory.
+    pub directory: PathBuf,
+    /// Whether it was made for this only.
+    pub is_scratch: bool,
+}
+
+/// What is known of the guest from the first attach on.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Found {
+    pub clock: Option<RunClock>,
+    /// How stubs find their ring.
+    pub strategy: Option<&'static str>,
+}
+
+/// A session's rings and their reader.
+#[derive(Debug)]
+pub(super) struct Live {
+    pub id: SessionId,
+    reader: Reader,
+}
+
+/// How the host gets at what a session records.
+#[derive(Debug)]
+enum Reader {
+    Rings(Polled),
+    Counters(CounterTable),
+}
+
+/// A session.
+#[derive(Debug)]
+pub(super) struct TraceSession {
+    pub name: String,
+    pub tracer: Tracer,
+    pub options: SessionOptions,
+    geometry: Geometry,
+    /// What it traces, or traced last, or is to trace.
+    pub filter: Filter,
+    /// From its first start on.
+    pub live: Option<Live>,
+    /// Whether its stubs are at the sites: between `start` and `stop`.
+    pub started: bool,
+    /// Whether it waits for the attach point.
+    pub waiting: bool,
+    /// What it records of the guest's own events while it is started.
+    pub events: BTreeSet<EventId>,
+    /// Modules whose functions came to be traced late.
+    late: LateModules,
+    /// Whether functions of modules that come are to be traced.
+    pub follows_modules: bool,
+    /// Modules of the guest that have their turn in a later look.
+    waiting_modules: WaitingModules,
+    switched_on: bool,
+    /// Whether anybody was shown what it has recorded.
+    has_told: Cell<bool>,
+    /// Of its rings when they were closed.
+    doubts: TimeDoubts,
+    /// The output of the rings to come. It is opened when the session is made, so that a directory
+    /// that cannot be written is an early error.
+    output: Option<Output>,
+}
+
+impl TraceSession {
+    /// Checks the options and opens the output.
+    ///
+    /// # Errors
+    /// [`TracingError`] about the name, the ring size or the output directory.
+    pub fn new(
+        name: &str,
+        tracer: Tracer,
+        options: SessionOptions,
+        filter: Filter,
+        shared: &Shared,
+    ) -> Result<Self, TracingError> {
+        check_name(name)?;
+        if !PERIODS_NS.contains(&options.clock_period) {
+            return Err(TracingError::ClockPeriod(options.clock_period));
+        }
+        let is_possible = |bytes: &u64| bytes.is_power_of_two() && RECORD_BYTES.contains(bytes);
+        if let Some(bytes) = options.record_bytes.filter(|bytes| !is_possible(bytes)) {
+            return Err(TracingError::RecordBytes(bytes));
+        }
+        let geometry = options.geometry()?;
+        let calls = options.graph.rules()?;
+        if tracer == Tracer::Graph {
+            check_roots(&calls, &shared.image)?;
+        }
+        check_values(tracer, &options)?;
+        if let Some(bytes) = options.stack_bytes {
+            Threads::new(bytes)?;
+        }
+        let image = &shared.image;
+        let events = options.event.iter().map(|name| find_event(image, name));
+        let events = events.collect::<Result<BTreeSet<_>, _>>()?;
+        let mut session = Self {
+            name: name.to_owned(),
+            tracer,
+            options,
+            geometry,
+            filter,
+            live: None,
+            started: false,
+            waiting: false,
+            events,
+            late: LateModules::default(),
+            follows_modules: false,
+            waiting_modules: WaitingModules::default(),
+            switched_on: true,
+            has_told: Cell::new(false),
+            doubts: TimeDoubts::default(),
+            output: None,
+        };
+        session.open_output(session.options.force, shared)?;
+        Ok(session)
+    }
+
+    /// The functions that it traces with this filter.
+    ///
+    /// # Errors
+    /// [`TracingError`] about the image or the filter.
+    pub fn select(&self, filter: &Filter, image: &Image) -> Result<Selection, TracingError> {
+        if self.tracer == Tracer::Nop {
+            return Ok(Selection::default());
+        }
+        image.check_traceable()?;
+        Ok(filter.select(image)?)
+    }
+
+    fn open_output(&mut self, force: bool, shared: &Shared) -> Result<(), TracingError> {
+        let has_points = !self.events.is_empty() || !self.options.probe.is_empty();
+        let has_records = self.options.output.is_some() || has_points;
+        if self.tracer == Tracer::Profile && has_records {
+            return Err(self.no_records());
+        }
+        if let Some(directory) = &self.options.output {
+            let metadata = self.metadata(shared, Found::default());
+            let output = self.create_output(directory, force, metadata, WAITING_MAX, shared);
+            let output = output.map_err(|error| match error {
+                TracingError::Output(ExportError::Exists(directory)) => {
+                    TracingError::OutputExists { directory }
+                }
+                other => other,
+            })?;
+            self.output = Some(output);
+        }
+        Ok(())
+    }
+
+    /// A trace directory for what the session records; `waiting` as [`Pipeline::new`] takes it.
+    fn create_output(
+        &self,
+        directory: &Path,
+        force: bool,
+        metadata: Metadata,
+        waiting: usize,
+        shared: &Shared,
+    ) -> Result<Output, TracingError> {
+        let rings = usize::from(metadata.vcpus);
+        let stack_bytes = metadata.stack_bytes;
+        let pipeline = metadata
+            .is_graph()
+            .then(|| {
+                let has_values = !self.options.captures().is_empty();
+                let new = match has_values {
+                    true => Pipeline::with_values,
+                    false => Pipeline::new,
+                };
+                let mut pipeline = new(rings, stack_bytes, waiting)?;
+                pipeline.select(self.options.graph.rules()?, &shared.image);
+                Ok::<_, TracingError>(pipeline)
+            })
+            .transpose()?;
+        let image = &shared.image;
+        let captures = self.options.captures();
+        Ok(Output::create(directory, force, image, metadata, pipeline)?.with_values(captures))
+    }
+
+    /// Writes what the rings hold now into a new trace directory. Unless `is_live`, nothing is recorded meanwhile, and
+    /// `leave_stubs` is called afterwards: it waits until no vCPU is in a stub, and returns how many still are.
+    ///
+    /// # Errors
+    /// [`TracingError::NotStarted`] when it never was, or [`TracingError::Output`].
+    pub fn dump(
+        &self,
+        directory: &Path,
+        is_live: bool,
+        shared: &Shared,
+        found: Found,
+        leave_stubs: impl FnOnce() -> usize,
+    ) -> Result<Dumped, TracingError> {
+        let live = self.live.as_ref().ok_or_else(|| self.not_started())?;
+        let Reader::Rings(drain) = &live.reader else {
+            return Err(self.no_records());
+        };
+        let metadata = self.metadata(shared, found);
+        // Each ring comes as a whole.
+        let output = self.create_output(directory, false, metadata, usize::MAX, shared)?;
+        let (mut dumped, held) = drain.lock().dump(output, is_live)?;
+        if let Some(held) = held {
+            dumped.in_stubs = leave_stubs() as u64;
+            dumped.missed = drain.lock().lost_since(&held);
+        }
+        self.has_told.set(true);
+        Ok(dumped)
+    }
+
+    /// What the engine needs to know of it.
+    /// `page` is where the clock page is.
+    pub fn config(&self, page: Gva) -> SessionConfig {
+        SessionConfig {
+            name: self.name.clone(),
+            tracer: self.tracer.into(),
+            return_hook: self.options.return_hook,
+            geometry: self.geometry,
+            mode: self.options.mode,
+            clock: match self.options.clock {
+                ClockSource::Tsc => Clock::Tsc,
+                ClockSource::Page => Clock::Page(page),
+                ClockSource::None => Clock::None,
+            },
+        }
+    }
+
+    /// Begins to read the rings that the engine has made for it.
+    ///
+    /// # Errors
+    /// [`TracingError::Thread`].
+    pub fn open(
+        &mut self,
+        id: SessionId,
+        engine: &Engine,
+        guest: &impl Guest,
+        clock: RunClock,
+        beats: &Arc<Beats>,
+        shared: &Shared,
+    ) -> Result<(), TracingError> {
+        let session = engine.session(id)?;
+        let place = session.memory.clone();
+        let memory: Arc<dyn SharedMemory> = Arc::new(guest.memory().clone());
+        if let Some(profile) = &session.profile {
+            let counters = CounterTable::new(memory, place, profile.layout);
+            counters.switch(self.switched_on);
+            let reader = Reader::Counters(counters);
+            self.live = Some(Live { id, reader });
+            return Ok(());
+        }
+        let bytes = place.geometry.bytes() * place.cells.len() as u64;
+        memory.populate(place.rings, bytes);
+        let functions = u32::try_from(engine.image().functions.len()).unwrap_or(u32::MAX);
+        let mut drain = Drain::new(
+            SharedRings::new(memory, place),
+            self.geometry,
+            self.options.mode,
+            functions,
+            clock,
+            self.ring_clock(guest, shared.host),
+            self.output.take(),
+        );
+        if self.beat().is_some() {
+            drain.time_by(Arc::clone(beats));
+        }
+        drain.switch(self.switched_on);
+        let polled = Polled::start(drain, &*shared.pollers).map_err(TracingError::Thread)?;
+        let reader = Reader::Rings(polled);
+        self.live = Some(Live { id, reader });
+        Ok(())
+    }
+
+    /// What times its records.
+    fn ring_clock(&self, guest: &impl Guest, host: HostClock) -> RingClock {
+        match self.options.clock {
+            ClockSource::Tsc => RingClock::Vcpus(Arc::clone(guest.clocks())),
+            ClockSource::Page => RingClock::Host(host),
+            ClockSource::None => RingClock::None(host),
+        }
+    }
+
+    /// How the clock page is to be kept for it.
+    pub fn beat(&self) -> Option<Beat> {
+        (self.options.clock == ClockSource::Page).then_some(Beat {
+            period_ns: self.options.clock_period,
+            cpu: self.options.clock_cpu,
+        })
+    }
+
+    /// Reads what the rings still hold and completes the trace. Returns its number in the engine
+    /// when it had one, and how it ended when it has traced.
+    ///
+    /// # Errors
+    /// [`TracingError::Output`] when not all of it could be written.
+    pub fn close(&mut self) -> (Option<SessionId>, Result<Option<Closing>, TracingError>) {
+        match self.live.take() {
+            Some(live) => {
+                let finished = match live.reader {
+                    Reader::Rings(mut drain) => {
+                        drain.stop();
+                        let mut drain = drain.lock();
+                        let finished = drain.finish().map_err(TracingError::from);
+                        self.doubts = drain.doubts();
+                        finished.map(|written| self.closing(written, drain.records()))
+                    }
+                    Reader::Counters(_) => Ok(None),
+                };
+                (Some(live.id), finished)
+            }
+            None => {
+                let output = self.output.take();
+                let finished = output.map(|output| output.finish(&self.doubts)).transpose();
+                (None, finished.map(|_| None).map_err(TracingError::from))
+            }
+        }
+    }
+
+    /// How it ended.
+    fn closing(&self, written: Option<Written>, records: u64) -> Option<Closing> {
+        let is_news = records > 0 && !self.has_told.get();
+        match written {
+            Some(Written { directory, tally }) => Some(Closing::Written { directory, tally }),
+            None => is_news.then(|| Closing::Unkept {
+                session: self.name.clone(),
+                records,
+            }),
+        }
+    }
+
+    /// What it has counted, if nobody has asked for it.
+    pub fn unasked(
+        &self,
+        image: &Image,
+        clock: Option<RunClock>,
+        knows_vcpus: bool,
+    ) -> Option<Closing> {
+        let is_counter = |live: &&Live| matches!(live.reader, Reader::Counters(_));
+        self.live.as_ref().filter(is_counter)?;
+        let is_news = !self.has_told.get();
+        let profile = self.profile(image, clock, knows_vcpus).ok()?;
+        let has_hits = !profile.functions.is_empty();
+        (is_news && has_hits).then_some(Closing::Unasked(profile))
+    }
+
+    /// Where its last calls are, or will be once it is closed: in its output, or in a directory that is
+    /// made for them at `scratch`. None when it has recorded nothing, or that cannot be read.
+    pub fn last_calls(
+        &self,
+        scratch: &Scratch,
+        shared: &Shared,
+        found: Found,
+    ) -> Option<LastCalls> {
+        let Reader::Rings(_) = self.live.as_ref()?.reader else {
+            return None;
+        };
+        let session = self.name.clone();
+        if let Some(output) = &self.options.output {
+            return Some(LastCalls {
+                session,
+                directory: output.clone(),
+                is_scratch: false,
+            });
+        }
+        let directory = scratch(&self.name);
+        // Nothing runs any more that could write.
+        match self.dump(&directory, true, shared, found, || 0) {
+            Ok(_) => Some(LastCalls {
+                session,
+                directory,
+                is_scratch: true,
+            }),
+            Err(error) => {
+                log::warn!(
+                    "the last calls of session '{}' are lost: {error}",
+                    self.name
+                );
+                None
+            }
+        }
+    }
+
+    /// Its number, if it traces now.
+    ///
+    /// # Errors
+    /// [`TracingError::NotStarted`].
+    pub fn started(&self) -> Result<SessionId, TracingError> {
+        match &self.live {
+            Some(live) if self.started => Ok(live.id),
+            _ => Err(self.not_started()),
+        }
+    }
+
+    /// Its number, if it traces now and writes records.
+    ///
+    /// # Errors
+    /// [`TracingError::NotStarted`] or [`TracingError::NoRecords`].
+    pub fn recording(&self) -> Result<SessionId, TracingError> {
+        if self.tracer == Tracer::Profile {
+            return Err(self.no_records());
+        }
+        self.started()
+    }
+
+    fn no_records(&self) -> TracingError {
+        TracingError::NoRecords {
+            session: self.name.clone(),
+        }
+    }
+
+    /// What a profile session has counted so far. `knows_vcpus` when self times are known.
+    ///
+    /// # Errors
+    /// [`TracingError::NoProfile`] for another session, [`TracingError::NotStarted`].
+    pub fn profile(
+        &self,
+        image: &Image,
+        clock: Option<RunClock>,
+        knows_vcpus: bool,
+    ) -> Result<Profile, TracingError> {
+        let counters = match self.live.as_ref().map(|live| &live.reader) {
+            Some(Reader::Counters(counters)) => counters,
+            None if self.tracer == Tracer::Profile => return Err(self.not_started()),
+            _ => {
+                let is = TracerKind::from(self.tracer).name();
+                let session = self.name.clone();
+                return Err(TracingError::NoProfile { session, is });
+            }
+        };
+        let ns = |ticks| clock.map_or(0, |clock| clock.duration_ns(ticks));
+        let counted = (0u32..)
+            .zip(&image.functions)
+            .filter_map(|(number, function)| {
+                let counted = counters.of(FunctionId(number));
+                (counted != Counters::default()).then(|| ProfiledFunction {
+                    address: function.address.to_string(),
+                    name: function.display.to_string(),
+                    hits: counted.hits,
+                    total_ns: ns(counted.total),
+                    self_ns: knows_vcpus.then(|| ns(counted.own)),
+                })
+            });
+        self.has_told.set(true);
+        Ok(Profile {
+            session: self.name.clone(),
+            clock_period_ns: self.beat().map(|beat| beat.period_ns),
+            functions: counted.collect(),
+        })
+    }
+
+    /// Records that were read and whose times may be wrong.
+    pub fn doubts(&self) -> TimeDoubts {
+        match self.live.as_ref().map(|live| &live.reader) {
+            Some(Reader::Rings(drain)) => drain.lock().doubts(),
+            _ => self.doubts,
+        }
+    }
+
+    fn not_started(&self) -> TracingError {
+        TracingError::NotStarted {
+            session: self.name.clone(),
+        }
+    }
+
+    /// Functions have come: `image` has those of before, and more.
+    pub fn extend(&mut self, image: &Arc<Image>) {
+        if let Some(output) = &mut self.output {
+            output.extend(image);
+        }
+        if let Some(Reader::Rings(drain)) = self.live.as_ref().map(|live| &live.reader) {
+            drain.lock().extend(image);
+        }
+    }
+
+    /// Takes another tracer kind, which a session can until its rings are made.
+    ///
+    /// # Errors
+    /// [`TracingError::OtherTracer`], or why the trace directory could not be made for it.
+    pub fn set_tracer(&mut self, tracer: Tracer, shared: &Shared) -> Result<(), TracingError> {
+        if self.live.is_some() && self.tracer != tracer {
+            let kind = |tracer| TracerKind::from(tracer).name();
+            return Err(TracingError::OtherTracer {
+                session: self.name.clone(),
+                is: kind(self.tracer),
+                asked: kind(tracer),
+            });
+        }
+        if self.tracer != tracer {
+            check_values(tracer, &self.options)?;
+            self.tracer = tracer;
+            // The directory that was made for the other kind is still empty.
+            self.output = None;
+            self.open_output(true, shared)?;
+        }
+        Ok(())
+    }
+
+    /// Whether its rings will fit in the window region.
+    ///
+    /// # Errors
+    /// [`TracingError::RingsTooLarge`].
+    pub(super) fn check_room(&self, room: Room) -> Result<(), TracingError> {
+        check_room(self.tracer, self.options.clock, self.geometry, room)
+    }
+
+    /// Lets stubs record or not; no text is touched.
+    pub fn switch(&mut self, on: bool) -> Switched {
+        let changed = self.switched_on != on;
+        self.switched_on = on;
+        match self.live.as_ref().map(|live| &live.reader) {
+            Some(Reader::Rings(drain)) => drain.lock().switch(on),
+            Some(Reader::Counters(counters)) => counters.switch(on),
+            None => {}
+        }
+        Switched { changed }
+    }
+
+    /// Bytes of a stack of the guest, by which its threads are told apart.
+    fn stack_bytes(&self, image: &Image) -> u64 {
+        let is_bundled = image.symbols.address_of(BUNDLED_ATTACH).is_some();
+        let usual = if is_bundled {
+            BUNDLED_STACK
+        } else {
+            LINUX_STACK
+        };
+        self.options.stack_bytes.unwrap_or(usual)
+    }
+
+    /// It traces by this filter from now on; its trace says so.
+    pub fn set_filter(&mut self, filter: Filter, shared: &Shared, found: Found) {
+        self.filter = filter;
+        self.describe(shared, found);
+    }
+
+    fn tracer_name(&self) -> &'static str {
+        match self.tracer {
+            Tracer::Nop => NOP,
+            other => TracerKind::from(other).name(),
+        }
+    }
+
+    /// What a trace says of itself.
+    fn metadata(&self, shared: &Shared, found: Found) -> Metadata {
+        Metadata {
+            command_line: shared.command_line.clone(),
+            image: shared.kernel.clone(),
+            vcpus: shared.vcpus,
+            mode: self.options.mode.name().to_owned(),
+            clock: self.options.clock.name().to_owned(),
+            clock_period_ns: self.beat().map(|beat| beat.period_ns),
+            tsc_khz: found.clock.map_or(0, |clock| clock.khz()).into(),
+            tracer: self.tracer_name().to_owned(),
+            stack_bytes: self.stack_bytes(&shared.image),
+            ring_strategy: found.strategy.unwrap_or("unknown").to_owned(),
+            filter: globs(&self.filter, Side::Include),
+            notrace: globs(&self.filter, Side::Notrace),
+            late_modules: self.late.clone(),
+            waiting_modules: self.waiting_modules,
+        }
+    }
+
+    /// So many functions of this module are traced, and could be called before that for so long at most. Its
+    /// trace says so.
+    pub fn came_late(&mut self, module: &str, functions: u64, by: Duration) {
+        self.late.note(module, functions, by);
+    }
+
+    /// So many modules of the guest have not had their turn yet. Whether that is news, which its trace is to say.
+    pub fn set_waiting_modules(&mut self, modules: u64) -> bool {
+        let modules = WaitingModules(modules);
+        std::mem::replace(&mut self.waiting_modules, modules) != modules
+    }
+
+    /// The same, if there are any.
+    pub fn waiting_modules(&self) -> Option<WaitingModules> {
+        (!self.waiting_modules.is_none()).then_some(self.waiting_modules)
+    }
+
+    /// Its trace says of itself what is known now.
+    pub fn describe(&self, shared: &Shared, found: Found) {
+        if let Some(Reader::Rings(drain)) = self.live.as_ref().map(|live| &live.reader) {
+            drain.lock().describe(self.metadata(shared, found));
+        }
+    }
+
+    /// What is missing because modules were there before their functions were traced.
+    pub fn late(&self) -> impl Iterator<Item = &LateModule> {
+        self.late.iter()
+    }
+
+    /// Part of `status`, and a line of `session list`. `traced` functions lead to it.
+    pub fn status(&self, traced: u64) -> SessionStatus {
+        let state = match (self.started, self.switched_on) {
+            (true, true) => "tracing",
+            (true, false) => "switched-off",
+            (false, _) if self.waiting => "waiting",
+            (false, _) => "off",
+        };
+        let mut status = SessionStatus {
+            name: self.name.clone(),
+            tracer: self.tracer_name().to_owned(),
+            state: state.to_owned(),
+            traced,
+            filter: globs(&self.filter, Side::Include),
+            notrace: globs(&self.filter, Side::Notrace),
+            mode: self.options.mode.name().to_owned(),
+            clock: self.options.clock.name().to_owned(),
+            clock_period_ns: self.beat().map(|beat| beat.period_ns),
+            ring_bytes: match self.tracer {
+                Tracer::Profile => 0,
+                Tracer::Function | Tracer::Nop | Tracer::Graph => self.geometry.bytes(),
+            },
+            output: self.options.output.as_deref().map(show_path),
+            late_modules: self.late.clone(),
+            waiting_modules: self.waiting_modules,
+            ..SessionStatus::default()
+        };
+        if let Some(Reader::Rings(drain)) = self.live.as_ref().map(|live| &live.reader) {
+            let mut drain = drain.lock();
+            drain.look();
+            status.rings = drain.status();
+            status.event_rings = drain.event_status();
+            status.doubts = drain.doubts().notes();
+            let error = drain.output().and_then(Output::error);
+            status.output_error = error.map(ToString::to_string);
+            status.anomalies = drain.output().map_or_else(Vec::new, Output::anomalies);
+        }
+        status
+    }
+}
+
+fn show_path(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn globs(filter: &Filter, side: Side) -> Vec<String> {
+    filter.globs(side).map(str::to_owned).collect()
+}

@@ -1,0 +1,96 @@
+//! The look at the window between changes. A guest that gives its place to something else, or executes its text with
+//! page tables in which it is not, would run into nothing at the next traced function; another kernel in the place of the
+//! traced one (kexec) has text of its own. It is noticed,
+//! said, and tracing ends: recording stops, our jumps are taken out where they still stand, and nothing is written any
+//! more.
+
+use std::time::Duration;
+
+use crate::engine::FrozenBy;
+
+use super::Tracing;
+use super::error::TracingError;
+use crate::guest::Guest;
+
+/// Time between two looks that need the vCPUs' registers, and so a pause.
+pub const WINDOW_PERIOD: Duration = Duration::from_secs(1);
+
+/// When the window was looked at last.
+#[derive(Debug, Default)]
+pub(super) struct WindowWatch(Option<Duration>);
+
+impl WindowWatch {
+    /// Whether it is time for another look; the first one is due a period after the first question.
+    fn is_due(&mut self, now: Duration) -> bool {
+        let since = *self.0.get_or_insert(now);
+        let is_due = now.saturating_sub(since) >= WINDOW_PERIOD;
+        if is_due {
+            self.0 = Some(now);
+        }
+        is_due
+    }
+}
+
+impl Tracing {
+    /// Looks whether the window is still where it was put, while a session is started. What the guest has cleared is put
+    /// back; when the window is lost, tracing ends.
+    pub fn look_at_window(&mut self, guest: &impl Guest) {
+        let is_started = self.sessions.iter().any(|session| session.started);
+        let Some(window) = self.engine.window().filter(|_| is_started) else {
+            return;
+        };
+        let is_untouched = window.is_untouched(guest.memory());
+        let is_due = self.window_watch.is_due((self.shared.host.now)());
+        if is_untouched && (!is_due || guest.is_held()) {
+            return;
+        }
+        match self.look_at_ground(guest) {
+            Ok(Ok(())) => {}
+            Ok(Err(lost)) => self.end_tracing(guest, lost),
+            Err(error) => log::debug!("the window cannot be looked at: {error}"),
+        }
+    }
+
+    fn look_at_ground(&self, guest: &impl Guest) -> Result<Result<(), FrozenBy>, TracingError> {
+        if let Some(mut live) = self.live(guest)? {
+            let vcpus = crate::target::LiveTarget::vcpus(&live).to_vec();
+            return Ok(self.engine.look_at_ground(&mut live, &vcpus));
+        }
+        let mut stopped = guest.stop()?;
+        let vcpus = crate::target::StoppedTarget::vcpus(&stopped).to_vec();
+        Ok(self.engine.look_at_ground(&mut stopped, &vcpus))
+    }
+
+    /// Ends tracing. A jump that is not where it was written means that this text is not ours any more: then nothing
+    /// of it is written.
+    fn end_tracing(&mut self, guest: &impl Guest, why: FrozenBy) {
+        log::error!("tracing has ended, the guest continues: {why}");
+        self.stop_recording();
+        let started = self.sessions.iter().filter(|session| session.started);
+        let names: Vec<String> = started.map(|session| session.name.clone()).collect();
+        for name in names {
+            if let Err(error) = self.stop(guest, &name) {
+                log::warn!("session {name}: the guest's text is left as it is: {error}");
+            }
+            let mut sessions = self.sessions.iter_mut();
+            if let Some(session) = sessions.find(|session| session.name == name) {
+                session.started = false;
+            }
+        }
+        self.engine.lose_ground(why);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_is_due_once_in_each_period() {
+        let (mut watch, start) = (WindowWatch::default(), Duration::from_secs(7));
+        let mut due = |periods: f64| watch.is_due(start + WINDOW_PERIOD.mul_f64(periods));
+        let at = [0.0, 0.9, 1.0, 1.1, 1.9, 2.0, 9.5, 9.6, 10.5];
+        let expected = [false, false, true, false, false, true, true, false, true];
+        assert_eq!(at.map(&mut due), expected);
+    }
+}

@@ -1,0 +1,128 @@
+//! How tracing has ended, as one line for each session that traced: what there is, what is missing, what to do.
+
+use std::fmt;
+
+use tracer::export::uftrace::Tally;
+use tracer::quantity::{counted, grouped};
+use tracer::tracing::closing::Closing;
+
+/// A session's last line.
+#[derive(Debug, Clone, Copy)]
+pub struct ClosingLine<'a>(pub &'a Closing);
+
+impl fmt::Display for ClosingLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Closing::Written { directory, tally } => {
+                let at = directory.display();
+                write!(f, "{at}: ")?;
+                written(f, tally)?;
+                write!(f, "; vmm report {at}")
+            }
+            Closing::Unkept { session, records } => write!(
+                f,
+                "session {session}: {} made, none kept: --output DIR writes them",
+                counted(*records, "record")
+            ),
+            Closing::Unasked(profile) => write!(f, "session {}: a profile", profile.session),
+        }
+    }
+}
+
+fn written(f: &mut fmt::Formatter<'_>, tally: &Tally) -> fmt::Result {
+    let Tally {
+        calls,
+        functions,
+        events,
+        lost,
+        anomalies,
+    } = *tally;
+    write!(
+        f,
+        "{} of {}",
+        counted(calls, "call"),
+        counted(functions, "function")
+    )?;
+    if events > 0 {
+        write!(f, ", {}", counted(events, "event"))?;
+    }
+    write!(f, ", {} lost", grouped(lost))?;
+    if lost > 0 {
+        let all = u128::from(calls) + u128::from(events) + u128::from(lost);
+        // Never "0.0 %" of what is lost, nor "100.0 %" where something is there.
+        let tenths = (u128::from(lost) * 1000 / all.max(1)).clamp(1, 1000);
+        let (percent, tenth) = (tenths / 10, tenths % 10);
+        let narrower = "raise --ring-size or narrow --filter";
+        write!(f, " ({percent}.{tenth} %): {narrower}")?;
+    }
+    if anomalies > 0 {
+        // A report says which and why.
+        write!(f, ", {} of doubt", counted(anomalies, "case"))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    fn line(tally: Tally) -> String {
+        let directory = PathBuf::from("trace");
+        ClosingLine(&Closing::Written { directory, tally }).to_string()
+    }
+
+    #[test]
+    fn what_is_there_and_what_is_missing_is_one_line() {
+        let tally = Tally {
+            calls: 1019,
+            functions: 6,
+            lost: 375_952,
+            ..Tally::default()
+        };
+        assert_eq!(
+            line(tally),
+            "trace: 1,019 calls of 6 functions, 375,952 lost (99.7 %): raise --ring-size or narrow --filter; vmm report trace"
+        );
+        let whole = Tally {
+            calls: 1,
+            functions: 1,
+            events: 3,
+            anomalies: 2,
+            ..Tally::default()
+        };
+        assert_eq!(
+            line(whole),
+            "trace: 1 call of 1 function, 3 events, 0 lost, 2 cases of doubt; vmm report trace"
+        );
+    }
+
+    #[test]
+    fn a_loss_is_never_none_and_never_more_than_all() {
+        let lost = |calls, lost| {
+            line(Tally {
+                calls,
+                lost,
+                ..Tally::default()
+            })
+        };
+        assert!(lost(10_000_000, 1).contains("(0.1 %)"));
+        assert!(lost(0, u64::MAX).contains("(100.0 %)"));
+        assert!(lost(1, 1_000_000).contains("(99.9 %)"));
+        assert!(lost(u64::MAX, u64::MAX).contains("(50.0 %)"));
+    }
+
+    #[test]
+    fn records_that_nobody_has_are_said() {
+        let unkept = Closing::Unkept {
+            session: "default".to_owned(),
+            records: 1,
+        };
+        assert!(unkept.is_warning());
+        assert_eq!(
+            ClosingLine(&unkept).to_string(),
+            "session default: 1 record made, none kept: --output DIR writes them"
+        );
+    }
+}

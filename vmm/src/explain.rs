@@ -1,0 +1,138 @@
+//! Why an operation of tracing failed, for who gave it: which option or verb it is about, and which mends it. The
+//! library says what is wrong.
+
+use tracer::export::uftrace::ExportError;
+use tracer::guest::StopError;
+use tracer::quantity::counted;
+use tracer::tracing::TracingError;
+use tracer::tracing::options::{PERIODS_NS, RECORD_BYTES};
+
+use crate::control::protocol::RpcError;
+use crate::failure::Failure;
+
+/// What went wrong and what to do, in one line.
+#[must_use]
+pub fn explain(error: &TracingError) -> String {
+    named(error)
+        .or_else(|| remedied(error))
+        .unwrap_or_else(|| error.to_string())
+}
+
+/// Errors that are about an option: it is named first.
+fn named(error: &TracingError) -> Option<String> {
+    let text = match error {
+        TracingError::RingSize(why) => format!("--ring-size: {why}"),
+        TracingError::RingsTooLarge {
+            kib,
+            rings,
+            wanted,
+            room,
+            most_kib,
+        } => format!(
+            "--ring-size {kib}: the rings of {} would take {} MiB, there is room for {} MiB: give at most \
+             --ring-size {most_kib}",
+            counted(u64::from(*rings), "vCPU"),
+            wanted >> 20,
+            room >> 20
+        ),
+        TracingError::RecordBytes(bytes) => {
+            let (min, max) = (RECORD_BYTES.start(), RECORD_BYTES.end());
+            format!("--record-bytes {bytes}: powers of two from {min} to {max} are possible")
+        }
+        TracingError::NotApplicable { option, what } => {
+            let what = what.replace("the clock page", "--clock page");
+            format!("--{option} is for {what}: leave it out, or say that, too")
+        }
+        TracingError::NoValues => {
+            "--args and --retval are for the graph tracer with --clock tsc: values are put to \
+             calls by their times"
+                .to_owned()
+        }
+        TracingError::NoTypes { .. } | TracingError::CallValues(_) => {
+            let why = error.to_string();
+            let why = why.strip_prefix("values of calls: ").unwrap_or(&why);
+            format!("--args and --retval: {why}")
+        }
+        TracingError::ClockPeriod(ns) => {
+            let (min, max) = (PERIODS_NS.start(), PERIODS_NS.end());
+            format!("--clock-period {ns}: from {min} to {max} ns are possible")
+        }
+        TracingError::StackSize(why) => format!("--stack-size: {why}"),
+        TracingError::NoRoot { .. } => format!("--graph-function {error}"),
+        TracingError::NoAttachSymbol { symbol, near } => {
+            let near = if near.is_empty() {
+                "; `vmm sites` lists its functions".to_owned()
+            } else {
+                format!("; near: {near}")
+            };
+            format!("--attach-at {symbol}: the kernel has no such symbol{near}")
+        }
+        _ => return None,
+    };
+    Some(text)
+}
+
+/// Errors that an option or a verb mends.
+fn remedied(error: &TracingError) -> Option<String> {
+    let remedy = match error {
+        TracingError::AlreadyStarted { .. } => ": `filter` changes what it traces, `stop` ends it",
+        TracingError::NotStarted { .. } => ": use `start` first",
+        TracingError::NoSession { there, .. } if there == "none" => {
+            ", make one with `ctl session create`"
+        }
+        TracingError::OtherTracer { asked, .. } => {
+            return Some(format!("{error} (`session create NAME --tracer {asked}`)"));
+        }
+        TracingError::NoRecords { .. } => ", `ctl profile` shows what it counts",
+        TracingError::OutputExists { .. } => "; --force replaces an older trace",
+        TracingError::Live(_) => "; use --patch-method quiesce",
+        TracingError::Stop(StopError::Nested { .. }) => " (--nested)",
+        TracingError::NoDefaultAttach { .. } => {
+            ": say it with --attach-at SYMBOL, or leave --trace out and use `vmm ctl start` when it runs"
+        }
+        _ => return None,
+    };
+    Some(format!("{error}{remedy}"))
+}
+
+impl From<TracingError> for RpcError {
+    fn from(error: TracingError) -> Self {
+        Self::failed(explain(&error))
+    }
+}
+
+impl From<TracingError> for Failure {
+    fn from(error: TracingError) -> Self {
+        let text = explain(&error);
+        match &error {
+            TracingError::Filter(_)
+            | TracingError::Event(_)
+            | TracingError::Probe(_)
+            | TracingError::BadProbe { .. }
+            | TracingError::Locks(_)
+            | TracingError::Image(_)
+            | TracingError::RingSize(_)
+            | TracingError::RingsTooLarge { .. }
+            | TracingError::NoRecords { .. }
+            | TracingError::ClockPeriod(_)
+            | TracingError::RecordBytes(_)
+            | TracingError::NotApplicable { .. }
+            | TracingError::NoValues
+            | TracingError::NoTypes { .. }
+            | TracingError::CallValues(_)
+            | TracingError::StackSize(_)
+            | TracingError::NoRoot { .. }
+            | TracingError::NoAttachSymbol { .. }
+            | TracingError::NoDefaultAttach { .. }
+            | TracingError::OutputExists { .. }
+            | TracingError::Output(
+                ExportError::Exists(_)
+                | ExportError::Busy { .. }
+                | ExportError::NotADirectory(_)
+                | ExportError::NotATrace { .. },
+            ) => Self::bad_input(text),
+            TracingError::Output(_) => Self::output(text),
+            _ => Self::tracing(text),
+        }
+    }
+}

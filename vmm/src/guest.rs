@@ -1,0 +1,206 @@
+//! The machine as what tracing needs of a guest.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use terms::addr::{Gpa, Gva};
+use tracer::clock::page::{Beat, Beats, ClockPage};
+use tracer::clock::{Relation, RunClock, VcpuClocks};
+use tracer::guest::{
+    Guest, LiveGuest, NoClockPage, NotLive, RegisterError, SharedMemory, StopError, StoppedGuest,
+};
+use tracer::target::MemoryError;
+use terms::region::Region;
+use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, VolatileMemory};
+
+use crate::clock::offset_is_applied;
+use crate::host::clock_page::ClockThread;
+use crate::live::{Live, LiveError};
+use crate::machine::{Machine, PATIENCE};
+use crate::memory::Memory;
+use crate::quiesce::Quiesced;
+use crate::vcpu::{AskVcpuError, Reply, Request};
+
+/// Readings of each vCPU's counter, of which the tightest counts. The host may take our CPU in any of them, but
+/// hardly in all.
+const SAMPLES: u32 = 16;
+/// Milliseconds until a counter is looked at again: what is recorded meanwhile is in doubt when it was set.
+const INTERVAL_MS: u64 = 1000;
+
+impl Guest for Machine {
+    type Memory = Memory;
+    type Stopped<'g> = Quiesced<'g>;
+    type Live<'g> = Live<'g>;
+
+    fn vcpus(&self) -> u16 {
+        Self::vcpus(self)
+    }
+
+    fn memory(&self) -> &Memory {
+        Self::memory(self)
+    }
+
+    fn window(&self) -> Region {
+        let window = Self::memory(self).window();
+        Region {
+            start: window.start,
+            bytes: window.bytes,
+        }
+    }
+
+    fn locate(&self, at: Gva) -> Option<(Gpa, u64)> {
+        self.layout().locate(at)
+    }
+
+    fn stop(&self) -> Result<Quiesced<'_>, StopError> {
+        self.quiesce(PATIENCE)
+    }
+
+    fn is_held(&self) -> bool {
+        self.is_paused_by_user()
+    }
+
+    fn last_pause(&self) -> Duration {
+        Self::last_pause(self)
+    }
+
+    fn live(&self) -> Result<Option<Live<'_>>, NotLive> {
+        Ok(Self::live(self, PATIENCE)?)
+    }
+
+    fn khz(&self) -> u32 {
+        self.tsc_khz()
+    }
+
+    fn clocks(&self) -> &Arc<VcpuClocks> {
+        Self::clocks(self)
+    }
+
+    fn has_own_clocks(&self) -> bool {
+        offset_is_applied()
+    }
+
+    fn measure_clocks(&self, stopped: &mut Quiesced<'_>) -> Result<(), RegisterError> {
+        let clocks = Self::clocks(self);
+        let mut relations = Vec::with_capacity(clocks.count());
+        for vcpu in 0..Self::vcpus(self) {
+            if let Reply::Tsc(sample) = stopped.ask(vcpu, Request::ReadTsc(SAMPLES), PATIENCE)? {
+                relations.push(Relation::from(sample));
+            }
+        }
+        let interval = INTERVAL_MS.saturating_mul(self.tsc_khz().into());
+        clocks.begin(&relations, interval);
+        Ok(())
+    }
+
+    fn check_clocks(&self, stopped: &mut Quiesced<'_>) {
+        let clocks = Self::clocks(self);
+        for vcpu in (0..Self::vcpus(self)).filter(|_| clocks.is_begun()) {
+            match stopped.ask(vcpu, Request::ReadTsc(SAMPLES), PATIENCE) {
+                Ok(Reply::Tsc(sample)) => clocks.check(vcpu, sample),
+                Ok(_) => {}
+                Err(error) => log::debug!("the last times were not checked: {error}"),
+            }
+        }
+    }
+
+    fn keep_clock_page(
+        &self,
+        at: Gpa,
+        clock: RunClock,
+        beat: Beat,
+        beats: Arc<Beats>,
+        continues: bool,
+    ) -> Result<Box<dyn ClockPage>, NoClockPage> {
+        let memory = Self::memory(self);
+        let vcpus = self.cpu_times();
+        let thread = ClockThread::start(memory, at, clock, beat, vcpus, beats, continues);
+        match thread {
+            Ok(thread) => Ok(Box::new(thread)),
+            Err(error) => Err(NoClockPage {
+                why: error.to_string(),
+            }),
+        }
+    }
+
+    fn set_detours(&self, places: Vec<(Gva, Gva)>) {
+        Self::detours(self).set(places);
+    }
+
+    fn detours(&self) -> u64 {
+        Self::detours(self).exits()
+    }
+}
+
+impl StoppedGuest for Quiesced<'_> {
+    fn fetch_kernel_gs_base(&mut self) -> Result<(), RegisterError> {
+        Ok(Self::fetch_kernel_gs_base(self, PATIENCE)?)
+    }
+
+    fn syscall_entry(&mut self, vcpu: u16) -> Result<Gva, RegisterError> {
+        match self.ask(vcpu, Request::ReadSyscallEntry, PATIENCE)? {
+            Reply::SyscallEntry(at) => Ok(at),
+            other => Err(RegisterError {
+                why: format!("vCPU {vcpu} answered {other:?}"),
+            }),
+        }
+    }
+}
+
+impl LiveGuest for Live<'_> {
+    fn lost(&self) -> Duration {
+        Self::lost(self)
+    }
+}
+
+impl From<AskVcpuError> for RegisterError {
+    fn from(error: AskVcpuError) -> Self {
+        Self {
+            why: error.to_string(),
+        }
+    }
+}
+
+impl From<LiveError> for NotLive {
+    fn from(error: LiveError) -> Self {
+        Self {
+            why: error.to_string(),
+        }
+    }
+}
+
+fn no_memory(at: Gpa, length: usize) -> MemoryError {
+    MemoryError::NotMemory {
+        address: at,
+        length,
+    }
+}
+
+impl SharedMemory for Memory {
+    fn load(&self, at: Gpa) -> Result<u64, MemoryError> {
+        let word = self.map().load(GuestAddress(at.0), Ordering::Acquire);
+        word.map_err(|_| no_memory(at, size_of::<u64>()))
+    }
+
+    fn store(&self, at: Gpa, word: u64) -> Result<(), MemoryError> {
+        let stored = self
+            .map()
+            .store(word, GuestAddress(at.0), Ordering::Release);
+        stored.map_err(|_| no_memory(at, size_of::<u64>()))
+    }
+
+    fn copy_words(&self, at: Gpa, into: &mut [u64]) -> Result<(), MemoryError> {
+        let length = size_of_val(into);
+        let slice = self.map().get_slice(GuestAddress(at.0), length);
+        let slice = slice.map_err(|_| no_memory(at, length))?;
+        let words = slice.get_array_ref::<u64>(0, into.len());
+        // Word by word, volatile.
+        words.map_err(|_| no_memory(at, length))?.copy_to(into);
+        Ok(())
+    }
+
+    fn populate(&self, at: Gpa, bytes: u64) {
+        Self::populate(self, at, bytes);
+    }
+}

@@ -1,0 +1,5 @@
+//! Options that are given on the command line and over the control socket alike: one list for both.
+
+pub mod graph;
+pub mod quantities;
+pub mod session;
