@@ -8,8 +8,8 @@ use std::time::Duration;
 use crate::clock::page::{Beat, Beats, ClockPage};
 use crate::clock::{RunClock, VcpuClocks};
 use crate::target::{LiveTarget, MemoryError, PhysicalMemory, StoppedTarget};
-use terms::region::Region;
 use terms::addr::{Gpa, Gva};
+use terms::region::Region;
 
 /// A virtual machine that runs, or could.
 pub trait Guest {

@@ -59,7 +59,7 @@ impl Drop for BlackBox {
             && let Err(error) = std::fs::remove_dir_all(&self.0.directory)
             && left(&error)
         {
-            log::warn!("{} is left behind: {error}", self.0.directory.display());
+            log::warn!("{} cannot be removed: {error}", self.0.directory.display());
         }
     }
 }

@@ -5,13 +5,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use terms::addr::{Gpa, Gva};
+use terms::region::Region;
 use tracer::clock::page::{Beat, Beats, ClockPage};
 use tracer::clock::{Relation, RunClock, VcpuClocks};
 use tracer::guest::{
     Guest, LiveGuest, NoClockPage, NotLive, RegisterError, SharedMemory, StopError, StoppedGuest,
 };
 use tracer::target::MemoryError;
-use terms::region::Region;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, VolatileMemory};
 
 use crate::clock::offset_is_applied;

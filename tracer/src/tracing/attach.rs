@@ -18,7 +18,7 @@ pub const DEFAULT_ATTACH: [&str; 2] = [BUNDLED_ATTACH, "rcu_end_inkernel_boot"];
 pub(super) const BUNDLED_ATTACH: &str = "workloads_ready";
 
 /// The place in the function at `address` where a breakpoint disturbs nobody: where the guest itself writes
-/// to sites, that is behind the site, and so behind a landing pad before it, which Linux may take out.
+/// to sites, that is after the site, and so after a landing pad before it, which Linux may take out.
 fn behind_site(image: &Image, address: Gva) -> Gva {
     let begins = |id: &FunctionId| image.function(*id).is_some_and(|f| f.address == address);
     let site = image.function_at(address).filter(begins);
