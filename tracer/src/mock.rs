@@ -4,6 +4,8 @@
 //! RAM starts at 0, the window's region at 4 GiB, as in a small virtual machine. Nothing is ever
 //! zero by accident: frames come into being, as zeros, when they are first written.
 
+mod guest;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use image::Image;
@@ -15,6 +17,8 @@ use crate::target::{
     LiveTarget, MemoryError, NotProvided, NotSynchronised, PhysicalMemory, StoppedTarget,
     TargetMemory, VcpuRegisters,
 };
+
+pub use guest::{HOST, MockGuest, MockMemory, MockStopped, NoPollers};
 
 /// Bytes of RAM, from 0 on.
 pub const RAM_BYTES: u64 = 256 << 20;

@@ -4,9 +4,7 @@
 use std::collections::HashMap;
 
 use image::Image;
-use image::Image;
 use tempfile::TempDir;
-use terms::addr::Gva;
 use terms::addr::Gva;
 use tests::stepped::{self, NO_TICKS, next_event, wait_at};
 use tests::{guest, in_the_box, vmm_says};

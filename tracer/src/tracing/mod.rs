@@ -29,6 +29,9 @@ mod timekeeping;
 mod way_out;
 mod window;
 
+#[cfg(test)]
+mod tests;
+
 use std::path::Path;
 use std::sync::Arc;
 

@@ -1,0 +1,320 @@
+//! A guest without a hypervisor: a [`MockTarget`] that is stopped for moments, of which the rest is somebody's who
+//! plays the guest. It has several vCPUs, and records calls as stubs would.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use terms::addr::{Gpa, Gva};
+use terms::function::FunctionId;
+use terms::region::Region;
+
+use super::MockTarget;
+use crate::clock::page::{Beat, Beats, ClockPage};
+use crate::clock::{HostClock, RunClock, VcpuClocks};
+use crate::collect::looks::AllLooks;
+use crate::collect::{Poller, Pollers, SharedDrain};
+use crate::guest::{
+    Guest, LiveGuest, NoClockPage, NotLive, RegisterError, SharedMemory, StopError, StoppedGuest,
+};
+use crate::record::{RECORD_BYTES, Record};
+use crate::ring::geometry::Position;
+use crate::session::SessionMemory;
+use crate::stub::cell::{HEAD, LIMIT, LOST};
+use crate::target::{
+    LiveTarget, MemoryError, NotProvided, NotSynchronised, PhysicalMemory, StoppedTarget,
+    TargetMemory, VcpuRegisters,
+};
+
+/// Ticks of its counters in a millisecond.
+const KHZ: u32 = 1_000_000;
+
+/// The host of mock guests: its time stands still, so that a run is the same each time.
+pub const HOST: HostClock = HostClock {
+    counter: || 1 << 40,
+    now: || Duration::ZERO,
+    rest: |_| {},
+};
+
+/// A virtual machine made of maps.
+#[derive(Debug, Clone)]
+pub struct MockGuest {
+    memory: MockMemory,
+    vcpus: u16,
+    clocks: Arc<VcpuClocks>,
+    /// Whether its kernel serves breakpoints, so that text can be changed while it runs.
+    pub serves_breakpoints: bool,
+    /// The vCPU that does not stop.
+    pub stuck: Option<u16>,
+}
+
+/// Its memory. Clones are the same.
+#[derive(Debug, Clone)]
+pub struct MockMemory(Arc<Mutex<MockTarget>>);
+
+/// The guest while nobody runs.
+#[derive(Debug)]
+pub struct MockStopped {
+    memory: MockMemory,
+    vcpus: Vec<VcpuRegisters>,
+}
+
+impl MockGuest {
+    /// A guest with the memory and the vCPUs of `target`.
+    #[must_use]
+    pub fn new(target: MockTarget) -> Self {
+        let vcpus = u16::try_from(StoppedTarget::vcpus(&target).len()).unwrap_or(u16::MAX);
+        Self {
+            memory: MockMemory(Arc::new(Mutex::new(target))),
+            vcpus,
+            clocks: Arc::new(VcpuClocks::new(vcpus, HOST)),
+            serves_breakpoints: false,
+            stuck: None,
+        }
+    }
+
+    /// What it is made of, to be changed as the guest itself could.
+    pub fn target(&self) -> MutexGuard<'_, MockTarget> {
+        self.memory.lock()
+    }
+
+    /// A call of `function` on `vcpu` at `ticks`, recorded as the stub of a session does whose rings are at `place`:
+    /// in discard mode a full ring counts it as lost. False when it could not be.
+    ///
+    /// # Errors
+    /// [`MemoryError`] when the rings are in no memory.
+    pub fn call(
+        &self,
+        place: &SessionMemory,
+        vcpu: u16,
+        function: FunctionId,
+        ticks: u64,
+    ) -> Result<bool, MemoryError> {
+        let mut target = self.target();
+        let Some(cell) = place.cells.get(usize::from(vcpu)) else {
+            return Ok(false);
+        };
+        let at = |offset: i32| cell.wrapping_add(u64::from(offset.unsigned_abs()));
+        let head = target.read_word(at(HEAD))?;
+        if head >= target.read_word(at(LIMIT))? {
+            let lost = target.read_word(at(LOST))?;
+            target.write_word(at(LOST), lost.wrapping_add(1))?;
+            return Ok(false);
+        }
+        let Some(position) = Position::of_word(head, vcpu) else {
+            return Ok(false);
+        };
+        let geometry = place.geometry;
+        target.write_word(at(HEAD), position.after(1).word(vcpu))?;
+        let mark = position.0 / geometry.slots();
+        let record = Record::new(ticks, function, mark).with(geometry.spill(head));
+        let ring = u64::from(vcpu) * geometry.bytes();
+        let slot = geometry.slot(position) * RECORD_BYTES;
+        target.write_word(place.rings.wrapping_add(ring + slot), record.0)?;
+        Ok(true)
+    }
+}
+
+impl MockMemory {
+    fn lock(&self) -> MutexGuard<'_, MockTarget> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Guest for MockGuest {
+    type Memory = MockMemory;
+    type Stopped<'g> = MockStopped;
+    type Live<'g> = MockStopped;
+
+    fn vcpus(&self) -> u16 {
+        self.vcpus
+    }
+
+    fn memory(&self) -> &MockMemory {
+        &self.memory
+    }
+
+    fn window(&self) -> Region {
+        self.target().region()
+    }
+
+    fn locate(&self, _at: Gva) -> Option<(Gpa, u64)> {
+        None
+    }
+
+    fn stop(&self) -> Result<MockStopped, StopError> {
+        if let Some(vcpu) = self.stuck {
+            let deadline = Duration::from_secs(2);
+            return Err(StopError::Missed { vcpu, deadline });
+        }
+        Ok(MockStopped {
+            memory: self.memory.clone(),
+            vcpus: StoppedTarget::vcpus(&*self.target()).to_vec(),
+        })
+    }
+
+    fn is_held(&self) -> bool {
+        false
+    }
+
+    fn last_pause(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn live(&self) -> Result<Option<MockStopped>, NotLive> {
+        let stopped = self.serves_breakpoints.then(|| self.stop());
+        let stopped = stopped.transpose();
+        stopped.map_err(|why| NotLive {
+            why: why.to_string(),
+        })
+    }
+
+    fn khz(&self) -> u32 {
+        KHZ
+    }
+
+    fn clocks(&self) -> &Arc<VcpuClocks> {
+        &self.clocks
+    }
+
+    fn has_own_clocks(&self) -> bool {
+        false
+    }
+
+    fn measure_clocks(&self, _stopped: &mut MockStopped) -> Result<(), RegisterError> {
+        Ok(())
+    }
+
+    fn check_clocks(&self, _stopped: &mut MockStopped) {}
+
+    fn keep_clock_page(
+        &self,
+        _at: Gpa,
+        _clock: RunClock,
+        _beat: Beat,
+        _beats: Arc<Beats>,
+        _continues: bool,
+    ) -> Result<Box<dyn ClockPage>, NoClockPage> {
+        Err(NoClockPage {
+            why: "nobody keeps a clock page for this guest".to_owned(),
+        })
+    }
+
+    fn set_detours(&self, _places: Vec<(Gva, Gva)>) {}
+
+    fn detours(&self) -> u64 {
+        0
+    }
+}
+
+impl StoppedGuest for MockStopped {
+    fn fetch_kernel_gs_base(&mut self) -> Result<(), RegisterError> {
+        Ok(())
+    }
+
+    fn syscall_entry(&mut self, _vcpu: u16) -> Result<Gva, RegisterError> {
+        Ok(Gva(0))
+    }
+}
+
+impl LiveGuest for MockStopped {
+    fn lost(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+impl PhysicalMemory for MockMemory {
+    fn read_physical(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError> {
+        self.lock().read_physical(at, into)
+    }
+
+    fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        self.lock().write_physical(at, bytes)
+    }
+}
+
+impl SharedMemory for MockMemory {
+    fn load(&self, at: Gpa) -> Result<u64, MemoryError> {
+        self.lock().read_word(at)
+    }
+
+    fn store(&self, at: Gpa, word: u64) -> Result<(), MemoryError> {
+        self.lock().write_word(at, word)
+    }
+
+    fn copy_words(&self, at: Gpa, into: &mut [u64]) -> Result<(), MemoryError> {
+        let target = self.lock();
+        let mut bytes = vec![0; size_of_val(into)];
+        target.read_physical(at, &mut bytes)?;
+        let (words, _) = bytes.as_chunks::<8>();
+        for (into, word) in into.iter_mut().zip(words) {
+            *into = u64::from_le_bytes(*word);
+        }
+        Ok(())
+    }
+
+    fn populate(&self, _at: Gpa, _bytes: u64) {}
+}
+
+impl PhysicalMemory for MockStopped {
+    fn read_physical(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError> {
+        self.memory.read_physical(at, into)
+    }
+
+    fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        self.memory.write_physical(at, bytes)
+    }
+}
+
+impl TargetMemory for MockStopped {
+    fn read(&self, at: Gva, into: &mut [u8]) -> Result<(), MemoryError> {
+        self.memory.lock().read(at, into)
+    }
+
+    fn write(&mut self, at: Gva, bytes: &[u8]) -> Result<(), MemoryError> {
+        self.memory.lock().write(at, bytes)
+    }
+}
+
+impl StoppedTarget for MockStopped {
+    fn vcpus(&self) -> &[VcpuRegisters] {
+        &self.vcpus
+    }
+
+    fn ram(&self) -> Vec<Region> {
+        self.memory.lock().ram()
+    }
+
+    fn has_gigabyte_pages(&self) -> bool {
+        self.memory.lock().has_gigabyte_pages
+    }
+
+    fn provide(&mut self, part: Region) -> Result<(), NotProvided> {
+        self.memory.lock().provide(part)
+    }
+}
+
+impl LiveTarget for MockStopped {
+    fn vcpus(&self) -> &[VcpuRegisters] {
+        &self.vcpus
+    }
+
+    fn synchronise(&mut self) -> Result<(), NotSynchronised> {
+        Ok(())
+    }
+}
+
+/// Nobody polls: what a session records is read when it is asked for, and at its end.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoPollers;
+
+impl Pollers for NoPollers {
+    fn start(
+        &self,
+        _drain: Arc<SharedDrain>,
+        _looks: AllLooks,
+    ) -> std::io::Result<Box<dyn Poller>> {
+        Ok(Box::new(Self))
+    }
+}
+
+impl Poller for NoPollers {}

@@ -1,0 +1,268 @@
+//! Sessions from their door, on a guest without a hypervisor: several vCPUs, calls whose number is known, toggling at
+//! random, and a guest that writes where it should not.
+
+use std::path::Path;
+
+use image::testing::nop_image;
+use proptest::prelude::*;
+use terms::addr::Gpa;
+use terms::function::FunctionId;
+
+use super::closing::Closing;
+use super::options::{DEFAULT_SESSION, SessionOptions, Tracer};
+use super::*;
+use crate::export::uftrace::Tally;
+use crate::mock::{self, MockGuest, MockTarget, NoPollers, Rights};
+use crate::session::SessionMemory;
+use crate::stub::cell::{HEAD, LIMIT, LOST};
+
+const VCPUS: u16 = 2;
+const FUNCTIONS: u64 = 40;
+const WINDOW: u64 = 64 << 20;
+
+fn host() -> Host {
+    Host {
+        clock: mock::HOST,
+        pollers: Box::new(NoPollers),
+        command_line: "test".to_owned(),
+    }
+}
+
+fn small(output: Option<&Path>) -> SessionOptions {
+    SessionOptions {
+        ring_bytes: 4096,
+        output: output.map(Path::to_owned),
+        ..SessionOptions::default()
+    }
+}
+
+/// A guest that nobody traces yet, and its tracing.
+fn prepared(session: SessionOptions) -> (Tracing, MockGuest) {
+    let image = nop_image(FUNCTIONS);
+    let target = MockTarget::with_image(VCPUS.into(), WINDOW, &image, Rights::ALL).unwrap();
+    let options = TracingOptions {
+        session,
+        vcpus: VCPUS,
+        ..TracingOptions::default()
+    };
+    let kernel = Kernel {
+        image,
+        debug: None,
+        name: "kernel".to_owned(),
+    };
+    let tracing = Tracing::new(options, kernel, host()).unwrap();
+    (tracing, MockGuest::new(target))
+}
+
+fn place(tracing: &Tracing, name: &str) -> SessionMemory {
+    let session = tracing.sessions.iter().find(|one| one.name == name);
+    let id = session.unwrap().live.as_ref().unwrap().id;
+    tracing.engine.session(id).unwrap().memory.clone()
+}
+
+fn everything() -> Globs {
+    Globs::default()
+}
+
+fn only(glob: &str) -> Globs {
+    Globs {
+        filter: vec![glob.to_owned()],
+        ..Globs::default()
+    }
+}
+
+fn patched(tracing: &Tracing) -> u64 {
+    tracing.status().patched
+}
+
+fn tally(finished: &Finished) -> Tally {
+    match &finished.closings[..] {
+        [Closing::Written { tally, .. }] => *tally,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_starts_stops_and_leaves_every_byte_as_it_was() {
+    let (mut tracing, guest) = prepared(small(None));
+    let before = tracing.digest(&guest).unwrap();
+    let changed = tracing
+        .start(&guest, DEFAULT_SESSION, None, &everything())
+        .unwrap();
+    assert_eq!((changed.traced, patched(&tracing)), (FUNCTIONS, FUNCTIONS));
+    assert_ne!(tracing.digest(&guest).unwrap(), before);
+    let again = tracing.start(&guest, DEFAULT_SESSION, None, &everything());
+    assert!(matches!(again, Err(TracingError::AlreadyStarted { .. })));
+    tracing.stop(&guest, DEFAULT_SESSION).unwrap();
+    assert_eq!(patched(&tracing), 0);
+    assert_eq!(tracing.digest(&guest).unwrap(), before);
+}
+
+#[test]
+fn every_call_of_each_vcpu_is_in_the_trace_or_counted_as_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("trace");
+    let (mut tracing, guest) = prepared(small(Some(&output)));
+    tracing
+        .start(&guest, DEFAULT_SESSION, None, &everything())
+        .unwrap();
+    let place = place(&tracing, DEFAULT_SESSION);
+    let slots = place.geometry.slots();
+    // As many as one ring has room for, then twice as many on the other without a look between them.
+    let calls = [slots, 2 * slots];
+    for (vcpu, calls) in (0..).zip(calls) {
+        for call in 0..calls {
+            let function = FunctionId(u32::try_from(call % FUNCTIONS).unwrap());
+            let ticks = (1 << 40) - 10_000 + call;
+            assert!(guest.call(&place, vcpu, function, ticks).unwrap());
+        }
+    }
+    let tally = tally(&tracing.finish(&guest, None).unwrap());
+    assert_eq!(tally.calls + tally.lost, calls.iter().sum::<u64>());
+    assert_eq!((tally.calls, tally.functions), (2 * slots, FUNCTIONS));
+}
+
+#[test]
+fn a_guest_that_does_not_stop_is_left_as_it_is() {
+    let (mut tracing, mut guest) = prepared(small(None));
+    let before = tracing.digest(&guest).unwrap();
+    guest.stuck = Some(1);
+    let error = tracing
+        .start(&guest, DEFAULT_SESSION, None, &everything())
+        .unwrap_err();
+    assert!(error.to_string().contains("vCPU 1"), "{error}");
+    guest.stuck = None;
+    assert_eq!(tracing.digest(&guest).unwrap(), before);
+    tracing
+        .start(&guest, DEFAULT_SESSION, None, &everything())
+        .unwrap();
+    assert_eq!(patched(&tracing), FUNCTIONS);
+}
+
+#[test]
+fn live_and_stopped_changes_leave_the_same_text() {
+    let digests = [PatchMethod::Quiesce, PatchMethod::Live].map(|method| {
+        let (mut tracing, mut guest) = prepared(small(None));
+        tracing.patch_method = method;
+        guest.serves_breakpoints = true;
+        let changed = tracing.start(&guest, DEFAULT_SESSION, None, &only("f1*"));
+        assert_eq!(changed.unwrap().pauses == 0, method == PatchMethod::Live);
+        tracing.digest(&guest).unwrap()
+    });
+    assert_eq!(digests[0], digests[1]);
+}
+
+/// What somebody does to sessions.
+#[derive(Debug, Clone)]
+enum Deed {
+    Start(usize, String),
+    Stop(usize),
+    Add(usize, String),
+    Set(usize, String),
+    Switch(usize, bool),
+    Delete(usize),
+    Create(usize, Tracer),
+}
+
+const NAMES: [&str; 3] = [DEFAULT_SESSION, "one", "two"];
+
+fn deed() -> impl Strategy<Value = Deed> {
+    let glob = || (0..FUNCTIONS).prop_map(|number| format!("f{}*", number / 10));
+    let session = || 0..NAMES.len();
+    let tracer = prop_oneof![Just(Tracer::Function), Just(Tracer::Graph)];
+    prop_oneof![
+        4 => (session(), glob()).prop_map(|(at, glob)| Deed::Start(at, glob)),
+        2 => session().prop_map(Deed::Stop),
+        3 => (session(), glob()).prop_map(|(at, glob)| Deed::Add(at, glob)),
+        2 => (session(), glob()).prop_map(|(at, glob)| Deed::Set(at, glob)),
+        1 => (session(), any::<bool>()).prop_map(|(at, on)| Deed::Switch(at, on)),
+        1 => session().prop_map(Deed::Delete),
+        2 => (session(), tracer).prop_map(|(at, tracer)| Deed::Create(at, tracer)),
+    ]
+}
+
+fn do_it(tracing: &mut Tracing, guest: &MockGuest, deed: &Deed) -> Result<(), TracingError> {
+    match deed {
+        Deed::Start(at, glob) => tracing
+            .start(guest, NAMES[*at], None, &only(glob))
+            .map(drop),
+        Deed::Stop(at) => tracing.stop(guest, NAMES[*at]).map(drop),
+        Deed::Add(at, glob) => tracing.filter_add(guest, NAMES[*at], &only(glob)).map(drop),
+        Deed::Set(at, glob) => tracing.filter_set(guest, NAMES[*at], &only(glob)).map(drop),
+        Deed::Switch(at, on) => tracing.switch(NAMES[*at], *on).map(drop),
+        Deed::Delete(at) => tracing.delete(guest, NAMES[*at]).map(drop),
+        Deed::Create(at, tracer) => tracing.create(NAMES[*at], *tracer, small(None)).map(drop),
+    }
+}
+
+/// The functions that some started session selects.
+fn wanted(tracing: &Tracing) -> u64 {
+    let image = tracing.image();
+    let started = || tracing.sessions.iter().filter(|session| session.started);
+    let is_wanted = |id: &FunctionId| {
+        started().any(|session| {
+            let selected = session.filter.select(image).unwrap();
+            selected.selected.contains(id)
+        })
+    };
+    (0..FUNCTIONS)
+        .map(|number| FunctionId(u32::try_from(number).unwrap()))
+        .filter(is_wanted)
+        .count() as u64
+}
+
+proptest! {
+    // A mock guest of maps is slow: what is tested is each deed after each other, not many of them.
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn whatever_is_done_to_sessions_text_is_what_they_want(deeds in prop::collection::vec(deed(), 1..24)) {
+        let (mut tracing, guest) = prepared(small(None));
+        let before = tracing.digest(&guest).unwrap();
+        for deed in &deeds {
+            // What is refused changes nothing: looked at after each.
+            let _ = do_it(&mut tracing, &guest, deed);
+            prop_assert_eq!(patched(&tracing), wanted(&tracing), "after {:?}", deed);
+            prop_assert!(tracing.status().frozen.is_none());
+        }
+        for name in NAMES {
+            let _ = tracing.stop(&guest, name);
+        }
+        prop_assert_eq!(tracing.digest(&guest).unwrap(), before);
+    }
+
+    #[test]
+    fn words_of_the_guests_in_its_rings_end_nothing_and_nothing_is_made_up(
+        words in prop::collection::vec((0..3usize, 0..VCPUS, any::<u64>(), 0..512u64), 0..30),
+        calls in 0..700u64,
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let output = folder.path().join("trace");
+        let (mut tracing, guest) = prepared(small(Some(&output)));
+        tracing.start(&guest, DEFAULT_SESSION, None, &everything()).unwrap();
+        let place = place(&tracing, DEFAULT_SESSION);
+        for call in 0..calls {
+            let vcpu = u16::try_from(call % 2).unwrap();
+            let function = FunctionId(u32::try_from(call % FUNCTIONS).unwrap());
+            let _ = guest.call(&place, vcpu, function, (1 << 40) - 10_000 + call);
+        }
+        for (which, vcpu, word, slot) in words {
+            let offset = [HEAD, LIMIT, LOST][which];
+            let cell = place.cells[usize::from(vcpu)];
+            let ring = place.rings.wrapping_add(u64::from(vcpu) * place.geometry.bytes());
+            let at: [Gpa; 2] = [cell.wrapping_add(u64::from(offset.unsigned_abs())), ring.wrapping_add(slot * 8)];
+            for at in at {
+                guest.target().write_word(at, word).unwrap();
+            }
+        }
+        let status = tracing.status();
+        for ring in &status.sessions[0].rings {
+            let told = ring.read.saturating_add(ring.overwritten).saturating_add(ring.abandoned);
+            prop_assert!(told.saturating_add(ring.invalid) <= ring.written, "{:?}", ring);
+        }
+        tracing.stop(&guest, DEFAULT_SESSION).unwrap();
+        prop_assert_eq!(patched(&tracing), 0);
+        let tally = tally(&tracing.finish(&guest, None).unwrap());
+        prop_assert!(tally.calls <= 2 * place.geometry.slots());
+    }
+}
