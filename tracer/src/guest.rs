@@ -1,5 +1,5 @@
 //! What tracing needs of a virtual machine: a VMM implements it for machines of its own or of others,
-//! [`crate::mock`] for tests. What a provider cannot do is an error with a name, never a guess.
+//! `crate::mock` for tests. What a provider cannot do is an error with a name, never a guess.
 
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 //! All operations run on one thread, in this order: [`Tracing::new`] before the guest is
 //! built, [`Tracing::before_start`] with the kernel loaded, [`Tracing::at_breakpoint`] when the
 //! attach point is reached, the control methods at any time, [`Tracing::finish`] at the end. Each
-//! pauses the guest as briefly as it can; the [`drain`] thread reads the rings meanwhile.
+//! pauses the guest as briefly as it can; who polls ([`Pollers`]) reads the rings meanwhile.
 
 mod announced;
 mod attach;
