@@ -10,12 +10,12 @@ use insn::asm::registers::{gpr8, gpr16, gpr32, gpr64};
 use insn::asm::{AsmRegister64, CodeAssembler, IcedError, byte_ptr, dword_ptr, qword_ptr};
 use terms::addr::Gpa;
 use tests::bare::{self, CODE, DATA};
-use tests::{Random, scaled};
+use tests::{Random, patience, scaled};
 use tracer::target::PhysicalMemory;
 use vmm::devices::console::ConsoleWriter;
 use vmm::layout::{MIB, SERIAL_PORT};
 use vmm::loader::KernelFile;
-use vmm::machine::{Machine, PATIENCE};
+use vmm::machine::Machine;
 use vmm::vcpu::{FullRegisters, VcpuEventKind};
 
 /// The end of the memory of `bare::machine`: what lies there is half memory, half nothing.
@@ -47,7 +47,7 @@ fn pause_until_it_ends(machine: &Machine, mut look: impl FnMut(&FullRegisters)) 
             Some(other) => panic!("{other:?}"),
             None => {}
         }
-        let quiesced = machine.quiesce(PATIENCE).unwrap();
+        let quiesced = machine.quiesce(patience()).unwrap();
         look(&quiesced.full_registers()[0]);
         drop(quiesced);
         pauses += 1;
@@ -80,7 +80,7 @@ fn run(
     let mut left = vec![0; input.len().max(1)];
     memory.read_physical(at, &mut left).unwrap();
     drop(machine);
-    console.finish(PATIENCE).unwrap();
+    console.finish(patience()).unwrap();
     let text = printed.0.lock().unwrap().clone();
     (left, text, status)
 }
