@@ -1,16 +1,16 @@
 //! One session as its users see it: made by name at any time, in the guest from its first start on.
 
 mod points;
+mod told;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::engine::Engine;
-use crate::export::uftrace::{ExportError, LateModule, LateModules, Metadata, NOP, WaitingModules};
-use crate::filter::{Filter, Selection, Side};
+use crate::export::uftrace::{ExportError, LateModules, Metadata, WaitingModules};
+use crate::filter::{Filter, Selection};
 use crate::graph::pipeline::{Pipeline, WAITING_MAX};
 use crate::graph::threads::Threads;
 use crate::patch::events::find_event;
@@ -22,29 +22,23 @@ use debuginfo::DebugInfo;
 use image::Image;
 use terms::addr::Gva;
 use terms::event_format::EventId;
-use terms::function::FunctionId;
 
-use super::attach::BUNDLED_ATTACH;
 use super::checks::{Room, check_name, check_room, check_roots, check_values};
 use super::closing::Closing;
 use super::error::TracingError;
 use super::options::{ClockSource, PERIODS_NS, RECORD_BYTES, SessionOptions, Tracer};
-use super::status::{Profile, ProfiledFunction, SessionStatus, Switched};
+use super::status::Switched;
 use crate::clock::HostClock;
 use crate::clock::RunClock;
 use crate::clock::page::{Beat, Beats};
-use crate::collect::counters::{CounterTable, Counters};
+use crate::collect::counters::CounterTable;
 use crate::collect::drain::Drain;
 use crate::collect::looks::RingClock;
-use crate::collect::output::{Output, Written};
+use crate::collect::output::Output;
 use crate::collect::rings::SharedRings;
 use crate::collect::status::Dumped;
 use crate::collect::{Polled, Pollers};
 use crate::guest::{Guest, SharedMemory};
-
-/// Stacks of the bundled guest's threads, and of Linux.
-const BUNDLED_STACK: u64 = 64 << 10;
-const LINUX_STACK: u64 = 16 << 10;
 
 /// What sessions share.
 #[derive(Debug)]
@@ -395,70 +389,6 @@ impl TraceSession {
         }
     }
 
-    /// How it ended.
-    fn closing(&self, written: Option<Written>, records: u64) -> Option<Closing> {
-        let is_news = records > 0 && !self.has_told.get();
-        match written {
-            Some(Written { directory, tally }) => Some(Closing::Written { directory, tally }),
-            None => is_news.then(|| Closing::Unkept {
-                session: self.name.clone(),
-                records,
-            }),
-        }
-    }
-
-    /// What it has counted, if nobody has asked for it.
-    pub fn unasked(
-        &self,
-        image: &Image,
-        clock: Option<RunClock>,
-        knows_vcpus: bool,
-    ) -> Option<Closing> {
-        let is_counter = |live: &&Live| matches!(live.reader, Reader::Counters(_));
-        self.live.as_ref().filter(is_counter)?;
-        let is_news = !self.has_told.get();
-        let profile = self.profile(image, clock, knows_vcpus).ok()?;
-        let has_hits = !profile.functions.is_empty();
-        (is_news && has_hits).then_some(Closing::Unasked(profile))
-    }
-
-    /// Where its last calls are, or will be once it is closed: in its output, or in a directory that is
-    /// made for them at `scratch`. None when it has recorded nothing, or that cannot be read.
-    pub fn last_calls(
-        &self,
-        scratch: &Scratch,
-        shared: &Shared,
-        found: Found,
-    ) -> Option<LastCalls> {
-        let Reader::Rings(_) = self.live.as_ref()?.reader else {
-            return None;
-        };
-        let session = self.name.clone();
-        if let Some(output) = &self.options.output {
-            return Some(LastCalls {
-                session,
-                directory: output.clone(),
-                is_scratch: false,
-            });
-        }
-        let directory = scratch(&self.name);
-        // Nothing runs any more that could write.
-        match self.dump(&directory, true, shared, found, || 0) {
-            Ok(_) => Some(LastCalls {
-                session,
-                directory,
-                is_scratch: true,
-            }),
-            Err(error) => {
-                log::warn!(
-                    "the last calls of session '{}' are lost: {error}",
-                    self.name
-                );
-                None
-            }
-        }
-    }
-
     /// Its number, if it traces now.
     ///
     /// # Errors
@@ -485,46 +415,6 @@ impl TraceSession {
         TracingError::NoRecords {
             session: self.name.clone(),
         }
-    }
-
-    /// What a profile session has counted so far. `knows_vcpus` when self times are known.
-    ///
-    /// # Errors
-    /// [`TracingError::NoProfile`] for another session, [`TracingError::NotStarted`].
-    pub fn profile(
-        &self,
-        image: &Image,
-        clock: Option<RunClock>,
-        knows_vcpus: bool,
-    ) -> Result<Profile, TracingError> {
-        let counters = match self.live.as_ref().map(|live| &live.reader) {
-            Some(Reader::Counters(counters)) => counters,
-            None if self.tracer == Tracer::Profile => return Err(self.not_started()),
-            _ => {
-                let is = TracerKind::from(self.tracer).name();
-                let session = self.name.clone();
-                return Err(TracingError::NoProfile { session, is });
-            }
-        };
-        let ns = |ticks| clock.map_or(0, |clock| clock.duration_ns(ticks));
-        let counted = (0u32..)
-            .zip(&image.functions)
-            .filter_map(|(number, function)| {
-                let counted = counters.of(FunctionId(number));
-                (counted != Counters::default()).then(|| ProfiledFunction {
-                    address: function.address.to_string(),
-                    name: function.display.to_string(),
-                    hits: counted.hits,
-                    total_ns: ns(counted.total),
-                    self_ns: knows_vcpus.then(|| ns(counted.own)),
-                })
-            });
-        self.has_told.set(true);
-        Ok(Profile {
-            session: self.name.clone(),
-            clock_period_ns: self.beat().map(|beat| beat.period_ns),
-            functions: counted.collect(),
-        })
     }
 
     /// Records that were read and whose times may be wrong.
@@ -593,125 +483,4 @@ impl TraceSession {
         }
         Switched { changed }
     }
-
-    /// Bytes of a stack of the guest, by which its threads are told apart.
-    fn stack_bytes(&self, image: &Image) -> u64 {
-        let is_bundled = image.symbols.address_of(BUNDLED_ATTACH).is_some();
-        let usual = if is_bundled {
-            BUNDLED_STACK
-        } else {
-            LINUX_STACK
-        };
-        self.options.stack_bytes.unwrap_or(usual)
-    }
-
-    /// It traces by this filter from now on; its trace says so.
-    pub fn set_filter(&mut self, filter: Filter, shared: &Shared, found: Found) {
-        self.filter = filter;
-        self.describe(shared, found);
-    }
-
-    fn tracer_name(&self) -> &'static str {
-        match self.tracer {
-            Tracer::Nop => NOP,
-            other => TracerKind::from(other).name(),
-        }
-    }
-
-    /// What a trace says of itself.
-    fn metadata(&self, shared: &Shared, found: Found) -> Metadata {
-        Metadata {
-            command_line: shared.command_line.clone(),
-            image: shared.kernel.clone(),
-            vcpus: shared.vcpus,
-            mode: self.options.mode.name().to_owned(),
-            clock: self.options.clock.name().to_owned(),
-            clock_period_ns: self.beat().map(|beat| beat.period_ns),
-            tsc_khz: found.clock.map_or(0, |clock| clock.khz()).into(),
-            tracer: self.tracer_name().to_owned(),
-            stack_bytes: self.stack_bytes(&shared.image),
-            ring_strategy: found.strategy.unwrap_or("unknown").to_owned(),
-            filter: globs(&self.filter, Side::Include),
-            notrace: globs(&self.filter, Side::Notrace),
-            late_modules: self.late.clone(),
-            waiting_modules: self.waiting_modules,
-        }
-    }
-
-    /// So many functions of this module are traced, and could be called before that for so long at most. Its
-    /// trace says so.
-    pub fn came_late(&mut self, module: &str, functions: u64, by: Duration) {
-        self.late.note(module, functions, by);
-    }
-
-    /// So many modules of the guest have not had their turn yet. Whether that is news, which its trace is to say.
-    pub fn set_waiting_modules(&mut self, modules: u64) -> bool {
-        let modules = WaitingModules(modules);
-        std::mem::replace(&mut self.waiting_modules, modules) != modules
-    }
-
-    /// The same, if there are any.
-    pub fn waiting_modules(&self) -> Option<WaitingModules> {
-        (!self.waiting_modules.is_none()).then_some(self.waiting_modules)
-    }
-
-    /// Its trace says of itself what is known now.
-    pub fn describe(&self, shared: &Shared, found: Found) {
-        if let Some(Reader::Rings(drain)) = self.live.as_ref().map(|live| &live.reader) {
-            drain.lock().describe(self.metadata(shared, found));
-        }
-    }
-
-    /// What is missing because modules were there before their functions were traced.
-    pub fn late(&self) -> impl Iterator<Item = &LateModule> {
-        self.late.iter()
-    }
-
-    /// Part of `status`, and a line of `session list`. `traced` functions lead to it.
-    pub fn status(&self, traced: u64) -> SessionStatus {
-        let state = match (self.started, self.switched_on) {
-            (true, true) => "tracing",
-            (true, false) => "switched-off",
-            (false, _) if self.waiting => "waiting",
-            (false, _) => "off",
-        };
-        let mut status = SessionStatus {
-            name: self.name.clone(),
-            tracer: self.tracer_name().to_owned(),
-            state: state.to_owned(),
-            traced,
-            filter: globs(&self.filter, Side::Include),
-            notrace: globs(&self.filter, Side::Notrace),
-            mode: self.options.mode.name().to_owned(),
-            clock: self.options.clock.name().to_owned(),
-            clock_period_ns: self.beat().map(|beat| beat.period_ns),
-            ring_bytes: match self.tracer {
-                Tracer::Profile => 0,
-                Tracer::Function | Tracer::Nop | Tracer::Graph => self.geometry.bytes(),
-            },
-            output: self.options.output.as_deref().map(show_path),
-            late_modules: self.late.clone(),
-            waiting_modules: self.waiting_modules,
-            ..SessionStatus::default()
-        };
-        if let Some(Reader::Rings(drain)) = self.live.as_ref().map(|live| &live.reader) {
-            let mut drain = drain.lock();
-            drain.look();
-            status.rings = drain.status();
-            status.event_rings = drain.event_status();
-            status.doubts = drain.doubts().notes();
-            let error = drain.output().and_then(Output::error);
-            status.output_error = error.map(ToString::to_string);
-            status.anomalies = drain.output().map_or_else(Vec::new, Output::anomalies);
-        }
-        status
-    }
-}
-
-fn show_path(path: &Path) -> String {
-    path.display().to_string()
-}
-
-fn globs(filter: &Filter, side: Side) -> Vec<String> {
-    filter.globs(side).map(str::to_owned).collect()
 }
