@@ -1,10 +1,12 @@
 //! What a ring could not keep is counted, exactly, in both modes and wherever it is told.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tests::exact::{gated, open_gate, without_gate};
 use tests::{Client, Guest, Printed};
 
 const REST: &str = "iterations=30000 tick=200";
+/// Records of a ring's last lap that late writers can have written over: some for each of four threads.
+const LATE_AT_MOST: u64 = 16;
 
 /// Runs into tiny rings; the second `spin` keeps the guest alive while the rings are looked at.
 fn overflow(mode: &str, vcpus: u32) {
@@ -19,7 +21,7 @@ fn overflow(mode: &str, vcpus: u32) {
     let status = running
         .client()
         .wait_until("has every call, read or lost", |status| {
-            Client::rings(status, "read") + Client::rings(status, "lost") == calls
+            all_told(status, calls)
         });
     assert!(
         Client::rings(&status, "lost") > 0,
@@ -39,14 +41,25 @@ fn overflow(mode: &str, vcpus: u32) {
     let printed = without_gate(ended.good().printed());
     assert_eq!(printed.total(), calls);
     let delivered: u64 = trace.counts().values().sum();
-    assert_eq!(delivered, Client::rings(&status, "read"));
-    assert_eq!(trace.lost(), Client::rings(&status, "lost"));
+    let told = |count| Client::rings(&status, count);
+    assert_eq!(delivered + trace.lost(), calls);
+    assert!(
+        (told("read")..=told("read") + told("unread")).contains(&delivered),
+        "{status}"
+    );
     assert_eq!(
         trace.uftrace().values().sum::<u64>(),
         delivered,
         "uftrace report"
     );
     assert_no_more_than_called(&trace.counts(), &printed);
+}
+
+/// Every call is read or lost. A thread that was preempted before it wrote its record, and comes a lap later, can write
+/// over one that nobody has read: that one may be there or not for all that anybody can tell, until the ring comes round.
+fn all_told(status: &Value, calls: u64) -> bool {
+    let [read, lost, unread] = ["read", "lost", "unread"].map(|count| Client::rings(status, count));
+    unread <= LATE_AT_MOST && read + lost + unread == calls
 }
 
 /// A reader that nearly keeps up goes around a ring of 512 slots many times while a thread is preempted
@@ -66,7 +79,7 @@ fn discarding_leaves_a_preempted_writer_its_slot() {
     let status = running
         .client()
         .wait_until("has every call, read or lost", |status| {
-            Client::rings(status, "read") + Client::rings(status, "lost") == 4 * iterations
+            all_told(status, 4 * iterations)
         });
     assert!(Client::rings(&status, "read") > 512, "{status}");
     assert_eq!(Client::rings(&status, "overwritten"), 0, "{status}");

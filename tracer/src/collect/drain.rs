@@ -422,16 +422,14 @@ impl Drain {
             ring: reader.ring(),
             written: reader.reserved(),
             read: reader.delivered(),
-            lost: discarded
-                .saturating_add(overwritten)
-                .saturating_add(losses.abandoned)
-                .saturating_add(losses.invalid),
             discarded,
             overwritten,
             abandoned: losses.abandoned,
             invalid: losses.invalid,
             corrupt: losses.corrupt,
+            ..RingStatus::default()
         }
+        .summed()
     }
 
     /// Records of a ring that were discarded and overwritten.

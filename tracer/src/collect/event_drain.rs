@@ -263,16 +263,14 @@ impl EventDrain {
                 ring: reader.ring(),
                 written: reader.reserved(),
                 read: reader.delivered() - torn.overwritten - torn.invalid,
-                lost: discarded
-                    .saturating_add(overwritten)
-                    .saturating_add(losses.abandoned)
-                    .saturating_add(invalid),
                 discarded,
                 overwritten,
                 abandoned: losses.abandoned,
                 invalid,
                 corrupt: losses.corrupt,
+                ..RingStatus::default()
             }
+            .summed()
         };
         self.readers.iter().map(of).collect()
     }

@@ -21,8 +21,26 @@ pub struct RingStatus {
     pub abandoned: u64,
     /// Records that name no function: the guest wrote into its ring.
     pub invalid: u64,
+    /// Records that are neither read nor known to be lost: the reader has not come to them, their writer is
+    /// away, or one of an earlier lap came late and wrote over them. Of a ring that nobody reads: what it holds.
+    #[serde(default)]
+    pub unread: u64,
     /// How often the guest had changed the ring's own words.
     pub corrupt: u64,
+}
+
+impl RingStatus {
+    /// The same with [`Self::lost`] and [`Self::unread`] as the other counts have them.
+    #[must_use]
+    pub(super) fn summed(self) -> Self {
+        let gone = self.overwritten.saturating_add(self.abandoned);
+        let gone = gone.saturating_add(self.invalid);
+        Self {
+            lost: self.discarded.saturating_add(gone),
+            unread: self.written.saturating_sub(self.read.saturating_add(gone)),
+            ..self
+        }
+    }
 }
 
 /// Result of `dump`.

@@ -298,6 +298,26 @@ fn a_slot_can_be_written_until_the_next_lap_reserves_it() {
     }
 }
 
+/// It stores over a record of the next lap before anybody has read that: the slot looks like one that is still to
+/// be written, for as long as the ring does not come round to it.
+#[test]
+fn a_record_under_one_that_came_a_lap_late_is_open_until_the_end() {
+    let mut ring = Read::small();
+    let slots = ring.words.geometry.slots();
+    ring.words.reserve(slots + 1);
+    (1..=slots).for_each(|number| ring.words.write(number));
+    ring.words.write(0);
+    ring.drain(100, Patience::Ticks(0));
+    ring.drain(101, Patience::Ticks(0));
+    assert_eq!(ring.reader.delivered(), slots - 1);
+    // The first was skipped; the last is neither read nor lost.
+    assert_eq!(ring.losses().overwritten, 1);
+    assert_eq!(ring.losses().records(), 1);
+    ring.drain(102, Patience::Over);
+    assert_eq!(ring.losses().abandoned, 1);
+    assert_eq!(ring.reader.delivered() + ring.losses().records(), slots + 1);
+}
+
 #[test]
 fn as_many_slots_are_looked_at_again_as_is_said() {
     let mut ring = Read::new(16 << 10, Mode::Overwrite);
