@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod capture;
+pub mod choice;
 pub mod clock;
 pub mod collect;
 pub mod digest;

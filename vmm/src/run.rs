@@ -24,7 +24,7 @@ use crate::layout;
 use crate::machine::{Machine, PATIENCE};
 use crate::panic_watch::{self, PanicWatch};
 use crate::vcpu::{VcpuEvent, VcpuEventKind, VcpuState};
-use tracer::tracing::filters::Globs;
+use tracer::tracing::filters::{FilterEdit, Globs};
 use tracer::tracing::probes;
 use tracer::tracing::status::{Changed, Deleted, EventsChanged, ProbesChanged, Switched};
 use tracer::tracing::{Finished, Tracing, TracingError, WINDOW_PERIOD};
@@ -273,24 +273,40 @@ impl Run {
             Call::ListSessions => to_value(self.tracing.list()),
             Call::Profile(of) => to_value(self.tracing.profile(&of.session.0)?),
             Call::SwitchLocks(switch) => {
-                to_value(self.tracing.switch_locks(machine, switch.state.into())?)
+                to_value(self.tracing.switch_locks(machine, switch.state)?)
             }
             Call::Thaw => to_value(self.tracing.thaw()),
             Call::FilterAdd(change) => {
                 let (session, globs) = session_and_globs(change);
-                to_value(self.tracing.filter_add(machine, &session, &globs)?)
+                to_value(
+                    self.tracing
+                        .change_filter(machine, &session, FilterEdit::Add, &globs)?,
+                )
             }
             Call::FilterRemove(change) => {
                 let (session, globs) = session_and_globs(change);
-                to_value(self.tracing.filter_remove(machine, &session, &globs)?)
+                to_value(self.tracing.change_filter(
+                    machine,
+                    &session,
+                    FilterEdit::Remove,
+                    &globs,
+                )?)
             }
             Call::FilterSet(change) => {
                 let (session, globs) = session_and_globs(change);
-                to_value(self.tracing.filter_set(machine, &session, &globs)?)
+                to_value(
+                    self.tracing
+                        .change_filter(machine, &session, FilterEdit::Set, &globs)?,
+                )
             }
             Call::FilterClear(of) => {
                 let none = Globs::default();
-                to_value(self.tracing.filter_set(machine, &of.session.0, &none)?)
+                to_value(self.tracing.change_filter(
+                    machine,
+                    &of.session.0,
+                    FilterEdit::Set,
+                    &none,
+                )?)
             }
             Call::TracingOn(of) => to_value(self.tracing.switch(&of.session.0, true)?),
             Call::TracingOff(of) => to_value(self.tracing.switch(&of.session.0, false)?),
@@ -329,9 +345,8 @@ impl Run {
             filter: start.filter,
             notrace: start.notrace,
         };
-        let tracer = start.tracer.map(Into::into);
         self.tracing
-            .start(&self.machine, &start.session.0, tracer, &globs)
+            .start(&self.machine, &start.session.0, start.tracer, &globs)
     }
 
     fn create(&mut self, create: &CreateSession) -> Result<Value, RpcError> {
@@ -343,9 +358,7 @@ impl Run {
         if let Some(cpu) = options.clock_cpu {
             check_cpu(cpu).map_err(RpcError::failed)?;
         }
-        let sessions = self
-            .tracing
-            .create(name, (*tracer).into(), options.to_session());
+        let sessions = self.tracing.create(name, *tracer, options.to_session());
         to_value(sessions?)
     }
 

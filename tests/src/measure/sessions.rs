@@ -1,11 +1,12 @@
 //! Several sessions on one function.
 
+use tracer::tracing::options::{ClockSource, Tracer};
 use vmm::control::protocol::{Call, CreateSession, SessionName, Start};
-use vmm::options::session::{ClockChoice, SessionOptions, Tracer};
+use vmm::options::session::SessionOptions;
 
 /// What makes it `sessions` function sessions on what `glob` matches, the default one included.
 #[must_use]
-pub fn more_sessions(sessions: usize, glob: &str, clock: ClockChoice) -> Vec<Call> {
+pub fn more_sessions(sessions: usize, glob: &str, clock: ClockSource) -> Vec<Call> {
     let calls = (1..sessions).flat_map(|number| {
         let name = format!("session{number}");
         let create = CreateSession {

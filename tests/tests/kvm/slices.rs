@@ -10,7 +10,7 @@ use terms::addr::Gpa;
 use tests::stepped::{self, NO_TICKS, wait_at};
 use tests::{Guest, guest};
 use tracer::target::PhysicalMemory;
-use tracer::tracing::filters::Globs;
+use tracer::tracing::filters::{FilterEdit, Globs};
 use tracer::tracing::options::{DEFAULT_SESSION, TracingOptions};
 use vmm::devices::console::ConsoleWriter;
 use vmm::loader::KernelFile;
@@ -125,7 +125,7 @@ fn a_slice_that_fails_has_those_before_it_taken_back() {
         filter: vec!["*".to_owned()],
         notrace: Vec::new(),
     };
-    let changed = tracing.filter_set(&machine, DEFAULT_SESSION, &everything);
+    let changed = tracing.change_filter(&machine, DEFAULT_SESSION, FilterEdit::Set, &everything);
     gives_up.store(true, Ordering::SeqCst);
     assert!(thief.join().unwrap(), "the site was never patched");
     let error = changed.unwrap_err().to_string();
@@ -136,7 +136,7 @@ fn a_slice_that_fails_has_those_before_it_taken_back() {
     assert_eq!(tracing.status().patched, 1);
     // It works again.
     let changed = tracing
-        .filter_set(&machine, DEFAULT_SESSION, &everything)
+        .change_filter(&machine, DEFAULT_SESSION, FilterEdit::Set, &everything)
         .unwrap();
     assert!(changed.traced > 10_000);
     tracing.finish(&machine, None).unwrap();

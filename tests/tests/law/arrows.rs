@@ -36,6 +36,7 @@ const HOUSES: [House; 6] = [
         folder: "tracer/src",
         order: &[
             "quantity",
+            "choice",
             "target",
             "paging",
             "personality",

@@ -20,6 +20,7 @@ use terms::addr::Gva;
 use terms::event_format::EventId;
 use terms::site::SiteBytes;
 
+use crate::choice::choices;
 use crate::patch::poke::Poke;
 
 /// Somebody who is called.
@@ -40,14 +41,17 @@ pub struct TracepointState {
     pub list: u64,
 }
 
-/// How a tracepoint leads to its only callback.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Dispatch {
-    /// By a jump to it.
-    #[default]
-    Direct,
-    /// Through the iterator, as if there were several: to measure what the jump saves.
-    Iterator,
+choices! {
+    /// How a tracepoint leads to its only callback.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub enum Dispatch {
+        /// By a jump to it.
+        #[default]
+        Direct = "direct",
+        // To measure what the jump saves.
+        /// Through the iterator, as if there were several.
+        Iterator = "iterator",
+    }
 }
 
 impl TracepointState {

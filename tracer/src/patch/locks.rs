@@ -8,27 +8,22 @@ use image::Image;
 use insn::lock::{DS, LOCK};
 use terms::site::SiteBytes;
 
+use crate::choice::choices;
 use crate::patch::poke::Poke;
 
-/// What stands in front of the listed instructions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LockPrefixes {
-    /// `lock`.
-    On,
-    /// DS: no lock.
-    Off,
+choices! {
+    /// Whether the guest's lock prefixes are effective.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum LockPrefixes {
+        /// Locked.
+        On = "on",
+        /// Not locked: for one vCPU.
+        Off = "off",
+    }
 }
 
 impl LockPrefixes {
-    /// The word for it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::On => "on",
-            Self::Off => "off",
-        }
-    }
-
+    /// What stands in front of the listed instructions.
     const fn byte(self) -> u8 {
         match self {
             Self::On => LOCK,

@@ -18,6 +18,7 @@ use super::doubt::{TimeDoubt, TimeDoubts};
 use super::geometry::{Geometry, LIMIT_HOLD, LIMIT_NONE, LIMIT_OFF, Lap, Position};
 use super::pending::Pending;
 use super::timeline::{Look, Timeline, Times};
+use crate::choice::choices;
 use crate::record::{Detail, Format, Record, Step};
 
 /// The words of a ring's cell ([`crate::stub::cell`]).
@@ -47,23 +48,14 @@ pub trait RingMemory {
     }
 }
 
-/// What happens when a ring is full.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// The oldest records are written over (flight recorder).
-    Overwrite,
-    /// New calls are counted as lost and not recorded.
-    Discard,
-}
-
-impl Mode {
-    /// Its name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Overwrite => "overwrite",
-            Self::Discard => "discard",
-        }
+choices! {
+    /// What happens when a ring is full.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Mode {
+        /// The oldest records are overwritten (flight recorder).
+        Overwrite = "overwrite",
+        /// New records are discarded, and counted.
+        Discard = "discard",
     }
 }
 

@@ -29,6 +29,7 @@ use insn::asm::{
 };
 use terms::addr::Gva;
 
+use crate::choice::choices;
 use crate::record::Step;
 use crate::stub::access::CellAccess;
 use crate::stub::cell::LIMIT;
@@ -38,27 +39,17 @@ use crate::stub::recorder::Full;
 use crate::stub::registers::{CALLERS, ENTRY, EXIT, HEAD, Scratch, emit_restore, emit_save};
 use crate::stub::template::StubSpec;
 
-/// How a hooked function is left.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum ReturnHook {
-    /// Entered by `call`, left by `ret`: every return is predicted.
-    #[default]
-    Balanced,
-    /// Left by `jmp` to the real return address.
-    Jmp,
-    /// Left by `ret` to the real return address.
-    Ret,
-}
-
-impl ReturnHook {
-    /// The name that options have for it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Balanced => "balanced",
-            Self::Jmp => "jmp",
-            Self::Ret => "ret",
-        }
+choices! {
+    /// How a function whose exit is recorded is left.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    pub enum ReturnHook {
+        /// Entered by call, left by return: the CPU predicts every return.
+        #[default]
+        Balanced = "balanced",
+        /// Left by a jump to the real return address.
+        Jmp = "jmp",
+        /// Left by a return to the real return address.
+        Ret = "ret",
     }
 }
 

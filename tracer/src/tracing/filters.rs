@@ -17,79 +17,52 @@ pub struct Globs {
     pub notrace: Vec<String>,
 }
 
+/// What becomes of a session's globs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FilterEdit {
+    /// These come to them.
+    Add,
+    /// These are taken out of them.
+    Remove,
+    /// These replace them; with none everything is traced.
+    Set,
+}
+
+impl FilterEdit {
+    fn apply(self, filter: &mut Filter, globs: &Globs) -> Result<(), FilterError> {
+        let edit = match self {
+            Self::Add => Filter::add,
+            Self::Remove => Filter::remove,
+            Self::Set => {
+                *filter = Filter::new(&globs.filter, &globs.notrace)?;
+                return Ok(());
+            }
+        };
+        let included = globs.filter.iter().map(|glob| (Side::Include, glob));
+        let excluded = globs.notrace.iter().map(|glob| (Side::Notrace, glob));
+        let mut all = included.chain(excluded);
+        all.try_for_each(|(side, glob)| edit(filter, side, glob))
+    }
+}
+
 impl Tracing {
-    /// Traces these too, or excludes these too.
+    /// Changes what a session traces while it does.
     ///
     /// # Errors
     /// A [`TracingError`]; then everything is as before.
-    pub fn filter_add(
+    pub fn change_filter(
         &mut self,
         guest: &impl Guest,
         session: &str,
+        edit: FilterEdit,
         globs: &Globs,
     ) -> Result<Changed, TracingError> {
-        self.refilter(guest, session, |filter| {
-            each_glob(globs, |side, glob| filter.add(side, glob))
-        })
-    }
-
-    /// Takes globs out of the filter.
-    ///
-    /// # Errors
-    /// A [`TracingError`]; then everything is as before.
-    pub fn filter_remove(
-        &mut self,
-        guest: &impl Guest,
-        session: &str,
-        globs: &Globs,
-    ) -> Result<Changed, TracingError> {
-        self.refilter(guest, session, |filter| {
-            each_glob(globs, |side, glob| filter.remove(side, glob))
-        })
-    }
-
-    /// Traces by exactly these globs; with none everything.
-    ///
-    /// # Errors
-    /// A [`TracingError`]; then everything is as before.
-    pub fn filter_set(
-        &mut self,
-        guest: &impl Guest,
-        session: &str,
-        globs: &Globs,
-    ) -> Result<Changed, TracingError> {
-        self.refilter(guest, session, |filter| {
-            *filter = Filter::new(&globs.filter, &globs.notrace)?;
-            Ok(())
-        })
-    }
-
-    fn refilter(
-        &mut self,
-        guest: &impl Guest,
-        name: &str,
-        edit: impl FnOnce(&mut Filter) -> Result<(), FilterError>,
-    ) -> Result<Changed, TracingError> {
-        let index = self.find(name)?;
+        let index = self.find(session)?;
         let session = self.at(index)?;
         let (id, mut filter) = (session.started()?, session.filter.clone());
-        edit(&mut filter)?;
+        edit.apply(&mut filter, globs)?;
         let image = Arc::clone(&self.shared.image);
         let selection = self.at(index)?.select(&filter, &image)?;
         self.change(guest, index, id, filter, selection)
     }
-}
-
-fn each_glob(
-    globs: &Globs,
-    mut edit: impl FnMut(Side, &str) -> Result<(), FilterError>,
-) -> Result<(), FilterError> {
-    globs
-        .filter
-        .iter()
-        .try_for_each(|glob| edit(Side::Include, glob))?;
-    globs
-        .notrace
-        .iter()
-        .try_for_each(|glob| edit(Side::Notrace, glob))
 }

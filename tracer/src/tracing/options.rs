@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::choice::choices;
 use crate::filter::FilterError;
 use crate::graph::selection::{Rules, Threshold};
 use crate::patch::events::Dispatch;
@@ -17,18 +18,20 @@ use crate::stub::graph::ReturnHook;
 /// The session that begins with tracing, and that is meant where none is named.
 pub const DEFAULT_SESSION: &str = "default";
 
-/// What to trace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Tracer {
-    /// Entries of functions.
-    #[default]
-    Function,
-    /// Entries and exits of functions: the call graph with durations.
-    Graph,
-    /// Nothing but the events that are enabled.
-    Nop,
-    /// How often functions are called and how long they take, counted in the guest: no records.
-    Profile,
+choices! {
+    /// What to trace.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub enum Tracer {
+        /// Entries of functions.
+        #[default]
+        Function = "function",
+        /// Entries and exits of functions: the call graph with durations.
+        Graph = "graph",
+        /// Nothing but the events that are enabled.
+        Nop = "nop",
+        /// How often functions are called and how long they take, counted in the guest: no records.
+        Profile = "profile",
+    }
 }
 
 impl From<Tracer> for TracerKind {
@@ -41,48 +44,29 @@ impl From<Tracer> for TracerKind {
     }
 }
 
-/// Where times come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ClockSource {
-    /// The guest's time-stamp counter, read in each record.
-    #[default]
-    Tsc,
-    /// A page that a thread of the host keeps: the resolution is its period, at an eighth of the price.
-    Page,
-    /// Nowhere: records show order and counts only, at a tenth of the price.
-    None,
-}
-
-impl ClockSource {
-    /// Its name in a trace.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Tsc => "tsc",
-            Self::Page => "page",
-            Self::None => "none",
-        }
+choices! {
+    /// Where times come from.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub enum ClockSource {
+        /// The guest's time-stamp counter, read in each record.
+        #[default]
+        Tsc = "tsc",
+        /// A page that a thread of the host keeps: the resolution is its period, at an eighth of the price.
+        Page = "page",
+        /// Nowhere: records show order and counts only, at a tenth of the price.
+        None = "none",
     }
 }
 
-/// How the guest's text is changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum PatchMethod {
-    /// While every vCPU is stopped.
-    #[default]
-    Quiesce,
-    /// While the guest runs: breakpoint, rest, first byte. The guest must serve the breakpoints.
-    Live,
-}
-
-impl PatchMethod {
-    /// Its name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Quiesce => "quiesce",
-            Self::Live => "live",
-        }
+choices! {
+    /// How the guest's text is changed.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub enum PatchMethod {
+        /// While every vCPU is stopped.
+        #[default]
+        Quiesce = "quiesce",
+        /// While the guest runs: breakpoint, rest, first byte. The guest must serve the breakpoints.
+        Live = "live",
     }
 }
 

@@ -9,6 +9,7 @@ use terms::addr::Gpa;
 use terms::function::FunctionId;
 
 use super::closing::Closing;
+use super::filters::FilterEdit;
 use super::options::{DEFAULT_SESSION, SessionOptions, Tracer};
 use super::*;
 use crate::export::uftrace::Tally;
@@ -157,8 +158,7 @@ fn live_and_stopped_changes_leave_the_same_text() {
 enum Deed {
     Start(usize, String),
     Stop(usize),
-    Add(usize, String),
-    Set(usize, String),
+    Edit(usize, FilterEdit, String),
     Switch(usize, bool),
     Delete(usize),
     Create(usize, Tracer),
@@ -170,11 +170,12 @@ fn deed() -> impl Strategy<Value = Deed> {
     let glob = || (0..FUNCTIONS).prop_map(|number| format!("f{}*", number / 10));
     let session = || 0..NAMES.len();
     let tracer = prop_oneof![Just(Tracer::Function), Just(Tracer::Graph)];
+    let edits = vec![FilterEdit::Add, FilterEdit::Remove, FilterEdit::Set];
+    let edit = proptest::sample::select(edits);
     prop_oneof![
         4 => (session(), glob()).prop_map(|(at, glob)| Deed::Start(at, glob)),
         2 => session().prop_map(Deed::Stop),
-        3 => (session(), glob()).prop_map(|(at, glob)| Deed::Add(at, glob)),
-        2 => (session(), glob()).prop_map(|(at, glob)| Deed::Set(at, glob)),
+        5 => (session(), edit, glob()).prop_map(|(at, edit, glob)| Deed::Edit(at, edit, glob)),
         1 => (session(), any::<bool>()).prop_map(|(at, on)| Deed::Switch(at, on)),
         1 => session().prop_map(Deed::Delete),
         2 => (session(), tracer).prop_map(|(at, tracer)| Deed::Create(at, tracer)),
@@ -187,8 +188,9 @@ fn do_it(tracing: &mut Tracing, guest: &MockGuest, deed: &Deed) -> Result<(), Tr
             .start(guest, NAMES[*at], None, &only(glob))
             .map(drop),
         Deed::Stop(at) => tracing.stop(guest, NAMES[*at]).map(drop),
-        Deed::Add(at, glob) => tracing.filter_add(guest, NAMES[*at], &only(glob)).map(drop),
-        Deed::Set(at, glob) => tracing.filter_set(guest, NAMES[*at], &only(glob)).map(drop),
+        Deed::Edit(at, edit, glob) => tracing
+            .change_filter(guest, NAMES[*at], *edit, &only(glob))
+            .map(drop),
         Deed::Switch(at, on) => tracing.switch(NAMES[*at], *on).map(drop),
         Deed::Delete(at) => tracing.delete(guest, NAMES[*at]).map(drop),
         Deed::Create(at, tracer) => tracing.create(NAMES[*at], *tracer, small(None)).map(drop),

@@ -12,9 +12,11 @@ use crate::control::protocol::{
     Call, CreateSession, Dump, FilterChange, FunctionsQuery, OfSession, SessionName, Start,
     SwitchLocks,
 };
+use crate::options::choice::choice;
 use crate::options::quantities;
-use crate::options::session::{LockChoice, SessionOptions, Tracer};
-use tracer::tracing::options::DEFAULT_SESSION;
+use crate::options::session::SessionOptions;
+use tracer::patch::locks::LockPrefixes;
+use tracer::tracing::options::{DEFAULT_SESSION, Tracer};
 
 /// Talk to a running `vmm run --control PATH`
 ///
@@ -52,7 +54,7 @@ pub enum CtlVerb {
     /// Attach and trace
     Start {
         /// What to record (default: what the session was made for)
-        #[arg(long, value_name = "TRACER")]
+        #[arg(long, value_name = "TRACER", value_parser = choice::<Tracer>())]
         tracer: Option<Tracer>,
         /// Trace only functions whose name matches; may be given several times
         #[arg(long, value_name = "GLOB")]
@@ -99,7 +101,8 @@ pub enum CtlVerb {
     /// them off
     SmpLocks {
         /// Which way
-        state: LockChoice,
+        #[arg(value_parser = choice::<LockPrefixes>())]
+        state: LockPrefixes,
     },
     /// Patch again, after you have looked into what froze it
     Thaw,
@@ -128,7 +131,7 @@ pub enum SessionVerb {
         /// Its name: letters, digits, '-', '_' and '.'
         name: String,
         /// What it records
-        #[arg(long, value_name = "TRACER", value_enum, default_value_t)]
+        #[arg(long, value_name = "TRACER", value_parser = choice::<Tracer>(), default_value_t)]
         tracer: Tracer,
         #[command(flatten)]
         #[expect(

@@ -6,9 +6,12 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::layout;
+use crate::options::choice::choice;
 use crate::options::quantities;
-use crate::options::session::{DispatchChoice, LockChoice, PatchMethod, SessionOptions, Tracer};
-use tracer::tracing::options::TracingOptions;
+use crate::options::session::SessionOptions;
+use tracer::patch::events::Dispatch;
+use tracer::patch::locks::LockPrefixes;
+use tracer::tracing::options::{PatchMethod, Tracer, TracingOptions};
 
 /// Boot a guest and stay with it until it ends
 ///
@@ -63,7 +66,7 @@ pub struct RunOptions {
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = quantities::limit)]
     pub timeout: Option<Duration>,
     /// Trace from the attach point on
-    #[arg(long, value_name = "TRACER")]
+    #[arg(long, value_name = "TRACER", value_parser = choice::<Tracer>())]
     pub trace: Option<Tracer>,
     /// Trace only functions whose name matches; may be given several times. `mod:NAME:GLOB` is for the
     /// functions of a module of Linux, also one that is loaded later
@@ -81,11 +84,11 @@ pub struct RunOptions {
     #[arg(long, value_name = "SYMBOL", requires = "trace")]
     pub attach_at: Option<String>,
     /// How the guest's text is changed: with all vCPUs stopped, or live where the guest serves breakpoints
-    #[arg(long, value_name = "METHOD", value_enum, default_value_t)]
+    #[arg(long, value_name = "METHOD", value_parser = choice::<PatchMethod>(), default_value_t)]
     pub patch_method: PatchMethod,
     /// How a tracepoint leads to its only callback: by a jump, or through the iterator as to several
-    #[arg(long, value_name = "WAY", value_enum, default_value_t)]
-    pub dispatch: DispatchChoice,
+    #[arg(long, value_name = "WAY", value_parser = choice::<Dispatch>(), default_value_t)]
+    pub dispatch: Dispatch,
     /// Make large changes of the guest's text in slices of about this length each, in ms or with a unit, as 500us
     #[arg(long, value_name = "MS", default_value = "1", allow_negative_numbers = true, value_parser = quantities::milliseconds)]
     pub max_pause: Duration,
@@ -93,8 +96,8 @@ pub struct RunOptions {
     #[arg(long, conflicts_with = "max_pause")]
     pub atomic: bool,
     /// Whether the lock prefixes that the image lists are effective (default: not with one vCPU)
-    #[arg(long, value_name = "STATE")]
-    pub smp_locks: Option<LockChoice>,
+    #[arg(long, value_name = "STATE", value_parser = choice::<LockPrefixes>())]
+    pub smp_locks: Option<LockPrefixes>,
     #[command(flatten)]
     #[expect(
         missing_docs,
@@ -121,22 +124,19 @@ impl RunOptions {
     pub fn tracing(&self) -> TracingOptions {
         TracingOptions {
             enabled: self.trace.is_some() || self.has_points(),
-            tracer: self
-                .trace
-                .unwrap_or(if self.has_points() {
-                    Tracer::Nop
-                } else {
-                    Tracer::default()
-                })
-                .into(),
+            tracer: self.trace.unwrap_or(if self.has_points() {
+                Tracer::Nop
+            } else {
+                Tracer::default()
+            }),
             session: self.session.to_session(),
             filter: self.filter.clone(),
             notrace: self.notrace.clone(),
             any: self.any,
             attach_at: self.attach_at.clone(),
-            smp_locks: self.smp_locks.map(Into::into),
-            patch_method: self.patch_method.into(),
-            dispatch: self.dispatch.into(),
+            smp_locks: self.smp_locks,
+            patch_method: self.patch_method,
+            dispatch: self.dispatch,
             max_pause: (!self.atomic).then_some(self.max_pause),
             vcpus: u16::try_from(self.vcpus).unwrap_or(u16::MAX),
             rings_room: layout::RINGS_SIZE,

@@ -18,11 +18,11 @@ use crate::host::pollers::Threads;
 use crate::layout;
 use crate::loader::{Initrd, KernelFile};
 use crate::machine::{BuildError, Machine, MachineConfig};
-use crate::options::session::PatchMethod;
 use crate::run::{Outcome, Run};
 use crate::signals::Signals;
 use crate::terminal::ConsoleStdin;
 use tracer::tracing::closing::Closing;
+use tracer::tracing::options::PatchMethod;
 use tracer::tracing::{Host, Kernel, Tracing, TracingError};
 
 /// Time that the console output has to get out after the guest has ended.

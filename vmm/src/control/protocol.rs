@@ -5,12 +5,12 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use terms::printable;
+use tracer::patch::locks::LockPrefixes;
 
 use super::dynfunc::{ResetDynamic, SetDynamic};
 use super::events::EventChange;
 use super::probes::ProbeCall;
 pub use super::sessions::{CreateSession, FilterChange, OfSession, SessionName, Start};
-use crate::options::session::LockChoice;
 
 /// The protocol's name for its version, in every message.
 pub const VERSION: &str = "2.0";
@@ -129,7 +129,7 @@ impl Response {
 #[serde(deny_unknown_fields)]
 pub struct SwitchLocks {
     /// On or off.
-    pub state: LockChoice,
+    pub state: LockPrefixes,
 }
 
 /// `functions`: which ones.
@@ -392,7 +392,8 @@ mod tests {
 
     use super::*;
     use crate::control::probes::{AddProbes, SomeProbes};
-    use crate::options::session::{SessionOptions, Tracer};
+    use crate::options::session::SessionOptions;
+    use tracer::tracing::options::Tracer;
     use tracer::tracing::status::DynamicChange;
 
     fn code(line: &str) -> i32 {
@@ -435,7 +436,7 @@ mod tests {
             Call::Thaw,
             Call::Profile(other.clone()),
             Call::SwitchLocks(SwitchLocks {
-                state: LockChoice::Off,
+                state: LockPrefixes::Off,
             }),
             Call::FilterAdd(globs.clone()),
             Call::FilterRemove(globs.clone()),

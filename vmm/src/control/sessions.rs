@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use tracer::tracing::options::DEFAULT_SESSION;
+use tracer::tracing::options::{DEFAULT_SESSION, Tracer};
 
-use crate::options::session::{SessionOptions, Tracer};
+use crate::options::session::SessionOptions;
 
 /// The session that a method is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -28,6 +28,17 @@ pub struct GraphOptions {
     pub threshold: Option<Threshold>,
 }
 
+impl From<options::GraphOptions> for GraphOptions {
+    fn from(of: options::GraphOptions) -> Self {
+        Self {
+            max_depth: of.max_depth,
+            graph_function: of.functions,
+            graph_notrace: of.notrace,
+            threshold: of.threshold,
+        }
+    }
+}
+
 impl GraphOptions {
     /// What they ask for.
     #[must_use]

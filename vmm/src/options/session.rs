@@ -3,186 +3,31 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde::{Deserialize, Serialize};
-use tracer::patch::events::Dispatch;
-use tracer::patch::locks::LockPrefixes;
 use tracer::ring::reader::Mode;
 use tracer::stub::graph::ReturnHook;
-use tracer::tracing::options::{self, ClockSource, PERIOD_NS, RING_BYTES};
+use tracer::tracing::options::{self, ClockSource};
 
+use super::choice::choice;
 use super::graph::GraphOptions;
 use super::quantities;
-
-/// What to trace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Tracer {
-    /// Entries of functions.
-    #[default]
-    Function,
-    /// Entries and exits of functions: the call graph with durations.
-    Graph,
-    /// Nothing but the events that are enabled.
-    Nop,
-    /// How often functions are called and how long they take, counted in the guest: no records.
-    Profile,
-}
-
-impl From<Tracer> for options::Tracer {
-    fn from(tracer: Tracer) -> Self {
-        match tracer {
-            Tracer::Function => Self::Function,
-            Tracer::Graph => Self::Graph,
-            Tracer::Nop => Self::Nop,
-            Tracer::Profile => Self::Profile,
-        }
-    }
-}
-
-/// How a function whose exit is recorded is left.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum HookChoice {
-    /// Entered by call, left by return: the CPU predicts every return.
-    #[default]
-    Balanced,
-    /// Left by a jump to the real return address.
-    Jmp,
-    /// Left by a return to the real return address.
-    Ret,
-}
-
-impl From<HookChoice> for ReturnHook {
-    fn from(hook: HookChoice) -> Self {
-        match hook {
-            HookChoice::Balanced => Self::Balanced,
-            HookChoice::Jmp => Self::Jmp,
-            HookChoice::Ret => Self::Ret,
-        }
-    }
-}
-
-/// What happens when a ring is full.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum RingMode {
-    /// The oldest records are overwritten (flight recorder).
-    #[default]
-    Overwrite,
-    /// New records are discarded, and counted.
-    Discard,
-}
-
-impl From<RingMode> for Mode {
-    fn from(mode: RingMode) -> Self {
-        match mode {
-            RingMode::Overwrite => Self::Overwrite,
-            RingMode::Discard => Self::Discard,
-        }
-    }
-}
-
-/// Where times come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ClockChoice {
-    /// The guest's time-stamp counter, read in each record.
-    #[default]
-    Tsc,
-    /// A page that a thread of the host keeps: the resolution is its period, at an eighth of the price.
-    Page,
-    /// Nowhere: records show order and counts only, at a tenth of the price.
-    None,
-}
-
-impl From<ClockChoice> for ClockSource {
-    fn from(clock: ClockChoice) -> Self {
-        match clock {
-            ClockChoice::Tsc => Self::Tsc,
-            ClockChoice::Page => Self::Page,
-            ClockChoice::None => Self::None,
-        }
-    }
-}
-
-/// How the guest's text is changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PatchMethod {
-    /// While every vCPU is stopped.
-    #[default]
-    Quiesce,
-    /// While the guest runs: breakpoint, rest, first byte. The guest must serve the breakpoints.
-    Live,
-}
-
-impl From<PatchMethod> for options::PatchMethod {
-    fn from(method: PatchMethod) -> Self {
-        match method {
-            PatchMethod::Quiesce => Self::Quiesce,
-            PatchMethod::Live => Self::Live,
-        }
-    }
-}
-
-/// How a tracepoint leads to its only callback.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DispatchChoice {
-    /// By a jump to it.
-    #[default]
-    Direct,
-    /// Through the iterator, as if there were several.
-    Iterator,
-}
-
-impl From<DispatchChoice> for Dispatch {
-    fn from(choice: DispatchChoice) -> Self {
-        match choice {
-            DispatchChoice::Direct => Self::Direct,
-            DispatchChoice::Iterator => Self::Iterator,
-        }
-    }
-}
-
-/// Whether the guest's lock prefixes are effective.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LockChoice {
-    /// Locked.
-    On,
-    /// Not locked: for one vCPU.
-    Off,
-}
-
-impl From<LockChoice> for LockPrefixes {
-    fn from(choice: LockChoice) -> Self {
-        match choice {
-            LockChoice::On => Self::On,
-            LockChoice::Off => Self::Off,
-        }
-    }
-}
-
-/// Size of a ring in KiB when nothing is said.
-const RING_KIB: u64 = RING_BYTES >> 10;
 
 /// How a session records.
 #[derive(Debug, Clone, PartialEq, Eq, Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SessionOptions {
     /// How the graph tracer leaves a function
-    #[arg(long, value_name = "HOOK", value_enum, default_value_t)]
-    pub return_hook: HookChoice,
+    #[arg(long, value_name = "HOOK", value_parser = choice::<ReturnHook>(), default_value_t = Self::default().return_hook)]
+    pub return_hook: ReturnHook,
     /// What gives way when a ring is full: its oldest records or the new one
-    #[arg(long, value_name = "MODE", value_enum, default_value_t)]
-    pub mode: RingMode,
+    #[arg(long, value_name = "MODE", value_parser = choice::<Mode>(), default_value_t = Self::default().mode)]
+    pub mode: Mode,
     /// Where the times of records come from
-    #[arg(long, value_name = "CLOCK", value_enum, default_value_t)]
-    pub clock: ClockChoice,
+    #[arg(long, value_name = "CLOCK", value_parser = choice::<ClockSource>(), default_value_t = Self::default().clock)]
+    pub clock: ClockSource,
     /// How often the clock page is written, in ns or with a unit, as 1us (--clock page)
-    #[arg(long, value_name = "NS", default_value_t = PERIOD_NS, value_parser = quantities::ns)]
+    #[arg(long, value_name = "NS", default_value_t = Self::default().clock_period, value_parser = quantities::ns)]
     #[serde(deserialize_with = "quantities::ns_in")]
     pub clock_period: u64,
     /// Keep the thread that writes the clock page on this host CPU (--clock page)
@@ -191,7 +36,7 @@ pub struct SessionOptions {
     pub clock_cpu: Option<usize>,
     /// Size of the ring of each vCPU, in KiB or with a unit, as 1M: a power of two from 4 KiB to 256 MiB; there is
     /// room for 448 MiB of rings in all, and a graph record with a time takes two places
-    #[arg(long, value_name = "KIB", default_value_t = RING_KIB, allow_negative_numbers = true, value_parser = quantities::kib)]
+    #[arg(long, value_name = "KIB", default_value_t = Self::default().ring_size, allow_negative_numbers = true, value_parser = quantities::kib)]
     #[serde(deserialize_with = "quantities::kib_in")]
     pub ring_size: u64,
     /// Size of a stack of the guest, in KiB or with a unit, a power of two: how the graph tracer tells threads apart
@@ -250,9 +95,9 @@ impl SessionOptions {
     pub fn to_session(&self) -> options::SessionOptions {
         let bytes = |kib: u64| kib.saturating_mul(1024);
         options::SessionOptions {
-            return_hook: self.return_hook.into(),
-            mode: self.mode.into(),
-            clock: self.clock.into(),
+            return_hook: self.return_hook,
+            mode: self.mode,
+            clock: self.clock,
             clock_period: self.clock_period,
             clock_cpu: self.clock_cpu,
             ring_bytes: bytes(self.ring_size),
@@ -271,24 +116,27 @@ impl SessionOptions {
 }
 
 impl Default for SessionOptions {
+    /// What the library has, in the units of the options.
     fn default() -> Self {
+        let kib = |bytes: u64| bytes >> 10;
+        let of = options::SessionOptions::default();
         Self {
-            return_hook: HookChoice::default(),
-            mode: RingMode::default(),
-            clock: ClockChoice::default(),
-            clock_period: PERIOD_NS,
-            clock_cpu: None,
-            ring_size: RING_KIB,
-            stack_size: None,
-            graph: GraphOptions::default(),
-            event: Vec::new(),
-            probe: Vec::new(),
-            probe_tactic: None,
-            record_bytes: None,
-            args: false,
-            retval: false,
-            output: None,
-            force: false,
+            return_hook: of.return_hook,
+            mode: of.mode,
+            clock: of.clock,
+            clock_period: of.clock_period,
+            clock_cpu: of.clock_cpu,
+            ring_size: kib(of.ring_bytes),
+            stack_size: of.stack_bytes.map(kib),
+            graph: of.graph.into(),
+            event: of.event,
+            probe: of.probe,
+            probe_tactic: of.probe_tactic,
+            record_bytes: of.record_bytes,
+            args: of.args,
+            retval: of.retval,
+            output: of.output,
+            force: of.force,
         }
     }
 }
@@ -309,6 +157,10 @@ mod tests {
         assert_eq!(
             serde_json::from_str::<SessionOptions>("{}").unwrap(),
             SessionOptions::default()
+        );
+        assert_eq!(
+            SessionOptions::default().to_session(),
+            options::SessionOptions::default()
         );
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use tracer::tracing::options::ClockSource;
 use vmm::control::protocol::{Call, OfSession};
-use vmm::options::session::ClockChoice;
 
 use crate::Failed;
 use crate::guest::Guest;
@@ -109,7 +109,7 @@ impl Case {
             Self::GraphOff => change(&guest, &off, GRAPH_RECORDS)?,
             Self::List { sessions } => change(
                 &guest,
-                &more_sessions(*sessions, TRACED, ClockChoice::Tsc),
+                &more_sessions(*sessions, TRACED, ClockSource::Tsc),
                 1,
             )?,
             _ => 0,

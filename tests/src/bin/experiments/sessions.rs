@@ -5,7 +5,7 @@ use tests::measure::guest::Guest;
 use tests::measure::rounds::{Rounds, change};
 use tests::measure::sample::Samples;
 use tests::measure::sessions::more_sessions;
-use vmm::options::session::ClockChoice;
+use tracer::tracing::options::ClockSource;
 
 use crate::experiment::{Experiment, Finding, Plot, Row, Verdict};
 use crate::{Bench, TURNS};
@@ -22,7 +22,7 @@ pub fn experiment(bench: Bench<'_>) -> Result<Experiment, Failed> {
         let mut rounds = Rounds::default();
         for _ in 0..TURNS {
             let guest = Guest::boot(bench.place, 1, CMDLINE, &arguments)?;
-            let calls = more_sessions(usize::try_from(sessions)?, TRACED, ClockChoice::None);
+            let calls = more_sessions(usize::try_from(sessions)?, TRACED, ClockSource::None);
             let skip = change(&guest, &calls, 1)?;
             rounds.collect(guest, skip)?;
         }
