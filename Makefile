@@ -1,7 +1,7 @@
 # Every target installs what it is missing, or says how (images/packages).
 
 .DEFAULT_GOAL := help
-.PHONY: help build guest linux box demo linux-demo test test-long mutants lint bench bench-linux experiments clean
+.PHONY: help build install uninstall guest linux box demo linux-demo test test-long mutants lint bench bench-linux experiments clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -9,6 +9,32 @@ help: ## This list
 build: ## The VMM: target/release/vmm
 	images/packages rust build
 	cargo build --release --locked -p vmm
+
+# With DESTDIR, below another root.
+PREFIX ?= /usr/local
+VMM := $(or $(CARGO_TARGET_DIR),target)/release/vmm
+PLACE = $(DESTDIR)$(PREFIX)
+SHARE = $(PLACE)/share
+
+install: ## What was built, its man pages and completions, into PREFIX (/usr/local)
+	@[ -x $(VMM) ] || { echo '$(VMM) is not there: make build' >&2; exit 1; }
+	install -d $(PLACE)/bin $(SHARE)/man/man1 $(SHARE)/bash-completion/completions \
+	    $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
+	rm -rf $(VMM)-install
+	$(VMM) man $(VMM)-install
+	install -m 644 $(VMM)-install/*.1 $(SHARE)/man/man1
+	for shell in bash zsh fish; do $(VMM) completions $$shell >$(VMM)-install/$$shell || exit 1; done
+	install -m 644 $(VMM)-install/bash $(SHARE)/bash-completion/completions/vmm
+	install -m 644 $(VMM)-install/zsh $(SHARE)/zsh/site-functions/_vmm
+	install -m 644 $(VMM)-install/fish $(SHARE)/fish/vendor_completions.d/vmm.fish
+	install -m 755 $(VMM) $(PLACE)/bin/vmm
+
+uninstall: ## Removes what `make install` put into PREFIX
+	rm -rf $(VMM)-install
+	$(PLACE)/bin/vmm man $(VMM)-install
+	for page in $(VMM)-install/*.1; do rm -f $(SHARE)/man/man1/$${page##*/}; done
+	rm -f $(SHARE)/bash-completion/completions/vmm $(SHARE)/zsh/site-functions/_vmm \
+	    $(SHARE)/fish/vendor_completions.d/vmm.fish $(PLACE)/bin/vmm
 
 guest: ## The bundled guest: images/out/guest.elf
 	images/packages rust build

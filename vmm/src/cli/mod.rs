@@ -100,6 +100,13 @@ enum Verb {
         /// Which shell
         shell: clap_complete::Shell,
     },
+    /// Write the man pages into a directory: one for vmm, one for each verb (`make install` does)
+    #[command(hide = true)]
+    Man {
+        /// Where to; it is made if it is not there
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
 }
 
 /// Parses the command line, runs the verb, prints what failed. Returns how the process is to end.
@@ -165,6 +172,7 @@ fn parsed() -> ExitStatus {
             commands::export::export(&directory, format, &rules, values, output.as_deref())
         }),
         Verb::Completions { shell } => commands::completions::completions(shell),
+        Verb::Man { directory } => commands::man::man(&directory),
     };
     result.unwrap_or_else(|failure| say(&failure))
 }

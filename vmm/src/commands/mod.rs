@@ -7,6 +7,7 @@ mod dynfunc;
 mod events;
 pub mod export;
 pub mod listing;
+pub mod man;
 mod probes;
 pub mod report;
 pub mod run;

@@ -1,0 +1,26 @@
+//! `vmm man`: the manual, made of what the command line says of itself; so it names every option that there is.
+
+use std::fs;
+use std::path::Path;
+
+use clap::CommandFactory;
+
+use crate::cli::Cli;
+use crate::exit_status::ExitStatus;
+use crate::failure::Failure;
+
+/// Writes a page for `vmm` and one for each verb into `directory`.
+///
+/// # Errors
+/// When they cannot be written there.
+pub fn man(directory: &Path) -> Result<ExitStatus, Failure> {
+    let written = fs::create_dir_all(directory)
+        .and_then(|()| clap_mangen::generate_to(Cli::command(), directory));
+    written.map_err(|error| {
+        Failure::output(format!(
+            "cannot write man pages to {}: {error}",
+            directory.display()
+        ))
+    })?;
+    Ok(ExitStatus::Success)
+}
