@@ -20,8 +20,10 @@ mod output;
 mod place;
 mod ramdisk;
 mod random;
+pub mod reader;
 pub mod stepped;
 mod trace;
+pub mod transcript;
 
 pub use control::Client;
 pub use guest::{Guest, Running};

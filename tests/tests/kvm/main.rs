@@ -14,6 +14,7 @@ mod control_samples;
 mod counts;
 mod debug_exits;
 mod doctor;
+mod documents;
 mod dynfunc;
 mod events;
 mod filters;

@@ -5,6 +5,7 @@
 
 mod arrows;
 mod crates;
+mod documents;
 mod modules;
 mod source;
 mod words;

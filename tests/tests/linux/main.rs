@@ -8,6 +8,7 @@ mod ages;
 mod boot;
 mod coexistence;
 mod crash;
+mod documents;
 mod fentry;
 mod functions;
 mod hotplug;

@@ -1,0 +1,85 @@
+//! Commands that documents print are run (`tests/tests/kvm/documents.rs`, `tests/tests/linux/documents.rs`); those that are
+//! not say why, and are few.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tests::transcript::blocks;
+
+/// Blocks that nobody runs may only become fewer.
+const NOT_RUN: usize = 1;
+/// The documents whose commands are run, and where `console linux` is.
+const RUN: [&str; 4] = [
+    "README.md",
+    "docs/guide.md",
+    "docs/probes.md",
+    "docs/linux.md",
+];
+
+fn documents() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let pages = fs::read_dir(root.join("docs")).expect("docs");
+    let pages = pages.map(|page| page.expect("a page").path());
+    let mut all: Vec<PathBuf> = pages.collect();
+    all.push(root.join("README.md"));
+    all
+}
+
+#[test]
+fn printed_commands_are_run_or_say_why_not() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut not_run = Vec::new();
+    for path in documents() {
+        let text = fs::read_to_string(&path).expect("a page");
+        let name = path
+            .strip_prefix(&root)
+            .unwrap_or(&path)
+            .display()
+            .to_string();
+        for block in blocks(&text).unwrap_or_else(|wrong| panic!("{name}: {wrong}")) {
+            let at = format!("{name}:{}", block.line);
+            assert!(
+                RUN.contains(&&*name),
+                "{at}: nobody runs the commands of this page"
+            );
+            match block.class.split_once(' ') {
+                Some(("norun", reason)) => not_run.push(format!("{at}: {reason}")),
+                None if ["", "linux"].contains(&&*block.class) => {}
+                _ => panic!("{at}: what is `console {}`?", block.class),
+            }
+        }
+    }
+    assert!(not_run.len() <= NOT_RUN, "{not_run:#?}");
+}
+
+/// Where the links of a page lead, as far as they are files.
+fn links(page: &str) -> impl Iterator<Item = &str> {
+    let ends = page.split("](").skip(1);
+    let links = ends.filter_map(|rest| rest.split([')', '#']).next());
+    links.filter(|link| !link.is_empty() && !link.contains("://"))
+}
+
+#[test]
+fn links_lead_to_files_that_there_are() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let others = [
+        "CONTRIBUTING.md",
+        "tracer/DESIGN.md",
+        "vmm/DESIGN.md",
+        "vmm/CONTROL.md",
+    ];
+    let others = others
+        .iter()
+        .chain(&["guest/README.md", "images/README.md"]);
+    let pages = documents()
+        .into_iter()
+        .chain(others.map(|page| root.join(page)));
+    let mut broken = Vec::new();
+    for page in pages {
+        let text = fs::read_to_string(&page).expect("a page");
+        let folder = page.parent().expect("a folder");
+        let missing = links(&text).filter(|link| !folder.join(link).exists());
+        broken.extend(missing.map(|link| format!("{}: {link}", page.display())));
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+}
