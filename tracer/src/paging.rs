@@ -3,7 +3,7 @@
 //!
 //! Layout of the entries: AMD64 Architecture Programmer's Manual vol. 2, §5.3 "Long-Mode Page
 //! Translation". Every entry is read from guest memory and therefore only believed as far as the
-//! memory behind it exists; a walk reads at most five entries.
+//! memory that it leads to exists; a walk reads at most five entries.
 
 use image::TextRange;
 use terms::addr::{Gpa, Gva};

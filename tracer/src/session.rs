@@ -91,7 +91,7 @@ pub struct SessionMemory {
     pub room: u64,
     /// The size of each ring.
     pub geometry: Geometry,
-    /// The position of the first record of each ring: behind all that an earlier session's writers
+    /// The position of the first record of each ring: after all that an earlier session's writers
     /// can still store.
     pub first: Vec<Position>,
 }

@@ -92,7 +92,7 @@ pub const I8042_COMMAND: u16 = 0x64;
 pub const I8042_RESET: u8 = 0xfe;
 /// ACPI's PM1a event registers: where QEMU has them too.
 pub const ACPI_PM1_EVENT: u16 = 0x600;
-/// ACPI's PM1a control register, behind them.
+/// ACPI's PM1a control register, after them.
 pub const ACPI_PM1_CONTROL: u16 = 0x604;
 /// The sleep type that means "off".
 pub const ACPI_SLEEP_TYPE_OFF: u8 = 5;

@@ -405,9 +405,9 @@ impl Machine {
     }
 
     /// Lets a vCPU go on whose guest has announced something.
-    pub fn heard(&self, vcpu: u16) {
+    pub fn acknowledge(&self, vcpu: u16) {
         if let Some(handle) = self.holders.vcpus().get(usize::from(vcpu)) {
-            handle.heard(Instant::now() + PATIENCE);
+            handle.acknowledge(Instant::now() + PATIENCE);
         }
     }
 

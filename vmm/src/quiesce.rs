@@ -182,16 +182,16 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::vcpu::pretended::Pretended;
+    use crate::vcpu::fake::FakeVcpu;
     use crate::vcpu::{Gate, VcpuState};
 
     /// Longer than any machine needs to run a thread.
     const LONG: Duration = Duration::from_secs(60);
 
-    fn vcpus() -> ([Pretended; 2], Holders) {
+    fn vcpus() -> ([FakeVcpu; 2], Holders) {
         let gate = Arc::new(Gate::default());
-        let vcpus = [0, 1].map(|number| Pretended::start(number, &gate));
-        let handles = vcpus.iter().map(Pretended::handle).collect();
+        let vcpus = [0, 1].map(|number| FakeVcpu::start(number, &gate));
+        let handles = vcpus.iter().map(FakeVcpu::handle).collect();
         let holders = Holders::new(handles, gate);
         (vcpus, holders)
     }

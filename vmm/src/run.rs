@@ -179,7 +179,7 @@ impl Run {
             VcpuEventKind::Breakpoint(_) => self.breakpoint(),
             VcpuEventKind::Announcement => {
                 self.tracing.announcement(&self.machine, event.vcpu);
-                self.machine.heard(event.vcpu);
+                self.machine.acknowledge(event.vcpu);
             }
         }
     }

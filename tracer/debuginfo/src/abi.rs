@@ -84,7 +84,7 @@ impl Classes {
                 }
             }
             Class::Memory(bytes) => self.on_stack(bytes.div_ceil(8)),
-            // There are eight registers of them, and the stack behind those: what follows on the stack is lost.
+            // There are eight registers of them, and the stack after those: what follows on the stack is lost.
             Class::Vector => {
                 self.stack = None;
                 None

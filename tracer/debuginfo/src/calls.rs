@@ -39,7 +39,7 @@ impl<'a> Scope<'_, 'a> {
     }
 
     /// A parameter at the function's first instruction. What was compiled with optimisation says where it is there; what was
-    /// not says where it is behind the prologue, so that the calling convention is asked.
+    /// not says where it is after the prologue, so that the calling convention is asked.
     pub(super) fn passed(
         &self,
         parameters: &[Found<'a>],
@@ -77,7 +77,7 @@ impl<'a> Scope<'_, 'a> {
         let place = passed.ok_or_else(|| DebugError::Place {
             name: found.name.clone(),
             place: self.place(),
-            why: "it, or one before it, is not passed as an integer or a pointer; behind the prologue it can be"
+            why: "it, or one before it, is not passed as an integer or a pointer; after the prologue it can be"
                 .to_owned(),
         })?;
         Ok(Variable {
@@ -112,7 +112,7 @@ impl<'a> Scope<'_, 'a> {
     }
 
     /// Whether the frame base is the canonical frame address, which is the same at all instructions. Where it is the stack pointer, what lies
-    /// above that is right behind the prologue only.
+    /// above that is right after the prologue only.
     fn counts_from_cfa(&self) -> bool {
         let entry = self.unit.entry(self.entry).ok();
         let base = entry.and_then(|entry| entry.attr_value(dw::DW_AT_frame_base)?.exprloc_value());

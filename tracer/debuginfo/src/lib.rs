@@ -186,7 +186,7 @@ impl DebugInfo {
         }
     }
 
-    /// The first instruction of a function behind its landing pad and its patch site.
+    /// The first instruction of a function after its landing pad and its patch site.
     fn begun(&self, start: u64) -> u64 {
         let code = self.text(Gva(start), 32);
         let pad = landing_pad(code);

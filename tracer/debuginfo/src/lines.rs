@@ -21,9 +21,9 @@ const FILES_MAX: u64 = 1 << 16;
 struct Lines {
     /// Where the code for the line begins.
     found: BTreeSet<Gva>,
-    /// The nearest lines with code before and behind it.
+    /// The nearest lines with code before and after it.
     before: Option<u64>,
-    behind: Option<u64>,
+    after: Option<u64>,
 }
 
 impl<'a> Dwarf<'a> {
@@ -47,8 +47,8 @@ impl<'a> Dwarf<'a> {
         match with_code().count() {
             0 => {
                 let before = by_path.values().filter_map(|lines| lines.before).max();
-                let behind = by_path.values().filter_map(|lines| lines.behind).min();
-                let mut nearest: Vec<u64> = before.into_iter().chain(behind).collect();
+                let after = by_path.values().filter_map(|lines| lines.after).min();
+                let mut nearest: Vec<u64> = before.into_iter().chain(after).collect();
                 nearest.sort_by_key(|near| near.abs_diff(line));
                 Err(DebugError::Line {
                     file: file.to_owned(),
@@ -126,7 +126,7 @@ impl<'a> Dwarf<'a> {
             match here.1.cmp(&line) {
                 std::cmp::Ordering::Less => lines.before = lines.before.max(Some(here.1)),
                 std::cmp::Ordering::Greater => {
-                    lines.behind = Some(lines.behind.map_or(here.1, |known| known.min(here.1)));
+                    lines.after = Some(lines.after.map_or(here.1, |known| known.min(here.1)));
                 }
                 std::cmp::Ordering::Equal if is_beginning => {
                     lines.found.insert(Gva(row.address()));

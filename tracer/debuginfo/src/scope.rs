@@ -15,7 +15,7 @@ use super::units::{Dwarf, ENTRIES_MAX, Entry, Unit, damaged, is_variable};
 const DEPTH_MAX: u32 = 64;
 /// Variables and scopes of one function.
 pub(super) const CHILDREN_MAX: usize = 1 << 14;
-/// Functions that a function was made of, one behind the other.
+/// Functions that a function was made of, one after the other.
 const ORIGINS_MAX: u32 = 8;
 /// Ranges that a message lists.
 const RANGES_SHOWN: usize = 4;
@@ -285,7 +285,7 @@ impl<'u, 'a> Scope<'u, 'a> {
             .sections
             .attr_locations(&self.unit, location)
             .ok()??;
-        // Compilers may say where parameters are from behind a function's patch site on, which changes nothing.
+        // Compilers may say where parameters are from after a function's patch site on, which changes nothing.
         let latest = if at == self.start { self.begun } else { at };
         let mut late = None;
         for _ in 0..super::units::RANGES_MAX {

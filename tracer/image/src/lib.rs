@@ -14,13 +14,14 @@ pub mod error;
 pub mod given_module;
 mod kallsyms;
 pub mod landings;
-mod letter;
+
 pub mod linux;
 mod lists;
 pub mod loaded;
 mod locate;
 mod locks;
 pub mod marker;
+mod nm;
 pub mod parts;
 pub mod points;
 pub mod range;
@@ -410,12 +411,12 @@ impl Image {
                 end: range.end.min(start),
                 ..range
             };
-            let behind = |range: TextRange| TextRange {
+            let after = |range: TextRange| TextRange {
                 start: range.start.max(end),
                 ..range
             };
             let cut = left.iter().flat_map(|range| match range.common(part.text) {
-                Some(_) => vec![before(*range), behind(*range)],
+                Some(_) => vec![before(*range), after(*range)],
                 None => vec![*range],
             });
             left = cut.filter(|range| range.start < range.end).collect();

@@ -57,7 +57,7 @@ pub(super) fn locate(image: &mut Image, elf: &Elf<'_>, listed: &[(Gva, List)]) {
     let profilers = Profilers::of(image);
     let mut found = Found::new(image);
     for &(address, list) in listed {
-        found.listed(image, elf, &profilers, address, list);
+        found.add_listed_site(image, elf, &profilers, address, list);
     }
     let from_lists = found.count();
     // A kernel that makes its sites nops itself does this by its list: what is not in it stays a call.
@@ -91,7 +91,7 @@ impl Found {
         self.sites.iter().flatten().count()
     }
 
-    fn listed(
+    fn add_listed_site(
         &mut self,
         image: &Image,
         elf: &Elf<'_>,

@@ -116,7 +116,7 @@ fn notes(mut data: &[u8]) -> impl Iterator<Item = Note<'_>> {
     })
 }
 
-/// The first `size` bytes, and what follows behind the padding to whole words.
+/// The first `size` bytes, and what follows after the padding to whole words.
 fn padded(data: &[u8], size: u32) -> Option<(&[u8], &[u8])> {
     let size = usize::try_from(size).ok()?;
     let (wanted, _) = data.split_at_checked(size)?;

@@ -19,7 +19,7 @@ pub enum Unhookable {
         /// Where.
         at: Gva,
     },
-    /// Its site is behind a prologue of another form: its return address may lie anywhere.
+    /// Its site is after a prologue of another form: its return address may lie anywhere.
     NoFrame,
 }
 

@@ -10,7 +10,7 @@ use terms::printable::escaped;
 use super::elf::Elf;
 use super::linux::BANNER;
 use super::{
-    Image, ImageError, Symbol, SymbolKind, SymbolTable, TextRange, letter, symtab, text_range,
+    Image, ImageError, Symbol, SymbolKind, SymbolTable, TextRange, nm, symtab, text_range,
 };
 
 /// What is shown of a line that is no symbol.
@@ -121,9 +121,9 @@ fn system_map(file: &[u8], text: &[TextRange]) -> Result<SymbolTable, ImageError
                 found: escaped(&line).chars().take(SHOWN).collect(),
             });
         };
-        symbols.push(letter::symbol(address, letter, name, text));
+        symbols.push(nm::symbol(address, letter, name, text));
     }
-    letter::demote_labels(&mut symbols);
+    nm::demote_labels(&mut symbols);
     Ok(SymbolTable::new(symbols))
 }
 

@@ -154,7 +154,7 @@ pub fn absolute(address: u64) -> Option<i32> {
     i32::try_from(address.cast_signed()).ok()
 }
 
-/// The word `index * scale` bytes behind the fixed address `address`. `scratch` becomes the base register
+/// The word `index * scale` bytes after the fixed address `address`. `scratch` becomes the base register
 /// where no displacement names the address.
 ///
 /// # Errors

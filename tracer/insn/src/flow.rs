@@ -1,6 +1,6 @@
 //! Where a stretch of code can lead: what its instructions refer to, and whether that is all.
 //!
-//! Code is decoded from its beginning, one instruction behind the other, as compilers lay it out. What is
+//! Code is decoded from its beginning, one instruction after the other, as compilers lay it out. What is
 //! collected errs on one side: an immediate that looks like an address counts as a place that can be
 //! jumped to. Assumed is that
 //!
@@ -177,13 +177,13 @@ pub fn leaves_kernel(code: &[u8], start: Gva) -> Option<Gva> {
 /// Whether nobody executes `bytes` as anything but filling: nops and breakpoints.
 #[must_use]
 pub fn is_padding(bytes: &[u8]) -> bool {
-    // Behind the breakpoints of one compiler may come the nops of an assembler.
+    // After the breakpoints of one compiler may come the nops of an assembler.
     let rest = bytes.iter().position(|byte| *byte != INT3);
     let rest = rest.and_then(|from| bytes.get(from..)).unwrap_or_default();
     !bytes.is_empty() && (rest.is_empty() || nop_run(rest).is_some())
 }
 
-/// How many bytes at the end of a function are padding: behind its last instruction, which leads away.
+/// How many bytes at the end of a function are padding: after its last instruction, which leads away.
 #[must_use]
 pub fn trailing_padding(code: &[u8], start: Gva) -> usize {
     let mut last = 0;

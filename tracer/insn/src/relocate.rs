@@ -100,13 +100,13 @@ pub fn immovable(one: &Instruction) -> Option<&'static str> {
 fn must_stay(one: &Instruction) -> Option<&'static str> {
     let names_ss = one.op0_kind() == OpKind::Register && one.op0_register() == Register::SS;
     match one.mnemonic() {
-        Mnemonic::Sti => Some("interrupts stay off for the instruction behind it"),
-        _ if names_ss => Some("interrupts stay off for the instruction behind it"),
+        Mnemonic::Sti => Some("interrupts stay off for the instruction after it"),
+        _ if names_ss => Some("interrupts stay off for the instruction after it"),
         Mnemonic::Hlt | Mnemonic::Mwait | Mnemonic::Mwaitx => {
             Some("it must follow what enables interrupts")
         }
         Mnemonic::Endbr64 | Mnemonic::Endbr32 => {
-            Some("it marks where indirect branches may lead: put the probe behind it")
+            Some("it marks where indirect branches may lead: put the probe after it")
         }
         Mnemonic::Swapgs => Some("it is entry code"),
         Mnemonic::Mov if one.op0_kind() == OpKind::Register && one.op0_register().is_cr() => {
@@ -154,7 +154,7 @@ pub fn decode(code: &[u8], from: Gva) -> Result<Vec<Instruction>, RelocateError>
 }
 
 /// The code at `to` that does what `code`, whole instructions that lie at `from`, does there, and goes on
-/// behind them. `code` ends where the last instruction does.
+/// after them. `code` ends where the last instruction does.
 ///
 /// # Errors
 /// A [`RelocateError`].
@@ -231,7 +231,7 @@ fn moved_one(one: &Instruction, bytes: &[u8], here: Gva) -> Result<Vec<u8>, Relo
     };
     let sequence = sequence.map_err(|error| out_of_reach(error.to_string()))?;
     if is_branch {
-        // Farther away, the encoder would jump through a word that it puts behind the code.
+        // Farther away, the encoder would jump through a word that it puts after the code.
         let distance = one.near_branch_target().wrapping_sub(here.0).cast_signed();
         let slack = i64::try_from(MOVED_MAX).unwrap_or(i64::MAX);
         if i32::try_from(distance.saturating_sub(slack)).is_err()
@@ -317,7 +317,7 @@ mod tests {
         assert!(made[0].starts_with("jrcxz"), "{made:?}");
         assert_eq!(made[2], "jmp 0FFFFFFFF81000022h");
         assert_eq!(made[3], "jmp 0FFFFFFFF81000002h");
-        // Nothing goes on behind these.
+        // Nothing goes on after these.
         assert_eq!(moved(&[0xeb, 0x20]), ["jmp 0FFFFFFFF81000022h"]);
         assert_eq!(moved(&[0x31, 0xc0, 0xc3]), ["xor eax,eax", "ret"]);
     }
@@ -378,13 +378,13 @@ mod tests {
         assert_eq!(
             relocate(&[0xfb], FROM, TO).unwrap_err().to_string(),
             "the instruction at 0xffffffff81000000 (sti) cannot be moved: \
-             interrupts stay off for the instruction behind it"
+             interrupts stay off for the instruction after it"
         );
     }
 
     #[test]
     fn what_leads_into_the_moved_bytes_is_refused() {
-        // jmp to the second instruction; a call with something behind it; a jump to itself
+        // jmp to the second instruction; a call with something after it; a jump to itself
         let others: [&[u8]; 3] = [
             &[0x90, 0x90, 0xeb, 0xfd],
             &[0xe8, 0, 1, 0, 0, 0x90],

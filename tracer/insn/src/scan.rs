@@ -76,7 +76,7 @@ pub fn other_return(code: &[u8], start: Gva) -> Option<Gva> {
         .map(|one| Gva(one.ip()))
 }
 
-/// Whether `code` begins with `push rbp; mov rbp, rsp`, perhaps behind a landing pad.
+/// Whether `code` begins with `push rbp; mov rbp, rsp`, perhaps after a landing pad.
 #[must_use]
 pub fn begins_with_frame(code: &[u8]) -> bool {
     let mut decoder = Decoder::new(64, code, DecoderOptions::NONE);

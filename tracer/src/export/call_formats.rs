@@ -1,5 +1,5 @@
 //! What the values of calls are: the file `values.json` beside the calls, an array with an object for each function
-//! whose arguments or return value were captured. The values themselves lie behind the records of uftrace's data
+//! whose arguments or return value were captured. The values themselves lie after the records of uftrace's data
 //! files, as uftrace wants them, and this file says how to read them back with their names.
 //!
 //! ```text
@@ -34,7 +34,7 @@ use crate::event::{Moment, Values};
 pub const VALUES_FILE: &str = "values.json";
 /// What uftrace takes for text that could not be read.
 const NO_TEXT: [u8; 4] = [0xff; 4];
-/// What stands behind text that was longer.
+/// What stands after text that was longer.
 const MORE: &str = "...";
 /// Values of one call, and bytes of each, at most: of a file that may come from anywhere.
 const FIELDS_MAX: usize = 64;
@@ -139,7 +139,7 @@ impl CallFormats {
         Some(&format.fields)
     }
 
-    /// The bytes that stand behind the record of a call with these values; none for what cannot be said.
+    /// The bytes that stand after the record of a call with these values; none for what cannot be said.
     #[must_use]
     pub fn encode(&self, address: u64, moment: Moment, values: &[FieldValue]) -> Option<Vec<u8>> {
         let fields = self.fields(address, moment)?;
@@ -152,7 +152,7 @@ impl CallFormats {
         (fields.len() == values.len() && !bytes.is_empty()).then_some(bytes)
     }
 
-    /// Reads what stands behind a record. None for a function that is not known, or what cannot be there.
+    /// Reads what stands after a record. None for a function that is not known, or what cannot be there.
     ///
     /// # Errors
     /// What `from` says, and [`io::ErrorKind::UnexpectedEof`].

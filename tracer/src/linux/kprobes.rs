@@ -2,7 +2,7 @@
 //!
 //! A kprobe keeps a copy of the instruction that it sits on, from when it was made, and needs not be in the text:
 //! switched off, it is nowhere to be seen. When it is switched on, it puts a breakpoint over whatever stands there,
-//! or a jump of five bytes, and goes on behind the instruction of which it has the copy. A jump of ours that was put
+//! or a jump of five bytes, and goes on after the instruction of which it has the copy. A jump of ours that was put
 //! there meanwhile would be cut in two. So before something is displaced the guest is asked, while it is
 //! stopped, where it has kprobes.
 //!

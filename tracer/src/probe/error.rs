@@ -90,7 +90,7 @@ pub enum ProbeError {
         end: u64,
     },
     /// An offset at bytes that are no instruction.
-    #[error("`{place}` is behind bytes that are no instruction, at {function}+{bad:#x}")]
+    #[error("`{place}` is after bytes that are no instruction, at {function}+{bad:#x}")]
     NoInstruction {
         /// What was written.
         place: String,

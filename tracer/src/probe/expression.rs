@@ -49,7 +49,7 @@ pub(super) enum What {
 pub(super) struct Format {
     /// `u32`, `string`.
     pub name: String,
-    /// The number in brackets behind it.
+    /// The number in brackets after it.
     pub length: Option<u64>,
 }
 

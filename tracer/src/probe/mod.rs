@@ -5,7 +5,7 @@
 //!
 //! SPEC       FUNCTION              before its first instruction
 //!            FUNCTION+OFFSET       before the instruction at this offset
-//!            FUNCTION%return       behind its return
+//!            FUNCTION%return       after its return
 //!            FILE:LINE             before the code of a line, wherever it is
 //!            ADDRESS               before the instruction at 0x...
 //! FETCH      [NAME=]VALUE[:TYPE]   without blanks, but in brackets
@@ -27,7 +27,7 @@
 //! array of `char` or Rust's text.
 //!
 //! At a function's first instruction, parameters of unoptimised code are taken from where the calling convention puts
-//! them (System V: integers and pointers), not from where debug information says, which is right only behind the prologue.
+//! them (System V: integers and pointers), not from where debug information says, which is right only after the prologue.
 //! At its return there is `$retval`.
 
 mod access;

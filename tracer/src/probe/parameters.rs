@@ -26,7 +26,7 @@ pub fn parameters(image: &Image, debug: &DebugInfo, function: FunctionId) -> Opt
     Some(captured.flatten().collect())
 }
 
-/// What a function returns, behind its return; `None` if it returns nothing, or its types are not known.
+/// What a function returns, after its return; `None` if it returns nothing, or its types are not known.
 #[must_use]
 pub fn return_value(image: &Image, debug: &DebugInfo, function: FunctionId) -> Option<Captured> {
     let scope = Scope {

@@ -63,7 +63,7 @@ pub fn parse(text: &str) -> Result<Request, ProbeError> {
             if text.is_empty() {
                 return Err(ProbeError::Syntax {
                     text: "if".to_owned(),
-                    what: "has no condition behind it".to_owned(),
+                    what: "has no condition after it".to_owned(),
                 });
             }
             Some(condition(text)?)
@@ -84,7 +84,7 @@ fn wanted(word: &str) -> Result<Wanted, ProbeError> {
     fetch(word).map(Wanted::One)
 }
 
-/// The place and what is behind it. Names with blanks in them (Rust's `<T as Trait>::f`) stand between
+/// The place and what is after it. Names with blanks in them (Rust's `<T as Trait>::f`) stand between
 /// angle brackets, or in quotes.
 fn first_word(text: &str) -> Result<(String, &str), ProbeError> {
     if let Some(rest) = text.strip_prefix(['\'', '"']) {
@@ -172,7 +172,7 @@ fn spec(place: &str) -> Result<Spec, ProbeError> {
             (name, "return") => Ok(Spec::Return {
                 name: name.to_owned(),
             }),
-            _ => Err(wrong("expected `%return` behind a function")),
+            _ => Err(wrong("expected `%return` after a function")),
         };
     }
     if let Some((file, line)) = place.rsplit_once(':')

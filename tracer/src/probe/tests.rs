@@ -212,7 +212,7 @@ fn errors_say_what_is_wrong_and_what_works() {
         ("0x10", "0x10 is not in the text of the image"),
         (
             "vfs_open%retrun",
-            "`vfs_open%retrun`: expected `%return` behind a function",
+            "`vfs_open%retrun`: expected `%return` after a function",
         ),
         (
             "vfs_open %xmm0",
@@ -249,7 +249,7 @@ fn errors_say_what_is_wrong_and_what_works() {
             "two values are called `rdi`: give one another name, as in `other=rdi`",
         ),
         ("vfs_open (%rdi", "`(%rdi`: expected `)`, found the end"),
-        ("vfs_open %rdi if", "`if`: has no condition behind it"),
+        ("vfs_open %rdi if", "`if`: has no condition after it"),
         (
             "vfs_open %rdi->x",
             "`*%rdi`: has no type with members: only its bits are known",

@@ -19,7 +19,7 @@ pub(super) enum Word {
     Special(String),
     /// An operator or a parenthesis.
     Sign(&'static str),
-    /// Behind the last word.
+    /// After the last word.
     End,
 }
 
@@ -88,7 +88,7 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Token>, ProbeError> {
     Ok(tokens)
 }
 
-/// Whether what ends so is a value: `%` behind it is an operator, not a register.
+/// Whether what ends so is a value: `%` after it is an operator, not a register.
 const fn ends_value(word: &Word) -> bool {
     match word {
         Word::Sign(sign) => matches!(sign.as_bytes(), b")" | b"]"),
@@ -111,8 +111,8 @@ fn name_length(text: &str) -> usize {
             .map(char::len_utf8)
             .sum();
         length += word;
-        let behind = text.get(length..).and_then(|rest| rest.strip_prefix("::"));
-        if word == 0 || !behind.is_some_and(|rest| rest.starts_with(is_name)) {
+        let after = text.get(length..).and_then(|rest| rest.strip_prefix("::"));
+        if word == 0 || !after.is_some_and(|rest| rest.starts_with(is_name)) {
             break;
         }
         length += 2;
@@ -128,7 +128,7 @@ fn piece_from(text: &str, start: usize) -> &str {
     text.get(start..).unwrap_or_default()
 }
 
-/// A number in the bases of C and Rust; behind a dot, the number of a field.
+/// A number in the bases of C and Rust; after a dot, the number of a field.
 fn number(text: &str, field: bool) -> Result<(Word, usize), ProbeError> {
     let length = text
         .find(|char: char| !char.is_ascii_alphanumeric() && char != '_')

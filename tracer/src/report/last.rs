@@ -25,7 +25,7 @@ pub struct Last<'a> {
 }
 
 /// Prints the last calls of each vCPU in `directory`, one vCPU after the other: nested when the trace is
-/// a graph, behind a line with all calls that its thread is in. Then its last events, if there are any.
+/// a graph, after a line with all calls that its thread is in. Then its last events, if there are any.
 ///
 /// # Errors
 /// A [`ReportError`] that names the file.

@@ -22,7 +22,7 @@ pub(super) struct DataFile {
     path: PathBuf,
     file: BufReader<File>,
     offset: u64,
-    /// What stands behind records.
+    /// What stands after records.
     values: Arc<CallFormats>,
 }
 
@@ -107,7 +107,7 @@ pub struct Records {
     files: Vec<(usize, DataFile)>,
     /// The next record of each file that has one, by time and place in `files`.
     heads: BinaryHeap<Reverse<(u64, usize, Head)>>,
-    /// What was met behind the last record, to be told after it.
+    /// What was met after the last record, to be told after it.
     failure: Option<ReportError>,
     /// Remarks on what was met.
     pub notes: Vec<String>,

@@ -3,7 +3,7 @@
 //! A payload is a row of words of 32 bits each, in this order: a status word, where a field can be a fault (bit
 //! `i` says that field `i` is); then each field. A number is one word or two, the lower half first; bytes are four
 //! in each word; text is a word with its length, whose bit 31 says that there was more, and then its bytes.
-//! Where text is short the words behind it are not written.
+//! Where text is short the words after it are not written.
 //!
 //! Each word of a payload has the lap mark of the record that it belongs to. So a payload is whole when all
 //! its words have the mark of the record that was read before them; one that a later lap has begun to

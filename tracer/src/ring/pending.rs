@@ -29,7 +29,7 @@ impl Pending {
         }
     }
 
-    /// Adds a slot behind the others. Returns the one that is given up for it.
+    /// Adds a slot after the others. Returns the one that is given up for it.
     pub fn push(&mut self, slot: Position) -> Option<Position> {
         let is_full = self.slots.len() >= PENDING_MAX;
         let given_up = is_full.then(|| self.slots.pop_front());

@@ -28,7 +28,7 @@ impl CellAccess {
         Self::reaching(place, base, 0)
     }
 
-    /// Access that also reaches what lies `offset` behind the cell.
+    /// Access that also reaches what lies `offset` after the cell.
     pub(super) fn reaching(place: CellPlace, base: AsmRegister64, offset: i32) -> Self {
         let way = match place {
             CellPlace::Fixed(address) => Way::Fixed(address),

@@ -60,7 +60,7 @@ pub struct CaptureStub {
     /// By how many bytes the stack pointer is lower when the code is entered than it was at the probe:
     /// 0 where a jump leads to it, at least 8 where it was called.
     pub lowered: u32,
-    /// Whether the place is between two functions, at an entry or behind a return: there the flags are
+    /// Whether the place is between two functions, at an entry or after a return: there the flags are
     /// nobody's, and nothing lies below the stack pointer (System V x86-64 ABI §3.2).
     pub is_between: bool,
     /// Where memory is read; without it all that lies in memory is a fault.
@@ -146,7 +146,7 @@ impl CaptureStub {
             full.emit(a)?;
             for fault in faults {
                 bind(a, fault.label)?;
-                a.or(frame::STATUS.half(), 1u32 << fault.number)?;
+                a.or(frame::STATUS.low_dword(), 1u32 << fault.number)?;
                 a.xor(gpr32::eax, gpr32::eax)?;
                 a.jmp(fault.back)?;
             }
@@ -227,7 +227,7 @@ impl Code<'_> {
         let has_status = capture.format("".into()).has_status;
         let mut place = 0;
         if has_status {
-            self.a.mov(frame::STATUS.half(), 0)?;
+            self.a.mov(frame::STATUS.low_dword(), 0)?;
             place = 8;
         }
         let mut faults = Vec::new();
@@ -244,7 +244,7 @@ impl Code<'_> {
             place = place.saturating_add(words.saturating_mul(8));
         }
         if has_status {
-            self.a.mov(gpr32::eax, frame::STATUS.half())?;
+            self.a.mov(gpr32::eax, frame::STATUS.low_dword())?;
             self.emit_word(rax, 0)?;
         }
         Ok(if has_status { faults } else { Vec::new() })

@@ -39,7 +39,7 @@ pub(super) const SCRATCH: Scratch = Scratch {
 /// The number of `rsp`.
 pub(super) const STACK_POINTER: u8 = 4;
 /// Where the arguments of a function are, System V x86-64 ABI §3.2.3: in these registers, then on the
-/// stack behind the return address.
+/// stack after the return address.
 const ARGUMENTS: [u8; 6] = [7, 6, 2, 1, 8, 9];
 /// What lies below the stack pointer of a function that calls nobody, §3.2.2.
 pub(super) const RED_ZONE: i32 = 128;
@@ -95,7 +95,7 @@ pub enum Tail {
     /// It was called: it returns.
     Return,
     /// A jump leads to it from the middle of a function, whose red zone it leaves alone; it goes on
-    /// behind that jump.
+    /// after that jump.
     Continue,
 }
 

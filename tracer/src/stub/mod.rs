@@ -2,7 +2,7 @@
 //!
 //! Each traced function has a stub of its own, entered by the `jmp` that stands at its patch site.
 //! A stub runs the [`recorder`] of each session that traces the function, one after the other, and
-//! jumps back behind the site. What it may change of the registers is in `registers`; it pushes onto
+//! jumps back to what follows the site. What it may change of the registers is in `registers`; it pushes onto
 //! the stack of the function, below which nothing lives at its entry (System V x86-64 ABI §3.2.2: the
 //! red zone belongs to the function that has been entered, and that has not used it yet).
 //!

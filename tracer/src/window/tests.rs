@@ -290,13 +290,13 @@ fn needs_a_running_vcpu_in_long_mode() {
 
 #[test]
 fn all_of_the_window_is_within_reach_of_itself() {
-    // Only a slot far behind the text and slots far before it are free.
+    // Only a slot far after the text and slots far before it are free.
     const TEXT: Gva = Gva(0xffff_ffff_0000_0000);
     let range = TextRange {
         start: TEXT,
         end: Gva(TEXT.0 + PAGE_4K),
     };
-    let behind = Gva(TEXT.0 + (1 << 30) + (1 << 29));
+    let after = Gva(TEXT.0 + (1 << 30) + (1 << 29));
     let before = Gva(TEXT.0 - (1 << 30) - (1 << 29));
     let nearer = Gva(TEXT.0 - (1 << 28));
     let machine = |free: &[Gva]| {
@@ -310,23 +310,17 @@ fn all_of_the_window_is_within_reach_of_itself() {
         }
         target
     };
-    let mut target = machine(&[behind, before]);
+    let mut target = machine(&[after, before]);
     let mut window = Window::open(&target, target.region(), range).unwrap();
-    assert_eq!(
-        window.map(&mut target, 1, PageUse::Code).unwrap().at,
-        behind
-    );
+    assert_eq!(window.map(&mut target, 1, PageUse::Code).unwrap().at, after);
     let error = window.map(&mut target, 1, PageUse::Data).unwrap_err();
     assert!(
         matches!(error, WindowError::NoSlots { free: 0, .. }),
         "{error}"
     );
-    let mut target = machine(&[behind, before, nearer]);
+    let mut target = machine(&[after, before, nearer]);
     let mut window = Window::open(&target, target.region(), range).unwrap();
-    assert_eq!(
-        window.map(&mut target, 1, PageUse::Code).unwrap().at,
-        behind
-    );
+    assert_eq!(window.map(&mut target, 1, PageUse::Code).unwrap().at, after);
     assert_eq!(
         window.map(&mut target, 1, PageUse::Data).unwrap().at,
         nearer

@@ -12,7 +12,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// The first physical address behind it.
+    /// The first physical address after it.
     #[must_use]
     pub const fn end(self) -> u64 {
         self.start.0.saturating_add(self.bytes)

@@ -9,7 +9,7 @@ const SLEEP_TYPE_SHIFT: u16 = 10;
 const SLEEP_TYPE_MASK: u16 = 7;
 const SLEEP_ENABLE: u16 = 1 << 13;
 
-/// Which events happened; behind it, which of them the guest wants to hear of.
+/// Which events happened; after it, which of them the guest wants to hear of.
 const STATUS: u16 = ACPI_PM1_EVENT;
 const ENABLE: u16 = ACPI_PM1_EVENT + 2;
 const REGISTER_BYTES: u16 = 2;

@@ -68,7 +68,7 @@ pub(super) fn write(memory: &mut Memory, vcpus: u64) -> Result<Gpa, LoadError> {
     tables.add(&bytes(&Rsdp::new(OEM, xsdt.0)))
 }
 
-/// Tables one behind the other.
+/// Tables one after the other.
 struct Tables<'m> {
     memory: &'m mut Memory,
     next: Gpa,

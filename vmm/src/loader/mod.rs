@@ -95,9 +95,9 @@ pub enum LoadError {
         /// Which file.
         path: PathBuf,
     },
-    /// An initrd that does not fit behind the kernel.
+    /// An initrd that does not fit after the kernel.
     #[error(
-        "the initrd has {bytes} bytes, behind the kernel there is room for {room}; raise --memory"
+        "the initrd has {bytes} bytes, after the kernel there is room for {room}; raise --memory"
     )]
     InitrdTooLarge {
         /// Its size.

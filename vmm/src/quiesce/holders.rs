@@ -251,20 +251,20 @@ fn nanoseconds(time: Duration) -> u64 {
 mod tests {
     use super::*;
     use crate::vcpu::VcpuState;
-    use crate::vcpu::pretended::Pretended;
+    use crate::vcpu::fake::FakeVcpu;
 
     /// Longer than any machine needs to run a thread.
     const LONG: Duration = Duration::from_secs(60);
 
-    fn machine(vcpus: &[Pretended], gate: &Arc<Gate>) -> Holders {
-        let handles = vcpus.iter().map(Pretended::handle).collect();
+    fn machine(vcpus: &[FakeVcpu], gate: &Arc<Gate>) -> Holders {
+        let handles = vcpus.iter().map(FakeVcpu::handle).collect();
         Holders::new(handles, Arc::clone(gate))
     }
 
     #[test]
     fn a_vcpu_that_misses_the_deadline_is_named_and_all_run_on() {
         let gate = Arc::new(Gate::default());
-        let vcpus = [0, 1, 2].map(|number| Pretended::start(number, &gate));
+        let vcpus = [0, 1, 2].map(|number| FakeVcpu::start(number, &gate));
         let holders = machine(&vcpus, &gate);
         vcpus[1].obey(false);
         let error = holders.hold(Duration::from_millis(20)).unwrap_err();
@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn holders_nest() {
         let gate = Arc::new(Gate::default());
-        let vcpus = [Pretended::start(0, &gate)];
+        let vcpus = [FakeVcpu::start(0, &gate)];
         let holders = machine(&vcpus, &gate);
         holders.hold(LONG).unwrap();
         holders.hold(LONG).unwrap();
@@ -305,7 +305,7 @@ mod tests {
     #[test]
     fn a_vcpu_without_registers_is_named() {
         let gate = Arc::new(Gate::default());
-        let vcpus = [0, 1].map(|number| Pretended::start(number, &gate));
+        let vcpus = [0, 1].map(|number| FakeVcpu::start(number, &gate));
         let holders = machine(&vcpus, &gate);
         vcpus[1].forget_registers();
         let error = holders.hold(LONG).unwrap_err();

@@ -24,7 +24,7 @@ impl Detours {
         *self.places.write() = places.into_iter().collect();
     }
 
-    /// Where a vCPU goes on whose port write is complete, with `rip` behind it; none when that was no
+    /// Where a vCPU goes on whose port write is complete, with `rip` after it; none when that was no
     /// probe's.
     pub(super) fn of(&self, rip: Gva) -> Option<Gva> {
         let at = Gva(rip.0.wrapping_sub(TRAP_LENGTH as u64));

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::cpu_time::CpuTime;
 use super::kick;
+use super::mailbox::{Mailbox, Order, Pending, Reply, Request, Shared, VcpuState};
 use super::registers::FullRegisters;
-use super::seat::{Errand, Order, Reply, Request, Seat, Shared, VcpuState};
 use super::thread::Vcpu;
 
 /// Why a parked vCPU did not do what it was asked.
@@ -96,8 +96,8 @@ impl VcpuHandle {
     /// Lets a parked thread run again when the gate opens. A trapped one stays until
     /// [`VcpuHandle::untrap`].
     pub(crate) fn release(&self) {
-        let mut seat = self.shared.lock();
-        self.shared.give(&mut seat, Order::Run);
+        let mut mailbox = self.shared.lock();
+        self.shared.give(&mut mailbox, Order::Run);
     }
 
     /// Frees a vCPU from the breakpoint; it runs when it is released.
@@ -107,23 +107,23 @@ impl VcpuHandle {
 
     /// What the vCPU's guest has announced has been seen to. It tells us before it parks, so that may take
     /// a moment yet.
-    pub(crate) fn heard(&self, deadline: Instant) {
+    pub(crate) fn acknowledge(&self, deadline: Instant) {
         self.wait_parked(deadline);
         self.free_from(VcpuState::Announcing);
     }
 
     fn free_from(&self, state: VcpuState) {
-        let mut seat = self.shared.lock();
-        if seat.state == state {
-            seat.state = VcpuState::Parked;
+        let mut mailbox = self.shared.lock();
+        if mailbox.state == state {
+            mailbox.state = VcpuState::Parked;
         }
-        drop(seat);
+        drop(mailbox);
         self.shared.gate.open();
     }
 
     /// Waits until the vCPU is out of the guest. Says whether it is, at the deadline at the latest.
     pub(crate) fn wait_parked(&self, deadline: Instant) -> bool {
-        let parked = |seat: &Seat| seat.state.is_out_of_guest();
+        let parked = |mailbox: &Mailbox| mailbox.state.is_out_of_guest();
         self.shared
             .wait(self.shared.lock(), deadline, parked)
             .is_some()
@@ -132,22 +132,22 @@ impl VcpuHandle {
     /// When the vCPU went on after `released`, waiting for it until `deadline`. `None` when it has
     /// not (yet), or has nowhere to go on to.
     pub(crate) fn resumed_after(&self, released: Instant, deadline: Instant) -> Option<Instant> {
-        let since = |seat: &Seat| seat.resumed.filter(|resumed| *resumed >= released);
-        let settled = |seat: &Seat| {
-            let stays = !matches!(seat.state, VcpuState::Running | VcpuState::Parked);
-            stays || since(seat).is_some()
+        let since = |mailbox: &Mailbox| mailbox.resumed.filter(|resumed| *resumed >= released);
+        let settled = |mailbox: &Mailbox| {
+            let stays = !matches!(mailbox.state, VcpuState::Running | VcpuState::Parked);
+            stays || since(mailbox).is_some()
         };
-        let seat = self.shared.wait(self.shared.lock(), deadline, settled)?;
-        since(&seat)
+        let mailbox = self.shared.wait(self.shared.lock(), deadline, settled)?;
+        since(&mailbox)
     }
 
     /// Has the vCPU pass a serialising point; does not wait. The number of the pass.
     pub(crate) fn ask_pass(&self) -> u64 {
         let wanted = self.shared.want_pass();
-        let mut seat = self.shared.lock();
-        let running = seat.state == VcpuState::Running;
-        seat.asked = running.then(Instant::now);
-        drop(seat);
+        let mut mailbox = self.shared.lock();
+        let running = mailbox.state == VcpuState::Running;
+        mailbox.asked = running.then(Instant::now);
+        drop(mailbox);
         if running && let Some(thread) = &self.thread {
             kick::kick(thread);
         }
@@ -165,9 +165,10 @@ impl VcpuHandle {
     /// Waits until that pass was made, or the vCPU is out of the guest anyway: it passes such a point
     /// before it enters again. `None`: not until `deadline`.
     pub(crate) fn wait_passed(&self, wanted: u64, deadline: Instant) -> Option<FullRegisters> {
-        let passed = |seat: &Seat| seat.passed >= wanted || seat.state.is_out_of_guest();
-        let seat = self.shared.wait(self.shared.lock(), deadline, passed)?;
-        seat.registers
+        let passed =
+            |mailbox: &Mailbox| mailbox.passed >= wanted || mailbox.state.is_out_of_guest();
+        let mailbox = self.shared.wait(self.shared.lock(), deadline, passed)?;
+        mailbox.registers
     }
 
     /// How long it took to make the passes that were asked for, all together: the guest has lost no more
@@ -187,13 +188,13 @@ impl VcpuHandle {
     /// [`AskVcpuError`] when it is not parked, does not answer or KVM refuses.
     pub(crate) fn ask(&self, request: Request, deadline: Instant) -> Result<Reply, AskVcpuError> {
         let vcpu = self.number;
-        let mut seat = self.shared.lock();
-        if !seat.state.is_out_of_guest() || seat.state == VcpuState::Stopped {
+        let mut mailbox = self.shared.lock();
+        if !mailbox.state.is_out_of_guest() || mailbox.state == VcpuState::Stopped {
             return Err(AskVcpuError::NotParked { vcpu });
         }
-        seat.errand = Errand::Asked(Box::new(request));
+        mailbox.pending = Pending::Asked(Box::new(request));
         self.shared.gate.open();
-        let answered = |seat: &Seat| matches!(seat.errand, Errand::Answered(_));
+        let answered = |mailbox: &Mailbox| matches!(mailbox.pending, Pending::Answered(_));
         let what = || {
             format!("{request:?}")
                 .split('(')
@@ -201,22 +202,22 @@ impl VcpuHandle {
                 .unwrap_or_default()
                 .to_owned()
         };
-        let Some(mut seat) = self.shared.wait(seat, deadline, answered) else {
+        let Some(mut mailbox) = self.shared.wait(mailbox, deadline, answered) else {
             // A late answer must not be taken for that of the next request.
-            self.shared.lock().errand = Errand::None;
+            self.shared.lock().pending = Pending::None;
             return Err(AskVcpuError::TimedOut {
                 vcpu,
                 request: what(),
             });
         };
-        match std::mem::take(&mut seat.errand) {
-            Errand::Answered(Ok(reply)) => Ok(reply),
-            Errand::Answered(Err(source)) => Err(AskVcpuError::Refused {
+        match std::mem::take(&mut mailbox.pending) {
+            Pending::Answered(Ok(reply)) => Ok(reply),
+            Pending::Answered(Err(source)) => Err(AskVcpuError::Refused {
                 vcpu,
                 request: what(),
                 source,
             }),
-            Errand::None | Errand::Asked(_) => Err(AskVcpuError::TimedOut {
+            Pending::None | Pending::Asked(_) => Err(AskVcpuError::TimedOut {
                 vcpu,
                 request: what(),
             }),
@@ -230,10 +231,10 @@ impl VcpuHandle {
 
     /// Waits for the thread to end. Says whether it did.
     pub(crate) fn join(&mut self, deadline: Instant) -> bool {
-        let seat = self.shared.lock();
-        let stopped = |seat: &Seat| seat.state == VcpuState::Stopped;
+        let mailbox = self.shared.lock();
+        let stopped = |mailbox: &Mailbox| mailbox.state == VcpuState::Stopped;
         let finished = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
-        if !finished && self.shared.wait(seat, deadline, stopped).is_none() {
+        if !finished && self.shared.wait(mailbox, deadline, stopped).is_none() {
             return false;
         }
         if let Some(thread) = self.thread.take()
@@ -245,10 +246,10 @@ impl VcpuHandle {
     }
 
     fn order(&self, order: Order) {
-        let mut seat = self.shared.lock();
-        self.shared.give(&mut seat, order);
-        let running = seat.state == VcpuState::Running;
-        drop(seat);
+        let mut mailbox = self.shared.lock();
+        self.shared.give(&mut mailbox, order);
+        let running = mailbox.state == VcpuState::Running;
+        drop(mailbox);
         if order == Order::Stop {
             self.shared.gate.open();
         }

@@ -131,7 +131,7 @@ pub(super) fn kick<T>(thread: &JoinHandle<T>) {
 /// it costs microseconds under a hypervisor.
 pub(super) fn serialise_core() {
     // SAFETY: builds an interrupt return frame with the present selectors, flags and stack pointer
-    // and returns to the label behind it: nothing changes but the scratch registers.
+    // and returns to the label after it: nothing changes but the scratch registers.
     unsafe {
         std::arch::asm!(
             "mov {stack}, rsp",

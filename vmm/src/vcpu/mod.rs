@@ -6,13 +6,13 @@ mod cpuid;
 mod debug;
 mod detours;
 mod event;
+#[cfg(test)]
+pub(crate) mod fake;
 mod gate;
 mod handle;
 mod kick;
-#[cfg(test)]
-pub(crate) mod pretended;
+mod mailbox;
 mod registers;
-mod seat;
 mod thread;
 
 use std::sync::Arc;
@@ -25,8 +25,8 @@ pub use detours::Detours;
 pub use event::{VcpuEvent, VcpuEventKind, VcpuEvents};
 pub use handle::{AskVcpuError, VcpuHandle};
 pub use kick::install_handler;
+pub use mailbox::{Reply, Request, VcpuState};
 pub use registers::FullRegisters;
-pub use seat::{Reply, Request, VcpuState};
 
 pub(crate) use cpuid::{CpuModel, has_gigabyte_pages, has_virtualisation};
 pub(crate) use event::{EventSender, events};
@@ -35,7 +35,7 @@ pub(crate) use gate::Gate;
 use crate::devices::Ports;
 use crate::loader::entry_state;
 use crate::memory::Memory;
-use seat::Shared;
+use mailbox::Shared;
 use thread::Vcpu;
 use tracer::clock::VcpuClocks;
 

@@ -7,7 +7,7 @@
 //!   │  │ └────────── exit served ──────┐      │
 //!   │  └─ kick seen after an I/O exit ─▶ Completing   (KVM re-entered with immediate_exit
 //!   │                                                  until the access is complete)
-//!   ├─ doorbell ─────▶ Announcing ──▶ Running (heard)
+//!   ├─ doorbell ─────▶ Announcing ──▶ Running (acknowledged)
 //!   ├─ breakpoint ───▶ Trapped ──▶ Running (released); a text trap's port write is completed first
 //!   └─ exit port, reset, crash ──▶ Exited ──▶ Stopped
 //! ```
@@ -28,8 +28,8 @@ use super::debug::Debugging;
 use super::detours::Detours;
 use super::event::{EventSender, VcpuEvent, VcpuEventKind};
 use super::kick::{self, ImmediateExit, KickTarget};
+use super::mailbox::{Mailbox, Order, Pending, Reply, Request, Shared, VcpuState};
 use super::registers::RegisterReader;
-use super::seat::{Errand, Order, Reply, Request, Seat, Shared, VcpuState};
 use crate::clock::host_tsc;
 use crate::devices::{PortEffect, Ports};
 use crate::layout::{DOORBELL_PORT, PROBE_PORT, TRAP_PORT};
@@ -171,13 +171,13 @@ impl Vcpu {
         let registers = self.reader.at_exit(&self.fd).ok();
         kick::serialise_core();
         let shared = Arc::clone(&self.shared);
-        let mut seat = shared.lock();
-        seat.passed = wanted;
-        seat.registers = registers;
-        if let Some(asked) = seat.asked.take() {
-            seat.away += asked.elapsed();
+        let mut mailbox = shared.lock();
+        mailbox.passed = wanted;
+        mailbox.registers = registers;
+        if let Some(asked) = mailbox.asked.take() {
+            mailbox.away += asked.elapsed();
         }
-        drop(seat);
+        drop(mailbox);
         shared.acknowledged.notify_all();
     }
 
@@ -375,9 +375,9 @@ impl Vcpu {
     fn resting(&mut self, rest: Rest) -> State {
         let registers = self.reader.at_exit(&self.fd);
         let shared = Arc::clone(&self.shared);
-        let mut seat = shared.lock();
-        seat.state = rest.shown_as();
-        seat.registers = match registers {
+        let mut mailbox = shared.lock();
+        mailbox.state = rest.shown_as();
+        mailbox.registers = match registers {
             Ok(registers) => Some(registers),
             Err(error) => {
                 log::error!(
@@ -390,37 +390,37 @@ impl Vcpu {
         shared.acknowledged.notify_all();
         if self.clocks.is_due(self.number) {
             // Nobody waits for this thread now.
-            drop(seat);
+            drop(mailbox);
             self.check_clock();
-            seat = shared.lock();
+            mailbox = shared.lock();
         }
         loop {
             let seen = shared.gate.changes();
-            if let Errand::Asked(request) = &seat.errand {
+            if let Pending::Asked(request) = &mailbox.pending {
                 let request = **request;
-                self.serve(&mut seat, request);
+                self.serve(&mut mailbox, request);
                 shared.acknowledged.notify_all();
                 continue;
             }
             match shared.order() {
                 Order::Stop => return State::Stopped,
-                Order::Run if rest != Rest::Exited && !seat.state.waits() => break,
+                Order::Run if rest != Rest::Exited && !mailbox.state.waits() => break,
                 Order::Run | Order::Hold => {}
             }
-            drop(seat);
+            drop(mailbox);
             shared.gate.wait(seen);
-            seat = shared.lock();
+            mailbox = shared.lock();
         }
-        seat.state = VcpuState::Running;
-        seat.registers = None;
-        seat.resumed = Some(Instant::now());
-        drop(seat);
+        mailbox.state = VcpuState::Running;
+        mailbox.registers = None;
+        mailbox.resumed = Some(Instant::now());
+        drop(mailbox);
         shared.acknowledged.notify_all();
         kick::serialise_core();
         State::Running
     }
 
-    fn serve(&mut self, seat: &mut Seat, request: Request) {
+    fn serve(&mut self, mailbox: &mut Mailbox, request: Request) {
         let done = |outcome: Result<(), kvm_ioctls::Error>| outcome.map(|()| Reply::Done);
         let mut kernel_gs_base = None;
         let reply = match request {
@@ -440,10 +440,10 @@ impl Vcpu {
         };
         if let Ok(mut registers) = self.reader.read(&self.fd) {
             registers.kernel_gs_base = kernel_gs_base;
-            seat.registers = Some(registers);
+            mailbox.registers = Some(registers);
         }
         self.unchanged = false;
-        seat.errand = Errand::Answered(reply);
+        mailbox.pending = Pending::Answered(reply);
     }
 
     /// Arms one breakpoint, or none.

@@ -20,7 +20,7 @@ const IDLE: &str = "calls_leaf";
 const INTEGERS: &str = "three integers";
 /// The three integers of the rows by tactic.
 const FETCH: &str = "%rdi:u32 %rsi:u32 %rdx:u32";
-/// Where each tactic can be had in the leaf: at its nop, at its longest instruction, and behind the nop.
+/// Where each tactic can be had in the leaf: at its nop, at its longest instruction, and after the nop.
 const TACTICS: [(u8, &str, &str); 5] = [
     (1, "the patch site", ""),
     (2, "one instruction displaced", "+0xc"),

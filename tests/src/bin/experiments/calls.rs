@@ -51,7 +51,7 @@ pub fn experiment(bench: Bench<'_>) -> Result<Experiment, Failed> {
                 nop > fentry + NOISE,
             ]),
             text: format!(
-                "The calls cost {call:+.1} %, the nops behind frame pointers {nop:+.1} %, nops at the entry {fentry:+.1} %, \
+                "The calls cost {call:+.1} %, the nops after frame pointers {nop:+.1} %, nops at the entry {fentry:+.1} %, \
                  frame pointers alone {frame:+.1} %; less than {NOISE} % says nothing here. These functions are smaller than a \
                  kernel's, so all shares are larger."
             ),

@@ -47,7 +47,7 @@ pub fn experiment(bench: Bench<'_>) -> Result<Experiment, Failed> {
         finding: Finding {
             verdict: Verdict::of(&[lock > 1.1, percent < -1.0, nop_against_ds > 0.9]),
             text: format!(
-                "The locked instruction takes {lock:.2} times as long as the one with DS, the one behind a nop {nop_against_ds:.2} \
+                "The locked instruction takes {lock:.2} times as long as the one with DS, the one after a nop {nop_against_ds:.2} \
                  times; without locks the messages take {percent:+.1} %."
             ),
         },

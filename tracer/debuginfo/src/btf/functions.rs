@@ -140,7 +140,7 @@ impl Functions {
     }
 }
 
-/// A type without typedefs and qualifiers; there is none behind `void`.
+/// A type without typedefs and qualifiers; there is none after `void`.
 #[expect(clippy::option_option, reason = "damaged, nothing, something")]
 fn plain<'a>(types: &Types<'a>, id: u32) -> Option<Option<Type<'a>>> {
     let mut id = id;

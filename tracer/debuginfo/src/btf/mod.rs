@@ -85,7 +85,7 @@ impl<'a> Btf<'a> {
         Some(u64::from(found.size))
     }
 
-    /// The member at the end of `path` in a struct: names with dots between, `[N]` behind an array. Members
+    /// The member at the end of `path` in a struct: names with dots between, `[N]` after an array. Members
     /// of anonymous structs and unions are found as C finds them.
     #[must_use]
     pub fn field(&self, name: &str, path: &str) -> Option<Field> {

@@ -2,7 +2,7 @@ use std::io::Write;
 
 use super::*;
 
-/// Where [`around`] puts the payload: behind five sectors and a bit.
+/// Where [`around`] puts the payload: after five sectors and a bit.
 const PAYLOAD: usize = 5 * 512 + 16;
 
 /// A bzImage around `payload`, of the least that the boot protocol asks for.

@@ -1,8 +1,8 @@
 //! The symbols that a Linux kernel carries for its own messages: names packed with a table of 256
 //! tokens, and addresses as offsets to a base.
 //!
-//! The layout differs between versions (offsets before the names, or behind the tokens since 6.4; a
-//! table by name behind the markers since 6.2 and where that was backported; lengths of two bytes
+//! The layout differs between versions (offsets before the names, or after the tokens since 6.4; a
+//! table by name after the markers since 6.2 and where that was backported; lengths of two bytes
 //! since 6.1; offsets without a base since 7.0), so no version is asked for. What cannot be mistaken is found first, the token table
 //! with its index; each further part is where it must be next to the last one, and is believed
 //! when all of it decodes: every 256th name begins where its marker says, and code symbols lie where code
@@ -26,7 +26,7 @@ pub use unread::UnreadSymbols;
 use self::names::Names;
 use self::tokens::Tokens;
 use super::elf::Elf;
-use super::letter;
+use super::nm;
 use super::{ImageError, Symbol};
 
 /// All names together may be this many times as long as the file.
@@ -99,9 +99,9 @@ fn symbols(
             let limit = limit as u64;
             return Err(ImageError::AbsurdNames { limit });
         }
-        symbols.push(letter::symbol(address, letter, &name, &text));
+        symbols.push(nm::symbol(address, letter, &name, &text));
     }
-    letter::demote_labels(&mut symbols);
+    nm::demote_labels(&mut symbols);
     Ok(symbols)
 }
 

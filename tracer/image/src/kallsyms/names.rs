@@ -1,4 +1,4 @@
-//! The packed names, found from behind: the markers (where each 256th name begins) lie before the
+//! The packed names, found from the end: the markers (where each 256th name begins) lie before the
 //! token table, the names before the markers, and their number before the names.
 
 use super::tokens::Tokens;
@@ -90,7 +90,7 @@ impl Markers {
         (values.len() > 1).then_some(Self { start, values })
     }
 
-    /// How many of them can be markers, so that the tokens begin behind them or behind the table by
+    /// How many of them can be markers, so that the tokens begin after them or after the table by
     /// name that is between.
     fn counts(&self, tokens: usize) -> Vec<usize> {
         let room = tokens - self.start;

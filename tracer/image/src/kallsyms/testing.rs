@@ -5,9 +5,9 @@ use super::aligned;
 /// Where parts lie and how they are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Layout {
-    /// Addresses before the names (until 6.3), or behind the tokens.
+    /// Addresses before the names (until 6.3), or after the tokens.
     pub addresses_first: bool,
-    /// With the table by name between markers and tokens (6.2 and 6.3), else behind it or absent.
+    /// With the table by name between markers and tokens (6.2 and 6.3), else after it or absent.
     pub by_name: bool,
     /// Lengths of two bytes where one is not enough.
     pub wide: bool,
@@ -43,7 +43,7 @@ pub(crate) type Entry = (u8, String, u64);
 /// What a token above the characters stands for.
 const WORDS: [&str; 4] = ["sys_", "__", "init", "read"];
 
-/// The tables for `symbols`, sorted by address, with the others in front of and behind them that a
+/// The tables for `symbols`, sorted by address, with the others in front of and after them that a
 /// section of data has.
 pub(crate) fn tables(symbols: &[Entry], base: u64, layout: Layout) -> Vec<u8> {
     let mut out = Vec::from_iter((0..200_u8).map(|byte| byte ^ 0x5a));

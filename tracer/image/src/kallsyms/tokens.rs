@@ -25,7 +25,7 @@ pub(super) fn find(bytes: &[u8]) -> impl Iterator<Item = Tokens<'_>> {
     memchr::memmem::find_iter(bytes, &DIGITS).filter_map(|digits| around(bytes, digits))
 }
 
-/// The table whose digits are at `digits`: its end is 246 strings further, the index behind it says
+/// The table whose digits are at `digits`: its end is 246 strings further, the index after it says
 /// where it begins.
 fn around(bytes: &[u8], digits: usize) -> Option<Tokens<'_>> {
     let mut ends = memchr::memchr_iter(0, bytes.get(digits..)?);

@@ -132,7 +132,7 @@ impl<S: Storage> Lane<S> {
         };
         let (records, said) = match last.kind {
             Kind::Lost => (1, last.value),
-            // An exit, behind its entry.
+            // An exit, after its entry.
             _ => (2, 1),
         };
         let start = self.written.saturating_sub(records * RECORD_LENGTH as u64);

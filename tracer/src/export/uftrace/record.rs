@@ -31,7 +31,7 @@ pub struct Record {
     pub value: u64,
     /// Calls of the thread that are open around it, up to [`MAX_DEPTH`].
     pub depth: u32,
-    /// Whether values of the call stand behind it.
+    /// Whether values of the call stand after it.
     pub has_values: bool,
 }
 
@@ -57,7 +57,7 @@ pub const fn canonical(truncated: u64) -> u64 {
 /// The deepest that a record can say.
 pub const MAX_DEPTH: u32 = (1 << 10) - 1;
 const DEPTH_SHIFT: u32 = 6;
-/// Marks the word of a record behind which values of its call stand.
+/// Marks the word of a record after which values of its call stand.
 pub(super) const HAS_VALUES: u64 = 1 << 2;
 
 /// The packed word of a record at depth 0; a value that does not fit is cut.

@@ -116,7 +116,7 @@ struct ThreadLane {
     /// Records in the files, and bytes in the data file.
     written: u64,
     bytes: u64,
-    /// The last of them, what is beside it, and its bytes with the values behind it.
+    /// The last of them, what is beside it, and its bytes with the values after it.
     last: Option<(Record, [u8; 2], u64)>,
     /// Entries among those that wait.
     entries: u64,

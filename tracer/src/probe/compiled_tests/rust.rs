@@ -25,7 +25,7 @@ fn main() {
 "#;
 
 /// Rust's tuples, text, slices and enums; and parameters that unoptimised code says are above the stack pointer, where
-/// they are behind the prologue only.
+/// they are after the prologue only.
 #[test]
 fn rust_is_followed_as_in_rust() {
     for level in ["opt-level=0", "opt-level=2"] {

@@ -21,12 +21,12 @@ impl Word {
     }
 
     /// Its lower half.
-    pub(super) fn half(self) -> AsmMemoryOperand {
+    pub(super) fn low_dword(self) -> AsmMemoryOperand {
         dword_ptr(gpr64::rsp + 8 * self.0)
     }
 
     /// Its upper half.
-    pub(super) fn upper_half(self) -> AsmMemoryOperand {
+    pub(super) fn high_dword(self) -> AsmMemoryOperand {
         dword_ptr(gpr64::rsp + (8 * self.0 + 4))
     }
 }

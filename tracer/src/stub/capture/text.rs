@@ -91,7 +91,7 @@ impl Code<'_> {
                 .zip(chunk)
                 .for_each(|(to, from)| *to = *from);
             self.a
-                .mov(gpr32::eax, self.frame.text(number).upper_half())?;
+                .mov(gpr32::eax, self.frame.text(number).high_dword())?;
             // Behind the last byte lies what nobody has asked for.
             match chunk.len() {
                 1 => self.a.and(gpr32::eax, 0xff)?,

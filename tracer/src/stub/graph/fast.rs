@@ -3,7 +3,7 @@
 //! It knows beforehand that there is room in the ring, that the function was not entered by a tail
 //! jump, and that the slot's page has the first of its places in the mirror; whatever is otherwise
 //! takes the general way from its beginning. The body returns to where it was called from, and a place
-//! in the mirror is for good: so the code behind that call needs no look-up.
+//! in the mirror is for good: so the code after that call needs no look-up.
 
 use insn::asm::registers::{gpr32, gpr64};
 use insn::asm::{AsmRegister64, CodeAssembler, CodeLabel, IcedError, ptr, qword_ptr};

@@ -8,7 +8,7 @@ use terms::printable::escaped;
 use super::symtab::demangled;
 use super::{Symbol, SymbolKind, TextRange, text_range};
 
-/// What linker scripts put before or behind the functions of a section.
+/// What linker scripts put before or after the functions of a section.
 const BOUNDS: [&str; 5] = ["_text", "_stext", "_etext", "_sinittext", "_einittext"];
 /// Entries of the padding before functions, made by objtool and clang.
 const PADDING: [&str; 2] = ["__pfx_", "__cfi_"];

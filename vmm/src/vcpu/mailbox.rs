@@ -1,4 +1,4 @@
-//! What a vCPU thread and its controller share: the order, and the seat where the thread says what
+//! What a vCPU thread and its controller share: the order, and the mailbox where the thread says what
 //! it is doing and takes requests while it is parked.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -85,9 +85,9 @@ pub enum Reply {
     Tsc(Sample),
 }
 
-/// A request on its way through the seat.
+/// A request on its way through the mailbox.
 #[derive(Debug, Default)]
-pub(super) enum Errand {
+pub(super) enum Pending {
     #[default]
     None,
     Asked(Box<Request>),
@@ -96,11 +96,11 @@ pub(super) enum Errand {
 
 /// The part under the lock.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct Mailbox {
     pub(super) state: VcpuState,
     /// Valid while the vCPU is out of the guest.
     pub(super) registers: Option<FullRegisters>,
-    pub(super) errand: Errand,
+    pub(super) pending: Pending,
     /// The last pass that the thread has made.
     pub(super) passed: u64,
     /// When the pass was asked for that is yet to be made.
@@ -118,8 +118,8 @@ pub(super) struct Shared {
     /// The number of the pass that the thread is to make: out of the guest, over a serialising point, and
     /// on.
     pass: AtomicU64,
-    seat: Mutex<Seat>,
-    /// The thread has changed the seat.
+    mailbox: Mutex<Mailbox>,
+    /// The thread has changed the mailbox.
     pub(super) acknowledged: Condvar,
     /// Where the thread waits for a new order or a request.
     pub(super) gate: Arc<Gate>,
@@ -127,10 +127,10 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(gate: Arc<Gate>) -> Self {
-        let seat = Seat {
+        let mailbox = Mailbox {
             state: VcpuState::Running,
             registers: None,
-            errand: Errand::None,
+            pending: Pending::None,
             passed: 0,
             asked: None,
             away: Duration::ZERO,
@@ -139,14 +139,14 @@ impl Shared {
         Self {
             order: AtomicU8::new(Order::Run as u8),
             pass: AtomicU64::new(0),
-            seat: Mutex::new(seat),
+            mailbox: Mutex::new(mailbox),
             acknowledged: Condvar::new(),
             gate,
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Seat> {
-        self.seat.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock(&self) -> MutexGuard<'_, Mailbox> {
+        self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn order(&self) -> Order {
@@ -173,9 +173,9 @@ impl Shared {
         self.pass.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// Changes the order, with the seat locked by the caller. A vCPU that was told to stop stays
+    /// Changes the order, with the mailbox locked by the caller. A vCPU that was told to stop stays
     /// so. Parked threads see it when the gate opens.
-    pub(super) fn give(&self, _seat: &mut MutexGuard<'_, Seat>, order: Order) {
+    pub(super) fn give(&self, _seat: &mut MutexGuard<'_, Mailbox>, order: Order) {
         if self.order() != Order::Stop {
             self.order.store(order as u8, Ordering::Release);
         }
@@ -184,24 +184,24 @@ impl Shared {
     /// Waits for the thread until `ready` holds; `None` when `deadline` passes first.
     pub(super) fn wait<'a>(
         &'a self,
-        mut seat: MutexGuard<'a, Seat>,
+        mut mailbox: MutexGuard<'a, Mailbox>,
         deadline: Instant,
-        ready: impl Fn(&Seat) -> bool,
-    ) -> Option<MutexGuard<'a, Seat>> {
-        if !ready(&seat) {
-            drop(seat);
+        ready: impl Fn(&Mailbox) -> bool,
+    ) -> Option<MutexGuard<'a, Mailbox>> {
+        if !ready(&mailbox) {
+            drop(mailbox);
             brief::wait(|| ready(&self.lock()));
-            seat = self.lock();
+            mailbox = self.lock();
         }
-        while !ready(&seat) {
+        while !ready(&mailbox) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return None;
             }
-            let waited = self.acknowledged.wait_timeout(seat, left);
-            seat = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let waited = self.acknowledged.wait_timeout(mailbox, left);
+            mailbox = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        Some(seat)
+        Some(mailbox)
     }
 }
 

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use super::gate::Gate;
 use super::handle::VcpuHandle;
+use super::mailbox::{Mailbox, Order, Shared, VcpuState};
 use super::registers::FullRegisters;
-use super::seat::{Order, Seat, Shared, VcpuState};
 
 /// The thread. It ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Pretended {
+pub(crate) struct FakeVcpu {
     number: u16,
     shared: Arc<Shared>,
     conduct: Arc<Conduct>,
@@ -29,7 +29,7 @@ struct Conduct {
     nested: AtomicU32,
 }
 
-impl Pretended {
+impl FakeVcpu {
     /// Starts to run.
     pub(crate) fn start(number: u16, gate: &Arc<Gate>) -> Self {
         let shared = Arc::new(Shared::new(Arc::clone(gate)));
@@ -71,13 +71,13 @@ impl Pretended {
     /// Waits until it is in this state.
     pub(crate) fn wait_until(&self, state: VcpuState, patience: Duration) {
         let deadline = Instant::now() + patience;
-        let ready = |seat: &Seat| seat.state == state;
-        let seat = self.shared.wait(self.shared.lock(), deadline, ready);
-        assert!(seat.is_some(), "vCPU {} is never {state:?}", self.number);
+        let ready = |mailbox: &Mailbox| mailbox.state == state;
+        let mailbox = self.shared.wait(self.shared.lock(), deadline, ready);
+        assert!(mailbox.is_some(), "vCPU {} is never {state:?}", self.number);
     }
 }
 
-impl Drop for Pretended {
+impl Drop for FakeVcpu {
     fn drop(&mut self) {
         self.handle().stop();
         let ended = self.thread.take().map(JoinHandle::join);
@@ -96,8 +96,8 @@ fn run(shared: &Shared, conduct: &Conduct) {
 }
 
 fn park(shared: &Shared, conduct: &Conduct) {
-    let mut seat = shared.lock();
-    seat.state = VcpuState::Parked;
+    let mut mailbox = shared.lock();
+    mailbox.state = VcpuState::Parked;
     let left = |times: u32| times.checked_sub(1);
     let nested = &conduct.nested;
     let registers = FullRegisters {
@@ -107,18 +107,18 @@ fn park(shared: &Shared, conduct: &Conduct) {
         ..FullRegisters::default()
     };
     let has_registers = conduct.has_registers.load(Ordering::SeqCst);
-    seat.registers = has_registers.then_some(registers);
+    mailbox.registers = has_registers.then_some(registers);
     shared.acknowledged.notify_all();
     loop {
         let seen = shared.gate.changes();
         if shared.order() != Order::Hold {
             break;
         }
-        drop(seat);
+        drop(mailbox);
         shared.gate.wait(seen);
-        seat = shared.lock();
+        mailbox = shared.lock();
     }
-    seat.state = VcpuState::Running;
-    seat.resumed = Some(Instant::now());
+    mailbox.state = VcpuState::Running;
+    mailbox.resumed = Some(Instant::now());
     shared.acknowledged.notify_all();
 }
