@@ -82,7 +82,9 @@ pub fn next_event(machine: &Machine) -> VcpuEventKind {
     loop {
         match machine.events().next() {
             // Nobody here is interested in text that comes or goes.
-            Some(event) if event.kind == VcpuEventKind::Announcement => machine.acknowledge(event.vcpu),
+            Some(event) if event.kind == VcpuEventKind::Announcement => {
+                machine.acknowledge(event.vcpu)
+            }
             Some(event) => return event.kind,
             None => {}
         }
