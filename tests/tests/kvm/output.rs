@@ -178,6 +178,11 @@ fn a_trace_says_how_it_was_made() {
     };
     assert_eq!(side()["ring_strategy"], "unknown", "before the attach");
     client.call("start", json!({"filter": ["spin_root", "spin_leaf"]}));
+    let has = |field: &str, value: Value| side()[field] == value;
+    // Who writes it is not who answers: it takes a moment.
+    client.wait_until("it is told of the attach", |_| {
+        !has("ring_strategy", json!("unknown"))
+    });
     let attached = side();
     let strategy = &client.status()["tracing"]["cpu_strategy"];
     assert_eq!(&attached["ring_strategy"], strategy);
@@ -187,7 +192,9 @@ fn a_trace_says_how_it_was_made() {
     assert!(doctor.contains(&format!(" {khz} kHz\n")), "{khz}: {doctor}");
     assert_eq!(attached["filter"], json!(["spin_root", "spin_leaf"]));
     client.call("filter.remove", json!({"filter": ["spin_leaf"]}));
-    assert_eq!(side()["filter"], json!(["spin_root"]));
+    client.wait_until("the filter is told", |_| {
+        has("filter", json!(["spin_root"]))
+    });
     assert_eq!(side()["finished"], false);
     client.call("shutdown", Value::Null);
     let _ = running.end().0.good();
@@ -291,4 +298,50 @@ fn as_root(command: &[&str], at: &Path) -> bool {
         status.is_ok_and(|status| status.success())
     };
     run(command) || run(&[&["sudo", "-n"], command].concat())
+}
+
+/// It was once: whoever asked waited for the disk, and so did everybody after them.
+#[test]
+fn a_disk_that_takes_nothing_keeps_nobody_from_asking() {
+    let mut running = Guest::spinning(&[]);
+    let mut client = running.client();
+    let output = running.path("stuck");
+    let create = json!({"name": "stuck", "options": {"output": output}});
+    client.call("session.create", create);
+    // Whoever opens a pipe to write waits for somebody who reads.
+    let pipe = output.join("exotrace.json.new");
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let of_stuck = |glob: &str| json!({"session": "stuck", "filter": [glob]});
+    client.call("start", of_stuck("spin_leaf"));
+    let stuck = |status: &Value| {
+        let sessions = status["tracing"]["sessions"].as_array().unwrap();
+        let found = sessions.iter().find(|session| session["name"] == "stuck");
+        found.unwrap().clone()
+    };
+    client.wait_until("the disk is late", |status| {
+        stuck(status)["output_stalled_ms"].as_u64() >= Some(1000)
+    });
+    let written = |status: &Value| stuck(status)["rings"][0]["written"].as_u64().unwrap();
+    let before = written(&client.status());
+    client.wait_until("calls are counted", |status| written(status) > before);
+    client.call("filter.add", of_stuck("spin_*"));
+    client.call("tracing-off", json!({"session": "stuck"}));
+    client.call("tracing-on", json!({"session": "stuck"}));
+    client.call("stop", json!({"session": "stuck"}));
+    let text = running.ctl(&["status"]).good().stdout;
+    assert!(text.contains("waiting for that disk"), "{text}");
+    // Now it takes something again.
+    let reader = std::thread::spawn(move || std::fs::read(pipe).unwrap());
+    client.wait_until("it was written", |status| {
+        stuck(status)["output_stalled_ms"].is_null()
+    });
+    let side: Value = serde_json::from_slice(&reader.join().unwrap()).unwrap();
+    assert_eq!(side["finished"], false);
+    running.type_text("q");
+    let (ended, trace) = running.end();
+    let _ = ended.good();
+    let trace = trace.named("stuck");
+    assert_eq!(trace.side()["finished"], true);
+    assert!(trace.counts()["spin_leaf"] > 0);
 }

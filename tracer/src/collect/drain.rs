@@ -1,5 +1,6 @@
 //! Reading the rings of one session while the guest runs: each round looks at every head, which times its
-//! records, and takes the records out when there is somewhere to put them.
+//! records, and takes the records out when there is somewhere to put them. It writes nothing: what was read waits
+//! ([`Backlog`]) for who writes, so whoever asks for counts never waits for a disk.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,14 +15,16 @@ use crate::ring::snapshot::Snapshot;
 use crate::ring::stacks::Stacks;
 use image::Image;
 
+use super::backlog::{Backlog, Batch, Calls};
 use super::event_drain::EventDrain;
 use super::looks::{AllLooks, Looks, RingClock, lock};
-use super::output::{Batch, Output, Written};
+use super::output::Output;
 use super::rings::SharedRings;
 use super::source::Source;
 use super::status::{Dumped, RingStatus};
 use crate::clock::RunClock;
 use crate::clock::page::Beats;
+use crate::guest::SharedMemory;
 
 /// How long a reserved slot is waited for: a guest that preempts a thread in a stub needs a few
 /// time slices to come back to it.
@@ -46,8 +49,10 @@ pub struct Drain {
     format: Format,
     stacks: Stacks,
     clock: RunClock,
-    output: Option<Output>,
-    events: Vec<Event>,
+    /// Whether records are taken out, for an output.
+    is_written: bool,
+    /// What the output has not taken yet.
+    backlog: Backlog,
     /// What is known of the clock page, for a session that is timed by it.
     beats: Option<Arc<Beats>>,
     stalls_before: u64,
@@ -60,7 +65,7 @@ pub struct Drain {
 }
 
 impl Drain {
-    /// Readers of `rings`, which are all zeros still. Tracing is off.
+    /// Readers of `rings`, which are all zeros still; records are taken out if they are written. Tracing is off.
     #[must_use]
     pub fn new(
         rings: SharedRings,
@@ -69,11 +74,8 @@ impl Drain {
         functions: u32,
         clock: RunClock,
         ring_clock: RingClock,
-        mut output: Option<Output>,
+        is_written: bool,
     ) -> Self {
-        if let Some(output) = &mut output {
-            output.name_threads(rings.memory(), ring_clock.host());
-        }
         let format = rings.format();
         let reader = |ring| {
             let reader = RingReader::new(ring, geometry, mode, functions)
@@ -97,8 +99,8 @@ impl Drain {
             format,
             stacks: Stacks::default(),
             clock,
-            output,
-            events: Vec::new(),
+            is_written,
+            backlog: Backlog::default(),
             beats: None,
             stalls_before: 0,
             stalls_seen: 0,
@@ -114,9 +116,7 @@ impl Drain {
         for source in &mut self.sources {
             source.reader.set_functions(self.functions);
         }
-        if let Some(output) = &mut self.output {
-            output.extend(image);
-        }
+        self.backlog.news.image = Some(Arc::clone(image));
     }
 
     /// The session's times come from the clock page: its stalls are noted in the trace.
@@ -127,19 +127,23 @@ impl Drain {
         self.beats = Some(beats);
     }
 
-    /// Notes stalls of the clock page after the first `seen` ones; returns how many there are now.
-    fn note_stalls(&self, seen: u64, output: &mut Output) -> u64 {
+    /// Stalls of the clock page after the first `seen` ones, and how many there are now.
+    fn stalls(&self, seen: u64) -> (Vec<ClockStall>, u64) {
         let Some(beats) = &self.beats else {
-            return seen;
+            return (Vec::new(), seen);
         };
         let (stalls, seen) = beats.since(seen);
-        for stall in stalls {
-            output.clock_stall(ClockStall {
-                end_ns: self.clock.nanoseconds(stall.end),
-                length_ns: self.clock.duration_ns(stall.end.wrapping_sub(stall.begin)),
-            });
-        }
-        seen
+        let stalls = stalls.into_iter().map(|stall| ClockStall {
+            end_ns: self.clock.nanoseconds(stall.end),
+            length_ns: self.clock.duration_ns(stall.end.wrapping_sub(stall.begin)),
+        });
+        (stalls.collect(), seen)
+    }
+
+    /// Where its rings are.
+    #[must_use]
+    pub fn memory(&self) -> &Arc<dyn SharedMemory> {
+        self.rings.memory()
     }
 
     /// What times the session's rings.
@@ -166,9 +170,7 @@ impl Drain {
         self.probes.extend_from_slice(notes);
         self.probes.sort_by_key(|note| note.id);
         self.probes.dedup_by_key(|note| note.id);
-        if let Some(output) = &mut self.output {
-            output.describe_probes(&self.probes);
-        }
+        self.backlog.news.probes = Some(self.probes.clone());
     }
 
     /// Whether the event rings are read.
@@ -186,8 +188,8 @@ impl Drain {
         self.sources
             .iter_mut()
             .for_each(|source| source.reader.switch(&self.rings, on));
-        if let Some(output) = self.output.as_mut().filter(|_| on) {
-            output.gap(self.clock.nanoseconds((self.ring_clock.host().counter)()));
+        if on && self.is_written {
+            self.backlog.push(Batch::Gap(self.now_ns()));
         }
     }
 
@@ -201,62 +203,82 @@ impl Drain {
         }
     }
 
-    /// One round over all rings. Returns how many events there were.
-    pub fn round(&mut self, patience: Patience) -> usize {
-        let mut count = 0;
-        for source in &mut self.sources {
-            let now = (self.ring_clock.host().counter)();
-            let before = self
-                .beats
-                .as_ref()
-                .map_or(now, |beats| beats.last().min(now));
-            source.look(&self.rings);
-            let Some(output) = &mut self.output else {
-                continue;
-            };
-            // What is reserved later has a later time, as far as the ring's clock is known.
-            let before = before.saturating_sub(source.timeline.last().bound);
-            let vcpu = source.reader.ring();
-            self.stacks.begin_round();
-            let mut sink = EventSink {
-                vcpu,
-                clock: &self.clock,
-                rings: &self.rings,
-                stacks: &mut self.stacks,
-                events: &mut self.events,
-                is_late: false,
-            };
-            source.drain(&self.rings, patience, &mut sink);
-            count += self.events.len();
-            let nanoseconds = |ticks| self.clock.nanoseconds(ticks);
-            output.append(&Batch {
-                ring: vcpu,
-                events: &self.events,
-                looked_ns: source.reader.is_drained().then(|| nanoseconds(before)),
-                until_ns: Some(nanoseconds((self.ring_clock.host().counter)())),
-            });
-            self.events.clear();
+    /// The time of the trace.
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.clock.nanoseconds((self.ring_clock.host().counter)())
+    }
+
+    /// How many parts a round has ([`Self::read`]).
+    #[must_use]
+    pub fn parts(&self) -> usize {
+        // The rings of events come last.
+        self.sources.len() + 1
+    }
+
+    /// Reads a part of all rings. Returns how many events there were.
+    pub fn read(&mut self, part: usize, patience: Patience) -> usize {
+        if part < self.sources.len() {
+            return self.read_calls(part, patience);
         }
-        if let Some(points) = &mut self.points {
-            count += points.round(patience, &self.clock, self.output.as_mut());
+        let (stalls, seen) = self.stalls(self.stalls_seen);
+        self.stalls_seen = seen;
+        if self.is_written {
+            let stalls = stalls.into_iter().map(Batch::Stall);
+            stalls.for_each(|stall| self.backlog.push(stall));
         }
-        if let Some(mut output) = self.output.take() {
-            self.stalls_seen = self.note_stalls(self.stalls_seen, &mut output);
-            output.settle(self.clock.nanoseconds((self.ring_clock.host().counter)()));
-            self.output = Some(output);
+        let (backlog, clock) = (&mut self.backlog, &self.clock);
+        let points = self.points.as_mut();
+        points.map_or(0, |points| {
+            points.read(patience, clock, self.is_written.then_some(backlog))
+        })
+    }
+
+    fn read_calls(&mut self, ring: usize, patience: Patience) -> usize {
+        let Some(source) = self.sources.get_mut(ring) else {
+            return 0;
+        };
+        let counter = self.ring_clock.host().counter;
+        let now = counter();
+        let last = self.beats.as_ref().map(|beats| beats.last());
+        let before = last.map_or(now, |last| last.min(now));
+        source.look(&self.rings);
+        if !self.is_written {
+            return 0;
         }
+        // What is reserved later has a later time, as far as the ring's clock is known.
+        let before = before.saturating_sub(source.timeline.last().bound);
+        let vcpu = source.reader.ring();
+        let mut events = self.backlog.room();
+        self.stacks.begin_round();
+        let mut sink = EventSink {
+            vcpu,
+            clock: &self.clock,
+            rings: &self.rings,
+            stacks: &mut self.stacks,
+            events: &mut events,
+            is_late: false,
+        };
+        source.drain(&self.rings, patience, &mut sink);
+        let count = events.len();
+        let nanoseconds = |ticks| self.clock.nanoseconds(ticks);
+        self.backlog.push(Batch::Calls(Calls {
+            ring: vcpu,
+            events,
+            looked_ns: source.reader.is_drained().then(|| nanoseconds(before)),
+            until_ns: Some(nanoseconds(counter())),
+        }));
         count
     }
 
-    /// The last round: no writer can still come. Completes the trace, if there is one.
-    ///
-    /// # Errors
-    /// The first [`ExportError`] since the trace was begun.
-    pub fn finish(&mut self) -> Result<Option<Written>, ExportError> {
-        self.round(Patience::Over);
-        let doubts = self.doubts();
-        let output = self.output.take();
-        output.map(|output| output.finish(&doubts)).transpose()
+    /// Gives all that waits to who writes it.
+    pub fn hand_over(&mut self, to: &mut Backlog) {
+        to.take(&mut self.backlog);
+    }
+
+    /// Nobody writes any more.
+    pub fn end_output(&mut self) {
+        self.is_written = false;
     }
 
     /// Records that were reserved so far, events too, in all rings.
@@ -333,12 +355,13 @@ impl Drain {
             };
             let vcpu = reader.ring();
             self.stacks.begin_round();
+            let mut events = self.backlog.room();
             let mut sink = EventSink {
                 vcpu,
                 clock: &self.clock,
                 rings: &self.rings,
                 stacks: &mut self.stacks,
-                events: &mut self.events,
+                events: &mut events,
                 is_late: false,
             };
             doubts.add_all(&snapshot.deliver(&self.rings, &mut sink));
@@ -346,21 +369,23 @@ impl Drain {
             if discarded > 0 {
                 sink.lost((self.ring_clock.host().counter)(), discarded);
             }
-            for event in &self.events {
+            for event in &events {
                 match event.kind {
                     EventKind::Lost(count) => lost = lost.saturating_add(count),
                     _ => records += 1,
                 }
             }
-            output.append(&Batch {
+            output.append(&Batch::Calls(Calls {
                 ring: vcpu,
-                events: &self.events,
+                events,
                 looked_ns: None,
                 until_ns: None,
-            });
-            self.events.clear();
+            }));
         }
-        self.note_stalls(self.stalls_before, &mut output);
+        let (stalls, _) = self.stalls(self.stalls_before);
+        stalls
+            .into_iter()
+            .for_each(|stall| output.append(&Batch::Stall(stall)));
         if let Some(points) = &mut self.points {
             let (held, gone) = points.dump(&self.clock, &mut output, &mut doubts);
             (records, lost) = (records + held, lost.saturating_add(gone));
@@ -393,17 +418,21 @@ impl Drain {
         Arc::clone(&self.looks)
     }
 
-    /// A round out of turn, so that the counts are those of now.
+    /// A round out of turn, so that the counts are those of now: unless too much has been read already that nobody
+    /// has written.
     pub fn refresh(&mut self) {
-        self.round(self.patience());
+        for part in 0..self.parts() {
+            if !self.backlog.is_full() {
+                self.read(part, self.patience());
+            }
+        }
     }
 
     /// The counts of each event ring; none before the first event.
     #[must_use]
     pub fn event_status(&self) -> Vec<RingStatus> {
-        let is_read = self.output.is_some();
         let points = self.points.as_ref();
-        points.map_or_else(Vec::new, |points| points.status(is_read))
+        points.map_or_else(Vec::new, |points| points.status(self.is_written))
     }
 
     /// The counts of each ring.
@@ -434,7 +463,7 @@ impl Drain {
 
     /// Records of a ring that were discarded and overwritten.
     fn missing(&self, reader: &RingReader) -> (u64, u64) {
-        if self.output.is_some() {
+        if self.is_written {
             let losses = reader.losses();
             return (losses.discarded, losses.overwritten);
         }
@@ -457,17 +486,15 @@ impl Drain {
         doubts
     }
 
-    /// Where records go, if anywhere.
+    /// Whether records are taken out, for an output.
     #[must_use]
-    pub fn output(&self) -> Option<&Output> {
-        self.output.as_ref()
+    pub const fn is_written(&self) -> bool {
+        self.is_written
     }
 
     /// What the trace says of itself has changed.
     pub fn describe(&mut self, metadata: Metadata) {
-        if let Some(output) = &mut self.output {
-            output.describe(metadata);
-        }
+        self.backlog.news.metadata = Some(metadata);
     }
 }
 

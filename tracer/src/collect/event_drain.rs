@@ -14,6 +14,7 @@ use crate::ring::snapshot::Snapshot;
 use crate::session::SessionEvents;
 use terms::event_format::EventId;
 
+use super::backlog::{Backlog, Batch, Points};
 use super::looks::{Looks, RingClock};
 use super::output::Output;
 use super::rings::EventRings;
@@ -39,7 +40,6 @@ pub struct EventDrain {
     formats: Arc<EventFormats>,
     /// Whether the output has not been told of them yet.
     is_news: bool,
-    events: Vec<PointEvent>,
     /// How often each event was read.
     hits: Vec<u64>,
 }
@@ -76,7 +76,6 @@ impl EventDrain {
             geometry,
             formats: Arc::clone(formats),
             is_news: true,
-            events: Vec::new(),
             hits: Vec::new(),
         }
     }
@@ -151,18 +150,18 @@ impl EventDrain {
         }
     }
 
-    /// One round over all rings. Returns how many events there were.
-    pub fn round(
+    /// Reads all rings into `backlog`, if records are taken out. Returns how many events there were.
+    pub fn read(
         &mut self,
         patience: Patience,
         clock: &RunClock,
-        output: Option<&mut Output>,
+        backlog: Option<&mut Backlog>,
     ) -> usize {
-        let mut looked = Vec::new();
+        let (mut looked, mut events) = (Vec::new(), Vec::new());
         for (source, torn) in &mut self.readers {
             let before = (self.looks.clock().host().counter)();
             source.look(self.rings.records());
-            if output.is_none() {
+            if backlog.is_none() {
                 continue;
             }
             let before = before.saturating_sub(source.timeline.last().bound);
@@ -173,25 +172,26 @@ impl EventDrain {
                 formats: &self.formats,
                 clock,
                 torn,
-                events: &mut self.events,
+                events: &mut events,
             };
             source.drain(self.rings.records(), patience, &mut sink);
             if source.reader.is_drained() {
                 looked.push((source.reader.ring(), clock.nanoseconds(before)));
             }
         }
-        let count = self.events.len();
-        if let Some(output) = output {
-            if std::mem::take(&mut self.is_news) {
-                output.know_values(&self.formats);
-            }
-            output.append_points(&self.events, &self.formats);
-            for (ring, time_ns) in looked {
-                output.looked_at_values(ring, time_ns);
-            }
-            count_hits(&mut self.hits, &self.events);
-            self.events.clear();
+        let Some(backlog) = backlog else {
+            return 0;
+        };
+        if std::mem::take(&mut self.is_news) {
+            backlog.news.formats = Some(Arc::clone(&self.formats));
         }
+        count_hits(&mut self.hits, &events);
+        let count = events.len();
+        backlog.push(Batch::Points(Points {
+            events,
+            formats: Arc::clone(&self.formats),
+            looked,
+        }));
         count
     }
 
@@ -233,7 +233,6 @@ impl EventDrain {
             }
         }
         output.know_values(&self.formats);
-        output.append_points(&events, &self.formats);
         let lost = events.iter().filter_map(|event| match event.kind {
             PointKind::Lost(count) => Some(count),
             PointKind::Passed(..) | PointKind::Call(_) => None,
@@ -241,7 +240,13 @@ impl EventDrain {
         let (gaps, lost) = lost.fold((0u64, 0u64), |(gaps, sum), count| {
             (gaps + 1, sum.saturating_add(count))
         });
-        (events.len() as u64 - gaps, lost)
+        let records = events.len() as u64 - gaps;
+        output.append(&Batch::Points(Points {
+            events,
+            formats: Arc::clone(&self.formats),
+            looked: Vec::new(),
+        }));
+        (records, lost)
     }
 
     /// The counts of each ring; `is_read` when records are taken out.

@@ -1,6 +1,7 @@
 //! From rings to traces: readers of what the guest records, which are polled. Whoever uses this crate does that with
 //! threads of its own ([`Pollers`]).
 
+pub mod backlog;
 pub mod counters;
 pub mod drain;
 pub mod event_drain;
@@ -9,7 +10,10 @@ pub mod output;
 pub mod rings;
 mod source;
 pub mod status;
+#[cfg(test)]
+mod tests;
 mod thread_names;
+pub mod writer;
 
 use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
@@ -18,42 +22,92 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use drain::Drain;
-use looks::AllLooks;
+use looks::{AllLooks, lock};
+use output::{Output, Written};
+use writer::{Told, Writer};
 
-/// A session's reader, for who polls it and who asks it. Who asks comes next, however much there is to read.
+use crate::export::uftrace::ExportError;
+use crate::ring::reader::Patience;
+
+/// A session's reader, for who polls it and who asks it. Who asks comes next, however much there is to read, and never
+/// waits for what is being written.
+///
+/// Locks are taken in the order of the fields: who writes reads meanwhile, who reads does not write.
 #[derive(Debug)]
 pub struct SharedDrain {
+    writer: Mutex<Writer>,
     drain: Mutex<Drain>,
+    told: Mutex<Told>,
     asking: AtomicUsize,
     asked: Condvar,
 }
 
 impl SharedDrain {
-    fn new(drain: Drain) -> Self {
+    /// What `drain` reads is written to `output`.
+    #[must_use]
+    pub fn new(drain: Drain, output: Option<Output>) -> Self {
         Self {
+            writer: Mutex::new(Writer::new(output, &drain)),
             drain: Mutex::new(drain),
+            told: Mutex::default(),
             asking: AtomicUsize::new(0),
             asked: Condvar::new(),
         }
     }
 
-    /// One round, after everybody who asks. Returns how many events there were.
+    /// One round: reads after everybody who asks, and writes. Returns how many events there were.
     pub fn round(&self) -> usize {
-        let drain = looks::lock(&self.drain);
+        let mut writer = lock(&self.writer);
+        self.rounds(&mut writer, None)
+    }
+
+    fn rounds(&self, writer: &mut Writer, patience: Option<Patience>) -> usize {
+        let mut count = 0;
+        let mut parts = 0..self.turn().parts();
+        while let Some(part) = parts.next() {
+            let mut drain = self.turn();
+            let patience = patience.unwrap_or_else(|| drain.patience());
+            count += drain.read(part, patience);
+            drain.hand_over(writer.backlog());
+            let now_ns = parts.is_empty().then(|| drain.now_ns());
+            drop(drain);
+            writer.write(&self.told, now_ns);
+        }
+        count
+    }
+
+    /// The reader, when nobody asks it.
+    fn turn(&self) -> MutexGuard<'_, Drain> {
         let turn = self
             .asked
-            .wait_while(drain, |_| self.asking.load(SeqCst) > 0);
-        let mut drain = turn.unwrap_or_else(PoisonError::into_inner);
-        let patience = drain.patience();
-        drain.round(patience)
+            .wait_while(lock(&self.drain), |_| self.asking.load(SeqCst) > 0);
+        turn.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn ask(&self) -> Asking<'_> {
         self.asking.fetch_add(1, SeqCst);
         Asking {
-            drain: looks::lock(&self.drain),
+            drain: lock(&self.drain),
             _turn: Turn(self),
         }
+    }
+
+    fn told(&self) -> Told {
+        lock(&self.told).clone()
+    }
+
+    /// The last round: no writer of records can still come. Completes the trace, if there is one.
+    ///
+    /// # Errors
+    /// The first [`ExportError`] since the trace was begun.
+    pub fn finish(&self) -> Result<Option<Written>, ExportError> {
+        let mut writer = lock(&self.writer);
+        self.rounds(&mut writer, Some(Patience::Over));
+        let mut drain = self.ask();
+        drain.end_output();
+        let doubts = drain.doubts();
+        drop(drain);
+        writer.finish(&doubts)
     }
 }
 
@@ -86,7 +140,7 @@ struct Turn<'a>(&'a SharedDrain);
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         // Under the lock: who polls looks under it, too, and then sleeps at once.
-        let locked = looks::lock(&self.0.drain);
+        let locked = lock(&self.0.drain);
         self.0.asking.fetch_sub(1, SeqCst);
         drop(locked);
         self.0.asked.notify_all();
@@ -114,13 +168,17 @@ pub struct Polled {
 }
 
 impl Polled {
-    /// Has `drain` polled.
+    /// Has `drain` polled; what it reads is written to `output`.
     ///
     /// # Errors
     /// When the system gives no threads.
-    pub fn start(drain: Drain, pollers: &dyn Pollers) -> std::io::Result<Self> {
+    pub fn start(
+        drain: Drain,
+        output: Option<Output>,
+        pollers: &dyn Pollers,
+    ) -> std::io::Result<Self> {
         let looks = drain.looks();
-        let drain = Arc::new(SharedDrain::new(drain));
+        let drain = Arc::new(SharedDrain::new(drain, output));
         let poller = pollers.start(Arc::clone(&drain), looks)?;
         Ok(Self {
             drain,
@@ -128,13 +186,24 @@ impl Polled {
         })
     }
 
-    /// The reader, between two rounds.
+    /// The reader, between two parts of a round.
     pub fn lock(&self) -> Asking<'_> {
         self.drain.ask()
     }
 
-    /// Nobody polls it any more.
-    pub fn stop(&mut self) {
+    /// What is known of the output.
+    #[must_use]
+    pub fn told(&self) -> Told {
+        self.drain.told()
+    }
+
+    /// Nobody polls it any more: reads what the rings still hold, and completes the trace, if there is one. Waits for
+    /// what is being written.
+    ///
+    /// # Errors
+    /// The first [`ExportError`] since the trace was begun.
+    pub fn finish(&mut self) -> Result<Option<Written>, ExportError> {
         self.poller = None;
+        self.drain.finish()
     }
 }

@@ -8,15 +8,14 @@ use crate::event::{Event, EventKind, PointEvent, PointKind};
 use crate::event_formats::EventFormats;
 use crate::export::call_formats::CallFormats;
 use crate::export::probes::ProbeNote;
-use crate::export::uftrace::{
-    AnomalyNote, ClockStall, ExportError, Metadata, Tally, UftraceWriter,
-};
+use crate::export::uftrace::{AnomalyNote, ExportError, Metadata, Tally, UftraceWriter};
 use crate::graph::pipeline::Pipeline;
 use crate::graph::{CallEvent, CallSink};
 use crate::ring::doubt::TimeDoubts;
 use crate::session::CallMoments;
 use image::Image;
 
+use super::backlog::{Backlog, Batch, Calls};
 use super::thread_names::ThreadNames;
 use crate::clock::HostClock;
 use crate::guest::SharedMemory;
@@ -49,28 +48,6 @@ pub struct Written {
     pub directory: PathBuf,
     /// What is in it.
     pub tally: Tally,
-}
-
-/// What one ring brought in one round.
-#[derive(Debug, Clone, Copy)]
-pub struct Batch<'a> {
-    /// The ring.
-    pub ring: u16,
-    /// Its events.
-    pub events: &'a [Event],
-    /// What it brings later was reserved after this time; none when something is waited for.
-    pub looked_ns: Option<u64>,
-    /// The end of this round, if the guest runs.
-    pub until_ns: Option<u64>,
-}
-
-impl Batch<'_> {
-    /// When the loss that `index` tells of was over: by its place in the ring before the next record,
-    /// and with no record after it, at some time up to the end of this round.
-    fn loss_until(&self, index: usize) -> u64 {
-        let next = self.events.get(index + 1).map(|next| next.time_ns);
-        next.or(self.until_ns).unwrap_or_default()
-    }
 }
 
 impl Output {
@@ -106,11 +83,43 @@ impl Output {
         Self { captures, ..self }
     }
 
-    /// Adds what a ring brought. Calls of a graph are written when their place is certain:
+    /// Writes what has been read, and leaves nothing there. Calls of a graph are written when their place is certain:
     /// [`Self::settle`].
-    pub fn append(&mut self, batch: &Batch<'_>) {
+    pub fn take(&mut self, backlog: &mut Backlog) {
+        let news = backlog.take_news();
+        if let Some(image) = news.image {
+            self.extend(&image);
+        }
+        if let Some(formats) = news.formats {
+            self.know_values(&formats);
+        }
+        if let Some(probes) = news.probes {
+            self.describe_probes(&probes);
+        }
+        if let Some(metadata) = news.metadata {
+            self.describe(metadata);
+        }
+        backlog.drain(|batch| self.append(batch));
+    }
+
+    /// Adds what was read.
+    pub fn append(&mut self, batch: &Batch) {
+        match batch {
+            Batch::Calls(calls) => self.append_calls(calls),
+            Batch::Points(points) => {
+                self.append_points(&points.events, &points.formats);
+                for (ring, time_ns) in &points.looked {
+                    self.looked_at_values(*ring, *time_ns);
+                }
+            }
+            Batch::Gap(time_ns) => self.gap(*time_ns),
+            Batch::Stall(stall) => self.sink.writer.clock_stall(*stall),
+        }
+    }
+
+    fn append_calls(&mut self, batch: &Calls) {
         let Some(pipeline) = &mut self.pipeline else {
-            let outcome = self.sink.writer.append(batch.events);
+            let outcome = self.sink.writer.append(&batch.events);
             return self.sink.note(outcome);
         };
         for (index, event) in batch.events.iter().enumerate() {
@@ -153,7 +162,7 @@ impl Output {
     }
 
     /// Nothing was recorded for some time up to now.
-    pub fn gap(&mut self, time_ns: u64) {
+    fn gap(&mut self, time_ns: u64) {
         if let Some(pipeline) = &mut self.pipeline {
             let (vcpu, kind) = (0, EventKind::Lost(0));
             let event = Event {
@@ -166,7 +175,7 @@ impl Output {
     }
 
     /// Adds events of the guest's own, those of one vCPU in the order of time.
-    pub fn append_points(&mut self, events: &[PointEvent], formats: &EventFormats) {
+    fn append_points(&mut self, events: &[PointEvent], formats: &EventFormats) {
         for event in events {
             let format = match &event.kind {
                 PointKind::Call(call) => {
@@ -184,7 +193,7 @@ impl Output {
     }
 
     /// A ring of events brings no more values of calls that were reserved before this time.
-    pub fn looked_at_values(&mut self, ring: u16, time_ns: u64) {
+    fn looked_at_values(&mut self, ring: u16, time_ns: u64) {
         if let Some(pipeline) = &mut self.pipeline {
             pipeline.looked_at_values(ring, time_ns);
         }
@@ -212,11 +221,6 @@ impl Output {
         self.sink.note(outcome);
     }
 
-    /// The clock was late.
-    pub fn clock_stall(&mut self, stall: ClockStall) {
-        self.sink.writer.clock_stall(stall);
-    }
-
     /// Writes the calls whose place is certain by now, which is `now_ns`.
     pub fn settle(&mut self, now_ns: u64) {
         if let Some(pipeline) = &mut self.pipeline {
@@ -225,12 +229,6 @@ impl Output {
                 self.name_threads_at(now_ns);
             }
         }
-    }
-
-    /// Writes what is still buffered.
-    pub fn flush(&mut self) {
-        let outcome = self.sink.writer.flush();
-        self.sink.note(outcome);
     }
 
     /// Why not everything was written.

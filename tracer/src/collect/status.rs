@@ -9,7 +9,7 @@ pub struct RingStatus {
     pub ring: u16,
     /// Records that stubs have reserved room for.
     pub written: u64,
-    /// Records that were read and written to the output.
+    /// Records that were read, to be written to the output.
     pub read: u64,
     /// All that is known to be missing: the sum of the four counts below.
     pub lost: u64,

@@ -23,7 +23,8 @@ pub struct Missing {
 
 impl Missing {
     /// What is missing where `read` calls were read to the end.
-    pub(super) fn of(trace: &TraceDirectory, read: u64) -> Option<Self> {
+    #[must_use]
+    pub fn of(trace: &TraceDirectory, read: u64) -> Option<Self> {
         let side = trace.side.as_ref().filter(|side| side.finished)?;
         let entries = side.totals.iter().map(|totals| totals.entries);
         let written = entries.fold(0, u64::saturating_add);
@@ -31,7 +32,8 @@ impl Missing {
     }
 
     /// The same of events.
-    pub(super) fn of_events(trace: &TraceDirectory, read: u64) -> Option<Self> {
+    #[must_use]
+    pub fn of_events(trace: &TraceDirectory, read: u64) -> Option<Self> {
         let side = trace.side.as_ref().filter(|side| side.finished)?;
         let written = side.events.events.values().copied();
         let written = written.fold(0, u64::saturating_add);

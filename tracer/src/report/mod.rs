@@ -113,18 +113,22 @@ pub fn print(
     out.flush().map_err(ReportError::Output)?;
     let mut printed = result?;
     printed.notes.extend(notes);
-    match (&trace.side, writer) {
-        (Some(side), Some(writer)) if !side.finished => printed.notes.push(format!(
-            "the trace is being written by {writer}: what has not been written yet is not shown"
-        )),
-        (Some(side), None) if !side.finished => printed
-            .notes
-            .push("the trace was not ended in order: its end may be missing".into()),
-        _ => {}
-    }
+    printed.notes.extend(unfinished(&trace, writer));
     let calls = Missing::of(&trace, read);
     printed.missing = calls.or_else(|| Missing::of_events(&trace, printed.events));
     Ok(printed)
+}
+
+/// What is to be said of a trace that was not completed; its `writer` was asked for before the trace was opened.
+#[must_use]
+pub fn unfinished(trace: &TraceDirectory, writer: Option<String>) -> Option<String> {
+    trace.side.as_ref().filter(|side| !side.finished)?;
+    Some(match writer {
+        Some(writer) => format!(
+            "the trace is being written by {writer}: what has not been written yet is not shown"
+        ),
+        None => "the trace was not ended in order: its end may be missing".to_owned(),
+    })
 }
 
 /// The lines of a trace as the function tracer shows it, with events and clock stalls at their times.

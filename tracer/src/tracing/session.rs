@@ -332,13 +332,14 @@ impl TraceSession {
             functions,
             clock,
             self.ring_clock(guest, shared.host),
-            self.output.take(),
+            self.output.is_some(),
         );
         if self.beat().is_some() {
             drain.time_by(Arc::clone(beats));
         }
         drain.switch(self.switched_on);
-        let polled = Polled::start(drain, &*shared.pollers).map_err(TracingError::Thread)?;
+        let polled = Polled::start(drain, self.output.take(), &*shared.pollers);
+        let polled = polled.map_err(TracingError::Thread)?;
         let reader = Reader::Rings(polled);
         self.live = Some(Live { id, reader });
         Ok(())
@@ -371,9 +372,8 @@ impl TraceSession {
             Some(live) => {
                 let finished = match live.reader {
                     Reader::Rings(mut drain) => {
-                        drain.stop();
-                        let mut drain = drain.lock();
                         let finished = drain.finish().map_err(TracingError::from);
+                        let drain = drain.lock();
                         self.doubts = drain.doubts();
                         finished.map(|written| self.closing(written, drain.records()))
                     }

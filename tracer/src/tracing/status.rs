@@ -153,6 +153,9 @@ pub struct SessionStatus {
     /// Why not everything is in it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_error: Option<String>,
+    /// For how long what was read has been waiting for it, if that is a second or more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_stalled_ms: Option<u64>,
     /// What did not fit in the graph so far, as far as it is written to an output.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub anomalies: Vec<AnomalyNote>,

@@ -1,6 +1,7 @@
 //! `vmm ctl`: one request to a running VMM, its result as text for people or as JSON.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -217,6 +218,13 @@ fn session(text: &mut String, session: &SessionStatus) {
             .map(|why| format!(" (incomplete: {why})"))
             .unwrap_or_default();
         let _ = writeln!(text, "  output   {output}{error}");
+        if let Some(ms) = session.output_stalled_ms {
+            let _ = writeln!(
+                text,
+                "  output   what was read has been waiting for that disk for {:.1} s: nothing more is read meanwhile",
+                Duration::from_millis(ms).as_secs_f64()
+            );
+        }
     }
 }
 

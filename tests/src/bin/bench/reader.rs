@@ -10,6 +10,7 @@ use image::Image;
 use terms::addr::Gpa;
 use terms::function::FunctionId;
 use tracer::clock::RunClock;
+use tracer::collect::SharedDrain;
 use tracer::collect::drain::Drain;
 use tracer::collect::looks::RingClock;
 use tracer::collect::output::Output;
@@ -182,15 +183,16 @@ fn stream(place: &Path) -> Result<Samples, Failed> {
         FUNCTIONS,
         clock,
         RingClock::Host(HOST),
-        Some(output),
+        true,
     );
     drain.switch(true);
+    let drain = SharedDrain::new(drain, Some(output));
     let mut rates = Vec::new();
     for _ in 0..ROUNDS {
         ring.now = host_tsc() - ring.geometry.slots() * STEP;
         ring.fill()?;
         let since = Instant::now();
-        drain.round(Patience::Over);
+        drain.round();
         rates.push(ring.rate(since));
     }
     drain.finish()?;

@@ -46,7 +46,7 @@ pub enum ProbeError {
     },
     /// What one probe displaces is what another one sits on.
     #[error(
-        "probes at {one} and {other} cannot be set at the same time: the instructions that they displace overlap"
+        "probes at {one} and {other} cannot be set at the same time: the instructions that they displace overlap; set only one of them, or one by a breakpoint (tactic 5) where that is possible"
     )]
     Overlap {
         /// The one.

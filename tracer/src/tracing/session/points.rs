@@ -78,7 +78,9 @@ impl TraceSession {
             return None;
         };
         let mut drain = drain.lock();
-        drain.output()?;
+        if !drain.is_written() {
+            return None;
+        }
         drain.refresh();
         Some(drain.events()?.hits(event))
     }

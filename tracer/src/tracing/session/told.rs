@@ -9,7 +9,7 @@ use terms::function::FunctionId;
 use super::{Found, LastCalls, Live, Reader, Scratch, Shared, TraceSession};
 use crate::clock::RunClock;
 use crate::collect::counters::Counters;
-use crate::collect::output::{Output, Written};
+use crate::collect::output::Written;
 use crate::export::uftrace::{LateModule, Metadata, NOP, WaitingModules};
 use crate::filter::{Filter, Side};
 use crate::session::TracerKind;
@@ -22,6 +22,8 @@ use crate::tracing::status::{Profile, ProfiledFunction, SessionStatus};
 /// Stacks of the bundled guest's threads, and of Linux.
 const BUNDLED_STACK: u64 = 64 << 10;
 const LINUX_STACK: u64 = 16 << 10;
+/// A write that takes longer is told of.
+const STALL: Duration = Duration::from_secs(1);
 
 impl TraceSession {
     /// How it ended.
@@ -229,17 +231,23 @@ impl TraceSession {
             ..SessionStatus::default()
         };
         if let Some(Reader::Rings(drain)) = self.live.as_ref().map(|live| &live.reader) {
-            let mut drain = drain.lock();
-            drain.look();
-            status.rings = drain.status();
-            status.event_rings = drain.event_status();
-            status.doubts = drain.doubts().notes();
-            let error = drain.output().and_then(Output::error);
-            status.output_error = error.map(ToString::to_string);
-            status.anomalies = drain.output().map_or_else(Vec::new, Output::anomalies);
+            let mut reader = drain.lock();
+            reader.look();
+            status.rings = reader.status();
+            status.event_rings = reader.event_status();
+            status.doubts = reader.doubts().notes();
+            let told = drain.told();
+            let busy = told.busy_for((reader.ring_clock().host().now)());
+            status.output_stalled_ms = (busy >= STALL).then(|| whole_ms(busy));
+            status.output_error = told.error;
+            status.anomalies = told.anomalies;
         }
         status
     }
+}
+
+fn whole_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn show_path(path: &Path) -> String {

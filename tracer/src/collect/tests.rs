@@ -1,0 +1,187 @@
+//! Who reads, who writes and who asks, on a guest without a hypervisor.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::process::Command;
+use std::sync::mpsc::channel;
+use std::thread::{self, yield_now};
+use std::time::{Duration, Instant};
+
+use image::testing::nop_image;
+use terms::function::FunctionId;
+
+use super::drain::Drain;
+use super::looks::RingClock;
+use super::rings::SharedRings;
+use super::*;
+use crate::clock::RunClock;
+use crate::export::uftrace::Metadata;
+use crate::guest::Guest;
+use crate::mock::{self, MockGuest, MockTarget, NoPollers};
+use crate::record::Format;
+use crate::ring::geometry::Geometry;
+use crate::ring::reader::Mode;
+use crate::session::SessionMemory;
+
+const FUNCTIONS: u64 = 4;
+const CALLS: u64 = 100;
+/// When the host's clock stands still ([`mock::HOST`]).
+const NOW: u64 = 1 << 40;
+/// A machine that does ten other things is not late yet.
+const NEVER: Duration = Duration::from_secs(300);
+
+/// A guest with one ring, and its reader.
+fn reader(output: Option<&Path>) -> (MockGuest, SessionMemory, Polled) {
+    let guest = MockGuest::new(MockTarget::new(1, 1 << 20));
+    let geometry = Geometry::with_bytes(4096).unwrap();
+    let window = guest.window().start;
+    let place = SessionMemory {
+        cells: vec![window],
+        rings: window.wrapping_add(4096),
+        format: Format::Calls,
+        details: None,
+        directory: None,
+        room: 4096,
+        geometry,
+        first: vec![geometry.first()],
+    };
+    let memory: Arc<dyn crate::guest::SharedMemory> = Arc::new(guest.memory().clone());
+    let image = Arc::new(nop_image(FUNCTIONS));
+    let metadata = Metadata {
+        vcpus: 1,
+        ..Metadata::default()
+    };
+    let output = output.map(|output| Output::create(output, false, &image, metadata, None));
+    let output = output.transpose().unwrap();
+    let mut drain = Drain::new(
+        SharedRings::new(memory, place.clone()),
+        geometry,
+        Mode::Overwrite,
+        u32::try_from(FUNCTIONS).unwrap(),
+        RunClock::new(0, 1_000_000),
+        RingClock::Host(mock::HOST),
+        output.is_some(),
+    );
+    drain.switch(true);
+    let polled = Polled::start(drain, output, &NoPollers).unwrap();
+    (guest, place, polled)
+}
+
+fn call(guest: &MockGuest, place: &SessionMemory, calls: u64) {
+    for call in 0..calls {
+        let function = FunctionId(u32::try_from(call % FUNCTIONS).unwrap());
+        let ticks = NOW - 1_000_000 + call;
+        assert!(guest.call(place, 0, function, ticks).unwrap());
+    }
+}
+
+fn wait_until(is_so: impl Fn() -> bool) {
+    let end = Instant::now() + NEVER;
+    while !is_so() {
+        assert!(Instant::now() < end, "it never came to be so");
+        yield_now();
+    }
+}
+
+/// A file that takes nothing before it is opened to be read.
+fn pipe(at: &Path) {
+    assert!(Command::new("mkfifo").arg(at).status().unwrap().success());
+}
+
+/// It was once: `status` waited for a disk that took nothing, and with it everybody on the control socket.
+#[test]
+fn who_asks_does_not_wait_for_a_disk_that_takes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("trace");
+    let (guest, place, mut polled) = reader(Some(&output));
+    let stuck = output.join("exotrace.json.new");
+    pipe(&stuck);
+    call(&guest, &place, CALLS);
+    polled.lock().describe(Metadata::default());
+    thread::scope(|scope| {
+        let drain = Arc::clone(&polled.drain);
+        let poller = scope.spawn(move || drain.round());
+        wait_until(|| polled.told().busy_since.is_some() || poller.is_finished());
+        let (tell, told) = channel();
+        let (guest, place, drain) = (&guest, &place, Arc::clone(&polled.drain));
+        scope.spawn(move || {
+            call(guest, place, CALLS);
+            let mut asking = drain.ask();
+            asking.look();
+            asking.switch(false);
+            asking.describe(Metadata::default());
+            tell.send(asking.status()).unwrap();
+        });
+        let told = told.recv_timeout(NEVER);
+        let is_stuck = !poller.is_finished();
+        // Only now does the disk take something.
+        File::open(&stuck)
+            .unwrap()
+            .read_to_end(&mut Vec::new())
+            .unwrap();
+        let rings = told.expect("who asks waits for who writes");
+        assert!(is_stuck);
+        assert_eq!((rings[0].written, rings[0].read), (2 * CALLS, CALLS));
+    });
+    assert!(polled.told().busy_since.is_none());
+    let written = polled.finish().unwrap().unwrap();
+    assert_eq!((written.tally.calls, written.tally.lost), (2 * CALLS, 0));
+}
+
+#[test]
+fn what_takes_long_is_told_with_how_long() {
+    let seconds = Duration::from_secs;
+    let mut told = Told::default();
+    assert_eq!(told.busy_for(seconds(9)), Duration::ZERO);
+    told.busy_since = Some(seconds(4));
+    assert_eq!(told.busy_for(seconds(9)), seconds(5));
+    assert_eq!(told.busy_for(seconds(3)), Duration::ZERO);
+}
+
+/// Locks are not fair: who polls without a pause would have the reader again before anybody who waits for it.
+#[test]
+fn who_asks_comes_before_who_polls() {
+    for _ in 0..200 {
+        let folder = tempfile::tempdir().unwrap();
+        let (guest, place, polled) = reader(Some(&folder.path().join("trace")));
+        call(&guest, &place, CALLS);
+        let first = polled.lock();
+        thread::scope(|scope| {
+            let drain = &polled.drain;
+            let poller = scope.spawn(|| drain.round());
+            // It has come as far as the reader, or nearly.
+            wait_until(|| drain.writer.try_lock().is_err());
+            let asked = scope.spawn(|| drain.ask().status()[0].read);
+            wait_until(|| drain.asking.load(SeqCst) == 2);
+            drop(first);
+            assert_eq!(asked.join().unwrap(), 0, "read before who had asked");
+            assert_eq!(poller.join().unwrap() as u64, CALLS);
+        });
+    }
+}
+
+#[test]
+fn what_is_read_out_of_turn_is_written_and_bounded_as_long_as_nobody_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (guest, place, mut polled) = reader(Some(&folder.path().join("trace")));
+    call(&guest, &place, CALLS);
+    polled.lock().refresh();
+    assert_eq!(polled.lock().status()[0].read, CALLS);
+    let mut rounds = 0u64;
+    let read = || polled.lock().status()[0].read;
+    loop {
+        call(&guest, &place, CALLS);
+        let before = read();
+        polled.lock().refresh();
+        if read() == before {
+            break;
+        }
+        rounds += 1;
+    }
+    assert!((1 << 19..1 << 21).contains(&(rounds * CALLS)), "{rounds}");
+    let kept = read();
+    assert_eq!(polled.drain.round() as u64, CALLS);
+    let written = polled.finish().unwrap().unwrap();
+    assert_eq!(written.tally.calls, kept + CALLS);
+}

@@ -1,0 +1,85 @@
+//! Who writes what was read, with a lock of its own: a disk that takes nothing holds up what comes after on that disk,
+//! and nothing else. What it tells of itself is copied to where it can be asked for at any time.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use super::backlog::Backlog;
+use super::drain::Drain;
+use super::looks::lock;
+use super::output::{Output, Written};
+use crate::clock::HostClock;
+use crate::export::uftrace::{AnomalyNote, ExportError};
+use crate::ring::doubt::TimeDoubts;
+
+/// What is known of an output, as of the last write.
+#[derive(Debug, Clone, Default)]
+pub struct Told {
+    /// Why not everything was written.
+    pub error: Option<String>,
+    /// What did not fit in a graph trace so far.
+    pub anomalies: Vec<AnomalyNote>,
+    /// Since when something is being written.
+    pub(super) busy_since: Option<Duration>,
+}
+
+impl Told {
+    /// How long what is being written takes until `now`.
+    #[must_use]
+    pub fn busy_for(&self, now: Duration) -> Duration {
+        let since = self.busy_since;
+        since.map_or(Duration::ZERO, |since| now.saturating_sub(since))
+    }
+}
+
+/// An output, and what it has not taken yet.
+#[derive(Debug)]
+pub(super) struct Writer {
+    output: Option<Output>,
+    backlog: Backlog,
+    host: HostClock,
+}
+
+impl Writer {
+    /// Of what `drain` reads.
+    pub fn new(mut output: Option<Output>, drain: &Drain) -> Self {
+        let host = drain.ring_clock().host();
+        if let Some(output) = &mut output {
+            output.name_threads(drain.memory(), host);
+        }
+        Self {
+            output,
+            backlog: Backlog::default(),
+            host,
+        }
+    }
+
+    /// Where what was read goes before it is written.
+    pub const fn backlog(&mut self) -> &mut Backlog {
+        &mut self.backlog
+    }
+
+    /// Writes it; at the end of a round, which is at `now_ns`, also the calls whose place is certain by then.
+    pub fn write(&mut self, told: &Mutex<Told>, now_ns: Option<u64>) {
+        let Some(output) = &mut self.output else {
+            self.backlog = Backlog::default();
+            return;
+        };
+        lock(told).busy_since = Some((self.host.now)());
+        output.take(&mut self.backlog);
+        if let Some(now_ns) = now_ns {
+            output.settle(now_ns);
+        }
+        *lock(told) = Told {
+            error: output.error().map(ToString::to_string),
+            anomalies: output.anomalies(),
+            busy_since: None,
+        };
+    }
+
+    /// Completes the trace, if there is one.
+    pub fn finish(&mut self, doubts: &TimeDoubts) -> Result<Option<Written>, ExportError> {
+        let output = self.output.take();
+        output.map(|output| output.finish(doubts)).transpose()
+    }
+}
