@@ -267,7 +267,16 @@ fn what_cannot_be_traced_is_said_before_the_guest_starts() {
     ];
     let _ = run(&guest(), &[&older[..], &output[..2]].concat()).good();
     let before = std::fs::read(trace.join("exotrace.json")).unwrap();
-    let cases: [(&[&str], &[&str]); 8] = [
+    let together = [
+        "--probe",
+        "optimised_registers+0xc",
+        "--probe",
+        "optimised_registers+0x10",
+        "--probe-tactic",
+        "3",
+    ];
+    let cases: [(&[&str], &[&str]); 9] = [
+        (&together, &["cannot be set at the same time", "tactic 5"]),
         (
             &["--probe", "calls_twgi %rdi"],
             &["calls_twgi", "calls_twig"],

@@ -1,7 +1,7 @@
 //! Graph traces: every call has its return, on its thread, whatever the guest does.
 
 use serde_json::Value;
-use tests::{Counts, Guest, Printed, Trace, scaled};
+use tests::{Counts, Ended, Guest, Printed, Trace, scaled, vmm_says};
 
 const WORKLOADS: &str =
     "calls,recursion,tail_calls,threads,smp,c_fentry,c_mcount,c_patchable,nops,variadic_float";
@@ -275,4 +275,54 @@ fn uftrace_and_flame_graphs_show_a_graph() {
     assert!(trace.export("folded").contains(path));
     let svg = trace.export("flamegraph");
     assert!(svg.contains("</svg>") && svg.contains("calls_leaf"));
+}
+
+fn exported(trace: &Trace, options: &[&str]) -> Ended {
+    let path = trace.path();
+    let words = ["export", path.to_str().unwrap()];
+    vmm_says(&[&words[..], options].concat())
+}
+
+/// Whoever draws a flame graph of a damaged trace must not believe that it is of the whole one.
+#[test]
+fn exports_say_what_they_could_not_read() {
+    let cmdline = "workload=calls iterations=20";
+    let (_, trace) = traced(cmdline, 1, "balanced");
+    let refused = exported(&trace, &["--format", "chrome", "--values"]);
+    for words in ["--values", "chrome has the values of every call anyway"] {
+        assert!(refused.refused(100).contains(words), "{refused}");
+    }
+    let files = std::fs::read_dir(trace.path()).unwrap();
+    let files = files.map(|file| file.unwrap().path());
+    let data = files.filter(|path| path.extension().is_some_and(|end| end == "dat"));
+    let data = data
+        .max_by_key(|path| path.metadata().unwrap().len())
+        .unwrap();
+    let whole = std::fs::read(&data).unwrap();
+    // The same once more: later records have earlier times. Then a part of one.
+    std::fs::write(&data, [&whole[..], &whole, &whole[..7]].concat()).unwrap();
+    for format in ["folded", "flamegraph", "chrome"] {
+        let ended = exported(&trace, &["--format", format]).good();
+        for words in ["7 bytes of a torn record", "times go back"] {
+            assert!(ended.stderr.contains(words), "{format}: {}", ended.stderr);
+        }
+    }
+    std::fs::write(&data, &whole[..whole.len() / 2]).unwrap();
+    for format in ["folded", "chrome"] {
+        let ended = exported(&trace, &["--format", format]);
+        assert_eq!(ended.code, Some(100), "{}", ended.stderr);
+        assert!(ended.stderr.contains("calls are missing"), "{ended}");
+        assert!(ended.stdout.contains("calls_leaf"));
+    }
+    let side = trace.path().join("exotrace.json");
+    let text = std::fs::read_to_string(&side).unwrap();
+    let killed = text.replace("\"finished\": true", "\"finished\": false");
+    assert_ne!(text, killed);
+    std::fs::write(side, killed).unwrap();
+    let ended = exported(&trace, &["--format", "folded"]).good();
+    assert!(
+        ended.stderr.contains("not ended in order"),
+        "{}",
+        ended.stderr
+    );
 }

@@ -12,12 +12,13 @@ use terms::field::FieldValue;
 use terms::function::FunctionId;
 use tracer::export::chrome::Chrome;
 use tracer::export::folded::{Folded, Weight};
+use tracer::export::uftrace::writer_of;
 use tracer::graph::selection::Rules;
 use tracer::graph::{CallEvent, CallKind};
-use tracer::report::ReportError;
 use tracer::report::calls::{Calls, Shown};
 use tracer::report::directory::TraceDirectory;
 use tracer::report::events::Events;
+use tracer::report::{Missing, ReportError, unfinished};
 
 use super::stdout;
 use crate::exit_status::ExitStatus;
@@ -38,7 +39,8 @@ pub enum ExportFormat {
 /// if `with_values`.
 ///
 /// # Errors
-/// When the directory is no graph trace or a damaged one, or the output cannot be written.
+/// When the directory is no graph trace, a damaged one, or one that lacks calls that were written, or the output cannot
+/// be written. What is there is written all the same.
 pub fn export(
     directory: &Path,
     format: ExportFormat,
@@ -50,6 +52,8 @@ pub fn export(
         let message = "--values: is about the stacks of folded and flamegraph; chrome has the values of every call anyway";
         return Err(Failure::bad_input(message));
     }
+    // Asked first: a trace that is completed meanwhile is read as a whole.
+    let writer = writer_of(directory);
     let trace = TraceDirectory::open(directory).map_err(Failure::bad_input)?;
     if !trace.is_graph() {
         return Err(Failure::bad_input(ReportError::NotAGraph("export")));
@@ -74,30 +78,41 @@ pub fn export(
             with_values,
             BufWriter::new(io::stdout().lock()),
         ) {
-            Err(ReportError::Output(error)) => stdout::taken(error),
+            Err(ReportError::Output(error)) => stdout::taken(error).map(|()| None),
             other => other.map_err(Failure::bad_input),
         },
     };
-    outcome.map(|()| ExitStatus::Success)
+    if let Some(note) = unfinished(&trace, writer) {
+        log::warn!("{note}");
+    }
+    match outcome? {
+        Some(missing) => Err(Failure::bad_input(missing)),
+        None => Ok(ExitStatus::Success),
+    }
 }
 
+/// Returns what the trace should have and has not.
 fn write(
     trace: &TraceDirectory,
-    calls: Calls,
+    mut calls: Calls,
     format: ExportFormat,
     with_values: bool,
     mut out: impl Write,
-) -> Result<(), ReportError> {
+) -> Result<Option<Missing>, ReportError> {
+    let mut events = None;
     match format {
-        ExportFormat::Chrome => chrome(trace, calls, &mut out)?,
+        ExportFormat::Chrome => events = Some(chrome(trace, &mut calls, &mut out)?),
         ExportFormat::Folded => out
-            .write_all(&folded(trace, calls, with_values)?)
+            .write_all(&folded(trace, &mut calls, with_values)?)
             .map_err(ReportError::Output)?,
         ExportFormat::Flamegraph => {
-            draw(weight(trace), &folded(trace, calls, with_values)?, &mut out)?
+            let folded = folded(trace, &mut calls, with_values)?;
+            draw(weight(trace), &folded, &mut out)?;
         }
     }
-    out.flush().map_err(ReportError::Output)
+    out.flush().map_err(ReportError::Output)?;
+    let missing = Missing::of(trace, calls.entries());
+    Ok(missing.or_else(|| Missing::of_events(trace, events?)))
 }
 
 fn name(trace: &TraceDirectory, calls: &Calls, function: FunctionId) -> String {
@@ -154,12 +169,12 @@ fn weight(trace: &TraceDirectory) -> Weight {
 /// With `with_values` calls of one function with other arguments are other frames.
 fn folded(
     trace: &TraceDirectory,
-    mut calls: Calls,
+    calls: &mut Calls,
     with_values: bool,
 ) -> Result<Vec<u8>, ReportError> {
     let mut folded = Folded::by(weight(trace));
     let mut frames = Frames::default();
-    each(&mut calls, |calls, step| {
+    each(calls, |calls, step| {
         let CallKind::Entry(function) = step.kind else {
             folded.add(step);
             return Ok(());
@@ -205,13 +220,14 @@ impl Frames {
     }
 }
 
+/// Returns how many events there were.
 fn chrome(
     trace: &TraceDirectory,
-    mut calls: Calls,
+    calls: &mut Calls,
     out: &mut impl Write,
-) -> Result<(), ReportError> {
+) -> Result<u64, ReportError> {
     let mut chrome = Chrome::begin(out, trace.clock_period_ns()).map_err(ReportError::Output)?;
-    each(&mut calls, |calls, step| {
+    each(calls, |calls, step| {
         let name = match step.kind {
             CallKind::Entry(function) | CallKind::Exit { function, .. } => {
                 name(trace, calls, function)
@@ -221,13 +237,15 @@ fn chrome(
         let values = values(trace, calls, step);
         chrome.add(step, &name, values).map_err(ReportError::Output)
     })?;
-    let mut events = Events::of(trace)?;
+    let (mut events, mut count) = (Events::of(trace)?, 0);
     while let Some(event) = events.next_until(u64::MAX)? {
+        count += 1;
         chrome.point(&event).map_err(ReportError::Output)?;
     }
     chrome
-        .finish(|function| name(trace, &calls, function))
-        .map_err(ReportError::Output)
+        .finish(|function| name(trace, calls, function))
+        .map_err(ReportError::Output)?;
+    Ok(count)
 }
 
 fn draw(weight: Weight, folded: &[u8], out: &mut impl Write) -> Result<(), ReportError> {
