@@ -34,6 +34,7 @@ use crate::workload::Threads::{Given, OnePerVcpu};
 use crate::workload::{Body, Function, Workload};
 use crate::{
     accidents, bench, dynfunc, events, hostile, list, locks, many, messages, micro, modules, spin,
+    tables,
 };
 
 /// The table of a workload: functions that exist, under their own names.
@@ -212,6 +213,24 @@ pub static CATALOGUE: &[Workload] = &[
         name: "smp",
         functions: &[functions![smp_root: 1, smp_branch: 2, smp_leaf: 4]],
         body: Body::Iterations(OnePerVcpu, |value| smp_root(value)),
+    },
+    Workload {
+        name: "tables",
+        functions: &[functions![smp_root: 1, smp_branch: 2, smp_leaf: 4]],
+        body: Body::Counting(
+            OnePerVcpu,
+            |value| tables::step(1, value),
+            tables::print_spoilt,
+        ),
+    },
+    Workload {
+        name: "all_tables",
+        functions: &[functions![smp_root: 1, smp_branch: 2, smp_leaf: 4]],
+        body: Body::Counting(
+            OnePerVcpu,
+            |value| tables::step(tables::ALL_LEVELS, value),
+            tables::print_spoilt,
+        ),
     },
     Workload {
         name: "c_fentry",

@@ -54,6 +54,7 @@ const EXCHANGE_TEXT: u64 = 7;
 const ANNOUNCE: u64 = 8;
 const FREE_INIT_TEXT: u64 = 9;
 const SET_CLOCK_AHEAD: u64 = 14;
+const RENEW_TABLES: u64 = 15;
 
 const RING: u64 = 10;
 const WINDOW: u64 = 11;
@@ -152,6 +153,14 @@ pub fn free_init_text() {
 /// Sets the time stamp counter of this vCPU so many ticks ahead. Says whether that is possible.
 pub fn set_clock_ahead(ticks: u64) -> bool {
     call(SET_CLOCK_AHEAD, ticks, 0, 0) != 0
+}
+
+/// Builds so many levels of this vCPU's page tables anew, in the pages from `to` on.
+///
+/// # Safety
+/// Nobody uses these pages for anything else, as long as the vCPU uses these tables.
+pub unsafe fn renew_tables(to: u64, levels: u64) {
+    call(RENEW_TABLES, to, levels, 0);
 }
 
 /// Lets other threads run first.

@@ -21,6 +21,7 @@ mod micro;
 mod modules;
 mod options;
 mod spin;
+mod tables;
 mod workload;
 
 use core::fmt;

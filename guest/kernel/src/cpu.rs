@@ -72,7 +72,16 @@ pub fn page_table() -> u64 {
 pub fn flush_page_table() {
     let value = page_table();
     // SAFETY: the same tables as before.
-    unsafe { asm!("mov cr3, {}", in(reg) value, options(nostack)) }
+    unsafe { use_page_table(value) }
+}
+
+/// Has this vCPU use the page tables at this physical address.
+///
+/// # Safety
+/// What is mapped and used is mapped there, too.
+pub unsafe fn use_page_table(at: u64) {
+    // SAFETY: as of this function.
+    unsafe { asm!("mov cr3, {}", in(reg) at, options(nostack)) }
 }
 
 /// Whether the LAPIC has x2APIC mode.

@@ -19,6 +19,7 @@ mod lock;
 mod sched;
 mod segments;
 mod smp;
+mod tables;
 mod text;
 mod trap;
 mod vcpu;

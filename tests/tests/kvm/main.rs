@@ -37,6 +37,7 @@ mod returns;
 mod sessions;
 mod slices;
 mod storm;
+mod tables;
 mod terminal;
 mod values;
 mod window;
