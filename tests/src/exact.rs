@@ -32,7 +32,7 @@ pub fn gated_bare(workloads: &str, rest: &str) -> Guest {
     Guest::bare(&format!("{GATE},{workloads} {rest}"))
 }
 
-/// Starts to trace everything but the gate, then lets the guest go on.
+/// Starts to trace everything but the gate, then lets the guest continue.
 pub fn open_gate(guest: &mut Running) {
     guest.wait_for("workload spin");
     guest.client().call("start", json!({"notrace": ["spin_*"]}));

@@ -101,7 +101,7 @@ pub fn wait_at(machine: &Machine, address: Gva) {
     assert_eq!(next_event(machine), VcpuEventKind::Breakpoint(address));
 }
 
-/// Starts the machine and stops it at the entry of a function; from there it goes on by [`step`].
+/// Starts the machine and stops it at the entry of a function; from there it continues by [`step`].
 ///
 /// # Panics
 /// When it does not come there.
@@ -123,7 +123,7 @@ fn stay_on_this_cpu() {
     sched_setaffinity(None, &set).expect("a CPU that we run on is one that we may use");
 }
 
-/// The vCPU is at a breakpoint: it goes on by [`step`].
+/// The vCPU is at a breakpoint: it continues by [`step`].
 ///
 /// # Panics
 /// When KVM refuses.

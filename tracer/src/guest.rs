@@ -46,7 +46,7 @@ pub trait Guest {
     /// Whether somebody else holds it stopped for a longer time.
     fn is_held(&self) -> bool;
 
-    /// How long the guest was stopped last, from the request until its last vCPU went on. Waits a moment for
+    /// How long the guest was stopped last, from the request until its last vCPU continued. Waits a moment for
     /// that; zero when it is held anyway.
     fn last_pause(&self) -> Duration;
 

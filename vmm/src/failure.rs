@@ -1,4 +1,4 @@
-//! What a command says when it cannot go on: one line, and the exit status that goes with it.
+//! What a command says when it cannot continue: one line, and the exit status that goes with it.
 
 use crate::exit_status::ExitStatus;
 

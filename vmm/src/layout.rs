@@ -81,7 +81,7 @@ pub const SERIAL_IRQ: u32 = 4;
 pub const TRAP_PORT: u8 = 0xf5;
 /// A probe that leaves the guest (see `vcpu::detours`) writes here; a guest's own writes mean nothing.
 pub const PROBE_PORT: u8 = 0xf7;
-/// A guest writes here when its notice of text that comes or goes is ready; it goes on when that has been
+/// A guest writes here when its notice of text that comes or goes is ready; it continues when that has been
 /// seen to.
 pub const DOORBELL_PORT: u8 = 0xf6;
 /// A guest ends by writing its status byte here.

@@ -4,7 +4,7 @@
 //! stop. On its way back the vCPU's thread executes `iretq`, which serialises the core, and the entry into
 //! the guest comes after it in the same thread: whatever the guest fetches from then on is as memory was
 //! when the kick was sent, or newer. A vCPU that is parked is out of the guest and executes the same
-//! instruction before it goes on.
+//! instruction before it continues.
 //!
 //! **Breakpoints** are served by the guest: the bundled one has a handler that goes back to the
 //! breakpoint while a word of its memory says that somebody outside changes its text: it is odd then, and

@@ -404,7 +404,7 @@ impl Machine {
             .for_each(vcpu::VcpuHandle::untrap);
     }
 
-    /// Lets a vCPU go on whose guest has announced something.
+    /// Lets a vCPU continue whose guest has announced something.
     pub fn acknowledge(&self, vcpu: u16) {
         if let Some(handle) = self.holders.vcpus().get(usize::from(vcpu)) {
             handle.acknowledge(Instant::now() + PATIENCE);
@@ -426,7 +426,7 @@ impl Machine {
         self.holders.with_times(look)
     }
 
-    /// How long the guest was paused last, from the request until its last vCPU went on. Waits a
+    /// How long the guest was paused last, from the request until its last vCPU continued. Waits a
     /// moment for that; zero when there was no pause, or the user has paused the guest anyway.
     #[must_use]
     pub fn last_pause(&self) -> Duration {
@@ -464,7 +464,7 @@ impl Machine {
             .collect()
     }
 
-    /// Where vCPUs go on that leave the guest at probes.
+    /// Where vCPUs continue that leave the guest at probes.
     #[must_use]
     pub fn detours(&self) -> &Detours {
         &self.detours

@@ -44,7 +44,7 @@ pub enum Outcome {
     Panicked(u16),
     /// The time limit passed.
     TimedOut {
-        /// It.
+        /// What was given.
         limit: Duration,
         /// What the vCPUs executed then, as text.
         places: Option<String>,

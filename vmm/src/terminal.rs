@@ -42,7 +42,7 @@ pub fn lend() {
     }
 }
 
-/// The process goes on after it was stopped: in the foreground the terminal is the console again.
+/// The process continues after it was stopped: in the foreground the terminal is the console again.
 pub fn take_again() {
     if let Some((terminal, mode)) = &*before()
         && is_in_charge(terminal.as_raw_fd())

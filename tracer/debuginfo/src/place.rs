@@ -7,7 +7,7 @@ use terms::expression::{Expression, Operator};
 pub enum Place {
     /// In memory, at an address.
     Memory(Expression),
-    /// It is nowhere, but this is what it is; the first byte in memory would be the lowest one.
+    /// Nowhere: an implicit value, as DWARF has it. The first byte in memory would be the lowest one.
     Value(Expression),
     /// Here and there.
     Pieces(Vec<Piece>),

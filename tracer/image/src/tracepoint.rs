@@ -62,7 +62,7 @@ pub struct TracepointSite {
     pub at: Gva,
     /// Its bytes.
     pub nop: [u8; SITE_LENGTH],
-    /// The code that calls dispatch, and then goes on after the nop.
+    /// The code that calls dispatch, and then continues after the nop.
     pub on: Gva,
     /// The function that it lies in.
     pub function: FunctionId,

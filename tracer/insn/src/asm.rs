@@ -37,7 +37,7 @@ pub enum FieldKind {
     Entry,
 }
 
-/// Distance from the template's base of the address that stands for "where the function goes on".
+/// Distance from the template's base of the address that stands for "where the function continues".
 pub const PLACE_CONTINUE: u64 = 0x1234_5670;
 /// Distance from the template's base of the address that stands for "what captures at the function's entry".
 pub const PLACE_ENTRY_CAPTURE: u64 = 0x1334_5670;

@@ -153,7 +153,7 @@ pub fn decode(code: &[u8], from: Gva) -> Result<Vec<Instruction>, RelocateError>
     Ok(all)
 }
 
-/// The code at `to` that does what `code`, whole instructions that lie at `from`, does there, and goes on
+/// The code at `to` that does what `code`, whole instructions that lie at `from`, does there, and continues
 /// after them. `code` ends where the last instruction does.
 ///
 /// # Errors
@@ -317,7 +317,7 @@ mod tests {
         assert!(made[0].starts_with("jrcxz"), "{made:?}");
         assert_eq!(made[2], "jmp 0FFFFFFFF81000022h");
         assert_eq!(made[3], "jmp 0FFFFFFFF81000002h");
-        // Nothing goes on after these.
+        // Nothing continues after these.
         assert_eq!(moved(&[0xeb, 0x20]), ["jmp 0FFFFFFFF81000022h"]);
         assert_eq!(moved(&[0x31, 0xc0, 0xc3]), ["xor eax,eax", "ret"]);
     }

@@ -2,7 +2,7 @@
 //!
 //! A kprobe keeps a copy of the instruction that it sits on, from when it was made, and needs not be in the text:
 //! switched off, it is nowhere to be seen. When it is switched on, it puts a breakpoint over whatever stands there,
-//! or a jump of five bytes, and goes on after the instruction of which it has the copy. A jump of ours that was put
+//! or a jump of five bytes, and continues after the instruction of which it has the copy. A jump of ours that was put
 //! there meanwhile would be cut in two. So before something is displaced the guest is asked, while it is
 //! stopped, where it has kprobes.
 //!
@@ -20,7 +20,7 @@ use crate::target::{MemoryError, PhysicalMemory, TargetMemory};
 const LISTS: u64 = 64;
 /// More kprobes than that are none.
 const KPROBES_MAX: usize = 1 << 16;
-/// How far from its own address a kprobe that has become a jump goes on: a jump's first four bytes, and a whole
+/// How far from its own address a kprobe that has become a jump continues: a jump's first four bytes, and a whole
 /// instruction.
 const REACH: u64 = 4 + 15;
 

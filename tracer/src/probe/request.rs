@@ -35,7 +35,7 @@ pub(super) enum Spec {
 pub(super) enum Wanted {
     /// `$args`.
     Arguments,
-    /// One.
+    /// A value by itself.
     One(Fetch),
 }
 

@@ -67,7 +67,7 @@ struct Memory {
     lost: u64,
 }
 
-/// The guest. Whatever the host reads, the guest may go on before it.
+/// The guest. Whatever the host reads, the guest may continue before it.
 #[derive(Debug)]
 pub(super) struct Guest {
     geometry: Geometry,

@@ -32,7 +32,7 @@ const BATCH: u64 = 512;
 
 impl Snapshot<'_> {
     /// Delivers every record that is whole; slots without one (being written over, or reserved and
-    /// not yet written) are delivered as lost. The guest may go on writing meanwhile.
+    /// not yet written) are delivered as lost. The guest may continue writing meanwhile.
     /// Returns how many of them have times that may be wrong.
     pub fn deliver(&self, memory: &impl RingMemory, sink: &mut impl Sink) -> TimeDoubts {
         let oldest = self.head.0.saturating_sub(self.geometry.slots());

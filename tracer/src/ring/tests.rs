@@ -376,7 +376,7 @@ fn a_ring_that_discards_keeps_the_slot_of_a_preempted_writer() {
     assert_eq!(reader.delivered() + losses.discarded, 4201);
     assert_eq!(reader.delivered(), reader.reserved(), "{losses:?}");
     assert_eq!(losses.records(), losses.discarded, "{losses:?}");
-    assert!(reader.reserved() > small().slots(), "it goes on");
+    assert!(reader.reserved() > small().slots(), "it continues");
 }
 
 /// Patience is with each slot that fills the ring, not with all of them together.

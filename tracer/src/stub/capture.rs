@@ -167,7 +167,7 @@ impl CapturePart {
     }
 }
 
-/// Where the code of a value goes when it is a fault, and where that goes on.
+/// Where the code of a value goes when it is a fault, and where that continues.
 #[derive(Debug)]
 struct Fault {
     number: u32,

@@ -89,12 +89,12 @@ impl EventRecorder {
     }
 }
 
-/// What the code goes on with.
+/// What the code continues with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tail {
     /// It was called: it returns.
     Return,
-    /// A jump leads to it from the middle of a function, whose red zone it leaves alone; it goes on
+    /// A jump leads to it from the middle of a function, whose red zone it leaves alone; it continues
     /// after that jump.
     Continue,
 }

@@ -82,7 +82,7 @@ pub struct Hook {
 }
 
 impl Hook {
-    /// Appends the whole stub: entry, body, exit. `body` is the address that the function goes on
+    /// Appends the whole stub: entry, body, exit. `body` is the address that the function continues
     /// at, `at_exit` what captures when it has returned. What runs out of the way is appended at the end.
     ///
     /// # Errors
@@ -366,7 +366,7 @@ impl<'a> Code<'a> {
         self.full.into_iter().try_for_each(|full| full.emit(a))
     }
 
-    /// Records a call whose return is not hooked, and goes on in the function.
+    /// Records a call whose return is not hooked, and continues in the function.
     fn emit_entry_only(
         &mut self,
         a: &mut CodeAssembler,

@@ -63,7 +63,7 @@ impl Recorder {
     }
 
     /// Goes to `full` when there is no room for a record; changes [`registers::HEAD`]. The label that is
-    /// returned is where the code goes on when there is.
+    /// returned is where the code continues when there is.
     pub(super) fn emit_check(
         &self,
         a: &mut CodeAssembler,
@@ -227,7 +227,7 @@ pub struct Full {
 }
 
 impl Full {
-    /// What is at `label` and goes on at `back`, or at `room` when there is some.
+    /// What is at `label` and continues at `back`, or at `room` when there is some.
     pub(super) const fn new(
         label: CodeLabel,
         room: CodeLabel,

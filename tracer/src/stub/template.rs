@@ -132,7 +132,7 @@ impl Template {
         self.assembled.bytes.is_empty()
     }
 
-    /// The stub for `function` at `at`, which goes on at `continue_at`, of a template that captures nothing.
+    /// The stub for `function` at `at`, which continues at `continue_at`, of a template that captures nothing.
     ///
     /// # Errors
     /// [`StubError::OutOfReach`].
@@ -197,7 +197,7 @@ impl Template {
     }
 }
 
-/// Runs the recorders one after the other and goes on in the function.
+/// Runs the recorders one after the other and continues in the function.
 fn emit_entry(a: &mut CodeAssembler, spec: &StubSpec, go_on: Gva) -> Result<(), IcedError> {
     let recorders = &*spec.recorders;
     let is_bare = spec.shape == SiteShape::Bare;

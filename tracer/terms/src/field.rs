@@ -208,7 +208,7 @@ pub enum FieldValue {
     Pointer(Gva),
     /// A character of one byte.
     Character {
-        /// It.
+        /// Its number, as a character.
         char: char,
     },
     /// A number by its name.

@@ -30,7 +30,7 @@ const VERSION: Subject = Subject {
     mend: NEWER_KVM,
 };
 
-/// Looks at the device; gives KVM when there is one to go on with.
+/// Looks at the device; gives KVM when there is one to continue with.
 pub(super) fn look(checks: &mut Vec<Check>) -> Option<Kvm> {
     let opened = Kvm::new();
     match &opened {

@@ -372,7 +372,7 @@ mod tests {
     fn the_page_holds_the_time_and_goes_on() {
         let (page, memory, at) = started(vec![CpuTime::own()], None).unwrap();
         let first = word(&memory, at, COUNTER);
-        // After that: the page is never ahead of the clock, but it goes on.
+        // After that: the page is never ahead of the clock, but it continues.
         let now = host_tsc();
         assert!(now.wrapping_sub(first) < 1 << 34, "{first} is near {now}");
         let mut last = 0;

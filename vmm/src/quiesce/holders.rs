@@ -17,7 +17,7 @@ use tracer::guest::StopError;
 pub struct PauseTimes {
     /// From the request until all vCPUs were parked.
     pub parked: Histogram<u64>,
-    /// From the request until the last vCPU went on.
+    /// From the request until the last vCPU continued.
     pub released: Histogram<u64>,
 }
 
@@ -44,7 +44,7 @@ impl PauseTimes {
     }
 }
 
-/// A pause that is over, or about to be: its end is when the last vCPU went on.
+/// A pause that is over, or about to be: its end is when the last vCPU continued.
 #[derive(Debug, Clone, Copy)]
 struct Ended {
     requested: Instant,
@@ -129,7 +129,7 @@ impl Holders {
         self.last.get()
     }
 
-    /// Finds out how long the last pause was, when every vCPU has gone on by `deadline`.
+    /// Finds out how long the last pause was, when every vCPU has continued by `deadline`.
     fn settle(&self, deadline: Instant) {
         let Some(ended) = self.ended.take() else {
             return;

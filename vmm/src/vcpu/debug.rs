@@ -37,7 +37,7 @@ impl Debugging {
         }
     }
 
-    /// Arms breakpoint 0 or disarms it. A vCPU that is at the breakpoint goes on past it only
+    /// Arms breakpoint 0 or disarms it. A vCPU that is at the breakpoint continues past it only
     /// once it is disarmed.
     pub(super) fn set_breakpoint(
         &mut self,

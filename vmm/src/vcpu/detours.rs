@@ -1,8 +1,8 @@
-//! Probes that leave the guest: two bytes of its text write to a port of ours, and the vCPU goes on elsewhere.
+//! Probes that leave the guest: two bytes of its text write to a port of ours, and the vCPU continues elsewhere.
 //!
 //! Of last resort, where no jump fits and the guest serves no breakpoints: a port write leaves the guest on every KVM,
 //! from ring 0, while `int3` does on few. It costs an exit each time; everything else is done by the stub that the vCPU
-//! goes on at.
+//! continues at.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use insn::trap::TRAP_LENGTH;
 use parking_lot::RwLock;
 use terms::addr::Gva;
 
-/// Where vCPUs go on that have left the guest at a probe.
+/// Where vCPUs continue that have left the guest at a probe.
 #[derive(Debug, Default)]
 pub struct Detours {
     places: RwLock<HashMap<Gva, Gva>>,
@@ -24,7 +24,7 @@ impl Detours {
         *self.places.write() = places.into_iter().collect();
     }
 
-    /// Where a vCPU goes on whose port write is complete, with `rip` after it; none when that was no
+    /// Where a vCPU continues whose port write is complete, with `rip` after it; none when that was no
     /// probe's.
     pub(super) fn of(&self, rip: Gva) -> Option<Gva> {
         let at = Gva(rip.0.wrapping_sub(TRAP_LENGTH as u64));

@@ -24,7 +24,7 @@ pub enum VcpuEventKind {
     Reset,
     /// The guest has switched the machine off.
     PowerOff,
-    /// The guest cannot go on; what KVM said about it.
+    /// The guest cannot continue; what KVM said about it.
     Crashed(String),
     /// Its thread has panicked: a bug of ours.
     Panicked,

@@ -129,8 +129,8 @@ impl VcpuHandle {
             .is_some()
     }
 
-    /// When the vCPU went on after `released`, waiting for it until `deadline`. `None` when it has
-    /// not (yet), or has nowhere to go on to.
+    /// When the vCPU continued after `released`, waiting for it until `deadline`. `None` when it has
+    /// not (yet), or has nowhere to continue at.
     pub(crate) fn resumed_after(&self, released: Instant, deadline: Instant) -> Option<Instant> {
         let since = |mailbox: &Mailbox| mailbox.resumed.filter(|resumed| *resumed >= released);
         let settled = |mailbox: &Mailbox| {

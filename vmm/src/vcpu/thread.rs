@@ -46,7 +46,7 @@ const MSR_KERNEL_GS_BASE: u32 = 0xc000_0102;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Running,
-    /// Leave by way of a complete access, then go on to the state named.
+    /// Leave by way of a complete access, then continue at the state named.
     Completing(Rest),
     Resting(Rest),
     Stopped,
@@ -206,7 +206,7 @@ impl Vcpu {
         }
     }
 
-    /// A port write to the probes' port is complete. When it was a probe's, the vCPU goes on at its stub.
+    /// A port write to the probes' port is complete. When it was a probe's, the vCPU continues at its stub.
     fn divert(&mut self) -> State {
         let mut registers = match self.fd.get_regs() {
             Ok(registers) => registers,

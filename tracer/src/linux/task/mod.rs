@@ -86,7 +86,7 @@ pub struct Tasks {
     pub given_up: Option<usize>,
 }
 
-/// All tasks, as far as the lists can be followed: the guest goes on meanwhile. Lists of a guest's making can
+/// All tasks, as far as the lists can be followed: the guest continues meanwhile. Lists of a guest's making can
 /// lead anywhere and round and round, so there is an end to the steps along them.
 #[must_use]
 pub fn tasks(memory: &(impl TargetMemory + ?Sized), layout: &TaskLayout) -> Tasks {

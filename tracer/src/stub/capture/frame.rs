@@ -15,7 +15,7 @@ use crate::capture::{Condition, Source, Text};
 pub(super) struct Word(i32);
 
 impl Word {
-    /// It.
+    /// All 64 bits of it.
     pub(super) fn place(self) -> AsmMemoryOperand {
         qword_ptr(gpr64::rsp + 8 * self.0)
     }
