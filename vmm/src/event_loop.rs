@@ -10,6 +10,7 @@ use event_manager::{EventManager, EventOps, Events, MutEventSubscriber, Subscrib
 use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::timerfd::TimerFd;
 
+use crate::control::methods::answer;
 use crate::control::server::Server;
 use crate::devices::serial::INPUT_LIMIT;
 use crate::failure::Failure;
@@ -225,7 +226,7 @@ impl MutEventSubscriber for EventLoop {
                 let Self { run, control, .. } = self;
                 if let Some(server) = control.as_mut().filter(|server| server.owns(token)) {
                     let is_gone = events.event_set().intersects(GONE);
-                    server.serve(token, is_gone, ops, |line| run.answer(line));
+                    server.serve(token, is_gone, ops, |line| answer(line, run));
                 }
             }
         }

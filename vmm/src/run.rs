@@ -1,33 +1,23 @@
-//! One run of a guest: the machine, its tracing, and how it is to end. Everything that events and
-//! control requests do is done here, on the main thread.
+//! One run of a guest: the machine, its tracing, and how it is to end. Everything that events and control requests do is
+//! done to it, on the main thread.
 
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
-use serde_json::Value;
 use tracer::target::StoppedTarget;
 
 use crate::black_box::scratch;
-use crate::closing::ClosingLine;
-use crate::control::events::EventChange;
-use crate::control::probes::{ProbeCall, SomeProbes};
-use crate::control::protocol::{
-    self, Call, CreateSession, FilterChange, Response, RpcError, Start,
-};
+use crate::control::method::Served;
+use crate::control::protocol::RpcError;
 use crate::control::status::{GuestStatus, Pauses, Spread, Status, VcpuStatus};
 use crate::exit_status::ExitStatus;
 use crate::explain::explain;
 use crate::failure::Failure;
-use crate::host::clock_page::check_cpu;
 use crate::layout;
 use crate::machine::{Machine, PATIENCE};
 use crate::panic_watch::{self, PanicWatch};
 use crate::vcpu::{VcpuEvent, VcpuEventKind, VcpuState};
-use tracer::tracing::filters::{FilterEdit, Globs};
-use tracer::tracing::probes;
-use tracer::tracing::status::{Changed, Deleted, EventsChanged, ProbesChanged, Switched};
-use tracer::tracing::{Finished, Tracing, TracingError, WINDOW_PERIOD};
+use tracer::tracing::{Finished, Tracing, WINDOW_PERIOD};
 
 /// How a run ended.
 #[derive(Debug)]
@@ -252,149 +242,29 @@ impl Run {
             false => WINDOW_PERIOD,
         }
     }
+}
 
-    /// Answers one request line; `None` for a notification.
-    pub fn answer(&mut self, line: &[u8]) -> Option<String> {
-        let parsed = protocol::parse(line);
-        let outcome = parsed.call.and_then(|call| self.perform(call));
-        parsed.id.map(|id| Response::new(id, outcome).line())
-    }
+impl Served for Run {
+    type Guest = Machine;
 
-    fn perform(&mut self, call: Call) -> Result<Value, RpcError> {
+    fn look(&mut self) {
         self.look_for_modules();
-        let machine = &self.machine;
-        match call {
-            Call::Status => to_value(self.status()),
-            Call::Functions(query) => to_value(self.tracing.functions(query.glob.as_deref())?),
-            Call::Start(start) => to_value(self.start(start)?),
-            Call::Stop(of) => to_value(self.tracing.stop(machine, &of.session.0)?),
-            Call::CreateSession(create) => self.create(&create),
-            Call::DeleteSession(of) => to_value(self.delete(&of.session.0)?),
-            Call::ListSessions => to_value(self.tracing.list()),
-            Call::Profile(of) => to_value(self.tracing.profile(&of.session.0)?),
-            Call::SwitchLocks(switch) => {
-                to_value(self.tracing.switch_locks(machine, switch.state)?)
-            }
-            Call::Thaw => to_value(self.tracing.thaw()),
-            Call::FilterAdd(change) => {
-                let (session, globs) = session_and_globs(change);
-                to_value(
-                    self.tracing
-                        .change_filter(machine, &session, FilterEdit::Add, &globs)?,
-                )
-            }
-            Call::FilterRemove(change) => {
-                let (session, globs) = session_and_globs(change);
-                to_value(self.tracing.change_filter(
-                    machine,
-                    &session,
-                    FilterEdit::Remove,
-                    &globs,
-                )?)
-            }
-            Call::FilterSet(change) => {
-                let (session, globs) = session_and_globs(change);
-                to_value(
-                    self.tracing
-                        .change_filter(machine, &session, FilterEdit::Set, &globs)?,
-                )
-            }
-            Call::FilterClear(of) => {
-                let none = Globs::default();
-                to_value(self.tracing.change_filter(
-                    machine,
-                    &of.session.0,
-                    FilterEdit::Set,
-                    &none,
-                )?)
-            }
-            Call::TracingOn(of) => to_value(self.tracing.switch(&of.session.0, true)?),
-            Call::TracingOff(of) => to_value(self.tracing.switch(&of.session.0, false)?),
-            Call::Dump(dump) => {
-                let directory = dump.dir.as_ref();
-                let (session, is_live) = (&dump.session.0, dump.live);
-                to_value(self.tracing.dump(machine, session, directory, is_live)?)
-            }
-            Call::Digest => to_value(self.tracing.digest(machine)?),
-            Call::ListEvents => to_value(self.tracing.events()),
-            Call::EnableEvents(change) => to_value(self.change_events(&change, true)?),
-            Call::DisableEvents(change) => to_value(self.change_events(&change, false)?),
-            Call::Probe(ProbeCall::List) => to_value(self.tracing.probes(machine)),
-            Call::Probe(call) => to_value(self.change_probes(call)?),
-            Call::ListDynamic => to_value(self.tracing.dynamic_functions(machine)?),
-            Call::SetDynamic(set) => to_value(self.tracing.set_dynamic(machine, &set.changes)?),
-            Call::ResetDynamic(reset) => {
-                to_value(self.tracing.reset_dynamic(machine, &reset.names)?)
-            }
-            Call::Pause => {
-                let changed = machine.pause(PATIENCE).map_err(RpcError::failed)?;
-                to_value(Switched { changed })
-            }
-            Call::Resume => to_value(Switched {
-                changed: machine.resume(),
-            }),
-            Call::Shutdown => {
-                self.end(Outcome::Shutdown);
-                to_value(Switched { changed: true })
-            }
-        }
     }
 
-    fn start(&mut self, start: Start) -> Result<Changed, TracingError> {
-        let globs = Globs {
-            filter: start.filter,
-            notrace: start.notrace,
-        };
-        self.tracing
-            .start(&self.machine, &start.session.0, start.tracer, &globs)
+    fn tracing(&mut self) -> (&mut Tracing, &Machine) {
+        (&mut self.tracing, &self.machine)
     }
 
-    fn create(&mut self, create: &CreateSession) -> Result<Value, RpcError> {
-        let CreateSession {
-            name,
-            tracer,
-            options,
-        } = create;
-        if let Some(cpu) = options.clock_cpu {
-            check_cpu(cpu).map_err(RpcError::failed)?;
-        }
-        let sessions = self.tracing.create(name, *tracer, options.to_session());
-        to_value(sessions?)
+    fn pause(&mut self) -> Result<bool, RpcError> {
+        self.machine.pause(PATIENCE).map_err(RpcError::failed)
     }
 
-    fn delete(&mut self, session: &str) -> Result<Deleted, TracingError> {
-        let (deleted, closing) = self.tracing.delete(&self.machine, session)?;
-        if let Some(closing) = closing {
-            log::info!("{}", ClosingLine(&closing));
-        }
-        Ok(deleted)
+    fn resume(&mut self) -> bool {
+        self.machine.resume()
     }
 
-    fn change_events(
-        &mut self,
-        change: &EventChange,
-        on: bool,
-    ) -> Result<EventsChanged, TracingError> {
-        let EventChange {
-            session,
-            events,
-            callbacks,
-        } = change;
-        self.tracing
-            .change_events(&self.machine, &session.0, events, callbacks, on)
-    }
-
-    fn change_probes(&mut self, call: ProbeCall) -> Result<ProbesChanged, TracingError> {
-        let (tracing, machine) = (&mut self.tracing, &self.machine);
-        match call {
-            ProbeCall::List => Ok(ProbesChanged::default()),
-            ProbeCall::Add(add) => {
-                tracing.add_probes(machine, &add.session.0, &add.probes, add.tactic)
-            }
-            ProbeCall::Remove(some) => tracing.remove_probes(machine, &some_probes(some)),
-            ProbeCall::Enable(some) => tracing.enable_probes(machine, &some_probes(some), true),
-            ProbeCall::Disable(some) => tracing.enable_probes(machine, &some_probes(some), false),
-        }
+    fn shut_down(&mut self) {
+        self.end(Outcome::Shutdown);
     }
 
     fn status(&mut self) -> Status {
@@ -419,25 +289,6 @@ impl Run {
             tracing: self.tracing.status(),
             pauses,
         }
-    }
-}
-
-fn to_value(result: impl Serialize) -> Result<Value, RpcError> {
-    serde_json::to_value(result).map_err(RpcError::failed)
-}
-
-fn session_and_globs(change: FilterChange) -> (String, Globs) {
-    let globs = Globs {
-        filter: change.filter,
-        notrace: change.notrace,
-    };
-    (change.session.0, globs)
-}
-
-fn some_probes(some: SomeProbes) -> probes::SomeProbes {
-    probes::SomeProbes {
-        ids: some.ids,
-        all_of: some.all_of.map(|session| session.0),
     }
 }
 

@@ -3,6 +3,8 @@
 
 use serde_json::Value;
 use vmm::control::line_buffer::{LINE_MAX, LineBuffer, Taken};
+use vmm::control::method::{Method, Visitor};
+use vmm::control::methods::visit_all;
 use vmm::control::protocol::{Call, Response, parse};
 
 /// The first byte says how long the pieces are.
@@ -47,7 +49,7 @@ fn request(line: &[u8]) {
     let parsed = parse(line);
     let outcome = match &parsed.call {
         Ok(call) => {
-            again(call);
+            visit_all(&mut Again(call));
             Ok(Value::Null)
         }
         Err(error) => Err(error.clone()),
@@ -60,10 +62,23 @@ fn request(line: &[u8]) {
     serde_json::from_str::<Response>(&reply).expect("a reply can be read");
 }
 
-fn again(call: &Call) {
-    let line = call.line(1);
-    let parsed = parse(line.trim_end().as_bytes());
-    assert_eq!(parsed.call.as_ref(), Ok(call), "{line}");
+/// Reads a request as the method that it is for, and what is written of that once more.
+struct Again<'a>(&'a Call);
+
+impl Visitor for Again<'_> {
+    fn visit<M: Method>(&mut self) {
+        if self.0.method != M::NAME {
+            return;
+        }
+        if let Ok(method) = self.0.read::<M>() {
+            let call = method.call().expect("what was text can be written");
+            let line = call.line(1);
+            let parsed = parse(line.trim_end().as_bytes());
+            assert_eq!(parsed.call.as_ref(), Ok(&call), "{line}");
+            let read: M = call.read().expect("what was written can be read");
+            assert_eq!(read.call().ok(), Some(call), "{line}");
+        }
+    }
 }
 
 /// Requests of every kind, right and wrong.

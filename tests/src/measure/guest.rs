@@ -11,8 +11,9 @@ use rustix::io::Errno;
 use rustix::process::{Pid, setpriority_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::de::DeserializeOwned;
+use vmm::control::method::{Method, Nothing};
+use vmm::control::methods::guest::ShowStatus;
 use vmm::control::protocol::{Call, Response};
-use vmm::control::status::Status;
 
 use super::Failed;
 use crate::place;
@@ -215,6 +216,11 @@ pub struct Client {
 }
 
 impl Client {
+    /// Has the run carry out `method`.
+    pub fn ask<M: Method>(&mut self, method: &M) -> Result<M::Result, Failed> {
+        self.call(&method.call()?)
+    }
+
     /// Has the run do `call`.
     pub fn call<T: DeserializeOwned>(&mut self, call: &Call) -> Result<T, Failed> {
         self.stream.write_all(call.line(1).as_bytes())?;
@@ -232,7 +238,7 @@ impl Client {
     pub fn wait_for_records(&mut self) -> Result<(), Failed> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let status: Status = self.call(&Call::Status)?;
+            let status = self.ask(&ShowStatus(Nothing {}))?;
             let sessions = &status.tracing.sessions;
             let rings: Vec<_> = sessions.iter().flat_map(|one| &one.rings).collect();
             if !rings.is_empty() && rings.iter().all(|ring| ring.written > 0) {

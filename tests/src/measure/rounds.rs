@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
+use vmm::control::method::Nothing;
+use vmm::control::methods::guest::ShowStatus;
 use vmm::control::protocol::Call;
-use vmm::control::status::Status;
 
 use super::Failed;
 use super::guest::Guest;
@@ -80,7 +81,7 @@ pub fn change(guest: &Guest, calls: &[Call], each: u64) -> Result<usize, Failed>
     for call in calls {
         let _: serde_json::Value = client.call(call)?;
     }
-    let status: Status = client.call(&Call::Status)?;
+    let status = client.ask(&ShowStatus(Nothing {}))?;
     let session = status.tracing.sessions.first().ok_or("no session")?;
     let written: u64 = session.rings.iter().map(|ring| ring.written).sum();
     Ok(usize::try_from(written.div_ceil(each * CALLS))?)

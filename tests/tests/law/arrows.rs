@@ -95,9 +95,9 @@ const HOUSES: [House; 6] = [
             "guest",
             "doctor",
             "options",
+            "closing",
             "control",
             "explain",
-            "closing",
             "black_box",
             "run",
             "event_loop",
@@ -110,7 +110,7 @@ const HOUSES: [House; 6] = [
             ("live", "doctor"),
             ("machine", "doctor"),
         ],
-        in_circles: 15,
+        in_circles: 10,
     },
 ];
 

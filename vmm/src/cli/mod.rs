@@ -1,11 +1,8 @@
 //! The command line: every verb and option, and what happens with what the verb returns.
 
 pub mod ctl;
-pub mod dynfunc;
-pub mod events;
 #[cfg(test)]
 mod named_options;
-pub mod probes;
 pub mod run;
 
 use std::io::Write;

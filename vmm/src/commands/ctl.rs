@@ -3,22 +3,22 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use serde::de::DeserializeOwned;
-use serde_json::Value;
 use terms::printable;
 use tracer::quantity::{counted, plain};
 
-use super::{dynfunc, events, probes, stdout};
-use crate::cli::ctl::{CtlOptions, CtlVerb};
+use super::{dynfunc, events, probes, stdout, top};
+use crate::cli::ctl::{CtlOptions, CtlVerb, FilterVerb, SessionVerb};
 use crate::control::client;
-use crate::control::protocol::Call;
+use crate::control::method::Method;
+use crate::control::methods::sessions::{CreateSession, OfSession};
+use crate::control::methods::tracing::{ShowProfile, from_here};
 use crate::control::status::{Pauses, Spread, Status};
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use tracer::collect::status::{Dumped, RingStatus};
 use tracer::tracing::status::{
-    Changed, Deleted, Digest, Functions, LocksStatus, SessionList, SessionStatus, Switched,
-    SwitchedLocks, TracingStatus,
+    Changed, Deleted, Digest, Functions, LocksStatus, Profile, SessionList, SessionStatus,
+    Switched, SwitchedLocks, TracingStatus,
 };
 
 /// Makes the request and prints the result.
@@ -26,62 +26,98 @@ use tracer::tracing::status::{
 /// # Errors
 /// [`Failure`] with one line for the user.
 pub fn ctl(options: &CtlOptions) -> Result<ExitStatus, Failure> {
-    if let (CtlVerb::Top(top), false) = (&options.verb, options.json) {
-        return super::top::top(options, top);
+    match &options.verb {
+        CtlVerb::Status(method) => ask(options, method, status),
+        CtlVerb::Functions(method) => ask(options, method, functions),
+        CtlVerb::Session(verb) => session_verb(options, verb),
+        CtlVerb::Start(method) => ask(options, method, changed),
+        CtlVerb::Stop(method) => ask(options, method, changed),
+        CtlVerb::Filter(verb) => filter_verb(options, verb),
+        CtlVerb::TracingOn(method) => ask(
+            options,
+            method,
+            switched("tracing is on", "it was on already"),
+        ),
+        CtlVerb::TracingOff(method) => ask(
+            options,
+            method,
+            switched("tracing is off", "it was off already"),
+        ),
+        CtlVerb::Events(verb) => events::events(options, verb),
+        CtlVerb::Probe(verb) => probes::probes(options, verb),
+        CtlVerb::Dynfunc(verb) => dynfunc::dynfunc(options, verb),
+        CtlVerb::Pause(method) => ask(options, method, switched("paused", "it was paused already")),
+        CtlVerb::Resume(method) => ask(options, method, switched("running", "it was not paused")),
+        CtlVerb::Dump(method) => ask(options, method, dumped),
+        CtlVerb::Profile(method) => ask(options, method, profile),
+        CtlVerb::Top(of) if options.json => {
+            let session = of.session.clone();
+            ask(options, &ShowProfile(OfSession { session }), profile)
+        }
+        CtlVerb::Top(of) => top::top(options, of),
+        CtlVerb::SmpLocks(method) => ask(options, method, locks),
+        CtlVerb::Thaw(method) => ask(
+            options,
+            method,
+            switched("patching goes on", "it was not frozen"),
+        ),
+        CtlVerb::Digest(method) => ask(options, method, digest),
+        CtlVerb::Shutdown(method) => ask(
+            options,
+            method,
+            switched("shutting down", "it is ending already"),
+        ),
     }
-    let call = Call::try_from(options).map_err(Failure::bad_input)?;
-    let result = client::request(&options.control, &call).map_err(Failure::bad_input)?;
+}
+
+fn session_verb(options: &CtlOptions, verb: &SessionVerb) -> Result<ExitStatus, Failure> {
+    match verb {
+        SessionVerb::Create(method) => {
+            let mut create = CreateSession::clone(method);
+            create.0.options.output = create.0.options.output.map(from_here);
+            ask(options, &create, sessions)
+        }
+        SessionVerb::List(method) => ask(options, method, sessions),
+        SessionVerb::Delete(method) => ask(options, method, deleted),
+    }
+}
+
+fn filter_verb(options: &CtlOptions, verb: &FilterVerb) -> Result<ExitStatus, Failure> {
+    match verb {
+        FilterVerb::Add(method) => ask(options, method, changed),
+        FilterVerb::Remove(method) => ask(options, method, changed),
+        FilterVerb::Set(method) => ask(options, method, changed),
+        FilterVerb::Clear(method) => ask(options, method, changed),
+    }
+}
+
+/// Makes the request and prints the result: as `show` has it, or as it is.
+pub(super) fn ask<M: Method>(
+    options: &CtlOptions,
+    method: &M,
+    show: impl FnOnce(&M::Result) -> String,
+) -> Result<ExitStatus, Failure> {
+    let result = client::request(&options.control, method).map_err(Failure::bad_input)?;
     let text = if options.json {
         printable::json(&result).map_err(Failure::output)? + "\n"
     } else {
-        printable::masked_lines(&text_of(&call, result)?)
+        let result = client::read::<M>(result).map_err(Failure::bad_input)?;
+        printable::masked_lines(&show(&result))
     };
     stdout::print(text)?;
     Ok(ExitStatus::Success)
 }
 
-fn text_of(call: &Call, result: Value) -> Result<String, Failure> {
-    Ok(match call {
-        Call::Status => status(&read(result)?),
-        Call::Functions(_) => functions(&read(result)?),
-        Call::Start(_) | Call::Stop(_) | Call::FilterAdd(_) => changed(&read(result)?),
-        Call::FilterRemove(_) | Call::FilterSet(_) | Call::FilterClear(_) => {
-            changed(&read(result)?)
-        }
-        Call::CreateSession(_) | Call::ListSessions => sessions(&read(result)?),
-        Call::DeleteSession(_) => deleted(&read(result)?),
-        Call::TracingOn(_) => switched(&read(result)?, "tracing is on", "it was on already"),
-        Call::TracingOff(_) => switched(&read(result)?, "tracing is off", "it was off already"),
-        Call::SwitchLocks(_) => locks(&read(result)?),
-        Call::Profile(_) => super::top::table(&read(result)?, None, usize::MAX),
-        Call::Thaw => switched(&read(result)?, "patching goes on", "it was not frozen"),
-        Call::Pause => switched(&read(result)?, "paused", "it was paused already"),
-        Call::Resume => switched(&read(result)?, "running", "it was not paused"),
-        Call::Shutdown => switched(&read(result)?, "shutting down", "it is ending already"),
-        Call::Dump(_) => dumped(&read(result)?),
-        Call::ListEvents => events::list(&read(result)?),
-        Call::EnableEvents(_) | Call::DisableEvents(_) => events::changed(&read(result)?),
-        Call::Probe(call) => probes::text_of(call, result)?,
-        Call::ListDynamic => dynfunc::list(&read(result)?),
-        Call::SetDynamic(_) | Call::ResetDynamic(_) => dynfunc::changed(&read(result)?),
-        Call::Digest => {
-            let Digest { sha256 } = read(result)?;
-            format!("{sha256}\n")
-        }
-    })
+fn switched(yes: &str, no: &str) -> impl FnOnce(&Switched) -> String {
+    move |switched| format!("{}\n", if switched.changed { yes } else { no })
 }
 
-pub(super) fn read<T: DeserializeOwned>(result: Value) -> Result<T, Failure> {
-    let other = |error| {
-        format!("the VMM's result is not what this version expects ({error}); --json shows it")
-    };
-    serde_json::from_value(result)
-        .map_err(other)
-        .map_err(Failure::bad_input)
+fn digest(digest: &Digest) -> String {
+    format!("{}\n", digest.sha256)
 }
 
-fn switched(switched: &Switched, yes: &str, no: &str) -> String {
-    format!("{}\n", if switched.changed { yes } else { no })
+fn profile(profile: &Profile) -> String {
+    top::table(profile, None, usize::MAX)
 }
 
 fn locks(locks: &SwitchedLocks) -> String {

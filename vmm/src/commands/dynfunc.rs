@@ -2,11 +2,24 @@
 
 use std::fmt::Write as _;
 
+use super::ctl::ask;
+use crate::cli::ctl::{CtlOptions, DynfuncVerb};
+use crate::exit_status::ExitStatus;
+use crate::failure::Failure;
 use tracer::tracing::status::paused;
 use tracer::tracing::status::{DynamicChanged, DynamicList};
 
+/// Makes the request and prints the result.
+pub(super) fn dynfunc(options: &CtlOptions, verb: &DynfuncVerb) -> Result<ExitStatus, Failure> {
+    match verb {
+        DynfuncVerb::List(method) => ask(options, method, list),
+        DynfuncVerb::Set(method) => ask(options, method, changed),
+        DynfuncVerb::Reset(method) => ask(options, method, changed),
+    }
+}
+
 /// One line for each function, and one for where it may lead.
-pub(super) fn list(list: &DynamicList) -> String {
+fn list(list: &DynamicList) -> String {
     if list.functions.is_empty() {
         return "the image declares no dynamic functions\n".to_owned();
     }
@@ -30,7 +43,7 @@ pub(super) fn list(list: &DynamicList) -> String {
 }
 
 /// One line for each function that leads somewhere else now.
-pub(super) fn changed(changed: &DynamicChanged) -> String {
+fn changed(changed: &DynamicChanged) -> String {
     if changed.functions.is_empty() {
         return "nothing had to be changed\n".to_owned();
     }

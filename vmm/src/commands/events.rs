@@ -2,11 +2,24 @@
 
 use std::fmt::Write as _;
 
+use super::ctl::ask;
+use crate::cli::ctl::{CtlOptions, EventsVerb};
+use crate::exit_status::ExitStatus;
+use crate::failure::Failure;
 use tracer::tracing::status::paused;
 use tracer::tracing::status::{EventList, EventsChanged};
 
+/// Makes the request and prints the result.
+pub(super) fn events(options: &CtlOptions, verb: &EventsVerb) -> Result<ExitStatus, Failure> {
+    match verb {
+        EventsVerb::List(method) => ask(options, method, list),
+        EventsVerb::Enable(method) => ask(options, method, changed),
+        EventsVerb::Disable(method) => ask(options, method, changed),
+    }
+}
+
 /// One line for each event, and those of its callbacks.
-pub(super) fn list(list: &EventList) -> String {
+fn list(list: &EventList) -> String {
     if list.events.is_empty() {
         return "the image declares no events\n".to_owned();
     }
@@ -39,7 +52,7 @@ pub(super) fn list(list: &EventList) -> String {
 }
 
 /// One line for what was changed.
-pub(super) fn changed(changed: &EventsChanged) -> String {
+fn changed(changed: &EventsChanged) -> String {
     if changed.events.is_empty() {
         return "nothing had to be changed\n".to_owned();
     }

@@ -2,24 +2,22 @@
 
 use std::fmt::Write as _;
 
-use serde_json::Value;
-
-use super::ctl::read;
-use crate::control::probes::ProbeCall;
+use super::ctl::ask;
+use crate::cli::ctl::{CtlOptions, ProbeVerb};
+use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use tracer::tracing::status::paused;
 use tracer::tracing::status::{ProbeList, ProbeStatus, ProbesChanged};
 
-/// The result of a method about probes, as text.
-pub(super) fn text_of(call: &ProbeCall, result: Value) -> Result<String, Failure> {
-    let what = match call {
-        ProbeCall::List => return Ok(list(&read(result)?)),
-        ProbeCall::Add(_) => "set",
-        ProbeCall::Remove(_) => "removed",
-        ProbeCall::Enable(_) => "enabled",
-        ProbeCall::Disable(_) => "disabled",
-    };
-    Ok(changed(&read(result)?, what))
+/// Makes the request and prints the result.
+pub(super) fn probes(options: &CtlOptions, verb: &ProbeVerb) -> Result<ExitStatus, Failure> {
+    match verb {
+        ProbeVerb::Add(method) => ask(options, &method.joined(), changed("set")),
+        ProbeVerb::List(method) => ask(options, method, list),
+        ProbeVerb::Remove(method) => ask(options, method, changed("removed")),
+        ProbeVerb::Enable(method) => ask(options, method, changed("enabled")),
+        ProbeVerb::Disable(method) => ask(options, method, changed("disabled")),
+    }
 }
 
 /// One line for each probe, and one for what it captures.
@@ -57,8 +55,12 @@ fn line(probe: &ProbeStatus) -> String {
     text
 }
 
-/// One line for each probe that was changed, and one for the pause.
-fn changed(changed: &ProbesChanged, what: &str) -> String {
+/// One line for each probe to which that was done, and one for the pause.
+fn changed(what: &str) -> impl FnOnce(&ProbesChanged) -> String {
+    move |changed| told(changed, what)
+}
+
+fn told(changed: &ProbesChanged, what: &str) -> String {
     if changed.probes.is_empty() {
         return "nothing had to be changed\n".to_owned();
     }

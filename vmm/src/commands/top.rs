@@ -10,7 +10,8 @@ use tracer::quantity::plain;
 use super::stdout;
 use crate::cli::ctl::{CtlOptions, TopOptions};
 use crate::control::client;
-use crate::control::protocol::Call;
+use crate::control::methods::sessions::OfSession;
+use crate::control::methods::tracing::ShowProfile;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use tracer::tracing::status::{Profile, ProfiledFunction};
@@ -26,7 +27,8 @@ pub const ROWS: usize = 20;
 /// # Errors
 /// [`Failure`] with one line for the user.
 pub fn top(options: &CtlOptions, top: &TopOptions) -> Result<ExitStatus, Failure> {
-    let call = Call::try_from(options).map_err(Failure::bad_input)?;
+    let session = top.session.clone();
+    let method = ShowProfile(OfSession { session });
     let is_terminal = std::io::stdout().is_terminal();
     let count = top.count.unwrap_or(if is_terminal { u64::MAX } else { 1 });
     let mut before: Option<(Profile, Instant)> = None;
@@ -34,9 +36,8 @@ pub fn top(options: &CtlOptions, top: &TopOptions) -> Result<ExitStatus, Failure
         if number > 0 {
             std::thread::sleep(top.interval);
         }
-        let result = client::request(&options.control, &call).map_err(Failure::bad_input)?;
+        let profile = client::call(&options.control, &method).map_err(Failure::bad_input)?;
         let now = Instant::now();
-        let profile: Profile = super::ctl::read(result)?;
         let rate = before
             .as_ref()
             .map(|(profile, then)| (profile, now.duration_since(*then)));

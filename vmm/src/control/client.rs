@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::protocol::{Call, Response, RpcError};
+use super::method::Method;
+use super::protocol::{Response, RpcError};
 
 /// Longest wait for a reply: a `start` of everything on a slow host takes its time.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -44,16 +45,39 @@ pub enum RequestError {
         #[source]
         source: serde_json::Error,
     },
+    /// There is something in the request that JSON has no way to say.
+    #[error("the request cannot be sent: {0}")]
+    Unsayable(#[source] serde_json::Error),
+    /// Another version replied.
+    #[error("the VMM's result is not what this version expects ({0}); --json shows it")]
+    Unexpected(#[source] serde_json::Error),
     /// The VMM said no.
     #[error("{0}")]
     Refused(#[source] RpcError),
 }
 
-/// Sends `call` to the VMM at `path` and returns its result.
+/// Asks the VMM at `path`.
+///
+/// # Errors
+/// [`RequestError`] when there is no VMM, no reply, or the reply is an error or another one than this version knows.
+pub fn call<M: Method>(path: &Path, method: &M) -> Result<M::Result, RequestError> {
+    read::<M>(request(path, method)?)
+}
+
+/// A result of this method.
+///
+/// # Errors
+/// [`RequestError::Unexpected`].
+pub fn read<M: Method>(result: Value) -> Result<M::Result, RequestError> {
+    serde_json::from_value(result).map_err(RequestError::Unexpected)
+}
+
+/// Asks the VMM at `path` and returns the result as it came.
 ///
 /// # Errors
 /// [`RequestError`] when there is no VMM, no reply, or the reply is an error.
-pub fn request(path: &Path, call: &Call) -> Result<Value, RequestError> {
+pub fn request<M: Method>(path: &Path, method: &M) -> Result<Value, RequestError> {
+    let call = method.call().map_err(RequestError::Unsayable)?;
     let path = path.to_path_buf();
     let stream = match UnixStream::connect(&path) {
         Ok(stream) => stream,

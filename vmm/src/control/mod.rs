@@ -3,11 +3,13 @@
 mod claim;
 pub mod client;
 pub mod connection;
-pub mod dynfunc;
-pub mod events;
+#[cfg(test)]
+mod document;
+#[cfg(test)]
+mod fields;
 pub mod line_buffer;
-pub mod probes;
+pub mod method;
+pub mod methods;
 pub mod protocol;
 pub mod server;
-pub mod sessions;
 pub mod status;

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use vmm::control::protocol::Call;
-use vmm::control::status::Status;
+use vmm::control::method::Nothing;
+use vmm::control::methods::guest::ShowStatus;
 use vmm::layout::{MIB, WINDOW_SIZE};
 
 use crate::Failed;
@@ -24,7 +24,7 @@ pub fn rows(place: &Path) -> Result<Vec<Row>, Failed> {
         guest.line()?.ok_or("the guest printed nothing")?;
         boots.push(guest.started.elapsed().as_secs_f64() * 1e3);
         // It answers: everything that it needs has been used once.
-        let _: Status = guest.connect()?.call(&Call::Status)?;
+        guest.connect()?.ask(&ShowStatus(Nothing {}))?;
         resident.push(resident_mib(guest.pid())?);
     }
     let (boots, resident): (Samples, Samples) =

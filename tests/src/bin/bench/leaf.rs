@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use tracer::tracing::options::ClockSource;
-use vmm::control::protocol::{Call, OfSession};
+use vmm::control::method::Method;
+use vmm::control::methods::sessions::OfSession;
+use vmm::control::methods::tracing::TracingOff;
 
 use crate::Failed;
 use crate::guest::Guest;
@@ -103,13 +105,13 @@ impl Case {
         };
         let cmdline = format!("workload={workload} iterations={CALLS} rounds={count}");
         let guest = Guest::boot(place, vcpus, &cmdline, &self.arguments())?;
-        let off = [Call::TracingOff(OfSession::default())];
+        let off = [TracingOff(OfSession::default()).call()?];
         let skip = match self {
             Self::FunctionOff => change(&guest, &off, 1)?,
             Self::GraphOff => change(&guest, &off, GRAPH_RECORDS)?,
             Self::List { sessions } => change(
                 &guest,
-                &more_sessions(*sessions, TRACED, ClockSource::Tsc),
+                &more_sessions(*sessions, TRACED, ClockSource::Tsc)?,
                 1,
             )?,
             _ => 0,

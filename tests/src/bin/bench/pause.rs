@@ -3,8 +3,14 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tracer::tracing::status::{Changed, Switched};
-use vmm::control::protocol::{Call, FilterChange, OfSession};
+use tracer::tracing::status::Changed;
+use vmm::control::method::{Method, Nothing};
+use vmm::control::methods::filters::{
+    AddFilter, ClearFilter, FilterChange, RemoveFilter, SetFilter,
+};
+use vmm::control::methods::guest::ShutDown;
+use vmm::control::methods::sessions::OfSession;
+use vmm::control::protocol::Call;
 
 use crate::Failed;
 use crate::guest::{Client, Guest};
@@ -34,27 +40,26 @@ pub fn rows(place: &Path) -> Result<Vec<Row>, Failed> {
         filter: globs.iter().map(|glob| (*glob).to_owned()).collect(),
         ..FilterChange::default()
     };
-    let one = [
-        Call::FilterAdd(glob(&[SWITCHED])),
-        Call::FilterRemove(glob(&[SWITCHED])),
-    ];
-    let all = [
-        Call::FilterClear(OfSession::default()),
-        Call::FilterSet(glob(&[BUSY])),
-    ];
     let notrace = || FilterChange {
         notrace: vec![SWITCHED.to_owned()],
         ..FilterChange::default()
     };
-    let among = [Call::FilterAdd(notrace()), Call::FilterRemove(notrace())];
+    let pair = |change: &dyn Fn() -> FilterChange| -> Result<[Call; 2], Failed> {
+        let (add, remove) = (AddFilter(change()), RemoveFilter(change()));
+        Ok([add.call()?, remove.call()?])
+    };
+    let one = pair(&|| glob(&[SWITCHED]))?;
+    let among = pair(&notrace)?;
+    let (clear, set) = (ClearFilter(OfSession::default()), SetFilter(glob(&[BUSY])));
+    let all = [clear.call()?, set.call()?];
     let one = switch(&mut client, &one, SMALL)?;
     let all = switch(&mut client, &all, LARGE)?;
-    let everything: Changed = client.call(&Call::FilterClear(OfSession::default()))?;
+    let everything = client.ask(&clear)?;
     if everything.traced < MANY {
         return Err(format!("only {} functions are attached", everything.traced).into());
     }
     let among = switch(&mut client, &among, SMALL)?;
-    let _: Switched = client.call(&Call::Shutdown)?;
+    client.ask(&ShutDown(Nothing {}))?;
     Ok(table(&one, &all, &among))
 }
 

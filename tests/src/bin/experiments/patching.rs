@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 use tests::measure::Failed;
 use tests::measure::guest::{Client, Guest};
 use tests::measure::sample::Samples;
-use tracer::tracing::status::{Changed, Switched};
-use vmm::control::protocol::{Call, FilterChange};
+use tracer::tracing::status::Changed;
+use vmm::control::method::{Method, Nothing};
+use vmm::control::methods::filters::{AddFilter, FilterChange, RemoveFilter};
+use vmm::control::methods::guest::ShutDown;
 
 use crate::Bench;
 use crate::experiment::{Experiment, Finding, Plot, Row, Verdict};
@@ -110,7 +112,7 @@ fn times(place: &Path, method: &str, vcpus: u16) -> Result<Vec<(u32, Times)>, Fa
     client.wait_for_records()?;
     let all = SITES.map(|(sites, glob)| Ok((sites, switch(&mut client, sites, glob)?)));
     let all = all.into_iter().collect::<Result<_, Failed>>();
-    let _: Switched = client.call(&Call::Shutdown)?;
+    client.ask(&ShutDown(Nothing {}))?;
     all
 }
 
@@ -119,7 +121,8 @@ fn switch(client: &mut Client, sites: u32, glob: &str) -> Result<Times, Failed> 
         filter: vec![glob.to_owned()],
         ..FilterChange::default()
     };
-    let calls = [Call::FilterAdd(change()), Call::FilterRemove(change())];
+    let (add, remove) = (AddFilter(change()), RemoveFilter(change()));
+    let calls = [add.call()?, remove.call()?];
     let (mut lost, mut in_all) = (Vec::new(), Vec::new());
     // The first time writes the stubs.
     for (number, call) in calls.iter().cycle().take(SWITCHES + 2).enumerate() {

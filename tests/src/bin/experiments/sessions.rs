@@ -22,7 +22,7 @@ pub fn experiment(bench: Bench<'_>) -> Result<Experiment, Failed> {
         let mut rounds = Rounds::default();
         for _ in 0..TURNS {
             let guest = Guest::boot(bench.place, 1, CMDLINE, &arguments)?;
-            let calls = more_sessions(usize::try_from(sessions)?, TRACED, ClockSource::None);
+            let calls = more_sessions(usize::try_from(sessions)?, TRACED, ClockSource::None)?;
             let skip = change(&guest, &calls, 1)?;
             rounds.collect(guest, skip)?;
         }

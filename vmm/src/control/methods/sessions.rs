@@ -1,0 +1,104 @@
+//! The session that a method is about, and the methods that make, list and delete sessions.
+
+use std::fmt;
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use tracer::tracing::options::{DEFAULT_SESSION, Tracer};
+use tracer::tracing::status::{Deleted, SessionList};
+
+use crate::closing::ClosingLine;
+use crate::control::method::{Nothing, methods};
+use crate::control::protocol::RpcError;
+use crate::host::clock_page::check_cpu;
+use crate::options::choice::choice;
+use crate::options::session::SessionOptions;
+
+/// The session that a method is about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SessionName(pub String);
+
+impl Default for SessionName {
+    fn default() -> Self {
+        Self(DEFAULT_SESSION.to_owned())
+    }
+}
+
+impl From<String> for SessionName {
+    fn from(name: String) -> Self {
+        Self(name)
+    }
+}
+
+impl fmt::Display for SessionName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl SessionName {
+    /// Whether it is the session that is meant when none is named.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        self.0 == DEFAULT_SESSION
+    }
+}
+
+/// The parameters of methods that take a session only.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OfSession {
+    /// Which session
+    #[arg(from_global)]
+    #[serde(skip_serializing_if = "SessionName::is_default")]
+    pub session: SessionName,
+}
+
+/// A session that is to be.
+#[derive(Debug, Clone, PartialEq, Eq, Args, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewSession {
+    /// Its name: letters, digits, '-', '_' and '.'
+    pub name: String,
+    /// What it records
+    #[arg(long, value_name = "TRACER", value_parser = choice::<Tracer>(), default_value_t)]
+    #[serde(default)]
+    pub tracer: Tracer,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would be the text of the whole verb")]
+    #[serde(default)]
+    pub options: SessionOptions,
+}
+
+/// A session that is there, which has to be named.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OldSession {
+    /// Its name
+    #[arg(id = "name", value_name = "NAME")]
+    #[serde(skip_serializing_if = "SessionName::is_default")]
+    pub session: SessionName,
+}
+
+methods! {
+    /// Make a session; `ctl --session NAME start` then traces
+    CreateSession(NewSession) "session.create" -> SessionList: |new, tracing, _guest| {
+        if let Some(cpu) = new.options.clock_cpu {
+            check_cpu(cpu).map_err(RpcError::failed)?;
+        }
+        tracing.create(&new.name, new.tracer, new.options.to_session())?
+    };
+
+    /// Every session, with state, filter and rings
+    ListSessions(Nothing) "session.list" -> SessionList: |_, tracing, _guest| tracing.list();
+
+    /// Delete a session; one that runs is stopped first
+    DeleteSession(OldSession) "session.delete" -> Deleted: |old, tracing, guest| {
+        let (deleted, closing) = tracing.delete(guest, &old.session.0)?;
+        if let Some(closing) = closing {
+            log::info!("{}", ClosingLine(&closing));
+        }
+        deleted
+    };
+}
