@@ -110,7 +110,7 @@ const HOUSES: [House; 6] = [
             ("live", "doctor"),
             ("machine", "doctor"),
         ],
-        in_circles: 10,
+        in_circles: 7,
     },
 ];
 

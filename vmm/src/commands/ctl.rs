@@ -3,13 +3,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use terms::printable;
 use tracer::quantity::{counted, plain};
 
-use super::{dynfunc, events, probes, stdout, top};
+use super::ask::ask;
+use super::{dynfunc, events, probes, top};
 use crate::cli::ctl::{CtlOptions, CtlVerb, FilterVerb, SessionVerb};
-use crate::control::client;
-use crate::control::method::Method;
 use crate::control::methods::sessions::{CreateSession, OfSession};
 use crate::control::methods::tracing::{ShowProfile, from_here};
 use crate::control::status::{Pauses, Spread, Status};
@@ -89,23 +87,6 @@ fn filter_verb(options: &CtlOptions, verb: &FilterVerb) -> Result<ExitStatus, Fa
         FilterVerb::Set(method) => ask(options, method, changed),
         FilterVerb::Clear(method) => ask(options, method, changed),
     }
-}
-
-/// Makes the request and prints the result: as `show` has it, or as it is.
-pub(super) fn ask<M: Method>(
-    options: &CtlOptions,
-    method: &M,
-    show: impl FnOnce(&M::Result) -> String,
-) -> Result<ExitStatus, Failure> {
-    let result = client::request(&options.control, method).map_err(Failure::bad_input)?;
-    let text = if options.json {
-        printable::json(&result).map_err(Failure::output)? + "\n"
-    } else {
-        let result = client::read::<M>(result).map_err(Failure::bad_input)?;
-        printable::masked_lines(&show(&result))
-    };
-    stdout::print(text)?;
-    Ok(ExitStatus::Success)
 }
 
 fn switched(yes: &str, no: &str) -> impl FnOnce(&Switched) -> String {

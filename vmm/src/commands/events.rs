@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::ctl::ask;
+use super::ask::ask;
 use crate::cli::ctl::{CtlOptions, EventsVerb};
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;

@@ -1,5 +1,6 @@
 //! One file per verb of the command line.
 
+mod ask;
 pub mod completions;
 pub mod ctl;
 pub mod doctor;

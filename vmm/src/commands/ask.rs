@@ -1,0 +1,27 @@
+//! One request to a running VMM, and its result on stdout.
+
+use terms::printable;
+
+use super::stdout;
+use crate::cli::ctl::CtlOptions;
+use crate::control::client;
+use crate::control::method::Method;
+use crate::exit_status::ExitStatus;
+use crate::failure::Failure;
+
+/// Makes the request and prints the result: as `show` has it, or as it is.
+pub(super) fn ask<M: Method>(
+    options: &CtlOptions,
+    method: &M,
+    show: impl FnOnce(&M::Result) -> String,
+) -> Result<ExitStatus, Failure> {
+    let result = client::request(&options.control, method).map_err(Failure::bad_input)?;
+    let text = if options.json {
+        printable::json(&result).map_err(Failure::output)? + "\n"
+    } else {
+        let result = client::read::<M>(result).map_err(Failure::bad_input)?;
+        printable::masked_lines(&show(&result))
+    };
+    stdout::print(text)?;
+    Ok(ExitStatus::Success)
+}
