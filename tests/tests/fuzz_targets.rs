@@ -48,6 +48,24 @@ fn every_target_takes_its_seeds_and_damaged_copies_of_them() {
     }
 }
 
+/// A target that is killed cannot remove the directory that it reads.
+#[test]
+fn what_a_killed_target_has_left_is_removed_by_the_next_one() {
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let left = format!("exotrace-fuzz-{}-0", child.id());
+    let left = std::env::temp_dir().join(left);
+    std::fs::create_dir_all(left.join("a")).unwrap();
+    child.wait().unwrap();
+    let own = format!("exotrace-fuzz-{}", std::process::id());
+    let own = std::env::temp_dir().join(own);
+    std::fs::create_dir_all(&own).unwrap();
+    let target = TARGETS.iter().find(|target| target.name == "directory");
+    (target.unwrap().run)(&[]);
+    assert!(!left.exists());
+    assert!(own.exists(), "its process is there");
+    std::fs::remove_dir(own).unwrap();
+}
+
 #[test]
 fn every_target_has_a_program() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz");

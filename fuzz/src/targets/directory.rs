@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use tracer::graph::selection::{Rules, Threshold};
 use tracer::report::last::{Last, print_last};
@@ -28,7 +29,10 @@ const FILES: [&str; 12] = [
 const INFO: &[u8] =
     b"Ftrace!\0\x04\0\0\0\x28\0\x01\x02\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 
-/// Removes it when the process ends in order.
+/// How these directories are called: the process and a number follow.
+const NAME: &str = "exotrace-fuzz-";
+
+/// Removes it when the process ends in order. One of a process that was killed is removed by the next one.
 struct Directory(PathBuf);
 
 impl Drop for Directory {
@@ -39,8 +43,11 @@ impl Drop for Directory {
 
 impl Directory {
     fn new() -> Self {
-        let name = format!("exotrace-fuzz-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let place = std::env::temp_dir();
+        sweep(&place);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = place.join(format!("{NAME}{}-{number}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).expect("a directory for files");
         fs::write(path.join("info"), INFO).expect("a file");
@@ -59,6 +66,21 @@ impl Directory {
                 [] => fs::remove_file(path),
                 file => fs::write(path, file),
             };
+        }
+    }
+}
+
+/// Removes what processes have left behind that are no more.
+fn sweep(place: &Path) {
+    let Ok(entries) = fs::read_dir(place) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let rest = name.to_str().and_then(|name| name.strip_prefix(NAME));
+        let process = rest.and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
+        if process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists()) {
+            let _ = fs::remove_dir_all(entry.path());
         }
     }
 }

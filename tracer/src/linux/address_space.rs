@@ -15,6 +15,13 @@
 //!
 //! What is in the map of the image beside the image itself, the kernel clears once, early in its start
 //! (`cleanup_highmap`), and never uses again. Before that, entries there are not zero, so nothing is free.
+//!
+//! These are constants of the kernel's, so nothing is asked of the guest. Its lists of mapped areas (`vmap_area_list`,
+//! `vmap_area_root`) could add nothing: `alloc_vmap_area` gives out no address but between the bounds that its
+//! callers pass, which are VMALLOC_START and VMALLOC_END or MODULES_VADDR and MODULES_END, so no area is ever in these
+//! ranges; and what is mapped now shows in the page tables anyway, which are what is looked at. A kernel that was built
+//! with a larger image map than it says by its symbols gets a smaller range, never a wrong one; one whose source was
+//! changed to put something of its own there is not recognised before it does.
 
 use image::{Image, TextRange};
 use terms::addr::Gva;

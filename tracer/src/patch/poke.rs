@@ -89,7 +89,10 @@ pub enum PokeError {
     NotSynchronised(#[from] NotSynchronised),
     /// A thread may have been interrupted in the middle of what becomes one instruction.
     #[error(
-        "a thread may go on at {rip}, inside the patch site of {symbol} at {at}: guest physical {held_at} holds that address"
+        "a thread may go on at {rip}, inside the patch site of {symbol} at {at}: guest physical {held_at} holds that address. \
+         Either a thread was interrupted there, or an interrupt or a probe of the guest's own (a kprobe) that was hit there has \
+         left that word in memory which nothing has used since: try again later, or take another place; what displaces one \
+         instruction only (a breakpoint, tactic 5) can be set all the same"
     )]
     ThreadInside {
         /// The function.

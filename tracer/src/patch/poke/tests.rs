@@ -199,6 +199,16 @@ fn only_what_will_not_be_so_for_long_passes() {
         held_at: Gpa(4096),
     };
     assert!(vcpu.passes() && thread.passes());
+    // It can stay for long, where the word is what is left of a probe: then this is what is said.
+    let said = thread.to_string();
+    for words in [
+        "guest physical 0x1000",
+        "(a kprobe)",
+        "try again later",
+        "tactic 5",
+    ] {
+        assert!(said.contains(words), "{said}");
+    }
     let kprobes = |source| PokeError::KprobesUnknown {
         symbol: Arc::clone(&symbol),
         at,
