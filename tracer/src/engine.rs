@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use announcer::Announcer;
 use call_values::CallCaptures;
-pub use change::Applied;
-use change::Write;
+pub use commit::Applied;
 pub use error::{ApplyError, AttachError, Frozen, FrozenBy};
 use events::PlacedStub;
 use fleeting::KnownModule;
@@ -29,7 +28,6 @@ use crate::patch::functions::{FunctionState, FunctionTable};
 use crate::patch::locks::LockPrefixes;
 use crate::patch::markers::MarkerTable;
 use crate::patch::normalise::normalisations;
-use crate::patch::poke::{self, Poke, TransactionError};
 use crate::patch::probes::ProbeTable;
 use crate::record::FUNCTIONS_MAX;
 use crate::session::Session;
@@ -41,6 +39,9 @@ use crate::stub::mirror::Mirror;
 use crate::stub::reach::{Reach, Routines};
 use crate::stub::template::StubError;
 use crate::target::StoppedTarget;
+use crate::text::journal::Journal;
+use crate::text::poke::{self, Poke, TransactionError};
+use crate::text::sites::Sites;
 use crate::window::{Extent, Places, Window};
 
 /// Room for stubs per function: a few versions of each.
@@ -49,6 +50,8 @@ const STUB_BYTES_PER_FUNCTION: u64 = 3072;
 const MIRROR_PAGES_LOG2: u32 = 13;
 /// Room for the mirror's claim routine.
 const CLAIM_BYTES: u64 = 512;
+/// Places that the journal has room for beside two for each function: those of probes, events and what comes later.
+const JOURNAL_ENTRIES: u64 = 1 << 14;
 /// Room for the stubs of probes.
 const PROBES_BYTES: u64 = 3 << 19;
 
@@ -58,6 +61,7 @@ struct Ground {
     window: Window,
     arena: Arena,
     cells: Extent,
+    journal: Journal,
     strategy: CpuStrategy,
     no_gs: Option<NoGsBase>,
     /// Made for the first graph session.
@@ -119,7 +123,7 @@ impl Ground {
 
 /// What makes every site of the image one nop.
 fn normalised(image: &Image) -> impl Iterator<Item = Poke> {
-    normalisations(image).into_iter().map(Poke::from)
+    normalisations(image).into_iter()
 }
 
 /// Where the clock page lies in the extent of the cells: behind them.
@@ -134,6 +138,10 @@ pub struct Engine {
     /// What can be asked of the guest, if it is a Linux.
     linux: Option<Kernel>,
     table: FunctionTable,
+    /// What of the text is ours.
+    sites: Sites,
+    /// How often text had gone when its places were forgotten last.
+    gone_places: u64,
     dynamic: DynamicTable,
     tracepoints: TracepointTable,
     markers: MarkerTable,
@@ -170,6 +178,8 @@ impl Engine {
             linux: Kernel::of(&image),
             image,
             table,
+            sites: Sites::default(),
+            gone_places: 0,
             dynamic,
             tracepoints,
             markers,
@@ -263,15 +273,23 @@ impl Engine {
         };
         let functions = STUB_BYTES_PER_FUNCTION * self.image.sites.len() as u64;
         let room = functions + PROBES_BYTES;
-        let extents = window.map(target, room, PageUse::Code).and_then(|code| {
-            let shared = clock_offset(&strategy) + PAGE_BYTES;
-            Ok((code, window.map(target, shared, PageUse::Data)?))
-        });
-        let (code, cells) = match extents {
-            Ok(extents) => extents,
+        let journal_at = clock_offset(&strategy) + PAGE_BYTES;
+        let places = JOURNAL_ENTRIES + 2 * self.image.sites.len() as u64;
+        let mut opened = || {
+            let code = window.map(target, room, PageUse::Code)?;
+            let shared = journal_at + Journal::bytes(places);
+            let cells = window.map(target, shared, PageUse::Data)?;
+            let at = cells.physical.wrapping_add(journal_at);
+            let mut journal = Journal::begin(target, at, places)?;
+            // What can be changed without a window.
+            journal.note(target, self.sites.iter().copied())?;
+            Ok::<_, AttachError>((code, cells, journal))
+        };
+        let (code, cells, journal) = match opened() {
+            Ok(opened) => opened,
             Err(error) => {
                 window.close(target);
-                return Err(error.into());
+                return Err(error);
             }
         };
         let arena = Arena::new(code.at, code.physical, code.bytes);
@@ -279,6 +297,7 @@ impl Engine {
             window,
             arena,
             cells,
+            journal,
             strategy,
             no_gs,
             mirror: None,
@@ -347,6 +366,19 @@ impl Engine {
         self.table.state(function)
     }
 
+    /// The places of the text where bytes of ours stand.
+    #[must_use]
+    pub fn sites(&self) -> &Sites {
+        &self.sites
+    }
+
+    /// Where the journal of changed text is, once the window is open.
+    #[must_use]
+    pub fn journal_at(&self) -> Option<Gpa> {
+        let at = self.ground.as_ref()?.journal.at();
+        Some(at)
+    }
+
     /// How many functions have our jump in them.
     #[must_use]
     pub fn patched(&self) -> usize {
@@ -376,14 +408,16 @@ impl Engine {
 mod announced;
 mod announcer;
 pub mod call_values;
-mod change;
+mod commit;
 mod dynamic;
 mod error;
 pub mod events;
 pub mod fleeting;
+mod functions;
 mod kprobes;
 pub mod locks;
 mod lost;
+pub mod plan;
 pub mod probes;
 mod reuse;
 pub mod saved;

@@ -33,5 +33,6 @@ pub mod ring;
 pub mod session;
 pub mod stub;
 pub mod target;
+pub mod text;
 pub mod tracing;
 pub mod window;

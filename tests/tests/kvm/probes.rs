@@ -124,8 +124,8 @@ fn hits_of_threads_that_migrate_come_in_order() {
 }
 
 /// A guest that spins, traced by a session that records probes only.
-fn spinning() -> (Running, Client, String) {
-    let mut running = Guest::spinning(&[]);
+fn spinning(options: &[&str]) -> (Running, Client, String) {
+    let mut running = Guest::spinning(options);
     let mut client = running.client();
     let digest = client.digest();
     client.call("start", json!({"tracer": "nop"}));
@@ -153,7 +153,7 @@ fn states(client: &mut Client) -> BTreeMap<u64, String> {
 
 #[test]
 fn an_address_is_shared_by_probes_of_several_sessions_and_restored_with_the_last() {
-    let (mut running, mut client, digest) = spinning();
+    let (mut running, mut client, digest) = spinning(&[]);
     client.call("session.create", json!({"name": "other", "tracer": "nop"}));
     client.call("start", json!({"session": "other"}));
     let one = add(
@@ -325,7 +325,26 @@ fn values_between_instructions_are_those_of_that_moment() {
 
 #[test]
 fn a_thousand_probes_are_set_and_removed_in_one_pause_each() {
-    let (mut running, mut client, digest) = spinning();
+    let pauses = a_thousand_probes(&["--atomic"]);
+    assert_eq!(pauses, [1, 1]);
+}
+
+/// So that none of them is long; a request of which a part cannot be is none all the same.
+#[test]
+fn a_thousand_probes_are_set_and_removed_in_slices() {
+    let pauses = a_thousand_probes(&["--max-pause", "0.1"]);
+    assert!(pauses.iter().all(|pauses| *pauses > 3), "{pauses:?}");
+}
+
+#[test]
+fn a_thousand_probes_are_set_and_removed_while_the_guest_runs() {
+    let pauses = a_thousand_probes(&["--patch-method", "live"]);
+    assert_eq!(pauses, [0, 0]);
+}
+
+/// Says in how many pauses they are set, and removed.
+fn a_thousand_probes(options: &[&str]) -> [u64; 2] {
+    let (mut running, mut client, digest) = spinning(options);
     let functions = client.call("functions", Value::Null);
     let functions = functions["functions"].as_array().unwrap().iter();
     let names = functions.filter(|one| one["state"] == "available");
@@ -334,16 +353,16 @@ fn a_thousand_probes_are_set_and_removed_in_one_pause_each() {
     let probes: Vec<String> = probes.map(|name| format!("{name} %rdi")).collect();
     let changed = client.call("probe.add", json!({"probes": probes}));
     assert_eq!(changed["probes"].as_array().unwrap().len(), 1000);
-    assert_eq!(changed["pauses"], 1);
+    let set = changed["pauses"].as_u64().unwrap();
     let one_is_wrong = [&probes[..], &["no_such_function".to_owned()]].concat();
     let said = client.refused("probe.add", json!({"probes": one_is_wrong}));
     assert!(said.contains("no_such_function"), "{said}");
     assert_eq!(states(&mut client).len(), 1000);
     let changed = client.call("probe.remove", json!({"all_of": "default"}));
-    assert_eq!(changed["pauses"], 1);
     assert_eq!(client.digest(), digest);
     running.type_text("q");
     let _ = running.end().0.good();
+    [set, changed["pauses"].as_u64().unwrap()]
 }
 
 #[test]
@@ -442,12 +461,23 @@ fn toggle(client: &mut Client, random: &mut Random, ids: &mut Vec<u64>) -> Optio
 
 #[test]
 fn a_storm_of_probes_leaves_every_result_and_every_byte_as_it_was() {
+    storm([], 600);
+}
+
+/// Those of one instruction are set while it is executed, the others in a pause.
+#[test]
+fn a_storm_of_probes_while_the_guest_runs_does_so_too() {
+    storm(["--patch-method", "live"], 300);
+}
+
+fn storm<const N: usize>(options: [&str; N], toggles: u32) {
     let mut random = Random::new();
     let rest = format!("iterations={} threads={THREADS} tick=200", scaled(40_000));
     let expected = untraced(gated("values", &rest).vcpus(2));
     let mut running = gated("values,spin", &rest)
         .vcpus(2)
         .with(["--ring-size", "256"])
+        .with(options)
         .output()
         .start();
     running.wait_for("workload spin");
@@ -459,7 +489,7 @@ fn a_storm_of_probes_leaves_every_result_and_every_byte_as_it_was() {
     );
     running.type_text("q");
     let mut ids = Vec::new();
-    for _ in 0..scaled(600) {
+    for _ in 0..scaled(toggles) {
         toggle(&mut client, &mut random, &mut ids).expect("the guest runs");
     }
     for session in ["default", "other"] {

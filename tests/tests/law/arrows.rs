@@ -54,6 +54,7 @@ const HOUSES: [House; 6] = [
             "guest",
             "stub",
             "session",
+            "text",
             "patch",
             "probe",
             "engine",

@@ -37,7 +37,7 @@ const OPTIONS: [(&str, usize); 8] = [
     ("tracer/src/graph/anomaly.rs", 1),
     ("tracer/image/src/error.rs", 2),
     ("tracer/src/paging.rs", 1),
-    ("tracer/src/patch/poke.rs", 1),
+    ("tracer/src/text/poke.rs", 1),
     ("tracer/src/report/error.rs", 2),
     ("tracer/src/report/mod.rs", 2),
 ];

@@ -4,8 +4,8 @@ use terms::addr::Gva;
 use terms::function::FunctionId;
 
 use super::{ApplyError, Engine, normalised};
-use crate::patch::poke::{self, Poke};
 use crate::target::StoppedTarget;
+use crate::text::poke::{self, Poke};
 
 impl Engine {
     /// The text of the part that begins at `start` is there: its sites are made one nop, and can be

@@ -17,7 +17,7 @@ use super::probes::Probe;
 use super::{ApplyError, AttachError, Engine};
 use crate::capture::{Capture, Captured, Source};
 use crate::event::Moment;
-use crate::patch::functions::{PlanError, SessionSet, shape};
+use crate::patch::functions::{PlanError, shape};
 use crate::session::{CallMoments, SessionId};
 use crate::stub::capture::{CapturePart, CaptureStub};
 use crate::stub::event::Tail;
@@ -25,6 +25,7 @@ use crate::stub::graph::SiteShape;
 use crate::stub::template::{Captures, TEMPLATE_MAX};
 use crate::target::{PhysicalMemory, StoppedTarget};
 use crate::window::WindowError;
+use terms::session_set::SessionSet;
 
 /// The number of `rsp`.
 const STACK_POINTER: u8 = 4;

@@ -1,15 +1,16 @@
 //! Why the engine refused, and the kill switch.
 
-use super::events::words::ListError;
 use super::probes::ProbeError;
 use crate::patch::events::OutOfReach;
 use crate::patch::functions::PlanError;
-use crate::patch::poke::{PokeError, TransactionError};
 use crate::record::FUNCTIONS_MAX;
 use crate::stub::arena::ArenaFull;
 use crate::stub::cell::{GsMoved, SESSIONS_MAX};
 use crate::stub::template::StubError;
 use crate::target::MemoryError;
+use crate::text::journal::JournalError;
+use crate::text::poke::{PokeError, TransactionError};
+use crate::text::word::WordError;
 use crate::window::WindowError;
 
 /// Why tracing could not be set up in the guest.
@@ -39,6 +40,9 @@ pub enum AttachError {
     /// A routine that stubs share could not be written.
     #[error("cannot attach: a routine of the stubs cannot be written: {0}")]
     Claim(MemoryError),
+    /// The journal of changed text cannot be begun.
+    #[error("cannot attach: {0}")]
+    Journal(#[from] JournalError),
     /// Tracing has not been attached.
     #[error("tracing is not attached to the guest yet")]
     NotAttached,
@@ -117,12 +121,15 @@ pub enum ApplyError {
     /// A tracepoint cannot lead where it should.
     #[error(transparent)]
     OutOfReach(#[from] OutOfReach),
-    /// The callbacks of a tracepoint could not be changed.
+    /// A word of the guest that points at a list of ours could not be changed.
     #[error("nothing was changed: {0}")]
-    List(#[from] ListError),
+    Word(#[from] WordError),
     /// A stub could not be written.
     #[error("cannot write a stub: {0}")]
     Stub(MemoryError),
+    /// What is about to be changed cannot be written down.
+    #[error("nothing was changed: {0}")]
+    Journal(#[from] JournalError),
     /// The window is gone.
     #[error(transparent)]
     Window(#[from] WindowError),

@@ -10,13 +10,12 @@ use terms::event_format::EventId;
 use terms::function::FunctionId;
 use terms::site::SITE_LENGTH;
 
-use super::{ApplyError, AttachError, Engine, Ground, Write};
+use super::plan::{Plan, Step};
+use super::{ApplyError, AttachError, Engine, Ground};
 use crate::paging::PageUse;
-use crate::patch::events::{Callback, OwnPoke, TracepointChange, TracepointTable};
-use crate::patch::functions::{PlanError, SessionSet};
-use crate::patch::live;
+use crate::patch::events::{Callback, TracepointChange, TracepointTable};
+use crate::patch::functions::PlanError;
 use crate::patch::markers::{MarkerChange, MarkerState, MarkerTable};
-use crate::patch::poke::{self, Poke};
 use crate::record::{Format, RECORD_BYTES};
 use crate::ring::geometry::{Geometry, RING_BYTES_LOG2};
 use crate::session::{SessionConfig, SessionEvents, SessionId, SessionMemory};
@@ -24,7 +23,8 @@ use crate::stub::cell::EVENT_CELL;
 use crate::stub::event::{EventRecorder, EventStub, PAYLOAD_LOG2_MIN, Tail, arguments};
 use crate::stub::recorder::Recorder;
 use crate::stub::template::TEMPLATE_MAX;
-use crate::target::{LiveTarget, PhysicalMemory, StoppedTarget, TargetMemory, VcpuRegisters};
+use crate::target::{PhysicalMemory, StoppedTarget};
+use terms::session_set::SessionSet;
 
 /// Bytes of the event ring of one vCPU, payloads included, at most.
 const EVENT_RING_MAX: u64 = 32 << 20;
@@ -32,41 +32,6 @@ const EVENT_RING_MAX: u64 = 32 << 20;
 pub const PAYLOAD_BYTES_MAX: u64 = 1 << 16;
 /// Bytes that the payload of a record has room for in a session that is given probes, if nothing else is asked for.
 pub const PAYLOAD_BYTES_OF_PROBES: u64 = 256;
-
-/// What events are to become, all at once.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct EventPlan {
-    /// Changed tracepoints.
-    pub tracepoints: Vec<TracepointChange>,
-    /// Changed markers.
-    pub markers: Vec<MarkerChange>,
-}
-
-impl EventPlan {
-    /// Whether nothing is to be changed.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.tracepoints.is_empty() && self.markers.is_empty()
-    }
-
-    /// The events that are changed.
-    pub fn events(&self) -> impl Iterator<Item = EventId> {
-        let tracepoints = self.tracepoints.iter().map(|change| change.event);
-        tracepoints.chain(self.markers.iter().map(|change| change.event))
-    }
-
-    fn pokes(&self) -> impl Iterator<Item = &OwnPoke> {
-        let tracepoints = self.tracepoints.iter().flat_map(|change| &change.pokes);
-        tracepoints.chain(self.markers.iter().flat_map(|change| &change.pokes))
-    }
-
-    /// Whether anything leads into the window afterwards.
-    fn leads_somewhere(&self) -> bool {
-        let called = |change: &TracepointChange| !change.after.callbacks.is_empty();
-        let recorded = |change: &MarkerChange| !change.after.stubs.is_empty();
-        self.tracepoints.iter().any(called) || self.markers.iter().any(recorded)
-    }
-}
 
 /// A stub that writes an event, and where it lies.
 #[derive(Debug)]
@@ -135,18 +100,18 @@ impl Engine {
         memory: &mut (impl PhysicalMemory + ?Sized),
         calls: &[(EventId, Vec<Callback>)],
         on: bool,
-    ) -> Result<EventPlan, ApplyError> {
-        let mut plan = EventPlan::default();
+    ) -> Result<Plan, ApplyError> {
+        let mut steps = Vec::new();
         for (event, callbacks) in calls {
             if self.image.marker(*event).is_some() {
                 let change = self.plan_marker(memory, *event, callbacks, on)?;
-                plan.markers.extend(change);
+                steps.extend(change.map(Step::Marker));
             } else {
                 let change = self.plan_tracepoint(memory, *event, callbacks, on)?;
-                plan.tracepoints.extend(change);
+                steps.extend(change.map(Step::Tracepoint));
             }
         }
-        Ok(plan)
+        Ok(Plan::whole(steps))
     }
 
     fn plan_tracepoint(
@@ -304,79 +269,6 @@ impl Engine {
         Ok(Some(at))
     }
 
-    /// Brings events to what `plan` says, all of them or none.
-    ///
-    /// # Errors
-    /// An [`ApplyError`]; then none was changed.
-    pub fn apply_events(
-        &mut self,
-        target: &mut (impl StoppedTarget + ?Sized),
-        plan: &EventPlan,
-    ) -> Result<(), ApplyError> {
-        let vcpus = target.vcpus().to_vec();
-        self.carry_out_events(target, &vcpus, plan, poke::apply)
-    }
-
-    /// The same while the guest runs. A pass calls the callbacks of the state before or of the one after,
-    /// as it does when the guest is stopped; of several events one can be changed while another is not yet.
-    ///
-    /// # Errors
-    /// As [`Self::apply_events`].
-    pub fn apply_events_live(
-        &mut self,
-        target: &mut (impl LiveTarget + ?Sized),
-        plan: &EventPlan,
-    ) -> Result<(), ApplyError> {
-        let vcpus = target.vcpus().to_vec();
-        self.carry_out_events(target, &vcpus, plan, live::apply)
-    }
-
-    fn carry_out_events<T: TargetMemory + PhysicalMemory + ?Sized>(
-        &mut self,
-        target: &mut T,
-        vcpus: &[VcpuRegisters],
-        plan: &EventPlan,
-        write: Write<T>,
-    ) -> Result<(), ApplyError> {
-        self.check_frozen()?;
-        let ground = self.ground.as_ref().ok_or(ApplyError::NotAttached)?;
-        // A guest that has taken the window back needs nothing more than its nops.
-        let is_seen = ground.window.verify_seen_by(target, vcpus);
-        if plan.leads_somewhere() {
-            is_seen?;
-        }
-        let tracepoints = plan.tracepoints.iter();
-        let mut markers = plan.markers.iter();
-        if !tracepoints
-            .clone()
-            .all(|change| self.tracepoints.is_current(change))
-            || !markers.all(|change| self.markers.is_current(change))
-        {
-            return Err(ApplyError::Stale);
-        }
-        for own in plan.pokes().filter(|own| own.is_ours) {
-            if let Err(error) = self.look_at(target, &own.poke) {
-                return Err(self.freeze(error));
-            }
-        }
-        words::check(target, &plan.tracepoints, |event| self.event_name(event))?;
-        let pokes: Vec<Poke> = plan.pokes().map(|own| own.poke).collect();
-        let written = write(target, &self.image, &pokes);
-        self.note(written)?;
-        let written = words::write(target, &plan.tracepoints, |event| self.event_name(event));
-        if let Err(error) = written {
-            let back: Vec<Poke> = pokes.iter().rev().map(|poke| poke.reverse()).collect();
-            let written = write(target, &self.image, &back);
-            self.note(written)?;
-            return Err(error.into());
-        }
-        tracepoints.for_each(|change| self.tracepoints.applied(change));
-        for change in &plan.markers {
-            self.markers.applied(change);
-        }
-        Ok(())
-    }
-
     /// What an event is called.
     #[must_use]
     pub fn event_name(&self, event: EventId) -> String {
@@ -459,4 +351,3 @@ fn event_geometry(rings: Geometry, share: u64, payload_log2: u32) -> Geometry {
 
 #[cfg(test)]
 mod tests;
-pub mod words;

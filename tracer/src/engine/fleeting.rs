@@ -214,7 +214,7 @@ impl Engine {
         let Some(layout) = linux.and_then(|linux| linux.modules.as_ref()) else {
             return true;
         };
-        let is_patched = |id: &FunctionId| matches!(self.state(*id), FunctionState::Patched { .. });
+        let is_patched = |id: &FunctionId| matches!(self.state(*id), FunctionState::Patched(_));
         let patched = known.functions.clone().map(FunctionId).find(is_patched);
         let Some(site) = patched.and_then(|id| self.image.site_of(id)) else {
             return false;

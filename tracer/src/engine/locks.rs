@@ -1,8 +1,8 @@
 //! Switching the guest's lock prefixes.
 
-use super::{Engine, Frozen};
-use crate::patch::locks::{LockPrefixes, pokes};
-use crate::patch::poke::{self, TransactionError};
+use super::plan::{Plan, Step};
+use super::{ApplyError, Engine};
+use crate::patch::locks::{LockPrefixes, switches};
 use crate::target::StoppedTarget;
 
 /// Why the lock prefixes were left as they are.
@@ -19,12 +19,9 @@ pub enum LockError {
         /// How many.
         vcpus: usize,
     },
-    /// A poke failed; all were taken back.
+    /// One could not be switched; all were taken back.
     #[error("the lock prefixes are as before: {0}")]
-    Transaction(#[from] TransactionError),
-    /// Patching is frozen.
-    #[error("patching is frozen: {0}")]
-    Frozen(Frozen),
+    Apply(#[from] ApplyError),
 }
 
 impl Engine {
@@ -45,9 +42,6 @@ impl Engine {
         to: LockPrefixes,
         vcpus: usize,
     ) -> Result<usize, LockError> {
-        if let Some(frozen) = &self.frozen {
-            return Err(LockError::Frozen(frozen.clone()));
-        }
         if self.image.locks.is_empty() {
             return Err(LockError::NoList);
         }
@@ -57,14 +51,10 @@ impl Engine {
         if self.locks == to {
             return Ok(0);
         }
-        let pokes = pokes(&self.image, self.locks, to);
-        if let Err(error) = poke::apply(target, &self.image, &pokes) {
-            if let Some(stuck) = error.stuck.first() {
-                self.frozen = Some(Frozen(stuck.clone().into()));
-            }
-            return Err(error.into());
-        }
+        let steps = switches(&self.image, self.locks, to).map(Step::Lock);
+        let plan = Plan::whole(steps.collect());
+        self.apply(target, &plan)?;
         self.locks = to;
-        Ok(pokes.len())
+        Ok(plan.steps.len())
     }
 }

@@ -40,7 +40,7 @@ impl Engine {
     /// Whether none of our jumps is where it was written. The guest may write over one or the other.
     fn jumps_are_gone(&self, memory: &(impl TargetMemory + ?Sized)) -> bool {
         let jump_at = |site: &Site| match self.table.state(site.function) {
-            FunctionState::Patched { stub, .. } => jump(site.address, *stub),
+            FunctionState::Patched(lead) => jump(site.address, lead.stub),
             _ => None,
         };
         let sites = self.image.sites.iter();

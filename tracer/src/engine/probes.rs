@@ -11,7 +11,6 @@ mod plan;
 use std::sync::Arc;
 
 pub use self::error::ProbeError;
-pub use self::plan::ProbePlan;
 use terms::addr::Gva;
 use terms::event_format::EventId;
 use terms::function::FunctionId;

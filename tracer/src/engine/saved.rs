@@ -13,90 +13,67 @@
 
 mod search;
 
-use image::SiteForm;
-use insn::relocate::decode;
-use terms::addr::{Gpa, Gva};
-use terms::function::FunctionId;
+use std::collections::BTreeMap;
+
+use terms::addr::Gva;
 
 use self::search::{Held, held};
 use super::{ApplyError, Engine};
-use crate::patch::functions::Change;
-use crate::patch::poke::{Poke, PokeError, symbol};
 use crate::target::StoppedTarget;
+use crate::text::poke::{Poke, PokeError, symbol};
 
 impl Engine {
-    /// The functions with places among `inner` at which threads may be, each with a reason; with each place comes the
-    /// write that it is the inside of.
+    /// The steps of which places are closed at which threads may be, each with a reason: `closed` are those places, the
+    /// number of the step, and the write that closes them.
     pub(super) fn occupied(
         &self,
         target: &(impl StoppedTarget + ?Sized),
-        mut inner: Vec<(Gva, Poke)>,
-    ) -> Result<Vec<(FunctionId, PokeError)>, ApplyError> {
-        inner.sort_by_key(|(place, _)| *place);
-        let wanted: Vec<Gva> = inner.iter().map(|(place, _)| *place).collect();
-        let mut occupied: Vec<(FunctionId, PokeError)> = Vec::new();
-        let change_at = |place: Gva| {
+        mut closed: Vec<(Gva, usize, Poke)>,
+    ) -> Result<BTreeMap<usize, PokeError>, ApplyError> {
+        closed.sort_by_key(|(place, ..)| *place);
+        let wanted: Vec<Gva> = closed.iter().map(|(place, ..)| *place).collect();
+        let mut occupied = BTreeMap::new();
+        let closing = |place: Gva| {
             let index = wanted.binary_search(&place).ok()?;
-            inner.get(index).map(|(_, poke)| *poke)
+            closed.get(index).map(|(_, step, poke)| (*step, *poke))
         };
         for (vcpu, registers) in target.vcpus().iter().enumerate() {
             let rip = Gva(registers.rip);
-            if let Some(poke) = change_at(rip) {
-                let symbol = symbol(&self.image, poke.function);
-                let at = poke.at;
+            if let Some((step, Poke { function, at, .. })) = closing(rip) {
+                let symbol = symbol(&self.image, function);
                 let why = PokeError::VcpuInside {
                     symbol,
                     at,
                     vcpu,
                     rip,
                 };
-                occupied.push((poke.function, why));
+                occupied.entry(step).or_insert(why);
             }
         }
-        let thread_inside = |(rip, held_at): (Gva, Gpa)| {
-            let Poke { function, at, .. } = change_at(rip)?;
-            let symbol = symbol(&self.image, function);
-            let why = PokeError::ThreadInside {
-                symbol,
-                at,
-                rip,
-                held_at,
-            };
-            Some((function, why))
-        };
         match held(target, &wanted).map_err(ApplyError::Search)? {
-            Held::At(places) => occupied.extend(places.into_iter().filter_map(thread_inside)),
+            Held::At(places) => {
+                for (rip, held_at) in places {
+                    let Some((step, Poke { function, at, .. })) = closing(rip) else {
+                        continue;
+                    };
+                    let symbol = symbol(&self.image, function);
+                    let why = PokeError::ThreadInside {
+                        symbol,
+                        at,
+                        rip,
+                        held_at,
+                    };
+                    occupied.entry(step).or_insert(why);
+                }
+            }
             Held::TooMany(words) => {
-                let crowded = |(_, poke): &(Gva, Poke)| {
-                    let symbol = symbol(&self.image, poke.function);
-                    let at = poke.at;
-                    (poke.function, PokeError::Crowded { symbol, at, words })
-                };
-                occupied.extend(inner.iter().map(crowded));
+                for (_, step, Poke { function, at, .. }) in closed {
+                    let symbol = symbol(&self.image, function);
+                    let why = PokeError::Crowded { symbol, at, words };
+                    occupied.entry(step).or_insert(why);
+                }
             }
         }
-        occupied.sort_by_key(|(function, _)| *function);
-        occupied.dedup_by_key(|(function, _)| *function);
         Ok(occupied)
-    }
-
-    /// Where instructions begin that `change` makes the middle of a jump.
-    pub(super) fn inner(&self, change: &Change) -> Vec<(Gva, Poke)> {
-        let site = self.image.site_of(change.poke.function);
-        let form = site.map(|site| site.form);
-        match form {
-            Some(SiteForm::Several(bytes)) if change.displaces() => {
-                let all = decode(bytes.as_slice(), change.poke.at).unwrap_or_default();
-                let begins = all.iter().skip(1).map(|one| Gva(one.ip()));
-                begins.map(|at| (at, change.poke)).collect()
-            }
-            _ => Vec::new(),
-        }
-    }
-
-    /// Whether `change` makes several instructions one.
-    #[must_use]
-    pub fn joins_instructions(&self, change: &Change) -> bool {
-        !self.inner(change).is_empty()
     }
 }

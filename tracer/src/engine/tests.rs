@@ -6,20 +6,22 @@ use insn::jump::jump;
 use terms::site::SITE_LENGTH;
 use terms::site::SiteBytes;
 
+use super::plan::Step;
 use super::*;
 use crate::digest::text_digest;
 use crate::filter::Selection;
 use crate::mock::{Faults, MockTarget, Rights};
-use crate::patch::functions::Plan;
-use crate::patch::poke::PokeError;
+use crate::patch::functions::Lead;
 use crate::ring::geometry::{Geometry, Position};
 use crate::ring::reader::Mode;
 use crate::session::{SessionConfig, SessionId, TracerKind};
 use crate::stub::recorder::Clock;
 use crate::target::{PhysicalMemory, TargetMemory};
+use crate::text::poke::PokeError;
 use crate::window::WindowError;
 
 mod fleeting;
+mod journal;
 mod locks;
 mod probes;
 mod sessions;
@@ -199,7 +201,10 @@ fn a_rollback_that_fails_freezes_patching() {
     let plan = engine.plan(&mut target, session, &select(0..6)).unwrap();
     // The write takes only in part, and the bytes then stay what they are.
     let at = engine.image().sites[3].address;
-    let jump = plan.changes[3].poke.new;
+    let Step::Function(third) = &plan.steps[3] else {
+        panic!("{plan:?}")
+    };
+    let jump = third.poke.new;
     target.write(at, &jump.as_slice()[..1]).unwrap();
     target.faults.sticky.insert(at);
     let error = engine.apply(&mut target, &plan);
@@ -244,7 +249,7 @@ fn a_stub_that_could_not_be_written_is_written_the_next_time() {
     target.faults = Faults::default();
     change(&mut engine, &mut target, session, 0..6).unwrap();
     for function in 0..6 {
-        let FunctionState::Patched { stub, .. } = engine.state(FunctionId(function)) else {
+        let FunctionState::Patched(Lead { stub, .. }) = engine.state(FunctionId(function)) else {
             panic!("not patched");
         };
         let at = engine.image().sites[function as usize].address;
@@ -260,7 +265,7 @@ fn a_window_that_the_guest_took_hinders_starting_but_not_stopping() {
     let (mut engine, mut target, session) = attached(6);
     let before = digest(&engine, &target);
     change(&mut engine, &mut target, session, 0..3).unwrap();
-    let FunctionState::Patched { stub, .. } = *engine.state(FunctionId(0)) else {
+    let FunctionState::Patched(Lead { stub, .. }) = *engine.state(FunctionId(0)) else {
         panic!("not patched");
     };
     let entry = target.entry(stub, 2).unwrap();
@@ -282,7 +287,7 @@ fn another_kernel_in_the_place_of_ours_is_noticed_and_not_written() {
     look(&engine, &mut target).unwrap();
     change(&mut engine, &mut target, session, 0..3).unwrap();
     look(&engine, &mut target).unwrap();
-    let FunctionState::Patched { stub, .. } = *engine.state(FunctionId(0)) else {
+    let FunctionState::Patched(Lead { stub, .. }) = *engine.state(FunctionId(0)) else {
         panic!("not patched");
     };
     let entry = target.entry(stub, 2).unwrap();
@@ -349,7 +354,9 @@ fn says_what_is_missing() {
     let (mut engine, mut target) = machine(2);
     let refused = engine.create_session(&mut target, config("x"));
     assert_eq!(refused, Err(AttachError::Window(WindowError::NoVcpu)));
-    let plan = Plan::default();
+    // A plan of another guest: what leads into a window needs one.
+    let (mut other, mut its, session) = attached(2);
+    let plan = other.plan(&mut its, session, &select([0])).unwrap();
     assert_eq!(
         engine.apply(&mut target, &plan),
         Err(ApplyError::NotAttached)

@@ -11,7 +11,8 @@ use insn::jump::jump;
 use terms::addr::Gva;
 use terms::site::SiteBytes;
 
-use crate::patch::poke::Poke;
+use crate::text::edit::Edit;
+use crate::text::poke::Poke;
 
 /// A change of where a dynamic function leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,8 +23,33 @@ pub struct Retarget {
     pub to: Gva,
     /// The write.
     pub poke: Poke,
-    /// Whether the jump that stands there now is one that we have written.
-    pub is_ours: bool,
+    /// Where it leads now.
+    pub from: Gva,
+    /// Where the image has it lead.
+    pub default: Gva,
+}
+
+impl Retarget {
+    /// The write, with whether the jump that stands there now, and the one afterwards, is one that we have written.
+    #[must_use]
+    pub fn edit(&self) -> Edit {
+        Edit::new(
+            self.poke,
+            self.from != self.default,
+            self.to != self.default,
+        )
+    }
+
+    /// The change that takes this one back.
+    #[must_use]
+    pub const fn reverse(self) -> Self {
+        Self {
+            poke: self.poke.reverse(),
+            to: self.from,
+            from: self.to,
+            ..self
+        }
+    }
 }
 
 /// Why a dynamic function cannot be retargeted.
@@ -157,7 +183,8 @@ impl DynamicTable {
                 expected: bytes(now)?,
                 new: bytes(to)?,
             },
-            is_ours: now != function.default,
+            from: now,
+            default: function.default,
         })
     }
 

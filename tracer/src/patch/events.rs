@@ -21,7 +21,9 @@ use terms::event_format::EventId;
 use terms::site::SiteBytes;
 
 use crate::choice::choices;
-use crate::patch::poke::Poke;
+use crate::text::edit::Edit;
+use crate::text::poke::Poke;
+use crate::text::word::WordWrite;
 
 /// Somebody who is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -74,26 +76,6 @@ impl TracepointState {
     }
 }
 
-/// A poke, and whether what stands there now is ours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OwnPoke {
-    /// The write.
-    pub poke: Poke,
-    /// If other bytes are found, something is badly wrong.
-    pub is_ours: bool,
-}
-
-/// A word of the guest's data that is to be written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WordWrite {
-    /// Where.
-    pub at: Gva,
-    /// What must be there.
-    pub old: u64,
-    /// What will be there.
-    pub new: u64,
-}
-
 /// A jump does not reach.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{event}: a jump at {from} does not reach {to}: it is more than 2 GiB away")]
@@ -116,9 +98,23 @@ pub struct TracepointChange {
     /// What it was when this was planned.
     pub before: TracepointState,
     /// The writes of text.
-    pub pokes: Vec<OwnPoke>,
+    pub edits: Vec<Edit>,
     /// The write of the word that points at the list.
     pub word: Option<WordWrite>,
+}
+
+impl TracepointChange {
+    /// The change that takes this one back.
+    #[must_use]
+    pub fn reverse(&self) -> Self {
+        Self {
+            event: self.event,
+            before: self.after.clone(),
+            after: self.before.clone(),
+            edits: self.edits.iter().rev().map(Edit::reverse).collect(),
+            word: self.word.as_ref().map(WordWrite::reverse),
+        }
+    }
 }
 
 /// What was asked of events is not there.
@@ -308,8 +304,9 @@ impl TracepointTable {
             list: list.map_or(tracepoint.nobody, |at| at.0),
             callbacks,
         };
-        let pokes = pokes(tracepoint, self.dispatch, before, &after)?;
-        let word = (before.list != after.list).then_some(WordWrite {
+        let edits = edits(tracepoint, self.dispatch, before, &after)?;
+        let word = (before.list != after.list).then(|| WordWrite {
+            what: format!("the list of callbacks of {}", tracepoint.format.name).into(),
             at: tracepoint.list,
             old: before.list,
             new: after.list,
@@ -318,7 +315,7 @@ impl TracepointTable {
             event,
             before: before.clone(),
             after,
-            pokes,
+            edits,
             word,
         }))
     }
@@ -337,12 +334,12 @@ impl TracepointTable {
     }
 }
 
-fn pokes(
+fn edits(
     tracepoint: &Tracepoint,
     dispatch: Dispatch,
     before: &TracepointState,
     after: &TracepointState,
-) -> Result<Vec<OwnPoke>, OutOfReach> {
+) -> Result<Vec<Edit>, OutOfReach> {
     let leads = |from: Gva, to: Gva| {
         jump(from, to)
             .map(SiteBytes::new)
@@ -352,10 +349,10 @@ fn pokes(
                 to,
             })
     };
-    let mut pokes = Vec::new();
-    let mut push = |poke: Poke, is_ours| {
+    let mut edits = Vec::new();
+    let mut push = |poke: Poke, is_ours, becomes_ours| {
         if poke.expected != poke.new {
-            pokes.push(OwnPoke { poke, is_ours });
+            edits.push(Edit::new(poke, is_ours, becomes_ours));
         }
     };
     let [old, new] = [before, after].map(|state| state.target(tracepoint, dispatch));
@@ -365,7 +362,8 @@ fn pokes(
         expected: leads(tracepoint.dispatch, old)?,
         new: leads(tracepoint.dispatch, new)?,
     };
-    push(jump, old != tracepoint.iterate);
+    let is_ours = |to: Gva| to != tracepoint.iterate;
+    push(jump, is_ours(old), is_ours(new));
     for site in &tracepoint.sites {
         let bytes = |state: &TracepointState| match state.callbacks.is_empty() {
             true => Ok(SiteBytes::new(site.nop)),
@@ -377,7 +375,8 @@ fn pokes(
             expected: bytes(before)?,
             new: bytes(after)?,
         };
-        push(poke, !before.callbacks.is_empty());
+        let [is_ours, becomes_ours] = [before, after].map(|state| !state.callbacks.is_empty());
+        push(poke, is_ours, becomes_ours);
     }
-    Ok(pokes)
+    Ok(edits)
 }

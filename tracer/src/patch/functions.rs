@@ -16,50 +16,32 @@ use std::collections::HashMap;
 use image::{Image, Site, SiteForm, SiteKind};
 use insn::jump::jump;
 use insn::nop::NOP5;
-use insn::relocate::{RelocateError, relocate};
+use insn::relocate::{RelocateError, decode, relocate};
 use terms::addr::{Gpa, Gva};
 use terms::function::FunctionId;
+use terms::session_set::SessionSet;
 use terms::site::SITE_LENGTH;
 use terms::site::SiteBytes;
 
-use crate::patch::poke::{Poke, PokeError};
 use crate::stub::arena::{Arena, ArenaFull};
 use crate::stub::graph::SiteShape;
 use crate::stub::template::{Captures, StubError, StubSpec, TEMPLATE_MAX, Template};
+use crate::text::edit::Edit;
+use crate::text::poke::{Poke, PokeError};
 
-/// A set of sessions, by number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct SessionSet(u16);
-
-impl SessionSet {
-    /// The set with `session` in it.
-    #[must_use]
-    pub const fn with(self, session: u8) -> Self {
-        Self(self.0 | 1 << (session & 15))
-    }
-
-    /// The set without `session`.
-    #[must_use]
-    pub const fn without(self, session: u8) -> Self {
-        Self(self.0 & !(1 << (session & 15)))
-    }
-
-    /// Whether `session` is in it.
-    #[must_use]
-    pub const fn has(self, session: u8) -> bool {
-        self.0 & 1 << (session & 15) != 0
-    }
-
-    /// Whether it is empty.
-    #[must_use]
-    pub const fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    /// The sessions in it, ascending.
-    pub fn iter(self) -> impl Iterator<Item = u8> {
-        (0..16).filter(move |session| self.has(*session))
-    }
+/// Where our jump at a site leads, and what is done there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lead {
+    /// The sessions whose recorders run.
+    pub sessions: SessionSet,
+    /// What its stub calls.
+    pub captures: Captures,
+    /// Where the jump leads.
+    pub stub: Gva,
+    /// The stub of the sessions: what the jump leads to, or the probes at this site that it leads to.
+    pub own: Option<Gva>,
+    /// The sessions that record those probes.
+    pub probed_by: SessionSet,
 }
 
 /// What is known of one function's site.
@@ -67,17 +49,8 @@ impl SessionSet {
 pub enum FunctionState {
     /// The nop stands there.
     Nop,
-    /// Our jump stands there.
-    Patched {
-        /// The sessions whose recorders run.
-        sessions: SessionSet,
-        /// What its stub calls.
-        captures: Captures,
-        /// Where the jump leads.
-        stub: Gva,
-        /// The stub of the sessions: what the jump leads to, or the probes at this site that it leads to.
-        own: Option<Gva>,
-    },
+    /// Our jump stands there, and leads there.
+    Patched(Lead),
     /// It was not what it should have been when it was to be patched: left as it is.
     Skipped(PokeError),
     /// The guest has given its memory back: nothing is written there any more.
@@ -88,17 +61,20 @@ impl FunctionState {
     /// Whether our jump stands there for a user: not if its stub only tells of modules.
     #[must_use]
     pub fn is_patched(&self) -> bool {
-        let Self::Patched {
-            sessions,
-            captures,
-            stub,
-            own,
-        } = self
-        else {
+        let Some(lead) = self.lead() else {
             return false;
         };
-        let tells_only = captures.entry.is_some() && captures.exit.is_none();
-        !(sessions.is_empty() && tells_only && Some(*stub) == *own)
+        let tells_only = lead.captures.entry.is_some() && lead.captures.exit.is_none();
+        !(lead.sessions.is_empty() && tells_only && Some(lead.stub) == lead.own)
+    }
+
+    /// Where our jump leads, if it stands there.
+    #[must_use]
+    pub fn lead(&self) -> Option<Lead> {
+        match self {
+            Self::Patched(lead) => Some(*lead),
+            Self::Nop | Self::Skipped(_) | Self::Gone => None,
+        }
     }
 }
 
@@ -131,31 +107,45 @@ pub struct StubWrite {
 pub struct Change {
     /// The write.
     pub poke: Poke,
-    /// The sessions that the function is traced by afterwards.
-    pub sessions: SessionSet,
-    /// What its stub calls then.
-    pub captures: Captures,
-    /// The stub that it leads to afterwards; none for the nop.
-    pub stub: Option<Gva>,
-    /// The stub of those sessions: the same one, unless there are probes at the site.
-    pub own: Option<Gva>,
-    /// Whether our own jump stands there now: if other bytes do, something is badly wrong.
-    pub is_ours: bool,
+    /// Where our jump leads now; none where the nop stands.
+    pub before: Option<Lead>,
+    /// Where it leads afterwards.
+    pub after: Option<Lead>,
 }
 
 impl Change {
-    /// Whether a jump comes where there was none of ours.
+    /// The change that takes this one back.
     #[must_use]
-    pub const fn displaces(&self) -> bool {
-        !self.is_ours && self.stub.is_some()
+    pub const fn reverse(self) -> Self {
+        Self {
+            poke: self.poke.reverse(),
+            before: self.after,
+            after: self.before,
+        }
+    }
+
+    /// The write, with what has to be found out before it.
+    #[must_use]
+    pub fn edit(&self, image: &Image) -> Edit {
+        let form = image.site_of(self.poke.function).map(|site| site.form);
+        let displaced = form.and_then(|form| form.displaced().copied());
+        match (displaced, self.before, self.after) {
+            (Some(_), None, Some(_)) => Edit::displacing(self.poke, inner(form, self.poke.at)),
+            (Some(_), Some(_), None) => {
+                Edit::displacing(self.poke.reverse(), inner(form, self.poke.at)).reverse()
+            }
+            _ => Edit::new(self.poke, self.before.is_some(), self.after.is_some()),
+        }
     }
 }
 
-/// Everything that has to be written for a change of what is traced.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Plan {
-    /// Changed sites, by address.
-    pub changes: Vec<Change>,
+/// Where the instructions begin that are displaced at a site, after the first.
+fn inner(form: Option<SiteForm>, at: Gva) -> Vec<Gva> {
+    let Some(SiteForm::Several(bytes)) = form else {
+        return Vec::new();
+    };
+    let all = decode(bytes.as_slice(), at).unwrap_or_default();
+    all.iter().skip(1).map(|one| Gva(one.ip())).collect()
 }
 
 /// The templates that a plan has used, by whom functions are traced, where their sites stand, and what they call.
@@ -170,6 +160,8 @@ pub struct FunctionTable {
     /// Where functions go on whose first instructions are displaced.
     detours: HashMap<FunctionId, Gva>,
     unwritten: Vec<StubWrite>,
+    /// How often memory of a function was given back.
+    gone: u64,
 }
 
 impl FunctionTable {
@@ -190,6 +182,7 @@ impl FunctionTable {
             stubs: HashMap::new(),
             detours: HashMap::new(),
             unwritten: Vec::new(),
+            gone: 0,
         }
     }
 
@@ -210,23 +203,15 @@ impl FunctionTable {
     /// The sessions that trace a function.
     #[must_use]
     pub fn sessions(&self, function: FunctionId) -> SessionSet {
-        match self.state(function) {
-            FunctionState::Patched { sessions, .. } => *sessions,
-            FunctionState::Nop | FunctionState::Skipped(_) | FunctionState::Gone => {
-                SessionSet::default()
-            }
-        }
+        let lead = self.state(function).lead();
+        lead.map_or_else(SessionSet::default, |lead| lead.sessions)
     }
 
     /// What a function's stub calls.
     #[must_use]
     pub fn captures(&self, function: FunctionId) -> Captures {
-        match self.state(function) {
-            FunctionState::Patched { captures, .. } => *captures,
-            FunctionState::Nop | FunctionState::Skipped(_) | FunctionState::Gone => {
-                Captures::default()
-            }
-        }
+        let lead = self.state(function).lead();
+        lead.map_or_else(Captures::default, |lead| lead.captures)
     }
 
     /// Whether the function's memory was given back.
@@ -238,6 +223,13 @@ impl FunctionTable {
     /// Notes that the function's memory was given back, with whatever stood there.
     pub fn gone(&mut self, function: FunctionId) {
         self.set(function, FunctionState::Gone);
+        self.gone += 1;
+    }
+
+    /// How often memory of a function was given back: if it is no more than it was, all that was there is.
+    #[must_use]
+    pub fn gone_so_far(&self) -> u64 {
+        self.gone
     }
 
     /// Notes that the function's memory is there, with its nop.
@@ -264,15 +256,15 @@ impl FunctionTable {
         wanted: impl Fn(FunctionId) -> (SessionSet, Captures),
         spec: impl Fn(SessionSet, SiteShape, Captures) -> StubSpec,
         arena: &mut Arena,
-    ) -> Result<Plan, PlanError> {
-        let mut plan = Plan::default();
+    ) -> Result<Vec<Change>, PlanError> {
+        let mut changes = Vec::new();
         let mut templates = Templates::new();
         for site in &image.sites {
             let wanted = wanted(site.function);
             let change = self.plan_site((image, site), wanted, &spec, arena, &mut templates)?;
-            plan.changes.extend(change);
+            changes.extend(change);
         }
-        Ok(plan)
+        Ok(changes)
     }
 
     /// The same of one site; nothing when it is so already.
@@ -307,8 +299,14 @@ impl FunctionTable {
             templates.insert(key, template);
             Some(self.stub(site, template, captures, arena)?)
         };
-        let change = self.change(site, (sessions, captures), stub, stub)?;
-        Ok(Some(change))
+        let lead = stub.map(|stub| Lead {
+            sessions,
+            captures,
+            stub,
+            own: Some(stub),
+            probed_by: SessionSet::default(),
+        });
+        Ok(Some(self.change(site, lead)?))
     }
 
     /// Where the function goes on behind its site: behind the nop, or in the detour, which is made if there is none.
@@ -337,60 +335,65 @@ impl FunctionTable {
     /// # Errors
     /// A [`PlanError`].
     pub fn resume(&mut self, site: &Site, arena: &mut Arena) -> Result<Gva, PlanError> {
-        let own = match self.state(site.function) {
-            FunctionState::Patched { own, .. } => *own,
-            FunctionState::Nop | FunctionState::Skipped(_) | FunctionState::Gone => None,
-        };
+        let own = self.state(site.function).lead().and_then(|lead| lead.own);
         own.map_or_else(|| self.behind(site, arena), Ok)
     }
 
-    /// Plans that the jump at `site` leads to the probes at `head`, or to none any more.
+    /// Plans that the jump at `site` leads to the probes at `head`, which these sessions record, or to none any more.
     ///
     /// # Errors
     /// A [`PlanError`].
-    pub fn plan_probes(&self, site: &Site, head: Option<Gva>) -> Result<Change, PlanError> {
-        let own = match self.state(site.function) {
-            FunctionState::Patched { own, .. } => *own,
-            FunctionState::Nop | FunctionState::Skipped(_) | FunctionState::Gone => None,
-        };
-        let now = (self.sessions(site.function), self.captures(site.function));
-        self.change(site, now, head.or(own), own)
+    pub fn plan_probes(
+        &self,
+        site: &Site,
+        head: Option<Gva>,
+        probed_by: SessionSet,
+    ) -> Result<Change, PlanError> {
+        let own = self.state(site.function).lead().and_then(|lead| lead.own);
+        let lead = head.or(own).map(|stub| Lead {
+            sessions: self.sessions(site.function),
+            captures: self.captures(site.function),
+            stub,
+            own,
+            probed_by,
+        });
+        Ok(self.change(site, lead)?)
     }
 
-    /// Has a planned change lead to the stub of its sessions through the probes at `head`.
+    /// Has a planned change lead to the stub of its sessions through the probes at `head`, which these sessions record.
     ///
     /// # Errors
     /// A [`PlanError`].
-    pub fn lead_through(site: &Site, change: &mut Change, head: Gva) -> Result<(), PlanError> {
+    pub fn lead_through(
+        site: &Site,
+        change: &mut Change,
+        head: Gva,
+        probed_by: SessionSet,
+    ) -> Result<(), PlanError> {
         change.poke.new = site_bytes(site, Some(head))?;
-        change.stub = Some(head);
+        let own = change.after;
+        change.after = Some(Lead {
+            sessions: own.map(|lead| lead.sessions).unwrap_or_default(),
+            captures: own.map(|lead| lead.captures).unwrap_or_default(),
+            stub: head,
+            own: own.and_then(|lead| lead.own),
+            probed_by,
+        });
         Ok(())
     }
 
-    fn change(
-        &self,
-        site: &Site,
-        (sessions, captures): (SessionSet, Captures),
-        stub: Option<Gva>,
-        own: Option<Gva>,
-    ) -> Result<Change, PlanError> {
-        let old = match self.state(site.function) {
-            FunctionState::Patched { stub, .. } => Some(*stub),
-            FunctionState::Nop | FunctionState::Skipped(_) | FunctionState::Gone => None,
-        };
-        let poke = Poke {
-            function: site.function,
-            at: site.address,
-            expected: site_bytes(site, old)?,
-            new: site_bytes(site, stub)?,
-        };
+    fn change(&self, site: &Site, after: Option<Lead>) -> Result<Change, StubError> {
+        let before = self.state(site.function).lead();
+        let bytes = |lead: Option<Lead>| site_bytes(site, lead.map(|lead| lead.stub));
         Ok(Change {
-            poke,
-            sessions,
-            captures,
-            stub,
-            own,
-            is_ours: old.is_some(),
+            poke: Poke {
+                function: site.function,
+                at: site.address,
+                expected: bytes(before)?,
+                new: bytes(after)?,
+            },
+            before,
+            after,
         })
     }
 
@@ -446,27 +449,16 @@ impl FunctionTable {
     /// Whether `change` was planned for the function's present state: another plan may have been
     /// applied since.
     #[must_use]
-    pub fn is_current(&self, image: &Image, change: &Change) -> bool {
-        let now = match self.state(change.poke.function) {
-            FunctionState::Patched { stub, .. } => Some(*stub),
-            FunctionState::Nop | FunctionState::Skipped(_) | FunctionState::Gone => None,
-        };
-        image
-            .site_of(change.poke.function)
-            .is_some_and(|site| site_bytes(site, now) == Ok(change.poke.expected))
+    pub fn is_current(&self, change: &Change) -> bool {
+        let state = self.state(change.poke.function);
+        *state != FunctionState::Gone && state.lead() == change.before
     }
 
     /// Notes that `change` has been written.
     pub fn applied(&mut self, change: &Change) {
-        let state = match change.stub {
-            Some(stub) => FunctionState::Patched {
-                sessions: change.sessions,
-                captures: change.captures,
-                stub,
-                own: change.own,
-            },
-            None => FunctionState::Nop,
-        };
+        let state = change
+            .after
+            .map_or(FunctionState::Nop, FunctionState::Patched);
         self.set(change.poke.function, state);
     }
 

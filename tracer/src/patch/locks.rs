@@ -6,10 +6,13 @@
 
 use image::Image;
 use insn::lock::{DS, LOCK};
+use terms::addr::Gva;
+use terms::function::FunctionId;
 use terms::site::SiteBytes;
 
 use crate::choice::choices;
-use crate::patch::poke::Poke;
+use crate::text::edit::Edit;
+use crate::text::poke::Poke;
 
 choices! {
     /// Whether the guest's lock prefixes are effective.
@@ -32,13 +35,53 @@ impl LockPrefixes {
     }
 }
 
-/// The pokes that bring all listed prefixes of `image` from one state to another.
-pub(crate) fn pokes(image: &Image, from: LockPrefixes, to: LockPrefixes) -> Vec<Poke> {
-    let poke = |site: &image::LockSite| Poke {
+/// A prefix that is switched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LockSwitch {
+    /// What all are now.
+    pub from: LockPrefixes,
+    /// What they become.
+    pub to: LockPrefixes,
+    function: FunctionId,
+    at: Gva,
+}
+
+impl LockSwitch {
+    /// The write.
+    #[must_use]
+    pub const fn edit(&self) -> Edit {
+        let poke = Poke {
+            function: self.function,
+            at: self.at,
+            expected: SiteBytes::one(self.from.byte()),
+            new: SiteBytes::one(self.to.byte()),
+        };
+        // What stands there is a byte of ours with prefixes off; another one is refused, as the guest's own would be.
+        Edit::new(poke, false, matches!(self.to, LockPrefixes::Off))
+    }
+
+    /// The switch that takes this one back.
+    #[must_use]
+    pub const fn reverse(self) -> Self {
+        Self {
+            from: self.to,
+            to: self.from,
+            ..self
+        }
+    }
+}
+
+/// What brings all listed prefixes of `image` from one state to another.
+pub(crate) fn switches(
+    image: &Image,
+    from: LockPrefixes,
+    to: LockPrefixes,
+) -> impl Iterator<Item = LockSwitch> {
+    let switch = move |site: &image::LockSite| LockSwitch {
+        from,
+        to,
         function: site.function,
         at: site.address,
-        expected: SiteBytes::one(from.byte()),
-        new: SiteBytes::one(to.byte()),
     };
-    image.locks.iter().map(poke).collect()
+    image.locks.iter().map(switch)
 }

@@ -5,11 +5,12 @@ use image::{Image, Marker};
 use insn::jump::jump;
 use terms::addr::Gva;
 use terms::event_format::EventId;
+use terms::session_set::SessionSet;
 use terms::site::SiteBytes;
 
-use crate::patch::events::{OutOfReach, OwnPoke};
-use crate::patch::functions::SessionSet;
-use crate::patch::poke::Poke;
+use crate::patch::events::OutOfReach;
+use crate::text::edit::Edit;
+use crate::text::poke::Poke;
 
 /// The state of one marker.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -30,7 +31,20 @@ pub struct MarkerChange {
     /// Its state afterwards.
     pub after: MarkerState,
     /// The writes.
-    pub pokes: Vec<OwnPoke>,
+    pub edits: Vec<Edit>,
+}
+
+impl MarkerChange {
+    /// The change that takes this one back.
+    #[must_use]
+    pub fn reverse(&self) -> Self {
+        Self {
+            event: self.event,
+            before: self.after.clone(),
+            after: self.before.clone(),
+            edits: self.edits.iter().rev().map(Edit::reverse).collect(),
+        }
+    }
 }
 
 /// The states of all markers.
@@ -90,23 +104,22 @@ impl MarkerTable {
                     to: *stub,
                 }),
         };
-        let mut pokes = Vec::new();
+        let mut edits = Vec::new();
         for (index, site) in marker.sites.iter().enumerate() {
-            let stub = before.stubs.get(index);
+            let [stub, next] = [before, &after].map(|state| state.stubs.get(index));
             let poke = Poke {
                 function: site.function,
                 at: site.at,
                 expected: bytes(site.at, site.nop, stub)?,
-                new: bytes(site.at, site.nop, after.stubs.get(index))?,
+                new: bytes(site.at, site.nop, next)?,
             };
-            let is_ours = stub.is_some();
-            pokes.push(OwnPoke { poke, is_ours });
+            edits.push(Edit::new(poke, stub.is_some(), next.is_some()));
         }
         Ok(Some(MarkerChange {
             event,
             before: before.clone(),
             after,
-            pokes,
+            edits,
         }))
     }
 
@@ -167,19 +180,20 @@ mod tests {
         let plan = |table: &MarkerTable, after| table.plan(EventId(0), marker, after).unwrap();
         let on = plan(&table, recorded_by(1)).unwrap();
         let other = plan(&table, recorded_by(2)).unwrap();
-        let written: Vec<bool> = on.pokes.iter().map(|poke| poke.is_ours).collect();
+        let written: Vec<bool> = on.edits.iter().map(|edit| edit.is_ours).collect();
         assert_eq!(written, [false, false]);
         assert!(table.is_current(&on) && table.is_current(&other));
         table.applied(&on);
         assert!(!table.is_current(&other));
         assert_eq!(plan(&table, recorded_by(1)), None);
         let off = plan(&table, MarkerState::default()).unwrap();
-        assert!(off.pokes.iter().all(|poke| poke.is_ours));
+        assert!(off.edits.iter().all(|edit| edit.is_ours));
         assert!(
-            off.pokes
+            off.edits
                 .iter()
-                .zip(&on.pokes)
-                .all(|(off, on)| off.poke == on.poke.reverse())
+                .zip(&on.edits)
+                .all(|(off, on)| *off == on.reverse())
         );
+        assert_eq!(off.reverse().reverse(), off);
     }
 }

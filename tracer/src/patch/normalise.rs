@@ -4,35 +4,22 @@
 
 use image::{Image, SiteForm};
 use insn::nop::NOP5;
-use terms::addr::Gva;
-use terms::function::FunctionId;
-use terms::site::SITE_LENGTH;
+use terms::site::SiteBytes;
 
-/// One rewrite of a site.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Normalisation {
-    /// The function.
-    pub function: FunctionId,
-    /// Where the five bytes lie.
-    pub address: Gva,
-    /// What must be there.
-    pub expected: [u8; SITE_LENGTH],
-    /// What is to be there.
-    pub new: [u8; SITE_LENGTH],
-}
+use crate::text::poke::Poke;
 
 /// All rewrites that the sites of `image` need, by address.
 #[must_use]
-pub fn normalisations(image: &Image) -> Vec<Normalisation> {
+pub fn normalisations(image: &Image) -> Vec<Poke> {
     image
         .sites
         .iter()
         .filter(|site| matches!(site.form, SiteForm::RawCall { .. } | SiteForm::MultiNop))
-        .map(|site| Normalisation {
+        .map(|site| Poke {
             function: site.function,
-            address: site.address,
-            expected: site.original,
-            new: NOP5,
+            at: site.address,
+            expected: SiteBytes::new(site.original),
+            new: SiteBytes::new(NOP5),
         })
         .collect()
 }
@@ -66,8 +53,10 @@ mod tests {
         let plan = normalisations(&Image::parse(&file.build()).unwrap());
         let plan: Vec<_> = plan
             .iter()
-            .map(|one| (one.address.0 - TEXT, one.expected, one.new))
+            .map(|one| (one.at.0 - TEXT, one.expected, one.new))
             .collect();
-        assert_eq!(plan, [(0x10, raw, NOP5), (0x20, SPLIT, NOP5)]);
+        let wanted = [(0x10, raw), (0x20, SPLIT)];
+        let nop = SiteBytes::new(NOP5);
+        assert_eq!(plan, wanted.map(|(at, old)| (at, SiteBytes::new(old), nop)));
     }
 }

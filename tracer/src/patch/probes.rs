@@ -7,10 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use terms::addr::Gva;
+use terms::session_set::SessionSet;
 
-use crate::patch::events::OwnPoke;
-use crate::patch::poke::Poke;
 use crate::patch::tactic::{Place, Tactic};
+use crate::text::edit::Edit;
+use crate::text::poke::Poke;
+use crate::text::word::WordWrite;
 
 /// What is known of one place.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,8 +34,51 @@ pub struct PlaceChange {
     pub before: Option<Gva>,
     /// The stub that it leads to afterwards.
     pub after: Option<Gva>,
+    /// The sessions that record the probes there afterwards.
+    pub sessions: SessionSet,
     /// The writes, in their order.
-    pub pokes: Vec<OwnPoke>,
+    pub edits: Vec<Edit>,
+}
+
+impl PlaceChange {
+    /// The change that takes this one back.
+    #[must_use]
+    pub fn reverse(&self) -> Self {
+        Self {
+            at: self.at,
+            before: self.after,
+            after: self.before,
+            sessions: self.sessions,
+            edits: self.edits.iter().rev().map(Edit::reverse).collect(),
+        }
+    }
+}
+
+/// Which breakpoints the guest serves: the word that leads to its table of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BreakpointTable {
+    /// The write of that word.
+    pub word: WordWrite,
+}
+
+impl BreakpointTable {
+    /// The word at `at` leads to another table.
+    #[must_use]
+    pub fn leading(at: Gva, old: Gva, new: Gva) -> Self {
+        let what = "the guest's table of breakpoints".into();
+        let (old, new) = (old.0, new.0);
+        Self {
+            word: WordWrite { what, at, old, new },
+        }
+    }
+
+    /// The change that takes this one back.
+    #[must_use]
+    pub fn reverse(&self) -> Self {
+        Self {
+            word: self.word.reverse(),
+        }
+    }
 }
 
 /// A stub is more than 2 GiB away.
@@ -50,6 +95,8 @@ pub struct StubTooFar {
 #[derive(Debug, Default)]
 pub struct ProbeTable {
     places: BTreeMap<Gva, PlaceState>,
+    /// The table of breakpoints that the guest has now.
+    table: Gva,
 }
 
 impl ProbeTable {
@@ -57,6 +104,17 @@ impl ProbeTable {
     #[must_use]
     pub fn place(&self, at: Gva) -> Option<&PlaceState> {
         self.places.get(&at)
+    }
+
+    /// The table of breakpoints that the guest has now; 0 for none.
+    #[must_use]
+    pub fn table(&self) -> Gva {
+        self.table
+    }
+
+    /// Notes that the guest has another one.
+    pub fn lead_to(&mut self, table: Gva) {
+        self.table = table;
     }
 
     /// Adds a place, whose original bytes stand there.
@@ -108,16 +166,12 @@ impl ProbeTable {
             let pokes = state.place.pokes(stub);
             pokes.ok_or(StubTooFar { from: at, to: stub })
         };
-        let own = |poke: Poke, is_ours| OwnPoke { poke, is_ours };
-        let pokes = match (state.stub, after) {
+        let edits = match (state.stub, after) {
             (None, None) => Vec::new(),
-            (None, Some(stub)) => {
-                let pokes = leading(stub)?.into_iter();
-                pokes.map(|poke| own(poke, false)).collect()
-            }
+            (None, Some(stub)) => displacing(&state.place, leading(stub)?),
             (Some(stub), None) => {
-                let pokes = leading(stub)?.into_iter().rev();
-                pokes.map(|poke| own(poke.reverse(), true)).collect()
+                let edits = displacing(&state.place, leading(stub)?);
+                edits.iter().rev().map(Edit::reverse).collect()
             }
             (Some(old), Some(new)) => {
                 let both = leading(old)?.into_iter().zip(leading(new)?);
@@ -126,14 +180,17 @@ impl ProbeTable {
                     expected: old.new,
                     ..new
                 };
-                changed.map(|both| own(poke(both), true)).collect()
+                changed
+                    .map(|both| Edit::new(poke(both), true, true))
+                    .collect()
             }
         };
         Ok(Some(PlaceChange {
             at,
             before: state.stub,
             after,
-            pokes,
+            sessions: SessionSet::default(),
+            edits,
         }))
     }
 
@@ -150,4 +207,17 @@ impl ProbeTable {
             state.stub = change.after;
         }
     }
+}
+
+/// The edits by which a place begins to lead somewhere. Those that put back what stood there are their reverse, in the
+/// reverse order: what becomes padding again, nobody may be about to execute.
+fn displacing(place: &Place, pokes: Vec<Poke>) -> Vec<Edit> {
+    let edit = |poke: Poke| match poke.at == place.at {
+        true => Edit::displacing(poke, place.inner.clone()),
+        false => Edit {
+            opens: vec![poke.at],
+            ..Edit::new(poke, false, true)
+        },
+    };
+    pokes.into_iter().map(edit).collect()
 }

@@ -37,7 +37,7 @@ use terms::site::SITE_LENGTH;
 use terms::site::SiteBytes;
 
 use crate::patch::functions::untraced;
-use crate::patch::poke::Poke;
+use crate::text::poke::Poke;
 
 /// Bytes of the short jump.
 const HOP: usize = 2;

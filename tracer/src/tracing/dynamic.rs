@@ -1,14 +1,15 @@
 //! Dynamic functions of the guest.
 
 use crate::linux::static_call;
-use crate::patch::dynamic::Retarget;
 use crate::target::TargetMemory;
 use image::{DynamicFunction, StaticCall};
 use terms::addr::Gva;
 
+use super::carry_out::Carried;
 use super::status::{DynamicChange, DynamicChanged, DynamicList, DynamicStatus, microseconds};
 use super::{Tracing, TracingError};
-use crate::guest::{Guest, LiveGuest};
+use crate::engine::plan::{Plan, Step};
+use crate::guest::Guest;
 
 impl Tracing {
     /// Those of the image; also the static calls of a Linux kernel, as they are now.
@@ -82,8 +83,8 @@ impl Tracing {
         let changes = changes
             .iter()
             .map(|change| (&*change.name, Some(&*change.target)));
-        let plan = self.engine.dynamic().plan(&self.shared.image, changes)?;
-        self.retarget(guest, &plan)
+        let plan = self.engine.plan_dynamic(changes)?;
+        self.retarget(guest, plan)
     }
 
     /// All of these lead where they did when the guest was built.
@@ -96,40 +97,29 @@ impl Tracing {
         names: &[String],
     ) -> Result<DynamicChanged, TracingError> {
         let changes = names.iter().map(|name| (&**name, None));
-        let plan = self.engine.dynamic().plan(&self.shared.image, changes)?;
-        self.retarget(guest, &plan)
+        let plan = self.engine.plan_dynamic(changes)?;
+        self.retarget(guest, plan)
     }
 
-    fn retarget(
-        &mut self,
-        guest: &impl Guest,
-        plan: &[Retarget],
-    ) -> Result<DynamicChanged, TracingError> {
+    fn retarget(&mut self, guest: &impl Guest, plan: Plan) -> Result<DynamicChanged, TracingError> {
         if plan.is_empty() {
             return Ok(DynamicChanged::default());
         }
-        let (pauses, pause) = match self.live(guest)? {
-            Some(mut live) => {
-                self.engine.retarget_live(&mut live, plan)?;
-                (0, live.lost())
-            }
-            None => {
-                let mut stopped = guest.stop()?;
-                let applied = self.engine.retarget(&mut stopped, plan);
-                drop(stopped);
-                applied?;
-                (1, guest.last_pause())
-            }
-        };
         let image = &self.shared.image;
-        let changed = plan.iter().map(|change| DynamicChange {
-            name: image.name_at(change.poke.at),
-            target: image.name_at(change.to),
-        });
+        let change = |step: &Step| match step {
+            Step::Dynamic(change) => Some(DynamicChange {
+                name: image.name_at(change.poke.at),
+                target: image.name_at(change.to),
+            }),
+            _ => None,
+        };
+        let functions = plan.steps.iter().filter_map(change).collect();
+        let mut carried = Carried::default();
+        self.carry_out(guest, plan, &mut carried)?;
         Ok(DynamicChanged {
-            functions: changed.collect(),
-            pauses,
-            pause_us: microseconds(pause),
+            functions,
+            pauses: carried.pauses,
+            pause_us: microseconds(carried.longest),
         })
     }
 }

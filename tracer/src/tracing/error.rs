@@ -11,11 +11,11 @@ use crate::filter::{FilterError, expression};
 use crate::graph::threads::BadStackSize;
 use crate::patch::dynamic::RetargetError;
 use crate::patch::events::NoSuchEvent;
-use crate::patch::poke::TransactionError;
 use crate::quantity::counted;
 use crate::ring::geometry::RingSizeError;
 use crate::stub::cell::SESSIONS_MAX;
 use crate::target::MemoryError;
+use crate::text::poke::TransactionError;
 use image::ImageError;
 use terms::addr::Gva;
 

@@ -5,9 +5,11 @@ use crate::session::SessionId;
 use image::{Marker, Tracepoint};
 use terms::event_format::{EventFormat, EventId};
 
+use super::carry_out::Carried;
 use super::status::{EventList, EventStatus, EventsChanged, FieldStatus, microseconds};
 use super::{Tracing, TracingError};
-use crate::guest::{Guest, LiveGuest, StoppedGuest};
+use crate::engine::plan::Step;
+use crate::guest::{Guest, StoppedGuest};
 
 impl Tracing {
     /// Every event of the guest.
@@ -200,25 +202,15 @@ impl Tracing {
                 ..EventsChanged::default()
             });
         }
-        let (pauses, pause) = match self.live(guest)? {
-            Some(mut live) => {
-                self.engine.apply_events_live(&mut live, &plan)?;
-                (0, live.lost())
-            }
-            None => {
-                let mut stopped = guest.stop()?;
-                let applied = self.engine.apply_events(&mut stopped, &plan);
-                drop(stopped);
-                applied?;
-                (1, guest.last_pause())
-            }
-        };
-        let changed = plan.events().map(|event| self.engine.event_name(event));
+        let changed = plan.steps.iter().filter_map(Step::event);
+        let changed = changed.map(|event| self.engine.event_name(event)).collect();
+        let mut carried = Carried::default();
+        self.carry_out(guest, plan, &mut carried)?;
         Ok(EventsChanged {
-            events: changed.collect(),
+            events: changed,
             on,
-            pauses,
-            pause_us: microseconds(pause),
+            pauses: carried.pauses,
+            pause_us: microseconds(carried.longest),
         })
     }
 }

@@ -8,6 +8,7 @@
 mod announced;
 mod attach;
 mod call_values;
+mod carry_out;
 mod checks;
 pub mod closing;
 mod dynamic;
@@ -39,7 +40,6 @@ use crate::digest::text_digest;
 use crate::engine::Engine;
 use crate::filter::{Filter, Selection};
 use crate::patch::any;
-use crate::patch::functions::Plan;
 use crate::patch::locks::LockPrefixes;
 use crate::ring::doubt::TimeDoubts;
 use crate::session::SessionId;
@@ -51,10 +51,11 @@ use crate::clock::page::{Beats, ClockPage};
 use crate::clock::{HostClock, RunClock, VcpuClocks};
 use crate::collect::Pollers;
 use crate::collect::status::Dumped;
-use crate::guest::{Guest, LiveGuest, StoppedGuest};
+use crate::guest::{Guest, StoppedGuest};
 use crate::target::StoppedTarget;
 pub use attach::DEFAULT_ATTACH;
 use attach::attach_point;
+use carry_out::Carried;
 use checks::check_room;
 use closing::Closing;
 use debuginfo::DebugInfo;
@@ -68,7 +69,7 @@ use place::check_place;
 use probes::SetProbe;
 use remarks::{Remarks, functions_traced};
 use session::{Found, LastCalls, Scratch, Shared, TraceSession};
-use slices::{Sliced, Slices};
+use slices::Slices;
 use status::{
     Changed, Deleted, Digest, Profile, SessionList, Switched, SwitchedLocks, microseconds,
 };
@@ -540,34 +541,15 @@ impl Tracing {
         let plan = self
             .engine
             .plan(&mut guest.memory().clone(), id, &selection)?;
-        let before = self.engine.session(id)?.selection.clone();
-        let sliced = self.apply(guest, id, plan, &before)?;
-        let changed = self.show_changed(id, &sliced, &selection);
+        let mut carried = Carried::default();
+        self.carry_out(guest, plan, &mut carried)?;
+        let changed = self.show_changed(id, &carried, &selection);
         self.engine.set_selection(id, filter.clone(), selection)?;
         let found = self.found();
         let session = self.sessions.get_mut(index);
         let session = session.ok_or(TracingError::NoSuchIndex)?;
         session.set_filter(filter, &self.shared, found);
         Ok(changed)
-    }
-
-    /// Carries a plan out by the method that was chosen.
-    fn apply(
-        &mut self,
-        guest: &impl Guest,
-        id: SessionId,
-        plan: Plan,
-        before: &Selection,
-    ) -> Result<Sliced, TracingError> {
-        if let Some(mut live) = self.live(guest)? {
-            let applied = self.engine.apply_live(&mut live, &plan)?;
-            return Ok(Sliced {
-                applied,
-                pauses: 0,
-                longest: live.lost(),
-            });
-        }
-        self.apply_slices(guest, id, plan, before)
     }
 
     /// Lets text be written while the guest runs, where that was chosen.

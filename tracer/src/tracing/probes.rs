@@ -6,6 +6,7 @@ use crate::export::probes::{ProbeNote, ValueNote};
 use crate::session::SessionId;
 use log::Level;
 
+use super::carry_out::Carried;
 use super::status::{FieldStatus, ProbeList, ProbeStatus, ProbesChanged, microseconds};
 use super::{Tracing, TracingError};
 use crate::guest::Guest;
@@ -31,13 +32,6 @@ pub struct SomeProbes {
     pub ids: Vec<u32>,
     /// All of this session, instead.
     pub all_of: Option<String>,
-}
-
-/// Pauses of a change.
-#[derive(Debug, Clone, Copy, Default)]
-struct Paused {
-    pauses: u64,
-    us: f64,
 }
 
 impl Tracing {
@@ -140,7 +134,7 @@ impl Tracing {
         let ids: Vec<ProbeId> = set.iter().map(|set| set.id).collect();
         self.probes.extend(set);
         match self.record_probes(guest, index, &ids, true) {
-            Ok(paused) => Ok(self.changed(&ids, paused)),
+            Ok(carried) => Ok(self.changed(&ids, &carried)),
             Err(error) => {
                 self.forget(&ids);
                 Err(error)
@@ -203,12 +197,12 @@ impl Tracing {
         self.engine.forget_probes(ids);
     }
 
-    fn changed(&self, ids: &[ProbeId], paused: Paused) -> ProbesChanged {
+    fn changed(&self, ids: &[ProbeId], carried: &Carried) -> ProbesChanged {
         let changed = self.probes.iter().filter(|set| ids.contains(&set.id));
         ProbesChanged {
             probes: changed.map(|set| self.show_probe(set)).collect(),
-            pauses: paused.pauses,
-            pause_us: paused.us,
+            pauses: carried.pauses,
+            pause_us: microseconds(carried.longest),
         }
     }
 
@@ -244,8 +238,8 @@ impl Tracing {
     ) -> Result<ProbesChanged, TracingError> {
         let ids = self.some(some)?;
         let wanted: Vec<_> = ids.iter().map(|id| (*id, None)).collect();
-        let paused = self.switch_probes(guest, &wanted)?;
-        let changed = self.changed(&ids, paused);
+        let carried = self.switch_probes(guest, &wanted)?;
+        let changed = self.changed(&ids, &carried);
         self.forget(&ids);
         Ok(changed)
     }
@@ -271,11 +265,11 @@ impl Tracing {
             .iter()
             .map(|id| (*id, self.recorder_of(*id).filter(|_| on)))
             .collect();
-        let paused = self.switch_probes(guest, &wanted)?;
+        let carried = self.switch_probes(guest, &wanted)?;
         for set in self.probes.iter_mut().filter(|set| ids.contains(&set.id)) {
             set.enabled = on;
         }
-        Ok(self.changed(&ids, paused))
+        Ok(self.changed(&ids, &carried))
     }
 
     /// The session of a probe, if it is started.
@@ -293,9 +287,9 @@ impl Tracing {
         index: usize,
         ids: &[ProbeId],
         on: bool,
-    ) -> Result<Paused, TracingError> {
+    ) -> Result<Carried, TracingError> {
         if ids.is_empty() {
-            return Ok(Paused::default());
+            return Ok(Carried::default());
         }
         let session = self.at(index)?.recording()?;
         if on {
@@ -405,29 +399,22 @@ impl Tracing {
         &mut self,
         guest: &impl Guest,
         wanted: &[(ProbeId, Option<SessionId>)],
-    ) -> Result<Paused, TracingError> {
-        let mut paused = Paused::default();
-        loop {
+    ) -> Result<Carried, TracingError> {
+        let mut carried = Carried::default();
+        for left in (0..TRIES).rev() {
             self.engine.look(guest.memory());
             self.look_for_lost_probes();
             let memory = &mut guest.memory().clone();
             let plan = self.engine.plan_probes(memory, wanted)?;
             if plan.is_empty() {
-                return Ok(paused);
+                break;
             }
-            let mut stopped = guest.stop()?;
-            let applied = self.engine.apply_probes(&mut stopped, &plan);
-            if applied.is_ok() {
-                guest.set_detours(self.engine.detours());
-            }
-            drop(stopped);
-            paused.pauses += 1;
-            paused.us = paused.us.max(microseconds(guest.last_pause()));
-            match applied {
-                Err(error) if is_passing(&error) && paused.pauses < TRIES.into() => {}
-                other => return Ok(other.map(|()| paused)?),
+            match self.carry_out(guest, plan, &mut carried) {
+                Err(TracingError::Apply(error)) if left > 0 && is_passing(&error) => {}
+                other => return other.map(|()| carried),
             }
         }
+        Ok(carried)
     }
 }
 

@@ -3,12 +3,12 @@
 use crate::engine::{Frozen, FrozenBy};
 use crate::filter::{Pattern, Reason, Selection, check_matches};
 use crate::patch::functions::FunctionState;
-use crate::patch::poke::PokeError;
 use crate::session::SessionId;
+use crate::text::poke::PokeError;
 use terms::function::FunctionId;
 
+use super::carry_out::Carried;
 use super::session::TraceSession;
-use super::slices::Sliced;
 use super::status::{
     Changed, ClockPageStatus, FrozenStatus, Function, Functions, LocksStatus, SessionStatus,
     TracingStatus, VcpuClocksStatus, microseconds,
@@ -143,7 +143,7 @@ impl Tracing {
         let (state, reason) = match (self.shared.image.untraceable(id), self.engine.state(id)) {
             (Some(untraceable), _) => ("skipped", Some(untraceable.reason.to_string())),
             (None, FunctionState::Nop) => ("available", None),
-            (None, FunctionState::Patched { .. }) => ("patched", None),
+            (None, FunctionState::Patched(_)) => ("patched", None),
             (None, FunctionState::Skipped(why)) => ("skipped", Some(why.to_string())),
             (None, FunctionState::Gone) => ("gone", None),
         };
@@ -182,10 +182,10 @@ impl Tracing {
     pub(super) fn show_changed(
         &self,
         id: SessionId,
-        sliced: &Sliced,
+        carried: &Carried,
         selection: &Selection,
     ) -> Changed {
-        let applied = &sliced.applied;
+        let applied = &carried.applied;
         let foreign = applied
             .skipped
             .iter()
@@ -205,8 +205,8 @@ impl Tracing {
             traced: self.engine.traced_by(id) as u64,
             skipped: skipped.collect(),
             entry_only: self.entry_only(id, selection),
-            pauses: sliced.pauses,
-            pause_us: microseconds(sliced.longest),
+            pauses: carried.pauses,
+            pause_us: microseconds(carried.longest),
         }
     }
 }

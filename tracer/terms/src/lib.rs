@@ -13,4 +13,5 @@ pub mod function;
 pub mod nearest;
 pub mod printable;
 pub mod region;
+pub mod session_set;
 pub mod site;

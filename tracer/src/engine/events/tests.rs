@@ -3,11 +3,11 @@ use image::testing::{ElfFile, TEXT, body};
 use insn::jump::{jump, jump_target};
 use insn::nop::NOP5;
 
-use super::words::ListError;
 use super::*;
 use crate::digest::text_digest;
 use crate::mock::{MockTarget, Rights};
 use crate::target::TargetMemory;
+use crate::text::word::WordError;
 
 const WORDS: u64 = TEXT - 0x8_0000;
 const RECORD: u64 = TEXT - 0x7_0000;
@@ -112,7 +112,7 @@ fn change(
         .map(|at| Callback::Guest(Gva(*at)))
         .collect();
     let plan = engine.plan_events(target, &[(EVENT, callbacks)], on)?;
-    engine.apply_events(target, &plan)
+    engine.apply(target, &plan).map(drop)
 }
 
 fn change_live(
@@ -123,7 +123,7 @@ fn change_live(
 ) -> Result<(), ApplyError> {
     let callbacks = callbacks.iter().map(|at| Callback::Guest(Gva(*at)));
     let plan = engine.plan_events(target, &[(EVENT, callbacks.collect())], on)?;
-    engine.apply_events_live(target, &plan)
+    engine.apply_live(target, &plan).map(drop)
 }
 
 /// Where the first site and dispatch lead, and what the list holds.
@@ -194,7 +194,7 @@ fn a_list_that_the_guest_has_changed_or_that_cannot_be_written_undoes_all() {
     target.faults.unwritable.insert(Gva(LIST));
     let error = change(&mut engine, &mut target, &[FIRST], true).unwrap_err();
     assert!(
-        matches!(error, ApplyError::List(ListError::Memory { .. })),
+        matches!(error, ApplyError::Word(WordError::Memory { .. })),
         "{error}"
     );
     assert!(
@@ -242,7 +242,7 @@ fn a_live_change_comes_to_the_same() {
 
     target.faults.unwritable.insert(Gva(LIST));
     let error = change_live(&mut engine, &mut target, &[FIRST], true).unwrap_err();
-    assert!(matches!(error, ApplyError::List(_)), "{error}");
+    assert!(matches!(error, ApplyError::Word(_)), "{error}");
     assert_eq!(text_digest(&target, engine.image()).unwrap(), digest);
     target.faults.unwritable.clear();
     target.write(Gva(PASSER + 5), &[0xcc; 5]).unwrap();
@@ -261,8 +261,8 @@ fn a_plan_that_another_one_has_overtaken_is_stale() {
         engine.plan_events(&mut target, &[(EVENT, called)], true)
     };
     let (first, second) = (plan(FIRST).unwrap(), plan(SECOND).unwrap());
-    engine.apply_events(&mut target, &first).unwrap();
-    let error = engine.apply_events(&mut target, &second).unwrap_err();
+    engine.apply(&mut target, &first).unwrap();
+    let error = engine.apply(&mut target, &second).unwrap_err();
     assert_eq!(error, ApplyError::Stale);
     assert_eq!(state(&target), (Some(PASSER + 10), FIRST, vec![FIRST]));
 }
@@ -277,7 +277,7 @@ fn only_what_changes_is_written() {
         .plan_events(&mut target, &[(EVENT, called)], true)
         .unwrap();
     let before = target.writes;
-    engine.apply_events(&mut target, &plan).unwrap();
+    engine.apply(&mut target, &plan).unwrap();
     // Dispatch, and the word that points at the list.
     assert_eq!(target.writes - before, 2);
 }

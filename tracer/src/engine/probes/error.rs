@@ -5,7 +5,6 @@ use terms::addr::Gva;
 
 use crate::patch::probes::StubTooFar;
 use crate::patch::tactic::{Tactic, TacticError};
-use crate::target::MemoryError;
 
 /// Why there is no such probe.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -54,16 +53,6 @@ pub enum ProbeError {
         /// The other.
         other: Gva,
     },
-    /// Ring 3 cannot use what ring 0 is led to, and the other way round.
-    #[error(
-        "a probe cannot sit at {at}, in {symbol}: it is not executed in the ring that functions are traced in"
-    )]
-    OtherRing {
-        /// Where.
-        at: Gva,
-        /// The function.
-        symbol: String,
-    },
     /// The stub is out of reach.
     #[error(transparent)]
     TooFar(#[from] StubTooFar),
@@ -75,9 +64,6 @@ pub enum ProbeError {
         /// Why not.
         why: RelocateError,
     },
-    /// The word for breakpoints is not what it must be.
-    #[error("the guest's table of breakpoints cannot be changed: {0}")]
-    Breakpoints(MemoryError),
     /// The function's text is gone.
     #[error("the text of {symbol} is not there (any more)")]
     Gone {

@@ -1,4 +1,4 @@
-//! Changing which probes are recorded: a plan, made while the guest runs, and its writes, all of them or none.
+//! Which probes are recorded: the plan, made while the guest runs, with the stubs that it needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,63 +6,19 @@ use std::sync::Arc;
 use terms::addr::Gva;
 use terms::event_format::EventFormat;
 use terms::function::FunctionId;
+use terms::session_set::SessionSet;
 
 use super::{Probe, ProbeError, ProbeId};
-use crate::engine::change::stub_spec;
+use crate::engine::functions::stub_spec;
+use crate::engine::plan::{Plan, Recorded, Step};
 use crate::engine::{ApplyError, Engine};
 use crate::patch::breakpoints::{self, Server};
-use crate::patch::functions::{Change, FunctionTable, Plan, PlanError, Templates};
-use crate::patch::poke::{self, Poke, PokeError, TransactionError};
-use crate::patch::probes::PlaceChange;
+use crate::patch::functions::{Change, FunctionTable, PlanError, Templates};
+use crate::patch::probes::{BreakpointTable, PlaceChange};
 use crate::patch::tactic::{Place, Tactic};
 use crate::session::SessionId;
 use crate::stub::capture::CapturePart;
-use crate::target::{PhysicalMemory, StoppedTarget, VcpuRegisters};
-
-/// Everything that has to be written for a change of which probes are recorded.
-#[derive(Debug, Clone, Default)]
-pub struct ProbePlan {
-    /// Who records them: before and afterwards.
-    recorded: Vec<(ProbeId, Option<SessionId>, Option<SessionId>)>,
-    /// Changed sites of functions.
-    sites: Vec<Change>,
-    /// Changed places elsewhere.
-    places: Vec<PlaceChange>,
-    /// The word that leads to the table of breakpoints, and that table.
-    breakpoints: Option<(Gva, Gva)>,
-}
-
-impl ProbePlan {
-    /// Whether nothing is to be changed.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.recorded.is_empty()
-    }
-
-    /// Every write, and whether it is about a jump of our own.
-    fn pokes(&self) -> impl Iterator<Item = (Poke, bool)> {
-        let sites = self.sites.iter();
-        let sites = sites.map(|change| (change.poke, change.is_ours));
-        let places = self.places.iter().flat_map(|change| &change.pokes);
-        let all = sites.chain(places.map(|own| (own.poke, own.is_ours)));
-        all.filter(|(poke, _)| poke.expected != poke.new)
-    }
-
-    /// Whether anything leads into the window afterwards.
-    fn leads_somewhere(&self) -> bool {
-        let sites = self.sites.iter().any(|change| change.stub.is_some());
-        sites || self.places.iter().any(|change| change.after.is_some())
-    }
-}
-
-/// A change that was not begun.
-const fn untouched(cause: PokeError) -> ApplyError {
-    ApplyError::Transaction(TransactionError {
-        cause,
-        undone: 0,
-        stuck: Vec::new(),
-    })
-}
+use crate::target::PhysicalMemory;
 
 impl Engine {
     /// Plans who records these probes: a session, which has event rings, or nobody. Writes the stubs that this needs,
@@ -74,8 +30,8 @@ impl Engine {
         &mut self,
         memory: &mut (impl PhysicalMemory + ?Sized),
         wanted: &[(ProbeId, Option<SessionId>)],
-    ) -> Result<ProbePlan, ApplyError> {
-        let mut plan = ProbePlan::default();
+    ) -> Result<Plan, ApplyError> {
+        let mut recorded = Vec::new();
         let wanted: BTreeMap<_, _> = wanted.iter().copied().collect();
         let mut changed = BTreeMap::new();
         for (id, after) in &wanted {
@@ -84,50 +40,63 @@ impl Engine {
                 self.check_room(probe, *session)?;
             }
             if probe.session != *after && !probe.is_gone {
-                plan.recorded.push((*id, probe.session, *after));
+                recorded.push(Step::Recorded(Recorded {
+                    probe: *id,
+                    before: probe.session,
+                    after: *after,
+                }));
                 changed.insert(probe.place.at, probe.place.clone());
             }
         }
         let after = |probe: &Probe| wanted.get(&probe.id).copied().unwrap_or(probe.session);
         let returns = self.return_parts(after);
-        let mut recorded: BTreeMap<Gva, Vec<(ProbeId, SessionId)>> = BTreeMap::new();
+        let mut chains: BTreeMap<Gva, Vec<(ProbeId, SessionId)>> = BTreeMap::new();
         let probes = self.probes.values();
         for probe in probes.filter(|probe| !probe.is_gone && !probe.is_return) {
             if let Some(session) = after(probe) {
-                let here = recorded.entry(probe.place.at).or_default();
+                let here = chains.entry(probe.place.at).or_default();
                 here.push((probe.id, session));
             }
         }
-        self.check_overlaps(recorded.keys())?;
+        self.check_overlaps(chains.keys())?;
+        let (mut sites, mut places) = (Vec::new(), Vec::new());
         for (at, place) in changed {
-            let chain = recorded.remove(&at).unwrap_or_default();
+            let chain = chains.remove(&at).unwrap_or_default();
             if place.tactic == Tactic::Site {
                 let returns = returns.get(&place.function).cloned();
                 let returns = returns.unwrap_or_default();
-                self.plan_site(memory, &mut plan, place.function, &chain, returns)?;
+                let change = self.plan_site(memory, place.function, &chain, returns)?;
+                sites.extend(change);
             } else {
                 let resume = self.resume(memory, &place)?;
                 let stub = self.place_chain(memory, &chain, resume)?;
                 let change = self.places.plan(at, stub).map_err(ProbeError::from)?;
-                plan.places.extend(change);
+                places.extend(change.map(|change| PlaceChange {
+                    sessions: sessions_of(&chain),
+                    ..change
+                }));
             }
         }
-        self.plan_breakpoints(memory, &mut plan)?;
-        Ok(plan)
+        let breakpoints = self.plan_breakpoints(memory, &places)?;
+        let sites = sites.into_iter().map(Step::Function);
+        let places = places.into_iter().map(Step::Place);
+        let steps = sites
+            .chain(places)
+            .chain(breakpoints.map(Step::Breakpoints));
+        Ok(Plan::whole(steps.chain(recorded).collect()))
     }
 
     /// Plans the probes at a function's own site, and at its returns, which its stub hooks.
     fn plan_site(
         &mut self,
         memory: &mut (impl PhysicalMemory + ?Sized),
-        plan: &mut ProbePlan,
         function: FunctionId,
         chain: &[(ProbeId, SessionId)],
         returns: Vec<CapturePart>,
-    ) -> Result<(), ApplyError> {
+    ) -> Result<Option<Change>, ApplyError> {
         let image = Arc::clone(&self.image);
         let Some(site) = image.site_of(function) else {
-            return Ok(());
+            return Ok(None);
         };
         let traced_by = self.table.sessions(function);
         let captures = self.captures(memory, function, traced_by, returns)?;
@@ -142,8 +111,8 @@ impl Engine {
         let at = (&*image, site);
         let table = &mut self.table;
         let own = table.plan_site(at, wanted, spec, arena, &mut templates)?;
-        let after = own.as_ref().map(|change| change.own);
-        let go_on = match after.flatten() {
+        let after = own.as_ref().and_then(|change| change.after);
+        let go_on = match after.and_then(|lead| lead.own) {
             Some(stub) => stub,
             None if own.is_some() => table.behind(site, arena)?,
             None => table.resume(site, arena)?,
@@ -151,16 +120,15 @@ impl Engine {
         self.write_stubs(memory)?;
         let head = self.place_chain(memory, chain, go_on)?;
         let change = match own {
-            None => self.table.plan_probes(site, head)?,
+            None => self.table.plan_probes(site, head, sessions_of(chain))?,
             Some(mut change) => {
                 if let Some(head) = head {
-                    FunctionTable::lead_through(site, &mut change, head)?;
+                    FunctionTable::lead_through(site, &mut change, head, sessions_of(chain))?;
                 }
                 change
             }
         };
-        plan.sites.push(change);
-        Ok(())
+        Ok(Some(change))
     }
 
     /// Whether what is displaced at these places can be so at the same time.
@@ -184,26 +152,26 @@ impl Engine {
         Ok(())
     }
 
-    /// Plans the table of the breakpoints that stand there afterwards, and writes it.
+    /// Plans the table of the breakpoints that stand there after `places` have changed, and writes it.
     fn plan_breakpoints(
         &mut self,
         memory: &mut (impl PhysicalMemory + ?Sized),
-        plan: &mut ProbePlan,
-    ) -> Result<(), ApplyError> {
+        places: &[PlaceChange],
+    ) -> Result<Option<BreakpointTable>, ApplyError> {
         let is_breakpoint = |change: &PlaceChange| {
             let state = self.places.place(change.at);
             state.is_some_and(|state| state.place.tactic == Tactic::Breakpoint)
         };
-        if !plan.places.iter().any(is_breakpoint) {
-            return Ok(());
+        if !places.iter().any(is_breakpoint) {
+            return Ok(None);
         }
         let Some(Server::Guest(word)) = self.breakpoint_server() else {
-            return Ok(());
+            return Ok(None);
         };
-        let all = self.places.breakpoints(&plan.places);
+        let now = self.places.table();
+        let all = self.places.breakpoints(places);
         if all.is_empty() {
-            plan.breakpoints = Some((word, Gva(0)));
-            return Ok(());
+            return Ok(Some(BreakpointTable::leading(word, now, Gva(0))));
         }
         let table = breakpoints::table(&all);
         let ground = self.ground.as_mut().ok_or(ApplyError::NotAttached)?;
@@ -212,8 +180,7 @@ impl Engine {
         memory
             .write_physical(physical, &table)
             .map_err(ApplyError::Stub)?;
-        plan.breakpoints = Some((word, at));
-        Ok(())
+        Ok(Some(BreakpointTable::leading(word, now, at)))
     }
 
     fn check_room(&self, probe: &Probe, session: SessionId) -> Result<(), ApplyError> {
@@ -237,162 +204,17 @@ impl Engine {
         Ok(())
     }
 
-    /// Brings the guest's text to what `plan` says, all of it or nothing.
-    ///
-    /// # Errors
-    /// An [`ApplyError`]; then nothing was changed.
-    pub fn apply_probes(
-        &mut self,
-        target: &mut (impl StoppedTarget + ?Sized),
-        plan: &ProbePlan,
-    ) -> Result<(), ApplyError> {
-        self.check_frozen()?;
-        self.look(target);
-        let ground = self.ground.as_ref().ok_or(ApplyError::NotAttached)?;
-        let vcpus = target.vcpus().to_vec();
-        let is_seen = ground.window.verify_seen_by(target, &vcpus);
-        if plan.leads_somewhere() {
-            is_seen?;
-        }
-        self.check_current(plan)?;
-        self.check_ring(target, &vcpus, plan)?;
-        for (poke, _) in plan.pokes().filter(|(_, is_ours)| *is_ours) {
-            if let Err(error) = self.look_at(target, &poke) {
-                return Err(self.freeze(error));
-            }
-        }
-        // First what stays so: a thread that is in the way goes on and is looked for again.
-        self.check_kprobes(target, plan)?;
-        self.check_threads(target, plan)?;
-        let pokes: Vec<Poke> = plan.pokes().map(|(poke, _)| poke).collect();
-        let written = poke::apply(target, &self.image, &pokes);
-        self.note(written)?;
-        if let Some((word, table)) = plan.breakpoints
-            && let Err(error) = target.write(word, &table.0.to_le_bytes())
-        {
-            let back: Vec<Poke> = pokes.iter().rev().map(|poke| poke.reverse()).collect();
-            let written = poke::apply(target, &self.image, &back);
-            self.note(written)?;
-            return Err(ProbeError::Breakpoints(error).into());
-        }
-        for change in &plan.sites {
-            self.table.applied(change);
-        }
-        for change in &plan.places {
-            self.places.applied(change);
-        }
-        for (id, _, after) in &plan.recorded {
-            if let Some(probe) = self.probes.get_mut(id) {
-                probe.session = *after;
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether the text at new places is executed in the ring that the window is for.
-    fn check_ring(
-        &self,
-        memory: &(impl PhysicalMemory + ?Sized),
-        vcpus: &[VcpuRegisters],
-        plan: &ProbePlan,
-    ) -> Result<(), ProbeError> {
-        let Some(ground) = &self.ground else {
-            return Ok(());
-        };
-        let new = plan.places.iter();
-        let mut new = new.filter(|change| change.before.is_none() && change.after.is_some());
-        let suits = |change: &&PlaceChange| ground.window.suits(memory, vcpus, change.at);
-        match new.find(|change| !suits(change)) {
-            None => Ok(()),
-            Some(PlaceChange { at, .. }) => Err(ProbeError::OtherRing {
-                at: *at,
-                symbol: self.image.name_at(*at),
-            }),
-        }
-    }
-
-    /// Whether some thread may be where no instruction begins afterwards: inside of what is displaced, or at the jump
-    /// in padding that becomes padding again.
-    fn check_threads(
-        &self,
-        target: &(impl StoppedTarget + ?Sized),
-        plan: &ProbePlan,
-    ) -> Result<(), ApplyError> {
-        let mut inner = Vec::new();
-        for change in &plan.sites {
-            inner.extend(self.inner(change));
-        }
-        for change in &plan.places {
-            let Some(state) = self.places.place(change.at) else {
-                continue;
-            };
-            let poke = change.pokes.first().map(|own| own.poke);
-            let held = match (change.before, change.after) {
-                (None, Some(_)) => state.place.inner.clone(),
-                (Some(_), None) => state.place.padding.iter().map(|one| one.at).collect(),
-                _ => Vec::new(),
-            };
-            inner.extend(held.into_iter().filter_map(|place| Some((place, poke?))));
-        }
-        let occupied = self.occupied(target, inner)?;
-        match occupied.into_iter().next() {
-            Some((_, cause)) => Err(untouched(cause)),
-            None => Ok(()),
-        }
-    }
-
-    /// Whether the guest has probes of its own where something is to be displaced.
-    fn check_kprobes(
-        &self,
-        target: &(impl PhysicalMemory + ?Sized),
-        plan: &ProbePlan,
-    ) -> Result<(), ApplyError> {
-        let new = plan.places.iter();
-        let new = new.filter(|change| change.before.is_none() && change.after.is_some());
-        let displaced = new.filter_map(|change| {
-            let place = &self.places.place(change.at)?.place;
-            Some((place.function, place.at, place.end()))
-        });
-        let displaced: Vec<_> = displaced.collect();
-        let beside = self.beside_kprobes(target, &displaced);
-        match beside.into_iter().next() {
-            Some((_, cause)) => Err(untouched(cause)),
-            None => Ok(()),
-        }
-    }
-
-    /// Whether the text that is to be changed is there, and as it was when this was planned.
-    fn check_current(&self, plan: &ProbePlan) -> Result<(), ApplyError> {
-        for (poke, _) in plan.pokes() {
-            if self.table.is_gone(poke.function) {
-                let symbol = self.image.name_at(poke.at);
-                return Err(ProbeError::Gone { symbol }.into());
-            }
-        }
-        let is_current = |id: &ProbeId, before| {
-            let probe = self.probes.get(id);
-            probe.is_some_and(|probe: &Probe| probe.session == before && !probe.is_gone)
-        };
-        let mut recorded = plan.recorded.iter();
-        let mut sites = plan.sites.iter();
-        let mut places = plan.places.iter();
-        let is_so = recorded.all(|(id, before, _)| is_current(id, *before))
-            && sites.all(|change| self.table.is_current(&self.image, change))
-            && places.all(|change| self.places.is_current(change));
-        is_so.then_some(()).ok_or(ApplyError::Stale)
-    }
-
     /// Has the jumps of a plan for functions lead through the probes at their sites.
     pub(in crate::engine) fn lead_through_probes(
         &mut self,
         memory: &mut (impl PhysicalMemory + ?Sized),
-        plan: &mut Plan,
+        changes: &mut [Change],
     ) -> Result<(), ApplyError> {
         if self.probes.values().all(|probe| probe.session.is_none()) {
             return Ok(());
         }
         let image = Arc::clone(&self.image);
-        for change in &mut plan.changes {
+        for change in changes {
             let Some(site) = image.site_of(change.poke.function) else {
                 continue;
             };
@@ -405,15 +227,21 @@ impl Engine {
                 .filter_map(|probe| Some((probe.id, probe.session?)))
                 .collect();
             let ground = self.ground.as_mut().ok_or(ApplyError::NotAttached)?;
-            let go_on = match change.own {
+            let go_on = match change.after.and_then(|lead| lead.own) {
                 Some(own) => own,
                 None => self.table.behind(site, &mut ground.arena)?,
             };
             self.write_stubs(memory)?;
             if let Some(head) = self.place_chain(memory, &chain, go_on)? {
-                FunctionTable::lead_through(site, change, head)?;
+                FunctionTable::lead_through(site, change, head, sessions_of(&chain))?;
             }
         }
         Ok(())
     }
+}
+
+/// The sessions that record these probes.
+fn sessions_of(chain: &[(ProbeId, SessionId)]) -> SessionSet {
+    let sessions = chain.iter().map(|(_, session)| session.0);
+    sessions.fold(SessionSet::default(), SessionSet::with)
 }

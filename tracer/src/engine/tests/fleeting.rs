@@ -54,7 +54,7 @@ fn freed_init_text_is_never_written() {
     // The guest frees the text and uses the memory; one word of it happens to look like our jump.
     let ours = site(&engine, &target, 7);
     let plan = engine.plan(&mut target, session, &select([])).unwrap();
-    assert_eq!(plan.changes.len(), 8);
+    assert_eq!(plan.steps.len(), 8);
     let freed = engine.image().functions[4].address;
     target.write(freed, &[0x5a; 64]).unwrap();
     let last = engine.image().site_of(FunctionId(7)).unwrap().address;
@@ -113,7 +113,8 @@ fn all(engine: &Engine) -> std::ops::Range<u32> {
 
 /// Whether modules are announced by the function with this number: its stub calls a routine that leaves the guest.
 fn announces(engine: &Engine, guest: &crate::linux::module::testing::Guest, function: u32) -> bool {
-    let FunctionState::Patched { captures, stub, .. } = *engine.state(FunctionId(function)) else {
+    let FunctionState::Patched(Lead { captures, stub, .. }) = *engine.state(FunctionId(function))
+    else {
         return false;
     };
     let Some(routine) = captures.entry else {
@@ -207,7 +208,7 @@ fn functions_of_modules_come_are_traced_and_leave_without_a_write() {
     let plan = engine
         .plan(&mut guest.target, session, &select([]))
         .unwrap();
-    assert_eq!(plan.changes.len(), 11);
+    assert_eq!(plan.steps.len(), 11);
     guest.unload_last();
     let writes = guest.target.writes;
     let applied = engine.apply(&mut guest.target, &plan).unwrap();

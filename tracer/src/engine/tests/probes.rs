@@ -39,7 +39,7 @@ fn switch(
     wanted: &[(ProbeId, Option<SessionId>)],
 ) -> Result<(), ApplyError> {
     let plan = engine.plan_probes(target, wanted)?;
-    engine.apply_probes(target, &plan)
+    engine.apply(target, &plan).map(drop)
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn foreign_bytes_at_our_jump_freeze_and_a_plan_that_is_old_is_stale() {
         .plan_probes(&mut target, &[(id, Some(session))])
         .unwrap();
     switch(&mut engine, &mut target, &[(other, Some(session))]).unwrap();
-    let error = engine.apply_probes(&mut target, &on).unwrap_err();
+    let error = engine.apply(&mut target, &on).unwrap_err();
     assert_eq!(error, ApplyError::Stale);
     switch(&mut engine, &mut target, &[(id, Some(session))]).unwrap();
     let ours = site(&engine, &target, 2);
@@ -153,18 +153,14 @@ mod places {
         let (at, padding) = (place.at, place.padding.unwrap().at);
         table.add(place, RESUME);
         let on = table.plan(at, Some(STUBS[0])).unwrap().unwrap();
-        let written: Vec<Gva> = on.pokes.iter().map(|own| own.poke.at).collect();
+        let written: Vec<Gva> = on.edits.iter().map(|edit| edit.poke.at).collect();
         assert_eq!(written, [padding, at]);
         table.applied(&on);
         let off = table.plan(at, None).unwrap().unwrap();
-        let back: Vec<_> = on
-            .pokes
-            .iter()
-            .rev()
-            .map(|own| own.poke.reverse())
-            .collect();
-        let taken: Vec<_> = off.pokes.iter().map(|own| own.poke).collect();
-        assert_eq!(taken, back);
+        assert_eq!(off, on.reverse());
+        // Nobody may be about to execute what becomes padding again.
+        let closes: Vec<_> = off.edits.iter().map(|edit| edit.closes.clone()).collect();
+        assert_eq!(closes, [vec![], vec![padding]]);
         // What is displaced in the padding stays so: a thread may be on its way there.
         table.applied(&off);
         assert_eq!(table.padding().into_iter().collect::<Vec<_>>(), [padding]);

@@ -5,8 +5,8 @@ use image::testing::{ElfFile, TEXT, body};
 use super::*;
 use crate::engine::{ApplyError, Engine};
 use crate::mock::{MockTarget, Rights};
-use crate::patch::poke;
 use crate::target::TargetMemory;
+use crate::text::poke;
 
 const RECORDS: u64 = TEXT - 0x8_0000;
 const WORDS: u64 = TEXT - 0x7_0000;
@@ -145,7 +145,7 @@ fn a_target_of_the_same_signature_is_one_whoever_declares_it() {
     let pokes: Vec<Poke> = plan.iter().map(|change| change.poke).collect();
     poke::apply(&mut target, &image, &pokes).unwrap();
     plan.iter().for_each(|change| table.applied(change));
-    assert!(!plan.iter().any(|change| change.is_ours));
+    assert!(!plan.iter().any(|change| change.edit().is_ours));
     assert_eq!(
         table.target(0).map(|at| image.name_at(at)).as_deref(),
         Some("b1")
@@ -158,7 +158,7 @@ fn a_target_of_the_same_signature_is_one_whoever_declares_it() {
     assert_eq!(back.len(), 2, "what is there already is not written");
     assert!(
         back.iter()
-            .all(|change| change.is_ours && table.is_current(&image, change))
+            .all(|change| change.edit().is_ours && table.is_current(&image, change))
     );
 }
 
@@ -175,10 +175,10 @@ fn foreign_bytes_are_left_alone_and_in_our_own_jump_freeze_patching() {
     let mut engine = Engine::new(Arc::new(image));
     let plan = |engine: &Engine, to| {
         let changes = [("two", Some(to)), ("one", Some(to))];
-        engine.dynamic().plan(engine.image(), changes).unwrap()
+        engine.plan_dynamic(changes).unwrap()
     };
     target.write(one, &[0xcc; 5]).unwrap();
-    let foreign = engine.retarget(&mut target, &plan(&engine, "a1"));
+    let foreign = engine.apply(&mut target, &plan(&engine, "a1"));
     assert!(
         matches!(foreign, Err(ApplyError::Transaction(_))),
         "{foreign:?}"
@@ -190,10 +190,10 @@ fn foreign_bytes_are_left_alone_and_in_our_own_jump_freeze_patching() {
     );
 
     target.write(one, &original).unwrap();
-    engine.retarget(&mut target, &plan(&engine, "a1")).unwrap();
+    engine.apply(&mut target, &plan(&engine, "a1")).unwrap();
     target.write(one, &[0xcc; 5]).unwrap();
-    let ours = engine.retarget(&mut target, &plan(&engine, "b1"));
+    let ours = engine.apply(&mut target, &plan(&engine, "b1"));
     assert!(matches!(ours, Err(ApplyError::Frozen(_))), "{ours:?}");
-    let frozen = engine.retarget(&mut target, &plan(&engine, "b1"));
+    let frozen = engine.apply(&mut target, &plan(&engine, "b1"));
     assert!(matches!(frozen, Err(ApplyError::Frozen(_))), "{frozen:?}");
 }

@@ -6,7 +6,6 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::mock::{MockTarget, Rights};
-use crate::patch::poke;
 use crate::record::Format;
 use crate::ring::geometry::Geometry;
 use crate::stub::cell::CellPlace;
@@ -14,6 +13,7 @@ use crate::stub::graph::SiteShape;
 use crate::stub::recorder::{Clock, Recorder};
 use crate::stub::template::{StubSpec, TEMPLATE_MAX};
 use crate::target::{PhysicalMemory, TargetMemory};
+use crate::text::poke;
 
 const FUNCTIONS: u64 = 6;
 const SESSIONS: u8 = 4;
@@ -86,12 +86,12 @@ proptest! {
             }
             let changed = (0u32..6).map(FunctionId)
                 .filter(|f| wanted(&model, *f) != wanted(&next, *f));
-            prop_assert!(plan.changes.iter().map(|change| change.poke.function).eq(changed));
+            prop_assert!(plan.iter().map(|change| change.poke.function).eq(changed));
             if is_applied {
-                let pokes: Vec<Poke> = plan.changes.iter().map(|change| change.poke).collect();
+                let pokes: Vec<Poke> = plan.iter().map(|change| change.poke).collect();
                 poke::apply(&mut target, &image, &pokes).unwrap();
-                for change in &plan.changes {
-                    prop_assert!(table.is_current(&image, change));
+                for change in &plan {
+                    prop_assert!(table.is_current(change));
                     table.applied(change);
                 }
                 model = next;
@@ -100,7 +100,7 @@ proptest! {
                 let set = wanted(&model, site.function);
                 prop_assert_eq!(table.sessions(site.function), set);
                 let found = bytes_of(&target, site.address);
-                let FunctionState::Patched { stub, .. } = *table.state(site.function) else {
+                let FunctionState::Patched(Lead { stub, .. }) = *table.state(site.function) else {
                     prop_assert!(set.is_empty());
                     prop_assert_eq!(found, site.original);
                     continue;
@@ -160,7 +160,7 @@ fn functions_that_are_gone_are_left_alone() {
     let all = |_| (SessionSet::default().with(0), Captures::default());
     let planned = |table: &mut FunctionTable, arena: &mut Arena| -> Vec<u32> {
         let plan = table.plan(&image, all, spec, arena).unwrap();
-        let functions = plan.changes.iter().map(|change| change.poke.function.0);
+        let functions = plan.iter().map(|change| change.poke.function.0);
         functions.collect()
     };
     table.gone(FunctionId(1));
@@ -183,14 +183,17 @@ fn the_return_of_a_function_that_cannot_be_hooked_is_not_captured() {
     );
     let both = |_| (SessionSet::default().with(0), Captures { entry, exit });
     let plan = table.plan(&image, both, spec, &mut arena).unwrap();
-    let captures: Vec<Captures> = plan.changes.iter().map(|change| change.captures).collect();
+    let captures: Vec<Captures> = plan
+        .iter()
+        .map(|change| change.after.unwrap().captures)
+        .collect();
     assert_eq!(
         captures,
         [Captures { entry, exit }, Captures { entry, exit: None }]
     );
-    plan.changes.iter().for_each(|change| table.applied(change));
+    plan.iter().for_each(|change| table.applied(change));
     let again = table.plan(&image, both, spec, &mut arena).unwrap();
-    assert_eq!(again.changes, []);
+    assert_eq!(again, []);
 }
 
 #[test]
@@ -201,7 +204,7 @@ fn what_is_captured_for_nobody_who_records_has_a_stub_all_the_same() {
     let entry = Some(Gva(ARENA.0 + 0x10_0000));
     let captured = |_| (SessionSet::default(), Captures { entry, exit: None });
     let plan = table.plan(&image, captured, spec, &mut arena).unwrap();
-    assert!(plan.changes[0].stub.is_some() && plan.changes[0].displaces());
+    assert!(plan[0].after.is_some() && plan[0].before.is_none());
 }
 
 /// A detour is made once, and is in guest memory before anything leads to it: a thread may be in it for ever.

@@ -14,8 +14,8 @@ use image::Image;
 use insn::jump::INT3;
 use terms::site::SiteBytes;
 
-use crate::patch::poke::{Poke, PokeError, TransactionError, expect, symbol};
 use crate::target::LiveTarget;
+use crate::text::poke::{Poke, PokeError, TransactionError, expect, symbol};
 
 /// Applies all of `pokes`, or none.
 ///

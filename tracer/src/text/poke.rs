@@ -9,7 +9,6 @@ use terms::function::FunctionId;
 use terms::site::SiteBytes;
 
 use crate::linux::kprobes::KprobesError;
-use crate::patch::normalise::Normalisation;
 use crate::target::{MemoryError, NotSynchronised, StoppedTarget, TargetMemory};
 
 /// One write to guest text.
@@ -33,17 +32,6 @@ impl Poke {
             expected: self.new,
             new: self.expected,
             ..self
-        }
-    }
-}
-
-impl From<Normalisation> for Poke {
-    fn from(from: Normalisation) -> Self {
-        Self {
-            function: from.function,
-            at: from.address,
-            expected: SiteBytes::new(from.expected),
-            new: SiteBytes::new(from.new),
         }
     }
 }

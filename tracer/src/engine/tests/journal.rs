@@ -1,0 +1,139 @@
+//! A tracer that is killed at any moment leaves a guest that a stranger can put right, from the guest's memory alone.
+
+use super::*;
+use crate::target::{MemoryError, NotProvided, StoppedTarget, VcpuRegisters};
+use crate::text::journal;
+
+/// The guest of a tracer that is killed after so many writes: later ones are not made.
+struct Killed<'a> {
+    target: &'a mut MockTarget,
+    writes: usize,
+}
+
+impl Killed<'_> {
+    fn is_alive(&mut self) -> bool {
+        let is_alive = self.writes > 0;
+        self.writes = self.writes.saturating_sub(1);
+        is_alive
+    }
+}
+
+impl TargetMemory for Killed<'_> {
+    fn read(&self, at: Gva, into: &mut [u8]) -> Result<(), MemoryError> {
+        self.target.read(at, into)
+    }
+
+    fn write(&mut self, at: Gva, bytes: &[u8]) -> Result<(), MemoryError> {
+        match self.is_alive() {
+            true => self.target.write(at, bytes),
+            false => Ok(()),
+        }
+    }
+}
+
+impl PhysicalMemory for Killed<'_> {
+    fn read_physical(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError> {
+        self.target.read_physical(at, into)
+    }
+
+    fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        match self.is_alive() {
+            true => self.target.write_physical(at, bytes),
+            false => Ok(()),
+        }
+    }
+}
+
+impl StoppedTarget for Killed<'_> {
+    fn vcpus(&self) -> &[VcpuRegisters] {
+        self.target.vcpus()
+    }
+
+    fn ram(&self) -> Vec<Region> {
+        self.target.ram()
+    }
+
+    fn has_gigabyte_pages(&self) -> bool {
+        self.target.has_gigabyte_pages()
+    }
+
+    fn provide(&mut self, part: Region) -> Result<(), NotProvided> {
+        self.target.provide(part)
+    }
+}
+
+/// What somebody does who knows nothing but where the journal is.
+fn put_right(target: &mut MockTarget, journal: Gpa) {
+    for entry in journal::read(target, journal).unwrap() {
+        let found = entry.original.like(|bytes| target.read(entry.at, bytes));
+        if entry.is_ours(found.unwrap()) {
+            target.write(entry.at, entry.original.as_slice()).unwrap();
+        }
+    }
+}
+
+/// A second session joins the first at some functions, takes others, and the first lets go of some.
+fn killed_after(writes: usize, change: usize) -> bool {
+    let (mut engine, mut target, one) = attached(6);
+    let before = digest(&engine, &target);
+    let two = engine.create_session(&mut target, config("two")).unwrap();
+    let changes = [(one, 0..4), (two, 2..6), (one, 3..4), (two, 0..0)];
+    let mut is_complete = false;
+    for (number, (session, functions)) in changes.into_iter().enumerate().take(change + 1) {
+        let plan = engine
+            .plan(&mut target, session, &select(functions))
+            .unwrap();
+        if number < change {
+            engine.apply(&mut target, &plan).unwrap();
+            continue;
+        }
+        let mut killed = Killed {
+            target: &mut target,
+            writes,
+        };
+        let _ = engine.apply(&mut killed, &plan);
+        is_complete = killed.writes > 0;
+    }
+    put_right(&mut target, engine.journal_at().unwrap());
+    assert_eq!(
+        digest(&engine, &target),
+        before,
+        "change {change}, after {writes} writes"
+    );
+    is_complete
+}
+
+#[test]
+fn a_guest_whose_tracer_was_killed_is_put_right_from_its_own_memory() {
+    for change in 0..4 {
+        let mut writes = 0;
+        while !killed_after(writes, change) {
+            writes += 1;
+        }
+        assert!(writes > 3, "change {change}: {writes}");
+    }
+}
+
+#[test]
+fn the_journal_is_what_the_table_of_sites_says() {
+    let (mut engine, mut target, session) = attached(6);
+    let written = |engine: &Engine, target: &MockTarget| {
+        let mut all = journal::read(target, engine.journal_at().unwrap()).unwrap();
+        all.sort_by_key(|entry| entry.at);
+        all
+    };
+    change(&mut engine, &mut target, session, 1..5).unwrap();
+    let sites: Vec<_> = engine.sites().iter().copied().collect();
+    assert_eq!(sites.len(), 4);
+    assert!(sites.iter().all(|site| site.sessions.has(session.0)));
+    assert_eq!(written(&engine, &target), sites);
+    // A change that fails leaves both as they were.
+    let at = engine.image().sites[5].address;
+    target.faults.sticky.insert(at);
+    change(&mut engine, &mut target, session, 0..6).unwrap_err();
+    assert_eq!(written(&engine, &target), sites);
+    target.faults = Faults::default();
+    change(&mut engine, &mut target, session, []).unwrap();
+    assert_eq!(written(&engine, &target), []);
+    assert_eq!(engine.sites().iter().count(), 0);
+}

@@ -1,0 +1,311 @@
+//! The journal: in the window, for whoever finds it, which bytes of the guest's text are ours and what stood there.
+//!
+//! A tracer can be killed at any moment. What it has put into the guest's text stays, and its own memory of that is gone;
+//! the guest's memory is not. So every place is written here before its text is, and crossed out after that has its old
+//! bytes again. Whoever reads it restores a place only if what stands there is what the journal says that we put
+//! there: an entry is there a moment too early and a moment too long, never too short.
+//!
+//! ```text
+//!   0   "EXOTRACE"   8   version 1 (u32)   12   bytes of an entry, 64 (u32)
+//!  16   entries that there is room for (u64)   24   entries that have ever been used: no more need be read (u64)
+//!  64   entry 0   128   entry 1   ...
+//!
+//!  entry:  0   address, 0 when it is free (u64)      8   number of the function (u32)
+//!         12   sessions, a bit each (u16)           14   how many bytes (u8)
+//!         16   what stood there (20 bytes)          36   what we put there (20 bytes)
+//!         56   how what we had put there before that begins (5 bytes): the same when it is the first
+//! ```
+//!
+//! All numbers are little-endian. The header lies at the beginning of a page of the window's data.
+
+use std::collections::BTreeMap;
+
+use insn::jump::INT3;
+use terms::addr::{Gpa, Gva};
+use terms::function::FunctionId;
+use terms::session_set::SessionSet;
+use terms::site::{SITE_LENGTH, SiteBytes};
+
+use crate::target::{MemoryError, PhysicalMemory};
+
+const MAGIC: [u8; 8] = *b"EXOTRACE";
+const VERSION: u32 = 1;
+const HEADER_BYTES: u64 = 64;
+/// Bytes of an entry.
+const ENTRY: u32 = 64;
+const ENTRY_BYTES: usize = ENTRY as usize;
+/// Where a header says how many entries have ever been used.
+const USED_AT: u64 = 24;
+/// The most bytes of a place that an entry has room for.
+const PLACE_MAX: usize = 20;
+/// More entries than any guest has places: what a damaged header says beyond that is not believed.
+const ENTRIES_MAX: u64 = 1 << 24;
+
+/// A place with bytes of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// Where.
+    pub at: Gva,
+    /// The function that it is in, as its tracer numbered it.
+    pub function: FunctionId,
+    /// The sessions that it leads to.
+    pub sessions: SessionSet,
+    /// What stood there.
+    pub original: SiteBytes,
+    /// What we put there; as long as what stood there.
+    pub ours: SiteBytes,
+    /// What of ours stood there before: it can still do so, for an entry is written before the text is.
+    pub before: SiteBytes,
+}
+
+impl Entry {
+    /// Whether `found` is what we put there, or what stands there for a moment while we do.
+    #[must_use]
+    pub fn is_ours(&self, found: SiteBytes) -> bool {
+        let all = [self.original, self.ours, self.before];
+        let in_between = all.map(|bytes| bytes.starting_with(INT3));
+        [self.ours, self.before].contains(&found) || in_between.contains(&found)
+    }
+}
+
+/// Why the journal cannot be written or read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum JournalError {
+    /// The guest's memory says no.
+    #[error("the journal of changed text cannot be reached: {0}")]
+    Memory(#[from] MemoryError),
+    /// There are more places than it has room for.
+    #[error(
+        "the journal of changed text has room for {entries} places and is full: trace fewer functions, or set fewer probes"
+    )]
+    Full {
+        /// How many places.
+        entries: u64,
+    },
+    /// It is none, or one that we do not know.
+    #[error("there is no journal at {at}: {why}")]
+    None {
+        /// Where it was looked for.
+        at: Gpa,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+}
+
+/// The journal of a tracer that lives.
+#[derive(Debug)]
+pub struct Journal {
+    at: Gpa,
+    entries: u64,
+    /// Where each place is written down.
+    places: BTreeMap<Gva, u64>,
+    /// Entries that were crossed out, the last one first.
+    free: Vec<u64>,
+    /// Entries that have ever been used.
+    used: u64,
+}
+
+impl Journal {
+    /// How many bytes of memory one takes that has room for so many places.
+    #[must_use]
+    pub const fn bytes(entries: u64) -> u64 {
+        HEADER_BYTES + entries * ENTRY as u64
+    }
+
+    /// An empty one at `at`, where there is room for [`Self::bytes`].
+    ///
+    /// # Errors
+    /// A [`JournalError`].
+    pub fn begin(
+        memory: &mut (impl PhysicalMemory + ?Sized),
+        at: Gpa,
+        entries: u64,
+    ) -> Result<Self, JournalError> {
+        let mut header = Vec::with_capacity(32);
+        header.extend(MAGIC);
+        header.extend(VERSION.to_le_bytes());
+        header.extend(ENTRY.to_le_bytes());
+        header.extend(entries.to_le_bytes());
+        header.extend(0u64.to_le_bytes());
+        memory.write_physical(at, &header)?;
+        Ok(Self {
+            at,
+            entries,
+            places: BTreeMap::new(),
+            free: Vec::new(),
+            used: 0,
+        })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub const fn at(&self) -> Gpa {
+        self.at
+    }
+
+    /// Writes down what is about to stand in the text. To be called before it does.
+    ///
+    /// # Errors
+    /// A [`JournalError`]; then the text must not be written.
+    pub fn note(
+        &mut self,
+        memory: &mut (impl PhysicalMemory + ?Sized),
+        places: impl IntoIterator<Item = Entry>,
+    ) -> Result<(), JournalError> {
+        let mut writes = BTreeMap::new();
+        for entry in places {
+            let slot = self.slot(entry.at)?;
+            writes.insert(slot, bytes_of(&entry));
+        }
+        // An entry beyond what is used is read by nobody: first the entries, then their number.
+        self.write(memory, writes)?;
+        let used = self.used.to_le_bytes();
+        Ok(memory.write_physical(self.at.wrapping_add(USED_AT), &used)?)
+    }
+
+    /// Crosses places out. To be called after their old bytes stand there again, or their text is gone.
+    ///
+    /// # Errors
+    /// A [`JournalError`].
+    pub fn cross_out(
+        &mut self,
+        memory: &mut (impl PhysicalMemory + ?Sized),
+        places: impl IntoIterator<Item = Gva>,
+    ) -> Result<(), JournalError> {
+        let slots = places.into_iter().filter_map(|at| self.places.remove(&at));
+        let slots: Vec<u64> = slots.collect();
+        let empty = [0; ENTRY_BYTES];
+        self.write(memory, slots.iter().map(|slot| (*slot, empty)).collect())?;
+        self.free.extend(slots.into_iter().rev());
+        Ok(())
+    }
+
+    fn slot(&mut self, at: Gva) -> Result<u64, JournalError> {
+        if let Some(slot) = self.places.get(&at) {
+            return Ok(*slot);
+        }
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None if self.used < self.entries => {
+                self.used += 1;
+                self.used - 1
+            }
+            None => {
+                let entries = self.entries;
+                return Err(JournalError::Full { entries });
+            }
+        };
+        self.places.insert(at, slot);
+        Ok(slot)
+    }
+
+    /// Writes entries, neighbours in one piece.
+    fn write(
+        &self,
+        memory: &mut (impl PhysicalMemory + ?Sized),
+        entries: BTreeMap<u64, [u8; ENTRY_BYTES]>,
+    ) -> Result<(), JournalError> {
+        let mut run: Vec<u8> = Vec::new();
+        let mut begins = 0;
+        for (slot, bytes) in entries {
+            if begins + (run.len() / ENTRY_BYTES) as u64 != slot {
+                write_run(memory, self.at, begins, &run)?;
+                run.clear();
+                begins = slot;
+            }
+            run.extend(bytes);
+        }
+        write_run(memory, self.at, begins, &run)
+    }
+}
+
+fn write_run(
+    memory: &mut (impl PhysicalMemory + ?Sized),
+    journal: Gpa,
+    slot: u64,
+    run: &[u8],
+) -> Result<(), JournalError> {
+    if run.is_empty() {
+        return Ok(());
+    }
+    let at = journal.wrapping_add(HEADER_BYTES + slot * u64::from(ENTRY));
+    Ok(memory.write_physical(at, run)?)
+}
+
+fn bytes_of(entry: &Entry) -> [u8; ENTRY_BYTES] {
+    let mut bytes = [0; ENTRY_BYTES];
+    let (original, ours) = (entry.original.as_slice(), entry.ours.as_slice());
+    let length = u8::try_from(original.len()).unwrap_or(0);
+    let before = entry.before.as_slice();
+    let before = before.get(..SITE_LENGTH).unwrap_or(before);
+    let parts: [(usize, &[u8]); 7] = [
+        (0, &entry.at.0.to_le_bytes()),
+        (8, &entry.function.0.to_le_bytes()),
+        (12, &entry.sessions.bits().to_le_bytes()),
+        (14, &[length]),
+        (16, original),
+        (36, ours),
+        (56, before),
+    ];
+    for (at, part) in parts {
+        if let Some(there) = bytes.get_mut(at..at + part.len()) {
+            there.copy_from_slice(part);
+        }
+    }
+    bytes
+}
+
+/// Reads the journal that somebody has left at `at`. Entries that are free, or make no sense, are left out: the guest
+/// can have written there.
+///
+/// # Errors
+/// A [`JournalError`].
+pub fn read(memory: &(impl PhysicalMemory + ?Sized), at: Gpa) -> Result<Vec<Entry>, JournalError> {
+    let none = |why| JournalError::None { at, why };
+    let mut header = [0; 32];
+    memory.read_physical(at, &mut header)?;
+    let word = |index: usize| {
+        let (words, _) = header.as_chunks::<8>();
+        words.get(index).map_or(0, |word| u64::from_le_bytes(*word))
+    };
+    if header.first_chunk() != Some(&MAGIC) {
+        return Err(none("it does not begin with EXOTRACE"));
+    }
+    if word(1) != u64::from(VERSION) | u64::from(ENTRY) << 32 {
+        return Err(none("it is of another version"));
+    }
+    let (entries, used) = (word(2), word(3));
+    if used > entries || entries > ENTRIES_MAX {
+        return Err(none("it says that more of it is used than there is"));
+    }
+    let mut found = Vec::new();
+    for slot in 0..used {
+        let mut bytes = [0; ENTRY_BYTES];
+        let entry = at.wrapping_add(HEADER_BYTES + slot * u64::from(ENTRY));
+        memory.read_physical(entry, &mut bytes)?;
+        found.extend(entry_of(&bytes));
+    }
+    Ok(found)
+}
+
+fn entry_of(bytes: &[u8; ENTRY_BYTES]) -> Option<Entry> {
+    let (at, rest) = bytes.split_first_chunk()?;
+    let (function, rest) = rest.split_first_chunk()?;
+    let (sessions, rest) = rest.split_first_chunk()?;
+    let length = usize::from(*rest.first()?);
+    let place = |from: usize| SiteBytes::of(bytes.get(from..from + length)?);
+    let at = Gva(u64::from_le_bytes(*at));
+    (at.0 != 0 && (1..PLACE_MAX).contains(&length)).then_some(())?;
+    let original = place(16)?;
+    Some(Entry {
+        at,
+        function: FunctionId(u32::from_le_bytes(*function)),
+        sessions: SessionSet::of_bits(u16::from_le_bytes(*sessions)),
+        original,
+        ours: place(36)?,
+        before: original.with_start(bytes.get(56..56 + SITE_LENGTH)?),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,111 @@
+use super::*;
+use crate::mock::{MockTarget, REGION_START};
+
+const ENTRIES: u64 = 4;
+
+fn entry(at: u64) -> Entry {
+    let ours = SiteBytes::new([0xe9, 1, 2, 3, 4]);
+    Entry {
+        at: Gva(at),
+        function: FunctionId(7),
+        sessions: SessionSet::default().with(3),
+        original: SiteBytes::new([0x0f, 0x1f, 0x44, 0, 0]),
+        ours,
+        before: ours,
+    }
+}
+
+fn journal() -> (MockTarget, Journal) {
+    let mut target = MockTarget::new(1, 1 << 21);
+    let journal = Journal::begin(&mut target, REGION_START, ENTRIES).unwrap();
+    (target, journal)
+}
+
+fn places(target: &MockTarget) -> Vec<u64> {
+    let read = read(target, REGION_START).unwrap();
+    read.iter().map(|entry| entry.at.0).collect()
+}
+
+#[test]
+fn what_is_noted_is_read_until_it_is_crossed_out() {
+    let (mut target, mut journal) = journal();
+    assert_eq!(places(&target), [0u64; 0]);
+    let long = SiteBytes::of(&[0x48; 19]).unwrap();
+    let probe = Entry {
+        original: long,
+        ours: long.with_start(&[0xe9, 5, 6, 7, 8]),
+        before: long.with_start(&[0xe9, 9, 9, 9, 9]),
+        ..entry(0x30)
+    };
+    journal
+        .note(&mut target, [entry(0x10), entry(0x20), probe])
+        .unwrap();
+    assert_eq!(
+        read(&target, REGION_START).unwrap(),
+        [entry(0x10), entry(0x20), probe]
+    );
+    journal
+        .cross_out(&mut target, [Gva(0x20), Gva(0x99)])
+        .unwrap();
+    assert_eq!(places(&target), [0x10, 0x30]);
+    // The room is used again, and a place has one entry.
+    let again = Entry {
+        function: FunctionId(8),
+        ..entry(0x10)
+    };
+    journal.note(&mut target, [entry(0x40), again]).unwrap();
+    assert_eq!(places(&target), [0x10, 0x40, 0x30]);
+    assert_eq!(read(&target, REGION_START).unwrap()[0], again);
+    journal.note(&mut target, [entry(0x50)]).unwrap();
+    let full = journal.note(&mut target, [entry(0x60)]);
+    assert_eq!(full, Err(JournalError::Full { entries: ENTRIES }));
+    assert_eq!(places(&target), [0x10, 0x40, 0x30, 0x50]);
+}
+
+#[test]
+fn what_stands_there_between_two_states_is_ours() {
+    let entry = Entry {
+        before: SiteBytes::new([0xe9, 4, 3, 2, 1]),
+        ..entry(0x10)
+    };
+    let is_ours = |bytes| entry.is_ours(SiteBytes::new(bytes));
+    assert!(is_ours([0xe9, 1, 2, 3, 4]) && is_ours([0xe9, 4, 3, 2, 1]));
+    assert!(is_ours([0xcc, 1, 2, 3, 4]) && is_ours([0xcc, 0x1f, 0x44, 0, 0]));
+    assert!(!is_ours([0x0f, 0x1f, 0x44, 0, 0]) && !is_ours([0xe8, 1, 2, 3, 4]));
+}
+
+/// The guest can write there.
+#[test]
+fn nonsense_is_no_journal() {
+    let (mut target, mut journal) = journal();
+    journal
+        .note(&mut target, [entry(0x10), entry(0x20)])
+        .unwrap();
+    let first = REGION_START.wrapping_add(64);
+    for (at, byte) in [(14, 0), (14, 20), (14, 0xff)] {
+        let mut damaged = target.clone();
+        damaged
+            .write_physical(first.wrapping_add(at), &[byte])
+            .unwrap();
+        assert_eq!(places(&damaged), [0x20], "{at} {byte}");
+    }
+    for (at, bytes) in [
+        (0, [0; 8]),
+        (8, [1; 8]),
+        (16, [0xff; 8]),
+        (24, [0xff; 8]),
+        (24, [5, 0, 0, 0, 0, 0, 0, 0]),
+    ] {
+        let mut damaged = target.clone();
+        damaged
+            .write_physical(REGION_START.wrapping_add(at), &bytes)
+            .unwrap();
+        let error = read(&damaged, REGION_START);
+        let is_refused = matches!(error, Err(JournalError::None { .. }));
+        assert!(is_refused || at == 16, "{at}: {error:?}");
+    }
+    assert!(matches!(
+        read(&target, Gpa(1 << 60)),
+        Err(JournalError::Memory(_))
+    ));
+}

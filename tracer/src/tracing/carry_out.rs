@@ -1,0 +1,166 @@
+//! Carrying a plan of any kind out on a guest: while it runs or while it is stopped, in one pause or in slices, with
+//! another try for what a thread stood in the way of, and with every pause counted.
+
+use std::time::Duration;
+
+use super::Tracing;
+use super::error::TracingError;
+use crate::engine::Applied;
+use crate::engine::plan::{Obstacles, Plan, Step};
+use crate::guest::{Guest, LiveGuest};
+
+/// Pauses in which a site with a thread inside gets its turn again.
+const ROUNDS: u32 = 8;
+
+/// What a change did, and how often and for how long at most it paused the guest.
+#[derive(Debug, Default)]
+pub(super) struct Carried {
+    pub applied: Applied,
+    pub pauses: u64,
+    pub longest: Duration,
+    /// What was carried out, in its order.
+    done: Vec<Plan>,
+}
+
+impl Carried {
+    fn add(&mut self, part: Applied) {
+        self.applied.patched += part.patched;
+        self.applied.restored += part.restored;
+        self.applied.skipped.extend(part.skipped);
+    }
+
+    fn paused(&mut self, pause: Duration) {
+        self.pauses += 1;
+        self.longest = self.longest.max(pause);
+    }
+}
+
+impl Tracing {
+    /// Carries out `plan`, and adds what that did to `carried`.
+    ///
+    /// # Errors
+    /// Why a part failed; those before it were taken back, or it is said that they could not be.
+    pub(super) fn carry_out(
+        &mut self,
+        guest: &impl Guest,
+        plan: Plan,
+        carried: &mut Carried,
+    ) -> Result<(), TracingError> {
+        if self.may_be_live(&plan)
+            && let Some(mut live) = self.live(guest)?
+        {
+            let applied = self.engine.apply_live(&mut live, &plan)?;
+            carried.add(applied);
+            carried.longest = carried.longest.max(live.lost());
+            return Ok(());
+        }
+        let done = carried.done.len();
+        let failed = match self.each_slice(guest, plan, carried) {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        for plan in carried.done.split_off(done).into_iter().rev() {
+            if let Err(stuck) = self.take_back(guest, &plan) {
+                log::error!("what was changed before could not be taken back: {stuck}");
+                break;
+            }
+        }
+        Err(failed)
+    }
+
+    /// A plan that leaves out what cannot be made leaves out what cannot be made while the guest runs.
+    fn may_be_live(&self, plan: &Plan) -> bool {
+        let mut steps = plan.steps.iter();
+        plan.obstacles == Obstacles::LeaveOut || !steps.any(|step| self.engine.needs_stop(step))
+    }
+
+    fn each_slice(
+        &mut self,
+        guest: &impl Guest,
+        mut plan: Plan,
+        carried: &mut Carried,
+    ) -> Result<(), TracingError> {
+        if self.slices.are_wanted() && plan.obstacles == Obstacles::LeaveOut {
+            let joins = |step: &Step| self.engine.joins_instructions(step);
+            let (joining, others): (Vec<Step>, Vec<Step>) = plan.steps.into_iter().partition(joins);
+            let is_joining = !joining.is_empty();
+            self.join(guest, joining, carried)?;
+            plan.steps = others;
+            if plan.is_empty() && is_joining {
+                return Ok(());
+            }
+        }
+        loop {
+            let later = plan.split_off(self.slices.sites());
+            let steps = plan.steps.len();
+            let (applied, time) = self.apply_slice(guest, &plan, carried)?;
+            self.slices.learn(steps, time);
+            carried.add(applied);
+            carried.done.push(plan);
+            if later.is_empty() {
+                return Ok(());
+            }
+            plan = later;
+        }
+    }
+
+    /// Makes several instructions one at each of these sites, all in one pause: in each the guest's whole memory is
+    /// searched for threads. Sites with a thread inside get their turn in the next one, after the guest has run.
+    fn join(
+        &mut self,
+        guest: &impl Guest,
+        steps: Vec<Step>,
+        carried: &mut Carried,
+    ) -> Result<(), TracingError> {
+        let mut plan = Plan::lenient(steps);
+        for left in (0..ROUNDS).rev() {
+            if plan.is_empty() {
+                break;
+            }
+            let (mut applied, _) = self.apply_slice(guest, &plan, carried)?;
+            let again = applied
+                .skipped
+                .extract_if(.., |(_, why)| left > 0 && why.passes());
+            let mut again: Vec<_> = again.map(|(function, _)| function).collect();
+            // The guest can hold up every one of them.
+            again.sort_unstable();
+            carried.add(applied);
+            let is_made = |step: &mut Step| {
+                let function = step.function();
+                function.is_none_or(|one| again.binary_search(&one).is_err())
+            };
+            let made = plan.steps.extract_if(.., is_made).collect();
+            carried.done.push(Plan::lenient(made));
+        }
+        Ok(())
+    }
+
+    /// One pause. Also answers for how long text was written.
+    fn apply_slice(
+        &mut self,
+        guest: &impl Guest,
+        plan: &Plan,
+        carried: &mut Carried,
+    ) -> Result<(Applied, Duration), TracingError> {
+        let mut stopped = guest.stop()?;
+        let now = self.shared.host.now;
+        let since = now();
+        let applied = self.engine.apply(&mut stopped, plan);
+        let time = now().saturating_sub(since);
+        let moves_places = |step: &Step| matches!(step, Step::Place(_));
+        if applied.is_ok() && plan.steps.iter().any(moves_places) {
+            guest.set_detours(self.engine.detours());
+        }
+        drop(stopped);
+        carried.paused(guest.last_pause());
+        Ok((applied?, time))
+    }
+
+    fn take_back(&mut self, guest: &impl Guest, plan: &Plan) -> Result<(), TracingError> {
+        let mut back = plan.reverse();
+        // What was left out then is as it was.
+        back.steps.retain(|step| self.engine.is_current(step));
+        let mut carried = Carried::default();
+        self.apply_slice(guest, &back, &mut carried).map(drop)
+    }
+}
