@@ -92,10 +92,10 @@ impl Ground {
         };
         let routine = mirror.claim_routine().map_err(StubError::from)?;
         target
-            .write_physical(physical, &routine.bytes)
+            .write_window(physical, &routine.bytes)
             .and_then(|()| {
                 let first = shown.physical.wrapping_add(pages);
-                target.write_physical(first, &Mirror::NOBODY.to_le_bytes())
+                target.write_window(first, &Mirror::NOBODY.to_le_bytes())
             })
             .map_err(AttachError::Claim)?;
         self.mirror = Some(mirror);
@@ -114,7 +114,7 @@ impl Ground {
         let routines = Routines::new(self.window.make_alias(target)?)?;
         let (at, physical) = self.arena.allocate(routines.bytes.len() as u64)?;
         target
-            .write_physical(physical, &routines.bytes)
+            .write_window(physical, &routines.bytes)
             .map_err(AttachError::Claim)?;
         self.reach = Some(routines.at(at));
         Ok(())
@@ -422,5 +422,7 @@ pub mod probes;
 mod reuse;
 pub mod saved;
 mod sessions;
+mod steps;
+mod stub_spec;
 #[cfg(test)]
 mod tests;

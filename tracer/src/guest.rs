@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::clock::page::{Beat, Beats, ClockPage};
 use crate::clock::{RunClock, VcpuClocks};
-use crate::target::{LiveTarget, MemoryError, PhysicalMemory, StoppedTarget};
+use crate::target::{LiveTarget, MemoryError, StoppedTarget, WindowMemory};
 use terms::addr::{Gpa, Gva};
 use terms::region::Region;
 
@@ -120,17 +120,17 @@ pub trait LiveGuest: LiveTarget {
 }
 
 /// Physical memory that the guest may write at any moment, read and written one whole word at a time.
-pub trait SharedMemory: PhysicalMemory + Debug + Send + Sync + 'static {
+pub trait SharedMemory: WindowMemory + Debug + Send + Sync + 'static {
     /// A word, and with it all that was written before it was. The address is a multiple of 8.
     ///
     /// # Errors
     /// [`MemoryError::NotMemory`].
     fn load(&self, at: Gpa) -> Result<u64, MemoryError>;
 
-    /// Writes a word after all that was written before. The address is a multiple of 8.
+    /// Writes a word of the window after all that was written before. The address is a multiple of 8.
     ///
     /// # Errors
-    /// [`MemoryError::NotMemory`].
+    /// [`MemoryError::NotWindow`].
     fn store(&self, at: Gpa, word: u64) -> Result<(), MemoryError>;
 
     /// Copies words: each is seen whole or not at all. The address is a multiple of 8.

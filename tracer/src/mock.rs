@@ -15,7 +15,7 @@ use terms::region::Region;
 use crate::paging::{PAGE_2M, PAGE_4K, PageTableRoot, bits, translate};
 use crate::target::{
     LiveTarget, MemoryError, NotProvided, NotSynchronised, PhysicalMemory, StoppedTarget,
-    TargetMemory, VcpuRegisters,
+    TargetMemory, TextMemory, VcpuRegisters, WindowMemory,
 };
 
 pub use guest::{HOST, MockGuest, MockMemory, MockStopped, NoPollers};
@@ -312,7 +312,34 @@ impl PhysicalMemory for MockTarget {
         }
         Ok(())
     }
+}
 
+impl WindowMemory for MockTarget {
+    fn write_window(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        let length = bytes.len();
+        if !self.region.holds(at, length as u64) {
+            let address = at;
+            return Err(MemoryError::NotWindow { address, length });
+        }
+        self.write_physical(at, bytes)
+    }
+}
+
+impl TargetMemory for MockTarget {
+    fn read(&self, at: Gva, into: &mut [u8]) -> Result<(), MemoryError> {
+        let length = into.len();
+        for (byte, address) in into.iter_mut().zip(addresses(at, length)) {
+            if self.faults.unreadable.contains(&address) {
+                return Err(MemoryError::NotMapped { address, length });
+            }
+            let physical = self.physical(address, length)?;
+            self.read_physical(physical, std::slice::from_mut(byte))?;
+        }
+        Ok(())
+    }
+}
+
+impl TextMemory for MockTarget {
     fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
         let length = bytes.len();
         let end = Gpa(at.0.saturating_add(length as u64));
@@ -335,20 +362,6 @@ impl PhysicalMemory for MockTarget {
             if let Some(slot) = frame.get_mut(offset) {
                 *slot = *byte;
             }
-        }
-        Ok(())
-    }
-}
-
-impl TargetMemory for MockTarget {
-    fn read(&self, at: Gva, into: &mut [u8]) -> Result<(), MemoryError> {
-        let length = into.len();
-        for (byte, address) in into.iter_mut().zip(addresses(at, length)) {
-            if self.faults.unreadable.contains(&address) {
-                return Err(MemoryError::NotMapped { address, length });
-            }
-            let physical = self.physical(address, length)?;
-            self.read_physical(physical, std::slice::from_mut(byte))?;
         }
         Ok(())
     }

@@ -1,5 +1,45 @@
 //! What the tracer needs of the traced system. The provider (for KVM: the `vmm` crate) implements
 //! these traits; `MockTarget` implements them for tests.
+//!
+//! ```text
+//!   PhysicalMemory   read anything by physical address              whoever looks
+//!   WindowMemory     and write what guest and host share            whoever makes stubs and rings, while the guest runs
+//!   TargetMemory     read anything by the guest's own addresses
+//!   TextMemory       and write text, page tables, data: anything    by a proof alone: StoppedTarget or LiveTarget
+//! ```
+//!
+//! Two capabilities, two types: who has the window cannot write text, for there is nothing to call:
+//!
+//! ```compile_fail,E0599
+//! use terms::addr::Gpa;
+//! use tracer::target::WindowMemory;
+//!
+//! fn patch(memory: &mut impl WindowMemory) {
+//!     let _ = memory.write_physical(Gpa(0x10_0000), &[0xcc]);
+//! }
+//! ```
+//!
+//! ```compile_fail,E0599
+//! use terms::addr::Gva;
+//! use tracer::guest::Guest;
+//! use tracer::target::TextMemory;
+//!
+//! fn patch(guest: &impl Guest) {
+//!     let _ = guest.memory().clone().write(Gva(0x10_0000), &[0xcc]);
+//! }
+//! ```
+//!
+//! Who has stopped the guest can:
+//!
+//! ```
+//! use terms::addr::Gva;
+//! use tracer::guest::Guest;
+//! use tracer::target::TextMemory;
+//!
+//! fn patch(guest: &impl Guest) -> Option<()> {
+//!     guest.stop().ok()?.write(Gva(0x10_0000), &[0xcc]).ok()
+//! }
+//! ```
 
 use terms::addr::{Gpa, Gva};
 use terms::region::Region;
@@ -23,31 +63,53 @@ pub enum MemoryError {
         /// Bytes asked for.
         length: usize,
     },
+    /// The physical address is not in the window's region.
+    #[error("guest physical address {address} is not in the window (bytes {address}..+{length})")]
+    NotWindow {
+        /// First address of the access.
+        address: Gpa,
+        /// Bytes asked for.
+        length: usize,
+    },
 }
 
-/// Guest physical memory. Accesses cross no hole: all of it or an error.
+/// Guest physical memory, to be read. Accesses cross no hole: all of it or an error.
 pub trait PhysicalMemory {
     /// Copies guest memory at `at` into `into`.
     ///
     /// # Errors
     /// [`MemoryError::NotMemory`] when any byte lies outside the guest's memory.
     fn read_physical(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError>;
-
-    /// Copies `bytes` into guest memory at `at`.
-    ///
-    /// # Errors
-    /// [`MemoryError::NotMemory`] when any byte lies outside the guest's memory; then nothing was
-    /// written.
-    fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError>;
 }
 
-/// Guest memory by virtual address, through the guest's own translation.
+/// The window's region, which the host shares with the guest and no memory map mentions: it can be written while the guest
+/// runs, for nothing of the guest's own is there.
+pub trait WindowMemory: PhysicalMemory {
+    /// Copies `bytes` into the window's region at `at`.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotWindow`] when any byte lies outside of it; then nothing was written.
+    fn write_window(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError>;
+}
+
+/// Guest memory by virtual address, through the guest's own translation, to be read.
 pub trait TargetMemory {
     /// Copies guest memory at `at` into `into`.
     ///
     /// # Errors
     /// A [`MemoryError`] that names the first byte that could not be read.
     fn read(&self, at: Gva, into: &mut [u8]) -> Result<(), MemoryError>;
+}
+
+/// All of the guest's memory, to be written. Only what proves that text may be written now implements it: a
+/// [`StoppedTarget`] or a [`LiveTarget`].
+pub trait TextMemory: TargetMemory + WindowMemory {
+    /// Copies `bytes` into guest memory at `at`: into its page tables, for example.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotMemory`] when any byte lies outside the guest's memory; then nothing was
+    /// written.
+    fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError>;
 
     /// Copies `bytes` into guest memory at `at`, whatever the guest's write protection says.
     ///
@@ -59,7 +121,7 @@ pub trait TargetMemory {
 /// A target of which no vCPU can execute an instruction while this value lives, and every vCPU is
 /// *consistent* (no half-done I/O). Text is written through nothing else: the borrow is the proof
 /// that the machine is stopped.
-pub trait StoppedTarget: TargetMemory + PhysicalMemory {
+pub trait StoppedTarget: TextMemory {
     /// The registers of every vCPU, indexed by vCPU number. Empty before the first one has started.
     fn vcpus(&self) -> &[VcpuRegisters];
 
@@ -95,7 +157,7 @@ pub struct NotProvided {
 /// where *somebody serves the breakpoints*: a vCPU that executes an `int3` at a site that is being changed
 /// comes back to the site, by the guest's own handler or by the host, until another instruction
 /// stands there.
-pub trait LiveTarget: TargetMemory + PhysicalMemory {
+pub trait LiveTarget: TextMemory {
     /// The registers of every vCPU, indexed by its number, as they were when it last passed a
     /// serialising point: whatever translates addresses has not changed since.
     fn vcpus(&self) -> &[VcpuRegisters];

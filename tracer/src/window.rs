@@ -19,7 +19,7 @@ use terms::region::Region;
 use crate::paging::{
     FreeSlot, PAGE_2M, PageTableRoot, PageUse, free_slots, large_page_entry, translate,
 };
-use crate::target::{PhysicalMemory, StoppedTarget, VcpuRegisters};
+use crate::target::{PhysicalMemory, StoppedTarget, TextMemory, VcpuRegisters};
 
 /// A run of pages that the window shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -240,7 +240,7 @@ impl Window {
     /// As [`Self::verify`].
     pub fn verify_seen_by(
         &self,
-        target: &mut (impl PhysicalMemory + ?Sized),
+        target: &mut (impl TextMemory + ?Sized),
         vcpus: &[VcpuRegisters],
     ) -> Result<(), WindowError> {
         let roots = Roots::new(target, vcpus, self.text());
@@ -254,7 +254,7 @@ impl Window {
     /// As [`Self::verify`].
     pub fn verify_with_text(
         &self,
-        target: &mut (impl PhysicalMemory + ?Sized),
+        target: &mut (impl TextMemory + ?Sized),
         vcpus: &[VcpuRegisters],
     ) -> Result<(), WindowError> {
         let roots = Roots::new(target, vcpus, self.text()).with_text(target, self.text());

@@ -7,9 +7,10 @@
 use insn::trap::{TRAP_LENGTH, trap};
 use terms::addr::{Gpa, Gva};
 use tracer::guest::StopError;
-use tracer::target::{MemoryError, PhysicalMemory};
+use tracer::target::MemoryError;
 
 use crate::layout::TRAP_PORT;
+use crate::memory::Ram;
 use crate::vcpu::AskVcpuError;
 
 const TRAP: [u8; TRAP_LENGTH] = trap(TRAP_PORT);
@@ -56,22 +57,22 @@ pub(crate) struct TextTrap {
 
 impl TextTrap {
     /// Puts the trap over the bytes at `at`. No vCPU may run.
-    pub(crate) fn arm(text: &mut impl PhysicalMemory, at: Gpa) -> Result<Self, BreakpointError> {
+    pub(crate) fn arm(text: &Ram, at: Gpa) -> Result<Self, BreakpointError> {
         let mut old = [0; 2];
-        text.read_physical(at, &mut old)?;
-        text.write_physical(at, &TRAP)?;
+        text.read(at, &mut old)?;
+        text.write(at, &TRAP)?;
         Ok(Self { at, old })
     }
 
     /// Puts the old bytes back. No vCPU may run, and none may be past the trap's port write.
-    pub(crate) fn disarm(self, text: &mut impl PhysicalMemory) -> Result<(), BreakpointError> {
+    pub(crate) fn disarm(self, text: &Ram) -> Result<(), BreakpointError> {
         let at = self.at;
         let mut found = [0; 2];
-        text.read_physical(at, &mut found)?;
+        text.read(at, &mut found)?;
         if found != TRAP {
             return Err(BreakpointError::Overwritten { at, found });
         }
-        Ok(text.write_physical(at, &self.old)?)
+        Ok(text.write(at, &self.old)?)
     }
 }
 
@@ -79,47 +80,46 @@ impl TextTrap {
 mod tests {
     use super::*;
     use crate::layout;
-    use crate::memory::Memory;
 
     const AT: Gpa = Gpa(0x1004);
 
-    fn text(bytes: [u8; 8]) -> Memory {
-        let mut memory = Memory::create(layout::MEMORY_MIN_MIB, 0x1000).unwrap();
-        memory.write_physical(Gpa(0x1000), &bytes).unwrap();
-        memory
+    fn text(bytes: [u8; 8]) -> Ram {
+        let ram = Ram::create(layout::MEMORY_MIN_MIB, 0x1000).unwrap();
+        ram.write(Gpa(0x1000), &bytes).unwrap();
+        ram
     }
 
-    fn bytes(memory: &Memory) -> [u8; 8] {
+    fn bytes(ram: &Ram) -> [u8; 8] {
         let mut bytes = [0; 8];
-        memory.read_physical(Gpa(0x1000), &mut bytes).unwrap();
+        ram.read(Gpa(0x1000), &mut bytes).unwrap();
         bytes
     }
 
     #[test]
     fn disarming_brings_the_exact_bytes_back() {
         let original = [0, 1, 2, 3, 4, 5, 6, 7];
-        let mut memory = text(original);
-        let trap = TextTrap::arm(&mut memory, AT).unwrap();
-        assert_eq!(bytes(&memory), [0, 1, 2, 3, 0xe6, TRAP_PORT, 6, 7]);
-        trap.disarm(&mut memory).unwrap();
-        assert_eq!(bytes(&memory), original);
+        let ram = text(original);
+        let trap = TextTrap::arm(&ram, AT).unwrap();
+        assert_eq!(bytes(&ram), [0, 1, 2, 3, 0xe6, TRAP_PORT, 6, 7]);
+        trap.disarm(&ram).unwrap();
+        assert_eq!(bytes(&ram), original);
     }
 
     #[test]
     fn foreign_bytes_are_left() {
-        let mut memory = text([0x90; 8]);
-        let trap = TextTrap::arm(&mut memory, AT).unwrap();
-        memory.write_physical(AT, &[0xcc]).unwrap();
-        let error = trap.disarm(&mut memory).unwrap_err().to_string();
+        let ram = text([0x90; 8]);
+        let trap = TextTrap::arm(&ram, AT).unwrap();
+        ram.write(AT, &[0xcc]).unwrap();
+        let error = trap.disarm(&ram).unwrap_err().to_string();
         assert!(error.contains("cc, f5"), "{error}");
-        assert_eq!(bytes(&memory)[4..6], [0xcc, TRAP_PORT]);
+        assert_eq!(bytes(&ram)[4..6], [0xcc, TRAP_PORT]);
     }
 
     #[test]
     fn an_address_that_is_no_memory_is_an_error() {
-        let mut memory = text([0x90; 8]);
+        let ram = text([0x90; 8]);
         let nowhere = Gpa(u64::MAX - 0xfff);
-        let error = TextTrap::arm(&mut memory, nowhere).unwrap_err();
+        let error = TextTrap::arm(&ram, nowhere).unwrap_err();
         assert!(matches!(error, BreakpointError::Memory(_)), "{error}");
     }
 }

@@ -12,7 +12,7 @@ use tracer::guest::{
     Guest, LiveGuest, NoClockPage, NotLive, RegisterError, SharedMemory, StopError, StoppedGuest,
 };
 use tracer::target::MemoryError;
-use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, VolatileMemory};
+use vm_memory::Bytes;
 
 use crate::clock::offset_is_applied;
 use crate::host::clock_page::ClockThread;
@@ -170,34 +170,22 @@ impl From<LiveError> for NotLive {
     }
 }
 
-fn no_memory(at: Gpa, length: usize) -> MemoryError {
-    MemoryError::NotMemory {
-        address: at,
-        length,
-    }
-}
-
 impl SharedMemory for Memory {
     fn load(&self, at: Gpa) -> Result<u64, MemoryError> {
-        let word = self.map().load(GuestAddress(at.0), Ordering::Acquire);
-        word.map_err(|_| no_memory(at, size_of::<u64>()))
+        self.load_word(at)
     }
 
     fn store(&self, at: Gpa, word: u64) -> Result<(), MemoryError> {
-        let stored = self
-            .map()
-            .store(word, GuestAddress(at.0), Ordering::Release);
-        stored.map_err(|_| no_memory(at, size_of::<u64>()))
+        let slice = self.window_slice(at, size_of::<u64>())?;
+        let stored = slice.store(word, 0, Ordering::Release);
+        stored.map_err(|_| MemoryError::NotWindow {
+            address: at,
+            length: size_of::<u64>(),
+        })
     }
 
     fn copy_words(&self, at: Gpa, into: &mut [u64]) -> Result<(), MemoryError> {
-        let length = size_of_val(into);
-        let slice = self.map().get_slice(GuestAddress(at.0), length);
-        let slice = slice.map_err(|_| no_memory(at, length))?;
-        let words = slice.get_array_ref::<u64>(0, into.len());
-        // Word by word, volatile.
-        words.map_err(|_| no_memory(at, length))?.copy_to(into);
-        Ok(())
+        Self::copy_words(self, at, into)
     }
 
     fn populate(&self, at: Gpa, bytes: u64) {

@@ -16,12 +16,13 @@ use std::time::{Duration, Instant};
 use image::Image;
 use terms::addr::{Gpa, Gva};
 use tracer::target::{
-    LiveTarget, MemoryError, NotSynchronised, PhysicalMemory, TargetMemory, VcpuRegisters,
+    LiveTarget, MemoryError, NotSynchronised, PhysicalMemory, TargetMemory, TextMemory,
+    VcpuRegisters, WindowMemory,
 };
 
 use crate::doctor::probe::software_breakpoints_of_ring3_exit;
 use crate::loader::ElfLayout;
-use crate::memory::Memory;
+use crate::memory::Ram;
 use crate::quiesce::Holders;
 use crate::translated::Translated;
 
@@ -87,21 +88,21 @@ impl BreakpointService {
     }
 
     /// Has the guest go back to breakpoints.
-    fn begin(self, memory: &mut Memory) -> Result<u64, LiveError> {
+    fn begin(self, ram: &Ram) -> Result<u64, LiveError> {
         let mut bytes = [0; 8];
-        memory.read_physical(self.word, &mut bytes)?;
+        ram.read(self.word, &mut bytes)?;
         let value = u64::from_le_bytes(bytes);
         if value & NOT_SERVED != 0 || value % 2 != 0 {
             return Err(LiveError::Refused { value });
         }
-        memory.write_physical(self.word, &(value + 1).to_le_bytes())?;
+        ram.write(self.word, &(value + 1).to_le_bytes())?;
         Ok(value)
     }
 
-    fn end(self, memory: &mut Memory, before: u64) {
+    fn end(self, ram: &Ram, before: u64) {
         let after = (before + 2) & !NOT_SERVED;
         // It could be written before, and memory does not go away.
-        let _ = memory.write_physical(self.word, &after.to_le_bytes());
+        let _ = ram.write(self.word, &after.to_le_bytes());
     }
 }
 
@@ -109,11 +110,11 @@ impl BreakpointService {
 #[derive(Debug)]
 pub struct Live<'m> {
     holders: &'m Holders,
-    memory: Memory,
+    ram: &'m Ram,
     service: BreakpointService,
     /// What its word was.
     before: u64,
-    text: Translated,
+    text: Translated<'m>,
     registers: Vec<VcpuRegisters>,
     patience: Duration,
     /// What each vCPU has lost before.
@@ -123,16 +124,16 @@ pub struct Live<'m> {
 impl<'m> Live<'m> {
     pub(crate) fn begin(
         holders: &'m Holders,
-        mut memory: Memory,
+        ram: &'m Ram,
         service: BreakpointService,
         patience: Duration,
     ) -> Result<Self, LiveError> {
-        let before = service.begin(&mut memory)?;
-        let text = Translated::new(memory.clone(), &[]);
+        let before = service.begin(ram)?;
+        let text = Translated::new(ram, &[]);
         let away = holders.away();
         let mut live = Self {
             holders,
-            memory,
+            ram,
             service,
             before,
             text,
@@ -158,7 +159,7 @@ impl<'m> Live<'m> {
 
 impl Drop for Live<'_> {
     fn drop(&mut self) {
-        self.service.end(&mut self.memory, self.before);
+        self.service.end(self.ram, self.before);
     }
 }
 
@@ -166,15 +167,23 @@ impl PhysicalMemory for Live<'_> {
     fn read_physical(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError> {
         self.text.read_physical(at, into)
     }
+}
 
-    fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
-        self.text.write_physical(at, bytes)
+impl WindowMemory for Live<'_> {
+    fn write_window(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        self.text.write_window(at, bytes)
     }
 }
 
 impl TargetMemory for Live<'_> {
     fn read(&self, at: Gva, into: &mut [u8]) -> Result<(), MemoryError> {
         self.text.read(at, into)
+    }
+}
+
+impl TextMemory for Live<'_> {
+    fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        self.text.write_physical(at, bytes)
     }
 
     fn write(&mut self, at: Gva, bytes: &[u8]) -> Result<(), MemoryError> {

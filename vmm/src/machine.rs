@@ -29,7 +29,7 @@ use crate::doctor::probe;
 use crate::layout;
 use crate::live::{BreakpointService, Live, LiveError};
 use crate::loader::{self, BootOptions, ElfLayout, Initrd, KernelFile, LoadError};
-use crate::memory::{CreateMemoryError, Memory};
+use crate::memory::{CreateMemoryError, Memory, Ram};
 use crate::memslots::MemorySlots;
 use crate::not_started::NotYetStarted;
 use crate::quiesce::{Holders, PauseTimes, Quiesced};
@@ -151,7 +151,7 @@ pub struct Machine {
     detours: Arc<Detours>,
     events: VcpuEvents,
     layout: ElfLayout,
-    memory: Memory,
+    ram: Ram,
     vcpus: u16,
     user_paused: Cell<bool>,
     breakpoint: Cell<Option<Gva>>,
@@ -175,16 +175,16 @@ impl Machine {
         let kvm = open_kvm()?;
         let vcpus = check_vcpus(config.vcpus, &kvm)?;
         let cpuid = check_cpuid(config, &kvm)?;
-        let mut memory = Memory::create(config.memory_mib, config.window_bytes)?;
+        let ram = Ram::create(config.memory_mib, config.window_bytes)?;
         let options = BootOptions {
             cmdline: &config.cmdline,
             vcpus: config.vcpus,
             initrd: config.initrd.as_ref(),
         };
-        let layout = loader::load(&mut memory, kernel, &options)?;
+        let layout = loader::load(&ram, kernel, &options)?;
         let vm = Arc::new(kvm.create_vm().map_err(kvm_refused("a new VM"))?);
         leave_out_counters(&kvm, &vm);
-        let slots = MemorySlots::new(Arc::clone(&vm), memory.clone())
+        let slots = MemorySlots::new(Arc::clone(&vm), ram.memory().clone())
             .map_err(kvm_refused("the guest's memory"))?;
         let ports = create_devices(&vm, console)?;
         let (sender, events) = vcpu::events().map_err(system_refused("the event channel"))?;
@@ -196,7 +196,7 @@ impl Machine {
             events: sender,
             gate: Arc::clone(&gate),
             clocks: Arc::new(VcpuClocks::new(vcpus, HOST)),
-            memory: memory.clone(),
+            memory: ram.memory().clone(),
             cpuid,
             model: CpuModel {
                 vcpus: vcpus.into(),
@@ -228,7 +228,7 @@ impl Machine {
             detours,
             events,
             layout,
-            memory,
+            ram,
             vcpus,
             user_paused: Cell::new(false),
             breakpoint: Cell::new(None),
@@ -243,7 +243,7 @@ impl Machine {
     #[must_use]
     pub fn before_start(&mut self) -> Option<NotYetStarted<'_>> {
         let unstarted = !self.is_started();
-        unstarted.then(|| NotYetStarted::new(&mut self.memory, &self.layout))
+        unstarted.then(|| NotYetStarted::new(&self.ram, &self.layout))
     }
 
     /// Starts every vCPU.
@@ -279,7 +279,7 @@ impl Machine {
     /// # Errors
     /// [`StopError`] names the vCPU that missed the deadline; then the guest runs on.
     pub fn quiesce(&self, patience: Duration) -> Result<Quiesced<'_>, StopError> {
-        Quiesced::hold(&self.holders, self.memory.clone(), patience)
+        Quiesced::hold(&self.holders, &self.ram, patience)
     }
 
     /// Lets text be written while the guest runs, from now on: its kernel serves the breakpoints.
@@ -296,7 +296,7 @@ impl Machine {
     /// # Errors
     /// [`LiveError`]; then nothing is different.
     pub fn live(&self, patience: Duration) -> Result<Option<Live<'_>>, LiveError> {
-        let begin = |service| Live::begin(&self.holders, self.memory.clone(), service, patience);
+        let begin = |service| Live::begin(&self.holders, &self.ram, service, patience);
         self.breakpoints.map(begin).transpose()
     }
 
@@ -355,16 +355,15 @@ impl Machine {
 
     /// The part of a breakpoint that stands in the guest's text. No vCPU runs.
     fn set_trap(&self, at: Option<Gva>) -> Result<(), BreakpointError> {
-        let mut memory = self.memory.clone();
         if let Some(trap) = self.trap.take() {
-            trap.disarm(&mut memory)?;
+            trap.disarm(&self.ram)?;
         }
         let Some(at) = at else { return Ok(()) };
         // A host on which even the trial fails has no tiny VM either: leave it to the register.
         if !probe::hardware_breakpoints_exit().unwrap_or(true) {
             let text = self.layout.locate(at);
             let (text, _) = text.ok_or(BreakpointError::NoText(at))?;
-            self.trap.set(Some(TextTrap::arm(&mut memory, text)?));
+            self.trap.set(Some(TextTrap::arm(&self.ram, text)?));
         }
         Ok(())
     }
@@ -439,7 +438,13 @@ impl Machine {
     /// The guest's memory.
     #[must_use]
     pub fn memory(&self) -> &Memory {
-        &self.memory
+        self.ram.memory()
+    }
+
+    /// All of its memory, to be written: for what stands in for the guest itself.
+    #[must_use]
+    pub fn ram(&self) -> &Ram {
+        &self.ram
     }
 
     /// Where the kernel's segments lie.

@@ -1,5 +1,8 @@
 //! The guest's physical memory: RAM, and above it the window region that no memory map mentions.
 //!
+//! Two capabilities: a [`Memory`] reads all of it and writes the window, and everybody who needs it has a clone; the one
+//! [`Ram`] writes the rest, and the machine has it: it lends it to who has stopped the guest, or serves its breakpoints.
+//!
 //! All access is by volatile copy: no reference into live guest memory exists anywhere.
 
 use std::sync::Arc;
@@ -7,11 +10,11 @@ use std::sync::atomic::Ordering;
 
 use terms::addr::Gpa;
 use terms::region::Region;
-use tracer::target::{MemoryError, PhysicalMemory};
+use tracer::target::{MemoryError, PhysicalMemory, WindowMemory};
 use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::{
     Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap,
-    MmapRegion,
+    MmapRegion, VolatileMemory, VolatileSlice,
 };
 
 use crate::layout;
@@ -54,7 +57,52 @@ pub enum CreateMemoryError {
     },
 }
 
-/// The guest's RAM and its window region. Clones share the same memory.
+/// All of the guest's memory, to be written: text and page tables, too. There is one for each machine.
+#[derive(Debug)]
+pub struct Ram {
+    memory: Memory,
+}
+
+impl Ram {
+    /// Reserves `mib` MiB of RAM and a window region of `window_bytes`. Pages cost nothing until
+    /// they are touched.
+    ///
+    /// # Errors
+    /// [`CreateMemoryError`] when the size makes no sense on this host or mmap fails.
+    pub fn create(mib: u64, window_bytes: u64) -> Result<Self, CreateMemoryError> {
+        let memory = Memory::create(mib, window_bytes)?;
+        Ok(Self { memory })
+    }
+
+    /// What everybody may have.
+    #[must_use]
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// The mappings, for the loader.
+    pub(crate) fn map(&self) -> &GuestMemoryMmap {
+        &self.memory.map
+    }
+
+    /// Copies guest memory at `at` into `into`.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotMemory`] when any byte lies outside the guest's memory.
+    pub fn read(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError> {
+        self.memory.read_physical(at, into)
+    }
+
+    /// Copies `bytes` into guest memory at `at`.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotMemory`] when any byte lies outside the guest's memory; then nothing was written.
+    pub fn write(&self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        self.memory.write(at, bytes)
+    }
+}
+
+/// The guest's RAM, to be read, and its window region. Clones share the same memory.
 #[derive(Debug, Clone)]
 pub struct Memory {
     map: Arc<GuestMemoryMmap>,
@@ -72,12 +120,7 @@ pub struct Window {
 }
 
 impl Memory {
-    /// Reserves `mib` MiB of RAM and a window region of `window_bytes`. Pages cost nothing until
-    /// they are touched.
-    ///
-    /// # Errors
-    /// [`CreateMemoryError`] when the size makes no sense on this host or mmap fails.
-    pub fn create(mib: u64, window_bytes: u64) -> Result<Self, CreateMemoryError> {
+    fn create(mib: u64, window_bytes: u64) -> Result<Self, CreateMemoryError> {
         if mib < layout::MEMORY_MIN_MIB {
             return Err(CreateMemoryError::TooSmall { mib });
         }
@@ -115,10 +158,67 @@ impl Memory {
         self.window
     }
 
-    /// The mappings, for the loader and for KVM's memslots.
-    #[must_use]
-    pub fn map(&self) -> &GuestMemoryMmap {
-        &self.map
+    /// A word, and with it all that was written before it was.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotMemory`].
+    pub(crate) fn load_word(&self, at: Gpa) -> Result<u64, MemoryError> {
+        let word = self.map.load(GuestAddress(at.0), Ordering::Acquire);
+        word.map_err(|_| not_memory(at, size_of::<u64>()))
+    }
+
+    /// Copies words: each is seen whole or not at all.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotMemory`]; then `into` is as it was.
+    pub(crate) fn copy_words(&self, at: Gpa, into: &mut [u64]) -> Result<(), MemoryError> {
+        let length = size_of_val(into);
+        let refused = || not_memory(at, length);
+        let slice = self.map.get_slice(GuestAddress(at.0), length);
+        let slice = slice.map_err(|_| refused())?;
+        let words = slice.get_array_ref::<u64>(0, into.len());
+        // Word by word, volatile.
+        words.map_err(|_| refused())?.copy_to(into);
+        Ok(())
+    }
+
+    /// A part of the window, to be written by volatile or atomic operations only.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotWindow`] when it is not all of the window.
+    pub(crate) fn window_slice(
+        &self,
+        at: Gpa,
+        length: usize,
+    ) -> Result<VolatileSlice<'_>, MemoryError> {
+        let refused = || not_window(at, length);
+        if !self.is_window(at, length) {
+            return Err(refused());
+        }
+        let slice = self.map.get_slice(GuestAddress(at.0), length);
+        slice.map_err(|_| refused())
+    }
+
+    fn is_window(&self, at: Gpa, length: usize) -> bool {
+        let Window { start, bytes } = self.window;
+        Region { start, bytes }.holds(at, length as u64)
+    }
+
+    fn write(&self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        let refused = not_memory(at, bytes.len());
+        if !self.contains(at, bytes.len()) {
+            return Err(refused);
+        }
+        let there = GuestAddress(at.0);
+        // A word is written by one store: the guest may be reading it.
+        let written = match <[u8; 8]>::try_from(bytes) {
+            Ok(word) if at.0.is_multiple_of(8) => {
+                let word = u64::from_ne_bytes(word);
+                self.map.store(word, there, Ordering::Release)
+            }
+            _ => self.map.write_slice(bytes, there),
+        };
+        written.map_err(|_| refused)
     }
 
     /// Every region as (guest address, bytes, host address), in address order.
@@ -141,7 +241,7 @@ impl Memory {
     /// The host address of `length` bytes at `at`, when they lie in one region. For the ring
     /// reader and the clock page, which access it by volatile or atomic operations only.
     #[must_use]
-    pub fn host_address(&self, at: Gpa, length: u64) -> Option<*mut u8> {
+    pub(crate) fn host_address(&self, at: Gpa, length: u64) -> Option<*mut u8> {
         let end = at.checked_add(length)?;
         self.regions().find_map(|(start, bytes, host)| {
             let inside = at >= start && end.0 <= start.0.saturating_add(bytes);
@@ -177,31 +277,25 @@ impl PhysicalMemory for Memory {
     fn read_physical(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError> {
         self.map
             .read_slice(into, GuestAddress(at.0))
-            .map_err(|_| MemoryError::NotMemory {
-                address: at,
-                length: into.len(),
-            })
+            .map_err(|_| not_memory(at, into.len()))
     }
+}
 
-    fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
-        let refused = MemoryError::NotMemory {
-            address: at,
-            length: bytes.len(),
-        };
-        if !self.contains(at, bytes.len()) {
-            return Err(refused);
+impl WindowMemory for Memory {
+    fn write_window(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        match self.is_window(at, bytes.len()) {
+            true => self.write(at, bytes),
+            false => Err(not_window(at, bytes.len())),
         }
-        let there = GuestAddress(at.0);
-        // A word is written by one store: the guest may be reading it.
-        let written = match <[u8; 8]>::try_from(bytes) {
-            Ok(word) if at.0.is_multiple_of(8) => {
-                let word = u64::from_ne_bytes(word);
-                self.map.store(word, there, Ordering::Release)
-            }
-            _ => self.map.write_slice(bytes, there),
-        };
-        written.map_err(|_| refused)
     }
+}
+
+const fn not_memory(address: Gpa, length: usize) -> MemoryError {
+    MemoryError::NotMemory { address, length }
+}
+
+const fn not_window(address: Gpa, length: usize) -> MemoryError {
+    MemoryError::NotWindow { address, length }
 }
 
 fn reserve(start: Gpa, bytes: u64) -> Result<GuestRegionMmap, CreateMemoryError> {
@@ -246,40 +340,67 @@ fn host_memory_mib() -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn small() -> Memory {
-        Memory::create(16, layout::MIB).unwrap()
+    fn small() -> Ram {
+        Ram::create(16, layout::MIB).unwrap()
+    }
+
+    /// Who has a clone can write the window, and nothing else.
+    #[test]
+    fn a_clone_writes_the_window_alone() {
+        use tracer::guest::SharedMemory;
+
+        let ram = small();
+        let mut memory = ram.memory().clone();
+        let Window { start, bytes } = memory.window();
+        memory.write_window(start, b"exotrace").unwrap();
+        let mut back = [0; 8];
+        ram.read(start, &mut back).unwrap();
+        assert_eq!(&back, b"exotrace");
+        let end = start.wrapping_add(bytes);
+        for at in [Gpa(0), Gpa(0x1000), Gpa(start.0 - 4), Gpa(end.0 - 4), end] {
+            let refused = Err(MemoryError::NotWindow {
+                address: at,
+                length: 8,
+            });
+            assert_eq!(memory.write_window(at, &[1; 8]), refused);
+            assert_eq!(memory.store(at, 1), refused);
+        }
+        assert_eq!(memory.load(start), Ok(u64::from_le_bytes(*b"exotrace")));
+        memory.store(start, 7).unwrap();
+        assert_eq!(memory.load(start), Ok(7));
     }
 
     #[test]
     fn ram_and_window_hold_what_was_written() {
-        let mut memory = small();
-        for at in [Gpa(0x1000), memory.window().start] {
-            memory.write_physical(at, b"exotrace").unwrap();
+        let ram = small();
+        for at in [Gpa(0x1000), ram.memory().window().start] {
+            ram.write(at, b"exotrace").unwrap();
             let mut back = [0; 8];
-            memory.read_physical(at, &mut back).unwrap();
+            ram.read(at, &mut back).unwrap();
             assert_eq!(&back, b"exotrace");
         }
     }
 
     #[test]
     fn a_write_over_the_end_changes_nothing() {
-        let mut memory = small();
+        let ram = small();
         let last = Gpa(16 * layout::MIB - 4);
         assert_eq!(
-            memory.write_physical(last, &[1; 8]),
+            ram.write(last, &[1; 8]),
             Err(MemoryError::NotMemory {
                 address: last,
                 length: 8
             })
         );
         let mut back = [9; 4];
-        memory.read_physical(last, &mut back).unwrap();
+        ram.read(last, &mut back).unwrap();
         assert_eq!(back, [0; 4]);
     }
 
     #[test]
     fn the_hole_is_no_memory() {
-        let memory = small();
+        let ram = small();
+        let memory = ram.memory();
         assert!(
             memory
                 .read_physical(Gpa(16 * layout::MIB), &mut [0])
@@ -295,9 +416,9 @@ mod tests {
 
     #[test]
     fn absurd_sizes_are_refused_by_name() {
-        let text = Memory::create(0, 0).unwrap_err().to_string();
+        let text = Ram::create(0, 0).unwrap_err().to_string();
         assert!(text.contains("--memory 0"), "{text}");
-        let text = Memory::create(1 << 40, 0).unwrap_err().to_string();
+        let text = Ram::create(1 << 40, 0).unwrap_err().to_string();
         assert!(text.contains("this host has"), "{text}");
     }
 }

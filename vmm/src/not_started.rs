@@ -6,23 +6,24 @@
 use terms::addr::{Gpa, Gva};
 use terms::region::Region;
 use tracer::target::{
-    MemoryError, NotProvided, PhysicalMemory, StoppedTarget, TargetMemory, VcpuRegisters,
+    MemoryError, NotProvided, PhysicalMemory, StoppedTarget, TargetMemory, TextMemory,
+    VcpuRegisters, WindowMemory,
 };
 
 use crate::loader::ElfLayout;
-use crate::memory::Memory;
+use crate::memory::Ram;
 use crate::scatter::{Piece, pieces, read_pieces, write_pieces};
 
 /// Access to the loaded kernel before any vCPU has run.
 #[derive(Debug)]
 pub struct NotYetStarted<'m> {
-    memory: &'m mut Memory,
+    ram: &'m Ram,
     layout: &'m ElfLayout,
 }
 
 impl<'m> NotYetStarted<'m> {
-    pub(crate) fn new(memory: &'m mut Memory, layout: &'m ElfLayout) -> Self {
-        Self { memory, layout }
+    pub(crate) fn new(ram: &'m Ram, layout: &'m ElfLayout) -> Self {
+        Self { ram, layout }
     }
 
     fn pieces(&self, at: Gva, length: usize) -> Result<Vec<Piece>, MemoryError> {
@@ -37,22 +38,30 @@ impl<'m> NotYetStarted<'m> {
 
 impl PhysicalMemory for NotYetStarted<'_> {
     fn read_physical(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError> {
-        self.memory.read_physical(at, into)
+        self.ram.read(at, into)
     }
+}
 
-    fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
-        self.memory.write_physical(at, bytes)
+impl WindowMemory for NotYetStarted<'_> {
+    fn write_window(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        self.ram.memory().clone().write_window(at, bytes)
     }
 }
 
 impl TargetMemory for NotYetStarted<'_> {
     fn read(&self, at: Gva, into: &mut [u8]) -> Result<(), MemoryError> {
-        read_pieces(self.memory, &self.pieces(at, into.len())?, into)
+        read_pieces(self.ram.memory(), &self.pieces(at, into.len())?, into)
+    }
+}
+
+impl TextMemory for NotYetStarted<'_> {
+    fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        self.ram.write(at, bytes)
     }
 
     fn write(&mut self, at: Gva, bytes: &[u8]) -> Result<(), MemoryError> {
         let pieces = self.pieces(at, bytes.len())?;
-        write_pieces(self.memory, &pieces, bytes)
+        write_pieces(self.ram, &pieces, bytes)
     }
 }
 
@@ -62,7 +71,7 @@ impl StoppedTarget for NotYetStarted<'_> {
     }
 
     fn ram(&self) -> Vec<Region> {
-        self.memory.ram()
+        self.ram.memory().ram()
     }
 
     /// Nothing is mapped yet.

@@ -86,12 +86,12 @@ impl PanicWatch {
 mod tests {
     use super::*;
     use crate::layout;
-    use crate::memory::Memory;
+    use crate::memory::Ram;
 
     #[test]
     fn only_the_number_of_a_vcpu_is_a_panic() {
         let word = Gpa(0x1000);
-        let mut memory = Memory::create(layout::MEMORY_MIN_MIB, 0x1000).unwrap();
+        let ram = Ram::create(layout::MEMORY_MIN_MIB, 0x1000).unwrap();
         let mut watch = PanicWatch {
             address: Gva(0),
             word,
@@ -105,8 +105,8 @@ mod tests {
             (1, Some(1)),
             (0, None),
         ] {
-            memory.write_physical(word, &value.to_le_bytes()).unwrap();
-            assert_eq!(watch.look(&memory), seen, "{value}");
+            ram.write(word, &value.to_le_bytes()).unwrap();
+            assert_eq!(watch.look(ram.memory()), seen, "{value}");
         }
         assert_eq!((watch.vcpu(), watch.is_over()), (Some(1), false));
     }

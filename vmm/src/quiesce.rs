@@ -11,10 +11,11 @@ use terms::addr::{Gpa, Gva};
 use terms::region::Region;
 use tracer::guest::StopError;
 use tracer::target::{
-    MemoryError, NotProvided, PhysicalMemory, StoppedTarget, TargetMemory, VcpuRegisters,
+    MemoryError, NotProvided, PhysicalMemory, StoppedTarget, TargetMemory, TextMemory,
+    VcpuRegisters, WindowMemory,
 };
 
-use crate::memory::Memory;
+use crate::memory::Ram;
 use crate::translated::Translated;
 use crate::vcpu::{AskVcpuError, FullRegisters, Reply, Request};
 pub(crate) use holders::Holders;
@@ -24,7 +25,7 @@ pub use holders::PauseTimes;
 #[derive(Debug)]
 pub struct Quiesced<'m> {
     holders: &'m Holders,
-    memory: Translated,
+    memory: Translated<'m>,
     full: Vec<FullRegisters>,
     registers: Vec<VcpuRegisters>,
     requested: Instant,
@@ -35,7 +36,7 @@ pub struct Quiesced<'m> {
 impl<'m> Quiesced<'m> {
     pub(crate) fn hold(
         holders: &'m Holders,
-        memory: Memory,
+        ram: &'m Ram,
         patience: Duration,
     ) -> Result<Self, StopError> {
         let requested = Instant::now();
@@ -44,7 +45,7 @@ impl<'m> Quiesced<'m> {
         let registers: Vec<_> = full.iter().map(VcpuRegisters::from).collect();
         Ok(Self {
             holders,
-            memory: Translated::new(memory, &registers),
+            memory: Translated::new(ram, &registers),
             full,
             registers,
             requested,
@@ -143,15 +144,23 @@ impl PhysicalMemory for Quiesced<'_> {
     fn read_physical(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError> {
         self.memory.read_physical(at, into)
     }
+}
 
-    fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
-        self.memory.write_physical(at, bytes)
+impl WindowMemory for Quiesced<'_> {
+    fn write_window(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        self.memory.write_window(at, bytes)
     }
 }
 
 impl TargetMemory for Quiesced<'_> {
     fn read(&self, at: Gva, into: &mut [u8]) -> Result<(), MemoryError> {
         self.memory.read(at, into)
+    }
+}
+
+impl TextMemory for Quiesced<'_> {
+    fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        self.memory.write_physical(at, bytes)
     }
 
     fn write(&mut self, at: Gva, bytes: &[u8]) -> Result<(), MemoryError> {

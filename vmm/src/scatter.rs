@@ -3,7 +3,7 @@
 use terms::addr::{Gpa, Gva};
 use tracer::target::{MemoryError, PhysicalMemory};
 
-use crate::memory::Memory;
+use crate::memory::{Memory, Ram};
 
 /// Physically contiguous bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,12 +50,12 @@ pub(crate) fn read_pieces(
 
 /// Writes the pieces one after the other: all of them or, when one is no memory, none.
 pub(crate) fn write_pieces(
-    memory: &mut Memory,
+    ram: &Ram,
     pieces: &[Piece],
     mut bytes: &[u8],
 ) -> Result<(), MemoryError> {
     for piece in pieces {
-        if !memory.contains(piece.at, piece.bytes) {
+        if !ram.memory().contains(piece.at, piece.bytes) {
             return Err(MemoryError::NotMemory {
                 address: piece.at,
                 length: piece.bytes,
@@ -64,7 +64,7 @@ pub(crate) fn write_pieces(
     }
     for piece in pieces {
         let (part, rest) = bytes.split_at(piece.bytes.min(bytes.len()));
-        memory.write_physical(piece.at, part)?;
+        ram.write(piece.at, part)?;
         bytes = rest;
     }
     Ok(())
@@ -89,24 +89,22 @@ mod tests {
 
     #[test]
     fn an_access_over_pages_goes_to_each() {
-        let mut memory = Memory::create(16, MIB).unwrap();
+        let ram = Ram::create(16, MIB).unwrap();
         let bytes: Vec<u8> = (0..10_000u32).map(|number| (number % 251) as u8).collect();
         let found = pieces(Gva(4000), bytes.len(), backwards).unwrap();
         assert_eq!(found.len(), 4);
-        write_pieces(&mut memory, &found, &bytes).unwrap();
+        write_pieces(&ram, &found, &bytes).unwrap();
         let mut back = vec![0; bytes.len()];
-        read_pieces(&memory, &found, &mut back).unwrap();
+        read_pieces(ram.memory(), &found, &mut back).unwrap();
         assert_eq!(back, bytes);
         let mut second_page = [0; 4];
-        memory
-            .read_physical(Gpa(299 * 4096), &mut second_page)
-            .unwrap();
+        ram.read(Gpa(299 * 4096), &mut second_page).unwrap();
         assert_eq!(second_page, bytes[96..100]);
     }
 
     #[test]
     fn a_write_that_ends_outside_writes_nothing() {
-        let mut memory = Memory::create(16, MIB).unwrap();
+        let ram = Ram::create(16, MIB).unwrap();
         pieces(Gva(199 * 4096), 8192, backwards).unwrap_err();
         let outside = [
             Piece {
@@ -118,9 +116,9 @@ mod tests {
                 bytes: 8,
             },
         ];
-        write_pieces(&mut memory, &outside, &[1; 16]).unwrap_err();
+        write_pieces(&ram, &outside, &[1; 16]).unwrap_err();
         let mut first = [7; 8];
-        memory.read_physical(Gpa(0x1000), &mut first).unwrap();
+        ram.read(Gpa(0x1000), &mut first).unwrap();
         assert_eq!(first, [0; 8]);
     }
 }

@@ -5,26 +5,26 @@ use std::cell::Cell;
 use terms::addr::{Gpa, Gva};
 use terms::region::Region;
 use tracer::paging::{self, PageTableRoot};
-use tracer::target::{MemoryError, PhysicalMemory, VcpuRegisters};
+use tracer::target::{MemoryError, VcpuRegisters, WindowMemory};
 
-use crate::memory::Memory;
+use crate::memory::Ram;
 use crate::scatter::{Piece, pieces, read_pieces, write_pieces};
 
 /// Guest memory, with what is known of the translation of its addresses.
 #[derive(Debug)]
-pub(crate) struct Translated {
-    memory: Memory,
+pub(crate) struct Translated<'m> {
+    ram: &'m Ram,
     root: Option<PageTableRoot>,
     /// The page that was accessed last: most accesses go to neighbours, and walking the guest's
     /// tables takes longer than the access.
     page: Cell<Option<Page>>,
 }
 
-impl Translated {
+impl<'m> Translated<'m> {
     /// Memory as the first of `vcpus` sees it that translates addresses.
-    pub(crate) fn new(memory: Memory, vcpus: &[VcpuRegisters]) -> Self {
+    pub(crate) fn new(ram: &'m Ram, vcpus: &[VcpuRegisters]) -> Self {
         Self {
-            memory,
+            ram,
             root: root_of(vcpus),
             page: Cell::new(None),
         }
@@ -38,32 +38,36 @@ impl Translated {
 
     /// All memory but the window.
     pub(crate) fn ram(&self) -> Vec<Region> {
-        self.memory.ram()
+        self.ram.memory().ram()
     }
 
     pub(crate) fn read_physical(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError> {
-        self.memory.read_physical(at, into)
+        self.ram.read(at, into)
+    }
+
+    pub(crate) fn write_window(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        self.ram.memory().clone().write_window(at, bytes)
     }
 
     pub(crate) fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
         // What is written may be a page table.
         self.page.set(None);
-        self.memory.write_physical(at, bytes)
+        self.ram.write(at, bytes)
     }
 
     pub(crate) fn read(&self, at: Gva, into: &mut [u8]) -> Result<(), MemoryError> {
         match self.in_one_page(at, into.len())? {
-            Some(physical) => self.memory.read_physical(physical, into),
-            None => read_pieces(&self.memory, &self.pieces(at, into.len())?, into),
+            Some(physical) => self.ram.read(physical, into),
+            None => read_pieces(self.ram.memory(), &self.pieces(at, into.len())?, into),
         }
     }
 
     pub(crate) fn write(&mut self, at: Gva, bytes: &[u8]) -> Result<(), MemoryError> {
         if let Some(physical) = self.in_one_page(at, bytes.len())? {
-            return self.memory.write_physical(physical, bytes);
+            return self.ram.write(physical, bytes);
         }
         let pieces = self.pieces(at, bytes.len())?;
-        write_pieces(&mut self.memory, &pieces, bytes)
+        write_pieces(self.ram, &pieces, bytes)
     }
 
     fn pieces(&self, at: Gva, length: usize) -> Result<Vec<Piece>, MemoryError> {
@@ -80,7 +84,7 @@ impl Translated {
             length,
         };
         let root = self.root.ok_or_else(not_mapped)?;
-        let translate = |root| paging::translate(&self.memory, root, at);
+        let translate = |root| paging::translate(self.ram.memory(), root, at);
         // The vCPU may have been stopped in ring 3 with tables that leave the kernel out.
         let found = translate(root).or_else(|error| {
             let kernel = root.kernel_half().ok_or(error)?;

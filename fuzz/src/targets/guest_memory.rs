@@ -48,11 +48,6 @@ impl TargetMemory for GuestMemory<'_> {
         }
         Ok(())
     }
-
-    fn write(&mut self, address: Gva, bytes: &[u8]) -> Result<(), MemoryError> {
-        let length = bytes.len();
-        Err(MemoryError::NotMapped { address, length })
-    }
 }
 
 /// Such a memory as a seed: words at offsets, and texts at offsets.

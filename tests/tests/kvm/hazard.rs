@@ -8,6 +8,7 @@ use terms::addr::{Gpa, Gva};
 use tests::stepped::{self, NO_TICKS, next_event};
 use tests::{guest, scaled};
 use tracer::engine::Engine;
+use tracer::target::TextMemory;
 use tracer::target::{PhysicalMemory, StoppedTarget, TargetMemory};
 use vmm::devices::console::ConsoleWriter;
 use vmm::loader::KernelFile;

@@ -1,6 +1,5 @@
 //! Large changes of text: how many pauses they are made in, and what a failure in the middle leaves.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -108,30 +107,31 @@ fn a_slice_that_fails_has_those_before_it_taken_back() {
     let (directory, site) = (physical("high_pd"), physical("many_5000"));
     let entries = window_entries(&machine, directory);
     assert!(!entries.is_empty(), "there is no window");
-    let gives_up = Arc::new(AtomicBool::new(false));
-    let (mut memory, gave_up) = (machine.memory().clone(), Arc::clone(&gives_up));
+    let (ram, gives_up) = (machine.ram(), AtomicBool::new(false));
     let (entry, value) = entries[0];
-    let thief = std::thread::spawn(move || {
+    let thief = || {
         let mut byte = [0];
-        while byte != [0xe9] && !gave_up.load(Ordering::SeqCst) {
-            memory.read_physical(site, &mut byte).unwrap();
+        while byte != [0xe9] && !gives_up.load(Ordering::SeqCst) {
+            ram.read(site, &mut byte).unwrap();
         }
-        memory
-            .write_physical(entry, &0x40_0083_u64.to_le_bytes())
-            .unwrap();
+        ram.write(entry, &0x40_0083_u64.to_le_bytes()).unwrap();
         byte == [0xe9]
-    });
+    };
     let everything = Globs {
         filter: vec!["*".to_owned()],
         notrace: Vec::new(),
     };
-    let changed = tracing.change_filter(&machine, DEFAULT_SESSION, FilterEdit::Set, &everything);
-    gives_up.store(true, Ordering::SeqCst);
-    assert!(thief.join().unwrap(), "the site was never patched");
+    let changed = std::thread::scope(|scope| {
+        let thief = scope.spawn(thief);
+        let changed =
+            tracing.change_filter(&machine, DEFAULT_SESSION, FilterEdit::Set, &everything);
+        gives_up.store(true, Ordering::SeqCst);
+        assert!(thief.join().unwrap(), "the site was never patched");
+        changed
+    });
     let error = changed.unwrap_err().to_string();
     assert!(error.contains("has taken the window"), "{error}");
-    let mut memory = machine.memory().clone();
-    memory.write_physical(entry, &value.to_le_bytes()).unwrap();
+    ram.write(entry, &value.to_le_bytes()).unwrap();
     assert_eq!(tracing.digest(&machine).unwrap().sha256, before);
     assert_eq!(tracing.status().patched, 1);
     // It works again.

@@ -14,7 +14,7 @@ use terms::function::FunctionId;
 use super::{ApplyError, Engine};
 use crate::guest_kind;
 use crate::patch::functions::PlanError;
-use crate::target::PhysicalMemory;
+use crate::target::WindowMemory;
 
 /// `out imm8, al`: changes no register and no flag.
 const OUT: u8 = 0xe6;
@@ -83,7 +83,7 @@ impl Engine {
     /// What the stub of `function` calls when it is entered: `routine`, unless it has to tell of a module before.
     pub(super) fn announcing(
         &mut self,
-        memory: &mut (impl PhysicalMemory + ?Sized),
+        memory: &mut (impl WindowMemory + ?Sized),
         function: FunctionId,
         routine: Option<Gva>,
     ) -> Result<Option<Gva>, ApplyError> {
@@ -105,7 +105,7 @@ impl Engine {
             return Ok(routine);
         };
         memory
-            .write_physical(physical, &code)
+            .write_window(physical, &code)
             .map_err(ApplyError::Stub)?;
         announcer.routines.push((routine, at));
         Ok(Some(at))

@@ -23,7 +23,7 @@ use crate::stub::capture::{CapturePart, CaptureStub};
 use crate::stub::event::Tail;
 use crate::stub::graph::SiteShape;
 use crate::stub::template::{Captures, TEMPLATE_MAX};
-use crate::target::{PhysicalMemory, StoppedTarget};
+use crate::target::{StoppedTarget, WindowMemory};
 use crate::window::WindowError;
 use terms::session_set::SessionSet;
 
@@ -113,7 +113,7 @@ impl Engine {
     /// captured, too. Writes those that are missing, which nothing leads to yet.
     pub(super) fn captures(
         &mut self,
-        memory: &mut (impl PhysicalMemory + ?Sized),
+        memory: &mut (impl WindowMemory + ?Sized),
         function: FunctionId,
         sessions: SessionSet,
         returns: Vec<CapturePart>,
@@ -197,7 +197,7 @@ impl Engine {
     /// Where the routine is that captures these parts of a function's calls; none for none.
     fn routine(
         &mut self,
-        memory: &mut (impl PhysicalMemory + ?Sized),
+        memory: &mut (impl WindowMemory + ?Sized),
         function: FunctionId,
         parts: Vec<CapturePart>,
     ) -> Result<Option<Gva>, ApplyError> {
@@ -226,7 +226,7 @@ impl Engine {
         let bytes = template.stamp(at, FunctionId(0), Gva(0));
         let bytes = bytes.map_err(PlanError::from)?;
         memory
-            .write_physical(physical, &bytes)
+            .write_window(physical, &bytes)
             .map_err(ApplyError::Stub)?;
         let routines = self.calls.routines.entry(function).or_default();
         routines.push((stub.parts, at));

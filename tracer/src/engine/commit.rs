@@ -14,9 +14,12 @@ use terms::function::FunctionId;
 use terms::session_set::SessionSet;
 
 use super::plan::{Obstacles, Plan, Step};
-use super::probes::ProbeError;
+use super::probes::error::ProbeError;
 use super::{ApplyError, Engine, Frozen};
-use crate::target::{LiveTarget, PhysicalMemory, StoppedTarget, TargetMemory, VcpuRegisters};
+use crate::target::{
+    LiveTarget, PhysicalMemory, StoppedTarget, TargetMemory, TextMemory, VcpuRegisters,
+    WindowMemory,
+};
 use crate::text::edit::{Displacement, Edit};
 use crate::text::live;
 use crate::text::poke::{self, Poke, PokeError, TransactionError, read_site, symbol};
@@ -88,7 +91,7 @@ impl Engine {
         self.commit(target, &vcpus, plan, Self::joining, live::apply)
     }
 
-    fn commit<T: TargetMemory + PhysicalMemory + ?Sized>(
+    fn commit<T: TextMemory + ?Sized>(
         &mut self,
         target: &mut T,
         vcpus: &[VcpuRegisters],
@@ -146,7 +149,7 @@ impl Engine {
     }
 
     /// A guest that has taken the window back needs nothing more than its nops.
-    fn check_window<T: TargetMemory + PhysicalMemory + ?Sized>(
+    fn check_window<T: TextMemory + ?Sized>(
         &self,
         target: &mut T,
         vcpus: &[VcpuRegisters],
@@ -267,7 +270,7 @@ impl Engine {
 
     /// Text, and the words of data that go with it. The journal knows of every place before it is written, and for as
     /// long as it can be ours.
-    fn write<T: TargetMemory + PhysicalMemory + ?Sized>(
+    fn write<T: TextMemory + ?Sized>(
         &mut self,
         target: &mut T,
         made: &[&Step],
@@ -290,7 +293,7 @@ impl Engine {
 
     /// Has the journal say of the places of these edits what the table of sites says. What cannot be written there now
     /// is an entry too many: whoever reads it finds other bytes in its place, and leaves them.
-    fn journal<T: PhysicalMemory + ?Sized>(&mut self, target: &mut T, edits: &Edits) {
+    fn journal<T: WindowMemory + ?Sized>(&mut self, target: &mut T, edits: &Edits) {
         let Some(ground) = &mut self.ground else {
             return;
         };
@@ -304,7 +307,7 @@ impl Engine {
     }
 
     /// Forgets the places in text that is gone.
-    fn forget_gone<T: PhysicalMemory + ?Sized>(&mut self, target: &mut T) {
+    fn forget_gone<T: WindowMemory + ?Sized>(&mut self, target: &mut T) {
         if self.gone_places == self.table.gone_so_far() {
             return;
         }
@@ -315,7 +318,7 @@ impl Engine {
         }
     }
 
-    fn write_text<'s, T: TargetMemory + ?Sized, W: Iterator<Item = &'s WordWrite>>(
+    fn write_text<'s, T: TextMemory + ?Sized, W: Iterator<Item = &'s WordWrite>>(
         &mut self,
         target: &mut T,
         edits: &Edits,

@@ -1,6 +1,6 @@
 //! Why the engine refused, and the kill switch.
 
-use super::probes::ProbeError;
+use super::probes::error::ProbeError;
 use crate::patch::events::OutOfReach;
 use crate::patch::functions::PlanError;
 use crate::record::FUNCTIONS_MAX;

@@ -23,7 +23,7 @@ use crate::stub::cell::EVENT_CELL;
 use crate::stub::event::{EventRecorder, EventStub, PAYLOAD_LOG2_MIN, Tail, arguments};
 use crate::stub::recorder::Recorder;
 use crate::stub::template::TEMPLATE_MAX;
-use crate::target::{PhysicalMemory, StoppedTarget};
+use crate::target::{StoppedTarget, WindowMemory};
 use terms::session_set::SessionSet;
 
 /// Bytes of the event ring of one vCPU, payloads included, at most.
@@ -97,7 +97,7 @@ impl Engine {
     /// An [`ApplyError`]; then nothing has changed.
     pub fn plan_events(
         &mut self,
-        memory: &mut (impl PhysicalMemory + ?Sized),
+        memory: &mut (impl WindowMemory + ?Sized),
         calls: &[(EventId, Vec<Callback>)],
         on: bool,
     ) -> Result<Plan, ApplyError> {
@@ -116,7 +116,7 @@ impl Engine {
 
     fn plan_tracepoint(
         &mut self,
-        memory: &mut (impl PhysicalMemory + ?Sized),
+        memory: &mut (impl WindowMemory + ?Sized),
         event: EventId,
         callbacks: &[Callback],
         on: bool,
@@ -141,7 +141,7 @@ impl Engine {
     /// Only sessions record markers.
     fn plan_marker(
         &mut self,
-        memory: &mut (impl PhysicalMemory + ?Sized),
+        memory: &mut (impl WindowMemory + ?Sized),
         event: EventId,
         callbacks: &[Callback],
         on: bool,
@@ -192,7 +192,7 @@ impl Engine {
     /// Where a callback is to be called.
     fn address(
         &mut self,
-        memory: &mut (impl PhysicalMemory + ?Sized),
+        memory: &mut (impl WindowMemory + ?Sized),
         callback: Callback,
         event: EventId,
     ) -> Result<Gva, ApplyError> {
@@ -213,7 +213,7 @@ impl Engine {
     /// Where this stub is: an earlier one when there is one, for stubs stay.
     fn place(
         &mut self,
-        memory: &mut (impl PhysicalMemory + ?Sized),
+        memory: &mut (impl WindowMemory + ?Sized),
         event: EventId,
         stub: EventStub,
         continue_at: Gva,
@@ -233,7 +233,7 @@ impl Engine {
         let bytes = template.stamp(at, FunctionId(event.0), continue_at);
         let bytes = bytes.map_err(PlanError::from)?;
         memory
-            .write_physical(physical, &bytes)
+            .write_window(physical, &bytes)
             .map_err(ApplyError::Stub)?;
         self.event_stubs.push(PlacedStub {
             event,
@@ -247,7 +247,7 @@ impl Engine {
     /// Where the guest finds the list of these callbacks; none when there are none.
     fn list_of(
         &mut self,
-        memory: &mut (impl PhysicalMemory + ?Sized),
+        memory: &mut (impl WindowMemory + ?Sized),
         callbacks: &[(Callback, Gva)],
     ) -> Result<Option<Gva>, ApplyError> {
         let addresses: Vec<Gva> = callbacks.iter().map(|(_, at)| *at).collect();
@@ -263,7 +263,7 @@ impl Engine {
         let room = ground.arena.allocate(bytes.len() as u64);
         let (at, physical) = room.map_err(PlanError::from)?;
         memory
-            .write_physical(physical, &bytes)
+            .write_window(physical, &bytes)
             .map_err(ApplyError::Stub)?;
         self.tracepoints.add_list(addresses, at);
         Ok(Some(at))

@@ -4,51 +4,13 @@ use terms::function::FunctionId;
 use terms::session_set::SessionSet;
 
 use super::plan::{Plan, Step};
+use super::stub_spec::stub_spec;
 use super::{ApplyError, Engine};
 use crate::filter::Selection;
-use crate::session::{Session, SessionId};
-use crate::stub::arena::Arena;
-use crate::stub::graph::{Hook, ReturnHook, SiteShape};
-use crate::stub::mirror::Mirror;
-use crate::stub::template::{Captures, StubSpec};
-use crate::target::PhysicalMemory;
-
-/// What the stub of the functions that `set` traces does, and of which this is captured.
-pub(super) fn stub_spec(
-    sessions: &[Option<Session>],
-    set: SessionSet,
-    shape: SiteShape,
-    captures: Captures,
-    mirror: Option<Mirror>,
-    arena: &Arena,
-) -> StubSpec {
-    let of = |id: u8| sessions.get(usize::from(id)).and_then(Option::as_ref);
-    let traced_by: Vec<&Session> = set.iter().filter_map(of).collect();
-    let graph = traced_by
-        .iter()
-        .find(|session| session.config.tracer.hooks_returns());
-    let variant = graph.map(|session| session.config.return_hook);
-    let variant = variant.or_else(|| captures.exit.map(|_| ReturnHook::default()));
-    let hook = variant.zip(mirror).map(|(variant, mirror)| Hook {
-        variant,
-        mirror,
-        stubs: arena.start(),
-        stub_bytes: u32::try_from(arena.bytes()).unwrap_or(u32::MAX >> 1),
-    });
-    let shape = match shape {
-        SiteShape::Bare => shape,
-        _ if hook.is_some() => shape,
-        _ => SiteShape::Entry,
-    };
-    StubSpec {
-        recorders: traced_by.iter().filter_map(|one| one.recorder).collect(),
-        profiles: traced_by.iter().filter_map(|one| one.profile).collect(),
-        shape,
-        hook,
-        captures_entry: captures.entry.is_some(),
-        captures_exit: captures.exit.is_some(),
-    }
-}
+use crate::session::SessionId;
+use crate::stub::graph::SiteShape;
+use crate::stub::template::Captures;
+use crate::target::WindowMemory;
 
 impl Engine {
     /// Plans that session `id` traces `selection`, and writes the stubs that this needs, which nothing
@@ -58,7 +20,7 @@ impl Engine {
     /// An [`ApplyError`].
     pub fn plan(
         &mut self,
-        memory: &mut (impl PhysicalMemory + ?Sized),
+        memory: &mut (impl WindowMemory + ?Sized),
         id: SessionId,
         selection: &Selection,
     ) -> Result<Plan, ApplyError> {
@@ -125,11 +87,11 @@ impl Engine {
     /// Writes the stubs and detours that a plan needs, which nothing leads to yet.
     pub(super) fn write_stubs(
         &mut self,
-        memory: &mut (impl PhysicalMemory + ?Sized),
+        memory: &mut (impl WindowMemory + ?Sized),
     ) -> Result<(), ApplyError> {
         let mut unwritten = self.table.take_unwritten().into_iter();
         while let Some(stub) = unwritten.next() {
-            if let Err(error) = memory.write_physical(stub.physical, &stub.bytes) {
+            if let Err(error) = memory.write_window(stub.physical, &stub.bytes) {
                 // The table hands these stubs out again: they must not be forgotten.
                 self.table.still_unwritten(unwritten.chain([stub]));
                 return Err(ApplyError::Stub(error));

@@ -6,7 +6,7 @@ use terms::site::SITE_LENGTH;
 
 use super::{Engine, Frozen, FrozenBy};
 use crate::patch::functions::FunctionState;
-use crate::target::{PhysicalMemory, TargetMemory, VcpuRegisters};
+use crate::target::{TargetMemory, TextMemory, VcpuRegisters};
 
 /// Jumps that are looked at.
 const SAMPLE: usize = 64;
@@ -17,7 +17,7 @@ impl Engine {
     ///
     /// # Errors
     /// What is lost; then nothing was written.
-    pub fn look_at_ground<T: TargetMemory + PhysicalMemory + ?Sized>(
+    pub fn look_at_ground<T: TextMemory + ?Sized>(
         &self,
         target: &mut T,
         vcpus: &[VcpuRegisters],

@@ -1,22 +1,18 @@
 //! What a change of any kind is made of: steps, each of which is made whole or not at all. Functions, events, probes,
 //! dynamic functions and lock prefixes plan their own; all are carried out by the one commit.
 
-use terms::addr::Gva;
 use terms::event_format::EventId;
 use terms::function::FunctionId;
 use terms::session_set::SessionSet;
 
-use super::Engine;
-use super::probes::ProbeId;
+use super::probes::id::ProbeId;
 use crate::patch::dynamic::Retarget;
 use crate::patch::events::{Callback, TracepointChange};
 use crate::patch::functions::Change;
 use crate::patch::locks::LockSwitch;
 use crate::patch::markers::MarkerChange;
 use crate::patch::probes::{BreakpointTable, PlaceChange};
-use crate::patch::tactic::Tactic;
 use crate::session::SessionId;
-use crate::text::edit::Edit;
 use crate::text::word::WordWrite;
 
 /// Who records a probe, before and afterwards.
@@ -193,100 +189,10 @@ impl Plan {
         }
     }
 
-    /// Leaves the first so many steps, and returns the others. A plan that changes what the guest does is not cut: it
-    /// does all of it or nothing of it at any moment. One that only changes what is seen of it is.
+    /// Whether it can be made in parts. A plan that changes what the guest does is not cut: the guest does all of it or
+    /// nothing of it at any moment. One that only changes what is seen of it is.
     #[must_use]
-    pub fn split_off(&mut self, steps: usize) -> Self {
-        let at = match self.steps.iter().any(Step::changes_the_guest) {
-            true => self.steps.len(),
-            false => steps.min(self.steps.len()),
-        };
-        Self {
-            steps: self.steps.split_off(at),
-            obstacles: self.obstacles,
-        }
-    }
-}
-
-impl Engine {
-    /// The writes of text that a step consists of; those that would change nothing are left out.
-    pub(super) fn edits<'s>(&self, step: &'s Step) -> impl Iterator<Item = Edit> + use<'s> {
-        let (many, one): (&[Edit], _) = match step {
-            Step::Function(change) => (&[], Some(change.edit(&self.image))),
-            Step::Tracepoint(change) => (&change.edits, None),
-            Step::Marker(change) => (&change.edits, None),
-            Step::Place(change) => (&change.edits, None),
-            Step::Dynamic(change) => (&[], Some(change.edit())),
-            Step::Lock(switch) => (&[], Some(switch.edit())),
-            Step::Breakpoints(_) | Step::Recorded(_) => (&[], None),
-        };
-        let all = many.iter().cloned().chain(one);
-        all.filter(|edit| edit.poke.expected != edit.poke.new)
-    }
-
-    /// Whether a step makes several instructions one.
-    #[must_use]
-    pub fn joins_instructions(&self, step: &Step) -> bool {
-        self.edits(step).any(|edit| edit.joins_instructions())
-    }
-
-    /// Whether a step can be made only while the guest is stopped: several instructions become one, or vCPUs leave the
-    /// guest at a breakpoint that the host has to know of by then.
-    #[must_use]
-    pub fn needs_stop(&self, step: &Step) -> bool {
-        let is_breakpoint = |change: &PlaceChange| {
-            let state = self.places.place(change.at);
-            state.is_some_and(|state| state.place.tactic == Tactic::Breakpoint)
-        };
-        match step {
-            Step::Place(change) if is_breakpoint(change) => true,
-            _ => self.joins_instructions(step),
-        }
-    }
-
-    /// Whether what a step is about is as it was when the step was planned.
-    #[must_use]
-    pub fn is_current(&self, step: &Step) -> bool {
-        match step {
-            Step::Function(change) => self.table.is_current(change),
-            Step::Tracepoint(change) => self.tracepoints.is_current(change),
-            Step::Marker(change) => self.markers.is_current(change),
-            Step::Place(change) => self.places.is_current(change),
-            Step::Breakpoints(table) => self.places.table() == Gva(table.word.old),
-            Step::Recorded(recorded) => {
-                let probe = self.probes.get(&recorded.probe);
-                probe.is_some_and(|probe| probe.session == recorded.before && !probe.is_gone)
-            }
-            Step::Dynamic(change) => self.dynamic.is_current(&self.image, change),
-            Step::Lock(switch) => self.locks == switch.from,
-        }
-    }
-
-    /// The text that a step is about and the guest has given back, if it has.
-    pub(super) fn gone_text(&self, step: &Step) -> Option<Gva> {
-        let poke = match step {
-            Step::Function(change) => change.poke,
-            Step::Place(change) => change.edits.first()?.poke,
-            _ => return None,
-        };
-        self.table.is_gone(poke.function).then_some(poke.at)
-    }
-
-    /// Notes that a step has been made.
-    pub(super) fn applied(&mut self, step: &Step) {
-        match step {
-            Step::Function(change) => self.table.applied(change),
-            Step::Tracepoint(change) => self.tracepoints.applied(change),
-            Step::Marker(change) => self.markers.applied(change),
-            Step::Place(change) => self.places.applied(change),
-            Step::Breakpoints(table) => self.places.lead_to(Gva(table.word.new)),
-            Step::Recorded(recorded) => {
-                if let Some(probe) = self.probes.get_mut(&recorded.probe) {
-                    probe.session = recorded.after;
-                }
-            }
-            Step::Dynamic(change) => self.dynamic.applied(change),
-            Step::Lock(_) => {}
-        }
+    pub fn may_be_cut(&self) -> bool {
+        !self.steps.iter().any(Step::changes_the_guest)
     }
 }

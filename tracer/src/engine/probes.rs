@@ -4,13 +4,15 @@
 //! a chain of stubs, each of which goes on at the next; the last one goes on at the stub of the function's own
 //! sessions, or in the function. Stubs stay, so a chain that was there before is found again.
 
-mod error;
+pub mod error;
+pub mod id;
 mod place;
 mod plan;
 
 use std::sync::Arc;
 
 pub use self::error::ProbeError;
+pub use self::id::ProbeId;
 use terms::addr::Gva;
 use terms::event_format::EventId;
 use terms::function::FunctionId;
@@ -22,10 +24,6 @@ use crate::patch::tactic::Place;
 use crate::probe::Point;
 use crate::session::SessionId;
 use crate::stub::event::EventRecorder;
-
-/// A probe, by the order in which they were added, from 1 on. Never used again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ProbeId(pub u32);
 
 /// What a probe is made of.
 #[derive(Debug, Clone)]

@@ -17,7 +17,7 @@ use crate::record::{MARK_MASK, RECORD_BYTES};
 use crate::ring::geometry::Position;
 use crate::session::{SessionConfig, SessionId, TracerKind};
 use crate::stub::recorder::Recorder;
-use crate::target::PhysicalMemory;
+use crate::target::WindowMemory;
 
 /// No ring reaches this: such a one is not used again, so that positions never reach their end.
 pub(super) const REUSE_MAX: Position = Position(1 << 48);
@@ -61,7 +61,7 @@ impl Ground {
     /// The rings at `old`, made those of a session as `config` says.
     pub(super) fn refit(
         &self,
-        target: &mut (impl PhysicalMemory + ?Sized),
+        target: &mut (impl WindowMemory + ?Sized),
         old: Place,
         config: &SessionConfig,
     ) -> Result<Place, AttachError> {
@@ -116,7 +116,7 @@ fn first_lap(old: &Place, slots: u64) -> u64 {
 
 /// Writes records of the lap `mark` all over the first `bytes`.
 fn fill(
-    target: &mut (impl PhysicalMemory + ?Sized),
+    target: &mut (impl WindowMemory + ?Sized),
     place: &Place,
     bytes: u64,
     mark: u64,
@@ -127,7 +127,7 @@ fn fill(
     let mut left = usize::try_from(bytes).unwrap_or(usize::MAX);
     while left > 0 {
         let part = chunk.get(..left.min(CHUNK)).unwrap_or(&chunk);
-        target.write_physical(at, part)?;
+        target.write_window(at, part)?;
         at = at.wrapping_add(part.len() as u64);
         left -= part.len();
     }

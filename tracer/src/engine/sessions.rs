@@ -35,7 +35,7 @@ use crate::stub::cell::{CELL_BYTES, Cells, HEAD, LIMIT, SESSIONS_MAX};
 use crate::stub::mirror::Mirror;
 use crate::stub::profile::{Profile, TableLayout};
 use crate::stub::recorder::Recorder;
-use crate::target::{MemoryError, PhysicalMemory, StoppedTarget};
+use crate::target::{MemoryError, StoppedTarget, WindowMemory};
 use crate::window::WindowError;
 
 /// The memory of a deleted session.
@@ -115,7 +115,7 @@ impl Engine {
         };
         if let Some(profile) = &place.profile {
             let zeros = vec![0; usize::try_from(profile.layout.bytes()).unwrap_or_default()];
-            let zeroed = target.write_physical(place.memory.rings, &zeros);
+            let zeroed = target.write_window(place.memory.rings, &zeros);
             zeroed.map_err(|source| AttachError::Counters {
                 name: config.name.clone(),
                 source,
@@ -150,7 +150,7 @@ impl Engine {
     /// The memory of a deleted session, as `config` wants it.
     fn take_retired(
         &mut self,
-        target: &mut (impl PhysicalMemory + ?Sized),
+        target: &mut (impl WindowMemory + ?Sized),
         index: Option<usize>,
         config: &SessionConfig,
     ) -> Result<Place, AttachError> {
@@ -200,7 +200,7 @@ impl Engine {
     /// session is still there.
     pub fn delete_session(
         &mut self,
-        memory: &mut (impl PhysicalMemory + ?Sized),
+        memory: &mut (impl WindowMemory + ?Sized),
         id: SessionId,
     ) -> Result<(), ApplyError> {
         let session = self.session(id)?;
@@ -438,14 +438,14 @@ fn behind(geometry: Geometry, heads: Vec<u64>) -> Option<Vec<Position>> {
 
 /// Keeps stubs from recording into the rings at `place`. Returns their heads.
 fn switch_off(
-    memory: &mut (impl PhysicalMemory + ?Sized),
+    memory: &mut (impl WindowMemory + ?Sized),
     place: &SessionMemory,
 ) -> Result<Vec<u64>, MemoryError> {
     let word =
         |cell: terms::addr::Gpa, offset: i32| cell.wrapping_add(offset.unsigned_abs().into());
     let mut heads = Vec::with_capacity(place.cells.len());
     for cell in &place.cells {
-        memory.write_physical(word(*cell, LIMIT), &0u64.to_le_bytes())?;
+        memory.write_window(word(*cell, LIMIT), &0u64.to_le_bytes())?;
         let mut head = [0; 8];
         memory.read_physical(word(*cell, HEAD), &mut head)?;
         heads.push(u64::from_le_bytes(head));

@@ -16,7 +16,7 @@ use crate::ring::geometry::{Geometry, Position};
 use crate::ring::reader::Mode;
 use crate::session::{SessionConfig, SessionId, TracerKind};
 use crate::stub::recorder::Clock;
-use crate::target::{PhysicalMemory, TargetMemory};
+use crate::target::{PhysicalMemory, TargetMemory, TextMemory};
 use crate::text::poke::PokeError;
 use crate::window::WindowError;
 

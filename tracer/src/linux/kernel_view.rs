@@ -76,12 +76,4 @@ impl<M: PhysicalMemory + ?Sized> TargetMemory for KernelView<'_, M> {
         }
         Ok(())
     }
-
-    /// Nothing is written without a stopped guest.
-    fn write(&mut self, at: Gva, bytes: &[u8]) -> Result<(), MemoryError> {
-        Err(MemoryError::NotMapped {
-            address: at,
-            length: bytes.len(),
-        })
-    }
 }

@@ -115,6 +115,7 @@ mod tests {
 
     use super::*;
     use crate::mock::{MockTarget, Rights};
+    use crate::target::TextMemory;
 
     const TABLE: Gva = Gva(0xffff_ffff_8300_0000);
     const BUSY: Gva = Gva(TABLE.0 + 0x400);

@@ -24,6 +24,7 @@ pub fn target(
 mod tests {
     use super::*;
     use crate::mock::{MockTarget, Rights};
+    use crate::target::TextMemory;
     use image::Image;
     use image::testing::{ElfFile, TEXT, body};
     use insn::jump::jump;

@@ -22,7 +22,7 @@ use crate::session::SessionMemory;
 use crate::stub::cell::{HEAD, LIMIT, LOST};
 use crate::target::{
     LiveTarget, MemoryError, NotProvided, NotSynchronised, PhysicalMemory, StoppedTarget,
-    TargetMemory, VcpuRegisters,
+    TargetMemory, TextMemory, VcpuRegisters, WindowMemory,
 };
 
 /// Ticks of its counters in a millisecond.
@@ -226,9 +226,11 @@ impl PhysicalMemory for MockMemory {
     fn read_physical(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError> {
         self.lock().read_physical(at, into)
     }
+}
 
-    fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
-        self.lock().write_physical(at, bytes)
+impl WindowMemory for MockMemory {
+    fn write_window(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        self.lock().write_window(at, bytes)
     }
 }
 
@@ -238,7 +240,7 @@ impl SharedMemory for MockMemory {
     }
 
     fn store(&self, at: Gpa, word: u64) -> Result<(), MemoryError> {
-        self.lock().write_word(at, word)
+        self.lock().write_window(at, &word.to_le_bytes())
     }
 
     fn copy_words(&self, at: Gpa, into: &mut [u64]) -> Result<(), MemoryError> {
@@ -259,15 +261,23 @@ impl PhysicalMemory for MockStopped {
     fn read_physical(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError> {
         self.memory.read_physical(at, into)
     }
+}
 
-    fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
-        self.memory.write_physical(at, bytes)
+impl WindowMemory for MockStopped {
+    fn write_window(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        self.memory.write_window(at, bytes)
     }
 }
 
 impl TargetMemory for MockStopped {
     fn read(&self, at: Gva, into: &mut [u8]) -> Result<(), MemoryError> {
         self.memory.lock().read(at, into)
+    }
+}
+
+impl TextMemory for MockStopped {
+    fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        self.memory.lock().write_physical(at, bytes)
     }
 
     fn write(&mut self, at: Gva, bytes: &[u8]) -> Result<(), MemoryError> {

@@ -208,13 +208,6 @@ impl PhysicalMemory for Garbage {
         into.copy_from_slice(&self.words[reads % self.words.len()].to_le_bytes());
         Ok(())
     }
-
-    fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
-        Err(MemoryError::NotMemory {
-            address: at,
-            length: bytes.len(),
-        })
-    }
 }
 
 proptest! {

@@ -26,7 +26,7 @@ use terms::function::FunctionId;
 use terms::session_set::SessionSet;
 use terms::site::{SITE_LENGTH, SiteBytes};
 
-use crate::target::{MemoryError, PhysicalMemory};
+use crate::target::{MemoryError, PhysicalMemory, WindowMemory};
 
 const MAGIC: [u8; 8] = *b"EXOTRACE";
 const VERSION: u32 = 1;
@@ -117,7 +117,7 @@ impl Journal {
     /// # Errors
     /// A [`JournalError`].
     pub fn begin(
-        memory: &mut (impl PhysicalMemory + ?Sized),
+        memory: &mut (impl WindowMemory + ?Sized),
         at: Gpa,
         entries: u64,
     ) -> Result<Self, JournalError> {
@@ -127,7 +127,7 @@ impl Journal {
         header.extend(ENTRY.to_le_bytes());
         header.extend(entries.to_le_bytes());
         header.extend(0u64.to_le_bytes());
-        memory.write_physical(at, &header)?;
+        memory.write_window(at, &header)?;
         Ok(Self {
             at,
             entries,
@@ -149,7 +149,7 @@ impl Journal {
     /// A [`JournalError`]; then the text must not be written.
     pub fn note(
         &mut self,
-        memory: &mut (impl PhysicalMemory + ?Sized),
+        memory: &mut (impl WindowMemory + ?Sized),
         places: impl IntoIterator<Item = Entry>,
     ) -> Result<(), JournalError> {
         let mut writes = BTreeMap::new();
@@ -160,7 +160,7 @@ impl Journal {
         // An entry beyond what is used is read by nobody: first the entries, then their number.
         self.write(memory, writes)?;
         let used = self.used.to_le_bytes();
-        Ok(memory.write_physical(self.at.wrapping_add(USED_AT), &used)?)
+        Ok(memory.write_window(self.at.wrapping_add(USED_AT), &used)?)
     }
 
     /// Crosses places out. To be called after their old bytes stand there again, or their text is gone.
@@ -169,7 +169,7 @@ impl Journal {
     /// A [`JournalError`].
     pub fn cross_out(
         &mut self,
-        memory: &mut (impl PhysicalMemory + ?Sized),
+        memory: &mut (impl WindowMemory + ?Sized),
         places: impl IntoIterator<Item = Gva>,
     ) -> Result<(), JournalError> {
         let slots = places.into_iter().filter_map(|at| self.places.remove(&at));
@@ -202,7 +202,7 @@ impl Journal {
     /// Writes entries, neighbours in one piece.
     fn write(
         &self,
-        memory: &mut (impl PhysicalMemory + ?Sized),
+        memory: &mut (impl WindowMemory + ?Sized),
         entries: BTreeMap<u64, [u8; ENTRY_BYTES]>,
     ) -> Result<(), JournalError> {
         let mut run: Vec<u8> = Vec::new();
@@ -220,7 +220,7 @@ impl Journal {
 }
 
 fn write_run(
-    memory: &mut (impl PhysicalMemory + ?Sized),
+    memory: &mut (impl WindowMemory + ?Sized),
     journal: Gpa,
     slot: u64,
     run: &[u8],
@@ -229,7 +229,7 @@ fn write_run(
         return Ok(());
     }
     let at = journal.wrapping_add(HEADER_BYTES + slot * u64::from(ENTRY));
-    Ok(memory.write_physical(at, run)?)
+    Ok(memory.write_window(at, run)?)
 }
 
 fn bytes_of(entry: &Entry) -> [u8; ENTRY_BYTES] {

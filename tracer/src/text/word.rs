@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use terms::addr::Gva;
 
-use crate::target::{MemoryError, TargetMemory};
+use crate::target::{MemoryError, TargetMemory, TextMemory};
 
 /// A word that is to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,7 +96,7 @@ pub fn check<'a>(
 /// # Errors
 /// A [`WordError`] about the one that could not be written.
 pub fn write<'a>(
-    target: &mut (impl TargetMemory + ?Sized),
+    target: &mut (impl TextMemory + ?Sized),
     words: impl IntoIterator<Item = &'a WordWrite, IntoIter: Clone>,
 ) -> Result<(), WordError> {
     let words = words.into_iter();

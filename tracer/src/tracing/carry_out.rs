@@ -90,17 +90,25 @@ impl Tracing {
                 return Ok(());
             }
         }
+        let (obstacles, is_cut) = (plan.obstacles, plan.may_be_cut());
+        let mut left = plan.steps.into_iter();
         loop {
-            let later = plan.split_off(self.slices.sites());
-            let steps = plan.steps.len();
-            let (applied, time) = self.apply_slice(guest, &plan, carried)?;
-            self.slices.learn(steps, time);
+            let most = match is_cut {
+                true => self.slices.sites(),
+                false => usize::MAX,
+            };
+            // What is kept of each takes no more than it needs.
+            let slice = Plan {
+                steps: left.by_ref().take(most).collect(),
+                obstacles,
+            };
+            let (applied, time) = self.apply_slice(guest, &slice, carried)?;
+            self.slices.learn(slice.steps.len(), time);
             carried.add(applied);
-            carried.done.push(plan);
-            if later.is_empty() {
+            carried.done.push(slice);
+            if left.len() == 0 {
                 return Ok(());
             }
-            plan = later;
         }
     }
 

@@ -9,7 +9,7 @@ use terms::addr::{Gpa, Gva};
 
 use super::WindowError;
 use crate::paging::{FreeSlot, PageTableRoot, bits, entry_for, translate};
-use crate::target::{PhysicalMemory, VcpuRegisters};
+use crate::target::{PhysicalMemory, TextMemory, VcpuRegisters};
 
 /// What the processor itself may set in an entry.
 const SET_BY_USE: u64 = bits::ACCESSED | bits::DIRTY;
@@ -108,7 +108,7 @@ impl Roots {
 /// Writes the entries of `pages`, which are free, if all of `roots` lead to them, and checks that all then
 /// see the window there; else everything is taken back.
 pub(super) fn show(
-    memory: &mut (impl PhysicalMemory + ?Sized),
+    memory: &mut (impl TextMemory + ?Sized),
     roots: &Roots,
     pages: &[Page],
 ) -> Result<(), WindowError> {
@@ -133,7 +133,7 @@ pub(super) fn show(
 
 /// Checks that all of `roots` lead to the entries of `pages`, and puts back those that were cleared.
 pub(super) fn verify<'p>(
-    memory: &mut (impl PhysicalMemory + ?Sized),
+    memory: &mut (impl TextMemory + ?Sized),
     roots: &Roots,
     pages: impl Iterator<Item = &'p Page>,
 ) -> Result<(), WindowError> {
@@ -165,7 +165,7 @@ pub(super) fn are_in<'p>(
 
 /// Clears the entries that still hold what was written to them. One that cannot be cleared stays: it
 /// shows the guest memory that nothing leads to.
-pub(super) fn take_back(memory: &mut (impl PhysicalMemory + ?Sized), pages: &[Page]) {
+pub(super) fn take_back(memory: &mut (impl TextMemory + ?Sized), pages: &[Page]) {
     for page in pages {
         if read_entry(memory, page).is_ok_and(|found| page.is_in(found)) {
             let _ = write_entry(memory, page, 0);
@@ -183,7 +183,7 @@ fn read_entry(memory: &(impl PhysicalMemory + ?Sized), page: &Page) -> Result<u6
 }
 
 fn write_entry(
-    memory: &mut (impl PhysicalMemory + ?Sized),
+    memory: &mut (impl TextMemory + ?Sized),
     page: &Page,
     value: u64,
 ) -> Result<(), WindowError> {

@@ -17,4 +17,11 @@ impl Region {
     pub const fn end(self) -> u64 {
         self.start.0.saturating_add(self.bytes)
     }
+
+    /// Whether all of `bytes` at `at` lie in it.
+    #[must_use]
+    pub fn holds(self, at: Gpa, bytes: u64) -> bool {
+        let end = at.0.checked_add(bytes);
+        at >= self.start && end.is_some_and(|end| end <= self.end())
+    }
 }

@@ -25,7 +25,7 @@ use terms::addr::Gpa;
 use tracer::clock::RunClock;
 use tracer::clock::page::{Beat, Beats, ClockPage, Stall};
 use tracer::stub::clock_page::{BEATS, COUNTER, PAGE_BYTES, SHIFTED, shifted};
-use vm_memory::{GuestAddress, GuestMemoryBackend, VolatileMemory, VolatileSlice};
+use vm_memory::{VolatileMemory, VolatileSlice};
 
 use crate::clock::host_tsc;
 use crate::memory::Memory;
@@ -105,11 +105,8 @@ impl ClockThread {
             let is_pinned = pinned.is_ok();
             // The starter waits for it.
             let told = tell.send(pinned).is_ok();
-            let address = GuestAddress(at.0);
             let length = usize::try_from(PAGE_BYTES).unwrap_or_default();
-            if let (true, true, Ok(page)) =
-                (is_pinned, told, memory.map().get_slice(address, length))
-            {
+            if let (true, true, Ok(page)) = (is_pinned, told, memory.window_slice(at, length)) {
                 Keeper::new(Page(&page), &clock, beat, vcpus, &keeper_shared).run(goes_on);
             }
         };
@@ -344,6 +341,7 @@ mod tests {
     use tracer::target::PhysicalMemory;
 
     use super::*;
+    use crate::memory::Ram;
 
     fn word(memory: &Memory, at: Gpa, offset: u64) -> u64 {
         let mut bytes = [0; 8];
@@ -357,7 +355,7 @@ mod tests {
         vcpus: Vec<CpuTime>,
         cpu: Option<usize>,
     ) -> Result<(ClockThread, Memory, Gpa), ClockPageError> {
-        let memory = Memory::create(8, 2 << 20).unwrap();
+        let memory = Ram::create(8, 2 << 20).unwrap().memory().clone();
         let at = memory.window().start;
         let clock = RunClock::new(host_tsc(), 2_000_000);
         let beat = Beat {

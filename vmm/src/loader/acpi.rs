@@ -22,11 +22,10 @@ use acpi_tables::rsdp::Rsdp;
 use acpi_tables::sdt::Sdt;
 use acpi_tables::xsdt::XSDT;
 use terms::addr::Gpa;
-use tracer::target::PhysicalMemory;
 
 use super::LoadError;
 use crate::layout;
-use crate::memory::Memory;
+use crate::memory::Ram;
 
 const OEM: [u8; 6] = *b"EXOTRC";
 const OEM_TABLE: [u8; 8] = *b"EXOTRACE";
@@ -49,10 +48,10 @@ const NO_C3: u16 = 1001;
 const CENTURY: u8 = 0x32;
 
 /// Writes the tables for `vcpus` vCPUs; returns where the RSDP lies.
-pub(super) fn write(memory: &mut Memory, vcpus: u64) -> Result<Gpa, LoadError> {
+pub(super) fn write(ram: &Ram, vcpus: u64) -> Result<Gpa, LoadError> {
     let rsdp = layout::ACPI_TABLES;
     let mut tables = Tables {
-        memory,
+        ram,
         next: rsdp.wrapping_add(ALIGNMENT),
     };
     let dsdt = tables.add(dsdt().as_slice())?;
@@ -70,7 +69,7 @@ pub(super) fn write(memory: &mut Memory, vcpus: u64) -> Result<Gpa, LoadError> {
 
 /// Tables one after the other.
 struct Tables<'m> {
-    memory: &'m mut Memory,
+    ram: &'m Ram,
     next: Gpa,
 }
 
@@ -82,7 +81,7 @@ impl Tables<'_> {
             what: "the ACPI tables",
             at,
         };
-        if end > layout::ACPI_TABLES_END.0 || self.memory.write_physical(at, table).is_err() {
+        if end > layout::ACPI_TABLES_END.0 || self.ram.write(at, table).is_err() {
             return Err(no_room);
         }
         self.next = Gpa(end.next_multiple_of(ALIGNMENT));
@@ -195,6 +194,8 @@ impl Aml for MadtWithPics {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::Memory;
+    use tracer::target::PhysicalMemory;
 
     fn read(memory: &Memory, at: Gpa, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
@@ -222,8 +223,9 @@ mod tests {
     #[test]
     fn the_tables_lead_from_the_rsdp_to_every_vcpu() {
         for vcpus in [1, 2, layout::VCPUS_MAX] {
-            let mut memory = Memory::create(layout::MEMORY_MIN_MIB, 0x1000).unwrap();
-            let rsdp = write(&mut memory, vcpus).unwrap();
+            let ram = Ram::create(layout::MEMORY_MIN_MIB, 0x1000).unwrap();
+            let memory = ram.memory().clone();
+            let rsdp = write(&ram, vcpus).unwrap();
             let rsdp = read(&memory, rsdp, 36);
             assert_eq!(&rsdp[..8], b"RSD PTR ");
             assert_eq!((sum(&rsdp[..20]), sum(&rsdp)), (0, 0));

@@ -9,7 +9,7 @@ use vm_memory::{Bytes, GuestAddress};
 
 use super::{BootOptions, LoadError};
 use crate::layout;
-use crate::memory::Memory;
+use crate::memory::Ram;
 
 const BOOT_FLAG: u16 = 0xaa55;
 const HEADER_MAGIC: u32 = 0x5372_6448;
@@ -28,18 +28,13 @@ pub(super) struct Found {
 }
 
 /// Writes the command line, with ` vcpus=N` added, and `boot_params`.
-pub(super) fn write(
-    memory: &Memory,
-    options: &BootOptions<'_>,
-    found: Found,
-) -> Result<(), LoadError> {
+pub(super) fn write(ram: &Ram, options: &BootOptions<'_>, found: Found) -> Result<(), LoadError> {
     let line = command_line(options.cmdline, options.vcpus)?;
     let refused = |_| LoadError::NoRoom {
         what: "the command line",
         at: layout::CMDLINE,
     };
-    memory
-        .map()
+    ram.map()
         .write_slice(&line, GuestAddress(layout::CMDLINE.0))
         .map_err(refused)?;
 
@@ -61,7 +56,7 @@ pub(super) fn write(
     for (slot, (start, length)) in params
         .e820_table
         .iter_mut()
-        .zip(ram_map(memory.ram_bytes()))
+        .zip(ram_map(ram.memory().ram_bytes()))
     {
         *slot = boot_e820_entry {
             addr: start.0,
@@ -71,7 +66,7 @@ pub(super) fn write(
         params.e820_entries += 1;
     }
     let at = GuestAddress(layout::BOOT_PARAMS.0);
-    LinuxBootConfigurator::write_bootparams(&BootParams::new(&params, at), memory.map()).map_err(
+    LinuxBootConfigurator::write_bootparams(&BootParams::new(&params, at), ram.map()).map_err(
         |_| LoadError::NoRoom {
             what: "boot_params",
             at: layout::BOOT_PARAMS,

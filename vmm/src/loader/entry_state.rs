@@ -3,10 +3,10 @@
 
 use kvm_bindings::{kvm_dtable, kvm_fpu, kvm_regs, kvm_segment, kvm_sregs};
 use terms::addr::Gpa;
-use tracer::target::{MemoryError, PhysicalMemory};
+use tracer::target::MemoryError;
 
 use crate::layout;
-use crate::memory::Memory;
+use crate::memory::Ram;
 
 const CODE_SELECTOR: u16 = 0x10;
 const DATA_SELECTOR: u16 = 0x18;
@@ -40,18 +40,18 @@ const GDT: [u64; 6] = [
 ];
 
 /// Writes the GDT, an empty IDT and the page tables.
-pub(super) fn write_tables(memory: &mut Memory) -> Result<(), MemoryError> {
+pub(super) fn write_tables(ram: &Ram) -> Result<(), MemoryError> {
     for (slot, descriptor) in GDT.iter().enumerate() {
         let at = layout::GDT.wrapping_add(slot as u64 * 8);
-        memory.write_physical(at, &descriptor.to_le_bytes())?;
+        ram.write(at, &descriptor.to_le_bytes())?;
     }
-    write_page_tables(memory)
+    write_page_tables(ram)
 }
 
-fn write_page_tables(memory: &mut Memory) -> Result<(), MemoryError> {
+fn write_page_tables(ram: &Ram) -> Result<(), MemoryError> {
     let page = |number: u64| layout::BOOT_PAGE_TABLES.wrapping_add(number * PAGE);
     let table = ENTRY_PRESENT | ENTRY_WRITABLE;
-    let mut write = |at: Gpa, entry: u64| memory.write_physical(at, &entry.to_le_bytes());
+    let write = |at: Gpa, entry: u64| ram.write(at, &entry.to_le_bytes());
     write(page(0), page(1).0 | table)?;
     for directory in 0..DIRECTORIES {
         write(
@@ -155,11 +155,11 @@ mod tests {
 
     #[test]
     fn low_addresses_map_to_themselves() {
-        let mut memory = Memory::create(16, MIB).unwrap();
-        write_tables(&mut memory).unwrap();
+        let ram = Ram::create(16, MIB).unwrap();
+        write_tables(&ram).unwrap();
         let load = |at: u64| {
             let mut bytes = [0; 8];
-            memory.read_physical(Gpa(at), &mut bytes).unwrap();
+            ram.read(Gpa(at), &mut bytes).unwrap();
             u64::from_le_bytes(bytes)
         };
         let frame = |entry: u64| entry & !0xfff;

@@ -4,11 +4,10 @@
 use std::path::Path;
 
 use terms::addr::Gpa;
-use tracer::target::PhysicalMemory;
 
 use super::{ElfLayout, LoadError, read_file};
 use crate::layout;
-use crate::memory::Memory;
+use crate::memory::Ram;
 
 const PAGE: u64 = 4096;
 
@@ -33,13 +32,9 @@ impl Initrd {
     }
 
     /// Puts it at the end of the RAM that a kernel can use for it; returns where, and its size.
-    pub(super) fn place(
-        &self,
-        memory: &mut Memory,
-        kernel: &ElfLayout,
-    ) -> Result<(Gpa, u64), LoadError> {
+    pub(super) fn place(&self, ram: &Ram, kernel: &ElfLayout) -> Result<(Gpa, u64), LoadError> {
         let bytes = self.bytes.len() as u64;
-        let top = memory.ram_bytes().min(layout::INITRD_END.0);
+        let top = ram.memory().ram_bytes().min(layout::INITRD_END.0);
         let kernel_end = kernel.end();
         let start = top.checked_sub(bytes).map(|start| start & !(PAGE - 1));
         let start = start.filter(|start| *start >= kernel_end.0);
@@ -51,7 +46,7 @@ impl Initrd {
             what: "the initrd",
             at: start,
         };
-        memory.write_physical(start, &self.bytes).map_err(refused)?;
+        ram.write(start, &self.bytes).map_err(refused)?;
         Ok((start, bytes))
     }
 }
@@ -77,19 +72,17 @@ mod tests {
 
     #[test]
     fn it_lies_at_the_end_of_ram_and_never_over_the_kernel() {
-        let mut memory = Memory::create(16, MIB).unwrap();
+        let ram = Ram::create(16, MIB).unwrap();
         let initrd = Initrd {
             bytes: vec![7; 5000],
         };
-        let (at, bytes) = initrd.place(&mut memory, &kernel(8 * MIB)).unwrap();
+        let (at, bytes) = initrd.place(&ram, &kernel(8 * MIB)).unwrap();
         assert_eq!((at.0 % PAGE, bytes), (0, 5000));
         assert!(at.0 + bytes <= 16 * MIB && at.0 + bytes + PAGE > 16 * MIB);
         let mut last = [0];
-        memory
-            .read_physical(at.wrapping_add(4999), &mut last)
-            .unwrap();
+        ram.read(at.wrapping_add(4999), &mut last).unwrap();
         assert_eq!(last, [7]);
-        let error = initrd.place(&mut memory, &kernel(16 * MIB - PAGE));
+        let error = initrd.place(&ram, &kernel(16 * MIB - PAGE));
         let text = error.unwrap_err().to_string();
         assert!(
             text.contains("5000 bytes") && text.contains("--memory"),
@@ -99,7 +92,7 @@ mod tests {
             bytes: vec![0; 17 << 20],
         };
         assert!(matches!(
-            huge.place(&mut memory, &kernel(8 * MIB)),
+            huge.place(&ram, &kernel(8 * MIB)),
             Err(LoadError::InitrdTooLarge { .. })
         ));
     }

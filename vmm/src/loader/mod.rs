@@ -22,7 +22,7 @@ pub use elf::{BadElf, ElfLayout, Segment};
 pub use initrd::Initrd;
 
 use crate::layout;
-use crate::memory::Memory;
+use crate::memory::{Memory, Ram};
 
 /// Files larger than this are refused before they are read.
 const FILE_MAX: u64 = 1 << 30;
@@ -309,21 +309,21 @@ pub struct BootOptions<'a> {
 /// # Errors
 /// [`LoadError`]; the memory's contents are then undefined.
 pub fn load(
-    memory: &mut Memory,
+    ram: &Ram,
     kernel: &KernelFile,
     options: &BootOptions<'_>,
 ) -> Result<ElfLayout, LoadError> {
-    let layout = kernel.check(memory)?;
+    let layout = kernel.check(ram.memory())?;
     let mut image = Cursor::new(kernel.bytes());
-    linux_loader::loader::Elf::load(memory.map(), None, &mut image, None)
+    linux_loader::loader::Elf::load(ram.map(), None, &mut image, None)
         .map_err(LoadError::Loader)?;
-    let place = |initrd: &Initrd| initrd.place(memory, &layout);
+    let place = |initrd: &Initrd| initrd.place(ram, &layout);
     let found = boot_params::Found {
         initrd: options.initrd.map(place).transpose()?,
-        rsdp: acpi::write(memory, options.vcpus)?,
+        rsdp: acpi::write(ram, options.vcpus)?,
     };
-    boot_params::write(memory, options, found)?;
-    entry_state::write_tables(memory).map_err(|_| LoadError::NoRoom {
+    boot_params::write(ram, options, found)?;
+    entry_state::write_tables(ram).map_err(|_| LoadError::NoRoom {
         what: "the entry state",
         at: layout::GDT,
     })?;

@@ -22,10 +22,10 @@ use tracer::ring::moment::Moment;
 use tracer::ring::reader::{CellWord, Delivered, Mode, Patience, RingMemory, RingReader, Sink};
 use tracer::ring::timeline::Timeline;
 use tracer::session::SessionMemory;
-use tracer::target::PhysicalMemory;
+use tracer::target::WindowMemory;
 use vmm::clock::{HOST, host_tsc};
 use vmm::layout::MIB;
-use vmm::memory::Memory;
+use vmm::memory::{Memory, Ram};
 
 use crate::Failed;
 use crate::sample::Samples;
@@ -72,7 +72,7 @@ struct Ring {
 
 impl Ring {
     fn new() -> Result<Self, Failed> {
-        let memory = Memory::create(16, 2 * RING_BYTES)?;
+        let memory = Ram::create(16, 2 * RING_BYTES)?.memory().clone();
         let window = memory.window().start;
         let geometry = Geometry::with_bytes(RING_BYTES)?;
         let place = SessionMemory {
@@ -108,7 +108,7 @@ impl Ring {
             bytes.extend(record.0.to_le_bytes());
         }
         assert_eq!(bytes.len() as u64, self.geometry.slots() * RECORD_BYTES);
-        self.memory.write_physical(self.place.rings, &bytes)?;
+        self.memory.write_window(self.place.rings, &bytes)?;
         self.head = self.head.after(self.geometry.slots());
         self.rings.store(0, CellWord::Head, self.head.word(0));
         Ok(())

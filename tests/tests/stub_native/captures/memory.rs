@@ -220,12 +220,4 @@ impl PhysicalMemory for Memory<'_> {
         }
         Ok(())
     }
-
-    fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
-        let length = bytes.len();
-        Err(MemoryError::NotMemory {
-            address: at,
-            length,
-        })
-    }
 }

@@ -6,7 +6,7 @@ use insn::nop::NOP5;
 use super::*;
 use crate::digest::text_digest;
 use crate::mock::{MockTarget, Rights};
-use crate::target::TargetMemory;
+use crate::target::{TargetMemory, TextMemory};
 use crate::text::word::WordError;
 
 const WORDS: u64 = TEXT - 0x8_0000;

@@ -16,7 +16,7 @@ use crate::patch::tactic::{Place, Refusal, Tactic, TacticError, choose_beside};
 use crate::session::SessionId;
 use crate::stub::capture::{CapturePart, CaptureStub};
 use crate::stub::event::{EventRecorder, Tail};
-use crate::target::PhysicalMemory;
+use crate::target::WindowMemory;
 
 /// Room for what a detour is longer than it was where it was tried.
 const DETOUR_SLACK: u64 = 16;
@@ -160,7 +160,7 @@ impl Engine {
     /// Where the stubs of a place go on. Makes its detour when it is the first one.
     pub(super) fn resume(
         &mut self,
-        memory: &mut (impl PhysicalMemory + ?Sized),
+        memory: &mut (impl WindowMemory + ?Sized),
         place: &Place,
     ) -> Result<Gva, ApplyError> {
         if let Some(state) = self.places.place(place.at)
@@ -187,7 +187,7 @@ impl Engine {
             return Err(ProbeError::NoPlace { symbol, why }.into());
         }
         memory
-            .write_physical(physical, &code)
+            .write_window(physical, &code)
             .map_err(ApplyError::Stub)?;
         self.places.add(place.clone(), to);
         Ok(to)
@@ -196,7 +196,7 @@ impl Engine {
     /// Where the first of these probes is; each goes on at the next, the last one at `go_on`.
     pub(super) fn place_chain(
         &mut self,
-        memory: &mut (impl PhysicalMemory + ?Sized),
+        memory: &mut (impl WindowMemory + ?Sized),
         chain: &[(ProbeId, SessionId)],
         go_on: Gva,
     ) -> Result<Option<Gva>, ApplyError> {
@@ -209,7 +209,7 @@ impl Engine {
 
     fn place_probe(
         &mut self,
-        memory: &mut (impl PhysicalMemory + ?Sized),
+        memory: &mut (impl WindowMemory + ?Sized),
         id: ProbeId,
         session: SessionId,
         go_on: Gva,
@@ -239,7 +239,7 @@ impl Engine {
 
     fn write_probe(
         &mut self,
-        memory: &mut (impl PhysicalMemory + ?Sized),
+        memory: &mut (impl WindowMemory + ?Sized),
         part: CapturePart,
         is_between: bool,
         go_on: Gva,
@@ -261,7 +261,7 @@ impl Engine {
         let bytes = template.stamp(at, FunctionId(0), go_on);
         let bytes = bytes.map_err(PlanError::from)?;
         memory
-            .write_physical(physical, &bytes)
+            .write_window(physical, &bytes)
             .map_err(ApplyError::Stub)?;
         Ok(at)
     }

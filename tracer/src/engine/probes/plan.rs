@@ -9,8 +9,8 @@ use terms::function::FunctionId;
 use terms::session_set::SessionSet;
 
 use super::{Probe, ProbeError, ProbeId};
-use crate::engine::functions::stub_spec;
 use crate::engine::plan::{Plan, Recorded, Step};
+use crate::engine::stub_spec::stub_spec;
 use crate::engine::{ApplyError, Engine};
 use crate::patch::breakpoints::{self, Server};
 use crate::patch::functions::{Change, FunctionTable, PlanError, Templates};
@@ -18,7 +18,7 @@ use crate::patch::probes::{BreakpointTable, PlaceChange};
 use crate::patch::tactic::{Place, Tactic};
 use crate::session::SessionId;
 use crate::stub::capture::CapturePart;
-use crate::target::PhysicalMemory;
+use crate::target::WindowMemory;
 
 impl Engine {
     /// Plans who records these probes: a session, which has event rings, or nobody. Writes the stubs that this needs,
@@ -28,7 +28,7 @@ impl Engine {
     /// An [`ApplyError`]; then nothing has changed.
     pub fn plan_probes(
         &mut self,
-        memory: &mut (impl PhysicalMemory + ?Sized),
+        memory: &mut (impl WindowMemory + ?Sized),
         wanted: &[(ProbeId, Option<SessionId>)],
     ) -> Result<Plan, ApplyError> {
         let mut recorded = Vec::new();
@@ -89,7 +89,7 @@ impl Engine {
     /// Plans the probes at a function's own site, and at its returns, which its stub hooks.
     fn plan_site(
         &mut self,
-        memory: &mut (impl PhysicalMemory + ?Sized),
+        memory: &mut (impl WindowMemory + ?Sized),
         function: FunctionId,
         chain: &[(ProbeId, SessionId)],
         returns: Vec<CapturePart>,
@@ -155,7 +155,7 @@ impl Engine {
     /// Plans the table of the breakpoints that stand there after `places` have changed, and writes it.
     fn plan_breakpoints(
         &mut self,
-        memory: &mut (impl PhysicalMemory + ?Sized),
+        memory: &mut (impl WindowMemory + ?Sized),
         places: &[PlaceChange],
     ) -> Result<Option<BreakpointTable>, ApplyError> {
         let is_breakpoint = |change: &PlaceChange| {
@@ -178,7 +178,7 @@ impl Engine {
         let room = ground.arena.allocate(table.len() as u64);
         let (at, physical) = room.map_err(PlanError::from)?;
         memory
-            .write_physical(physical, &table)
+            .write_window(physical, &table)
             .map_err(ApplyError::Stub)?;
         Ok(Some(BreakpointTable::leading(word, now, at)))
     }
@@ -207,7 +207,7 @@ impl Engine {
     /// Has the jumps of a plan for functions lead through the probes at their sites.
     pub(in crate::engine) fn lead_through_probes(
         &mut self,
-        memory: &mut (impl PhysicalMemory + ?Sized),
+        memory: &mut (impl WindowMemory + ?Sized),
         changes: &mut [Change],
     ) -> Result<(), ApplyError> {
         if self.probes.values().all(|probe| probe.session.is_none()) {

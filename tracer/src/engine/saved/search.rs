@@ -178,7 +178,7 @@ impl Sieve {
 mod tests {
     use super::*;
     use crate::mock::MockTarget;
-    use crate::target::PhysicalMemory;
+    use crate::target::TextMemory;
 
     const FIRST: Gpa = Gpa(0x20_0000);
 

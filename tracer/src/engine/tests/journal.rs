@@ -1,7 +1,7 @@
 //! A tracer that is killed at any moment leaves a guest that a stranger can put right, from the guest's memory alone.
 
 use super::*;
-use crate::target::{MemoryError, NotProvided, StoppedTarget, VcpuRegisters};
+use crate::target::{MemoryError, NotProvided, StoppedTarget, VcpuRegisters, WindowMemory};
 use crate::text::journal;
 
 /// The guest of a tracer that is killed after so many writes: later ones are not made.
@@ -22,6 +22,15 @@ impl TargetMemory for Killed<'_> {
     fn read(&self, at: Gva, into: &mut [u8]) -> Result<(), MemoryError> {
         self.target.read(at, into)
     }
+}
+
+impl TextMemory for Killed<'_> {
+    fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        match self.is_alive() {
+            true => self.target.write_physical(at, bytes),
+            false => Ok(()),
+        }
+    }
 
     fn write(&mut self, at: Gva, bytes: &[u8]) -> Result<(), MemoryError> {
         match self.is_alive() {
@@ -35,10 +44,12 @@ impl PhysicalMemory for Killed<'_> {
     fn read_physical(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError> {
         self.target.read_physical(at, into)
     }
+}
 
-    fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+impl WindowMemory for Killed<'_> {
+    fn write_window(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
         match self.is_alive() {
-            true => self.target.write_physical(at, bytes),
+            true => self.target.write_window(at, bytes),
             false => Ok(()),
         }
     }

@@ -8,7 +8,7 @@ use terms::addr::{Gpa, Gva};
 use super::ModuleLayout;
 use crate::linux::kernel_view::KernelTables;
 use crate::mock::{MockTarget, Rights};
-use crate::target::TargetMemory;
+use crate::target::{TargetMemory, TextMemory};
 
 /// Where the kernel's text is said to lie.
 pub(crate) const KERNEL: TextRange = TextRange {

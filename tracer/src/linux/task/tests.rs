@@ -3,7 +3,7 @@ use terms::addr::Gpa;
 use super::*;
 use crate::linux::kernel_view::KernelView;
 use crate::mock::{MockTarget, Rights};
-use crate::target::TargetMemory;
+use crate::target::TextMemory;
 
 const AREA: u64 = 0xffff_8880_0000_0000;
 const BYTES: u64 = 0x200;

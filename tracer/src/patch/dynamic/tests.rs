@@ -5,7 +5,7 @@ use image::testing::{ElfFile, TEXT, body};
 use super::*;
 use crate::engine::{ApplyError, Engine};
 use crate::mock::{MockTarget, Rights};
-use crate::target::TargetMemory;
+use crate::target::TextMemory;
 use crate::text::poke;
 
 const RECORDS: u64 = TEXT - 0x8_0000;

@@ -12,6 +12,7 @@ use crate::stub::cell::CellPlace;
 use crate::stub::graph::SiteShape;
 use crate::stub::recorder::{Clock, Recorder};
 use crate::stub::template::{StubSpec, TEMPLATE_MAX};
+use crate::target::TextMemory;
 use crate::target::{PhysicalMemory, TargetMemory};
 use crate::text::poke;
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::mock::{MockTarget, REGION_START};
+use crate::target::TextMemory;
 
 const ENTRIES: u64 = 4;
 

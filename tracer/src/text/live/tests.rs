@@ -9,7 +9,8 @@ use terms::site::SITE_LENGTH;
 use super::*;
 use crate::mock::{Faults, MockTarget, Rights};
 use crate::target::{
-    MemoryError, NotSynchronised, PhysicalMemory, StoppedTarget, TargetMemory, VcpuRegisters,
+    MemoryError, NotSynchronised, PhysicalMemory, StoppedTarget, TargetMemory, TextMemory,
+    VcpuRegisters, WindowMemory,
 };
 
 const JUMP: SiteBytes = SiteBytes::new([0xe9, 1, 2, 3, 4]);
@@ -90,14 +91,23 @@ impl PhysicalMemory for Running {
     fn read_physical(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError> {
         self.machine.read_physical(at, into)
     }
-    fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
-        self.machine.write_physical(at, bytes)
+}
+
+impl WindowMemory for Running {
+    fn write_window(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        self.machine.write_window(at, bytes)
     }
 }
 
 impl TargetMemory for Running {
     fn read(&self, at: Gva, into: &mut [u8]) -> Result<(), MemoryError> {
         self.machine.read(at, into)
+    }
+}
+
+impl TextMemory for Running {
+    fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        self.machine.write_physical(at, bytes)
     }
     fn write(&mut self, at: Gva, bytes: &[u8]) -> Result<(), MemoryError> {
         if bytes

@@ -5,6 +5,7 @@ use terms::site::SITE_LENGTH;
 use super::*;
 use crate::mock::{MockTarget, Rights};
 use crate::target::TargetMemory;
+use crate::target::TextMemory;
 
 const JUMP: SiteBytes = SiteBytes::new([0xe9, 1, 2, 3, 4]);
 
