@@ -95,9 +95,18 @@ fn assert_in_order(hits: &Hits) -> usize {
     moves
 }
 
+/// Guests that may go by until a thread of one has migrated: on a busy host one vCPU can do all the work.
+const GUESTS: u32 = 20;
+
 /// Events of several vCPUs are in the order of time, wherever they are shown.
 #[test]
 fn hits_of_threads_that_migrate_come_in_order() {
+    let migrated = (0..GUESTS).any(|_| migrations_in_order() > 0);
+    assert!(migrated, "no thread of {GUESTS} guests has migrated");
+}
+
+/// How often threads of one guest migrated between two hits, each of which stands where it belongs.
+fn migrations_in_order() -> usize {
     let guest = Guest::new(&format!("workload=values {}", rest())).vcpus(2);
     let guest = guest.with(["--probe", "optimised_registers serial=%rdi:u64"]);
     let guest = guest.with(["--mode", "discard", "--ring-size", "16384"]);
@@ -110,8 +119,6 @@ fn hits_of_threads_that_migrate_come_in_order() {
     };
     let hits: Hits = trace.events().iter().map(event).collect();
     assert_eq!(hits.len() as u64, calls);
-    let moves = assert_in_order(&hits);
-    assert!(moves > 0, "no thread has migrated");
     let report = trace.report("function");
     let line = |line: &str| {
         let (before, serial) = line.split_once("optimised_registers: serial=")?;
@@ -121,6 +128,7 @@ fn hits_of_threads_that_migrate_come_in_order() {
     };
     let shown: Hits = report.lines().filter_map(line).collect();
     assert_eq!(shown, hits);
+    assert_in_order(&hits)
 }
 
 /// A guest that spins, traced by a session that records probes only.
