@@ -13,8 +13,8 @@ use terms::event_format::{EventFormat, EventId};
 use terms::field::Field;
 use terms::function::FunctionId;
 
-use crate::event::Moment;
 use crate::record::FUNCTIONS_MAX;
+use trace::event::Moment;
 
 /// The formats of all events so far. It only grows; who reads records keeps a copy, and gets another one
 /// before the first record of a new number can be written.

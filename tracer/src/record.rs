@@ -20,6 +20,7 @@
 //! ([`crate::ring::geometry::Geometry::spill`]). The fields here are those of a record without them.
 
 use terms::function::FunctionId;
+use trace::event::Step;
 
 /// Bits of the time in a record.
 pub const TIME_BITS: u32 = 36;
@@ -165,32 +166,6 @@ pub const SLOT_SHIFT: u32 = 16;
 /// Where the step stands.
 pub const STEP_SHIFT: u32 = MARK_BITS;
 const STEP_MASK: u64 = 7;
-
-/// What a graph record stands for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Step {
-    /// The function was entered and its return is hooked: an exit follows if it ever returns.
-    Entry = 0,
-    /// The function returned.
-    Exit = 1,
-    /// The function was entered by a tail jump from a hooked one: the exit of that one is its, too.
-    Tail = 2,
-    /// The function was entered and there was no room to hook its return: no exit follows.
-    Unhooked = 3,
-}
-
-impl Step {
-    const fn of(bits: u64) -> Option<Self> {
-        match bits {
-            0 => Some(Self::Entry),
-            1 => Some(Self::Exit),
-            2 => Some(Self::Tail),
-            3 => Some(Self::Unhooked),
-            _ => None,
-        }
-    }
-}
 
 impl Detail {
     /// A detail word of these fields; each is cut to its width.

@@ -2,7 +2,6 @@
 
 use terms::addr::Gpa;
 
-use crate::event::Moment;
 use crate::filter::{Filter, Selection};
 use crate::record::Format;
 use crate::ring::geometry::{Geometry, Position};
@@ -11,6 +10,7 @@ use crate::stub::event::EventRecorder;
 use crate::stub::graph::ReturnHook;
 use crate::stub::profile::Profile;
 use crate::stub::recorder::{Clock, Recorder};
+use trace::event::Moment;
 
 /// The number of a session, below [`SESSIONS_MAX`](crate::stub::cell::SESSIONS_MAX).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

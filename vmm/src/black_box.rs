@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use tracer::report::ReportError;
-use tracer::report::last::{Last, print_last};
+use trace::report::ReportError;
+use trace::report::last::{Last, print_last};
 use tracer::tracing::session::LastCalls;
 
 use crate::panic_watch::FATAL;

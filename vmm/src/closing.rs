@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use tracer::export::uftrace::Tally;
-use tracer::quantity::{counted, grouped};
+use terms::quantity::{counted, grouped};
+use trace::export::uftrace::Tally;
 use tracer::tracing::closing::Closing;
 
 /// A session's last line.

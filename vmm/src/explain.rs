@@ -1,9 +1,9 @@
 //! Why an operation of tracing failed, for who gave it: which option or verb it is about, and which mends it. The
 //! library says what is wrong.
 
-use tracer::export::uftrace::ExportError;
+use terms::quantity::counted;
+use trace::export::uftrace::ExportError;
 use tracer::guest::StopError;
-use tracer::quantity::counted;
 use tracer::tracing::TracingError;
 use tracer::tracing::options::{PERIODS_NS, RECORD_BYTES};
 
@@ -106,6 +106,7 @@ impl From<TracingError> for Failure {
         let text = explain(&error);
         match &error {
             TracingError::Filter(_)
+            | TracingError::Glob(_)
             | TracingError::Event(_)
             | TracingError::Probe(_)
             | TracingError::BadProbe { .. }

@@ -5,9 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use tracer::graph::selection::{Rules, Threshold};
-use tracer::report::last::{Last, print_last};
-use tracer::report::{Format, Printed, ReportError, print};
+use trace::graph::selection::{Rules, Threshold};
+use trace::report::last::{Last, print_last};
+use trace::report::{Format, Printed, ReportError, print};
 use vmm::commands::export::{ExportFormat, export};
 
 /// Stands between two files.

@@ -5,10 +5,11 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 use terms::function::FunctionId;
-use tracer::event::{CallValues, Event, EventKind, Moment};
-use tracer::graph::pipeline::Pipeline;
-use tracer::graph::{CallEvent, CallKind, CallSink};
-use tracer::record::{Detail, Format, Record, Step};
+use trace::event::Step;
+use trace::event::{CallValues, Event, EventKind, Moment};
+use trace::graph::pipeline::Pipeline;
+use trace::graph::{CallEvent, CallKind, CallSink};
+use tracer::record::{Detail, Format, Record};
 use tracer::ring::geometry::{Geometry, Position};
 use tracer::ring::reader::{CellWord, Delivered, Mode, Patience, RingMemory, RingReader, Sink};
 use tracer::ring::snapshot::Snapshot;

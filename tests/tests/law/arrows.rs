@@ -27,15 +27,20 @@ const fn tidy(folder: &'static str) -> House {
     }
 }
 
-const HOUSES: [House; 6] = [
+const HOUSES: [House; 7] = [
     tidy("tracer/terms/src"),
     tidy("tracer/insn/src"),
     tidy("tracer/debuginfo/src"),
     tidy("tracer/image/src"),
     House {
+        folder: "tracer/trace/src",
+        order: &["doubt", "event", "glob", "graph", "export", "report"],
+        up: &[],
+        in_circles: 0,
+    },
+    House {
         folder: "tracer/src",
         order: &[
-            "quantity",
             "choice",
             "target",
             "paging",
@@ -43,7 +48,6 @@ const HOUSES: [House; 6] = [
             "linux",
             "guest_kind",
             "record",
-            "event",
             "event_formats",
             "capture",
             "digest",
@@ -58,15 +62,12 @@ const HOUSES: [House; 6] = [
             "patch",
             "probe",
             "engine",
-            "graph",
-            "export",
-            "report",
             "collect",
             "mock",
             "tracing",
         ],
         up: &[("ring", "stub")],
-        in_circles: 9,
+        in_circles: 8,
     },
     House {
         folder: "vmm/src",

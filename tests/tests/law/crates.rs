@@ -6,6 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::source::{root, sources};
+use crate::words::parts;
 
 fn cargo(arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO"))
@@ -77,12 +78,13 @@ fn tracer_is_built_from_nothing_that_knows_kvm_or_threads() {
 }
 
 /// The crates of the tracer, and which of them each may name.
-const TRACER: [(&str, &[&str]); 5] = [
+const TRACER: [(&str, &[&str]); 6] = [
     ("terms", &[]),
     ("insn", &["terms"]),
     ("debuginfo", &["insn", "terms"]),
     ("image", &["insn", "terms"]),
-    ("tracer", &["debuginfo", "image", "insn", "terms"]),
+    ("trace", &["terms"]),
+    ("tracer", &["debuginfo", "image", "insn", "terms", "trace"]),
 ];
 
 #[test]
@@ -98,6 +100,51 @@ fn the_crates_of_the_tracer_name_only_what_is_below_them() {
         {
             assert!(below.contains(&other.as_str()), "{member} names {other}");
         }
+    }
+}
+
+#[test]
+fn who_shows_a_trace_needs_nothing_that_reads_images_or_patches() {
+    let forbidden = [
+        "tracer",
+        "image",
+        "insn",
+        "debuginfo",
+        "iced-x86",
+        "object",
+        "gimli",
+    ];
+    let needed = built_from("trace");
+    for name in forbidden {
+        assert!(
+            !needed.iter().any(|other| other == name),
+            "trace is built from {name}"
+        );
+    }
+    let patching = [
+        "engine", "kvm", "patch", "quiesced", "site", "stub", "window",
+    ];
+    for source in sources("tracer/trace") {
+        let path = source.path.display();
+        for name in source.names() {
+            let words: Vec<String> = parts(&name).collect();
+            let bad = patching
+                .iter()
+                .find(|bad| words.iter().any(|word| word == *bad));
+            assert_eq!(bad, None, "{path}: {name}");
+        }
+    }
+}
+
+#[test]
+fn only_traces_are_files_of_the_library() {
+    let files = ["OpenOptions", "fs", "rustix"];
+    for source in sources("tracer") {
+        let path = source.path.display();
+        let names = source.names();
+        let file = files.iter().find(|file| names.contains(**file));
+        let is_place = source.path.starts_with("tracer/trace/src");
+        assert!(is_place || file.is_none(), "{path} names {file:?}");
     }
 }
 

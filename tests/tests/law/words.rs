@@ -34,12 +34,12 @@ const UNSAFE: [&str; 11] = [
 const OPTIONS: [(&str, usize); 8] = [
     ("tracer/src/capture.rs", 1),
     ("tracer/src/engine/probes/error.rs", 1),
-    ("tracer/src/graph/anomaly.rs", 1),
+    ("tracer/trace/src/graph/anomaly.rs", 1),
     ("tracer/image/src/error.rs", 2),
     ("tracer/src/paging.rs", 1),
     ("tracer/src/text/poke.rs", 1),
-    ("tracer/src/report/error.rs", 2),
-    ("tracer/src/report/mod.rs", 2),
+    ("tracer/trace/src/report/error.rs", 2),
+    ("tracer/trace/src/report/mod.rs", 2),
 ];
 
 /// Files of the library that know that Linux exists, beside `linux/` and the formats of its files. This number may
@@ -135,7 +135,7 @@ fn declared(items: &[Item]) -> Vec<String> {
 }
 
 /// The words that a name is made of, in small letters.
-fn parts(name: &str) -> impl Iterator<Item = String> {
+pub fn parts(name: &str) -> impl Iterator<Item = String> {
     let mut apart = String::new();
     for char in name.chars() {
         if char.is_ascii_uppercase() {

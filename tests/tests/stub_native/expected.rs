@@ -1,6 +1,6 @@
 //! What the functions of the test ground do when they are called: the records that must come of it.
 
-use tracer::record::Step;
+use trace::event::Step;
 
 use crate::bodies::{
     LEAF, NESTED, OTHER_RETURN, PROLOGUE, PROLOGUE_TAIL, RECURSIVE, TAIL, TAIL_TO_PROLOGUE, VALUES,

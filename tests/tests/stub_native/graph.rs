@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use tracer::record::Step;
+use trace::event::Step;
 use tracer::ring::geometry::Geometry;
 use tracer::ring::reader::{CellWord, Mode, Patience, RingMemory, RingReader};
 use tracer::stub::graph::ReturnHook;

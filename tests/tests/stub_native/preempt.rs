@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use tracer::record::Step;
+use trace::event::Step;
 use tracer::ring::reader::{Mode, Patience, RingReader};
 use tracer::stub::graph::ReturnHook;
 use tracer::stub::recorder::Clock;

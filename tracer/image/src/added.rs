@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use insn::nop::NOP5;
 use terms::addr::Gva;
-use terms::function::FunctionId;
+use terms::function::{Function, FunctionId};
 use terms::site::SITE_LENGTH;
 
-use super::{Function, Image, Site, SiteForm, SiteKind, TextRange, Untraceable, UntraceableReason};
+use super::{Image, Site, SiteForm, SiteKind, TextRange, Untraceable, UntraceableReason};
 
 /// Length of `endbr64`.
 const LANDING_PAD: u64 = 4;

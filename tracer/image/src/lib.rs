@@ -61,37 +61,10 @@ pub use tracepoint::Tracepoint;
 
 use terms::addr::{Gpa, Gva};
 use terms::event_format::{EventFormat, EventId};
-use terms::function::FunctionId;
+use terms::function::{Function, FunctionId};
 
 use self::elf::Elf;
 use self::range::text_range;
-
-/// One function: all symbols of function type at one address.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Function {
-    /// Where it begins.
-    pub address: Gva,
-    /// Its size; where the symbol says none, up to the next function.
-    pub size: u64,
-    /// Its raw name; of several symbols, a global one.
-    pub name: Arc<str>,
-    /// The demangled name.
-    pub display: Arc<str>,
-    /// Every other raw or demangled name that it has.
-    pub aliases: Vec<Arc<str>>,
-    /// The module that it came with.
-    pub module: Option<Arc<str>>,
-}
-
-impl Function {
-    /// Every name of the function, raw and demangled.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        [&self.name, &self.display]
-            .into_iter()
-            .chain(&self.aliases)
-            .map(|name| &**name)
-    }
-}
 
 /// A guest image, read and checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -6,15 +6,14 @@ use std::sync::Arc;
 use insn::nop::{NopRun, nop_run};
 use insn::scan::{LeadingCall, direct_calls, landing_pad, leading_call};
 use terms::addr::Gva;
-use terms::function::FunctionId;
+use terms::function::{Function, FunctionId};
 use terms::site::SITE_LENGTH;
 
 use super::elf::Elf;
 use super::lists::List;
 use super::returns::unhookable;
 use super::{
-    Function, Image, Site, SiteForm, SiteKind, SkipReason, SkippedSite, Untraceable,
-    UntraceableReason,
+    Image, Site, SiteForm, SiteKind, SkipReason, SkippedSite, Untraceable, UntraceableReason,
 };
 
 /// The profiling functions that compilers call: after the prologue, and before it.

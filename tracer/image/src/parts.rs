@@ -8,10 +8,10 @@
 use std::sync::Arc;
 
 use terms::addr::Gva;
-use terms::function::FunctionId;
+use terms::function::{Function, FunctionId};
 
 use super::elf::Elf;
-use super::{Function, Image, Site, SkippedSite, TextRange, Untraceable};
+use super::{Image, Site, SkippedSite, TextRange, Untraceable};
 
 /// What the names of sections with modules begin with.
 pub(super) const MODULE: &str = ".module.";

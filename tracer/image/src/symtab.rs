@@ -12,8 +12,10 @@ use object::read::elf::{Sym, SymbolTable as ElfSymbols};
 use terms::addr::Gva;
 use terms::printable::escaped;
 
+use terms::function::Function;
+
 use super::elf::Elf;
-use super::{Function, ImageError, Symbol, SymbolKind, SymbolTable};
+use super::{ImageError, Symbol, SymbolKind, SymbolTable};
 
 /// A demangled name longer than this is not used: the raw one is shown.
 const MAX_DISPLAY: usize = 4096;

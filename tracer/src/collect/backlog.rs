@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use image::Image;
 
-use crate::event::{Event, PointEvent};
 use crate::event_formats::EventFormats;
-use crate::export::probes::ProbeNote;
-use crate::export::uftrace::{ClockStall, Metadata};
+use trace::event::{Event, PointEvent};
+use trace::export::probes::ProbeNote;
+use trace::export::uftrace::{ClockStall, Metadata};
 
 /// Events that may wait without anybody who writes: then no more are taken out of the rings out of turn.
 const EVENTS_MAX: usize = 1 << 20;

@@ -4,16 +4,16 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::event::{Event, EventKind};
-use crate::export::probes::ProbeNote;
-use crate::export::uftrace::{ClockStall, ExportError, Metadata};
 use crate::record::Format;
-use crate::ring::doubt::TimeDoubts;
 use crate::ring::geometry::Geometry;
 use crate::ring::reader::{CellWord, Delivered, Mode, Patience, RingMemory, RingReader, Sink};
 use crate::ring::snapshot::Snapshot;
 use crate::ring::stacks::Stacks;
 use image::Image;
+use trace::doubt::TimeDoubts;
+use trace::event::{Event, EventKind};
+use trace::export::probes::ProbeNote;
+use trace::export::uftrace::{ClockStall, ExportError, Metadata};
 
 use super::backlog::{Backlog, Batch, Calls};
 use super::event_drain::EventDrain;

@@ -3,16 +3,16 @@
 
 use std::sync::Arc;
 
-use crate::event::{CallValues, PointEvent, PointKind};
 use crate::event_formats::EventFormats;
 use crate::record::Format;
-use crate::ring::doubt::{TimeDoubt, TimeDoubts};
 use crate::ring::geometry::Geometry;
 use crate::ring::payload::{NoPayload, read_payload};
 use crate::ring::reader::{Delivered, Mode, Patience, RingReader, Sink};
 use crate::ring::snapshot::Snapshot;
 use crate::session::SessionEvents;
 use terms::event_format::EventId;
+use trace::doubt::{TimeDoubt, TimeDoubts};
+use trace::event::{CallValues, PointEvent, PointKind};
 
 use super::backlog::{Backlog, Batch, Points};
 use super::looks::{Looks, RingClock};

@@ -26,8 +26,8 @@ use looks::{AllLooks, lock};
 use output::{Output, Written};
 use writer::{Told, Writer};
 
-use crate::export::uftrace::ExportError;
 use crate::ring::reader::Patience;
+use trace::export::uftrace::ExportError;
 
 /// A session's reader, for who polls it and who asks it. Who asks comes next, however much there is to read, and never
 /// waits for what is being written.

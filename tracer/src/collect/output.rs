@@ -4,21 +4,23 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::event::{Event, EventKind, PointEvent, PointKind};
 use crate::event_formats::EventFormats;
-use crate::export::call_formats::CallFormats;
-use crate::export::probes::ProbeNote;
-use crate::export::uftrace::{AnomalyNote, ExportError, Metadata, Tally, UftraceWriter};
-use crate::graph::pipeline::Pipeline;
-use crate::graph::{CallEvent, CallSink};
-use crate::ring::doubt::TimeDoubts;
 use crate::session::CallMoments;
 use image::Image;
+use trace::doubt::TimeDoubts;
+use trace::event::{Event, EventKind, PointEvent, PointKind};
+use trace::export::call_formats::CallFormats;
+use trace::export::probes::ProbeNote;
+use trace::export::uftrace::layout::Text;
+use trace::export::uftrace::{AnomalyNote, ExportError, Metadata, Tally, UftraceWriter};
+use trace::graph::pipeline::Pipeline;
+use trace::graph::{CallEvent, CallSink};
 
 use super::backlog::{Backlog, Batch, Calls};
 use super::thread_names::ThreadNames;
 use crate::clock::HostClock;
 use crate::guest::SharedMemory;
+use crate::guest_kind;
 
 /// A trace directory being written.
 #[derive(Debug)]
@@ -63,7 +65,7 @@ impl Output {
         metadata: Metadata,
         pipeline: Option<Pipeline>,
     ) -> Result<Self, ExportError> {
-        let writer = UftraceWriter::create(directory, image, metadata, force)?;
+        let writer = UftraceWriter::create(directory, text(image), metadata, force)?;
         Ok(Self {
             sink: Sink {
                 writer,
@@ -149,9 +151,9 @@ impl Output {
     pub fn extend(&mut self, image: &Arc<Image>) {
         self.image = Arc::clone(image);
         if let Some(pipeline) = &mut self.pipeline {
-            pipeline.extend(image);
+            pipeline.extend(&image.functions);
         }
-        let outcome = self.sink.writer.extend(image);
+        let outcome = self.sink.writer.extend(text(image));
         self.sink.note(outcome);
     }
 
@@ -209,7 +211,9 @@ impl Output {
         let mut described = CallFormats::default();
         for (function, moment, fields) in wanted {
             pipeline.expect_values(function, moment);
-            described.add(&self.image, function, moment, fields);
+            if let Some(function) = self.image.function(function) {
+                described.add(function, moment, fields);
+            }
         }
         let outcome = self.sink.writer.describe_values(described);
         self.sink.note(outcome);
@@ -242,7 +246,7 @@ impl Output {
     pub fn anomalies(&self) -> Vec<AnomalyNote> {
         let pipeline = self.pipeline.as_ref();
         pipeline.map_or_else(Vec::new, |pipeline| {
-            AnomalyNote::list(pipeline.anomalies(), &self.image)
+            AnomalyNote::list(pipeline.anomalies(), &self.image.functions)
         })
     }
 
@@ -255,7 +259,9 @@ impl Output {
         if let Some(pipeline) = &mut self.pipeline {
             pipeline.finish(&mut self.sink);
             let anomalies = pipeline.anomalies();
-            self.sink.writer.set_anomalies(anomalies, &self.image);
+            self.sink
+                .writer
+                .set_anomalies(anomalies, &self.image.functions);
         }
         // Whose records have all come: nothing more is told of its end.
         self.name_threads_at(u64::MAX);
@@ -286,5 +292,13 @@ impl CallSink for Sink {
     fn call(&mut self, event: CallEvent) {
         let outcome = self.writer.append_call(event);
         self.note(outcome);
+    }
+}
+
+/// What a directory is told of the text of this image.
+fn text(image: &Image) -> Text<'_> {
+    Text {
+        functions: &image.functions,
+        limit: guest_kind::of(image).text_limit(),
     }
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::ring::doubt::{TimeDoubt, TimeDoubts};
 use crate::ring::geometry::Geometry;
 use crate::ring::reader::{Patience, RingMemory, RingReader, Sink};
 use crate::ring::timeline::Timeline;
+use trace::doubt::{TimeDoubt, TimeDoubts};
 
 use super::looks::{Looks, oldest};
 use crate::clock::Reading;

@@ -16,13 +16,13 @@ use super::looks::RingClock;
 use super::rings::SharedRings;
 use super::*;
 use crate::clock::RunClock;
-use crate::export::uftrace::Metadata;
 use crate::guest::Guest;
 use crate::mock::{self, MockGuest, MockTarget, NoPollers};
 use crate::record::Format;
 use crate::ring::geometry::Geometry;
 use crate::ring::reader::Mode;
 use crate::session::SessionMemory;
+use trace::export::uftrace::Metadata;
 
 const FUNCTIONS: u64 = 4;
 const CALLS: u64 = 100;

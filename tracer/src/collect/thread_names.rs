@@ -16,8 +16,8 @@ use image::Image;
 use terms::addr::Gva;
 
 use crate::clock::HostClock;
-use crate::graph::Death;
 use crate::guest::SharedMemory;
+use trace::graph::Death;
 
 /// A look that took longer is followed by a rest.
 const LONG: Duration = Duration::from_millis(10);

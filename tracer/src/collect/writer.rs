@@ -9,8 +9,8 @@ use super::drain::Drain;
 use super::looks::lock;
 use super::output::{Output, Written};
 use crate::clock::HostClock;
-use crate::export::uftrace::{AnomalyNote, ExportError};
-use crate::ring::doubt::TimeDoubts;
+use trace::doubt::TimeDoubts;
+use trace::export::uftrace::{AnomalyNote, ExportError};
 
 /// What is known of an output, as of the last write.
 #[derive(Debug, Clone, Default)]

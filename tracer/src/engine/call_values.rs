@@ -16,7 +16,6 @@ use terms::function::FunctionId;
 use super::probes::Probe;
 use super::{ApplyError, AttachError, Engine};
 use crate::capture::{Capture, Captured, Source};
-use crate::event::Moment;
 use crate::patch::functions::{PlanError, shape};
 use crate::session::{CallMoments, SessionId};
 use crate::stub::capture::{CapturePart, CaptureStub};
@@ -26,6 +25,7 @@ use crate::stub::template::{Captures, TEMPLATE_MAX};
 use crate::target::{StoppedTarget, WindowMemory};
 use crate::window::WindowError;
 use terms::session_set::SessionSet;
+use trace::event::Moment;
 
 /// The number of `rsp`.
 const STACK_POINTER: u8 = 4;

@@ -342,7 +342,7 @@ fn more_functions_than_a_record_can_number_are_refused() {
     let mut image = (**engine.image()).clone();
     image
         .functions
-        .resize(FUNCTIONS_MAX as usize, image::Function::default());
+        .resize(FUNCTIONS_MAX as usize, terms::function::Function::default());
     let mut engine = Engine::new(Arc::new(image));
     let region = target.region();
     let error = engine.attach(&mut target, region).unwrap_err();

@@ -4,8 +4,7 @@
 
 use globset::{GlobSet, GlobSetBuilder};
 
-use super::FilterError;
-use super::glob::Pattern;
+use trace::glob::{GlobError, compile};
 
 /// Globs with one reason.
 struct Group {
@@ -122,17 +121,17 @@ impl DenyList {
     /// The list.
     ///
     /// # Errors
-    /// [`FilterError::BadGlob`], which a test rules out.
-    pub fn new() -> Result<Self, FilterError> {
+    /// [`GlobError::Bad`], which a test rules out.
+    pub fn new() -> Result<Self, GlobError> {
         let mut builder = GlobSetBuilder::new();
         let mut entries = Vec::new();
         for group in GROUPS {
             for glob in group.globs {
-                builder.add(Pattern::compile(glob)?);
+                builder.add(compile(glob)?);
                 entries.push((*glob, group.why));
             }
         }
-        let set = builder.build().map_err(|error| FilterError::BadGlob {
+        let set = builder.build().map_err(|error| GlobError::Bad {
             glob: "built-in list".to_owned(),
             reason: error.kind().to_string(),
         })?;

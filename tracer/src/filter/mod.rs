@@ -2,48 +2,34 @@
 //! what must never be patched.
 
 mod deny;
-mod glob;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
 
 pub(crate) use self::deny::DenyList;
-pub use self::glob::Pattern;
 
-use image::{Function, Image};
+use image::Image;
+use terms::function::Function;
 use terms::function::FunctionId;
 use terms::nearest::nearest;
+use terms::quantity::counted;
+use trace::glob::{GlobError, Pattern};
 
 use crate::linux::Kernel;
-use crate::quantity::counted;
 
 /// How many near misses an error names.
 const NEAR_MISSES: usize = 3;
-/// The longest glob, and the most of them on one side of a filter: each is compared with every function, and one
-/// request is not to keep the others waiting for longer than a moment.
-const GLOB_MAX: usize = 512;
+/// The most globs on one side of a filter: each is compared with every function, and one request is not to keep the
+/// others waiting for longer than a moment.
 const GLOBS_MAX: usize = 512;
 
 /// Why a filter was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
-    /// Not a glob.
-    #[error("bad glob '{glob}': {reason}")]
-    BadGlob {
-        /// The glob as given.
-        glob: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// Longer than any name.
-    #[error("a glob of {bytes} bytes, '{start}...': at most {GLOB_MAX} are compared")]
-    LongGlob {
-        /// How long it is.
-        bytes: usize,
-        /// How it begins.
-        start: String,
-    },
+    /// Not a glob that can be compared.
+    #[error(transparent)]
+    Glob(#[from] GlobError),
     /// More than are compared.
     #[error("{count} globs: at most {GLOBS_MAX} are compared; a '*' in one can stand for several")]
     ManyGlobs {
@@ -172,7 +158,7 @@ impl Filter {
     /// A filter of these globs.
     ///
     /// # Errors
-    /// [`FilterError::BadGlob`] for the first that is none.
+    /// [`FilterError::Glob`] for the first that is none.
     pub fn new<S: AsRef<str>>(include: &[S], notrace: &[S]) -> Result<Self, FilterError> {
         Ok(Self {
             include: patterns(include)?,
@@ -182,13 +168,13 @@ impl Filter {
 
     /// The globs of one side, as they were given.
     pub fn globs(&self, side: Side) -> impl Iterator<Item = &str> {
-        self.side(side).iter().map(|pattern| pattern.text.as_str())
+        self.side(side).iter().map(|pattern| pattern.text())
     }
 
     /// Adds a glob; one that is there already changes nothing.
     ///
     /// # Errors
-    /// [`FilterError::BadGlob`].
+    /// [`FilterError::Glob`].
     pub fn add(&mut self, side: Side, glob: &str) -> Result<(), FilterError> {
         let pattern = Pattern::new(glob)?;
         let patterns = self.side_mut(side);
@@ -207,7 +193,7 @@ impl Filter {
         let Some(index) = self
             .side(side)
             .iter()
-            .position(|pattern| pattern.text == glob)
+            .position(|pattern| pattern.text() == glob)
         else {
             let present: Vec<&str> = self.globs(side).collect();
             let present = if present.is_empty() {
@@ -227,7 +213,7 @@ impl Filter {
     /// Replaces all globs of one side.
     ///
     /// # Errors
-    /// [`FilterError::BadGlob`]; then the filter is as it was.
+    /// [`FilterError::Glob`]; then the filter is as it was.
     pub fn set<S: AsRef<str>>(&mut self, side: Side, globs: &[S]) -> Result<(), FilterError> {
         *self.side_mut(side) = patterns(globs)?;
         Ok(())
@@ -292,7 +278,7 @@ impl Filter {
             .iter()
             .find(|pattern| pattern.matches(function))?;
         Some(Reason::Notrace {
-            glob: notrace.text.clone(),
+            glob: notrace.text().to_owned(),
         })
     }
 
@@ -313,10 +299,8 @@ impl Filter {
 
 fn patterns<S: AsRef<str>>(globs: &[S]) -> Result<Vec<Pattern>, FilterError> {
     check_count(globs.len())?;
-    globs
-        .iter()
-        .map(|glob| Pattern::new(glob.as_ref()))
-        .collect()
+    let patterns = globs.iter().map(|glob| Pattern::new(glob.as_ref()));
+    Ok(patterns.collect::<Result<_, _>>()?)
 }
 
 fn check_count(count: usize) -> Result<(), FilterError> {
@@ -338,14 +322,14 @@ pub fn check_matches(pattern: &Pattern, image: &Image) -> Result<(), FilterError
     }
     // A glob is compared without its wildcards: `*laef*` is near `leaf`.
     let wanted: String = pattern
-        .text
+        .text()
         .chars()
         .filter(|char| !"*?[]".contains(*char))
         .collect();
     let names = image.functions.iter().map(|function| &*function.display);
     let near_misses = nearest(&wanted, names, NEAR_MISSES);
     Err(FilterError::NoMatch {
-        glob: pattern.text.clone(),
+        glob: pattern.text().to_owned(),
         near_misses,
     })
 }
@@ -362,7 +346,7 @@ fn check_traceable(pattern: &Pattern, image: &Image) -> Result<(), FilterError> 
         return Ok(());
     };
     Err(FilterError::NothingTraceable {
-        glob: pattern.text.clone(),
+        glob: pattern.text().to_owned(),
         matched: matching().count(),
         first: first.display.to_string(),
         reason: untraceable(image, id),

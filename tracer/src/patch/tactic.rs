@@ -26,12 +26,13 @@ use std::fmt;
 
 pub use self::refusal::{Refusal, TacticError};
 
-use image::{Function, Image, Site, TextRange};
+use image::{Image, Site, TextRange};
 use insn::flow::{Instruction, is_padding, trailing_padding, whole_instructions};
 use insn::jump::{INT3, jump, short_jump};
 use insn::relocate::{RelocateError, immovable, relocate};
 use insn::trap::{TRAP_LENGTH, trap};
 use terms::addr::Gva;
+use terms::function::Function;
 use terms::function::FunctionId;
 use terms::site::SITE_LENGTH;
 use terms::site::SiteBytes;

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use debuginfo::{DebugError, DebugInfo, Moment};
-use image::{Function, Image};
+use image::Image;
 use insn::boundary::{Boundary, boundary};
 use terms::addr::Gva;
+use terms::function::Function;
 use terms::function::FunctionId;
 use terms::nearest::nearest;
 

@@ -16,7 +16,6 @@
 //! the record's lap mark tells the reader of which lap it is. What the reader does with
 //! slots that are reserved and not written is in [`reader`].
 
-pub mod doubt;
 pub mod geometry;
 #[cfg(test)]
 mod model;

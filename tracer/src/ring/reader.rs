@@ -14,12 +14,13 @@
 
 use terms::function::FunctionId;
 
-use super::doubt::{TimeDoubt, TimeDoubts};
 use super::geometry::{Geometry, LIMIT_HOLD, LIMIT_NONE, LIMIT_OFF, Lap, Position};
 use super::pending::Pending;
 use super::timeline::{Look, Timeline, Times};
 use crate::choice::choices;
-use crate::record::{Detail, Format, Record, Step};
+use crate::record::{Detail, Format, Record};
+use trace::doubt::{TimeDoubt, TimeDoubts};
+use trace::event::Step;
 
 /// The words of a ring's cell ([`crate::stub::cell`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

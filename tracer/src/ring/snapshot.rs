@@ -1,10 +1,10 @@
 //! What a ring holds at this moment, read without taking it away: `dump` of a flight recorder.
 
-use super::doubt::TimeDoubts;
 use super::geometry::{Geometry, Lap, Position};
 use super::reader::{Delivered, RingMemory, Said, Sink};
 use super::timeline::{Timeline, Times};
 use crate::record::{Detail, Format, Record};
+use trace::doubt::TimeDoubts;
 
 /// A view of one ring up to a head that was looked at.
 #[derive(Debug, Clone, Copy)]

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use terms::function::FunctionId;
 
-use super::doubt::TimeDoubt;
 use super::geometry::{
     Geometry, LIMIT_HOLD, LIMIT_NONE, LIMIT_OFF, Position, RING_BYTES_LOG2, RING_SHIFT, RINGS_MAX,
 };
@@ -13,7 +12,9 @@ use super::moment::{Moment, ROUND};
 use super::reader::{CellWord, Delivered, Mode, Patience, RingMemory, RingReader};
 use super::snapshot::Snapshot;
 use super::timeline::Timeline;
-use crate::record::{Detail, FUNCTIONS_MAX, Format, RECORD_BYTES, Record, Step};
+use crate::record::{Detail, FUNCTIONS_MAX, Format, RECORD_BYTES, Record};
+use trace::doubt::TimeDoubt;
+use trace::event::Step;
 
 mod words;
 

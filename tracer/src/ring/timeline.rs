@@ -8,9 +8,9 @@
 
 use std::collections::VecDeque;
 
-use super::doubt::TimeDoubt;
 use super::geometry::Position;
 use super::moment::{Moment, ROUND};
+use trace::doubt::TimeDoubt;
 
 /// One look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

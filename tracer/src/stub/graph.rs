@@ -30,7 +30,6 @@ use insn::asm::{
 use terms::addr::Gva;
 
 use crate::choice::choices;
-use crate::record::Step;
 use crate::stub::access::CellAccess;
 use crate::stub::cell::LIMIT;
 use crate::stub::mirror::{Claim, Mirror};
@@ -38,6 +37,7 @@ use crate::stub::profile;
 use crate::stub::recorder::Full;
 use crate::stub::registers::{CALLERS, ENTRY, EXIT, HEAD, Scratch, emit_restore, emit_save};
 use crate::stub::template::StubSpec;
+use trace::event::Step;
 
 choices! {
     /// How a function whose exit is recorded is left.

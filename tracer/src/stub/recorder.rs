@@ -21,11 +21,12 @@ use terms::addr::Gva;
 use super::access::CellAccess;
 use super::registers::{self, HEAD_LOW, Scratch};
 use crate::record::{
-    Format, RECORD_BYTES, SLOT_SHIFT, STEP_SHIFT, Step, TIME_SHIFT, UNTIMED_SLOT_SHIFT,
+    Format, RECORD_BYTES, SLOT_SHIFT, STEP_SHIFT, TIME_SHIFT, UNTIMED_SLOT_SHIFT,
     UNTIMED_STEP_SHIFT,
 };
 use crate::ring::geometry::{Geometry, RING_SHIFT};
 use crate::stub::cell::{CellPlace, HEAD, LIMIT, LOST};
+use trace::event::Step;
 
 /// What a record's time is taken from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -9,11 +9,12 @@ use terms::addr::Gva;
 use terms::function::FunctionId;
 
 use crate::capture::CaptureError;
-use crate::record::{Step, function_word};
+use crate::record::function_word;
 use crate::stub::graph::{Hook, SiteShape};
 use crate::stub::profile::{Profile, TableLayout};
 use crate::stub::recorder::{Full, Recorder};
 use crate::stub::registers::{ENTRY, HEAD, RECORDING, emit_restore, emit_save};
+use trace::event::Step;
 
 /// Why no stub could be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use crate::capture::{Capture, Captured};
 use crate::engine::call_values::CallValuesError;
-use crate::event::Moment;
-use crate::export::call_formats::{has_type, is_sayable};
 use crate::filter::Selection;
 use crate::probe::{parameters, return_value};
 use crate::session::SessionId;
 use image::Image;
 use log::Level;
 use terms::function::FunctionId;
+use trace::event::Moment;
+use trace::export::call_formats::{has_type, is_sayable};
 
 use super::session::Shared;
 use super::{Tracing, TracingError};

@@ -1,10 +1,10 @@
 //! What a session's options must be, before anything is made for it.
 
-use crate::filter::Pattern;
-use crate::graph::selection::Rules;
 use crate::linux::Kernel;
 use crate::ring::geometry::Geometry;
 use image::Image;
+use trace::glob::Pattern;
+use trace::graph::selection::Rules;
 
 use super::error::TracingError;
 use super::options::{ClockSource, SessionOptions, Tracer};

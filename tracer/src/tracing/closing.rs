@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::export::uftrace::Tally;
+use trace::export::uftrace::Tally;
 
 use super::status::Profile;
 

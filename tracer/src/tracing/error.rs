@@ -6,18 +6,19 @@ use crate::engine::call_values::CallValuesError;
 use crate::engine::locks::LockError;
 use crate::engine::probes::ProbeError;
 use crate::engine::{ApplyError, AttachError};
-use crate::export::uftrace::ExportError;
 use crate::filter::{FilterError, expression};
-use crate::graph::threads::BadStackSize;
 use crate::patch::dynamic::RetargetError;
 use crate::patch::events::NoSuchEvent;
-use crate::quantity::counted;
 use crate::ring::geometry::RingSizeError;
 use crate::stub::cell::SESSIONS_MAX;
 use crate::target::MemoryError;
 use crate::text::poke::TransactionError;
 use image::ImageError;
 use terms::addr::Gva;
+use terms::quantity::counted;
+use trace::export::uftrace::ExportError;
+use trace::glob::GlobError;
+use trace::graph::threads::BadStackSize;
 
 use super::options::{PERIODS_NS, RECORD_BYTES};
 use crate::guest::{NoClockPage, NotLive, RegisterError, StopError};
@@ -31,6 +32,9 @@ pub enum TracingError {
     /// The filter.
     #[error(transparent)]
     Filter(#[from] FilterError),
+    /// A glob beside the filter's.
+    #[error(transparent)]
+    Glob(#[from] GlobError),
     /// The window or the session.
     #[error(transparent)]
     Attach(#[from] AttachError),

@@ -41,11 +41,11 @@ use crate::engine::Engine;
 use crate::filter::{Filter, Selection};
 use crate::patch::any;
 use crate::patch::locks::LockPrefixes;
-use crate::ring::doubt::TimeDoubts;
 use crate::session::SessionId;
 use crate::stub::cell::{CpuStrategy, SESSIONS_MAX};
 use image::Image;
 use terms::addr::Gva;
+use trace::doubt::TimeDoubts;
 
 use crate::clock::page::{Beats, ClockPage};
 use crate::clock::{HostClock, RunClock, VcpuClocks};

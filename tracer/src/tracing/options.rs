@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::choice::choices;
-use crate::filter::FilterError;
-use crate::graph::selection::{Rules, Threshold};
 use crate::patch::events::Dispatch;
 use crate::patch::locks::LockPrefixes;
 use crate::ring::geometry::{Geometry, RingSizeError};
 use crate::ring::reader::Mode;
 use crate::session::{CallMoments, TracerKind};
 use crate::stub::graph::ReturnHook;
+use trace::glob::GlobError;
+use trace::graph::selection::{Rules, Threshold};
 
 /// The session that begins with tracing, and that is meant where none is named.
 pub const DEFAULT_SESSION: &str = "default";
@@ -99,7 +99,7 @@ impl GraphOptions {
     ///
     /// # Errors
     /// A glob that is none.
-    pub fn rules(&self) -> Result<Rules, FilterError> {
+    pub fn rules(&self) -> Result<Rules, GlobError> {
         Rules::new(
             self.max_depth,
             &self.functions,

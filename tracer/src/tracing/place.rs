@@ -103,7 +103,7 @@ pub(super) fn within(at: Gva, image: &Image) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use image::Function;
+    use terms::function::Function;
 
     use super::*;
 

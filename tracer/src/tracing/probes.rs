@@ -2,9 +2,9 @@
 
 use crate::engine::ApplyError;
 use crate::engine::probes::{NewProbe, Probe, ProbeError, ProbeId};
-use crate::export::probes::{ProbeNote, ValueNote};
 use crate::session::SessionId;
 use log::Level;
+use trace::export::probes::{ProbeNote, ValueNote};
 
 use super::carry_out::Carried;
 use super::status::{FieldStatus, ProbeList, ProbeStatus, ProbesChanged, microseconds};

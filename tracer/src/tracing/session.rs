@@ -9,12 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::engine::Engine;
-use crate::export::uftrace::{ExportError, LateModules, Metadata, WaitingModules};
 use crate::filter::{Filter, Selection};
-use crate::graph::pipeline::{Pipeline, WAITING_MAX};
-use crate::graph::threads::Threads;
 use crate::patch::events::find_event;
-use crate::ring::doubt::TimeDoubts;
 use crate::ring::geometry::Geometry;
 use crate::session::{SessionConfig, SessionId, TracerKind};
 use crate::stub::recorder::Clock;
@@ -22,6 +18,10 @@ use debuginfo::DebugInfo;
 use image::Image;
 use terms::addr::Gva;
 use terms::event_format::EventId;
+use trace::doubt::TimeDoubts;
+use trace::export::uftrace::{ExportError, LateModules, Metadata, WaitingModules};
+use trace::graph::pipeline::{Pipeline, WAITING_MAX};
+use trace::graph::threads::Threads;
 
 use super::checks::{Room, check_name, check_room, check_roots, check_values};
 use super::closing::Closing;
@@ -244,7 +244,7 @@ impl TraceSession {
                     false => Pipeline::new,
                 };
                 let mut pipeline = new(rings, stack_bytes, waiting)?;
-                pipeline.select(self.options.graph.rules()?, &shared.image);
+                pipeline.select(self.options.graph.rules()?, &shared.image.functions);
                 Ok::<_, TracingError>(pipeline)
             })
             .transpose()?;

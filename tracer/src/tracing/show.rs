@@ -1,11 +1,12 @@
 //! The state of tracing, as the control socket shows it.
 
 use crate::engine::{Frozen, FrozenBy};
-use crate::filter::{Pattern, Reason, Selection, check_matches};
+use crate::filter::{Reason, Selection, check_matches};
 use crate::patch::functions::FunctionState;
 use crate::session::SessionId;
 use crate::text::poke::PokeError;
 use terms::function::FunctionId;
+use trace::glob::Pattern;
 
 use super::carry_out::Carried;
 use super::session::TraceSession;
@@ -120,7 +121,7 @@ impl Tracing {
     /// All functions whose names match the glob, with their states.
     ///
     /// # Errors
-    /// [`TracingError::Filter`] for what is not a glob, or matches nothing.
+    /// [`TracingError::Glob`] for what is none, [`TracingError::Filter`] for one that matches nothing.
     pub fn functions(&self, glob: Option<&str>) -> Result<Functions, TracingError> {
         let glob = glob.map(Pattern::new).transpose()?;
         if let Some(glob) = &glob {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::collect::status::RingStatus;
-use crate::export::uftrace::{AnomalyNote, LateModules, WaitingModules};
-use crate::ring::doubt::TimeNote;
+use trace::doubt::TimeNote;
+use trace::export::uftrace::{AnomalyNote, LateModules, WaitingModules};
 
 /// Names in a line about functions that have something in common.
 const NAMES_SHOWN: usize = 3;

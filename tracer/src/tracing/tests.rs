@@ -12,10 +12,10 @@ use super::closing::Closing;
 use super::filters::FilterEdit;
 use super::options::{DEFAULT_SESSION, SessionOptions, Tracer};
 use super::*;
-use crate::export::uftrace::Tally;
 use crate::mock::{self, MockGuest, MockTarget, NoPollers, Rights};
 use crate::session::SessionMemory;
 use crate::stub::cell::{HEAD, LIMIT, LOST};
+use trace::export::uftrace::Tally;
 
 const VCPUS: u16 = 2;
 const FUNCTIONS: u64 = 40;

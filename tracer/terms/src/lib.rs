@@ -12,6 +12,7 @@ pub mod field;
 pub mod function;
 pub mod nearest;
 pub mod printable;
+pub mod quantity;
 pub mod region;
 pub mod session_set;
 pub mod site;

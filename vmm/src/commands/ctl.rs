@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use tracer::quantity::{counted, plain};
+use terms::quantity::{counted, plain};
 
 use super::ask::ask;
 use super::{dynfunc, events, probes, top};

@@ -4,8 +4,8 @@ use std::io;
 use std::path::Path;
 
 use clap::ValueEnum;
-use tracer::graph::selection::Rules;
-use tracer::report::{self, Format, ReportError};
+use trace::graph::selection::Rules;
+use trace::report::{self, Format, ReportError};
 
 use super::stdout;
 use crate::exit_status::ExitStatus;

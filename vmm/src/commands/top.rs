@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use tracer::export::resolution::shorter;
-use tracer::quantity::plain;
+use terms::quantity::plain;
+use trace::export::resolution::shorter;
 
 use super::stdout;
 use crate::cli::ctl::{CtlOptions, TopOptions};

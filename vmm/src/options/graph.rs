@@ -4,8 +4,8 @@ use std::num::NonZeroU32;
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use tracer::filter::FilterError;
-use tracer::graph::selection::{Rules, Threshold};
+use trace::glob::GlobError;
+use trace::graph::selection::{Rules, Threshold};
 use tracer::tracing::options;
 
 /// Which calls of a graph are shown.
@@ -55,7 +55,7 @@ impl GraphOptions {
     ///
     /// # Errors
     /// A glob that is none.
-    pub fn rules(&self) -> Result<Rules, FilterError> {
+    pub fn rules(&self) -> Result<Rules, GlobError> {
         self.to_session().rules()
     }
 }

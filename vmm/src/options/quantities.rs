@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
-use tracer::quantity::{self, BadQuantity};
+use terms::quantity::{self, BadQuantity};
 
 /// The longest time limit.
 const LIMIT_MAX: Duration = Duration::from_secs(1 << 32);

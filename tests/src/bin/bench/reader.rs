@@ -9,13 +9,13 @@ use image::Image;
 
 use terms::addr::Gpa;
 use terms::function::FunctionId;
+use trace::export::uftrace::Metadata;
 use tracer::clock::RunClock;
 use tracer::collect::SharedDrain;
 use tracer::collect::drain::Drain;
 use tracer::collect::looks::RingClock;
 use tracer::collect::output::Output;
 use tracer::collect::rings::SharedRings;
-use tracer::export::uftrace::Metadata;
 use tracer::record::{Format, RECORD_BYTES, Record};
 use tracer::ring::geometry::{Geometry, Position};
 use tracer::ring::moment::Moment;

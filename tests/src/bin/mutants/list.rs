@@ -1,8 +1,8 @@
 //! The list of changes: `tests/mutants.txt`.
 //!
 //! ```text
-//! file tracer/src/graph/selection.rs      all that follow are in this file
-//! tests tracer graph::                    a suite, and which of its tests
+//! file tracer/trace/src/graph/selection.rs    all that follow are in this file
+//! tests trace graph::                    a suite, and which of its tests
 //! mutant threshold-strict                 a name
 //! was elapsed >= threshold                what is to be found; spaces and line ends do not matter
 //! nth 2                                   when it is there several times
@@ -20,7 +20,7 @@ use super::Failed;
 pub struct Entry {
     pub name: String,
     pub file: String,
-    /// `tracer` or `vmm`: the crate's own tests; else a test of the `tests` crate.
+    /// `trace`, `tracer` or `vmm`: the crate's own tests; else a test of the `tests` crate.
     pub suite: String,
     /// What the names of its tests contain.
     pub filters: Vec<String>,

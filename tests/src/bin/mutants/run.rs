@@ -117,9 +117,9 @@ impl Suites {
             .programs
             .get(&entry.suite)
             .ok_or("a suite that was not built")?;
-        let folder = match &*entry.suite {
-            "tracer" | "vmm" => self.folder.join("..").join(&entry.suite),
-            _ => self.folder.clone(),
+        let folder = match folder_of(&entry.suite) {
+            Some(folder) => self.folder.join("..").join(folder),
+            None => self.folder.clone(),
         };
         let mut child = Command::new(program)
             .args(tests)
@@ -212,11 +212,21 @@ fn build(tree: &Path, arguments: &[&str]) -> Result<String, Failed> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
+/// Where the crate is whose own tests these are.
+fn folder_of(suite: &str) -> Option<&'static str> {
+    match suite {
+        "trace" => Some("tracer/trace"),
+        "tracer" => Some("tracer"),
+        "vmm" => Some("vmm"),
+        _ => None,
+    }
+}
+
 fn program(tree: &Path, suite: &str) -> Result<PathBuf, Failed> {
     let mut arguments = vec!["test", "--locked", "--no-run", "--message-format=json"];
-    match suite {
-        "tracer" | "vmm" => arguments.extend(["-p", suite, "--lib"]),
-        _ => arguments.extend(["-p", "tests", "--test", suite]),
+    match folder_of(suite) {
+        Some(_) => arguments.extend(["-p", suite, "--lib"]),
+        None => arguments.extend(["-p", "tests", "--test", suite]),
     }
     let said = build(tree, &arguments)?;
     let mut programs = said.lines().filter_map(|line| {

@@ -10,9 +10,9 @@ use insn::asm::{AsmRegister64, CodeAssembler, CodeLabel, IcedError, ptr, qword_p
 use terms::addr::Gva;
 
 use super::{Code, ReturnHook, SiteShape, lower_half};
-use crate::record::Step;
 use crate::stub::recorder::Recorder;
 use crate::stub::registers::{ENTRY, EXIT, emit_restore, emit_save};
+use trace::event::Step;
 
 impl Code<'_> {
     /// The recorder of a stub that can have the fast way.

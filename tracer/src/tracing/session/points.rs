@@ -5,9 +5,9 @@ use std::sync::Arc;
 use crate::engine::Engine;
 use crate::engine::events::PAYLOAD_BYTES_OF_PROBES;
 use crate::event_formats::EventFormats;
-use crate::export::probes::ProbeNote;
 use crate::session::SessionId;
 use terms::event_format::EventId;
+use trace::export::probes::ProbeNote;
 
 use super::{Reader, TraceSession};
 use crate::collect::event_drain::EventDrain;

@@ -10,7 +10,6 @@ use super::{Found, LastCalls, Live, Reader, Scratch, Shared, TraceSession};
 use crate::clock::RunClock;
 use crate::collect::counters::Counters;
 use crate::collect::output::Written;
-use crate::export::uftrace::{LateModule, Metadata, NOP, WaitingModules};
 use crate::filter::{Filter, Side};
 use crate::session::TracerKind;
 use crate::tracing::TracingError;
@@ -18,6 +17,7 @@ use crate::tracing::attach::BUNDLED_ATTACH;
 use crate::tracing::closing::Closing;
 use crate::tracing::options::Tracer;
 use crate::tracing::status::{Profile, ProfiledFunction, SessionStatus};
+use trace::export::uftrace::{LateModule, Metadata, NOP, WaitingModules};
 
 /// Stacks of the bundled guest's threads, and of Linux.
 const BUNDLED_STACK: u64 = 64 << 10;

@@ -1,0 +1,193 @@
+//! The files of a trace directory that describe it: `info`, `task.txt`, the maps and the symbols.
+//!
+//! Every vCPU (in a graph trace: every thread) is a uftrace task with a session of its own, because
+//! uftrace names a task after its session. All sessions map the same image at the same place.
+
+use std::fmt::Write;
+
+use terms::addr::Gva;
+use terms::function::Function;
+use terms::printable::is_printable;
+
+use super::record::truncated;
+use crate::export::call_formats::CallFormats;
+
+/// The file for what uftrace's files cannot hold.
+pub const SIDE_FILE: &str = "exotrace.json";
+/// The file whose lines uftrace shows as comments among the calls.
+pub const COMMENT_FILE: &str = "extern.dat";
+/// The task id of vCPU or thread 0.
+pub const FIRST_TID: u32 = 1000;
+/// Symbols and maps are in pages.
+const PAGE: u64 = 0x1000;
+/// Where the maps say that the stack is: uftrace takes everything above it for its own kernel.
+const STACK: (u64, u64) = (0xffff_ffff_e000, 0xffff_ffff_f000);
+
+/// A line of [`COMMENT_FILE`].
+#[must_use]
+pub fn comment(time_ns: u64, text: &str) -> String {
+    let (seconds, rest) = (time_ns / 1_000_000_000, time_ns % 1_000_000_000);
+    format!("{seconds}.{rest:09} {text}\n")
+}
+
+/// The task id of a vCPU or thread.
+#[must_use]
+pub fn tid(number: u32) -> u32 {
+    FIRST_TID.saturating_add(number)
+}
+
+/// The name of the data file of a vCPU or thread.
+#[must_use]
+pub fn data_file(number: u32) -> String {
+    format!("{}.dat", tid(number))
+}
+
+/// The name of the file beside a thread's data file.
+#[must_use]
+pub fn side_file(number: u32) -> String {
+    format!("{}.side", tid(number))
+}
+
+/// The name of the map file of a vCPU or thread.
+#[must_use]
+pub fn map_file(number: u32) -> String {
+    format!("sid-{number:016x}.map")
+}
+
+/// The `info` file: a header, then one line or more for each bit of its mask.
+pub(super) fn info(
+    command_line: &str,
+    module: &str,
+    numbers: &[u32],
+    values: &CallFormats,
+) -> Vec<u8> {
+    const TASK_SESSION: u64 = 1 << 1;
+    const ARGUMENTS: u64 = 1 << 3;
+    const RETURNED: u64 = 1 << 4;
+    const SYMBOLS_RELATIVE: u64 = 1 << 5;
+    const EXECUTABLE: u64 = 1;
+    const COMMAND_LINE: u64 = 1 << 3;
+    const TASK_INFO: u64 = 1 << 7;
+    const ARGUMENT_SPEC: u64 = 1 << 10;
+    const PATTERN_TYPE: u64 = 1 << 12;
+    let (features, infos) = match values.is_empty() {
+        true => (0, 0),
+        false => (ARGUMENTS | RETURNED, ARGUMENT_SPEC | PATTERN_TYPE),
+    };
+    const HEADER_LENGTH: u16 = 40;
+    const MAX_STACK: u16 = 1024;
+    let mut info = Vec::new();
+    info.extend(b"Ftrace!\0");
+    info.extend(4u32.to_le_bytes());
+    info.extend(HEADER_LENGTH.to_le_bytes());
+    // Little-endian, 64-bit.
+    info.extend([1, 2]);
+    info.extend((TASK_SESSION | SYMBOLS_RELATIVE | features).to_le_bytes());
+    info.extend((EXECUTABLE | COMMAND_LINE | TASK_INFO | infos).to_le_bytes());
+    info.extend(MAX_STACK.to_le_bytes());
+    info.resize(usize::from(HEADER_LENGTH), 0);
+    let tids: Vec<String> = numbers.iter().map(|n| tid(*n).to_string()).collect();
+    let text = format!(
+        "exename:{module}\ncmdline:{}\ntaskinfo:lines=2\ntaskinfo:nr_tid={}\ntaskinfo:tids={}\n",
+        quotable(command_line),
+        tids.len(),
+        tids.join(",")
+    );
+    info.extend(text.as_bytes());
+    if !values.is_empty() {
+        let (arguments, returned) = values.specs();
+        let named = [("argspec", arguments), ("retspec", returned)];
+        let lines: String = named
+            .iter()
+            .filter(|(_, spec)| !spec.is_empty())
+            .map(|(name, spec)| format!("{name}:{spec}\n"))
+            .collect();
+        let count = lines.lines().count();
+        info.extend(format!("argspec:lines={count}\n{lines}pattern_type:glob\n").as_bytes());
+    }
+    info
+}
+
+/// `uftrace dump --chrome` copies command line and names into JSON as they are.
+fn quotable(text: &str) -> String {
+    text.chars()
+        .map(|char| match char {
+            '"' => '\'',
+            '\\' => '/',
+            char if !is_printable(char) => ' ',
+            char => char,
+        })
+        .collect()
+}
+
+/// The lines of `task.txt` about a vCPU or thread of this name. uftrace takes the name for that of a program
+/// and leaves out its folder, so there are no slashes in it.
+pub(super) fn task(number: u32, name: &str) -> String {
+    let tid = tid(number);
+    let name = quotable(name).replace('/', "_");
+    format!(
+        "SESS timestamp=0.000000000 pid={tid} sid={number:016x} exename=\"{name}\"\n\
+         TASK timestamp=0.000000000 tid={tid} pid={tid}\n"
+    )
+}
+
+/// What a directory is told of the guest's text.
+#[derive(Debug, Clone, Copy)]
+pub struct Text<'a> {
+    /// Its functions, by number.
+    pub functions: &'a [Function],
+    /// Where functions that come later end at the latest, if any can come.
+    pub limit: Option<Gva>,
+}
+
+/// Where the image lies, as far as 48-bit addresses can say it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Extent {
+    start: u64,
+    end: u64,
+}
+
+impl Extent {
+    pub fn of(text: Text<'_>) -> Self {
+        let functions = text.functions.iter();
+        let first = functions.clone().map(|f| truncated(f.address.0)).min();
+        let last = functions.map(|f| truncated(f.address.0.saturating_add(f.size)));
+        let start = first.unwrap_or(0) / PAGE * PAGE;
+        // Functions of modules can come later, above the kernel.
+        let limit = text.limit.map(|limit| truncated(limit.0));
+        let end = last
+            .chain(limit)
+            .max()
+            .unwrap_or(0)
+            .max(start + 1)
+            .next_multiple_of(PAGE);
+        Self {
+            start,
+            end: end.min(STACK.0),
+        }
+    }
+
+    /// A `sid-….map` file.
+    pub fn map(&self, module: &str) -> String {
+        format!(
+            "{:012x}-{:012x} r-xp 00000000 00:00 0                          {module}\n\
+             {:012x}-{:012x} rw-p 00000000 00:00 0                          [stack]\n",
+            self.start, self.end, STACK.0, STACK.1
+        )
+    }
+
+    /// The `….sym` file.
+    pub fn symbols(&self, functions: &[Function]) -> String {
+        let mut functions: Vec<(u64, &str)> = functions
+            .iter()
+            .map(|f| (truncated(f.address.0), &*f.display))
+            .collect();
+        functions.sort_unstable();
+        let mut text = String::new();
+        for (address, name) in functions {
+            let _ = writeln!(text, "{:016x} T {name}", address.saturating_sub(self.start));
+        }
+        let _ = writeln!(text, "{:016x} ? __sym_end", self.end - self.start);
+        text
+    }
+}

@@ -1,0 +1,427 @@
+//! A trace as a directory in uftrace's data format (version 4), which `uftrace replay`, `report`,
+//! `graph`, `tui` and `dump` open as it is.
+//!
+//! Everything that describes the trace is written when it is created, so the directory can be
+//! opened at every moment after that, whatever becomes of the writer. Events then go to one data
+//! file per vCPU, whole records at a time.
+//!
+//! Function tracing knows entries only. Each is written as an entry and an exit at the same time:
+//! uftrace then shows a call of unknown duration, and counts it once.
+//!
+//! Graph tracing knows calls and threads: they go to one data file per thread (`threads`). A call
+//! of which no return was seen ends where the last thing is known of it.
+
+mod directory;
+mod error;
+mod lane;
+mod late;
+pub mod layout;
+mod lock;
+pub mod record;
+mod side;
+mod tally;
+#[cfg(test)]
+mod tests;
+pub(crate) mod threads;
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+pub use self::error::ExportError;
+use self::lane::Lane;
+pub use self::late::{LateModule, LateModules, WaitingModules};
+use self::layout::{Extent, SIDE_FILE, Text};
+use self::lock::DirectoryLock;
+pub use self::lock::writer_of;
+use self::record::{Kind, truncated, word};
+pub use self::side::{
+    AnomalyNote, ClockStall, GRAPH, Metadata, NO_CLOCK, NOP, SideFile, VERSION, VcpuTotals,
+};
+use self::tally::Called;
+pub use self::tally::Tally;
+use terms::event_format::EventFormat;
+use terms::function::Function;
+use terms::printable;
+
+use self::threads::ThreadLanes;
+use crate::doubt::TimeNote;
+use crate::event::{Event, EventKind, PointEvent};
+use crate::export::call_formats::CallFormats;
+use crate::export::events::{EventReader, EventWriter};
+use crate::export::probes::{self, ProbeNote};
+use crate::graph::{Anomalies, CallEvent, CallKind};
+
+/// Clock stalls that are kept one by one.
+const STALLS_MAX: usize = 4096;
+
+/// Writes one trace.
+#[derive(Debug)]
+pub struct UftraceWriter {
+    directory: PathBuf,
+    lanes: Vec<Lane<File>>,
+    /// Of a graph trace.
+    threads: Option<ThreadLanes>,
+    /// Of a graph trace: what was seen of each vCPU.
+    seen: Vec<VcpuTotals>,
+    /// The packed word of each function's entry record.
+    entries: Vec<u64>,
+    called: Called,
+    side: SideFile,
+    events: EventWriter,
+    /// Until the trace is complete.
+    lock: Option<DirectoryLock>,
+}
+
+impl UftraceWriter {
+    /// Creates the directory with everything but events in it.
+    ///
+    /// A directory that exists is refused; with `force` an older trace in it is removed, but
+    /// nothing else. Nobody else can do that until this one is closed or gone.
+    ///
+    /// # Errors
+    /// An [`ExportError`] that names the file.
+    pub fn create(
+        directory: &Path,
+        text: Text<'_>,
+        metadata: Metadata,
+        force: bool,
+    ) -> Result<Self, ExportError> {
+        let lock = directory::prepare(directory, force, &metadata.command_line)?;
+        let vcpus = metadata.vcpus;
+        let put = |name: &str, contents: &[u8]| {
+            let path = directory.join(name);
+            fs::write(&path, contents).map_err(ExportError::io("write", &path))
+        };
+        let module = module_name(&metadata.image);
+        let extent = Extent::of(text);
+        let symbols = extent.symbols(text.functions);
+        put(&format!("{module}.sym"), symbols.as_bytes())?;
+        let numbers: Vec<u32> = (0..u32::from(vcpus)).collect();
+        let numbers = if metadata.is_graph() { &[] } else { &*numbers };
+        let task = |number: &u32| layout::task(*number, &format!("vcpu{number}"));
+        let tasks: String = numbers.iter().map(task).collect();
+        put("task.txt", tasks.as_bytes())?;
+        for number in numbers {
+            put(&layout::map_file(*number), extent.map(&module).as_bytes())?;
+        }
+        put(
+            "info",
+            &layout::info(
+                &metadata.command_line,
+                &module,
+                numbers,
+                &CallFormats::default(),
+            ),
+        )?;
+        let lanes = numbers.iter().map(|number| open_lane(directory, *number));
+        let lanes = lanes.collect::<Result<_, _>>()?;
+        let threads = metadata
+            .is_graph()
+            .then(|| ThreadLanes::create(directory, text, &module, &metadata.command_line));
+        let threads = threads.transpose()?;
+        let entry = |address| word(Kind::Entry, truncated(address));
+        let entries = text.functions.iter().map(|f| entry(f.address.0)).collect();
+        let side = SideFile::new(metadata);
+        let writer = Self {
+            directory: directory.to_owned(),
+            lanes,
+            threads,
+            seen: Vec::new(),
+            entries,
+            called: Called::default(),
+            side,
+            events: EventWriter::new(directory),
+            lock: Some(lock),
+        };
+        writer.write_side()?;
+        Ok(writer)
+    }
+
+    /// A thread of a graph trace has this name.
+    pub fn name_thread(&mut self, thread: u32, name: String) {
+        if let Some(threads) = &mut self.threads {
+            threads.name(thread, &name);
+        }
+        self.side.threads.insert(thread, name);
+    }
+
+    /// Functions have come: `text` has those of before, and more.
+    ///
+    /// # Errors
+    /// An [`ExportError`] that names the file.
+    pub fn extend(&mut self, text: Text<'_>) -> Result<(), ExportError> {
+        let module = module_name(&self.side.metadata.image);
+        let path = self.directory.join(format!("{module}.sym"));
+        fs::write(&path, Extent::of(text).symbols(text.functions))
+            .map_err(ExportError::io("write", &path))?;
+        let new = text.functions.get(self.entries.len()..);
+        let entry = |address| word(Kind::Entry, truncated(address));
+        let new = new.unwrap_or_default().iter();
+        self.entries
+            .extend(new.map(|function| entry(function.address.0)));
+        if let Some(threads) = &mut self.threads {
+            threads.extend(text.functions);
+        }
+        Ok(())
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Writes into the side file what was not known when the trace was created, or has changed
+    /// since. The number of vCPUs and the tracer stay what they were.
+    ///
+    /// # Errors
+    /// [`ExportError`] when the file cannot be written; the old one stays then.
+    pub fn describe(&mut self, metadata: Metadata) -> Result<(), ExportError> {
+        let before = &self.side.metadata;
+        self.side.metadata = Metadata {
+            vcpus: before.vcpus,
+            tracer: before.tracer.clone(),
+            ..metadata
+        };
+        self.write_side()
+    }
+
+    /// Adds events. Those of one vCPU come in the order of its ring; the vCPUs may be mixed in
+    /// any way.
+    ///
+    /// # Errors
+    /// The first [`ExportError::Dropped`]. All events were taken: what could not be written is
+    /// counted, and later ones are tried again.
+    pub fn append(&mut self, events: &[Event]) -> Result<(), ExportError> {
+        let mut result = Ok(());
+        for event in events {
+            let Some(lane) = self.lanes.get_mut(usize::from(event.vcpu)) else {
+                self.side.strays += 1;
+                continue;
+            };
+            match event.kind {
+                EventKind::Entry(function) => match self.entries.get(function.index()) {
+                    Some(&entry) => {
+                        lane.entry(event.time_ns, entry);
+                        self.called.note(function);
+                    }
+                    None => lane.totals.unknown += 1,
+                },
+                EventKind::Lost(count) => lane.lost(event.time_ns, count),
+                EventKind::Graph { .. } | EventKind::Captured(_) => lane.totals.unknown += 1,
+            }
+            if lane.is_full() {
+                result = result.and(lane.flush());
+            }
+        }
+        result
+    }
+
+    /// Adds steps of threads to a graph trace; in others they are counted as unknown.
+    ///
+    /// # Errors
+    /// An [`ExportError`] that names the file. What could not be written is counted, and later
+    /// steps are tried again.
+    pub fn append_call(&mut self, event: CallEvent) -> Result<(), ExportError> {
+        let vcpu = usize::from(event.vcpu);
+        while self.seen.len() <= vcpu {
+            let number = u16::try_from(self.seen.len()).unwrap_or(u16::MAX);
+            self.seen.push(VcpuTotals {
+                vcpu: number,
+                ..VcpuTotals::default()
+            });
+        }
+        let kind = event.kind;
+        let result = self.threads.as_mut().map(|threads| threads.append(event));
+        if let Some(seen) = self.seen.get_mut(vcpu) {
+            match (&result, kind) {
+                (None | Some(Ok(false)), _) => seen.unknown += 1,
+                (_, CallKind::Entry(function)) => {
+                    seen.entries += 1;
+                    self.called.note(function);
+                }
+                (_, CallKind::Lost(count)) => seen.lost = seen.lost.saturating_add(count),
+                (_, CallKind::Exit { .. }) => {}
+            }
+        }
+        result.map_or(Ok(()), |result| result.map(drop))
+    }
+
+    /// Adds an event of the guest's own; those of one vCPU come in the order of time. `format` says what its
+    /// fields are called.
+    ///
+    /// # Errors
+    /// [`ExportError::Io`]; the event is counted as lost.
+    pub fn append_point(
+        &mut self,
+        event: &PointEvent,
+        format: Option<&EventFormat>,
+    ) -> Result<(), ExportError> {
+        let outcome = self.events.append(event, format);
+        outcome.map_err(|(path, error)| ExportError::io("write", &path)(error))
+    }
+
+    /// What is known of the probes whose events the trace has.
+    ///
+    /// # Errors
+    /// [`ExportError::Io`]; an older table stays then.
+    pub fn describe_probes(&self, probes: &[ProbeNote]) -> Result<(), ExportError> {
+        let outcome = probes::write(&self.directory, probes);
+        outcome.map_err(|(path, error)| ExportError::io("write", &path)(error))
+    }
+
+    /// What the values of calls are, from now on.
+    ///
+    /// # Errors
+    /// [`ExportError::Io`].
+    pub fn describe_values(&mut self, values: CallFormats) -> Result<(), ExportError> {
+        let written = values.write(&self.directory);
+        written.map_err(|(path, error)| ExportError::io("write", &path)(error))?;
+        match &mut self.threads {
+            Some(threads) => threads.describe_values(values),
+            None => Ok(()),
+        }
+    }
+
+    /// Records whose times may be wrong, for the side file.
+    pub fn set_doubts(&mut self, doubts: Vec<TimeNote>) {
+        self.side.doubts = doubts;
+    }
+
+    /// What did not fit in a graph trace, for the side file.
+    pub fn set_anomalies(&mut self, anomalies: &Anomalies, functions: &[Function]) {
+        self.side.anomalies = AnomalyNote::list(anomalies, functions);
+    }
+
+    /// Notes that the clock was late, in the order of time. uftrace shows it as a comment inside calls,
+    /// and outside them too with `--event-full`.
+    pub fn clock_stall(&mut self, stall: ClockStall) {
+        if self.side.clock_stalls.len() < STALLS_MAX {
+            self.side.clock_stalls.push(stall);
+        }
+    }
+
+    /// The file that uftrace merges into the trace as comments: clock stalls and events.
+    fn write_comments(&self) -> Result<(), ExportError> {
+        let stalls = &self.side.clock_stalls;
+        if stalls.is_empty() && self.side.events.is_empty() {
+            return Ok(());
+        }
+        let path = self.directory.join(layout::COMMENT_FILE);
+        let failed = || ExportError::io("write", &path);
+        let mut file = BufWriter::new(File::create(&path).map_err(failed())?);
+        let mut events = EventReader::open(&self.directory).map_err(ExportError::Events)?;
+        let ends = stalls.iter().map(|stall| (stall.end_ns, stall.to_string()));
+        for (time_ns, stall) in ends.chain([(u64::MAX, String::new())]) {
+            while let Some(event) = events.pop_until(time_ns).map_err(ExportError::Events)? {
+                let line = layout::comment(event.time_ns, &event.to_string());
+                file.write_all(line.as_bytes()).map_err(failed())?;
+            }
+            if !stall.is_empty() {
+                let line = layout::comment(time_ns, &stall);
+                file.write_all(line.as_bytes()).map_err(failed())?;
+            }
+        }
+        file.flush().map_err(failed())
+    }
+
+    /// Writes everything that is still buffered, so that a reader finds it.
+    ///
+    /// # Errors
+    /// The first [`ExportError::Dropped`]; the other vCPUs' events are written all the same.
+    pub fn flush(&mut self) -> Result<(), ExportError> {
+        let mut result = Ok(());
+        for lane in &mut self.lanes {
+            // The lane is flushed whether or not one before it failed.
+            result = result.and(lane.flush());
+        }
+        let events = self.events.flush();
+        let events = events.map_err(|(path, error)| ExportError::io("write", &path)(error));
+        match &mut self.threads {
+            Some(threads) => result.and(threads.flush()).and(events),
+            None => result.and(events),
+        }
+    }
+
+    /// What was written so far, per vCPU; buffered events are not in it yet.
+    pub fn totals(&self) -> impl Iterator<Item = VcpuTotals> {
+        (0u16..)
+            .zip(&self.lanes)
+            .map(|(vcpu, lane)| VcpuTotals::new(vcpu, layout::tid(vcpu.into()), lane.totals))
+            .chain(self.seen.iter().copied())
+    }
+
+    /// Events that named a vCPU which the trace does not have.
+    #[must_use]
+    pub const fn strays(&self) -> u64 {
+        self.side.strays
+    }
+
+    /// Events that could not be written so far.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        let lanes = self.lanes.iter().map(|lane| lane.totals.dropped);
+        let threads = self.threads.as_ref().map_or(0, ThreadLanes::dropped);
+        lanes.fold(threads, u64::saturating_add)
+    }
+
+    /// Writes the rest and the totals.
+    ///
+    /// # Errors
+    /// The first [`ExportError`]; everything that could be written was.
+    pub fn finish(mut self) -> Result<Vec<VcpuTotals>, ExportError> {
+        self.close()?;
+        Ok(self.side.totals)
+    }
+
+    /// The same, for who wants to know more afterwards. Nothing is added later.
+    ///
+    /// # Errors
+    /// As of [`Self::finish`].
+    pub fn close(&mut self) -> Result<(), ExportError> {
+        let flushed = self.flush();
+        self.lanes.iter_mut().for_each(Lane::say_in_place);
+        if let Some(threads) = &mut self.threads {
+            threads.say_in_place();
+        }
+        self.side.totals = self.totals().collect();
+        self.side.events = self.events.totals().clone();
+        if let Some(threads) = &self.threads {
+            self.side.dropped = threads.dropped();
+        }
+        self.side.finished = flushed.is_ok();
+        self.write_comments()?;
+        self.write_side()?;
+        let released = self.lock.take().map_or(Ok(()), DirectoryLock::release);
+        flushed.and(released)
+    }
+
+    /// Replaces the side file in one step: a reader finds the old one or the new one.
+    fn write_side(&self) -> Result<(), ExportError> {
+        let path = self.directory.join(SIDE_FILE);
+        let fresh = self.directory.join(format!("{SIDE_FILE}.new"));
+        let text = printable::json_pretty(&self.side).map_err(std::io::Error::from);
+        text.and_then(|text| fs::write(&fresh, text))
+            .and_then(|()| fs::rename(&fresh, &path))
+            .map_err(ExportError::io("write", &path))
+    }
+}
+
+fn open_lane(directory: &Path, vcpu: u32) -> Result<Lane<File>, ExportError> {
+    let path = directory.join(layout::data_file(vcpu));
+    let file = File::create(&path).map_err(ExportError::io("create", &path))?;
+    Ok(Lane::new(file, path))
+}
+
+/// What uftrace calls the image: its file name, in characters that its line formats can take.
+fn module_name(image: &str) -> String {
+    let name = Path::new(image)
+        .file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or("guest");
+    let plain = |char: char| char.is_ascii_alphanumeric() || "._-+".contains(char);
+    name.chars()
+        .map(|char| if plain(char) { char } else { '_' })
+        .collect()
+}

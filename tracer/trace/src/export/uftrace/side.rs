@@ -1,0 +1,225 @@
+//! The file beside uftrace's own: what their format has no place for.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use terms::function::Function;
+use terms::printable::masked;
+
+use super::lane::LaneTotals;
+use super::late::{LateModules, WaitingModules};
+use crate::doubt::TimeNote;
+use crate::export::events::EventTotals;
+use crate::graph::{Anomalies, Anomaly, Seen};
+
+/// What a trace says of itself: what is known when it begins, and the rest when tracing is attached.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Metadata {
+    /// The command that made the trace.
+    pub command_line: String,
+    /// Path of the guest image.
+    pub image: String,
+    /// vCPUs of the guest.
+    pub vcpus: u16,
+    /// What a full ring does: `overwrite` or `discard`.
+    pub mode: String,
+    /// What the times come from: `tsc`, `page` or `none`.
+    pub clock: String,
+    /// How often the clock page is written, in nanoseconds: shorter times are not told apart. None
+    /// for other clocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_period_ns: Option<u64>,
+    /// The guest's TSC frequency in kHz; 0 if tracing was never attached.
+    pub tsc_khz: u64,
+    /// How a stub finds its ring: `gs` or `shared`; `unknown` if tracing was never attached.
+    pub ring_strategy: String,
+    /// The include globs, as they were last.
+    pub filter: Vec<String>,
+    /// The notrace globs, as they were last.
+    pub notrace: Vec<String>,
+    /// What was recorded: `function`, `graph`, or `nop` (events only). Older traces do not say, and are of functions.
+    #[serde(default)]
+    pub tracer: String,
+    /// Bytes of a guest's stack, by which threads are told apart (graph).
+    #[serde(default)]
+    pub stack_bytes: u64,
+    /// Modules whose functions were patched when they could already have been called.
+    #[serde(default, skip_serializing_if = "LateModules::is_empty")]
+    pub late_modules: LateModules,
+    /// Modules that have not been read yet, so that none of their functions is traced.
+    #[serde(default, skip_serializing_if = "WaitingModules::is_none")]
+    pub waiting_modules: WaitingModules,
+}
+
+/// The clock of traces without times.
+pub const NO_CLOCK: &str = "none";
+
+/// The tracer whose traces hold events only.
+pub const NOP: &str = "nop";
+
+/// The tracer whose traces hold entries and exits of threads.
+pub const GRAPH: &str = "graph";
+
+impl Metadata {
+    /// Whether the trace holds entries and exits of threads.
+    #[must_use]
+    pub fn is_graph(&self) -> bool {
+        self.tracer == GRAPH
+    }
+}
+
+/// Something in a graph trace that did not fit, with its first case.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnomalyNote {
+    /// What.
+    pub kind: Anomaly,
+    /// How often.
+    pub count: u64,
+    /// The function of the first.
+    pub function: String,
+    /// The thread of the first.
+    pub thread: u32,
+}
+
+impl AnomalyNote {
+    /// One for each kind that there was.
+    #[must_use]
+    pub fn list(anomalies: &Anomalies, functions: &[Function]) -> Vec<Self> {
+        let note = |(kind, seen): (Anomaly, Seen)| {
+            let function = functions.get(seen.function.index());
+            Self {
+                kind,
+                count: seen.count,
+                function: function.map_or("?", |one| &*one.display).to_owned(),
+                thread: seen.thread,
+            }
+        };
+        anomalies.iter().map(note).collect()
+    }
+}
+
+impl fmt::Display for AnomalyNote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (count, text, thread) = (self.count, self.kind.text(), self.thread);
+        // It may come from a damaged file.
+        let function = masked(&self.function);
+        write!(f, "{count} {text} (first: {function}, thread-{thread})")
+    }
+}
+
+/// The clock page was not written for longer than its period: times of that while are too early.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockStall {
+    /// When it was over, in nanoseconds since the guest's time began.
+    pub end_ns: u64,
+    /// How long it was.
+    pub length_ns: u64,
+}
+
+impl fmt::Display for ClockStall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let microseconds = self.length_ns / 1000;
+        write!(f, "the clock stood still for {microseconds} us up to here")
+    }
+}
+
+/// What was written for one vCPU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VcpuTotals {
+    /// The vCPU.
+    pub vcpu: u16,
+    /// Its task id in uftrace's files.
+    pub tid: u32,
+    /// Function entries in the trace.
+    pub entries: u64,
+    /// Records that were lost in the ring.
+    pub lost: u64,
+    /// Events that could not be written to disk.
+    pub dropped: u64,
+    /// Events that came with a time before their forerunner's.
+    pub reordered: u64,
+    /// Events of functions that the image does not have.
+    pub unknown: u64,
+}
+
+impl VcpuTotals {
+    pub(super) fn new(vcpu: u16, tid: u32, lane: LaneTotals) -> Self {
+        let LaneTotals {
+            entries,
+            lost,
+            dropped,
+            reordered,
+            unknown,
+        } = lane;
+        Self {
+            vcpu,
+            tid,
+            entries,
+            lost,
+            dropped,
+            reordered,
+            unknown,
+        }
+    }
+}
+
+/// The contents of the side file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SideFile {
+    /// Version of this file's layout.
+    pub version: u32,
+    /// Whether the trace was ended in order. A trace without that is whole up to its last record.
+    pub finished: bool,
+    /// What is added to a 48-bit address above the middle of the address space.
+    pub high_bits: String,
+    /// What was traced, and how.
+    #[serde(flatten)]
+    pub metadata: Metadata,
+    /// Events that named a vCPU which the guest does not have.
+    #[serde(default)]
+    pub strays: u64,
+    /// Calls of a graph trace that could not be written to disk.
+    #[serde(default)]
+    pub dropped: u64,
+    /// The names of the threads of a graph trace, as `comm-pid`, by number, where the guest told.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub threads: BTreeMap<u32, String>,
+    /// What did not fit in a graph trace.
+    #[serde(default)]
+    pub anomalies: Vec<AnomalyNote>,
+    /// Records whose times may be wrong; empty before the end.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub doubts: Vec<TimeNote>,
+    /// Every time the clock page was late, up to a few thousand; empty before the end.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clock_stalls: Vec<ClockStall>,
+    /// Events in the files beside the calls; absent before the end, and where there are none.
+    #[serde(default, skip_serializing_if = "EventTotals::is_empty")]
+    pub events: EventTotals,
+    /// Per vCPU; empty before the end.
+    pub totals: Vec<VcpuTotals>,
+}
+
+/// The version that is written.
+pub const VERSION: u32 = 1;
+
+impl SideFile {
+    pub(super) fn new(metadata: Metadata) -> Self {
+        let high_bits = "0xffff000000000000".to_owned();
+        Self {
+            version: VERSION,
+            finished: false,
+            high_bits,
+            metadata,
+            strays: 0,
+            dropped: 0,
+            threads: BTreeMap::new(),
+            anomalies: Vec::new(),
+            doubts: Vec::new(),
+            clock_stalls: Vec::new(),
+            events: EventTotals::default(),
+            totals: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,481 @@
+//! Trace directories written and looked at byte by byte, and data files on a disk that fills up.
+
+use crate::testing::{functions, text_of};
+use terms::function::FunctionId;
+
+use super::record::Record;
+use super::*;
+
+fn metadata(vcpus: u16) -> Metadata {
+    let (image, command_line) = (
+        "out/guest x.elf".to_owned(),
+        "vmm run --x \"a\"\n".to_owned(),
+    );
+    Metadata {
+        image,
+        command_line,
+        vcpus,
+        ..Metadata::default()
+    }
+}
+
+fn entry(time_ns: u64, vcpu: u16, function: u32) -> Event {
+    Event {
+        time_ns,
+        vcpu,
+        kind: EventKind::Entry(FunctionId(function)),
+    }
+}
+
+fn lost(time_ns: u64, vcpu: u16, count: u64) -> Event {
+    Event {
+        time_ns,
+        vcpu,
+        kind: EventKind::Lost(count),
+    }
+}
+
+fn records(path: &Path) -> Vec<(u64, Kind, u64)> {
+    let bytes = fs::read(path).unwrap();
+    let (records, rest) = bytes.as_chunks::<16>();
+    assert!(rest.is_empty(), "{} torn", path.display());
+    records
+        .iter()
+        .map(|r| Record::unpack(*r).unwrap())
+        .map(|r| (r.time, r.kind, r.value))
+        .collect()
+}
+
+#[test]
+fn each_entry_is_a_call_of_no_duration() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let functions = functions(3);
+    let mut writer =
+        UftraceWriter::create(&directory, text_of(&functions), metadata(2), false).unwrap();
+    let events = [
+        entry(10, 0, 0),
+        entry(10, 1, 2),
+        lost(11, 1, 7),
+        entry(12, 0, 1),
+        // Before the one before: kept in order.
+        entry(5, 0, 2),
+        entry(13, 0, 99),
+        entry(14, 9, 0),
+    ];
+    writer.append(&events).unwrap();
+    assert_eq!(writer.strays(), 1);
+    let totals = writer.finish().unwrap();
+    let [f0, f1, f2] = [0, 1, 2].map(|n| truncated(functions[n].address.0));
+    assert_eq!(
+        records(&directory.join("1000.dat")),
+        [
+            (10, Kind::Entry, f0),
+            (10, Kind::Exit, f0),
+            (12, Kind::Entry, f1),
+            (12, Kind::Exit, f1),
+            (12, Kind::Entry, f2),
+            (12, Kind::Exit, f2),
+        ]
+    );
+    assert_eq!(
+        records(&directory.join("1001.dat")),
+        [
+            (10, Kind::Entry, f2),
+            (10, Kind::Exit, f2),
+            (11, Kind::Lost, 7)
+        ]
+    );
+    let numbers: Vec<_> = totals
+        .iter()
+        .map(|t| (t.tid, t.entries, t.lost, t.reordered, t.unknown))
+        .collect();
+    assert_eq!(numbers, [(1000, 3, 0, 1, 1), (1001, 1, 7, 0, 0)]);
+}
+
+#[test]
+fn the_directory_is_complete_before_the_first_event() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let mut writer =
+        UftraceWriter::create(&directory, text_of(&functions(2)), metadata(2), false).unwrap();
+    let text = |name: &str| fs::read_to_string(directory.join(name)).unwrap();
+    let info = fs::read(directory.join("info")).unwrap();
+    assert_eq!(&info[..16], b"Ftrace!\0\x04\0\0\0\x28\0\x01\x02");
+    let lines = String::from_utf8_lossy(&info[40..]).into_owned();
+    assert_eq!(
+        lines,
+        "exename:guest_x.elf\ncmdline:vmm run --x 'a' \ntaskinfo:lines=2\ntaskinfo:nr_tid=2\ntaskinfo:tids=1000,1001\n"
+    );
+    assert!(text("task.txt").contains("sid=0000000000000001 exename=\"vcpu1\"\nTASK"));
+    assert_eq!(
+        text("guest_x.elf.sym"),
+        "0000000000000000 T f0\n0000000000000010 T f1\n0000000000001000 ? __sym_end\n"
+    );
+    let map = text("sid-0000000000000000.map");
+    assert!(map.starts_with("ffff80100000-ffff80101000 r-xp"), "{map}");
+    assert!(
+        map.contains(" guest_x.elf\n") && map.contains("[stack]"),
+        "{map}"
+    );
+    assert_eq!(fs::metadata(directory.join("1001.dat")).unwrap().len(), 0);
+    let side: SideFile = serde_json::from_str(&text(SIDE_FILE)).unwrap();
+    assert!(!side.finished);
+    let known_late = Metadata {
+        tsc_khz: 2_600_000,
+        ..metadata(2)
+    };
+    let described = Metadata {
+        vcpus: 77,
+        tracer: "graph".to_owned(),
+        ..known_late.clone()
+    };
+    writer.describe(described).unwrap();
+    let side: SideFile = serde_json::from_str(&text(SIDE_FILE)).unwrap();
+    assert_eq!((side.metadata, side.finished), (known_late.clone(), false));
+    writer.finish().unwrap();
+    let side: SideFile = serde_json::from_str(&text(SIDE_FILE)).unwrap();
+    assert!(side.finished);
+    assert_eq!((side.metadata, side.totals.len()), (known_late, 2));
+}
+
+#[test]
+fn flushed_events_are_on_disk_at_once() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let mut writer =
+        UftraceWriter::create(&directory, text_of(&functions(1)), metadata(1), false).unwrap();
+    let many: Vec<Event> = (0..10_000).map(|time| entry(time, 0, 0)).collect();
+    writer.append(&many).unwrap();
+    let length = || records(&directory.join("1000.dat")).len();
+    assert!(length() > 10_000, "a full buffer is written");
+    writer.flush().unwrap();
+    assert_eq!(length(), 20_000);
+}
+
+#[test]
+fn only_traces_are_overwritten_and_only_when_forced() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let functions = functions(1);
+    let create = |force| {
+        UftraceWriter::create(&directory, text_of(&functions), metadata(1), force).map(drop)
+    };
+    create(false).unwrap();
+    let error = create(false).unwrap_err();
+    assert!(
+        matches!(&error, ExportError::Exists(path) if *path == directory),
+        "{error}"
+    );
+    fs::write(directory.join("7.dat"), "old").unwrap();
+    create(true).unwrap();
+    assert!(!directory.join("7.dat").exists());
+    for foreign in ["notes.txt", "x.dat", "taxes"] {
+        fs::write(directory.join(foreign), "mine").unwrap();
+        let error = create(true).unwrap_err();
+        assert!(error.to_string().contains(foreign), "{error}");
+        assert!(directory.join("info").exists(), "nothing is removed");
+        fs::remove_file(directory.join(foreign)).unwrap();
+    }
+    fs::write(directory.join("info"), "shopping list").unwrap();
+    assert!(matches!(create(true), Err(ExportError::NotATrace { .. })));
+    let file = root.path().join("file");
+    fs::write(&file, "").unwrap();
+    let error = UftraceWriter::create(&file, text_of(&functions), metadata(1), true).unwrap_err();
+    assert!(matches!(error, ExportError::NotADirectory(_)), "{error}");
+    let missing = root.path().join("no/such");
+    let error =
+        UftraceWriter::create(&missing, text_of(&functions), metadata(1), true).unwrap_err();
+    assert!(error.to_string().contains("no/such"), "{error}");
+}
+
+/// A disk of limited size, which takes what fits of each write.
+struct Disk {
+    bytes: Vec<u8>,
+    room: usize,
+}
+
+impl std::io::Write for Disk {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let fits = bytes.len().min(self.room - self.bytes.len());
+        self.bytes.extend_from_slice(&bytes[..fits]);
+        if fits == 0 {
+            Err(std::io::ErrorKind::StorageFull.into())
+        } else {
+            Ok(fits)
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl lane::Storage for Disk {
+    fn cut(&mut self, length: u64) -> std::io::Result<()> {
+        self.bytes.truncate(usize::try_from(length).unwrap());
+        Ok(())
+    }
+}
+
+#[test]
+fn a_full_disk_loses_what_it_says_and_no_record_is_torn() {
+    let disk = Disk {
+        bytes: Vec::new(),
+        room: 100,
+    };
+    let mut lane = Lane::new(disk, "1000.dat".into());
+    let word = word(Kind::Entry, 0x1000);
+    for time in 0..2 {
+        lane.entry(time, word);
+    }
+    lane.flush().unwrap();
+    for time in 2..5 {
+        lane.entry(time, word);
+    }
+    let error = lane.flush().unwrap_err();
+    assert!(
+        error.to_string().starts_with("cannot write 1000.dat: "),
+        "{error}"
+    );
+    assert!(
+        error.to_string().contains("3 events are missing"),
+        "{error}"
+    );
+    lane.entry(5, word);
+    lane.lost(5, 10);
+    lane.flush().unwrap_err();
+    assert_eq!(lane.storage().bytes.len() % 16, 0);
+    lane.storage().room = 1000;
+    lane.entry(6, word);
+    lane.flush().unwrap();
+    let (chunks, rest) = lane.storage().bytes.as_chunks::<16>();
+    assert!(rest.is_empty());
+    let written: Vec<(u64, Kind)> = chunks
+        .iter()
+        .map(|c| Record::unpack(*c).unwrap())
+        .map(|r| (r.time, r.kind))
+        .collect();
+    use Kind::{Entry, Exit, Lost};
+    let entries = [(0, Entry), (0, Exit), (1, Entry), (1, Exit)];
+    // Four entries, and the ten that the ring had lost.
+    assert_eq!(written[..4], entries);
+    assert_eq!(written.iter().filter(|(_, kind)| *kind == Entry).count(), 3);
+    let said: u64 = chunks
+        .iter()
+        .filter_map(|c| Record::unpack(*c).filter(|r| r.kind == Lost))
+        .map(|r| r.value)
+        .sum();
+    assert_eq!(said, 14);
+    assert_eq!(
+        (lane.totals.entries, lane.totals.dropped, lane.totals.lost),
+        (3, 4, 10)
+    );
+}
+
+#[test]
+fn a_disk_that_stays_full_says_the_loss_in_place_of_the_last_event() {
+    let disk = Disk {
+        bytes: Vec::new(),
+        room: 70,
+    };
+    let mut lane = Lane::new(disk, "1000.dat".into());
+    let word = word(Kind::Entry, 0x1000);
+    let last = |lane: &mut Lane<Disk>| {
+        let bytes = &lane.storage().bytes;
+        assert_eq!(bytes.len() % 16, 0);
+        let last = Record::unpack(*bytes.last_chunk().unwrap()).unwrap();
+        (bytes.len() / 16, last.time, last.kind, last.value)
+    };
+    for time in 0..2 {
+        lane.entry(time, word);
+    }
+    lane.flush().unwrap();
+    lane.say_in_place();
+    assert_eq!(last(&mut lane).0, 4, "nothing is missing");
+    lane.entry(2, word);
+    lane.lost(3, 10);
+    lane.flush().unwrap_err();
+    lane.say_in_place();
+    // The second entry gave its place: itself, the third, and the ten that the ring had lost.
+    assert_eq!(last(&mut lane), (3, 1, Kind::Lost, 12));
+    assert_eq!((lane.totals.entries, lane.totals.dropped), (1, 2));
+    lane.storage().room = 48;
+    lane.entry(4, word);
+    lane.flush().unwrap_err();
+    lane.say_in_place();
+    assert_eq!(last(&mut lane), (3, 1, Kind::Lost, 13));
+    assert_eq!((lane.totals.entries, lane.totals.dropped), (1, 3));
+}
+
+fn graph_metadata() -> Metadata {
+    Metadata {
+        tracer: GRAPH.to_owned(),
+        ..metadata(2)
+    }
+}
+
+fn call(time_ns: u64, thread: u32, kind: CallKind) -> CallEvent {
+    CallEvent {
+        time_ns,
+        vcpu: 1,
+        thread,
+        depth: 0,
+        kind,
+        values: None,
+    }
+}
+
+#[test]
+fn threads_of_a_graph_get_their_files_when_they_are_seen() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let functions = functions(2);
+    let mut writer =
+        UftraceWriter::create(&directory, text_of(&functions), graph_metadata(), false).unwrap();
+    let text =
+        |name: &str| String::from_utf8_lossy(&fs::read(directory.join(name)).unwrap()).into_owned();
+    assert!(text("info").contains("taskinfo:nr_tid=0\n") && text("task.txt").is_empty());
+    let function = FunctionId(1);
+    writer
+        .append_call(call(10, 0, CallKind::Entry(function)))
+        .unwrap();
+    writer
+        .append_call(call(11, 2, CallKind::Entry(function)))
+        .unwrap();
+    writer.flush().unwrap();
+    assert!(text("info").contains("taskinfo:nr_tid=2\ntaskinfo:tids=1000,1002\n"));
+    assert!(text("task.txt").contains("exename=\"thread2\"\nTASK timestamp=0.000000000 tid=1002"));
+    assert!(text("sid-0000000000000002.map").contains("guest_x.elf"));
+    let end = crate::graph::End::NotSeen;
+    let exit = CallKind::Exit {
+        function,
+        end,
+        duration: None,
+    };
+    writer.append_call(call(15, 0, exit)).unwrap();
+    writer.append_call(call(16, 0, CallKind::Lost(3))).unwrap();
+    writer
+        .append_call(call(17, 0, CallKind::Entry(FunctionId(99))))
+        .unwrap();
+    let totals = writer.finish().unwrap();
+    let f1 = truncated(functions[1].address.0);
+    assert_eq!(
+        records(&directory.join("1000.dat")),
+        [
+            (10, Kind::Entry, f1),
+            (15, Kind::Exit, f1),
+            (16, Kind::Lost, 3)
+        ]
+    );
+    let side = fs::read(directory.join("1000.side")).unwrap();
+    let side: Vec<_> = side
+        .as_chunks::<2>()
+        .0
+        .iter()
+        .map(|w| threads::read_side_word(u16::from_le_bytes(*w)))
+        .collect();
+    assert_eq!(side[1], (1, end));
+    assert_eq!(side.len(), 3);
+    let numbers: Vec<_> = totals
+        .iter()
+        .map(|t| (t.vcpu, t.entries, t.lost, t.unknown))
+        .collect();
+    assert_eq!(numbers, [(0, 0, 0, 0), (1, 2, 3, 1)]);
+    UftraceWriter::create(&directory, text_of(&functions), graph_metadata(), true)
+        .expect("a graph trace is replaced");
+}
+
+#[test]
+fn threads_have_the_names_that_become_known() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let mut writer =
+        UftraceWriter::create(&directory, text_of(&functions(1)), graph_metadata(), false).unwrap();
+    let names = || {
+        let text = fs::read_to_string(directory.join("task.txt")).unwrap();
+        let name = |line: &str| Some(line.split_once("exename=")?.1.to_owned());
+        text.lines().filter_map(name).collect::<Vec<_>>()
+    };
+    let entry = |thread| call(10, thread, CallKind::Entry(FunctionId(0)));
+    writer.name_thread(1, "init-1".to_owned());
+    for thread in 0..3 {
+        writer.append_call(entry(thread)).unwrap();
+    }
+    writer.flush().unwrap();
+    assert_eq!(names(), ["\"thread0\"", "\"init-1\"", "\"thread2\""]);
+    writer.name_thread(2, "kworker/0:1-7\"\n".to_owned());
+    writer.name_thread(3, "never seen".to_owned());
+    writer.finish().unwrap();
+    assert_eq!(
+        names(),
+        ["\"thread0\"", "\"init-1\"", "\"kworker_0:1-7' \""]
+    );
+}
+
+#[test]
+fn a_thread_whose_files_cannot_be_made_is_tried_again() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let mut writer =
+        UftraceWriter::create(&directory, text_of(&functions(1)), graph_metadata(), false).unwrap();
+    let in_the_way = directory.join("1000.side");
+    fs::create_dir(&in_the_way).unwrap();
+    let entry = call(10, 0, CallKind::Entry(FunctionId(0)));
+    writer.append_call(entry.clone()).unwrap();
+    let error = writer.flush().unwrap_err();
+    assert!(error.to_string().contains("1000.side"), "{error}");
+    fs::remove_dir(&in_the_way).unwrap();
+    writer.append_call(entry.clone()).unwrap();
+    writer.finish().unwrap();
+    let written = records(&directory.join("1000.dat"));
+    assert_eq!(
+        (written[0].1, written[0].2, written[1].1),
+        (Kind::Lost, 1, Kind::Entry)
+    );
+    let side: SideFile =
+        serde_json::from_slice(&fs::read(directory.join(SIDE_FILE)).unwrap()).unwrap();
+    assert_eq!(side.dropped, 1);
+}
+
+/// What the last records of a thread's file become when its files cannot grow any more.
+#[test]
+fn a_thread_whose_files_are_full_says_the_loss_in_place() {
+    let exit = CallKind::Exit {
+        function: FunctionId(0),
+        end: crate::graph::End::Returned,
+        duration: Some(1),
+    };
+    let cases = [
+        (exit, 2, 1 + 3),
+        (CallKind::Entry(FunctionId(0)), 3, 2 + 3),
+        (CallKind::Lost(7), 2, 1 + 3 + 7),
+    ];
+    for (last, dropped, said) in cases {
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path().join("trace");
+        let mut writer =
+            UftraceWriter::create(&directory, text_of(&functions(1)), graph_metadata(), false)
+                .unwrap();
+        let entry = call(10, 0, CallKind::Entry(FunctionId(0)));
+        writer.append_call(entry.clone()).unwrap();
+        writer.append_call(call(11, 0, last)).unwrap();
+        writer.flush().unwrap();
+        let data = directory.join("1000.dat");
+        let aside = root.path().join("aside");
+        fs::rename(&data, &aside).unwrap();
+        writer.append_call(entry.clone()).unwrap();
+        writer.append_call(call(12, 0, CallKind::Lost(3))).unwrap();
+        writer.flush().unwrap_err();
+        // Room for nothing more than there was.
+        writer.append_call(entry.clone()).unwrap();
+        writer.flush().unwrap_err();
+        fs::rename(&aside, &data).unwrap();
+        writer.close().unwrap();
+        let written = records(&data);
+        assert_eq!(written.len(), 2, "{last:?}");
+        assert_eq!(written[1], (11, Kind::Lost, said + 1), "{last:?}");
+        assert_eq!(writer.dropped(), dropped, "{last:?}");
+        assert_eq!(fs::read(directory.join("1000.side")).unwrap().len(), 4);
+    }
+}

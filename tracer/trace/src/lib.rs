@@ -1,0 +1,15 @@
+//! What a trace is, from the moment at which its records have left the rings: events, the calls that they make, directories
+//! of them on disk, and reports of these.
+//!
+//! It knows no guest, no ring and no patching: who shows a trace that is there needs only this.
+
+#![forbid(unsafe_code)]
+
+pub mod doubt;
+pub mod event;
+pub mod export;
+pub mod glob;
+pub mod graph;
+pub mod report;
+#[cfg(test)]
+mod testing;

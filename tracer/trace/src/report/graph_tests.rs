@@ -1,0 +1,331 @@
+//! Reports of graph traces written by our own writer, against the layout that ftrace has.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::testing::{functions, text_of};
+use proptest::prelude::*;
+use tempfile::TempDir;
+use terms::function::FunctionId;
+
+use super::tests::damaged;
+use super::*;
+use crate::export::uftrace::{GRAPH, Metadata, NO_CLOCK, UftraceWriter};
+use crate::graph::selection::Threshold;
+use crate::graph::{Anomalies, Anomaly, CallEvent, End};
+
+fn step(time_ns: u64, vcpu: u16, thread: u32, depth: u32, kind: CallKind) -> CallEvent {
+    CallEvent {
+        time_ns,
+        vcpu,
+        thread,
+        depth,
+        kind,
+        values: None,
+    }
+}
+
+fn entry(time_ns: u64, vcpu: u16, thread: u32, depth: u32, function: u32) -> CallEvent {
+    step(
+        time_ns,
+        vcpu,
+        thread,
+        depth,
+        CallKind::Entry(FunctionId(function)),
+    )
+}
+
+fn exit(time_ns: u64, vcpu: u16, thread: u32, depth: u32, function: u32, end: End) -> CallEvent {
+    let kind = CallKind::Exit {
+        function: FunctionId(function),
+        end,
+        // The file has times only.
+        duration: None,
+    };
+    step(time_ns, vcpu, thread, depth, kind)
+}
+
+/// Two threads on two vCPUs: a call that migrates, one that is unhooked, one that is open at the end.
+fn trace() -> (TempDir, PathBuf) {
+    trace_with("tsc", None)
+}
+
+fn trace_with(clock: &str, clock_period_ns: Option<u64>) -> (TempDir, PathBuf) {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let functions = functions(4);
+    let metadata = Metadata {
+        vcpus: 2,
+        image: "guest.elf".into(),
+        tracer: GRAPH.into(),
+        clock: clock.into(),
+        clock_period_ns,
+        ..Metadata::default()
+    };
+    let mut writer =
+        UftraceWriter::create(&directory, text_of(&functions), metadata, false).unwrap();
+    for event in [
+        entry(1_000, 0, 0, 0, 0),
+        entry(1_100, 0, 0, 1, 1),
+        exit(1_350, 0, 0, 1, 1, End::Returned),
+        entry(2_000, 1, 1, 0, 2),
+        entry(3_000, 0, 0, 1, 2),
+        entry(3_000, 0, 0, 2, 3),
+        exit(3_000, 0, 0, 2, 3, End::Unhooked),
+        exit(33_000, 1, 0, 1, 2, End::Returned),
+        step(33_500, 1, 0, 1, CallKind::Lost(7)),
+        exit(34_000, 1, 0, 0, 0, End::Unsure),
+        entry(40_000, 1, 1, 1, 1),
+        exit(240_500, 1, 1, 1, 1, End::Returned),
+    ] {
+        writer.append_call(event).unwrap();
+    }
+    let mut anomalies = Anomalies::default();
+    anomalies.note(Anomaly::Unhooked, FunctionId(3), 0);
+    writer.set_anomalies(&anomalies, &functions);
+    writer.finish().unwrap();
+    (root, directory)
+}
+
+fn text(directory: &Path, format: Format, rules: &Rules) -> (Result<Printed, ReportError>, String) {
+    let mut out = Vec::new();
+    let result = print(directory, format, rules, &mut out);
+    (result, String::from_utf8(out).unwrap())
+}
+
+#[test]
+fn what_is_shorter_than_the_clock_s_period_is_neither_0_nor_a_guess() {
+    let (_root, directory) = trace_with("page", Some(300));
+    let (_, graph) = text(&directory, Format::Graph, &Rules::default());
+    assert!(graph.contains(" 0)   <300 ns     |    f1();"), "{graph}");
+    assert!(!graph.contains("0.250 us"), "{graph}");
+    assert!(graph.contains(" 1) + 30.000 us   |"), "{graph}");
+    let (_, counts) = text(&directory, Format::Counts, &Rules::default());
+    let row = counts.lines().find(|line| line.ends_with("f1")).unwrap();
+    let columns: Vec<&str> = row.split_whitespace().collect();
+    let expected = [
+        "2", "200.750", "200.750", "<0.300", "100.375", "200.500", "f1",
+    ];
+    assert_eq!(columns, expected);
+}
+
+/// A file that somebody else has made, or damaged: an inner call cannot be longer than the one that it was made in.
+#[test]
+fn calls_around_a_time_that_goes_back_have_no_duration_and_it_is_said() {
+    let (_root, directory) = trace();
+    let times = || {
+        let (printed, text) = text(&directory, Format::Counts, &Rules::default());
+        let row = text.lines().find(|line| line.ends_with("f2")).unwrap();
+        let columns: Vec<&str> = row.split_whitespace().take(3).collect();
+        (columns.join(" "), printed.unwrap().notes)
+    };
+    assert_eq!(times(), ("2 30.000 30.000".to_owned(), Vec::new()));
+    // The entry of f3, which was called by f2.
+    let task = TraceDirectory::open(&directory).unwrap().tasks.remove(0);
+    let mut bytes = fs::read(&task.data).unwrap();
+    bytes[4 * 16..4 * 16 + 8].copy_from_slice(&2_000u64.to_le_bytes());
+    fs::write(&task.data, &bytes).unwrap();
+    let (row, notes) = times();
+    assert_eq!(row, "2 - -");
+    let expected = "thread 0: 1 times go back; calls around them are of unknown duration";
+    assert_eq!(notes, [expected]);
+}
+
+#[test]
+fn without_a_clock_no_duration_is_shown() {
+    let (_root, directory) = trace_with(NO_CLOCK, None);
+    let (_, graph) = text(&directory, Format::Graph, &Rules::default());
+    assert!(!graph.contains(" us "), "{graph}");
+    let (_, counts) = text(&directory, Format::Counts, &Rules::default());
+    let row = counts.lines().find(|line| line.ends_with("f1")).unwrap();
+    let columns: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(columns, ["2", "-", "-", "-", "-", "-", "f1"]);
+}
+
+#[test]
+fn the_graph_format_is_that_of_ftrace() {
+    let (_root, directory) = trace();
+    let (printed, text) = text(&directory, Format::Graph, &Rules::default());
+    let expected = "\
+# tracer: function_graph
+#
+# CPU  DURATION                  FUNCTION CALLS
+# |     |   |                     |   |   |   |
+ 0)               |  f0() {
+ 0)   0.250 us    |    f1();
+ 1)               |  f2() {
+ 0)               |    f2() {
+ 0)               |      f3(); /* unhooked */
+ ------------------------------------------
+ 1)    thread-1    =>    thread-0   
+ ------------------------------------------
+
+ 1) + 30.000 us   |    } /* f2 */
+CPU:1 [LOST 7 EVENTS]
+ 1)               |  } /* f0: records lost meanwhile */
+ ------------------------------------------
+ 1)    thread-0    =>    thread-1   
+ ------------------------------------------
+
+ 1) ! 200.500 us  |    f1();
+# 1 calls of which the entry alone is known: their return could not be hooked (first: f3, thread-0)
+";
+    assert_eq!(text, expected);
+    let printed = printed.unwrap();
+    assert_eq!((printed.entries, printed.lost), (6, 7));
+}
+
+#[test]
+fn counts_have_times_of_what_is_known() {
+    let (_root, directory) = trace();
+    let (printed, text) = text(&directory, Format::Counts, &Rules::default());
+    let rows: Vec<Vec<&str>> = text
+        .lines()
+        .map(|l| l.split_whitespace().collect())
+        .collect();
+    assert_eq!(
+        rows[1],
+        [
+            "2", "200.750", "200.750", "0.250", "100.375", "200.500", "f1"
+        ]
+    );
+    assert_eq!(
+        rows[2],
+        ["2", "30.000", "30.000", "30.000", "30.000", "30.000", "f2"]
+    );
+    assert_eq!(rows[3], ["1", "-", "-", "-", "-", "-", "f0"]);
+    assert_eq!(rows[4], ["1", "-", "-", "-", "-", "-", "f3"]);
+    assert!(
+        text.contains("# 6 calls of 4 functions, 7 lost\n# CPU:1 [LOST 7 EVENTS]\n# 1 calls of")
+    );
+    assert_eq!(printed.unwrap().entries, 6);
+}
+
+#[test]
+fn entries_alone_can_be_shown_too() {
+    let (_root, directory) = trace();
+    let (printed, text) = text(&directory, Format::Function, &Rules::default());
+    assert!(text.contains("#P:2"), "{text}");
+    assert!(text.contains(" [001]     0.000040: f1\n"), "{text}");
+    assert_eq!(printed.unwrap().entries, 6);
+}
+
+#[test]
+fn rules_select_calls() {
+    let (_root, directory) = trace();
+    let owned = |glob: &str| vec![glob.to_owned()];
+    let shown = |depth, roots: &[String], notrace: &[String], nanoseconds: Option<u64>| {
+        let threshold = nanoseconds.map(|nanoseconds| Threshold { nanoseconds });
+        let depth = std::num::NonZeroU32::new(depth);
+        let rules = Rules::new(depth, roots, notrace, threshold).unwrap();
+        let text = text(&directory, Format::Graph, &rules).1;
+        let calls = text
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .filter_map(|line| line.split_once("|  "));
+        calls.map(|(_, call)| call.to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        shown(1, &[], &[], None),
+        ["f0() {", "f2() {", "} /* f0: records lost meanwhile */"]
+    );
+    assert_eq!(
+        shown(0, &owned("f2"), &owned("f3"), None),
+        ["f2() {", "f2();", "  f1();"]
+    );
+    assert_eq!(
+        shown(0, &[], &owned("f0"), Some(200_000)),
+        ["f2() {", "  f1();"]
+    );
+    let rules = Rules::new(None, &owned("g*"), &[], None).unwrap();
+    let error = text(&directory, Format::Graph, &rules).0.unwrap_err();
+    assert!(matches!(error, ReportError::NoRoot), "{error}");
+}
+
+#[test]
+fn a_trace_without_its_side_files_is_shown_as_of_one_vcpu() {
+    let (_root, directory) = trace();
+    fs::remove_file(directory.join("1000.side")).unwrap();
+    fs::write(directory.join("1001.side"), [1]).unwrap();
+    let (printed, text) = text(&directory, Format::Graph, &Rules::default());
+    assert_eq!(printed.unwrap().entries, 6);
+    assert!(!text.contains(" 1) "), "{text}");
+}
+
+#[test]
+fn a_trace_of_entries_has_no_graph() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let metadata = Metadata {
+        vcpus: 1,
+        ..Metadata::default()
+    };
+    let writer =
+        UftraceWriter::create(&directory, text_of(&functions(1)), metadata, false).unwrap();
+    writer.finish().unwrap();
+    let error = text(&directory, Format::Graph, &Rules::default())
+        .0
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("--format graph needs a graph trace"),
+        "{error}"
+    );
+    let rules = Rules::new(std::num::NonZeroU32::new(1), &[], &[], None).unwrap();
+    let error = text(&directory, Format::Counts, &rules).0.unwrap_err();
+    assert!(error.to_string().contains("--max-depth"), "{error}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Whatever the files hold, printing ends without a panic.
+    #[test]
+    fn mutated_graphs_never_panic(
+        file in prop::sample::select(vec!["task.txt", "1000.dat", "1001.dat", "1000.side", "exotrace.json"]),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let (_root, directory) = trace();
+        let path = directory.join(file);
+        let bytes = damaged(&path, changes);
+        let length = bytes.len().saturating_sub(cut.index(bytes.len()) / 3);
+        fs::write(&path, &bytes[..length]).unwrap();
+        for format in [Format::Function, Format::Counts, Format::Graph] {
+            if let Err(error) = print(&directory, format, &Rules::default(), io::sink()) {
+                prop_assert!(!error.to_string().is_empty());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_last_calls_of_each_vcpu_end_where_a_fatal_function_is_entered() {
+    use super::last::{Last, print_last};
+    let (_root, directory) = trace();
+    let text = |calls, until: &[&str]| {
+        let mut out = Vec::new();
+        let printed = print_last(&directory, Last { calls, until }, &mut out).unwrap();
+        (printed.entries, String::from_utf8(out).unwrap())
+    };
+    let (entries, all) = text(100, &[]);
+    assert_eq!(entries, 6);
+    assert!(
+        all.contains("f0() {") && all.contains("! 200.500 us  |    f1();"),
+        "{all}"
+    );
+    let (entries, two) = text(2, &[]);
+    assert_eq!(entries, 4, "two of each vCPU: {two}");
+    assert!(!two.contains("f0() {"), "{two}");
+    let (entries, fatal) = text(2, &["f3"]);
+    assert_eq!(entries, 3);
+    let expected = [
+        "# CPU 0 is in f0 > f2\n",
+        " 0)               |    f2() {\n",
+        " 0)               |      f3(); /* unhooked */\n",
+        "# CPU 1 is in f2\n",
+        " 1)               |  f2() {\n",
+    ];
+    assert_eq!(fatal, expected.concat());
+}

@@ -1,0 +1,63 @@
+//! What a completed trace says that it holds, against what was read of it: files that were cut or exchanged
+//! since look like a guest that called nothing.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::directory::TraceDirectory;
+use crate::export::uftrace::layout::SIDE_FILE;
+use terms::quantity::grouped;
+
+/// Calls or events that were written and are not there any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing {
+    /// Which of the two.
+    pub what: &'static str,
+    /// How many.
+    pub count: u64,
+    /// How many were written.
+    pub of: u64,
+    /// Which file says so.
+    pub by: PathBuf,
+}
+
+impl Missing {
+    /// What is missing where `read` calls were read to the end.
+    #[must_use]
+    pub fn of(trace: &TraceDirectory, read: u64) -> Option<Self> {
+        let side = trace.side.as_ref().filter(|side| side.finished)?;
+        let entries = side.totals.iter().map(|totals| totals.entries);
+        let written = entries.fold(0, u64::saturating_add);
+        Self::between(trace, "calls", written.saturating_sub(side.dropped), read)
+    }
+
+    /// The same of events.
+    #[must_use]
+    pub fn of_events(trace: &TraceDirectory, read: u64) -> Option<Self> {
+        let side = trace.side.as_ref().filter(|side| side.finished)?;
+        let written = side.events.events.values().copied();
+        let written = written.fold(0, u64::saturating_add);
+        Self::between(trace, "events", written, read)
+    }
+
+    fn between(trace: &TraceDirectory, what: &'static str, of: u64, read: u64) -> Option<Self> {
+        let count = of.saturating_sub(read);
+        (count > 0).then(|| Self {
+            what,
+            count,
+            of,
+            by: trace.path.join(SIDE_FILE),
+        })
+    }
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, count, of) = (self.what, grouped(self.count), grouped(self.of));
+        write!(
+            f,
+            "{count} of {of} {what} are missing: {} says that they were written, so data files were cut or exchanged since",
+            self.by.display()
+        )
+    }
+}

@@ -1,0 +1,336 @@
+//! Reports of traces written by our own writer, and of damaged ones.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::testing::{functions, text_of};
+use proptest::prelude::*;
+use tempfile::TempDir;
+use terms::event_format::{EventFormat, EventId};
+use terms::function::FunctionId;
+
+use super::*;
+use crate::event::{Event, EventKind, PointEvent, PointKind};
+use crate::export::uftrace::{Metadata, NOP, UftraceWriter};
+
+/// The file's bytes with some changed.
+pub(super) fn damaged(path: &Path, changes: Vec<(prop::sample::Index, u8)>) -> Vec<u8> {
+    let mut bytes = fs::read(path).unwrap();
+    for (index, byte) in changes {
+        let at = index.index(bytes.len());
+        bytes[at] = byte;
+    }
+    bytes
+}
+
+/// A trace of two vCPUs: three calls on the first, two and a loss on the second.
+fn trace() -> (TempDir, PathBuf) {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let metadata = Metadata {
+        vcpus: 2,
+        image: "guest.elf".into(),
+        ..Metadata::default()
+    };
+    let mut writer =
+        UftraceWriter::create(&directory, text_of(&functions(3)), metadata, false).unwrap();
+    let event = |time_ns, vcpu, kind| Event {
+        time_ns,
+        vcpu,
+        kind,
+    };
+    let entry = |time, vcpu, id| event(time, vcpu, EventKind::Entry(FunctionId(id)));
+    writer
+        .append(&[
+            entry(1_000_000_000, 0, 0),
+            entry(12_345_678_901, 0, 1),
+            entry(12_345_679_000, 0, 1),
+            entry(2_000_000_000, 1, 2),
+            event(2_000_500_000, 1, EventKind::Lost(123)),
+            entry(12_345_678_901, 1, 1),
+        ])
+        .unwrap();
+    writer.finish().unwrap();
+    (root, directory)
+}
+
+fn text(directory: &Path, format: Format) -> (Result<Printed, ReportError>, String) {
+    let mut out = Vec::new();
+    let result = print(directory, format, &Rules::default(), &mut out);
+    (result, String::from_utf8(out).unwrap())
+}
+
+#[test]
+fn the_function_format_is_that_of_ftrace() {
+    let (_root, directory) = trace();
+    let (printed, text) = text(&directory, Format::Function);
+    let expected = "\
+# tracer: function
+#
+# entries-in-buffer/entries-written: 5/128   #P:2
+#
+#           TASK-PID     CPU#    TIMESTAMP   FUNCTION
+#              | |         |         |         |
+         <guest>-0       [000]     1.000000: f0
+         <guest>-0       [001]     2.000000: f2
+CPU:1 [LOST 123 EVENTS]
+         <guest>-0       [000]    12.345678: f1
+         <guest>-0       [001]    12.345678: f1
+         <guest>-0       [000]    12.345679: f1
+";
+    assert_eq!(text, expected);
+    assert_eq!(
+        printed.unwrap(),
+        Printed {
+            entries: 5,
+            lost: 123,
+            ..Printed::default()
+        }
+    );
+}
+
+#[test]
+fn counts_are_sorted_and_say_what_is_missing() {
+    let (_root, directory) = trace();
+    let (printed, text) = text(&directory, Format::Counts);
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    assert_eq!(
+        lines,
+        [
+            "CALLS  FUNCTION",
+            "3  f1",
+            "1  f0",
+            "1  f2",
+            "# 5 calls of 3 functions, 123 lost",
+            "# CPU:1 [LOST 123 EVENTS]",
+        ]
+    );
+    assert_eq!(printed.unwrap().entries, 5);
+}
+
+#[test]
+fn a_torn_or_unfinished_trace_is_read_up_to_its_end() {
+    let (_root, directory) = trace();
+    let data = directory.join("1000.dat");
+    let bytes = fs::read(&data).unwrap();
+    fs::write(&data, &bytes[..bytes.len() - 25]).unwrap();
+    fs::remove_file(directory.join("exotrace.json")).unwrap();
+    let printed = text(&directory, Format::Function).0.unwrap();
+    assert_eq!(printed.entries, 4);
+    assert!(
+        printed.notes[0].contains("7 bytes of a torn record"),
+        "{:?}",
+        printed.notes
+    );
+}
+
+#[test]
+fn a_damaged_record_is_an_error_after_what_was_good() {
+    let (_root, directory) = trace();
+    let data = directory.join("1000.dat");
+    let mut bytes = fs::read(&data).unwrap();
+    bytes[32..48].fill(0xff);
+    fs::write(&data, bytes).unwrap();
+    for format in [Format::Function, Format::Counts] {
+        let (result, text) = text(&directory, format);
+        let message = result.unwrap_err().to_string();
+        assert!(
+            message.contains("1000.dat: no record at offset 0x20"),
+            "{message}"
+        );
+        let good = text.lines().filter(|line| line.contains("f0")).count();
+        assert_eq!(good, 1, "{text}");
+    }
+}
+
+#[test]
+fn what_is_no_trace_is_named() {
+    let root = tempfile::tempdir().unwrap();
+    let error = |directory: &Path| text(directory, Format::Counts).0.unwrap_err().to_string();
+    assert!(error(&root.path().join("none")).contains("open the trace directory"));
+    assert!(error(root.path()).contains("/info: no such file: not a trace of ours"));
+    let (_root, directory) = trace();
+    let damage = |name: &str, bytes: &[u8]| {
+        let path = directory.join(name);
+        let good = fs::read(&path).unwrap();
+        fs::write(&path, bytes).unwrap();
+        let message = error(&directory);
+        fs::write(&path, good).unwrap();
+        assert!(message.contains(name), "{name}: {message}");
+        message
+    };
+    damage("info", b"");
+    damage("info", &[0x55; 100]);
+    damage("task.txt", &[0xff, 0xfe]);
+    damage("task.txt", b"TASK timestamp=0 tid=../../x pid=1\n");
+    damage(
+        "task.txt",
+        b"SESS timestamp=0 pid=1 sid=../up exename=\"x\"\n",
+    );
+    damage("sid-0000000000000000.map", b"");
+    damage(
+        "sid-0000000000000000.map",
+        b"1000-2000 r-xp 0 0:0 0 ../../secret\n",
+    );
+    damage("guest.elf.sym", b"zz T f0\n");
+    damage("exotrace.json", b"{\"version\": ");
+    fs::remove_file(directory.join("1001.dat")).unwrap();
+    assert!(error(&directory).contains("cannot open"));
+}
+
+#[test]
+fn what_the_totals_have_and_the_files_have_not_is_missing() {
+    let (_root, directory) = trace();
+    let missing = |directory: &Path| text(directory, Format::Counts).0.unwrap().missing;
+    assert_eq!(missing(&directory), None);
+    let data = directory.join("1000.dat");
+    let bytes = fs::read(&data).unwrap();
+    fs::write(&data, &bytes[..32]).unwrap();
+    let cut = missing(&directory).unwrap();
+    assert_eq!((cut.what, cut.count, cut.of), ("calls", 2, 5));
+    fs::write(&data, b"").unwrap();
+    let message = missing(&directory).unwrap().to_string();
+    assert!(message.starts_with("3 of 5 calls are missing"), "{message}");
+    // What was never completed has no totals to be compared with.
+    fs::remove_file(directory.join("exotrace.json")).unwrap();
+    assert_eq!(missing(&directory), None);
+}
+
+/// A trace of a session that records events only: two, and seven that are lost.
+fn events_only() -> (TempDir, PathBuf) {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let metadata = Metadata {
+        vcpus: 1,
+        tracer: NOP.into(),
+        ..Metadata::default()
+    };
+    let mut writer =
+        UftraceWriter::create(&directory, text_of(&functions(1)), metadata, false).unwrap();
+    let format = EventFormat::new("sent".into(), Vec::new());
+    let passed = || PointKind::Passed(EventId(0), Vec::new());
+    for (time_ns, kind) in [(10, passed()), (15, PointKind::Lost(7)), (20, passed())] {
+        let event = PointEvent {
+            time_ns,
+            vcpu: 0,
+            kind,
+        };
+        writer.append_point(&event, Some(&format)).unwrap();
+    }
+    writer.finish().unwrap();
+    (root, directory)
+}
+
+#[test]
+fn a_trace_of_events_only_does_not_say_that_it_is_of_functions() {
+    let (_root, directory) = events_only();
+    let (printed, text) = text(&directory, Format::Function);
+    assert!(text.starts_with("# tracer: nop\n"), "{text}");
+    let printed = printed.unwrap();
+    assert_eq!((printed.entries, printed.events, printed.lost), (0, 2, 7));
+}
+
+#[test]
+fn events_that_the_totals_have_and_the_files_have_not_are_missing() {
+    for format in [Format::Function, Format::Counts] {
+        let (_root, directory) = events_only();
+        assert_eq!(text(&directory, format).0.unwrap().missing, None);
+        let file = directory.join("events-0.jsonl");
+        let lines = fs::read_to_string(&file).unwrap();
+        let (first, _) = lines.split_once('\n').unwrap();
+        fs::write(&file, format!("{first}\n")).unwrap();
+        let missing = text(&directory, format).0.unwrap().missing.unwrap();
+        assert_eq!(
+            (missing.what, missing.count, missing.of),
+            ("events", 1, 2),
+            "{format:?}"
+        );
+        let message = missing.to_string();
+        assert!(
+            message.starts_with("1 of 2 events are missing"),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn one_call_of_one_function_is_said_in_the_singular() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let metadata = Metadata {
+        vcpus: 1,
+        ..Metadata::default()
+    };
+    let mut writer =
+        UftraceWriter::create(&directory, text_of(&functions(1)), metadata, false).unwrap();
+    let kind = EventKind::Entry(FunctionId(0));
+    let only = Event {
+        time_ns: 1,
+        vcpu: 0,
+        kind,
+    };
+    writer.append(&[only]).unwrap();
+    writer.finish().unwrap();
+    let (_, text) = text(&directory, Format::Counts);
+    assert!(text.contains("# 1 call of 1 function, 0 lost"), "{text}");
+}
+
+#[test]
+fn a_trace_that_is_being_written_says_by_whom() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let metadata = Metadata {
+        command_line: "vmm run".to_owned(),
+        ..Metadata::default()
+    };
+    let writer =
+        UftraceWriter::create(&directory, text_of(&functions(3)), metadata.clone(), false).unwrap();
+    let notes = || text(&directory, Format::Counts).0.unwrap().notes.join("\n");
+    assert!(
+        notes().contains("is being written by process"),
+        "{}",
+        notes()
+    );
+    let error =
+        UftraceWriter::create(&directory, text_of(&functions(3)), metadata, true).unwrap_err();
+    assert!(error.to_string().contains("(vmm run)"), "{error}");
+    // As if it were killed.
+    drop(writer);
+    assert!(notes().contains("not ended in order"), "{}", notes());
+    let next = UftraceWriter::create(
+        &directory,
+        text_of(&functions(3)),
+        Metadata::default(),
+        true,
+    )
+    .unwrap();
+    next.finish().unwrap();
+    assert_eq!(notes(), "");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Whatever the files hold, printing ends without a panic.
+    #[test]
+    fn mutated_directories_never_panic(
+        file in prop::sample::select(vec![
+            "info", "task.txt", "sid-0000000000000000.map", "guest.elf.sym", "1000.dat",
+            "exotrace.json",
+        ]),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        keep in 0.0..1.5f64,
+    ) {
+        let (_root, directory) = trace();
+        let path = directory.join(file);
+        let bytes = damaged(&path, changes);
+        let keep = bytes.iter().zip(1u32..).take_while(|(_, n)| f64::from(*n) <= keep * 100.0);
+        let length = keep.count();
+        fs::write(&path, &bytes[..length.max(1)]).unwrap();
+        for format in [Format::Function, Format::Counts] {
+            if let Err(error) = print(&directory, format, &Rules::default(), io::sink()) {
+                prop_assert!(!error.to_string().is_empty());
+            }
+        }
+    }
+}
