@@ -30,7 +30,7 @@ impl Rules {
     /// Rules with these globs.
     ///
     /// # Errors
-    /// [`GlobError::BadGlob`].
+    /// [`GlobError::Bad`].
     pub fn new(
         max_depth: Option<NonZeroU32>,
         roots: &[String],
