@@ -2,9 +2,11 @@
 //! Linux, of the module whose description is the argument of the function that it belongs to.
 
 use crate::target::{PhysicalMemory, StoppedTarget};
+use image::Image;
 use log::Level;
 use terms::addr::Gva;
 
+use super::attachment::Attachment;
 use super::{Tracing, TracingError};
 use crate::guest::Guest;
 
@@ -19,16 +21,17 @@ impl Tracing {
         if self.has_modules() {
             return self.module_announced(guest, vcpu);
         }
-        let Some((start, is_there)) = self.notice(guest) else {
+        let attachment = &mut self.attachment;
+        let Some((start, is_there)) = notice(&attachment.shared.image, guest) else {
             let nonsense = "the guest has announced something that is no text of its image";
-            return self.remarks.say(Level::Warn, nonsense);
+            return attachment.remarks.say(Level::Warn, nonsense);
         };
         if !is_there {
-            self.engine.part_goes(start);
-            return self.look_for_lost_probes();
+            attachment.engine.part_goes(start);
+            return attachment.look_for_lost_probes();
         }
-        if let Err(error) = self.take_in_part(guest, start) {
-            self.remarks.say(Level::Error, error);
+        if let Err(error) = attachment.take_in_part(guest, start) {
+            attachment.remarks.say(Level::Error, error);
         }
     }
 
@@ -39,20 +42,22 @@ impl Tracing {
                 let registers = stopped.vcpus().get(usize::from(vcpu));
                 let module = registers.map(|registers| Gva(registers.rdi));
                 drop(stopped);
-                self.look_for(guest, module);
+                self.modules.look(&mut self.attachment, guest, module);
             }
             // The next look finds it, and counts it as late.
-            Err(error) => self.remarks.say(Level::Warn, error),
+            Err(error) => self.attachment.remarks.say(Level::Warn, error),
         }
     }
+}
 
+impl Attachment {
     fn take_in_part(&mut self, guest: &impl Guest, start: Gva) -> Result<(), TracingError> {
         let mut stopped = guest.stop()?;
         if self.engine.part_came(&mut stopped, start)? == 0 {
             return Ok(());
         }
-        let live = self.sessions.iter().filter(|session| session.started);
-        let ids: Vec<_> = live
+        let started = self.sessions.started();
+        let ids: Vec<_> = started
             .filter_map(|session| session.live.as_ref().map(|live| live.id))
             .collect();
         for id in ids {
@@ -63,19 +68,19 @@ impl Tracing {
         }
         Ok(())
     }
+}
 
-    fn notice(&self, guest: &impl Guest) -> Option<(Gva, bool)> {
-        let image = &self.shared.image;
-        let at = image.symbols.address_of(NOTICE)?;
-        let (at, _) = guest.locate(at).filter(|(_, bytes)| *bytes >= 16)?;
-        let mut bytes = [0; 16];
-        guest.memory().read_physical(at, &mut bytes).ok()?;
-        let (words, _) = bytes.as_chunks::<8>();
-        let [start, is_there] = words else {
-            return None;
-        };
-        let start = Gva(u64::from_le_bytes(*start));
-        image.part_at(start)?;
-        Some((start, u64::from_le_bytes(*is_there) == 1))
-    }
+/// What the guest announces: where text begins, and whether it is there.
+fn notice(image: &Image, guest: &impl Guest) -> Option<(Gva, bool)> {
+    let at = image.symbols.address_of(NOTICE)?;
+    let (at, _) = guest.locate(at).filter(|(_, bytes)| *bytes >= 16)?;
+    let mut bytes = [0; 16];
+    guest.memory().read_physical(at, &mut bytes).ok()?;
+    let (words, _) = bytes.as_chunks::<8>();
+    let [start, is_there] = words else {
+        return None;
+    };
+    let start = Gva(u64::from_le_bytes(*start));
+    image.part_at(start)?;
+    Some((start, u64::from_le_bytes(*is_there) == 1))
 }

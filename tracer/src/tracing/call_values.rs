@@ -14,8 +14,10 @@ use terms::function::FunctionId;
 use trace::event::Moment;
 use trace::export::call_formats::{has_type, is_sayable};
 
+use super::TracingError;
+use super::attachment::Attachment;
+use super::remarks::Remarks;
 use super::session::Shared;
-use super::{Tracing, TracingError};
 use crate::guest::Guest;
 
 /// What could not be captured.
@@ -29,26 +31,42 @@ struct Missing {
     unreturning: usize,
 }
 
-impl Tracing {
+impl Missing {
+    /// Says what is missing of so many functions.
+    fn say(self, of: usize, remarks: &mut Remarks) {
+        for (count, why) in [
+            (self.untyped, "their types are not known"),
+            (self.ambiguous, "others have the same names"),
+            (self.unreturning, "their returns cannot be hooked"),
+        ] {
+            if count > 0 {
+                let remark = format!("{count} of {of} functions are traced without values: {why}");
+                remarks.say(Level::Info, remark);
+            }
+        }
+    }
+}
+
+impl Attachment {
     /// Has the values of the calls of these functions captured for a session that was made for that: of those that are
     /// not captured yet.
     ///
     /// # Errors
     /// [`TracingError::NoTypes`], or about the event rings.
-    pub(super) fn capture_calls(
+    pub fn capture_calls(
         &mut self,
         guest: &impl Guest,
         index: usize,
         id: SessionId,
         selection: &Selection,
     ) -> Result<(), TracingError> {
-        let moments = self.at(index)?.options.captures();
+        let moments = self.sessions.at(index)?.options.captures();
         if moments.is_empty() || selection.selected.is_empty() {
             return Ok(());
         }
         let image = Arc::clone(&self.shared.image);
         let mut missing = Missing::default();
-        let room = self.at(index)?.bytes_of_values();
+        let room = self.sessions.at(index)?.bytes_of_values();
         let has_memory = self.reach_for_calls(guest)?;
         let shared = shared_names(&image);
         for function in &selection.selected {
@@ -72,17 +90,15 @@ impl Tracing {
         }
         self.engine.capture_calls(id, moments)?;
         let needed = self.engine.call_bytes(moments);
-        let session = self.at(index)?;
+        let session = self.sessions.at(index)?;
         let bytes = match session.options.probe.is_empty() {
             true => session.options.record_bytes.unwrap_or(needed),
             false => session.payload_bytes(Some(needed)),
         };
         self.open_events(guest, index, id, bytes)?;
         let formats = self.engine.event_formats();
-        for session in &self.sessions {
-            session.know_events(formats);
-        }
-        self.say_missing(missing, selection.selected.len());
+        self.sessions.know_events(formats);
+        missing.say(selection.selected.len(), &mut self.remarks);
         Ok(())
     }
 
@@ -117,24 +133,6 @@ impl Tracing {
             }
         }
         Ok(())
-    }
-
-    fn say_missing(&mut self, missing: Missing, of: usize) {
-        let Missing {
-            untyped,
-            ambiguous,
-            unreturning,
-        } = missing;
-        for (count, why) in [
-            (untyped, "their types are not known"),
-            (ambiguous, "others have the same names"),
-            (unreturning, "their returns cannot be hooked"),
-        ] {
-            if count > 0 {
-                let remark = format!("{count} of {of} functions are traced without values: {why}");
-                self.remarks.say(Level::Info, remark);
-            }
-        }
     }
 }
 

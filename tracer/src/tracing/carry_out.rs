@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use super::Tracing;
 use super::error::TracingError;
-use crate::engine::Applied;
+use super::options::PatchMethod;
+use super::slices::Slices;
 use crate::engine::plan::{Obstacles, Plan, Step};
+use crate::engine::{Applied, Engine};
 use crate::guest::{Guest, LiveGuest};
 
 /// Pauses in which a site with a thread inside gets its turn again.
@@ -35,32 +36,76 @@ impl Carried {
     }
 }
 
-impl Tracing {
+/// How the text of a guest is changed.
+#[derive(Debug)]
+pub(super) struct Patching {
+    method: PatchMethod,
+    /// Whether text stays until we take our bytes out of it. Linux frees text: only a guest that is stopped cannot do so
+    /// before the write.
+    is_lasting: bool,
+    slices: Slices,
+    /// The host's clock.
+    now: fn() -> Duration,
+}
+
+impl Patching {
+    /// By this method; in one pause text is written for `max_pause` at most, if that is given.
+    pub const fn new(
+        method: PatchMethod,
+        is_lasting: bool,
+        max_pause: Option<Duration>,
+        now: fn() -> Duration,
+    ) -> Self {
+        Self {
+            method,
+            is_lasting,
+            slices: Slices::new(max_pause),
+            now,
+        }
+    }
+
+    /// What its user calls the method.
+    pub const fn method(&self) -> PatchMethod {
+        self.method
+    }
+
+    /// Lets text be written while the guest runs, where that was chosen.
+    ///
+    /// # Errors
+    /// Why that cannot be now.
+    pub fn live<'g, G: Guest>(&self, guest: &'g G) -> Result<Option<G::Live<'g>>, TracingError> {
+        match self.method {
+            PatchMethod::Live if self.is_lasting => Ok(guest.live()?),
+            _ => Ok(None),
+        }
+    }
+
     /// Carries out `plan`, and adds what that did to `carried`.
     ///
     /// # Errors
     /// Why a part failed; those before it were taken back, or it is said that they could not be.
-    pub(super) fn carry_out(
+    pub fn carry_out(
         &mut self,
+        engine: &mut Engine,
         guest: &impl Guest,
         plan: Plan,
         carried: &mut Carried,
     ) -> Result<(), TracingError> {
-        if self.may_be_live(&plan)
+        if may_be_live(engine, &plan)
             && let Some(mut live) = self.live(guest)?
         {
-            let applied = self.engine.apply_live(&mut live, &plan)?;
+            let applied = engine.apply_live(&mut live, &plan)?;
             carried.add(applied);
             carried.longest = carried.longest.max(live.lost());
             return Ok(());
         }
         let done = carried.done.len();
-        let failed = match self.each_slice(guest, plan, carried) {
+        let failed = match self.each_slice(engine, guest, plan, carried) {
             Ok(()) => return Ok(()),
             Err(error) => error,
         };
         for plan in carried.done.split_off(done).into_iter().rev() {
-            if let Err(stuck) = self.take_back(guest, &plan) {
+            if let Err(stuck) = self.take_back(engine, guest, &plan) {
                 log::error!("what was changed before could not be taken back: {stuck}");
                 break;
             }
@@ -68,23 +113,18 @@ impl Tracing {
         Err(failed)
     }
 
-    /// A plan that leaves out what cannot be made leaves out what cannot be made while the guest runs.
-    fn may_be_live(&self, plan: &Plan) -> bool {
-        let mut steps = plan.steps.iter();
-        plan.obstacles == Obstacles::LeaveOut || !steps.any(|step| self.engine.needs_stop(step))
-    }
-
     fn each_slice(
         &mut self,
+        engine: &mut Engine,
         guest: &impl Guest,
         mut plan: Plan,
         carried: &mut Carried,
     ) -> Result<(), TracingError> {
         if self.slices.are_wanted() && plan.obstacles == Obstacles::LeaveOut {
-            let joins = |step: &Step| self.engine.joins_instructions(step);
+            let joins = |step: &Step| engine.joins_instructions(step);
             let (joining, others): (Vec<Step>, Vec<Step>) = plan.steps.into_iter().partition(joins);
             let is_joining = !joining.is_empty();
-            self.join(guest, joining, carried)?;
+            self.join(engine, guest, joining, carried)?;
             plan.steps = others;
             if plan.is_empty() && is_joining {
                 return Ok(());
@@ -102,7 +142,7 @@ impl Tracing {
                 steps: left.by_ref().take(most).collect(),
                 obstacles,
             };
-            let (applied, time) = self.apply_slice(guest, &slice, carried)?;
+            let (applied, time) = self.apply_slice(engine, guest, &slice, carried)?;
             self.slices.learn(slice.steps.len(), time);
             carried.add(applied);
             carried.done.push(slice);
@@ -116,6 +156,7 @@ impl Tracing {
     /// searched for threads. Sites with a thread inside get their turn in the next one, after the guest has run.
     fn join(
         &mut self,
+        engine: &mut Engine,
         guest: &impl Guest,
         steps: Vec<Step>,
         carried: &mut Carried,
@@ -125,7 +166,7 @@ impl Tracing {
             if plan.is_empty() {
                 break;
             }
-            let (mut applied, _) = self.apply_slice(guest, &plan, carried)?;
+            let (mut applied, _) = self.apply_slice(engine, guest, &plan, carried)?;
             let again = applied
                 .skipped
                 .extract_if(.., |(_, why)| left > 0 && why.passes());
@@ -145,30 +186,42 @@ impl Tracing {
 
     /// One pause. Also answers for how long text was written.
     fn apply_slice(
-        &mut self,
+        &self,
+        engine: &mut Engine,
         guest: &impl Guest,
         plan: &Plan,
         carried: &mut Carried,
     ) -> Result<(Applied, Duration), TracingError> {
         let mut stopped = guest.stop()?;
-        let now = self.shared.host.now;
-        let since = now();
-        let applied = self.engine.apply(&mut stopped, plan);
-        let time = now().saturating_sub(since);
+        let since = (self.now)();
+        let applied = engine.apply(&mut stopped, plan);
+        let time = (self.now)().saturating_sub(since);
         let moves_places = |step: &Step| matches!(step, Step::Place(_));
         if applied.is_ok() && plan.steps.iter().any(moves_places) {
-            guest.set_detours(self.engine.detours());
+            guest.set_detours(engine.detours());
         }
         drop(stopped);
         carried.paused(guest.last_pause());
         Ok((applied?, time))
     }
 
-    fn take_back(&mut self, guest: &impl Guest, plan: &Plan) -> Result<(), TracingError> {
+    fn take_back(
+        &self,
+        engine: &mut Engine,
+        guest: &impl Guest,
+        plan: &Plan,
+    ) -> Result<(), TracingError> {
         let mut back = plan.reverse();
         // What was left out then is as it was.
-        back.steps.retain(|step| self.engine.is_current(step));
+        back.steps.retain(|step| engine.is_current(step));
         let mut carried = Carried::default();
-        self.apply_slice(guest, &back, &mut carried).map(drop)
+        self.apply_slice(engine, guest, &back, &mut carried)
+            .map(drop)
     }
+}
+
+/// A plan that leaves out what cannot be made leaves out what cannot be made while the guest runs.
+fn may_be_live(engine: &Engine, plan: &Plan) -> bool {
+    let mut steps = plan.steps.iter();
+    plan.obstacles == Obstacles::LeaveOut || !steps.any(|step| engine.needs_stop(step))
 }

@@ -5,6 +5,7 @@ use crate::target::TargetMemory;
 use image::{DynamicFunction, StaticCall};
 use terms::addr::Gva;
 
+use super::attachment::Attachment;
 use super::carry_out::Carried;
 use super::status::{DynamicChange, DynamicChanged, DynamicList, DynamicStatus, microseconds};
 use super::{Tracing, TracingError};
@@ -17,19 +18,51 @@ impl Tracing {
     /// # Errors
     /// [`TracingError::Stop`], where there are static calls.
     pub fn dynamic_functions(&self, guest: &impl Guest) -> Result<DynamicList, TracingError> {
-        let dynamic = self.shared.image.dynamic.iter().enumerate();
+        let dynamic = self.attachment.shared.image.dynamic.iter().enumerate();
         let mut functions: Vec<_> = dynamic
-            .map(|(index, function)| self.show_dynamic(index, function))
+            .map(|(index, function)| self.attachment.show_dynamic(index, function))
             .collect();
         functions.sort_by(|one, other| one.name.cmp(&other.name));
-        if !self.shared.image.static_calls.is_empty() {
+        if !self.attachment.shared.image.static_calls.is_empty() {
             let stopped = guest.stop()?;
-            let calls = self.shared.image.static_calls.iter();
-            functions.extend(calls.map(|call| self.show_static_call(&stopped, call)));
+            let calls = self.attachment.shared.image.static_calls.iter();
+            functions.extend(calls.map(|call| self.attachment.show_static_call(&stopped, call)));
         }
         Ok(DynamicList { functions })
     }
 
+    /// All of these lead to their targets, or none is changed.
+    ///
+    /// # Errors
+    /// A [`TracingError`] that names the function.
+    pub fn set_dynamic(
+        &mut self,
+        guest: &impl Guest,
+        changes: &[DynamicChange],
+    ) -> Result<DynamicChanged, TracingError> {
+        let changes = changes
+            .iter()
+            .map(|change| (&*change.name, Some(&*change.target)));
+        let plan = self.attachment.engine.plan_dynamic(changes)?;
+        self.attachment.retarget(guest, plan)
+    }
+
+    /// All of these lead where they did when the guest was built.
+    ///
+    /// # Errors
+    /// A [`TracingError`] that names the function.
+    pub fn reset_dynamic(
+        &mut self,
+        guest: &impl Guest,
+        names: &[String],
+    ) -> Result<DynamicChanged, TracingError> {
+        let changes = names.iter().map(|name| (&**name, None));
+        let plan = self.attachment.engine.plan_dynamic(changes)?;
+        self.attachment.retarget(guest, plan)
+    }
+}
+
+impl Attachment {
     /// Where the kernel's own mechanism leads now.
     fn show_static_call(&self, memory: &impl TargetMemory, call: &StaticCall) -> DynamicStatus {
         let image = &self.shared.image;
@@ -69,36 +102,6 @@ impl Tracing {
             default: image.name_at(function.default),
             targets,
         }
-    }
-
-    /// All of these lead to their targets, or none is changed.
-    ///
-    /// # Errors
-    /// A [`TracingError`] that names the function.
-    pub fn set_dynamic(
-        &mut self,
-        guest: &impl Guest,
-        changes: &[DynamicChange],
-    ) -> Result<DynamicChanged, TracingError> {
-        let changes = changes
-            .iter()
-            .map(|change| (&*change.name, Some(&*change.target)));
-        let plan = self.engine.plan_dynamic(changes)?;
-        self.retarget(guest, plan)
-    }
-
-    /// All of these lead where they did when the guest was built.
-    ///
-    /// # Errors
-    /// A [`TracingError`] that names the function.
-    pub fn reset_dynamic(
-        &mut self,
-        guest: &impl Guest,
-        names: &[String],
-    ) -> Result<DynamicChanged, TracingError> {
-        let changes = names.iter().map(|name| (&**name, None));
-        let plan = self.engine.plan_dynamic(changes)?;
-        self.retarget(guest, plan)
     }
 
     fn retarget(&mut self, guest: &impl Guest, plan: Plan) -> Result<DynamicChanged, TracingError> {

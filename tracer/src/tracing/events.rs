@@ -5,17 +5,19 @@ use crate::session::SessionId;
 use image::{Marker, Tracepoint};
 use terms::event_format::{EventFormat, EventId};
 
+use super::attachment::Attachment;
 use super::carry_out::Carried;
 use super::status::{EventList, EventStatus, EventsChanged, FieldStatus, microseconds};
 use super::{Tracing, TracingError};
 use crate::engine::plan::Step;
-use crate::guest::{Guest, StoppedGuest};
+use crate::guest::Guest;
 
 impl Tracing {
     /// Every event of the guest.
     #[must_use]
     pub fn events(&self) -> EventList {
-        let image = &self.shared.image;
+        let attachment = &self.attachment;
+        let image = &attachment.shared.image;
         let show = |(event, format): (EventId, &EventFormat)| {
             let fields = format.fields.iter().map(|field| FieldStatus {
                 name: field.name.to_string(),
@@ -27,8 +29,8 @@ impl Tracing {
                 ..EventStatus::default()
             };
             match (image.tracepoints.get(event.index()), image.marker(event)) {
-                (Some(tracepoint), _) => self.show_tracepoint(event, tracepoint, shown),
-                (None, Some(marker)) => self.show_marker(event, marker, shown),
+                (Some(tracepoint), _) => attachment.show_tracepoint(event, tracepoint, shown),
+                (None, Some(marker)) => attachment.show_marker(event, marker, shown),
                 (None, None) => shown,
             }
         };
@@ -37,6 +39,48 @@ impl Tracing {
         }
     }
 
+    /// Has a session record these events, or these functions of the guest called at them; or not any more. All of
+    /// them, or none.
+    ///
+    /// # Errors
+    /// A [`TracingError`] that names the event, the callback or the session.
+    pub fn change_events(
+        &mut self,
+        guest: &impl Guest,
+        session: &str,
+        events: &[String],
+        callbacks: &[String],
+        on: bool,
+    ) -> Result<EventsChanged, TracingError> {
+        let attachment = &mut self.attachment;
+        let image = &attachment.shared.image;
+        let events = events.iter().map(|name| find_event(image, name));
+        let mut events: Vec<EventId> = events.collect::<Result<_, _>>()?;
+        events.sort_unstable();
+        events.dedup();
+        if callbacks.is_empty() {
+            let index = attachment.sessions.find(session)?;
+            let changed = attachment.record_events(guest, index, &events, on)?;
+            let session = attachment.sessions.at(index)?;
+            if on {
+                session.events.extend(events);
+            } else {
+                session.events.retain(|event| !events.contains(event));
+            }
+            return Ok(changed);
+        }
+        let calls = events.iter().map(|event| {
+            let named = callbacks.iter();
+            let at = named.map(|name| find_callback(image, *event, name).map(Callback::Guest));
+            Ok::<_, TracingError>((*event, at.collect::<Result<_, _>>()?))
+        });
+        let calls: Vec<_> = calls.collect::<Result<_, _>>()?;
+        attachment.open_window(guest)?;
+        attachment.switch_events(guest, &calls, on)
+    }
+}
+
+impl Attachment {
     fn show_tracepoint(
         &self,
         event: EventId,
@@ -50,7 +94,7 @@ impl Tracing {
         let candidates = tracepoint.candidates.iter().map(|at| image.name_at(*at));
         let called = callbacks.iter().map(|(callback, _)| match callback {
             Callback::Guest(at) => image.name_at(*at),
-            Callback::Session(id) => format!("session {}", self.session_name(SessionId(*id))),
+            Callback::Session(id) => format!("session {}", self.sessions.name_of(SessionId(*id))),
         });
         EventStatus {
             kind: "tracepoint".to_owned(),
@@ -67,7 +111,7 @@ impl Tracing {
         let sessions = state.map(|state| state.sessions).unwrap_or_default();
         let called = sessions
             .iter()
-            .map(|id| format!("session {}", self.session_name(SessionId(id))));
+            .map(|id| format!("session {}", self.sessions.name_of(SessionId(id))));
         let state = if sessions.is_empty() { "nop" } else { "direct" };
         EventStatus {
             kind: "marker".to_owned(),
@@ -78,64 +122,17 @@ impl Tracing {
         }
     }
 
-    fn session_name(&self, id: SessionId) -> &str {
-        let of = |session: &&super::session::TraceSession| {
-            session.live.as_ref().is_some_and(|live| live.id == id)
-        };
-        let found = self.sessions.iter().find(of);
-        found.map_or("?", |session| session.name.as_str())
-    }
-
-    /// Has a session record these events, or these functions of the guest called at them; or not any more. All of
-    /// them, or none.
-    ///
-    /// # Errors
-    /// A [`TracingError`] that names the event, the callback or the session.
-    pub fn change_events(
-        &mut self,
-        guest: &impl Guest,
-        session: &str,
-        events: &[String],
-        callbacks: &[String],
-        on: bool,
-    ) -> Result<EventsChanged, TracingError> {
-        let image = &self.shared.image;
-        let events = events.iter().map(|name| find_event(image, name));
-        let mut events: Vec<EventId> = events.collect::<Result<_, _>>()?;
-        events.sort_unstable();
-        events.dedup();
-        if callbacks.is_empty() {
-            let index = self.find(session)?;
-            let changed = self.record_events(guest, index, &events, on)?;
-            let session = self.at(index)?;
-            if on {
-                session.events.extend(events);
-            } else {
-                session.events.retain(|event| !events.contains(event));
-            }
-            return Ok(changed);
-        }
-        let calls = events.iter().map(|event| {
-            let named = callbacks.iter();
-            let at = named.map(|name| find_callback(image, *event, name).map(Callback::Guest));
-            Ok::<_, TracingError>((*event, at.collect::<Result<_, _>>()?))
-        });
-        let calls: Vec<_> = calls.collect::<Result<_, _>>()?;
-        self.attach(guest)?;
-        self.switch_events(guest, &calls, on)
-    }
-
     /// Has a session that is started record these events, or not record them any more.
-    pub(super) fn record_events(
+    pub fn record_events(
         &mut self,
         guest: &impl Guest,
         index: usize,
         events: &[EventId],
         on: bool,
     ) -> Result<EventsChanged, TracingError> {
-        let id = self.at(index)?.recording()?;
+        let id = self.sessions.at(index)?.recording()?;
         if on && !events.is_empty() {
-            let bytes = self.at(index)?.payload_bytes(None);
+            let bytes = self.sessions.at(index)?.payload_bytes(None);
             self.open_events(guest, index, id, bytes)?;
         }
         let callback = Callback::Session(id.0);
@@ -147,7 +144,7 @@ impl Tracing {
     }
 
     /// Has a session record the events that it was made for.
-    pub(super) fn begin_events(
+    pub fn begin_events(
         &mut self,
         guest: &impl Guest,
         index: usize,
@@ -157,35 +154,6 @@ impl Tracing {
             return Ok(());
         }
         self.record_events(guest, index, events, true).map(drop)
-    }
-
-    /// Gives a session its event rings, if it has none, with room for payloads of at least `payload_bytes`, and has
-    /// them read.
-    pub(super) fn open_events(
-        &mut self,
-        guest: &impl Guest,
-        index: usize,
-        id: SessionId,
-        payload_bytes: u64,
-    ) -> Result<(), TracingError> {
-        if !self.engine.has_event_rings(id) {
-            let mut stopped = guest.stop()?;
-            self.engine
-                .make_event_rings(&mut stopped, id, payload_bytes)?;
-        }
-        let (engine, sessions) = (&self.engine, &mut self.sessions);
-        let session = sessions.get_mut(index).ok_or(TracingError::NoSuchIndex)?;
-        session.open_events(engine, id, guest)
-    }
-
-    /// Opens the window, if it is not open.
-    fn attach(&mut self, guest: &impl Guest) -> Result<(), TracingError> {
-        let region = guest.window();
-        let mut stopped = guest.stop()?;
-        if self.engine.wants_kernel_gs_base() {
-            stopped.fetch_kernel_gs_base()?;
-        }
-        Ok(self.engine.attach(&mut stopped, region)?)
     }
 
     fn switch_events(

@@ -57,12 +57,13 @@ impl Tracing {
         edit: FilterEdit,
         globs: &Globs,
     ) -> Result<Changed, TracingError> {
-        let index = self.find(session)?;
-        let session = self.at(index)?;
+        let attachment = &mut self.attachment;
+        let index = attachment.sessions.find(session)?;
+        let session = attachment.sessions.at(index)?;
         let (id, mut filter) = (session.started()?, session.filter.clone());
         edit.apply(&mut filter, globs)?;
-        let image = Arc::clone(&self.shared.image);
-        let selection = self.at(index)?.select(&filter, &image)?;
-        self.change(guest, index, id, filter, selection)
+        let image = Arc::clone(&attachment.shared.image);
+        let selection = attachment.sessions.at(index)?.select(&filter, &image)?;
+        attachment.change(guest, index, id, filter, selection)
     }
 }

@@ -18,7 +18,7 @@ impl Tracing {
     /// A place in the guest's text, for messages.
     #[must_use]
     pub fn place(&self, address: Gva) -> String {
-        within(address, &self.shared.image).map_or_else(
+        within(address, &self.attachment.shared.image).map_or_else(
             || address.to_string(),
             |function| format!("{function} ({address})"),
         )
@@ -30,14 +30,14 @@ impl Tracing {
     /// [`TracingError::Moved`] when it does not; [`TracingError::Stop`] or [`TracingError::Register`] when
     /// that cannot be seen.
     pub fn check_place(&self, guest: &impl Guest) -> Result<(), TracingError> {
-        check_place(&mut guest.stop()?, &self.shared.image)
+        check_place(&mut guest.stop()?, &self.attachment.shared.image)
     }
 
     /// What each vCPU executes now, in one line for people; nothing when the guest cannot be paused.
     #[must_use]
     pub fn places(&self, guest: &impl Guest) -> Option<String> {
         let stopped = guest.stop().ok()?;
-        Some(places(stopped.vcpus(), &self.shared.image))
+        Some(places(stopped.vcpus(), &self.attachment.shared.image))
     }
 }
 

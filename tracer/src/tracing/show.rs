@@ -1,6 +1,6 @@
 //! The state of tracing, as the control socket shows it.
 
-use crate::engine::{Frozen, FrozenBy};
+use crate::engine::{Engine, Frozen, FrozenBy};
 use crate::filter::{Reason, Selection, check_matches};
 use crate::patch::functions::FunctionState;
 use crate::session::SessionId;
@@ -8,11 +8,11 @@ use crate::text::poke::PokeError;
 use terms::function::FunctionId;
 use trace::glob::Pattern;
 
+use super::attachment::Attachment;
 use super::carry_out::Carried;
-use super::session::TraceSession;
 use super::status::{
-    Changed, ClockPageStatus, FrozenStatus, Function, Functions, LocksStatus, SessionStatus,
-    TracingStatus, VcpuClocksStatus, microseconds,
+    Changed, FrozenStatus, Function, Functions, LocksStatus, SessionStatus, TracingStatus,
+    microseconds,
 };
 use super::{Tracing, TracingError};
 
@@ -37,85 +37,57 @@ fn show_frozen(frozen: &Frozen) -> FrozenStatus {
     status
 }
 
+/// The strongest of what the sessions do.
+fn state_name(engine: &Engine, sessions: &[SessionStatus]) -> &'static str {
+    if engine.frozen().is_some() {
+        return "frozen";
+    }
+    ["tracing", "switched-off", "waiting"]
+        .into_iter()
+        .find(|state| sessions.iter().any(|session| session.state == *state))
+        .unwrap_or("off")
+}
+
 impl Tracing {
     /// What it does now.
     #[must_use]
     pub fn status(&self) -> TracingStatus {
-        let patched = self.engine.patched();
-        let image = &self.shared.image;
-        let sessions = self.session_statuses();
+        let Attachment {
+            engine,
+            shared,
+            sessions,
+            patching,
+            time,
+            ..
+        } = &self.attachment;
+        let patched = engine.patched();
+        let image = &shared.image;
+        let sessions = sessions.statuses(engine);
         let untraceable = image.untraceable.iter();
-        let untraceable = untraceable.filter(|entry| !self.engine.is_gone(entry.function));
+        let untraceable = untraceable.filter(|entry| !engine.is_gone(entry.function));
         let mut status = TracingStatus {
-            state: self.state_name(&sessions).to_owned(),
-            frozen: self.engine.frozen().map(show_frozen),
+            state: state_name(engine, &sessions).to_owned(),
+            frozen: engine.frozen().map(show_frozen),
             patched: patched as u64,
-            available: image
-                .sites
-                .len()
-                .saturating_sub(patched + self.engine.gone()) as u64,
+            available: image.sites.len().saturating_sub(patched + engine.gone()) as u64,
             skipped: untraceable.count() as u64,
-            patch_method: self.patch_method.name().to_owned(),
-            stub_bytes: self.engine.stub_bytes(),
+            patch_method: patching.method().name().to_owned(),
+            stub_bytes: engine.stub_bytes(),
             sessions,
             ..TracingStatus::default()
         };
-        status.clock_page = self.clock_page.as_ref().map(|page| {
-            let (stalls, longest) = self.beats.stalls();
-            let ns = |ticks: u64| self.clock.map_or(0, |clock| clock.duration_ns(ticks));
-            ClockPageStatus {
-                period_ns: page.beat().period_ns,
-                cpu: page.beat().cpu,
-                stalls,
-                longest_stall_ns: ns(longest),
-            }
-        });
-        status.vcpu_clocks = self.vcpu_clocks_status();
-        let (prefixes, sites) = self.engine.locks();
+        status.clock_page = time.page_status();
+        status.vcpu_clocks = time.vcpus_status();
+        let (prefixes, sites) = engine.locks();
         status.smp_locks = (sites > 0).then(|| LocksStatus {
             state: prefixes.name().to_owned(),
             sites: sites as u64,
         });
-        if let Some((strategy, no_gs)) = self.engine.strategy() {
+        if let Some((strategy, no_gs)) = engine.strategy() {
             status.cpu_strategy = Some(strategy.name().to_owned());
             status.no_gs = no_gs.map(|reason| reason.to_string());
         }
         status
-    }
-
-    fn vcpu_clocks_status(&self) -> Option<VcpuClocksStatus> {
-        let (clocks, clock) = self.vcpu_clocks.as_ref().zip(self.clock)?;
-        let summary = clocks.summary();
-        Some(VcpuClocksStatus {
-            bound_ns: clock.duration_ns(summary.bound),
-            sets: summary.sets,
-            differ: summary.do_differ,
-        })
-    }
-
-    pub(super) fn session_statuses(&self) -> Vec<SessionStatus> {
-        let traced = |session: &TraceSession| {
-            let live = session.live.as_ref();
-            live.map_or(0, |live| self.engine.traced_by(live.id)) as u64
-        };
-        let show = |session: &TraceSession| {
-            let mut status = session.status(traced(session));
-            let events = session.events.iter();
-            status.events = events.map(|event| self.engine.event_name(*event)).collect();
-            status
-        };
-        self.sessions.iter().map(show).collect()
-    }
-
-    /// The strongest of what the sessions do.
-    fn state_name(&self, sessions: &[SessionStatus]) -> &'static str {
-        if self.engine.frozen().is_some() {
-            return "frozen";
-        }
-        ["tracing", "switched-off", "waiting"]
-            .into_iter()
-            .find(|state| sessions.iter().any(|session| session.state == *state))
-            .unwrap_or("off")
     }
 
     /// All functions whose names match the glob, with their states.
@@ -123,23 +95,26 @@ impl Tracing {
     /// # Errors
     /// [`TracingError::Glob`] for what is none, [`TracingError::Filter`] for one that matches nothing.
     pub fn functions(&self, glob: Option<&str>) -> Result<Functions, TracingError> {
+        let attachment = &self.attachment;
         let glob = glob.map(Pattern::new).transpose()?;
         if let Some(glob) = &glob {
-            check_matches(glob, &self.shared.image)?;
+            check_matches(glob, &attachment.shared.image)?;
         }
         let mut functions = Vec::new();
-        for (number, function) in (0..).zip(&self.shared.image.functions) {
+        for (number, function) in (0..).zip(&attachment.shared.image.functions) {
             let id = FunctionId(number);
-            if self.engine.is_gone(id) {
+            if attachment.engine.is_gone(id) {
                 continue;
             }
             if glob.as_ref().is_none_or(|glob| glob.matches(function)) {
-                functions.push(self.show_function(id));
+                functions.push(attachment.show_function(id));
             }
         }
         Ok(Functions { functions })
     }
+}
 
+impl Attachment {
     fn show_function(&self, id: FunctionId) -> Function {
         let (state, reason) = match (self.shared.image.untraceable(id), self.engine.state(id)) {
             (Some(untraceable), _) => ("skipped", Some(untraceable.reason.to_string())),
@@ -180,12 +155,7 @@ impl Tracing {
         selection.selected.iter().filter_map(line).collect()
     }
 
-    pub(super) fn show_changed(
-        &self,
-        id: SessionId,
-        carried: &Carried,
-        selection: &Selection,
-    ) -> Changed {
+    pub fn show_changed(&self, id: SessionId, carried: &Carried, selection: &Selection) -> Changed {
         let applied = &carried.applied;
         let foreign = applied
             .skipped

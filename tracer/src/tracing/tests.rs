@@ -9,8 +9,8 @@ use terms::addr::Gpa;
 use terms::function::FunctionId;
 
 use super::closing::Closing;
-use super::filters::FilterEdit;
-use super::options::{DEFAULT_SESSION, SessionOptions, Tracer};
+use super::filters::{FilterEdit, Globs};
+use super::options::{DEFAULT_SESSION, PatchMethod, SessionOptions, Tracer};
 use super::*;
 use crate::mock::{self, MockGuest, MockTarget, NoPollers, Rights};
 use crate::session::SessionMemory;
@@ -56,9 +56,9 @@ fn prepared(session: SessionOptions) -> (Tracing, MockGuest) {
 }
 
 fn place(tracing: &Tracing, name: &str) -> SessionMemory {
-    let session = tracing.sessions.iter().find(|one| one.name == name);
+    let session = tracing.attachment.sessions.iter().find(|one| one.name == name);
     let id = session.unwrap().live.as_ref().unwrap().id;
-    tracing.engine.session(id).unwrap().memory.clone()
+    tracing.attachment.engine.session(id).unwrap().memory.clone()
 }
 
 fn everything() -> Globs {
@@ -144,7 +144,7 @@ fn a_guest_that_does_not_stop_is_left_as_it_is() {
 fn live_and_stopped_changes_leave_the_same_text() {
     let digests = [PatchMethod::Quiesce, PatchMethod::Live].map(|method| {
         let (mut tracing, mut guest) = prepared(small(None));
-        tracing.patch_method = method;
+        tracing.attachment.patching = Patching::new(method, true, None, mock::HOST.now);
         guest.serves_breakpoints = true;
         let changed = tracing.start(&guest, DEFAULT_SESSION, None, &only("f1*"));
         assert_eq!(changed.unwrap().pauses == 0, method == PatchMethod::Live);
@@ -200,7 +200,7 @@ fn do_it(tracing: &mut Tracing, guest: &MockGuest, deed: &Deed) -> Result<(), Tr
 /// The functions that some started session selects.
 fn wanted(tracing: &Tracing) -> u64 {
     let image = tracing.image();
-    let started = || tracing.sessions.iter().filter(|session| session.started);
+    let started = || tracing.attachment.sessions.iter().filter(|session| session.started);
     let is_wanted = |id: &FunctionId| {
         started().any(|session| {
             let selected = session.filter.select(image).unwrap();

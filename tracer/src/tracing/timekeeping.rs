@@ -1,51 +1,154 @@
-//! Which sessions the clock page is kept for, and how; and when the vCPUs' counters are looked at.
+//! The time of a run: its zero, the vCPUs' counters, and the clock page while a session needs one.
 
 use std::sync::Arc;
 
+use terms::addr::Gpa;
+
+use super::TracingError;
 use super::session::TraceSession;
-use super::{Tracing, TracingError};
-use crate::clock::page::Beat;
+use super::sessions::Sessions;
+use super::status::{ClockPageStatus, VcpuClocksStatus};
+use crate::clock::page::{Beat, Beats, ClockPage};
+use crate::clock::{RunClock, VcpuClocks};
 use crate::guest::Guest;
 
-impl Tracing {
-    /// Has the vCPUs' counters looked at, if they are not the host's.
-    pub(super) fn check_clocks(&self, guest: &impl Guest) {
-        if guest.clocks().is_begun()
-            && let Ok(mut stopped) = guest.stop()
-        {
-            guest.check_clocks(&mut stopped);
+/// What is known of the guest's time, and who keeps it.
+#[derive(Debug)]
+pub(super) struct Timekeeping {
+    /// The host's counter when the guest was about to start: the zero of all times.
+    zero: u64,
+    /// Known from the first attach on.
+    pub clock: Option<RunClock>,
+    /// The vCPUs' counters, from the first attach on.
+    vcpus: Option<Arc<VcpuClocks>>,
+    /// While a session that is timed by it has rings.
+    page: Option<Box<dyn ClockPage>>,
+    beats: Arc<Beats>,
+}
+
+impl Timekeeping {
+    /// Time begins at this count of the host's counter.
+    pub fn new(zero: u64) -> Self {
+        Self {
+            zero,
+            clock: None,
+            vcpus: None,
+            page: None,
+            beats: Arc::default(),
         }
     }
 
-    /// Has the clock page kept as the sessions need it: by a thread while one of those with that clock
-    /// has rings, spinning while one of them is started, with the shortest of their periods.
-    pub(super) fn keep_time(&mut self, guest: &impl Guest) -> Result<(), TracingError> {
-        let users = || {
-            let live = |session: &&TraceSession| session.live.is_some();
-            self.sessions.iter().filter(live)
+    /// Time begins here instead.
+    pub const fn set_zero(&mut self, zero: u64) {
+        self.zero = zero;
+    }
+
+    /// The clock page's beats.
+    pub const fn beats(&self) -> &Arc<Beats> {
+        &self.beats
+    }
+
+    /// Whether the vCPUs' counters are to be measured when tracing begins: asked before the pause, which that
+    /// would make longer.
+    pub fn is_measured(&self, guest: &impl Guest) -> bool {
+        self.clock.is_none() && guest.has_own_clocks()
+    }
+
+    /// The clock of the run, which begins with the first attach.
+    ///
+    /// # Errors
+    /// Why the vCPUs' counters could not be measured.
+    pub fn begin<G: Guest>(
+        &mut self,
+        guest: &G,
+        stopped: &mut G::Stopped<'_>,
+        is_measured: bool,
+    ) -> Result<RunClock, TracingError> {
+        let clock = match self.clock {
+            Some(clock) => clock,
+            None => {
+                if is_measured {
+                    guest.measure_clocks(stopped)?;
+                }
+                RunClock::new(self.zero, guest.khz())
+            }
         };
-        let beats = users().filter_map(|session| Some((session.started, session.beat()?)));
+        self.clock = Some(clock);
+        self.vcpus = Some(Arc::clone(guest.clocks()));
+        Ok(clock)
+    }
+
+    /// Has the clock page kept as the sessions need it, at `at`: by a thread while one of those with that clock
+    /// has rings, spinning while one of them is started, with the shortest of their periods.
+    ///
+    /// # Errors
+    /// Why nobody can keep it.
+    pub fn keep_page(
+        &mut self,
+        guest: &impl Guest,
+        at: Option<Gpa>,
+        sessions: &Sessions,
+    ) -> Result<(), TracingError> {
+        let live = |session: &&TraceSession| session.live.is_some();
+        let users = sessions.iter().filter(live);
+        let beats = users.filter_map(|session| Some((session.started, session.beat()?)));
         let started = beats.clone().any(|(started, _)| started);
         let of_started = beats.filter(|(is, _)| *is == started).map(|(_, beat)| beat);
         let wanted = of_started.reduce(|one, other| Beat {
             period_ns: one.period_ns.min(other.period_ns),
             cpu: one.cpu.or(other.cpu),
         });
-        let kept = self.clock_page.as_ref().map(|page| page.beat());
+        let kept = self.page.as_ref().map(|page| page.beat());
         // One that is not started needs no other thread than the one that is there.
         if kept != wanted && (started || wanted.is_none() || kept.is_none()) {
-            let continues = self.clock_page.take().is_some();
-            if let (Some(beat), Some(clock), Some((_, at))) =
-                (wanted, self.clock, self.engine.clock_page())
-            {
+            let continues = self.page.take().is_some();
+            if let (Some(beat), Some(clock), Some(at)) = (wanted, self.clock, at) {
                 let beats = Arc::clone(&self.beats);
                 let page = guest.keep_clock_page(at, clock, beat, beats, continues)?;
-                self.clock_page = Some(page);
+                self.page = Some(page);
             }
         }
-        if let Some(page) = &self.clock_page {
+        if let Some(page) = &self.page {
             page.spin(started);
         }
         Ok(())
+    }
+
+    /// Nobody keeps the clock page any more.
+    pub fn leave_page(&mut self) {
+        self.page = None;
+    }
+
+    /// What becomes of the clock page.
+    pub fn page_status(&self) -> Option<ClockPageStatus> {
+        let page = self.page.as_ref()?;
+        let (stalls, longest) = self.beats.stalls();
+        let ns = |ticks: u64| self.clock.map_or(0, |clock| clock.duration_ns(ticks));
+        Some(ClockPageStatus {
+            period_ns: page.beat().period_ns,
+            cpu: page.beat().cpu,
+            stalls,
+            longest_stall_ns: ns(longest),
+        })
+    }
+
+    /// What is known of the vCPUs' counters.
+    pub fn vcpus_status(&self) -> Option<VcpuClocksStatus> {
+        let (clocks, clock) = self.vcpus.as_ref().zip(self.clock)?;
+        let summary = clocks.summary();
+        Some(VcpuClocksStatus {
+            bound_ns: clock.duration_ns(summary.bound),
+            sets: summary.sets,
+            differ: summary.do_differ,
+        })
+    }
+}
+
+/// Has the vCPUs' counters looked at, if they are not the host's.
+pub(super) fn check_clocks(guest: &impl Guest) {
+    if guest.clocks().is_begun()
+        && let Ok(mut stopped) = guest.stop()
+    {
+        guest.check_clocks(&mut stopped);
     }
 }

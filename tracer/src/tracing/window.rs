@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::engine::FrozenBy;
 
 use super::Tracing;
+use super::attachment::Attachment;
 use super::error::TracingError;
 use crate::guest::Guest;
 
@@ -35,30 +36,21 @@ impl Tracing {
     /// Looks whether the window is still where it was put, while a session is started. What the guest has cleared is put
     /// back; when the window is lost, tracing ends.
     pub fn look_at_window(&mut self, guest: &impl Guest) {
-        let is_started = self.sessions.iter().any(|session| session.started);
-        let Some(window) = self.engine.window().filter(|_| is_started) else {
+        let attachment = &self.attachment;
+        let is_started = attachment.sessions.started().next().is_some();
+        let Some(window) = attachment.engine.window().filter(|_| is_started) else {
             return;
         };
         let is_untouched = window.is_untouched(guest.memory());
-        let is_due = self.window_watch.is_due((self.shared.host.now)());
+        let is_due = self.window_watch.is_due((attachment.shared.host.now)());
         if is_untouched && (!is_due || guest.is_held()) {
             return;
         }
-        match self.look_at_ground(guest) {
+        match attachment.look_at_ground(guest) {
             Ok(Ok(())) => {}
             Ok(Err(lost)) => self.end_tracing(guest, lost),
             Err(error) => log::debug!("the window cannot be looked at: {error}"),
         }
-    }
-
-    fn look_at_ground(&self, guest: &impl Guest) -> Result<Result<(), FrozenBy>, TracingError> {
-        if let Some(mut live) = self.live(guest)? {
-            let vcpus = crate::target::LiveTarget::vcpus(&live).to_vec();
-            return Ok(self.engine.look_at_ground(&mut live, &vcpus));
-        }
-        let mut stopped = guest.stop()?;
-        let vcpus = crate::target::StoppedTarget::vcpus(&stopped).to_vec();
-        Ok(self.engine.look_at_ground(&mut stopped, &vcpus))
     }
 
     /// Ends tracing. A jump that is not where it was written means that this text is not ours any more: then nothing
@@ -66,18 +58,30 @@ impl Tracing {
     fn end_tracing(&mut self, guest: &impl Guest, why: FrozenBy) {
         log::error!("tracing has ended, the guest continues: {why}");
         self.stop_recording();
-        let started = self.sessions.iter().filter(|session| session.started);
+        let started = self.attachment.sessions.started();
         let names: Vec<String> = started.map(|session| session.name.clone()).collect();
         for name in names {
             if let Err(error) = self.stop(guest, &name) {
                 log::warn!("session {name}: the guest's text is left as it is: {error}");
             }
-            let mut sessions = self.sessions.iter_mut();
+            let mut sessions = self.attachment.sessions.iter_mut();
             if let Some(session) = sessions.find(|session| session.name == name) {
                 session.started = false;
             }
         }
-        self.engine.lose_ground(why);
+        self.attachment.engine.lose_ground(why);
+    }
+}
+
+impl Attachment {
+    fn look_at_ground(&self, guest: &impl Guest) -> Result<Result<(), FrozenBy>, TracingError> {
+        if let Some(mut live) = self.patching.live(guest)? {
+            let vcpus = crate::target::LiveTarget::vcpus(&live).to_vec();
+            return Ok(self.engine.look_at_ground(&mut live, &vcpus));
+        }
+        let mut stopped = guest.stop()?;
+        let vcpus = crate::target::StoppedTarget::vcpus(&stopped).to_vec();
+        Ok(self.engine.look_at_ground(&mut stopped, &vcpus))
     }
 }
 

@@ -1,4 +1,5 @@
-//! Functions that come and go while the guest runs: those of its modules, and its init text.
+//! Functions that come and go while the guest runs: those of its modules, and its init text. What has come is traced
+//! by the sessions whose filters select it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,18 +9,19 @@ use terms::addr::Gva;
 use terms::function::FunctionId;
 
 use super::Tracing;
+use super::attachment::Attachment;
 use super::remarks::functions_traced;
 use crate::guest::Guest;
 
 /// When the guest was asked for its modules.
 #[derive(Debug, Default)]
-pub(super) struct ModuleLooks {
+pub(super) struct Modules {
     last: Option<Duration>,
     /// Modules have their turn in a later look since this one, or since the one after it.
     waiting_since: Option<Duration>,
 }
 
-impl ModuleLooks {
+impl Modules {
     /// A look began at `now`, after which so many modules have their turn still to come. Returns when one began in
     /// which the modules that are new now were not live; none if there was no such look.
     fn note(&mut self, now: Duration, waiting: usize) -> Option<Duration> {
@@ -28,59 +30,57 @@ impl ModuleLooks {
         self.waiting_since = before.or(Some(now)).filter(|_| waiting > 0);
         before
     }
-}
 
-impl Tracing {
-    /// Whether modules can come and go.
-    #[must_use]
-    pub fn has_modules(&self) -> bool {
-        self.engine.has_modules()
-    }
-
-    /// Looks what has come and gone since the last time. Sessions that are started trace what their
-    /// filters select among what has come. The guest is paused only for that.
-    pub fn look(&mut self, guest: &impl Guest) {
-        self.look_for(guest, None);
-    }
-
-    /// The same; the module whose description is at `announced` is there as well, and none of its functions has run.
-    pub(super) fn look_for(&mut self, guest: &impl Guest, announced: Option<Gva>) {
-        let now = (self.shared.host.now)();
-        let moved = match self.engine.take_in_with(guest.memory(), announced) {
+    /// Looks; the module whose description is at `announced` is there as well, and none of its functions has run.
+    pub fn look(&mut self, on: &mut Attachment, guest: &impl Guest, announced: Option<Gva>) {
+        let now = (on.shared.host.now)();
+        let moved = match on.engine.take_in_with(guest.memory(), announced) {
             Ok(moved) => moved,
             Err(error) => {
                 log::debug!("{error}");
                 return;
             }
         };
-        let before = self.looks.note(now, moved.waiting);
-        self.note_waiting(moved.waiting as u64);
+        let before = self.note(now, moved.waiting);
+        on.note_waiting(moved.waiting as u64);
         for (module, why) in &moved.unread {
             let refused = format!("module {module} cannot be traced: {why}");
-            self.remarks.say(Level::Warn, refused);
+            on.remarks.say(Level::Warn, refused);
         }
         if !moved.is_change() {
             return;
         }
-        self.look_for_lost_probes();
+        on.look_for_lost_probes();
         log::debug!("modules: came {:?}, left {:?}", moved.came, moved.left);
-        self.shared.image = Arc::clone(self.engine.image());
-        let image = Arc::clone(&self.shared.image);
-        for session in &mut self.sessions {
-            session.extend(&image);
-        }
-        self.refilter_started(guest);
+        on.take_over_image();
+        on.refilter_started(guest);
         if let Some(before) = before {
             let is_late = |module: &&Arc<str>| Some(*module) != moved.announced.as_ref();
             let late: Vec<_> = moved.came.iter().filter(is_late).cloned().collect();
-            self.note_late(&late, before);
+            on.note_late(&late, before);
         }
     }
+}
 
+impl Tracing {
+    /// Whether modules can come and go.
+    #[must_use]
+    pub fn has_modules(&self) -> bool {
+        self.attachment.engine.has_modules()
+    }
+
+    /// Looks what has come and gone since the last time. Sessions that are started trace what their
+    /// filters select among what has come. The guest is paused only for that.
+    pub fn look(&mut self, guest: &impl Guest) {
+        self.modules.look(&mut self.attachment, guest, None);
+    }
+}
+
+impl Attachment {
     /// Sessions that are started say how many modules they have not been able to trace yet.
     fn note_waiting(&mut self, modules: u64) {
         let found = self.found();
-        for session in self.sessions.iter_mut().filter(|session| session.started) {
+        for session in self.sessions.started_mut() {
             if session.set_waiting_modules(modules) {
                 session.describe(&self.shared, found);
             }
@@ -91,7 +91,7 @@ impl Tracing {
     fn note_late(&mut self, came: &[Arc<str>], before: Duration) {
         let late = (self.shared.host.now)().saturating_sub(before);
         let found = self.found();
-        for session in self.sessions.iter_mut().filter(|session| session.started) {
+        for session in self.sessions.started_mut() {
             let selection = session.live.as_ref().and_then(|live| {
                 let session = self.engine.session(live.id).ok()?;
                 Some(&session.selection.selected)
@@ -115,25 +115,15 @@ impl Tracing {
         }
     }
 
-    /// Says at the end what is missing because modules were there before they were noticed.
-    pub(super) fn say_late(&self) {
-        for session in &self.sessions {
-            for late in session.late() {
-                log::warn!("session {}: {late}", session.name);
-            }
-            if let Some(waiting) = session.waiting_modules() {
-                log::warn!("session {}: {waiting}", session.name);
-            }
-        }
-    }
-
     fn refilter_started(&mut self, guest: &impl Guest) {
         for index in 0..self.sessions.len() {
-            let Some(session) = self.sessions.get(index).filter(|session| session.started) else {
+            let Ok(session) = self.sessions.at(index) else {
                 continue;
             };
             let (name, filter) = (session.name.clone(), session.filter.clone());
-            let Ok(id) = session.started() else { continue };
+            let Some(id) = session.started().ok().filter(|_| session.started) else {
+                continue;
+            };
             let selected = filter.select(&self.shared.image);
             let changed = selected
                 .map_err(Into::into)
@@ -160,7 +150,7 @@ mod tests {
     fn a_module_that_had_to_wait_for_its_turn_was_there_before_the_first_look_that_left_it_out() {
         let start = Duration::from_secs(7);
         let at = |second| start + Duration::from_secs(second);
-        let mut looks = ModuleLooks::default();
+        let mut looks = Modules::default();
         assert_eq!(looks.note(at(0), 0), None);
         assert_eq!(looks.note(at(1), 0), Some(at(0)));
         // Some of what came after second 1 is left for later, twice.
@@ -173,7 +163,7 @@ mod tests {
     #[test]
     fn what_the_first_look_leaves_out_was_there_when_it_began() {
         let start = Duration::from_secs(7);
-        let mut looks = ModuleLooks::default();
+        let mut looks = Modules::default();
         assert_eq!(looks.note(start, 1), None);
         let later = start + Duration::from_secs(1);
         assert_eq!(looks.note(later, 0), Some(start));

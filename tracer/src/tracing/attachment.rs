@@ -1,0 +1,175 @@
+//! What every operation on a guest works with: the engine, the sessions, how text is changed, and the time.
+
+use std::sync::Arc;
+
+use crate::engine::Engine;
+use crate::engine::plan::Plan;
+use crate::filter::{Filter, Selection};
+use crate::guest::{Guest, StoppedGuest};
+use crate::session::SessionId;
+use crate::stub::cell::CpuStrategy;
+
+use super::TracingError;
+use super::carry_out::{Carried, Patching};
+use super::place::check_place;
+use super::remarks::Remarks;
+use super::session::{Found, Shared};
+use super::sessions::Sessions;
+use super::status::Changed;
+use super::timekeeping::Timekeeping;
+
+/// Tracing's hold on one guest.
+#[derive(Debug)]
+pub(super) struct Attachment {
+    pub engine: Engine,
+    pub shared: Shared,
+    pub sessions: Sessions,
+    pub patching: Patching,
+    pub time: Timekeeping,
+    /// About what the guest announces, and about its modules.
+    pub remarks: Remarks,
+}
+
+impl Attachment {
+    /// What traces say of the guest.
+    pub fn found(&self) -> Found {
+        Found {
+            clock: self.time.clock,
+            strategy: self.engine.strategy().map(|(strategy, _)| strategy.name()),
+        }
+    }
+
+    /// Whether stubs find the counters of their own vCPU.
+    pub fn knows_vcpus(&self) -> bool {
+        let strategy = self.engine.strategy().map(|(strategy, _)| strategy);
+        matches!(strategy, Some(CpuStrategy::Gs { .. }))
+    }
+
+    /// Carries out `plan`, and adds what that did to `carried`.
+    ///
+    /// # Errors
+    /// As of [`Patching::carry_out`].
+    pub fn carry_out(
+        &mut self,
+        guest: &impl Guest,
+        plan: Plan,
+        carried: &mut Carried,
+    ) -> Result<(), TracingError> {
+        self.patching
+            .carry_out(&mut self.engine, guest, plan, carried)
+    }
+
+    /// Opens the window, if it is not open.
+    ///
+    /// # Errors
+    /// [`TracingError::Stop`], or why there is no window.
+    pub fn open_window(&mut self, guest: &impl Guest) -> Result<(), TracingError> {
+        self.attach(guest, &mut guest.stop()?)
+    }
+
+    fn attach<G: Guest>(
+        &mut self,
+        guest: &G,
+        stopped: &mut G::Stopped<'_>,
+    ) -> Result<(), TracingError> {
+        if self.engine.wants_kernel_gs_base() {
+            stopped.fetch_kernel_gs_base()?;
+        }
+        Ok(self.engine.attach(stopped, guest.window())?)
+    }
+
+    /// Opens the window and makes a session's rings, if that has not been done.
+    ///
+    /// # Errors
+    /// A [`TracingError`] about the guest, its clocks, the window or the rings.
+    pub fn prepare(&mut self, guest: &impl Guest, index: usize) -> Result<SessionId, TracingError> {
+        // Tried before the pause: it takes longer than the rest.
+        let is_measured = self.time.is_measured(guest);
+        let mut stopped = guest.stop()?;
+        if !self.engine.is_attached() {
+            check_place(&mut stopped, &self.shared.image)?;
+        }
+        self.attach(guest, &mut stopped)?;
+        if let Some(live) = &self.sessions.at(index)?.live {
+            return Ok(live.id);
+        }
+        let clock = self.time.begin(guest, &mut stopped, is_measured)?;
+        let (page, _) = self.engine.clock_page().unwrap_or_default();
+        let config = self.sessions.at(index)?.config(page);
+        let id = self.engine.create_session(&mut stopped, config)?;
+        drop(stopped);
+        let session = self.sessions.at(index)?;
+        let (engine, beats, shared) = (&self.engine, self.time.beats(), &self.shared);
+        if let Err(error) = session.open(id, engine, guest, clock, beats, shared) {
+            // Nobody has it: what it holds of the window is for the next one.
+            self.engine
+                .delete_session(&mut guest.memory().clone(), id)?;
+            return Err(error);
+        }
+        Ok(id)
+    }
+
+    /// Has a session that is started trace what `filter` selects.
+    ///
+    /// # Errors
+    /// A [`TracingError`]; then everything is as before.
+    pub fn change(
+        &mut self,
+        guest: &impl Guest,
+        index: usize,
+        id: SessionId,
+        filter: Filter,
+        selection: Selection,
+    ) -> Result<Changed, TracingError> {
+        self.capture_calls(guest, index, id, &selection)?;
+        let follows = self.sessions.iter().any(|session| session.follows_modules);
+        self.engine.want_announcements(follows);
+        let plan = self
+            .engine
+            .plan(&mut guest.memory().clone(), id, &selection)?;
+        let mut carried = Carried::default();
+        self.carry_out(guest, plan, &mut carried)?;
+        let changed = self.show_changed(id, &carried, &selection);
+        self.engine.set_selection(id, filter.clone(), selection)?;
+        let found = self.found();
+        let session = self.sessions.at(index)?;
+        session.set_filter(filter, &self.shared, found);
+        Ok(changed)
+    }
+
+    /// Gives a session its event rings, if it has none, with room for payloads of at least `payload_bytes`, and has
+    /// them read.
+    ///
+    /// # Errors
+    /// [`TracingError::Stop`], or why there is no room for them.
+    pub fn open_events(
+        &mut self,
+        guest: &impl Guest,
+        index: usize,
+        id: SessionId,
+        payload_bytes: u64,
+    ) -> Result<(), TracingError> {
+        if !self.engine.has_event_rings(id) {
+            let mut stopped = guest.stop()?;
+            self.engine
+                .make_event_rings(&mut stopped, id, payload_bytes)?;
+        }
+        let session = self.sessions.at(index)?;
+        session.open_events(&self.engine, id, guest)
+    }
+
+    /// Has the clock page kept as the sessions need it.
+    ///
+    /// # Errors
+    /// Why nobody can keep it.
+    pub fn keep_time(&mut self, guest: &impl Guest) -> Result<(), TracingError> {
+        let page = self.engine.clock_page().map(|(_, at)| at);
+        self.time.keep_page(guest, page, &self.sessions)
+    }
+
+    /// Sees which functions have come and gone.
+    pub fn take_over_image(&mut self) {
+        self.shared.image = Arc::clone(self.engine.image());
+        self.sessions.extend(&self.shared.image);
+    }
+}

@@ -1,0 +1,206 @@
+//! All sessions of a guest: found by name, asked and told together.
+
+use std::sync::Arc;
+
+use crate::engine::Engine;
+use trace::event_formats::EventFormats;
+use trace::doubt::TimeDoubts;
+use crate::session::SessionId;
+use crate::stub::cell::SESSIONS_MAX;
+use image::Image;
+
+use super::TracingError;
+use super::session::TraceSession;
+use super::status::SessionStatus;
+
+/// The sessions that there are, and what those have left that were deleted.
+#[derive(Debug)]
+pub(super) struct Sessions {
+    list: Vec<TraceSession>,
+    deleted: TimeDoubts,
+}
+
+impl Sessions {
+    /// One session.
+    pub fn new(default: TraceSession) -> Self {
+        Self {
+            list: vec![default],
+            deleted: TimeDoubts::default(),
+        }
+    }
+
+    /// Whether there can be one more of this name.
+    ///
+    /// # Errors
+    /// [`TracingError::NameTaken`], [`TracingError::TooManySessions`].
+    pub fn check_room_for(&self, name: &str) -> Result<(), TracingError> {
+        let name = || name.to_owned();
+        if self.named(&name()).is_some() {
+            return Err(TracingError::NameTaken { name: name() });
+        }
+        if self.list.len() as u64 >= SESSIONS_MAX {
+            return Err(TracingError::TooManySessions { name: name() });
+        }
+        Ok(())
+    }
+
+    /// One more.
+    pub fn add(&mut self, session: TraceSession) {
+        self.list.push(session);
+    }
+
+    /// Takes one out, whose doubts about times stay.
+    ///
+    /// # Errors
+    /// [`TracingError::NoSuchIndex`].
+    pub fn remove(&mut self, index: usize) -> Result<TraceSession, TracingError> {
+        if index >= self.list.len() {
+            return Err(TracingError::NoSuchIndex);
+        }
+        Ok(self.list.swap_remove(index))
+    }
+
+    /// What a session that is gone leaves.
+    pub fn note_deleted(&mut self, doubts: &TimeDoubts) {
+        self.deleted.add_all(doubts);
+    }
+
+    /// The place of the session of that name.
+    ///
+    /// # Errors
+    /// [`TracingError::NoSession`] says which there are.
+    pub fn find(&self, name: &str) -> Result<usize, TracingError> {
+        let is_named = |session: &TraceSession| session.name == name;
+        self.list.iter().position(is_named).ok_or_else(|| {
+            let names = self.list.iter().map(|session| session.name.as_str());
+            let there = names.collect::<Vec<_>>().join(", ");
+            TracingError::NoSession {
+                name: name.escape_default().to_string(),
+                there: if there.is_empty() {
+                    "none".to_owned()
+                } else {
+                    there
+                },
+            }
+        })
+    }
+
+    /// The session of that name.
+    ///
+    /// # Errors
+    /// [`TracingError::NoSession`].
+    pub fn get(&self, name: &str) -> Result<&TraceSession, TracingError> {
+        let index = self.find(name)?;
+        self.list.get(index).ok_or(TracingError::NoSuchIndex)
+    }
+
+    /// The session of that name, if there is one.
+    pub fn named(&self, name: &str) -> Option<&TraceSession> {
+        self.iter().find(|session| session.name == name)
+    }
+
+    /// The session at this place.
+    ///
+    /// # Errors
+    /// [`TracingError::NoSuchIndex`].
+    pub fn at(&mut self, index: usize) -> Result<&mut TraceSession, TracingError> {
+        self.list.get_mut(index).ok_or(TracingError::NoSuchIndex)
+    }
+
+    /// The place of one that waits for the attach point.
+    pub fn next_waiting(&self) -> Option<usize> {
+        let is_next = |session: &TraceSession| session.waiting && !session.started;
+        self.list.iter().position(is_next)
+    }
+
+    /// How many there are.
+    pub const fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Each of them.
+    pub fn iter(&self) -> impl Iterator<Item = &TraceSession> + Clone {
+        self.list.iter()
+    }
+
+    /// Each of them.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut TraceSession> {
+        self.list.iter_mut()
+    }
+
+    /// Those that trace.
+    pub fn started(&self) -> impl Iterator<Item = &TraceSession> + Clone {
+        self.iter().filter(|session| session.started)
+    }
+
+    /// Those that trace.
+    pub fn started_mut(&mut self) -> impl Iterator<Item = &mut TraceSession> {
+        self.iter_mut().filter(|session| session.started)
+    }
+
+    /// What its user calls a session of the engine.
+    pub fn name_of(&self, id: SessionId) -> &str {
+        let is_it =
+            |session: &&TraceSession| session.live.as_ref().is_some_and(|live| live.id == id);
+        self.iter()
+            .find(is_it)
+            .map_or("?", |session| session.name.as_str())
+    }
+
+    /// Records of all sessions that were read and whose times may be wrong, deleted ones included.
+    pub fn doubts(&self) -> TimeDoubts {
+        let mut doubts = self.deleted;
+        for session in self.iter() {
+            doubts.add_all(&session.doubts());
+        }
+        doubts
+    }
+
+    /// What each of them does now.
+    pub fn statuses(&self, engine: &Engine) -> Vec<SessionStatus> {
+        let traced = |session: &TraceSession| {
+            let live = session.live.as_ref();
+            live.map_or(0, |live| engine.traced_by(live.id)) as u64
+        };
+        let show = |session: &TraceSession| {
+            let mut status = session.status(traced(session));
+            let events = session.events.iter();
+            status.events = events.map(|event| engine.event_name(*event)).collect();
+            status
+        };
+        self.iter().map(show).collect()
+    }
+
+    /// Functions have come to the image.
+    pub fn extend(&mut self, image: &Arc<Image>) {
+        for session in &mut self.list {
+            session.extend(image);
+        }
+    }
+
+    /// Events go by these formats from now on.
+    pub fn know_events(&self, formats: &Arc<EventFormats>) {
+        for session in self.iter() {
+            session.know_events(formats);
+        }
+    }
+
+    /// Lets no stub record any more.
+    pub fn stop_recording(&mut self) {
+        for session in &mut self.list {
+            session.switch(false);
+        }
+    }
+
+    /// Says at the end what is missing because modules were there before they were noticed.
+    pub fn say_late(&self) {
+        for session in self.iter() {
+            for late in session.late() {
+                log::warn!("session {}: {late}", session.name);
+            }
+            if let Some(waiting) = session.waiting_modules() {
+                log::warn!("session {}: {waiting}", session.name);
+            }
+        }
+    }
+}
