@@ -3,7 +3,10 @@
 use image::Image;
 
 use crate::linux::personality::Linux;
-use crate::personality::{Announcing, Personality};
+use crate::personality::{Announcing, PanicMarks, Personality};
+
+/// Those that there are.
+const KINDS: [&dyn Personality; 2] = [&Announcing, &Linux];
 
 /// The kind of guest that an image is of.
 #[must_use]
@@ -12,4 +15,15 @@ pub fn of(image: &Image) -> &'static dyn Personality {
         Some(_) => &Linux,
         None => &Announcing,
     }
+}
+
+/// Where guests of any kind can be traced from: [`Personality::attach_points`].
+pub fn attach_points() -> impl Iterator<Item = &'static str> {
+    let of = |kind: &&dyn Personality| kind.attach_points();
+    KINDS.iter().flat_map(of).copied()
+}
+
+/// How guests of any kind say that they die.
+pub fn panic_marks() -> impl Iterator<Item = PanicMarks> {
+    KINDS.iter().filter_map(|kind| kind.panic_marks())
 }

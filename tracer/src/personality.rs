@@ -1,10 +1,13 @@
-//! What is asked of a kind of guest that no image says in the same way for all: where its processors are known by,
-//! where a window may be in its address space, how far its text can reach.
+//! What is asked of a kind of guest that no image says in the same way for all: where it can be traced from, where its
+//! processors are known by, where a window may be in its address space, how far its text can reach, who its threads are,
+//! and how it dies.
 
 use std::fmt::Debug;
 
 use image::{Image, TextRange};
 use terms::addr::Gva;
+
+use crate::target::PhysicalMemory;
 
 /// Ranges of an address space that a guest never uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,8 +18,68 @@ pub struct Spare {
     pub giants: Vec<TextRange>,
 }
 
+/// A thread of a guest, known by the stack that it has in its kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Task {
+    /// Where the kernel describes it: another one there is another thread.
+    pub at: Gva,
+    /// The lowest address of its stack.
+    pub stack: Gva,
+    /// Its number.
+    pub pid: i32,
+    /// Its name and number, as ftrace shows them: `comm-pid`.
+    pub name: String,
+}
+
+/// The threads that were found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tasks {
+    /// In the order of the guest's lists.
+    pub found: Vec<Task>,
+    /// The lists had not come to their end when this many steps had been made: no more are.
+    pub given_up: Option<usize>,
+}
+
+/// Where a guest has its threads.
+pub trait TaskList: Debug + Send {
+    /// All of them, as far as they can be found: the guest continues meanwhile. The work is bounded, whatever the guest
+    /// makes of its lists.
+    fn look(&self, memory: &dyn PhysicalMemory) -> Tasks;
+}
+
+/// How a guest says that it dies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PanicMarks {
+    /// The symbol of 32 bits that hold the number of the vCPU that panics; any other number says that none does.
+    pub vcpu: &'static str,
+    /// The functions that every fatal path ends in.
+    pub functions: &'static [&'static str],
+}
+
 /// A kind of guest.
 pub trait Personality: Debug + Sync {
+    /// Where it can be traced from: the first of these functions that its image has. All its vCPUs run there, its text
+    /// has become what it stays, and no program has started.
+    fn attach_points(&self) -> &'static [&'static str];
+
+    /// What 64-bit system calls enter, where its image is linked; none where a kernel does not move itself, or nobody knows.
+    fn system_call_entry(&self) -> Option<&'static str>;
+
+    /// Whether its text stays where it is for as long as it runs, but for what it announces.
+    fn keeps_text(&self) -> bool;
+
+    /// Bytes of the stack that each of its threads has in the kernel.
+    fn stack_bytes(&self, image: &Image) -> u64;
+
+    /// Where it has its threads, if its image tells.
+    fn tasks(&self, image: &Image) -> Option<Box<dyn TaskList>>;
+
+    /// Whether functions can come that are in no image: those of modules that can be traced.
+    fn has_modules(&self, image: &Image) -> bool;
+
+    /// How it says that it dies.
+    fn panic_marks(&self) -> Option<PanicMarks>;
+
     /// The symbol of the list that it has of the GS bases of its processors: 64 bits for each, in the order of their
     /// numbers.
     fn gs_bases(&self) -> &'static str;
@@ -39,7 +102,45 @@ pub trait Personality: Debug + Sync {
 #[derive(Debug, Clone, Copy)]
 pub struct Announcing;
 
+/// The bundled guest is ready to be traced here.
+const READY: &str = "workloads_ready";
+/// Bytes of a stack of the bundled guest.
+const BUNDLED_STACK: u64 = 64 << 10;
+/// Bytes of a stack of kernels of which nothing is known.
+const USUAL_STACK: u64 = 16 << 10;
+
 impl Personality for Announcing {
+    fn attach_points(&self) -> &'static [&'static str] {
+        &[READY]
+    }
+
+    fn system_call_entry(&self) -> Option<&'static str> {
+        None
+    }
+
+    fn keeps_text(&self) -> bool {
+        true
+    }
+
+    fn stack_bytes(&self, image: &Image) -> u64 {
+        match image.symbols.address_of(READY) {
+            Some(_) => BUNDLED_STACK,
+            None => USUAL_STACK,
+        }
+    }
+
+    fn tasks(&self, _: &Image) -> Option<Box<dyn TaskList>> {
+        None
+    }
+
+    fn has_modules(&self, _: &Image) -> bool {
+        false
+    }
+
+    fn panic_marks(&self) -> Option<PanicMarks> {
+        None
+    }
+
     fn gs_bases(&self) -> &'static str {
         "vcpu_gs_bases"
     }

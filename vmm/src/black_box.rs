@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use trace::report::ReportError;
 use trace::report::last::{Last, print_last};
+use tracer::guest_kind;
 use tracer::tracing::session::LastCalls;
 
-use crate::panic_watch::FATAL;
 
 /// Calls of each vCPU that are shown.
 const CALLS: usize = 20;
@@ -38,9 +38,11 @@ impl BlackBox {
         let session = &self.0.session;
         let header = format!("last {CALLS} calls of each vCPU (session {session}):");
         writeln!(out, "{header}").map_err(ReportError::Output)?;
+        let fatal = guest_kind::panic_marks().flat_map(|marks| marks.functions);
+        let fatal: Vec<&str> = fatal.copied().collect();
         let last = Last {
             calls: CALLS,
-            until: &FATAL,
+            until: &fatal,
         };
         let printed = print_last(&self.0.directory, last, &mut out)?;
         let hint = match (printed.entries, self.0.is_scratch) {

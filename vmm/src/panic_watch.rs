@@ -1,10 +1,11 @@
-//! Whether the guest's kernel has panicked, seen from outside: Linux notes in `panic_cpu` which processor
-//! panics. Reading that word disturbs nobody, and needs nothing in the guest.
+//! Whether the guest's kernel has panicked, seen from outside: a Linux notes which processor panics
+//! ([`tracer::personality::PanicMarks`]). Reading that word disturbs nobody, and needs nothing in the guest.
 
 use std::time::{Duration, Instant};
 
 use image::Image;
 use terms::addr::{Gpa, Gva};
+use tracer::guest_kind;
 use tracer::paging::{PageTableRoot, translate};
 use tracer::target::{PhysicalMemory, VcpuRegisters};
 
@@ -14,8 +15,6 @@ use crate::machine::Machine;
 pub const PERIOD: Duration = Duration::from_millis(20);
 /// Time that a panicking guest has to print and to reset itself.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// The function that every fatal path of Linux ends in; `vpanic` is in it from 6.14 on.
-pub const FATAL: [&str; 2] = ["panic", "vpanic"];
 
 /// Where the guest says that it panics.
 #[derive(Debug)]
@@ -27,10 +26,11 @@ pub struct PanicWatch {
 }
 
 impl PanicWatch {
-    /// Of a machine that runs a kernel with a `panic_cpu`. None for others.
+    /// Of a machine that runs a kernel which notes it. None for others.
     #[must_use]
     pub fn of(machine: &Machine, image: &Image) -> Option<Self> {
-        let address: Gva = image.symbols.address_of("panic_cpu")?;
+        let marks = guest_kind::of(image).panic_marks()?;
+        let address: Gva = image.symbols.address_of(marks.vcpu)?;
         let (word, left) = machine.layout().locate(address)?;
         (left >= 4).then_some(Self {
             address,
@@ -47,7 +47,6 @@ impl PanicWatch {
         }
         let mut bytes = [0; 4];
         memory.read_physical(self.word, &mut bytes).ok()?;
-        // PANIC_CPU_INVALID is -1. Any other number that is no vCPU's is none of Linux' doing.
         let vcpu = u16::try_from(i32::from_le_bytes(bytes)).ok()?;
         if vcpu >= self.vcpus {
             return None;

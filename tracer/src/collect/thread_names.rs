@@ -1,7 +1,7 @@
 //! The names of a guest's threads, asked of its lists of tasks, for a share of the time only.
 //!
 //! The lists are as long as the guest likes, and it can bring up a new stack as often as it likes: each look is bounded
-//! (`crate::linux::task`), and one that took long is not repeated soon. The thread that looks is the one that reads the
+//! ([`TaskList`]), and one that took long is not repeated soon. The thread that looks is the one that reads the
 //! rings. Now and then it is looked although nothing is new: a stack that belongs to another task than before tells that
 //! the one before has ended.
 
@@ -9,14 +9,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::linux::Kernel;
-use crate::linux::kernel_view::KernelView;
-use crate::linux::task::{self, Task, TaskLayout};
 use image::Image;
 use terms::addr::Gva;
 
 use crate::clock::HostClock;
 use crate::guest::SharedMemory;
+use crate::guest_kind;
+use crate::personality::{Task, TaskList};
 use trace::graph::Death;
 
 /// A look that took longer is followed by a rest.
@@ -32,7 +31,7 @@ pub(super) struct ThreadNames {
     /// Where to ask, and how long that takes.
     guest: Option<(Arc<dyn SharedMemory>, HostClock)>,
     /// Where the guest has its tasks, found out at the first look.
-    layout: Option<Option<TaskLayout>>,
+    tasks: Option<Option<Box<dyn TaskList>>>,
     /// The tasks that threads were named after.
     named: BTreeMap<u32, Named>,
     /// When was looked last.
@@ -111,14 +110,14 @@ impl ThreadNames {
         let Some((memory, host)) = &self.guest else {
             return Vec::new();
         };
-        let find = || Kernel::of(image).and_then(|kernel| kernel.tasks);
-        let Some(layout) = self.layout.get_or_insert_with(find) else {
+        let find = || guest_kind::of(image).tasks(image);
+        let Some(tasks) = self.tasks.get_or_insert_with(find) else {
             return Vec::new();
         };
         let now = host.now;
         let begun = now();
         self.looked = Some(begun);
-        let tasks = task::tasks(&KernelView::new(&**memory, layout.tables), layout);
+        let tasks = tasks.look(&**memory);
         let of: HashMap<Gva, &Task> = tasks.found.iter().map(|task| (task.stack, task)).collect();
         let took = now().saturating_sub(begun);
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);

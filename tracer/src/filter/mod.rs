@@ -16,7 +16,7 @@ use terms::nearest::nearest;
 use terms::quantity::counted;
 use trace::glob::{GlobError, Pattern};
 
-use crate::linux::Kernel;
+use crate::guest_kind;
 
 /// How many near misses an error names.
 const NEAR_MISSES: usize = 3;
@@ -316,7 +316,7 @@ fn check_count(count: usize) -> Result<(), FilterError> {
 /// [`FilterError::NoMatch`] names what is like it.
 pub fn check_matches(pattern: &Pattern, image: &Image) -> Result<(), FilterError> {
     let is_there = || image.functions.iter().any(|one| pattern.matches(one));
-    let may_come = || Kernel::of(image).is_some_and(|kernel| kernel.modules.is_some());
+    let may_come = || guest_kind::of(image).has_modules(image);
     if is_there() || pattern.is_for_modules() && may_come() {
         return Ok(());
     }

@@ -3,9 +3,9 @@
 use image::Image;
 use terms::addr::Gva;
 
-use super::address_space;
 use super::module::AREA;
-use crate::personality::{Personality, Spare};
+use super::{Kernel, address_space};
+use crate::personality::{PanicMarks, Personality, Spare, TaskList};
 
 /// Its list of the offsets at which the data of each processor lies, which are their GS bases: it has an entry for every
 /// processor that there can ever be, made once, before any code that can be traced runs with these bases.
@@ -13,11 +13,55 @@ const GS_BASES: &str = "__per_cpu_offset";
 /// Where the kernel's image begins, and everything after it: nothing that is allocated lies here.
 const IMAGE: u64 = 0xffff_ffff_8000_0000;
 
+/// The last function that it calls before it looks for its init, in every version from 4.5 to 6.12 and with every
+/// configuration: after it has made its function sites nops, brought up all processors, applied its alternatives,
+/// freed its init text and made its text read-only.
+const ATTACH: &str = "rcu_end_inkernel_boot";
+/// What 64-bit system calls enter, in every version from 4.20 on.
+const ENTRY: &str = "entry_SYSCALL_64";
+/// `THREAD_SIZE` (arch/x86/include/asm/page_64_types.h).
+const STACK: u64 = 16 << 10;
+/// Every fatal path ends in one of these; `vpanic` is in it from 6.14 on. `panic_cpu` is -1 while none panics.
+const PANIC: PanicMarks = PanicMarks {
+    vcpu: "panic_cpu",
+    functions: &["panic", "vpanic"],
+};
+
 /// A Linux kernel on x86-64.
 #[derive(Debug, Clone, Copy)]
 pub struct Linux;
 
 impl Personality for Linux {
+    fn attach_points(&self) -> &'static [&'static str] {
+        &[ATTACH]
+    }
+
+    fn system_call_entry(&self) -> Option<&'static str> {
+        Some(ENTRY)
+    }
+
+    /// Init text is freed, and so are modules.
+    fn keeps_text(&self) -> bool {
+        false
+    }
+
+    fn stack_bytes(&self, _: &Image) -> u64 {
+        STACK
+    }
+
+    fn tasks(&self, image: &Image) -> Option<Box<dyn TaskList>> {
+        let layout = Kernel::of(image)?.tasks?;
+        Some(Box::new(layout))
+    }
+
+    fn has_modules(&self, image: &Image) -> bool {
+        Kernel::of(image).is_some_and(|kernel| kernel.modules.is_some())
+    }
+
+    fn panic_marks(&self) -> Option<PanicMarks> {
+        Some(PANIC)
+    }
+
     fn gs_bases(&self) -> &'static str {
         GS_BASES
     }

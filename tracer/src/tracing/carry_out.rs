@@ -40,8 +40,8 @@ impl Carried {
 #[derive(Debug)]
 pub(super) struct Patching {
     method: PatchMethod,
-    /// Whether text stays until we take our bytes out of it. Linux frees text: only a guest that is stopped cannot do so
-    /// before the write.
+    /// Whether text stays until we take our bytes out of it. Only a guest that is stopped cannot free it before the
+    /// write.
     is_lasting: bool,
     slices: Slices,
     /// The host's clock.

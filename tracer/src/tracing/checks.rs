@@ -1,6 +1,6 @@
 //! What a session's options must be, before anything is made for it.
 
-use crate::linux::Kernel;
+use crate::guest_kind;
 use crate::ring::geometry::Geometry;
 use image::Image;
 use trace::glob::Pattern;
@@ -52,9 +52,9 @@ pub(super) fn check_room(
     })
 }
 
-/// Each root must be a function of the image, or may come with a module of Linux.
+/// Each root must be a function of the image, or may come with a module.
 pub(super) fn check_roots(rules: &Rules, image: &Image) -> Result<(), TracingError> {
-    let has_modules = || Kernel::of(image).is_some_and(|kernel| kernel.modules.is_some());
+    let has_modules = || guest_kind::of(image).has_modules(image);
     let is_there = |root: &Pattern| {
         let may_come = root.is_for_modules() && has_modules();
         may_come

@@ -248,7 +248,7 @@ pub enum TracingError {
     )]
     NoDefaultAttach {
         /// Where kernels that we know can be traced.
-        known: &'static [&'static str],
+        known: Vec<&'static str>,
     },
     /// A machine that runs already cannot be prepared.
     #[error("the guest has been started already")]

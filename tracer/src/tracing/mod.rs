@@ -42,6 +42,7 @@ use std::sync::Arc;
 use crate::digest::text_digest;
 use crate::engine::Engine;
 use crate::filter::Filter;
+use crate::guest_kind;
 use crate::patch::any;
 use crate::patch::locks::LockPrefixes;
 use image::Image;
@@ -53,7 +54,6 @@ use crate::collect::Pollers;
 use crate::collect::status::Dumped;
 use crate::guest::Guest;
 use crate::target::StoppedTarget;
-pub use attach::DEFAULT_ATTACH;
 use attach::attach_point;
 use attachment::Attachment;
 use carry_out::Patching;
@@ -176,7 +176,7 @@ impl Tracing {
         default.waiting = options.enabled;
         let patching = Patching::new(
             options.patch_method,
-            image.linux.is_none(),
+            guest_kind::of(&image).keeps_text(),
             options.max_pause,
             host.clock.now,
         );

@@ -1,4 +1,4 @@
-//! Where the guest is: what its vCPUs execute, and whether a Linux kernel runs where it was linked. The one
+//! Where the guest is: what its vCPUs execute, and whether a kernel runs where it was linked. The Linux
 //! in a bzImage does, as it is entered unpacked; but a kernel can come with code of its own that moves it
 //! (KASLR), and then all that is known of it is elsewhere. It cannot hide that: it has told the processor
 //! where its system calls enter.
@@ -10,9 +10,7 @@ use terms::addr::Gva;
 use super::Tracing;
 use super::error::TracingError;
 use crate::guest::{Guest, StoppedGuest};
-
-/// What 64-bit system calls enter, in every version from 4.20 on.
-const ENTRY: &str = "entry_SYSCALL_64";
+use crate::guest_kind;
 
 impl Tracing {
     /// A place in the guest's text, for messages.
@@ -49,19 +47,21 @@ pub(super) fn check_place(
     stopped: &mut impl StoppedGuest,
     image: &Image,
 ) -> Result<(), TracingError> {
-    let linked = image.symbols.address_of(ENTRY);
-    let Some(linked) = linked.filter(|_| image.linux.is_some()) else {
+    let Some(entry) = guest_kind::of(image).system_call_entry() else {
         return Ok(());
     };
-    compare(linked, stopped.syscall_entry(0)?)
+    let Some(linked) = image.symbols.address_of(entry) else {
+        return Ok(());
+    };
+    compare(entry, linked, stopped.syscall_entry(0)?)
 }
 
-fn compare(linked: Gva, runs: Gva) -> Result<(), TracingError> {
+fn compare(entry: &'static str, linked: Gva, runs: Gva) -> Result<(), TracingError> {
     if runs.0 == 0 || runs == linked {
         return Ok(());
     }
     Err(TracingError::Moved {
-        entry: ENTRY,
+        entry,
         linked,
         runs,
     })
@@ -140,9 +140,9 @@ mod tests {
     #[test]
     fn only_a_kernel_that_has_moved_is_refused() {
         let linked = Gva(0xffff_ffff_8200_0080);
-        compare(linked, Gva(0)).unwrap();
-        compare(linked, linked).unwrap();
-        let refused = compare(linked, Gva(0xffff_ffff_8e00_0080)).unwrap_err();
+        compare("entry", linked, Gva(0)).unwrap();
+        compare("entry", linked, linked).unwrap();
+        let refused = compare("entry", linked, Gva(0xffff_ffff_8e00_0080)).unwrap_err();
         let message = refused.to_string();
         assert!(message.contains("0xffffffff8e000080"), "{message}");
         assert!(message.contains("nokaslr"), "{message}");

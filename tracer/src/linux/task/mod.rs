@@ -14,8 +14,9 @@ use image::symbol::SymbolTable;
 use terms::addr::Gva;
 use terms::printable::masked;
 
-use crate::linux::kernel_view::KernelTables;
-use crate::target::{MemoryError, TargetMemory};
+use crate::linux::kernel_view::{KernelTables, KernelView};
+use crate::personality::{Task, TaskList, Tasks};
+use crate::target::{MemoryError, PhysicalMemory, TargetMemory};
 
 /// Steps along the lists in one look, at most: as many tasks as a Linux has process numbers by default. A step reads
 /// some tens of bytes.
@@ -64,26 +65,10 @@ impl TaskLayout {
     }
 }
 
-/// A task.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Task {
-    /// Where its `task_struct` is.
-    pub at: Gva,
-    /// The lowest address of its kernel stack.
-    pub stack: Gva,
-    /// Its number.
-    pub pid: i32,
-    /// Its name and number, as ftrace shows them: `comm-pid`.
-    pub name: String,
-}
-
-/// The tasks that were found.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tasks {
-    /// In the order of the lists.
-    pub found: Vec<Task>,
-    /// The lists had not come to their end when this many steps had been made: no more are.
-    pub given_up: Option<usize>,
+impl TaskList for TaskLayout {
+    fn look(&self, memory: &dyn PhysicalMemory) -> Tasks {
+        tasks(&KernelView::new(memory, self.tables), self)
+    }
 }
 
 /// All tasks, as far as the lists can be followed: the guest continues meanwhile. Lists of a guest's making can

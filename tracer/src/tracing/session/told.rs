@@ -11,17 +11,14 @@ use crate::clock::RunClock;
 use crate::collect::counters::Counters;
 use crate::collect::output::Written;
 use crate::filter::{Filter, Side};
+use crate::guest_kind;
 use crate::session::TracerKind;
 use crate::tracing::TracingError;
-use crate::tracing::attach::BUNDLED_ATTACH;
 use crate::tracing::closing::Closing;
 use crate::tracing::options::Tracer;
 use crate::tracing::status::{Profile, ProfiledFunction, SessionStatus};
 use trace::export::uftrace::{LateModule, Metadata, NOP, WaitingModules};
 
-/// Stacks of the bundled guest's threads, and of Linux.
-const BUNDLED_STACK: u64 = 64 << 10;
-const LINUX_STACK: u64 = 16 << 10;
 /// A write that takes longer is told of.
 const STALL: Duration = Duration::from_secs(1);
 
@@ -132,13 +129,8 @@ impl TraceSession {
 
     /// Bytes of a stack of the guest, by which its threads are told apart.
     pub(super) fn stack_bytes(&self, image: &Image) -> u64 {
-        let is_bundled = image.symbols.address_of(BUNDLED_ATTACH).is_some();
-        let usual = if is_bundled {
-            BUNDLED_STACK
-        } else {
-            LINUX_STACK
-        };
-        self.options.stack_bytes.unwrap_or(usual)
+        let usual = || guest_kind::of(image).stack_bytes(image);
+        self.options.stack_bytes.unwrap_or_else(usual)
     }
 
     /// It traces by this filter from now on; its trace says so.
