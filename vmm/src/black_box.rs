@@ -8,7 +8,6 @@ use trace::report::last::{Last, print_last};
 use tracer::guest_kind;
 use tracer::tracing::session::LastCalls;
 
-
 /// Calls of each vCPU that are shown.
 const CALLS: usize = 20;
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::engine::Engine;
-use trace::event_formats::EventFormats;
-use trace::doubt::TimeDoubts;
+use crate::event_formats::EventFormats;
 use crate::session::SessionId;
 use crate::stub::cell::SESSIONS_MAX;
 use image::Image;
+use trace::doubt::TimeDoubts;
 
 use super::TracingError;
 use super::session::TraceSession;

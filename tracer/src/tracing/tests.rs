@@ -56,9 +56,19 @@ fn prepared(session: SessionOptions) -> (Tracing, MockGuest) {
 }
 
 fn place(tracing: &Tracing, name: &str) -> SessionMemory {
-    let session = tracing.attachment.sessions.iter().find(|one| one.name == name);
+    let session = tracing
+        .attachment
+        .sessions
+        .iter()
+        .find(|one| one.name == name);
     let id = session.unwrap().live.as_ref().unwrap().id;
-    tracing.attachment.engine.session(id).unwrap().memory.clone()
+    tracing
+        .attachment
+        .engine
+        .session(id)
+        .unwrap()
+        .memory
+        .clone()
 }
 
 fn everything() -> Globs {
@@ -200,7 +210,13 @@ fn do_it(tracing: &mut Tracing, guest: &MockGuest, deed: &Deed) -> Result<(), Tr
 /// The functions that some started session selects.
 fn wanted(tracing: &Tracing) -> u64 {
     let image = tracing.image();
-    let started = || tracing.attachment.sessions.iter().filter(|session| session.started);
+    let started = || {
+        tracing
+            .attachment
+            .sessions
+            .iter()
+            .filter(|session| session.started)
+    };
     let is_wanted = |id: &FunctionId| {
         started().any(|session| {
             let selected = session.filter.select(image).unwrap();
