@@ -123,11 +123,11 @@ fn print_calls(
         if trace.is_graph() || is_call(&shown) {
             tails.push(vcpu, shown, is_call);
         }
-        if let CallKind::Entry(function) = kind {
-            if last.until.contains(&&*calls.name(trace, function)) {
-                until_ns = time_ns;
-                break;
-            }
+        if let CallKind::Entry(function) = kind
+            && last.until.contains(&&*calls.name(trace, function))
+        {
+            until_ns = time_ns;
+            break;
         }
     }
     let name = |function| calls.name(trace, function).into_owned();
