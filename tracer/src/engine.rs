@@ -2,215 +2,154 @@
 //!
 //! It owns every decision and no access: each operation is handed the target that it works on, and
 //! those that change what the guest executes want a [`StoppedTarget`].
+//!
+//! It only joins those who know something: what does not stay of the guest (`fleeting`), who wants something where
+//! (`points`), the sessions, what the window holds (`foothold`), and what was written (`commit`). A plan is made by a
+//! policy with what `planning` gives it, and carried out by the one commit.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use announcer::Announcer;
-use call_values::CallCaptures;
-pub use commit::Applied;
-pub use error::{ApplyError, AttachError, Frozen, FrozenBy};
-use events::PlacedStub;
-use fleeting::KnownModule;
 use image::Image;
-use probes::{Probe, ProbeId};
-use sessions::Retired;
-use terms::addr::{Gpa, Gva};
+use terms::addr::Gva;
+use terms::event_format::EventId;
 use terms::function::FunctionId;
 use terms::region::Region;
 
-use crate::event_formats::EventFormats;
-use crate::linux::Kernel;
-use crate::paging::PageUse;
-use crate::patch::dynamic::DynamicTable;
-use crate::patch::events::{Dispatch, TracepointTable};
-use crate::patch::functions::{FunctionState, FunctionTable};
+use announcer::Announcer;
+use call_values::CallValuesError;
+use commit::Commit;
+pub use commit::{Applied, Written};
+pub use error::{ApplyError, AttachError, Frozen, FrozenBy};
+use events::Events;
+use fleeting::{Fleeting, Moved};
+pub use foothold::Foothold;
+use locks::LockError;
+use plan::{Plan, Step};
+use planning::Planning;
+pub use points::Points;
+use probes::{NewProbe, ProbeError, ProbeId};
+pub use sessions::Sessions;
+
+use crate::capture::Capture;
+use crate::filter::Selection;
+use crate::linux::module::ModuleError;
+use crate::patch::dynamic::RetargetError;
+use crate::patch::events::{Callback, Dispatch};
 use crate::patch::locks::LockPrefixes;
-use crate::patch::markers::MarkerTable;
 use crate::patch::normalise::normalisations;
-use crate::patch::probes::ProbeTable;
-use crate::record::FUNCTIONS_MAX;
-use crate::session::Session;
-use crate::stub::arena::Arena;
-use crate::stub::cell::{CpuStrategy, NoGsBase, TracedCode};
-use crate::stub::clock_page::PAGE_BYTES;
-use crate::stub::gs_list;
-use crate::stub::mirror::Mirror;
-use crate::stub::reach::{Reach, Routines};
-use crate::stub::template::StubError;
-use crate::target::StoppedTarget;
-use crate::text::journal::Journal;
+use crate::session::{SessionConfig, SessionId};
+use crate::stub::cell::{CpuStrategy, TracedCode};
+use crate::target::{
+    LiveTarget, PhysicalMemory, StoppedTarget, TextMemory, VcpuRegisters, WindowMemory,
+};
 use crate::text::poke::{self, Poke, TransactionError};
-use crate::text::sites::Sites;
-use crate::window::{Extent, Places, Window};
-
-/// Room for stubs per function: a few versions of each.
-const STUB_BYTES_PER_FUNCTION: u64 = 3072;
-/// Pages of stack that the mirror has room for, as a power of two: 32 MiB of stacks in use.
-const MIRROR_PAGES_LOG2: u32 = 13;
-/// Room for the mirror's claim routine.
-const CLAIM_BYTES: u64 = 512;
-/// Places that the journal has room for beside two for each function: those of probes, events and what comes later.
-const JOURNAL_ENTRIES: u64 = 1 << 14;
-/// Room for the stubs of probes.
-const PROBES_BYTES: u64 = 3 << 19;
-
-/// What an attached guest has: a window with room for stubs and cells.
-#[derive(Debug)]
-struct Ground {
-    window: Window,
-    arena: Arena,
-    cells: Extent,
-    journal: Journal,
-    strategy: CpuStrategy,
-    no_gs: Option<NoGsBase>,
-    /// Made for the first graph session.
-    mirror: Option<Mirror>,
-    /// Made for the first capture that reads memory.
-    reach: Option<Reach>,
-    /// Where the host finds its directory.
-    mirror_physical: Option<Gpa>,
-}
-
-impl Ground {
-    /// The mirror, which the first graph session makes.
-    fn make_mirror(
-        &mut self,
-        target: &mut (impl StoppedTarget + ?Sized),
-    ) -> Result<(), AttachError> {
-        if self.mirror.is_some() {
-            return Ok(());
-        }
-        let (directory, pages) = Mirror::bytes(MIRROR_PAGES_LOG2);
-        let shown = self.window.map(target, directory + pages, PageUse::Data)?;
-        let (claim, physical) = self.arena.allocate(CLAIM_BYTES)?;
-        let mirror = Mirror {
-            pages: shown.at,
-            directory: shown.at.wrapping_add(pages),
-            pages_log2: MIRROR_PAGES_LOG2,
-            claim,
-        };
-        let routine = mirror.claim_routine().map_err(StubError::from)?;
-        target
-            .write_window(physical, &routine.bytes)
-            .and_then(|()| {
-                let first = shown.physical.wrapping_add(pages);
-                target.write_window(first, &Mirror::NOBODY.to_le_bytes())
-            })
-            .map_err(AttachError::Claim)?;
-        self.mirror = Some(mirror);
-        self.mirror_physical = Some(shown.physical.wrapping_add(pages));
-        Ok(())
-    }
-
-    /// The routines that read the guest's memory, which the first capture that needs them makes.
-    fn make_reach(
-        &mut self,
-        target: &mut (impl StoppedTarget + ?Sized),
-    ) -> Result<(), AttachError> {
-        if self.reach.is_some() {
-            return Ok(());
-        }
-        let routines = Routines::new(self.window.make_alias(target)?)?;
-        let (at, physical) = self.arena.allocate(routines.bytes.len() as u64)?;
-        target
-            .write_window(physical, &routines.bytes)
-            .map_err(AttachError::Claim)?;
-        self.reach = Some(routines.at(at));
-        Ok(())
-    }
-}
-
-/// What makes every site of the image one nop.
-fn normalised(image: &Image) -> impl Iterator<Item = Poke> {
-    normalisations(image).into_iter()
-}
-
-/// Where the clock page lies in the extent of the cells: behind them.
-fn clock_offset(strategy: &CpuStrategy) -> u64 {
-    strategy.span().next_multiple_of(PAGE_BYTES)
-}
+use trace::event::Moment;
 
 /// Everything that is known of tracing one guest.
 #[derive(Debug)]
 pub struct Engine {
     image: Arc<Image>,
-    /// What can be asked of the guest, if it is a Linux.
-    linux: Option<Kernel>,
-    table: FunctionTable,
-    /// What of the text is ours.
-    sites: Sites,
-    /// How often text had gone when its places were forgotten last.
-    gone_places: u64,
-    dynamic: DynamicTable,
-    tracepoints: TracepointTable,
-    markers: MarkerTable,
-    event_stubs: Vec<PlacedStub>,
-    formats: Arc<EventFormats>,
-    probes: BTreeMap<ProbeId, Probe>,
-    places: ProbeTable,
-    /// The port by which vCPUs leave the guest at probes, if the host sees to them.
-    trap_port: Option<u8>,
-    ground: Option<Ground>,
-    sessions: Vec<Option<Session>>,
-    retired: Vec<Retired>,
-    frozen: Option<Frozen>,
-    locks: LockPrefixes,
-    /// Whether the guest has freed the text that it needed to start.
-    init_is_gone: bool,
-    modules: Vec<KnownModule>,
-    /// What tells of modules that come, if the guest has that and the host sees to it.
-    announcer: Option<Announcer>,
-    /// What can be captured of calls, and the code that does.
-    calls: CallCaptures,
+    fleeting: Fleeting,
+    points: Points,
+    sessions: Sessions,
+    ground: Option<Foothold>,
+    written: Written,
 }
 
 impl Engine {
     /// An engine for a guest that was loaded from `image`.
     #[must_use]
     pub fn new(image: Arc<Image>) -> Self {
-        let table = FunctionTable::new(&image);
-        let dynamic = DynamicTable::new(&image);
-        let tracepoints = TracepointTable::new(&image, Dispatch::default());
-        let markers = MarkerTable::new(&image);
-        let formats = Arc::new(EventFormats::of(&image));
         Self {
-            linux: Kernel::of(&image),
+            fleeting: Fleeting::of(&image),
+            points: Points::new(&image),
             image,
-            table,
-            sites: Sites::default(),
-            gone_places: 0,
-            dynamic,
-            tracepoints,
-            markers,
-            event_stubs: Vec::new(),
-            formats,
-            probes: BTreeMap::new(),
-            places: ProbeTable::default(),
-            trap_port: None,
+            sessions: Sessions::default(),
             ground: None,
-            sessions: Vec::new(),
-            retired: Vec::new(),
-            frozen: None,
-            locks: LockPrefixes::On,
-            init_is_gone: false,
-            modules: Vec::new(),
-            announcer: None,
-            calls: CallCaptures::default(),
+            written: Written::default(),
         }
     }
 
     /// The same with this way from tracepoints to their callbacks.
     #[must_use]
     pub fn with_dispatch(mut self, dispatch: Dispatch) -> Self {
-        self.tracepoints = TracepointTable::new(&self.image, dispatch);
+        self.points.events = Events::new(&self.image, dispatch);
+        self
+    }
+
+    /// The host sees to vCPUs that leave the guest by a write to this port: [`Engine::detours`] says where they
+    /// go on.
+    #[must_use]
+    pub fn serving_traps(mut self, port: u8) -> Self {
+        self.points.probes.trap_port = Some(port);
+        self
+    }
+
+    /// The host sees to vCPUs that write to this port: modules are announced by it, where the guest can.
+    #[must_use]
+    pub fn announcing_by(mut self, port: u8) -> Self {
+        let has_modules = self.fleeting.has_modules();
+        self.points.announcer = Announcer::of(&self.image, port).filter(|_| has_modules);
         self
     }
 
     /// The image.
     #[must_use]
-    pub fn image(&self) -> &Arc<Image> {
+    pub const fn image(&self) -> &Arc<Image> {
         &self.image
+    }
+
+    /// What there is of the guest that does not stay.
+    #[must_use]
+    pub const fn fleeting(&self) -> &Fleeting {
+        &self.fleeting
+    }
+
+    /// Who wants something at which places of the text.
+    #[must_use]
+    pub const fn points(&self) -> &Points {
+        &self.points
+    }
+
+    /// The same, to be told what nobody wants any more.
+    pub const fn points_mut(&mut self) -> &mut Points {
+        &mut self.points
+    }
+
+    /// The sessions.
+    #[must_use]
+    pub const fn sessions(&self) -> &Sessions {
+        &self.sessions
+    }
+
+    /// The same, to be told what they want.
+    pub const fn sessions_mut(&mut self) -> &mut Sessions {
+        &mut self.sessions
+    }
+
+    /// What the window holds, once it is open.
+    #[must_use]
+    pub const fn foothold(&self) -> Option<&Foothold> {
+        self.ground.as_ref()
+    }
+
+    /// The same, to make what is there when somebody needs it.
+    ///
+    /// # Errors
+    /// [`AttachError::NotAttached`].
+    pub fn foothold_mut(&mut self) -> Result<&mut Foothold, AttachError> {
+        self.ground.as_mut().ok_or(AttachError::NotAttached)
+    }
+
+    /// What was written to the text.
+    #[must_use]
+    pub const fn written(&self) -> &Written {
+        &self.written
+    }
+
+    /// The same, for the kill switch.
+    pub const fn written_mut(&mut self) -> &mut Written {
+        &mut self.written
     }
 
     /// Makes every site one nop, unless the guest does that itself. Only for a guest of which no vCPU has
@@ -225,8 +164,9 @@ impl Engine {
         if self.image.normalises_itself() {
             return Ok(0);
         }
-        let is_there = |poke: &Poke| !self.table.is_gone(poke.function);
-        let pokes: Vec<Poke> = normalised(&self.image).filter(is_there).collect();
+        let is_there = |poke: &Poke| !self.points.functions.is_gone(poke.function);
+        let pokes = normalisations(&self.image).into_iter().filter(is_there);
+        let pokes: Vec<Poke> = pokes.collect();
         poke::apply(target, &self.image, &pokes).map(|()| pokes.len())
     }
 
@@ -253,155 +193,302 @@ impl Engine {
         region: Region,
     ) -> Result<(), AttachError> {
         if let Some(ground) = &self.ground {
-            ground.window.verify(target)?;
-            return Ok(ground.strategy.verify(target.vcpus())?);
+            return ground.verify(target);
         }
-        let functions = self.image.functions.len();
-        if functions >= FUNCTIONS_MAX as usize {
-            return Err(AttachError::TooManyFunctions(functions));
-        }
-        let places = Places::of(&self.image).ok_or(AttachError::NoText)?;
-        let mut window = Window::open(target, region, places)?;
-        let code = if window.is_user() {
-            TracedCode::User
-        } else {
-            TracedCode::Supervisor
-        };
-        let (strategy, no_gs) = match gs_list::listed(&self.image, target, target.vcpus().len()) {
-            Ok(listed) => CpuStrategy::choose(target.vcpus(), code, &listed),
-            Err(reason) => (CpuStrategy::Shared, Some(reason)),
-        };
-        let functions = STUB_BYTES_PER_FUNCTION * self.image.sites.len() as u64;
-        let room = functions + PROBES_BYTES;
-        let journal_at = clock_offset(&strategy) + PAGE_BYTES;
-        let places = JOURNAL_ENTRIES + 2 * self.image.sites.len() as u64;
-        let mut opened = || {
-            let code = window.map(target, room, PageUse::Code)?;
-            let shared = journal_at + Journal::bytes(places);
-            let cells = window.map(target, shared, PageUse::Data)?;
-            let at = cells.physical.wrapping_add(journal_at);
-            let mut journal = Journal::begin(target, at, places)?;
-            // What can be changed without a window.
-            journal.note(target, self.sites.iter().copied())?;
-            Ok::<_, AttachError>((code, cells, journal))
-        };
-        let (code, cells, journal) = match opened() {
-            Ok(opened) => opened,
-            Err(error) => {
-                window.close(target);
-                return Err(error);
-            }
-        };
-        let arena = Arena::new(code.at, code.physical, code.bytes);
-        self.ground = Some(Ground {
-            window,
-            arena,
-            cells,
-            journal,
-            strategy,
-            no_gs,
-            mirror: None,
-            reach: None,
-            mirror_physical: None,
-        });
+        let changed = self.written.sites().iter().copied();
+        self.ground = Some(Foothold::open(target, &self.image, region, changed)?);
         Ok(())
     }
 
-    /// Whether the window is open.
-    #[must_use]
-    pub fn is_attached(&self) -> bool {
-        self.ground.is_some()
-    }
-
-    /// The window, once it is open.
-    #[must_use]
-    pub fn window(&self) -> Option<&Window> {
-        self.ground.as_ref().map(|ground| &ground.window)
-    }
-
-    /// How stubs know their vCPU, and why not by *gs* when they do not.
-    #[must_use]
-    pub fn strategy(&self) -> Option<(&CpuStrategy, Option<NoGsBase>)> {
-        self.ground
-            .as_ref()
-            .map(|ground| (&ground.strategy, ground.no_gs))
-    }
-
-    /// The clock page: where stubs and where the host find it.
-    #[must_use]
-    pub fn clock_page(&self) -> Option<(Gva, Gpa)> {
-        let ground = self.ground.as_ref()?;
-        let offset = clock_offset(&ground.strategy);
-        let Extent { at, physical, .. } = ground.cells;
-        Some((at.wrapping_add(offset), physical.wrapping_add(offset)))
-    }
-
-    /// Makes what captures of memory need, if it is not there.
+    /// Makes a session that traces nothing yet. Its rings are in the guest; a reader has to set their
+    /// cells.
     ///
     /// # Errors
-    /// An [`AttachError`]: where there is no place for it, values in registers can still be captured.
-    pub fn make_reach(
+    /// An [`AttachError`].
+    pub fn create_session(
         &mut self,
         target: &mut (impl StoppedTarget + ?Sized),
-    ) -> Result<(), AttachError> {
+        config: SessionConfig,
+    ) -> Result<SessionId, AttachError> {
+        let functions = self.image.functions.len();
         let ground = self.ground.as_mut();
-        ground.ok_or(AttachError::NotAttached)?.make_reach(target)
+        self.sessions.create(ground, target, config, functions)
     }
 
-    /// The routines that read the guest's memory, once [`Self::make_reach`] has made them.
+    /// Deletes a session that traces nothing any more: switches its cells off and keeps its memory
+    /// from everything that a late writer could damage. Nobody may read its rings any more.
+    ///
+    /// # Errors
+    /// [`ApplyError::NoSession`], [`ApplyError::StillTracing`], or [`ApplyError::Cells`]; then the
+    /// session is still there.
+    pub fn delete_session(
+        &mut self,
+        memory: &mut (impl WindowMemory + ?Sized),
+        id: SessionId,
+    ) -> Result<(), ApplyError> {
+        let session = self.sessions.get(id)?;
+        let functions = self.points.functions.traced_by(id.0);
+        let probes = self.points.probes.recorded_by(id).count();
+        let events = self.points.events.recorded_by(id) + probes;
+        if functions + events > 0 {
+            return Err(ApplyError::StillTracing {
+                name: session.config.name.clone(),
+                functions,
+                events,
+            });
+        }
+        self.sessions.delete(memory, id)
+    }
+
+    /// Gives a session its event rings, if it has none, in which a record holds the fields of every event of the
+    /// image and at least `payload_bytes`. A reader has to set their cells.
+    ///
+    /// # Errors
+    /// An [`AttachError`].
+    pub fn make_event_rings(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+        id: SessionId,
+        payload_bytes: u64,
+    ) -> Result<(), AttachError> {
+        let events = self.image.events();
+        let of_image = events.map(|(_, format)| 8 * format.words() as u64).max();
+        let payload_bytes = payload_bytes.max(of_image.unwrap_or(0));
+        let ground = self.ground.as_mut();
+        let sessions = &mut self.sessions;
+        sessions.make_event_rings(ground, target, id, payload_bytes)
+    }
+
+    /// Says what can be captured of a function's calls at a moment. What was said first stays.
+    ///
+    /// # Errors
+    /// A [`CallValuesError`].
+    pub fn know_call(
+        &mut self,
+        function: FunctionId,
+        moment: Moment,
+        capture: Capture,
+    ) -> Result<(), CallValuesError> {
+        let Points { calls, formats, .. } = &mut self.points;
+        let formats = Arc::make_mut(formats);
+        calls.know(&self.image, formats, function, moment, capture)
+    }
+
+    /// Whether these probes can be set, all of them at once, as far as the image says: who serves breakpoints may be
+    /// known at the attach only.
+    ///
+    /// # Errors
+    /// A [`ProbeError`] about the first that cannot.
+    pub fn check_probes(&self, all: &[NewProbe]) -> Result<(), ProbeError> {
+        let ground = self.ground.as_ref();
+        self.points.probes.check(&self.image, ground, all)
+    }
+
+    /// Registers a probe, which nobody records yet.
+    ///
+    /// # Errors
+    /// A [`ProbeError`].
+    pub fn add_probe(&mut self, new: NewProbe) -> Result<ProbeId, ProbeError> {
+        let ground = self.ground.as_ref();
+        let Points {
+            probes,
+            functions,
+            formats,
+            ..
+        } = &mut self.points;
+        let formats = Arc::make_mut(formats);
+        probes.add(&self.image, ground, functions, formats, new)
+    }
+
+    /// Notes which probes were in text that is gone. Says which are so since the last time.
+    pub fn take_lost_probes(&mut self) -> Vec<ProbeId> {
+        let Points {
+            probes, functions, ..
+        } = &mut self.points;
+        probes.take_lost(&self.image, functions, &self.fleeting)
+    }
+
+    /// The probes at which vCPUs leave the guest now, and where each goes on.
     #[must_use]
-    pub fn reach(&self) -> Option<Reach> {
-        self.ground.as_ref()?.reach
+    pub fn detours(&self) -> Vec<(Gva, Gva)> {
+        let ground = self.ground.as_ref();
+        self.points.probes.detours(&self.image, ground)
     }
 
-    /// Bytes of stubs in the guest.
-    #[must_use]
-    pub fn stub_bytes(&self) -> u64 {
-        self.ground.as_ref().map_or(0, |ground| ground.arena.used())
+    /// Looks what the guest has given back since the last time, and forgets it. While the guest is
+    /// stopped the answer holds until it goes on; else it may be late, never wrong.
+    pub fn look(&mut self, memory: &(impl PhysicalMemory + ?Sized)) -> Moved {
+        let functions = &mut self.points.functions;
+        self.fleeting.look(memory, &self.image, functions)
     }
 
-    /// The state of one function.
-    #[must_use]
-    pub fn state(&self, function: FunctionId) -> &FunctionState {
-        self.table.state(function)
+    /// As [`Self::look`], and takes in the functions of modules that have come, as many as one look may read: first of
+    /// all those of the module whose description is at `announced`, whose init function is about to be called.
+    ///
+    /// # Errors
+    /// A [`ModuleError`] when the list of modules cannot be read; then none is known any more.
+    pub fn take_in(
+        &mut self,
+        memory: &(impl PhysicalMemory + ?Sized),
+        announced: Option<Gva>,
+    ) -> Result<Moved, ModuleError> {
+        let functions = &mut self.points.functions;
+        let image = &mut self.image;
+        self.fleeting.take_in(memory, image, functions, announced)
     }
 
-    /// The places of the text where bytes of ours stand.
-    #[must_use]
-    pub fn sites(&self) -> &Sites {
-        &self.sites
+    /// Looks whether the guest still executes the text that was changed, with the window where it was put; puts back
+    /// what it has cleared of that. `vcpus` are its registers.
+    ///
+    /// # Errors
+    /// What is lost; then nothing was written.
+    pub fn look_at_ground<T: TextMemory + ?Sized>(
+        &self,
+        target: &mut T,
+        vcpus: &[VcpuRegisters],
+    ) -> Result<(), FrozenBy> {
+        let Some(ground) = &self.ground else {
+            return Ok(());
+        };
+        // Before the window: a kernel that was loaded anew at the same place has the same tables, with nothing in them.
+        if self
+            .points
+            .functions
+            .has_lost_its_jumps(&self.image, target)
+        {
+            return Err(FrozenBy::Replaced);
+        }
+        Ok(ground.window.verify_with_text(target, vcpus)?)
     }
 
-    /// Where the journal of changed text is, once the window is open.
-    #[must_use]
-    pub fn journal_at(&self) -> Option<Gpa> {
-        let at = self.ground.as_ref()?.journal.at();
-        Some(at)
+    /// Plans that session `id` traces `selection`, and writes the stubs that this needs, which nothing
+    /// leads to yet. The guest may run.
+    ///
+    /// # Errors
+    /// An [`ApplyError`].
+    pub fn plan(
+        &mut self,
+        memory: &mut (impl WindowMemory + ?Sized),
+        id: SessionId,
+        selection: &Selection,
+    ) -> Result<Plan, ApplyError> {
+        self.sessions.get(id)?;
+        self.look(memory);
+        let (points, mut with) = self.planning(memory);
+        points.plan_functions(&mut with, id, selection)
     }
 
-    /// How many functions have our jump in them.
-    #[must_use]
-    pub fn patched(&self) -> usize {
-        self.table.patched()
+    /// Plans that these callbacks are called at events, or are not called there any more. Writes the stubs and
+    /// lists that this needs, which nothing leads to yet: the guest may run.
+    ///
+    /// # Errors
+    /// An [`ApplyError`]; then nothing has changed.
+    pub fn plan_events(
+        &mut self,
+        memory: &mut (impl WindowMemory + ?Sized),
+        calls: &[(EventId, Vec<Callback>)],
+        on: bool,
+    ) -> Result<Plan, ApplyError> {
+        let (points, mut with) = self.planning(memory);
+        points.events.plan(&mut with, calls, on)
     }
 
-    /// Why patching is frozen, if it is.
-    #[must_use]
-    pub fn frozen(&self) -> Option<&Frozen> {
-        self.frozen.as_ref()
+    /// Plans who records these probes: a session, which has event rings, or nobody. Writes the stubs that this needs,
+    /// which nothing leads to yet: the guest may run.
+    ///
+    /// # Errors
+    /// An [`ApplyError`]; then nothing has changed.
+    pub fn plan_probes(
+        &mut self,
+        memory: &mut (impl WindowMemory + ?Sized),
+        wanted: &[(ProbeId, Option<SessionId>)],
+    ) -> Result<Plan, ApplyError> {
+        let (points, mut with) = self.planning(memory);
+        points.plan_probes(&mut with, wanted)
     }
 
-    /// Takes the kill switch back, after somebody has looked into it.
-    pub fn thaw(&mut self) {
-        self.frozen = None;
+    /// Plans that each named function leads to the target named beside it, or with none to its default. Nothing of it
+    /// needs the window.
+    ///
+    /// # Errors
+    /// A [`RetargetError`] for the first that is not possible.
+    pub fn plan_dynamic<'a>(
+        &self,
+        changes: impl IntoIterator<Item = (&'a str, Option<&'a str>)>,
+    ) -> Result<Plan, RetargetError> {
+        let changes = self.points.dynamic.plan(&self.image, changes)?;
+        let steps = changes.into_iter().map(Step::Dynamic);
+        Ok(Plan::whole(steps.collect()))
     }
 
-    /// Whether `address` lies in a stub.
-    #[must_use]
-    pub fn is_stub(&self, address: Gva) -> bool {
-        self.ground
-            .as_ref()
-            .is_some_and(|ground| ground.arena.contains(address))
+    /// Switches all listed lock prefixes of a machine that has `vcpus` vCPUs, started or not. Says how
+    /// many were switched.
+    ///
+    /// # Errors
+    /// A [`LockError`]; then nothing was changed.
+    pub fn switch_locks(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+        to: LockPrefixes,
+        vcpus: usize,
+    ) -> Result<usize, LockError> {
+        let plan = locks::plan(&self.image, self.points.locks, to, vcpus)?;
+        if !plan.is_empty() {
+            self.apply(target, &plan)?;
+        }
+        Ok(plan.steps.len())
+    }
+
+    /// Brings the guest's text to what `plan` says, all of it or nothing.
+    ///
+    /// # Errors
+    /// An [`ApplyError`]; then nothing was changed.
+    pub fn apply(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+        plan: &Plan,
+    ) -> Result<Applied, ApplyError> {
+        self.written.check_frozen()?;
+        self.look(target);
+        self.commit().apply(target, plan)
+    }
+
+    /// The same while the guest runs. Whoever executes what is changed meanwhile does what was there before or what is
+    /// there afterwards; of several sites one can be changed while another is not yet.
+    ///
+    /// # Errors
+    /// As [`Self::apply`]. Several instructions become one only while the guest is stopped.
+    pub fn apply_live(
+        &mut self,
+        target: &mut (impl LiveTarget + ?Sized),
+        plan: &Plan,
+    ) -> Result<Applied, ApplyError> {
+        self.written.check_frozen()?;
+        self.look(target);
+        self.commit().apply_live(target, plan)
+    }
+
+    fn commit(&mut self) -> Commit<'_> {
+        Commit {
+            image: &self.image,
+            linux: self.fleeting.linux.as_ref(),
+            points: &mut self.points,
+            written: &mut self.written,
+            ground: self.ground.as_mut(),
+        }
+    }
+
+    fn planning<'a, M: ?Sized>(
+        &'a mut self,
+        memory: &'a mut M,
+    ) -> (&'a mut Points, Planning<'a, M>) {
+        let with = Planning {
+            image: &self.image,
+            sessions: &self.sessions,
+            ground: self.ground.as_mut(),
+            memory,
+        };
+        (&mut self.points, with)
     }
 }
 
@@ -409,20 +496,20 @@ mod announced;
 mod announcer;
 pub mod call_values;
 mod commit;
-mod dynamic;
 mod error;
 pub mod events;
 pub mod fleeting;
+mod foothold;
 mod functions;
 mod kprobes;
 pub mod locks;
-mod lost;
 pub mod plan;
+mod planning;
+mod points;
 pub mod probes;
 mod reuse;
+mod rings;
 pub mod saved;
 mod sessions;
-mod steps;
-mod stub_spec;
 #[cfg(test)]
 mod tests;

@@ -8,4 +8,5 @@ mod crates;
 mod documents;
 mod modules;
 mod source;
+mod types;
 mod words;

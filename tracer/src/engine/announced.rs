@@ -1,9 +1,12 @@
 //! Text whose coming and going the guest announces, and waits until we have seen to it.
 
+use image::Image;
 use terms::addr::Gva;
 use terms::function::FunctionId;
 
-use super::{ApplyError, Engine, normalised};
+use super::{ApplyError, Engine};
+use crate::patch::functions::FunctionTable;
+use crate::patch::normalise::normalisations;
 use crate::target::StoppedTarget;
 use crate::text::poke::{self, Poke};
 
@@ -19,34 +22,32 @@ impl Engine {
         target: &mut (impl StoppedTarget + ?Sized),
         start: Gva,
     ) -> Result<usize, ApplyError> {
-        self.check_frozen()?;
-        let functions: Vec<FunctionId> = self.functions_at(start);
-        let came: Vec<FunctionId> = functions
-            .into_iter()
-            .filter(|function| self.table.is_gone(*function))
-            .collect();
+        self.written.check_frozen()?;
+        let functions = &mut self.points.functions;
+        let came = functions_at(&self.image, functions, start, true);
         let has_come = |poke: &Poke| came.binary_search(&poke.function).is_ok();
-        let pokes: Vec<Poke> = normalised(&self.image).filter(has_come).collect();
-        let written = poke::apply(target, &self.image, &pokes);
-        self.note(written)?;
-        came.iter().for_each(|function| self.table.came(*function));
+        let pokes = normalisations(&self.image).into_iter().filter(has_come);
+        let written = poke::apply(target, &self.image, &pokes.collect::<Vec<_>>());
+        self.written.note(written)?;
+        came.iter().for_each(|function| functions.came(*function));
         Ok(came.len())
     }
 
     /// The text of the part that begins at `start` is about to go: it is never written again, and
     /// whatever stands there is forgotten. Says how many functions went.
     pub fn part_goes(&mut self, start: Gva) -> usize {
-        let functions = self.functions_at(start);
-        let there = functions
-            .into_iter()
-            .filter(|one| !self.table.is_gone(*one));
-        let going: Vec<FunctionId> = there.collect();
-        going.iter().for_each(|function| self.table.gone(*function));
+        let functions = &mut self.points.functions;
+        let going = functions_at(&self.image, functions, start, false);
+        going.iter().for_each(|function| functions.gone(*function));
         going.len()
     }
+}
 
-    fn functions_at(&self, start: Gva) -> Vec<FunctionId> {
-        let part = self.image.part_at(start);
-        part.map_or_else(Vec::new, |part| self.image.functions_of(part).collect())
-    }
+/// The functions of the part that begins at `start` that are gone, or are there.
+fn functions_at(image: &Image, table: &FunctionTable, start: Gva, gone: bool) -> Vec<FunctionId> {
+    let part = image.part_at(start).into_iter();
+    let functions = part.flat_map(|part| image.functions_of(part));
+    functions
+        .filter(|function| table.is_gone(*function) == gone)
+        .collect()
 }

@@ -13,9 +13,13 @@ use terms::addr::Gva;
 use terms::function::FunctionId;
 use terms::session_set::SessionSet;
 
+use super::kprobes::beside_kprobes;
 use super::plan::{Obstacles, Plan, Step};
+use super::points::Points;
 use super::probes::error::ProbeError;
-use super::{ApplyError, Engine, Frozen};
+use super::saved::occupied;
+use super::{ApplyError, Foothold, Frozen, FrozenBy};
+use crate::linux::Kernel;
 use crate::target::{
     LiveTarget, PhysicalMemory, StoppedTarget, TargetMemory, TextMemory, VcpuRegisters,
     WindowMemory,
@@ -23,6 +27,7 @@ use crate::target::{
 use crate::text::edit::{Displacement, Edit};
 use crate::text::live;
 use crate::text::poke::{self, Poke, PokeError, TransactionError, read_site, symbol};
+use crate::text::sites::Sites;
 use crate::text::word::{self, WordWrite};
 
 /// What a change did.
@@ -63,7 +68,74 @@ impl Edits {
     }
 }
 
-impl Engine {
+/// What is known of the text that was written: which places are ours, and whether writing has to end.
+#[derive(Debug, Default)]
+pub struct Written {
+    /// What of the text is ours.
+    sites: Sites,
+    /// How often text had gone when its places were forgotten last.
+    gone_places: u64,
+    frozen: Option<Frozen>,
+}
+
+impl Written {
+    /// The places of the text where bytes of ours stand.
+    #[must_use]
+    pub const fn sites(&self) -> &Sites {
+        &self.sites
+    }
+
+    /// Why patching is frozen, if it is.
+    #[must_use]
+    pub const fn frozen(&self) -> Option<&Frozen> {
+        self.frozen.as_ref()
+    }
+
+    /// Takes the kill switch back, after somebody has looked into it.
+    pub fn thaw(&mut self) {
+        self.frozen = None;
+    }
+
+    /// Tracing has ended for this reason, whatever was its consequence: nothing is written any more.
+    pub fn lose(&mut self, why: FrozenBy) {
+        self.frozen = Some(Frozen(why));
+    }
+
+    /// Freezes when something could not be taken back.
+    pub(super) fn note(&mut self, written: Result<(), TransactionError>) -> Result<(), ApplyError> {
+        if let Err(error) = &written
+            && let Some(stuck) = error.stuck.first()
+        {
+            self.frozen = Some(Frozen(stuck.clone().into()));
+        }
+        Ok(written?)
+    }
+
+    fn freeze(&mut self, why: PokeError) -> ApplyError {
+        let frozen = Frozen(why.into());
+        self.frozen = Some(frozen.clone());
+        ApplyError::Frozen(frozen)
+    }
+
+    pub(super) fn check_frozen(&self) -> Result<(), ApplyError> {
+        match &self.frozen {
+            Some(frozen) => Err(ApplyError::Frozen(frozen.clone())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What a commit works with.
+#[derive(Debug)]
+pub(super) struct Commit<'a> {
+    pub image: &'a Image,
+    pub linux: Option<&'a Kernel>,
+    pub points: &'a mut Points,
+    pub written: &'a mut Written,
+    pub ground: Option<&'a mut Foothold>,
+}
+
+impl Commit<'_> {
     /// Brings the guest's text to what `plan` says, all of it or nothing.
     ///
     /// # Errors
@@ -77,8 +149,7 @@ impl Engine {
         self.commit(target, &vcpus, plan, Self::inhabited, poke::apply)
     }
 
-    /// The same while the guest runs. Whoever executes what is changed meanwhile does what was there before or what is
-    /// there afterwards; of several sites one can be changed while another is not yet.
+    /// The same while the guest runs.
     ///
     /// # Errors
     /// As [`Self::apply`]. Several instructions become one only while the guest is stopped.
@@ -99,15 +170,13 @@ impl Engine {
         inhabited: fn(&Self, &T, &Edits) -> Result<InTheWay, ApplyError>,
         write: Write<T>,
     ) -> Result<Applied, ApplyError> {
-        self.check_frozen()?;
-        self.look(target);
         self.forget_gone(target);
         self.check_window(target, vcpus, plan)?;
         let there = self.current(plan)?;
         let numbered = there.iter().enumerate();
         let edits = numbered.flat_map(|(number, step)| {
             let sessions = step.sessions();
-            self.edits(step).map(move |edit| OfStep {
+            self.points.edits(self.image, step).map(move |edit| OfStep {
                 step: number,
                 sessions,
                 edit,
@@ -141,7 +210,7 @@ impl Engine {
         self.journal(target, &edits);
         for (number, why) in in_the_way {
             if let Some(function) = there.get(number).and_then(|step| step.function()) {
-                self.table.skipped(function, why.clone());
+                self.points.functions.skipped(function, why.clone());
                 applied.skipped.push((function, why));
             }
         }
@@ -172,8 +241,10 @@ impl Engine {
     fn current<'p>(&self, plan: &'p Plan) -> Result<Vec<&'p Step>, ApplyError> {
         let mut there = Vec::with_capacity(plan.steps.len());
         for step in &plan.steps {
-            match (self.gone_text(step), plan.obstacles) {
-                (None, _) if !self.is_current(step) => return Err(ApplyError::Stale),
+            match (self.points.gone_text(step), plan.obstacles) {
+                (None, _) if !self.points.is_current(self.image, step) => {
+                    return Err(ApplyError::Stale);
+                }
                 (None, _) => there.push(step),
                 (Some(_), Obstacles::LeaveOut) => {}
                 (Some(at), Obstacles::Refuse) => {
@@ -193,7 +264,7 @@ impl Engine {
     ) -> Result<(), ApplyError> {
         for (_, edit) in edits.numbered().filter(|(_, edit)| edit.is_ours) {
             if let Err(error) = self.look_at(target, &edit.poke) {
-                return Err(self.freeze(error));
+                return Err(self.written.freeze(error));
             }
         }
         Ok(())
@@ -221,7 +292,7 @@ impl Engine {
         };
         let other = |(_, edit): &(usize, &Edit)| !ground.window.suits(memory, vcpus, edit.poke.at);
         let why = |(step, edit): (usize, &Edit)| {
-            let symbol = symbol(&self.image, edit.poke.function);
+            let symbol = symbol(self.image, edit.poke.function);
             let at = edit.poke.at;
             (step, PokeError::OtherRing { symbol, at })
         };
@@ -235,7 +306,12 @@ impl Engine {
             let Poke { function, at, .. } = edit.poke;
             (step, (function, at, at.wrapping_add(length)))
         });
-        self.beside_kprobes(memory, &displaced.collect::<Vec<_>>())
+        beside_kprobes(
+            self.image,
+            self.linux,
+            memory,
+            &displaced.collect::<Vec<_>>(),
+        )
     }
 
     /// The steps that close places at which threads may go on.
@@ -248,7 +324,7 @@ impl Engine {
             let places = edit.closes.iter();
             places.map(move |at| (*at, step, edit.poke))
         });
-        self.occupied(target, closed.collect())
+        occupied(self.image, target, closed.collect())
     }
 
     /// The steps that close places, while the guest runs.
@@ -261,7 +337,7 @@ impl Engine {
             .numbered()
             .filter(|(_, edit)| edit.joins_instructions());
         let needs_stop = |(step, edit): (usize, &Edit)| {
-            let symbol = symbol(&self.image, edit.poke.function);
+            let symbol = symbol(self.image, edit.poke.function);
             let at = edit.poke.at;
             (step, PokeError::NeedsStop { symbol, at })
         };
@@ -281,7 +357,7 @@ impl Engine {
         word::check(target, words())?;
         if let Some(ground) = &mut self.ground {
             let edits = edits.0.iter();
-            let noted = edits.filter_map(|one| self.sites.after(&one.edit, one.sessions));
+            let noted = edits.filter_map(|one| self.written.sites.after(&one.edit, one.sessions));
             ground.journal.note(target, noted)?;
         }
         let written = self.write_text(target, edits, words, write);
@@ -298,21 +374,26 @@ impl Engine {
             return;
         };
         let places = edits.0.iter().map(|one| one.edit.poke.at);
-        let (ours, gone): (Vec<Gva>, _) = places.partition(|at| self.sites.get(*at).is_some());
+        let (ours, gone): (Vec<Gva>, _) =
+            places.partition(|at| self.written.sites.get(*at).is_some());
         let ours = ours
             .into_iter()
-            .filter_map(|at| self.sites.get(at).copied());
+            .filter_map(|at| self.written.sites.get(at).copied());
         let _ = ground.journal.note(target, ours);
         let _ = ground.journal.cross_out(target, gone);
     }
 
     /// Forgets the places in text that is gone.
     fn forget_gone<T: WindowMemory + ?Sized>(&mut self, target: &mut T) {
-        if self.gone_places == self.table.gone_so_far() {
+        if self.written.gone_places == self.points.functions.gone_so_far() {
             return;
         }
-        self.gone_places = self.table.gone_so_far();
-        let gone = self.sites.forget(|function| self.table.is_gone(function));
+        self.written.gone_places = self.points.functions.gone_so_far();
+        let functions = &self.points.functions;
+        let gone = self
+            .written
+            .sites
+            .forget(|function| functions.is_gone(function));
         if let Some(ground) = &mut self.ground {
             let _ = ground.journal.cross_out(target, gone);
         }
@@ -326,12 +407,12 @@ impl Engine {
         write: Write<T>,
     ) -> Result<(), ApplyError> {
         let pokes: Vec<Poke> = edits.numbered().map(|(_, edit)| edit.poke).collect();
-        let written = write(target, &self.image, &pokes);
-        self.note(written)?;
+        let written = write(target, self.image, &pokes);
+        self.written.note(written)?;
         if let Err(error) = word::write(target, words().collect::<Vec<_>>()) {
             let back: Vec<Poke> = pokes.iter().rev().map(|poke| poke.reverse()).collect();
-            let written = write(target, &self.image, &back);
-            self.note(written)?;
+            let written = write(target, self.image, &back);
+            self.written.note(written)?;
             return Err(error.into());
         }
         Ok(())
@@ -342,7 +423,7 @@ impl Engine {
         let mut applied = Applied::default();
         for step in made {
             let before = self.is_patched(step);
-            self.applied(step);
+            self.points.applied(step);
             match (before, self.is_patched(step)) {
                 (_, Some(true)) => applied.patched += 1,
                 (Some(true), Some(false)) => applied.restored += 1,
@@ -350,7 +431,7 @@ impl Engine {
             }
         }
         for OfStep { edit, sessions, .. } in &edits.0 {
-            self.sites.edited(edit, *sessions);
+            self.written.sites.edited(edit, *sessions);
         }
         applied
     }
@@ -358,39 +439,16 @@ impl Engine {
     /// Whether the function that a step is about is patched; none for a step about something else.
     fn is_patched(&self, step: &Step) -> Option<bool> {
         let function = step.function()?;
-        Some(self.table.state(function).is_patched())
-    }
-
-    /// Freezes when something could not be taken back.
-    pub(super) fn note(&mut self, written: Result<(), TransactionError>) -> Result<(), ApplyError> {
-        if let Err(error) = &written
-            && let Some(stuck) = error.stuck.first()
-        {
-            self.frozen = Some(Frozen(stuck.clone().into()));
-        }
-        Ok(written?)
-    }
-
-    fn freeze(&mut self, why: PokeError) -> ApplyError {
-        let frozen = Frozen(why.into());
-        self.frozen = Some(frozen.clone());
-        ApplyError::Frozen(frozen)
-    }
-
-    pub(super) fn check_frozen(&self) -> Result<(), ApplyError> {
-        match &self.frozen {
-            Some(frozen) => Err(ApplyError::Frozen(frozen.clone())),
-            None => Ok(()),
-        }
+        Some(self.points.functions.state(function).is_patched())
     }
 
     fn look_at(&self, target: &(impl TargetMemory + ?Sized), poke: &Poke) -> Result<(), PokeError> {
         let (at, expected) = (poke.at, poke.expected);
-        let found = read_site(target, &self.image, poke)?;
+        let found = read_site(target, self.image, poke)?;
         if found == expected {
             return Ok(());
         }
-        let symbol = symbol(&self.image, poke.function);
+        let symbol = symbol(self.image, poke.function);
         Err(PokeError::Unexpected {
             symbol,
             at,

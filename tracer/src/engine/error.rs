@@ -2,10 +2,9 @@
 
 use super::probes::error::ProbeError;
 use crate::patch::events::OutOfReach;
-use crate::patch::functions::PlanError;
 use crate::record::FUNCTIONS_MAX;
-use crate::stub::arena::ArenaFull;
 use crate::stub::cell::{GsMoved, SESSIONS_MAX};
+use crate::stub::store::StoreError;
 use crate::stub::template::StubError;
 use crate::target::MemoryError;
 use crate::text::journal::JournalError;
@@ -31,15 +30,12 @@ pub enum AttachError {
     /// No such session.
     #[error("there is no session number {0}")]
     NoSession(u8),
-    /// No room for the mirror's routine.
-    #[error("cannot attach: {0}")]
-    Arena(#[from] ArenaFull),
-    /// The mirror's routine could not be assembled.
+    /// A routine that stubs share could not be made.
     #[error("cannot attach: {0}")]
     Stub(#[from] StubError),
-    /// A routine that stubs share could not be written.
-    #[error("cannot attach: a routine of the stubs cannot be written: {0}")]
-    Claim(MemoryError),
+    /// A routine that stubs share could not be put into the window.
+    #[error("cannot attach: {0}")]
+    Store(#[from] StoreError),
     /// The journal of changed text cannot be begun.
     #[error("cannot attach: {0}")]
     Journal(#[from] JournalError),
@@ -115,18 +111,15 @@ pub enum ApplyError {
     /// Nothing is attached yet.
     #[error("tracing is not attached to the guest yet")]
     NotAttached,
-    /// The plan could not be made.
+    /// A stub that the plan needs could not be put into the window.
     #[error(transparent)]
-    Plan(#[from] PlanError),
+    Store(#[from] StoreError),
     /// A tracepoint cannot lead where it should.
     #[error(transparent)]
     OutOfReach(#[from] OutOfReach),
     /// A word of the guest that points at a list of ours could not be changed.
     #[error("nothing was changed: {0}")]
     Word(#[from] WordError),
-    /// A stub could not be written.
-    #[error("cannot write a stub: {0}")]
-    Stub(MemoryError),
     /// What is about to be changed cannot be written down.
     #[error("nothing was changed: {0}")]
     Journal(#[from] JournalError),

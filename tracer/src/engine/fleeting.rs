@@ -7,15 +7,16 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use image::Image;
 use terms::addr::Gva;
 use terms::function::FunctionId;
 use terms::site::SITE_LENGTH;
 
-use super::Engine;
+use crate::linux::Kernel;
 use crate::linux::kernel_view::KernelView;
 use crate::linux::module;
-use crate::linux::module::{Loaded, Module, ModuleError};
-use crate::patch::functions::FunctionState;
+use crate::linux::module::{Loaded, Module, ModuleError, ModuleLayout};
+use crate::patch::functions::{FunctionState, FunctionTable};
 use crate::record::FUNCTIONS_MAX;
 use crate::target::{PhysicalMemory, TargetMemory};
 
@@ -45,7 +46,7 @@ impl Budget {
 
 /// A module whose functions are in the image.
 #[derive(Debug)]
-pub(super) struct KnownModule {
+struct KnownModule {
     module: Module,
     functions: Range<u32>,
 }
@@ -73,46 +74,71 @@ impl Moved {
     }
 }
 
-impl Engine {
+/// What there is of the guest that does not stay, and who can be asked about it.
+#[derive(Debug)]
+pub struct Fleeting {
+    /// What can be asked of the guest, if it is a Linux.
+    pub(super) linux: Option<Kernel>,
+    /// Whether the guest has freed the text that it needed to start.
+    init_is_gone: bool,
+    modules: Vec<KnownModule>,
+}
+
+impl Fleeting {
+    /// What does not stay of the guest that was loaded from `image`.
+    pub(super) fn of(image: &Image) -> Self {
+        Self {
+            linux: Kernel::of(image),
+            init_is_gone: false,
+            modules: Vec::new(),
+        }
+    }
+
+    /// Whether the guest has freed the text that it needed to start.
+    pub(super) const fn init_is_gone(&self) -> bool {
+        self.init_is_gone
+    }
+
+    fn layout(&self) -> Option<&ModuleLayout> {
+        self.linux.as_ref()?.modules.as_ref()
+    }
+
     /// Looks what the guest has given back since the last time, and forgets it. While the guest is
     /// stopped the answer holds until it goes on; else it may be late, never wrong.
-    pub fn look(&mut self, memory: &(impl PhysicalMemory + ?Sized)) -> Moved {
-        self.look_at_init(memory);
+    pub(super) fn look(
+        &mut self,
+        memory: &(impl PhysicalMemory + ?Sized),
+        image: &Image,
+        functions: &mut FunctionTable,
+    ) -> Moved {
+        self.look_at_init(memory, image, functions);
         let mut moved = Moved::default();
         if !self.modules.is_empty() {
             // A list that cannot be read says that nothing is there.
-            let loaded = self.loaded(memory).unwrap_or_default();
-            self.forget(memory, &loaded, &mut moved);
+            let loaded = self.loaded(memory, image).unwrap_or_default();
+            self.forget((memory, image), functions, &loaded, &mut moved);
         }
         moved
     }
 
-    /// As [`Self::look`], and takes in the functions of modules that have come, as many as one look may read.
+    /// As [`Self::look`], and takes in the functions of modules that have come, as many as one look may read: first of
+    /// all those of the module whose description is at `announced`, whose init function is about to be called: it is not
+    /// live yet, but its text is in its place.
     ///
     /// # Errors
     /// A [`ModuleError`] when the list of modules cannot be read; then none is known any more.
-    pub fn take_in(
+    pub(super) fn take_in(
         &mut self,
         memory: &(impl PhysicalMemory + ?Sized),
-    ) -> Result<Moved, ModuleError> {
-        self.take_in_with(memory, None)
-    }
-
-    /// The same, and first of all the module whose description is at `announced`, whose init function is about to be
-    /// called: it is not live yet, but its text is in its place.
-    ///
-    /// # Errors
-    /// As [`Self::take_in`].
-    pub fn take_in_with(
-        &mut self,
-        memory: &(impl PhysicalMemory + ?Sized),
+        image: &mut Arc<Image>,
+        functions: &mut FunctionTable,
         announced: Option<Gva>,
     ) -> Result<Moved, ModuleError> {
-        self.look_at_init(memory);
+        self.look_at_init(memory, image, functions);
         let mut moved = Moved::default();
-        let loaded = self.loaded(memory);
+        let loaded = self.loaded(memory, image);
         let list = loaded.as_deref().unwrap_or_default();
-        self.forget(memory, list, &mut moved);
+        self.forget((memory, &**image), functions, list, &mut moved);
         let mut budget = Budget(SYMBOLS_A_LOOK);
         let is_announced = |loaded: &&Loaded| Some(loaded.module.at) == announced;
         let first = list.iter().filter(is_announced);
@@ -122,7 +148,8 @@ impl Engine {
                 continue;
             }
             if budget.allows(self.symbols_of(memory, module)) {
-                self.add_module(memory, module, &mut moved);
+                self.add_module(memory, image, module, &mut moved);
+                functions.extend(image);
                 if Some(module.at) == announced {
                     moved.announced = Some(Arc::clone(&module.name));
                 }
@@ -135,9 +162,7 @@ impl Engine {
 
     /// How many symbols a module says that it has; 0 where that cannot be read, as the rest of it cannot be then.
     fn symbols_of(&self, memory: &(impl PhysicalMemory + ?Sized), module: &Module) -> usize {
-        let linux = self.linux.as_ref();
-        let layout = linux.and_then(|linux| linux.modules.as_ref());
-        layout.map_or(0, |layout| {
+        self.layout().map_or(0, |layout| {
             let view = KernelView::new(memory, layout.tables);
             module::symbols(&view, layout, module).unwrap_or(0)
         })
@@ -146,18 +171,18 @@ impl Engine {
     fn add_module(
         &mut self,
         memory: &(impl PhysicalMemory + ?Sized),
+        image: &mut Arc<Image>,
         module: &Module,
         moved: &mut Moved,
     ) {
-        let linux = self.linux.as_ref();
-        let Some(layout) = linux.and_then(|linux| linux.modules.as_ref()) else {
+        let Some(layout) = self.layout() else {
             return;
         };
         let contents = module::contents(&KernelView::new(memory, layout.tables), layout, module);
         let added = contents
             .map_err(|error| error.to_string())
             .and_then(|contents| {
-                let image = Arc::make_mut(&mut self.image);
+                let image = Arc::make_mut(image);
                 let added = image.add(contents.added(module), FUNCTIONS_MAX);
                 added.ok_or_else(|| "no more functions can be numbered".to_owned())
             });
@@ -166,7 +191,6 @@ impl Engine {
             Ok(functions) => (functions, None),
             Err(reason) => (0..0, Some(reason)),
         };
-        self.table.extend(&self.image);
         match refused {
             None => moved.came.push(Arc::clone(&module.name)),
             Some(reason) => moved.unread.push((Arc::clone(&module.name), reason)),
@@ -176,47 +200,54 @@ impl Engine {
     }
 
     /// What the guest says is loaded.
-    fn loaded(&self, memory: &(impl PhysicalMemory + ?Sized)) -> Result<Vec<Loaded>, ModuleError> {
-        let linux = self.linux.as_ref();
-        match linux.and_then(|linux| linux.modules.as_ref()) {
-            Some(layout) => module::loaded(
-                &KernelView::new(memory, layout.tables),
-                layout,
-                &self.image.text,
-            ),
-            None => Ok(Vec::new()),
-        }
+    fn loaded(
+        &self,
+        memory: &(impl PhysicalMemory + ?Sized),
+        image: &Image,
+    ) -> Result<Vec<Loaded>, ModuleError> {
+        let Some(layout) = self.layout() else {
+            return Ok(Vec::new());
+        };
+        let view = KernelView::new(memory, layout.tables);
+        module::loaded(&view, layout, &image.text)
     }
 
     /// Forgets the modules that are not among `loaded`, or are not what they were.
     fn forget(
         &mut self,
-        memory: &(impl PhysicalMemory + ?Sized),
+        (memory, image): (&(impl PhysicalMemory + ?Sized), &Image),
+        table: &mut FunctionTable,
         loaded: &[Loaded],
         moved: &mut Moved,
     ) {
         let modules = std::mem::take(&mut self.modules);
         let (there, gone) = modules.into_iter().partition(|known: &KnownModule| {
-            loaded.iter().any(|one| one.module == known.module) && !self.is_reborn(memory, known)
+            loaded.iter().any(|one| one.module == known.module)
+                && !self.is_reborn(memory, image, table, known)
         });
         self.modules = there;
         for KnownModule { module, functions } in gone {
             for function in functions.clone() {
-                self.table.gone(FunctionId(function));
+                table.gone(FunctionId(function));
             }
             moved.left.push(module.name);
         }
     }
 
     /// Whether a module was unloaded and loaded again at the same place: then our jumps are not there.
-    fn is_reborn(&self, memory: &(impl PhysicalMemory + ?Sized), known: &KnownModule) -> bool {
-        let linux = self.linux.as_ref();
-        let Some(layout) = linux.and_then(|linux| linux.modules.as_ref()) else {
+    fn is_reborn(
+        &self,
+        memory: &(impl PhysicalMemory + ?Sized),
+        image: &Image,
+        table: &FunctionTable,
+        known: &KnownModule,
+    ) -> bool {
+        let Some(layout) = self.layout() else {
             return true;
         };
-        let is_patched = |id: &FunctionId| matches!(self.state(*id), FunctionState::Patched(_));
+        let is_patched = |id: &FunctionId| matches!(table.state(*id), FunctionState::Patched(_));
         let patched = known.functions.clone().map(FunctionId).find(is_patched);
-        let Some(site) = patched.and_then(|id| self.image.site_of(id)) else {
+        let Some(site) = patched.and_then(|id| image.site_of(id)) else {
             return false;
         };
         let mut bytes = [0; SITE_LENGTH];
@@ -224,21 +255,26 @@ impl Engine {
         read.is_err() || bytes == site.original
     }
 
-    fn look_at_init(&mut self, memory: &(impl PhysicalMemory + ?Sized)) {
-        let Some((linux, kernel)) = self.image.linux.as_ref().zip(self.linux.as_ref()) else {
+    fn look_at_init(
+        &mut self,
+        memory: &(impl PhysicalMemory + ?Sized),
+        image: &Image,
+        functions: &mut FunctionTable,
+    ) {
+        let Some((linux, kernel)) = image.linux.as_ref().zip(self.linux.as_ref()) else {
             return;
         };
         if self.init_is_gone || !kernel.init_is_gone(memory) {
             return;
         }
         self.init_is_gone = true;
-        let linked = self.image.sites.iter().filter(|site| {
-            let function = self.image.function(site.function);
+        let linked = image.sites.iter().filter(|site| {
+            let function = image.function(site.function);
             function.is_some_and(|function| function.module.is_none())
         });
         for site in linked {
             if !linux.lasts(site.address) {
-                self.table.gone(site.function);
+                functions.gone(site.function);
             }
         }
     }
@@ -246,20 +282,6 @@ impl Engine {
     /// Whether modules can come and go.
     #[must_use]
     pub fn has_modules(&self) -> bool {
-        let linux = self.linux.as_ref();
-        linux.is_some_and(|linux| linux.modules.is_some())
-    }
-
-    /// Whether this function's memory was given back.
-    #[must_use]
-    pub fn is_gone(&self, function: FunctionId) -> bool {
-        self.table.is_gone(function)
-    }
-
-    /// How many functions with a site are gone.
-    #[must_use]
-    pub fn gone(&self) -> usize {
-        let sites = self.image.sites.iter();
-        sites.filter(|site| self.is_gone(site.function)).count()
+        self.layout().is_some()
     }
 }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use image::SiteKind;
+use image::{Image, SiteKind};
 use terms::addr::Gva;
 use terms::function::FunctionId;
 
-use super::Engine;
+use crate::linux::Kernel;
 use crate::linux::kprobes::in_the_way;
 use crate::target::PhysicalMemory;
 use crate::text::poke::{PokeError, symbol};
@@ -14,47 +14,45 @@ use crate::text::poke::{PokeError, symbol};
 /// Instructions that are to be displaced: whose they are, where they begin, and where they end.
 pub(super) type Displaced = (FunctionId, Gva, Gva);
 
-impl Engine {
-    /// Whether `at` is where the kernel's own tracer gets in.
-    fn is_traced_site(&self, at: Gva) -> bool {
-        let function = self.image.function_at(at);
-        let site = function.and_then(|id| self.image.site_of(id));
-        site.is_some_and(|site| site.address == at && site.kind == SiteKind::Fentry)
-    }
+/// Whether `at` is where the kernel's own tracer gets in.
+fn is_traced_site(image: &Image, at: Gva) -> bool {
+    let function = image.function_at(at);
+    let site = function.and_then(|id| image.site_of(id));
+    site.is_some_and(|site| site.address == at && site.kind == SiteKind::Fentry)
+}
 
-    /// The steps that displace these and have probes of the guest in their way, and why. The guest is stopped: what it says holds
-    /// until it goes on.
-    pub(super) fn beside_kprobes(
-        &self,
-        memory: &(impl PhysicalMemory + ?Sized),
-        displaced: &[(usize, Displaced)],
-    ) -> BTreeMap<usize, PokeError> {
-        let linux = self.linux.as_ref();
-        let layout = linux.and_then(|linux| linux.kprobes.as_ref());
-        let Some(layout) = layout.filter(|_| !displaced.is_empty()) else {
-            return BTreeMap::new();
+/// The steps that displace these and have probes of the guest in their way, and why. The guest is stopped: what it says holds
+/// until it goes on.
+pub(super) fn beside_kprobes(
+    image: &Image,
+    linux: Option<&Kernel>,
+    memory: &(impl PhysicalMemory + ?Sized),
+    displaced: &[(usize, Displaced)],
+) -> BTreeMap<usize, PokeError> {
+    let layout = linux.and_then(|linux| linux.kprobes.as_ref());
+    let Some(layout) = layout.filter(|_| !displaced.is_empty()) else {
+        return BTreeMap::new();
+    };
+    // One on a site of the kernel's tracer is served by that: it puts nothing into the text by itself.
+    let kprobes = layout.read(memory).map(|mut all| {
+        all.retain(|at| !is_traced_site(image, *at));
+        all
+    });
+    let why = |(step, (function, at, end)): &(usize, Displaced)| {
+        let (at, symbol) = (*at, symbol(image, *function));
+        let error = match &kprobes {
+            Err(source) => PokeError::KprobesUnknown {
+                symbol,
+                at,
+                source: source.clone(),
+            },
+            Ok(kprobes) => PokeError::Kprobe {
+                symbol,
+                at,
+                kprobe: in_the_way(kprobes, at, *end)?,
+            },
         };
-        // One on a site of the kernel's tracer is served by that: it puts nothing into the text by itself.
-        let kprobes = layout.read(memory).map(|mut all| {
-            all.retain(|at| !self.is_traced_site(*at));
-            all
-        });
-        let why = |(step, (function, at, end)): &(usize, Displaced)| {
-            let (at, symbol) = (*at, symbol(&self.image, *function));
-            let error = match &kprobes {
-                Err(source) => PokeError::KprobesUnknown {
-                    symbol,
-                    at,
-                    source: source.clone(),
-                },
-                Ok(kprobes) => PokeError::Kprobe {
-                    symbol,
-                    at,
-                    kprobe: in_the_way(kprobes, at, *end)?,
-                },
-            };
-            Some((*step, error))
-        };
-        displaced.iter().filter_map(why).collect()
-    }
+        Some((*step, error))
+    };
+    displaced.iter().filter_map(why).collect()
 }

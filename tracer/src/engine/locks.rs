@@ -1,9 +1,10 @@
 //! Switching the guest's lock prefixes.
 
+use image::Image;
+
+use super::ApplyError;
 use super::plan::{Plan, Step};
-use super::{ApplyError, Engine};
 use crate::patch::locks::{LockPrefixes, switches};
-use crate::target::StoppedTarget;
 
 /// Why the lock prefixes were left as they are.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -24,37 +25,23 @@ pub enum LockError {
     Apply(#[from] ApplyError),
 }
 
-impl Engine {
-    /// What stands in front of the listed instructions now, and how many there are.
-    #[must_use]
-    pub fn locks(&self) -> (LockPrefixes, usize) {
-        (self.locks, self.image().locks.len())
+/// Plans that all listed lock prefixes of a machine that has `vcpus` vCPUs, started or not, are what `to` says. Empty when
+/// they are so.
+pub(super) fn plan(
+    image: &Image,
+    now: LockPrefixes,
+    to: LockPrefixes,
+    vcpus: usize,
+) -> Result<Plan, LockError> {
+    if image.locks.is_empty() {
+        return Err(LockError::NoList);
     }
-
-    /// Switches all listed lock prefixes of a machine that has `vcpus` vCPUs, started or not. Says how
-    /// many were switched.
-    ///
-    /// # Errors
-    /// A [`LockError`]; then nothing was changed.
-    pub fn switch_locks(
-        &mut self,
-        target: &mut (impl StoppedTarget + ?Sized),
-        to: LockPrefixes,
-        vcpus: usize,
-    ) -> Result<usize, LockError> {
-        if self.image.locks.is_empty() {
-            return Err(LockError::NoList);
-        }
-        if to == LockPrefixes::Off && vcpus > 1 {
-            return Err(LockError::SeveralVcpus { vcpus });
-        }
-        if self.locks == to {
-            return Ok(0);
-        }
-        let steps = switches(&self.image, self.locks, to).map(Step::Lock);
-        let plan = Plan::whole(steps.collect());
-        self.apply(target, &plan)?;
-        self.locks = to;
-        Ok(plan.steps.len())
+    if to == LockPrefixes::Off && vcpus > 1 {
+        return Err(LockError::SeveralVcpus { vcpus });
     }
+    if now == to {
+        return Ok(Plan::default());
+    }
+    let steps = switches(image, now, to).map(Step::Lock);
+    Ok(Plan::whole(steps.collect()))
 }

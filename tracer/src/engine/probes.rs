@@ -9,21 +9,26 @@ pub mod id;
 mod place;
 mod plan;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use self::error::ProbeError;
 pub use self::id::ProbeId;
+use image::Image;
 use terms::addr::Gva;
 use terms::event_format::EventId;
 use terms::function::FunctionId;
 
-use super::Engine;
+use super::Foothold;
+use super::fleeting::Fleeting;
+use super::plan::Recorded;
 use crate::capture::Capture;
 use crate::event_formats::EventFormats;
+use crate::patch::functions::FunctionTable;
+use crate::patch::probes::ProbeTable;
 use crate::patch::tactic::Place;
 use crate::probe::Point;
 use crate::session::SessionId;
-use crate::stub::event::EventRecorder;
 
 /// What a probe is made of.
 #[derive(Debug, Clone)]
@@ -59,29 +64,31 @@ pub struct Probe {
     pub session: Option<SessionId>,
     /// Whether the text that it was in is gone: then it is never hit again.
     pub is_gone: bool,
-    /// Its stubs: for this recorder, going on there, it is here.
-    stubs: Vec<(EventRecorder, Gva, Gva)>,
 }
 
-impl Engine {
+/// All probes, and the places where they sit.
+#[derive(Debug, Default)]
+pub struct Probes {
+    all: BTreeMap<ProbeId, Probe>,
+    pub(super) places: ProbeTable,
+    /// The port by which vCPUs leave the guest at probes, if the host sees to them: [`Self::detours`] says where they
+    /// go on.
+    pub(super) trap_port: Option<u8>,
+}
+
+impl Probes {
     /// Every probe that has not been forgotten.
-    pub fn probes(&self) -> impl Iterator<Item = &Probe> {
-        self.probes.values()
+    pub fn iter(&self) -> impl Iterator<Item = &Probe> {
+        self.all.values()
     }
 
     /// A probe.
     ///
     /// # Errors
     /// [`ProbeError::NoSuchProbe`].
-    pub fn probe(&self, id: ProbeId) -> Result<&Probe, ProbeError> {
-        let found = self.probes.get(&id);
+    pub fn get(&self, id: ProbeId) -> Result<&Probe, ProbeError> {
+        let found = self.all.get(&id);
         found.ok_or(ProbeError::NoSuchProbe(id.0))
-    }
-
-    /// The formats of all events, probes too.
-    #[must_use]
-    pub fn event_formats(&self) -> &Arc<EventFormats> {
-        &self.formats
     }
 
     /// Whether these probes can be set, all of them at once, as far as the image says: who serves breakpoints may be
@@ -89,14 +96,19 @@ impl Engine {
     ///
     /// # Errors
     /// A [`ProbeError`] about the first that cannot.
-    pub fn check_probes(&self, all: &[NewProbe]) -> Result<(), ProbeError> {
+    pub(super) fn check(
+        &self,
+        image: &Image,
+        ground: Option<&Foothold>,
+        all: &[NewProbe],
+    ) -> Result<(), ProbeError> {
         let mut beside = Vec::new();
         for new in all {
-            let (function, address) = self.where_is(new.point)?;
-            match self.choose_place(function, address, new.tactic, &beside) {
+            let (function, address) = where_is(image, new.point)?;
+            match self.choose_place(image, ground, function, address, new.tactic, &beside) {
                 Ok(place) => beside.push(place),
-                Err(ProbeError::NoPlace { why, .. })
-                    if !self.is_attached() && why.may_be_served() => {}
+                Err(ProbeError::NoPlace { why, .. }) if ground.is_none() && why.may_be_served() => {
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -107,15 +119,21 @@ impl Engine {
     ///
     /// # Errors
     /// A [`ProbeError`].
-    pub fn add_probe(&mut self, new: NewProbe) -> Result<ProbeId, ProbeError> {
-        let (function, address) = self.where_is(new.point)?;
-        if self.table.is_gone(function) {
-            let symbol = self.image.name_at(address);
+    pub(super) fn add(
+        &mut self,
+        image: &Image,
+        ground: Option<&Foothold>,
+        functions: &FunctionTable,
+        formats: &mut EventFormats,
+        new: NewProbe,
+    ) -> Result<ProbeId, ProbeError> {
+        let (function, address) = where_is(image, new.point)?;
+        if functions.is_gone(function) {
+            let symbol = image.name_at(address);
             return Err(ProbeError::Gone { symbol });
         }
-        let place = self.choose_place(function, address, new.tactic, &[])?;
+        let place = self.choose_place(image, ground, function, address, new.tactic, &[])?;
         let format = new.capture.format(Arc::clone(&new.name));
-        let formats = Arc::make_mut(&mut self.formats);
         let event = formats.add(Arc::new(format)).ok_or(ProbeError::TooMany)?;
         let number = event.index() + 1 - formats.declared();
         let id = ProbeId(u32::try_from(number).map_err(|_| ProbeError::TooMany)?);
@@ -129,55 +147,32 @@ impl Engine {
             capture: Arc::new(new.capture),
             session: None,
             is_gone: false,
-            stubs: Vec::new(),
         };
-        self.probes.insert(id, probe);
+        self.all.insert(id, probe);
         Ok(id)
     }
 
-    /// The instruction before which a probe is hit, and its function.
-    fn where_is(&self, point: Point) -> Result<(FunctionId, Gva), ProbeError> {
-        let (function, at) = match point {
-            Point::Entry(id) => (Some(id), self.image.function(id).map(|of| of.address)),
-            Point::At { function, at } => (function.or(self.image.function_at(at)), Some(at)),
-            Point::Return(id) => {
-                // Hooked where the function is entered.
-                self.check_returns(id)?;
-                (Some(id), self.image.site_of(id).map(|site| site.address))
-            }
-        };
-        let at = at.unwrap_or_default();
-        Ok((function.ok_or(ProbeError::NoFunction(at))?, at))
-    }
-
-    /// Whether the return of a function can be hooked.
-    fn check_returns(&self, id: FunctionId) -> Result<(), ProbeError> {
-        let why = match (self.image.site_of(id), self.image.unhookable(id)) {
-            (None, _) => "it has no patch site, and only there returns are hooked".to_owned(),
-            (_, Some(why)) => format!("its return cannot be hooked: {why}"),
-            (Some(_), None) => return Ok(()),
-        };
-        let symbol = self.image.function(id).map(|of| of.display.to_string());
-        let symbol = symbol.unwrap_or_default();
-        Err(ProbeError::Forbidden { symbol, why })
-    }
-
     /// Forgets probes that nobody records.
-    pub fn forget_probes(&mut self, ids: &[ProbeId]) {
+    pub fn forget(&mut self, ids: &[ProbeId]) {
         for id in ids {
-            if self.probes.get(id).is_some_and(|one| one.session.is_none()) {
-                self.probes.remove(id);
+            if self.all.get(id).is_some_and(|one| one.session.is_none()) {
+                self.all.remove(id);
             }
         }
     }
 
     /// Notes which probes were in text that is gone. Says which are so since the last time.
-    pub fn take_lost_probes(&mut self) -> Vec<ProbeId> {
+    pub(super) fn take_lost(
+        &mut self,
+        image: &Image,
+        functions: &FunctionTable,
+        fleeting: &Fleeting,
+    ) -> Vec<ProbeId> {
         let mut lost = Vec::new();
-        for probe in self.probes.values_mut().filter(|probe| !probe.is_gone) {
-            let linux = self.image.linux.as_ref().filter(|_| self.init_is_gone);
+        for probe in self.all.values_mut().filter(|probe| !probe.is_gone) {
+            let linux = image.linux.as_ref().filter(|_| fleeting.init_is_gone());
             let is_freed = linux.is_some_and(|linux| !linux.lasts(probe.place.at));
-            if is_freed || self.table.is_gone(probe.place.function) {
+            if is_freed || functions.is_gone(probe.place.function) {
                 probe.is_gone = true;
                 probe.session = None;
                 lost.push(probe.id);
@@ -186,16 +181,56 @@ impl Engine {
         if !lost.is_empty() {
             let gone: Vec<Gva> = lost
                 .iter()
-                .filter_map(|id| Some(self.probes.get(id)?.place.at))
+                .filter_map(|id| Some(self.all.get(id)?.place.at))
                 .collect();
             self.places.forget(|place| gone.contains(&place.at));
         }
         lost
     }
 
+    /// Whether a probe is recorded as it was when this was planned.
+    pub(super) fn is_recorded_as_before(&self, recorded: &Recorded) -> bool {
+        let probe = self.all.get(&recorded.probe);
+        probe.is_some_and(|probe| probe.session == recorded.before && !probe.is_gone)
+    }
+
+    /// Notes who records a probe now.
+    pub(super) fn recorded(&mut self, recorded: &Recorded) {
+        if let Some(probe) = self.all.get_mut(&recorded.probe) {
+            probe.session = recorded.after;
+        }
+    }
+
     /// The probes that a session records.
-    pub fn probes_of(&self, session: SessionId) -> impl Iterator<Item = &Probe> {
-        let probes = self.probes.values();
+    pub fn recorded_by(&self, session: SessionId) -> impl Iterator<Item = &Probe> {
+        let probes = self.all.values();
         probes.filter(move |probe| probe.session == Some(session))
     }
+}
+
+/// The instruction before which a probe is hit, and its function.
+fn where_is(image: &Image, point: Point) -> Result<(FunctionId, Gva), ProbeError> {
+    let (function, at) = match point {
+        Point::Entry(id) => (Some(id), image.function(id).map(|of| of.address)),
+        Point::At { function, at } => (function.or(image.function_at(at)), Some(at)),
+        Point::Return(id) => {
+            // Hooked where the function is entered.
+            check_returns(image, id)?;
+            (Some(id), image.site_of(id).map(|site| site.address))
+        }
+    };
+    let at = at.unwrap_or_default();
+    Ok((function.ok_or(ProbeError::NoFunction(at))?, at))
+}
+
+/// Whether the return of a function can be hooked.
+fn check_returns(image: &Image, id: FunctionId) -> Result<(), ProbeError> {
+    let why = match (image.site_of(id), image.unhookable(id)) {
+        (None, _) => "it has no patch site, and only there returns are hooked".to_owned(),
+        (_, Some(why)) => format!("its return cannot be hooked: {why}"),
+        (Some(_), None) => return Ok(()),
+    };
+    let symbol = image.function(id).map(|of| of.display.to_string());
+    let symbol = symbol.unwrap_or_default();
+    Err(ProbeError::Forbidden { symbol, why })
 }

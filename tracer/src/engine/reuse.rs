@@ -12,7 +12,7 @@
 //! on sessions that come and go need no more than there have been at once.
 
 use super::sessions::{Place, Retired};
-use super::{AttachError, Engine, Ground};
+use super::{AttachError, Foothold, Sessions};
 use crate::record::{MARK_MASK, RECORD_BYTES};
 use crate::ring::geometry::Position;
 use crate::session::{SessionConfig, SessionId, TracerKind};
@@ -24,28 +24,30 @@ pub(super) const REUSE_MAX: Position = Position(1 << 48);
 /// Bytes written at a time.
 const CHUNK: usize = 1 << 16;
 
-impl Engine {
+impl Sessions {
     /// The smallest rings of a deleted session that have room for one as `config` says, on a cell that is free.
-    pub(super) fn roomy(&self, config: &SessionConfig) -> Option<(SessionId, usize)> {
-        let rings = self.ground.as_ref()?.strategy.rings();
+    pub(super) fn roomy(
+        &self,
+        ground: &Foothold,
+        config: &SessionConfig,
+    ) -> Option<(SessionId, usize)> {
+        let rings = ground.strategy.rings();
         let needed = bytes_for(config, rings);
         let fits = |one: &Retired| {
             let room = one.rings().map(|memory| memory.room);
-            room.filter(|room| *room >= needed && self.session(one.id).is_err())
+            room.filter(|room| *room >= needed && self.get(one.id).is_err())
         };
         let all = self.retired.iter().enumerate();
         let fitting = all.filter_map(|(index, one)| Some((fits(one)?, one.id, index)));
         let (_, id, index) = fitting.min_by_key(|(room, ..)| *room)?;
         Some((id, index))
     }
+}
 
-    /// Whether new memory for such a session would come from the second half of the window.
-    pub(super) fn is_scarce(&self, config: &SessionConfig) -> bool {
-        self.ground.as_ref().is_some_and(|ground| {
-            let needed = bytes_for(config, ground.strategy.rings());
-            ground.window.left() < ground.window.bytes() / 2 + needed
-        })
-    }
+/// Whether new memory for such a session would come from the second half of the window.
+pub(super) fn is_scarce(ground: &Foothold, config: &SessionConfig) -> bool {
+    let needed = bytes_for(config, ground.strategy.rings());
+    ground.window.left() < ground.window.bytes() / 2 + needed
 }
 
 /// Bytes that the rings of such a session take; none for a profile, which has no rings.
@@ -57,7 +59,7 @@ fn bytes_for(config: &SessionConfig, rings: usize) -> u64 {
     }
 }
 
-impl Ground {
+impl Foothold {
     /// The rings at `old`, made those of a session as `config` says.
     pub(super) fn refit(
         &self,

@@ -15,65 +15,64 @@ mod search;
 
 use std::collections::BTreeMap;
 
+use image::Image;
 use terms::addr::Gva;
 
 use self::search::{Held, held};
-use super::{ApplyError, Engine};
+use super::ApplyError;
 use crate::target::StoppedTarget;
 use crate::text::poke::{Poke, PokeError, symbol};
 
-impl Engine {
-    /// The steps of which places are closed at which threads may be, each with a reason: `closed` are those places, the
-    /// number of the step, and the write that closes them.
-    pub(super) fn occupied(
-        &self,
-        target: &(impl StoppedTarget + ?Sized),
-        mut closed: Vec<(Gva, usize, Poke)>,
-    ) -> Result<BTreeMap<usize, PokeError>, ApplyError> {
-        closed.sort_by_key(|(place, ..)| *place);
-        let wanted: Vec<Gva> = closed.iter().map(|(place, ..)| *place).collect();
-        let mut occupied = BTreeMap::new();
-        let closing = |place: Gva| {
-            let index = wanted.binary_search(&place).ok()?;
-            closed.get(index).map(|(_, step, poke)| (*step, *poke))
-        };
-        for (vcpu, registers) in target.vcpus().iter().enumerate() {
-            let rip = Gva(registers.rip);
-            if let Some((step, Poke { function, at, .. })) = closing(rip) {
-                let symbol = symbol(&self.image, function);
-                let why = PokeError::VcpuInside {
+/// The steps of which places are closed at which threads may be, each with a reason: `closed` are those places, the
+/// number of the step, and the write that closes them.
+pub(super) fn occupied(
+    image: &Image,
+    target: &(impl StoppedTarget + ?Sized),
+    mut closed: Vec<(Gva, usize, Poke)>,
+) -> Result<BTreeMap<usize, PokeError>, ApplyError> {
+    closed.sort_by_key(|(place, ..)| *place);
+    let wanted: Vec<Gva> = closed.iter().map(|(place, ..)| *place).collect();
+    let mut occupied = BTreeMap::new();
+    let closing = |place: Gva| {
+        let index = wanted.binary_search(&place).ok()?;
+        closed.get(index).map(|(_, step, poke)| (*step, *poke))
+    };
+    for (vcpu, registers) in target.vcpus().iter().enumerate() {
+        let rip = Gva(registers.rip);
+        if let Some((step, Poke { function, at, .. })) = closing(rip) {
+            let symbol = symbol(image, function);
+            let why = PokeError::VcpuInside {
+                symbol,
+                at,
+                vcpu,
+                rip,
+            };
+            occupied.entry(step).or_insert(why);
+        }
+    }
+    match held(target, &wanted).map_err(ApplyError::Search)? {
+        Held::At(places) => {
+            for (rip, held_at) in places {
+                let Some((step, Poke { function, at, .. })) = closing(rip) else {
+                    continue;
+                };
+                let symbol = symbol(image, function);
+                let why = PokeError::ThreadInside {
                     symbol,
                     at,
-                    vcpu,
                     rip,
+                    held_at,
                 };
                 occupied.entry(step).or_insert(why);
             }
         }
-        match held(target, &wanted).map_err(ApplyError::Search)? {
-            Held::At(places) => {
-                for (rip, held_at) in places {
-                    let Some((step, Poke { function, at, .. })) = closing(rip) else {
-                        continue;
-                    };
-                    let symbol = symbol(&self.image, function);
-                    let why = PokeError::ThreadInside {
-                        symbol,
-                        at,
-                        rip,
-                        held_at,
-                    };
-                    occupied.entry(step).or_insert(why);
-                }
-            }
-            Held::TooMany(words) => {
-                for (_, step, Poke { function, at, .. }) in closed {
-                    let symbol = symbol(&self.image, function);
-                    let why = PokeError::Crowded { symbol, at, words };
-                    occupied.entry(step).or_insert(why);
-                }
+        Held::TooMany(words) => {
+            for (_, step, Poke { function, at, .. }) in closed {
+                let symbol = symbol(image, function);
+                let why = PokeError::Crowded { symbol, at, words };
+                occupied.entry(step).or_insert(why);
             }
         }
-        Ok(occupied)
     }
+    Ok(occupied)
 }

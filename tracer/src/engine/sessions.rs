@@ -18,25 +18,31 @@
 //!
 //! Stubs are found again by what they do, so sessions that come and go do not use the arena up.
 
-use terms::addr::{Gpa, Gva};
-use terms::function::FunctionId;
+use terms::addr::Gpa;
+use terms::session_set::SessionSet;
 
-use super::reuse::REUSE_MAX;
-use super::{ApplyError, AttachError, Engine, Ground};
+use super::reuse::{REUSE_MAX, is_scarce};
+use super::{ApplyError, AttachError, Foothold};
 use crate::filter::{Filter, Selection};
-use crate::paging::PageUse;
-use crate::patch::events::Callback;
 use crate::record::Format;
 use crate::ring::geometry::{Geometry, Position};
 use crate::session::{
     CallMoments, Session, SessionConfig, SessionEvents, SessionId, SessionMemory, TracerKind,
 };
-use crate::stub::cell::{CELL_BYTES, Cells, HEAD, LIMIT, SESSIONS_MAX};
-use crate::stub::mirror::Mirror;
-use crate::stub::profile::{Profile, TableLayout};
+use crate::stub::cell::{HEAD, LIMIT, SESSIONS_MAX};
+use crate::stub::graph::{Hook, ReturnHook, SiteShape};
+use crate::stub::profile::Profile;
 use crate::stub::recorder::Recorder;
+use crate::stub::template::{Captures, StubSpec};
 use crate::target::{MemoryError, StoppedTarget, WindowMemory};
 use crate::window::WindowError;
+
+/// All sessions, by their numbers, and the memory of those that there were.
+#[derive(Debug, Default)]
+pub struct Sessions {
+    slots: Vec<Option<Session>>,
+    pub(super) retired: Vec<Retired>,
+}
 
 /// The memory of a deleted session.
 #[derive(Debug)]
@@ -72,35 +78,37 @@ impl Retired {
     }
 }
 
-impl Engine {
+impl Sessions {
     /// Makes a session that traces nothing yet. Its rings are in the guest; a reader has to set their
-    /// cells.
+    /// cells. A profile counts `functions` functions.
     ///
     /// # Errors
     /// An [`AttachError`].
-    pub fn create_session(
+    pub(super) fn create(
         &mut self,
+        ground: Option<&mut Foothold>,
         target: &mut (impl StoppedTarget + ?Sized),
         config: SessionConfig,
+        functions: usize,
     ) -> Result<SessionId, AttachError> {
-        if self.session_named(&config.name).is_some() {
+        if self.named(&config.name).is_some() {
             return Err(AttachError::NameTaken { name: config.name });
         }
-        let Some((mut id, mut reused)) = self.free_session(&config) else {
+        let ground = ground.ok_or(WindowError::NoVcpu)?;
+        let Some((mut id, mut reused)) = self.free(ground, &config) else {
             return Err(AttachError::TooManySessions { name: config.name });
         };
-        let ground = self.ground.as_mut().ok_or(WindowError::NoVcpu)?;
         if config.tracer.hooks_returns() {
             ground.make_mirror(target)?;
         }
         let made = match reused {
             Some(_) => None,
             None if config.tracer == TracerKind::Profile => {
-                Some(ground.make_counters(target, id, &config, self.image.functions.len())?)
+                Some(ground.make_counters(target, id, &config, functions)?)
             }
             None => match ground.make_rings(target, id, &config) {
                 Ok(place) => Some(place),
-                Err(error) => match self.roomy(&config) {
+                Err(error) => match self.roomy(ground, &config) {
                     Some((roomy, index)) => {
                         (id, reused) = (roomy, Some(index));
                         None
@@ -111,7 +119,7 @@ impl Engine {
         };
         let place = match (made, reused) {
             (Some(place), _) => place,
-            (None, index) => self.take_retired(target, index, &config)?,
+            (None, index) => self.take_retired(ground, target, index, &config)?,
         };
         if let Some(profile) = &place.profile {
             let zeros = vec![0; usize::try_from(profile.layout.bytes()).unwrap_or_default()];
@@ -138,10 +146,10 @@ impl Engine {
             config,
         };
         let index = usize::from(id.0);
-        if self.sessions.len() <= index {
-            self.sessions.resize_with(index + 1, || None);
+        if self.slots.len() <= index {
+            self.slots.resize_with(index + 1, || None);
         }
-        if let Some(slot) = self.sessions.get_mut(index) {
+        if let Some(slot) = self.slots.get_mut(index) {
             *slot = Some(session);
         }
         Ok(id)
@@ -150,11 +158,11 @@ impl Engine {
     /// The memory of a deleted session, as `config` wants it.
     fn take_retired(
         &mut self,
+        ground: &Foothold,
         target: &mut (impl WindowMemory + ?Sized),
         index: Option<usize>,
         config: &SessionConfig,
     ) -> Result<Place, AttachError> {
-        let ground = self.ground.as_ref().ok_or(WindowError::NoVcpu)?;
         let index = index.filter(|index| *index < self.retired.len());
         let retired = index.map(|index| self.retired.swap_remove(index));
         let suits = retired.as_ref().is_some_and(|one| one.suits(config));
@@ -170,17 +178,24 @@ impl Engine {
     /// The number for a new session, and which retired memory it gets: one whose memory suits it, else one
     /// whose rings have room when there is not much else, else one that was never used, else any
     /// that is free.
-    fn free_session(&self, config: &SessionConfig) -> Option<(SessionId, Option<usize>)> {
+    fn free(
+        &self,
+        ground: &Foothold,
+        config: &SessionConfig,
+    ) -> Option<(SessionId, Option<usize>)> {
         let numbers = u8::try_from(SESSIONS_MAX).unwrap_or(u8::MAX);
         let free = || {
             (0..numbers)
                 .map(SessionId)
-                .filter(|id| self.session(*id).is_err())
+                .filter(|id| self.get(*id).is_err())
         };
-        let suits = |one: &Retired| one.suits(config) && self.session(one.id).is_err();
+        let suits = |one: &Retired| one.suits(config) && self.get(one.id).is_err();
         let suiting = self.retired.iter().position(suits);
         let suiting = suiting.and_then(|index| Some((self.retired.get(index)?.id, Some(index))));
-        let roomy = || self.roomy(config).filter(|_| self.is_scarce(config));
+        let roomy = || {
+            let roomy = self.roomy(ground, config);
+            roomy.filter(|_| is_scarce(ground, config))
+        };
         let is_new = |id: &SessionId| self.retired.iter().all(|one| one.id != *id);
         // What a profile keeps beside the mirror is worth more than any rings.
         let of = |id: SessionId| self.retired.iter().filter(move |one| one.id == id);
@@ -192,30 +207,19 @@ impl Engine {
             .or_else(|| free().next().map(|id| (id, None)))
     }
 
-    /// Deletes a session that traces nothing any more: switches its cells off and keeps its memory
+    /// Deletes a session that nothing leads to any more: switches its cells off and keeps its memory
     /// from everything that a late writer could damage. Nobody may read its rings any more.
     ///
     /// # Errors
-    /// [`ApplyError::NoSession`], [`ApplyError::StillTracing`], or [`ApplyError::Cells`]; then the
+    /// [`ApplyError::NoSession`] or [`ApplyError::Cells`]; then the
     /// session is still there.
-    pub fn delete_session(
+    pub(super) fn delete(
         &mut self,
         memory: &mut (impl WindowMemory + ?Sized),
         id: SessionId,
     ) -> Result<(), ApplyError> {
-        let session = self.session(id)?;
-        let functions = self.traced_by(id);
+        let session = self.get(id)?;
         let name = || session.config.name.clone();
-        let tracepoints = self.tracepoints.of(Callback::Session(id.0)).count();
-        let probes = self.probes_of(id).count();
-        let events = tracepoints + self.markers.of(id.0).count() + probes;
-        if functions + events > 0 {
-            return Err(ApplyError::StillTracing {
-                name: name(),
-                functions,
-                events,
-            });
-        }
         let heads = switch_off(memory, &session.memory).map_err(|source| ApplyError::Cells {
             name: name(),
             source,
@@ -226,11 +230,7 @@ impl Engine {
                 source,
             })
         })?;
-        let Some(session) = self
-            .sessions
-            .get_mut(usize::from(id.0))
-            .and_then(Option::take)
-        else {
+        let Some(session) = self.slots.get_mut(usize::from(id.0)).and_then(Option::take) else {
             return Err(ApplyError::NoSession(id.0));
         };
         // Counters have no heads.
@@ -272,30 +272,32 @@ impl Engine {
     ///
     /// # Errors
     /// [`ApplyError::NoSession`].
-    pub fn session(&self, id: SessionId) -> Result<&Session, ApplyError> {
-        let slot = self.sessions.get(usize::from(id.0));
+    pub fn get(&self, id: SessionId) -> Result<&Session, ApplyError> {
+        let slot = self.slots.get(usize::from(id.0));
         slot.and_then(Option::as_ref)
             .ok_or(ApplyError::NoSession(id.0))
     }
 
     /// The session of that name.
     #[must_use]
-    pub fn session_named(&self, name: &str) -> Option<SessionId> {
+    pub fn named(&self, name: &str) -> Option<SessionId> {
         let is_named = |slot: &Option<Session>| {
             slot.as_ref()
                 .is_some_and(|session| session.config.name == name)
         };
-        let index = self.sessions.iter().position(is_named)?;
+        let index = self.slots.iter().position(is_named)?;
         u8::try_from(index).ok().map(SessionId)
     }
 
-    /// How many functions lead to a session.
-    #[must_use]
-    pub fn traced_by(&self, id: SessionId) -> usize {
-        let functions = u32::try_from(self.image.functions.len()).unwrap_or(u32::MAX);
-        (0..functions)
-            .filter(|function| self.table.sessions(FunctionId(*function)).has(id.0))
-            .count()
+    fn get_mut(&mut self, id: SessionId) -> Result<&mut Session, ApplyError> {
+        let slot = self.slots.get_mut(usize::from(id.0));
+        let session = slot.and_then(Option::as_mut);
+        session.ok_or(ApplyError::NoSession(id.0))
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Session> {
+        self.slots.iter().flatten()
     }
 
     /// Notes what a session is asked to trace, once that has been applied.
@@ -308,121 +310,87 @@ impl Engine {
         filter: Filter,
         selection: Selection,
     ) -> Result<(), ApplyError> {
-        let slot = self
-            .sessions
-            .get_mut(usize::from(id.0))
-            .and_then(Option::as_mut);
-        let session = slot.ok_or(ApplyError::NoSession(id.0))?;
+        let session = self.get_mut(id)?;
         session.filter = filter;
         session.selection = selection;
         Ok(())
     }
-}
 
-impl Ground {
-    /// Rings that nobody has used yet, for the cells of session number `id`.
-    fn make_rings(
+    /// Has values of calls captured for a session, which has event rings, from its next plan on.
+    ///
+    /// # Errors
+    /// [`ApplyError::NoSession`].
+    pub fn capture_calls(&mut self, id: SessionId, moments: CallMoments) -> Result<(), ApplyError> {
+        self.get_mut(id)?.captures = moments;
+        Ok(())
+    }
+
+    /// Whether any session has values of calls captured.
+    pub(super) fn capture_any(&self) -> bool {
+        self.iter().any(|one| !one.captures.is_empty())
+    }
+
+    /// Whether a session has event rings.
+    #[must_use]
+    pub fn has_event_rings(&self, id: SessionId) -> bool {
+        self.get(id).is_ok_and(|session| session.events.is_some())
+    }
+
+    /// Gives a session its event rings, if it has none, in which a record holds at least `payload_bytes`. A reader has
+    /// to set their cells.
+    ///
+    /// # Errors
+    /// An [`AttachError`].
+    pub(super) fn make_event_rings(
         &mut self,
+        ground: Option<&mut Foothold>,
         target: &mut (impl StoppedTarget + ?Sized),
         id: SessionId,
-        config: &SessionConfig,
-    ) -> Result<Place, AttachError> {
-        let cells = self.strategy.cells(self.cells.at, id.0);
-        let geometry = config.geometry;
-        let bytes = geometry.bytes() * self.strategy.rings() as u64;
-        let format = config.format();
-        let has_details = format.has_details();
-        let words = if has_details { 2 } else { 1 };
-        let rings = self.window.map(target, words * bytes, PageUse::Data)?;
-        let memory = SessionMemory {
-            cells: self.physical_cells(&cells),
-            rings: rings.physical,
-            format,
-            details: has_details.then(|| rings.physical.wrapping_add(bytes)),
-            directory: self.directory(format),
-            room: rings.bytes,
-            geometry,
-            first: vec![geometry.first(); self.strategy.rings()],
+        payload_bytes: u64,
+    ) -> Result<(), AttachError> {
+        let none = AttachError::NoSession(id.0);
+        let (Ok(session), Some(ground)) = (self.get_mut(id), ground) else {
+            return Err(none);
         };
-        let recorder = Recorder {
-            cell: cells.place,
-            rings: rings.at,
-            format,
-            details: has_details.then(|| rings.at.wrapping_add(bytes)),
-            geometry,
-            clock: config.clock,
-        };
-        Ok(Place {
-            memory,
-            recorder: Some(recorder),
-            profile: None,
-            events: None,
-        })
+        if session.events.is_none() {
+            let rings = ground.make_event_rings(target, id, &session.config, payload_bytes)?;
+            session.events = Some(rings);
+        }
+        Ok(())
     }
 
-    /// Where the pages of stack are listed whose slots records of this format have only a part of.
-    pub(super) fn directory(&self, format: Format) -> Option<(Gpa, u64)> {
-        let (bytes, _) = Mirror::bytes(self.mirror?.pages_log2);
-        let at = self.mirror_physical?;
-        (format == Format::GraphUntimed).then_some((at, bytes))
-    }
-
-    /// Where the host finds a session's cells.
-    fn physical_cells(&self, cells: &Cells) -> Vec<Gpa> {
-        let physical = self.cells.physical;
-        let offsets = cells.offsets.iter();
-        offsets
-            .map(|offset| physical.wrapping_add(*offset))
-            .collect()
-    }
-
-    /// Counters that nobody has used yet, and the pages beside the mirror's for entry times.
-    fn make_counters(
-        &mut self,
-        target: &mut (impl StoppedTarget + ?Sized),
-        id: SessionId,
-        config: &SessionConfig,
-        functions: usize,
-    ) -> Result<Place, AttachError> {
-        let too_large = || AttachError::ProfileTooLarge {
-            name: config.name.clone(),
-            functions,
+    /// What the stub of the functions that `set` traces does, and of which this is captured; `hook` is how returns are
+    /// hooked, if they can be.
+    pub(super) fn stub_spec(
+        &self,
+        set: SessionSet,
+        shape: SiteShape,
+        captures: Captures,
+        hook: Option<Hook>,
+    ) -> StubSpec {
+        let of = |id: u8| self.get(SessionId(id)).ok();
+        let traced_by: Vec<&Session> = set.iter().filter_map(of).collect();
+        let graph = traced_by
+            .iter()
+            .find(|session| session.config.tracer.hooks_returns());
+        let variant = graph.map(|session| session.config.return_hook);
+        let variant = variant.or_else(|| captures.exit.map(|_| ReturnHook::default()));
+        let hook = variant
+            .zip(hook)
+            .map(|(variant, hook)| Hook { variant, ..hook });
+        let shape = match shape {
+            SiteShape::Bare => shape,
+            _ if hook.is_some() => shape,
+            _ => SiteShape::Entry,
         };
-        let count = u32::try_from(functions).map_err(|_| too_large())?;
-        let layout = TableLayout::new(count, &self.strategy).ok_or_else(too_large)?;
-        let mirror = self.mirror.ok_or(WindowError::NoVcpu)?;
-        let (_, beside) = Mirror::bytes(mirror.pages_log2);
-        let table = self.window.map(target, layout.bytes(), PageUse::Data)?;
-        let pages = self.window.map(target, 2 * beside, PageUse::Data)?;
-        let cells = self.strategy.cells(self.cells.at, id.0);
-        let first_cell = self.cells.at.wrapping_add(u64::from(id.0) * CELL_BYTES);
-        let distance = |from: Gva, to: Gva| {
-            i32::try_from(to.0.wrapping_sub(from.0).cast_signed()).map_err(|_| too_large())
-        };
-        let profile = Profile {
-            cell: cells.place,
-            table: distance(first_cell, table.at)?,
-            layout,
-            entered: distance(mirror.pages, pages.at)?,
-            saved: distance(mirror.pages, pages.at.wrapping_add(beside))?,
-            clock: config.clock,
-        };
-        let memory = SessionMemory {
-            cells: self.physical_cells(&cells),
-            rings: table.physical,
-            format: Format::default(),
-            details: None,
-            directory: None,
-            room: table.bytes,
-            geometry: config.geometry,
-            first: Vec::new(),
-        };
-        Ok(Place {
-            memory,
-            recorder: None,
-            profile: Some(profile),
-            events: None,
-        })
+        StubSpec {
+            recorders: traced_by.iter().filter_map(|one| one.recorder).collect(),
+            profiles: traced_by.iter().filter_map(|one| one.profile).collect(),
+            shape,
+            hook,
+            captures_entry: captures.entry.is_some(),
+            captures_exit: captures.exit.is_some(),
+        }
     }
 }
 
@@ -441,8 +409,7 @@ fn switch_off(
     memory: &mut (impl WindowMemory + ?Sized),
     place: &SessionMemory,
 ) -> Result<Vec<u64>, MemoryError> {
-    let word =
-        |cell: terms::addr::Gpa, offset: i32| cell.wrapping_add(offset.unsigned_abs().into());
+    let word = |cell: Gpa, offset: i32| cell.wrapping_add(offset.unsigned_abs().into());
     let mut heads = Vec::with_capacity(place.cells.len());
     for cell in &place.cells {
         memory.write_window(word(*cell, LIMIT), &0u64.to_le_bytes())?;

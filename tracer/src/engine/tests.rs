@@ -7,15 +7,19 @@ use terms::site::SITE_LENGTH;
 use terms::site::SiteBytes;
 
 use super::plan::Step;
+use terms::addr::Gpa;
+
 use super::*;
 use crate::digest::text_digest;
 use crate::filter::Selection;
 use crate::mock::{Faults, MockTarget, Rights};
-use crate::patch::functions::Lead;
+use crate::patch::functions::{FunctionState, Lead};
+use crate::record::FUNCTIONS_MAX;
 use crate::ring::geometry::{Geometry, Position};
 use crate::ring::reader::Mode;
 use crate::session::{SessionConfig, SessionId, TracerKind};
 use crate::stub::recorder::Clock;
+use crate::stub::store::StoreError;
 use crate::target::{PhysicalMemory, TargetMemory, TextMemory};
 use crate::text::poke::PokeError;
 use crate::window::WindowError;
@@ -81,6 +85,11 @@ fn site(engine: &Engine, target: &MockTarget, function: u32) -> [u8; SITE_LENGTH
     bytes
 }
 
+/// How many functions with a site are gone.
+fn gone(engine: &Engine) -> usize {
+    engine.points.functions.gone_of(&engine.image)
+}
+
 fn digest(engine: &Engine, target: &MockTarget) -> String {
     text_digest(target, engine.image()).unwrap()
 }
@@ -101,13 +110,22 @@ fn a_gs_base_that_has_moved_is_noticed() {
 fn attaching_again_changes_nothing() {
     let (mut engine, mut target, session) = attached(4);
     change(&mut engine, &mut target, session, 0..4).unwrap();
-    let before = (engine.stub_bytes(), digest(&engine, &target));
+    let before = (
+        engine.foothold().unwrap().stub_bytes(),
+        digest(&engine, &target),
+    );
     let region = target.region();
     engine.attach(&mut target, region).unwrap();
-    assert_eq!((engine.stub_bytes(), digest(&engine, &target)), before);
-    assert_eq!(engine.patched(), 4);
+    assert_eq!(
+        (
+            engine.foothold().unwrap().stub_bytes(),
+            digest(&engine, &target)
+        ),
+        before
+    );
+    assert_eq!(engine.points().functions().patched(), 4);
     assert!(matches!(
-        engine.strategy(),
+        engine.foothold().map(Foothold::strategy),
         Some((CpuStrategy::Gs { .. }, None))
     ));
 }
@@ -141,7 +159,10 @@ fn stopping_restores_every_byte() {
     assert_eq!((applied.patched, applied.skipped.len()), (40, 0));
     assert_ne!(digest(&engine, &target), before);
     let applied = change(&mut engine, &mut target, session, []).unwrap();
-    assert_eq!((applied.restored, engine.patched()), (40, 0));
+    assert_eq!(
+        (applied.restored, engine.points().functions().patched()),
+        (40, 0)
+    );
     assert_eq!(digest(&engine, &target), before);
 }
 
@@ -162,10 +183,10 @@ fn foreign_bytes_are_skipped_and_stay() {
     assert!(matches!(unread, PokeError::CannotRead { .. }));
     assert_eq!(site(&engine, &target, 3), before);
     assert!(matches!(
-        engine.state(FunctionId(3)),
+        engine.points().functions().state(FunctionId(3)),
         FunctionState::Skipped(_)
     ));
-    assert!(engine.frozen().is_none());
+    assert!(engine.written().frozen().is_none());
     // When the other's patch has gone, the next start takes the function along.
     target.write(at, &insn::nop::NOP5).unwrap();
     target.faults = Faults::default();
@@ -184,15 +205,15 @@ fn a_changed_jump_of_ours_freezes_patching_until_thawed() {
     let error = change(&mut engine, &mut target, session, []).unwrap_err();
     assert!(matches!(error, ApplyError::Frozen(_)), "{error}");
     assert_eq!(digest(&engine, &target), before);
-    assert!(engine.frozen().is_some());
+    assert!(engine.written().frozen().is_some());
     // Nothing at all is written any more, though this site is sound.
     let error = change(&mut engine, &mut target, session, 0..6).unwrap_err();
     assert!(matches!(error, ApplyError::Frozen(_)), "{error}");
     assert_eq!(digest(&engine, &target), before);
     target.write(at, &ours).unwrap();
-    engine.thaw();
+    engine.written_mut().thaw();
     change(&mut engine, &mut target, session, []).unwrap();
-    assert_eq!(engine.patched(), 0);
+    assert_eq!(engine.points().functions().patched(), 0);
 }
 
 #[test]
@@ -210,7 +231,7 @@ fn a_rollback_that_fails_freezes_patching() {
     let error = engine.apply(&mut target, &plan);
     // A foreign byte before the change is no reason to freeze.
     assert_eq!(error.unwrap().skipped.len(), 1);
-    assert!(engine.frozen().is_none());
+    assert!(engine.written().frozen().is_none());
     change(&mut engine, &mut target, session, []).unwrap();
     target.faults = Faults::default();
     target.write(at, &insn::nop::NOP5).unwrap();
@@ -218,8 +239,14 @@ fn a_rollback_that_fails_freezes_patching() {
     let before = digest(&engine, &target);
     let error = change(&mut engine, &mut target, session, 0..6).unwrap_err();
     assert!(matches!(error, ApplyError::Transaction(_)), "{error}");
-    assert!(engine.frozen().is_none());
-    assert_eq!((digest(&engine, &target), engine.patched()), (before, 0));
+    assert!(engine.written().frozen().is_none());
+    assert_eq!(
+        (
+            digest(&engine, &target),
+            engine.points().functions().patched()
+        ),
+        (before, 0)
+    );
 }
 
 #[test]
@@ -229,9 +256,15 @@ fn a_plan_that_was_overtaken_is_refused() {
     change(&mut engine, &mut target, session, 0..6).unwrap();
     let before = digest(&engine, &target);
     assert_eq!(engine.apply(&mut target, &stale), Err(ApplyError::Stale));
-    assert_eq!((digest(&engine, &target), engine.patched()), (before, 6));
+    assert_eq!(
+        (
+            digest(&engine, &target),
+            engine.points().functions().patched()
+        ),
+        (before, 6)
+    );
     change(&mut engine, &mut target, session, []).unwrap();
-    assert_eq!(engine.patched(), 0);
+    assert_eq!(engine.points().functions().patched(), 0);
 }
 
 #[test]
@@ -245,11 +278,16 @@ fn a_stub_that_could_not_be_written_is_written_the_next_time() {
             .insert(terms::addr::Gpa(address));
     }
     let refused = engine.plan(&mut target, session, &select(0..6));
-    assert!(matches!(refused, Err(ApplyError::Stub(_))), "{refused:?}");
+    assert!(
+        matches!(refused, Err(ApplyError::Store(StoreError::Write(_)))),
+        "{refused:?}"
+    );
     target.faults = Faults::default();
     change(&mut engine, &mut target, session, 0..6).unwrap();
     for function in 0..6 {
-        let FunctionState::Patched(Lead { stub, .. }) = engine.state(FunctionId(function)) else {
+        let FunctionState::Patched(Lead { stub, .. }) =
+            engine.points().functions().state(FunctionId(function))
+        else {
             panic!("not patched");
         };
         let at = engine.image().sites[function as usize].address;
@@ -265,7 +303,9 @@ fn a_window_that_the_guest_took_hinders_starting_but_not_stopping() {
     let (mut engine, mut target, session) = attached(6);
     let before = digest(&engine, &target);
     change(&mut engine, &mut target, session, 0..3).unwrap();
-    let FunctionState::Patched(Lead { stub, .. }) = *engine.state(FunctionId(0)) else {
+    let FunctionState::Patched(Lead { stub, .. }) =
+        *engine.points().functions().state(FunctionId(0))
+    else {
         panic!("not patched");
     };
     let entry = target.entry(stub, 2).unwrap();
@@ -287,7 +327,9 @@ fn another_kernel_in_the_place_of_ours_is_noticed_and_not_written() {
     look(&engine, &mut target).unwrap();
     change(&mut engine, &mut target, session, 0..3).unwrap();
     look(&engine, &mut target).unwrap();
-    let FunctionState::Patched(Lead { stub, .. }) = *engine.state(FunctionId(0)) else {
+    let FunctionState::Patched(Lead { stub, .. }) =
+        *engine.points().functions().state(FunctionId(0))
+    else {
         panic!("not patched");
     };
     let entry = target.entry(stub, 2).unwrap();
@@ -308,7 +350,7 @@ fn another_kernel_in_the_place_of_ours_is_noticed_and_not_written() {
     let unreadable = sites.iter().map(|site| site.address);
     target.faults.unreadable.extend(unreadable);
     look(&engine, &mut target).unwrap();
-    engine.lose_ground(FrozenBy::Replaced);
+    engine.written_mut().lose(FrozenBy::Replaced);
     let refused = change(&mut engine, &mut target, session, []);
     assert!(matches!(refused, Err(ApplyError::Frozen(_))), "{refused:?}");
 }
@@ -328,11 +370,11 @@ fn gs_bases_that_tell_nothing_lead_to_one_shared_ring() {
         spoil(target.vcpus_mut());
         let region = target.region();
         engine.attach(&mut target, region).unwrap();
-        let Some((CpuStrategy::Shared, Some(_))) = engine.strategy() else {
-            panic!("{:?}", engine.strategy());
+        let Some((CpuStrategy::Shared, Some(_))) = engine.foothold().map(Foothold::strategy) else {
+            panic!("{:?}", engine.foothold().map(Foothold::strategy));
         };
         let id = engine.create_session(&mut target, config("s")).unwrap();
-        assert_eq!(engine.session(id).unwrap().memory.cells.len(), 1);
+        assert_eq!(engine.sessions().get(id).unwrap().memory.cells.len(), 1);
     }
 }
 

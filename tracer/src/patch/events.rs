@@ -12,8 +12,6 @@
 //! points at its list once, and a list is never changed, nor its memory given back.
 //! A change brings a list of its own, or one that was there before with the same callbacks in it.
 
-use std::collections::HashMap;
-
 use image::{Image, Tracepoint};
 use insn::jump::jump;
 use terms::addr::Gva;
@@ -231,8 +229,6 @@ fn join(names: impl Iterator<Item = String>) -> String {
 pub struct TracepointTable {
     dispatch: Dispatch,
     states: Vec<TracepointState>,
-    /// Lists that are in the guest.
-    lists: HashMap<Vec<Gva>, Gva>,
 }
 
 impl TracepointTable {
@@ -246,7 +242,6 @@ impl TracepointTable {
         Self {
             dispatch,
             states: image.tracepoints.iter().map(off).collect(),
-            lists: HashMap::new(),
         }
     }
 
@@ -272,17 +267,6 @@ impl TracepointTable {
         };
         let numbered = (0..).map(EventId).zip(&self.states);
         numbered.filter_map(move |(event, state)| calls(state).then_some(event))
-    }
-
-    /// The list of these callbacks that is in the guest already.
-    #[must_use]
-    pub fn list(&self, callbacks: &[Gva]) -> Option<Gva> {
-        self.lists.get(callbacks).copied()
-    }
-
-    /// Notes that the list of these callbacks is in the guest.
-    pub fn add_list(&mut self, callbacks: Vec<Gva>, at: Gva) {
-        self.lists.insert(callbacks, at);
     }
 
     /// Plans that exactly `callbacks` are called at a tracepoint; `list` is where the guest has them.

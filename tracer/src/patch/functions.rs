@@ -12,22 +12,28 @@
 //! several. A site whose bytes are not what the table says is never written.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use image::{Image, Site, SiteForm, SiteKind};
 use insn::jump::jump;
 use insn::nop::NOP5;
-use insn::relocate::{RelocateError, decode, relocate};
-use terms::addr::{Gpa, Gva};
+use insn::relocate::decode;
+use terms::addr::Gva;
 use terms::function::FunctionId;
 use terms::session_set::SessionSet;
 use terms::site::SITE_LENGTH;
 use terms::site::SiteBytes;
 
-use crate::stub::arena::{Arena, ArenaFull};
+use crate::stub::detour::Detour;
 use crate::stub::graph::SiteShape;
-use crate::stub::template::{Captures, StubError, StubSpec, TEMPLATE_MAX, Template};
+use crate::stub::store::{Piece, StoreError, StubStore, TemplateId};
+use crate::stub::template::{Captures, StubError, StubSpec};
+use crate::target::{TargetMemory, WindowMemory};
 use crate::text::edit::Edit;
 use crate::text::poke::{Poke, PokeError};
+
+/// Jumps that are looked at, to know whether any is still there.
+const SAMPLE: usize = 64;
 
 /// Where our jump at a site leads, and what is done there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,30 +84,6 @@ impl FunctionState {
     }
 }
 
-/// Why no plan could be made.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PlanError {
-    /// No stub could be made.
-    #[error(transparent)]
-    Stub(#[from] StubError),
-    /// No room for more stubs.
-    #[error(transparent)]
-    Arena(#[from] ArenaFull),
-    /// No detour could be made.
-    #[error(transparent)]
-    Detour(#[from] RelocateError),
-}
-
-/// A stub that has to be in guest memory before the pokes are applied. Nothing leads to it yet, so
-/// it can be written while the guest runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StubWrite {
-    /// Where to.
-    pub physical: Gpa,
-    /// The code.
-    pub bytes: Vec<u8>,
-}
-
 /// A change of one site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
@@ -148,18 +130,50 @@ fn inner(form: Option<SiteForm>, at: Gva) -> Vec<Gva> {
     all.iter().skip(1).map(|one| Gva(one.ip())).collect()
 }
 
-/// The templates that a plan has used, by whom functions are traced, where their sites stand, and what they call.
-pub type Templates = HashMap<(SessionSet, SiteShape, bool, bool), usize>;
+/// What is to be done at a site.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted {
+    /// The sessions that record it.
+    pub sessions: SessionSet,
+    /// Where it stands.
+    pub shape: SiteShape,
+    /// What its stub calls.
+    pub captures: Captures,
+}
+
+/// What decides the template of a site: by whom it is traced, where it stands, and whether something is captured.
+type TemplateKey = (SessionSet, SiteShape, bool, bool);
+
+impl Wanted {
+    const fn key(&self) -> TemplateKey {
+        let (entry, exit) = (self.captures.entry.is_some(), self.captures.exit.is_some());
+        (self.sessions, self.shape, entry, exit)
+    }
+}
+
+/// Where the function goes on after its site: after the nop, or in the detour of what is displaced there.
+///
+/// # Errors
+/// A [`StoreError`].
+pub fn after(
+    site: &Site,
+    store: &mut StubStore,
+    memory: &mut (impl WindowMemory + ?Sized),
+) -> Result<Gva, StoreError> {
+    let Some(displaced) = site.form.displaced() else {
+        return Ok(site.address.wrapping_add(SITE_LENGTH as u64));
+    };
+    let detour = Detour {
+        from: site.address,
+        code: displaced.as_slice().into(),
+    };
+    store.place(memory, Piece::Detour(detour))
+}
 
 /// The states of all functions of an image.
 #[derive(Debug)]
 pub struct FunctionTable {
     states: Vec<FunctionState>,
-    templates: Vec<(StubSpec, Template)>,
-    stubs: HashMap<(FunctionId, usize, Captures), Gva>,
-    /// Where functions go on whose first instructions are displaced.
-    detours: HashMap<FunctionId, Gva>,
-    unwritten: Vec<StubWrite>,
     /// How often memory of a function was given back.
     gone: u64,
 }
@@ -176,14 +190,7 @@ impl FunctionTable {
                 }
             }
         }
-        Self {
-            states,
-            templates: Vec::new(),
-            stubs: HashMap::new(),
-            detours: HashMap::new(),
-            unwritten: Vec::new(),
-            gone: 0,
-        }
+        Self { states, gone: 0 }
     }
 
     /// Makes room for functions that have come since.
@@ -207,6 +214,18 @@ impl FunctionTable {
         lead.map_or_else(SessionSet::default, |lead| lead.sessions)
     }
 
+    /// The sessions that trace each function.
+    pub fn all_sessions(&self) -> impl Iterator<Item = SessionSet> {
+        let leads = self.states.iter().map(FunctionState::lead);
+        leads.map(|lead| lead.map_or_else(SessionSet::default, |lead| lead.sessions))
+    }
+
+    /// How many functions lead to a session.
+    #[must_use]
+    pub fn traced_by(&self, session: u8) -> usize {
+        self.all_sessions().filter(|set| set.has(session)).count()
+    }
+
     /// What a function's stub calls.
     #[must_use]
     pub fn captures(&self, function: FunctionId) -> Captures {
@@ -218,6 +237,13 @@ impl FunctionTable {
     #[must_use]
     pub fn is_gone(&self, function: FunctionId) -> bool {
         matches!(self.state(function), FunctionState::Gone)
+    }
+
+    /// How many functions with a site are gone.
+    #[must_use]
+    pub fn gone_of(&self, image: &Image) -> usize {
+        let sites = image.sites.iter();
+        sites.filter(|site| self.is_gone(site.function)).count()
     }
 
     /// Notes that the function's memory was given back, with whatever stood there.
@@ -244,41 +270,65 @@ impl FunctionTable {
         states.filter(|state| state.is_patched()).count()
     }
 
+    /// Whether none of our jumps is where it was written, of some that are looked at. The guest may write over one or
+    /// the other.
+    #[must_use]
+    pub fn has_lost_its_jumps(&self, image: &Image, memory: &(impl TargetMemory + ?Sized)) -> bool {
+        let jump_at = |site: &Site| jump(site.address, self.state(site.function).lead()?.stub);
+        let sites = image.sites.iter();
+        let ours = sites.filter_map(|site| Some((site.address, jump_at(site)?)));
+        let stands = |(at, jump)| {
+            let mut found = [0; SITE_LENGTH];
+            memory.read(at, &mut found).is_ok().then_some(found == jump)
+        };
+        let mut seen = ours.take(SAMPLE).filter_map(stands).peekable();
+        seen.peek().is_some() && !seen.any(|stands| stands)
+    }
+
     /// Plans the change from what is traced to `wanted(function)` for each function with a site: by whom, and what
-    /// is captured of it. `spec` says what the stub of some sessions does; stubs come from `arena`. A function whose
-    /// return is not hooked has its entry captured only.
+    /// is captured of it. `spec` says what the stub of some sessions does. A function whose return is not hooked has its
+    /// entry captured only.
     ///
     /// # Errors
-    /// A [`PlanError`]; then nothing has changed but that some stubs are ready for another time.
+    /// A [`StoreError`]; then nothing has changed but that some stubs are ready for another time.
     pub fn plan(
-        &mut self,
+        &self,
         image: &Image,
         wanted: impl Fn(FunctionId) -> (SessionSet, Captures),
         spec: impl Fn(SessionSet, SiteShape, Captures) -> StubSpec,
-        arena: &mut Arena,
-    ) -> Result<Vec<Change>, PlanError> {
+        store: &mut StubStore,
+        memory: &mut (impl WindowMemory + ?Sized),
+    ) -> Result<Vec<Change>, StoreError> {
         let mut changes = Vec::new();
-        let mut templates = Templates::new();
+        let mut templates: HashMap<TemplateKey, TemplateId> = HashMap::new();
         for site in &image.sites {
             let wanted = wanted(site.function);
-            let change = self.plan_site((image, site), wanted, &spec, arena, &mut templates)?;
+            let template =
+                |wanted: Wanted, store: &mut StubStore| match templates.entry(wanted.key()) {
+                    Entry::Occupied(known) => Ok(*known.get()),
+                    Entry::Vacant(free) => {
+                        let spec = spec(wanted.sessions, wanted.shape, wanted.captures);
+                        Ok(*free.insert(store.template(spec)?))
+                    }
+                };
+            let change = self.plan_site((image, site), wanted, template, store, memory)?;
             changes.extend(change);
         }
         Ok(changes)
     }
 
-    /// The same of one site; nothing when it is so already.
+    /// The same of one site; nothing when it is so already. `template` is that of its stub.
     ///
     /// # Errors
     /// As [`Self::plan`].
     pub fn plan_site(
-        &mut self,
+        &self,
         (image, site): (&Image, &Site),
         (sessions, mut captures): (SessionSet, Captures),
-        spec: impl Fn(SessionSet, SiteShape, Captures) -> StubSpec,
-        arena: &mut Arena,
-        templates: &mut Templates,
-    ) -> Result<Option<Change>, PlanError> {
+        template: impl FnOnce(Wanted, &mut StubStore) -> Result<TemplateId, StoreError>,
+        store: &mut StubStore,
+        memory: &mut (impl WindowMemory + ?Sized),
+    ) -> Result<Option<Change>, StoreError> {
         let shape = shape(image, site);
         if shape == SiteShape::EntryOnly {
             captures.exit = None;
@@ -290,14 +340,18 @@ impl FunctionTable {
         let stub = if sessions.is_empty() && captures.is_empty() {
             None
         } else {
-            let (at_entry, at_exit) = (captures.entry.is_some(), captures.exit.is_some());
-            let key = (sessions, shape, at_entry, at_exit);
-            let template = match templates.get(&key) {
-                Some(index) => *index,
-                None => self.template(spec(sessions, shape, captures), arena)?,
+            let wanted = Wanted {
+                sessions,
+                shape,
+                captures,
             };
-            templates.insert(key, template);
-            Some(self.stub(site, template, captures, arena)?)
+            let piece = Piece::Function {
+                template: template(wanted, store)?,
+                function: site.function,
+                go_on: after(site, store, memory)?,
+                captures,
+            };
+            Some(store.place(memory, piece)?)
         };
         let lead = stub.map(|stub| Lead {
             sessions,
@@ -309,47 +363,23 @@ impl FunctionTable {
         Ok(Some(self.change(site, lead)?))
     }
 
-    /// Where the function goes on behind its site: behind the nop, or in the detour, which is made if there is none.
-    ///
-    /// # Errors
-    /// A [`PlanError`].
-    pub fn behind(&mut self, site: &Site, arena: &mut Arena) -> Result<Gva, PlanError> {
-        let Some(displaced) = site.form.displaced() else {
-            return Ok(site.address.wrapping_add(SITE_LENGTH as u64));
-        };
-        if let Some(detour) = self.detours.get(&site.function) {
-            return Ok(*detour);
-        }
-        let code = displaced.as_slice();
-        // Anywhere in the arena it has the same length.
-        let length = relocate(code, site.address, arena.start())?.len();
-        let (at, physical) = arena.allocate(length as u64)?;
-        let bytes = relocate(code, site.address, at)?;
-        self.unwritten.push(StubWrite { physical, bytes });
-        self.detours.insert(site.function, at);
-        Ok(at)
-    }
-
-    /// Where probes at `site` go on: at the stub of the function's sessions, or behind the site.
-    ///
-    /// # Errors
-    /// A [`PlanError`].
-    pub fn resume(&mut self, site: &Site, arena: &mut Arena) -> Result<Gva, PlanError> {
-        let own = self.state(site.function).lead().and_then(|lead| lead.own);
-        own.map_or_else(|| self.behind(site, arena), Ok)
+    /// The stub of the function's sessions, and of what is captured of it, if it has one.
+    #[must_use]
+    pub fn own(&self, function: FunctionId) -> Option<Gva> {
+        self.state(function).lead()?.own
     }
 
     /// Plans that the jump at `site` leads to the probes at `head`, which these sessions record, or to none any more.
     ///
     /// # Errors
-    /// A [`PlanError`].
+    /// A [`StoreError`].
     pub fn plan_probes(
         &self,
         site: &Site,
         head: Option<Gva>,
         probed_by: SessionSet,
-    ) -> Result<Change, PlanError> {
-        let own = self.state(site.function).lead().and_then(|lead| lead.own);
+    ) -> Result<Change, StoreError> {
+        let own = self.own(site.function);
         let lead = head.or(own).map(|stub| Lead {
             sessions: self.sessions(site.function),
             captures: self.captures(site.function),
@@ -363,13 +393,13 @@ impl FunctionTable {
     /// Has a planned change lead to the stub of its sessions through the probes at `head`, which these sessions record.
     ///
     /// # Errors
-    /// A [`PlanError`].
+    /// A [`StoreError`].
     pub fn lead_through(
         site: &Site,
         change: &mut Change,
         head: Gva,
         probed_by: SessionSet,
-    ) -> Result<(), PlanError> {
+    ) -> Result<(), StoreError> {
         change.poke.new = site_bytes(site, Some(head))?;
         let own = change.after;
         change.after = Some(Lead {
@@ -395,55 +425,6 @@ impl FunctionTable {
             before,
             after,
         })
-    }
-
-    fn template(&mut self, spec: StubSpec, arena: &Arena) -> Result<usize, PlanError> {
-        if let Some(index) = self.templates.iter().position(|(known, _)| *known == spec) {
-            return Ok(index);
-        }
-        // Before the arena lies nothing that a stub refers to.
-        let base = Gva(arena.start().0.wrapping_sub(TEMPLATE_MAX));
-        let template = Template::new(&spec, base)?;
-        self.templates.push((spec, template));
-        Ok(self.templates.len() - 1)
-    }
-
-    /// The stub of this function and template: an earlier one when there is one, for stubs stay.
-    fn stub(
-        &mut self,
-        site: &Site,
-        template: usize,
-        captures: Captures,
-        arena: &mut Arena,
-    ) -> Result<Gva, PlanError> {
-        let key = (site.function, template, captures);
-        if let Some(stub) = self.stubs.get(&key) {
-            return Ok(*stub);
-        }
-        let Some((_, code)) = self.templates.get(template) else {
-            return Err(StubError::Assemble("no such template".to_owned()).into());
-        };
-        let length = code.len() as u64;
-        let continue_at = self.behind(site, arena)?;
-        let (at, physical) = arena.allocate(length)?;
-        let Some((_, code)) = self.templates.get(template) else {
-            return Err(StubError::Assemble("no such template".to_owned()).into());
-        };
-        let bytes = code.stamp_capturing(at, site.function, continue_at, captures)?;
-        self.unwritten.push(StubWrite { physical, bytes });
-        self.stubs.insert(key, at);
-        Ok(at)
-    }
-
-    /// The stubs that no one has written to guest memory yet. They must be there before a plan that
-    /// was made before this call is applied.
-    pub fn take_unwritten(&mut self) -> Vec<StubWrite> {
-        std::mem::take(&mut self.unwritten)
-    }
-
-    /// Takes back stubs that could not be written, for the next [`Self::take_unwritten`].
-    pub fn still_unwritten(&mut self, stubs: impl IntoIterator<Item = StubWrite>) {
-        self.unwritten.extend(stubs);
     }
 
     /// Whether `change` was planned for the function's present state: another plan may have been

@@ -38,6 +38,7 @@ use terms::site::SITE_LENGTH;
 use terms::site::SiteBytes;
 
 use crate::patch::functions::untraced;
+use crate::stub::detour::Detour;
 use crate::text::poke::Poke;
 
 /// Bytes of the short jump.
@@ -175,15 +176,13 @@ impl Place {
         Ok(self)
     }
 
-    /// The code with which a stub goes on when it lies at `to`; none for a site, where it goes on behind the nop.
-    ///
-    /// # Errors
-    /// [`RelocateError::OutOfReach`]: the rest has been tried when the place was chosen.
-    pub fn detour(&self, to: Gva) -> Result<Option<Vec<u8>>, RelocateError> {
-        if self.tactic == Tactic::Site {
-            return Ok(None);
-        }
-        relocate(&self.displaced, self.at, to).map(Some)
+    /// The instructions with which a stub goes on; none for a site, where it goes on after the nop.
+    #[must_use]
+    pub fn detour(&self) -> Option<Detour> {
+        (self.tactic != Tactic::Site).then(|| Detour {
+            from: self.at,
+            code: self.displaced.as_slice().into(),
+        })
     }
 
     /// The writes that lead from the place to `stub`, in the order in which they are to be made; none when that

@@ -28,7 +28,7 @@ pub struct RingSizeError {
 }
 
 /// The size of a ring; a power of two.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Geometry {
     bytes_log2: u32,
 }

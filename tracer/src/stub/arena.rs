@@ -39,7 +39,13 @@ impl Arena {
         }
     }
 
-    /// Room for a stub of `bytes`.
+    /// Where the next stub will lie, if there is room for it.
+    #[must_use]
+    pub const fn next(&self) -> Gva {
+        self.start.wrapping_add(self.used)
+    }
+
+    /// Room for a stub of `bytes`: at [`Self::next`].
     ///
     /// # Errors
     /// [`ArenaFull`].

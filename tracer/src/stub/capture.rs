@@ -40,7 +40,7 @@ use crate::capture::{Capture, CaptureError, Captured, Source};
 use crate::record::function_word;
 use crate::ring::payload::PAYLOAD_SHIFT;
 /// What one probe of one session captures at a place.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CapturePart {
     /// Where the session's events go.
     pub recorder: EventRecorder,
@@ -51,7 +51,7 @@ pub struct CapturePart {
 }
 
 /// A stub that writes the events of all probes at one place.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CaptureStub {
     /// The probes, in the order in which they record.
     pub parts: Vec<CapturePart>,

@@ -45,7 +45,7 @@ const ARGUMENTS: [u8; 6] = [7, 6, 2, 1, 8, 9];
 pub(super) const RED_ZONE: i32 = 128;
 
 /// One session's recorder of events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct EventRecorder {
     /// Its cells and its records; `details` is none.
     pub recorder: Recorder,
@@ -90,7 +90,7 @@ impl EventRecorder {
 }
 
 /// What the code continues with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Tail {
     /// It was called: it returns.
     Return,
@@ -100,7 +100,7 @@ pub enum Tail {
 }
 
 /// A stub that writes an event.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EventStub {
     /// The recorder of each session.
     pub recorders: Vec<EventRecorder>,

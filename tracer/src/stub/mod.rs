@@ -7,13 +7,15 @@
 //! red zone belongs to the function that has been entered, and that has not used it yet).
 //!
 //! `cell` says where a recorder finds its ring, `recorder` emits the code, `template` stamps it for
-//! each function, `arena` hands out the memory.
+//! each function. `store` knows where each is, and puts new ones into the memory that `arena` hands out.
 
 mod access;
 pub mod arena;
 pub mod capture;
 pub mod cell;
 pub mod clock_page;
+pub mod detour;
+pub mod doorbell;
 pub mod event;
 pub mod graph;
 pub mod gs_list;
@@ -22,4 +24,5 @@ pub mod profile;
 pub mod reach;
 pub mod recorder;
 mod registers;
+pub mod store;
 pub mod template;

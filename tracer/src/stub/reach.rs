@@ -23,7 +23,7 @@ use crate::window::shown::GuestMemory;
 
 /// Where the routines are that stubs call to read the guest's memory. All of them leave every register alone but
 /// those that they are said to change, and the flags; carry says that there is no memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Reach {
     /// For 1, 2, 4 and 8 bytes: changes the address in rax to the number that lies there, without sign; changes
     /// rcx.

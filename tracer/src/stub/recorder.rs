@@ -41,7 +41,7 @@ pub enum Clock {
 }
 
 /// One session, as a stub sees it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Recorder {
     /// Where its cells are.
     pub cell: CellPlace,

@@ -61,7 +61,7 @@ impl Attachment {
             .filter_map(|session| session.live.as_ref().map(|live| live.id))
             .collect();
         for id in ids {
-            let selection = self.engine.session(id)?.selection.clone();
+            let selection = self.engine.sessions().get(id)?.selection.clone();
             let memory = &mut guest.memory().clone();
             let plan = self.engine.plan(memory, id, &selection)?;
             self.engine.apply(&mut stopped, &plan)?;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::engine::Engine;
+use crate::engine::Foothold;
 use crate::engine::plan::Plan;
 use crate::filter::{Filter, Selection};
 use crate::guest::{Guest, StoppedGuest};
@@ -35,13 +36,21 @@ impl Attachment {
     pub fn found(&self) -> Found {
         Found {
             clock: self.time.clock,
-            strategy: self.engine.strategy().map(|(strategy, _)| strategy.name()),
+            strategy: self
+                .engine
+                .foothold()
+                .map(Foothold::strategy)
+                .map(|(strategy, _)| strategy.name()),
         }
     }
 
     /// Whether stubs find the counters of their own vCPU.
     pub fn knows_vcpus(&self) -> bool {
-        let strategy = self.engine.strategy().map(|(strategy, _)| strategy);
+        let strategy = self
+            .engine
+            .foothold()
+            .map(Foothold::strategy)
+            .map(|(strategy, _)| strategy);
         matches!(strategy, Some(CpuStrategy::Gs { .. }))
     }
 
@@ -86,7 +95,7 @@ impl Attachment {
         // Tried before the pause: it takes longer than the rest.
         let is_measured = self.time.is_measured(guest);
         let mut stopped = guest.stop()?;
-        if !self.engine.is_attached() {
+        if self.engine.foothold().is_none() {
             check_place(&mut stopped, &self.shared.image)?;
         }
         self.attach(guest, &mut stopped)?;
@@ -94,7 +103,11 @@ impl Attachment {
             return Ok(live.id);
         }
         let clock = self.time.begin(guest, &mut stopped, is_measured)?;
-        let (page, _) = self.engine.clock_page().unwrap_or_default();
+        let (page, _) = self
+            .engine
+            .foothold()
+            .map(Foothold::clock_page)
+            .unwrap_or_default();
         let config = self.sessions.at(index)?.config(page);
         let id = self.engine.create_session(&mut stopped, config)?;
         drop(stopped);
@@ -123,14 +136,16 @@ impl Attachment {
     ) -> Result<Changed, TracingError> {
         self.capture_calls(guest, index, id, &selection)?;
         let follows = self.sessions.iter().any(|session| session.follows_modules);
-        self.engine.want_announcements(follows);
+        self.engine.points_mut().want_announcements(follows);
         let plan = self
             .engine
             .plan(&mut guest.memory().clone(), id, &selection)?;
         let mut carried = Carried::default();
         self.carry_out(guest, plan, &mut carried)?;
         let changed = self.show_changed(id, &carried, &selection);
-        self.engine.set_selection(id, filter.clone(), selection)?;
+        self.engine
+            .sessions_mut()
+            .set_selection(id, filter.clone(), selection)?;
         let found = self.found();
         let session = self.sessions.at(index)?;
         session.set_filter(filter, &self.shared, found);
@@ -149,7 +164,7 @@ impl Attachment {
         id: SessionId,
         payload_bytes: u64,
     ) -> Result<(), TracingError> {
-        if !self.engine.has_event_rings(id) {
+        if !self.engine.sessions().has_event_rings(id) {
             let mut stopped = guest.stop()?;
             self.engine
                 .make_event_rings(&mut stopped, id, payload_bytes)?;
@@ -163,7 +178,11 @@ impl Attachment {
     /// # Errors
     /// Why nobody can keep it.
     pub fn keep_time(&mut self, guest: &impl Guest) -> Result<(), TracingError> {
-        let page = self.engine.clock_page().map(|(_, at)| at);
+        let page = self
+            .engine
+            .foothold()
+            .map(Foothold::clock_page)
+            .map(|(_, at)| at);
         self.time.keep_page(guest, page, &self.sessions)
     }
 

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::capture::{Capture, Captured};
+use crate::engine::Foothold;
 use crate::engine::call_values::CallValuesError;
 use crate::filter::Selection;
 use crate::probe::{parameters, return_value};
@@ -88,15 +89,15 @@ impl Attachment {
             let functions = missing.untyped;
             return Err(TracingError::NoTypes { functions });
         }
-        self.engine.capture_calls(id, moments)?;
-        let needed = self.engine.call_bytes(moments);
+        self.engine.sessions_mut().capture_calls(id, moments)?;
+        let needed = self.engine.points().calls().bytes(moments);
         let session = self.sessions.at(index)?;
         let bytes = match session.options.probe.is_empty() {
             true => session.options.record_bytes.unwrap_or(needed),
             false => session.payload_bytes(Some(needed)),
         };
         self.open_events(guest, index, id, bytes)?;
-        let formats = self.engine.event_formats();
+        let formats = self.engine.points().formats();
         self.sessions.know_events(formats);
         missing.say(selection.selected.len(), &mut self.remarks);
         Ok(())
@@ -104,15 +105,15 @@ impl Attachment {
 
     /// Whether arguments in memory can be captured: text, and what is on the stack.
     fn reach_for_calls(&mut self, guest: &impl Guest) -> Result<bool, TracingError> {
-        if self.engine.reach().is_none() {
+        if self.engine.foothold().and_then(Foothold::reach).is_none() {
             let mut stopped = guest.stop()?;
-            if let Err(error) = self.engine.make_reach(&mut stopped) {
+            if let Err(error) = self.engine.foothold_mut()?.make_reach(&mut stopped) {
                 drop(stopped);
                 let remark = format!("arguments in memory are left out: {error}");
                 self.remarks.say(Level::Info, remark);
             }
         }
-        Ok(self.engine.reach().is_some())
+        Ok(self.engine.foothold().and_then(Foothold::reach).is_some())
     }
 
     fn know_call(

@@ -121,7 +121,8 @@ impl Patching {
         carried: &mut Carried,
     ) -> Result<(), TracingError> {
         if self.slices.are_wanted() && plan.obstacles == Obstacles::LeaveOut {
-            let joins = |step: &Step| engine.joins_instructions(step);
+            let (points, image) = (engine.points(), engine.image());
+            let joins = |step: &Step| points.joins_instructions(image, step);
             let (joining, others): (Vec<Step>, Vec<Step>) = plan.steps.into_iter().partition(joins);
             let is_joining = !joining.is_empty();
             self.join(engine, guest, joining, carried)?;
@@ -213,7 +214,8 @@ impl Patching {
     ) -> Result<(), TracingError> {
         let mut back = plan.reverse();
         // What was left out then is as it was.
-        back.steps.retain(|step| engine.is_current(step));
+        let (points, image) = (engine.points(), engine.image());
+        back.steps.retain(|step| points.is_current(image, step));
         let mut carried = Carried::default();
         self.apply_slice(engine, guest, &back, &mut carried)
             .map(drop)
@@ -222,6 +224,7 @@ impl Patching {
 
 /// A plan that leaves out what cannot be made leaves out what cannot be made while the guest runs.
 fn may_be_live(engine: &Engine, plan: &Plan) -> bool {
+    let (points, image) = (engine.points(), engine.image());
     let mut steps = plan.steps.iter();
-    plan.obstacles == Obstacles::LeaveOut || !steps.any(|step| engine.needs_stop(step))
+    plan.obstacles == Obstacles::LeaveOut || !steps.any(|step| points.needs_stop(image, step))
 }

@@ -84,7 +84,7 @@ impl Attachment {
 
     fn show_dynamic(&self, index: usize, function: &DynamicFunction) -> DynamicStatus {
         let image = &self.shared.image;
-        let target = self.engine.dynamic().target(index);
+        let target = self.engine.points().dynamic().target(index);
         let same = image
             .dynamic
             .iter()

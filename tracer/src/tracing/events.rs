@@ -2,7 +2,7 @@
 
 use crate::patch::events::{Callback, find_callback, find_event};
 use crate::session::SessionId;
-use image::{Marker, Tracepoint};
+use image::{Image, Marker, Tracepoint};
 use terms::event_format::{EventFormat, EventId};
 
 use super::attachment::Attachment;
@@ -88,7 +88,7 @@ impl Attachment {
         shown: EventStatus,
     ) -> EventStatus {
         let image = &self.shared.image;
-        let table = self.engine.tracepoints();
+        let table = self.engine.points().events().tracepoints();
         let (state, dispatch) = (table.state(event), table.dispatch());
         let callbacks = state.map(|state| &*state.callbacks).unwrap_or_default();
         let candidates = tracepoint.candidates.iter().map(|at| image.name_at(*at));
@@ -107,7 +107,7 @@ impl Attachment {
     }
 
     fn show_marker(&self, event: EventId, marker: &Marker, shown: EventStatus) -> EventStatus {
-        let state = self.engine.markers().state(event);
+        let state = self.engine.points().events().markers().state(event);
         let sessions = state.map(|state| state.sessions).unwrap_or_default();
         let called = sessions
             .iter()
@@ -171,7 +171,9 @@ impl Attachment {
             });
         }
         let changed = plan.steps.iter().filter_map(Step::event);
-        let changed = changed.map(|event| self.engine.event_name(event)).collect();
+        let changed = changed
+            .map(|event| name_of(self.engine.image(), event))
+            .collect();
         let mut carried = Carried::default();
         self.carry_out(guest, plan, &mut carried)?;
         Ok(EventsChanged {
@@ -181,4 +183,10 @@ impl Attachment {
             pause_us: microseconds(carried.longest),
         })
     }
+}
+
+/// What an event is called.
+pub(super) fn name_of(image: &Image, event: EventId) -> String {
+    let format = image.event(event);
+    format.map_or_else(|| "?".to_owned(), |format| format.name.to_string())
 }

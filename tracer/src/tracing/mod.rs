@@ -329,8 +329,8 @@ impl Tracing {
 
     /// Patching continues after somebody has looked at what froze it.
     pub fn thaw(&mut self) -> Switched {
-        let changed = self.attachment.engine.frozen().is_some();
-        self.attachment.engine.thaw();
+        let changed = self.attachment.engine.written().frozen().is_some();
+        self.attachment.engine.written_mut().thaw();
         Switched { changed }
     }
 
@@ -369,7 +369,11 @@ impl Tracing {
         let on = &self.attachment;
         let session = on.sessions.get(name)?;
         let rest = on.shared.host.rest;
-        let leave = || way_out::leave_stubs(guest, |at| on.engine.is_stub(at), rest);
+        let is_stub = |at| {
+            let foothold = on.engine.foothold();
+            foothold.is_some_and(|one| one.stubs().arena().contains(at))
+        };
+        let leave = || way_out::leave_stubs(guest, is_stub, rest);
         session.dump(directory, is_live, &on.shared, on.found(), leave)
     }
 

@@ -34,7 +34,7 @@ impl Modules {
     /// Looks; the module whose description is at `announced` is there as well, and none of its functions has run.
     pub fn look(&mut self, on: &mut Attachment, guest: &impl Guest, announced: Option<Gva>) {
         let now = (on.shared.host.now)();
-        let moved = match on.engine.take_in_with(guest.memory(), announced) {
+        let moved = match on.engine.take_in(guest.memory(), announced) {
             Ok(moved) => moved,
             Err(error) => {
                 log::debug!("{error}");
@@ -66,7 +66,7 @@ impl Tracing {
     /// Whether modules can come and go.
     #[must_use]
     pub fn has_modules(&self) -> bool {
-        self.attachment.engine.has_modules()
+        self.attachment.engine.fleeting().has_modules()
     }
 
     /// Looks what has come and gone since the last time. Sessions that are started trace what their
@@ -93,7 +93,7 @@ impl Attachment {
         let found = self.found();
         for session in self.sessions.started_mut() {
             let selection = session.live.as_ref().and_then(|live| {
-                let session = self.engine.session(live.id).ok()?;
+                let session = self.engine.sessions().get(live.id).ok()?;
                 Some(&session.selection.selected)
             });
             let mut is_late = false;
@@ -101,7 +101,7 @@ impl Attachment {
                 let is_of = |id: &&FunctionId| {
                     let function = self.shared.image.function(**id);
                     let its = function.and_then(|function| function.module.as_ref());
-                    its == Some(module) && !self.engine.is_gone(**id)
+                    its == Some(module) && !self.engine.points().functions().is_gone(**id)
                 };
                 let functions = selection.into_iter().flatten().filter(is_of).count();
                 if functions > 0 {

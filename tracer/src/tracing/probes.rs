@@ -1,6 +1,7 @@
 //! Probes: what a session captures at places that a user has named.
 
 use crate::engine::ApplyError;
+use crate::engine::Foothold;
 use crate::engine::probes::{NewProbe, Probe, ProbeError, ProbeId};
 use crate::session::SessionId;
 use image::Image;
@@ -95,7 +96,7 @@ impl Tracing {
 impl SetProbe {
     /// What it does now.
     fn show(&self, on: &Attachment) -> ProbeStatus {
-        let Ok(probe) = on.engine.probe(self.id) else {
+        let Ok(probe) = on.engine.points().probes().get(self.id) else {
             return ProbeStatus::default();
         };
         let session = on.sessions.named(&self.session);
@@ -200,7 +201,7 @@ impl SetProbes {
 
     fn forget(&mut self, on: &mut Attachment, ids: &[ProbeId]) {
         self.0.retain(|set| !ids.contains(&set.id));
-        on.engine.forget_probes(ids);
+        on.engine.points_mut().forget_probes(ids);
     }
 
     fn changed(&self, on: &Attachment, ids: &[ProbeId], carried: &Carried) -> ProbesChanged {
@@ -220,7 +221,7 @@ impl SetProbes {
         }
         let known = |id: &u32| {
             let id = ProbeId(*id);
-            on.engine.probe(id).map(|_| id)
+            on.engine.points().probes().get(id).map(|_| id)
         };
         let mut ids: Vec<ProbeId> = some.ids.iter().map(known).collect::<Result<_, _>>()?;
         ids.sort_unstable();
@@ -286,17 +287,23 @@ impl SetProbes {
         }
         let session = on.sessions.at(index)?.recording()?;
         let of = |id: &ProbeId| {
-            let probe = on.engine.probe(*id);
+            let probe = on.engine.points().probes().get(*id);
             probe.map_or(0, |probe| probe.capture.payload_bytes())
         };
         let needed = ids.iter().map(of).max();
         let bytes = on.sessions.at(index)?.payload_bytes(needed);
         on.open_events(guest, index, session, bytes)?;
         reach_memory(on, guest, ids)?;
-        let is_return = |id: &ProbeId| on.engine.probe(*id).is_ok_and(|one| one.is_return);
+        let is_return = |id: &ProbeId| {
+            on.engine
+                .points()
+                .probes()
+                .get(*id)
+                .is_ok_and(|one| one.is_return)
+        };
         if ids.iter().any(is_return) {
             let mut stopped = guest.stop()?;
-            on.engine.hook_returns(&mut stopped)?;
+            on.engine.foothold_mut()?.make_mirror(&mut stopped)?;
         }
         let notes: Vec<ProbeNote> = self
             .0
@@ -304,7 +311,7 @@ impl SetProbes {
             .filter(|set| ids.contains(&set.id))
             .map(|set| set.note(on))
             .collect();
-        let formats = on.engine.event_formats();
+        let formats = on.engine.points().formats();
         on.sessions.know_events(formats);
         on.sessions.at(index)?.note_probes(&notes);
         let wanted: Vec<_> = ids.iter().map(|id| (*id, Some(session))).collect();
@@ -352,7 +359,7 @@ impl SetProbes {
     fn ids_of(&self, on: &mut Attachment, index: usize) -> Result<Vec<ProbeId>, TracingError> {
         let name = on.sessions.at(index)?.name.clone();
         let is_there = |set: &&SetProbe| {
-            let probe = on.engine.probe(set.id);
+            let probe = on.engine.points().probes().get(set.id);
             set.session == name && set.enabled && probe.is_ok_and(|probe| !probe.is_gone)
         };
         let ids = self.0.iter().filter(is_there).map(|set| set.id);
@@ -364,7 +371,7 @@ impl Attachment {
     /// Says which probes have gone with their text.
     pub fn look_for_lost_probes(&mut self) {
         for id in self.engine.take_lost_probes() {
-            let Ok(probe) = self.engine.probe(id) else {
+            let Ok(probe) = self.engine.points().probes().get(id) else {
                 continue;
             };
             let remark = format!(
@@ -402,7 +409,7 @@ fn register(
             }),
             Err(error) => {
                 let ids: Vec<ProbeId> = set.iter().map(|set| set.id).collect();
-                on.engine.forget_probes(&ids);
+                on.engine.points_mut().forget_probes(&ids);
                 return Err(error.into());
             }
         }
@@ -418,7 +425,7 @@ fn room_of_records(on: &mut Attachment, index: usize) -> Result<Option<u64>, Tra
     let Ok(id) = session.recording() else {
         return Ok(asked);
     };
-    let events = on.engine.session(id)?.events.as_ref();
+    let events = on.engine.sessions().get(id)?.events.as_ref();
     let room = events.map(|events| 1 << events.recorder.payload_log2);
     Ok(room.or(asked))
 }
@@ -430,12 +437,12 @@ fn reach_memory(
     ids: &[ProbeId],
 ) -> Result<(), TracingError> {
     let needs_memory = |id: &ProbeId| {
-        let probe = on.engine.probe(*id);
+        let probe = on.engine.points().probes().get(*id);
         probe.is_ok_and(|probe| probe.capture.needs_memory())
     };
-    if on.engine.reach().is_none() && ids.iter().any(needs_memory) {
+    if on.engine.foothold().and_then(Foothold::reach).is_none() && ids.iter().any(needs_memory) {
         let mut stopped = guest.stop()?;
-        on.engine.make_reach(&mut stopped)?;
+        on.engine.foothold_mut()?.make_reach(&mut stopped)?;
     }
     Ok(())
 }

@@ -312,7 +312,7 @@ impl TraceSession {
         beats: &Arc<Beats>,
         shared: &Shared,
     ) -> Result<(), TracingError> {
-        let session = engine.session(id)?;
+        let session = engine.sessions().get(id)?;
         let place = session.memory.clone();
         let memory: Arc<dyn SharedMemory> = Arc::new(guest.memory().clone());
         if let Some(profile) = &session.profile {

@@ -10,6 +10,7 @@ use image::Image;
 use trace::doubt::TimeDoubts;
 
 use super::TracingError;
+use super::events::name_of;
 use super::session::TraceSession;
 use super::status::SessionStatus;
 
@@ -160,12 +161,14 @@ impl Sessions {
     pub fn statuses(&self, engine: &Engine) -> Vec<SessionStatus> {
         let traced = |session: &TraceSession| {
             let live = session.live.as_ref();
-            live.map_or(0, |live| engine.traced_by(live.id)) as u64
+            live.map_or(0, |live| engine.points().functions().traced_by(live.id.0)) as u64
         };
         let show = |session: &TraceSession| {
             let mut status = session.status(traced(session));
             let events = session.events.iter();
-            status.events = events.map(|event| engine.event_name(*event)).collect();
+            status.events = events
+                .map(|event| name_of(engine.image(), *event))
+                .collect();
             status
         };
         self.iter().map(show).collect()

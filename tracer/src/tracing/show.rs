@@ -1,5 +1,6 @@
 //! The state of tracing, as the control socket shows it.
 
+use crate::engine::Foothold;
 use crate::engine::{Engine, Frozen, FrozenBy};
 use crate::filter::{Reason, Selection, check_matches};
 use crate::patch::functions::FunctionState;
@@ -39,7 +40,7 @@ fn show_frozen(frozen: &Frozen) -> FrozenStatus {
 
 /// The strongest of what the sessions do.
 fn state_name(engine: &Engine, sessions: &[SessionStatus]) -> &'static str {
-    if engine.frozen().is_some() {
+    if engine.written().frozen().is_some() {
         return "frozen";
     }
     ["tracing", "switched-off", "waiting"]
@@ -60,30 +61,35 @@ impl Tracing {
             time,
             ..
         } = &self.attachment;
-        let patched = engine.patched();
+        let patched = engine.points().functions().patched();
         let image = &shared.image;
         let sessions = sessions.statuses(engine);
         let untraceable = image.untraceable.iter();
-        let untraceable = untraceable.filter(|entry| !engine.is_gone(entry.function));
+        let untraceable =
+            untraceable.filter(|entry| !engine.points().functions().is_gone(entry.function));
         let mut status = TracingStatus {
             state: state_name(engine, &sessions).to_owned(),
-            frozen: engine.frozen().map(show_frozen),
+            frozen: engine.written().frozen().map(show_frozen),
             patched: patched as u64,
-            available: image.sites.len().saturating_sub(patched + engine.gone()) as u64,
+            available: image
+                .sites
+                .len()
+                .saturating_sub(patched + engine.points().functions().gone_of(image))
+                as u64,
             skipped: untraceable.count() as u64,
             patch_method: patching.method().name().to_owned(),
-            stub_bytes: engine.stub_bytes(),
+            stub_bytes: engine.foothold().map_or(0, Foothold::stub_bytes),
             sessions,
             ..TracingStatus::default()
         };
         status.clock_page = time.page_status();
         status.vcpu_clocks = time.vcpus_status();
-        let (prefixes, sites) = engine.locks();
+        let (prefixes, sites) = (engine.points().locks(), image.locks.len());
         status.smp_locks = (sites > 0).then(|| LocksStatus {
             state: prefixes.name().to_owned(),
             sites: sites as u64,
         });
-        if let Some((strategy, no_gs)) = engine.strategy() {
+        if let Some((strategy, no_gs)) = engine.foothold().map(Foothold::strategy) {
             status.cpu_strategy = Some(strategy.name().to_owned());
             status.no_gs = no_gs.map(|reason| reason.to_string());
         }
@@ -103,7 +109,7 @@ impl Tracing {
         let mut functions = Vec::new();
         for (number, function) in (0..).zip(&attachment.shared.image.functions) {
             let id = FunctionId(number);
-            if attachment.engine.is_gone(id) {
+            if attachment.engine.points().functions().is_gone(id) {
                 continue;
             }
             if glob.as_ref().is_none_or(|glob| glob.matches(function)) {
@@ -116,7 +122,10 @@ impl Tracing {
 
 impl Attachment {
     fn show_function(&self, id: FunctionId) -> Function {
-        let (state, reason) = match (self.shared.image.untraceable(id), self.engine.state(id)) {
+        let (state, reason) = match (
+            self.shared.image.untraceable(id),
+            self.engine.points().functions().state(id),
+        ) {
             (Some(untraceable), _) => ("skipped", Some(untraceable.reason.to_string())),
             (None, FunctionState::Nop) => ("available", None),
             (None, FunctionState::Patched(_)) => ("patched", None),
@@ -144,7 +153,7 @@ impl Attachment {
 
     /// The functions whose returns a session cannot see, though it wants to.
     fn entry_only(&self, id: SessionId, selection: &Selection) -> Vec<Function> {
-        let session = self.engine.session(id);
+        let session = self.engine.sessions().get(id);
         if !session.is_ok_and(|session| session.config.tracer.hooks_returns()) {
             return Vec::new();
         }
@@ -173,7 +182,7 @@ impl Attachment {
         Changed {
             patched: applied.patched as u64,
             restored: applied.restored as u64,
-            traced: self.engine.traced_by(id) as u64,
+            traced: self.engine.points().functions().traced_by(id.0) as u64,
             skipped: skipped.collect(),
             entry_only: self.entry_only(id, selection),
             pauses: carried.pauses,

@@ -65,7 +65,8 @@ fn place(tracing: &Tracing, name: &str) -> SessionMemory {
     tracing
         .attachment
         .engine
-        .session(id)
+        .sessions()
+        .get(id)
         .unwrap()
         .memory
         .clone()

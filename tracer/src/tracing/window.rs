@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use crate::engine::Foothold;
 use crate::engine::FrozenBy;
 
 use super::Tracing;
@@ -38,7 +39,12 @@ impl Tracing {
     pub fn look_at_window(&mut self, guest: &impl Guest) {
         let attachment = &self.attachment;
         let is_started = attachment.sessions.started().next().is_some();
-        let Some(window) = attachment.engine.window().filter(|_| is_started) else {
+        let Some(window) = attachment
+            .engine
+            .foothold()
+            .map(Foothold::window)
+            .filter(|_| is_started)
+        else {
             return;
         };
         let is_untouched = window.is_untouched(guest.memory());
@@ -69,7 +75,7 @@ impl Tracing {
                 session.started = false;
             }
         }
-        self.attachment.engine.lose_ground(why);
+        self.attachment.engine.written_mut().lose(why);
     }
 }
 

@@ -3,8 +3,11 @@ use image::testing::{ElfFile, TEXT, body};
 use insn::jump::{jump, jump_target};
 use insn::nop::NOP5;
 
+use std::sync::Arc;
+
 use super::*;
 use crate::digest::text_digest;
+use crate::engine::Engine;
 use crate::mock::{MockTarget, Rights};
 use crate::target::{TargetMemory, TextMemory};
 use crate::text::word::WordError;
@@ -161,7 +164,7 @@ fn one_callback_is_called_directly_and_several_through_the_iterator() {
     assert_eq!(state(&target), (on, FIRST, vec![FIRST]));
     change(&mut engine, &mut target, &[SECOND], true).unwrap();
     assert_eq!(state(&target), (on, ITERATE, vec![FIRST, SECOND]));
-    let used = engine.stub_bytes();
+    let used = engine.foothold().unwrap().stub_bytes();
     change(&mut engine, &mut target, &[FIRST], false).unwrap();
     assert_eq!(state(&target), (on, SECOND, vec![SECOND]));
     change(&mut engine, &mut target, &[SECOND], false).unwrap();
@@ -172,7 +175,7 @@ fn one_callback_is_called_directly_and_several_through_the_iterator() {
         assert_eq!(state(&target), (on, ITERATE, vec![FIRST, SECOND]));
         change(&mut engine, &mut target, &[FIRST, SECOND], false).unwrap();
     }
-    let again = engine.stub_bytes() - used;
+    let again = engine.foothold().unwrap().stub_bytes() - used;
     assert!(again <= 64, "lists are found again: {again} bytes more");
 }
 
@@ -202,7 +205,7 @@ fn a_list_that_the_guest_has_changed_or_that_cannot_be_written_undoes_all() {
         "{error}"
     );
     assert_eq!(text_digest(&target, engine.image()).unwrap(), digest);
-    assert!(engine.frozen().is_none());
+    assert!(engine.written().frozen().is_none());
     target.faults.unwritable.clear();
     change(&mut engine, &mut target, &[FIRST], true).unwrap();
 }
@@ -250,7 +253,7 @@ fn a_live_change_comes_to_the_same() {
     assert!(matches!(error, ApplyError::Transaction(_)), "{error}");
     target.write(Gva(PASSER + 5), &NOP5).unwrap();
     assert_eq!(text_digest(&target, engine.image()).unwrap(), digest);
-    assert!(engine.frozen().is_none());
+    assert!(engine.written().frozen().is_none());
 }
 
 #[test]

@@ -7,37 +7,36 @@ use insn::flow::leaves_kernel;
 use terms::addr::Gva;
 use terms::function::FunctionId;
 
-use super::{ProbeError, ProbeId};
-use crate::engine::{ApplyError, Engine};
+use super::{Probe, ProbeError, ProbeId, Probes};
+use crate::engine::planning::Planning;
+use crate::engine::{ApplyError, Foothold};
 use crate::filter::DenyList;
 use crate::patch::breakpoints::{self, Server};
-use crate::patch::functions::PlanError;
 use crate::patch::tactic::{Place, Refusal, Tactic, TacticError, choose_beside};
 use crate::session::SessionId;
 use crate::stub::capture::{CapturePart, CaptureStub};
-use crate::stub::event::{EventRecorder, Tail};
+use crate::stub::event::Tail;
+use crate::stub::store::{Piece, StoreError};
 use crate::target::WindowMemory;
 
-/// Room for what a detour is longer than it was where it was tried.
-const DETOUR_SLACK: u64 = 16;
-
-impl Engine {
+impl Probes {
     /// How a probe at `address` is put into the text: as others are at the same address, else by the tactic that is
     /// forced, else by the first that is certain. `beside` are places that others are to have at the same time.
     pub(super) fn choose_place(
         &self,
+        image: &Image,
+        ground: Option<&Foothold>,
         function: FunctionId,
         address: Gva,
         forced: Option<u8>,
         beside: &[Place],
     ) -> Result<Place, ProbeError> {
-        let image = &*self.image;
         let site = site_at(image, function, address);
         let at = match (site, forced) {
             (Some(site), None | Some(1)) => site.address,
             _ => address,
         };
-        let mut there = self.probes.values().filter(|probe| !probe.is_gone);
+        let mut there = self.all.values().filter(|probe| !probe.is_gone);
         if let Some(other) = there.find(|probe| probe.place.at == at) {
             let tactic = other.place.tactic;
             return match forced {
@@ -63,7 +62,7 @@ impl Engine {
             })?;
         }
         let mut taken = self.places.padding();
-        let probes = self.probes.values();
+        let probes = self.all.values();
         let places = probes.map(|probe| &probe.place).chain(beside);
         taken.extend(places.filter_map(|place| Some(place.padding?.at)));
         let tried = match forced {
@@ -73,7 +72,7 @@ impl Engine {
         let (mut reasons, mut overlap) = (Vec::new(), None);
         for number in tried {
             let chosen = choose_beside(image, at, Some(number), &taken);
-            let possible = chosen.map(|place| (place.tactic, self.possible(place)));
+            let possible = chosen.map(|place| (place.tactic, self.possible(image, ground, place)));
             match possible {
                 Ok((_, Ok(place))) => match self.overlapping(&place, beside) {
                     None => return Ok(place),
@@ -90,7 +89,7 @@ impl Engine {
         // A breakpoint displaces the least: whether it can be one may be known at the attach only.
         let may_be_served = || {
             let mut unserved = reasons.iter().map(|(_, why)| why);
-            !self.is_attached() && unserved.any(|why| matches!(why, Refusal::NotServed))
+            ground.is_none() && unserved.any(|why| matches!(why, Refusal::NotServed))
         };
         if let Some((one, other)) = overlap.filter(|_| !may_be_served()) {
             return Err(ProbeError::Overlap { one, other });
@@ -109,7 +108,7 @@ impl Engine {
 
     /// A place of a probe, or `beside`, whose displaced instructions have bytes in common with those of `place`.
     fn overlapping(&self, place: &Place, beside: &[Place]) -> Option<Gva> {
-        let there = self.probes.values().filter(|probe| !probe.is_gone);
+        let there = self.all.values().filter(|probe| !probe.is_gone);
         let mut places = there.map(|probe| &probe.place).chain(beside);
         let overlaps = |other: &&Place| {
             other.at != place.at && other.at < place.end() && place.at < other.end()
@@ -119,12 +118,17 @@ impl Engine {
 
     /// The place, if somebody serves a breakpoint there. Whether a thread is inside is found out when the jump is
     /// written.
-    fn possible(&self, place: Place) -> Result<Place, Refusal> {
+    fn possible(
+        &self,
+        image: &Image,
+        ground: Option<&Foothold>,
+        place: Place,
+    ) -> Result<Place, Refusal> {
         match place.tactic {
             Tactic::Site | Tactic::One | Tactic::Several | Tactic::Hop => Ok(place),
-            Tactic::Breakpoint => match self.breakpoint_server() {
+            Tactic::Breakpoint => match self.server(image, ground) {
                 Some(Server::Guest(_)) => Ok(place),
-                Some(Server::Host(port)) => place.leaving_by(port, &self.image),
+                Some(Server::Host(port)) => place.leaving_by(port, image),
                 None => Err(Refusal::NotServed),
             },
         }
@@ -132,35 +136,31 @@ impl Engine {
 
     /// Who serves breakpoints that stay: the guest, if it has said so; else the host, for code of ring 0, where
     /// a port write leaves the guest.
-    pub(super) fn breakpoint_server(&self) -> Option<Server> {
-        if let Some(word) = breakpoints::service(&self.image) {
+    pub(super) fn server(&self, image: &Image, ground: Option<&Foothold>) -> Option<Server> {
+        if let Some(word) = breakpoints::service(image) {
             return Some(Server::Guest(word));
         }
-        let is_user = self.ground.as_ref()?.window.is_user();
+        let is_user = ground?.window.is_user();
         self.trap_port.filter(|_| !is_user).map(Server::Host)
-    }
-
-    /// The host sees to vCPUs that leave the guest by a write to this port: [`Engine::detours`] says where they
-    /// go on.
-    #[must_use]
-    pub fn serving_traps(mut self, port: u8) -> Self {
-        self.trap_port = Some(port);
-        self
     }
 
     /// The probes at which vCPUs leave the guest now, and where each goes on.
     #[must_use]
-    pub fn detours(&self) -> Vec<(Gva, Gva)> {
-        match self.breakpoint_server() {
+    pub(in crate::engine) fn detours(
+        &self,
+        image: &Image,
+        ground: Option<&Foothold>,
+    ) -> Vec<(Gva, Gva)> {
+        match self.server(image, ground) {
             Some(Server::Host(_)) => self.places.breakpoints(&[]),
             Some(Server::Guest(_)) | None => Vec::new(),
         }
     }
 
     /// Where the stubs of a place go on. Makes its detour when it is the first one.
-    pub(super) fn resume(
+    pub(super) fn resume<M: WindowMemory + ?Sized>(
         &mut self,
-        memory: &mut (impl WindowMemory + ?Sized),
+        with: &mut Planning<'_, M>,
         place: &Place,
     ) -> Result<Gva, ApplyError> {
         if let Some(state) = self.places.place(place.at)
@@ -168,103 +168,60 @@ impl Engine {
         {
             return Ok(state.resume);
         }
-        let ground = self.ground.as_mut().ok_or(ApplyError::NotAttached)?;
         let at = place.at;
-        let detour = |to| match place.detour(to) {
-            Ok(code) => Ok(code.unwrap_or_default()),
-            Err(why) => Err(ProbeError::Detour { at, why }),
+        let placed = match place.detour() {
+            Some(detour) => with.place(Piece::Detour(detour)),
+            None => Ok(place.end()),
         };
-        let length = detour(ground.arena.start())?.len() as u64;
-        let room = ground.arena.allocate(length + DETOUR_SLACK);
-        let (to, physical) = room.map_err(PlanError::from)?;
-        let code = detour(to)?;
-        if code.len() as u64 > length + DETOUR_SLACK {
-            let why = TacticError::NotCode {
-                at,
-                function: self.image.name_at(at),
-            };
-            let symbol = self.image.name_at(at);
-            return Err(ProbeError::NoPlace { symbol, why }.into());
-        }
-        memory
-            .write_window(physical, &code)
-            .map_err(ApplyError::Stub)?;
+        let to = match placed {
+            Err(ApplyError::Store(StoreError::Detour(why))) => {
+                return Err(ProbeError::Detour { at, why }.into());
+            }
+            placed => placed?,
+        };
         self.places.add(place.clone(), to);
         Ok(to)
     }
 
     /// Where the first of these probes is; each goes on at the next, the last one at `go_on`.
-    pub(super) fn place_chain(
-        &mut self,
-        memory: &mut (impl WindowMemory + ?Sized),
+    pub(in crate::engine) fn place_chain<M: WindowMemory + ?Sized>(
+        &self,
+        with: &mut Planning<'_, M>,
         chain: &[(ProbeId, SessionId)],
         go_on: Gva,
     ) -> Result<Option<Gva>, ApplyError> {
         let mut next = go_on;
         for (id, session) in chain.iter().rev() {
-            next = self.place_probe(memory, *id, *session, next)?;
+            next = place_probe(with, self.get(*id)?, *session, next)?;
         }
         Ok((!chain.is_empty()).then_some(next))
     }
+}
 
-    fn place_probe(
-        &mut self,
-        memory: &mut (impl WindowMemory + ?Sized),
-        id: ProbeId,
-        session: SessionId,
-        go_on: Gva,
-    ) -> Result<Gva, ApplyError> {
-        let events = self.session(session)?.events.as_ref();
-        let recorder = events.ok_or(ApplyError::NotAttached)?.recorder;
-        let probe = self.probe(id)?;
-        let is_it = |stub: &&(EventRecorder, Gva, Gva)| (stub.0, stub.1) == (recorder, go_on);
-        if let Some((_, _, at)) = probe.stubs.iter().find(is_it) {
-            return Ok(*at);
-        }
-        // Whatever stands before a function's own site does nothing.
-        let is_entry = |site: &Site| matches!(site.kind, SiteKind::Fentry | SiteKind::Patchable);
-        let site = self.image.site_of(probe.place.function);
-        let is_between = probe.place.tactic == Tactic::Site && site.is_some_and(is_entry);
-        let part = CapturePart {
-            recorder,
-            event: probe.event,
-            capture: Arc::clone(&probe.capture),
-        };
-        let at = self.write_probe(memory, part, is_between, go_on)?;
-        if let Some(probe) = self.probes.get_mut(&id) {
-            probe.stubs.push((recorder, go_on, at));
-        }
-        Ok(at)
-    }
-
-    fn write_probe(
-        &mut self,
-        memory: &mut (impl WindowMemory + ?Sized),
-        part: CapturePart,
-        is_between: bool,
-        go_on: Gva,
-    ) -> Result<Gva, ApplyError> {
-        let stub = CaptureStub {
-            parts: vec![part],
-            tail: Tail::Continue,
-            lowered: 0,
-            is_between,
-            reach: self.reach(),
-        };
-        let ground = self.ground.as_mut().ok_or(ApplyError::NotAttached)?;
-        let start = ground.arena.start().0;
-        let near = Gva(start.wrapping_sub(crate::stub::template::TEMPLATE_MAX));
-        let template = stub.template(near).map_err(PlanError::from)?;
-        let room = ground.arena.allocate(template.len() as u64);
-        let (at, physical) = room.map_err(PlanError::from)?;
-        // The number of the event is in it already.
-        let bytes = template.stamp(at, FunctionId(0), go_on);
-        let bytes = bytes.map_err(PlanError::from)?;
-        memory
-            .write_window(physical, &bytes)
-            .map_err(ApplyError::Stub)?;
-        Ok(at)
-    }
+/// Where a probe that `session` records is, which goes on there.
+fn place_probe<M: WindowMemory + ?Sized>(
+    with: &mut Planning<'_, M>,
+    probe: &Probe,
+    session: SessionId,
+    go_on: Gva,
+) -> Result<Gva, ApplyError> {
+    // Whatever stands before a function's own site does nothing.
+    let is_entry = |site: &Site| matches!(site.kind, SiteKind::Fentry | SiteKind::Patchable);
+    let site = with.image.site_of(probe.place.function);
+    let part = CapturePart {
+        recorder: with.event_recorder(session)?,
+        event: probe.event,
+        capture: Arc::clone(&probe.capture),
+    };
+    let stub = CaptureStub {
+        parts: vec![part],
+        tail: Tail::Continue,
+        lowered: 0,
+        is_between: probe.place.tactic == Tactic::Site && site.is_some_and(is_entry),
+        reach: with.reach(),
+    };
+    let stub = Box::new(stub);
+    with.place(Piece::Capture { stub, go_on })
 }
 
 /// The function's own patch site, when a probe at `address` is hit there as well: nothing but what does

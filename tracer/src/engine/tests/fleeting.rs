@@ -28,7 +28,7 @@ fn booting_linux() -> (Engine, MockTarget, SessionId) {
     let mut target = MockTarget::with_image(2, REGION, &image, Rights::ALL).unwrap();
     target.write_physical(STATE, &2_u32.to_le_bytes()).unwrap();
     let mut engine = Engine::new(Arc::new(image));
-    engine.linux = Some(Kernel {
+    engine.fleeting.linux = Some(Kernel {
         init: Some(InitState {
             at: STATE,
             gone_from: FREEING,
@@ -48,7 +48,11 @@ fn freed_init_text_is_never_written() {
     let (mut engine, mut target, session) = booting_linux();
     let applied = change(&mut engine, &mut target, session, 0..8).unwrap();
     assert_eq!(
-        (applied.patched, engine.patched(), engine.gone()),
+        (
+            applied.patched,
+            engine.points().functions().patched(),
+            gone(&engine)
+        ),
         (8, 8, 0)
     );
     // The guest frees the text and uses the memory; one word of it happens to look like our jump.
@@ -66,22 +70,28 @@ fn freed_init_text_is_never_written() {
     let applied = engine.apply(&mut target, &plan).unwrap();
     assert_eq!((applied.restored, applied.skipped.len()), (4, 0));
     assert_eq!(target.writes, writes + 4);
-    assert_eq!((engine.patched(), engine.gone()), (0, 4));
+    assert_eq!(
+        (engine.points().functions().patched(), gone(&engine)),
+        (0, 4)
+    );
     assert_eq!(site(&engine, &target, 7), ours);
-    assert!(engine.frozen().is_none());
+    assert!(engine.written().frozen().is_none());
     // They cannot be traced any more; the others can.
     let applied = change(&mut engine, &mut target, session, 0..8).unwrap();
-    assert_eq!((applied.patched, engine.patched()), (4, 4));
+    assert_eq!(
+        (applied.patched, engine.points().functions().patched()),
+        (4, 4)
+    );
 }
 
 #[test]
 fn init_text_counts_as_gone_when_the_guest_cannot_be_asked() {
     let (mut engine, mut target, session) = booting_linux();
-    if let Some(linux) = &mut engine.linux {
+    if let Some(linux) = &mut engine.fleeting.linux {
         linux.init = None;
     }
     let applied = change(&mut engine, &mut target, session, 0..8).unwrap();
-    assert_eq!((applied.patched, engine.gone()), (4, 4));
+    assert_eq!((applied.patched, gone(&engine)), (4, 4));
 }
 
 /// A Linux with 8 functions of its own that stay, and modules.
@@ -89,7 +99,7 @@ fn linux_with_modules() -> (Engine, crate::linux::module::testing::Guest, Sessio
     let (engine, target, _) = booting_linux();
     let guest = crate::linux::module::testing::Guest::on(target);
     let mut image = (**engine.image()).clone();
-    let mut kernel = engine.linux.clone();
+    let mut kernel = engine.fleeting.linux.clone();
     if let Some(kernel) = &mut kernel {
         kernel.modules = Some(guest.layout.clone());
     }
@@ -98,7 +108,7 @@ fn linux_with_modules() -> (Engine, crate::linux::module::testing::Guest, Sessio
     }
     let mut guest = guest;
     let mut engine = Engine::new(Arc::new(image));
-    engine.linux = kernel;
+    engine.fleeting.linux = kernel;
     let region = guest.target.region();
     engine.attach(&mut guest.target, region).unwrap();
     let session = engine
@@ -113,7 +123,8 @@ fn all(engine: &Engine) -> std::ops::Range<u32> {
 
 /// Whether modules are announced by the function with this number: its stub calls a routine that leaves the guest.
 fn announces(engine: &Engine, guest: &crate::linux::module::testing::Guest, function: u32) -> bool {
-    let FunctionState::Patched(Lead { captures, stub, .. }) = *engine.state(FunctionId(function))
+    let FunctionState::Patched(Lead { captures, stub, .. }) =
+        *engine.points().functions().state(FunctionId(function))
     else {
         return false;
     };
@@ -147,23 +158,39 @@ fn while_somebody_wants_to_know_each_module_is_announced_before_it_is_live() {
         .write_physical(STATE, &2_u32.to_le_bytes())
         .unwrap();
     let mut engine = Engine::new(Arc::new(image));
-    engine.linux = like.linux;
+    engine.fleeting.linux = like.fleeting.linux;
     let mut engine = engine.announcing_by(0xf6);
     let region = guest.target.region();
     engine.attach(&mut guest.target, region).unwrap();
     let session = engine
         .create_session(&mut guest.target, config("one"))
         .unwrap();
-    engine.want_announcements(true);
+    engine.points_mut().want_announcements(true);
     let applied = change(&mut engine, &mut guest.target, session, [0, 1]).unwrap();
     // It is nobody's, and in no count.
-    assert_eq!((applied.patched, engine.patched()), (2, 2));
+    assert_eq!(
+        (applied.patched, engine.points().functions().patched()),
+        (2, 2)
+    );
     assert!(announces(&engine, &guest, 3));
-    assert!(!engine.state(FunctionId(3)).is_patched());
+    assert!(
+        !engine
+            .points()
+            .functions()
+            .state(FunctionId(3))
+            .is_patched()
+    );
     // Traced as well, it does both; and goes on to announce when it is not any more.
     let applied = change(&mut engine, &mut guest.target, session, [0, 3]).unwrap();
     assert_eq!((applied.patched, applied.restored), (1, 1));
-    assert!(announces(&engine, &guest, 3) && engine.state(FunctionId(3)).is_patched());
+    assert!(
+        announces(&engine, &guest, 3)
+            && engine
+                .points()
+                .functions()
+                .state(FunctionId(3))
+                .is_patched()
+    );
     let applied = change(&mut engine, &mut guest.target, session, []).unwrap();
     assert_eq!((applied.patched, applied.restored), (0, 2));
     assert!(announces(&engine, &guest, 3));
@@ -172,20 +199,21 @@ fn while_somebody_wants_to_know_each_module_is_announced_before_it_is_live() {
     guest.module("two", &["two_open"]);
     guest.set_state("one", 1);
     guest.set_state("two", 1);
-    assert!(!engine.take_in(&guest.target).unwrap().is_change());
+    assert!(!engine.take_in(&guest.target, None).unwrap().is_change());
     let at = Gva(crate::linux::module::testing::MODULES_AREA);
-    let moved = engine.take_in_with(&guest.target, Some(at)).unwrap();
+    let moved = engine.take_in(&guest.target, Some(at)).unwrap();
     assert_eq!(moved.came, [Arc::from("one")]);
     assert_eq!(moved.announced.as_deref(), Some("one"));
-    let moved = engine
-        .take_in_with(&guest.target, Some(Gva(0x1234)))
-        .unwrap();
+    let moved = engine.take_in(&guest.target, Some(Gva(0x1234))).unwrap();
     assert!(!moved.is_change());
     guest.set_state("one", 0);
-    assert!(!engine.take_in(&guest.target).unwrap().is_change());
-    engine.want_announcements(false);
+    assert!(!engine.take_in(&guest.target, None).unwrap().is_change());
+    engine.points_mut().want_announcements(false);
     let applied = change(&mut engine, &mut guest.target, session, []).unwrap();
-    assert_eq!((applied.restored, engine.patched()), (0, 0));
+    assert_eq!(
+        (applied.restored, engine.points().functions().patched()),
+        (0, 0)
+    );
     let mut after = [0; 5];
     guest.target.read(text, &mut after).unwrap();
     assert_eq!(after, before);
@@ -196,11 +224,11 @@ fn functions_of_modules_come_are_traced_and_leave_without_a_write() {
     let (mut engine, mut guest, session) = linux_with_modules();
     guest.module("one", &["one_open", "one_read"]);
     guest.module("two", &["two_read"]);
-    let moved = engine.take_in(&guest.target).unwrap();
+    let moved = engine.take_in(&guest.target, None).unwrap();
     assert_eq!(moved.came, [Arc::from("one"), Arc::from("two")]);
     assert_eq!(engine.image().functions.len(), 11);
     assert_eq!(&*engine.image().functions[10].name, "two_read");
-    assert!(!engine.take_in(&guest.target).unwrap().is_change());
+    assert!(!engine.take_in(&guest.target, None).unwrap().is_change());
     let everything = all(&engine);
     let applied = change(&mut engine, &mut guest.target, session, everything).unwrap();
     assert_eq!((applied.patched, applied.skipped.len()), (11, 0));
@@ -213,8 +241,11 @@ fn functions_of_modules_come_are_traced_and_leave_without_a_write() {
     let writes = guest.target.writes;
     let applied = engine.apply(&mut guest.target, &plan).unwrap();
     assert_eq!((applied.restored, guest.target.writes - writes), (10, 10));
-    assert_eq!((engine.patched(), engine.gone()), (0, 1));
-    assert!(engine.is_gone(FunctionId(10)));
+    assert_eq!(
+        (engine.points().functions().patched(), gone(&engine)),
+        (0, 1)
+    );
+    assert!(engine.points().functions().is_gone(FunctionId(10)));
     // Its text was not touched: our jump is still there.
     assert_eq!(site(&engine, &guest.target, 10)[0], 0xe9);
 }
@@ -223,33 +254,39 @@ fn functions_of_modules_come_are_traced_and_leave_without_a_write() {
 fn a_module_that_was_loaded_again_at_its_old_place_is_another_one() {
     let (mut engine, mut guest, session) = linux_with_modules();
     guest.module("one", &["one_open", "one_read"]);
-    engine.take_in(&guest.target).unwrap();
+    engine.take_in(&guest.target, None).unwrap();
     let everything = all(&engine);
     change(&mut engine, &mut guest.target, session, everything).unwrap();
     let at = guest.unload_last();
     guest.load_at(at, "one", &["one_open", "one_read"]);
-    let moved = engine.take_in(&guest.target).unwrap();
+    let moved = engine.take_in(&guest.target, None).unwrap();
     assert_eq!((moved.left.len(), moved.came.len()), (1, 1));
-    assert_eq!((engine.patched(), engine.gone()), (8, 2));
+    assert_eq!(
+        (engine.points().functions().patched(), gone(&engine)),
+        (8, 2)
+    );
     let everything = all(&engine);
     let applied = change(&mut engine, &mut guest.target, session, everything).unwrap();
-    assert_eq!((applied.patched, engine.patched()), (2, 10));
-    assert!(engine.frozen().is_none());
+    assert_eq!(
+        (applied.patched, engine.points().functions().patched()),
+        (2, 10)
+    );
+    assert!(engine.written().frozen().is_none());
 }
 
 #[test]
 fn a_list_that_cannot_be_read_leaves_no_module_to_write_to() {
     let (mut engine, mut guest, session) = linux_with_modules();
     guest.module("one", &["one_open"]);
-    engine.take_in(&guest.target).unwrap();
+    engine.take_in(&guest.target, None).unwrap();
     let everything = all(&engine);
     change(&mut engine, &mut guest.target, session, everything).unwrap();
     guest.tie_to("one", 0x1000);
     let writes = guest.target.writes;
     change(&mut engine, &mut guest.target, session, []).unwrap();
     assert_eq!(guest.target.writes - writes, 8);
-    engine.take_in(&guest.target).unwrap_err();
-    assert_eq!(engine.gone(), 1);
+    engine.take_in(&guest.target, None).unwrap_err();
+    assert_eq!(gone(&engine), 1);
 }
 
 /// Functions 4 to 7 are a module's: they are not there at the start.
@@ -277,18 +314,24 @@ fn with_module() -> (Engine, MockTarget, SessionId, Gva) {
 fn a_module_is_written_only_between_its_coming_and_its_going() {
     let (mut engine, mut target, session, start) = with_module();
     let applied = change(&mut engine, &mut target, session, 0..8).unwrap();
-    assert_eq!((applied.patched, engine.gone()), (4, 4));
+    assert_eq!((applied.patched, gone(&engine)), (4, 4));
     for _ in 0..3 {
         assert_eq!(engine.part_came(&mut target, start), Ok(4));
         assert_eq!(engine.part_came(&mut target, start), Ok(0));
         let applied = change(&mut engine, &mut target, session, 0..8).unwrap();
-        assert_eq!((applied.patched, engine.patched()), (4, 8));
+        assert_eq!(
+            (applied.patched, engine.points().functions().patched()),
+            (4, 8)
+        );
         // Planned while it was there, applied when it is gone.
         let plan = engine.plan(&mut target, session, &select([])).unwrap();
         assert_eq!(engine.part_goes(start), 4);
         target.write(start, &[0xcc; 64]).unwrap();
         let applied = engine.apply(&mut target, &plan).unwrap();
-        assert_eq!((applied.restored, engine.patched()), (4, 0));
+        assert_eq!(
+            (applied.restored, engine.points().functions().patched()),
+            (4, 0)
+        );
         let mut poison = [0; 64];
         target.read(start, &mut poison).unwrap();
         assert_eq!(poison, [0xcc; 64]);
@@ -298,7 +341,7 @@ fn a_module_is_written_only_between_its_coming_and_its_going() {
         }
         change(&mut engine, &mut target, session, 0..8).unwrap();
     }
-    assert!(engine.frozen().is_none());
+    assert!(engine.written().frozen().is_none());
     assert_eq!(engine.part_came(&mut target, Gva(1)), Ok(0), "no such part");
 }
 
@@ -315,7 +358,7 @@ fn modules_of_very_many_symbols_have_their_turns_one_after_the_other() {
     guest.set_word("one", SYMBOLS, 100_000);
     guest.set_word("two", SYMBOLS, 10_000);
     let looks: Vec<_> = (0..3)
-        .map(|_| engine.take_in(&guest.target).unwrap())
+        .map(|_| engine.take_in(&guest.target, None).unwrap())
         .map(|moved| (moved.unread.len(), moved.came.len(), moved.waiting))
         .collect();
     // The first is more than one look may read, and has one for itself; the others share the next.

@@ -57,7 +57,7 @@ impl WindowMemory for Killed<'_> {
 
 impl StoppedTarget for Killed<'_> {
     fn vcpus(&self) -> &[VcpuRegisters] {
-        self.target.vcpus()
+        StoppedTarget::vcpus(&*self.target)
     }
 
     fn ram(&self) -> Vec<Region> {
@@ -105,7 +105,10 @@ fn killed_after(writes: usize, change: usize) -> bool {
         let _ = engine.apply(&mut killed, &plan);
         is_complete = killed.writes > 0;
     }
-    put_right(&mut target, engine.journal_at().unwrap());
+    put_right(
+        &mut target,
+        engine.foothold().map(Foothold::journal_at).unwrap(),
+    );
     assert_eq!(
         digest(&engine, &target),
         before,
@@ -129,12 +132,13 @@ fn a_guest_whose_tracer_was_killed_is_put_right_from_its_own_memory() {
 fn the_journal_is_what_the_table_of_sites_says() {
     let (mut engine, mut target, session) = attached(6);
     let written = |engine: &Engine, target: &MockTarget| {
-        let mut all = journal::read(target, engine.journal_at().unwrap()).unwrap();
+        let mut all =
+            journal::read(target, engine.foothold().map(Foothold::journal_at).unwrap()).unwrap();
         all.sort_by_key(|entry| entry.at);
         all
     };
     change(&mut engine, &mut target, session, 1..5).unwrap();
-    let sites: Vec<_> = engine.sites().iter().copied().collect();
+    let sites: Vec<_> = engine.written().sites().iter().copied().collect();
     assert_eq!(sites.len(), 4);
     assert!(sites.iter().all(|site| site.sessions.has(session.0)));
     assert_eq!(written(&engine, &target), sites);
@@ -146,5 +150,5 @@ fn the_journal_is_what_the_table_of_sites_says() {
     target.faults = Faults::default();
     change(&mut engine, &mut target, session, []).unwrap();
     assert_eq!(written(&engine, &target), []);
-    assert_eq!(engine.sites().iter().count(), 0);
+    assert_eq!(engine.written().sites().iter().count(), 0);
 }

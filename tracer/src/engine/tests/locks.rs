@@ -73,7 +73,7 @@ fn one_foreign_byte_leaves_all_as_they_were() {
         "{message}"
     );
     assert_eq!(prefixes(&target), [LOCK, LOCK, LOCK, 0x90, LOCK]);
-    assert_eq!(engine.locks(), (On, 5));
+    assert_eq!((engine.points.locks, engine.image.locks.len()), (On, 5));
 }
 
 #[test]

@@ -56,14 +56,14 @@ fn a_site_is_shared_with_the_function_and_restored_with_the_last() {
     assert_ne!(site(&engine, &target, 1), both);
     switch(&mut engine, &mut target, &[(ids[0], None)]).unwrap();
     change(&mut engine, &mut target, session, []).unwrap();
-    assert_eq!(engine.patched(), 1);
+    assert_eq!(engine.points().functions().patched(), 1);
     let error = engine.delete_session(&mut target, session).unwrap_err();
     assert!(matches!(error, ApplyError::StillTracing { .. }), "{error}");
     switch(&mut engine, &mut target, &[(ids[0], Some(session))]).unwrap();
     assert_eq!(site(&engine, &target, 1), both, "stubs are found again");
     switch(&mut engine, &mut target, &ids.map(|id| (id, None))).unwrap();
     assert_eq!(digest(&engine, &target), before);
-    engine.forget_probes(&ids);
+    engine.points_mut().forget_probes(&ids);
     assert_eq!(engine.add_probe(new(1, 2)), Ok(ProbeId(3)));
 }
 
@@ -80,7 +80,13 @@ fn one_that_cannot_be_set_leaves_none_set() {
     let error = switch(&mut engine, &mut target, &all).unwrap_err();
     assert!(matches!(error, ApplyError::Transaction(_)), "{error}");
     assert_eq!(digest(&engine, &target), before);
-    assert!(engine.probes().all(|probe| probe.session.is_none()));
+    assert!(
+        engine
+            .points()
+            .probes()
+            .iter()
+            .all(|probe| probe.session.is_none())
+    );
     target.faults = Faults::default();
     // Too much for a record, said before anything is written.
     let large = engine.add_probe(new(3, 5)).unwrap();
@@ -97,7 +103,7 @@ fn one_that_cannot_be_set_leaves_none_set() {
     assert!(is_room, "{error}");
     assert_eq!(digest(&engine, &target), before);
     switch(&mut engine, &mut target, &all).unwrap();
-    assert_eq!(engine.patched(), 40);
+    assert_eq!(engine.points().functions().patched(), 40);
 }
 
 #[test]
@@ -118,9 +124,9 @@ fn foreign_bytes_at_our_jump_freeze_and_a_plan_that_is_old_is_stale() {
     let error = switch(&mut engine, &mut target, &[(id, None)]).unwrap_err();
     assert!(matches!(error, ApplyError::Frozen(_)), "{error}");
     target.write(at, &ours).unwrap();
-    engine.thaw();
+    engine.written_mut().thaw();
     switch(&mut engine, &mut target, &[(id, None), (other, None)]).unwrap();
-    assert_eq!(engine.patched(), 0);
+    assert_eq!(engine.points().functions().patched(), 0);
 }
 
 /// The table of places: two functions that only hops are possible in, with padding after each.

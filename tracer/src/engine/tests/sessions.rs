@@ -25,7 +25,7 @@ fn sixteen_sessions_have_memory_of_their_own_and_the_seventeenth_is_refused() {
     );
     let mut words: Vec<u64> = Vec::new();
     for id in all {
-        let memory = &engine.session(id).unwrap().memory;
+        let memory = &engine.sessions().get(id).unwrap().memory;
         assert_eq!(memory.cells.len(), 2);
         words.extend(memory.cells.iter().map(|cell| cell.0));
         words.push(memory.rings.0);
@@ -76,8 +76,8 @@ fn word(target: &MockTarget, at: terms::addr::Gpa) -> u64 {
 #[test]
 fn rings_are_used_again_from_behind_what_late_writers_can_store() {
     let (mut engine, mut target, session) = attached(2);
-    let before = engine.session(session).unwrap().memory.clone();
-    let stubs = engine.stub_bytes();
+    let before = engine.sessions().get(session).unwrap().memory.clone();
+    let stubs = engine.foothold().unwrap().stub_bytes();
     let slots = before.geometry.slots();
     for (ring, cell) in (0u16..).zip(&before.cells) {
         let head = Position(slots * 3 + 7).word(ring);
@@ -94,23 +94,29 @@ fn rings_are_used_again_from_behind_what_late_writers_can_store() {
         ..config("large")
     };
     let other = engine.create_session(&mut target, large).unwrap();
-    assert_ne!(engine.session(other).unwrap().memory.rings, before.rings);
+    assert_ne!(
+        engine.sessions().get(other).unwrap().memory.rings,
+        before.rings
+    );
     assert_ne!(other, session);
     let again = engine.create_session(&mut target, config("two")).unwrap();
-    let after = &engine.session(again).unwrap().memory;
+    let after = &engine.sessions().get(again).unwrap().memory;
     assert_eq!((again, after.rings), (session, before.rings));
     assert_eq!(after.first, vec![Position(slots * 4 + 7); 2]);
-    assert_eq!(engine.stub_bytes(), stubs);
+    assert_eq!(engine.foothold().unwrap().stub_bytes(), stubs);
 }
 
 #[test]
 fn rings_whose_head_is_the_guests_invention_are_not_used_again() {
     let (mut engine, mut target, session) = attached(2);
-    let before = engine.session(session).unwrap().memory.clone();
+    let before = engine.sessions().get(session).unwrap().memory.clone();
     target.write_word(before.cells[1], u64::MAX).unwrap();
     engine.delete_session(&mut target, session).unwrap();
     let again = engine.create_session(&mut target, config("two")).unwrap();
-    assert_ne!(engine.session(again).unwrap().memory.rings, before.rings);
+    assert_ne!(
+        engine.sessions().get(again).unwrap().memory.rings,
+        before.rings
+    );
 }
 
 #[test]
@@ -128,18 +134,18 @@ fn a_profile_session_begins_with_zeros_and_its_counters_are_used_again() {
         ..config(name)
     };
     let id = engine.create_session(&mut target, profile("p")).unwrap();
-    let session = engine.session(id).unwrap();
+    let session = engine.sessions().get(id).unwrap();
     let (table, layout) = (session.memory.rings, session.profile.unwrap().layout);
     assert!(session.recorder.is_none());
     let text = digest(&engine, &target);
     change(&mut engine, &mut target, id, 0..300).unwrap();
-    assert_eq!(engine.patched(), 300);
+    assert_eq!(engine.points().functions().patched(), 300);
     target.write_word(table, 77).unwrap();
     change(&mut engine, &mut target, id, []).unwrap();
     assert_eq!(digest(&engine, &target), text);
     engine.delete_session(&mut target, id).unwrap();
     let again = engine.create_session(&mut target, profile("q")).unwrap();
-    assert_eq!(engine.session(again).unwrap().memory.rings, table);
+    assert_eq!(engine.sessions().get(again).unwrap().memory.rings, table);
     assert_eq!(word(&target, table), 0);
     assert!(layout.bytes() >= 300 * 32 * 2);
 }
@@ -215,14 +221,14 @@ proptest! {
                     .map(|(id, _)| id.0)
                     .collect();
                 let found: BTreeSet<u8> =
-                    engine.table.sessions(FunctionId(function)).iter().collect();
+                    engine.points.functions.sessions(FunctionId(function)).iter().collect();
                 prop_assert_eq!(&found, &expected);
                 let nop = site(&engine, &target, function) == insn::nop::NOP5;
                 prop_assert_eq!(nop, expected.is_empty());
             }
             let mut places: Vec<(u64, u64)> = Vec::new();
             for (id, _) in &model {
-                let memory = &engine.session(*id).unwrap().memory;
+                let memory = &engine.sessions().get(*id).unwrap().memory;
                 let words = 1 + u64::from(memory.details.is_some());
                 places.push((memory.rings.0, words * 2 * memory.geometry.bytes()));
                 places.extend(memory.cells.iter().map(|cell| (cell.0, 64)));
@@ -265,7 +271,8 @@ fn sessions_that_come_and_go_do_not_use_the_window_up() {
             let kinds = [TracerKind::Function, TracerKind::Graph, TracerKind::Profile];
             let clocks = [Clock::Tsc, Clock::None];
             // There is room beside the mirror for no more than two profiles.
-            let is_profile = |id: &&SessionId| engine.session(**id).unwrap().profile.is_some();
+            let is_profile =
+                |id: &&SessionId| engine.sessions().get(**id).unwrap().profile.is_some();
             let profiles = open.iter().filter(is_profile).count();
             let config = SessionConfig {
                 tracer: kinds[random(if profiles < 2 { 3 } else { 2 })],
@@ -283,7 +290,7 @@ fn sessions_that_come_and_go_do_not_use_the_window_up() {
 }
 
 fn write_heads(target: &mut MockTarget, engine: &Engine, id: SessionId, records: u64) {
-    let memory = engine.session(id).unwrap().memory.clone();
+    let memory = engine.sessions().get(id).unwrap().memory.clone();
     for ((ring, cell), first) in (0u16..).zip(&memory.cells).zip(&memory.first) {
         let head = first.after(records).word(ring);
         target.write_word(*cell, head).unwrap();
@@ -292,7 +299,7 @@ fn write_heads(target: &mut MockTarget, engine: &Engine, id: SessionId, records:
 
 /// No slot of a new session's rings holds what its reader would take for a record or for a later one.
 fn assert_is_before_the_first_record(target: &MockTarget, engine: &Engine, id: SessionId) {
-    let memory = &engine.session(id).unwrap().memory;
+    let memory = &engine.sessions().get(id).unwrap().memory;
     for (ring, first) in (0u64..).zip(&memory.first) {
         for position in [
             *first,
@@ -323,14 +330,14 @@ fn rings_of_another_kind_and_size_are_used_again_where_memory_is_scarce() {
     let bytes = (left(&engine) / 4 + 1).next_power_of_two();
     let before = large("before", TracerKind::Function, bytes);
     let id = engine.create_session(&mut target, before).unwrap();
-    let rings = engine.session(id).unwrap().memory.rings;
+    let rings = engine.sessions().get(id).unwrap().memory.rings;
     write_heads(&mut target, &engine, id, bytes);
-    let head = engine.session(id).unwrap().memory.first[0].after(bytes);
+    let head = engine.sessions().get(id).unwrap().memory.first[0].after(bytes);
     engine.delete_session(&mut target, id).unwrap();
     let room = left(&engine);
     let after = large("after", TracerKind::Function, bytes / 2);
     let again = engine.create_session(&mut target, after).unwrap();
-    let memory = &engine.session(again).unwrap().memory;
+    let memory = &engine.sessions().get(again).unwrap().memory;
     assert_eq!((again, memory.rings), (id, rings));
     assert_eq!(left(&engine), room);
     // Behind the last lap, counted in the old size.

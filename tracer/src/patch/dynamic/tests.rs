@@ -183,9 +183,12 @@ fn foreign_bytes_are_left_alone_and_in_our_own_jump_freeze_patching() {
         matches!(foreign, Err(ApplyError::Transaction(_))),
         "{foreign:?}"
     );
-    assert!(engine.frozen().is_none());
+    assert!(engine.written().frozen().is_none());
     assert_eq!(
-        engine.dynamic().plan(engine.image(), [("two", None)]),
+        engine
+            .points()
+            .dynamic()
+            .plan(engine.image(), [("two", None)]),
         Ok(Vec::new())
     );
 

@@ -3,17 +3,18 @@ use std::collections::BTreeSet;
 use image::Unhookable;
 use image::testing::nop_image;
 use proptest::prelude::*;
+use terms::addr::Gpa;
 
 use super::*;
 use crate::mock::{MockTarget, Rights};
 use crate::record::Format;
 use crate::ring::geometry::Geometry;
+use crate::stub::arena::Arena;
 use crate::stub::cell::CellPlace;
 use crate::stub::graph::SiteShape;
 use crate::stub::recorder::{Clock, Recorder};
-use crate::stub::template::{StubSpec, TEMPLATE_MAX};
-use crate::target::TextMemory;
-use crate::target::{PhysicalMemory, TargetMemory};
+use crate::stub::template::{StubSpec, TEMPLATE_MAX, Template};
+use crate::target::PhysicalMemory;
 use crate::text::poke;
 
 const FUNCTIONS: u64 = 6;
@@ -43,6 +44,14 @@ fn spec(set: SessionSet, shape: SiteShape, captures: Captures) -> StubSpec {
     }
 }
 
+fn store(start: Gva, bytes: u64) -> StubStore {
+    StubStore::new(Arena::new(start, ARENA_PHYSICAL, bytes))
+}
+
+fn target_of(image: &Image) -> MockTarget {
+    MockTarget::with_image(1, 1 << 21, image, Rights::ALL).unwrap()
+}
+
 fn bytes_of(target: &MockTarget, at: Gva) -> [u8; SITE_LENGTH] {
     let mut bytes = [0; SITE_LENGTH];
     target.read(at, &mut bytes).unwrap();
@@ -69,9 +78,9 @@ proptest! {
         steps in prop::collection::vec((0..SESSIONS, 0u32..1 << FUNCTIONS, any::<bool>()), 1..24),
     ) {
         let image = nop_image(FUNCTIONS);
-        let mut target = MockTarget::with_image(1, 1 << 21, &image, Rights::ALL).unwrap();
+        let mut target = target_of(&image);
         let before = crate::digest::text_digest(&target, &image).unwrap();
-        let mut arena = Arena::new(ARENA, ARENA_PHYSICAL, 1 << 20);
+        let mut arena = store(ARENA, 1 << 20);
         let mut table = FunctionTable::new(&image);
         let mut model = Model::new();
         let mut stubs: HashMap<(u32, SessionSet), Gva> = HashMap::new();
@@ -81,10 +90,7 @@ proptest! {
             let mut next = model.clone();
             next.retain(|(_, traced_by)| *traced_by != session);
             next.extend((0u32..6).filter(|f| mask >> f & 1 != 0).map(|f| (f, session)));
-            let plan = table.plan(&image, |f| (wanted(&next, f), Captures::default()), spec, &mut arena).unwrap();
-            for stub in table.take_unwritten() {
-                target.write_physical(stub.physical, &stub.bytes).unwrap();
-            }
+            let plan = table.plan(&image, |f| (wanted(&next, f), Captures::default()), spec, &mut arena, &mut target).unwrap();
             let changed = (0u32..6).map(FunctionId)
                 .filter(|f| wanted(&model, *f) != wanted(&next, *f));
             prop_assert!(plan.iter().map(|change| change.poke.function).eq(changed));
@@ -108,7 +114,7 @@ proptest! {
                 };
                 prop_assert!(!set.is_empty());
                 prop_assert_eq!(Some(found), jump(site.address, stub));
-                prop_assert!(arena.contains(stub));
+                prop_assert!(arena.arena().contains(stub));
                 // The same function and sessions: the same stub, for stubs stay.
                 prop_assert_eq!(*stubs.entry((site.function.0, set)).or_insert(stub), stub);
                 let template = Template::new(&spec(set, SiteShape::Entry, Captures::default()), Gva(ARENA.0 - TEMPLATE_MAX)).unwrap();
@@ -132,15 +138,20 @@ proptest! {
 fn an_arena_that_is_full_or_too_far_changes_nothing() {
     let image = nop_image(4);
     let all = |_| (SessionSet::default().with(0), Captures::default());
-    let mut table = FunctionTable::new(&image);
-    let mut small = Arena::new(ARENA, ARENA_PHYSICAL, 256);
-    let error = table.plan(&image, all, spec, &mut small).unwrap_err();
-    assert!(matches!(error, PlanError::Arena(_)), "{error}");
+    let mut target = target_of(&image);
+    let table = FunctionTable::new(&image);
+    let mut small = store(ARENA, 256);
+    let error = table
+        .plan(&image, all, spec, &mut small, &mut target)
+        .unwrap_err();
+    assert!(matches!(error, StoreError::Arena(_)), "{error}");
     assert_eq!(table.patched(), 0);
-    let mut table = FunctionTable::new(&image);
-    let mut far = Arena::new(Gva(0xffff_8000_0000_0000), ARENA_PHYSICAL, 1 << 20);
-    let error = table.plan(&image, all, spec, &mut far).unwrap_err();
-    assert!(matches!(error, PlanError::Stub(_)), "{error}");
+    let table = FunctionTable::new(&image);
+    let mut far = store(Gva(0xffff_8000_0000_0000), 1 << 20);
+    let error = table
+        .plan(&image, all, spec, &mut far, &mut target)
+        .unwrap_err();
+    assert!(matches!(error, StoreError::Stub(_)), "{error}");
     assert_eq!(table.patched(), 0);
 }
 
@@ -156,18 +167,19 @@ fn sets_of_sessions_hold_what_was_put_in() {
 #[test]
 fn functions_that_are_gone_are_left_alone() {
     let image = nop_image(3);
-    let mut arena = Arena::new(ARENA, ARENA_PHYSICAL, 1 << 20);
+    let (mut arena, mut target) = (store(ARENA, 1 << 20), target_of(&image));
     let mut table = FunctionTable::new(&image);
     let all = |_| (SessionSet::default().with(0), Captures::default());
-    let planned = |table: &mut FunctionTable, arena: &mut Arena| -> Vec<u32> {
-        let plan = table.plan(&image, all, spec, arena).unwrap();
-        let functions = plan.iter().map(|change| change.poke.function.0);
-        functions.collect()
-    };
+    let planned =
+        |table: &FunctionTable, arena: &mut StubStore, target: &mut MockTarget| -> Vec<u32> {
+            let plan = table.plan(&image, all, spec, arena, target).unwrap();
+            let functions = plan.iter().map(|change| change.poke.function.0);
+            functions.collect()
+        };
     table.gone(FunctionId(1));
-    assert_eq!(planned(&mut table, &mut arena), [0, 2]);
+    assert_eq!(planned(&table, &mut arena, &mut target), [0, 2]);
     table.came(FunctionId(1));
-    assert_eq!(planned(&mut table, &mut arena), [0, 1, 2]);
+    assert_eq!(planned(&table, &mut arena, &mut target), [0, 1, 2]);
 }
 
 /// A return that is not hooked is not captured either: what was asked of it is not planned again and again.
@@ -176,14 +188,16 @@ fn the_return_of_a_function_that_cannot_be_hooked_is_not_captured() {
     let mut image = nop_image(2);
     let at = image.functions[1].address;
     image.unhookable = vec![(FunctionId(1), Unhookable::OtherReturn { at })];
-    let mut arena = Arena::new(ARENA, ARENA_PHYSICAL, 1 << 20);
+    let (mut arena, mut target) = (store(ARENA, 1 << 20), target_of(&image));
     let mut table = FunctionTable::new(&image);
     let (entry, exit) = (
         Some(Gva(ARENA.0 + 0x10_0000)),
         Some(Gva(ARENA.0 + 0x10_0040)),
     );
     let both = |_| (SessionSet::default().with(0), Captures { entry, exit });
-    let plan = table.plan(&image, both, spec, &mut arena).unwrap();
+    let plan = table
+        .plan(&image, both, spec, &mut arena, &mut target)
+        .unwrap();
     let captures: Vec<Captures> = plan
         .iter()
         .map(|change| change.after.unwrap().captures)
@@ -193,18 +207,22 @@ fn the_return_of_a_function_that_cannot_be_hooked_is_not_captured() {
         [Captures { entry, exit }, Captures { entry, exit: None }]
     );
     plan.iter().for_each(|change| table.applied(change));
-    let again = table.plan(&image, both, spec, &mut arena).unwrap();
+    let again = table
+        .plan(&image, both, spec, &mut arena, &mut target)
+        .unwrap();
     assert_eq!(again, []);
 }
 
 #[test]
 fn what_is_captured_for_nobody_who_records_has_a_stub_all_the_same() {
     let image = nop_image(1);
-    let mut arena = Arena::new(ARENA, ARENA_PHYSICAL, 1 << 20);
-    let mut table = FunctionTable::new(&image);
+    let (mut arena, mut target) = (store(ARENA, 1 << 20), target_of(&image));
+    let table = FunctionTable::new(&image);
     let entry = Some(Gva(ARENA.0 + 0x10_0000));
     let captured = |_| (SessionSet::default(), Captures { entry, exit: None });
-    let plan = table.plan(&image, captured, spec, &mut arena).unwrap();
+    let plan = table
+        .plan(&image, captured, spec, &mut arena, &mut target)
+        .unwrap();
     assert!(plan[0].after.is_some() && plan[0].before.is_none());
 }
 
@@ -216,17 +234,13 @@ fn a_detour_is_made_once_and_written() {
     let file = ElfFile::new().text(TEXT, &[0xb8, 1, 0, 0, 0, 0xc3]);
     let mut image = Image::parse(&file.function("wide", TEXT, 6).build()).unwrap();
     assert_eq!(crate::patch::any::admit(&mut image), 1);
-    let mut arena = Arena::new(ARENA, ARENA_PHYSICAL, 1 << 20);
-    let mut table = FunctionTable::new(&image);
-    let detour = table.behind(&image.sites[0], &mut arena).unwrap();
-    let [write] = &table.take_unwritten()[..] else {
-        panic!("one detour");
-    };
+    let (mut arena, mut target) = (store(ARENA, 1 << 20), target_of(&image));
+    let detour = after(&image.sites[0], &mut arena, &mut target).unwrap();
     let place = ARENA_PHYSICAL.wrapping_add(detour.0 - ARENA.0);
-    assert_eq!(
-        (write.physical, &write.bytes[..5]),
-        (place, &[0xb8, 1, 0, 0, 0][..])
-    );
-    assert_eq!(table.behind(&image.sites[0], &mut arena), Ok(detour));
-    assert_eq!(table.take_unwritten(), []);
+    let mut written = [0; 5];
+    target.read_physical(place, &mut written).unwrap();
+    assert_eq!(written, [0xb8, 1, 0, 0, 0]);
+    let used = arena.arena().used();
+    assert_eq!(after(&image.sites[0], &mut arena, &mut target), Ok(detour));
+    assert_eq!(arena.arena().used(), used);
 }

@@ -29,13 +29,13 @@ impl TraceSession {
             return Err(self.not_started());
         };
         let mut drain = drain.lock();
-        if let Some(place) = engine.session(id)?.events.as_ref()
+        if let Some(place) = engine.sessions().get(id)?.events.as_ref()
             && !drain.has_events()
         {
             let memory: Arc<dyn SharedMemory> = Arc::new(guest.memory().clone());
             let mode = self.options.mode;
             memory.populate(place.memory.rings, place.memory.room);
-            let formats = engine.event_formats();
+            let formats = engine.points().formats();
             let clock = drain.ring_clock().clone();
             drain.add_events(EventDrain::new(memory, place, mode, formats, &clock));
         }

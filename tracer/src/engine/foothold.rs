@@ -1,0 +1,227 @@
+//! What an attached guest has of ours: a window with room for stubs, cells and the journal, and how stubs know their vCPU.
+
+use image::Image;
+use terms::addr::{Gpa, Gva};
+use terms::region::Region;
+
+use super::AttachError;
+use crate::paging::PageUse;
+use crate::record::FUNCTIONS_MAX;
+use crate::stub::arena::Arena;
+use crate::stub::cell::{CpuStrategy, NoGsBase, TracedCode};
+use crate::stub::clock_page::PAGE_BYTES;
+use crate::stub::graph::{Hook, ReturnHook};
+use crate::stub::gs_list;
+use crate::stub::mirror::Mirror;
+use crate::stub::reach::{Reach, Routines};
+use crate::stub::store::{StoreError, StubStore};
+use crate::stub::template::StubError;
+use crate::target::StoppedTarget;
+use crate::text::journal::{Entry, Journal};
+use crate::window::{Extent, Places, Window};
+
+/// Room for stubs per function: a few versions of each.
+const STUB_BYTES_PER_FUNCTION: u64 = 3072;
+/// Pages of stack that the mirror has room for, as a power of two: 32 MiB of stacks in use.
+const MIRROR_PAGES_LOG2: u32 = 13;
+/// Places that the journal has room for beside two for each function: those of probes, events and what comes later.
+const JOURNAL_ENTRIES: u64 = 1 << 14;
+/// Room for the stubs of probes.
+const PROBES_BYTES: u64 = 3 << 19;
+
+/// A window with room for stubs and cells.
+#[derive(Debug)]
+pub struct Foothold {
+    pub(super) window: Window,
+    pub(super) stubs: StubStore,
+    pub(super) cells: Extent,
+    pub(super) journal: Journal,
+    pub(super) strategy: CpuStrategy,
+    no_gs: Option<NoGsBase>,
+    /// Made for the first graph session.
+    pub(super) mirror: Option<Mirror>,
+    /// Made for the first capture that reads memory.
+    reach: Option<Reach>,
+    /// Where the host finds its directory.
+    pub(super) mirror_physical: Option<Gpa>,
+}
+
+/// Where the clock page lies in the extent of the cells: after them.
+fn clock_offset(strategy: &CpuStrategy) -> u64 {
+    strategy.span().next_multiple_of(PAGE_BYTES)
+}
+
+impl Foothold {
+    /// Opens the window in `region`, and begins the journal with these places.
+    ///
+    /// # Errors
+    /// An [`AttachError`].
+    pub(super) fn open(
+        target: &mut (impl StoppedTarget + ?Sized),
+        image: &Image,
+        region: Region,
+        changed: impl Iterator<Item = Entry>,
+    ) -> Result<Self, AttachError> {
+        let functions = image.functions.len();
+        if functions >= FUNCTIONS_MAX as usize {
+            return Err(AttachError::TooManyFunctions(functions));
+        }
+        let places = Places::of(image).ok_or(AttachError::NoText)?;
+        let mut window = Window::open(target, region, places)?;
+        let code = if window.is_user() {
+            TracedCode::User
+        } else {
+            TracedCode::Supervisor
+        };
+        let (strategy, no_gs) = match gs_list::listed(image, target, target.vcpus().len()) {
+            Ok(listed) => CpuStrategy::choose(target.vcpus(), code, &listed),
+            Err(reason) => (CpuStrategy::Shared, Some(reason)),
+        };
+        let functions = STUB_BYTES_PER_FUNCTION * image.sites.len() as u64;
+        let room = functions + PROBES_BYTES;
+        let journal_at = clock_offset(&strategy) + PAGE_BYTES;
+        let places = JOURNAL_ENTRIES + 2 * image.sites.len() as u64;
+        let opened = || {
+            let code = window.map(target, room, PageUse::Code)?;
+            let shared = journal_at + Journal::bytes(places);
+            let cells = window.map(target, shared, PageUse::Data)?;
+            let at = cells.physical.wrapping_add(journal_at);
+            let mut journal = Journal::begin(target, at, places)?;
+            // What can be changed without a window.
+            journal.note(target, changed)?;
+            Ok::<_, AttachError>((code, cells, journal))
+        };
+        let (code, cells, journal) = match opened() {
+            Ok(opened) => opened,
+            Err(error) => {
+                window.close(target);
+                return Err(error);
+            }
+        };
+        Ok(Self {
+            window,
+            stubs: StubStore::new(Arena::new(code.at, code.physical, code.bytes)),
+            cells,
+            journal,
+            strategy,
+            no_gs,
+            mirror: None,
+            reach: None,
+            mirror_physical: None,
+        })
+    }
+
+    /// Checks that all is as it was when the window was opened.
+    ///
+    /// # Errors
+    /// An [`AttachError`].
+    pub(super) fn verify(
+        &self,
+        target: &mut (impl StoppedTarget + ?Sized),
+    ) -> Result<(), AttachError> {
+        self.window.verify(target)?;
+        Ok(self.strategy.verify(target.vcpus())?)
+    }
+
+    /// The window.
+    #[must_use]
+    pub const fn window(&self) -> &Window {
+        &self.window
+    }
+
+    /// What lies in it to be executed.
+    #[must_use]
+    pub const fn stubs(&self) -> &StubStore {
+        &self.stubs
+    }
+
+    /// Bytes of stubs in the guest.
+    #[must_use]
+    pub const fn stub_bytes(&self) -> u64 {
+        self.stubs.arena().used()
+    }
+
+    /// How stubs know their vCPU, and why not by *gs* when they do not.
+    #[must_use]
+    pub const fn strategy(&self) -> (&CpuStrategy, Option<NoGsBase>) {
+        (&self.strategy, self.no_gs)
+    }
+
+    /// The clock page: where stubs and where the host find it.
+    #[must_use]
+    pub fn clock_page(&self) -> (Gva, Gpa) {
+        let offset = clock_offset(&self.strategy);
+        let Extent { at, physical, .. } = self.cells;
+        (at.wrapping_add(offset), physical.wrapping_add(offset))
+    }
+
+    /// Where the journal of changed text is.
+    #[must_use]
+    pub const fn journal_at(&self) -> Gpa {
+        self.journal.at()
+    }
+
+    /// The mirror, which the first graph session makes, or the first return that is captured.
+    ///
+    /// # Errors
+    /// An [`AttachError`].
+    pub fn make_mirror(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+    ) -> Result<(), AttachError> {
+        if self.mirror.is_some() {
+            return Ok(());
+        }
+        let (directory, pages) = Mirror::bytes(MIRROR_PAGES_LOG2);
+        let shown = self.window.map(target, directory + pages, PageUse::Data)?;
+        let mirror = Mirror {
+            pages: shown.at,
+            directory: shown.at.wrapping_add(pages),
+            pages_log2: MIRROR_PAGES_LOG2,
+            claim: self.stubs.arena().next(),
+        };
+        let routine = mirror.claim_routine().map_err(StubError::from)?;
+        self.stubs.put(target, &routine.bytes)?;
+        let directory = shown.physical.wrapping_add(pages);
+        target
+            .write_window(directory, &Mirror::NOBODY.to_le_bytes())
+            .map_err(StoreError::Write)?;
+        self.mirror = Some(mirror);
+        self.mirror_physical = Some(directory);
+        Ok(())
+    }
+
+    /// Makes what captures of memory need, if it is not there.
+    ///
+    /// # Errors
+    /// An [`AttachError`]: where there is no place for it, values in registers can still be captured.
+    pub fn make_reach(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+    ) -> Result<(), AttachError> {
+        if self.reach.is_some() {
+            return Ok(());
+        }
+        let routines = Routines::new(self.window.make_alias(target)?)?;
+        let at = self.stubs.put(target, &routines.bytes)?;
+        self.reach = Some(routines.at(at));
+        Ok(())
+    }
+
+    /// The routines that read the guest's memory, once [`Self::make_reach`] has made them.
+    #[must_use]
+    pub const fn reach(&self) -> Option<Reach> {
+        self.reach
+    }
+
+    /// How stubs hook returns, once there is a mirror.
+    pub(super) fn hook(&self) -> Option<Hook> {
+        let stubs = self.stubs.arena();
+        Some(Hook {
+            variant: ReturnHook::default(),
+            mirror: self.mirror?,
+            stubs: stubs.start(),
+            stub_bytes: u32::try_from(stubs.bytes()).unwrap_or(u32::MAX >> 1),
+        })
+    }
+}

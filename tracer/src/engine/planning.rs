@@ -1,0 +1,48 @@
+//! What a policy plans with: the image, the sessions, and the store that its stubs go to. Nothing leads to a new stub
+//! before the plan is carried out, so the guest may run.
+
+use std::sync::Arc;
+
+use image::Image;
+use terms::addr::Gva;
+
+use super::{ApplyError, Foothold, Sessions};
+use crate::session::SessionId;
+use crate::stub::event::EventRecorder;
+use crate::stub::reach::Reach;
+use crate::stub::store::Piece;
+use crate::target::WindowMemory;
+
+/// What a policy plans with.
+#[derive(Debug)]
+pub(super) struct Planning<'a, M: ?Sized> {
+    pub image: &'a Arc<Image>,
+    pub sessions: &'a Sessions,
+    pub ground: Option<&'a mut Foothold>,
+    pub memory: &'a mut M,
+}
+
+impl<M: WindowMemory + ?Sized> Planning<'_, M> {
+    /// The foothold, with the memory that its store writes to.
+    pub fn ground(&mut self) -> Result<(&mut Foothold, &mut M), ApplyError> {
+        let ground = self.ground.as_deref_mut();
+        Ok((ground.ok_or(ApplyError::NotAttached)?, self.memory))
+    }
+
+    /// Where this piece is, from now on.
+    pub fn place(&mut self, piece: Piece) -> Result<Gva, ApplyError> {
+        let (ground, memory) = self.ground()?;
+        Ok(ground.stubs.place(memory, piece)?)
+    }
+
+    /// Where the events of a session go.
+    pub fn event_recorder(&self, id: SessionId) -> Result<EventRecorder, ApplyError> {
+        let events = self.sessions.get(id)?.events.as_ref();
+        Ok(events.ok_or(ApplyError::NotAttached)?.recorder)
+    }
+
+    /// The routines that read the guest's memory.
+    pub fn reach(&self) -> Option<Reach> {
+        self.ground.as_ref()?.reach()
+    }
+}

@@ -1,0 +1,197 @@
+//! The store of stubs: what of ours lies in the window to be executed, or to be read by what is, and where.
+//!
+//! A stub is put there for the first who needs it, and stays, for a thread that was preempted inside it comes back to
+//! what it left. Who needs the same again gets the same: a [`Piece`] says all that decides its bytes. So what is
+//! traced for a while, and again later, takes no more room than the first time. Nothing leads to a piece before it is
+//! wholly there: it can be put there while the guest runs.
+
+use std::collections::HashMap;
+
+use insn::relocate::RelocateError;
+use terms::addr::Gva;
+use terms::event_format::EventId;
+use terms::function::FunctionId;
+
+use super::arena::{Arena, ArenaFull};
+use super::capture::CaptureStub;
+use super::detour::Detour;
+use super::doorbell::Doorbell;
+use super::event::EventStub;
+use super::template::{Captures, StubError, StubSpec, TEMPLATE_MAX, Template};
+use crate::target::{MemoryError, WindowMemory};
+
+/// Why something is not in the store.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// No code could be made.
+    #[error(transparent)]
+    Stub(#[from] StubError),
+    /// There is no room.
+    #[error(transparent)]
+    Arena(#[from] ArenaFull),
+    /// No detour could be made.
+    #[error(transparent)]
+    Detour(#[from] RelocateError),
+    /// It could not be written.
+    #[error("cannot write a stub: {0}")]
+    Write(MemoryError),
+}
+
+/// A template in the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TemplateId(usize);
+
+/// Something in the store, as all that decides its bytes but the place where it lies.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Piece {
+    /// The stub of a function.
+    Function {
+        /// What it does.
+        template: TemplateId,
+        /// Whose it is.
+        function: FunctionId,
+        /// Where it continues.
+        go_on: Gva,
+        /// What it calls.
+        captures: Captures,
+    },
+    /// The stub of an event.
+    Event {
+        /// What it records.
+        stub: Box<EventStub>,
+        /// The number of the event.
+        event: EventId,
+        /// Where it continues.
+        go_on: Gva,
+    },
+    /// Code that captures values.
+    Capture {
+        /// What it captures, for whom.
+        stub: Box<CaptureStub>,
+        /// Where it continues; of no meaning to one that returns.
+        go_on: Gva,
+    },
+    /// Instructions that are displaced from their place.
+    Detour(Detour),
+    /// A routine that tells the host of something.
+    Doorbell(Doorbell),
+    /// Bytes that are the same wherever they lie.
+    Bytes(Box<[u8]>),
+}
+
+impl Piece {
+    /// These words.
+    pub fn words(words: impl IntoIterator<Item = u64>) -> Self {
+        Self::Bytes(words.into_iter().flat_map(u64::to_le_bytes).collect())
+    }
+}
+
+/// Everything of ours in the executable part of the window.
+#[derive(Debug)]
+pub struct StubStore {
+    arena: Arena,
+    templates: Vec<(StubSpec, Template)>,
+    placed: HashMap<Piece, Gva>,
+}
+
+impl StubStore {
+    /// An empty one in this memory.
+    #[must_use]
+    pub fn new(arena: Arena) -> Self {
+        Self {
+            arena,
+            templates: Vec::new(),
+            placed: HashMap::new(),
+        }
+    }
+
+    /// Its memory.
+    #[must_use]
+    pub const fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    /// Where templates are made: before the arena lies nothing that a stub refers to.
+    const fn near(&self) -> Gva {
+        Gva(self.arena.start().0.wrapping_sub(TEMPLATE_MAX))
+    }
+
+    /// The template of stubs that do this.
+    ///
+    /// # Errors
+    /// A [`StoreError`].
+    pub fn template(&mut self, spec: StubSpec) -> Result<TemplateId, StoreError> {
+        let known = self.templates.iter().position(|(known, _)| *known == spec);
+        if let Some(index) = known {
+            return Ok(TemplateId(index));
+        }
+        let template = Template::new(&spec, self.near())?;
+        self.templates.push((spec, template));
+        Ok(TemplateId(self.templates.len() - 1))
+    }
+
+    /// Where this piece is. Puts it there if nobody has needed it before.
+    ///
+    /// # Errors
+    /// A [`StoreError`]; then the store is as it was.
+    pub fn place(
+        &mut self,
+        memory: &mut (impl WindowMemory + ?Sized),
+        piece: Piece,
+    ) -> Result<Gva, StoreError> {
+        if let Some(at) = self.placed.get(&piece) {
+            return Ok(*at);
+        }
+        let bytes = self.bytes(&piece, self.arena.next())?;
+        let at = self.put(memory, &bytes)?;
+        self.placed.insert(piece, at);
+        Ok(at)
+    }
+
+    /// Puts bytes where [`Arena::next`] says, which nobody else will need.
+    ///
+    /// # Errors
+    /// A [`StoreError`]; then the store is as it was.
+    pub fn put(
+        &mut self,
+        memory: &mut (impl WindowMemory + ?Sized),
+        bytes: &[u8],
+    ) -> Result<Gva, StoreError> {
+        let mut after = self.arena;
+        let (at, physical) = after.allocate(bytes.len() as u64)?;
+        memory
+            .write_window(physical, bytes)
+            .map_err(StoreError::Write)?;
+        self.arena = after;
+        Ok(at)
+    }
+
+    /// The bytes of a piece that lies at `at`.
+    fn bytes(&self, piece: &Piece, at: Gva) -> Result<Vec<u8>, StoreError> {
+        Ok(match piece {
+            Piece::Function {
+                template,
+                function,
+                go_on,
+                captures,
+            } => {
+                let none = || StubError::Assemble("no such template".to_owned());
+                let (_, code) = self.templates.get(template.0).ok_or_else(none)?;
+                code.stamp_capturing(at, *function, *go_on, *captures)?
+            }
+            // A record numbers events as it numbers functions.
+            Piece::Event { stub, event, go_on } => {
+                let template = stub.template(self.near())?;
+                template.stamp(at, FunctionId(event.0), *go_on)?
+            }
+            // The numbers of the events are in it already.
+            Piece::Capture { stub, go_on } => {
+                let template = stub.template(self.near())?;
+                template.stamp(at, FunctionId(0), *go_on)?
+            }
+            Piece::Detour(detour) => detour.code(at)?,
+            Piece::Doorbell(doorbell) => doorbell.code(at)?,
+            Piece::Bytes(bytes) => bytes.to_vec(),
+        })
+    }
+}
