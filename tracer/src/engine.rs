@@ -507,6 +507,7 @@ pub mod plan;
 mod planning;
 mod points;
 pub mod probes;
+mod retired;
 mod reuse;
 mod rings;
 pub mod saved;

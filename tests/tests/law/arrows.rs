@@ -67,7 +67,7 @@ const HOUSES: [House; 7] = [
             "tracing",
         ],
         up: &[("ring", "stub")],
-        in_circles: 8,
+        in_circles: 6,
     },
     House {
         folder: "vmm/src",

@@ -15,10 +15,14 @@ use crate::target::WindowMemory;
 
 /// What a policy plans with.
 #[derive(Debug)]
-pub(super) struct Planning<'a, M: ?Sized> {
+pub struct Planning<'a, M: ?Sized> {
+    /// What is known of the guest's text.
     pub image: &'a Arc<Image>,
+    /// Who records.
     pub sessions: &'a Sessions,
+    /// Where stubs go; none before somebody attaches.
     pub ground: Option<&'a mut Foothold>,
+    /// The window's memory.
     pub memory: &'a mut M,
 }
 

@@ -11,8 +11,8 @@
 //! That last chance is why memory nobody has used comes first, until half of the window is in use. From then
 //! on sessions that come and go need no more than there have been at once.
 
-use super::sessions::{Place, Retired};
-use super::{AttachError, Foothold, Sessions};
+use super::retired::{Place, Retired};
+use super::{AttachError, Foothold};
 use crate::record::{MARK_MASK, RECORD_BYTES};
 use crate::ring::geometry::Position;
 use crate::session::{SessionConfig, SessionId, TracerKind};
@@ -24,24 +24,22 @@ pub(super) const REUSE_MAX: Position = Position(1 << 48);
 /// Bytes written at a time.
 const CHUNK: usize = 1 << 16;
 
-impl Sessions {
-    /// The smallest rings of a deleted session that have room for one as `config` says, on a cell that is free.
-    pub(super) fn roomy(
-        &self,
-        ground: &Foothold,
-        config: &SessionConfig,
-    ) -> Option<(SessionId, usize)> {
-        let rings = ground.strategy.rings();
-        let needed = bytes_for(config, rings);
-        let fits = |one: &Retired| {
-            let room = one.rings().map(|memory| memory.room);
-            room.filter(|room| *room >= needed && self.get(one.id).is_err())
-        };
-        let all = self.retired.iter().enumerate();
-        let fitting = all.filter_map(|(index, one)| Some((fits(one)?, one.id, index)));
-        let (_, id, index) = fitting.min_by_key(|(room, ..)| *room)?;
-        Some((id, index))
-    }
+/// The smallest rings of a deleted session that have room for one as `config` says, on a cell that is free.
+pub(super) fn roomy(
+    retired: &[Retired],
+    is_free: impl Fn(SessionId) -> bool,
+    ground: &Foothold,
+    config: &SessionConfig,
+) -> Option<(SessionId, usize)> {
+    let needed = bytes_for(config, ground.strategy.rings());
+    let fits = |one: &Retired| {
+        let room = one.rings().map(|memory| memory.room);
+        room.filter(|room| *room >= needed && is_free(one.id))
+    };
+    let all = retired.iter().enumerate();
+    let fitting = all.filter_map(|(index, one)| Some((fits(one)?, one.id, index)));
+    let (_, id, index) = fitting.min_by_key(|(room, ..)| *room)?;
+    Some((id, index))
 }
 
 /// Whether new memory for such a session would come from the second half of the window.

@@ -2,7 +2,7 @@
 
 use terms::addr::{Gpa, Gva};
 
-use super::sessions::Place;
+use super::retired::Place;
 use super::{AttachError, Foothold};
 use crate::paging::PageUse;
 use crate::record::{Format, RECORD_BYTES};

@@ -21,14 +21,12 @@
 use terms::addr::Gpa;
 use terms::session_set::SessionSet;
 
-use super::reuse::{REUSE_MAX, is_scarce};
+use super::retired::{Place, Retired};
+use super::reuse::{REUSE_MAX, is_scarce, roomy};
 use super::{ApplyError, AttachError, Foothold};
 use crate::filter::{Filter, Selection};
-use crate::record::Format;
 use crate::ring::geometry::{Geometry, Position};
-use crate::session::{
-    CallMoments, Session, SessionConfig, SessionEvents, SessionId, SessionMemory, TracerKind,
-};
+use crate::session::{CallMoments, Session, SessionConfig, SessionId, SessionMemory, TracerKind};
 use crate::stub::cell::{HEAD, LIMIT, SESSIONS_MAX};
 use crate::stub::graph::{Hook, ReturnHook, SiteShape};
 use crate::stub::profile::Profile;
@@ -41,41 +39,7 @@ use crate::window::WindowError;
 #[derive(Debug, Default)]
 pub struct Sessions {
     slots: Vec<Option<Session>>,
-    pub(super) retired: Vec<Retired>,
-}
-
-/// The memory of a deleted session.
-#[derive(Debug)]
-pub(super) struct Retired {
-    pub(super) id: SessionId,
-    tracer: TracerKind,
-    format: Format,
-    /// None when the guest has written to its cells: then its rings are never used again.
-    place: Option<Place>,
-}
-
-/// What a session has in the guest.
-#[derive(Debug)]
-pub(super) struct Place {
-    pub(super) memory: SessionMemory,
-    pub(super) recorder: Option<Recorder>,
-    pub(super) profile: Option<Profile>,
-    pub(super) events: Option<SessionEvents>,
-}
-
-impl Retired {
-    /// Its memory, if that is rings.
-    pub(super) fn rings(&self) -> Option<&SessionMemory> {
-        let place = self.place.as_ref()?;
-        place.recorder.map(|_| &place.memory)
-    }
-
-    fn suits(&self, config: &SessionConfig) -> bool {
-        let is_of =
-            |place: &Place| place.recorder.is_none() || place.memory.geometry == config.geometry;
-        (self.tracer, self.format) == (config.tracer, config.format())
-            && self.place.as_ref().is_some_and(is_of)
-    }
+    retired: Vec<Retired>,
 }
 
 impl Sessions {
@@ -153,6 +117,12 @@ impl Sessions {
             *slot = Some(session);
         }
         Ok(id)
+    }
+
+    /// The smallest rings of a deleted session that have room for one as `config` says, on a cell that is free.
+    fn roomy(&self, ground: &Foothold, config: &SessionConfig) -> Option<(SessionId, usize)> {
+        let is_free = |id| self.get(id).is_err();
+        roomy(&self.retired, is_free, ground, config)
     }
 
     /// The memory of a deleted session, as `config` wants it.

@@ -146,11 +146,7 @@ impl Probes {
 
     /// The probes at which vCPUs leave the guest now, and where each goes on.
     #[must_use]
-    pub(in crate::engine) fn detours(
-        &self,
-        image: &Image,
-        ground: Option<&Foothold>,
-    ) -> Vec<(Gva, Gva)> {
+    pub fn detours(&self, image: &Image, ground: Option<&Foothold>) -> Vec<(Gva, Gva)> {
         match self.server(image, ground) {
             Some(Server::Host(_)) => self.places.breakpoints(&[]),
             Some(Server::Guest(_)) | None => Vec::new(),
@@ -184,7 +180,7 @@ impl Probes {
     }
 
     /// Where the first of these probes is; each goes on at the next, the last one at `go_on`.
-    pub(in crate::engine) fn place_chain<M: WindowMemory + ?Sized>(
+    pub fn place_chain<M: WindowMemory + ?Sized>(
         &self,
         with: &mut Planning<'_, M>,
         chain: &[(ProbeId, SessionId)],

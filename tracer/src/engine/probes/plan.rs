@@ -29,7 +29,7 @@ impl Points {
     ///
     /// # Errors
     /// An [`ApplyError`]; then nothing has changed.
-    pub(in crate::engine) fn plan_probes<M: WindowMemory + ?Sized>(
+    pub fn plan_probes<M: WindowMemory + ?Sized>(
         &mut self,
         with: &mut Planning<'_, M>,
         wanted: &[(ProbeId, Option<SessionId>)],
@@ -141,7 +141,7 @@ impl Points {
     }
 
     /// Has the jumps of a plan for functions lead through the probes at their sites.
-    pub(in crate::engine) fn lead_through_probes<M: WindowMemory + ?Sized>(
+    pub fn lead_through_probes<M: WindowMemory + ?Sized>(
         &self,
         with: &mut Planning<'_, M>,
         changes: &mut [Change],
@@ -224,13 +224,13 @@ impl Probes {
     }
 
     /// Whether a place is a breakpoint.
-    pub(in crate::engine) fn is_breakpoint(&self, change: &PlaceChange) -> bool {
+    pub fn is_breakpoint(&self, change: &PlaceChange) -> bool {
         let state = self.places.place(change.at);
         state.is_some_and(|state| state.place.tactic == Tactic::Breakpoint)
     }
 
     /// What probes capture at the returns of functions, when `session` records them.
-    pub(in crate::engine) fn return_parts<M: WindowMemory + ?Sized>(
+    pub fn return_parts<M: WindowMemory + ?Sized>(
         &self,
         with: &Planning<'_, M>,
         session: impl Fn(&Probe) -> Option<SessionId>,
