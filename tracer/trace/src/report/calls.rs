@@ -1,18 +1,18 @@
-//! The calls of a graph trace, read back: all threads, merged by time.
+//! The calls of a trace, read back: all threads, merged by time. A trace of functions is one of threads that never return:
+//! each vCPU is one.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::fs::File;
 use std::io::{BufReader, Read};
-use std::sync::Arc;
 
 use terms::function::FunctionId;
 
+use super::data_file::{DataFile, Next};
 use super::directory::{Names, Task, TraceDirectory};
 use super::error::ReportError;
-use super::records::{DataFile, Next};
 use crate::event::Values;
-use crate::export::call_formats::CallFormats;
 use crate::export::uftrace::record::{Kind, MAX_DEPTH, Record};
 use crate::export::uftrace::threads::read_side_word;
 use crate::graph::selection::{Rules, Selection};
@@ -67,12 +67,16 @@ struct Open {
     losses: u64,
 }
 
-/// One thread.
+/// One thread; of a trace of functions, one vCPU.
 #[derive(Debug)]
 struct Lane {
     thread: u32,
+    /// What remarks call it.
+    name: String,
     data: DataFile,
-    /// vCPUs and ends; a trace without them is shown as of vCPU 0.
+    /// Of a trace of functions: whose it is. There are entries only, then, and what looks like a return is none.
+    of_vcpu: Option<u16>,
+    /// vCPUs and ends; a graph without them is shown as of vCPU 0.
     side: Option<BufReader<File>>,
     open: Vec<Open>,
     entries: u64,
@@ -87,15 +91,27 @@ struct Lane {
 }
 
 impl Lane {
-    fn open(task: &Task, has_times: bool, values: &Arc<CallFormats>) -> Result<Self, ReportError> {
+    fn open(trace: &TraceDirectory, task: &Task) -> Result<Self, ReportError> {
+        let vcpu = u16::try_from(task.vcpu).unwrap_or(u16::MAX);
+        let of_vcpu = (!trace.is_graph()).then_some(vcpu);
+        let (thread, name, side) = match of_vcpu {
+            Some(vcpu) => (vcpu.into(), task.data.display().to_string(), None),
+            None => (
+                task.thread,
+                format!("thread {}", task.thread),
+                File::open(&task.side).ok().map(BufReader::new),
+            ),
+        };
         Ok(Self {
-            thread: task.thread,
-            data: DataFile::open(task, values)?,
-            side: File::open(&task.side).ok().map(BufReader::new),
+            thread,
+            name,
+            data: DataFile::open(task, &trace.values)?,
+            of_vcpu,
+            side,
             open: Vec::new(),
             entries: 0,
             losses: 0,
-            has_times,
+            has_times: trace.has_times(),
             last_ns: 0,
             backwards: 0,
             ready: VecDeque::new(),
@@ -129,6 +145,10 @@ impl Lane {
         functions: &mut Functions,
         sink: &mut impl CallSink,
     ) {
+        if let Some(vcpu) = self.of_vcpu {
+            self.take_entry(vcpu, record, functions, sink);
+            return;
+        }
         self.check_time(record.time);
         let (vcpu, end) = self.side();
         let at = CallEvent {
@@ -160,6 +180,32 @@ impl Lane {
             }
             Kind::Event => {}
         }
+    }
+
+    /// The same of a trace of functions.
+    fn take_entry(
+        &mut self,
+        vcpu: u16,
+        record: Record,
+        functions: &mut Functions,
+        sink: &mut impl CallSink,
+    ) {
+        let kind = match record.kind {
+            Kind::Entry => {
+                self.entries += 1;
+                CallKind::Entry(functions.id(record.value))
+            }
+            Kind::Lost => CallKind::Lost(record.value),
+            Kind::Exit | Kind::Event => return,
+        };
+        sink.call(CallEvent {
+            time_ns: record.time,
+            vcpu,
+            thread: self.thread,
+            depth: 0,
+            kind,
+            values: None,
+        });
     }
 
     fn exit(
@@ -221,15 +267,15 @@ impl Lane {
     /// What is to be said of it, at its end.
     fn remark(&self) -> Option<String> {
         let Self {
-            thread, backwards, ..
+            name, backwards, ..
         } = self;
         (*backwards > 0).then(|| {
-            format!("thread {thread}: {backwards} times go back; calls around them are of unknown duration")
+            format!("{name}: {backwards} times go back; calls around them are of unknown duration")
         })
     }
 }
 
-/// The steps of all threads, in the order of time.
+/// The steps of all threads, in the order of time; at the same time, in the order of the threads.
 #[derive(Debug)]
 pub struct Calls {
     lanes: Vec<Lane>,
@@ -253,7 +299,7 @@ pub enum Shown {
 }
 
 impl Calls {
-    /// Opens the data files of a graph trace.
+    /// Opens the data files of a trace.
     ///
     /// # Errors
     /// A [`ReportError`] that names the file, or the rules.
@@ -263,10 +309,7 @@ impl Calls {
         if selection.root_is_missing() {
             return Err(ReportError::NoRoot);
         }
-        let lanes = trace
-            .tasks
-            .iter()
-            .map(|task| Lane::open(task, trace.has_times(), &trace.values));
+        let lanes = trace.tasks.iter().map(|task| Lane::open(trace, task));
         let mut calls = Self {
             lanes: lanes.collect::<Result<_, _>>()?,
             heads: BinaryHeap::new(),
@@ -307,6 +350,12 @@ impl Calls {
         })
     }
 
+    /// The name of a function of this trace.
+    #[must_use]
+    pub fn name<'a>(&self, trace: &'a TraceDirectory, function: FunctionId) -> Cow<'a, str> {
+        trace.names.name(self.functions.address(function))
+    }
+
     /// Entries that were read so far, whether or not they were asked for.
     #[must_use]
     pub fn entries(&self) -> u64 {
@@ -342,10 +391,9 @@ impl Calls {
                 }
                 Ok(Next::End) => lane.is_at_end = true,
                 Ok(Next::Torn(part)) => {
-                    let thread = lane.thread;
-                    self.notes.push(format!(
-                        "thread {thread}: {part} bytes of a torn record at its end"
-                    ));
+                    let name = &lane.name;
+                    self.notes
+                        .push(format!("{name}: {part} bytes of a torn record at its end"));
                     lane.is_at_end = true;
                 }
                 Err(error) => {

@@ -8,9 +8,9 @@ use terms::printable::masked;
 use super::calls::{Calls, Shown};
 use super::directory::TraceDirectory;
 use super::error::ReportError;
-use super::events::Events;
-use super::stalls::Stalls;
+use super::stream::{Happened, Stream};
 use super::{Printed, anomalies};
+use crate::export::events::EventLine;
 use crate::export::resolution::shorter;
 use crate::graph::{CallEvent, CallKind, End};
 
@@ -43,30 +43,16 @@ pub(super) fn print_graph(
     let mut printer = Printer::new(trace, out);
     printer.header().map_err(ReportError::Output)?;
     let mut printed = Printed::default();
-    let mut stalls = Stalls::of(trace);
-    let mut events = Events::of(trace)?;
-    while let Some(shown) = calls.pop()? {
-        let (Shown::Step(first) | Shown::Leaf(first, _)) = &shown;
-        let until = stalls.print_until(first.time_ns, printer.out);
-        until.map_err(ReportError::Output)?;
-        printer.events(&mut events, first.time_ns, &mut printed)?;
-        match first.kind {
-            CallKind::Entry(_) => printed.entries += 1,
-            CallKind::Lost(count) => printed.lost = printed.lost.saturating_add(count),
-            CallKind::Exit { .. } => {}
-        }
-        match shown {
-            Shown::Leaf(entry, exit) if events.is_next_before(exit.time_ns, entry.vcpu) => {
-                let opened = printer.step(calls, &entry);
-                opened.map_err(ReportError::Output)?;
-                printer.events(&mut events, exit.time_ns, &mut printed)?;
-                printer.step(calls, &exit)
-            }
-            shown => printer.shown(calls, shown),
-        }
-        .map_err(ReportError::Output)?;
+    let mut stream = Stream::of(trace, calls, true)?;
+    while let Some(happened) = stream.next()? {
+        printed.count(&happened);
+        let line = match happened {
+            Happened::Stall(stall) => writeln!(printer.out, "# {stall}"),
+            Happened::Point(event) => printer.point(&event),
+            Happened::Call(shown) => printer.shown(stream.calls, shown),
+        };
+        line.map_err(ReportError::Output)?;
     }
-    printer.events(&mut events, u64::MAX, &mut printed)?;
     anomalies::print(trace, printer.out).map_err(ReportError::Output)?;
     Ok(printed)
 }
@@ -97,25 +83,12 @@ impl<'a, W: Write> Printer<'a, W> {
         writeln!(self.out, "# |     |   |                     |   |   |   |")
     }
 
-    /// The events up to a time, as comments at the depth of the vCPU's last call.
-    fn events(
-        &mut self,
-        events: &mut Events,
-        time_ns: u64,
-        printed: &mut Printed,
-    ) -> Result<(), ReportError> {
-        while let Some(event) = events.next_until(time_ns)? {
-            printed.lost = printed.lost.saturating_add(event.lost);
-            let line = match event.event {
-                Some(_) => {
-                    printed.events += 1;
-                    self.comment(event.vcpu, &event.to_string())
-                }
-                None => writeln!(self.out, "CPU:{} {event}", event.vcpu),
-            };
-            line.map_err(ReportError::Output)?;
+    /// An event, as a comment at the depth of the vCPU's last call, or how many are lost.
+    fn point(&mut self, event: &EventLine) -> io::Result<()> {
+        match event.event {
+            Some(_) => self.comment(event.vcpu, &event.to_string()),
+            None => writeln!(self.out, "CPU:{} {event}", event.vcpu),
         }
-        Ok(())
     }
 
     fn comment(&mut self, vcpu: u16, text: &str) -> io::Result<()> {

@@ -1,7 +1,7 @@
 //! The last calls of each vCPU before something happened: what a crash report is for.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use terms::function::FunctionId;
@@ -10,8 +10,7 @@ use super::calls::{Calls, Shown};
 use super::directory::TraceDirectory;
 use super::events::Events;
 use super::graph::Printer;
-use super::records::{Head, Records};
-use super::{Printed, ReportError, function_line};
+use super::{Printed, ReportError, entry_line};
 use crate::graph::CallKind;
 use crate::graph::selection::Rules;
 
@@ -36,12 +35,7 @@ pub fn print_last(
 ) -> Result<Printed, ReportError> {
     let trace = TraceDirectory::open(directory)?;
     let mut out = BufWriter::new(out);
-    let printed = if trace.is_graph() {
-        print_calls(&trace, last, &mut out)
-    } else {
-        print_entries(&trace, last, &mut out)
-    };
-    let printed = printed.and_then(|(printed, until_ns)| {
+    let printed = print_calls(&trace, last, &mut out).and_then(|(printed, until_ns)| {
         let events = Events::of(&trace)?.print_last(until_ns, last.calls, &mut out)?;
         let entries = printed.entries + events;
         Ok(Printed { entries, ..printed })
@@ -126,60 +120,54 @@ fn print_calls(
         open.step(&shown);
         let (Shown::Step(step) | Shown::Leaf(step, _)) = &shown;
         let (vcpu, kind, time_ns) = (usize::from(step.vcpu), step.kind, step.time_ns);
-        tails.push(vcpu, shown, is_call);
-        if let CallKind::Entry(function) = kind {
-            let name = trace.names.name(calls.functions.address(function));
-            if last.until.contains(&&*name) {
-                until_ns = time_ns;
-                break;
-            }
+        if trace.is_graph() || is_call(&shown) {
+            tails.push(vcpu, shown, is_call);
+        }
+        if let CallKind::Entry(function) = kind
+            && last.until.contains(&&*calls.name(trace, function))
+        {
+            until_ns = time_ns;
+            break;
         }
     }
-    let name = |function| {
-        let name = trace.names.name(calls.functions.address(function));
-        name.into_owned()
-    };
+    let name = |function| calls.name(trace, function).into_owned();
     for (vcpu, tail) in (0..).zip(&tails.of_vcpu) {
-        if let Some(line) = open.line(vcpu, name) {
-            writeln!(out, "{line}").map_err(ReportError::Output)?;
-        }
-        let mut printer = Printer::new(trace, &mut *out);
-        for shown in tail.iter().skip_while(|shown| !is_call(shown)) {
-            printed.entries += u64::from(is_call(shown));
-            printer
-                .shown(&calls, shown.clone())
-                .map_err(ReportError::Output)?;
-        }
+        printed.entries += tail.iter().filter(|shown| is_call(shown)).count() as u64;
+        let written = match trace.is_graph() {
+            true => print_nested(trace, &calls, open.line(vcpu, name), tail, out),
+            false => print_flat(trace, &calls, tail, out),
+        };
+        written.map_err(ReportError::Output)?;
     }
     printed.notes = calls.notes;
     Ok((printed, until_ns))
 }
 
-/// As [`print_calls`].
-fn print_entries(
+/// The newest calls of a vCPU in a graph, from the first on, after a line with what it is in.
+fn print_nested(
     trace: &TraceDirectory,
-    last: Last<'_>,
+    calls: &Calls,
+    line: Option<String>,
+    tail: &VecDeque<Shown>,
     out: &mut impl Write,
-) -> Result<(Printed, u64), ReportError> {
-    let mut records = Records::open(&trace.tasks, &trace.values)?;
-    let mut tails = Tails::new(last.calls);
-    let mut printed = Printed::default();
-    let mut until_ns = u64::MAX;
-    while let Some((vcpu, time, head)) = records.pop()? {
-        let Head::Entry(address) = head else { continue };
-        tails.push(vcpu, (time, address), |_| true);
-        if last.until.contains(&&*trace.names.name(address)) {
-            until_ns = time;
-            break;
-        }
+) -> io::Result<()> {
+    if let Some(line) = line {
+        writeln!(out, "{line}")?;
     }
-    for (vcpu, tail) in tails.of_vcpu.iter().enumerate() {
-        for (time, address) in tail {
-            printed.entries += 1;
-            let name = trace.names.name(*address);
-            function_line(out, vcpu, *time, &name).map_err(ReportError::Output)?;
-        }
-    }
-    printed.notes = records.notes;
-    Ok((printed, until_ns))
+    let mut printer = Printer::new(trace, &mut *out);
+    let mut from_call = tail.iter().skip_while(|shown| !is_call(shown));
+    from_call.try_for_each(|shown| printer.shown(calls, shown.clone()))
+}
+
+/// The same of a trace of functions.
+fn print_flat(
+    trace: &TraceDirectory,
+    calls: &Calls,
+    tail: &VecDeque<Shown>,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    tail.iter().try_for_each(|shown| {
+        let (Shown::Step(step) | Shown::Leaf(step, _)) = shown;
+        entry_line(trace, calls, step, out)
+    })
 }

@@ -3,6 +3,7 @@
 
 mod anomalies;
 pub mod calls;
+mod data_file;
 pub mod directory;
 mod error;
 pub mod events;
@@ -11,27 +12,23 @@ mod graph;
 mod graph_tests;
 pub mod last;
 mod missing;
-pub mod records;
-mod stalls;
+mod stream;
 pub mod summary;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use self::calls::{Calls, Shown};
 use self::directory::TraceDirectory;
 pub use self::error::ReportError;
-use self::events::Events;
 pub use self::missing::Missing;
-use self::records::{Head, Records};
-use self::stalls::Stalls;
+use self::stream::{Happened, Stream};
+use crate::export::events::EventLine;
 use crate::export::uftrace::{NOP, writer_of};
-use crate::graph::CallKind;
 use crate::graph::selection::Rules;
-use terms::quantity::plain;
+use crate::graph::{CallEvent, CallKind};
 
 /// How a trace is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +66,27 @@ pub struct Printed {
     pub missing: Option<Missing>,
 }
 
+impl Printed {
+    fn count(&mut self, happened: &Happened) {
+        let lost = match happened {
+            Happened::Call(Shown::Step(step) | Shown::Leaf(step, _)) => match step.kind {
+                CallKind::Entry(_) => {
+                    self.entries += 1;
+                    0
+                }
+                CallKind::Lost(count) => count,
+                CallKind::Exit { .. } => 0,
+            },
+            Happened::Point(event) => {
+                self.events += u64::from(event.event.is_some());
+                event.lost
+            }
+            Happened::Stall(_) => 0,
+        };
+        self.lost = self.lost.saturating_add(lost);
+    }
+}
+
 /// Prints the trace in `directory`; of a graph trace what the rules select. Without a format, as it was recorded.
 ///
 /// # Errors
@@ -84,38 +102,26 @@ pub fn print(
     let trace = TraceDirectory::open(directory)?;
     let format = format.into().unwrap_or_else(|| Format::usual(&trace));
     let mut out = BufWriter::new(out);
-    let (result, notes, read) = if trace.is_graph() {
-        let mut calls = Calls::open(&trace, rules.clone())?;
-        let result = match format {
-            Format::Function => print_entries(&trace, &mut calls, &mut out),
-            Format::Counts => summary::print_summary(&trace, &mut calls, &mut out),
-            Format::Graph => graph::print_graph(&trace, &mut calls, &mut out),
-        };
-        let read = calls.entries();
-        (result, calls.notes, read)
-    } else {
-        if !rules.is_everything() {
-            let options = "--max-depth, --graph-function, --graph-notrace or --threshold";
-            return Err(ReportError::NotAGraph(options));
-        }
-        let mut records = Records::open(&trace.tasks, &trace.values)?;
-        let result = match format {
-            Format::Function => print_function(&trace, &mut records, &mut out),
-            Format::Counts => print_counts(&trace, &mut records, &mut out),
-            Format::Graph => Err(ReportError::NotAGraph("--format graph")),
-        };
-        let read = records.entries;
-        (result, records.notes, read)
+    if !trace.is_graph() && !rules.is_everything() {
+        let options = "--max-depth, --graph-function, --graph-notrace or --threshold";
+        return Err(ReportError::NotAGraph(options));
+    }
+    let mut calls = Calls::open(&trace, rules.clone())?;
+    let result = match format {
+        Format::Function => print_entries(&trace, &mut calls, &mut out),
+        Format::Counts => summary::print_summary(&trace, &mut calls, &mut out),
+        Format::Graph if trace.is_graph() => graph::print_graph(&trace, &mut calls, &mut out),
+        Format::Graph => Err(ReportError::NotAGraph("--format graph")),
     };
     if result.is_ok() {
         anomalies::print_doubts(&trace, &mut out).map_err(ReportError::Output)?;
     }
     out.flush().map_err(ReportError::Output)?;
     let mut printed = result?;
-    printed.notes.extend(notes);
+    printed.notes.extend(std::mem::take(&mut calls.notes));
     printed.notes.extend(unfinished(&trace, writer));
-    let calls = Missing::of(&trace, read);
-    printed.missing = calls.or_else(|| Missing::of_events(&trace, printed.events));
+    let missing = Missing::of(&trace, calls.entries());
+    printed.missing = missing.or_else(|| Missing::of_events(&trace, printed.events));
     Ok(printed)
 }
 
@@ -131,101 +137,53 @@ pub fn unfinished(trace: &TraceDirectory, writer: Option<String>) -> Option<Stri
     })
 }
 
-/// The lines of a trace as the function tracer shows it, with events and clock stalls at their times.
-struct FunctionLines<'a, W> {
-    stalls: Stalls<'a>,
-    events: Events,
-    printed: Printed,
-    out: &'a mut W,
-}
-
-impl<'a, W: Write> FunctionLines<'a, W> {
-    fn begin(trace: &'a TraceDirectory, out: &'a mut W) -> Result<Self, ReportError> {
-        function_header(trace, out).map_err(ReportError::Output)?;
-        Ok(Self {
-            stalls: Stalls::of(trace),
-            events: Events::of(trace)?,
-            printed: Printed::default(),
-            out,
-        })
-    }
-
-    /// What happened beside the calls up to a time.
-    fn until(&mut self, time_ns: u64) -> Result<(), ReportError> {
-        let stalls = self.stalls.print_until(time_ns, self.out);
-        stalls.map_err(ReportError::Output)?;
-        self.events_until(time_ns)
-    }
-
-    fn events_until(&mut self, time_ns: u64) -> Result<(), ReportError> {
-        while let Some(event) = self.events.next_until(time_ns)? {
-            self.printed.lost = self.printed.lost.saturating_add(event.lost);
-            let vcpu = usize::from(event.vcpu);
-            let line = match event.event {
-                Some(_) => {
-                    self.printed.events += 1;
-                    function_line(self.out, vcpu, event.time_ns, &event.to_string())
-                }
-                None => writeln!(self.out, "CPU:{vcpu} {event}"),
-            };
-            line.map_err(ReportError::Output)?;
-        }
-        Ok(())
-    }
-
-    fn entry(&mut self, vcpu: usize, time_ns: u64, name: &str) -> Result<(), ReportError> {
-        self.printed.entries += 1;
-        function_line(self.out, vcpu, time_ns, name).map_err(ReportError::Output)
-    }
-
-    fn lost(&mut self, vcpu: usize, count: u64) -> Result<(), ReportError> {
-        self.printed.lost = self.printed.lost.saturating_add(count);
-        writeln!(self.out, "CPU:{vcpu} [LOST {count} EVENTS]").map_err(ReportError::Output)
-    }
-
-    fn end(mut self) -> Result<Printed, ReportError> {
-        self.events_until(u64::MAX)?;
-        Ok(self.printed)
-    }
-}
-
-/// The entries of a graph trace, as the function tracer would show them.
+/// Every entry, whether or not the trace has returns, with events and clock stalls at their times.
 fn print_entries(
     trace: &TraceDirectory,
     calls: &mut Calls,
     out: &mut impl Write,
 ) -> Result<Printed, ReportError> {
-    let mut lines = FunctionLines::begin(trace, out)?;
-    while let Some(shown) = calls.pop()? {
-        let (Shown::Step(step) | Shown::Leaf(step, _)) = shown;
-        lines.until(step.time_ns)?;
-        let vcpu = usize::from(step.vcpu);
-        match step.kind {
-            CallKind::Entry(function) => {
-                let name = trace.names.name(calls.functions.address(function));
-                lines.entry(vcpu, step.time_ns, &name)?;
+    function_header(trace, out).map_err(ReportError::Output)?;
+    let mut stream = Stream::of(trace, calls, false)?;
+    let mut printed = Printed::default();
+    while let Some(happened) = stream.next()? {
+        printed.count(&happened);
+        let line = match &happened {
+            Happened::Stall(stall) => writeln!(out, "# {stall}"),
+            Happened::Point(event) => point_line(out, event),
+            Happened::Call(Shown::Step(step) | Shown::Leaf(step, _)) => {
+                entry_line(trace, stream.calls, step, out)
             }
-            CallKind::Lost(count) => lines.lost(vcpu, count)?,
-            CallKind::Exit { .. } => {}
-        }
+        };
+        line.map_err(ReportError::Output)?;
     }
-    lines.end()
+    Ok(printed)
 }
 
-fn print_function(
+/// The entry of a call, or how many are lost.
+fn entry_line(
     trace: &TraceDirectory,
-    records: &mut Records,
+    calls: &Calls,
+    step: &CallEvent,
     out: &mut impl Write,
-) -> Result<Printed, ReportError> {
-    let mut lines = FunctionLines::begin(trace, out)?;
-    while let Some((vcpu, time, head)) = records.pop()? {
-        lines.until(time)?;
-        match head {
-            Head::Entry(address) => lines.entry(vcpu, time, &trace.names.name(address))?,
-            Head::Lost(count) => lines.lost(vcpu, count)?,
+) -> io::Result<()> {
+    let vcpu = usize::from(step.vcpu);
+    match step.kind {
+        CallKind::Entry(function) => {
+            function_line(out, vcpu, step.time_ns, &calls.name(trace, function))
         }
+        CallKind::Lost(count) => writeln!(out, "CPU:{vcpu} [LOST {count} EVENTS]"),
+        CallKind::Exit { .. } => Ok(()),
     }
-    lines.end()
+}
+
+/// An event, or how many are lost.
+fn point_line(out: &mut impl Write, event: &EventLine) -> io::Result<()> {
+    let vcpu = usize::from(event.vcpu);
+    match event.event {
+        Some(_) => function_line(out, vcpu, event.time_ns, &event.to_string()),
+        None => writeln!(out, "CPU:{vcpu} {event}"),
+    }
 }
 
 fn function_header(trace: &TraceDirectory, out: &mut impl Write) -> io::Result<()> {
@@ -263,64 +221,4 @@ fn function_line(out: &mut impl Write, vcpu: usize, time: u64, name: &str) -> io
         "{:>16}-{:<7} [{vcpu:03}] {seconds:>5}.{micros:06}: {name}",
         "<guest>", 0
     )
-}
-
-fn print_counts(
-    trace: &TraceDirectory,
-    records: &mut Records,
-    out: &mut impl Write,
-) -> Result<Printed, ReportError> {
-    let mut calls: HashMap<u64, u64> = HashMap::new();
-    let mut lost = vec![0u64; trace.tasks.len()];
-    let mut printed = Printed::default();
-    let end = loop {
-        match records.pop() {
-            Ok(Some((_, _, Head::Entry(address)))) => {
-                printed.entries += 1;
-                *calls.entry(address).or_default() += 1;
-            }
-            Ok(Some((vcpu, _, Head::Lost(count)))) => {
-                printed.lost = printed.lost.saturating_add(count);
-                if let Some(of_vcpu) = lost.get_mut(vcpu) {
-                    *of_vcpu = of_vcpu.saturating_add(count);
-                }
-            }
-            Ok(None) => break Ok(()),
-            Err(error) => break Err(error),
-        }
-    };
-    counts_table(trace, &calls, &lost, &printed, out).map_err(ReportError::Output)?;
-    let (events, events_lost) = Events::of(trace)?.print_counts(out)?;
-    printed.events = events;
-    printed.lost = printed.lost.saturating_add(events_lost);
-    end.map(|()| printed)
-}
-
-fn counts_table(
-    trace: &TraceDirectory,
-    calls: &HashMap<u64, u64>,
-    lost: &[u64],
-    printed: &Printed,
-    out: &mut impl Write,
-) -> io::Result<()> {
-    let mut rows: Vec<_> = calls
-        .iter()
-        .map(|(at, count)| (*count, trace.names.name(*at)))
-        .collect();
-    rows.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
-    writeln!(out, "{:>14}  FUNCTION", "CALLS")?;
-    for (count, name) in &rows {
-        writeln!(out, "{count:>14}  {name}")?;
-    }
-    writeln!(
-        out,
-        "# {} of {}, {} lost",
-        plain(printed.entries, "call"),
-        plain(rows.len() as u64, "function"),
-        printed.lost
-    )?;
-    for (vcpu, count) in lost.iter().enumerate().filter(|(_, count)| **count > 0) {
-        writeln!(out, "# CPU:{vcpu} [LOST {count} EVENTS]")?;
-    }
-    Ok(())
 }

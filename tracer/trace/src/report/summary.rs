@@ -1,4 +1,4 @@
-//! Calls of a graph trace per function: how many, and how long they took.
+//! Calls of a trace per function: how many, and of a graph how long they took.
 //!
 //! *Total* counts a recursive function once, for its outermost call. *Self* leaves out what was spent
 //! in traced functions that were called. *Min*, *avg* and *max* are of single calls. Calls of unknown
@@ -17,6 +17,9 @@ use super::{Printed, anomalies};
 use crate::export::resolution::shorter;
 use crate::graph::{CallEvent, CallKind};
 use terms::quantity::plain;
+
+/// What there is of a graph beside calls.
+const HEADINGS: [&str; 5] = ["TOTAL us", "SELF us", "MIN us", "AVG us", "MAX us"];
 
 /// The sums of one function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +80,8 @@ impl Summary {
             CallKind::Entry(function) => {
                 self.printed.entries += 1;
                 self.rows.entry(function).or_default().calls += 1;
+                // Of a trace of functions nothing returns.
+                open.truncate(step.depth as usize);
                 let is_outermost = open.iter().all(|call| call.function != function);
                 open.push(Open {
                     function,
@@ -161,9 +166,10 @@ pub(super) fn print_summary(
             Err(error) => break Err(error),
         }
     };
-    table(trace, calls, &summary, out)
-        .and_then(|()| anomalies::print(trace, out))
-        .map_err(ReportError::Output)?;
+    table(trace, calls, &summary, out).map_err(ReportError::Output)?;
+    if trace.is_graph() {
+        anomalies::print(trace, out).map_err(ReportError::Output)?;
+    }
     let mut printed = summary.printed;
     let (events, lost) = Events::of(trace)?.print_counts(out)?;
     printed.events = events;
@@ -177,21 +183,21 @@ fn table(
     summary: &Summary,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let name = |function| trace.names.name(calls.functions.address(function));
-    let mut rows: Vec<_> = summary
-        .rows
-        .iter()
-        .map(|(id, row)| (row, name(*id)))
+    let rows = summary.rows.iter();
+    let mut rows: Vec<_> = rows
+        .map(|(id, row)| (row, calls.name(trace, *id)))
         .collect();
-    rows.sort_by(|a, b| b.0.total.cmp(&a.0.total).then_with(|| a.1.cmp(&b.1)));
+    let has_times = trace.is_graph();
+    let key = |row: &Row| if has_times { row.total } else { row.calls };
+    rows.sort_by(|a, b| key(b.0).cmp(&key(a.0)).then_with(|| a.1.cmp(&b.1)));
     write!(out, "{:>14}", "CALLS")?;
-    for heading in ["TOTAL us", "SELF us", "MIN us", "AVG us", "MAX us"] {
+    for heading in HEADINGS.iter().filter(|_| has_times) {
         write!(out, " {heading:>14}")?;
     }
     writeln!(out, "  FUNCTION")?;
     for (row, name) in &rows {
         write!(out, "{:>14}", row.calls)?;
-        for time in row.times() {
+        for time in row.times().into_iter().filter(|_| has_times) {
             match time {
                 Some(time) => write!(out, " {:>14}", column(time, trace.clock_period_ns()))?,
                 None => write!(out, " {:>14}", "-")?,

@@ -11,7 +11,7 @@ use terms::function::FunctionId;
 
 use super::*;
 use crate::event::{Event, EventKind, PointEvent, PointKind};
-use crate::export::uftrace::{Metadata, NOP, UftraceWriter};
+use crate::export::uftrace::{ClockStall, Metadata, NOP, UftraceWriter};
 
 /// The file's bytes with some changed.
 pub(super) fn damaged(path: &Path, changes: Vec<(prop::sample::Index, u8)>) -> Vec<u8> {
@@ -333,4 +333,35 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_clock_that_stood_still_is_said_once_before_what_comes_after_it() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let metadata = Metadata {
+        vcpus: 1,
+        image: "guest.elf".into(),
+        ..Metadata::default()
+    };
+    let mut writer =
+        UftraceWriter::create(&directory, text_of(&functions(1)), metadata, false).unwrap();
+    let entry = |time_ns| Event {
+        time_ns,
+        vcpu: 0,
+        kind: EventKind::Entry(FunctionId(0)),
+    };
+    let entries = [999, 1_000, 4_000_000, 6_000_000].map(entry);
+    writer.append(&entries).unwrap();
+    for end_ns in [1_000, 5_000_000, 7_000_000] {
+        let length_ns = 20_500;
+        writer.clock_stall(ClockStall { end_ns, length_ns });
+    }
+    writer.finish().unwrap();
+    let said = text(&directory, Format::Function).1;
+    let is_stall = |line: &str| line == "# the clock stood still for 20 us up to here";
+    let lines = said.lines().skip_while(|line| !line.ends_with(": f0"));
+    let stalls: Vec<bool> = lines.map(is_stall).collect();
+    // What was late after the last entry is nobody's time.
+    assert_eq!(stalls, [false, true, false, false, true, false]);
 }

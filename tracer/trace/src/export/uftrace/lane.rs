@@ -1,4 +1,5 @@
-//! The data file of one vCPU: buffered, cut back to whole records when a write fails.
+//! One data file, of a vCPU or of a thread: buffered, and cut back to whole events when a write fails. What could not be
+//! written is said as lost where there is room again, or in place of the last event.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -8,20 +9,36 @@ use super::error::ExportError;
 use super::record::{Kind, MAX_VALUE, RECORD_LENGTH, Record, packed, word};
 
 /// Bytes gathered before a write.
-const BUFFER: usize = 64 << 10;
-/// An event takes an entry and an exit at most.
+pub(super) const BUFFER: usize = 64 << 10;
+/// An event of a vCPU takes an entry and an exit at most.
 const PER_EVENT: usize = 2 * RECORD_LENGTH;
+/// Bytes beside a record, where there are any.
+const BESIDE: usize = 2;
 
-/// Where a lane's bytes go.
-pub(super) trait Storage: Write {
-    /// Cuts the file to this length and continues writing there.
-    fn cut(&mut self, length: u64) -> io::Result<()>;
+/// How much there is of a file, and of the one beside it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Length {
+    pub records: u64,
+    pub beside: u64,
 }
 
+/// Where a lane's bytes go.
+pub(super) trait Storage {
+    /// Adds records, and what stands beside them.
+    fn append(&mut self, records: &[u8], beside: &[u8]) -> io::Result<()>;
+    /// Cuts the file to this length and continues writing there; the one beside it, too.
+    fn cut(&mut self, length: Length) -> io::Result<()>;
+}
+
+/// A file that has none beside it.
 impl Storage for File {
-    fn cut(&mut self, length: u64) -> io::Result<()> {
-        self.set_len(length)?;
-        io::Seek::seek(self, io::SeekFrom::Start(length)).map(|_| ())
+    fn append(&mut self, records: &[u8], _beside: &[u8]) -> io::Result<()> {
+        self.write_all(records)
+    }
+
+    fn cut(&mut self, length: Length) -> io::Result<()> {
+        self.set_len(length.records)?;
+        io::Seek::seek(self, io::SeekFrom::Start(length.records)).map(|_| ())
     }
 }
 
@@ -40,23 +57,63 @@ pub struct LaneTotals {
     pub unknown: u64,
 }
 
+/// Records of whole events, and what stands beside them.
+#[derive(Debug, Default)]
+struct Block {
+    records: Vec<u8>,
+    beside: Vec<u8>,
+}
+
+impl Block {
+    const fn length(&self) -> Length {
+        Length {
+            records: self.records.len() as u64,
+            beside: self.beside.len() as u64,
+        }
+    }
+
+    fn clear(&mut self) {
+        self.records.clear();
+        self.beside.clear();
+    }
+
+    /// The time of its first record.
+    fn time(&self) -> Option<u64> {
+        self.records
+            .first_chunk()
+            .map(|time| u64::from_le_bytes(*time))
+    }
+}
+
+/// An event that is in the file, which can give its place.
+#[derive(Debug, Clone, Copy)]
+struct Last {
+    /// Its first record.
+    record: Record,
+    /// Where it begins.
+    start: Length,
+    /// What stands beside it.
+    beside: [u8; BESIDE],
+}
+
 #[derive(Debug)]
 pub(super) struct Lane<S> {
     storage: S,
     path: PathBuf,
-    buffer: Vec<u8>,
-    /// Bytes in the file: whole records.
-    written: u64,
-    /// The last record in the file.
-    last: Option<Record>,
+    waiting: Block,
+    /// Where in it the last event begins.
+    last_at: Length,
+    /// What is in the file.
+    written: Length,
+    last: Option<Last>,
     /// Time of the last record.
     time: u64,
-    /// Events dropped, and lost ones whose record was, not yet written as lost.
+    /// Events dropped, and lost ones whose record was, that no record tells of yet.
     unsaid: u64,
-    /// Entries in the buffer.
-    buffered: u64,
-    /// What the lost records in the buffer say.
-    buffered_lost: u64,
+    /// Entries among those that wait.
+    entries: u64,
+    /// What the lost records that wait say.
+    lost: u64,
     pub totals: LaneTotals,
 }
 
@@ -65,13 +122,14 @@ impl<S: Storage> Lane<S> {
         Self {
             storage,
             path,
-            buffer: Vec::with_capacity(BUFFER),
-            written: 0,
+            waiting: Block::default(),
+            last_at: Length::default(),
+            written: Length::default(),
             last: None,
             time: 0,
             unsaid: 0,
-            buffered: 0,
-            buffered_lost: 0,
+            entries: 0,
+            lost: 0,
             totals: LaneTotals::default(),
         }
     }
@@ -91,30 +149,60 @@ impl<S: Storage> Lane<S> {
         let (first, second) = pair.split_at_mut(RECORD_LENGTH);
         first.copy_from_slice(&packed(time, entry));
         second.copy_from_slice(&packed(time, exit));
-        self.buffer.extend_from_slice(&pair);
-        self.buffered += 1;
+        self.last_at.records = self.waiting.records.len() as u64;
+        self.waiting.records.extend_from_slice(&pair);
+        self.entries += 1;
     }
 
     pub fn lost(&mut self, time: u64, count: u64) {
         let time = self.ordered(time);
         self.totals.lost = self.totals.lost.saturating_add(count);
-        self.buffered_lost = self.buffered_lost.saturating_add(count);
+        self.lost = self.lost.saturating_add(count);
         let word = word(Kind::Lost, count.min(MAX_VALUE));
-        self.buffer.extend_from_slice(&packed(time, word));
+        self.last_at.records = self.waiting.records.len() as u64;
+        self.waiting.records.extend_from_slice(&packed(time, word));
     }
 
-    /// Whether the buffer has no room for another event: time to [`flush`](Self::flush).
+    /// A step of a thread, which is one record, with the values of its call and what stands beside it. Returns the bytes
+    /// that it takes.
+    pub fn step(&mut self, record: Record, values: &[u8], beside: u16) -> usize {
+        match record.kind {
+            Kind::Entry => self.entries += 1,
+            Kind::Lost => self.lost = self.lost.saturating_add(record.value),
+            Kind::Exit | Kind::Event => {}
+        }
+        self.time = record.time;
+        self.last_at = self.waiting.length();
+        let has_values = !values.is_empty();
+        let record = Record {
+            has_values,
+            ..record
+        };
+        self.waiting.records.extend_from_slice(&record.pack());
+        self.waiting.records.extend_from_slice(values);
+        self.waiting.beside.extend_from_slice(&beside.to_le_bytes());
+        RECORD_LENGTH + values.len()
+    }
+
+    /// Whether the buffer has no room for another event of a vCPU: time to [`flush`](Self::flush).
     #[inline]
     pub fn is_full(&self) -> bool {
-        self.buffer.len() + PER_EVENT > BUFFER
+        self.waiting.records.len() + PER_EVENT > BUFFER
     }
 
-    /// Writes what is buffered. What cannot be written is dropped and counted.
+    /// Bytes that wait to be written.
+    pub fn waiting(&self) -> usize {
+        self.waiting.records.len()
+    }
+
+    /// Writes what waits. What cannot be written is dropped and counted.
     pub fn flush(&mut self) -> Result<(), ExportError> {
-        if self.buffer.is_empty() && self.unsaid == 0 {
+        if self.waiting.records.is_empty() && self.unsaid == 0 {
             return Ok(());
         }
-        self.write_buffer().map_err(|source| {
+        self.say_unsaid();
+        self.write().map_err(|source| {
+            self.drop_waiting();
             let (path, dropped) = (self.path.clone(), self.totals.dropped);
             ExportError::Dropped {
                 path,
@@ -130,25 +218,25 @@ impl<S: Storage> Lane<S> {
         let Some(last) = self.last.filter(|_| self.unsaid > 0) else {
             return;
         };
-        let (records, said) = match last.kind {
-            Kind::Lost => (1, last.value),
-            // An exit, after its entry.
-            _ => (2, 1),
-        };
-        let start = self.written.saturating_sub(records * RECORD_LENGTH as u64);
-        if self.storage.cut(start).is_err() {
+        // A file that cannot be changed says less than is true; the side file has the count.
+        if self.storage.cut(last.start).is_err() {
             return;
         }
-        if last.kind != Kind::Lost {
-            self.totals.entries = self.totals.entries.saturating_sub(1);
-            self.totals.dropped += 1;
-        }
-        (self.written, self.last) = (start, None);
+        let said = match last.record.kind {
+            Kind::Entry => {
+                self.totals.entries = self.totals.entries.saturating_sub(1);
+                self.totals.dropped += 1;
+                1
+            }
+            Kind::Lost => last.record.value,
+            Kind::Exit | Kind::Event => 0,
+        };
+        (self.written, self.last) = (last.start, None);
         self.unsaid = self.unsaid.saturating_add(said);
-        let lost = word(Kind::Lost, self.unsaid.min(MAX_VALUE));
-        if self.write_records(&packed(last.time, lost)).is_ok() {
-            self.unsaid = 0;
-        }
+        self.put_unsaid(last.record.time, last.beside);
+        // As above.
+        let _ = self.write();
+        self.waiting.clear();
     }
 
     #[inline]
@@ -161,60 +249,74 @@ impl<S: Storage> Lane<S> {
         self.time
     }
 
-    fn write_buffer(&mut self) -> io::Result<()> {
+    /// What is not said yet was lost before everything that waits, so its record comes first.
+    fn say_unsaid(&mut self) {
         if self.unsaid > 0 {
-            // Lost before everything in the buffer, so the record comes first.
-            let first = self
-                .buffer
-                .first_chunk()
-                .map_or(self.time, |time| u64::from_le_bytes(*time));
-            let lost = packed(first, word(Kind::Lost, self.unsaid.min(MAX_VALUE)));
-            if let Err(error) = self.write_records(&lost) {
-                self.drop_buffer();
-                return Err(error);
-            }
-            self.unsaid = 0;
+            let time = self.waiting.time().unwrap_or(self.time);
+            let beside = self.waiting.beside.first_chunk().copied();
+            self.put_unsaid(time, beside.unwrap_or_default());
         }
-        let buffer = std::mem::take(&mut self.buffer);
-        let result = self.write_records(&buffer);
-        self.buffer = buffer;
-        if result.is_err() {
-            self.drop_buffer();
-        } else {
-            self.totals.entries += self.buffered;
-            self.clear_buffer();
-        }
-        result
     }
 
-    fn drop_buffer(&mut self) {
+    fn put_unsaid(&mut self, time: u64, beside: [u8; BESIDE]) {
+        let lost = word(Kind::Lost, self.unsaid.min(MAX_VALUE));
+        let is_alone = self.waiting.records.is_empty();
+        self.waiting.records.splice(0..0, packed(time, lost));
+        self.waiting.beside.splice(0..0, beside);
+        self.last_at = match is_alone {
+            true => Length::default(),
+            false => Length {
+                records: self.last_at.records + RECORD_LENGTH as u64,
+                beside: self.last_at.beside + BESIDE as u64,
+            },
+        };
+    }
+
+    /// Writes all that waits, or nothing of it: a part that got through is cut off again.
+    fn write(&mut self) -> io::Result<()> {
+        let Block { records, beside } = &self.waiting;
+        if let Err(error) = self.storage.append(records, beside) {
+            // If even that fails, readers meet a torn record at the end, which they ignore.
+            let _ = self.storage.cut(self.written);
+            return Err(error);
+        }
+        self.last = self.last_of_waiting();
+        let length = self.waiting.length();
+        self.written.records += length.records;
+        self.written.beside += length.beside;
+        self.totals.entries += self.entries;
+        self.unsaid = 0;
+        self.clear();
+        Ok(())
+    }
+
+    fn last_of_waiting(&self) -> Option<Last> {
+        let at = usize::try_from(self.last_at.records).ok()?;
+        let record = self.waiting.records.get(at..)?.first_chunk()?;
+        let beside = self.waiting.beside.last_chunk().copied();
+        Some(Last {
+            record: Record::unpack(*record)?,
+            start: Length {
+                records: self.written.records + self.last_at.records,
+                beside: self.written.beside + self.last_at.beside,
+            },
+            beside: beside.unwrap_or_default(),
+        })
+    }
+
+    /// What waits cannot be written.
+    pub fn drop_waiting(&mut self) {
+        self.totals.dropped += self.entries;
         self.unsaid = self
             .unsaid
-            .saturating_add(self.buffered)
-            .saturating_add(self.buffered_lost);
-        self.totals.dropped += self.buffered;
-        self.clear_buffer();
+            .saturating_add(self.entries)
+            .saturating_add(self.lost);
+        self.clear();
     }
 
-    fn clear_buffer(&mut self) {
-        self.buffered = 0;
-        self.buffered_lost = 0;
-        self.buffer.clear();
-    }
-
-    /// Writes all of `records`, or none: a part that got through is cut off again.
-    fn write_records(&mut self, records: &[u8]) -> io::Result<()> {
-        match self.storage.write_all(records) {
-            Ok(()) => {
-                self.written += records.len() as u64;
-                self.last = records.last_chunk().copied().and_then(Record::unpack);
-                Ok(())
-            }
-            Err(error) => {
-                // If even that fails, readers meet a torn record at the end, which they ignore.
-                let _ = self.storage.cut(self.written);
-                Err(error)
-            }
-        }
+    fn clear(&mut self) {
+        (self.entries, self.lost) = (0, 0);
+        self.waiting.clear();
+        self.last_at = Length::default();
     }
 }

@@ -58,7 +58,7 @@ pub const fn canonical(truncated: u64) -> u64 {
 pub const MAX_DEPTH: u32 = (1 << 10) - 1;
 const DEPTH_SHIFT: u32 = 6;
 /// Marks the word of a record after which values of its call stand.
-pub(super) const HAS_VALUES: u64 = 1 << 2;
+const HAS_VALUES: u64 = 1 << 2;
 
 /// The packed word of a record at depth 0; a value that does not fit is cut.
 #[must_use]

@@ -212,8 +212,13 @@ impl std::io::Write for Disk {
 }
 
 impl lane::Storage for Disk {
-    fn cut(&mut self, length: u64) -> std::io::Result<()> {
-        self.bytes.truncate(usize::try_from(length).unwrap());
+    fn append(&mut self, records: &[u8], _beside: &[u8]) -> std::io::Result<()> {
+        std::io::Write::write_all(self, records)
+    }
+
+    fn cut(&mut self, length: lane::Length) -> std::io::Result<()> {
+        self.bytes
+            .truncate(usize::try_from(length.records).unwrap());
         Ok(())
     }
 }

@@ -14,16 +14,14 @@ use std::path::{Path, PathBuf};
 use terms::function::Function;
 
 use super::error::ExportError;
+use super::lane::{BUFFER, Lane, Length, Storage};
 use super::layout::{self, Extent, Text};
-use super::record::{
-    HAS_VALUES, Kind, MAX_DEPTH, MAX_VALUE, RECORD_LENGTH, Record, packed, word, word_at,
-};
+use super::record::{Kind, MAX_DEPTH, MAX_VALUE, Record};
 use crate::event::Moment;
 use crate::export::call_formats::CallFormats;
 use crate::graph::{CallEvent, CallKind, End};
 
-/// Bytes gathered for one thread before a write, and for all.
-const BUFFER: usize = 64 << 10;
+/// Bytes gathered for all threads before a write.
 const BUFFERS: usize = 16 << 20;
 /// The highest vCPU number that a side file holds.
 const VCPU_MASK: u16 = 0xfff;
@@ -105,115 +103,29 @@ fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
     OpenOptions::new().append(true).open(path)?.write_all(bytes)
 }
 
-/// What waits to be written for one thread.
-#[derive(Debug, Default)]
+/// The data file of a thread, and the one beside it: there may be thousands, so they are open while they are written.
+#[derive(Debug)]
+struct ThreadFiles {
+    data: PathBuf,
+    side: PathBuf,
+}
+
+impl Storage for ThreadFiles {
+    fn append(&mut self, records: &[u8], beside: &[u8]) -> io::Result<()> {
+        append(&self.side, beside).and_then(|()| append(&self.data, records))
+    }
+
+    fn cut(&mut self, length: Length) -> io::Result<()> {
+        let cut = |path: &Path, length| OpenOptions::new().write(true).open(path)?.set_len(length);
+        cut(&self.side, length.beside).and(cut(&self.data, length.records))
+    }
+}
+
+/// One thread.
+#[derive(Debug)]
 struct ThreadLane {
     is_announced: bool,
-    records: Vec<u8>,
-    side: Vec<u8>,
-    /// Where the last of those begins.
-    last_at: usize,
-    /// Records in the files, and bytes in the data file.
-    written: u64,
-    bytes: u64,
-    /// The last of them, what is beside it, and its bytes with the values after it.
-    last: Option<(Record, [u8; 2], u64)>,
-    /// Entries among those that wait.
-    entries: u64,
-    /// What the lost records that wait say.
-    lost: u64,
-    /// Events dropped, and lost ones whose record was, that no record tells of yet.
-    unsaid: u64,
-    dropped: u64,
-}
-
-impl ThreadLane {
-    fn push(&mut self, time: u64, word: u64, values: &[u8], side: u16) {
-        let mark = if values.is_empty() { 0 } else { HAS_VALUES };
-        self.last_at = self.records.len();
-        self.records.extend_from_slice(&packed(time, word | mark));
-        self.records.extend_from_slice(values);
-        self.side.extend_from_slice(&side.to_le_bytes());
-    }
-
-    fn drop_waiting(&mut self) {
-        self.dropped += self.entries;
-        self.unsaid = self
-            .unsaid
-            .saturating_add(self.entries)
-            .saturating_add(self.lost);
-        self.clear();
-    }
-
-    fn clear(&mut self) {
-        (self.entries, self.lost) = (0, 0);
-        self.records.clear();
-        self.side.clear();
-    }
-
-    /// Writes all that waits, or nothing of it.
-    fn write(&mut self, data: &Path, side: &Path) -> io::Result<()> {
-        self.say_unsaid();
-        let (old, count) = (self.written, (self.side.len() / 2) as u64);
-        let written = append(side, &self.side).and_then(|()| append(data, &self.records));
-        if written.is_ok() {
-            self.written += count;
-            self.unsaid = 0;
-            self.bytes += self.records.len() as u64;
-            let last = self.records.get(self.last_at..).unwrap_or_default();
-            let record = last.first_chunk().copied().and_then(Record::unpack);
-            let both = record.zip(self.side.last_chunk().copied());
-            self.last = both.map(|(record, side)| (record, side, last.len() as u64));
-            self.clear();
-        } else {
-            // If even that fails, readers meet a torn record at the end, which they ignore.
-            let _ = cut(side, old * 2).and(cut(data, self.bytes));
-        }
-        written
-    }
-
-    /// Says what was dropped and not said: on a disk that is full still, in place of the last record.
-    fn say_in_place(&mut self, data: &Path, side: &Path) -> io::Result<()> {
-        let Some((last, beside, length)) = self.last.filter(|_| self.unsaid > 0) else {
-            return Ok(());
-        };
-        let kept = self.written.saturating_sub(1);
-        let bytes = self.bytes.saturating_sub(length);
-        cut(data, bytes).and(cut(side, kept * 2))?;
-        (self.written, self.bytes, self.last) = (kept, bytes, None);
-        let said = match last.kind {
-            Kind::Entry => {
-                self.dropped += 1;
-                1
-            }
-            Kind::Lost => last.value,
-            Kind::Exit | Kind::Event => 0,
-        };
-        self.unsaid = self.unsaid.saturating_add(said);
-        let lost = word(Kind::Lost, self.unsaid.min(MAX_VALUE));
-        append(side, &beside).and_then(|()| append(data, &packed(last.time, lost)))?;
-        self.written += 1;
-        self.bytes += RECORD_LENGTH as u64;
-        self.unsaid = 0;
-        Ok(())
-    }
-
-    /// Puts a record of what was dropped before the rest.
-    fn say_unsaid(&mut self) {
-        let Some(first) = self.records.first_chunk().filter(|_| self.unsaid > 0) else {
-            return;
-        };
-        let time = u64::from_le_bytes(*first);
-        let lost = word_at(Kind::Lost, 0, self.unsaid.min(MAX_VALUE));
-        self.records.splice(0..0, packed(time, lost));
-        self.last_at += RECORD_LENGTH;
-        let vcpu = self.side.first_chunk().map_or([0; 2], |side| *side);
-        self.side.splice(0..0, vcpu);
-    }
-}
-
-fn cut(path: &Path, length: u64) -> io::Result<()> {
-    OpenOptions::new().write(true).open(path)?.set_len(length)
+    lane: Lane<ThreadFiles>,
 }
 
 /// The files of all threads.
@@ -297,20 +209,18 @@ impl ThreadLanes {
         let values = event.values.as_deref();
         let values = values.and_then(|values| formats.encode(value, moment, values));
         let values = values.unwrap_or_default();
+        let record = Record {
+            time: event.time_ns,
+            kind,
+            value,
+            depth: event.depth.min(MAX_DEPTH),
+            has_values: false,
+        };
         let thread = event.thread as usize;
-        while self.lanes.len() <= thread {
-            self.lanes.push(ThreadLane::default());
-        }
-        if let Some(lane) = self.lanes.get_mut(thread) {
-            let word = word_at(kind, event.depth.min(MAX_DEPTH), value);
-            lane.push(event.time_ns, word, &values, side_word(event.vcpu, end));
-            match kind {
-                Kind::Entry => lane.entries += 1,
-                Kind::Lost => lane.lost = lane.lost.saturating_add(value),
-                Kind::Exit | Kind::Event => {}
-            }
-            self.waiting += RECORD_LENGTH + values.len();
-            if lane.records.len() >= BUFFER {
+        self.make_lanes(event.thread);
+        if let Some(ThreadLane { lane, .. }) = self.lanes.get_mut(thread) {
+            self.waiting += lane.step(record, &values, side_word(event.vcpu, end));
+            if lane.waiting() >= BUFFER {
                 self.flush_one(thread)?;
             }
         }
@@ -318,6 +228,20 @@ impl ThreadLanes {
             self.flush()?;
         }
         Ok(true)
+    }
+
+    fn make_lanes(&mut self, up_to: u32) {
+        let next = u32::try_from(self.lanes.len()).unwrap_or(u32::MAX);
+        let lanes = (next..=up_to).map(|thread| {
+            let data = self.description.path(&layout::data_file(thread));
+            let side = self.description.path(&layout::side_file(thread));
+            let path = data.clone();
+            ThreadLane {
+                is_announced: false,
+                lane: Lane::new(ThreadFiles { data, side }, path),
+            }
+        });
+        self.lanes.extend(lanes);
     }
 
     fn address(&self, index: usize) -> Option<u64> {
@@ -340,47 +264,36 @@ impl ThreadLanes {
     }
 
     fn flush_one(&mut self, thread: usize) -> Result<(), ExportError> {
-        let Some(lane) = self.lanes.get_mut(thread) else {
+        let Some(ThreadLane { is_announced, lane }) = self.lanes.get_mut(thread) else {
             return Ok(());
         };
-        if lane.records.is_empty() {
+        if lane.waiting() == 0 {
             return Ok(());
         }
-        self.waiting = self.waiting.saturating_sub(lane.records.len());
-        let number = u32::try_from(thread).unwrap_or(u32::MAX);
-        if !lane.is_announced {
+        self.waiting = self.waiting.saturating_sub(lane.waiting());
+        if !*is_announced {
+            let number = u32::try_from(thread).unwrap_or(u32::MAX);
             if let Err(error) = self.description.announce(number, &self.listed) {
                 lane.drop_waiting();
                 return Err(error);
             }
-            lane.is_announced = true;
+            *is_announced = true;
             self.listed.push(number);
         }
-        let data = self.description.path(&layout::data_file(number));
-        let side = self.description.path(&layout::side_file(number));
-        lane.write(&data, &side).map_err(|source| {
-            lane.drop_waiting();
-            let dropped = lane.dropped;
-            ExportError::Dropped {
-                path: data,
-                dropped,
-                source,
-            }
-        })
+        lane.flush()
     }
 
     /// Says what was dropped in the threads' files, also where there is no room for more.
     pub fn say_in_place(&mut self) {
-        for (thread, lane) in (0u32..).zip(&mut self.lanes) {
-            let data = self.description.path(&layout::data_file(thread));
-            let side = self.description.path(&layout::side_file(thread));
-            // A file that cannot be changed says less than is true; the side file has the count.
-            let _ = lane.say_in_place(&data, &side);
-        }
+        let lanes = self.lanes.iter_mut();
+        lanes.for_each(|thread| thread.lane.say_in_place());
     }
 
     /// Calls that could not be written.
     pub fn dropped(&self) -> u64 {
-        self.lanes.iter().map(|lane| lane.dropped).sum()
+        self.lanes
+            .iter()
+            .map(|thread| thread.lane.totals.dropped)
+            .sum()
     }
 }
