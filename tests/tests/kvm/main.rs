@@ -7,6 +7,7 @@
 mod accidents;
 mod any;
 mod bad_input;
+mod call_values;
 mod clients;
 mod command_line;
 mod control;

@@ -208,13 +208,11 @@ impl Output {
         };
         let known = formats.calls();
         let wanted = known.filter(|(_, moment, _)| self.captures.has(*moment));
-        let mut described = CallFormats::default();
-        for (function, moment, fields) in wanted {
-            pipeline.expect_values(function, moment);
-            if let Some(function) = self.image.function(function) {
-                described.add(function, moment, fields);
-            }
+        let wanted: Vec<_> = wanted.collect();
+        for (function, moment, _) in &wanted {
+            pipeline.expect_values(*function, *moment);
         }
+        let described = CallFormats::of(&self.image.functions, wanted.into_iter());
         let outcome = self.sink.writer.describe_values(described);
         self.sink.note(outcome);
     }

@@ -1,19 +1,15 @@
 //! Arguments and return values of the calls that a graph session records.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
-
 use crate::capture::{Capture, Captured};
 use crate::engine::Foothold;
 use crate::engine::call_values::CallValuesError;
 use crate::filter::Selection;
 use crate::probe::{parameters, return_value};
 use crate::session::SessionId;
-use image::Image;
 use log::Level;
 use terms::function::FunctionId;
 use trace::event::Moment;
-use trace::export::call_formats::{has_type, is_sayable};
+use trace::export::call_formats::has_type;
 
 use super::TracingError;
 use super::attachment::Attachment;
@@ -26,8 +22,6 @@ use crate::guest::Guest;
 struct Missing {
     /// Functions of which nothing is known.
     untyped: usize,
-    /// Functions whose names others have, too: values are told apart by names.
-    ambiguous: usize,
     /// Functions whose return cannot be hooked.
     unreturning: usize,
 }
@@ -37,7 +31,6 @@ impl Missing {
     fn say(self, of: usize, remarks: &mut Remarks) {
         for (count, why) in [
             (self.untyped, "their types are not known"),
-            (self.ambiguous, "others have the same names"),
             (self.unreturning, "their returns cannot be hooked"),
         ] {
             if count > 0 {
@@ -65,17 +58,12 @@ impl Attachment {
         if moments.is_empty() || selection.selected.is_empty() {
             return Ok(());
         }
-        let image = Arc::clone(&self.shared.image);
         let mut missing = Missing::default();
         let room = self.sessions.at(index)?.bytes_of_values();
         let has_memory = self.reach_for_calls(guest)?;
-        let shared = shared_names(&image);
         for function in &selection.selected {
-            let name = image.function(*function).map(|of| &*of.display);
-            let is_plain = name.is_some_and(|name| is_sayable(name) && !shared.contains(name));
             match captures_of(&self.shared, *function) {
                 None => missing.untyped += 1,
-                Some(_) if !is_plain => missing.ambiguous += 1,
                 Some((args, retval)) => {
                     let retval = retval.into_iter().collect();
                     let captures = [(Moment::Entry, args), (Moment::Exit, retval)];
@@ -163,14 +151,4 @@ fn fitting(values: Vec<Captured>, bytes: u64, has_memory: bool) -> Capture {
         }
     }
     capture
-}
-
-/// Names that several functions have.
-fn shared_names(image: &Image) -> HashSet<String> {
-    let mut counts: HashMap<&str, usize> = HashMap::new();
-    for function in &image.functions {
-        *counts.entry(&function.display).or_default() += 1;
-    }
-    let shared = counts.into_iter().filter(|(_, count)| *count > 1);
-    shared.map(|(name, _)| name.to_owned()).collect()
 }

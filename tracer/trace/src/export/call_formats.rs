@@ -2,6 +2,9 @@
 //! whose arguments or return value were captured. The values themselves lie after the records of uftrace's data
 //! files, as uftrace wants them, and this file says how to read them back with their names.
 //!
+//! uftrace is told of a function by its name. Where several have one name, or it has no way to write a name, the values lie
+//! *beside*: in the file beside the records, which uftrace does not open, in the same form.
+//!
 //! ```text
 //!  number   its bytes, filled up to a multiple of 4
 //!  text     its length (16 bits) and its bytes, filled up together; what was longer ends in `...`
@@ -13,7 +16,7 @@
 //! What has no type that uftrace knows is left out (bytes), and a call of which a number could not be read has none of
 //! its values of that moment here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Read};
@@ -22,7 +25,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use terms::field::{Enumeration, Field, FieldType, FieldValue};
-use terms::function::Function;
+use terms::function::{Function, FunctionId};
 use terms::printable;
 use terms::printable::Reversible;
 
@@ -44,6 +47,8 @@ const TEXT_MAX: u16 = 1 << 14;
 struct FunctionNote {
     function: String,
     address: String,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    beside: bool,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     args: Vec<ValueFormat>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -103,6 +108,8 @@ impl ValueFormat {
 struct Format {
     name: String,
     fields: Arc<[Field]>,
+    /// Whether its values lie beside the records.
+    is_beside: bool,
 }
 
 /// What the values of the calls of a trace are.
@@ -113,20 +120,50 @@ pub struct CallFormats {
 }
 
 impl CallFormats {
-    /// Adds the fields that are captured of a function's calls.
-    pub fn add(&mut self, function: &Function, moment: Moment, fields: &[Field]) {
-        let format = Format {
-            name: function.display.to_string(),
-            fields: fields.into(),
+    /// Of what is captured of these functions' calls.
+    pub fn of<'a>(
+        functions: &[Function],
+        captured: impl Iterator<Item = (FunctionId, Moment, &'a [Field])>,
+    ) -> Self {
+        let mut names: HashMap<&str, usize> = HashMap::new();
+        for function in functions {
+            *names.entry(&function.display).or_default() += 1;
+        }
+        let format = |(id, moment, fields): (FunctionId, Moment, &[Field])| {
+            let function = functions.get(id.index())?;
+            let name = &*function.display;
+            let is_alone = names.get(name) == Some(&1);
+            let format = Format {
+                name: name.to_owned(),
+                fields: fields.into(),
+                is_beside: !is_alone || !is_sayable(name),
+            };
+            Some(((truncated(function.address.0), moment), format))
         };
-        let key = (truncated(function.address.0), moment);
-        self.functions.insert(key, format);
+        let functions = captured.filter_map(format).collect();
+        Self { functions }
     }
 
-    /// Whether nothing is captured.
+    /// Values lie where they lay before, although other functions may have come.
+    pub fn stay_as(&mut self, before: &Self) {
+        for (key, format) in &mut self.functions {
+            if let Some(before) = before.functions.get(key) {
+                format.is_beside = before.is_beside;
+            }
+        }
+    }
+
+    /// Whether the values of the function at `address` lie beside the records.
+    #[must_use]
+    pub fn is_beside(&self, address: u64, moment: Moment) -> bool {
+        let format = self.functions.get(&(truncated(address), moment));
+        format.is_some_and(|format| format.is_beside)
+    }
+
+    /// Whether uftrace is told of nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.functions.is_empty()
+        self.functions.values().all(|format| format.is_beside)
     }
 
     /// The fields of the calls of the function at `address`.
@@ -177,7 +214,11 @@ impl CallFormats {
     #[must_use]
     pub fn specs(&self) -> (String, String) {
         let (mut args, mut retval) = (String::new(), String::new());
-        for ((_, moment), format) in &self.functions {
+        let plain = self
+            .functions
+            .iter()
+            .filter(|(_, format)| !format.is_beside);
+        for ((_, moment), format) in plain {
             let into = match moment {
                 Moment::Entry => &mut args,
                 Moment::Exit => &mut retval,
@@ -210,6 +251,7 @@ impl CallFormats {
             let note = notes.entry(*address).or_default();
             note.function.clone_from(&format.name);
             note.address = format!("{address:#x}");
+            note.beside = format.is_beside;
             let values = format.fields.iter().map(ValueFormat::of).collect();
             match moment {
                 Moment::Entry => note.args = values,
@@ -248,6 +290,7 @@ impl CallFormats {
                     name: note.function.clone(),
                     fields: fields
                         .ok_or_else(|| format!("{}: a type that is none", note.function))?,
+                    is_beside: note.beside,
                 };
                 functions.insert((truncated(address), moment), format);
             }
@@ -263,8 +306,7 @@ pub fn is_values_file(name: &str) -> bool {
 }
 
 /// Whether uftrace can be told of a function of this name.
-#[must_use]
-pub fn is_sayable(name: &str) -> bool {
+fn is_sayable(name: &str) -> bool {
     !name.is_empty() && !name.contains(['@', ';', '\n'])
 }
 
@@ -371,6 +413,7 @@ mod tests {
         let format = Format {
             name: "<T as f*[?]>::g".to_owned(),
             fields: kinds.into_iter().zip(0..).map(field).collect(),
+            is_beside: false,
         };
         let functions = [((0xffff_8000_1000, Moment::Entry), format)];
         CallFormats {

@@ -6,15 +6,17 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::fs::File;
 use std::io::{BufReader, Read};
+use std::sync::Arc;
 
 use terms::function::FunctionId;
 
 use super::data_file::{DataFile, Next};
 use super::directory::{Names, Task, TraceDirectory};
 use super::error::ReportError;
-use crate::event::Values;
+use crate::event::{Moment, Values};
+use crate::export::call_formats::CallFormats;
 use crate::export::uftrace::record::{Kind, MAX_DEPTH, Record};
-use crate::export::uftrace::threads::read_side_word;
+use crate::export::uftrace::threads::{has_values_beside, read_side_word};
 use crate::graph::selection::{Rules, Selection};
 use crate::graph::{CallEvent, CallKind, CallSink, End};
 
@@ -78,6 +80,8 @@ struct Lane {
     of_vcpu: Option<u16>,
     /// vCPUs and ends; a graph without them is shown as of vCPU 0.
     side: Option<BufReader<File>>,
+    /// What values stand there.
+    values: Arc<CallFormats>,
     open: Vec<Open>,
     entries: u64,
     losses: u64,
@@ -108,6 +112,7 @@ impl Lane {
             data: DataFile::open(task, &trace.values)?,
             of_vcpu,
             side,
+            values: Arc::clone(&trace.values),
             open: Vec::new(),
             entries: 0,
             losses: 0,
@@ -119,12 +124,30 @@ impl Lane {
         })
     }
 
-    fn side(&mut self) -> (u16, End) {
+    /// What stands beside a record. After what cannot be read there is nothing.
+    fn side(&mut self, record: Record) -> (u16, End, Option<Values>) {
         let mut word = [0; 2];
-        match self.side.as_mut().map(|side| side.read_exact(&mut word)) {
-            Some(Ok(())) => read_side_word(u16::from_le_bytes(word)),
-            _ => (0, End::Returned),
+        let Some(side) = &mut self.side else {
+            return (0, End::Returned, None);
+        };
+        if side.read_exact(&mut word).is_err() {
+            return (0, End::Returned, None);
         }
+        let word = u16::from_le_bytes(word);
+        let (vcpu, end) = read_side_word(word);
+        if !has_values_beside(word) {
+            return (vcpu, end, None);
+        }
+        let moment = match record.kind {
+            Kind::Entry => Moment::Entry,
+            Kind::Exit | Kind::Lost | Kind::Event => Moment::Exit,
+        };
+        let values = self.values.decode(record.value, moment, side);
+        let values = values.ok().flatten().map(|(values, _)| values);
+        if values.is_none() {
+            self.side = None;
+        }
+        (vcpu, end, values)
     }
 
     /// The file is damaged or was made by somebody else when times go back in it: ours do not. What is open then gets no
@@ -150,14 +173,14 @@ impl Lane {
             return;
         }
         self.check_time(record.time);
-        let (vcpu, end) = self.side();
+        let (vcpu, end, beside) = self.side(record);
         let at = CallEvent {
             time_ns: record.time,
             vcpu,
             thread: self.thread,
             depth: 0,
             kind: CallKind::Lost(record.value),
-            values,
+            values: values.or(beside),
         };
         match record.kind {
             Kind::Entry => {

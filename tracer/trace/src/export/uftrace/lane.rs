@@ -14,6 +14,8 @@ pub(super) const BUFFER: usize = 64 << 10;
 const PER_EVENT: usize = 2 * RECORD_LENGTH;
 /// Bytes beside a record, where there are any.
 const BESIDE: usize = 2;
+/// Marks them when the values of the record's call stand after them.
+pub(super) const VALUES_BESIDE: u16 = 1 << 15;
 
 /// How much there is of a file, and of the one beside it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -163,9 +165,9 @@ impl<S: Storage> Lane<S> {
         self.waiting.records.extend_from_slice(&packed(time, word));
     }
 
-    /// A step of a thread, which is one record, with the values of its call and what stands beside it. Returns the bytes
-    /// that it takes.
-    pub fn step(&mut self, record: Record, values: &[u8], beside: u16) -> usize {
+    /// A step of a thread, which is one record, and what stands beside it; the values of its call stand after the one
+    /// (`is_inline`) or after the other. Returns the bytes of records that it takes.
+    pub fn step(&mut self, record: Record, values: &[u8], is_inline: bool, beside: u16) -> usize {
         match record.kind {
             Kind::Entry => self.entries += 1,
             Kind::Lost => self.lost = self.lost.saturating_add(record.value),
@@ -173,15 +175,21 @@ impl<S: Storage> Lane<S> {
         }
         self.time = record.time;
         self.last_at = self.waiting.length();
-        let has_values = !values.is_empty();
+        let (inline, apart) = match is_inline {
+            true => (values, &[][..]),
+            false => (&[][..], values),
+        };
         let record = Record {
-            has_values,
+            has_values: !inline.is_empty(),
             ..record
         };
+        let mark = if apart.is_empty() { 0 } else { VALUES_BESIDE };
+        let beside = (beside | mark).to_le_bytes();
         self.waiting.records.extend_from_slice(&record.pack());
-        self.waiting.records.extend_from_slice(values);
-        self.waiting.beside.extend_from_slice(&beside.to_le_bytes());
-        RECORD_LENGTH + values.len()
+        self.waiting.records.extend_from_slice(inline);
+        self.waiting.beside.extend_from_slice(&beside);
+        self.waiting.beside.extend_from_slice(apart);
+        RECORD_LENGTH + inline.len()
     }
 
     /// Whether the buffer has no room for another event of a vCPU: time to [`flush`](Self::flush).
@@ -260,9 +268,11 @@ impl<S: Storage> Lane<S> {
 
     fn put_unsaid(&mut self, time: u64, beside: [u8; BESIDE]) {
         let lost = word(Kind::Lost, self.unsaid.min(MAX_VALUE));
+        // It has no values.
+        let beside = u16::from_le_bytes(beside) & !VALUES_BESIDE;
         let is_alone = self.waiting.records.is_empty();
         self.waiting.records.splice(0..0, packed(time, lost));
-        self.waiting.beside.splice(0..0, beside);
+        self.waiting.beside.splice(0..0, beside.to_le_bytes());
         self.last_at = match is_alone {
             true => Length::default(),
             false => Length {
@@ -293,7 +303,9 @@ impl<S: Storage> Lane<S> {
     fn last_of_waiting(&self) -> Option<Last> {
         let at = usize::try_from(self.last_at.records).ok()?;
         let record = self.waiting.records.get(at..)?.first_chunk()?;
-        let beside = self.waiting.beside.last_chunk().copied();
+        let beside_at = usize::try_from(self.last_at.beside).ok()?;
+        let beside = self.waiting.beside.get(beside_at..);
+        let beside = beside.and_then(|beside| beside.first_chunk()).copied();
         Some(Last {
             record: Record::unpack(*record)?,
             start: Length {

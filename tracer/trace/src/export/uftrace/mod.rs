@@ -275,7 +275,10 @@ impl UftraceWriter {
     ///
     /// # Errors
     /// [`ExportError::Io`].
-    pub fn describe_values(&mut self, values: CallFormats) -> Result<(), ExportError> {
+    pub fn describe_values(&mut self, mut values: CallFormats) -> Result<(), ExportError> {
+        if let Some(threads) = &self.threads {
+            values.stay_as(threads.values());
+        }
         let written = values.write(&self.directory);
         written.map_err(|(path, error)| ExportError::io("write", &path)(error))?;
         match &mut self.threads {

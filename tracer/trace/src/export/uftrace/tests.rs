@@ -484,3 +484,69 @@ fn a_thread_whose_files_are_full_says_the_loss_in_place() {
         assert_eq!(fs::read(directory.join("1000.side")).unwrap().len(), 4);
     }
 }
+
+/// Two files with room for so many bytes of records.
+#[derive(Default)]
+struct Both {
+    records: Vec<u8>,
+    beside: Vec<u8>,
+    room: usize,
+}
+
+impl lane::Storage for Both {
+    fn append(&mut self, records: &[u8], beside: &[u8]) -> std::io::Result<()> {
+        self.beside.extend_from_slice(beside);
+        if self.records.len() + records.len() > self.room {
+            return Err(std::io::ErrorKind::StorageFull.into());
+        }
+        self.records.extend_from_slice(records);
+        Ok(())
+    }
+
+    fn cut(&mut self, length: lane::Length) -> std::io::Result<()> {
+        let [records, beside] =
+            [length.records, length.beside].map(|length| usize::try_from(length).unwrap());
+        self.records.truncate(records);
+        self.beside.truncate(beside);
+        Ok(())
+    }
+}
+
+#[test]
+fn values_beside_a_record_go_with_it() {
+    let disk = Both {
+        room: 40,
+        ..Both::default()
+    };
+    let mut lane = Lane::new(disk, "1000.dat".into());
+    let entry = |time| Record {
+        time,
+        kind: Kind::Entry,
+        value: 0x1000,
+        depth: 0,
+        has_values: false,
+    };
+    assert_eq!(lane.step(entry(1), &[7; 8], false, 3), 16);
+    assert_eq!(lane.step(entry(2), &[8; 8], true, 4), 24);
+    lane.flush().unwrap();
+    let side = [&[3, 0x80][..], &[7; 8], &[4, 0]].concat();
+    assert_eq!(lane.storage().beside, side);
+    lane.step(entry(3), &[9; 8], false, 5);
+    lane.flush().unwrap_err();
+    assert_eq!(lane.storage().beside, side);
+    // The last one gives its place: itself, and the one that found no room.
+    lane.say_in_place();
+    assert_eq!(lane.storage().beside, side);
+    let (records, _) = lane.storage().records.as_chunks::<16>();
+    let last = Record::unpack(*records.last().unwrap()).unwrap();
+    assert_eq!((last.time, last.kind, last.value), (2, Kind::Lost, 2));
+    // A loss has no values, and what stands beside it says so.
+    lane.storage().room = 0;
+    lane.step(entry(4), &[9; 8], false, 5);
+    lane.flush().unwrap_err();
+    lane.storage().room = 100;
+    lane.step(entry(5), &[9; 8], false, 6);
+    lane.flush().unwrap();
+    let more = [&[6, 0][..], &[6, 0x80], &[9; 8]].concat();
+    assert_eq!(lane.storage().beside, [side, more].concat());
+}

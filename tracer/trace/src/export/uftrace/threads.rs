@@ -1,7 +1,8 @@
 //! The data files of a graph trace: one for each thread, made when the thread is first seen.
 //!
 //! Beside each `TID.dat` lies `TID.side`, which uftrace does not open: two bytes for each record of
-//! the data file, the vCPU in the low 12 bits and how the call ended ([`End`]) in the high 4.
+//! the data file, the vCPU in the low 12 bits, how the call ended ([`End`]) in 3, and in the highest whether values of the call
+//! come after them, where uftrace cannot be told of these.
 //!
 //! What uftrace needs to know of a thread is written before its first record, and the list of
 //! threads last and in one step, so the directory can be opened at every moment.
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 use terms::function::Function;
 
 use super::error::ExportError;
-use super::lane::{BUFFER, Lane, Length, Storage};
+use super::lane::{BUFFER, Lane, Length, Storage, VALUES_BESIDE};
 use super::layout::{self, Extent, Text};
 use super::record::{Kind, MAX_DEPTH, MAX_VALUE, Record};
 use crate::event::Moment;
@@ -34,8 +35,14 @@ pub(crate) fn side_word(vcpu: u16, end: End) -> u16 {
 
 /// What the two bytes beside a record say.
 pub(crate) fn read_side_word(word: u16) -> (u16, End) {
-    let end = End::ALL.get(usize::from(word >> END_SHIFT));
+    let end = (word & !VALUES_BESIDE) >> END_SHIFT;
+    let end = End::ALL.get(usize::from(end));
     (word & VCPU_MASK, end.copied().unwrap_or_default())
+}
+
+/// Whether values of the call stand after them.
+pub(crate) const fn has_values_beside(word: u16) -> bool {
+    word & VALUES_BESIDE != 0
 }
 
 /// What describes every thread.
@@ -174,6 +181,11 @@ impl ThreadLanes {
         self.description.names.insert(thread, name.to_owned());
     }
 
+    /// What the values of calls are so far.
+    pub const fn values(&self) -> &CallFormats {
+        &self.description.values
+    }
+
     /// What the values of calls are, from now on.
     pub fn describe_values(&mut self, values: CallFormats) -> Result<(), ExportError> {
         self.description.values = values;
@@ -209,6 +221,7 @@ impl ThreadLanes {
         let values = event.values.as_deref();
         let values = values.and_then(|values| formats.encode(value, moment, values));
         let values = values.unwrap_or_default();
+        let is_inline = !formats.is_beside(value, moment);
         let record = Record {
             time: event.time_ns,
             kind,
@@ -219,7 +232,8 @@ impl ThreadLanes {
         let thread = event.thread as usize;
         self.make_lanes(event.thread);
         if let Some(ThreadLane { lane, .. }) = self.lanes.get_mut(thread) {
-            self.waiting += lane.step(record, &values, side_word(event.vcpu, end));
+            let side = side_word(event.vcpu, end);
+            self.waiting += lane.step(record, &values, is_inline, side);
             if lane.waiting() >= BUFFER {
                 self.flush_one(thread)?;
             }
