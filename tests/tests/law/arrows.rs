@@ -34,7 +34,9 @@ const HOUSES: [House; 7] = [
     tidy("tracer/image/src"),
     House {
         folder: "tracer/trace/src",
-        order: &["doubt", "event", "glob", "graph", "export", "report"],
+        order: &[
+            "doubt", "event", "glob", "graph", "export", "report", "convert",
+        ],
         up: &[],
         in_circles: 0,
     },

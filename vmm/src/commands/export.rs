@@ -1,23 +1,17 @@
 //! `vmm export`: a graph trace in the formats of other tools. Needs no KVM.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use clap::ValueEnum;
 use inferno::flamegraph;
-use serde_json::{Map, Value, json};
-use terms::field::FieldValue;
-use terms::function::FunctionId;
-use trace::export::chrome::Chrome;
-use trace::export::folded::{Folded, Weight};
+use trace::convert::{chrome, folded, weight};
+use trace::export::folded::Weight;
 use trace::export::uftrace::writer_of;
 use trace::graph::selection::Rules;
-use trace::graph::{CallEvent, CallKind};
-use trace::report::calls::{Calls, Shown};
+use trace::report::calls::Calls;
 use trace::report::directory::TraceDirectory;
-use trace::report::events::Events;
 use trace::report::{Missing, ReportError, unfinished};
 
 use super::stdout;
@@ -100,152 +94,20 @@ fn write(
     mut out: impl Write,
 ) -> Result<Option<Missing>, ReportError> {
     let mut events = None;
+    let note = |note: &str| log::warn!("{note}");
     match format {
-        ExportFormat::Chrome => events = Some(chrome(trace, &mut calls, &mut out)?),
+        ExportFormat::Chrome => events = Some(chrome(trace, &mut calls, note, &mut out)?),
         ExportFormat::Folded => out
-            .write_all(&folded(trace, &mut calls, with_values)?)
+            .write_all(&folded(trace, &mut calls, with_values, note)?)
             .map_err(ReportError::Output)?,
         ExportFormat::Flamegraph => {
-            let folded = folded(trace, &mut calls, with_values)?;
+            let folded = folded(trace, &mut calls, with_values, note)?;
             draw(weight(trace), &folded, &mut out)?;
         }
     }
     out.flush().map_err(ReportError::Output)?;
     let missing = Missing::of(trace, calls.entries());
     Ok(missing.or_else(|| Missing::of_events(trace, events?)))
-}
-
-fn name(trace: &TraceDirectory, calls: &Calls, function: FunctionId) -> String {
-    let address = calls.functions.address(function);
-    trace.names.name(address).into_owned()
-}
-
-/// What is known of a call: its arguments by their names, or what it returned.
-fn values(trace: &TraceDirectory, calls: &Calls, step: &CallEvent) -> Map<String, Value> {
-    let named = |(name, value): (&str, &FieldValue)| (name.to_owned(), json!(value));
-    match step.kind {
-        CallKind::Entry(function) => {
-            let address = calls.functions.address(function);
-            trace.arguments(address, step).map(named).collect()
-        }
-        CallKind::Exit { .. } => match step.values.as_deref() {
-            None | Some([]) => Map::new(),
-            Some([only]) => Map::from_iter([named(("returned", only))]),
-            Some(several) => Map::from_iter([("returned".to_owned(), json!(several))]),
-        },
-        CallKind::Lost(_) => Map::new(),
-    }
-}
-
-/// Passes on every step, and says what was met.
-fn each(
-    calls: &mut Calls,
-    mut step: impl FnMut(&Calls, &CallEvent) -> Result<(), ReportError>,
-) -> Result<(), ReportError> {
-    while let Some(shown) = calls.pop()? {
-        match shown {
-            Shown::Step(one) => step(calls, &one)?,
-            Shown::Leaf(entry, exit) => {
-                step(calls, &entry)?;
-                step(calls, &exit)?;
-            }
-        }
-    }
-    for note in &calls.notes {
-        log::warn!("{note}");
-    }
-    Ok(())
-}
-
-/// Without times there is only how often stacks were called.
-fn weight(trace: &TraceDirectory) -> Weight {
-    if trace.has_times() {
-        Weight::Time
-    } else {
-        Weight::Calls
-    }
-}
-
-/// With `with_values` calls of one function with other arguments are other frames.
-fn folded(
-    trace: &TraceDirectory,
-    calls: &mut Calls,
-    with_values: bool,
-) -> Result<Vec<u8>, ReportError> {
-    let mut folded = Folded::by(weight(trace));
-    let mut frames = Frames::default();
-    each(calls, |calls, step| {
-        let CallKind::Entry(function) = step.kind else {
-            folded.add(step);
-            return Ok(());
-        };
-        let mut frame = name(trace, calls, function);
-        let args = trace.args(calls.functions.address(function), step);
-        if with_values && !args.is_empty() {
-            frame = format!("{frame}({args})");
-        }
-        let kind = CallKind::Entry(frames.number(frame));
-        folded.add(&CallEvent {
-            kind,
-            ..step.clone()
-        });
-        Ok(())
-    })?;
-    let mut text = Vec::new();
-    folded
-        .write(|frame| frames.name(frame), &mut text)
-        .map_err(ReportError::Output)?;
-    Ok(text)
-}
-
-/// The frames of stacks, numbered as they come.
-#[derive(Default)]
-struct Frames {
-    numbers: HashMap<String, FunctionId>,
-    names: Vec<String>,
-}
-
-impl Frames {
-    fn number(&mut self, name: String) -> FunctionId {
-        let next = FunctionId(u32::try_from(self.names.len()).unwrap_or(u32::MAX));
-        let number = *self.numbers.entry(name.clone()).or_insert(next);
-        if number == next {
-            self.names.push(name);
-        }
-        number
-    }
-
-    fn name(&self, frame: FunctionId) -> String {
-        self.names.get(frame.index()).cloned().unwrap_or_default()
-    }
-}
-
-/// Returns how many events there were.
-fn chrome(
-    trace: &TraceDirectory,
-    calls: &mut Calls,
-    out: &mut impl Write,
-) -> Result<u64, ReportError> {
-    let mut chrome = Chrome::begin(out, trace.clock_period_ns()).map_err(ReportError::Output)?;
-    each(calls, |calls, step| {
-        let name = match step.kind {
-            CallKind::Entry(function) | CallKind::Exit { function, .. } => {
-                name(trace, calls, function)
-            }
-            CallKind::Lost(_) => String::new(),
-        };
-        let values = values(trace, calls, step);
-        chrome.add(step, &name, values).map_err(ReportError::Output)
-    })?;
-    let (mut events, mut count) = (Events::of(trace)?, 0);
-    while let Some(event) = events.next_until(u64::MAX)? {
-        count += 1;
-        chrome.point(&event).map_err(ReportError::Output)?;
-    }
-    chrome
-        .finish(|function| name(trace, calls, function))
-        .map_err(ReportError::Output)?;
-    Ok(count)
 }
 
 fn draw(weight: Weight, folded: &[u8], out: &mut impl Write) -> Result<(), ReportError> {
