@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use image::points::Operand;
 use terms::event_format::EventFormat;
 use terms::expression::Expression;
 use terms::field::{Field, FieldType};
@@ -75,6 +76,8 @@ pub struct Text {
 /// Where a captured value comes from.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Source {
+    /// A number where whoever made the code at this place says that it is: read as that code would, for it is there.
+    Operand(Operand),
     /// A number.
     Number(Expression),
     /// So many bytes from an address on: what has no better type.
@@ -149,6 +152,15 @@ fn check_number(value: &Expression, levels: u32) -> Result<(), CaptureError> {
     }
 }
 
+fn check_operand(operand: Operand) -> Result<(), CaptureError> {
+    match operand {
+        Operand::Register(number) | Operand::Memory { base: number, .. } if number > 15 => {
+            Err(CaptureError::Register(number))
+        }
+        Operand::Register(_) | Operand::Memory { .. } | Operand::Constant(_) => Ok(()),
+    }
+}
+
 impl Text {
     fn check(&self) -> Result<(), CaptureError> {
         check_number(&self.address, DEPTH_MAX)?;
@@ -162,6 +174,10 @@ impl Captured {
     fn check(&self) -> Result<(), CaptureError> {
         let kind = &self.kind;
         let fits = match &self.source {
+            Source::Operand(operand) => {
+                check_operand(*operand)?;
+                kind.is_number()
+            }
             Source::Number(value) => {
                 check_number(value, DEPTH_MAX)?;
                 kind.is_number()
@@ -220,6 +236,19 @@ impl Condition {
 }
 
 impl Capture {
+    /// These fields of an event, each with where it is; always.
+    pub fn of_fields(fields: impl IntoIterator<Item = (Field, Operand)>) -> Self {
+        let captured = |(field, operand): (Field, Operand)| Captured {
+            name: field.name,
+            kind: field.kind,
+            source: Source::Operand(operand),
+        };
+        Self {
+            values: fields.into_iter().map(captured).collect(),
+            condition: None,
+        }
+    }
+
     /// What the event of a probe that captures this says: the layout of its payload, for the code that writes it as
     /// for who reads it.
     #[must_use]
@@ -229,6 +258,7 @@ impl Capture {
             kind: value.kind.clone(),
         };
         let can_fault = |value: &Captured| match &value.source {
+            Source::Operand(_) => false,
             Source::Number(value) => value.can_fault(),
             Source::Bytes { .. } | Source::Text { .. } => true,
         };
@@ -275,6 +305,7 @@ impl Capture {
     #[must_use]
     pub fn needs_memory(&self) -> bool {
         let of_value = |value: &Captured| match &value.source {
+            Source::Operand(_) => false,
             Source::Number(value) => value.needs_memory(),
             Source::Bytes { .. } | Source::Text { .. } => true,
         };

@@ -1,16 +1,20 @@
 //! Stubs of events: whatever the operands are, and whatever is in the registers, the payload says it and
 //! nothing is changed.
 
+use std::sync::Arc;
+
 use image::points::Operand;
 use terms::addr::Gva;
-use terms::event_format::EventFormat;
+use terms::event_format::{EventFormat, EventId};
 use terms::field::{Field, FieldType, FieldValue};
 use terms::function::FunctionId;
+use tracer::capture::Capture;
 use tracer::record::Record;
 use tracer::ring::geometry::{LIMIT_NONE, LIMIT_OFF};
 use tracer::ring::payload::read_payload;
+use tracer::stub::capture::{CapturePart, CaptureStub, Standing};
 use tracer::stub::cell::{HEAD, LIMIT, LOST};
-use tracer::stub::event::{EventStub, Tail, arguments};
+use tracer::stub::event::{Tail, arguments};
 use tracer::stub::recorder::Clock;
 use tracer::stub::template::TEMPLATE_MAX;
 
@@ -89,14 +93,14 @@ fn expected(
 }
 
 /// The code of a stub, at its place in the ground. Where it goes on in a function, it returns.
-fn place(ground: &Ground, stub: &EventStub) -> u64 {
+fn place(ground: &Ground, stub: &CaptureStub) -> u64 {
     let at = ground.spare();
     let near = Gva(at + TEMPLATE_MAX);
     let go_on = at + 0xf00;
     let code = stub
         .template(near)
         .unwrap()
-        .stamp(Gva(at), FunctionId(EVENT), Gva(go_on))
+        .stamp(Gva(at), FunctionId(0), Gva(go_on))
         .unwrap();
     assert!(code.len() < 0xf00, "{} bytes", code.len());
     ground.write(at, &code);
@@ -129,13 +133,26 @@ fn check(ground: &Ground, tail: Tail, as_callback: bool, random: &mut Random) {
         }
         kinds.into_iter().zip(taken).collect()
     };
-    let stub = EventStub {
-        recorders: vec![rings.event],
-        fields,
-        tail,
+    let named = |(kind, operand): &(FieldType, Operand)| {
+        let (name, kind) = ("f".into(), kind.clone());
+        (Field { name, kind }, *operand)
     };
-    let values: Vec<FieldValue> = stub
-        .fields
+    let part = CapturePart {
+        recorder: rings.event,
+        event: EventId(EVENT),
+        capture: Arc::new(Capture::of_fields(fields.iter().map(named))),
+    };
+    let stub = CaptureStub {
+        parts: vec![part],
+        tail,
+        lowered: 0,
+        standing: match tail {
+            Tail::Return => Standing::Between,
+            Tail::Continue => Standing::Marker,
+        },
+        reach: None,
+    };
+    let values: Vec<FieldValue> = fields
         .iter()
         .map(|(kind, at)| expected(ground, &before, kind.clone(), *at))
         .collect();
@@ -174,10 +191,7 @@ fn check(ground: &Ground, tail: Tail, as_callback: bool, random: &mut Random) {
     let record = ground.read(rings.slot(position), 8);
     let record = Record(u64::from_le_bytes(record.try_into().unwrap()));
     assert_eq!(record.function(), FunctionId(EVENT));
-    let fields = stub.fields.iter().map(|(kind, _)| Field {
-        name: "f".into(),
-        kind: kind.clone(),
-    });
+    let fields = fields.iter().map(|field| named(field).0);
     let format = EventFormat::new("event".into(), fields.collect());
     let read = read_payload(&rings, geometry, 0, position, &format);
     assert_eq!(read, Ok(values), "{stub:?}");

@@ -20,7 +20,7 @@ use crate::capture::{Capture, Captured, Source};
 use crate::event_formats::EventFormats;
 use crate::patch::functions::shape;
 use crate::session::{CallMoments, SessionId};
-use crate::stub::capture::{CapturePart, CaptureStub};
+use crate::stub::capture::{CapturePart, CaptureStub, Standing};
 use crate::stub::event::Tail;
 use crate::stub::graph::SiteShape;
 use crate::stub::store::Piece;
@@ -137,7 +137,7 @@ pub(super) fn place_routine<M: WindowMemory + ?Sized>(
         parts,
         tail: Tail::Return,
         lowered: CALLED,
-        is_between: true,
+        standing: Standing::Between,
         reach: with.reach(),
     };
     let piece = Piece::Capture {

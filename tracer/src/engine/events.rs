@@ -3,6 +3,8 @@
 //! The first event of a session gives it *event rings*: one for each vCPU, with a cell of its own beside that
 //! of the records. They come and go with the session as its other memory does.
 
+use std::sync::Arc;
+
 use image::Image;
 use terms::addr::Gva;
 use terms::event_format::EventId;
@@ -13,10 +15,12 @@ use super::ApplyError;
 use super::plan::{Plan, Step};
 use super::planning::Planning;
 pub use super::rings::{PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_OF_PROBES};
+use crate::capture::Capture;
 use crate::patch::events::{Callback, Dispatch, TracepointChange, TracepointTable};
 use crate::patch::markers::{MarkerChange, MarkerState, MarkerTable};
 use crate::session::SessionId;
-use crate::stub::event::{EventRecorder, EventStub, Tail, arguments};
+use crate::stub::capture::{CapturePart, CaptureStub, Standing};
+use crate::stub::event::{Tail, arguments};
 use crate::stub::store::Piece;
 use crate::target::WindowMemory;
 
@@ -127,19 +131,21 @@ impl Events {
             stubs: Vec::new(),
         };
         if !sessions.is_empty() {
-            let recorders = event_recorders(with, sessions)?;
             for site in &marker.sites {
-                let kinds = marker.format.fields.iter().map(|field| field.kind.clone());
-                let stub = EventStub {
-                    recorders: recorders.clone(),
-                    fields: kinds.zip(site.operands.iter().copied()).collect(),
+                let fields = marker.format.fields.iter().cloned();
+                let capture = Capture::of_fields(fields.zip(site.operands.iter().copied()));
+                let stub = CaptureStub {
+                    parts: parts(with, sessions, event, capture)?,
                     tail: Tail::Continue,
+                    lowered: 0,
+                    standing: Standing::Marker,
+                    reach: None,
                 };
-                after.stubs.push(with.place(Piece::Event {
-                    stub: Box::new(stub),
-                    event,
-                    go_on: site.at.wrapping_add(SITE_LENGTH as u64),
-                })?);
+                let go_on = site.at.wrapping_add(SITE_LENGTH as u64);
+                let stub = Box::new(stub);
+                after
+                    .stubs
+                    .push(with.place(Piece::Capture { stub, go_on })?);
             }
         }
         Ok(self.markers.plan(event, marker, after)?)
@@ -156,27 +162,36 @@ fn address<M: WindowMemory + ?Sized>(
         Callback::Guest(at) => return Ok(at),
         Callback::Session(id) => id,
     };
-    let recorders = event_recorders(with, SessionSet::default().with(id))?;
     let format = with.image.event(event).ok_or(ApplyError::NotAttached)?;
-    let stub = EventStub {
-        recorders,
-        fields: arguments(format.fields.iter().map(|field| field.kind.clone())),
+    let capture = Capture::of_fields(arguments(format.fields.iter().cloned()));
+    let stub = CaptureStub {
+        parts: parts(with, SessionSet::default().with(id), event, capture)?,
         tail: Tail::Return,
+        lowered: 0,
+        standing: Standing::Between,
+        reach: None,
     };
-    with.place(Piece::Event {
-        stub: Box::new(stub),
-        event,
-        go_on: Gva(0),
-    })
+    let stub = Box::new(stub);
+    let go_on = Gva(0);
+    with.place(Piece::Capture { stub, go_on })
 }
 
-/// Where the events of these sessions go.
-fn event_recorders<M: WindowMemory + ?Sized>(
+/// What each of these sessions records of an event.
+fn parts<M: WindowMemory + ?Sized>(
     with: &Planning<'_, M>,
     sessions: SessionSet,
-) -> Result<Vec<EventRecorder>, ApplyError> {
-    let of = |id| with.event_recorder(SessionId(id));
-    sessions.iter().map(of).collect()
+    event: EventId,
+    capture: Capture,
+) -> Result<Vec<CapturePart>, ApplyError> {
+    let capture = Arc::new(capture);
+    let part = |id| {
+        Ok(CapturePart {
+            recorder: with.event_recorder(SessionId(id))?,
+            event,
+            capture: Arc::clone(&capture),
+        })
+    };
+    sessions.iter().map(part).collect()
 }
 
 /// Where the guest finds the list of these callbacks; none when there are none.

@@ -208,6 +208,7 @@ impl State {
 
     fn shown(&self, captured: &Captured) -> String {
         let value = match &captured.source {
+            Source::Operand(_) => panic!("of events only"),
             Source::Number(number) => captured.kind.value(self.value(number)),
             Source::Bytes { address, length } => {
                 let start = self.value(address);

@@ -1,17 +1,20 @@
-//! The code that writes the event of a probe: a condition, one record, and the captured values as its payload.
+//! The code that writes an event, of the guest's own, of a probe, or of a call: a condition, one record, and the
+//! captured values as its payload.
 //!
 //! ```text
 //!     condition does not hold? ─── yes ──> nothing
 //!     head >= limit?  ──────────── yes ──> lost += 1 unless off
-//!     time, xadd head, 8           as for other events
+//!     time, xadd head, 8           as for functions
 //!     payload of the slot:
 //!       [+0] = status << 32 | lap mark     bit i: value i is a fault; only where one can be
-//!       [+8] = values, in their order
-//!     [slot] = record
+//!       [+8] = 32 bits of the first value << 32 | lap mark
+//!       [+16] = …                          64 bits take two words
+//!     [slot] = record                      last: who sees the record finds the payload
 //! ```
 //!
-//! The code preserves every register, the flags and the red zone, for it stands anywhere in functions. The flags
-//! are kept by `lahf` and `seto`: `popf` takes longer than everything else together.
+//! The code preserves every register, and of the flags and the red zone what the place needs ([`Standing`]). The flags
+//! are kept by `lahf` and `seto`: `popf` takes longer than everything else together. A register is saved when it is
+//! first changed: what is full, or off, costs no more than looking.
 
 mod condition;
 mod frame;
@@ -21,6 +24,7 @@ mod text;
 use std::sync::Arc;
 
 use frame::Frame;
+use image::points::Operand;
 use insn::asm::registers::{gpr8, gpr32, gpr64};
 use insn::asm::{
     AsmRegister64, CodeAssembler, CodeLabel, IcedError, PLACE_CONTINUE, assemble, bind, dword_ptr,
@@ -35,10 +39,12 @@ use terms::function::FunctionId;
 use super::event::{EventRecorder, RED_ZONE, SCRATCH, STACK_POINTER, Tail};
 use super::reach::Reach;
 use super::recorder::Full;
+use super::registers;
 use super::template::{StubError, TEMPLATE_MAX, Template};
 use crate::capture::{Capture, CaptureError, Captured, Source};
 use crate::record::function_word;
 use crate::ring::payload::PAYLOAD_SHIFT;
+
 /// What one probe of one session captures at a place.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CapturePart {
@@ -50,19 +56,30 @@ pub struct CapturePart {
     pub capture: Arc<Capture>,
 }
 
-/// A stub that writes the events of all probes at one place.
+/// Where code stands: which of the flags and the red zone are somebody's there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Standing {
+    /// Anywhere in a function: both are.
+    Inside,
+    /// At a marker, of which the compiler knows that the flags are not the same after it: the red zone is.
+    Marker,
+    /// Between two functions, at an entry or after a return: neither is, for there the flags are nobody's, and nothing
+    /// lies below the stack pointer (System V x86-64 ABI §3.2).
+    Between,
+}
+
+/// A stub that writes all events at one place.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CaptureStub {
-    /// The probes, in the order in which they record.
+    /// The events, in the order in which they are recorded.
     pub parts: Vec<CapturePart>,
     /// What comes after.
     pub tail: Tail,
     /// By how many bytes the stack pointer is lower when the code is entered than it was at the probe:
     /// 0 where a jump leads to it, at least 8 where it was called.
     pub lowered: u32,
-    /// Whether the place is between two functions, at an entry or after a return: there the flags are
-    /// nobody's, and nothing lies below the stack pointer (System V x86-64 ABI §3.2).
-    pub is_between: bool,
+    /// What is somebody's at the place.
+    pub standing: Standing,
     /// Where memory is read; without it all that lies in memory is a fault.
     pub reach: Option<Reach>,
 }
@@ -80,7 +97,7 @@ impl CaptureStub {
         let mut a = CodeAssembler::new(64)?;
         a.set_prefer_short_branch(false);
         let skipped = match self.tail {
-            Tail::Continue if !self.is_between => RED_ZONE,
+            Tail::Continue if self.standing != Standing::Between => RED_ZONE,
             Tail::Continue | Tail::Return => 0,
         };
         let above = skipped.saturating_add_unsigned(self.lowered);
@@ -102,7 +119,7 @@ impl CaptureStub {
         skipped: i32,
         near: Gva,
     ) -> Result<(), IcedError> {
-        use gpr64::{rax, rsp};
+        use gpr64::{r10, r11, rax, rcx, rdx, rsp};
         let lowered = skipped.saturating_add(frame.bytes);
         a.lea(rsp, ptr(rsp - lowered))?;
         let mut code = Code {
@@ -111,31 +128,40 @@ impl CaptureStub {
             reach: self.reach,
             a,
         };
-        Frame::emit_save_first(code.a)?;
-        if !self.is_between {
+        let keeps_flags = self.standing == Standing::Inside;
+        // What every part of the code changes before it knows whether it records.
+        let mut first = Vec::new();
+        if keeps_flags {
+            first.push(rax);
+        }
+        if self
+            .parts
+            .iter()
+            .any(|part| part.capture.condition.is_some())
+        {
+            first.extend([rax, rcx]);
+        }
+        // Text is copied for a condition by a routine that wants them all.
+        if code.frame.compares_text() {
+            first.extend([rdx, r10, r11]);
+        }
+        let first = code.frame.emit_save(code.a, &first)?;
+        if keeps_flags {
             code.a.lahf()?;
             code.a.seto(gpr8::al)?;
             code.a.mov(frame::FLAGS.place(), rax)?;
         }
-        // Text is copied for a condition by a routine that wants them all.
-        let all_first = code.frame.compares_text();
-        if all_first {
-            code.frame.emit_save_second(code.a)?;
-        }
         let mut rest = Vec::new();
         for part in &self.parts {
-            rest.push(code.emit_part(part, all_first)?);
+            rest.push(code.emit_part(part)?);
         }
-        if all_first {
-            code.frame.emit_restore_second(code.a)?;
-        }
-        if !self.is_between {
+        if keeps_flags {
             code.a.mov(rax, frame::FLAGS.place())?;
             // Overflows if the 1 of `seto` is there.
             code.a.add(gpr8::al, 0x7f)?;
             code.a.sahf()?;
         }
-        Frame::emit_restore_first(code.a)?;
+        code.frame.emit_restore(code.a, &first)?;
         let a = code.a;
         a.lea(rsp, ptr(rsp + lowered))?;
         match self.tail {
@@ -156,6 +182,14 @@ impl CaptureStub {
 }
 
 impl CapturePart {
+    /// Whether values are computed, which needs a register for operands.
+    fn computes(&self) -> bool {
+        let values = self.capture.values.iter();
+        values
+            .into_iter()
+            .any(|value| !matches!(value.source, Source::Operand(_)))
+    }
+
     fn check(&self) -> Result<(), CaptureError> {
         self.capture.check()?;
         let needed = self.capture.payload_bytes();
@@ -186,13 +220,9 @@ struct Code<'a> {
 }
 
 impl Code<'_> {
-    /// Appends the code of one probe, up to what stands out of the way.
-    fn emit_part(
-        &mut self,
-        part: &CapturePart,
-        is_saved: bool,
-    ) -> Result<(Full, Vec<Fault>), IcedError> {
-        use gpr64::{r11, rax};
+    /// Appends the code of one event, up to what stands out of the way.
+    fn emit_part(&mut self, part: &CapturePart) -> Result<(Full, Vec<Fault>), IcedError> {
+        use gpr64::{r10, r11, rax, rcx, rdx};
         let EventRecorder { recorder, .. } = part.recorder;
         let access = recorder.access(&SCRATCH);
         let skip = self.a.create_label();
@@ -200,23 +230,27 @@ impl Code<'_> {
             self.fault = skip;
             self.emit_unless(condition, skip)?;
         }
-        if !is_saved {
-            self.frame.emit_save_second(self.a)?;
-        }
         let full = self.a.create_label();
         let done = self.a.create_label();
+        let base = (!access.is_direct()).then_some(SCRATCH.base);
+        let looking: Vec<_> = [registers::HEAD].into_iter().chain(base).collect();
+        let looking = self.frame.emit_save(self.a, &looking)?;
         let room = recorder.emit_check(self.a, &SCRATCH, full)?;
+        let computing = part.computes().then_some(rcx);
+        let recording: Vec<_> = [rax, rdx, r10].into_iter().chain(computing).collect();
+        let recording = self.frame.emit_save(self.a, &recording)?;
         let event = function_word(FunctionId(part.event.0));
         part.recorder.emit_slot(self.a, event)?;
         self.a.mov(frame::SLOT.place(), r11)?;
-        part.recorder.emit_payload_address(self.a)?;
+        if !part.capture.values.is_empty() {
+            part.recorder.emit_payload_address(self.a)?;
+        }
         let faults = self.emit_payload(&part.capture)?;
         self.a.mov(rax, frame::SLOT.place())?;
         part.recorder.emit_publish(self.a)?;
+        self.frame.emit_restore(self.a, &recording)?;
         bind(self.a, done)?;
-        if !is_saved {
-            self.frame.emit_restore_second(self.a)?;
-        }
+        self.frame.emit_restore(self.a, &looking)?;
         bind(self.a, skip)?;
         Ok((Full::new(full, room, done, access), faults))
     }
@@ -235,11 +269,13 @@ impl Code<'_> {
             let back = self.a.create_label();
             self.fault = self.a.create_label();
             self.emit_value(value, place, back)?;
-            faults.push(Fault {
-                number,
-                label: self.fault,
-                back,
-            });
+            if !matches!(value.source, Source::Operand(_)) {
+                faults.push(Fault {
+                    number,
+                    label: self.fault,
+                    back,
+                });
+            }
             let words = i32::try_from(value.kind.words()).unwrap_or(i32::MAX);
             place = place.saturating_add(words.saturating_mul(8));
         }
@@ -259,6 +295,7 @@ impl Code<'_> {
     ) -> Result<(), IcedError> {
         use gpr64::rax;
         match &value.source {
+            Source::Operand(operand) => self.emit_operand(*operand, &value.kind, place),
             Source::Number(number) => {
                 self.emit_number(number::needed(number, &value.kind), 0)?;
                 bind(self.a, back)?;
@@ -274,6 +311,24 @@ impl Code<'_> {
                 self.emit_word(rax, place)
             }
         }
+    }
+
+    /// Stores what the code at this place has as an operand; changes rax.
+    fn emit_operand(
+        &mut self,
+        operand: Operand,
+        kind: &FieldType,
+        place: i32,
+    ) -> Result<(), IcedError> {
+        use gpr64::rax;
+        for (half, place) in (0..kind.words()).zip((place..).step_by(8)) {
+            self.frame.emit_load_operand(self.a, operand, kind)?;
+            if half > 0 {
+                self.a.shr(rax, PAYLOAD_SHIFT)?;
+            }
+            self.emit_word(rax, place)?;
+        }
+        Ok(())
     }
 
     /// Stores the number in rax; changes rcx.

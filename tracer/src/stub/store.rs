@@ -9,14 +9,12 @@ use std::collections::HashMap;
 
 use insn::relocate::RelocateError;
 use terms::addr::Gva;
-use terms::event_format::EventId;
 use terms::function::FunctionId;
 
 use super::arena::{Arena, ArenaFull};
 use super::capture::CaptureStub;
 use super::detour::Detour;
 use super::doorbell::Doorbell;
-use super::event::EventStub;
 use super::template::{Captures, StubError, StubSpec, TEMPLATE_MAX, Template};
 use crate::target::{MemoryError, WindowMemory};
 
@@ -54,15 +52,6 @@ pub enum Piece {
         go_on: Gva,
         /// What it calls.
         captures: Captures,
-    },
-    /// The stub of an event.
-    Event {
-        /// What it records.
-        stub: Box<EventStub>,
-        /// The number of the event.
-        event: EventId,
-        /// Where it continues.
-        go_on: Gva,
     },
     /// Code that captures values.
     Capture {
@@ -178,11 +167,6 @@ impl StubStore {
                 let none = || StubError::Assemble("no such template".to_owned());
                 let (_, code) = self.templates.get(template.0).ok_or_else(none)?;
                 code.stamp_capturing(at, *function, *go_on, *captures)?
-            }
-            // A record numbers events as it numbers functions.
-            Piece::Event { stub, event, go_on } => {
-                let template = stub.template(self.near())?;
-                template.stamp(at, FunctionId(event.0), *go_on)?
             }
             // The numbers of the events are in it already.
             Piece::Capture { stub, go_on } => {

@@ -20,7 +20,7 @@ use tracer::capture::{Capture, CaptureError, Captured, Source};
 use tracer::record::Record;
 use tracer::ring::geometry::{LIMIT_NONE, LIMIT_OFF, Position};
 use tracer::ring::payload::read_payload;
-use tracer::stub::capture::{CapturePart, CaptureStub};
+use tracer::stub::capture::{CapturePart, CaptureStub, Standing};
 use tracer::stub::cell::{HEAD, LIMIT, LOST};
 use tracer::stub::event::Tail;
 use tracer::stub::reach::{Reach, Routines};
@@ -89,7 +89,10 @@ fn stub(
         parts: parts.collect(),
         tail,
         lowered,
-        is_between: matches!(way, Way::Entry),
+        standing: match way {
+            Way::Entry => Standing::Between,
+            Way::Inside | Way::Called(_) => Standing::Inside,
+        },
         reach,
     }
 }
@@ -98,7 +101,7 @@ fn stub(
 fn run(ground: &Ground, stub: &CaptureStub, before: &Registers) {
     let at = place(ground, stub);
     let rsp = before.rsp;
-    let kept = if stub.tail == Tail::Continue && !stub.is_between {
+    let kept = if stub.tail == Tail::Continue && stub.standing != Standing::Between {
         RED_ZONE
     } else {
         0
@@ -112,7 +115,7 @@ fn run(ground: &Ground, stub: &CaptureStub, before: &Registers) {
         rsp: rsp + 8,
         ..*before
     };
-    if stub.is_between {
+    if stub.standing == Standing::Between {
         expected.flags = after.flags;
     }
     assert_eq!(after, expected, "{stub:?}");

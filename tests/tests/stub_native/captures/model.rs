@@ -73,6 +73,7 @@ impl State<'_> {
     /// What the reader is to say of a value.
     pub fn value(&self, source: &Source, kind: &FieldType) -> FieldValue {
         let value = match source {
+            Source::Operand(_) => panic!("of events only"),
             Source::Number(number) => self.number(number).map(|value| kind.value(value)),
             Source::Bytes { .. } if !self.has_reach => None,
             Source::Bytes { address, length } => self.number(address).and_then(|address| {

@@ -14,7 +14,7 @@ use crate::filter::DenyList;
 use crate::patch::breakpoints::{self, Server};
 use crate::patch::tactic::{Place, Refusal, Tactic, TacticError, choose_beside};
 use crate::session::SessionId;
-use crate::stub::capture::{CapturePart, CaptureStub};
+use crate::stub::capture::{CapturePart, CaptureStub, Standing};
 use crate::stub::event::Tail;
 use crate::stub::store::{Piece, StoreError};
 use crate::target::WindowMemory;
@@ -213,7 +213,10 @@ fn place_probe<M: WindowMemory + ?Sized>(
         parts: vec![part],
         tail: Tail::Continue,
         lowered: 0,
-        is_between: probe.place.tactic == Tactic::Site && site.is_some_and(is_entry),
+        standing: match probe.place.tactic {
+            Tactic::Site if site.is_some_and(is_entry) => Standing::Between,
+            _ => Standing::Inside,
+        },
         reach: with.reach(),
     };
     let stub = Box::new(stub);

@@ -1,8 +1,11 @@
 //! What the code of a probe keeps on the stack: registers that it changes, and numbers on the way.
 
+use image::points::Operand;
 use insn::asm::AsmMemoryOperand;
-use insn::operand::register;
+use insn::asm::load_constant;
+use insn::operand::{extend, load_extended, register};
 use terms::expression::Expression;
+use terms::field::FieldType;
 
 use super::{
     AsmRegister64, Capture, CodeAssembler, IcedError, STACK_POINTER, dword_ptr, gpr64, ptr,
@@ -39,10 +42,10 @@ pub(super) const STATUS: Word = Word(1);
 pub(super) const SLOT: Word = Word(2);
 /// rdx during a division.
 pub(super) const KEPT: Word = Word(3);
-/// What is saved at once.
-const FIRST: [(AsmRegister64, Word); 2] = [(gpr64::rax, Word(4)), (gpr64::rcx, Word(5))];
-/// What is saved when there is something to record.
-const SECOND: [(AsmRegister64, Word); 3] = [
+/// Where each register is saved that the code changes.
+const SAVED: [(AsmRegister64, Word); 5] = [
+    (gpr64::rax, Word(4)),
+    (gpr64::rcx, Word(5)),
     (gpr64::rdx, Word(6)),
     (gpr64::r10, Word(7)),
     (gpr64::r11, Word(8)),
@@ -59,8 +62,8 @@ pub(super) struct Frame {
     depth: i32,
     /// The first word of the copy of a text.
     text: Option<Word>,
-    /// Whether [`SECOND`] are saved now.
-    is_second_saved: bool,
+    /// What is saved where the code now is.
+    saved: Vec<(AsmRegister64, Word)>,
 }
 
 impl Frame {
@@ -76,7 +79,7 @@ impl Frame {
             bytes,
             depth: above.saturating_add(bytes),
             text,
-            is_second_saved: false,
+            saved: Vec::new(),
         }
     }
 
@@ -98,32 +101,33 @@ impl Frame {
         )
     }
 
-    /// Appends the saving of what every part of the code changes.
-    pub(super) fn emit_save_first(a: &mut CodeAssembler) -> Result<(), IcedError> {
-        FIRST
-            .iter()
-            .try_for_each(|(register, word)| a.mov(word.place(), *register))
+    /// Appends the saving of those of these registers that are not saved yet: which those are.
+    pub(super) fn emit_save(
+        &mut self,
+        a: &mut CodeAssembler,
+        registers: &[AsmRegister64],
+    ) -> Result<Vec<AsmRegister64>, IcedError> {
+        let mut new = Vec::new();
+        for (register, word) in SAVED {
+            let is_new = self.saved.iter().all(|(saved, _)| *saved != register);
+            if is_new && registers.contains(&register) {
+                a.mov(word.place(), register)?;
+                self.saved.push((register, word));
+                new.push(register);
+            }
+        }
+        Ok(new)
     }
 
-    /// Appends the restoring of it.
-    pub(super) fn emit_restore_first(a: &mut CodeAssembler) -> Result<(), IcedError> {
-        FIRST
-            .iter()
-            .try_for_each(|(register, word)| a.mov(*register, word.place()))
-    }
-
-    /// Appends the saving of what a record changes.
-    pub(super) fn emit_save_second(&mut self, a: &mut CodeAssembler) -> Result<(), IcedError> {
-        self.is_second_saved = true;
-        SECOND
-            .iter()
-            .try_for_each(|(register, word)| a.mov(word.place(), *register))
-    }
-
-    /// Appends the restoring of it.
-    pub(super) fn emit_restore_second(&mut self, a: &mut CodeAssembler) -> Result<(), IcedError> {
-        self.is_second_saved = false;
-        SECOND
+    /// Appends the restoring of these registers.
+    pub(super) fn emit_restore(
+        &mut self,
+        a: &mut CodeAssembler,
+        registers: &[AsmRegister64],
+    ) -> Result<(), IcedError> {
+        let is_one = |(saved, _): &mut (AsmRegister64, Word)| registers.contains(saved);
+        let restored: Vec<_> = self.saved.extract_if(.., is_one).collect();
+        restored
             .iter()
             .try_for_each(|(register, word)| a.mov(*register, word.place()))
     }
@@ -138,18 +142,54 @@ impl Frame {
         if number == STACK_POINTER {
             return a.lea(into, ptr(gpr64::rsp + self.depth));
         }
-        let second: &[_] = if self.is_second_saved { &SECOND } else { &[] };
-        let mut saved = FIRST.iter().chain(second);
-        match saved.find(|(saved, _)| register_number(*saved) == number) {
-            Some((_, word)) => a.mov(into, word.place()),
+        match self.slot(number) {
+            Some(slot) => a.mov(into, slot),
             None => a.mov(into, register(number)),
         }
+    }
+
+    /// Where a register was saved, if it was.
+    fn slot(&self, number: u8) -> Option<AsmMemoryOperand> {
+        let mut saved = self.saved.iter();
+        let (_, word) = saved.find(|(saved, _)| register_number(*saved) == number)?;
+        Some(word.place())
+    }
+
+    /// Loads an operand into rax, as 64 bits of its value.
+    pub(super) fn emit_load_operand(
+        &self,
+        a: &mut CodeAssembler,
+        operand: Operand,
+        kind: &FieldType,
+    ) -> Result<(), IcedError> {
+        use gpr64::{rax, rsp};
+        let bytes = u8::try_from(kind.bytes()).unwrap_or(8);
+        let signed = kind.is_signed();
+        let (base, displacement) = match operand {
+            Operand::Constant(value) => return load_constant(a, rax, value.cast_unsigned()),
+            Operand::Register(STACK_POINTER) => return self.emit_load(a, rax, STACK_POINTER),
+            Operand::Register(number) => {
+                self.emit_load(a, rax, number)?;
+                return extend(a, bytes, signed);
+            }
+            Operand::Memory { base, displacement } => (base, displacement),
+        };
+        let place = match (base, self.slot(base)) {
+            (STACK_POINTER, _) => rsp + displacement.wrapping_add(self.depth),
+            (_, Some(slot)) => {
+                a.mov(rax, slot)?;
+                rax + displacement
+            }
+            (_, None) => register(base) + displacement,
+        };
+        load_extended(a, place, bytes, signed)
     }
 }
 
 /// How many numbers are on the way at once, at most.
 fn numbers(capture: &Capture) -> i32 {
     let of_value = |source: &Source| match source {
+        Source::Operand(_) => 0,
         Source::Number(value) => numbers_of(value),
         Source::Bytes { address, .. } => numbers_of(address),
         Source::Text { text, .. } => numbers_of_text(text),
