@@ -52,7 +52,7 @@ pub struct Engine {
     fleeting: Fleeting,
     points: Points,
     sessions: Sessions,
-    ground: Option<Foothold>,
+    foothold: Option<Foothold>,
     written: Written,
 }
 
@@ -65,7 +65,7 @@ impl Engine {
             points: Points::new(&image),
             image,
             sessions: Sessions::default(),
-            ground: None,
+            foothold: None,
             written: Written::default(),
         }
     }
@@ -130,7 +130,7 @@ impl Engine {
     /// What the window holds, once it is open.
     #[must_use]
     pub const fn foothold(&self) -> Option<&Foothold> {
-        self.ground.as_ref()
+        self.foothold.as_ref()
     }
 
     /// The same, to make what is there when somebody needs it.
@@ -138,7 +138,7 @@ impl Engine {
     /// # Errors
     /// [`AttachError::NotAttached`].
     pub fn foothold_mut(&mut self) -> Result<&mut Foothold, AttachError> {
-        self.ground.as_mut().ok_or(AttachError::NotAttached)
+        self.foothold.as_mut().ok_or(AttachError::NotAttached)
     }
 
     /// What was written to the text.
@@ -176,9 +176,9 @@ impl Engine {
     /// [`kernel_gs_base`]: crate::target::VcpuRegisters::kernel_gs_base
     #[must_use]
     pub fn wants_kernel_gs_base(&self) -> bool {
-        self.ground.as_ref().is_none_or(|ground| {
+        self.foothold.as_ref().is_none_or(|foothold| {
             let code = TracedCode::Supervisor;
-            matches!(&ground.strategy, CpuStrategy::Gs { code: of, .. } if *of == code)
+            matches!(&foothold.strategy, CpuStrategy::Gs { code: of, .. } if *of == code)
         })
     }
 
@@ -192,11 +192,11 @@ impl Engine {
         target: &mut (impl StoppedTarget + ?Sized),
         region: Region,
     ) -> Result<(), AttachError> {
-        if let Some(ground) = &self.ground {
-            return ground.verify(target);
+        if let Some(foothold) = &self.foothold {
+            return foothold.verify(target);
         }
         let changed = self.written.sites().iter().copied();
-        self.ground = Some(Foothold::open(target, &self.image, region, changed)?);
+        self.foothold = Some(Foothold::open(target, &self.image, region, changed)?);
         Ok(())
     }
 
@@ -211,8 +211,8 @@ impl Engine {
         config: SessionConfig,
     ) -> Result<SessionId, AttachError> {
         let functions = self.image.functions.len();
-        let ground = self.ground.as_mut();
-        self.sessions.create(ground, target, config, functions)
+        let foothold = self.foothold.as_mut();
+        self.sessions.create(foothold, target, config, functions)
     }
 
     /// Deletes a session that traces nothing any more: switches its cells off and keeps its memory
@@ -254,9 +254,9 @@ impl Engine {
         let events = self.image.events();
         let of_image = events.map(|(_, format)| 8 * format.words() as u64).max();
         let payload_bytes = payload_bytes.max(of_image.unwrap_or(0));
-        let ground = self.ground.as_mut();
+        let foothold = self.foothold.as_mut();
         let sessions = &mut self.sessions;
-        sessions.make_event_rings(ground, target, id, payload_bytes)
+        sessions.make_event_rings(foothold, target, id, payload_bytes)
     }
 
     /// Says what can be captured of a function's calls at a moment. What was said first stays.
@@ -280,8 +280,8 @@ impl Engine {
     /// # Errors
     /// A [`ProbeError`] about the first that cannot.
     pub fn check_probes(&self, all: &[NewProbe]) -> Result<(), ProbeError> {
-        let ground = self.ground.as_ref();
-        self.points.probes.check(&self.image, ground, all)
+        let foothold = self.foothold.as_ref();
+        self.points.probes.check(&self.image, foothold, all)
     }
 
     /// Registers a probe, which nobody records yet.
@@ -289,7 +289,7 @@ impl Engine {
     /// # Errors
     /// A [`ProbeError`].
     pub fn add_probe(&mut self, new: NewProbe) -> Result<ProbeId, ProbeError> {
-        let ground = self.ground.as_ref();
+        let foothold = self.foothold.as_ref();
         let Points {
             probes,
             functions,
@@ -297,7 +297,7 @@ impl Engine {
             ..
         } = &mut self.points;
         let formats = Arc::make_mut(formats);
-        probes.add(&self.image, ground, functions, formats, new)
+        probes.add(&self.image, foothold, functions, formats, new)
     }
 
     /// Notes which probes were in text that is gone. Says which are so since the last time.
@@ -311,8 +311,8 @@ impl Engine {
     /// The probes at which vCPUs leave the guest now, and where each goes on.
     #[must_use]
     pub fn detours(&self) -> Vec<(Gva, Gva)> {
-        let ground = self.ground.as_ref();
-        self.points.probes.detours(&self.image, ground)
+        let foothold = self.foothold.as_ref();
+        self.points.probes.detours(&self.image, foothold)
     }
 
     /// Looks what the guest has given back since the last time, and forgets it. While the guest is
@@ -347,7 +347,7 @@ impl Engine {
         target: &mut T,
         vcpus: &[VcpuRegisters],
     ) -> Result<(), FrozenBy> {
-        let Some(ground) = &self.ground else {
+        let Some(foothold) = &self.foothold else {
             return Ok(());
         };
         // Before the window: a kernel that was loaded anew at the same place has the same tables, with nothing in them.
@@ -358,7 +358,7 @@ impl Engine {
         {
             return Err(FrozenBy::Replaced);
         }
-        Ok(ground.window.verify_with_text(target, vcpus)?)
+        Ok(foothold.window.verify_with_text(target, vcpus)?)
     }
 
     /// Plans that session `id` traces `selection`, and writes the stubs that this needs, which nothing
@@ -474,7 +474,7 @@ impl Engine {
             linux: self.fleeting.linux.as_ref(),
             points: &mut self.points,
             written: &mut self.written,
-            ground: self.ground.as_mut(),
+            foothold: self.foothold.as_mut(),
         }
     }
 
@@ -485,7 +485,7 @@ impl Engine {
         let with = Planning {
             image: &self.image,
             sessions: &self.sessions,
-            ground: self.ground.as_mut(),
+            foothold: self.foothold.as_mut(),
             memory,
         };
         (&mut self.points, with)

@@ -132,7 +132,7 @@ pub(super) struct Commit<'a> {
     pub linux: Option<&'a Kernel>,
     pub points: &'a mut Points,
     pub written: &'a mut Written,
-    pub ground: Option<&'a mut Foothold>,
+    pub foothold: Option<&'a mut Foothold>,
 }
 
 impl Commit<'_> {
@@ -224,8 +224,8 @@ impl Commit<'_> {
         vcpus: &[VcpuRegisters],
         plan: &Plan,
     ) -> Result<(), ApplyError> {
-        let is_seen = match &self.ground {
-            Some(ground) => ground
+        let is_seen = match &self.foothold {
+            Some(foothold) => foothold
                 .window
                 .verify_seen_by(target, vcpus)
                 .map_err(Into::into),
@@ -287,10 +287,11 @@ impl Commit<'_> {
         vcpus: &[VcpuRegisters],
         edits: &Edits,
     ) -> InTheWay {
-        let Some(ground) = &self.ground else {
+        let Some(foothold) = &self.foothold else {
             return InTheWay::new();
         };
-        let other = |(_, edit): &(usize, &Edit)| !ground.window.suits(memory, vcpus, edit.poke.at);
+        let other =
+            |(_, edit): &(usize, &Edit)| !foothold.window.suits(memory, vcpus, edit.poke.at);
         let why = |(step, edit): (usize, &Edit)| {
             let symbol = symbol(self.image, edit.poke.function);
             let at = edit.poke.at;
@@ -355,10 +356,10 @@ impl Commit<'_> {
     ) -> Result<(), ApplyError> {
         let words = || made.iter().filter_map(|step| step.word());
         word::check(target, words())?;
-        if let Some(ground) = &mut self.ground {
+        if let Some(foothold) = &mut self.foothold {
             let edits = edits.0.iter();
             let noted = edits.filter_map(|one| self.written.sites.after(&one.edit, one.sessions));
-            ground.journal.note(target, noted)?;
+            foothold.journal.note(target, noted)?;
         }
         let written = self.write_text(target, edits, words, write);
         if written.is_err() {
@@ -370,7 +371,7 @@ impl Commit<'_> {
     /// Has the journal say of the places of these edits what the table of sites says. What cannot be written there now
     /// is an entry too many: whoever reads it finds other bytes in its place, and leaves them.
     fn journal<T: WindowMemory + ?Sized>(&mut self, target: &mut T, edits: &Edits) {
-        let Some(ground) = &mut self.ground else {
+        let Some(foothold) = &mut self.foothold else {
             return;
         };
         let places = edits.0.iter().map(|one| one.edit.poke.at);
@@ -379,8 +380,8 @@ impl Commit<'_> {
         let ours = ours
             .into_iter()
             .filter_map(|at| self.written.sites.get(at).copied());
-        let _ = ground.journal.note(target, ours);
-        let _ = ground.journal.cross_out(target, gone);
+        let _ = foothold.journal.note(target, ours);
+        let _ = foothold.journal.cross_out(target, gone);
     }
 
     /// Forgets the places in text that is gone.
@@ -394,8 +395,8 @@ impl Commit<'_> {
             .written
             .sites
             .forget(|function| functions.is_gone(function));
-        if let Some(ground) = &mut self.ground {
-            let _ = ground.journal.cross_out(target, gone);
+        if let Some(foothold) = &mut self.foothold {
+            let _ = foothold.journal.cross_out(target, gone);
         }
     }
 

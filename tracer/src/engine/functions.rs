@@ -71,12 +71,12 @@ impl Points {
             (after(function), captures.unwrap_or_default())
         };
         let (image, sessions) = (with.image, with.sessions);
-        let (ground, memory) = with.ground()?;
-        let hook = ground.hook();
+        let (foothold, memory) = with.foothold()?;
+        let hook = foothold.hook();
         let spec = |set: SessionSet, shape: SiteShape, captures: Captures| {
             sessions.stub_spec(set, shape, captures, hook)
         };
-        let store = &mut ground.stubs;
+        let store = &mut foothold.stubs;
         let mut changes = self.functions.plan(image, wanted, spec, store, memory)?;
         self.lead_through_probes(with, &mut changes)?;
         let steps = changes.into_iter().map(Step::Function);

@@ -21,22 +21,22 @@ pub struct Planning<'a, M: ?Sized> {
     /// Who records.
     pub sessions: &'a Sessions,
     /// Where stubs go; none before somebody attaches.
-    pub ground: Option<&'a mut Foothold>,
+    pub foothold: Option<&'a mut Foothold>,
     /// The window's memory.
     pub memory: &'a mut M,
 }
 
 impl<M: WindowMemory + ?Sized> Planning<'_, M> {
     /// The foothold, with the memory that its store writes to.
-    pub fn ground(&mut self) -> Result<(&mut Foothold, &mut M), ApplyError> {
-        let ground = self.ground.as_deref_mut();
-        Ok((ground.ok_or(ApplyError::NotAttached)?, self.memory))
+    pub fn foothold(&mut self) -> Result<(&mut Foothold, &mut M), ApplyError> {
+        let foothold = self.foothold.as_deref_mut();
+        Ok((foothold.ok_or(ApplyError::NotAttached)?, self.memory))
     }
 
     /// Where this piece is, from now on.
     pub fn place(&mut self, piece: Piece) -> Result<Gva, ApplyError> {
-        let (ground, memory) = self.ground()?;
-        Ok(ground.stubs.place(memory, piece)?)
+        let (foothold, memory) = self.foothold()?;
+        Ok(foothold.stubs.place(memory, piece)?)
     }
 
     /// Where the events of a session go.
@@ -47,6 +47,6 @@ impl<M: WindowMemory + ?Sized> Planning<'_, M> {
 
     /// The routines that read the guest's memory.
     pub fn reach(&self) -> Option<Reach> {
-        self.ground.as_ref()?.reach()
+        self.foothold.as_ref()?.reach()
     }
 }

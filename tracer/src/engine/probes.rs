@@ -99,16 +99,16 @@ impl Probes {
     pub(super) fn check(
         &self,
         image: &Image,
-        ground: Option<&Foothold>,
+        foothold: Option<&Foothold>,
         all: &[NewProbe],
     ) -> Result<(), ProbeError> {
         let mut beside = Vec::new();
         for new in all {
             let (function, address) = where_is(image, new.point)?;
-            match self.choose_place(image, ground, function, address, new.tactic, &beside) {
+            match self.choose_place(image, foothold, function, address, new.tactic, &beside) {
                 Ok(place) => beside.push(place),
-                Err(ProbeError::NoPlace { why, .. }) if ground.is_none() && why.may_be_served() => {
-                }
+                Err(ProbeError::NoPlace { why, .. })
+                    if foothold.is_none() && why.may_be_served() => {}
                 Err(error) => return Err(error),
             }
         }
@@ -122,7 +122,7 @@ impl Probes {
     pub(super) fn add(
         &mut self,
         image: &Image,
-        ground: Option<&Foothold>,
+        foothold: Option<&Foothold>,
         functions: &FunctionTable,
         formats: &mut EventFormats,
         new: NewProbe,
@@ -132,7 +132,7 @@ impl Probes {
             let symbol = image.name_at(address);
             return Err(ProbeError::Gone { symbol });
         }
-        let place = self.choose_place(image, ground, function, address, new.tactic, &[])?;
+        let place = self.choose_place(image, foothold, function, address, new.tactic, &[])?;
         let format = new.capture.format(Arc::clone(&new.name));
         let event = formats.add(Arc::new(format)).ok_or(ProbeError::TooMany)?;
         let number = event.index() + 1 - formats.declared();

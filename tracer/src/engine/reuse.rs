@@ -28,10 +28,10 @@ const CHUNK: usize = 1 << 16;
 pub(super) fn roomy(
     retired: &[Retired],
     is_free: impl Fn(SessionId) -> bool,
-    ground: &Foothold,
+    foothold: &Foothold,
     config: &SessionConfig,
 ) -> Option<(SessionId, usize)> {
-    let needed = bytes_for(config, ground.strategy.rings());
+    let needed = bytes_for(config, foothold.strategy.rings());
     let fits = |one: &Retired| {
         let room = one.rings().map(|memory| memory.room);
         room.filter(|room| *room >= needed && is_free(one.id))
@@ -43,9 +43,9 @@ pub(super) fn roomy(
 }
 
 /// Whether new memory for such a session would come from the second half of the window.
-pub(super) fn is_scarce(ground: &Foothold, config: &SessionConfig) -> bool {
-    let needed = bytes_for(config, ground.strategy.rings());
-    ground.window.left() < ground.window.bytes() / 2 + needed
+pub(super) fn is_scarce(foothold: &Foothold, config: &SessionConfig) -> bool {
+    let needed = bytes_for(config, foothold.strategy.rings());
+    foothold.window.left() < foothold.window.bytes() / 2 + needed
 }
 
 /// Bytes that the rings of such a session take; none for a profile, which has no rings.

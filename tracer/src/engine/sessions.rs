@@ -50,7 +50,7 @@ impl Sessions {
     /// An [`AttachError`].
     pub(super) fn create(
         &mut self,
-        ground: Option<&mut Foothold>,
+        foothold: Option<&mut Foothold>,
         target: &mut (impl StoppedTarget + ?Sized),
         config: SessionConfig,
         functions: usize,
@@ -58,21 +58,21 @@ impl Sessions {
         if self.named(&config.name).is_some() {
             return Err(AttachError::NameTaken { name: config.name });
         }
-        let ground = ground.ok_or(WindowError::NoVcpu)?;
-        let Some((mut id, mut reused)) = self.free(ground, &config) else {
+        let foothold = foothold.ok_or(WindowError::NoVcpu)?;
+        let Some((mut id, mut reused)) = self.free(foothold, &config) else {
             return Err(AttachError::TooManySessions { name: config.name });
         };
         if config.tracer.hooks_returns() {
-            ground.make_mirror(target)?;
+            foothold.make_mirror(target)?;
         }
         let made = match reused {
             Some(_) => None,
             None if config.tracer == TracerKind::Profile => {
-                Some(ground.make_counters(target, id, &config, functions)?)
+                Some(foothold.make_counters(target, id, &config, functions)?)
             }
-            None => match ground.make_rings(target, id, &config) {
+            None => match foothold.make_rings(target, id, &config) {
                 Ok(place) => Some(place),
-                Err(error) => match self.roomy(ground, &config) {
+                Err(error) => match self.roomy(foothold, &config) {
                     Some((roomy, index)) => {
                         (id, reused) = (roomy, Some(index));
                         None
@@ -83,7 +83,7 @@ impl Sessions {
         };
         let place = match (made, reused) {
             (Some(place), _) => place,
-            (None, index) => self.take_retired(ground, target, index, &config)?,
+            (None, index) => self.take_retired(foothold, target, index, &config)?,
         };
         if let Some(profile) = &place.profile {
             let zeros = vec![0; usize::try_from(profile.layout.bytes()).unwrap_or_default()];
@@ -120,15 +120,15 @@ impl Sessions {
     }
 
     /// The smallest rings of a deleted session that have room for one as `config` says, on a cell that is free.
-    fn roomy(&self, ground: &Foothold, config: &SessionConfig) -> Option<(SessionId, usize)> {
+    fn roomy(&self, foothold: &Foothold, config: &SessionConfig) -> Option<(SessionId, usize)> {
         let is_free = |id| self.get(id).is_err();
-        roomy(&self.retired, is_free, ground, config)
+        roomy(&self.retired, is_free, foothold, config)
     }
 
     /// The memory of a deleted session, as `config` wants it.
     fn take_retired(
         &mut self,
-        ground: &Foothold,
+        foothold: &Foothold,
         target: &mut (impl WindowMemory + ?Sized),
         index: Option<usize>,
         config: &SessionConfig,
@@ -142,7 +142,7 @@ impl Sessions {
         if suits {
             return Ok(place);
         }
-        ground.refit(target, place, config)
+        foothold.refit(target, place, config)
     }
 
     /// The number for a new session, and which retired memory it gets: one whose memory suits it, else one
@@ -150,7 +150,7 @@ impl Sessions {
     /// that is free.
     fn free(
         &self,
-        ground: &Foothold,
+        foothold: &Foothold,
         config: &SessionConfig,
     ) -> Option<(SessionId, Option<usize>)> {
         let numbers = u8::try_from(SESSIONS_MAX).unwrap_or(u8::MAX);
@@ -163,8 +163,8 @@ impl Sessions {
         let suiting = self.retired.iter().position(suits);
         let suiting = suiting.and_then(|index| Some((self.retired.get(index)?.id, Some(index))));
         let roomy = || {
-            let roomy = self.roomy(ground, config);
-            roomy.filter(|_| is_scarce(ground, config))
+            let roomy = self.roomy(foothold, config);
+            roomy.filter(|_| is_scarce(foothold, config))
         };
         let is_new = |id: &SessionId| self.retired.iter().all(|one| one.id != *id);
         // What a profile keeps beside the mirror is worth more than any rings.
@@ -313,17 +313,17 @@ impl Sessions {
     /// An [`AttachError`].
     pub(super) fn make_event_rings(
         &mut self,
-        ground: Option<&mut Foothold>,
+        foothold: Option<&mut Foothold>,
         target: &mut (impl StoppedTarget + ?Sized),
         id: SessionId,
         payload_bytes: u64,
     ) -> Result<(), AttachError> {
         let none = AttachError::NoSession(id.0);
-        let (Ok(session), Some(ground)) = (self.get_mut(id), ground) else {
+        let (Ok(session), Some(foothold)) = (self.get_mut(id), foothold) else {
             return Err(none);
         };
         if session.events.is_none() {
-            let rings = ground.make_event_rings(target, id, &session.config, payload_bytes)?;
+            let rings = foothold.make_event_rings(target, id, &session.config, payload_bytes)?;
             session.events = Some(rings);
         }
         Ok(())

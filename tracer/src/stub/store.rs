@@ -179,3 +179,65 @@ impl StubStore {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use image::testing::nop_image;
+    use terms::addr::Gpa;
+
+    use super::*;
+    use crate::mock::{Faults, MockTarget, Rights};
+    use crate::target::PhysicalMemory;
+
+    const START: Gva = Gva(0xffff_ffff_9000_0000);
+    const PHYSICAL: Gpa = Gpa(1 << 32);
+
+    fn store(bytes: u64) -> (StubStore, MockTarget) {
+        let target = MockTarget::with_image(1, 1 << 21, &nop_image(1), Rights::ALL).unwrap();
+        (StubStore::new(Arena::new(START, PHYSICAL, bytes)), target)
+    }
+
+    fn doorbell(go_on: Option<Gva>) -> Piece {
+        Piece::Doorbell(Doorbell { port: 0xf6, go_on })
+    }
+
+    #[test]
+    fn what_is_needed_again_is_found_and_what_is_different_lies_elsewhere() {
+        let (mut store, mut target) = store(4096);
+        let mut place = |piece: Piece| store.place(&mut target, piece).unwrap();
+        let list = place(Piece::words([1, 2, 0]));
+        let first = place(doorbell(None));
+        let second = place(doorbell(Some(first)));
+        let distinct = [list, first, second, place(Piece::words([1, 0]))];
+        for (number, one) in distinct.iter().enumerate() {
+            assert!(distinct[..number].iter().all(|other| other != one));
+        }
+        assert_eq!(place(Piece::words([1, 2, 0])), list);
+        assert_eq!(place(doorbell(Some(first))), second);
+        let mut there = [0; 7];
+        let physical = PHYSICAL.wrapping_add(second.0 - START.0);
+        target.read_physical(physical, &mut there).unwrap();
+        // out 0xf6, al; jmp to the first
+        let back = (first.0.wrapping_sub(second.0 + 7)) as u32;
+        assert_eq!(there[..3], [0xe6, 0xf6, 0xe9]);
+        assert_eq!(there[3..], back.to_le_bytes());
+    }
+
+    /// A piece that is not there is not found, and the room that it would have had is the next one's.
+    #[test]
+    fn what_could_not_be_written_takes_no_room() {
+        let (mut store, mut target) = store(64);
+        target.faults.unwritable_physical.insert(PHYSICAL);
+        let piece = Piece::words([7]);
+        let refused = store.place(&mut target, piece.clone());
+        assert!(matches!(refused, Err(StoreError::Write(_))), "{refused:?}");
+        assert_eq!(store.arena().used(), 0);
+        target.faults = Faults::default();
+        assert_eq!(store.place(&mut target, piece), Ok(START));
+        let long = store.place(&mut target, Piece::words([0; 5]));
+        assert!(matches!(long, Err(StoreError::Arena(_))), "{long:?}");
+        let fits = store.place(&mut target, Piece::words([0; 4])).unwrap();
+        assert_eq!(fits, START.wrapping_add(32));
+        assert_eq!(store.arena().used(), 64);
+    }
+}

@@ -25,7 +25,7 @@ impl Probes {
     pub(super) fn choose_place(
         &self,
         image: &Image,
-        ground: Option<&Foothold>,
+        foothold: Option<&Foothold>,
         function: FunctionId,
         address: Gva,
         forced: Option<u8>,
@@ -72,7 +72,8 @@ impl Probes {
         let (mut reasons, mut overlap) = (Vec::new(), None);
         for number in tried {
             let chosen = choose_beside(image, at, Some(number), &taken);
-            let possible = chosen.map(|place| (place.tactic, self.possible(image, ground, place)));
+            let possible =
+                chosen.map(|place| (place.tactic, self.possible(image, foothold, place)));
             match possible {
                 Ok((_, Ok(place))) => match self.overlapping(&place, beside) {
                     None => return Ok(place),
@@ -89,7 +90,7 @@ impl Probes {
         // A breakpoint displaces the least: whether it can be one may be known at the attach only.
         let may_be_served = || {
             let mut unserved = reasons.iter().map(|(_, why)| why);
-            ground.is_none() && unserved.any(|why| matches!(why, Refusal::NotServed))
+            foothold.is_none() && unserved.any(|why| matches!(why, Refusal::NotServed))
         };
         if let Some((one, other)) = overlap.filter(|_| !may_be_served()) {
             return Err(ProbeError::Overlap { one, other });
@@ -121,12 +122,12 @@ impl Probes {
     fn possible(
         &self,
         image: &Image,
-        ground: Option<&Foothold>,
+        foothold: Option<&Foothold>,
         place: Place,
     ) -> Result<Place, Refusal> {
         match place.tactic {
             Tactic::Site | Tactic::One | Tactic::Several | Tactic::Hop => Ok(place),
-            Tactic::Breakpoint => match self.server(image, ground) {
+            Tactic::Breakpoint => match self.server(image, foothold) {
                 Some(Server::Guest(_)) => Ok(place),
                 Some(Server::Host(port)) => place.leaving_by(port, image),
                 None => Err(Refusal::NotServed),
@@ -136,18 +137,18 @@ impl Probes {
 
     /// Who serves breakpoints that stay: the guest, if it has said so; else the host, for code of ring 0, where
     /// a port write leaves the guest.
-    pub(super) fn server(&self, image: &Image, ground: Option<&Foothold>) -> Option<Server> {
+    pub(super) fn server(&self, image: &Image, foothold: Option<&Foothold>) -> Option<Server> {
         if let Some(word) = breakpoints::service(image) {
             return Some(Server::Guest(word));
         }
-        let is_user = ground?.window.is_user();
+        let is_user = foothold?.window.is_user();
         self.trap_port.filter(|_| !is_user).map(Server::Host)
     }
 
     /// The probes at which vCPUs leave the guest now, and where each goes on.
     #[must_use]
-    pub fn detours(&self, image: &Image, ground: Option<&Foothold>) -> Vec<(Gva, Gva)> {
-        match self.server(image, ground) {
+    pub fn detours(&self, image: &Image, foothold: Option<&Foothold>) -> Vec<(Gva, Gva)> {
+        match self.server(image, foothold) {
             Some(Server::Host(_)) => self.places.breakpoints(&[]),
             Some(Server::Guest(_)) | None => Vec::new(),
         }

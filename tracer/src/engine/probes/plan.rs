@@ -108,15 +108,15 @@ impl Points {
         let traced_by = self.functions.sessions(function);
         let captures = self.captures(with, function, traced_by, returns)?;
         let sessions = with.sessions;
-        let (ground, memory) = with.ground()?;
-        let hook = ground.hook();
+        let (foothold, memory) = with.foothold()?;
+        let hook = foothold.hook();
         if captures.exit.is_some() && hook.is_none() {
             return Err(ApplyError::NotAttached);
         }
         let template = |wanted: Wanted, store: &mut StubStore| {
             store.template(sessions.stub_spec(wanted.sessions, wanted.shape, wanted.captures, hook))
         };
-        let (wanted, store) = ((traced_by, captures), &mut ground.stubs);
+        let (wanted, store) = ((traced_by, captures), &mut foothold.stubs);
         let table = &self.functions;
         let own = table.plan_site((image, site), wanted, template, store, memory)?;
         let lead = own.as_ref().and_then(|change| change.after);
@@ -165,8 +165,8 @@ impl Points {
             let go_on = match change.after.and_then(|lead| lead.own) {
                 Some(own) => own,
                 None => {
-                    let (ground, memory) = with.ground()?;
-                    after(site, &mut ground.stubs, memory)?
+                    let (foothold, memory) = with.foothold()?;
+                    after(site, &mut foothold.stubs, memory)?
                 }
             };
             if let Some(head) = self.probes.place_chain(with, &chain, go_on)? {
@@ -211,7 +211,7 @@ impl Probes {
         if !places.iter().any(|change| self.is_breakpoint(change)) {
             return Ok(None);
         }
-        let Some(Server::Guest(word)) = self.server(with.image, with.ground.as_deref()) else {
+        let Some(Server::Guest(word)) = self.server(with.image, with.foothold.as_deref()) else {
             return Ok(None);
         };
         let now = self.places.table();

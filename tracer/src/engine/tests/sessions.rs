@@ -284,7 +284,7 @@ fn sessions_that_come_and_go_do_not_use_the_window_up() {
             assert_is_before_the_first_record(&target, &engine, id);
             open.push(id);
         }
-        left.push(engine.ground.as_ref().unwrap().window.left());
+        left.push(engine.foothold.as_ref().unwrap().window.left());
     }
     assert_eq!(left[ROUNDS / 4], left[ROUNDS - 1], "nothing new is needed");
 }
@@ -326,7 +326,7 @@ fn rings_of_another_kind_and_size_are_used_again_where_memory_is_scarce() {
         geometry: Geometry::with_bytes(bytes).unwrap(),
         ..config(name)
     };
-    let left = |engine: &Engine| engine.ground.as_ref().unwrap().window.left();
+    let left = |engine: &Engine| engine.foothold.as_ref().unwrap().window.left();
     let bytes = (left(&engine) / 4 + 1).next_power_of_two();
     let before = large("before", TracerKind::Function, bytes);
     let id = engine.create_session(&mut target, before).unwrap();
