@@ -217,10 +217,10 @@ mod tests {
         let mut there = [0; 7];
         let physical = PHYSICAL.wrapping_add(second.0 - START.0);
         target.read_physical(physical, &mut there).unwrap();
-        // out 0xf6, al; jmp to the first
-        let back = (first.0.wrapping_sub(second.0 + 7)) as u32;
-        assert_eq!(there[..3], [0xe6, 0xf6, 0xe9]);
-        assert_eq!(there[3..], back.to_le_bytes());
+        // out 0xf6, al
+        assert_eq!(there[..2], [0xe6, 0xf6]);
+        let back = insn::jump::jump(second.wrapping_add(2), first).unwrap();
+        assert_eq!(there[2..], back);
     }
 
     /// A piece that is not there is not found, and the room that it would have had is the next one's.
