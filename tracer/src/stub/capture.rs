@@ -122,7 +122,7 @@ impl CaptureStub {
         use gpr64::{r10, r11, rax, rcx, rdx, rsp};
         let lowered = skipped.saturating_add(frame.bytes);
         a.lea(rsp, ptr(rsp - lowered))?;
-        let mut code = Code {
+        let mut code = CaptureCode {
             fault: a.create_label(),
             frame,
             reach: self.reach,
@@ -211,7 +211,7 @@ struct Fault {
 
 /// Code that is being written. rax holds what has been computed last, rcx is free for operands. In a payload rdx is
 /// the record, r10 the lap mark and r11 the payload's address.
-struct Code<'a> {
+struct CaptureCode<'a> {
     a: &'a mut CodeAssembler,
     frame: Frame,
     reach: Option<Reach>,
@@ -219,7 +219,7 @@ struct Code<'a> {
     fault: CodeLabel,
 }
 
-impl Code<'_> {
+impl CaptureCode<'_> {
     /// Appends the code of one event, up to what stands out of the way.
     fn emit_part(&mut self, part: &CapturePart) -> Result<(Full, Vec<Fault>), IcedError> {
         use gpr64::{r10, r11, rax, rcx, rdx};

@@ -2,10 +2,10 @@
 
 use terms::expression::{Expression, Operator};
 
-use super::{Code, CodeLabel, IcedError, bind, gpr64};
+use super::{CaptureCode, CodeLabel, IcedError, bind, gpr64};
 use crate::capture::Condition;
 
-impl Code<'_> {
+impl CaptureCode<'_> {
     /// Goes to `skip` unless the condition holds; changes rax and rcx.
     pub(super) fn emit_unless(
         &mut self,

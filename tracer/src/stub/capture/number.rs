@@ -6,7 +6,7 @@ use insn::operand::extend;
 use terms::expression::{Expression, Operator};
 
 use super::frame::{self, Frame};
-use super::{AsmRegister64, Code, FieldType, IcedError, bind, gpr32, gpr64};
+use super::{AsmRegister64, CaptureCode, FieldType, IcedError, bind, gpr32, gpr64};
 
 /// The part of `value` that makes a difference where only the bytes of `kind` are kept.
 pub(super) fn needed<'a>(value: &'a Expression, kind: &FieldType) -> &'a Expression {
@@ -18,7 +18,7 @@ pub(super) fn needed<'a>(value: &'a Expression, kind: &FieldType) -> &'a Express
     }
 }
 
-impl Code<'_> {
+impl CaptureCode<'_> {
     /// Computes into rax; changes rcx. Numbers on the way are kept from `level` on.
     pub(super) fn emit_number(&mut self, value: &Expression, level: i32) -> Result<(), IcedError> {
         match value {

@@ -4,11 +4,11 @@ use insn::asm::load_constant;
 use terms::expression::Expression;
 
 use super::frame::Frame;
-use super::{Code, CodeLabel, IcedError, bind, gpr32, gpr64, ptr};
+use super::{CaptureCode, CodeLabel, IcedError, bind, gpr32, gpr64, ptr};
 use crate::capture::Text;
 use crate::ring::payload::TRUNCATED;
 
-impl Code<'_> {
+impl CaptureCode<'_> {
     /// Stores so many bytes from `place` of the payload on; changes rax and rcx.
     pub(super) fn emit_bytes(
         &mut self,
