@@ -6,28 +6,54 @@
 
 #![forbid(unsafe_code)]
 
-pub mod capture;
 pub mod choice;
 pub mod clock;
 pub mod collect;
-pub mod digest;
-pub mod engine;
-pub mod event_formats;
-pub mod filter;
 pub mod guest;
 pub mod guest_kind;
-pub mod linux;
 #[cfg(any(test, feature = "mock"))]
 pub mod mock;
-pub mod paging;
-pub mod patch;
 pub mod personality;
-pub mod probe;
-pub mod record;
-pub mod ring;
-pub mod session;
-pub mod stub;
 pub mod target;
-pub mod text;
 pub mod tracing;
-pub mod window;
+
+/// Rooms that an embedder has no need of. Tests and fuzz targets go in by the feature `internals`, which promises nothing.
+macro_rules! rooms {
+    ($($room:ident),+) => {
+        $(
+            #[cfg(feature = "internals")]
+            pub mod $room;
+            #[cfg(not(feature = "internals"))]
+            mod $room;
+        )+
+    };
+}
+
+rooms!(
+    capture,
+    digest,
+    engine,
+    event_formats,
+    filter,
+    linux,
+    paging,
+    patch,
+    probe,
+    record,
+    ring,
+    session,
+    stub,
+    text,
+    window
+);
+
+pub use linux::kernel::remark as remark_on_types;
+pub use paging::{PageTableRoot, translate};
+pub use patch::any::without_sites;
+pub use patch::events::Dispatch;
+pub use patch::locks::LockPrefixes;
+pub use patch::tactic::Tactic;
+pub use ring::reader::Mode;
+pub use stub::clock_page;
+pub use stub::graph::ReturnHook;
+pub use text::journal;

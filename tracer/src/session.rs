@@ -5,7 +5,6 @@ use terms::addr::Gpa;
 use crate::filter::{Filter, Selection};
 use crate::record::Format;
 use crate::ring::geometry::{Geometry, Position};
-use crate::ring::reader::Mode;
 use crate::stub::event::EventRecorder;
 use crate::stub::graph::ReturnHook;
 use crate::stub::profile::Profile;
@@ -56,8 +55,6 @@ pub struct SessionConfig {
     pub return_hook: ReturnHook,
     /// The size of each of its rings.
     pub geometry: Geometry,
-    /// What happens when a ring is full.
-    pub mode: Mode,
     /// Where its times come from.
     pub clock: Clock,
 }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use image::Image;
 use terms::addr::{Gpa, Gva};
 use tracer::guest_kind;
-use tracer::paging::{PageTableRoot, translate};
 use tracer::target::{PhysicalMemory, VcpuRegisters};
+use tracer::{PageTableRoot, translate};
 
 use crate::machine::Machine;
 

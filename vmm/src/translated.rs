@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use terms::addr::{Gpa, Gva};
 use terms::region::Region;
-use tracer::paging::{self, PageTableRoot};
+use tracer::PageTableRoot;
 use tracer::target::{MemoryError, VcpuRegisters, WindowMemory};
 
 use crate::memory::Ram;
@@ -84,7 +84,7 @@ impl<'m> Translated<'m> {
             length,
         };
         let root = self.root.ok_or_else(not_mapped)?;
-        let translate = |root| paging::translate(self.ram.memory(), root, at);
+        let translate = |root| tracer::translate(self.ram.memory(), root, at);
         // The vCPU may have been stopped in ring 3 with tables that leave the kernel out.
         let found = translate(root).or_else(|error| {
             let kernel = root.kernel_half().ok_or(error)?;

@@ -16,7 +16,6 @@ use crate::mock::{Faults, MockTarget, Rights};
 use crate::patch::functions::{FunctionState, Lead};
 use crate::record::FUNCTIONS_MAX;
 use crate::ring::geometry::{Geometry, Position};
-use crate::ring::reader::Mode;
 use crate::session::{SessionConfig, SessionId, TracerKind};
 use crate::stub::recorder::Clock;
 use crate::stub::store::StoreError;
@@ -44,7 +43,6 @@ fn config(name: &str) -> SessionConfig {
         tracer: TracerKind::Function,
         return_hook: crate::stub::graph::ReturnHook::Balanced,
         geometry: Geometry::with_bytes(4096).unwrap(),
-        mode: Mode::Overwrite,
         clock: Clock::Tsc,
     }
 }

@@ -210,20 +210,6 @@ impl Filter {
         Ok(())
     }
 
-    /// Replaces all globs of one side.
-    ///
-    /// # Errors
-    /// [`FilterError::Glob`]; then the filter is as it was.
-    pub fn set<S: AsRef<str>>(&mut self, side: Side, globs: &[S]) -> Result<(), FilterError> {
-        *self.side_mut(side) = patterns(globs)?;
-        Ok(())
-    }
-
-    /// Removes all globs of one side.
-    pub fn clear(&mut self, side: Side) {
-        self.side_mut(side).clear();
-    }
-
     /// The functions of `image` that the filter selects.
     ///
     /// # Errors

@@ -219,6 +219,7 @@ impl Place {
 ///
 /// # Errors
 /// A [`TacticError`].
+#[cfg(any(test, feature = "internals"))]
 pub fn choose(image: &Image, at: Gva, forced: Option<u8>) -> Result<Place, TacticError> {
     choose_beside(image, at, forced, &BTreeSet::new())
 }

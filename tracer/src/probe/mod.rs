@@ -52,5 +52,5 @@ mod typed;
 pub use error::ProbeError;
 pub use parameters::{parameters, return_value};
 pub use places::Point;
-pub use request::{Request, parse};
+pub use request::parse;
 pub use resolve::{Resolved, resolve};

@@ -140,6 +140,7 @@ pub struct Losses {
 
 impl Losses {
     /// All records that were made, or should have been, and were not delivered.
+    #[cfg(any(test, feature = "internals"))]
     #[must_use]
     pub fn records(&self) -> u64 {
         // The guest can make the first count anything.
@@ -290,6 +291,7 @@ impl RingReader {
     }
 
     /// Whether stubs record.
+    #[cfg(any(test, feature = "internals"))]
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.on

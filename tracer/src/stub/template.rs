@@ -128,6 +128,7 @@ impl Template {
     }
 
     /// Whether there is no code, which cannot be: a stub at least jumps back.
+    #[cfg(feature = "internals")]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.assembled.bytes.is_empty()

@@ -46,7 +46,7 @@ use crate::guest_kind;
 use crate::patch::any;
 use crate::patch::locks::LockPrefixes;
 use image::Image;
-use terms::addr::Gva;
+use terms::addr::{Gpa, Gva};
 use trace::doubt::TimeDoubts;
 
 use crate::clock::HostClock;
@@ -257,6 +257,12 @@ impl Tracing {
     #[must_use]
     pub fn image(&self) -> &Image {
         &self.attachment.shared.image
+    }
+
+    /// Where the journal of changed text is, once tracing has begun: [`crate::journal`] reads it.
+    #[must_use]
+    pub fn journal(&self) -> Option<Gpa> {
+        self.attachment.engine.journal_at()
     }
 
     /// Lets no stub record any more, of any session.

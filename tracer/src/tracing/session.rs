@@ -290,7 +290,6 @@ impl TraceSession {
             tracer: self.tracer.into(),
             return_hook: self.options.return_hook,
             geometry: self.geometry,
-            mode: self.options.mode,
             clock: match self.options.clock {
                 ClockSource::Tsc => Clock::Tsc,
                 ClockSource::Page => Clock::Page(page),

@@ -34,12 +34,6 @@ impl Alias {
 }
 
 impl Window {
-    /// What code has to know to read the guest's memory, when the alias is there.
-    #[must_use]
-    pub fn guest_memory(&self) -> Option<&GuestMemory> {
-        self.alias.as_ref().map(|alias| &alias.memory)
-    }
-
     /// Makes the alias, if it is not there.
     ///
     /// # Errors

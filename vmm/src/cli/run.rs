@@ -9,8 +9,8 @@ use crate::layout;
 use crate::options::choice::choice;
 use crate::options::quantities;
 use crate::options::session::SessionOptions;
-use tracer::patch::events::Dispatch;
-use tracer::patch::locks::LockPrefixes;
+use tracer::Dispatch;
+use tracer::LockPrefixes;
 use tracer::tracing::options::{PatchMethod, Tracer, TracingOptions};
 
 /// Boot a guest and stay with it until it ends

@@ -8,9 +8,9 @@ use image::{Image, Site, SkippedSite, Untraceable};
 use serde::Serialize;
 use terms::printable;
 use terms::site::HexBytes;
-use tracer::linux::kernel::remark;
-use tracer::patch::any::without_sites;
-use tracer::patch::tactic::Tactic;
+use tracer::Tactic;
+use tracer::remark_on_types;
+use tracer::without_sites;
 
 /// Everything that is listed of an image.
 #[derive(Debug, Serialize)]

@@ -1,4 +1,4 @@
-//! The thread that keeps the clock page (`tracer::stub::clock_page`).
+//! The thread that keeps the clock page (`tracer::clock_page`).
 //!
 //! It exists while a session with that clock has rings in the guest, and spins while one of them is
 //! started: so it takes a host CPU for itself, on which no vCPU should run (`--clock-cpu`).
@@ -24,7 +24,7 @@ use std::time::Duration;
 use terms::addr::Gpa;
 use tracer::clock::RunClock;
 use tracer::clock::page::{Beat, Beats, ClockPage, Stall};
-use tracer::stub::clock_page::{BEATS, COUNTER, PAGE_BYTES, SHIFTED, shifted};
+use tracer::clock_page::{BEATS, COUNTER, PAGE_BYTES, SHIFTED, shifted};
 use vm_memory::{VolatileMemory, VolatileSlice};
 
 use crate::clock::host_tsc;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use tracer::ring::reader::Mode;
-use tracer::stub::graph::ReturnHook;
+use tracer::Mode;
+use tracer::ReturnHook;
 use tracer::tracing::options::{self, ClockSource};
 
 use super::choice::choice;

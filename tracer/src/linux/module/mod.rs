@@ -16,7 +16,7 @@ mod tests;
 
 use std::sync::Arc;
 
-pub use contents::{Contents, contents, symbols};
+pub use contents::{contents, symbols};
 pub use layout::ModuleLayout;
 pub(super) use list::AREA;
 pub use list::{Loaded, loaded};

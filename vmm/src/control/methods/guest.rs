@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use tracer::patch::locks::LockPrefixes;
+use tracer::LockPrefixes;
 use tracer::tracing::status::{Digest, Switched, SwitchedLocks};
 
 use crate::control::method::{Nothing, methods};

@@ -74,7 +74,7 @@ impl<S: Served> Visitor for Asked<'_, S> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use tracer::patch::locks::LockPrefixes;
+    use tracer::LockPrefixes;
     use tracer::tracing::Tracing;
     use tracer::tracing::options::Tracer;
     use tracer::tracing::status::DynamicChange;
