@@ -23,6 +23,12 @@ pub fn attach_points() -> impl Iterator<Item = &'static str> {
     KINDS.iter().flat_map(of).copied()
 }
 
+/// How a guest of this image says that it dies.
+#[must_use]
+pub fn panic_marks_of(image: &Image) -> Option<PanicMarks> {
+    of(image).panic_marks()
+}
+
 /// How guests of any kind say that they die.
 pub fn panic_marks() -> impl Iterator<Item = PanicMarks> {
     KINDS.iter().filter_map(|kind| kind.panic_marks())

@@ -1,11 +1,10 @@
 //! Whether the guest's kernel has panicked, seen from outside: a Linux notes which processor panics
-//! ([`tracer::personality::PanicMarks`]). Reading that word disturbs nobody, and needs nothing in the guest.
+//! ([`tracer::PanicMarks`]). Reading that word disturbs nobody, and needs nothing in the guest.
 
 use std::time::{Duration, Instant};
 
 use image::Image;
 use terms::addr::{Gpa, Gva};
-use tracer::guest_kind;
 use tracer::target::{PhysicalMemory, VcpuRegisters};
 use tracer::{PageTableRoot, translate};
 
@@ -29,7 +28,7 @@ impl PanicWatch {
     /// Of a machine that runs a kernel which notes it. None for others.
     #[must_use]
     pub fn of(machine: &Machine, image: &Image) -> Option<Self> {
-        let marks = guest_kind::of(image).panic_marks()?;
+        let marks = tracer::panic_marks_of(image)?;
         let address: Gva = image.symbols.address_of(marks.vcpu)?;
         let (word, left) = machine.layout().locate(address)?;
         (left >= 4).then_some(Self {

@@ -55,7 +55,7 @@ impl RunClock {
     }
 
     /// Nanoseconds from the guest's start to a time of the host's counter. Before the start is nothing: what is
-    /// recorded has a time after it, or is counted as doubtful ([`crate::ring::timeline`]).
+    /// recorded has a time after it, or is counted as doubtful (`ring::timeline`).
     #[must_use]
     pub fn nanoseconds(&self, ticks: u64) -> u64 {
         self.duration_ns(ticks.saturating_sub(self.zero))

@@ -1,19 +1,28 @@
 //! From rings to traces: readers of what the guest records, which are polled. Whoever uses this crate does that with
 //! threads of its own ([`Pollers`]).
 
-pub mod backlog;
-pub mod counters;
+pub(crate) mod backlog;
+pub(crate) mod counters;
+#[cfg(not(feature = "internals"))]
+pub(crate) mod drain;
+#[cfg(feature = "internals")]
 pub mod drain;
-pub mod event_drain;
+pub(crate) mod event_drain;
 pub mod looks;
+#[cfg(not(feature = "internals"))]
+pub(crate) mod output;
+#[cfg(feature = "internals")]
 pub mod output;
+#[cfg(not(feature = "internals"))]
+pub(crate) mod rings;
+#[cfg(feature = "internals")]
 pub mod rings;
 mod source;
 pub mod status;
 #[cfg(test)]
 mod tests;
 mod thread_names;
-pub mod writer;
+pub(crate) mod writer;
 
 use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};

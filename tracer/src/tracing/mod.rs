@@ -265,6 +265,16 @@ impl Tracing {
         self.attachment.engine.journal_at()
     }
 
+    /// Where the rings of a session are, for who plays a guest ([`crate::mock::MockGuest::call`]).
+    ///
+    /// # Errors
+    /// [`TracingError::NoSession`], [`TracingError::NotStarted`].
+    #[cfg(any(test, feature = "mock"))]
+    pub fn rings_of(&self, name: &str) -> Result<crate::session::SessionMemory, TracingError> {
+        let id = self.attachment.sessions.get(name)?.started()?;
+        Ok(self.attachment.engine.session(id)?.memory.clone())
+    }
+
     /// Lets no stub record any more, of any session.
     pub fn stop_recording(&mut self) {
         self.attachment.sessions.stop_recording();

@@ -13,7 +13,6 @@ use super::filters::{FilterEdit, Globs};
 use super::options::{DEFAULT_SESSION, PatchMethod, SessionOptions, Tracer};
 use super::*;
 use crate::mock::{self, MockGuest, MockTarget, NoPollers, Rights};
-use crate::session::SessionMemory;
 use crate::stub::cell::{HEAD, LIMIT, LOST};
 use trace::export::uftrace::Tally;
 
@@ -53,23 +52,6 @@ fn prepared(session: SessionOptions) -> (Tracing, MockGuest) {
     };
     let tracing = Tracing::new(options, kernel, host()).unwrap();
     (tracing, MockGuest::new(target))
-}
-
-fn place(tracing: &Tracing, name: &str) -> SessionMemory {
-    let session = tracing
-        .attachment
-        .sessions
-        .iter()
-        .find(|one| one.name == name);
-    let id = session.unwrap().live.as_ref().unwrap().id;
-    tracing
-        .attachment
-        .engine
-        .sessions()
-        .get(id)
-        .unwrap()
-        .memory
-        .clone()
 }
 
 fn everything() -> Globs {
@@ -118,7 +100,7 @@ fn every_call_of_each_vcpu_is_in_the_trace_or_counted_as_lost() {
     tracing
         .start(&guest, DEFAULT_SESSION, None, &everything())
         .unwrap();
-    let place = place(&tracing, DEFAULT_SESSION);
+    let place = tracing.rings_of(DEFAULT_SESSION).unwrap();
     let slots = place.geometry.slots();
     // As many as one ring has room for, then twice as many on the other without a look between them.
     let calls = [slots, 2 * slots];
@@ -259,7 +241,7 @@ proptest! {
         let output = folder.path().join("trace");
         let (mut tracing, guest) = prepared(small(Some(&output)));
         tracing.start(&guest, DEFAULT_SESSION, None, &everything()).unwrap();
-        let place = place(&tracing, DEFAULT_SESSION);
+        let place = tracing.rings_of(DEFAULT_SESSION).unwrap();
         for call in 0..calls {
             let vcpu = u16::try_from(call % 2).unwrap();
             let function = FunctionId(u32::try_from(call % FUNCTIONS).unwrap());

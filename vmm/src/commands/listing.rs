@@ -141,7 +141,12 @@ impl Listing {
                 .map(|place| SkippedEntry::of(image, place))
                 .collect(),
             any: None,
-            notes: image.notes.iter().cloned().chain(remark(image)).collect(),
+            notes: image
+                .notes
+                .iter()
+                .cloned()
+                .chain(remark_on_types(image))
+                .collect(),
         }
     }
 
