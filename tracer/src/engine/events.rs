@@ -14,7 +14,7 @@ use terms::site::SITE_LENGTH;
 use super::ApplyError;
 use super::plan::{Plan, Step};
 use super::planning::Planning;
-pub use super::rings::{PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_OF_PROBES};
+pub use super::rings::PAYLOAD_BYTES_OF_PROBES;
 use crate::capture::Capture;
 use crate::patch::events::{Callback, Dispatch, TracepointChange, TracepointTable};
 use crate::patch::markers::{MarkerChange, MarkerState, MarkerTable};

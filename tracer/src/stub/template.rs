@@ -121,19 +121,6 @@ impl Template {
         }
     }
 
-    /// Bytes of one stub.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.assembled.bytes.len()
-    }
-
-    /// Whether there is no code, which cannot be: a stub at least jumps back.
-    #[cfg(feature = "internals")]
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.assembled.bytes.is_empty()
-    }
-
     /// The stub for `function` at `at`, which continues at `continue_at`, of a template that captures nothing.
     ///
     /// # Errors
@@ -295,7 +282,7 @@ mod tests {
                 let at = near.wrapping_add(moved);
                 let to = Gva(at.0.wrapping_add_signed(distance));
                 let code = template.stamp(at, FunctionId(7), to).unwrap();
-                assert_eq!(code.len(), template.len());
+                assert_eq!(code.len(), template.assembled.bytes.len());
                 assert_eq!(first_jump(&code, at.0), Some(to.0));
             }
         }

@@ -40,7 +40,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::digest::text_digest;
-use crate::engine::Engine;
+use crate::engine::{Engine, Foothold};
+
 use crate::filter::Filter;
 use crate::guest_kind;
 use crate::patch::any;
@@ -262,7 +263,7 @@ impl Tracing {
     /// Where the journal of changed text is, once tracing has begun: [`crate::journal`] reads it.
     #[must_use]
     pub fn journal(&self) -> Option<Gpa> {
-        self.attachment.engine.journal_at()
+        self.attachment.engine.foothold().map(Foothold::journal_at)
     }
 
     /// Where the rings of a session are, for who plays a guest ([`crate::mock::MockGuest::call`]).
@@ -272,7 +273,7 @@ impl Tracing {
     #[cfg(any(test, feature = "mock"))]
     pub fn rings_of(&self, name: &str) -> Result<crate::session::SessionMemory, TracingError> {
         let id = self.attachment.sessions.get(name)?.started()?;
-        Ok(self.attachment.engine.session(id)?.memory.clone())
+        Ok(self.attachment.engine.sessions().get(id)?.memory.clone())
     }
 
     /// Lets no stub record any more, of any session.
