@@ -2,7 +2,7 @@
 //!
 //! Stubs find the cell of their vCPU by its GS base. A vCPU can be started, or started again, long after
 //! tracing was attached, and what it executes first may be traced: so its base must be known before. Which list it is and
-//! what is a base in it, depends on the [kind of guest](Personality).
+//! what is a base in it, depends on the kind of guest (`Personality`).
 
 use image::Image;
 use terms::addr::Gva;
