@@ -1,6 +1,6 @@
 //! Reading the rings of one session while the guest runs: each round looks at every head, which times its
 //! records, and takes the records out when there is somewhere to put them. It writes nothing: what was read waits
-//! ([`Backlog`]) for who writes, so whoever asks for counts never waits for a disk.
+//! (`Backlog`) for who writes, so whoever asks for counts never waits for a disk.
 
 use std::sync::{Arc, Mutex};
 
