@@ -214,6 +214,9 @@ impl<'a> Visit<'a> for Named {
         self.paths.extend(uses.into_values());
     }
 
+    /// For whom something is visible names nothing.
+    fn visit_visibility(&mut self, _: &'a syn::Visibility) {}
+
     fn visit_path(&mut self, path: &'a syn::Path) {
         let names = path.segments.iter().map(|part| part.ident.to_string());
         self.paths.insert(names.collect());

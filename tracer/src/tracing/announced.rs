@@ -7,6 +7,7 @@ use log::Level;
 use terms::addr::Gva;
 
 use super::attachment::Attachment;
+use super::modules::Modules;
 use super::{Tracing, TracingError};
 use crate::guest::Guest;
 
@@ -19,7 +20,7 @@ impl Tracing {
     /// business; text that has come and cannot be patched is said, and not traced.
     pub fn announcement(&mut self, guest: &impl Guest, vcpu: u16) {
         if self.has_modules() {
-            return self.module_announced(guest, vcpu);
+            return self.modules.announced(&mut self.attachment, guest, vcpu);
         }
         let attachment = &mut self.attachment;
         let Some((start, is_there)) = notice(&attachment.shared.image, guest) else {
@@ -34,18 +35,20 @@ impl Tracing {
             attachment.remarks.say(Level::Error, error);
         }
     }
+}
 
+impl Modules {
     /// A vCPU waits that is about to call the first function of a module.
-    fn module_announced(&mut self, guest: &impl Guest, vcpu: u16) {
+    fn announced(&mut self, on: &mut Attachment, guest: &impl Guest, vcpu: u16) {
         match guest.stop() {
             Ok(stopped) => {
                 let registers = stopped.vcpus().get(usize::from(vcpu));
                 let module = registers.map(|registers| Gva(registers.rdi));
                 drop(stopped);
-                self.modules.look(&mut self.attachment, guest, module);
+                self.look(on, guest, module);
             }
             // The next look finds it, and counts it as late.
-            Err(error) => self.attachment.remarks.say(Level::Warn, error),
+            Err(error) => on.remarks.say(Level::Warn, error),
         }
     }
 }

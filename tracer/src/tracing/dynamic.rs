@@ -31,32 +31,16 @@ impl Tracing {
         Ok(DynamicList { functions })
     }
 
-    /// All of these lead to their targets, or none is changed.
+    /// All of these functions lead to the targets that are named, or without one where they did when the guest was
+    /// built; or none is changed.
     ///
     /// # Errors
     /// A [`TracingError`] that names the function.
-    pub fn set_dynamic(
+    pub fn retarget<'a>(
         &mut self,
         guest: &impl Guest,
-        changes: &[DynamicChange],
+        changes: impl IntoIterator<Item = (&'a str, Option<&'a str>)>,
     ) -> Result<DynamicChanged, TracingError> {
-        let changes = changes
-            .iter()
-            .map(|change| (&*change.name, Some(&*change.target)));
-        let plan = self.attachment.engine.plan_dynamic(changes)?;
-        self.attachment.retarget(guest, plan)
-    }
-
-    /// All of these lead where they did when the guest was built.
-    ///
-    /// # Errors
-    /// A [`TracingError`] that names the function.
-    pub fn reset_dynamic(
-        &mut self,
-        guest: &impl Guest,
-        names: &[String],
-    ) -> Result<DynamicChanged, TracingError> {
-        let changes = names.iter().map(|name| (&**name, None));
         let plan = self.attachment.engine.plan_dynamic(changes)?;
         self.attachment.retarget(guest, plan)
     }

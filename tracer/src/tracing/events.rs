@@ -2,11 +2,12 @@
 
 use crate::patch::events::{Callback, find_callback, find_event};
 use crate::session::SessionId;
-use image::{Image, Marker, Tracepoint};
+use image::{Marker, Tracepoint};
 use terms::event_format::{EventFormat, EventId};
 
 use super::attachment::Attachment;
 use super::carry_out::Carried;
+use super::sessions::name_of;
 use super::status::{EventList, EventStatus, EventsChanged, FieldStatus, microseconds};
 use super::{Tracing, TracingError};
 use crate::engine::plan::Step;
@@ -183,10 +184,4 @@ impl Attachment {
             pause_us: microseconds(carried.longest),
         })
     }
-}
-
-/// What an event is called.
-pub(super) fn name_of(image: &Image, event: EventId) -> String {
-    let format = image.event(event);
-    format.map_or_else(|| "?".to_owned(), |format| format.name.to_string())
 }

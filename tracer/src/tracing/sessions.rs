@@ -7,10 +7,10 @@ use crate::event_formats::EventFormats;
 use crate::session::SessionId;
 use crate::stub::cell::SESSIONS_MAX;
 use image::Image;
+use terms::event_format::EventId;
 use trace::doubt::TimeDoubts;
 
 use super::TracingError;
-use super::events::name_of;
 use super::session::TraceSession;
 use super::status::SessionStatus;
 
@@ -206,4 +206,10 @@ impl Sessions {
             }
         }
     }
+}
+
+/// What an event is called.
+pub(super) fn name_of(image: &Image, event: EventId) -> String {
+    let format = image.event(event);
+    format.map_or_else(|| "?".to_owned(), |format| format.name.to_string())
 }

@@ -67,6 +67,11 @@ pub struct SomeDynamic {
     pub names: Vec<String>,
 }
 
+/// A change, as the library takes it.
+fn set(change: &DynamicChange) -> (&str, Option<&str>) {
+    (&change.name, Some(&change.target))
+}
+
 methods! {
     /// Every dynamic function: where it leads, its types, where it may lead
     ListDynamic(Nothing) "dynfunc.list" -> DynamicList:
@@ -74,9 +79,9 @@ methods! {
 
     /// Lead functions to other targets of their signature, all in one change
     SetDynamic(Targets) "dynfunc.set" -> DynamicChanged:
-        |to, tracing, guest| tracing.set_dynamic(guest, &to.changes)?;
+        |to, tracing, guest| tracing.retarget(guest, to.changes.iter().map(set))?;
 
     /// Lead functions where they did when the guest was built
     ResetDynamic(SomeDynamic) "dynfunc.reset" -> DynamicChanged:
-        |some, tracing, guest| tracing.reset_dynamic(guest, &some.names)?;
+        |some, tracing, guest| tracing.retarget(guest, some.names.iter().map(|name| (&**name, None)))?;
 }
