@@ -5,6 +5,7 @@ use terms::expression::Expression;
 use super::ProbeError;
 use super::evaluate::Scope;
 use super::expression::{Node, What};
+use super::resolve::Capturing;
 use crate::capture::Condition;
 
 impl Scope<'_> {
@@ -54,7 +55,7 @@ impl Scope<'_> {
             _ => return Ok(None),
         };
         let value = self.evaluate(of)?;
-        let (found, _) = self.text(&value, &of.text)?;
+        let (found, _) = Capturing(*self).text(&value, &of.text)?;
         Ok(Some(Condition::TextIs(found, text.as_slice().into())))
     }
 }

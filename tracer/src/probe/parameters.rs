@@ -6,6 +6,7 @@ use terms::function::FunctionId;
 
 use super::evaluate::{Scope, typed};
 use super::places::Point;
+use super::resolve::Capturing;
 use crate::capture::Captured;
 
 /// The parameters of a function at its first instruction, in their order; `None` if its types are not known. Parameters that
@@ -21,7 +22,9 @@ pub fn parameters(image: &Image, debug: &DebugInfo, function: FunctionId) -> Opt
     let captured = found.into_iter().filter_map(|variable| {
         let variable = variable.ok()?;
         let name = variable.name.clone();
-        scope.all_of(&name, &typed(variable), None, &name).ok()
+        Capturing(scope)
+            .all_of(&name, &typed(variable), None, &name)
+            .ok()
     });
     Some(captured.flatten().collect())
 }
@@ -36,5 +39,7 @@ pub fn return_value(image: &Image, debug: &DebugInfo, function: FunctionId) -> O
     };
     let variable = scope.returned_variable().ok()??;
     let name = "retval";
-    scope.captured(name, &typed(variable), None, name).ok()
+    Capturing(scope)
+        .captured(name, &typed(variable), None, name)
+        .ok()
 }

@@ -53,7 +53,7 @@ pub fn resolve(
         Ok(Resolved {
             name: Arc::clone(&name),
             point,
-            capture: scope.capture(request)?,
+            capture: Capturing(scope).capture(request)?,
         })
     });
     let resolved = resolved.collect::<Result<Vec<_>, ProbeError>>()?;
@@ -90,7 +90,11 @@ fn check_same(image: &Image, request: &Request, all: &[Resolved]) -> Result<(), 
     Ok(())
 }
 
-impl Scope<'_> {
+/// What is captured of a scope.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Capturing<'a>(pub Scope<'a>);
+
+impl Capturing<'_> {
     fn capture(&self, request: &Request) -> Result<Capture, ProbeError> {
         let mut values: Vec<Captured> = Vec::new();
         for wanted in &request.fetches {
@@ -112,18 +116,18 @@ impl Scope<'_> {
             return Err(ProbeError::SameName { name });
         }
         let condition = request.condition.as_ref();
-        let condition = condition.map(|node| self.condition(node)).transpose()?;
+        let condition = condition.map(|node| self.0.condition(node)).transpose()?;
         Ok(Capture { values, condition })
     }
 
     /// All parameters that can be captured.
     fn arguments(&self) -> Result<Vec<Captured>, ProbeError> {
-        if matches!(self.point, Point::Return(_)) {
+        if matches!(self.0.point, Point::Return(_)) {
             let why =
                 "parameters are gone at a function's return: probe the function itself for them";
             return Err(wrong("$args", why));
         }
-        let parameters = self.parameters()?;
+        let parameters = self.0.parameters()?;
         let mut values = Vec::new();
         let mut refused = None;
         for parameter in parameters {
@@ -150,7 +154,7 @@ impl Scope<'_> {
         format: Option<&Format>,
         text: &str,
     ) -> Result<Vec<Captured>, ProbeError> {
-        if let Some(Shape::Structure(structure)) = self.shape(value)?
+        if let Some(Shape::Structure(structure)) = self.0.shape(value)?
             && structure.slice.is_none()
             && structure.variant.is_none()
             && format.is_none()
@@ -163,7 +167,7 @@ impl Scope<'_> {
             let parts = members.map(|member| {
                 let called = member.name.strip_prefix("__").unwrap_or(&member.name);
                 let (name, text) = (format!("{name}.{called}"), format!("{text}.{called}"));
-                self.captured(&name, &self.part(value, member, &text)?, None, &text)
+                self.captured(&name, &self.0.part(value, member, &text)?, None, &text)
             });
             return parts.collect();
         }
@@ -171,7 +175,7 @@ impl Scope<'_> {
     }
 
     fn fetched(&self, fetch: &Fetch) -> Result<Vec<Captured>, ProbeError> {
-        let value = self.evaluate(&fetch.node)?;
+        let value = self.0.evaluate(&fetch.node)?;
         let name = fetch.name.trim_start_matches(['%', '$']);
         self.all_of(name, &value, fetch.format.as_ref(), &fetch.node.text)
     }
@@ -223,13 +227,13 @@ impl Scope<'_> {
         }
         let kind = FieldType::named(&format.name).ok_or_else(unknown)?;
         let bits = u8::try_from(8 * kind.bytes()).unwrap_or(64);
-        let number = match (&value.kind, &value.place, self.shape(value)?) {
+        let number = match (&value.kind, &value.place, self.0.shape(value)?) {
             // Bits of which nothing is known are what they are said to be.
-            (Kind::Untyped, place, _) => self.bits(place, bits, kind.is_signed(), text)?,
+            (Kind::Untyped, place, _) => self.0.bits(place, bits, kind.is_signed(), text)?,
             (_, place, Some(Shape::Unreadable { bytes, .. })) if bytes >= u64::from(bits / 8) => {
-                self.bits(place, bits, kind.is_signed(), text)?
+                self.0.bits(place, bits, kind.is_signed(), text)?
             }
-            _ => self.value(value, text)?.0,
+            _ => self.0.value(value, text)?.0,
         };
         Ok((kind, Source::Number(number)))
     }
@@ -237,7 +241,7 @@ impl Scope<'_> {
     /// As its type says.
     fn plain(&self, value: &Typed, text: &str) -> Result<(FieldType, Source), ProbeError> {
         let named = |name: &str| FieldType::named(name).ok_or_else(|| wrong(text, "has no type"));
-        let shape = self.shape(value)?;
+        let shape = self.0.shape(value)?;
         let kind = match (&value.kind, shape) {
             (Kind::Pointer(_), _) | (_, Some(Shape::Pointer(_))) => named("pointer")?,
             (Kind::Number(width), _) => named(match (width.bits, width.signed) {
@@ -260,9 +264,9 @@ impl Scope<'_> {
                     return Ok((FieldType::text(TEXT_KEPT), source));
                 }
                 if let Some((member, names)) = &structure.variant {
-                    let discriminant = self.part(value, member, text)?;
-                    let (number, _) = self.value(&discriminant, text)?;
-                    let bytes = match self.shape(&discriminant)? {
+                    let discriminant = self.0.part(value, member, text)?;
+                    let (number, _) = self.0.value(&discriminant, text)?;
+                    let bytes = match self.0.shape(&discriminant)? {
                         Some(Shape::Number { kind, .. }) => u8::try_from(kind.bytes()).unwrap_or(8),
                         _ => 8,
                     };
@@ -272,7 +276,7 @@ impl Scope<'_> {
                 return self.raw(value, structure.bytes, text);
             }
             (_, Some(Shape::Array { of, .. })) => {
-                let is_char = match self.shape_of(of)? {
+                let is_char = match self.0.shape_of(of)? {
                     Shape::Number { kind, .. } => kind.name() == "char",
                     _ => false,
                 };
@@ -281,7 +285,7 @@ impl Scope<'_> {
                     let max = length.unwrap_or(TEXT_KEPT);
                     return Ok((FieldType::text(max), Source::Text { text: found, max }));
                 }
-                let size = self.size(&value.kind, text)?;
+                let size = self.0.size(&value.kind, text)?;
                 return self.raw(value, size, text);
             }
             (_, Some(Shape::Void)) => return Err(wrong(text, "has no type that has values")),
@@ -291,7 +295,7 @@ impl Scope<'_> {
                 return Err(wrong(text, why));
             }
         };
-        let (number, _) = self.value(value, text)?;
+        let (number, _) = self.0.value(value, text)?;
         Ok((kind, Source::Number(number)))
     }
 
@@ -307,7 +311,7 @@ impl Scope<'_> {
             let fits = named.iter().find(|(size, _)| *size == bytes);
             if let Some(kind) = fits.and_then(|(_, name)| FieldType::named(name)) {
                 let bits = u8::try_from(8 * bytes).unwrap_or(64);
-                let number = self.bits(&value.place, bits, false, text)?;
+                let number = self.0.bits(&value.place, bits, false, text)?;
                 return Ok((kind, Source::Number(number)));
             }
             let why = "is not in memory here: name its members";
@@ -320,7 +324,7 @@ impl Scope<'_> {
             return Err(wrong(text, why));
         }
         let length = u16::try_from(bytes).unwrap_or(u16::MAX);
-        let address = self.address_of(value, text)?;
+        let address = self.0.address_of(value, text)?;
         Ok((FieldType::raw(length), Source::Bytes { address, length }))
     }
 
@@ -330,7 +334,7 @@ impl Scope<'_> {
         value: &Typed,
         text: &str,
     ) -> Result<(Text, Option<u16>), ProbeError> {
-        let shape = self.shape(value)?;
+        let shape = self.0.shape(value)?;
         match (&value.kind, shape) {
             (_, Some(Shape::Structure(structure))) => {
                 let slice = structure.slice.ok_or_else(|| {
@@ -342,7 +346,7 @@ impl Scope<'_> {
                 let word = |offset: u64| {
                     let part = value.place.part(8 * offset);
                     let part = part.ok_or_else(|| wrong(text, "is too large"))?;
-                    self.bits(&part, 64, false, text)
+                    self.0.bits(&part, 64, false, text)
                 };
                 let found = Text {
                     address: word(slice.address)?,
@@ -352,18 +356,18 @@ impl Scope<'_> {
             }
             (_, Some(Shape::Array { count, .. })) => {
                 let found = Text {
-                    address: self.address_of(value, text)?,
+                    address: self.0.address_of(value, text)?,
                     length: None,
                 };
                 let count = count.filter(|count| (1..=TEXT_MAX).contains(count));
                 Ok((found, count.and_then(|count| u16::try_from(count).ok())))
             }
             (_, Some(Shape::Number { kind, .. })) if kind.bytes() < 8 => {
-                let why = format!("is {}, not the address of text", self.called(value));
+                let why = format!("is {}, not the address of text", self.0.called(value));
                 Err(wrong(text, why))
             }
             _ => {
-                let (address, _) = self.value(value, text)?;
+                let (address, _) = self.0.value(value, text)?;
                 Ok((
                     Text {
                         address,

@@ -291,7 +291,7 @@ impl RingReader {
     }
 
     /// Whether stubs record.
-    #[cfg(any(test, feature = "internals"))]
+    #[cfg(feature = "internals")]
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.on
