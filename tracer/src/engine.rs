@@ -78,7 +78,7 @@ impl Engine {
     }
 
     /// The host sees to vCPUs that leave the guest by a write to this port: [`Engine::detours`] says where they
-    /// go on.
+    /// continue.
     #[must_use]
     pub fn serving_traps(mut self, port: u8) -> Self {
         self.points.probes.trap_port = Some(port);
@@ -308,7 +308,7 @@ impl Engine {
         probes.take_lost(&self.image, functions, &self.fleeting)
     }
 
-    /// The probes at which vCPUs leave the guest now, and where each goes on.
+    /// The probes at which vCPUs leave the guest now, and where each continues.
     #[must_use]
     pub fn detours(&self) -> Vec<(Gva, Gva)> {
         let foothold = self.foothold.as_ref();
@@ -316,7 +316,7 @@ impl Engine {
     }
 
     /// Looks what the guest has given back since the last time, and forgets it. While the guest is
-    /// stopped the answer holds until it goes on; else it may be late, never wrong.
+    /// stopped the answer holds until it continues; else it may be late, never wrong.
     pub fn look(&mut self, memory: &(impl PhysicalMemory + ?Sized)) -> Moved {
         let functions = &mut self.points.functions;
         self.fleeting.look(memory, &self.image, functions)

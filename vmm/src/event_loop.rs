@@ -19,7 +19,7 @@ use crate::signals::Signals;
 use crate::terminal::{ConsoleInput, ConsoleStdin};
 use tracer::tracing::Finished;
 
-/// Why the loop could not be set up or go on.
+/// Why the loop could not be set up or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum EventLoopError {
     /// epoll.

@@ -28,9 +28,9 @@ pub enum Outcome {
     Reset,
     /// The guest has switched the machine off.
     PowerOff,
-    /// The guest could not go on.
+    /// The guest could not continue.
     Crashed(String),
-    /// The guest's kernel said that it cannot go on, on this vCPU.
+    /// The guest's kernel said that it cannot continue, on this vCPU.
     Panicked(u16),
     /// The time limit passed.
     TimedOut {
@@ -43,7 +43,7 @@ pub enum Outcome {
     Interrupted,
     /// A control client told us to stop.
     Shutdown,
-    /// The run could not go on.
+    /// The run could not continue.
     Failed(Failure),
 }
 

@@ -18,7 +18,7 @@ global_asm!(
     ".text",
 );
 
-/// A breakpoint of the guest's own, for measuring: the kernel goes on behind it.
+/// A breakpoint of the guest's own, for measuring: the kernel goes on after it.
 pub fn breakpoint() {
     breakpoint_probe();
 }

@@ -8,7 +8,7 @@ use crate::workload::{first_value, print_calls, print_checksum};
 
 /// Room for a module's file: segments, symbols, call-site list.
 const ROOM: usize = 64 << 10;
-/// The file that is linked in. Before the guest starts another one can be put in its place, with zeros behind
+/// The file that is linked in. Before the guest starts another one can be put in its place, with zeros after
 /// it up to the end.
 #[used]
 #[unsafe(link_section = ".module.linked_in")]

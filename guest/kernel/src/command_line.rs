@@ -46,7 +46,7 @@ pub fn parse(line: &[u8]) -> Settings {
     }
 }
 
-/// The decimal number behind the last `key` that starts a word.
+/// The decimal number after the last `key` that starts a word.
 fn number(line: &[u8], key: &[u8]) -> Option<u64> {
     let mut found = None;
     for word in line.split(|&byte| byte == b' ') {

@@ -40,7 +40,7 @@ pub const SERIAL_PORT: u16 = 0x3f8;
 pub mod status {
     /// An exception that nobody expected.
     pub const EXCEPTION: u8 = 2;
-    /// The kernel cannot go on: what it needs is not there.
+    /// The kernel cannot continue: what it needs is not there.
     pub const UNSUPPORTED: u8 = 3;
 }
 

@@ -6,7 +6,7 @@
 //!               └─tick, yield────┘  └─join──▶ waiting (until every other thread has ended) ──▶ ready
 //! ```
 //!
-//! A thread that is preempted goes on on whichever vCPU picks it next, unless it is pinned. The queue
+//! A thread that is preempted continues on whichever vCPU picks it next, unless it is pinned. The queue
 //! is a bit per thread: ring 0 may be emulated at 0.6 µs per instruction, so a switch must be short.
 
 use crate::context;

@@ -77,7 +77,7 @@ untraced_builds! {
     base: base_root;
     /// No instrumentation, but frame pointers.
     frame: frame_root;
-    /// A call behind each prologue that returns at once.
+    /// A call after each prologue that returns at once.
     call: call_root;
     /// A call before each prologue that returns at once.
     fentry_call: fentry_call_root;

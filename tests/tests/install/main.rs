@@ -54,7 +54,7 @@ fn verbs(installed: &BTreeSet<String>) -> BTreeSet<String> {
 fn listed(help: &str) -> Vec<String> {
     let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let lines = lines.take_while(|line| !line.is_empty());
-    // What is said of a verb may go on in a line of its own, further in.
+    // What is said of a verb may continue in a line of its own, further in.
     let verbs = lines.filter_map(|line| line.strip_prefix("  "));
     let verbs = verbs.filter(|line| !line.starts_with(' '));
     let verbs = verbs.filter_map(|line| line.split_whitespace().next());

@@ -1,5 +1,5 @@
 //! Graph tracing that is changed all the time, while calls are open whose returns are hooked: the
-//! guest goes on through stubs that nothing leads to any more.
+//! guest continues through stubs that nothing leads to any more.
 
 use serde_json::{Value, json};
 use tests::exact::{gated, untraced};

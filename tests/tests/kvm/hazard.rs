@@ -19,7 +19,7 @@ use vmm::vcpu::VcpuEventKind;
 /// A function that is nothing but its site of five one-byte nops, and a return.
 const FUNCTION: &str = "patchable_empty";
 /// Jumps over three bytes, each no instruction in 64-bit mode: harmless to who enters at its start,
-/// an exception to who goes on behind that, as the operand of any jump can be.
+/// an exception to who goes on after that, as the operand of any jump can be.
 const JUMP: [u8; 5] = [0xeb, 0x03, 0x06, 0x06, 0x06];
 
 struct Trial {

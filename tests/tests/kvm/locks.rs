@@ -94,7 +94,7 @@ fn a_state_that_is_none_is_an_error() {
     let _ = running.end().0.good();
 }
 
-/// A vCPU that is about to execute the instruction executes it as it is when it goes on. The words are
+/// A vCPU that is about to execute the instruction executes it as it is when it continues. The words are
 /// read from the guest's memory before it prints them, which a host that emulates ring 0 cannot.
 fn held_at_the_prefix(from: LockPrefixes, to: LockPrefixes) {
     const CALLS: u64 = 4 * 500;

@@ -204,7 +204,7 @@ fn a_trace_says_how_it_was_made() {
     }
 }
 
-/// The guest goes on to its end; the trace holds what was written before, and opens.
+/// The guest continues to its end; the trace holds what was written before, and opens.
 fn assert_survived(ended: &Ended, directory: &Path) {
     assert_eq!(ended.code, Some(106), "{ended}");
     ended.no_panic();

@@ -172,7 +172,7 @@ fn an_address_is_shared_by_probes_of_several_sessions_and_restored_with_the_last
     let other = add(&mut client, "other", &["spin_leaf %rax"]);
     assert_eq!((one.as_slice(), other.as_slice()), (&[1, 2][..], &[3][..]));
     assert_ne!(client.digest(), digest);
-    // Functions can be traced at the same site, before and behind them.
+    // Functions can be traced at the same site, before and after them.
     client.call(
         "session.create",
         json!({"name": "graph", "tracer": "graph"}),
@@ -432,7 +432,7 @@ fn toggle(client: &mut Client, random: &mut Random, ids: &mut Vec<u64>) -> Optio
             let count = 1 + random.next_u64() % 8;
             let probes = (0..count).map(|_| {
                 let (build, function) = (*random.pick(&builds), *random.pick(&functions));
-                // Behind the site is an instruction in all of them.
+                // After the site is an instruction in all of them.
                 let place = *random.pick(&["", "", "+5"]);
                 format!("{build}_{function}{place} {REGISTERS}")
             });

@@ -47,7 +47,7 @@ const OPTIONS: [(&str, usize); 8] = [
 const KNOW_LINUX: usize = 26;
 
 /// How often comments and texts say *behind* for *after*. This number may only go down.
-const BEHIND: usize = 47;
+const BEHIND: usize = 16;
 
 #[test]
 fn no_name_says_nothing() {

@@ -158,14 +158,14 @@ fn section_headers(image: &[u8]) -> Range<usize> {
     start..start + field(0x3a, 2) * field(0x3c, 2)
 }
 
-/// The header of .BTF, and the types and names behind it.
+/// The header of .BTF, and the types and names after it.
 fn types(image: &[u8]) -> Range<usize> {
     let start = position(image, &[0x9f, 0xeb, 1, 0, 24, 0, 0, 0]);
     start..(start + (3 << 20)).min(image.len())
 }
 
 /// Around the token table of kallsyms, which has the digits one after the other and, as no symbol has a
-/// colon, something longer behind them. (The kernel's tables of characters have the colon.)
+/// colon, something longer after them. (The kernel's tables of characters have the colon.)
 fn kallsyms(image: &[u8]) -> Range<usize> {
     let digits = b"0\x001\x002\x003\x004\x005\x006\x007\x008\x009\0";
     let mut windows = image.windows(digits.len() + 1);

@@ -1,4 +1,4 @@
-//! The functions of the test ground: what stands behind their patch sites.
+//! The functions of the test ground: what stands after their patch sites.
 
 use insn::asm::registers::{gpr64, xmm};
 use insn::asm::{AsmMemoryOperand, AsmRegister64, CodeAssembler, assemble, lea_fixed, ptr};
@@ -12,9 +12,9 @@ pub const VALUES: u32 = 0;
 pub const TAIL: u32 = 1;
 /// Calls itself, rdi deep, without a frame: its return addresses lie one beside the other.
 pub const RECURSIVE: u32 = 2;
-/// As [`VALUES`], with the site behind the prologue.
+/// As [`VALUES`], with the site after the prologue.
 pub const PROLOGUE: u32 = 3;
-/// With the site behind the prologue; ends with a jump to [`TAIL`].
+/// With the site after the prologue; ends with a jump to [`TAIL`].
 pub const PROLOGUE_TAIL: u32 = 4;
 /// Does nothing.
 pub const LEAF: u32 = 5;

@@ -83,7 +83,7 @@ impl Memory {
         self.write(offset, &code);
     }
 
-    /// Executes what stands at [`CODE`], and goes on `length` bytes behind it or at the landing.
+    /// Executes what stands at [`CODE`], and continues `length` bytes after it or at the landing.
     fn run(&mut self, length: u64, registers: &Registers) -> After {
         self.write_way_out(CODE + length, 1);
         self.write_way_out(LANDING, 2);

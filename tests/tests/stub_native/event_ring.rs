@@ -12,7 +12,7 @@ use crate::ground::{Ground, RINGS_MAX};
 /// Bytes of the payload of a slot, as a power of two: room for the longest that tests make.
 pub const PAYLOAD_LOG2: u32 = 9;
 
-/// The event ring of vCPU 0, whose payloads lie behind the rings of the session.
+/// The event ring of vCPU 0, whose payloads lie after the rings of the session.
 pub struct EventRing<'a> {
     ground: &'a Ground,
     pub event: EventRecorder,

@@ -92,7 +92,7 @@ fn expected(
     kind.value(bits)
 }
 
-/// The code of a stub, at its place in the ground. Where it goes on in a function, it returns.
+/// The code of a stub, at its place in the ground. Where it continues in a function, it returns.
 fn place(ground: &Ground, stub: &CaptureStub) -> u64 {
     let at = ground.spare();
     let near = Gva(at + TEMPLATE_MAX);

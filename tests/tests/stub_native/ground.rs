@@ -284,7 +284,7 @@ impl Ground {
     }
 
     /// Room for code that is none of the functions' stubs; nothing that stubs refer to lies in the pages
-    /// behind it.
+    /// after it.
     pub fn spare(&self) -> u64 {
         self.base + SPARE
     }

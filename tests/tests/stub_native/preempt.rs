@@ -2,8 +2,8 @@
 //! of their bodies, as in ring 0: the interrupt pushes its frame right below the stack pointer, and
 //! what it runs there calls the same functions.
 //!
-//! Two ways to go on: the handler makes calls on the interrupted stack and returns, perhaps on another
-//! vCPU; or it is a scheduler, and another thread goes on where it was interrupted.
+//! Two ways to continue: the handler makes calls on the interrupted stack and returns, perhaps on another
+//! vCPU; or it is a scheduler, and another thread continues where it was interrupted.
 
 use std::arch::asm;
 use std::ops::Range;
@@ -288,7 +288,7 @@ struct Threads {
     vcpus: u32,
 }
 
-/// Preempts: keeps the interrupted thread's registers, and goes on with some thread on some vCPU.
+/// Preempts: keeps the interrupted thread's registers, and continues with some thread on some vCPU.
 extern "C" fn preempted(_: libc::c_int, _: *mut libc::siginfo_t, at: *mut libc::ucontext_t) {
     let registers = context(at);
     go_on_stepping(registers);

@@ -105,6 +105,6 @@ pub enum Moment {
     Entry(terms::addr::Gva),
     /// Before the instruction at this address.
     At(terms::addr::Gva),
-    /// Behind the return of the function that begins at this address.
+    /// After the return of the function that begins at this address.
     Return(terms::addr::Gva),
 }

@@ -2,7 +2,7 @@
 //!
 //! The list of modules says what is there when somebody looks. A function of the guest is called once for each module,
 //! when all of it is in its place and nothing of it has run: while anybody wants to know, the stub of that function
-//! rings the host's doorbell, which leaves the guest. The vCPU goes on when the host has seen to the module. What is
+//! rings the host's doorbell, which leaves the guest. The vCPU continues when the host has seen to the module. What is
 //! written is a routine of two instructions in the window and our jump at the function's own site, which is no user's: it
 //! is in no count, and goes when nobody wants to know any more.
 

@@ -315,7 +315,7 @@ impl Commit<'_> {
         )
     }
 
-    /// The steps that close places at which threads may go on.
+    /// The steps that close places at which threads may continue.
     fn inhabited<T: StoppedTarget + ?Sized>(
         &self,
         target: &T,

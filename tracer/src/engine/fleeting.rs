@@ -104,7 +104,7 @@ impl Fleeting {
     }
 
     /// Looks what the guest has given back since the last time, and forgets it. While the guest is
-    /// stopped the answer holds until it goes on; else it may be late, never wrong.
+    /// stopped the answer holds until it continues; else it may be late, never wrong.
     pub(super) fn look(
         &mut self,
         memory: &(impl PhysicalMemory + ?Sized),

@@ -22,7 +22,7 @@ fn is_traced_site(image: &Image, at: Gva) -> bool {
 }
 
 /// The steps that displace these and have probes of the guest in their way, and why. The guest is stopped: what it says holds
-/// until it goes on.
+/// until it continues.
 pub(super) fn beside_kprobes(
     image: &Image,
     linux: Option<&Kernel>,

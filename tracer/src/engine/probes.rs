@@ -1,7 +1,7 @@
 //! Probes: what is captured at places that a user has named.
 //!
 //! A probe is registered once, and recorded by a session for as long as that wants it. The probes at one place are
-//! a chain of stubs, each of which goes on at the next; the last one goes on at the stub of the function's own
+//! a chain of stubs, each of which continues at the next; the last one continues at the stub of the function's own
 //! sessions, or in the function. Stubs stay, so a chain that was there before is found again.
 
 pub mod error;
@@ -72,7 +72,7 @@ pub struct Probes {
     all: BTreeMap<ProbeId, Probe>,
     pub(super) places: ProbeTable,
     /// The port by which vCPUs leave the guest at probes, if the host sees to them: [`Self::detours`] says where they
-    /// go on.
+    /// continue.
     pub(super) trap_port: Option<u8>,
 }
 

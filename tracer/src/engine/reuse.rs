@@ -3,7 +3,7 @@
 //! Memory is not given back to the window: nobody can tell that no preempted thread is left that is about to
 //! write there. It stays with the cell whose stubs write to it, and only a session on that cell gets it, so
 //! whatever a late writer does it does to the session that it takes its slot from. What it writes is told by
-//! the lap mark: the new rings begin behind the last lap of the old ones, and hold nothing but the lap
+//! the lap mark: the new rings begin after the last lap of the old ones, and hold nothing but the lap
 //! before. (A writer that had not reserved yet marks by the old size what it reserves in the new ring, which
 //! stays unwritten and counts as *abandoned*. Its stray word would have to hit the mark of another slot by
 //! chance to be taken for a record.)
@@ -101,7 +101,7 @@ impl Foothold {
     }
 }
 
-/// A lap behind all that late writers can have reserved, for rings of `slots`.
+/// A lap past all that late writers can have reserved, for rings of `slots`.
 fn first_lap(old: &Place, slots: u64) -> u64 {
     let was = old.memory.geometry.slots();
     let last = old.memory.first.iter().map(|first| first.0 / was).max();
@@ -109,7 +109,7 @@ fn first_lap(old: &Place, slots: u64) -> u64 {
     if lap.saturating_mul(slots) < REUSE_MAX.0 / 2 {
         return lap;
     }
-    // As far behind as marks can tell.
+    // As far past as marks can tell.
     let laps = MARK_MASK + 1;
     laps + lap % laps
 }

@@ -1,6 +1,6 @@
 //! Threads that were interrupted where no instruction will begin any more.
 //!
-//! When several instructions become one, a thread that goes on at the second of them would execute the middle of a
+//! When several instructions become one, a thread that continues at the second of them would execute the middle of a
 //! jump. The vCPUs' own instruction pointers are known. Those of threads that were preempted before lie in the guest's
 //! memory: nobody returns to such a place and no system call comes back there (what is displaced is checked for that),
 //! so only an interrupt or a fault can have saved it, and the processor pushes the frames of those at multiples

@@ -7,7 +7,7 @@
 //! * The cells of a deleted session get the limit *off*: a writer that has not compared yet goes away
 //!   without a trace.
 //! * Its rings stay with its cell, as [`Retired`]. Only a new session of the same tracer kind, record
-//!   format and ring size on the same cell gets them again. It begins a whole lap behind the last head, so
+//!   format and ring size on the same cell gets them again. It begins a whole lap past the last head, so
 //!   whatever a late writer had reserved lies before the reader's first position and is ignored.
 //! * When the window is half used, a session of another kind or size gets them ([`super::reuse`]).
 //! * When every free cell was used for sessions of other kinds or sizes, the new session gets a used
@@ -209,10 +209,10 @@ impl Sessions {
         } else {
             heads
         };
-        let first = behind(session.memory.geometry, heads);
+        let first = past(session.memory.geometry, heads);
         let mut events = session.events;
         if let Some(rings) = &mut events {
-            match behind(rings.memory.geometry, event_heads) {
+            match past(rings.memory.geometry, event_heads) {
                 Some(first) => rings.memory.first = first,
                 None => events = None,
             }
@@ -364,14 +364,14 @@ impl Sessions {
     }
 }
 
-/// The first positions of rings with these heads for their next user: a lap behind all that is reserved. None
+/// The first positions of rings with these heads for their next user: a lap past all that is reserved. None
 /// when a head is the guest's doing.
-fn behind(geometry: Geometry, heads: Vec<u64>) -> Option<Vec<Position>> {
-    let behind = |(ring, head)| {
+fn past(geometry: Geometry, heads: Vec<u64>) -> Option<Vec<Position>> {
+    let past = |(ring, head)| {
         let head = Position::of_word(head, ring).filter(|head| *head < REUSE_MAX);
         head.map(|head| head.after(geometry.slots()))
     };
-    (0u16..).zip(heads).map(behind).collect()
+    (0u16..).zip(heads).map(past).collect()
 }
 
 /// Keeps stubs from recording into the rings at `place`. Returns their heads.

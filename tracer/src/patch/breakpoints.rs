@@ -1,4 +1,4 @@
-//! Breakpoints that stay, served by the guest: a table of them, and of where a thread that meets one goes on.
+//! Breakpoints that stay, served by the guest: a table of them, and of where a thread that meets one continues.
 //!
 //! ```text
 //!   word `breakpoint_detours` ──> mask │ 0 │ breakpoint, detour │ breakpoint, detour │ 0, 0 │ …
@@ -12,12 +12,12 @@
 use image::Image;
 use terms::addr::Gva;
 
-/// Who sees to it that a thread which meets a breakpoint goes on at its detour.
+/// Who sees to it that a thread which meets a breakpoint continues at its detour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Server {
     /// The guest's handler, by the table that this word leads to.
     Guest(Gva),
-    /// The host: a write to this port leaves the guest, and its vCPU goes on at the detour.
+    /// The host: a write to this port leaves the guest, and its vCPU continues at the detour.
     Host(u8),
 }
 
@@ -32,7 +32,7 @@ pub fn service(image: &Image) -> Option<Gva> {
     image.symbols.address_of(SERVICE)
 }
 
-/// The table of these breakpoints, each with the address at which the thread goes on. Breakpoints at
+/// The table of these breakpoints, each with the address at which the thread continues. Breakpoints at
 /// address 0 are none.
 #[must_use]
 pub fn table(detours: &[(Gva, Gva)]) -> Vec<u8> {

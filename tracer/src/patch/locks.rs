@@ -2,7 +2,7 @@
 //!
 //! With one vCPU nobody can come between the parts of an unlocked instruction, so the locks cost
 //! time for nothing. The prefix is replaced by DS, which is ignored. It is one byte, so a thread is
-//! either before the instruction, and will execute it as it then is, or behind it.
+//! either before the instruction, and will execute it as it then is, or after it.
 
 use image::Image;
 use insn::lock::{DS, LOCK};

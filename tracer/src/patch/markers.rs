@@ -1,5 +1,5 @@
 //! Who records each marker, and the plan that changes it: as with functions, the nop of each place becomes a
-//! jump to a stub that has the recorders of all sessions, and goes on behind it.
+//! jump to a stub that has the recorders of all sessions, and goes on after it.
 
 use image::{Image, Marker};
 use insn::jump::jump;

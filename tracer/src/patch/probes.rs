@@ -19,7 +19,7 @@ use crate::text::word::WordWrite;
 pub struct PlaceState {
     /// How it is changed.
     pub place: Place,
-    /// Where its stubs go on: the detour.
+    /// Where its stubs continue: the detour.
     pub resume: Gva,
     /// The stub that it leads to; none while the original bytes stand there.
     pub stub: Option<Gva>,

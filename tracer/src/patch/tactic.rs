@@ -8,7 +8,7 @@
 //! 5  breakpoint  1 byte                              push rbx        -> int3
 //! ```
 //!
-//! What stood there is *displaced*: relocated into a *detour* (`insn/relocate.rs`), where the stub goes on.
+//! What stood there is *displaced*: relocated into a *detour* (`insn/relocate.rs`), where the stub continues.
 //! What is written of several instructions is the jump alone; the end of the last of them stays as it was, for
 //! nobody begins to execute there: the last instruction begins before the jump's end. So the only places
 //! that must not be jumped to, returned to, or held by a preempted thread are the beginnings of instructions between
@@ -176,7 +176,7 @@ impl Place {
         Ok(self)
     }
 
-    /// The instructions with which a stub goes on; none for a site, where it goes on after the nop.
+    /// The instructions with which a stub continues; none for a site, where it continues after the nop.
     #[must_use]
     pub fn detour(&self) -> Option<Detour> {
         (self.tactic != Tactic::Site).then(|| Detour {
@@ -436,7 +436,7 @@ impl<'a> Spot<'a> {
         })
     }
 
-    /// The padding behind a function, which may be empty.
+    /// The padding after a function, which may be empty.
     fn run_behind(&self, index: usize) -> Option<TextRange> {
         let id = FunctionId(u32::try_from(index).ok()?);
         let function = self.image.function(id)?;

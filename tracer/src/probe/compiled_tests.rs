@@ -511,7 +511,7 @@ proptest! {
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..24),
     ) {
         let mut file = programs()[way].clone();
-        // Behind the text, which begins a page into the file, and its headers.
+        // After the text, which begins a page into the file, and its headers.
         let start = 0x1000;
         let room = file.len() - start;
         for (index, byte) in changes {

@@ -25,7 +25,7 @@ pub enum Point {
         /// The instruction.
         at: Gva,
     },
-    /// Behind the return of a function.
+    /// After the return of a function.
     Return(FunctionId),
 }
 

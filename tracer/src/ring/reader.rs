@@ -63,7 +63,7 @@ choices! {
 /// How long to wait for a slot that is reserved and not written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
-    /// This many ticks of the clock, or until a quarter of the ring waits behind it.
+    /// This many ticks of the clock, or until a quarter of the ring waits after it.
     Ticks(u64),
     /// No writer can still come: the vCPUs have ended or no stub can be running.
     Over,
@@ -245,7 +245,7 @@ impl RingReader {
         self
     }
 
-    /// The same reader for a ring that was used before: `first` is behind every record that an
+    /// The same reader for a ring that was used before: `first` is after every record that an
     /// earlier user's writers can still store, so none of them is taken for one of ours.
     #[must_use]
     pub fn starting_at(mut self, first: Position) -> Self {
@@ -427,8 +427,8 @@ impl RingReader {
             return false;
         };
         let since = *self.waiting_since.get_or_insert(now);
-        let behind = self.head.since(self.tail);
-        now.saturating_sub(since) < ticks && behind < self.geometry.slots() / 4
+        let waiting = self.head.since(self.tail);
+        now.saturating_sub(since) < ticks && waiting < self.geometry.slots() / 4
     }
 
     /// Leaves the slot at the tail for another look, or gives it up when there will be none.

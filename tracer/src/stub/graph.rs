@@ -14,7 +14,7 @@
 //!
 //! *Balanced* keeps the CPU's return predictor right: each call has its return. *Jmp* is the scheme
 //! of 2009 (seed S0), with one unpredicted jump; *ret*, the one before it, has two unpredicted
-//! returns. A site behind the prologue (`-pg`) cannot be called in the middle, so it uses *jmp*
+//! returns. A site after the prologue (`-pg`) cannot be called in the middle, so it uses *jmp*
 //! where *balanced* is asked for.
 //!
 //! A function that was entered by a tail jump finds an address inside the stubs where its return
@@ -61,7 +61,7 @@ pub enum SiteShape {
     /// At the entry of a function that was compiled without a site: callers may know which registers it leaves alone
     /// (`-fipa-ra`), so all of them are.
     Bare,
-    /// Behind `push rbp; mov rbp, rsp`: the return address lies above the saved rbp.
+    /// After `push rbp; mov rbp, rsp`: the return address lies above the saved rbp.
     AfterPrologue,
     /// Anywhere, in a function that does not return as others do: its entry alone is recorded, as
     /// of the stack that it runs on.

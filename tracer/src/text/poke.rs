@@ -87,7 +87,7 @@ pub enum PokeError {
         symbol: Arc<str>,
         /// The site.
         at: Gva,
-        /// Where the thread would go on.
+        /// Where the thread would continue.
         rip: Gva,
         /// Where that was found in the guest's memory.
         held_at: Gpa,

@@ -228,7 +228,7 @@ impl Tracing {
     }
 
     /// A vCPU is trapped at the attach point: starts to trace. Afterwards the breakpoint is removed,
-    /// whatever this returns, and the guest goes on.
+    /// whatever this returns, and the guest continues.
     ///
     /// # Errors
     /// A [`TracingError`] ends the run.

@@ -17,10 +17,10 @@ const READ_MAX: usize = 4 << 10;
 /// Bytes that are sent at a time while it is waited for.
 const FLUSH_MAX: usize = 16 << 10;
 
-/// Whether a connection goes on.
+/// Whether a connection continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Alive {
-    /// It goes on.
+    /// It continues.
     Yes,
     /// It is over: close it.
     No,

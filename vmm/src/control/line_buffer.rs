@@ -16,7 +16,7 @@ pub struct LineBuffer {
 pub enum Taken {
     /// A line without its newline.
     Line(Vec<u8>),
-    /// More than [`LINE_MAX`] bytes without a newline: there is no way to go on.
+    /// More than [`LINE_MAX`] bytes without a newline: there is no way to continue.
     TooLong,
     /// Nothing until more arrives.
     Nothing,

@@ -43,7 +43,7 @@ pub struct VcpuStatus {
 pub struct Pauses {
     /// From the request until every vCPU was parked.
     pub parked: Spread,
-    /// From the request until the last vCPU went on. Pauses asked for by `pause` are not in it.
+    /// From the request until the last vCPU continued. Pauses asked for by `pause` are not in it.
     pub released: Spread,
 }
 

@@ -96,7 +96,7 @@ impl Ring {
         })
     }
 
-    /// Writes one lap of records and moves the head behind them, as stubs would.
+    /// Writes one lap of records and moves the head after them, as stubs would.
     fn fill(&mut self) -> Result<(), Failed> {
         let mut bytes = Vec::new();
         for slot in 0..self.geometry.slots() {

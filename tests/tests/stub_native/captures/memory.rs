@@ -18,7 +18,7 @@ const STARTS: [u64; 3] = [0, 0x1_0000_0000, 0x2_4000_0000];
 const STACK_BYTES: u64 = 0x1_0000;
 /// The topmost table.
 const TOP: u64 = PAGE;
-/// Rows of pages: mapped, mapped, absent, out of RAM, mapped, the last page of a piece, the one behind it, mapped.
+/// Rows of pages: mapped, mapped, absent, out of RAM, mapped, the last page of a piece, the one after it, mapped.
 const ROWS: [u64; 3] = [
     0xffff_8880_0001_0000,
     0x7fff_f7fc_0000,

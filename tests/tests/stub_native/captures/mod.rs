@@ -39,7 +39,7 @@ const FIRST_EVENT: u32 = 77;
 const RED_ZONE: u64 = 128;
 /// Bytes that a stub pushes nothing over: those that are looked at above its stack pointer.
 const ABOVE: u64 = 512;
-/// Where code goes on, behind the stub.
+/// Where code continues, after the stub.
 const ROOM: u64 = 0x8000;
 
 /// Where a stub stands, and how code comes to it.
@@ -53,7 +53,7 @@ enum Way {
     Called(u32),
 }
 
-/// The code of a stub, at its place in the ground. Where it goes on in a function, it returns.
+/// The code of a stub, at its place in the ground. Where it continues in a function, it returns.
 fn place(ground: &Ground, stub: &CaptureStub) -> u64 {
     let at = ground.spare();
     let near = Gva(at + TEMPLATE_MAX);

@@ -145,7 +145,7 @@ impl Probes {
         self.trap_port.filter(|_| !is_user).map(Server::Host)
     }
 
-    /// The probes at which vCPUs leave the guest now, and where each goes on.
+    /// The probes at which vCPUs leave the guest now, and where each continues.
     #[must_use]
     pub fn detours(&self, image: &Image, foothold: Option<&Foothold>) -> Vec<(Gva, Gva)> {
         match self.server(image, foothold) {
@@ -154,7 +154,7 @@ impl Probes {
         }
     }
 
-    /// Where the stubs of a place go on. Makes its detour when it is the first one.
+    /// Where the stubs of a place continue. Makes its detour when it is the first one.
     pub(super) fn resume<M: WindowMemory + ?Sized>(
         &mut self,
         with: &mut Planning<'_, M>,
@@ -180,7 +180,7 @@ impl Probes {
         Ok(to)
     }
 
-    /// Where the first of these probes is; each goes on at the next, the last one at `go_on`.
+    /// Where the first of these probes is; each continues at the next, the last one at `go_on`.
     pub fn place_chain<M: WindowMemory + ?Sized>(
         &self,
         with: &mut Planning<'_, M>,

@@ -180,7 +180,7 @@ fn while_somebody_wants_to_know_each_module_is_announced_before_it_is_live() {
             .state(FunctionId(3))
             .is_patched()
     );
-    // Traced as well, it does both; and goes on to announce when it is not any more.
+    // Traced as well, it does both; and continues to announce when it is not any more.
     let applied = change(&mut engine, &mut guest.target, session, [0, 3]).unwrap();
     assert_eq!((applied.patched, applied.restored), (1, 1));
     assert!(

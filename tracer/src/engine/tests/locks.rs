@@ -13,7 +13,7 @@ fn address(number: u64) -> Gva {
     Gva(image::testing::TEXT + 16 * number + 8)
 }
 
-/// Each function has a lock prefix behind its site.
+/// Each function has a lock prefix after its site.
 fn machine(vcpus: u64) -> (Engine, MockTarget) {
     let mut image = nop_image(COUNT);
     image.locks = (0u32..)

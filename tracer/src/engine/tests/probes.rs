@@ -51,7 +51,7 @@ fn a_site_is_shared_with_the_function_and_restored_with_the_last() {
     assert_eq!(digest(&engine, &target), before);
     switch(&mut engine, &mut target, &ids.map(|id| (id, Some(session)))).unwrap();
     let both = site(&engine, &target, 1);
-    // Tracing comes and goes behind them.
+    // Tracing comes and goes after them.
     change(&mut engine, &mut target, session, 0..4).unwrap();
     assert_ne!(site(&engine, &target, 1), both);
     switch(&mut engine, &mut target, &[(ids[0], None)]).unwrap();

@@ -340,7 +340,7 @@ fn rings_of_another_kind_and_size_are_used_again_where_memory_is_scarce() {
     let memory = &engine.sessions().get(again).unwrap().memory;
     assert_eq!((again, memory.rings), (id, rings));
     assert_eq!(left(&engine), room);
-    // Behind the last lap, counted in the old size.
+    // After the last lap, counted in the old size.
     let lap = memory.first[0].0 / memory.geometry.slots();
     assert!(lap > head.0 / (bytes / 8), "{lap}");
     assert_is_before_the_first_record(&target, &engine, again);

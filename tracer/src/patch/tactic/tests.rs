@@ -20,7 +20,7 @@ fn a_hop_takes_no_padding_that_the_kernel_rewrites() {
     assert_eq!(error, Refusal::NoPadding);
 }
 
-/// Functions one behind the other, as wide as they are.
+/// Functions one after the other, as wide as they are.
 fn image(functions: &[&[u8]]) -> Image {
     with(functions, |file| file)
 }
@@ -202,7 +202,7 @@ fn a_place_is_the_beginning_of_an_instruction() {
         TacticError::NoFunction { at: Gva(TEXT - 1) }
     );
     assert!(matches!(error(TEXT + 8), TacticError::NotCode { .. }));
-    // Behind bytes that are none.
+    // After bytes that are none.
     assert!(matches!(error(TEXT + 10), TacticError::NotCode { .. }));
     assert_eq!(choose(&image, AT, Some(6)), Err(TacticError::Unknown(6)));
     assert_eq!(refusal(&image, AT, Tactic::Site), Refusal::NoSite);
@@ -305,7 +305,7 @@ fn only_what_overlaps_is_owned() {
     };
     let found: Vec<bool> = [5, 6, 10, 11].map(owned).to_vec();
     assert_eq!(found, [false, true, true, false]);
-    // Behind the function's own site there is room.
+    // After the function's own site there is room.
     let code = [&[0x0f, 0x1f, 0x44, 0, 0][..], &WIDE].concat();
     let image = with(&[&code], |file| {
         file.list("__patchable_function_entries", TEXT + 0x1000, &[TEXT])

@@ -92,7 +92,7 @@ impl CaptureCode<'_> {
                 .for_each(|(to, from)| *to = *from);
             self.a
                 .mov(gpr32::eax, self.frame.text(number).high_dword())?;
-            // Behind the last byte lies what nobody has asked for.
+            // After the last byte lies what nobody has asked for.
             match chunk.len() {
                 1 => self.a.and(gpr32::eax, 0xff)?,
                 2 => self.a.and(gpr32::eax, 0xffff)?,

@@ -73,7 +73,7 @@ impl Running {
                 let whole = whole.unwrap_or_else(|| panic!("{at}: foreign byte {first:02x}"));
                 for (offset, bytes) in seen.iter().enumerate().skip(1) {
                     let only = BTreeSet::from([whole[offset]]);
-                    assert_eq!(*bytes, only, "{at}: byte {offset} behind {first:02x}");
+                    assert_eq!(*bytes, only, "{at}: byte {offset} after {first:02x}");
                 }
             }
         }

@@ -8,7 +8,7 @@
 //!   at its slot may be another call's.
 //! * What was captured was lost. The record finds nothing at its slot, or what a call of which the record is missing
 //!   has left: that is the first case.
-//! * A record went on late, because too much waited for it. It gets no values, and neither does what waits at its slot.
+//! * A record was passed on late, because too much waited for it. It gets no values, and neither does what waits at its slot.
 //!
 //! So a call has its own values or none, and none is counted.
 

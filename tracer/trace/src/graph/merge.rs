@@ -1,8 +1,8 @@
 //! The events of all rings in the order of time, as far as it is certain.
 //!
-//! An event may go on when no ring can still bring an earlier one: each ring has one waiting, or was
+//! An event may continue when no ring can still bring an earlier one: each ring has one waiting, or was
 //! looked at after that time. A ring in which a reserved slot is waited for holds the others back;
-//! when too much waits for it, the rest goes on, and what it brings then is late. Of events of the same time those of
+//! when too much waits for it, the rest continues, and what it brings then is late. Of events of the same time those of
 //! the first rings go first.
 
 use std::collections::VecDeque;
@@ -40,7 +40,7 @@ pub struct Merge {
 }
 
 impl Merge {
-    /// For this many rings; when more than `limit` events wait, the oldest go on.
+    /// For this many rings; when more than `limit` events wait, the oldest continue.
     #[must_use]
     pub fn new(rings: usize, limit: usize) -> Self {
         Self {
@@ -54,7 +54,7 @@ impl Merge {
 
     /// The next event of `ring`. A loss may have happened up to `until_ns`.
     ///
-    /// A time that others have passed is set to theirs. Its own thread has not: it goes on only
+    /// A time that others have passed is set to theirs. Its own thread has not: it continues only
     /// after the record has its place in the ring, and the ring was looked at before that.
     pub fn push(&mut self, ring: usize, mut event: Event, until_ns: u64) {
         let Some(ring) = self.rings.get_mut(ring) else {

@@ -1,4 +1,4 @@
-//! The order of events, and what goes on with what: ties, looks that say nothing new, and the end.
+//! The order of events, and what continues with what: ties, looks that say nothing new, and the end.
 
 use crate::testing::functions;
 use terms::field::FieldValue;
