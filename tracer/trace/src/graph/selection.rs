@@ -3,6 +3,7 @@
 //! Depth counts the calls that are shown, so a subtree begins at depth 0. With a threshold an entry
 //! waits until its end is known; for a call of unknown duration that is the last thing known of it.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::str::FromStr;
 
@@ -130,7 +131,8 @@ impl Calls {
 pub struct Selection {
     rules: Rules,
     marks: Vec<Marks>,
-    threads: Vec<Calls>,
+    /// By their numbers, which a directory that somebody else wrote may choose.
+    threads: BTreeMap<u32, Calls>,
     last_ns: u64,
 }
 
@@ -141,7 +143,7 @@ impl Selection {
         Self {
             rules,
             marks: Vec::new(),
-            threads: Vec::new(),
+            threads: BTreeMap::new(),
             last_ns: 0,
         }
     }
@@ -178,15 +180,11 @@ impl Selection {
             return;
         }
         self.last_ns = self.last_ns.max(event.time_ns);
-        let thread = event.thread as usize;
-        if thread >= self.threads.len() {
-            self.threads.resize_with(thread + 1, Calls::default);
-        }
         match event.kind {
             CallKind::Entry(function) => self.enter(event, function, sink),
             CallKind::Exit { .. } => self.leave(event, sink),
             CallKind::Lost(_) => {
-                let depth = self.release(thread, sink);
+                let depth = self.release(event.thread, sink);
                 sink.call(CallEvent { depth, ..event });
             }
         }
@@ -198,9 +196,7 @@ impl Selection {
             .get(function.index())
             .copied()
             .unwrap_or_default();
-        let Some(Calls { open, .. }) = self.threads.get_mut(event.thread as usize) else {
-            return;
-        };
+        let open = &mut self.threads.entry(event.thread).or_default().open;
         let around = open.last();
         let depth = around.map_or(0, |around| around.depth);
         let is_inside = self.rules.roots.is_empty()
@@ -225,8 +221,11 @@ impl Selection {
     }
 
     fn leave(&mut self, event: CallEvent, sink: &mut impl CallSink) {
-        let thread = event.thread as usize;
-        let ending = self.threads.get(thread).and_then(|calls| calls.open.last());
+        let thread = event.thread;
+        let ending = self
+            .threads
+            .get(&thread)
+            .and_then(|calls| calls.open.last());
         let Some(ending) = ending.cloned() else {
             return;
         };
@@ -243,14 +242,14 @@ impl Selection {
             let depth = ending.entry.depth;
             sink.call(CallEvent { depth, ..event });
         }
-        if let Some(calls) = self.threads.get_mut(thread) {
+        if let Some(calls) = self.threads.get_mut(&thread) {
             calls.pop();
         }
     }
 
     /// Passes on the entries of a thread that wait; returns its depth.
-    fn release(&mut self, thread: usize, sink: &mut impl CallSink) -> u32 {
-        let Some(Calls { open, free }) = self.threads.get_mut(thread) else {
+    fn release(&mut self, thread: u32, sink: &mut impl CallSink) -> u32 {
+        let Some(Calls { open, free }) = self.threads.get_mut(&thread) else {
             return 0;
         };
         let unseen = open.get_mut(*free..).unwrap_or_default();
@@ -269,7 +268,7 @@ impl Selection {
             .threshold
             .map_or(0, |threshold| threshold.nanoseconds);
         let last_ns = self.last_ns;
-        let Some(calls) = self.threads.get_mut(thread as usize) else {
+        let Some(calls) = self.threads.get_mut(&thread) else {
             return;
         };
         for call in std::mem::take(calls).open {
@@ -282,8 +281,9 @@ impl Selection {
 
     /// No thread has any more steps.
     pub fn finish(&mut self, sink: &mut impl CallSink) {
-        for thread in 0..self.threads.len() {
-            self.finish_thread(u32::try_from(thread).unwrap_or(u32::MAX), sink);
+        let threads: Vec<u32> = self.threads.keys().copied().collect();
+        for thread in threads {
+            self.finish_thread(thread, sink);
         }
     }
 }

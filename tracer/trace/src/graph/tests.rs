@@ -668,16 +668,19 @@ fn stack_sizes_are_powers_of_two() {
     }
 }
 
-#[test]
-fn a_call_that_is_open_at_the_end_is_shown_from_the_threshold_on() {
-    let step = |time_ns, thread, kind| CallEvent {
+fn step(time_ns: u64, thread: u32, kind: CallKind) -> CallEvent {
+    CallEvent {
         time_ns,
         vcpu: 0,
         thread,
         depth: 0,
         kind,
         values: None,
-    };
+    }
+}
+
+#[test]
+fn a_call_that_is_open_at_the_end_is_shown_from_the_threshold_on() {
     let is_shown = |nanoseconds| {
         let threshold = Some(Threshold { nanoseconds });
         let mut selection = Selection::new(Rules {
@@ -691,4 +694,21 @@ fn a_call_that_is_open_at_the_end_is_shown_from_the_threshold_on() {
         shown.iter().any(|step| step.thread == 0)
     };
     assert!(is_shown(50) && !is_shown(51));
+}
+
+/// A directory that somebody else wrote names threads as it likes.
+#[test]
+fn a_thread_of_any_number_takes_no_more_room_than_another() {
+    let mut selection = Selection::new(Rules {
+        max_depth: std::num::NonZeroU32::new(1),
+        ..Rules::default()
+    });
+    selection.add_function(&["f"]);
+    let mut shown = Vec::new();
+    for thread in [u32::MAX, 0, u32::MAX] {
+        selection.call(step(10, thread, CallKind::Entry(FunctionId(0))), &mut shown);
+    }
+    selection.finish(&mut shown);
+    let threads: Vec<u32> = shown.iter().map(|step| step.thread).collect();
+    assert_eq!(threads, [u32::MAX, 0]);
 }
