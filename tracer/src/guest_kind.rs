@@ -3,7 +3,7 @@
 use image::Image;
 
 use crate::linux::personality::Linux;
-use crate::personality::{Announcing, PanicMarks, Personality};
+use crate::personality::{Announcing, NeverTraced, PanicMarks, Personality};
 
 /// Those that there are.
 const KINDS: [&dyn Personality; 2] = [&Announcing, &Linux];
@@ -21,6 +21,11 @@ pub fn of(image: &Image) -> &'static dyn Personality {
 pub fn attach_points() -> impl Iterator<Item = &'static str> {
     let of = |kind: &&dyn Personality| kind.attach_points();
     KINDS.iter().flat_map(of).copied()
+}
+
+/// What must never be patched of guests of any kind.
+pub fn never_traced() -> impl Iterator<Item = &'static NeverTraced> {
+    KINDS.iter().flat_map(|kind| kind.never_traced())
 }
 
 /// How a guest of this image says that it dies.

@@ -47,6 +47,15 @@ pub trait TaskList: Debug + Send {
     fn look(&self, memory: &dyn PhysicalMemory) -> Tasks;
 }
 
+/// Functions that must never be patched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NeverTraced {
+    /// Their names, as globs.
+    pub globs: &'static [&'static str],
+    /// Why not.
+    pub why: &'static str,
+}
+
 /// How a guest says that it dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PanicMarks {
@@ -64,6 +73,9 @@ pub trait Personality: Debug + Sync {
 
     /// What 64-bit system calls enter, where its image is linked; none where a kernel does not move itself, or nobody knows.
     fn system_call_entry(&self) -> Option<&'static str>;
+
+    /// What of it must never be patched, whatever the user asks for.
+    fn never_traced(&self) -> &'static [NeverTraced];
 
     /// Whether its text stays where it is for as long as it runs, but for what it announces.
     fn keeps_text(&self) -> bool;
@@ -109,6 +121,12 @@ const BUNDLED_STACK: u64 = 64 << 10;
 /// Bytes of a stack of kernels of which nothing is known.
 const USUAL_STACK: u64 = 16 << 10;
 
+/// What compilers have sites call, in any kernel.
+const MCOUNT: &[NeverTraced] = &[NeverTraced {
+    globs: &["__fentry__", "mcount", "_mcount", "__mcount"],
+    why: "the profiling function that sites call, from gcc's -pg",
+}];
+
 impl Personality for Announcing {
     fn attach_points(&self) -> &'static [&'static str] {
         &[READY]
@@ -116,6 +134,10 @@ impl Personality for Announcing {
 
     fn system_call_entry(&self) -> Option<&'static str> {
         None
+    }
+
+    fn never_traced(&self) -> &'static [NeverTraced] {
+        MCOUNT
     }
 
     fn keeps_text(&self) -> bool {

@@ -1,6 +1,7 @@
 //! What is particular to a running Linux kernel, beside what its image says (`image::linux`).
 
 pub mod address_space;
+mod deny;
 pub mod kernel;
 pub mod kernel_view;
 pub mod kprobes;

@@ -4,8 +4,8 @@ use image::Image;
 use terms::addr::Gva;
 
 use super::module::AREA;
-use super::{Kernel, address_space};
-use crate::personality::{PanicMarks, Personality, Spare, TaskList};
+use super::{Kernel, address_space, deny};
+use crate::personality::{NeverTraced, PanicMarks, Personality, Spare, TaskList};
 
 /// Its list of the offsets at which the data of each processor lies, which are their GS bases: it has an entry for every
 /// processor that there can ever be, made once, before any code that can be traced runs with these bases.
@@ -38,6 +38,10 @@ impl Personality for Linux {
 
     fn system_call_entry(&self) -> Option<&'static str> {
         Some(ENTRY)
+    }
+
+    fn never_traced(&self) -> &'static [NeverTraced] {
+        deny::GROUPS
     }
 
     /// Init text is freed, and so are modules.
