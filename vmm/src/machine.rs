@@ -4,140 +4,41 @@
 //! nothing runs; [`Machine::start`] starts the vCPUs; [`Machine::quiesce`] pauses them all for as
 //! long as its guard lives; [`Machine::stop`] ends them.
 
+mod parts;
+
 use std::cell::Cell;
-use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use image::Image;
-use kvm_bindings::{
-    CpuId, KVM_CAP_PMU_CAPABILITY, KVM_CAP_SYNC_REGS, KVM_MAX_CPUID_ENTRIES, KVM_PMU_CAP_DISABLE,
-    KVM_SYNC_X86_REGS, KVM_SYNC_X86_SREGS, kvm_enable_cap, kvm_pit_config,
-};
 use kvm_ioctls::{Cap, Kvm, VmFd};
 use terms::addr::Gva;
 use tracer::clock::VcpuClocks;
 use tracer::guest::StopError;
-use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use crate::breakpoint::{BreakpointError, TextTrap};
 use crate::clock::HOST;
 use crate::devices::Ports;
 use crate::devices::console::ConsoleQueue;
-use crate::devices::serial::SerialPort;
 use crate::doctor::probe;
-use crate::layout;
 use crate::live::{BreakpointService, Live, LiveError};
-use crate::loader::{self, BootOptions, ElfLayout, Initrd, KernelFile, LoadError};
-use crate::memory::{CreateMemoryError, Memory, Ram};
+use crate::loader::{self, BootOptions, ElfLayout, KernelFile};
+use crate::memory::{Memory, Ram};
 use crate::memslots::MemorySlots;
 use crate::not_started::NotYetStarted;
 use crate::quiesce::{Holders, PauseTimes, Quiesced};
-use crate::remedy;
 use crate::vcpu::{
     self, CpuModel, Detours, Gate, ReadyVcpu, Request, Surroundings, VcpuEvents, VcpuState,
 };
 
+pub use parts::{BuildError, MachineConfig, most_vcpus};
+use parts::{
+    check_cpuid, check_vcpus, create_devices, has_sync_registers, kvm_refused, leave_out_counters,
+    open_kvm, system_refused,
+};
+
 /// Time that a vCPU has to get out of the guest, unless the caller says otherwise.
 pub const PATIENCE: Duration = Duration::from_secs(2);
-
-/// The version of KVM's API that has been stable since 2007.
-const API_VERSION: i32 = 12;
-
-/// What a machine is made of.
-#[derive(Debug, Clone)]
-pub struct MachineConfig {
-    /// An initial RAM disk.
-    pub initrd: Option<Initrd>,
-    /// The kernel's command line, before ` vcpus=N` is added.
-    pub cmdline: String,
-    /// How many vCPUs.
-    pub vcpus: u64,
-    /// RAM in MiB.
-    pub memory_mib: u64,
-    /// Size of the window region in bytes.
-    pub window_bytes: u64,
-    /// Whether the guest can run virtual machines itself.
-    pub nested: bool,
-}
-
-/// Why a machine could not be built or started.
-#[derive(Debug, thiserror::Error)]
-pub enum BuildError {
-    /// `/dev/kvm` is not there.
-    #[error(
-        "/dev/kvm does not exist: load the kvm_intel or kvm_amd module, or turn on virtualisation in the firmware (or nesting in the outer hypervisor); `vmm doctor` says more"
-    )]
-    NoKvm,
-    /// `/dev/kvm` is there, but not for us.
-    #[error(
-        "no permission on /dev/kvm: join its group (`sudo usermod -aG kvm $USER`, then log in again); `vmm doctor` says more"
-    )]
-    NoPermission,
-    /// Opening `/dev/kvm` failed otherwise.
-    #[error("cannot open /dev/kvm: {source}; {}", remedy::of_errno(source.errno()))]
-    OpenKvm {
-        /// What the system said.
-        source: kvm_ioctls::Error,
-    },
-    /// `/dev/kvm` is no such device.
-    #[error("/dev/kvm is not KVM's device: it has no API version; `vmm doctor` says more")]
-    NotKvm,
-    /// `/dev/kvm` is something else than the KVM that we know.
-    #[error("/dev/kvm has API version {version}, not {API_VERSION}; `vmm doctor` says more")]
-    ApiVersion {
-        /// What it says.
-        version: i32,
-    },
-    /// A vCPU count that cannot be.
-    #[error("--vcpus {asked}: must be from 1 to {most} on this host")]
-    Vcpus {
-        /// What was asked for.
-        asked: u64,
-        /// The most that KVM gives.
-        most: u64,
-    },
-    /// KVM gives guests no virtual machines of their own.
-    #[error(
-        "--nested: this host's KVM offers guests neither VMX nor SVM; load kvm_intel or kvm_amd with nested=1"
-    )]
-    NotNested,
-    /// Memory.
-    #[error(transparent)]
-    Memory(#[from] CreateMemoryError),
-    /// Kernel.
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    /// A KVM call.
-    #[error("KVM refused {what}: {source}; {}", remedy::of_errno(source.errno()))]
-    Kvm {
-        /// What was tried.
-        what: &'static str,
-        /// What it said.
-        #[source]
-        source: kvm_ioctls::Error,
-    },
-    /// Threads, eventfds, signals.
-    #[error("cannot set up {what}: {source}{}", mended(source))]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// What the system said.
-        #[source]
-        source: io::Error,
-    },
-    /// Asked to start twice.
-    #[error("the machine has been started already")]
-    AlreadyStarted,
-}
-
-fn kvm_refused(what: &'static str) -> impl FnOnce(kvm_ioctls::Error) -> BuildError {
-    move |source| BuildError::Kvm { what, source }
-}
-
-fn system_refused(what: &'static str) -> impl FnOnce(io::Error) -> BuildError {
-    move |source| BuildError::System { what, source }
-}
 
 /// A virtual machine.
 #[derive(Debug)]
@@ -508,101 +409,4 @@ impl Drop for Machine {
             log::error!("vCPU threads {late:?} did not end");
         }
     }
-}
-
-fn open_kvm() -> Result<Kvm, BuildError> {
-    let kvm = Kvm::new().map_err(|error| match error.errno() {
-        libc::ENOENT | libc::ENXIO | libc::ENODEV => BuildError::NoKvm,
-        libc::EACCES | libc::EPERM => BuildError::NoPermission,
-        _ => BuildError::OpenKvm { source: error },
-    })?;
-    match kvm.get_api_version() {
-        API_VERSION => Ok(kvm),
-        ..0 => Err(BuildError::NotKvm),
-        version => Err(BuildError::ApiVersion { version }),
-    }
-}
-
-/// What mends an error of the system that has nothing to do with KVM.
-fn mended(error: &io::Error) -> String {
-    let errno = error.raw_os_error();
-    errno.map_or_else(String::new, |errno| {
-        format!("; {}", remedy::of_errno(errno))
-    })
-}
-
-fn has_sync_registers(kvm: &Kvm) -> bool {
-    let wanted = KVM_SYNC_X86_REGS | KVM_SYNC_X86_SREGS;
-    let kinds = kvm.check_extension_raw(KVM_CAP_SYNC_REGS.into());
-    kinds.cast_unsigned() & wanted == wanted
-}
-
-/// The most vCPUs that a machine can have: as many as KVM gives, and its tables have room for.
-#[must_use]
-pub fn most_vcpus(kvm: &Kvm) -> u64 {
-    (kvm.get_max_vcpus() as u64).min(layout::VCPUS_MAX)
-}
-
-fn check_vcpus(asked: u64, kvm: &Kvm) -> Result<u16, BuildError> {
-    let most = most_vcpus(kvm);
-    match u16::try_from(asked) {
-        Ok(count) if count > 0 && asked <= most => Ok(count),
-        _ => Err(BuildError::Vcpus { asked, most }),
-    }
-}
-
-/// What KVM supports, which must include what was asked for.
-fn check_cpuid(config: &MachineConfig, kvm: &Kvm) -> Result<CpuId, BuildError> {
-    let cpuid = kvm
-        .get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)
-        .map_err(kvm_refused("its supported CPUID"))?;
-    if config.nested && !vcpu::has_virtualisation(&cpuid) {
-        return Err(BuildError::NotNested);
-    }
-    if config.nested && !kvm.check_extension(Cap::NestedState) {
-        let missing = kvm_ioctls::Error::new(libc::ENOTSUP);
-        let what = "to say when a guest of the guest executes (KVM_CAP_NESTED_STATE)";
-        return Err(kvm_refused(what)(missing));
-    }
-    Ok(cpuid)
-}
-
-/// Asks for vCPUs without performance counters. Older KVMs cannot; there CPUID alone says that there are none.
-fn leave_out_counters(kvm: &Kvm, vm: &VmFd) {
-    let supported = kvm.check_extension_raw(KVM_CAP_PMU_CAPABILITY.into());
-    if supported.cast_unsigned() & KVM_PMU_CAP_DISABLE == 0 {
-        return;
-    }
-    let mut without = kvm_enable_cap {
-        cap: KVM_CAP_PMU_CAPABILITY,
-        ..kvm_enable_cap::default()
-    };
-    without.args = [KVM_PMU_CAP_DISABLE.into(), 0, 0, 0];
-    if let Err(error) = vm.enable_cap(&without) {
-        log::debug!("KVM keeps its performance counters: {error}");
-    }
-}
-
-fn create_devices(vm: &VmFd, console: ConsoleQueue) -> Result<Arc<Ports>, BuildError> {
-    let tss = usize::try_from(layout::KVM_TSS.0).unwrap_or_default();
-    vm.set_identity_map_address(layout::KVM_IDENTITY_MAP.0)
-        .map_err(kvm_refused("the identity map address"))?;
-    vm.set_tss_address(tss)
-        .map_err(kvm_refused("the TSS address"))?;
-    vm.create_irq_chip()
-        .map_err(kvm_refused("the in-kernel interrupt controllers"))?;
-    let pit = kvm_pit_config {
-        flags: kvm_bindings::KVM_PIT_SPEAKER_DUMMY,
-        ..Default::default()
-    };
-    vm.create_pit2(pit)
-        .map_err(kvm_refused("the in-kernel timer (PIT)"))?;
-    let irq = EventFd::new(EFD_NONBLOCK).map_err(system_refused("the serial interrupt"))?;
-    let irq = Arc::new(irq);
-    vm.register_irqfd(&irq, layout::SERIAL_IRQ)
-        .map_err(kvm_refused("the serial interrupt"))?;
-    Ok(Arc::new(Ports::new(
-        SerialPort::new(irq, console.clone()),
-        console,
-    )))
 }

@@ -5,7 +5,7 @@ use terms::expression::{Expression, Operator};
 use terms::nearest::{did_you_mean, nearest};
 
 use super::ProbeError;
-use super::evaluate::{Scope, wrong};
+use super::evaluate::{Evaluator, wrong};
 use super::expression::{Node, What};
 use super::typed::{Kind, Typed};
 
@@ -16,7 +16,7 @@ const LISTED_MAX: usize = 16;
 /// References that are followed for one member.
 const REFERENCES_MAX: u32 = 4;
 
-impl Scope<'_> {
+impl Evaluator<'_> {
     /// What a pointer leads to.
     pub(super) fn target(&self, of: Typed, text: &str) -> Result<Typed, ProbeError> {
         if let Some(Shape::Array { of: element, .. }) = self.shape(&of)? {

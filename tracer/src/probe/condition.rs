@@ -3,12 +3,12 @@
 use terms::expression::Expression;
 
 use super::ProbeError;
-use super::evaluate::Scope;
+use super::evaluate::Evaluator;
 use super::expression::{Node, What};
 use super::resolve::Capturing;
 use crate::capture::Condition;
 
-impl Scope<'_> {
+impl Evaluator<'_> {
     /// Whether an expression is true.
     pub(super) fn condition(&self, node: &Node) -> Result<Condition, ProbeError> {
         match &node.what {

@@ -19,7 +19,7 @@ const RAX: u8 = 0;
 
 /// Where and when expressions are worked out.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Scope<'a> {
+pub(super) struct Evaluator<'a> {
     pub image: &'a Image,
     pub debug: Option<&'a DebugInfo>,
     pub point: Point,
@@ -47,7 +47,7 @@ pub(crate) fn argument(number: u8) -> Place {
     }
 }
 
-impl Scope<'_> {
+impl Evaluator<'_> {
     pub fn evaluate(&self, node: &Node) -> Result<Typed, ProbeError> {
         Ok(match &node.what {
             What::Number(number, other) => {

@@ -3,10 +3,10 @@
 use debuginfo::btf::functions::Prototype;
 use debuginfo::{DebugError, Variable};
 
-use super::evaluate::Scope;
+use super::evaluate::Evaluator;
 use super::places::Point;
 
-impl Scope<'_> {
+impl Evaluator<'_> {
     /// The variable that a name means here.
     pub(super) fn variable(&self, name: &str) -> Result<Variable, DebugError> {
         let what = format!("`{name}`");

@@ -4,7 +4,7 @@ use debuginfo::DebugInfo;
 use image::Image;
 use terms::function::FunctionId;
 
-use super::evaluate::{Scope, typed};
+use super::evaluate::{Evaluator, typed};
 use super::places::Point;
 use super::resolve::Capturing;
 use crate::capture::Captured;
@@ -13,16 +13,16 @@ use crate::capture::Captured;
 /// cannot be captured are left out.
 #[must_use]
 pub fn parameters(image: &Image, debug: &DebugInfo, function: FunctionId) -> Option<Vec<Captured>> {
-    let scope = Scope {
+    let evaluator = Evaluator {
         image,
         debug: Some(debug),
         point: Point::Entry(function),
     };
-    let found = scope.parameters().ok()?;
+    let found = evaluator.parameters().ok()?;
     let captured = found.into_iter().filter_map(|variable| {
         let variable = variable.ok()?;
         let name = variable.name.clone();
-        Capturing(scope)
+        Capturing(evaluator)
             .all_of(&name, &typed(variable), None, &name)
             .ok()
     });
@@ -32,14 +32,14 @@ pub fn parameters(image: &Image, debug: &DebugInfo, function: FunctionId) -> Opt
 /// What a function returns, after its return; `None` if it returns nothing, or its types are not known.
 #[must_use]
 pub fn return_value(image: &Image, debug: &DebugInfo, function: FunctionId) -> Option<Captured> {
-    let scope = Scope {
+    let evaluator = Evaluator {
         image,
         debug: Some(debug),
         point: Point::Return(function),
     };
-    let variable = scope.returned_variable().ok()??;
+    let variable = evaluator.returned_variable().ok()??;
     let name = "retval";
-    Capturing(scope)
+    Capturing(evaluator)
         .captured(name, &typed(variable), None, name)
         .ok()
 }

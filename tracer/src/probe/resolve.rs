@@ -7,7 +7,7 @@ use image::Image;
 use terms::field::FieldType;
 
 use super::ProbeError;
-use super::evaluate::{Scope, typed, wrong};
+use super::evaluate::{Evaluator, typed, wrong};
 use super::expression::{Fetch, Format};
 use super::places::{Point, points};
 use super::request::{Request, Wanted};
@@ -45,7 +45,7 @@ pub fn resolve(
 ) -> Result<Vec<Resolved>, ProbeError> {
     let (name, points) = points(image, debug, &request.spec, &request.place)?;
     let resolved = points.into_iter().map(|point| {
-        let scope = Scope {
+        let evaluator = Evaluator {
             image,
             debug,
             point,
@@ -53,7 +53,7 @@ pub fn resolve(
         Ok(Resolved {
             name: Arc::clone(&name),
             point,
-            capture: Capturing(scope).capture(request)?,
+            capture: Capturing(evaluator).capture(request)?,
         })
     });
     let resolved = resolved.collect::<Result<Vec<_>, ProbeError>>()?;
@@ -90,9 +90,9 @@ fn check_same(image: &Image, request: &Request, all: &[Resolved]) -> Result<(), 
     Ok(())
 }
 
-/// What is captured of a scope.
+/// What is captured of the values that expressions have at a place.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Capturing<'a>(pub Scope<'a>);
+pub(super) struct Capturing<'a>(pub Evaluator<'a>);
 
 impl Capturing<'_> {
     fn capture(&self, request: &Request) -> Result<Capture, ProbeError> {

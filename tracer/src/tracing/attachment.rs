@@ -15,7 +15,7 @@ use super::carry_out::{Carried, Patching};
 use super::place::check_place;
 use super::remarks::Remarks;
 use super::session::{Found, Shared};
-use super::sessions::Sessions;
+use super::sessions::TraceSessions;
 use super::status::Changed;
 use super::timekeeping::Timekeeping;
 
@@ -24,7 +24,7 @@ use super::timekeeping::Timekeeping;
 pub(super) struct Attachment {
     pub engine: Engine,
     pub shared: Shared,
-    pub sessions: Sessions,
+    pub sessions: TraceSessions,
     pub patching: Patching,
     pub time: Timekeeping,
     /// About what the guest announces, and about its modules.

@@ -69,7 +69,7 @@ pub use options::TracingOptions;
 use probes::SetProbes;
 use remarks::{Remarks, functions_traced};
 use session::{LastCalls, Scratch, Shared, TraceSession};
-use sessions::Sessions;
+use sessions::TraceSessions;
 use status::{Digest, Profile, SessionList, Switched, SwitchedLocks, microseconds};
 use timekeeping::Timekeeping;
 pub use window::WINDOW_PERIOD;
@@ -185,7 +185,7 @@ impl Tracing {
             attachment: Attachment {
                 engine,
                 shared,
-                sessions: Sessions::new(default),
+                sessions: TraceSessions::new(default),
                 patching,
                 time: Timekeeping::new((host.clock.counter)()),
                 remarks: Remarks::new(host.clock),

@@ -16,12 +16,12 @@ use super::status::SessionStatus;
 
 /// The sessions that there are, and what those have left that were deleted.
 #[derive(Debug)]
-pub(super) struct Sessions {
+pub(super) struct TraceSessions {
     list: Vec<TraceSession>,
     deleted: TimeDoubts,
 }
 
-impl Sessions {
+impl TraceSessions {
     /// One session.
     pub fn new(default: TraceSession) -> Self {
         Self {

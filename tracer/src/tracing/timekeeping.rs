@@ -6,7 +6,7 @@ use terms::addr::Gpa;
 
 use super::TracingError;
 use super::session::TraceSession;
-use super::sessions::Sessions;
+use super::sessions::TraceSessions;
 use super::status::{ClockPageStatus, VcpuClocksStatus};
 use crate::clock::page::{Beat, Beats, ClockPage};
 use crate::clock::{RunClock, VcpuClocks};
@@ -87,7 +87,7 @@ impl Timekeeping {
         &mut self,
         guest: &impl Guest,
         at: Option<Gpa>,
-        sessions: &Sessions,
+        sessions: &TraceSessions,
     ) -> Result<(), TracingError> {
         let live = |session: &&TraceSession| session.live.is_some();
         let users = sessions.iter().filter(live);
