@@ -2,7 +2,7 @@
 
 use terms::addr::Gpa;
 
-use crate::filter::{Filter, Selection};
+use crate::filter::Selection;
 use crate::record::Format;
 use crate::ring::geometry::{Geometry, Position};
 use crate::stub::event::EventRecorder;
@@ -144,8 +144,6 @@ pub struct Session {
     pub profile: Option<Profile>,
     /// Its event rings, from its first event on.
     pub events: Option<SessionEvents>,
-    /// What it is asked to trace.
-    pub filter: Filter,
     /// What that selects; empty while the session is stopped.
     pub selection: Selection,
     /// When values of calls are captured for it; only in a graph session that has event rings.

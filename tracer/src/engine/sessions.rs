@@ -24,7 +24,7 @@ use terms::session_set::SessionSet;
 use super::retired::{Place, Retired};
 use super::reuse::{REUSE_MAX, is_scarce, roomy};
 use super::{ApplyError, AttachError, Foothold};
-use crate::filter::{Filter, Selection};
+use crate::filter::Selection;
 use crate::ring::geometry::{Geometry, Position};
 use crate::session::{CallMoments, Session, SessionConfig, SessionId, SessionMemory, TracerKind};
 use crate::stub::cell::{HEAD, LIMIT, SESSIONS_MAX};
@@ -104,7 +104,6 @@ impl Sessions {
                 events.recorder.recorder.clock = clock;
                 events
             }),
-            filter: Filter::default(),
             selection: Selection::default(),
             captures: CallMoments::default(),
             config,
@@ -274,15 +273,8 @@ impl Sessions {
     ///
     /// # Errors
     /// [`ApplyError::NoSession`].
-    pub fn set_selection(
-        &mut self,
-        id: SessionId,
-        filter: Filter,
-        selection: Selection,
-    ) -> Result<(), ApplyError> {
-        let session = self.get_mut(id)?;
-        session.filter = filter;
-        session.selection = selection;
+    pub fn set_selection(&mut self, id: SessionId, selection: Selection) -> Result<(), ApplyError> {
+        self.get_mut(id)?.selection = selection;
         Ok(())
     }
 

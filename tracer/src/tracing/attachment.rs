@@ -143,9 +143,7 @@ impl Attachment {
         let mut carried = Carried::default();
         self.carry_out(guest, plan, &mut carried)?;
         let changed = self.show_changed(id, &carried, &selection);
-        self.engine
-            .sessions_mut()
-            .set_selection(id, filter.clone(), selection)?;
+        self.engine.sessions_mut().set_selection(id, selection)?;
         let found = self.found();
         let session = self.sessions.at(index)?;
         session.set_filter(filter, &self.shared, found);
