@@ -32,7 +32,7 @@ pub use sessions::Sessions;
 
 use crate::capture::Capture;
 use crate::filter::Selection;
-use crate::linux::module::ModuleError;
+use crate::introspection::ModuleError;
 use crate::patch::dynamic::RetargetError;
 use crate::patch::events::{Callback, Dispatch};
 use crate::patch::locks::LockPrefixes;
@@ -471,7 +471,7 @@ impl Engine {
     fn commit(&mut self) -> Commit<'_> {
         Commit {
             image: &self.image,
-            linux: self.fleeting.linux.as_ref(),
+            inside: self.fleeting.inside.as_deref(),
             points: &mut self.points,
             written: &mut self.written,
             foothold: self.foothold.as_mut(),

@@ -17,6 +17,12 @@ pub fn of(image: &Image) -> &'static dyn Personality {
     }
 }
 
+/// Whether functions can come to a guest of this image that are in no image: those of modules that can be traced.
+pub fn has_modules(image: &Image) -> bool {
+    let inside = of(image).introspection(image);
+    inside.is_some_and(|inside| inside.has_modules())
+}
+
 /// Where guests of any kind can be traced from: [`Personality::attach_points`].
 pub fn attach_points() -> impl Iterator<Item = &'static str> {
     let of = |kind: &&dyn Personality| kind.attach_points();

@@ -85,6 +85,10 @@ mod filter;
 #[cfg(feature = "internals")]
 pub mod filter;
 #[cfg(not(feature = "internals"))]
+mod introspection;
+#[cfg(feature = "internals")]
+pub mod introspection;
+#[cfg(not(feature = "internals"))]
 mod linux;
 #[cfg(feature = "internals")]
 pub mod linux;

@@ -1,13 +1,14 @@
-//! What is asked of a kind of guest that no image says in the same way for all: where it can be traced from, where its
-//! processors are known by, where a window may be in its address space, how far its text can reach, who its threads are,
-//! and how it dies.
+//! What is asked of a kind of guest that no image says in the same way for all: where it can be traced from, what its
+//! processors are known by, where a window may be in its address space, how far its text can reach, what it can be asked
+//! while it runs, and how it dies.
 
 use std::fmt::Debug;
 
-use image::{Image, TextRange};
+use image::{Image, StaticCall, TextRange};
 use terms::addr::Gva;
 
-use crate::target::PhysicalMemory;
+use crate::introspection::Introspection;
+use crate::target::{MemoryError, TargetMemory};
 
 /// Ranges of an address space that a guest never uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,35 +17,6 @@ pub struct Spare {
     pub pages: Vec<TextRange>,
     /// For entries of 1 GiB.
     pub giants: Vec<TextRange>,
-}
-
-/// A thread of a guest, known by the stack that it has in its kernel.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Task {
-    /// Where the kernel describes it: another one there is another thread.
-    pub at: Gva,
-    /// The lowest address of its stack.
-    pub stack: Gva,
-    /// Its number.
-    pub pid: i32,
-    /// Its name and number, as ftrace shows them: `comm-pid`.
-    pub name: String,
-}
-
-/// The threads that were found.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tasks {
-    /// In the order of the guest's lists.
-    pub found: Vec<Task>,
-    /// The lists had not come to their end when this many steps had been made: no more are.
-    pub given_up: Option<usize>,
-}
-
-/// Where a guest has its threads.
-pub trait TaskList: Debug + Send {
-    /// All of them, as far as they can be found: the guest continues meanwhile. The work is bounded, whatever the guest
-    /// makes of its lists.
-    fn look(&self, memory: &dyn PhysicalMemory) -> Tasks;
 }
 
 /// Functions that must never be patched.
@@ -83,11 +55,21 @@ pub trait Personality: Debug + Sync {
     /// Bytes of the stack that each of its threads has in the kernel.
     fn stack_bytes(&self, image: &Image) -> u64;
 
-    /// Where it has its threads, if its image tells.
-    fn tasks(&self, image: &Image) -> Option<Box<dyn TaskList>>;
+    /// Whether the text at an address of its image stays for as long as it runs, also when it has started.
+    fn lasts(&self, image: &Image, at: Gva) -> bool;
 
-    /// Whether functions can come that are in no image: those of modules that can be traced.
-    fn has_modules(&self, image: &Image) -> bool;
+    /// What can be asked of it while it runs, if it keeps lists of itself and its image tells where.
+    fn introspection(&self, image: &Image) -> Option<Box<dyn Introspection>>;
+
+    /// Where a call leads now whose target the guest itself changes; none when it returns at once.
+    ///
+    /// # Errors
+    /// [`MemoryError`] when its trampoline cannot be read.
+    fn leads_to(
+        &self,
+        call: &StaticCall,
+        memory: &dyn TargetMemory,
+    ) -> Result<Option<Gva>, MemoryError>;
 
     /// How it says that it dies.
     fn panic_marks(&self) -> Option<PanicMarks>;
@@ -151,12 +133,21 @@ impl Personality for Announcing {
         }
     }
 
-    fn tasks(&self, _: &Image) -> Option<Box<dyn TaskList>> {
+    fn lasts(&self, _: &Image, _: Gva) -> bool {
+        true
+    }
+
+    fn introspection(&self, _: &Image) -> Option<Box<dyn Introspection>> {
         None
     }
 
-    fn has_modules(&self, _: &Image) -> bool {
-        false
+    /// It changes none.
+    fn leads_to(
+        &self,
+        call: &StaticCall,
+        _: &dyn TargetMemory,
+    ) -> Result<Option<Gva>, MemoryError> {
+        Ok(call.default)
     }
 
     fn panic_marks(&self) -> Option<PanicMarks> {

@@ -82,6 +82,12 @@ pub trait PhysicalMemory {
     fn read_physical(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError>;
 }
 
+impl<T: PhysicalMemory + ?Sized> PhysicalMemory for &T {
+    fn read_physical(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError> {
+        (**self).read_physical(at, into)
+    }
+}
+
 /// The window's region, which the host shares with the guest and no memory map mentions: it can be written while the guest
 /// runs, for nothing of the guest's own is there.
 pub trait WindowMemory: PhysicalMemory {

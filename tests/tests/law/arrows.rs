@@ -46,6 +46,7 @@ const HOUSES: [House; 7] = [
             "choice",
             "target",
             "paging",
+            "introspection",
             "personality",
             "linux",
             "guest_kind",
@@ -69,7 +70,7 @@ const HOUSES: [House; 7] = [
             "tracing",
         ],
         up: &[("ring", "stub")],
-        in_circles: 6,
+        in_circles: 2,
     },
     House {
         folder: "vmm/src",

@@ -15,7 +15,7 @@ use terms::addr::Gva;
 use crate::clock::HostClock;
 use crate::guest::SharedMemory;
 use crate::guest_kind;
-use crate::personality::{Task, TaskList};
+use crate::introspection::{Task, TaskList};
 use trace::graph::Death;
 
 /// A look that took longer is followed by a rest.
@@ -110,7 +110,7 @@ impl ThreadNames {
         let Some((memory, host)) = &self.guest else {
             return Vec::new();
         };
-        let find = || guest_kind::of(image).tasks(image);
+        let find = || guest_kind::of(image).introspection(image)?.tasks();
         let Some(tasks) = self.tasks.get_or_insert_with(find) else {
             return Vec::new();
         };

@@ -19,7 +19,7 @@ use super::points::Points;
 use super::probes::error::ProbeError;
 use super::saved::occupied;
 use super::{ApplyError, Foothold, Frozen, FrozenBy};
-use crate::linux::Kernel;
+use crate::introspection::Introspection;
 use crate::target::{
     LiveTarget, PhysicalMemory, StoppedTarget, TargetMemory, TextMemory, VcpuRegisters,
     WindowMemory,
@@ -129,7 +129,7 @@ impl Written {
 #[derive(Debug)]
 pub(super) struct Commit<'a> {
     pub image: &'a Image,
-    pub linux: Option<&'a Kernel>,
+    pub inside: Option<&'a dyn Introspection>,
     pub points: &'a mut Points,
     pub written: &'a mut Written,
     pub foothold: Option<&'a mut Foothold>,
@@ -309,7 +309,7 @@ impl Commit<'_> {
         });
         beside_kprobes(
             self.image,
-            self.linux,
+            self.inside,
             memory,
             &displaced.collect::<Vec<_>>(),
         )

@@ -1,7 +1,7 @@
 //! Text that does not stay: the guest frees it at a moment of its own. The rule that makes this safe
 //! is that nothing is written but while the guest is stopped, and that the guest is asked *then* what
 //! is still there. It cannot free anything between the answer and the write. (Text that the guest announces
-//! and waits for is simpler: `announced.rs`. Only such a guest is ever patched live. Modules of Linux are announced by
+//! and waits for is simpler: `announced.rs`. Only such a guest is ever patched live. Modules are announced by
 //! `announcer.rs` before their first function runs, and else found in its list.)
 
 use std::ops::Range;
@@ -12,13 +12,12 @@ use terms::addr::Gva;
 use terms::function::FunctionId;
 use terms::site::SITE_LENGTH;
 
-use crate::linux::Kernel;
-use crate::linux::kernel_view::KernelView;
-use crate::linux::module;
-use crate::linux::module::{Loaded, Module, ModuleError, ModuleLayout};
+use crate::guest_kind;
+use crate::introspection::{Introspection, Loaded, Module, ModuleError};
 use crate::patch::functions::{FunctionState, FunctionTable};
+use crate::personality::Personality;
 use crate::record::FUNCTIONS_MAX;
-use crate::target::{PhysicalMemory, TargetMemory};
+use crate::target::PhysicalMemory;
 
 /// Symbols of modules that are read in one look, and as how many a module counts at least. A guest can have a
 /// thousand modules with a hundred thousand symbols each: the rest has its turn in the looks after this one.
@@ -77,8 +76,9 @@ impl Moved {
 /// What there is of the guest that does not stay, and who can be asked about it.
 #[derive(Debug)]
 pub struct Fleeting {
-    /// What can be asked of the guest, if it is a Linux.
-    pub(super) linux: Option<Kernel>,
+    kind: &'static dyn Personality,
+    /// What the guest can be asked while it runs, if anything.
+    pub(super) inside: Option<Box<dyn Introspection>>,
     /// Whether the guest has freed the text that it needed to start.
     init_is_gone: bool,
     modules: Vec<KnownModule>,
@@ -88,19 +88,16 @@ impl Fleeting {
     /// What does not stay of the guest that was loaded from `image`.
     pub(super) fn of(image: &Image) -> Self {
         Self {
-            linux: Kernel::of(image),
+            kind: guest_kind::of(image),
+            inside: guest_kind::of(image).introspection(image),
             init_is_gone: false,
             modules: Vec::new(),
         }
     }
 
-    /// Whether the guest has freed the text that it needed to start.
-    pub(super) const fn init_is_gone(&self) -> bool {
-        self.init_is_gone
-    }
-
-    fn layout(&self) -> Option<&ModuleLayout> {
-        self.linux.as_ref()?.modules.as_ref()
+    /// Whether the guest has freed this text, which it needed only to start.
+    pub(super) fn is_freed(&self, image: &Image, at: Gva) -> bool {
+        self.init_is_gone && !self.kind.lasts(image, at)
     }
 
     /// Looks what the guest has given back since the last time, and forgets it. While the guest is
@@ -162,10 +159,8 @@ impl Fleeting {
 
     /// How many symbols a module says that it has; 0 where that cannot be read, as the rest of it cannot be then.
     fn symbols_of(&self, memory: &(impl PhysicalMemory + ?Sized), module: &Module) -> usize {
-        self.layout().map_or(0, |layout| {
-            let view = KernelView::new(memory, layout.tables);
-            module::symbols(&view, layout, module).unwrap_or(0)
-        })
+        let inside = self.inside.as_ref();
+        inside.map_or(0, |inside| inside.symbols(&memory, module).unwrap_or(0))
     }
 
     fn add_module(
@@ -175,10 +170,10 @@ impl Fleeting {
         module: &Module,
         moved: &mut Moved,
     ) {
-        let Some(layout) = self.layout() else {
+        let Some(inside) = &self.inside else {
             return;
         };
-        let contents = module::contents(&KernelView::new(memory, layout.tables), layout, module);
+        let contents = inside.contents(&memory, module);
         let added = contents
             .map_err(|error| error.to_string())
             .and_then(|contents| {
@@ -205,11 +200,10 @@ impl Fleeting {
         memory: &(impl PhysicalMemory + ?Sized),
         image: &Image,
     ) -> Result<Vec<Loaded>, ModuleError> {
-        let Some(layout) = self.layout() else {
-            return Ok(Vec::new());
-        };
-        let view = KernelView::new(memory, layout.tables);
-        module::loaded(&view, layout, &image.text)
+        match &self.inside {
+            Some(inside) => inside.modules(&memory, &image.text),
+            None => Ok(Vec::new()),
+        }
     }
 
     /// Forgets the modules that are not among `loaded`, or are not what they were.
@@ -242,7 +236,7 @@ impl Fleeting {
         table: &FunctionTable,
         known: &KnownModule,
     ) -> bool {
-        let Some(layout) = self.layout() else {
+        let Some(inside) = &self.inside else {
             return true;
         };
         let is_patched = |id: &FunctionId| matches!(table.state(*id), FunctionState::Patched(_));
@@ -251,7 +245,7 @@ impl Fleeting {
             return false;
         };
         let mut bytes = [0; SITE_LENGTH];
-        let read = KernelView::new(memory, layout.tables).read(site.address, &mut bytes);
+        let read = inside.read(&memory, site.address, &mut bytes);
         read.is_err() || bytes == site.original
     }
 
@@ -261,10 +255,10 @@ impl Fleeting {
         image: &Image,
         functions: &mut FunctionTable,
     ) {
-        let Some((linux, kernel)) = image.linux.as_ref().zip(self.linux.as_ref()) else {
+        let Some(inside) = &self.inside else {
             return;
         };
-        if self.init_is_gone || !kernel.init_is_gone(memory) {
+        if self.init_is_gone || !inside.init_is_gone(&memory) {
             return;
         }
         self.init_is_gone = true;
@@ -273,7 +267,7 @@ impl Fleeting {
             function.is_some_and(|function| function.module.is_none())
         });
         for site in linked {
-            if !linux.lasts(site.address) {
+            if self.is_freed(image, site.address) {
                 functions.gone(site.function);
             }
         }
@@ -282,6 +276,7 @@ impl Fleeting {
     /// Whether modules can come and go.
     #[must_use]
     pub fn has_modules(&self) -> bool {
-        self.layout().is_some()
+        let inside = self.inside.as_ref();
+        inside.is_some_and(|inside| inside.has_modules())
     }
 }

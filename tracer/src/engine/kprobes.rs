@@ -6,8 +6,7 @@ use image::{Image, SiteKind};
 use terms::addr::Gva;
 use terms::function::FunctionId;
 
-use crate::linux::Kernel;
-use crate::linux::kprobes::in_the_way;
+use crate::introspection::Introspection;
 use crate::target::PhysicalMemory;
 use crate::text::poke::{PokeError, symbol};
 
@@ -25,16 +24,15 @@ fn is_traced_site(image: &Image, at: Gva) -> bool {
 /// until it continues.
 pub(super) fn beside_kprobes(
     image: &Image,
-    linux: Option<&Kernel>,
+    inside: Option<&dyn Introspection>,
     memory: &(impl PhysicalMemory + ?Sized),
     displaced: &[(usize, Displaced)],
 ) -> BTreeMap<usize, PokeError> {
-    let layout = linux.and_then(|linux| linux.kprobes.as_ref());
-    let Some(layout) = layout.filter(|_| !displaced.is_empty()) else {
+    let Some(inside) = inside.filter(|_| !displaced.is_empty()) else {
         return BTreeMap::new();
     };
     // One on a site of the kernel's tracer is served by that: it puts nothing into the text by itself.
-    let kprobes = layout.read(memory).map(|mut all| {
+    let kprobes = inside.kprobes(&memory).map(|mut all| {
         all.retain(|at| !is_traced_site(image, *at));
         all
     });
@@ -49,7 +47,7 @@ pub(super) fn beside_kprobes(
             Ok(kprobes) => PokeError::Kprobe {
                 symbol,
                 at,
-                kprobe: in_the_way(kprobes, at, *end)?,
+                kprobe: inside.kprobe_in_the_way(kprobes, at, *end)?,
             },
         };
         Some((*step, error))

@@ -170,8 +170,7 @@ impl Probes {
     ) -> Vec<ProbeId> {
         let mut lost = Vec::new();
         for probe in self.all.values_mut().filter(|probe| !probe.is_gone) {
-            let linux = image.linux.as_ref().filter(|_| fleeting.init_is_gone());
-            let is_freed = linux.is_some_and(|linux| !linux.lasts(probe.place.at));
+            let is_freed = fleeting.is_freed(image, probe.place.at);
             if is_freed || functions.is_gone(probe.place.function) {
                 probe.is_gone = true;
                 probe.session = None;

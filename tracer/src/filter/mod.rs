@@ -302,7 +302,7 @@ fn check_count(count: usize) -> Result<(), FilterError> {
 /// [`FilterError::NoMatch`] names what is like it.
 pub fn check_matches(pattern: &Pattern, image: &Image) -> Result<(), FilterError> {
     let is_there = || image.functions.iter().any(|one| pattern.matches(one));
-    let may_come = || guest_kind::of(image).has_modules(image);
+    let may_come = || guest_kind::has_modules(image);
     if is_there() || pattern.is_for_modules() && may_come() {
         return Ok(());
     }

@@ -9,7 +9,6 @@ use crate::linux::kernel_view::KernelTables;
 use crate::linux::kprobes::KprobeLayout;
 use crate::linux::module::ModuleLayout;
 use crate::linux::task::TaskLayout;
-use crate::target::PhysicalMemory;
 
 /// What can be asked of a kernel. What its types do not tell, cannot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,19 +38,6 @@ impl Kernel {
             kprobes: typed().and_then(|(btf, tables)| KprobeLayout::find(btf, symbols, tables)),
             tasks: typed().and_then(|(btf, tables)| TaskLayout::find(btf, symbols, tables)),
         })
-    }
-
-    /// Whether the code that does not last may have been freed. `memory` is the guest's.
-    #[must_use]
-    pub fn init_is_gone(&self, memory: &(impl PhysicalMemory + ?Sized)) -> bool {
-        let mut word = [0; 4];
-        match self.init {
-            Some(InitState { at, gone_from }) => {
-                memory.read_physical(at, &mut word).is_err()
-                    || u32::from_le_bytes(word) >= gone_from
-            }
-            None => true,
-        }
     }
 }
 

@@ -13,6 +13,7 @@ use debuginfo::btf::{Btf, Field};
 use image::symbol::SymbolTable;
 use terms::addr::Gva;
 
+use crate::introspection::KprobesError;
 use crate::linux::kernel_view::{KernelTables, KernelView};
 use crate::target::{MemoryError, PhysicalMemory, TargetMemory};
 
@@ -35,20 +36,6 @@ pub struct KprobeLayout {
     list: Field,
     /// `kprobe.addr`.
     address: Field,
-}
-
-/// Why it is not known where the guest has kprobes.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum KprobesError {
-    /// A pointer leads nowhere.
-    #[error("the guest's list of its own probes (kprobes) cannot be read: {0}")]
-    Memory(#[from] MemoryError),
-    /// The lists do not end.
-    #[error("the guest's list of its own probes (kprobes) has more than {KPROBES_MAX} entries")]
-    Endless,
-    /// Somebody is about to change them.
-    #[error("the guest is changing its own probes (kprobes) right now: try again")]
-    Busy,
 }
 
 impl KprobeLayout {
@@ -83,7 +70,7 @@ impl KprobeLayout {
             let mut node = word(&view, self.table.wrapping_add(8 * list))?;
             while node != 0 {
                 if found.len() == KPROBES_MAX {
-                    return Err(KprobesError::Endless);
+                    return Err(KprobesError::Endless(KPROBES_MAX));
                 }
                 let kprobe = Gva(node.wrapping_sub(self.list.offset));
                 found.push(Gva(word(&view, kprobe.wrapping_add(self.address.offset))?));
@@ -164,7 +151,7 @@ mod tests {
         assert_eq!(layout.read(&target), Ok(vec![Gva(0x20), Gva(0x30)]));
         // The second leads to the first again, to nowhere; and somebody holds the mutex.
         set(&mut target, Gva(second), first);
-        assert_eq!(layout.read(&target), Err(KprobesError::Endless));
+        assert_eq!(layout.read(&target), Err(KprobesError::Endless(KPROBES_MAX)));
         set(&mut target, Gva(second), 0xdead_0000);
         assert!(matches!(layout.read(&target), Err(KprobesError::Memory(_))));
         set(&mut target, BUSY, 1);

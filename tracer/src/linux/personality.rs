@@ -1,11 +1,13 @@
 //! What is asked of a Linux kernel as of any kind of guest.
 
-use image::Image;
+use image::{Image, StaticCall};
 use terms::addr::Gva;
 
 use super::module::AREA;
-use super::{Kernel, address_space, deny};
-use crate::personality::{NeverTraced, PanicMarks, Personality, Spare, TaskList};
+use super::{Kernel, address_space, deny, static_call};
+use crate::introspection::Introspection;
+use crate::personality::{NeverTraced, PanicMarks, Personality, Spare};
+use crate::target::{MemoryError, TargetMemory};
 
 /// Its list of the offsets at which the data of each processor lies, which are their GS bases: it has an entry for every
 /// processor that there can ever be, made once, before any code that can be traced runs with these bases.
@@ -53,13 +55,20 @@ impl Personality for Linux {
         STACK
     }
 
-    fn tasks(&self, image: &Image) -> Option<Box<dyn TaskList>> {
-        let layout = Kernel::of(image)?.tasks?;
-        Some(Box::new(layout))
+    fn lasts(&self, image: &Image, at: Gva) -> bool {
+        image.linux.as_ref().is_none_or(|linux| linux.lasts(at))
     }
 
-    fn has_modules(&self, image: &Image) -> bool {
-        Kernel::of(image).is_some_and(|kernel| kernel.modules.is_some())
+    fn introspection(&self, image: &Image) -> Option<Box<dyn Introspection>> {
+        Some(Box::new(Kernel::of(image)?))
+    }
+
+    fn leads_to(
+        &self,
+        call: &StaticCall,
+        memory: &dyn TargetMemory,
+    ) -> Result<Option<Gva>, MemoryError> {
+        static_call::target(call, memory)
     }
 
     fn panic_marks(&self) -> Option<PanicMarks> {

@@ -8,7 +8,7 @@ use terms::addr::{Gpa, Gva};
 use terms::function::FunctionId;
 use terms::site::SiteBytes;
 
-use crate::linux::kprobes::KprobesError;
+use crate::introspection::KprobesError;
 use crate::target::{MemoryError, NotSynchronised, StoppedTarget, TargetMemory};
 
 /// One write to guest text.

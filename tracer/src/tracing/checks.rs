@@ -54,7 +54,7 @@ pub(super) fn check_room(
 
 /// Each root must be a function of the image, or may come with a module.
 pub(super) fn check_roots(rules: &Rules, image: &Image) -> Result<(), TracingError> {
-    let has_modules = || guest_kind::of(image).has_modules(image);
+    let has_modules = || guest_kind::has_modules(image);
     let is_there = |root: &Pattern| {
         let may_come = root.is_for_modules() && has_modules();
         may_come

@@ -1,6 +1,6 @@
 //! Dynamic functions of the guest.
 
-use crate::linux::static_call;
+use crate::guest_kind;
 use crate::target::TargetMemory;
 use image::{DynamicFunction, StaticCall};
 use terms::addr::Gva;
@@ -13,7 +13,7 @@ use crate::engine::plan::{Plan, Step};
 use crate::guest::Guest;
 
 impl Tracing {
-    /// Those of the image; also the static calls of a Linux kernel, as they are now.
+    /// Those of the image; also the static calls of a kernel that has such, as they are now.
     ///
     /// # Errors
     /// [`TracingError::Stop`], where there are static calls.
@@ -48,13 +48,13 @@ impl Tracing {
 
 impl Attachment {
     /// Where the kernel's own mechanism leads now.
-    fn show_static_call(&self, memory: &impl TargetMemory, call: &StaticCall) -> DynamicStatus {
+    fn show_static_call(&self, memory: &dyn TargetMemory, call: &StaticCall) -> DynamicStatus {
         let image = &self.shared.image;
         let name = |to: Option<Gva>| match to {
             Some(to) => image.name_at(to),
             None => "nothing (returns)".to_owned(),
         };
-        let target = static_call::target(call, memory);
+        let target = guest_kind::of(image).leads_to(call, memory);
         DynamicStatus {
             name: call.name.to_string(),
             kind: "static_call".to_owned(),

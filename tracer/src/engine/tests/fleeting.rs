@@ -1,18 +1,29 @@
 //! Text that comes and goes: freed init text, modules.
 
-use image::TextRange;
+use image::{Linux, TextRange};
 
 use super::*;
+use crate::linux::kernel::{InitState, Kernel};
 
 /// Where the mock guest's `system_state` lies, and the value from which on init text is gone.
 const STATE: Gpa = Gpa(0x8000);
 const FREEING: u32 = 3;
 
+/// What such a Linux can be asked.
+fn kernel() -> Kernel {
+    Kernel {
+        init: Some(InitState {
+            at: STATE,
+            gone_from: FREEING,
+        }),
+        modules: None,
+        kprobes: None,
+        tasks: None,
+    }
+}
+
 /// A Linux with 8 functions, the last 4 of which are init text.
 fn booting_linux() -> (Engine, MockTarget, SessionId) {
-    use image::Linux;
-
-    use crate::linux::kernel::{InitState, Kernel};
     let mut image = nop_image(8);
     let text = TextRange {
         start: image.functions[0].address,
@@ -28,15 +39,7 @@ fn booting_linux() -> (Engine, MockTarget, SessionId) {
     let mut target = MockTarget::with_image(2, REGION, &image, Rights::ALL).unwrap();
     target.write_physical(STATE, &2_u32.to_le_bytes()).unwrap();
     let mut engine = Engine::new(Arc::new(image));
-    engine.fleeting.linux = Some(Kernel {
-        init: Some(InitState {
-            at: STATE,
-            gone_from: FREEING,
-        }),
-        modules: None,
-        kprobes: None,
-        tasks: None,
-    });
+    engine.fleeting.inside = Some(Box::new(kernel()));
     let region = target.region();
     engine.attach(&mut target, region).unwrap();
     let session = engine.create_session(&mut target, config("one")).unwrap();
@@ -87,9 +90,10 @@ fn freed_init_text_is_never_written() {
 #[test]
 fn init_text_counts_as_gone_when_the_guest_cannot_be_asked() {
     let (mut engine, mut target, session) = booting_linux();
-    if let Some(linux) = &mut engine.fleeting.linux {
-        linux.init = None;
-    }
+    engine.fleeting.inside = Some(Box::new(Kernel {
+        init: None,
+        ..kernel()
+    }));
     let applied = change(&mut engine, &mut target, session, 0..8).unwrap();
     assert_eq!((applied.patched, gone(&engine)), (4, 4));
 }
@@ -97,18 +101,17 @@ fn init_text_counts_as_gone_when_the_guest_cannot_be_asked() {
 /// A Linux with 8 functions of its own that stay, and modules.
 fn linux_with_modules() -> (Engine, crate::linux::module::testing::Guest, SessionId) {
     let (engine, target, _) = booting_linux();
-    let guest = crate::linux::module::testing::Guest::on(target);
+    let mut guest = crate::linux::module::testing::Guest::on(target);
     let mut image = (**engine.image()).clone();
-    let mut kernel = engine.fleeting.linux.clone();
-    if let Some(kernel) = &mut kernel {
-        kernel.modules = Some(guest.layout.clone());
-    }
+    let kernel = Kernel {
+        modules: Some(guest.layout.clone()),
+        ..kernel()
+    };
     if let Some(linux) = &mut image.linux {
         linux.text = image.text.first().copied();
     }
-    let mut guest = guest;
     let mut engine = Engine::new(Arc::new(image));
-    engine.fleeting.linux = kernel;
+    engine.fleeting.inside = Some(Box::new(kernel));
     let region = guest.target.region();
     engine.attach(&mut guest.target, region).unwrap();
     let session = engine
@@ -158,7 +161,7 @@ fn while_somebody_wants_to_know_each_module_is_announced_before_it_is_live() {
         .write_physical(STATE, &2_u32.to_le_bytes())
         .unwrap();
     let mut engine = Engine::new(Arc::new(image));
-    engine.fleeting.linux = like.fleeting.linux;
+    engine.fleeting.inside = like.fleeting.inside;
     let mut engine = engine.announcing_by(0xf6);
     let region = guest.target.region();
     engine.attach(&mut guest.target, region).unwrap();

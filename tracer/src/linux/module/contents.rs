@@ -1,11 +1,10 @@
 //! The functions of a module and their sites, from its own symbol table and list of call sites.
 
-use image::Added;
 use terms::addr::Gva;
 
 use super::layout::ModuleLayout;
 use super::list::{pointer, word};
-use super::{Module, ModuleError};
+use crate::introspection::{Contents, Module, ModuleError};
 use crate::target::TargetMemory;
 
 /// More symbols, or sites, than that are no module's.
@@ -19,28 +18,6 @@ const VALUE: usize = 8;
 const NAME_MAX: usize = 512;
 const NAMES_MAX: usize = 4 << 20;
 const NAME_STEP: usize = 64;
-
-/// What a module has to be traced.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Contents {
-    /// Where the functions in its text begin, by address, one for each, and what they are called.
-    pub functions: Vec<(Gva, String)>,
-    /// Sites in its text, ascending.
-    pub sites: Vec<Gva>,
-}
-
-impl Contents {
-    /// What comes with `module`, whose contents these are.
-    #[must_use]
-    pub fn added<'a>(&'a self, module: &'a Module) -> Added<'a> {
-        Added {
-            module: &module.name,
-            text: module.text,
-            functions: &self.functions,
-            sites: &self.sites,
-        }
-    }
-}
 
 /// How many symbols `module` says that it has: what reading it costs.
 ///

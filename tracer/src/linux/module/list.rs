@@ -5,7 +5,7 @@ use image::TextRange;
 use terms::addr::Gva;
 
 use super::layout::ModuleLayout;
-use super::{Module, ModuleError};
+use crate::introspection::{Loaded, Module, ModuleError};
 use crate::target::TargetMemory;
 
 /// A longer list is none.
@@ -18,15 +18,6 @@ pub(in crate::linux) const AREA: TextRange = TextRange {
 /// The largest text that is believed.
 const TEXT_MAX: u64 = 64 << 20;
 const NAME_MAX: u64 = 64;
-
-/// An entry of the list.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Loaded {
-    /// The module.
-    pub module: Module,
-    /// Whether it has been started: before, what it says of itself is not yet what stays.
-    pub is_live: bool,
-}
 
 /// The modules whose text is there, in the order of the list. Those whose text lies where none can are
 /// left out, as are all that overlap an earlier one or `kernel`.

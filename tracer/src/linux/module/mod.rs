@@ -14,48 +14,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
-
 pub use contents::{contents, symbols};
 pub use layout::ModuleLayout;
 pub(super) use list::AREA;
-pub use list::{Loaded, loaded};
-
-use image::TextRange;
-use terms::addr::Gva;
-
-use crate::target::MemoryError;
-
-/// Why the modules are not known.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ModuleError {
-    /// A pointer leads nowhere.
-    #[error("the guest's list of modules cannot be read: {0}")]
-    Memory(#[from] MemoryError),
-    /// The list does not end.
-    #[error("the guest's list of modules has more than {0} entries")]
-    Endless(usize),
-    /// A module with more functions than any.
-    #[error("module '{name}' says that it has {count} {what}, more than {limit}")]
-    TooMany {
-        /// Its name.
-        name: String,
-        /// Of what.
-        what: &'static str,
-        /// How many it says.
-        count: u64,
-        /// How many are believed.
-        limit: u64,
-    },
-}
-
-/// A module that is loaded: as long as all of this is the same, so is the module.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Module {
-    /// Where its `struct module` lies.
-    pub at: Gva,
-    /// Its name.
-    pub name: Arc<str>,
-    /// Its text that stays.
-    pub text: TextRange,
-}
+pub use list::loaded;

@@ -1,5 +1,6 @@
 use super::testing::{Guest, KERNEL, MODULES_AREA};
 use super::*;
+use crate::introspection::{Loaded, ModuleError};
 use crate::linux::kernel_view::KernelView;
 use crate::mock::MockTarget;
 

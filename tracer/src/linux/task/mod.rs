@@ -15,7 +15,7 @@ use terms::addr::Gva;
 use terms::printable::masked;
 
 use crate::linux::kernel_view::{KernelTables, KernelView};
-use crate::personality::{Task, TaskList, Tasks};
+use crate::introspection::{Task, TaskList, Tasks};
 use crate::target::{MemoryError, PhysicalMemory, TargetMemory};
 
 /// Steps along the lists in one look, at most: as many tasks as a Linux has process numbers by default. A step reads

@@ -216,7 +216,7 @@ fn only_what_will_not_be_so_for_long_passes() {
         source,
     };
     assert!(kprobes(KprobesError::Busy).passes());
-    assert!(!kprobes(KprobesError::Endless).passes());
+    assert!(!kprobes(KprobesError::Endless(1)).passes());
     let unexpected = PokeError::Unexpected {
         symbol: Arc::clone(&symbol),
         at,

@@ -1,0 +1,179 @@
+//! What a guest can be asked about itself while it runs: which of its text is still there, its modules, its own probes and
+//! its threads. It is read out of the lists that the guest keeps of itself, so nothing of it is believed unchecked, and all work is
+//! bounded.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use image::{Added, TextRange};
+use terms::addr::Gva;
+
+use crate::target::{MemoryError, PhysicalMemory};
+
+/// A module that is loaded: as long as all of this is the same, so is the module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Module {
+    /// Where the guest describes it.
+    pub at: Gva,
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its text that stays.
+    pub text: TextRange,
+}
+
+/// A module in the guest's list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loaded {
+    /// The module.
+    pub module: Module,
+    /// Whether it has been started: before, what it says of itself is not yet what stays.
+    pub is_live: bool,
+}
+
+/// What a module has to be traced.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// Where the functions in its text begin, by address, one for each, and what they are called.
+    pub functions: Vec<(Gva, String)>,
+    /// Sites in its text, ascending.
+    pub sites: Vec<Gva>,
+}
+
+impl Contents {
+    /// What comes with `module`, whose contents these are.
+    #[must_use]
+    pub fn added<'a>(&'a self, module: &'a Module) -> Added<'a> {
+        Added {
+            module: &module.name,
+            text: module.text,
+            functions: &self.functions,
+            sites: &self.sites,
+        }
+    }
+}
+
+/// Why the modules are not known.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ModuleError {
+    /// A pointer leads nowhere.
+    #[error("the guest's list of modules cannot be read: {0}")]
+    Memory(#[from] MemoryError),
+    /// The list does not end.
+    #[error("the guest's list of modules has more than {0} entries")]
+    Endless(usize),
+    /// A module with more functions than any.
+    #[error("module '{name}' says that it has {count} {what}, more than {limit}")]
+    TooMany {
+        /// Its name.
+        name: String,
+        /// Of what.
+        what: &'static str,
+        /// How many it says.
+        count: u64,
+        /// How many are believed.
+        limit: u64,
+    },
+}
+
+/// Why it is not known where the guest has kprobes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum KprobesError {
+    /// A pointer leads nowhere.
+    #[error("the guest's list of its own probes (kprobes) cannot be read: {0}")]
+    Memory(#[from] MemoryError),
+    /// The lists do not end.
+    #[error("the guest's list of its own probes (kprobes) has more than {0} entries")]
+    Endless(usize),
+    /// Somebody is about to change them.
+    #[error("the guest is changing its own probes (kprobes) right now: try again")]
+    Busy,
+}
+
+/// A thread of a guest, known by the stack that it has in its kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Task {
+    /// Where the kernel describes it: another one there is another thread.
+    pub at: Gva,
+    /// The lowest address of its stack.
+    pub stack: Gva,
+    /// Its number.
+    pub pid: i32,
+    /// Its name and number, as ftrace shows them: `comm-pid`.
+    pub name: String,
+}
+
+/// The threads that were found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tasks {
+    /// In the order of the guest's lists.
+    pub found: Vec<Task>,
+    /// The lists had not come to their end when this many steps had been made: no more are.
+    pub given_up: Option<usize>,
+}
+
+/// Where a guest has its threads.
+pub trait TaskList: Debug + Send {
+    /// All of them, as far as they can be found: the guest continues meanwhile. The work is bounded, whatever the guest
+    /// makes of its lists.
+    fn look(&self, memory: &dyn PhysicalMemory) -> Tasks;
+}
+
+/// The lists of a guest.
+pub trait Introspection: Debug + Send {
+    /// Whether the text that it needed only to start may have been freed.
+    fn init_is_gone(&self, memory: &dyn PhysicalMemory) -> bool;
+
+    /// Whether functions can come that are in no image: those of modules that can be traced.
+    fn has_modules(&self) -> bool;
+
+    /// The modules whose text is there, in the order of its list. Those whose text lies where none can are left out, as
+    /// are all that overlap an earlier one or `kernel`.
+    ///
+    /// # Errors
+    /// A [`ModuleError`] when the list cannot be followed to its end.
+    fn modules(
+        &self,
+        memory: &dyn PhysicalMemory,
+        kernel: &[TextRange],
+    ) -> Result<Vec<Loaded>, ModuleError>;
+
+    /// How many symbols `module` says that it has: what reading it costs.
+    ///
+    /// # Errors
+    /// A [`ModuleError`].
+    fn symbols(&self, memory: &dyn PhysicalMemory, module: &Module) -> Result<usize, ModuleError>;
+
+    /// Reads what `module` has. It may be unloaded meanwhile: then this is of no use, and the next look at the list
+    /// says so.
+    ///
+    /// # Errors
+    /// A [`ModuleError`].
+    fn contents(
+        &self,
+        memory: &dyn PhysicalMemory,
+        module: &Module,
+    ) -> Result<Contents, ModuleError>;
+
+    /// Reads the memory of its kernel, without a processor of it.
+    ///
+    /// # Errors
+    /// [`MemoryError`] where nothing is mapped.
+    fn read(
+        &self,
+        memory: &dyn PhysicalMemory,
+        at: Gva,
+        into: &mut [u8],
+    ) -> Result<(), MemoryError>;
+
+    /// Where the guest, which is stopped, has probes of its own, switched on or off; sorted.
+    ///
+    /// # Errors
+    /// A [`KprobesError`].
+    fn kprobes(&self, memory: &dyn PhysicalMemory) -> Result<Vec<Gva>, KprobesError>;
+
+    /// The first of `kprobes`, which are sorted, that would be in the way of what is displaced between `at` and `end`.
+    fn kprobe_in_the_way(&self, kprobes: &[Gva], at: Gva, end: Gva) -> Option<Gva>;
+
+    /// Where it has its threads, if that is known.
+    fn tasks(&self) -> Option<Box<dyn TaskList>>;
+}

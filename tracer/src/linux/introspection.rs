@@ -1,0 +1,104 @@
+//! The lists that a Linux kernel keeps of itself, asked as those of any guest.
+
+use image::TextRange;
+use terms::addr::Gva;
+
+use super::kernel::{InitState, Kernel};
+use super::kernel_view::KernelView;
+use super::kprobes::in_the_way;
+use super::module;
+use super::module::ModuleLayout;
+use crate::introspection::{
+    Contents, Introspection, KprobesError, Loaded, Module, ModuleError, TaskList,
+};
+use crate::target::{MemoryError, PhysicalMemory, TargetMemory};
+
+type View<'a> = KernelView<'a, dyn PhysicalMemory + 'a>;
+
+impl Kernel {
+    /// Where its modules are, and its memory to read them in, if it has modules.
+    fn module_view<'a>(
+        &'a self,
+        memory: &'a dyn PhysicalMemory,
+    ) -> Option<(View<'a>, &'a ModuleLayout)> {
+        let layout = self.modules.as_ref()?;
+        Some((KernelView::new(memory, layout.tables), layout))
+    }
+}
+
+impl Introspection for Kernel {
+    fn init_is_gone(&self, memory: &dyn PhysicalMemory) -> bool {
+        let mut word = [0; 4];
+        match self.init {
+            Some(InitState { at, gone_from }) => {
+                memory.read_physical(at, &mut word).is_err()
+                    || u32::from_le_bytes(word) >= gone_from
+            }
+            None => true,
+        }
+    }
+
+    fn has_modules(&self) -> bool {
+        self.modules.is_some()
+    }
+
+    fn modules(
+        &self,
+        memory: &dyn PhysicalMemory,
+        kernel: &[TextRange],
+    ) -> Result<Vec<Loaded>, ModuleError> {
+        match self.module_view(memory) {
+            Some((view, layout)) => module::loaded(&view, layout, kernel),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    fn symbols(&self, memory: &dyn PhysicalMemory, module: &Module) -> Result<usize, ModuleError> {
+        match self.module_view(memory) {
+            Some((view, layout)) => module::symbols(&view, layout, module),
+            None => Ok(0),
+        }
+    }
+
+    fn contents(
+        &self,
+        memory: &dyn PhysicalMemory,
+        module: &Module,
+    ) -> Result<Contents, ModuleError> {
+        match self.module_view(memory) {
+            Some((view, layout)) => module::contents(&view, layout, module),
+            None => Ok(Contents::default()),
+        }
+    }
+
+    fn read(
+        &self,
+        memory: &dyn PhysicalMemory,
+        at: Gva,
+        into: &mut [u8],
+    ) -> Result<(), MemoryError> {
+        match self.module_view(memory) {
+            Some((view, _)) => view.read(at, into),
+            None => Err(MemoryError::NotMapped {
+                address: at,
+                length: into.len(),
+            }),
+        }
+    }
+
+    fn kprobes(&self, memory: &dyn PhysicalMemory) -> Result<Vec<Gva>, KprobesError> {
+        match &self.kprobes {
+            Some(layout) => layout.read(memory),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    fn kprobe_in_the_way(&self, kprobes: &[Gva], at: Gva, end: Gva) -> Option<Gva> {
+        in_the_way(kprobes, at, end)
+    }
+
+    fn tasks(&self) -> Option<Box<dyn TaskList>> {
+        let layout = self.tasks.clone()?;
+        Some(Box::new(layout))
+    }
+}
