@@ -142,5 +142,5 @@ pub use ring::reader::Mode;
 #[cfg(any(test, feature = "mock"))]
 pub use session::SessionMemory;
 pub use stub::clock_page;
-pub use stub::graph::ReturnHook;
+pub use stub::spec::ReturnHook;
 pub use text::journal;

@@ -6,7 +6,7 @@ use crate::filter::Selection;
 use crate::record::Format;
 use crate::ring::geometry::{Geometry, Position};
 use crate::stub::event::EventRecorder;
-use crate::stub::graph::ReturnHook;
+use crate::stub::spec::ReturnHook;
 use crate::stub::profile::Profile;
 use crate::stub::recorder::{Clock, Recorder};
 use trace::event::Moment;

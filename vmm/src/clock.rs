@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tracer::clock::HostClock;
 
-use crate::doctor::probe::tsc_offset_is_virtualised;
+use crate::trial::features::tsc_offset_is_virtualised;
 
 /// How this host tells the time.
 pub const HOST: HostClock = HostClock {

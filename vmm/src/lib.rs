@@ -35,4 +35,6 @@ mod scatter;
 pub mod signals;
 pub mod terminal;
 mod translated;
+pub mod trial;
 pub mod vcpu;
+pub mod verbs;

@@ -20,7 +20,7 @@ use tracer::target::{
     VcpuRegisters, WindowMemory,
 };
 
-use crate::doctor::probe::software_breakpoints_of_ring3_exit;
+use crate::trial::features::software_breakpoints_of_ring3_exit;
 use crate::loader::ElfLayout;
 use crate::memory::Ram;
 use crate::quiesce::Holders;

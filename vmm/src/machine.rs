@@ -20,7 +20,7 @@ use crate::breakpoint::{BreakpointError, TextTrap};
 use crate::clock::HOST;
 use crate::devices::Ports;
 use crate::devices::console::ConsoleQueue;
-use crate::doctor::probe;
+use crate::trial::features;
 use crate::live::{BreakpointService, Live, LiveError};
 use crate::loader::{self, BootOptions, ElfLayout, KernelFile};
 use crate::memory::{Memory, Ram};
@@ -261,7 +261,7 @@ impl Machine {
         }
         let Some(at) = at else { return Ok(()) };
         // A host on which even the trial fails has no tiny VM either: leave it to the register.
-        if !probe::hardware_breakpoints_exit().unwrap_or(true) {
+        if !features::hardware_breakpoints_exit().unwrap_or(true) {
             let text = self.layout.locate(at);
             let (text, _) = text.ok_or(BreakpointError::NoText(at))?;
             self.trap.set(Some(TextTrap::arm(&self.ram, text)?));

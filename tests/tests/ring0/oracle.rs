@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use terms::addr::Gva;
 use tests::stepped::{self, NO_TICKS, next_event, wait_at};
 use tests::{guest, in_the_box, vmm_says};
-use tracer::stub::graph::ReturnHook;
+use tracer::stub::spec::ReturnHook;
 use tracer::tracing::options::{SessionOptions, Tracer, TracingOptions};
 use vmm::devices::console::ConsoleWriter;
 use vmm::loader::KernelFile;

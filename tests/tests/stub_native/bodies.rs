@@ -2,7 +2,7 @@
 
 use insn::asm::registers::{gpr64, xmm};
 use insn::asm::{AsmMemoryOperand, AsmRegister64, CodeAssembler, assemble, lea_fixed, ptr};
-use tracer::stub::graph::SiteShape;
+use tracer::stub::spec::SiteShape;
 
 use crate::ground::Ground;
 

@@ -8,7 +8,7 @@ use insn::asm::registers::gpr64;
 use insn::asm::{CodeAssembler, assemble};
 use terms::addr::Gva;
 use tracer::ring::reader::{Mode, Patience, RingReader};
-use tracer::stub::graph::ReturnHook;
+use tracer::stub::spec::ReturnHook;
 use tracer::stub::mirror::Mirror;
 use tracer::stub::recorder::Clock;
 

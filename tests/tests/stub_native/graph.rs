@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use trace::event::Step;
 use tracer::ring::geometry::Geometry;
 use tracer::ring::reader::{CellWord, Mode, Patience, RingMemory, RingReader};
-use tracer::stub::graph::ReturnHook;
+use tracer::stub::spec::ReturnHook;
 use tracer::stub::recorder::Clock;
 
 use crate::bodies::{self, PROLOGUE, RECURSIVE, VALUES};

@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 
 use trace::event::Step;
 use tracer::ring::reader::{Mode, Patience, RingReader};
-use tracer::stub::graph::ReturnHook;
+use tracer::stub::spec::ReturnHook;
 use tracer::stub::recorder::Clock;
 
 use crate::bodies::{LEAF, NESTED, PROLOGUE_TAIL, RECURSIVE, TAIL, VALUES};

@@ -8,7 +8,7 @@ use crate::record::Format;
 use crate::ring::geometry::Geometry;
 use crate::ring::reader::{CellWord, Delivered, Mode, Patience, RingMemory, RingReader, Sink};
 use crate::ring::snapshot::Snapshot;
-use crate::ring::stacks::Stacks;
+use crate::stub::mirror::stacks::Stacks;
 use image::Image;
 use trace::doubt::TimeDoubts;
 use trace::event::{Event, EventKind};

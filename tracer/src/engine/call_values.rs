@@ -22,7 +22,7 @@ use crate::patch::functions::shape;
 use crate::session::{CallMoments, SessionId};
 use crate::stub::capture::{CapturePart, CaptureStub, Standing};
 use crate::stub::event::Tail;
-use crate::stub::graph::SiteShape;
+use crate::stub::spec::SiteShape;
 use crate::stub::store::Piece;
 use crate::target::WindowMemory;
 use terms::session_set::SessionSet;

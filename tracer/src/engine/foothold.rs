@@ -10,7 +10,7 @@ use crate::record::FUNCTIONS_MAX;
 use crate::stub::arena::Arena;
 use crate::stub::cell::{CpuStrategy, NoGsBase, TracedCode};
 use crate::stub::clock_page::PAGE_BYTES;
-use crate::stub::graph::{Hook, ReturnHook};
+use crate::stub::spec::{Hook, ReturnHook};
 use crate::stub::gs_list;
 use crate::stub::mirror::Mirror;
 use crate::stub::reach::{Reach, Routines};

@@ -12,7 +12,7 @@ use super::points::Points;
 use crate::filter::Selection;
 use crate::session::SessionId;
 use crate::stub::capture::CapturePart;
-use crate::stub::graph::SiteShape;
+use crate::stub::spec::SiteShape;
 use crate::stub::store::Piece;
 use crate::stub::template::Captures;
 use crate::target::WindowMemory;

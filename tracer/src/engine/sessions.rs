@@ -28,10 +28,11 @@ use crate::filter::Selection;
 use crate::ring::geometry::{Geometry, Position};
 use crate::session::{CallMoments, Session, SessionConfig, SessionId, SessionMemory, TracerKind};
 use crate::stub::cell::{HEAD, LIMIT, SESSIONS_MAX};
-use crate::stub::graph::{Hook, ReturnHook, SiteShape};
+use crate::stub::spec::{Hook, ReturnHook, SiteShape};
 use crate::stub::profile::Profile;
 use crate::stub::recorder::Recorder;
-use crate::stub::template::{Captures, StubSpec};
+use crate::stub::spec::StubSpec;
+use crate::stub::template::Captures;
 use crate::target::{MemoryError, StoppedTarget, WindowMemory};
 use crate::window::WindowError;
 

@@ -41,7 +41,7 @@ fn config(name: &str) -> SessionConfig {
     SessionConfig {
         name: name.to_owned(),
         tracer: TracerKind::Function,
-        return_hook: crate::stub::graph::ReturnHook::Balanced,
+        return_hook: crate::stub::spec::ReturnHook::Balanced,
         geometry: Geometry::with_bytes(4096).unwrap(),
         clock: Clock::Tsc,
     }

@@ -25,9 +25,10 @@ use terms::site::SITE_LENGTH;
 use terms::site::SiteBytes;
 
 use crate::stub::detour::Detour;
-use crate::stub::graph::SiteShape;
+use crate::stub::spec::SiteShape;
 use crate::stub::store::{Piece, StoreError, StubStore, TemplateId};
-use crate::stub::template::{Captures, StubError, StubSpec};
+use crate::stub::spec::StubSpec;
+use crate::stub::template::{Captures, StubError};
 use crate::target::{TargetMemory, WindowMemory};
 use crate::text::edit::Edit;
 use crate::text::poke::{Poke, PokeError};

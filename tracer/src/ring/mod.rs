@@ -24,7 +24,6 @@ pub mod payload;
 mod pending;
 pub mod reader;
 pub mod snapshot;
-pub mod stacks;
 #[cfg(test)]
 mod tests;
 pub mod timeline;

@@ -29,100 +29,55 @@ use insn::asm::{
 };
 use terms::addr::Gva;
 
-use crate::choice::choices;
 use crate::stub::access::CellAccess;
 use crate::stub::cell::LIMIT;
-use crate::stub::mirror::{Claim, Mirror};
+use crate::stub::mirror::Claim;
 use crate::stub::profile;
 use crate::stub::recorder::Full;
 use crate::stub::registers::{CALLERS, ENTRY, EXIT, HEAD, Scratch, emit_restore, emit_save};
-use crate::stub::template::StubSpec;
+use crate::stub::spec::{Hook, ReturnHook, SiteShape, StubSpec};
 use trace::event::Step;
 
-choices! {
-    /// How a function whose exit is recorded is left.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-    pub enum ReturnHook {
-        /// Entered by call, left by return: the CPU predicts every return.
-        #[default]
-        Balanced = "balanced",
-        /// Left by a jump to the real return address.
-        Jmp = "jmp",
-        /// Left by a return to the real return address.
-        Ret = "ret",
+/// Appends the whole stub: entry, body, exit. `body` is the address that the function continues
+/// at, `at_exit` what captures when it has returned. What runs out of the way is appended at the end.
+///
+/// # Errors
+/// What iced-x86 says of an operand that cannot be encoded.
+pub fn emit(
+    a: &mut CodeAssembler,
+    hook: &Hook,
+    spec: &StubSpec,
+    body: Gva,
+    at_exit: Gva,
+) -> Result<(), IcedError> {
+    use gpr64::{rax, rsp};
+    let mut code = Code::new(a, hook, spec, at_exit);
+    if spec.shape == SiteShape::EntryOnly {
+        return code.emit_unhookable(a, body);
     }
-}
-
-/// Where a site stands in its function.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum SiteShape {
-    /// At the entry: the return address is on top of the stack.
-    Entry,
-    /// At the entry of a function that was compiled without a site: callers may know which registers it leaves alone
-    /// (`-fipa-ra`), so all of them are.
-    Bare,
-    /// After `push rbp; mov rbp, rsp`: the return address lies above the saved rbp.
-    AfterPrologue,
-    /// Anywhere, in a function that does not return as others do: its entry alone is recorded, as
-    /// of the stack that it runs on.
-    EntryOnly,
-}
-
-/// What a stub needs to hook returns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Hook {
-    /// How functions are left.
-    pub variant: ReturnHook,
-    /// Where return addresses are kept.
-    pub mirror: Mirror,
-    /// Where stubs lie, to know a return address that leads into one.
-    pub stubs: Gva,
-    /// How many bytes of them there can be, below 2 GiB.
-    pub stub_bytes: u32,
-}
-
-impl Hook {
-    /// Appends the whole stub: entry, body, exit. `body` is the address that the function continues
-    /// at, `at_exit` what captures when it has returned. What runs out of the way is appended at the end.
-    ///
-    /// # Errors
-    /// What iced-x86 says of an operand that cannot be encoded.
-    pub fn emit(
-        &self,
-        a: &mut CodeAssembler,
-        spec: &StubSpec,
-        body: Gva,
-        at_exit: Gva,
-    ) -> Result<(), IcedError> {
-        use gpr64::{rax, rsp};
-        let mut code = Code::new(a, self, spec, at_exit);
-        if spec.shape == SiteShape::EntryOnly {
-            return code.emit_unhookable(a, body);
+    code.emit_fast(a, body)?;
+    code.emit_off_check(a)?;
+    emit_save(a, &code.saved)?;
+    code.emit_tail_check(a, code.perhaps_tail)?;
+    a.set_label(&mut code.no_tail)?;
+    code.emit_entry_lookup(a)?;
+    code.emit_entry_profiles(a)?;
+    code.emit_records(a, &ENTRY, Step::Entry)?;
+    match code.variant() {
+        ReturnHook::Balanced => {
+            emit_restore(a, &code.saved)?;
+            a.add(rsp, 8)?;
+            a.call(body.0)?;
         }
-        code.emit_fast(a, body)?;
-        code.emit_off_check(a)?;
-        emit_save(a, &code.saved)?;
-        code.emit_tail_check(a, code.perhaps_tail)?;
-        a.set_label(&mut code.no_tail)?;
-        code.emit_entry_lookup(a)?;
-        code.emit_entry_profiles(a)?;
-        code.emit_records(a, &ENTRY, Step::Entry)?;
-        match code.variant() {
-            ReturnHook::Balanced => {
-                emit_restore(a, &code.saved)?;
-                a.add(rsp, 8)?;
-                a.call(body.0)?;
-            }
-            ReturnHook::Jmp | ReturnHook::Ret => {
-                a.lea(rax, ptr(code.leave))?;
-                a.mov(qword_ptr(code.slot()), rax)?;
-                emit_restore(a, &code.saved)?;
-                a.jmp(body.0)?;
-            }
+        ReturnHook::Jmp | ReturnHook::Ret => {
+            a.lea(rax, ptr(code.leave))?;
+            a.mov(qword_ptr(code.slot()), rax)?;
+            emit_restore(a, &code.saved)?;
+            a.jmp(body.0)?;
         }
-        code.emit_leave(a)?;
-        code.emit_aside(a, body)
     }
+    code.emit_leave(a)?;
+    code.emit_aside(a, body)
 }
 
 /// The stub that is being emitted, and what of it is out of the way of the common case.

@@ -24,5 +24,6 @@ pub mod profile;
 pub mod reach;
 pub mod recorder;
 mod registers;
+pub mod spec;
 pub mod store;
 pub mod template;

@@ -15,7 +15,8 @@ use super::arena::{Arena, ArenaFull};
 use super::capture::CaptureStub;
 use super::detour::Detour;
 use super::doorbell::Doorbell;
-use super::template::{Captures, StubError, StubSpec, TEMPLATE_MAX, Template};
+use super::spec::StubSpec;
+use super::template::{Captures, StubError, TEMPLATE_MAX, Template};
 use crate::target::{MemoryError, WindowMemory};
 
 /// Why something is not in the store.

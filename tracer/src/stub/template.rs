@@ -10,8 +10,9 @@ use terms::function::FunctionId;
 
 use crate::capture::CaptureError;
 use crate::record::function_word;
-use crate::stub::graph::{Hook, SiteShape};
-use crate::stub::profile::{Profile, TableLayout};
+use crate::stub::graph;
+use crate::stub::spec::{SiteShape, StubSpec};
+use crate::stub::profile::TableLayout;
 use crate::stub::recorder::{Full, Recorder};
 use crate::stub::registers::{ENTRY, HEAD, RECORDING, emit_restore, emit_save};
 use trace::event::Step;
@@ -43,24 +44,6 @@ impl From<IcedError> for StubError {
 
 /// No stub is longer than this many bytes.
 pub const TEMPLATE_MAX: u64 = 1 << 16;
-
-/// What the stub of a function does: the same for all functions that are traced by the same
-/// sessions and have their sites at the same place.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StubSpec {
-    /// The recorder of each session.
-    pub recorders: Vec<Recorder>,
-    /// The counters of each profile session; only with a hook.
-    pub profiles: Vec<Profile>,
-    /// Where sites stand.
-    pub shape: SiteShape,
-    /// How returns are hooked, when a session wants that.
-    pub hook: Option<Hook>,
-    /// Whether a routine is called before everything else.
-    pub captures_entry: bool,
-    /// Whether a routine is called when the function has returned, before that is recorded; only with a hook.
-    pub captures_exit: bool,
-}
 
 /// The routines that the stub of one function calls, which capture values. They change no register.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -103,7 +86,7 @@ impl Template {
         match &spec.hook {
             Some(hook) => {
                 let at_exit = near.wrapping_add(PLACE_EXIT_CAPTURE);
-                hook.emit(&mut a, spec, go_on, at_exit)?;
+                graph::emit(&mut a, hook, spec, go_on, at_exit)?;
             }
             None => emit_entry(&mut a, spec, go_on)?,
         }

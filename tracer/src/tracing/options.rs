@@ -11,7 +11,7 @@ use crate::patch::locks::LockPrefixes;
 use crate::ring::geometry::{Geometry, RingSizeError};
 use crate::ring::reader::Mode;
 use crate::session::{CallMoments, TracerKind};
-use crate::stub::graph::ReturnHook;
+use crate::stub::spec::ReturnHook;
 use trace::glob::GlobError;
 use trace::graph::selection::{Rules, Threshold};
 

@@ -1,9 +1,7 @@
 //! The command line: every verb and option, and what happens with what the verb returns.
 
-pub mod ctl;
 #[cfg(test)]
 mod named_options;
-pub mod run;
 
 use std::io::Write;
 use std::panic::{UnwindSafe, catch_unwind, set_hook, take_hook};
@@ -11,12 +9,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use terms::printable::masked;
 
 use crate::commands;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
+use crate::verbs::ctl::CtlOptions;
+use crate::verbs::run::RunOptions;
 
 /// Boots a guest on KVM and traces its functions from outside
 ///
@@ -32,8 +32,8 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    Run(Box<run::RunOptions>),
-    Ctl(ctl::CtlOptions),
+    Run(Box<RunOptions>),
+    Ctl(CtlOptions),
     /// Say what this host can and cannot do for tracing, and how to mend it
     ///
     /// Tries KVM's parts one by one, and code in a tiny VM. Ends with 0 when tracing can work here,
@@ -168,8 +168,8 @@ fn parsed() -> ExitStatus {
         } => graph.rules().map_err(Failure::bad_input).and_then(|rules| {
             commands::export::export(&directory, format, &rules, values, output.as_deref())
         }),
-        Verb::Completions { shell } => commands::completions::completions(shell),
-        Verb::Man { directory } => commands::man::man(&directory),
+        Verb::Completions { shell } => commands::completions::completions(Cli::command(), shell),
+        Verb::Man { directory } => commands::man::man(Cli::command(), &directory),
     };
     result.unwrap_or_else(|failure| say(&failure))
 }

@@ -3,7 +3,7 @@
 use terms::printable;
 
 use super::stdout;
-use crate::cli::ctl::CtlOptions;
+use crate::verbs::ctl::CtlOptions;
 use crate::control::client;
 use crate::control::method::Method;
 use crate::exit_status::ExitStatus;

@@ -7,7 +7,7 @@ use terms::quantity::{counted, plain};
 
 use super::ask::ask;
 use super::{dynfunc, events, probes, top};
-use crate::cli::ctl::{CtlOptions, CtlVerb, FilterVerb, SessionVerb};
+use crate::verbs::ctl::{CtlOptions, CtlVerb, FilterVerb, SessionVerb};
 use crate::control::methods::sessions::{CreateSession, OfSession};
 use crate::control::methods::tracing::{ShowProfile, from_here};
 use crate::control::status::{Pauses, Spread, Status};

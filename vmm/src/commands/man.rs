@@ -3,19 +3,18 @@
 use std::fs;
 use std::path::Path;
 
-use clap::CommandFactory;
+use clap::Command;
 
-use crate::cli::Cli;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 
-/// Writes a page for `vmm` and one for each verb into `directory`.
+/// Writes a page for `command` and one for each of its verbs into `directory`.
 ///
 /// # Errors
 /// When they cannot be written there.
-pub fn man(directory: &Path) -> Result<ExitStatus, Failure> {
+pub fn man(command: Command, directory: &Path) -> Result<ExitStatus, Failure> {
     let written = fs::create_dir_all(directory)
-        .and_then(|()| clap_mangen::generate_to(Cli::command(), directory));
+        .and_then(|()| clap_mangen::generate_to(command, directory));
     written.map_err(|error| {
         Failure::output(format!(
             "cannot write man pages to {}: {error}",

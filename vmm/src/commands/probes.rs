@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::ask::ask;
-use crate::cli::ctl::{CtlOptions, ProbeVerb};
+use crate::verbs::ctl::{CtlOptions, ProbeVerb};
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use tracer::tracing::status::paused;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::top::{ROWS, table};
 use crate::black_box::BlackBox;
-use crate::cli::run::RunOptions;
+use crate::verbs::run::RunOptions;
 use crate::clock::HOST;
 use crate::closing::ClosingLine;
 use crate::control::server::Server;

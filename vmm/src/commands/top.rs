@@ -8,7 +8,7 @@ use terms::quantity::plain;
 use trace::export::resolution::shorter;
 
 use super::stdout;
-use crate::cli::ctl::{CtlOptions, TopOptions};
+use crate::verbs::ctl::{CtlOptions, TopOptions};
 use crate::control::client;
 use crate::control::methods::sessions::OfSession;
 use crate::control::methods::tracing::ShowProfile;

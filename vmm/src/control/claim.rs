@@ -6,13 +6,21 @@
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::server::ListenError;
-
 /// What the lock's name has beside the socket's.
 const ENDING: &str = ".lock";
+
+/// Why it cannot be had.
+#[derive(Debug)]
+pub(super) enum NotClaimed {
+    /// Another process has it.
+    Held,
+    /// The file of the lock cannot be opened or locked.
+    Failed(io::Error),
+}
 
 /// The right, for as long as this lives.
 #[derive(Debug)]
@@ -23,24 +31,17 @@ pub(super) struct Claim {
 
 impl Claim {
     /// # Errors
-    /// [`ListenError::InUse`] when another process has it.
-    pub fn of(path: &Path) -> Result<Self, ListenError> {
+    /// [`NotClaimed`].
+    pub fn of(path: &Path) -> Result<Self, NotClaimed> {
         let mut at = OsString::from(path);
         at.push(ENDING);
         let at = PathBuf::from(at);
-        let failed = |source| ListenError::Bind {
-            path: path.to_owned(),
-            source,
-        };
         loop {
-            let lock = open(&at).map_err(failed)?;
+            let lock = open(&at).map_err(NotClaimed::Failed)?;
             match lock.try_lock() {
                 Ok(()) => {}
-                Err(TryLockError::WouldBlock) => {
-                    let path = path.to_owned();
-                    return Err(ListenError::InUse { path });
-                }
-                Err(TryLockError::Error(error)) => return Err(failed(error)),
+                Err(TryLockError::WouldBlock) => return Err(NotClaimed::Held),
+                Err(TryLockError::Error(error)) => return Err(NotClaimed::Failed(error)),
             }
             // The one before may have removed the file after it was opened here: then this lock is on nothing.
             if is_at(&lock, &at) {
@@ -59,7 +60,7 @@ impl Drop for Claim {
     }
 }
 
-fn open(at: &Path) -> std::io::Result<File> {
+fn open(at: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).mode(0o600);
     options.custom_flags(libc::O_NOFOLLOW).open(at)

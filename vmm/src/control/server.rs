@@ -16,7 +16,7 @@ use serde_json::Value;
 use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::timerfd::TimerFd;
 
-use super::claim::Claim;
+use super::claim::{Claim, NotClaimed};
 use super::connection::{Alive, Connection, is_passing};
 use super::protocol::{Response, RpcError, TOO_MANY_CLIENTS};
 
@@ -101,7 +101,13 @@ impl Server {
             return Err(ListenError::TooLong { path });
         }
         // Between looking whether a socket is stale and removing it, another starter could have put its own there.
-        let claim = Claim::of(&path)?;
+        let claim = Claim::of(&path).map_err(|error| match error {
+            NotClaimed::Held => ListenError::InUse { path: path.clone() },
+            NotClaimed::Failed(source) => ListenError::Bind {
+                path: path.clone(),
+                source,
+            },
+        })?;
         clear_stale(&path)?;
         let retry = TimerFd::new().map_err(|error| ListenError::Bind {
             path: path.clone(),

@@ -1,15 +1,12 @@
 //! `vmm doctor`: what this host can and cannot do, what each lack means, and how to mend it.
 //!
 //! Nothing is concluded from names or versions: what can be tried is tried, in the order device,
-//! capabilities, parts of a machine, code in a tiny VM. [`probe`] offers the trials to other code.
+//! capabilities, parts of a machine, code in a tiny VM. The trials are those of [`crate::trial`].
 
 mod capabilities;
 mod check;
 mod device;
 mod parts;
-pub mod probe;
-mod probe_vm;
-mod trial;
 mod trials;
 
 use std::fmt;
@@ -17,7 +14,6 @@ use std::fmt;
 use serde::Serialize;
 
 pub use check::{Check, Need, Verdict};
-pub use trial::ProbeError;
 
 /// All findings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

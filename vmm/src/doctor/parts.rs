@@ -5,7 +5,7 @@ use kvm_ioctls::{Kvm, VmFd};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::check::{Check, NEWER_KVM, Need, Subject};
-use super::trial::ProbeError;
+use crate::trial::TrialError;
 
 const VM: Subject = Subject {
     name: "making a VM",
@@ -75,10 +75,10 @@ pub(super) fn look(kvm: &Kvm, checks: &mut Vec<Check>) -> bool {
     true
 }
 
-fn connect_irqfd(vm: &VmFd) -> Result<(), ProbeError> {
-    let line = EventFd::new(EFD_NONBLOCK).map_err(ProbeError::system)?;
+fn connect_irqfd(vm: &VmFd) -> Result<(), TrialError> {
+    let line = EventFd::new(EFD_NONBLOCK).map_err(TrialError::system)?;
     vm.register_irqfd(&line, SPARE_LINE)
-        .map_err(ProbeError::refused("KVM_IRQFD"))
+        .map_err(TrialError::refused("KVM_IRQFD"))
 }
 
 fn vcpus(vm: &VmFd, checks: &mut Vec<Check>) {

@@ -1,8 +1,8 @@
 //! What the tiny VM tells, as checks.
 
 use super::check::{Check, NEWER_KVM, Need, Subject};
-use super::probe::{self, Speed};
-use super::trial::ProbeError;
+use crate::trial::features::{self, Speed};
+use crate::trial::TrialError;
 
 const RING0: Subject = Subject {
     name: "ring 0 runs",
@@ -91,35 +91,35 @@ const PORT_WRITE: Subject = Subject {
 
 /// Tries each.
 pub(super) fn look(checks: &mut Vec<Check>) {
-    let ring0 = probe::ring0_speed();
+    let ring0 = features::ring0_speed();
     let runs = ring0.is_ok();
     checks.push(RING0.tried(ring0.as_ref()));
     if !runs {
         return;
     }
     checks.push(speed(RING0_EXECUTED, ring0));
-    checks.push(speed(RING3_EXECUTED, probe::ring3_speed()));
-    checks.push(yes_no(IMMEDIATE_EXIT, probe::immediate_exit_works()));
-    checks.push(yes_no(PORT_WRITE, probe::port_writes_exit()));
+    checks.push(speed(RING3_EXECUTED, features::ring3_speed()));
+    checks.push(yes_no(IMMEDIATE_EXIT, features::immediate_exit_works()));
+    checks.push(yes_no(PORT_WRITE, features::port_writes_exit()));
     checks.push(yes_no(
         HARDWARE_BREAKPOINT,
-        probe::hardware_breakpoints_exit(),
+        features::hardware_breakpoints_exit(),
     ));
     checks.push(yes_no(
         SOFTWARE_BREAKPOINT,
-        probe::software_breakpoints_exit(),
+        features::software_breakpoints_exit(),
     ));
     checks.push(yes_no(
         SOFTWARE_BREAKPOINT_RING3,
-        probe::software_breakpoints_of_ring3_exit(),
+        features::software_breakpoints_of_ring3_exit(),
     ));
-    checks.push(yes_no(SINGLE_STEP, probe::single_step_exits()));
-    checks.push(yes_no(TSC, probe::tsc_offset_is_virtualised()));
-    checks.push(yes_no(RDTSCP, probe::tsc_aux_is_virtualised()));
-    checks.push(yes_no(RDPID, probe::rdpid_is_virtualised()));
+    checks.push(yes_no(SINGLE_STEP, features::single_step_exits()));
+    checks.push(yes_no(TSC, features::tsc_offset_is_virtualised()));
+    checks.push(yes_no(RDTSCP, features::tsc_aux_is_virtualised()));
+    checks.push(yes_no(RDPID, features::rdpid_is_virtualised()));
 }
 
-fn speed(subject: Subject, result: Result<Speed, ProbeError>) -> Check {
+fn speed(subject: Subject, result: Result<Speed, TrialError>) -> Check {
     match result {
         Ok(speed) => {
             let found = format!("{:.1} ns per instruction", speed.ns_per_instruction);
@@ -129,7 +129,7 @@ fn speed(subject: Subject, result: Result<Speed, ProbeError>) -> Check {
     }
 }
 
-fn yes_no(subject: Subject, result: Result<bool, ProbeError>) -> Check {
+fn yes_no(subject: Subject, result: Result<bool, TrialError>) -> Check {
     match result {
         Ok(fine) => subject.check(fine, if fine { "yes" } else { "no" }),
         Err(error) => subject.check(false, error.to_string()),

@@ -2,7 +2,7 @@
 
 use tests::measure::Failed;
 use tests::measure::sample::Samples;
-use vmm::doctor::probe::{Exit, exit_times};
+use vmm::trial::features::{Exit, exit_times};
 
 use crate::Bench;
 use crate::experiment::{Experiment, Finding, Plot, Row, Verdict};

@@ -11,9 +11,10 @@ use crate::record::Format;
 use crate::ring::geometry::Geometry;
 use crate::stub::arena::Arena;
 use crate::stub::cell::CellPlace;
-use crate::stub::graph::SiteShape;
+use crate::stub::spec::SiteShape;
 use crate::stub::recorder::{Clock, Recorder};
-use crate::stub::template::{StubSpec, TEMPLATE_MAX, Template};
+use crate::stub::spec::StubSpec;
+use crate::stub::template::{TEMPLATE_MAX, Template};
 use crate::target::PhysicalMemory;
 use crate::text::poke;
 

@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use super::trial::{self, Ending, Outcome, ProbeError, Ring, Trial, Watch};
+use super::run::{run, time};
+use super::{Ending, Outcome, Ring, Trial, TrialError, Watch};
 
 /// `mov [rbx], rcx`
 const REPORT_RCX: &[u8] = &[0x48, 0x89, 0x0b];
@@ -63,8 +64,8 @@ impl Speed {
 /// Whether 64-bit code runs in ring 0, and how fast.
 ///
 /// # Errors
-/// [`ProbeError`] when there is no tiny VM to try it in, or the code did not run to its end.
-pub fn ring0_speed() -> Result<Speed, ProbeError> {
+/// [`TrialError`] when there is no tiny VM to try it in, or the code did not run to its end.
+pub fn ring0_speed() -> Result<Speed, TrialError> {
     speed(Ring::Kernel)
 }
 
@@ -72,16 +73,16 @@ pub fn ring0_speed() -> Result<Speed, ProbeError> {
 ///
 /// # Errors
 /// As [`ring0_speed`].
-pub fn ring3_speed() -> Result<Speed, ProbeError> {
+pub fn ring3_speed() -> Result<Speed, TrialError> {
     speed(Ring::User)
 }
 
 /// The best of a few: the first run pays for everything that is done once.
-fn speed(ring: Ring) -> Result<Speed, ProbeError> {
+fn speed(ring: Ring) -> Result<Speed, TrialError> {
     let mut best = f64::INFINITY;
     for _ in 0..SPEED_RUNS {
         let count = u64::from(COUNTS);
-        let outcome = trial::run(Trial {
+        let outcome = run(Trial {
             count,
             ..Trial::of(TIMED_LOOP, ring)
         })?;
@@ -100,9 +101,9 @@ fn speed(ring: Ring) -> Result<Speed, ProbeError> {
 ///
 /// # Errors
 /// As [`ring0_speed`].
-pub fn tsc_offset_is_virtualised() -> Result<bool, ProbeError> {
+pub fn tsc_offset_is_virtualised() -> Result<bool, TrialError> {
     let tsc = Some(STRANGE_TSC);
-    let outcome = trial::run(Trial {
+    let outcome = run(Trial {
         tsc,
         ..Trial::of(REPORT_TSC, Ring::User)
     })?;
@@ -116,7 +117,7 @@ pub fn tsc_offset_is_virtualised() -> Result<bool, ProbeError> {
 ///
 /// # Errors
 /// As [`ring0_speed`]; also when the CPU has no `rdtscp`.
-pub fn tsc_aux_is_virtualised() -> Result<bool, ProbeError> {
+pub fn tsc_aux_is_virtualised() -> Result<bool, TrialError> {
     returns_tsc_aux(REPORT_RDTSCP)
 }
 
@@ -124,13 +125,13 @@ pub fn tsc_aux_is_virtualised() -> Result<bool, ProbeError> {
 ///
 /// # Errors
 /// As [`tsc_aux_is_virtualised`].
-pub fn rdpid_is_virtualised() -> Result<bool, ProbeError> {
+pub fn rdpid_is_virtualised() -> Result<bool, TrialError> {
     returns_tsc_aux(REPORT_RDPID)
 }
 
-fn returns_tsc_aux(code: &'static [u8]) -> Result<bool, ProbeError> {
+fn returns_tsc_aux(code: &'static [u8]) -> Result<bool, TrialError> {
     let tsc_aux = Some(STRANGE_TSC_AUX);
-    let outcome = trial::run(Trial {
+    let outcome = run(Trial {
         tsc_aux,
         ..Trial::of(code, Ring::User)
     })?;
@@ -141,7 +142,7 @@ fn returns_tsc_aux(code: &'static [u8]) -> Result<bool, ProbeError> {
 ///
 /// # Errors
 /// When there is no tiny VM to try it in.
-pub fn software_breakpoints_exit() -> Result<bool, ProbeError> {
+pub fn software_breakpoints_exit() -> Result<bool, TrialError> {
     int3_exits(Ring::Kernel)
 }
 
@@ -149,24 +150,24 @@ pub fn software_breakpoints_exit() -> Result<bool, ProbeError> {
 ///
 /// # Errors
 /// As [`software_breakpoints_exit`].
-pub fn software_breakpoints_of_ring3_exit() -> Result<bool, ProbeError> {
+pub fn software_breakpoints_of_ring3_exit() -> Result<bool, TrialError> {
     int3_exits(Ring::User)
 }
 
-fn int3_exits(ring: Ring) -> Result<bool, ProbeError> {
+fn int3_exits(ring: Ring) -> Result<bool, TrialError> {
     let trial = Trial {
         ring,
         ..Trial::watched(NOP_INT3, Watch::SoftwareBreakpoint)
     };
-    Ok(trial::run(trial)?.ending == Ending::Watched(1))
+    Ok(run(trial)?.ending == Ending::Watched(1))
 }
 
 /// Whether a hardware breakpoint in ring 0 leaves the guest.
 ///
 /// # Errors
 /// When there is no tiny VM to try it in.
-pub fn hardware_breakpoints_exit() -> Result<bool, ProbeError> {
-    let outcome = trial::run(Trial::watched(NOP_NOP, Watch::HardwareBreakpoint(1)))?;
+pub fn hardware_breakpoints_exit() -> Result<bool, TrialError> {
+    let outcome = run(Trial::watched(NOP_NOP, Watch::HardwareBreakpoint(1)))?;
     Ok(outcome.ending == Ending::Watched(1))
 }
 
@@ -174,8 +175,8 @@ pub fn hardware_breakpoints_exit() -> Result<bool, ProbeError> {
 ///
 /// # Errors
 /// When there is no tiny VM to try it in.
-pub fn single_step_exits() -> Result<bool, ProbeError> {
-    let outcome = trial::run(Trial::watched(NOP_NOP, Watch::SingleStep))?;
+pub fn single_step_exits() -> Result<bool, TrialError> {
+    let outcome = run(Trial::watched(NOP_NOP, Watch::SingleStep))?;
     Ok(outcome.ending == Ending::Watched(1))
 }
 
@@ -184,8 +185,8 @@ pub fn single_step_exits() -> Result<bool, ProbeError> {
 ///
 /// # Errors
 /// When there is no tiny VM to try it in.
-pub fn port_writes_exit() -> Result<bool, ProbeError> {
-    let outcome = trial::run(Trial::of(PORT_WRITE, Ring::Kernel))?;
+pub fn port_writes_exit() -> Result<bool, TrialError> {
+    let outcome = run(Trial::of(PORT_WRITE, Ring::Kernel))?;
     Ok(outcome.ending == Ending::PortWritten(PORT))
 }
 
@@ -204,8 +205,8 @@ pub enum Exit {
 /// hardware breakpoint: the one after it) and back.
 ///
 /// # Errors
-/// [`ProbeError`] when there is no tiny VM to try it in, or the guest is not left so.
-pub fn exit_times(exit: Exit, count: usize) -> Result<Vec<Duration>, ProbeError> {
+/// [`TrialError`] when there is no tiny VM to try it in, or the guest is not left so.
+pub fn exit_times(exit: Exit, count: usize) -> Result<Vec<Duration>, TrialError> {
     let (trial, expected) = match exit {
         Exit::SoftwareBreakpoint => {
             let trial = Trial::watched(INT3, Watch::SoftwareBreakpoint);
@@ -220,24 +221,24 @@ pub fn exit_times(exit: Exit, count: usize) -> Result<Vec<Duration>, ProbeError>
             (trial, Ending::PortWritten(PORT))
         }
     };
-    trial::time(trial, expected, count)
+    time(trial, expected, count)
 }
 
 /// Whether `KVM_RUN` returns at once when `immediate_exit` is set.
 ///
 /// # Errors
 /// When there is no tiny VM to try it in.
-pub fn immediate_exit_works() -> Result<bool, ProbeError> {
+pub fn immediate_exit_works() -> Result<bool, TrialError> {
     let trial = Trial {
         immediate_exit: true,
         ..Trial::of(REPORT_RCX, Ring::Kernel)
     };
-    Ok(trial::run(trial)?.ending == Ending::Interrupted)
+    Ok(run(trial)?.ending == Ending::Interrupted)
 }
 
-fn reported(outcome: &Outcome) -> Result<u64, ProbeError> {
+fn reported(outcome: &Outcome) -> Result<u64, TrialError> {
     match &outcome.ending {
         Ending::Reported(value) => Ok(*value),
-        other => Err(ProbeError::Ended(other.to_string())),
+        other => Err(TrialError::Ended(other.to_string())),
     }
 }

@@ -1,22 +1,14 @@
-//! Trials: a few bytes of guest code, the privilege level they run at, and how that ended.
-//!
-//! Each trial has a VM and a thread of its own, and a deadline: a KVM that does not come back is a
-//! finding.
+//! What this host's KVM does, found by trying: a few bytes of guest code in a tiny VM, the privilege level they run at,
+//! and how that ended.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+pub mod features;
+mod run;
+mod vm;
 
-use libc::{c_int, c_void, siginfo_t};
-use vmm_sys_util::signal::{Killable, SIGRTMIN, register_signal_handler};
-
-use super::probe_vm::ProbeVm;
+use std::time::Duration;
 
 /// Longer than any trial takes, emulated or not.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often a vCPU that is late is signalled: a signal just before `KVM_RUN` is lost.
-const WAKE_PERIOD: Duration = Duration::from_millis(10);
-
 /// The privilege level that code runs at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ring {
@@ -115,7 +107,7 @@ pub(super) struct Outcome {
 
 /// Why a trial could not be made.
 #[derive(Debug, thiserror::Error)]
-pub enum ProbeError {
+pub enum TrialError {
     /// KVM refused one step.
     #[error("KVM refused {step}: {source}")]
     Kvm {
@@ -136,7 +128,7 @@ pub enum ProbeError {
     Hung,
 }
 
-impl ProbeError {
+impl TrialError {
     /// Names the step that KVM refused.
     pub(super) fn refused(step: &'static str) -> impl FnOnce(kvm_ioctls::Error) -> Self {
         move |source| Self::Kvm { step, source }
@@ -147,67 +139,3 @@ impl ProbeError {
         Self::System(error.to_string())
     }
 }
-
-/// Runs `trial` in a new VM.
-///
-/// # Errors
-/// [`ProbeError`] when the VM cannot be made or its vCPU does not leave the guest in time.
-pub(super) fn run(trial: Trial) -> Result<Outcome, ProbeError> {
-    in_a_vm(move |vm| vm.run(&trial))
-}
-
-/// How long each of `count` exits takes that code in a new VM makes one after the other: from the host into
-/// the guest, to `expected`, and back.
-///
-/// # Errors
-/// As [`run`]; also when an exit is another one.
-pub(super) fn time(
-    trial: Trial,
-    expected: Ending,
-    count: usize,
-) -> Result<Vec<Duration>, ProbeError> {
-    in_a_vm(move |vm| vm.time(&trial, &expected, count))
-}
-
-fn in_a_vm<T: Send + 'static>(
-    work: impl FnOnce(&mut ProbeVm) -> Result<T, ProbeError> + Send + 'static,
-) -> Result<T, ProbeError> {
-    register_signal_handler(wake_signal(), on_wake).map_err(ProbeError::system)?;
-    let (sender, receiver) = channel();
-    let vcpu = thread::Builder::new()
-        .name("doctor".to_owned())
-        .spawn(move || {
-            // The receiver is gone only when it has given this thread up.
-            let _ = sender.send(ProbeVm::create().and_then(|mut vm| work(&mut vm)));
-        })
-        .map_err(ProbeError::system)?;
-    wait(&receiver, &vcpu)
-}
-
-fn wait<T>(
-    outcome: &Receiver<Result<T, ProbeError>>,
-    vcpu: &JoinHandle<()>,
-) -> Result<T, ProbeError> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match outcome.recv_timeout(WAKE_PERIOD) {
-            Ok(_) if Instant::now() > deadline => return Err(ProbeError::Hung),
-            Ok(outcome) => return outcome,
-            Err(RecvTimeoutError::Disconnected) => {
-                return Err(ProbeError::system("its thread ended early"));
-            }
-            Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
-            Err(RecvTimeoutError::Timeout) if Instant::now() < deadline + PATIENCE => {
-                vcpu.kill(wake_signal()).map_err(ProbeError::system)?;
-            }
-            Err(RecvTimeoutError::Timeout) => return Err(ProbeError::Hung),
-        }
-    }
-}
-
-/// Not the signal that kicks the vCPUs of a machine.
-fn wake_signal() -> c_int {
-    SIGRTMIN() + 1
-}
-
-extern "C" fn on_wake(_signal: c_int, _info: *mut siginfo_t, _context: *mut c_void) {}

@@ -1,7 +1,7 @@
 //! From the low bits of a stack slot's address to the whole of it.
 //!
 //! Records without a time have [`SLOT_BITS`] bits of it. The rest is that of the page's number in the
-//! directory of the [mirror](crate::stub::mirror), which has every page of stack on which a function's
+//! directory of the [mirror](super), which has every page of stack on which a function's
 //! return was hooked. Other pages, on which entries alone are recorded, and what the guest makes up,
 //! get the high bits of the page that was found last. Two stacks at the same place in different 64 GiB are
 //! taken for one: their calls then contradict each other, and the trace says so.
@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 
 use crate::record::SLOT_BITS;
-use crate::stub::mirror::{Mirror, PAGE};
+use super::{Mirror, PAGE};
 
 /// Pages that are remembered; more than any mirror has.
 const PAGES_MAX: usize = 1 << 16;

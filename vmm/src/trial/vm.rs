@@ -15,7 +15,7 @@ use kvm_bindings::{
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 
-use super::trial::{Ending, Outcome, ProbeError, Ring, Trial, Watch};
+use super::{Ending, Outcome, Ring, Trial, TrialError, Watch};
 
 const MSR_TSC: u32 = 0x10;
 const MSR_TSC_AUX: u32 = 0xc000_0103;
@@ -61,38 +61,38 @@ const DR7: u64 = 1 << 10 | 0b11;
 
 /// The VM.
 #[derive(Debug)]
-pub(super) struct ProbeVm {
+pub(super) struct TrialVm {
     vcpu: VcpuFd,
     /// Last, because fields are dropped in order: KVM is done with it by then.
     memory: GuestMemoryMmap,
 }
 
-impl ProbeVm {
+impl TrialVm {
     /// A VM in 64-bit mode, ready to run code.
-    pub(super) fn create() -> Result<Self, ProbeError> {
-        let kvm = Kvm::new().map_err(ProbeError::refused("to open /dev/kvm"))?;
+    pub(super) fn create() -> Result<Self, TrialError> {
+        let kvm = Kvm::new().map_err(TrialError::refused("to open /dev/kvm"))?;
         let vm = kvm
             .create_vm()
-            .map_err(ProbeError::refused("KVM_CREATE_VM"))?;
+            .map_err(TrialError::refused("KVM_CREATE_VM"))?;
         // Intel wants it; elsewhere it does nothing.
         let _ = vm.set_tss_address(0xfffb_d000);
         let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), MEMORY_BYTES)])
-            .map_err(ProbeError::system)?;
+            .map_err(TrialError::system)?;
         give_memory(&vm, &memory)?;
         fill_tables(&memory)?;
         let vcpu = vm
             .create_vcpu(0)
-            .map_err(ProbeError::refused("KVM_CREATE_VCPU"))?;
+            .map_err(TrialError::refused("KVM_CREATE_VCPU"))?;
         let cpuid = kvm
             .get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)
-            .map_err(ProbeError::refused("KVM_GET_SUPPORTED_CPUID"))?;
+            .map_err(TrialError::refused("KVM_GET_SUPPORTED_CPUID"))?;
         vcpu.set_cpuid2(&cpuid)
-            .map_err(ProbeError::refused("KVM_SET_CPUID2"))?;
+            .map_err(TrialError::refused("KVM_SET_CPUID2"))?;
         Ok(Self { vcpu, memory })
     }
 
     /// Runs `trial` up to its first exit.
-    pub(super) fn run(&mut self, trial: &Trial) -> Result<Outcome, ProbeError> {
+    pub(super) fn run(&mut self, trial: &Trial) -> Result<Outcome, TrialError> {
         self.write_code(trial.code)?;
         self.enter_long_mode(trial.ring)?;
         self.set_registers(trial.count)?;
@@ -111,7 +111,7 @@ impl ProbeVm {
         let tsc_khz = self
             .vcpu
             .get_tsc_khz()
-            .map_err(ProbeError::refused("KVM_GET_TSC_KHZ"))?;
+            .map_err(TrialError::refused("KVM_GET_TSC_KHZ"))?;
         Ok(Outcome {
             ending,
             tsc_khz,
@@ -125,7 +125,7 @@ impl ProbeVm {
         trial: &Trial,
         expected: &Ending,
         count: usize,
-    ) -> Result<Vec<Duration>, ProbeError> {
+    ) -> Result<Vec<Duration>, TrialError> {
         self.write_code(trial.code)?;
         self.enter_long_mode(trial.ring)?;
         self.watch(trial.watch)?;
@@ -138,7 +138,7 @@ impl ProbeVm {
             match ending(exit) {
                 found if found == *expected => times.push(took),
                 Ending::Interrupted => {}
-                other => return Err(ProbeError::Ended(other.to_string())),
+                other => return Err(TrialError::Ended(other.to_string())),
             }
             if let Ending::PortWritten(_) = expected {
                 self.complete()?;
@@ -148,26 +148,26 @@ impl ProbeVm {
     }
 
     /// Has KVM finish the instruction that left the guest, and execute none.
-    fn complete(&mut self) -> Result<(), ProbeError> {
+    fn complete(&mut self) -> Result<(), TrialError> {
         self.vcpu.set_kvm_immediate_exit(1);
         let ending = ending(self.vcpu.run());
         self.vcpu.set_kvm_immediate_exit(0);
         match ending {
             Ending::Interrupted => Ok(()),
-            other => Err(ProbeError::Ended(other.to_string())),
+            other => Err(TrialError::Ended(other.to_string())),
         }
     }
 
-    fn write_code(&self, code: &[u8]) -> Result<(), ProbeError> {
+    fn write_code(&self, code: &[u8]) -> Result<(), TrialError> {
         let written = self.memory.write_slice(code, GuestAddress(CODE));
-        written.map_err(ProbeError::system)
+        written.map_err(TrialError::system)
     }
 
-    fn enter_long_mode(&self, ring: Ring) -> Result<(), ProbeError> {
+    fn enter_long_mode(&self, ring: Ring) -> Result<(), TrialError> {
         let mut sregs = self
             .vcpu
             .get_sregs()
-            .map_err(ProbeError::refused("KVM_GET_SREGS"))?;
+            .map_err(TrialError::refused("KVM_GET_SREGS"))?;
         let (code, data) = match ring {
             Ring::Kernel => (KERNEL_CODE, KERNEL_DATA),
             Ring::User => (USER_CODE, USER_DATA),
@@ -200,10 +200,10 @@ impl ProbeVm {
         sregs.efer = EFER_LONG_MODE;
         self.vcpu
             .set_sregs(&sregs)
-            .map_err(ProbeError::refused("KVM_SET_SREGS"))
+            .map_err(TrialError::refused("KVM_SET_SREGS"))
     }
 
-    fn set_registers(&self, count: u64) -> Result<(), ProbeError> {
+    fn set_registers(&self, count: u64) -> Result<(), TrialError> {
         let registers = kvm_regs {
             rip: CODE,
             rsp: STACK_TOP,
@@ -214,10 +214,10 @@ impl ProbeVm {
         };
         self.vcpu
             .set_regs(&registers)
-            .map_err(ProbeError::refused("KVM_SET_REGS"))
+            .map_err(TrialError::refused("KVM_SET_REGS"))
     }
 
-    fn watch(&self, watch: Watch) -> Result<(), ProbeError> {
+    fn watch(&self, watch: Watch) -> Result<(), TrialError> {
         let mut debug = kvm_guest_debug::default();
         match watch {
             Watch::Nothing => return Ok(()),
@@ -232,31 +232,31 @@ impl ProbeVm {
         debug.control |= KVM_GUESTDBG_ENABLE;
         self.vcpu
             .set_guest_debug(&debug)
-            .map_err(ProbeError::refused("KVM_SET_GUEST_DEBUG"))
+            .map_err(TrialError::refused("KVM_SET_GUEST_DEBUG"))
     }
 
-    fn msr(&self, index: u32) -> Result<u64, ProbeError> {
+    fn msr(&self, index: u32) -> Result<u64, TrialError> {
         let mut msrs = one_msr(index, 0)?;
         self.vcpu
             .get_msrs(&mut msrs)
-            .map_err(ProbeError::refused("KVM_GET_MSRS"))?;
+            .map_err(TrialError::refused("KVM_GET_MSRS"))?;
         let entry = msrs.as_slice().first();
         entry
             .map(|entry| entry.data)
-            .ok_or_else(|| ProbeError::system("KVM returned no MSR"))
+            .ok_or_else(|| TrialError::system("KVM returned no MSR"))
     }
 
-    fn set_msr(&self, index: u32, value: u64) -> Result<(), ProbeError> {
+    fn set_msr(&self, index: u32, value: u64) -> Result<(), TrialError> {
         let msrs = one_msr(index, value)?;
         let set = self
             .vcpu
             .set_msrs(&msrs)
-            .map_err(ProbeError::refused("KVM_SET_MSRS"))?;
+            .map_err(TrialError::refused("KVM_SET_MSRS"))?;
         if set == 1 {
             return Ok(());
         }
         let source = kvm_ioctls::Error::new(libc::EINVAL);
-        Err(ProbeError::Kvm {
+        Err(TrialError::Kvm {
             step: "to set an MSR",
             source,
         })
@@ -280,10 +280,10 @@ fn ending(exit: Result<VcpuExit<'_>, kvm_ioctls::Error>) -> Ending {
     }
 }
 
-fn give_memory(vm: &VmFd, memory: &GuestMemoryMmap) -> Result<(), ProbeError> {
+fn give_memory(vm: &VmFd, memory: &GuestMemoryMmap) -> Result<(), TrialError> {
     let host = memory
         .get_host_address(GuestAddress(0))
-        .map_err(ProbeError::system)?;
+        .map_err(TrialError::system)?;
     let region = kvm_userspace_memory_region {
         slot: 0,
         flags: 0,
@@ -292,13 +292,13 @@ fn give_memory(vm: &VmFd, memory: &GuestMemoryMmap) -> Result<(), ProbeError> {
         userspace_addr: host as u64,
     };
     // SAFETY: the mapping is MEMORY_BYTES long and outlives the VM: the vCPU holds the last
-    // reference to the VM, and `ProbeVm` drops the memory after it.
+    // reference to the VM, and `TrialVm` drops the memory after it.
     unsafe { vm.set_user_memory_region(region) }
-        .map_err(ProbeError::refused("KVM_SET_USER_MEMORY_REGION"))
+        .map_err(TrialError::refused("KVM_SET_USER_MEMORY_REGION"))
 }
 
 /// Page tables that map the first 2 MiB onto themselves, and the GDT.
-fn fill_tables(memory: &GuestMemoryMmap) -> Result<(), ProbeError> {
+fn fill_tables(memory: &GuestMemoryMmap) -> Result<(), TrialError> {
     let gdt = (GDT..).step_by(8).zip(GDT_ENTRIES);
     let tables = [
         (PML4, PDPT | TABLE_ENTRY),
@@ -308,7 +308,7 @@ fn fill_tables(memory: &GuestMemoryMmap) -> Result<(), ProbeError> {
     for (at, value) in tables.into_iter().chain(gdt) {
         memory
             .write_obj(value, GuestAddress(at))
-            .map_err(ProbeError::system)?;
+            .map_err(TrialError::system)?;
     }
     Ok(())
 }
@@ -329,11 +329,11 @@ fn segment(selector: u16, type_: u8, long: bool) -> kvm_segment {
     }
 }
 
-fn one_msr(index: u32, data: u64) -> Result<Msrs, ProbeError> {
+fn one_msr(index: u32, data: u64) -> Result<Msrs, TrialError> {
     let entry = kvm_msr_entry {
         index,
         data,
         ..Default::default()
     };
-    Msrs::from_entries(&[entry]).map_err(|error| ProbeError::System(format!("{error:?}")))
+    Msrs::from_entries(&[entry]).map_err(|error| TrialError::System(format!("{error:?}")))
 }

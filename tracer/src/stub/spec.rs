@@ -1,0 +1,68 @@
+//! What is asked of the stub of a function: who records, where its site stands, and how its return is hooked.
+
+use terms::addr::Gva;
+
+use crate::choice::choices;
+use crate::stub::mirror::Mirror;
+use crate::stub::profile::Profile;
+use crate::stub::recorder::Recorder;
+
+choices! {
+    /// How a function whose exit is recorded is left.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    pub enum ReturnHook {
+        /// Entered by call, left by return: the CPU predicts every return.
+        #[default]
+        Balanced = "balanced",
+        /// Left by a jump to the real return address.
+        Jmp = "jmp",
+        /// Left by a return to the real return address.
+        Ret = "ret",
+    }
+}
+
+/// Where a site stands in its function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SiteShape {
+    /// At the entry: the return address is on top of the stack.
+    Entry,
+    /// At the entry of a function that was compiled without a site: callers may know which registers it leaves alone
+    /// (`-fipa-ra`), so all of them are.
+    Bare,
+    /// After `push rbp; mov rbp, rsp`: the return address lies above the saved rbp.
+    AfterPrologue,
+    /// Anywhere, in a function that does not return as others do: its entry alone is recorded, as
+    /// of the stack that it runs on.
+    EntryOnly,
+}
+
+/// What a stub needs to hook returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Hook {
+    /// How functions are left.
+    pub variant: ReturnHook,
+    /// Where return addresses are kept.
+    pub mirror: Mirror,
+    /// Where stubs lie, to know a return address that leads into one.
+    pub stubs: Gva,
+    /// How many bytes of them there can be, below 2 GiB.
+    pub stub_bytes: u32,
+}
+
+/// What the stub of a function does: the same for all functions that are traced by the same
+/// sessions and have their sites at the same place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StubSpec {
+    /// The recorder of each session.
+    pub recorders: Vec<Recorder>,
+    /// The counters of each profile session; only with a hook.
+    pub profiles: Vec<Profile>,
+    /// Where sites stand.
+    pub shape: SiteShape,
+    /// How returns are hooked, when a session wants that.
+    pub hook: Option<Hook>,
+    /// Whether a routine is called before everything else.
+    pub captures_entry: bool,
+    /// Whether a routine is called when the function has returned, before that is recorded; only with a hook.
+    pub captures_exit: bool,
+}

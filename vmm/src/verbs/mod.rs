@@ -1,0 +1,4 @@
+//! What the verbs of the command line take.
+
+pub mod ctl;
+pub mod run;
