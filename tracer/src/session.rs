@@ -6,9 +6,9 @@ use crate::filter::Selection;
 use crate::record::Format;
 use crate::ring::geometry::{Geometry, Position};
 use crate::stub::event::EventRecorder;
-use crate::stub::spec::ReturnHook;
 use crate::stub::profile::Profile;
 use crate::stub::recorder::{Clock, Recorder};
+use crate::stub::spec::ReturnHook;
 use trace::event::Moment;
 
 /// The number of a session, below [`SESSIONS_MAX`](crate::stub::cell::SESSIONS_MAX).

@@ -20,11 +20,11 @@ use tracer::target::{
     VcpuRegisters, WindowMemory,
 };
 
-use crate::trial::features::software_breakpoints_of_ring3_exit;
 use crate::loader::ElfLayout;
 use crate::memory::Ram;
 use crate::quiesce::Holders;
 use crate::translated::Translated;
+use crate::trial::features::software_breakpoints_of_ring3_exit;
 
 /// The word of a guest that serves breakpoints from outside.
 const SERVICE: &str = "breakpoints_from_outside";

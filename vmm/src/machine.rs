@@ -20,13 +20,13 @@ use crate::breakpoint::{BreakpointError, TextTrap};
 use crate::clock::HOST;
 use crate::devices::Ports;
 use crate::devices::console::ConsoleQueue;
-use crate::trial::features;
 use crate::live::{BreakpointService, Live, LiveError};
 use crate::loader::{self, BootOptions, ElfLayout, KernelFile};
 use crate::memory::{Memory, Ram};
 use crate::memslots::MemorySlots;
 use crate::not_started::NotYetStarted;
 use crate::quiesce::{Holders, PauseTimes, Quiesced};
+use crate::trial::features;
 use crate::vcpu::{
     self, CpuModel, Detours, Gate, ReadyVcpu, Request, Surroundings, VcpuEvents, VcpuState,
 };

@@ -3,8 +3,8 @@
 use debuginfo::btf::Field;
 use image::TextRange;
 use terms::addr::{Gpa, Gva};
-use tracer::linux::kernel_view::KernelTables;
 use tracer::introspection::Module;
+use tracer::linux::kernel_view::KernelTables;
 use tracer::linux::module::{ModuleLayout, contents, loaded};
 
 use super::guest_memory::{GuestMemory, image};

@@ -13,8 +13,8 @@ use tracer::record::{Detail, Format, Record};
 use tracer::ring::geometry::{Geometry, Position};
 use tracer::ring::reader::{CellWord, Delivered, Mode, Patience, RingMemory, RingReader, Sink};
 use tracer::ring::snapshot::Snapshot;
-use tracer::stub::mirror::stacks::Stacks;
 use tracer::ring::timeline::Timeline;
+use tracer::stub::mirror::stacks::Stacks;
 
 use super::input::Input;
 

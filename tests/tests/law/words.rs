@@ -112,7 +112,10 @@ fn linux_is_named_in_its_place() {
         if !is_place && !is_allowed {
             assert_eq!((found, &text), (None, &None), "{path}");
         }
-        assert!(found.is_some() || !is_allowed, "{path} does not: take it off");
+        assert!(
+            found.is_some() || !is_allowed,
+            "{path} does not: take it off"
+        );
     }
 }
 

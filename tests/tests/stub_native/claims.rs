@@ -8,9 +8,9 @@ use insn::asm::registers::gpr64;
 use insn::asm::{CodeAssembler, assemble};
 use terms::addr::Gva;
 use tracer::ring::reader::{Mode, Patience, RingReader};
-use tracer::stub::spec::ReturnHook;
 use tracer::stub::mirror::Mirror;
 use tracer::stub::recorder::Clock;
+use tracer::stub::spec::ReturnHook;
 
 use crate::bodies::{NESTED, TAIL};
 use crate::expected::{Seen, calls};

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use trace::event::Step;
 use tracer::ring::geometry::Geometry;
 use tracer::ring::reader::{CellWord, Mode, Patience, RingMemory, RingReader};
-use tracer::stub::spec::ReturnHook;
 use tracer::stub::recorder::Clock;
+use tracer::stub::spec::ReturnHook;
 
 use crate::bodies::{self, PROLOGUE, RECURSIVE, VALUES};
 use crate::cpu::{Registers, call, return_address};

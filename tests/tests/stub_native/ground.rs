@@ -11,10 +11,10 @@ use tracer::record::Format;
 use tracer::ring::geometry::Geometry;
 use tracer::ring::reader::{CellWord, RingMemory};
 use tracer::stub::cell::{CELL_BYTES, CellPlace, CpuStrategy, HEAD, LIMIT, LOST, TracedCode};
-use tracer::stub::spec::{Hook, ReturnHook, SiteShape, StubSpec};
 use tracer::stub::mirror::Mirror;
 use tracer::stub::profile::{HITS, OWN, Profile, TOTAL, TableLayout};
 use tracer::stub::recorder::{Clock, Recorder};
+use tracer::stub::spec::{Hook, ReturnHook, SiteShape, StubSpec};
 use tracer::stub::template::{Captures, TEMPLATE_MAX, Template};
 
 use crate::bodies;

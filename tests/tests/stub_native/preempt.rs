@@ -12,8 +12,8 @@ use std::sync::{Mutex, PoisonError};
 
 use trace::event::Step;
 use tracer::ring::reader::{Mode, Patience, RingReader};
-use tracer::stub::spec::ReturnHook;
 use tracer::stub::recorder::Clock;
+use tracer::stub::spec::ReturnHook;
 
 use crate::bodies::{LEAF, NESTED, PROLOGUE_TAIL, RECURSIVE, TAIL, VALUES};
 use crate::expected::{Seen, calls};

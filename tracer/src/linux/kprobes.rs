@@ -151,7 +151,10 @@ mod tests {
         assert_eq!(layout.read(&target), Ok(vec![Gva(0x20), Gva(0x30)]));
         // The second leads to the first again, to nowhere; and somebody holds the mutex.
         set(&mut target, Gva(second), first);
-        assert_eq!(layout.read(&target), Err(KprobesError::Endless(KPROBES_MAX)));
+        assert_eq!(
+            layout.read(&target),
+            Err(KprobesError::Endless(KPROBES_MAX))
+        );
         set(&mut target, Gva(second), 0xdead_0000);
         assert!(matches!(layout.read(&target), Err(KprobesError::Memory(_))));
         set(&mut target, BUSY, 1);

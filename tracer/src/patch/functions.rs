@@ -26,8 +26,8 @@ use terms::site::SiteBytes;
 
 use crate::stub::detour::Detour;
 use crate::stub::spec::SiteShape;
-use crate::stub::store::{Piece, StoreError, StubStore, TemplateId};
 use crate::stub::spec::StubSpec;
+use crate::stub::store::{Piece, StoreError, StubStore, TemplateId};
 use crate::stub::template::{Captures, StubError};
 use crate::target::{TargetMemory, WindowMemory};
 use crate::text::edit::Edit;

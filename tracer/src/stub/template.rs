@@ -11,10 +11,10 @@ use terms::function::FunctionId;
 use crate::capture::CaptureError;
 use crate::record::function_word;
 use crate::stub::graph;
-use crate::stub::spec::{SiteShape, StubSpec};
 use crate::stub::profile::TableLayout;
 use crate::stub::recorder::{Full, Recorder};
 use crate::stub::registers::{ENTRY, HEAD, RECORDING, emit_restore, emit_save};
+use crate::stub::spec::{SiteShape, StubSpec};
 use trace::event::Step;
 
 /// Why no stub could be made.

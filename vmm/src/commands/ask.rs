@@ -3,11 +3,11 @@
 use terms::printable;
 
 use super::stdout;
-use crate::verbs::ctl::CtlOptions;
 use crate::control::client;
 use crate::control::method::Method;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
+use crate::verbs::ctl::CtlOptions;
 
 /// Makes the request and prints the result: as `show` has it, or as it is.
 pub(super) fn ask<M: Method>(

@@ -7,12 +7,12 @@ use terms::quantity::{counted, plain};
 
 use super::ask::ask;
 use super::{dynfunc, events, probes, top};
-use crate::verbs::ctl::{CtlOptions, CtlVerb, FilterVerb, SessionVerb};
 use crate::control::methods::sessions::{CreateSession, OfSession};
 use crate::control::methods::tracing::{ShowProfile, from_here};
 use crate::control::status::{Pauses, Spread, Status};
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
+use crate::verbs::ctl::{CtlOptions, CtlVerb, FilterVerb, SessionVerb};
 use tracer::collect::status::{Dumped, RingStatus};
 use tracer::tracing::status::{
     Changed, Deleted, Digest, Functions, LocksStatus, Profile, SessionList, SessionStatus,

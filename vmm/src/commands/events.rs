@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use super::ask::ask;
-use crate::verbs::ctl::{CtlOptions, EventsVerb};
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
+use crate::verbs::ctl::{CtlOptions, EventsVerb};
 use tracer::tracing::status::paused;
 use tracer::tracing::status::{EventList, EventsChanged};
 

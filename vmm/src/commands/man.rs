@@ -13,8 +13,8 @@ use crate::failure::Failure;
 /// # Errors
 /// When they cannot be written there.
 pub fn man(command: Command, directory: &Path) -> Result<ExitStatus, Failure> {
-    let written = fs::create_dir_all(directory)
-        .and_then(|()| clap_mangen::generate_to(command, directory));
+    let written =
+        fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(command, directory));
     written.map_err(|error| {
         Failure::output(format!(
             "cannot write man pages to {}: {error}",

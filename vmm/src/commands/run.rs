@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::top::{ROWS, table};
 use crate::black_box::BlackBox;
-use crate::verbs::run::RunOptions;
 use crate::clock::HOST;
 use crate::closing::ClosingLine;
 use crate::control::server::Server;
@@ -21,6 +20,7 @@ use crate::machine::{BuildError, Machine, MachineConfig};
 use crate::run::{Outcome, Run};
 use crate::signals::Signals;
 use crate::terminal::ConsoleStdin;
+use crate::verbs::run::RunOptions;
 use tracer::tracing::closing::Closing;
 use tracer::tracing::options::PatchMethod;
 use tracer::tracing::{Host, Kernel, Tracing, TracingError};

@@ -8,12 +8,12 @@ use terms::quantity::plain;
 use trace::export::resolution::shorter;
 
 use super::stdout;
-use crate::verbs::ctl::{CtlOptions, TopOptions};
 use crate::control::client;
 use crate::control::methods::sessions::OfSession;
 use crate::control::methods::tracing::ShowProfile;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
+use crate::verbs::ctl::{CtlOptions, TopOptions};
 use tracer::tracing::status::{Profile, ProfiledFunction};
 
 /// Clears a terminal.

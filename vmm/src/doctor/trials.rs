@@ -1,8 +1,8 @@
 //! What the tiny VM tells, as checks.
 
 use super::check::{Check, NEWER_KVM, Need, Subject};
-use crate::trial::features::{self, Speed};
 use crate::trial::TrialError;
+use crate::trial::features::{self, Speed};
 
 const RING0: Subject = Subject {
     name: "ring 0 runs",

@@ -14,8 +14,8 @@ use image::symbol::SymbolTable;
 use terms::addr::Gva;
 use terms::printable::masked;
 
-use crate::linux::kernel_view::{KernelTables, KernelView};
 use crate::introspection::{Task, TaskList, Tasks};
+use crate::linux::kernel_view::{KernelTables, KernelView};
 use crate::target::{MemoryError, PhysicalMemory, TargetMemory};
 
 /// Steps along the lists in one look, at most: as many tasks as a Linux has process numbers by default. A step reads

@@ -8,8 +8,8 @@
 
 use std::collections::HashMap;
 
-use crate::record::SLOT_BITS;
 use super::{Mirror, PAGE};
+use crate::record::SLOT_BITS;
 
 /// Pages that are remembered; more than any mirror has.
 const PAGES_MAX: usize = 1 << 16;
