@@ -46,7 +46,7 @@ pub enum CaptureError {
     Compared(usize),
     /// The values do not fit into a record.
     #[error(
-        "the captured values take {needed} bytes of a record, which has room for {room}; capture less or give a larger --record-bytes"
+        "the captured values take {needed} bytes of a record, which has room for {room}; capture less, or make its records larger (record_bytes)"
     )]
     Room {
         /// Bytes that they take.

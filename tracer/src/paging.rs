@@ -49,7 +49,7 @@ const EFER_NXE: u64 = 1 << 11;
 pub enum TranslateError {
     /// The vCPU does not run in long mode with paging.
     #[error(
-        "the guest has not turned on 64-bit paging yet (cr0 {cr0:#x}, efer {efer:#x}); attach later, for example with --attach-at SYMBOL"
+        "the guest has not turned on 64-bit paging yet (cr0 {cr0:#x}, efer {efer:#x}); attach later"
     )]
     NoLongMode {
         /// Control register 0.

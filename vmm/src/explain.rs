@@ -3,6 +3,7 @@
 
 use terms::quantity::counted;
 use trace::export::uftrace::ExportError;
+use trace::report::ReportError;
 use tracer::guest::StopError;
 use tracer::tracing::TracingError;
 use tracer::tracing::options::{PERIODS_NS, RECORD_BYTES};
@@ -93,6 +94,18 @@ fn remedied(error: &TracingError) -> Option<String> {
         _ => return None,
     };
     Some(format!("{error}{remedy}"))
+}
+
+impl From<ReportError> for Failure {
+    fn from(error: ReportError) -> Self {
+        match error {
+            ReportError::NotAGraph(_) => {
+                Self::bad_input(format!("{error}: record it with --trace graph"))
+            }
+            ReportError::NoRoot => Self::bad_input(format!("--graph-function: {error}")),
+            _ => Self::bad_input(error),
+        }
+    }
 }
 
 impl From<TracingError> for RpcError {

@@ -175,7 +175,7 @@ pub enum ImageError {
     /// A Linux kernel without kallsyms.
     #[error(
         "Linux {version} carries no symbols: neither a symbol table nor kallsyms (CONFIG_KALLSYMS) was found in \
-         it; give its System.map or its unstripped vmlinux with --symbols"
+         it; its System.map and its unstripped vmlinux have them"
     )]
     NoKallsyms {
         /// Its version.
@@ -183,8 +183,8 @@ pub enum ImageError {
     },
     /// A Linux kernel whose kallsyms could not be read.
     #[error(
-        "the symbols that Linux {version} carries (kallsyms) cannot be read: {why}; give its System.map or its \
-         unstripped vmlinux with --symbols"
+        "the symbols that Linux {version} carries (kallsyms) cannot be read: {why}; its System.map and its \
+         unstripped vmlinux have them"
     )]
     UnreadSymbols {
         /// Its version.
@@ -215,6 +215,12 @@ pub enum ImageError {
 }
 
 impl ImageError {
+    /// Whether all that is wrong is that the kernel does not say what is where in it: a file of symbols does.
+    #[must_use]
+    pub const fn lacks_symbols(&self) -> bool {
+        matches!(self, Self::NoKallsyms { .. } | Self::UnreadSymbols { .. })
+    }
+
     /// Whether the file of symbols is at fault, and not the kernel.
     #[must_use]
     pub const fn is_of_symbols(&self) -> bool {

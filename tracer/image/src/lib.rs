@@ -13,7 +13,7 @@ mod elf;
 pub mod error;
 pub mod given_module;
 mod kallsyms;
-pub mod landings;
+pub mod branch_targets;
 
 pub mod linux;
 mod lists;
@@ -45,7 +45,7 @@ pub use added::Added;
 pub use dynamic::DynamicFunction;
 pub use error::ImageError;
 pub use kallsyms::UnreadSymbols;
-pub use landings::Landings;
+pub use branch_targets::BranchTargets;
 pub use linux::Linux;
 pub use loaded::Loaded;
 pub use locks::LockSite;

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use terms::addr::Gva;
 
 use super::elf::Elf;
-use super::landings::Landings;
+use super::branch_targets::BranchTargets;
 use super::{Image, TextRange};
 
 /// Sections whose words point at text that nobody ever jumps to: how to unwind it (Linux).
@@ -28,7 +28,7 @@ pub struct Loaded {
     pub(super) pieces: Vec<Piece>,
     pub(super) unwinding: Vec<TextRange>,
     catches: bool,
-    landings: OnceLock<Arc<Landings>>,
+    branch_targets: OnceLock<Arc<BranchTargets>>,
 }
 
 impl fmt::Debug for Loaded {
@@ -62,7 +62,7 @@ impl Loaded {
                 .sections_named(CAUGHT)
                 .iter()
                 .any(|(_, data)| !data.is_empty()),
-            landings: OnceLock::new(),
+            branch_targets: OnceLock::new(),
         }
     }
 
@@ -92,10 +92,10 @@ impl Loaded {
 impl Image {
     /// Where execution may land in the text, found out when it is first asked for.
     #[must_use]
-    pub fn landings(&self) -> &Landings {
+    pub fn branch_targets(&self) -> &BranchTargets {
         self.loaded
-            .landings
-            .get_or_init(|| Arc::new(Landings::of(self)))
+            .branch_targets
+            .get_or_init(|| Arc::new(BranchTargets::of(self)))
     }
 
     /// The bytes of a function, up to the next one if they overlap.

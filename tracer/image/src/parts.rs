@@ -49,7 +49,7 @@ pub(super) fn locate(image: &mut Image, elf: &Elf<'_>) {
     for (name, bytes) in elf.sections_starting_with(MODULE) {
         let module = Elf::parse(bytes).and_then(|elf| Image::alone(&elf));
         let module = module.map_err(|error| error.to_string());
-        if let Err(reason) = module.and_then(|module| image.take_in(&name, module)) {
+        if let Err(reason) = module.and_then(|module| image.merge(&name, module)) {
             image.notes.push(format!("module {name}: {reason}"));
         }
     }
@@ -57,7 +57,7 @@ pub(super) fn locate(image: &mut Image, elf: &Elf<'_>) {
 
 impl Image {
     /// Appends the functions of a module, which must lie above all others.
-    fn take_in(&mut self, name: &str, module: Self) -> Result<(), String> {
+    fn merge(&mut self, name: &str, module: Self) -> Result<(), String> {
         let (Some(first), Some(text)) = (module.functions.first(), module.text.last()) else {
             return Err("it has no functions".to_owned());
         };

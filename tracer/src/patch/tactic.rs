@@ -12,7 +12,7 @@
 //! What is written of several instructions is the jump alone; the end of the last of them stays as it was, for
 //! nobody begins to execute there: the last instruction begins before the jump's end. So the only places
 //! that must not be jumped to, returned to, or held by a preempted thread are the beginnings of instructions between
-//! the first byte and the fifth ([`Place::inner`]). `image/landings.rs` says where execution may land;
+//! the first byte and the fifth ([`Place::inner`]). `image/branch_targets.rs` says where execution may land;
 //! threads are looked for when the jump is written (`engine/saved.rs`).
 
 mod refusal;
@@ -168,7 +168,7 @@ impl Place {
             });
         }
         let second = self.at.wrapping_add(1);
-        if let Some(to) = image.landings().first_in(second, second.wrapping_add(1)) {
+        if let Some(to) = image.branch_targets().first_in(second, second.wrapping_add(1)) {
             return Err(Refusal::Landing { to });
         }
         self.trap = Some(port);
@@ -369,7 +369,7 @@ impl<'a> Spot<'a> {
 
     /// Whether `all` can be displaced.
     fn check(&self, all: &[Instruction], tactic: Tactic) -> Result<(), Refusal> {
-        let landings = self.image.landings();
+        let branch_targets = self.image.branch_targets();
         let is_entry = self.at == self.function.address;
         for one in all {
             let at = Gva(one.ip());
@@ -386,7 +386,7 @@ impl<'a> Spot<'a> {
             return Err(Refusal::Landing { to });
         }
         let is_certain = all.len() == 1 && is_entry;
-        match landings.doubt_near(self.at).filter(|_| !is_certain) {
+        match branch_targets.doubt_near(self.at).filter(|_| !is_certain) {
             Some(near) => Err(Refusal::Doubtful { near }),
             None if all.len() > 1 && !is_entry && self.image.loaded.catches() => {
                 Err(Refusal::Catches)
@@ -402,7 +402,7 @@ impl<'a> Spot<'a> {
             symbol.is_some_and(|(_, offset)| offset == 0)
         };
         let label = (from.0..to.0).map(Gva).find(is_label);
-        label.or_else(|| self.image.landings().first_in(from, to))
+        label.or_else(|| self.image.branch_targets().first_in(from, to))
     }
 
     /// Padding in reach of a short jump, as near as there is.

@@ -86,13 +86,13 @@ pub struct Delivered {
 }
 
 /// What the words of one record say.
-pub(super) struct Said {
+pub(super) struct Decoded {
     pub(super) time: u64,
     pub(super) function: FunctionId,
     pub(super) graph: Option<(Step, u64)>,
 }
 
-impl Said {
+impl Decoded {
     /// None when the guest wrote nonsense.
     pub(super) fn by(format: Format, record: Record, detail: Detail) -> Option<Self> {
         let (time, graph) = match format {
@@ -397,7 +397,7 @@ impl RingReader {
             return;
         }
         let spill = self.geometry.spill(position.word(self.ring));
-        let Some(said) = Said::by(self.format, record.without(spill), detail.without(spill))
+        let Some(said) = Decoded::by(self.format, record.without(spill), detail.without(spill))
             .filter(|said| said.function.0 < self.functions)
         else {
             self.miss(now, sink, |losses| &mut losses.invalid);

@@ -1,7 +1,7 @@
 //! What a ring holds at this moment, read without taking it away: `dump` of a flight recorder.
 
 use super::geometry::{Geometry, Lap, Position};
-use super::reader::{Delivered, RingMemory, Said, Sink};
+use super::reader::{Delivered, RingMemory, Decoded, Sink};
 use super::timeline::{Timeline, Times};
 use crate::record::{Detail, Format, Record};
 use trace::doubt::TimeDoubts;
@@ -77,7 +77,7 @@ impl Snapshot<'_> {
         let is_whole = self.geometry.compare(record, position) == Lap::This
             && (!self.format.has_details() || detail.mark() == record.mark());
         let spill = self.geometry.spill(position.word(self.ring));
-        let said = Said::by(self.format, record.without(spill), detail.without(spill))
+        let said = Decoded::by(self.format, record.without(spill), detail.without(spill))
             .filter(|said| is_whole && said.function.0 < self.functions)
             .and_then(|said| Some((self.timeline.of(position)?, said)));
         match said {

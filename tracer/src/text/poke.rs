@@ -116,7 +116,7 @@ pub enum PokeError {
     },
     /// Several instructions become one while vCPUs run.
     #[error(
-        "several instructions of {symbol} at {at} would become one: that needs all vCPUs stopped, use --patch-method quiesce"
+        "several instructions of {symbol} at {at} would become one: that needs all vCPUs stopped (patch method quiesce)"
     )]
     NeedsStop {
         /// The function.

@@ -50,7 +50,7 @@ pub fn export(
     let writer = writer_of(directory);
     let trace = TraceDirectory::open(directory).map_err(Failure::bad_input)?;
     if !trace.is_graph() {
-        return Err(Failure::bad_input(ReportError::NotAGraph("export")));
+        return Err(ReportError::NotAGraph("export").into());
     }
     let calls = Calls::open(&trace, rules.clone()).map_err(Failure::bad_input)?;
     let outcome = match file {
@@ -61,7 +61,7 @@ pub fn export(
             write(&trace, calls, format, with_values, BufWriter::new(file)).map_err(|error| {
                 match error {
                     ReportError::Output(error) => failed(error),
-                    other => Failure::bad_input(other),
+                    other => other.into(),
                 }
             })
         }

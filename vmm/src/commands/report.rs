@@ -57,7 +57,7 @@ pub fn report(
             }
         }
         Err(ReportError::Output(error)) => stdout::taken(error)?,
-        Err(error) => return Err(Failure::bad_input(error)),
+        Err(error) => return Err(error.into()),
     }
     Ok(ExitStatus::Success)
 }

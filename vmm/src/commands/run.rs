@@ -101,7 +101,7 @@ fn boot(
     }
     let image = kernel
         .image()
-        .map_err(|source| Failure::bad_input(format!("{}: {source}", kernel.blamed(&source))))?;
+        .map_err(|error| Failure::bad_input(kernel.refused(&error)))?;
     if options.patch_method == PatchMethod::Live {
         machine
             .serve_breakpoints(&image)
@@ -120,9 +120,7 @@ fn boot(
     // Last of the checks: it may replace an older trace.
     let mut tracing =
         Tracing::new(options.tracing(), traced, host).map_err(|error| match error {
-            TracingError::Image(source) => {
-                Failure::bad_input(format!("{}: {source}", kernel.blamed(&source)))
-            }
+            TracingError::Image(error) => Failure::bad_input(kernel.refused(&error)),
             other => other.into(),
         })?;
     let mut target = machine.before_start().ok_or(BuildError::AlreadyStarted)?;

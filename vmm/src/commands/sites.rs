@@ -23,7 +23,7 @@ pub fn sites(
     let file = KernelFile::read(path)
         .and_then(|kernel| kernel.with_symbols(symbols))
         .map_err(Failure::bad_input)?;
-    let named = |error| Failure::bad_input(format!("{}: {error}", file.blamed(&error)));
+    let named = |error| Failure::bad_input(file.refused(&error));
     let image = file.image().map_err(named)?;
     let mut listing = Listing::of(&image, &path.display().to_string());
     if any {

@@ -220,15 +220,20 @@ impl KernelFile {
         }
     }
 
-    /// The file that is at fault when its image is refused so, for a message.
+    /// Why its image is refused: the file that is at fault, what is wrong with it, and what mends that.
     #[must_use]
-    pub fn blamed(&self, error: &ImageError) -> String {
-        match &self.symbols {
+    pub fn refused(&self, error: &ImageError) -> String {
+        let file = match &self.symbols {
             Some(symbols) if error.is_of_symbols() => {
                 format!("the symbols {}", symbols.path.display())
             }
             _ => format!("the kernel {}", self.path.display()),
-        }
+        };
+        let remedy = match error.lacks_symbols() {
+            true => ": give one with --symbols",
+            false => "",
+        };
+        format!("{file}: {error}{remedy}")
     }
 
     /// What its files say of variables and types.

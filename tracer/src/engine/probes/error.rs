@@ -84,7 +84,7 @@ pub enum ProbeError {
     /// A record would have no room for it.
     #[error(
         "probe {name} captures {wanted} bytes, a record of its session has room for {room}: capture less, or \
-         make a session with a larger --record-bytes"
+         make a session with larger records (record_bytes)"
     )]
     TooLarge {
         /// What it is called.

@@ -136,7 +136,7 @@ impl CallFormats {
             let format = Format {
                 name: name.to_owned(),
                 fields: fields.into(),
-                is_beside: !is_alone || !is_sayable(name),
+                is_beside: !is_alone || !can_be_written(name),
             };
             Some(((truncated(function.address.0), moment), format))
         };
@@ -306,7 +306,7 @@ pub fn is_values_file(name: &str) -> bool {
 }
 
 /// Whether uftrace can be told of a function of this name.
-fn is_sayable(name: &str) -> bool {
+fn can_be_written(name: &str) -> bool {
     !name.is_empty() && !name.contains(['@', ';', '\n'])
 }
 

@@ -50,7 +50,7 @@ impl Anomaly {
             Self::Unsure => "calls of unknown duration: records were lost meanwhile",
             Self::UnmatchedExit => "exits of calls that were not seen to begin",
             Self::SharedStack => {
-                "stacks not told apart (a smaller --stack-size may help); entries only from there"
+                "stacks not told apart (a smaller stack size may help); entries only from there"
             }
             Self::EntryOnly => "calls on such stacks",
             Self::NoRoom => "calls not followed: too many stacks, or too many calls open at once",

@@ -42,11 +42,11 @@ pub enum ReportError {
     /// The events beside the calls.
     #[error(transparent)]
     Events(#[from] EventFileError),
-    /// The format or an option needs entries and exits.
-    #[error("{0} needs a graph trace (`--trace graph`); this one has entries only")]
+    /// What was asked for needs entries and exits.
+    #[error("{0} needs a trace of a graph, this one has entries only")]
     NotAGraph(&'static str),
     /// No function of the trace is one of those that were asked for.
-    #[error("--graph-function matches no function of the trace")]
+    #[error("no function of the trace is one of those that were asked for")]
     NoRoot,
     /// The output could not be written.
     #[error("cannot write the report: {0}")]

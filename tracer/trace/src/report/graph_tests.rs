@@ -273,12 +273,12 @@ fn a_trace_of_entries_has_no_graph() {
     assert!(
         error
             .to_string()
-            .contains("--format graph needs a graph trace"),
+            .contains("showing calls in each other needs a trace of a graph"),
         "{error}"
     );
     let rules = Rules::new(std::num::NonZeroU32::new(1), &[], &[], None).unwrap();
     let error = text(&directory, Format::Counts, &rules).0.unwrap_err();
-    assert!(error.to_string().contains("--max-depth"), "{error}");
+    assert!(error.to_string().contains("by depth"), "{error}");
 }
 
 proptest! {

@@ -103,15 +103,15 @@ pub fn print(
     let format = format.into().unwrap_or_else(|| Format::usual(&trace));
     let mut out = BufWriter::new(out);
     if !trace.is_graph() && !rules.is_everything() {
-        let options = "--max-depth, --graph-function, --graph-notrace or --threshold";
-        return Err(ReportError::NotAGraph(options));
+        let selecting = "selecting calls by depth, root or duration";
+        return Err(ReportError::NotAGraph(selecting));
     }
     let mut calls = Calls::open(&trace, rules.clone())?;
     let result = match format {
         Format::Function => print_entries(&trace, &mut calls, &mut out),
         Format::Counts => summary::print_summary(&trace, &mut calls, &mut out),
         Format::Graph if trace.is_graph() => graph::print_graph(&trace, &mut calls, &mut out),
-        Format::Graph => Err(ReportError::NotAGraph("--format graph")),
+        Format::Graph => Err(ReportError::NotAGraph("showing calls in each other")),
     };
     if result.is_ok() {
         anomalies::print_doubts(&trace, &mut out).map_err(ReportError::Output)?;

@@ -46,20 +46,20 @@ impl Marks {
 
 /// Where execution may land, and where that is not certain.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Landings {
+pub struct BranchTargets {
     marks: Vec<Marks>,
     /// Stretches of text that are not certain to be all code, by address.
     doubtful: Vec<TextRange>,
 }
 
-impl Landings {
+impl BranchTargets {
     pub(super) fn of(image: &Image) -> Self {
-        let mut landings = Self {
+        let mut branch_targets = Self {
             marks: image.text.iter().copied().map(Marks::of).collect(),
             doubtful: Vec::new(),
         };
         for range in &image.text {
-            landings.read_text(image, *range);
+            branch_targets.read_text(image, *range);
         }
         let mut apart: Vec<TextRange> = [&image.text, &image.loaded.unwinding]
             .into_iter()
@@ -71,12 +71,12 @@ impl Landings {
             let end = piece.start.wrapping_add(piece.bytes.len() as u64);
             let mut from = piece.start;
             for range in &apart {
-                landings.read_data(image, from, range.start.min(end));
+                branch_targets.read_data(image, from, range.start.min(end));
                 from = from.max(range.end);
             }
-            landings.read_data(image, from, end);
+            branch_targets.read_data(image, from, end);
         }
-        landings
+        branch_targets
     }
 
     /// Marks what the words of data point at.
