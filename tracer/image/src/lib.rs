@@ -7,13 +7,13 @@
 #![forbid(unsafe_code)]
 
 mod added;
+pub mod branch_targets;
 pub mod bzimage;
 pub mod dynamic;
 mod elf;
 pub mod error;
 pub mod given_module;
 mod kallsyms;
-pub mod branch_targets;
 
 pub mod linux;
 mod lists;
@@ -42,10 +42,10 @@ mod words;
 use std::sync::Arc;
 
 pub use added::Added;
+pub use branch_targets::BranchTargets;
 pub use dynamic::DynamicFunction;
 pub use error::ImageError;
 pub use kallsyms::UnreadSymbols;
-pub use branch_targets::BranchTargets;
 pub use linux::Linux;
 pub use loaded::Loaded;
 pub use locks::LockSite;

@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use terms::addr::Gva;
 
-use super::elf::Elf;
 use super::branch_targets::BranchTargets;
+use super::elf::Elf;
 use super::{Image, TextRange};
 
 /// Sections whose words point at text that nobody ever jumps to: how to unwind it (Linux).

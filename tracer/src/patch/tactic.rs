@@ -168,7 +168,10 @@ impl Place {
             });
         }
         let second = self.at.wrapping_add(1);
-        if let Some(to) = image.branch_targets().first_in(second, second.wrapping_add(1)) {
+        if let Some(to) = image
+            .branch_targets()
+            .first_in(second, second.wrapping_add(1))
+        {
             return Err(Refusal::Landing { to });
         }
         self.trap = Some(port);

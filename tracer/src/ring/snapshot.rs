@@ -1,7 +1,7 @@
 //! What a ring holds at this moment, read without taking it away: `dump` of a flight recorder.
 
 use super::geometry::{Geometry, Lap, Position};
-use super::reader::{Delivered, RingMemory, Decoded, Sink};
+use super::reader::{Decoded, Delivered, RingMemory, Sink};
 use super::timeline::{Timeline, Times};
 use crate::record::{Detail, Format, Record};
 use trace::doubt::TimeDoubts;
