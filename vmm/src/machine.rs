@@ -33,8 +33,8 @@ use crate::vcpu::{
 
 pub use parts::{BuildError, MachineConfig, most_vcpus};
 use parts::{
-    check_cpuid, check_vcpus, create_devices, has_sync_registers, kvm_refused, leave_out_counters,
-    open_kvm, system_refused,
+    check_cpuid, check_vcpus, create_devices, create_vcpus, has_sync_registers, kvm_refused,
+    leave_out_counters, open_kvm, system_refused,
 };
 
 /// Time that a vCPU has to get out of the guest, unless the caller says otherwise.
@@ -106,18 +106,7 @@ impl Machine {
             },
             sync_registers: has_sync_registers(&kvm),
         };
-        let mut ready = Vec::new();
-        let mut tsc_khz = 0;
-        for number in 0..vcpus {
-            let fd = vm
-                .create_vcpu(number.into())
-                .map_err(kvm_refused("a vCPU"))?;
-            if number == 0 {
-                tsc_khz = fd.get_tsc_khz().map_err(kvm_refused("the TSC frequency"))?;
-            }
-            let vcpu = ReadyVcpu::prepare(fd, number, layout.entry, &around);
-            ready.push(vcpu.map_err(kvm_refused("the initial vCPU state"))?);
-        }
+        let (ready, tsc_khz) = create_vcpus(&vm, vcpus, layout.entry, &around)?;
         Ok(Self {
             holders: Holders::new(Vec::new(), gate)
                 .with_slots(slots)

@@ -1,5 +1,6 @@
 //! The code of a line of a source file.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use gimli::LineProgramHeader;
@@ -24,6 +25,19 @@ struct Lines {
     /// The nearest lines with code before and after it.
     before: Option<u64>,
     after: Option<u64>,
+}
+
+impl Lines {
+    /// There is code for the line `here`; an address where a run of instructions for it begins. It is `line` that is wanted.
+    fn note(&mut self, line: u64, here: u64, beginning: Option<Gva>) {
+        match here.cmp(&line) {
+            Ordering::Less => self.before = self.before.max(Some(here)),
+            Ordering::Greater => {
+                self.after = Some(self.after.map_or(here, |known| known.min(here)));
+            }
+            Ordering::Equal => self.found.extend(beginning),
+        }
+    }
 }
 
 impl<'a> Dwarf<'a> {
@@ -77,24 +91,7 @@ impl<'a> Dwarf<'a> {
         let Some(program) = unit.line_program.clone() else {
             return;
         };
-        let mut wanted: BTreeMap<u64, String> = BTreeMap::new();
-        for index in 0..=FILES_MAX {
-            let Some(entry) = program.header().file(index) else {
-                // DWARF 4 counts from 1.
-                if index == 0 {
-                    continue;
-                }
-                break;
-            };
-            let path = self.path(unit, program.header(), entry);
-            if ends_with(&path, file) {
-                wanted.insert(index, path);
-            } else if let Some(name) = path.rsplit('/').next()
-                && names.len() < 1 << 16
-            {
-                names.insert(name.to_owned());
-            }
-        }
+        let wanted = self.files(unit, program.header(), file, names);
         if wanted.is_empty() {
             return;
         }
@@ -120,20 +117,40 @@ impl<'a> Dwarf<'a> {
                 last = Some(here);
             }
             let lines = wanted.get(&here.0).and_then(|path| by_path.get_mut(path));
-            let Some(lines) = lines.filter(|_| here.1 > 0 && row.address() != 0) else {
-                continue;
-            };
-            match here.1.cmp(&line) {
-                std::cmp::Ordering::Less => lines.before = lines.before.max(Some(here.1)),
-                std::cmp::Ordering::Greater => {
-                    lines.after = Some(lines.after.map_or(here.1, |known| known.min(here.1)));
-                }
-                std::cmp::Ordering::Equal if is_beginning => {
-                    lines.found.insert(Gva(row.address()));
-                }
-                std::cmp::Ordering::Equal => {}
+            if let Some(lines) = lines.filter(|_| here.1 > 0 && row.address() != 0) {
+                let beginning = is_beginning.then_some(Gva(row.address()));
+                lines.note(line, here.1, beginning);
             }
         }
+    }
+
+    /// The files of a unit whose paths end with `file`, by their numbers. What the others are called goes into `names`.
+    fn files(
+        &self,
+        unit: &Unit<'a>,
+        header: &LineProgramHeader<Bytes<'a>>,
+        file: &str,
+        names: &mut BTreeSet<String>,
+    ) -> BTreeMap<u64, String> {
+        let mut wanted = BTreeMap::new();
+        for index in 0..=FILES_MAX {
+            let Some(entry) = header.file(index) else {
+                // DWARF 4 counts from 1.
+                if index == 0 {
+                    continue;
+                }
+                break;
+            };
+            let path = self.path(unit, header, entry);
+            if ends_with(&path, file) {
+                wanted.insert(index, path);
+            } else if let Some(name) = path.rsplit('/').next()
+                && names.len() < 1 << 16
+            {
+                names.insert(name.to_owned());
+            }
+        }
+        wanted
     }
 
     fn path(

@@ -28,6 +28,29 @@ fn cannot(why: &str) -> NoPlace {
     NoPlace::Cannot(why.to_owned())
 }
 
+/// What takes two numbers and gives one, in the order in which they are.
+const fn operator(operation: &Operation<Bytes<'_>>) -> Option<Operator> {
+    use Operator as O;
+    Some(match operation {
+        Operation::And => O::And,
+        Operation::Or => O::Or,
+        Operation::Xor => O::Xor,
+        Operation::Plus => O::Add,
+        Operation::Minus => O::Subtract,
+        Operation::Mul => O::Multiply,
+        Operation::Div => O::DivideSigned,
+        Operation::Mod => O::Remainder,
+        Operation::Shl => O::ShiftLeft,
+        Operation::Shr => O::ShiftRight,
+        Operation::Shra => O::ShiftRightSigned,
+        Operation::Eq => O::Equal,
+        Operation::Ne => O::NotEqual,
+        Operation::Lt => O::LessSigned,
+        Operation::Le => O::LessOrEqualSigned,
+        _ => return None,
+    })
+}
+
 /// What an expression is worked out against.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Frame<'u, 'a> {
@@ -122,19 +145,15 @@ impl<'a> Frame<'_, 'a> {
         depth: u32,
         machine: &mut Machine,
     ) -> Result<(), NoPlace> {
-        use Operator as O;
+        if machine.calculate(&operation)? || machine.locate(&operation)? {
+            return Ok(());
+        }
         let generic = |base_type: UnitOffset| base_type == UnitOffset(0);
         match operation {
             Operation::Nop => {}
-            Operation::UnsignedConstant { value } => machine.constant(value),
-            Operation::SignedConstant { value } => machine.constant(value.cast_unsigned()),
-            Operation::Address { address } => machine.constant(address),
             Operation::AddressIndex { index } | Operation::ConstantIndex { index } => {
                 let value = self.dwarf.sections.address(self.unit, index);
                 machine.constant(value.map_err(|error| NoPlace::Cannot(error.to_string()))?);
-            }
-            Operation::Register { register: number } => {
-                machine.place = Some(Some(Place::Value(register(number.0)?)));
             }
             Operation::RegisterOffset {
                 register: number,
@@ -158,86 +177,9 @@ impl<'a> Frame<'_, 'a> {
                 let (cfa, size) = self.cfa(depth)?;
                 machine.push(cfa, size)?;
             }
-            Operation::Deref {
-                size, space: false, ..
-            } => {
-                let (address, nodes) = machine.pop()?;
-                if !matches!(size, 1 | 2 | 4 | 8) {
-                    return Err(cannot("its expression reads a number of an odd size"));
-                }
-                machine.push(address.load(size), nodes + 1)?;
-            }
-            Operation::Drop => drop(machine.pop()?),
-            Operation::Pick { index } => machine.pick(usize::from(index))?,
-            Operation::Swap => {
-                let (last, before) = (machine.pop()?, machine.pop()?);
-                machine.stack.extend([last, before]);
-            }
-            Operation::Rot => {
-                let (top, second, third) = (machine.pop()?, machine.pop()?, machine.pop()?);
-                machine.stack.extend([top, third, second]);
-            }
-            Operation::And => machine.apply(O::And)?,
-            Operation::Or => machine.apply(O::Or)?,
-            Operation::Xor => machine.apply(O::Xor)?,
-            Operation::Plus => machine.apply(O::Add)?,
-            Operation::Minus => machine.apply(O::Subtract)?,
-            Operation::Mul => machine.apply(O::Multiply)?,
-            Operation::Div => machine.apply(O::DivideSigned)?,
-            Operation::Mod => machine.apply(O::Remainder)?,
-            Operation::Shl => machine.apply(O::ShiftLeft)?,
-            Operation::Shr => machine.apply(O::ShiftRight)?,
-            Operation::Shra => machine.apply(O::ShiftRightSigned)?,
-            Operation::Eq => machine.apply(O::Equal)?,
-            Operation::Ne => machine.apply(O::NotEqual)?,
-            Operation::Lt => machine.apply(O::LessSigned)?,
-            Operation::Le => machine.apply(O::LessOrEqualSigned)?,
-            Operation::Gt => {
-                machine.swap()?;
-                machine.apply(O::LessSigned)?;
-            }
-            Operation::Ge => {
-                machine.swap()?;
-                machine.apply(O::LessOrEqualSigned)?;
-            }
-            Operation::PlusConstant { value } => {
-                let (left, size) = machine.pop()?;
-                machine.push(left.offset(value.cast_signed()), size + 1)?;
-            }
-            Operation::Neg => {
-                machine.constant(0);
-                machine.swap()?;
-                machine.apply(O::Subtract)?;
-            }
-            Operation::Not => {
-                machine.constant(u64::MAX);
-                machine.apply(O::Xor)?;
-            }
-            Operation::Abs => machine.absolute()?,
             Operation::Convert { base_type } if generic(base_type) => {}
             Operation::Convert { base_type } | Operation::Reinterpret { base_type } => {
                 self.convert(base_type, machine)?;
-            }
-            Operation::TypedLiteral { value, .. } => machine.constant(little_endian(&value)?),
-            Operation::StackValue => {
-                let (value, _) = machine.pop()?;
-                machine.place = Some(Some(Place::Value(value)));
-            }
-            Operation::ImplicitValue { data } => {
-                let value = Expression::Constant(little_endian(&data)?);
-                machine.place = Some(Some(Place::Value(value)));
-            }
-            Operation::ImplicitPointer { .. } => machine.place = Some(None),
-            Operation::Piece {
-                size_in_bits,
-                bit_offset,
-            } => {
-                let place = machine.take()?;
-                machine.pieces.push(Piece {
-                    bits: size_in_bits,
-                    skip: bit_offset.unwrap_or(0),
-                    place: place.map(Box::new),
-                });
             }
             Operation::EntryValue { expression } if self.is_entry => {
                 let (value, size) = self.number(Program(expression), depth)?;
@@ -290,6 +232,91 @@ impl<'a> Frame<'_, 'a> {
 }
 
 impl Machine {
+    /// Does what needs nothing but the numbers on the stack. Says whether `operation` is such.
+    fn calculate(&mut self, operation: &Operation<Bytes<'_>>) -> Result<bool, NoPlace> {
+        use Operator as O;
+        match *operation {
+            Operation::UnsignedConstant { value } => self.constant(value),
+            Operation::SignedConstant { value } => self.constant(value.cast_unsigned()),
+            Operation::Address { address } => self.constant(address),
+            Operation::TypedLiteral { ref value, .. } => self.constant(little_endian(value)?),
+            Operation::Drop => drop(self.pop()?),
+            Operation::Pick { index } => self.pick(usize::from(index))?,
+            Operation::Swap => self.swap()?,
+            Operation::Rot => {
+                let (top, second, third) = (self.pop()?, self.pop()?, self.pop()?);
+                self.stack.extend([top, third, second]);
+            }
+            Operation::Gt => {
+                self.swap()?;
+                self.apply(O::LessSigned)?;
+            }
+            Operation::Ge => {
+                self.swap()?;
+                self.apply(O::LessOrEqualSigned)?;
+            }
+            Operation::PlusConstant { value } => {
+                let (left, size) = self.pop()?;
+                self.push(left.offset(value.cast_signed()), size + 1)?;
+            }
+            Operation::Neg => {
+                self.constant(0);
+                self.swap()?;
+                self.apply(O::Subtract)?;
+            }
+            Operation::Not => {
+                self.constant(u64::MAX);
+                self.apply(O::Xor)?;
+            }
+            Operation::Abs => self.absolute()?,
+            Operation::Deref {
+                size, space: false, ..
+            } => {
+                let (address, nodes) = self.pop()?;
+                if !matches!(size, 1 | 2 | 4 | 8) {
+                    return Err(cannot("its expression reads a number of an odd size"));
+                }
+                self.push(address.load(size), nodes + 1)?;
+            }
+            _ => match operator(operation) {
+                Some(operator) => self.apply(operator)?,
+                None => return Ok(false),
+            },
+        }
+        Ok(true)
+    }
+
+    /// Notes where the value is. Says whether `operation` tells.
+    fn locate(&mut self, operation: &Operation<Bytes<'_>>) -> Result<bool, NoPlace> {
+        match *operation {
+            Operation::Register { register: number } => {
+                self.place = Some(Some(Place::Value(register(number.0)?)));
+            }
+            Operation::StackValue => {
+                let (value, _) = self.pop()?;
+                self.place = Some(Some(Place::Value(value)));
+            }
+            Operation::ImplicitValue { ref data } => {
+                let value = Expression::Constant(little_endian(data)?);
+                self.place = Some(Some(Place::Value(value)));
+            }
+            Operation::ImplicitPointer { .. } => self.place = Some(None),
+            Operation::Piece {
+                size_in_bits,
+                bit_offset,
+            } => {
+                let place = self.take()?;
+                self.pieces.push(Piece {
+                    bits: size_in_bits,
+                    skip: bit_offset.unwrap_or(0),
+                    place: place.map(Box::new),
+                });
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
     fn push(&mut self, value: Expression, size: usize) -> Result<(), NoPlace> {
         if size > SIZE_MAX || self.stack.len() >= OPERATIONS_MAX {
             return Err(cannot("its expression is too large"));

@@ -1,9 +1,14 @@
 //! What a session has in the guest, and what is kept of one that was deleted.
 
+use super::AttachError;
+use crate::filter::Selection;
 use crate::record::Format;
-use crate::session::{SessionConfig, SessionEvents, SessionId, SessionMemory, TracerKind};
+use crate::session::{
+    CallMoments, Session, SessionConfig, SessionEvents, SessionId, SessionMemory, TracerKind,
+};
 use crate::stub::profile::Profile;
 use crate::stub::recorder::Recorder;
+use crate::target::WindowMemory;
 
 /// The memory of a deleted session.
 #[derive(Debug)]
@@ -22,6 +27,46 @@ pub(super) struct Place {
     pub(super) recorder: Option<Recorder>,
     pub(super) profile: Option<Profile>,
     pub(super) events: Option<SessionEvents>,
+}
+
+impl Place {
+    /// The counters, if it has any, begin at 0.
+    ///
+    /// # Errors
+    /// [`AttachError::Counters`] when they cannot be written.
+    pub(super) fn clear_counters(
+        &self,
+        memory: &mut (impl WindowMemory + ?Sized),
+        config: &SessionConfig,
+    ) -> Result<(), AttachError> {
+        let Some(profile) = &self.profile else {
+            return Ok(());
+        };
+        let zeros = vec![0; usize::try_from(profile.layout.bytes()).unwrap_or_default()];
+        let zeroed = memory.write_window(self.memory.rings, &zeros);
+        zeroed.map_err(|source| AttachError::Counters {
+            name: config.name.clone(),
+            source,
+        })
+    }
+
+    /// A session that has this and traces nothing yet.
+    pub(super) fn session(self, config: SessionConfig) -> Session {
+        let clock = config.clock;
+        let recorder = |recorder| Recorder { clock, ..recorder };
+        Session {
+            memory: self.memory,
+            recorder: self.recorder.map(recorder),
+            profile: self.profile.map(|profile| Profile { clock, ..profile }),
+            events: self.events.map(|mut events| {
+                events.recorder.recorder.clock = clock;
+                events
+            }),
+            selection: Selection::default(),
+            captures: CallMoments::default(),
+            config,
+        }
+    }
 }
 
 impl Retired {

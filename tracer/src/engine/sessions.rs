@@ -28,8 +28,6 @@ use crate::filter::Selection;
 use crate::ring::geometry::{Geometry, Position};
 use crate::session::{CallMoments, Session, SessionConfig, SessionId, SessionMemory, TracerKind};
 use crate::stub::cell::{HEAD, LIMIT, SESSIONS_MAX};
-use crate::stub::profile::Profile;
-use crate::stub::recorder::Recorder;
 use crate::stub::spec::StubSpec;
 use crate::stub::spec::{Hook, ReturnHook, SiteShape};
 use crate::stub::template::Captures;
@@ -73,42 +71,23 @@ impl Sessions {
             }
             None => match foothold.make_rings(target, id, &config) {
                 Ok(place) => Some(place),
-                Err(error) => match self.roomy(foothold, &config) {
-                    Some((roomy, index)) => {
-                        (id, reused) = (roomy, Some(index));
-                        None
-                    }
-                    None => return Err(error),
-                },
+                Err(error) => {
+                    let roomy = self.roomy(foothold, &config).ok_or(error)?;
+                    (id, reused) = (roomy.0, Some(roomy.1));
+                    None
+                }
             },
         };
         let place = match (made, reused) {
             (Some(place), _) => place,
             (None, index) => self.take_retired(foothold, target, index, &config)?,
         };
-        if let Some(profile) = &place.profile {
-            let zeros = vec![0; usize::try_from(profile.layout.bytes()).unwrap_or_default()];
-            let zeroed = target.write_window(place.memory.rings, &zeros);
-            zeroed.map_err(|source| AttachError::Counters {
-                name: config.name.clone(),
-                source,
-            })?;
-        }
-        let clock = config.clock;
-        let session = Session {
-            memory: place.memory,
-            recorder: place
-                .recorder
-                .map(|recorder| Recorder { clock, ..recorder }),
-            profile: place.profile.map(|profile| Profile { clock, ..profile }),
-            events: place.events.map(|mut events| {
-                events.recorder.recorder.clock = clock;
-                events
-            }),
-            selection: Selection::default(),
-            captures: CallMoments::default(),
-            config,
-        };
+        place.clear_counters(target, &config)?;
+        self.put(id, place.session(config));
+        Ok(id)
+    }
+
+    fn put(&mut self, id: SessionId, session: Session) {
         let index = usize::from(id.0);
         if self.slots.len() <= index {
             self.slots.resize_with(index + 1, || None);
@@ -116,7 +95,6 @@ impl Sessions {
         if let Some(slot) = self.slots.get_mut(index) {
             *slot = Some(session);
         }
-        Ok(id)
     }
 
     /// The smallest rings of a deleted session that have room for one as `config` says, on a cell that is free.

@@ -205,33 +205,12 @@ impl Evaluator<'_> {
                 widened(right, right_width, width),
             ),
         };
-        use Operator as O;
-        let signed = width.signed;
-        let (operator, left, right) = match (sign, signed) {
-            ("+", _) => (O::Add, left, right),
-            ("-", _) => (O::Subtract, left, right),
-            ("*", _) => (O::Multiply, left, right),
-            ("/", false) => (O::Divide, left, right),
-            ("/", true) => (O::DivideSigned, left, right),
-            ("%", false) => (O::Remainder, left, right),
-            ("%", true) => (O::RemainderSigned, left, right),
-            ("&", _) => (O::And, left, right),
-            ("|", _) => (O::Or, left, right),
-            ("^", _) => (O::Xor, left, right),
-            ("<<", _) => (O::ShiftLeft, left, right),
-            (">>", false) => (O::ShiftRight, left, right),
-            (">>", true) => (O::ShiftRightSigned, left, right),
-            ("==", _) => (O::Equal, left, right),
-            ("!=", _) => (O::NotEqual, left, right),
-            ("<", false) => (O::Less, left, right),
-            ("<", true) => (O::LessSigned, left, right),
-            ("<=", false) => (O::LessOrEqual, left, right),
-            ("<=", true) => (O::LessOrEqualSigned, left, right),
-            (">", false) => (O::Less, right, left),
-            (">", true) => (O::LessSigned, right, left),
-            (">=", false) => (O::LessOrEqual, right, left),
-            (">=", true) => (O::LessOrEqualSigned, right, left),
-            _ => return Err(wrong(&node.text, format!("`{sign}` is no operator"))),
+        let Some((operator, is_swapped)) = operator(sign, width.signed) else {
+            return Err(wrong(&node.text, format!("`{sign}` is no operator")));
+        };
+        let (left, right) = match is_swapped {
+            true => (right, left),
+            false => (left, right),
         };
         Ok(match sign {
             "==" | "!=" | "<" | "<=" | ">" | ">=" => {
@@ -403,6 +382,30 @@ fn widened(value: Expression, from: Width, to: Width) -> Expression {
 }
 
 /// What an operation on numbers of a width gives.
+/// The operator for a sign, and whether it takes its sides in the other order.
+fn operator(sign: &str, signed: bool) -> Option<(Operator, bool)> {
+    use Operator as O;
+    let of = |unsigned, with_sign| if signed { with_sign } else { unsigned };
+    let operator = match sign {
+        "+" => O::Add,
+        "-" => O::Subtract,
+        "*" => O::Multiply,
+        "/" => of(O::Divide, O::DivideSigned),
+        "%" => of(O::Remainder, O::RemainderSigned),
+        "&" => O::And,
+        "|" => O::Or,
+        "^" => O::Xor,
+        "<<" => O::ShiftLeft,
+        ">>" => of(O::ShiftRight, O::ShiftRightSigned),
+        "==" => O::Equal,
+        "!=" => O::NotEqual,
+        "<" | ">" => of(O::Less, O::LessSigned),
+        "<=" | ">=" => of(O::LessOrEqual, O::LessOrEqualSigned),
+        _ => return None,
+    };
+    Some((operator, matches!(sign, ">" | ">=")))
+}
+
 fn arithmetic(operator: Operator, left: Expression, right: Expression, width: Width) -> Typed {
     let value = Expression::apply(operator, left, right);
     let exact = matches!(operator, Operator::And | Operator::Or | Operator::Xor) && width.signed;

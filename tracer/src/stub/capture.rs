@@ -112,6 +112,24 @@ impl CaptureStub {
         Ok(Template::of_code(assembled))
     }
 
+    /// What every part of the code changes before it knows whether it records.
+    fn changed(&self, frame: &Frame) -> Vec<AsmRegister64> {
+        use gpr64::{r10, r11, rax, rcx, rdx};
+        let mut changed = Vec::new();
+        if self.standing == Standing::Inside {
+            changed.push(rax);
+        }
+        let mut captures = self.parts.iter().map(|part| &part.capture);
+        if captures.any(|capture| capture.condition.is_some()) {
+            changed.extend([rax, rcx]);
+        }
+        // Text is copied for a condition by a routine that wants them all.
+        if frame.compares_text() {
+            changed.extend([rdx, r10, r11]);
+        }
+        changed
+    }
+
     fn emit(
         &self,
         a: &mut CodeAssembler,
@@ -119,7 +137,7 @@ impl CaptureStub {
         skipped: i32,
         near: Gva,
     ) -> Result<(), IcedError> {
-        use gpr64::{r10, r11, rax, rcx, rdx, rsp};
+        use gpr64::{rax, rsp};
         let lowered = skipped.saturating_add(frame.bytes);
         a.lea(rsp, ptr(rsp - lowered))?;
         let mut code = CaptureCode {
@@ -129,23 +147,7 @@ impl CaptureStub {
             a,
         };
         let keeps_flags = self.standing == Standing::Inside;
-        // What every part of the code changes before it knows whether it records.
-        let mut first = Vec::new();
-        if keeps_flags {
-            first.push(rax);
-        }
-        if self
-            .parts
-            .iter()
-            .any(|part| part.capture.condition.is_some())
-        {
-            first.extend([rax, rcx]);
-        }
-        // Text is copied for a condition by a routine that wants them all.
-        if code.frame.compares_text() {
-            first.extend([rdx, r10, r11]);
-        }
-        let first = code.frame.emit_save(code.a, &first)?;
+        let first = code.frame.emit_save(code.a, &self.changed(&code.frame))?;
         if keeps_flags {
             code.a.lahf()?;
             code.a.seto(gpr8::al)?;

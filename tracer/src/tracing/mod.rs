@@ -118,6 +118,46 @@ pub struct Tracing {
     smp_locks: Option<LockPrefixes>,
 }
 
+/// The engine that these options ask for.
+fn engine_for(options: &TracingOptions, image: &Arc<Image>) -> Engine {
+    let engine = Engine::new(Arc::clone(image)).with_dispatch(options.dispatch);
+    let engine = match options.probe_port {
+        Some(port) => engine.serving_traps(port),
+        None => engine,
+    };
+    match options.doorbell_port {
+        Some(port) => engine.announcing_by(port),
+        None => engine,
+    }
+}
+
+/// What can be checked before the guest has started, of a session that is to begin with it.
+fn check_early(
+    options: &TracingOptions,
+    shared: &Shared,
+    engine: &Engine,
+    filter: &Filter,
+) -> Result<(), TracingError> {
+    let image = &shared.image;
+    image.check_traceable()?;
+    let selection = filter.select(image)?;
+    let early = Early {
+        shared,
+        engine,
+        tracer: options.tracer,
+        options: &options.session,
+    };
+    early.check()?;
+    early.check_types(&selection)?;
+    attach_point(image, options.attach_at.as_deref())?;
+    check_room(
+        options.tracer,
+        options.session.clock,
+        options.session.geometry()?,
+        shared.room(),
+    )
+}
+
 impl Tracing {
     /// Checks the options against the image, before anything is built, and makes the default
     /// session.
@@ -142,33 +182,9 @@ impl Tracing {
             pollers: host.pollers,
         };
         let filter = Filter::new(&options.filter, &options.notrace)?;
-        let engine = Engine::new(Arc::clone(&image)).with_dispatch(options.dispatch);
-        let engine = match options.probe_port {
-            Some(port) => engine.serving_traps(port),
-            None => engine,
-        };
-        let engine = match options.doorbell_port {
-            Some(port) => engine.announcing_by(port),
-            None => engine,
-        };
+        let engine = engine_for(&options, &image);
         if options.enabled {
-            image.check_traceable()?;
-            let selection = filter.select(&image)?;
-            let early = Early {
-                shared: &shared,
-                engine: &engine,
-                tracer: options.tracer,
-                options: &options.session,
-            };
-            early.check()?;
-            early.check_types(&selection)?;
-            attach_point(&image, options.attach_at.as_deref())?;
-            check_room(
-                options.tracer,
-                options.session.clock,
-                options.session.geometry()?,
-                shared.room(),
-            )?;
+            check_early(&options, &shared, &engine, &filter)?;
         }
         let TracingOptions {
             tracer, session, ..

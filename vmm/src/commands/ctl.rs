@@ -194,27 +194,13 @@ fn session(text: &mut String, session: &SessionStatus) {
         }
     }
     for ring in &session.rings {
-        let _ = writeln!(
-            text,
-            "  ring {:<3} {} written, {} lost{}",
-            ring.ring,
-            ring.written,
-            ring.lost,
-            losses(ring)
-        );
+        let _ = writeln!(text, "  ring {:<3} {}", ring.ring, filled(ring));
     }
     if !session.events.is_empty() {
         let _ = writeln!(text, "  events   {}", session.events.join(" "));
     }
     for ring in &session.event_rings {
-        let _ = writeln!(
-            text,
-            "  events {:<1} {} written, {} lost{}",
-            ring.ring,
-            ring.written,
-            ring.lost,
-            losses(ring)
-        );
+        let _ = writeln!(text, "  events {:<1} {}", ring.ring, filled(ring));
     }
     for note in &session.anomalies {
         let _ = writeln!(text, "  graph    {note}");
@@ -229,19 +215,31 @@ fn session(text: &mut String, session: &SessionStatus) {
     for note in &session.doubts {
         let _ = writeln!(text, "  times    {note}");
     }
-    if let Some(output) = &session.output {
-        let error = session.output_error.as_deref();
-        let error = error
-            .map(|why| format!(" (incomplete: {why})"))
-            .unwrap_or_default();
-        let _ = writeln!(text, "  output   {output}{error}");
-        if let Some(ms) = session.output_stalled_ms {
-            let _ = writeln!(
-                text,
-                "  output   what was read has been waiting for that disk for {:.1} s: nothing more is read meanwhile",
-                Duration::from_millis(ms).as_secs_f64()
-            );
-        }
+    output(text, session);
+}
+
+/// How much of a ring was written, and what of that is lost.
+fn filled(ring: &RingStatus) -> String {
+    let RingStatus { written, lost, .. } = ring;
+    format!("{written} written, {lost} lost{}", losses(ring))
+}
+
+/// Where a session's trace is written, and how well.
+fn output(text: &mut String, session: &SessionStatus) {
+    let Some(output) = &session.output else {
+        return;
+    };
+    let error = session.output_error.as_deref();
+    let error = error
+        .map(|why| format!(" (incomplete: {why})"))
+        .unwrap_or_default();
+    let _ = writeln!(text, "  output   {output}{error}");
+    if let Some(ms) = session.output_stalled_ms {
+        let _ = writeln!(
+            text,
+            "  output   what was read has been waiting for that disk for {:.1} s: nothing more is read meanwhile",
+            Duration::from_millis(ms).as_secs_f64()
+        );
     }
 }
 

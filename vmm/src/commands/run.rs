@@ -69,6 +69,19 @@ fn read_kernel(options: &RunOptions) -> Result<KernelFile, Failure> {
         .map_err(Failure::bad_input)
 }
 
+/// What the guest is to have.
+fn config(options: &RunOptions) -> Result<MachineConfig, Failure> {
+    let initrd = options.initrd.as_deref().map(Initrd::read).transpose();
+    Ok(MachineConfig {
+        initrd: initrd.map_err(Failure::bad_input)?,
+        cmdline: options.cmdline.clone(),
+        vcpus: options.vcpus,
+        memory_mib: options.memory,
+        window_bytes: layout::WINDOW_SIZE,
+        nested: options.nested,
+    })
+}
+
 /// Everything up to the moment when the guest runs, cheap checks first.
 fn boot(
     options: &RunOptions,
@@ -80,20 +93,7 @@ fn boot(
         let message = "--nested: text cannot be changed live, for a vCPU that passes by may show the registers of a guest of the guest; use --patch-method quiesce";
         return Err(Failure::bad_input(message));
     }
-    let config = MachineConfig {
-        initrd: options
-            .initrd
-            .as_deref()
-            .map(Initrd::read)
-            .transpose()
-            .map_err(Failure::bad_input)?,
-        cmdline: options.cmdline.clone(),
-        vcpus: options.vcpus,
-        memory_mib: options.memory,
-        window_bytes: layout::WINDOW_SIZE,
-        nested: options.nested,
-    };
-    let mut machine = Machine::build(&config, kernel, console.queue())?;
+    let mut machine = Machine::build(&config(options)?, kernel, console.queue())?;
     let listen = |path| Server::listen(path, CONTROL).map_err(Failure::bad_input);
     let control = options.control.as_deref().map(listen).transpose()?;
     if let Some(cpu) = options.session.clock_cpu {

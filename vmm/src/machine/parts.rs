@@ -17,7 +17,8 @@ use crate::layout;
 use crate::loader::{Initrd, LoadError};
 use crate::memory::CreateMemoryError;
 use crate::remedy;
-use crate::vcpu;
+use crate::vcpu::{self, ReadyVcpu, Surroundings};
+use terms::addr::Gpa;
 
 /// The version of KVM's API that has been stable since 2007.
 const API_VERSION: i32 = 12;
@@ -212,4 +213,29 @@ pub(super) fn create_devices(vm: &VmFd, console: ConsoleQueue) -> Result<Arc<Por
         SerialPort::new(irq, console.clone()),
         console,
     )))
+}
+
+/// So many vCPUs that begin at `entry`, and the frequency of their counters.
+///
+/// # Errors
+/// [`BuildError`] where KVM refuses.
+pub(super) fn create_vcpus(
+    vm: &VmFd,
+    vcpus: u16,
+    entry: Gpa,
+    around: &Surroundings,
+) -> Result<(Vec<ReadyVcpu>, u32), BuildError> {
+    let mut ready = Vec::new();
+    let mut tsc_khz = 0;
+    for number in 0..vcpus {
+        let fd = vm
+            .create_vcpu(number.into())
+            .map_err(kvm_refused("a vCPU"))?;
+        if number == 0 {
+            tsc_khz = fd.get_tsc_khz().map_err(kvm_refused("the TSC frequency"))?;
+        }
+        let vcpu = ReadyVcpu::prepare(fd, number, entry, around);
+        ready.push(vcpu.map_err(kvm_refused("the initial vCPU state"))?);
+    }
+    Ok((ready, tsc_khz))
 }

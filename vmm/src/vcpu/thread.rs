@@ -63,6 +63,27 @@ enum Rest {
     Exited,
 }
 
+/// Where a vCPU is that has written to this port, if the port is one of ours.
+fn rest_after(port: u16) -> Option<Rest> {
+    match u8::try_from(port).ok()? {
+        TRAP_PORT => Some(Rest::Trapped),
+        PROBE_PORT => Some(Rest::Diverted),
+        DOORBELL_PORT => Some(Rest::Announcing),
+        _ => None,
+    }
+}
+
+/// What is wrong with an exit that ends the guest.
+fn unserved(exit: &VcpuExit<'_>) -> String {
+    match exit {
+        VcpuExit::FailEntry(reason, cpu) => {
+            format!("VM entry failed, hardware reason {reason:#x}, CPU {cpu}")
+        }
+        VcpuExit::SystemEvent(kind, _) => format!("KVM system event {kind}"),
+        other => format!("exit that this VMM does not serve: {other:?}"),
+    }
+}
+
 impl Rest {
     fn shown_as(self) -> VcpuState {
         match self {
@@ -279,20 +300,11 @@ impl Vcpu {
         };
         let (shared, passed) = (&self.shared, self.passed);
         match exit {
-            VcpuExit::IoOut(port, _) if port == u16::from(TRAP_PORT) => {
-                self.half_done = true;
-                State::Completing(Rest::Trapped)
-            }
-            VcpuExit::IoOut(port, _) if port == u16::from(PROBE_PORT) => {
-                self.half_done = true;
-                State::Completing(Rest::Diverted)
-            }
-            VcpuExit::IoOut(port, _) if port == u16::from(DOORBELL_PORT) => {
-                self.half_done = true;
-                State::Completing(Rest::Announcing)
-            }
             VcpuExit::IoOut(port, data) => {
                 self.half_done = true;
+                if let Some(rest) = rest_after(port) {
+                    return State::Completing(rest);
+                }
                 let patient = || !shared.is_wanted(passed);
                 match self.ports.write(port, data, patient) {
                     PortEffect::None => State::Running,
@@ -328,16 +340,8 @@ impl Vcpu {
                 let details = internal_error(&mut self.fd);
                 self.crashed(&details)
             }
-            VcpuExit::FailEntry(reason, cpu) => {
-                let details = format!("VM entry failed, hardware reason {reason:#x}, CPU {cpu}");
-                self.crashed(&details)
-            }
-            VcpuExit::SystemEvent(kind, _) => {
-                let details = format!("KVM system event {kind}");
-                self.crashed(&details)
-            }
             other => {
-                let details = format!("exit that this VMM does not serve: {other:?}");
+                let details = unserved(&other);
                 self.crashed(&details)
             }
         }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use std::collections::BTreeSet;
+
 use image::{Image, Site, SiteKind};
 use insn::flow::leaves_kernel;
 use terms::addr::Gva;
@@ -20,6 +22,37 @@ use crate::stub::store::{Piece, StoreError};
 use crate::target::WindowMemory;
 
 impl Probes {
+    /// The padding that probes use, and will use with those beside them.
+    fn padding_taken(&self, beside: &[Place]) -> BTreeSet<Gva> {
+        let mut taken = self.places.padding();
+        let probes = self.all.values();
+        let places = probes.map(|probe| &probe.place).chain(beside);
+        taken.extend(places.filter_map(|place| Some(place.padding?.at)));
+        taken
+    }
+
+    /// The place that a probe is at already, or will be at with those beside it.
+    fn place_at(
+        &self,
+        at: Gva,
+        forced: Option<u8>,
+        beside: &[Place],
+    ) -> Result<Option<Place>, ProbeError> {
+        let mut there = self.all.values().filter(|probe| !probe.is_gone);
+        let Some(other) = there.find(|probe| probe.place.at == at) else {
+            return Ok(beside.iter().find(|place| place.at == at).cloned());
+        };
+        let tactic = other.place.tactic;
+        match forced {
+            Some(forced) if forced != tactic.number() => Err(ProbeError::OtherTactic {
+                other: other.id.0,
+                at,
+                tactic,
+            }),
+            _ => Ok(Some(other.place.clone())),
+        }
+    }
+
     /// How a probe at `address` is put into the text: as others are at the same address, else by the tactic that is
     /// forced, else by the first that is certain. `beside` are places that others are to have at the same time.
     pub(super) fn choose_place(
@@ -36,35 +69,21 @@ impl Probes {
             (Some(site), None | Some(1)) => site.address,
             _ => address,
         };
-        let mut there = self.all.values().filter(|probe| !probe.is_gone);
-        if let Some(other) = there.find(|probe| probe.place.at == at) {
-            let tactic = other.place.tactic;
-            return match forced {
-                Some(forced) if forced != tactic.number() => Err(ProbeError::OtherTactic {
-                    other: other.id.0,
-                    at,
-                    tactic,
-                }),
-                _ => Ok(other.place.clone()),
-            };
-        }
-        if let Some(place) = beside.iter().find(|place| place.at == at) {
-            return Ok(place.clone());
+        if let Some(there) = self.place_at(at, forced, beside)? {
+            return Ok(there);
         }
         let symbol = || {
             let function = image.function(function);
             function.map_or_else(|| at.to_string(), |function| function.display.to_string())
         };
         if site.is_none() {
-            check_allowed(image, function).map_err(|why| {
-                let symbol = symbol();
-                ProbeError::Forbidden { symbol, why }
-            })?;
+            let forbidden = |why| ProbeError::Forbidden {
+                symbol: symbol(),
+                why,
+            };
+            check_allowed(image, function).map_err(forbidden)?;
         }
-        let mut taken = self.places.padding();
-        let probes = self.all.values();
-        let places = probes.map(|probe| &probe.place).chain(beside);
-        taken.extend(places.filter_map(|place| Some(place.padding?.at)));
+        let taken = self.padding_taken(beside);
         let tried = match forced {
             Some(forced) => vec![forced],
             None => Tactic::ALL.map(Tactic::number).to_vec(),
@@ -72,9 +91,7 @@ impl Probes {
         let (mut reasons, mut overlap) = (Vec::new(), None);
         for number in tried {
             let chosen = choose_beside(image, at, Some(number), &taken);
-            let possible =
-                chosen.map(|place| (place.tactic, self.possible(image, foothold, place)));
-            match possible {
+            match chosen.map(|place| (place.tactic, self.possible(image, foothold, place))) {
                 Ok((_, Ok(place))) => match self.overlapping(&place, beside) {
                     None => return Ok(place),
                     Some(other) => overlap = Some((place.at, other)),
@@ -95,16 +112,8 @@ impl Probes {
         if let Some((one, other)) = overlap.filter(|_| !may_be_served()) {
             return Err(ProbeError::Overlap { one, other });
         }
-        Err(ProbeError::NoPlace {
-            symbol: symbol(),
-            why: match (forced, reasons.pop()) {
-                (Some(_), Some((tactic, why))) => TacticError::Refused { at, tactic, why },
-                (_, last) => {
-                    reasons.extend(last);
-                    TacticError::None { at, why: reasons }
-                }
-            },
-        })
+        let (symbol, why) = (symbol(), refusal(at, forced.is_some(), reasons));
+        Err(ProbeError::NoPlace { symbol, why })
     }
 
     /// A place of a probe, or `beside`, whose displaced instructions have bytes in common with those of `place`.
@@ -246,5 +255,16 @@ fn check_allowed(image: &Image, id: FunctionId) -> Result<(), String> {
     match leaves_kernel(image.code(id), function.address) {
         Some(at) => Err(format!("its instruction at {at} enters or leaves ring 0")),
         None => Ok(()),
+    }
+}
+
+/// Why none of the tactics that were tried is possible; a tactic that was asked for was tried alone.
+fn refusal(at: Gva, is_forced: bool, mut reasons: Vec<(Tactic, Refusal)>) -> TacticError {
+    match reasons.pop() {
+        Some((tactic, why)) if is_forced => TacticError::Refused { at, tactic, why },
+        last => {
+            reasons.extend(last);
+            TacticError::None { at, why: reasons }
+        }
     }
 }

@@ -53,14 +53,7 @@ impl Points {
         }
         let after = |probe: &Probe| wanted.get(&probe.id).copied().unwrap_or(probe.session);
         let returns = self.probes.return_parts(with, after);
-        let mut chains: BTreeMap<Gva, Vec<(ProbeId, SessionId)>> = BTreeMap::new();
-        let probes = self.probes.iter();
-        for probe in probes.filter(|probe| !probe.is_gone && !probe.is_return) {
-            if let Some(session) = after(probe) {
-                let here = chains.entry(probe.place.at).or_default();
-                here.push((probe.id, session));
-            }
-        }
+        let mut chains = self.probes.chains(after);
         self.probes.check_overlaps(chains.keys())?;
         let (mut sites, mut places) = (Vec::new(), Vec::new());
         for (at, place) in changed {
@@ -227,6 +220,22 @@ impl Probes {
     pub fn is_breakpoint(&self, change: &PlaceChange) -> bool {
         let state = self.places.place(change.at);
         state.is_some_and(|state| state.place.tactic == Tactic::Breakpoint)
+    }
+
+    /// The probes at each place, but those of returns, which `session` says are recorded.
+    fn chains(
+        &self,
+        session: impl Fn(&Probe) -> Option<SessionId>,
+    ) -> BTreeMap<Gva, Vec<(ProbeId, SessionId)>> {
+        let mut chains: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        let probes = self.all.values();
+        for probe in probes.filter(|probe| !probe.is_gone && !probe.is_return) {
+            if let Some(session) = session(probe) {
+                let here = chains.entry(probe.place.at).or_default();
+                here.push((probe.id, session));
+            }
+        }
+        chains
     }
 
     /// What probes capture at the returns of functions, when `session` records them.

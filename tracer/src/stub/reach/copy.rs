@@ -36,13 +36,34 @@ const WORD: AsmRegister64 = gpr64::rbp;
 /// How many bits they are.
 const BITS: AsmRegister64 = gpr64::r15;
 
+/// Where the parts of a copy lead.
+#[derive(Clone, Copy)]
+struct CopyLabels {
+    /// The next word of four bytes.
+    chunk: CodeLabel,
+    /// The next word, byte by byte.
+    bytes: CodeLabel,
+    /// All that was wanted is copied.
+    all: CodeLabel,
+    /// The text has ended.
+    end: CodeLabel,
+    /// It cannot be read.
+    fault: CodeLabel,
+}
+
 impl Emitter<'_> {
     /// The routine that copies so many bytes, or text up to a NUL.
     pub(super) fn emit_copy(&mut self, is_text: bool) -> Result<CodeLabel, IcedError> {
         use gpr64::{r8, r11, rax, rcx};
         let mut entry = self.a.create_label();
-        let [chunk, bytes, next_byte, flush] = [(); 4].map(|()| self.a.create_label());
-        let [all, end, fault] = [(); 3].map(|()| self.a.create_label());
+        let [chunk, bytes, all, end, fault] = [(); 5].map(|()| self.a.create_label());
+        let to = CopyLabels {
+            chunk,
+            bytes,
+            all,
+            end,
+            fault,
+        };
         self.a.set_label(&mut entry)?;
         self.emit_push(&SAVED)?;
         self.a.mov(FROM, rax)?;
@@ -50,32 +71,43 @@ impl Emitter<'_> {
         self.a.mov(r8, rcx)?;
         self.a.mov(TO, r11)?;
         self.a.xor(gpr32::r14d, gpr32::r14d)?;
+        self.emit_copy_chunks(is_text, to)?;
+        self.emit_copy_bytes(is_text, to)?;
+        self.emit_copy_end(is_text, to)?;
+        Ok(entry)
+    }
 
-        bind(self.a, chunk)?;
+    /// As many words of four bytes as there are on a page.
+    fn emit_copy_chunks(&mut self, is_text: bool, to: CopyLabels) -> Result<(), IcedError> {
+        bind(self.a, to.chunk)?;
         self.a.test(LEFT, LEFT)?;
-        self.a.je(all)?;
-        self.emit_need_page(fault)?;
+        self.a.je(to.all)?;
+        self.emit_need_page(to.fault)?;
         self.a.cmp(ON_PAGE, 4)?;
-        self.a.jb(bytes)?;
+        self.a.jb(to.bytes)?;
         self.a.cmp(LEFT, 4)?;
-        self.a.jb(bytes)?;
+        self.a.jb(to.bytes)?;
         self.a.mov(gpr32::edx, dword_ptr(SHOWN))?;
         self.emit_store(gpr64::rdx)?;
         if is_text {
-            self.emit_find_nul(end)?;
+            self.emit_find_nul(to.end)?;
         }
         self.a.add(SHOWN, 4)?;
         self.a.add(FROM, 4)?;
         self.a.sub(ON_PAGE, 4)?;
         self.a.sub(LEFT, 4)?;
-        self.a.jmp(chunk)?;
+        self.a.jmp(to.chunk)
+    }
 
-        // A word that is not whole, or lies on two pages.
-        bind(self.a, bytes)?;
+    /// A word that is not whole, or lies on two pages.
+    fn emit_copy_bytes(&mut self, is_text: bool, to: CopyLabels) -> Result<(), IcedError> {
+        use gpr64::{rax, rcx};
+        let [next_byte, flush] = [(); 2].map(|()| self.a.create_label());
+        bind(self.a, to.bytes)?;
         self.a.xor(gpr32::ebp, gpr32::ebp)?;
         self.a.xor(gpr32::r15d, gpr32::r15d)?;
         bind(self.a, next_byte)?;
-        self.emit_need_page(fault)?;
+        self.emit_need_page(to.fault)?;
         self.a.movzx(gpr32::eax, byte_ptr(SHOWN))?;
         if is_text {
             let more = self.a.create_label();
@@ -83,7 +115,7 @@ impl Emitter<'_> {
             self.a.jne(more)?;
             // There is room for the word: a byte was left.
             self.emit_store(WORD)?;
-            self.a.jmp(end)?;
+            self.a.jmp(to.end)?;
             bind(self.a, more)?;
         }
         self.a.mov(rcx, BITS)?;
@@ -99,9 +131,12 @@ impl Emitter<'_> {
         self.a.jb(next_byte)?;
         bind(self.a, flush)?;
         self.emit_store(WORD)?;
-        self.a.jmp(chunk)?;
+        self.a.jmp(to.chunk)
+    }
 
-        bind(self.a, all)?;
+    /// What is said of it in the end.
+    fn emit_copy_end(&mut self, is_text: bool, to: CopyLabels) -> Result<(), IcedError> {
+        bind(self.a, to.all)?;
         self.a.xor(gpr32::edx, gpr32::edx)?;
         if is_text {
             // There is more, unless the next byte is there and NUL.
@@ -115,15 +150,14 @@ impl Emitter<'_> {
             self.a.mov(gpr32::edx, TRUNCATED)?;
             bind(self.a, whole)?;
             self.emit_result()?;
-            bind(self.a, end)?;
+            bind(self.a, to.end)?;
             self.a.xor(gpr32::edx, gpr32::edx)?;
         }
         self.emit_result()?;
-        bind(self.a, fault)?;
+        bind(self.a, to.fault)?;
         self.emit_pop(&SAVED)?;
         self.a.stc()?;
-        self.a.ret()?;
-        Ok(entry)
+        self.a.ret()
     }
 
     /// Returns how many bytes were copied, with the bits of rdx.
