@@ -17,14 +17,14 @@ use terms::region::Region;
 
 use announcer::Announcer;
 use call_values::CallValuesError;
+pub use commit::Applied;
 use commit::Commit;
-pub use commit::{Applied, Written};
-pub use error::{ApplyError, AttachError, Frozen, FrozenBy};
+pub use error::{ApplyError, AttachError};
 use events::Events;
 use fleeting::{Fleeting, Moved};
 pub use foothold::Foothold;
 use locks::LockError;
-use plan::{Plan, Step};
+use plan::{Plan, Step, What};
 use planning::Planning;
 pub use points::Points;
 use probes::{NewProbe, ProbeError, ProbeId};
@@ -33,16 +33,16 @@ pub use sessions::Sessions;
 use crate::capture::Capture;
 use crate::filter::Selection;
 use crate::introspection::ModuleError;
-use crate::patch::dynamic::RetargetError;
-use crate::patch::events::{Callback, Dispatch};
-use crate::patch::locks::LockPrefixes;
-use crate::patch::normalise::normalisations;
+use crate::points::dynamic::{self, RetargetError};
+use crate::points::events::{Callback, Dispatch};
+use crate::points::locks::LockPrefixes;
 use crate::session::{SessionConfig, SessionId};
 use crate::stub::cell::{CpuStrategy, TracedCode};
 use crate::target::{
     LiveTarget, PhysicalMemory, StoppedTarget, TextMemory, VcpuRegisters, WindowMemory,
 };
-use crate::text::poke::{self, Poke, TransactionError};
+pub use crate::text::frozen::{Frozen, FrozenBy};
+use crate::text::sites::Sites;
 use trace::event::Moment;
 
 /// Everything that is known of tracing one guest.
@@ -53,20 +53,22 @@ pub struct Engine {
     points: Points,
     sessions: Sessions,
     foothold: Option<Foothold>,
-    written: Written,
+    sites: Sites,
 }
 
 impl Engine {
     /// An engine for a guest that was loaded from `image`.
     #[must_use]
     pub fn new(image: Arc<Image>) -> Self {
+        let to_come = image.parts.iter().filter(|part| !part.at_start);
+        let to_come = to_come.flat_map(|part| image.functions_of(part));
         Self {
+            sites: Sites::without(to_come),
             fleeting: Fleeting::of(&image),
             points: Points::new(&image),
             image,
             sessions: Sessions::default(),
             foothold: None,
-            written: Written::default(),
         }
     }
 
@@ -141,33 +143,30 @@ impl Engine {
         self.foothold.as_mut().ok_or(AttachError::NotAttached)
     }
 
-    /// What was written to the text.
+    /// What stands where in the text.
     #[must_use]
-    pub const fn written(&self) -> &Written {
-        &self.written
+    pub const fn sites(&self) -> &Sites {
+        &self.sites
     }
 
     /// The same, for the kill switch.
-    pub const fn written_mut(&mut self) -> &mut Written {
-        &mut self.written
+    pub const fn sites_mut(&mut self) -> &mut Sites {
+        &mut self.sites
     }
 
     /// Makes every site one nop, unless the guest does that itself. Only for a guest of which no vCPU has
     /// run yet: a saved instruction pointer could lie between the nops of a site.
     ///
     /// # Errors
-    /// [`TransactionError`]; then nothing was changed.
+    /// An [`ApplyError`]; then nothing was changed.
     pub fn normalise(
-        &self,
+        &mut self,
         target: &mut (impl StoppedTarget + ?Sized),
-    ) -> Result<usize, TransactionError> {
+    ) -> Result<usize, ApplyError> {
         if self.image.normalises_itself() {
             return Ok(0);
         }
-        let is_there = |poke: &Poke| !self.points.functions.is_gone(poke.function);
-        let pokes = normalisations(&self.image).into_iter().filter(is_there);
-        let pokes: Vec<Poke> = pokes.collect();
-        poke::apply(target, &self.image, &pokes).map(|()| pokes.len())
+        self.make_normal(target, |_| true)
     }
 
     /// Whether [`Self::attach`] wants to know [`kernel_gs_base`] of the vCPUs whose other registers do not
@@ -195,8 +194,8 @@ impl Engine {
         if let Some(foothold) = &self.foothold {
             return foothold.verify(target);
         }
-        let changed = self.written.sites().iter().copied();
-        self.foothold = Some(Foothold::open(target, &self.image, region, changed)?);
+        let sites = &mut self.sites;
+        self.foothold = Some(Foothold::open(target, &self.image, region, sites)?);
         Ok(())
     }
 
@@ -227,9 +226,10 @@ impl Engine {
         id: SessionId,
     ) -> Result<(), ApplyError> {
         let session = self.sessions.get(id)?;
-        let functions = self.points.functions.traced_by(id.0);
-        let probes = self.points.probes.recorded_by(id).count();
-        let events = self.points.events.recorded_by(id) + probes;
+        let functions = self.sites.traced_by(id.0);
+        let Points { events, probes, .. } = &self.points;
+        let events = events.recorded_by(&self.image, &self.sites, id);
+        let events = events + probes.recorded_by(id).count();
         if functions + events > 0 {
             return Err(ApplyError::StillTracing {
                 name: session.config.name.clone(),
@@ -291,35 +291,31 @@ impl Engine {
     pub fn add_probe(&mut self, new: NewProbe) -> Result<ProbeId, ProbeError> {
         let foothold = self.foothold.as_ref();
         let Points {
-            probes,
-            functions,
-            formats,
-            ..
+            probes, formats, ..
         } = &mut self.points;
         let formats = Arc::make_mut(formats);
-        probes.add(&self.image, foothold, functions, formats, new)
+        probes.add(&self.image, foothold, &self.sites, formats, new)
     }
 
     /// Notes which probes were in text that is gone. Says which are so since the last time.
     pub fn take_lost_probes(&mut self) -> Vec<ProbeId> {
-        let Points {
-            probes, functions, ..
-        } = &mut self.points;
-        probes.take_lost(&self.image, functions, &self.fleeting)
+        let probes = &mut self.points.probes;
+        probes.take_lost(&self.image, &self.sites, &self.fleeting)
     }
 
     /// The probes at which vCPUs leave the guest now, and where each continues.
     #[must_use]
     pub fn detours(&self) -> Vec<(Gva, Gva)> {
         let foothold = self.foothold.as_ref();
-        self.points.probes.detours(&self.image, foothold)
+        let probes = &self.points.probes;
+        probes.detours(&self.image, &self.sites, foothold)
     }
 
     /// Looks what the guest has given back since the last time, and forgets it. While the guest is
     /// stopped the answer holds until it continues; else it may be late, never wrong.
     pub fn look(&mut self, memory: &(impl PhysicalMemory + ?Sized)) -> Moved {
-        let functions = &mut self.points.functions;
-        self.fleeting.look(memory, &self.image, functions)
+        let sites = &mut self.sites;
+        self.fleeting.look(memory, &self.image, sites)
     }
 
     /// As [`Self::look`], and takes in the functions of modules that have come, as many as one look may read: first of
@@ -332,9 +328,8 @@ impl Engine {
         memory: &(impl PhysicalMemory + ?Sized),
         announced: Option<Gva>,
     ) -> Result<Moved, ModuleError> {
-        let functions = &mut self.points.functions;
-        let image = &mut self.image;
-        self.fleeting.take_in(memory, image, functions, announced)
+        let (image, sites) = (&mut self.image, &mut self.sites);
+        self.fleeting.take_in(memory, image, sites, announced)
     }
 
     /// Looks whether the guest still executes the text that was changed, with the window where it was put; puts back
@@ -351,11 +346,7 @@ impl Engine {
             return Ok(());
         };
         // Before the window: a kernel that was loaded anew at the same place has the same tables, with nothing in them.
-        if self
-            .points
-            .functions
-            .has_lost_its_jumps(&self.image, target)
-        {
+        if self.sites.has_lost_its_jumps(target) {
             return Err(FrozenBy::Replaced);
         }
         Ok(foothold.window.verify_with_text(target, vcpus)?)
@@ -413,11 +404,14 @@ impl Engine {
     /// # Errors
     /// A [`RetargetError`] for the first that is not possible.
     pub fn plan_dynamic<'a>(
-        &self,
+        &mut self,
         changes: impl IntoIterator<Item = (&'a str, Option<&'a str>)>,
     ) -> Result<Plan, RetargetError> {
-        let changes = self.points.dynamic.plan(&self.image, changes)?;
-        let steps = changes.into_iter().map(Step::Dynamic);
+        let changes = dynamic::plan(&self.image, &mut self.sites, changes)?;
+        let steps = changes.into_iter().map(|(to, edit)| {
+            let what = What::Dynamic(edit.poke.at, to);
+            Step::one(what, edit)
+        });
         Ok(Plan::whole(steps.collect()))
     }
 
@@ -432,7 +426,7 @@ impl Engine {
         to: LockPrefixes,
         vcpus: usize,
     ) -> Result<usize, LockError> {
-        let plan = locks::plan(&self.image, self.points.locks, to, vcpus)?;
+        let plan = locks::plan(&self.image, &mut self.sites, to, vcpus)?;
         if !plan.is_empty() {
             self.apply(target, &plan)?;
         }
@@ -448,7 +442,21 @@ impl Engine {
         target: &mut (impl StoppedTarget + ?Sized),
         plan: &Plan,
     ) -> Result<Applied, ApplyError> {
-        self.written.check_frozen()?;
+        let noted = self.commit().note(target, plan);
+        let applied = noted.and_then(|()| self.apply_noted(target, plan));
+        self.commit().settle(target);
+        applied
+    }
+
+    /// The same of a plan that [`Commit::note`] has noted already, and [`Commit::settle`] will be told of.
+    ///
+    /// # Errors
+    /// As [`Self::apply`].
+    pub fn apply_noted(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+        plan: &Plan,
+    ) -> Result<Applied, ApplyError> {
         self.look(target);
         self.commit().apply(target, plan)
     }
@@ -463,17 +471,21 @@ impl Engine {
         target: &mut (impl LiveTarget + ?Sized),
         plan: &Plan,
     ) -> Result<Applied, ApplyError> {
-        self.written.check_frozen()?;
         self.look(target);
-        self.commit().apply_live(target, plan)
+        let mut commit = self.commit();
+        let noted = commit.note(target, plan);
+        let applied = noted.and_then(|()| commit.apply_live(target, plan));
+        commit.settle(target);
+        applied
     }
 
-    fn commit(&mut self) -> Commit<'_> {
+    /// The one way from a plan to the guest's text.
+    pub(crate) fn commit(&mut self) -> Commit<'_> {
         Commit {
             image: &self.image,
             inside: self.fleeting.inside.as_deref(),
             points: &mut self.points,
-            written: &mut self.written,
+            sites: &mut self.sites,
             foothold: self.foothold.as_mut(),
         }
     }
@@ -484,6 +496,7 @@ impl Engine {
     ) -> (&'a mut Points, Planning<'a, M>) {
         let with = Planning {
             image: &self.image,
+            sites: &mut self.sites,
             sessions: &self.sessions,
             foothold: self.foothold.as_mut(),
             memory,

@@ -97,9 +97,9 @@ mod paging;
 #[cfg(feature = "internals")]
 pub mod paging;
 #[cfg(not(feature = "internals"))]
-mod patch;
+mod points;
 #[cfg(feature = "internals")]
-pub mod patch;
+pub mod points;
 #[cfg(not(feature = "internals"))]
 mod probe;
 #[cfg(feature = "internals")]
@@ -132,11 +132,11 @@ pub mod window;
 pub use guest_kind::{panic_marks, panic_marks_of};
 pub use linux::kernel::remark as remark_on_types;
 pub use paging::{PageTableRoot, TranslateError, translate};
-pub use patch::any::without_sites;
-pub use patch::events::Dispatch;
-pub use patch::locks::LockPrefixes;
-pub use patch::tactic::Tactic;
 pub use personality::PanicMarks;
+pub use points::any::without_sites;
+pub use points::events::Dispatch;
+pub use points::locks::LockPrefixes;
+pub use points::tactic::Tactic;
 pub use ring::geometry::{Geometry, RingSizeError};
 pub use ring::reader::Mode;
 #[cfg(any(test, feature = "mock"))]

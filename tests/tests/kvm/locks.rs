@@ -7,7 +7,7 @@ use tests::exact::gated;
 use tests::stepped::{self, NO_TICKS, next_event};
 use tests::{Ended, Guest, guest, in_the_box};
 use tracer::engine::Engine;
-use tracer::patch::locks::LockPrefixes;
+use tracer::points::locks::LockPrefixes;
 use tracer::target::{PhysicalMemory, StoppedTarget};
 use vmm::devices::console::ConsoleWriter;
 use vmm::loader::KernelFile;

@@ -62,7 +62,7 @@ const HOUSES: [House; 7] = [
             "stub",
             "session",
             "text",
-            "patch",
+            "points",
             "probe",
             "engine",
             "collect",

@@ -8,7 +8,7 @@ use image::Image;
 use image::bzimage::BzImage;
 use terms::addr::Gva;
 use tests::linux;
-use tracer::patch::tactic::{Tactic, choose};
+use tracer::points::tactic::{Tactic, choose};
 
 /// The kernel. It is read once: in the box that takes a minute.
 pub fn kernel() -> &'static Image {

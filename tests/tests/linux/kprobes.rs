@@ -9,7 +9,7 @@
 use serde_json::{Value, json};
 use terms::addr::Gva;
 use tests::Client;
-use tracer::patch::tactic::{Tactic, choose};
+use tracer::points::tactic::{Tactic, choose};
 
 use crate::kernel::{kernel, straight};
 use crate::shell::Shell;

@@ -10,7 +10,7 @@ use terms::addr::Gva;
 use terms::function::FunctionId;
 use tests::{Client, Guest, Running, linux, vmm_says, with_file};
 use tracer::filter::{Filter, Reason};
-use tracer::patch::tactic::{Place, Tactic, choose};
+use tracer::points::tactic::{Place, Tactic, choose};
 
 use crate::kernel::{kernel, straight};
 

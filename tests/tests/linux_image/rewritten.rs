@@ -11,7 +11,7 @@ use image::Image;
 use serde_json::Value;
 use terms::addr::Gva;
 use tests::{Ended, linux, vmm};
-use tracer::patch::tactic::{Tactic, choose};
+use tracer::points::tactic::{Tactic, choose};
 
 /// What reaches into an instruction from the one before: the longest displacement.
 const BEFORE: u64 = 20;

@@ -4,11 +4,11 @@ use image::Image;
 use terms::addr::Gva;
 use terms::function::FunctionId;
 
+use super::plan::{Plan, Step, What};
 use super::{ApplyError, Engine};
-use crate::patch::functions::FunctionTable;
-use crate::patch::normalise::normalisations;
+use crate::points::normalise::normalisations;
 use crate::target::StoppedTarget;
-use crate::text::poke::{self, Poke};
+use crate::text::sites::Sites;
 
 impl Engine {
     /// The text of the part that begins at `start` is there: its sites are made one nop, and can be
@@ -22,32 +22,47 @@ impl Engine {
         target: &mut (impl StoppedTarget + ?Sized),
         start: Gva,
     ) -> Result<usize, ApplyError> {
-        self.written.check_frozen()?;
-        let functions = &mut self.points.functions;
-        let came = functions_at(&self.image, functions, start, true);
-        let has_come = |poke: &Poke| came.binary_search(&poke.function).is_ok();
-        let pokes = normalisations(&self.image).into_iter().filter(has_come);
-        let written = poke::apply(target, &self.image, &pokes.collect::<Vec<_>>());
-        self.written.note(written)?;
-        came.iter().for_each(|function| functions.came(*function));
-        Ok(came.len())
+        self.sites.check_frozen()?;
+        let came = functions_at(&self.image, &self.sites, start, true);
+        came.iter().for_each(|function| self.sites.came(*function));
+        let written = self.make_normal(target, |function| came.binary_search(&function).is_ok());
+        if written.is_err() {
+            self.sites.gone(came.iter().copied());
+        }
+        written.map(|_| came.len())
     }
 
     /// The text of the part that begins at `start` is about to go: it is never written again, and
     /// whatever stands there is forgotten. Says how many functions went.
     pub fn part_goes(&mut self, start: Gva) -> usize {
-        let functions = &mut self.points.functions;
-        let going = functions_at(&self.image, functions, start, false);
-        going.iter().for_each(|function| functions.gone(*function));
+        let going = functions_at(&self.image, &self.sites, start, false);
+        self.sites.gone(going.iter().copied());
         going.len()
+    }
+
+    /// Makes the sites of these functions one nop. That is no change of ours which somebody has to take back: nothing of
+    /// the guest's own runs there, and the nop stays when tracing ends. So the journal has none of it.
+    ///
+    /// # Errors
+    /// An [`ApplyError`]; then nothing was changed.
+    pub(super) fn make_normal(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+        is_meant: impl Fn(FunctionId) -> bool,
+    ) -> Result<usize, ApplyError> {
+        let edits = normalisations(&self.image, &mut self.sites, is_meant);
+        let steps = edits.into_iter().map(|edit| Step::one(What::Normal, edit));
+        let plan = Plan::whole(steps.collect());
+        self.commit().apply(target, &plan)?;
+        Ok(plan.steps.len())
     }
 }
 
 /// The functions of the part that begins at `start` that are gone, or are there.
-fn functions_at(image: &Image, table: &FunctionTable, start: Gva, gone: bool) -> Vec<FunctionId> {
+fn functions_at(image: &Image, sites: &Sites, start: Gva, gone: bool) -> Vec<FunctionId> {
     let part = image.part_at(start).into_iter();
     let functions = part.flat_map(|part| image.functions_of(part));
     functions
-        .filter(|function| table.is_gone(*function) == gone)
+        .filter(|function| sites.is_gone(*function) == gone)
         .collect()
 }

@@ -18,7 +18,7 @@ use super::ApplyError;
 use super::planning::Planning;
 use crate::capture::{Capture, Captured, Source};
 use crate::event_formats::EventFormats;
-use crate::patch::functions::shape;
+use crate::points::functions::shape;
 use crate::session::{CallMoments, SessionId};
 use crate::stub::capture::{CapturePart, CaptureStub, Standing};
 use crate::stub::event::Tail;

@@ -9,26 +9,24 @@
 use std::collections::BTreeMap;
 
 use image::Image;
-use terms::addr::Gva;
 use terms::function::FunctionId;
-use terms::session_set::SessionSet;
 
 use super::kprobes::beside_kprobes;
 use super::plan::{Obstacles, Plan, Step};
 use super::points::Points;
 use super::probes::error::ProbeError;
 use super::saved::occupied;
-use super::{ApplyError, Foothold, Frozen, FrozenBy};
+use super::{ApplyError, Foothold};
 use crate::introspection::Introspection;
 use crate::target::{
     LiveTarget, PhysicalMemory, StoppedTarget, TargetMemory, TextMemory, VcpuRegisters,
     WindowMemory,
 };
-use crate::text::edit::{Displacement, Edit};
+use crate::text::edit::{Displacement, Edit, Lead};
 use crate::text::live;
-use crate::text::poke::{self, Poke, PokeError, TransactionError, read_site, symbol};
+use crate::text::poke::{self, Poke, PokeError, TransactionError, expect, symbol};
 use crate::text::sites::Sites;
-use crate::text::word::{self, WordWrite};
+use crate::text::word;
 
 /// What a change did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -44,99 +42,66 @@ pub struct Applied {
 /// A way to write text, all of the pokes or none: while the target is stopped, or while it runs.
 type Write<T> = fn(&mut T, &Image, &[Poke]) -> Result<(), TransactionError>;
 
-/// Steps that cannot be made, by their place in the plan, and why.
+/// Steps that cannot be made, by their place among those that are there, and why.
 type InTheWay = BTreeMap<usize, PokeError>;
 
-/// An edit of a plan: the place of its step in that, and the sessions that the step leads to.
-struct OfStep {
-    step: usize,
-    sessions: SessionSet,
-    edit: Edit,
-}
+/// The steps of a plan whose text is there, in their order.
+struct Steps<'p>(Vec<&'p Step>);
 
-/// The edits of all steps of a plan, in their order.
-struct Edits(Vec<OfStep>);
-
-impl Edits {
-    fn numbered(&self) -> impl Iterator<Item = (usize, &Edit)> {
-        self.0.iter().map(|one| (one.step, &one.edit))
+impl<'p> Steps<'p> {
+    /// The writes of text, each with the place of its step.
+    fn writes(&self) -> impl Iterator<Item = (usize, &'p Edit)> {
+        let steps = self.0.iter().enumerate();
+        let edits =
+            steps.flat_map(|(number, step)| step.edits.iter().map(move |edit| (number, edit)));
+        edits.filter(|(_, edit)| edit.is_write())
     }
 
-    fn displacing(&self) -> impl Iterator<Item = (usize, &Edit)> {
-        self.numbered()
+    fn displacing(&self) -> impl Iterator<Item = (usize, &'p Edit)> {
+        self.writes()
             .filter(|(_, edit)| edit.displacement == Displacement::Begins)
-    }
-}
-
-/// What is known of the text that was written: which places are ours, and whether writing has to end.
-#[derive(Debug, Default)]
-pub struct Written {
-    /// What of the text is ours.
-    sites: Sites,
-    /// How often text had gone when its places were forgotten last.
-    gone_places: u64,
-    frozen: Option<Frozen>,
-}
-
-impl Written {
-    /// The places of the text where bytes of ours stand.
-    #[must_use]
-    pub const fn sites(&self) -> &Sites {
-        &self.sites
-    }
-
-    /// Why patching is frozen, if it is.
-    #[must_use]
-    pub const fn frozen(&self) -> Option<&Frozen> {
-        self.frozen.as_ref()
-    }
-
-    /// Takes the kill switch back, after somebody has looked into it.
-    pub fn thaw(&mut self) {
-        self.frozen = None;
-    }
-
-    /// Tracing has ended for this reason, whatever was its consequence: nothing is written any more.
-    pub fn lose(&mut self, why: FrozenBy) {
-        self.frozen = Some(Frozen(why));
-    }
-
-    /// Freezes when something could not be taken back.
-    pub(super) fn note(&mut self, written: Result<(), TransactionError>) -> Result<(), ApplyError> {
-        if let Err(error) = &written
-            && let Some(stuck) = error.stuck.first()
-        {
-            self.frozen = Some(Frozen(stuck.clone().into()));
-        }
-        Ok(written?)
-    }
-
-    fn freeze(&mut self, why: PokeError) -> ApplyError {
-        let frozen = Frozen(why.into());
-        self.frozen = Some(frozen.clone());
-        ApplyError::Frozen(frozen)
-    }
-
-    pub(super) fn check_frozen(&self) -> Result<(), ApplyError> {
-        match &self.frozen {
-            Some(frozen) => Err(ApplyError::Frozen(frozen.clone())),
-            None => Ok(()),
-        }
     }
 }
 
 /// What a commit works with.
 #[derive(Debug)]
-pub(super) struct Commit<'a> {
-    pub image: &'a Image,
-    pub inside: Option<&'a dyn Introspection>,
-    pub points: &'a mut Points,
-    pub written: &'a mut Written,
-    pub foothold: Option<&'a mut Foothold>,
+pub(crate) struct Commit<'a> {
+    pub(super) image: &'a Image,
+    pub(super) inside: Option<&'a dyn Introspection>,
+    pub(super) points: &'a mut Points,
+    pub(super) sites: &'a mut Sites,
+    pub(super) foothold: Option<&'a mut Foothold>,
 }
 
 impl Commit<'_> {
-    /// Brings the guest's text to what `plan` says, all of it or nothing.
+    /// Notes in the journal what is about to be written, so that nobody waits for that while the guest is stopped. To be
+    /// called before `plan` is carried out, and [`Self::settle`] afterwards, whatever became of it.
+    ///
+    /// # Errors
+    /// An [`ApplyError`]; then it must not be carried out.
+    pub fn note(
+        &mut self,
+        memory: &mut (impl WindowMemory + ?Sized),
+        plan: &Plan,
+    ) -> Result<(), ApplyError> {
+        // What is made one nop stays so: nobody who comes after us has to put it back.
+        let of_ours = |edit: &&Edit| edit.before.is_some() || edit.after.is_some();
+        let edits = plan.steps.iter().flat_map(|step| &step.edits);
+        if let Some(foothold) = &mut self.foothold {
+            let edits = edits.filter(of_ours);
+            self.sites.note(&mut foothold.journal, memory, edits)?;
+        }
+        Ok(())
+    }
+
+    /// Has the journal say what stands there now.
+    pub fn settle(&mut self, memory: &mut (impl WindowMemory + ?Sized)) {
+        if let Some(foothold) = &mut self.foothold {
+            self.sites.settle(&mut foothold.journal, memory);
+        }
+    }
+
+    /// Brings the guest's text to what `plan` says, all of it or nothing. It has been noted.
     ///
     /// # Errors
     /// An [`ApplyError`]; then nothing was changed.
@@ -167,54 +132,59 @@ impl Commit<'_> {
         target: &mut T,
         vcpus: &[VcpuRegisters],
         plan: &Plan,
-        inhabited: fn(&Self, &T, &Edits) -> Result<InTheWay, ApplyError>,
+        inhabited: fn(&Self, &T, &Steps<'_>) -> Result<InTheWay, ApplyError>,
         write: Write<T>,
     ) -> Result<Applied, ApplyError> {
-        self.forget_gone(target);
+        self.sites.check_frozen()?;
         self.check_window(target, vcpus, plan)?;
-        let there = self.current(plan)?;
-        let numbered = there.iter().enumerate();
-        let edits = numbered.flat_map(|(number, step)| {
-            let sessions = step.sessions();
-            self.points.edits(self.image, step).map(move |edit| OfStep {
-                step: number,
-                sessions,
-                edit,
-            })
-        });
-        let mut edits = Edits(edits.collect());
-        self.check_ours(target, &edits)?;
+        let mut steps = self.current(plan)?;
+        self.check_ours(target, &steps)?;
         let in_the_way = match plan.obstacles {
             Obstacles::Refuse => {
                 // First what stays so: a thread that is in the way goes on and is looked for again.
-                refuse(self.of_other_rings(target, vcpus, &edits))?;
-                refuse(self.among_kprobes(target, &edits))?;
-                refuse(inhabited(self, target, &edits)?)?;
+                refuse(self.of_other_rings(target, vcpus, &steps))?;
+                refuse(self.among_kprobes(target, &steps))?;
+                refuse(inhabited(self, target, &steps)?)?;
                 InTheWay::new()
             }
             Obstacles::LeaveOut => {
-                let mut all = inhabited(self, target, &edits)?;
-                all.extend(self.among_kprobes(target, &edits));
-                all.extend(self.of_other_rings(target, vcpus, &edits));
-                all.extend(self.foreign(target, &edits));
+                let mut all = inhabited(self, target, &steps)?;
+                all.extend(self.among_kprobes(target, &steps));
+                all.extend(self.of_other_rings(target, vcpus, &steps));
+                all.extend(self.foreign(target, &steps));
                 all
             }
         };
-        edits.0.retain(|one| !in_the_way.contains_key(&one.step));
-        let numbered = there.iter().enumerate();
-        let left = numbered.filter(|(number, _)| !in_the_way.contains_key(number));
-        let made: Vec<&Step> = left.map(|(_, step)| *step).collect();
-        self.write(target, &made, &edits, write)?;
-        let mut applied = self.made(&made, &edits);
-        edits.0.retain(|one| !one.edit.becomes_ours);
-        self.journal(target, &edits);
-        for (number, why) in in_the_way {
-            if let Some(function) = there.get(number).and_then(|step| step.function()) {
-                self.points.functions.skipped(function, why.clone());
-                applied.skipped.push((function, why));
-            }
+        let left = self.leave_out(&mut steps, in_the_way);
+        self.write(target, &steps, write)?;
+        let mut applied = self.made(&steps);
+        for (step, why) in left {
+            step.edits
+                .iter()
+                .for_each(|edit| self.sites.left(edit, why.clone()));
+            applied
+                .skipped
+                .extend(step.function().map(|function| (function, why)));
         }
         Ok(applied)
+    }
+
+    /// Takes out what cannot be made.
+    fn leave_out<'p>(
+        &self,
+        steps: &mut Steps<'p>,
+        mut in_the_way: InTheWay,
+    ) -> Vec<(&'p Step, PokeError)> {
+        let mut left = Vec::with_capacity(in_the_way.len());
+        let mut number = 0;
+        steps.0.retain(|step| {
+            let why = in_the_way.remove(&number);
+            number += 1;
+            let is_made = why.is_none();
+            left.extend(why.map(|why| (*step, why)));
+            is_made
+        });
+        left
     }
 
     /// A guest that has taken the window back needs nothing more than its nops.
@@ -238,45 +208,58 @@ impl Commit<'_> {
     }
 
     /// The steps whose text is there, all of them as they were when the plan was made.
-    fn current<'p>(&self, plan: &'p Plan) -> Result<Vec<&'p Step>, ApplyError> {
+    fn current<'p>(&self, plan: &'p Plan) -> Result<Steps<'p>, ApplyError> {
         let mut there = Vec::with_capacity(plan.steps.len());
         for step in &plan.steps {
-            match (self.points.gone_text(step), plan.obstacles) {
-                (None, _) if !self.points.is_current(self.image, step) => {
-                    return Err(ApplyError::Stale);
-                }
+            let is_gone = |edit: &&Edit| self.sites.is_gone(edit.poke.function);
+            match (step.edits.iter().find(is_gone), plan.obstacles) {
+                (None, _) if !self.is_current(step) => return Err(ApplyError::Stale),
                 (None, _) => there.push(step),
                 (Some(_), Obstacles::LeaveOut) => {}
-                (Some(at), Obstacles::Refuse) => {
-                    let symbol = self.image.name_at(at);
+                (Some(edit), Obstacles::Refuse) => {
+                    let symbol = self.image.name_at(edit.poke.at);
                     return Err(ProbeError::Gone { symbol }.into());
                 }
             }
         }
-        Ok(there)
+        Ok(Steps(there))
+    }
+
+    /// Whether everything that a step is about is as it was when the step was planned.
+    pub fn is_current(&self, step: &Step) -> bool {
+        let mut edits = step.edits.iter();
+        edits.all(|edit| self.sites.is_current(edit))
+            && step
+                .word
+                .as_ref()
+                .is_none_or(|word| self.sites.is_word_current(word))
+            && self.points.is_current(&step.what)
     }
 
     /// Other bytes where ours must stand freeze patching.
     fn check_ours(
         &mut self,
         target: &(impl TargetMemory + ?Sized),
-        edits: &Edits,
+        steps: &Steps<'_>,
     ) -> Result<(), ApplyError> {
-        for (_, edit) in edits.numbered().filter(|(_, edit)| edit.is_ours) {
-            if let Err(error) = self.look_at(target, &edit.poke) {
-                return Err(self.written.freeze(error));
+        let ours = steps.writes().map(|(_, edit)| edit);
+        for edit in ours.filter(|edit| edit.is_at_jump_of_ours()) {
+            if let Err(error) = expect(target, self.image, &edit.poke, edit.poke.expected) {
+                return Err(ApplyError::Frozen(self.sites.freeze(error)));
             }
         }
         Ok(())
     }
 
     /// The steps at whose sites somebody else's bytes stand: they are his.
-    fn foreign(&self, target: &(impl TargetMemory + ?Sized), edits: &Edits) -> InTheWay {
-        let all = edits.numbered().filter(|(_, edit)| !edit.is_ours);
-        let foreign = all.filter_map(|(step, edit)| {
-            let error = self.look_at(target, &edit.poke).err()?;
-            Some((step, error))
-        });
+    fn foreign(&self, target: &(impl TargetMemory + ?Sized), steps: &Steps<'_>) -> InTheWay {
+        let all = steps.writes();
+        let foreign = all
+            .filter(|(_, edit)| !edit.is_at_jump_of_ours())
+            .filter_map(|(step, edit)| {
+                let error = expect(target, self.image, &edit.poke, edit.poke.expected).err()?;
+                Some((step, error))
+            });
         foreign.collect()
     }
 
@@ -285,7 +268,7 @@ impl Commit<'_> {
         &self,
         memory: &(impl PhysicalMemory + ?Sized),
         vcpus: &[VcpuRegisters],
-        edits: &Edits,
+        steps: &Steps<'_>,
     ) -> InTheWay {
         let Some(foothold) = &self.foothold else {
             return InTheWay::new();
@@ -297,12 +280,16 @@ impl Commit<'_> {
             let at = edit.poke.at;
             (step, PokeError::OtherRing { symbol, at })
         };
-        edits.displacing().filter(other).map(why).collect()
+        steps.displacing().filter(other).map(why).collect()
     }
 
     /// The steps that would displace instructions among which the guest has probes of its own.
-    fn among_kprobes(&self, memory: &(impl PhysicalMemory + ?Sized), edits: &Edits) -> InTheWay {
-        let displaced = edits.displacing().map(|(step, edit)| {
+    fn among_kprobes(
+        &self,
+        memory: &(impl PhysicalMemory + ?Sized),
+        steps: &Steps<'_>,
+    ) -> InTheWay {
+        let displaced = steps.displacing().map(|(step, edit)| {
             let length = edit.poke.expected.as_slice().len() as u64;
             let Poke { function, at, .. } = edit.poke;
             (step, (function, at, at.wrapping_add(length)))
@@ -319,9 +306,9 @@ impl Commit<'_> {
     fn inhabited<T: StoppedTarget + ?Sized>(
         &self,
         target: &T,
-        edits: &Edits,
+        steps: &Steps<'_>,
     ) -> Result<InTheWay, ApplyError> {
-        let closed = edits.numbered().flat_map(|(step, edit)| {
+        let closed = steps.writes().flat_map(|(step, edit)| {
             let places = edit.closes.iter();
             places.map(move |at| (*at, step, edit.poke))
         });
@@ -332,11 +319,9 @@ impl Commit<'_> {
     fn joining<T: LiveTarget + ?Sized>(
         &self,
         _: &T,
-        edits: &Edits,
+        steps: &Steps<'_>,
     ) -> Result<InTheWay, ApplyError> {
-        let joining = edits
-            .numbered()
-            .filter(|(_, edit)| edit.joins_instructions());
+        let joining = steps.writes().filter(|(_, edit)| edit.joins_instructions());
         let needs_stop = |(step, edit): (usize, &Edit)| {
             let symbol = symbol(self.image, edit.poke.function);
             let at = edit.poke.at;
@@ -345,117 +330,62 @@ impl Commit<'_> {
         Ok(joining.map(needs_stop).collect())
     }
 
-    /// Text, and the words of data that go with it. The journal knows of every place before it is written, and for as
-    /// long as it can be ours.
+    /// Text, and the words of data that go with it.
     fn write<T: TextMemory + ?Sized>(
         &mut self,
         target: &mut T,
-        made: &[&Step],
-        edits: &Edits,
+        steps: &Steps<'_>,
         write: Write<T>,
     ) -> Result<(), ApplyError> {
-        let words = || made.iter().filter_map(|step| step.word());
-        word::check(target, words())?;
-        if let Some(foothold) = &mut self.foothold {
-            let edits = edits.0.iter();
-            let noted = edits.filter_map(|one| self.written.sites.after(&one.edit, one.sessions));
-            foothold.journal.note(target, noted)?;
-        }
-        let written = self.write_text(target, edits, words, write);
-        if written.is_err() {
-            self.journal(target, edits);
-        }
-        written
-    }
-
-    /// Has the journal say of the places of these edits what the table of sites says. What cannot be written there now
-    /// is an entry too many: whoever reads it finds other bytes in its place, and leaves them.
-    fn journal<T: WindowMemory + ?Sized>(&mut self, target: &mut T, edits: &Edits) {
-        let Some(foothold) = &mut self.foothold else {
-            return;
-        };
-        let places = edits.0.iter().map(|one| one.edit.poke.at);
-        let (ours, gone): (Vec<Gva>, _) =
-            places.partition(|at| self.written.sites.get(*at).is_some());
-        let ours = ours
-            .into_iter()
-            .filter_map(|at| self.written.sites.get(at).copied());
-        let _ = foothold.journal.note(target, ours);
-        let _ = foothold.journal.cross_out(target, gone);
-    }
-
-    /// Forgets the places in text that is gone.
-    fn forget_gone<T: WindowMemory + ?Sized>(&mut self, target: &mut T) {
-        if self.written.gone_places == self.points.functions.gone_so_far() {
-            return;
-        }
-        self.written.gone_places = self.points.functions.gone_so_far();
-        let functions = &self.points.functions;
-        let gone = self
-            .written
-            .sites
-            .forget(|function| functions.is_gone(function));
-        if let Some(foothold) = &mut self.foothold {
-            let _ = foothold.journal.cross_out(target, gone);
-        }
-    }
-
-    fn write_text<'s, T: TextMemory + ?Sized, W: Iterator<Item = &'s WordWrite>>(
-        &mut self,
-        target: &mut T,
-        edits: &Edits,
-        words: impl Fn() -> W,
-        write: Write<T>,
-    ) -> Result<(), ApplyError> {
-        let pokes: Vec<Poke> = edits.numbered().map(|(_, edit)| edit.poke).collect();
+        let words = steps.0.iter().filter_map(|step| step.word.as_ref());
+        word::check(target, words.clone())?;
+        let mut pokes = Vec::with_capacity(steps.0.len());
+        pokes.extend(steps.writes().map(|(_, edit)| edit.poke));
         let written = write(target, self.image, &pokes);
-        self.written.note(written)?;
-        if let Err(error) = word::write(target, words().collect::<Vec<_>>()) {
+        self.freeze_if_stuck(written)?;
+        if let Err(error) = word::write(target, words) {
             let back: Vec<Poke> = pokes.iter().rev().map(|poke| poke.reverse()).collect();
             let written = write(target, self.image, &back);
-            self.written.note(written)?;
+            self.freeze_if_stuck(written)?;
             return Err(error.into());
         }
         Ok(())
     }
 
+    /// Freezes when something could not be taken back.
+    fn freeze_if_stuck(
+        &mut self,
+        written: Result<(), TransactionError>,
+    ) -> Result<(), TransactionError> {
+        if let Err(error) = &written
+            && let Some(stuck) = error.stuck.first()
+        {
+            self.sites.freeze(stuck.clone());
+        }
+        written
+    }
+
     /// Everybody knows what has been made.
-    fn made(&mut self, made: &[&Step], edits: &Edits) -> Applied {
+    fn made(&mut self, steps: &Steps<'_>) -> Applied {
         let mut applied = Applied::default();
-        for step in made {
+        for step in &steps.0 {
             let before = self.is_patched(step);
-            self.points.applied(step);
+            step.edits.iter().for_each(|edit| self.sites.made(edit));
+            step.word.iter().for_each(|word| self.sites.made_word(word));
+            self.points.made(&step.what);
             match (before, self.is_patched(step)) {
                 (_, Some(true)) => applied.patched += 1,
                 (Some(true), Some(false)) => applied.restored += 1,
                 _ => {}
             }
         }
-        for OfStep { edit, sessions, .. } in &edits.0 {
-            self.written.sites.edited(edit, *sessions);
-        }
         applied
     }
 
     /// Whether the function that a step is about is patched; none for a step about something else.
     fn is_patched(&self, step: &Step) -> Option<bool> {
-        let function = step.function()?;
-        Some(self.points.functions.state(function).is_patched())
-    }
-
-    fn look_at(&self, target: &(impl TargetMemory + ?Sized), poke: &Poke) -> Result<(), PokeError> {
-        let (at, expected) = (poke.at, poke.expected);
-        let found = read_site(target, self.image, poke)?;
-        if found == expected {
-            return Ok(());
-        }
-        let symbol = symbol(self.image, poke.function);
-        Err(PokeError::Unexpected {
-            symbol,
-            at,
-            expected,
-            found,
-        })
+        let lead = self.sites.state(step.function()?).lead();
+        Some(lead.is_some_and(Lead::is_for_users))
     }
 }
 

@@ -1,14 +1,15 @@
-//! Why the engine refused, and the kill switch.
+//! Why the engine refused.
 
 use super::probes::error::ProbeError;
-use crate::patch::events::OutOfReach;
+use crate::points::events::OutOfReach;
 use crate::record::FUNCTIONS_MAX;
 use crate::stub::cell::{GsMoved, SESSIONS_MAX};
 use crate::stub::store::StoreError;
 use crate::stub::template::StubError;
 use crate::target::MemoryError;
+use crate::text::frozen::Frozen;
 use crate::text::journal::JournalError;
-use crate::text::poke::{PokeError, TransactionError};
+use crate::text::poke::TransactionError;
 use crate::text::word::WordError;
 use crate::window::WindowError;
 
@@ -140,27 +141,5 @@ pub enum ApplyError {
     Probe(#[from] ProbeError),
     /// Patching is frozen.
     #[error("patching is frozen: {0}")]
-    Frozen(Frozen),
-}
-
-/// The kill switch: something that must not be was found in the guest's text or page tables. Nothing is written any
-/// more until someone has looked.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}; nothing will be patched until this has been looked into, the guest goes on")]
-pub struct Frozen(pub FrozenBy);
-
-/// What was found.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FrozenBy {
-    /// At a place of the text.
-    #[error(transparent)]
-    Poke(#[from] PokeError),
-    /// The window is lost.
-    #[error(transparent)]
-    Window(#[from] WindowError),
-    /// The text is another one.
-    #[error(
-        "none of our jumps is in the guest's text any more: another kernel runs in its place (kexec), or it was loaded anew"
-    )]
-    Replaced,
+    Frozen(#[from] Frozen),
 }

@@ -12,50 +12,66 @@ use terms::session_set::SessionSet;
 use terms::site::SITE_LENGTH;
 
 use super::ApplyError;
-use super::plan::{Plan, Step};
+use super::plan::{Called, Plan, Step, What};
 use super::planning::Planning;
 pub use super::rings::PAYLOAD_BYTES_OF_PROBES;
 use crate::capture::Capture;
-use crate::patch::events::{Callback, Dispatch, TracepointChange, TracepointTable};
-use crate::patch::markers::{MarkerChange, MarkerState, MarkerTable};
+use crate::points::events::{self, Callback, Callbacks, Dispatch};
+use crate::points::markers;
 use crate::session::SessionId;
 use crate::stub::capture::{CapturePart, CaptureStub, Standing};
 use crate::stub::event::{Tail, arguments};
 use crate::stub::store::Piece;
 use crate::target::WindowMemory;
+use crate::text::sites::Sites;
 
-/// Who is called at the events of the image.
+/// Who is called at the events of the image. Who records a marker, the table of sites knows.
 #[derive(Debug)]
 pub struct Events {
-    pub(super) tracepoints: TracepointTable,
-    pub(super) markers: MarkerTable,
+    dispatch: Dispatch,
+    /// Who is called at each tracepoint.
+    called: Vec<Callbacks>,
 }
 
 impl Events {
     /// Nobody is called anywhere; a tracepoint will lead to its only callback in this way.
     pub(super) fn new(image: &Image, dispatch: Dispatch) -> Self {
         Self {
-            tracepoints: TracepointTable::new(image, dispatch),
-            markers: MarkerTable::new(image),
+            dispatch,
+            called: vec![Vec::new(); image.tracepoints.len()],
         }
     }
 
-    /// Who records the markers.
+    /// Who is called at a tracepoint, in order, and where that is.
     #[must_use]
-    pub const fn markers(&self) -> &MarkerTable {
-        &self.markers
+    pub fn called(&self, event: EventId) -> &[(Callback, Gva)] {
+        self.called
+            .get(event.index())
+            .map(|called| &**called)
+            .unwrap_or_default()
     }
 
-    /// Who is called at the tracepoints.
+    /// What stands at the sites of a tracepoint: `nop`, `direct` or `iterator`.
     #[must_use]
-    pub const fn tracepoints(&self) -> &TracepointTable {
-        &self.tracepoints
+    pub fn state(&self, event: EventId) -> &'static str {
+        self.dispatch.state(self.called(event).len())
+    }
+
+    /// Notes who is called at a tracepoint now.
+    pub(super) fn is_called(&mut self, called: &Called) {
+        if let Some(slot) = self.called.get_mut(called.event.index()) {
+            slot.clone_from(&called.after);
+        }
     }
 
     /// At how many events a session is called.
-    pub(super) fn recorded_by(&self, id: SessionId) -> usize {
-        let tracepoints = self.tracepoints.of(Callback::Session(id.0)).count();
-        tracepoints + self.markers.of(id.0).count()
+    pub(super) fn recorded_by(&self, image: &Image, sites: &Sites, id: SessionId) -> usize {
+        let calls_it = |called: &&Callbacks| {
+            let mut called = called.iter();
+            called.any(|(called, _)| *called == Callback::Session(id.0))
+        };
+        let tracepoints = self.called.iter().filter(calls_it).count();
+        tracepoints + markers::of(image, sites, id.0).count()
     }
 
     /// Plans that these callbacks are called at events, or are not called there any more. Writes the stubs and
@@ -71,13 +87,10 @@ impl Events {
     ) -> Result<Plan, ApplyError> {
         let mut steps = Vec::new();
         for (event, callbacks) in calls {
-            if with.image.marker(*event).is_some() {
-                let change = self.plan_marker(with, *event, callbacks, on)?;
-                steps.extend(change.map(Step::Marker));
-            } else {
-                let change = self.plan_tracepoint(with, *event, callbacks, on)?;
-                steps.extend(change.map(Step::Tracepoint));
-            }
+            steps.extend(match with.image.marker(*event).is_some() {
+                true => plan_marker(with, *event, callbacks, on)?,
+                false => self.plan_tracepoint(with, *event, callbacks, on)?,
+            });
         }
         Ok(Plan::whole(steps))
     }
@@ -88,68 +101,72 @@ impl Events {
         event: EventId,
         callbacks: &[Callback],
         on: bool,
-    ) -> Result<Option<TracepointChange>, ApplyError> {
-        let Some(state) = self.tracepoints.state(event) else {
+    ) -> Result<Option<Step>, ApplyError> {
+        let Some(tracepoint) = with.image.tracepoints.get(event.index()) else {
             return Ok(None);
         };
-        let mut called = state.callbacks.clone();
+        let before = self.called(event).to_vec();
+        let mut after = before.clone();
         if on {
             for callback in callbacks {
-                if called.iter().all(|(there, _)| there != callback) {
-                    called.push((*callback, address(with, *callback, event)?));
+                if after.iter().all(|(there, _)| there != callback) {
+                    after.push((*callback, address(with, *callback, event)?));
                 }
             }
         } else {
-            called.retain(|(there, _)| !callbacks.contains(there));
+            after.retain(|(there, _)| !callbacks.contains(there));
         }
-        let list = place_list(with, &called)?;
-        Ok(self.tracepoints.plan(with.image, event, called, list)?)
-    }
-
-    /// Only sessions record markers.
-    fn plan_marker<M: WindowMemory + ?Sized>(
-        &self,
-        with: &mut Planning<'_, M>,
-        event: EventId,
-        callbacks: &[Callback],
-        on: bool,
-    ) -> Result<Option<MarkerChange>, ApplyError> {
-        let image = with.image;
-        let (Some(marker), Some(before)) = (image.marker(event), self.markers.state(event)) else {
+        let list = place_list(with, &after)?;
+        if before == after {
             return Ok(None);
-        };
-        let sessions = callbacks.iter().filter_map(|callback| match callback {
-            Callback::Session(id) => Some(*id),
-            Callback::Guest(_) => None,
-        });
-        let sessions = sessions.fold(before.sessions, |set, id| match on {
-            true => set.with(id),
-            false => set.without(id),
-        });
-        let mut after = MarkerState {
-            sessions,
-            stubs: Vec::new(),
-        };
-        if !sessions.is_empty() {
-            for site in &marker.sites {
-                let fields = marker.format.fields.iter().cloned();
-                let capture = Capture::of_fields(fields.zip(site.operands.iter().copied()));
-                let stub = CaptureStub {
-                    parts: parts(with, sessions, event, capture)?,
-                    tail: Tail::Continue,
-                    lowered: 0,
-                    standing: Standing::Marker,
-                    reach: None,
-                };
-                let go_on = site.at.wrapping_add(SITE_LENGTH as u64);
-                let stub = Box::new(stub);
-                after
-                    .stubs
-                    .push(with.place(Piece::Capture { stub, go_on })?);
-            }
         }
-        Ok(self.markers.plan(event, marker, after)?)
+        let edits = events::edits(with.sites, tracepoint, self.dispatch, &after)?;
+        let word = events::list_word(with.sites, tracepoint, list);
+        let what = What::Tracepoint(Called {
+            event,
+            before,
+            after,
+        });
+        Ok(Some(Step { what, edits, word }))
     }
+}
+
+/// Only sessions record markers.
+fn plan_marker<M: WindowMemory + ?Sized>(
+    with: &mut Planning<'_, M>,
+    event: EventId,
+    callbacks: &[Callback],
+    on: bool,
+) -> Result<Option<Step>, ApplyError> {
+    let Some(marker) = with.image.marker(event) else {
+        return Ok(None);
+    };
+    let sessions = callbacks.iter().filter_map(|callback| match callback {
+        Callback::Session(id) => Some(*id),
+        Callback::Guest(_) => None,
+    });
+    let before = markers::recorded_by(with.sites, marker);
+    let sessions = sessions.fold(before, |set, id| match on {
+        true => set.with(id),
+        false => set.without(id),
+    });
+    let mut stubs = Vec::new();
+    for site in marker.sites.iter().filter(|_| !sessions.is_empty()) {
+        let fields = marker.format.fields.iter().cloned();
+        let capture = Capture::of_fields(fields.zip(site.operands.iter().copied()));
+        let stub = CaptureStub {
+            parts: parts(with, sessions, event, capture)?,
+            tail: Tail::Continue,
+            lowered: 0,
+            standing: Standing::Marker,
+            reach: None,
+        };
+        let go_on = site.at.wrapping_add(SITE_LENGTH as u64);
+        let stub = Box::new(stub);
+        stubs.push(with.place(Piece::Capture { stub, go_on })?);
+    }
+    let edits = markers::plan(with.sites, marker, sessions, &stubs)?;
+    Ok((!edits.is_empty()).then(|| Step::of(What::Marker(event), edits)))
 }
 
 /// Where a callback is to be called.

@@ -14,10 +14,10 @@ use terms::site::SITE_LENGTH;
 
 use crate::guest_kind;
 use crate::introspection::{Introspection, Loaded, Module, ModuleError};
-use crate::patch::functions::{FunctionState, FunctionTable};
 use crate::personality::Personality;
 use crate::record::FUNCTIONS_MAX;
 use crate::target::PhysicalMemory;
+use crate::text::sites::Sites;
 
 /// Symbols of modules that are read in one look, and as how many a module counts at least. A guest can have a
 /// thousand modules with a hundred thousand symbols each: the rest has its turn in the looks after this one.
@@ -106,14 +106,14 @@ impl Fleeting {
         &mut self,
         memory: &(impl PhysicalMemory + ?Sized),
         image: &Image,
-        functions: &mut FunctionTable,
+        sites: &mut Sites,
     ) -> Moved {
-        self.look_at_init(memory, image, functions);
+        self.look_at_init(memory, image, sites);
         let mut moved = Moved::default();
         if !self.modules.is_empty() {
             // A list that cannot be read says that nothing is there.
             let loaded = self.loaded(memory, image).unwrap_or_default();
-            self.forget((memory, image), functions, &loaded, &mut moved);
+            self.forget((memory, image), sites, &loaded, &mut moved);
         }
         moved
     }
@@ -128,14 +128,14 @@ impl Fleeting {
         &mut self,
         memory: &(impl PhysicalMemory + ?Sized),
         image: &mut Arc<Image>,
-        functions: &mut FunctionTable,
+        sites: &mut Sites,
         announced: Option<Gva>,
     ) -> Result<Moved, ModuleError> {
-        self.look_at_init(memory, image, functions);
+        self.look_at_init(memory, image, sites);
         let mut moved = Moved::default();
         let loaded = self.loaded(memory, image);
         let list = loaded.as_deref().unwrap_or_default();
-        self.forget((memory, &**image), functions, list, &mut moved);
+        self.forget((memory, &**image), sites, list, &mut moved);
         let mut budget = Budget(SYMBOLS_A_LOOK);
         let is_announced = |loaded: &&Loaded| Some(loaded.module.at) == announced;
         let first = list.iter().filter(is_announced);
@@ -146,7 +146,6 @@ impl Fleeting {
             }
             if budget.allows(self.symbols_of(memory, module)) {
                 self.add_module(memory, image, module, &mut moved);
-                functions.extend(image);
                 if Some(module.at) == announced {
                     moved.announced = Some(Arc::clone(&module.name));
                 }
@@ -210,20 +209,18 @@ impl Fleeting {
     fn forget(
         &mut self,
         (memory, image): (&(impl PhysicalMemory + ?Sized), &Image),
-        table: &mut FunctionTable,
+        sites: &mut Sites,
         loaded: &[Loaded],
         moved: &mut Moved,
     ) {
         let modules = std::mem::take(&mut self.modules);
         let (there, gone) = modules.into_iter().partition(|known: &KnownModule| {
             loaded.iter().any(|one| one.module == known.module)
-                && !self.is_reborn(memory, image, table, known)
+                && !self.is_reborn(memory, image, sites, known)
         });
         self.modules = there;
         for KnownModule { module, functions } in gone {
-            for function in functions.clone() {
-                table.gone(FunctionId(function));
-            }
+            sites.gone(functions.map(FunctionId));
             moved.left.push(module.name);
         }
     }
@@ -233,13 +230,13 @@ impl Fleeting {
         &self,
         memory: &(impl PhysicalMemory + ?Sized),
         image: &Image,
-        table: &FunctionTable,
+        sites: &Sites,
         known: &KnownModule,
     ) -> bool {
         let Some(inside) = &self.inside else {
             return true;
         };
-        let is_patched = |id: &FunctionId| matches!(table.state(*id), FunctionState::Patched(_));
+        let is_patched = |id: &FunctionId| sites.state(*id).lead().is_some();
         let patched = known.functions.clone().map(FunctionId).find(is_patched);
         let Some(site) = patched.and_then(|id| image.site_of(id)) else {
             return false;
@@ -253,7 +250,7 @@ impl Fleeting {
         &mut self,
         memory: &(impl PhysicalMemory + ?Sized),
         image: &Image,
-        functions: &mut FunctionTable,
+        sites: &mut Sites,
     ) {
         let Some(inside) = &self.inside else {
             return;
@@ -266,11 +263,8 @@ impl Fleeting {
             let function = image.function(site.function);
             function.is_some_and(|function| function.module.is_none())
         });
-        for site in linked {
-            if self.is_freed(image, site.address) {
-                functions.gone(site.function);
-            }
-        }
+        let freed = linked.filter(|site| self.is_freed(image, site.address));
+        sites.gone(freed.map(|site| site.function));
     }
 
     /// Whether modules can come and go.

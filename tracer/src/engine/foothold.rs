@@ -17,7 +17,8 @@ use crate::stub::spec::{Hook, ReturnHook};
 use crate::stub::store::{StoreError, StubStore};
 use crate::stub::template::StubError;
 use crate::target::StoppedTarget;
-use crate::text::journal::{Entry, Journal};
+use crate::text::journal::Journal;
+use crate::text::sites::Sites;
 use crate::window::{Extent, Places, Window};
 
 /// Room for stubs per function: a few versions of each.
@@ -52,7 +53,7 @@ fn clock_offset(strategy: &CpuStrategy) -> u64 {
 }
 
 impl Foothold {
-    /// Opens the window in `region`, and begins the journal with these places.
+    /// Opens the window in `region`, and begins the journal with what is ours already.
     ///
     /// # Errors
     /// An [`AttachError`].
@@ -60,7 +61,7 @@ impl Foothold {
         target: &mut (impl StoppedTarget + ?Sized),
         image: &Image,
         region: Region,
-        changed: impl Iterator<Item = Entry>,
+        sites: &mut Sites,
     ) -> Result<Self, AttachError> {
         let functions = image.functions.len();
         if functions >= FUNCTIONS_MAX as usize {
@@ -81,14 +82,14 @@ impl Foothold {
         let room = functions + PROBES_BYTES;
         let journal_at = clock_offset(&strategy) + PAGE_BYTES;
         let places = JOURNAL_ENTRIES + 2 * image.sites.len() as u64;
-        let opened = || {
+        let mut opened = || {
             let code = window.map(target, room, PageUse::Code)?;
             let shared = journal_at + Journal::bytes(places);
             let cells = window.map(target, shared, PageUse::Data)?;
             let at = cells.physical.wrapping_add(journal_at);
             let mut journal = Journal::begin(target, at, places)?;
             // What can be changed without a window.
-            journal.note(target, changed)?;
+            sites.begin(&mut journal, target)?;
             Ok::<_, AttachError>((code, cells, journal))
         };
         let (code, cells, journal) = match opened() {

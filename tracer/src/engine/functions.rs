@@ -1,21 +1,24 @@
 //! Which functions a session traces: the plan, made while the guest runs, with the stubs that it needs.
 
+use image::Site;
 use terms::addr::Gva;
 use terms::function::FunctionId;
 use terms::session_set::SessionSet;
 
 use super::ApplyError;
 use super::call_values::place_routine;
-use super::plan::{Plan, Step};
+use super::plan::{Plan, Step, What};
 use super::planning::Planning;
 use super::points::Points;
 use crate::filter::Selection;
+use crate::points::functions;
 use crate::session::SessionId;
 use crate::stub::capture::CapturePart;
 use crate::stub::spec::SiteShape;
-use crate::stub::store::Piece;
+use crate::stub::store::{Piece, StoreError};
 use crate::stub::template::Captures;
 use crate::target::WindowMemory;
+use crate::text::edit::Lead;
 use trace::event::Moment;
 
 impl Points {
@@ -32,23 +35,22 @@ impl Points {
         let profile = with.sessions.get(id)?.profile;
         // The table of a profile has no entry for what has come since it was made.
         let limit = profile.map_or(u32::MAX, |profile| profile.layout.functions());
-        let mut wanted = vec![false; with.image.functions.len()];
+        let sites = &*with.sites;
+        let all = (0u32..).zip(&with.image.functions);
+        let all = all.map(|(number, _)| sites.sessions(FunctionId(number)).without(id.0));
+        let mut after: Vec<SessionSet> = all.collect();
         for function in &selection.selected {
-            if let Some(slot) = wanted.get_mut(function.index()) {
-                *slot = function.0 < limit;
+            if let Some(set) = after.get_mut(function.index())
+                && function.0 < limit
+            {
+                *set = set.with(id.0);
             }
         }
-        let all = || (0u32..).zip(&wanted).map(|(number, _)| FunctionId(number));
-        let after = |function: FunctionId| {
-            let set = self.functions.sessions(function);
-            match wanted.get(function.index()) {
-                Some(true) => set.with(id.0),
-                _ => set.without(id.0),
-            }
-        };
+        let after = |function: FunctionId| after.get(function.index()).copied().unwrap_or_default();
         let returns = self.probes.return_parts(with, |probe| probe.session);
         let captures: Vec<Captures> = if with.sessions.capture_any() || !returns.is_empty() {
-            let captures = all().map(|function| {
+            let all = (0u32..).take(with.image.functions.len()).map(FunctionId);
+            let captures = all.map(|function| {
                 let returns = returns.get(&function).cloned().unwrap_or_default();
                 self.captures(with, function, after(function), returns)
             });
@@ -70,17 +72,39 @@ impl Points {
             let captures = captures.or(announcer.map(|(_, captures)| captures));
             (after(function), captures.unwrap_or_default())
         };
+        let leads = self.leads(with, wanted)?;
+        let mut steps = Vec::with_capacity(leads.len());
+        for (site, lead) in leads {
+            let lead = self.through_probes(with, site, lead)?;
+            let wanted = functions::wanted(site, lead).map_err(StoreError::from)?;
+            let edit = with.sites.edit(wanted);
+            steps.extend(edit.map(|edit| Step::one(What::Function(site.function), edit)));
+        }
+        Ok(Plan::lenient(steps))
+    }
+
+    /// Where the sites lead to the stubs of those who want them.
+    fn leads<'i, M: WindowMemory + ?Sized>(
+        &self,
+        with: &mut Planning<'i, M>,
+        wanted: impl Fn(FunctionId) -> (SessionSet, Captures),
+    ) -> Result<Vec<(&'i Site, Option<Lead>)>, ApplyError> {
         let (image, sessions) = (with.image, with.sessions);
-        let (foothold, memory) = with.foothold()?;
+        let foothold = with.foothold.as_deref_mut();
+        let foothold = foothold.ok_or(ApplyError::NotAttached)?;
         let hook = foothold.hook();
         let spec = |set: SessionSet, shape: SiteShape, captures: Captures| {
             sessions.stub_spec(set, shape, captures, hook)
         };
-        let store = &mut foothold.stubs;
-        let mut changes = self.functions.plan(image, wanted, spec, store, memory)?;
-        self.lead_through_probes(with, &mut changes)?;
-        let steps = changes.into_iter().map(Step::Function);
-        Ok(Plan::lenient(steps.collect()))
+        let (sites, store) = (&*with.sites, &mut foothold.stubs);
+        Ok(functions::leads(
+            image,
+            sites,
+            wanted,
+            spec,
+            store,
+            with.memory,
+        )?)
     }
 
     /// The routines that the stub of a function calls which these sessions trace, and at whose returns `returns` are

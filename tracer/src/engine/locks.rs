@@ -3,8 +3,9 @@
 use image::Image;
 
 use super::ApplyError;
-use super::plan::{Plan, Step};
-use crate::patch::locks::{LockPrefixes, switches};
+use super::plan::{Plan, Step, What};
+use crate::points::locks::{LockPrefixes, switches};
+use crate::text::sites::Sites;
 
 /// Why the lock prefixes were left as they are.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -29,7 +30,7 @@ pub enum LockError {
 /// they are so.
 pub(super) fn plan(
     image: &Image,
-    now: LockPrefixes,
+    sites: &mut Sites,
     to: LockPrefixes,
     vcpus: usize,
 ) -> Result<Plan, LockError> {
@@ -39,9 +40,6 @@ pub(super) fn plan(
     if to == LockPrefixes::Off && vcpus > 1 {
         return Err(LockError::SeveralVcpus { vcpus });
     }
-    if now == to {
-        return Ok(Plan::default());
-    }
-    let steps = switches(image, now, to).map(Step::Lock);
+    let steps = switches(image, sites, to).map(|edit| Step::one(What::Lock, edit));
     Ok(Plan::whole(steps.collect()))
 }

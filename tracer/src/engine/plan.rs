@@ -1,18 +1,14 @@
-//! What a change of any kind is made of: steps, each of which is made whole or not at all. Functions, events, probes,
-//! dynamic functions and lock prefixes plan their own; all are carried out by the one commit.
+//! What has to be written for a change of any kind: functions, events, probes, dynamic functions, lock prefixes. Each
+//! policy says what it wants at which sites, the table of sites what that changes; all is carried out by the one commit.
 
+use terms::addr::Gva;
 use terms::event_format::EventId;
 use terms::function::FunctionId;
-use terms::session_set::SessionSet;
 
 use super::probes::id::ProbeId;
-use crate::patch::dynamic::Retarget;
-use crate::patch::events::{Callback, TracepointChange};
-use crate::patch::functions::Change;
-use crate::patch::locks::LockSwitch;
-use crate::patch::markers::MarkerChange;
-use crate::patch::probes::{BreakpointTable, PlaceChange};
+use crate::points::events::Callback;
 use crate::session::SessionId;
+use crate::text::edit::Edit;
 use crate::text::word::WordWrite;
 
 /// Who records a probe, before and afterwards.
@@ -26,116 +22,149 @@ pub struct Recorded {
     pub after: Option<SessionId>,
 }
 
-/// One thing that becomes another.
+/// Who is called at a tracepoint, in order, and where that is: before and afterwards.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub struct Called {
+    /// Which one.
+    pub event: EventId,
+    /// Who is called now.
+    pub before: Vec<(Callback, Gva)>,
+    /// Who is called afterwards.
+    pub after: Vec<(Callback, Gva)>,
+}
+
+/// What becomes another thing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum What {
     /// Whom a function's site leads to.
-    Function(Change),
+    Function(FunctionId),
     /// Who is called at a tracepoint.
-    Tracepoint(TracepointChange),
+    Tracepoint(Called),
     /// Who records a marker.
-    Marker(MarkerChange),
+    Marker(EventId),
     /// Where a place in the text leads, outside the functions' own sites.
-    Place(PlaceChange),
+    Place {
+        /// Whether it is a breakpoint, at which vCPUs may leave the guest.
+        is_breakpoint: bool,
+    },
     /// Which breakpoints the guest serves.
-    Breakpoints(BreakpointTable),
+    Breakpoints,
     /// Who records a probe.
     Recorded(Recorded),
-    /// Where a dynamic function leads.
-    Dynamic(Retarget),
+    /// Where a dynamic function leads: its jump, and to what.
+    Dynamic(Gva, Gva),
     /// One lock prefix.
-    Lock(LockSwitch),
+    Lock,
+    /// A site that is made one nop, once and for all.
+    Normal,
+}
+
+/// One thing that becomes another: what that is, and what is written for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// What it is about.
+    pub what: What,
+    /// The changes of sites, in their order.
+    pub edits: Vec<Edit>,
+    /// The word of the guest's data that is written with them.
+    pub word: Option<WordWrite>,
 }
 
 impl Step {
+    /// One that changes these sites.
+    pub(super) const fn of(what: What, edits: Vec<Edit>) -> Self {
+        Self {
+            what,
+            edits,
+            word: None,
+        }
+    }
+
+    /// One that changes a single site.
+    pub(super) fn one(what: What, edit: Edit) -> Self {
+        Self::of(what, vec![edit])
+    }
+
     /// The step that takes this one back, as far as it does not depend on what else has changed since.
     #[must_use]
     pub fn reverse(&self) -> Self {
-        match self {
-            Self::Function(change) => Self::Function(change.reverse()),
-            Self::Tracepoint(change) => Self::Tracepoint(change.reverse()),
-            Self::Marker(change) => Self::Marker(change.reverse()),
-            Self::Place(change) => Self::Place(change.reverse()),
-            Self::Breakpoints(table) => Self::Breakpoints(table.reverse()),
-            Self::Recorded(recorded) => Self::Recorded(Recorded {
-                probe: recorded.probe,
-                before: recorded.after,
-                after: recorded.before,
-            }),
-            Self::Dynamic(change) => Self::Dynamic(change.reverse()),
-            Self::Lock(switch) => Self::Lock(switch.reverse()),
+        Self {
+            what: match &self.what {
+                What::Tracepoint(called) => What::Tracepoint(Called {
+                    event: called.event,
+                    before: called.after.clone(),
+                    after: called.before.clone(),
+                }),
+                What::Recorded(recorded) => What::Recorded(Recorded {
+                    probe: recorded.probe,
+                    before: recorded.after,
+                    after: recorded.before,
+                }),
+                what => what.clone(),
+            },
+            edits: self.edits.iter().rev().map(Edit::reverse).collect(),
+            word: self.word.as_ref().map(WordWrite::reverse),
         }
     }
 
     /// Whether anything leads into the window afterwards.
     pub(super) fn leads_somewhere(&self) -> bool {
-        match self {
-            Self::Function(change) => change.after.is_some(),
-            Self::Tracepoint(change) => !change.after.callbacks.is_empty(),
-            Self::Marker(change) => !change.after.stubs.is_empty(),
-            Self::Place(change) => change.after.is_some(),
-            Self::Breakpoints(_) | Self::Recorded(_) | Self::Dynamic(_) | Self::Lock(_) => false,
+        match &self.what {
+            What::Tracepoint(called) => !called.after.is_empty(),
+            What::Function(_) | What::Marker(_) | What::Place { .. } => {
+                self.edits.iter().any(|edit| edit.after.is_some())
+            }
+            _ => false,
         }
     }
 
     /// Whether the guest does something else afterwards: calls other functions, serves other breakpoints.
     const fn changes_the_guest(&self) -> bool {
-        match self {
-            Self::Tracepoint(_) | Self::Breakpoints(_) | Self::Dynamic(_) | Self::Lock(_) => true,
-            Self::Function(_) | Self::Marker(_) | Self::Place(_) | Self::Recorded(_) => false,
+        match self.what {
+            What::Tracepoint(_) | What::Breakpoints | What::Dynamic(..) => true,
+            What::Lock | What::Normal => true,
+            What::Function(_) | What::Marker(_) | What::Place { .. } | What::Recorded(_) => false,
         }
     }
 
-    /// The sessions that its places lead to afterwards.
-    pub(super) fn sessions(&self) -> SessionSet {
-        match self {
-            Self::Function(change) => change.after.map_or_else(SessionSet::default, |lead| {
-                lead.sessions.and(lead.probed_by)
-            }),
-            Self::Tracepoint(change) => {
-                let called = change.after.callbacks.iter();
-                called.fold(SessionSet::default(), |set, (callback, _)| match callback {
-                    Callback::Session(id) => set.with(*id),
-                    Callback::Guest(_) => set,
-                })
-            }
-            Self::Marker(change) => change.after.sessions,
-            Self::Place(change) => change.sessions,
-            Self::Breakpoints(_) | Self::Recorded(_) | Self::Dynamic(_) | Self::Lock(_) => {
-                SessionSet::default()
-            }
-        }
+    /// Whether several instructions become one.
+    #[must_use]
+    pub fn joins_instructions(&self) -> bool {
+        self.edits.iter().any(Edit::joins_instructions)
     }
 
-    /// The word of the guest's data that is written with it.
-    pub(super) fn word(&self) -> Option<&WordWrite> {
-        match self {
-            Self::Tracepoint(change) => change.word.as_ref(),
-            Self::Breakpoints(table) => Some(&table.word),
-            _ => None,
-        }
+    /// Whether it can be made only while the guest is stopped: several instructions become one, or vCPUs leave the
+    /// guest at a breakpoint that the host has to know of by then.
+    #[must_use]
+    pub fn needs_stop(&self) -> bool {
+        let is_breakpoint = matches!(
+            self.what,
+            What::Place {
+                is_breakpoint: true
+            }
+        );
+        is_breakpoint || self.joins_instructions()
     }
 
     /// The event that it is about.
     #[must_use]
-    pub fn event(&self) -> Option<EventId> {
-        match self {
-            Self::Tracepoint(change) => Some(change.event),
-            Self::Marker(change) => Some(change.event),
+    pub const fn event(&self) -> Option<EventId> {
+        match &self.what {
+            What::Tracepoint(called) => Some(called.event),
+            What::Marker(event) => Some(*event),
             _ => None,
         }
     }
 
     /// The function whose own site it is about.
     #[must_use]
-    pub fn function(&self) -> Option<FunctionId> {
-        match self {
-            Self::Function(change) => Some(change.poke.function),
+    pub const fn function(&self) -> Option<FunctionId> {
+        match self.what {
+            What::Function(function) => Some(function),
             _ => None,
         }
     }
 }
-
 /// What becomes of a step that cannot be made: somebody else's bytes stand there, a thread is inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Obstacles {

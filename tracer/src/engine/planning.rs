@@ -12,12 +12,15 @@ use crate::stub::event::EventRecorder;
 use crate::stub::reach::Reach;
 use crate::stub::store::Piece;
 use crate::target::WindowMemory;
+use crate::text::sites::Sites;
 
 /// What a policy plans with.
 #[derive(Debug)]
 pub struct Planning<'a, M: ?Sized> {
     /// What is known of the guest's text.
     pub image: &'a Arc<Image>,
+    /// What stands where.
+    pub sites: &'a mut Sites,
     /// Who records.
     pub sessions: &'a Sessions,
     /// Where stubs go; none before somebody attaches.

@@ -24,11 +24,11 @@ use super::fleeting::Fleeting;
 use super::plan::Recorded;
 use crate::capture::Capture;
 use crate::event_formats::EventFormats;
-use crate::patch::functions::FunctionTable;
-use crate::patch::probes::ProbeTable;
-use crate::patch::tactic::Place;
+use crate::points::probes::Places;
+use crate::points::tactic::Place;
 use crate::probe::Point;
 use crate::session::SessionId;
+use crate::text::sites::Sites;
 
 /// What a probe is made of.
 #[derive(Debug, Clone)]
@@ -62,15 +62,15 @@ pub struct Probe {
     pub capture: Arc<Capture>,
     /// The session that records it now.
     pub session: Option<SessionId>,
-    /// Whether the text that it was in is gone: then it is never hit again.
-    pub is_gone: bool,
+    /// Whether its text went while it was set: then it is never hit again, whatever comes to the same place.
+    pub is_lost: bool,
 }
 
 /// All probes, and the places where they sit.
 #[derive(Debug, Default)]
 pub struct Probes {
     all: BTreeMap<ProbeId, Probe>,
-    pub(super) places: ProbeTable,
+    pub(super) places: Places,
     /// The port by which vCPUs leave the guest at probes, if the host sees to them: [`Self::detours`] says where they
     /// continue.
     pub(super) trap_port: Option<u8>,
@@ -123,12 +123,12 @@ impl Probes {
         &mut self,
         image: &Image,
         foothold: Option<&Foothold>,
-        functions: &FunctionTable,
+        sites: &Sites,
         formats: &mut EventFormats,
         new: NewProbe,
     ) -> Result<ProbeId, ProbeError> {
         let (function, address) = where_is(image, new.point)?;
-        if functions.is_gone(function) {
+        if sites.is_gone(function) {
             let symbol = image.name_at(address);
             return Err(ProbeError::Gone { symbol });
         }
@@ -146,7 +146,7 @@ impl Probes {
             place,
             capture: Arc::new(new.capture),
             session: None,
-            is_gone: false,
+            is_lost: false,
         };
         self.all.insert(id, probe);
         Ok(id)
@@ -165,24 +165,24 @@ impl Probes {
     pub(super) fn take_lost(
         &mut self,
         image: &Image,
-        functions: &FunctionTable,
+        sites: &Sites,
         fleeting: &Fleeting,
     ) -> Vec<ProbeId> {
         let mut lost = Vec::new();
-        for probe in self.all.values_mut().filter(|probe| !probe.is_gone) {
+        for probe in self.all.values_mut().filter(|probe| !probe.is_lost) {
             let is_freed = fleeting.is_freed(image, probe.place.at);
-            if is_freed || functions.is_gone(probe.place.function) {
-                probe.is_gone = true;
+            if is_freed || sites.is_gone(probe.place.function) {
+                probe.is_lost = true;
                 probe.session = None;
                 lost.push(probe.id);
             }
         }
         if !lost.is_empty() {
-            let gone: Vec<Gva> = lost
+            let lost_at: Vec<Gva> = lost
                 .iter()
                 .filter_map(|id| Some(self.all.get(id)?.place.at))
                 .collect();
-            self.places.forget(|place| gone.contains(&place.at));
+            self.places.forget(|place| lost_at.contains(&place.at));
         }
         lost
     }
@@ -190,7 +190,7 @@ impl Probes {
     /// Whether a probe is recorded as it was when this was planned.
     pub(super) fn is_recorded_as_before(&self, recorded: &Recorded) -> bool {
         let probe = self.all.get(&recorded.probe);
-        probe.is_some_and(|probe| probe.session == recorded.before && !probe.is_gone)
+        probe.is_some_and(|probe| probe.session == recorded.before && !probe.is_lost)
     }
 
     /// Notes who records a probe now.

@@ -13,14 +13,15 @@ use super::*;
 use crate::digest::text_digest;
 use crate::filter::Selection;
 use crate::mock::{Faults, MockTarget, Rights};
-use crate::patch::functions::{FunctionState, Lead};
 use crate::record::FUNCTIONS_MAX;
 use crate::ring::geometry::{Geometry, Position};
 use crate::session::{SessionConfig, SessionId, TracerKind};
 use crate::stub::recorder::Clock;
 use crate::stub::store::StoreError;
 use crate::target::{PhysicalMemory, TargetMemory, TextMemory};
+use crate::text::edit::Lead;
 use crate::text::poke::PokeError;
+use crate::text::sites::State;
 use crate::window::WindowError;
 
 mod fleeting;
@@ -85,7 +86,12 @@ fn site(engine: &Engine, target: &MockTarget, function: u32) -> [u8; SITE_LENGTH
 
 /// How many functions with a site are gone.
 fn gone(engine: &Engine) -> usize {
-    engine.points.functions.gone_of(&engine.image)
+    engine
+        .image
+        .sites
+        .iter()
+        .filter(|site| engine.sites.is_gone(site.function))
+        .count()
 }
 
 fn digest(engine: &Engine, target: &MockTarget) -> String {
@@ -121,7 +127,7 @@ fn attaching_again_changes_nothing() {
         ),
         before
     );
-    assert_eq!(engine.points().functions().patched(), 4);
+    assert_eq!(engine.sites().patched(), 4);
     assert!(matches!(
         engine.foothold().map(Foothold::strategy),
         Some((CpuStrategy::Gs { .. }, None))
@@ -157,10 +163,7 @@ fn stopping_restores_every_byte() {
     assert_eq!((applied.patched, applied.skipped.len()), (40, 0));
     assert_ne!(digest(&engine, &target), before);
     let applied = change(&mut engine, &mut target, session, []).unwrap();
-    assert_eq!(
-        (applied.restored, engine.points().functions().patched()),
-        (40, 0)
-    );
+    assert_eq!((applied.restored, engine.sites().patched()), (40, 0));
     assert_eq!(digest(&engine, &target), before);
 }
 
@@ -181,10 +184,10 @@ fn foreign_bytes_are_skipped_and_stay() {
     assert!(matches!(unread, PokeError::CannotRead { .. }));
     assert_eq!(site(&engine, &target, 3), before);
     assert!(matches!(
-        engine.points().functions().state(FunctionId(3)),
-        FunctionState::Skipped(_)
+        engine.sites().state(FunctionId(3)),
+        State::Foreign(_)
     ));
-    assert!(engine.written().frozen().is_none());
+    assert!(engine.sites().frozen().is_none());
     // When the other's patch has gone, the next start takes the function along.
     target.write(at, &insn::nop::NOP5).unwrap();
     target.faults = Faults::default();
@@ -203,15 +206,15 @@ fn a_changed_jump_of_ours_freezes_patching_until_thawed() {
     let error = change(&mut engine, &mut target, session, []).unwrap_err();
     assert!(matches!(error, ApplyError::Frozen(_)), "{error}");
     assert_eq!(digest(&engine, &target), before);
-    assert!(engine.written().frozen().is_some());
+    assert!(engine.sites().frozen().is_some());
     // Nothing at all is written any more, though this site is sound.
     let error = change(&mut engine, &mut target, session, 0..6).unwrap_err();
     assert!(matches!(error, ApplyError::Frozen(_)), "{error}");
     assert_eq!(digest(&engine, &target), before);
     target.write(at, &ours).unwrap();
-    engine.written_mut().thaw();
+    engine.sites_mut().thaw();
     change(&mut engine, &mut target, session, []).unwrap();
-    assert_eq!(engine.points().functions().patched(), 0);
+    assert_eq!(engine.sites().patched(), 0);
 }
 
 #[test]
@@ -220,16 +223,15 @@ fn a_rollback_that_fails_freezes_patching() {
     let plan = engine.plan(&mut target, session, &select(0..6)).unwrap();
     // The write takes only in part, and the bytes then stay what they are.
     let at = engine.image().sites[3].address;
-    let Step::Function(third) = &plan.steps[3] else {
-        panic!("{plan:?}")
-    };
-    let jump = third.poke.new;
+    let third: &Step = &plan.steps[3];
+    assert_eq!(third.function(), Some(FunctionId(3)));
+    let jump = third.edits[0].poke.new;
     target.write(at, &jump.as_slice()[..1]).unwrap();
     target.faults.sticky.insert(at);
     let error = engine.apply(&mut target, &plan);
     // A foreign byte before the change is no reason to freeze.
     assert_eq!(error.unwrap().skipped.len(), 1);
-    assert!(engine.written().frozen().is_none());
+    assert!(engine.sites().frozen().is_none());
     change(&mut engine, &mut target, session, []).unwrap();
     target.faults = Faults::default();
     target.write(at, &insn::nop::NOP5).unwrap();
@@ -237,12 +239,9 @@ fn a_rollback_that_fails_freezes_patching() {
     let before = digest(&engine, &target);
     let error = change(&mut engine, &mut target, session, 0..6).unwrap_err();
     assert!(matches!(error, ApplyError::Transaction(_)), "{error}");
-    assert!(engine.written().frozen().is_none());
+    assert!(engine.sites().frozen().is_none());
     assert_eq!(
-        (
-            digest(&engine, &target),
-            engine.points().functions().patched()
-        ),
+        (digest(&engine, &target), engine.sites().patched()),
         (before, 0)
     );
 }
@@ -255,14 +254,11 @@ fn a_plan_that_was_overtaken_is_refused() {
     let before = digest(&engine, &target);
     assert_eq!(engine.apply(&mut target, &stale), Err(ApplyError::Stale));
     assert_eq!(
-        (
-            digest(&engine, &target),
-            engine.points().functions().patched()
-        ),
+        (digest(&engine, &target), engine.sites().patched()),
         (before, 6)
     );
     change(&mut engine, &mut target, session, []).unwrap();
-    assert_eq!(engine.points().functions().patched(), 0);
+    assert_eq!(engine.sites().patched(), 0);
 }
 
 #[test]
@@ -283,9 +279,7 @@ fn a_stub_that_could_not_be_written_is_written_the_next_time() {
     target.faults = Faults::default();
     change(&mut engine, &mut target, session, 0..6).unwrap();
     for function in 0..6 {
-        let FunctionState::Patched(Lead { stub, .. }) =
-            engine.points().functions().state(FunctionId(function))
-        else {
+        let State::Ours(Lead { to: stub, .. }) = engine.sites().state(FunctionId(function)) else {
             panic!("not patched");
         };
         let at = engine.image().sites[function as usize].address;
@@ -301,9 +295,7 @@ fn a_window_that_the_guest_took_hinders_starting_but_not_stopping() {
     let (mut engine, mut target, session) = attached(6);
     let before = digest(&engine, &target);
     change(&mut engine, &mut target, session, 0..3).unwrap();
-    let FunctionState::Patched(Lead { stub, .. }) =
-        *engine.points().functions().state(FunctionId(0))
-    else {
+    let State::Ours(Lead { to: stub, .. }) = *engine.sites().state(FunctionId(0)) else {
         panic!("not patched");
     };
     let entry = target.entry(stub, 2).unwrap();
@@ -325,9 +317,7 @@ fn another_kernel_in_the_place_of_ours_is_noticed_and_not_written() {
     look(&engine, &mut target).unwrap();
     change(&mut engine, &mut target, session, 0..3).unwrap();
     look(&engine, &mut target).unwrap();
-    let FunctionState::Patched(Lead { stub, .. }) =
-        *engine.points().functions().state(FunctionId(0))
-    else {
+    let State::Ours(Lead { to: stub, .. }) = *engine.sites().state(FunctionId(0)) else {
         panic!("not patched");
     };
     let entry = target.entry(stub, 2).unwrap();
@@ -348,7 +338,7 @@ fn another_kernel_in_the_place_of_ours_is_noticed_and_not_written() {
     let unreadable = sites.iter().map(|site| site.address);
     target.faults.unreadable.extend(unreadable);
     look(&engine, &mut target).unwrap();
-    engine.written_mut().lose(FrozenBy::Replaced);
+    engine.sites_mut().freeze(FrozenBy::Replaced);
     let refused = change(&mut engine, &mut target, session, []);
     assert!(matches!(refused, Err(ApplyError::Frozen(_))), "{refused:?}");
 }

@@ -1,18 +1,121 @@
-//! One change of one site, and what has to be true before it is made.
+//! What is wanted at one site, and the change that brings it about, with what has to be true before that is made.
 
 use terms::addr::Gva;
+use terms::function::FunctionId;
+use terms::session_set::SessionSet;
+use terms::site::SiteBytes;
 
 use super::poke::Poke;
+use crate::stub::template::Captures;
 
-/// A write of text, with what the commit has to find out first.
+/// What a site is changed for. Two kinds that want the same bytes have a site each: the second finds foreign bytes there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Point {
+    /// The function's own patch site.
+    Function,
+    /// Where a tracepoint is passed, or leads to its callbacks.
+    Tracepoint,
+    /// Where a marker is passed.
+    Marker,
+    /// Where a probe sits, outside a function's patch site.
+    Probe,
+    /// Where a dynamic function leads.
+    Dynamic,
+    /// The prefix of a locked instruction.
+    Lock,
+}
+
+/// Where a site of ours leads, and for whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Lead {
+    /// Where: to a stub, or to what a session or the guest has there; 0 for a byte that leads nowhere.
+    pub to: Gva,
+    /// The sessions that trace the function.
+    pub traced_by: SessionSet,
+    /// The sessions that record an event or probes here.
+    pub recorded_by: SessionSet,
+    /// The stub of the function's sessions: what the site leads to, or the probes that it leads to.
+    pub own: Option<Gva>,
+    /// What that stub calls.
+    pub captures: Captures,
+}
+
+impl Lead {
+    /// Everybody who wants it.
+    #[must_use]
+    pub fn sessions(&self) -> SessionSet {
+        self.traced_by.and(self.recorded_by)
+    }
+
+    /// Whether it leads there for a user: not if its stub only tells of modules.
+    #[must_use]
+    pub fn is_for_users(&self) -> bool {
+        let tells_only = self.captures.entry.is_some() && self.captures.exit.is_none();
+        !(self.traced_by.is_empty() && tells_only && Some(self.to) == self.own)
+    }
+}
+
+/// What somebody wants at a site.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// What for.
+    pub point: Point,
+    /// The function whose text it is.
+    pub function: FunctionId,
+    /// Where.
+    pub at: Gva,
+    /// What stands there while nobody wants anything.
+    pub original: SiteBytes,
+    /// What is to stand there, and why; nothing any more without it.
+    pub ours: Option<(SiteBytes, Lead)>,
+    /// Whether instructions stand there that run in the window instead while bytes of ours do.
+    pub displaces: bool,
+    /// Where instructions begin, after the first, while nobody wants anything.
+    pub inner: Vec<Gva>,
+    /// Where instructions begin while somebody does.
+    pub added: Vec<Gva>,
+}
+
+impl Wanted {
+    /// A single instruction before and after, in the place of one that does nothing or leads elsewhere.
+    #[must_use]
+    pub const fn new(
+        point: Point,
+        function: FunctionId,
+        at: Gva,
+        original: SiteBytes,
+        ours: Option<(SiteBytes, Lead)>,
+    ) -> Self {
+        Self {
+            point,
+            function,
+            at,
+            original,
+            ours,
+            displaces: false,
+            inner: Vec::new(),
+            added: Vec::new(),
+        }
+    }
+}
+
+/// The number of a site in the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SiteId(pub(super) u32);
+
+/// A change of one site, with what the commit has to find out first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Edit {
+    /// The site.
+    pub site: SiteId,
+    /// What for.
+    pub point: Point,
     /// The write.
     pub poke: Poke,
-    /// Whether what stands there now is ours: if other bytes are found, something is badly wrong.
-    pub is_ours: bool,
-    /// Whether what stands there afterwards is ours.
-    pub becomes_ours: bool,
+    /// Where it leads now, if what stands there is ours: if other bytes are found then, something is badly wrong.
+    pub before: Option<Lead>,
+    /// Where it leads afterwards, if what stands there then is ours.
+    pub after: Option<Lead>,
     /// Whether the instructions that stand here begin to run in the window instead, or end to.
     pub displacement: Displacement,
     /// Where instructions begin, after the first, that do so no more afterwards: no thread may go on there.
@@ -35,29 +138,6 @@ pub enum Displacement {
 }
 
 impl Edit {
-    /// One that becomes ours, is so already, or is given back; a single instruction before and after.
-    #[must_use]
-    pub const fn new(poke: Poke, is_ours: bool, becomes_ours: bool) -> Self {
-        Self {
-            poke,
-            is_ours,
-            becomes_ours,
-            displacement: Displacement::None,
-            closes: Vec::new(),
-            opens: Vec::new(),
-        }
-    }
-
-    /// One that begins to displace the instructions at its place, of which these come after the first.
-    #[must_use]
-    pub fn displacing(poke: Poke, inner: Vec<Gva>) -> Self {
-        Self {
-            displacement: Displacement::Begins,
-            closes: inner,
-            ..Self::new(poke, false, true)
-        }
-    }
-
     /// The edit that takes this one back.
     #[must_use]
     pub fn reverse(&self) -> Self {
@@ -67,10 +147,26 @@ impl Edit {
                 Displacement::Begins => Displacement::Ends,
                 Displacement::Ends => Displacement::Begins,
             },
+            poke: self.poke.reverse(),
+            before: self.after,
+            after: self.before,
             closes: self.opens.clone(),
             opens: self.closes.clone(),
-            ..Self::new(self.poke.reverse(), self.becomes_ours, self.is_ours)
+            ..*self
         }
+    }
+
+    /// Whether any byte changes: who wants it can change alone.
+    #[must_use]
+    pub fn is_write(&self) -> bool {
+        self.poke.expected != self.poke.new
+    }
+
+    /// Whether a jump of ours stands there. Another byte than ours before a locked instruction is refused as the guest's
+    /// own would be.
+    #[must_use]
+    pub fn is_at_jump_of_ours(&self) -> bool {
+        self.before.is_some() && self.point != Point::Lock
     }
 
     /// Whether several instructions become one: then all vCPUs must be stopped, and threads be looked for.

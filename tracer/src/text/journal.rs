@@ -18,8 +18,6 @@
 //!
 //! All numbers are little-endian. The header lies at the beginning of a page of the window's data.
 
-use std::collections::BTreeMap;
-
 use insn::jump::INT3;
 use terms::addr::{Gpa, Gva};
 use terms::function::FunctionId;
@@ -92,17 +90,19 @@ pub enum JournalError {
     },
 }
 
+/// The number of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Slot(u32);
+
 /// The journal of a tracer that lives.
 #[derive(Debug)]
 pub struct Journal {
     at: Gpa,
     entries: u64,
-    /// Where each place is written down.
-    places: BTreeMap<Gva, u64>,
     /// Entries that were crossed out, the last one first.
-    free: Vec<u64>,
+    free: Vec<Slot>,
     /// Entries that have ever been used.
-    used: u64,
+    used: u32,
 }
 
 impl Journal {
@@ -131,7 +131,6 @@ impl Journal {
         Ok(Self {
             at,
             entries,
-            places: BTreeMap::new(),
             free: Vec::new(),
             used: 0,
         })
@@ -143,23 +142,39 @@ impl Journal {
         self.at
     }
 
+    /// An entry for a place that has none.
+    ///
+    /// # Errors
+    /// [`JournalError::Full`].
+    pub fn slot(&mut self) -> Result<Slot, JournalError> {
+        if let Some(slot) = self.free.pop() {
+            return Ok(slot);
+        }
+        let entries = self.entries;
+        if u64::from(self.used) >= entries.min(ENTRIES_MAX) {
+            return Err(JournalError::Full { entries });
+        }
+        self.used += 1;
+        Ok(Slot(self.used - 1))
+    }
+
     /// Writes down what is about to stand in the text. To be called before it does.
     ///
     /// # Errors
     /// A [`JournalError`]; then the text must not be written.
-    pub fn note(
+    pub fn write(
         &mut self,
         memory: &mut (impl WindowMemory + ?Sized),
-        places: impl IntoIterator<Item = Entry>,
+        entries: Vec<(Slot, Entry)>,
     ) -> Result<(), JournalError> {
-        let mut writes = BTreeMap::new();
-        for entry in places {
-            let slot = self.slot(entry.at)?;
-            writes.insert(slot, bytes_of(&entry));
+        if entries.is_empty() {
+            return Ok(());
         }
+        let entries = entries.iter();
+        let entries = entries.map(|(slot, entry)| (*slot, bytes_of(entry)));
         // An entry beyond what is used is read by nobody: first the entries, then their number.
-        self.write(memory, writes)?;
-        let used = self.used.to_le_bytes();
+        self.write_runs(memory, entries.collect())?;
+        let used = u64::from(self.used).to_le_bytes();
         Ok(memory.write_window(self.at.wrapping_add(USED_AT), &used)?)
     }
 
@@ -170,66 +185,32 @@ impl Journal {
     pub fn cross_out(
         &mut self,
         memory: &mut (impl WindowMemory + ?Sized),
-        places: impl IntoIterator<Item = Gva>,
+        slots: Vec<Slot>,
     ) -> Result<(), JournalError> {
-        let slots = places.into_iter().filter_map(|at| self.places.remove(&at));
-        let slots: Vec<u64> = slots.collect();
         let empty = [0; ENTRY_BYTES];
-        self.write(memory, slots.iter().map(|slot| (*slot, empty)).collect())?;
+        self.write_runs(memory, slots.iter().map(|slot| (*slot, empty)).collect())?;
         self.free.extend(slots.into_iter().rev());
         Ok(())
     }
 
-    fn slot(&mut self, at: Gva) -> Result<u64, JournalError> {
-        if let Some(slot) = self.places.get(&at) {
-            return Ok(*slot);
-        }
-        let slot = match self.free.pop() {
-            Some(slot) => slot,
-            None if self.used < self.entries => {
-                self.used += 1;
-                self.used - 1
-            }
-            None => {
-                let entries = self.entries;
-                return Err(JournalError::Full { entries });
-            }
-        };
-        self.places.insert(at, slot);
-        Ok(slot)
-    }
-
     /// Writes entries, neighbours in one piece.
-    fn write(
+    fn write_runs(
         &self,
         memory: &mut (impl WindowMemory + ?Sized),
-        entries: BTreeMap<u64, [u8; ENTRY_BYTES]>,
+        mut entries: Vec<(Slot, [u8; ENTRY_BYTES])>,
     ) -> Result<(), JournalError> {
-        let mut run: Vec<u8> = Vec::new();
-        let mut begins = 0;
-        for (slot, bytes) in entries {
-            if begins + (run.len() / ENTRY_BYTES) as u64 != slot {
-                write_run(memory, self.at, begins, &run)?;
-                run.clear();
-                begins = slot;
-            }
-            run.extend(bytes);
+        entries.sort_unstable_by_key(|(slot, _)| *slot);
+        let is_next = |one: &(Slot, _), next: &(Slot, _)| one.0.0 + 1 == next.0.0;
+        for run in entries.chunk_by(is_next) {
+            let Some((Slot(first), _)) = run.first() else {
+                continue;
+            };
+            let at = HEADER_BYTES + u64::from(*first) * u64::from(ENTRY);
+            let bytes: Vec<u8> = run.iter().flat_map(|(_, bytes)| *bytes).collect();
+            memory.write_window(self.at.wrapping_add(at), &bytes)?;
         }
-        write_run(memory, self.at, begins, &run)
+        Ok(())
     }
-}
-
-fn write_run(
-    memory: &mut (impl WindowMemory + ?Sized),
-    journal: Gpa,
-    slot: u64,
-    run: &[u8],
-) -> Result<(), JournalError> {
-    if run.is_empty() {
-        return Ok(());
-    }
-    let at = journal.wrapping_add(HEADER_BYTES + slot * u64::from(ENTRY));
-    Ok(memory.write_window(at, run)?)
 }
 
 fn bytes_of(entry: &Entry) -> [u8; ENTRY_BYTES] {

@@ -3,6 +3,7 @@
 //! while the guest runs and somebody serves breakpoints ([`live`]). Who wants what is decided in `points`.
 
 pub mod edit;
+pub mod frozen;
 pub mod journal;
 pub mod live;
 pub mod poke;

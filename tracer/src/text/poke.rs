@@ -303,7 +303,7 @@ fn put(
     expect(target, image, poke, poke.new)
 }
 
-pub(super) fn expect(
+pub(crate) fn expect(
     target: &(impl TargetMemory + ?Sized),
     image: &Image,
     poke: &Poke,

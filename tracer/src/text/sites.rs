@@ -1,62 +1,410 @@
-//! The table of sites: every place of the text where bytes of ours stand, and what stood there.
+//! The table of sites: every place of the text that anybody has wanted something at, with what stood there, what stands
+//! there, who wants it, and in what state it is. It computes what has to be written for what is wanted ([`Sites::edit`]);
+//! only the commit changes states.
 //!
-//! Only the commit writes to it, and with every write: so it is the answer to what would have to be put back if
-//! everybody who wants something went at once.
+//! ```text
+//!                 made                          made
+//!   original ────────────> ours      foreign ────────> ours      any ──> gone, with its text
+//!      ^  <────────────────  |          ^ left out
+//!      └─────────────────────┘          └── original
+//! ```
+//!
+//! *Frozen* are all sites or none: where a jump of ours is somebody else's bytes, nobody knows what else is.
 
-use std::collections::BTreeMap;
+mod noted;
+
+use std::collections::{BTreeMap, HashMap};
 
 use terms::addr::Gva;
 use terms::function::FunctionId;
 use terms::session_set::SessionSet;
+use terms::site::SiteBytes;
 
-use super::edit::Edit;
-use super::journal::Entry;
+use self::noted::Noted;
+use super::edit::{Displacement, Edit, Lead, Point, SiteId, Wanted};
+use super::frozen::{Frozen, FrozenBy};
+use super::journal::{Entry, Slot};
+use super::poke::{Poke, PokeError};
+use super::word::WordWrite;
+use crate::stub::template::Captures;
+use crate::target::TargetMemory;
 
-/// All of them, by address.
+/// Jumps that are looked at, to know whether any is still there.
+const SAMPLE: usize = 64;
+
+/// What is known of one site.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// What the guest has there.
+    Original,
+    /// Bytes of ours, which lead there.
+    Ours(Lead),
+    /// It was not what it should have been when it was to be changed: left as it is.
+    Foreign(PokeError),
+    /// The guest has given its memory back: nothing is written there any more.
+    Gone,
+}
+
+static ORIGINAL: State = State::Original;
+static GONE: State = State::Gone;
+
+impl State {
+    /// Where our bytes lead, if they stand there.
+    #[must_use]
+    pub const fn lead(&self) -> Option<&Lead> {
+        match self {
+            Self::Ours(lead) => Some(lead),
+            Self::Original | Self::Foreign(_) | Self::Gone => None,
+        }
+    }
+}
+
+/// A site.
+#[derive(Debug)]
+struct Site {
+    point: Point,
+    function: FunctionId,
+    at: Gva,
+    /// What stood there.
+    original: SiteBytes,
+    /// What stands there.
+    now: SiteBytes,
+    state: State,
+    /// Where the journal has it.
+    slot: Option<Slot>,
+}
+
+/// All of them, and the words of data that are written with them.
 #[derive(Debug, Default)]
 pub struct Sites {
-    ours: BTreeMap<Gva, Entry>,
+    all: Vec<Site>,
+    /// Numbers of sites whose text is gone.
+    free: Vec<SiteId>,
+    places: HashMap<(Gva, Point), SiteId>,
+    /// The functions' own sites.
+    own: Vec<Option<SiteId>>,
+    /// The functions whose memory was given back.
+    gone: Vec<bool>,
+    /// What the words of data hold that we have written.
+    words: BTreeMap<Gva, u64>,
+    frozen: Option<Frozen>,
+    noted: Noted,
 }
 
 impl Sites {
-    /// What the journal has to say of a place when `edit` has been made, which then leads to `sessions`; nothing when
-    /// it is no more ours.
-    #[must_use]
-    pub fn after(&self, edit: &Edit, sessions: SessionSet) -> Option<Entry> {
-        let poke = edit.poke;
-        let now = self.ours.get(&poke.at);
-        edit.becomes_ours.then(|| Entry {
-            at: poke.at,
-            function: poke.function,
-            sessions,
-            original: now.map_or(poke.expected, |entry| entry.original),
-            ours: poke.new,
-            before: now.map_or(poke.new, |entry| entry.ours),
+    /// Everything is as the guest has it; what is in these functions is not there yet.
+    pub fn without(functions: impl IntoIterator<Item = FunctionId>) -> Self {
+        let mut sites = Self::default();
+        sites.gone(functions);
+        sites
+    }
+
+    /// The change that brings about what is wanted at a site; none when it is so.
+    pub fn edit(&mut self, wanted: Wanted) -> Option<Edit> {
+        let id = self.number(&wanted)?;
+        let site = self.all.get(id.index())?;
+        let before = site.state.lead().copied();
+        let (new, after) = match wanted.ours {
+            Some((bytes, lead)) => (bytes, Some(lead)),
+            None => (site.original, None),
+        };
+        let (displacement, closes, opens) = match (before, after) {
+            (None, Some(_)) => (Displacement::Begins, wanted.inner, wanted.added),
+            (Some(_), None) => (Displacement::Ends, wanted.added, wanted.inner),
+            _ => Default::default(),
+        };
+        (before != after).then(|| Edit {
+            displacement: match wanted.displaces {
+                true => displacement,
+                false => Displacement::None,
+            },
+            closes,
+            opens,
+            ..site.change(id, new, before, after)
         })
     }
 
-    /// Notes that `edit` has been made.
-    pub fn edited(&mut self, edit: &Edit, sessions: SessionSet) {
-        match self.after(edit, sessions) {
-            Some(entry) => self.ours.insert(entry.at, entry),
-            None => self.ours.remove(&edit.poke.at),
+    /// The change that makes `normal` what the guest has at a site, once and for all, instead of what stands there.
+    pub fn normalise(&mut self, wanted: &Wanted, normal: SiteBytes) -> Option<Edit> {
+        let id = self.number(wanted)?;
+        Some(self.all.get(id.index())?.change(id, normal, None, None))
+    }
+
+    /// The number of the site that this is about.
+    fn number(&mut self, wanted: &Wanted) -> Option<SiteId> {
+        let key = (wanted.at, wanted.point);
+        let known = self.places.get(&key).copied();
+        if let Some(site) = known.and_then(|id| self.all.get_mut(id.index())) {
+            if site.state.lead().is_none() {
+                // Where another instruction was displaced before, or what is there was made one nop.
+                (site.original, site.now) = (wanted.original, wanted.original);
+            }
+            return known;
+        }
+        let site = Site {
+            point: wanted.point,
+            function: wanted.function,
+            at: wanted.at,
+            original: wanted.original,
+            now: wanted.original,
+            state: State::Original,
+            slot: None,
         };
+        let id = match self.free.pop() {
+            Some(id) => {
+                *self.all.get_mut(id.index())? = site;
+                id
+            }
+            None => {
+                self.all.push(site);
+                SiteId(u32::try_from(self.all.len() - 1).ok()?)
+            }
+        };
+        self.places.insert(key, id);
+        if wanted.point == Point::Function {
+            set(&mut self.own, wanted.function, Some(id));
+        }
+        Some(id)
     }
 
-    /// Forgets the places in functions that are gone, with whatever stood there. Returns where they were.
-    pub fn forget(&mut self, is_gone: impl Fn(FunctionId) -> bool) -> Vec<Gva> {
-        let gone = self.ours.extract_if(.., |_, entry| is_gone(entry.function));
-        gone.map(|(at, _)| at).collect()
-    }
-
-    /// The place at `at`, if what stands there is ours.
+    /// Whether a change was planned for what is there now: another plan may have been carried out since.
     #[must_use]
-    pub fn get(&self, at: Gva) -> Option<&Entry> {
-        self.ours.get(&at)
+    pub fn is_current(&self, edit: &Edit) -> bool {
+        self.all.get(edit.site.index()).is_some_and(|site| {
+            (site.at, site.point) == (edit.poke.at, edit.point)
+                && site.state.lead() == edit.before.as_ref()
+                && site.now == edit.poke.expected
+        })
     }
 
-    /// Every place, by address.
-    pub fn iter(&self) -> impl Iterator<Item = &Entry> {
-        self.ours.values()
+    /// The same of a word.
+    #[must_use]
+    pub fn is_word_current(&self, word: &WordWrite) -> bool {
+        self.word(word.at).is_none_or(|now| now == word.old)
+    }
+
+    /// Notes that a change has been made.
+    pub fn made(&mut self, edit: &Edit) {
+        if let Some(site) = self.all.get_mut(edit.site.index()) {
+            site.now = edit.poke.new;
+            site.state = match edit.after {
+                Some(lead) => State::Ours(lead),
+                None => {
+                    site.original = edit.poke.new;
+                    State::Original
+                }
+            };
+        }
+    }
+
+    /// Notes that a word has been written.
+    pub fn made_word(&mut self, word: &WordWrite) {
+        self.words.insert(word.at, word.new);
+    }
+
+    /// Notes that a site was left as it was found.
+    pub fn left(&mut self, edit: &Edit, why: PokeError) {
+        if let Some(site) = self.all.get_mut(edit.site.index())
+            && site.state.lead().is_none()
+        {
+            site.state = State::Foreign(why);
+        }
+    }
+
+    /// What a word holds that we have written.
+    #[must_use]
+    pub fn word(&self, at: Gva) -> Option<u64> {
+        self.words.get(&at).copied()
+    }
+
+    /// Where a site leads, if bytes of ours stand there.
+    #[must_use]
+    pub fn lead(&self, point: Point, at: Gva) -> Option<&Lead> {
+        let id = self.places.get(&(at, point))?;
+        self.all.get(id.index())?.state.lead()
+    }
+
+    /// The state of a function's own site.
+    #[must_use]
+    pub fn state(&self, function: FunctionId) -> &State {
+        if self.is_gone(function) {
+            return &GONE;
+        }
+        let site = self.own(function);
+        site.map_or(&ORIGINAL, |site| &site.state)
+    }
+
+    fn own(&self, function: FunctionId) -> Option<&Site> {
+        let id = *self.own.get(function.index())?;
+        self.all.get(id?.index())
+    }
+
+    /// The sessions that trace a function.
+    #[must_use]
+    pub fn sessions(&self, function: FunctionId) -> SessionSet {
+        let lead = self.state(function).lead();
+        lead.map_or_else(SessionSet::default, |lead| lead.traced_by)
+    }
+
+    /// What a function's stub calls.
+    #[must_use]
+    pub fn captures(&self, function: FunctionId) -> Captures {
+        let lead = self.state(function).lead();
+        lead.map_or_else(Captures::default, |lead| lead.captures)
+    }
+
+    /// How many functions lead to a session.
+    #[must_use]
+    pub fn traced_by(&self, session: u8) -> usize {
+        let leads = self.all.iter().filter_map(|site| site.state.lead());
+        leads.filter(|lead| lead.traced_by.has(session)).count()
+    }
+
+    /// How many functions have our jump in them for a user.
+    #[must_use]
+    pub fn patched(&self) -> usize {
+        let own = self.all.iter().filter(|one| one.point == Point::Function);
+        let leads = own.filter_map(|site| site.state.lead());
+        leads.filter(|lead| lead.is_for_users()).count()
+    }
+
+    /// Whether the function's memory was given back.
+    #[must_use]
+    pub fn is_gone(&self, function: FunctionId) -> bool {
+        self.gone.get(function.index()) == Some(&true)
+    }
+
+    /// Forgets what is in these functions: their memory was given back, with whatever stood there.
+    pub fn gone(&mut self, functions: impl IntoIterator<Item = FunctionId>) {
+        let mut are_any = false;
+        for function in functions {
+            set(&mut self.gone, function, true);
+            set(&mut self.own, function, None);
+            are_any = true;
+        }
+        if !are_any {
+            return;
+        }
+        let gone = &self.gone;
+        let (all, free, noted) = (&mut self.all, &mut self.free, &mut self.noted);
+        self.places.retain(|_, id| {
+            let site = all.get_mut(id.index());
+            let is_gone = |site: &&mut Site| gone.get(site.function.index()) == Some(&true);
+            let Some(site) = site.filter(is_gone) else {
+                return true;
+            };
+            site.state = State::Gone;
+            noted.is_gone(site.slot.take());
+            free.push(*id);
+            false
+        });
+    }
+
+    /// Notes that the function's memory is there, as the guest has it.
+    pub fn came(&mut self, function: FunctionId) {
+        set(&mut self.gone, function, false);
+    }
+
+    /// Whether none of our jumps is where it was written, of some that are looked at. The guest may write over one or
+    /// the other.
+    #[must_use]
+    pub fn has_lost_its_jumps(&self, memory: &(impl TargetMemory + ?Sized)) -> bool {
+        let own = self.own.iter().flatten();
+        let sites = own.filter_map(|id| self.all.get(id.index()));
+        let ours = sites.filter(|site| site.state.lead().is_some());
+        let stands = |site: &Site| {
+            let found = site.now.like(|bytes| memory.read(site.at, bytes));
+            found.ok().map(|found| found == site.now)
+        };
+        let mut seen = ours.take(SAMPLE).filter_map(stands).peekable();
+        seen.peek().is_some() && !seen.any(|stands| stands)
+    }
+
+    /// Every place where bytes of ours stand, as the journal has it.
+    #[cfg(test)]
+    pub fn ours(&self) -> impl Iterator<Item = Entry> {
+        self.all.iter().filter_map(Site::entry)
+    }
+
+    /// Why patching is frozen, if it is.
+    #[must_use]
+    pub const fn frozen(&self) -> Option<&Frozen> {
+        self.frozen.as_ref()
+    }
+
+    /// Refuses while it is.
+    ///
+    /// # Errors
+    /// Why it is.
+    pub fn check_frozen(&self) -> Result<(), Frozen> {
+        self.frozen.clone().map_or(Ok(()), Err)
+    }
+
+    /// Nothing is written any more, for this reason.
+    pub fn freeze(&mut self, why: impl Into<FrozenBy>) -> Frozen {
+        self.frozen.insert(Frozen(why.into())).clone()
+    }
+
+    /// Takes the kill switch back, after somebody has looked into it.
+    pub fn thaw(&mut self) {
+        self.frozen = None;
     }
 }
+
+impl SiteId {
+    const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl Site {
+    fn change(
+        &self,
+        site: SiteId,
+        new: SiteBytes,
+        before: Option<Lead>,
+        after: Option<Lead>,
+    ) -> Edit {
+        Edit {
+            site,
+            point: self.point,
+            poke: Poke {
+                function: self.function,
+                at: self.at,
+                expected: self.now,
+                new,
+            },
+            before,
+            after,
+            displacement: Displacement::None,
+            closes: Vec::new(),
+            opens: Vec::new(),
+        }
+    }
+
+    /// What the journal has to say of it; nothing when it is not ours.
+    fn entry(&self) -> Option<Entry> {
+        Some(Entry {
+            at: self.at,
+            function: self.function,
+            sessions: self.state.lead()?.sessions(),
+            original: self.original,
+            ours: self.now,
+            before: self.now,
+        })
+    }
+}
+
+/// Sets what is known of a function.
+fn set<T: Clone + Default>(all: &mut Vec<T>, function: FunctionId, to: T) {
+    let index = function.index();
+    if all.len() <= index {
+        all.resize(index + 1, T::default());
+    }
+    if let Some(slot) = all.get_mut(index) {
+        *slot = to;
+    }
+}
+
+#[cfg(test)]
+mod tests;

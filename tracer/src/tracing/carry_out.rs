@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::error::TracingError;
 use super::options::PatchMethod;
 use super::slices::Slices;
-use crate::engine::plan::{Obstacles, Plan, Step};
+use crate::engine::plan::{Obstacles, Plan, Step, What};
 use crate::engine::{Applied, Engine};
 use crate::guest::{Guest, LiveGuest};
 
@@ -91,7 +91,7 @@ impl Patching {
         plan: Plan,
         carried: &mut Carried,
     ) -> Result<(), TracingError> {
-        if may_be_live(engine, &plan)
+        if may_be_live(&plan)
             && let Some(mut live) = self.live(guest)?
         {
             let applied = engine.apply_live(&mut live, &plan)?;
@@ -121,9 +121,9 @@ impl Patching {
         carried: &mut Carried,
     ) -> Result<(), TracingError> {
         if self.slices.are_wanted() && plan.obstacles == Obstacles::LeaveOut {
-            let (points, image) = (engine.points(), engine.image());
-            let joins = |step: &Step| points.joins_instructions(image, step);
-            let (joining, others): (Vec<Step>, Vec<Step>) = plan.steps.into_iter().partition(joins);
+            let steps = plan.steps.into_iter();
+            let (joining, others): (Vec<Step>, Vec<Step>) =
+                steps.partition(Step::joins_instructions);
             let is_joining = !joining.is_empty();
             self.join(engine, guest, joining, carried)?;
             plan.steps = others;
@@ -185,8 +185,25 @@ impl Patching {
         Ok(())
     }
 
-    /// One pause. Also answers for how long text was written.
+    /// One pause, with what can be done beside it done before and after. Also answers for how long text was written.
     fn apply_slice(
+        &self,
+        engine: &mut Engine,
+        guest: &impl Guest,
+        plan: &Plan,
+        carried: &mut Carried,
+    ) -> Result<(Applied, Duration), TracingError> {
+        let mut memory = guest.memory().clone();
+        let noted = engine.commit().note(&mut memory, plan);
+        let applied = match noted {
+            Ok(()) => self.pause(engine, guest, plan, carried),
+            Err(error) => Err(error.into()),
+        };
+        engine.commit().settle(&mut memory);
+        applied
+    }
+
+    fn pause(
         &self,
         engine: &mut Engine,
         guest: &impl Guest,
@@ -195,9 +212,9 @@ impl Patching {
     ) -> Result<(Applied, Duration), TracingError> {
         let mut stopped = guest.stop()?;
         let since = (self.now)();
-        let applied = engine.apply(&mut stopped, plan);
+        let applied = engine.apply_noted(&mut stopped, plan);
         let time = (self.now)().saturating_sub(since);
-        let moves_places = |step: &Step| matches!(step, Step::Place(_));
+        let moves_places = |step: &Step| matches!(step.what, What::Place { .. });
         if applied.is_ok() && plan.steps.iter().any(moves_places) {
             guest.set_detours(engine.detours());
         }
@@ -214,8 +231,8 @@ impl Patching {
     ) -> Result<(), TracingError> {
         let mut back = plan.reverse();
         // What was left out then is as it was.
-        let (points, image) = (engine.points(), engine.image());
-        back.steps.retain(|step| points.is_current(image, step));
+        let commit = engine.commit();
+        back.steps.retain(|step| commit.is_current(step));
         let mut carried = Carried::default();
         self.apply_slice(engine, guest, &back, &mut carried)
             .map(drop)
@@ -223,8 +240,6 @@ impl Patching {
 }
 
 /// A plan that leaves out what cannot be made leaves out what cannot be made while the guest runs.
-fn may_be_live(engine: &Engine, plan: &Plan) -> bool {
-    let (points, image) = (engine.points(), engine.image());
-    let mut steps = plan.steps.iter();
-    plan.obstacles == Obstacles::LeaveOut || !steps.any(|step| points.needs_stop(image, step))
+fn may_be_live(plan: &Plan) -> bool {
+    plan.obstacles == Obstacles::LeaveOut || !plan.steps.iter().any(Step::needs_stop)
 }

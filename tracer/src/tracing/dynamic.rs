@@ -9,8 +9,9 @@ use super::attachment::Attachment;
 use super::carry_out::Carried;
 use super::status::{DynamicChange, DynamicChanged, DynamicList, DynamicStatus, microseconds};
 use super::{Tracing, TracingError};
-use crate::engine::plan::{Plan, Step};
+use crate::engine::plan::{Plan, Step, What};
 use crate::guest::Guest;
+use crate::points::dynamic::target;
 
 impl Tracing {
     /// Those of the image; also the static calls of a kernel that has such, as they are now.
@@ -18,9 +19,9 @@ impl Tracing {
     /// # Errors
     /// [`TracingError::Stop`], where there are static calls.
     pub fn dynamic_functions(&self, guest: &impl Guest) -> Result<DynamicList, TracingError> {
-        let dynamic = self.attachment.shared.image.dynamic.iter().enumerate();
+        let dynamic = self.attachment.shared.image.dynamic.iter();
         let mut functions: Vec<_> = dynamic
-            .map(|(index, function)| self.attachment.show_dynamic(index, function))
+            .map(|function| self.attachment.show_dynamic(function))
             .collect();
         functions.sort_by(|one, other| one.name.cmp(&other.name));
         if !self.attachment.shared.image.static_calls.is_empty() {
@@ -66,9 +67,9 @@ impl Attachment {
         }
     }
 
-    fn show_dynamic(&self, index: usize, function: &DynamicFunction) -> DynamicStatus {
+    fn show_dynamic(&self, function: &DynamicFunction) -> DynamicStatus {
         let image = &self.shared.image;
-        let target = self.engine.points().dynamic().target(index);
+        let target = target(self.engine.sites(), function);
         let same = image
             .dynamic
             .iter()
@@ -82,7 +83,7 @@ impl Attachment {
             kind: "dynamic".to_owned(),
             jump: function.jump.to_string(),
             types: function.types.to_string(),
-            target: image.name_at(target.unwrap_or(function.default)),
+            target: image.name_at(target),
             default: image.name_at(function.default),
             targets,
         }
@@ -93,10 +94,10 @@ impl Attachment {
             return Ok(DynamicChanged::default());
         }
         let image = &self.shared.image;
-        let change = |step: &Step| match step {
-            Step::Dynamic(change) => Some(DynamicChange {
-                name: image.name_at(change.poke.at),
-                target: image.name_at(change.to),
+        let change = |step: &Step| match step.what {
+            What::Dynamic(jump, to) => Some(DynamicChange {
+                name: image.name_at(jump),
+                target: image.name_at(to),
             }),
             _ => None,
         };

@@ -7,8 +7,8 @@ use crate::engine::locks::LockError;
 use crate::engine::probes::ProbeError;
 use crate::engine::{ApplyError, AttachError};
 use crate::filter::{FilterError, expression};
-use crate::patch::dynamic::RetargetError;
-use crate::patch::events::NoSuchEvent;
+use crate::points::dynamic::RetargetError;
+use crate::points::events::NoSuchEvent;
 use crate::ring::geometry::RingSizeError;
 use crate::stub::cell::SESSIONS_MAX;
 use crate::target::MemoryError;
@@ -61,7 +61,7 @@ pub enum TracingError {
     Retarget(#[from] RetargetError),
     /// Normalising the sites.
     #[error("the image's patch sites cannot be prepared: {0}")]
-    Normalise(#[from] TransactionError),
+    Normalise(TransactionError),
     /// Live patching.
     #[error(transparent)]
     Live(#[from] NotLive),

@@ -1,6 +1,7 @@
 //! Events of the guest: which there are, and who is called at them.
 
-use crate::patch::events::{Callback, find_callback, find_event};
+use crate::points::events::{Callback, find_callback, find_event};
+use crate::points::markers::recorded_by;
 use crate::session::SessionId;
 use image::{Marker, Tracepoint};
 use terms::event_format::{EventFormat, EventId};
@@ -31,7 +32,7 @@ impl Tracing {
             };
             match (image.tracepoints.get(event.index()), image.marker(event)) {
                 (Some(tracepoint), _) => attachment.show_tracepoint(event, tracepoint, shown),
-                (None, Some(marker)) => attachment.show_marker(event, marker, shown),
+                (None, Some(marker)) => attachment.show_marker(marker, shown),
                 (None, None) => shown,
             }
         };
@@ -89,27 +90,29 @@ impl Attachment {
         shown: EventStatus,
     ) -> EventStatus {
         let image = &self.shared.image;
-        let table = self.engine.points().events().tracepoints();
-        let (state, dispatch) = (table.state(event), table.dispatch());
-        let callbacks = state.map(|state| &*state.callbacks).unwrap_or_default();
+        let events = self.engine.points().events();
         let candidates = tracepoint.candidates.iter().map(|at| image.name_at(*at));
-        let called = callbacks.iter().map(|(callback, _)| match callback {
-            Callback::Guest(at) => image.name_at(*at),
-            Callback::Session(id) => format!("session {}", self.sessions.name_of(SessionId(*id))),
-        });
+        let called = events
+            .called(event)
+            .iter()
+            .map(|(callback, _)| match callback {
+                Callback::Guest(at) => image.name_at(*at),
+                Callback::Session(id) => {
+                    format!("session {}", self.sessions.name_of(SessionId(*id)))
+                }
+            });
         EventStatus {
             kind: "tracepoint".to_owned(),
             sites: tracepoint.sites.len() as u64,
-            state: state.map_or("nop", |state| state.name(dispatch)).to_owned(),
+            state: events.state(event).to_owned(),
             callbacks: called.collect(),
             candidates: candidates.collect(),
             ..shown
         }
     }
 
-    fn show_marker(&self, event: EventId, marker: &Marker, shown: EventStatus) -> EventStatus {
-        let state = self.engine.points().events().markers().state(event);
-        let sessions = state.map(|state| state.sessions).unwrap_or_default();
+    fn show_marker(&self, marker: &Marker, shown: EventStatus) -> EventStatus {
+        let sessions = recorded_by(self.engine.sites(), marker);
         let called = sessions
             .iter()
             .map(|id| format!("session {}", self.sessions.name_of(SessionId(id))));

@@ -40,12 +40,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::digest::text_digest;
-use crate::engine::{Engine, Foothold};
+use crate::engine::{ApplyError, Engine, Foothold};
 
 use crate::filter::Filter;
 use crate::guest_kind;
-use crate::patch::any;
-use crate::patch::locks::LockPrefixes;
+use crate::points::any;
+use crate::points::locks::LockPrefixes;
 use image::Image;
 use terms::addr::{Gpa, Gva};
 use trace::doubt::TimeDoubts;
@@ -224,7 +224,10 @@ impl Tracing {
         target: &mut impl StoppedTarget,
     ) -> Result<Option<Gva>, TracingError> {
         let on = &mut self.attachment;
-        let rewritten = on.engine.normalise(target)?;
+        let rewritten = on.engine.normalise(target).map_err(|error| match error {
+            ApplyError::Transaction(why) => TracingError::Normalise(why),
+            other => other.into(),
+        })?;
         log::debug!("{rewritten} patch sites were made one nop");
         let vcpus = usize::from(on.shared.vcpus);
         let image = &on.shared.image;
@@ -362,8 +365,8 @@ impl Tracing {
 
     /// Patching continues after somebody has looked at what froze it.
     pub fn thaw(&mut self) -> Switched {
-        let changed = self.attachment.engine.written().frozen().is_some();
-        self.attachment.engine.written_mut().thaw();
+        let changed = self.attachment.engine.sites().frozen().is_some();
+        self.attachment.engine.sites_mut().thaw();
         Switched { changed }
     }
 

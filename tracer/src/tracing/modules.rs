@@ -101,7 +101,7 @@ impl Attachment {
                 let is_of = |id: &&FunctionId| {
                     let function = self.shared.image.function(**id);
                     let its = function.and_then(|function| function.module.as_ref());
-                    its == Some(module) && !self.engine.points().functions().is_gone(**id)
+                    its == Some(module) && !self.engine.sites().is_gone(**id)
                 };
                 let functions = selection.into_iter().flatten().filter(is_of).count();
                 if functions > 0 {

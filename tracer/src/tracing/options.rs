@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::choice::choices;
-use crate::patch::events::Dispatch;
-use crate::patch::locks::LockPrefixes;
+use crate::points::events::Dispatch;
+use crate::points::locks::LockPrefixes;
 use crate::ring::geometry::{Geometry, RingSizeError};
 use crate::ring::reader::Mode;
 use crate::session::{CallMoments, TracerKind};

@@ -100,7 +100,7 @@ impl SetProbe {
             return ProbeStatus::default();
         };
         let session = on.sessions.named(&self.session);
-        let state = match (probe.is_gone, self.enabled, probe.session) {
+        let state = match (probe.is_lost, self.enabled, probe.session) {
             (true, ..) => "gone",
             (_, false, _) => "disabled",
             (_, true, Some(_)) => "on",
@@ -360,7 +360,7 @@ impl SetProbes {
         let name = on.sessions.at(index)?.name.clone();
         let is_there = |set: &&SetProbe| {
             let probe = on.engine.points().probes().get(set.id);
-            set.session == name && set.enabled && probe.is_ok_and(|probe| !probe.is_gone)
+            set.session == name && set.enabled && probe.is_ok_and(|probe| !probe.is_lost)
         };
         let ids = self.0.iter().filter(is_there).map(|set| set.id);
         Ok(ids.collect())

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::engine::Engine;
 use crate::filter::{Filter, Selection};
-use crate::patch::events::find_event;
+use crate::points::events::find_event;
 use crate::ring::geometry::Geometry;
 use crate::session::{SessionConfig, SessionId, TracerKind};
 use crate::stub::recorder::Clock;

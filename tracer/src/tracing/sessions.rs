@@ -161,7 +161,7 @@ impl TraceSessions {
     pub fn statuses(&self, engine: &Engine) -> Vec<SessionStatus> {
         let traced = |session: &TraceSession| {
             let live = session.live.as_ref();
-            live.map_or(0, |live| engine.points().functions().traced_by(live.id.0)) as u64
+            live.map_or(0, |live| engine.sites().traced_by(live.id.0)) as u64
         };
         let show = |session: &TraceSession| {
             let mut status = session.status(traced(session));

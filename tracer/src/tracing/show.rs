@@ -3,9 +3,10 @@
 use crate::engine::Foothold;
 use crate::engine::{Engine, Frozen, FrozenBy};
 use crate::filter::{Reason, Selection, check_matches};
-use crate::patch::functions::FunctionState;
+use crate::points::locks;
 use crate::session::SessionId;
 use crate::text::poke::PokeError;
+use crate::text::sites::State;
 use terms::function::FunctionId;
 use trace::glob::Pattern;
 
@@ -40,7 +41,7 @@ fn show_frozen(frozen: &Frozen) -> FrozenStatus {
 
 /// The strongest of what the sessions do.
 fn state_name(engine: &Engine, sessions: &[SessionStatus]) -> &'static str {
-    if engine.written().frozen().is_some() {
+    if engine.sites().frozen().is_some() {
         return "frozen";
     }
     ["tracing", "switched-off", "waiting"]
@@ -61,21 +62,18 @@ impl Tracing {
             time,
             ..
         } = &self.attachment;
-        let patched = engine.points().functions().patched();
+        let patched = engine.sites().patched();
         let image = &shared.image;
         let sessions = sessions.statuses(engine);
         let untraceable = image.untraceable.iter();
-        let untraceable =
-            untraceable.filter(|entry| !engine.points().functions().is_gone(entry.function));
+        let untraceable = untraceable.filter(|entry| !engine.sites().is_gone(entry.function));
+        let gone = image.sites.iter();
+        let gone = gone.filter(|site| engine.sites().is_gone(site.function));
         let mut status = TracingStatus {
             state: state_name(engine, &sessions).to_owned(),
-            frozen: engine.written().frozen().map(show_frozen),
+            frozen: engine.sites().frozen().map(show_frozen),
             patched: patched as u64,
-            available: image
-                .sites
-                .len()
-                .saturating_sub(patched + engine.points().functions().gone_of(image))
-                as u64,
+            available: image.sites.len().saturating_sub(patched + gone.count()) as u64,
             skipped: untraceable.count() as u64,
             patch_method: patching.method().name().to_owned(),
             stub_bytes: engine.foothold().map_or(0, Foothold::stub_bytes),
@@ -84,7 +82,7 @@ impl Tracing {
         };
         status.clock_page = time.page_status();
         status.vcpu_clocks = time.vcpus_status();
-        let (prefixes, sites) = (engine.points().locks(), image.locks.len());
+        let (prefixes, sites) = (locks::now(image, engine.sites()), image.locks.len());
         status.smp_locks = (sites > 0).then(|| LocksStatus {
             state: prefixes.name().to_owned(),
             sites: sites as u64,
@@ -109,7 +107,7 @@ impl Tracing {
         let mut functions = Vec::new();
         for (number, function) in (0..).zip(&attachment.shared.image.functions) {
             let id = FunctionId(number);
-            if attachment.engine.points().functions().is_gone(id) {
+            if attachment.engine.sites().is_gone(id) {
                 continue;
             }
             if glob.as_ref().is_none_or(|glob| glob.matches(function)) {
@@ -124,13 +122,13 @@ impl Attachment {
     fn show_function(&self, id: FunctionId) -> Function {
         let (state, reason) = match (
             self.shared.image.untraceable(id),
-            self.engine.points().functions().state(id),
+            self.engine.sites().state(id),
         ) {
             (Some(untraceable), _) => ("skipped", Some(untraceable.reason.to_string())),
-            (None, FunctionState::Nop) => ("available", None),
-            (None, FunctionState::Patched(_)) => ("patched", None),
-            (None, FunctionState::Skipped(why)) => ("skipped", Some(why.to_string())),
-            (None, FunctionState::Gone) => ("gone", None),
+            (None, State::Original) => ("available", None),
+            (None, State::Ours(_)) => ("patched", None),
+            (None, State::Foreign(why)) => ("skipped", Some(why.to_string())),
+            (None, State::Gone) => ("gone", None),
         };
         self.line(id, state, reason)
     }
@@ -182,7 +180,7 @@ impl Attachment {
         Changed {
             patched: applied.patched as u64,
             restored: applied.restored as u64,
-            traced: self.engine.points().functions().traced_by(id.0) as u64,
+            traced: self.engine.sites().traced_by(id.0) as u64,
             skipped: skipped.collect(),
             entry_only: self.entry_only(id, selection),
             pauses: carried.pauses,

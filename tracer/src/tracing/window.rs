@@ -75,7 +75,7 @@ impl Tracing {
                 session.started = false;
             }
         }
-        self.attachment.engine.written_mut().lose(why);
+        self.attachment.engine.sites_mut().freeze(why);
     }
 }
 

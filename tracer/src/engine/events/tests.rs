@@ -205,7 +205,7 @@ fn a_list_that_the_guest_has_changed_or_that_cannot_be_written_undoes_all() {
         "{error}"
     );
     assert_eq!(text_digest(&target, engine.image()).unwrap(), digest);
-    assert!(engine.written().frozen().is_none());
+    assert!(engine.sites().frozen().is_none());
     target.faults.unwritable.clear();
     change(&mut engine, &mut target, &[FIRST], true).unwrap();
 }
@@ -253,7 +253,7 @@ fn a_live_change_comes_to_the_same() {
     assert!(matches!(error, ApplyError::Transaction(_)), "{error}");
     target.write(Gva(PASSER + 5), &NOP5).unwrap();
     assert_eq!(text_digest(&target, engine.image()).unwrap(), digest);
-    assert!(engine.written().frozen().is_none());
+    assert!(engine.sites().frozen().is_none());
 }
 
 #[test]
@@ -289,7 +289,7 @@ fn only_what_changes_is_written() {
 fn a_callback_is_one_of_an_event_with_the_same_fields() {
     use image::points::Signature;
 
-    use crate::patch::events::{NoSuchEvent, find_callback};
+    use crate::points::events::{NoSuchEvent, find_callback};
     let mut image = image();
     let found = |image: &Image| find_callback(image, EventId(1), "first");
     let mut other = image.tracepoints[0].clone();

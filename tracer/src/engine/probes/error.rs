@@ -3,8 +3,8 @@
 use insn::relocate::RelocateError;
 use terms::addr::Gva;
 
-use crate::patch::probes::StubTooFar;
-use crate::patch::tactic::{Tactic, TacticError};
+use crate::points::probes::StubTooFar;
+use crate::points::tactic::{Tactic, TacticError};
 
 /// Why there is no such probe.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

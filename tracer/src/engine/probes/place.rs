@@ -13,13 +13,14 @@ use super::{Probe, ProbeError, ProbeId, Probes};
 use crate::engine::planning::Planning;
 use crate::engine::{ApplyError, Foothold};
 use crate::filter::DenyList;
-use crate::patch::breakpoints::{self, Server};
-use crate::patch::tactic::{Place, Refusal, Tactic, TacticError, choose_beside};
+use crate::points::breakpoints::{self, Server};
+use crate::points::tactic::{Place, Refusal, Tactic, TacticError, choose_beside};
 use crate::session::SessionId;
 use crate::stub::capture::{CapturePart, CaptureStub, Standing};
 use crate::stub::event::Tail;
 use crate::stub::store::{Piece, StoreError};
 use crate::target::WindowMemory;
+use crate::text::sites::Sites;
 
 impl Probes {
     /// The padding that probes use, and will use with those beside them.
@@ -38,7 +39,7 @@ impl Probes {
         forced: Option<u8>,
         beside: &[Place],
     ) -> Result<Option<Place>, ProbeError> {
-        let mut there = self.all.values().filter(|probe| !probe.is_gone);
+        let mut there = self.all.values().filter(|probe| !probe.is_lost);
         let Some(other) = there.find(|probe| probe.place.at == at) else {
             return Ok(beside.iter().find(|place| place.at == at).cloned());
         };
@@ -118,7 +119,7 @@ impl Probes {
 
     /// A place of a probe, or `beside`, whose displaced instructions have bytes in common with those of `place`.
     fn overlapping(&self, place: &Place, beside: &[Place]) -> Option<Gva> {
-        let there = self.all.values().filter(|probe| !probe.is_gone);
+        let there = self.all.values().filter(|probe| !probe.is_lost);
         let mut places = there.map(|probe| &probe.place).chain(beside);
         let overlaps = |other: &&Place| {
             other.at != place.at && other.at < place.end() && place.at < other.end()
@@ -156,9 +157,14 @@ impl Probes {
 
     /// The probes at which vCPUs leave the guest now, and where each continues.
     #[must_use]
-    pub fn detours(&self, image: &Image, foothold: Option<&Foothold>) -> Vec<(Gva, Gva)> {
+    pub fn detours(
+        &self,
+        image: &Image,
+        sites: &Sites,
+        foothold: Option<&Foothold>,
+    ) -> Vec<(Gva, Gva)> {
         match self.server(image, foothold) {
-            Some(Server::Host(_)) => self.places.breakpoints(&[]),
+            Some(Server::Host(_)) => self.places.breakpoints(sites, &[]),
             Some(Server::Guest(_)) | None => Vec::new(),
         }
     }
@@ -169,7 +175,7 @@ impl Probes {
         with: &mut Planning<'_, M>,
         place: &Place,
     ) -> Result<Gva, ApplyError> {
-        if let Some(state) = self.places.place(place.at)
+        if let Some(state) = self.places.get(place.at)
             && state.place == *place
         {
             return Ok(state.resume);

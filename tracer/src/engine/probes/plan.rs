@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use image::Site;
 use terms::addr::Gva;
 use terms::event_format::EventFormat;
 use terms::function::FunctionId;
@@ -10,18 +11,19 @@ use terms::session_set::SessionSet;
 
 use super::{Probe, ProbeError, ProbeId, Probes};
 use crate::engine::ApplyError;
-use crate::engine::plan::{Plan, Recorded, Step};
+use crate::engine::plan::{Plan, Recorded, Step, What};
 use crate::engine::planning::Planning;
 use crate::engine::points::Points;
 use crate::event_formats::EventFormats;
-use crate::patch::breakpoints::{self, Server};
-use crate::patch::functions::{Change, FunctionTable, Wanted, after};
-use crate::patch::probes::{BreakpointTable, PlaceChange};
-use crate::patch::tactic::{Place, Tactic};
+use crate::points::breakpoints::{self, Server};
+use crate::points::functions::{self, Tracing, after};
+use crate::points::probes;
+use crate::points::tactic::{Place, Tactic};
 use crate::session::SessionId;
 use crate::stub::capture::CapturePart;
-use crate::stub::store::{Piece, StubStore};
+use crate::stub::store::{Piece, StoreError, StubStore};
 use crate::target::WindowMemory;
+use crate::text::edit::{Edit, Lead};
 
 impl Points {
     /// Plans who records these probes: a session, which has event rings, or nobody. Writes the stubs that this needs,
@@ -42,12 +44,13 @@ impl Points {
             if let Some(session) = after {
                 check_room(with, &self.formats, probe, *session)?;
             }
-            if probe.session != *after && !probe.is_gone {
-                recorded.push(Step::Recorded(Recorded {
+            if probe.session != *after && !probe.is_lost {
+                let what = What::Recorded(Recorded {
                     probe: *id,
                     before: probe.session,
                     after: *after,
-                }));
+                });
+                recorded.push(Step::of(what, Vec::new()));
                 changed.insert(probe.place.at, probe.place.clone());
             }
         }
@@ -61,28 +64,20 @@ impl Points {
             if place.tactic == Tactic::Site {
                 let returns = returns.get(&place.function).cloned();
                 let returns = returns.unwrap_or_default();
-                let change = self.plan_site(with, place.function, &chain, returns)?;
-                sites.extend(change);
+                sites.extend(self.plan_site(with, place.function, &chain, returns)?);
             } else {
                 let resume = self.probes.resume(with, &place)?;
                 let stub = self.probes.place_chain(with, &chain, resume)?;
-                let change = self
-                    .probes
-                    .places
-                    .plan(at, stub)
-                    .map_err(ProbeError::from)?;
-                places.extend(change.map(|change| PlaceChange {
-                    sessions: sessions_of(&chain),
-                    ..change
-                }));
+                let edits = probes::plan(with.sites, &place, stub, sessions_of(&chain));
+                let edits = edits.map_err(ProbeError::from)?;
+                if !edits.is_empty() {
+                    let is_breakpoint = place.tactic == Tactic::Breakpoint;
+                    places.push(Step::of(What::Place { is_breakpoint }, edits));
+                }
             }
         }
         let breakpoints = self.probes.plan_breakpoints(with, &places)?;
-        let sites = sites.into_iter().map(Step::Function);
-        let places = places.into_iter().map(Step::Place);
-        let steps = sites
-            .chain(places)
-            .chain(breakpoints.map(Step::Breakpoints));
+        let steps = sites.into_iter().chain(places).chain(breakpoints);
         Ok(Plan::whole(steps.chain(recorded).collect()))
     }
 
@@ -93,91 +88,93 @@ impl Points {
         function: FunctionId,
         chain: &[(ProbeId, SessionId)],
         returns: Vec<CapturePart>,
-    ) -> Result<Option<Change>, ApplyError> {
+    ) -> Result<Option<Step>, ApplyError> {
         let image = with.image;
         let Some(site) = image.site_of(function) else {
             return Ok(None);
         };
-        let traced_by = self.functions.sessions(function);
+        let traced_by = with.sites.sessions(function);
         let captures = self.captures(with, function, traced_by, returns)?;
         let sessions = with.sessions;
-        let (foothold, memory) = with.foothold()?;
+        let foothold = with.foothold.as_deref_mut();
+        let foothold = foothold.ok_or(ApplyError::NotAttached)?;
         let hook = foothold.hook();
         if captures.exit.is_some() && hook.is_none() {
             return Err(ApplyError::NotAttached);
         }
-        let template = |wanted: Wanted, store: &mut StubStore| {
+        let template = |wanted: Tracing, store: &mut StubStore| {
             store.template(sessions.stub_spec(wanted.sessions, wanted.shape, wanted.captures, hook))
         };
-        let (wanted, store) = ((traced_by, captures), &mut foothold.stubs);
-        let table = &self.functions;
-        let own = table.plan_site((image, site), wanted, template, store, memory)?;
-        let lead = own.as_ref().and_then(|change| change.after);
-        let go_on = match lead.and_then(|lead| lead.own) {
-            Some(stub) => stub,
-            None => match table.own(function).filter(|_| own.is_none()) {
-                Some(stub) => stub,
-                None => after(site, store, memory)?,
-            },
-        };
-        let head = self.probes.place_chain(with, chain, go_on)?;
-        let change = match own {
-            None => table.plan_probes(site, head, sessions_of(chain))?,
-            Some(mut change) => {
-                if let Some(head) = head {
-                    FunctionTable::lead_through(site, &mut change, head, sessions_of(chain))?;
-                }
-                change
-            }
-        };
-        Ok(Some(change))
+        let (wanted, sites, store) = ((traced_by, captures), &*with.sites, &mut foothold.stubs);
+        let own = functions::lead((image, site), sites, wanted, template, store, with.memory)?;
+        let own = own.unwrap_or_else(|| {
+            let now = *sites.state(function).lead()?;
+            // Without the probes that it leads to now.
+            Some(Lead {
+                to: now.own?,
+                recorded_by: SessionSet::default(),
+                ..now
+            })
+        });
+        let lead = self.probes.lead_through(with, site, own, chain)?;
+        let wanted = functions::wanted(site, lead).map_err(StoreError::from)?;
+        let edit = with.sites.edit(wanted);
+        Ok(edit.map(|edit| Step::one(What::Function(function), edit)))
     }
 
-    /// Has the jumps of a plan for functions lead through the probes at their sites.
-    pub fn lead_through_probes<M: WindowMemory + ?Sized>(
+    /// Where a function's site leads that has to lead to `own`: to there through the probes at it.
+    pub fn through_probes<M: WindowMemory + ?Sized>(
         &self,
         with: &mut Planning<'_, M>,
-        changes: &mut [Change],
-    ) -> Result<(), ApplyError> {
-        if self.probes.iter().all(|probe| probe.session.is_none()) {
-            return Ok(());
-        }
-        let image = with.image;
-        for change in changes {
-            let Some(site) = image.site_of(change.poke.function) else {
-                continue;
-            };
-            let here = self
-                .probes
-                .iter()
-                .filter(|probe| probe.place.at == site.address)
-                .filter(|probe| !probe.is_gone && !probe.is_return);
-            let chain: Vec<_> = here
-                .filter_map(|probe| Some((probe.id, probe.session?)))
-                .collect();
-            let go_on = match change.after.and_then(|lead| lead.own) {
-                Some(own) => own,
-                None => {
-                    let (foothold, memory) = with.foothold()?;
-                    after(site, &mut foothold.stubs, memory)?
-                }
-            };
-            if let Some(head) = self.probes.place_chain(with, &chain, go_on)? {
-                FunctionTable::lead_through(site, change, head, sessions_of(&chain))?;
-            }
-        }
-        Ok(())
+        site: &Site,
+        own: Option<Lead>,
+    ) -> Result<Option<Lead>, ApplyError> {
+        let here = self
+            .probes
+            .iter()
+            .filter(|probe| probe.place.at == site.address)
+            .filter(|probe| !probe.is_lost && !probe.is_return);
+        let chain: Vec<_> = here
+            .filter_map(|probe| Some((probe.id, probe.session?)))
+            .collect();
+        self.probes.lead_through(with, site, own, &chain)
     }
 }
 
 impl Probes {
+    /// Where a function's site leads that has to lead to `own`: to there through these probes.
+    fn lead_through<M: WindowMemory + ?Sized>(
+        &self,
+        with: &mut Planning<'_, M>,
+        site: &Site,
+        own: Option<Lead>,
+        chain: &[(ProbeId, SessionId)],
+    ) -> Result<Option<Lead>, ApplyError> {
+        if chain.is_empty() {
+            return Ok(own);
+        }
+        let go_on = match own {
+            Some(own) => own.to,
+            None => {
+                let (foothold, memory) = with.foothold()?;
+                after(site, &mut foothold.stubs, memory)?
+            }
+        };
+        let head = self.place_chain(with, chain, go_on)?;
+        Ok(head.map(|to| Lead {
+            to,
+            recorded_by: sessions_of(chain),
+            ..own.unwrap_or_default()
+        }))
+    }
+
     /// Whether what is displaced at these places can be so at the same time.
     pub(super) fn check_overlaps<'a>(
         &self,
         places: impl Iterator<Item = &'a Gva>,
     ) -> Result<(), ProbeError> {
         let set: BTreeSet<&Gva> = places.collect();
-        let probes = self.all.values().filter(|probe| !probe.is_gone);
+        let probes = self.all.values().filter(|probe| !probe.is_lost);
         let places: BTreeMap<Gva, &Place> = probes
             .filter(|probe| set.contains(&probe.place.at))
             .map(|probe| (probe.place.at, &probe.place))
@@ -199,27 +196,33 @@ impl Probes {
     fn plan_breakpoints<M: WindowMemory + ?Sized>(
         &self,
         with: &mut Planning<'_, M>,
-        places: &[PlaceChange],
-    ) -> Result<Option<BreakpointTable>, ApplyError> {
-        if !places.iter().any(|change| self.is_breakpoint(change)) {
+        places: &[Step],
+    ) -> Result<Option<Step>, ApplyError> {
+        let is_breakpoint = |step: &Step| {
+            matches!(
+                step.what,
+                What::Place {
+                    is_breakpoint: true
+                }
+            )
+        };
+        if !places.iter().any(is_breakpoint) {
             return Ok(None);
         }
         let Some(Server::Guest(word)) = self.server(with.image, with.foothold.as_deref()) else {
             return Ok(None);
         };
-        let now = self.places.table();
-        let all = self.places.breakpoints(places);
-        if all.is_empty() {
-            return Ok(Some(BreakpointTable::leading(word, now, Gva(0))));
-        }
-        let at = with.place(Piece::Bytes(breakpoints::table(&all).into()))?;
-        Ok(Some(BreakpointTable::leading(word, now, at)))
-    }
-
-    /// Whether a place is a breakpoint.
-    pub fn is_breakpoint(&self, change: &PlaceChange) -> bool {
-        let state = self.places.place(change.at);
-        state.is_some_and(|state| state.place.tactic == Tactic::Breakpoint)
+        let changes: Vec<&Edit> = places.iter().flat_map(|step| &step.edits).collect();
+        let all = self.places.breakpoints(with.sites, &changes);
+        let table = match all.is_empty() {
+            true => Gva(0),
+            false => with.place(Piece::Bytes(breakpoints::table(&all).into()))?,
+        };
+        Ok(Some(Step {
+            what: What::Breakpoints,
+            edits: Vec::new(),
+            word: Some(probes::table_word(with.sites, word, table)),
+        }))
     }
 
     /// The probes at each place, but those of returns, which `session` says are recorded.
@@ -229,7 +232,7 @@ impl Probes {
     ) -> BTreeMap<Gva, Vec<(ProbeId, SessionId)>> {
         let mut chains: BTreeMap<_, Vec<_>> = BTreeMap::new();
         let probes = self.all.values();
-        for probe in probes.filter(|probe| !probe.is_gone && !probe.is_return) {
+        for probe in probes.filter(|probe| !probe.is_lost && !probe.is_return) {
             if let Some(session) = session(probe) {
                 let here = chains.entry(probe.place.at).or_default();
                 here.push((probe.id, session));
@@ -246,7 +249,7 @@ impl Probes {
     ) -> HashMap<FunctionId, Vec<CapturePart>> {
         let mut parts: HashMap<FunctionId, Vec<CapturePart>> = HashMap::new();
         let probes = self.iter();
-        for probe in probes.filter(|probe| probe.is_return && !probe.is_gone) {
+        for probe in probes.filter(|probe| probe.is_return && !probe.is_lost) {
             let recorder = session(probe).and_then(|id| with.event_recorder(id).ok());
             if let Some(recorder) = recorder {
                 let here = parts.entry(probe.place.function).or_default();

@@ -51,11 +51,7 @@ fn freed_init_text_is_never_written() {
     let (mut engine, mut target, session) = booting_linux();
     let applied = change(&mut engine, &mut target, session, 0..8).unwrap();
     assert_eq!(
-        (
-            applied.patched,
-            engine.points().functions().patched(),
-            gone(&engine)
-        ),
+        (applied.patched, engine.sites().patched(), gone(&engine)),
         (8, 8, 0)
     );
     // The guest frees the text and uses the memory; one word of it happens to look like our jump.
@@ -73,18 +69,12 @@ fn freed_init_text_is_never_written() {
     let applied = engine.apply(&mut target, &plan).unwrap();
     assert_eq!((applied.restored, applied.skipped.len()), (4, 0));
     assert_eq!(target.writes, writes + 4);
-    assert_eq!(
-        (engine.points().functions().patched(), gone(&engine)),
-        (0, 4)
-    );
+    assert_eq!((engine.sites().patched(), gone(&engine)), (0, 4));
     assert_eq!(site(&engine, &target, 7), ours);
-    assert!(engine.written().frozen().is_none());
+    assert!(engine.sites().frozen().is_none());
     // They cannot be traced any more; the others can.
     let applied = change(&mut engine, &mut target, session, 0..8).unwrap();
-    assert_eq!(
-        (applied.patched, engine.points().functions().patched()),
-        (4, 4)
-    );
+    assert_eq!((applied.patched, engine.sites().patched()), (4, 4));
 }
 
 #[test]
@@ -126,8 +116,9 @@ fn all(engine: &Engine) -> std::ops::Range<u32> {
 
 /// Whether modules are announced by the function with this number: its stub calls a routine that leaves the guest.
 fn announces(engine: &Engine, guest: &crate::linux::module::testing::Guest, function: u32) -> bool {
-    let FunctionState::Patched(Lead { captures, stub, .. }) =
-        *engine.points().functions().state(FunctionId(function))
+    let State::Ours(Lead {
+        captures, to: stub, ..
+    }) = *engine.sites().state(FunctionId(function))
     else {
         return false;
     };
@@ -171,17 +162,14 @@ fn while_somebody_wants_to_know_each_module_is_announced_before_it_is_live() {
     engine.points_mut().want_announcements(true);
     let applied = change(&mut engine, &mut guest.target, session, [0, 1]).unwrap();
     // It is nobody's, and in no count.
-    assert_eq!(
-        (applied.patched, engine.points().functions().patched()),
-        (2, 2)
-    );
+    assert_eq!((applied.patched, engine.sites().patched()), (2, 2));
     assert!(announces(&engine, &guest, 3));
     assert!(
         !engine
-            .points()
-            .functions()
+            .sites()
             .state(FunctionId(3))
-            .is_patched()
+            .lead()
+            .is_some_and(Lead::is_for_users)
     );
     // Traced as well, it does both; and continues to announce when it is not any more.
     let applied = change(&mut engine, &mut guest.target, session, [0, 3]).unwrap();
@@ -189,10 +177,10 @@ fn while_somebody_wants_to_know_each_module_is_announced_before_it_is_live() {
     assert!(
         announces(&engine, &guest, 3)
             && engine
-                .points()
-                .functions()
+                .sites()
                 .state(FunctionId(3))
-                .is_patched()
+                .lead()
+                .is_some_and(Lead::is_for_users)
     );
     let applied = change(&mut engine, &mut guest.target, session, []).unwrap();
     assert_eq!((applied.patched, applied.restored), (0, 2));
@@ -213,10 +201,7 @@ fn while_somebody_wants_to_know_each_module_is_announced_before_it_is_live() {
     assert!(!engine.take_in(&guest.target, None).unwrap().is_change());
     engine.points_mut().want_announcements(false);
     let applied = change(&mut engine, &mut guest.target, session, []).unwrap();
-    assert_eq!(
-        (applied.restored, engine.points().functions().patched()),
-        (0, 0)
-    );
+    assert_eq!((applied.restored, engine.sites().patched()), (0, 0));
     let mut after = [0; 5];
     guest.target.read(text, &mut after).unwrap();
     assert_eq!(after, before);
@@ -244,11 +229,8 @@ fn functions_of_modules_come_are_traced_and_leave_without_a_write() {
     let writes = guest.target.writes;
     let applied = engine.apply(&mut guest.target, &plan).unwrap();
     assert_eq!((applied.restored, guest.target.writes - writes), (10, 10));
-    assert_eq!(
-        (engine.points().functions().patched(), gone(&engine)),
-        (0, 1)
-    );
-    assert!(engine.points().functions().is_gone(FunctionId(10)));
+    assert_eq!((engine.sites().patched(), gone(&engine)), (0, 1));
+    assert!(engine.sites().is_gone(FunctionId(10)));
     // Its text was not touched: our jump is still there.
     assert_eq!(site(&engine, &guest.target, 10)[0], 0xe9);
 }
@@ -264,17 +246,11 @@ fn a_module_that_was_loaded_again_at_its_old_place_is_another_one() {
     guest.load_at(at, "one", &["one_open", "one_read"]);
     let moved = engine.take_in(&guest.target, None).unwrap();
     assert_eq!((moved.left.len(), moved.came.len()), (1, 1));
-    assert_eq!(
-        (engine.points().functions().patched(), gone(&engine)),
-        (8, 2)
-    );
+    assert_eq!((engine.sites().patched(), gone(&engine)), (8, 2));
     let everything = all(&engine);
     let applied = change(&mut engine, &mut guest.target, session, everything).unwrap();
-    assert_eq!(
-        (applied.patched, engine.points().functions().patched()),
-        (2, 10)
-    );
-    assert!(engine.written().frozen().is_none());
+    assert_eq!((applied.patched, engine.sites().patched()), (2, 10));
+    assert!(engine.sites().frozen().is_none());
 }
 
 #[test]
@@ -322,19 +298,13 @@ fn a_module_is_written_only_between_its_coming_and_its_going() {
         assert_eq!(engine.part_came(&mut target, start), Ok(4));
         assert_eq!(engine.part_came(&mut target, start), Ok(0));
         let applied = change(&mut engine, &mut target, session, 0..8).unwrap();
-        assert_eq!(
-            (applied.patched, engine.points().functions().patched()),
-            (4, 8)
-        );
+        assert_eq!((applied.patched, engine.sites().patched()), (4, 8));
         // Planned while it was there, applied when it is gone.
         let plan = engine.plan(&mut target, session, &select([])).unwrap();
         assert_eq!(engine.part_goes(start), 4);
         target.write(start, &[0xcc; 64]).unwrap();
         let applied = engine.apply(&mut target, &plan).unwrap();
-        assert_eq!(
-            (applied.restored, engine.points().functions().patched()),
-            (4, 0)
-        );
+        assert_eq!((applied.restored, engine.sites().patched()), (4, 0));
         let mut poison = [0; 64];
         target.read(start, &mut poison).unwrap();
         assert_eq!(poison, [0xcc; 64]);
@@ -344,7 +314,7 @@ fn a_module_is_written_only_between_its_coming_and_its_going() {
         }
         change(&mut engine, &mut target, session, 0..8).unwrap();
     }
-    assert!(engine.written().frozen().is_none());
+    assert!(engine.sites().frozen().is_none());
     assert_eq!(engine.part_came(&mut target, Gva(1)), Ok(0), "no such part");
 }
 

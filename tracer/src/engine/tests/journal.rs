@@ -138,7 +138,7 @@ fn the_journal_is_what_the_table_of_sites_says() {
         all
     };
     change(&mut engine, &mut target, session, 1..5).unwrap();
-    let sites: Vec<_> = engine.written().sites().iter().copied().collect();
+    let sites: Vec<_> = engine.sites().ours().collect();
     assert_eq!(sites.len(), 4);
     assert!(sites.iter().all(|site| site.sessions.has(session.0)));
     assert_eq!(written(&engine, &target), sites);
@@ -147,8 +147,17 @@ fn the_journal_is_what_the_table_of_sites_says() {
     target.faults.sticky.insert(at);
     change(&mut engine, &mut target, session, 0..6).unwrap_err();
     assert_eq!(written(&engine, &target), sites);
+    // One that would have had them lead to another session, too.
+    let two = engine.create_session(&mut target, config("two")).unwrap();
+    change(&mut engine, &mut target, two, 0..6).unwrap_err();
+    assert_eq!(written(&engine, &target), sites);
     target.faults = Faults::default();
+    // A plan that another one has overtaken is not in it, either.
+    let old = engine.plan(&mut target, session, &select([])).unwrap();
+    change(&mut engine, &mut target, session, 2..5).unwrap();
+    assert_eq!(engine.apply(&mut target, &old), Err(ApplyError::Stale));
+    assert_eq!(written(&engine, &target), &sites[1..]);
     change(&mut engine, &mut target, session, []).unwrap();
     assert_eq!(written(&engine, &target), []);
-    assert_eq!(engine.written().sites().iter().count(), 0);
+    assert_eq!(engine.sites().ours().count(), 0);
 }

@@ -56,7 +56,7 @@ fn a_site_is_shared_with_the_function_and_restored_with_the_last() {
     assert_ne!(site(&engine, &target, 1), both);
     switch(&mut engine, &mut target, &[(ids[0], None)]).unwrap();
     change(&mut engine, &mut target, session, []).unwrap();
-    assert_eq!(engine.points().functions().patched(), 1);
+    assert_eq!(engine.sites().patched(), 1);
     let error = engine.delete_session(&mut target, session).unwrap_err();
     assert!(matches!(error, ApplyError::StillTracing { .. }), "{error}");
     switch(&mut engine, &mut target, &[(ids[0], Some(session))]).unwrap();
@@ -103,7 +103,7 @@ fn one_that_cannot_be_set_leaves_none_set() {
     assert!(is_room, "{error}");
     assert_eq!(digest(&engine, &target), before);
     switch(&mut engine, &mut target, &all).unwrap();
-    assert_eq!(engine.points().functions().patched(), 40);
+    assert_eq!(engine.sites().patched(), 40);
 }
 
 #[test]
@@ -124,19 +124,22 @@ fn foreign_bytes_at_our_jump_freeze_and_a_plan_that_is_old_is_stale() {
     let error = switch(&mut engine, &mut target, &[(id, None)]).unwrap_err();
     assert!(matches!(error, ApplyError::Frozen(_)), "{error}");
     target.write(at, &ours).unwrap();
-    engine.written_mut().thaw();
+    engine.sites_mut().thaw();
     switch(&mut engine, &mut target, &[(id, None), (other, None)]).unwrap();
-    assert_eq!(engine.points().functions().patched(), 0);
+    assert_eq!(engine.sites().patched(), 0);
 }
 
 /// The table of places: two functions that only hops are possible in, with padding after each.
 mod places {
     use image::testing::{ElfFile, TEXT};
+    use terms::session_set::SessionSet;
 
     use super::*;
-    use crate::patch::probes::ProbeTable;
-    use crate::patch::tactic::{Place, Tactic, choose};
+    use crate::points::probes::{Places, plan};
+    use crate::points::tactic::{Place, Tactic, choose};
+    use crate::text::edit::Edit;
 
+    const ONE: SessionSet = SessionSet::of_bits(1);
     const RESUME: Gva = Gva(TEXT + 0x10_0000);
     const STUBS: [Gva; 2] = [Gva(TEXT + 0x20_0000), Gva(TEXT + 0x30_0000)];
 
@@ -155,35 +158,38 @@ mod places {
     #[test]
     fn a_hop_is_written_behind_first_and_taken_back_in_front_first() {
         let [place, _] = hops();
-        let mut table = ProbeTable::default();
+        let (mut sites, mut places) = (Sites::default(), Places::default());
         let (at, padding) = (place.at, place.padding.unwrap().at);
-        table.add(place, RESUME);
-        let on = table.plan(at, Some(STUBS[0])).unwrap().unwrap();
-        let written: Vec<Gva> = on.edits.iter().map(|edit| edit.poke.at).collect();
+        places.add(place.clone(), RESUME);
+        let on = plan(&mut sites, &place, Some(STUBS[0]), ONE).unwrap();
+        let written: Vec<Gva> = on.iter().map(|edit| edit.poke.at).collect();
         assert_eq!(written, [padding, at]);
-        table.applied(&on);
-        let off = table.plan(at, None).unwrap().unwrap();
-        assert_eq!(off, on.reverse());
+        on.iter().for_each(|edit| sites.made(edit));
+        let off = plan(&mut sites, &place, None, ONE).unwrap();
+        let back: Vec<Edit> = on.iter().rev().map(Edit::reverse).collect();
+        assert_eq!(off, back);
         // Nobody may be about to execute what becomes padding again.
-        let closes: Vec<_> = off.edits.iter().map(|edit| edit.closes.clone()).collect();
+        let closes: Vec<_> = off.iter().map(|edit| edit.closes.clone()).collect();
         assert_eq!(closes, [vec![], vec![padding]]);
         // What is displaced in the padding stays so: a thread may be on its way there.
-        table.applied(&off);
-        assert_eq!(table.padding().into_iter().collect::<Vec<_>>(), [padding]);
+        off.iter().for_each(|edit| sites.made(edit));
+        assert_eq!(places.padding().into_iter().collect::<Vec<_>>(), [padding]);
     }
 
     #[test]
     fn a_plan_that_another_one_has_overtaken_is_not_current_and_what_is_gone_is_forgotten() {
         let [one, two] = hops();
-        let mut table = ProbeTable::default();
+        let (mut sites, mut places) = (Sites::default(), Places::default());
         let (at, other) = (one.at, two.at);
-        table.add(one, RESUME);
-        table.add(two, RESUME);
-        let plans = STUBS.map(|stub| table.plan(at, Some(stub)).unwrap().unwrap());
-        assert!(plans.iter().all(|plan| table.is_current(plan)));
-        table.applied(&plans[0]);
-        assert!(plans.iter().all(|plan| !table.is_current(plan)));
-        table.forget(|place| place.at == at);
-        assert!(table.place(at).is_none() && table.place(other).is_some());
+        places.add(one.clone(), RESUME);
+        places.add(two, RESUME);
+        let plans = STUBS.map(|stub| plan(&mut sites, &one, Some(stub), ONE).unwrap());
+        let are_current =
+            |sites: &Sites, plan: &[Edit]| plan.iter().all(|edit| sites.is_current(edit));
+        assert!(plans.iter().all(|plan| are_current(&sites, plan)));
+        plans[0].iter().for_each(|edit| sites.made(edit));
+        assert!(!plans.iter().any(|plan| are_current(&sites, plan)));
+        places.forget(|place| place.at == at);
+        assert!(places.get(at).is_none() && places.get(other).is_some());
     }
 }

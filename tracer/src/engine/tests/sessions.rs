@@ -139,7 +139,7 @@ fn a_profile_session_begins_with_zeros_and_its_counters_are_used_again() {
     assert!(session.recorder.is_none());
     let text = digest(&engine, &target);
     change(&mut engine, &mut target, id, 0..300).unwrap();
-    assert_eq!(engine.points().functions().patched(), 300);
+    assert_eq!(engine.sites().patched(), 300);
     target.write_word(table, 77).unwrap();
     change(&mut engine, &mut target, id, []).unwrap();
     assert_eq!(digest(&engine, &target), text);
@@ -221,7 +221,7 @@ proptest! {
                     .map(|(id, _)| id.0)
                     .collect();
                 let found: BTreeSet<u8> =
-                    engine.points.functions.sessions(FunctionId(function)).iter().collect();
+                    engine.sites.sessions(FunctionId(function)).iter().collect();
                 prop_assert_eq!(&found, &expected);
                 let nop = site(&engine, &target, function) == insn::nop::NOP5;
                 prop_assert_eq!(nop, expected.is_empty());

@@ -38,27 +38,31 @@ fn what_is_noted_is_read_until_it_is_crossed_out() {
         before: long.with_start(&[0xe9, 9, 9, 9, 9]),
         ..entry(0x30)
     };
-    journal
-        .note(&mut target, [entry(0x10), entry(0x20), probe])
-        .unwrap();
+    let slots = [(); 3].map(|()| journal.slot().unwrap());
+    let first = [entry(0x10), entry(0x20), probe];
+    let first = slots.into_iter().zip(first).collect();
+    journal.write(&mut target, first).unwrap();
     assert_eq!(
         read(&target, REGION_START).unwrap(),
         [entry(0x10), entry(0x20), probe]
     );
-    journal
-        .cross_out(&mut target, [Gva(0x20), Gva(0x99)])
-        .unwrap();
+    journal.cross_out(&mut target, vec![slots[1]]).unwrap();
     assert_eq!(places(&target), [0x10, 0x30]);
-    // The room is used again, and a place has one entry.
+    // The room is used again.
     let again = Entry {
         function: FunctionId(8),
         ..entry(0x10)
     };
-    journal.note(&mut target, [entry(0x40), again]).unwrap();
+    assert_eq!(journal.slot(), Ok(slots[1]));
+    let second = vec![(slots[1], entry(0x40)), (slots[0], again)];
+    journal.write(&mut target, second).unwrap();
     assert_eq!(places(&target), [0x10, 0x40, 0x30]);
     assert_eq!(read(&target, REGION_START).unwrap()[0], again);
-    journal.note(&mut target, [entry(0x50)]).unwrap();
-    let full = journal.note(&mut target, [entry(0x60)]);
+    let last = journal.slot().unwrap();
+    journal
+        .write(&mut target, vec![(last, entry(0x50))])
+        .unwrap();
+    let full = journal.slot();
     assert_eq!(full, Err(JournalError::Full { entries: ENTRIES }));
     assert_eq!(places(&target), [0x10, 0x40, 0x30, 0x50]);
 }
@@ -79,9 +83,8 @@ fn what_stands_there_between_two_states_is_ours() {
 #[test]
 fn nonsense_is_no_journal() {
     let (mut target, mut journal) = journal();
-    journal
-        .note(&mut target, [entry(0x10), entry(0x20)])
-        .unwrap();
+    let both = [0x10, 0x20].map(|at| (journal.slot().unwrap(), entry(at)));
+    journal.write(&mut target, both.to_vec()).unwrap();
     let first = REGION_START.wrapping_add(64);
     for (at, byte) in [(14, 0), (14, 20), (14, 0xff)] {
         let mut damaged = target.clone();

@@ -12,11 +12,12 @@ use crate::ring::geometry::Geometry;
 use crate::stub::arena::Arena;
 use crate::stub::cell::CellPlace;
 use crate::stub::recorder::{Clock, Recorder};
-use crate::stub::spec::SiteShape;
-use crate::stub::spec::StubSpec;
+use crate::stub::spec::{SiteShape, StubSpec};
 use crate::stub::template::{TEMPLATE_MAX, Template};
-use crate::target::PhysicalMemory;
-use crate::text::poke;
+use crate::target::{PhysicalMemory, TargetMemory};
+use crate::text::edit::Edit;
+use crate::text::poke::{self, Poke};
+use crate::text::sites::State;
 
 const FUNCTIONS: u64 = 6;
 const SESSIONS: u8 = 4;
@@ -59,10 +60,26 @@ fn bytes_of(target: &MockTarget, at: Gva) -> [u8; SITE_LENGTH] {
     bytes
 }
 
+/// The changes that bring about what is wanted.
+fn plan(
+    image: &Image,
+    sites: &mut Sites,
+    what: impl Fn(FunctionId) -> (SessionSet, Captures),
+    store: &mut StubStore,
+    memory: &mut MockTarget,
+) -> Result<Vec<Edit>, StoreError> {
+    let leads = leads(image, sites, what, spec, store, memory)?;
+    let mut edits = Vec::new();
+    for (site, lead) in leads {
+        edits.extend(sites.edit(wanted(site, lead)?));
+    }
+    Ok(edits)
+}
+
 /// Which sessions trace which function, as a set of pairs.
 type Model = BTreeSet<(u32, u8)>;
 
-fn wanted(model: &Model, function: FunctionId) -> SessionSet {
+fn traced_by(model: &Model, function: FunctionId) -> SessionSet {
     model
         .iter()
         .filter(|(traced, _)| *traced == function.0)
@@ -82,33 +99,33 @@ proptest! {
         let mut target = target_of(&image);
         let before = crate::digest::text_digest(&target, &image).unwrap();
         let mut arena = store(ARENA, 1 << 20);
-        let mut table = FunctionTable::new(&image);
+        let mut sites = Sites::default();
         let mut model = Model::new();
         let mut stubs: HashMap<(u32, SessionSet), Gva> = HashMap::new();
         // Each step asks one session for the functions of a mask; the last asks for nothing.
         let end = (0..SESSIONS).map(|session| (session, 0, true));
         for (session, mask, is_applied) in steps.into_iter().chain(end) {
             let mut next = model.clone();
-            next.retain(|(_, traced_by)| *traced_by != session);
+            next.retain(|(_, one)| *one != session);
             next.extend((0u32..6).filter(|f| mask >> f & 1 != 0).map(|f| (f, session)));
-            let plan = table.plan(&image, |f| (wanted(&next, f), Captures::default()), spec, &mut arena, &mut target).unwrap();
+            let plan = plan(&image, &mut sites, |f| (traced_by(&next, f), Captures::default()), &mut arena, &mut target).unwrap();
             let changed = (0u32..6).map(FunctionId)
-                .filter(|f| wanted(&model, *f) != wanted(&next, *f));
+                .filter(|f| traced_by(&model, *f) != traced_by(&next, *f));
             prop_assert!(plan.iter().map(|change| change.poke.function).eq(changed));
             if is_applied {
                 let pokes: Vec<Poke> = plan.iter().map(|change| change.poke).collect();
                 poke::apply(&mut target, &image, &pokes).unwrap();
                 for change in &plan {
-                    prop_assert!(table.is_current(change));
-                    table.applied(change);
+                    prop_assert!(sites.is_current(change));
+                    sites.made(change);
                 }
                 model = next;
             }
             for site in &image.sites {
-                let set = wanted(&model, site.function);
-                prop_assert_eq!(table.sessions(site.function), set);
+                let set = traced_by(&model, site.function);
+                prop_assert_eq!(sites.sessions(site.function), set);
                 let found = bytes_of(&target, site.address);
-                let FunctionState::Patched(Lead { stub, .. }) = *table.state(site.function) else {
+                let State::Ours(Lead { to: stub, .. }) = *sites.state(site.function) else {
                     prop_assert!(set.is_empty());
                     prop_assert_eq!(found, site.original);
                     continue;
@@ -130,7 +147,7 @@ proptest! {
             let distinct: BTreeSet<Gva> = stubs.values().copied().collect();
             prop_assert_eq!(distinct.len(), stubs.len(), "two functions share a stub");
         }
-        prop_assert_eq!(table.patched(), 0);
+        prop_assert_eq!(sites.patched(), 0);
         prop_assert_eq!(crate::digest::text_digest(&target, &image).unwrap(), before);
     }
 }
@@ -140,20 +157,14 @@ fn an_arena_that_is_full_or_too_far_changes_nothing() {
     let image = nop_image(4);
     let all = |_| (SessionSet::default().with(0), Captures::default());
     let mut target = target_of(&image);
-    let table = FunctionTable::new(&image);
+    let mut sites = Sites::default();
     let mut small = store(ARENA, 256);
-    let error = table
-        .plan(&image, all, spec, &mut small, &mut target)
-        .unwrap_err();
+    let error = plan(&image, &mut sites, all, &mut small, &mut target).unwrap_err();
     assert!(matches!(error, StoreError::Arena(_)), "{error}");
-    assert_eq!(table.patched(), 0);
-    let table = FunctionTable::new(&image);
     let mut far = store(Gva(0xffff_8000_0000_0000), 1 << 20);
-    let error = table
-        .plan(&image, all, spec, &mut far, &mut target)
-        .unwrap_err();
+    let error = plan(&image, &mut sites, all, &mut far, &mut target).unwrap_err();
     assert!(matches!(error, StoreError::Stub(_)), "{error}");
-    assert_eq!(table.patched(), 0);
+    assert_eq!((sites.patched(), sites.ours().count()), (0, 0));
 }
 
 #[test]
@@ -169,18 +180,17 @@ fn sets_of_sessions_hold_what_was_put_in() {
 fn functions_that_are_gone_are_left_alone() {
     let image = nop_image(3);
     let (mut arena, mut target) = (store(ARENA, 1 << 20), target_of(&image));
-    let mut table = FunctionTable::new(&image);
+    let mut sites = Sites::default();
     let all = |_| (SessionSet::default().with(0), Captures::default());
-    let planned =
-        |table: &FunctionTable, arena: &mut StubStore, target: &mut MockTarget| -> Vec<u32> {
-            let plan = table.plan(&image, all, spec, arena, target).unwrap();
-            let functions = plan.iter().map(|change| change.poke.function.0);
-            functions.collect()
-        };
-    table.gone(FunctionId(1));
-    assert_eq!(planned(&table, &mut arena, &mut target), [0, 2]);
-    table.came(FunctionId(1));
-    assert_eq!(planned(&table, &mut arena, &mut target), [0, 1, 2]);
+    let planned = |sites: &mut Sites, arena: &mut StubStore, target: &mut MockTarget| -> Vec<u32> {
+        let plan = plan(&image, sites, all, arena, target).unwrap();
+        let functions = plan.iter().map(|change| change.poke.function.0);
+        functions.collect()
+    };
+    sites.gone([FunctionId(1)]);
+    assert_eq!(planned(&mut sites, &mut arena, &mut target), [0, 2]);
+    sites.came(FunctionId(1));
+    assert_eq!(planned(&mut sites, &mut arena, &mut target), [0, 1, 2]);
 }
 
 /// A return that is not hooked is not captured either: what was asked of it is not planned again and again.
@@ -190,16 +200,14 @@ fn the_return_of_a_function_that_cannot_be_hooked_is_not_captured() {
     let at = image.functions[1].address;
     image.unhookable = vec![(FunctionId(1), Unhookable::OtherReturn { at })];
     let (mut arena, mut target) = (store(ARENA, 1 << 20), target_of(&image));
-    let mut table = FunctionTable::new(&image);
+    let mut sites = Sites::default();
     let (entry, exit) = (
         Some(Gva(ARENA.0 + 0x10_0000)),
         Some(Gva(ARENA.0 + 0x10_0040)),
     );
     let both = |_| (SessionSet::default().with(0), Captures { entry, exit });
-    let plan = table
-        .plan(&image, both, spec, &mut arena, &mut target)
-        .unwrap();
-    let captures: Vec<Captures> = plan
+    let both_planned = plan(&image, &mut sites, both, &mut arena, &mut target).unwrap();
+    let captures: Vec<Captures> = both_planned
         .iter()
         .map(|change| change.after.unwrap().captures)
         .collect();
@@ -207,23 +215,19 @@ fn the_return_of_a_function_that_cannot_be_hooked_is_not_captured() {
         captures,
         [Captures { entry, exit }, Captures { entry, exit: None }]
     );
-    plan.iter().for_each(|change| table.applied(change));
-    let again = table
-        .plan(&image, both, spec, &mut arena, &mut target)
-        .unwrap();
-    assert_eq!(again, []);
+    both_planned.iter().for_each(|change| sites.made(change));
+    let again = plan(&image, &mut sites, both, &mut arena, &mut target);
+    assert_eq!(again, Ok(Vec::new()));
 }
 
 #[test]
 fn what_is_captured_for_nobody_who_records_has_a_stub_all_the_same() {
     let image = nop_image(1);
     let (mut arena, mut target) = (store(ARENA, 1 << 20), target_of(&image));
-    let table = FunctionTable::new(&image);
+    let mut sites = Sites::default();
     let entry = Some(Gva(ARENA.0 + 0x10_0000));
     let captured = |_| (SessionSet::default(), Captures { entry, exit: None });
-    let plan = table
-        .plan(&image, captured, spec, &mut arena, &mut target)
-        .unwrap();
+    let plan = plan(&image, &mut sites, captured, &mut arena, &mut target).unwrap();
     assert!(plan[0].after.is_some() && plan[0].before.is_none());
 }
 
@@ -234,7 +238,7 @@ fn a_detour_is_made_once_and_written() {
     // mov eax, 1; ret
     let file = ElfFile::new().text(TEXT, &[0xb8, 1, 0, 0, 0, 0xc3]);
     let mut image = Image::parse(&file.function("wide", TEXT, 6).build()).unwrap();
-    assert_eq!(crate::patch::any::admit(&mut image), 1);
+    assert_eq!(crate::points::any::admit(&mut image), 1);
     let (mut arena, mut target) = (store(ARENA, 1 << 20), target_of(&image));
     let detour = after(&image.sites[0], &mut arena, &mut target).unwrap();
     let place = ARENA_PHYSICAL.wrapping_add(detour.0 - ARENA.0);

@@ -16,11 +16,12 @@ use image::{Image, Tracepoint};
 use insn::jump::jump;
 use terms::addr::Gva;
 use terms::event_format::EventId;
+use terms::session_set::SessionSet;
 use terms::site::SiteBytes;
 
 use crate::choice::choices;
-use crate::text::edit::Edit;
-use crate::text::poke::Poke;
+use crate::text::edit::{Edit, Lead, Point, Wanted};
+use crate::text::sites::Sites;
 use crate::text::word::WordWrite;
 
 /// Somebody who is called.
@@ -32,14 +33,8 @@ pub enum Callback {
     Session(u8),
 }
 
-/// The state of one tracepoint.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TracepointState {
-    /// Who is called, in order, and where that is.
-    pub callbacks: Vec<(Callback, Gva)>,
-    /// What the word that points at the list holds.
-    pub list: u64,
-}
+/// Who is called, in order, and where that is.
+pub type Callbacks = Vec<(Callback, Gva)>;
 
 choices! {
     /// How a tracepoint leads to its only callback.
@@ -54,21 +49,21 @@ choices! {
     }
 }
 
-impl TracepointState {
-    /// What stands at the sites: `nop`, `direct` or `iterator`.
+impl Dispatch {
+    /// What stands at the sites where so many are called: `nop`, `direct` or `iterator`.
     #[must_use]
-    pub fn name(&self, dispatch: Dispatch) -> &'static str {
-        match (self.callbacks.len(), dispatch) {
+    pub const fn state(self, callbacks: usize) -> &'static str {
+        match (callbacks, self) {
             (0, _) => "nop",
-            (1, Dispatch::Direct) => "direct",
+            (1, Self::Direct) => "direct",
             _ => "iterator",
         }
     }
 
     /// Where dispatch leads.
-    fn target(&self, tracepoint: &Tracepoint, dispatch: Dispatch) -> Gva {
-        match (self.callbacks.as_slice(), dispatch) {
-            ([(_, only)], Dispatch::Direct) => *only,
+    fn target(self, tracepoint: &Tracepoint, callbacks: &[(Callback, Gva)]) -> Gva {
+        match (callbacks, self) {
+            ([(_, only)], Self::Direct) => *only,
             _ => tracepoint.iterate,
         }
     }
@@ -84,35 +79,6 @@ pub struct OutOfReach {
     pub from: Gva,
     /// Where it would lead.
     pub to: Gva,
-}
-
-/// What one tracepoint is to become.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TracepointChange {
-    /// Which one.
-    pub event: EventId,
-    /// Its state afterwards.
-    pub after: TracepointState,
-    /// What it was when this was planned.
-    pub before: TracepointState,
-    /// The writes of text.
-    pub edits: Vec<Edit>,
-    /// The write of the word that points at the list.
-    pub word: Option<WordWrite>,
-}
-
-impl TracepointChange {
-    /// The change that takes this one back.
-    #[must_use]
-    pub fn reverse(&self) -> Self {
-        Self {
-            event: self.event,
-            before: self.after.clone(),
-            after: self.before.clone(),
-            edits: self.edits.iter().rev().map(Edit::reverse).collect(),
-            word: self.word.as_ref().map(WordWrite::reverse),
-        }
-    }
 }
 
 /// What was asked of events is not there.
@@ -224,105 +190,29 @@ fn join(names: impl Iterator<Item = String>) -> String {
     }
 }
 
-/// The states of all tracepoints.
-#[derive(Debug)]
-pub struct TracepointTable {
-    dispatch: Dispatch,
-    states: Vec<TracepointState>,
+/// The write of the word by which a tracepoint finds the list of its callbacks, if that changes; with nobody to call it
+/// finds the guest's own.
+#[must_use]
+pub fn list_word(sites: &Sites, tracepoint: &Tracepoint, list: Option<Gva>) -> Option<WordWrite> {
+    let old = sites.word(tracepoint.list).unwrap_or(tracepoint.nobody);
+    let new = list.map_or(tracepoint.nobody, |at| at.0);
+    (old != new).then(|| WordWrite {
+        what: format!("the list of callbacks of {}", tracepoint.format.name).into(),
+        at: tracepoint.list,
+        old,
+        new,
+    })
 }
 
-impl TracepointTable {
-    /// Nobody is called anywhere.
-    #[must_use]
-    pub fn new(image: &Image, dispatch: Dispatch) -> Self {
-        let off = |tracepoint: &Tracepoint| TracepointState {
-            callbacks: Vec::new(),
-            list: tracepoint.nobody,
-        };
-        Self {
-            dispatch,
-            states: image.tracepoints.iter().map(off).collect(),
-        }
-    }
-
-    /// How a tracepoint leads to its only callback.
-    #[must_use]
-    pub fn dispatch(&self) -> Dispatch {
-        self.dispatch
-    }
-
-    /// The state of a tracepoint.
-    #[must_use]
-    pub fn state(&self, event: EventId) -> Option<&TracepointState> {
-        self.states.get(event.index())
-    }
-
-    /// The tracepoints at which `callback` is called.
-    pub fn of(&self, callback: Callback) -> impl Iterator<Item = EventId> {
-        let calls = move |state: &TracepointState| {
-            state
-                .callbacks
-                .iter()
-                .any(|(called, _)| *called == callback)
-        };
-        let numbered = (0..).map(EventId).zip(&self.states);
-        numbered.filter_map(move |(event, state)| calls(state).then_some(event))
-    }
-
-    /// Plans that exactly `callbacks` are called at a tracepoint; `list` is where the guest has them.
-    ///
-    /// # Errors
-    /// [`OutOfReach`].
-    pub fn plan(
-        &self,
-        image: &Image,
-        event: EventId,
-        callbacks: Vec<(Callback, Gva)>,
-        list: Option<Gva>,
-    ) -> Result<Option<TracepointChange>, OutOfReach> {
-        let tracepoint = image.tracepoints.get(event.index());
-        let Some((tracepoint, before)) = tracepoint.zip(self.state(event)) else {
-            return Ok(None);
-        };
-        let after = TracepointState {
-            list: list.map_or(tracepoint.nobody, |at| at.0),
-            callbacks,
-        };
-        let edits = edits(tracepoint, self.dispatch, before, &after)?;
-        let word = (before.list != after.list).then(|| WordWrite {
-            what: format!("the list of callbacks of {}", tracepoint.format.name).into(),
-            at: tracepoint.list,
-            old: before.list,
-            new: after.list,
-        });
-        Ok((*before != after).then(|| TracepointChange {
-            event,
-            before: before.clone(),
-            after,
-            edits,
-            word,
-        }))
-    }
-
-    /// Whether the tracepoint is still as it was when `change` was planned.
-    #[must_use]
-    pub fn is_current(&self, change: &TracepointChange) -> bool {
-        self.state(change.event) == Some(&change.before)
-    }
-
-    /// Notes that `change` has been written.
-    pub fn applied(&mut self, change: &TracepointChange) {
-        if let Some(state) = self.states.get_mut(change.event.index()) {
-            state.clone_from(&change.after);
-        }
-    }
-}
-
-fn edits(
+/// The changes of text that have exactly these called at a tracepoint.
+///
+/// # Errors
+/// [`OutOfReach`].
+pub fn edits(
+    sites: &mut Sites,
     tracepoint: &Tracepoint,
     dispatch: Dispatch,
-    before: &TracepointState,
-    after: &TracepointState,
+    callbacks: &[(Callback, Gva)],
 ) -> Result<Vec<Edit>, OutOfReach> {
     let leads = |from: Gva, to: Gva| {
         jump(from, to)
@@ -333,34 +223,45 @@ fn edits(
                 to,
             })
     };
-    let mut edits = Vec::new();
-    let mut push = |poke: Poke, is_ours, becomes_ours| {
-        if poke.expected != poke.new {
-            edits.push(Edit::new(poke, is_ours, becomes_ours));
-        }
+    let called = callbacks.iter();
+    let recorded_by = called.fold(SessionSet::default(), |set, (callback, _)| match callback {
+        Callback::Session(id) => set.with(*id),
+        Callback::Guest(_) => set,
+    });
+    let ours = |from: Gva, to: Gva| {
+        let lead = Lead {
+            to,
+            recorded_by,
+            ..Lead::default()
+        };
+        leads(from, to).map(|bytes| (bytes, lead))
     };
-    let [old, new] = [before, after].map(|state| state.target(tracepoint, dispatch));
-    let jump = Poke {
-        function: tracepoint.function,
-        at: tracepoint.dispatch,
-        expected: leads(tracepoint.dispatch, old)?,
-        new: leads(tracepoint.dispatch, new)?,
-    };
-    let is_ours = |to: Gva| to != tracepoint.iterate;
-    push(jump, is_ours(old), is_ours(new));
+    let (at, to) = (tracepoint.dispatch, dispatch.target(tracepoint, callbacks));
+    let leads_to_one = (to != tracepoint.iterate)
+        .then(|| ours(at, to))
+        .transpose()?;
+    let (function, iterates) = (tracepoint.function, leads(at, tracepoint.iterate)?);
+    let mut wanted = vec![Wanted::new(
+        Point::Tracepoint,
+        function,
+        at,
+        iterates,
+        leads_to_one,
+    )];
     for site in &tracepoint.sites {
-        let bytes = |state: &TracepointState| match state.callbacks.is_empty() {
-            true => Ok(SiteBytes::new(site.nop)),
-            false => leads(site.at, site.on),
-        };
-        let poke = Poke {
-            function: site.function,
-            at: site.at,
-            expected: bytes(before)?,
-            new: bytes(after)?,
-        };
-        let [is_ours, becomes_ours] = [before, after].map(|state| !state.callbacks.is_empty());
-        push(poke, is_ours, becomes_ours);
+        let on = (!callbacks.is_empty()).then(|| ours(site.at, site.on));
+        let nop = SiteBytes::new(site.nop);
+        let (function, at) = (site.function, site.at);
+        wanted.push(Wanted::new(
+            Point::Tracepoint,
+            function,
+            at,
+            nop,
+            on.transpose()?,
+        ));
     }
-    Ok(edits)
+    Ok(wanted
+        .into_iter()
+        .filter_map(|one| sites.edit(one))
+        .collect())
 }

@@ -2,26 +2,32 @@
 //! profiling function, and several nops in a row (a thread preempted between two of them would
 //! later resume in the middle of a jump).
 
-use image::{Image, SiteForm};
+use image::{Image, Site, SiteForm};
 use insn::nop::NOP5;
+use terms::function::FunctionId;
 use terms::site::SiteBytes;
 
-use crate::text::poke::Poke;
+use crate::text::edit::{Edit, Point, Wanted};
+use crate::text::sites::Sites;
 
-/// All rewrites that the sites of `image` need, by address.
-#[must_use]
-pub fn normalisations(image: &Image) -> Vec<Poke> {
-    image
-        .sites
-        .iter()
-        .filter(|site| matches!(site.form, SiteForm::RawCall { .. } | SiteForm::MultiNop))
-        .map(|site| Poke {
-            function: site.function,
-            at: site.address,
-            expected: SiteBytes::new(site.original),
-            new: SiteBytes::new(NOP5),
-        })
-        .collect()
+/// All rewrites that the sites of `image` need in these functions, if they are there; by function.
+pub fn normalisations(
+    image: &Image,
+    sites: &mut Sites,
+    is_meant: impl Fn(FunctionId) -> bool,
+) -> Vec<Edit> {
+    let needs_it =
+        |site: &&Site| matches!(site.form, SiteForm::RawCall { .. } | SiteForm::MultiNop);
+    let all = image.sites.iter().filter(needs_it);
+    let edits = all.filter_map(|site| {
+        if sites.is_gone(site.function) || !is_meant(site.function) {
+            return None;
+        }
+        let original = SiteBytes::new(site.original);
+        let at = Wanted::new(Point::Function, site.function, site.address, original, None);
+        sites.normalise(&at, SiteBytes::new(NOP5))
+    });
+    edits.collect()
 }
 
 #[cfg(test)]
@@ -50,10 +56,11 @@ mod tests {
         for (index, (name, _)) in (0..).zip(functions) {
             file = file.function(name, TEXT + 16 * index, 16);
         }
-        let plan = normalisations(&Image::parse(&file.build()).unwrap());
+        let image = Image::parse(&file.build()).unwrap();
+        let plan = normalisations(&image, &mut Sites::default(), |_| true);
         let plan: Vec<_> = plan
             .iter()
-            .map(|one| (one.at.0 - TEXT, one.expected, one.new))
+            .map(|one| (one.poke.at.0 - TEXT, one.poke.expected, one.poke.new))
             .collect();
         let wanted = [(0x10, raw), (0x20, SPLIT)];
         let nop = SiteBytes::new(NOP5);

@@ -4,6 +4,7 @@
 //! preempted at it goes to the new target, and one that has passed it is in the old one. The jump of the
 //! image leads to the default; retargeting is a poke like that of any site.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use image::{DynamicFunction, Image};
@@ -11,46 +12,8 @@ use insn::jump::jump;
 use terms::addr::Gva;
 use terms::site::SiteBytes;
 
-use crate::text::edit::Edit;
-use crate::text::poke::Poke;
-
-/// A change of where a dynamic function leads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Retarget {
-    /// Which one: an index into [`Image::dynamic`].
-    pub index: usize,
-    /// Where to.
-    pub to: Gva,
-    /// The write.
-    pub poke: Poke,
-    /// Where it leads now.
-    pub from: Gva,
-    /// Where the image has it lead.
-    pub default: Gva,
-}
-
-impl Retarget {
-    /// The write, with whether the jump that stands there now, and the one afterwards, is one that we have written.
-    #[must_use]
-    pub fn edit(&self) -> Edit {
-        Edit::new(
-            self.poke,
-            self.from != self.default,
-            self.to != self.default,
-        )
-    }
-
-    /// The change that takes this one back.
-    #[must_use]
-    pub const fn reverse(self) -> Self {
-        Self {
-            poke: self.poke.reverse(),
-            to: self.from,
-            from: self.to,
-            ..self
-        }
-    }
-}
+use crate::text::edit::{Edit, Lead, Point, Wanted};
+use crate::text::sites::Sites;
 
 /// Why a dynamic function cannot be retargeted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -108,112 +71,78 @@ pub enum RetargetError {
     },
 }
 
-/// Where all dynamic functions of an image lead.
-#[derive(Debug)]
-pub struct DynamicTable {
-    now: Vec<Gva>,
+/// Where a dynamic function leads now.
+#[must_use]
+pub fn target(sites: &Sites, function: &DynamicFunction) -> Gva {
+    let lead = sites.lead(Point::Dynamic, function.jump);
+    lead.map_or(function.default, |lead| lead.to)
 }
 
-impl DynamicTable {
-    /// All as in the image.
-    #[must_use]
-    pub fn new(image: &Image) -> Self {
-        Self {
-            now: image
-                .dynamic
-                .iter()
-                .map(|function| function.default)
-                .collect(),
+/// Plans that each named function leads to the target named beside it, or with none to its default: what changes, and
+/// where each leads then.
+///
+/// # Errors
+/// A [`RetargetError`] for the first that is not possible.
+pub fn plan<'a>(
+    image: &Image,
+    sites: &mut Sites,
+    changes: impl IntoIterator<Item = (&'a str, Option<&'a str>)>,
+) -> Result<Vec<(Gva, Edit)>, RetargetError> {
+    let mut named = BTreeSet::new();
+    let mut all = Vec::new();
+    for (name, target) in changes {
+        let function = find(image, name)?;
+        if !named.insert(function.jump) {
+            return Err(RetargetError::Twice(name.to_owned()));
         }
-    }
-
-    /// Where number `index` leads.
-    #[must_use]
-    pub fn target(&self, index: usize) -> Option<Gva> {
-        self.now.get(index).copied()
-    }
-
-    /// Plans that each named function leads to the target named beside it, or with none to its default.
-    ///
-    /// # Errors
-    /// A [`RetargetError`] for the first that is not possible.
-    pub fn plan<'a>(
-        &self,
-        image: &Image,
-        changes: impl IntoIterator<Item = (&'a str, Option<&'a str>)>,
-    ) -> Result<Vec<Retarget>, RetargetError> {
-        let mut plan: Vec<Retarget> = Vec::new();
-        for (name, target) in changes {
-            let (index, function) = find(image, name)?;
-            if plan.iter().any(|change| change.index == index) {
-                return Err(RetargetError::Twice(name.to_owned()));
-            }
-            let to = match target {
-                Some(target) => resolve(image, function, target)?,
-                None => function.default,
-            };
-            plan.push(self.change(index, function, to)?);
-        }
-        plan.retain(|change| self.target(change.index) != Some(change.to));
-        Ok(plan)
-    }
-
-    fn change(
-        &self,
-        index: usize,
-        function: &DynamicFunction,
-        to: Gva,
-    ) -> Result<Retarget, RetargetError> {
-        let now = self.target(index).unwrap_or(function.default);
-        let bytes = |to| {
-            jump(function.jump, to)
-                .map(SiteBytes::new)
-                .ok_or_else(|| RetargetError::OutOfReach {
-                    name: function.name.to_string(),
-                    from: function.jump,
-                    to,
-                })
+        let to = match target {
+            Some(target) => resolve(image, function, target)?,
+            None => function.default,
         };
-        Ok(Retarget {
-            index,
-            to,
-            poke: Poke {
-                function: function.function,
-                at: function.jump,
-                expected: bytes(now)?,
-                new: bytes(to)?,
-            },
-            from: now,
-            default: function.default,
-        })
+        all.push((to, wanted(function, to)?));
     }
-
-    /// Notes that `change` has been written.
-    pub fn applied(&mut self, change: &Retarget) {
-        if let Some(slot) = self.now.get_mut(change.index) {
-            *slot = change.to;
-        }
-    }
-
-    /// Whether `change` was planned for where its function leads now.
-    #[must_use]
-    pub fn is_current(&self, image: &Image, change: &Retarget) -> bool {
-        let function = image.dynamic.get(change.index);
-        let again = function.map(|function| self.change(change.index, function, change.to));
-        again == Some(Ok(*change))
-    }
+    let edits = all.into_iter().map(|(to, wanted)| (to, sites.edit(wanted)));
+    Ok(edits.filter_map(|(to, edit)| Some((to, edit?))).collect())
 }
 
-fn find<'a>(image: &'a Image, name: &str) -> Result<(usize, &'a DynamicFunction), RetargetError> {
+/// What is wanted at the jump of a function that leads there.
+fn wanted(function: &DynamicFunction, to: Gva) -> Result<Wanted, RetargetError> {
+    let bytes = |to| {
+        jump(function.jump, to)
+            .map(SiteBytes::new)
+            .ok_or_else(|| RetargetError::OutOfReach {
+                name: function.name.to_string(),
+                from: function.jump,
+                to,
+            })
+    };
+    let lead = Lead {
+        to,
+        ..Lead::default()
+    };
+    let ours = (to != function.default)
+        .then(|| bytes(to))
+        .transpose()?
+        .map(|bytes| (bytes, lead));
+    Ok(Wanted::new(
+        Point::Dynamic,
+        function.function,
+        function.jump,
+        bytes(function.default)?,
+        ours,
+    ))
+}
+
+fn find<'a>(image: &'a Image, name: &str) -> Result<&'a DynamicFunction, RetargetError> {
     if let Some(call) = image.static_calls.iter().find(|call| *call.name == *name) {
         return Err(RetargetError::StaticCall(call.name.to_string()));
     }
     if image.dynamic.is_empty() {
         return Err(RetargetError::None);
     }
-    let mut functions = image.dynamic.iter().enumerate();
+    let mut functions = image.dynamic.iter();
     functions
-        .find(|(_, function)| &*function.name == name)
+        .find(|function| &*function.name == name)
         .ok_or_else(|| RetargetError::Unknown {
             name: name.escape_default().to_string(),
             there: list(image.dynamic.iter().map(|function| &*function.name)),

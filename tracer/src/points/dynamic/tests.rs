@@ -6,7 +6,7 @@ use super::*;
 use crate::engine::{ApplyError, Engine};
 use crate::mock::{MockTarget, Rights};
 use crate::target::TextMemory;
-use crate::text::poke;
+use crate::text::poke::{self, Poke};
 
 const RECORDS: u64 = TEXT - 0x8_0000;
 const WORDS: u64 = TEXT - 0x7_0000;
@@ -61,8 +61,7 @@ fn image() -> Image {
 }
 
 fn refused(changes: &[(&str, Option<&str>)]) -> String {
-    let image = image();
-    let plan = DynamicTable::new(&image).plan(&image, changes.iter().copied());
+    let plan = plan(&image(), &mut Sites::default(), changes.iter().copied());
     plan.unwrap_err().to_string()
 }
 
@@ -126,7 +125,7 @@ fn plans_name_what_cannot_be() {
     );
     assert!(refused(&[("one", None), ("one", None)]).starts_with("one is there twice"));
     let none = Image::default();
-    let plan = DynamicTable::new(&none).plan(&none, [("one", None)]);
+    let plan = plan(&none, &mut Sites::default(), [("one", None)]);
     assert_eq!(plan, Err(RetargetError::None));
 }
 
@@ -134,31 +133,27 @@ fn plans_name_what_cannot_be() {
 fn a_target_of_the_same_signature_is_one_whoever_declares_it() {
     let image = image();
     let mut target = MockTarget::with_image(1, 0, &image, Rights::ALL).unwrap();
-    let mut table = DynamicTable::new(&image);
+    let mut sites = Sites::default();
     for function in &image.dynamic {
         let bytes = jump(function.jump, function.default).unwrap();
         target.write(function.jump, &bytes).unwrap();
     }
-    let plan = table
-        .plan(&image, [("one", Some("b1")), ("odd", Some("c1"))])
-        .unwrap();
-    let pokes: Vec<Poke> = plan.iter().map(|change| change.poke).collect();
+    let there = [("one", Some("b1")), ("odd", Some("c1"))];
+    let there = plan(&image, &mut sites, there).unwrap();
+    let pokes: Vec<Poke> = there.iter().map(|(_, edit)| edit.poke).collect();
     poke::apply(&mut target, &image, &pokes).unwrap();
-    plan.iter().for_each(|change| table.applied(change));
-    assert!(!plan.iter().any(|change| change.edit().is_ours));
-    assert_eq!(
-        table.target(0).map(|at| image.name_at(at)).as_deref(),
-        Some("b1")
-    );
+    there.iter().for_each(|(_, edit)| sites.made(edit));
+    assert!(!there.iter().any(|(_, edit)| edit.is_at_jump_of_ours()));
+    let leads_to = super::target(&sites, &image.dynamic[0]);
+    assert_eq!(image.name_at(leads_to), "b1");
 
-    assert!(!plan.iter().any(|change| table.is_current(&image, change)));
-    let back = table
-        .plan(&image, [("one", None), ("two", None), ("odd", None)])
-        .unwrap();
+    assert!(!there.iter().any(|(_, edit)| sites.is_current(edit)));
+    let back = [("one", None), ("two", None), ("odd", None)];
+    let back = plan(&image, &mut sites, back).unwrap();
     assert_eq!(back.len(), 2, "what is there already is not written");
     assert!(
         back.iter()
-            .all(|change| change.edit().is_ours && table.is_current(&image, change))
+            .all(|(_, edit)| edit.is_at_jump_of_ours() && sites.is_current(edit))
     );
 }
 
@@ -173,30 +168,28 @@ fn foreign_bytes_are_left_alone_and_in_our_own_jump_freeze_patching() {
     let one = image.dynamic[0].jump;
     let original = jump(one, image.dynamic[0].default).unwrap();
     let mut engine = Engine::new(Arc::new(image));
-    let plan = |engine: &Engine, to| {
+    let plan = |engine: &mut Engine, to| {
         let changes = [("two", Some(to)), ("one", Some(to))];
         engine.plan_dynamic(changes).unwrap()
     };
+    let apply = |engine: &mut Engine, target: &mut MockTarget, to| {
+        let plan = plan(engine, to);
+        engine.apply(target, &plan)
+    };
     target.write(one, &[0xcc; 5]).unwrap();
-    let foreign = engine.apply(&mut target, &plan(&engine, "a1"));
+    let foreign = apply(&mut engine, &mut target, "a1");
     assert!(
         matches!(foreign, Err(ApplyError::Transaction(_))),
         "{foreign:?}"
     );
-    assert!(engine.written().frozen().is_none());
-    assert_eq!(
-        engine
-            .points()
-            .dynamic()
-            .plan(engine.image(), [("two", None)]),
-        Ok(Vec::new())
-    );
+    assert!(engine.sites().frozen().is_none());
+    assert!(engine.plan_dynamic([("two", None)]).unwrap().is_empty());
 
     target.write(one, &original).unwrap();
-    engine.apply(&mut target, &plan(&engine, "a1")).unwrap();
+    apply(&mut engine, &mut target, "a1").unwrap();
     target.write(one, &[0xcc; 5]).unwrap();
-    let ours = engine.apply(&mut target, &plan(&engine, "b1"));
+    let ours = apply(&mut engine, &mut target, "b1");
     assert!(matches!(ours, Err(ApplyError::Frozen(_))), "{ours:?}");
-    let frozen = engine.apply(&mut target, &plan(&engine, "b1"));
+    let frozen = apply(&mut engine, &mut target, "b1");
     assert!(matches!(frozen, Err(ApplyError::Frozen(_))), "{frozen:?}");
 }

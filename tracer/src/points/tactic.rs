@@ -37,7 +37,7 @@ use terms::function::FunctionId;
 use terms::site::SITE_LENGTH;
 use terms::site::SiteBytes;
 
-use crate::patch::functions::untraced;
+use crate::points::functions::untraced;
 use crate::stub::detour::Detour;
 use crate::text::poke::Poke;
 

@@ -1,0 +1,205 @@
+//! What is wanted at the functions' own sites.
+//!
+//! ```text
+//!            one session            a second session
+//!     nop ───────────────> direct ──────────────────> list
+//!      ^  <───────────────   ^    <──────────────────
+//!      |     none is left    |       one is left
+//!      └─────────────────────┴── every change is one verified poke of the site
+//! ```
+//!
+//! *Direct* and *list* differ only in the stub: it has the recorder of one session, or those of
+//! several.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use image::{Image, Site, SiteForm, SiteKind};
+use insn::jump::jump;
+use insn::nop::NOP5;
+use insn::relocate::decode;
+use terms::addr::Gva;
+use terms::function::FunctionId;
+use terms::session_set::SessionSet;
+use terms::site::SITE_LENGTH;
+use terms::site::SiteBytes;
+
+use crate::stub::detour::Detour;
+use crate::stub::spec::{SiteShape, StubSpec};
+use crate::stub::store::{Piece, StoreError, StubStore, TemplateId};
+use crate::stub::template::{Captures, StubError};
+use crate::target::WindowMemory;
+use crate::text::edit::{Lead, Point, Wanted};
+use crate::text::sites::Sites;
+
+/// What is to be done at a site.
+#[derive(Debug, Clone, Copy)]
+pub struct Tracing {
+    /// The sessions that record it.
+    pub sessions: SessionSet,
+    /// Where it stands.
+    pub shape: SiteShape,
+    /// What its stub calls.
+    pub captures: Captures,
+}
+
+/// What decides the template of a site: by whom it is traced, where it stands, and whether something is captured.
+type TemplateKey = (SessionSet, SiteShape, bool, bool);
+
+impl Tracing {
+    const fn key(&self) -> TemplateKey {
+        let (entry, exit) = (self.captures.entry.is_some(), self.captures.exit.is_some());
+        (self.sessions, self.shape, entry, exit)
+    }
+}
+
+/// Where the function goes on after its site: after the nop, or in the detour of what is displaced there.
+///
+/// # Errors
+/// A [`StoreError`].
+pub fn after(
+    site: &Site,
+    store: &mut StubStore,
+    memory: &mut (impl WindowMemory + ?Sized),
+) -> Result<Gva, StoreError> {
+    let Some(displaced) = site.form.displaced() else {
+        return Ok(site.address.wrapping_add(SITE_LENGTH as u64));
+    };
+    let detour = Detour {
+        from: site.address,
+        code: displaced.as_slice().into(),
+    };
+    store.place(memory, Piece::Detour(detour))
+}
+
+/// Where the sites have to lead so that `wanted(function)` is done in each: by whom it is traced, and what
+/// is captured of it. `spec` says what the stub of some sessions does. A function whose return is not hooked has its
+/// entry captured only. Sites of which nothing else is wanted than now are left out.
+///
+/// # Errors
+/// A [`StoreError`]; then nothing has changed but that some stubs are ready for another time.
+pub fn leads<'i>(
+    image: &'i Image,
+    sites: &Sites,
+    wanted: impl Fn(FunctionId) -> (SessionSet, Captures),
+    spec: impl Fn(SessionSet, SiteShape, Captures) -> StubSpec,
+    store: &mut StubStore,
+    memory: &mut (impl WindowMemory + ?Sized),
+) -> Result<Vec<(&'i Site, Option<Lead>)>, StoreError> {
+    let mut leads = Vec::new();
+    let mut templates: HashMap<TemplateKey, TemplateId> = HashMap::new();
+    for site in &image.sites {
+        let wanted = wanted(site.function);
+        let template = |wanted: Tracing, store: &mut StubStore| match templates.entry(wanted.key())
+        {
+            Entry::Occupied(known) => Ok(*known.get()),
+            Entry::Vacant(free) => {
+                let spec = spec(wanted.sessions, wanted.shape, wanted.captures);
+                Ok(*free.insert(store.template(spec)?))
+            }
+        };
+        let lead = lead((image, site), sites, wanted, template, store, memory)?;
+        leads.extend(lead.map(|lead| (site, lead)));
+    }
+    Ok(leads)
+}
+
+/// The same of one site; nothing when it is so already. `template` is that of its stub.
+///
+/// # Errors
+/// As [`leads`].
+pub fn lead(
+    (image, site): (&Image, &Site),
+    sites: &Sites,
+    (sessions, mut captures): (SessionSet, Captures),
+    template: impl FnOnce(Tracing, &mut StubStore) -> Result<TemplateId, StoreError>,
+    store: &mut StubStore,
+    memory: &mut (impl WindowMemory + ?Sized),
+) -> Result<Option<Option<Lead>>, StoreError> {
+    let shape = shape(image, site);
+    if shape == SiteShape::EntryOnly {
+        captures.exit = None;
+    }
+    let now = (sites.sessions(site.function), sites.captures(site.function));
+    if sites.is_gone(site.function) || now == (sessions, captures) {
+        return Ok(None);
+    }
+    if sessions.is_empty() && captures.is_empty() {
+        return Ok(Some(None));
+    }
+    let wanted = Tracing {
+        sessions,
+        shape,
+        captures,
+    };
+    let piece = Piece::Function {
+        template: template(wanted, store)?,
+        function: site.function,
+        go_on: after(site, store, memory)?,
+        captures,
+    };
+    let stub = store.place(memory, piece)?;
+    Ok(Some(Some(Lead {
+        to: stub,
+        traced_by: sessions,
+        recorded_by: SessionSet::default(),
+        own: Some(stub),
+        captures,
+    })))
+}
+
+/// What is wanted at a site that leads there, or nowhere.
+///
+/// # Errors
+/// A [`StubError`] when its jump does not reach.
+pub fn wanted(site: &Site, lead: Option<Lead>) -> Result<Wanted, StubError> {
+    let displaced = site.form.displaced();
+    let original = displaced.copied();
+    let original = original.unwrap_or_else(|| SiteBytes::new(untraced(site)));
+    let ours = match lead {
+        Some(lead) => {
+            let jump = jump(site.address, lead.to).ok_or(StubError::OutOfReach {
+                stub: lead.to,
+                what: "its function",
+            })?;
+            Some((original.with_start(&jump), lead))
+        }
+        None => None,
+    };
+    Ok(Wanted {
+        displaces: displaced.is_some(),
+        inner: inner(site),
+        ..Wanted::new(Point::Function, site.function, site.address, original, ours)
+    })
+}
+
+/// Where the instructions begin that are displaced at a site, after the first.
+fn inner(site: &Site) -> Vec<Gva> {
+    let SiteForm::Several(bytes) = site.form else {
+        return Vec::new();
+    };
+    let all = decode(bytes.as_slice(), site.address).unwrap_or_default();
+    all.iter().skip(1).map(|one| Gva(one.ip())).collect()
+}
+
+/// Where in its function a site stands, and whether the function's return can be hooked.
+#[must_use]
+pub fn shape(image: &Image, site: &Site) -> SiteShape {
+    match site.kind {
+        _ if image.unhookable(site.function).is_some() => SiteShape::EntryOnly,
+        SiteKind::Mcount => SiteShape::AfterPrologue,
+        SiteKind::Fentry | SiteKind::Patchable => SiteShape::Entry,
+        SiteKind::Displaced => SiteShape::Bare,
+    }
+}
+
+/// The nop at a site that is not traced: the compiler's own, or the one that normalising put there.
+pub(super) fn untraced(site: &Site) -> [u8; SITE_LENGTH] {
+    match site.form {
+        SiteForm::Nop5 | SiteForm::One(_) | SiteForm::Several(_) => site.original,
+        _ => NOP5,
+    }
+}
+
+#[cfg(test)]
+mod tests;
