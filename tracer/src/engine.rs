@@ -448,11 +448,11 @@ impl Engine {
         applied
     }
 
-    /// The same of a plan that [`Commit::note`] has noted already, and [`Commit::settle`] will be told of.
+    /// The same of a plan that the commit has noted already, and is to settle afterwards.
     ///
     /// # Errors
     /// As [`Self::apply`].
-    pub fn apply_noted(
+    pub(crate) fn apply_noted(
         &mut self,
         target: &mut (impl StoppedTarget + ?Sized),
         plan: &Plan,
