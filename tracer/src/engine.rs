@@ -166,7 +166,7 @@ impl Engine {
         if self.image.normalises_itself() {
             return Ok(0);
         }
-        self.make_normal(target, |_| true)
+        self.commit().make_normal(target, |_| true)
     }
 
     /// Whether [`Self::attach`] wants to know [`kernel_gs_base`] of the vCPUs whose other registers do not
@@ -442,23 +442,12 @@ impl Engine {
         target: &mut (impl StoppedTarget + ?Sized),
         plan: &Plan,
     ) -> Result<Applied, ApplyError> {
-        let noted = self.commit().note(target, plan);
-        let applied = noted.and_then(|()| self.apply_noted(target, plan));
-        self.commit().settle(target);
-        applied
-    }
-
-    /// The same of a plan that the commit has noted already, and is to settle afterwards.
-    ///
-    /// # Errors
-    /// As [`Self::apply`].
-    pub(crate) fn apply_noted(
-        &mut self,
-        target: &mut (impl StoppedTarget + ?Sized),
-        plan: &Plan,
-    ) -> Result<Applied, ApplyError> {
         self.look(target);
-        self.commit().apply(target, plan)
+        let mut commit = self.commit();
+        let noted = commit.note(target, plan);
+        let applied = noted.and_then(|()| commit.apply(target, plan));
+        commit.settle(target);
+        applied
     }
 
     /// The same while the guest runs. Whoever executes what is changed meanwhile does what was there before or what is

@@ -4,9 +4,7 @@ use image::Image;
 use terms::addr::Gva;
 use terms::function::FunctionId;
 
-use super::plan::{Plan, Step, What};
 use super::{ApplyError, Engine};
-use crate::points::normalise::normalisations;
 use crate::target::StoppedTarget;
 use crate::text::sites::Sites;
 
@@ -25,7 +23,9 @@ impl Engine {
         self.sites.check_frozen()?;
         let came = functions_at(&self.image, &self.sites, start, true);
         came.iter().for_each(|function| self.sites.came(*function));
-        let written = self.make_normal(target, |function| came.binary_search(&function).is_ok());
+        let written = self
+            .commit()
+            .make_normal(target, |function| came.binary_search(&function).is_ok());
         if written.is_err() {
             self.sites.gone(came.iter().copied());
         }
@@ -38,23 +38,6 @@ impl Engine {
         let going = functions_at(&self.image, &self.sites, start, false);
         self.sites.gone(going.iter().copied());
         going.len()
-    }
-
-    /// Makes the sites of these functions one nop. That is no change of ours which somebody has to take back: nothing of
-    /// the guest's own runs there, and the nop stays when tracing ends. So the journal has none of it.
-    ///
-    /// # Errors
-    /// An [`ApplyError`]; then nothing was changed.
-    pub(super) fn make_normal(
-        &mut self,
-        target: &mut (impl StoppedTarget + ?Sized),
-        is_meant: impl Fn(FunctionId) -> bool,
-    ) -> Result<usize, ApplyError> {
-        let edits = normalisations(&self.image, &mut self.sites, is_meant);
-        let steps = edits.into_iter().map(|edit| Step::one(What::Normal, edit));
-        let plan = Plan::whole(steps.collect());
-        self.commit().apply(target, &plan)?;
-        Ok(plan.steps.len())
     }
 }
 

@@ -12,12 +12,13 @@ use image::Image;
 use terms::function::FunctionId;
 
 use super::kprobes::beside_kprobes;
-use super::plan::{Obstacles, Plan, Step};
+use super::plan::{Obstacles, Plan, Step, What};
 use super::points::Points;
 use super::probes::error::ProbeError;
 use super::saved::occupied;
 use super::{ApplyError, Foothold};
 use crate::introspection::Introspection;
+use crate::points::normalise::normalisations;
 use crate::target::{
     LiveTarget, PhysicalMemory, StoppedTarget, TargetMemory, TextMemory, VcpuRegisters,
     WindowMemory,
@@ -114,7 +115,24 @@ impl Commit<'_> {
         self.commit(target, &vcpus, plan, Self::inhabited, poke::apply)
     }
 
-    /// The same while the guest runs.
+    /// Makes the sites of these functions one nop. That is no change of ours which somebody has to take back: nothing of
+    /// the guest's own runs there, and the nop stays when tracing ends. So the journal has none of it.
+    ///
+    /// # Errors
+    /// An [`ApplyError`]; then nothing was changed.
+    pub(super) fn make_normal(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+        is_meant: impl Fn(FunctionId) -> bool,
+    ) -> Result<usize, ApplyError> {
+        let edits = normalisations(self.image, self.sites, is_meant);
+        let steps = edits.into_iter().map(|edit| Step::one(What::Normal, edit));
+        let plan = Plan::whole(steps.collect());
+        self.apply(target, &plan)?;
+        Ok(plan.steps.len())
+    }
+
+    /// [`Self::apply`] while the guest runs.
     ///
     /// # Errors
     /// As [`Self::apply`]. Several instructions become one only while the guest is stopped.

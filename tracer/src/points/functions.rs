@@ -34,7 +34,7 @@ use crate::text::sites::Sites;
 
 /// What is to be done at a site.
 #[derive(Debug, Clone, Copy)]
-pub struct Tracing {
+pub struct Recording {
     /// The sessions that record it.
     pub sessions: SessionSet,
     /// Where it stands.
@@ -46,7 +46,7 @@ pub struct Tracing {
 /// What decides the template of a site: by whom it is traced, where it stands, and whether something is captured.
 type TemplateKey = (SessionSet, SiteShape, bool, bool);
 
-impl Tracing {
+impl Recording {
     const fn key(&self) -> TemplateKey {
         let (entry, exit) = (self.captures.entry.is_some(), self.captures.exit.is_some());
         (self.sessions, self.shape, entry, exit)
@@ -90,14 +90,14 @@ pub fn leads<'i>(
     let mut templates: HashMap<TemplateKey, TemplateId> = HashMap::new();
     for site in &image.sites {
         let wanted = wanted(site.function);
-        let template = |wanted: Tracing, store: &mut StubStore| match templates.entry(wanted.key())
-        {
-            Entry::Occupied(known) => Ok(*known.get()),
-            Entry::Vacant(free) => {
-                let spec = spec(wanted.sessions, wanted.shape, wanted.captures);
-                Ok(*free.insert(store.template(spec)?))
-            }
-        };
+        let template =
+            |wanted: Recording, store: &mut StubStore| match templates.entry(wanted.key()) {
+                Entry::Occupied(known) => Ok(*known.get()),
+                Entry::Vacant(free) => {
+                    let spec = spec(wanted.sessions, wanted.shape, wanted.captures);
+                    Ok(*free.insert(store.template(spec)?))
+                }
+            };
         let lead = lead((image, site), sites, wanted, template, store, memory)?;
         leads.extend(lead.map(|lead| (site, lead)));
     }
@@ -112,7 +112,7 @@ pub fn lead(
     (image, site): (&Image, &Site),
     sites: &Sites,
     (sessions, mut captures): (SessionSet, Captures),
-    template: impl FnOnce(Tracing, &mut StubStore) -> Result<TemplateId, StoreError>,
+    template: impl FnOnce(Recording, &mut StubStore) -> Result<TemplateId, StoreError>,
     store: &mut StubStore,
     memory: &mut (impl WindowMemory + ?Sized),
 ) -> Result<Option<Option<Lead>>, StoreError> {
@@ -127,7 +127,7 @@ pub fn lead(
     if sessions.is_empty() && captures.is_empty() {
         return Ok(Some(None));
     }
-    let wanted = Tracing {
+    let wanted = Recording {
         sessions,
         shape,
         captures,

@@ -212,7 +212,8 @@ impl Patching {
     ) -> Result<(Applied, Duration), TracingError> {
         let mut stopped = guest.stop()?;
         let since = (self.now)();
-        let applied = engine.apply_noted(&mut stopped, plan);
+        engine.look(&stopped);
+        let applied = engine.commit().apply(&mut stopped, plan);
         let time = (self.now)().saturating_sub(since);
         let moves_places = |step: &Step| matches!(step.what, What::Place { .. });
         if applied.is_ok() && plan.steps.iter().any(moves_places) {

@@ -16,7 +16,7 @@ use crate::engine::planning::Planning;
 use crate::engine::points::Points;
 use crate::event_formats::EventFormats;
 use crate::points::breakpoints::{self, Server};
-use crate::points::functions::{self, Tracing, after};
+use crate::points::functions::{self, Recording, after};
 use crate::points::probes;
 use crate::points::tactic::{Place, Tactic};
 use crate::session::SessionId;
@@ -102,7 +102,7 @@ impl Points {
         if captures.exit.is_some() && hook.is_none() {
             return Err(ApplyError::NotAttached);
         }
-        let template = |wanted: Tracing, store: &mut StubStore| {
+        let template = |wanted: Recording, store: &mut StubStore| {
             store.template(sessions.stub_spec(wanted.sessions, wanted.shape, wanted.captures, hook))
         };
         let (wanted, sites, store) = ((traced_by, captures), &*with.sites, &mut foothold.stubs);
