@@ -59,6 +59,12 @@ impl EventFormats {
             .map(|format| &**format)
     }
 
+    /// All that are no values of calls, by number.
+    #[must_use]
+    pub fn points(&self) -> &[Arc<EventFormat>] {
+        &self.formats
+    }
+
     /// Adds what is captured of the calls of a function: first the address of the return address, then the values. None
     /// when there is no number for it.
     pub fn add_call(

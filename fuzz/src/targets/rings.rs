@@ -5,10 +5,10 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 use terms::function::FunctionId;
-use trace::event::Step;
-use trace::event::{CallValues, Event, EventKind, Moment};
-use trace::graph::pipeline::Pipeline;
-use trace::graph::{CallEvent, CallKind, CallSink};
+use trace::event::{
+    CallValues, Event, EventKind, Moment, Record as Brought, RecordKind, Sink as Events, Step,
+};
+use trace::stream::{Origin, Stream};
 use tracer::record::{Detail, Format, Record};
 use tracer::ring::geometry::{Geometry, Position};
 use tracer::ring::reader::{CellWord, Delivered, Mode, Patience, RingMemory, RingReader, Sink};
@@ -77,18 +77,16 @@ struct Lane<'a> {
     events: u64,
     stacks: &'a mut Stacks,
     is_untimed: bool,
-    pipeline: &'a mut Pipeline,
+    stream: &'a mut Stream,
     now: u64,
 }
 
 impl Lane<'_> {
-    fn push(&mut self, ticks: u64, kind: EventKind) {
-        let event = Event {
-            time_ns: ticks,
-            vcpu: self.ring,
-            kind,
-        };
-        self.pipeline.push(event, self.now);
+    fn push(&mut self, ticks: u64, kind: RecordKind) {
+        let time_ns = ticks;
+        let brought = vec![Brought { time_ns, kind }];
+        self.stream
+            .push(Origin::Calls(self.ring), brought, self.now);
     }
 }
 
@@ -108,7 +106,7 @@ impl Sink for Lane<'_> {
         let function = record.function;
         self.push(
             record.ticks,
-            EventKind::Graph {
+            RecordKind::Graph {
                 function,
                 step,
                 slot,
@@ -118,11 +116,11 @@ impl Sink for Lane<'_> {
 
     fn lost(&mut self, ticks: u64, records: u64) {
         self.lost = self.lost.saturating_add(records);
-        self.push(ticks, EventKind::Lost(records));
+        self.push(ticks, RecordKind::Lost(records));
     }
 
     fn late(&mut self) {
-        self.push(self.last_ticks, EventKind::Lost(0));
+        self.push(self.last_ticks, RecordKind::Lost(0));
     }
 }
 
@@ -132,24 +130,24 @@ struct Checked {
     threads: HashMap<u32, (u64, Vec<FunctionId>)>,
 }
 
-impl CallSink for Checked {
-    fn call(&mut self, event: CallEvent) {
+impl Events for Checked {
+    fn event(&mut self, event: Event) {
         let (last, open) = self.threads.entry(event.thread).or_default();
         assert!(event.time_ns >= *last, "back in time: {event:?}");
         *last = event.time_ns;
         match event.kind {
-            CallKind::Entry(function) => {
+            EventKind::Entry(function) => {
                 assert_eq!(event.depth as usize, open.len(), "{event:?}");
                 open.push(function);
             }
-            CallKind::Exit {
+            EventKind::Exit {
                 function, duration, ..
             } => {
                 assert_eq!(open.pop(), Some(function), "{event:?}");
                 assert_eq!(event.depth as usize, open.len(), "{event:?}");
                 assert!(duration.is_none_or(|duration| duration <= event.time_ns));
             }
-            CallKind::Lost(_) => assert_eq!(event.depth as usize, open.len(), "{event:?}"),
+            _ => assert_eq!(event.depth as usize, open.len(), "{event:?}"),
         }
     }
 }
@@ -163,7 +161,7 @@ struct Host {
     format: Format,
     memory: Memory,
     readers: Vec<(RingReader, Timeline, Stacks)>,
-    pipeline: Pipeline,
+    stream: Stream,
     sink: Checked,
     now: u64,
     said: u64,
@@ -191,7 +189,8 @@ impl Host {
             .resize(SLOTS * usize::from(RINGS), [0; 2]);
         let waiting = if choice & 8 == 0 { 1 << 20 } else { 8 };
         let stack = 4096 << (choice >> 4 & 7);
-        let pipeline = Pipeline::with_values(RINGS.into(), stack, waiting).expect("a size");
+        let stream = Stream::of_graph(RINGS, stack, waiting).expect("a size");
+        let stream = stream.with_values();
         let reader = |ring| {
             let mut reader = RingReader::new(ring, geometry, mode, FUNCTIONS).of(format);
             reader.initialise(&memory);
@@ -205,13 +204,13 @@ impl Host {
             format,
             memory,
             readers,
-            pipeline,
+            stream,
             sink,
             now: 1 << 36,
             said: 0,
         };
-        host.pipeline.expect_values(FunctionId(1), Moment::Entry);
-        host.pipeline.expect_values(FunctionId(1), Moment::Exit);
+        host.stream.expect_values(FunctionId(1), Moment::Entry);
+        host.stream.expect_values(FunctionId(1), Moment::Exit);
         host
     }
 
@@ -265,7 +264,9 @@ impl Host {
                 slot: stack,
                 values: [].into(),
             };
-            self.pipeline.push_values(time, ring, call);
+            let (time_ns, kind) = (time, RecordKind::Captured(Box::new(call)));
+            let brought = vec![Brought { time_ns, kind }];
+            self.stream.push(Origin::Points(ring), brought, 0);
         }
         let next = position.after(1).word(ring);
         self.memory.store(ring, CellWord::Head, next);
@@ -288,7 +289,7 @@ impl Host {
             events: 0,
             stacks,
             is_untimed: self.format == Format::GraphUntimed,
-            pipeline: &mut self.pipeline,
+            stream: &mut self.stream,
             now: self.now,
         };
         *self.memory.copied.borrow_mut() = 0;
@@ -302,10 +303,10 @@ impl Host {
         assert!(lost == u64::MAX || lane.lost == lost - was.1);
         self.said += lane.events;
         if reader.is_drained() {
-            self.pipeline.looked(ring, before);
-            self.pipeline.looked_at_values(ring, before);
+            self.stream.looked(Origin::Calls(ring), before);
+            self.stream.looked(Origin::Points(ring), before);
         }
-        self.pipeline.run(&mut self.sink);
+        self.stream.run(&mut self.sink);
     }
 
     /// What a dump would show.
@@ -386,7 +387,7 @@ pub fn run(bytes: &[u8]) {
     for ring in 0..RINGS {
         host.poll(ring, Patience::Over);
     }
-    host.pipeline.finish(&mut host.sink);
+    host.stream.finish(&mut host.sink);
 }
 
 /// Calls on two rings and stacks; a loss, a late writer, values; the same without times.

@@ -6,68 +6,66 @@ use std::sync::Arc;
 use image::Image;
 
 use crate::event_formats::EventFormats;
-use trace::event::{Event, PointEvent};
+use trace::event::{Record, RecordKind};
 use trace::export::probes::ProbeNote;
-use trace::export::uftrace::{ClockStall, Metadata};
+use trace::export::uftrace::Metadata;
+use trace::stream::Origin;
 
-/// Events that may wait without anybody who writes: then no more are taken out of the rings out of turn.
-const EVENTS_MAX: usize = 1 << 20;
+/// Records that may wait without anybody who writes: then no more are taken out of the rings out of turn.
+const RECORDS_MAX: usize = 1 << 20;
 
-/// What one ring of calls brought in one round.
-#[derive(Debug, Default)]
-pub struct Calls {
+/// Room of so many batches is kept.
+const ROOMS_MAX: usize = 64;
+
+/// What one ring brought in one round.
+#[derive(Debug)]
+pub struct Batch {
     /// The ring.
-    pub ring: u16,
-    /// Its events.
-    pub events: Vec<Event>,
+    pub origin: Origin,
+    /// Its records, in its order.
+    pub records: Vec<Record>,
     /// What it brings later was reserved after this time; none when something is waited for.
     pub looked_ns: Option<u64>,
-    /// The end of this round, if the guest runs.
-    pub until_ns: Option<u64>,
-}
-
-impl Calls {
-    /// When the loss that `index` tells of was over: by its place in the ring before the next record,
-    /// and with no record after it, at some time up to the end of this round.
-    #[must_use]
-    pub fn loss_until(&self, index: usize) -> u64 {
-        let next = self.events.get(index + 1).map(|next| next.time_ns);
-        next.or(self.until_ns).unwrap_or_default()
-    }
-}
-
-/// What all rings of events brought in one round.
-#[derive(Debug)]
-pub struct Points {
-    /// Those of one vCPU in the order of time.
-    pub events: Vec<PointEvent>,
-    /// What their fields are.
-    pub formats: Arc<EventFormats>,
-    /// What these rings bring later was reserved after these times.
-    pub looked: Vec<(u16, u64)>,
-}
-
-/// Something that belongs in the trace, in the order in which it was read.
-#[derive(Debug)]
-pub enum Batch {
-    /// Of a ring of calls.
-    Calls(Calls),
-    /// Of the rings of events.
-    Points(Points),
-    /// Nothing was recorded for some time up to this one.
-    Gap(u64),
-    /// The clock was late.
-    Stall(ClockStall),
+    /// The end of this round: what is lost after the last record was lost by then.
+    pub until_ns: u64,
 }
 
 impl Batch {
-    /// What it takes of [`EVENTS_MAX`].
-    const fn weight(&self) -> usize {
-        match self {
-            Self::Calls(calls) => calls.events.len() + 1,
-            Self::Points(points) => points.events.len() + 1,
-            Self::Gap(_) | Self::Stall(_) => 1,
+    /// A record of the host's own.
+    #[must_use]
+    pub fn of(origin: Origin, time_ns: u64, kind: RecordKind) -> Self {
+        Self {
+            origin,
+            records: vec![Record { time_ns, kind }],
+            looked_ns: None,
+            until_ns: time_ns,
         }
+    }
+
+    /// What a ring holds, of a guest that records nothing meanwhile.
+    #[must_use]
+    pub const fn held(origin: Origin, records: Vec<Record>) -> Self {
+        Self {
+            origin,
+            records,
+            looked_ns: None,
+            until_ns: 0,
+        }
+    }
+
+    /// How many records there are, and how many are lost.
+    #[must_use]
+    pub fn count(&self) -> (u64, u64) {
+        let add = |(records, lost): (u64, u64), record: &Record| match record.kind {
+            RecordKind::Lost(count) => (records, lost.saturating_add(count)),
+            _ => (records + 1, lost),
+        };
+        self.records.iter().fold((0, 0), add)
+    }
+
+    /// What it takes of [`RECORDS_MAX`].
+    const fn weight(&self) -> usize {
+        self.records.len() + 1
     }
 }
 
@@ -87,11 +85,11 @@ pub struct News {
 /// What waits to be written.
 #[derive(Debug, Default)]
 pub struct Backlog {
-    /// What comes first: it describes the events.
+    /// What comes first: it describes the records.
     pub news: News,
     batches: Vec<Batch>,
     /// Room of what has been written.
-    spare: Vec<Event>,
+    spare: Vec<Vec<Record>>,
 }
 
 impl Backlog {
@@ -103,12 +101,22 @@ impl Backlog {
     /// Whether so much waits that no more is to be read out of turn.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.batches.iter().map(Batch::weight).sum::<usize>() >= EVENTS_MAX
+        self.batches.iter().map(Batch::weight).sum::<usize>() >= RECORDS_MAX
     }
 
-    /// Room for events.
-    pub fn room(&mut self) -> Vec<Event> {
-        std::mem::take(&mut self.spare)
+    /// Room for records: the largest that there is.
+    pub fn room(&mut self) -> Vec<Record> {
+        let rooms = self.spare.iter().enumerate();
+        let largest = rooms.max_by_key(|(_, room)| room.capacity());
+        let index = largest.map(|(index, _)| index);
+        index.map_or_else(Vec::new, |index| self.spare.swap_remove(index))
+    }
+
+    /// The room of what has been written is what the next records come into.
+    pub fn keep_room(&mut self, room: Vec<Record>) {
+        if self.spare.len() < ROOMS_MAX {
+            self.spare.push(room);
+        }
     }
 
     /// What the trace is to be told.
@@ -116,19 +124,14 @@ impl Backlog {
         std::mem::take(&mut self.news)
     }
 
-    /// Has everything written, one after the other, and keeps the room that it took.
-    pub fn drain(&mut self, mut write: impl FnMut(&Batch)) {
-        for batch in self.batches.drain(..) {
-            write(&batch);
-            if let Batch::Calls(mut calls) = batch {
-                calls.events.clear();
-                self.spare = calls.events;
-            }
-        }
+    /// All that was read, one after the other.
+    pub fn drain(&mut self) -> impl Iterator<Item = Batch> {
+        self.batches.drain(..)
     }
 
-    /// Takes all of `from`. This one has been written: its room is what the next events of `from` come into.
+    /// Takes all of `from`, and leaves it the room that there is.
     pub fn take(&mut self, from: &mut Self) {
         std::mem::swap(self, from);
+        from.spare.append(&mut self.spare);
     }
 }

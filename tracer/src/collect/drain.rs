@@ -11,11 +11,12 @@ use crate::ring::snapshot::Snapshot;
 use crate::stub::mirror::stacks::Stacks;
 use image::Image;
 use trace::doubt::TimeDoubts;
-use trace::event::{Event, EventKind};
+use trace::event::{Record, RecordKind};
 use trace::export::probes::ProbeNote;
-use trace::export::uftrace::{ClockStall, ExportError, Metadata};
+use trace::export::uftrace::{ExportError, Metadata};
+use trace::stream::Origin;
 
-use super::backlog::{Backlog, Batch, Calls};
+use super::backlog::{Backlog, Batch};
 use super::event_drain::EventDrain;
 use super::looks::{AllLooks, Looks, RingClock, lock};
 use super::output::Output;
@@ -128,14 +129,15 @@ impl Drain {
     }
 
     /// Stalls of the clock page after the first `seen` ones, and how many there are now.
-    fn stalls(&self, seen: u64) -> (Vec<ClockStall>, u64) {
+    fn stalls(&self, seen: u64) -> (Vec<Batch>, u64) {
         let Some(beats) = &self.beats else {
             return (Vec::new(), seen);
         };
         let (stalls, seen) = beats.since(seen);
-        let stalls = stalls.into_iter().map(|stall| ClockStall {
-            end_ns: self.clock.nanoseconds(stall.end),
-            length_ns: self.clock.duration_ns(stall.end.wrapping_sub(stall.begin)),
+        let stalls = stalls.into_iter().map(|stall| {
+            let length_ns = self.clock.duration_ns(stall.end.wrapping_sub(stall.begin));
+            let end_ns = self.clock.nanoseconds(stall.end);
+            Batch::of(Origin::Clock, end_ns, RecordKind::Stall(length_ns))
         });
         (stalls.collect(), seen)
     }
@@ -189,7 +191,9 @@ impl Drain {
             .iter_mut()
             .for_each(|source| source.reader.switch(&self.rings, on));
         if on && self.is_written {
-            self.backlog.push(Batch::Gap(self.now_ns()));
+            // Nothing was recorded for some time up to now.
+            let gap = Batch::of(Origin::Calls(0), self.now_ns(), RecordKind::Lost(0));
+            self.backlog.push(gap);
         }
     }
 
@@ -224,8 +228,9 @@ impl Drain {
         let (stalls, seen) = self.stalls(self.stalls_seen);
         self.stalls_seen = seen;
         if self.is_written {
-            let stalls = stalls.into_iter().map(Batch::Stall);
-            stalls.for_each(|stall| self.backlog.push(stall));
+            stalls
+                .into_iter()
+                .for_each(|stall| self.backlog.push(stall));
         }
         let (backlog, clock) = (&mut self.backlog, &self.clock);
         let points = self.points.as_mut();
@@ -249,25 +254,24 @@ impl Drain {
         // What is reserved later has a later time, as far as the ring's clock is known.
         let before = before.saturating_sub(source.timeline.last().bound);
         let vcpu = source.reader.ring();
-        let mut events = self.backlog.room();
+        let mut records = self.backlog.room();
         self.stacks.begin_round();
-        let mut sink = EventSink {
-            vcpu,
+        let mut sink = CallSink {
             clock: &self.clock,
             rings: &self.rings,
             stacks: &mut self.stacks,
-            events: &mut events,
+            records: &mut records,
             is_late: false,
         };
         source.drain(&self.rings, patience, &mut sink);
-        let count = events.len();
+        let count = records.len();
         let nanoseconds = |ticks| self.clock.nanoseconds(ticks);
-        self.backlog.push(Batch::Calls(Calls {
-            ring: vcpu,
-            events,
+        self.backlog.push(Batch {
+            origin: Origin::Calls(vcpu),
+            records,
             looked_ns: source.reader.is_drained().then(|| nanoseconds(before)),
-            until_ns: Some(nanoseconds(counter())),
-        }));
+            until_ns: nanoseconds(counter()),
+        });
         count
     }
 
@@ -355,13 +359,12 @@ impl Drain {
             };
             let vcpu = reader.ring();
             self.stacks.begin_round();
-            let mut events = self.backlog.room();
-            let mut sink = EventSink {
-                vcpu,
+            let mut batch = Vec::new();
+            let mut sink = CallSink {
                 clock: &self.clock,
                 rings: &self.rings,
                 stacks: &mut self.stacks,
-                events: &mut events,
+                records: &mut batch,
                 is_late: false,
             };
             doubts.add_all(&snapshot.deliver(&self.rings, &mut sink));
@@ -369,23 +372,13 @@ impl Drain {
             if discarded > 0 {
                 sink.lost((self.ring_clock.host().counter)(), discarded);
             }
-            for event in &events {
-                match event.kind {
-                    EventKind::Lost(count) => lost = lost.saturating_add(count),
-                    _ => records += 1,
-                }
-            }
-            output.append(&Batch::Calls(Calls {
-                ring: vcpu,
-                events,
-                looked_ns: None,
-                until_ns: None,
-            }));
+            let batch = Batch::held(Origin::Calls(vcpu), batch);
+            let (held, gone) = batch.count();
+            (records, lost) = (records + held, lost.saturating_add(gone));
+            output.append(batch);
         }
         let (stalls, _) = self.stalls(self.stalls_before);
-        stalls
-            .into_iter()
-            .for_each(|stall| output.append(&Batch::Stall(stall)));
+        stalls.into_iter().for_each(|stall| output.append(stall));
         if let Some(points) = &mut self.points {
             let (held, gone) = points.dump(&self.clock, &mut output, &mut doubts);
             (records, lost) = (records + held, lost.saturating_add(gone));
@@ -498,17 +491,16 @@ impl Drain {
     }
 }
 
-/// Turns what a ring delivers into events.
-struct EventSink<'a> {
-    vcpu: u16,
+/// Turns what a ring of calls delivers into records.
+struct CallSink<'a> {
     clock: &'a RunClock,
     rings: &'a SharedRings,
     stacks: &'a mut Stacks,
-    events: &'a mut Vec<Event>,
+    records: &'a mut Vec<Record>,
     is_late: bool,
 }
 
-impl EventSink<'_> {
+impl CallSink<'_> {
     /// The address of a stack slot, of which a record can have a part.
     fn whole(&mut self, slot: u64) -> u64 {
         match self.rings.format() {
@@ -517,25 +509,24 @@ impl EventSink<'_> {
         }
     }
 
-    fn push(&mut self, ticks: u64, kind: EventKind) {
-        self.events.push(Event {
+    fn push(&mut self, ticks: u64, kind: RecordKind) {
+        self.records.push(Record {
             time_ns: self.clock.nanoseconds(ticks),
-            vcpu: self.vcpu,
             kind,
         });
     }
 }
 
-impl Sink for EventSink<'_> {
+impl Sink for CallSink<'_> {
     fn record(&mut self, record: Delivered) {
         let is_late = std::mem::take(&mut self.is_late);
         if (is_late || record.doubt.is_some()) && record.graph.is_some() {
             // Nothing is missing; what is open is not certain any more, or how long it takes.
-            self.push(record.ticks, EventKind::Lost(0));
+            self.push(record.ticks, RecordKind::Lost(0));
         }
         let kind = match record.graph {
-            None => EventKind::Entry(record.function),
-            Some((step, slot)) => EventKind::Graph {
+            None => RecordKind::Entry(record.function),
+            Some((step, slot)) => RecordKind::Graph {
                 function: record.function,
                 step,
                 slot: self.whole(slot),
@@ -545,10 +536,10 @@ impl Sink for EventSink<'_> {
     }
 
     fn lost(&mut self, ticks: u64, records: u64) {
-        let before = self.events.last_mut().map(|event| &mut event.kind);
+        let before = self.records.last_mut().map(|record| &mut record.kind);
         match before {
-            Some(EventKind::Lost(before)) => *before = before.saturating_add(records),
-            _ => self.push(ticks, EventKind::Lost(records)),
+            Some(RecordKind::Lost(before)) => *before = before.saturating_add(records),
+            _ => self.push(ticks, RecordKind::Lost(records)),
         }
     }
 

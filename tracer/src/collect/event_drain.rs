@@ -12,9 +12,10 @@ use crate::ring::snapshot::Snapshot;
 use crate::session::SessionEvents;
 use terms::event_format::EventId;
 use trace::doubt::{TimeDoubt, TimeDoubts};
-use trace::event::{CallValues, PointEvent, PointKind};
+use trace::event::{CallValues, Passed, Record, RecordKind};
+use trace::stream::Origin;
 
-use super::backlog::{Backlog, Batch, Points};
+use super::backlog::{Backlog, Batch};
 use super::looks::{Looks, RingClock};
 use super::output::Output;
 use super::rings::EventRings;
@@ -155,43 +156,42 @@ impl EventDrain {
         &mut self,
         patience: Patience,
         clock: &RunClock,
-        backlog: Option<&mut Backlog>,
+        mut backlog: Option<&mut Backlog>,
     ) -> usize {
-        let (mut looked, mut events) = (Vec::new(), Vec::new());
+        let mut count = 0;
         for (source, torn) in &mut self.readers {
             let before = (self.looks.clock().host().counter)();
             source.look(self.rings.records());
-            if backlog.is_none() {
+            let Some(backlog) = &mut backlog else {
                 continue;
-            }
+            };
             let before = before.saturating_sub(source.timeline.last().bound);
+            let vcpu = source.reader.ring();
+            let mut records = backlog.room();
             let mut sink = PointSink {
-                vcpu: source.reader.ring(),
+                vcpu,
                 rings: &self.rings,
                 geometry: self.geometry,
                 formats: &self.formats,
                 clock,
                 torn,
-                events: &mut events,
+                records: &mut records,
             };
             source.drain(self.rings.records(), patience, &mut sink);
-            if source.reader.is_drained() {
-                looked.push((source.reader.ring(), clock.nanoseconds(before)));
-            }
+            count_hits(&mut self.hits, &records);
+            count += records.len();
+            let is_drained = source.reader.is_drained();
+            backlog.push(Batch {
+                origin: Origin::Points(vcpu),
+                looked_ns: is_drained.then(|| clock.nanoseconds(before)),
+                ..Batch::held(Origin::Points(vcpu), records)
+            });
         }
-        let Some(backlog) = backlog else {
-            return 0;
-        };
-        if std::mem::take(&mut self.is_news) {
+        if let Some(backlog) = backlog
+            && std::mem::take(&mut self.is_news)
+        {
             backlog.news.formats = Some(Arc::clone(&self.formats));
         }
-        count_hits(&mut self.hits, &events);
-        let count = events.len();
-        backlog.push(Batch::Points(Points {
-            events,
-            formats: Arc::clone(&self.formats),
-            looked,
-        }));
         count
     }
 
@@ -204,7 +204,8 @@ impl EventDrain {
         doubts: &mut TimeDoubts,
     ) -> (u64, u64) {
         self.look();
-        let mut events = Vec::new();
+        output.know_points(&self.formats);
+        let (mut records, mut lost) = (0, 0u64);
         for (source, _) in &self.readers {
             let reader = &source.reader;
             let snapshot = Snapshot {
@@ -217,6 +218,7 @@ impl EventDrain {
                 is_timed: self.looks.clock().is_timed(),
                 timeline: &source.timeline,
             };
+            let mut batch = Vec::new();
             let mut sink = PointSink {
                 vcpu: reader.ring(),
                 rings: &self.rings,
@@ -224,28 +226,18 @@ impl EventDrain {
                 formats: &self.formats,
                 clock,
                 torn: &mut Torn::default(),
-                events: &mut events,
+                records: &mut batch,
             };
             doubts.add_all(&snapshot.deliver(self.rings.records(), &mut sink));
             let discarded = self.rings.discarded(reader.ring());
             if discarded > 0 {
                 sink.lost((self.looks.clock().host().counter)(), discarded);
             }
+            let batch = Batch::held(Origin::Points(reader.ring()), batch);
+            let (held, gone) = batch.count();
+            (records, lost) = (records + held, lost.saturating_add(gone));
+            output.append(batch);
         }
-        output.know_values(&self.formats);
-        let lost = events.iter().filter_map(|event| match event.kind {
-            PointKind::Lost(count) => Some(count),
-            PointKind::Passed(..) | PointKind::Call(_) => None,
-        });
-        let (gaps, lost) = lost.fold((0u64, 0u64), |(gaps, sum), count| {
-            (gaps + 1, sum.saturating_add(count))
-        });
-        let records = events.len() as u64 - gaps;
-        output.append(&Batch::Points(Points {
-            events,
-            formats: Arc::clone(&self.formats),
-            looked: Vec::new(),
-        }));
         (records, lost)
     }
 
@@ -282,9 +274,10 @@ impl EventDrain {
 }
 
 /// Counts what was read.
-fn count_hits(hits: &mut Vec<u64>, events: &[PointEvent]) {
-    for event in events {
-        if let PointKind::Passed(event, _) = event.kind {
+fn count_hits(hits: &mut Vec<u64>, records: &[Record]) {
+    for record in records {
+        if let RecordKind::Point(passed) = &record.kind {
+            let event = passed.event;
             if hits.len() <= event.index() {
                 hits.resize(event.index() + 1, 0);
             }
@@ -295,7 +288,7 @@ fn count_hits(hits: &mut Vec<u64>, events: &[PointEvent]) {
     }
 }
 
-/// Turns what a ring delivers into events.
+/// Turns what a ring of points delivers into records.
 struct PointSink<'a> {
     vcpu: u16,
     rings: &'a EventRings,
@@ -303,7 +296,16 @@ struct PointSink<'a> {
     formats: &'a EventFormats,
     clock: &'a RunClock,
     torn: &'a mut Torn,
-    events: &'a mut Vec<PointEvent>,
+    records: &'a mut Vec<Record>,
+}
+
+impl PointSink<'_> {
+    fn push(&mut self, ticks: u64, kind: RecordKind) {
+        self.records.push(Record {
+            time_ns: self.clock.nanoseconds(ticks),
+            kind,
+        });
+    }
 }
 
 impl Sink for PointSink<'_> {
@@ -317,16 +319,19 @@ impl Sink for PointSink<'_> {
             None => Err(NoPayload::Invalid),
         };
         match fields {
-            Ok(fields) => self.events.push(PointEvent {
-                time_ns: self.clock.nanoseconds(record.ticks),
-                vcpu: self.vcpu,
-                kind: match self.formats.call(event) {
+            Ok(fields) => {
+                let kind = match self.formats.call(event) {
                     Some((function, moment)) => {
-                        PointKind::Call(CallValues::of(function, moment, fields))
+                        let call = CallValues::of(function, moment, fields);
+                        RecordKind::Captured(Box::new(call))
                     }
-                    None => PointKind::Passed(event, fields),
-                },
-            }),
+                    None => RecordKind::Point(Box::new(Passed {
+                        event,
+                        values: fields.into(),
+                    })),
+                };
+                self.push(record.ticks, kind);
+            }
             Err(why) => {
                 match why {
                     NoPayload::Overwritten => self.torn.overwritten += 1,
@@ -338,18 +343,10 @@ impl Sink for PointSink<'_> {
     }
 
     fn lost(&mut self, ticks: u64, records: u64) {
-        let before = self
-            .events
-            .last_mut()
-            .filter(|event| event.vcpu == self.vcpu);
-        if let Some(PointKind::Lost(before)) = before.map(|event| &mut event.kind) {
-            *before = before.saturating_add(records);
-            return;
+        let before = self.records.last_mut().map(|record| &mut record.kind);
+        match before {
+            Some(RecordKind::Lost(before)) => *before = before.saturating_add(records),
+            _ => self.push(ticks, RecordKind::Lost(records)),
         }
-        self.events.push(PointEvent {
-            time_ns: self.clock.nanoseconds(ticks),
-            vcpu: self.vcpu,
-            kind: PointKind::Lost(records),
-        });
     }
 }

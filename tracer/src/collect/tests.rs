@@ -23,6 +23,7 @@ use crate::ring::geometry::Geometry;
 use crate::ring::reader::Mode;
 use crate::session::SessionMemory;
 use trace::export::uftrace::Metadata;
+use trace::stream::{Stream, WAITING_MAX};
 
 const FUNCTIONS: u64 = 4;
 const CALLS: u64 = 100;
@@ -52,7 +53,10 @@ fn reader(output: Option<&Path>) -> (MockGuest, SessionMemory, Polled) {
         vcpus: 1,
         ..Metadata::default()
     };
-    let output = output.map(|output| Output::create(output, false, &image, metadata, None));
+    let output = output.map(|output| {
+        let stream = Stream::of_functions(1, WAITING_MAX);
+        Output::create(output, false, &image, metadata, stream)
+    });
     let output = output.transpose().unwrap();
     let mut drain = Drain::new(
         SharedRings::new(memory, place.clone()),

@@ -69,6 +69,7 @@ impl Writer {
         output.take(&mut self.backlog);
         if let Some(now_ns) = now_ns {
             output.settle(now_ns);
+            output.leave_room(&mut self.backlog);
         }
         *lock(told) = Told {
             error: output.error().map(ToString::to_string),

@@ -20,8 +20,8 @@ use terms::addr::Gva;
 use terms::event_format::EventId;
 use trace::doubt::TimeDoubts;
 use trace::export::uftrace::{ExportError, LateModules, Metadata, WaitingModules};
-use trace::graph::pipeline::{Pipeline, WAITING_MAX};
 use trace::graph::threads::Threads;
+use trace::stream::{Stream, WAITING_MAX};
 
 use super::checks::{Room, check_name, check_room, check_roots, check_values};
 use super::closing::Closing;
@@ -224,7 +224,7 @@ impl TraceSession {
         Ok(())
     }
 
-    /// A trace directory for what the session records; `waiting` as [`Pipeline::new`] takes it.
+    /// A trace directory for what the session records; `waiting` as [`Stream::of_functions`] takes it.
     fn create_output(
         &self,
         directory: &Path,
@@ -233,24 +233,22 @@ impl TraceSession {
         waiting: usize,
         shared: &Shared,
     ) -> Result<Output, TracingError> {
-        let rings = usize::from(metadata.vcpus);
-        let stack_bytes = metadata.stack_bytes;
-        let pipeline = metadata
-            .is_graph()
-            .then(|| {
-                let has_values = !self.options.captures().is_empty();
-                let new = match has_values {
-                    true => Pipeline::with_values,
-                    false => Pipeline::new,
-                };
-                let mut pipeline = new(rings, stack_bytes, waiting)?;
-                pipeline.select(self.options.graph.rules()?, &shared.image.functions);
-                Ok::<_, TracingError>(pipeline)
-            })
-            .transpose()?;
-        let image = &shared.image;
         let captures = self.options.captures();
-        Ok(Output::create(directory, force, image, metadata, pipeline)?.with_values(captures))
+        let image = &shared.image;
+        let stream = match metadata.is_graph() {
+            true => {
+                let bytes = metadata.stack_bytes;
+                let stream = Stream::of_graph(metadata.vcpus, bytes, waiting)?;
+                let mut stream = match captures.is_empty() {
+                    true => stream,
+                    false => stream.with_values(),
+                };
+                stream.select(self.options.graph.rules()?, &image.functions);
+                stream
+            }
+            false => Stream::of_functions(metadata.vcpus, waiting),
+        };
+        Ok(Output::create(directory, force, image, metadata, stream)?.with_values(captures))
     }
 
     /// Writes what the rings hold now into a new trace directory. Unless `is_live`, nothing is recorded meanwhile, and

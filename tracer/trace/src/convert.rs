@@ -7,28 +7,31 @@ use serde_json::{Map, Value, json};
 use terms::field::FieldValue;
 use terms::function::FunctionId;
 
+use crate::event::{Event, EventKind};
 use crate::export::chrome::Chrome;
 use crate::export::folded::{Folded, Weight};
-use crate::graph::{CallEvent, CallKind};
 use crate::report::ReportError;
 use crate::report::calls::{Calls, Shown};
 use crate::report::directory::TraceDirectory;
 use crate::report::events::Events;
 
 /// What is known of a call: its arguments by their names, or what it returned.
-fn values(trace: &TraceDirectory, calls: &Calls, step: &CallEvent) -> Map<String, Value> {
+fn values(trace: &TraceDirectory, calls: &Calls, step: &Event) -> Map<String, Value> {
     let named = |(name, value): (&str, &FieldValue)| (name.to_owned(), json!(value));
     match step.kind {
-        CallKind::Entry(function) => {
+        EventKind::Entry(function) => {
             let address = calls.functions.address(function);
             trace.arguments(address, step).map(named).collect()
         }
-        CallKind::Exit { .. } => match step.values.as_deref() {
+        EventKind::Exit { .. } => match step.values.as_deref() {
             None | Some([]) => Map::new(),
             Some([only]) => Map::from_iter([named(("returned", only))]),
             Some(several) => Map::from_iter([("returned".to_owned(), json!(several))]),
         },
-        CallKind::Lost(_) => Map::new(),
+        EventKind::Lost(_)
+        | EventKind::Point(_)
+        | EventKind::LostPoints(_)
+        | EventKind::Stall(_) => Map::new(),
     }
 }
 
@@ -36,7 +39,7 @@ fn values(trace: &TraceDirectory, calls: &Calls, step: &CallEvent) -> Map<String
 fn each(
     calls: &mut Calls,
     note: impl FnMut(&str),
-    mut step: impl FnMut(&Calls, &CallEvent) -> Result<(), ReportError>,
+    mut step: impl FnMut(&Calls, &Event) -> Result<(), ReportError>,
 ) -> Result<(), ReportError> {
     while let Some(shown) = calls.pop()? {
         match shown {
@@ -75,7 +78,7 @@ pub fn folded(
     let mut folded = Folded::by(weight(trace));
     let mut frames = Frames::default();
     each(calls, note, |calls, step| {
-        let CallKind::Entry(function) = step.kind else {
+        let EventKind::Entry(function) = step.kind else {
             folded.add(step);
             return Ok(());
         };
@@ -84,8 +87,8 @@ pub fn folded(
         if with_values && !args.is_empty() {
             frame = format!("{frame}({args})");
         }
-        let kind = CallKind::Entry(frames.number(frame));
-        folded.add(&CallEvent {
+        let kind = EventKind::Entry(frames.number(frame));
+        folded.add(&Event {
             kind,
             ..step.clone()
         });
@@ -133,10 +136,13 @@ pub fn chrome(
     let mut chrome = Chrome::begin(out, trace.clock_period_ns()).map_err(ReportError::Output)?;
     each(calls, note, |calls, step| {
         let name = match step.kind {
-            CallKind::Entry(function) | CallKind::Exit { function, .. } => {
+            EventKind::Entry(function) | EventKind::Exit { function, .. } => {
                 calls.name(trace, function).into_owned()
             }
-            CallKind::Lost(_) => String::new(),
+            EventKind::Lost(_)
+            | EventKind::Point(_)
+            | EventKind::LostPoints(_)
+            | EventKind::Stall(_) => String::new(),
         };
         let values = values(trace, calls, step);
         chrome.add(step, &name, values).map_err(ReportError::Output)

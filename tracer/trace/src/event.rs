@@ -1,30 +1,140 @@
-//! What a trace is made of once it has left the ring: one event, with its time and its vCPU.
+//! What a trace is made of once it has left the rings: the [records](Record) that each brings, and the one stream of
+//! [events](Event) that they become, in the order of time ([`Stream`](crate::stream::Stream)).
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use terms::event_format::EventId;
 use terms::field::FieldValue;
 use terms::function::FunctionId;
 
-/// One thing that happened in the guest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// One thing that happened in the guest, or to what is known of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     /// Nanoseconds since the guest's time began.
     pub time_ns: u64,
     /// The vCPU it happened on.
     pub vcpu: u16,
+    /// The thread, by the order of appearance. Where threads are not told apart, each vCPU is one.
+    pub thread: u32,
+    /// How many calls of this thread are open around it.
+    pub depth: u32,
     /// What happened.
     pub kind: EventKind,
+    /// Of an entry the arguments, of an exit what was returned, where they were captured; of a point its fields.
+    pub values: Option<Values>,
 }
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum EventKind {
+    /// A function was entered. Where returns are not traced, nothing else is said of the call.
+    Entry(FunctionId),
+    /// The innermost open call ended.
+    Exit {
+        /// Its function.
+        function: FunctionId,
+        /// How it ended.
+        end: End,
+        /// Nanoseconds that it took, where that is known.
+        duration: Option<u64>,
+    },
+    /// That many records of this vCPU were lost; this thread was the last that was seen on it.
+    Lost(u64),
+    /// An event of the guest's own was passed, or a probe was hit.
+    Point(EventId),
+    /// That many of those were lost on this vCPU.
+    LostPoints(u64),
+    /// The clock was late for so many nanoseconds up to now: times of that while are too early.
+    Stall(u64),
+}
+
+/// How a call ended. The number is the one that trace directories hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(u8)]
+pub enum End {
+    /// It returned.
+    #[default]
+    Returned = 0,
+    /// It returned, but records were lost meanwhile: it may be two calls of which the end of the
+    /// first and the beginning of the last are missing.
+    Unsure = 1,
+    /// There was no room to hook its return: when it ended is not known.
+    Unhooked = 2,
+    /// An outer call returned first: it was left by a jump out of it, or is missing for a loss.
+    NotSeen = 3,
+    /// Its place on the stack was used again: its thread died, or it was left by a jump.
+    Unreturned = 4,
+    /// Calls on its stack contradict each other: only its entry is known.
+    EntryOnly = 5,
+}
+
+impl End {
+    /// Every way to end, by number.
+    pub const ALL: [Self; 6] = [
+        Self::Returned,
+        Self::Unsure,
+        Self::Unhooked,
+        Self::NotSeen,
+        Self::Unreturned,
+        Self::EntryOnly,
+    ];
+
+    /// What reports say beside such a call; nothing of one that returned.
+    #[must_use]
+    pub const fn remark(self) -> Option<&'static str> {
+        match self {
+            Self::Returned => None,
+            Self::Unsure => Some("records lost meanwhile"),
+            Self::Unhooked => Some("unhooked"),
+            Self::NotSeen => Some("no return seen"),
+            Self::Unreturned => Some("unreturned"),
+            Self::EntryOnly => Some("entry only"),
+        }
+    }
+}
+
+/// Where events go to. The calls of one thread come in order: well nested, and never back in time.
+pub trait Sink {
+    /// The next event.
+    fn event(&mut self, event: Event);
+}
+
+impl<S: Sink + ?Sized> Sink for Box<S> {
+    fn event(&mut self, event: Event) {
+        (**self).event(event);
+    }
+}
+
+impl Sink for Vec<Event> {
+    fn event(&mut self, event: Event) {
+        self.push(event);
+    }
+}
+
+impl Sink for VecDeque<Event> {
+    fn event(&mut self, event: Event) {
+        self.push_back(event);
+    }
+}
+
+/// What a ring brings: nothing is known of its place among what other rings bring.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// Nanoseconds since the guest's time began.
+    pub time_ns: u64,
+    /// What it says.
+    pub kind: RecordKind,
+}
+
+// There are as many as a large ring holds, in memory at once.
+const _: () = assert!(size_of::<Record>() == 24);
+
+/// What a record says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RecordKind {
     /// A function was entered.
     Entry(FunctionId),
-    /// That many records of this vCPU were lost just before.
-    Lost(u64),
     /// A step of a function graph.
     Graph {
         /// The function.
@@ -35,8 +145,48 @@ pub enum EventKind {
         /// threads apart.
         slot: u64,
     },
-    /// Values of a call: the number that the [graph pipeline](crate::graph::pipeline) keeps them under.
-    Captured(u64),
+    /// That many records of this ring were lost just before.
+    Lost(u64),
+    /// A point was passed.
+    Point(Box<Passed>),
+    /// Values of a call were captured.
+    Captured(Box<CallValues>),
+    /// The clock was late for so many nanoseconds.
+    Stall(u64),
+}
+
+impl Default for Record {
+    /// One that says nothing.
+    fn default() -> Self {
+        Self {
+            time_ns: 0,
+            kind: RecordKind::Lost(0),
+        }
+    }
+}
+
+/// A record on its way.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Timed {
+    /// The record, with the time that it was made at.
+    pub record: Record,
+    /// The vCPU that it was made on.
+    pub vcpu: u16,
+    /// Its place: that time, or one that others have passed.
+    pub time_ns: u64,
+    /// Of a loss: the time up to which it may have happened.
+    pub until_ns: u64,
+    /// Later records of other rings have gone on before it, because too many waited.
+    pub is_late: bool,
+}
+
+/// A point that was passed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Passed {
+    /// Which.
+    pub event: EventId,
+    /// The values of its fields.
+    pub values: Values,
 }
 
 /// What a record of a function graph stands for. The number is the one that stubs write.
@@ -109,26 +259,4 @@ impl CallValues {
             values: fields.collect(),
         }
     }
-}
-
-/// An event of the guest's own making: a tracepoint that was passed.
-#[derive(Debug, Clone, PartialEq)]
-pub struct PointEvent {
-    /// Nanoseconds since the guest's time began.
-    pub time_ns: u64,
-    /// The vCPU it happened on.
-    pub vcpu: u16,
-    /// What happened.
-    pub kind: PointKind,
-}
-
-/// What happened at a point.
-#[derive(Debug, Clone, PartialEq)]
-pub enum PointKind {
-    /// It was passed, with these values of its fields.
-    Passed(EventId, Vec<FieldValue>),
-    /// Values of a call were captured.
-    Call(CallValues),
-    /// That many events of this vCPU were lost just before.
-    Lost(u64),
 }

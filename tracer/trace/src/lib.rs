@@ -12,5 +12,6 @@ pub mod export;
 pub mod glob;
 pub mod graph;
 pub mod report;
+pub mod stream;
 #[cfg(test)]
 mod testing;

@@ -10,6 +10,7 @@ use image::Image;
 use terms::addr::Gpa;
 use terms::function::FunctionId;
 use trace::export::uftrace::Metadata;
+use trace::stream::{Stream, WAITING_MAX};
 use tracer::clock::RunClock;
 use tracer::collect::SharedDrain;
 use tracer::collect::drain::Drain;
@@ -174,7 +175,8 @@ fn stream(place: &Path) -> Result<Samples, Failed> {
         tsc_khz: KHZ.into(),
         ..Metadata::default()
     };
-    let output = Output::create(&place.join("stream"), true, &image, metadata, None)?;
+    let functions = Stream::of_functions(1, WAITING_MAX);
+    let output = Output::create(&place.join("stream"), true, &image, metadata, functions)?;
     let clock = RunClock::new(0, KHZ);
     let mut drain = Drain::new(
         ring.rings.clone(),

@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 use terms::function::FunctionId;
 use terms::printable;
 
+use crate::event::{End, Event, EventKind};
 use crate::export::events::EventLine;
 use crate::export::resolution::shorter;
-use crate::graph::{CallEvent, CallKind, End};
 
 /// A call that has begun.
 #[derive(Debug)]
@@ -54,12 +54,7 @@ impl<W: Write> Chrome<W> {
     ///
     /// # Errors
     /// What `out` says.
-    pub fn add(
-        &mut self,
-        step: &CallEvent,
-        name: &str,
-        values: Map<String, Value>,
-    ) -> io::Result<()> {
+    pub fn add(&mut self, step: &Event, name: &str, values: Map<String, Value>) -> io::Result<()> {
         let thread = step.thread;
         let is_new = !self.threads.contains_key(&thread);
         if is_new {
@@ -70,7 +65,7 @@ impl<W: Write> Chrome<W> {
         }
         let open = self.threads.entry(thread).or_default();
         match step.kind {
-            CallKind::Entry(function) => {
+            EventKind::Entry(function) => {
                 open.push(Begun {
                     function,
                     time_ns: step.time_ns,
@@ -78,7 +73,7 @@ impl<W: Write> Chrome<W> {
                 });
                 Ok(())
             }
-            CallKind::Exit { end, duration, .. } => {
+            EventKind::Exit { end, duration, .. } => {
                 let begun = open.pop();
                 let entered = begun.as_ref().map_or(step.time_ns, |call| call.time_ns);
                 let mut event = complete(step, name, entered, end, duration);
@@ -92,10 +87,11 @@ impl<W: Write> Chrome<W> {
                 }
                 self.put(&event)
             }
-            CallKind::Lost(count) => {
+            EventKind::Lost(count) => {
                 let name = format!("LOST {count} events");
                 self.put(&instant(step, step.time_ns, &name))
             }
+            EventKind::Point(_) | EventKind::LostPoints(_) | EventKind::Stall(_) => Ok(()),
         }
     }
 
@@ -153,7 +149,7 @@ impl<W: Write> Chrome<W> {
     }
 }
 
-fn complete(step: &CallEvent, name: &str, entered: u64, end: End, duration: Option<u64>) -> Value {
+fn complete(step: &Event, name: &str, entered: u64, end: End, duration: Option<u64>) -> Value {
     match (duration, end.remark()) {
         (Some(duration), _) => json!({
             "ph": "X", "pid": 0, "tid": step.thread, "name": name, "ts": microseconds(entered),
@@ -166,7 +162,7 @@ fn complete(step: &CallEvent, name: &str, entered: u64, end: End, duration: Opti
     }
 }
 
-fn instant(step: &CallEvent, time_ns: u64, name: &str) -> Value {
+fn instant(step: &Event, time_ns: u64, name: &str) -> Value {
     let (thread, ts) = (step.thread, microseconds(time_ns));
     json!({
         "ph": "i", "s": "t", "pid": 0, "tid": thread, "ts": ts, "name": name,
@@ -191,7 +187,7 @@ mod tests {
     fn a_call_has_its_arguments_and_what_it_returned() {
         let mut out = Vec::new();
         let mut chrome = Chrome::begin(&mut out, None).unwrap();
-        let step = |time_ns, kind| CallEvent {
+        let step = |time_ns, kind| Event {
             time_ns,
             vcpu: 1,
             thread: 0,
@@ -200,8 +196,8 @@ mod tests {
             values: None,
         };
         let values = |name: &str, value| Map::from_iter([(name.to_owned(), json!(value))]);
-        let entry = CallKind::Entry(FunctionId(3));
-        let exit = CallKind::Exit {
+        let entry = EventKind::Entry(FunctionId(3));
+        let exit = EventKind::Exit {
             function: FunctionId(3),
             end: End::Returned,
             duration: Some(5),

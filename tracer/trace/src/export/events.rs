@@ -20,7 +20,7 @@ use terms::field::FieldValue;
 use terms::printable;
 use terms::printable::masked;
 
-use crate::event::{PointEvent, PointKind};
+use crate::event::Event;
 
 /// The start and the end of the files' names; the vCPU's number stands between them.
 const NAME: (&str, &str) = ("events-", ".jsonl");
@@ -90,43 +90,38 @@ impl EventWriter {
     /// The file and what the system says of it; the event is counted as lost then.
     pub fn append(
         &mut self,
-        event: &PointEvent,
-        format: Option<&EventFormat>,
+        event: &Event,
+        format: &EventFormat,
     ) -> Result<(), (PathBuf, io::Error)> {
         self.line.clear();
-        let name = match (&event.kind, format) {
-            (PointKind::Passed(_, values), Some(format)) => {
-                // Writing to a string cannot fail.
-                let _ = passed(&mut self.line, event, format, values);
-                Some(&*format.name)
-            }
-            (PointKind::Lost(count), _) => {
-                self.totals.lost = self.totals.lost.saturating_add(*count);
-                let (time_ns, vcpu) = (event.time_ns, event.vcpu);
-                let _ = writeln!(
-                    self.line,
-                    "{{\"time_ns\":{time_ns},\"vcpu\":{vcpu},\"lost\":{count}}}"
-                );
-                None
-            }
-            // The values of calls are with the calls.
-            (PointKind::Passed(..), None) | (PointKind::Call(_), _) => return Ok(()),
-        };
-        match self.write(event.vcpu) {
-            Ok(()) => {
-                if let Some(name) = name {
-                    match self.totals.events.get_mut(name) {
-                        Some(count) => *count += 1,
-                        None => _ = self.totals.events.insert(name.to_owned(), 1),
-                    }
-                }
-                Ok(())
-            }
-            Err(error) => {
-                self.totals.lost = self.totals.lost.saturating_add(u64::from(name.is_some()));
-                Err((path_of(&self.directory, event.vcpu), error))
-            }
+        // Writing to a string cannot fail.
+        let _ = passed(&mut self.line, event, format);
+        if let Err(error) = self.write(event.vcpu) {
+            self.totals.lost = self.totals.lost.saturating_add(1);
+            return Err((path_of(&self.directory, event.vcpu), error));
         }
+        match self.totals.events.get_mut(&*format.name) {
+            Some(count) => *count += 1,
+            None => _ = self.totals.events.insert(format.name.to_string(), 1),
+        }
+        Ok(())
+    }
+
+    /// So many events were lost.
+    ///
+    /// # Errors
+    /// The file and what the system says of it; they are counted all the same.
+    pub fn lost(&mut self, event: &Event, count: u64) -> Result<(), (PathBuf, io::Error)> {
+        self.totals.lost = self.totals.lost.saturating_add(count);
+        let (time_ns, vcpu) = (event.time_ns, event.vcpu);
+        self.line.clear();
+        // As above.
+        let _ = writeln!(
+            self.line,
+            "{{\"time_ns\":{time_ns},\"vcpu\":{vcpu},\"lost\":{count}}}"
+        );
+        let written = self.write(vcpu);
+        written.map_err(|error| (path_of(&self.directory, vcpu), error))
     }
 
     fn write(&mut self, vcpu: u16) -> io::Result<()> {
@@ -160,13 +155,9 @@ impl EventWriter {
 }
 
 /// The names of events are plain (the image is checked for that); those of fields are what a user wrote.
-fn passed(
-    line: &mut String,
-    event: &PointEvent,
-    format: &EventFormat,
-    values: &[FieldValue],
-) -> fmt::Result {
-    let PointEvent { time_ns, vcpu, .. } = event;
+fn passed(line: &mut String, event: &Event, format: &EventFormat) -> fmt::Result {
+    let Event { time_ns, vcpu, .. } = event;
+    let values = event.values.as_deref().unwrap_or_default();
     let name = &format.name;
     write!(
         line,
@@ -392,6 +383,7 @@ mod tests {
     use terms::field::{Field, FieldType};
 
     use super::*;
+    use crate::event::EventKind;
 
     fn format() -> EventFormat {
         let field = |name: &str, kind| Field {
@@ -406,16 +398,19 @@ mod tests {
         EventFormat::new("sent".into(), fields)
     }
 
-    fn event(time_ns: u64, vcpu: u16, by: i64) -> PointEvent {
-        let values = vec![
+    fn event(time_ns: u64, vcpu: u16, by: i64) -> Event {
+        let values = [
             FieldValue::Unsigned(u64::MAX),
             FieldValue::Signed(by),
             FieldValue::Bool(true),
         ];
-        PointEvent {
+        Event {
             time_ns,
             vcpu,
-            kind: PointKind::Passed(EventId(0), values),
+            thread: 0,
+            depth: 0,
+            kind: EventKind::Point(EventId(0)),
+            values: Some(values.into()),
         }
     }
 
@@ -423,14 +418,11 @@ mod tests {
     fn what_is_written_is_read_in_the_order_of_time() {
         let folder = tempfile::tempdir().unwrap();
         let mut writer = EventWriter::new(folder.path());
-        let lost = PointEvent {
-            time_ns: 15,
-            vcpu: 1,
-            kind: PointKind::Lost(7),
-        };
-        for event in [event(10, 0, -3), event(20, 0, 1), lost, event(16, 1, 2)] {
-            writer.append(&event, Some(&format())).unwrap();
+        for event in [event(10, 0, -3), event(20, 0, 1)] {
+            writer.append(&event, &format()).unwrap();
         }
+        writer.lost(&event(15, 1, 0), 7).unwrap();
+        writer.append(&event(16, 1, 2), &format()).unwrap();
         writer.flush().unwrap();
         assert_eq!(writer.totals().events["sent"], 3);
         assert_eq!(writer.totals().lost, 7);

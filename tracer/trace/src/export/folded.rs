@@ -9,7 +9,7 @@ use std::io::{self, Write};
 
 use terms::function::FunctionId;
 
-use crate::graph::{CallEvent, CallKind};
+use crate::event::{Event, EventKind};
 
 /// What stacks are weighed by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -59,17 +59,17 @@ impl Folded {
     }
 
     /// The next step of a thread.
-    pub fn add(&mut self, step: &CallEvent) {
+    pub fn add(&mut self, step: &Event) {
         let thread = self.threads.entry(step.thread).or_default();
         match step.kind {
-            CallKind::Entry(function) => {
+            EventKind::Entry(function) => {
                 thread.functions.push(function);
                 thread.inner.push(0);
                 if self.weight == Weight::Calls {
                     add(&mut self.stacks, &thread.functions, 1);
                 }
             }
-            CallKind::Exit { duration, .. } => {
+            EventKind::Exit { duration, .. } => {
                 let inner = thread.inner.pop().unwrap_or_default();
                 if let Some(duration) = duration.filter(|_| self.weight == Weight::Time) {
                     // Nothing is cut: times do not go back in a call of known duration.
@@ -81,7 +81,10 @@ impl Folded {
                 }
                 thread.functions.pop();
             }
-            CallKind::Lost(_) => {}
+            EventKind::Lost(_)
+            | EventKind::Point(_)
+            | EventKind::LostPoints(_)
+            | EventKind::Stall(_) => {}
         }
     }
 
@@ -117,7 +120,7 @@ fn add(stacks: &mut BTreeMap<Vec<FunctionId>, u64>, stack: &[FunctionId], weight
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::End;
+    use crate::event::End;
 
     #[test]
     fn each_stack_has_the_time_of_its_innermost_function() {
@@ -132,7 +135,7 @@ mod tests {
     fn text_by(weight: Weight) -> String {
         let mut folded = Folded::by(weight);
         let mut step = |kind| {
-            folded.add(&CallEvent {
+            folded.add(&Event {
                 time_ns: 0,
                 vcpu: 0,
                 thread: 0,
@@ -141,14 +144,14 @@ mod tests {
                 values: None,
             });
         };
-        let exit = |function, duration| CallKind::Exit {
+        let exit = |function, duration| EventKind::Exit {
             function: FunctionId(function),
             end: End::Returned,
             duration,
         };
-        step(CallKind::Entry(FunctionId(0)));
+        step(EventKind::Entry(FunctionId(0)));
         for duration in [Some(30), Some(12), None] {
-            step(CallKind::Entry(FunctionId(1)));
+            step(EventKind::Entry(FunctionId(1)));
             step(exit(1, duration));
         }
         step(exit(0, Some(50)));

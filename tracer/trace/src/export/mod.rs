@@ -6,4 +6,5 @@ pub mod events;
 pub mod folded;
 pub mod probes;
 pub mod resolution;
+pub mod store;
 pub mod uftrace;

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use terms::function::FunctionId;
 
-use super::{CallEvent, CallKind, CallSink};
+use crate::event::{Event, EventKind, Sink};
 use crate::glob::{GlobError, Pattern};
 use terms::quantity::{self, BadQuantity};
 
@@ -99,7 +99,7 @@ struct Marks {
 /// A call that is open.
 #[derive(Debug, Clone)]
 struct Open {
-    entry: CallEvent,
+    entry: Event,
     /// In a subtree that is asked for.
     is_inside: bool,
     /// In a subtree that is not to be shown.
@@ -174,23 +174,27 @@ impl Selection {
     }
 
     /// The next step of a thread; passes on what is to be shown.
-    pub fn call(&mut self, event: CallEvent, sink: &mut impl CallSink) {
+    pub fn call(&mut self, event: Event, sink: &mut impl Sink) {
         if self.rules.is_everything() {
-            sink.call(event);
+            sink.event(event);
             return;
         }
         self.last_ns = self.last_ns.max(event.time_ns);
         match event.kind {
-            CallKind::Entry(function) => self.enter(event, function, sink),
-            CallKind::Exit { .. } => self.leave(event, sink),
-            CallKind::Lost(_) => {
+            EventKind::Entry(function) => self.enter(event, function, sink),
+            EventKind::Exit { .. } => self.leave(event, sink),
+            EventKind::Lost(_) => {
                 let depth = self.release(event.thread, sink);
-                sink.call(CallEvent { depth, ..event });
+                sink.event(Event { depth, ..event });
+            }
+            // They are no part of a call.
+            EventKind::Point(_) | EventKind::LostPoints(_) | EventKind::Stall(_) => {
+                sink.event(event);
             }
         }
     }
 
-    fn enter(&mut self, event: CallEvent, function: FunctionId, sink: &mut impl CallSink) {
+    fn enter(&mut self, event: Event, function: FunctionId, sink: &mut impl Sink) {
         let marks = self
             .marks
             .get(function.index())
@@ -206,9 +210,9 @@ impl Selection {
         let fits = self.rules.max_depth.is_none_or(|most| depth < most.get());
         let is_shown = is_inside && !is_muted && fits;
         let is_held = is_shown && self.rules.threshold.is_some();
-        let entry = CallEvent { depth, ..event };
+        let entry = Event { depth, ..event };
         if is_shown && !is_held {
-            sink.call(entry.clone());
+            sink.event(entry.clone());
         }
         open.push(Open {
             entry,
@@ -220,7 +224,7 @@ impl Selection {
         });
     }
 
-    fn leave(&mut self, event: CallEvent, sink: &mut impl CallSink) {
+    fn leave(&mut self, event: Event, sink: &mut impl Sink) {
         let thread = event.thread;
         let ending = self
             .threads
@@ -240,7 +244,7 @@ impl Selection {
         }
         if ending.is_shown && (is_long || !ending.is_held) {
             let depth = ending.entry.depth;
-            sink.call(CallEvent { depth, ..event });
+            sink.event(Event { depth, ..event });
         }
         if let Some(calls) = self.threads.get_mut(&thread) {
             calls.pop();
@@ -248,21 +252,21 @@ impl Selection {
     }
 
     /// Passes on the entries of a thread that wait; returns its depth.
-    fn release(&mut self, thread: u32, sink: &mut impl CallSink) -> u32 {
+    fn release(&mut self, thread: u32, sink: &mut impl Sink) -> u32 {
         let Some(Calls { open, free }) = self.threads.get_mut(&thread) else {
             return 0;
         };
         let unseen = open.get_mut(*free..).unwrap_or_default();
         for call in unseen.iter_mut().filter(|call| call.is_held) {
             call.is_held = false;
-            sink.call(call.entry.clone());
+            sink.event(call.entry.clone());
         }
         *free = open.len();
         open.last().map_or(0, |call| call.depth)
     }
 
     /// A thread has no more steps: calls that are open for long enough are shown.
-    pub fn finish_thread(&mut self, thread: u32, sink: &mut impl CallSink) {
+    pub fn finish_thread(&mut self, thread: u32, sink: &mut impl Sink) {
         let threshold = self
             .rules
             .threshold
@@ -274,13 +278,13 @@ impl Selection {
         for call in std::mem::take(calls).open {
             let elapsed = last_ns.saturating_sub(call.entry.time_ns);
             if call.is_held && elapsed >= threshold {
-                sink.call(call.entry);
+                sink.event(call.entry);
             }
         }
     }
 
     /// No thread has any more steps.
-    pub fn finish(&mut self, sink: &mut impl CallSink) {
+    pub fn finish(&mut self, sink: &mut impl Sink) {
         let threads: Vec<u32> = self.threads.keys().copied().collect();
         for thread in threads {
             self.finish_thread(thread, sink);

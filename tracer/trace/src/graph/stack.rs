@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use terms::function::FunctionId;
 
-use super::End;
+use crate::event::End;
 
 /// Calls that ended without a return which are remembered, to notice when they return after all.
 const GHOSTS: usize = 16;

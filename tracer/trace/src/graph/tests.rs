@@ -4,15 +4,15 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
+use terms::function::FunctionId;
 
 use super::join::Found;
-use super::merge::{Merge, Timed};
-use super::pipeline::Pipeline;
 use super::selection::{Rules, Selection, Threshold};
 use super::threads::Threads;
 use super::*;
-use crate::event::Step;
-use crate::event::{Event, EventKind};
+use crate::event::{End, Event, EventKind, Record, RecordKind, Step, Timed};
+use crate::stream::merge::Merge;
+use crate::stream::{Origin, Stream};
 
 mod edges;
 mod expected;
@@ -59,7 +59,7 @@ struct Guest {
     time: u64,
     open: HashMap<u64, Vec<(u64, u32, u64)>>,
     /// Each ring's records, with the thread that made each.
-    rings: Vec<Vec<Event>>,
+    rings: Vec<Vec<Record>>,
     truth: Vec<Truth>,
 }
 
@@ -72,10 +72,9 @@ impl Guest {
     }
 
     fn record(&mut self, vcpu: usize, function: u32, step: Step, slot: u64) {
-        self.rings[vcpu].push(Event {
+        self.rings[vcpu].push(Record {
             time_ns: self.time,
-            vcpu: u16::try_from(vcpu).unwrap(),
-            kind: EventKind::Graph {
+            kind: RecordKind::Graph {
                 function: FunctionId(function),
                 step,
                 slot,
@@ -144,7 +143,7 @@ impl Guest {
 }
 
 /// Checks that each thread's steps are well nested and in order; returns its calls.
-fn calls(steps: &[CallEvent]) -> Vec<Truth> {
+fn calls(steps: &[Event]) -> Vec<Truth> {
     let mut open: HashMap<u32, Vec<(u32, u64)>> = HashMap::new();
     let mut last: HashMap<u32, u64> = HashMap::new();
     let mut calls = Vec::new();
@@ -161,11 +160,11 @@ fn calls(steps: &[CallEvent]) -> Vec<Truth> {
         assert!(before <= step.time_ns, "back in time: {step:?}");
         let open = open.entry(step.thread).or_default();
         match step.kind {
-            CallKind::Entry(function) => {
+            EventKind::Entry(function) => {
                 assert_eq!(step.depth as usize, open.len());
                 open.push((function.0, step.time_ns));
             }
-            CallKind::Exit {
+            EventKind::Exit {
                 function,
                 duration,
                 end,
@@ -176,7 +175,7 @@ fn calls(steps: &[CallEvent]) -> Vec<Truth> {
                 assert!(duration.is_none_or(|ns| ns == step.time_ns - call.1));
                 add(step.thread, call, duration);
             }
-            CallKind::Lost(_) => {}
+            _ => {}
         }
     }
     for (thread, open) in open {
@@ -186,9 +185,27 @@ fn calls(steps: &[CallEvent]) -> Vec<Truth> {
     calls
 }
 
+/// The next record of a ring, as one that was read by itself.
+fn push(stream: &mut Stream, vcpu: usize, record: &Record, until_ns: u64) {
+    let ring = Origin::Calls(u16::try_from(vcpu).unwrap());
+    stream.push(ring, vec![record.clone()], until_ns);
+}
+
+/// A stream of as many rings.
+fn stream(rings: usize, waiting: usize) -> Stream {
+    Stream::of_graph(u16::try_from(rings).unwrap(), STACK, waiting).unwrap()
+}
+
+/// What is certain of its place.
+fn popped(merge: &mut Merge) -> Vec<Timed> {
+    let mut popped = Vec::new();
+    merge.run(|_, timed| popped.push(timed));
+    popped
+}
+
 /// Feeds the rings in rounds of these lengths, as a drain does.
-fn reconstruct(rings: &[Vec<Event>], rounds: &[usize]) -> (Vec<CallEvent>, Anomalies) {
-    let mut pipeline = Pipeline::new(rings.len(), STACK, 1 << 20).unwrap();
+fn reconstruct(rings: &[Vec<Record>], rounds: &[usize]) -> (Vec<Event>, Anomalies) {
+    let mut stream = stream(rings.len(), 1 << 20);
     let mut steps = Vec::new();
     let mut done = vec![0; rings.len()];
     for (round, length) in rounds.iter().cycle().enumerate() {
@@ -196,15 +213,13 @@ fn reconstruct(rings: &[Vec<Event>], rounds: &[usize]) -> (Vec<CallEvent>, Anoma
         let ring = &rings[index];
         let end = ring.len().min(done[index] + length);
         for event in &ring[done[index]..end] {
-            pipeline.push(*event, event.time_ns);
+            push(&mut stream, index, event, event.time_ns);
         }
         done[index] = end;
-        if let Some(next) = ring.get(end) {
-            pipeline.looked(u16::try_from(index).unwrap(), next.time_ns);
-        } else {
-            pipeline.looked(u16::try_from(index).unwrap(), u64::MAX);
-        }
-        pipeline.run(&mut steps);
+        let next_ns = ring.get(end).map_or(u64::MAX, |next| next.time_ns);
+        let origin = Origin::Calls(u16::try_from(index).unwrap());
+        stream.looked(origin, next_ns);
+        stream.run(&mut steps);
         if done
             .iter()
             .zip(rings)
@@ -213,18 +228,18 @@ fn reconstruct(rings: &[Vec<Event>], rounds: &[usize]) -> (Vec<CallEvent>, Anoma
             break;
         }
     }
-    pipeline.finish(&mut steps);
-    let anomalies = pipeline.anomalies().clone();
+    stream.finish(&mut steps);
+    let anomalies = stream.anomalies().unwrap().clone();
     (steps, anomalies)
 }
 
 /// Gives the simulated threads the numbers that they are shown with.
-fn renumbered(mut truth: Vec<Truth>, rings: &[Vec<Event>]) -> Vec<Truth> {
-    let mut events: Vec<&Event> = rings.iter().flatten().collect();
+fn renumbered(mut truth: Vec<Truth>, rings: &[Vec<Record>]) -> Vec<Truth> {
+    let mut events: Vec<&Record> = rings.iter().flatten().collect();
     events.sort_by_key(|event| event.time_ns);
     let mut numbers: HashMap<u64, u64> = HashMap::new();
     for event in events {
-        if let EventKind::Graph { slot, .. } = event.kind {
+        if let RecordKind::Graph { slot, .. } = event.kind {
             let next = numbers.len() as u64;
             numbers.entry(slot / STACK).or_insert(next);
         }
@@ -278,7 +293,6 @@ proptest! {
         let mut rings = guest.rings.clone();
         let truth = renumbered(guest.calls(), &rings);
         for (ring, at, length) in losses {
-            let vcpu = u16::try_from(ring).unwrap();
             let ring = &mut rings[ring];
             if ring.is_empty() {
                 continue;
@@ -286,8 +300,8 @@ proptest! {
             let start = at.index(ring.len());
             let end = ring.len().min(start + length);
             let time_ns = start.checked_sub(1).map_or(0, |before| ring[before].time_ns);
-            let kind = EventKind::Lost((end - start) as u64);
-            ring.splice(start..end, [Event { time_ns, vcpu, kind }]);
+            let kind = RecordKind::Lost((end - start) as u64);
+            ring.splice(start..end, [Record { time_ns, kind }]);
         }
         let (steps, _) = reconstruct_lossy(&rings, &rounds);
         for call in calls(&steps).iter().filter(|call| call.duration.is_some()) {
@@ -304,17 +318,17 @@ proptest! {
     fn nonsense_does_no_harm(
         events in prop::collection::vec((0..4u16, any::<u32>(), 0..4u8, any::<u64>(), 0..9u64), 0..400),
     ) {
-        let mut pipeline = Pipeline::new(3, STACK, 50).unwrap();
+        let mut stream = stream(3, 50);
         let mut steps = Vec::new();
         for (time_ns, (vcpu, function, step, slot, narrow)) in (0..).zip(events) {
             let step = [Step::Entry, Step::Exit, Step::Tail, Step::Unhooked][usize::from(step)];
             let slot = if narrow > 0 { narrow * 8 } else { slot };
             let function = FunctionId(function % 3);
-            let kind = EventKind::Graph { function, step, slot };
-            pipeline.push(Event { time_ns, vcpu, kind }, 0);
-            pipeline.run(&mut steps);
+            let kind = RecordKind::Graph { function, step, slot };
+            push(&mut stream, vcpu.into(), &Record { time_ns, kind }, 0);
+            stream.run(&mut steps);
         }
-        pipeline.finish(&mut steps);
+        stream.finish(&mut steps);
         calls(&steps);
     }
 
@@ -364,7 +378,7 @@ proptest! {
 }
 
 /// Puts a loss into the steps of a thread.
-fn lose(steps: &mut Vec<CallEvent>, at: usize, thread: u32) {
+fn lose(steps: &mut Vec<Event>, at: usize, thread: u32) {
     let before = &steps[..at];
     let time_ns = before.last().map_or(0, |step| step.time_ns);
     let depth =
@@ -372,60 +386,59 @@ fn lose(steps: &mut Vec<CallEvent>, at: usize, thread: u32) {
             .iter()
             .filter(|step| step.thread == thread)
             .fold(0, |depth, step| match step.kind {
-                CallKind::Entry(_) => depth + 1,
-                CallKind::Exit { .. } => depth - 1,
-                CallKind::Lost(_) => depth,
+                EventKind::Entry(_) => depth + 1,
+                EventKind::Exit { .. } => depth - 1,
+                _ => depth,
             });
-    let loss = CallEvent {
+    let loss = Event {
         time_ns,
         vcpu: 0,
         thread,
         depth,
-        kind: CallKind::Lost(1),
+        kind: EventKind::Lost(1),
         values: None,
     };
     steps.insert(at, loss);
 }
 
 /// As [`reconstruct`]; a loss may have happened up to the next record of its ring.
-fn reconstruct_lossy(rings: &[Vec<Event>], _rounds: &[usize]) -> (Vec<CallEvent>, Anomalies) {
-    let mut pipeline = Pipeline::new(rings.len(), STACK, usize::MAX).unwrap();
-    for ring in rings {
+fn reconstruct_lossy(rings: &[Vec<Record>], _rounds: &[usize]) -> (Vec<Event>, Anomalies) {
+    let mut stream = stream(rings.len(), usize::MAX);
+    for (vcpu, ring) in rings.iter().enumerate() {
         for (index, event) in ring.iter().enumerate() {
             let next = ring.get(index + 1..).unwrap_or_default().iter();
-            let mut next = next.filter(|next| !matches!(next.kind, EventKind::Lost(_)));
-            pipeline.push(*event, next.next().map_or(u64::MAX, |next| next.time_ns));
+            let mut next = next.filter(|next| !matches!(next.kind, RecordKind::Lost(_)));
+            let until_ns = next.next().map_or(u64::MAX, |next| next.time_ns);
+            push(&mut stream, vcpu, event, until_ns);
         }
     }
     let mut steps = Vec::new();
-    pipeline.finish(&mut steps);
-    let anomalies = pipeline.anomalies().clone();
+    stream.finish(&mut steps);
+    let anomalies = stream.anomalies().unwrap().clone();
     (steps, anomalies)
 }
 
 fn graph(time_ns: u64, vcpu: u16, step: Step, function: u32, slot: u64) -> Timed {
     let function = FunctionId(function);
-    let kind = EventKind::Graph {
+    let kind = RecordKind::Graph {
         function,
         step,
         slot,
     };
     Timed {
-        event: Event {
-            time_ns,
-            vcpu,
-            kind,
-        },
+        record: Record { time_ns, kind },
+        vcpu,
+        time_ns,
         until_ns: 0,
         is_late: false,
     }
 }
 
-fn run(events: &[Timed]) -> (Vec<CallEvent>, Anomalies) {
+fn run(events: &[Timed]) -> (Vec<Event>, Anomalies) {
     let mut threads = Threads::new(STACK).unwrap();
     let mut steps = Vec::new();
     for event in events {
-        threads.event(event, Found::Nothing, &mut steps);
+        threads.record(event, Found::Nothing, &mut steps);
     }
     (steps, threads.anomalies().clone())
 }
@@ -460,11 +473,11 @@ fn what_a_dead_thread_left_open_is_closed_once_and_is_not_around_its_successors_
             if index == told {
                 threads.died(death);
             }
-            threads.event(event, Found::Nothing, &mut steps);
+            threads.record(event, Found::Nothing, &mut steps);
         }
         threads.bury(u64::MAX, &mut steps);
         let entered = |function| {
-            let kind = CallKind::Entry(FunctionId(function));
+            let kind = EventKind::Entry(FunctionId(function));
             steps.iter().find(|step| step.kind == kind).unwrap().depth
         };
         // What it calls before the look is still inside; what follows is not.
@@ -472,7 +485,7 @@ fn what_a_dead_thread_left_open_is_closed_once_and_is_not_around_its_successors_
         let ends: Vec<(u32, End, u32)> = steps
             .iter()
             .filter_map(|step| match step.kind {
-                CallKind::Exit { function, end, .. } => Some((function.0, end, step.depth)),
+                EventKind::Exit { function, end, .. } => Some((function.0, end, step.depth)),
                 _ => None,
             })
             .collect();
@@ -493,12 +506,12 @@ fn what_a_dead_thread_left_open_is_closed_once_and_is_not_around_its_successors_
 fn the_last_thread_of_a_stack_is_closed_without_a_record_after_it() {
     let mut threads = Threads::new(STACK).unwrap();
     let mut steps = Vec::new();
-    threads.event(
+    threads.record(
         &graph(1, 0, Step::Entry, 1, 0x1f00),
         Found::Nothing,
         &mut steps,
     );
-    threads.event(
+    threads.record(
         &graph(5, 0, Step::Entry, 2, 0x1e00),
         Found::Nothing,
         &mut steps,
@@ -539,7 +552,7 @@ fn two_stacks_taken_for_one_are_noticed_and_have_entries_only() {
         graph(6, 0, Exit, 1, 0x1f00),
     ]);
     let ends = steps.iter().filter_map(|step| match step.kind {
-        CallKind::Exit {
+        EventKind::Exit {
             function,
             end,
             duration,
@@ -601,21 +614,26 @@ fn a_ring_that_waits_holds_the_others_back_until_too_much_waits() {
     let mut merge = Merge::new(2, 3);
     merge.looked(1, 10);
     for time in [5, 20, 30] {
-        merge.push(0, graph(time, 0, Step::Entry, 0, 8).event, 0);
+        merge.push(0, 0, vec![graph(time, 0, Step::Entry, 0, 8).record], 0);
     }
-    assert_eq!(merge.pop().unwrap().event.time_ns, 5);
+    let times = |merge: &mut Merge| -> Vec<(u64, bool)> {
+        let popped = popped(merge);
+        popped
+            .iter()
+            .map(|timed| (timed.time_ns, timed.is_late))
+            .collect()
+    };
+    let certain = times(&mut merge);
     assert_eq!(
-        merge.pop(),
-        None,
+        certain,
+        [(5, false)],
         "ring 1 may still bring something after 10"
     );
-    merge.push(0, graph(40, 0, Step::Entry, 0, 8).event, 0);
-    merge.push(0, graph(50, 0, Step::Entry, 0, 8).event, 0);
-    assert_eq!(merge.pop().unwrap().event.time_ns, 20, "too much waits");
-    assert_eq!(merge.pop(), None);
-    merge.push(1, graph(15, 1, Step::Entry, 0, 8).event, 0);
-    let late = merge.pop().unwrap();
-    assert_eq!((late.event.time_ns, late.is_late), (20, true));
+    let more = [40, 50].map(|time| graph(time, 0, Step::Entry, 0, 8).record);
+    merge.push(0, 0, more.into(), 0);
+    assert_eq!(times(&mut merge), [(20, false)], "too much waits");
+    merge.push(1, 1, vec![graph(15, 1, Step::Entry, 0, 8).record], 0);
+    assert_eq!(times(&mut merge), [(20, true)]);
 }
 
 #[test]
@@ -623,7 +641,7 @@ fn memory_is_bounded_however_many_stacks_there_are() {
     let mut threads = Threads::new(STACK).unwrap();
     let mut steps = Vec::new();
     for stack in 0..threads::THREADS_MAX as u64 + 10 {
-        threads.event(
+        threads.record(
             &graph(stack, 0, Step::Entry, 1, stack * STACK),
             Found::Nothing,
             &mut steps,
@@ -633,7 +651,7 @@ fn memory_is_bounded_however_many_stacks_there_are() {
     assert_eq!(steps.len(), threads::THREADS_MAX);
     let mut chain = Vec::new();
     for time in 0..100_000 {
-        threads.event(
+        threads.record(
             &graph(time, 0, Step::Tail, 1, 64),
             Found::Nothing,
             &mut chain,
@@ -668,8 +686,8 @@ fn stack_sizes_are_powers_of_two() {
     }
 }
 
-fn step(time_ns: u64, thread: u32, kind: CallKind) -> CallEvent {
-    CallEvent {
+fn step(time_ns: u64, thread: u32, kind: EventKind) -> Event {
+    Event {
         time_ns,
         vcpu: 0,
         thread,
@@ -688,8 +706,8 @@ fn a_call_that_is_open_at_the_end_is_shown_from_the_threshold_on() {
             ..Rules::default()
         });
         let mut shown = Vec::new();
-        selection.call(step(10, 0, CallKind::Entry(FunctionId(0))), &mut shown);
-        selection.call(step(60, 1, CallKind::Lost(1)), &mut shown);
+        selection.call(step(10, 0, EventKind::Entry(FunctionId(0))), &mut shown);
+        selection.call(step(60, 1, EventKind::Lost(1)), &mut shown);
         selection.finish(&mut shown);
         shown.iter().any(|step| step.thread == 0)
     };
@@ -706,7 +724,10 @@ fn a_thread_of_any_number_takes_no_more_room_than_another() {
     selection.add_function(&["f"]);
     let mut shown = Vec::new();
     for thread in [u32::MAX, 0, u32::MAX] {
-        selection.call(step(10, thread, CallKind::Entry(FunctionId(0))), &mut shown);
+        selection.call(
+            step(10, thread, EventKind::Entry(FunctionId(0))),
+            &mut shown,
+        );
     }
     selection.finish(&mut shown);
     let threads: Vec<u32> = shown.iter().map(|step| step.thread).collect();

@@ -19,11 +19,8 @@ use terms::function::FunctionId;
 use super::anomaly::{Anomalies, Anomaly};
 use super::deaths::{Death, Deaths};
 use super::join::Found;
-use super::merge::Timed;
 use super::stack::{Frame, Stack};
-use super::{CallEvent, CallKind, CallSink, End};
-use crate::event::Step;
-use crate::event::{EventKind, Values};
+use crate::event::{End, Event, EventKind, RecordKind, Sink, Step, Timed, Values};
 
 /// Stacks that are told apart, at most.
 pub const THREADS_MAX: usize = 4096;
@@ -64,12 +61,12 @@ struct At {
 }
 
 impl At {
-    fn entry(self, depth: u32) -> CallEvent {
-        self.event(self.time_ns, depth, CallKind::Entry(self.function))
+    fn entry(self, depth: u32) -> Event {
+        self.event(self.time_ns, depth, EventKind::Entry(self.function))
     }
 
-    fn event(self, time_ns: u64, depth: u32, kind: CallKind) -> CallEvent {
-        CallEvent {
+    fn event(self, time_ns: u64, depth: u32, kind: EventKind) -> Event {
+        Event {
             time_ns,
             vcpu: self.vcpu,
             thread: self.thread,
@@ -127,7 +124,7 @@ impl Threads {
     }
 
     /// Closes what threads have left open that had ended before this time, up to which all events have come.
-    pub fn bury(&mut self, time_ns: u64, sink: &mut impl CallSink) {
+    pub fn bury(&mut self, time_ns: u64, sink: &mut impl Sink) {
         while let Some(death) = self.deaths.next_before(time_ns) {
             let Some(stack) = self.stacks.get_mut(death.thread as usize) else {
                 continue;
@@ -146,19 +143,18 @@ impl Threads {
         }
     }
 
-    /// The next event in the order of time, and what was captured at it.
-    pub fn event(&mut self, timed: &Timed, found: Found, sink: &mut impl CallSink) {
-        let event = timed.event;
-        self.bury(event.time_ns, sink);
-        match event.kind {
-            EventKind::Lost(count) => self.lost(timed, count, sink),
-            EventKind::Entry(_) | EventKind::Captured(_) => {}
-            EventKind::Graph {
+    /// The next record in the order of time, and what was captured at it.
+    pub fn record(&mut self, timed: &Timed, found: Found, sink: &mut impl Sink) {
+        self.bury(timed.time_ns, sink);
+        match timed.record.kind {
+            RecordKind::Lost(count) => self.lost(timed, count, sink),
+            RecordKind::Graph {
                 function,
                 step,
                 slot,
             } => {
-                let Some(thread) = self.thread(event.vcpu, slot) else {
+                let (time_ns, vcpu) = (timed.time_ns, timed.vcpu);
+                let Some(thread) = self.thread(vcpu, slot) else {
                     self.anomalies.note(Anomaly::NoRoom, function, u32::MAX);
                     return;
                 };
@@ -167,8 +163,8 @@ impl Threads {
                     self.anomalies.note(Anomaly::Late, function, thread);
                 }
                 let at = At {
-                    time_ns: event.time_ns,
-                    vcpu: event.vcpu,
+                    time_ns,
+                    vcpu,
                     thread,
                     slot,
                     function,
@@ -183,29 +179,40 @@ impl Threads {
                 };
                 self.step(at, step, values, sink);
             }
+            RecordKind::Entry(_)
+            | RecordKind::Point(_)
+            | RecordKind::Captured(_)
+            | RecordKind::Stall(_) => {}
         }
     }
 
+    /// The thread that was seen last on a vCPU, and how many of its calls are open.
+    #[must_use]
+    pub fn on(&self, vcpu: u16) -> (u32, u32) {
+        let thread = self.last.get(usize::from(vcpu)).map_or(0, |last| last.1);
+        let stack = self.stacks.get(thread as usize);
+        (thread, stack.map_or(0, Stack::depth))
+    }
+
     /// Records are missing: nothing that is open is certain any more.
-    fn lost(&mut self, timed: &Timed, count: u64, sink: &mut impl CallSink) {
+    fn lost(&mut self, timed: &Timed, count: u64, sink: &mut impl Sink) {
         self.losses += 1;
         self.lossy_until_ns = self.lossy_until_ns.max(timed.until_ns);
         if count == 0 {
             return;
         }
-        let vcpu = timed.event.vcpu;
-        let thread = self.last.get(usize::from(vcpu)).map_or(0, |last| last.1);
-        let stack = self.stacks.get_mut(thread as usize);
-        let (depth, time_ns) = stack.map_or((0, 0), |stack| {
-            stack.last_ns = stack.last_ns.max(timed.event.time_ns);
-            (stack.depth(), stack.last_ns)
-        });
-        sink.call(CallEvent {
-            time_ns: time_ns.max(timed.event.time_ns),
+        let (vcpu, mut time_ns) = (timed.vcpu, timed.time_ns);
+        let (thread, depth) = self.on(vcpu);
+        if let Some(stack) = self.stacks.get_mut(thread as usize) {
+            stack.last_ns = stack.last_ns.max(time_ns);
+            time_ns = stack.last_ns;
+        }
+        sink.event(Event {
+            time_ns,
             vcpu,
             thread,
             depth,
-            kind: CallKind::Lost(count),
+            kind: EventKind::Lost(count),
             values: None,
         });
     }
@@ -239,7 +246,7 @@ impl Threads {
         Some(thread)
     }
 
-    fn step(&mut self, mut at: At, step: Step, values: Option<Values>, sink: &mut impl CallSink) {
+    fn step(&mut self, mut at: At, step: Step, values: Option<Values>, sink: &mut impl Sink) {
         let Some(stack) = self.stacks.get(at.thread as usize) else {
             return;
         };
@@ -285,23 +292,23 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn entry(&mut self, at: At, sink: &mut impl CallSink) {
+    fn entry(&mut self, at: At, sink: &mut impl Sink) {
         self.end_unreturned(at, at.slot + 1, sink);
         self.stack.forget(at.slot);
         self.open(at, false, sink);
     }
 
-    fn tail(&mut self, at: At, sink: &mut impl CallSink) {
+    fn tail(&mut self, at: At, sink: &mut impl Sink) {
         self.end_unreturned(at, at.slot, sink);
         self.open(at, true, sink);
     }
 
-    fn unhooked(&mut self, at: At, sink: &mut impl CallSink) {
+    fn unhooked(&mut self, at: At, sink: &mut impl Sink) {
         self.end_unreturned(at, at.slot + 1, sink);
         self.leaf(at, End::Unhooked, Anomaly::Unhooked, sink);
     }
 
-    fn exit(&mut self, at: At, sink: &mut impl CallSink) {
+    fn exit(&mut self, at: At, sink: &mut impl Sink) {
         if self.is_contradiction(at) {
             self.give_up(at, sink);
             return;
@@ -337,20 +344,20 @@ impl Run<'_> {
     }
 
     /// Ends the calls that lie below `limit`: the stack is used from there on again.
-    fn end_unreturned(&mut self, at: At, limit: u64, sink: &mut impl CallSink) {
+    fn end_unreturned(&mut self, at: At, limit: u64, sink: &mut impl Sink) {
         while let Some(frame) = self.stack.pop_below(limit) {
             self.close(at, frame, End::Unreturned, Anomaly::Unreturned, sink);
         }
     }
 
     /// Ends the calls of a thread that has ended, from the innermost on, up to one of another's.
-    fn end_dead(&mut self, at: At, sink: &mut impl CallSink) {
+    fn end_dead(&mut self, at: At, sink: &mut impl Sink) {
         while let Some(frame) = self.stack.pop_dead() {
             self.close(at, frame, End::Unreturned, Anomaly::Died, sink);
         }
     }
 
-    fn open(&mut self, at: At, is_tail: bool, sink: &mut impl CallSink) {
+    fn open(&mut self, at: At, is_tail: bool, sink: &mut impl Sink) {
         if self.stack.frames.len() >= STACK_OPEN_MAX || *self.open >= OPEN_MAX {
             self.leaf(at, End::EntryOnly, Anomaly::NoRoom, sink);
             return;
@@ -366,27 +373,27 @@ impl Run<'_> {
         });
     }
 
-    fn enter(&mut self, at: At, depth: u32, sink: &mut impl CallSink) {
-        sink.call(CallEvent {
+    fn enter(&mut self, at: At, depth: u32, sink: &mut impl Sink) {
+        sink.event(Event {
             values: self.values.take(),
             ..at.entry(depth)
         });
     }
 
     /// A call of which only the entry is known.
-    fn leaf(&mut self, at: At, end: End, anomaly: Anomaly, sink: &mut impl CallSink) {
+    fn leaf(&mut self, at: At, end: End, anomaly: Anomaly, sink: &mut impl Sink) {
         self.anomalies.note(anomaly, at.function, at.thread);
         let depth = self.stack.depth();
         self.enter(at, depth, sink);
-        let kind = CallKind::Exit {
+        let kind = EventKind::Exit {
             function: at.function,
             end,
             duration: None,
         };
-        sink.call(at.event(at.time_ns, depth, kind));
+        sink.event(at.event(at.time_ns, depth, kind));
     }
 
-    fn close_returned(&mut self, at: At, frame: Frame, sink: &mut impl CallSink) {
+    fn close_returned(&mut self, at: At, frame: Frame, sink: &mut impl Sink) {
         *self.open -= 1;
         let (end, duration) = frame.returned(at.time_ns, self.losses);
         // What a chain of tail calls returns is the outermost one's, whose exit this is.
@@ -395,26 +402,19 @@ impl Run<'_> {
             self.anomalies
                 .note(Anomaly::Unsure, frame.function, at.thread);
         }
-        let kind = CallKind::Exit {
+        let kind = EventKind::Exit {
             function: frame.function,
             end,
             duration,
         };
-        sink.call(CallEvent {
+        sink.event(Event {
             values,
             ..at.event(at.time_ns, self.stack.depth(), kind)
         });
     }
 
     /// Ends a call of which no return was seen, at the last time that is known of its thread.
-    fn close(
-        &mut self,
-        at: At,
-        frame: Frame,
-        end: End,
-        anomaly: Anomaly,
-        sink: &mut impl CallSink,
-    ) {
+    fn close(&mut self, at: At, frame: Frame, end: End, anomaly: Anomaly, sink: &mut impl Sink) {
         *self.open -= 1;
         self.stack.remember(frame, self.losses);
         let is_certain = frame.losses == Some(self.losses);
@@ -424,16 +424,16 @@ impl Run<'_> {
             Anomaly::LostExit
         };
         self.anomalies.note(anomaly, frame.function, at.thread);
-        let kind = CallKind::Exit {
+        let kind = EventKind::Exit {
             function: frame.function,
             end,
             duration: None,
         };
-        sink.call(at.event(self.stack.last_ns, self.stack.depth(), kind));
+        sink.event(at.event(self.stack.last_ns, self.stack.depth(), kind));
     }
 
     /// The stack is shared by threads that cannot be told apart: entries only from now on.
-    fn give_up(&mut self, at: At, sink: &mut impl CallSink) {
+    fn give_up(&mut self, at: At, sink: &mut impl Sink) {
         self.anomalies
             .note(Anomaly::SharedStack, at.function, at.thread);
         while let Some(frame) = self.stack.pop_below(u64::MAX) {
@@ -442,7 +442,7 @@ impl Run<'_> {
         self.stack.is_shared = true;
     }
 
-    fn entry_only(&mut self, at: At, step: Step, sink: &mut impl CallSink) {
+    fn entry_only(&mut self, at: At, step: Step, sink: &mut impl Sink) {
         if step != Step::Exit {
             self.leaf(at, End::EntryOnly, Anomaly::EntryOnly, sink);
         }

@@ -13,12 +13,12 @@ use terms::function::FunctionId;
 use super::data_file::{DataFile, Next};
 use super::directory::{Names, Task, TraceDirectory};
 use super::error::ReportError;
+use crate::event::{End, Event, EventKind, Sink};
 use crate::event::{Moment, Values};
 use crate::export::call_formats::CallFormats;
 use crate::export::uftrace::record::{Kind, MAX_DEPTH, Record};
 use crate::export::uftrace::threads::{has_values_beside, read_side_word};
 use crate::graph::selection::{Rules, Selection};
-use crate::graph::{CallEvent, CallKind, CallSink, End};
 
 /// The functions of a trace: those that its symbols name first, then what else is called.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ struct Lane {
     /// Times that were before those before them.
     backwards: u64,
     /// What comes next.
-    ready: VecDeque<CallEvent>,
+    ready: VecDeque<Event>,
     is_at_end: bool,
 }
 
@@ -166,7 +166,7 @@ impl Lane {
         record: Record,
         values: Option<Values>,
         functions: &mut Functions,
-        sink: &mut impl CallSink,
+        sink: &mut impl Sink,
     ) {
         if let Some(vcpu) = self.of_vcpu {
             self.take_entry(vcpu, record, functions, sink);
@@ -174,12 +174,12 @@ impl Lane {
         }
         self.check_time(record.time);
         let (vcpu, end, beside) = self.side(record);
-        let at = CallEvent {
+        let at = Event {
             time_ns: record.time,
             vcpu,
             thread: self.thread,
             depth: 0,
-            kind: CallKind::Lost(record.value),
+            kind: EventKind::Lost(record.value),
             values: values.or(beside),
         };
         match record.kind {
@@ -187,8 +187,8 @@ impl Lane {
                 self.entries += 1;
                 self.close_to(record.depth, &at, sink);
                 let function = functions.id(record.value);
-                let (depth, kind) = (self.depth(), CallKind::Entry(function));
-                sink.call(CallEvent { depth, kind, ..at });
+                let (depth, kind) = (self.depth(), EventKind::Entry(function));
+                sink.event(Event { depth, kind, ..at });
                 self.open.push(Open {
                     function,
                     entered_ns: record.time,
@@ -199,7 +199,7 @@ impl Lane {
             Kind::Lost => {
                 self.losses += 1;
                 let depth = self.depth();
-                sink.call(CallEvent { depth, ..at });
+                sink.event(Event { depth, ..at });
             }
             Kind::Event => {}
         }
@@ -211,17 +211,17 @@ impl Lane {
         vcpu: u16,
         record: Record,
         functions: &mut Functions,
-        sink: &mut impl CallSink,
+        sink: &mut impl Sink,
     ) {
         let kind = match record.kind {
             Kind::Entry => {
                 self.entries += 1;
-                CallKind::Entry(functions.id(record.value))
+                EventKind::Entry(functions.id(record.value))
             }
-            Kind::Lost => CallKind::Lost(record.value),
+            Kind::Lost => EventKind::Lost(record.value),
             Kind::Exit | Kind::Event => return,
         };
-        sink.call(CallEvent {
+        sink.event(Event {
             time_ns: record.time,
             vcpu,
             thread: self.thread,
@@ -235,9 +235,9 @@ impl Lane {
         &mut self,
         record: Record,
         end: End,
-        at: CallEvent,
+        at: Event,
         functions: &mut Functions,
-        sink: &mut impl CallSink,
+        sink: &mut impl Sink,
     ) {
         self.close_to(record.depth.saturating_add(1), &at, sink);
         let function = functions.id(record.value);
@@ -255,10 +255,10 @@ impl Lane {
     }
 
     /// Ends the calls at this depth and deeper: their exits are missing from the file.
-    fn close_to(&mut self, depth: u32, at: &CallEvent, sink: &mut impl CallSink) {
+    fn close_to(&mut self, depth: u32, at: &Event, sink: &mut impl Sink) {
         while depth < MAX_DEPTH && self.depth() > depth {
             let Some(open) = self.open.pop() else { return };
-            let at = CallEvent {
+            let at = Event {
                 values: None,
                 ..at.clone()
             };
@@ -266,21 +266,14 @@ impl Lane {
         }
     }
 
-    fn closed(
-        &self,
-        open: Open,
-        end: End,
-        duration: Option<u64>,
-        at: CallEvent,
-        sink: &mut impl CallSink,
-    ) {
+    fn closed(&self, open: Open, end: End, duration: Option<u64>, at: Event, sink: &mut impl Sink) {
         let (depth, function) = (self.depth(), open.function);
-        let kind = CallKind::Exit {
+        let kind = EventKind::Exit {
             function,
             end,
             duration,
         };
-        sink.call(CallEvent { depth, kind, ..at });
+        sink.event(Event { depth, kind, ..at });
     }
 
     fn depth(&self) -> u32 {
@@ -316,9 +309,9 @@ pub struct Calls {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Shown {
     /// A step.
-    Step(CallEvent),
+    Step(Event),
     /// An entry and the exit that follows at once.
-    Leaf(CallEvent, CallEvent),
+    Leaf(Event, Event),
 }
 
 impl Calls {
@@ -361,9 +354,9 @@ impl Calls {
         };
         let first = self.take(index);
         let next = self.lanes.get(index).and_then(|lane| lane.ready.front());
-        let is_entry = |first: &CallEvent| matches!(first.kind, CallKind::Entry(_));
+        let is_entry = |first: &Event| matches!(first.kind, EventKind::Entry(_));
         let is_leaf = first.as_ref().is_some_and(is_entry)
-            && next.is_some_and(|next| matches!(next.kind, CallKind::Exit { .. }));
+            && next.is_some_and(|next| matches!(next.kind, EventKind::Exit { .. }));
         let second = if is_leaf { self.take(index) } else { None };
         self.queue(index);
         Ok(match (first, second) {
@@ -386,7 +379,7 @@ impl Calls {
         entries.fold(0, u64::saturating_add)
     }
 
-    fn take(&mut self, index: usize) -> Option<CallEvent> {
+    fn take(&mut self, index: usize) -> Option<Event> {
         let event = self.lanes.get_mut(index)?.ready.pop_front();
         if let Err(failure) = self.fill(index) {
             self.failure = Some(failure);
@@ -433,11 +426,5 @@ impl Calls {
             }
         }
         Ok(())
-    }
-}
-
-impl CallSink for VecDeque<CallEvent> {
-    fn call(&mut self, event: CallEvent) {
-        self.push_back(event);
     }
 }

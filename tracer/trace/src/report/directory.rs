@@ -11,12 +11,12 @@ use terms::field::FieldValue;
 use terms::printable::masked;
 
 use super::error::ReportError;
+use crate::event::Event;
 use crate::event::Moment;
 use crate::export::call_formats::{CallFormats, VALUES_FILE};
 use crate::export::uftrace::layout::{FIRST_TID, SIDE_FILE};
 use crate::export::uftrace::record::canonical;
 use crate::export::uftrace::{NO_CLOCK, SideFile};
-use crate::graph::CallEvent;
 
 /// The most that is read of a describing file.
 const MAX_TEXT: u64 = 256 << 20;
@@ -80,7 +80,7 @@ impl TraceDirectory {
     pub fn arguments<'a>(
         &'a self,
         address: u64,
-        entry: &'a CallEvent,
+        entry: &'a Event,
     ) -> impl Iterator<Item = (&'a str, &'a FieldValue)> {
         let fields = self.values.fields(address, Moment::Entry);
         let names = fields.unwrap_or_default().iter().map(|field| &*field.name);
@@ -89,7 +89,7 @@ impl TraceDirectory {
 
     /// The same as `a=1, b=2`.
     #[must_use]
-    pub fn args(&self, address: u64, entry: &CallEvent) -> String {
+    pub fn args(&self, address: u64, entry: &Event) -> String {
         let shown = self.arguments(address, entry);
         // What is in a file may be anything.
         let shown = shown.map(|(name, value)| format!("{}={value}", masked(name)));

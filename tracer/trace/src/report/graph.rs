@@ -10,9 +10,9 @@ use super::directory::TraceDirectory;
 use super::error::ReportError;
 use super::stream::{Happened, Stream};
 use super::{Printed, anomalies};
+use crate::event::{End, Event, EventKind};
 use crate::export::events::EventLine;
 use crate::export::resolution::shorter;
-use crate::graph::{CallEvent, CallKind, End};
 
 /// Columns that ftrace gives the two sides of a context switch.
 const THREAD_WIDTH: usize = 14;
@@ -97,8 +97,8 @@ impl<'a, W: Write> Printer<'a, W> {
         writeln!(self.out, "{NO_DURATION}|  {:indent$}/* {text} */", "")
     }
 
-    fn leaf(&mut self, calls: &Calls, entry: &CallEvent, exit: &CallEvent) -> io::Result<()> {
-        let CallKind::Exit {
+    fn leaf(&mut self, calls: &Calls, entry: &Event, exit: &Event) -> io::Result<()> {
+        let EventKind::Exit {
             function,
             end,
             duration,
@@ -116,16 +116,16 @@ impl<'a, W: Write> Printer<'a, W> {
         }
     }
 
-    fn step(&mut self, calls: &Calls, step: &CallEvent) -> io::Result<()> {
+    fn step(&mut self, calls: &Calls, step: &Event) -> io::Result<()> {
         match step.kind {
-            CallKind::Entry(function) => {
+            EventKind::Entry(function) => {
                 self.begin(step, None)?;
                 self.opened(step, function);
                 let address = calls.functions.address(function);
                 let name = self.trace.names.name(address);
                 writeln!(self.out, "{name}({}) {{", self.trace.args(address, step))
             }
-            CallKind::Exit {
+            EventKind::Exit {
                 function,
                 end,
                 duration,
@@ -141,14 +141,15 @@ impl<'a, W: Write> Printer<'a, W> {
                     (_, Some(remark)) => writeln!(self.out, "}} /* {name}{retval}: {remark} */"),
                 }
             }
-            CallKind::Lost(count) => {
+            EventKind::Lost(count) => {
                 writeln!(self.out, "CPU:{} [LOST {count} EVENTS]", step.vcpu)
             }
+            EventKind::Point(_) | EventKind::LostPoints(_) | EventKind::Stall(_) => Ok(()),
         }
     }
 
     /// What a call has returned, where that was captured.
-    fn retval(&self, exit: &CallEvent) -> String {
+    fn retval(&self, exit: &Event) -> String {
         let values = exit.values.as_deref().unwrap_or_default();
         let shown: Vec<String> = values.iter().map(ToString::to_string).collect();
         match shown.is_empty() {
@@ -158,7 +159,7 @@ impl<'a, W: Write> Printer<'a, W> {
     }
 
     /// Everything before the function.
-    fn begin(&mut self, step: &CallEvent, duration: Option<u64>) -> io::Result<()> {
+    fn begin(&mut self, step: &Event, duration: Option<u64>) -> io::Result<()> {
         self.switch(step)?;
         self.cpu(step.vcpu)?;
         match duration {
@@ -175,7 +176,7 @@ impl<'a, W: Write> Printer<'a, W> {
     }
 
     /// Says so when another thread runs on a vCPU than before.
-    fn switch(&mut self, step: &CallEvent) -> io::Result<()> {
+    fn switch(&mut self, step: &Event) -> io::Result<()> {
         let cpu = self.cpu_mut(step.vcpu);
         let before = cpu.thread.replace(step.thread);
         let Some(before) = before.filter(|before| *before != step.thread) else {
@@ -214,7 +215,7 @@ impl<'a, W: Write> Printer<'a, W> {
         &mut self.cpus[vcpu.min(last)]
     }
 
-    fn opened(&mut self, step: &CallEvent, function: FunctionId) {
+    fn opened(&mut self, step: &Event, function: FunctionId) {
         let depth = step.depth as usize;
         let cpu = self.cpu_mut(step.vcpu);
         if cpu.open.len() >= depth {
@@ -224,7 +225,7 @@ impl<'a, W: Write> Printer<'a, W> {
     }
 
     /// Whether the brace that a step closes was opened on the same vCPU, in sight.
-    fn was_opened_here(&mut self, step: &CallEvent, function: FunctionId) -> bool {
+    fn was_opened_here(&mut self, step: &Event, function: FunctionId) -> bool {
         let cpu = self.cpu_mut(step.vcpu);
         let is_here = cpu.open.get(step.depth as usize) == Some(&function);
         cpu.open.truncate(step.depth as usize);

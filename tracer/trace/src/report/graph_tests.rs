@@ -12,14 +12,14 @@ use terms::function::{Function, FunctionId};
 
 use super::tests::damaged;
 use super::*;
-use crate::event::Moment;
+use crate::event::{End, Event, EventKind, Moment};
 use crate::export::call_formats::CallFormats;
 use crate::export::uftrace::{GRAPH, Metadata, NO_CLOCK, UftraceWriter};
 use crate::graph::selection::Threshold;
-use crate::graph::{Anomalies, Anomaly, CallEvent, End};
+use crate::graph::{Anomalies, Anomaly};
 
-fn step(time_ns: u64, vcpu: u16, thread: u32, depth: u32, kind: CallKind) -> CallEvent {
-    CallEvent {
+fn step(time_ns: u64, vcpu: u16, thread: u32, depth: u32, kind: EventKind) -> Event {
+    Event {
         time_ns,
         vcpu,
         thread,
@@ -29,18 +29,18 @@ fn step(time_ns: u64, vcpu: u16, thread: u32, depth: u32, kind: CallKind) -> Cal
     }
 }
 
-fn entry(time_ns: u64, vcpu: u16, thread: u32, depth: u32, function: u32) -> CallEvent {
+fn entry(time_ns: u64, vcpu: u16, thread: u32, depth: u32, function: u32) -> Event {
     step(
         time_ns,
         vcpu,
         thread,
         depth,
-        CallKind::Entry(FunctionId(function)),
+        EventKind::Entry(FunctionId(function)),
     )
 }
 
-fn exit(time_ns: u64, vcpu: u16, thread: u32, depth: u32, function: u32, end: End) -> CallEvent {
-    let kind = CallKind::Exit {
+fn exit(time_ns: u64, vcpu: u16, thread: u32, depth: u32, function: u32, end: End) -> Event {
+    let kind = EventKind::Exit {
         function: FunctionId(function),
         end,
         // The file has times only.
@@ -77,12 +77,12 @@ fn trace_with(clock: &str, clock_period_ns: Option<u64>) -> (TempDir, PathBuf) {
         entry(3_000, 0, 0, 2, 3),
         exit(3_000, 0, 0, 2, 3, End::Unhooked),
         exit(33_000, 1, 0, 1, 2, End::Returned),
-        step(33_500, 1, 0, 1, CallKind::Lost(7)),
+        step(33_500, 1, 0, 1, EventKind::Lost(7)),
         exit(34_000, 1, 0, 0, 0, End::Unsure),
         entry(40_000, 1, 1, 1, 1),
         exit(240_500, 1, 1, 1, 1, End::Returned),
     ] {
-        writer.append_call(event).unwrap();
+        writer.append(event).unwrap();
     }
     let mut anomalies = Anomalies::default();
     anomalies.note(Anomaly::Unhooked, FunctionId(3), 0);
@@ -364,7 +364,7 @@ fn values_that_uftrace_cannot_be_told_of_come_back_all_the_same() {
         .describe_values(CallFormats::of(&functions, captured))
         .unwrap();
     for (time_ns, function) in (1..).zip(numbers()) {
-        let event = |kind, values| CallEvent {
+        let event = |kind, values| Event {
             time_ns,
             vcpu: 0,
             thread: 0,
@@ -373,16 +373,16 @@ fn values_that_uftrace_cannot_be_told_of_come_back_all_the_same() {
             values,
         };
         let values = [FieldValue::Unsigned(7 * time_ns)];
-        let entry = event(CallKind::Entry(function), Some(values.into()));
+        let entry = event(EventKind::Entry(function), Some(values.into()));
         let end = End::Returned;
         let duration = Some(0);
-        let exit = CallKind::Exit {
+        let exit = EventKind::Exit {
             function,
             end,
             duration,
         };
-        writer.append_call(entry).unwrap();
-        writer.append_call(event(exit, None)).unwrap();
+        writer.append(entry).unwrap();
+        writer.append(event(exit, None)).unwrap();
     }
     writer.finish().unwrap();
     let info =

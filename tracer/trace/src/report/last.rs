@@ -11,7 +11,7 @@ use super::directory::TraceDirectory;
 use super::events::Events;
 use super::graph::Printer;
 use super::{Printed, ReportError, entry_line};
-use crate::graph::CallKind;
+use crate::event::EventKind;
 use crate::graph::selection::Rules;
 
 /// Which part of a trace.
@@ -86,7 +86,7 @@ impl Open {
         self.on_vcpu.insert(step.vcpu, step.thread);
         let open = self.of_thread.entry(step.thread).or_default();
         open.truncate(usize::try_from(step.depth).unwrap_or(usize::MAX));
-        if let (Shown::Step(_), CallKind::Entry(function)) = (shown, step.kind) {
+        if let (Shown::Step(_), EventKind::Entry(function)) = (shown, step.kind) {
             open.push(function);
         }
     }
@@ -102,7 +102,7 @@ impl Open {
 /// Exits come and go with the calls before them.
 fn is_call(shown: &Shown) -> bool {
     let (Shown::Step(step) | Shown::Leaf(step, _)) = shown;
-    matches!(step.kind, CallKind::Entry(_))
+    matches!(step.kind, EventKind::Entry(_))
 }
 
 /// Returns the time up to which it has printed, too.
@@ -123,7 +123,7 @@ fn print_calls(
         if trace.is_graph() || is_call(&shown) {
             tails.push(vcpu, shown, is_call);
         }
-        if let CallKind::Entry(function) = kind
+        if let EventKind::Entry(function) = kind
             && last.until.contains(&&*calls.name(trace, function))
         {
             until_ns = time_ns;

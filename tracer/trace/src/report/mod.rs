@@ -25,10 +25,10 @@ use self::directory::TraceDirectory;
 pub use self::error::ReportError;
 pub use self::missing::Missing;
 use self::stream::{Happened, Stream};
+use crate::event::{Event, EventKind};
 use crate::export::events::EventLine;
 use crate::export::uftrace::{NOP, writer_of};
 use crate::graph::selection::Rules;
-use crate::graph::{CallEvent, CallKind};
 
 /// How a trace is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,12 +70,12 @@ impl Printed {
     fn count(&mut self, happened: &Happened) {
         let lost = match happened {
             Happened::Call(Shown::Step(step) | Shown::Leaf(step, _)) => match step.kind {
-                CallKind::Entry(_) => {
+                EventKind::Entry(_) => {
                     self.entries += 1;
                     0
                 }
-                CallKind::Lost(count) => count,
-                CallKind::Exit { .. } => 0,
+                EventKind::Lost(count) | EventKind::LostPoints(count) => count,
+                EventKind::Exit { .. } | EventKind::Point(_) | EventKind::Stall(_) => 0,
             },
             Happened::Point(event) => {
                 self.events += u64::from(event.event.is_some());
@@ -164,16 +164,16 @@ fn print_entries(
 fn entry_line(
     trace: &TraceDirectory,
     calls: &Calls,
-    step: &CallEvent,
+    step: &Event,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let vcpu = usize::from(step.vcpu);
     match step.kind {
-        CallKind::Entry(function) => {
+        EventKind::Entry(function) => {
             function_line(out, vcpu, step.time_ns, &calls.name(trace, function))
         }
-        CallKind::Lost(count) => writeln!(out, "CPU:{vcpu} [LOST {count} EVENTS]"),
-        CallKind::Exit { .. } => Ok(()),
+        EventKind::Lost(count) => writeln!(out, "CPU:{vcpu} [LOST {count} EVENTS]"),
+        _ => Ok(()),
     }
 }
 

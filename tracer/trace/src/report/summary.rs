@@ -14,8 +14,8 @@ use super::directory::TraceDirectory;
 use super::error::ReportError;
 use super::events::Events;
 use super::{Printed, anomalies};
+use crate::event::{Event, EventKind};
 use crate::export::resolution::shorter;
-use crate::graph::{CallEvent, CallKind};
 use terms::quantity::plain;
 
 /// What there is of a graph beside calls.
@@ -74,10 +74,10 @@ pub struct Summary {
 
 impl Summary {
     /// The next step of a thread.
-    pub fn add(&mut self, step: &CallEvent) {
+    pub fn add(&mut self, step: &Event) {
         let open = self.threads.entry(step.thread).or_default();
         match step.kind {
-            CallKind::Entry(function) => {
+            EventKind::Entry(function) => {
                 self.printed.entries += 1;
                 self.rows.entry(function).or_default().calls += 1;
                 // Of a trace of functions nothing returns.
@@ -89,7 +89,7 @@ impl Summary {
                     is_outermost,
                 });
             }
-            CallKind::Exit { duration, .. } => {
+            EventKind::Exit { duration, .. } => {
                 let (Some(call), Some(duration)) = (open.pop(), duration) else {
                     return;
                 };
@@ -99,7 +99,7 @@ impl Summary {
                 let row = self.rows.entry(call.function).or_default();
                 row.add(duration, call);
             }
-            CallKind::Lost(count) => {
+            EventKind::Lost(count) => {
                 self.printed.lost = self.printed.lost.saturating_add(count);
                 let vcpu = usize::from(step.vcpu);
                 if self.lost.len() <= vcpu {
@@ -109,6 +109,7 @@ impl Summary {
                     *lost = lost.saturating_add(count);
                 }
             }
+            EventKind::Point(_) | EventKind::LostPoints(_) | EventKind::Stall(_) => {}
         }
     }
 }

@@ -10,8 +10,9 @@ use terms::event_format::{EventFormat, EventId};
 use terms::function::FunctionId;
 
 use super::*;
-use crate::event::{Event, EventKind, PointEvent, PointKind};
-use crate::export::uftrace::{ClockStall, Metadata, NOP, UftraceWriter};
+use crate::event::{Event, EventKind};
+use crate::export::store::{News, Store};
+use crate::export::uftrace::{Metadata, NOP, UftraceWriter};
 
 /// The file's bytes with some changed.
 pub(super) fn damaged(path: &Path, changes: Vec<(prop::sample::Index, u8)>) -> Vec<u8> {
@@ -21,6 +22,18 @@ pub(super) fn damaged(path: &Path, changes: Vec<(prop::sample::Index, u8)>) -> V
         bytes[at] = byte;
     }
     bytes
+}
+
+/// Of a trace of functions: each vCPU is a thread.
+fn event(time_ns: u64, vcpu: u16, kind: EventKind) -> Event {
+    Event {
+        time_ns,
+        vcpu,
+        thread: vcpu.into(),
+        depth: 0,
+        kind,
+        values: None,
+    }
 }
 
 /// A trace of two vCPUs: three calls on the first, two and a loss on the second.
@@ -34,22 +47,17 @@ fn trace() -> (TempDir, PathBuf) {
     };
     let mut writer =
         UftraceWriter::create(&directory, text_of(&functions(3)), metadata, false).unwrap();
-    let event = |time_ns, vcpu, kind| Event {
-        time_ns,
-        vcpu,
-        kind,
-    };
     let entry = |time, vcpu, id| event(time, vcpu, EventKind::Entry(FunctionId(id)));
-    writer
-        .append(&[
-            entry(1_000_000_000, 0, 0),
-            entry(12_345_678_901, 0, 1),
-            entry(12_345_679_000, 0, 1),
-            entry(2_000_000_000, 1, 2),
-            event(2_000_500_000, 1, EventKind::Lost(123)),
-            entry(12_345_678_901, 1, 1),
-        ])
-        .unwrap();
+    for event in [
+        entry(1_000_000_000, 0, 0),
+        entry(12_345_678_901, 0, 1),
+        entry(12_345_679_000, 0, 1),
+        entry(2_000_000_000, 1, 2),
+        event(2_000_500_000, 1, EventKind::Lost(123)),
+        entry(12_345_678_901, 1, 1),
+    ] {
+        writer.append(event).unwrap();
+    }
     writer.finish().unwrap();
     (root, directory)
 }
@@ -208,14 +216,10 @@ fn events_only() -> (TempDir, PathBuf) {
     let mut writer =
         UftraceWriter::create(&directory, text_of(&functions(1)), metadata, false).unwrap();
     let format = EventFormat::new("sent".into(), Vec::new());
-    let passed = || PointKind::Passed(EventId(0), Vec::new());
-    for (time_ns, kind) in [(10, passed()), (15, PointKind::Lost(7)), (20, passed())] {
-        let event = PointEvent {
-            time_ns,
-            vcpu: 0,
-            kind,
-        };
-        writer.append_point(&event, Some(&format)).unwrap();
+    writer.learn(News::Points(&[format.into()]));
+    let passed = EventKind::Point(EventId(0));
+    for (time_ns, kind) in [(10, passed), (15, EventKind::LostPoints(7)), (20, passed)] {
+        writer.append(event(time_ns, 0, kind)).unwrap();
     }
     writer.finish().unwrap();
     (root, directory)
@@ -264,12 +268,7 @@ fn one_call_of_one_function_is_said_in_the_singular() {
     let mut writer =
         UftraceWriter::create(&directory, text_of(&functions(1)), metadata, false).unwrap();
     let kind = EventKind::Entry(FunctionId(0));
-    let only = Event {
-        time_ns: 1,
-        vcpu: 0,
-        kind,
-    };
-    writer.append(&[only]).unwrap();
+    writer.append(event(1, 0, kind)).unwrap();
     writer.finish().unwrap();
     let (_, text) = text(&directory, Format::Counts);
     assert!(text.contains("# 1 call of 1 function, 0 lost"), "{text}");
@@ -346,16 +345,13 @@ fn a_clock_that_stood_still_is_said_once_before_what_comes_after_it() {
     };
     let mut writer =
         UftraceWriter::create(&directory, text_of(&functions(1)), metadata, false).unwrap();
-    let entry = |time_ns| Event {
-        time_ns,
-        vcpu: 0,
-        kind: EventKind::Entry(FunctionId(0)),
-    };
-    let entries = [999, 1_000, 4_000_000, 6_000_000].map(entry);
-    writer.append(&entries).unwrap();
+    for time_ns in [999, 1_000, 4_000_000, 6_000_000] {
+        let kind = EventKind::Entry(FunctionId(0));
+        writer.append(event(time_ns, 0, kind)).unwrap();
+    }
     for end_ns in [1_000, 5_000_000, 7_000_000] {
-        let length_ns = 20_500;
-        writer.clock_stall(ClockStall { end_ns, length_ns });
+        let stall = event(end_ns, 0, EventKind::Stall(20_500));
+        writer.append(stall).unwrap();
     }
     writer.finish().unwrap();
     let said = text(&directory, Format::Function).1;

@@ -13,6 +13,7 @@
 
 mod directory;
 mod error;
+mod kept;
 mod lane;
 mod late;
 pub mod layout;
@@ -27,6 +28,7 @@ pub(crate) mod threads;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub use self::error::ExportError;
 use self::lane::Lane;
@@ -45,12 +47,11 @@ use terms::function::Function;
 use terms::printable;
 
 use self::threads::ThreadLanes;
-use crate::doubt::TimeNote;
-use crate::event::{Event, EventKind, PointEvent};
+use crate::event::{Event, EventKind};
 use crate::export::call_formats::CallFormats;
 use crate::export::events::{EventReader, EventWriter};
 use crate::export::probes::{self, ProbeNote};
-use crate::graph::{Anomalies, CallEvent, CallKind};
+use crate::graph::Anomalies;
 
 /// Clock stalls that are kept one by one.
 const STALLS_MAX: usize = 4096;
@@ -69,6 +70,10 @@ pub struct UftraceWriter {
     called: Called,
     side: SideFile,
     events: EventWriter,
+    /// What points are, by number.
+    points: Vec<Arc<EventFormat>>,
+    /// Why not everything was written.
+    error: Option<ExportError>,
     /// Until the trace is complete.
     lock: Option<DirectoryLock>,
 }
@@ -132,6 +137,8 @@ impl UftraceWriter {
             called: Called::default(),
             side,
             events: EventWriter::new(directory),
+            points: Vec::new(),
+            error: None,
             lock: Some(lock),
         };
         writer.write_side()?;
@@ -187,43 +194,61 @@ impl UftraceWriter {
         self.write_side()
     }
 
-    /// Adds events. Those of one vCPU come in the order of its ring; the vCPUs may be mixed in
-    /// any way.
+    /// Adds an event. The calls of one thread come in its order, points in that of their vCPU; threads and vCPUs may be
+    /// mixed in any way.
     ///
     /// # Errors
-    /// The first [`ExportError::Dropped`]. All events were taken: what could not be written is
-    /// counted, and later ones are tried again.
-    pub fn append(&mut self, events: &[Event]) -> Result<(), ExportError> {
-        let mut result = Ok(());
-        for event in events {
-            let Some(lane) = self.lanes.get_mut(usize::from(event.vcpu)) else {
-                self.side.strays += 1;
-                continue;
-            };
-            match event.kind {
-                EventKind::Entry(function) => match self.entries.get(function.index()) {
-                    Some(&entry) => {
-                        lane.entry(event.time_ns, entry);
-                        self.called.note(function);
-                    }
-                    None => lane.totals.unknown += 1,
-                },
-                EventKind::Lost(count) => lane.lost(event.time_ns, count),
-                EventKind::Graph { .. } | EventKind::Captured(_) => lane.totals.unknown += 1,
+    /// An [`ExportError`] that names the file. What could not be written is counted, and later events are tried again.
+    pub fn append(&mut self, event: Event) -> Result<(), ExportError> {
+        match event.kind {
+            EventKind::Entry(_) | EventKind::Exit { .. } | EventKind::Lost(_) => {
+                match self.threads.is_some() {
+                    true => self.append_step(event),
+                    false => self.append_entry(&event),
+                }
             }
-            if lane.is_full() {
-                result = result.and(lane.flush());
+            EventKind::Point(point) => {
+                let format = self.points.get(point.index());
+                let Some(format) = format else { return Ok(()) };
+                Self::point(self.events.append(&event, format))
+            }
+            EventKind::LostPoints(count) => Self::point(self.events.lost(&event, count)),
+            EventKind::Stall(length_ns) => {
+                let end_ns = event.time_ns;
+                if self.side.clock_stalls.len() < STALLS_MAX {
+                    let stall = ClockStall { end_ns, length_ns };
+                    self.side.clock_stalls.push(stall);
+                }
+                Ok(())
             }
         }
-        result
     }
 
-    /// Adds steps of threads to a graph trace; in others they are counted as unknown.
-    ///
-    /// # Errors
-    /// An [`ExportError`] that names the file. What could not be written is counted, and later
-    /// steps are tried again.
-    pub fn append_call(&mut self, event: CallEvent) -> Result<(), ExportError> {
+    /// A call without a return: each vCPU is a thread.
+    fn append_entry(&mut self, event: &Event) -> Result<(), ExportError> {
+        let Some(lane) = self.lanes.get_mut(usize::from(event.vcpu)) else {
+            self.side.strays += 1;
+            return Ok(());
+        };
+        match event.kind {
+            EventKind::Entry(function) => match self.entries.get(function.index()) {
+                Some(&entry) => {
+                    lane.entry(event.time_ns, entry);
+                    self.called.note(function);
+                }
+                None => lane.totals.unknown += 1,
+            },
+            EventKind::Lost(count) => lane.lost(event.time_ns, count),
+            _ => lane.totals.unknown += 1,
+        }
+        if lane.is_full() {
+            return lane.flush();
+        }
+        Ok(())
+    }
+
+    /// A step of a thread.
+    fn append_step(&mut self, event: Event) -> Result<(), ExportError> {
         let vcpu = usize::from(event.vcpu);
         while self.seen.len() <= vcpu {
             let number = u16::try_from(self.seen.len()).unwrap_or(u16::MAX);
@@ -237,28 +262,18 @@ impl UftraceWriter {
         if let Some(seen) = self.seen.get_mut(vcpu) {
             match (&result, kind) {
                 (None | Some(Ok(false)), _) => seen.unknown += 1,
-                (_, CallKind::Entry(function)) => {
+                (_, EventKind::Entry(function)) => {
                     seen.entries += 1;
                     self.called.note(function);
                 }
-                (_, CallKind::Lost(count)) => seen.lost = seen.lost.saturating_add(count),
-                (_, CallKind::Exit { .. }) => {}
+                (_, EventKind::Lost(count)) => seen.lost = seen.lost.saturating_add(count),
+                _ => {}
             }
         }
         result.map_or(Ok(()), |result| result.map(drop))
     }
 
-    /// Adds an event of the guest's own; those of one vCPU come in the order of time. `format` says what its
-    /// fields are called.
-    ///
-    /// # Errors
-    /// [`ExportError::Io`]; the event is counted as lost.
-    pub fn append_point(
-        &mut self,
-        event: &PointEvent,
-        format: Option<&EventFormat>,
-    ) -> Result<(), ExportError> {
-        let outcome = self.events.append(event, format);
+    fn point(outcome: Result<(), (PathBuf, std::io::Error)>) -> Result<(), ExportError> {
         outcome.map_err(|(path, error)| ExportError::io("write", &path)(error))
     }
 
@@ -287,25 +302,13 @@ impl UftraceWriter {
         }
     }
 
-    /// Records whose times may be wrong, for the side file.
-    pub fn set_doubts(&mut self, doubts: Vec<TimeNote>) {
-        self.side.doubts = doubts;
-    }
-
     /// What did not fit in a graph trace, for the side file.
     pub fn set_anomalies(&mut self, anomalies: &Anomalies, functions: &[Function]) {
         self.side.anomalies = AnomalyNote::list(anomalies, functions);
     }
 
-    /// Notes that the clock was late, in the order of time. uftrace shows it as a comment inside calls,
-    /// and outside them too with `--event-full`.
-    pub fn clock_stall(&mut self, stall: ClockStall) {
-        if self.side.clock_stalls.len() < STALLS_MAX {
-            self.side.clock_stalls.push(stall);
-        }
-    }
-
-    /// The file that uftrace merges into the trace as comments: clock stalls and events.
+    /// The file that uftrace merges into the trace as comments, which it shows inside calls, and outside them too with
+    /// `--event-full`: clock stalls and events.
     fn write_comments(&self) -> Result<(), ExportError> {
         let stalls = &self.side.clock_stalls;
         if stalls.is_empty() && self.side.events.is_empty() {

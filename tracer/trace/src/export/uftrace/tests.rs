@@ -20,18 +20,28 @@ fn metadata(vcpus: u16) -> Metadata {
 }
 
 fn entry(time_ns: u64, vcpu: u16, function: u32) -> Event {
-    Event {
-        time_ns,
-        vcpu,
-        kind: EventKind::Entry(FunctionId(function)),
-    }
+    call_on(vcpu, time_ns, EventKind::Entry(FunctionId(function)))
 }
 
 fn lost(time_ns: u64, vcpu: u16, count: u64) -> Event {
+    call_on(vcpu, time_ns, EventKind::Lost(count))
+}
+
+/// Where each vCPU is a thread.
+fn call_on(vcpu: u16, time_ns: u64, kind: EventKind) -> Event {
     Event {
         time_ns,
         vcpu,
-        kind: EventKind::Lost(count),
+        thread: vcpu.into(),
+        depth: 0,
+        kind,
+        values: None,
+    }
+}
+
+fn append(writer: &mut UftraceWriter, events: impl IntoIterator<Item = Event>) {
+    for event in events {
+        writer.append(event).unwrap();
     }
 }
 
@@ -63,7 +73,7 @@ fn each_entry_is_a_call_of_no_duration() {
         entry(13, 0, 99),
         entry(14, 9, 0),
     ];
-    writer.append(&events).unwrap();
+    append(&mut writer, events);
     assert_eq!(writer.strays(), 1);
     let totals = writer.finish().unwrap();
     let [f0, f1, f2] = [0, 1, 2].map(|n| truncated(functions[n].address.0));
@@ -145,8 +155,7 @@ fn flushed_events_are_on_disk_at_once() {
     let directory = root.path().join("trace");
     let mut writer =
         UftraceWriter::create(&directory, text_of(&functions(1)), metadata(1), false).unwrap();
-    let many: Vec<Event> = (0..10_000).map(|time| entry(time, 0, 0)).collect();
-    writer.append(&many).unwrap();
+    append(&mut writer, (0..10_000).map(|time| entry(time, 0, 0)));
     let length = || records(&directory.join("1000.dat")).len();
     assert!(length() > 10_000, "a full buffer is written");
     writer.flush().unwrap();
@@ -320,8 +329,8 @@ fn graph_metadata() -> Metadata {
     }
 }
 
-fn call(time_ns: u64, thread: u32, kind: CallKind) -> CallEvent {
-    CallEvent {
+fn call(time_ns: u64, thread: u32, kind: EventKind) -> Event {
+    Event {
         time_ns,
         vcpu: 1,
         thread,
@@ -343,25 +352,25 @@ fn threads_of_a_graph_get_their_files_when_they_are_seen() {
     assert!(text("info").contains("taskinfo:nr_tid=0\n") && text("task.txt").is_empty());
     let function = FunctionId(1);
     writer
-        .append_call(call(10, 0, CallKind::Entry(function)))
+        .append(call(10, 0, EventKind::Entry(function)))
         .unwrap();
     writer
-        .append_call(call(11, 2, CallKind::Entry(function)))
+        .append(call(11, 2, EventKind::Entry(function)))
         .unwrap();
     writer.flush().unwrap();
     assert!(text("info").contains("taskinfo:nr_tid=2\ntaskinfo:tids=1000,1002\n"));
     assert!(text("task.txt").contains("exename=\"thread2\"\nTASK timestamp=0.000000000 tid=1002"));
     assert!(text("sid-0000000000000002.map").contains("guest_x.elf"));
-    let end = crate::graph::End::NotSeen;
-    let exit = CallKind::Exit {
+    let end = crate::event::End::NotSeen;
+    let exit = EventKind::Exit {
         function,
         end,
         duration: None,
     };
-    writer.append_call(call(15, 0, exit)).unwrap();
-    writer.append_call(call(16, 0, CallKind::Lost(3))).unwrap();
+    writer.append(call(15, 0, exit)).unwrap();
+    writer.append(call(16, 0, EventKind::Lost(3))).unwrap();
     writer
-        .append_call(call(17, 0, CallKind::Entry(FunctionId(99))))
+        .append(call(17, 0, EventKind::Entry(FunctionId(99))))
         .unwrap();
     let totals = writer.finish().unwrap();
     let f1 = truncated(functions[1].address.0);
@@ -402,10 +411,10 @@ fn threads_have_the_names_that_become_known() {
         let name = |line: &str| Some(line.split_once("exename=")?.1.to_owned());
         text.lines().filter_map(name).collect::<Vec<_>>()
     };
-    let entry = |thread| call(10, thread, CallKind::Entry(FunctionId(0)));
+    let entry = |thread| call(10, thread, EventKind::Entry(FunctionId(0)));
     writer.name_thread(1, "init-1".to_owned());
     for thread in 0..3 {
-        writer.append_call(entry(thread)).unwrap();
+        writer.append(entry(thread)).unwrap();
     }
     writer.flush().unwrap();
     assert_eq!(names(), ["\"thread0\"", "\"init-1\"", "\"thread2\""]);
@@ -426,12 +435,12 @@ fn a_thread_whose_files_cannot_be_made_is_tried_again() {
         UftraceWriter::create(&directory, text_of(&functions(1)), graph_metadata(), false).unwrap();
     let in_the_way = directory.join("1000.side");
     fs::create_dir(&in_the_way).unwrap();
-    let entry = call(10, 0, CallKind::Entry(FunctionId(0)));
-    writer.append_call(entry.clone()).unwrap();
+    let entry = call(10, 0, EventKind::Entry(FunctionId(0)));
+    writer.append(entry.clone()).unwrap();
     let error = writer.flush().unwrap_err();
     assert!(error.to_string().contains("1000.side"), "{error}");
     fs::remove_dir(&in_the_way).unwrap();
-    writer.append_call(entry.clone()).unwrap();
+    writer.append(entry.clone()).unwrap();
     writer.finish().unwrap();
     let written = records(&directory.join("1000.dat"));
     assert_eq!(
@@ -446,15 +455,15 @@ fn a_thread_whose_files_cannot_be_made_is_tried_again() {
 /// What the last records of a thread's file become when its files cannot grow any more.
 #[test]
 fn a_thread_whose_files_are_full_says_the_loss_in_place() {
-    let exit = CallKind::Exit {
+    let exit = EventKind::Exit {
         function: FunctionId(0),
-        end: crate::graph::End::Returned,
+        end: crate::event::End::Returned,
         duration: Some(1),
     };
     let cases = [
         (exit, 2, 1 + 3),
-        (CallKind::Entry(FunctionId(0)), 3, 2 + 3),
-        (CallKind::Lost(7), 2, 1 + 3 + 7),
+        (EventKind::Entry(FunctionId(0)), 3, 2 + 3),
+        (EventKind::Lost(7), 2, 1 + 3 + 7),
     ];
     for (last, dropped, said) in cases {
         let root = tempfile::tempdir().unwrap();
@@ -462,18 +471,18 @@ fn a_thread_whose_files_are_full_says_the_loss_in_place() {
         let mut writer =
             UftraceWriter::create(&directory, text_of(&functions(1)), graph_metadata(), false)
                 .unwrap();
-        let entry = call(10, 0, CallKind::Entry(FunctionId(0)));
-        writer.append_call(entry.clone()).unwrap();
-        writer.append_call(call(11, 0, last)).unwrap();
+        let entry = call(10, 0, EventKind::Entry(FunctionId(0)));
+        writer.append(entry.clone()).unwrap();
+        writer.append(call(11, 0, last)).unwrap();
         writer.flush().unwrap();
         let data = directory.join("1000.dat");
         let aside = root.path().join("aside");
         fs::rename(&data, &aside).unwrap();
-        writer.append_call(entry.clone()).unwrap();
-        writer.append_call(call(12, 0, CallKind::Lost(3))).unwrap();
+        writer.append(entry.clone()).unwrap();
+        writer.append(call(12, 0, EventKind::Lost(3))).unwrap();
         writer.flush().unwrap_err();
         // Room for nothing more than there was.
-        writer.append_call(entry.clone()).unwrap();
+        writer.append(entry.clone()).unwrap();
         writer.flush().unwrap_err();
         fs::rename(&aside, &data).unwrap();
         writer.close().unwrap();

@@ -18,9 +18,8 @@ use super::error::ExportError;
 use super::lane::{BUFFER, Lane, Length, Storage, VALUES_BESIDE};
 use super::layout::{self, Extent, Text};
 use super::record::{Kind, MAX_DEPTH, MAX_VALUE, Record};
-use crate::event::Moment;
+use crate::event::{End, Event, EventKind, Moment};
 use crate::export::call_formats::CallFormats;
-use crate::graph::{CallEvent, CallKind, End};
 
 /// Bytes gathered for all threads before a write.
 const BUFFERS: usize = 16 << 20;
@@ -200,22 +199,25 @@ impl ThreadLanes {
     }
 
     /// Takes one step of a thread; whether its function is known.
-    pub fn append(&mut self, event: CallEvent) -> Result<bool, ExportError> {
+    pub fn append(&mut self, event: Event) -> Result<bool, ExportError> {
         let (kind, value, end) = match event.kind {
-            CallKind::Entry(function) => {
+            EventKind::Entry(function) => {
                 (Kind::Entry, self.address(function.index()), End::Returned)
             }
-            CallKind::Exit { function, end, .. } => {
+            EventKind::Exit { function, end, .. } => {
                 (Kind::Exit, self.address(function.index()), end)
             }
-            CallKind::Lost(count) => (Kind::Lost, Some(count.min(MAX_VALUE)), End::Returned),
+            EventKind::Lost(count) => (Kind::Lost, Some(count.min(MAX_VALUE)), End::Returned),
+            EventKind::Point(_) | EventKind::LostPoints(_) | EventKind::Stall(_) => {
+                return Ok(false);
+            }
         };
         let Some(value) = value else {
             return Ok(false);
         };
         let moment = match event.kind {
-            CallKind::Entry(_) => Moment::Entry,
-            CallKind::Exit { .. } | CallKind::Lost(_) => Moment::Exit,
+            EventKind::Entry(_) => Moment::Entry,
+            _ => Moment::Exit,
         };
         let formats = &self.description.values;
         let values = event.values.as_deref();

@@ -7,11 +7,9 @@ use proptest::prelude::*;
 use terms::field::FieldValue;
 use terms::function::FunctionId;
 
-use crate::event::Step;
-use crate::event::{CallValues, Event, EventKind, Moment};
+use crate::event::{CallValues, Event, EventKind, Moment, Record, RecordKind, Step};
 use crate::graph::anomaly::Anomaly;
-use crate::graph::pipeline::{Pipeline, WAITING_MAX};
-use crate::graph::{CallEvent, CallKind};
+use crate::stream::{Origin, Stream, WAITING_MAX};
 
 const STACK: u64 = 16 << 10;
 const VCPUS: u16 = 2;
@@ -55,8 +53,8 @@ fn fate() -> impl Strategy<Value = Fate> {
 /// What a ring holds, and up to when a loss in it may have been.
 #[derive(Debug, Clone)]
 enum Item {
-    Record(Event),
-    Values(u64, u16, CallValues),
+    Record(Record),
+    Values(u64, CallValues),
     Lost(u64),
 }
 
@@ -99,7 +97,7 @@ impl Guest {
         if fate.loses_values {
             self.rings[ring].push(Item::Lost(time));
         } else {
-            self.rings[ring].push(Item::Values(time, vcpu, values));
+            self.rings[ring].push(Item::Values(time, values));
         }
         let vcpu = if fate.migrates {
             (vcpu + 1) % VCPUS
@@ -109,18 +107,14 @@ impl Guest {
         let time_ns = self.now();
         self.truth.insert(time_ns, (call, moment));
         self.is_lossy |= fate.loses_values || fate.loses_record;
-        let kind = EventKind::Graph {
+        let kind = RecordKind::Graph {
             function: FunctionId(function),
             step,
             slot,
         };
         let record = match fate.loses_record {
             true => Item::Lost(time_ns),
-            false => Item::Record(Event {
-                time_ns,
-                vcpu,
-                kind,
-            }),
+            false => Item::Record(Record { time_ns, kind }),
         };
         self.rings[usize::from(vcpu)].push(record);
     }
@@ -157,11 +151,12 @@ impl Guest {
     }
 
     /// Reads all rings in pieces, each ring as far as some point in time, and never backwards.
-    fn read(&self, looks: &[u64]) -> (Vec<CallEvent>, Pipeline) {
-        let mut pipeline = Pipeline::with_values(usize::from(VCPUS), STACK, WAITING_MAX).unwrap();
+    fn read(&self, looks: &[u64]) -> (Vec<Event>, Stream) {
+        let stream = Stream::of_graph(VCPUS, STACK, WAITING_MAX).unwrap();
+        let mut stream = stream.with_values();
         for function in 0..FUNCTIONS {
             for moment in [Moment::Entry, Moment::Exit] {
-                pipeline.expect_values(FunctionId(function), moment);
+                stream.expect_values(FunctionId(function), moment);
             }
         }
         let mut seen = Vec::new();
@@ -169,46 +164,45 @@ impl Guest {
         let looks = looks.iter().map(|part| self.time * part / 100);
         for (look, ring) in looks.chain([u64::MAX; 4]).zip((0..2 * VCPUS).cycle()) {
             let index = usize::from(ring);
+            let origin = match ring.checked_sub(VCPUS) {
+                None => Origin::Calls(ring),
+                Some(vcpu) => Origin::Points(vcpu),
+            };
             while let Some(item) = self.rings[index].get(next[index]) {
                 let time = match item {
                     Item::Record(event) => event.time_ns,
-                    Item::Values(time, ..) | Item::Lost(time) => *time,
+                    Item::Values(time, _) | Item::Lost(time) => *time,
                 };
                 if time > look {
                     break;
                 }
                 next[index] += 1;
                 match item {
-                    Item::Record(event) => pipeline.push(*event, 0),
-                    Item::Values(time, vcpu, values) => {
-                        pipeline.push_values(*time, *vcpu, values.clone());
+                    Item::Record(record) => stream.push(origin, vec![record.clone()], 0),
+                    Item::Values(time_ns, values) => {
+                        let (time_ns, values) = (*time_ns, Box::new(values.clone()));
+                        let kind = RecordKind::Captured(values);
+                        stream.push(origin, vec![Record { time_ns, kind }], 0);
                     }
                     // Of values that are lost nothing is told.
                     Item::Lost(time) if ring < VCPUS => {
-                        let kind = EventKind::Lost(1);
-                        let event = Event {
-                            time_ns: time.saturating_sub(25),
-                            vcpu: ring,
-                            kind,
-                        };
+                        let kind = RecordKind::Lost(1);
+                        let time_ns = time.saturating_sub(25);
                         let after = self.rings[index].get(next[index]);
                         let until = after.map_or(u64::MAX, |after| match after {
                             Item::Record(event) => event.time_ns,
-                            Item::Values(time, ..) | Item::Lost(time) => *time,
+                            Item::Values(time, _) | Item::Lost(time) => *time,
                         });
-                        pipeline.push(event, until.min(look));
+                        stream.push(origin, vec![Record { time_ns, kind }], until.min(look));
                     }
                     Item::Lost(_) => {}
                 }
             }
-            match ring.checked_sub(VCPUS) {
-                None => pipeline.looked(ring, look),
-                Some(ring) => pipeline.looked_at_values(ring, look),
-            }
-            pipeline.run(&mut seen);
+            stream.looked(origin, look);
+            stream.run(&mut seen);
         }
-        pipeline.finish(&mut seen);
-        (seen, pipeline)
+        stream.finish(&mut seen);
+        (seen, stream)
     }
 }
 
@@ -230,13 +224,13 @@ proptest! {
         // A ring is never looked at for an earlier time than before.
         let mut looks = looks;
         looks.sort_unstable();
-        let (seen, pipeline) = guest.read(&looks);
+        let (seen, stream) = guest.read(&looks);
         let mut with = 0;
         for event in &seen {
             let moment = match event.kind {
-                CallKind::Entry(_) => Moment::Entry,
-                CallKind::Exit { .. } => Moment::Exit,
-                CallKind::Lost(_) => continue,
+                EventKind::Entry(_) => Moment::Entry,
+                EventKind::Exit { .. } => Moment::Exit,
+                _ => continue,
             };
             if let Some(values) = &event.values {
                 with += 1;
@@ -245,8 +239,8 @@ proptest! {
                 prop_assert_eq!(values.first().cloned().map(|value| (value, moment)), expected);
             }
         }
-        let joined = pipeline.joined();
-        let missing = pipeline.anomalies().count(Anomaly::NoValues);
+        let joined = stream.joined();
+        let missing = stream.anomalies().unwrap().count(Anomaly::NoValues);
         prop_assert_eq!(joined.without, missing);
         prop_assert!(with <= joined.with);
         if !guest.is_lossy {

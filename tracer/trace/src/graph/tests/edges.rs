@@ -5,13 +5,10 @@ use terms::field::FieldValue;
 use terms::function::FunctionId;
 
 use super::{Act, Guest, STACK, graph, reconstruct, run};
-use crate::event::Step;
-use crate::event::{Event, EventKind, Values};
+use crate::event::{End, Event, EventKind, Record, RecordKind, Sink, Step, Timed, Values};
 use crate::graph::anomaly::Anomaly;
 use crate::graph::join::Found;
-use crate::graph::merge::Timed;
 use crate::graph::threads::Threads;
-use crate::graph::{CallEvent, CallKind, CallSink, End};
 
 /// Slots of one stack, the outer one first.
 const OUTER: u64 = 0x1f00;
@@ -19,28 +16,25 @@ const INNER: u64 = 0x1e00;
 
 /// Records may be missing from `time_ns` on, up to `until_ns`.
 fn lost(time_ns: u64, until_ns: u64, count: u64) -> Timed {
-    let kind = EventKind::Lost(count);
-    let vcpu = 0;
+    let kind = RecordKind::Lost(count);
     Timed {
-        event: Event {
-            time_ns,
-            vcpu,
-            kind,
-        },
+        record: Record { time_ns, kind },
+        vcpu: 0,
+        time_ns,
         until_ns,
         is_late: false,
     }
 }
 
 /// Function, end and duration of each call that ended.
-fn ends(steps: &[CallEvent]) -> Vec<(u32, End, Option<u64>)> {
-    let end = |step: &CallEvent| match step.kind {
-        CallKind::Exit {
+fn ends(steps: &[Event]) -> Vec<(u32, End, Option<u64>)> {
+    let end = |step: &Event| match step.kind {
+        EventKind::Exit {
             function,
             end,
             duration,
         } => Some((function.0, end, duration)),
-        CallKind::Entry(_) | CallKind::Lost(_) => None,
+        _ => None,
     };
     steps.iter().filter_map(end).collect()
 }
@@ -103,7 +97,7 @@ fn a_loss_makes_open_calls_unsure_and_what_may_be_before_its_end() {
     ];
     assert_eq!(ends(&steps), expected);
     assert_eq!(anomalies.count(Anomaly::Unsure), 2);
-    let shown = steps.iter().filter(|step| step.kind == CallKind::Lost(3));
+    let shown = steps.iter().filter(|step| step.kind == EventKind::Lost(3));
     assert_eq!(shown.count(), 1);
 }
 
@@ -201,18 +195,18 @@ fn a_call_that_was_jumped_to_has_no_exit_of_its_own() {
 fn what_a_chain_returns_is_said_of_its_first_call() {
     let returned: Values = [FieldValue::Unsigned(5)].into();
     let mut threads = Threads::new(STACK).unwrap();
-    let mut steps: Vec<CallEvent> = Vec::new();
+    let mut steps: Vec<Event> = Vec::new();
     for (record, found) in [
         (graph(1, 0, Entry, 1, OUTER), Found::Nothing),
         (graph(2, 0, Tail, 2, OUTER), Found::Nothing),
         (graph(3, 0, Exit, 1, OUTER), Found::Values(returned.clone())),
     ] {
-        threads.event(&record, found, &mut steps);
+        threads.record(&record, found, &mut steps);
     }
     assert_eq!(ends(&steps).len(), 2);
     let with = steps.iter().filter(|step| step.values.is_some());
-    let kinds: Vec<CallKind> = with.map(|step| step.kind).collect();
-    let expected = CallKind::Exit {
+    let kinds: Vec<EventKind> = with.map(|step| step.kind).collect();
+    let expected = EventKind::Exit {
         function: FunctionId(1),
         end: End::Returned,
         duration: Some(2),
@@ -224,9 +218,9 @@ fn what_a_chain_returns_is_said_of_its_first_call() {
 #[derive(Default)]
 struct Entries(u64);
 
-impl CallSink for Entries {
-    fn call(&mut self, event: CallEvent) {
-        self.0 += u64::from(matches!(event.kind, CallKind::Entry(_)));
+impl Sink for Entries {
+    fn event(&mut self, event: Event) {
+        self.0 += u64::from(matches!(event.kind, EventKind::Entry(_)));
     }
 }
 
@@ -238,7 +232,7 @@ fn so_many_calls_are_open_at_once_on_all_stacks() {
     for stack in 0..stacks {
         for _ in 0..depth {
             let record = graph(1, 0, Tail, 1, stack * STACK + 64);
-            threads.event(&record, Found::Nothing, &mut entries);
+            threads.record(&record, Found::Nothing, &mut entries);
         }
     }
     // Each call is shown, and those that there is no room for are not followed.

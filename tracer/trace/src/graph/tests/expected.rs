@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::{CallEvent, CallKind};
+use crate::event::{Event, EventKind};
 use crate::graph::selection::Rules;
 
 /// A call of a thread: which steps are its own, and what is to become of it.
@@ -21,8 +21,8 @@ struct Call {
 }
 
 /// The steps of each thread.
-pub(super) fn by_thread(steps: Vec<CallEvent>) -> BTreeMap<u32, Vec<CallEvent>> {
-    let mut threads: BTreeMap<u32, Vec<CallEvent>> = BTreeMap::new();
+pub(super) fn by_thread(steps: Vec<Event>) -> BTreeMap<u32, Vec<Event>> {
+    let mut threads: BTreeMap<u32, Vec<Event>> = BTreeMap::new();
     for step in steps {
         threads.entry(step.thread).or_default().push(step);
     }
@@ -30,7 +30,7 @@ pub(super) fn by_thread(steps: Vec<CallEvent>) -> BTreeMap<u32, Vec<CallEvent>> 
 }
 
 /// What is to be shown of each thread.
-pub(super) fn selected(steps: &[CallEvent], rules: &Rules) -> BTreeMap<u32, Vec<CallEvent>> {
+pub(super) fn selected(steps: &[Event], rules: &Rules) -> BTreeMap<u32, Vec<Event>> {
     let end = steps.iter().map(|step| step.time_ns).max().unwrap_or(0);
     let mut shown = Vec::new();
     for (_, steps) in by_thread(steps.to_vec()) {
@@ -45,7 +45,7 @@ pub(super) fn selected(steps: &[CallEvent], rules: &Rules) -> BTreeMap<u32, Vec<
                 kept.extend(call.exit.map(|exit| (exit, depth)));
             }
         }
-        shown.extend(kept.into_iter().map(|(at, depth)| CallEvent {
+        shown.extend(kept.into_iter().map(|(at, depth)| Event {
             depth,
             ..steps[at].clone()
         }));
@@ -54,11 +54,11 @@ pub(super) fn selected(steps: &[CallEvent], rules: &Rules) -> BTreeMap<u32, Vec<
 }
 
 /// Every call of a thread; losses are kept at once.
-fn calls(steps: &[CallEvent], rules: &Rules, kept: &mut BTreeMap<usize, u32>) -> Vec<Call> {
+fn calls(steps: &[Event], rules: &Rules, kept: &mut BTreeMap<usize, u32>) -> Vec<Call> {
     let (mut open, mut done): (Vec<Call>, Vec<Call>) = (Vec::new(), Vec::new());
     for (at, step) in steps.iter().enumerate() {
         match step.kind {
-            CallKind::Entry(function) => {
+            EventKind::Entry(function) => {
                 let name = format!("f{}", function.0);
                 let is_one = |globs: &[crate::glob::Pattern]| {
                     globs.iter().any(|glob| glob.matches_name(&name))
@@ -82,14 +82,14 @@ fn calls(steps: &[CallEvent], rules: &Rules, kept: &mut BTreeMap<usize, u32>) ->
                     is_lossy: false,
                 });
             }
-            CallKind::Exit { .. } => {
+            EventKind::Exit { .. } => {
                 let call = open.pop().expect("an exit has its entry");
                 done.push(Call {
                     exit: Some(at),
                     ..call
                 });
             }
-            CallKind::Lost(_) => {
+            EventKind::Lost(_) => {
                 let shown = open.last().map_or(0, |call| call.shown);
                 let depth = if rules.is_everything() {
                     step.depth
@@ -99,6 +99,7 @@ fn calls(steps: &[CallEvent], rules: &Rules, kept: &mut BTreeMap<usize, u32>) ->
                 kept.insert(at, depth);
                 open.iter_mut().for_each(|call| call.is_lossy = true);
             }
+            _ => {}
         }
     }
     done.extend(open);

@@ -4,43 +4,41 @@ use crate::testing::functions;
 use terms::field::FieldValue;
 use terms::function::FunctionId;
 
-use super::{STACK, graph};
-use crate::event::Step;
-use crate::event::{CallValues, Event, EventKind, Moment};
+use super::{STACK, graph, popped, push, stream};
+use crate::event::{CallValues, Event, EventKind, Moment, Record, RecordKind, Step};
 use crate::graph::join::{Found, Join};
-use crate::graph::merge::Merge;
-use crate::graph::pipeline::{Pipeline, WAITING_MAX};
 use crate::graph::selection::{Rules, Selection, Threshold};
-use crate::graph::{CallEvent, CallKind};
+use crate::stream::merge::Merge;
+use crate::stream::{Origin, Stream, WAITING_MAX};
 
 /// An entry into function 0 on a stack of the ring's own.
-fn entry(ring: u16, time_ns: u64) -> Event {
-    graph(
-        time_ns,
-        ring,
-        Step::Entry,
-        0,
-        (u64::from(ring) + 1) * STACK - 64,
-    )
-    .event
+fn entry(ring: u16, time_ns: u64) -> Record {
+    let slot = (u64::from(ring) + 1) * STACK - 64;
+    graph(time_ns, ring, Step::Entry, 0, slot).record
 }
 
-/// Ring and time of all events that are certain.
-fn popped(merge: &mut Merge) -> Vec<(u16, u64)> {
-    let next = || merge.pop();
-    let events = std::iter::from_fn(next);
-    events
-        .map(|timed| (timed.event.vcpu, timed.event.time_ns))
-        .collect()
+fn lost(time_ns: u64) -> Record {
+    let kind = RecordKind::Lost(1);
+    Record { time_ns, kind }
+}
+
+/// Ring and time of all records that are certain.
+fn places(merge: &mut Merge) -> Vec<(u16, u64)> {
+    let popped = popped(merge).into_iter();
+    popped.map(|timed| (timed.vcpu, timed.time_ns)).collect()
+}
+
+fn bring(merge: &mut Merge, ring: u16, time_ns: u64) {
+    merge.push(ring.into(), ring, vec![entry(ring, time_ns)], 0);
 }
 
 #[test]
-fn an_event_at_the_time_of_a_look_is_certain() {
+fn a_record_at_the_time_of_a_look_is_certain() {
     let mut merge = Merge::new(2, 9);
     merge.looked(1, 10);
-    merge.push(0, entry(0, 10), 0);
-    merge.push(0, entry(0, 11), 0);
-    assert_eq!(popped(&mut merge), [(0, 10)]);
+    bring(&mut merge, 0, 10);
+    bring(&mut merge, 0, 11);
+    assert_eq!(places(&mut merge), [(0, 10)]);
 }
 
 #[test]
@@ -48,57 +46,85 @@ fn a_look_for_an_earlier_time_says_nothing_new() {
     let mut merge = Merge::new(2, 9);
     merge.looked(1, 10);
     merge.looked(1, 5);
-    merge.push(0, entry(0, 8), 0);
-    assert_eq!(popped(&mut merge), [(0, 8)]);
+    bring(&mut merge, 0, 8);
+    assert_eq!(places(&mut merge), [(0, 8)]);
 }
 
 #[test]
 fn of_the_same_time_the_first_ring_goes_first() {
     let mut merge = Merge::new(3, 9);
     for ring in [2, 0, 1] {
-        merge.push(ring.into(), entry(ring, 7), 0);
+        bring(&mut merge, ring, 7);
+        bring(&mut merge, ring, 8);
         merge.looked(ring.into(), 100);
     }
-    assert_eq!(popped(&mut merge), [(0, 7), (1, 7), (2, 7)]);
+    let expected = [(0, 7), (1, 7), (2, 7), (0, 8), (1, 8), (2, 8)];
+    assert_eq!(places(&mut merge), expected);
 }
 
 #[test]
 fn a_rings_time_never_goes_back() {
     let mut merge = Merge::new(1, 9);
-    merge.push(0, entry(0, 20), 0);
-    merge.push(0, entry(0, 10), 0);
-    assert_eq!(popped(&mut merge), [(0, 20), (0, 20)]);
+    merge.push(0, 0, vec![entry(0, 20), entry(0, 10)], 0);
+    bring(&mut merge, 0, 5);
+    assert_eq!(places(&mut merge), [(0, 20), (0, 20), (0, 20)]);
 }
 
 #[test]
 fn a_loss_is_after_what_the_ring_was_looked_at_for() {
     let mut merge = Merge::new(1, 9);
     merge.looked(0, 10);
-    let kind = EventKind::Lost(1);
-    let (time_ns, vcpu) = (5, 0);
-    merge.push(
-        0,
-        Event {
-            time_ns,
-            vcpu,
-            kind,
-        },
-        12,
-    );
-    let loss = merge.pop().unwrap();
-    assert_eq!((loss.event.time_ns, loss.until_ns), (10, 12));
+    merge.push(0, 0, vec![lost(5)], 12);
+    let loss = &popped(&mut merge)[0];
+    assert_eq!((loss.time_ns, loss.until_ns), (10, 12));
 }
 
 #[test]
-fn an_event_at_the_time_of_what_went_on_without_it_is_not_late() {
+fn a_loss_is_before_the_next_record_of_its_ring() {
+    let mut merge = Merge::new(1, 9);
+    merge.push(0, 0, vec![lost(5), entry(0, 8), lost(9)], 12);
+    let until = popped(&mut merge)
+        .iter()
+        .map(|timed| timed.until_ns)
+        .collect::<Vec<_>>();
+    assert_eq!((until[0], until[2]), (8, 12));
+}
+
+#[test]
+fn a_record_at_the_time_of_what_went_on_without_it_is_not_late() {
     let mut merge = Merge::new(2, 1);
-    merge.push(0, entry(0, 20), 0);
-    merge.push(0, entry(0, 30), 0);
-    assert_eq!(merge.pop().unwrap().event.time_ns, 20, "too much waits");
-    merge.push(1, entry(1, 20), 0);
-    merge.push(1, entry(1, 25), 0);
-    let is_late = |merge: &mut Merge| merge.pop().unwrap().is_late;
-    assert!(!is_late(&mut merge) && !is_late(&mut merge));
+    bring(&mut merge, 0, 20);
+    bring(&mut merge, 0, 30);
+    assert_eq!(places(&mut merge), [(0, 20)], "too much waits");
+    bring(&mut merge, 1, 20);
+    bring(&mut merge, 1, 25);
+    let popped = popped(&mut merge);
+    assert!(popped.len() == 2 && popped.iter().all(|timed| !timed.is_late));
+}
+
+/// There are as many as a guest has vCPUs, and most sessions have no points.
+#[test]
+fn nothing_waits_for_a_ring_that_brings_nothing_until_it_does() {
+    let mut merge = Merge::new(2, 9);
+    merge.ignore(1);
+    bring(&mut merge, 0, 20);
+    assert_eq!(places(&mut merge), [(0, 20)]);
+    merge.expect(1);
+    bring(&mut merge, 0, 30);
+    assert_eq!(places(&mut merge), []);
+    bring(&mut merge, 1, 25);
+    merge.looked(1, 40);
+    assert_eq!(places(&mut merge), [(1, 25), (0, 30)]);
+}
+
+#[test]
+fn room_of_what_has_continued_is_given_back_empty() {
+    let mut merge = Merge::new(1, 9);
+    merge.push(0, 0, vec![entry(0, 1), entry(0, 2)], 0);
+    assert_eq!(merge.take_room(), None, "it is still needed");
+    assert_eq!(places(&mut merge).len(), 2);
+    let room = merge.take_room().unwrap();
+    assert!(room.is_empty() && room.capacity() >= 2);
 }
 
 fn values(slot: u64) -> CallValues {
@@ -129,71 +155,66 @@ fn values_that_others_take_the_place_of_are_counted() {
     assert_eq!(join.joined().unclaimed, 1);
 }
 
+fn push_values(stream: &mut Stream, vcpu: u16, time_ns: u64, slot: u64) {
+    let kind = RecordKind::Captured(Box::new(values(slot)));
+    stream.push(Origin::Points(vcpu), vec![Record { time_ns, kind }], 0);
+}
+
 #[test]
 fn a_trace_without_values_takes_none() {
-    let mut pipeline = Pipeline::new(1, STACK, WAITING_MAX).unwrap();
-    let call = entry(0, 10);
-    pipeline.push_values(9, 0, values(STACK - 64));
-    pipeline.push(call, 0);
-    let mut seen: Vec<CallEvent> = Vec::new();
-    pipeline.finish(&mut seen);
+    let mut stream = stream(1, WAITING_MAX);
+    push_values(&mut stream, 0, 9, STACK - 64);
+    push(&mut stream, 0, &entry(0, 10), 0);
+    let mut seen: Vec<Event> = Vec::new();
+    stream.finish(&mut seen);
     assert_eq!(seen.len(), 1);
     assert_eq!(seen[0].values, None);
 }
 
 #[test]
 fn a_look_at_values_is_not_one_at_records() {
-    let mut pipeline = Pipeline::with_values(2, STACK, WAITING_MAX).unwrap();
-    let mut seen: Vec<CallEvent> = Vec::new();
-    pipeline.push(entry(0, 50), 0);
+    let mut stream = stream(2, WAITING_MAX).with_values();
+    let mut seen: Vec<Event> = Vec::new();
+    push(&mut stream, 0, &entry(0, 50), 0);
     for ring in 0..2 {
-        pipeline.looked_at_values(ring, 60);
+        stream.looked(Origin::Points(ring), 60);
     }
-    pipeline.run(&mut seen);
+    stream.run(&mut seen);
     assert_eq!(seen.len(), 0, "the other vCPU may have made a call before");
-    pipeline.looked(1, 60);
-    pipeline.run(&mut seen);
+    stream.looked(Origin::Calls(1), 60);
+    stream.run(&mut seen);
     assert_eq!(seen.len(), 1);
 }
 
 /// What was captured before a loss may belong to a call whose record was lost.
 #[test]
 fn a_loss_of_records_takes_values_with_it() {
-    let mut pipeline = Pipeline::with_values(1, STACK, WAITING_MAX).unwrap();
-    let kind = EventKind::Lost(1);
-    let (time_ns, vcpu) = (6, 0);
-    pipeline.push_values(5, 0, values(STACK - 64));
-    pipeline.push(
-        Event {
-            time_ns,
-            vcpu,
-            kind,
-        },
-        7,
-    );
-    pipeline.push(entry(0, 10), 0);
-    let mut seen: Vec<CallEvent> = Vec::new();
-    pipeline.finish(&mut seen);
+    let mut stream = stream(1, WAITING_MAX).with_values();
+    push_values(&mut stream, 0, 5, STACK - 64);
+    push(&mut stream, 0, &lost(6), 7);
+    push(&mut stream, 0, &entry(0, 10), 0);
+    let mut seen: Vec<Event> = Vec::new();
+    stream.finish(&mut seen);
     assert!(seen.iter().all(|step| step.values.is_none()), "{seen:?}");
-    assert_eq!(pipeline.joined().unclaimed, 1);
+    assert_eq!(stream.joined().unclaimed, 1);
 }
 
 /// It waits for its duration, and the trace ends: it has taken as long as that.
 #[test]
 fn a_call_that_is_open_at_the_end_is_shown_when_it_was_long() {
-    let mut pipeline = Pipeline::new(2, STACK, WAITING_MAX).unwrap();
+    let mut stream = stream(2, WAITING_MAX);
     let rules = Rules {
         threshold: Some(Threshold { nanoseconds: 40 }),
         ..Rules::default()
     };
-    pipeline.select(rules, &functions(2));
+    stream.select(rules, &functions(2));
     for (ring, time) in [(0, 10), (1, 60)] {
-        pipeline.push(entry(ring, time), 0);
+        push(&mut stream, ring.into(), &entry(ring, time), 0);
     }
-    let mut seen: Vec<CallEvent> = Vec::new();
-    pipeline.finish(&mut seen);
+    let mut seen: Vec<Event> = Vec::new();
+    stream.finish(&mut seen);
     let entries: Vec<_> = seen.iter().map(|step| (step.vcpu, step.kind)).collect();
-    assert_eq!(entries, [(0, CallKind::Entry(FunctionId(0)))]);
+    assert_eq!(entries, [(0, EventKind::Entry(FunctionId(0)))]);
 }
 
 #[test]

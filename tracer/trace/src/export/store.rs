@@ -1,0 +1,58 @@
+//! Where the stream of a session is kept: what a format of traces on disk has to do. Another format is another file that
+//! does this, and what the guest captures is not its concern.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use terms::event_format::EventFormat;
+
+use super::call_formats::CallFormats;
+use super::probes::ProbeNote;
+use super::uftrace::layout::Text;
+use super::uftrace::{AnomalyNote, ExportError, Metadata, Tally};
+use crate::doubt::TimeNote;
+use crate::event::Sink;
+
+/// Takes the events of one session, and what there is to know about them. What cannot be kept is counted, the first reason
+/// is remembered, and later events are tried again.
+pub trait Store: Sink + Debug + Send {
+    /// Something is known from now on.
+    fn learn(&mut self, news: News<'_>);
+
+    /// Why not everything was kept so far.
+    fn error(&self) -> Option<&ExportError>;
+
+    /// No event comes any more. Completes the trace, and says what is in it.
+    ///
+    /// # Errors
+    /// The first [`ExportError`] since the trace was begun; everything that could be kept was.
+    fn finish(&mut self, end: Ending) -> Result<Tally, ExportError>;
+}
+
+/// What there is to know about events; of each kind the newest, which has what was before.
+#[derive(Debug)]
+pub enum News<'a> {
+    /// The functions of the guest.
+    Functions(Text<'a>),
+    /// What the trace says of itself.
+    Metadata(Box<Metadata>),
+    /// What points are called, by number.
+    Points(&'a [Arc<EventFormat>]),
+    /// The probes among them.
+    Probes(&'a [ProbeNote]),
+    /// What the values of calls are.
+    Values(CallFormats),
+    /// A thread has this name.
+    Thread(u32, String),
+}
+
+/// What is known at the end.
+#[derive(Debug, Default)]
+pub struct Ending {
+    /// Records whose times may be wrong.
+    pub doubts: Vec<TimeNote>,
+    /// What did not fit, where threads are told apart.
+    pub anomalies: Vec<AnomalyNote>,
+    /// Records of vCPUs that the trace does not have.
+    pub strays: u64,
+}

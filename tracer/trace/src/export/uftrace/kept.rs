@@ -1,0 +1,58 @@
+//! A session's stream kept as a uftrace directory.
+
+use super::{ExportError, Tally, UftraceWriter};
+use crate::event::{Event, Sink};
+use crate::export::store::{Ending, News, Store};
+
+impl Sink for UftraceWriter {
+    fn event(&mut self, event: Event) {
+        if let Err(error) = self.append(event) {
+            self.note(error);
+        }
+    }
+}
+
+impl Store for UftraceWriter {
+    fn learn(&mut self, news: News<'_>) {
+        let outcome = match news {
+            News::Functions(text) => self.extend(text),
+            News::Metadata(metadata) => self.describe(*metadata),
+            News::Probes(probes) => self.describe_probes(probes),
+            News::Values(values) => self.describe_values(values),
+            News::Points(formats) => {
+                self.points = formats.to_vec();
+                Ok(())
+            }
+            News::Thread(thread, name) => {
+                self.name_thread(thread, name);
+                Ok(())
+            }
+        };
+        if let Err(error) = outcome {
+            self.note(error);
+        }
+    }
+
+    fn error(&self) -> Option<&ExportError> {
+        self.error.as_ref()
+    }
+
+    fn finish(&mut self, end: Ending) -> Result<Tally, ExportError> {
+        self.side.doubts = end.doubts;
+        self.side.anomalies = end.anomalies;
+        self.side.strays = self.side.strays.saturating_add(end.strays);
+        let closed = self.close();
+        match self.error.take().or(closed.err()) {
+            Some(error) => Err(error.with_dropped(self.dropped())),
+            None => Ok(self.tally()),
+        }
+    }
+}
+
+impl UftraceWriter {
+    /// The first error stays.
+    fn note(&mut self, error: ExportError) {
+        let first = self.error.take().unwrap_or(error);
+        self.error = Some(first.with_dropped(self.dropped()));
+    }
+}

@@ -1,0 +1,249 @@
+//! The records of all rings in the order of time, as far as it is certain.
+//!
+//! A record may continue when no ring can still bring an earlier one: each ring has one waiting, or was
+//! looked at after that time. A ring in which a reserved slot is waited for holds the others back;
+//! when too much waits for it, the rest continues, and what it brings then is late. Of records of the same time those of
+//! the first rings go first.
+//!
+//! What a ring brings stays where it was read to until its turn comes: records are looked at here, and not copied.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::mem;
+
+use crate::event::{Record, RecordKind, Timed};
+
+/// What one ring brought in one round.
+#[derive(Debug, Default)]
+struct Batch {
+    vcpu: u16,
+    records: Vec<Record>,
+    /// How many of them have continued.
+    next: usize,
+    /// When the round was over, if the guest runs.
+    until_ns: u64,
+    /// When it came: what had continued was not after this,
+    passed_ns: u64,
+    /// what had continued without being certain was not after this,
+    forced_ns: u64,
+    /// and what was lost in this ring was lost after this.
+    seen_ns: u64,
+}
+
+impl Batch {
+    /// The next record, and the time of its place if nothing of its ring was before it.
+    fn front(&self) -> Option<(&Record, u64)> {
+        let record = self.records.get(self.next)?;
+        let time_ns = match record.kind {
+            // Nothing was missing when the ring was looked at before.
+            RecordKind::Lost(_) => record.time_ns.max(self.seen_ns),
+            _ => record.time_ns,
+        };
+        Some((record, time_ns))
+    }
+
+    /// Up to when the loss that comes next may have happened: by its place in the ring before the next record,
+    /// and with no record after it, at some time up to the end of the round.
+    fn until_ns(&self) -> u64 {
+        let next = self.records.get(self.next + 1);
+        next.map_or(self.until_ns, |next| next.time_ns)
+    }
+}
+
+/// The records of one ring that wait.
+#[derive(Debug, Default)]
+struct Ring {
+    waiting: VecDeque<Batch>,
+    /// No record to come is earlier.
+    seen_ns: u64,
+    /// The place of the last that has continued.
+    last_ns: u64,
+}
+
+impl Ring {
+    /// The place of the next record. A time that others have passed is set to theirs. Its own thread has not: it
+    /// continues only after the record has its place in the ring, and the ring was looked at before that.
+    fn head_ns(&self) -> Option<u64> {
+        let batch = self.waiting.front()?;
+        let (_, time_ns) = batch.front()?;
+        Some(time_ns.max(self.last_ns).max(batch.passed_ns))
+    }
+
+    /// The next record, if its place is not after `up_to_ns`.
+    fn pop(&mut self, up_to_ns: u64, spare: &mut Vec<Vec<Record>>) -> Option<Timed> {
+        let time_ns = self.head_ns().filter(|time_ns| *time_ns <= up_to_ns)?;
+        let batch = self.waiting.front_mut()?;
+        let (_, own_ns) = batch.front()?;
+        let is_late = own_ns < batch.forced_ns;
+        let until_ns = batch.until_ns();
+        let vcpu = batch.vcpu;
+        let record = mem::take(batch.records.get_mut(batch.next)?);
+        batch.next += 1;
+        self.last_ns = time_ns;
+        if batch.next == batch.records.len() {
+            let done = self.waiting.pop_front().unwrap_or_default();
+            spare.push(done.records);
+        }
+        Some(Timed {
+            record,
+            vcpu,
+            time_ns,
+            until_ns,
+            is_late,
+        })
+    }
+}
+
+/// Puts the rings' records into one order.
+#[derive(Debug)]
+pub struct Merge {
+    rings: Vec<Ring>,
+    waiting: usize,
+    limit: usize,
+    passed_ns: u64,
+    /// What has gone on without being certain is not after this time.
+    forced_ns: u64,
+    /// Room of what has continued.
+    spare: Vec<Vec<Record>>,
+}
+
+impl Merge {
+    /// For this many rings; when more than `limit` records wait, the oldest continue.
+    #[must_use]
+    pub fn new(rings: usize, limit: usize) -> Self {
+        Self {
+            rings: (0..rings).map(|_| Ring::default()).collect(),
+            waiting: 0,
+            limit,
+            passed_ns: 0,
+            forced_ns: 0,
+            spare: Vec::new(),
+        }
+    }
+
+    /// The next records of `ring`, made on this vCPU. What is lost at their end may have been lost up to `until_ns`.
+    pub fn push(&mut self, ring: usize, vcpu: u16, records: Vec<Record>, until_ns: u64) {
+        let Some(ring) = self.rings.get_mut(ring).filter(|_| !records.is_empty()) else {
+            self.spare.push(records);
+            return;
+        };
+        self.waiting += records.len();
+        ring.waiting.push_back(Batch {
+            vcpu,
+            records,
+            next: 0,
+            until_ns,
+            passed_ns: self.passed_ns,
+            forced_ns: self.forced_ns,
+            seen_ns: ring.seen_ns,
+        });
+    }
+
+    /// A ring brings no more records that were reserved before this time: it was looked at after.
+    pub fn looked(&mut self, ring: usize, time_ns: u64) {
+        if let Some(ring) = self.rings.get_mut(ring) {
+            ring.seen_ns = ring.seen_ns.max(time_ns);
+        }
+    }
+
+    /// Nothing waits for a ring that brings nothing.
+    pub fn ignore(&mut self, ring: usize) {
+        self.looked(ring, u64::MAX);
+    }
+
+    /// From now on it brings something.
+    pub fn expect(&mut self, ring: usize) {
+        if let Some(ring) = self.rings.get_mut(ring) {
+            ring.seen_ns = self.passed_ns;
+        }
+    }
+
+    /// Passes on what is certain, with the number of its ring.
+    pub fn run(&mut self, pass: impl FnMut(usize, Timed)) {
+        self.pass_on(false, pass);
+    }
+
+    /// Passes on everything: no ring brings any more.
+    pub fn finish(&mut self, pass: impl FnMut(usize, Timed)) {
+        self.pass_on(true, pass);
+    }
+
+    /// Room for records, empty.
+    pub fn take_room(&mut self) -> Option<Vec<Record>> {
+        let mut room = self.spare.pop()?;
+        room.clear();
+        Some(room)
+    }
+
+    fn pass_on(&mut self, is_over: bool, mut pass: impl FnMut(usize, Timed)) {
+        let mut heads = Heads::of(&self.rings);
+        while let Some(Reverse((time, index))) = heads.waiting.pop() {
+            let is_certain = is_over || time <= heads.certain_ns;
+            if !is_certain && self.waiting <= self.limit {
+                break;
+            }
+            let (up_to_ns, most) = match is_certain {
+                true => (heads.up_to_ns(index, is_over), usize::MAX),
+                false => (time, 1),
+            };
+            let Some(ring) = self.rings.get_mut(index) else {
+                break;
+            };
+            let mut count = 0;
+            while count < most
+                && let Some(timed) = ring.pop(up_to_ns, &mut self.spare)
+            {
+                count += 1;
+                pass(index, timed);
+            }
+            self.waiting -= count;
+            self.passed_ns = self.passed_ns.max(ring.last_ns);
+            if !is_certain {
+                self.forced_ns = self.passed_ns;
+            }
+            heads.add(index, ring);
+        }
+        // More than one round brings need not be kept.
+        self.spare.truncate(self.rings.len());
+    }
+}
+
+/// Which ring is next, and how far.
+struct Heads {
+    /// The place of the next record of each ring that has one; of the same place the first ring.
+    waiting: BinaryHeap<Reverse<(u64, usize)>>,
+    /// The others bring nothing that is earlier.
+    certain_ns: u64,
+}
+
+impl Heads {
+    fn of(rings: &[Ring]) -> Self {
+        let mut heads = Self {
+            waiting: BinaryHeap::with_capacity(rings.len()),
+            certain_ns: u64::MAX,
+        };
+        for (index, ring) in rings.iter().enumerate() {
+            heads.add(index, ring);
+        }
+        heads
+    }
+
+    fn add(&mut self, index: usize, ring: &Ring) {
+        match ring.head_ns() {
+            Some(time_ns) => self.waiting.push(Reverse((time_ns, index))),
+            None => self.certain_ns = self.certain_ns.min(ring.seen_ns),
+        }
+    }
+
+    /// As long as the records of this ring come before those of all others.
+    fn up_to_ns(&self, ring: usize, is_over: bool) -> u64 {
+        let next = self.waiting.peek().map(|Reverse(next)| *next);
+        let next_ns = next.map_or(u64::MAX, |(time_ns, other)| {
+            time_ns.saturating_sub(u64::from(other < ring))
+        });
+        match is_over {
+            true => next_ns,
+            false => next_ns.min(self.certain_ns),
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! The one stream of a session's events, out of what its rings bring: in the order of time, each with its vCPU and its
+//! thread.
+//!
+//! ```text
+//!  ring of calls per vCPU --+                +-> threads (by stack) -> selection --+
+//!  ring of points per vCPU -+-> merge -------+                                     +-> sink
+//!  the clock page ----------+  (by time)     +-> calls without returns, points ----+
+//! ```
+//!
+//! Where returns are traced, a thread is a stack ([`graph`](crate::graph)). A trace of functions is a graph without
+//! returns: each vCPU is a thread, and nothing is open. There, and of points and of the clock, a time is the one that was
+//! recorded, also of what comes after later ones because too much had waited for it. A call with a return that comes late
+//! gets the time of what went before it, is counted ([`Anomaly::Late`](crate::graph::Anomaly)), and nothing around it is
+//! certain.
+
+pub mod merge;
+
+use terms::addr::Gva;
+use terms::function::{Function, FunctionId};
+
+use crate::event::{Event, EventKind, Moment, Record, RecordKind, Sink, Timed};
+use crate::graph::join::{Join, Joined};
+use crate::graph::selection::{Rules, Selection};
+use crate::graph::threads::{BadStackSize, Threads};
+use crate::graph::{Anomalies, Death};
+use merge::Merge;
+
+/// Records that may wait for a ring that is behind.
+pub const WAITING_MAX: usize = 1 << 20;
+
+/// Where records come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// The ring of this vCPU's calls.
+    Calls(u16),
+    /// The ring of this vCPU's points, and of what is captured of its calls.
+    Points(u16),
+    /// The clock page.
+    Clock,
+}
+
+/// Turns what rings bring into events.
+#[derive(Debug)]
+pub struct Stream {
+    merge: Merge,
+    /// How many rings of calls there are, and of points; these go before those.
+    rings: u16,
+    has_points: bool,
+    /// Records of rings that there are not.
+    strays: u64,
+    /// Of a session that traces returns.
+    graph: Option<Graph>,
+}
+
+/// Puts calls together.
+#[derive(Debug)]
+struct Graph {
+    threads: Threads,
+    selection: Selection,
+    /// Of a session that captures values.
+    join: Option<Join>,
+}
+
+/// Where calls go on their way through the selection.
+struct Selected<'a, S> {
+    selection: &'a mut Selection,
+    sink: &'a mut S,
+}
+
+impl<S: Sink> Sink for Selected<'_, S> {
+    fn event(&mut self, event: Event) {
+        self.selection.call(event, self.sink);
+    }
+}
+
+impl Graph {
+    /// The next record of a ring of calls, or values of one.
+    fn record(&mut self, timed: Timed, sink: &mut impl Sink) {
+        let (selection, join) = (&mut self.selection, &mut self.join);
+        let join = join.as_mut();
+        let mut selected = Selected { selection, sink };
+        let found = match timed.record.kind {
+            RecordKind::Captured(call) => {
+                let (time_ns, is_late) = (timed.time_ns, timed.is_late);
+                return join.map_or((), |join| join.captured(time_ns, is_late, *call));
+            }
+            RecordKind::Lost(_) => {
+                if let Some(join) = join {
+                    join.lost(timed.until_ns);
+                }
+                None
+            }
+            RecordKind::Graph {
+                function,
+                step,
+                slot,
+            } => join.map(|join| join.record(timed.is_late, function, step, slot)),
+            RecordKind::Entry(_) | RecordKind::Point(_) | RecordKind::Stall(_) => return,
+        };
+        self.threads
+            .record(&timed, found.unwrap_or_default(), &mut selected);
+    }
+}
+
+impl Stream {
+    /// Of calls without returns in this many rings. `waiting` records may wait for a ring that is behind: [`WAITING_MAX`]
+    /// while the guest runs.
+    #[must_use]
+    pub fn of_functions(rings: u16, waiting: usize) -> Self {
+        let mut merge = Merge::new(2 * usize::from(rings) + 1, waiting);
+        (0..usize::from(rings)).for_each(|points| merge.ignore(points));
+        merge.ignore(2 * usize::from(rings));
+        Self {
+            merge,
+            rings,
+            has_points: false,
+            strays: 0,
+            graph: None,
+        }
+    }
+
+    /// Of calls with returns, in a guest with stacks of this many bytes.
+    ///
+    /// # Errors
+    /// [`BadStackSize`].
+    pub fn of_graph(rings: u16, stack_bytes: u64, waiting: usize) -> Result<Self, BadStackSize> {
+        let graph = Graph {
+            threads: Threads::new(stack_bytes)?,
+            selection: Selection::new(Rules::default()),
+            join: None,
+        };
+        Ok(Self {
+            graph: Some(graph),
+            ..Self::of_functions(rings, waiting)
+        })
+    }
+
+    /// The same where values of calls are captured.
+    #[must_use]
+    pub fn with_values(mut self) -> Self {
+        if let Some(graph) = &mut self.graph {
+            graph.join = Some(Join::default());
+        }
+        self.expect_points();
+        self
+    }
+
+    /// Rings of points are read from now on.
+    pub fn expect_points(&mut self) {
+        if !std::mem::replace(&mut self.has_points, true) {
+            (0..usize::from(self.rings)).for_each(|ring| self.merge.expect(ring));
+        }
+    }
+
+    /// Values of these calls are captured from now on.
+    pub fn expect_values(&mut self, function: FunctionId, moment: Moment) {
+        let join = self.graph.as_mut().and_then(|graph| graph.join.as_mut());
+        if let Some(join) = join {
+            join.expect(function, moment);
+        }
+    }
+
+    /// What became of the values so far.
+    #[must_use]
+    pub fn joined(&self) -> Joined {
+        let join = self.graph.as_ref().and_then(|graph| graph.join.as_ref());
+        join.map_or_else(Joined::default, Join::joined)
+    }
+
+    /// Passes on only what the rules select among the calls of these functions.
+    pub fn select(&mut self, rules: Rules, functions: &[Function]) {
+        if let Some(graph) = &mut self.graph {
+            graph.selection = Selection::new(rules);
+        }
+        self.extend(functions);
+    }
+
+    /// Functions have come: `functions` are those of before, and more.
+    pub fn extend(&mut self, functions: &[Function]) {
+        let Some(Graph { selection, .. }) = &mut self.graph else {
+            return;
+        };
+        let new = functions.get(selection.functions()..);
+        for function in new.unwrap_or_default() {
+            selection.add(|pattern| pattern.matches(function));
+        }
+    }
+
+    /// The place of a ring among all; none of one that there is not.
+    fn ring(&self, origin: Origin) -> Option<usize> {
+        let rings = usize::from(self.rings);
+        let within = |vcpu: u16| (vcpu < self.rings).then_some(usize::from(vcpu));
+        match origin {
+            Origin::Points(vcpu) => within(vcpu),
+            Origin::Calls(vcpu) => within(vcpu).map(|vcpu| rings + vcpu),
+            Origin::Clock => Some(2 * rings),
+        }
+    }
+
+    /// The next records of a ring, in its order. What is lost at their end may have been lost up to `until_ns`.
+    pub fn push(&mut self, origin: Origin, records: Vec<Record>, until_ns: u64) {
+        let Some(ring) = self.ring(origin) else {
+            self.strays = self.strays.saturating_add(records.len() as u64);
+            return;
+        };
+        let vcpu = match origin {
+            Origin::Calls(vcpu) | Origin::Points(vcpu) => vcpu,
+            Origin::Clock => 0,
+        };
+        self.merge.push(ring, vcpu, records, until_ns);
+    }
+
+    /// A ring brings no more records that were reserved before this time: it was looked at after.
+    pub fn looked(&mut self, origin: Origin, time_ns: u64) {
+        if let Some(ring) = self.ring(origin) {
+            self.merge.looked(ring, time_ns);
+        }
+    }
+
+    /// Passes on what is certain so far.
+    pub fn run(&mut self, sink: &mut impl Sink) {
+        let (graph, rings) = (&mut self.graph, usize::from(self.rings));
+        self.merge.run(|ring, timed| {
+            let is_point = ring < rings;
+            pass(graph.as_mut(), is_point, timed, sink);
+        });
+    }
+
+    /// Passes on everything: no ring brings any more.
+    pub fn finish(&mut self, sink: &mut impl Sink) {
+        let (graph, rings) = (&mut self.graph, usize::from(self.rings));
+        self.merge.finish(|ring, timed| {
+            let is_point = ring < rings;
+            pass(graph.as_mut(), is_point, timed, sink);
+        });
+        if let Some(Graph {
+            threads, selection, ..
+        }) = &mut self.graph
+        {
+            threads.bury(u64::MAX, &mut Selected { selection, sink });
+            selection.finish(sink);
+        }
+    }
+
+    /// Room for records: of what has been passed on.
+    pub fn take_room(&mut self) -> Option<Vec<Record>> {
+        self.merge.take_room()
+    }
+
+    /// Records of rings that there are not.
+    #[must_use]
+    pub const fn strays(&self) -> u64 {
+        self.strays
+    }
+
+    /// A thread has ended. The records of before may be still to come.
+    pub fn died(&mut self, death: Death) {
+        if let Some(graph) = &mut self.graph {
+            graph.threads.died(death);
+        }
+    }
+
+    /// Whether threads are told apart, by their stacks.
+    #[must_use]
+    pub const fn has_threads(&self) -> bool {
+        self.graph.is_some()
+    }
+
+    /// Whether [`Self::take_fresh`] has any.
+    #[must_use]
+    pub fn has_fresh(&self) -> bool {
+        let threads = self.graph.as_ref().map(|graph| &graph.threads);
+        threads.is_some_and(Threads::has_fresh)
+    }
+
+    /// The stacks that were seen for the first time since this was asked last: their numbers and their
+    /// lowest addresses.
+    pub fn take_fresh(&mut self) -> Vec<(u32, Gva)> {
+        let threads = self.graph.as_mut().map(|graph| &mut graph.threads);
+        threads.map_or_else(Vec::new, Threads::take_fresh)
+    }
+
+    /// What did not fit so far.
+    #[must_use]
+    pub fn anomalies(&self) -> Option<&Anomalies> {
+        let threads = self.graph.as_ref().map(|graph| &graph.threads);
+        threads.map(Threads::anomalies)
+    }
+}
+
+/// The next record in the order of time; `is_point` when it comes from a ring of points.
+fn pass(graph: Option<&mut Graph>, is_point: bool, timed: Timed, sink: &mut impl Sink) {
+    let (vcpu, record) = (timed.vcpu, timed.record);
+    let (kind, values) = match (record.kind, graph.as_ref()) {
+        (RecordKind::Point(passed), _) => (EventKind::Point(passed.event), Some(passed.values)),
+        (RecordKind::Lost(count), _) if is_point => (EventKind::LostPoints(count), None),
+        (RecordKind::Stall(length_ns), _) => (EventKind::Stall(length_ns), None),
+        // Nothing is missing.
+        (RecordKind::Lost(0), None) => return,
+        (RecordKind::Lost(count), None) => (EventKind::Lost(count), None),
+        (RecordKind::Entry(function), None) => (EventKind::Entry(function), None),
+        (RecordKind::Graph { .. } | RecordKind::Captured(_), None) => return,
+        (kind, Some(_)) => {
+            let record = Record { kind, ..record };
+            let timed = Timed { record, ..timed };
+            return graph.map_or((), |graph| graph.record(timed, sink));
+        }
+    };
+    let (thread, depth) = match graph {
+        Some(graph) => graph.threads.on(vcpu),
+        None => (vcpu.into(), 0),
+    };
+    sink.event(Event {
+        time_ns: record.time_ns,
+        vcpu,
+        thread,
+        depth,
+        kind,
+        values,
+    });
+}
