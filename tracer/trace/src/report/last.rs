@@ -8,10 +8,11 @@ use terms::function::FunctionId;
 
 use super::calls::{Calls, Shown};
 use super::directory::TraceDirectory;
-use super::events::Events;
 use super::graph::Printer;
-use super::{Printed, ReportError, entry_line};
+use super::stream::{Happened, Stream};
+use super::{Printed, ReportError, entry_line, function_line};
 use crate::event::EventKind;
+use crate::export::events::EventLine;
 use crate::graph::selection::Rules;
 
 /// Which part of a trace.
@@ -35,13 +36,20 @@ pub fn print_last(
 ) -> Result<Printed, ReportError> {
     let trace = TraceDirectory::open(directory)?;
     let mut out = BufWriter::new(out);
-    let printed = print_calls(&trace, last, &mut out).and_then(|(printed, until_ns)| {
-        let events = Events::of(&trace)?.print_last(until_ns, last.calls, &mut out)?;
-        let entries = printed.entries + events;
-        Ok(Printed { entries, ..printed })
-    });
-    out.flush().map_err(ReportError::Output)?;
-    printed
+    let mut calls = Calls::open(&trace, Rules::default())?;
+    let mut ends = Ends::new(last.calls);
+    let read = ends.read(&trace, &mut calls, last.until);
+    // What was good is shown, whatever came after it.
+    let entries = ends.print(&trace, &calls, &mut out);
+    let flushed = out.flush();
+    let entries = entries
+        .and_then(|entries| flushed.map(|()| entries))
+        .map_err(ReportError::Output)?;
+    read.map(|()| Printed {
+        entries,
+        notes: calls.notes,
+        ..Printed::default()
+    })
 }
 
 /// The newest of each vCPU.
@@ -105,42 +113,80 @@ fn is_call(shown: &Shown) -> bool {
     matches!(step.kind, EventKind::Entry(_))
 }
 
-/// Returns the time up to which it has printed, too.
-fn print_calls(
-    trace: &TraceDirectory,
-    last: Last<'_>,
-    out: &mut impl Write,
-) -> Result<(Printed, u64), ReportError> {
-    let mut calls = Calls::open(trace, Rules::default())?;
-    let mut tails = Tails::new(last.calls);
-    let mut printed = Printed::default();
-    let mut open = Open::default();
-    let mut until_ns = u64::MAX;
-    while let Some(shown) = calls.pop()? {
-        open.step(&shown);
-        let (Shown::Step(step) | Shown::Leaf(step, _)) = &shown;
-        let (vcpu, kind, time_ns) = (usize::from(step.vcpu), step.kind, step.time_ns);
-        if trace.is_graph() || is_call(&shown) {
-            tails.push(vcpu, shown, is_call);
-        }
-        if let EventKind::Entry(function) = kind
-            && last.until.contains(&&*calls.name(trace, function))
-        {
-            until_ns = time_ns;
-            break;
+/// What is kept of a trace while it is read.
+struct Ends {
+    calls: Tails<Shown>,
+    points: Tails<EventLine>,
+    open: Open,
+}
+
+impl Ends {
+    fn new(most: usize) -> Self {
+        Self {
+            calls: Tails::new(most),
+            points: Tails::new(most),
+            open: Open::default(),
         }
     }
-    let name = |function| calls.name(trace, function).into_owned();
-    for (vcpu, tail) in (0..).zip(&tails.of_vcpu) {
-        printed.entries += tail.iter().filter(|shown| is_call(shown)).count() as u64;
-        let written = match trace.is_graph() {
-            true => print_nested(trace, &calls, open.line(vcpu, name), tail, out),
-            false => print_flat(trace, &calls, tail, out),
-        };
-        written.map_err(ReportError::Output)?;
+
+    /// Reads up to where one of these functions is entered first.
+    fn read(
+        &mut self,
+        trace: &TraceDirectory,
+        calls: &mut Calls,
+        until: &[&str],
+    ) -> Result<(), ReportError> {
+        let mut stream = Stream::of(trace, calls, false)?;
+        while let Some(happened) = stream.next()? {
+            let shown = match happened {
+                Happened::Call(shown) => shown,
+                Happened::Point(point) => {
+                    self.points.push(point.vcpu.into(), point, |_| true);
+                    continue;
+                }
+                Happened::Stall(_) => continue,
+            };
+            self.open.step(&shown);
+            let (Shown::Step(step) | Shown::Leaf(step, _)) = &shown;
+            let (vcpu, kind) = (usize::from(step.vcpu), step.kind);
+            if trace.is_graph() || is_call(&shown) {
+                self.calls.push(vcpu, shown, is_call);
+            }
+            if let EventKind::Entry(function) = kind
+                && until.contains(&&*stream.calls.name(trace, function))
+            {
+                break;
+            }
+        }
+        Ok(())
     }
-    printed.notes = calls.notes;
-    Ok((printed, until_ns))
+
+    /// Returns how many calls and events there were.
+    fn print(
+        &self,
+        trace: &TraceDirectory,
+        calls: &Calls,
+        out: &mut impl Write,
+    ) -> io::Result<u64> {
+        let name = |function| calls.name(trace, function).into_owned();
+        let mut printed = 0;
+        for (vcpu, tail) in (0..).zip(&self.calls.of_vcpu) {
+            printed += tail.iter().filter(|shown| is_call(shown)).count() as u64;
+            match trace.is_graph() {
+                true => print_nested(trace, calls, self.open.line(vcpu, name), tail, out)?,
+                false => print_flat(trace, calls, tail, out)?,
+            }
+        }
+        let of_vcpu = self.points.of_vcpu.iter().enumerate();
+        for (vcpu, tail) in of_vcpu.filter(|(_, tail)| !tail.is_empty()) {
+            writeln!(out, "# events of CPU {vcpu}")?;
+            printed += tail.len() as u64;
+            tail.iter().try_for_each(|point| {
+                function_line(out, vcpu, point.time_ns, &point.to_string())
+            })?;
+        }
+        Ok(printed)
+    }
 }
 
 /// The newest calls of a vCPU in a graph, from the first on, after a line with what it is in.

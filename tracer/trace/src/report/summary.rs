@@ -12,7 +12,8 @@ use terms::function::FunctionId;
 use super::calls::{Calls, Shown};
 use super::directory::TraceDirectory;
 use super::error::ReportError;
-use super::events::Events;
+use super::events::Counts;
+use super::stream::{Happened, Stream};
 use super::{Printed, anomalies};
 use crate::event::{Event, EventKind};
 use crate::export::resolution::shorter;
@@ -156,13 +157,17 @@ pub(super) fn print_summary(
     out: &mut impl Write,
 ) -> Result<Printed, ReportError> {
     let mut summary = Summary::default();
+    let mut points = Counts::default();
+    let mut stream = Stream::of(trace, calls, false)?;
     let end = loop {
-        match calls.pop() {
-            Ok(Some(Shown::Step(step))) => summary.add(&step),
-            Ok(Some(Shown::Leaf(entry, exit))) => {
+        match stream.next() {
+            Ok(Some(Happened::Call(Shown::Step(step)))) => summary.add(&step),
+            Ok(Some(Happened::Call(Shown::Leaf(entry, exit)))) => {
                 summary.add(&entry);
                 summary.add(&exit);
             }
+            Ok(Some(Happened::Point(point))) => points.add(point),
+            Ok(Some(Happened::Stall(_))) => {}
             Ok(None) => break Ok(()),
             Err(error) => break Err(error),
         }
@@ -172,9 +177,9 @@ pub(super) fn print_summary(
         anomalies::print(trace, out).map_err(ReportError::Output)?;
     }
     let mut printed = summary.printed;
-    let (events, lost) = Events::of(trace)?.print_counts(out)?;
-    printed.events = events;
-    printed.lost = printed.lost.saturating_add(lost);
+    points.print(out).map_err(ReportError::Output)?;
+    printed.events = points.all();
+    printed.lost = printed.lost.saturating_add(points.lost);
     end.map(|()| printed)
 }
 

@@ -14,6 +14,8 @@
 //! certain.
 
 pub mod merge;
+#[cfg(test)]
+mod tests;
 
 use terms::addr::Gva;
 use terms::function::{Function, FunctionId};

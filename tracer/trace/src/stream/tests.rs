@@ -1,0 +1,133 @@
+//! One stream out of rings of calls, rings of points and the clock.
+
+use terms::event_format::EventId;
+use terms::field::FieldValue;
+
+use super::*;
+use crate::event::{Passed, Step};
+
+const STACK: u64 = 16 << 10;
+
+fn record(time_ns: u64, kind: RecordKind) -> Record {
+    Record { time_ns, kind }
+}
+
+fn entry(time_ns: u64, function: u32) -> Record {
+    record(time_ns, RecordKind::Entry(FunctionId(function)))
+}
+
+fn point(time_ns: u64) -> Record {
+    let values = [FieldValue::Unsigned(time_ns)].into();
+    let event = EventId(3);
+    let passed = Box::new(Passed { event, values });
+    record(time_ns, RecordKind::Point(passed))
+}
+
+/// Time, thread and what happened.
+fn told(events: &[Event]) -> Vec<(u64, u32, EventKind)> {
+    let told = events.iter();
+    told.map(|event| (event.time_ns, event.thread, event.kind))
+        .collect()
+}
+
+#[test]
+fn calls_without_returns_points_losses_and_stalls_come_in_the_order_of_time() {
+    let mut stream = Stream::of_functions(2, WAITING_MAX);
+    stream.expect_points();
+    let lost = |time_ns, count| record(time_ns, RecordKind::Lost(count));
+    stream.push(Origin::Calls(0), vec![entry(10, 1), entry(40, 2)], 50);
+    stream.push(
+        Origin::Calls(1),
+        vec![lost(20, 0), lost(20, 7), entry(30, 3)],
+        50,
+    );
+    stream.push(Origin::Points(1), vec![point(25), lost(35, 9)], 0);
+    let stall = record(28, RecordKind::Stall(5));
+    stream.push(Origin::Clock, vec![stall], 28);
+    let mut seen: Vec<Event> = Vec::new();
+    stream.run(&mut seen);
+    assert_eq!(seen, [], "vCPU 0 may have passed a point before");
+    for vcpu in 0..2 {
+        stream.looked(Origin::Calls(vcpu), 50);
+        stream.looked(Origin::Points(vcpu), 50);
+    }
+    stream.run(&mut seen);
+    let call = |function| EventKind::Entry(FunctionId(function));
+    let expected = [
+        (10, 0, call(1)),
+        (20, 1, EventKind::Lost(7)),
+        (25, 1, EventKind::Point(EventId(3))),
+        (28, 0, EventKind::Stall(5)),
+        (30, 1, call(3)),
+        (35, 1, EventKind::LostPoints(9)),
+        (40, 0, call(2)),
+    ];
+    assert_eq!(told(&seen), expected);
+    assert_eq!(
+        seen[2].values.as_deref(),
+        Some(&[FieldValue::Unsigned(25)][..])
+    );
+    assert!(seen.iter().all(|event| event.depth == 0));
+    stream.finish(&mut seen);
+    assert_eq!(seen.len(), expected.len());
+}
+
+/// Each vCPU is a thread: nothing is put together across them, so nothing has to be moved.
+#[test]
+fn a_call_without_a_return_that_comes_late_has_its_own_time() {
+    let mut stream = Stream::of_functions(2, 1);
+    let mut seen: Vec<Event> = Vec::new();
+    stream.push(Origin::Calls(0), vec![entry(20, 0), entry(30, 0)], 0);
+    stream.run(&mut seen);
+    stream.push(Origin::Calls(1), vec![entry(5, 1), entry(35, 1)], 0);
+    stream.finish(&mut seen);
+    let times: Vec<_> = seen
+        .iter()
+        .map(|event| (event.time_ns, event.vcpu))
+        .collect();
+    assert_eq!(times, [(20, 0), (5, 1), (30, 0), (35, 1)]);
+}
+
+#[test]
+fn a_point_is_of_the_thread_that_was_seen_last_on_its_vcpu() {
+    let mut stream = Stream::of_graph(1, STACK, WAITING_MAX).unwrap();
+    stream.expect_points();
+    let step = |time_ns, step, stack: u64| {
+        let (function, slot) = (FunctionId(0), stack * STACK - 64);
+        record(
+            time_ns,
+            RecordKind::Graph {
+                function,
+                step,
+                slot,
+            },
+        )
+    };
+    let calls = [
+        step(10, Step::Entry, 1),
+        step(20, Step::Entry, 2),
+        step(30, Step::Exit, 2),
+    ];
+    stream.push(Origin::Calls(0), calls.into(), 0);
+    let points = [5, 15, 25, 35].map(point);
+    stream.push(Origin::Points(0), points.into(), 0);
+    let mut seen: Vec<Event> = Vec::new();
+    stream.finish(&mut seen);
+    let points = seen
+        .iter()
+        .filter(|event| event.kind == EventKind::Point(EventId(3)));
+    let places: Vec<_> = points
+        .map(|event| (event.time_ns, event.thread, event.depth))
+        .collect();
+    assert_eq!(places, [(5, 0, 0), (15, 0, 1), (25, 1, 1), (35, 1, 0)]);
+}
+
+#[test]
+fn records_of_a_ring_that_there_is_not_are_counted() {
+    let mut stream = Stream::of_functions(2, WAITING_MAX);
+    stream.push(Origin::Calls(9), vec![entry(1, 0), entry(2, 0)], 0);
+    stream.push(Origin::Points(2), vec![point(3)], 0);
+    let mut seen: Vec<Event> = Vec::new();
+    stream.finish(&mut seen);
+    assert_eq!((stream.strays(), seen.len()), (3, 0));
+}
