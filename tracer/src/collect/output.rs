@@ -91,6 +91,9 @@ impl Output {
             self.store.learn(News::Metadata(Box::new(metadata)));
         }
         backlog.drain().for_each(|batch| self.append(batch));
+        if !self.stream.is_ordered(&*self.store) {
+            self.store.take(&mut self.stream, false);
+        }
     }
 
     /// Adds what was read.
@@ -153,7 +156,7 @@ impl Output {
 
     /// Writes what is certain of its place by now, which is `now_ns`.
     pub fn settle(&mut self, now_ns: u64) {
-        self.stream.run(&mut self.store);
+        self.store.take(&mut self.stream, false);
         if self.names.is_due(self.stream.has_fresh()) {
             self.name_threads_at(now_ns);
         }
@@ -184,7 +187,7 @@ impl Output {
     /// # Errors
     /// The first [`ExportError`] since it was made.
     pub fn finish(mut self, doubts: &TimeDoubts) -> Result<Written, ExportError> {
-        self.stream.finish(&mut self.store);
+        self.store.take(&mut self.stream, true);
         // Whose records have all come: nothing more is told of its end.
         if self.stream.has_threads() {
             self.name_threads_at(u64::MAX);

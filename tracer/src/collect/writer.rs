@@ -69,8 +69,8 @@ impl Writer {
         output.take(&mut self.backlog);
         if let Some(now_ns) = now_ns {
             output.settle(now_ns);
-            output.leave_room(&mut self.backlog);
         }
+        output.leave_room(&mut self.backlog);
         *lock(told) = Told {
             error: output.error().map(ToString::to_string),
             anomalies: output.anomalies(),

@@ -98,11 +98,11 @@ impl End {
 pub trait Sink {
     /// The next event.
     fn event(&mut self, event: Event);
-}
 
-impl<S: Sink + ?Sized> Sink for Box<S> {
-    fn event(&mut self, event: Event) {
-        (**self).event(event);
+    /// Whether events of different threads have to come in the order of time. Who keeps threads apart can say no: then
+    /// what a ring brings need not wait for the others, where nothing has to be put together across them.
+    fn is_ordered(&self) -> bool {
+        true
     }
 }
 
@@ -153,16 +153,6 @@ pub enum RecordKind {
     Captured(Box<CallValues>),
     /// The clock was late for so many nanoseconds.
     Stall(u64),
-}
-
-impl Default for Record {
-    /// One that says nothing.
-    fn default() -> Self {
-        Self {
-            time_ns: 0,
-            kind: RecordKind::Lost(0),
-        }
-    }
 }
 
 /// A record on its way.

@@ -12,12 +12,16 @@ use super::uftrace::layout::Text;
 use super::uftrace::{AnomalyNote, ExportError, Metadata, Tally};
 use crate::doubt::TimeNote;
 use crate::event::Sink;
+use crate::stream::Stream;
 
 /// Takes the events of one session, and what there is to know about them. What cannot be kept is counted, the first reason
 /// is remembered, and later events are tried again.
 pub trait Store: Sink + Debug + Send {
     /// Something is known from now on.
     fn learn(&mut self, news: News<'_>);
+
+    /// Takes what is certain of this stream by now, or when it is over, all that is left.
+    fn take(&mut self, stream: &mut Stream, is_over: bool);
 
     /// Why not everything was kept so far.
     fn error(&self) -> Option<&ExportError>;

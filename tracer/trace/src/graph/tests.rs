@@ -199,7 +199,7 @@ fn stream(rings: usize, waiting: usize) -> Stream {
 /// What is certain of its place.
 fn popped(merge: &mut Merge) -> Vec<Timed> {
     let mut popped = Vec::new();
-    merge.run(|_, timed| popped.push(timed));
+    merge.pass_on(false, |_, timed| popped.push(timed));
     popped
 }
 

@@ -14,7 +14,8 @@ use super::tests::damaged;
 use super::*;
 use crate::event::{End, Event, EventKind, Moment};
 use crate::export::call_formats::CallFormats;
-use crate::export::uftrace::{GRAPH, Metadata, NO_CLOCK, UftraceWriter};
+use crate::export::store::{Ending, Store};
+use crate::export::uftrace::{AnomalyNote, GRAPH, Metadata, NO_CLOCK, UftraceWriter};
 use crate::graph::selection::Threshold;
 use crate::graph::{Anomalies, Anomaly};
 
@@ -86,8 +87,12 @@ fn trace_with(clock: &str, clock_period_ns: Option<u64>) -> (TempDir, PathBuf) {
     }
     let mut anomalies = Anomalies::default();
     anomalies.note(Anomaly::Unhooked, FunctionId(3), 0);
-    writer.set_anomalies(&anomalies, &functions);
-    writer.finish().unwrap();
+    let anomalies = AnomalyNote::list(&anomalies, &functions);
+    let end = Ending {
+        anomalies,
+        ..Ending::default()
+    };
+    Store::finish(&mut writer, end).unwrap();
     (root, directory)
 }
 

@@ -5,11 +5,9 @@
 //! when too much waits for it, the rest continues, and what it brings then is late. Of records of the same time those of
 //! the first rings go first.
 //!
-//! What a ring brings stays where it was read to until its turn comes: records are looked at here, and not copied.
+//! What a ring brings stays where it was read to until its turn comes: nothing is copied to wait.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
-use std::mem;
+use std::collections::VecDeque;
 
 use crate::event::{Record, RecordKind, Timed};
 
@@ -17,9 +15,7 @@ use crate::event::{Record, RecordKind, Timed};
 #[derive(Debug, Default)]
 struct Batch {
     vcpu: u16,
-    records: Vec<Record>,
-    /// How many of them have continued.
-    next: usize,
+    records: VecDeque<Record>,
     /// When the round was over, if the guest runs.
     until_ns: u64,
     /// When it came: what had continued was not after this,
@@ -31,23 +27,51 @@ struct Batch {
 }
 
 impl Batch {
-    /// The next record, and the time of its place if nothing of its ring was before it.
-    fn front(&self) -> Option<(&Record, u64)> {
-        let record = self.records.get(self.next)?;
-        let time_ns = match record.kind {
+    /// When the next record was made.
+    fn own_ns(&self) -> Option<u64> {
+        let record = self.records.front()?;
+        Some(match record.kind {
             // Nothing was missing when the ring was looked at before.
             RecordKind::Lost(_) => record.time_ns.max(self.seen_ns),
             _ => record.time_ns,
-        };
-        Some((record, time_ns))
+        })
     }
 
-    /// Up to when the loss that comes next may have happened: by its place in the ring before the next record,
-    /// and with no record after it, at some time up to the end of the round.
+    /// Its place, after the ring's last. A time that others have passed is set to theirs. Its own thread has not: it
+    /// continues only after the record has its place in the ring, and the ring was looked at before that.
+    fn place_ns(&self, own_ns: u64, last_ns: u64) -> u64 {
+        own_ns.max(last_ns).max(self.passed_ns)
+    }
+
+    /// Up to when a loss may have happened that was the next record: by its place in the ring before the one that is
+    /// next now, and with no record after it, at some time up to the end of the round.
     fn until_ns(&self) -> u64 {
-        let next = self.records.get(self.next + 1);
+        let next = self.records.front();
         next.map_or(self.until_ns, |next| next.time_ns)
     }
+
+    /// The next record, if its place is in this turn.
+    fn pop(&mut self, last_ns: u64, turn: &Turn) -> Option<Timed> {
+        let own_ns = self.own_ns()?;
+        let time_ns = self.place_ns(own_ns, last_ns);
+        if time_ns > turn.up_to_ns {
+            return None;
+        }
+        let record = self.records.pop_front()?;
+        Some(Timed {
+            record,
+            vcpu: self.vcpu,
+            time_ns,
+            until_ns: self.until_ns(),
+            is_late: own_ns < self.forced_ns,
+        })
+    }
+}
+
+/// How far one ring goes before the others.
+struct Turn {
+    up_to_ns: u64,
+    most: usize,
 }
 
 /// The records of one ring that wait.
@@ -61,36 +85,35 @@ struct Ring {
 }
 
 impl Ring {
-    /// The place of the next record. A time that others have passed is set to theirs. Its own thread has not: it
-    /// continues only after the record has its place in the ring, and the ring was looked at before that.
+    /// The place of the next record.
     fn head_ns(&self) -> Option<u64> {
         let batch = self.waiting.front()?;
-        let (_, time_ns) = batch.front()?;
-        Some(time_ns.max(self.last_ns).max(batch.passed_ns))
+        Some(batch.place_ns(batch.own_ns()?, self.last_ns))
     }
 
-    /// The next record, if its place is not after `up_to_ns`.
-    fn pop(&mut self, up_to_ns: u64, spare: &mut Vec<Vec<Record>>) -> Option<Timed> {
-        let time_ns = self.head_ns().filter(|time_ns| *time_ns <= up_to_ns)?;
-        let batch = self.waiting.front_mut()?;
-        let (_, own_ns) = batch.front()?;
-        let is_late = own_ns < batch.forced_ns;
-        let until_ns = batch.until_ns();
-        let vcpu = batch.vcpu;
-        let record = mem::take(batch.records.get_mut(batch.next)?);
-        batch.next += 1;
-        self.last_ns = time_ns;
-        if batch.next == batch.records.len() {
+    /// Passes on what is in this turn, and leaves its room. Returns how many there were.
+    fn pass_on(
+        &mut self,
+        turn: &Turn,
+        spare: &mut Vec<Vec<Record>>,
+        mut pass: impl FnMut(Timed),
+    ) -> usize {
+        let mut count = 0;
+        while let Some(batch) = self.waiting.front_mut() {
+            while count < turn.most
+                && let Some(timed) = batch.pop(self.last_ns, turn)
+            {
+                count += 1;
+                self.last_ns = timed.time_ns;
+                pass(timed);
+            }
+            if !batch.records.is_empty() {
+                break;
+            }
             let done = self.waiting.pop_front().unwrap_or_default();
-            spare.push(done.records);
+            spare.push(done.records.into());
         }
-        Some(Timed {
-            record,
-            vcpu,
-            time_ns,
-            until_ns,
-            is_late,
-        })
+        count
     }
 }
 
@@ -130,8 +153,7 @@ impl Merge {
         self.waiting += records.len();
         ring.waiting.push_back(Batch {
             vcpu,
-            records,
-            next: 0,
+            records: records.into(),
             until_ns,
             passed_ns: self.passed_ns,
             forced_ns: self.forced_ns,
@@ -158,26 +180,27 @@ impl Merge {
         }
     }
 
-    /// Passes on what is certain, with the number of its ring.
-    pub fn run(&mut self, pass: impl FnMut(usize, Timed)) {
-        self.pass_on(false, pass);
-    }
-
-    /// Passes on everything: no ring brings any more.
-    pub fn finish(&mut self, pass: impl FnMut(usize, Timed)) {
-        self.pass_on(true, pass);
+    /// Passes on everything that waits, ring by ring: as of each ring's order, and of nothing else.
+    pub fn pass_each(&mut self, mut pass: impl FnMut(usize, Timed)) {
+        let all = Turn {
+            up_to_ns: u64::MAX,
+            most: usize::MAX,
+        };
+        for (index, ring) in self.rings.iter_mut().enumerate() {
+            let count = ring.pass_on(&all, &mut self.spare, |timed| pass(index, timed));
+            self.waiting -= count;
+        }
     }
 
     /// Room for records, empty.
     pub fn take_room(&mut self) -> Option<Vec<Record>> {
-        let mut room = self.spare.pop()?;
-        room.clear();
-        Some(room)
+        self.spare.pop()
     }
 
-    fn pass_on(&mut self, is_over: bool, mut pass: impl FnMut(usize, Timed)) {
+    /// Passes on what is certain, or when no ring brings any more, everything: each with the number of its ring.
+    pub fn pass_on(&mut self, is_over: bool, mut pass: impl FnMut(usize, Timed)) {
         let mut heads = Heads::of(&self.rings);
-        while let Some(Reverse((time, index))) = heads.waiting.pop() {
+        while let Some((time, index)) = heads.waiting.pop() {
             let is_certain = is_over || time <= heads.certain_ns;
             if !is_certain && self.waiting <= self.limit {
                 break;
@@ -189,13 +212,8 @@ impl Merge {
             let Some(ring) = self.rings.get_mut(index) else {
                 break;
             };
-            let mut count = 0;
-            while count < most
-                && let Some(timed) = ring.pop(up_to_ns, &mut self.spare)
-            {
-                count += 1;
-                pass(index, timed);
-            }
+            let turn = Turn { up_to_ns, most };
+            let count = ring.pass_on(&turn, &mut self.spare, |timed| pass(index, timed));
             self.waiting -= count;
             self.passed_ns = self.passed_ns.max(ring.last_ns);
             if !is_certain {
@@ -210,8 +228,8 @@ impl Merge {
 
 /// Which ring is next, and how far.
 struct Heads {
-    /// The place of the next record of each ring that has one; of the same place the first ring.
-    waiting: BinaryHeap<Reverse<(u64, usize)>>,
+    /// The place of the next record of each ring that has one, and the ring: the last is the next.
+    waiting: Vec<(u64, usize)>,
     /// The others bring nothing that is earlier.
     certain_ns: u64,
 }
@@ -219,7 +237,7 @@ struct Heads {
 impl Heads {
     fn of(rings: &[Ring]) -> Self {
         let mut heads = Self {
-            waiting: BinaryHeap::with_capacity(rings.len()),
+            waiting: Vec::with_capacity(rings.len()),
             certain_ns: u64::MAX,
         };
         for (index, ring) in rings.iter().enumerate() {
@@ -230,14 +248,18 @@ impl Heads {
 
     fn add(&mut self, index: usize, ring: &Ring) {
         match ring.head_ns() {
-            Some(time_ns) => self.waiting.push(Reverse((time_ns, index))),
+            Some(time_ns) => {
+                let head = (time_ns, index);
+                let at = self.waiting.partition_point(|other| *other > head);
+                self.waiting.insert(at, head);
+            }
             None => self.certain_ns = self.certain_ns.min(ring.seen_ns),
         }
     }
 
     /// As long as the records of this ring come before those of all others.
     fn up_to_ns(&self, ring: usize, is_over: bool) -> u64 {
-        let next = self.waiting.peek().map(|Reverse(next)| *next);
+        let next = self.waiting.last().copied();
         let next_ns = next.map_or(u64::MAX, |(time_ns, other)| {
             time_ns.saturating_sub(u64::from(other < ring))
         });

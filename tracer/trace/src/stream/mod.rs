@@ -7,6 +7,9 @@
 //!  the clock page ----------+  (by time)     +-> calls without returns, points ----+
 //! ```
 //!
+//! A sink that keeps threads apart anyhow can do without their order among each other ([`Sink::is_ordered`]): to merge calls
+//! without returns takes as long again as to write them.
+//!
 //! Where returns are traced, a thread is a stack ([`graph`](crate::graph)). A trace of functions is a graph without
 //! returns: each vCPU is a thread, and nothing is open. There, and of points and of the clock, a time is the one that was
 //! recorded, also of what comes after later ones because too much had waited for it. A call with a return that comes late
@@ -219,26 +222,33 @@ impl Stream {
         }
     }
 
+    /// Whether what a ring brings has to wait for the others, for this sink.
+    #[must_use]
+    pub fn is_ordered(&self, sink: &(impl Sink + ?Sized)) -> bool {
+        self.graph.is_some() || sink.is_ordered()
+    }
+
     /// Passes on what is certain so far.
     pub fn run(&mut self, sink: &mut impl Sink) {
-        let (graph, rings) = (&mut self.graph, usize::from(self.rings));
-        self.merge.run(|ring, timed| {
-            let is_point = ring < rings;
-            pass(graph.as_mut(), is_point, timed, sink);
-        });
+        self.pass_on(false, sink);
     }
 
     /// Passes on everything: no ring brings any more.
     pub fn finish(&mut self, sink: &mut impl Sink) {
+        self.pass_on(true, sink);
+    }
+
+    /// The one or the other.
+    pub fn pass_on(&mut self, is_over: bool, sink: &mut impl Sink) {
+        let is_ordered = self.is_ordered(sink);
         let (graph, rings) = (&mut self.graph, usize::from(self.rings));
-        self.merge.finish(|ring, timed| {
-            let is_point = ring < rings;
-            pass(graph.as_mut(), is_point, timed, sink);
-        });
-        if let Some(Graph {
-            threads, selection, ..
-        }) = &mut self.graph
-        {
+        let each = |ring, timed| pass(graph.as_mut(), ring < rings, timed, sink);
+        match is_ordered {
+            true => self.merge.pass_on(is_over, each),
+            false => self.merge.pass_each(each),
+        }
+        if let Some(graph) = self.graph.as_mut().filter(|_| is_over) {
+            let (threads, selection) = (&mut graph.threads, &mut graph.selection);
             threads.bury(u64::MAX, &mut Selected { selection, sink });
             selection.finish(sink);
         }
@@ -291,6 +301,7 @@ impl Stream {
 }
 
 /// The next record in the order of time; `is_point` when it comes from a ring of points.
+#[inline]
 fn pass(graph: Option<&mut Graph>, is_point: bool, timed: Timed, sink: &mut impl Sink) {
     let (vcpu, record) = (timed.vcpu, timed.record);
     let (kind, values) = match (record.kind, graph.as_ref()) {

@@ -72,6 +72,43 @@ fn calls_without_returns_points_losses_and_stalls_come_in_the_order_of_time() {
     assert_eq!(seen.len(), expected.len());
 }
 
+/// Who takes threads as they come.
+struct Apart(Vec<Event>);
+
+impl Sink for Apart {
+    fn event(&mut self, event: Event) {
+        self.0.push(event);
+    }
+
+    fn is_ordered(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn who_keeps_threads_apart_waits_for_no_other_ring_unless_calls_are_put_together() {
+    let times = |stream: &mut Stream| {
+        let mut seen = Apart(Vec::new());
+        stream.run(&mut seen);
+        let times = seen.0.iter().map(|event| (event.vcpu, event.time_ns));
+        times.collect::<Vec<_>>()
+    };
+    let mut stream = Stream::of_functions(2, WAITING_MAX);
+    stream.push(Origin::Calls(1), vec![entry(10, 0), entry(30, 0)], 0);
+    assert_eq!(times(&mut stream), [(1, 10), (1, 30)]);
+    stream.push(Origin::Calls(0), vec![entry(20, 0)], 0);
+    assert_eq!(times(&mut stream), [(0, 20)]);
+    let mut graph = Stream::of_graph(2, STACK, WAITING_MAX).unwrap();
+    let (function, step, slot) = (FunctionId(0), Step::Entry, 64);
+    let call = RecordKind::Graph {
+        function,
+        step,
+        slot,
+    };
+    graph.push(Origin::Calls(1), vec![record(10, call)], 0);
+    assert_eq!(times(&mut graph), []);
+}
+
 /// Each vCPU is a thread: nothing is put together across them, so nothing has to be moved.
 #[test]
 fn a_call_without_a_return_that_comes_late_has_its_own_time() {

@@ -3,12 +3,19 @@
 use super::{ExportError, Tally, UftraceWriter};
 use crate::event::{Event, Sink};
 use crate::export::store::{Ending, News, Store};
+use crate::stream::Stream;
 
 impl Sink for UftraceWriter {
+    #[inline]
     fn event(&mut self, event: Event) {
         if let Err(error) = self.append(event) {
             self.note(error);
         }
+    }
+
+    /// Each thread has a file of its own, and each vCPU for its points.
+    fn is_ordered(&self) -> bool {
+        false
     }
 }
 
@@ -31,6 +38,10 @@ impl Store for UftraceWriter {
         if let Err(error) = outcome {
             self.note(error);
         }
+    }
+
+    fn take(&mut self, stream: &mut Stream, is_over: bool) {
+        stream.pass_on(is_over, self);
     }
 
     fn error(&self) -> Option<&ExportError> {

@@ -43,7 +43,6 @@ pub use self::side::{
 use self::tally::Called;
 pub use self::tally::Tally;
 use terms::event_format::EventFormat;
-use terms::function::Function;
 use terms::printable;
 
 use self::threads::ThreadLanes;
@@ -51,7 +50,6 @@ use crate::event::{Event, EventKind};
 use crate::export::call_formats::CallFormats;
 use crate::export::events::{EventReader, EventWriter};
 use crate::export::probes::{self, ProbeNote};
-use crate::graph::Anomalies;
 
 /// Clock stalls that are kept one by one.
 const STALLS_MAX: usize = 4096;
@@ -173,12 +171,6 @@ impl UftraceWriter {
         Ok(())
     }
 
-    /// The directory.
-    #[must_use]
-    pub fn directory(&self) -> &Path {
-        &self.directory
-    }
-
     /// Writes into the side file what was not known when the trace was created, or has changed
     /// since. The number of vCPUs and the tracer stay what they were.
     ///
@@ -199,6 +191,7 @@ impl UftraceWriter {
     ///
     /// # Errors
     /// An [`ExportError`] that names the file. What could not be written is counted, and later events are tried again.
+    #[inline]
     pub fn append(&mut self, event: Event) -> Result<(), ExportError> {
         match event.kind {
             EventKind::Entry(_) | EventKind::Exit { .. } | EventKind::Lost(_) => {
@@ -225,6 +218,7 @@ impl UftraceWriter {
     }
 
     /// A call without a return: each vCPU is a thread.
+    #[inline]
     fn append_entry(&mut self, event: &Event) -> Result<(), ExportError> {
         let Some(lane) = self.lanes.get_mut(usize::from(event.vcpu)) else {
             self.side.strays += 1;
@@ -302,11 +296,6 @@ impl UftraceWriter {
         }
     }
 
-    /// What did not fit in a graph trace, for the side file.
-    pub fn set_anomalies(&mut self, anomalies: &Anomalies, functions: &[Function]) {
-        self.side.anomalies = AnomalyNote::list(anomalies, functions);
-    }
-
     /// The file that uftrace merges into the trace as comments, which it shows inside calls, and outside them too with
     /// `--event-full`: clock stalls and events.
     fn write_comments(&self) -> Result<(), ExportError> {
@@ -356,12 +345,6 @@ impl UftraceWriter {
             .zip(&self.lanes)
             .map(|(vcpu, lane)| VcpuTotals::new(vcpu, layout::tid(vcpu.into()), lane.totals))
             .chain(self.seen.iter().copied())
-    }
-
-    /// Events that named a vCPU which the trace does not have.
-    #[must_use]
-    pub const fn strays(&self) -> u64 {
-        self.side.strays
     }
 
     /// Events that could not be written so far.

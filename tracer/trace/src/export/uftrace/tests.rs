@@ -74,7 +74,7 @@ fn each_entry_is_a_call_of_no_duration() {
         entry(14, 9, 0),
     ];
     append(&mut writer, events);
-    assert_eq!(writer.strays(), 1);
+    assert_eq!(writer.side.strays, 1);
     let totals = writer.finish().unwrap();
     let [f0, f1, f2] = [0, 1, 2].map(|n| truncated(functions[n].address.0));
     assert_eq!(
