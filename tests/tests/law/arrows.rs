@@ -35,7 +35,7 @@ const HOUSES: [House; 7] = [
     House {
         folder: "tracer/trace/src",
         order: &[
-            "doubt", "event", "glob", "graph", "export", "report", "convert",
+            "doubt", "event", "glob", "graph", "stream", "export", "report", "convert",
         ],
         up: &[],
         in_circles: 0,
