@@ -12,7 +12,7 @@
 //! stack is whose, what a thread left open that has ended is closed ([`Death`]).
 //!
 //! A duration is given only when the exit is known to be that of the entry. What is not known is
-//! said ([`End`]) and counted ([`Anomalies`]).
+//! said ([`End`](crate::event::End)) and counted ([`Anomalies`]).
 
 pub mod anomaly;
 mod deaths;
