@@ -227,7 +227,7 @@ pub struct CallValues {
     pub function: FunctionId,
     /// At which step.
     pub moment: Moment,
-    /// As [`EventKind::Graph`] has it.
+    /// As [`RecordKind::Graph`] has it.
     pub slot: u64,
     /// The values.
     pub values: Values,
