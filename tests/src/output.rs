@@ -1,4 +1,4 @@
-//! What a guest prints about itself, and what `vmm` leaves behind.
+//! What a guest prints about itself, and what `vmm` leaves.
 
 use std::collections::BTreeMap;
 use std::process::Output;

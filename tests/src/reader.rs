@@ -66,7 +66,7 @@ fn script(typed: &[Typed]) -> String {
         }
         let _ = writeln!(script, "printf '\\n{MARK}%s\\n' $ended");
     }
-    // A document that forgets a guest is not to leave it behind.
+    // A document that forgets a guest is not to leave it there.
     script + "[ -z \"$left\" ] || kill $left; wait\n"
 }
 

@@ -135,7 +135,7 @@ pub fn window(from: u64) -> Option<WindowPage> {
     })
 }
 
-/// Makes this entry of the page directory wrong for a moment, in these bits, if a page of the window is behind it.
+/// Makes this entry of the page directory wrong for a moment, in these bits, if it leads to a page of the window.
 pub fn twist(entry: u64, bits: u64) {
     call(TWIST, entry, bits, 0);
 }

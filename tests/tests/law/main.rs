@@ -6,6 +6,7 @@
 mod arrows;
 mod crates;
 mod documents;
+mod functions;
 mod modules;
 mod source;
 mod types;

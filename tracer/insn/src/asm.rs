@@ -1,4 +1,4 @@
-//! The assembler behind every template of injected code.
+//! The assembler of every template of injected code.
 
 pub use iced_x86::IcedError;
 pub use iced_x86::code_asm::{

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_known_by_both_encodings_and_behind_landing_pads() {
+    fn frames_are_known_by_both_encodings_and_after_landing_pads() {
         assert!(begins_with_frame(&[0x55, 0x48, 0x89, 0xe5]));
         assert!(begins_with_frame(&[0x55, 0x48, 0x8b, 0xec]));
         assert!(begins_with_frame(&[

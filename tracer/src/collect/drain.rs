@@ -326,6 +326,36 @@ impl Drain {
         calls.fold(events, u64::saturating_add)
     }
 
+    /// What a ring holds, and last what it has refused, `discarded` records: that has no place among its slots.
+    fn copy_of(&mut self, index: usize, discarded: u64, doubts: &mut TimeDoubts) -> Option<Batch> {
+        let source = self.sources.get(index)?;
+        let reader = &source.reader;
+        let snapshot = Snapshot {
+            ring: reader.ring(),
+            geometry: self.geometry,
+            first: reader.first(),
+            head: reader.head(),
+            functions: self.functions,
+            format: self.format,
+            is_timed: self.ring_clock.is_timed(),
+            timeline: &source.timeline,
+        };
+        self.stacks.begin_round();
+        let mut records = Vec::new();
+        let mut sink = CallSink {
+            clock: &self.clock,
+            rings: &self.rings,
+            stacks: &mut self.stacks,
+            records: &mut records,
+            is_late: false,
+        };
+        doubts.add_all(&snapshot.deliver(&self.rings, &mut sink));
+        if discarded > 0 {
+            sink.lost((self.ring_clock.host().counter)(), discarded);
+        }
+        Some(Batch::held(Origin::Calls(reader.ring()), records))
+    }
+
     /// Writes what the rings hold now to `output`; nothing is taken out of them. Unless `is_live`, nothing is
     /// recorded meanwhile, so nothing is written over before it is copied. What is lost by that is not known yet
     /// ([`Self::lost_since`]).
@@ -345,37 +375,11 @@ impl Drain {
         self.look();
         let (mut records, mut lost) = (0, 0u64);
         let mut doubts = TimeDoubts::default();
-        for (source, discarded) in self.sources.iter().zip(discarded) {
-            let reader = &source.reader;
-            let snapshot = Snapshot {
-                ring: reader.ring(),
-                geometry: self.geometry,
-                first: reader.first(),
-                head: reader.head(),
-                functions: self.functions,
-                format: self.format,
-                is_timed: self.ring_clock.is_timed(),
-                timeline: &source.timeline,
-            };
-            let vcpu = reader.ring();
-            self.stacks.begin_round();
-            let mut batch = Vec::new();
-            let mut sink = CallSink {
-                clock: &self.clock,
-                rings: &self.rings,
-                stacks: &mut self.stacks,
-                records: &mut batch,
-                is_late: false,
-            };
-            doubts.add_all(&snapshot.deliver(&self.rings, &mut sink));
-            // What a full ring refused has no place among its slots: it comes last.
-            if discarded > 0 {
-                sink.lost((self.ring_clock.host().counter)(), discarded);
-            }
-            let batch = Batch::held(Origin::Calls(vcpu), batch);
-            let (held, gone) = batch.count();
+        for (index, discarded) in discarded.into_iter().enumerate() {
+            let batch = self.copy_of(index, discarded, &mut doubts);
+            let (held, gone) = batch.as_ref().map_or((0, 0), Batch::count);
             (records, lost) = (records + held, lost.saturating_add(gone));
-            output.append(batch);
+            batch.into_iter().for_each(|batch| output.append(batch));
         }
         let (stalls, _) = self.stalls(self.stalls_before);
         stalls.into_iter().for_each(|stall| output.append(stall));

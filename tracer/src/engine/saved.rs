@@ -5,7 +5,7 @@
 //! memory: nobody returns to such a place and no system call comes back there (what is displaced is checked for that),
 //! so only an interrupt or a fault can have saved it, and the processor pushes the frames of those at multiples
 //! of eight (it aligns the stack to 16 first: Intel's manual, volume 3, 6.14.2). So every word of the guest's memory is
-//! looked at, for all places at once, while no vCPU runs. A word that is there by accident, or left behind by an
+//! looked at, for all places at once, while no vCPU runs. A word that is there by accident, or left by an
 //! interrupt that is over, costs a function or a retry, never a thread.
 //!
 //! Assumed is that whoever moves a saved frame keeps the address in a word at a multiple of four, and does not hold it

@@ -417,7 +417,7 @@ impl<'a> Spot<'a> {
         let to = functions.partition_point(|function| function.address <= highest);
         let mut found = Vec::new();
         for index in from.saturating_sub(1)..to {
-            let run = self.run_behind(index)?;
+            let run = self.run_after(index)?;
             let last = run.end.0.saturating_sub(SITE_LENGTH as u64);
             found.extend((run.start.0..=last).map(Gva));
         }
@@ -440,7 +440,7 @@ impl<'a> Spot<'a> {
     }
 
     /// The padding after a function, which may be empty.
-    fn run_behind(&self, index: usize) -> Option<TextRange> {
+    fn run_after(&self, index: usize) -> Option<TextRange> {
         let id = FunctionId(u32::try_from(index).ok()?);
         let function = self.image.function(id)?;
         let code = self.image.code(id);

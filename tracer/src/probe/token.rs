@@ -48,10 +48,10 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Token>, ProbeError> {
             at += first.len_utf8();
             continue;
         }
-        let behind_value = tokens.last().is_some_and(|last| ends_value(&last.word));
-        let behind_dot = matches!(tokens.last(), Some(last) if last.word == Word::Sign("."));
+        let after_value = tokens.last().is_some_and(|last| ends_value(&last.word));
+        let after_dot = matches!(tokens.last(), Some(last) if last.word == Word::Sign("."));
         let (word, length) = if first.is_ascii_digit() {
-            number(rest, behind_dot)?
+            number(rest, after_dot)?
         } else if first == '"' || first == '\'' {
             quoted(rest, first)?
         } else if is_name(first) {
@@ -63,7 +63,7 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Token>, ProbeError> {
                 Word::Special(piece_from(piece(rest, length), 1).to_owned()),
                 length,
             )
-        } else if first == '%' && !behind_value {
+        } else if first == '%' && !after_value {
             register(rest)?
         } else {
             let found = SIGNS.iter().find(|sign| rest.starts_with(**sign));

@@ -255,7 +255,7 @@ fn says_when_slots_or_region_run_out() {
 }
 
 #[test]
-fn an_entry_that_cannot_be_written_leaves_nothing_behind() {
+fn an_entry_that_cannot_be_written_leaves_nothing() {
     let mut target = machine(1, Rights::ALL);
     let mut window = open(&target);
     let probe = window.map(&mut target, 3 * PAGE_2M, PageUse::Data).unwrap();

@@ -306,7 +306,7 @@ fn interest(client: &Connection) -> EventSet {
     events
 }
 
-/// Removes a socket that a dead process has left behind.
+/// Removes a socket that a dead process has left.
 fn clear_stale(path: &Path) -> Result<(), ListenError> {
     let Ok(status) = std::fs::symlink_metadata(path) else {
         return Ok(());
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_left_behind_is_replaced_but_a_file_is_not() {
+    fn a_stale_socket_is_replaced_but_a_file_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let stale = dir.path().join("stale");
         drop(UnixListener::bind(&stale).unwrap());

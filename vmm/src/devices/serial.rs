@@ -1,4 +1,4 @@
-//! COM1: vm-superio's 8250 with KVM's interrupt line and our console behind it.
+//! COM1: vm-superio's 8250 with KVM's interrupt line and our console at its other end.
 
 use std::collections::VecDeque;
 use std::io;

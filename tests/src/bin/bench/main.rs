@@ -4,7 +4,7 @@
 //! ```text
 //! leaf       a traced call against an untraced one and against rdtsc, for each tracer and each way
 //!            to hook returns; tracing switched off; two vCPUs against one
-//! probe      a probe with values in registers, on the stack, behind a pointer; its condition false
+//! probe      a probe with values in registers, on the stack, through a pointer; its condition false
 //! pause      the guest's standstill when functions are switched; the cost of a site
 //! reader     the host's side: a full ring read, decoded, written
 //! footprint  boot, memory of the VMM

@@ -40,7 +40,7 @@ const PROBES: [(&str, &str); 7] = [
     ("condition false", "%rdi if %rdi == 0x123456789abcdef"),
     ("a word of the stack", "word=*(%rsp):x64"),
     (
-        "a word behind a pointer",
+        "a word through a pointer",
         "word=*(%rbx-%rbx+0xffffffff81430000):x64",
     ),
     ("a string of 16 bytes", "text=&xmm_save:string[16]"),

@@ -156,7 +156,7 @@ mod places {
     }
 
     #[test]
-    fn a_hop_is_written_behind_first_and_taken_back_in_front_first() {
+    fn a_hop_is_written_last_part_first_and_taken_back_first_part_first() {
         let [place, _] = hops();
         let (mut sites, mut places) = (Sites::default(), Places::default());
         let (at, padding) = (place.at, place.padding.unwrap().at);

@@ -74,7 +74,7 @@ fn word(target: &MockTarget, at: terms::addr::Gpa) -> u64 {
 }
 
 #[test]
-fn rings_are_used_again_from_behind_what_late_writers_can_store() {
+fn rings_are_used_again_from_after_what_late_writers_can_store() {
     let (mut engine, mut target, session) = attached(2);
     let before = engine.sessions().get(session).unwrap().memory.clone();
     let stubs = engine.foothold().unwrap().stub_bytes();

@@ -321,8 +321,8 @@ fn near_what_is_no_code_only_the_entry_is_certain() {
     let code = [0xb8, 1, 0, 0, 0, 0x50, 0x48, 0x89, 0xe5, 0x31, 0xc0, 0xc3];
     let doubtful = image(&[&code, &[0x06, 0x90, 0x90, 0x90, 0x90, 0x90]]);
     assert_eq!(choose(&doubtful, AT, None).unwrap().tactic, Tactic::One);
-    let behind = refusal(&doubtful, Gva(TEXT + 5), Tactic::Several);
-    assert!(matches!(behind, Refusal::Doubtful { .. }), "{behind}");
+    let inside = refusal(&doubtful, Gva(TEXT + 5), Tactic::Several);
+    assert!(matches!(inside, Refusal::Doubtful { .. }), "{inside}");
     let several = image(&[&SMALL, &[0x06, 0x90, 0x90, 0x90, 0x90, 0x90]]);
     let entry = refusal(&several, AT, Tactic::Several);
     assert!(matches!(entry, Refusal::Doubtful { .. }), "{entry}");

@@ -165,7 +165,7 @@ fn a_vcpu_inside_a_site_forbids_it_and_one_at_its_edges_does_not() {
 }
 
 #[test]
-fn a_vcpu_behind_a_prefix_of_one_byte_is_not_inside_it() {
+fn a_vcpu_after_a_prefix_of_one_byte_is_not_inside_it() {
     let (image, mut target, pokes) = machine(1);
     let poke = Poke {
         expected: SiteBytes::one(NOP5[0]),
