@@ -1,7 +1,7 @@
 //! What a probe captures: values that are computed from the state of a vCPU at one place.
 //!
 //! Whoever knows where a variable is (debug information, the calling convention, a user who names a register)
-//! says so as [`Expression`]s; `stub/capture.rs` compiles these to machine code. Neither knows of the
+//! says so as [`Expression`]s; `stub/capture/mod.rs` compiles these to machine code. Neither knows of the
 //! other.
 
 use std::sync::Arc;

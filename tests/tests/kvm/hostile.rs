@@ -1,6 +1,6 @@
 //! A guest that attacks whoever watches it: the doorbell without end on every vCPU, notices that lie, words all over the
 //! window, aimed at heads, limits, counts and records, and at random, wrong page table entries
-//! (`guest/control/src/hostile.rs`). It can spoil its own trace and no more.
+//! (`guest/control/src/hostile/mod.rs`). It can spoil its own trace and no more.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};

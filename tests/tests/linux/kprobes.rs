@@ -3,7 +3,7 @@
 //!
 //! A kprobe that is hit leaves the address after its breakpoint on the stack of that thread, and the memory of the stack
 //! keeps it when the thread has ended. Where we displace several instructions, that is what a thread in the middle of
-//! them looks like, so the place is not had any more until that memory is used again (`engine/saved.rs`). So one that
+//! them looks like, so the place is not had any more until that memory is used again (`engine/saved/mod.rs`). So one that
 //! is hit before we come sits, here, where a single instruction is displaced, which has no middle.
 
 use serde_json::{Value, json};

@@ -69,7 +69,7 @@ impl Attachment {
                     let captures = [(Moment::Entry, args), (Moment::Exit, retval)];
                     let captures =
                         captures.map(|(at, values)| (at, fitting(values, room, has_memory)));
-                    self.know_call(*function, captures, moments.exit, &mut missing)?;
+                    self.add_call_capture(*function, captures, moments.exit, &mut missing)?;
                 }
             }
         }
@@ -104,7 +104,7 @@ impl Attachment {
         Ok(self.engine.foothold().and_then(Foothold::reach).is_some())
     }
 
-    fn know_call(
+    fn add_call_capture(
         &mut self,
         function: FunctionId,
         captures: [(Moment, Capture); 2],
@@ -115,7 +115,7 @@ impl Attachment {
             if capture.values.is_empty() {
                 continue;
             }
-            match self.engine.know_call(function, moment, capture) {
+            match self.engine.add_call_capture(function, moment, capture) {
                 Ok(()) => {}
                 Err(CallValuesError::NoReturn) => missing.unreturning += usize::from(wants_retval),
                 Err(error @ CallValuesError::TooMany) => return Err(error.into()),

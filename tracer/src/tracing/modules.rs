@@ -34,7 +34,7 @@ impl Modules {
     /// Looks; the module whose description is at `announced` is there as well, and none of its functions has run.
     pub fn look(&mut self, on: &mut Attachment, guest: &impl Guest, announced: Option<Gva>) {
         let now = (on.shared.host.now)();
-        let moved = match on.engine.take_in(guest.memory(), announced) {
+        let moved = match on.engine.read_modules(guest.memory(), announced) {
             Ok(moved) => moved,
             Err(error) => {
                 log::debug!("{error}");
@@ -66,7 +66,7 @@ impl Tracing {
     /// Whether modules can come and go.
     #[must_use]
     pub fn has_modules(&self) -> bool {
-        self.attachment.engine.fleeting().has_modules()
+        self.attachment.engine.transient().has_modules()
     }
 
     /// Looks what has come and gone since the last time. Sessions that are started trace what their

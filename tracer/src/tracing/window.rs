@@ -52,7 +52,7 @@ impl Tracing {
         if is_untouched && (!is_due || guest.is_held()) {
             return;
         }
-        match attachment.look_at_ground(guest) {
+        match attachment.check_foothold(guest) {
             Ok(Ok(())) => {}
             Ok(Err(lost)) => self.end_tracing(guest, lost),
             Err(error) => log::debug!("the window cannot be looked at: {error}"),
@@ -80,14 +80,14 @@ impl Tracing {
 }
 
 impl Attachment {
-    fn look_at_ground(&self, guest: &impl Guest) -> Result<Result<(), FrozenBy>, TracingError> {
+    fn check_foothold(&self, guest: &impl Guest) -> Result<Result<(), FrozenBy>, TracingError> {
         if let Some(mut live) = self.patching.live(guest)? {
             let vcpus = crate::target::LiveTarget::vcpus(&live).to_vec();
-            return Ok(self.engine.look_at_ground(&mut live, &vcpus));
+            return Ok(self.engine.check_foothold(&mut live, &vcpus));
         }
         let mut stopped = guest.stop()?;
         let vcpus = crate::target::StoppedTarget::vcpus(&stopped).to_vec();
-        Ok(self.engine.look_at_ground(&mut stopped, &vcpus))
+        Ok(self.engine.check_foothold(&mut stopped, &vcpus))
     }
 }
 

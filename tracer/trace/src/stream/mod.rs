@@ -30,7 +30,7 @@ use crate::graph::threads::{BadStackSize, Threads};
 use crate::graph::{Anomalies, Death};
 use merge::Merge;
 
-/// Records that may wait for a ring that is behind.
+/// Records that may wait for a ring that lags.
 pub const WAITING_MAX: usize = 1 << 20;
 
 /// Where records come from.
@@ -108,7 +108,7 @@ impl Graph {
 }
 
 impl Stream {
-    /// Of calls without returns in this many rings. `waiting` records may wait for a ring that is behind: [`WAITING_MAX`]
+    /// Of calls without returns in this many rings. `waiting` records may wait for a ring that lags: [`WAITING_MAX`]
     /// while the guest runs.
     #[must_use]
     pub fn of_functions(rings: u16, waiting: usize) -> Self {

@@ -24,7 +24,7 @@ use crate::text::poke::PokeError;
 use crate::text::sites::State;
 use crate::window::WindowError;
 
-mod fleeting;
+mod transient;
 mod journal;
 mod locks;
 mod probes;
@@ -313,7 +313,7 @@ fn a_window_that_the_guest_took_hinders_starting_but_not_stopping() {
 fn another_kernel_in_the_place_of_ours_is_noticed_and_not_written() {
     let (mut engine, mut target, session) = attached(6);
     let vcpus = crate::target::StoppedTarget::vcpus(&target).to_vec();
-    let look = |engine: &Engine, target: &mut MockTarget| engine.look_at_ground(target, &vcpus);
+    let look = |engine: &Engine, target: &mut MockTarget| engine.check_foothold(target, &vcpus);
     look(&engine, &mut target).unwrap();
     change(&mut engine, &mut target, session, 0..3).unwrap();
     look(&engine, &mut target).unwrap();

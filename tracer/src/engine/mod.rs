@@ -3,7 +3,7 @@
 //! It owns every decision and no access: each operation is handed the target that it works on, and
 //! those that change what the guest executes want a [`StoppedTarget`].
 //!
-//! It only joins those who know something: what does not stay of the guest (`fleeting`), who wants something where
+//! It only joins those who know something: what does not stay of the guest (`transient`), who wants something where
 //! (`points`), the sessions, what the window holds (`foothold`), and what was written (`commit`). A plan is made by a
 //! policy with what `planning` gives it, and carried out by the one commit.
 
@@ -21,7 +21,7 @@ pub use commit::Applied;
 use commit::Commit;
 pub use error::{ApplyError, AttachError};
 use events::Events;
-use fleeting::{Fleeting, Moved};
+use transient::{Transient, Moved};
 pub use foothold::Foothold;
 use locks::LockError;
 use plan::{Plan, Step, What};
@@ -49,7 +49,7 @@ use trace::event::Moment;
 #[derive(Debug)]
 pub struct Engine {
     image: Arc<Image>,
-    fleeting: Fleeting,
+    transient: Transient,
     points: Points,
     sessions: Sessions,
     foothold: Option<Foothold>,
@@ -64,7 +64,7 @@ impl Engine {
         let to_come = to_come.flat_map(|part| image.functions_of(part));
         Self {
             sites: Sites::without(to_come),
-            fleeting: Fleeting::of(&image),
+            transient: Transient::of(&image),
             points: Points::new(&image),
             image,
             sessions: Sessions::default(),
@@ -90,7 +90,7 @@ impl Engine {
     /// The host sees to vCPUs that write to this port: modules are announced by it, where the guest can.
     #[must_use]
     pub fn announcing_by(mut self, port: u8) -> Self {
-        let has_modules = self.fleeting.has_modules();
+        let has_modules = self.transient.has_modules();
         self.points.announcer = Announcer::of(&self.image, port).filter(|_| has_modules);
         self
     }
@@ -103,8 +103,8 @@ impl Engine {
 
     /// What there is of the guest that does not stay.
     #[must_use]
-    pub const fn fleeting(&self) -> &Fleeting {
-        &self.fleeting
+    pub const fn transient(&self) -> &Transient {
+        &self.transient
     }
 
     /// Who wants something at which places of the text.
@@ -263,7 +263,7 @@ impl Engine {
     ///
     /// # Errors
     /// A [`CallValuesError`].
-    pub fn know_call(
+    pub fn add_call_capture(
         &mut self,
         function: FunctionId,
         moment: Moment,
@@ -300,7 +300,7 @@ impl Engine {
     /// Notes which probes were in text that is gone. Says which are so since the last time.
     pub fn take_lost_probes(&mut self) -> Vec<ProbeId> {
         let probes = &mut self.points.probes;
-        probes.take_lost(&self.image, &self.sites, &self.fleeting)
+        probes.take_lost(&self.image, &self.sites, &self.transient)
     }
 
     /// The probes at which vCPUs leave the guest now, and where each continues.
@@ -315,7 +315,7 @@ impl Engine {
     /// stopped the answer holds until it continues; else it may be late, never wrong.
     pub fn look(&mut self, memory: &(impl PhysicalMemory + ?Sized)) -> Moved {
         let sites = &mut self.sites;
-        self.fleeting.look(memory, &self.image, sites)
+        self.transient.look(memory, &self.image, sites)
     }
 
     /// As [`Self::look`], and takes in the functions of modules that have come, as many as one look may read: first of
@@ -323,13 +323,13 @@ impl Engine {
     ///
     /// # Errors
     /// A [`ModuleError`] when the list of modules cannot be read; then none is known any more.
-    pub fn take_in(
+    pub fn read_modules(
         &mut self,
         memory: &(impl PhysicalMemory + ?Sized),
         announced: Option<Gva>,
     ) -> Result<Moved, ModuleError> {
         let (image, sites) = (&mut self.image, &mut self.sites);
-        self.fleeting.take_in(memory, image, sites, announced)
+        self.transient.read_modules(memory, image, sites, announced)
     }
 
     /// Looks whether the guest still executes the text that was changed, with the window where it was put; puts back
@@ -337,7 +337,7 @@ impl Engine {
     ///
     /// # Errors
     /// What is lost; then nothing was written.
-    pub fn look_at_ground<T: TextMemory + ?Sized>(
+    pub fn check_foothold<T: TextMemory + ?Sized>(
         &self,
         target: &mut T,
         vcpus: &[VcpuRegisters],
@@ -472,7 +472,7 @@ impl Engine {
     pub(crate) fn commit(&mut self) -> Commit<'_> {
         Commit {
             image: &self.image,
-            inside: self.fleeting.inside.as_deref(),
+            inside: self.transient.inside.as_deref(),
             points: &mut self.points,
             sites: &mut self.sites,
             foothold: self.foothold.as_mut(),
@@ -500,7 +500,7 @@ pub mod call_values;
 mod commit;
 mod error;
 pub mod events;
-pub mod fleeting;
+pub mod transient;
 mod foothold;
 mod functions;
 mod kprobes;

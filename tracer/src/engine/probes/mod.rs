@@ -20,7 +20,7 @@ use terms::event_format::EventId;
 use terms::function::FunctionId;
 
 use super::Foothold;
-use super::fleeting::Fleeting;
+use super::transient::Transient;
 use super::plan::Recorded;
 use crate::capture::Capture;
 use crate::event_formats::EventFormats;
@@ -166,11 +166,11 @@ impl Probes {
         &mut self,
         image: &Image,
         sites: &Sites,
-        fleeting: &Fleeting,
+        transient: &Transient,
     ) -> Vec<ProbeId> {
         let mut lost = Vec::new();
         for probe in self.all.values_mut().filter(|probe| !probe.is_lost) {
-            let is_freed = fleeting.is_freed(image, probe.place.at);
+            let is_freed = transient.is_freed(image, probe.place.at);
             if is_freed || sites.is_gone(probe.place.function) {
                 probe.is_lost = true;
                 probe.session = None;

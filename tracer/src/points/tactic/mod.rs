@@ -13,7 +13,7 @@
 //! nobody begins to execute there: the last instruction begins before the jump's end. So the only places
 //! that must not be jumped to, returned to, or held by a preempted thread are the beginnings of instructions between
 //! the first byte and the fifth ([`Place::inner`]). `image/branch_targets.rs` says where execution may land;
-//! threads are looked for when the jump is written (`engine/saved.rs`).
+//! threads are looked for when the jump is written (`engine/saved/mod.rs`).
 
 mod refusal;
 #[cfg(test)]

@@ -75,7 +75,7 @@ impl Moved {
 
 /// What there is of the guest that does not stay, and who can be asked about it.
 #[derive(Debug)]
-pub struct Fleeting {
+pub struct Transient {
     kind: &'static dyn Personality,
     /// What the guest can be asked while it runs, if anything.
     pub(super) inside: Option<Box<dyn Introspection>>,
@@ -84,7 +84,7 @@ pub struct Fleeting {
     modules: Vec<KnownModule>,
 }
 
-impl Fleeting {
+impl Transient {
     /// What does not stay of the guest that was loaded from `image`.
     pub(super) fn of(image: &Image) -> Self {
         Self {
@@ -108,7 +108,7 @@ impl Fleeting {
         image: &Image,
         sites: &mut Sites,
     ) -> Moved {
-        self.look_at_init(memory, image, sites);
+        self.look_for_init(memory, image, sites);
         let mut moved = Moved::default();
         if !self.modules.is_empty() {
             // A list that cannot be read says that nothing is there.
@@ -124,14 +124,14 @@ impl Fleeting {
     ///
     /// # Errors
     /// A [`ModuleError`] when the list of modules cannot be read; then none is known any more.
-    pub(super) fn take_in(
+    pub(super) fn read_modules(
         &mut self,
         memory: &(impl PhysicalMemory + ?Sized),
         image: &mut Arc<Image>,
         sites: &mut Sites,
         announced: Option<Gva>,
     ) -> Result<Moved, ModuleError> {
-        self.look_at_init(memory, image, sites);
+        self.look_for_init(memory, image, sites);
         let mut moved = Moved::default();
         let loaded = self.loaded(memory, image);
         let list = loaded.as_deref().unwrap_or_default();
@@ -246,7 +246,7 @@ impl Fleeting {
         read.is_err() || bytes == site.original
     }
 
-    fn look_at_init(
+    fn look_for_init(
         &mut self,
         memory: &(impl PhysicalMemory + ?Sized),
         image: &Image,

@@ -39,7 +39,7 @@ fn booting_linux() -> (Engine, MockTarget, SessionId) {
     let mut target = MockTarget::with_image(2, REGION, &image, Rights::ALL).unwrap();
     target.write_physical(STATE, &2_u32.to_le_bytes()).unwrap();
     let mut engine = Engine::new(Arc::new(image));
-    engine.fleeting.inside = Some(Box::new(kernel()));
+    engine.transient.inside = Some(Box::new(kernel()));
     let region = target.region();
     engine.attach(&mut target, region).unwrap();
     let session = engine.create_session(&mut target, config("one")).unwrap();
@@ -80,7 +80,7 @@ fn freed_init_text_is_never_written() {
 #[test]
 fn init_text_counts_as_gone_when_the_guest_cannot_be_asked() {
     let (mut engine, mut target, session) = booting_linux();
-    engine.fleeting.inside = Some(Box::new(Kernel {
+    engine.transient.inside = Some(Box::new(Kernel {
         init: None,
         ..kernel()
     }));
@@ -101,7 +101,7 @@ fn linux_with_modules() -> (Engine, crate::linux::module::testing::Guest, Sessio
         linux.text = image.text.first().copied();
     }
     let mut engine = Engine::new(Arc::new(image));
-    engine.fleeting.inside = Some(Box::new(kernel));
+    engine.transient.inside = Some(Box::new(kernel));
     let region = guest.target.region();
     engine.attach(&mut guest.target, region).unwrap();
     let session = engine
@@ -152,7 +152,7 @@ fn while_somebody_wants_to_know_each_module_is_announced_before_it_is_live() {
         .write_physical(STATE, &2_u32.to_le_bytes())
         .unwrap();
     let mut engine = Engine::new(Arc::new(image));
-    engine.fleeting.inside = like.fleeting.inside;
+    engine.transient.inside = like.transient.inside;
     let mut engine = engine.announcing_by(0xf6);
     let region = guest.target.region();
     engine.attach(&mut guest.target, region).unwrap();
@@ -190,15 +190,15 @@ fn while_somebody_wants_to_know_each_module_is_announced_before_it_is_live() {
     guest.module("two", &["two_open"]);
     guest.set_state("one", 1);
     guest.set_state("two", 1);
-    assert!(!engine.take_in(&guest.target, None).unwrap().is_change());
+    assert!(!engine.read_modules(&guest.target, None).unwrap().is_change());
     let at = Gva(crate::linux::module::testing::MODULES_AREA);
-    let moved = engine.take_in(&guest.target, Some(at)).unwrap();
+    let moved = engine.read_modules(&guest.target, Some(at)).unwrap();
     assert_eq!(moved.came, [Arc::from("one")]);
     assert_eq!(moved.announced.as_deref(), Some("one"));
-    let moved = engine.take_in(&guest.target, Some(Gva(0x1234))).unwrap();
+    let moved = engine.read_modules(&guest.target, Some(Gva(0x1234))).unwrap();
     assert!(!moved.is_change());
     guest.set_state("one", 0);
-    assert!(!engine.take_in(&guest.target, None).unwrap().is_change());
+    assert!(!engine.read_modules(&guest.target, None).unwrap().is_change());
     engine.points_mut().want_announcements(false);
     let applied = change(&mut engine, &mut guest.target, session, []).unwrap();
     assert_eq!((applied.restored, engine.sites().patched()), (0, 0));
@@ -212,11 +212,11 @@ fn functions_of_modules_come_are_traced_and_leave_without_a_write() {
     let (mut engine, mut guest, session) = linux_with_modules();
     guest.module("one", &["one_open", "one_read"]);
     guest.module("two", &["two_read"]);
-    let moved = engine.take_in(&guest.target, None).unwrap();
+    let moved = engine.read_modules(&guest.target, None).unwrap();
     assert_eq!(moved.came, [Arc::from("one"), Arc::from("two")]);
     assert_eq!(engine.image().functions.len(), 11);
     assert_eq!(&*engine.image().functions[10].name, "two_read");
-    assert!(!engine.take_in(&guest.target, None).unwrap().is_change());
+    assert!(!engine.read_modules(&guest.target, None).unwrap().is_change());
     let everything = all(&engine);
     let applied = change(&mut engine, &mut guest.target, session, everything).unwrap();
     assert_eq!((applied.patched, applied.skipped.len()), (11, 0));
@@ -239,12 +239,12 @@ fn functions_of_modules_come_are_traced_and_leave_without_a_write() {
 fn a_module_that_was_loaded_again_at_its_old_place_is_another_one() {
     let (mut engine, mut guest, session) = linux_with_modules();
     guest.module("one", &["one_open", "one_read"]);
-    engine.take_in(&guest.target, None).unwrap();
+    engine.read_modules(&guest.target, None).unwrap();
     let everything = all(&engine);
     change(&mut engine, &mut guest.target, session, everything).unwrap();
     let at = guest.unload_last();
     guest.load_at(at, "one", &["one_open", "one_read"]);
-    let moved = engine.take_in(&guest.target, None).unwrap();
+    let moved = engine.read_modules(&guest.target, None).unwrap();
     assert_eq!((moved.left.len(), moved.came.len()), (1, 1));
     assert_eq!((engine.sites().patched(), gone(&engine)), (8, 2));
     let everything = all(&engine);
@@ -257,14 +257,14 @@ fn a_module_that_was_loaded_again_at_its_old_place_is_another_one() {
 fn a_list_that_cannot_be_read_leaves_no_module_to_write_to() {
     let (mut engine, mut guest, session) = linux_with_modules();
     guest.module("one", &["one_open"]);
-    engine.take_in(&guest.target, None).unwrap();
+    engine.read_modules(&guest.target, None).unwrap();
     let everything = all(&engine);
     change(&mut engine, &mut guest.target, session, everything).unwrap();
     guest.tie_to("one", 0x1000);
     let writes = guest.target.writes;
     change(&mut engine, &mut guest.target, session, []).unwrap();
     assert_eq!(guest.target.writes - writes, 8);
-    engine.take_in(&guest.target, None).unwrap_err();
+    engine.read_modules(&guest.target, None).unwrap_err();
     assert_eq!(gone(&engine), 1);
 }
 
@@ -331,7 +331,7 @@ fn modules_of_very_many_symbols_have_their_turns_one_after_the_other() {
     guest.set_word("one", SYMBOLS, 100_000);
     guest.set_word("two", SYMBOLS, 10_000);
     let looks: Vec<_> = (0..3)
-        .map(|_| engine.take_in(&guest.target, None).unwrap())
+        .map(|_| engine.read_modules(&guest.target, None).unwrap())
         .map(|moved| (moved.unread.len(), moved.came.len(), moved.waiting))
         .collect();
     // The first is more than one look may read, and has one for itself; the others share the next.
