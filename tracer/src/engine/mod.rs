@@ -21,7 +21,6 @@ pub use commit::Applied;
 use commit::Commit;
 pub use error::{ApplyError, AttachError};
 use events::Events;
-use transient::{Transient, Moved};
 pub use foothold::Foothold;
 use locks::LockError;
 use plan::{Plan, Step, What};
@@ -29,6 +28,7 @@ use planning::Planning;
 pub use points::Points;
 use probes::{NewProbe, ProbeError, ProbeId};
 pub use sessions::Sessions;
+use transient::{Moved, Transient};
 
 use crate::capture::Capture;
 use crate::filter::Selection;
@@ -500,7 +500,6 @@ pub mod call_values;
 mod commit;
 mod error;
 pub mod events;
-pub mod transient;
 mod foothold;
 mod functions;
 mod kprobes;
@@ -516,3 +515,4 @@ pub mod saved;
 mod sessions;
 #[cfg(test)]
 mod tests;
+pub mod transient;

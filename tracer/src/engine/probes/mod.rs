@@ -20,8 +20,8 @@ use terms::event_format::EventId;
 use terms::function::FunctionId;
 
 use super::Foothold;
-use super::transient::Transient;
 use super::plan::Recorded;
+use super::transient::Transient;
 use crate::capture::Capture;
 use crate::event_formats::EventFormats;
 use crate::points::probes::Places;

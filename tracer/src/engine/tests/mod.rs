@@ -24,11 +24,11 @@ use crate::text::poke::PokeError;
 use crate::text::sites::State;
 use crate::window::WindowError;
 
-mod transient;
 mod journal;
 mod locks;
 mod probes;
 mod sessions;
+mod transient;
 
 const REGION: u64 = 64 << 20;
 

@@ -190,15 +190,27 @@ fn while_somebody_wants_to_know_each_module_is_announced_before_it_is_live() {
     guest.module("two", &["two_open"]);
     guest.set_state("one", 1);
     guest.set_state("two", 1);
-    assert!(!engine.read_modules(&guest.target, None).unwrap().is_change());
+    assert!(
+        !engine
+            .read_modules(&guest.target, None)
+            .unwrap()
+            .is_change()
+    );
     let at = Gva(crate::linux::module::testing::MODULES_AREA);
     let moved = engine.read_modules(&guest.target, Some(at)).unwrap();
     assert_eq!(moved.came, [Arc::from("one")]);
     assert_eq!(moved.announced.as_deref(), Some("one"));
-    let moved = engine.read_modules(&guest.target, Some(Gva(0x1234))).unwrap();
+    let moved = engine
+        .read_modules(&guest.target, Some(Gva(0x1234)))
+        .unwrap();
     assert!(!moved.is_change());
     guest.set_state("one", 0);
-    assert!(!engine.read_modules(&guest.target, None).unwrap().is_change());
+    assert!(
+        !engine
+            .read_modules(&guest.target, None)
+            .unwrap()
+            .is_change()
+    );
     engine.points_mut().want_announcements(false);
     let applied = change(&mut engine, &mut guest.target, session, []).unwrap();
     assert_eq!((applied.restored, engine.sites().patched()), (0, 0));
@@ -216,7 +228,12 @@ fn functions_of_modules_come_are_traced_and_leave_without_a_write() {
     assert_eq!(moved.came, [Arc::from("one"), Arc::from("two")]);
     assert_eq!(engine.image().functions.len(), 11);
     assert_eq!(&*engine.image().functions[10].name, "two_read");
-    assert!(!engine.read_modules(&guest.target, None).unwrap().is_change());
+    assert!(
+        !engine
+            .read_modules(&guest.target, None)
+            .unwrap()
+            .is_change()
+    );
     let everything = all(&engine);
     let applied = change(&mut engine, &mut guest.target, session, everything).unwrap();
     assert_eq!((applied.patched, applied.skipped.len()), (11, 0));
