@@ -180,15 +180,17 @@ impl Merge {
         }
     }
 
-    /// Passes on everything that waits, ring by ring: as of each ring's order, and of nothing else.
-    pub fn pass_each(&mut self, mut pass: impl FnMut(usize, Timed)) {
-        let all = Turn {
-            up_to_ns: u64::MAX,
-            most: usize::MAX,
-        };
+    /// Passes on everything that waits, ring by ring, as it was recorded: each with the number of its ring and its
+    /// vCPU. A record has no place among those of other rings.
+    pub fn pass_each(&mut self, mut pass: impl FnMut(usize, u16, Record)) {
         for (index, ring) in self.rings.iter_mut().enumerate() {
-            let count = ring.pass_on(&all, &mut self.spare, |timed| pass(index, timed));
-            self.waiting -= count;
+            for batch in ring.waiting.drain(..) {
+                let mut records = Vec::from(batch.records);
+                self.waiting -= records.len();
+                let all = records.drain(..);
+                all.for_each(|record| pass(index, batch.vcpu, record));
+                self.spare.push(records);
+            }
         }
     }
 

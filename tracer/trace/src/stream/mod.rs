@@ -242,10 +242,15 @@ impl Stream {
     pub fn pass_on(&mut self, is_over: bool, sink: &mut impl Sink) {
         let is_ordered = self.is_ordered(sink);
         let (graph, rings) = (&mut self.graph, usize::from(self.rings));
-        let each = |ring, timed| pass(graph.as_mut(), ring < rings, timed, sink);
-        match is_ordered {
-            true => self.merge.pass_on(is_over, each),
-            false => self.merge.pass_each(each),
+        if is_ordered {
+            let next = |ring, timed| pass(graph.as_mut(), ring < rings, timed, sink);
+            self.merge.pass_on(is_over, next);
+        } else {
+            self.merge.pass_each(|ring, vcpu, record| {
+                if let Some(event) = alone(vcpu, ring < rings, record) {
+                    sink.event(event);
+                }
+            });
         }
         if let Some(graph) = self.graph.as_mut().filter(|_| is_over) {
             let (threads, selection) = (&mut graph.threads, &mut graph.selection);
@@ -300,35 +305,47 @@ impl Stream {
     }
 }
 
-/// The next record in the order of time; `is_point` when it comes from a ring of points.
+/// What a record is by itself, `is_point` when it comes from a ring of points; none of those that have to be put
+/// together, and where nothing is missing.
 #[inline]
-fn pass(graph: Option<&mut Graph>, is_point: bool, timed: Timed, sink: &mut impl Sink) {
-    let (vcpu, record) = (timed.vcpu, timed.record);
-    let (kind, values) = match (record.kind, graph.as_ref()) {
-        (RecordKind::Point(passed), _) => (EventKind::Point(passed.event), Some(passed.values)),
-        (RecordKind::Lost(count), _) if is_point => (EventKind::LostPoints(count), None),
-        (RecordKind::Stall(length_ns), _) => (EventKind::Stall(length_ns), None),
-        // Nothing is missing.
-        (RecordKind::Lost(0), None) => return,
-        (RecordKind::Lost(count), None) => (EventKind::Lost(count), None),
-        (RecordKind::Entry(function), None) => (EventKind::Entry(function), None),
-        (RecordKind::Graph { .. } | RecordKind::Captured(_), None) => return,
-        (kind, Some(_)) => {
-            let record = Record { kind, ..record };
-            let timed = Timed { record, ..timed };
-            return graph.map_or((), |graph| graph.record(timed, sink));
-        }
+fn alone(vcpu: u16, is_point: bool, record: Record) -> Option<Event> {
+    let (kind, values) = match record.kind {
+        RecordKind::Entry(function) => (EventKind::Entry(function), None),
+        RecordKind::Lost(count) if is_point => (EventKind::LostPoints(count), None),
+        RecordKind::Lost(0) | RecordKind::Graph { .. } | RecordKind::Captured(_) => return None,
+        RecordKind::Lost(count) => (EventKind::Lost(count), None),
+        RecordKind::Point(passed) => (EventKind::Point(passed.event), Some(passed.values)),
+        RecordKind::Stall(length_ns) => (EventKind::Stall(length_ns), None),
     };
-    let (thread, depth) = match graph {
-        Some(graph) => graph.threads.on(vcpu),
-        None => (vcpu.into(), 0),
-    };
-    sink.event(Event {
+    Some(Event {
         time_ns: record.time_ns,
         vcpu,
-        thread,
-        depth,
+        thread: vcpu.into(),
+        depth: 0,
         kind,
         values,
-    });
+    })
+}
+
+/// The next record in the order of time.
+fn pass(graph: Option<&mut Graph>, is_point: bool, timed: Timed, sink: &mut impl Sink) {
+    let Some(graph) = graph else {
+        return alone(timed.vcpu, is_point, timed.record).map_or((), |event| sink.event(event));
+    };
+    let is_of_calls = match timed.record.kind {
+        RecordKind::Point(_) | RecordKind::Stall(_) => false,
+        RecordKind::Lost(_) => !is_point,
+        RecordKind::Entry(_) | RecordKind::Graph { .. } | RecordKind::Captured(_) => true,
+    };
+    if is_of_calls {
+        return graph.record(timed, sink);
+    }
+    let (thread, depth) = graph.threads.on(timed.vcpu);
+    if let Some(event) = alone(timed.vcpu, is_point, timed.record) {
+        sink.event(Event {
+            thread,
+            depth,
+            ..event
+        });
+    }
 }

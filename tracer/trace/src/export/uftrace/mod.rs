@@ -43,6 +43,7 @@ pub use self::side::{
 use self::tally::Called;
 pub use self::tally::Tally;
 use terms::event_format::EventFormat;
+use terms::function::FunctionId;
 use terms::printable;
 
 use self::threads::ThreadLanes;
@@ -191,13 +192,14 @@ impl UftraceWriter {
     ///
     /// # Errors
     /// An [`ExportError`] that names the file. What could not be written is counted, and later events are tried again.
-    #[inline]
+    // Out of the way of calls without returns, which are the most and the quickest.
+    #[inline(never)]
     pub fn append(&mut self, event: Event) -> Result<(), ExportError> {
         match event.kind {
             EventKind::Entry(_) | EventKind::Exit { .. } | EventKind::Lost(_) => {
                 match self.threads.is_some() {
                     true => self.append_step(event),
-                    false => self.append_entry(&event),
+                    false => self.append_alone(&event),
                 }
             }
             EventKind::Point(point) => {
@@ -217,21 +219,46 @@ impl UftraceWriter {
         }
     }
 
-    /// A call without a return: each vCPU is a thread.
+    /// Whether each vCPU is a thread, and of calls nothing but their entries is known.
+    const fn has_entries_only(&self) -> bool {
+        self.threads.is_none()
+    }
+
+    /// A call without a return: nearly every event of a trace of functions.
     #[inline]
-    fn append_entry(&mut self, event: &Event) -> Result<(), ExportError> {
+    fn append_entry(
+        &mut self,
+        vcpu: u16,
+        time_ns: u64,
+        function: FunctionId,
+    ) -> Result<(), ExportError> {
+        let Some(lane) = self.lanes.get_mut(usize::from(vcpu)) else {
+            self.side.strays += 1;
+            return Ok(());
+        };
+        match self.entries.get(function.index()) {
+            Some(&entry) => {
+                lane.entry(time_ns, entry);
+                self.called.note(function);
+            }
+            None => lane.totals.unknown += 1,
+        }
+        if lane.is_full() {
+            return lane.flush();
+        }
+        Ok(())
+    }
+
+    /// What happens to calls without returns: each vCPU is a thread.
+    fn append_alone(&mut self, event: &Event) -> Result<(), ExportError> {
+        if let EventKind::Entry(function) = event.kind {
+            return self.append_entry(event.vcpu, event.time_ns, function);
+        }
         let Some(lane) = self.lanes.get_mut(usize::from(event.vcpu)) else {
             self.side.strays += 1;
             return Ok(());
         };
         match event.kind {
-            EventKind::Entry(function) => match self.entries.get(function.index()) {
-                Some(&entry) => {
-                    lane.entry(event.time_ns, entry);
-                    self.called.note(function);
-                }
-                None => lane.totals.unknown += 1,
-            },
             EventKind::Lost(count) => lane.lost(event.time_ns, count),
             _ => lane.totals.unknown += 1,
         }
