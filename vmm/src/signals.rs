@@ -141,6 +141,9 @@ impl Arrival {
 fn end_now(signal: u32) {
     terminal::put_back();
     let signal = libc::c_int::try_from(signal).unwrap_or(libc::SIGTERM);
+    // It may be ignored: a shell's script starts what it puts into the background so.
+    // SAFETY: the call installs no code of ours.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
     let _ = unblock_signal(signal);
     // SAFETY: the call sends a signal to this process, for which nothing is installed: it does not come back.
     unsafe { libc::raise(signal) };

@@ -161,10 +161,23 @@ fn resident(running: &Running) -> u64 {
         .expect("a number")
 }
 
-/// Nobody reads its messages, so the thread that finishes a run waits for room in a pipe.
 #[test]
 fn a_second_signal_ends_a_run_that_cannot_finish() {
-    let mut child = vmm()
+    a_second_signal_ends(vmm());
+}
+
+/// As a script's shell starts what it puts into the background.
+#[test]
+fn a_second_signal_ends_a_run_that_was_to_ignore_it() {
+    let mut ignoring = Command::new("sh");
+    let script = r#"trap "" INT; exec "$0" "$@""#;
+    ignoring.args(["-c", script]).arg(vmm().get_program());
+    a_second_signal_ends(ignoring);
+}
+
+/// Nobody reads the messages of a run of `vmm`, so the thread that finishes it waits for room in a pipe.
+fn a_second_signal_ends(mut vmm: Command) {
+    let mut child = vmm
         .args(["run", "--kernel"])
         .arg(guest())
         .args(["--cmdline", "workload=hostile threads=1", "--vcpus", "2"])
