@@ -1,5 +1,5 @@
-//! Where records go: through one stream, which makes events of them, into what keeps the trace. A disk that is full or gone ends neither the guest nor the
-//! run: the first error is kept and shown, what was written before stays readable.
+//! Where records go: through one stream, which makes events of them, into what keeps the trace. A disk that is full or
+//! gone ends neither the guest nor the run: the first error is kept and shown, what was written before stays readable.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

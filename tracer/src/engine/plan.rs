@@ -59,6 +59,18 @@ pub enum What {
     Normal,
 }
 
+impl What {
+    /// Whether it is where a breakpoint leads.
+    pub(super) const fn is_breakpoint(&self) -> bool {
+        matches!(
+            self,
+            Self::Place {
+                is_breakpoint: true
+            }
+        )
+    }
+}
+
 /// One thing that becomes another: what that is, and what is written for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
@@ -137,13 +149,7 @@ impl Step {
     /// guest at a breakpoint that the host has to know of by then.
     #[must_use]
     pub fn needs_stop(&self) -> bool {
-        let is_breakpoint = matches!(
-            self.what,
-            What::Place {
-                is_breakpoint: true
-            }
-        );
-        is_breakpoint || self.joins_instructions()
+        self.what.is_breakpoint() || self.joins_instructions()
     }
 
     /// The event that it is about.
@@ -165,6 +171,7 @@ impl Step {
         }
     }
 }
+
 /// What becomes of a step that cannot be made: somebody else's bytes stand there, a thread is inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Obstacles {

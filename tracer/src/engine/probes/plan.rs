@@ -198,15 +198,7 @@ impl Probes {
         with: &mut Planning<'_, M>,
         places: &[Step],
     ) -> Result<Option<Step>, ApplyError> {
-        let is_breakpoint = |step: &Step| {
-            matches!(
-                step.what,
-                What::Place {
-                    is_breakpoint: true
-                }
-            )
-        };
-        if !places.iter().any(is_breakpoint) {
+        if !places.iter().any(|step| step.what.is_breakpoint()) {
             return Ok(None);
         }
         let Some(Server::Guest(word)) = self.server(with.image, with.foothold.as_deref()) else {

@@ -125,6 +125,51 @@ fn a_call_without_a_return_that_comes_late_has_its_own_time() {
     assert_eq!(times, [(20, 0), (5, 1), (30, 0), (35, 1)]);
 }
 
+/// A graph's points have their own times as well: only calls are put together.
+#[test]
+fn a_point_that_comes_late_has_its_own_time_among_calls_with_returns() {
+    let mut stream = Stream::of_graph(2, STACK, 1).unwrap();
+    stream.expect_points();
+    let call = |time_ns, step| {
+        let (function, slot) = (FunctionId(0), STACK - 64);
+        let kind = RecordKind::Graph {
+            function,
+            step,
+            slot,
+        };
+        record(time_ns, kind)
+    };
+    let calls = vec![call(20, Step::Entry), call(30, Step::Exit)];
+    stream.push(Origin::Calls(0), calls, 0);
+    let mut seen: Vec<Event> = Vec::new();
+    stream.run(&mut seen);
+    assert_eq!(seen.len(), 1, "one may wait");
+    stream.push(Origin::Points(1), vec![point(5)], 0);
+    stream.finish(&mut seen);
+    let times: Vec<_> = seen.iter().map(|event| event.time_ns).collect();
+    assert_eq!(times, [20, 5, 30]);
+}
+
+#[test]
+fn what_goes_as_it_came_waits_no_longer_and_leaves_its_room() {
+    let mut merge = Merge::new(2, 1);
+    let records: Vec<Record> = vec![entry(10, 0), entry(20, 0)];
+    let room = records.capacity();
+    merge.push(0, 0, records, 0);
+    let mut passed = Vec::new();
+    merge.pass_each(|ring, _, record| passed.push((ring, record.time_ns)));
+    assert_eq!(passed, [(0, 10), (0, 20)]);
+    let spare = merge.take_room().unwrap();
+    assert!(spare.is_empty() && spare.capacity() >= room);
+    merge.push(0, 0, vec![entry(30, 0)], 0);
+    merge.pass_on(false, |_, timed| panic!("{timed:?}: one may wait"));
+    merge.looked(1, 30);
+    let mut times = Vec::new();
+    merge.pass_on(false, |_, timed| times.push(timed.time_ns));
+    assert_eq!(times, [30]);
+    assert_eq!(merge.take_room().map(|room| room.len()), Some(0));
+}
+
 #[test]
 fn a_point_is_of_the_thread_that_was_seen_last_on_its_vcpu() {
     let mut stream = Stream::of_graph(1, STACK, WAITING_MAX).unwrap();

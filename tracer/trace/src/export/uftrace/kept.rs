@@ -6,7 +6,7 @@ use crate::export::store::{Ending, News, Store};
 use crate::stream::Stream;
 
 impl Sink for UftraceWriter {
-    // Without it, a call for each record costs a trace of functions a third of what it takes to be written.
+    // A call for each record would cost a trace of functions about a tenth: 56 against 62 million records a second.
     #[inline(always)]
     fn event(&mut self, event: Event) {
         let outcome = match event.kind {
