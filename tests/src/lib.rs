@@ -18,6 +18,7 @@ mod guest;
 pub mod measure;
 mod output;
 mod place;
+pub mod qemu;
 mod ramdisk;
 mod random;
 pub mod reader;

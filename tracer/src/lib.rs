@@ -130,6 +130,8 @@ mod window;
 pub mod window;
 
 pub use guest_kind::{panic_marks, panic_marks_of};
+pub use linux::in_memory::error::{BrokenList, NoKernel, NoSites};
+pub use linux::in_memory::{FoundKernel, KernelMap, kernel_in_memory};
 pub use linux::kernel::remark as remark_on_types;
 pub use paging::{PageTableRoot, TranslateError, translate};
 pub use personality::PanicMarks;

@@ -5,4 +5,5 @@
 
 mod ages;
 mod damaged;
+mod in_memory;
 mod rewritten;

@@ -37,6 +37,8 @@ pub(super) struct Elf<'a> {
     pub bytes: &'a [u8],
     pub entry: u64,
     pub position_independent: bool,
+    /// Whether these are the bytes of a kernel that runs: it has no sections, and what it needed only to start is gone.
+    pub running: bool,
     pub sections: SectionTable<'a, FileHeader64<LE>>,
     /// Sorted by virtual address.
     mapped: Vec<Mapped>,
@@ -55,9 +57,27 @@ impl<'a> Elf<'a> {
             bytes,
             entry,
             position_independent,
+            running: false,
             sections,
             mapped,
         })
+    }
+
+    /// What is mapped of a kernel that runs: `parts`, by address and without overlap, and where `bytes` has them.
+    pub fn running(bytes: &'a [u8], parts: impl Iterator<Item = (Segment, usize)>) -> Self {
+        let mapped = parts.enumerate().map(|(index, (segment, offset))| Mapped {
+            segment,
+            index,
+            offset: offset as u64,
+        });
+        Self {
+            bytes,
+            entry: 0,
+            position_independent: false,
+            running: true,
+            sections: SectionTable::default(),
+            mapped: mapped.collect(),
+        }
     }
 
     /// The load segments in the order of the file.
@@ -133,7 +153,16 @@ impl<'a> Elf<'a> {
 
     /// What claims to be code: text, and data whose section says so, too. Linux has its `.data` in such a one
     /// since 6.16, so the types of symbols there are those of code.
+    ///
+    /// Of a kernel that runs it is all that is not read-only, for its init text is data by then, and what was loaded
+    /// as code and what as data does not show in the page tables.
     pub fn claimed_code(&self) -> Vec<TextRange> {
+        if self.running {
+            let segments = self.mapped.iter().map(|mapped| mapped.segment);
+            let changing = segments.filter(|segment| segment.execute || segment.write);
+            let ranges = changing.filter_map(|segment| range(segment.vaddr, segment.memsz));
+            return merged(ranges.collect());
+        }
         let loaded = self.held(|_| true);
         let executable = self.held(|segment| segment.execute);
         self.code_or(executable, |_, text| lies_in(text, &loaded))

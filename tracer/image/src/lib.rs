@@ -26,6 +26,7 @@ pub mod parts;
 pub mod points;
 pub mod range;
 mod returns;
+pub mod running;
 pub mod site;
 pub mod static_call;
 pub mod symbol;
@@ -53,6 +54,7 @@ pub use marker::Marker;
 pub use parts::Part;
 pub use range::{Segment, TextRange};
 pub use returns::Unhookable;
+pub use running::{Names, Running};
 pub use site::{Site, SiteForm, SiteKind, SkipReason, SkippedSite, Untraceable, UntraceableReason};
 pub use static_call::StaticCall;
 pub use symbol::{Symbol, SymbolKind, SymbolTable};
@@ -130,7 +132,7 @@ impl Image {
     fn alone(elf: &Elf<'_>) -> Result<Self, ImageError> {
         let mut notes = Vec::new();
         let (symbols, unread) = Self::own_symbols(elf, &mut notes)?;
-        let image = Self::of(elf, symbols, notes)?;
+        let image = Self::of(elf, symbols, notes, None)?;
         Ok(Self {
             unread_symbols: unread,
             ..image
@@ -170,20 +172,26 @@ impl Image {
         let elf = Elf::parse(bytes)?;
         let (own, _) = Self::own_symbols(&elf, &mut Vec::new())?;
         let symbols = symbol_file::read(symbols, &elf, &own)?;
-        let image = Self::of(&elf, symbols, Vec::new())?;
+        let image = Self::of(&elf, symbols, Vec::new(), None)?;
         symbol_file::check_sites(&image)?;
         Ok(image)
     }
 
-    fn of(elf: &Elf<'_>, symbols: SymbolTable, notes: Vec<String>) -> Result<Self, ImageError> {
+    /// The image with these symbols, and with these sites if they are known already.
+    fn of(
+        elf: &Elf<'_>,
+        symbols: SymbolTable,
+        notes: Vec<String>,
+        sites: Option<&[Gva]>,
+    ) -> Result<Self, ImageError> {
         let mut image = Self {
             entry: elf.entry,
             functions: symtab::functions(&symbols),
             linux: Linux::find(elf, &symbols),
             btf: linux::btf(elf, &symbols).map(Into::into),
+            loaded: Loaded::of(elf, &symbols),
             symbols,
             segments: elf.segments(),
-            loaded: Loaded::of(elf),
             text: elf.text(),
             notes,
             ..Self::default()
@@ -194,7 +202,10 @@ impl Image {
                 .push("position-independent: addresses are as linked".to_owned());
         }
         image.bound_functions();
-        let listed = lists::listed(elf, &image.symbols, &mut image.notes);
+        let listed = match sites {
+            Some(sites) => lists::recorded(sites, &mut image.notes),
+            None => lists::listed(elf, &image.symbols, &mut image.notes),
+        };
         image.read_tables(elf, listed.iter().map(|(at, _)| *at));
         locate::locate(&mut image, elf, &listed);
         locks::locate(&mut image, elf);
@@ -279,11 +290,14 @@ impl Image {
     /// Where `address` is loaded.
     #[must_use]
     pub fn physical(&self, address: Gva) -> Option<Gpa> {
-        self.segments.iter().find_map(|segment| {
-            let into = address.0.checked_sub(segment.vaddr.0)?;
-            let at = segment.paddr.0.checked_add(into)?;
-            (into < segment.memsz).then_some(Gpa(at))
-        })
+        self.locate(address).map(|(at, _)| at)
+    }
+
+    /// Where `address` is loaded, and how many bytes follow it there in the same segment.
+    #[must_use]
+    pub fn locate(&self, address: Gva) -> Option<(Gpa, u64)> {
+        let mut segments = self.segments.iter();
+        segments.find_map(|segment| segment.locate(address))
     }
 
     /// The function with this id.

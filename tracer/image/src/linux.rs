@@ -63,7 +63,7 @@ pub(super) fn btf<'a>(elf: &Elf<'a>, symbols: &SymbolTable) -> Option<&'a [u8]> 
     section.or_else(bounded)
 }
 
-fn version(bytes: &[u8]) -> Option<String> {
+pub(super) fn version(bytes: &[u8]) -> Option<String> {
     let at = memchr::memmem::find(bytes, BANNER)? + BANNER.len();
     let banner = bytes.get(at..)?;
     let banner = banner.get(..VERSION_MAX).unwrap_or(banner);

@@ -7,10 +7,15 @@ use terms::addr::Gva;
 
 use super::branch_targets::BranchTargets;
 use super::elf::Elf;
-use super::{Image, TextRange};
+use super::{Image, SymbolTable, TextRange};
 
 /// Sections whose words point at text that nobody ever jumps to: how to unwind it (Linux).
 const UNWINDING: [&str; 2] = [".orc_unwind_ip", ".orc_unwind"];
+/// What bounds them where there are no sections.
+const UNWINDING_BOUNDS: [(&str, &str); 2] = [
+    ("__start_orc_unwind_ip", "__stop_orc_unwind_ip"),
+    ("__start_orc_unwind", "__stop_orc_unwind"),
+];
 /// The section that says where exceptions of C++ and Rust are caught, by distances from functions.
 const CAUGHT: &str = ".gcc_except_table";
 
@@ -39,8 +44,8 @@ impl fmt::Debug for Loaded {
 }
 
 impl Loaded {
-    /// What `elf` loads.
-    pub(super) fn of(elf: &Elf<'_>) -> Self {
+    /// What `elf`, which has these symbols, loads.
+    pub(super) fn of(elf: &Elf<'_>, symbols: &SymbolTable) -> Self {
         let mut pieces: Vec<Piece> = elf
             .loaded()
             .map(|(start, bytes)| Piece {
@@ -50,14 +55,17 @@ impl Loaded {
             .collect();
         pieces.sort_by_key(|piece| piece.start);
         let unwinding = UNWINDING.iter().flat_map(|name| elf.sections_named(name));
+        let unwinding = unwinding.map(|(start, data)| TextRange {
+            start,
+            end: start.wrapping_add(data.len() as u64),
+        });
+        let bounded = UNWINDING_BOUNDS.iter().filter_map(|(start, end)| {
+            let (start, end) = (symbols.address_of(start)?, symbols.address_of(end)?);
+            (elf.running && start < end).then_some(TextRange { start, end })
+        });
         Self {
             pieces,
-            unwinding: unwinding
-                .map(|(start, data)| TextRange {
-                    start,
-                    end: start.wrapping_add(data.len() as u64),
-                })
-                .collect(),
+            unwinding: unwinding.chain(bounded).collect(),
             catches: elf
                 .sections_named(CAUGHT)
                 .iter()

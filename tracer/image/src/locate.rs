@@ -245,6 +245,10 @@ impl Place<'_> {
             None => {}
         }
         match leading_call(bytes, self.address) {
+            // Its own tracer is on there: what it calls is not ours to change, but the place is a site.
+            Some(LeadingCall::Direct(call)) if list == List::Recorded => {
+                self.call_site(SiteKind::Fentry, call.length, call.target)
+            }
             Some(LeadingCall::Direct(call)) => match profilers.kind(call.target) {
                 Some(kind) => self.call_site(kind, call.length, call.target),
                 None => Err(SkipReason::ForeignCall {
@@ -293,6 +297,7 @@ impl Place<'_> {
     fn nop_kind(&self, list: List) -> SiteKind {
         match list {
             List::Patchable => SiteKind::Patchable,
+            List::Recorded => SiteKind::Fentry,
             List::Mcount if self.offset() <= self.landing_pad() => SiteKind::Fentry,
             // Linux on x86-64 has no other.
             List::Mcount if self.image.linux.is_some() => SiteKind::Fentry,

@@ -21,6 +21,16 @@ pub struct Segment {
     pub execute: bool,
 }
 
+impl Segment {
+    /// Where `at` lies, and how many bytes of the segment follow it there.
+    #[must_use]
+    pub fn locate(&self, at: Gva) -> Option<(Gpa, u64)> {
+        let into = at.0.checked_sub(self.vaddr.0)?;
+        let left = self.memsz.checked_sub(into).filter(|left| *left > 0)?;
+        Some((Gpa(self.paddr.0.checked_add(into)?), left))
+    }
+}
+
 /// A run of executable bytes, as far as the file holds them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TextRange {

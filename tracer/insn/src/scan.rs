@@ -56,9 +56,16 @@ pub fn leading_call(code: &[u8], at: Gva) -> Option<LeadingCall> {
     }
 }
 
-/// The length of the `endbr64` that `code` begins with, 0 if it begins with none.
+/// What Linux makes of landing pads that nothing may land on (`gen_endbr_poison`): until 6.13, and since.
+const SEALED: [[u8; 4]; 2] = [[0x66, 0x0f, 0x1f, 0x00], [0x0f, 0x1f, 0x40, 0xd6]];
+
+/// The length of the `endbr64` that `code` begins with, or of what a kernel that runs has made of it; 0 if it begins
+/// with none.
 #[must_use]
 pub fn landing_pad(code: &[u8]) -> u64 {
+    if code.first_chunk().is_some_and(|pad| SEALED.contains(pad)) {
+        return SEALED.first().map_or(0, |pad| pad.len() as u64);
+    }
     let instruction = Decoder::new(64, code, DecoderOptions::NONE).decode();
     if instruction.code() == Code::Endbr64 {
         instruction.len() as u64
@@ -79,11 +86,10 @@ pub fn other_return(code: &[u8], start: Gva) -> Option<Gva> {
 /// Whether `code` begins with `push rbp; mov rbp, rsp`, perhaps after a landing pad.
 #[must_use]
 pub fn begins_with_frame(code: &[u8]) -> bool {
+    let pad = usize::try_from(landing_pad(code)).unwrap_or_default();
+    let code = code.get(pad..).unwrap_or_default();
     let mut decoder = Decoder::new(64, code, DecoderOptions::NONE);
-    let mut first = decoder.decode();
-    if first.code() == Code::Endbr64 {
-        first = decoder.decode();
-    }
+    let first = decoder.decode();
     let second = decoder.decode();
     let is_push = first.code() == Code::Push_r64 && first.op0_register() == Register::RBP;
     let is_move = matches!(second.code(), Code::Mov_rm64_r64 | Code::Mov_r64_rm64)
@@ -151,6 +157,13 @@ mod tests {
         assert!(begins_with_frame(&[
             0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x48, 0x89, 0xe5
         ]));
+        for sealed in SEALED {
+            let code = [&sealed[..], &[0x55, 0x48, 0x89, 0xe5]].concat();
+            assert!(begins_with_frame(&code));
+            assert_eq!(landing_pad(&code), 4);
+        }
+        // A nop is none.
+        assert_eq!(landing_pad(&[0x0f, 0x1f, 0x40, 0x00, 0x55]), 0);
         // lea r10, [rsp + 8], as where the stack is aligned anew; push rbx; nothing.
         assert!(!begins_with_frame(&[0x4c, 0x8d, 0x54, 0x24, 0x08, 0x55]));
         assert!(!begins_with_frame(&[0x53, 0x48, 0x89, 0xe5]));

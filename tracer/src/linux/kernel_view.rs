@@ -57,6 +57,12 @@ impl<'a, M: PhysicalMemory + ?Sized> KernelView<'a, M> {
         };
         Self { memory, root }
     }
+
+    /// The memory as these tables map it.
+    #[must_use]
+    pub const fn with_root(memory: &'a M, root: PageTableRoot) -> Self {
+        Self { memory, root }
+    }
 }
 
 impl<M: PhysicalMemory + ?Sized> TargetMemory for KernelView<'_, M> {

@@ -2,6 +2,7 @@
 
 pub mod address_space;
 mod deny;
+pub mod in_memory;
 mod introspection;
 pub mod kernel;
 pub mod kernel_view;

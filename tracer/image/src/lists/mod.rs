@@ -16,6 +16,8 @@ pub(super) enum List {
     Mcount,
     /// `__patchable_function_entries`.
     Patchable,
+    /// What a kernel that runs has made of the first: the places that its own tracer keeps.
+    Recorded,
 }
 
 /// A list: the name of its section, and the symbols that bound it where it has none.
@@ -80,6 +82,17 @@ pub(super) fn listed(
     }
     listed.sort_unstable();
     listed.dedup_by_key(|(address, _)| *address);
+    listed
+}
+
+/// The places that the tracer of a kernel that runs keeps.
+pub(super) fn recorded(sites: &[Gva], notes: &mut Vec<String>) -> Vec<(Gva, List)> {
+    if !sites.is_empty() {
+        notes.push(format!("{} places in the kernel's own list", sites.len()));
+    }
+    let mut listed: Vec<_> = sites.iter().map(|site| (*site, List::Recorded)).collect();
+    listed.sort_unstable();
+    listed.dedup();
     listed
 }
 

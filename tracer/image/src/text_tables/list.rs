@@ -61,6 +61,8 @@ pub(super) struct Table {
     pub bounds: (&'static str, &'static str),
     pub due: Due,
     pub entries: Entries,
+    /// Whether the kernel keeps it for as long as it runs.
+    pub lasts: bool,
 }
 
 impl Table {
@@ -92,6 +94,7 @@ pub(super) const TABLES: [Table; 10] = [
         bounds: ("__start___jump_table", "__stop___jump_table"),
         due: Due::Always,
         entries: Entries::Instructions { apart: 16 },
+        lasts: true,
     },
     Table {
         what: "a static call",
@@ -100,6 +103,7 @@ pub(super) const TABLES: [Table; 10] = [
         bounds: ("__start_static_call_sites", "__stop_static_call_sites"),
         due: Due::With("__SCT__"),
         entries: Entries::Instructions { apart: 8 },
+        lasts: true,
     },
     Table {
         what: "an alternative",
@@ -108,6 +112,7 @@ pub(super) const TABLES: [Table; 10] = [
         bounds: ("__alt_instructions", "__alt_instructions_end"),
         due: Due::Always,
         entries: Entries::Alternatives,
+        lasts: false,
     },
     Table {
         what: "a lock prefix",
@@ -116,6 +121,7 @@ pub(super) const TABLES: [Table; 10] = [
         bounds: ("__smp_locks", "__smp_locks_end"),
         due: Due::Always,
         entries: Entries::Bytes { length: 1 },
+        lasts: false,
     },
     Table {
         what: "a paravirtual call",
@@ -124,6 +130,7 @@ pub(super) const TABLES: [Table; 10] = [
         bounds: ("__parainstructions", "__parainstructions_end"),
         due: Due::Never,
         entries: Entries::Paravirt,
+        lasts: false,
     },
     Table {
         what: "an indirect call",
@@ -132,6 +139,7 @@ pub(super) const TABLES: [Table; 10] = [
         bounds: ("__retpoline_sites", "__retpoline_sites_end"),
         due: Due::Never,
         entries: WORDS,
+        lasts: false,
     },
     Table {
         what: "a return",
@@ -140,6 +148,7 @@ pub(super) const TABLES: [Table; 10] = [
         bounds: ("__return_sites", "__return_sites_end"),
         due: Due::Never,
         entries: WORDS,
+        lasts: false,
     },
     Table {
         what: "a call that is counted",
@@ -148,6 +157,7 @@ pub(super) const TABLES: [Table; 10] = [
         bounds: ("__call_sites", "__call_sites_end"),
         due: Due::Never,
         entries: WORDS,
+        lasts: false,
     },
     Table {
         what: "a landing pad",
@@ -156,6 +166,7 @@ pub(super) const TABLES: [Table; 10] = [
         bounds: ("__ibt_endbr_seal", "__ibt_endbr_seal_end"),
         due: Due::Never,
         entries: WORDS,
+        lasts: false,
     },
     Table {
         what: "a check before a function",
@@ -164,6 +175,7 @@ pub(super) const TABLES: [Table; 10] = [
         bounds: ("__cfi_sites", "__cfi_sites_end"),
         due: Due::Never,
         entries: Entries::Bytes { length: 16 },
+        lasts: false,
     },
 ];
 
@@ -174,6 +186,7 @@ pub(super) const EXCEPTIONS: Table = Table {
     bounds: ("__start___ex_table", "__stop___ex_table"),
     due: Due::Always,
     entries: WORDS,
+    lasts: true,
 };
 
 const BUGS: Table = Table {
@@ -183,6 +196,7 @@ const BUGS: Table = Table {
     bounds: ("__start___bug_table", "__stop___bug_table"),
     due: Due::Never,
     entries: WORDS,
+    lasts: true,
 };
 
 /// Whose instructions are known by their address.

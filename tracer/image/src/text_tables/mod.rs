@@ -183,6 +183,10 @@ impl<'e> Reader<'_, 'e> {
         let bound = |name| self.symbols.address_of(name);
         let (first, last) = table.bounds;
         if let (Some(start), Some(stop)) = (bound(first), bound(last)) {
+            // What was rewritten by a list that is freed now will not be rewritten again.
+            if self.elf.running && !table.lasts && self.elf.bytes_at(start, 1).is_empty() {
+                return Ok(Vec::new());
+            }
             let length = stop.0.checked_sub(start.0);
             let data = length.map(|length| self.elf.bytes_at(start, length));
             let is_whole = data.is_some_and(|data| Some(data.len() as u64) == length);

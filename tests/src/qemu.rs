@@ -1,0 +1,213 @@
+//! A Linux in a QEMU that nothing of ours has launched: emulated, so that it needs no KVM, with the RAM in a file, from
+//! which its memory is read as from a process. It boots with KASLR, and is stopped by its monitor once it has printed
+//! what it was told to.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use terms::addr::Gpa;
+use tracer::target::{MemoryError, PhysicalMemory, VcpuRegisters};
+
+/// What it prints when it has started.
+const STARTED: &str = "the guest has started";
+/// Where q35 puts what does not fit below its hole, and how much does, from this size of RAM on.
+const HIGH: u64 = 1 << 32;
+const LOW_MAX: u64 = 2 << 30;
+
+/// One that runs, or is stopped.
+#[derive(Debug)]
+pub struct Qemu {
+    child: Child,
+    monitor: BufReader<UnixStream>,
+    ram: QemuMemory,
+    _folder: TempDir,
+}
+
+/// Its RAM.
+#[derive(Debug)]
+pub struct QemuMemory {
+    file: File,
+    bytes: u64,
+}
+
+impl Qemu {
+    /// A machine of `memory` MiB and with this processor in which `kernel` has started; `words` are for its command
+    /// line. It is stopped.
+    ///
+    /// # Panics
+    /// When there is no QEMU, or the kernel does not start.
+    #[must_use]
+    pub fn started(kernel: &Path, processor: &str, memory: u64, words: &str) -> Self {
+        let place = Path::new("/dev/shm");
+        let folder = tempfile::tempdir_in(place).or_else(|_| tempfile::tempdir());
+        let folder = folder.expect("a folder for the guest's memory");
+        let at = |name: &str| folder.path().join(name).display().to_string();
+        let (initrd, ram) = (crate::linux().1, at("ram"));
+        let mut child = Command::new("qemu-system-x86_64")
+            .args(["-accel", "tcg", "-machine", "q35,memory-backend=ram"])
+            .args(["-cpu", processor, "-m", &format!("{memory}M")])
+            .args(["-display", "none", "-nodefaults", "-no-user-config"])
+            .arg("-no-reboot")
+            .arg("-object")
+            .arg(format!("memory-backend-file,id=ram,size={memory}M,share=on,mem-path={ram}"))
+            .arg("-kernel")
+            .arg(kernel)
+            .arg("-initrd")
+            .arg(initrd)
+            .arg("-append")
+            .arg(format!(
+                "console=ttyS0 panic=-1 tsc=reliable no_timer_check {words} run=\"echo {STARTED}; sleep 100000\""
+            ))
+            .args(["-serial", "stdio", "-qmp"])
+            .arg(format!("unix:{},server=on,wait=off", at("monitor")))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("qemu-system-x86_64 (images/packages box)");
+        let said = wait(&mut child);
+        let Ok(monitor) = UnixStream::connect(at("monitor")) else {
+            let _ = child.kill();
+            panic!("{} has not started: {said}", kernel.display());
+        };
+        let ram = QemuMemory {
+            file: File::open(&ram).expect("the file with the guest's memory"),
+            bytes: memory << 20,
+        };
+        let mut qemu = Self {
+            child,
+            monitor: BufReader::new(monitor),
+            ram,
+            _folder: folder,
+        };
+        assert!(
+            said.ends_with(STARTED),
+            "{} has not started: {said}",
+            kernel.display()
+        );
+        qemu.answer();
+        qemu.command("qmp_capabilities", &json!({}));
+        qemu.command("stop", &json!({}));
+        qemu
+    }
+
+    /// Its memory.
+    #[must_use]
+    pub const fn memory(&self) -> &QemuMemory {
+        &self.ram
+    }
+
+    /// The registers of its processor, and where its table of interrupts lies.
+    ///
+    /// # Panics
+    /// When the monitor does not say.
+    pub fn registers(&mut self) -> (VcpuRegisters, u64) {
+        let command = json!({"command-line": "info registers"});
+        let said = self.command("human-monitor-command", &command);
+        let said = said.as_str().expect("text").to_owned();
+        let word = |name: &str| {
+            let after = said.split(name).nth(1).map(str::trim_start);
+            let digits = after.and_then(|rest| rest.split_whitespace().next());
+            let word = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+            word.unwrap_or_else(|| panic!("no {name} in {said}"))
+        };
+        let registers = VcpuRegisters {
+            online: true,
+            rip: word("RIP="),
+            rsp: word("RSP="),
+            cr0: word("CR0="),
+            cr3: word("CR3="),
+            cr4: word("CR4="),
+            efer: word("EFER="),
+            ..VcpuRegisters::default()
+        };
+        (registers, word("IDT="))
+    }
+
+    fn command(&mut self, name: &str, arguments: &Value) -> Value {
+        let line = json!({"execute": name, "arguments": arguments});
+        writeln!(self.monitor.get_mut(), "{line}").expect("the monitor takes a command");
+        self.answer()
+    }
+
+    /// The next answer, past what the monitor says of its own accord.
+    fn answer(&mut self) -> Value {
+        loop {
+            let mut line = String::new();
+            let read = self.monitor.read_line(&mut line);
+            assert!(
+                read.expect("the monitor answers") > 0,
+                "the monitor has gone"
+            );
+            let mut answer: Value = serde_json::from_str(&line).expect("JSON of the monitor");
+            assert!(answer.get("error").is_none(), "{answer}");
+            if answer.get("QMP").is_some() {
+                return Value::Null;
+            }
+            if let Some(answer) = answer.get_mut("return") {
+                return answer.take();
+            }
+        }
+    }
+}
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits until it has started or has ended; what it has said until then.
+fn wait(child: &mut Child) -> String {
+    let console = child.stdout.take().expect("its console");
+    let mut console = BufReader::new(console);
+    let mut said = String::new();
+    loop {
+        let mut line = Vec::new();
+        let read = console.read_until(b'\n', &mut line).unwrap_or_default();
+        said.push_str(&String::from_utf8_lossy(&line));
+        let is_there = said.trim_end().ends_with(STARTED) && !said.trim_end().ends_with("echo");
+        if read == 0 || is_there {
+            break;
+        }
+    }
+    // Nobody reads on, and nothing may wait for that.
+    std::thread::spawn(move || std::io::copy(&mut console, &mut std::io::sink()));
+    said.trim_end().to_owned()
+}
+
+impl QemuMemory {
+    /// Where `length` bytes at `at` lie in the file.
+    fn offset(&self, at: Gpa, length: u64) -> Option<u64> {
+        let low = if self.bytes > LOW_MAX {
+            LOW_MAX
+        } else {
+            self.bytes
+        };
+        let end = at.0.checked_add(length)?;
+        if end <= low {
+            return Some(at.0);
+        }
+        let offset = low.checked_add(at.0.checked_sub(HIGH)?)?;
+        (offset.checked_add(length)? <= self.bytes).then_some(offset)
+    }
+}
+
+impl PhysicalMemory for QemuMemory {
+    fn read_physical(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError> {
+        let length = into.len();
+        let offset = self.offset(at, length as u64);
+        let read = offset.and_then(|offset| self.file.read_exact_at(into, offset).ok());
+        read.ok_or(MemoryError::NotMemory {
+            address: at,
+            length,
+        })
+    }
+}
