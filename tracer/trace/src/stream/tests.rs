@@ -151,6 +151,22 @@ fn a_point_that_comes_late_has_its_own_time_among_calls_with_returns() {
 }
 
 #[test]
+fn points_and_calls_that_are_lost_are_told_apart_also_as_they_came() {
+    let mut stream = Stream::of_functions(1, WAITING_MAX);
+    stream.expect_points();
+    let lost = |count| record(10, RecordKind::Lost(count));
+    stream.push(Origin::Points(0), vec![lost(3)], 0);
+    stream.push(Origin::Calls(0), vec![lost(5)], 0);
+    let mut seen = Apart(Vec::new());
+    stream.run(&mut seen);
+    let expected = [
+        (10, 0, EventKind::LostPoints(3)),
+        (10, 0, EventKind::Lost(5)),
+    ];
+    assert_eq!(told(&seen.0), expected);
+}
+
+#[test]
 fn what_goes_as_it_came_waits_no_longer_and_leaves_its_room() {
     let mut merge = Merge::new(2, 1);
     let records: Vec<Record> = vec![entry(10, 0), entry(20, 0)];
