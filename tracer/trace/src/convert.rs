@@ -11,9 +11,9 @@ use crate::event::{Event, EventKind};
 use crate::export::chrome::Chrome;
 use crate::export::folded::{Folded, Weight};
 use crate::report::ReportError;
-use crate::report::calls::{Calls, Shown};
+use crate::report::calls::Calls;
 use crate::report::directory::TraceDirectory;
-use crate::report::events::Events;
+use crate::report::stream::{Happened, Stream};
 
 /// What is known of a call: its arguments by their names, or what it returned.
 fn values(trace: &TraceDirectory, calls: &Calls, step: &Event) -> Map<String, Value> {
@@ -42,13 +42,7 @@ fn each(
     mut step: impl FnMut(&Calls, &Event) -> Result<(), ReportError>,
 ) -> Result<(), ReportError> {
     while let Some(shown) = calls.pop()? {
-        match shown {
-            Shown::Step(one) => step(calls, &one)?,
-            Shown::Leaf(entry, exit) => {
-                step(calls, &entry)?;
-                step(calls, &exit)?;
-            }
-        }
+        shown.steps().try_for_each(|one| step(calls, &one))?;
     }
     calls.notes.iter().map(|note| &**note).for_each(note);
     Ok(())
@@ -123,7 +117,8 @@ impl Frames {
     }
 }
 
-/// A graph as JSON for Chrome's trace viewer. Returns how many events there were; what was met in the trace goes to `note`.
+/// A graph as JSON for Chrome's trace viewer, in the order of time: calls as they end, events, and what the clock did.
+/// Returns how many events there were; what was met in the trace goes to `note`.
 ///
 /// # Errors
 /// As of [`Calls::pop`], [`ReportError::Events`] or [`ReportError::Output`].
@@ -133,27 +128,119 @@ pub fn chrome(
     note: impl FnMut(&str),
     out: &mut impl Write,
 ) -> Result<u64, ReportError> {
+    let mut stream = Stream::of(trace, calls, true)?;
     let mut chrome = Chrome::begin(out, trace.clock_period_ns()).map_err(ReportError::Output)?;
-    each(calls, note, |calls, step| {
-        let name = match step.kind {
-            EventKind::Entry(function) | EventKind::Exit { function, .. } => {
-                calls.name(trace, function).into_owned()
+    let mut count = 0;
+    while let Some(happened) = stream.next()? {
+        let written = match happened {
+            Happened::Stall(stall) => chrome.stall(&stall),
+            Happened::Point(event) => {
+                count += u64::from(event.event.is_some());
+                chrome.point(&event)
             }
-            EventKind::Lost(_)
-            | EventKind::Point(_)
-            | EventKind::LostPoints(_)
-            | EventKind::Stall(_) => String::new(),
+            Happened::Call(shown) => shown.steps().try_for_each(|step| {
+                let name = called(trace, stream.calls, &step);
+                chrome.add(&step, &name, values(trace, stream.calls, &step))
+            }),
         };
-        let values = values(trace, calls, step);
-        chrome.add(step, &name, values).map_err(ReportError::Output)
-    })?;
-    let (mut events, mut count) = (Events::of(trace)?, 0);
-    while let Some(event) = events.next_until(u64::MAX)? {
-        count += 1;
-        chrome.point(&event).map_err(ReportError::Output)?;
+        written.map_err(ReportError::Output)?;
     }
+    calls.notes.iter().map(|note| &**note).for_each(note);
     chrome
         .finish(|function| calls.name(trace, function).into_owned())
         .map_err(ReportError::Output)?;
     Ok(count)
+}
+
+/// The name of the function that is called or returns, if any.
+fn called(trace: &TraceDirectory, calls: &Calls, step: &Event) -> String {
+    match step.kind {
+        EventKind::Entry(function) | EventKind::Exit { function, .. } => {
+            calls.name(trace, function).into_owned()
+        }
+        EventKind::Lost(_)
+        | EventKind::Point(_)
+        | EventKind::LostPoints(_)
+        | EventKind::Stall(_) => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+    use terms::event_format::{EventFormat, EventId};
+
+    use super::*;
+    use crate::event::End;
+    use crate::export::store::{News, Store};
+    use crate::export::uftrace::{GRAPH, Metadata, UftraceWriter};
+    use crate::graph::selection::Rules;
+    use crate::testing::{functions, text_of};
+
+    /// A call with a call in it, an event in this one, a loss of events after it, and a clock that stood still.
+    fn trace() -> (TempDir, TraceDirectory) {
+        let root = tempfile::tempdir().unwrap();
+        let metadata = Metadata {
+            vcpus: 1,
+            tracer: GRAPH.into(),
+            ..Metadata::default()
+        };
+        let path = root.path().join("trace");
+        let text = functions(2);
+        let mut writer = UftraceWriter::create(&path, text_of(&text), metadata, false).unwrap();
+        let format = EventFormat::new("sent".into(), Vec::new());
+        writer.learn(News::Points(&[format.into()]));
+        let entry = |function| EventKind::Entry(FunctionId(function));
+        let exit = |function| EventKind::Exit {
+            function: FunctionId(function),
+            end: End::Returned,
+            duration: None,
+        };
+        for (time_ns, depth, kind) in [
+            (1_000, 0, entry(0)),
+            (2_000, 1, entry(1)),
+            (3_000, 1, EventKind::Point(EventId(0))),
+            (4_000, 1, exit(1)),
+            (5_000, 0, EventKind::LostPoints(7)),
+            (5_500, 0, EventKind::Stall(2_000)),
+            (6_000, 0, exit(0)),
+        ] {
+            let (vcpu, thread, values) = (0, 0, None);
+            let event = Event {
+                time_ns,
+                vcpu,
+                thread,
+                depth,
+                kind,
+                values,
+            };
+            writer.append(event).unwrap();
+        }
+        writer.finish().unwrap();
+        (root, TraceDirectory::open(&path).unwrap())
+    }
+
+    /// What `chrome` writes and returns.
+    fn written(trace: &TraceDirectory) -> (Vec<Value>, u64) {
+        let mut calls = Calls::open(trace, Rules::default()).unwrap();
+        let mut out = Vec::new();
+        let events = chrome(trace, &mut calls, |note| panic!("{note}"), &mut out).unwrap();
+        let json: Value = serde_json::from_slice(&out).unwrap();
+        (json["traceEvents"].as_array().unwrap().clone(), events)
+    }
+
+    #[test]
+    fn calls_as_they_end_events_and_what_the_clock_did_are_written_in_the_order_of_time() {
+        let (_root, trace) = trace();
+        let (written, events) = written(&trace);
+        let names: Vec<&str> = written
+            .iter()
+            .filter(|event| event["ph"] != "M")
+            .map(|event| event["name"].as_str().unwrap())
+            .collect();
+        let stall = "the clock stood still for 2 us up to here";
+        let lost = "[LOST 7 EVENTS]";
+        assert_eq!(names, ["sent", "f1", lost, stall, "f0"]);
+        assert_eq!(events, 1, "a loss is no event");
+    }
 }

@@ -11,6 +11,7 @@ use terms::printable;
 use crate::event::{End, Event, EventKind};
 use crate::export::events::EventLine;
 use crate::export::resolution::shorter;
+use crate::export::uftrace::ClockStall;
 
 /// A call that has begun.
 #[derive(Debug)]
@@ -118,6 +119,15 @@ impl<W: Write> Chrome<W> {
         self.put(&json!({
             "ph": "i", "s": "t", "pid": 1, "tid": vcpu, "ts": ts, "name": name, "args": fields,
         }))
+    }
+
+    /// How long the clock stood still, across all tracks: the times of that while are too early.
+    ///
+    /// # Errors
+    /// What `out` says.
+    pub fn stall(&mut self, stall: &ClockStall) -> io::Result<()> {
+        let (ts, name) = (microseconds(stall.end_ns), stall.to_string());
+        self.put(&json!({"ph": "i", "s": "g", "pid": 0, "tid": 0, "ts": ts, "name": name}))
     }
 
     fn put(&mut self, event: &Value) -> io::Result<()> {

@@ -314,6 +314,17 @@ pub enum Shown {
     Leaf(Event, Event),
 }
 
+impl Shown {
+    /// One step, or two.
+    pub fn steps(self) -> impl Iterator<Item = Event> {
+        let (first, second) = match self {
+            Self::Step(step) => (step, None),
+            Self::Leaf(entry, exit) => (entry, Some(exit)),
+        };
+        std::iter::once(first).chain(second)
+    }
+}
+
 impl Calls {
     /// Opens the data files of a trace.
     ///

@@ -12,7 +12,7 @@ mod graph;
 mod graph_tests;
 pub mod last;
 mod missing;
-mod stream;
+pub(crate) mod stream;
 pub mod summary;
 #[cfg(test)]
 mod tests;

@@ -12,7 +12,7 @@ use crate::export::uftrace::ClockStall;
 
 /// What happened next.
 #[derive(Debug)]
-pub(super) enum Happened {
+pub enum Happened {
     /// A step of a thread, or a call in which nothing happened.
     Call(Shown),
     /// An event, or a loss of some.
@@ -23,14 +23,12 @@ pub(super) enum Happened {
 
 /// What is merged.
 #[derive(Debug)]
-pub(super) struct Stream<'a> {
+pub struct Stream<'a> {
     pub calls: &'a mut Calls,
     events: Events,
     stalls: Peekable<slice::Iter<'a, ClockStall>>,
-    /// The next step, when it is known what comes before it.
+    /// The next step, when it is known what comes before it; also the end of a call that an event has taken apart.
     next: Option<Shown>,
-    /// The end of a call that an event has taken apart.
-    end: Option<Shown>,
     /// Whether a call in which an event happened is taken apart.
     is_nested: bool,
 }
@@ -51,7 +49,6 @@ impl<'a> Stream<'a> {
             events: Events::of(trace)?,
             stalls: stalls.unwrap_or_default().iter().peekable(),
             next: None,
-            end: None,
             is_nested,
         })
     }
@@ -61,11 +58,6 @@ impl<'a> Stream<'a> {
     /// # Errors
     /// As of [`Calls::pop`], and [`ReportError::Events`].
     pub fn next(&mut self) -> Result<Option<Happened>, ReportError> {
-        if let Some(Shown::Step(end) | Shown::Leaf(end, _)) = &self.end {
-            let before = self.events.next_until(end.time_ns)?;
-            let end = before.map(Happened::Point);
-            return Ok(end.or_else(|| self.end.take().map(Happened::Call)));
-        }
         if self.next.is_none() {
             self.next = self.calls.pop()?;
         }
@@ -74,11 +66,13 @@ impl<'a> Stream<'a> {
             return Ok(self.events.next_until(u64::MAX)?.map(Happened::Point));
         };
         let time_ns = first.time_ns;
+        let stall = self.stalls.peek().filter(|stall| stall.end_ns <= time_ns);
+        let until_ns = stall.map_or(time_ns, |stall| stall.end_ns.saturating_sub(1));
+        if let Some(event) = self.events.next_until(until_ns)? {
+            return Ok(Some(Happened::Point(event)));
+        }
         if let Some(stall) = self.stalls.next_if(|stall| stall.end_ns <= time_ns) {
             return Ok(Some(Happened::Stall(*stall)));
-        }
-        if let Some(event) = self.events.next_until(time_ns)? {
-            return Ok(Some(Happened::Point(event)));
         }
         Ok(self
             .next
@@ -92,7 +86,7 @@ impl<'a> Stream<'a> {
             Shown::Leaf(entry, exit)
                 if self.is_nested && self.events.is_next_before(exit.time_ns, entry.vcpu) =>
             {
-                self.end = Some(Shown::Step(exit));
+                self.next = Some(Shown::Step(exit));
                 Shown::Step(entry)
             }
             other => other,
