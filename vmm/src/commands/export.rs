@@ -1,6 +1,5 @@
 //! `vmm export`: a graph trace in the formats of other tools. Needs no KVM.
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
@@ -15,6 +14,7 @@ use trace::report::directory::TraceDirectory;
 use trace::report::{Missing, ReportError, unfinished};
 
 use super::stdout;
+use super::whole_file::WholeFile;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 
@@ -54,17 +54,7 @@ pub fn export(
     }
     let calls = Calls::open(&trace, rules.clone()).map_err(Failure::bad_input)?;
     let outcome = match file {
-        Some(path) => {
-            let failed =
-                |error| Failure::output(format!("cannot write {}: {error}", path.display()));
-            let file = File::create(path).map_err(failed)?;
-            write(&trace, calls, format, with_values, BufWriter::new(file)).map_err(|error| {
-                match error {
-                    ReportError::Output(error) => failed(error),
-                    other => other.into(),
-                }
-            })
-        }
+        Some(path) => write_file(&trace, calls, format, with_values, path),
         None => match write(
             &trace,
             calls,
@@ -83,6 +73,25 @@ pub fn export(
         Some(missing) => Err(Failure::bad_input(missing)),
         None => Ok(ExitStatus::Success),
     }
+}
+
+/// The same into a file, which is there when it is complete.
+fn write_file(
+    trace: &TraceDirectory,
+    calls: Calls,
+    format: ExportFormat,
+    with_values: bool,
+    path: &Path,
+) -> Result<Option<Missing>, Failure> {
+    let failed = |error| Failure::output(format!("cannot write {}: {error}", path.display()));
+    let file = WholeFile::create(path).map_err(failed)?;
+    let out = BufWriter::new(&file);
+    let missing = write(trace, calls, format, with_values, out).map_err(|error| match error {
+        ReportError::Output(error) => failed(error),
+        other => other.into(),
+    })?;
+    file.put().map_err(failed)?;
+    Ok(missing)
 }
 
 /// Returns what the trace should have and has not.
@@ -120,4 +129,45 @@ fn draw(weight: Weight, folded: &[u8], out: &mut impl Write) -> Result<(), Repor
     }
     flamegraph::from_reader(&mut options, folded, out)
         .map_err(|error| ReportError::Output(io::Error::other(error.to_string())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use trace::export::uftrace::layout::Text;
+    use trace::export::uftrace::{GRAPH, Metadata, UftraceWriter};
+
+    use super::*;
+
+    #[test]
+    fn what_stood_there_stays_when_nothing_can_be_exported() {
+        let folder = tempfile::tempdir().unwrap();
+        let [trace, file] = ["trace", "calls.svg"].map(|name| folder.path().join(name));
+        let text = Text {
+            functions: &[],
+            limit: None,
+        };
+        let metadata = Metadata {
+            vcpus: 1,
+            tracer: GRAPH.into(),
+            ..Metadata::default()
+        };
+        let writer = UftraceWriter::create(&trace, text, metadata, false).unwrap();
+        writer.finish().unwrap();
+        fs::write(&file, "before").unwrap();
+        let rules = Rules::default();
+        let error =
+            export(&trace, ExportFormat::Flamegraph, &rules, false, Some(&file)).unwrap_err();
+        let message = error.message;
+        assert!(message.contains("no call of known duration"), "{message}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "before");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+        export(&trace, ExportFormat::Chrome, &rules, false, Some(&file)).unwrap();
+        assert!(
+            fs::read_to_string(&file)
+                .unwrap()
+                .starts_with("{\"displayTimeUnit\"")
+        );
+    }
 }

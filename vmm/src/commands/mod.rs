@@ -15,3 +15,4 @@ pub mod run;
 pub mod sites;
 mod stdout;
 pub mod top;
+mod whole_file;
