@@ -37,8 +37,10 @@ if [ "$variant" = --bare ]; then
     set -- --config 'profile.release.package.workloads.rustflags=["-Zmerge-functions=disabled"]'
 fi
 
-# Flags of the host's build would replace those of guest/.cargo/config.toml.
+# What the host is built with would replace what guest/.cargo/config.toml and guest/Cargo.toml say: the guest's code is
+# always the same, and tests name places in it.
 unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_RUSTFLAGS CARGO_BUILD_TARGET CARGO_TARGET_DIR
+unset $(env | sed -n 's/^\(CARGO_PROFILE_[A-Z0-9_]*\)=.*/\1/p')
 export RUSTC_BOOTSTRAP=1
 
 cd "$root/guest"
