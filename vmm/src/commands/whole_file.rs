@@ -138,9 +138,9 @@ mod tests {
     #[test]
     fn where_nothing_can_be_written_it_is_said_at_once() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(WholeFile::create(folder.path()).is_err(), "a folder");
+        WholeFile::create(folder.path()).unwrap_err();
         let missing = folder.path().join("no/such/folder");
-        assert!(WholeFile::create(&missing).is_err());
+        WholeFile::create(&missing).unwrap_err();
         assert_eq!(names(folder.path()), <[&str; 0]>::default());
     }
 }
