@@ -131,6 +131,7 @@ pub mod window;
 
 pub use guest_kind::{panic_marks, panic_marks_of};
 pub use linux::in_memory::error::{BrokenList, NoKernel, NoSites};
+pub use linux::in_memory::moved::{MovedKernel, OtherKernel};
 pub use linux::in_memory::{FoundKernel, KernelMap, kernel_in_memory};
 pub use linux::kernel::remark as remark_on_types;
 pub use paging::{PageTableRoot, TranslateError, translate};

@@ -7,11 +7,12 @@ use std::path::Path;
 
 use image::Image;
 use image::bzimage::BzImage;
-use terms::addr::Gva;
+use insn::nop::NOP5;
+use terms::addr::{Gva, Slide};
 use tests::qemu::Qemu;
-use tests::{kernels, linux};
+use tests::{Kernel, kernels, linux};
 use tracer::target::PhysicalMemory;
-use tracer::{FoundKernel, PageTableRoot, kernel_in_memory, translate};
+use tracer::{KernelMap, OtherKernel, PageTableRoot, translate};
 
 /// What handles the first entry of the table of interrupts, and what handles system calls.
 const FIRST_INTERRUPT: &str = "asm_exc_divide_error";
@@ -37,15 +38,6 @@ fn slide(qemu: &mut Qemu, file: &Image) -> u64 {
     let [a, b, _, _, _, _, c, d, e, f, g, h, ..] = gate;
     let handler = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
     handler - file.symbols.address_of(FIRST_INTERRUPT).unwrap().0
-}
-
-fn found(qemu: &mut Qemu, file: &Image, slide: u64) -> FoundKernel {
-    let entry = file.symbols.address_of(SYSTEM_CALLS).unwrap();
-    let (registers, _) = qemu.registers();
-    let began = std::time::Instant::now();
-    let found = kernel_in_memory(qemu.memory(), &registers, Gva(entry.0 + slide)).unwrap();
-    println!("read in {:?}", began.elapsed());
-    found
 }
 
 /// The functions of text that stays: all their names, by address.
@@ -133,32 +125,92 @@ fn are_the_same(file: &Image, memory: &Image, slide: u64) {
             .collect()
     };
     assert_eq!(calls(file, slide), calls(memory, 0));
-    // A kernel that does not name its list of lock prefixes has it in a section alone, and memory has no sections.
-    let names_all = file.symbols.address_of("__smp_locks").is_some();
-    assert_eq!(memory.tables.missing().is_none(), names_all);
+    assert_eq!(memory.tables.missing(), file.tables.missing());
 }
 
-fn agrees(kernel: &Path, processor: &str, words: &str) -> u64 {
+/// The image of the file where the kernel runs: its names and sites are those of the file, moved, and the rest is the
+/// memory's.
+fn moves(map: &KernelMap, qemu: &Qemu, file: &Image, memory: &Image, slide: u64) {
+    let began = std::time::Instant::now();
+    let moved = map.moved(qemu.memory(), file.clone()).unwrap();
+    println!("moved in {:?}", began.elapsed());
+    assert_eq!(moved.slide, Slide(slide));
+    let image = &moved.image;
+    assert!(differences(&functions(file, slide), &functions(image, 0)).is_empty());
+    assert!(differences(&sites(file, slide), &sites(image, 0)).is_empty());
+    assert_eq!(image.tables.missing(), file.tables.missing());
+    assert_eq!(image.static_calls.len(), memory.static_calls.len());
+    for name in ["init_top_pgt", "system_state", "vfs_open"] {
+        let at = memory.symbols.address_of(name).unwrap();
+        assert_eq!(image.symbols.address_of(name), Some(at));
+        assert_eq!(image.locate(at), memory.locate(at));
+    }
+    let site = image
+        .sites
+        .iter()
+        .find(|site| &*site.symbol == "vfs_open")
+        .unwrap();
+    assert_eq!(image.loaded.bytes_at(site.address, 5), NOP5);
+    let other_build = |bytes: &[u8]| {
+        let mut file = file.clone();
+        let (_, id) = file
+            .linux
+            .as_mut()
+            .unwrap()
+            .identity
+            .build_id
+            .as_mut()
+            .unwrap();
+        *id = bytes.into();
+        map.moved(qemu.memory(), file).unwrap_err()
+    };
+    let refused = other_build(&[0x5a; 20]);
+    assert!(matches!(refused, OtherKernel::BuildId { .. }), "{refused}");
+}
+
+/// The file of another kernel is refused, and both are named.
+fn refuses(map: &KernelMap, qemu: &Qemu, running: &Image, other: Image) {
+    let refused = map.moved(qemu.memory(), other.clone()).unwrap_err();
+    assert!(matches!(refused, OtherKernel::Banner { .. }), "{refused}");
+    let said = refused.to_string();
+    for image in [running, &other] {
+        let version = &image.linux.as_ref().unwrap().version;
+        assert!(said.contains(version), "{said}");
+    }
+}
+
+fn agrees(kernel: &Path, processor: &str, words: &str, other: Option<&Path>) -> u64 {
     let file = file(kernel);
     let mut qemu = Qemu::started(kernel, processor, 512, words);
     let slide = slide(&mut qemu, &file);
     println!("{} on {processor}: moved by {slide:#x}", kernel.display());
-    let found = found(&mut qemu, &file, slide);
+    let entry = Gva(file.symbols.address_of(SYSTEM_CALLS).unwrap().0 + slide);
+    let (registers, _) = qemu.registers();
+    let map = KernelMap::of(qemu.memory(), &registers, entry).unwrap();
+    let began = std::time::Instant::now();
+    let found = map.read(qemu.memory()).unwrap();
+    println!("read in {:?}", began.elapsed());
     assert_eq!(found.no_sites, None);
     are_the_same(&file, &found.image, slide);
+    moves(&map, &qemu, &file, &found.image, slide);
+    if let Some(other) = other {
+        refuses(&map, &qemu, &file, self::file(other));
+    }
     slide
 }
 
 #[test]
 fn a_kernel_in_memory_is_that_of_its_file_wherever_it_was_moved() {
-    let one = agrees(&linux().0, "EPYC", "");
-    let other = agrees(&linux().0, "max", "");
+    let all = kernels(Some("suite"));
+    let other = all.first().map(Kernel::image);
+    let one = agrees(&linux().0, "EPYC", "", other.as_deref());
+    let other = agrees(&linux().0, "max", "", None);
     assert_ne!(one, other, "KASLR");
 }
 
 #[test]
 fn kernels_of_the_suite_are_found_in_memory() {
     for kernel in kernels(Some("suite")) {
-        agrees(&kernel.image(), "EPYC", &kernel.boots_with);
+        agrees(&kernel.image(), "EPYC", &kernel.boots_with, None);
     }
 }

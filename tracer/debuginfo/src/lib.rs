@@ -27,7 +27,7 @@ use insn::nop::nop_run;
 use insn::scan::{landing_pad, leading_call};
 pub use place::{Piece, Place};
 pub use shape::{Member, Moment, Shape, Slice, Structure, TypeId, Variable};
-use terms::addr::Gva;
+use terms::addr::{Gva, Slide};
 use terms::site::SITE_LENGTH;
 
 use self::abi::{Classes, Types};
@@ -45,6 +45,7 @@ pub struct DebugInfo {
     symbols: Option<Arc<Vec<u8>>>,
     index: OnceLock<Index>,
     btf: OnceLock<Option<Functions>>,
+    slide: Slide,
 }
 
 impl DebugInfo {
@@ -61,13 +62,35 @@ impl DebugInfo {
             symbols,
             index: OnceLock::new(),
             btf: OnceLock::new(),
+            slide: Slide::default(),
         })
     }
 
-    /// The bytes of text at an address, as linked; fewer where the file holds fewer.
+    /// Of a kernel of which there is no file: all that is known of it is its BTF ([`Self::prototype`]).
+    #[must_use]
+    pub fn without_files() -> Self {
+        Self {
+            kernel: Arc::default(),
+            sections: OnceLock::new(),
+            symbols: None,
+            index: OnceLock::new(),
+            btf: OnceLock::new(),
+            slide: Slide::default(),
+        }
+    }
+
+    /// The same of a kernel that runs `slide` bytes from where it was linked: addresses that are asked for, and those
+    /// that are said, are where it runs.
+    #[must_use]
+    pub fn moved_by(self, slide: Slide) -> Self {
+        Self { slide, ..self }
+    }
+
+    /// The bytes of text at an address, as they were linked; fewer where the file holds fewer.
     #[must_use]
     pub fn text(&self, address: Gva, length: u64) -> &[u8] {
-        segments::bytes_at(&self.kernel, address, length).unwrap_or_default()
+        let linked = self.slide.linked(address);
+        segments::bytes_at(&self.kernel, linked, length).unwrap_or_default()
     }
 
     /// What values of a type are made of.
@@ -131,7 +154,8 @@ impl DebugInfo {
     /// # Errors
     /// A [`DebugError`] that says why it is not known.
     pub fn line(&self, file: &str, line: u64) -> Result<Vec<Gva>, DebugError> {
-        self.dwarf(&format!("{file}:{line}"))?.line(file, line)
+        let found = self.dwarf(&format!("{file}:{line}"))?.line(file, line)?;
+        Ok(found.iter().map(|at| self.slide.runs(*at)).collect())
     }
 
     /// What the kernel's BTF, which is `section`, says of a function by any of its names.
@@ -180,6 +204,7 @@ impl DebugInfo {
         ask: impl FnOnce(&Scope<'_, '_>) -> Result<T, DebugError>,
     ) -> Result<T, DebugError> {
         let dwarf = self.dwarf(what)?;
+        let moment = moment.map(|at| self.slide.linked(at));
         match Scope::at(&dwarf, moment, |start| self.begun(start))? {
             Some(scope) => ask(&scope),
             None => Err(absent(what)),
@@ -188,7 +213,7 @@ impl DebugInfo {
 
     /// The first instruction of a function after its landing pad and its patch site.
     fn begun(&self, start: u64) -> u64 {
-        let code = self.text(Gva(start), 32);
+        let code = segments::bytes_at(&self.kernel, Gva(start), 32).unwrap_or_default();
         let pad = landing_pad(code);
         let code = usize::try_from(pad).ok().and_then(|pad| code.get(pad..));
         let code = code.unwrap_or_default();
@@ -215,6 +240,7 @@ impl DebugInfo {
             sections: units::sections(files),
             files,
             index: self.index.get_or_init(|| Index::read(files)),
+            slide: self.slide,
         })
     }
 }

@@ -1,6 +1,7 @@
 //! Location expressions, as places: the stack machine of DWARF with expressions in place of numbers.
 
-use gimli::{Expression as Program, Operation, Reader, UnitOffset};
+use gimli::{DebugAddrIndex, Expression as Program, Operation, Reader, UnitOffset};
+use terms::addr::Gva;
 use terms::expression::{Expression, Operator};
 
 use super::place::{Piece, Place, extended};
@@ -139,6 +140,17 @@ impl<'a> Frame<'_, 'a> {
         Err(cannot("its expression is too long"))
     }
 
+    /// Where an address of the file is while the kernel runs.
+    fn runs(&self, address: u64) -> u64 {
+        self.dwarf.slide.runs(Gva(address)).0
+    }
+
+    /// An entry of the file's table of addresses.
+    fn indexed(&self, index: DebugAddrIndex<usize>) -> Result<u64, NoPlace> {
+        let value = self.dwarf.sections.address(self.unit, index);
+        value.map_err(|error| NoPlace::Cannot(error.to_string()))
+    }
+
     fn step(
         &self,
         operation: Operation<Bytes<'a>>,
@@ -151,10 +163,12 @@ impl<'a> Frame<'_, 'a> {
         let generic = |base_type: UnitOffset| base_type == UnitOffset(0);
         match operation {
             Operation::Nop => {}
-            Operation::AddressIndex { index } | Operation::ConstantIndex { index } => {
-                let value = self.dwarf.sections.address(self.unit, index);
-                machine.constant(value.map_err(|error| NoPlace::Cannot(error.to_string()))?);
+            Operation::Address { address } => machine.constant(self.runs(address)),
+            Operation::AddressIndex { index } => {
+                let address = self.indexed(index)?;
+                machine.constant(self.runs(address));
             }
+            Operation::ConstantIndex { index } => machine.constant(self.indexed(index)?),
             Operation::RegisterOffset {
                 register: number,
                 offset,
@@ -238,7 +252,6 @@ impl Machine {
         match *operation {
             Operation::UnsignedConstant { value } => self.constant(value),
             Operation::SignedConstant { value } => self.constant(value.cast_unsigned()),
-            Operation::Address { address } => self.constant(address),
             Operation::TypedLiteral { ref value, .. } => self.constant(little_endian(value)?),
             Operation::Drop => drop(self.pop()?),
             Operation::Pick { index } => self.pick(usize::from(index))?,

@@ -108,3 +108,14 @@ pub enum Moment {
     /// After the return of the function that begins at this address.
     Return(terms::addr::Gva),
 }
+
+impl Moment {
+    /// The same with another address.
+    pub(crate) fn map(self, to: impl FnOnce(terms::addr::Gva) -> terms::addr::Gva) -> Self {
+        match self {
+            Self::Entry(at) => Self::Entry(to(at)),
+            Self::At(at) => Self::At(to(at)),
+            Self::Return(at) => Self::Return(to(at)),
+        }
+    }
+}

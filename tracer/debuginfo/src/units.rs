@@ -5,6 +5,8 @@ use std::sync::OnceLock;
 
 use gimli::{DebugInfoOffset, DwTag, UnitOffset, constants as dw};
 
+use terms::addr::Slide;
+
 use super::DebugError;
 use super::sections::{Bytes, Sections};
 
@@ -50,6 +52,7 @@ pub(super) struct Dwarf<'a> {
     pub sections: gimli::Dwarf<Bytes<'a>>,
     pub files: &'a Sections,
     pub index: &'a Index,
+    pub slide: Slide,
 }
 
 pub(super) fn damaged(error: gimli::Error) -> DebugError {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use terms::addr::Gva;
+use terms::addr::{Gva, Slide};
 
 use super::branch_targets::BranchTargets;
 use super::elf::Elf;
@@ -46,8 +46,8 @@ impl fmt::Debug for Loaded {
 impl Loaded {
     /// What `elf`, which has these symbols, loads.
     pub(super) fn of(elf: &Elf<'_>, symbols: &SymbolTable) -> Self {
-        let mut pieces: Vec<Piece> = elf
-            .loaded()
+        let loaded = elf.loaded().filter(|(_, bytes)| !bytes.is_empty());
+        let mut pieces: Vec<Piece> = loaded
             .map(|(start, bytes)| Piece {
                 start,
                 bytes: bytes.into(),
@@ -70,6 +70,21 @@ impl Loaded {
                 .sections_named(CAUGHT)
                 .iter()
                 .any(|(_, data)| !data.is_empty()),
+            branch_targets: OnceLock::new(),
+        }
+    }
+
+    /// The same, said to lie elsewhere.
+    pub(super) fn moved_by(self, slide: Slide) -> Self {
+        let pieces = self.pieces.into_iter().map(|piece| Piece {
+            start: slide.runs(piece.start),
+            ..piece
+        });
+        let unwinding = self.unwinding.iter().map(|range| range.moved_by(slide));
+        Self {
+            pieces: pieces.collect(),
+            unwinding: unwinding.collect(),
+            catches: self.catches,
             branch_targets: OnceLock::new(),
         }
     }

@@ -203,7 +203,7 @@ impl Running {
         })
     }
 
-    fn elf(&self) -> Elf<'_> {
+    pub(super) fn elf(&self) -> Elf<'_> {
         let parts = self.parts.iter().map(|part| (part.segment, part.offset));
         Elf::running(&self.bytes, parts)
     }

@@ -86,7 +86,7 @@ pub(super) fn points(
         }
         Spec::Function { name, offset } => {
             let found = functions(image, name)?.into_iter();
-            let points = found.map(|id| within(image, debug, place, id, *offset));
+            let points = found.map(|id| within(image, place, id, *offset));
             let points = points.collect::<Result<_, _>>()?;
             Ok((format!("{name}+{offset:#x}").into(), points))
         }
@@ -96,7 +96,7 @@ pub(super) fn points(
         }
         Spec::Address(address) => {
             let at = Gva(*address);
-            let point = address_point(image, debug, place, at)?;
+            let point = address_point(image, place, at)?;
             Ok((place_of(image, at).into(), vec![point]))
         }
         Spec::Line { file, line } => line_points(image, debug, file, *line),
@@ -145,12 +145,7 @@ fn functions(image: &Image, name: &str) -> Result<Vec<FunctionId>, ProbeError> {
     Ok(found)
 }
 
-fn address_point(
-    image: &Image,
-    debug: Option<&DebugInfo>,
-    place: &str,
-    at: Gva,
-) -> Result<Point, ProbeError> {
+fn address_point(image: &Image, place: &str, at: Gva) -> Result<Point, ProbeError> {
     if !image.is_text(at, 1) {
         return Err(ProbeError::NotText { address: at });
     }
@@ -158,7 +153,7 @@ fn address_point(
         return Ok(point_at(image, at));
     };
     let start = image.function(id).map_or(at, |function| function.address);
-    within(image, debug, place, id, at.0 - start.0)
+    within(image, place, id, at.0 - start.0)
 }
 
 fn point_at(image: &Image, at: Gva) -> Point {
@@ -173,13 +168,7 @@ fn point_at(image: &Image, at: Gva) -> Point {
 }
 
 /// The instruction `offset` bytes into a function, if one begins there.
-fn within(
-    image: &Image,
-    debug: Option<&DebugInfo>,
-    place: &str,
-    id: FunctionId,
-    offset: u64,
-) -> Result<Point, ProbeError> {
+fn within(image: &Image, place: &str, id: FunctionId, offset: u64) -> Result<Point, ProbeError> {
     let Function {
         address,
         size,
@@ -191,7 +180,7 @@ fn within(
         place: place.to_owned(),
         size,
     })?;
-    let code = debug.map_or(&[][..], |debug| debug.text(address, size));
+    let code = image.loaded.bytes_at(address, size);
     let function = display.to_string();
     let place = place.to_owned();
     match boundary(code, address, at) {

@@ -74,6 +74,7 @@ mod tests {
                 init_text: None,
                 rodata: None,
                 prepares_sites: true,
+                identity: image::Identity::default(),
             }),
             ..Image::default()
         }

@@ -54,3 +54,28 @@ address! {
     /// A guest physical address.
     Gpa
 }
+
+/// How far a kernel runs from where it was linked, modulo 2^64. What is in the lower half of the address space is no
+/// place in a kernel (Linux links the data of each processor at 0, in the place of offsets), and stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Slide(pub u64);
+
+impl Slide {
+    /// Where an address of the kernel's file is while it runs.
+    #[must_use]
+    pub const fn runs(self, linked: Gva) -> Gva {
+        Gva(match linked.0 >> 63 {
+            0 => linked.0,
+            _ => linked.0.wrapping_add(self.0),
+        })
+    }
+
+    /// Where the kernel's file has what runs at an address.
+    #[must_use]
+    pub const fn linked(self, runs: Gva) -> Gva {
+        Gva(match runs.0 >> 63 {
+            0 => runs.0,
+            _ => runs.0.wrapping_sub(self.0),
+        })
+    }
+}

@@ -13,7 +13,7 @@
 mod list;
 
 use insn::flow::first_length;
-use terms::addr::Gva;
+use terms::addr::{Gva, Slide};
 use terms::site::SITE_LENGTH;
 
 use self::list::{BETWEEN, EXCEPTIONS, Entries, KNOWN, RUNTIME, TABLES, Table};
@@ -121,6 +121,24 @@ impl TextTables {
             ranges,
             known,
             missing,
+        }
+    }
+
+    /// The same of a kernel that runs elsewhere.
+    pub(super) fn moved_by(self, slide: Slide) -> Self {
+        let all = |stretches: Vec<Stretch>| -> Vec<Stretch> {
+            let moved = stretches.into_iter().map(|one| Stretch {
+                start: slide.runs(one.start),
+                end: slide.runs(one.end),
+                ..one
+            });
+            moved.collect()
+        };
+        Self {
+            rewritten: all(self.rewritten),
+            ranges: all(self.ranges),
+            known: self.known.iter().map(|at| slide.runs(*at)).collect(),
+            ..self
         }
     }
 

@@ -34,6 +34,7 @@ fn booting_linux() -> (Engine, MockTarget, SessionId) {
         text: Some(text),
         init_text: None,
         rodata: None,
+        identity: image::Identity::default(),
         prepares_sites: true,
     });
     let mut target = MockTarget::with_image(2, REGION, &image, Rights::ALL).unwrap();

@@ -12,6 +12,7 @@
 //! compared once more when it is changed.
 
 pub mod error;
+pub mod moved;
 pub mod sites;
 
 use debuginfo::btf::Btf;
