@@ -11,7 +11,8 @@ use image::{Identity, Image, Running, Segment, linux};
 use terms::addr::{Gva, Slide};
 
 use super::{KernelMap, NoKernel, READ_MAX, check};
-use crate::guest_kind;
+use crate::linux::personality::Linux;
+use crate::personality::Personality;
 use crate::target::{MemoryError, PhysicalMemory};
 
 /// The image of a kernel's file, where the kernel runs.
@@ -93,10 +94,10 @@ impl KernelMap {
         let identity = identity.unwrap_or_default();
         let slide = self.slide(memory, &identity)?;
         self.check_build(memory, &identity, slide)?;
-        let kind = guest_kind::of(&file).system_call_entry();
+        let named = Linux.system_call_entry();
         let image = file.moved_by(slide).ok_or(OtherKernel::Slide(slide))?;
-        if let Some((entry, expected)) =
-            kind.and_then(|kind| Some((kind, image.symbols.address_of(kind)?)))
+        if let Some(entry) = named
+            && let Some(expected) = image.symbols.address_of(entry)
             && expected != self.entry
         {
             let runs = self.entry;
