@@ -15,6 +15,7 @@ use crate::control::server::Server;
 use crate::devices::serial::INPUT_LIMIT;
 use crate::failure::Failure;
 use crate::run::{Outcome, Run};
+use crate::provider::Provider;
 use crate::signals::Signals;
 use crate::terminal::{ConsoleInput, ConsoleStdin};
 use tracer::tracing::Finished;
@@ -33,7 +34,7 @@ pub enum EventLoopError {
     Watch(#[source] std::io::Error),
 }
 
-const VCPU_BELL: u32 = 1;
+const GUEST_BELL: u32 = 1;
 const SIGNAL: u32 = 2;
 const STDIN: u32 = 3;
 const TIMER: u32 = 4;
@@ -99,9 +100,9 @@ pub struct Ended {
 
 /// Everything that the loop works on.
 #[derive(Debug)]
-pub struct EventLoop {
+pub struct EventLoop<P> {
     /// The guest.
-    pub run: Run,
+    pub run: Run<P>,
     /// The signals that end a run.
     pub signals: Signals,
     /// Console input, if there is any.
@@ -114,7 +115,7 @@ pub struct EventLoop {
     pub control: Option<Server>,
 }
 
-impl EventLoop {
+impl<P: Provider> EventLoop<P> {
     /// Runs until there is an outcome, then finishes everything.
     ///
     /// # Errors
@@ -154,7 +155,7 @@ impl EventLoop {
         match stdin.read(&mut bytes) {
             ConsoleInput::Bytes(count) => {
                 let bytes = bytes.get(..count).unwrap_or_default();
-                self.run.machine().ports().console_input(bytes);
+                self.run.guest().console_input(bytes);
             }
             ConsoleInput::Nothing => {}
             ConsoleInput::End => {
@@ -168,7 +169,7 @@ impl EventLoop {
         let mut add = |fd: &dyn AsRawFd, token| {
             ops.add(Events::with_data_raw(fd.as_raw_fd(), token, EventSet::IN))
         };
-        add(self.run.machine().events().bell(), VCPU_BELL)?;
+        add(&self.run.guest().bell(), GUEST_BELL)?;
         add(&self.signals, SIGNAL)?;
         if let Some(limit) = &self.limit {
             add(&limit.timer, TIMER)?;
@@ -180,7 +181,7 @@ impl EventLoop {
     }
 }
 
-impl MutEventSubscriber for EventLoop {
+impl<P: Provider> MutEventSubscriber for EventLoop<P> {
     fn init(&mut self, ops: &mut EventOps<'_>) {
         if let Err(error) = self.listen(ops) {
             let message = format!("the event loop cannot listen: {error}");
@@ -202,7 +203,7 @@ impl MutEventSubscriber for EventLoop {
 
     fn process(&mut self, events: Events, ops: &mut EventOps<'_>) {
         match events.data() {
-            VCPU_BELL => self.run.vcpu_event(),
+            GUEST_BELL => self.run.guest_event(),
             SIGNAL => {
                 if self.signals.take() {
                     self.run.end(Outcome::Interrupted);
@@ -220,7 +221,7 @@ impl MutEventSubscriber for EventLoop {
                 self.run.look_for_panic();
                 self.run.look_for_modules();
                 self.run.look_at_window();
-                self.run.machine().nudge_for_clocks();
+                self.run.guest().nudge_for_clocks();
             }
             token => {
                 let Self { run, control, .. } = self;

@@ -28,6 +28,8 @@ mod memslots;
 pub mod not_started;
 pub mod options;
 pub mod panic_watch;
+pub mod pause_times;
+pub mod provider;
 pub mod quiesce;
 pub mod remedy;
 pub mod run;

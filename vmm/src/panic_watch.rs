@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use image::Image;
 use terms::addr::{Gpa, Gva};
+use tracer::guest::Guest;
 use tracer::target::{PhysicalMemory, VcpuRegisters};
 use tracer::{PageTableRoot, translate};
 
-use crate::machine::Machine;
 
 /// How often it is looked at: a panic prints for longer than that.
 pub const PERIOD: Duration = Duration::from_millis(20);
@@ -25,16 +25,16 @@ pub struct PanicWatch {
 }
 
 impl PanicWatch {
-    /// Of a machine that runs a kernel which notes it. None for others.
+    /// Of a guest that runs a kernel which notes it. None for others.
     #[must_use]
-    pub fn of(machine: &Machine, image: &Image) -> Option<Self> {
+    pub fn of(guest: &impl Guest, image: &Image) -> Option<Self> {
         let marks = tracer::panic_marks_of(image)?;
         let address: Gva = image.symbols.address_of(marks.vcpu)?;
-        let (word, left) = machine.layout().locate(address)?;
+        let (word, left) = guest.locate(address)?;
         (left >= 4).then_some(Self {
             address,
             word,
-            vcpus: machine.vcpus(),
+            vcpus: guest.vcpus(),
             seen: None,
         })
     }

@@ -1,23 +1,18 @@
-//! One run of a guest: the machine, its tracing, and how it is to end. Everything that events and control requests do is
+//! One run of a guest: where it comes from, its tracing, and how it is to end. Everything that events and control requests do is
 //! done to it, on the main thread.
 
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
 use tracer::target::StoppedTarget;
+use tracer::tracing::{Finished, Tracing, WINDOW_PERIOD};
 
-use crate::black_box::scratch;
 use crate::control::method::Served;
 use crate::control::protocol::RpcError;
-use crate::control::status::{GuestStatus, Pauses, Spread, Status, VcpuStatus};
-use crate::exit_status::ExitStatus;
-use crate::explain::explain;
+use crate::control::status::{GuestStatus, Status};
 use crate::failure::Failure;
 use crate::layout;
-use crate::machine::{Machine, PATIENCE};
 use crate::panic_watch::{self, PanicWatch};
-use crate::vcpu::{VcpuEvent, VcpuEventKind, VcpuState};
-use tracer::tracing::{Finished, Tracing, WINDOW_PERIOD};
+use crate::provider::Provider;
 
 /// How a run ended.
 #[derive(Debug)]
@@ -60,8 +55,8 @@ impl Outcome {
 
 /// A guest that runs.
 #[derive(Debug)]
-pub struct Run {
-    machine: Machine,
+pub struct Run<P> {
+    guest: P,
     tracing: Tracing,
     kernel: String,
     started: Instant,
@@ -69,13 +64,13 @@ pub struct Run {
     panic: Option<PanicWatch>,
 }
 
-impl Run {
-    /// A run of a machine that has just been started.
+impl<P: Provider> Run<P> {
+    /// A run of a guest that has just been started, or found.
     #[must_use]
-    pub fn new(machine: Machine, tracing: Tracing, kernel: String) -> Self {
+    pub fn new(guest: P, tracing: Tracing, kernel: String) -> Self {
         Self {
-            panic: PanicWatch::of(&machine, tracing.image()),
-            machine,
+            panic: PanicWatch::of(&guest, tracing.image()),
+            guest,
             tracing,
             kernel,
             started: Instant::now(),
@@ -83,10 +78,10 @@ impl Run {
         }
     }
 
-    /// The machine.
+    /// The guest.
     #[must_use]
-    pub fn machine(&self) -> &Machine {
-        &self.machine
+    pub fn guest(&self) -> &P {
+        &self.guest
     }
 
     /// The run is to end. The first reason counts: what follows is its consequence. A guest that resets
@@ -109,7 +104,7 @@ impl Run {
 
     /// The time limit has passed.
     pub fn time_out(&mut self, limit: Duration) {
-        let places = self.tracing.places(&self.machine);
+        let places = self.tracing.places(&self.guest);
         self.end(Outcome::TimedOut { limit, places });
     }
 
@@ -123,10 +118,10 @@ impl Run {
     /// guest has some time to print and to reset itself.
     pub fn look_for_panic(&mut self) {
         let Some(watch) = &mut self.panic else { return };
-        if let Some(vcpu) = watch.look(self.machine.memory()) {
-            let is_ours = self.machine.quiesce(PATIENCE).map(|quiesced| {
-                let vcpus = StoppedTarget::vcpus(&quiesced);
-                watch.is_of(vcpus, self.machine.memory())
+        if let Some(vcpu) = watch.look(self.guest.memory()) {
+            let is_ours = self.guest.stop().map(|stopped| {
+                let vcpus = StoppedTarget::vcpus(&stopped);
+                watch.is_of(vcpus, self.guest.memory())
             });
             if is_ours.is_ok_and(|is_ours| !is_ours) {
                 log::warn!("another kernel runs in the guest now: whether it panics is not seen");
@@ -146,72 +141,21 @@ impl Run {
         self.outcome.take()
     }
 
-    /// Sees to one thing that vCPU threads have reported; the bell rings on when there may be more. A guest that has
-    /// all its vCPUs ring the doorbell all the time has as much of this thread as the control socket has, and no more.
-    pub fn vcpu_event(&mut self) {
-        if let Some(event) = self.machine.events().next() {
-            self.see_to(event);
+    /// Sees to one thing that has happened to the guest. A guest that has all its vCPUs ring the doorbell all the time has
+    /// as much of this thread as the control socket has, and no more.
+    pub fn guest_event(&mut self) {
+        if let Some(outcome) = self.guest.see_to_event(&mut self.tracing) {
+            self.end(outcome);
         }
     }
 
-    fn see_to(&mut self, event: VcpuEvent) {
-        match event.kind {
-            VcpuEventKind::GuestExit(status) => self.end(Outcome::GuestExit(status)),
-            VcpuEventKind::Reset => self.end(Outcome::Reset),
-            VcpuEventKind::PowerOff => self.end(Outcome::PowerOff),
-            VcpuEventKind::Crashed(details) => {
-                self.end(Outcome::Crashed(format!("vCPU {}: {details}", event.vcpu)));
-            }
-            VcpuEventKind::Panicked => {
-                let message = format!("the thread of vCPU {} panicked", event.vcpu);
-                self.end(Outcome::Failed(Failure::new(ExitStatus::Bug, message)));
-            }
-            VcpuEventKind::Breakpoint(_) => self.breakpoint(),
-            VcpuEventKind::Announcement => {
-                self.tracing.announcement(&self.machine, event.vcpu);
-                self.machine.acknowledge(event.vcpu);
-            }
-        }
-    }
-
-    /// The attach point was reached. Other vCPUs may have reached it as well: the first one counts.
-    fn breakpoint(&mut self) {
-        if self.machine.breakpoint().is_some() {
-            // In this order: on some hosts the breakpoint stands in the text. The vCPU stays there.
-            let disarmed = self.machine.set_breakpoint(None);
-            let attached = disarmed
-                .map_err(Failure::tracing)
-                .and_then(|()| Ok(self.tracing.at_breakpoint(&self.machine)?));
-            if let Err(failure) = attached {
-                self.end(Outcome::Failed(failure));
-            }
-        }
-        self.machine.leave_breakpoint();
-    }
-
-    /// Finishes the trace and ends the vCPUs. Returns how tracing has ended, and of a guest that died where its last
-    /// calls are.
+    /// Finishes the trace, and ends the guest or lets it go. Returns how tracing has ended, and of a guest that died where
+    /// its last calls are.
     ///
     /// # Errors
     /// When the trace could not be finished.
     pub fn finish(&mut self, is_dead: bool) -> Result<Finished, Failure> {
-        if let Some(at) = self.machine.breakpoint() {
-            let place = self.tracing.place(at);
-            log::warn!(
-                "the guest did not get to the attach point {place}: tracing did not begin there"
-            );
-            if let Err(why) = self.tracing.check_place(&self.machine) {
-                log::warn!("{}", explain(&why));
-            }
-        }
-        let finished = self
-            .tracing
-            .finish(&self.machine, is_dead.then_some(&scratch));
-        let late = self.machine.stop(PATIENCE);
-        if !late.is_empty() {
-            log::error!("vCPU threads {late:?} did not end within {PATIENCE:?}");
-        }
-        Ok(finished?)
+        self.guest.finish(&mut self.tracing, is_dead)
     }
 
     /// Whether functions of the guest can come and go.
@@ -223,14 +167,14 @@ impl Run {
     /// Looks which functions of the guest have come and gone, unless it panics.
     pub fn look_for_modules(&mut self) {
         if self.panic.as_ref().and_then(PanicWatch::vcpu).is_none() {
-            self.tracing.look(&self.machine);
+            self.tracing.look(&self.guest);
         }
     }
 
     /// Looks whether the window is still where it was put, unless the guest panics.
     pub fn look_at_window(&mut self) {
         if self.panic.as_ref().and_then(PanicWatch::vcpu).is_none() {
-            self.tracing.look_at_window(&self.machine);
+            self.tracing.look_at_window(&self.guest);
         }
     }
 
@@ -244,23 +188,23 @@ impl Run {
     }
 }
 
-impl Served for Run {
-    type Guest = Machine;
+impl<P: Provider> Served for Run<P> {
+    type Guest = P;
 
     fn look(&mut self) {
         self.look_for_modules();
     }
 
-    fn tracing(&mut self) -> (&mut Tracing, &Machine) {
-        (&mut self.tracing, &self.machine)
+    fn tracing(&mut self) -> (&mut Tracing, &P) {
+        (&mut self.tracing, &self.guest)
     }
 
     fn pause(&mut self) -> Result<bool, RpcError> {
-        self.machine.pause(PATIENCE).map_err(RpcError::failed)
+        self.guest.pause().map_err(RpcError::failed)
     }
 
     fn resume(&mut self) -> bool {
-        self.machine.resume()
+        self.guest.resume()
     }
 
     fn shut_down(&mut self) {
@@ -268,63 +212,17 @@ impl Served for Run {
     }
 
     fn status(&mut self) -> Status {
-        let states = self.machine.vcpu_states();
         let guest = GuestStatus {
-            state: guest_state(&states, self.machine.is_paused_by_user()).to_owned(),
+            state: self.guest.state().to_owned(),
             kernel: self.kernel.clone(),
-            memory_mib: self.machine.memory().ram_bytes() / layout::MIB,
+            memory_mib: self.guest.ram_bytes() / layout::MIB,
             uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
         };
-        let vcpus = (0..).zip(&states).map(|(vcpu, state)| VcpuStatus {
-            vcpu,
-            state: vcpu_state(*state).to_owned(),
-        });
-        let pauses = self.machine.with_pause_times(|times| Pauses {
-            parked: spread(&times.parked),
-            released: spread(&times.released),
-        });
         Status {
             guest,
-            vcpus: vcpus.collect(),
+            vcpus: self.guest.vcpu_states(),
             tracing: self.tracing.status(),
-            pauses,
+            pauses: self.guest.pauses(),
         }
-    }
-}
-
-fn guest_state(vcpus: &[VcpuState], paused_by_user: bool) -> &'static str {
-    let any = |wanted| vcpus.contains(&wanted);
-    if any(VcpuState::Exited) || any(VcpuState::Stopped) {
-        "ended"
-    } else if paused_by_user {
-        "paused"
-    } else if any(VcpuState::Trapped) {
-        "trapped"
-    } else {
-        "running"
-    }
-}
-
-fn vcpu_state(state: VcpuState) -> &'static str {
-    match state {
-        VcpuState::Running => "running",
-        VcpuState::Parked | VcpuState::Announcing => "paused",
-        VcpuState::Trapped => "trapped",
-        VcpuState::Exited | VcpuState::Stopped => "ended",
-    }
-}
-
-/// Nanoseconds as microseconds with the precision that the histogram has.
-fn spread(times: &Histogram<u64>) -> Spread {
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "pauses have far fewer than 53 bits of ns"
-    )]
-    let microseconds = |ns: u64| ns as f64 / 1000.0;
-    Spread {
-        count: times.len(),
-        p50_us: microseconds(times.value_at_quantile(0.5)),
-        p99_us: microseconds(times.value_at_quantile(0.99)),
-        max_us: microseconds(times.max()),
     }
 }

@@ -117,7 +117,7 @@ fn check(hook: ReturnHook, workloads: &str, roots: &[&str]) {
     machine.start().unwrap();
     wait_at(&machine, attach);
     machine.set_breakpoint(None).unwrap();
-    tracing.at_breakpoint(&machine).unwrap();
+    tracing.begin_waiting(&machine).unwrap();
     let mut steps = 0;
     for root in roots {
         let at = oracle.address(root);

@@ -1,7 +1,7 @@
 //! Tracing of a running guest: sessions, what they trace, and their lives.
 //!
 //! All operations run on one thread, in this order: [`Tracing::new`] before the guest is
-//! built, [`Tracing::before_start`] with the kernel loaded, [`Tracing::at_breakpoint`] when the
+//! built, [`Tracing::before_start`] with the kernel loaded, [`Tracing::begin_waiting`] when the
 //! attach point is reached, the control methods at any time, [`Tracing::finish`] at the end. Each
 //! pauses the guest as briefly as it can; who polls ([`Pollers`]) reads the rings meanwhile.
 
@@ -246,12 +246,12 @@ impl Tracing {
         attach_point(&on.shared.image, self.attach_at.as_deref()).map(Some)
     }
 
-    /// A vCPU is trapped at the attach point: starts to trace. Afterwards the breakpoint is removed,
-    /// whatever this returns, and the guest continues.
+    /// The guest is where tracing begins: starts the sessions that wait for it. Where a vCPU is trapped at the attach
+    /// point, the breakpoint is removed afterwards, whatever this returns, and the guest continues.
     ///
     /// # Errors
     /// A [`TracingError`] ends the run.
-    pub fn at_breakpoint(&mut self, guest: &impl Guest) -> Result<(), TracingError> {
+    pub fn begin_waiting(&mut self, guest: &impl Guest) -> Result<(), TracingError> {
         while let Some(index) = self.attachment.sessions.next_waiting() {
             let session = self.attachment.sessions.at(index)?;
             session.waiting = false;

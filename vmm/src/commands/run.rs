@@ -88,7 +88,7 @@ fn boot(
     kernel: &KernelFile,
     signals: Signals,
     console: &ConsoleWriter,
-) -> Result<EventLoop, Failure> {
+) -> Result<EventLoop<Machine>, Failure> {
     if options.nested && options.patch_method == PatchMethod::Live {
         let message = "--nested: text cannot be changed live, for a vCPU that passes by may show the registers of a guest of the guest; use --patch-method quiesce";
         return Err(Failure::bad_input(message));

@@ -4,6 +4,7 @@
 //! nothing runs; [`Machine::start`] starts the vCPUs; [`Machine::quiesce`] pauses them all for as
 //! long as its guard lives; [`Machine::stop`] ends them.
 
+mod driven;
 mod parts;
 
 use std::cell::Cell;
@@ -25,7 +26,8 @@ use crate::loader::{self, BootOptions, ElfLayout, KernelFile};
 use crate::memory::{Memory, Ram};
 use crate::memslots::MemorySlots;
 use crate::not_started::NotYetStarted;
-use crate::quiesce::{Holders, PauseTimes, Quiesced};
+use crate::pause_times::PauseTimes;
+use crate::quiesce::{Holders, Quiesced};
 use crate::trial::features;
 use crate::vcpu::{
     self, CpuModel, Detours, Gate, ReadyVcpu, Request, Surroundings, VcpuEvents, VcpuState,

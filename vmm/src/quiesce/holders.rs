@@ -4,45 +4,16 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
 use terms::region::Region;
 use tracer::target::NotProvided;
 
 use crate::memslots::MemorySlots;
+use crate::pause_times::PauseTimes;
 use crate::vcpu::{FullRegisters, Gate, VcpuHandle};
 use tracer::guest::StopError;
 
-/// How long pauses took, in nanoseconds.
-#[derive(Debug)]
-pub struct PauseTimes {
-    /// From the request until all vCPUs were parked.
-    pub parked: Histogram<u64>,
-    /// From the request until the last vCPU continued.
-    pub released: Histogram<u64>,
-}
-
 /// How long the end of a pause is waited for where its length is asked for.
 const SETTLE_PATIENCE: Duration = Duration::from_millis(100);
-/// Differences shorter than this are not kept.
-const SHORTEST_NS: u64 = 64;
-/// Significant digits that are kept of each time.
-const DIGITS: u8 = 2;
-/// Longest pause that the histograms tell apart from longer ones.
-const LONGEST_NS: u64 = 60_000_000_000;
-
-impl PauseTimes {
-    fn new() -> Self {
-        let histogram = || {
-            Histogram::new_with_bounds(SHORTEST_NS, LONGEST_NS, DIGITS)
-                .or_else(|_| Histogram::new(DIGITS))
-                .unwrap_or_else(|_| unreachable!("two digits are a valid precision"))
-        };
-        Self {
-            parked: histogram(),
-            released: histogram(),
-        }
-    }
-}
 
 /// A pause that is over, or about to be: its end is when the last vCPU continued.
 #[derive(Debug, Clone, Copy)]
@@ -71,7 +42,7 @@ impl Holders {
             vcpus,
             gate,
             holders: Cell::new(0),
-            times: RefCell::new(PauseTimes::new()),
+            times: RefCell::new(PauseTimes::default()),
             ended: Cell::new(None),
             last: Cell::new(Duration::ZERO),
             has_gigabyte_pages: false,
@@ -143,8 +114,7 @@ impl Holders {
             .unwrap_or(ended.released);
         let length = last.saturating_duration_since(ended.requested);
         self.last.set(length);
-        let mut times = self.times.borrow_mut();
-        times.released.saturating_record(nanoseconds(length));
+        self.times.borrow_mut().released(length);
     }
 
     /// Has every vCPU pass a serialising point, without stopping them together; answers with the
@@ -181,8 +151,7 @@ impl Holders {
             Ok(registers) => {
                 self.holders.set(self.holders.get() + 1);
                 if first {
-                    let parked = nanoseconds(requested.elapsed());
-                    self.times.borrow_mut().parked.saturating_record(parked);
+                    self.times.borrow_mut().parked(requested.elapsed());
                 }
                 Ok(registers)
             }
@@ -243,9 +212,6 @@ impl Holders {
     }
 }
 
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
 
 #[cfg(test)]
 mod tests {

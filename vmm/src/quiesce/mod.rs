@@ -19,7 +19,6 @@ use crate::memory::Ram;
 use crate::translated::Translated;
 use crate::vcpu::{AskVcpuError, FullRegisters, Reply, Request};
 pub(crate) use holders::Holders;
-pub use holders::PauseTimes;
 
 /// All vCPUs are out of the guest and consistent while this lives.
 #[derive(Debug)]

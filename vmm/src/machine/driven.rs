@@ -1,0 +1,136 @@
+//! The machine as a run drives it: what its vCPU threads report, and its end.
+
+use std::os::fd::{AsRawFd, RawFd};
+
+use tracer::guest::StopError;
+use tracer::tracing::{Finished, Tracing};
+
+use super::{Machine, PATIENCE};
+use crate::black_box::scratch;
+use crate::control::status::{Pauses, VcpuStatus};
+use crate::exit_status::ExitStatus;
+use crate::explain::explain;
+use crate::failure::Failure;
+use crate::provider::Provider;
+use crate::run::Outcome;
+use crate::vcpu::{VcpuEvent, VcpuEventKind, VcpuState};
+
+impl Provider for Machine {
+    fn bell(&self) -> RawFd {
+        self.events().bell().as_raw_fd()
+    }
+
+    fn see_to_event(&mut self, tracing: &mut Tracing) -> Option<Outcome> {
+        let VcpuEvent { vcpu, kind } = self.events().next()?;
+        Some(match kind {
+            VcpuEventKind::GuestExit(status) => Outcome::GuestExit(status),
+            VcpuEventKind::Reset => Outcome::Reset,
+            VcpuEventKind::PowerOff => Outcome::PowerOff,
+            VcpuEventKind::Crashed(details) => Outcome::Crashed(format!("vCPU {vcpu}: {details}")),
+            VcpuEventKind::Panicked => {
+                let message = format!("the thread of vCPU {vcpu} panicked");
+                Outcome::Failed(Failure::new(ExitStatus::Bug, message))
+            }
+            VcpuEventKind::Breakpoint(_) => return self.at_breakpoint(tracing),
+            VcpuEventKind::Announcement => {
+                tracing.announcement(self, vcpu);
+                self.acknowledge(vcpu);
+                return None;
+            }
+        })
+    }
+
+    fn pause(&self) -> Result<bool, StopError> {
+        Self::pause(self, PATIENCE)
+    }
+
+    fn resume(&self) -> bool {
+        Self::resume(self)
+    }
+
+    fn state(&self) -> &'static str {
+        guest_state(&Self::vcpu_states(self), self.is_paused_by_user())
+    }
+
+    fn vcpu_states(&self) -> Vec<VcpuStatus> {
+        let states = Self::vcpu_states(self);
+        let states = (0..).zip(&states).map(|(vcpu, state)| VcpuStatus {
+            vcpu,
+            state: vcpu_state(*state).to_owned(),
+        });
+        states.collect()
+    }
+
+    fn pauses(&self) -> Pauses {
+        self.with_pause_times(Pauses::from)
+    }
+
+    fn ram_bytes(&self) -> u64 {
+        self.memory().ram_bytes()
+    }
+
+    fn nudge_for_clocks(&self) {
+        Self::nudge_for_clocks(self);
+    }
+
+    fn console_input(&self, bytes: &[u8]) {
+        self.ports().console_input(bytes);
+    }
+
+    fn finish(&mut self, tracing: &mut Tracing, is_dead: bool) -> Result<Finished, Failure> {
+        if let Some(at) = self.breakpoint() {
+            let place = tracing.place(at);
+            log::warn!(
+                "the guest did not get to the attach point {place}: tracing did not begin there"
+            );
+            if let Err(why) = tracing.check_place(self) {
+                log::warn!("{}", explain(&why));
+            }
+        }
+        let finished = tracing.finish(self, is_dead.then_some(&scratch));
+        let late = self.stop(PATIENCE);
+        if !late.is_empty() {
+            log::error!("vCPU threads {late:?} did not end within {PATIENCE:?}");
+        }
+        Ok(finished?)
+    }
+}
+
+impl Machine {
+    /// The attach point was reached. Other vCPUs may have reached it as well: the first one counts.
+    fn at_breakpoint(&mut self, tracing: &mut Tracing) -> Option<Outcome> {
+        let mut failed = None;
+        if self.breakpoint().is_some() {
+            // In this order: on some hosts the breakpoint stands in the text. The vCPU stays there.
+            let disarmed = self.set_breakpoint(None);
+            let attached = disarmed
+                .map_err(Failure::tracing)
+                .and_then(|()| Ok(tracing.begin_waiting(self)?));
+            failed = attached.err().map(Outcome::Failed);
+        }
+        self.leave_breakpoint();
+        failed
+    }
+}
+
+fn guest_state(vcpus: &[VcpuState], paused_by_user: bool) -> &'static str {
+    let any = |wanted| vcpus.contains(&wanted);
+    if any(VcpuState::Exited) || any(VcpuState::Stopped) {
+        "ended"
+    } else if paused_by_user {
+        "paused"
+    } else if any(VcpuState::Trapped) {
+        "trapped"
+    } else {
+        "running"
+    }
+}
+
+fn vcpu_state(state: VcpuState) -> &'static str {
+    match state {
+        VcpuState::Running => "running",
+        VcpuState::Parked | VcpuState::Announcing => "paused",
+        VcpuState::Trapped => "trapped",
+        VcpuState::Exited | VcpuState::Stopped => "ended",
+    }
+}

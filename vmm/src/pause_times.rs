@@ -1,0 +1,77 @@
+//! How long the pauses of a guest took.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+use crate::control::status::{Pauses, Spread};
+
+/// Differences shorter than this are not kept.
+const SHORTEST_NS: u64 = 64;
+/// Significant digits that are kept of each time.
+const DIGITS: u8 = 2;
+/// Longest pause that the histograms tell apart from longer ones.
+const LONGEST_NS: u64 = 60_000_000_000;
+
+/// How long pauses took, in nanoseconds.
+#[derive(Debug)]
+pub struct PauseTimes {
+    /// From the request until all vCPUs were parked.
+    pub parked: Histogram<u64>,
+    /// From the request until the last vCPU continued.
+    pub released: Histogram<u64>,
+}
+
+impl Default for PauseTimes {
+    fn default() -> Self {
+        let histogram = || {
+            Histogram::new_with_bounds(SHORTEST_NS, LONGEST_NS, DIGITS)
+                .or_else(|_| Histogram::new(DIGITS))
+                .unwrap_or_else(|_| unreachable!("two digits are a valid precision"))
+        };
+        Self {
+            parked: histogram(),
+            released: histogram(),
+        }
+    }
+}
+
+impl PauseTimes {
+    /// All vCPUs of a pause are parked, so long after it was asked for.
+    pub fn parked(&mut self, after: Duration) {
+        self.parked.saturating_record(nanoseconds(after));
+    }
+
+    /// The last vCPU has continued, so long after the pause was asked for.
+    pub fn released(&mut self, after: Duration) {
+        self.released.saturating_record(nanoseconds(after));
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl From<&PauseTimes> for Pauses {
+    fn from(times: &PauseTimes) -> Self {
+        Self {
+            parked: spread(&times.parked),
+            released: spread(&times.released),
+        }
+    }
+}
+
+/// Nanoseconds as microseconds with the precision that the histogram has.
+fn spread(times: &Histogram<u64>) -> Spread {
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "pauses have far fewer than 53 bits of ns"
+    )]
+    let microseconds = |ns: u64| ns as f64 / 1000.0;
+    Spread {
+        count: times.len(),
+        p50_us: microseconds(times.value_at_quantile(0.5)),
+        p99_us: microseconds(times.value_at_quantile(0.99)),
+        max_us: microseconds(times.max()),
+    }
+}

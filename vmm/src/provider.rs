@@ -1,0 +1,53 @@
+//! A guest as a run drives it: what happens to it, how it is paused for the user, and how it is let go in the end.
+
+use std::os::fd::RawFd;
+
+use tracer::guest::{Guest, StopError};
+use tracer::tracing::{Finished, Tracing};
+
+use crate::control::status::{Pauses, VcpuStatus};
+use crate::failure::Failure;
+use crate::run::Outcome;
+
+/// Where a guest comes from: a machine of ours, or another VMM.
+pub trait Provider: Guest {
+    /// What can be read from when something has happened.
+    fn bell(&self) -> RawFd;
+
+    /// Sees to one thing that has happened; the bell rings on when there may be more. Returns how the run is to end, if it
+    /// is.
+    fn see_to_event(&mut self, tracing: &mut Tracing) -> Option<Outcome>;
+
+    /// Pauses the guest until [`Self::resume`]. Says whether that changed anything.
+    ///
+    /// # Errors
+    /// [`StopError`] names the vCPU in the way; then the guest runs on.
+    fn pause(&self) -> Result<bool, StopError>;
+
+    /// Ends a [`Self::pause`]. Says whether there was one.
+    fn resume(&self) -> bool;
+
+    /// How the guest as a whole is: `running`, `paused`, `trapped` or `ended`.
+    fn state(&self) -> &'static str;
+
+    /// How each vCPU is.
+    fn vcpu_states(&self) -> Vec<VcpuStatus>;
+
+    /// How long pauses took so far.
+    fn pauses(&self) -> Pauses;
+
+    /// How much RAM it has.
+    fn ram_bytes(&self) -> u64;
+
+    /// Has those counters of vCPUs looked at that were not for long.
+    fn nudge_for_clocks(&self);
+
+    /// Somebody has typed something.
+    fn console_input(&self, bytes: &[u8]);
+
+    /// The run is over: completes the traces, and ends the guest or lets it go. `is_dead`: its last calls are wanted.
+    ///
+    /// # Errors
+    /// When a trace could not be completed, or something of ours is left in the guest.
+    fn finish(&mut self, tracing: &mut Tracing, is_dead: bool) -> Result<Finished, Failure>;
+}
