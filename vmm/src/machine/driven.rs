@@ -62,7 +62,7 @@ impl Provider for Machine {
     }
 
     fn pauses(&self) -> Pauses {
-        self.with_pause_times(Pauses::from)
+        self.with_pause_times(|times| Pauses::from(times))
     }
 
     fn ram_bytes(&self) -> u64 {

@@ -1,0 +1,145 @@
+//! Why a guest of another VMM could not be reached.
+
+use std::io;
+
+use terms::addr::Gpa;
+
+/// Why a guest of another VMM could not be reached. Nothing of ours is in it then.
+#[derive(Debug, thiserror::Error)]
+pub enum ForeignError {
+    /// It does not run.
+    #[error("there is no process {pid}")]
+    NoProcess {
+        /// Its number.
+        pid: i32,
+    },
+    /// It has no virtual machine.
+    #[error("process {pid} has no KVM virtual machine: `vmm ps` lists those that have")]
+    NotVmm {
+        /// Its number.
+        pid: i32,
+    },
+    /// It has more than one.
+    #[error("process {pid} has {vms} virtual machines: which one is meant cannot be said yet")]
+    SeveralVms {
+        /// Its number.
+        pid: i32,
+        /// How many.
+        vms: usize,
+    },
+    /// There is nothing of that name.
+    #[error("no guest is called '{name}': `vmm ps` lists those that there are")]
+    NoSuchGuest {
+        /// What was asked for.
+        name: String,
+    },
+    /// There is none, or it is not clear which is meant.
+    #[error("{guests} guests of this host could be meant: name one by its process or its name (`vmm ps` lists them)")]
+    WhichGuest {
+        /// How many could be.
+        guests: usize,
+    },
+    /// The system does not show it.
+    #[error("/proc/{pid}/{what} cannot be read: {source}; it takes root, or CAP_SYS_PTRACE and the same user")]
+    Proc {
+        /// The process.
+        pid: i32,
+        /// Which file.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system does not give one of its descriptors.
+    #[error("descriptor {fd} of process {pid} is not to be had: {source}; it takes root, or CAP_SYS_PTRACE")]
+    Descriptor {
+        /// The process.
+        pid: i32,
+        /// Its number there.
+        fd: i32,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A thread could not be traced.
+    #[error("thread {thread} of the VMM cannot be held: {what}: {source}; it takes root or CAP_SYS_PTRACE, kernel.yama.ptrace_scope below 3, and nobody else who traces it")]
+    Ptrace {
+        /// The thread.
+        thread: i32,
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A thread did not stop in time.
+    #[error("thread {thread} of the VMM did not come to a stop in time while {what}; it runs on unchanged")]
+    Late {
+        /// The thread.
+        thread: i32,
+        /// What was waited for.
+        what: &'static str,
+    },
+    /// A thread has ended.
+    #[error("thread {thread} of the VMM has ended")]
+    Ended {
+        /// The thread.
+        thread: i32,
+    },
+    /// A call in the VMM's name failed.
+    #[error("{call} in the name of the VMM failed: {source}")]
+    Call {
+        /// Which.
+        call: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Its memory could not be read or written.
+    #[error("{bytes} bytes at {at:#x} of process {pid} cannot be accessed: {source}")]
+    Access {
+        /// The process.
+        pid: i32,
+        /// Where.
+        at: u64,
+        /// How many.
+        bytes: usize,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No thread of it executes a vCPU.
+    #[error("no thread of process {pid} executes vCPU {vcpu}: has the VMM started it?")]
+    NoThread {
+        /// The process.
+        pid: i32,
+        /// The vCPU.
+        vcpu: u16,
+    },
+    /// The guest's memory was not found.
+    #[error("the guest's memory was not found in process {pid}: {tried} of its mappings were tried, none is what KVM has at guest physical address {at}")]
+    NoMemory {
+        /// The process.
+        pid: i32,
+        /// How many.
+        tried: usize,
+        /// Where it was looked for.
+        at: Gpa,
+    },
+    /// Our memory could not be made.
+    #[error("{what}: {source}")]
+    Window {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// There is no room for it in the guest's physical address space.
+    #[error("no place for tracing memory among the {bits}-bit physical addresses of the guest: {tried} were refused, the last one with: {source}")]
+    NoPlace {
+        /// What its processors can address.
+        bits: u32,
+        /// How many were tried.
+        tried: usize,
+        /// What KVM said.
+        source: io::Error,
+    },
+    /// None of its vCPUs executes 64-bit code.
+    #[error("no vCPU of the guest executes 64-bit code with paging: it has not started yet, or is none that can be traced")]
+    Not64Bit,
+}

@@ -1,0 +1,273 @@
+//! A thread of the VMM that is held by ptrace, for one pause: seized, stopped, and let go.
+//!
+//! A thread that stays seized stalls its VMM, whose own signals then stop it; so it is seized for each pause anew. What
+//! matters for safety: **if this process dies, the thread continues as if nothing had been**, at every moment but
+//! between a step and the event stop after it ([`HeldThread::call`] makes that as short as it can be).
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use libc::user_regs_struct;
+use nix::sys::ptrace::{self, Options};
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use super::error::ForeignError;
+
+/// How long a stop is waited for without leaving the CPU to anybody for long.
+const SPIN: Duration = Duration::from_micros(200);
+/// Between two looks after that.
+const REST: Duration = Duration::from_micros(50);
+/// The instruction `syscall`.
+pub const SYSCALL: [u8; 2] = [0x0f, 0x05];
+
+/// A thread that is held until this is dropped.
+#[derive(Debug)]
+pub struct HeldThread {
+    thread: Pid,
+    /// A signal that came while it was held: it gets it when it is let go.
+    is_gone: bool,
+}
+
+/// At what a thread has stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stop {
+    /// Where it was asked to, or where its process is stopped.
+    Event,
+    /// At the beginning or the end of a system call.
+    SystemCall,
+    /// Because of a signal that it has not got yet.
+    Signal(Signal),
+}
+
+impl HeldThread {
+    /// Seizes a thread, and asks it to stop: [`Self::stopped`] waits for that. `unfiltered` lifts the filter of its
+    /// system calls for as long as it is held.
+    ///
+    /// # Errors
+    /// [`ForeignError::Ptrace`].
+    pub fn seize(thread: i32, unfiltered: bool) -> Result<Self, ForeignError> {
+        let pid = Pid::from_raw(thread);
+        let mut options = Options::PTRACE_O_TRACESYSGOOD;
+        if unfiltered {
+            options |= Options::from_bits_retain(libc::PTRACE_O_SUSPEND_SECCOMP);
+        }
+        ptrace::seize(pid, options).map_err(refused(thread, "seizing it"))?;
+        let held = Self {
+            thread: pid,
+            is_gone: false,
+        };
+        ptrace::interrupt(pid).map_err(refused(thread, "interrupting it"))?;
+        Ok(held)
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn number(&self) -> i32 {
+        self.thread.as_raw()
+    }
+
+    /// Waits until it stands still where it was asked to. Signals that it has not got yet it gets before.
+    ///
+    /// # Errors
+    /// [`ForeignError::Late`], [`ForeignError::Ended`].
+    pub fn stopped(&mut self, deadline: Instant) -> Result<(), ForeignError> {
+        loop {
+            match self.wait(deadline, "it was asked to stop")? {
+                Stop::Event => return Ok(()),
+                Stop::SystemCall => self.resume(None)?,
+                Stop::Signal(signal) => self.resume(Some(signal))?,
+            }
+        }
+    }
+
+    /// Waits for the next stop, whatever it is.
+    fn wait(&mut self, deadline: Instant, what: &'static str) -> Result<Stop, ForeignError> {
+        let thread = self.number();
+        let began = Instant::now();
+        let flags = WaitPidFlag::WNOHANG | WaitPidFlag::__WALL;
+        loop {
+            match waitpid(self.thread, Some(flags)) {
+                Ok(WaitStatus::StillAlive) => {}
+                Ok(WaitStatus::PtraceEvent(..)) => return Ok(Stop::Event),
+                Ok(WaitStatus::PtraceSyscall(_)) => return Ok(Stop::SystemCall),
+                Ok(WaitStatus::Stopped(_, signal)) => return Ok(Stop::Signal(signal)),
+                Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) => {
+                    self.is_gone = true;
+                    return Err(ForeignError::Ended { thread });
+                }
+                Ok(_) => {}
+                Err(nix::errno::Errno::EINTR) => {}
+                Err(errno) => return Err(refused(thread, "waiting for it")(errno)),
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                return Err(ForeignError::Late { thread, what });
+            }
+            match now - began < SPIN {
+                true => std::thread::yield_now(),
+                false => std::thread::sleep(REST),
+            }
+        }
+    }
+
+    /// Its registers.
+    ///
+    /// # Errors
+    /// [`ForeignError::Ptrace`].
+    pub fn registers(&self) -> Result<user_regs_struct, ForeignError> {
+        ptrace::getregs(self.thread).map_err(refused(self.number(), "reading its registers"))
+    }
+
+    fn set_registers(&self, registers: &user_regs_struct) -> Result<(), ForeignError> {
+        let set = ptrace::setregs(self.thread, *registers);
+        set.map_err(refused(self.number(), "setting its registers"))
+    }
+
+    fn resume(&self, signal: Option<Signal>) -> Result<(), ForeignError> {
+        ptrace::cont(self.thread, signal).map_err(refused(self.number(), "resuming it"))
+    }
+
+    /// Lets it run to the next beginning or end of a system call.
+    ///
+    /// # Errors
+    /// [`ForeignError::Late`], [`ForeignError::Ended`], [`ForeignError::Ptrace`].
+    pub fn to_system_call(&mut self, deadline: Instant) -> Result<(), ForeignError> {
+        let mut signal = None;
+        loop {
+            let resumed = ptrace::syscall(self.thread, signal);
+            resumed.map_err(refused(self.number(), "resuming it"))?;
+            match self.wait(deadline, "it was to come to its next system call")? {
+                Stop::SystemCall => return Ok(()),
+                Stop::Event => signal = None,
+                Stop::Signal(other) => signal = Some(other),
+            }
+        }
+    }
+
+    /// From another stop to one in which our death does no harm.
+    ///
+    /// # Errors
+    /// [`ForeignError::Late`], [`ForeignError::Ended`], [`ForeignError::Ptrace`].
+    pub fn to_event(&mut self, deadline: Instant) -> Result<(), ForeignError> {
+        let asked = ptrace::interrupt(self.thread);
+        asked.map_err(refused(self.number(), "interrupting it"))?;
+        self.resume(None)?;
+        self.stopped(deadline)
+    }
+
+    /// Makes one system call in its name, by the instruction at `syscall`, which is one of its own. Signals wait. Returns
+    /// what the call returned: a negated error number, or a value.
+    ///
+    /// # Errors
+    /// [`ForeignError::Late`], [`ForeignError::Ended`], [`ForeignError::Ptrace`].
+    pub fn call(
+        &mut self,
+        syscall: u64,
+        number: i64,
+        arguments: [u64; 6],
+        deadline: Instant,
+    ) -> Result<u64, ForeignError> {
+        let before = self.registers()?;
+        let mask = self.signal_mask()?;
+        self.set_signal_mask(u64::MAX)?;
+        let called = self.step_call(&before, syscall, number, arguments, deadline);
+        // Whatever has become of it: it continues where it was.
+        let restored = self.set_registers(&before);
+        let unmasked = self.set_signal_mask(mask);
+        let result = called?;
+        restored?;
+        unmasked?;
+        Ok(result)
+    }
+
+    fn step_call(
+        &mut self,
+        before: &user_regs_struct,
+        syscall: u64,
+        number: i64,
+        arguments: [u64; 6],
+        deadline: Instant,
+    ) -> Result<u64, ForeignError> {
+        let [rdi, rsi, rdx, r10, r8, r9] = arguments;
+        let during = user_regs_struct {
+            rip: syscall,
+            rax: number.cast_unsigned(),
+            // No call that was interrupted is begun again from here.
+            orig_rax: u64::MAX,
+            rdi,
+            rsi,
+            rdx,
+            r10,
+            r8,
+            r9,
+            ..*before
+        };
+        self.set_registers(&during)?;
+        let stepped = ptrace::step(self.thread, None);
+        stepped.map_err(refused(self.number(), "stepping it"))?;
+        loop {
+            match self.wait(deadline, "a call was made in its name")? {
+                Stop::Signal(Signal::SIGTRAP) => break,
+                // It was stopped before it began.
+                Stop::Event | Stop::SystemCall | Stop::Signal(_) => {
+                    let stepped = ptrace::step(self.thread, None);
+                    stepped.map_err(refused(self.number(), "stepping it"))?;
+                }
+            }
+        }
+        let after = self.registers();
+        // Our death in the stop that it is in now would kill the VMM.
+        self.to_event(deadline)?;
+        Ok(after?.rax)
+    }
+
+    fn signal_mask(&self) -> Result<u64, ForeignError> {
+        let mut mask = 0;
+        super::mask::get(self.number(), &mut mask)
+            .map_err(refused_io(self.number(), "reading its signal mask"))?;
+        Ok(mask)
+    }
+
+    fn set_signal_mask(&self, mask: u64) -> Result<(), ForeignError> {
+        super::mask::set(self.number(), mask)
+            .map_err(refused_io(self.number(), "setting its signal mask"))
+    }
+}
+
+impl Drop for HeldThread {
+    fn drop(&mut self) {
+        if self.is_gone {
+            return;
+        }
+        // One that was not seen to stop is not let go before it does.
+        let deadline = Instant::now() + Duration::from_secs(2);
+        let mut detached = ptrace::detach(self.thread, None);
+        while detached.is_err() && !self.is_gone && Instant::now() < deadline {
+            let signal = match self.wait(deadline, "it was to be let go") {
+                Ok(Stop::Signal(signal)) => Some(signal),
+                _ => None,
+            };
+            detached = ptrace::detach(self.thread, signal);
+        }
+        if let (Err(error), false) = (detached, self.is_gone) {
+            log::error!("thread {} of the VMM is not let go: {error}", self.thread);
+        }
+    }
+}
+
+fn refused(thread: i32, what: &'static str) -> impl Fn(nix::errno::Errno) -> ForeignError {
+    move |errno| match errno {
+        nix::errno::Errno::ESRCH => ForeignError::Ended { thread },
+        errno => refused_io(thread, what)(errno.into()),
+    }
+}
+
+fn refused_io(thread: i32, what: &'static str) -> impl Fn(io::Error) -> ForeignError {
+    move |source| ForeignError::Ptrace {
+        thread,
+        what,
+        source,
+    }
+}

@@ -1,0 +1,273 @@
+//! The process of another VMM, as `/proc` shows it. All of it is input from a stranger: it may end, or be another one, at
+//! any moment, and what it calls itself is its own choice.
+
+use std::fs;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+use super::error::ForeignError;
+
+/// A descriptor of a virtual machine, or of one of its vCPUs, in its VMM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct VcpuDescriptor {
+    /// The vCPU's number.
+    pub vcpu: u16,
+    /// The descriptor's number in that process.
+    pub fd: i32,
+}
+
+/// A writable part of the process's address space.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mapping {
+    /// Its first address.
+    pub start: u64,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// The file that is mapped, if it is one.
+    pub file: Option<PathBuf>,
+}
+
+/// A process, held by a descriptor: no other one with its number is taken for it.
+#[derive(Debug)]
+pub struct Process {
+    pid: i32,
+    pidfd: OwnedFd,
+}
+
+impl Process {
+    /// The process with this number.
+    ///
+    /// # Errors
+    /// [`ForeignError::NoProcess`].
+    pub fn open(pid: i32) -> Result<Self, ForeignError> {
+        let gone = || ForeignError::NoProcess { pid };
+        let number = Pid::from_raw(pid).filter(|_| pid > 0).ok_or_else(gone)?;
+        let pidfd = pidfd_open(number, PidfdFlags::empty()).map_err(|_| gone())?;
+        Ok(Self { pid, pidfd })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Where to find `name` of it.
+    fn path(&self, name: &str) -> PathBuf {
+        Path::new("/proc").join(self.pid.to_string()).join(name)
+    }
+
+    /// The descriptor of its virtual machine.
+    ///
+    /// # Errors
+    /// [`ForeignError::NotVmm`] when it has none, [`ForeignError::SeveralVms`] when it has several.
+    pub fn vm_descriptor(&self) -> Result<i32, ForeignError> {
+        let pid = self.pid;
+        let all = self.descriptors("anon_inode:kvm-vm")?;
+        match all.as_slice() {
+            [] => Err(ForeignError::NotVmm { pid }),
+            [(fd, _)] => Ok(*fd),
+            several => {
+                let vms = several.len();
+                Err(ForeignError::SeveralVms { pid, vms })
+            }
+        }
+    }
+
+    /// The descriptors of its vCPUs, by number.
+    ///
+    /// # Errors
+    /// [`ForeignError::Proc`].
+    pub fn vcpu_descriptors(&self) -> Result<Vec<VcpuDescriptor>, ForeignError> {
+        let found = self.descriptors("anon_inode:kvm-vcpu:")?;
+        let numbered = found.into_iter().filter_map(|(fd, rest)| {
+            let vcpu = rest.parse().ok()?;
+            Some(VcpuDescriptor { vcpu, fd })
+        });
+        let mut all: Vec<_> = numbered.collect();
+        all.sort_unstable();
+        // One that was duplicated is the same vCPU.
+        all.dedup_by_key(|one| one.vcpu);
+        Ok(all)
+    }
+
+    /// Descriptors whose name begins with `prefix`, and how the name continues.
+    fn descriptors(&self, prefix: &str) -> Result<Vec<(i32, String)>, ForeignError> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(self.path("fd")).map_err(self.unreadable("fd"))? {
+            let Ok(entry) = entry else { continue };
+            let Ok(target) = fs::read_link(entry.path()) else {
+                continue;
+            };
+            let rest = target.to_str().and_then(|name| name.strip_prefix(prefix));
+            let number = entry.file_name().to_str().and_then(|fd| fd.parse().ok());
+            if let (Some(rest), Some(number)) = (rest, number) {
+                found.push((number, rest.to_owned()));
+            }
+        }
+        found.sort_unstable();
+        Ok(found)
+    }
+
+    /// Its threads, by number: those of the kernel that work on its behalf are left out.
+    ///
+    /// # Errors
+    /// [`ForeignError::Proc`].
+    pub fn threads(&self) -> Result<Vec<i32>, ForeignError> {
+        let entries = fs::read_dir(self.path("task")).map_err(self.unreadable("task"))?;
+        let number = |entry: std::io::Result<fs::DirEntry>| {
+            entry.ok()?.file_name().to_str()?.parse::<i32>().ok()
+        };
+        let mut threads: Vec<i32> = entries.filter_map(number).collect();
+        threads.retain(|thread| !self.is_of_the_kernel(*thread));
+        threads.sort_unstable();
+        Ok(threads)
+    }
+
+    /// Whether a thread is one of the kernel's (`PF_USER_WORKER`), as `kvm-nx-lpage-recovery` is: its system call is shown as
+    /// that of the vCPU that made it.
+    fn is_of_the_kernel(&self, thread: i32) -> bool {
+        const USER_WORKER: u64 = 0x4000;
+        let stat = fs::read_to_string(self.path(&format!("task/{thread}/stat")));
+        // Its name, in parentheses, can hold anything.
+        let flags = stat.ok().and_then(|stat| {
+            let rest = stat.rsplit_once(") ")?.1;
+            rest.split(' ').nth(6)?.parse::<u64>().ok()
+        });
+        flags.is_some_and(|flags| flags & USER_WORKER != 0)
+    }
+
+    /// The system call that a thread is in: its number and first two arguments. None while it runs.
+    #[must_use]
+    pub fn system_call(&self, thread: i32) -> Option<[u64; 3]> {
+        let text = fs::read_to_string(self.path(&format!("task/{thread}/syscall"))).ok()?;
+        let mut words = text.split_ascii_whitespace();
+        let number = words.next()?.parse().ok()?;
+        let mut argument = || {
+            let word = words.next()?.strip_prefix("0x")?;
+            u64::from_str_radix(word, 16).ok()
+        };
+        Some([number, argument()?, argument()?])
+    }
+
+    /// The CPU time that a thread has used, in nanoseconds.
+    #[must_use]
+    pub fn cpu_time(pid: i32, thread: i32) -> Option<u64> {
+        let text = fs::read_to_string(format!("/proc/{pid}/task/{thread}/schedstat")).ok()?;
+        text.split_ascii_whitespace().next()?.parse().ok()
+    }
+
+    /// The writable parts of its address space, in ascending order.
+    ///
+    /// # Errors
+    /// [`ForeignError::Proc`].
+    pub fn mappings(&self) -> Result<Vec<Mapping>, ForeignError> {
+        let text = fs::read(self.path("maps")).map_err(self.unreadable("maps"))?;
+        let text = String::from_utf8_lossy(&text);
+        Ok(text.lines().filter_map(mapping).collect())
+    }
+
+    /// The arguments that it was started with.
+    #[must_use]
+    pub fn arguments(&self) -> Vec<String> {
+        let bytes = fs::read(self.path("cmdline")).unwrap_or_default();
+        let words = bytes.split(|byte| *byte == 0);
+        let words = words.map(|word| String::from_utf8_lossy(word).into_owned());
+        words.filter(|word| !word.is_empty()).collect()
+    }
+
+    /// What the kernel calls its main thread.
+    #[must_use]
+    pub fn command(&self) -> String {
+        let name = fs::read(self.path("comm")).unwrap_or_default();
+        String::from_utf8_lossy(&name).trim_end().to_owned()
+    }
+
+    /// Whether a filter decides which system calls a thread may make.
+    #[must_use]
+    pub fn is_filtered(&self, thread: i32) -> bool {
+        let status = fs::read_to_string(self.path(&format!("task/{thread}/status")));
+        let status = status.unwrap_or_default();
+        let mode = status
+            .lines()
+            .find_map(|line| line.strip_prefix("Seccomp:"));
+        mode.is_some_and(|mode| mode.trim() != "0")
+    }
+
+    /// A descriptor of the process, for us.
+    ///
+    /// # Errors
+    /// [`ForeignError::Descriptor`].
+    pub fn descriptor(&self, fd: i32) -> Result<OwnedFd, ForeignError> {
+        pidfd_getfd(&self.pidfd, fd, PidfdGetfdFlags::empty()).map_err(|error| {
+            ForeignError::Descriptor {
+                pid: self.pid,
+                fd,
+                source: error.into(),
+            }
+        })
+    }
+
+    fn unreadable(&self, what: &'static str) -> impl Fn(std::io::Error) -> ForeignError {
+        let pid = self.pid;
+        move |source| match source.kind() {
+            std::io::ErrorKind::NotFound => ForeignError::NoProcess { pid },
+            _ => ForeignError::Proc { pid, what, source },
+        }
+    }
+}
+
+impl AsFd for Process {
+    /// Readable when it has ended.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+}
+
+/// A line of `/proc/PID/maps` (proc_pid_maps(5)), if it is a writable mapping.
+fn mapping(line: &str) -> Option<Mapping> {
+    let mut fields = line.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let start = u64::from_str_radix(start, 16).ok()?;
+    let end = u64::from_str_radix(end, 16).ok()?;
+    let is_writable = fields.next()?.as_bytes().get(1) == Some(&b'w');
+    let path = fields.nth(3).map(PathBuf::from);
+    is_writable.then(|| Mapping {
+        start,
+        bytes: end.saturating_sub(start),
+        file: path,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writable_mappings_are_read_and_others_left_out() {
+        let line = "7f0000000000-7f0010000000 rw-p 00000000 00:00 0 ";
+        let anonymous = mapping(line).unwrap();
+        assert_eq!((anonymous.start, anonymous.bytes), (0x7f00_0000_0000, 0x1000_0000));
+        assert_eq!(anonymous.file, None);
+        let file = mapping("1000-3000 rw-s 00000000 00:01 77 /memfd:ram (deleted)").unwrap();
+        assert_eq!(file.file.unwrap().to_str(), Some("/memfd:ram"));
+        assert_eq!(mapping("1000-3000 r-xp 00000000 00:01 77 /bin/x"), None);
+        for broken in ["", "x", "1000", "1000-zz rw-p", "1000-2000"] {
+            assert_eq!(mapping(broken), None, "{broken}");
+        }
+    }
+
+    #[test]
+    fn a_process_is_told_from_one_that_is_gone_and_from_one_without_a_guest() {
+        let own = Process::open(std::process::id().cast_signed()).unwrap();
+        assert!(matches!(own.vm_descriptor(), Err(ForeignError::NotVmm { .. })));
+        assert!(!own.threads().unwrap().is_empty());
+        assert!(!own.mappings().unwrap().is_empty());
+        for pid in [0, -1, i32::MAX] {
+            let gone = Process::open(pid);
+            assert!(matches!(gone, Err(ForeignError::NoProcess { .. })), "{pid}");
+        }
+    }
+}
