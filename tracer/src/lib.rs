@@ -129,6 +129,7 @@ mod window;
 #[cfg(feature = "internals")]
 pub mod window;
 
+pub use engine::Inside;
 pub use guest_kind::{panic_marks, panic_marks_of};
 pub use linux::in_memory::error::{BrokenList, NoKernel, NoSites};
 pub use linux::in_memory::moved::{MovedKernel, OtherKernel};

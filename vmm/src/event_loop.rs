@@ -51,6 +51,8 @@ pub const CONTROL: u32 = 16;
 pub struct Limit {
     timer: TimerFd,
     limit: Duration,
+    /// Whether the run is to last so long, and no longer; else it must not.
+    is_wanted: bool,
 }
 
 impl Limit {
@@ -60,7 +62,23 @@ impl Limit {
     /// When the timer cannot be made.
     pub fn start(limit: Duration) -> Result<Self, EventLoopError> {
         let timer = timer(limit, None).map_err(EventLoopError::Timer)?;
-        Ok(Self { timer, limit })
+        Ok(Self {
+            timer,
+            limit,
+            is_wanted: false,
+        })
+    }
+
+    /// The same for a run that is to last so long.
+    ///
+    /// # Errors
+    /// When the timer cannot be made.
+    pub fn wanted(limit: Duration) -> Result<Self, EventLoopError> {
+        let limit = Self::start(limit)?;
+        Ok(Self {
+            is_wanted: true,
+            ..limit
+        })
     }
 }
 
@@ -211,8 +229,10 @@ impl<P: Provider> MutEventSubscriber for EventLoop<P> {
             }
             STDIN => self.console_input(ops),
             TIMER => {
-                if let Some(Limit { limit, .. }) = self.limit.take() {
-                    self.run.time_out(limit);
+                match self.limit.take() {
+                    Some(limit) if limit.is_wanted => self.run.end(Outcome::Elapsed),
+                    Some(limit) => self.run.time_out(limit.limit),
+                    None => {}
                 }
             }
             WATCH => {

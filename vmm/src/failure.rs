@@ -51,3 +51,9 @@ impl From<crate::machine::BuildError> for Failure {
         Self::new(status, error)
     }
 }
+
+impl From<crate::foreign::error::ForeignError> for Failure {
+    fn from(error: crate::foreign::error::ForeignError) -> Self {
+        Self::bad_input(error)
+    }
+}

@@ -17,6 +17,7 @@ pub mod exit_status;
 pub mod explain;
 pub mod failure;
 pub mod files;
+pub mod foreign;
 pub mod guest;
 pub mod host;
 pub mod layout;

@@ -5,6 +5,7 @@
 //!
 //! All access is by volatile copy: no reference into live guest memory exists anywhere.
 
+use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -13,11 +14,12 @@ use terms::region::Region;
 use tracer::target::{MemoryError, PhysicalMemory, WindowMemory};
 use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::{
-    Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap,
+    Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap,
     MmapRegion, VolatileMemory, VolatileSlice,
 };
 
 use crate::layout;
+use crate::translated::AllMemory;
 
 /// Why the guest's memory could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -102,6 +104,30 @@ impl Ram {
     }
 }
 
+impl PhysicalMemory for Ram {
+    fn read_physical(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError> {
+        self.memory.read_physical(at, into)
+    }
+}
+
+impl AllMemory for Ram {
+    fn ram(&self) -> Vec<Region> {
+        self.memory.ram()
+    }
+
+    fn contains(&self, at: Gpa, length: usize) -> bool {
+        self.memory.contains(at, length)
+    }
+
+    fn write(&self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        self.memory.write(at, bytes)
+    }
+
+    fn write_window(&self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        self.memory.clone().write_window(at, bytes)
+    }
+}
+
 /// The guest's RAM, to be read, and its window region. Clones share the same memory.
 #[derive(Debug, Clone)]
 pub struct Memory {
@@ -142,6 +168,25 @@ impl Memory {
         Ok(Self {
             map: Arc::new(map),
             ram_bytes,
+            window,
+        })
+    }
+
+    /// Only a window, which is all of `file`, and no RAM: that of a guest whose RAM is elsewhere.
+    ///
+    /// # Errors
+    /// [`CreateMemoryError::Map`].
+    pub fn of_window(file: File, window: Window) -> Result<Self, CreateMemoryError> {
+        let Window { start, bytes } = window;
+        let length = usize::try_from(bytes).map_err(|source| map_error(start, bytes, source))?;
+        let mapping = MmapRegion::from_file(FileOffset::new(file, 0), length)
+            .map_err(|source| map_error(start, bytes, source))?;
+        let region = GuestRegionMmap::new(mapping, GuestAddress(start.0));
+        let region = region.ok_or_else(|| map_error(start, bytes, "it passes the end"))?;
+        let map = GuestMemoryMmap::from_regions(vec![region]);
+        Ok(Self {
+            map: Arc::new(map.map_err(|source| map_error(start, bytes, source))?),
+            ram_bytes: 0,
             window,
         })
     }

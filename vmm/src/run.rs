@@ -34,6 +34,10 @@ pub enum Outcome {
         /// What the vCPUs executed then, as text.
         places: Option<String>,
     },
+    /// Its VMM, which was another process than this, has ended.
+    Vanished(i32),
+    /// The time to trace is over.
+    Elapsed,
     /// A signal told us to stop.
     Interrupted,
     /// A control client told us to stop.
@@ -82,6 +86,19 @@ impl<P: Provider> Run<P> {
     #[must_use]
     pub fn guest(&self) -> &P {
         &self.guest
+    }
+
+    /// Begins to trace a guest that was found running.
+    ///
+    /// # Errors
+    /// Why tracing cannot begin; then the guest is let go.
+    pub fn begin(&mut self) -> Result<(), Failure> {
+        let begun = self.tracing.begin_waiting(&self.guest);
+        if begun.is_err() {
+            // Why it did not begin is worth more than what this says.
+            let _ = self.finish(false);
+        }
+        Ok(begun?)
     }
 
     /// The run is to end. The first reason counts: what follows is its consequence. A guest that resets

@@ -3,7 +3,7 @@
 use terms::addr::{Gpa, Gva};
 use tracer::target::{MemoryError, PhysicalMemory};
 
-use crate::memory::{Memory, Ram};
+use crate::translated::AllMemory;
 
 /// Physically contiguous bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub(crate) fn pieces(
 
 /// Reads the pieces one after the other.
 pub(crate) fn read_pieces(
-    memory: &Memory,
+    memory: &impl PhysicalMemory,
     pieces: &[Piece],
     mut into: &mut [u8],
 ) -> Result<(), MemoryError> {
@@ -50,12 +50,12 @@ pub(crate) fn read_pieces(
 
 /// Writes the pieces one after the other: all of them or, when one is no memory, none.
 pub(crate) fn write_pieces(
-    ram: &Ram,
+    ram: &impl AllMemory,
     pieces: &[Piece],
     mut bytes: &[u8],
 ) -> Result<(), MemoryError> {
     for piece in pieces {
-        if !ram.memory().contains(piece.at, piece.bytes) {
+        if !ram.contains(piece.at, piece.bytes) {
             return Err(MemoryError::NotMemory {
                 address: piece.at,
                 length: piece.bytes,
@@ -74,6 +74,7 @@ pub(crate) fn write_pieces(
 mod tests {
     use super::*;
     use crate::layout::MIB;
+    use crate::memory::Ram;
 
     /// Pages of 4 KiB, in descending physical order.
     fn backwards(at: Gva) -> Result<(Gpa, u64), MemoryError> {

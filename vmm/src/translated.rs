@@ -5,24 +5,44 @@ use std::cell::Cell;
 use terms::addr::{Gpa, Gva};
 use terms::region::Region;
 use tracer::PageTableRoot;
-use tracer::target::{MemoryError, VcpuRegisters, WindowMemory};
+use tracer::target::{MemoryError, PhysicalMemory, VcpuRegisters};
 
-use crate::memory::Ram;
 use crate::scatter::{Piece, pieces, read_pieces, write_pieces};
+
+/// All of a guest's memory, to be written: one value for each guest, which who has stopped it borrows.
+pub(crate) trait AllMemory: PhysicalMemory {
+    /// All memory but the window.
+    fn ram(&self) -> Vec<Region>;
+
+    /// Whether all of the range is memory.
+    fn contains(&self, at: Gpa, length: usize) -> bool;
+
+    /// Copies `bytes` into it at `at`.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotMemory`] when any byte lies outside of it; then nothing was written.
+    fn write(&self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError>;
+
+    /// Copies `bytes` into the window.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotWindow`]; then nothing was written.
+    fn write_window(&self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError>;
+}
 
 /// Guest memory, with what is known of the translation of its addresses.
 #[derive(Debug)]
-pub(crate) struct Translated<'m> {
-    ram: &'m Ram,
+pub(crate) struct Translated<'m, R> {
+    ram: &'m R,
     root: Option<PageTableRoot>,
     /// The page that was accessed last: most accesses go to neighbours, and walking the guest's
     /// tables takes longer than the access.
     page: Cell<Option<Page>>,
 }
 
-impl<'m> Translated<'m> {
+impl<'m, R: AllMemory> Translated<'m, R> {
     /// Memory as the first of `vcpus` sees it that translates addresses.
-    pub(crate) fn new(ram: &'m Ram, vcpus: &[VcpuRegisters]) -> Self {
+    pub(crate) fn new(ram: &'m R, vcpus: &[VcpuRegisters]) -> Self {
         Self {
             ram,
             root: root_of(vcpus),
@@ -38,15 +58,15 @@ impl<'m> Translated<'m> {
 
     /// All memory but the window.
     pub(crate) fn ram(&self) -> Vec<Region> {
-        self.ram.memory().ram()
+        self.ram.ram()
     }
 
     pub(crate) fn read_physical(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError> {
-        self.ram.read(at, into)
+        self.ram.read_physical(at, into)
     }
 
     pub(crate) fn write_window(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
-        self.ram.memory().clone().write_window(at, bytes)
+        self.ram.write_window(at, bytes)
     }
 
     pub(crate) fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
@@ -57,8 +77,8 @@ impl<'m> Translated<'m> {
 
     pub(crate) fn read(&self, at: Gva, into: &mut [u8]) -> Result<(), MemoryError> {
         match self.in_one_page(at, into.len())? {
-            Some(physical) => self.ram.read(physical, into),
-            None => read_pieces(self.ram.memory(), &self.pieces(at, into.len())?, into),
+            Some(physical) => self.ram.read_physical(physical, into),
+            None => read_pieces(self.ram, &self.pieces(at, into.len())?, into),
         }
     }
 
@@ -84,7 +104,7 @@ impl<'m> Translated<'m> {
             length,
         };
         let root = self.root.ok_or_else(not_mapped)?;
-        let translate = |root| tracer::translate(self.ram.memory(), root, at);
+        let translate = |root| tracer::translate(self.ram, root, at);
         // The vCPU may have been stopped in ring 3 with tables that leave the kernel out.
         let found = translate(root).or_else(|error| {
             let kernel = root.kernel_half().ok_or(error)?;

@@ -17,6 +17,7 @@ mod early;
 pub mod error;
 mod events;
 pub mod filters;
+mod leave;
 mod lifecycle;
 mod modules;
 pub mod options;
@@ -149,7 +150,9 @@ fn check_early(
     };
     early.check()?;
     early.check_types(&selection)?;
-    attach_point(image, options.attach_at.as_deref())?;
+    if !options.is_running {
+        attach_point(image, options.attach_at.as_deref())?;
+    }
     check_room(
         options.tracer,
         options.session.clock,
@@ -244,6 +247,13 @@ impl Tracing {
             return Ok(None);
         }
         attach_point(&on.shared.image, self.attach_at.as_deref()).map(Some)
+    }
+
+    /// The guest runs already: its time begins now.
+    pub fn before_attaching(&mut self) {
+        let on = &mut self.attachment;
+        let zero = (on.shared.host.counter)();
+        on.time.set_zero(zero);
     }
 
     /// The guest is where tracing begins: starts the sessions that wait for it. Where a vCPU is trapped at the attach

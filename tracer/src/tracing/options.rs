@@ -202,6 +202,8 @@ pub struct TracingOptions {
     pub filter: Vec<String>,
     /// Globs of functions not to trace.
     pub notrace: Vec<String>,
+    /// Whether the guest runs already, so that tracing begins where it is.
+    pub is_running: bool,
     /// Attach when this function is reached.
     pub attach_at: Option<String>,
     /// Whether functions without a patch site are to be traceable.
@@ -233,6 +235,7 @@ impl Default for TracingOptions {
             session: SessionOptions::default(),
             filter: Vec::new(),
             notrace: Vec::new(),
+            is_running: false,
             attach_at: None,
             any: false,
             smp_locks: None,

@@ -15,6 +15,7 @@ use terms::printable::masked;
 use crate::commands;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
+use crate::verbs::attach::AttachOptions;
 use crate::verbs::ctl::CtlOptions;
 use crate::verbs::run::RunOptions;
 
@@ -33,6 +34,9 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Run(Box<RunOptions>),
+    Attach(Box<AttachOptions>),
+    /// List the KVM guests of this host
+    Ps,
     Ctl(CtlOptions),
     /// Say what this host can and cannot do for tracing, and how to mend it
     ///
@@ -143,6 +147,8 @@ fn parsed() -> ExitStatus {
     };
     let result = match cli.verb {
         Verb::Run(options) => commands::run::run(&options),
+        Verb::Attach(options) => commands::attach::attach(&options),
+        Verb::Ps => commands::ps::ps(),
         Verb::Doctor { json } => commands::doctor::doctor(json),
         Verb::Ctl(options) => commands::ctl::ctl(&options),
         Verb::Sites {

@@ -1,29 +1,24 @@
 //! `vmm run`: boots a guest and stays with it until it ends.
 
-use std::io::Write as _;
 use std::time::Duration;
 
-use super::top::{ROWS, table};
-use crate::black_box::BlackBox;
-use crate::clock::HOST;
-use crate::closing::ClosingLine;
+use super::ended::{report, show};
+use super::this_host::this_host;
 use crate::control::server::Server;
 use crate::devices::console::ConsoleWriter;
 use crate::event_loop::{CONTROL, Ended, EventLoop, Limit, Watch};
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::host::clock_page::check_cpu;
-use crate::host::pollers::Threads;
 use crate::layout;
 use crate::loader::{Initrd, KernelFile};
 use crate::machine::{BuildError, Machine, MachineConfig};
-use crate::run::{Outcome, Run};
+use crate::run::Run;
 use crate::signals::Signals;
 use crate::terminal::ConsoleStdin;
 use crate::verbs::run::RunOptions;
-use tracer::tracing::closing::Closing;
 use tracer::tracing::options::PatchMethod;
-use tracer::tracing::{Host, Kernel, Tracing, TracingError};
+use tracer::tracing::{Kernel, Tracing, TracingError};
 
 /// Time that the console output has to get out after the guest has ended.
 const CONSOLE_PATIENCE: Duration = Duration::from_secs(5);
@@ -46,12 +41,7 @@ pub fn run(options: &RunOptions) -> Result<ExitStatus, Failure> {
         .and_then(|events| events.run().map_err(Failure::bad_input));
     let printed = console.finish(CONSOLE_PATIENCE);
     let Ended { outcome, finished } = outcome?;
-    for last in finished.last_calls {
-        let black_box = BlackBox::from(last);
-        let shown = black_box.print(std::io::stderr());
-        shown.unwrap_or_else(|error| log::warn!("the last calls cannot be shown: {error}"));
-    }
-    finished.closings.iter().for_each(say);
+    show(finished);
     match (report(outcome)?, printed) {
         (ExitStatus::Success | ExitStatus::Guest(0), Err(lost)) => Err(Failure::output(lost)),
         (status, printed) => {
@@ -96,7 +86,7 @@ fn boot(
     let mut machine = Machine::build(&config(options)?, kernel, console.queue())?;
     let listen = |path| Server::listen(path, CONTROL).map_err(Failure::bad_input);
     let control = options.control.as_deref().map(listen).transpose()?;
-    if let Some(cpu) = options.session.clock_cpu {
+    if let Some(cpu) = options.traced.session.clock_cpu {
         check_cpu(cpu).map_err(Failure::bad_input)?;
     }
     let image = kernel
@@ -112,14 +102,9 @@ fn boot(
         debug: kernel.debug(),
         name: kernel.path().display().to_string(),
     };
-    let host = Host {
-        clock: HOST,
-        pollers: Box::new(Threads),
-        command_line: command_line(),
-    };
     // Last of the checks: it may replace an older trace.
     let mut tracing =
-        Tracing::new(options.tracing(), traced, host).map_err(|error| match error {
+        Tracing::new(options.tracing(), traced, this_host()).map_err(|error| match error {
             TracingError::Image(error) => Failure::bad_input(kernel.refused(&error)),
             other => other.into(),
         })?;
@@ -141,49 +126,4 @@ fn boot(
         watch,
         control,
     })
-}
-
-/// Of this process; arguments need not be text.
-fn command_line() -> String {
-    let arguments = std::env::args_os().map(|one| one.to_string_lossy().into_owned());
-    arguments.collect::<Vec<_>>().join(" ")
-}
-
-/// How a session ended, after everything that it has shown.
-fn say(closing: &Closing) {
-    match closing {
-        Closing::Unasked(profile) => {
-            // Nobody is left to tell when stderr is closed.
-            let _ = write!(std::io::stderr(), "{}", table(profile, None, ROWS));
-        }
-        closing if closing.is_warning() => log::warn!("{}", ClosingLine(closing)),
-        closing => log::info!("{}", ClosingLine(closing)),
-    }
-}
-
-fn report(outcome: Outcome) -> Result<ExitStatus, Failure> {
-    match outcome {
-        Outcome::GuestExit(status) => Ok(ExitStatus::Guest(status)),
-        Outcome::Reset | Outcome::PowerOff | Outcome::Shutdown => Ok(ExitStatus::Success),
-        Outcome::Failed(failure) => Err(failure),
-        Outcome::Crashed(details) => {
-            let message = format!("the guest crashed: {details}");
-            Err(Failure::new(ExitStatus::GuestCrashed, message))
-        }
-        Outcome::Panicked(vcpu) => {
-            let message =
-                format!("the guest's kernel panicked on vCPU {vcpu}; its console says why");
-            Err(Failure::new(ExitStatus::GuestPanicked, message))
-        }
-        Outcome::TimedOut { limit, places } => {
-            let seconds = limit.as_secs_f64();
-            let places = places.map_or_else(String::new, |places| format!(": {places}"));
-            let message = format!("the guest did not end within {seconds} s (--timeout){places}");
-            Err(Failure::new(ExitStatus::TimedOut, message))
-        }
-        Outcome::Interrupted => Err(Failure::new(
-            ExitStatus::Interrupted,
-            "interrupted; everything is finished",
-        )),
-    }
 }

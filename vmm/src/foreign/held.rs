@@ -5,6 +5,7 @@
 //! between a step and the event stop after it ([`HeldThread::call`] makes that as short as it can be).
 
 use std::io;
+use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
 use libc::user_regs_struct;
@@ -26,8 +27,9 @@ pub const SYSCALL: [u8; 2] = [0x0f, 0x05];
 #[derive(Debug)]
 pub struct HeldThread {
     thread: Pid,
-    /// A signal that came while it was held: it gets it when it is let go.
     is_gone: bool,
+    /// Only the thread that seized it can do anything with it.
+    _here: PhantomData<*const ()>,
 }
 
 /// At what a thread has stopped.
@@ -57,6 +59,7 @@ impl HeldThread {
         let held = Self {
             thread: pid,
             is_gone: false,
+            _here: PhantomData,
         };
         ptrace::interrupt(pid).map_err(refused(thread, "interrupting it"))?;
         Ok(held)

@@ -4,3 +4,4 @@ pub mod choice;
 pub mod graph;
 pub mod quantities;
 pub mod session;
+pub mod traced;

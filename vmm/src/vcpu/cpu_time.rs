@@ -3,9 +3,19 @@
 use std::os::unix::thread::JoinHandleExt;
 use std::thread::JoinHandle;
 
-/// The CPU-time clock of one thread.
+use crate::foreign::process::Process;
+
+/// The CPU time of one thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CpuTime(libc::clockid_t);
+pub struct CpuTime(Of);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Of {
+    /// A thread of ours: its clock.
+    Clock(libc::clockid_t),
+    /// A thread of another process, whose clocks are not for us.
+    Process { pid: i32, thread: i32 },
+}
 
 impl CpuTime {
     /// Of a thread that has not been joined. None when the system does not say.
@@ -14,24 +24,36 @@ impl CpuTime {
         // SAFETY: the handle has not been joined, so the thread's identifier is valid; `clock` is
         // written by the call only.
         let failed = unsafe { libc::pthread_getcpuclockid(thread.as_pthread_t(), &raw mut clock) };
-        (failed == 0).then_some(Self(clock))
+        (failed == 0).then_some(Self(Of::Clock(clock)))
+    }
+
+    /// Of a thread of another process.
+    #[must_use]
+    pub const fn of_process(pid: i32, thread: i32) -> Self {
+        Self(Of::Process { pid, thread })
     }
 
     /// Of the calling thread.
     #[cfg(test)]
     pub(crate) const fn own() -> Self {
-        Self(libc::CLOCK_THREAD_CPUTIME_ID)
+        Self(Of::Clock(libc::CLOCK_THREAD_CPUTIME_ID))
     }
 
     /// Nanoseconds so far; 0 once the thread has ended.
     #[must_use]
     pub fn nanoseconds(self) -> u64 {
+        let clock = match self.0 {
+            Of::Clock(clock) => clock,
+            Of::Process { pid, thread } => {
+                return Process::cpu_time(pid, thread).unwrap_or_default();
+            }
+        };
         let mut time = libc::timespec {
             tv_sec: 0,
             tv_nsec: 0,
         };
         // SAFETY: `time` outlives the call; an unknown clock is an error, nothing else.
-        if unsafe { libc::clock_gettime(self.0, &raw mut time) } != 0 {
+        if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
             return 0;
         }
         let part = |part: i64| u64::try_from(part).unwrap_or_default();

@@ -8,10 +8,9 @@ use clap::Args;
 use crate::layout;
 use crate::options::choice::choice;
 use crate::options::quantities;
-use crate::options::session::SessionOptions;
-use tracer::Dispatch;
+use crate::options::traced::Traced;
 use tracer::LockPrefixes;
-use tracer::tracing::options::{PatchMethod, Tracer, TracingOptions};
+use tracer::tracing::options::{PatchMethod, TracingOptions};
 
 /// Boot a guest and stay with it until it ends
 ///
@@ -65,20 +64,6 @@ pub struct RunOptions {
     /// End the run after this many seconds, or after a time with a unit, as 2min, with exit status 103
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = quantities::limit)]
     pub timeout: Option<Duration>,
-    /// Trace from the attach point on
-    #[arg(long, value_name = "TRACER", value_parser = choice::<Tracer>())]
-    pub trace: Option<Tracer>,
-    /// Trace only functions whose name matches; may be given several times. `mod:NAME:GLOB` is for the
-    /// functions of a module of Linux, also one that is loaded later
-    #[arg(long, value_name = "GLOB", requires = "trace")]
-    pub filter: Vec<String>,
-    /// Never trace functions whose name matches; may be given several times
-    #[arg(long, value_name = "GLOB", requires = "trace")]
-    pub notrace: Vec<String>,
-    /// Make functions without a patch site traceable, too, where their first instructions can be displaced: also of
-    /// a kernel that was built without instrumentation (`vmm sites --any` says which)
-    #[arg(long)]
-    pub any: bool,
     /// Attach when this function is first reached in ring 0 (default: what suits the kernel, for the bundled
     /// guest `workloads_ready`, for Linux `rcu_end_inkernel_boot`, right before its init)
     #[arg(long, value_name = "SYMBOL", requires = "trace")]
@@ -86,15 +71,6 @@ pub struct RunOptions {
     /// How the guest's text is changed: with all vCPUs stopped, or live where the guest serves breakpoints
     #[arg(long, value_name = "METHOD", value_parser = choice::<PatchMethod>(), default_value_t)]
     pub patch_method: PatchMethod,
-    /// How a tracepoint leads to its only callback: by a jump, or through the iterator as to several
-    #[arg(long, value_name = "WAY", value_parser = choice::<Dispatch>(), default_value_t)]
-    pub dispatch: Dispatch,
-    /// Make large changes of the guest's text in slices of about this length each, in ms or with a unit, as 500us
-    #[arg(long, value_name = "MS", default_value = "1", allow_negative_numbers = true, value_parser = quantities::milliseconds)]
-    pub max_pause: Duration,
-    /// Make every change of the guest's text in one pause, however long it takes
-    #[arg(long, conflicts_with = "max_pause")]
-    pub atomic: bool,
     /// Whether the lock prefixes that the image lists are effective (default: not with one vCPU)
     #[arg(long, value_name = "STATE", value_parser = choice::<LockPrefixes>())]
     pub smp_locks: Option<LockPrefixes>,
@@ -103,45 +79,27 @@ pub struct RunOptions {
         missing_docs,
         reason = "a doc comment here would become the text of the whole command"
     )]
-    pub session: SessionOptions,
+    pub traced: Traced,
 }
 
 impl RunOptions {
     /// Whether there is an output directory and nothing can ever be recorded.
     #[must_use]
     pub fn output_is_useless(&self) -> bool {
-        let can_record = self.trace.is_some() || self.has_points();
-        self.session.output.is_some() && !can_record && self.control.is_none()
-    }
-
-    /// Whether events or probes are to be recorded.
-    fn has_points(&self) -> bool {
-        !self.session.event.is_empty() || !self.session.probe.is_empty()
+        self.traced.records_nothing() && self.control.is_none()
     }
 
     /// The part that is about tracing.
     #[must_use]
     pub fn tracing(&self) -> TracingOptions {
         TracingOptions {
-            enabled: self.trace.is_some() || self.has_points(),
-            tracer: self.trace.unwrap_or(if self.has_points() {
-                Tracer::Nop
-            } else {
-                Tracer::default()
-            }),
-            session: self.session.to_session(),
-            filter: self.filter.clone(),
-            notrace: self.notrace.clone(),
-            any: self.any,
             attach_at: self.attach_at.clone(),
             smp_locks: self.smp_locks,
             patch_method: self.patch_method,
-            dispatch: self.dispatch,
-            max_pause: (!self.atomic).then_some(self.max_pause),
             vcpus: u16::try_from(self.vcpus).unwrap_or(u16::MAX),
-            rings_room: layout::RINGS_SIZE,
             probe_port: Some(layout::PROBE_PORT),
             doorbell_port: Some(layout::DOORBELL_PORT),
+            ..self.traced.to_tracing()
         }
     }
 }

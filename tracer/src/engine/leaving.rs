@@ -1,0 +1,129 @@
+//! Leaving a guest that goes on without us: the window is taken out of it when nothing in it leads there any more.
+//!
+//! A thread that was preempted in a stub, or that waits in a call that a stub made, holds an address of the stubs in
+//! memory, and continues there. Which words of memory still matter nobody outside knows: the part of a stack that is out
+//! of use holds addresses, too. So *any* word that is one keeps the window where it is; the guest is not in danger
+//! then, only richer by some memory.
+
+use terms::addr::{Gpa, Gva};
+
+use super::{ApplyError, Engine};
+use crate::target::{MemoryError, StoppedTarget};
+
+/// Bytes that are looked at in one piece: a core's own cache holds them, and a call in another process is worth it.
+const PIECE: usize = 256 << 10;
+
+/// What still leads to a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Inside {
+    /// Words of the guest's memory that hold an address of a stub.
+    pub words: u64,
+    /// Where the first of them is.
+    pub first: Option<Gpa>,
+    /// vCPUs that execute a stub.
+    pub vcpus: u16,
+}
+
+impl Inside {
+    /// Whether nothing does.
+    #[must_use]
+    pub const fn is_nobody(&self) -> bool {
+        self.words == 0 && self.vcpus == 0
+    }
+}
+
+impl Engine {
+    /// Takes the window out of the guest, of which all sites have their own bytes again, if nothing leads there. Says what
+    /// does; then everything is as before.
+    ///
+    /// # Errors
+    /// [`ApplyError::Search`] when memory is not there that the target says it has.
+    pub fn leave(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+    ) -> Result<Inside, ApplyError> {
+        let Some(foothold) = self.foothold.take() else {
+            return Ok(Inside {
+                words: 0,
+                first: None,
+                vcpus: 0,
+            });
+        };
+        let arena = foothold.stubs.arena();
+        let inside = inside(target, arena.start(), arena.next());
+        match inside {
+            Ok(inside) if inside.is_nobody() => {
+                foothold.window.close(target);
+                Ok(inside)
+            }
+            other => {
+                self.foothold = Some(foothold);
+                other.map_err(ApplyError::Search)
+            }
+        }
+    }
+}
+
+/// What leads to the addresses from `start` to `end`.
+fn inside(
+    target: &(impl StoppedTarget + ?Sized),
+    start: Gva,
+    end: Gva,
+) -> Result<Inside, MemoryError> {
+    let bytes = end.0.saturating_sub(start.0);
+    let is_inside = |word: u64| word.wrapping_sub(start.0) < bytes;
+    let vcpus = target.vcpus().iter();
+    let executing = vcpus.filter(|vcpu| vcpu.online && is_inside(vcpu.rip));
+    let mut found = Inside {
+        words: 0,
+        first: None,
+        vcpus: u16::try_from(executing.count()).unwrap_or(u16::MAX),
+    };
+    let mut piece = vec![0; PIECE];
+    for region in target.ram() {
+        let mut offset = 0;
+        while offset < region.bytes {
+            let length = usize::try_from(region.bytes - offset).unwrap_or(PIECE);
+            let at = region.start.wrapping_add(offset);
+            let bytes = piece.get_mut(..length.min(PIECE)).unwrap_or_default();
+            target.read_physical(at, bytes)?;
+            for (index, word) in bytes.chunks_exact(8).enumerate() {
+                let word = word.try_into().map_or(0, u64::from_le_bytes);
+                if is_inside(word) {
+                    found.words += 1;
+                    let place = at.wrapping_add(index as u64 * 8);
+                    found.first.get_or_insert(place);
+                }
+            }
+            offset += PIECE as u64;
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mock::MockTarget;
+    use crate::target::TextMemory;
+
+    #[test]
+    fn every_word_that_leads_to_a_stub_is_counted_and_no_other() {
+        let mut target = MockTarget::new(1, 1 << 21);
+        let (start, end) = (Gva(0xffff_ffff_b000_0000), Gva(0xffff_ffff_b000_1000));
+        let look = |target: &MockTarget| inside(target, start, end).unwrap();
+        assert!(look(&target).is_nobody());
+        let first = target.ram().first().unwrap().start;
+        for (offset, word) in [
+            (0x40, start.0),
+            (0x48, end.0),
+            (0x50, start.0 - 1),
+            (0x58, end.0 - 1),
+        ] {
+            let at = first.wrapping_add(offset);
+            target.write_physical(at, &word.to_le_bytes()).unwrap();
+        }
+        let found = look(&target);
+        assert_eq!((found.words, found.first), (2, Some(first.wrapping_add(0x40))));
+    }
+}

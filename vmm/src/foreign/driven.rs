@@ -1,0 +1,104 @@
+//! A guest of another VMM as a run drives it: its end is the VMM's, and letting it go leaves nothing of ours.
+
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+use tracer::guest::StopError;
+use tracer::tracing::{Finished, Tracing};
+
+use super::machine::Foreign;
+use crate::black_box::scratch;
+use crate::control::status::{Pauses, VcpuStatus};
+use crate::failure::Failure;
+use crate::provider::Provider;
+use crate::run::Outcome;
+
+impl Provider for Foreign {
+    fn bell(&self) -> RawFd {
+        self.process().as_fd().as_raw_fd()
+    }
+
+    /// Its VMM has ended: nothing else rings.
+    fn see_to_event(&mut self, _: &mut Tracing) -> Option<Outcome> {
+        self.forget();
+        Some(Outcome::Vanished(self.process().pid()))
+    }
+
+    fn pause(&self) -> Result<bool, StopError> {
+        if self.is_paused_by_user().get() {
+            return Ok(false);
+        }
+        self.hold()?;
+        self.is_paused_by_user().set(true);
+        Ok(true)
+    }
+
+    fn resume(&self) -> bool {
+        let was = self.is_paused_by_user().replace(false);
+        if was {
+            self.release();
+        }
+        was
+    }
+
+    fn state(&self) -> &'static str {
+        match self.is_paused_by_user().get() {
+            true => "paused",
+            false => "running",
+        }
+    }
+
+    fn vcpu_states(&self) -> Vec<VcpuStatus> {
+        let vcpus = Self::vcpus(self).iter();
+        let states = vcpus.map(|vcpu| VcpuStatus {
+            vcpu: vcpu.number(),
+            state: self.state().to_owned(),
+        });
+        states.collect()
+    }
+
+    fn pauses(&self) -> Pauses {
+        Pauses::from(&*self.times().borrow())
+    }
+
+    fn ram_bytes(&self) -> u64 {
+        self.all_memory().memory().ram().bytes()
+    }
+
+    /// Each look costs the guest a pause; the last one, at the end, tells whether a counter was set.
+    fn nudge_for_clocks(&self) {}
+
+    /// Its console is its VMM's.
+    fn console_input(&self, _: &[u8]) {}
+
+    fn finish(&mut self, tracing: &mut Tracing, is_dead: bool) -> Result<Finished, Failure> {
+        self.resume();
+        let left = match self.is_gone() {
+            true => Ok(()),
+            false => self.let_go(tracing),
+        };
+        let finished = tracing.finish(self, is_dead.then_some(&scratch));
+        left?;
+        let removed = match self.window_is_free() {
+            true => self.leave().map_err(Failure::tracing),
+            false => Ok(()),
+        };
+        let finished = finished?;
+        removed.map(|()| finished)
+    }
+}
+
+impl Foreign {
+    /// Gives the guest its text back, and takes the window out of its page tables.
+    fn let_go(&self, tracing: &mut Tracing) -> Result<(), Failure> {
+        let inside = tracing.leave(self)?;
+        self.set_window_free(inside.is_nobody());
+        if !inside.is_nobody() {
+            log::warn!(
+                "the guest's text is its own again, but {} words of its memory still lead to stubs: the tracing memory stays \
+                 in the guest, which nothing else leads to",
+                inside.words
+            );
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,202 @@
+//! A guest of another VMM as what tracing needs of a guest.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use terms::addr::{Gpa, Gva};
+use terms::region::Region;
+use tracer::clock::page::{Beat, Beats, ClockPage};
+use tracer::clock::{Relation, RunClock, Sample, VcpuClocks};
+use tracer::guest::{
+    Guest, LiveGuest, NoClockPage, NotLive, RegisterError, StopError,
+};
+use tracer::target::{
+    LiveTarget, MemoryError, NotSynchronised, PhysicalMemory, TargetMemory, TextMemory,
+    VcpuRegisters, WindowMemory,
+};
+
+use super::machine::Foreign;
+use super::memory::ForeignMemory;
+use super::stopped::ForeignStopped;
+use super::window::ForeignWindow;
+use crate::clock::{host_tsc, offset_is_applied};
+use crate::host::clock_page::ClockThread;
+use crate::vcpu::cpu_time::CpuTime;
+
+impl Guest for Foreign {
+    type Memory = ForeignMemory;
+    type Stopped<'g> = ForeignStopped<'g>;
+    type Live<'g> = Never;
+
+    fn vcpus(&self) -> u16 {
+        u16::try_from(Self::vcpus(self).len()).unwrap_or(u16::MAX)
+    }
+
+    fn memory(&self) -> &ForeignMemory {
+        self.all_memory().memory()
+    }
+
+    fn window(&self) -> Region {
+        let nothing = Region {
+            start: Gpa(0),
+            bytes: 0,
+        };
+        Self::window(self).map_or(nothing, ForeignWindow::region)
+    }
+
+    fn locate(&self, at: Gva) -> Option<(Gpa, u64)> {
+        self.top().locate(self.all_memory().memory().ram(), at)
+    }
+
+    fn stop(&self) -> Result<ForeignStopped<'_>, StopError> {
+        self.quiesce()
+    }
+
+    fn is_held(&self) -> bool {
+        self.is_paused_by_user().get()
+    }
+
+    fn last_pause(&self) -> Duration {
+        match self.is_held() {
+            true => Duration::ZERO,
+            false => Self::last_pause(self),
+        }
+    }
+
+    /// Nobody serves breakpoints: they would go to the guest's own handler, or to its VMM.
+    fn live(&self) -> Result<Option<Never>, NotLive> {
+        Ok(None)
+    }
+
+    fn khz(&self) -> u32 {
+        self.tsc_khz()
+    }
+
+    fn clocks(&self) -> &Arc<VcpuClocks> {
+        Self::clocks(self)
+    }
+
+    fn has_own_clocks(&self) -> bool {
+        offset_is_applied()
+    }
+
+    fn measure_clocks(&self, _: &mut ForeignStopped<'_>) -> Result<(), RegisterError> {
+        let mut relations = Vec::new();
+        for vcpu in 0..Guest::vcpus(self) {
+            let offset = self.with_parked(vcpu, |parked, until| parked.tsc_offset(until))?;
+            relations.push(Relation {
+                offset,
+                // KVM's own word: there is nothing to be unsure of.
+                bound: 0,
+                measured: host_tsc(),
+            });
+        }
+        Self::clocks(self).begin(&relations, u64::MAX);
+        Ok(())
+    }
+
+    fn check_clocks(&self, _: &mut ForeignStopped<'_>) {
+        let clocks = Self::clocks(self);
+        for vcpu in (0..Guest::vcpus(self)).filter(|_| clocks.is_begun()) {
+            match self.with_parked(vcpu, |parked, until| parked.tsc_offset(until)) {
+                Ok(offset) => {
+                    let now = host_tsc();
+                    let guest = now.wrapping_add(offset);
+                    clocks.check(
+                        vcpu,
+                        Sample {
+                            before: now,
+                            guest,
+                            after: now,
+                        },
+                    );
+                }
+                Err(error) => log::debug!("the last times were not checked: {error}"),
+            }
+        }
+    }
+
+    fn keep_clock_page(
+        &self,
+        at: Gpa,
+        clock: RunClock,
+        beat: Beat,
+        beats: Arc<Beats>,
+        continues: bool,
+    ) -> Result<Box<dyn ClockPage>, NoClockPage> {
+        let window = self.all_memory().memory().window();
+        let pid = self.process().pid();
+        let vcpus = Self::vcpus(self).iter();
+        let vcpus = vcpus.map(|vcpu| CpuTime::of_process(pid, vcpu.thread()));
+        let thread = ClockThread::start(
+            window,
+            at,
+            clock,
+            beat,
+            vcpus.collect(),
+            beats,
+            continues,
+        );
+        match thread {
+            Ok(thread) => Ok(Box::new(thread)),
+            Err(error) => Err(NoClockPage {
+                why: error.to_string(),
+            }),
+        }
+    }
+
+    /// No vCPU leaves the guest for us.
+    fn set_detours(&self, _: Vec<(Gva, Gva)>) {}
+
+    fn detours(&self) -> u64 {
+        0
+    }
+}
+
+/// Text is never written while the guest runs: there is no value of this.
+#[derive(Debug)]
+pub enum Never {}
+
+impl PhysicalMemory for Never {
+    fn read_physical(&self, _: Gpa, _: &mut [u8]) -> Result<(), MemoryError> {
+        match *self {}
+    }
+}
+
+impl WindowMemory for Never {
+    fn write_window(&mut self, _: Gpa, _: &[u8]) -> Result<(), MemoryError> {
+        match *self {}
+    }
+}
+
+impl TargetMemory for Never {
+    fn read(&self, _: Gva, _: &mut [u8]) -> Result<(), MemoryError> {
+        match *self {}
+    }
+}
+
+impl TextMemory for Never {
+    fn write_physical(&mut self, _: Gpa, _: &[u8]) -> Result<(), MemoryError> {
+        match *self {}
+    }
+
+    fn write(&mut self, _: Gva, _: &[u8]) -> Result<(), MemoryError> {
+        match *self {}
+    }
+}
+
+impl LiveTarget for Never {
+    fn vcpus(&self) -> &[VcpuRegisters] {
+        match *self {}
+    }
+
+    fn synchronise(&mut self) -> Result<(), NotSynchronised> {
+        match *self {}
+    }
+}
+
+impl LiveGuest for Never {
+    fn lost(&self) -> Duration {
+        match *self {}
+    }
+}

@@ -1,0 +1,327 @@
+//! A guest of another VMM, found and made ready to be traced: the second provider beside [`crate::machine::Machine`].
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kvm_bindings::kvm_cpuid_entry2;
+use tracer::PageTableRoot;
+use tracer::clock::VcpuClocks;
+use tracer::guest::StopError;
+use tracer::target::VcpuRegisters;
+
+use super::error::ForeignError;
+use super::memory::{ForeignMemory, ForeignRam};
+use super::process::Process;
+use super::slots::{Slots, find};
+use super::stopped::ForeignStopped;
+use super::threads::vcpus_of;
+use super::top_table::TopTable;
+use super::vcpu::{ForeignVcpu, Parked};
+use super::window::ForeignWindow;
+use crate::clock::HOST;
+use crate::pause_times::PauseTimes;
+use crate::vcpu::FullRegisters;
+
+/// Time that a vCPU has to get out of the guest.
+pub const PATIENCE: Duration = Duration::from_secs(2);
+/// Time that attaching and letting go have, each with hundreds of calls.
+const LONG: Duration = Duration::from_secs(30);
+
+/// A guest of another VMM.
+#[derive(Debug)]
+pub struct Foreign {
+    process: Process,
+    vm: i32,
+    vcpus: Vec<Arc<ForeignVcpu>>,
+    ram: ForeignRam,
+    window: Option<ForeignWindow>,
+    has_gigabyte_pages: bool,
+    tsc_khz: u32,
+    clocks: Arc<VcpuClocks>,
+    top: TopTable,
+    hold: RefCell<Hold>,
+    times: RefCell<PauseTimes>,
+    last_pause: Cell<Duration>,
+    is_paused_by_user: Cell<bool>,
+    /// Its VMM has ended.
+    is_gone: bool,
+    /// Nothing in the guest leads to the window.
+    window_is_free: Cell<bool>,
+}
+
+/// Who holds the vCPUs.
+#[derive(Debug, Default)]
+struct Hold {
+    holders: u32,
+    parked: Vec<Parked>,
+    registers: Vec<FullRegisters>,
+    requested: Option<Instant>,
+}
+
+impl Foreign {
+    /// Finds the guest of a process, and gives it memory that it shares with us.
+    ///
+    /// # Errors
+    /// [`ForeignError`]; then nothing of ours is in it.
+    pub fn attach(pid: i32) -> Result<Self, ForeignError> {
+        let process = Process::open(pid)?;
+        let vm = process.vm_descriptor()?;
+        let vcpus = vcpus_of(&process)?;
+        let deadline = Instant::now() + LONG;
+        let mut parked = park(&vcpus, deadline)?;
+        let registers = registers_of(&mut parked, deadline)?;
+        let caller = caller(&mut parked, pid)?;
+        let cpuid = caller.cpuid(deadline)?;
+        let tsc_khz = caller.tsc_khz(deadline)?;
+        let mut slots = Slots {
+            parked: caller,
+            vm,
+            deadline,
+        };
+        let ram = find(&process, &mut slots, &registers)?;
+        let bits = physical_bits(&cpuid);
+        let (window, memory) = ForeignWindow::open(&process, &mut slots, bits, ram.end())?;
+        let top = TopTable::of(&ram, &registers);
+        drop(parked);
+        let count = u16::try_from(vcpus.len()).unwrap_or(u16::MAX);
+        Ok(Self {
+            process,
+            vm,
+            vcpus,
+            ram: ForeignRam::new(ForeignMemory::new(ram, memory)),
+            window: Some(window),
+            has_gigabyte_pages: has_gigabyte_pages(&cpuid),
+            tsc_khz,
+            clocks: Arc::new(VcpuClocks::new(count, HOST)),
+            top,
+            hold: RefCell::default(),
+            times: RefCell::default(),
+            last_pause: Cell::default(),
+            is_paused_by_user: Cell::new(false),
+            is_gone: false,
+            window_is_free: Cell::new(true),
+        })
+    }
+
+    /// The VMM's process.
+    #[must_use]
+    pub const fn process(&self) -> &Process {
+        &self.process
+    }
+
+    pub(super) fn vcpus(&self) -> &[Arc<ForeignVcpu>] {
+        &self.vcpus
+    }
+
+    pub(super) const fn all_memory(&self) -> &ForeignRam {
+        &self.ram
+    }
+
+    pub(super) const fn window(&self) -> Option<&ForeignWindow> {
+        self.window.as_ref()
+    }
+
+    pub(super) const fn has_gigabyte_pages(&self) -> bool {
+        self.has_gigabyte_pages
+    }
+
+    pub(super) const fn tsc_khz(&self) -> u32 {
+        self.tsc_khz
+    }
+
+    pub(super) const fn clocks(&self) -> &Arc<VcpuClocks> {
+        &self.clocks
+    }
+
+    pub(super) const fn top(&self) -> &TopTable {
+        &self.top
+    }
+
+    pub(super) const fn is_paused_by_user(&self) -> &Cell<bool> {
+        &self.is_paused_by_user
+    }
+
+    pub(super) const fn times(&self) -> &RefCell<PauseTimes> {
+        &self.times
+    }
+
+    pub(super) const fn last_pause(&self) -> Duration {
+        self.last_pause.get()
+    }
+
+    /// Whether its VMM has ended.
+    pub(super) const fn is_gone(&self) -> bool {
+        self.is_gone
+    }
+
+    /// Its VMM has ended: there is nobody to be stopped, and nothing to be given back.
+    pub(super) fn forget(&mut self) {
+        self.is_gone = true;
+        self.vcpus.clear();
+        self.window = None;
+    }
+
+    pub(super) const fn window_is_free(&self) -> bool {
+        self.window_is_free.get()
+    }
+
+    pub(super) fn set_window_free(&self, is_free: bool) {
+        self.window_is_free.set(is_free);
+    }
+
+    /// Stops it for as long as the returned value lives.
+    ///
+    /// # Errors
+    /// [`StopError`]; then the guest runs on.
+    pub(super) fn quiesce(&self) -> Result<ForeignStopped<'_>, StopError> {
+        Ok(ForeignStopped::new(self, self.hold()?))
+    }
+
+    /// Adds a holder: all vCPUs are parked when this returns. Returns their registers.
+    pub(super) fn hold(&self) -> Result<Vec<FullRegisters>, StopError> {
+        let mut hold = self.hold.borrow_mut();
+        if hold.holders == 0 {
+            let requested = Instant::now();
+            let deadline = requested + PATIENCE;
+            let mut parked = park(&self.vcpus, deadline).map_err(|error| self.missed(&error))?;
+            let registers = registers_of(&mut parked, deadline);
+            hold.registers = registers.map_err(|error| self.missed(&error))?;
+            if let Some(vcpu) = hold.registers.iter().position(|vcpu| vcpu.is_nested) {
+                return Err(StopError::Nested {
+                    vcpu: u16::try_from(vcpu).unwrap_or(u16::MAX),
+                    deadline: PATIENCE,
+                });
+            }
+            (hold.parked, hold.requested) = (parked, Some(requested));
+            self.times.borrow_mut().parked(requested.elapsed());
+        }
+        hold.holders += 1;
+        Ok(hold.registers.clone())
+    }
+
+    /// Takes a holder away: the vCPUs continue when it was the last one.
+    pub(super) fn release(&self) {
+        let mut hold = self.hold.borrow_mut();
+        hold.holders = hold.holders.saturating_sub(1);
+        if hold.holders > 0 {
+            return;
+        }
+        hold.parked.clear();
+        if let Some(requested) = hold.requested.take() {
+            let length = requested.elapsed();
+            self.last_pause.set(length);
+            self.times.borrow_mut().released(length);
+        }
+    }
+
+    /// Does `what` with a vCPU that is held.
+    ///
+    /// # Errors
+    /// Those of `what`, or [`ForeignError::NoThread`] when it is not held.
+    pub(super) fn with_parked<T>(
+        &self,
+        vcpu: u16,
+        what: impl FnOnce(&mut Parked, Instant) -> Result<T, ForeignError>,
+    ) -> Result<T, ForeignError> {
+        let pid = self.process.pid();
+        let mut hold = self.hold.borrow_mut();
+        let parked = hold.parked.get_mut(usize::from(vcpu));
+        let parked = parked.ok_or(ForeignError::NoThread { pid, vcpu })?;
+        what(parked, Instant::now() + PATIENCE)
+    }
+
+    /// Takes our memory out of the guest and the VMM. Nothing in the guest leads there any more.
+    ///
+    /// # Errors
+    /// [`ForeignError`]; what is still there is told by it.
+    pub(super) fn leave(&mut self) -> Result<(), ForeignError> {
+        let Some(window) = self.window.take() else {
+            return Ok(());
+        };
+        let deadline = Instant::now() + LONG;
+        let mut parked = park(&self.vcpus, deadline)?;
+        let closed = window.close(&mut Slots {
+            parked: caller(&mut parked, self.process.pid())?,
+            vm: self.vm,
+            deadline,
+        });
+        if closed.is_err() {
+            self.window = Some(window);
+        }
+        closed
+    }
+
+    fn missed(&self, error: &ForeignError) -> StopError {
+        log::debug!("{error}");
+        let thread = match error {
+            ForeignError::Late { thread, .. }
+            | ForeignError::Ended { thread }
+            | ForeignError::Ptrace { thread, .. } => Some(*thread),
+            _ => None,
+        };
+        let vcpu = self.vcpus.iter().find(|vcpu| Some(vcpu.thread()) == thread);
+        StopError::Missed {
+            vcpu: vcpu.map_or(0, |vcpu| vcpu.number()),
+            deadline: PATIENCE,
+        }
+    }
+}
+
+/// One that tracing has never begun on is left as it was.
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        if self.window_is_free() && let Err(error) = self.leave() {
+            log::error!("tracing memory is left in the guest: {error}");
+        }
+    }
+}
+
+/// Parks all vCPUs, all at once: a thread of the VMM may wait for another one before it enters the guest again.
+fn park(vcpus: &[Arc<ForeignVcpu>], deadline: Instant) -> Result<Vec<Parked>, ForeignError> {
+    let parked: Result<Vec<_>, _> = vcpus.iter().map(ForeignVcpu::interrupt).collect();
+    let mut parked = parked?;
+    for vcpu in &mut parked {
+        vcpu.wait(deadline)?;
+    }
+    Ok(parked)
+}
+
+fn registers_of(
+    parked: &mut [Parked],
+    deadline: Instant,
+) -> Result<Vec<FullRegisters>, ForeignError> {
+    parked
+        .iter_mut()
+        .map(|vcpu| vcpu.registers(deadline))
+        .collect()
+}
+
+/// The first vCPU in the name of whose thread calls can be made.
+fn caller(parked: &mut [Parked], pid: i32) -> Result<&mut Parked, ForeignError> {
+    let mut able = parked.iter_mut().filter(|vcpu| vcpu.can_call());
+    able.next().ok_or(ForeignError::NoThread { pid, vcpu: 0 })
+}
+
+/// Bits of the physical addresses that the guest's processor has (CPUID 0x80000008).
+fn physical_bits(cpuid: &[kvm_cpuid_entry2]) -> u32 {
+    const LEAF: u32 = 0x8000_0008;
+    const WITHOUT: u32 = 36;
+    let leaf = cpuid.iter().find(|entry| entry.function == LEAF);
+    leaf.map_or(WITHOUT, |leaf| leaf.eax & 0xff)
+}
+
+/// Whether the guest's processor has pages of 1 GiB (CPUID 0x80000001).
+fn has_gigabyte_pages(cpuid: &[kvm_cpuid_entry2]) -> bool {
+    const LEAF: u32 = 0x8000_0001;
+    const PAGES: u32 = 1 << 26;
+    let leaf = cpuid.iter().find(|entry| entry.function == LEAF);
+    leaf.is_some_and(|leaf| leaf.edx & PAGES != 0)
+}
+
+/// The page tables of the first vCPU that has any.
+pub(super) fn root_of(vcpus: &[FullRegisters]) -> Option<PageTableRoot> {
+    let online = vcpus.iter().filter(|vcpu| vcpu.is_online());
+    let mut roots = online.filter_map(|vcpu| PageTableRoot::of(&VcpuRegisters::from(vcpu)).ok());
+    roots.next()
+}

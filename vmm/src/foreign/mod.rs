@@ -1,0 +1,25 @@
+//! A machine of another VMM: its process, its guest's memory, pausing and calls from outside.
+//!
+//! Only here is another process held by ptrace, and only on one thread. What is done to the VMM leaves no trace: threads are
+//! seized for each pause alone, calls in their names use memory below their stacks and put back what was there.
+
+mod driven;
+pub mod error;
+pub mod guest;
+mod held;
+pub mod listed;
+mod machine;
+mod mask;
+pub mod memory;
+pub mod process;
+mod remote;
+mod run_page;
+mod shapes;
+mod slots;
+pub mod stopped;
+mod threads;
+mod top_table;
+mod vcpu;
+mod window;
+
+pub use machine::Foreign;

@@ -1,0 +1,249 @@
+//! Which of the VMM's memory is the guest's RAM, found without asking the VMM: what lies where is guessed, and **KVM proves
+//! it**.
+//!
+//! `KVM_SET_USER_MEMORY_REGION` (Documentation/virt/kvm/api.rst, 4.35) with exactly the values of a slot that there is returns
+//! 0 and changes nothing; with another size or another address of the VMM's it is refused (EINVAL); with a number that is
+//! not in use, for guest addresses that have a slot, as well (EEXIST). So where RAM ends is found by asking for slots of
+//! one page at addresses of which no other is known: one that is granted is taken back at once, while no vCPU runs. Never is
+//! a number that is in use named with another guest address: that would move the slot.
+
+use std::time::Instant;
+
+use kvm_bindings::kvm_userspace_memory_region;
+use terms::addr::Gpa;
+use terms::region::Region;
+use vm_memory::ByteValued;
+
+use super::error::ForeignError;
+use super::memory::{Range, RemoteRam};
+use super::process::{Mapping, Process};
+use super::shapes::Slot;
+use super::vcpu::{Parked, request};
+use crate::layout::{GIB, MIB};
+use crate::vcpu::FullRegisters;
+
+/// A page.
+const PAGE: u64 = 4096;
+/// The number for slots that are only asked for: no VMM counts so far.
+pub const TRIAL: u32 = 32_700;
+/// Numbers of slots in which RAM is looked for.
+const NUMBERS: u32 = 64;
+/// Where RAM continues that did not fit below the hole for devices.
+const HIGH: u64 = 4 * GIB;
+/// More RAM than any guest of ours has; the search for its end goes no further.
+const MOST: u64 = 1 << 46;
+/// RAM begins at a multiple of this from one end of a mapping.
+const STEP: u64 = 2 * MIB;
+/// Places of one mapping that are looked at.
+const STEPS_MAX: u64 = 1 << 16;
+
+/// KVM's slots, as seen by a thread of the VMM that is held.
+pub(super) struct Slots<'p> {
+    /// The thread.
+    pub parked: &'p mut Parked,
+    /// The virtual machine's descriptor.
+    pub vm: i32,
+    /// Until when.
+    pub deadline: Instant,
+}
+
+impl Slots<'_> {
+    /// Sets a slot; of size 0, takes it away.
+    ///
+    /// # Errors
+    /// [`ForeignError::Call`] and others.
+    pub fn set(&mut self, number: u32, range: Range) -> Result<(), ForeignError> {
+        let mut slot = Slot(kvm_userspace_memory_region {
+            slot: number,
+            flags: 0,
+            guest_phys_addr: range.guest.start.0,
+            memory_size: range.guest.bytes,
+            userspace_addr: range.host,
+        });
+        let (at, vm, deadline) = (self.parked.scratch()?, self.vm, self.deadline);
+        let call = "KVM_SET_USER_MEMORY_REGION";
+        let set = self.parked.with_scratch(slot.as_mut_slice(), |parked| {
+            parked.ioctl(call, vm, request::SET_MEMORY, at, deadline)
+        });
+        set.map(|_| ())
+    }
+
+    /// The same; `None` where KVM refuses.
+    fn try_set(&mut self, number: u32, range: Range) -> Result<bool, ForeignError> {
+        match self.set(number, range) {
+            Ok(()) => Ok(true),
+            Err(ForeignError::Call { source, .. })
+                if matches!(source.raw_os_error(), Some(libc::EINVAL | libc::EEXIST)) =>
+            {
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether a page of the guest's has a slot. `host` is some page of the VMM's.
+    fn is_covered(&mut self, at: u64, host: u64) -> Result<bool, ForeignError> {
+        let guest = Region {
+            start: Gpa(at),
+            bytes: PAGE,
+        };
+        let granted = self.try_set(TRIAL, Range { guest, host })?;
+        if granted {
+            let guest = Region { bytes: 0, ..guest };
+            self.set(TRIAL, Range { guest, host })?;
+        }
+        Ok(!granted)
+    }
+
+    /// Where the run of pages ends that have a slot and begin with `start`, which has one; at `limit` in any case.
+    fn end_of(&mut self, start: u64, limit: u64, host: u64) -> Result<u64, ForeignError> {
+        let mut step = PAGE;
+        while start + step < limit && self.is_covered(start + step, host)? {
+            step *= 2;
+        }
+        // The last page that is known to have one, and the first that is known to have none.
+        let (mut has, mut has_none) = (start + step / 2, limit.min(start + step));
+        while has_none - has > PAGE {
+            let middle = has + (has_none - has) / 2 / PAGE * PAGE;
+            match self.is_covered(middle, host)? {
+                true => has = middle,
+                false => has_none = middle,
+            }
+        }
+        Ok(has_none)
+    }
+
+    /// Whether KVM has a slot exactly so. That it has one at all there is known.
+    fn is_slot(&mut self, range: Range) -> Result<bool, ForeignError> {
+        for number in 0..NUMBERS {
+            if self.try_set(number, range)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// The RAM of the guest, of which a vCPU has these registers.
+///
+/// # Errors
+/// [`ForeignError::NoMemory`], and those of calls.
+pub(super) fn find(
+    process: &Process,
+    slots: &mut Slots<'_>,
+    vcpus: &[FullRegisters],
+) -> Result<RemoteRam, ForeignError> {
+    let mut mappings = process.mappings()?;
+    let pid = process.pid();
+    let not_found = |at, tried| ForeignError::NoMemory { pid, tried, at };
+    let some = mappings.first().ok_or_else(|| not_found(Gpa(0), 0))?.start;
+    if !slots.is_covered(MIB, some)? {
+        return Err(not_found(Gpa(MIB), 0));
+    }
+    let end = slots.end_of(MIB, HIGH, some)?;
+    mappings.retain(|mapping| mapping.bytes >= end - MIB);
+    let proof = Proof::of(pid, vcpus)?;
+    for mapping in &mappings {
+        for base in bases(mapping, end) {
+            if !proof.fits(base, end) {
+                continue;
+            }
+            let ranges = proven(slots, base, end, some)?;
+            if !ranges.is_empty() {
+                return Ok(RemoteRam::new(pid, ranges));
+            }
+        }
+    }
+    Err(not_found(Gpa(MIB), mappings.len()))
+}
+
+/// What KVM says is the guest's, if its RAM lies at `base` of the VMM.
+fn proven(
+    slots: &mut Slots<'_>,
+    base: u64,
+    end: u64,
+    some: u64,
+) -> Result<Vec<Range>, ForeignError> {
+    let range = |start: u64, end: u64, host| Range {
+        guest: Region {
+            start: Gpa(start),
+            bytes: end - start,
+        },
+        host,
+    };
+    let mut found = Vec::new();
+    let low = [(0, end), (MIB, end)].map(|(start, end)| range(start, end, base + start));
+    for candidate in low {
+        if slots.is_slot(candidate)? {
+            found.push(candidate);
+            break;
+        }
+    }
+    let Some(first) = found.first().copied() else {
+        return Ok(found);
+    };
+    if first.guest.start.0 > 0 {
+        for below in [640 << 10, 768 << 10] {
+            let candidate = range(0, below, base);
+            if slots.is_covered(0, some)? && slots.is_slot(candidate)? {
+                found.insert(0, candidate);
+                break;
+            }
+        }
+    }
+    if slots.is_covered(HIGH, some)? {
+        let high_end = slots.end_of(HIGH, MOST, some)?;
+        let candidate = range(HIGH, high_end, base + end);
+        if slots.is_slot(candidate)? {
+            found.push(candidate);
+        }
+    }
+    Ok(found)
+}
+
+/// Where RAM that ends at `end` can begin in a mapping, the likeliest first: at its beginning or its end, or a multiple of
+/// [`STEP`] from there, since the kernel merges mappings that lie side by side.
+fn bases(mapping: &Mapping, end: u64) -> impl Iterator<Item = u64> + use<> {
+    let (start, room) = (mapping.start, mapping.bytes.saturating_sub(end));
+    let steps = (room / STEP).min(STEPS_MAX);
+    let fits = mapping.bytes >= end;
+    let offsets = (0..=steps).flat_map(move |step| {
+        let offset = step * STEP;
+        [offset, room - offset.min(room)]
+    });
+    offsets
+        .filter(move |_| fits)
+        .map(move |offset| start + offset)
+}
+
+/// A look at the guest's memory that only its RAM stands: page tables that lead to what a vCPU executes.
+struct Proof {
+    pid: i32,
+    running: Vec<tracer::target::VcpuRegisters>,
+}
+
+impl Proof {
+    fn of(pid: i32, vcpus: &[FullRegisters]) -> Result<Self, ForeignError> {
+        let vcpus = vcpus.iter().filter(|vcpu| vcpu.is_online());
+        let running: Vec<_> = vcpus.map(Into::into).collect();
+        match running.is_empty() {
+            true => Err(ForeignError::Not64Bit),
+            false => Ok(Self { pid, running }),
+        }
+    }
+
+    /// Whether the page tables of a vCPU lead to its next instruction, if the guest's RAM lies at `base`.
+    fn fits(&self, base: u64, end: u64) -> bool {
+        let guest = Region {
+            start: Gpa(0),
+            bytes: end,
+        };
+        let ram = RemoteRam::new(self.pid, vec![Range { guest, host: base }]);
+        self.running.iter().any(|vcpu| {
+            let Ok(root) = tracer::PageTableRoot::of(vcpu) else {
+                return false;
+            };
+            tracer::translate(&ram, root, terms::addr::Gva(vcpu.rip)).is_ok()
+        })
+    }
+}

@@ -1,0 +1,135 @@
+//! A guest of another VMM of which no vCPU runs.
+
+use terms::addr::{Gpa, Gva};
+use terms::region::Region;
+use tracer::guest::{RegisterError, StoppedGuest};
+use tracer::target::{
+    MemoryError, NotProvided, PhysicalMemory, StoppedTarget, TargetMemory, TextMemory,
+    VcpuRegisters, WindowMemory,
+};
+
+use super::error::ForeignError;
+use super::machine::Foreign;
+use super::memory::ForeignRam;
+use crate::translated::{AllMemory, Translated};
+use crate::vcpu::FullRegisters;
+
+/// `IA32_LSTAR`: where system calls enter.
+const LSTAR: u32 = 0xc000_0082;
+/// `IA32_KERNEL_GS_BASE`.
+const KERNEL_GS_BASE: u32 = 0xc000_0102;
+
+/// All vCPUs are out of the guest and consistent while this lives.
+#[derive(Debug)]
+pub struct ForeignStopped<'g> {
+    guest: &'g Foreign,
+    memory: Translated<'g, ForeignRam>,
+    registers: Vec<VcpuRegisters>,
+}
+
+impl<'g> ForeignStopped<'g> {
+    pub(super) fn new(guest: &'g Foreign, full: Vec<FullRegisters>) -> Self {
+        let registers: Vec<_> = full.iter().map(VcpuRegisters::from).collect();
+        Self {
+            guest,
+            memory: Translated::new(guest.all_memory(), &registers),
+            registers,
+        }
+    }
+
+    fn msr(&self, vcpu: u16, index: u32) -> Result<u64, RegisterError> {
+        let read = |parked: &mut super::vcpu::Parked, deadline| parked.msr(index, deadline);
+        Ok(self.guest.with_parked(vcpu, read)?)
+    }
+}
+
+impl From<ForeignError> for RegisterError {
+    fn from(error: ForeignError) -> Self {
+        Self {
+            why: error.to_string(),
+        }
+    }
+}
+
+impl Drop for ForeignStopped<'_> {
+    fn drop(&mut self) {
+        self.guest.release();
+    }
+}
+
+impl StoppedGuest for ForeignStopped<'_> {
+    fn fetch_kernel_gs_base(&mut self) -> Result<(), RegisterError> {
+        for vcpu in 0..u16::try_from(self.registers.len()).unwrap_or(u16::MAX) {
+            let known = self.registers.get(usize::from(vcpu));
+            let is_unknown =
+                known.is_some_and(|vcpu| vcpu.online && vcpu.supervisor_gs_base().is_none());
+            if !is_unknown {
+                continue;
+            }
+            let base = self.msr(vcpu, KERNEL_GS_BASE)?;
+            if let Some(registers) = self.registers.get_mut(usize::from(vcpu)) {
+                registers.kernel_gs_base = Some(base);
+            }
+        }
+        Ok(())
+    }
+
+    fn syscall_entry(&mut self, vcpu: u16) -> Result<Gva, RegisterError> {
+        self.msr(vcpu, LSTAR).map(Gva)
+    }
+}
+
+impl PhysicalMemory for ForeignStopped<'_> {
+    fn read_physical(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError> {
+        self.memory.read_physical(at, into)
+    }
+}
+
+impl WindowMemory for ForeignStopped<'_> {
+    fn write_window(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        self.memory.write_window(at, bytes)
+    }
+}
+
+impl TargetMemory for ForeignStopped<'_> {
+    fn read(&self, at: Gva, into: &mut [u8]) -> Result<(), MemoryError> {
+        self.memory.read(at, into)
+    }
+}
+
+impl TextMemory for ForeignStopped<'_> {
+    fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        self.memory.write_physical(at, bytes)
+    }
+
+    fn write(&mut self, at: Gva, bytes: &[u8]) -> Result<(), MemoryError> {
+        self.memory.write(at, bytes)
+    }
+}
+
+impl StoppedTarget for ForeignStopped<'_> {
+    fn vcpus(&self) -> &[VcpuRegisters] {
+        &self.registers
+    }
+
+    fn ram(&self) -> Vec<Region> {
+        self.guest.all_memory().ram()
+    }
+
+    fn has_gigabyte_pages(&self) -> bool {
+        self.guest.has_gigabyte_pages()
+    }
+
+    /// The guest has had all of the window since it was made.
+    fn provide(&mut self, part: Region) -> Result<(), NotProvided> {
+        let window = self.guest.window().map(super::window::ForeignWindow::region);
+        match window.is_some_and(|window| window.holds(part.start, part.bytes)) {
+            true => Ok(()),
+            false => Err(NotProvided {
+                at: part.start,
+                bytes: part.bytes,
+                why: "it is not in the tracing memory".to_owned(),
+            }),
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! A vCPU of another VMM: its thread, how it is parked, and calls on it.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use kvm_bindings::{KVM_VCPU_TSC_CTRL, KVM_VCPU_TSC_OFFSET, kvm_cpuid_entry2, kvm_device_attr, kvm_msr_entry};
+use vm_memory::ByteValued;
+
+use super::error::ForeignError;
+use super::held::{HeldThread, SYSCALL};
+use super::process::{Process, VcpuDescriptor};
+use super::remote;
+use super::run_page::{Prepared, RunPage};
+use super::shapes::{CPUID_ENTRIES, Cpuid, General, OneMsr, System, TscOffset};
+use crate::vcpu::FullRegisters;
+
+/// Requests of KVM (linux/kvm.h), as the ioctl system call takes them.
+pub mod request {
+    use kvm_bindings::{
+        KVMIO, kvm_cpuid2, kvm_device_attr, kvm_msrs, kvm_regs, kvm_sregs,
+        kvm_userspace_memory_region,
+    };
+    use vmm_sys_util::ioctl::{_IOC_NONE, _IOC_READ, _IOC_WRITE, ioctl_expr};
+
+    const fn kvm(direction: u32, number: u32, bytes: usize) -> u64 {
+        #[expect(clippy::cast_possible_truncation, reason = "structures are small")]
+        let bytes = bytes as u32;
+        ioctl_expr(direction, KVMIO, number, bytes)
+    }
+
+    pub const RUN: u64 = kvm(_IOC_NONE, 0x80, 0);
+    pub const GET_REGS: u64 = kvm(_IOC_READ, 0x81, size_of::<kvm_regs>());
+    pub const GET_SREGS: u64 = kvm(_IOC_READ, 0x83, size_of::<kvm_sregs>());
+    pub const GET_MSRS: u64 = kvm(_IOC_READ | _IOC_WRITE, 0x88, size_of::<kvm_msrs>());
+    pub const GET_CPUID2: u64 = kvm(_IOC_READ | _IOC_WRITE, 0x91, size_of::<kvm_cpuid2>());
+    pub const GET_TSC_KHZ: u64 = kvm(_IOC_NONE, 0xa3, 0);
+    pub const GET_DEVICE_ATTR: u64 = kvm(_IOC_WRITE, 0xe2, size_of::<kvm_device_attr>());
+    pub const SET_MEMORY: u64 = kvm(_IOC_WRITE, 0x46, size_of::<kvm_userspace_memory_region>());
+}
+
+/// What KVM_RUN returns where nothing is left to be done: a signal came, or the vCPU waits to be started.
+const INTERRUPTED: [i64; 2] = [-(libc::EINTR as i64), -(libc::EAGAIN as i64)];
+/// System calls until a thread executes its vCPU again: more than any exit takes.
+const CALLS_MAX: u32 = 256;
+/// How far below its stack a thread's memory is used for what a call takes: its own code may use 128 bytes there.
+const BELOW_STACK: u64 = 16 << 10;
+
+/// A vCPU.
+#[derive(Debug)]
+pub struct ForeignVcpu {
+    number: u16,
+    fd: i32,
+    pid: i32,
+    thread: i32,
+    page: RunPage,
+    is_filtered: bool,
+}
+
+/// A vCPU that is out of the guest, with all that it was doing complete, until this is dropped.
+#[derive(Debug)]
+pub struct Parked {
+    vcpu: Arc<ForeignVcpu>,
+    held: HeldThread,
+    prepared: Prepared,
+    /// Where the thread has an instruction `syscall`.
+    syscall: Option<u64>,
+}
+
+impl ForeignVcpu {
+    /// The vCPU with this descriptor, which `thread` executes.
+    ///
+    /// # Errors
+    /// [`ForeignError::Descriptor`], or [`ForeignError::Window`] when its page cannot be mapped.
+    pub fn open(
+        process: &Process,
+        descriptor: VcpuDescriptor,
+        thread: i32,
+    ) -> Result<Self, ForeignError> {
+        let what = "the page that a vCPU shares with KVM cannot be mapped";
+        let page = RunPage::map(process.descriptor(descriptor.fd)?);
+        Ok(Self {
+            number: descriptor.vcpu,
+            fd: descriptor.fd,
+            pid: process.pid(),
+            thread,
+            page: page.map_err(|source| ForeignError::Window { what, source })?,
+            is_filtered: process.is_filtered(thread),
+        })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// The thread that executes it.
+    #[must_use]
+    pub const fn thread(&self) -> i32 {
+        self.thread
+    }
+
+    /// Asks it to leave the guest; [`Parked::wait`] waits for that.
+    ///
+    /// # Errors
+    /// [`ForeignError::Ptrace`].
+    pub fn interrupt(self: &Arc<Self>) -> Result<Parked, ForeignError> {
+        let prepared = self.page.prepare();
+        match HeldThread::seize(self.thread, self.is_filtered) {
+            Ok(held) => Ok(Parked {
+                vcpu: Arc::clone(self),
+                held,
+                prepared,
+                syscall: None,
+            }),
+            Err(error) => {
+                self.page.restore(prepared);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Parked {
+    /// Returns when the vCPU is out of the guest and nothing of what it did is half done.
+    ///
+    /// # Errors
+    /// [`ForeignError::Late`] and others of its thread.
+    pub fn wait(&mut self, deadline: Instant) -> Result<(), ForeignError> {
+        self.held.stopped(deadline)?;
+        let registers = self.held.registers()?;
+        let is_done = self.is_running(&registers)
+            && INTERRUPTED.contains(&registers.rax.cast_signed());
+        if is_done || self.vcpu.page.is_consistent() {
+            return self.find_syscall();
+        }
+        self.complete(deadline)
+    }
+
+    /// Whether the thread is in the call that executes the vCPU.
+    fn is_running(&self, registers: &libc::user_regs_struct) -> bool {
+        let call = [registers.orig_rax, registers.rdi, registers.rsi];
+        is_run_of(self.vcpu.fd, call)
+    }
+
+    /// Has KVM complete what is half done: at the next entry into the guest it leaves at once.
+    fn complete(&mut self, deadline: Instant) -> Result<(), ForeignError> {
+        const ENTERS: i64 = -(libc::ENOSYS as i64);
+        for _ in 0..CALLS_MAX {
+            self.held.to_system_call(deadline)?;
+            let registers = self.held.registers()?;
+            if !self.is_running(&registers) || registers.rax.cast_signed() != ENTERS {
+                continue;
+            }
+            // Only here, after the VMM's own look at it: it would skip the entry, or take it out again.
+            let before = self.vcpu.page.exit_immediately(1);
+            let left = self.held.to_system_call(deadline);
+            self.vcpu.page.exit_immediately(before);
+            left?;
+            let returned = self.held.registers()?.rax.cast_signed();
+            if INTERRUPTED.contains(&returned) {
+                self.held.to_event(deadline)?;
+                return self.find_syscall();
+            }
+        }
+        let thread = self.held.number();
+        let what = "what its vCPU did was to be completed";
+        Err(ForeignError::Late { thread, what })
+    }
+
+    /// A thread that stands after a system call has the instruction there.
+    fn find_syscall(&mut self) -> Result<(), ForeignError> {
+        let before = self.held.registers()?.rip.wrapping_sub(2);
+        let mut bytes = [0; 2];
+        let read = remote::read(self.vcpu.pid, before, &mut bytes);
+        self.syscall = (read.is_ok() && bytes == SYSCALL).then_some(before);
+        Ok(())
+    }
+
+    /// Whether calls can be made in its thread's name.
+    #[must_use]
+    pub const fn can_call(&self) -> bool {
+        self.syscall.is_some()
+    }
+
+    /// Its registers, when it left the guest.
+    ///
+    /// # Errors
+    /// [`ForeignError::Call`] and others, where KVM has to be asked.
+    pub fn registers(&mut self, deadline: Instant) -> Result<FullRegisters, ForeignError> {
+        if !self.vcpu.page.is_stale() {
+            return Ok(self.vcpu.page.registers());
+        }
+        // It did not leave the guest for us: the VMM had stopped it already.
+        let general = self.ask("KVM_GET_REGS", request::GET_REGS, General::default(), deadline)?;
+        let system = self.ask("KVM_GET_SREGS", request::GET_SREGS, System::default(), deadline)?;
+        Ok(FullRegisters {
+            is_nested: false,
+            general: general.0,
+            system: system.0,
+            kernel_gs_base: None,
+        })
+    }
+
+    /// A model-specific register.
+    ///
+    /// # Errors
+    /// [`ForeignError::Call`] and others.
+    pub fn msr(&mut self, index: u32, deadline: Instant) -> Result<u64, ForeignError> {
+        let asked = OneMsr {
+            count: 1,
+            padding: 0,
+            entry: kvm_msr_entry {
+                index,
+                ..kvm_msr_entry::default()
+            },
+        };
+        let told = self.ask("KVM_GET_MSRS", request::GET_MSRS, asked, deadline)?;
+        Ok(told.entry.data)
+    }
+
+    /// How far the vCPU's counter is ahead of the host's.
+    ///
+    /// # Errors
+    /// [`ForeignError::Call`] and others.
+    pub fn tsc_offset(&mut self, deadline: Instant) -> Result<u64, ForeignError> {
+        let value = std::mem::offset_of!(TscOffset, offset) as u64;
+        let asked = TscOffset {
+            attribute: kvm_device_attr {
+                flags: 0,
+                group: KVM_VCPU_TSC_CTRL,
+                attr: KVM_VCPU_TSC_OFFSET.into(),
+                addr: self.scratch()?.wrapping_add(value),
+            },
+            offset: 0,
+        };
+        let call = "KVM_GET_DEVICE_ATTR";
+        let told = self.ask(call, request::GET_DEVICE_ATTR, asked, deadline)?;
+        Ok(told.offset)
+    }
+
+    /// What the guest sees of its processor.
+    ///
+    /// # Errors
+    /// [`ForeignError::Call`] and others.
+    pub fn cpuid(&mut self, deadline: Instant) -> Result<Vec<kvm_cpuid_entry2>, ForeignError> {
+        let asked = Box::new(Cpuid {
+            count: u32::try_from(CPUID_ENTRIES).unwrap_or_default(),
+            padding: 0,
+            entries: [kvm_cpuid_entry2::default(); CPUID_ENTRIES],
+        });
+        let told = self.ask("KVM_GET_CPUID2", request::GET_CPUID2, *asked, deadline)?;
+        let count = usize::try_from(told.count).unwrap_or(usize::MAX);
+        Ok(told.entries.into_iter().take(count).collect())
+    }
+
+    /// Ticks of the vCPU's counter in a millisecond.
+    ///
+    /// # Errors
+    /// [`ForeignError::Call`] and others.
+    pub fn tsc_khz(&mut self, deadline: Instant) -> Result<u32, ForeignError> {
+        let khz = self.ioctl("KVM_GET_TSC_KHZ", self.vcpu.fd, request::GET_TSC_KHZ, 0, deadline)?;
+        Ok(u32::try_from(khz).unwrap_or(u32::MAX))
+    }
+
+    /// Has KVM fill in `asked`, by `request` on the vCPU.
+    ///
+    /// # Errors
+    /// [`ForeignError::Call`] and others.
+    pub fn ask<T: ByteValued>(
+        &mut self,
+        call: &'static str,
+        request: u64,
+        mut asked: T,
+        deadline: Instant,
+    ) -> Result<T, ForeignError> {
+        let (at, fd) = (self.scratch()?, self.vcpu.fd);
+        self.with_scratch(asked.as_mut_slice(), |on| {
+            on.ioctl(call, fd, request, at, deadline)
+        })?;
+        Ok(asked)
+    }
+
+    /// A call of ioctl in the thread's name.
+    ///
+    /// # Errors
+    /// [`ForeignError::Call`] and others.
+    pub fn ioctl(
+        &mut self,
+        call: &'static str,
+        fd: i32,
+        request: u64,
+        argument: u64,
+        deadline: Instant,
+    ) -> Result<u64, ForeignError> {
+        let fd = u64::from(fd.cast_unsigned());
+        self.call(call, libc::SYS_ioctl, [fd, request, argument, 0, 0, 0], deadline)
+    }
+
+    /// A system call in the thread's name.
+    ///
+    /// # Errors
+    /// [`ForeignError::Call`] and others.
+    pub fn call(
+        &mut self,
+        call: &'static str,
+        number: i64,
+        arguments: [u64; 6],
+        deadline: Instant,
+    ) -> Result<u64, ForeignError> {
+        const ERRORS: i64 = -4095;
+        let thread = self.held.number();
+        let what = "it was to stand at a system call";
+        let syscall = self.syscall.ok_or(ForeignError::Late { thread, what })?;
+        let result = self.held.call(syscall, number, arguments, deadline)?;
+        match result.cast_signed() {
+            error @ ERRORS..0 => Err(ForeignError::Call {
+                call,
+                source: io::Error::from_raw_os_error(i32::try_from(-error).unwrap_or(i32::MAX)),
+            }),
+            _ => Ok(result),
+        }
+    }
+
+    /// Where in the thread's memory there is room for what a call takes.
+    ///
+    /// # Errors
+    /// [`ForeignError::Ptrace`].
+    pub fn scratch(&self) -> Result<u64, ForeignError> {
+        let stack = self.held.registers()?.rsp;
+        Ok(stack.wrapping_sub(BELOW_STACK) & !63)
+    }
+
+    /// Does `what` with `bytes` at [`Self::scratch`], and takes them from there again. The memory there is as it was
+    /// afterwards.
+    ///
+    /// # Errors
+    /// Those of `what`, or [`ForeignError::Access`].
+    pub fn with_scratch<T>(
+        &mut self,
+        bytes: &mut [u8],
+        what: impl FnOnce(&mut Self) -> Result<T, ForeignError>,
+    ) -> Result<T, ForeignError> {
+        let (at, pid) = (self.scratch()?, self.vcpu.pid);
+        let mut before = vec![0; bytes.len()];
+        remote::read(pid, at, &mut before)?;
+        remote::write(pid, at, bytes)?;
+        let done = what(self);
+        let read = remote::read(pid, at, bytes);
+        remote::write(pid, at, &before)?;
+        read?;
+        done
+    }
+}
+
+/// Whether a system call executes the vCPU with this descriptor.
+#[must_use]
+pub fn is_run_of(of: i32, [number, fd, request]: [u64; 3]) -> bool {
+    number == libc::SYS_ioctl.cast_unsigned()
+        && fd == u64::from(of.cast_unsigned())
+        && request == request::RUN
+}
+
+impl Drop for Parked {
+    fn drop(&mut self) {
+        self.vcpu.page.restore(self.prepared);
+    }
+}

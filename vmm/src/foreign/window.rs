@@ -1,0 +1,156 @@
+//! Our window in a guest of another VMM: a file in memory that the VMM maps, and we, and that KVM shows the guest by a slot of
+//! its own.
+
+use std::fs::File;
+use std::time::Instant;
+
+use rustix::fs::{SealFlags, fcntl_add_seals, ftruncate};
+use terms::addr::Gpa;
+use terms::region::Region;
+
+use super::error::ForeignError;
+use super::memory::Range;
+use super::process::Process;
+use super::slots::{Slots, TRIAL};
+use super::vcpu::Parked;
+use crate::layout::{GIB, WINDOW_SIZE};
+use crate::memory::{Memory, Window};
+
+/// What the file is called: `/proc/PID/maps` shows it.
+pub const NAME: &str = "exotrace";
+/// Places that are tried.
+const PLACES: u64 = 16;
+
+/// The window, as the VMM has it.
+#[derive(Debug)]
+pub(super) struct ForeignWindow {
+    range: Range,
+    slot: u32,
+}
+
+impl ForeignWindow {
+    /// Makes it: at a place of `bits`-bit physical addresses above `ram_end`.
+    ///
+    /// # Errors
+    /// [`ForeignError::Call`], [`ForeignError::NoPlace`], [`ForeignError::Window`]; then nothing of it is left.
+    pub fn open(
+        process: &Process,
+        slots: &mut Slots<'_>,
+        bits: u32,
+        ram_end: u64,
+    ) -> Result<(Self, Memory), ForeignError> {
+        let deadline = slots.deadline;
+        let (file, host) = map_there(process, slots.parked, deadline)?;
+        let opened = place(slots, host, bits, ram_end).and_then(|(range, slot)| {
+            let window = Window {
+                start: range.guest.start,
+                bytes: range.guest.bytes,
+            };
+            let what = "the tracing memory cannot be mapped here";
+            let memory = Memory::of_window(file, window).map_err(|error| ForeignError::Window {
+                what,
+                source: std::io::Error::other(error),
+            })?;
+            Ok((Self { range, slot }, memory))
+        });
+        if opened.is_err() {
+            unmap_there(slots.parked, host, deadline)?;
+        }
+        opened
+    }
+
+    /// Where the guest has it.
+    pub const fn region(&self) -> Region {
+        self.range.guest
+    }
+
+    /// Takes it away. No instruction of the guest leads to it any more.
+    ///
+    /// # Errors
+    /// [`ForeignError::Call`] and others.
+    pub fn close(&self, slots: &mut Slots<'_>) -> Result<(), ForeignError> {
+        let guest = Region {
+            bytes: 0,
+            ..self.range.guest
+        };
+        slots.set(self.slot, Range { guest, ..self.range })?;
+        unmap_there(slots.parked, self.range.host, slots.deadline)
+    }
+}
+
+/// A file in memory of the window's size, mapped in the VMM; it has no descriptor of it. Ours is returned.
+fn map_there(
+    process: &Process,
+    parked: &mut Parked,
+    deadline: Instant,
+) -> Result<(File, u64), ForeignError> {
+    let mut name = [NAME.as_bytes(), &[0]].concat();
+    let at = parked.scratch()?;
+    let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+    let fd = parked.with_scratch(&mut name, |parked| {
+        let arguments = [at, flags, 0, 0, 0, 0];
+        parked.call("memfd_create", libc::SYS_memfd_create, arguments, deadline)
+    })?;
+    let mapped = i32::try_from(fd)
+        .map_err(|_| ForeignError::NotVmm { pid: process.pid() })
+        .and_then(|fd| process.descriptor(fd))
+        .and_then(|ours| {
+            let file = File::from(ours);
+            let sized = ftruncate(&file, WINDOW_SIZE)
+                // What the VMM does with it cannot take it from under us.
+                .and_then(|()| fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL));
+            let what = "the tracing memory cannot be made";
+            sized.map_err(|error| ForeignError::Window {
+                what,
+                source: error.into(),
+            })?;
+            let protection = u64::from((libc::PROT_READ | libc::PROT_WRITE).cast_unsigned());
+            let how = u64::from((libc::MAP_SHARED | libc::MAP_NORESERVE).cast_unsigned());
+            let arguments = [0, WINDOW_SIZE, protection, how, fd, 0];
+            let host = parked.call("mmap", libc::SYS_mmap, arguments, deadline)?;
+            Ok((file, host))
+        });
+    parked.call("close", libc::SYS_close, [fd, 0, 0, 0, 0, 0], deadline)?;
+    mapped
+}
+
+fn unmap_there(parked: &mut Parked, host: u64, deadline: Instant) -> Result<(), ForeignError> {
+    let arguments = [host, WINDOW_SIZE, 0, 0, 0, 0];
+    let unmapped = parked.call("munmap", libc::SYS_munmap, arguments, deadline);
+    unmapped.map(|_| ())
+}
+
+/// Has KVM show it to the guest, at the first place that is free: far above its RAM, where no device of it is looked for, and
+/// below what its processors can address.
+fn place(
+    slots: &mut Slots<'_>,
+    host: u64,
+    bits: u32,
+    ram_end: u64,
+) -> Result<(Range, u32), ForeignError> {
+    // Entries of page tables have 52 bits.
+    let all = 1u64 << bits.clamp(32, 52);
+    let top = all / 8 * 7 / GIB * GIB;
+    let mut last = std::io::Error::from_raw_os_error(libc::ENOSPC);
+    for tried in 0..PLACES {
+        let start = top.saturating_sub(tried * GIB);
+        if start < ram_end {
+            break;
+        }
+        let guest = Region {
+            start: Gpa(start),
+            bytes: WINDOW_SIZE,
+        };
+        let number = TRIAL - 1 - u32::try_from(tried).unwrap_or_default();
+        match slots.set(number, Range { guest, host }) {
+            Ok(()) => return Ok((Range { guest, host }, number)),
+            Err(ForeignError::Call { source, .. }) => last = source,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(ForeignError::NoPlace {
+        bits,
+        tried: usize::try_from(PLACES).unwrap_or_default(),
+        source: last,
+    })
+}

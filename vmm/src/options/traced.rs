@@ -1,0 +1,86 @@
+//! What is traced from the beginning, and how text is changed for it: options of `vmm run` and `vmm attach`.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use super::choice::choice;
+use super::quantities;
+use super::session::SessionOptions;
+use crate::layout;
+use tracer::Dispatch;
+use tracer::tracing::options::{Tracer, TracingOptions};
+
+/// What is traced.
+#[derive(Debug, Args)]
+pub struct Traced {
+    /// Trace from the attach point on
+    #[arg(long, value_name = "TRACER", value_parser = choice::<Tracer>())]
+    pub trace: Option<Tracer>,
+    /// Trace only functions whose name matches; may be given several times. `mod:NAME:GLOB` is for the
+    /// functions of a module of Linux, also one that is loaded later
+    #[arg(long, value_name = "GLOB", requires = "trace")]
+    pub filter: Vec<String>,
+    /// Never trace functions whose name matches; may be given several times
+    #[arg(long, value_name = "GLOB", requires = "trace")]
+    pub notrace: Vec<String>,
+    /// Make functions without a patch site traceable, too, where their first instructions can be displaced: also of
+    /// a kernel that was built without instrumentation (`vmm sites --any` says which)
+    #[arg(long)]
+    pub any: bool,
+    /// How a tracepoint leads to its only callback: by a jump, or through the iterator as to several
+    #[arg(long, value_name = "WAY", value_parser = choice::<Dispatch>(), default_value_t)]
+    pub dispatch: Dispatch,
+    /// Make large changes of the guest's text in slices of about this length each, in ms or with a unit, as 500us
+    #[arg(long, value_name = "MS", default_value = "1", allow_negative_numbers = true, value_parser = quantities::milliseconds)]
+    pub max_pause: Duration,
+    /// Make every change of the guest's text in one pause, however long it takes
+    #[arg(long, conflicts_with = "max_pause")]
+    pub atomic: bool,
+    #[command(flatten)]
+    #[expect(
+        missing_docs,
+        reason = "a doc comment here would become the text of the whole command"
+    )]
+    pub session: SessionOptions,
+}
+
+impl Traced {
+    /// Whether there is an output directory, and nothing is traced that could be written there.
+    #[must_use]
+    pub fn records_nothing(&self) -> bool {
+        self.session.output.is_some() && !self.is_enabled()
+    }
+
+    /// Whether anything is traced.
+    #[must_use]
+    pub fn is_enabled(&self) -> bool {
+        self.trace.is_some() || self.has_points()
+    }
+
+    /// Whether events or probes are to be recorded.
+    fn has_points(&self) -> bool {
+        !self.session.event.is_empty() || !self.session.probe.is_empty()
+    }
+
+    /// What tracing begins with.
+    #[must_use]
+    pub fn to_tracing(&self) -> TracingOptions {
+        TracingOptions {
+            enabled: self.is_enabled(),
+            tracer: self.trace.unwrap_or(if self.has_points() {
+                Tracer::Nop
+            } else {
+                Tracer::default()
+            }),
+            session: self.session.to_session(),
+            filter: self.filter.clone(),
+            notrace: self.notrace.clone(),
+            any: self.any,
+            dispatch: self.dispatch,
+            max_pause: (!self.atomic).then_some(self.max_pause),
+            rings_room: layout::RINGS_SIZE,
+            ..TracingOptions::default()
+        }
+    }
+}
