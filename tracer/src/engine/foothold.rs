@@ -17,6 +17,7 @@ use crate::stub::spec::{Hook, ReturnHook};
 use crate::stub::store::{StoreError, StubStore};
 use crate::stub::template::StubError;
 use crate::target::StoppedTarget;
+use crate::stub::mirror::give_back::MirrorMemory;
 use crate::text::journal::Journal;
 use crate::text::sites::Sites;
 use crate::window::{Extent, Places, Window};
@@ -213,6 +214,17 @@ impl Foothold {
     #[must_use]
     pub const fn reach(&self) -> Option<Reach> {
         self.reach
+    }
+
+    /// Where the host finds the mirror, once there is one.
+    pub(super) fn mirror_memory(&self) -> Option<MirrorMemory> {
+        let (mirror, directory) = (self.mirror?, self.mirror_physical?);
+        let (_, pages) = Mirror::bytes(mirror.pages_log2);
+        Some(MirrorMemory {
+            directory,
+            pages: Gpa(directory.0.checked_sub(pages)?),
+            count: 1 << mirror.pages_log2,
+        })
     }
 
     /// How stubs hook returns, once there is a mirror.

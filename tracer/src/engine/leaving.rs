@@ -1,6 +1,6 @@
 //! Leaving a guest that goes on without us: the window is taken out of it when nothing in it leads there any more.
 //!
-//! A thread that was preempted in a stub, or that waits in a call that a stub made, holds an address of the stubs in
+//! A call that is open gets its own return address back. A thread that was preempted in a stub holds an address of it in
 //! memory, and continues there. Which words of memory still matter nobody outside knows: the part of a stack that is out
 //! of use holds addresses, too. So *any* word that is one keeps the window where it is; the guest is not in danger
 //! then, only richer by some memory.
@@ -8,6 +8,7 @@
 use terms::addr::{Gpa, Gva};
 
 use super::{ApplyError, Engine};
+use crate::stub::mirror::give_back::give_back;
 use crate::target::{MemoryError, StoppedTarget};
 
 /// Bytes that are looked at in one piece: a core's own cache holds them, and a call in another process is worth it.
@@ -50,8 +51,11 @@ impl Engine {
             });
         };
         let arena = foothold.stubs.arena();
-        let inside = inside(target, arena.start(), arena.next());
-        match inside {
+        let (start, end) = (arena.start(), arena.next());
+        let is_stub = |word: u64| word.wrapping_sub(start.0) < end.0.saturating_sub(start.0);
+        let mirror = foothold.mirror_memory();
+        let given = mirror.map_or(Ok(0), |mirror| give_back(target, mirror, is_stub));
+        match given.and_then(|_| inside(target, start, end)) {
             Ok(inside) if inside.is_nobody() => {
                 foothold.window.close(target);
                 Ok(inside)
@@ -113,7 +117,7 @@ mod tests {
         let (start, end) = (Gva(0xffff_ffff_b000_0000), Gva(0xffff_ffff_b000_1000));
         let look = |target: &MockTarget| inside(target, start, end).unwrap();
         assert!(look(&target).is_nobody());
-        let first = target.ram().first().unwrap().start;
+        let first = Gpa(0x40_0000);
         for (offset, word) in [
             (0x40, start.0),
             (0x48, end.0),

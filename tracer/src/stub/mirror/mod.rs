@@ -15,6 +15,7 @@
 //! would take every empty place for its own, so it gets none: the claim routine refuses it, and the
 //! one place that the look-up tries first for it never holds 0 ([`Mirror::NOBODY`]).
 
+pub mod give_back;
 pub mod stacks;
 
 use insn::asm::registers::{gpr32, gpr64};

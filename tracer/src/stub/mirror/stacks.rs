@@ -78,7 +78,8 @@ impl Stacks {
     }
 }
 
-const fn is_free(tag: u64) -> bool {
+/// Whether a word of the directory is the number of no page.
+pub(super) const fn is_free(tag: u64) -> bool {
     tag == 0 || tag == Mirror::NOBODY
 }
 
