@@ -54,6 +54,25 @@ impl Guest {
         }
     }
 
+    /// `vmm attach` to the guest of another process, which runs this kernel; the kernel in its memory without one.
+    ///
+    /// # Panics
+    /// When there is no room for its folder.
+    #[must_use]
+    pub fn attached(pid: u32, kernel: Option<&Path>) -> Self {
+        let mut command = vmm();
+        command.arg("attach").arg(pid.to_string());
+        if let Some(kernel) = kernel {
+            command.arg("--kernel").arg(kernel);
+        }
+        Self {
+            command,
+            folder: TempDir::new().expect("a temporary folder"),
+            // It lasts as long as the guest.
+            time_limited: true,
+        }
+    }
+
     /// A stock Linux that does `script` and switches itself off; an interactive shell without a script.
     /// `initrd` replaces the usual one.
     ///

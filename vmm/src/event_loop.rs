@@ -14,8 +14,9 @@ use crate::control::methods::answer;
 use crate::control::server::Server;
 use crate::devices::serial::INPUT_LIMIT;
 use crate::failure::Failure;
-use crate::run::{Outcome, Run};
+use crate::outcome::Outcome;
 use crate::provider::Provider;
+use crate::run::Run;
 use crate::signals::Signals;
 use crate::terminal::{ConsoleInput, ConsoleStdin};
 use tracer::tracing::Finished;
@@ -228,13 +229,11 @@ impl<P: Provider> MutEventSubscriber for EventLoop<P> {
                 }
             }
             STDIN => self.console_input(ops),
-            TIMER => {
-                match self.limit.take() {
-                    Some(limit) if limit.is_wanted => self.run.end(Outcome::Elapsed),
-                    Some(limit) => self.run.time_out(limit.limit),
-                    None => {}
-                }
-            }
+            TIMER => match self.limit.take() {
+                Some(limit) if limit.is_wanted => self.run.end(Outcome::Elapsed),
+                Some(limit) => self.run.time_out(limit.limit),
+                None => {}
+            },
             WATCH => {
                 // How often it has fired does not matter; it must be read to fire again.
                 let _ = self.watch.0.wait();

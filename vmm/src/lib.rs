@@ -3,6 +3,7 @@
 //! The only crate that names KVM: guest memory, vCPU threads and their pausing, devices, the
 //! control socket and the command line. What tracing *decides* is the `tracer` crate's part.
 
+mod all_memory;
 pub mod black_box;
 pub mod breakpoint;
 pub mod cli;
@@ -28,8 +29,10 @@ pub mod memory;
 mod memslots;
 pub mod not_started;
 pub mod options;
+pub mod outcome;
 pub mod panic_watch;
 pub mod pause_times;
+mod provided;
 pub mod provider;
 pub mod quiesce;
 pub mod remedy;

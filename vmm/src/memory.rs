@@ -14,12 +14,12 @@ use terms::region::Region;
 use tracer::target::{MemoryError, PhysicalMemory, WindowMemory};
 use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::{
-    Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap,
-    MmapRegion, VolatileMemory, VolatileSlice,
+    Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion,
+    GuestRegionMmap, MmapRegion, VolatileMemory, VolatileSlice,
 };
 
+use crate::all_memory::AllMemory;
 use crate::layout;
-use crate::translated::AllMemory;
 
 /// Why the guest's memory could not be set up.
 #[derive(Debug, thiserror::Error)]

@@ -9,7 +9,6 @@ use tracer::guest::Guest;
 use tracer::target::{PhysicalMemory, VcpuRegisters};
 use tracer::{PageTableRoot, translate};
 
-
 /// How often it is looked at: a panic prints for longer than that.
 pub const PERIOD: Duration = Duration::from_millis(20);
 /// Time that a panicking guest has to print and to reset itself.

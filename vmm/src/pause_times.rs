@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use crate::control::status::{Pauses, Spread};
-
 /// Differences shorter than this are not kept.
 const SHORTEST_NS: u64 = 64;
 /// Significant digits that are kept of each time.
@@ -50,28 +48,4 @@ impl PauseTimes {
 
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
-impl From<&PauseTimes> for Pauses {
-    fn from(times: &PauseTimes) -> Self {
-        Self {
-            parked: spread(&times.parked),
-            released: spread(&times.released),
-        }
-    }
-}
-
-/// Nanoseconds as microseconds with the precision that the histogram has.
-fn spread(times: &Histogram<u64>) -> Spread {
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "pauses have far fewer than 53 bits of ns"
-    )]
-    let microseconds = |ns: u64| ns as f64 / 1000.0;
-    Spread {
-        count: times.len(),
-        p50_us: microseconds(times.value_at_quantile(0.5)),
-        p99_us: microseconds(times.value_at_quantile(0.99)),
-        max_us: microseconds(times.max()),
-    }
 }

@@ -7,7 +7,7 @@ use tracer::tracing::{Finished, Tracing};
 
 use crate::control::status::{Pauses, VcpuStatus};
 use crate::failure::Failure;
-use crate::run::Outcome;
+use crate::outcome::Outcome;
 
 /// Where a guest comes from: a machine of ours, or another VMM.
 pub trait Provider: Guest {

@@ -3,7 +3,7 @@
 use terms::addr::{Gpa, Gva};
 use tracer::target::{MemoryError, PhysicalMemory};
 
-use crate::translated::AllMemory;
+use crate::all_memory::AllMemory;
 
 /// Physically contiguous bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

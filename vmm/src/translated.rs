@@ -5,30 +5,10 @@ use std::cell::Cell;
 use terms::addr::{Gpa, Gva};
 use terms::region::Region;
 use tracer::PageTableRoot;
-use tracer::target::{MemoryError, PhysicalMemory, VcpuRegisters};
+use tracer::target::{MemoryError, VcpuRegisters};
 
+use crate::all_memory::AllMemory;
 use crate::scatter::{Piece, pieces, read_pieces, write_pieces};
-
-/// All of a guest's memory, to be written: one value for each guest, which who has stopped it borrows.
-pub(crate) trait AllMemory: PhysicalMemory {
-    /// All memory but the window.
-    fn ram(&self) -> Vec<Region>;
-
-    /// Whether all of the range is memory.
-    fn contains(&self, at: Gpa, length: usize) -> bool;
-
-    /// Copies `bytes` into it at `at`.
-    ///
-    /// # Errors
-    /// [`MemoryError::NotMemory`] when any byte lies outside of it; then nothing was written.
-    fn write(&self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError>;
-
-    /// Copies `bytes` into the window.
-    ///
-    /// # Errors
-    /// [`MemoryError::NotWindow`]; then nothing was written.
-    fn write_window(&self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError>;
-}
 
 /// Guest memory, with what is known of the translation of its addresses.
 #[derive(Debug)]

@@ -20,3 +20,8 @@ fn the_guide_can_be_followed() {
 fn the_page_about_probes_can_be_followed() {
     follow("docs/probes.md", include_str!("../../../docs/probes.md"));
 }
+
+#[test]
+fn the_page_about_other_vmms_can_be_followed() {
+    follow("docs/attach.md", include_str!("../../../docs/attach.md"));
+}

@@ -6,6 +6,7 @@
 
 mod accidents;
 mod any;
+mod attach;
 mod bad_input;
 mod call_values;
 mod clients;

@@ -9,8 +9,9 @@ use tests::transcript::blocks;
 /// Blocks that nobody runs may only become fewer.
 const NOT_RUN: usize = 1;
 /// The documents whose commands are run, and where `console linux` is.
-const RUN: [&str; 4] = [
+const RUN: [&str; 5] = [
     "README.md",
+    "docs/attach.md",
     "docs/guide.md",
     "docs/probes.md",
     "docs/linux.md",

@@ -5,6 +5,7 @@
 #![cfg(test)]
 
 mod ages;
+mod attach;
 mod boot;
 mod coexistence;
 mod crash;

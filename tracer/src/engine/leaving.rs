@@ -128,6 +128,9 @@ mod tests {
             target.write_physical(at, &word.to_le_bytes()).unwrap();
         }
         let found = look(&target);
-        assert_eq!((found.words, found.first), (2, Some(first.wrapping_add(0x40))));
+        assert_eq!(
+            (found.words, found.first),
+            (2, Some(first.wrapping_add(0x40)))
+        );
     }
 }

@@ -61,7 +61,6 @@ impl Tracing {
         let on = &mut self.attachment;
         let mut session = on.sessions.remove(index)?;
         let (id, finished) = session.close();
-        on.sessions.note_deleted(&session.doubts());
         if let Some(id) = id {
             on.engine.delete_session(&mut guest.memory().clone(), id)?;
             on.keep_time(guest)?;

@@ -49,7 +49,6 @@ use crate::points::any;
 use crate::points::locks::LockPrefixes;
 use image::Image;
 use terms::addr::{Gpa, Gva};
-use trace::doubt::TimeDoubts;
 
 use crate::clock::HostClock;
 use crate::collect::Pollers;
@@ -249,13 +248,6 @@ impl Tracing {
         attach_point(&on.shared.image, self.attach_at.as_deref()).map(Some)
     }
 
-    /// The guest runs already: its time begins now.
-    pub fn before_attaching(&mut self) {
-        let on = &mut self.attachment;
-        let zero = (on.shared.host.counter)();
-        on.time.set_zero(zero);
-    }
-
     /// The guest is where tracing begins: starts the sessions that wait for it. Where a vCPU is trapped at the attach
     /// point, the breakpoint is removed afterwards, whatever this returns, and the guest continues.
     ///
@@ -346,13 +338,6 @@ impl Tracing {
             finished = finished.and(closed.map(|closing| all.closings.extend(closing.or(counted))));
         }
         finished.map(|()| all)
-    }
-
-    /// Records of all sessions that were read and whose times may be wrong, and how often the clock of a vCPU
-    /// was set: for the end of a run.
-    #[must_use]
-    pub fn time_doubts(&self) -> TimeDoubts {
-        self.attachment.sessions.doubts()
     }
 
     /// Every session.

@@ -8,17 +8,15 @@ use crate::session::SessionId;
 use crate::stub::cell::SESSIONS_MAX;
 use image::Image;
 use terms::event_format::EventId;
-use trace::doubt::TimeDoubts;
 
 use super::TracingError;
 use super::session::TraceSession;
 use super::status::SessionStatus;
 
-/// The sessions that there are, and what those have left that were deleted.
+/// The sessions that there are.
 #[derive(Debug)]
 pub(super) struct TraceSessions {
     list: Vec<TraceSession>,
-    deleted: TimeDoubts,
 }
 
 impl TraceSessions {
@@ -26,7 +24,6 @@ impl TraceSessions {
     pub fn new(default: TraceSession) -> Self {
         Self {
             list: vec![default],
-            deleted: TimeDoubts::default(),
         }
     }
 
@@ -59,11 +56,6 @@ impl TraceSessions {
             return Err(TracingError::NoSuchIndex);
         }
         Ok(self.list.swap_remove(index))
-    }
-
-    /// What a session that is gone leaves.
-    pub fn note_deleted(&mut self, doubts: &TimeDoubts) {
-        self.deleted.add_all(doubts);
     }
 
     /// The place of the session of that name.
@@ -146,15 +138,6 @@ impl TraceSessions {
         self.iter()
             .find(is_it)
             .map_or("?", |session| session.name.as_str())
-    }
-
-    /// Records of all sessions that were read and whose times may be wrong, deleted ones included.
-    pub fn doubts(&self) -> TimeDoubts {
-        let mut doubts = self.deleted;
-        for session in self.iter() {
-            doubts.add_all(&session.doubts());
-        }
-        doubts
     }
 
     /// What each of them does now.

@@ -13,7 +13,9 @@ use crate::loader::KernelFile;
 use crate::run::Run;
 use crate::signals::Signals;
 use crate::verbs::attach::AttachOptions;
-use tracer::guest::Guest as _;
+use tracer::KernelMap;
+use tracer::guest::{Guest as _, StoppedGuest as _};
+use tracer::target::StoppedTarget as _;
 use tracer::tracing::{Kernel, Tracing};
 
 /// Traces the guest.
@@ -25,13 +27,21 @@ pub fn attach(options: &AttachOptions) -> Result<ExitStatus, Failure> {
         let message = "--output: nothing would be written; say what to trace (--trace, --event, --probe), or how to be told (--control)";
         return Err(Failure::bad_input(message));
     }
+    if !options.traced.is_enabled() && options.control.is_none() {
+        let message = "nothing would be traced: say what (--trace, --event, --probe), or how to be told (--control)";
+        return Err(Failure::bad_input(message));
+    }
     let pid = chosen(options.guest.as_deref())?;
-    let kernel = KernelFile::read(&options.kernel)
-        .and_then(|kernel| kernel.with_symbols(options.symbols.as_deref()))
+    let file = options.kernel.as_deref().map(KernelFile::read).transpose();
+    let file = file
+        .and_then(|file| {
+            let symbols = options.symbols.as_deref();
+            file.map(|file| file.with_symbols(symbols)).transpose()
+        })
         .map_err(Failure::bad_input)?;
     // Before any thread is made: all of them inherit what is blocked.
     let signals = Signals::take_over().map_err(Failure::bad_input)?;
-    let events = begin(options, pid, &kernel, signals)?;
+    let events = begin(options, pid, file.as_ref(), signals)?;
     let Ended { outcome, finished } = events.run().map_err(Failure::bad_input)?;
     show(finished);
     report(outcome)
@@ -41,7 +51,7 @@ pub fn attach(options: &AttachOptions) -> Result<ExitStatus, Failure> {
 fn begin(
     options: &AttachOptions,
     pid: i32,
-    kernel: &KernelFile,
+    file: Option<&KernelFile>,
     signals: Signals,
 ) -> Result<EventLoop<Foreign>, Failure> {
     let listen = |path| Server::listen(path, CONTROL).map_err(Failure::bad_input);
@@ -49,23 +59,20 @@ fn begin(
     if let Some(cpu) = options.traced.session.clock_cpu {
         check_cpu(cpu).map_err(Failure::bad_input)?;
     }
-    let image = kernel
-        .image()
-        .map_err(|error| Failure::bad_input(kernel.refused(&error)))?;
     let guest = Foreign::attach(pid)?;
-    let traced = Kernel {
-        image,
-        debug: kernel.debug(),
-        name: kernel.path().display().to_string(),
+    let kernel = match file {
+        Some(file) => of_file(file)?,
+        None => in_memory(&guest)?,
     };
+    let name = kernel.name.clone();
     let options_of = options.tracing(guest.vcpus());
-    let mut tracing = Tracing::new(options_of, traced, this_host())?;
-    tracing.before_attaching();
+    let tracing = Tracing::new(options_of, kernel, this_host())?;
     let limit = options.duration.map(Limit::wanted).transpose();
     let limit = limit.map_err(Failure::bad_input)?;
-    let mut run = Run::new(guest, tracing, options.kernel.display().to_string());
-    run.begin()?;
+    let mut run = Run::new(guest, tracing, name);
     let watch = Watch::start(run.watch_period()).map_err(Failure::bad_input)?;
+    // Last: what is changed in the guest from here on the end of the run gives back.
+    run.begin()?;
     Ok(EventLoop {
         run,
         signals,
@@ -73,5 +80,38 @@ fn begin(
         limit,
         watch,
         control,
+    })
+}
+
+/// The kernel, as its file says.
+fn of_file(file: &KernelFile) -> Result<Kernel, Failure> {
+    let image = file
+        .image()
+        .map_err(|error| Failure::bad_input(file.refused(&error)))?;
+    Ok(Kernel {
+        image,
+        debug: file.debug(),
+        name: file.path().display().to_string(),
+    })
+}
+
+/// The kernel, as it is in the guest's memory. The guest is stopped only while it is found.
+fn in_memory(guest: &Foreign) -> Result<Kernel, Failure> {
+    let map = {
+        let mut stopped = guest.stop().map_err(Failure::tracing)?;
+        let entry = stopped.syscall_entry(0).map_err(Failure::tracing)?;
+        let online = stopped.vcpus().iter().find(|vcpu| vcpu.online).copied();
+        KernelMap::of(&stopped, &online.unwrap_or_default(), entry).map_err(Failure::bad_input)?
+    };
+    let found = map.read(guest.memory()).map_err(Failure::bad_input)?;
+    if let Some(why) = &found.no_sites {
+        log::warn!("{why}");
+    }
+    let linux = found.image.linux.as_ref();
+    let name = linux.map_or_else(|| "kernel".to_owned(), |linux| linux.version.clone());
+    Ok(Kernel {
+        image: found.image,
+        debug: None,
+        name,
     })
 }

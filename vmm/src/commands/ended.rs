@@ -7,7 +7,7 @@ use crate::black_box::BlackBox;
 use crate::closing::ClosingLine;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
-use crate::run::Outcome;
+use crate::outcome::Outcome;
 use tracer::tracing::Finished;
 use tracer::tracing::closing::Closing;
 

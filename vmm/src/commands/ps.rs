@@ -24,8 +24,8 @@ fn row(guest: &Listed) -> String {
     let name = guest.name.as_deref().unwrap_or("-");
     line(
         &guest.pid.to_string(),
-        &masked(&guest.vmm).to_string(),
-        &masked(name).to_string(),
+        masked(&guest.vmm).as_ref(),
+        masked(name).as_ref(),
         &guest.vcpus.to_string(),
     )
 }

@@ -1,7 +1,10 @@
 //! What `status` returns: the machine, and beside it [`tracer::tracing::status`].
 
+use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use tracer::tracing::status::TracingStatus;
+
+use crate::pause_times::PauseTimes;
 
 /// Result of `status`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -58,4 +61,28 @@ pub struct Spread {
     pub p99_us: f64,
     /// The longest.
     pub max_us: f64,
+}
+
+impl From<&PauseTimes> for Pauses {
+    fn from(times: &PauseTimes) -> Self {
+        Self {
+            parked: spread(&times.parked),
+            released: spread(&times.released),
+        }
+    }
+}
+
+/// Nanoseconds as microseconds with the precision that the histogram has.
+fn spread(times: &Histogram<u64>) -> Spread {
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "pauses have far fewer than 53 bits of ns"
+    )]
+    let microseconds = |ns: u64| ns as f64 / 1000.0;
+    Spread {
+        count: times.len(),
+        p50_us: microseconds(times.value_at_quantile(0.5)),
+        p99_us: microseconds(times.value_at_quantile(0.99)),
+        max_us: microseconds(times.max()),
+    }
 }

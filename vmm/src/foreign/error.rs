@@ -34,13 +34,17 @@ pub enum ForeignError {
         name: String,
     },
     /// There is none, or it is not clear which is meant.
-    #[error("{guests} guests of this host could be meant: name one by its process or its name (`vmm ps` lists them)")]
+    #[error(
+        "{guests} guests of this host could be meant: name one by its process or its name (`vmm ps` lists them)"
+    )]
     WhichGuest {
         /// How many could be.
         guests: usize,
     },
     /// The system does not show it.
-    #[error("/proc/{pid}/{what} cannot be read: {source}; it takes root, or CAP_SYS_PTRACE and the same user")]
+    #[error(
+        "/proc/{pid}/{what} cannot be read: {source}; it takes root, or CAP_SYS_PTRACE and the same user"
+    )]
     Proc {
         /// The process.
         pid: i32,
@@ -50,7 +54,9 @@ pub enum ForeignError {
         source: io::Error,
     },
     /// The system does not give one of its descriptors.
-    #[error("descriptor {fd} of process {pid} is not to be had: {source}; it takes root, or CAP_SYS_PTRACE")]
+    #[error(
+        "descriptor {fd} of process {pid} is not to be had: {source}; it takes root, or CAP_SYS_PTRACE"
+    )]
     Descriptor {
         /// The process.
         pid: i32,
@@ -60,7 +66,9 @@ pub enum ForeignError {
         source: io::Error,
     },
     /// A thread could not be traced.
-    #[error("thread {thread} of the VMM cannot be held: {what}: {source}; it takes root or CAP_SYS_PTRACE, kernel.yama.ptrace_scope below 3, and nobody else who traces it")]
+    #[error(
+        "thread {thread} of the VMM cannot be held: {what}: {source}; it takes root or CAP_SYS_PTRACE, kernel.yama.ptrace_scope below 3, and nobody else who traces it"
+    )]
     Ptrace {
         /// The thread.
         thread: i32,
@@ -70,7 +78,9 @@ pub enum ForeignError {
         source: io::Error,
     },
     /// A thread did not stop in time.
-    #[error("thread {thread} of the VMM did not come to a stop in time while {what}; it runs on unchanged")]
+    #[error(
+        "thread {thread} of the VMM did not come to a stop in time while {what}; it runs on unchanged"
+    )]
     Late {
         /// The thread.
         thread: i32,
@@ -112,7 +122,9 @@ pub enum ForeignError {
         vcpu: u16,
     },
     /// The guest's memory was not found.
-    #[error("the guest's memory was not found in process {pid}: {tried} of its mappings were tried, none is what KVM has at guest physical address {at}")]
+    #[error(
+        "the guest's memory was not found in process {pid}: {tried} of its mappings were tried, none is what KVM has at guest physical address {at}"
+    )]
     NoMemory {
         /// The process.
         pid: i32,
@@ -130,7 +142,9 @@ pub enum ForeignError {
         source: io::Error,
     },
     /// There is no room for it in the guest's physical address space.
-    #[error("no place for tracing memory among the {bits}-bit physical addresses of the guest: {tried} were refused, the last one with: {source}")]
+    #[error(
+        "no place for tracing memory among the {bits}-bit physical addresses of the guest: {tried} were refused, the last one with: {source}"
+    )]
     NoPlace {
         /// What its processors can address.
         bits: u32,
@@ -140,6 +154,8 @@ pub enum ForeignError {
         source: io::Error,
     },
     /// None of its vCPUs executes 64-bit code.
-    #[error("no vCPU of the guest executes 64-bit code with paging: it has not started yet, or is none that can be traced")]
+    #[error(
+        "no vCPU of the guest executes 64-bit code with paging: it has not started yet, or is none that can be traced"
+    )]
     Not64Bit,
 }

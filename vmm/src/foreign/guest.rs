@@ -7,9 +7,7 @@ use terms::addr::{Gpa, Gva};
 use terms::region::Region;
 use tracer::clock::page::{Beat, Beats, ClockPage};
 use tracer::clock::{Relation, RunClock, Sample, VcpuClocks};
-use tracer::guest::{
-    Guest, LiveGuest, NoClockPage, NotLive, RegisterError, StopError,
-};
+use tracer::guest::{Guest, LiveGuest, NoClockPage, NotLive, RegisterError, StopError};
 use tracer::target::{
     LiveTarget, MemoryError, NotSynchronised, PhysicalMemory, TargetMemory, TextMemory,
     VcpuRegisters, WindowMemory,
@@ -29,7 +27,7 @@ impl Guest for Foreign {
     type Live<'g> = Never;
 
     fn vcpus(&self) -> u16 {
-        u16::try_from(Self::vcpus(self).len()).unwrap_or(u16::MAX)
+        u16::try_from(self.held_vcpus().len()).unwrap_or(u16::MAX)
     }
 
     fn memory(&self) -> &ForeignMemory {
@@ -41,6 +39,8 @@ impl Guest for Foreign {
             start: Gpa(0),
             bytes: 0,
         };
+        // Whoever knows where it is may lead the guest there.
+        self.set_window_free(false);
         Self::window(self).map_or(nothing, ForeignWindow::region)
     }
 
@@ -49,7 +49,7 @@ impl Guest for Foreign {
     }
 
     fn stop(&self) -> Result<ForeignStopped<'_>, StopError> {
-        self.quiesce()
+        ForeignStopped::stop(self)
     }
 
     fn is_held(&self) -> bool {
@@ -126,17 +126,9 @@ impl Guest for Foreign {
     ) -> Result<Box<dyn ClockPage>, NoClockPage> {
         let window = self.all_memory().memory().window();
         let pid = self.process().pid();
-        let vcpus = Self::vcpus(self).iter();
+        let vcpus = self.held_vcpus().iter();
         let vcpus = vcpus.map(|vcpu| CpuTime::of_process(pid, vcpu.thread()));
-        let thread = ClockThread::start(
-            window,
-            at,
-            clock,
-            beat,
-            vcpus.collect(),
-            beats,
-            continues,
-        );
+        let thread = ClockThread::start(window, at, clock, beat, vcpus.collect(), beats, continues);
         match thread {
             Ok(thread) => Ok(Box::new(thread)),
             Err(error) => Err(NoClockPage {

@@ -136,7 +136,7 @@ impl HeldThread {
     ///
     /// # Errors
     /// [`ForeignError::Late`], [`ForeignError::Ended`], [`ForeignError::Ptrace`].
-    pub fn to_system_call(&mut self, deadline: Instant) -> Result<(), ForeignError> {
+    pub fn next_system_call(&mut self, deadline: Instant) -> Result<(), ForeignError> {
         let mut signal = None;
         loop {
             let resumed = ptrace::syscall(self.thread, signal);
@@ -153,7 +153,7 @@ impl HeldThread {
     ///
     /// # Errors
     /// [`ForeignError::Late`], [`ForeignError::Ended`], [`ForeignError::Ptrace`].
-    pub fn to_event(&mut self, deadline: Instant) -> Result<(), ForeignError> {
+    pub fn settle(&mut self, deadline: Instant) -> Result<(), ForeignError> {
         let asked = ptrace::interrupt(self.thread);
         asked.map_err(refused(self.number(), "interrupting it"))?;
         self.resume(None)?;
@@ -222,7 +222,7 @@ impl HeldThread {
         }
         let after = self.registers();
         // Our death in the stop that it is in now would kill the VMM.
-        self.to_event(deadline)?;
+        self.settle(deadline)?;
         Ok(after?.rax)
     }
 

@@ -111,7 +111,10 @@ mod tests {
     #[test]
     fn guests_have_the_names_that_their_vmms_have_for_them() {
         for (line, name) in [
-            ("/usr/bin/qemu-system-x86_64 -name build-7 -m 1G", Some("build-7")),
+            (
+                "/usr/bin/qemu-system-x86_64 -name build-7 -m 1G",
+                Some("build-7"),
+            ),
             ("qemu -name guest=build-7,debug-threads=on", Some("build-7")),
             ("qemu -name debug-threads=on", None),
             ("firecracker --id a1 --api-sock x", Some("a1")),
@@ -121,7 +124,10 @@ mod tests {
         ] {
             assert_eq!(name_of(&words(line)).as_deref(), name, "{line}");
         }
-        assert_eq!(vmm_of(&words("/usr/bin/qemu-system-x86_64 -m 1"), "x"), "qemu");
+        assert_eq!(
+            vmm_of(&words("/usr/bin/qemu-system-x86_64 -m 1"), "x"),
+            "qemu"
+        );
         assert_eq!(vmm_of(&words("./firecracker"), "x"), "firecracker");
         assert_eq!(vmm_of(&[], "lkvm"), "lkvm");
     }

@@ -5,16 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvm_bindings::kvm_cpuid_entry2;
-use tracer::PageTableRoot;
 use tracer::clock::VcpuClocks;
 use tracer::guest::StopError;
-use tracer::target::VcpuRegisters;
 
 use super::error::ForeignError;
 use super::memory::{ForeignMemory, ForeignRam};
 use super::process::Process;
 use super::slots::{Slots, find};
-use super::stopped::ForeignStopped;
 use super::threads::vcpus_of;
 use super::top_table::TopTable;
 use super::vcpu::{ForeignVcpu, Parked};
@@ -110,11 +107,11 @@ impl Foreign {
         &self.process
     }
 
-    pub(super) fn vcpus(&self) -> &[Arc<ForeignVcpu>] {
+    pub(crate) fn held_vcpus(&self) -> &[Arc<ForeignVcpu>] {
         &self.vcpus
     }
 
-    pub(super) const fn all_memory(&self) -> &ForeignRam {
+    pub(crate) const fn all_memory(&self) -> &ForeignRam {
         &self.ram
     }
 
@@ -138,11 +135,11 @@ impl Foreign {
         &self.top
     }
 
-    pub(super) const fn is_paused_by_user(&self) -> &Cell<bool> {
+    pub(crate) const fn is_paused_by_user(&self) -> &Cell<bool> {
         &self.is_paused_by_user
     }
 
-    pub(super) const fn times(&self) -> &RefCell<PauseTimes> {
+    pub(crate) const fn times(&self) -> &RefCell<PauseTimes> {
         &self.times
     }
 
@@ -151,35 +148,27 @@ impl Foreign {
     }
 
     /// Whether its VMM has ended.
-    pub(super) const fn is_gone(&self) -> bool {
+    pub(crate) const fn is_gone(&self) -> bool {
         self.is_gone
     }
 
     /// Its VMM has ended: there is nobody to be stopped, and nothing to be given back.
-    pub(super) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.is_gone = true;
         self.vcpus.clear();
         self.window = None;
     }
 
-    pub(super) const fn window_is_free(&self) -> bool {
+    pub(crate) const fn window_is_free(&self) -> bool {
         self.window_is_free.get()
     }
 
-    pub(super) fn set_window_free(&self, is_free: bool) {
+    pub(crate) fn set_window_free(&self, is_free: bool) {
         self.window_is_free.set(is_free);
     }
 
-    /// Stops it for as long as the returned value lives.
-    ///
-    /// # Errors
-    /// [`StopError`]; then the guest runs on.
-    pub(super) fn quiesce(&self) -> Result<ForeignStopped<'_>, StopError> {
-        Ok(ForeignStopped::new(self, self.hold()?))
-    }
-
     /// Adds a holder: all vCPUs are parked when this returns. Returns their registers.
-    pub(super) fn hold(&self) -> Result<Vec<FullRegisters>, StopError> {
+    pub(crate) fn hold(&self) -> Result<Vec<FullRegisters>, StopError> {
         let mut hold = self.hold.borrow_mut();
         if hold.holders == 0 {
             let requested = Instant::now();
@@ -201,7 +190,7 @@ impl Foreign {
     }
 
     /// Takes a holder away: the vCPUs continue when it was the last one.
-    pub(super) fn release(&self) {
+    pub(crate) fn release(&self) {
         let mut hold = self.hold.borrow_mut();
         hold.holders = hold.holders.saturating_sub(1);
         if hold.holders > 0 {
@@ -235,7 +224,7 @@ impl Foreign {
     ///
     /// # Errors
     /// [`ForeignError`]; what is still there is told by it.
-    pub(super) fn leave(&mut self) -> Result<(), ForeignError> {
+    pub(crate) fn leave(&mut self) -> Result<(), ForeignError> {
         let Some(window) = self.window.take() else {
             return Ok(());
         };
@@ -271,7 +260,9 @@ impl Foreign {
 /// One that tracing has never begun on is left as it was.
 impl Drop for Foreign {
     fn drop(&mut self) {
-        if self.window_is_free() && let Err(error) = self.leave() {
+        if self.window_is_free()
+            && let Err(error) = self.leave()
+        {
             log::error!("tracing memory is left in the guest: {error}");
         }
     }
@@ -317,11 +308,4 @@ fn has_gigabyte_pages(cpuid: &[kvm_cpuid_entry2]) -> bool {
     const PAGES: u32 = 1 << 26;
     let leaf = cpuid.iter().find(|entry| entry.function == LEAF);
     leaf.is_some_and(|leaf| leaf.edx & PAGES != 0)
-}
-
-/// The page tables of the first vCPU that has any.
-pub(super) fn root_of(vcpus: &[FullRegisters]) -> Option<PageTableRoot> {
-    let online = vcpus.iter().filter(|vcpu| vcpu.is_online());
-    let mut roots = online.filter_map(|vcpu| PageTableRoot::of(&VcpuRegisters::from(vcpu)).ok());
-    roots.next()
 }

@@ -9,8 +9,8 @@ use tracer::guest::SharedMemory;
 use tracer::target::{MemoryError, PhysicalMemory, WindowMemory};
 
 use super::remote;
+use crate::all_memory::AllMemory;
 use crate::memory::Memory;
-use crate::translated::AllMemory;
 
 /// RAM of the guest, and where its VMM has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,7 +137,7 @@ impl SharedMemory for ForeignMemory {
 
 /// All of it, to be written: there is one for each guest.
 #[derive(Debug)]
-pub(super) struct ForeignRam {
+pub(crate) struct ForeignRam {
     memory: ForeignMemory,
 }
 

@@ -3,7 +3,6 @@
 //! Only here is another process held by ptrace, and only on one thread. What is done to the VMM leaves no trace: threads are
 //! seized for each pause alone, calls in their names use memory below their stacks and put back what was there.
 
-mod driven;
 pub mod error;
 pub mod guest;
 mod held;

@@ -152,13 +152,6 @@ impl Process {
         Some([number, argument()?, argument()?])
     }
 
-    /// The CPU time that a thread has used, in nanoseconds.
-    #[must_use]
-    pub fn cpu_time(pid: i32, thread: i32) -> Option<u64> {
-        let text = fs::read_to_string(format!("/proc/{pid}/task/{thread}/schedstat")).ok()?;
-        text.split_ascii_whitespace().next()?.parse().ok()
-    }
-
     /// The writable parts of its address space, in ascending order.
     ///
     /// # Errors
@@ -249,7 +242,10 @@ mod tests {
     fn writable_mappings_are_read_and_others_left_out() {
         let line = "7f0000000000-7f0010000000 rw-p 00000000 00:00 0 ";
         let anonymous = mapping(line).unwrap();
-        assert_eq!((anonymous.start, anonymous.bytes), (0x7f00_0000_0000, 0x1000_0000));
+        assert_eq!(
+            (anonymous.start, anonymous.bytes),
+            (0x7f00_0000_0000, 0x1000_0000)
+        );
         assert_eq!(anonymous.file, None);
         let file = mapping("1000-3000 rw-s 00000000 00:01 77 /memfd:ram (deleted)").unwrap();
         assert_eq!(file.file.unwrap().to_str(), Some("/memfd:ram"));
@@ -262,7 +258,10 @@ mod tests {
     #[test]
     fn a_process_is_told_from_one_that_is_gone_and_from_one_without_a_guest() {
         let own = Process::open(std::process::id().cast_signed()).unwrap();
-        assert!(matches!(own.vm_descriptor(), Err(ForeignError::NotVmm { .. })));
+        assert!(matches!(
+            own.vm_descriptor(),
+            Err(ForeignError::NotVmm { .. })
+        ));
         assert!(!own.threads().unwrap().is_empty());
         assert!(!own.mappings().unwrap().is_empty());
         for pid in [0, -1, i32::MAX] {

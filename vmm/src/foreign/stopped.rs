@@ -2,7 +2,7 @@
 
 use terms::addr::{Gpa, Gva};
 use terms::region::Region;
-use tracer::guest::{RegisterError, StoppedGuest};
+use tracer::guest::{RegisterError, StopError, StoppedGuest};
 use tracer::target::{
     MemoryError, NotProvided, PhysicalMemory, StoppedTarget, TargetMemory, TextMemory,
     VcpuRegisters, WindowMemory,
@@ -11,8 +11,8 @@ use tracer::target::{
 use super::error::ForeignError;
 use super::machine::Foreign;
 use super::memory::ForeignRam;
-use crate::translated::{AllMemory, Translated};
-use crate::vcpu::FullRegisters;
+use crate::all_memory::AllMemory;
+use crate::translated::Translated;
 
 /// `IA32_LSTAR`: where system calls enter.
 const LSTAR: u32 = 0xc000_0082;
@@ -28,13 +28,18 @@ pub struct ForeignStopped<'g> {
 }
 
 impl<'g> ForeignStopped<'g> {
-    pub(super) fn new(guest: &'g Foreign, full: Vec<FullRegisters>) -> Self {
+    /// Stops it.
+    ///
+    /// # Errors
+    /// [`StopError`]; then the guest runs on.
+    pub(super) fn stop(guest: &'g Foreign) -> Result<Self, StopError> {
+        let full = guest.hold()?;
         let registers: Vec<_> = full.iter().map(VcpuRegisters::from).collect();
-        Self {
+        Ok(Self {
             guest,
             memory: Translated::new(guest.all_memory(), &registers),
             registers,
-        }
+        })
     }
 
     fn msr(&self, vcpu: u16, index: u32) -> Result<u64, RegisterError> {
@@ -122,7 +127,10 @@ impl StoppedTarget for ForeignStopped<'_> {
 
     /// The guest has had all of the window since it was made.
     fn provide(&mut self, part: Region) -> Result<(), NotProvided> {
-        let window = self.guest.window().map(super::window::ForeignWindow::region);
+        let window = self
+            .guest
+            .window()
+            .map(super::window::ForeignWindow::region);
         match window.is_some_and(|window| window.holds(part.start, part.bytes)) {
             true => Ok(()),
             false => Err(NotProvided {

@@ -23,11 +23,12 @@ pub(super) fn vcpus_of(process: &Process) -> Result<Vec<Arc<ForeignVcpu>>, Forei
         return Err(ForeignError::NotVmm { pid });
     }
     let threads = threads_of(process, &descriptors)?;
+    let syscall = Arc::default();
     let open = |descriptor: &VcpuDescriptor| {
         let vcpu = descriptor.vcpu;
         let thread = threads.get(&descriptor.fd).copied();
         let thread = thread.ok_or(ForeignError::NoThread { pid, vcpu })?;
-        ForeignVcpu::open(process, *descriptor, thread).map(Arc::new)
+        ForeignVcpu::open(process, *descriptor, thread, &syscall).map(Arc::new)
     };
     descriptors.iter().map(open).collect()
 }

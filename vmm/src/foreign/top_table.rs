@@ -3,9 +3,8 @@
 
 use terms::addr::{Gpa, Gva};
 use tracer::PageTableRoot;
-use tracer::target::{MemoryError, PhysicalMemory};
+use tracer::target::{MemoryError, PhysicalMemory, VcpuRegisters};
 
-use super::machine::root_of;
 use crate::vcpu::FullRegisters;
 
 /// A page table.
@@ -36,7 +35,10 @@ impl TopTable {
 
     /// Where an address of the kernel lies, and how many bytes follow it in the same page.
     pub fn locate(&self, memory: &impl PhysicalMemory, at: Gva) -> Option<(Gpa, u64)> {
-        let over = Over { table: self, memory };
+        let over = Over {
+            table: self,
+            memory,
+        };
         let root = self.root?;
         let found = tracer::translate(&over, root, at).or_else(|error| {
             // It was copied while ring 3 ran, with tables that leave the kernel out.
@@ -70,4 +72,11 @@ impl<M: PhysicalMemory> PhysicalMemory for Over<'_, M> {
             None => self.memory.read_physical(at, into),
         }
     }
+}
+
+/// The page tables of the first vCPU that has any.
+fn root_of(vcpus: &[FullRegisters]) -> Option<PageTableRoot> {
+    let online = vcpus.iter().filter(|vcpu| vcpu.is_online());
+    let mut roots = online.filter_map(|vcpu| PageTableRoot::of(&VcpuRegisters::from(vcpu)).ok());
+    roots.next()
 }

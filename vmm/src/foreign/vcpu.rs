@@ -2,9 +2,12 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use kvm_bindings::{KVM_VCPU_TSC_CTRL, KVM_VCPU_TSC_OFFSET, kvm_cpuid_entry2, kvm_device_attr, kvm_msr_entry};
+use kvm_bindings::{
+    KVM_VCPU_TSC_CTRL, KVM_VCPU_TSC_OFFSET, kvm_cpuid_entry2, kvm_device_attr, kvm_msr_entry,
+};
 use vm_memory::ByteValued;
 
 use super::error::ForeignError;
@@ -55,6 +58,8 @@ pub struct ForeignVcpu {
     thread: i32,
     page: RunPage,
     is_filtered: bool,
+    /// Where the VMM has an instruction `syscall`, as far as that was seen; 0 before. All its vCPUs share it.
+    syscall: Arc<AtomicU64>,
 }
 
 /// A vCPU that is out of the guest, with all that it was doing complete, until this is dropped.
@@ -63,8 +68,6 @@ pub struct Parked {
     vcpu: Arc<ForeignVcpu>,
     held: HeldThread,
     prepared: Prepared,
-    /// Where the thread has an instruction `syscall`.
-    syscall: Option<u64>,
 }
 
 impl ForeignVcpu {
@@ -76,6 +79,7 @@ impl ForeignVcpu {
         process: &Process,
         descriptor: VcpuDescriptor,
         thread: i32,
+        syscall: &Arc<AtomicU64>,
     ) -> Result<Self, ForeignError> {
         let what = "the page that a vCPU shares with KVM cannot be mapped";
         let page = RunPage::map(process.descriptor(descriptor.fd)?);
@@ -86,6 +90,7 @@ impl ForeignVcpu {
             thread,
             page: page.map_err(|source| ForeignError::Window { what, source })?,
             is_filtered: process.is_filtered(thread),
+            syscall: Arc::clone(syscall),
         })
     }
 
@@ -112,7 +117,6 @@ impl ForeignVcpu {
                 vcpu: Arc::clone(self),
                 held,
                 prepared,
-                syscall: None,
             }),
             Err(error) => {
                 self.page.restore(prepared);
@@ -130,8 +134,8 @@ impl Parked {
     pub fn wait(&mut self, deadline: Instant) -> Result<(), ForeignError> {
         self.held.stopped(deadline)?;
         let registers = self.held.registers()?;
-        let is_done = self.is_running(&registers)
-            && INTERRUPTED.contains(&registers.rax.cast_signed());
+        let is_done =
+            self.is_running(&registers) && INTERRUPTED.contains(&registers.rax.cast_signed());
         if is_done || self.vcpu.page.is_consistent() {
             return self.find_syscall();
         }
@@ -148,19 +152,19 @@ impl Parked {
     fn complete(&mut self, deadline: Instant) -> Result<(), ForeignError> {
         const ENTERS: i64 = -(libc::ENOSYS as i64);
         for _ in 0..CALLS_MAX {
-            self.held.to_system_call(deadline)?;
+            self.held.next_system_call(deadline)?;
             let registers = self.held.registers()?;
             if !self.is_running(&registers) || registers.rax.cast_signed() != ENTERS {
                 continue;
             }
             // Only here, after the VMM's own look at it: it would skip the entry, or take it out again.
             let before = self.vcpu.page.exit_immediately(1);
-            let left = self.held.to_system_call(deadline);
+            let left = self.held.next_system_call(deadline);
             self.vcpu.page.exit_immediately(before);
             left?;
             let returned = self.held.registers()?.rax.cast_signed();
             if INTERRUPTED.contains(&returned) {
-                self.held.to_event(deadline)?;
+                self.held.settle(deadline)?;
                 return self.find_syscall();
             }
         }
@@ -170,18 +174,29 @@ impl Parked {
     }
 
     /// A thread that stands after a system call has the instruction there.
-    fn find_syscall(&mut self) -> Result<(), ForeignError> {
+    fn find_syscall(&self) -> Result<(), ForeignError> {
         let before = self.held.registers()?.rip.wrapping_sub(2);
-        let mut bytes = [0; 2];
-        let read = remote::read(self.vcpu.pid, before, &mut bytes);
-        self.syscall = (read.is_ok() && bytes == SYSCALL).then_some(before);
+        if self.is_syscall(before) {
+            self.vcpu.syscall.store(before, Ordering::Relaxed);
+        }
         Ok(())
+    }
+
+    fn is_syscall(&self, at: u64) -> bool {
+        let mut bytes = [0; 2];
+        remote::read(self.vcpu.pid, at, &mut bytes).is_ok() && bytes == SYSCALL
+    }
+
+    /// Where the VMM has an instruction `syscall`: it may have taken away what was seen before.
+    fn syscall(&self) -> Option<u64> {
+        let seen = self.vcpu.syscall.load(Ordering::Relaxed);
+        (seen != 0 && self.is_syscall(seen)).then_some(seen)
     }
 
     /// Whether calls can be made in its thread's name.
     #[must_use]
-    pub const fn can_call(&self) -> bool {
-        self.syscall.is_some()
+    pub fn can_call(&self) -> bool {
+        self.syscall().is_some()
     }
 
     /// Its registers, when it left the guest.
@@ -193,8 +208,18 @@ impl Parked {
             return Ok(self.vcpu.page.registers());
         }
         // It did not leave the guest for us: the VMM had stopped it already.
-        let general = self.ask("KVM_GET_REGS", request::GET_REGS, General::default(), deadline)?;
-        let system = self.ask("KVM_GET_SREGS", request::GET_SREGS, System::default(), deadline)?;
+        let general = self.ask(
+            "KVM_GET_REGS",
+            request::GET_REGS,
+            General::default(),
+            deadline,
+        )?;
+        let system = self.ask(
+            "KVM_GET_SREGS",
+            request::GET_SREGS,
+            System::default(),
+            deadline,
+        )?;
         Ok(FullRegisters {
             is_nested: false,
             general: general.0,
@@ -260,7 +285,13 @@ impl Parked {
     /// # Errors
     /// [`ForeignError::Call`] and others.
     pub fn tsc_khz(&mut self, deadline: Instant) -> Result<u32, ForeignError> {
-        let khz = self.ioctl("KVM_GET_TSC_KHZ", self.vcpu.fd, request::GET_TSC_KHZ, 0, deadline)?;
+        let khz = self.ioctl(
+            "KVM_GET_TSC_KHZ",
+            self.vcpu.fd,
+            request::GET_TSC_KHZ,
+            0,
+            deadline,
+        )?;
         Ok(u32::try_from(khz).unwrap_or(u32::MAX))
     }
 
@@ -295,7 +326,12 @@ impl Parked {
         deadline: Instant,
     ) -> Result<u64, ForeignError> {
         let fd = u64::from(fd.cast_unsigned());
-        self.call(call, libc::SYS_ioctl, [fd, request, argument, 0, 0, 0], deadline)
+        self.call(
+            call,
+            libc::SYS_ioctl,
+            [fd, request, argument, 0, 0, 0],
+            deadline,
+        )
     }
 
     /// A system call in the thread's name.
@@ -310,9 +346,9 @@ impl Parked {
         deadline: Instant,
     ) -> Result<u64, ForeignError> {
         const ERRORS: i64 = -4095;
-        let thread = self.held.number();
-        let what = "it was to stand at a system call";
-        let syscall = self.syscall.ok_or(ForeignError::Late { thread, what })?;
+        let (pid, vcpu) = (self.vcpu.pid, self.vcpu.number);
+        let syscall = self.syscall();
+        let syscall = syscall.ok_or(ForeignError::NoThread { pid, vcpu })?;
         let result = self.held.call(syscall, number, arguments, deadline)?;
         match result.cast_signed() {
             error @ ERRORS..0 => Err(ForeignError::Call {

@@ -73,7 +73,13 @@ impl ForeignWindow {
             bytes: 0,
             ..self.range.guest
         };
-        slots.set(self.slot, Range { guest, ..self.range })?;
+        slots.set(
+            self.slot,
+            Range {
+                guest,
+                ..self.range
+            },
+        )?;
         unmap_there(slots.parked, self.range.host, slots.deadline)
     }
 }
@@ -98,7 +104,9 @@ fn map_there(
             let file = File::from(ours);
             let sized = ftruncate(&file, WINDOW_SIZE)
                 // What the VMM does with it cannot take it from under us.
-                .and_then(|()| fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL));
+                .and_then(|()| {
+                    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+                });
             let what = "the tracing memory cannot be made";
             sized.map_err(|error| ForeignError::Window {
                 what,

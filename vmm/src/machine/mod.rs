@@ -4,7 +4,6 @@
 //! nothing runs; [`Machine::start`] starts the vCPUs; [`Machine::quiesce`] pauses them all for as
 //! long as its guard lives; [`Machine::stop`] ends them.
 
-mod driven;
 mod parts;
 
 use std::cell::Cell;

@@ -212,7 +212,6 @@ impl Holders {
     }
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -14,17 +14,18 @@ use tracer::tracing::options::TracingOptions;
 /// The VMM is any that uses KVM; it and its guest notice nothing but pauses of microseconds. Ctrl-C, --duration or `vmm ctl
 /// shutdown` ends it: the trace is finished, and what was changed in the guest is given back.
 ///
-/// Example: vmm attach 4711 --kernel vmlinux --trace graph --graph-function do_sys_openat2 --duration 5s --output opens
+/// Example: vmm attach 4711 --trace graph --graph-function do_sys_openat2 --duration 5s --output opens
 #[derive(Debug, Args)]
 pub struct AttachOptions {
     /// The guest: the process of its VMM, or the name that its VMM has for it (default: the only one of this host)
     #[arg(value_name = "GUEST")]
     pub guest: Option<String>,
-    /// The file of the kernel that the guest runs: a 64-bit ELF file, or a bzImage (vmlinuz)
+    /// The file of the kernel that the guest runs, where that is not Linux: a 64-bit ELF file (default: everything is read
+    /// out of the guest's memory)
     #[arg(long, value_name = "FILE")]
-    pub kernel: PathBuf,
-    /// Take the kernel's symbols from its System.map or its unstripped vmlinux
-    #[arg(long, value_name = "FILE")]
+    pub kernel: Option<PathBuf>,
+    /// Take the kernel's symbols from its unstripped file
+    #[arg(long, value_name = "FILE", requires = "kernel")]
     pub symbols: Option<PathBuf>,
     /// Listen for `vmm ctl` on this Unix socket (mode 0600; removed at the end)
     #[arg(long, value_name = "PATH")]

@@ -89,7 +89,11 @@ mod tests {
         // Nobody, a page that is not mapped, and the stack.
         write(&mut target, mirror.directory, super::super::Mirror::NOBODY);
         write(&mut target, mirror.directory.wrapping_add(8), 0x7777);
-        write(&mut target, mirror.directory.wrapping_add(16), stack.0 / PAGE);
+        write(
+            &mut target,
+            mirror.directory.wrapping_add(16),
+            stack.0 / PAGE,
+        );
         let kept = mirror.pages.wrapping_add(2 * PAGE);
         for (slot, there, own) in [
             (1, STUBS.start, own),
@@ -105,7 +109,9 @@ mod tests {
         assert_eq!(given, Ok(1));
         let held = |slot: u64| {
             let mut word = [0; 8];
-            target.read(stack.wrapping_add(slot * 8), &mut word).unwrap();
+            target
+                .read(stack.wrapping_add(slot * 8), &mut word)
+                .unwrap();
             u64::from_le_bytes(word)
         };
         let after = [own, STUBS.end, STUBS.start + 8, STUBS.start + 8];

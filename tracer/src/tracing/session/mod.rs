@@ -414,14 +414,6 @@ impl TraceSession {
         }
     }
 
-    /// Records that were read and whose times may be wrong.
-    pub fn doubts(&self) -> TimeDoubts {
-        match self.live.as_ref().map(|live| &live.reader) {
-            Some(Reader::Rings(drain)) => drain.lock().doubts(),
-            _ => self.doubts,
-        }
-    }
-
     fn not_started(&self) -> TracingError {
         TracingError::NotStarted {
             session: self.name.clone(),

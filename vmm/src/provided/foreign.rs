@@ -5,12 +5,12 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use tracer::guest::StopError;
 use tracer::tracing::{Finished, Tracing};
 
-use super::machine::Foreign;
 use crate::black_box::scratch;
 use crate::control::status::{Pauses, VcpuStatus};
 use crate::failure::Failure;
+use crate::foreign::Foreign;
+use crate::outcome::Outcome;
 use crate::provider::Provider;
-use crate::run::Outcome;
 
 impl Provider for Foreign {
     fn bell(&self) -> RawFd {
@@ -48,7 +48,7 @@ impl Provider for Foreign {
     }
 
     fn vcpu_states(&self) -> Vec<VcpuStatus> {
-        let vcpus = Self::vcpus(self).iter();
+        let vcpus = self.held_vcpus().iter();
         let states = vcpus.map(|vcpu| VcpuStatus {
             vcpu: vcpu.number(),
             state: self.state().to_owned(),
@@ -90,6 +90,8 @@ impl Provider for Foreign {
 impl Foreign {
     /// Gives the guest its text back, and takes the window out of its page tables.
     fn let_go(&self, tracing: &mut Tracing) -> Result<(), Failure> {
+        // Until it is known that nothing leads there.
+        self.set_window_free(false);
         let inside = tracing.leave(self)?;
         self.set_window_free(inside.is_nobody());
         if !inside.is_nobody() {

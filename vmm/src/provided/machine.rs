@@ -5,14 +5,14 @@ use std::os::fd::{AsRawFd, RawFd};
 use tracer::guest::StopError;
 use tracer::tracing::{Finished, Tracing};
 
-use super::{Machine, PATIENCE};
 use crate::black_box::scratch;
 use crate::control::status::{Pauses, VcpuStatus};
 use crate::exit_status::ExitStatus;
 use crate::explain::explain;
 use crate::failure::Failure;
+use crate::machine::{Machine, PATIENCE};
+use crate::outcome::Outcome;
 use crate::provider::Provider;
-use crate::run::Outcome;
 use crate::vcpu::{VcpuEvent, VcpuEventKind, VcpuState};
 
 impl Provider for Machine {

@@ -1,0 +1,182 @@
+//! `vmm attach`: the guest of another VMM is traced, and let go as it was. The other VMM is `vmm run` in another process.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use tests::exact::{EVERYTHING, assert_exact, gated, untraced, without_gate};
+use tests::{Guest, Random, Running, guest, scaled, vmm_says};
+
+/// A VMM whose guest spins until a `q` is typed.
+fn other() -> Running {
+    Guest::spinning(&[])
+}
+
+/// Somebody attached to it, ready for `vmm ctl`.
+fn attach(to: &Running, options: &[&str]) -> Running {
+    let one = |attached: Guest, option: &&str| attached.with([*option]);
+    let attached = Guest::attached(to.pid(), Some(&guest()));
+    let mut attached = options.iter().fold(attached, one).start();
+    attached.client().status();
+    attached
+}
+
+/// What the process has mapped and open.
+fn left_in(process: &Running) -> (BTreeSet<String>, BTreeSet<PathBuf>) {
+    let proc = PathBuf::from(format!("/proc/{}", process.pid()));
+    let maps = std::fs::read_to_string(proc.join("maps")).unwrap();
+    let ours = maps.lines().filter(|line| line.contains("exotrace"));
+    let entries = std::fs::read_dir(proc.join("fd")).unwrap();
+    let targets = entries.filter_map(|fd| std::fs::read_link(fd.unwrap().path()).ok());
+    let files = targets.filter(|target| target.to_string_lossy().contains("memfd"));
+    (ours.map(str::to_owned).collect(), files.collect())
+}
+
+fn digest(of: &mut Running) -> String {
+    of.client().digest()
+}
+
+fn send(to: &Running, signal: Signal) {
+    let pid = Pid::from_raw(to.pid().cast_signed()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+fn traced_exactly(tracer: &str, workloads: &str, rest: &str) {
+    let guest_of = || gated(workloads, rest).vcpus(2);
+    let expected = untraced(guest_of());
+    let mut other = guest_of().start();
+    other.wait_for("workload spin");
+    let options = ["--mode", "discard", "--ring-size", "32768"];
+    let attached = Guest::attached(other.pid(), Some(&guest()));
+    let mut attached = attached.with(options).output().start();
+    let wanted = json!({"tracer": tracer, "notrace": ["spin_*"]});
+    attached.client().call("start", wanted);
+    other.type_text("q");
+    let (ended, _) = other.end();
+    let printed = without_gate(ended.good().printed());
+    assert_eq!(printed, expected, "tracing changed what the guest computes");
+    let (ended, trace) = attached.end();
+    let _ = ended.good();
+    assert_exact(&trace, &printed);
+}
+
+#[test]
+fn every_call_is_in_the_trace_whatever_runs_where() {
+    let rest = format!("iterations={} threads=6 tick=200", scaled(3000));
+    for tracer in ["function", "graph"] {
+        traced_exactly(tracer, "calls,threads,smp,recursion,tail_calls", &rest);
+    }
+}
+
+#[test]
+fn a_guest_that_is_let_go_has_nothing_of_ours() {
+    let mut other = other();
+    let text = digest(&mut other);
+    let before = left_in(&other);
+    for tracer in ["function", "graph", "profile"] {
+        // Nobody calls these now: nothing can be inside.
+        let options = ["--trace", tracer, "--filter", "calls_*"];
+        let attached = attach(&other, &options);
+        assert_ne!(digest(&mut other), text, "{tracer}: nothing was changed");
+        assert_ne!(left_in(&other), before, "{tracer}: there is no window");
+        assert_eq!(attached.ctl(&["shutdown"]).code, Some(0));
+        let (ended, _) = attached.end();
+        assert_eq!(ended.code, Some(0), "{ended}");
+        assert_eq!(digest(&mut other), text, "{tracer}");
+        assert_eq!(left_in(&other), before, "{tracer}");
+    }
+    other.type_text("q");
+    let _ = other.end().0.good();
+}
+
+#[test]
+fn a_guest_that_calls_all_the_time_has_its_text_back() {
+    let mut other = other();
+    let text = digest(&mut other);
+    for tracer in ["graph", "function"] {
+        let attached = attach(&other, &["--trace", tracer]);
+        let status = attached.ctl(&["status"]);
+        assert!(status.stdout.contains("functions"), "{status}");
+        assert_eq!(attached.ctl(&["shutdown"]).code, Some(0));
+        let (ended, _) = attached.end();
+        assert_eq!(ended.code, Some(0), "{ended}");
+        assert_eq!(digest(&mut other), text, "{tracer}");
+    }
+    other.type_text("q");
+    let _ = other.end().0.good();
+}
+
+/// Sessions, filters and pauses while it runs: what the guest counts is not disturbed.
+#[test]
+fn changes_at_random_do_no_harm() {
+    let mut other = other();
+    let mut attached = attach(&other, &[]);
+    let mut random = Random::new();
+    let mut client = attached.client();
+    client.call("start", json!({"tracer": "graph", "filter": ["spin_root"]}));
+    for _ in 0..scaled(60) {
+        let glob = random.pick(&["spin_*", "spin_leaf", "calls_*", "*"]);
+        let filter = json!({"filter": [glob]});
+        match *random.pick(&["filter.set", "filter.add", "pause", "resume"]) {
+            method @ ("pause" | "resume") => client.call(method, json!({})),
+            method => client.call(method, filter),
+        };
+    }
+    client.call("resume", json!({}));
+    assert_eq!(attached.ctl(&["shutdown"]).code, Some(0));
+    assert_eq!(attached.end().0.code, Some(0));
+    other.type_text("q");
+    let _ = other.end().0.good();
+}
+
+#[test]
+fn a_tracer_that_is_killed_harms_nobody() {
+    let mut other = other();
+    for signal in [Signal::KILL, Signal::KILL, Signal::TERM] {
+        let attached = attach(&other, &["--trace", "graph", "--filter", "many_*"]);
+        send(&attached, signal);
+        let _ = attached.end();
+    }
+    other.type_text("q");
+    let _ = other.end().0.good();
+}
+
+#[test]
+fn the_end_of_the_vmm_ends_the_trace_well() {
+    let other = other();
+    let mut options = EVERYTHING.to_vec();
+    options.extend(["--filter", "spin_root"]);
+    let attached = attach(&other, &options);
+    send(&other, Signal::KILL);
+    let (ended, _) = attached.end();
+    assert_eq!(ended.code, Some(0), "{ended}");
+    assert!(ended.stderr.contains("has ended"), "{ended}");
+    drop(other);
+}
+
+#[test]
+fn what_is_no_guest_is_refused_in_one_line() {
+    let kernel = guest();
+    let kernel = kernel.to_str().unwrap();
+    let own = std::process::id().to_string();
+    for (target, word) in [
+        ("2147483647", "no process"),
+        (own.as_str(), "no KVM virtual machine"),
+        ("nobody-is-called-so", "nobody-is-called-so"),
+    ] {
+        let said = vmm_says(&["attach", target, "--kernel", kernel]);
+        assert!(said.refused(100).contains(word), "{said}");
+    }
+}
+
+#[test]
+fn the_guests_of_this_host_are_listed() {
+    let other = other();
+    let listed = vmm_says(&["ps"]);
+    let pid = other.pid().to_string();
+    let mut lines = listed.stdout.lines();
+    let line = lines.find(|line| line.split_whitespace().next() == Some(&pid));
+    let words: Vec<_> = line.unwrap_or_default().split_whitespace().collect();
+    assert_eq!(words, [pid.as_str(), "vmm", "-", "2"], "{listed}");
+}

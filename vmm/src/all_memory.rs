@@ -1,0 +1,26 @@
+//! The capability to write a guest's memory, wherever it lies: who stops the guest lends it.
+
+use terms::addr::Gpa;
+use terms::region::Region;
+use tracer::target::{MemoryError, PhysicalMemory};
+
+/// All of a guest's memory, to be written: one value for each guest, which who has stopped it borrows.
+pub(crate) trait AllMemory: PhysicalMemory {
+    /// All memory but the window.
+    fn ram(&self) -> Vec<Region>;
+
+    /// Whether all of the range is memory.
+    fn contains(&self, at: Gpa, length: usize) -> bool;
+
+    /// Copies `bytes` into it at `at`.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotMemory`] when any byte lies outside of it; then nothing was written.
+    fn write(&self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError>;
+
+    /// Copies `bytes` into the window.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotWindow`]; then nothing was written.
+    fn write_window(&self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError>;
+}
