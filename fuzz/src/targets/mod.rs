@@ -8,6 +8,7 @@ pub mod directory;
 pub mod guest_memory;
 pub mod image;
 pub mod input;
+pub mod kernel;
 pub mod modules;
 pub mod rings;
 pub mod tasks;
@@ -23,7 +24,7 @@ pub struct Target {
 }
 
 /// Every one.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     target("bzimage", image::bzimage, image::none),
     target("image", image::image, image::none),
     target("btf", image::btf, image::none),
@@ -34,6 +35,7 @@ pub const TARGETS: [Target; 12] = [
     target("rings", rings::run, rings::seeds),
     target("tasks", tasks::run, tasks::seeds),
     target("modules", modules::run, modules::seeds),
+    target("kernel", kernel::run, kernel::seeds),
     target("directory", directory::run, directory::seeds),
     target("control", control::run, control::seeds),
 ];

@@ -7,6 +7,8 @@
     reason = "what a test asks for that no file can hold is a failed test"
 )]
 
+use crate::kallsyms::testing::{Layout, tables};
+
 /// One section with its load segment.
 #[derive(Debug)]
 struct Section {
@@ -265,6 +267,21 @@ fn section_header(
     header.extend(16u64.to_le_bytes());
     header.extend(entry.to_le_bytes());
     header
+}
+
+/// The tables in which a kernel carries its names, as of 6.1: type, name and address of each, by address.
+#[must_use]
+pub fn kallsyms(symbols: &[(u8, String, u64)], base: u64) -> Vec<u8> {
+    let layout = Layout {
+        addresses_first: true,
+        by_name: false,
+        wide: true,
+        absolute_percpu: false,
+        whole: false,
+        from_themselves: None,
+        odd: false,
+    };
+    tables(symbols, base, layout)
 }
 
 /// Code of one function: `head`, then `int3` up to 16 bytes.

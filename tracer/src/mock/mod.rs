@@ -302,13 +302,17 @@ impl PhysicalMemory for MockTarget {
                 length,
             });
         }
-        for (byte, address) in into.iter_mut().zip(at.0..) {
-            let frame = self.frames.get(&(address / PAGE_4K));
-            let offset = usize::try_from(address % PAGE_4K).unwrap_or_default();
-            *byte = frame
-                .and_then(|frame| frame.get(offset))
-                .copied()
-                .unwrap_or_default();
+        let (mut at, mut rest) = (at.0, into);
+        while !rest.is_empty() {
+            let offset = usize::try_from(at % PAGE_4K).unwrap_or_default();
+            let (now, later) = rest.split_at_mut(rest.len().min(4096 - offset));
+            let frame = self.frames.get(&(at / PAGE_4K));
+            match frame.and_then(|frame| frame.get(offset..offset + now.len())) {
+                Some(bytes) => now.copy_from_slice(bytes),
+                None => now.fill(0),
+            }
+            at += now.len() as u64;
+            rest = later;
         }
         Ok(())
     }

@@ -134,3 +134,100 @@ impl Runs {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mock::{MockTarget, Rights};
+
+    const AT: Gva = Gva(0xffff_ffff_8100_0000);
+
+    fn rights(write: bool, execute: bool) -> Rights {
+        Rights {
+            user: false,
+            write,
+            execute,
+        }
+    }
+
+    fn runs(target: &MockTarget) -> Vec<(u64, u64, u64, bool, bool)> {
+        let runs = mapped_in_gigabyte(target, target.root(), AT).unwrap();
+        let one = |run: &Segment| (run.vaddr.0, run.paddr.0, run.memsz, run.write, run.execute);
+        runs.iter().map(one).collect()
+    }
+
+    #[test]
+    fn pages_of_both_sizes_with_the_same_rights_are_one_run() {
+        let mut target = MockTarget::new(1, 64 << 20);
+        let text = rights(false, true);
+        let mut map = |offset: u64, to: u64, size: u64, rights| {
+            target
+                .map(AT.wrapping_add(offset), Gpa(to), size, rights)
+                .unwrap();
+        };
+        map(0, 0x400_0000, PAGE_2M, text);
+        map(PAGE_2M, 0x420_0000, PAGE_4K, text);
+        map(PAGE_2M + PAGE_4K, 0x420_1000, PAGE_4K, rights(true, false));
+        // Next to it, but somewhere else; and after a hole.
+        map(
+            PAGE_2M + 2 * PAGE_4K,
+            0x500_0000,
+            PAGE_4K,
+            rights(true, false),
+        );
+        map(3 * PAGE_2M, 0x500_1000, PAGE_4K, rights(true, false));
+        let found = runs(&target);
+        assert_eq!(
+            found,
+            [
+                (AT.0, 0x400_0000, PAGE_2M + PAGE_4K, false, true),
+                (AT.0 + PAGE_2M + PAGE_4K, 0x420_1000, PAGE_4K, true, false),
+                (
+                    AT.0 + PAGE_2M + 2 * PAGE_4K,
+                    0x500_0000,
+                    PAGE_4K,
+                    true,
+                    false
+                ),
+                (AT.0 + 3 * PAGE_2M, 0x500_1000, PAGE_4K, true, false),
+            ]
+        );
+        let all = mapped_in_gigabyte(&target, target.root(), AT).unwrap();
+        let near = |gap| around(&all, AT.wrapping_add(PAGE_2M), gap).len();
+        assert_eq!((near(0), near(2 * PAGE_2M)), (3, 4));
+        assert_eq!(around(&all, Gva(0), PAGE_2M), []);
+    }
+
+    #[test]
+    fn a_page_of_a_gigabyte_is_a_run() {
+        let mut target = MockTarget::new(1, 64 << 20);
+        let start = Gva(AT.0 & !(PAGE_1G - 1));
+        target
+            .map(start, Gpa(0), PAGE_1G, rights(true, true))
+            .unwrap();
+        assert_eq!(runs(&target), [(start.0, 0, PAGE_1G, true, true)]);
+    }
+
+    #[test]
+    fn tables_outside_of_memory_map_nothing_and_runs_are_bounded() {
+        let mut target = MockTarget::new(1, 64 << 20);
+        let nothing = mapped_in_gigabyte(&target, target.root(), AT);
+        assert!(matches!(nothing, Err(TranslateError::NotPresent { .. })));
+        let entry = target.entry(AT, 2).unwrap();
+        target
+            .write_word(entry, 0x7fff_f000_0000 | bits::PRESENT)
+            .unwrap();
+        assert_eq!(runs(&target), []);
+        // Every page somewhere else than the one before: a table that all entries of the directory lead to.
+        let table = 0x300_0000_u64;
+        for index in 0..512 {
+            let page = (index * 2 % 512 * PAGE_4K) | bits::PRESENT;
+            target.write_word(Gpa(table + 8 * index), page).unwrap();
+        }
+        for number in 0..16 {
+            let entry = target.entry(AT.wrapping_add(number * PAGE_2M), 2).unwrap();
+            target.write_word(entry, table | bits::PRESENT).unwrap();
+        }
+        assert_eq!(runs(&target).len(), RUNS_MAX);
+    }
+}

@@ -13,7 +13,7 @@
 
 mod addresses;
 mod names;
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;

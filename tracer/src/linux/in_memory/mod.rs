@@ -14,6 +14,8 @@
 pub mod error;
 pub mod moved;
 pub mod sites;
+#[cfg(test)]
+mod tests;
 
 use debuginfo::btf::Btf;
 use image::{Image, Names, Running, Segment, TextRange};

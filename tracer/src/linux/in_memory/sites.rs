@@ -14,9 +14,10 @@ use crate::target::TargetMemory;
 
 /// More pages than that, and more entries than that in one of them and in all, are none.
 const PAGES_MAX: usize = 1 << 14;
-const ENTRIES_MAX: u64 = 1 << 20;
-/// The largest entry that is believed.
-const ENTRY_MAX: u64 = 256;
+const ENTRIES_MAX: u64 = 1 << 18;
+/// The largest entry that is believed, and how many are read at once.
+const ENTRY_MAX: u64 = 64;
+const AT_ONCE: u64 = 4096;
 /// Bytes of a page's description that are read at once.
 const PAGE: usize = 64;
 
@@ -113,15 +114,34 @@ fn one_page(
     memory.read(page.wrapping_add(layout.index), &mut index)?;
     let count = u64::from(u32::from_le_bytes(index));
     let limit = ENTRIES_MAX.saturating_sub(listed.entries as u64);
-    let bytes = count.checked_mul(layout.entry).filter(|_| count <= limit);
-    let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
-    let bytes = bytes.ok_or(BrokenList::TooMany { page, count, limit })?;
+    if count > limit {
+        return Err(BrokenList::TooMany { page, count, limit });
+    }
     let records = Gva(word(memory, page.wrapping_add(layout.records))?);
-    let mut entries = vec![0; bytes];
-    memory.read(records, &mut entries)?;
+    let mut done = 0;
+    while done < count {
+        let now = (count - done).min(AT_ONCE);
+        let at = records.wrapping_add(done * layout.entry);
+        entries(memory, layout, at, now, text, listed)?;
+        done += now;
+    }
+    Ok(Gva(word(memory, page.wrapping_add(layout.next))?))
+}
+
+/// Takes `count` entries at `at`.
+fn entries(
+    memory: &(impl TargetMemory + ?Sized),
+    layout: SitesLayout,
+    at: Gva,
+    count: u64,
+    text: &[TextRange],
+    listed: &mut Listed,
+) -> Result<(), BrokenList> {
     let ip = usize::try_from(layout.ip).unwrap_or_default();
     let size = usize::try_from(layout.entry).unwrap_or(1).max(1);
-    for entry in entries.chunks_exact(size) {
+    let mut bytes = vec![0; size * usize::try_from(count).unwrap_or_default()];
+    memory.read(at, &mut bytes)?;
+    for entry in bytes.chunks_exact(size) {
         let at = entry.get(ip..).and_then(|rest| rest.first_chunk());
         let at = Gva(at.map_or(0, |at| u64::from_le_bytes(*at)));
         listed.entries += 1;
@@ -129,7 +149,7 @@ fn one_page(
             listed.sites.push(at);
         }
     }
-    Ok(Gva(word(memory, page.wrapping_add(layout.next))?))
+    Ok(())
 }
 
 fn word(memory: &(impl TargetMemory + ?Sized), at: Gva) -> Result<u64, BrokenList> {
