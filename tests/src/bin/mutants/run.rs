@@ -231,7 +231,10 @@ fn program(tree: &Path, suite: &str) -> Result<PathBuf, Failed> {
     let said = build(tree, &arguments)?;
     let mut programs = said.lines().filter_map(|line| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
-        message.get("executable")?.as_str().map(PathBuf::from)
+        // Programs of the same crate are built, too, and are said in any order.
+        let name = message.get("target")?.get("name")?.as_str()?;
+        let path = message.get("executable")?.as_str()?;
+        (name == suite).then(|| PathBuf::from(path))
     });
     programs
         .next_back()

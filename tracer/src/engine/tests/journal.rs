@@ -128,15 +128,35 @@ fn a_guest_whose_tracer_was_killed_is_put_right_from_its_own_memory() {
     }
 }
 
+/// What the journal says, by address.
+fn written(engine: &Engine, target: &MockTarget) -> Vec<journal::Entry> {
+    let at = engine.foothold().map(Foothold::journal_at).unwrap();
+    let mut all = journal::read(target, at).unwrap();
+    all.sort_by_key(|entry| entry.at);
+    all
+}
+
+/// Nobody will carry it out: who comes after a tracer that is killed then would look for bytes that were never written.
+#[test]
+fn a_plan_that_is_old_is_not_noted() {
+    let (mut engine, mut target, one) = attached(4);
+    let two = engine.create_session(&mut target, config("two")).unwrap();
+    let old = engine.plan(&mut target, one, &select(0..4)).unwrap();
+    change(&mut engine, &mut target, two, 0..2).unwrap();
+    let before = written(&engine, &target);
+    engine.commit().note(&mut target, &old).unwrap();
+    let noted = written(&engine, &target);
+    let (ours, others) = noted.split_at(2);
+    assert_eq!(ours, before, "those that two has taken since");
+    assert!(others.iter().all(|entry| entry.sessions.has(one.0)));
+    let error = engine.apply(&mut target, &old).unwrap_err();
+    assert_eq!(error, ApplyError::Stale);
+    assert_eq!(written(&engine, &target), before);
+}
+
 #[test]
 fn the_journal_is_what_the_table_of_sites_says() {
     let (mut engine, mut target, session) = attached(6);
-    let written = |engine: &Engine, target: &MockTarget| {
-        let mut all =
-            journal::read(target, engine.foothold().map(Foothold::journal_at).unwrap()).unwrap();
-        all.sort_by_key(|entry| entry.at);
-        all
-    };
     change(&mut engine, &mut target, session, 1..5).unwrap();
     let sites: Vec<_> = engine.sites().ours().collect();
     assert_eq!(sites.len(), 4);

@@ -77,6 +77,19 @@ fn one_foreign_byte_leaves_all_as_they_were() {
     assert_eq!((now, engine.image.locks.len()), (On, 5));
 }
 
+/// The guest changes such prefixes itself: that is no reason to touch nothing any more.
+#[test]
+fn another_byte_than_ours_is_refused_and_freezes_nothing() {
+    let (mut engine, mut target) = machine(1);
+    assert_eq!(engine.switch_locks(&mut target, Off, 1), Ok(5));
+    target.write(address(3), &[0x90]).unwrap();
+    let error = engine.switch_locks(&mut target, On, 1).unwrap_err();
+    assert!(error.to_string().contains("f3"), "{error}");
+    assert_eq!(prefixes(&target), [DS, DS, DS, 0x90, DS]);
+    target.write(address(3), &[DS]).unwrap();
+    assert_eq!(engine.switch_locks(&mut target, On, 1), Ok(5));
+}
+
 #[test]
 fn an_image_without_a_list_is_told_from_one_with() {
     let (mut engine, mut target) = super::machine(1);

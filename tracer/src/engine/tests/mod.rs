@@ -1,12 +1,13 @@
 //! What is attached and how its text changes, against the mock target.
 
-use image::Site;
 use image::testing::nop_image;
+use image::{Site, SiteForm};
 use insn::jump::jump;
+use insn::nop::NOP5;
 use terms::site::SITE_LENGTH;
 use terms::site::SiteBytes;
 
-use super::plan::Step;
+use super::plan::{Obstacles, Step};
 use terms::addr::Gpa;
 
 use super::*;
@@ -259,6 +260,56 @@ fn a_plan_that_was_overtaken_is_refused() {
     );
     change(&mut engine, &mut target, session, []).unwrap();
     assert_eq!(engine.sites().patched(), 0);
+}
+
+/// The nop that was put there is what the site goes back to: not the instructions that stood there before.
+#[test]
+fn what_was_made_one_nop_stays_one_after_tracing() {
+    const SPLIT: [u8; SITE_LENGTH] = [0x66, 0x90, 0x0f, 0x1f, 0x00];
+    let mut image = nop_image(3);
+    (image.sites[1].form, image.sites[1].original) = (SiteForm::MultiNop, SPLIT);
+    let mut target = MockTarget::with_image(2, REGION, &image, Rights::ALL).unwrap();
+    let mut engine = Engine::new(Arc::new(image));
+    assert_eq!(site(&engine, &target, 1), SPLIT);
+    assert_eq!(engine.normalise(&mut target).unwrap(), 1);
+    let region = target.region();
+    engine.attach(&mut target, region).unwrap();
+    let session = engine.create_session(&mut target, config("one")).unwrap();
+    for _ in 0..2 {
+        let applied = change(&mut engine, &mut target, session, 0..3).unwrap();
+        assert_eq!(applied.patched, 3);
+        change(&mut engine, &mut target, session, 0..0).unwrap();
+        assert_eq!(site(&engine, &target, 1), NOP5);
+    }
+}
+
+/// A plan of which nothing may be left out waits for the thread; one that may is made without that step.
+#[test]
+fn a_thread_between_instructions_that_become_one_is_in_the_way() {
+    for obstacles in [Obstacles::Refuse, Obstacles::LeaveOut] {
+        let (mut engine, mut target, session) = attached(3);
+        let before = digest(&engine, &target);
+        let mut plan = engine.plan(&mut target, session, &select(0..3)).unwrap();
+        plan.obstacles = obstacles;
+        let edit = &mut plan.steps[1].edits[0];
+        let inside = edit.poke.at.wrapping_add(2);
+        edit.closes.push(inside);
+        target.vcpus_mut()[0].rip = inside.0;
+        let applied = engine.apply(&mut target, &plan);
+        match obstacles {
+            Obstacles::Refuse => {
+                let error = applied.unwrap_err();
+                assert!(error.to_string().contains("f1"), "{error}");
+                assert_eq!(digest(&engine, &target), before);
+                target.vcpus_mut()[0].rip = inside.0 + 0x100;
+                assert_eq!(engine.apply(&mut target, &plan).unwrap().patched, 3);
+            }
+            Obstacles::LeaveOut => {
+                let applied = applied.unwrap();
+                assert_eq!((applied.patched, applied.skipped[0].0), (2, FunctionId(1)));
+            }
+        }
+    }
 }
 
 #[test]

@@ -76,6 +76,27 @@ fn plan(
     Ok(edits)
 }
 
+/// No stub is looked for and no jump computed where nothing becomes other than it is: a kernel has tens of thousands of sites.
+#[test]
+fn sites_of_which_nothing_else_is_wanted_are_left_out() {
+    let image = nop_image(FUNCTIONS);
+    let mut target = target_of(&image);
+    let (mut arena, mut sites) = (store(ARENA, 1 << 20), Sites::default());
+    let what = |function: FunctionId| {
+        let sessions = SessionSet::default();
+        let sessions = match function.0 {
+            0..3 => sessions.with(1),
+            _ => sessions,
+        };
+        (sessions, Captures::default())
+    };
+    let edits = plan(&image, &mut sites, what, &mut arena, &mut target).unwrap();
+    assert_eq!(edits.len(), 3);
+    edits.iter().for_each(|edit| sites.made(edit));
+    let again = leads(&image, &sites, what, spec, &mut arena, &mut target);
+    assert_eq!(again.unwrap(), []);
+}
+
 /// Which sessions trace which function, as a set of pairs.
 type Model = BTreeSet<(u32, u8)>;
 

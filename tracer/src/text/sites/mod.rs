@@ -189,10 +189,7 @@ impl Sites {
             site.now = edit.poke.new;
             site.state = match edit.after {
                 Some(lead) => State::Ours(lead),
-                None => {
-                    site.original = edit.poke.new;
-                    State::Original
-                }
+                None => State::Original,
             };
         }
     }

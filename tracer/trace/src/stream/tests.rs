@@ -4,7 +4,7 @@ use terms::event_format::EventId;
 use terms::field::FieldValue;
 
 use super::*;
-use crate::event::{Passed, Step};
+use crate::event::{End, Passed, Step};
 
 const STACK: u64 = 16 << 10;
 
@@ -107,6 +107,8 @@ fn who_keeps_threads_apart_waits_for_no_other_ring_unless_calls_are_put_together
     };
     graph.push(Origin::Calls(1), vec![record(10, call)], 0);
     assert_eq!(times(&mut graph), []);
+    graph.looked(Origin::Calls(0), 20);
+    assert_eq!(times(&mut graph), [(1, 10)]);
 }
 
 /// Each vCPU is a thread: nothing is put together across them, so nothing has to be moved.
@@ -164,6 +166,41 @@ fn points_and_calls_that_are_lost_are_told_apart_also_as_they_came() {
         (10, 0, EventKind::Lost(5)),
     ];
     assert_eq!(told(&seen.0), expected);
+}
+
+/// A loss among points says nothing of the calls around it.
+#[test]
+fn points_that_are_lost_leave_the_calls_of_a_graph_as_they_are() {
+    let mut stream = Stream::of_graph(1, STACK, WAITING_MAX).unwrap();
+    stream.expect_points();
+    let call = |time_ns, step| {
+        let (function, slot) = (FunctionId(0), STACK - 64);
+        let kind = RecordKind::Graph {
+            function,
+            step,
+            slot,
+        };
+        record(time_ns, kind)
+    };
+    let calls = vec![call(10, Step::Entry), call(30, Step::Exit)];
+    stream.push(Origin::Calls(0), calls, 0);
+    let lost = record(20, RecordKind::Lost(7));
+    stream.push(Origin::Points(0), vec![lost], 0);
+    let mut seen: Vec<Event> = Vec::new();
+    stream.finish(&mut seen);
+    let function = FunctionId(0);
+    let (end, duration) = (End::Returned, Some(20));
+    let exit = EventKind::Exit {
+        function,
+        end,
+        duration,
+    };
+    let expected = [
+        (10, 0, EventKind::Entry(function)),
+        (20, 0, EventKind::LostPoints(7)),
+        (30, 0, exit),
+    ];
+    assert_eq!(told(&seen), expected);
 }
 
 #[test]
