@@ -34,13 +34,15 @@ pub fn never_traced() -> impl Iterator<Item = &'static NeverTraced> {
     KINDS.iter().flat_map(|kind| kind.never_traced())
 }
 
-/// How a guest of this image says that it dies.
-#[must_use]
-pub fn panic_marks_of(image: &Image) -> Option<PanicMarks> {
-    of(image).panic_marks()
-}
+impl PanicMarks {
+    /// How a guest of this image says that it dies.
+    #[must_use]
+    pub fn of(image: &Image) -> Option<Self> {
+        of(image).panic_marks()
+    }
 
-/// How guests of any kind say that they die.
-pub fn panic_marks() -> impl Iterator<Item = PanicMarks> {
-    KINDS.iter().filter_map(|kind| kind.panic_marks())
+    /// How guests of any kind say that they die.
+    pub fn all() -> impl Iterator<Item = Self> {
+        KINDS.iter().filter_map(|kind| kind.panic_marks())
+    }
 }

@@ -130,7 +130,6 @@ mod window;
 pub mod window;
 
 pub use engine::Inside;
-pub use guest_kind::{panic_marks, panic_marks_of};
 pub use linux::in_memory::error::{BrokenList, NoKernel, NoSites};
 pub use linux::in_memory::moved::{MovedKernel, OtherKernel};
 pub use linux::in_memory::{FoundKernel, KernelMap, kernel_in_memory};
@@ -145,6 +144,5 @@ pub use ring::geometry::{Geometry, RingSizeError};
 pub use ring::reader::Mode;
 #[cfg(any(test, feature = "mock"))]
 pub use session::SessionMemory;
-pub use stub::clock_page;
 pub use stub::spec::ReturnHook;
 pub use text::journal;

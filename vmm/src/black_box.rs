@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use trace::report::ReportError;
 use trace::report::last::{Last, print_last};
+use tracer::PanicMarks;
 use tracer::tracing::session::LastCalls;
 
 /// Calls of each vCPU that are shown.
@@ -36,7 +37,7 @@ impl BlackBox {
         let session = &self.0.session;
         let header = format!("last {CALLS} calls of each vCPU (session {session}):");
         writeln!(out, "{header}").map_err(ReportError::Output)?;
-        let fatal = tracer::panic_marks().flat_map(|marks| marks.functions);
+        let fatal = PanicMarks::all().flat_map(|marks| marks.functions);
         let fatal: Vec<&str> = fatal.copied().collect();
         let last = Last {
             calls: CALLS,

@@ -1,5 +1,5 @@
 //! Whether the guest's kernel has panicked, seen from outside: a Linux notes which processor panics
-//! ([`tracer::PanicMarks`]). Reading that word disturbs nobody, and needs nothing in the guest.
+//! ([`PanicMarks`]). Reading that word disturbs nobody, and needs nothing in the guest.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use image::Image;
 use terms::addr::{Gpa, Gva};
 use tracer::guest::Guest;
 use tracer::target::{PhysicalMemory, VcpuRegisters};
-use tracer::{PageTableRoot, translate};
+use tracer::{PageTableRoot, PanicMarks, translate};
 
 /// How often it is looked at: a panic prints for longer than that.
 pub const PERIOD: Duration = Duration::from_millis(20);
@@ -27,7 +27,7 @@ impl PanicWatch {
     /// Of a guest that runs a kernel which notes it. None for others.
     #[must_use]
     pub fn of(guest: &impl Guest, image: &Image) -> Option<Self> {
-        let marks = tracer::panic_marks_of(image)?;
+        let marks = PanicMarks::of(image)?;
         let address: Gva = image.symbols.address_of(marks.vcpu)?;
         let (word, left) = guest.locate(address)?;
         (left >= 4).then_some(Self {

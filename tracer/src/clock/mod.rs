@@ -7,7 +7,8 @@ mod vcpus;
 use std::time::Duration;
 
 pub use relation::{Relation, Sample};
-pub use vcpus::{Reading, Summary, VcpuClocks};
+pub(crate) use vcpus::Reading;
+pub use vcpus::VcpuClocks;
 
 /// How the host's time is told: whoever uses this crate knows.
 #[derive(Debug, Clone, Copy)]

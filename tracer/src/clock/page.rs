@@ -5,6 +5,8 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::stub::clock_page;
+
 /// Stalls that are kept one by one.
 const STALLS_MAX: usize = 4096;
 
@@ -50,14 +52,20 @@ struct Stalls {
 }
 
 impl Beats {
+    /// How many bytes the page has.
+    pub const PAGE_BYTES: u64 = clock_page::PAGE_BYTES;
+
     /// The time in the page. A record that is reserved later may have it.
     #[must_use]
     pub fn last(&self) -> u64 {
         self.last.load(Ordering::Acquire)
     }
 
-    /// The page holds this time now.
-    pub fn beat(&self, time: u64) {
+    /// The beat of this number, at this time: `store` writes words into the page, at these offsets.
+    pub fn beat(&self, time: u64, number: u64, mut store: impl FnMut(u64, u64)) {
+        store(clock_page::SHIFTED, clock_page::shifted(time));
+        store(clock_page::COUNTER, time);
+        store(clock_page::BEATS, number);
         self.last.store(time, Ordering::Release);
     }
 

@@ -37,7 +37,7 @@ struct Known {
 
 /// A look at the host's counter, and what is known of that which times a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reading {
+pub(crate) struct Reading {
     /// The look.
     pub moment: Moment,
     /// The host's counter when the relation was last seen to hold.
@@ -63,7 +63,7 @@ impl Reading {
 
 /// What is known of all of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Summary {
+pub(crate) struct Summary {
     /// How far the worst known offset may be from the truth, in ticks.
     pub bound: u64,
     /// How often one was found to have been set.
@@ -177,7 +177,7 @@ impl VcpuClocks {
 
     /// The clock of this vCPU, now.
     #[must_use]
-    pub fn of(&self, vcpu: u16) -> Reading {
+    pub(crate) fn of(&self, vcpu: u16) -> Reading {
         let now = (self.host.counter)();
         let known = self.lock().get(usize::from(vcpu)).copied();
         let known = known.unwrap_or_default();
@@ -198,7 +198,7 @@ impl VcpuClocks {
 
     /// The clock of whichever vCPU, now.
     #[must_use]
-    pub fn of_any(&self) -> Reading {
+    pub(crate) fn of_any(&self) -> Reading {
         let mut reading = self.of(0);
         let summary = self.summary();
         let known = self.lock();
@@ -212,7 +212,7 @@ impl VcpuClocks {
 
     /// What is known of all of them; none while they are taken for the host's.
     #[must_use]
-    pub fn summary(&self) -> Summary {
+    pub(crate) fn summary(&self) -> Summary {
         let known = self.lock();
         let relations = || known.iter().filter_map(|known| known.relation);
         let first = relations().next();

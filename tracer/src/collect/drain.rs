@@ -2,7 +2,7 @@
 //! records, and takes the records out when there is somewhere to put them. It writes nothing: what was read waits
 //! (`Backlog`) for who writes, so whoever asks for counts never waits for a disk.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use crate::record::Format;
 use crate::ring::geometry::Geometry;
@@ -18,7 +18,7 @@ use trace::stream::Origin;
 
 use super::backlog::{Backlog, Batch};
 use super::event_drain::EventDrain;
-use super::looks::{AllLooks, Looks, RingClock, lock};
+use super::looks::{AllLooks, Looks, RingClock};
 use super::output::Output;
 use super::rings::SharedRings;
 use super::source::Source;
@@ -93,7 +93,7 @@ impl Drain {
         Self {
             rings,
             sources,
-            looks: Arc::new(Mutex::new(vec![looks])),
+            looks: AllLooks::new(looks),
             ring_clock,
             geometry,
             functions,
@@ -157,7 +157,7 @@ impl Drain {
     /// Reads the session's event rings, too, from now on.
     pub fn add_events(&mut self, mut points: EventDrain) {
         points.switch(self.is_on);
-        lock(&self.looks).push(Arc::clone(points.looks()));
+        self.looks.add(points.looks());
         self.points = Some(points);
     }
 
@@ -412,7 +412,7 @@ impl Drain {
     /// The looks at all its rings.
     #[must_use]
     pub fn looks(&self) -> AllLooks {
-        Arc::clone(&self.looks)
+        self.looks.clone()
     }
 
     /// A round out of turn, so that the counts are those of now: unless too much has been read already that nobody

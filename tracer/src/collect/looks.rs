@@ -40,7 +40,7 @@ impl RingClock {
 
     /// The clock of a ring, now.
     #[must_use]
-    pub fn read(&self, ring: u16) -> Reading {
+    pub(crate) fn read(&self, ring: u16) -> Reading {
         match self {
             Self::None(host) | Self::Host(host) => Reading::exact((host.counter)()),
             Self::Vcpus(clocks) => clocks.of(ring),
@@ -121,9 +121,28 @@ pub(super) fn oldest(head: Position, geometry: Geometry) -> Position {
 }
 
 /// What is under a lock, also after a thread failed that had it: looks are whole at any moment.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// All rings of a session.
-pub type AllLooks = Arc<Mutex<Vec<Arc<Looks>>>>;
+/// The looks at all rings of a session, for whoever makes them.
+#[derive(Debug, Clone)]
+pub struct AllLooks(Arc<Mutex<Vec<Arc<Looks>>>>);
+
+impl AllLooks {
+    /// At these rings, and those that come to them.
+    pub(super) fn new(first: Arc<Looks>) -> Self {
+        Self(Arc::new(Mutex::new(vec![first])))
+    }
+
+    /// Looks at every ring.
+    pub fn make(&self) {
+        // Who adds rings waits for no look.
+        let all = lock(&self.0).clone();
+        all.iter().for_each(|looks| looks.make());
+    }
+
+    pub(super) fn add(&self, looks: &Arc<Looks>) {
+        lock(&self.0).push(Arc::clone(looks));
+    }
+}

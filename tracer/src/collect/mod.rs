@@ -8,6 +8,9 @@ pub(crate) mod drain;
 #[cfg(feature = "internals")]
 pub mod drain;
 pub(crate) mod event_drain;
+#[cfg(not(feature = "internals"))]
+pub(crate) mod looks;
+#[cfg(feature = "internals")]
 pub mod looks;
 #[cfg(not(feature = "internals"))]
 pub(crate) mod output;
@@ -31,7 +34,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use drain::Drain;
-use looks::{AllLooks, lock};
+pub use looks::AllLooks;
+use looks::lock;
 use output::{Output, Written};
 use writer::{Told, Writer};
 
@@ -122,7 +126,7 @@ impl SharedDrain {
 
 /// Who asks a reader, for as long as it lives.
 #[derive(Debug)]
-pub struct Asking<'a> {
+pub(crate) struct Asking<'a> {
     // Dropped in this order: who polls is woken when the lock is free.
     drain: MutexGuard<'a, Drain>,
     _turn: Turn<'a>,
@@ -171,7 +175,7 @@ pub trait Poller: Debug {}
 
 /// A reader that is polled.
 #[derive(Debug)]
-pub struct Polled {
+pub(crate) struct Polled {
     drain: Arc<SharedDrain>,
     poller: Option<Box<dyn Poller>>,
 }

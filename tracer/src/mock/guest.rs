@@ -11,8 +11,7 @@ use terms::region::Region;
 use super::MockTarget;
 use crate::clock::page::{Beat, Beats, ClockPage};
 use crate::clock::{HostClock, RunClock, VcpuClocks};
-use crate::collect::looks::AllLooks;
-use crate::collect::{Poller, Pollers, SharedDrain};
+use crate::collect::{AllLooks, Poller, Pollers, SharedDrain};
 use crate::guest::{
     Guest, LiveGuest, NoClockPage, NotLive, RegisterError, SharedMemory, StopError, StoppedGuest,
 };

@@ -71,7 +71,7 @@ choices! {
 }
 
 /// The clock page's period in nanoseconds when nothing is said.
-pub const PERIOD_NS: u64 = 100;
+pub(crate) const PERIOD_NS: u64 = 100;
 /// The periods that are possible: a beat takes some 10 ns, and a millisecond is what sleeping gives.
 pub const PERIODS_NS: RangeInclusive<u64> = 10..=1_000_000;
 
@@ -79,7 +79,7 @@ pub const PERIODS_NS: RangeInclusive<u64> = 10..=1_000_000;
 pub const RECORD_BYTES: RangeInclusive<u64> = 64..=65536;
 
 /// Size of a ring in bytes when nothing is said.
-pub const RING_BYTES: u64 = 4 << 20;
+pub(crate) const RING_BYTES: u64 = 4 << 20;
 
 /// Which calls of a graph are shown.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

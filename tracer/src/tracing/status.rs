@@ -275,13 +275,13 @@ pub struct Changed {
     clippy::cast_precision_loss,
     reason = "pauses have far fewer than 53 bits of ns"
 )]
-pub fn microseconds(duration: Duration) -> f64 {
+pub(crate) fn microseconds(duration: Duration) -> f64 {
     duration.as_nanos() as f64 / 1000.0
 }
 
 /// How often and for how many microseconds the guest was paused for a change of its text, as text.
 #[must_use]
-pub fn paused(pauses: u64, pause_us: f64) -> String {
+fn paused(pauses: u64, pause_us: f64) -> String {
     match pauses {
         0 => format!("not paused, a vCPU lost {pause_us:.1} us at most"),
         1 => format!("paused for {pause_us:.1} us"),
@@ -396,6 +396,14 @@ pub struct EventsChanged {
     pub pause_us: f64,
 }
 
+impl EventsChanged {
+    /// How often and for how long the guest was paused, as text.
+    #[must_use]
+    pub fn paused(&self) -> String {
+        paused(self.pauses, self.pause_us)
+    }
+}
+
 /// Result of `probe.list`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeList {
@@ -441,6 +449,14 @@ pub struct ProbesChanged {
     pub pauses: u64,
     /// How long the guest was paused for it, in microseconds.
     pub pause_us: f64,
+}
+
+impl ProbesChanged {
+    /// How often and for how long the guest was paused, as text.
+    #[must_use]
+    pub fn paused(&self) -> String {
+        paused(self.pauses, self.pause_us)
+    }
 }
 
 /// One function and its target.
@@ -490,6 +506,14 @@ pub struct DynamicChanged {
     /// How long the guest was paused for it, in microseconds; where text is changed live, the most that one
     /// vCPU lost. 0 when nothing had to be changed.
     pub pause_us: f64,
+}
+
+impl DynamicChanged {
+    /// How often and for how long the guest was paused, as text.
+    #[must_use]
+    pub fn paused(&self) -> String {
+        paused(self.pauses, self.pause_us)
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ use super::ask::ask;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::verbs::ctl::{CtlOptions, DynfuncVerb};
-use tracer::tracing::status::paused;
 use tracer::tracing::status::{DynamicChanged, DynamicList};
 
 /// Makes the request and prints the result.
@@ -51,6 +50,6 @@ fn changed(changed: &DynamicChanged) -> String {
     for one in &changed.functions {
         let _ = writeln!(text, "{} leads to {} now", one.name, one.target);
     }
-    let _ = writeln!(text, "{}", paused(changed.pauses, changed.pause_us));
+    let _ = writeln!(text, "{}", changed.paused());
     text
 }

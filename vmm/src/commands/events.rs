@@ -6,7 +6,6 @@ use super::ask::ask;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::verbs::ctl::{CtlOptions, EventsVerb};
-use tracer::tracing::status::paused;
 use tracer::tracing::status::{EventList, EventsChanged};
 
 /// Makes the request and prints the result.
@@ -58,6 +57,6 @@ fn changed(changed: &EventsChanged) -> String {
     }
     let what = if changed.on { "enabled" } else { "disabled" };
     let events = changed.events.join(", ");
-    let paused = paused(changed.pauses, changed.pause_us);
+    let paused = changed.paused();
     format!("{what}: {events}; {paused}\n")
 }

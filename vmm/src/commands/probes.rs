@@ -6,7 +6,6 @@ use super::ask::ask;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::verbs::ctl::{CtlOptions, ProbeVerb};
-use tracer::tracing::status::paused;
 use tracer::tracing::status::{ProbeList, ProbeStatus, ProbesChanged};
 
 /// Makes the request and prints the result.
@@ -75,6 +74,6 @@ fn told(changed: &ProbesChanged, what: &str) -> String {
         } = probe;
         let _ = writeln!(text, "probe {id} {what}: {name} at {place}, {tactic}");
     }
-    let _ = writeln!(text, "{}", paused(changed.pauses, changed.pause_us));
+    let _ = writeln!(text, "{}", changed.paused());
     text
 }

@@ -1,4 +1,4 @@
-//! The thread that keeps the clock page (`tracer::clock_page`).
+//! The thread that keeps the clock page (`tracer::clock::page`).
 //!
 //! It exists while a session with that clock has rings in the guest, and spins while one of them is
 //! started: so it takes a host CPU for itself, on which no vCPU should run (`--clock-cpu`).
@@ -24,7 +24,6 @@ use std::time::Duration;
 use terms::addr::Gpa;
 use tracer::clock::RunClock;
 use tracer::clock::page::{Beat, Beats, ClockPage, Stall};
-use tracer::clock_page::{BEATS, COUNTER, PAGE_BYTES, SHIFTED, shifted};
 use vm_memory::{VolatileMemory, VolatileSlice};
 
 use crate::clock::host_tsc;
@@ -90,7 +89,7 @@ impl ClockThread {
         beats: Arc<Beats>,
         goes_on: bool,
     ) -> Result<Self, ClockPageError> {
-        if !memory.contains(at, usize::try_from(PAGE_BYTES).unwrap_or(usize::MAX)) {
+        if !memory.contains(at, usize::try_from(Beats::PAGE_BYTES).unwrap_or(usize::MAX)) {
             return Err(ClockPageError::NoPage(at));
         }
         let shared = Arc::new(Shared {
@@ -105,7 +104,7 @@ impl ClockThread {
             let is_pinned = pinned.is_ok();
             // The starter waits for it.
             let told = tell.send(pinned).is_ok();
-            let length = usize::try_from(PAGE_BYTES).unwrap_or_default();
+            let length = usize::try_from(Beats::PAGE_BYTES).unwrap_or_default();
             if let (true, true, Ok(page)) = (is_pinned, told, memory.window_slice(at, length)) {
                 Keeper::new(Page(&page), &clock, beat, vcpus, &keeper_shared).run(goes_on);
             }
@@ -301,10 +300,9 @@ impl<'a> Keeper<'a> {
             self.last = now;
         }
         self.count += 1;
-        self.page.store(SHIFTED, shifted(self.last));
-        self.page.store(COUNTER, self.last);
-        self.page.store(BEATS, self.count);
-        self.shared.beats.beat(self.last);
+        let page = &self.page;
+        let beats = &self.shared.beats;
+        beats.beat(self.last, self.count, |at, word| page.store(at, word));
     }
 
     /// Before the beat that ends it: whoever sees a time after the stall finds it noted.
@@ -341,6 +339,11 @@ mod tests {
     use tracer::target::PhysicalMemory;
 
     use super::*;
+
+    // Where stubs look for them.
+    const SHIFTED: u64 = 0;
+    const COUNTER: u64 = 128;
+    const BEATS: u64 = 256;
     use crate::memory::Ram;
 
     fn word(memory: &Memory, at: Gpa, offset: u64) -> u64 {

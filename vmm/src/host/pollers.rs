@@ -7,8 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tracer::collect::looks::{AllLooks, lock};
-use tracer::collect::{Poller, Pollers, SharedDrain};
+use tracer::collect::{AllLooks, Poller, Pollers, SharedDrain};
 
 /// Pause between two rounds over the rings when there was nothing to read.
 const IDLE: Duration = Duration::from_millis(2);
@@ -78,8 +77,7 @@ impl Drop for StoppedThread {
 
 fn look(looks: &AllLooks, stopped: &Receiver<()>) {
     while stopped.recv_timeout(LOOK_PERIOD) == Err(RecvTimeoutError::Timeout) {
-        let looks = lock(looks).clone();
-        looks.iter().for_each(|looks| looks.make());
+        looks.make();
     }
 }
 

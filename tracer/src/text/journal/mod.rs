@@ -92,11 +92,11 @@ pub enum JournalError {
 
 /// The number of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Slot(u32);
+pub(crate) struct Slot(u32);
 
 /// The journal of a tracer that lives.
 #[derive(Debug)]
-pub struct Journal {
+pub(crate) struct Journal {
     at: Gpa,
     entries: u64,
     /// Entries that were crossed out, the last one first.

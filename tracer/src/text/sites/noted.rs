@@ -30,7 +30,7 @@ impl Sites {
     ///
     /// # Errors
     /// A [`JournalError`].
-    pub fn begin(
+    pub(crate) fn begin(
         &mut self,
         journal: &mut Journal,
         memory: &mut (impl WindowMemory + ?Sized),
@@ -48,7 +48,7 @@ impl Sites {
     ///
     /// # Errors
     /// A [`JournalError`]; then the text must not be written.
-    pub fn note<'e>(
+    pub(crate) fn note<'e>(
         &mut self,
         journal: &mut Journal,
         memory: &mut (impl WindowMemory + ?Sized),
@@ -87,7 +87,11 @@ impl Sites {
 
     /// Has the journal say what the table says. What cannot be written there now is an entry too many: whoever reads it
     /// finds other bytes in its place, and leaves them.
-    pub fn settle(&mut self, journal: &mut Journal, memory: &mut (impl WindowMemory + ?Sized)) {
+    pub(crate) fn settle(
+        &mut self,
+        journal: &mut Journal,
+        memory: &mut (impl WindowMemory + ?Sized),
+    ) {
         let mut gone = std::mem::take(&mut self.noted.gone);
         let mut entries = Vec::new();
         for (id, noted) in std::mem::take(&mut self.noted.sites) {

@@ -70,7 +70,7 @@ impl Shared {
 }
 
 /// Names a new directory for the last calls of a session.
-pub type Scratch = dyn Fn(&str) -> PathBuf;
+pub(crate) type Scratch = dyn Fn(&str) -> PathBuf;
 
 /// Where the last calls of a session of a guest that has died are.
 #[derive(Debug, Clone, PartialEq, Eq)]
