@@ -4,11 +4,11 @@ use std::arch::x86_64::_rdtsc;
 use std::sync::atomic::Ordering;
 
 use terms::function::FunctionId;
+use tracer::clock::layout;
 use tracer::record::{MARK_MASK, Record};
 use tracer::ring::moment::Moment;
 use tracer::ring::reader::{CellWord, Delivered, Mode, Patience, RingMemory, RingReader, Sink};
 use tracer::ring::timeline::Timeline;
-use tracer::stub::clock_page;
 use tracer::stub::recorder::Clock;
 
 use crate::ground::{FUNCTIONS, Ground, PAGE, PLACES, Place, RINGS_MAX};
@@ -141,7 +141,7 @@ fn with_a_clock_page_records_carry_its_time() {
         let memory = recording(&ground);
         let time = |number: u32| u64::MAX / 3 - u64::from(number) * 0x1_0000_0001;
         for number in 0..FUNCTIONS {
-            let word = clock_page::shifted(time(number));
+            let word = layout::shifted(time(number));
             ground.clock().store(word, Ordering::SeqCst);
             ground.call(number);
         }

@@ -1,5 +1,9 @@
 //! Counters: how those of vCPUs relate to the host's, and the time of a run.
 
+#[cfg(not(feature = "internals"))]
+pub(crate) mod layout;
+#[cfg(feature = "internals")]
+pub mod layout;
 pub mod page;
 mod relation;
 mod vcpus;

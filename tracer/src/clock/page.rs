@@ -1,11 +1,11 @@
-//! What readers of rings know of the clock page and of who keeps it (`crate::stub::clock_page`).
+//! What readers of rings know of the clock page and of who keeps it ([`layout`]).
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::stub::clock_page;
+use super::layout;
 
 /// Stalls that are kept one by one.
 const STALLS_MAX: usize = 4096;
@@ -53,7 +53,7 @@ struct Stalls {
 
 impl Beats {
     /// How many bytes the page has.
-    pub const PAGE_BYTES: u64 = clock_page::PAGE_BYTES;
+    pub const PAGE_BYTES: u64 = layout::PAGE_BYTES;
 
     /// The time in the page. A record that is reserved later may have it.
     #[must_use]
@@ -63,9 +63,9 @@ impl Beats {
 
     /// The beat of this number, at this time: `store` writes words into the page, at these offsets.
     pub fn beat(&self, time: u64, number: u64, mut store: impl FnMut(u64, u64)) {
-        store(clock_page::SHIFTED, clock_page::shifted(time));
-        store(clock_page::COUNTER, time);
-        store(clock_page::BEATS, number);
+        store(layout::SHIFTED, layout::shifted(time));
+        store(layout::COUNTER, time);
+        store(layout::BEATS, number);
         self.last.store(time, Ordering::Release);
     }
 

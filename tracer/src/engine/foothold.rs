@@ -5,11 +5,11 @@ use terms::addr::{Gpa, Gva};
 use terms::region::Region;
 
 use super::AttachError;
+use crate::clock::layout::PAGE_BYTES;
 use crate::paging::PageUse;
 use crate::record::FUNCTIONS_MAX;
 use crate::stub::arena::Arena;
 use crate::stub::cell::{CpuStrategy, NoGsBase, TracedCode};
-use crate::stub::clock_page::PAGE_BYTES;
 use crate::stub::gs_list;
 use crate::stub::mirror::Mirror;
 use crate::stub::mirror::give_back::MirrorMemory;

@@ -13,7 +13,6 @@ mod access;
 pub mod arena;
 pub mod capture;
 pub mod cell;
-pub mod clock_page;
 pub mod detour;
 pub mod doorbell;
 pub mod event;

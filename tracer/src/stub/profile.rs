@@ -24,9 +24,9 @@ use insn::asm::{
 use terms::addr::Gva;
 use terms::function::FunctionId;
 
+use crate::clock::layout::COUNTER;
 use crate::stub::access::CellAccess;
 use crate::stub::cell::{CHILD, CellPlace, CpuStrategy, LIMIT};
-use crate::stub::clock_page::COUNTER;
 use crate::stub::recorder::Clock;
 use crate::stub::registers::Scratch;
 

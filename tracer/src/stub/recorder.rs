@@ -33,7 +33,7 @@ use trace::event::Step;
 pub enum Clock {
     /// `rdtsc` in each record.
     Tsc,
-    /// The word at this address, the start of a [clock page](crate::stub::clock_page), which the
+    /// The word at this address, the start of a [clock page](crate::clock::layout), which the
     /// host keeps.
     Page(Gva),
     /// Records without a time.

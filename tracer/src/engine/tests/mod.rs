@@ -1,6 +1,6 @@
 //! What is attached and how its text changes, against the mock target.
 
-use image::testing::nop_image;
+use image::testing::{TEXT, nop_image};
 use image::{Site, SiteForm};
 use insn::jump::jump;
 use insn::nop::NOP5;
@@ -294,14 +294,16 @@ fn a_thread_between_instructions_that_become_one_is_in_the_way() {
         let edit = &mut plan.steps[1].edits[0];
         let inside = edit.poke.at.wrapping_add(2);
         edit.closes.push(inside);
-        target.vcpus_mut()[0].rip = inside.0;
+        // It does not run: where it goes on lies in memory.
+        let held = Gva(TEXT + 0x800);
+        target.write(held, &inside.0.to_le_bytes()).unwrap();
         let applied = engine.apply(&mut target, &plan);
         match obstacles {
             Obstacles::Refuse => {
                 let error = applied.unwrap_err();
                 assert!(error.to_string().contains("f1"), "{error}");
                 assert_eq!(digest(&engine, &target), before);
-                target.vcpus_mut()[0].rip = inside.0 + 0x100;
+                target.write(held, &[0; 8]).unwrap();
                 assert_eq!(engine.apply(&mut target, &plan).unwrap().patched, 3);
             }
             Obstacles::LeaveOut => {
