@@ -16,9 +16,10 @@ use tracer::target::{MemoryError, PhysicalMemory, VcpuRegisters};
 
 /// What it prints when it has started.
 const STARTED: &str = "the guest has started";
-/// Where q35 puts what does not fit below its hole, and how much does, from this size of RAM on.
+/// Where q35 puts what does not fit below its hole, how much then does, and from which size of RAM on.
 const HIGH: u64 = 1 << 32;
-const LOW_MAX: u64 = 2 << 30;
+const LOW: u64 = 2 << 30;
+const SPLIT_FROM: u64 = 0xb000_0000;
 
 /// One that runs, or is stopped.
 #[derive(Debug)]
@@ -186,11 +187,8 @@ fn wait(child: &mut Child) -> String {
 impl QemuMemory {
     /// Where `length` bytes at `at` lie in the file.
     fn offset(&self, at: Gpa, length: u64) -> Option<u64> {
-        let low = if self.bytes > LOW_MAX {
-            LOW_MAX
-        } else {
-            self.bytes
-        };
+        let is_split = self.bytes >= SPLIT_FROM;
+        let low = if is_split { LOW } else { self.bytes };
         let end = at.0.checked_add(length)?;
         if end <= low {
             return Some(at.0);

@@ -132,6 +132,12 @@ pub enum ImageError {
         /// Those that lie in text.
         inside: usize,
     },
+    /// A file of symbols without the one by which it is known where the kernel runs.
+    #[error("the file of symbols has no {name}, by which it would be known where the kernel runs")]
+    SymbolMissing {
+        /// Which one.
+        name: &'static str,
+    },
     /// A file of symbols that has the kernel's version elsewhere.
     #[error(
         "the file of symbols belongs to another kernel: it has linux_banner at {at}, where this one \
@@ -229,6 +235,7 @@ impl ImageError {
             Self::NotSymbols { .. }
                 | Self::BadSymbolFile(_)
                 | Self::OtherSymbols { .. }
+                | Self::SymbolMissing { .. }
                 | Self::OtherBanner { .. }
                 | Self::OtherAddresses { .. }
                 | Self::OtherSites { .. }

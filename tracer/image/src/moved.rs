@@ -114,7 +114,7 @@ impl Linux {
 }
 
 impl SymbolTable {
-    fn moved_by(&self, slide: Slide) -> Self {
+    pub(super) fn moved_by(&self, slide: Slide) -> Self {
         let moved = self.iter().cloned().map(|mut symbol| {
             symbol.address = slide.runs(symbol.address);
             symbol

@@ -5,10 +5,12 @@
 //! the kernel's ([`Running::keep_lasting`]): around its text lies memory that it has freed, which can hold anything by
 //! now. The rest of what is wanted is read then, and [`Running::image`] makes of all of it what it would make of a file.
 
-use terms::addr::{Gpa, Gva};
+use terms::addr::{Gpa, Gva, Slide};
 
 use super::elf::Elf;
-use super::{Image, ImageError, Segment, SymbolTable, TextRange, UnreadSymbols, kallsyms, linux};
+use super::{
+    Image, ImageError, Segment, SymbolTable, TextRange, UnreadSymbols, kallsyms, linux, symbol_file,
+};
 
 /// What of a Linux stays as it was loaded: text, what is read-only, and data but for that of its start. What comes
 /// after that is zero at first.
@@ -122,6 +124,25 @@ impl Running {
             unread,
             notes,
         })
+    }
+
+    /// The names that a file of symbols has (System.map, or an ELF file), moved so that the one called `name` lies where
+    /// it runs, and how far that is. They must agree with what the kernel says of itself, its `own` names among it.
+    ///
+    /// # Errors
+    /// [`ImageError`], as of the files of symbols of a kernel's file.
+    pub fn names_of(
+        &self,
+        file: &[u8],
+        own: &Names,
+        name: (&'static str, Gva),
+    ) -> Result<(Names, Slide), ImageError> {
+        let (symbols, slide) = symbol_file::read_moved(file, &self.elf(), &own.symbols, name)?;
+        let names = Names {
+            symbols,
+            ..Names::default()
+        };
+        Ok((names, slide))
     }
 
     /// Which Linux it is, if it is one.

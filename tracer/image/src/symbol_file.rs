@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use terms::addr::Gva;
+use terms::addr::{Gva, Slide};
 use terms::printable::escaped;
 
 use super::elf::Elf;
@@ -29,13 +29,47 @@ pub(super) fn read(
     elf: &Elf<'_>,
     own: &SymbolTable,
 ) -> Result<SymbolTable, ImageError> {
-    let text = &elf.text();
-    let table = if file.starts_with(b"\x7fELF") {
-        let bad = |error| ImageError::BadSymbolFile(Box::new(error));
-        symtab::read(&Elf::parse(file).map_err(bad)?).map_err(bad)?
-    } else {
-        system_map(file, text)?
-    };
+    let text = elf.text();
+    let table = table(file, &text)?;
+    check(&table, &text, elf, own)?;
+    Ok(table)
+}
+
+/// The symbols in `file`, for the kernel `elf` that runs, with symbols of its `own`, if any: moved so that the one of
+/// this name lies where it runs.
+pub(super) fn read_moved(
+    file: &[u8],
+    elf: &Elf<'_>,
+    own: &SymbolTable,
+    (name, runs): (&'static str, Gva),
+) -> Result<(SymbolTable, Slide), ImageError> {
+    let text = elf.text();
+    let linked = table(file, &text)?.address_of(name);
+    let linked = linked.ok_or(ImageError::SymbolMissing { name })?;
+    let slide = Slide(runs.0.wrapping_sub(linked.0));
+    let back = Slide(linked.0.wrapping_sub(runs.0));
+    let as_linked: Vec<TextRange> = text.iter().map(|range| range.moved_by(back)).collect();
+    let table = table(file, &as_linked)?.moved_by(slide);
+    check(&table, &text, elf, own)?;
+    Ok((table, slide))
+}
+
+/// All symbols, of which those of code outside of `text` are no functions.
+fn table(file: &[u8], text: &[TextRange]) -> Result<SymbolTable, ImageError> {
+    if !file.starts_with(b"\x7fELF") {
+        return system_map(file, text);
+    }
+    let bad = |error| ImageError::BadSymbolFile(Box::new(error));
+    symtab::read(&Elf::parse(file).map_err(bad)?).map_err(bad)
+}
+
+/// Whether the symbols agree with what the kernel says of itself.
+fn check(
+    table: &SymbolTable,
+    text: &[TextRange],
+    elf: &Elf<'_>,
+    own: &SymbolTable,
+) -> Result<(), ImageError> {
     let is_function = |symbol: &&Symbol| symbol.kind == SymbolKind::Function;
     let functions = table.iter().filter(is_function).count();
     let in_text = |symbol: &&Symbol| text_range(text, symbol.address).is_some();
@@ -43,9 +77,8 @@ pub(super) fn read(
     if inside * 100 < functions * IN_TEXT || functions == 0 {
         return Err(ImageError::OtherSymbols { functions, inside });
     }
-    check_banner(elf, &table)?;
-    check_names(own, &table)?;
-    Ok(table)
+    check_banner(elf, table)?;
+    check_names(own, table)
 }
 
 /// The version of a Linux kernel must lie where the symbols have it.

@@ -20,7 +20,7 @@ const IMAGE: u64 = 0xffff_ffff_8000_0000;
 /// freed its init text and made its text read-only.
 const ATTACH: &str = "rcu_end_inkernel_boot";
 /// What 64-bit system calls enter, in every version from 4.20 on.
-const ENTRY: &str = "entry_SYSCALL_64";
+pub(super) const ENTRY: &str = "entry_SYSCALL_64";
 /// `THREAD_SIZE` (arch/x86/include/asm/page_64_types.h).
 const STACK: u64 = 16 << 10;
 /// Every fatal path ends in one of these; `vpanic` is in it from 6.14 on. `panic_cpu` is -1 while none panics.

@@ -18,12 +18,13 @@ pub mod sites;
 mod tests;
 
 use debuginfo::btf::Btf;
-use image::{Image, Names, Running, Segment, TextRange};
-use terms::addr::{Gpa, Gva};
+use image::{Image, ImageError, Names, Running, Segment, TextRange};
+use terms::addr::{Gpa, Gva, Slide};
 
 use self::error::{NoKernel, NoSites};
 use self::sites::{SitesLayout, listed};
 use super::kernel_view::{KernelTables, KernelView};
+use super::personality::ENTRY as SYSTEM_CALLS;
 use crate::paging::PageTableRoot;
 use crate::paging::runs::{around, mapped_in_gigabyte};
 use crate::target::{PhysicalMemory, TargetMemory, VcpuRegisters};
@@ -41,6 +42,9 @@ const MAPPED_MAX: u64 = 512 << 20;
 const READ_MAX: u64 = 128 << 20;
 /// `system_state` from which on a kernel has started (`SYSTEM_RUNNING`), where its types do not tell.
 const RUNNING: u32 = 2;
+
+/// The names to go by, of those that it carries itself, and how far they were moved.
+type NamesBy<'n> = &'n dyn Fn(&Running, Names) -> Result<(Names, Slide), ImageError>;
 
 /// Where a running kernel is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,7 +124,30 @@ impl KernelMap {
     /// # Errors
     /// A [`NoKernel`] that says what was tried.
     pub fn read(&self, memory: &dyn PhysicalMemory) -> Result<FoundKernel, NoKernel> {
-        let (running, names) = self.contents(memory)?;
+        self.read_by(memory, &|_, own| Ok((own, Slide::default())))
+            .map(|(found, _)| found)
+    }
+
+    /// Reads it with the names of a file of symbols (System.map, or an ELF file), and how far it was moved from where that
+    /// file has it: for a kernel that carries none, or fewer.
+    ///
+    /// # Errors
+    /// A [`NoKernel`] that says what was tried; [`NoKernel::Image`] when the file is of another kernel.
+    pub fn read_with_symbols(
+        &self,
+        memory: &dyn PhysicalMemory,
+        file: &[u8],
+    ) -> Result<(FoundKernel, Slide), NoKernel> {
+        let entry = (SYSTEM_CALLS, self.entry);
+        self.read_by(memory, &|running, own| running.names_of(file, &own, entry))
+    }
+
+    fn read_by(
+        &self,
+        memory: &dyn PhysicalMemory,
+        names: NamesBy<'_>,
+    ) -> Result<(FoundKernel, Slide), NoKernel> {
+        let (running, names, slide) = self.contents(memory, names)?;
         let version = running.version().ok_or(NoKernel::NotLinux {
             entry: self.entry,
             bytes: running.held(),
@@ -141,11 +168,15 @@ impl KernelMap {
         };
         drop(btf);
         let image = running.image(names, &sites)?;
-        Ok(FoundKernel { image, no_sites })
+        Ok((FoundKernel { image, no_sites }, slide))
     }
 
     /// What of the kernel is there for as long as it runs, and its names.
-    fn contents(&self, memory: &dyn PhysicalMemory) -> Result<(Running, Names), NoKernel> {
+    fn contents(
+        &self,
+        memory: &dyn PhysicalMemory,
+        names: NamesBy<'_>,
+    ) -> Result<(Running, Names, Slide), NoKernel> {
         let mut running = Running::new(&self.runs);
         let is_constant = |run: &Segment| run.execute || !run.write;
         let read = |run: &Segment, into: &mut [u8]| memory.read_physical(run.paddr, into);
@@ -160,13 +191,13 @@ impl KernelMap {
                 return Err(NoKernel::Unreadable { at, why });
             }
         }
-        let names = running.names()?;
+        let (names, slide) = names(&running, running.names()?)?;
         if running.keep_lasting(&names.symbols) {
             check(self.entry, running.unread(), READ_MAX)?;
             // What cannot be read is left out: no table that must be there is in the data.
             let _ = running.read(|_| true, read);
         }
-        Ok((running, names))
+        Ok((running, names, slide))
     }
 }
 

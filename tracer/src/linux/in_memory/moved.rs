@@ -10,9 +10,7 @@ use std::sync::Arc;
 use image::{Identity, Image, Running, Segment, linux};
 use terms::addr::{Gva, Slide};
 
-use super::{KernelMap, NoKernel, READ_MAX, check};
-use crate::linux::personality::Linux;
-use crate::personality::Personality;
+use super::{KernelMap, NoKernel, READ_MAX, SYSTEM_CALLS, check};
 use crate::target::{MemoryError, PhysicalMemory};
 
 /// The image of a kernel's file, where the kernel runs.
@@ -94,15 +92,13 @@ impl KernelMap {
         let identity = identity.unwrap_or_default();
         let slide = self.slide(memory, &identity)?;
         self.check_build(memory, &identity, slide)?;
-        let named = Linux.system_call_entry();
         let image = file.moved_by(slide).ok_or(OtherKernel::Slide(slide))?;
-        if let Some(entry) = named
-            && let Some(expected) = image.symbols.address_of(entry)
+        if let Some(expected) = image.symbols.address_of(SYSTEM_CALLS)
             && expected != self.entry
         {
             let runs = self.entry;
             return Err(OtherKernel::Entry {
-                entry,
+                entry: SYSTEM_CALLS,
                 slide,
                 expected,
                 runs,

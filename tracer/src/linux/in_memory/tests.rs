@@ -351,3 +351,32 @@ fn a_file_of_the_kernel_is_moved_and_one_of_another_is_refused() {
     );
     says(&elsewhere, &["entry_SYSCALL_64", "0xffffffff91204000"]);
 }
+
+#[test]
+fn symbols_of_a_file_are_moved_by_where_system_calls_enter() {
+    let mut kernel = Kernel::nameless();
+    let back = 0x1020_0000;
+    let map_of = |skew: u64| -> String {
+        let line = |(letter, name, at): &(u8, String, u64)| {
+            let skew = if name == SYSTEM_CALLS { 0 } else { skew };
+            format!("{:016x} {} {name}\n", at - back + skew, char::from(*letter))
+        };
+        let banner = (b'D', "linux_banner".to_owned(), RODATA + 0x100);
+        symbols(true).iter().chain([&banner]).map(line).collect()
+    };
+    kernel.set(STATE, 3);
+    kernel.list(&[function(2)]);
+    let map = kernel.map().unwrap();
+    let read = |file: &str| map.read_with_symbols(&kernel.0, file.as_bytes());
+    let (found, slide) = read(&map_of(0)).unwrap();
+    assert_eq!(slide, Slide(back));
+    assert_eq!(found.image.symbols.address_of("f7"), Some(Gva(function(7))));
+    assert_eq!(found.image.sites.len(), 1);
+    says(
+        &read(&map_of(0x40)).unwrap_err(),
+        &["another kernel", "linux_banner"],
+    );
+    let without = map_of(0).replace(SYSTEM_CALLS, "entry");
+    says(&read(&without).unwrap_err(), &[SYSTEM_CALLS]);
+    says(&read("nonsense").unwrap_err(), &["nonsense"]);
+}
