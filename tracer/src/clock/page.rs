@@ -1,4 +1,4 @@
-//! What readers of rings know of the clock page and of who keeps it ([`layout`]).
+//! What readers of rings know of the clock page and of who keeps it (`clock/layout.rs`).
 
 use std::collections::VecDeque;
 use std::fmt::Debug;

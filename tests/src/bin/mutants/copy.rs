@@ -12,7 +12,7 @@ use super::Failed;
 /// The tree inside the place for mutants.
 pub const TREE: &str = "tree";
 /// What a build needs of the repository.
-const PARTS: [&str; 8] = [
+const PARTS: [&str; 10] = [
     "Cargo.toml",
     "Cargo.lock",
     "rust-toolchain.toml",
@@ -21,6 +21,9 @@ const PARTS: [&str; 8] = [
     "vmm",
     "tests",
     "fuzz",
+    // Whose commands a test runs.
+    "README.md",
+    "docs",
 ];
 
 /// Every text file that a build needs, by path.
@@ -89,8 +92,10 @@ pub fn write(root: &Path, place: &Path, sources: &BTreeMap<String, String>) -> R
     }
     let mut hasher = DefaultHasher::new();
     // This program and its list change no answer.
-    let is_asked =
-        |name: &&String| !name.starts_with("tests/mutants") && !name.starts_with("tests/src/bin/");
+    let is_asked = |name: &&String| {
+        let is_own = name.starts_with("tests/mutants") || name.starts_with("tests/src/bin/");
+        !is_own && !name.ends_with(".md")
+    };
     for name in sources.keys().filter(is_asked) {
         (name, sources.get(name)).hash(&mut hasher);
     }
