@@ -2,7 +2,8 @@
 #
 # _start runs at its physical address under the loader's identity map (Linux 64-bit boot protocol:
 # rsi = boot_params), loads the page tables below and jumps to the high half. The other vCPUs
-# start in real mode in a copy of ap_trampoline and arrive at ap_high.
+# start in real mode in a copy of ap_trampoline and arrive at ap_high. A loader of the PVH boot protocol (QEMU's -kernel)
+# enters at pvh_start in 32-bit mode without paging, ebx = hvm_start_info.
 
 .set HIGH, 0xffffffff80000000
 .set TRAMPOLINE, 0x80000        # = layout::AP_TRAMPOLINE
@@ -41,6 +42,51 @@ boot_high:
     ud2
 .size _start, . - _start
 
+# A boot_params is made of the start info: all that is read of it is the command line.
+.set START_INFO_CMDLINE, 24     # hvm_start_info::cmdline_paddr, Xen include/public/arch-x86/hvm/start_info.h
+.set BOOT_PARAMS_CMDLINE, 0x228
+.code32
+.type pvh_start, @function
+pvh_start:
+    cli
+    cld
+    mov eax, [ebx + START_INFO_CMDLINE]
+    mov [pvh_boot_params - HIGH + BOOT_PARAMS_CMDLINE], eax
+    mov esi, offset pvh_boot_params - HIGH
+    lgdt [pvh_gdt_pointer - HIGH]
+    mov eax, CR4_PAE_FXSR_XMMEXCPT
+    mov cr4, eax
+    mov eax, offset pml4 - HIGH
+    mov cr3, eax
+    mov ecx, EFER
+    rdmsr
+    or eax, EFER_LME_NXE
+    wrmsr
+    mov eax, CR0_PG_WP_NE_ET_MP_PE
+    mov cr0, eax
+    # Far jump, spelled out: assemblers disagree about its name.
+    .byte 0xea
+    .long _start - HIGH
+    .word 8
+.size pvh_start, . - pvh_start
+.balign 8
+pvh_gdt:
+    .quad 0
+    .quad 0x00209a0000000000    # 64-bit code
+pvh_gdt_pointer:
+    .word pvh_gdt_pointer - pvh_gdt - 1
+    .long pvh_gdt - HIGH
+
+# Where a loader of the PVH boot protocol enters.
+.section .note.Xen, "a", @note
+.balign 4
+    .long 4                     # bytes of the name
+    .long 8                     # bytes of what is said
+    .long 18                    # XEN_ELFNOTE_PHYS32_ENTRY
+    .asciz "Xen"
+    .quad pvh_start - HIGH
+
+.section .boot.text, "ax"
 .global ap_trampoline
 .global ap_trampoline_end
 .code16
@@ -169,4 +215,6 @@ high_pd:
 .global kernel_stacks
 kernel_stacks:
     .skip MAX_VCPUS * KERNEL_STACK
+pvh_boot_params:
+    .skip 4096
 .text
