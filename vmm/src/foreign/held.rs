@@ -34,7 +34,7 @@ pub struct HeldThread {
 
 /// At what a thread has stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stop {
+pub enum Stop {
     /// Where it was asked to, or where its process is stopped.
     Event,
     /// At the beginning or the end of a system call.
@@ -75,7 +75,7 @@ impl HeldThread {
     ///
     /// # Errors
     /// [`ForeignError::Late`], [`ForeignError::Ended`].
-    pub fn stopped(&mut self, deadline: Instant) -> Result<(), ForeignError> {
+    pub fn wait_stopped(&mut self, deadline: Instant) -> Result<(), ForeignError> {
         loop {
             match self.wait(deadline, "it was asked to stop")? {
                 Stop::Event => return Ok(()),
@@ -87,31 +87,35 @@ impl HeldThread {
 
     /// Waits for the next stop, whatever it is.
     fn wait(&mut self, deadline: Instant, what: &'static str) -> Result<Stop, ForeignError> {
-        let thread = self.number();
-        let began = Instant::now();
-        let flags = WaitPidFlag::WNOHANG | WaitPidFlag::__WALL;
+        let mut rest = Rest::until(deadline);
         loop {
-            match waitpid(self.thread, Some(flags)) {
-                Ok(WaitStatus::StillAlive) => {}
-                Ok(WaitStatus::PtraceEvent(..)) => return Ok(Stop::Event),
-                Ok(WaitStatus::PtraceSyscall(_)) => return Ok(Stop::SystemCall),
-                Ok(WaitStatus::Stopped(_, signal)) => return Ok(Stop::Signal(signal)),
-                Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) => {
-                    self.is_gone = true;
-                    return Err(ForeignError::Ended { thread });
-                }
-                Ok(_) => {}
-                Err(nix::errno::Errno::EINTR) => {}
-                Err(errno) => return Err(refused(thread, "waiting for it")(errno)),
+            if let Some(stop) = self.poll()? {
+                return Ok(stop);
             }
-            let now = Instant::now();
-            if now >= deadline {
+            if !rest.a_moment() {
+                let thread = self.number();
                 return Err(ForeignError::Late { thread, what });
             }
-            match now - began < SPIN {
-                true => std::thread::yield_now(),
-                false => std::thread::sleep(REST),
+        }
+    }
+
+    /// At what it has stopped, if it has since it was resumed.
+    ///
+    /// # Errors
+    /// [`ForeignError::Ended`], [`ForeignError::Ptrace`].
+    pub fn poll(&mut self) -> Result<Option<Stop>, ForeignError> {
+        let thread = self.number();
+        let flags = WaitPidFlag::WNOHANG | WaitPidFlag::__WALL;
+        match waitpid(self.thread, Some(flags)) {
+            Ok(WaitStatus::PtraceEvent(..)) => Ok(Some(Stop::Event)),
+            Ok(WaitStatus::PtraceSyscall(_)) => Ok(Some(Stop::SystemCall)),
+            Ok(WaitStatus::Stopped(_, signal)) => Ok(Some(Stop::Signal(signal))),
+            Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) => {
+                self.is_gone = true;
+                Err(ForeignError::Ended { thread })
             }
+            Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(None),
+            Err(errno) => Err(refused(thread, "waiting for it")(errno)),
         }
     }
 
@@ -128,36 +132,36 @@ impl HeldThread {
         set.map_err(refused(self.number(), "setting its registers"))
     }
 
-    fn resume(&self, signal: Option<Signal>) -> Result<(), ForeignError> {
+    /// Lets it run to the next beginning or end of a system call, with this signal; [`Self::poll`] tells when it is there.
+    ///
+    /// # Errors
+    /// [`ForeignError::Ptrace`].
+    pub fn to_system_call(&self, signal: Option<Signal>) -> Result<(), ForeignError> {
+        ptrace::syscall(self.thread, signal).map_err(refused(self.number(), "resuming it"))
+    }
+
+    /// Lets it run, with this signal, until it stops where it was asked to.
+    ///
+    /// # Errors
+    /// [`ForeignError::Ptrace`].
+    pub fn resume(&self, signal: Option<Signal>) -> Result<(), ForeignError> {
         ptrace::cont(self.thread, signal).map_err(refused(self.number(), "resuming it"))
     }
 
-    /// Lets it run to the next beginning or end of a system call.
+    /// Has it leave the stop that it is in for one in which our death does no harm; [`Self::poll`] tells when it is there.
     ///
     /// # Errors
-    /// [`ForeignError::Late`], [`ForeignError::Ended`], [`ForeignError::Ptrace`].
-    pub fn next_system_call(&mut self, deadline: Instant) -> Result<(), ForeignError> {
-        let mut signal = None;
-        loop {
-            let resumed = ptrace::syscall(self.thread, signal);
-            resumed.map_err(refused(self.number(), "resuming it"))?;
-            match self.wait(deadline, "it was to come to its next system call")? {
-                Stop::SystemCall => return Ok(()),
-                Stop::Event => signal = None,
-                Stop::Signal(other) => signal = Some(other),
-            }
-        }
-    }
-
-    /// From another stop to one in which our death does no harm.
-    ///
-    /// # Errors
-    /// [`ForeignError::Late`], [`ForeignError::Ended`], [`ForeignError::Ptrace`].
-    pub fn settle(&mut self, deadline: Instant) -> Result<(), ForeignError> {
+    /// [`ForeignError::Ptrace`].
+    pub fn to_event(&self) -> Result<(), ForeignError> {
         let asked = ptrace::interrupt(self.thread);
         asked.map_err(refused(self.number(), "interrupting it"))?;
-        self.resume(None)?;
-        self.stopped(deadline)
+        self.resume(None)
+    }
+
+    /// The same, and waits for it.
+    fn settle(&mut self, deadline: Instant) -> Result<(), ForeignError> {
+        self.to_event()?;
+        self.wait_stopped(deadline)
     }
 
     /// Makes one system call in its name, by the instruction at `syscall`, which is one of its own. Signals wait. Returns
@@ -239,6 +243,32 @@ impl HeldThread {
     }
 }
 
+/// Looks again after a moment: at once in the beginning, when most is over.
+#[derive(Debug)]
+pub struct Rest {
+    began: Instant,
+    deadline: Instant,
+}
+
+impl Rest {
+    /// Until then.
+    #[must_use]
+    pub fn until(deadline: Instant) -> Self {
+        let began = Instant::now();
+        Self { began, deadline }
+    }
+
+    /// Lets others have the CPU for a moment. False when it is too late.
+    pub fn a_moment(&mut self) -> bool {
+        let now = Instant::now();
+        match now - self.began < SPIN {
+            true => std::thread::yield_now(),
+            false => std::thread::sleep(REST),
+        }
+        now < self.deadline
+    }
+}
+
 impl Drop for HeldThread {
     fn drop(&mut self) {
         if self.is_gone {
@@ -247,6 +277,10 @@ impl Drop for HeldThread {
         // One that was not seen to stop is not let go before it does.
         let deadline = Instant::now() + Duration::from_secs(2);
         let mut detached = ptrace::detach(self.thread, None);
+        if detached.is_err() {
+            // It runs, or has not been seen to stop yet.
+            let _ = ptrace::interrupt(self.thread);
+        }
         while detached.is_err() && !self.is_gone && Instant::now() < deadline {
             let signal = match self.wait(deadline, "it was to be let go") {
                 Ok(Stop::Signal(signal)) => Some(signal),

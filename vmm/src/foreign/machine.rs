@@ -11,6 +11,7 @@ use tracer::guest::StopError;
 use super::error::ForeignError;
 use super::memory::{ForeignMemory, ForeignRam};
 use super::process::Process;
+use super::park::park;
 use super::slots::{Slots, find};
 use super::threads::vcpus_of;
 use super::top_table::TopTable;
@@ -266,16 +267,6 @@ impl Drop for Foreign {
             log::error!("tracing memory is left in the guest: {error}");
         }
     }
-}
-
-/// Parks all vCPUs, all at once: a thread of the VMM may wait for another one before it enters the guest again.
-fn park(vcpus: &[Arc<ForeignVcpu>], deadline: Instant) -> Result<Vec<Parked>, ForeignError> {
-    let parked: Result<Vec<_>, _> = vcpus.iter().map(ForeignVcpu::interrupt).collect();
-    let mut parked = parked?;
-    for vcpu in &mut parked {
-        vcpu.wait(deadline)?;
-    }
-    Ok(parked)
 }
 
 fn registers_of(

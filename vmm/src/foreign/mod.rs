@@ -10,6 +10,7 @@ pub mod listed;
 mod machine;
 mod mask;
 pub mod memory;
+mod park;
 pub mod process;
 mod remote;
 mod run_page;

@@ -65,7 +65,7 @@ fn asked(thread: i32, deadline: Instant) -> Result<Option<[u64; 3]>, ForeignErro
         Err(ForeignError::Ended { .. }) => return Ok(None),
         held => held?,
     };
-    match held.stopped(deadline) {
+    match held.wait_stopped(deadline) {
         Err(ForeignError::Ended { .. }) => return Ok(None),
         stopped => stopped?,
     }

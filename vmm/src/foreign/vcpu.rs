@@ -11,7 +11,7 @@ use kvm_bindings::{
 use vm_memory::ByteValued;
 
 use super::error::ForeignError;
-use super::held::{HeldThread, SYSCALL};
+use super::held::{HeldThread, SYSCALL, Stop};
 use super::process::{Process, VcpuDescriptor};
 use super::remote;
 use super::run_page::{Prepared, RunPage};
@@ -44,8 +44,6 @@ pub mod request {
 
 /// What KVM_RUN returns where nothing is left to be done: a signal came, or the vCPU waits to be started.
 const INTERRUPTED: [i64; 2] = [-(libc::EINTR as i64), -(libc::EAGAIN as i64)];
-/// System calls until a thread executes its vCPU again: more than any exit takes.
-const CALLS_MAX: u32 = 256;
 /// How far below its stack a thread's memory is used for what a call takes: its own code may use 128 bytes there.
 const BELOW_STACK: u64 = 16 << 10;
 
@@ -62,12 +60,30 @@ pub struct ForeignVcpu {
     syscall: Arc<AtomicU64>,
 }
 
-/// A vCPU that is out of the guest, with all that it was doing complete, until this is dropped.
+/// A vCPU that is on its way out of the guest, and stays out, with all that it was doing complete, until this is dropped.
 #[derive(Debug)]
 pub struct Parked {
     vcpu: Arc<ForeignVcpu>,
     held: HeldThread,
     prepared: Prepared,
+    stage: Stage,
+}
+
+/// How far a vCPU is out of the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// Its thread was asked to stop.
+    Asked,
+    /// Its thread stands somewhere else than where the guest is left.
+    Outside,
+    /// Its thread is on its way to where the guest is entered.
+    Driven,
+    /// It is in that call, and leaves at once; what the VMM had said of that.
+    Leaving(u8),
+    /// It has left, and its thread is to come to a stop in which our death does no harm.
+    Settling,
+    /// It is out of the guest, and nothing of what it did is half done.
+    Parked,
 }
 
 impl ForeignVcpu {
@@ -106,7 +122,7 @@ impl ForeignVcpu {
         self.thread
     }
 
-    /// Asks it to leave the guest; [`Parked::wait`] waits for that.
+    /// Asks it to leave the guest; [`park`](super::park::park) waits for that.
     ///
     /// # Errors
     /// [`ForeignError::Ptrace`].
@@ -117,6 +133,7 @@ impl ForeignVcpu {
                 vcpu: Arc::clone(self),
                 held,
                 prepared,
+                stage: Stage::Asked,
             }),
             Err(error) => {
                 self.page.restore(prepared);
@@ -127,50 +144,110 @@ impl ForeignVcpu {
 }
 
 impl Parked {
-    /// Returns when the vCPU is out of the guest and nothing of what it did is half done.
+    /// How far it is out of the guest.
+    #[must_use]
+    pub const fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    /// Sees whether the thread has come further, and lets it go on.
     ///
     /// # Errors
-    /// [`ForeignError::Late`] and others of its thread.
-    pub fn wait(&mut self, deadline: Instant) -> Result<(), ForeignError> {
-        self.held.stopped(deadline)?;
-        let registers = self.held.registers()?;
-        let is_done =
-            self.is_running(&registers) && INTERRUPTED.contains(&registers.rax.cast_signed());
-        if is_done || self.vcpu.page.is_consistent() {
-            return self.find_syscall();
+    /// [`ForeignError::Ended`] and others of its thread.
+    pub fn step(&mut self) -> Result<(), ForeignError> {
+        let Some(stop) = self.held.poll()? else {
+            return Ok(());
+        };
+        match (self.stage, stop) {
+            (Stage::Asked, Stop::Event) => self.stands(),
+            (Stage::Settling, Stop::Event) => {
+                self.stage = Stage::Parked;
+                self.find_syscall()
+            }
+            (Stage::Asked | Stage::Settling, Stop::Signal(signal)) => {
+                self.held.resume(Some(signal))
+            }
+            (Stage::Asked | Stage::Settling, Stop::SystemCall) => self.held.resume(None),
+            (Stage::Driven, Stop::SystemCall) => self.at_system_call(),
+            (Stage::Leaving(before), Stop::SystemCall) => self.has_left(before),
+            (Stage::Driven | Stage::Leaving(_), Stop::Signal(signal)) => {
+                self.held.to_system_call(Some(signal))
+            }
+            (Stage::Driven | Stage::Leaving(_), Stop::Event) => self.held.to_system_call(None),
+            (Stage::Outside | Stage::Parked, _) => Ok(()),
         }
-        self.complete(deadline)
+    }
+
+    /// The thread stands where it was met.
+    fn stands(&mut self) -> Result<(), ForeignError> {
+        let registers = self.held.registers()?;
+        let is_out =
+            self.is_running(&registers) && INTERRUPTED.contains(&registers.rax.cast_signed());
+        self.stage = match is_out {
+            true => Stage::Parked,
+            false => Stage::Outside,
+        };
+        self.find_syscall()
+    }
+
+    /// Whether nothing of what the vCPU did is half done, wherever its thread is.
+    #[must_use]
+    pub fn is_consistent(&self) -> bool {
+        self.vcpu.page.is_consistent()
+    }
+
+    /// Whether its thread waits in a system call, and for longer than for a lock as far as that can be seen.
+    #[must_use]
+    pub fn is_blocked(&self) -> bool {
+        let registers = self.held.registers();
+        registers.is_ok_and(|registers| registers.orig_rax.cast_signed() >= 0)
+    }
+
+    /// The thread.
+    #[must_use]
+    pub fn thread(&self) -> i32 {
+        self.held.number()
+    }
+
+    /// It may stay where it is.
+    pub const fn stay(&mut self) {
+        self.stage = Stage::Parked;
+    }
+
+    /// Has the thread bring to an end what it does for its vCPU: at its next entry into the guest it leaves at once, with
+    /// nothing half done.
+    ///
+    /// # Errors
+    /// [`ForeignError::Ptrace`].
+    pub fn drive(&mut self) -> Result<(), ForeignError> {
+        self.stage = Stage::Driven;
+        self.held.to_system_call(None)
+    }
+
+    fn at_system_call(&mut self) -> Result<(), ForeignError> {
+        const ENTERS: i64 = -(libc::ENOSYS as i64);
+        let registers = self.held.registers()?;
+        if self.is_running(&registers) && registers.rax.cast_signed() == ENTERS {
+            // Only here, after the VMM's own look at it: it would skip the entry, or take it out again.
+            self.stage = Stage::Leaving(self.vcpu.page.exit_immediately(1));
+        }
+        self.held.to_system_call(None)
+    }
+
+    fn has_left(&mut self, before: u8) -> Result<(), ForeignError> {
+        self.vcpu.page.exit_immediately(before);
+        let returned = self.held.registers()?.rax.cast_signed();
+        if INTERRUPTED.contains(&returned) {
+            self.stage = Stage::Settling;
+            return self.held.to_event();
+        }
+        self.drive()
     }
 
     /// Whether the thread is in the call that executes the vCPU.
     fn is_running(&self, registers: &libc::user_regs_struct) -> bool {
         let call = [registers.orig_rax, registers.rdi, registers.rsi];
         is_run_of(self.vcpu.fd, call)
-    }
-
-    /// Has KVM complete what is half done: at the next entry into the guest it leaves at once.
-    fn complete(&mut self, deadline: Instant) -> Result<(), ForeignError> {
-        const ENTERS: i64 = -(libc::ENOSYS as i64);
-        for _ in 0..CALLS_MAX {
-            self.held.next_system_call(deadline)?;
-            let registers = self.held.registers()?;
-            if !self.is_running(&registers) || registers.rax.cast_signed() != ENTERS {
-                continue;
-            }
-            // Only here, after the VMM's own look at it: it would skip the entry, or take it out again.
-            let before = self.vcpu.page.exit_immediately(1);
-            let left = self.held.next_system_call(deadline);
-            self.vcpu.page.exit_immediately(before);
-            left?;
-            let returned = self.held.registers()?.rax.cast_signed();
-            if INTERRUPTED.contains(&returned) {
-                self.held.settle(deadline)?;
-                return self.find_syscall();
-            }
-        }
-        let thread = self.held.number();
-        let what = "what its vCPU did was to be completed";
-        Err(ForeignError::Late { thread, what })
     }
 
     /// A thread that stands after a system call has the instruction there.
@@ -400,6 +477,9 @@ pub fn is_run_of(of: i32, [number, fd, request]: [u64; 3]) -> bool {
 
 impl Drop for Parked {
     fn drop(&mut self) {
+        if let Stage::Leaving(before) = self.stage {
+            self.vcpu.page.exit_immediately(before);
+        }
         self.vcpu.page.restore(self.prepared);
     }
 }
