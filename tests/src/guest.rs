@@ -20,6 +20,8 @@ pub struct Guest {
     command: Command,
     folder: TempDir,
     time_limited: bool,
+    /// Whether it is our `vmm`, which listens for `vmm ctl`.
+    is_controlled: bool,
 }
 
 impl Guest {
@@ -51,6 +53,7 @@ impl Guest {
             command,
             folder: TempDir::new().expect("a temporary folder"),
             time_limited: false,
+            is_controlled: true,
         }
     }
 
@@ -70,6 +73,44 @@ impl Guest {
             folder: TempDir::new().expect("a temporary folder"),
             // It lasts as long as the guest.
             time_limited: true,
+            is_controlled: true,
+        }
+    }
+
+    /// The bundled guest under QEMU and KVM, which calls it `name`.
+    ///
+    /// # Panics
+    /// When there is no room for its folder.
+    #[must_use]
+    pub fn under_qemu(name: &str, cmdline: &str, vcpus: u32) -> Self {
+        let mut command = microvm(name, vcpus, 256);
+        // The status that it ends with is that of the guest, doubled, and one more.
+        command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=1"]);
+        command.arg("-kernel").arg(guest());
+        command.args(["-append", &format!("{cmdline} vcpus={vcpus}")]);
+        Self::foreign(command)
+    }
+
+    /// A stock Linux under QEMU and KVM, put somewhere by its own loader (KASLR), that does `script`.
+    ///
+    /// # Panics
+    /// When there is no room for its folder.
+    #[must_use]
+    pub fn linux_under_qemu(name: &str, script: &str, initrd: &Path, vcpus: u32) -> Self {
+        let mut command = microvm(name, vcpus, 512);
+        command.arg("-no-reboot").arg("-kernel").arg(linux().0);
+        command.arg("-initrd").arg(initrd);
+        let cmdline = format!("console=ttyS0 quiet panic=-1 run=\"{script}\"");
+        command.args(["-append", &cmdline]);
+        Self::foreign(command)
+    }
+
+    fn foreign(command: Command) -> Self {
+        Self {
+            command,
+            folder: TempDir::new().expect("a temporary folder"),
+            time_limited: true,
+            is_controlled: false,
         }
     }
 
@@ -113,6 +154,7 @@ impl Guest {
             command,
             folder: TempDir::new().expect("a temporary folder"),
             time_limited: false,
+            is_controlled: true,
         }
     }
 
@@ -156,7 +198,9 @@ impl Guest {
     #[must_use]
     pub fn start(mut self) -> Running {
         let socket = self.folder.path().join("control");
-        self.command.arg("--control").arg(&socket);
+        if self.is_controlled {
+            self.command.arg("--control").arg(&socket);
+        }
         if !self.time_limited {
             let limit = patience().as_secs().to_string();
             self.command.args(["--timeout", &limit]);
@@ -185,6 +229,18 @@ impl Guest {
     pub fn run(self) -> (Ended, Trace) {
         self.start().end()
     }
+}
+
+/// QEMU with a guest on KVM: its smallest machine, with a serial port.
+fn microvm(name: &str, vcpus: u32, memory: u32) -> Command {
+    let mut command = Command::new("qemu-system-x86_64");
+    command.args(["-accel", "kvm", "-M", "microvm,acpi=on"]);
+    // Some hosts' KVM has less than QEMU asks of it.
+    command.args(["-cpu", "host,-arch-capabilities"]);
+    command.args(["-smp", &vcpus.to_string(), "-m", &memory.to_string()]);
+    command.args(["-name", name, "-nodefaults", "-no-user-config"]);
+    command.args(["-display", "none", "-serial", "stdio"]);
+    command
 }
 
 /// The console as far as it has been printed.

@@ -109,6 +109,63 @@ fn a_guest_that_calls_all_the_time_has_its_text_back() {
     let _ = other.end().0.good();
 }
 
+/// QEMU knows nothing of us: all functions come and go, every call is in the trace, and it is named by what it calls its
+/// guest.
+#[test]
+fn a_guest_of_qemu_is_traced_exactly() {
+    let rest = format!("iterations={} threads=6 tick=200", scaled(2000));
+    let cmdline = format!("workload=list,spin,calls,threads,smp {rest}");
+    for tracer in ["function", "graph"] {
+        let name = format!("exotrace-{}-{tracer}", std::process::id());
+        let mut qemu = Guest::under_qemu(&name, &cmdline, 2).start();
+        qemu.wait_for("workload spin");
+        assert!(vmm_says(&["ps"]).stdout.contains(&name));
+        let attached = Guest::attached(qemu.pid(), Some(&guest()));
+        let options = ["--mode", "discard", "--ring-size", "32768"];
+        let mut attached = attached.with(options).output().start();
+        let wanted = json!({"tracer": tracer, "notrace": ["spin_*"]});
+        attached.client().call("start", wanted);
+        qemu.type_text("q");
+        let (ended, _) = qemu.end();
+        // The guest's status, doubled, and one more.
+        assert_eq!(ended.code, Some(1), "{ended}");
+        let printed = without_gate(ended.printed());
+        let (ended, trace) = attached.end();
+        assert_eq!(ended.code, Some(0), "{ended}");
+        assert!(printed.total() > 0, "the guest called nothing");
+        assert_eq!(trace.lost(), 0, "{tracer}");
+        assert_eq!(trace.uftrace(), printed.called(), "{tracer}");
+    }
+}
+
+#[test]
+fn a_guest_of_qemu_is_let_go_as_it_was() {
+    let name = format!("exotrace-{}", std::process::id());
+    let mut qemu = Guest::under_qemu(&name, "workload=list,spin", 2).start();
+    qemu.wait_for("workload spin");
+    let before = left_in(&qemu);
+    let mut text = None;
+    for filter in ["calls_*", "many_*"] {
+        let attached = Guest::attached(qemu.pid(), Some(&guest()));
+        let mut attached = attached.start();
+        let digest = attached.client().digest();
+        // What the tracer before has left.
+        assert_eq!(*text.get_or_insert(digest.clone()), digest);
+        for _ in 0..scaled(50) {
+            let wanted = json!({"tracer": "graph", "filter": [filter]});
+            attached.client().call("start", wanted);
+            attached.client().call("stop", json!({}));
+        }
+        assert_eq!(attached.client().digest(), digest);
+        assert_ne!(left_in(&qemu), before, "there is no window");
+        assert_eq!(attached.ctl(&["shutdown"]).code, Some(0));
+        assert_eq!(attached.end().0.code, Some(0));
+        assert_eq!(left_in(&qemu), before, "{filter}");
+    }
+    qemu.type_text("q");
+    assert_eq!(qemu.end().0.code, Some(1));
+}
+
 /// Sessions, filters and pauses while it runs: what the guest counts is not disturbed.
 #[test]
 fn changes_at_random_do_no_harm() {

@@ -1,11 +1,11 @@
 //! `vmm attach` to a stock Linux of another VMM, without any file of its kernel.
 
-use tests::{Guest, Running};
+use tests::{Guest, Running, with_file};
 
 use crate::shell::Shell;
 
-fn attach(to: &Shell, options: &[&str]) -> Running {
-    let attached = Guest::attached(to.running.pid(), None);
+fn attach(to: &Running, options: &[&str]) -> Running {
+    let attached = Guest::attached(to.pid(), None);
     let one = |attached: Guest, option: &&str| attached.with([*option]);
     let mut attached = options.iter().fold(attached, one).output().start();
     attached.client().status();
@@ -19,7 +19,7 @@ fn system_calls_are_counted_exactly_and_the_text_is_given_back() {
     let function = "__x64_sys_sched_get_priority_max";
     for tracer in ["function", "graph"] {
         let options = ["--trace", tracer, "--mode", "discard", "--filter", function];
-        let attached = attach(&shell, &options);
+        let attached = attach(&shell.running, &options);
         assert_ne!(
             shell.client().digest(),
             text,
@@ -41,7 +41,7 @@ fn the_graph_of_an_open_is_that_of_every_function() {
     let mut shell = Shell::start();
     let text = shell.client().digest();
     let options = ["--trace", "graph", "--graph-function", "do_sys_openat2"];
-    let attached = attach(&shell, &options);
+    let attached = attach(&shell.running, &options);
     shell.does("cat /proc/version");
     assert_eq!(attached.ctl(&["shutdown"]).code, Some(0));
     let (ended, trace) = attached.end();
@@ -62,4 +62,34 @@ fn the_graph_of_an_open_is_that_of_every_function() {
     assert_eq!(shell.client().digest(), text);
     shell.does("cat /proc/version");
     let _ = shell.end();
+}
+
+/// Under QEMU the kernel moves itself (KASLR), and nobody tells us where.
+#[test]
+fn a_linux_of_qemu_is_traced_wherever_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "echo up; while read line; do eval $line; echo did $line; done";
+    let initrd = with_file(folder.path(), "shell", script.as_bytes());
+    let mut qemu = Guest::linux_under_qemu("exotrace-linux", "sh /shell", &initrd, 2).start();
+    qemu.wait_for("up");
+    let function = "__x64_sys_sched_get_priority_max";
+    for (tracer, calls) in [("function", 12345), ("graph", 1234)] {
+        let options = ["--trace", tracer, "--mode", "discard", "--filter", function];
+        let attached = attach(&qemu, &options);
+        qemu.type_text(&format!("syscalls {calls}\n"));
+        qemu.wait_for(&format!("did syscalls {calls}"));
+        assert_eq!(attached.ctl(&["shutdown"]).code, Some(0));
+        let (ended, trace) = attached.end();
+        assert_eq!(ended.code, Some(0), "{ended}");
+        let counts: Vec<_> = trace.uftrace().into_iter().collect();
+        assert_eq!(counts, [(function.to_owned(), calls)], "{tracer}: {ended}");
+    }
+    let attached = attach(&qemu, &["--trace", "graph"]);
+    qemu.type_text("cat /proc/version\n");
+    qemu.wait_for("did cat");
+    assert_eq!(attached.ctl(&["shutdown"]).code, Some(0));
+    let (ended, _) = attached.end();
+    assert_eq!(ended.code, Some(0), "{ended}");
+    qemu.type_text("exit\n");
+    let _ = qemu.end();
 }
