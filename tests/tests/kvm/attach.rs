@@ -202,6 +202,21 @@ fn a_tracer_that_is_killed_harms_nobody() {
 }
 
 #[test]
+fn a_second_tracer_is_refused_while_the_first_lives() {
+    let other = other();
+    let first = attach(&other, &[]);
+    let (pid, kernel) = (other.pid().to_string(), guest());
+    let second = ["attach", &pid, "--kernel", kernel.to_str().unwrap()];
+    let second = [&second[..], &["--trace", "function", "--duration", "0.1"]].concat();
+    assert!(vmm_says(&second).refused(100).contains("somebody else"));
+    // A dead one holds nothing.
+    send(&first, Signal::KILL);
+    let _ = first.end();
+    let said = vmm_says(&second);
+    assert_eq!(said.code, Some(0), "{said}");
+}
+
+#[test]
 fn the_end_of_the_vmm_ends_the_trace_well() {
     let other = other();
     let mut options = EVERYTHING.to_vec();

@@ -1,6 +1,6 @@
 //! `vmm attach` to a stock Linux of another VMM, without any file of its kernel.
 
-use tests::{Guest, Running, with_file};
+use tests::{Guest, Running, guest, linux, vmm_says, with_file};
 
 use crate::shell::Shell;
 
@@ -73,9 +73,16 @@ fn a_linux_of_qemu_is_traced_wherever_it_is() {
     let mut qemu = Guest::linux_under_qemu("exotrace-linux", "sh /shell", &initrd, 2).start();
     qemu.wait_for("up");
     let function = "__x64_sys_sched_get_priority_max";
-    for (tracer, calls) in [("function", 12345), ("graph", 1234)] {
-        let options = ["--trace", tracer, "--mode", "discard", "--filter", function];
-        let attached = attach(&qemu, &options);
+    let file = linux().0;
+    for (tracer, calls, file) in [
+        ("function", 12345, None),
+        ("graph", 1234, None),
+        ("function", 234, Some(file.as_path())),
+    ] {
+        let attached = Guest::attached(qemu.pid(), file).with(["--filter", function]);
+        let attached = attached.with(["--trace", tracer, "--mode", "discard"]);
+        let mut attached = attached.output().start();
+        attached.client().status();
         qemu.type_text(&format!("syscalls {calls}\n"));
         qemu.wait_for(&format!("did syscalls {calls}"));
         assert_eq!(attached.ctl(&["shutdown"]).code, Some(0));
@@ -84,6 +91,11 @@ fn a_linux_of_qemu_is_traced_wherever_it_is() {
         let counts: Vec<_> = trace.uftrace().into_iter().collect();
         assert_eq!(counts, [(function.to_owned(), calls)], "{tracer}: {ended}");
     }
+    // The bundled guest's kernel is another one.
+    let (pid, other) = (qemu.pid().to_string(), guest());
+    let other = other.to_str().unwrap();
+    let said = vmm_says(&["attach", &pid, "--kernel", other, "--trace", "function"]);
+    assert_ne!(said.code, Some(0), "{said}");
     let attached = attach(&qemu, &["--trace", "graph"]);
     qemu.type_text("cat /proc/version\n");
     qemu.wait_for("did cat");

@@ -61,7 +61,7 @@ fn begin(
     }
     let guest = Foreign::attach(pid)?;
     let kernel = match file {
-        Some(file) => of_file(file)?,
+        Some(file) => of_file(file, &guest)?,
         None => in_memory(&guest)?,
     };
     let name = kernel.name.clone();
@@ -83,27 +83,30 @@ fn begin(
     })
 }
 
-/// The kernel, as its file says.
-fn of_file(file: &KernelFile) -> Result<Kernel, Failure> {
+/// The kernel, as its file says; a Linux wherever it was put, if it is the one that runs.
+fn of_file(file: &KernelFile, guest: &Foreign) -> Result<Kernel, Failure> {
     let image = file
         .image()
         .map_err(|error| Failure::bad_input(file.refused(&error)))?;
-    Ok(Kernel {
-        image,
-        debug: file.debug(),
-        name: file.path().display().to_string(),
-    })
+    let name = file.path().display().to_string();
+    if image.linux.is_none() {
+        let debug = file.debug();
+        return Ok(Kernel { image, debug, name });
+    }
+    let refused = |error| Failure::bad_input(format!("{name}: {error}"));
+    let moved = map_of(guest)?
+        .moved(guest.memory(), image)
+        .map_err(refused)?;
+    let debug = file.debug().map(|debug| debug.moved_by(moved.slide));
+    let image = moved.image;
+    Ok(Kernel { image, debug, name })
 }
 
-/// The kernel, as it is in the guest's memory. The guest is stopped only while it is found.
+/// The kernel, as it is in the guest's memory, which is read while it runs.
 fn in_memory(guest: &Foreign) -> Result<Kernel, Failure> {
-    let map = {
-        let mut stopped = guest.stop().map_err(Failure::tracing)?;
-        let entry = stopped.syscall_entry(0).map_err(Failure::tracing)?;
-        let online = stopped.vcpus().iter().find(|vcpu| vcpu.online).copied();
-        KernelMap::of(&stopped, &online.unwrap_or_default(), entry).map_err(Failure::bad_input)?
-    };
-    let found = map.read(guest.memory()).map_err(Failure::bad_input)?;
+    let found = map_of(guest)?
+        .read(guest.memory())
+        .map_err(Failure::bad_input)?;
     if let Some(why) = &found.no_sites {
         log::warn!("{why}");
     }
@@ -114,4 +117,12 @@ fn in_memory(guest: &Foreign) -> Result<Kernel, Failure> {
         debug: None,
         name,
     })
+}
+
+/// Where the guest has its kernel. It is stopped for that.
+fn map_of(guest: &Foreign) -> Result<KernelMap, Failure> {
+    let mut stopped = guest.stop().map_err(Failure::tracing)?;
+    let entry = stopped.syscall_entry(0).map_err(Failure::tracing)?;
+    let online = stopped.vcpus().iter().find(|vcpu| vcpu.online).copied();
+    KernelMap::of(&stopped, &online.unwrap_or_default(), entry).map_err(Failure::bad_input)
 }

@@ -27,6 +27,14 @@ pub enum ForeignError {
         /// How many.
         vms: usize,
     },
+    /// Somebody else traces it.
+    #[error(
+        "the guest of process {pid} is traced by somebody else who is attached to it: one at a time can be"
+    )]
+    Traced {
+        /// Its number.
+        pid: i32,
+    },
     /// There is nothing of that name.
     #[error("no guest is called '{name}': `vmm ps` lists those that there are")]
     NoSuchGuest {

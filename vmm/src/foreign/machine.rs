@@ -9,9 +9,10 @@ use tracer::clock::VcpuClocks;
 use tracer::guest::StopError;
 
 use super::error::ForeignError;
+use super::lock;
 use super::memory::{ForeignMemory, ForeignRam};
-use super::process::Process;
 use super::park::park;
+use super::process::Process;
 use super::slots::{Slots, find};
 use super::threads::vcpus_of;
 use super::top_table::TopTable;
@@ -65,6 +66,7 @@ impl Foreign {
     pub fn attach(pid: i32) -> Result<Self, ForeignError> {
         let process = Process::open(pid)?;
         let vm = process.vm_descriptor()?;
+        lock::check(&process)?;
         let vcpus = vcpus_of(&process)?;
         let deadline = Instant::now() + LONG;
         let mut parked = park(&vcpus, deadline)?;

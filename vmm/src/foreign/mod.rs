@@ -7,6 +7,7 @@ pub mod error;
 pub mod guest;
 mod held;
 pub mod listed;
+mod lock;
 mod machine;
 mod mask;
 pub mod memory;

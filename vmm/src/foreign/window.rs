@@ -9,6 +9,7 @@ use terms::addr::Gpa;
 use terms::region::Region;
 
 use super::error::ForeignError;
+use super::lock::Lock;
 use super::memory::Range;
 use super::process::Process;
 use super::slots::{Slots, TRIAL};
@@ -26,6 +27,7 @@ const PLACES: u64 = 16;
 pub(super) struct ForeignWindow {
     range: Range,
     slot: u32,
+    _lock: Lock,
 }
 
 impl ForeignWindow {
@@ -41,7 +43,12 @@ impl ForeignWindow {
     ) -> Result<(Self, Memory), ForeignError> {
         let deadline = slots.deadline;
         let (file, host) = map_there(process, slots.parked, deadline)?;
-        let opened = place(slots, host, bits, ram_end).and_then(|(range, slot)| {
+        let locked = Lock::take(&file).map_err(|source| ForeignError::Window {
+            what: "the tracing memory cannot be locked",
+            source,
+        });
+        let placed = locked.and_then(|lock| Ok((lock, place(slots, host, bits, ram_end)?)));
+        let opened = placed.and_then(|(lock, (range, slot))| {
             let window = Window {
                 start: range.guest.start,
                 bytes: range.guest.bytes,
@@ -51,7 +58,12 @@ impl ForeignWindow {
                 what,
                 source: std::io::Error::other(error),
             })?;
-            Ok((Self { range, slot }, memory))
+            let window = Self {
+                range,
+                slot,
+                _lock: lock,
+            };
+            Ok((window, memory))
         });
         if opened.is_err() {
             unmap_there(slots.parked, host, deadline)?;

@@ -20,8 +20,8 @@ pub struct AttachOptions {
     /// The guest: the process of its VMM, or the name that its VMM has for it (default: the only one of this host)
     #[arg(value_name = "GUEST")]
     pub guest: Option<String>,
-    /// The file of the kernel that the guest runs, where that is not Linux: a 64-bit ELF file (default: everything is read
-    /// out of the guest's memory)
+    /// The file of the kernel that the guest runs: a 64-bit ELF file, or a bzImage (vmlinuz). A Linux may have been moved
+    /// (KASLR) (default: a Linux is read out of the guest's memory)
     #[arg(long, value_name = "FILE")]
     pub kernel: Option<PathBuf>,
     /// Take the kernel's symbols from its unstripped file
