@@ -13,6 +13,7 @@ use crate::loader::KernelFile;
 use crate::run::Run;
 use crate::signals::Signals;
 use crate::verbs::attach::AttachOptions;
+use debuginfo::DebugInfo;
 use tracer::KernelMap;
 use tracer::guest::{Guest as _, StoppedGuest as _};
 use tracer::target::StoppedTarget as _;
@@ -114,7 +115,7 @@ fn in_memory(guest: &Foreign) -> Result<Kernel, Failure> {
     let name = linux.map_or_else(|| "kernel".to_owned(), |linux| linux.version.clone());
     Ok(Kernel {
         image: found.image,
-        debug: None,
+        debug: Some(DebugInfo::without_files()),
         name,
     })
 }
