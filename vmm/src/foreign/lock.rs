@@ -10,7 +10,9 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::error::ForeignError;
 use super::process::{Mapping, Process};
-use super::window::NAME;
+
+/// What the file of a window is called: `/proc/PID/maps` shows it.
+pub(super) const NAME: &str = "exotrace";
 
 /// The lock on the file of a window, until this is dropped.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use terms::addr::Gpa;
 use terms::region::Region;
 
 use super::error::ForeignError;
-use super::lock::Lock;
+use super::lock::{Lock, NAME};
 use super::memory::Range;
 use super::process::Process;
 use super::slots::{Slots, TRIAL};
@@ -17,8 +17,6 @@ use super::vcpu::Parked;
 use crate::layout::{GIB, WINDOW_SIZE};
 use crate::memory::{Memory, Window};
 
-/// What the file is called: `/proc/PID/maps` shows it.
-pub const NAME: &str = "exotrace";
 /// Places that are tried.
 const PLACES: u64 = 16;
 
