@@ -122,7 +122,9 @@ pub enum ForeignError {
         source: io::Error,
     },
     /// No thread of it executes a vCPU.
-    #[error("no thread of process {pid} executes vCPU {vcpu}: has the VMM started it?")]
+    #[error(
+        "no thread of process {pid} executes vCPU {vcpu}: a guest that its VMM has stopped, or not started, is to be let run first"
+    )]
     NoThread {
         /// The process.
         pid: i32,

@@ -175,21 +175,35 @@ impl Foreign {
         let mut hold = self.hold.borrow_mut();
         if hold.holders == 0 {
             let requested = Instant::now();
-            let deadline = requested + PATIENCE;
-            let mut parked = park(&self.vcpus, deadline).map_err(|error| self.missed(&error))?;
-            let registers = registers_of(&mut parked, deadline);
-            hold.registers = registers.map_err(|error| self.missed(&error))?;
-            if let Some(vcpu) = hold.registers.iter().position(|vcpu| vcpu.is_nested) {
-                return Err(StopError::Nested {
-                    vcpu: u16::try_from(vcpu).unwrap_or(u16::MAX),
-                    deadline: PATIENCE,
-                });
-            }
-            (hold.parked, hold.requested) = (parked, Some(requested));
+            (hold.parked, hold.registers) = self.park_outside_guests(requested + PATIENCE)?;
+            hold.requested = Some(requested);
             self.times.borrow_mut().parked(requested.elapsed());
         }
         hold.holders += 1;
         Ok(hold.registers.clone())
+    }
+
+    /// Parks all vCPUs at a moment in which none executes a guest of the guest. The guest runs between two attempts.
+    fn park_outside_guests(
+        &self,
+        deadline: Instant,
+    ) -> Result<(Vec<Parked>, Vec<FullRegisters>), StopError> {
+        loop {
+            let mut parked = park(&self.vcpus, deadline).map_err(|error| self.missed(&error))?;
+            let registers = registers_of(&mut parked, deadline);
+            let registers = registers.map_err(|error| self.missed(&error))?;
+            let Some(nested) = registers.iter().position(|vcpu| vcpu.is_nested) else {
+                return Ok((parked, registers));
+            };
+            drop(parked);
+            if Instant::now() >= deadline {
+                return Err(StopError::Nested {
+                    vcpu: u16::try_from(nested).unwrap_or(u16::MAX),
+                    deadline: PATIENCE,
+                });
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// Takes a holder away: the vCPUs continue when it was the last one.

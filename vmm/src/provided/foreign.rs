@@ -7,6 +7,7 @@ use tracer::tracing::{Finished, Tracing};
 
 use crate::black_box::scratch;
 use crate::control::status::{Pauses, VcpuStatus};
+use crate::explain::explain;
 use crate::failure::Failure;
 use crate::foreign::Foreign;
 use crate::outcome::Outcome;
@@ -92,7 +93,13 @@ impl Foreign {
     fn let_go(&self, tracing: &mut Tracing) -> Result<(), Failure> {
         // Until it is known that nothing leads there.
         self.set_window_free(false);
-        let inside = tracing.leave(self)?;
+        let left = tracing.leave(self).map_err(|error| {
+            let why = explain(&error);
+            Failure::tracing(format!(
+                "the guest runs on, but keeps what was changed in it: {why}"
+            ))
+        });
+        let inside = left?;
         self.set_window_free(inside.is_nobody());
         if !inside.is_nobody() {
             log::warn!(
