@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 use clap::{Command, CommandFactory};
 
 /// Options of other programs, and of tests of ours.
-const OTHERS: [&str; 11] = [
+const OTHERS: [&str; 14] = [
+    "id",
+    "name",
+    "api-sock",
     "bare",
     "chrome",
     "cpus",

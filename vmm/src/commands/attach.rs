@@ -9,13 +9,16 @@ use crate::failure::Failure;
 use crate::foreign::Foreign;
 use crate::foreign::listed::chosen;
 use crate::host::clock_page::check_cpu;
+use crate::layout::MIB;
 use crate::loader::KernelFile;
+use crate::provider::Provider as _;
 use crate::run::Run;
 use crate::signals::Signals;
 use crate::verbs::attach::AttachOptions;
 use debuginfo::DebugInfo;
+use terms::quantity::counted;
 use tracer::KernelMap;
-use tracer::guest::{Guest as _, StoppedGuest as _};
+use tracer::guest::{Guest, StoppedGuest as _};
 use tracer::target::StoppedTarget as _;
 use tracer::tracing::{Kernel, Tracing};
 
@@ -61,6 +64,12 @@ fn begin(
         check_cpu(cpu).map_err(Failure::bad_input)?;
     }
     let guest = Foreign::attach(pid)?;
+    log::info!(
+        "attached to process {pid}: {}, {} MiB; held for {:.1} ms",
+        counted(u64::from(Guest::vcpus(&guest)), "vCPU"),
+        guest.ram_bytes() / MIB,
+        guest.last_pause().as_secs_f64() * 1000.0
+    );
     let kernel = match file {
         Some(file) => of_file(file, &guest)?,
         None => in_memory(&guest)?,

@@ -68,8 +68,10 @@ impl Foreign {
         let vm = process.vm_descriptor()?;
         lock::check(&process)?;
         let vcpus = vcpus_of(&process)?;
-        let deadline = Instant::now() + LONG;
+        let (requested, mut times) = (Instant::now(), PauseTimes::default());
+        let deadline = requested + LONG;
         let mut parked = park(&vcpus, deadline)?;
+        times.parked(requested.elapsed());
         let registers = registers_of(&mut parked, deadline)?;
         let caller = caller(&mut parked, pid)?;
         let cpuid = caller.cpuid(deadline)?;
@@ -84,6 +86,8 @@ impl Foreign {
         let (window, memory) = ForeignWindow::open(&process, &mut slots, bits, ram.end())?;
         let top = TopTable::of(&ram, &registers);
         drop(parked);
+        let held = requested.elapsed();
+        times.released(held);
         let count = u16::try_from(vcpus.len()).unwrap_or(u16::MAX);
         Ok(Self {
             process,
@@ -96,8 +100,8 @@ impl Foreign {
             clocks: Arc::new(VcpuClocks::new(count, HOST)),
             top,
             hold: RefCell::default(),
-            times: RefCell::default(),
-            last_pause: Cell::default(),
+            times: RefCell::new(times),
+            last_pause: Cell::new(held),
             is_paused_by_user: Cell::new(false),
             is_gone: false,
             window_is_free: Cell::new(true),

@@ -43,7 +43,9 @@ impl Process {
     /// [`ForeignError::NoProcess`].
     pub fn open(pid: i32) -> Result<Self, ForeignError> {
         let gone = || ForeignError::NoProcess { pid };
-        let number = Pid::from_raw(pid).filter(|_| pid > 0).ok_or_else(gone)?;
+        // What is no number of a process is none that can be asked for.
+        let number = if pid > 0 { Pid::from_raw(pid) } else { None };
+        let number = number.ok_or_else(gone)?;
         let pidfd = pidfd_open(number, PidfdFlags::empty()).map_err(|_| gone())?;
         Ok(Self { pid, pidfd })
     }
