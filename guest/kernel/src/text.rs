@@ -1,5 +1,7 @@
 //! The kernel's own text, written by itself: as any kernel does that has a tracer of its own.
 
+use core::sync::atomic::{AtomicU64, Ordering};
+
 use crate::layout::HIGH;
 
 /// Puts a word into the text. Returns what was there.
@@ -10,9 +12,9 @@ use crate::layout::HIGH;
 pub unsafe fn exchange(at: u64, new: u64) -> u64 {
     // The image is mapped again at its physical address, where ring 0 may write.
     let word = at.wrapping_sub(HIGH) as *mut u64;
-    // SAFETY: the caller vouches for the word. Other vCPUs fetch it as a whole.
-    let old = unsafe { word.read_volatile() };
-    // SAFETY: as above.
-    unsafe { word.write_volatile(new) };
-    old
+    // SAFETY: the caller vouches for the word, which nobody but this writes.
+    let word = unsafe { AtomicU64::from_ptr(word) };
+    // Other vCPUs fetch it as a whole. A plain store would not do: a KVM that emulates ring 0 may copy it byte by byte, an
+    // exchange it makes as one.
+    word.swap(new, Ordering::SeqCst)
 }
