@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tests::exact::{EVERYTHING, gated, untraced, without_gate};
-use tests::{Guest, Random, Running, guest, scaled, vmm_says};
+use tests::{Ended, Guest, Random, Running, guest, scaled, vmm_says};
 
 /// A VMM whose guest spins until a `q` is typed.
 fn other() -> Running {
@@ -247,11 +247,28 @@ fn what_is_no_guest_is_refused_in_one_line() {
 
 #[test]
 fn the_guests_of_this_host_are_listed() {
-    let other = other();
-    let listed = vmm_says(&["ps"]);
+    let other = Guest::spinning(&["--memory", "320"]);
     let pid = other.pid().to_string();
-    let mut lines = listed.stdout.lines();
-    let line = lines.find(|line| line.split_whitespace().next() == Some(&pid));
-    let words: Vec<_> = line.unwrap_or_default().split_whitespace().collect();
-    assert_eq!(words, [pid.as_str(), "vmm", "-", "2"], "{listed}");
+    let row = |of: &Ended| {
+        let mut lines = of.stdout.lines();
+        let line = lines.find(|line| line.split_whitespace().next() == Some(&pid));
+        let words = line.unwrap_or_default().split_whitespace();
+        words.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let listed = vmm_says(&["ps"]);
+    let expected = [pid.as_str(), "vmm", "-", "2", "320", "MiB", "-"];
+    assert_eq!(row(&listed), expected, "{listed}");
+    // Nothing of it is a Linux, and nothing of ours is left by the look.
+    let before = left_in(&other);
+    let looked = vmm_says(&["ps", "--guest"]);
+    assert_eq!(row(&looked)[4..7], ["320", "MiB", "not"], "{looked}");
+    assert!(looked.stderr.contains("was held for"), "{looked}");
+    assert_eq!(left_in(&other), before);
+    let json = vmm_says(&["ps", "--json"]);
+    let all: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
+    let mut all = all.as_array().unwrap().iter();
+    let own = all.find(|guest| guest["pid"] == other.pid()).unwrap();
+    assert_eq!((&own["vmm"], &own["vcpus"]), (&json!("vmm"), &json!(2)));
+    let memory = json!({"bytes": 320 << 20, "is_guess": false});
+    assert_eq!((&own["memory"], &own["guest"]), (&memory, &json!(null)));
 }

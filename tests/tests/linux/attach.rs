@@ -72,6 +72,13 @@ fn a_linux_of_qemu_is_traced_wherever_it_is() {
     let initrd = with_file(folder.path(), "shell", script.as_bytes());
     let mut qemu = Guest::linux_under_qemu("exotrace-linux", "sh /shell", &initrd, 2).start();
     qemu.wait_for("up");
+    let listed = vmm_says(&["ps", "--guest"]);
+    let row = listed
+        .stdout
+        .lines()
+        .find(|row| row.contains("exotrace-linux"));
+    let row = row.unwrap_or_else(|| panic!("{listed}"));
+    assert!(row.contains("512 MiB") && row.contains("Linux 6."), "{row}");
     let function = "__x64_sys_sched_get_priority_max";
     let file = linux().0;
     for (tracer, calls, file) in [

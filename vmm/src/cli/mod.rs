@@ -36,7 +36,18 @@ enum Verb {
     Run(Box<RunOptions>),
     Attach(Box<AttachOptions>),
     /// List the KVM guests of this host
-    Ps,
+    ///
+    /// Disturbs none of them. MEMORY is what the VMM was told to give the guest; after a ~ it is a guess, the largest
+    /// piece of memory that the VMM has.
+    Ps {
+        /// Say which Linux each guest runs, and how much memory it has: holds each of them for a moment (some
+        /// milliseconds), as `attach` does
+        #[arg(long)]
+        guest: bool,
+        /// Print the guests as JSON
+        #[arg(long)]
+        json: bool,
+    },
     Ctl(CtlOptions),
     /// Say what this host can and cannot do for tracing, and how to mend it
     ///
@@ -148,7 +159,7 @@ fn parsed() -> ExitStatus {
     let result = match cli.verb {
         Verb::Run(options) => commands::run::run(&options),
         Verb::Attach(options) => commands::attach::attach(&options),
-        Verb::Ps => commands::ps::ps(),
+        Verb::Ps { guest, json } => commands::ps::ps(guest, json),
         Verb::Doctor { json } => commands::doctor::doctor(json),
         Verb::Ctl(options) => commands::ctl::ctl(&options),
         Verb::Sites {

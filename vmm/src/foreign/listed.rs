@@ -2,11 +2,18 @@
 
 use std::fs;
 
+use serde::Serialize;
+
+use super::command_line::{memory_of, name_of, vmm_of};
 use super::error::ForeignError;
-use super::process::Process;
+use super::lock::NAME;
+use super::process::{Mapping, Process};
+
+/// No guest has less memory in one piece.
+const LEAST: u64 = 16 << 20;
 
 /// A guest of this host.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Listed {
     /// Its VMM.
     pub pid: i32,
@@ -16,8 +23,17 @@ pub struct Listed {
     pub name: Option<String>,
     /// How many vCPUs it has.
     pub vcpus: usize,
-    /// How much memory its VMM says that it has, in bytes; none where that is not known without a pause.
-    pub memory: Option<u64>,
+    /// How much memory it has, as far as that can be told without a pause.
+    pub memory: Option<Amount>,
+}
+
+/// How much memory a guest has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Amount {
+    /// In bytes.
+    pub bytes: u64,
+    /// Whether nobody has said so: it is the largest piece of memory that its VMM has.
+    pub is_guess: bool,
 }
 
 /// The guests of this host whose VMMs we may look at, by process.
@@ -51,7 +67,7 @@ fn listed(pid: i32) -> Option<Listed> {
         vmm: vmm_of(&arguments, &process.command()),
         name: name_of(&arguments),
         vcpus,
-        memory: None,
+        memory: amount(&arguments, &process.mappings().unwrap_or_default()),
     })
 }
 
@@ -77,58 +93,48 @@ pub fn chosen(wanted: Option<&str>) -> Result<i32, ForeignError> {
     }
 }
 
-/// What a VMM is called: by the file that it was started from, in short.
-fn vmm_of(arguments: &[String], command: &str) -> String {
-    let program = arguments.first().map_or(command, String::as_str);
-    let file = program.rsplit('/').next().unwrap_or(program);
-    match file.strip_prefix("qemu-system-") {
-        Some(_) => "qemu".to_owned(),
-        None => file.to_owned(),
+/// How much memory a guest has whose VMM was started so and has these mappings.
+fn amount(arguments: &[String], mappings: &[Mapping]) -> Option<Amount> {
+    if let Some(bytes) = memory_of(arguments) {
+        let is_guess = false;
+        return Some(Amount { bytes, is_guess });
     }
-}
-
-/// What a VMM calls its guest: QEMU's `-name guest=NAME` or `-name NAME`, Firecracker's `--id`, lkvm's `--name`.
-fn name_of(arguments: &[String]) -> Option<String> {
-    const OPTIONS: [&str; 3] = ["-name", "--name", "--id"];
-    let at = arguments
-        .iter()
-        .position(|argument| OPTIONS.contains(&argument.as_str()))?;
-    let said = arguments.get(at + 1)?;
-    let mut parts = said.split(',');
-    let named = parts.clone().find_map(|part| part.strip_prefix("guest="));
-    let name = named.or_else(|| parts.next().filter(|part| !part.contains('=')))?;
-    Some(name.to_owned())
+    let window = format!("/memfd:{NAME}");
+    let is_window = |of: &&Mapping| {
+        of.file
+            .as_ref()
+            .is_some_and(|file| file.starts_with(&window))
+    };
+    let others = mappings.iter().filter(|mapping| !is_window(mapping));
+    let bytes = others.map(|mapping| mapping.bytes).max();
+    let bytes = bytes.filter(|bytes| *bytes >= LEAST)?;
+    let is_guess = true;
+    Some(Amount { bytes, is_guess })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn words(line: &str) -> Vec<String> {
-        line.split(' ').map(str::to_owned).collect()
-    }
-
     #[test]
-    fn guests_have_the_names_that_their_vmms_have_for_them() {
-        for (line, name) in [
-            (
-                "/usr/bin/qemu-system-x86_64 -name build-7 -m 1G",
-                Some("build-7"),
-            ),
-            ("qemu -name guest=build-7,debug-threads=on", Some("build-7")),
-            ("qemu -name debug-threads=on", None),
-            ("firecracker --id a1 --api-sock x", Some("a1")),
-            ("lkvm run --name g", Some("g")),
-            ("qemu -name", None),
-            ("vmm run", None),
-        ] {
-            assert_eq!(name_of(&words(line)).as_deref(), name, "{line}");
-        }
-        assert_eq!(
-            vmm_of(&words("/usr/bin/qemu-system-x86_64 -m 1"), "x"),
-            "qemu"
-        );
-        assert_eq!(vmm_of(&words("./firecracker"), "x"), "firecracker");
-        assert_eq!(vmm_of(&[], "lkvm"), "lkvm");
+    fn memory_that_nobody_has_told_is_the_largest_piece_but_ours() {
+        let mapping = |mib: u64, file: Option<&str>| Mapping {
+            start: 0x1000,
+            bytes: mib << 20,
+            file: file.map(Into::into),
+        };
+        let mappings = [
+            mapping(8, None),
+            mapping(192, None),
+            mapping(512, Some("/memfd:exotrace")),
+        ];
+        let told = ["lkvm", "run", "--mem", "320"].map(str::to_owned);
+        let of = |arguments: &[String], mappings: &[Mapping]| {
+            let amount = amount(arguments, mappings)?;
+            Some((amount.bytes >> 20, amount.is_guess))
+        };
+        assert_eq!(of(&told, &mappings), Some((320, false)));
+        assert_eq!(of(&[], &mappings), Some((192, true)));
+        assert_eq!(of(&[], &mappings[..1]), None);
     }
 }

@@ -25,7 +25,7 @@ use crate::vcpu::FullRegisters;
 /// Time that a vCPU has to get out of the guest.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 /// Time that attaching and letting go have, each with hundreds of calls.
-const LONG: Duration = Duration::from_secs(30);
+pub(super) const LONG: Duration = Duration::from_secs(30);
 
 /// A guest of another VMM.
 #[derive(Debug)]
@@ -289,7 +289,7 @@ impl Drop for Foreign {
     }
 }
 
-fn registers_of(
+pub(super) fn registers_of(
     parked: &mut [Parked],
     deadline: Instant,
 ) -> Result<Vec<FullRegisters>, ForeignError> {
@@ -300,7 +300,7 @@ fn registers_of(
 }
 
 /// The first vCPU in the name of whose thread calls can be made.
-fn caller(parked: &mut [Parked], pid: i32) -> Result<&mut Parked, ForeignError> {
+pub(super) fn caller(parked: &mut [Parked], pid: i32) -> Result<&mut Parked, ForeignError> {
     let mut able = parked.iter_mut().filter(|vcpu| vcpu.can_call());
     able.next().ok_or(ForeignError::NoThread { pid, vcpu: 0 })
 }

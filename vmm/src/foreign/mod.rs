@@ -3,11 +3,13 @@
 //! Only here is another process held by ptrace, and only on one thread. What is done to the VMM leaves no trace: threads are
 //! seized for each pause alone, calls in their names use memory below their stacks and put back what was there.
 
+mod command_line;
 pub mod error;
 pub mod guest;
 mod held;
 pub mod listed;
 mod lock;
+pub mod look;
 mod machine;
 mod mask;
 pub mod memory;

@@ -15,7 +15,7 @@ use crate::all_memory::AllMemory;
 use crate::translated::Translated;
 
 /// `IA32_LSTAR`: where system calls enter.
-const LSTAR: u32 = 0xc000_0082;
+pub(super) const LSTAR: u32 = 0xc000_0082;
 /// `IA32_KERNEL_GS_BASE`.
 const KERNEL_GS_BASE: u32 = 0xc000_0102;
 

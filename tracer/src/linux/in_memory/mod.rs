@@ -148,10 +148,7 @@ impl KernelMap {
         names: NamesBy<'_>,
     ) -> Result<(FoundKernel, Slide), NoKernel> {
         let (running, names, slide) = self.contents(memory, names)?;
-        let version = running.version().ok_or(NoKernel::NotLinux {
-            entry: self.entry,
-            bytes: running.held(),
-        })?;
+        let version = self.version_of(&running)?;
         check_names(&names, &version)?;
         let reader = Reader {
             memory,
@@ -171,12 +168,39 @@ impl KernelMap {
         Ok((FoundKernel { image, no_sites }, slide))
     }
 
+    /// Which Linux it says that it is.
+    ///
+    /// # Errors
+    /// A [`NoKernel`] that says what was tried.
+    pub fn version(&self, memory: &dyn PhysicalMemory) -> Result<String, NoKernel> {
+        self.version_of(&self.constants(memory)?)
+    }
+
+    fn version_of(&self, running: &Running) -> Result<String, NoKernel> {
+        running.version().ok_or(NoKernel::NotLinux {
+            entry: self.entry,
+            bytes: running.held(),
+        })
+    }
+
     /// What of the kernel is there for as long as it runs, and its names.
     fn contents(
         &self,
         memory: &dyn PhysicalMemory,
         names: NamesBy<'_>,
     ) -> Result<(Running, Names, Slide), NoKernel> {
+        let mut running = self.constants(memory)?;
+        let (names, slide) = names(&running, running.names()?)?;
+        if running.keep_lasting(&names.symbols) {
+            check(self.entry, running.unread(), READ_MAX)?;
+            // What cannot be read is left out: no table that must be there is in the data.
+            let _ = running.read(|_| true, |run, into| memory.read_physical(run.paddr, into));
+        }
+        Ok((running, names, slide))
+    }
+
+    /// What it does not write itself: its text, and what is read-only.
+    fn constants(&self, memory: &dyn PhysicalMemory) -> Result<Running, NoKernel> {
         let mut running = Running::new(&self.runs);
         let is_constant = |run: &Segment| run.execute || !run.write;
         let read = |run: &Segment, into: &mut [u8]| memory.read_physical(run.paddr, into);
@@ -191,13 +215,7 @@ impl KernelMap {
                 return Err(NoKernel::Unreadable { at, why });
             }
         }
-        let (names, slide) = names(&running, running.names()?)?;
-        if running.keep_lasting(&names.symbols) {
-            check(self.entry, running.unread(), READ_MAX)?;
-            // What cannot be read is left out: no table that must be there is in the data.
-            let _ = running.read(|_| true, read);
-        }
-        Ok((running, names, slide))
+        Ok(running)
     }
 }
 
