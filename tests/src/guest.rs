@@ -10,9 +10,13 @@ use std::time::Instant;
 use tempfile::TempDir;
 
 use crate::control::Client;
+use crate::monitor::Monitor;
 use crate::output::Ended;
 use crate::place::{bare_guest, guest, linux, patience, vmm};
 use crate::trace::Trace;
+
+/// The socket of QEMU's monitor, in the guest's folder.
+const MONITOR: &str = "monitor";
 
 /// What is to be run.
 #[derive(Debug)]
@@ -105,10 +109,14 @@ impl Guest {
         Self::foreign(command)
     }
 
-    fn foreign(command: Command) -> Self {
+    fn foreign(mut command: Command) -> Self {
+        let folder = TempDir::new().expect("a temporary folder");
+        let monitor = folder.path().join(MONITOR);
+        command.arg("-qmp");
+        command.arg(format!("unix:{},server=on,wait=off", monitor.display()));
         Self {
             command,
-            folder: TempDir::new().expect("a temporary folder"),
+            folder,
             time_limited: true,
             is_controlled: false,
         }
@@ -342,6 +350,15 @@ impl Running {
             assert!(Instant::now() < deadline, "no control socket");
             std::thread::yield_now();
         }
+    }
+
+    /// The monitor of a guest of QEMU.
+    ///
+    /// # Panics
+    /// When it is none.
+    #[must_use]
+    pub fn monitor(&self) -> Monitor {
+        Monitor::connect(&self.path(MONITOR)).expect("QEMU's monitor")
     }
 
     /// Waits until the guest has printed this.

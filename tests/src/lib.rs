@@ -16,6 +16,7 @@ pub mod elf;
 pub mod exact;
 mod guest;
 pub mod measure;
+mod monitor;
 mod output;
 mod place;
 pub mod qemu;
@@ -28,6 +29,7 @@ pub mod transcript;
 
 pub use control::Client;
 pub use guest::{Guest, Running};
+pub use monitor::Monitor;
 pub use output::{Counts, Ended, Printed};
 pub use place::{
     Kernel, bare_guest, guest, guest_with_retpolines, in_the_box, kernels, linux, linux_initrd,

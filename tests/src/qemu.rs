@@ -3,16 +3,17 @@
 //! what it was told to.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tempfile::TempDir;
 use terms::addr::Gpa;
 use tracer::target::{MemoryError, PhysicalMemory, VcpuRegisters};
+
+use crate::monitor::Monitor;
 
 /// What it prints when it has started.
 const STARTED: &str = "the guest has started";
@@ -25,7 +26,7 @@ const SPLIT_FROM: u64 = 0xb000_0000;
 #[derive(Debug)]
 pub struct Qemu {
     child: Child,
-    monitor: BufReader<UnixStream>,
+    monitor: Monitor,
     ram: QemuMemory,
     _folder: TempDir,
 }
@@ -73,7 +74,7 @@ impl Qemu {
             .spawn()
             .expect("qemu-system-x86_64 (images/packages box)");
         let said = wait(&mut child);
-        let Ok(monitor) = UnixStream::connect(at("monitor")) else {
+        let Some(mut monitor) = Monitor::connect(&folder.path().join("monitor")) else {
             let _ = child.kill();
             panic!("{} has not started: {said}", kernel.display());
         };
@@ -81,21 +82,18 @@ impl Qemu {
             file: File::open(&ram).expect("the file with the guest's memory"),
             bytes: memory << 20,
         };
-        let mut qemu = Self {
-            child,
-            monitor: BufReader::new(monitor),
-            ram,
-            _folder: folder,
-        };
         assert!(
             said.ends_with(STARTED),
             "{} has not started: {said}",
             kernel.display()
         );
-        qemu.answer();
-        qemu.command("qmp_capabilities", &json!({}));
-        qemu.command("stop", &json!({}));
-        qemu
+        monitor.command("stop", &json!({}));
+        Self {
+            child,
+            monitor,
+            ram,
+            _folder: folder,
+        }
     }
 
     /// Its memory.
@@ -110,7 +108,7 @@ impl Qemu {
     /// When the monitor does not say.
     pub fn registers(&mut self) -> (VcpuRegisters, u64) {
         let command = json!({"command-line": "info registers"});
-        let said = self.command("human-monitor-command", &command);
+        let said = self.monitor.command("human-monitor-command", &command);
         let said = said.as_str().expect("text").to_owned();
         let word = |name: &str| {
             let after = said.split(name).nth(1).map(str::trim_start);
@@ -129,32 +127,6 @@ impl Qemu {
             ..VcpuRegisters::default()
         };
         (registers, word("IDT="))
-    }
-
-    fn command(&mut self, name: &str, arguments: &Value) -> Value {
-        let line = json!({"execute": name, "arguments": arguments});
-        writeln!(self.monitor.get_mut(), "{line}").expect("the monitor takes a command");
-        self.answer()
-    }
-
-    /// The next answer, past what the monitor says of its own accord.
-    fn answer(&mut self) -> Value {
-        loop {
-            let mut line = String::new();
-            let read = self.monitor.read_line(&mut line);
-            assert!(
-                read.expect("the monitor answers") > 0,
-                "the monitor has gone"
-            );
-            let mut answer: Value = serde_json::from_str(&line).expect("JSON of the monitor");
-            assert!(answer.get("error").is_none(), "{answer}");
-            if answer.get("QMP").is_some() {
-                return Value::Null;
-            }
-            if let Some(answer) = answer.get_mut("return") {
-                return answer.take();
-            }
-        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tests::exact::{EVERYTHING, gated, untraced, without_gate};
-use tests::{Ended, Guest, Random, Running, guest, scaled, vmm_says};
+use tests::{Client, Ended, Guest, Random, Running, guest, scaled, vmm_says};
 
 /// A VMM whose guest spins until a `q` is typed.
 fn other() -> Running {
@@ -162,6 +162,48 @@ fn a_guest_of_qemu_is_let_go_as_it_was() {
         assert_eq!(attached.end().0.code, Some(0));
         assert_eq!(left_in(&qemu), before, "{filter}");
     }
+    qemu.type_text("q");
+    assert_eq!(qemu.end().0.code, Some(1));
+}
+
+/// No thread of QEMU executes a vCPU of it then, and which one will is not known.
+#[test]
+fn a_guest_that_its_monitor_has_stopped_is_traced_when_it_continues() {
+    let name = format!("exotrace-stopped-{}", std::process::id());
+    let mut qemu = Guest::under_qemu(&name, "workload=list,spin", 2).start();
+    qemu.wait_for("workload spin");
+    let mut monitor = qemu.monitor();
+    let mut tell = |command: &str| monitor.command(command, &json!({}));
+    let before = left_in(&qemu);
+    tell("stop");
+    let attached = Guest::attached(qemu.pid(), Some(&guest()));
+    let options = ["--trace", "function", "--filter", "spin_leaf"];
+    let mut attached = attached.with(options).start();
+    let mut client = attached.client();
+    let written = |client: &mut Client| Client::rings(&client.status(), "written");
+    assert_eq!(written(&mut client), 0);
+    // The second time it is stopped while we are there.
+    for _ in 0..2 {
+        tell("cont");
+        let seen = written(&mut client);
+        client.wait_until("traced", |status| Client::rings(status, "written") > seen);
+        tell("stop");
+        client.call("stop", json!({}));
+        client.call(
+            "start",
+            json!({"tracer": "function", "filter": ["spin_leaf"]}),
+        );
+    }
+    tell("cont");
+    client.call("stop", json!({}));
+    assert_eq!(attached.ctl(&["shutdown"]).code, Some(0));
+    let (ended, _) = attached.end();
+    assert_eq!(ended.code, Some(0), "{ended}");
+    // A function tracer leaves no return address anywhere; what a stale word keeps there is said.
+    assert!(
+        left_in(&qemu) == before || ended.stderr.contains("still lead"),
+        "{ended}"
+    );
     qemu.type_text("q");
     assert_eq!(qemu.end().0.code, Some(1));
 }

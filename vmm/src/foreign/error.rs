@@ -123,7 +123,7 @@ pub enum ForeignError {
     },
     /// No thread of it executes a vCPU.
     #[error(
-        "no thread of process {pid} executes vCPU {vcpu}: a guest that its VMM has stopped, or not started, is to be let run first"
+        "no thread of process {pid} executes vCPU {vcpu}, and what it did last is half done: is its guest to be let run first?"
     )]
     NoThread {
         /// The process.

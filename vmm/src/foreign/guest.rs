@@ -127,7 +127,8 @@ impl Guest for Foreign {
         let window = self.all_memory().memory().window();
         let pid = self.process().pid();
         let vcpus = self.held_vcpus().iter();
-        let vcpus = vcpus.map(|vcpu| CpuTime::of_process(pid, vcpu.thread()));
+        let threads = vcpus.filter_map(|vcpu| vcpu.thread());
+        let vcpus = threads.map(|thread| CpuTime::of_process(pid, thread));
         let thread = ClockThread::start(window, at, clock, beat, vcpus.collect(), beats, continues);
         match thread {
             Ok(thread) => Ok(Box::new(thread)),

@@ -65,6 +65,12 @@ impl HeldThread {
         Ok(held)
     }
 
+    /// Whether it was seen to end.
+    #[must_use]
+    pub const fn is_gone(&self) -> bool {
+        self.is_gone
+    }
+
     /// Its number.
     #[must_use]
     pub fn number(&self) -> i32 {

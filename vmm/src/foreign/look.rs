@@ -8,7 +8,7 @@ use tracer::{KernelMap, NoKernel};
 
 use super::error::ForeignError;
 use super::lock;
-use super::machine::{LONG, caller, registers_of};
+use super::machine::LONG;
 use super::memory::RemoteRam;
 use super::park::park;
 use super::process::Process;
@@ -37,9 +37,9 @@ impl Seen {
         let vcpus = vcpus_of(process)?;
         let requested = Instant::now();
         let deadline = requested + LONG;
-        let mut parked = park(&vcpus, deadline)?;
-        let registers = registers_of(&mut parked, deadline)?;
-        let parked = caller(&mut parked, pid)?;
+        let mut parked = park(process, &vcpus, deadline)?;
+        let registers = parked.registers(deadline)?;
+        let parked = parked.caller(pid)?;
         let entry = parked.msr(LSTAR, deadline)?;
         let mut slots = Slots {
             parked,

@@ -11,7 +11,7 @@ use tracer::guest::StopError;
 use super::error::ForeignError;
 use super::lock;
 use super::memory::{ForeignMemory, ForeignRam};
-use super::park::park;
+use super::park::{AllParked, park};
 use super::process::Process;
 use super::slots::{Slots, find};
 use super::threads::vcpus_of;
@@ -53,7 +53,7 @@ pub struct Foreign {
 #[derive(Debug, Default)]
 struct Hold {
     holders: u32,
-    parked: Vec<Parked>,
+    parked: AllParked,
     registers: Vec<FullRegisters>,
     requested: Option<Instant>,
 }
@@ -70,10 +70,10 @@ impl Foreign {
         let vcpus = vcpus_of(&process)?;
         let (requested, mut times) = (Instant::now(), PauseTimes::default());
         let deadline = requested + LONG;
-        let mut parked = park(&vcpus, deadline)?;
+        let mut parked = park(&process, &vcpus, deadline)?;
         times.parked(requested.elapsed());
-        let registers = registers_of(&mut parked, deadline)?;
-        let caller = caller(&mut parked, pid)?;
+        let registers = parked.registers(deadline)?;
+        let caller = parked.caller(pid)?;
         let cpuid = caller.cpuid(deadline)?;
         let tsc_khz = caller.tsc_khz(deadline)?;
         let mut slots = Slots {
@@ -191,10 +191,11 @@ impl Foreign {
     fn park_outside_guests(
         &self,
         deadline: Instant,
-    ) -> Result<(Vec<Parked>, Vec<FullRegisters>), StopError> {
+    ) -> Result<(AllParked, Vec<FullRegisters>), StopError> {
         loop {
-            let mut parked = park(&self.vcpus, deadline).map_err(|error| self.missed(&error))?;
-            let registers = registers_of(&mut parked, deadline);
+            let mut parked =
+                park(&self.process, &self.vcpus, deadline).map_err(|error| self.missed(&error))?;
+            let registers = parked.registers(deadline);
             let registers = registers.map_err(|error| self.missed(&error))?;
             let Some(nested) = registers.iter().position(|vcpu| vcpu.is_nested) else {
                 return Ok((parked, registers));
@@ -217,7 +218,7 @@ impl Foreign {
         if hold.holders > 0 {
             return;
         }
-        hold.parked.clear();
+        hold.parked = AllParked::default();
         if let Some(requested) = hold.requested.take() {
             let length = requested.elapsed();
             self.last_pause.set(length);
@@ -236,7 +237,7 @@ impl Foreign {
     ) -> Result<T, ForeignError> {
         let pid = self.process.pid();
         let mut hold = self.hold.borrow_mut();
-        let parked = hold.parked.get_mut(usize::from(vcpu));
+        let parked = hold.parked.get_mut(vcpu);
         let parked = parked.ok_or(ForeignError::NoThread { pid, vcpu })?;
         what(parked, Instant::now() + PATIENCE)
     }
@@ -250,9 +251,9 @@ impl Foreign {
             return Ok(());
         };
         let deadline = Instant::now() + LONG;
-        let mut parked = park(&self.vcpus, deadline)?;
+        let mut parked = park(&self.process, &self.vcpus, deadline)?;
         let closed = window.close(&mut Slots {
-            parked: caller(&mut parked, self.process.pid())?,
+            parked: parked.caller(self.process.pid())?,
             vm: self.vm,
             deadline,
         });
@@ -270,7 +271,10 @@ impl Foreign {
             | ForeignError::Ptrace { thread, .. } => Some(*thread),
             _ => None,
         };
-        let vcpu = self.vcpus.iter().find(|vcpu| Some(vcpu.thread()) == thread);
+        let vcpu = self
+            .vcpus
+            .iter()
+            .find(|vcpu| thread.is_some() && vcpu.thread() == thread);
         StopError::Missed {
             vcpu: vcpu.map_or(0, |vcpu| vcpu.number()),
             deadline: PATIENCE,
@@ -287,22 +291,6 @@ impl Drop for Foreign {
             log::error!("tracing memory is left in the guest: {error}");
         }
     }
-}
-
-pub(super) fn registers_of(
-    parked: &mut [Parked],
-    deadline: Instant,
-) -> Result<Vec<FullRegisters>, ForeignError> {
-    parked
-        .iter_mut()
-        .map(|vcpu| vcpu.registers(deadline))
-        .collect()
-}
-
-/// The first vCPU in the name of whose thread calls can be made.
-pub(super) fn caller(parked: &mut [Parked], pid: i32) -> Result<&mut Parked, ForeignError> {
-    let mut able = parked.iter_mut().filter(|vcpu| vcpu.can_call());
-    able.next().ok_or(ForeignError::NoThread { pid, vcpu: 0 })
 }
 
 /// Bits of the physical addresses that the guest's processor has (CPUID 0x80000008).

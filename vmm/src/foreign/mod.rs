@@ -13,6 +13,7 @@ pub mod look;
 mod machine;
 mod mask;
 pub mod memory;
+mod others;
 mod park;
 pub mod process;
 mod remote;

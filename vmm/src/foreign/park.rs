@@ -5,24 +5,96 @@
 //! done. So **all of those are driven together** to their next entry into the guest, which they leave at once; one after
 //! the other they would wait for each other. Where nothing is half done and nobody has to be driven (the VMM has
 //! stopped its guest) they stay where they are.
+//!
+//! Which thread executes a vCPU shows only while it does. While that is not known of one, because the VMM had stopped its guest
+//! before we came, **all threads of the VMM are held**: then none can enter the guest, and any of them can be asked for its
+//! registers.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::error::ForeignError;
-use super::held::Rest;
+use super::held::{HeldThread, Rest};
+use super::others::{hold_others, recognise};
+use super::process::Process;
+use super::threads::find_threads;
 use super::vcpu::{ForeignVcpu, Parked, Stage};
+use crate::vcpu::FullRegisters;
+
+/// All vCPUs of a guest, out of it until this is dropped.
+#[derive(Debug, Default)]
+pub(super) struct AllParked {
+    vcpus: Vec<Parked>,
+    /// Threads that could be one that executes a vCPU.
+    _others: Vec<HeldThread>,
+}
+
+impl AllParked {
+    /// One of them.
+    pub fn get_mut(&mut self, vcpu: u16) -> Option<&mut Parked> {
+        self.vcpus.get_mut(usize::from(vcpu))
+    }
+
+    /// Their registers.
+    ///
+    /// # Errors
+    /// [`ForeignError::Call`] and others, where KVM has to be asked.
+    pub fn registers(&mut self, deadline: Instant) -> Result<Vec<FullRegisters>, ForeignError> {
+        let vcpus = self.vcpus.iter_mut();
+        vcpus.map(|vcpu| vcpu.registers(deadline)).collect()
+    }
+
+    /// The first one in the name of whose thread calls can be made.
+    ///
+    /// # Errors
+    /// [`ForeignError::NoThread`].
+    pub fn caller(&mut self, pid: i32) -> Result<&mut Parked, ForeignError> {
+        let mut able = self.vcpus.iter_mut().filter(|vcpu| vcpu.can_call());
+        able.next().ok_or(ForeignError::NoThread { pid, vcpu: 0 })
+    }
+}
 
 /// Parks all vCPUs.
 ///
 /// # Errors
-/// [`ForeignError::Late`] names one that was not out in time, [`ForeignError::Ended`] one whose thread has ended; then all
-/// of them continue.
+/// [`ForeignError::Late`] names one that was not out in time, [`ForeignError::Ended`] one whose thread has ended,
+/// [`ForeignError::NoThread`] one that no thread executes though it is not done with what it did; then all of them continue.
 pub(super) fn park(
+    process: &Process,
     vcpus: &[Arc<ForeignVcpu>],
     deadline: Instant,
-) -> Result<Vec<Parked>, ForeignError> {
-    let parked: Result<Vec<_>, _> = vcpus.iter().map(ForeignVcpu::interrupt).collect();
+) -> Result<AllParked, ForeignError> {
+    let mut rest = Rest::until(deadline);
+    loop {
+        find_threads(process, vcpus)?;
+        let known = park_known(vcpus, deadline)?;
+        if known.len() == vcpus.len() {
+            let _others = Vec::new();
+            return Ok(AllParked {
+                vcpus: known,
+                _others,
+            });
+        }
+        let others = hold_others(process, vcpus, deadline)?;
+        let unknown = vcpus.iter().filter(|vcpu| vcpu.thread().is_none());
+        let is_news = recognise(process, vcpus, &others)?;
+        let half_done = unknown.clone().find(|vcpu| !vcpu.is_consistent());
+        match half_done {
+            None if !is_news => return joined(process, vcpus, known, others),
+            _ => {}
+        }
+        let half_done = half_done.map_or(0, |vcpu| vcpu.number());
+        drop((known, others));
+        if !rest.a_moment() {
+            let (pid, vcpu) = (process.pid(), half_done);
+            return Err(ForeignError::NoThread { pid, vcpu });
+        }
+    }
+}
+
+/// Parks those of which it is known which thread executes them.
+fn park_known(vcpus: &[Arc<ForeignVcpu>], deadline: Instant) -> Result<Vec<Parked>, ForeignError> {
+    let parked: Result<Vec<_>, _> = vcpus.iter().filter_map(ForeignVcpu::interrupt).collect();
     let mut parked = parked?;
     step_until(&mut parked, deadline, |stage| stage != Stage::Asked)?;
     let is_outside = |vcpu: &&mut Parked| vcpu.stage() == Stage::Outside;
@@ -38,6 +110,33 @@ pub(super) fn park(
     }
     step_until(&mut parked, deadline, |stage| stage == Stage::Parked)?;
     Ok(parked)
+}
+
+/// All vCPUs in their order: each that no thread executes gets one of the others, to be asked in its name.
+fn joined(
+    process: &Process,
+    vcpus: &[Arc<ForeignVcpu>],
+    known: Vec<Parked>,
+    mut others: Vec<HeldThread>,
+) -> Result<AllParked, ForeignError> {
+    let pid = process.pid();
+    let mut known = known.into_iter();
+    let each = vcpus.iter().map(|vcpu| {
+        let vcpu_number = vcpu.number();
+        let nobody = ForeignError::NoThread {
+            pid,
+            vcpu: vcpu_number,
+        };
+        match vcpu.thread() {
+            Some(_) => known.next().ok_or(nobody),
+            None => vcpu.stand_in(others.pop().ok_or(nobody)?),
+        }
+    });
+    let vcpus = each.collect::<Result<_, _>>()?;
+    Ok(AllParked {
+        vcpus,
+        _others: others,
+    })
 }
 
 /// Returns when each of them is as far as `is_there` says.

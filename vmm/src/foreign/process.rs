@@ -131,14 +131,15 @@ impl Process {
     /// Whether a thread is one of the kernel's (`PF_USER_WORKER`), as `kvm-nx-lpage-recovery` is: its system call is shown as
     /// that of the vCPU that made it.
     fn is_of_the_kernel(&self, thread: i32) -> bool {
-        const USER_WORKER: u64 = 0x4000;
+        /// `PF_USER_WORKER`, and `PF_IO_WORKER` of kernels that have no other word for it.
+        const OF_THE_KERNEL: u64 = 0x4000 | 0x10;
         let stat = fs::read_to_string(self.path(&format!("task/{thread}/stat")));
         // Its name, in parentheses, can hold anything.
         let flags = stat.ok().and_then(|stat| {
             let rest = stat.rsplit_once(") ")?.1;
             rest.split(' ').nth(6)?.parse::<u64>().ok()
         });
-        flags.is_some_and(|flags| flags & USER_WORKER != 0)
+        flags.is_some_and(|flags| flags & OF_THE_KERNEL != 0)
     }
 
     /// The system call that a thread is in: its number and first two arguments. None while it runs.

@@ -1,62 +1,75 @@
 //! Which thread of a VMM executes which vCPU.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::error::ForeignError;
 use super::held::HeldThread;
-use super::process::{Process, VcpuDescriptor};
+use super::process::Process;
 use super::vcpu::{ForeignVcpu, is_run_of};
 
 /// Time that a thread has to show what it does.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Looks at all threads: one that executes a vCPU can do something else for it just now. Where none does after so many (the
+/// VMM has stopped its guest), each pause looks again.
+const LOOKS: u32 = 8;
+
+/// What a thread that runs is doing: its system call; none when that is not known.
+type Ask<'a> = &'a dyn Fn(i32) -> Result<Option<[u64; 3]>, ForeignError>;
 
 /// The vCPUs of a VMM's guest, by number.
 ///
 /// # Errors
-/// [`ForeignError::NotVmm`], [`ForeignError::NoThread`] and others.
+/// [`ForeignError::NotVmm`] and others.
 pub(super) fn vcpus_of(process: &Process) -> Result<Vec<Arc<ForeignVcpu>>, ForeignError> {
     let pid = process.pid();
     let descriptors = process.vcpu_descriptors()?;
     if descriptors.is_empty() {
         return Err(ForeignError::NotVmm { pid });
     }
-    let threads = threads_of(process, &descriptors)?;
     let syscall = Arc::default();
-    let open = |descriptor: &VcpuDescriptor| {
-        let vcpu = descriptor.vcpu;
-        let thread = threads.get(&descriptor.fd).copied();
-        let thread = thread.ok_or(ForeignError::NoThread { pid, vcpu })?;
-        ForeignVcpu::open(process, *descriptor, thread, &syscall).map(Arc::new)
-    };
-    descriptors.iter().map(open).collect()
+    let open = |descriptor| ForeignVcpu::open(process, descriptor, &syscall).map(Arc::new);
+    let vcpus = descriptors.into_iter().map(open);
+    let vcpus = vcpus.collect::<Result<Vec<_>, _>>()?;
+    let deadline = Instant::now() + PATIENCE;
+    for _ in 0..LOOKS {
+        look(process, &vcpus, &|thread| asked(thread, deadline))?;
+    }
+    Ok(vcpus)
 }
 
-/// The thread for each descriptor, by what threads do: who is in the call that executes a vCPU shows it. One that is busy in
-/// the guest does not, and is stopped for a moment and asked.
-fn threads_of(
+/// Looks for the threads of those vCPUs of which it is not known. Nobody is stopped for that.
+///
+/// # Errors
+/// [`ForeignError::Proc`].
+pub(super) fn find_threads(
     process: &Process,
-    descriptors: &[VcpuDescriptor],
-) -> Result<BTreeMap<i32, i32>, ForeignError> {
-    let deadline = Instant::now() + PATIENCE;
-    let mut found = BTreeMap::new();
-    while found.len() < descriptors.len() && Instant::now() < deadline {
-        for thread in process.threads()? {
-            if found.values().any(|known| *known == thread) {
-                continue;
-            }
-            let call = match process.system_call(thread) {
-                Some(call) => Some(call),
-                None => asked(thread, deadline)?,
-            };
-            let of = |call| descriptors.iter().find(|one| is_run_of(one.fd, call));
-            if let Some(descriptor) = call.and_then(of) {
-                found.insert(descriptor.fd, thread);
-            }
+    vcpus: &[Arc<ForeignVcpu>],
+) -> Result<(), ForeignError> {
+    look(process, vcpus, &|_| Ok(None))
+}
+
+/// Finds threads by what they do: who is in the call that executes a vCPU shows it. One that is busy in the guest does not:
+/// `ask` may stop it for a moment and ask.
+fn look(process: &Process, vcpus: &[Arc<ForeignVcpu>], ask: Ask<'_>) -> Result<(), ForeignError> {
+    let is_unknown = |vcpu: &&Arc<ForeignVcpu>| vcpu.thread().is_none();
+    if vcpus.iter().find(is_unknown).is_none() {
+        return Ok(());
+    }
+    for thread in process.threads()? {
+        if vcpus.iter().any(|vcpu| vcpu.thread() == Some(thread)) {
+            continue;
+        }
+        let call = match process.system_call(thread) {
+            Some(call) => Some(call),
+            None => ask(thread)?,
+        };
+        let of = |call| vcpus.iter().find(|one| is_run_of(one.descriptor(), call));
+        if let Some(vcpu) = call.and_then(of) {
+            vcpu.set_thread(process, thread);
         }
     }
-    Ok(found)
+    Ok(())
 }
 
 /// The system call that a running thread is in; none when it has ended meanwhile.

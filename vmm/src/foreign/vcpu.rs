@@ -1,5 +1,6 @@
 //! A vCPU of another VMM: its thread, how it is parked, and calls on it.
 
+use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,11 +54,18 @@ pub struct ForeignVcpu {
     number: u16,
     fd: i32,
     pid: i32,
-    thread: i32,
+    thread: Cell<Option<Executor>>,
     page: RunPage,
-    is_filtered: bool,
     /// Where the VMM has an instruction `syscall`, as far as that was seen; 0 before. All its vCPUs share it.
     syscall: Arc<AtomicU64>,
+}
+
+/// The thread that executes a vCPU.
+#[derive(Debug, Clone, Copy)]
+struct Executor {
+    thread: i32,
+    /// Whether a filter decides which system calls it may make.
+    is_filtered: bool,
 }
 
 /// A vCPU that is on its way out of the guest, and stays out, with all that it was doing complete, until this is dropped.
@@ -87,14 +95,13 @@ pub enum Stage {
 }
 
 impl ForeignVcpu {
-    /// The vCPU with this descriptor, which `thread` executes.
+    /// The vCPU with this descriptor. Which thread executes it is to be found out.
     ///
     /// # Errors
     /// [`ForeignError::Descriptor`], or [`ForeignError::Window`] when its page cannot be mapped.
     pub fn open(
         process: &Process,
         descriptor: VcpuDescriptor,
-        thread: i32,
         syscall: &Arc<AtomicU64>,
     ) -> Result<Self, ForeignError> {
         let what = "the page that a vCPU shares with KVM cannot be mapped";
@@ -103,9 +110,8 @@ impl ForeignVcpu {
             number: descriptor.vcpu,
             fd: descriptor.fd,
             pid: process.pid(),
-            thread,
+            thread: Cell::default(),
             page: page.map_err(|source| ForeignError::Window { what, source })?,
-            is_filtered: process.is_filtered(thread),
             syscall: Arc::clone(syscall),
         })
     }
@@ -116,19 +122,45 @@ impl ForeignVcpu {
         self.number
     }
 
-    /// The thread that executes it.
+    /// Its descriptor's number in the VMM.
     #[must_use]
-    pub const fn thread(&self) -> i32 {
-        self.thread
+    pub const fn descriptor(&self) -> i32 {
+        self.fd
     }
 
-    /// Asks it to leave the guest; [`park`](super::park::park) waits for that.
+    /// The thread that executes it, if that is known.
+    #[must_use]
+    pub fn thread(&self) -> Option<i32> {
+        self.thread.get().map(|executor| executor.thread)
+    }
+
+    /// This thread of `process` was seen to execute it.
+    pub fn set_thread(&self, process: &Process, thread: i32) {
+        let is_filtered = process.is_filtered(thread);
+        self.thread.set(Some(Executor {
+            thread,
+            is_filtered,
+        }));
+    }
+
+    /// Whether the vCPU left the guest last with nothing half done.
+    #[must_use]
+    pub fn is_consistent(&self) -> bool {
+        self.page.is_consistent()
+    }
+
+    /// Asks it to leave the guest; [`park`](super::park::park) waits for that. None when it is not known which thread
+    /// executes it.
     ///
     /// # Errors
     /// [`ForeignError::Ptrace`].
-    pub fn interrupt(self: &Arc<Self>) -> Result<Parked, ForeignError> {
+    pub fn interrupt(self: &Arc<Self>) -> Option<Result<Parked, ForeignError>> {
+        let Executor {
+            thread,
+            is_filtered,
+        } = self.thread.get()?;
         let prepared = self.page.prepare();
-        match HeldThread::seize(self.thread, self.is_filtered) {
+        Some(match HeldThread::seize(thread, is_filtered) {
             Ok(held) => Ok(Parked {
                 vcpu: Arc::clone(self),
                 held,
@@ -139,7 +171,23 @@ impl ForeignVcpu {
                 self.page.restore(prepared);
                 Err(error)
             }
-        }
+        })
+    }
+
+    /// It is out of the guest, and no thread can enter it: `held`, some thread of the VMM, stands in for the one that
+    /// executes it.
+    ///
+    /// # Errors
+    /// [`ForeignError::Ptrace`].
+    pub fn stand_in(self: &Arc<Self>, held: HeldThread) -> Result<Parked, ForeignError> {
+        let parked = Parked {
+            vcpu: Arc::clone(self),
+            prepared: self.page.prepare(),
+            held,
+            stage: Stage::Parked,
+        };
+        parked.find_syscall()?;
+        Ok(parked)
     }
 }
 
@@ -193,7 +241,7 @@ impl Parked {
     /// Whether nothing of what the vCPU did is half done, wherever its thread is.
     #[must_use]
     pub fn is_consistent(&self) -> bool {
-        self.vcpu.page.is_consistent()
+        self.vcpu.is_consistent()
     }
 
     /// Whether its thread waits in a system call, and for longer than for a lock as far as that can be seen.
