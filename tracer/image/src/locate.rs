@@ -98,7 +98,7 @@ impl Found {
         listed: Gva,
         list: List,
     ) {
-        let address = past_prefix(image, elf, listed);
+        let address = after_entry(image, elf, listed, list);
         let function = image.function_at(address);
         let site = function.ok_or(SkipReason::NoFunction).and_then(|id| {
             let entry = image.function(id).ok_or(SkipReason::NoFunction)?;
@@ -316,21 +316,36 @@ impl Place<'_> {
     }
 }
 
-/// With nops before the function as well as in it, the list holds the first of them: the site is
-/// the function's entry.
-fn past_prefix(image: &Image, elf: &Elf<'_>, address: Gva) -> Gva {
-    if image.function_at(address).is_some() {
-        return address;
+/// Where the site is of the function whose nops begin at a listed address. The function's entry may split them, and its
+/// landing pad: the list then has the first of those before the entry, and the site is after both.
+fn after_entry(image: &Image, elf: &Elf<'_>, listed: Gva, list: List) -> Gva {
+    let known = image.function_at(listed).and_then(|id| image.function(id));
+    let entry = match known {
+        Some(function) if function.address == listed => Some(function),
+        // Symbols without a size reach up to the next one, with its nops.
+        Some(_) if list != List::Patchable => None,
+        _ => entry_after_nops(image, elf, listed),
+    };
+    let Some(entry) = entry.map(|function| function.address) else {
+        return listed;
+    };
+    // What Linux has made of a landing pad is a nop, too, but not of this length.
+    let begins_with_nop = nop_run(elf.bytes_at(entry, SITE_LENGTH as u64)).is_some();
+    match begins_with_nop {
+        true => entry,
+        false => entry.wrapping_add(landing_pad(elf.bytes_at(entry, SHOWN))),
     }
+}
+
+/// The next function after an address, if there are nops up to it and nothing else.
+fn entry_after_nops<'i>(image: &'i Image, elf: &Elf<'_>, at: Gva) -> Option<&'i Function> {
     let next = image
         .functions
-        .partition_point(|function| function.address <= address);
-    let Some(function) = image.functions.get(next) else {
-        return address;
-    };
-    let gap = function.address.0 - address.0;
-    let is_prefix = gap <= MAX_PREFIX && nop_run(elf.bytes_at(address, gap)).is_some();
-    if is_prefix { function.address } else { address }
+        .partition_point(|function| function.address <= at);
+    let function = image.functions.get(next)?;
+    let gap = function.address.0 - at.0;
+    let is_prefix = gap <= MAX_PREFIX && nop_run(elf.bytes_at(at, gap)).is_some();
+    is_prefix.then_some(function)
 }
 
 /// The bytes of a function, up to the next one if they overlap.

@@ -97,6 +97,44 @@ fn patchable_entries_may_be_several_nops_or_begin_before_the_function() {
     );
 }
 
+/// `-fcf-protection=branch -fpatchable-function-entry=16,11`: what is listed are the nops before the function. A symbol
+/// without a size reaches over those of the next one.
+#[test]
+fn entries_and_landing_pads_may_split_the_nops_that_are_listed() {
+    const PAD: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+    let code = |entry: &[u8]| [&[0x90; 11][..], entry, &[0xc3; 32]].concat()[..32].to_vec();
+    let text = [
+        code(&[&PAD[..], &[0x90; 5]].concat()),
+        code(&[&PAD[..], &NOP5].concat()),
+        code(&NOP5),
+        // All its nops are before the entry: there is no site.
+        code(&[&PAD[..], &[0x55; 5]].concat()),
+    ];
+    for size in [12, 32] {
+        let names = ["split", "one", "bare", "none"];
+        let listed = [0, 0x20, 0x40, 0x60].map(|at| TEXT + at);
+        let file = ElfFile::new().text(TEXT, &text.concat());
+        let file = names.iter().zip(listed).fold(file, |file, (name, at)| {
+            file.function(name, at + 11, size)
+        });
+        let file = file.list("__patchable_function_entries", LIST, &listed);
+        let image = parse(&file);
+        assert_eq!(
+            summary(&image),
+            [
+                ("split", 15, SiteKind::Patchable, SiteForm::MultiNop),
+                ("one", 0x2f, SiteKind::Patchable, SiteForm::Nop5),
+                ("bare", 0x4b, SiteKind::Patchable, SiteForm::Nop5),
+            ],
+            "{size}"
+        );
+        assert_eq!(image.skipped.len(), 1);
+        let skipped = &image.skipped[0];
+        assert_eq!(skipped.address, Gva(TEXT + 0x6f), "{}", skipped.reason);
+        assert!(matches!(skipped.reason, SkipReason::UnexpectedBytes(_)));
+    }
+}
+
 #[test]
 fn lists_are_found_by_symbols_where_sections_have_no_names() {
     let file = file(&[("f", &NOP5)])

@@ -9,6 +9,7 @@ pub mod runs;
 
 use image::TextRange;
 use terms::addr::{Gpa, Gva};
+use terms::region::Region;
 
 use crate::target::{MemoryError, PhysicalMemory, VcpuRegisters};
 
@@ -277,7 +278,12 @@ pub struct FreeSlot {
     pub address: Gva,
     /// The entry that would map it.
     pub entry: Gpa,
+    /// What the entry holds while it is free: nothing, or what leads to no memory.
+    pub holds: u64,
 }
+
+/// From here to 4 GiB a PC has its devices; above that they may be anywhere.
+const DEVICES: u64 = 1 << 31;
 
 /// The free 2 MiB slots that lie in `range`, ascending.
 ///
@@ -293,15 +299,53 @@ pub fn free_slots(
     range: TextRange,
     user: bool,
 ) -> Result<Vec<FreeSlot>, TranslateError> {
+    slots(memory, root, range, user, |value| value == 0)
+}
+
+/// The same, and those that map 2 MiB where the guest, which has `ram`, has neither memory nor, as far as is known of a PC,
+/// a device: a kernel that stays on tables which map everything to itself has no others.
+///
+/// A processor remembers no translation that leads to no memory, so such an entry can be changed as one that is zero.
+///
+/// # Errors
+/// As [`free_slots`].
+pub fn idle_slots(
+    memory: &(impl PhysicalMemory + ?Sized),
+    root: PageTableRoot,
+    range: TextRange,
+    user: bool,
+    ram: &[Region],
+) -> Result<Vec<FreeSlot>, TranslateError> {
+    slots(memory, root, range, user, |value| {
+        value == 0 || leads_nowhere(value, ram)
+    })
+}
+
+fn leads_nowhere(value: u64, ram: &[Region]) -> bool {
+    let is_page = value & bits::PRESENT != 0 && value & bits::LARGE != 0;
+    let start = value & ADDRESS_MASK & !(PAGE_2M - 1);
+    let end = start + PAGE_2M;
+    let is_memory = |piece: &Region| piece.start.0 < end && start < piece.end();
+    is_page && end <= DEVICES && !ram.iter().any(is_memory)
+}
+
+fn slots(
+    memory: &(impl PhysicalMemory + ?Sized),
+    root: PageTableRoot,
+    range: TextRange,
+    user: bool,
+    is_free: impl Fn(u64) -> bool,
+) -> Result<Vec<FreeSlot>, TranslateError> {
     let mut found = Vec::new();
     let mut next = range.start.0.checked_next_multiple_of(PAGE_2M).map(Gva);
     while let Some(address) = next.filter(|at| range.holds(*at, PAGE_2M)) {
         match descend(memory, root, address, 2) {
-            Ok((2, step)) if step.value == 0 => {
+            Ok((2, step)) if is_free(step.value) => {
                 if step.writable && step.executable && (step.user || !user) {
                     found.push(FreeSlot {
                         address,
                         entry: step.entry,
+                        holds: step.value,
                     });
                 }
             }
@@ -350,6 +394,7 @@ pub fn free_giant_slots(
             found.push(FreeSlot {
                 address,
                 entry: step.entry,
+                holds: 0,
             });
         }
     }

@@ -3,7 +3,7 @@
 //! A page that was a page table when the window was opened need not be one now: after kexec, or when a kernel has
 //! built its tables anew, it is anybody's, and a zero in it is no entry that was cleared. So before an entry is
 //! written, a walk from the tables that each vCPU uses *now* has to lead to it. What turns out to be wrong
-//! afterwards is taken back.
+//! afterwards is taken back. An entry that led to no memory leads there again when the window has gone.
 
 use terms::addr::{Gpa, Gva};
 
@@ -27,6 +27,11 @@ pub(super) struct Page {
 impl Page {
     fn is_in(&self, entry: u64) -> bool {
         entry & !SET_BY_USE == self.value & !SET_BY_USE
+    }
+
+    /// Whether the guest has put back what it had there, or has cleared the entry.
+    fn is_out(&self, entry: u64) -> bool {
+        entry == 0 || entry & !SET_BY_USE == self.slot.holds & !SET_BY_USE
     }
 }
 
@@ -142,7 +147,7 @@ pub(super) fn verify<'p>(
         roots.lead_to(memory, page)?;
         match read_entry(memory, page)? {
             found if page.is_in(found) => {}
-            0 => cleared.push(*page),
+            found if page.is_out(found) => cleared.push(*page),
             found => {
                 return Err(WindowError::Taken {
                     at: page.slot.address,
@@ -163,12 +168,12 @@ pub(super) fn are_in<'p>(
     pages.all(|page| read_entry(memory, page).is_ok_and(|found| page.is_in(found)))
 }
 
-/// Clears the entries that still hold what was written to them. One that cannot be cleared stays: it
-/// shows the guest memory that nothing leads to.
+/// Gives the entries that still hold what was written to them what they held before. One that cannot be written stays:
+/// it shows the guest memory that nothing leads to.
 pub(super) fn take_back(memory: &mut (impl TextMemory + ?Sized), pages: &[Page]) {
     for page in pages {
         if read_entry(memory, page).is_ok_and(|found| page.is_in(found)) {
-            let _ = write_entry(memory, page, 0);
+            let _ = write_entry(memory, page, page.slot.holds);
         }
     }
 }

@@ -3,9 +3,9 @@
 //!
 //! The memory is a [`Region`] of guest physical addresses that is in no memory map. The window shows
 //! parts of it ([`Extent`]s of whole 2 MiB pages) near the guest's text, so that a site reaches its
-//! stub and a stub its ring by a 32-bit distance. Only entries that are zero are used, and only where nothing of the
-//! guest's can come ([`Places`]); each is looked at again before every change: a guest that clears or takes one is
-//! noticed. Code is shown executable and not writable, everything else writable and not executable.
+//! stub and a stub its ring by a 32-bit distance. Only entries that are zero are used, where there are none those that
+//! lead to no memory of the guest, and only where nothing of the guest's can come ([`Places`]); each is looked at again
+//! before every change: a guest that clears or takes one is noticed. Code is shown executable and not writable, everything else writable and not executable.
 
 use alias::Alias;
 use entries::{Page, Roots};
@@ -17,7 +17,8 @@ use terms::addr::{Gpa, Gva};
 use terms::region::Region;
 
 use crate::paging::{
-    FreeSlot, PAGE_2M, PageTableRoot, PageUse, free_slots, large_page_entry, translate,
+    FreeSlot, PAGE_2M, PageTableRoot, PageUse, TranslateError, free_slots, idle_slots,
+    large_page_entry, translate,
 };
 use crate::target::{PhysicalMemory, StoppedTarget, TextMemory, VcpuRegisters};
 
@@ -174,23 +175,42 @@ impl Window {
         root: PageTableRoot,
         pages: u64,
     ) -> Result<Vec<FreeSlot>, WindowError> {
-        let within = self.reach();
-        let mut free = 0;
-        let ranges = self.places.pages.iter();
-        for range in ranges.filter_map(|range| range.common(within)) {
-            let mut slots = free_slots(target, root, range, self.user)?;
-            // An entry of ours that the guest has cleared is not free.
-            slots.retain(|slot| !self.pages.iter().any(|page| page.slot.entry == slot.entry));
-            free += slots.len();
-            if let Some(run) = run_of(&slots, pages, PAGE_2M) {
-                return Ok(run.to_vec());
+        let zero = self.find_among(pages, |range| free_slots(target, root, range, self.user))?;
+        let found = match zero {
+            Err(_) if self.places.has_idle_entries => {
+                let ram = target.ram();
+                self.find_among(pages, |range| {
+                    idle_slots(target, root, range, self.user, &ram)
+                })?
             }
-        }
-        Err(WindowError::NoSlots {
+            zero => zero,
+        };
+        found.map_err(|free| WindowError::NoSlots {
             pages,
             text: self.text(),
             free,
         })
+    }
+
+    /// The same among the slots that `slots` finds; else how many there are.
+    fn find_among(
+        &self,
+        pages: u64,
+        slots: impl Fn(TextRange) -> Result<Vec<FreeSlot>, TranslateError>,
+    ) -> Result<Result<Vec<FreeSlot>, usize>, WindowError> {
+        let within = self.reach();
+        let mut free = 0;
+        let ranges = self.places.pages.iter();
+        for range in ranges.filter_map(|range| range.common(within)) {
+            let mut slots = slots(range)?;
+            // An entry of ours that the guest has cleared is not free.
+            slots.retain(|slot| !self.pages.iter().any(|page| page.slot.entry == slot.entry));
+            free += slots.len();
+            if let Some(run) = run_of(&slots, pages, PAGE_2M) {
+                return Ok(Ok(run.to_vec()));
+            }
+        }
+        Ok(Err(free))
     }
 
     /// What is near enough to all of the text and of the pages shown so far.

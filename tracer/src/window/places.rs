@@ -20,6 +20,9 @@ pub struct Places {
     pub pages: Vec<TextRange>,
     /// Ranges for entries of 1 GiB.
     pub giants: Vec<TextRange>,
+    /// Whether an entry that leads to no memory is as good as one that is zero. A kernel of a known kind says where
+    /// nothing of its own is, and what it has elsewhere (devices) it may need.
+    pub has_idle_entries: bool,
 }
 
 /// All of the address space.
@@ -38,6 +41,7 @@ impl Places {
                 text,
                 pages,
                 giants,
+                has_idle_entries: false,
             });
         }
         let segments = image.segments.iter().map(|segment| TextRange {
@@ -58,6 +62,7 @@ impl From<TextRange> for Places {
             text,
             pages: around(text, Vec::new()),
             giants: vec![ALL],
+            has_idle_entries: true,
         }
     }
 }

@@ -11,6 +11,9 @@ const RANGE: TextRange = TextRange {
     end: Gva(TEXT.0 + 0x8000),
 };
 
+/// Where the guest has something that is no memory.
+const DEVICE: Gpa = Gpa(0xfee0_0000);
+
 fn machine(vcpus: u64, rights: Rights) -> MockTarget {
     let mut target = MockTarget::new(vcpus, 16 * PAGE_2M);
     for page in 0..8 {
@@ -179,7 +182,11 @@ fn a_page_that_shows_what_another_should_is_an_error_and_neither_stays() {
         let physical = Gpa(REGION_START.0 + index as u64 * PAGE_2M);
         let (address, entry) = (addresses[index], shown);
         entries::Page {
-            slot: FreeSlot { address, entry },
+            slot: FreeSlot {
+                address,
+                entry,
+                holds: 0,
+            },
             level: 2,
             physical,
             value: physical.0 | bits::PRESENT | bits::WRITE | bits::LARGE,
@@ -190,6 +197,76 @@ fn a_page_that_shows_what_another_should_is_an_error_and_neither_stays() {
     let (vcpu, at) = (0, addresses[0]);
     assert_eq!(error, WindowError::NotShared { vcpu, at });
     assert_eq!(target.read_word(shown).unwrap(), 0);
+}
+
+/// Fills all tables near the text with pages of 2 MiB that map what is at their numbers, where there was nothing.
+fn map_everything(target: &mut MockTarget, first: u64) -> Vec<(Gpa, u64)> {
+    let mut entries = Vec::new();
+    for number in 0..1024 {
+        let at = Gva(0xffff_ffff_8000_0000 + number * PAGE_2M);
+        let entry = entry(target, at);
+        if target.read_word(entry).unwrap() == 0 {
+            target
+                .write_word(entry, first + number * PAGE_2M | 0x83)
+                .unwrap();
+        }
+        entries.push((entry, target.read_word(entry).unwrap()));
+    }
+    entries
+}
+
+#[test]
+fn entries_that_lead_to_no_memory_are_as_good_as_free_and_lead_there_again_afterwards() {
+    let rights = Rights {
+        user: false,
+        ..Rights::ALL
+    };
+    let mut target = machine(1, rights);
+    let entries = map_everything(&mut target, 0);
+    let now = |target: &MockTarget| {
+        let value = |(entry, _): &(Gpa, u64)| (*entry, target.read_word(*entry).unwrap());
+        entries.iter().map(value).collect::<Vec<_>>()
+    };
+    let ram = target.ram();
+    let mut window = open(&target);
+    let extent = window.map(&mut target, 3 * PAGE_2M, PageUse::Data).unwrap();
+    let changed = entries.iter().zip(now(&target));
+    let changed: Vec<_> = changed.filter(|(before, after)| *before != after).collect();
+    assert_eq!(changed.len(), 3);
+    for ((_, before), _) in &changed {
+        let led = Region {
+            start: Gpa(before & !0xfff),
+            bytes: PAGE_2M,
+        };
+        let is_memory = |piece: &Region| piece.start < Gpa(led.end()) && led.start.0 < piece.end();
+        assert!(!ram.iter().any(is_memory), "{before:#x} is memory");
+    }
+    // The guest has built its tables anew: that is noticed, and ours are there again.
+    let (entry, before) = *changed[1].0;
+    target.write_word(entry, before | bits::ACCESSED).unwrap();
+    window.verify(&mut target).unwrap();
+    let seen = translate(&target, target.root(), extent.at.wrapping_add(PAGE_2M)).unwrap();
+    assert_eq!(seen.physical, extent.physical.wrapping_add(PAGE_2M));
+    window.close(&mut target);
+    assert_eq!(now(&target), entries);
+}
+
+#[test]
+fn entries_that_may_lead_to_devices_are_not_free() {
+    for first in [1 << 31, 1 << 40] {
+        let rights = Rights {
+            user: false,
+            ..Rights::ALL
+        };
+        let mut target = machine(1, rights);
+        map_everything(&mut target, first);
+        let mut window = open(&target);
+        let refused = window.map(&mut target, 1, PageUse::Code).unwrap_err();
+        assert!(
+            matches!(refused, WindowError::NoSlots { free: 0, .. }),
+            "{refused}"
+        );
+    }
 }
 
 #[test]
@@ -233,9 +310,7 @@ fn says_when_slots_or_region_run_out() {
     // Every second entry of the directory is taken: no two are in a row.
     for slot in (1..512).step_by(2) {
         let at = Gva(0xffff_ffff_8000_0000 + slot * PAGE_2M);
-        target
-            .map(at, Gpa(0x400_0000), PAGE_2M, Rights::ALL)
-            .unwrap();
+        target.map(at, DEVICE, PAGE_2M, Rights::ALL).unwrap();
     }
     let error = window
         .map(&mut target, 2 * PAGE_2M, PageUse::Data)
@@ -304,8 +379,7 @@ fn all_of_the_window_is_within_reach_of_itself() {
         for slot in 0..2048 {
             let at = Gva(TEXT.0 - (2 << 30) + slot * PAGE_2M);
             if !free.contains(&at) {
-                let to = Gpa(0x400_0000);
-                target.map(at, to, PAGE_2M, Rights::ALL).unwrap();
+                target.map(at, DEVICE, PAGE_2M, Rights::ALL).unwrap();
             }
         }
         target
