@@ -39,6 +39,7 @@ uninstall: ## Removes what `make install` put into PREFIX
 guest: ## The bundled guest: images/out/guest.elf
 	images/packages rust build
 	images/guest/build.sh
+	images/foreign/build.sh
 
 linux: ## A stock Linux as a guest: images/out/linux
 	images/packages build box

@@ -87,12 +87,18 @@ impl Guest {
     /// When there is no room for its folder.
     #[must_use]
     pub fn under_qemu(name: &str, cmdline: &str, vcpus: u32) -> Self {
-        let mut command = microvm(name, vcpus, 256);
-        // The status that it ends with is that of the guest, doubled, and one more.
-        command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=1"]);
-        command.arg("-kernel").arg(guest());
+        let mut command = microvm_of(name, &guest(), vcpus);
         command.args(["-append", &format!("{cmdline} vcpus={vcpus}")]);
         Self::foreign(command)
+    }
+
+    /// A kernel that ends as the bundled guest does under QEMU and KVM, which calls it `name`, on one vCPU.
+    ///
+    /// # Panics
+    /// When there is no room for its folder.
+    #[must_use]
+    pub fn kernel_under_qemu(name: &str, kernel: &Path) -> Self {
+        Self::foreign(microvm_of(name, kernel, 1))
     }
 
     /// A stock Linux under QEMU and KVM, put somewhere by its own loader (KASLR), that does `script`.
@@ -237,6 +243,14 @@ impl Guest {
     pub fn run(self) -> (Ended, Trace) {
         self.start().end()
     }
+}
+
+/// QEMU with a kernel that ends by the port of a debugging device: the status is that of the guest, doubled, and one more.
+fn microvm_of(name: &str, kernel: &Path, vcpus: u32) -> Command {
+    let mut command = microvm(name, vcpus, 256);
+    command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=1"]);
+    command.arg("-kernel").arg(kernel);
+    command
 }
 
 /// QEMU with a guest on KVM: its smallest machine, with a serial port.

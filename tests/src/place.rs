@@ -66,6 +66,19 @@ pub fn bare_guest() -> PathBuf {
     )
 }
 
+/// A small kernel in C that is not ours: `prefix`, `identity` or `raw` (images/foreign).
+///
+/// # Panics
+/// When it has not been built.
+#[must_use]
+pub fn foreign_kernel(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../images/out/foreign");
+    built(
+        folder.join(format!("{name}.elf")),
+        "images/foreign/build.sh",
+    )
+}
+
 /// A distribution's kernel, and an initial RAM disk for it (images/linux).
 ///
 /// # Panics

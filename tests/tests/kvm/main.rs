@@ -20,6 +20,7 @@ mod documents;
 mod dynfunc;
 mod events;
 mod filters;
+mod foreign;
 mod graph;
 mod graph_storm;
 mod half_done;

@@ -114,9 +114,10 @@ fn entries_and_landing_pads_may_split_the_nops_that_are_listed() {
         let names = ["split", "one", "bare", "none"];
         let listed = [0, 0x20, 0x40, 0x60].map(|at| TEXT + at);
         let file = ElfFile::new().text(TEXT, &text.concat());
-        let file = names.iter().zip(listed).fold(file, |file, (name, at)| {
-            file.function(name, at + 11, size)
-        });
+        let file = names
+            .iter()
+            .zip(listed)
+            .fold(file, |file, (name, at)| file.function(name, at + 11, size));
         let file = file.list("__patchable_function_entries", LIST, &listed);
         let image = parse(&file);
         assert_eq!(

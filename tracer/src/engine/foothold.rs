@@ -6,7 +6,7 @@ use terms::region::Region;
 
 use super::AttachError;
 use crate::clock::layout::PAGE_BYTES;
-use crate::paging::PageUse;
+use crate::paging::{PAGE_4K, PageUse};
 use crate::record::FUNCTIONS_MAX;
 use crate::stub::arena::Arena;
 use crate::stub::cell::{CpuStrategy, NoGsBase, TracedCode};
@@ -51,6 +51,16 @@ pub struct Foothold {
 /// Where the clock page lies in the extent of the cells: after them.
 fn clock_offset(strategy: &CpuStrategy) -> u64 {
     strategy.span().next_multiple_of(PAGE_BYTES)
+}
+
+/// Where stubs lie: not in the first page. Where a kernel maps memory at its own address, entries of its page tables, old
+/// ones too, are numbers that are addresses there, and would look like threads that go on in a stub.
+const fn arena(code: Extent) -> Arena {
+    Arena::new(
+        code.at.wrapping_add(PAGE_4K),
+        code.physical.wrapping_add(PAGE_4K),
+        code.bytes.saturating_sub(PAGE_4K),
+    )
 }
 
 impl Foothold {
@@ -102,7 +112,7 @@ impl Foothold {
         };
         Ok(Self {
             window,
-            stubs: StubStore::new(Arena::new(code.at, code.physical, code.bytes)),
+            stubs: StubStore::new(arena(code)),
             cells,
             journal,
             strategy,

@@ -76,7 +76,7 @@ impl Points {
         let mut steps = Vec::with_capacity(leads.len());
         for (site, lead) in leads {
             let lead = self.through_probes(with, site, lead)?;
-            let wanted = functions::wanted(site, lead).map_err(StoreError::from)?;
+            let wanted = functions::wanted(site, with.sites, lead).map_err(StoreError::from)?;
             let edit = with.sites.edit(wanted);
             steps.extend(edit.map(|edit| Step::one(What::Function(site.function), edit)));
         }

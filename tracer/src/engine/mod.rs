@@ -167,7 +167,9 @@ impl Engine {
         if self.image.normalises_itself() {
             return Ok(0);
         }
-        self.commit().make_normal(target, |_| true)
+        let made = self.commit().make_normal(target, |_| true)?;
+        self.sites.are_normal();
+        Ok(made)
     }
 
     /// Whether [`Self::attach`] wants to know [`kernel_gs_base`] of the vCPUs whose other registers do not
@@ -196,6 +198,9 @@ impl Engine {
             return foothold.verify(target);
         }
         let sites = &mut self.sites;
+        if !self.image.normalises_itself() {
+            sites.look(target, &self.image);
+        }
         self.foothold = Some(Foothold::open(target, &self.image, region, sites)?);
         Ok(())
     }

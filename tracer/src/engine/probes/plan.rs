@@ -117,7 +117,7 @@ impl Points {
             })
         });
         let lead = self.probes.lead_through(with, site, own, chain)?;
-        let wanted = functions::wanted(site, lead).map_err(StoreError::from)?;
+        let wanted = functions::wanted(site, with.sites, lead).map_err(StoreError::from)?;
         let edit = with.sites.edit(wanted);
         Ok(edit.map(|edit| Step::one(What::Function(function), edit)))
     }

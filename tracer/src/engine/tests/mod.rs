@@ -283,6 +283,41 @@ fn what_was_made_one_nop_stays_one_after_tracing() {
     }
 }
 
+/// Whoever comes to a guest that runs finds a call of the profiling function, or several nops, and leaves them.
+#[test]
+fn what_nobody_has_made_one_nop_comes_back_as_it_was() {
+    const SPLIT: [u8; SITE_LENGTH] = [0x66, 0x90, 0x0f, 0x1f, 0x00];
+    const CALL: [u8; SITE_LENGTH] = [0xe8, 0x10, 0, 0, 0];
+    let mut image = nop_image(4);
+    let target = Gva(TEXT + 0x20);
+    (image.sites[1].form, image.sites[1].original) = (SiteForm::MultiNop, SPLIT);
+    (image.sites[2].form, image.sites[2].original) = (SiteForm::RawCall { target }, CALL);
+    (image.sites[3].form, image.sites[3].original) = (SiteForm::RawCall { target }, CALL);
+    let mut target = MockTarget::with_image(2, REGION, &image, Rights::ALL).unwrap();
+    // This one somebody has made a nop.
+    target.write(image.sites[3].address, &NOP5).unwrap();
+    let second = image.sites[1].address.wrapping_add(2);
+    let mut engine = Engine::new(Arc::new(image));
+    let before = digest(&engine, &target);
+    let region = target.region();
+    engine.attach(&mut target, region).unwrap();
+    let session = engine.create_session(&mut target, config("one")).unwrap();
+    for _ in 0..2 {
+        let applied = change(&mut engine, &mut target, session, 0..4).unwrap();
+        assert_eq!((applied.patched, applied.skipped), (4, Vec::new()));
+        change(&mut engine, &mut target, session, 0..0).unwrap();
+        assert_eq!(digest(&engine, &target), before);
+    }
+    // A thread that was interrupted between the nops keeps them.
+    let held = Gva(TEXT + 0x800);
+    target.write(held, &second.0.to_le_bytes()).unwrap();
+    let applied = change(&mut engine, &mut target, session, 0..4).unwrap();
+    assert_eq!(applied.patched, 3);
+    let (function, why) = &applied.skipped[0];
+    assert!(matches!(why, PokeError::ThreadInside { .. }), "{why}");
+    assert_eq!(*function, FunctionId(1));
+}
+
 /// A plan of which nothing may be left out waits for the thread; one that may is made without that step.
 #[test]
 fn a_thread_between_instructions_that_become_one_is_in_the_way() {

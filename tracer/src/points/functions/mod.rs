@@ -148,14 +148,18 @@ pub fn lead(
     })))
 }
 
-/// What is wanted at a site that leads there, or nowhere.
+/// What is wanted at a site that leads there, or nowhere; `sites` know what stands there.
 ///
 /// # Errors
 /// A [`StubError`] when its jump does not reach.
-pub fn wanted(site: &Site, lead: Option<Lead>) -> Result<Wanted, StubError> {
+pub fn wanted(site: &Site, sites: &Sites, lead: Option<Lead>) -> Result<Wanted, StubError> {
     let displaced = site.form.displaced();
     let original = displaced.copied();
-    let original = original.unwrap_or_else(|| SiteBytes::new(untraced(site)));
+    let is_as_linked = sites.is_as_linked(site.function);
+    let original = original.unwrap_or_else(|| match is_as_linked {
+        true => SiteBytes::new(site.original),
+        false => SiteBytes::new(untraced(site)),
+    });
     let ours = match lead {
         Some(lead) => {
             let jump = jump(site.address, lead.to).ok_or(StubError::OutOfReach {
@@ -168,17 +172,19 @@ pub fn wanted(site: &Site, lead: Option<Lead>) -> Result<Wanted, StubError> {
     };
     Ok(Wanted {
         displaces: displaced.is_some(),
-        inner: inner(site),
+        inner: inner(site, is_as_linked),
         ..Wanted::new(Point::Function, site.function, site.address, original, ours)
     })
 }
 
-/// Where the instructions begin that are displaced at a site, after the first.
-fn inner(site: &Site) -> Vec<Gva> {
-    let SiteForm::Several(bytes) = site.form else {
-        return Vec::new();
+/// Where the instructions begin that stand at a site, after the first.
+fn inner(site: &Site, is_as_linked: bool) -> Vec<Gva> {
+    let bytes = match &site.form {
+        SiteForm::Several(bytes) => bytes.as_slice(),
+        SiteForm::MultiNop if is_as_linked => &site.original,
+        _ => return Vec::new(),
     };
-    let all = decode(bytes.as_slice(), site.address).unwrap_or_default();
+    let all = decode(bytes, site.address).unwrap_or_default();
     all.iter().skip(1).map(|one| Gva(one.ip())).collect()
 }
 

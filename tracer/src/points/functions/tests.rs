@@ -71,7 +71,8 @@ fn plan(
     let leads = leads(image, sites, what, spec, store, memory)?;
     let mut edits = Vec::new();
     for (site, lead) in leads {
-        edits.extend(sites.edit(wanted(site, lead)?));
+        let wanted = wanted(site, sites, lead)?;
+        edits.extend(sites.edit(wanted));
     }
     Ok(edits)
 }

@@ -11,6 +11,7 @@
 //!
 //! *Frozen* are all sites or none: where a jump of ours is somebody else's bytes, nobody knows what else is.
 
+mod as_linked;
 mod noted;
 
 use std::collections::{BTreeMap, HashMap};
@@ -75,7 +76,7 @@ struct Site {
 }
 
 /// All of them, and the words of data that are written with them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Sites {
     all: Vec<Site>,
     /// Numbers of sites whose text is gone.
@@ -85,10 +86,28 @@ pub struct Sites {
     own: Vec<Option<SiteId>>,
     /// The functions whose memory was given back.
     gone: Vec<bool>,
+    /// The functions whose site nobody has made one nop; none are looked for where all are known to be.
+    as_linked: Option<Vec<bool>>,
     /// What the words of data hold that we have written.
     words: BTreeMap<Gva, u64>,
     frozen: Option<Frozen>,
     noted: Noted,
+}
+
+impl Default for Sites {
+    fn default() -> Self {
+        Self {
+            all: Vec::new(),
+            free: Vec::new(),
+            places: HashMap::new(),
+            own: Vec::new(),
+            gone: Vec::new(),
+            as_linked: Some(Vec::new()),
+            words: BTreeMap::new(),
+            frozen: None,
+            noted: Noted::default(),
+        }
+    }
 }
 
 impl Sites {
@@ -277,6 +296,10 @@ impl Sites {
         for function in functions {
             set(&mut self.gone, function, true);
             set(&mut self.own, function, None);
+            // What comes in its place is made normal.
+            if let Some(as_linked) = &mut self.as_linked {
+                set(as_linked, function, false);
+            }
             are_any = true;
         }
         if !are_any {
