@@ -42,7 +42,11 @@ fn traced(guest: &mut Running, tracing: Option<&mut Running>, tracer: &str) {
     let wanted = json!({"tracer": tracer, "filter": ["work_*"]});
     let begun = client.call("start", wanted.clone());
     assert_eq!(begun["traced"], WORK.len(), "{begun}");
-    assert_eq!(begun["skipped"].as_array().map_or(0, Vec::len), 0, "{begun}");
+    assert_eq!(
+        begun["skipped"].as_array().map_or(0, Vec::len),
+        0,
+        "{begun}"
+    );
     assert_ne!(client.digest(), text, "nothing was changed");
     work(guest, &mut done, TIMES);
     client.call("stop", json!({}));

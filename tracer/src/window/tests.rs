@@ -207,7 +207,7 @@ fn map_everything(target: &mut MockTarget, first: u64) -> Vec<(Gpa, u64)> {
         let entry = entry(target, at);
         if target.read_word(entry).unwrap() == 0 {
             target
-                .write_word(entry, first + number * PAGE_2M | 0x83)
+                .write_word(entry, (first + number * PAGE_2M) | 0x83)
                 .unwrap();
         }
         entries.push((entry, target.read_word(entry).unwrap()));
