@@ -366,13 +366,20 @@ impl Running {
         }
     }
 
-    /// The monitor of a guest of QEMU.
+    /// The monitor of a guest of QEMU, as soon as it is there.
     ///
     /// # Panics
-    /// When it is none.
+    /// When it does not come.
     #[must_use]
     pub fn monitor(&self) -> Monitor {
-        Monitor::connect(&self.path(MONITOR)).expect("QEMU's monitor")
+        let deadline = Instant::now() + patience();
+        loop {
+            if let Some(monitor) = Monitor::connect(&self.path(MONITOR)) {
+                return monitor;
+            }
+            assert!(Instant::now() < deadline, "no monitor");
+            std::thread::yield_now();
+        }
     }
 
     /// Waits until the guest has printed this.

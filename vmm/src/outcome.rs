@@ -26,6 +26,8 @@ pub enum Outcome {
     },
     /// Its VMM, which was another process than this, has ended.
     Vanished(i32),
+    /// The kernel that was traced does not run any more: its guest, which another VMM runs, was reset, or runs another one.
+    Replaced,
     /// The time to trace is over.
     Elapsed,
     /// A signal told us to stop.

@@ -18,6 +18,12 @@ pub trait Provider: Guest {
     /// is.
     fn see_to_event(&mut self, tracing: &mut Tracing) -> Option<Outcome>;
 
+    /// Looks whether the kernel that is traced still runs. Returns how the run is to end, if it is.
+    fn look(&mut self) -> Option<Outcome>;
+
+    /// The window was found to be lost. Returns how the run is to end, if it is.
+    fn lost_window(&mut self) -> Option<Outcome>;
+
     /// Pauses the guest until [`Self::resume`]. Says whether that changed anything.
     ///
     /// # Errors

@@ -64,7 +64,11 @@ impl<P: Provider> Run<P> {
     pub fn end(&mut self, outcome: Outcome) {
         let is_consequence = matches!(
             outcome,
-            Outcome::Reset | Outcome::PowerOff | Outcome::TimedOut { .. } | Outcome::Crashed(_)
+            Outcome::Reset
+                | Outcome::PowerOff
+                | Outcome::Replaced
+                | Outcome::TimedOut { .. }
+                | Outcome::Crashed(_)
         );
         if is_consequence {
             self.look_for_panic();
@@ -146,10 +150,19 @@ impl<P: Provider> Run<P> {
         }
     }
 
-    /// Looks whether the window is still where it was put, unless the guest panics.
+    /// Looks whether the window is still where it was put, and whether the kernel that is traced still runs, unless the
+    /// guest panics.
     pub fn look_at_window(&mut self) {
-        if self.panic.as_ref().and_then(PanicWatch::vcpu).is_none() {
-            self.tracing.look_at_window(&self.guest);
+        if self.panic.as_ref().and_then(PanicWatch::vcpu).is_some() {
+            return;
+        }
+        let is_lost = self.tracing.look_at_window(&self.guest);
+        let ends = match is_lost {
+            true => self.guest.lost_window(),
+            false => self.guest.look(),
+        };
+        if let Some(outcome) = ends {
+            self.end(outcome);
         }
     }
 

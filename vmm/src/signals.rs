@@ -25,7 +25,7 @@ const STOPPING: [libc::c_int; 2] = [libc::SIGTSTP, libc::SIGCONT];
 const ECHO: Duration = Duration::from_millis(300);
 
 /// The signals, readable: once one has come, for ever.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Signals(Arc<EventFd>);
 
 impl Signals {

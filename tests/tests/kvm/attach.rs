@@ -1,12 +1,15 @@
 //! `vmm attach`: the guest of another VMM is traced, and let go as it was. The other VMM is `vmm run` in another process.
 
 use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tests::exact::{EVERYTHING, gated, untraced, without_gate};
-use tests::{Client, Ended, Guest, Random, Running, guest, scaled, vmm_says};
+use tests::{Client, Ended, Guest, Random, Running, guest, scaled, vmm, vmm_says};
 
 /// A VMM whose guest spins until a `q` is typed.
 fn other() -> Running {
@@ -285,6 +288,107 @@ fn what_is_no_guest_is_refused_in_one_line() {
         let said = vmm_says(&[&["attach", target], &trace[..]].concat());
         assert!(said.refused(100).contains(word), "{said}");
     }
+}
+
+/// Somebody else holds all threads of a process by ptrace, until this is dropped.
+struct Debugger(Child);
+
+fn debugged(pid: &str) -> Debugger {
+    const SEIZE: &str = "import ctypes, os, sys
+libc = ctypes.CDLL(None)
+for thread in os.listdir(f'/proc/{sys.argv[1]}/task'): libc.ptrace(0x4206, int(thread), 0, 0)
+print('held', flush=True)
+sys.stdin.read()";
+    let mut python = Command::new("python3");
+    python.args(["-c", SEIZE, pid]).stdin(Stdio::piped());
+    let mut python = python.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let said = BufReader::new(python.stdout.as_mut().unwrap()).read_line(&mut line);
+    assert_eq!((said.unwrap(), line.as_str()), (5, "held\n"));
+    Debugger(python)
+}
+
+impl Drop for Debugger {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Each kind of guest that cannot be traced, told in one line by who wants to, and by who asks why.
+#[test]
+fn a_guest_that_can_be_traced_is_told_from_one_that_cannot() {
+    let other = other();
+    let (pid, before) = (other.pid().to_string(), left_in(&other));
+    let tried = vmm_says(&["doctor", "--attach", &pid]);
+    assert_eq!(tried.code, Some(0), "{tried}");
+    assert!(
+        tried.stdout.contains("This guest can be traced."),
+        "{tried}"
+    );
+    assert_eq!(left_in(&other), before, "{tried}");
+    let refused = |needle: &str| {
+        let tried = vmm_says(&["doctor", "--attach", &pid, "--json"]);
+        assert_eq!(tried.code, Some(1), "{tried}");
+        let report: serde_json::Value = serde_json::from_str(&tried.stdout).unwrap();
+        let last = report["checks"].as_array().unwrap().last().unwrap().clone();
+        assert_eq!(last["verdict"], "missing", "{last}");
+        assert!(last["name"].as_str().unwrap().contains(needle), "{last}");
+    };
+    let attached = attach(&other, &[]);
+    refused("nobody else");
+    assert_eq!(attached.ctl(&["shutdown"]).code, Some(0));
+    let _ = attached.end();
+    let debugger = debugged(&pid);
+    refused("ptrace");
+    let kernel = guest();
+    let kernel = kernel.to_str().unwrap();
+    let said = vmm_says(&["attach", &pid, "--trace", "function", "--kernel", kernel]);
+    assert!(said.refused(100).contains("cannot be held"), "{said}");
+    assert_eq!(left_in(&other), before, "{said}");
+    drop(debugger);
+    assert_eq!(vmm_says(&["doctor", "--attach", &pid]).code, Some(0));
+}
+
+/// A guest that has not started yet executes no 64-bit code; one that is no Linux has no kernel that could be read.
+#[test]
+fn a_guest_without_a_kernel_that_is_known_is_refused_and_has_nothing_of_ours() {
+    let name = format!("exotrace-unstarted-{}", std::process::id());
+    let unstarted = Guest::under_qemu(&name, "workload=list,spin", 2);
+    let unstarted = unstarted.with(["-S"]).start();
+    drop(unstarted.monitor());
+    let running = other();
+    for (of, needle) in [(&unstarted, "64-bit"), (&running, "IA32_LSTAR")] {
+        let (pid, before) = (of.pid().to_string(), left_in(of));
+        let said = vmm_says(&["attach", &pid, "--trace", "function"]);
+        assert!(said.refused(100).contains(needle), "{said}");
+        assert_eq!(left_in(of), before, "{said}");
+    }
+}
+
+#[test]
+fn whoever_may_not_look_at_the_vmm_is_told_what_it_takes() {
+    const NOBODY: u32 = 65534;
+    let other = other();
+    let mut attach = vmm();
+    attach.args(["attach", &other.pid().to_string(), "--trace", "function"]);
+    let said = Ended::from(attach.uid(NOBODY).gid(NOBODY).output().unwrap());
+    assert!(said.refused(100).contains("CAP_SYS_PTRACE"), "{said}");
+}
+
+#[test]
+fn a_vmm_that_is_stopped_stays_so() {
+    let other = other();
+    send(&other, Signal::STOP);
+    let options = ["--trace", "function", "--filter", "calls_*"];
+    let attached = attach(&other, &options);
+    assert_eq!(attached.ctl(&["shutdown"]).code, Some(0));
+    let (ended, _) = attached.end();
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", other.pid())).unwrap();
+    assert!(status.contains("State:\tT"), "{status}");
+    send(&other, Signal::CONT);
+    assert_eq!(left_in(&other).0, BTreeSet::new(), "{ended}");
 }
 
 #[test]

@@ -26,6 +26,13 @@ pub struct Inside {
 }
 
 impl Inside {
+    /// Nothing does.
+    pub const NOBODY: Self = Self {
+        words: 0,
+        first: None,
+        vcpus: 0,
+    };
+
     /// Whether nothing does.
     #[must_use]
     pub const fn is_nobody(&self) -> bool {
@@ -35,21 +42,22 @@ impl Inside {
 
 impl Engine {
     /// Takes the window out of the guest, of which all sites have their own bytes again, if nothing leads there. Says what
-    /// does; then everything is as before.
+    /// does; then everything is as before. Where the kernel that was traced does not run any more (`is_replaced`) nothing does.
     ///
     /// # Errors
     /// [`ApplyError::Search`] when memory is not there that the target says it has.
     pub fn leave(
         &mut self,
         target: &mut (impl StoppedTarget + ?Sized),
+        is_replaced: bool,
     ) -> Result<Inside, ApplyError> {
         let Some(foothold) = self.foothold.take() else {
-            return Ok(Inside {
-                words: 0,
-                first: None,
-                vcpus: 0,
-            });
+            return Ok(Inside::NOBODY);
         };
+        if is_replaced {
+            foothold.window.close(target);
+            return Ok(Inside::NOBODY);
+        }
         let arena = foothold.stubs.arena();
         let (start, end) = (arena.start(), arena.next());
         let is_stub = |word: u64| word.wrapping_sub(start.0) < end.0.saturating_sub(start.0);

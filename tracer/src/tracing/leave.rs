@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Tracing, TracingError};
-use crate::engine::Inside;
+use crate::engine::{Foothold, FrozenBy, Inside};
 use crate::guest::Guest;
 
 /// How often it is looked whether the guest has left the stubs, each look through all of its memory.
@@ -15,9 +15,23 @@ impl Tracing {
     /// Stops every session, and takes the window out of the guest when nothing in it leads there any more. Returns what
     /// does: then the window is still there, and has to stay.
     ///
+    /// Where the kernel does not run any more (`is_replaced`), and where it has cleared the window's page-table entries, nothing
+    /// can lead there: then nothing is given back or looked for.
+    ///
     /// # Errors
     /// A [`TracingError`] when text could not be given back, or the guest's memory not be looked through.
-    pub fn leave(&mut self, guest: &impl Guest) -> Result<Inside, TracingError> {
+    pub fn leave(&mut self, guest: &impl Guest, is_replaced: bool) -> Result<Inside, TracingError> {
+        let engine = &self.attachment.engine;
+        let is_frozen = engine.sites().frozen().is_some();
+        if is_replaced && !is_frozen {
+            self.end_tracing(guest, FrozenBy::Replaced);
+        }
+        let engine = &mut self.attachment.engine;
+        let window = engine.foothold().map(Foothold::window);
+        let is_cleared = window.is_some_and(|window| !window.is_untouched(guest.memory()));
+        if is_replaced || (is_frozen && is_cleared) {
+            return Ok(engine.leave(&mut guest.stop()?, true)?);
+        }
         let sessions = self.attachment.sessions.iter();
         let started = sessions.filter(|session| session.started);
         let names: Vec<String> = started.map(|session| session.name.clone()).collect();
@@ -26,13 +40,13 @@ impl Tracing {
         }
         let rest = self.attachment.shared.host.rest;
         let engine = &mut self.attachment.engine;
-        let mut inside = engine.leave(&mut guest.stop()?)?;
+        let mut inside = engine.leave(&mut guest.stop()?, false)?;
         for _ in 1..LOOKS {
             if inside.is_nobody() {
                 break;
             }
             rest(REST);
-            inside = engine.leave(&mut guest.stop()?)?;
+            inside = engine.leave(&mut guest.stop()?, false)?;
         }
         Ok(inside)
     }

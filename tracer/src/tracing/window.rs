@@ -35,8 +35,8 @@ impl WindowWatch {
 
 impl Tracing {
     /// Looks whether the window is still where it was put, while a session is started. What the guest has cleared is put
-    /// back; when the window is lost, tracing ends.
-    pub fn look_at_window(&mut self, guest: &impl Guest) {
+    /// back; when the window is lost, tracing ends. Says whether it did so.
+    pub fn look_at_window(&mut self, guest: &impl Guest) -> bool {
         let attachment = &self.attachment;
         let is_started = attachment.sessions.started().next().is_some();
         let Some(window) = attachment
@@ -45,23 +45,27 @@ impl Tracing {
             .map(Foothold::window)
             .filter(|_| is_started)
         else {
-            return;
+            return false;
         };
         let is_untouched = window.is_untouched(guest.memory());
         let is_due = self.window_watch.is_due((attachment.shared.host.now)());
         if is_untouched && (!is_due || guest.is_held()) {
-            return;
+            return false;
         }
         match attachment.check_foothold(guest) {
             Ok(Ok(())) => {}
-            Ok(Err(lost)) => self.end_tracing(guest, lost),
+            Ok(Err(lost)) => {
+                self.end_tracing(guest, lost);
+                return true;
+            }
             Err(error) => log::debug!("the window cannot be looked at: {error}"),
         }
+        false
     }
 
     /// Ends tracing. A jump that is not where it was written means that this text is not ours any more: then nothing
     /// of it is written.
-    fn end_tracing(&mut self, guest: &impl Guest, why: FrozenBy) {
+    pub(super) fn end_tracing(&mut self, guest: &impl Guest, why: FrozenBy) {
         log::error!("tracing has ended, the guest continues: {why}");
         self.stop_recording();
         let started = self.attachment.sessions.started();

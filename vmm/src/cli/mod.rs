@@ -52,8 +52,13 @@ enum Verb {
     /// Say what this host can and cannot do for tracing, and how to mend it
     ///
     /// Tries KVM's parts one by one, and code in a tiny VM. Ends with 0 when tracing can work here,
-    /// with 1 when a required part is missing.
+    /// with 1 when a required part is missing. With --attach it tries whether a guest of another VMM can be traced,
+    /// which holds it for some milliseconds.
     Doctor {
+        /// Try a guest of another VMM: by the process of its VMM, or by the name that its VMM has for it (default: the
+        /// only one of this host)
+        #[arg(long, value_name = "GUEST", num_args = 0..=1)]
+        attach: Option<Option<String>>,
         /// Print the findings as JSON
         #[arg(long)]
         json: bool,
@@ -160,7 +165,10 @@ fn parsed() -> ExitStatus {
         Verb::Run(options) => commands::run::run(&options),
         Verb::Attach(options) => commands::attach::attach(&options),
         Verb::Ps { guest, json } => commands::ps::ps(guest, json),
-        Verb::Doctor { json } => commands::doctor::doctor(json),
+        Verb::Doctor { attach, json } => {
+            let attach = attach.as_ref().map(Option::as_deref);
+            commands::doctor::doctor(attach, json)
+        }
         Verb::Ctl(options) => commands::ctl::ctl(&options),
         Verb::Sites {
             image,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::{Command, CommandFactory};
 
 /// Options of other programs, and of tests of ours.
-const OTHERS: [&str; 14] = [
+const OTHERS: [&str; 15] = [
     "id",
     "name",
     "api-sock",
@@ -19,6 +19,7 @@ const OTHERS: [&str; 14] = [
     "help",
     "kernle",
     "locked",
+    "mem",
     "release",
     "retpoline",
     "x",

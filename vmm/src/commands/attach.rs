@@ -1,6 +1,9 @@
 //! `vmm attach`: traces a guest that another VMM runs, and lets it go.
 
+use std::time::{Duration, Instant};
+
 use super::ended::{report, show};
+use super::follow::{Followed, follow};
 use super::this_host::this_host;
 use crate::control::server::Server;
 use crate::event_loop::{CONTROL, Ended, EventLoop, Limit, Watch};
@@ -8,9 +11,11 @@ use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::foreign::Foreign;
 use crate::foreign::listed::chosen;
+use crate::foreign::process::Process;
 use crate::host::clock_page::check_cpu;
 use crate::layout::MIB;
 use crate::loader::KernelFile;
+use crate::outcome::Outcome;
 use crate::provider::Provider as _;
 use crate::run::Run;
 use crate::signals::Signals;
@@ -45,39 +50,76 @@ pub fn attach(options: &AttachOptions) -> Result<ExitStatus, Failure> {
         .map_err(Failure::bad_input)?;
     // Before any thread is made: all of them inherit what is blocked.
     let signals = Signals::take_over().map_err(Failure::bad_input)?;
-    let events = begin(options, pid, file.as_ref(), signals)?;
-    let Ended { outcome, finished } = events.run().map_err(Failure::bad_input)?;
-    show(finished);
-    report(outcome)
+    let process = Process::open(pid)?;
+    let end = options.duration.map(|duration| Instant::now() + duration);
+    let begin = |kernel, end| {
+        begin(
+            options,
+            (pid, kernel),
+            file.as_ref(),
+            (signals.clone(), end),
+        )
+    };
+    let mut events = begin(1, end)?;
+    for kernel in 2.. {
+        let Ended { outcome, finished } = events.run().map_err(Failure::bad_input)?;
+        show(finished);
+        if !options.follow || !matches!(outcome, Outcome::Replaced) {
+            return report(outcome);
+        }
+        log::info!("waiting for the guest's next kernel");
+        let mut heard = signals.clone();
+        match follow(&process, &mut heard, end, || begin(kernel, end))? {
+            Followed::Begun(next) => events = *next,
+            Followed::Ended(outcome) => return report(outcome),
+        }
+    }
+    Ok(ExitStatus::Success)
 }
 
 /// Everything up to the moment when tracing has begun, cheap checks first.
 fn begin(
     options: &AttachOptions,
-    pid: i32,
+    (pid, kernel_number): (i32, u32),
     file: Option<&KernelFile>,
-    signals: Signals,
+    (signals, end): (Signals, Option<Instant>),
 ) -> Result<EventLoop<Foreign>, Failure> {
     let listen = |path| Server::listen(path, CONTROL).map_err(Failure::bad_input);
-    let control = options.control.as_deref().map(listen).transpose()?;
+    // Of a guest that is waited for, when it can be traced: nobody is to be heard and not served.
+    let first = options.control.as_deref().filter(|_| kernel_number == 1);
+    let mut control = first.map(listen).transpose()?;
     if let Some(cpu) = options.traced.session.clock_cpu {
         check_cpu(cpu).map_err(Failure::bad_input)?;
     }
-    let guest = Foreign::attach(pid)?;
-    log::info!(
-        "attached to process {pid}: {}, {} MiB; held for {:.1} ms",
-        counted(u64::from(Guest::vcpus(&guest)), "vCPU"),
-        guest.ram_bytes() / MIB,
-        guest.last_pause().as_secs_f64() * 1000.0
-    );
+    let mut guest = Foreign::attach(pid)?;
+    let held = guest.last_pause().as_secs_f64() * 1000.0;
     let kernel = match file {
-        Some(file) => of_file(file, &guest)?,
+        Some(file) => {
+            let kernel = of_file(file, &guest)?;
+            if kernel_number > 1 && kernel.image.linux.is_some() {
+                // One that starts just now says so itself.
+                in_memory(&guest)?;
+            }
+            kernel
+        }
         None => in_memory(&guest)?,
     };
+    log::info!(
+        "attached to process {pid}: {}, {} MiB; held for {held:.1} ms",
+        counted(u64::from(Guest::vcpus(&guest)), "vCPU"),
+        guest.ram_bytes() / MIB
+    );
+    guest.watch(&kernel.image);
     let name = kernel.name.clone();
-    let options_of = options.tracing(guest.vcpus());
+    let options_of = options.tracing(guest.vcpus(), kernel_number);
     let tracing = Tracing::new(options_of, kernel, this_host())?;
-    let limit = options.duration.map(Limit::wanted).transpose();
+    if control.is_none() {
+        control = options.control.as_deref().map(listen).transpose()?;
+    }
+    let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+    // A timer of no time would never fire.
+    let left = left.map(|left| left.max(Duration::from_millis(1)));
+    let limit = left.map(Limit::wanted).transpose();
     let limit = limit.map_err(Failure::bad_input)?;
     let mut run = Run::new(guest, tracing, name);
     let watch = Watch::start(run.watch_period()).map_err(Failure::bad_input)?;

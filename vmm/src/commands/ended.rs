@@ -47,6 +47,10 @@ pub fn report(outcome: Outcome) -> Result<ExitStatus, Failure> {
             log::info!("process {pid} has ended, and the guest with it");
             Ok(ExitStatus::Success)
         }
+        Outcome::Replaced => {
+            log::info!("the trace ends there: --follow goes on with the kernel that starts next");
+            Ok(ExitStatus::Success)
+        }
         Outcome::Failed(failure) => Err(failure),
         Outcome::Crashed(details) => {
             let message = format!("the guest crashed: {details}");

@@ -9,6 +9,7 @@ mod dynfunc;
 mod ended;
 mod events;
 pub mod export;
+mod follow;
 pub mod listing;
 pub mod man;
 mod probes;

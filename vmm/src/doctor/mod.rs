@@ -3,6 +3,7 @@
 //! Nothing is concluded from names or versions: what can be tried is tried, in the order device,
 //! capabilities, parts of a machine, code in a tiny VM. The trials are those of [`crate::trial`].
 
+mod attach;
 mod capabilities;
 mod check;
 mod device;
@@ -18,20 +19,33 @@ pub use check::{Check, Need, Verdict};
 /// All findings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// Whether tracing can work here.
+    /// Whether tracing can work.
     pub usable: bool,
+    /// What was examined.
+    #[serde(skip)]
+    pub of: Examined,
     /// In the order in which things were looked at.
     pub checks: Vec<Check>,
+}
+
+/// What a report is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Examined {
+    /// This host: whether it can run guests that are traced.
+    Host,
+    /// A guest of another VMM.
+    Guest,
 }
 
 impl Report {
     /// The report of these findings.
     #[must_use]
-    pub fn of(checks: Vec<Check>) -> Self {
+    pub fn new(of: Examined, checks: Vec<Check>) -> Self {
         let fatal =
             |check: &Check| check.need == Need::Required && check.verdict == Verdict::Missing;
         Self {
             usable: !checks.iter().any(fatal),
+            of,
             checks,
         }
     }
@@ -47,7 +61,16 @@ pub fn examine() -> Report {
             trials::look(&mut checks);
         }
     }
-    Report::of(checks)
+    Report::new(Examined::Host, checks)
+}
+
+/// Examines whether a guest of another VMM can be traced: by process, by name, or the only one. It is held for some
+/// milliseconds.
+#[must_use]
+pub fn examine_guest(wanted: Option<&str>) -> Report {
+    let mut checks = Vec::new();
+    attach::look(wanted, &mut checks);
+    Report::new(Examined::Guest, checks)
 }
 
 impl fmt::Display for Report {
@@ -63,10 +86,13 @@ impl fmt::Display for Report {
                 writeln!(f, "         mend:  {}", check.mend)?;
             }
         }
-        let conclusion = if self.usable {
-            "Tracing works on this host."
-        } else {
-            "Tracing cannot work on this host: a required part is missing."
+        let conclusion = match (self.of, self.usable) {
+            (Examined::Host, true) => "Tracing works on this host.",
+            (Examined::Host, false) => {
+                "Tracing cannot work on this host: a required part is missing."
+            }
+            (Examined::Guest, true) => "This guest can be traced.",
+            (Examined::Guest, false) => "This guest cannot be traced: see what is missing.",
         };
         writeln!(f, "\n{conclusion}")
     }
@@ -90,7 +116,7 @@ mod tests {
 
     #[test]
     fn only_a_required_lack_makes_a_host_unusable() {
-        let usable = |need, verdict| Report::of(vec![check(need, verdict)]).usable;
+        let usable = |need, verdict| Report::new(Examined::Host, vec![check(need, verdict)]).usable;
         assert!(usable(Need::Required, Verdict::Ok));
         assert!(usable(Need::Optional, Verdict::Missing));
         assert!(!usable(Need::Required, Verdict::Missing));
@@ -98,12 +124,17 @@ mod tests {
 
     #[test]
     fn a_lack_says_what_it_means_and_how_to_mend_it() {
-        let report = Report::of(vec![check(Need::Optional, Verdict::Missing)]).to_string();
+        let report = Report::new(
+            Examined::Host,
+            vec![check(Need::Optional, Verdict::Missing)],
+        )
+        .to_string();
         assert!(
             report.contains("a lack") && report.contains("do that"),
             "{report}"
         );
-        let report = Report::of(vec![check(Need::Optional, Verdict::Ok)]).to_string();
+        let report =
+            Report::new(Examined::Guest, vec![check(Need::Optional, Verdict::Ok)]).to_string();
         assert!(!report.contains("a lack"), "{report}");
     }
 

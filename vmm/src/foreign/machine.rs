@@ -4,11 +4,14 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use image::Image;
 use kvm_bindings::kvm_cpuid_entry2;
 use tracer::clock::VcpuClocks;
 use tracer::guest::StopError;
+use tracer::target::VcpuRegisters;
 
 use super::error::ForeignError;
+use super::kernel_watch::KernelWatch;
 use super::lock;
 use super::memory::{ForeignMemory, ForeignRam};
 use super::park::{AllParked, park};
@@ -47,6 +50,9 @@ pub struct Foreign {
     is_gone: bool,
     /// Nothing in the guest leads to the window.
     window_is_free: Cell<bool>,
+    /// Whether its kernel still runs; none before that is known.
+    kernel: Option<KernelWatch>,
+    is_replaced: bool,
 }
 
 /// Who holds the vCPUs.
@@ -105,6 +111,8 @@ impl Foreign {
             is_paused_by_user: Cell::new(false),
             is_gone: false,
             window_is_free: Cell::new(true),
+            kernel: None,
+            is_replaced: false,
         })
     }
 
@@ -164,6 +172,31 @@ impl Foreign {
         self.is_gone = true;
         self.vcpus.clear();
         self.window = None;
+    }
+
+    /// This is the kernel that runs: it is noticed when it does not any more.
+    pub(crate) fn watch(&mut self, kernel: &Image) {
+        self.kernel = KernelWatch::of(self, kernel);
+    }
+
+    /// Looks, now and then, whether the kernel still runs. True when it does not.
+    pub(crate) fn has_lost_kernel(&mut self) -> bool {
+        let due = self.kernel.take_if(|kernel| kernel.is_due());
+        let Some(mut kernel) = due else {
+            return false;
+        };
+        if let Ok(registers) = self.hold() {
+            let vcpus: Vec<_> = registers.iter().map(VcpuRegisters::from).collect();
+            self.is_replaced = kernel.look(self.ram.memory().ram(), &vcpus);
+            self.release();
+        }
+        self.kernel = Some(kernel);
+        self.is_replaced
+    }
+
+    /// Whether its kernel was seen not to run any more.
+    pub(crate) const fn is_replaced(&self) -> bool {
+        self.is_replaced
     }
 
     pub(crate) const fn window_is_free(&self) -> bool {

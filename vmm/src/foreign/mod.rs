@@ -7,6 +7,7 @@ mod command_line;
 pub mod error;
 pub mod guest;
 mod held;
+mod kernel_watch;
 pub mod listed;
 mod lock;
 pub mod look;

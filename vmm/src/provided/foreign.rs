@@ -24,6 +24,22 @@ impl Provider for Foreign {
         Some(Outcome::Vanished(self.process().pid()))
     }
 
+    fn look(&mut self) -> Option<Outcome> {
+        if !self.has_lost_kernel() {
+            return None;
+        }
+        let pid = self.process().pid();
+        log::warn!(
+            "the guest of process {pid} was reset, or runs another kernel now: what was traced is gone"
+        );
+        Some(Outcome::Replaced)
+    }
+
+    /// What is traced is another kernel then, or the same one anew.
+    fn lost_window(&mut self) -> Option<Outcome> {
+        Some(Outcome::Replaced)
+    }
+
     fn pause(&self) -> Result<bool, StopError> {
         if self.is_paused_by_user().get() {
             return Ok(false);
@@ -93,7 +109,7 @@ impl Foreign {
     fn let_go(&self, tracing: &mut Tracing) -> Result<(), Failure> {
         // Until it is known that nothing leads there.
         self.set_window_free(false);
-        let left = tracing.leave(self).map_err(|error| {
+        let left = tracing.leave(self, self.is_replaced()).map_err(|error| {
             let why = explain(&error);
             Failure::tracing(format!(
                 "the guest runs on, but keeps what was changed in it: {why}"

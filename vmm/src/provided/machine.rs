@@ -40,6 +40,16 @@ impl Provider for Machine {
         })
     }
 
+    /// Its end is told by its vCPUs.
+    fn look(&mut self) -> Option<Outcome> {
+        None
+    }
+
+    /// It goes on, untraced.
+    fn lost_window(&mut self) -> Option<Outcome> {
+        None
+    }
+
     fn pause(&self) -> Result<bool, StopError> {
         Self::pause(self, PATIENCE)
     }

@@ -1,0 +1,83 @@
+//! `vmm attach --follow`: after a guest was reset, or runs another kernel, it is waited for until it can be traced again.
+
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::time::{Duration, Instant};
+
+use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
+
+use crate::event_loop::EventLoop;
+use crate::failure::Failure;
+use crate::foreign::Foreign;
+use crate::foreign::process::Process;
+use crate::outcome::Outcome;
+use crate::signals::Signals;
+
+/// Between two attempts: each of them holds the guest for a moment.
+const REST: Duration = Duration::from_millis(250);
+const VMM: u64 = 1;
+const SIGNAL: u64 = 2;
+
+/// What came of waiting.
+#[derive(Debug)]
+pub enum Followed {
+    /// The guest is traced again.
+    Begun(Box<EventLoop<Foreign>>),
+    /// It will not be.
+    Ended(Outcome),
+}
+
+/// Waits until `begin` succeeds: until there is a kernel again. Ends when its VMM has ended, at a signal, and at `end`.
+///
+/// # Errors
+/// When it cannot be waited for.
+pub fn follow(
+    process: &Process,
+    signals: &mut Signals,
+    end: Option<Instant>,
+    begin: impl Fn() -> Result<EventLoop<Foreign>, Failure>,
+) -> Result<Followed, Failure> {
+    let failed = |error| Failure::bad_input(format!("the guest cannot be waited for: {error}"));
+    let events = listen(process, signals).map_err(failed)?;
+    loop {
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
+            return Ok(Followed::Ended(Outcome::Elapsed));
+        }
+        let rest = left.map_or(REST, |left| left.min(REST));
+        match wait(&events, rest).map_err(failed)? {
+            Some(VMM) => return Ok(Followed::Ended(Outcome::Vanished(process.pid()))),
+            Some(_) if signals.take() => return Ok(Followed::Ended(Outcome::Interrupted)),
+            _ => {}
+        }
+        match begin() {
+            Ok(events) => return Ok(Followed::Begun(Box::new(events))),
+            Err(failure) => log::debug!("not yet: {}", failure.message),
+        }
+    }
+}
+
+/// What rings when the VMM ends, or a signal comes.
+fn listen(process: &Process, signals: &Signals) -> io::Result<Epoll> {
+    let events = Epoll::new()?;
+    for (of, fd) in [
+        (VMM, process.as_fd().as_raw_fd()),
+        (SIGNAL, signals.as_raw_fd()),
+    ] {
+        let wanted = EpollEvent::new(EventSet::IN, of);
+        events.ctl(ControlOperation::Add, fd, wanted)?;
+    }
+    Ok(events)
+}
+
+/// Waits for a moment. Says what has rung.
+fn wait(events: &Epoll, rest: Duration) -> io::Result<Option<u64>> {
+    let milliseconds = i32::try_from(rest.as_millis()).unwrap_or(i32::MAX);
+    let mut rung = [EpollEvent::default()];
+    match events.wait(milliseconds.max(1), &mut rung) {
+        Ok(0) => Ok(None),
+        Ok(_) => Ok(rung.first().map(EpollEvent::data)),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+        Err(error) => Err(error),
+    }
+}

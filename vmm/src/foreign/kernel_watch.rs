@@ -1,0 +1,117 @@
+//! Whether the kernel that is traced still runs. A guest that was reset, or that boots another kernel (kexec), executes with other
+//! page tables: what was the kernel's text lies elsewhere, or nowhere. Looked at once a second, by the registers that a
+//! pause has anyway. A kernel that was loaded anew at the very same place is told by our jumps, which it has not
+//! (`Tracing::look_at_window`).
+//!
+//! vCPUs are in other page tables for moments without any reset, too (system management, waking from sleep), so it takes
+//! several looks in a row.
+
+use std::time::{Duration, Instant};
+
+use image::Image;
+use terms::addr::{Gpa, Gva};
+use tracer::guest::Guest;
+use tracer::target::{PhysicalMemory, VcpuRegisters};
+use tracer::{PageTableRoot, translate};
+
+/// Between two looks, while all is well.
+const PERIOD: Duration = Duration::from_secs(1);
+/// Looks in a row that have to agree that it is gone.
+const LOOKS: u32 = 5;
+
+/// Where the kernel's text lies, and what was seen of it last.
+#[derive(Debug, Clone)]
+pub(super) struct KernelWatch {
+    text: Gva,
+    place: Gpa,
+    doubts: u32,
+    next: Instant,
+}
+
+impl KernelWatch {
+    /// Of the kernel with this image, which runs; none where its text is not found.
+    pub fn of(guest: &impl Guest, image: &Image) -> Option<Self> {
+        let text = image.sites.first().map(|site| site.address);
+        let text = text.or_else(|| Some(image.text.first()?.start))?;
+        let (place, _) = guest.locate(text)?;
+        Some(Self {
+            text,
+            place,
+            doubts: 0,
+            next: Instant::now() + PERIOD,
+        })
+    }
+
+    /// Whether it is time for a look.
+    pub fn is_due(&self) -> bool {
+        self.doubts > 0 || Instant::now() >= self.next
+    }
+
+    /// Takes in what the vCPUs execute with now. Says whether the kernel is gone.
+    pub fn look(&mut self, memory: &impl PhysicalMemory, vcpus: &[VcpuRegisters]) -> bool {
+        self.next = Instant::now() + PERIOD;
+        let mut online = vcpus.iter().filter(|vcpu| vcpu.online);
+        self.doubts = match online.any(|vcpu| self.is_seen_by(memory, vcpu)) {
+            true => 0,
+            false => self.doubts.saturating_add(1),
+        };
+        self.doubts >= LOOKS
+    }
+
+    fn is_seen_by(&self, memory: &impl PhysicalMemory, vcpu: &VcpuRegisters) -> bool {
+        let root = PageTableRoot::of_text(memory, vcpu, self.text);
+        let seen = root.and_then(|root| translate(memory, root, self.text));
+        seen.is_ok_and(|seen| seen.physical == self.place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout;
+    use crate::memory::Ram;
+
+    #[test]
+    fn a_kernel_is_gone_when_no_vcpu_has_seen_its_text_several_times() {
+        const TABLE: u64 = 0x1000;
+        const LARGE_PAGE: u64 = 0x83;
+        let ram = Ram::create(layout::MEMORY_MIN_MIB, 0x1000).unwrap();
+        // One table that is its own next one, down to a page of 2 MiB.
+        let map = |to: u64| {
+            let entries = [(0, TABLE | 3), (8, to | LARGE_PAGE)];
+            for (at, entry) in entries {
+                ram.write(Gpa(TABLE + at), &u64::to_le_bytes(entry))
+                    .unwrap();
+            }
+        };
+        let vcpu = VcpuRegisters {
+            online: true,
+            cr0: 1 << 31 | 1,
+            cr3: TABLE,
+            cr4: 1 << 5,
+            efer: 1 << 10 | 1 << 8,
+            ..VcpuRegisters::default()
+        };
+        let offline = VcpuRegisters::default();
+        let mut watch = KernelWatch {
+            text: Gva(0x20_0000),
+            place: Gpa(0x40_0000),
+            doubts: 0,
+            next: Instant::now(),
+        };
+        let mut look = |vcpus: &[VcpuRegisters]| watch.look(ram.memory(), vcpus);
+        map(0x40_0000);
+        for _ in 0..2 * LOOKS {
+            assert!(!look(&[offline, vcpu]));
+        }
+        map(0x60_0000);
+        for round in 1..=LOOKS {
+            assert_eq!(look(&[vcpu]), round == LOOKS);
+        }
+        map(0x40_0000);
+        assert!(!look(&[vcpu]), "it is there again");
+        for round in 1..=LOOKS {
+            assert_eq!(look(&[offline]), round == LOOKS);
+        }
+    }
+}
