@@ -12,7 +12,6 @@ use crate::stub::arena::Arena;
 use crate::stub::cell::{CpuStrategy, NoGsBase, TracedCode};
 use crate::stub::gs_list;
 use crate::stub::mirror::Mirror;
-use crate::stub::mirror::give_back::MirrorMemory;
 use crate::stub::reach::{Reach, Routines};
 use crate::stub::spec::{Hook, ReturnHook};
 use crate::stub::store::{StoreError, StubStore};
@@ -20,6 +19,7 @@ use crate::stub::template::StubError;
 use crate::target::StoppedTarget;
 use crate::text::journal::Journal;
 use crate::text::sites::Sites;
+use crate::window::title::MirrorMemory;
 use crate::window::{Extent, Places, Window};
 
 /// Room for stubs per function: a few versions of each.
@@ -99,6 +99,7 @@ impl Foothold {
             let cells = window.map(target, shared, PageUse::Data)?;
             let at = cells.physical.wrapping_add(journal_at);
             let mut journal = Journal::begin(target, at, places)?;
+            window.entitle(target, code, at)?;
             // What can be changed without a window.
             sites.begin(&mut journal, target)?;
             Ok::<_, AttachError>((code, cells, journal))
@@ -198,6 +199,14 @@ impl Foothold {
         target
             .write_window(directory, &Mirror::NOBODY.to_le_bytes())
             .map_err(StoreError::Write)?;
+        self.window.entitle_mirror(
+            target,
+            MirrorMemory {
+                directory,
+                pages: shown.physical,
+                count: 1 << MIRROR_PAGES_LOG2,
+            },
+        )?;
         self.mirror = Some(mirror);
         self.mirror_physical = Some(directory);
         Ok(())

@@ -10,6 +10,7 @@ use terms::addr::{Gpa, Gva};
 use super::{ApplyError, Engine};
 use crate::stub::mirror::give_back::give_back;
 use crate::target::{MemoryError, StoppedTarget};
+use crate::window::title::MirrorMemory;
 
 /// Bytes that are looked at in one piece: a core's own cache holds them, and a call in another process is worth it.
 const PIECE: usize = 256 << 10;
@@ -59,11 +60,11 @@ impl Engine {
             return Ok(Inside::NOBODY);
         }
         let arena = foothold.stubs.arena();
-        let (start, end) = (arena.start(), arena.next());
-        let is_stub = |word: u64| word.wrapping_sub(start.0) < end.0.saturating_sub(start.0);
-        let mirror = foothold.mirror_memory();
-        let given = mirror.map_or(Ok(0), |mirror| give_back(target, mirror, is_stub));
-        match given.and_then(|_| inside(target, start, end)) {
+        let stubs = Stubs {
+            start: arena.start(),
+            bytes: arena.used(),
+        };
+        match stubs.left_by(target, foothold.mirror_memory()) {
             Ok(inside) if inside.is_nobody() => {
                 foothold.window.close(target);
                 Ok(inside)
@@ -76,14 +77,37 @@ impl Engine {
     }
 }
 
-/// What leads to the addresses from `start` to `end`.
-fn inside(
-    target: &(impl StoppedTarget + ?Sized),
-    start: Gva,
-    end: Gva,
-) -> Result<Inside, MemoryError> {
-    let bytes = end.0.saturating_sub(start.0);
-    let is_inside = |word: u64| word.wrapping_sub(start.0) < bytes;
+/// The addresses of stubs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stubs {
+    pub start: Gva,
+    pub bytes: u64,
+}
+
+impl Stubs {
+    const fn hold(self, word: u64) -> bool {
+        word.wrapping_sub(self.start.0) < self.bytes
+    }
+
+    /// Has open calls return without us, as `mirror` knows how, and says what leads to a stub after that.
+    ///
+    /// # Errors
+    /// [`MemoryError`] when memory is not there that the target says it has.
+    pub fn left_by(
+        self,
+        target: &mut (impl StoppedTarget + ?Sized),
+        mirror: Option<MirrorMemory>,
+    ) -> Result<Inside, MemoryError> {
+        if let Some(mirror) = mirror {
+            give_back(target, mirror, |word| self.hold(word))?;
+        }
+        inside(target, self)
+    }
+}
+
+/// What leads to stubs.
+fn inside(target: &(impl StoppedTarget + ?Sized), stubs: Stubs) -> Result<Inside, MemoryError> {
+    let is_inside = |word: u64| stubs.hold(word);
     let vcpus = target.vcpus().iter();
     let executing = vcpus.filter(|vcpu| vcpu.online && is_inside(vcpu.rip));
     let mut found = Inside {
@@ -123,7 +147,8 @@ mod tests {
     fn every_word_that_leads_to_a_stub_is_counted_and_no_other() {
         let mut target = MockTarget::new(1, 1 << 21);
         let (start, end) = (Gva(0xffff_ffff_b000_0000), Gva(0xffff_ffff_b000_1000));
-        let look = |target: &MockTarget| inside(target, start, end).unwrap();
+        let bytes = end.0 - start.0;
+        let look = |target: &MockTarget| inside(target, Stubs { start, bytes }).unwrap();
         assert!(look(&target).is_nobody());
         let first = Gpa(0x40_0000);
         for (offset, word) in [

@@ -28,6 +28,7 @@ use plan::{Plan, Step, What};
 use planning::Planning;
 pub use points::Points;
 use probes::{NewProbe, ProbeError, ProbeId};
+pub use restoring::{RestoreError, Restored, restore};
 pub use sessions::Sessions;
 use transient::{Moved, Transient};
 
@@ -515,6 +516,7 @@ pub mod plan;
 mod planning;
 mod points;
 pub mod probes;
+mod restoring;
 mod retired;
 mod reuse;
 mod rings;

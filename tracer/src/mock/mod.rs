@@ -209,6 +209,18 @@ impl MockTarget {
         Ok(entry_of(table, at, level))
     }
 
+    /// What is in the guest's own memory: pages that are not zero, by their address.
+    #[must_use]
+    pub fn own_memory(&self) -> BTreeMap<u64, Vec<u8>> {
+        let frames = self.frames.iter();
+        let all = frames.map(|(number, frame)| (number * PAGE_4K, frame));
+        let own = all.filter(|(at, frame)| {
+            let of_window = self.region.holds(Gpa(*at), 1);
+            !of_window && frame.iter().any(|byte| *byte != 0)
+        });
+        own.map(|(at, frame)| (at, frame.clone())).collect()
+    }
+
     fn new_table(&mut self) -> Result<u64, MemoryError> {
         let table = self.next_table;
         if table >= TABLES_END {

@@ -26,13 +26,18 @@ pub(super) struct Page {
 
 impl Page {
     fn is_in(&self, entry: u64) -> bool {
-        entry & !SET_BY_USE == self.value & !SET_BY_USE
+        is_put(entry, self.value)
     }
 
     /// Whether the guest has put back what it had there, or has cleared the entry.
     fn is_out(&self, entry: u64) -> bool {
         entry == 0 || entry & !SET_BY_USE == self.slot.holds & !SET_BY_USE
     }
+}
+
+/// Whether an entry holds what was put there.
+pub(super) const fn is_put(entry: u64, value: u64) -> bool {
+    entry & !SET_BY_USE == value & !SET_BY_USE
 }
 
 /// The page tables with which running vCPUs execute the text, each once, with a vCPU that uses them; none where it

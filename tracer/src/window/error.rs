@@ -2,6 +2,7 @@
 
 use terms::addr::{Gpa, Gva};
 
+use super::title::TitleError;
 use crate::paging::TranslateError;
 use crate::target::{MemoryError, NotProvided};
 
@@ -58,6 +59,9 @@ pub enum WindowError {
         /// Bytes left.
         left: u64,
     },
+    /// What is ours cannot be noted where somebody else would find it.
+    #[error(transparent)]
+    Title(#[from] TitleError),
     /// The host does not give the guest more memory.
     #[error(transparent)]
     NotProvided(#[from] NotProvided),

@@ -11,6 +11,7 @@ use alias::Alias;
 use entries::{Page, Roots};
 pub use error::WindowError;
 pub use places::Places;
+use title::{MirrorMemory, Title};
 
 use image::TextRange;
 use terms::addr::{Gpa, Gva};
@@ -20,7 +21,7 @@ use crate::paging::{
     FreeSlot, PAGE_2M, PageTableRoot, PageUse, TranslateError, free_slots, idle_slots,
     large_page_entry, translate,
 };
-use crate::target::{PhysicalMemory, StoppedTarget, TextMemory, VcpuRegisters};
+use crate::target::{PhysicalMemory, StoppedTarget, TextMemory, VcpuRegisters, WindowMemory};
 
 /// A run of pages that the window shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,10 +40,11 @@ pub struct Window {
     region: Region,
     used: u64,
     places: Places,
+    title: Title,
     user: bool,
     pages: Vec<Page>,
     alias: Option<Alias>,
-    /// Bytes at the end of the region that are page tables of our own.
+    /// Bytes at the end of the region that the guest is not shown: the title, and page tables of our own.
     reserved: u64,
     /// Bytes of them that are free.
     tables: u64,
@@ -58,7 +60,7 @@ impl Window {
     /// # Errors
     /// A [`WindowError`].
     pub fn open(
-        target: &(impl StoppedTarget + ?Sized),
+        target: &mut (impl StoppedTarget + ?Sized),
         region: Region,
         places: impl Into<Places>,
     ) -> Result<Self, WindowError> {
@@ -66,15 +68,25 @@ impl Window {
         let text = places.text.start;
         let root = running_root(target, text)?;
         let user = translate(target, root, text)?.user;
+        let left = region.bytes;
+        let end = left.checked_sub(PAGE_2M).ok_or(WindowError::RegionFull {
+            bytes: PAGE_2M,
+            left,
+        })?;
+        target.provide(Region {
+            start: region.start.wrapping_add(end),
+            bytes: PAGE_2M,
+        })?;
         Ok(Self {
             region,
             used: 0,
             places,
+            title: Title::begin(target, region, text)?,
             user,
             pages: Vec::new(),
             alias: None,
-            reserved: 0,
-            tables: 0,
+            reserved: PAGE_2M,
+            tables: PAGE_2M - title::BYTES,
         })
     }
 
@@ -141,10 +153,11 @@ impl Window {
 
     /// Shows `pages`, all of them or none.
     fn show(
-        &self,
+        &mut self,
         target: &mut (impl StoppedTarget + ?Sized),
         pages: &[Page],
     ) -> Result<(), WindowError> {
+        self.title.note(target, pages)?;
         let roots = Roots::new(target, target.vcpus(), self.text());
         entries::show(target, &roots, pages)
     }
@@ -155,6 +168,32 @@ impl Window {
         for page in self.all_pages() {
             entries::take_back(target, std::slice::from_ref(page));
         }
+    }
+
+    /// Says where stubs will lie, and the journal.
+    ///
+    /// # Errors
+    /// [`WindowError::Title`].
+    pub fn entitle(
+        &self,
+        memory: &mut (impl WindowMemory + ?Sized),
+        stubs: Extent,
+        journal: Gpa,
+    ) -> Result<(), WindowError> {
+        self.title.stubs(memory, stubs.at, stubs.bytes)?;
+        Ok(self.title.journal(memory, journal)?)
+    }
+
+    /// Says where the mirror is.
+    ///
+    /// # Errors
+    /// [`WindowError::Title`].
+    pub fn entitle_mirror(
+        &self,
+        memory: &mut (impl WindowMemory + ?Sized),
+        mirror: MirrorMemory,
+    ) -> Result<(), WindowError> {
+        Ok(self.title.mirror(memory, mirror)?)
     }
 
     /// The beginning of the text: what is mapped as that is, is the kernel's.
@@ -315,5 +354,6 @@ mod entries;
 mod error;
 pub mod places;
 pub mod shown;
+pub mod title;
 #[cfg(test)]
 mod tests;

@@ -33,7 +33,7 @@ impl Seen {
     pub fn of(process: &Process) -> Result<Self, ForeignError> {
         let pid = process.pid();
         let vm = process.vm_descriptor()?;
-        lock::check(process)?;
+        lock::left_in(process)?;
         let vcpus = vcpus_of(process)?;
         let requested = Instant::now();
         let deadline = requested + LONG;

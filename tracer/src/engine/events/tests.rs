@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::*;
 use crate::digest::text_digest;
 use crate::engine::Engine;
+use crate::engine::tests::journal::{Killed, killed_everywhere};
 use crate::mock::{MockTarget, Rights};
 use crate::target::{TargetMemory, TextMemory};
 use crate::text::word::WordError;
@@ -83,6 +84,13 @@ fn image() -> Image {
 }
 
 fn machine() -> (Engine, MockTarget) {
+    let (mut engine, mut target) = unattached();
+    let region = target.region();
+    engine.attach(&mut target, region).unwrap();
+    (engine, target)
+}
+
+fn unattached() -> (Engine, MockTarget) {
     let image = image();
     assert_eq!(image.tracepoints.len(), 1, "{:?}", image.notes);
     let mut target = MockTarget::with_image(2, 64 << 20, &image, Rights::ALL).unwrap();
@@ -98,10 +106,27 @@ fn machine() -> (Engine, MockTarget) {
     target.write(Gva(PASSER), &[NOP5, NOP5].concat()).unwrap();
     let leads = jump(Gva(DISPATCH), Gva(ITERATE)).unwrap();
     target.write(Gva(DISPATCH), &leads).unwrap();
-    let mut engine = Engine::new(Arc::new(image));
-    let region = target.region();
-    engine.attach(&mut target, region).unwrap();
-    (engine, target)
+    (Engine::new(Arc::new(image)), target)
+}
+
+/// The words that lead to our lists are the guest's again, as is its text.
+#[test]
+fn callbacks_of_a_tracer_that_was_killed_are_gone() {
+    let life = |engine: &mut Engine, target: &mut Killed<'_>| -> Result<(), ApplyError> {
+        let region = target.target.region();
+        let attached = engine.attach(target, region);
+        attached.map_err(|_| ApplyError::NotAttached)?;
+        for (callbacks, on) in [(&[FIRST][..], true), (&[FIRST, SECOND], true), (&[], false)] {
+            let callbacks = callbacks.iter().map(|at| Callback::Guest(Gva(*at)));
+            let plan = engine.plan_events(target, &[(EVENT, callbacks.collect())], on)?;
+            engine.apply(target, &plan)?;
+        }
+        Ok(())
+    };
+    let writes = killed_everywhere(unattached, |engine, target| {
+        let _ = life(engine, target);
+    });
+    assert!(writes > 20, "{writes}");
 }
 
 fn change(

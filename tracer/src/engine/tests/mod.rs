@@ -25,7 +25,7 @@ use crate::text::poke::PokeError;
 use crate::text::sites::State;
 use crate::window::WindowError;
 
-mod journal;
+pub(super) mod journal;
 mod locks;
 mod probes;
 mod sessions;

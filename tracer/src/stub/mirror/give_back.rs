@@ -4,24 +4,14 @@
 //! slot. So in every slot of the mirror whose place on the stack holds an address of a stub, the mirror's word is put. A slot
 //! that is out of use gets what it held once, which does no harm. The guest is stopped, and no site leads to a stub.
 
-use terms::addr::{Gpa, Gva};
+use terms::addr::Gva;
 
 use super::PAGE;
 use super::stacks::is_free;
 use crate::target::{MemoryError, TextMemory};
+use crate::window::title::MirrorMemory;
 
 const WORD: usize = 8;
-
-/// Where the host finds a mirror.
-#[derive(Debug, Clone, Copy)]
-pub struct MirrorMemory {
-    /// The directory: a word for each page.
-    pub directory: Gpa,
-    /// The pages, in the order of the directory.
-    pub pages: Gpa,
-    /// How many.
-    pub count: u64,
-}
 
 /// Puts return addresses back where addresses that `is_stub` says lie on stacks. Returns how many.
 ///
@@ -64,6 +54,8 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
 
 #[cfg(test)]
 mod tests {
+    use terms::addr::Gpa;
+
     use super::*;
     use crate::mock::{MockTarget, Rights};
     use crate::target::TargetMemory;

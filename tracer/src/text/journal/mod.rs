@@ -6,15 +6,17 @@
 //! there: an entry is there a moment too early and a moment too long, never too short.
 //!
 //! ```text
-//!   0   "EXOTRACE"   8   version 1 (u32)   12   bytes of an entry, 64 (u32)
+//!   0   "EXOTRACE"   8   version 2 (u32)   12   bytes of an entry, 64 (u32)
 //!  16   entries that there is room for (u64)   24   entries that have ever been used: no more need be read (u64)
 //!  64   entry 0   128   entry 1   ...
 //!
 //!  entry:  0   address, 0 when it is free (u64)      8   number of the function (u32)
 //!         12   sessions, a bit each (u16)           14   how many bytes (u8)
 //!         16   what stood there (20 bytes)          36   what we put there (20 bytes)
-//!         56   how what we had put there before that begins (5 bytes): the same when it is the first
+//!         56   how what we had put there before that begins (8 bytes): the same when it is the first
 //! ```
+//!
+//! A word of the guest's data that leads to us is a place of 8 bytes, in no function.
 //!
 //! All numbers are little-endian. The header lies at the beginning of a page of the window's data.
 
@@ -22,18 +24,20 @@ use insn::jump::INT3;
 use terms::addr::{Gpa, Gva};
 use terms::function::FunctionId;
 use terms::session_set::SessionSet;
-use terms::site::{SITE_LENGTH, SiteBytes};
+use terms::site::SiteBytes;
 
 use crate::target::{MemoryError, PhysicalMemory, WindowMemory};
 
 const MAGIC: [u8; 8] = *b"EXOTRACE";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEADER_BYTES: u64 = 64;
 /// Bytes of an entry.
 const ENTRY: u32 = 64;
 const ENTRY_BYTES: usize = ENTRY as usize;
 /// Where a header says how many entries have ever been used.
 const USED_AT: u64 = 24;
+/// How many bytes are kept of what we had put there before: all that is ever changed of a longer place.
+const BEFORE_MAX: usize = 8;
 /// The most bytes of a place that an entry has room for.
 const PLACE_MAX: usize = 20;
 /// More entries than any guest has places: what a damaged header says beyond that is not believed.
@@ -218,7 +222,7 @@ fn bytes_of(entry: &Entry) -> [u8; ENTRY_BYTES] {
     let (original, ours) = (entry.original.as_slice(), entry.ours.as_slice());
     let length = u8::try_from(original.len()).unwrap_or(0);
     let before = entry.before.as_slice();
-    let before = before.get(..SITE_LENGTH).unwrap_or(before);
+    let before = before.get(..BEFORE_MAX).unwrap_or(before);
     let parts: [(usize, &[u8]); 7] = [
         (0, &entry.at.0.to_le_bytes()),
         (8, &entry.function.0.to_le_bytes()),
@@ -234,6 +238,17 @@ fn bytes_of(entry: &Entry) -> [u8; ENTRY_BYTES] {
         }
     }
     bytes
+}
+
+/// All of it is done with: it has no places any more.
+///
+/// # Errors
+/// [`JournalError::Memory`].
+pub fn forget(
+    memory: &mut (impl WindowMemory + ?Sized),
+    at: Gpa,
+) -> Result<(), JournalError> {
+    Ok(memory.write_window(at.wrapping_add(USED_AT), &[0; 8])?)
 }
 
 /// Reads the journal that somebody has left at `at`. Entries that are free, or make no sense, are left out: the guest
@@ -284,7 +299,7 @@ fn entry_of(bytes: &[u8; ENTRY_BYTES]) -> Option<Entry> {
         sessions: SessionSet::of_bits(u16::from_le_bytes(*sessions)),
         original,
         ours: place(36)?,
-        before: original.with_start(bytes.get(56..56 + SITE_LENGTH)?),
+        before: original.with_start(bytes.get(56..56 + length.min(BEFORE_MAX))?),
     })
 }
 

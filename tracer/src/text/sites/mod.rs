@@ -13,8 +13,9 @@
 
 mod as_linked;
 mod noted;
+mod words;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use terms::addr::Gva;
 use terms::function::FunctionId;
@@ -22,6 +23,7 @@ use terms::session_set::SessionSet;
 use terms::site::SiteBytes;
 
 use self::noted::Noted;
+use self::words::Words;
 use super::edit::{Displacement, Edit, Lead, Point, SiteId, Wanted};
 use super::frozen::{Frozen, FrozenBy};
 use super::journal::{Entry, Slot};
@@ -88,8 +90,7 @@ pub struct Sites {
     gone: Vec<bool>,
     /// The functions whose site nobody has made one nop; none are looked for where all are known to be.
     as_linked: Option<Vec<bool>>,
-    /// What the words of data hold that we have written.
-    words: BTreeMap<Gva, u64>,
+    words: Words,
     frozen: Option<Frozen>,
     noted: Noted,
 }
@@ -215,7 +216,7 @@ impl Sites {
 
     /// Notes that a word has been written.
     pub fn made_word(&mut self, word: &WordWrite) {
-        self.words.insert(word.at, word.new);
+        self.words.made(word);
     }
 
     /// Notes that a site was left as it was found.
@@ -230,7 +231,7 @@ impl Sites {
     /// What a word holds that we have written.
     #[must_use]
     pub fn word(&self, at: Gva) -> Option<u64> {
-        self.words.get(&at).copied()
+        self.words.now(at)
     }
 
     /// Where a site leads, if bytes of ours stand there.

@@ -8,6 +8,7 @@ use super::Sites;
 use crate::target::WindowMemory;
 use crate::text::edit::{Edit, SiteId};
 use crate::text::journal::{Entry, Journal, JournalError, Slot};
+use crate::text::word::WordWrite;
 
 /// What of the journal may not be as the table is.
 #[derive(Debug, Default)]
@@ -85,6 +86,21 @@ impl Sites {
         journal.write(memory, entries)
     }
 
+    /// The same of words.
+    ///
+    /// # Errors
+    /// A [`JournalError`]; then they must not be written.
+    pub(crate) fn note_words<'w>(
+        &mut self,
+        journal: &mut Journal,
+        memory: &mut (impl WindowMemory + ?Sized),
+        writes: impl Iterator<Item = &'w WordWrite>,
+    ) -> Result<(), JournalError> {
+        // A plan that is old is not carried out.
+        let current: Vec<_> = writes.filter(|write| self.is_word_current(write)).collect();
+        self.words.note(journal, memory, current.into_iter())
+    }
+
     /// Has the journal say what the table says. What cannot be written there now is an entry too many: whoever reads it
     /// finds other bytes in its place, and leaves them.
     pub(crate) fn settle(
@@ -110,5 +126,6 @@ impl Sites {
         }
         let _ = journal.write(memory, entries);
         let _ = journal.cross_out(memory, gone);
+        self.words.settle(journal, memory);
     }
 }

@@ -1,0 +1,80 @@
+//! What a tracer that was killed has left in a guest is given back, from the guest's memory alone: the title of its window says
+//! where the journal is, the journal says which text is ours.
+//!
+//! The guest can have written to all of that. It is used on the guest only, and only where what stands there is what was put
+//! there: a guest that forges it harms itself.
+
+use terms::region::Region;
+
+use super::Inside;
+use super::leaving::Stubs;
+use crate::target::{MemoryError, StoppedTarget};
+use crate::text::journal::{self, JournalError};
+use crate::window::title::{self, TitleError, Told};
+
+/// What was given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Restored {
+    /// Places of text, and words that led to us, that have what stood there.
+    pub places: u64,
+    /// Those at which somebody else's bytes stand now: they were left alone.
+    pub others: u64,
+    /// What still leads to the window. Nobody: then its entries are out of the guest's page tables.
+    pub inside: Inside,
+}
+
+/// Why it was not.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RestoreError {
+    /// What is said of the window.
+    #[error(transparent)]
+    Title(#[from] TitleError),
+    /// What is said of the text.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The guest's memory says no.
+    #[error("what stood in the guest cannot be put back: {0}")]
+    Memory(#[from] MemoryError),
+}
+
+/// Gives the guest back what a tracer that is dead has changed, whose window is in `region`. To be called again, after the
+/// guest has run for a moment, while something leads to the window.
+///
+/// # Errors
+/// A [`RestoreError`]; what has been given back by then stays so, and the rest can be tried again.
+pub fn restore(
+    target: &mut (impl StoppedTarget + ?Sized),
+    region: Region,
+) -> Result<Restored, RestoreError> {
+    let told = Told::read(target, region)?;
+    let (mut places, mut others) = (0, 0);
+    for entry in told.journal.map_or(Ok(Vec::new()), |at| journal::read(target, at))? {
+        let found = entry.original.like(|bytes| target.read(entry.at, bytes));
+        match found {
+            Ok(found) if entry.is_ours(found) => {
+                target.write(entry.at, entry.original.as_slice())?;
+                places += 1;
+            }
+            Ok(found) if found == entry.original => {}
+            // Its memory is gone, or somebody else's.
+            Ok(_) | Err(_) => others += 1,
+        }
+    }
+    if let Some(at) = told.journal {
+        journal::forget(target, at)?;
+    }
+    let stubs = Stubs {
+        start: told.stubs,
+        bytes: told.stub_bytes,
+    };
+    let inside = stubs.left_by(target, told.mirror)?;
+    if inside.is_nobody() {
+        told.take_back(target)?;
+        title::forget(target, region)?;
+    }
+    Ok(Restored {
+        places,
+        others,
+        inside,
+    })
+}
