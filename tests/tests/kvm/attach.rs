@@ -234,16 +234,61 @@ fn changes_at_random_do_no_harm() {
     let _ = other.end().0.good();
 }
 
+/// Gives back what was left in the guest.
+fn restore(of: &Running) -> String {
+    let restored = vmm_says(&["attach", &of.pid().to_string(), "--restore"]);
+    assert_eq!(restored.code, Some(0), "{restored}");
+    restored.stderr
+}
+
+#[test]
+fn what_a_tracer_left_that_was_killed_is_given_back() {
+    let mut other = other();
+    let text = digest(&mut other);
+    let before = left_in(&other);
+    for (number, tracer) in ["function", "graph", "profile"].iter().enumerate() {
+        // Nobody calls these now: nothing can be inside.
+        let attached = attach(&other, &["--trace", tracer, "--filter", "many_*"]);
+        send(&attached, Signal::KILL);
+        let _ = attached.end();
+        assert_ne!(digest(&mut other), text, "{tracer}: nothing was left");
+        assert_ne!(left_in(&other), before, "{tracer}: no window was left");
+        if number == 0 {
+            // Whoever comes next does it, before anything else.
+            let attached = attach(&other, &[]);
+            assert_eq!(digest(&mut other), text, "{tracer}");
+            assert_eq!(attached.ctl(&["shutdown"]).code, Some(0));
+            assert_eq!(attached.end().0.code, Some(0));
+        } else {
+            assert!(restore(&other).contains("restored"));
+        }
+        assert_eq!(digest(&mut other), text, "{tracer}");
+        assert_eq!(left_in(&other), before, "{tracer}");
+    }
+    assert!(restore(&other).contains("nobody has left anything"));
+    other.type_text("q");
+    let _ = other.end().0.good();
+}
+
+/// All functions, while they are called; three times without anybody who comes after. What the guest counts is right.
 #[test]
 fn a_tracer_that_is_killed_harms_nobody() {
-    let mut other = other();
-    for signal in [Signal::KILL, Signal::KILL, Signal::TERM] {
-        let attached = attach(&other, &["--trace", "graph", "--filter", "many_*"]);
+    let rest = format!("iterations={} threads=6 tick=200", scaled(1000));
+    let guest_of = || gated("calls,threads,smp", &rest).vcpus(2);
+    let expected = untraced(guest_of());
+    let mut other = guest_of().start();
+    other.wait_for("workload spin");
+    let text = digest(&mut other);
+    for signal in [Signal::KILL, Signal::KILL, Signal::TERM, Signal::KILL] {
+        let attached = attach(&other, &["--trace", "graph"]);
         send(&attached, signal);
         let _ = attached.end();
     }
+    let _ = restore(&other);
+    assert_eq!(digest(&mut other), text);
     other.type_text("q");
-    let _ = other.end().0.good();
+    let (ended, _) = other.end();
+    assert_eq!(without_gate(ended.good().printed()), expected);
 }
 
 #[test]

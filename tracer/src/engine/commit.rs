@@ -92,7 +92,8 @@ impl Commit<'_> {
             let edits = edits.filter(of_ours);
             self.sites.note(&mut foothold.journal, memory, edits)?;
             let words = plan.steps.iter().filter_map(|step| step.word.as_ref());
-            self.sites.note_words(&mut foothold.journal, memory, words)?;
+            self.sites
+                .note_words(&mut foothold.journal, memory, words)?;
         }
         Ok(())
     }

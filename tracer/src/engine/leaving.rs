@@ -16,7 +16,7 @@ use crate::window::title::MirrorMemory;
 const PIECE: usize = 256 << 10;
 
 /// What still leads to a window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Inside {
     /// Words of the guest's memory that hold an address of a stub.
     pub words: u64,

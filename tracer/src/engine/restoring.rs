@@ -13,7 +13,7 @@ use crate::text::journal::{self, JournalError};
 use crate::window::title::{self, TitleError, Told};
 
 /// What was given back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Restored {
     /// Places of text, and words that led to us, that have what stood there.
     pub places: u64,
@@ -46,9 +46,14 @@ pub fn restore(
     target: &mut (impl StoppedTarget + ?Sized),
     region: Region,
 ) -> Result<Restored, RestoreError> {
-    let told = Told::read(target, region)?;
+    let Some(told) = Told::read(target, region)? else {
+        return Ok(Restored::default());
+    };
     let (mut places, mut others) = (0, 0);
-    for entry in told.journal.map_or(Ok(Vec::new()), |at| journal::read(target, at))? {
+    for entry in told
+        .journal
+        .map_or(Ok(Vec::new()), |at| journal::read(target, at))?
+    {
         let found = entry.original.like(|bytes| target.read(entry.at, bytes));
         match found {
             Ok(found) if entry.is_ours(found) => {

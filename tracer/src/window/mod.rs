@@ -354,6 +354,6 @@ mod entries;
 mod error;
 pub mod places;
 pub mod shown;
-pub mod title;
 #[cfg(test)]
 mod tests;
+pub mod title;

@@ -31,7 +31,8 @@ const TEXT_AT: u64 = 16;
 const STUBS_AT: u64 = 24;
 const JOURNAL_AT: u64 = 40;
 const MIRROR_AT: u64 = 48;
-const ENTRIES_AT: u64 = 128;
+const HEADER: [u8; 128] = [0; 128];
+const ENTRIES_AT: u64 = HEADER.len() as u64;
 const ENTRY_BYTES: u64 = 16;
 /// Entries that there is room for.
 const ENTRIES_MAX: u64 = (BYTES - ENTRIES_AT) / ENTRY_BYTES;
@@ -96,7 +97,7 @@ impl Title {
             at: place(region),
             count: 0,
         };
-        memory.write_window(title.at, &[0; ENTRIES_AT as usize])?;
+        memory.write_window(title.at, &HEADER)?;
         title.put(memory, TEXT_AT, &[text.0])?;
         let mut header = MAGIC.to_vec();
         header.extend(VERSION.to_le_bytes());
@@ -161,7 +162,9 @@ impl Title {
         if entries > ENTRIES_MAX {
             return Err(TitleError::Full { entries });
         }
-        let words = pages.iter().flat_map(|page| [page.slot.entry.0, page.value]);
+        let words = pages
+            .iter()
+            .flat_map(|page| [page.slot.entry.0, page.value]);
         let words: Vec<u64> = words.collect();
         // An entry beyond the number is read by nobody.
         self.put(memory, ENTRIES_AT + before * ENTRY_BYTES, &words)?;
@@ -185,11 +188,8 @@ impl Title {
 ///
 /// # Errors
 /// [`TitleError::Memory`].
-pub fn forget(
-    memory: &mut (impl WindowMemory + ?Sized),
-    region: Region,
-) -> Result<(), TitleError> {
-    Ok(memory.write_window(place(region), &[0; ENTRIES_AT as usize])?)
+pub fn forget(memory: &mut (impl WindowMemory + ?Sized), region: Region) -> Result<(), TitleError> {
+    Ok(memory.write_window(place(region), &HEADER)?)
 }
 
 /// What the title of a window says that somebody has left.
@@ -210,23 +210,30 @@ pub struct Told {
 }
 
 impl Told {
-    /// Reads the title of the window in `region`.
+    /// Reads the title of the window in `region`; none when nothing of it has been shown yet, or is shown any more.
     ///
     /// # Errors
     /// A [`TitleError`].
     pub fn read(
         memory: &(impl PhysicalMemory + ?Sized),
         region: Region,
-    ) -> Result<Self, TitleError> {
+    ) -> Result<Option<Self>, TitleError> {
         let at = place(region);
         let none = |why| TitleError::None { at, why };
         let mut bytes = vec![0; usize::try_from(BYTES).unwrap_or_default()];
         memory.read_physical(at, &mut bytes)?;
         let word = |offset: u64| {
             let from = usize::try_from(offset).ok()?;
-            bytes.get(from..)?.first_chunk().copied().map(u64::from_le_bytes)
+            bytes
+                .get(from..)?
+                .first_chunk()
+                .copied()
+                .map(u64::from_le_bytes)
         };
         let known = |offset| word(offset).unwrap_or_default();
+        if known(0) == 0 {
+            return Ok(None);
+        }
         if bytes.first_chunk() != Some(&MAGIC) {
             return Err(none("it does not begin with EXOTITLE"));
         }
@@ -235,7 +242,9 @@ impl Told {
             return Err(none("it is of another version"));
         }
         if count > ENTRIES_MAX {
-            return Err(none("it says that it has more entries than there is room for"));
+            return Err(none(
+                "it says that it has more entries than there is room for",
+            ));
         }
         let entries = (0..count).map(|entry| ENTRIES_AT + entry * ENTRY_BYTES);
         let mirror = MirrorMemory {
@@ -243,24 +252,21 @@ impl Told {
             pages: Gpa(known(MIRROR_AT + 8)),
             count: known(MIRROR_AT + 16),
         };
-        Ok(Self {
+        Ok(Some(Self {
             text: Gva(known(TEXT_AT)),
             stubs: Gva(known(STUBS_AT)),
             stub_bytes: known(STUBS_AT + 8),
             journal: Some(Gpa(known(JOURNAL_AT))).filter(|at| at.0 != 0),
             mirror: (mirror.directory.0 != 0 && mirror.count <= MIRROR_MAX).then_some(mirror),
             entries: entries.map(|at| (Gpa(known(at)), known(at + 8))).collect(),
-        })
+        }))
     }
 
     /// Clears the entries that hold what was put there. Returns how many.
     ///
     /// # Errors
     /// [`TitleError::Memory`]: some may be left.
-    pub fn take_back(
-        &self,
-        memory: &mut (impl TextMemory + ?Sized),
-    ) -> Result<u64, TitleError> {
+    pub fn take_back(&self, memory: &mut (impl TextMemory + ?Sized)) -> Result<u64, TitleError> {
         let mut cleared = 0;
         for (at, put) in &self.entries {
             let mut bytes = [0; 8];
@@ -271,5 +277,66 @@ impl Told {
             }
         }
         Ok(cleared)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mock::MockTarget;
+    use crate::paging::PAGE_2M;
+    use crate::window::{Window, WindowError};
+
+    /// The guest can write there: nothing that it says is believed beyond what there is room for.
+    #[test]
+    fn a_title_that_makes_no_sense_is_refused() {
+        let mut target = MockTarget::new(1, 16 * PAGE_2M);
+        let region = target.region();
+        let mut title = Title::begin(&mut target, region, Gva(7)).unwrap();
+        let told = Told::read(&target, region).unwrap().unwrap();
+        assert_eq!((told.text, told.journal, told.mirror), (Gva(7), None, None));
+        let at = place(region);
+        for (offset, word, why) in [
+            (COUNT_AT, ENTRIES_MAX + 1, "more entries"),
+            (8, 9, "another version"),
+            (0, 9, "does not begin"),
+        ] {
+            let before = target.clone();
+            target
+                .write_window(at.wrapping_add(offset), &word.to_le_bytes()[..4])
+                .unwrap();
+            let error = Told::read(&target, region).unwrap_err();
+            assert!(error.to_string().contains(why), "{error}");
+            target = before;
+        }
+        target
+            .write_window(at.wrapping_add(MIRROR_AT + 16), &u64::MAX.to_le_bytes())
+            .unwrap();
+        target
+            .write_window(at.wrapping_add(MIRROR_AT), &[1; 8])
+            .unwrap();
+        let told = Told::read(&target, region).unwrap().unwrap();
+        assert_eq!(told.mirror, None);
+        title.count = u32::MAX;
+        let full = title.note(&mut target, &[]).unwrap_err();
+        assert!(matches!(full, TitleError::Full { .. }), "{full}");
+        forget(&mut target, region).unwrap();
+        assert_eq!(Told::read(&target, region), Ok(None));
+        let small = Region {
+            bytes: PAGE_2M - 1,
+            ..region
+        };
+        let refused = Window::open(
+            &mut target,
+            small,
+            image::TextRange {
+                start: Gva(0),
+                end: Gva(1),
+            },
+        );
+        assert!(
+            !matches!(refused, Err(WindowError::Title(_)) | Ok(_)),
+            "{refused:?}"
+        );
     }
 }

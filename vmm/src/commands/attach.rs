@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::ended::{report, show};
 use super::follow::{Followed, follow};
+use super::restore::restore;
 use super::this_host::this_host;
 use crate::control::server::Server;
 use crate::event_loop::{CONTROL, Ended, EventLoop, Limit, Watch};
@@ -32,6 +33,9 @@ use tracer::tracing::{Kernel, Tracing};
 /// # Errors
 /// [`Failure`] with one line for the user; then nothing of ours is in the guest.
 pub fn attach(options: &AttachOptions) -> Result<ExitStatus, Failure> {
+    if options.restore {
+        return only_restore(options);
+    }
     if options.output_is_useless() {
         let message = "--output: nothing would be written; say what to trace (--trace, --event, --probe), or how to be told (--control)";
         return Err(Failure::bad_input(message));
@@ -77,6 +81,19 @@ pub fn attach(options: &AttachOptions) -> Result<ExitStatus, Failure> {
     Ok(ExitStatus::Success)
 }
 
+/// Gives back what was left, and traces nothing.
+fn only_restore(options: &AttachOptions) -> Result<ExitStatus, Failure> {
+    if options.traced.is_enabled() {
+        let message = "--restore gives back what was left in the guest, and traces nothing: leave the rest out";
+        return Err(Failure::bad_input(message));
+    }
+    let pid = chosen(options.guest.as_deref())?;
+    if restore(pid)? == 0 {
+        log::info!("process {pid}: nobody has left anything there");
+    }
+    Ok(ExitStatus::Success)
+}
+
 /// Everything up to the moment when tracing has begun, cheap checks first.
 fn begin(
     options: &AttachOptions,
@@ -91,6 +108,7 @@ fn begin(
     if let Some(cpu) = options.traced.session.clock_cpu {
         check_cpu(cpu).map_err(Failure::bad_input)?;
     }
+    restore(pid)?;
     let mut guest = Foreign::attach(pid)?;
     let held = guest.last_pause().as_secs_f64() * 1000.0;
     let kernel = match file {

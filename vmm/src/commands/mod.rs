@@ -15,6 +15,7 @@ pub mod man;
 mod probes;
 pub mod ps;
 pub mod report;
+mod restore;
 pub mod run;
 pub mod sites;
 mod stdout;

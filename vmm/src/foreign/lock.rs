@@ -34,32 +34,49 @@ impl Lock {
     }
 }
 
-/// Whether nobody else who lives has a window in this process.
+/// The windows in this process whose tracers are dead, or have left them there.
 ///
 /// # Errors
-/// [`ForeignError::Traced`] when somebody has, [`ForeignError::Proc`] when that cannot be seen.
-pub(super) fn check(process: &Process) -> Result<(), ForeignError> {
+/// [`ForeignError::Traced`] when somebody who lives has one, [`ForeignError::Proc`] when that cannot be seen.
+pub(super) fn left_in(process: &Process) -> Result<Vec<Mapping>, ForeignError> {
     let pid = process.pid();
     let ours = PathBuf::from(format!("/memfd:{NAME}"));
-    let windows = process.mappings()?.into_iter();
-    for window in windows.filter(|mapping| mapping.file.as_ref() == Some(&ours)) {
-        let unreadable = |source| ForeignError::Proc {
-            pid,
-            what: "map_files",
-            source,
-        };
-        let file = File::open(path(pid, &window)).map_err(unreadable)?;
+    let mut windows = process.mappings()?;
+    windows.retain(|mapping| mapping.file.as_ref() == Some(&ours));
+    for window in &windows {
+        // Locked for this moment only, to see whether somebody else has.
+        let file = open(pid, window)?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(ForeignError::Traced { pid });
         }
     }
-    Ok(())
+    Ok(windows)
 }
 
-fn path(pid: i32, mapping: &Mapping) -> PathBuf {
-    let (start, end) = (mapping.start, mapping.start.saturating_add(mapping.bytes));
-    Path::new("/proc")
+/// Descriptors of windows that this process has: one that was made for us, and not closed.
+///
+/// # Errors
+/// [`ForeignError::Proc`].
+pub(super) fn descriptors_left_in(process: &Process) -> Result<Vec<i32>, ForeignError> {
+    let found = process.descriptors(&format!("/memfd:{NAME}"))?;
+    let whole = found.into_iter().filter(|(_, rest)| rest == " (deleted)");
+    Ok(whole.map(|(fd, _)| fd).collect())
+}
+
+/// The file of a window that process `pid` has mapped.
+///
+/// # Errors
+/// [`ForeignError::Proc`].
+pub(super) fn open(pid: i32, window: &Mapping) -> Result<File, ForeignError> {
+    let (start, end) = (window.start, window.start.saturating_add(window.bytes));
+    let path = Path::new("/proc")
         .join(pid.to_string())
         .join("map_files")
-        .join(format!("{start:x}-{end:x}"))
+        .join(format!("{start:x}-{end:x}"));
+    let opened = File::options().read(true).write(true).open(path);
+    opened.map_err(|source| ForeignError::Proc {
+        pid,
+        what: "map_files",
+        source,
+    })
 }

@@ -15,13 +15,14 @@ use super::kernel_watch::KernelWatch;
 use super::lock;
 use super::memory::{ForeignMemory, ForeignRam};
 use super::park::{AllParked, park};
-use super::process::Process;
+use super::process::{Mapping, Process};
 use super::slots::{Slots, find};
 use super::threads::vcpus_of;
 use super::top_table::TopTable;
 use super::vcpu::{ForeignVcpu, Parked};
-use super::window::ForeignWindow;
+use super::window::{ForeignWindow, unmap_there};
 use crate::clock::HOST;
+use crate::memory::Memory;
 use crate::pause_times::PauseTimes;
 use crate::vcpu::FullRegisters;
 
@@ -71,15 +72,60 @@ impl Foreign {
     /// [`ForeignError`]; then nothing of ours is in it.
     pub fn attach(pid: i32) -> Result<Self, ForeignError> {
         let process = Process::open(pid)?;
+        process.vm_descriptor()?;
+        lock::left_in(&process)?;
+        let opened = Self::with_window(process, |process, slots, bits, ram_end| {
+            ForeignWindow::open(process, slots, bits, ram_end).map(Some)
+        })?;
+        opened.ok_or(ForeignError::NotVmm { pid })
+    }
+
+    /// Finds the guest of a process with a window that somebody has left there, as [`Self::left_in`] says; none when the guest
+    /// did not have it: then it is gone.
+    ///
+    /// # Errors
+    /// [`ForeignError`]; then it is still there.
+    pub(crate) fn found(pid: i32, left: &Mapping) -> Result<Option<Self>, ForeignError> {
+        let found = Self::with_window(Process::open(pid)?, |process, slots, _, _| {
+            let found = ForeignWindow::found(process, left)?;
+            if found.is_none() {
+                unmap_there(slots.parked, left.start, slots.deadline)?;
+            }
+            Ok(found)
+        })?;
+        // Until it is known that nothing leads there.
+        found.iter().for_each(|guest| guest.set_window_free(false));
+        Ok(found)
+    }
+
+    /// The windows in a process that tracers have left there that were killed.
+    ///
+    /// # Errors
+    /// [`ForeignError::Traced`] when one of them lives, and others.
+    pub(crate) fn left_in(pid: i32) -> Result<Vec<Mapping>, ForeignError> {
+        let process = Process::open(pid)?;
+        process.vm_descriptor()?;
+        lock::left_in(&process)
+    }
+
+    /// Finds the guest, with the window that `window` makes or finds while it is held.
+    fn with_window(
+        process: Process,
+        window: impl FnOnce(
+            &Process,
+            &mut Slots<'_>,
+            u32,
+            u64,
+        ) -> Result<Option<(ForeignWindow, Memory)>, ForeignError>,
+    ) -> Result<Option<Self>, ForeignError> {
         let vm = process.vm_descriptor()?;
-        lock::check(&process)?;
         let vcpus = vcpus_of(&process)?;
         let (requested, mut times) = (Instant::now(), PauseTimes::default());
         let deadline = requested + LONG;
         let mut parked = park(&process, &vcpus, deadline)?;
         times.parked(requested.elapsed());
         let registers = parked.registers(deadline)?;
-        let caller = parked.caller(pid)?;
+        let caller = parked.caller(process.pid())?;
         let cpuid = caller.cpuid(deadline)?;
         let tsc_khz = caller.tsc_khz(deadline)?;
         let mut slots = Slots {
@@ -87,15 +133,19 @@ impl Foreign {
             vm,
             deadline,
         };
+        slots.forget_trial()?;
+        close_left(&process, &mut slots)?;
         let ram = find(&process, &mut slots, &registers)?;
         let bits = physical_bits(&cpuid);
-        let (window, memory) = ForeignWindow::open(&process, &mut slots, bits, ram.end())?;
+        let Some((window, memory)) = window(&process, &mut slots, bits, ram.end())? else {
+            return Ok(None);
+        };
         let top = TopTable::of(&ram, &registers);
         drop(parked);
         let held = requested.elapsed();
         times.released(held);
         let count = u16::try_from(vcpus.len()).unwrap_or(u16::MAX);
-        Ok(Self {
+        Ok(Some(Self {
             process,
             vm,
             vcpus,
@@ -113,7 +163,7 @@ impl Foreign {
             window_is_free: Cell::new(true),
             kernel: None,
             is_replaced: false,
-        })
+        }))
     }
 
     /// The VMM's process.
@@ -324,6 +374,16 @@ impl Drop for Foreign {
             log::error!("tracing memory is left in the guest: {error}");
         }
     }
+}
+
+/// Closes what a tracer has left open in the VMM that was killed between two calls.
+fn close_left(process: &Process, slots: &mut Slots<'_>) -> Result<(), ForeignError> {
+    for fd in lock::descriptors_left_in(process)? {
+        let arguments = [u64::from(fd.cast_unsigned()), 0, 0, 0, 0, 0];
+        let parked = &mut *slots.parked;
+        parked.call("close", libc::SYS_close, arguments, slots.deadline)?;
+    }
+    Ok(())
 }
 
 /// Bits of the physical addresses that the guest's processor has (CPUID 0x80000008).

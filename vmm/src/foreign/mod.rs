@@ -8,6 +8,7 @@ pub mod error;
 pub mod guest;
 mod held;
 mod kernel_watch;
+mod label;
 pub mod listed;
 mod lock;
 pub mod look;

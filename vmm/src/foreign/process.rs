@@ -96,7 +96,7 @@ impl Process {
     }
 
     /// Descriptors whose name begins with `prefix`, and how the name continues.
-    fn descriptors(&self, prefix: &str) -> Result<Vec<(i32, String)>, ForeignError> {
+    pub(super) fn descriptors(&self, prefix: &str) -> Result<Vec<(i32, String)>, ForeignError> {
         let mut found = Vec::new();
         for entry in fs::read_dir(self.path("fd")).map_err(self.unreadable("fd"))? {
             let Ok(entry) = entry else { continue };

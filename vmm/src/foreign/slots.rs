@@ -68,7 +68,19 @@ impl Slots<'_> {
         set.map(|_| ())
     }
 
-    /// The same; `None` where KVM refuses.
+    /// Takes a slot away, if there is one of this number.
+    ///
+    /// # Errors
+    /// [`ForeignError::Call`] and others.
+    pub fn take_away(&mut self, number: u32, range: Range) -> Result<(), ForeignError> {
+        let guest = Region {
+            bytes: 0,
+            ..range.guest
+        };
+        self.try_set(number, Range { guest, ..range }).map(|_| ())
+    }
+
+    /// The same as [`Self::set`]; false where KVM refuses.
     fn try_set(&mut self, number: u32, range: Range) -> Result<bool, ForeignError> {
         match self.set(number, range) {
             Ok(()) => Ok(true),
@@ -79,6 +91,18 @@ impl Slots<'_> {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Takes away what was only asked for, by a tracer that was killed before it could.
+    ///
+    /// # Errors
+    /// [`ForeignError::Call`] and others.
+    pub fn forget_trial(&mut self) -> Result<(), ForeignError> {
+        let guest = Region {
+            start: Gpa(0),
+            bytes: 0,
+        };
+        self.take_away(TRIAL, Range { guest, host: 0 })
     }
 
     /// Whether a page of the guest's has a slot. `host` is some page of the VMM's.

@@ -9,9 +9,10 @@ use terms::addr::Gpa;
 use terms::region::Region;
 
 use super::error::ForeignError;
+use super::label::{self, Label};
 use super::lock::{Lock, NAME};
 use super::memory::Range;
-use super::process::Process;
+use super::process::{Mapping, Process};
 use super::slots::{Slots, TRIAL};
 use super::vcpu::Parked;
 use crate::layout::{GIB, WINDOW_SIZE};
@@ -41,32 +42,59 @@ impl ForeignWindow {
     ) -> Result<(Self, Memory), ForeignError> {
         let deadline = slots.deadline;
         let (file, host) = map_there(process, slots.parked, deadline)?;
-        let locked = Lock::take(&file).map_err(|source| ForeignError::Window {
-            what: "the tracing memory cannot be locked",
-            source,
-        });
-        let placed = locked.and_then(|lock| Ok((lock, place(slots, host, bits, ram_end)?)));
-        let opened = placed.and_then(|(lock, (range, slot))| {
-            let window = Window {
-                start: range.guest.start,
-                bytes: range.guest.bytes,
-            };
-            let what = "the tracing memory cannot be mapped here";
-            let memory = Memory::of_window(file, window).map_err(|error| ForeignError::Window {
-                what,
-                source: std::io::Error::other(error),
-            })?;
-            let window = Self {
-                range,
-                slot,
-                _lock: lock,
-            };
-            Ok((window, memory))
-        });
+        let locked = lock(&file);
+        let top = top_of(bits);
+        let placed = locked.and_then(|lock| Ok((lock, place(slots, &file, host, top, ram_end)?)));
+        let opened = placed.and_then(|(lock, (range, slot))| Self::of(file, range, slot, lock));
         if opened.is_err() {
             unmap_there(slots.parked, host, deadline)?;
         }
         opened
+    }
+
+    /// One that somebody has left in a VMM; none when KVM does not show it yet: then only the VMM has it.
+    ///
+    /// # Errors
+    /// [`ForeignError::Proc`], [`ForeignError::Window`], [`ForeignError::Traced`].
+    pub fn found(
+        process: &Process,
+        mapping: &Mapping,
+    ) -> Result<Option<(Self, Memory)>, ForeignError> {
+        let file = super::lock::open(process.pid(), mapping)?;
+        let lock = lock(&file)?;
+        let label = Label::read(&file).map_err(|source| ForeignError::Window {
+            what: "what is said of the tracing memory that was left there cannot be read",
+            source,
+        })?;
+        let Some(Label { start, slot }) = label else {
+            return Ok(None);
+        };
+        let range = Range {
+            guest: Region {
+                start,
+                bytes: WINDOW_SIZE,
+            },
+            host: mapping.start,
+        };
+        Self::of(file, range, slot, lock).map(Some)
+    }
+
+    /// The window in `file`, mapped here.
+    fn of(file: File, range: Range, slot: u32, lock: Lock) -> Result<(Self, Memory), ForeignError> {
+        let window = Window {
+            start: range.guest.start,
+            bytes: range.guest.bytes,
+        };
+        let memory = Memory::of_window(file, window).map_err(|error| ForeignError::Window {
+            what: "the tracing memory cannot be mapped here",
+            source: std::io::Error::other(error),
+        })?;
+        let window = Self {
+            range,
+            slot,
+            _lock: lock,
+        };
+        Ok((window, memory))
     }
 
     /// Where the guest has it.
@@ -79,19 +107,16 @@ impl ForeignWindow {
     /// # Errors
     /// [`ForeignError::Call`] and others.
     pub fn close(&self, slots: &mut Slots<'_>) -> Result<(), ForeignError> {
-        let guest = Region {
-            bytes: 0,
-            ..self.range.guest
-        };
-        slots.set(
-            self.slot,
-            Range {
-                guest,
-                ..self.range
-            },
-        )?;
+        slots.take_away(self.slot, self.range)?;
         unmap_there(slots.parked, self.range.host, slots.deadline)
     }
+}
+
+fn lock(file: &File) -> Result<Lock, ForeignError> {
+    Lock::take(file).map_err(|source| ForeignError::Window {
+        what: "the tracing memory cannot be locked",
+        source,
+    })
 }
 
 /// A file in memory of the window's size, mapped in the VMM; it has no descriptor of it. Ours is returned.
@@ -112,7 +137,7 @@ fn map_there(
         .and_then(|fd| process.descriptor(fd))
         .and_then(|ours| {
             let file = File::from(ours);
-            let sized = ftruncate(&file, WINDOW_SIZE)
+            let sized = ftruncate(&file, WINDOW_SIZE + label::BYTES)
                 // What the VMM does with it cannot take it from under us.
                 .and_then(|()| {
                     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
@@ -132,23 +157,36 @@ fn map_there(
     mapped
 }
 
-fn unmap_there(parked: &mut Parked, host: u64, deadline: Instant) -> Result<(), ForeignError> {
+/// Takes a window out of the VMM that its guest has not, or not any more.
+///
+/// # Errors
+/// [`ForeignError::Call`] and others.
+pub(super) fn unmap_there(
+    parked: &mut Parked,
+    host: u64,
+    deadline: Instant,
+) -> Result<(), ForeignError> {
     let arguments = [host, WINDOW_SIZE, 0, 0, 0, 0];
     let unmapped = parked.call("munmap", libc::SYS_munmap, arguments, deadline);
     unmapped.map(|_| ())
+}
+
+/// The highest place for a window that a processor with so many bits of physical addresses can have, and those bits.
+fn top_of(bits: u32) -> (u32, u64) {
+    // Entries of page tables have 52 bits.
+    let all = 1u64 << bits.clamp(32, 52);
+    (bits, all / 8 * 7 / GIB * GIB)
 }
 
 /// Has KVM show it to the guest, at the first place that is free: far above its RAM, where no device of it is looked for, and
 /// below what its processors can address.
 fn place(
     slots: &mut Slots<'_>,
+    file: &File,
     host: u64,
-    bits: u32,
+    (bits, top): (u32, u64),
     ram_end: u64,
 ) -> Result<(Range, u32), ForeignError> {
-    // Entries of page tables have 52 bits.
-    let all = 1u64 << bits.clamp(32, 52);
-    let top = all / 8 * 7 / GIB * GIB;
     let mut last = std::io::Error::from_raw_os_error(libc::ENOSPC);
     for tried in 0..PLACES {
         let start = top.saturating_sub(tried * GIB);
@@ -160,6 +198,16 @@ fn place(
             bytes: WINDOW_SIZE,
         };
         let number = TRIAL - 1 - u32::try_from(tried).unwrap_or_default();
+        // Before KVM is asked: we can be killed at any moment.
+        let label = Label {
+            start: guest.start,
+            slot: number,
+        };
+        let labelled = label.write(file);
+        labelled.map_err(|source| ForeignError::Window {
+            what: "the tracing memory cannot be labelled",
+            source,
+        })?;
         match slots.set(number, Range { guest, host }) {
             Ok(()) => return Ok((Range { guest, host }, number)),
             Err(ForeignError::Call { source, .. }) => last = source,

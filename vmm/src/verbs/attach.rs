@@ -41,6 +41,9 @@ pub struct AttachOptions {
     /// written to DIR.2, and so on. `vmm ctl` connects anew. Without this a reset ends the trace
     #[arg(long)]
     pub follow: bool,
+    /// Give the guest back what a tracer that was killed has left in it, and trace nothing. (Attaching does so, too)
+    #[arg(long, conflicts_with_all = ["kernel", "symbols", "control", "duration", "follow"])]
+    pub restore: bool,
     #[command(flatten)]
     #[expect(
         missing_docs,

@@ -244,10 +244,7 @@ fn bytes_of(entry: &Entry) -> [u8; ENTRY_BYTES] {
 ///
 /// # Errors
 /// [`JournalError::Memory`].
-pub fn forget(
-    memory: &mut (impl WindowMemory + ?Sized),
-    at: Gpa,
-) -> Result<(), JournalError> {
+pub fn forget(memory: &mut (impl WindowMemory + ?Sized), at: Gpa) -> Result<(), JournalError> {
     Ok(memory.write_window(at.wrapping_add(USED_AT), &[0; 8])?)
 }
 

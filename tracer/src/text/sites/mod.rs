@@ -104,7 +104,7 @@ impl Default for Sites {
             own: Vec::new(),
             gone: Vec::new(),
             as_linked: Some(Vec::new()),
-            words: BTreeMap::new(),
+            words: Words::default(),
             frozen: None,
             noted: Noted::default(),
         }

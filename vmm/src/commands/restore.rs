@@ -1,0 +1,77 @@
+//! What tracers that were killed have left in a guest of another VMM is given back: `vmm attach --restore`, and before every
+//! attachment.
+
+use std::time::Duration;
+
+use tracer::Restored;
+use tracer::guest::Guest as _;
+
+use crate::failure::Failure;
+use crate::foreign::Foreign;
+use terms::quantity::counted;
+
+/// How often it is looked whether the guest has left the stubs.
+const LOOKS: u32 = 5;
+/// Between two looks.
+const REST: Duration = Duration::from_millis(20);
+
+/// Gives the guest of process `pid` back what was left in it. Returns how many tracers had left something.
+///
+/// # Errors
+/// [`Failure`]; what was given back by then stays so.
+pub fn restore(pid: i32) -> Result<usize, Failure> {
+    let left = Foreign::left_in(pid)?;
+    for window in &left {
+        match Foreign::found(pid, window)? {
+            Some(mut guest) => give_back(pid, &mut guest)?,
+            None => log::info!("process {pid}: tracing memory that its guest never had is gone"),
+        }
+    }
+    Ok(left.len())
+}
+
+fn give_back(pid: i32, guest: &mut Foreign) -> Result<(), Failure> {
+    let mut all = once(guest)?;
+    for _ in 1..LOOKS {
+        if all.inside.is_nobody() {
+            break;
+        }
+        std::thread::sleep(REST);
+        let more = once(guest)?;
+        all.places += more.places;
+        all.inside = more.inside;
+    }
+    tell(pid, &all);
+    if all.inside.is_nobody() {
+        guest.set_window_free(true);
+        guest.leave().map_err(Failure::tracing)?;
+    }
+    Ok(())
+}
+
+fn once(guest: &Foreign) -> Result<Restored, Failure> {
+    let mut stopped = guest.stop().map_err(Failure::tracing)?;
+    let restored = tracer::restore(&mut stopped, guest.window());
+    restored.map_err(|error| {
+        let what = "what was left in the guest cannot be given back";
+        Failure::tracing(format!("{what}: {error}"))
+    })
+}
+
+fn tell(pid: i32, all: &Restored) {
+    let places = counted(all.places, "place");
+    log::info!(
+        "process {pid}: its guest had tracing memory of a tracer that is gone: {places} of the guest restored"
+    );
+    if all.others > 0 {
+        let others = counted(all.others, "place");
+        log::warn!("{others} of the guest hold what we have not put there: they are left alone");
+    }
+    if !all.inside.is_nobody() {
+        let words = counted(all.inside.words, "word");
+        log::warn!(
+            "{words} of the guest's memory still lead to stubs: the tracing memory stays in the guest, which nothing else \
+             leads to; try again later"
+        );
+    }
+}
