@@ -99,7 +99,8 @@ impl Foothold {
             let cells = window.map(target, shared, PageUse::Data)?;
             let at = cells.physical.wrapping_add(journal_at);
             let mut journal = Journal::begin(target, at, places)?;
-            window.entitle(target, code, at)?;
+            let stubs = arena(code);
+            window.entitle(target, (stubs.start(), stubs.bytes()), at)?;
             // What can be changed without a window.
             sites.begin(&mut journal, target)?;
             Ok::<_, AttachError>((code, cells, journal))

@@ -177,10 +177,10 @@ impl Window {
     pub fn entitle(
         &self,
         memory: &mut (impl WindowMemory + ?Sized),
-        stubs: Extent,
+        (stubs, bytes): (Gva, u64),
         journal: Gpa,
     ) -> Result<(), WindowError> {
-        self.title.stubs(memory, stubs.at, stubs.bytes)?;
+        self.title.stubs(memory, stubs, bytes)?;
         Ok(self.title.journal(memory, journal)?)
     }
 

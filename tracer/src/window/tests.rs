@@ -237,7 +237,7 @@ fn entries_that_lead_to_no_memory_are_as_good_as_free_and_lead_there_again_after
         entries.iter().map(value).collect::<Vec<_>>()
     };
     let ram = target.ram();
-    let mut window = open(&target);
+    let mut window = open(&mut target);
     let extent = window.map(&mut target, 3 * PAGE_2M, PageUse::Data).unwrap();
     let changed = entries.iter().zip(now(&target));
     let changed: Vec<_> = changed.filter(|(before, after)| *before != after).collect();
@@ -269,7 +269,7 @@ fn entries_that_may_lead_to_devices_are_not_free() {
         };
         let mut target = machine(1, rights);
         map_everything(&mut target, first);
-        let mut window = open(&target);
+        let mut window = open(&mut target);
         let refused = window.map(&mut target, 1, PageUse::Code).unwrap_err();
         assert!(
             matches!(refused, WindowError::NoSlots { free: 0, .. }),

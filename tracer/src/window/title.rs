@@ -11,7 +11,7 @@
 //!   24   where stubs begin (u64)            32   bytes of stubs (u64)
 //!   40   the journal, 0 without one (u64)
 //!   48   the mirror's directory, 0 without one (u64)   56   its pages (u64)   64   how many (u64)
-//!  128   entry 0: where it is (u64), what we put there (u64)      144   entry 1   ...
+//!  128   entry 0: where it is (u64), what we put there (u64), what it held (u64)      152   entry 1   ...
 //! ```
 
 use terms::addr::{Gpa, Gva};
@@ -33,7 +33,7 @@ const JOURNAL_AT: u64 = 40;
 const MIRROR_AT: u64 = 48;
 const HEADER: [u8; 128] = [0; 128];
 const ENTRIES_AT: u64 = HEADER.len() as u64;
-const ENTRY_BYTES: u64 = 16;
+const ENTRY_BYTES: u64 = 24;
 /// Entries that there is room for.
 const ENTRIES_MAX: u64 = (BYTES - ENTRIES_AT) / ENTRY_BYTES;
 /// More pages of a mirror than any has: what a damaged title says beyond that is not believed.
@@ -162,9 +162,8 @@ impl Title {
         if entries > ENTRIES_MAX {
             return Err(TitleError::Full { entries });
         }
-        let words = pages
-            .iter()
-            .flat_map(|page| [page.slot.entry.0, page.value]);
+        let words = pages.iter();
+        let words = words.flat_map(|page| [page.slot.entry.0, page.value, page.slot.holds]);
         let words: Vec<u64> = words.collect();
         // An entry beyond the number is read by nobody.
         self.put(memory, ENTRIES_AT + before * ENTRY_BYTES, &words)?;
@@ -205,8 +204,8 @@ pub struct Told {
     pub journal: Option<Gpa>,
     /// The mirror.
     pub mirror: Option<MirrorMemory>,
-    /// Entries of page tables, and what was put there.
-    entries: Vec<(Gpa, u64)>,
+    /// Entries of page tables, what was put there, and what they held.
+    entries: Vec<(Gpa, u64, u64)>,
 }
 
 impl Told {
@@ -258,21 +257,23 @@ impl Told {
             stub_bytes: known(STUBS_AT + 8),
             journal: Some(Gpa(known(JOURNAL_AT))).filter(|at| at.0 != 0),
             mirror: (mirror.directory.0 != 0 && mirror.count <= MIRROR_MAX).then_some(mirror),
-            entries: entries.map(|at| (Gpa(known(at)), known(at + 8))).collect(),
+            entries: entries
+                .map(|at| (Gpa(known(at)), known(at + 8), known(at + 16)))
+                .collect(),
         }))
     }
 
-    /// Clears the entries that hold what was put there. Returns how many.
+    /// Gives the entries that hold what was put there what they held. Returns how many.
     ///
     /// # Errors
     /// [`TitleError::Memory`]: some may be left.
     pub fn take_back(&self, memory: &mut (impl TextMemory + ?Sized)) -> Result<u64, TitleError> {
         let mut cleared = 0;
-        for (at, put) in &self.entries {
+        for (at, put, held) in &self.entries {
             let mut bytes = [0; 8];
             memory.read_physical(*at, &mut bytes)?;
             if *put != 0 && is_put(u64::from_le_bytes(bytes), *put) {
-                memory.write_physical(*at, &[0; 8])?;
+                memory.write_physical(*at, &held.to_le_bytes())?;
                 cleared += 1;
             }
         }
@@ -317,6 +318,27 @@ mod tests {
             .unwrap();
         let told = Told::read(&target, region).unwrap().unwrap();
         assert_eq!(told.mirror, None);
+        // An entry that led to no memory leads there again; one that is somebody else's stays.
+        let entry = |number: u64, holds| Page {
+            slot: crate::paging::FreeSlot {
+                address: Gva(0),
+                entry: Gpa(0x100_0000 + 8 * number),
+                holds,
+            },
+            level: 2,
+            physical: Gpa(0),
+            value: 0x83,
+        };
+        let pages = [entry(0, 0), entry(1, 0xe3), entry(2, 0)];
+        title.note(&mut target, &pages).unwrap();
+        for (page, holds) in pages.iter().zip([0x83u64 | 0x20, 0x83, 0x7]) {
+            let at = page.slot.entry;
+            target.write_physical(at, &holds.to_le_bytes()).unwrap();
+        }
+        let told = Told::read(&target, region).unwrap().unwrap();
+        assert_eq!(told.take_back(&mut target), Ok(2));
+        let after = pages.map(|page| target.read_word(page.slot.entry).unwrap());
+        assert_eq!(after, [0, 0xe3, 0x7]);
         title.count = u32::MAX;
         let full = title.note(&mut target, &[]).unwrap_err();
         assert!(matches!(full, TitleError::Full { .. }), "{full}");

@@ -353,7 +353,7 @@ fn a_thread_between_instructions_that_become_one_is_in_the_way() {
 fn a_stub_that_could_not_be_written_is_written_the_next_time() {
     let (mut engine, mut target, session) = attached(6);
     let physical = target.region().start;
-    for address in physical.0..physical.0 + 4096 {
+    for address in physical.0..physical.0 + 2 * 4096 {
         target
             .faults
             .unwritable_physical
