@@ -38,6 +38,13 @@ pub mod bits {
     pub const NO_EXECUTE: u64 = 1 << 63;
 }
 
+/// Whether two values of an entry are the same but for what the processor itself sets in it.
+#[must_use]
+pub const fn is_same_entry(one: u64, other: u64) -> bool {
+    const SET_BY_USE: u64 = bits::ACCESSED | bits::DIRTY;
+    (one ^ other) & !SET_BY_USE == 0
+}
+
 /// The user half of a pair of topmost tables lies one page above the kernel's (Linux, `asm/pgtable.h`).
 const USER_HALF: u64 = 1 << 12;
 /// The bits of an entry that are an address.

@@ -8,11 +8,8 @@
 use terms::addr::{Gpa, Gva};
 
 use super::WindowError;
-use crate::paging::{FreeSlot, PageTableRoot, bits, entry_for, translate};
+use crate::paging::{FreeSlot, PageTableRoot, entry_for, is_same_entry, translate};
 use crate::target::{PhysicalMemory, TextMemory, VcpuRegisters};
-
-/// What the processor itself may set in an entry.
-const SET_BY_USE: u64 = bits::ACCESSED | bits::DIRTY;
 
 /// One entry of the guest's page tables that belongs to the window.
 #[derive(Debug, Clone, Copy)]
@@ -26,18 +23,13 @@ pub(super) struct Page {
 
 impl Page {
     fn is_in(&self, entry: u64) -> bool {
-        is_put(entry, self.value)
+        is_same_entry(entry, self.value)
     }
 
     /// Whether the guest has put back what it had there, or has cleared the entry.
     fn is_out(&self, entry: u64) -> bool {
-        entry == 0 || entry & !SET_BY_USE == self.slot.holds & !SET_BY_USE
+        entry == 0 || is_same_entry(entry, self.slot.holds)
     }
-}
-
-/// Whether an entry holds what was put there.
-pub(super) const fn is_put(entry: u64, value: u64) -> bool {
-    entry & !SET_BY_USE == value & !SET_BY_USE
 }
 
 /// The page tables with which running vCPUs execute the text, each once, with a vCPU that uses them; none where it

@@ -157,7 +157,9 @@ impl Window {
         target: &mut (impl StoppedTarget + ?Sized),
         pages: &[Page],
     ) -> Result<(), WindowError> {
-        self.title.note(target, pages)?;
+        let put = pages.iter();
+        let put = put.map(|page| (page.slot.entry, page.value, page.slot.holds));
+        self.title.note(target, &put.collect::<Vec<_>>())?;
         let roots = Roots::new(target, target.vcpus(), self.text());
         entries::show(target, &roots, pages)
     }

@@ -17,8 +17,7 @@
 use terms::addr::{Gpa, Gva};
 use terms::region::Region;
 
-use super::entries::{Page, is_put};
-use crate::paging::PAGE_4K;
+use crate::paging::{PAGE_4K, is_same_entry};
 use crate::target::{MemoryError, PhysicalMemory, TextMemory, WindowMemory};
 
 /// Bytes of it.
@@ -147,23 +146,22 @@ impl Title {
         self.put(memory, MIRROR_AT, &[directory.0, pages.0, count])
     }
 
-    /// These entries are about to be put into the guest's tables.
+    /// These entries are about to be put into the guest's tables: where each is, what is put there, and what it holds.
     ///
     /// # Errors
     /// A [`TitleError`]; then they must not be.
     pub fn note(
         &mut self,
         memory: &mut (impl WindowMemory + ?Sized),
-        pages: &[Page],
+        put: &[(Gpa, u64, u64)],
     ) -> Result<(), TitleError> {
         let before = u64::from(self.count);
-        let entries = before.saturating_add(pages.len() as u64);
+        let entries = before.saturating_add(put.len() as u64);
         let count = u32::try_from(entries).unwrap_or(u32::MAX);
         if entries > ENTRIES_MAX {
             return Err(TitleError::Full { entries });
         }
-        let words = pages.iter();
-        let words = words.flat_map(|page| [page.slot.entry.0, page.value, page.slot.holds]);
+        let words = put.iter().flat_map(|(at, put, held)| [at.0, *put, *held]);
         let words: Vec<u64> = words.collect();
         // An entry beyond the number is read by nobody.
         self.put(memory, ENTRIES_AT + before * ENTRY_BYTES, &words)?;
@@ -272,7 +270,7 @@ impl Told {
         for (at, put, held) in &self.entries {
             let mut bytes = [0; 8];
             memory.read_physical(*at, &mut bytes)?;
-            if *put != 0 && is_put(u64::from_le_bytes(bytes), *put) {
+            if *put != 0 && is_same_entry(u64::from_le_bytes(bytes), *put) {
                 memory.write_physical(*at, &held.to_le_bytes())?;
                 cleared += 1;
             }
@@ -319,25 +317,15 @@ mod tests {
         let told = Told::read(&target, region).unwrap().unwrap();
         assert_eq!(told.mirror, None);
         // An entry that led to no memory leads there again; one that is somebody else's stays.
-        let entry = |number: u64, holds| Page {
-            slot: crate::paging::FreeSlot {
-                address: Gva(0),
-                entry: Gpa(0x100_0000 + 8 * number),
-                holds,
-            },
-            level: 2,
-            physical: Gpa(0),
-            value: 0x83,
-        };
-        let pages = [entry(0, 0), entry(1, 0xe3), entry(2, 0)];
-        title.note(&mut target, &pages).unwrap();
-        for (page, holds) in pages.iter().zip([0x83u64 | 0x20, 0x83, 0x7]) {
-            let at = page.slot.entry;
-            target.write_physical(at, &holds.to_le_bytes()).unwrap();
+        let entry = |number: u64, holds| (Gpa(0x100_0000 + 8 * number), 0x83, holds);
+        let put = [entry(0, 0), entry(1, 0xe3), entry(2, 0)];
+        title.note(&mut target, &put).unwrap();
+        for ((at, _, _), holds) in put.iter().zip([0x83u64 | 0x20, 0x83, 0x7]) {
+            target.write_physical(*at, &holds.to_le_bytes()).unwrap();
         }
         let told = Told::read(&target, region).unwrap().unwrap();
         assert_eq!(told.take_back(&mut target), Ok(2));
-        let after = pages.map(|page| target.read_word(page.slot.entry).unwrap());
+        let after = put.map(|(at, _, _)| target.read_word(at).unwrap());
         assert_eq!(after, [0, 0xe3, 0x7]);
         title.count = u32::MAX;
         let full = title.note(&mut target, &[]).unwrap_err();
