@@ -78,7 +78,7 @@ impl Guest {
             .arg(&control)
             .args(arguments)
             .env("RUST_LOG", "error")
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
         let stdout = child.stdout.take().ok_or("vmm has no stdout")?;
@@ -116,19 +116,16 @@ impl Guest {
         Ok(lines)
     }
 
+    /// Types this on the console.
+    pub fn type_text(&mut self, text: &str) -> Result<(), Failed> {
+        let stdin = self.child.stdin.as_mut().ok_or("vmm has no stdin")?;
+        stdin.write_all(text.as_bytes())?;
+        Ok(stdin.flush()?)
+    }
+
     /// A connection to the control socket.
     pub fn connect(&self) -> Result<Client, Failed> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            match UnixStream::connect(&self.control) {
-                Ok(stream) => {
-                    let replies = BufReader::new(stream.try_clone()?);
-                    return Ok(Client { stream, replies });
-                }
-                Err(error) if Instant::now() > deadline => return Err(error.into()),
-                Err(_) => std::thread::yield_now(),
-            }
-        }
+        Client::connect(&self.control)
     }
 
     /// vCPU threads to a CPU each, from the last one down; all others to those that are left, if any.
@@ -199,7 +196,7 @@ fn set_affinity(thread: i32, cpus: &[usize]) -> Result<(), Failed> {
 }
 
 /// A program built together with this one.
-fn beside_this(name: &str) -> Result<PathBuf, Failed> {
+pub(super) fn beside_this(name: &str) -> Result<PathBuf, Failed> {
     let path = std::env::current_exe()?.with_file_name(name);
     if path.exists() {
         Ok(path)
@@ -216,6 +213,21 @@ pub struct Client {
 }
 
 impl Client {
+    /// A connection to this control socket, as soon as it is there.
+    pub fn connect(control: &Path) -> Result<Self, Failed> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match UnixStream::connect(control) {
+                Ok(stream) => {
+                    let replies = BufReader::new(stream.try_clone()?);
+                    return Ok(Self { stream, replies });
+                }
+                Err(error) if Instant::now() > deadline => return Err(error.into()),
+                Err(_) => std::thread::yield_now(),
+            }
+        }
+    }
+
     /// Has the run carry out `method`.
     pub fn ask<M: Method>(&mut self, method: &M) -> Result<M::Result, Failed> {
         self.call(&method.call()?)

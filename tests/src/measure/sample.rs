@@ -18,6 +18,11 @@ impl Samples {
         self.0.iter().copied().map(change).collect()
     }
 
+    /// All of them, in ascending order.
+    pub fn values(&self) -> impl Iterator<Item = f64> + '_ {
+        self.0.iter().copied()
+    }
+
     /// How many there are.
     pub fn count(&self) -> usize {
         self.0.len()

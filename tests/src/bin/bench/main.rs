@@ -8,11 +8,14 @@
 //! pause      the guest's standstill when functions are switched; the cost of a site
 //! reader     the host's side: a full ring read, decoded, written
 //! footprint  boot, memory of the VMM
+//! attach     the same of a guest of another process, beside ours: stubs, pauses, many functions; how long it
+//!            takes to begin, and memory of the tracer
 //! ```
 //!
 //! Guests run on `/dev/kvm`, their workloads in ring 3, each vCPU on a CPU of its own. What is compared
 //! was measured in the same guest, in turn, several times; a row is a median with its spread.
 
+mod attach;
 mod footprint;
 mod leaf;
 mod pause;
@@ -24,7 +27,7 @@ use std::process::ExitCode;
 
 use table::{Row, Table};
 use tests::measure::host::{load, name, step_forward, tsc_ghz};
-use tests::measure::{Failed, guest, rounds, sample, sessions, table};
+use tests::measure::{Failed, attached, guest, rounds, sample, sessions, table};
 
 fn main() -> ExitCode {
     match run() {
@@ -51,12 +54,13 @@ fn run() -> Result<(), Failed> {
 /// Measures in this place.
 type Part = fn(&Path) -> Result<Vec<Row>, Failed>;
 
-const PARTS: [(&str, Part); 5] = [
+const PARTS: [(&str, Part); 6] = [
     ("leaf", |place| leaf::rows(place, tsc_ghz())),
     ("probe", |place| probe::rows(place, tsc_ghz())),
     ("pause", pause::rows),
     ("reader", reader::rows),
     ("footprint", footprint::rows),
+    ("attach", attach::rows),
 ];
 
 fn usage() -> String {

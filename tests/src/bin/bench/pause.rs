@@ -22,11 +22,11 @@ const SMALL: usize = 1000;
 /// Switches of all functions, half of them on.
 const LARGE: usize = 40;
 /// What is traced all the time, so that the rings say that the vCPUs are busy.
-const BUSY: &str = "spin_leaf";
+pub const BUSY: &str = "spin_leaf";
 /// At least so many are attached when one among them is switched.
 const MANY: u64 = 10_000;
 /// What is switched: it is not called.
-const SWITCHED: &str = "many_0001";
+pub const SWITCHED: &str = "many_0001";
 /// Between two switches the vCPUs go about their work.
 const GAP: Duration = Duration::from_millis(1);
 
@@ -48,7 +48,7 @@ pub fn rows(place: &Path) -> Result<Vec<Row>, Failed> {
         let (add, remove) = (AddFilter(change()), RemoveFilter(change()));
         Ok([add.call()?, remove.call()?])
     };
-    let one = pair(&|| glob(&[SWITCHED]))?;
+    let one = toggle(SWITCHED)?;
     let among = pair(&notrace)?;
     let (clear, set) = (ClearFilter(OfSession::default()), SetFilter(glob(&[BUSY])));
     let all = [clear.call()?, set.call()?];
@@ -63,14 +63,25 @@ pub fn rows(place: &Path) -> Result<Vec<Row>, Failed> {
     Ok(table(&one, &all, &among))
 }
 
+/// Adding a filter and removing it again.
+pub fn toggle(glob: &str) -> Result<[Call; 2], Failed> {
+    let change = || FilterChange {
+        filter: vec![glob.to_owned()],
+        ..FilterChange::default()
+    };
+    Ok([AddFilter(change()).call()?, RemoveFilter(change()).call()?])
+}
+
 /// Pauses in microseconds, and how many sites each of them changed.
 #[derive(Debug)]
-struct Pauses {
-    times: Samples,
+pub struct Pauses {
+    /// The longest of each switch.
+    pub times: Samples,
     sites: u64,
 }
 
-fn switch(client: &mut Client, calls: &[Call; 2], count: usize) -> Result<Pauses, Failed> {
+/// Switches something on and off, so often in all.
+pub fn switch(client: &mut Client, calls: &[Call; 2], count: usize) -> Result<Pauses, Failed> {
     let mut times = Vec::new();
     let mut sites = 0;
     // The first time writes the stubs.
