@@ -1,7 +1,7 @@
 # Every target installs what it is missing, or says how (images/packages).
 
 .DEFAULT_GOAL := help
-.PHONY: help build install uninstall guest linux box demo linux-demo test test-long mutants lint bench bench-linux experiments clean
+.PHONY: help build install uninstall guest linux box demo attach-demo linux-demo test test-long mutants lint bench bench-linux experiments clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,10 @@ box: ## An emulated machine with a complete KVM, for images/box/run
 
 demo: build guest ## Trace a running guest, switched on and off from outside
 	tests/demo
+
+attach-demo: build guest ## Trace the guest of a QEMU, and leave nothing of ours
+	images/packages box
+	tests/attach-demo
 
 linux-demo: build linux ## Trace a stock Linux: its boot, and the files that it opens
 	tests/linux-demo

@@ -89,7 +89,9 @@ impl Attached {
 
 /// All CPUs but the last, on which vCPUs are; all if none would be left.
 fn others(own: &CpuSet, vcpus: usize) -> CpuSet {
-    let all: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| own.is_set(*cpu)).collect();
+    let all: Vec<usize> = (0..CpuSet::MAX_CPU)
+        .filter(|cpu| own.is_set(*cpu))
+        .collect();
     let left = all.len().checked_sub(vcpus).filter(|left| *left > 0);
     let mut set = CpuSet::new();
     let free = all.iter().take(left.unwrap_or(all.len()));

@@ -7,6 +7,7 @@
 mod accidents;
 mod any;
 mod attach;
+mod attach_demo;
 mod attach_reset;
 mod bad_input;
 mod call_values;

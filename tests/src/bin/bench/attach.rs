@@ -45,7 +45,13 @@ struct Run {
 }
 
 impl Run {
-    fn begin(who: Who, place: &Path, vcpus: u16, cmdline: &str, filter: &str) -> Result<Self, Failed> {
+    fn begin(
+        who: Who,
+        place: &Path,
+        vcpus: u16,
+        cmdline: &str,
+        filter: &str,
+    ) -> Result<Self, Failed> {
         let trace = ["--trace", "function", "--filter", filter];
         let own: &[&str] = match who {
             Who::Ours => &trace,
@@ -122,7 +128,8 @@ impl Measured {
         }
         if let Some(attached) = &run.attached {
             self.peak.push(mib(attached.memory_kib(&["VmHWM"])?));
-            self.after.push(mib(attached.memory_kib(&["RssAnon", "RssFile"])?));
+            self.after
+                .push(mib(attached.memory_kib(&["RssAnon", "RssFile"])?));
         }
         Ok(())
     }
@@ -195,17 +202,47 @@ fn table(ours: Measured, theirs: Measured) -> Result<Vec<Row>, Failed> {
     ] {
         let title = format!("10,000 functions switched on in slices, {title}");
         let [own, other] = [own, other].map(Samples::from_iter);
-        rows.push(Row::median(format!("beside it, ours: {title}"), "ms", &own, none));
-        rows.push(Row::median(format!("attach: {title}"), "ms", &other, target));
+        rows.push(Row::median(
+            format!("beside it, ours: {title}"),
+            "ms",
+            &own,
+            none,
+        ));
+        rows.push(Row::median(
+            format!("attach: {title}"),
+            "ms",
+            &other,
+            target,
+        ));
     }
     for (title, unit, values, most) in [
-        ("to the first record, with a file", "ms", theirs.begun, 500.0),
-        ("memory of the tracer at its peak, with a file", "MiB", theirs.peak, 200.0),
-        ("memory of the tracer afterwards, without rings", "MiB", theirs.after, 64.0),
+        (
+            "to the first record, with a file",
+            "ms",
+            theirs.begun,
+            500.0,
+        ),
+        (
+            "memory of the tracer at its peak, with a file",
+            "MiB",
+            theirs.peak,
+            200.0,
+        ),
+        (
+            "memory of the tracer afterwards, without rings",
+            "MiB",
+            theirs.after,
+            64.0,
+        ),
     ] {
         let samples = Samples::from_iter(values);
         let target = Target::AtMost(most);
-        rows.push(Row::median(format!("attach: {title}"), unit, &samples, target));
+        rows.push(Row::median(
+            format!("attach: {title}"),
+            unit,
+            &samples,
+            target,
+        ));
     }
     Ok(rows)
 }

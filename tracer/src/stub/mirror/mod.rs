@@ -217,6 +217,9 @@ impl Claim {
         a.set_label(&mut self.label)?;
         a.mov(r11, self.slot)?;
         a.call(self.routine.0)?;
+        // Deeper than anything that the guest calls there itself, the return address would stay for good, and look like a
+        // thread that goes on here.
+        a.mov(qword_ptr(gpr64::rsp - 8), 0)?;
         if let Some(none) = self.none {
             a.test(r11, r11)?;
             a.js(none)?;
