@@ -17,6 +17,7 @@ pub mod exact;
 mod guest;
 pub mod measure;
 mod monitor;
+pub mod mortal;
 mod output;
 mod place;
 pub mod qemu;

@@ -8,6 +8,7 @@ mod accidents;
 mod any;
 mod attach;
 mod attach_demo;
+mod attach_killed;
 mod attach_reset;
 mod bad_input;
 mod call_values;

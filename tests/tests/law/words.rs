@@ -18,7 +18,7 @@ const EMPTY: [&str; 8] = [
 const UNSAFE: [&str; 14] = [
     "vmm/src/clock.rs",
     "vmm/src/control/server.rs",
-    "vmm/src/foreign/mask.rs",
+    "vmm/src/foreign/ptrace.rs",
     "vmm/src/foreign/run_page.rs",
     "vmm/src/foreign/shapes.rs",
     "vmm/src/trial/vm.rs",

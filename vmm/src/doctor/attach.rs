@@ -139,7 +139,8 @@ const fn step_of(error: &E) -> usize {
         | E::NoSuchGuest { .. }
         | E::WhichGuest { .. }
         | E::Proc { .. }
-        | E::Descriptor { .. } => 0,
+        | E::Descriptor { .. }
+        | E::NoWayBack { .. } => 0,
         E::Traced { .. } => 1,
         E::Ptrace { .. } => 2,
         E::Late { .. } | E::Ended { .. } | E::NoThread { .. } => 3,

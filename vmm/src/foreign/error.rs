@@ -101,6 +101,14 @@ pub enum ForeignError {
         /// The thread.
         thread: i32,
     },
+    /// No call can be made in the VMM's name.
+    #[error(
+        "process {pid} has no code by which calls can be made in its name so that it would survive our death (`syscall; ret`, and a return from signals, as every C library has them)"
+    )]
+    NoWayBack {
+        /// The process.
+        pid: i32,
+    },
     /// A call in the VMM's name failed.
     #[error("{call} in the name of the VMM failed: {source}")]
     Call {

@@ -1,8 +1,9 @@
 //! A thread of the VMM that is held by ptrace, for one pause: seized, stopped, and let go.
 //!
 //! A thread that stays seized stalls its VMM, whose own signals then stop it; so it is seized for each pause anew. What
-//! matters for safety: **if this process dies, the thread continues as if nothing had been**, at every moment but
-//! between a step and the event stop after it ([`HeldThread::call`] makes that as short as it can be).
+//! matters for safety: **if this process dies, the thread continues as if nothing had been**. It stops in event stops and
+//! at the ends of system calls, out of which the death of a tracer lets it go on; never for a signal of ours (a single step
+//! ends in one, which would then be delivered, and kill the VMM).
 
 use std::io;
 use std::marker::PhantomData;
@@ -15,13 +16,12 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use super::error::ForeignError;
+use super::way_back::WayBack;
 
 /// How long a stop is waited for without leaving the CPU to anybody for long.
 const SPIN: Duration = Duration::from_micros(200);
 /// Between two looks after that.
 const REST: Duration = Duration::from_micros(50);
-/// The instruction `syscall`.
-pub const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
 /// A thread that is held until this is dropped.
 #[derive(Debug)]
@@ -170,81 +170,85 @@ impl HeldThread {
         self.wait_stopped(deadline)
     }
 
-    /// Makes one system call in its name, by the instruction at `syscall`, which is one of its own. Signals wait. Returns
-    /// what the call returned: a negated error number, or a value.
+    /// Makes one system call in its name. Signals wait. Returns what the call returned: a negated error number, or a value.
+    /// Whatever becomes of us, the thread comes back to where it was. Its stack is used from `below` downward.
     ///
     /// # Errors
-    /// [`ForeignError::Late`], [`ForeignError::Ended`], [`ForeignError::Ptrace`].
+    /// [`ForeignError::Late`], [`ForeignError::Ended`], [`ForeignError::Ptrace`], [`ForeignError::Access`].
     pub fn call(
         &mut self,
-        syscall: u64,
+        way: WayBack,
+        below: u64,
         number: i64,
         arguments: [u64; 6],
         deadline: Instant,
     ) -> Result<u64, ForeignError> {
         let before = self.registers()?;
         let mask = self.signal_mask()?;
-        self.set_signal_mask(u64::MAX)?;
-        let called = self.step_call(&before, syscall, number, arguments, deadline);
-        // Whatever has become of it: it continues where it was.
-        let restored = self.set_registers(&before);
+        let extended = super::ptrace::extended_registers(self.number())
+            .map_err(refused_io(self.number(), "reading its extended registers"))?;
+        let at = below.wrapping_sub(WayBack::room(&extended)) & !63;
+        let stack = way.stack(at, &before, mask, &extended);
+        super::remote::write(self.number(), at, &stack)?;
+        let [rdi, rsi, rdx, r10, r8, r9] = arguments;
+        let called = self.make_call(
+            &user_regs_struct {
+                rip: way.call,
+                rsp: at,
+                rax: number.cast_unsigned(),
+                // No call that was interrupted is begun again from here.
+                orig_rax: u64::MAX,
+                rdi,
+                rsi,
+                rdx,
+                r10,
+                r8,
+                r9,
+                ..before
+            },
+            deadline,
+        );
+        // In this order: until the last one it would come back by itself.
         let unmasked = self.set_signal_mask(mask);
+        let restored = self.set_registers(&before);
         let result = called?;
-        restored?;
         unmasked?;
+        restored?;
         Ok(result)
     }
 
-    fn step_call(
+    /// Has the thread make the call that `during` is the beginning of. It stops in stops only in which our death does no
+    /// harm.
+    fn make_call(
         &mut self,
-        before: &user_regs_struct,
-        syscall: u64,
-        number: i64,
-        arguments: [u64; 6],
+        during: &user_regs_struct,
         deadline: Instant,
     ) -> Result<u64, ForeignError> {
-        let [rdi, rsi, rdx, r10, r8, r9] = arguments;
-        let during = user_regs_struct {
-            rip: syscall,
-            rax: number.cast_unsigned(),
-            // No call that was interrupted is begun again from here.
-            orig_rax: u64::MAX,
-            rdi,
-            rsi,
-            rdx,
-            r10,
-            r8,
-            r9,
-            ..*before
-        };
-        self.set_registers(&during)?;
-        let stepped = ptrace::step(self.thread, None);
-        stepped.map_err(refused(self.number(), "stepping it"))?;
-        loop {
-            match self.wait(deadline, "a call was made in its name")? {
-                Stop::Signal(Signal::SIGTRAP) => break,
-                // It was stopped before it began.
-                Stop::Event | Stop::SystemCall | Stop::Signal(_) => {
-                    let stepped = ptrace::step(self.thread, None);
-                    stepped.map_err(refused(self.number(), "stepping it"))?;
-                }
+        // In this order: the thread knows its way back, signals included, before any is blocked.
+        self.set_registers(during)?;
+        self.set_signal_mask(u64::MAX)?;
+        let mut ends = 2;
+        while ends > 0 {
+            self.to_system_call(None)?;
+            // Whatever else it stops for comes before the call begins.
+            if self.wait(deadline, "a call was made in its name")? == Stop::SystemCall {
+                ends -= 1;
             }
         }
         let after = self.registers();
-        // Our death in the stop that it is in now would kill the VMM.
         self.settle(deadline)?;
         Ok(after?.rax)
     }
 
     fn signal_mask(&self) -> Result<u64, ForeignError> {
         let mut mask = 0;
-        super::mask::get(self.number(), &mut mask)
+        super::ptrace::signal_mask(self.number(), &mut mask)
             .map_err(refused_io(self.number(), "reading its signal mask"))?;
         Ok(mask)
     }
 
     fn set_signal_mask(&self, mask: u64) -> Result<(), ForeignError> {
-        super::mask::set(self.number(), mask)
+        super::ptrace::set_signal_mask(self.number(), mask)
             .map_err(refused_io(self.number(), "setting its signal mask"))
     }
 }

@@ -44,13 +44,13 @@ impl AllParked {
         vcpus.map(|vcpu| vcpu.registers(deadline)).collect()
     }
 
-    /// The first one in the name of whose thread calls can be made.
+    /// One in the name of whose thread calls can be made.
     ///
     /// # Errors
     /// [`ForeignError::NoThread`].
     pub fn caller(&mut self, pid: i32) -> Result<&mut Parked, ForeignError> {
-        let mut able = self.vcpus.iter_mut().filter(|vcpu| vcpu.can_call());
-        able.next().ok_or(ForeignError::NoThread { pid, vcpu: 0 })
+        let first = self.vcpus.first_mut();
+        first.ok_or(ForeignError::NoThread { pid, vcpu: 0 })
     }
 }
 
@@ -129,7 +129,7 @@ fn joined(
         };
         match vcpu.thread() {
             Some(_) => known.next().ok_or(nobody),
-            None => vcpu.stand_in(others.pop().ok_or(nobody)?),
+            None => Ok(vcpu.stand_in(others.pop().ok_or(nobody)?)),
         }
     });
     let vcpus = each.collect::<Result<_, _>>()?;

@@ -160,9 +160,29 @@ impl Process {
     /// # Errors
     /// [`ForeignError::Proc`].
     pub fn mappings(&self) -> Result<Vec<Mapping>, ForeignError> {
+        self.mapped("rw")
+    }
+
+    /// The parts that hold code, those of C libraries first.
+    ///
+    /// # Errors
+    /// [`ForeignError::Proc`].
+    pub fn code(&self) -> Result<Vec<Mapping>, ForeignError> {
+        let is_library = |code: &Mapping| {
+            let name = code.file.as_ref().and_then(|file| file.file_name());
+            name.and_then(|name| name.to_str())
+                .is_some_and(|name| name.starts_with("libc") || name.starts_with("ld-musl"))
+        };
+        let mut code = self.mapped("r-x")?;
+        code.sort_by_key(|code| !is_library(code));
+        Ok(code)
+    }
+
+    fn mapped(&self, rights: &str) -> Result<Vec<Mapping>, ForeignError> {
         let text = fs::read(self.path("maps")).map_err(self.unreadable("maps"))?;
         let text = String::from_utf8_lossy(&text);
-        Ok(text.lines().filter_map(mapping).collect())
+        let parts = text.lines().filter_map(|line| mapping(line, rights));
+        Ok(parts.collect())
     }
 
     /// The arguments that it was started with.
@@ -222,15 +242,15 @@ impl AsFd for Process {
     }
 }
 
-/// A line of `/proc/PID/maps` (proc_pid_maps(5)), if it is a writable mapping.
-fn mapping(line: &str) -> Option<Mapping> {
+/// A line of `/proc/PID/maps` (proc_pid_maps(5)), if it is a mapping with these rights.
+fn mapping(line: &str, rights: &str) -> Option<Mapping> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
     let start = u64::from_str_radix(start, 16).ok()?;
     let end = u64::from_str_radix(end, 16).ok()?;
-    let is_writable = fields.next()?.as_bytes().get(1) == Some(&b'w');
+    let is_meant = fields.next()?.starts_with(rights);
     let path = fields.nth(3).map(PathBuf::from);
-    is_writable.then(|| Mapping {
+    is_meant.then(|| Mapping {
         start,
         bytes: end.saturating_sub(start),
         file: path,
@@ -244,17 +264,23 @@ mod tests {
     #[test]
     fn writable_mappings_are_read_and_others_left_out() {
         let line = "7f0000000000-7f0010000000 rw-p 00000000 00:00 0 ";
-        let anonymous = mapping(line).unwrap();
+        let anonymous = mapping(line, "rw").unwrap();
         assert_eq!(
             (anonymous.start, anonymous.bytes),
             (0x7f00_0000_0000, 0x1000_0000)
         );
         assert_eq!(anonymous.file, None);
-        let file = mapping("1000-3000 rw-s 00000000 00:01 77 /memfd:ram (deleted)").unwrap();
+        let file = mapping(
+            "1000-3000 rw-s 00000000 00:01 77 /memfd:ram (deleted)",
+            "rw",
+        )
+        .unwrap();
         assert_eq!(file.file.unwrap().to_str(), Some("/memfd:ram"));
-        assert_eq!(mapping("1000-3000 r-xp 00000000 00:01 77 /bin/x"), None);
+        let code = "1000-3000 r-xp 00000000 00:01 77 /bin/x";
+        assert_eq!(mapping(code, "rw"), None);
+        assert_eq!(mapping(code, "r-x").unwrap().start, 0x1000);
         for broken in ["", "x", "1000", "1000-zz rw-p", "1000-2000"] {
-            assert_eq!(mapping(broken), None, "{broken}");
+            assert_eq!(mapping(broken, ""), None, "{broken}");
         }
     }
 

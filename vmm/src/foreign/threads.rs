@@ -7,6 +7,7 @@ use super::error::ForeignError;
 use super::held::HeldThread;
 use super::process::Process;
 use super::vcpu::{ForeignVcpu, is_run_of};
+use super::way_back::WayBack;
 
 /// Time that a thread has to show what it does.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -27,8 +28,8 @@ pub(super) fn vcpus_of(process: &Process) -> Result<Vec<Arc<ForeignVcpu>>, Forei
     if descriptors.is_empty() {
         return Err(ForeignError::NotVmm { pid });
     }
-    let syscall = Arc::default();
-    let open = |descriptor| ForeignVcpu::open(process, descriptor, &syscall).map(Arc::new);
+    let way = WayBack::find(process)?;
+    let open = |descriptor| ForeignVcpu::open(process, descriptor, way).map(Arc::new);
     let vcpus = descriptors.into_iter().map(open);
     let vcpus = vcpus.collect::<Result<Vec<_>, _>>()?;
     let deadline = Instant::now() + PATIENCE;

@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use kvm_bindings::{
@@ -12,11 +11,12 @@ use kvm_bindings::{
 use vm_memory::ByteValued;
 
 use super::error::ForeignError;
-use super::held::{HeldThread, SYSCALL, Stop};
+use super::held::{HeldThread, Stop};
 use super::process::{Process, VcpuDescriptor};
 use super::remote;
 use super::run_page::{Prepared, RunPage};
 use super::shapes::{CPUID_ENTRIES, Cpuid, General, OneMsr, System, TscOffset};
+use super::way_back::WayBack;
 use crate::vcpu::FullRegisters;
 
 /// Requests of KVM (linux/kvm.h), as the ioctl system call takes them.
@@ -56,8 +56,8 @@ pub struct ForeignVcpu {
     pid: i32,
     thread: Cell<Option<Executor>>,
     page: RunPage,
-    /// Where the VMM has an instruction `syscall`, as far as that was seen; 0 before. All its vCPUs share it.
-    syscall: Arc<AtomicU64>,
+    /// How calls are made in the name of its VMM.
+    way: WayBack,
 }
 
 /// The thread that executes a vCPU.
@@ -102,7 +102,7 @@ impl ForeignVcpu {
     pub fn open(
         process: &Process,
         descriptor: VcpuDescriptor,
-        syscall: &Arc<AtomicU64>,
+        way: WayBack,
     ) -> Result<Self, ForeignError> {
         let what = "the page that a vCPU shares with KVM cannot be mapped";
         let page = RunPage::map(process.descriptor(descriptor.fd)?);
@@ -112,7 +112,7 @@ impl ForeignVcpu {
             pid: process.pid(),
             thread: Cell::default(),
             page: page.map_err(|source| ForeignError::Window { what, source })?,
-            syscall: Arc::clone(syscall),
+            way,
         })
     }
 
@@ -176,18 +176,14 @@ impl ForeignVcpu {
 
     /// It is out of the guest, and no thread can enter it: `held`, some thread of the VMM, stands in for the one that
     /// executes it.
-    ///
-    /// # Errors
-    /// [`ForeignError::Ptrace`].
-    pub fn stand_in(self: &Arc<Self>, held: HeldThread) -> Result<Parked, ForeignError> {
-        let parked = Parked {
+    #[must_use]
+    pub fn stand_in(self: &Arc<Self>, held: HeldThread) -> Parked {
+        Parked {
             vcpu: Arc::clone(self),
             prepared: self.page.prepare(),
             held,
             stage: Stage::Parked,
-        };
-        parked.find_syscall()?;
-        Ok(parked)
+        }
     }
 }
 
@@ -210,7 +206,7 @@ impl Parked {
             (Stage::Asked, Stop::Event) => self.stands(),
             (Stage::Settling, Stop::Event) => {
                 self.stage = Stage::Parked;
-                self.find_syscall()
+                Ok(())
             }
             (Stage::Asked | Stage::Settling, Stop::Signal(signal)) => {
                 self.held.resume(Some(signal))
@@ -235,7 +231,7 @@ impl Parked {
             true => Stage::Parked,
             false => Stage::Outside,
         };
-        self.find_syscall()
+        Ok(())
     }
 
     /// Whether nothing of what the vCPU did is half done, wherever its thread is.
@@ -296,32 +292,6 @@ impl Parked {
     fn is_running(&self, registers: &libc::user_regs_struct) -> bool {
         let call = [registers.orig_rax, registers.rdi, registers.rsi];
         is_run_of(self.vcpu.fd, call)
-    }
-
-    /// A thread that stands after a system call has the instruction there.
-    fn find_syscall(&self) -> Result<(), ForeignError> {
-        let before = self.held.registers()?.rip.wrapping_sub(2);
-        if self.is_syscall(before) {
-            self.vcpu.syscall.store(before, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
-    fn is_syscall(&self, at: u64) -> bool {
-        let mut bytes = [0; 2];
-        remote::read(self.vcpu.pid, at, &mut bytes).is_ok() && bytes == SYSCALL
-    }
-
-    /// Where the VMM has an instruction `syscall`: it may have taken away what was seen before.
-    fn syscall(&self) -> Option<u64> {
-        let seen = self.vcpu.syscall.load(Ordering::Relaxed);
-        (seen != 0 && self.is_syscall(seen)).then_some(seen)
-    }
-
-    /// Whether calls can be made in its thread's name.
-    #[must_use]
-    pub fn can_call(&self) -> bool {
-        self.syscall().is_some()
     }
 
     /// Its registers, when it left the guest.
@@ -471,10 +441,11 @@ impl Parked {
         deadline: Instant,
     ) -> Result<u64, ForeignError> {
         const ERRORS: i64 = -4095;
-        let (pid, vcpu) = (self.vcpu.pid, self.vcpu.number);
-        let syscall = self.syscall();
-        let syscall = syscall.ok_or(ForeignError::NoThread { pid, vcpu })?;
-        let result = self.held.call(syscall, number, arguments, deadline)?;
+        let (pid, way, below) = (self.vcpu.pid, self.vcpu.way, self.scratch()?);
+        if !way.is_there(pid) {
+            return Err(ForeignError::NoWayBack { pid });
+        }
+        let result = self.held.call(way, below, number, arguments, deadline)?;
         match result.cast_signed() {
             error @ ERRORS..0 => Err(ForeignError::Call {
                 call,

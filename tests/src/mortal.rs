@@ -1,0 +1,64 @@
+//! A program that dies at a step of our choice: it is killed at one of the system calls by which it does something to others.
+
+use std::process::{Child, Command};
+
+use nix::sys::ptrace::{self, Options};
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+/// The calls that count as steps (x86-64): ptrace, process_vm_writev, pidfd_getfd, pwrite64.
+const STEPS: [u64; 4] = [101, 311, 438, 18];
+
+/// What became of it.
+#[derive(Debug)]
+pub struct Lived {
+    /// How many steps it made: each call is one at its beginning and one at its end.
+    pub steps: u64,
+    /// Its exit status, if it was not killed by us; that of a signal is negative.
+    pub ended: Option<i32>,
+}
+
+/// Runs `command` and kills it at this step. It is let run to its end if it has fewer.
+///
+/// # Panics
+/// When it cannot be started or traced.
+pub fn killed_at(command: &mut Command, step: u64) -> Lived {
+    let child: Child = command.spawn().expect("the program starts");
+    let pid = Pid::from_raw(child.id().cast_signed());
+    let options = Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_EXITKILL;
+    ptrace::seize(pid, options).expect("it can be traced");
+    ptrace::interrupt(pid).expect("it can be interrupted");
+    watch(child, pid, step)
+}
+
+fn watch(mut child: Child, pid: Pid, step: u64) -> Lived {
+    let mut steps = 0;
+    loop {
+        let mut deliver = None;
+        match waitpid(pid, Some(WaitPidFlag::__WALL)).expect("it is ours") {
+            WaitStatus::PtraceSyscall(_) => {
+                let call = ptrace::getregs(pid).map_or(0, |registers| registers.orig_rax);
+                steps += u64::from(STEPS.contains(&call));
+                if steps >= step {
+                    child.kill().expect("it runs");
+                    let _ = child.wait();
+                    return Lived { steps, ended: None };
+                }
+            }
+            WaitStatus::Stopped(_, signal) => deliver = Some(signal),
+            WaitStatus::Exited(_, code) => {
+                let ended = Some(code);
+                return Lived { steps, ended };
+            }
+            WaitStatus::Signaled(_, signal, _) => {
+                let ended = Some(-(signal as i32));
+                return Lived { steps, ended };
+            }
+            _ => {}
+        }
+        let deliver = deliver.filter(|signal| *signal != Signal::SIGTRAP);
+        // When it has ended meanwhile the next look says so.
+        let _ = ptrace::syscall(pid, deliver);
+    }
+}
