@@ -9,6 +9,7 @@ mod any;
 mod attach;
 mod attach_demo;
 mod attach_killed;
+mod attach_memory;
 mod attach_reset;
 mod bad_input;
 mod call_values;

@@ -8,7 +8,9 @@ use terms::region::Region;
 use tracer::guest::SharedMemory;
 use tracer::target::{MemoryError, PhysicalMemory, WindowMemory};
 
+use super::process::Mapping;
 use super::remote;
+use super::touched::touched;
 use crate::all_memory::AllMemory;
 use crate::memory::Memory;
 
@@ -34,6 +36,13 @@ impl RemoteRam {
     pub fn new(pid: i32, ranges: impl Into<Arc<[Range]>>) -> Self {
         let ranges = ranges.into();
         Self { pid, ranges }
+    }
+
+    /// What of it holds anything, as far as that can be told: of a guest that is stopped.
+    pub(super) fn touched(&self, mappings: &[Mapping]) -> Vec<Region> {
+        let ranges = self.ranges.iter();
+        let ranges: Vec<_> = ranges.map(|range| (range.guest, range.host)).collect();
+        touched(self.pid, &ranges, mappings)
     }
 
     /// How much it is.

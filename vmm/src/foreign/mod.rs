@@ -3,6 +3,7 @@
 //! Only here is another process held by ptrace, and only on one thread. What is done to the VMM leaves no trace: threads are
 //! seized for each pause alone, calls in their names use memory below their stacks and put back what was there.
 
+mod backends;
 mod command_line;
 pub mod error;
 pub mod guest;
@@ -25,6 +26,7 @@ mod slots;
 pub mod stopped;
 mod threads;
 mod top_table;
+mod touched;
 mod vcpu;
 mod way_back;
 mod window;

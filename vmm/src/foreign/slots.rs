@@ -14,6 +14,7 @@ use terms::addr::Gpa;
 use terms::region::Region;
 use vm_memory::ByteValued;
 
+use super::backends;
 use super::error::ForeignError;
 use super::memory::{Range, RemoteRam};
 use super::process::{Mapping, Process};
@@ -34,6 +35,8 @@ const HIGH: u64 = 4 * GIB;
 const MOST: u64 = 1 << 46;
 /// RAM begins at a multiple of this from one end of a mapping.
 const STEP: u64 = 2 * MIB;
+/// No piece of a guest's RAM is smaller.
+const PIECE_MIN: u64 = 16 * MIB;
 /// Places of one mapping that are looked at.
 const STEPS_MAX: u64 = 1 << 16;
 
@@ -148,6 +151,49 @@ impl Slots<'_> {
     }
 }
 
+impl backends::Named for Slots<'_> {
+    /// The numbers that are in use: a page of guest memory that has a slot is refused to all, and to those for another
+    /// reason. What is named as its memory, a page of a stack, is no slot's.
+    ///
+    /// # Errors
+    /// Those of calls.
+    fn used_numbers(&mut self, covered: Gpa) -> Result<Vec<u32>, ForeignError> {
+        let guest = Region {
+            start: covered,
+            bytes: PAGE,
+        };
+        let host = self.parked.scratch()? & !(PAGE - 1);
+        let mut used = Vec::new();
+        for number in 0..NUMBERS {
+            match self.set(number, Range { guest, host }) {
+                Err(ForeignError::Call { source, .. })
+                    if source.raw_os_error() == Some(libc::EINVAL) =>
+                {
+                    used.push(number);
+                }
+                Err(ForeignError::Call { .. }) => {}
+                // What is there already is granted, and stays.
+                Ok(()) => used.push(number),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(used)
+    }
+
+    /// Whether KVM has a slot exactly so, if its number is one of these.
+    ///
+    /// # Errors
+    /// Those of calls.
+    fn is_one_of(&mut self, numbers: &[u32], range: Range) -> Result<bool, ForeignError> {
+        for number in numbers {
+            if self.try_set(*number, range)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
 /// The RAM of the guest, of which a vCPU has these registers.
 ///
 /// # Errors
@@ -165,9 +211,9 @@ pub(super) fn find(
         return Err(not_found(Gpa(MIB), 0));
     }
     let end = slots.end_of(MIB, HIGH, some)?;
-    mappings.retain(|mapping| mapping.bytes >= end - MIB);
     let proof = Proof::of(pid, vcpus)?;
-    for mapping in &mappings {
+    let is_all = |mapping: &&Mapping| mapping.bytes >= end - MIB;
+    for mapping in mappings.iter().filter(is_all) {
         for base in bases(mapping, end) {
             if !proof.fits(base, end) {
                 continue;
@@ -178,7 +224,29 @@ pub(super) fn find(
             }
         }
     }
-    Err(not_found(Gpa(MIB), mappings.len()))
+    mappings.retain(|mapping| mapping.bytes >= PIECE_MIN);
+    let runs = covered(slots, end, some)?;
+    let tried = mappings.len();
+    match backends::find(slots, &mappings, runs)? {
+        Ok(ranges) if proof.is_of(&ranges) => Ok(RemoteRam::new(pid, ranges)),
+        Ok(_) => Err(not_found(Gpa(MIB), tried)),
+        // With a part of it nobody could say that nothing leads to us any more.
+        Err(at) => Err(not_found(at, tried)),
+    }
+}
+
+/// The guest memory that has slots, below the hole for devices, where it ends at `end`, and above.
+fn covered(slots: &mut Slots<'_>, end: u64, some: u64) -> Result<[Region; 2], ForeignError> {
+    let low = if slots.is_covered(0, some)? { 0 } else { MIB };
+    let high_end = match slots.is_covered(HIGH, some)? {
+        true => slots.end_of(HIGH, MOST, some)?,
+        false => HIGH,
+    };
+    let run = |start: u64, end: u64| Region {
+        start: Gpa(start),
+        bytes: end - start,
+    };
+    Ok([run(low, end), run(HIGH, high_end)])
 }
 
 /// What KVM says is the guest's, if its RAM lies at `base` of the VMM.
@@ -207,7 +275,7 @@ fn proven(
         return Ok(found);
     };
     if first.guest.start.0 > 0 {
-        for below in [640 << 10, 768 << 10] {
+        for below in backends::CONVENTIONAL {
             let candidate = range(0, below, base);
             if slots.is_covered(0, some)? && slots.is_slot(candidate)? {
                 found.insert(0, candidate);
@@ -218,8 +286,10 @@ fn proven(
     if slots.is_covered(HIGH, some)? {
         let high_end = slots.end_of(HIGH, MOST, some)?;
         let candidate = range(HIGH, high_end, base + end);
-        if slots.is_slot(candidate)? {
-            found.push(candidate);
+        match slots.is_slot(candidate)? {
+            true => found.push(candidate),
+            // What is there is another piece.
+            false => found.clear(),
         }
     }
     Ok(found)
@@ -262,7 +332,12 @@ impl Proof {
             start: Gpa(0),
             bytes: end,
         };
-        let ram = RemoteRam::new(self.pid, vec![Range { guest, host: base }]);
+        self.is_of(&[Range { guest, host: base }])
+    }
+
+    /// The same, if this is its RAM.
+    fn is_of(&self, ranges: &[Range]) -> bool {
+        let ram = RemoteRam::new(self.pid, ranges);
         self.running.iter().any(|vcpu| {
             let Ok(root) = tracer::PageTableRoot::of(vcpu) else {
                 return false;

@@ -117,8 +117,13 @@ impl StoppedTarget for ForeignStopped<'_> {
         &self.registers
     }
 
+    /// Without what nobody has ever touched.
     fn ram(&self) -> Vec<Region> {
-        self.guest.all_memory().ram()
+        let ram = self.guest.all_memory();
+        match self.guest.process().mappings() {
+            Ok(mappings) => ram.memory().ram().touched(&mappings),
+            Err(_) => ram.ram(),
+        }
     }
 
     fn has_gigabyte_pages(&self) -> bool {
