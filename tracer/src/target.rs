@@ -105,6 +105,15 @@ pub trait TargetMemory {
     /// # Errors
     /// A [`MemoryError`] that names the first byte that could not be read.
     fn read(&self, at: Gva, into: &mut [u8]) -> Result<(), MemoryError>;
+
+    /// The same of many places at once, where that is less work.
+    ///
+    /// # Errors
+    /// A [`MemoryError`] about the first, or another, that could not be read.
+    fn read_all(&self, places: &mut [(Gva, &mut [u8])]) -> Result<(), MemoryError> {
+        let mut all = places.iter_mut();
+        all.try_for_each(|(at, into)| self.read(*at, into))
+    }
 }
 
 /// All of the guest's memory, to be written. Only what proves that text may be written now implements it: a
@@ -122,6 +131,15 @@ pub trait TextMemory: TargetMemory + WindowMemory {
     /// # Errors
     /// A [`MemoryError`]; then nothing was written.
     fn write(&mut self, at: Gva, bytes: &[u8]) -> Result<(), MemoryError>;
+
+    /// The same of many places at once, where that is less work.
+    ///
+    /// # Errors
+    /// A [`MemoryError`]; then some may have been written.
+    fn write_all(&mut self, places: &[(Gva, &[u8])]) -> Result<(), MemoryError> {
+        let mut all = places.iter();
+        all.try_for_each(|(at, bytes)| self.write(*at, bytes))
+    }
 }
 
 /// A target of which no vCPU can execute an instruction while this value lives, and every vCPU is

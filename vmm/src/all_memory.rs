@@ -18,6 +18,24 @@ pub(crate) trait AllMemory: PhysicalMemory {
     /// [`MemoryError::NotMemory`] when any byte lies outside of it; then nothing was written.
     fn write(&self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError>;
 
+    /// Copies from many places at once, where that is less work.
+    ///
+    /// # Errors
+    /// A [`MemoryError`].
+    fn read_all(&self, places: &mut [(Gpa, &mut [u8])]) -> Result<(), MemoryError> {
+        let mut all = places.iter_mut();
+        all.try_for_each(|(at, into)| self.read_physical(*at, into))
+    }
+
+    /// Copies to many places at once.
+    ///
+    /// # Errors
+    /// A [`MemoryError`]; then some may have been written.
+    fn write_all(&self, places: &[(Gpa, &[u8])]) -> Result<(), MemoryError> {
+        let mut all = places.iter();
+        all.try_for_each(|(at, bytes)| self.write(*at, bytes))
+    }
+
     /// Copies `bytes` into the window.
     ///
     /// # Errors

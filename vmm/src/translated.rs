@@ -70,6 +70,30 @@ impl<'m, R: AllMemory> Translated<'m, R> {
         write_pieces(self.ram, &pieces, bytes)
     }
 
+    /// As [`Self::read`], of many places at once if each is in one page.
+    pub(crate) fn read_all(&self, places: &mut [(Gva, &mut [u8])]) -> Result<(), MemoryError> {
+        let mut physical = Vec::with_capacity(places.len());
+        for (at, into) in places.iter_mut() {
+            match self.in_one_page(*at, into.len())? {
+                Some(start) => physical.push((start, &mut **into)),
+                None => self.read(*at, into)?,
+            }
+        }
+        self.ram.read_all(&mut physical)
+    }
+
+    /// As [`Self::write`].
+    pub(crate) fn write_all(&mut self, places: &[(Gva, &[u8])]) -> Result<(), MemoryError> {
+        let mut physical = Vec::with_capacity(places.len());
+        for (at, bytes) in places {
+            match self.in_one_page(*at, bytes.len())? {
+                Some(start) => physical.push((start, *bytes)),
+                None => self.write(*at, bytes)?,
+            }
+        }
+        self.ram.write_all(&physical)
+    }
+
     fn pieces(&self, at: Gva, length: usize) -> Result<Vec<Piece>, MemoryError> {
         pieces(at, length, |here| self.locate(here, length))
     }

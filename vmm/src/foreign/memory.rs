@@ -73,6 +73,29 @@ impl RemoteRam {
     }
 }
 
+/// What is not RAM is refused, as the window is: text is in neither.
+impl RemoteRam {
+    fn read_all(&self, places: &mut [(Gpa, &mut [u8])]) -> Result<(), MemoryError> {
+        let mut pieces = Vec::with_capacity(places.len());
+        let first = places.first().map_or(Gpa(0), |(at, _)| *at);
+        for (at, into) in places.iter_mut() {
+            pieces.push((self.host(*at, into.len())?, &mut **into));
+        }
+        let count = pieces.len();
+        remote::read_all(self.pid, &mut pieces).map_err(|_| not_memory(first, count))
+    }
+
+    fn write_all(&self, places: &[(Gpa, &[u8])]) -> Result<(), MemoryError> {
+        let mut pieces = Vec::with_capacity(places.len());
+        let first = places.first().map_or(Gpa(0), |(at, _)| *at);
+        for (at, bytes) in places {
+            pieces.push((self.host(*at, bytes.len())?, *bytes));
+        }
+        let count = pieces.len();
+        remote::write_all(self.pid, &pieces).map_err(|_| not_memory(first, count))
+    }
+}
+
 impl PhysicalMemory for RemoteRam {
     fn read_physical(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError> {
         let there = self.host(at, into.len())?;
@@ -175,6 +198,14 @@ impl AllMemory for ForeignRam {
 
     fn contains(&self, at: Gpa, length: usize) -> bool {
         self.memory.window.contains(at, length) || self.memory.ram.host(at, length).is_ok()
+    }
+
+    fn read_all(&self, places: &mut [(Gpa, &mut [u8])]) -> Result<(), MemoryError> {
+        self.memory.ram.read_all(places)
+    }
+
+    fn write_all(&self, places: &[(Gpa, &[u8])]) -> Result<(), MemoryError> {
+        self.memory.ram.write_all(places)
     }
 
     fn write(&self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {

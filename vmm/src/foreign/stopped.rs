@@ -100,6 +100,10 @@ impl TargetMemory for ForeignStopped<'_> {
     fn read(&self, at: Gva, into: &mut [u8]) -> Result<(), MemoryError> {
         self.memory.read(at, into)
     }
+
+    fn read_all(&self, places: &mut [(Gva, &mut [u8])]) -> Result<(), MemoryError> {
+        self.memory.read_all(places)
+    }
 }
 
 impl TextMemory for ForeignStopped<'_> {
@@ -109,6 +113,10 @@ impl TextMemory for ForeignStopped<'_> {
 
     fn write(&mut self, at: Gva, bytes: &[u8]) -> Result<(), MemoryError> {
         self.memory.write(at, bytes)
+    }
+
+    fn write_all(&mut self, places: &[(Gva, &[u8])]) -> Result<(), MemoryError> {
+        self.memory.write_all(places)
     }
 }
 

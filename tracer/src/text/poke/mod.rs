@@ -1,6 +1,9 @@
 //! Verified writes to guest text, as transactions: each poke compares the expected old bytes, writes,
-//! and reads back; the first one that fails undoes those before it.
+//! and reads back; the first one that fails undoes those before it. Where all goes well they are made many at a time.
 
+mod batch;
+
+use std::ops::Range;
 use std::sync::Arc;
 
 use image::Image;
@@ -8,6 +11,7 @@ use terms::addr::{Gpa, Gva};
 use terms::function::FunctionId;
 use terms::site::SiteBytes;
 
+use self::batch::Stuck;
 use crate::introspection::KprobesError;
 use crate::target::{MemoryError, NotSynchronised, StoppedTarget, TargetMemory};
 
@@ -219,13 +223,55 @@ pub fn apply(
     image: &Image,
     pokes: &[Poke],
 ) -> Result<(), TransactionError> {
-    for (done, poke) in pokes.iter().enumerate() {
+    for (number, batch) in pokes.chunks(batch::MOST).enumerate() {
+        let done = number * batch::MOST;
+        match batch::apply(target, image, batch) {
+            Ok(true) => {}
+            Ok(false) => apply_each(target, image, pokes, done..done + batch.len())?,
+            Err(stuck) => {
+                let done = pokes.get(..done).unwrap_or_default();
+                return Err(undo_all(target, image, done, stuck));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Applies those of `pokes` in `range`, one by one; those before it have been applied.
+fn apply_each(
+    target: &mut (impl StoppedTarget + ?Sized),
+    image: &Image,
+    pokes: &[Poke],
+    range: Range<usize>,
+) -> Result<(), TransactionError> {
+    for index in range {
+        let Some(poke) = pokes.get(index) else { break };
         if let Err(failure) = apply_one(target, image, poke) {
-            let done = pokes.get(..done).unwrap_or_default();
+            let done = pokes.get(..index).unwrap_or_default();
             return Err(undo(target, image, done, poke, failure));
         }
     }
     Ok(())
+}
+
+/// Takes back those before some that are `stuck`.
+fn undo_all(
+    target: &mut (impl StoppedTarget + ?Sized),
+    image: &Image,
+    done: &[Poke],
+    Stuck { first, others }: Stuck,
+) -> TransactionError {
+    let back = done.iter().rev().map(|poke| poke.reverse());
+    let failed = back.filter_map(|poke| apply_one(target, image, &poke).err());
+    let failed: Vec<_> = failed.map(|failure| failure.cause).collect();
+    let undone = done.len() - failed.len();
+    let mut stuck = vec![first.clone()];
+    stuck.extend(others.into_iter().chain(failed));
+    TransactionError {
+        cause: first,
+        undone,
+        stuck,
+    }
 }
 
 /// A poke that failed.

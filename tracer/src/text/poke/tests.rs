@@ -57,6 +57,22 @@ fn writes_all_and_takes_all_back() {
     assert_eq!(bytes(&target, &pokes), vec![SiteBytes::new(NOP5); 6]);
 }
 
+/// More than are made at once: those that were are taken back, and how many there were is told.
+#[test]
+fn a_failure_among_many_undoes_all_before() {
+    let (image, mut target, pokes) = machine(batch::MOST as u64 + 40);
+    let k = batch::MOST + 20;
+    target.faults.sticky.insert(pokes[k].at.wrapping_add(1));
+    let before = bytes(&target, &pokes);
+    let error = apply(&mut target, &image, &pokes).unwrap_err();
+    assert_eq!(bytes(&target, &pokes), before);
+    assert_eq!((error.undone, error.stuck.len()), (k + 1, 0));
+    assert!(matches!(&error.cause, PokeError::Unexpected { at, .. } if *at == pokes[k].at));
+    target.faults.sticky.clear();
+    apply(&mut target, &image, &pokes).unwrap();
+    assert_eq!(bytes(&target, &pokes), vec![JUMP; pokes.len()]);
+}
+
 #[test]
 fn a_site_that_cannot_be_read_undoes_those_before() {
     for k in 0..6 {
