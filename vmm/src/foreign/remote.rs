@@ -111,7 +111,7 @@ mod tests {
         let own = std::process::id().cast_signed();
         let mut there = vec![0u8; 3 * PIECES_MAX];
         let at = there.as_mut_ptr() as u64;
-        let new: Vec<[u8; 2]> = (0..=PIECES_MAX).map(|n| [(n % 251) as u8, 9]).collect();
+        let new: Vec<[u8; 2]> = (0..=PIECES_MAX).map(|n| [n.to_le_bytes()[0], 9]).collect();
         let place = |number: usize| at + 2 * number as u64;
         let pieces = new.iter().enumerate();
         let pieces: Vec<(u64, &[u8])> = pieces
