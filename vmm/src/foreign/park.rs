@@ -6,12 +6,16 @@
 //! the other they would wait for each other. Where nothing is half done and nobody has to be driven (the VMM has
 //! stopped its guest) they stay where they are.
 //!
+//! A VMM that has stopped its guest has first brought to an end what was half done, by an entry that leaves at once; what KVM says
+//! of the exit before stays. So a thread that waits in a system call for [`SETTLED`], and does not come to its next entry, is where
+//! it will be, whatever its vCPU's last exit was.
+//!
 //! Which thread executes a vCPU shows only while it does. While that is not known of one, because the VMM had stopped its guest
 //! before we came, **all threads of the VMM are held**: then none can enter the guest, and any of them can be asked for its
 //! registers.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::error::ForeignError;
 use super::held::{HeldThread, Rest};
@@ -20,6 +24,9 @@ use super::process::Process;
 use super::threads::find_threads;
 use super::vcpu::{ForeignVcpu, Parked, Stage};
 use crate::vcpu::FullRegisters;
+
+/// How long a thread that may have something to bring to an end has for it.
+const SETTLED: Duration = Duration::from_millis(100);
 
 /// All vCPUs of a guest, out of it until this is dropped.
 #[derive(Debug, Default)]
@@ -65,9 +72,10 @@ pub(super) fn park(
     deadline: Instant,
 ) -> Result<AllParked, ForeignError> {
     let mut rest = Rest::until(deadline);
+    let settled = Instant::now() + SETTLED;
     loop {
         find_threads(process, vcpus)?;
-        let known = park_known(vcpus, deadline)?;
+        let known = park_known(vcpus, settled, deadline)?;
         if known.len() == vcpus.len() {
             let _others = Vec::new();
             return Ok(AllParked {
@@ -81,6 +89,9 @@ pub(super) fn park(
         let half_done = unknown.clone().find(|vcpu| !vcpu.is_consistent());
         match half_done {
             None if !is_news => return joined(process, vcpus, known, others),
+            Some(_) if !is_news && Instant::now() >= settled => {
+                return joined(process, vcpus, known, others);
+            }
             _ => {}
         }
         let half_done = half_done.map_or(0, |vcpu| vcpu.number());
@@ -93,17 +104,34 @@ pub(super) fn park(
 }
 
 /// Parks those of which it is known which thread executes them.
-fn park_known(vcpus: &[Arc<ForeignVcpu>], deadline: Instant) -> Result<Vec<Parked>, ForeignError> {
+fn park_known(
+    vcpus: &[Arc<ForeignVcpu>],
+    settled: Instant,
+    deadline: Instant,
+) -> Result<Vec<Parked>, ForeignError> {
+    let is_done = |vcpu: &Parked| vcpu.is_consistent() && vcpu.is_blocked();
+    match out_of_guest(vcpus, is_done, settled.min(deadline)) {
+        Err(ForeignError::Late { .. }) if settled < deadline => {
+            out_of_guest(vcpus, Parked::is_blocked, deadline)
+        }
+        parked => parked,
+    }
+}
+
+/// The same; those that stand elsewhere stay where they are if `may_stay` says so of all of them, and are driven otherwise.
+fn out_of_guest(
+    vcpus: &[Arc<ForeignVcpu>],
+    may_stay: impl Fn(&Parked) -> bool,
+    deadline: Instant,
+) -> Result<Vec<Parked>, ForeignError> {
     let parked: Result<Vec<_>, _> = vcpus.iter().filter_map(ForeignVcpu::interrupt).collect();
     let mut parked = parked?;
     step_until(&mut parked, deadline, |stage| stage != Stage::Asked)?;
     let is_outside = |vcpu: &&mut Parked| vcpu.stage() == Stage::Outside;
-    let may_stay = parked
-        .iter_mut()
-        .filter(is_outside)
-        .all(|vcpu| vcpu.is_consistent() && vcpu.is_blocked());
+    let mut outside = parked.iter_mut().filter(is_outside);
+    let all_stay = outside.all(|vcpu| may_stay(vcpu));
     for vcpu in parked.iter_mut().filter(is_outside) {
-        match may_stay {
+        match all_stay {
             true => vcpu.stay(),
             false => vcpu.drive()?,
         }
