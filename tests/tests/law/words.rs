@@ -64,7 +64,7 @@ fn unsafe_code_is_where_it_is_needed_and_nowhere_else() {
     }
 }
 
-/// Another process is held in one place.
+/// Another process is held in one place, and where tests kill one of ours at a step of their choice.
 #[test]
 fn only_what_reaches_other_vmms_names_ptrace() {
     for source in all() {
@@ -72,7 +72,8 @@ fn only_what_reaches_other_vmms_names_ptrace() {
             .names()
             .iter()
             .any(|name| name == "ptrace" || name == "nix");
-        let is_allowed = source.path.starts_with("vmm/src/foreign");
+        let is_allowed = source.path.starts_with("vmm/src/foreign")
+            || source.path == Path::new("tests/src/mortal.rs");
         assert!(is_allowed || !is_named, "{}", source.path.display());
     }
 }
