@@ -71,11 +71,23 @@ impl Slots<'_> {
         set.map(|_| ())
     }
 
+    /// Takes a slot away, if there is one with exactly these values: its number may be somebody else's by now.
+    ///
+    /// # Errors
+    /// [`ForeignError::Call`] and others.
+    pub fn take_away_exactly(&mut self, number: u32, range: Range) -> Result<(), ForeignError> {
+        // Refused where it is another's; nothing changes where it is this one; one that nobody has is made, and goes at once.
+        match self.try_set(number, range)? {
+            true => self.take_away(number, range),
+            false => Ok(()),
+        }
+    }
+
     /// Takes a slot away, if there is one of this number.
     ///
     /// # Errors
     /// [`ForeignError::Call`] and others.
-    pub fn take_away(&mut self, number: u32, range: Range) -> Result<(), ForeignError> {
+    fn take_away(&mut self, number: u32, range: Range) -> Result<(), ForeignError> {
         let guest = Region {
             bytes: 0,
             ..range.guest

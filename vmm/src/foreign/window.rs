@@ -107,7 +107,7 @@ impl ForeignWindow {
     /// # Errors
     /// [`ForeignError::Call`] and others.
     pub fn close(&self, slots: &mut Slots<'_>) -> Result<(), ForeignError> {
-        slots.take_away(self.slot, self.range)?;
+        slots.take_away_exactly(self.slot, self.range)?;
         unmap_there(slots.parked, self.range.host, slots.deadline)
     }
 }
