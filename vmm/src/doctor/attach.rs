@@ -175,12 +175,18 @@ mod tests {
 
     #[test]
     fn what_is_no_guest_is_told_and_nothing_else_is_tried() {
-        let own = std::process::id().to_string();
-        for wanted in [own.as_str(), "2147483647", "nobody-is-called-so"] {
+        // Not this process: other tests in it have guests.
+        let mut other = std::process::Command::new("cat");
+        let mut other = other.stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let pid = other.id().to_string();
+        for wanted in [pid.as_str(), "2147483647", "nobody-is-called-so"] {
             let mut checks = Vec::new();
             look(Some(wanted), &mut checks);
             assert_eq!(checks.len(), 1, "{wanted}: {checks:?}");
             assert_eq!(checks[0].verdict, Verdict::Missing, "{wanted}");
         }
+        // It ends when nobody can write to it any more.
+        drop(other.stdin.take());
+        other.wait().unwrap();
     }
 }

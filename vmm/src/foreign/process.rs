@@ -286,13 +286,19 @@ mod tests {
 
     #[test]
     fn a_process_is_told_from_one_that_is_gone_and_from_one_without_a_guest() {
-        let own = Process::open(std::process::id().cast_signed()).unwrap();
+        // Not this one: other tests in it have guests.
+        let mut other = std::process::Command::new("cat");
+        let mut other = other.stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let process = Process::open(other.id().cast_signed()).unwrap();
         assert!(matches!(
-            own.vm_descriptor(),
+            process.vm_descriptor(),
             Err(ForeignError::NotVmm { .. })
         ));
-        assert!(!own.threads().unwrap().is_empty());
-        assert!(!own.mappings().unwrap().is_empty());
+        assert!(!process.threads().unwrap().is_empty());
+        assert!(!process.mappings().unwrap().is_empty());
+        // It ends when nobody can write to it any more.
+        drop(other.stdin.take());
+        other.wait().unwrap();
         for pid in [0, -1, i32::MAX] {
             let gone = Process::open(pid);
             assert!(matches!(gone, Err(ForeignError::NoProcess { .. })), "{pid}");
