@@ -42,3 +42,29 @@ pub(crate) trait AllMemory: PhysicalMemory {
     /// [`MemoryError::NotWindow`]; then nothing was written.
     fn write_window(&self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError>;
 }
+
+impl<R: AllMemory> AllMemory for &R {
+    fn ram(&self) -> Vec<Region> {
+        (**self).ram()
+    }
+
+    fn contains(&self, at: Gpa, length: usize) -> bool {
+        (**self).contains(at, length)
+    }
+
+    fn write(&self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        (**self).write(at, bytes)
+    }
+
+    fn read_all(&self, places: &mut [(Gpa, &mut [u8])]) -> Result<(), MemoryError> {
+        (**self).read_all(places)
+    }
+
+    fn write_all(&self, places: &[(Gpa, &[u8])]) -> Result<(), MemoryError> {
+        (**self).write_all(places)
+    }
+
+    fn write_window(&self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        (**self).write_window(at, bytes)
+    }
+}

@@ -114,7 +114,7 @@ pub struct Live<'m> {
     service: BreakpointService,
     /// What its word was.
     before: u64,
-    text: Translated<'m, Ram>,
+    text: Translated<&'m Ram>,
     registers: Vec<VcpuRegisters>,
     patience: Duration,
     /// What each vCPU has lost before.

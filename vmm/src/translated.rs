@@ -12,17 +12,17 @@ use crate::scatter::{Piece, pieces, read_pieces, write_pieces};
 
 /// Guest memory, with what is known of the translation of its addresses.
 #[derive(Debug)]
-pub(crate) struct Translated<'m, R> {
-    ram: &'m R,
+pub(crate) struct Translated<R> {
+    ram: R,
     root: Option<PageTableRoot>,
     /// The page that was accessed last: most accesses go to neighbours, and walking the guest's
     /// tables takes longer than the access.
     page: Cell<Option<Page>>,
 }
 
-impl<'m, R: AllMemory> Translated<'m, R> {
+impl<R: AllMemory> Translated<R> {
     /// Memory as the first of `vcpus` sees it that translates addresses.
-    pub(crate) fn new(ram: &'m R, vcpus: &[VcpuRegisters]) -> Self {
+    pub(crate) fn new(ram: R, vcpus: &[VcpuRegisters]) -> Self {
         Self {
             ram,
             root: root_of(vcpus),
@@ -58,7 +58,7 @@ impl<'m, R: AllMemory> Translated<'m, R> {
     pub(crate) fn read(&self, at: Gva, into: &mut [u8]) -> Result<(), MemoryError> {
         match self.in_one_page(at, into.len())? {
             Some(physical) => self.ram.read_physical(physical, into),
-            None => read_pieces(self.ram, &self.pieces(at, into.len())?, into),
+            None => read_pieces(&self.ram, &self.pieces(at, into.len())?, into),
         }
     }
 
@@ -67,7 +67,7 @@ impl<'m, R: AllMemory> Translated<'m, R> {
             return self.ram.write(physical, bytes);
         }
         let pieces = self.pieces(at, bytes.len())?;
-        write_pieces(self.ram, &pieces, bytes)
+        write_pieces(&self.ram, &pieces, bytes)
     }
 
     /// As [`Self::read`], of many places at once if each is in one page.
@@ -108,7 +108,7 @@ impl<'m, R: AllMemory> Translated<'m, R> {
             length,
         };
         let root = self.root.ok_or_else(not_mapped)?;
-        let translate = |root| tracer::translate(self.ram, root, at);
+        let translate = |root| tracer::translate(&self.ram, root, at);
         // The vCPU may have been stopped in ring 3 with tables that leave the kernel out.
         let found = translate(root).or_else(|error| {
             let kernel = root.kernel_half().ok_or(error)?;

@@ -44,8 +44,8 @@ pub enum Stop {
 }
 
 impl HeldThread {
-    /// Seizes a thread, and asks it to stop: [`Self::stopped`] waits for that. `unfiltered` lifts the filter of its
-    /// system calls for as long as it is held.
+    /// Seizes a thread, which runs on until it is asked to stop. `unfiltered` lifts the filter of its system calls for as
+    /// long as it is held.
     ///
     /// # Errors
     /// [`ForeignError::Ptrace`].
@@ -56,13 +56,19 @@ impl HeldThread {
             options |= Options::from_bits_retain(libc::PTRACE_O_SUSPEND_SECCOMP);
         }
         ptrace::seize(pid, options).map_err(refused(thread, "seizing it"))?;
-        let held = Self {
+        Ok(Self {
             thread: pid,
             is_gone: false,
             _here: PhantomData,
-        };
-        ptrace::interrupt(pid).map_err(refused(thread, "interrupting it"))?;
-        Ok(held)
+        })
+    }
+
+    /// Asks it to stop: [`Self::wait_stopped`] waits for that.
+    ///
+    /// # Errors
+    /// [`ForeignError::Ptrace`].
+    pub fn interrupt(&self) -> Result<(), ForeignError> {
+        ptrace::interrupt(self.thread).map_err(refused(self.number(), "interrupting it"))
     }
 
     /// Whether it was seen to end.

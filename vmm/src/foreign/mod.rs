@@ -8,6 +8,7 @@ mod command_line;
 pub mod error;
 pub mod guest;
 mod held;
+mod held_ram;
 mod kernel_watch;
 mod label;
 pub mod listed;

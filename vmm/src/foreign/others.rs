@@ -46,7 +46,8 @@ pub(super) fn hold_others(
 
 /// None when it has ended meanwhile.
 fn seize(process: &Process, thread: i32) -> Result<Option<HeldThread>, ForeignError> {
-    match HeldThread::seize(thread, process.is_filtered(thread)) {
+    let seized = HeldThread::seize(thread, process.is_filtered(thread));
+    match seized.and_then(|held| held.interrupt().map(|()| held)) {
         Err(ForeignError::Ended { .. }) => Ok(None),
         seized => seized.map(Some),
     }

@@ -124,8 +124,10 @@ fn out_of_guest(
     may_stay: impl Fn(&Parked) -> bool,
     deadline: Instant,
 ) -> Result<Vec<Parked>, ForeignError> {
-    let parked: Result<Vec<_>, _> = vcpus.iter().filter_map(ForeignVcpu::interrupt).collect();
-    let mut parked = parked?;
+    let seized: Result<Vec<_>, _> = vcpus.iter().filter_map(ForeignVcpu::seize).collect();
+    let mut parked = seized?;
+    // Not before all are seized: the first would stand still meanwhile.
+    parked.iter().try_for_each(Parked::interrupt)?;
     step_until(&mut parked, deadline, |stage| stage != Stage::Asked)?;
     let is_outside = |vcpu: &&mut Parked| vcpu.stage() == Stage::Outside;
     let mut outside = parked.iter_mut().filter(is_outside);

@@ -9,6 +9,7 @@ use tracer::target::{
 };
 
 use super::error::ForeignError;
+use super::held_ram::HeldRam;
 use super::machine::Foreign;
 use super::memory::ForeignRam;
 use crate::all_memory::AllMemory;
@@ -23,7 +24,7 @@ const KERNEL_GS_BASE: u32 = 0xc000_0102;
 #[derive(Debug)]
 pub struct ForeignStopped<'g> {
     guest: &'g Foreign,
-    memory: Translated<'g, ForeignRam>,
+    memory: Translated<HeldRam<&'g ForeignRam>>,
     registers: Vec<VcpuRegisters>,
 }
 
@@ -37,7 +38,7 @@ impl<'g> ForeignStopped<'g> {
         let registers: Vec<_> = full.iter().map(VcpuRegisters::from).collect();
         Ok(Self {
             guest,
-            memory: Translated::new(guest.all_memory(), &registers),
+            memory: Translated::new(HeldRam::new(guest.all_memory()), &registers),
             registers,
         })
     }

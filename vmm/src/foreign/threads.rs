@@ -79,7 +79,7 @@ fn asked(thread: i32, deadline: Instant) -> Result<Option<[u64; 3]>, ForeignErro
         Err(ForeignError::Ended { .. }) => return Ok(None),
         held => held?,
     };
-    match held.wait_stopped(deadline) {
+    match held.interrupt().and_then(|()| held.wait_stopped(deadline)) {
         Err(ForeignError::Ended { .. }) => return Ok(None),
         stopped => stopped?,
     }

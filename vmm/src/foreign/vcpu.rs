@@ -149,12 +149,11 @@ impl ForeignVcpu {
         self.page.is_consistent()
     }
 
-    /// Asks it to leave the guest; [`park`](super::park::park) waits for that. None when it is not known which thread
-    /// executes it.
+    /// Takes its thread, which runs on until [`Parked::interrupt`]. None when it is not known which thread executes it.
     ///
     /// # Errors
     /// [`ForeignError::Ptrace`].
-    pub fn interrupt(self: &Arc<Self>) -> Option<Result<Parked, ForeignError>> {
+    pub fn seize(self: &Arc<Self>) -> Option<Result<Parked, ForeignError>> {
         let Executor {
             thread,
             is_filtered,
@@ -192,6 +191,14 @@ impl Parked {
     #[must_use]
     pub const fn stage(&self) -> Stage {
         self.stage
+    }
+
+    /// Asks it to leave the guest; [`park`](super::park::park) waits for that.
+    ///
+    /// # Errors
+    /// [`ForeignError::Ptrace`].
+    pub fn interrupt(&self) -> Result<(), ForeignError> {
+        self.held.interrupt()
     }
 
     /// Sees whether the thread has come further, and lets it go on.

@@ -24,7 +24,7 @@ pub(crate) use holders::Holders;
 #[derive(Debug)]
 pub struct Quiesced<'m> {
     holders: &'m Holders,
-    memory: Translated<'m, Ram>,
+    memory: Translated<&'m Ram>,
     full: Vec<FullRegisters>,
     registers: Vec<VcpuRegisters>,
     requested: Instant,

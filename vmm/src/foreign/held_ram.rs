@@ -1,0 +1,200 @@
+//! The RAM of another VMM's guest while all its vCPUs are held: what is read of it again and again, page tables above all, is
+//! copied from that process once.
+//!
+//! A remote read costs a call, whether of 8 bytes or of a page, and one look at the window takes some hundred: most of a pause.
+//! So a page of which a little is read is copied whole, and what else is read of it comes from the copy. **Copies live for one
+//! pause at most**: who stops the guest makes a new value of this, which ends before a vCPU runs on. Each write of ours drops them
+//! all, so that what is read after it, to see what was written, is what is there. The window is never copied: it is mapped here, and
+//! our own threads write to it during a pause.
+
+use std::cell::RefCell;
+
+use terms::addr::Gpa;
+use terms::region::Region;
+use tracer::target::{MemoryError, PhysicalMemory};
+
+use crate::all_memory::AllMemory;
+
+const PAGE: usize = 4096;
+/// What is kept at most. A guest chooses how many pages its tables are.
+const PAGES_MAX: usize = 64;
+/// Reads of more than this are made as they are: whoever reads so much reads it once.
+const LITTLE: usize = 64;
+
+/// All memory of a guest that is held, `ram`, with copies of some of its pages.
+#[derive(Debug)]
+pub(super) struct HeldRam<R> {
+    ram: R,
+    /// Where copies are made of.
+    regions: Vec<Region>,
+    copies: RefCell<Vec<Copied>>,
+}
+
+/// A page as it was when it was read.
+#[derive(Debug)]
+struct Copied {
+    start: Gpa,
+    bytes: Box<[u8; PAGE]>,
+}
+
+impl<R: AllMemory> HeldRam<R> {
+    /// Of a guest whose vCPUs are held for as long as this is.
+    pub fn new(ram: R) -> Self {
+        Self {
+            regions: ram.ram(),
+            ram,
+            copies: RefCell::new(Vec::new()),
+        }
+    }
+
+    /// Copies `into` out of the copy of the page that holds all of it. False when there can be none.
+    fn read_copied(&self, at: Gpa, into: &mut [u8]) -> bool {
+        let offset = usize::try_from(at.0 % PAGE as u64).unwrap_or(PAGE);
+        let start = Gpa(at.0 - at.0 % PAGE as u64);
+        let is_little = into.len() <= LITTLE && offset + into.len() <= PAGE;
+        let mut regions = self.regions.iter();
+        if !is_little || !regions.any(|region| region.holds(start, PAGE as u64)) {
+            return false;
+        }
+        let mut copies = self.copies.borrow_mut();
+        if !copies.iter().any(|copied| copied.start == start) {
+            let mut bytes = Box::new([0; PAGE]);
+            if self.ram.read_physical(start, &mut bytes[..]).is_err() {
+                return false;
+            }
+            if copies.len() >= PAGES_MAX {
+                copies.remove(0);
+            }
+            copies.push(Copied { start, bytes });
+        }
+        let copied = copies.iter().find(|copied| copied.start == start);
+        let part = copied.and_then(|copied| copied.bytes.get(offset..offset + into.len()));
+        part.map(|part| into.copy_from_slice(part)).is_some()
+    }
+
+    fn forget(&self) {
+        self.copies.borrow_mut().clear();
+    }
+}
+
+impl<R: AllMemory> PhysicalMemory for HeldRam<R> {
+    fn read_physical(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError> {
+        match self.read_copied(at, into) {
+            true => Ok(()),
+            false => self.ram.read_physical(at, into),
+        }
+    }
+}
+
+impl<R: AllMemory> AllMemory for HeldRam<R> {
+    fn ram(&self) -> Vec<Region> {
+        self.ram.ram()
+    }
+
+    fn contains(&self, at: Gpa, length: usize) -> bool {
+        self.ram.contains(at, length)
+    }
+
+    fn read_all(&self, places: &mut [(Gpa, &mut [u8])]) -> Result<(), MemoryError> {
+        self.ram.read_all(places)
+    }
+
+    fn write(&self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        self.forget();
+        self.ram.write(at, bytes)
+    }
+
+    fn write_all(&self, places: &[(Gpa, &[u8])]) -> Result<(), MemoryError> {
+        self.forget();
+        self.ram.write_all(places)
+    }
+
+    fn write_window(&self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
+        self.ram.write_window(at, bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Ram;
+
+    const WINDOW: u64 = 2 << 20;
+    const AT: Gpa = Gpa(0x20_0010);
+
+    fn ram() -> Ram {
+        Ram::create(64, WINDOW).unwrap()
+    }
+
+    fn read(memory: &impl PhysicalMemory, at: Gpa) -> u8 {
+        let mut byte = [0];
+        memory.read_physical(at, &mut byte).unwrap();
+        byte[0]
+    }
+
+    #[test]
+    fn a_page_is_copied_once_and_forgotten_with_the_pause() {
+        let ram = ram();
+        let held = HeldRam::new(&ram);
+        assert_eq!(read(&held, AT), 0);
+        // Nobody does this while the guest is held: it shows where the byte comes from.
+        ram.write(AT, &[1]).unwrap();
+        ram.write(AT.wrapping_add(8), &[2]).unwrap();
+        assert_eq!([read(&held, AT), read(&held, AT.wrapping_add(8))], [0, 0]);
+        drop(held);
+        let next = HeldRam::new(&ram);
+        assert_eq!([read(&next, AT), read(&next, AT.wrapping_add(8))], [1, 2]);
+    }
+
+    #[test]
+    fn each_way_to_write_forgets_what_was_copied() {
+        let ram = ram();
+        let held = HeldRam::new(&ram);
+        let elsewhere = Gpa(0x40_0000);
+        type Write = fn(&HeldRam<&Ram>, Gpa, &[u8]) -> Result<(), MemoryError>;
+        let ways: [Write; 2] = [
+            |held, at, bytes| held.write(at, bytes),
+            |held, at, bytes| held.write_all(&[(at, bytes)]),
+        ];
+        for (write, value) in ways.into_iter().zip(1..) {
+            read(&held, AT);
+            write(&held, AT, &[value]).unwrap();
+            assert_eq!(read(&held, AT), value);
+            // Two addresses may be the same memory: a write anywhere drops all.
+            ram.write(AT, &[value + 100]).unwrap();
+            write(&held, elsewhere, &[1]).unwrap();
+            assert_eq!(read(&held, AT), value + 100);
+        }
+    }
+
+    #[test]
+    fn neither_the_window_nor_much_at_once_is_copied() {
+        let ram = ram();
+        let held = HeldRam::new(&ram);
+        let window = crate::layout::window_start(64 << 20);
+        for (at, length) in [(window, 8), (AT, LITTLE + 1)] {
+            let mut bytes = vec![0; length];
+            held.read_physical(at, &mut bytes).unwrap();
+            assert_eq!(held.copies.borrow().len(), 0, "{at}");
+        }
+        // Over the end of a page, and of memory.
+        held.read_physical(Gpa(0x20_0ffc), &mut [0; 8]).unwrap();
+        held.read_physical(Gpa(u64::MAX - 3), &mut [0; 8])
+            .unwrap_err();
+        held.read_physical(Gpa(u64::MAX - 3), &mut [0; 2])
+            .unwrap_err();
+        assert_eq!(held.copies.borrow().len(), 0);
+    }
+
+    #[test]
+    fn what_a_guest_makes_us_keep_is_bounded() {
+        let ram = ram();
+        let held = HeldRam::new(&ram);
+        for page in 0..2 * PAGES_MAX as u64 {
+            let at = Gpa(0x20_0000 + page * PAGE as u64);
+            ram.write(at, &[page.to_le_bytes()[0]]).unwrap();
+            assert_eq!(read(&held, at), page.to_le_bytes()[0]);
+        }
+        assert_eq!(held.copies.borrow().len(), PAGES_MAX);
+    }
+}
