@@ -4,13 +4,17 @@
 //! A port write leaves the guest on every KVM, from ring 0. The bytes go in through the physical
 //! addresses of the kernel's file, so a trap can be armed before the kernel has page tables.
 
+use std::cell::Cell;
+
 use insn::trap::{TRAP_LENGTH, trap};
 use terms::addr::{Gpa, Gva};
 use tracer::guest::StopError;
 use tracer::target::MemoryError;
 
 use crate::layout::TRAP_PORT;
+use crate::loader::ElfLayout;
 use crate::memory::Ram;
+use crate::trial::features;
 use crate::vcpu::AskVcpuError;
 
 const TRAP: [u8; TRAP_LENGTH] = trap(TRAP_PORT);
@@ -45,19 +49,44 @@ pub enum BreakpointError {
     },
 }
 
+/// The part of a breakpoint that stands in the guest's text, on a host that needs one.
+#[derive(Debug, Default)]
+pub(crate) struct TextTrap(Cell<Option<ArmedTrap>>);
+
+impl TextTrap {
+    /// Takes the trap out where it is, and puts it at `at`. No vCPU may run.
+    pub(crate) fn put(
+        &self,
+        at: Option<Gva>,
+        text: &Ram,
+        layout: &ElfLayout,
+    ) -> Result<(), BreakpointError> {
+        if let Some(trap) = self.0.take() {
+            trap.disarm(text)?;
+        }
+        let Some(at) = at else { return Ok(()) };
+        // A host on which even the trial fails has no tiny VM either: leave it to the register.
+        if !features::hardware_breakpoints_exit().unwrap_or(true) {
+            let (at, _) = layout.locate(at).ok_or(BreakpointError::NoText(at))?;
+            self.0.set(Some(ArmedTrap::arm(text, at)?));
+        }
+        Ok(())
+    }
+}
+
 /// A text trap that is armed.
 ///
 /// A function can be shorter than the trap: one byte of what follows is then changed too, which is
 /// padding or a function that is not meant to run before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TextTrap {
+struct ArmedTrap {
     at: Gpa,
     old: [u8; 2],
 }
 
-impl TextTrap {
+impl ArmedTrap {
     /// Puts the trap over the bytes at `at`. No vCPU may run.
-    pub(crate) fn arm(text: &Ram, at: Gpa) -> Result<Self, BreakpointError> {
+    fn arm(text: &Ram, at: Gpa) -> Result<Self, BreakpointError> {
         let mut old = [0; 2];
         text.read(at, &mut old)?;
         text.write(at, &TRAP)?;
@@ -65,7 +94,7 @@ impl TextTrap {
     }
 
     /// Puts the old bytes back. No vCPU may run, and none may be past the trap's port write.
-    pub(crate) fn disarm(self, text: &Ram) -> Result<(), BreakpointError> {
+    fn disarm(self, text: &Ram) -> Result<(), BreakpointError> {
         let at = self.at;
         let mut found = [0; 2];
         text.read(at, &mut found)?;
@@ -99,7 +128,7 @@ mod tests {
     fn disarming_brings_the_exact_bytes_back() {
         let original = [0, 1, 2, 3, 4, 5, 6, 7];
         let ram = text(original);
-        let trap = TextTrap::arm(&ram, AT).unwrap();
+        let trap = ArmedTrap::arm(&ram, AT).unwrap();
         assert_eq!(bytes(&ram), [0, 1, 2, 3, 0xe6, TRAP_PORT, 6, 7]);
         trap.disarm(&ram).unwrap();
         assert_eq!(bytes(&ram), original);
@@ -108,7 +137,7 @@ mod tests {
     #[test]
     fn foreign_bytes_are_left() {
         let ram = text([0x90; 8]);
-        let trap = TextTrap::arm(&ram, AT).unwrap();
+        let trap = ArmedTrap::arm(&ram, AT).unwrap();
         ram.write(AT, &[0xcc]).unwrap();
         let error = trap.disarm(&ram).unwrap_err().to_string();
         assert!(error.contains("cc, f5"), "{error}");
@@ -119,7 +148,7 @@ mod tests {
     fn an_address_that_is_no_memory_is_an_error() {
         let ram = text([0x90; 8]);
         let nowhere = Gpa(u64::MAX - 0xfff);
-        let error = TextTrap::arm(&ram, nowhere).unwrap_err();
+        let error = ArmedTrap::arm(&ram, nowhere).unwrap_err();
         assert!(matches!(error, BreakpointError::Memory(_)), "{error}");
     }
 }

@@ -20,7 +20,7 @@ use crate::live::{Live, LiveError};
 use crate::machine::{Machine, PATIENCE};
 use crate::memory::Memory;
 use crate::quiesce::Quiesced;
-use crate::vcpu::{AskVcpuError, Reply, Request};
+use crate::vcpu::{AskVcpuError, Reply, Request, VcpuHandle};
 
 /// Readings of each vCPU's counter, of which the tightest counts. The host may take our CPU in any of them, but
 /// hardly in all.
@@ -114,7 +114,8 @@ impl Guest for Machine {
         continues: bool,
     ) -> Result<Box<dyn ClockPage>, NoClockPage> {
         let memory = Self::memory(self);
-        let vcpus = self.cpu_times();
+        let handles = self.handles().iter();
+        let vcpus = handles.filter_map(VcpuHandle::cpu_time).collect();
         let thread = ClockThread::start(memory, at, clock, beat, vcpus, beats, continues);
         match thread {
             Ok(thread) => Ok(Box::new(thread)),

@@ -162,8 +162,9 @@ fn a_guest_of_qemu_is_let_go_as_it_was() {
         assert_eq!(attached.client().digest(), digest);
         assert_ne!(left_in(&qemu), before, "there is no window");
         assert_eq!(attached.ctl(&["shutdown"]).code, Some(0));
-        assert_eq!(attached.end().0.code, Some(0));
-        assert_eq!(left_in(&qemu), before, "{filter}");
+        let (ended, _) = attached.end();
+        assert_eq!(ended.code, Some(0), "{ended}");
+        assert_eq!(left_in(&qemu), before, "{filter}: {ended}");
     }
     qemu.type_text("q");
     assert_eq!(qemu.end().0.code, Some(1));

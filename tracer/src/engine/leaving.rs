@@ -5,7 +5,10 @@
 //! of use holds addresses, too. So *any* word that is one keeps the window where it is; the guest is not in danger
 //! then, only richer by some memory.
 
+use std::fmt;
+
 use terms::addr::{Gpa, Gva};
+use terms::quantity::counted;
 
 use super::{ApplyError, Engine};
 use crate::stub::mirror::give_back::give_back;
@@ -20,8 +23,8 @@ const PIECE: usize = 256 << 10;
 pub struct Inside {
     /// Words of the guest's memory that hold an address of a stub.
     pub words: u64,
-    /// Where the first of them is.
-    pub first: Option<Gpa>,
+    /// Where the first of them is, and the address that it holds.
+    pub first: Option<(Gpa, Gva)>,
     /// vCPUs that execute a stub.
     pub vcpus: u16,
 }
@@ -38,6 +41,21 @@ impl Inside {
     #[must_use]
     pub const fn is_nobody(&self) -> bool {
         self.words == 0 && self.vcpus == 0
+    }
+}
+
+/// As in `2 words of its memory (the first one, at 0x7f000, holds 0xffffffff9e0010a4) and 1 vCPU`.
+impl fmt::Display for Inside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = counted(self.words, "word");
+        write!(f, "{words} of its memory")?;
+        if let Some((at, word)) = self.first {
+            write!(f, " (the first one, at {at}, holds {word})")?;
+        }
+        match self.vcpus {
+            0 => Ok(()),
+            vcpus => write!(f, " and {}", counted(vcpus.into(), "vCPU")),
+        }
     }
 }
 
@@ -128,7 +146,7 @@ fn inside(target: &(impl StoppedTarget + ?Sized), stubs: Stubs) -> Result<Inside
                 if is_inside(word) {
                     found.words += 1;
                     let place = at.wrapping_add(index as u64 * 8);
-                    found.first.get_or_insert(place);
+                    found.first.get_or_insert((place, Gva(word)));
                 }
             }
             offset += PIECE as u64;
@@ -163,7 +181,7 @@ mod tests {
         let found = look(&target);
         assert_eq!(
             (found.words, found.first),
-            (2, Some(first.wrapping_add(0x40)))
+            (2, Some((first.wrapping_add(0x40), start)))
         );
     }
 }

@@ -68,9 +68,9 @@ fn tell(pid: i32, all: &Restored) {
         log::warn!("{others} of the guest hold what we have not put there: they are left alone");
     }
     if !all.inside.is_nobody() {
-        let words = counted(all.inside.words, "word");
+        let inside = all.inside;
         log::warn!(
-            "{words} of the guest's memory still lead to stubs: the tracing memory stays in the guest, which nothing else \
+            "process {pid}: of its guest, {inside} still lead to stubs: the tracing memory stays in the guest, which nothing else \
              leads to; try again later"
         );
     }

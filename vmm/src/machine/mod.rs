@@ -27,10 +27,7 @@ use crate::memslots::MemorySlots;
 use crate::not_started::NotYetStarted;
 use crate::pause_times::PauseTimes;
 use crate::quiesce::{Holders, Quiesced};
-use crate::trial::features;
-use crate::vcpu::{
-    self, CpuModel, Detours, Gate, ReadyVcpu, Request, Surroundings, VcpuEvents, VcpuState,
-};
+use crate::vcpu::{self, CpuModel, Detours, Gate, ReadyVcpu, Request, Surroundings, VcpuEvents};
 
 pub use parts::{BuildError, MachineConfig, most_vcpus};
 use parts::{
@@ -57,7 +54,7 @@ pub struct Machine {
     vcpus: u16,
     user_paused: Cell<bool>,
     breakpoint: Cell<Option<Gva>>,
-    trap: Cell<Option<TextTrap>>,
+    trap: TextTrap,
     tsc_khz: u32,
     clocks: Arc<VcpuClocks>,
     /// Who serves breakpoints while text is changed live.
@@ -123,7 +120,7 @@ impl Machine {
             vcpus,
             user_paused: Cell::new(false),
             breakpoint: Cell::new(None),
-            trap: Cell::new(None),
+            trap: TextTrap::default(),
             tsc_khz,
             clocks: around.clocks,
             breakpoints: None,
@@ -238,24 +235,9 @@ impl Machine {
             }
             quiesced = Some(stopped);
         }
-        self.set_trap(at)?;
+        self.trap.put(at, &self.ram, &self.layout)?;
         drop(quiesced);
         self.breakpoint.set(at);
-        Ok(())
-    }
-
-    /// The part of a breakpoint that stands in the guest's text. No vCPU runs.
-    fn set_trap(&self, at: Option<Gva>) -> Result<(), BreakpointError> {
-        if let Some(trap) = self.trap.take() {
-            trap.disarm(&self.ram)?;
-        }
-        let Some(at) = at else { return Ok(()) };
-        // A host on which even the trial fails has no tiny VM either: leave it to the register.
-        if !features::hardware_breakpoints_exit().unwrap_or(true) {
-            let text = self.layout.locate(at);
-            let (text, _) = text.ok_or(BreakpointError::NoText(at))?;
-            self.trap.set(Some(TextTrap::arm(&self.ram, text)?));
-        }
         Ok(())
     }
 
@@ -271,15 +253,6 @@ impl Machine {
         &self.clocks
     }
 
-    /// Has those vCPUs leave the guest for a moment that have been in it for so long that their counters are to be
-    /// looked at.
-    pub fn nudge_for_clocks(&self) {
-        let vcpus = self.holders.vcpus().iter();
-        vcpus
-            .filter(|vcpu| self.clocks.is_due(vcpu.number()))
-            .for_each(vcpu::VcpuHandle::nudge);
-    }
-
     /// Where the breakpoint is armed.
     #[must_use]
     pub fn breakpoint(&self) -> Option<Gva> {
@@ -288,10 +261,7 @@ impl Machine {
 
     /// Frees the vCPUs that are trapped at the breakpoint. It must be disarmed before.
     pub fn leave_breakpoint(&self) {
-        self.holders
-            .vcpus()
-            .iter()
-            .for_each(vcpu::VcpuHandle::untrap);
+        self.handles().iter().for_each(vcpu::VcpuHandle::untrap);
     }
 
     /// Lets a vCPU continue whose guest has announced something.
@@ -301,14 +271,10 @@ impl Machine {
         }
     }
 
-    /// What each vCPU is doing.
+    /// Its vCPUs, once they have been started: what each of them does.
     #[must_use]
-    pub fn vcpu_states(&self) -> Vec<VcpuState> {
-        self.holders
-            .vcpus()
-            .iter()
-            .map(vcpu::VcpuHandle::state)
-            .collect()
+    pub fn handles(&self) -> &[vcpu::VcpuHandle] {
+        self.holders.vcpus()
     }
 
     /// How long pauses took so far.
@@ -348,16 +314,6 @@ impl Machine {
     #[must_use]
     pub fn vcpus(&self) -> u16 {
         self.vcpus
-    }
-
-    /// The CPU time of each vCPU's thread.
-    #[must_use]
-    pub fn cpu_times(&self) -> Vec<vcpu::cpu_time::CpuTime> {
-        let vcpus = self.holders.vcpus();
-        vcpus
-            .iter()
-            .filter_map(vcpu::VcpuHandle::cpu_time)
-            .collect()
     }
 
     /// Where vCPUs continue that leave the guest at probes.

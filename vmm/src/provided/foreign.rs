@@ -119,9 +119,8 @@ impl Foreign {
         self.set_window_free(inside.is_nobody());
         if !inside.is_nobody() {
             log::warn!(
-                "the guest's text is its own again, but {} words of its memory still lead to stubs: the tracing memory stays \
-                 in the guest, which nothing else leads to",
-                inside.words
+                "the guest's text is its own again, but {inside} still lead to stubs: the tracing memory stays in the guest, \
+                 which nothing else leads to"
             );
         }
         Ok(())

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::machine::{Machine, PATIENCE};
 use crate::outcome::Outcome;
 use crate::provider::Provider;
-use crate::vcpu::{VcpuEvent, VcpuEventKind, VcpuState};
+use crate::vcpu::{VcpuEvent, VcpuEventKind, VcpuHandle, VcpuState};
 
 impl Provider for Machine {
     fn bell(&self) -> RawFd {
@@ -59,14 +59,13 @@ impl Provider for Machine {
     }
 
     fn state(&self) -> &'static str {
-        guest_state(&Self::vcpu_states(self), self.is_paused_by_user())
+        guest_state(self.handles(), self.is_paused_by_user())
     }
 
     fn vcpu_states(&self) -> Vec<VcpuStatus> {
-        let states = Self::vcpu_states(self);
-        let states = (0..).zip(&states).map(|(vcpu, state)| VcpuStatus {
-            vcpu,
-            state: vcpu_state(*state).to_owned(),
+        let states = self.handles().iter().map(|vcpu| VcpuStatus {
+            vcpu: vcpu.number(),
+            state: vcpu_state(vcpu.state()).to_owned(),
         });
         states.collect()
     }
@@ -80,7 +79,10 @@ impl Provider for Machine {
     }
 
     fn nudge_for_clocks(&self) {
-        Self::nudge_for_clocks(self);
+        let vcpus = self.handles().iter();
+        vcpus
+            .filter(|vcpu| self.clocks().is_due(vcpu.number()))
+            .for_each(VcpuHandle::nudge);
     }
 
     fn console_input(&self, bytes: &[u8]) {
@@ -123,8 +125,8 @@ impl Machine {
     }
 }
 
-fn guest_state(vcpus: &[VcpuState], paused_by_user: bool) -> &'static str {
-    let any = |wanted| vcpus.contains(&wanted);
+fn guest_state(vcpus: &[VcpuHandle], paused_by_user: bool) -> &'static str {
+    let any = |wanted| vcpus.iter().any(|vcpu| vcpu.state() == wanted);
     if any(VcpuState::Exited) || any(VcpuState::Stopped) {
         "ended"
     } else if paused_by_user {
