@@ -129,7 +129,7 @@ mod window;
 #[cfg(feature = "internals")]
 pub mod window;
 
-pub use engine::{Inside, RestoreError, Restored, restore};
+pub use engine::{Inside, RestoreError, Restored};
 pub use linux::in_memory::error::{BrokenList, NoKernel, NoSites};
 pub use linux::in_memory::moved::{MovedKernel, OtherKernel};
 pub use linux::in_memory::{FoundKernel, KernelMap, kernel_in_memory};
@@ -146,3 +146,4 @@ pub use ring::reader::Mode;
 pub use session::SessionMemory;
 pub use stub::spec::ReturnHook;
 pub use text::journal;
+pub use tracing::restore;

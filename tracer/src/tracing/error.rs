@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::engine::call_values::CallValuesError;
 use crate::engine::locks::LockError;
 use crate::engine::probes::ProbeError;
-use crate::engine::{ApplyError, AttachError};
+use crate::engine::{ApplyError, AttachError, RestoreError};
 use crate::filter::{FilterError, expression};
 use crate::points::dynamic::RetargetError;
 use crate::points::events::NoSuchEvent;
@@ -41,6 +41,9 @@ pub enum TracingError {
     /// The change.
     #[error(transparent)]
     Apply(#[from] ApplyError),
+    /// What a dead tracer has left.
+    #[error("what was left in the guest cannot be given back: {0}")]
+    Restore(#[from] RestoreError),
     /// What was asked of events.
     #[error(transparent)]
     Event(#[from] NoSuchEvent),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Tracing, TracingError};
-use crate::engine::{Foothold, FrozenBy, Inside};
+use crate::engine::{self, Foothold, FrozenBy, Inside, Restored};
 use crate::guest::Guest;
 
 /// How often it is looked whether the guest has left the stubs, each look through all of its memory.
@@ -40,14 +40,38 @@ impl Tracing {
         }
         let rest = self.attachment.shared.host.rest;
         let engine = &mut self.attachment.engine;
-        let mut inside = engine.leave(&mut guest.stop()?, false)?;
-        for _ in 1..LOOKS {
-            if inside.is_nobody() {
-                break;
-            }
-            rest(REST);
-            inside = engine.leave(&mut guest.stop()?, false)?;
-        }
-        Ok(inside)
+        until_nobody(rest, || Ok(engine.leave(&mut guest.stop()?, false)?))
     }
+}
+
+/// Gives a guest back what tracers that are dead have changed in it, whose window is the guest's. `rest` lets it run between
+/// two looks.
+///
+/// # Errors
+/// A [`TracingError`]; what has been given back by then stays so, and the rest can be tried again.
+pub fn restore(guest: &impl Guest, rest: fn(Duration)) -> Result<Restored, TracingError> {
+    let mut all = Restored::default();
+    all.inside = until_nobody(rest, || {
+        let more = engine::restore(&mut guest.stop()?, guest.window())?;
+        all.places += more.places;
+        all.others += more.others;
+        Ok(more.inside)
+    })?;
+    Ok(all)
+}
+
+/// Looks, a few times, until nothing in the guest leads to the window. Returns what the last look has found.
+fn until_nobody(
+    rest: fn(Duration),
+    mut look: impl FnMut() -> Result<Inside, TracingError>,
+) -> Result<Inside, TracingError> {
+    let mut inside = look()?;
+    for _ in 1..LOOKS {
+        if inside.is_nobody() {
+            break;
+        }
+        rest(REST);
+        inside = look()?;
+    }
+    Ok(inside)
 }

@@ -63,6 +63,7 @@ use closing::Closing;
 use debuginfo::DebugInfo;
 use early::Early;
 pub use error::TracingError;
+pub use leave::restore;
 use modules::Modules;
 use options::DEFAULT_SESSION;
 pub use options::TracingOptions;

@@ -1,19 +1,11 @@
 //! What tracers that were killed have left in a guest of another VMM is given back: `vmm attach --restore`, and before every
 //! attachment.
 
-use std::time::Duration;
-
 use tracer::Restored;
-use tracer::guest::Guest as _;
 
 use crate::failure::Failure;
 use crate::foreign::Foreign;
 use terms::quantity::counted;
-
-/// How often it is looked whether the guest has left the stubs.
-const LOOKS: u32 = 5;
-/// Between two looks.
-const REST: Duration = Duration::from_millis(20);
 
 /// Gives the guest of process `pid` back what was left in it. Returns how many tracers had left something.
 ///
@@ -31,31 +23,13 @@ pub fn restore(pid: i32) -> Result<usize, Failure> {
 }
 
 fn give_back(pid: i32, guest: &mut Foreign) -> Result<(), Failure> {
-    let mut all = once(guest)?;
-    for _ in 1..LOOKS {
-        if all.inside.is_nobody() {
-            break;
-        }
-        std::thread::sleep(REST);
-        let more = once(guest)?;
-        all.places += more.places;
-        all.inside = more.inside;
-    }
+    let all = tracer::restore(guest, std::thread::sleep)?;
     tell(pid, &all);
     if all.inside.is_nobody() {
         guest.set_window_free(true);
         guest.leave().map_err(Failure::tracing)?;
     }
     Ok(())
-}
-
-fn once(guest: &Foreign) -> Result<Restored, Failure> {
-    let mut stopped = guest.stop().map_err(Failure::tracing)?;
-    let restored = tracer::restore(&mut stopped, guest.window());
-    restored.map_err(|error| {
-        let what = "what was left in the guest cannot be given back";
-        Failure::tracing(format!("{what}: {error}"))
-    })
 }
 
 fn tell(pid: i32, all: &Restored) {

@@ -17,7 +17,7 @@ use super::memory::{ForeignMemory, ForeignRam};
 use super::park::{AllParked, park};
 use super::process::{Mapping, Process};
 use super::slots::{Slots, find};
-use super::threads::vcpus_of;
+use super::threads::{settle, vcpus_of};
 use super::top_table::TopTable;
 use super::vcpu::{ForeignVcpu, Parked};
 use super::window::{ForeignWindow, unmap_there};
@@ -105,6 +105,9 @@ impl Foreign {
     pub(crate) fn left_in(pid: i32) -> Result<Vec<Mapping>, ForeignError> {
         let process = Process::open(pid)?;
         process.vm_descriptor()?;
+        // In this order: who is refused has held nobody.
+        lock::left_in(&process)?;
+        settle(&process)?;
         lock::left_in(&process)
     }
 

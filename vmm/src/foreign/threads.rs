@@ -18,6 +18,32 @@ const LOOKS: u32 = 8;
 /// What a thread that runs is doing: its system call; none when that is not known.
 type Ask<'a> = &'a dyn Fn(i32) -> Result<Option<[u64; 3]>, ForeignError>;
 
+/// The calls that are made in the name of a VMM's threads (`window.rs`, `vcpu.rs`).
+const CALLS: [i64; 5] = [
+    libc::SYS_memfd_create,
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_close,
+    libc::SYS_ioctl,
+];
+
+/// Waits until no thread is in a call any more that a tracer has made in its name which died meanwhile: what is mapped and
+/// open is all that will be, then. Each thread that may be in one stands still for a moment.
+///
+/// # Errors
+/// [`ForeignError::Ptrace`], [`ForeignError::Late`], [`ForeignError::Proc`].
+pub(super) fn settle(process: &Process) -> Result<(), ForeignError> {
+    let deadline = Instant::now() + PATIENCE;
+    for thread in process.threads()? {
+        let is_ours = |[number, ..]: [u64; 3]| CALLS.contains(&number.cast_signed());
+        if process.system_call(thread).is_none_or(is_ours) {
+            // A stop is at a call's end.
+            asked(thread, deadline)?;
+        }
+    }
+    Ok(())
+}
+
 /// The vCPUs of a VMM's guest, by number.
 ///
 /// # Errors
