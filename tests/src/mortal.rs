@@ -1,6 +1,7 @@
 //! A program that dies at a step of our choice: it is killed at one of the system calls by which it does something to others.
 
-use std::process::{Child, Command};
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
 
 use nix::sys::ptrace::{self, Options};
 use nix::sys::signal::Signal;
@@ -17,6 +18,8 @@ pub struct Lived {
     pub steps: u64,
     /// Its exit status, if it was not killed by us; that of a signal is negative.
     pub ended: Option<i32>,
+    /// What it said by then.
+    pub said: String,
 }
 
 /// Runs `command` and kills it at this step. It is let run to its end if it has fewer.
@@ -24,6 +27,7 @@ pub struct Lived {
 /// # Panics
 /// When it cannot be started or traced.
 pub fn killed_at(command: &mut Command, step: u64) -> Lived {
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
     let child: Child = command.spawn().expect("the program starts");
     let pid = Pid::from_raw(child.id().cast_signed());
     let options = Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_EXITKILL;
@@ -43,22 +47,30 @@ fn watch(mut child: Child, pid: Pid, step: u64) -> Lived {
                 if steps >= step {
                     child.kill().expect("it runs");
                     let _ = child.wait();
-                    return Lived { steps, ended: None };
+                    return lived(child, steps, None);
                 }
             }
             WaitStatus::Stopped(_, signal) => deliver = Some(signal),
             WaitStatus::Exited(_, code) => {
-                let ended = Some(code);
-                return Lived { steps, ended };
+                return lived(child, steps, Some(code));
             }
             WaitStatus::Signaled(_, signal, _) => {
-                let ended = Some(-(signal as i32));
-                return Lived { steps, ended };
+                return lived(child, steps, Some(-(signal as i32)));
             }
             _ => {}
         }
         let deliver = deliver.filter(|signal| *signal != Signal::SIGTRAP);
         // When it has ended meanwhile the next look says so.
         let _ = ptrace::syscall(pid, deliver);
+    }
+}
+
+fn lived(child: Child, steps: u64, ended: Option<i32>) -> Lived {
+    let mut said = Vec::new();
+    let _ = child.stderr.map(|mut stderr| stderr.read_to_end(&mut said));
+    Lived {
+        steps,
+        ended,
+        said: String::from_utf8_lossy(&said).into_owned(),
     }
 }

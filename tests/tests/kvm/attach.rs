@@ -235,6 +235,38 @@ fn changes_at_random_do_no_harm() {
     let _ = other.end().0.good();
 }
 
+/// Three thousand pauses, two thousand changes: QEMU lives, and its guest computes what it computes untraced.
+#[test]
+fn qemu_is_not_harmed_by_thousands_of_pauses_and_changes() {
+    let rest = format!("iterations={} threads=6 tick=200", scaled(1000));
+    let expected = untraced(gated("calls,threads,smp", &rest).vcpus(2));
+    let name = format!("exotrace-storm-{}", std::process::id());
+    let cmdline = format!("workload=list,spin,calls,threads,smp {rest}");
+    let mut qemu = Guest::under_qemu(&name, &cmdline, 2).start();
+    qemu.wait_for("workload spin");
+    let mut attached = Guest::attached(qemu.pid(), Some(&guest())).start();
+    let mut client = attached.client();
+    let text = client.digest();
+    for _ in 0..scaled(3000) {
+        client.call("pause", json!({}));
+        client.call("resume", json!({}));
+    }
+    let mut random = Random::new();
+    client.call("start", json!({"tracer": "graph", "filter": ["spin_root"]}));
+    for _ in 0..scaled(2000) {
+        let glob = random.pick(&["spin_*", "spin_leaf", "calls_*", "many_*", "*"]);
+        client.call("filter.set", json!({"filter": [glob]}));
+    }
+    client.call("stop", json!({}));
+    assert_eq!(client.digest(), text);
+    client.call("start", json!({"tracer": "graph", "notrace": ["spin_*"]}));
+    qemu.type_text("q");
+    let (ended, _) = qemu.end();
+    assert_eq!(ended.code, Some(1), "{ended}");
+    assert_eq!(without_gate(ended.printed()), expected);
+    assert_eq!(attached.end().0.code, Some(0));
+}
+
 /// Gives back what was left in the guest.
 fn restore(of: &Running) -> String {
     let restored = vmm_says(&["attach", &of.pid().to_string(), "--restore"]);

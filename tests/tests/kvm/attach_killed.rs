@@ -1,7 +1,7 @@
 //! `vmm attach` is killed at any step of attaching, changing and letting go: neither VMM nor guest notices, and whoever comes next
 //! gives the guest back what is its own.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use tests::exact::{gated, untraced, without_gate};
 use tests::mortal::killed_at;
@@ -20,7 +20,6 @@ fn life(of: &Running) -> Command {
         "--duration",
         "0.01",
     ]);
-    command.stdout(Stdio::null()).stderr(Stdio::null());
     command
 }
 
@@ -39,14 +38,17 @@ fn killed_at_random(of: &Running, lives: u64) {
     for _ in 0..lives {
         let step = 1 + random.next_u64() % whole.steps;
         let lived = killed_at(&mut life(of), step);
-        let ended = lived.ended;
-        assert!(ended.is_none_or(|ended| ended == 0), "{step}: {ended:?}");
+        assert!(
+            lived.ended.is_none_or(|ended| ended == 0),
+            "{step}: {lived:?}"
+        );
     }
+    restore(of);
     // The first ones, where the VMM is held for the first time, one after the other.
     for step in 1..40 {
         let _ = killed_at(&mut life(of), step);
+        restore(of);
     }
-    restore(of);
 }
 
 #[test]

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use libc::user_regs_struct;
+
 use super::error::ForeignError;
-use super::held::HeldThread;
+use super::held::{HeldThread, Rest};
 use super::process::Process;
 use super::vcpu::{ForeignVcpu, is_run_of};
 use super::way_back::WayBack;
@@ -27,18 +29,29 @@ const CALLS: [i64; 5] = [
     libc::SYS_ioctl,
 ];
 
-/// Waits until no thread is in a call any more that a tracer has made in its name which died meanwhile: what is mapped and
-/// open is all that will be, then. Each thread that may be in one stands still for a moment.
+/// Waits until no thread is in a call any more, or about to make one, that a tracer has asked it for which died meanwhile: what
+/// is mapped and open is all that will be, then. Each thread that may be in one stands still for a moment.
 ///
 /// # Errors
-/// [`ForeignError::Ptrace`], [`ForeignError::Late`], [`ForeignError::Proc`].
+/// [`ForeignError::Ptrace`], [`ForeignError::Late`], [`ForeignError::Proc`], [`ForeignError::NoWayBack`].
 pub(super) fn settle(process: &Process) -> Result<(), ForeignError> {
+    let way = WayBack::find(process)?;
     let deadline = Instant::now() + PATIENCE;
     for thread in process.threads()? {
         let is_ours = |[number, ..]: [u64; 3]| CALLS.contains(&number.cast_signed());
-        if process.system_call(thread).is_none_or(is_ours) {
-            // A stop is at a call's end.
-            asked(thread, deadline)?;
+        if process
+            .system_call(thread)
+            .is_some_and(|call| !is_ours(call))
+        {
+            continue;
+        }
+        let mut rest = Rest::until(deadline);
+        // A thread that is in a call stops at its end; one that is about to make it may stop before.
+        while stopped_at(thread, deadline)?.is_some_and(|registers| registers.rip == way.call) {
+            if !rest.a_moment() {
+                let what = "a call was to be made in its name";
+                return Err(ForeignError::Late { thread, what });
+            }
         }
     }
     Ok(())
@@ -101,14 +114,20 @@ fn look(process: &Process, vcpus: &[Arc<ForeignVcpu>], ask: Ask<'_>) -> Result<(
 
 /// The system call that a running thread is in; none when it has ended meanwhile.
 fn asked(thread: i32, deadline: Instant) -> Result<Option<[u64; 3]>, ForeignError> {
-    let mut held = match HeldThread::seize(thread, false) {
-        Err(ForeignError::Ended { .. }) => return Ok(None),
-        held => held?,
+    let stopped = stopped_at(thread, deadline)?;
+    Ok(stopped.map(|at| [at.orig_rax, at.rdi, at.rsi]))
+}
+
+/// The registers of a thread, which is stopped for that; none when it has ended meanwhile.
+fn stopped_at(thread: i32, deadline: Instant) -> Result<Option<user_regs_struct>, ForeignError> {
+    let registers = || {
+        let mut held = HeldThread::seize(thread, false)?;
+        held.interrupt()?;
+        held.wait_stopped(deadline)?;
+        held.registers()
     };
-    match held.interrupt().and_then(|()| held.wait_stopped(deadline)) {
-        Err(ForeignError::Ended { .. }) => return Ok(None),
-        stopped => stopped?,
+    match registers() {
+        Err(ForeignError::Ended { .. }) => Ok(None),
+        stopped => stopped.map(Some),
     }
-    let registers = held.registers()?;
-    Ok(Some([registers.orig_rax, registers.rdi, registers.rsi]))
 }
