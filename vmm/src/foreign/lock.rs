@@ -43,14 +43,22 @@ pub(super) fn left_in(process: &Process) -> Result<Vec<Mapping>, ForeignError> {
     let ours = PathBuf::from(format!("/memfd:{NAME}"));
     let mut windows = process.mappings()?;
     windows.retain(|mapping| mapping.file.as_ref() == Some(&ours));
-    for window in &windows {
+    let mut left = Vec::new();
+    for window in windows {
+        let file = match open(pid, &window) {
+            // A call that its tracer had begun took it away just now.
+            Err(ForeignError::Proc { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                continue;
+            }
+            file => file?,
+        };
         // Locked for this moment only, to see whether somebody else has.
-        let file = open(pid, window)?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(ForeignError::Traced { pid });
         }
+        left.push(window);
     }
-    Ok(windows)
+    Ok(left)
 }
 
 /// Descriptors of windows that this process has: one that was made for us, and not closed.

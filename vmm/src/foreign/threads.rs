@@ -11,8 +11,8 @@ use super::process::Process;
 use super::vcpu::{ForeignVcpu, is_run_of};
 use super::way_back::WayBack;
 
-/// Time that a thread has to show what it does.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Time that a thread has to show what it does. Nobody stands still while that is waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Looks at all threads: one that executes a vCPU can do something else for it just now. Where none does after so many (the
 /// VMM has stopped its guest), each pause looks again.
 const LOOKS: u32 = 8;
