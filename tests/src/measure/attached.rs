@@ -8,7 +8,7 @@ use std::time::Instant;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::Failed;
-use super::guest::{Client, Guest, beside_this, prefer};
+use super::guest::{Client, Guest, beside_this};
 use crate::place;
 
 /// One that is attached.
@@ -39,9 +39,7 @@ impl Attached {
     ) -> Result<Self, Failed> {
         let control = place.join("attached");
         let _ = fs::remove_file(&control);
-        // As the guest: our own is traced from the process that is put before others.
-        let mut command = Command::new("setsid");
-        command.arg(beside_this("vmm")?);
+        let mut command = Command::new(beside_this("vmm")?);
         command.args(["attach", &guest.pid().to_string(), "--kernel"]);
         command.arg(place::guest()).arg("--control").arg(&control);
         command.args(arguments).env("RUST_LOG", "error");
@@ -51,13 +49,11 @@ impl Attached {
         let started = Instant::now();
         let child = command.spawn();
         sched_setaffinity(None, &own)?;
-        let attached = Self {
+        Ok(Self {
             child: child?,
             control,
             started,
-        };
-        prefer(attached.child.id());
-        Ok(attached)
+        })
     }
 
     /// A connection to the control socket.

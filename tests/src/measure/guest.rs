@@ -89,7 +89,7 @@ impl Guest {
             started,
         };
         guest.pin(vcpus)?;
-        prefer(guest.pid());
+        guest.prefer();
         Ok(guest)
     }
 
@@ -163,6 +163,14 @@ impl Guest {
         Ok(())
     }
 
+    /// Asks that whatever else runs on this host gives way. Without the right to ask, the spread
+    /// of the measurements tells how much else ran.
+    fn prefer(&self) {
+        let _ = fs::write(format!("/proc/{}/autogroup", self.pid()), "-20");
+        let process = Pid::from_raw(i32::try_from(self.pid()).unwrap_or_default());
+        let _ = setpriority_process(process, -20);
+    }
+
     fn threads(&self) -> Result<Vec<(i32, String)>, Failed> {
         let mut threads = Vec::new();
         for entry in fs::read_dir(format!("/proc/{}/task", self.pid()))? {
@@ -175,14 +183,6 @@ impl Guest {
         }
         Ok(threads)
     }
-}
-
-/// Asks that whatever else runs on this host gives way to a process that began a session of its own. Without the right to
-/// ask, the spread of the measurements tells how much else ran.
-pub(super) fn prefer(process: u32) {
-    let _ = fs::write(format!("/proc/{process}/autogroup"), "-20");
-    let process = Pid::from_raw(i32::try_from(process).unwrap_or_default());
-    let _ = setpriority_process(process, -20);
 }
 
 fn set_affinity(thread: i32, cpus: &[usize]) -> Result<(), Failed> {
