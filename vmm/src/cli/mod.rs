@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod named_options;
+mod not_of_others;
 
 use std::io::Write;
 use std::panic::{UnwindSafe, catch_unwind, set_hook, take_hook};
@@ -159,7 +160,12 @@ fn caught(run: impl FnOnce() -> ExitStatus + UnwindSafe) -> ExitStatus {
 fn parsed() -> ExitStatus {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return usage(&error),
+        Err(error) => {
+            return match not_of_others::why(&error, std::env::args_os()) {
+                Some(why) => say(&Failure::bad_input(why)),
+                None => usage(&error),
+            };
+        }
     };
     let result = match cli.verb {
         Verb::Run(options) => commands::run::run(&options),
