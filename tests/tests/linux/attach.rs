@@ -1,7 +1,9 @@
 //! `vmm attach` to a stock Linux of another VMM, without any file of its kernel.
 
-use serde_json::json;
-use tests::{Guest, Running, guest, linux, vmm_says, with_file};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use tests::{Client, Guest, Running, guest, linux, patience, vmm_says, with_file};
 
 use crate::shell::Shell;
 
@@ -160,4 +162,90 @@ fn a_reset_of_a_linux_is_noticed_and_followed() {
     assert_eq!(counts, [(function.to_owned(), 100)], "{ended}");
     qemu.type_text("exit\n");
     let _ = qemu.end();
+}
+
+/// The functions of the module that are listed as patched.
+fn patched(client: &mut Client, glob: &str) -> usize {
+    let listed = client.call("functions", json!({"glob": glob}));
+    let functions = listed["functions"].as_array().unwrap();
+    let patched = functions.iter().filter(|one| one["state"] == "patched");
+    patched.count()
+}
+
+/// Asks until as many are patched as `enough` wants.
+fn until(client: &mut Client, glob: &str, enough: impl Fn(usize) -> bool) {
+    let deadline = Instant::now() + patience();
+    loop {
+        let patched = patched(client, glob);
+        if enough(patched) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{glob}: {patched} are patched");
+    }
+}
+
+/// Types, probes, modules and the end: all that a file of the kernel would tell comes from the guest's memory.
+#[test]
+fn values_modules_and_a_panic_of_a_linux_of_qemu_are_seen_without_a_file() {
+    const OPENS: usize = 12;
+    const MODULE: &str = "mod:binfmt_misc:bm_status_*";
+    const COME: &str = "insmod /modules/binfmt_misc.ko && mount -t binfmt_misc none $F";
+    const USE: &str = "dd if=$F/status of=/dev/null bs=4096 count=1 2>/dev/null";
+    let folder = tempfile::tempdir().unwrap();
+    let script = "F=/proc/sys/fs/binfmt_misc; N=0; echo up; while read line; do eval \"$line\"; N=$((N + 1)); echo did $N.; done";
+    let initrd = with_file(folder.path(), "shell", script.as_bytes());
+    let mut qemu = Guest::linux_under_qemu("exotrace-values", "sh /shell", &initrd, 2).start();
+    qemu.wait_for("up");
+    let mut lines = 0;
+    let mut does = |qemu: &mut Running, line: &str| {
+        qemu.type_text(&format!("{line}\n"));
+        lines += 1;
+        qemu.wait_for(&format!("did {lines}."));
+    };
+    let mut attached = attach(
+        &qemu,
+        &[
+            "--trace",
+            "graph",
+            "--filter",
+            "do_sys_openat2",
+            "--filter",
+            MODULE,
+            "--args",
+            "--retval",
+            "--probe",
+            "vfs_open path->dentry->d_name.name:string",
+        ],
+    );
+    let mut client = attached.client();
+    does(&mut qemu, &format!("opens {OPENS}"));
+    assert_eq!(patched(&mut client, MODULE), 0);
+    for _ in 0..2 {
+        does(&mut qemu, COME);
+        until(&mut client, MODULE, |patched| patched > 0);
+        does(&mut qemu, USE);
+        does(&mut qemu, "umount $F && rmmod binfmt_misc");
+        until(&mut client, MODULE, |patched| patched == 0);
+    }
+    assert_eq!(client.status()["tracing"]["frozen"], Value::Null);
+    drop(client);
+    // Time enough for somebody who looks from outside.
+    does(&mut qemu, "echo 10 >/proc/sys/kernel/panic");
+    qemu.type_text("echo c >/proc/sysrq-trigger\n");
+    let (ended, trace) = attached.end();
+    let _ = qemu.end();
+    for word in ["the guest's kernel panics", "last 20 calls of each vCPU"] {
+        assert!(ended.stderr.contains(word), "no '{word}': {ended}");
+    }
+    let graph = trace.report("graph");
+    let opened = graph.matches("do_sys_openat2(dfd=77, ").count();
+    assert_eq!(opened, OPENS, "{graph}");
+    let counts = trace.uftrace();
+    assert_eq!(counts.get("bm_status_read"), Some(&2), "{counts:?}");
+    let names = trace.fields("vfs_open");
+    let name = |fields: &Value| fields["path->dentry->d_name.name"]["text"].clone();
+    assert!(
+        names.iter().any(|fields| name(fields) == "status"),
+        "{graph}"
+    );
 }
