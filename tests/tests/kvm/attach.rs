@@ -150,7 +150,8 @@ fn a_guest_of_qemu_is_let_go_as_it_was() {
     qemu.wait_for("workload spin");
     let before = left_in(&qemu);
     let mut text = None;
-    for filter in ["calls_*", "many_*"] {
+    // Few functions: the firmware leaves numbers in the guest's memory that look like addresses (docs/attach.md).
+    for filter in ["calls_*", "many_00??"] {
         let attached = Guest::attached(qemu.pid(), Some(&guest()));
         let mut attached = attached.start();
         let digest = attached.client().digest();

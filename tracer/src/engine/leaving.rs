@@ -183,5 +183,9 @@ mod tests {
             (found.words, found.first),
             (2, Some((first.wrapping_add(0x40), start)))
         );
+        assert_eq!(
+            found.to_string(),
+            "2 words of its memory (the first one, at 0x400040, holds 0xffffffffb0000000)"
+        );
     }
 }
