@@ -352,14 +352,24 @@ impl Running {
     /// # Panics
     /// When it does not come, or `vmm` ends before.
     pub fn client(&mut self) -> Client {
+        self.connected().unwrap_or_else(|| {
+            let said = self.stderr.take().map(JoinHandle::join);
+            panic!("vmm ended without a control socket: {said:?}");
+        })
+    }
+
+    /// The same; none when it has ended before.
+    ///
+    /// # Panics
+    /// When neither comes.
+    pub fn connected(&mut self) -> Option<Client> {
         let deadline = Instant::now() + patience();
         loop {
             if let Ok(client) = Client::connect(&self.socket) {
-                return client;
+                return Some(client);
             }
-            if let Ok(Some(status)) = self.child.try_wait() {
-                let said = self.stderr.take().map(JoinHandle::join);
-                panic!("vmm ended ({status}) without a control socket: {said:?}");
+            if let Ok(Some(_)) = self.child.try_wait() {
+                return None;
             }
             assert!(Instant::now() < deadline, "no control socket");
             std::thread::yield_now();

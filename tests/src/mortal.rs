@@ -22,11 +22,48 @@ pub struct Lived {
     pub said: String,
 }
 
+/// One that stands still at a step.
+#[derive(Debug)]
+pub struct Held {
+    child: Child,
+    pid: Pid,
+    steps: u64,
+}
+
+impl Held {
+    /// Lets it go on.
+    ///
+    /// # Panics
+    /// When it has ended.
+    #[must_use]
+    pub fn let_go(self) -> Child {
+        ptrace::detach(self.pid, None).expect("it stands still");
+        self.child
+    }
+
+    fn kill(mut self) -> Lived {
+        self.child.kill().expect("it runs");
+        let _ = self.child.wait();
+        lived(self.child, self.steps, None)
+    }
+}
+
 /// Runs `command` and kills it at this step. It is let run to its end if it has fewer.
 ///
 /// # Panics
 /// When it cannot be started or traced.
 pub fn killed_at(command: &mut Command, step: u64) -> Lived {
+    held_at(command, step).map_or_else(|lived| lived, Held::kill)
+}
+
+/// Runs `command` to this step.
+///
+/// # Errors
+/// How it ended, if it has fewer.
+///
+/// # Panics
+/// When it cannot be started or traced.
+pub fn held_at(command: &mut Command, step: u64) -> Result<Held, Lived> {
     command.stdout(Stdio::null()).stderr(Stdio::piped());
     let child: Child = command.spawn().expect("the program starts");
     let pid = Pid::from_raw(child.id().cast_signed());
@@ -36,7 +73,7 @@ pub fn killed_at(command: &mut Command, step: u64) -> Lived {
     watch(child, pid, step)
 }
 
-fn watch(mut child: Child, pid: Pid, step: u64) -> Lived {
+fn watch(child: Child, pid: Pid, step: u64) -> Result<Held, Lived> {
     let mut steps = 0;
     loop {
         let mut deliver = None;
@@ -45,17 +82,13 @@ fn watch(mut child: Child, pid: Pid, step: u64) -> Lived {
                 let call = ptrace::getregs(pid).map_or(0, |registers| registers.orig_rax);
                 steps += u64::from(STEPS.contains(&call));
                 if steps >= step {
-                    child.kill().expect("it runs");
-                    let _ = child.wait();
-                    return lived(child, steps, None);
+                    return Ok(Held { child, pid, steps });
                 }
             }
             WaitStatus::Stopped(_, signal) => deliver = Some(signal),
-            WaitStatus::Exited(_, code) => {
-                return lived(child, steps, Some(code));
-            }
+            WaitStatus::Exited(_, code) => return Err(lived(child, steps, Some(code))),
             WaitStatus::Signaled(_, signal, _) => {
-                return lived(child, steps, Some(-(signal as i32)));
+                return Err(lived(child, steps, Some(-(signal as i32))));
             }
             _ => {}
         }

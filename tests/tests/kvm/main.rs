@@ -11,6 +11,7 @@ mod attach_demo;
 mod attach_killed;
 mod attach_memory;
 mod attach_reset;
+mod attach_together;
 mod bad_input;
 mod call_values;
 mod clients;

@@ -75,6 +75,8 @@ impl Foreign {
         process.vm_descriptor()?;
         lock::left_in(&process)?;
         let opened = Self::with_window(process, |process, slots, bits, ram_end| {
+            // Again: its threads are ours now, and nobody else can give it a window before we have.
+            lock::left_in(process)?;
             ForeignWindow::open(process, slots, bits, ram_end).map(Some)
         })?;
         opened.ok_or(ForeignError::NotVmm { pid })
