@@ -1,10 +1,11 @@
-//! Two `vmm attach` that come to the same guest in the same moment: one of them has it.
+//! What happens to others while `vmm attach` is at one of its steps: a second tracer comes, or the VMM ends.
 
 use std::process::Command;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use tests::mortal::held_at;
-use tests::{Guest, Running, guest, vmm};
+use tests::mortal::{held_at, killed_at};
+use tests::{Guest, Random, Running, guest, scaled, vmm};
 
 /// One that has the guest for a moment.
 fn first(of: &Running) -> Command {
@@ -45,4 +46,35 @@ fn of_two_tracers_that_come_together_one_is_refused() {
     assert_eq!(other.client().digest(), text);
     other.type_text("q");
     let _ = other.end().0.good();
+}
+
+/// At any step: it is said, in few words, and the tracer ends.
+#[test]
+fn a_vmm_that_ends_while_it_is_attached_to_is_no_surprise() {
+    let mut whole = Guest::spinning(&[]);
+    let steps = killed_at(&mut first(&whole), u64::MAX).steps;
+    whole.type_text("q");
+    let _ = whole.end().0.good();
+    let mut random = Random::new();
+    for _ in 0..scaled(30) {
+        let step = 1 + random.next_u64() % steps;
+        let other = Guest::spinning(&[]);
+        let held = match held_at(&mut first(&other), step) {
+            Ok(held) => held,
+            // Waits take as many steps as they take.
+            Err(lived) => {
+                assert_eq!(lived.ended, Some(0), "{step}: {lived:?}");
+                continue;
+            }
+        };
+        let pid = Pid::from_raw(other.pid().cast_signed()).unwrap();
+        kill_process(pid, Signal::KILL).unwrap();
+        // In this order: while the tracer holds one of its threads a process that is killed does not end.
+        let ended = held.let_go().wait_with_output().unwrap();
+        let _ = other.end();
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert!(ended.status.code().is_some(), "{step}: {ended:?}");
+        assert!(!said.contains("panicked"), "{step}: {said}");
+        assert!(said.lines().count() <= 6, "{step}: {said}");
+    }
 }
