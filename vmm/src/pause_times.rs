@@ -14,9 +14,9 @@ const LONGEST_NS: u64 = 60_000_000_000;
 /// How long pauses took, in nanoseconds.
 #[derive(Debug)]
 pub struct PauseTimes {
-    /// From the request until all vCPUs were parked.
+    /// From the moment in which the first vCPU was asked to leave the guest until all were parked.
     pub parked: Histogram<u64>,
-    /// From the request until the last vCPU continued.
+    /// From that moment until the last vCPU continued.
     pub released: Histogram<u64>,
 }
 
@@ -35,12 +35,12 @@ impl Default for PauseTimes {
 }
 
 impl PauseTimes {
-    /// All vCPUs of a pause are parked, so long after it was asked for.
+    /// All vCPUs of a pause are parked, so long after the first was asked.
     pub fn parked(&mut self, after: Duration) {
         self.parked.saturating_record(nanoseconds(after));
     }
 
-    /// The last vCPU has continued, so long after the pause was asked for.
+    /// The last vCPU has continued, so long after the first was asked.
     pub fn released(&mut self, after: Duration) {
         self.released.saturating_record(nanoseconds(after));
     }

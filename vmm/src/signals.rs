@@ -30,12 +30,14 @@ pub struct Signals(Arc<EventFd>);
 
 impl Signals {
     /// Takes the signals from now on. They are blocked in this thread, and in all threads that it creates afterwards;
-    /// so is SIGXFSZ: a trace that outgrows a limit is an error of its write, not the end of the VMM.
+    /// so is SIGXFSZ: a trace that outgrows a limit is an error of its write, not the end of the VMM. SIGCHLD is kept, too, for
+    /// who waits for the stops of threads that it holds.
     ///
     /// # Errors
     /// When the system refuses.
     pub fn take_over() -> io::Result<Self> {
-        for signal in WANTED.into_iter().chain(STOPPING).chain([libc::SIGXFSZ]) {
+        let kept = [libc::SIGXFSZ, libc::SIGCHLD];
+        for signal in WANTED.into_iter().chain(STOPPING).chain(kept) {
             block_signal(signal).map_err(|error| io::Error::other(format!("{error:?}")))?;
         }
         let arrivals = arrivals()?;

@@ -36,6 +36,11 @@ impl<R: AllMemory> Translated<R> {
         self.page.set(None);
     }
 
+    /// The same by physical address.
+    pub(crate) const fn physical(&self) -> &R {
+        &self.ram
+    }
+
     /// All memory but the window.
     pub(crate) fn ram(&self) -> Vec<Region> {
         self.ram.ram()

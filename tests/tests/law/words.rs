@@ -15,7 +15,7 @@ const EMPTY: [&str; 8] = [
 ];
 
 /// Where `unsafe` is needed: a mapping or KVM.
-const UNSAFE: [&str; 14] = [
+const UNSAFE: [&str; 15] = [
     "vmm/src/clock.rs",
     "vmm/src/control/server.rs",
     "vmm/src/foreign/ptrace.rs",
@@ -26,6 +26,7 @@ const UNSAFE: [&str; 14] = [
     "vmm/src/memslots.rs",
     "vmm/src/signals.rs",
     "vmm/src/terminal.rs",
+    "vmm/src/foreign/urgent.rs",
     "vmm/src/host/clock_page.rs",
     "vmm/src/vcpu/cpu_time.rs",
     "vmm/src/vcpu/kick.rs",

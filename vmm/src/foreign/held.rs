@@ -18,10 +18,8 @@ use nix::unistd::Pid;
 use super::error::ForeignError;
 use super::way_back::WayBack;
 
-/// How long a stop is waited for without leaving the CPU to anybody for long.
-const SPIN: Duration = Duration::from_micros(200);
-/// Between two looks after that.
-const REST: Duration = Duration::from_micros(50);
+/// Between two looks, when nothing stops.
+const REST: Duration = Duration::from_micros(500);
 
 /// A thread that is held until this is dropped.
 #[derive(Debug)]
@@ -55,6 +53,7 @@ impl HeldThread {
         if unfiltered {
             options |= Options::from_bits_retain(libc::PTRACE_O_SUSPEND_SECCOMP);
         }
+        super::ptrace::keep_stops();
         ptrace::seize(pid, options).map_err(refused(thread, "seizing it"))?;
         Ok(Self {
             thread: pid,
@@ -99,7 +98,7 @@ impl HeldThread {
 
     /// Waits for the next stop, whatever it is.
     fn wait(&mut self, deadline: Instant, what: &'static str) -> Result<Stop, ForeignError> {
-        let mut rest = Rest::until(deadline);
+        let rest = Rest::until(deadline);
         loop {
             if let Some(stop) = self.poll()? {
                 return Ok(stop);
@@ -259,29 +258,24 @@ impl HeldThread {
     }
 }
 
-/// Looks again after a moment: at once in the beginning, when most is over.
+/// Looks again after a moment: as soon as something has stopped.
 #[derive(Debug)]
 pub struct Rest {
-    began: Instant,
     deadline: Instant,
 }
 
 impl Rest {
     /// Until then.
     #[must_use]
-    pub fn until(deadline: Instant) -> Self {
-        let began = Instant::now();
-        Self { began, deadline }
+    pub const fn until(deadline: Instant) -> Self {
+        Self { deadline }
     }
 
-    /// Lets others have the CPU for a moment. False when it is too late.
-    pub fn a_moment(&mut self) -> bool {
-        let now = Instant::now();
-        match now - self.began < SPIN {
-            true => std::thread::yield_now(),
-            false => std::thread::sleep(REST),
-        }
-        now < self.deadline
+    /// Leaves the CPU to others for a moment. False when it is too late.
+    pub fn a_moment(&self) -> bool {
+        let is_time = Instant::now() < self.deadline;
+        super::ptrace::wait_for_stop(REST);
+        is_time
     }
 }
 

@@ -60,9 +60,8 @@ pub struct Foreign {
 #[derive(Debug, Default)]
 struct Hold {
     holders: u32,
-    parked: AllParked,
+    parked: Option<AllParked>,
     registers: Vec<FullRegisters>,
-    requested: Option<Instant>,
 }
 
 impl Foreign {
@@ -125,10 +124,10 @@ impl Foreign {
     ) -> Result<Option<Self>, ForeignError> {
         let vm = process.vm_descriptor()?;
         let vcpus = vcpus_of(&process)?;
-        let (requested, mut times) = (Instant::now(), PauseTimes::default());
-        let deadline = requested + LONG;
+        let mut times = PauseTimes::default();
+        let deadline = Instant::now() + LONG;
         let mut parked = park(&process, &vcpus, deadline)?;
-        times.parked(requested.elapsed());
+        times.parked(parked.held());
         let registers = parked.registers(deadline)?;
         let caller = parked.caller(process.pid())?;
         let cpuid = caller.cpuid(deadline)?;
@@ -146,8 +145,7 @@ impl Foreign {
             return Ok(None);
         };
         let top = TopTable::of(&ram, &registers);
-        drop(parked);
-        let held = requested.elapsed();
+        let held = parked.let_go();
         times.released(held);
         let count = u16::try_from(vcpus.len()).unwrap_or(u16::MAX);
         Ok(Some(Self {
@@ -266,10 +264,9 @@ impl Foreign {
     pub(crate) fn hold(&self) -> Result<Vec<FullRegisters>, StopError> {
         let mut hold = self.hold.borrow_mut();
         if hold.holders == 0 {
-            let requested = Instant::now();
-            (hold.parked, hold.registers) = self.park_outside_guests(requested + PATIENCE)?;
-            hold.requested = Some(requested);
-            self.times.borrow_mut().parked(requested.elapsed());
+            let (parked, registers) = self.park_outside_guests(Instant::now() + PATIENCE)?;
+            self.times.borrow_mut().parked(parked.held());
+            (hold.parked, hold.registers) = (Some(parked), registers);
         }
         hold.holders += 1;
         Ok(hold.registers.clone())
@@ -306,9 +303,7 @@ impl Foreign {
         if hold.holders > 0 {
             return;
         }
-        hold.parked = AllParked::default();
-        if let Some(requested) = hold.requested.take() {
-            let length = requested.elapsed();
+        if let Some(length) = hold.parked.take().map(AllParked::let_go) {
             self.last_pause.set(length);
             self.times.borrow_mut().released(length);
         }
@@ -325,7 +320,8 @@ impl Foreign {
     ) -> Result<T, ForeignError> {
         let pid = self.process.pid();
         let mut hold = self.hold.borrow_mut();
-        let parked = hold.parked.get_mut(vcpu);
+        let parked = hold.parked.as_mut();
+        let parked = parked.and_then(|all| all.get_mut(vcpu));
         let parked = parked.ok_or(ForeignError::NoThread { pid, vcpu })?;
         what(parked, Instant::now() + PATIENCE)
     }

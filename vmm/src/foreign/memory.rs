@@ -1,6 +1,7 @@
 //! The memory of another VMM's guest: its RAM, which lies in that process and is copied from there, and our window, which is
 //! mapped here as well.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use terms::addr::Gpa;
@@ -171,11 +172,24 @@ impl SharedMemory for ForeignMemory {
 #[derive(Debug)]
 pub(crate) struct ForeignRam {
     memory: ForeignMemory,
+    /// The pages that the last pause has read.
+    wanted: RefCell<Vec<Gpa>>,
 }
 
 impl ForeignRam {
     pub const fn new(memory: ForeignMemory) -> Self {
-        Self { memory }
+        let wanted = RefCell::new(Vec::new());
+        Self { memory, wanted }
+    }
+
+    /// The pages that the last pause has read, once.
+    pub fn take_wanted(&self) -> Vec<Gpa> {
+        self.wanted.take()
+    }
+
+    /// A pause that has read these pages is over.
+    pub fn set_wanted(&self, pages: Vec<Gpa>) {
+        self.wanted.replace(pages);
     }
 
     /// What everybody may have.

@@ -28,6 +28,7 @@ pub mod stopped;
 mod threads;
 mod top_table;
 mod touched;
+mod urgent;
 mod vcpu;
 mod way_back;
 mod window;

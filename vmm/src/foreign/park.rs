@@ -22,6 +22,7 @@ use super::held::{HeldThread, Rest};
 use super::others::{hold_others, recognise};
 use super::process::Process;
 use super::threads::find_threads;
+use super::urgent::Urgent;
 use super::vcpu::{ForeignVcpu, Parked, Stage};
 use crate::vcpu::FullRegisters;
 
@@ -29,14 +30,31 @@ use crate::vcpu::FullRegisters;
 const SETTLED: Duration = Duration::from_millis(100);
 
 /// All vCPUs of a guest, out of it until this is dropped.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct AllParked {
     vcpus: Vec<Parked>,
     /// Threads that could be one that executes a vCPU.
-    _others: Vec<HeldThread>,
+    others: Vec<HeldThread>,
+    /// When the first of them was asked to stop: until then the guest ran as ever.
+    asked: Instant,
+    /// Until all of them were let go.
+    _urgent: Urgent,
 }
 
 impl AllParked {
+    /// For how long the guest stands still by now.
+    pub fn held(&self) -> Duration {
+        self.asked.elapsed()
+    }
+
+    /// Lets all of them go; for how long the guest stood still.
+    pub fn let_go(mut self) -> Duration {
+        self.vcpus.clear();
+        self.others.clear();
+        // Before this thread gives way to them.
+        self.held()
+    }
+
     /// One of them.
     pub fn get_mut(&mut self, vcpu: u16) -> Option<&mut Parked> {
         self.vcpus.get_mut(usize::from(vcpu))
@@ -71,17 +89,13 @@ pub(super) fn park(
     vcpus: &[Arc<ForeignVcpu>],
     deadline: Instant,
 ) -> Result<AllParked, ForeignError> {
-    let mut rest = Rest::until(deadline);
+    let rest = Rest::until(deadline);
     let settled = Instant::now() + SETTLED;
     loop {
         find_threads(process, vcpus)?;
         let known = park_known(vcpus, settled, deadline)?;
-        if known.len() == vcpus.len() {
-            let _others = Vec::new();
-            return Ok(AllParked {
-                vcpus: known,
-                _others,
-            });
+        if known.vcpus.len() == vcpus.len() {
+            return Ok(known);
         }
         let others = hold_others(process, vcpus, deadline)?;
         let unknown = vcpus.iter().filter(|vcpu| vcpu.thread().is_none());
@@ -108,7 +122,7 @@ fn park_known(
     vcpus: &[Arc<ForeignVcpu>],
     settled: Instant,
     deadline: Instant,
-) -> Result<Vec<Parked>, ForeignError> {
+) -> Result<AllParked, ForeignError> {
     let is_done = |vcpu: &Parked| vcpu.is_consistent() && vcpu.is_blocked();
     match out_of_guest(vcpus, is_done, settled.min(deadline)) {
         Err(ForeignError::Late { .. }) if settled < deadline => {
@@ -123,11 +137,14 @@ fn out_of_guest(
     vcpus: &[Arc<ForeignVcpu>],
     may_stay: impl Fn(&Parked) -> bool,
     deadline: Instant,
-) -> Result<Vec<Parked>, ForeignError> {
+) -> Result<AllParked, ForeignError> {
     let seized: Result<Vec<_>, _> = vcpus.iter().filter_map(ForeignVcpu::seize).collect();
     let mut parked = seized?;
     // Not before all are seized: the first would stand still meanwhile.
+    let asked = Instant::now();
     parked.iter().try_for_each(Parked::interrupt)?;
+    // While they are on their way: it takes as long as a stop.
+    let urgent = Urgent::now();
     step_until(&mut parked, deadline, |stage| stage != Stage::Asked)?;
     let is_outside = |vcpu: &&mut Parked| vcpu.stage() == Stage::Outside;
     let mut outside = parked.iter_mut().filter(is_outside);
@@ -139,18 +156,23 @@ fn out_of_guest(
         }
     }
     step_until(&mut parked, deadline, |stage| stage == Stage::Parked)?;
-    Ok(parked)
+    Ok(AllParked {
+        vcpus: parked,
+        others: Vec::new(),
+        asked,
+        _urgent: urgent,
+    })
 }
 
 /// All vCPUs in their order: each that no thread executes gets one of the others, to be asked in its name.
 fn joined(
     process: &Process,
     vcpus: &[Arc<ForeignVcpu>],
-    known: Vec<Parked>,
+    known: AllParked,
     mut others: Vec<HeldThread>,
 ) -> Result<AllParked, ForeignError> {
     let pid = process.pid();
-    let mut known = known.into_iter();
+    let mut parked = known.vcpus.into_iter();
     let each = vcpus.iter().map(|vcpu| {
         let vcpu_number = vcpu.number();
         let nobody = ForeignError::NoThread {
@@ -158,14 +180,15 @@ fn joined(
             vcpu: vcpu_number,
         };
         match vcpu.thread() {
-            Some(_) => known.next().ok_or(nobody),
+            Some(_) => parked.next().ok_or(nobody),
             None => Ok(vcpu.stand_in(others.pop().ok_or(nobody)?)),
         }
     });
     let vcpus = each.collect::<Result<_, _>>()?;
     Ok(AllParked {
         vcpus,
-        _others: others,
+        others,
+        ..known
     })
 }
 
@@ -175,7 +198,7 @@ fn step_until(
     deadline: Instant,
     is_there: impl Fn(Stage) -> bool,
 ) -> Result<(), ForeignError> {
-    let mut rest = Rest::until(deadline);
+    let rest = Rest::until(deadline);
     loop {
         let mut missing = None;
         for vcpu in vcpus.iter_mut().filter(|vcpu| !is_there(vcpu.stage())) {

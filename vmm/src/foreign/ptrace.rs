@@ -1,7 +1,10 @@
 //! The requests that the library for ptrace lacks (ptrace(2)): the signals that a held thread blocks, and its extended
-//! registers.
+//! registers. And to wait for the next stop of any, for a time.
 
 use std::io;
+use std::time::Duration;
+
+use nix::sys::signal::{SigSet, Signal};
 
 /// Bytes of a signal set, as the kernel has it.
 const SET_BYTES: usize = size_of::<u64>();
@@ -66,6 +69,27 @@ pub fn extended_registers(thread: i32) -> io::Result<Vec<u8>> {
     done(result)?;
     bytes.truncate(part.iov_len);
     Ok(bytes)
+}
+
+/// Stops of what this thread holds are to be waited for by [`wait_for_stop`]: they come as signals, which are kept until then.
+/// All threads of the process must keep them (`signals.rs`), or one may lose them.
+pub fn keep_stops() {
+    let mut set = SigSet::empty();
+    set.add(Signal::SIGCHLD);
+    // Refused are only requests that there are not.
+    let _ = set.thread_block();
+}
+
+/// Waits until something that this process holds has stopped since it was waited for, `at_most` so long.
+pub fn wait_for_stop(at_most: Duration) {
+    let mut set = SigSet::empty();
+    set.add(Signal::SIGCHLD);
+    let at_most = libc::timespec {
+        tv_sec: libc::time_t::try_from(at_most.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: at_most.subsec_nanos().into(),
+    };
+    // SAFETY: the call reads the set and the time, which outlive it, and is told to write nothing.
+    unsafe { libc::sigtimedwait(set.as_ref(), std::ptr::null_mut(), &raw const at_most) };
 }
 
 fn done(result: libc::c_long) -> io::Result<()> {

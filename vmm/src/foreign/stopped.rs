@@ -36,9 +36,11 @@ impl<'g> ForeignStopped<'g> {
     pub(super) fn stop(guest: &'g Foreign) -> Result<Self, StopError> {
         let full = guest.hold()?;
         let registers: Vec<_> = full.iter().map(VcpuRegisters::from).collect();
+        let ram = guest.all_memory();
+        let held = HeldRam::new(ram, ram.take_wanted());
         Ok(Self {
             guest,
-            memory: Translated::new(HeldRam::new(guest.all_memory()), &registers),
+            memory: Translated::new(held, &registers),
             registers,
         })
     }
@@ -60,6 +62,8 @@ impl From<ForeignError> for RegisterError {
 impl Drop for ForeignStopped<'_> {
     fn drop(&mut self) {
         self.guest.release();
+        let pages = self.memory.physical().wanted();
+        self.guest.all_memory().set_wanted(pages);
     }
 }
 

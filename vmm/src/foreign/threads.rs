@@ -45,7 +45,7 @@ pub(super) fn settle(process: &Process) -> Result<(), ForeignError> {
         {
             continue;
         }
-        let mut rest = Rest::until(deadline);
+        let rest = Rest::until(deadline);
         // A thread that is in a call stops at its end; one that is about to make it may stop before.
         while stopped_at(thread, deadline)?.is_some_and(|registers| registers.rip == way.call) {
             if !rest.a_moment() {
