@@ -76,6 +76,29 @@ impl Ram {
         Ok(Self { memory })
     }
 
+    /// Only what lies in files: a window, which is all of `file`, and parts of the RAM. The other parts are elsewhere.
+    ///
+    /// # Errors
+    /// [`CreateMemoryError::Map`].
+    pub fn in_files(
+        file: File,
+        window: Window,
+        ram: Vec<GuestRegionMmap>,
+    ) -> Result<Self, CreateMemoryError> {
+        let Window { start, bytes } = window;
+        let ram_bytes = ram.iter().map(GuestMemoryRegion::len).sum();
+        let mut regions = ram;
+        regions.push(map_file(file, 0, start, bytes)?);
+        let map = GuestMemoryMmap::from_regions(regions);
+        let map = Arc::new(map.map_err(|source| map_error(start, bytes, source))?);
+        let memory = Memory {
+            map,
+            ram_bytes,
+            window,
+        };
+        Ok(Self { memory })
+    }
+
     /// What everybody may have.
     #[must_use]
     pub fn memory(&self) -> &Memory {
@@ -168,25 +191,6 @@ impl Memory {
         Ok(Self {
             map: Arc::new(map),
             ram_bytes,
-            window,
-        })
-    }
-
-    /// Only a window, which is all of `file`, and no RAM: that of a guest whose RAM is elsewhere.
-    ///
-    /// # Errors
-    /// [`CreateMemoryError::Map`].
-    pub fn of_window(file: File, window: Window) -> Result<Self, CreateMemoryError> {
-        let Window { start, bytes } = window;
-        let length = usize::try_from(bytes).map_err(|source| map_error(start, bytes, source))?;
-        let mapping = MmapRegion::from_file(FileOffset::new(file, 0), length)
-            .map_err(|source| map_error(start, bytes, source))?;
-        let region = GuestRegionMmap::new(mapping, GuestAddress(start.0));
-        let region = region.ok_or_else(|| map_error(start, bytes, "it passes the end"))?;
-        let map = GuestMemoryMmap::from_regions(vec![region]);
-        Ok(Self {
-            map: Arc::new(map.map_err(|source| map_error(start, bytes, source))?),
-            ram_bytes: 0,
             window,
         })
     }
@@ -333,6 +337,23 @@ impl WindowMemory for Memory {
             false => Err(not_window(at, bytes.len())),
         }
     }
+}
+
+/// A part of a file as guest memory at `start`.
+///
+/// # Errors
+/// [`CreateMemoryError::Map`], also when the file is shorter.
+pub(crate) fn map_file(
+    file: File,
+    offset: u64,
+    start: Gpa,
+    bytes: u64,
+) -> Result<GuestRegionMmap, CreateMemoryError> {
+    let length = usize::try_from(bytes).map_err(|source| map_error(start, bytes, source))?;
+    let mapping = MmapRegion::from_file(FileOffset::new(file, offset), length)
+        .map_err(|source| map_error(start, bytes, source))?;
+    let region = GuestRegionMmap::new(mapping, GuestAddress(start.0));
+    region.ok_or_else(|| map_error(start, bytes, "it passes the end"))
 }
 
 const fn not_memory(address: Gpa, length: usize) -> MemoryError {

@@ -1,7 +1,23 @@
 //! Guests of QEMU whose RAM lies in several pieces: around the hole below 4 GiB, in several memory backends, in a file.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
 use serde_json::json;
 use tests::{Client, Guest, guest};
+
+/// What QEMU calls the files of its memory backends, as `/proc` shows them.
+const FILE: &str = "/memfd:memory-backend-memfd (deleted)";
+
+/// Bytes of memory that the files of process `pid`'s memory backends take.
+fn taken(pid: u32) -> u64 {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let files = paths.filter(|path| fs::read_link(path).is_ok_and(|to| to.ends_with(FILE)));
+    files
+        .map(|path| fs::metadata(path).unwrap().blocks() * 512)
+        .sum()
+}
 
 /// QEMU's options, and how much RAM that makes.
 const LAYOUTS: [(&[&str], u64); 4] = [
@@ -55,12 +71,13 @@ const LAYOUTS: [(&[&str], u64); 4] = [
 
 #[test]
 fn all_of_a_guests_memory_is_found_wherever_its_vmm_has_it() {
-    for (number, (options, mib)) in LAYOUTS.into_iter().enumerate() {
+    for (number, (qemu_options, mib)) in LAYOUTS.into_iter().enumerate() {
         let name = format!("exotrace-memory-{number}-{}", std::process::id());
         let qemu = Guest::under_qemu(&name, "workload=list,spin", 2);
         let with = |qemu: Guest, option: &&str| qemu.with([*option]);
-        let mut qemu = options.iter().fold(qemu, with).start();
+        let mut qemu = qemu_options.iter().fold(qemu, with).start();
         qemu.wait_for("workload spin");
+        let before = taken(qemu.pid());
         let attached = Guest::attached(qemu.pid(), Some(&guest()));
         let options = ["--trace", "function", "--filter", "spin_*"];
         let mut attached = attached.with(options).start();
@@ -69,10 +86,26 @@ fn all_of_a_guests_memory_is_found_wherever_its_vmm_has_it() {
         // The ROMs below 1 MiB are no RAM.
         let found = status["guest"]["memory_mib"].as_u64().unwrap();
         assert!((mib - 1..=mib).contains(&found), "{name}: {status}");
+        // RAM in a file that cannot become shorter is mapped, not copied.
+        let maps = fs::read_to_string(format!("/proc/{}/maps", attached.pid())).unwrap();
+        let is_memfd = |option: &&str| option.contains("memory-backend-memfd");
+        let files = qemu_options
+            .iter()
+            .filter(|option| is_memfd(option))
+            .count();
+        let mapped = maps.lines().filter(|line| line.ends_with(FILE)).count();
+        assert_eq!(mapped > 0, files > 0, "{name}: {maps}");
+        // One beside others may be empty.
+        let is_backend = |option: &&&str| option.starts_with("memory-backend-");
+        let is_all = files > 0 && qemu_options.iter().filter(is_backend).count() == files;
+        assert!(before > 0 || !is_all, "{name}");
         client.call("stop", json!({}));
         assert_eq!(attached.ctl(&["shutdown"]).code, Some(0));
         let (ended, _) = attached.end();
         assert_eq!(ended.code, Some(0), "{name}: {ended}");
+        // All of it was looked at, and what was never written did not become memory.
+        let grown = taken(qemu.pid()).saturating_sub(before);
+        assert!(grown < 8 << 20, "{name}: {grown} bytes more");
         qemu.type_text("q");
         assert_eq!(qemu.end().0.code, Some(1), "{name}");
     }

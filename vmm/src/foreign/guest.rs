@@ -124,7 +124,7 @@ impl Guest for Foreign {
         beats: Arc<Beats>,
         continues: bool,
     ) -> Result<Box<dyn ClockPage>, NoClockPage> {
-        let window = self.all_memory().memory().window();
+        let window = self.all_memory().memory().mapped();
         let pid = self.process().pid();
         let vcpus = self.held_vcpus().iter();
         let threads = vcpus.filter_map(|vcpu| vcpu.thread());

@@ -122,6 +122,8 @@ mod tests {
             start: 0x1000,
             bytes: mib << 20,
             file: file.map(Into::into),
+            offset: 0,
+            is_shared: file.is_some(),
         };
         let mappings = [
             mapping(8, None),

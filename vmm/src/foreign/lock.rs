@@ -4,10 +4,11 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rustix::fs::{FlockOperation, flock};
 
+use super::backing;
 use super::error::ForeignError;
 use super::process::{Mapping, Process};
 
@@ -45,7 +46,7 @@ pub(super) fn left_in(process: &Process) -> Result<Vec<Mapping>, ForeignError> {
     windows.retain(|mapping| mapping.file.as_ref() == Some(&ours));
     let mut left = Vec::new();
     for window in windows {
-        let file = match open(pid, &window) {
+        let file = match backing::open(pid, &window) {
             // A call that its tracer had begun took it away just now.
             Err(ForeignError::Proc { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 continue;
@@ -69,22 +70,4 @@ pub(super) fn descriptors_left_in(process: &Process) -> Result<Vec<i32>, Foreign
     let found = process.descriptors(&format!("/memfd:{NAME}"))?;
     let whole = found.into_iter().filter(|(_, rest)| rest == " (deleted)");
     Ok(whole.map(|(fd, _)| fd).collect())
-}
-
-/// The file of a window that process `pid` has mapped.
-///
-/// # Errors
-/// [`ForeignError::Proc`].
-pub(super) fn open(pid: i32, window: &Mapping) -> Result<File, ForeignError> {
-    let (start, end) = (window.start, window.start.saturating_add(window.bytes));
-    let path = Path::new("/proc")
-        .join(pid.to_string())
-        .join("map_files")
-        .join(format!("{start:x}-{end:x}"));
-    let opened = File::options().read(true).write(true).open(path);
-    opened.map_err(|source| ForeignError::Proc {
-        pid,
-        what: "map_files",
-        source,
-    })
 }

@@ -1,6 +1,7 @@
 //! A guest of another VMM, found and made ready to be traced: the second provider beside [`crate::machine::Machine`].
 
 use std::cell::{Cell, RefCell};
+use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,10 +11,11 @@ use tracer::clock::VcpuClocks;
 use tracer::guest::StopError;
 use tracer::target::VcpuRegisters;
 
+use super::backing::map_all;
 use super::error::ForeignError;
 use super::kernel_watch::KernelWatch;
 use super::lock;
-use super::memory::{ForeignMemory, ForeignRam};
+use super::memory::{ForeignRam, RemoteRam};
 use super::park::{AllParked, park};
 use super::process::{Mapping, Process};
 use super::slots::{Slots, find};
@@ -22,7 +24,7 @@ use super::top_table::TopTable;
 use super::vcpu::{ForeignVcpu, Parked};
 use super::window::{ForeignWindow, unmap_there};
 use crate::clock::HOST;
-use crate::memory::Memory;
+use crate::memory::Ram;
 use crate::pause_times::PauseTimes;
 use crate::vcpu::FullRegisters;
 
@@ -120,7 +122,7 @@ impl Foreign {
             &mut Slots<'_>,
             u32,
             u64,
-        ) -> Result<Option<(ForeignWindow, Memory)>, ForeignError>,
+        ) -> Result<Option<(ForeignWindow, File)>, ForeignError>,
     ) -> Result<Option<Self>, ForeignError> {
         let vm = process.vm_descriptor()?;
         let vcpus = vcpus_of(&process)?;
@@ -141,9 +143,10 @@ impl Foreign {
         close_left(&process, &mut slots)?;
         let ram = find(&process, &mut slots, &registers)?;
         let bits = physical_bits(&cpuid);
-        let Some((window, memory)) = window(&process, &mut slots, bits, ram.end())? else {
+        let Some((window, file)) = window(&process, &mut slots, bits, ram.end())? else {
             return Ok(None);
         };
+        let mapped = map(&process, &mut slots, &ram, &window, file)?;
         let top = TopTable::of(&ram, &registers);
         let held = parked.let_go();
         times.released(held);
@@ -152,7 +155,7 @@ impl Foreign {
             process,
             vm,
             vcpus,
-            ram: ForeignRam::new(ForeignMemory::new(ram, memory)),
+            ram: ForeignRam::new(ram, mapped),
             window: Some(window),
             has_gigabyte_pages: has_gigabyte_pages(&cpuid),
             tsc_khz,
@@ -375,6 +378,24 @@ impl Drop for Foreign {
             log::error!("tracing memory is left in the guest: {error}");
         }
     }
+}
+
+/// What of a guest's memory is mapped here: its window, which is all of `file`, and what can be of its RAM. Without the window it
+/// is taken away.
+fn map(
+    process: &Process,
+    slots: &mut Slots<'_>,
+    ram: &RemoteRam,
+    window: &ForeignWindow,
+    file: File,
+) -> Result<Ram, ForeignError> {
+    let mappings = process.mappings().unwrap_or_default();
+    let files = map_all(process.pid(), ram.ranges(), &mappings);
+    let mapped = window.map(file, files);
+    if mapped.is_err() {
+        window.close(slots)?;
+    }
+    mapped
 }
 
 /// Closes what a tracer has left open in the VMM that was killed between two calls.

@@ -1,5 +1,5 @@
-//! The memory of another VMM's guest: its RAM, which lies in that process and is copied from there, and our window, which is
-//! mapped here as well.
+//! The memory of another VMM's guest: its RAM, which lies in that process and is copied from there, and what is mapped here as
+//! well: our window, and what of the RAM lies in files that can be (`backing.rs`).
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -9,11 +9,9 @@ use terms::region::Region;
 use tracer::guest::SharedMemory;
 use tracer::target::{MemoryError, PhysicalMemory, WindowMemory};
 
-use super::process::Mapping;
 use super::remote;
-use super::touched::touched;
 use crate::all_memory::AllMemory;
-use crate::memory::Memory;
+use crate::memory::{Memory, Ram};
 
 /// RAM of the guest, and where its VMM has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,11 +37,9 @@ impl RemoteRam {
         Self { pid, ranges }
     }
 
-    /// What of it holds anything, as far as that can be told: of a guest that is stopped.
-    pub(super) fn touched(&self, mappings: &[Mapping]) -> Vec<Region> {
-        let ranges = self.ranges.iter();
-        let ranges: Vec<_> = ranges.map(|range| (range.guest, range.host)).collect();
-        touched(self.pid, &ranges, mappings)
+    /// Its pieces.
+    pub(super) fn ranges(&self) -> &[Range] {
+        &self.ranges
     }
 
     /// How much it is.
@@ -109,31 +105,27 @@ impl PhysicalMemory for RemoteRam {
 #[derive(Debug, Clone)]
 pub struct ForeignMemory {
     ram: RemoteRam,
-    window: Memory,
+    mapped: Memory,
 }
 
 impl ForeignMemory {
-    pub(super) const fn new(ram: RemoteRam, window: Memory) -> Self {
-        Self { ram, window }
-    }
-
     /// Its RAM.
     #[must_use]
     pub const fn ram(&self) -> &RemoteRam {
         &self.ram
     }
 
-    /// What it shares with us.
+    /// What of it is mapped here: the window, and some of the RAM.
     #[must_use]
-    pub const fn window(&self) -> &Memory {
-        &self.window
+    pub const fn mapped(&self) -> &Memory {
+        &self.mapped
     }
 }
 
 impl PhysicalMemory for ForeignMemory {
     fn read_physical(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError> {
-        match self.window.contains(at, into.len()) {
-            true => self.window.read_physical(at, into),
+        match self.mapped.contains(at, into.len()) {
+            true => self.mapped.read_physical(at, into),
             false => self.ram.read_physical(at, into),
         }
     }
@@ -141,14 +133,14 @@ impl PhysicalMemory for ForeignMemory {
 
 impl WindowMemory for ForeignMemory {
     fn write_window(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
-        self.window.write_window(at, bytes)
+        self.mapped.write_window(at, bytes)
     }
 }
 
 impl SharedMemory for ForeignMemory {
     fn load(&self, at: Gpa) -> Result<u64, MemoryError> {
-        if self.window.contains(at, size_of::<u64>()) {
-            return SharedMemory::load(&self.window, at);
+        if self.mapped.contains(at, size_of::<u64>()) {
+            return SharedMemory::load(&self.mapped, at);
         }
         let mut word = [0; 8];
         self.ram.read_physical(at, &mut word)?;
@@ -156,15 +148,15 @@ impl SharedMemory for ForeignMemory {
     }
 
     fn store(&self, at: Gpa, word: u64) -> Result<(), MemoryError> {
-        SharedMemory::store(&self.window, at, word)
+        SharedMemory::store(&self.mapped, at, word)
     }
 
     fn copy_words(&self, at: Gpa, into: &mut [u64]) -> Result<(), MemoryError> {
-        SharedMemory::copy_words(&self.window, at, into)
+        SharedMemory::copy_words(&self.mapped, at, into)
     }
 
     fn populate(&self, at: Gpa, bytes: u64) {
-        SharedMemory::populate(&self.window, at, bytes);
+        SharedMemory::populate(&self.mapped, at, bytes);
     }
 }
 
@@ -172,14 +164,23 @@ impl SharedMemory for ForeignMemory {
 #[derive(Debug)]
 pub(crate) struct ForeignRam {
     memory: ForeignMemory,
+    mapped: Ram,
     /// The pages that the last pause has read.
     wanted: RefCell<Vec<Gpa>>,
 }
 
 impl ForeignRam {
-    pub const fn new(memory: ForeignMemory) -> Self {
-        let wanted = RefCell::new(Vec::new());
-        Self { memory, wanted }
+    /// `ram`, of which `mapped` has some parts, and beside it the window.
+    pub fn new(ram: RemoteRam, mapped: Ram) -> Self {
+        let memory = ForeignMemory {
+            ram,
+            mapped: mapped.memory().clone(),
+        };
+        Self {
+            memory,
+            mapped,
+            wanted: RefCell::default(),
+        }
     }
 
     /// The pages that the last pause has read, once.
@@ -196,6 +197,10 @@ impl ForeignRam {
     pub const fn memory(&self) -> &ForeignMemory {
         &self.memory
     }
+
+    fn is_mapped(&self, at: Gpa, length: usize) -> bool {
+        self.memory.mapped.contains(at, length)
+    }
 }
 
 impl PhysicalMemory for ForeignRam {
@@ -211,26 +216,36 @@ impl AllMemory for ForeignRam {
     }
 
     fn contains(&self, at: Gpa, length: usize) -> bool {
-        self.memory.window.contains(at, length) || self.memory.ram.host(at, length).is_ok()
+        self.is_mapped(at, length) || self.memory.ram.host(at, length).is_ok()
     }
 
     fn read_all(&self, places: &mut [(Gpa, &mut [u8])]) -> Result<(), MemoryError> {
-        self.memory.ram.read_all(places)
+        let mut remote = Vec::with_capacity(places.len());
+        for (at, into) in places {
+            match self.is_mapped(*at, into.len()) {
+                true => self.mapped.read(*at, into)?,
+                false => remote.push((*at, &mut **into)),
+            }
+        }
+        self.memory.ram.read_all(&mut remote)
     }
 
     fn write_all(&self, places: &[(Gpa, &[u8])]) -> Result<(), MemoryError> {
-        self.memory.ram.write_all(places)
+        let is_mapped = |(at, bytes): &(Gpa, &[u8])| self.is_mapped(*at, bytes.len());
+        let (mapped, remote): (Vec<_>, Vec<_>) = places.iter().copied().partition(is_mapped);
+        self.memory.ram.write_all(&remote)?;
+        self.mapped.write_all(&mapped)
     }
 
     fn write(&self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
-        match self.memory.window.contains(at, bytes.len()) {
-            true => self.write_window(at, bytes),
+        match self.is_mapped(at, bytes.len()) {
+            true => self.mapped.write(at, bytes),
             false => self.memory.ram.write(at, bytes),
         }
     }
 
     fn write_window(&self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
-        self.memory.window.clone().write_window(at, bytes)
+        self.mapped.write_window(at, bytes)
     }
 }
 

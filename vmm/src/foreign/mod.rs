@@ -4,6 +4,7 @@
 //! seized for each pause alone, calls in their names use memory below their stacks and put back what was there.
 
 mod backends;
+mod backing;
 mod command_line;
 pub mod error;
 pub mod guest;

@@ -27,6 +27,10 @@ pub struct Mapping {
     pub bytes: u64,
     /// The file that is mapped, if it is one.
     pub file: Option<PathBuf>,
+    /// Where in the file it begins.
+    pub offset: u64,
+    /// Whether others that map the file see what is written here.
+    pub is_shared: bool,
 }
 
 /// A process, held by a descriptor: no other one with its number is taken for it.
@@ -248,12 +252,15 @@ fn mapping(line: &str, rights: &str) -> Option<Mapping> {
     let (start, end) = fields.next()?.split_once('-')?;
     let start = u64::from_str_radix(start, 16).ok()?;
     let end = u64::from_str_radix(end, 16).ok()?;
-    let is_meant = fields.next()?.starts_with(rights);
-    let path = fields.nth(3).map(PathBuf::from);
-    is_meant.then(|| Mapping {
+    let rights_there = fields.next()?;
+    let offset = u64::from_str_radix(fields.next()?, 16).ok()?;
+    let path = fields.nth(2).map(PathBuf::from);
+    rights_there.starts_with(rights).then(|| Mapping {
         start,
         bytes: end.saturating_sub(start),
         file: path,
+        offset,
+        is_shared: rights_there.ends_with('s'),
     })
 }
 
@@ -269,17 +276,26 @@ mod tests {
             (anonymous.start, anonymous.bytes),
             (0x7f00_0000_0000, 0x1000_0000)
         );
-        assert_eq!(anonymous.file, None);
+        assert_eq!((anonymous.file, anonymous.is_shared), (None, false));
         let file = mapping(
-            "1000-3000 rw-s 00000000 00:01 77 /memfd:ram (deleted)",
+            "1000-3000 rw-s 0001a000 00:01 77 /memfd:ram (deleted)",
             "rw",
         )
         .unwrap();
+        assert_eq!((file.offset, file.is_shared), (0x1a000, true));
         assert_eq!(file.file.unwrap().to_str(), Some("/memfd:ram"));
         let code = "1000-3000 r-xp 00000000 00:01 77 /bin/x";
         assert_eq!(mapping(code, "rw"), None);
         assert_eq!(mapping(code, "r-x").unwrap().start, 0x1000);
-        for broken in ["", "x", "1000", "1000-zz rw-p", "1000-2000"] {
+        for broken in [
+            "",
+            "x",
+            "1000",
+            "1000-zz rw-p",
+            "1000-2000",
+            "1000-2000 rw-p",
+            "1000-2000 rw-p x",
+        ] {
             assert_eq!(mapping(broken, ""), None, "{broken}");
         }
     }

@@ -12,6 +12,7 @@ use super::error::ForeignError;
 use super::held_ram::HeldRam;
 use super::machine::Foreign;
 use super::memory::ForeignRam;
+use super::touched::touched;
 use crate::all_memory::AllMemory;
 use crate::translated::Translated;
 
@@ -134,7 +135,10 @@ impl StoppedTarget for ForeignStopped<'_> {
     fn ram(&self) -> Vec<Region> {
         let ram = self.guest.all_memory();
         match self.guest.process().mappings() {
-            Ok(mappings) => ram.memory().ram().touched(&mappings),
+            Ok(mappings) => {
+                let pid = self.guest.process().pid();
+                touched(pid, ram.memory().ram().ranges(), &mappings)
+            }
             Err(_) => ram.ram(),
         }
     }

@@ -1,12 +1,14 @@
-//! What of a guest's RAM holds anything. Memory that its VMM has from nobody else (no file, not shared) and that was never touched is
-//! zero; to read it would take as long as to read the rest, and make the VMM's page tables larger. `/proc/PID/pagemap`
-//! (Documentation/admin-guide/mm/pagemap.rst) tells.
+//! What of a guest's RAM holds anything. What was never touched is zero; to read it would take as long as to read the rest, and
+//! make the VMM's page tables larger, or the file in which it lies. Of memory that its VMM has from nobody else (no file, not
+//! shared) `/proc/PID/pagemap` (Documentation/admin-guide/mm/pagemap.rst) tells, of that in a file the file.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use terms::region::Region;
 
+use super::backing::Backing;
+use super::memory::Range;
 use super::process::Mapping;
 
 const PAGE: u64 = 4096;
@@ -14,8 +16,6 @@ const PAGE: u64 = 4096;
 const ENTRY: u64 = 8;
 /// A page is in memory, or was put elsewhere.
 const TOUCHED: u64 = 0b11 << 62;
-/// RAM of the guest, and where its VMM has it.
-type Range = (Region, u64);
 
 /// What is looked at together: as much as a large page.
 const STEP: u64 = 2 << 20;
@@ -25,18 +25,20 @@ pub(super) fn touched(pid: i32, ranges: &[Range], mappings: &[Mapping]) -> Vec<R
     let pages = File::open(format!("/proc/{pid}/pagemap")).ok();
     let mut parts = Vec::new();
     for range in ranges {
-        match pages.as_ref().filter(|_| is_own(range, mappings)) {
-            Some(pages) => in_steps(range, &mut parts, |host, bytes| {
+        let own = pages.as_ref().filter(|_| is_own(range, mappings));
+        match (own, Backing::of(pid, *range, mappings)) {
+            (Some(pages), _) => in_steps(range, &mut parts, |host, bytes| {
                 is_touched(pages, host, bytes)
             }),
-            None => parts.push(range.0),
+            (None, Some(backing)) => parts.extend(backing.parts()),
+            (None, None) => parts.push(range.guest),
         }
     }
     parts
 }
 
 /// Whether nobody but the VMM has it: then what it has not touched is zero.
-fn is_own(&(guest, host): &Range, mappings: &[Mapping]) -> bool {
+fn is_own(&Range { guest, host }: &Range, mappings: &[Mapping]) -> bool {
     let end = host.saturating_add(guest.bytes);
     let holds = |mapping: &&Mapping| {
         mapping.start <= host && end <= mapping.start.saturating_add(mapping.bytes)
@@ -47,7 +49,7 @@ fn is_own(&(guest, host): &Range, mappings: &[Mapping]) -> bool {
 
 /// The parts of a range for whose steps `is_touched` holds, those that follow each other as one.
 fn in_steps(
-    &(guest, host): &Range,
+    &Range { guest, host }: &Range,
     parts: &mut Vec<Region>,
     is_touched: impl Fn(u64, u64) -> bool,
 ) {
@@ -91,12 +93,14 @@ mod tests {
         ram.write(Gpa(33 * MIB + 5), &[1]).unwrap();
         let (start, bytes, host) = ram.memory().regions().next().unwrap();
         let guest = Region { start, bytes };
-        let range = (guest, host);
+        let range = Range { guest, host };
         let pid = std::process::id().cast_signed();
         let mapping = |file: Option<&str>| Mapping {
             start: host,
             bytes,
             file: file.map(Into::into),
+            offset: 0,
+            is_shared: false,
         };
         let parts = touched(pid, &[range], &[mapping(None)]);
         assert!(
@@ -121,7 +125,7 @@ mod tests {
             start: Gpa(MIB),
             bytes: 7 * MIB,
         };
-        let range = (guest, 0);
+        let range = Range { guest, host: 0 };
         let mut parts = Vec::new();
         in_steps(&range, &mut parts, |host, _| host != 2 * MIB);
         let ends: Vec<_> = parts

@@ -7,7 +7,9 @@ use std::time::Instant;
 use rustix::fs::{SealFlags, fcntl_add_seals, ftruncate};
 use terms::addr::Gpa;
 use terms::region::Region;
+use vm_memory::GuestRegionMmap;
 
+use super::backing;
 use super::error::ForeignError;
 use super::label::{self, Label};
 use super::lock::{Lock, NAME};
@@ -16,7 +18,7 @@ use super::process::{Mapping, Process};
 use super::slots::{Slots, TRIAL};
 use super::vcpu::Parked;
 use crate::layout::{GIB, WINDOW_SIZE};
-use crate::memory::{Memory, Window};
+use crate::memory::{Ram, Window};
 
 /// Places that are tried.
 const PLACES: u64 = 16;
@@ -39,17 +41,19 @@ impl ForeignWindow {
         slots: &mut Slots<'_>,
         bits: u32,
         ram_end: u64,
-    ) -> Result<(Self, Memory), ForeignError> {
+    ) -> Result<(Self, File), ForeignError> {
         let deadline = slots.deadline;
         let (file, host) = map_there(process, slots.parked, deadline)?;
         let locked = lock(&file);
         let top = top_of(bits);
         let placed = locked.and_then(|lock| Ok((lock, place(slots, &file, host, top, ram_end)?)));
-        let opened = placed.and_then(|(lock, (range, slot))| Self::of(file, range, slot, lock));
-        if opened.is_err() {
-            unmap_there(slots.parked, host, deadline)?;
+        match placed {
+            Ok((lock, (range, slot))) => Ok((Self::of(range, slot, lock), file)),
+            Err(error) => {
+                unmap_there(slots.parked, host, deadline)?;
+                Err(error)
+            }
         }
-        opened
     }
 
     /// One that somebody has left in a VMM; none when KVM does not show it yet: then only the VMM has it.
@@ -59,8 +63,8 @@ impl ForeignWindow {
     pub fn found(
         process: &Process,
         mapping: &Mapping,
-    ) -> Result<Option<(Self, Memory)>, ForeignError> {
-        let file = super::lock::open(process.pid(), mapping)?;
+    ) -> Result<Option<(Self, File)>, ForeignError> {
+        let file = backing::open(process.pid(), mapping)?;
         let lock = lock(&file)?;
         let label = Label::read(&file).map_err(|source| ForeignError::Window {
             what: "what is said of the tracing memory that was left there cannot be read",
@@ -76,25 +80,28 @@ impl ForeignWindow {
             },
             host: mapping.start,
         };
-        Self::of(file, range, slot, lock).map(Some)
+        Ok(Some((Self::of(range, slot, lock), file)))
     }
 
-    /// The window in `file`, mapped here.
-    fn of(file: File, range: Range, slot: u32, lock: Lock) -> Result<(Self, Memory), ForeignError> {
-        let window = Window {
-            start: range.guest.start,
-            bytes: range.guest.bytes,
-        };
-        let memory = Memory::of_window(file, window).map_err(|error| ForeignError::Window {
-            what: "the tracing memory cannot be mapped here",
-            source: std::io::Error::other(error),
-        })?;
-        let window = Self {
+    const fn of(range: Range, slot: u32, lock: Lock) -> Self {
+        Self {
             range,
             slot,
             _lock: lock,
-        };
-        Ok((window, memory))
+        }
+    }
+
+    /// It, which is all of `file`, mapped here, with what of the RAM is mapped here, too.
+    ///
+    /// # Errors
+    /// [`ForeignError::Window`].
+    pub fn map(&self, file: File, ram: Vec<GuestRegionMmap>) -> Result<Ram, ForeignError> {
+        let Region { start, bytes } = self.range.guest;
+        let mapped = Ram::in_files(file, Window { start, bytes }, ram);
+        mapped.map_err(|error| ForeignError::Window {
+            what: "the tracing memory cannot be mapped here",
+            source: std::io::Error::other(error),
+        })
     }
 
     /// Where the guest has it.
