@@ -160,6 +160,12 @@ pub enum StopError {
         /// Which one.
         vcpu: u16,
     },
+    /// Who executes the guest could not be held.
+    #[error("the guest cannot be paused: {why}")]
+    Refused {
+        /// Who, and what was said.
+        why: String,
+    },
     /// One vCPU's registers are not those of the kernel that is traced.
     #[error(
         "vCPU {vcpu} executed a guest of the guest whenever it was stopped, for {deadline:?}, so the registers of the traced kernel are not to be had; the guest runs on unchanged; try again when that guest is idle"

@@ -76,5 +76,9 @@ fn a_vmm_that_ends_while_it_is_attached_to_is_no_surprise() {
         assert!(ended.status.code().is_some(), "{step}: {ended:?}");
         assert!(!said.contains("panicked"), "{step}: {said}");
         assert!(said.lines().count() <= 6, "{step}: {said}");
+        // A life that was complete has nothing to say of it.
+        let is_told = said.contains(&format!("process {} has ended", pid.as_raw_nonzero()));
+        assert!(is_told || ended.status.success(), "{step}: {said}");
+        assert!(!said.contains("runs on"), "{step}: {said}");
     }
 }

@@ -64,10 +64,11 @@ pub fn attach(options: &AttachOptions) -> Result<ExitStatus, Failure> {
             (signals.clone(), end),
         )
     };
-    let mut events = begin(1, end)?;
+    let mut events = begin(1, end).map_err(|failure| ended_instead(&process, failure))?;
     for kernel in 2.. {
         let Ended { outcome, finished } = events.run().map_err(Failure::bad_input)?;
         show(finished);
+        let outcome = vanished_instead(&process, outcome);
         if !options.follow || !matches!(outcome, Outcome::Replaced) {
             return report(outcome);
         }
@@ -79,6 +80,31 @@ pub fn attach(options: &AttachOptions) -> Result<ExitStatus, Failure> {
         }
     }
     Ok(ExitStatus::Success)
+}
+
+/// Why a guest is not traced: of one whose VMM has ended meanwhile that, and not what could not be done for it.
+fn ended_instead(process: &Process, failure: Failure) -> Failure {
+    match process.is_ending() {
+        true => {
+            log::debug!("{}", failure.message);
+            let pid = process.pid();
+            Failure::bad_input(format!(
+                "process {pid} has ended, and the guest with it, before it was traced"
+            ))
+        }
+        false => failure,
+    }
+}
+
+/// The same for how a run has ended.
+fn vanished_instead(process: &Process, outcome: Outcome) -> Outcome {
+    match outcome {
+        Outcome::Failed(failure) if failure.status != ExitStatus::TracingFailed => {
+            Outcome::Failed(failure)
+        }
+        _ if process.is_ending() => Outcome::Vanished(process.pid()),
+        outcome => outcome,
+    }
 }
 
 /// Gives back what was left, and traces nothing.

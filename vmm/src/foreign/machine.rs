@@ -352,16 +352,12 @@ impl Foreign {
 
     fn missed(&self, error: &ForeignError) -> StopError {
         log::debug!("{error}");
-        let thread = match error {
-            ForeignError::Late { thread, .. }
-            | ForeignError::Ended { thread }
-            | ForeignError::Ptrace { thread, .. } => Some(*thread),
-            _ => None,
+        let ForeignError::Late { thread, .. } = error else {
+            let why = error.to_string();
+            return StopError::Refused { why };
         };
-        let vcpu = self
-            .vcpus
-            .iter()
-            .find(|vcpu| thread.is_some() && vcpu.thread() == thread);
+        let mut vcpus = self.vcpus.iter();
+        let vcpu = vcpus.find(|vcpu| vcpu.thread() == Some(*thread));
         StopError::Missed {
             vcpu: vcpu.map_or(0, |vcpu| vcpu.number()),
             deadline: PATIENCE,
@@ -374,6 +370,7 @@ impl Drop for Foreign {
     fn drop(&mut self) {
         if self.window_is_free()
             && let Err(error) = self.leave()
+            && !self.process.is_ending()
         {
             log::error!("tracing memory is left in the guest: {error}");
         }

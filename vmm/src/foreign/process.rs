@@ -137,13 +137,16 @@ impl Process {
     fn is_of_the_kernel(&self, thread: i32) -> bool {
         /// `PF_USER_WORKER`, and `PF_IO_WORKER` of kernels that have no other word for it.
         const OF_THE_KERNEL: u64 = 0x4000 | 0x10;
-        let stat = fs::read_to_string(self.path(&format!("task/{thread}/stat")));
+        self.flags(thread)
+            .is_some_and(|flags| flags & OF_THE_KERNEL != 0)
+    }
+
+    /// What the kernel says of a thread (`PF_...`); none when there is no such thread.
+    fn flags(&self, thread: i32) -> Option<u64> {
+        let stat = fs::read_to_string(self.path(&format!("task/{thread}/stat"))).ok()?;
         // Its name, in parentheses, can hold anything.
-        let flags = stat.ok().and_then(|stat| {
-            let rest = stat.rsplit_once(") ")?.1;
-            rest.split(' ').nth(6)?.parse::<u64>().ok()
-        });
-        flags.is_some_and(|flags| flags & OF_THE_KERNEL != 0)
+        let rest = stat.rsplit_once(") ")?.1;
+        rest.split(' ').nth(6)?.parse().ok()
     }
 
     /// The system call that a thread is in: its number and first two arguments. None while it runs.
@@ -205,6 +208,20 @@ impl Process {
         String::from_utf8_lossy(&name).trim_end().to_owned()
     }
 
+    /// Whether it has ended, or is about to: its main thread has been told to, or is on its way.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        /// `PF_EXITING`.
+        const EXITING: u64 = 0x4;
+        const KILL: u64 = 1 << (libc::SIGKILL - 1);
+        let main = self.pid;
+        let Ok(status) = fs::read_to_string(self.path("status")) else {
+            return true;
+        };
+        let is_killed = pending(&status).any(|signals| signals & KILL != 0);
+        is_killed || self.flags(main).is_none_or(|flags| flags & EXITING != 0)
+    }
+
     /// Whether a filter decides which system calls a thread may make.
     #[must_use]
     pub fn is_filtered(&self, thread: i32) -> bool {
@@ -244,6 +261,15 @@ impl AsFd for Process {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
+}
+
+/// The signals that wait for the main thread, and those that wait for any (`/proc/PID/status`).
+fn pending(status: &str) -> impl Iterator<Item = u64> {
+    let names = ["SigPnd:", "ShdPnd:"];
+    let words = status
+        .lines()
+        .filter_map(move |line| names.iter().find_map(|name| line.strip_prefix(name)));
+    words.filter_map(|word| u64::from_str_radix(word.trim(), 16).ok())
 }
 
 /// A line of `/proc/PID/maps` (proc_pid_maps(5)), if it is a mapping with these rights.
@@ -312,9 +338,11 @@ mod tests {
         ));
         assert!(!process.threads().unwrap().is_empty());
         assert!(!process.mappings().unwrap().is_empty());
+        assert!(!process.is_ending());
         // It ends when nobody can write to it any more.
         drop(other.stdin.take());
         other.wait().unwrap();
+        assert!(process.is_ending());
         for pid in [0, -1, i32::MAX] {
             let gone = Process::open(pid);
             assert!(matches!(gone, Err(ForeignError::NoProcess { .. })), "{pid}");

@@ -89,10 +89,15 @@ impl Provider for Foreign {
 
     fn finish(&mut self, tracing: &mut Tracing, is_dead: bool) -> Result<Finished, Failure> {
         self.resume();
-        let left = match self.is_gone() {
+        let mut left = match self.is_gone() {
             true => Ok(()),
             false => self.let_go(tracing),
         };
+        if left.is_err() && self.process().is_ending() {
+            // There is nobody left to be given anything; that it is so is told by who has attached.
+            self.forget();
+            left = Ok(());
+        }
         let finished = tracing.finish(self, is_dead.then_some(&scratch));
         left?;
         let removed = match self.window_is_free() {
