@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use serde_json::json;
-use tests::{Client, Guest, guest};
+use tests::{Client, Guest, guest, vmm_says};
 
 /// What QEMU calls the files of its memory backends, as `/proc` shows them.
 const FILE: &str = "/memfd:memory-backend-memfd (deleted)";
@@ -20,7 +20,7 @@ fn taken(pid: u32) -> u64 {
 }
 
 /// QEMU's options, and how much RAM that makes.
-const LAYOUTS: [(&[&str], u64); 4] = [
+const LAYOUTS: [(&[&str], u64); 5] = [
     (&["-m", "5G"], 5120),
     (
         &[
@@ -67,6 +67,22 @@ const LAYOUTS: [(&[&str], u64); 4] = [
         ],
         6144,
     ),
+    // The last piece is one that was added, after a gap.
+    (
+        &[
+            "-M",
+            "q35",
+            "-bios",
+            "qboot.rom",
+            "-m",
+            "3584M,slots=2,maxmem=16G",
+            "-object",
+            "memory-backend-ram,id=d,size=512M",
+            "-device",
+            "pc-dimm,memdev=d",
+        ],
+        4096,
+    ),
 ];
 
 #[test]
@@ -109,4 +125,40 @@ fn all_of_a_guests_memory_is_found_wherever_its_vmm_has_it() {
         qemu.type_text("q");
         assert_eq!(qemu.end().0.code, Some(1), "{name}");
     }
+}
+
+#[test]
+fn memory_that_is_added_while_a_guest_is_traced_keeps_the_window_until_somebody_knows_it() {
+    let name = format!("exotrace-added-{}", std::process::id());
+    let mut qemu = Guest::under_qemu(&name, "workload=list,spin", 2)
+        .with(["-M", "q35", "-bios", "qboot.rom"])
+        .with(["-m", "256M,slots=2,maxmem=8G"])
+        .start();
+    qemu.wait_for("workload spin");
+    let attached = Guest::attached(qemu.pid(), Some(&guest()));
+    let mut attached = attached
+        .with(["--trace", "graph", "--filter", "spin_*"])
+        .start();
+    let mut client = attached.client();
+    client.wait_until("traced", |status| Client::rings(status, "written") > 0);
+    let mut monitor = qemu.monitor();
+    let memory = json!({"qom-type": "memory-backend-ram", "id": "d", "size": 128 << 20});
+    monitor.command("object-add", &memory);
+    monitor.command("device_add", &json!({"driver": "pc-dimm", "memdev": "d"}));
+    assert_eq!(attached.ctl(&["shutdown"]).code, Some(0));
+    let (ended, _) = attached.end();
+    assert_eq!(ended.code, Some(105), "{ended}");
+    let told = "has memory at 0x100000000 that it had not when it was attached to";
+    assert!(ended.stderr.contains(told), "{ended}");
+    let is_there = || {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", qemu.pid())).unwrap();
+        maps.contains("exotrace")
+    };
+    assert!(is_there(), "{ended}");
+    // Whoever comes next finds all of it.
+    let restored = vmm_says(&["attach", &qemu.pid().to_string(), "--restore"]);
+    assert_eq!(restored.code, Some(0), "{restored}");
+    assert!(!is_there(), "{restored}");
+    qemu.type_text("q");
+    assert_eq!(qemu.end().0.code, Some(1), "{name}");
 }

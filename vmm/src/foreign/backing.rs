@@ -192,7 +192,7 @@ mod tests {
         let (_there, backing) = mapped(&file, libc::MAP_SHARED);
         let backing = backing.unwrap();
         assert_eq!(backing.parts(), []);
-        // Before the range, in it twice, at its end, and behind it.
+        // Before the range, in it twice, at its end, and after it.
         for at in [0, 2 * MIB, 4 * MIB + 4096, 8 * MIB - 1] {
             file.write_all_at(&[1], at).unwrap();
         }

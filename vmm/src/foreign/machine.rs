@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use image::Image;
 use kvm_bindings::kvm_cpuid_entry2;
+use terms::addr::Gpa;
 use tracer::clock::VcpuClocks;
 use tracer::guest::StopError;
 use tracer::target::VcpuRegisters;
@@ -18,7 +19,7 @@ use super::lock;
 use super::memory::{ForeignRam, RemoteRam};
 use super::park::{AllParked, park};
 use super::process::{Mapping, Process};
-use super::slots::{Slots, find};
+use super::slots::{Slots, added, find};
 use super::threads::{settle, vcpus_of};
 use super::top_table::TopTable;
 use super::vcpu::{ForeignVcpu, Parked};
@@ -327,6 +328,24 @@ impl Foreign {
         let parked = parked.and_then(|all| all.get_mut(vcpu));
         let parked = parked.ok_or(ForeignError::NoThread { pid, vcpu })?;
         what(parked, Instant::now() + PATIENCE)
+    }
+
+    /// Where memory begins that the guest, which is held, has got since it was attached to. Where that cannot be found out there
+    /// may be some after what there was.
+    pub(super) fn added_memory(&self) -> Option<Gpa> {
+        let (vm, ram) = (self.vm, self.ram.memory().ram());
+        let found = self.with_parked(0, |parked, deadline| {
+            let mut slots = Slots {
+                parked,
+                vm,
+                deadline,
+            };
+            added(&mut slots, ram.ranges())
+        });
+        found.unwrap_or_else(|error| {
+            log::debug!("memory that was added: {error}");
+            Some(Gpa(ram.end()))
+        })
     }
 
     /// Takes our memory out of the guest and the VMM. Nothing in the guest leads there any more.

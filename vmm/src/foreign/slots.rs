@@ -14,13 +14,13 @@ use terms::addr::Gpa;
 use terms::region::Region;
 use vm_memory::ByteValued;
 
-use super::backends;
+use super::backends::{self, HIGH};
 use super::error::ForeignError;
 use super::memory::{Range, RemoteRam};
 use super::process::{Mapping, Process};
 use super::shapes::Slot;
 use super::vcpu::{Parked, request};
-use crate::layout::{GIB, MIB};
+use crate::layout::MIB;
 use crate::vcpu::FullRegisters;
 
 /// A page.
@@ -29,8 +29,6 @@ const PAGE: u64 = 4096;
 pub const TRIAL: u32 = 32_700;
 /// Numbers of slots in which RAM is looked for.
 const NUMBERS: u32 = 64;
-/// Where RAM continues that did not fit below the hole for devices.
-const HIGH: u64 = 4 * GIB;
 /// More RAM than any guest of ours has; the search for its end goes no further.
 const MOST: u64 = 1 << 46;
 /// RAM begins at a multiple of this from one end of a mapping.
@@ -164,6 +162,12 @@ impl Slots<'_> {
 }
 
 impl backends::Named for Slots<'_> {
+    fn is_covered(&mut self, at: Gpa) -> Result<bool, ForeignError> {
+        // Any page of the VMM's does.
+        let host = self.parked.scratch()? & !(PAGE - 1);
+        Slots::is_covered(self, at.0, host)
+    }
+
     /// The numbers that are in use: a page of guest memory that has a slot is refused to all, and to those for another
     /// reason. What is named as its memory, a page of a stack, is no slot's.
     ///
@@ -237,9 +241,9 @@ pub(super) fn find(
         }
     }
     mappings.retain(|mapping| mapping.bytes >= PIECE_MIN);
-    let runs = covered(slots, end, some)?;
+    let (low, high_end) = covered(slots, end, some)?;
     let tried = mappings.len();
-    match backends::find(slots, &mappings, runs)? {
+    match backends::find(slots, &mappings, low, high_end)? {
         Ok(ranges) if proof.is_of(&ranges) => Ok(RemoteRam::new(pid, ranges)),
         Ok(_) => Err(not_found(Gpa(MIB), tried)),
         // With a part of it nobody could say that nothing leads to us any more.
@@ -247,18 +251,29 @@ pub(super) fn find(
     }
 }
 
-/// The guest memory that has slots, below the hole for devices, where it ends at `end`, and above.
-fn covered(slots: &mut Slots<'_>, end: u64, some: u64) -> Result<[Region; 2], ForeignError> {
+/// The guest memory that has slots: below the hole for devices, where it ends at `end`, and where above that it does; what
+/// was added may come after that, and there may be a gap before.
+fn covered(slots: &mut Slots<'_>, end: u64, some: u64) -> Result<(Region, u64), ForeignError> {
     let low = if slots.is_covered(0, some)? { 0 } else { MIB };
     let high_end = match slots.is_covered(HIGH, some)? {
         true => slots.end_of(HIGH, MOST, some)?,
         false => HIGH,
     };
-    let run = |start: u64, end: u64| Region {
-        start: Gpa(start),
-        bytes: end - start,
+    let low = Region {
+        start: Gpa(low),
+        bytes: end - low,
     };
-    Ok([run(low, end), run(HIGH, high_end)])
+    Ok((low, high_end))
+}
+
+/// Where the guest has memory beside `ranges`, if it has any: it was added since those were found.
+///
+/// # Errors
+/// Those of calls.
+pub(super) fn added(slots: &mut Slots<'_>, ranges: &[Range]) -> Result<Option<Gpa>, ForeignError> {
+    let ends = ranges.iter().map(|range| range.guest.end());
+    let end = ends.max().unwrap_or_default().max(HIGH);
+    Ok(backends::added_after(slots, end)?.map(Gpa))
 }
 
 /// What KVM says is the guest's, if its RAM lies at `base` of the VMM.
@@ -303,6 +318,10 @@ fn proven(
             // What is there is another piece.
             false => found.clear(),
         }
+    }
+    // So is what was added.
+    if added(slots, &found)?.is_some() {
+        found.clear();
     }
     Ok(found)
 }

@@ -131,16 +131,26 @@ impl StoppedTarget for ForeignStopped<'_> {
         &self.registers
     }
 
-    /// Without what nobody has ever touched.
+    /// Without what nobody has ever touched. What the guest has got since it was attached to is there, too, and cannot be read:
+    /// whoever has to know all of it is told so.
     fn ram(&self) -> Vec<Region> {
         let ram = self.guest.all_memory();
-        match self.guest.process().mappings() {
+        let mut regions = match self.guest.process().mappings() {
             Ok(mappings) => {
                 let pid = self.guest.process().pid();
                 touched(pid, ram.memory().ram().ranges(), &mappings)
             }
             Err(_) => ram.ram(),
+        };
+        let added = self.guest.added_memory();
+        if let Some(start) = added {
+            log::warn!(
+                "the guest has memory at {start} that it had not when it was attached to: \
+                 `vmm attach --restore` finds it, and takes away what stays now"
+            );
+            regions.push(Region { start, bytes: 8 });
         }
+        regions
     }
 
     fn has_gigabyte_pages(&self) -> bool {
