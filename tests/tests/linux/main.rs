@@ -6,6 +6,7 @@
 
 mod ages;
 mod attach;
+mod attach_q35;
 mod boot;
 mod coexistence;
 mod crash;
