@@ -6,9 +6,9 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use image::{Added, TextRange};
-use terms::addr::Gva;
+use terms::addr::{Gpa, Gva};
 
-use crate::target::{MemoryError, PhysicalMemory};
+use crate::target::{MemoryError, PhysicalMemory, VcpuRegisters};
 
 /// A module that is loaded: as long as all of this is the same, so is the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,6 +109,8 @@ pub struct Tasks {
     pub found: Vec<Task>,
     /// The lists had not come to their end when this many steps had been made: no more are.
     pub given_up: Option<usize>,
+    /// The lists were followed to their ends, so no thread in them is missing. Those that are just made or end are in none.
+    pub is_whole: bool,
 }
 
 /// Where a guest has its threads.
@@ -173,6 +175,15 @@ pub trait Introspection: Debug + Send {
 
     /// The first of `kprobes`, which are sorted, that would be in the way of what is displaced between `at` and `end`.
     fn kprobe_in_the_way(&self, kprobes: &[Gva], at: Gva, end: Gva) -> Option<Gva>;
+
+    /// Those of `places`, where words of its memory are, by which a guest that is stopped with these registers may still return:
+    /// all that are not known to be read by no return.
+    fn may_return_by(
+        &self,
+        memory: &dyn PhysicalMemory,
+        vcpus: &[VcpuRegisters],
+        places: &[Gpa],
+    ) -> Vec<Gpa>;
 
     /// Where it has its threads, if that is known.
     fn tasks(&self) -> Option<Box<dyn TaskList>>;

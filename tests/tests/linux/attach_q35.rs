@@ -1,8 +1,9 @@
 //! `vmm attach` to a stock Linux under QEMU's usual machine, q35, with its firmware, without any file of its kernel: all
 //! tracers, all functions, values, and what it cannot have.
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use tests::{Client, Guest, Running, with_file};
+use tests::{Client, Ended, Guest, Running, vmm_says, with_file};
 
 /// A shell in a QEMU of its own, that says when it has done a line.
 struct Shell {
@@ -46,7 +47,7 @@ fn written(status: &Value, name: &str) -> u64 {
 }
 
 /// Attaches to the guest, has `what` done, and lets it go: its text is as before each time.
-fn attached(shell: &mut Shell, what: impl FnOnce(&mut Shell, &mut Client, &Running)) {
+fn attached(shell: &mut Shell, what: impl FnOnce(&mut Shell, &mut Client, &Running)) -> Ended {
     let mut attached = Guest::attached(shell.qemu.pid(), None).start();
     let mut client = attached.client();
     let text = client.digest();
@@ -56,6 +57,24 @@ fn attached(shell: &mut Shell, what: impl FnOnce(&mut Shell, &mut Client, &Runni
     assert_eq!(attached.ctl(&["shutdown"]).code, Some(0));
     let (ended, _) = attached.end();
     assert_eq!(ended.code, Some(0), "{ended}");
+    ended
+}
+
+/// How many windows its VMM has.
+fn windows(shell: &Shell) -> usize {
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", shell.qemu.pid())).unwrap();
+    maps.matches("exotrace").count()
+}
+
+/// Traces all functions while `line` is done.
+fn all_functions(shell: &mut Shell, client: &mut Client, line: &str) {
+    client.call("start", json!({"tracer": "graph"}));
+    let status = client.status();
+    let traced = status["tracing"]["sessions"][0]["traced"].as_u64();
+    assert!(traced > Some(30_000), "{status}");
+    shell.does(line);
+    assert!(written(&client.status(), "default") > CALLS);
+    client.call("stop", json!({}));
 }
 
 /// `syscalls` calls this, and nothing else does.
@@ -84,7 +103,7 @@ fn counted(shell: &mut Shell, client: &mut Client, name: &str, tracer: &str, clo
 #[test]
 fn a_linux_of_a_usual_machine_is_traced_in_every_way_and_let_go_as_it_was() {
     let mut shell = Shell::start();
-    attached(&mut shell, |shell, client, attached| {
+    let ended = attached(&mut shell, |shell, client, attached| {
         for (name, tracer, clock) in [("hits", "profile", "tsc"), ("paged", "function", "page")] {
             assert_eq!(counted(shell, client, name, tracer, clock), CALLS, "{name}");
         }
@@ -96,20 +115,51 @@ fn a_linux_of_a_usual_machine_is_traced_in_every_way_and_let_go_as_it_was() {
         assert!(said.stderr.contains("tactic 5"), "{said}");
         client.call("stop", json!({}));
     });
-    let maps = std::fs::read_to_string(format!("/proc/{}/maps", shell.qemu.pid())).unwrap();
-    let ours = maps.lines().filter(|line| line.contains("exotrace"));
-    assert_eq!(ours.count(), 0, "{maps}");
-    // All there are, which nobody counts. An interrupt of a stub leaves its address on a stack, where it may stay.
-    attached(&mut shell, |shell, client, _| {
-        client.call("start", json!({"tracer": "graph"}));
-        let status = client.status();
-        let traced = status["tracing"]["sessions"][0]["traced"].as_u64();
-        assert!(traced > Some(30_000), "{status}");
-        shell.does(&format!("syscalls {CALLS}"));
-        assert!(written(&client.status(), "default") > CALLS);
-        client.call("stop", json!({}));
+    assert_eq!(windows(&shell), 0, "{ended}");
+    // All there are, which nobody counts. An interrupt of a stub leaves its address on a stack, and calls that are noted down
+    // leave it anywhere: its kernel returns by none of them.
+    let work = format!("syscalls {CALLS}");
+    let ended = attached(&mut shell, |shell, client, _| {
+        all_functions(shell, client, &work)
     });
-    shell.does(&format!("syscalls {CALLS}"));
+    assert_eq!(windows(&shell), 0, "{ended}");
+    shell.does(&work);
+    shell.qemu.type_text("exit\n");
+    let _ = shell.qemu.end();
+}
+
+#[test]
+fn a_linux_that_works_goes_on_however_often_it_is_let_go() {
+    const TIMES: usize = 2;
+    let mut shell = Shell::start();
+    // Tasks that begin and end, and wait for each other.
+    shell.does("while :; do ls / | cat | wc -l > /dev/null; done & A=$!");
+    let work = format!("syscalls {CALLS}; ls / | cat > /dev/null");
+    let mut left = 0;
+    for _ in 0..TIMES {
+        let ended = attached(&mut shell, |shell, client, _| {
+            all_functions(shell, client, &work)
+        });
+        shell.does(&work);
+        // Preempted in a stub, it may have to keep it; the next time finds it.
+        left += windows(&shell);
+        assert!(windows(&shell) <= 1, "{ended}");
+    }
+    println!("let go {TIMES} times, with {left} windows left");
+    shell.does("kill $A; wait");
+    // A tracer that is killed leaves all its jumps and open calls.
+    let mut attached = Guest::attached(shell.qemu.pid(), None).start();
+    let mut client = attached.client();
+    client.call("start", json!({"tracer": "graph"}));
+    shell.does(&work);
+    let pid = i32::try_from(attached.pid()).ok().and_then(Pid::from_raw);
+    kill_process(pid.unwrap(), Signal::KILL).unwrap();
+    let _ = attached.end();
+    shell.does(&work);
+    let restored = vmm_says(&["attach", &shell.qemu.pid().to_string(), "--restore"]);
+    assert_eq!(restored.code, Some(0), "{restored}");
+    assert_eq!(windows(&shell), 0, "{restored}");
+    shell.does(&work);
     shell.qemu.type_text("exit\n");
     let _ = shell.qemu.end();
 }

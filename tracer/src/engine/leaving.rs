@@ -1,22 +1,26 @@
 //! Leaving a guest that goes on without us: the window is taken out of it when nothing in it leads there any more.
 //!
 //! A call that is open gets its own return address back. A thread that was preempted in a stub holds an address of it in
-//! memory, and continues there. Which words of memory still matter nobody outside knows: the part of a stack that is out
-//! of use holds addresses, too. So *any* word that is one keeps the window where it is; the guest is not in danger
-//! then, only richer by some memory.
+//! memory, and continues there. Which words of memory still matter only the guest's kernel knows: the part of a stack that is out
+//! of use holds addresses, too. So *any* word that is one keeps the window where it is, but one of which the kernel itself says
+//! that nobody reads it; the guest is not in danger then, only richer by some memory.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use terms::addr::{Gpa, Gva};
 use terms::quantity::counted;
 
 use super::{ApplyError, Engine};
+use crate::introspection::Introspection;
 use crate::stub::mirror::give_back::give_back;
 use crate::target::{MemoryError, StoppedTarget};
 use crate::window::title::MirrorMemory;
 
 /// Bytes that are looked at in one piece: a core's own cache holds them, and a call in another process is worth it.
 const PIECE: usize = 256 << 10;
+/// About how many words a kernel is asked at most: more than that are not there by chance.
+const ASKED_MAX: usize = 1 << 14;
 
 /// What still leads to a window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -82,7 +86,8 @@ impl Engine {
             start: arena.start(),
             bytes: arena.used(),
         };
-        match stubs.left_by(target, foothold.mirror_memory()) {
+        let kernel = self.transient.inside.as_deref();
+        match stubs.left_by(target, foothold.mirror_memory(), kernel) {
             Ok(inside) if inside.is_nobody() => {
                 foothold.window.close(target);
                 Ok(inside)
@@ -107,7 +112,8 @@ impl Stubs {
         word.wrapping_sub(self.start.0) < self.bytes
     }
 
-    /// Has open calls return without us, as `mirror` knows how, and says what leads to a stub after that.
+    /// Has open calls return without us, as `mirror` knows how, and says what leads to a stub after that. `kernel` can be asked
+    /// which stacks are not in use.
     ///
     /// # Errors
     /// [`MemoryError`] when memory is not there that the target says it has.
@@ -115,58 +121,199 @@ impl Stubs {
         self,
         target: &mut (impl StoppedTarget + ?Sized),
         mirror: Option<MirrorMemory>,
+        kernel: Option<&dyn Introspection>,
     ) -> Result<Inside, MemoryError> {
         if let Some(mirror) = mirror {
             give_back(target, mirror, |word| self.hold(word))?;
         }
-        inside(target, self)
+        inside(target, self, kernel)
     }
 }
 
 /// What leads to stubs.
-fn inside(target: &(impl StoppedTarget + ?Sized), stubs: Stubs) -> Result<Inside, MemoryError> {
-    let is_inside = |word: u64| stubs.hold(word);
+fn inside(
+    target: &(impl StoppedTarget + ?Sized),
+    stubs: Stubs,
+    kernel: Option<&dyn Introspection>,
+) -> Result<Inside, MemoryError> {
+    let mut words = Words::of(target, stubs)?;
+    // Asked when there is something to ask: mostly there is not.
+    if let Some(kernel) = kernel
+        && words.are_all_known()
+    {
+        let places: Vec<Gpa> = words.first.iter().map(|(at, _)| *at).collect();
+        words.retain(&kernel.may_return_by(&target, target.vcpus(), &places));
+    }
     let vcpus = target.vcpus().iter();
-    let executing = vcpus.filter(|vcpu| vcpu.online && is_inside(vcpu.rip));
-    let mut found = Inside {
-        words: 0,
-        first: None,
+    let executing = vcpus.filter(|vcpu| vcpu.online && stubs.hold(vcpu.rip));
+    Ok(Inside {
+        words: words.count,
+        first: words.first.first().copied(),
         vcpus: u16::try_from(executing.count()).unwrap_or(u16::MAX),
-    };
-    let mut piece = vec![0; PIECE];
-    for region in target.ram() {
-        let mut offset = 0;
-        while offset < region.bytes {
-            let length = usize::try_from(region.bytes - offset).unwrap_or(PIECE);
-            let at = region.start.wrapping_add(offset);
-            let bytes = piece.get_mut(..length.min(PIECE)).unwrap_or_default();
-            target.read_physical(at, bytes)?;
-            for (index, word) in bytes.chunks_exact(8).enumerate() {
-                let word = word.try_into().map_or(0, u64::from_le_bytes);
-                if is_inside(word) {
-                    found.words += 1;
-                    let place = at.wrapping_add(index as u64 * 8);
-                    found.first.get_or_insert((place, Gva(word)));
+    })
+}
+
+/// Words of the guest's memory that are addresses of stubs.
+struct Words {
+    count: u64,
+    /// Where the first [`ASKED_MAX`] of them are, and what they hold.
+    first: Vec<(Gpa, Gva)>,
+}
+
+impl Words {
+    fn of(target: &(impl StoppedTarget + ?Sized), stubs: Stubs) -> Result<Self, MemoryError> {
+        let mut found = Self {
+            count: 0,
+            first: Vec::new(),
+        };
+        let mut piece = vec![0; PIECE];
+        for region in target.ram() {
+            let mut offset = 0;
+            while offset < region.bytes {
+                let length = usize::try_from(region.bytes - offset).unwrap_or(PIECE);
+                let at = region.start.wrapping_add(offset);
+                let bytes = piece.get_mut(..length.min(PIECE)).unwrap_or_default();
+                target.read_physical(at, bytes)?;
+                found.look(at, bytes, stubs);
+                offset += PIECE as u64;
+            }
+        }
+        Ok(found)
+    }
+
+    fn look(&mut self, at: Gpa, bytes: &[u8], stubs: Stubs) {
+        let words = bytes.as_chunks::<8>().0.iter();
+        for (index, word) in (0..).zip(words.map(|word| u64::from_le_bytes(*word))) {
+            if stubs.hold(word) {
+                self.count += 1;
+                if self.first.len() < ASKED_MAX {
+                    self.first.push((at.wrapping_add(8 * index), Gva(word)));
                 }
             }
-            offset += PIECE as u64;
         }
     }
-    Ok(found)
+
+    fn are_all_known(&self) -> bool {
+        !self.first.is_empty() && self.first.len() as u64 == self.count
+    }
+
+    /// Leaves out all but those at `places`.
+    fn retain(&mut self, places: &[Gpa]) {
+        let places: BTreeSet<Gpa> = places.iter().copied().collect();
+        self.first.retain(|(at, _)| places.contains(at));
+        self.count = self.first.len() as u64;
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::introspection::{Contents, KprobesError, Loaded, Module, ModuleError, TaskList};
     use crate::mock::MockTarget;
-    use crate::target::TextMemory;
+    use crate::target::{PhysicalMemory, TextMemory, VcpuRegisters};
+
+    /// A kernel of which nothing is known but by which words it may return.
+    #[derive(Debug)]
+    struct ReturnsBy(Vec<Gpa>);
+
+    impl Introspection for ReturnsBy {
+        fn init_is_gone(&self, _: &dyn PhysicalMemory) -> bool {
+            true
+        }
+
+        fn has_modules(&self) -> bool {
+            false
+        }
+
+        fn modules(
+            &self,
+            _: &dyn PhysicalMemory,
+            _: &[image::TextRange],
+        ) -> Result<Vec<Loaded>, ModuleError> {
+            Ok(Vec::new())
+        }
+
+        fn symbols(&self, _: &dyn PhysicalMemory, _: &Module) -> Result<usize, ModuleError> {
+            Ok(0)
+        }
+
+        fn contents(&self, _: &dyn PhysicalMemory, _: &Module) -> Result<Contents, ModuleError> {
+            Ok(Contents::default())
+        }
+
+        fn read(
+            &self,
+            _: &dyn PhysicalMemory,
+            at: Gva,
+            into: &mut [u8],
+        ) -> Result<(), MemoryError> {
+            let length = into.len();
+            Err(MemoryError::NotMapped {
+                address: at,
+                length,
+            })
+        }
+
+        fn kprobes(&self, _: &dyn PhysicalMemory) -> Result<Vec<Gva>, KprobesError> {
+            Ok(Vec::new())
+        }
+
+        fn kprobe_in_the_way(&self, _: &[Gva], _: Gva, _: Gva) -> Option<Gva> {
+            None
+        }
+
+        fn may_return_by(
+            &self,
+            _: &dyn PhysicalMemory,
+            _: &[VcpuRegisters],
+            places: &[Gpa],
+        ) -> Vec<Gpa> {
+            let places = places.iter().copied();
+            places.filter(|at| self.0.contains(at)).collect()
+        }
+
+        fn tasks(&self) -> Option<Box<dyn TaskList>> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_word_by_which_the_kernel_does_not_return_leads_nowhere() {
+        let mut target = MockTarget::new(1, 1 << 21);
+        let stubs = Stubs {
+            start: Gva(0xffff_ffff_b000_0000),
+            bytes: 0x1000,
+        };
+        let words = [0x40_0000, 0x40_0ff8, 0x40_1000, 0x40_3000];
+        for at in words {
+            let word = stubs.start.0.to_le_bytes();
+            target.write_physical(Gpa(at), &word).unwrap();
+        }
+        let left = |places: &[u64]| {
+            let kernel = ReturnsBy(places.iter().copied().map(Gpa).collect());
+            let found = inside(&target, stubs, Some(&kernel)).unwrap();
+            (found.words, found.first.map(|(at, _)| at.0))
+        };
+        assert_eq!(left(&words), (4, Some(words[0])));
+        assert_eq!(left(&words[1..2]), (1, Some(words[1])));
+        assert_eq!(left(&[]), (0, None));
+        // So many that it is not asked.
+        let memory = stubs.start.0.to_le_bytes().repeat(ASKED_MAX);
+        target.write_physical(Gpa(0x50_0000), &memory).unwrap();
+        assert_eq!(
+            inside(&target, stubs, Some(&ReturnsBy(Vec::new())))
+                .unwrap()
+                .words,
+            words.len() as u64 + ASKED_MAX as u64
+        );
+    }
 
     #[test]
     fn every_word_that_leads_to_a_stub_is_counted_and_no_other() {
         let mut target = MockTarget::new(1, 1 << 21);
         let (start, end) = (Gva(0xffff_ffff_b000_0000), Gva(0xffff_ffff_b000_1000));
         let bytes = end.0 - start.0;
-        let look = |target: &MockTarget| inside(target, Stubs { start, bytes }).unwrap();
+        let look = |target: &MockTarget| inside(target, Stubs { start, bytes }, None).unwrap();
         assert!(look(&target).is_nobody());
         let first = Gpa(0x40_0000);
         for (offset, word) in [

@@ -8,6 +8,7 @@ use terms::region::Region;
 
 use super::Inside;
 use super::leaving::Stubs;
+use crate::introspection::Introspection;
 use crate::target::{MemoryError, StoppedTarget};
 use crate::text::journal::{self, JournalError};
 use crate::window::title::{self, TitleError, Told};
@@ -38,13 +39,14 @@ pub enum RestoreError {
 }
 
 /// Gives the guest back what a tracer that is dead has changed, whose window is in `region`. To be called again, after the
-/// guest has run for a moment, while something leads to the window.
+/// guest has run for a moment, while something leads to the window. `kernel` can be asked what does.
 ///
 /// # Errors
 /// A [`RestoreError`]; what has been given back by then stays so, and the rest can be tried again.
 pub fn restore(
     target: &mut (impl StoppedTarget + ?Sized),
     region: Region,
+    kernel: Option<&dyn Introspection>,
 ) -> Result<Restored, RestoreError> {
     let Some(told) = Told::read(target, region)? else {
         return Ok(Restored::default());
@@ -72,7 +74,7 @@ pub fn restore(
         start: told.stubs,
         bytes: told.stub_bytes,
     };
-    let inside = stubs.left_by(target, told.mirror)?;
+    let inside = stubs.left_by(target, told.mirror, kernel)?;
     if inside.is_nobody() {
         told.take_back(target)?;
         title::forget(target, region)?;

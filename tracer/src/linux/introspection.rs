@@ -1,7 +1,7 @@
 //! The lists that a Linux kernel keeps of itself, asked as those of any guest.
 
 use image::TextRange;
-use terms::addr::Gva;
+use terms::addr::{Gpa, Gva};
 
 use super::kernel::{InitState, Kernel};
 use super::kernel_view::KernelView;
@@ -11,7 +11,7 @@ use super::module::ModuleLayout;
 use crate::introspection::{
     Contents, Introspection, KprobesError, Loaded, Module, ModuleError, TaskList,
 };
-use crate::target::{MemoryError, PhysicalMemory, TargetMemory};
+use crate::target::{MemoryError, PhysicalMemory, TargetMemory, VcpuRegisters};
 
 type View<'a> = KernelView<'a, dyn PhysicalMemory + 'a>;
 
@@ -95,6 +95,19 @@ impl Introspection for Kernel {
 
     fn kprobe_in_the_way(&self, kprobes: &[Gva], at: Gva, end: Gva) -> Option<Gva> {
         in_the_way(kprobes, at, end)
+    }
+
+    fn may_return_by(
+        &self,
+        memory: &dyn PhysicalMemory,
+        vcpus: &[VcpuRegisters],
+        places: &[Gpa],
+    ) -> Vec<Gpa> {
+        let Some((stacks, tasks)) = self.stacks.as_ref().zip(self.tasks.as_ref()) else {
+            return places.to_vec();
+        };
+        let has_kprobes = self.kprobes(memory).map_or(true, |found| !found.is_empty());
+        stacks.may_return_by(memory, tasks, has_kprobes, vcpus, places)
     }
 
     fn tasks(&self) -> Option<Box<dyn TaskList>> {

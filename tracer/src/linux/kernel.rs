@@ -8,6 +8,7 @@ use terms::addr::Gpa;
 use crate::linux::kernel_view::KernelTables;
 use crate::linux::kprobes::KprobeLayout;
 use crate::linux::module::ModuleLayout;
+use crate::linux::stacks::Stacks;
 use crate::linux::task::TaskLayout;
 
 /// What can be asked of a kernel. What its types do not tell, cannot.
@@ -21,6 +22,8 @@ pub struct Kernel {
     pub kprobes: Option<KprobeLayout>,
     /// Where to find its tasks.
     pub tasks: Option<TaskLayout>,
+    /// What tells which of their stacks are in use.
+    pub stacks: Option<Stacks>,
 }
 
 impl Kernel {
@@ -36,6 +39,7 @@ impl Kernel {
             init: btf.as_ref().and_then(|btf| InitState::find(image, btf)),
             modules: typed().and_then(|(btf, tables)| ModuleLayout::find(btf, symbols, tables)),
             kprobes: typed().and_then(|(btf, tables)| KprobeLayout::find(btf, symbols, tables)),
+            stacks: btf.as_ref().and_then(|btf| Stacks::find(btf, symbols)),
             tasks: typed().and_then(|(btf, tables)| TaskLayout::find(btf, symbols, tables)),
         })
     }

@@ -6,6 +6,9 @@ use terms::addr::{Gpa, Gva};
 use crate::paging::{PageTableRoot, translate};
 use crate::target::{MemoryError, PhysicalMemory, TargetMemory};
 
+/// What 64-bit system calls enter, in every version from 4.20 on: every address space of the kernel's maps it.
+pub(super) const ENTRY: &str = "entry_SYSCALL_64";
+
 /// Where a kernel has its own page tables, which map all that it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KernelTables {
@@ -62,6 +65,19 @@ impl<'a, M: PhysicalMemory + ?Sized> KernelView<'a, M> {
     #[must_use]
     pub const fn with_root(memory: &'a M, root: PageTableRoot) -> Self {
         Self { memory, root }
+    }
+}
+
+impl<M: PhysicalMemory + ?Sized> KernelView<'_, M> {
+    /// The tables that map it.
+    pub const fn root(&self) -> PageTableRoot {
+        self.root
+    }
+
+    /// Where this byte lies, and how many follow it in its page; none where nothing is mapped.
+    pub fn physical(&self, at: Gva) -> Option<(Gpa, u64)> {
+        let found = translate(self.memory, self.root, at).ok()?;
+        Some((found.physical, found.bytes_left_in_page()))
     }
 }
 

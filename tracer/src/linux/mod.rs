@@ -8,7 +8,9 @@ pub mod kernel;
 pub mod kernel_view;
 pub mod kprobes;
 pub mod module;
+mod per_cpu;
 pub mod personality;
+pub mod stacks;
 pub mod static_call;
 pub mod task;
 

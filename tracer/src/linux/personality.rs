@@ -3,24 +3,17 @@
 use image::{Image, StaticCall};
 use terms::addr::Gva;
 
+use super::kernel_view::ENTRY;
 use super::module::AREA;
-use super::{Kernel, address_space, deny, static_call};
+use super::{Kernel, address_space, deny, per_cpu, static_call};
 use crate::introspection::Introspection;
 use crate::personality::{NeverTraced, PanicMarks, Personality, Spare};
 use crate::target::{MemoryError, TargetMemory};
-
-/// Its list of the offsets at which the data of each processor lies, which are their GS bases: it has an entry for every
-/// processor that there can ever be, made once, before any code that can be traced runs with these bases.
-const GS_BASES: &str = "__per_cpu_offset";
-/// Where the kernel's image begins, and everything after it: nothing that is allocated lies here.
-const IMAGE: u64 = 0xffff_ffff_8000_0000;
 
 /// The last function that it calls before it looks for its init, in every version from 4.5 to 6.12 and with every
 /// configuration: after it has made its function sites nops, brought up all processors, applied its alternatives,
 /// freed its init text and made its text read-only.
 const ATTACH: &str = "rcu_end_inkernel_boot";
-/// What 64-bit system calls enter, in every version from 4.20 on.
-pub(super) const ENTRY: &str = "entry_SYSCALL_64";
 /// `THREAD_SIZE` (arch/x86/include/asm/page_64_types.h).
 const STACK: u64 = 16 << 10;
 /// Every fatal path ends in one of these; `vpanic` is in it from 6.14 on. `panic_cpu` is -1 while none panics.
@@ -76,14 +69,14 @@ impl Personality for Linux {
     }
 
     fn gs_bases(&self) -> &'static str {
-        GS_BASES
+        per_cpu::OFFSETS
     }
 
-    /// An entry that nobody has filled in yet is an address of the kernel's own image, which is also the base with which the
+    /// One that is not has not been filled in yet, and is also the base with which the
     /// first processor starts: it gets another one a moment later, so tracing that goes by it would write to memory of
     /// the kernel's.
     fn is_gs_base(&self, base: Gva) -> bool {
-        base.0 < IMAGE && base.0 >> 63 == 1
+        per_cpu::is_offset(base)
     }
 
     fn spare(&self, image: &Image) -> Option<Spare> {

@@ -5,6 +5,7 @@
 //! Translation". Every entry is read from guest memory and therefore only believed as far as the
 //! memory that it leads to exists; a walk reads at most five entries.
 
+pub mod elsewhere;
 pub mod runs;
 
 use image::TextRange;

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use image::Image;
+
 use super::{Tracing, TracingError};
 use crate::engine::{self, Foothold, FrozenBy, Inside, Restored};
 use crate::guest::Guest;
+use crate::guest_kind;
 
 /// How often it is looked whether the guest has left the stubs, each look through all of its memory.
 const LOOKS: u32 = 5;
@@ -45,14 +48,20 @@ impl Tracing {
 }
 
 /// Gives a guest back what tracers that are dead have changed in it, whose window is the guest's. `rest` lets it run between
-/// two looks.
+/// two looks. With the image of the kernel that runs, as its memory has it once all text is its own again, the kernel can be
+/// asked what may still lead to the window; without it, everything that looks so may.
 ///
 /// # Errors
 /// A [`TracingError`]; what has been given back by then stays so, and the rest can be tried again.
-pub fn restore(guest: &impl Guest, rest: fn(Duration)) -> Result<Restored, TracingError> {
+pub fn restore(
+    guest: &impl Guest,
+    image: Option<&Image>,
+    rest: fn(Duration),
+) -> Result<Restored, TracingError> {
+    let kernel = image.and_then(|image| guest_kind::of(image).introspection(image));
     let mut all = Restored::default();
     all.inside = until_nobody(rest, || {
-        let more = engine::restore(&mut guest.stop()?, guest.window())?;
+        let more = engine::restore(&mut guest.stop()?, guest.window(), kernel.as_deref())?;
         all.places += more.places;
         all.others += more.others;
         Ok(more.inside)

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::ended::{report, show};
 use super::follow::{Followed, follow};
+use super::in_memory;
 use super::restore::restore;
 use super::this_host::this_host;
 use crate::control::server::Server;
@@ -21,11 +22,8 @@ use crate::provider::Provider as _;
 use crate::run::Run;
 use crate::signals::Signals;
 use crate::verbs::attach::AttachOptions;
-use debuginfo::DebugInfo;
 use terms::quantity::counted;
-use tracer::KernelMap;
-use tracer::guest::{Guest, StoppedGuest as _};
-use tracer::target::StoppedTarget as _;
+use tracer::guest::Guest;
 use tracer::tracing::{Kernel, Tracing};
 
 /// Traces the guest.
@@ -142,11 +140,11 @@ fn begin(
             let kernel = of_file(file, &guest)?;
             if kernel_number > 1 && kernel.image.linux.is_some() {
                 // One that starts just now says so itself.
-                in_memory(&guest)?;
+                in_memory::kernel(&guest)?;
             }
             kernel
         }
-        None => in_memory(&guest)?,
+        None => in_memory::kernel(&guest)?,
     };
     log::info!(
         "attached to process {pid}: {}, {} MiB; held for {held:.1} ms",
@@ -190,35 +188,10 @@ fn of_file(file: &KernelFile, guest: &Foreign) -> Result<Kernel, Failure> {
         return Ok(Kernel { image, debug, name });
     }
     let refused = |error| Failure::bad_input(format!("{name}: {error}"));
-    let moved = map_of(guest)?
+    let moved = in_memory::map_of(guest)?
         .moved(guest.memory(), image)
         .map_err(refused)?;
     let debug = file.debug().map(|debug| debug.moved_by(moved.slide));
     let image = moved.image;
     Ok(Kernel { image, debug, name })
-}
-
-/// The kernel, as it is in the guest's memory, which is read while it runs.
-fn in_memory(guest: &Foreign) -> Result<Kernel, Failure> {
-    let found = map_of(guest)?
-        .read(guest.memory())
-        .map_err(Failure::bad_input)?;
-    if let Some(why) = &found.no_sites {
-        log::warn!("{why}");
-    }
-    let linux = found.image.linux.as_ref();
-    let name = linux.map_or_else(|| "kernel".to_owned(), |linux| linux.version.clone());
-    Ok(Kernel {
-        image: found.image,
-        debug: Some(DebugInfo::without_files()),
-        name,
-    })
-}
-
-/// Where the guest has its kernel. It is stopped for that.
-fn map_of(guest: &Foreign) -> Result<KernelMap, Failure> {
-    let mut stopped = guest.stop().map_err(Failure::tracing)?;
-    let entry = stopped.syscall_entry(0).map_err(Failure::tracing)?;
-    let online = stopped.vcpus().iter().find(|vcpu| vcpu.online).copied();
-    KernelMap::of(&stopped, &online.unwrap_or_default(), entry).map_err(Failure::bad_input)
 }

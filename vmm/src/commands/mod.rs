@@ -10,6 +10,7 @@ mod ended;
 mod events;
 pub mod export;
 mod follow;
+mod in_memory;
 pub mod listing;
 pub mod man;
 mod probes;

@@ -3,6 +3,7 @@
 
 use tracer::Restored;
 
+use super::in_memory;
 use crate::failure::Failure;
 use crate::foreign::Foreign;
 use terms::quantity::counted;
@@ -23,7 +24,13 @@ pub fn restore(pid: i32) -> Result<usize, Failure> {
 }
 
 fn give_back(pid: i32, guest: &mut Foreign) -> Result<(), Failure> {
-    let all = tracer::restore(guest, std::thread::sleep)?;
+    let mut all = tracer::restore(guest, None, std::thread::sleep)?;
+    // What leads to it its kernel may know, which has all its text now.
+    if !all.inside.is_nobody()
+        && let Ok(found) = in_memory::found(guest)
+    {
+        all.inside = tracer::restore(guest, Some(&found.image), std::thread::sleep)?.inside;
+    }
     tell(pid, &all);
     if all.inside.is_nobody() {
         guest.set_window_free(true);

@@ -23,8 +23,8 @@ use terms::addr::{Gpa, Gva, Slide};
 
 use self::error::{NoKernel, NoSites};
 use self::sites::{SitesLayout, listed};
+use super::kernel_view::ENTRY as SYSTEM_CALLS;
 use super::kernel_view::{KernelTables, KernelView};
-use super::personality::ENTRY as SYSTEM_CALLS;
 use crate::paging::PageTableRoot;
 use crate::paging::runs::{around, mapped_in_gigabyte};
 use crate::target::{PhysicalMemory, TargetMemory, VcpuRegisters};

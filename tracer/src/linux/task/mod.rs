@@ -7,6 +7,8 @@
 //! Facts: `struct task_struct` and `struct signal_struct` of Linux 5.10 to 6.12.
 
 #[cfg(test)]
+pub(in crate::linux) mod testing;
+#[cfg(test)]
 mod tests;
 
 use debuginfo::btf::{Btf, Field};
@@ -82,9 +84,11 @@ pub fn tasks(memory: &(impl TargetMemory + ?Sized), layout: &TaskLayout) -> Task
         found: Vec::new(),
     };
     // A pointer that leads nowhere ends the walk too; what was found before is as good as the rest.
-    let _ = walk.processes();
+    let ended = walk.processes();
+    let given_up = (walk.steps >= STEPS_MAX).then_some(STEPS_MAX);
     Tasks {
-        given_up: (walk.steps >= STEPS_MAX).then_some(STEPS_MAX),
+        given_up,
+        is_whole: ended.is_ok() && given_up.is_none(),
         found: walk.found,
     }
 }

@@ -1,0 +1,61 @@
+//! Data of which each processor has its own (`DEFINE_PER_CPU`).
+
+use image::symbol::SymbolTable;
+use terms::addr::Gva;
+
+use crate::target::{MemoryError, TargetMemory};
+
+/// The list of the offsets at which the data of each processor lies, which are their GS bases: it has an entry for every
+/// processor that there can ever be, made once, before any code that can be traced runs with these bases.
+pub(super) const OFFSETS: &str = "__per_cpu_offset";
+/// Where the kernel's image begins, and everything after it: nothing that is allocated lies here.
+const IMAGE: u64 = 0xffff_ffff_8000_0000;
+/// No kernel is built for more (`MAXSMP`).
+const PROCESSORS_MAX: u32 = 8192;
+
+/// Whether an entry of [`OFFSETS`] has been filled in: one that nobody has filled in yet is an address of the kernel's own
+/// image.
+pub(super) const fn is_offset(entry: Gva) -> bool {
+    entry.0 < IMAGE && entry.0 >> 63 == 1
+}
+
+/// Where a kernel says where the data of its processors lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PerCpu {
+    /// `__per_cpu_offset`.
+    pub offsets: Gva,
+    /// `nr_cpu_ids`: how many entries that list has at most.
+    pub count: Gva,
+}
+
+impl PerCpu {
+    /// What the symbols say.
+    pub(crate) fn find(symbols: &SymbolTable) -> Option<Self> {
+        Some(Self {
+            offsets: symbols.address_of(OFFSETS)?,
+            count: symbols.address_of("nr_cpu_ids")?,
+        })
+    }
+
+    /// Where each processor has what the kernel's symbols say to be at `variable`.
+    ///
+    /// # Errors
+    /// [`MemoryError`] when the list cannot be read.
+    pub(crate) fn each(
+        self,
+        view: &impl TargetMemory,
+        variable: Gva,
+    ) -> Result<Vec<Gva>, MemoryError> {
+        let mut count = [0; 4];
+        view.read(self.count, &mut count)?;
+        let count = u32::from_le_bytes(count).min(PROCESSORS_MAX);
+        let mut entries = vec![0; 8 * count as usize];
+        view.read(self.offsets, &mut entries)?;
+        let entries = entries.as_chunks::<8>().0.iter();
+        let offsets = entries.map(|entry| Gva(u64::from_le_bytes(*entry)));
+        let filled = offsets.filter(|entry| is_offset(*entry));
+        Ok(filled
+            .map(|offset| offset.wrapping_add(variable.0))
+            .collect())
+    }
+}

@@ -1,0 +1,257 @@
+//! One look at the stacks of a guest that is stopped.
+
+use std::collections::BTreeSet;
+
+use image::TextRange;
+use terms::addr::{Gpa, Gva};
+use terms::region::Region;
+
+use super::{Processors, Stacks};
+use crate::linux::kernel_view::KernelView;
+use crate::linux::task::{TaskLayout, tasks};
+use crate::paging::elsewhere::writable_outside;
+use crate::paging::{PAGE_4K, PageTableRoot, translate};
+use crate::target::{MemoryError, PhysicalMemory, TargetMemory, VcpuRegisters};
+
+/// No stack of a 64-bit kernel is smaller, neither a task's nor that of interrupts (`THREAD_SIZE`, `IRQ_STACK_SIZE`,
+/// arch/x86/include/asm/page_64_types.h).
+pub(super) const STACK_MIN: u64 = 16 << 10;
+/// And none is larger, with whatever is built in to find faults.
+const STACK_MAX: u64 = 64 << 10;
+/// `NR_CACHED_STACKS` (kernel/fork.c).
+const CACHED: u64 = 2;
+
+type View<'a> = KernelView<'a, dyn PhysicalMemory + 'a>;
+
+/// A task, and its stack's lowest address.
+#[derive(Debug, Clone, Copy)]
+struct Task {
+    at: Gva,
+    stack: Gva,
+}
+
+impl Task {
+    /// Whether an address is one of its stack, or of the lower part of a larger one.
+    const fn has(self, pointer: Gva) -> bool {
+        pointer.0.wrapping_sub(self.stack.0) < STACK_MIN
+    }
+}
+
+/// What was found.
+pub(super) struct Look<'a> {
+    layout: &'a Stacks,
+    memory: &'a dyn PhysicalMemory,
+    view: View<'a>,
+    /// The first of the list has its stack in the kernel's image.
+    tasks: Vec<Task>,
+    /// Whether these are all that are in the list.
+    is_whole: bool,
+    /// The stack pointers of vCPUs that execute this kernel.
+    pointers: Vec<Gva>,
+    /// How many execute in its ring 3.
+    users: usize,
+    /// Whether all vCPUs are one or the other, and those pointers all of stacks of `tasks`.
+    is_quiet: bool,
+}
+
+impl<'a> Look<'a> {
+    pub fn new(
+        layout: &'a Stacks,
+        memory: &'a dyn PhysicalMemory,
+        list: &TaskLayout,
+        vcpus: &[VcpuRegisters],
+    ) -> Self {
+        let view = View::new(memory, list.tables);
+        let listed = tasks(&view, list);
+        let found = listed.found.iter();
+        let mut all: Vec<Task> = found
+            .map(|task| Task {
+                at: task.at,
+                stack: task.stack,
+            })
+            .collect();
+        all.extend(idle(&view, layout.processors.as_ref(), list));
+        let online = || vcpus.iter().filter(|vcpu| vcpu.online);
+        // One that executes a guest of this guest has other page tables: what its registers say is not about this kernel.
+        let is_ours = |vcpu: &&VcpuRegisters| executes(memory, &view, layout.entry, vcpu);
+        let ours: Vec<&VcpuRegisters> = online().filter(is_ours).collect();
+        let kernels = ours.iter().filter(|vcpu| vcpu.cpl == 0);
+        let pointers: Vec<Gva> = kernels.map(|vcpu| Gva(vcpu.rsp)).collect();
+        let on_a_stack = |pointer: &Gva| all.iter().any(|task| task.has(*pointer));
+        Self {
+            layout,
+            memory,
+            is_whole: listed.is_whole,
+            users: ours.len() - pointers.len(),
+            is_quiet: online().count() == ours.len() && pointers.iter().all(on_a_stack),
+            view,
+            tasks: all,
+            pointers,
+        }
+    }
+
+    /// The parts of stacks that nobody reads before they are written again.
+    pub fn unused(&self) -> Vec<Region> {
+        let mut parts = Vec::new();
+        // Tasks that have a processor and no vCPU's pointer: those in ring 3, and such as are just given one or losing it.
+        let mut executing = BTreeSet::new();
+        for task in &self.tasks {
+            match self.state(*task) {
+                State::Stopped(pointer) => self.add(task.stack, pointer, &mut parts),
+                State::Executes => drop(executing.insert(task.stack)),
+                State::Unknown => {}
+            }
+        }
+        if !self.is_quiet {
+            return parts;
+        }
+        // As many as there are in ring 3, each of which has one: so it is these.
+        let are_users = self.is_whole && executing.len() == self.users;
+        let of_users = executing.into_iter().filter(|_| are_users);
+        let others = self.layout.processors.iter();
+        let of_nobody = others.flat_map(|processors| of_no_task(&self.view, processors));
+        for stack in of_users.chain(of_nobody) {
+            self.add(stack, stack.wrapping_add(STACK_MIN), &mut parts);
+        }
+        parts
+    }
+
+    /// Leaves out of `places` what can be written in the direct map only, or in the image, where only stacks of `tasks` are; if no
+    /// stack is in the direct map and return addresses are on stacks only.
+    pub fn retain_what_stacks_can_be(&self, places: &mut Vec<Gpa>) {
+        let Some(direct_map) = self.direct_map() else {
+            return;
+        };
+        let keeps = |task: &Task| {
+            let kept = self.layout.kept.iter();
+            let mut words = kept.map(|offset| word(&self.view, task.at.wrapping_add(*offset)));
+            !words.all(|word| word == Ok(Gva(0)))
+        };
+        let is_alike = |task: &Task| !direct_map.holds(task.stack, 1) && !keeps(task);
+        if !(self.is_whole && self.is_quiet && self.tasks.iter().all(is_alike)) {
+            return;
+        }
+        let page = |at: &Gpa| Gpa(at.0 & !(PAGE_4K - 1));
+        let pages: BTreeSet<Gpa> = places.iter().map(page).collect();
+        let mut of_tasks = Vec::new();
+        for task in &self.tasks {
+            self.add(
+                task.stack,
+                task.stack.wrapping_add(STACK_MAX),
+                &mut of_tasks,
+            );
+        }
+        let except = [direct_map, self.layout.image];
+        let Ok(others) = writable_outside(self.memory, self.view.root(), &except, &pages) else {
+            return;
+        };
+        places.retain(|at| {
+            others.contains(&page(at)) || of_tasks.iter().any(|part| part.holds(*at, 8))
+        });
+    }
+
+    fn direct_map(&self) -> Option<TextRange> {
+        let (start, end) = self.layout.direct_map?;
+        let range = TextRange {
+            start: word(&self.view, start).ok()?,
+            end: word(&self.view, end).ok()?,
+        };
+        (range.start.0 >> 63 == 1 && range.start < range.end).then_some(range)
+    }
+
+    fn state(&self, task: Task) -> State {
+        let pointers = self.pointers.iter().filter(|pointer| task.has(**pointer));
+        if let Some(pointer) = pointers.min() {
+            return State::Stopped(*pointer);
+        }
+        let mut on_cpu = [0; 4];
+        let layout = self.layout;
+        let read = self
+            .view
+            .read(task.at.wrapping_add(layout.on_cpu), &mut on_cpu);
+        match (read, word(&self.view, task.at.wrapping_add(layout.pointer))) {
+            (Ok(()), _) if on_cpu != [0; 4] => State::Executes,
+            (Ok(()), Ok(pointer)) if task.has(pointer) => State::Stopped(pointer),
+            _ => State::Unknown,
+        }
+    }
+
+    /// Adds where the bytes from `start` to `end` lie.
+    fn add(&self, start: Gva, end: Gva, parts: &mut Vec<Region>) {
+        let mut at = start;
+        while at < end
+            && let Some((physical, left)) = self.view.physical(at)
+        {
+            let bytes = left.min(end.0 - at.0);
+            parts.push(Region {
+                start: physical,
+                bytes,
+            });
+            at = at.wrapping_add(bytes);
+        }
+    }
+}
+
+/// Where a task is.
+enum State {
+    /// Below this address of its stack nothing is in use.
+    Stopped(Gva),
+    /// It has a processor, and no vCPU is on its stack.
+    Executes,
+    /// Its memory does not say.
+    Unknown,
+}
+
+/// Whether a vCPU executes this kernel or a program of its: its page tables lead from `entry` to where the kernel's do.
+fn executes(
+    memory: &dyn PhysicalMemory,
+    view: &View<'_>,
+    entry: Gva,
+    vcpu: &VcpuRegisters,
+) -> bool {
+    let root = PageTableRoot::of(vcpu).ok();
+    let its = root.and_then(|root| translate(memory, root, entry).ok());
+    let own = view.physical(entry);
+    its.is_some_and(|its| own.is_some_and(|(own, _)| its.physical == own))
+}
+
+/// The idle tasks of all processors, of which only the first is in the list.
+fn idle(view: &View<'_>, processors: Option<&Processors>, list: &TaskLayout) -> Vec<Task> {
+    let Some(processors) = processors else {
+        return Vec::new();
+    };
+    let places = processors.per_cpu.each(view, processors.idle);
+    let places = places.unwrap_or_default().into_iter();
+    let found = places.filter_map(|place| {
+        let at = word(view, place).ok()?;
+        let stack = word(view, at.wrapping_add(list.stack)).ok()?;
+        Some(Task { at, stack })
+    });
+    found.collect()
+}
+
+/// The stacks of interrupts, and those of tasks that have ended which are kept for new ones.
+fn of_no_task(view: &View<'_>, processors: &Processors) -> Vec<Gva> {
+    let each = |variable| {
+        let places = processors.per_cpu.each(view, variable);
+        places.unwrap_or_default().into_iter()
+    };
+    let highest = processors.interrupts.into_iter().flat_map(each);
+    let highest = highest.filter_map(|place| word(view, place).ok());
+    let interrupts = highest.map(|at| Gva(at.0.wrapping_add(8).wrapping_sub(STACK_MIN)));
+    let cached = processors.cached.into_iter().flat_map(|(at, address)| {
+        let numbered = (0..CACHED).map(move |number| at.wrapping_add(8 * number));
+        let areas = numbered.flat_map(each).filter_map(|at| word(view, at).ok());
+        areas.filter_map(move |area| word(view, area.wrapping_add(address)).ok())
+    });
+    interrupts
+        .chain(cached)
+        .filter(|at| at.0 >> 63 == 1)
+        .collect()
+}
+
+fn word(view: &View<'_>, at: Gva) -> Result<Gva, MemoryError> {
+    let mut bytes = [0; 8];
+    view.read(at, &mut bytes)?;
+    Ok(Gva(u64::from_le_bytes(bytes)))
+}

@@ -1,0 +1,130 @@
+//! By which words of its memory a Linux, which is stopped, may still return.
+//!
+//! An interrupt of a stub leaves the stub's address on a stack, a caller's address that somebody notes down is one of a stub while a
+//! call's return is traced: such words stay for hours and lead nowhere. Which they are:
+//!
+//! - on a stack, what lies below its pointer: of a task that executes nowhere its own word for it (`thread.sp`), of one that executes
+//!   its vCPU's. A kernel has no red zone: an interrupt would write there;
+//! - all of the stack of a task that executes in ring 3, and of those that interrupts use, while no vCPU is on one;
+//! - what is not on a stack. Stacks are mapped on their own (`CONFIG_VMAP_STACK`), so nothing is on one that the kernel
+//!   can write in the direct map of all memory only, or not at all. In its image it has the first task's. That holds as long as nobody takes return addresses off stacks to keep them elsewhere, which
+//!   kretprobes and the kernel's own function graph do: there it is not used.
+//!
+//! A stack of a task that is in no list (one that ends) counts as in use. What cannot be read, or is not as it is in Linux 5.10 to
+//! 6.12, says nothing: then a word may be returned by.
+
+mod look;
+#[cfg(test)]
+mod tests;
+
+use debuginfo::btf::Btf;
+use image::TextRange;
+use image::symbol::SymbolTable;
+use terms::addr::{Gpa, Gva};
+use terms::region::Region;
+
+use super::kernel_view::ENTRY;
+use super::per_cpu::PerCpu;
+use super::task::TaskLayout;
+use crate::target::{PhysicalMemory, VcpuRegisters};
+use look::Look;
+
+/// What in a task says that its return addresses are kept elsewhere than on its stack, by the function graph, kretprobes and what
+/// replaced those: 0 while none are. A kernel without one of them does not do that.
+const KEPT: [&str; 3] = ["ret_stack", "kretprobe_instances", "rethooks"];
+
+/// What tells which stacks are in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stacks {
+    /// `task_struct.thread.sp`: a task's stack pointer, when it last gave up its processor.
+    pub pointer: u64,
+    /// `task_struct.on_cpu`: not 0 from before it gets a processor until after it has given it up.
+    pub on_cpu: u64,
+    /// Words of `task_struct` that are 0 while none of the task's return addresses are kept elsewhere than on its stack.
+    pub kept: Vec<u64>,
+    /// Where system calls enter: every address space of the kernel's maps that.
+    pub entry: Gva,
+    /// From `_text` to `_end`. Its init part is freed and used for anything, stacks too, and stays mapped here.
+    pub image: TextRange,
+    /// `page_offset_base` and `vmalloc_base`: words that say where the direct map begins, and what comes after it.
+    pub direct_map: Option<(Gva, Gva)>,
+    /// What processors have beside the tasks that are in the list.
+    pub processors: Option<Processors>,
+}
+
+/// What each processor has of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Processors {
+    /// Where they have it.
+    pub per_cpu: PerCpu,
+    /// `idle_threads`: its idle task.
+    pub idle: Gva,
+    /// `hardirq_stack_ptr`: the highest word of the stack of its interrupts.
+    pub interrupts: Option<Gva>,
+    /// `cached_stacks`: two stacks of tasks that have ended, and in what they lead to (`vm_struct`) the offset of their address.
+    pub cached: Option<(Gva, u64)>,
+}
+
+impl Stacks {
+    /// What the kernel's types and symbols say.
+    pub(crate) fn find(btf: &Btf<'_>, symbols: &SymbolTable) -> Option<Self> {
+        let task = |path| Some(btf.field("task_struct", path)?.offset);
+        let symbol = |name| symbols.address_of(name);
+        Some(Self {
+            pointer: task("thread.sp")?,
+            on_cpu: task("on_cpu")?,
+            kept: KEPT.into_iter().filter_map(task).collect(),
+            entry: symbol(ENTRY)?,
+            image: TextRange {
+                start: symbol("_text")?,
+                end: symbol("_end")?,
+            },
+            direct_map: symbol("page_offset_base").zip(symbol("vmalloc_base")),
+            processors: Processors::find(btf, symbols),
+        })
+    }
+
+    /// Those of `places`, where words of the guest's memory are, by which it may still return. `has_kprobes` says whether it has
+    /// probes of its own, or whether that is not known.
+    pub(crate) fn may_return_by(
+        &self,
+        memory: &dyn PhysicalMemory,
+        tasks: &TaskLayout,
+        has_kprobes: bool,
+        vcpus: &[VcpuRegisters],
+        places: &[Gpa],
+    ) -> Vec<Gpa> {
+        let look = Look::new(self, memory, tasks, vcpus);
+        let mut unused = look.unused();
+        unused.sort_unstable_by_key(|part| (part.start, part.bytes));
+        let is_unused = |at: &Gpa| {
+            let before = unused.get(..unused.partition_point(|part| part.start <= *at));
+            let nearest = before.and_then(<[Region]>::last);
+            nearest.is_some_and(|part| part.holds(*at, 8))
+        };
+        let mut left = places.to_vec();
+        left.retain(|at| !is_unused(at));
+        if !left.is_empty() && !has_kprobes {
+            look.retain_what_stacks_can_be(&mut left);
+        }
+        left
+    }
+}
+
+impl Processors {
+    fn find(btf: &Btf<'_>, symbols: &SymbolTable) -> Option<Self> {
+        let symbol = |name| symbols.address_of(name);
+        // From 6.2 to 6.14 it is with other things in one struct.
+        let in_struct = || {
+            let field = btf.field("pcpu_hot", "hardirq_stack_ptr")?;
+            Some(symbol("pcpu_hot")?.wrapping_add(field.offset))
+        };
+        let cached = btf.field("vm_struct", "addr").map(|field| field.offset);
+        Some(Self {
+            per_cpu: PerCpu::find(symbols)?,
+            idle: symbol("idle_threads")?,
+            interrupts: symbol("hardirq_stack_ptr").or_else(in_struct),
+            cached: symbol("cached_stacks").zip(cached),
+        })
+    }
+}
