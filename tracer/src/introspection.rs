@@ -6,7 +6,8 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use image::{Added, TextRange};
-use terms::addr::{Gpa, Gva};
+use terms::addr::Gva;
+use terms::region::Region;
 
 use crate::target::{MemoryError, PhysicalMemory, VcpuRegisters};
 
@@ -113,6 +114,17 @@ pub struct Tasks {
     pub is_whole: bool,
 }
 
+/// Where in its memory a guest may have addresses that it returns by.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Returns {
+    /// Nowhere but here; `None` if they may be anywhere. Sorted, without overlap.
+    pub within: Option<Vec<Region>>,
+    /// Not here. Sorted, without overlap.
+    pub unused: Vec<Region>,
+    /// It may tell more a moment later: now a vCPU is where nothing can be told.
+    pub may_tell_more: bool,
+}
+
 /// Where a guest has its threads.
 pub trait TaskList: Debug + Send {
     /// All of them, as far as they can be found: the guest continues meanwhile. The work is bounded, whatever the guest
@@ -176,14 +188,8 @@ pub trait Introspection: Debug + Send {
     /// The first of `kprobes`, which are sorted, that would be in the way of what is displaced between `at` and `end`.
     fn kprobe_in_the_way(&self, kprobes: &[Gva], at: Gva, end: Gva) -> Option<Gva>;
 
-    /// Those of `places`, where words of its memory are, by which a guest that is stopped with these registers may still return:
-    /// all that are not known to be read by no return.
-    fn may_return_by(
-        &self,
-        memory: &dyn PhysicalMemory,
-        vcpus: &[VcpuRegisters],
-        places: &[Gpa],
-    ) -> Vec<Gpa>;
+    /// Where there may be what a guest that is stopped with these registers still returns by.
+    fn returns(&self, memory: &dyn PhysicalMemory, vcpus: &[VcpuRegisters]) -> Returns;
 
     /// Where it has its threads, if that is known.
     fn tasks(&self) -> Option<Box<dyn TaskList>>;

@@ -5,11 +5,11 @@
 //! of use holds addresses, too. So *any* word that is one keeps the window where it is, but one of which the kernel itself says
 //! that nobody reads it; the guest is not in danger then, only richer by some memory.
 
-use std::collections::BTreeSet;
 use std::fmt;
 
 use terms::addr::{Gpa, Gva};
 use terms::quantity::counted;
+use terms::region::{Region, common, joined};
 
 use super::{ApplyError, Engine};
 use crate::introspection::Introspection;
@@ -19,8 +19,6 @@ use crate::window::title::MirrorMemory;
 
 /// Bytes that are looked at in one piece: a core's own cache holds them, and a call in another process is worth it.
 const PIECE: usize = 256 << 10;
-/// About how many words a kernel is asked at most: more than that are not there by chance.
-const ASKED_MAX: usize = 1 << 14;
 
 /// What still leads to a window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -31,6 +29,19 @@ pub struct Inside {
     pub first: Option<(Gpa, Gva)>,
     /// vCPUs that execute a stub.
     pub vcpus: u16,
+    /// It was not looked: the kernel may tell where a moment later.
+    pub is_untold: bool,
+}
+
+/// How a guest is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leaving {
+    /// The kernel that was traced does not run any more: nothing leads to the window.
+    Replaced,
+    /// If nothing leads there; it can be tried again.
+    Trying,
+    /// The same, for the last time: what the kernel cannot tell now is looked for in all memory.
+    LastTry,
 }
 
 impl Inside {
@@ -39,12 +50,13 @@ impl Inside {
         words: 0,
         first: None,
         vcpus: 0,
+        is_untold: false,
     };
 
     /// Whether nothing does.
     #[must_use]
     pub const fn is_nobody(&self) -> bool {
-        self.words == 0 && self.vcpus == 0
+        self.words == 0 && self.vcpus == 0 && !self.is_untold
     }
 }
 
@@ -65,19 +77,19 @@ impl fmt::Display for Inside {
 
 impl Engine {
     /// Takes the window out of the guest, of which all sites have their own bytes again, if nothing leads there. Says what
-    /// does; then everything is as before. Where the kernel that was traced does not run any more (`is_replaced`) nothing does.
+    /// does; then everything is as before.
     ///
     /// # Errors
     /// [`ApplyError::Search`] when memory is not there that the target says it has.
     pub fn leave(
         &mut self,
         target: &mut (impl StoppedTarget + ?Sized),
-        is_replaced: bool,
+        leaving: Leaving,
     ) -> Result<Inside, ApplyError> {
         let Some(foothold) = self.foothold.take() else {
             return Ok(Inside::NOBODY);
         };
-        if is_replaced {
+        if leaving == Leaving::Replaced {
             foothold.window.close(target);
             return Ok(Inside::NOBODY);
         }
@@ -87,7 +99,7 @@ impl Engine {
             bytes: arena.used(),
         };
         let kernel = self.transient.inside.as_deref();
-        match stubs.left_by(target, foothold.mirror_memory(), kernel) {
+        match stubs.left_by(target, foothold.mirror_memory(), kernel, leaving) {
             Ok(inside) if inside.is_nobody() => {
                 foothold.window.close(target);
                 Ok(inside)
@@ -113,7 +125,7 @@ impl Stubs {
     }
 
     /// Has open calls return without us, as `mirror` knows how, and says what leads to a stub after that. `kernel` can be asked
-    /// which stacks are not in use.
+    /// where return addresses are.
     ///
     /// # Errors
     /// [`MemoryError`] when memory is not there that the target says it has.
@@ -122,11 +134,12 @@ impl Stubs {
         target: &mut (impl StoppedTarget + ?Sized),
         mirror: Option<MirrorMemory>,
         kernel: Option<&dyn Introspection>,
+        leaving: Leaving,
     ) -> Result<Inside, MemoryError> {
         if let Some(mirror) = mirror {
             give_back(target, mirror, |word| self.hold(word))?;
         }
-        inside(target, self, kernel)
+        inside(target, self, kernel, leaving)
     }
 }
 
@@ -135,88 +148,77 @@ fn inside(
     target: &(impl StoppedTarget + ?Sized),
     stubs: Stubs,
     kernel: Option<&dyn Introspection>,
+    leaving: Leaving,
 ) -> Result<Inside, MemoryError> {
-    let mut words = Words::of(target, stubs)?;
-    // Asked when there is something to ask: mostly there is not.
-    if let Some(kernel) = kernel
-        && words.are_all_known()
-    {
-        let places: Vec<Gpa> = words.first.iter().map(|(at, _)| *at).collect();
-        words.retain(&kernel.may_return_by(&target, target.vcpus(), &places));
+    let returns = kernel.map(|kernel| kernel.returns(&target, target.vcpus()));
+    let returns = returns.unwrap_or_default();
+    if returns.may_tell_more && leaving == Leaving::Trying {
+        return Ok(Inside {
+            is_untold: true,
+            ..Inside::NOBODY
+        });
     }
+    let ram = joined(target.ram());
+    let regions = match &returns.within {
+        Some(within) => common(within, &ram),
+        None => ram,
+    };
     let vcpus = target.vcpus().iter();
     let executing = vcpus.filter(|vcpu| vcpu.online && stubs.hold(vcpu.rip));
-    Ok(Inside {
-        words: words.count,
-        first: words.first.first().copied(),
+    let mut found = Inside {
         vcpus: u16::try_from(executing.count()).unwrap_or(u16::MAX),
-    })
-}
-
-/// Words of the guest's memory that are addresses of stubs.
-struct Words {
-    count: u64,
-    /// Where the first [`ASKED_MAX`] of them are, and what they hold.
-    first: Vec<(Gpa, Gva)>,
-}
-
-impl Words {
-    fn of(target: &(impl StoppedTarget + ?Sized), stubs: Stubs) -> Result<Self, MemoryError> {
-        let mut found = Self {
-            count: 0,
-            first: Vec::new(),
-        };
-        let mut piece = vec![0; PIECE];
-        for region in target.ram() {
-            let mut offset = 0;
-            while offset < region.bytes {
-                let length = usize::try_from(region.bytes - offset).unwrap_or(PIECE);
-                let at = region.start.wrapping_add(offset);
-                let bytes = piece.get_mut(..length.min(PIECE)).unwrap_or_default();
-                target.read_physical(at, bytes)?;
-                found.look(at, bytes, stubs);
-                offset += PIECE as u64;
-            }
+        ..Inside::NOBODY
+    };
+    let mut piece = vec![0; PIECE];
+    for region in regions {
+        let mut offset = 0;
+        while offset < region.bytes {
+            let length = usize::try_from(region.bytes - offset).unwrap_or(PIECE);
+            let at = region.start.wrapping_add(offset);
+            let bytes = piece.get_mut(..length.min(PIECE)).unwrap_or_default();
+            target.read_physical(at, bytes)?;
+            found.look(at, bytes, stubs, &returns.unused);
+            offset += PIECE as u64;
         }
-        Ok(found)
     }
+    Ok(found)
+}
 
-    fn look(&mut self, at: Gpa, bytes: &[u8], stubs: Stubs) {
+impl Inside {
+    /// Looks at the words at `at`, of which those in `unused` do not matter.
+    fn look(&mut self, at: Gpa, bytes: &[u8], stubs: Stubs, unused: &[Region]) {
         let words = bytes.as_chunks::<8>().0.iter();
         for (index, word) in (0..).zip(words.map(|word| u64::from_le_bytes(*word))) {
-            if stubs.hold(word) {
-                self.count += 1;
-                if self.first.len() < ASKED_MAX {
-                    self.first.push((at.wrapping_add(8 * index), Gva(word)));
-                }
+            let place = at.wrapping_add(8 * index);
+            if stubs.hold(word) && !is_in(unused, place) {
+                self.words += 1;
+                self.first.get_or_insert((place, Gva(word)));
             }
         }
     }
+}
 
-    fn are_all_known(&self) -> bool {
-        !self.first.is_empty() && self.first.len() as u64 == self.count
-    }
-
-    /// Leaves out all but those at `places`.
-    fn retain(&mut self, places: &[Gpa]) {
-        let places: BTreeSet<Gpa> = places.iter().copied().collect();
-        self.first.retain(|(at, _)| places.contains(at));
-        self.count = self.first.len() as u64;
-    }
+/// Whether a word lies in one of these parts.
+fn is_in(parts: &[Region], at: Gpa) -> bool {
+    let after = parts.partition_point(|part| part.start <= at);
+    let before = parts.get(..after).and_then(<[Region]>::last);
+    before.is_some_and(|part| part.holds(at, 8))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::introspection::{Contents, KprobesError, Loaded, Module, ModuleError, TaskList};
+    use crate::introspection::{
+        Contents, KprobesError, Loaded, Module, ModuleError, Returns, TaskList,
+    };
     use crate::mock::MockTarget;
     use crate::target::{PhysicalMemory, TextMemory, VcpuRegisters};
 
-    /// A kernel of which nothing is known but by which words it may return.
+    /// A kernel of which nothing is known but what it returns by.
     #[derive(Debug)]
-    struct ReturnsBy(Vec<Gpa>);
+    struct Known(Returns);
 
-    impl Introspection for ReturnsBy {
+    impl Introspection for Known {
         fn init_is_gone(&self, _: &dyn PhysicalMemory) -> bool {
             true
         }
@@ -262,14 +264,8 @@ mod tests {
             None
         }
 
-        fn may_return_by(
-            &self,
-            _: &dyn PhysicalMemory,
-            _: &[VcpuRegisters],
-            places: &[Gpa],
-        ) -> Vec<Gpa> {
-            let places = places.iter().copied();
-            places.filter(|at| self.0.contains(at)).collect()
+        fn returns(&self, _: &dyn PhysicalMemory, _: &[VcpuRegisters]) -> Returns {
+            self.0.clone()
         }
 
         fn tasks(&self) -> Option<Box<dyn TaskList>> {
@@ -289,23 +285,55 @@ mod tests {
             let word = stubs.start.0.to_le_bytes();
             target.write_physical(Gpa(at), &word).unwrap();
         }
-        let left = |places: &[u64]| {
-            let kernel = ReturnsBy(places.iter().copied().map(Gpa).collect());
-            let found = inside(&target, stubs, Some(&kernel)).unwrap();
+        let part = |start, bytes| Region {
+            start: Gpa(start),
+            bytes,
+        };
+        let kernel = |within: Option<&[Region]>, unused: &[Region]| {
+            Known(Returns {
+                within: within.map(<[Region]>::to_vec),
+                unused: unused.to_vec(),
+                may_tell_more: false,
+            })
+        };
+        let found = |kernel: &Known| {
+            let found = inside(&target, stubs, Some(kernel), Leaving::Trying).unwrap();
             (found.words, found.first.map(|(at, _)| at.0))
         };
-        assert_eq!(left(&words), (4, Some(words[0])));
-        assert_eq!(left(&words[1..2]), (1, Some(words[1])));
-        assert_eq!(left(&[]), (0, None));
-        // So many that it is not asked.
-        let memory = stubs.start.0.to_le_bytes().repeat(ASKED_MAX);
-        target.write_physical(Gpa(0x50_0000), &memory).unwrap();
-        assert_eq!(
-            inside(&target, stubs, Some(&ReturnsBy(Vec::new())))
-                .unwrap()
-                .words,
-            words.len() as u64 + ASKED_MAX as u64
-        );
+        assert_eq!(found(&kernel(None, &[])), (4, Some(words[0])));
+        // Not one that is in use in part.
+        let first = part(words[0], 0xffc);
+        assert_eq!(found(&kernel(None, &[first])), (3, Some(words[1])));
+        let second = part(words[2], 0x1000);
+        assert_eq!(found(&kernel(None, &[first, second])), (2, Some(words[1])));
+        // Within what there is, and what there is not.
+        let within = [part(words[0], 0x1000), part(1 << 40, 0x1000)];
+        assert_eq!(found(&kernel(Some(&within), &[])), (2, Some(words[0])));
+        assert_eq!(found(&kernel(Some(&within), &[first])), (1, Some(words[1])));
+        assert_eq!(found(&kernel(Some(&[]), &[])), (0, None));
+    }
+
+    #[test]
+    fn a_kernel_that_may_tell_later_is_asked_later_and_at_last_all_is_looked_through() {
+        let mut target = MockTarget::new(1, 1 << 21);
+        let stubs = Stubs {
+            start: Gva(0xffff_ffff_b000_0000),
+            bytes: 0x1000,
+        };
+        let kernel = Known(Returns {
+            may_tell_more: true,
+            ..Returns::default()
+        });
+        let look = |target: &MockTarget, leaving| {
+            let found = inside(target, stubs, Some(&kernel), leaving).unwrap();
+            (found.is_nobody(), found.words)
+        };
+        assert_eq!(look(&target, Leaving::Trying), (false, 0));
+        assert_eq!(look(&target, Leaving::LastTry), (true, 0));
+        let word = stubs.start.0.to_le_bytes();
+        target.write_physical(Gpa(0x40_0000), &word).unwrap();
+        assert_eq!(look(&target, Leaving::Trying), (false, 0));
+        assert_eq!(look(&target, Leaving::LastTry), (false, 1));
     }
 
     #[test]
@@ -313,7 +341,9 @@ mod tests {
         let mut target = MockTarget::new(1, 1 << 21);
         let (start, end) = (Gva(0xffff_ffff_b000_0000), Gva(0xffff_ffff_b000_1000));
         let bytes = end.0 - start.0;
-        let look = |target: &MockTarget| inside(target, Stubs { start, bytes }, None).unwrap();
+        let look = |target: &MockTarget| {
+            inside(target, Stubs { start, bytes }, None, Leaving::Trying).unwrap()
+        };
         assert!(look(&target).is_nobody());
         let first = Gpa(0x40_0000);
         for (offset, word) in [

@@ -22,7 +22,7 @@ use commit::Commit;
 pub use error::{ApplyError, AttachError};
 use events::Events;
 pub use foothold::Foothold;
-pub use leaving::Inside;
+pub use leaving::{Inside, Leaving};
 use locks::LockError;
 use plan::{Plan, Step, What};
 use planning::Planning;

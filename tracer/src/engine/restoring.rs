@@ -7,7 +7,7 @@
 use terms::region::Region;
 
 use super::Inside;
-use super::leaving::Stubs;
+use super::leaving::{Leaving, Stubs};
 use crate::introspection::Introspection;
 use crate::target::{MemoryError, StoppedTarget};
 use crate::text::journal::{self, JournalError};
@@ -47,6 +47,7 @@ pub fn restore(
     target: &mut (impl StoppedTarget + ?Sized),
     region: Region,
     kernel: Option<&dyn Introspection>,
+    leaving: Leaving,
 ) -> Result<Restored, RestoreError> {
     let Some(told) = Told::read(target, region)? else {
         return Ok(Restored::default());
@@ -74,7 +75,7 @@ pub fn restore(
         start: told.stubs,
         bytes: told.stub_bytes,
     };
-    let inside = stubs.left_by(target, told.mirror, kernel)?;
+    let inside = stubs.left_by(target, told.mirror, kernel, leaving)?;
     if inside.is_nobody() {
         told.take_back(target)?;
         title::forget(target, region)?;

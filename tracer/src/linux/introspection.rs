@@ -1,7 +1,7 @@
 //! The lists that a Linux kernel keeps of itself, asked as those of any guest.
 
 use image::TextRange;
-use terms::addr::{Gpa, Gva};
+use terms::addr::Gva;
 
 use super::kernel::{InitState, Kernel};
 use super::kernel_view::KernelView;
@@ -9,7 +9,7 @@ use super::kprobes::in_the_way;
 use super::module;
 use super::module::ModuleLayout;
 use crate::introspection::{
-    Contents, Introspection, KprobesError, Loaded, Module, ModuleError, TaskList,
+    Contents, Introspection, KprobesError, Loaded, Module, ModuleError, Returns, TaskList,
 };
 use crate::target::{MemoryError, PhysicalMemory, TargetMemory, VcpuRegisters};
 
@@ -97,17 +97,12 @@ impl Introspection for Kernel {
         in_the_way(kprobes, at, end)
     }
 
-    fn may_return_by(
-        &self,
-        memory: &dyn PhysicalMemory,
-        vcpus: &[VcpuRegisters],
-        places: &[Gpa],
-    ) -> Vec<Gpa> {
+    fn returns(&self, memory: &dyn PhysicalMemory, vcpus: &[VcpuRegisters]) -> Returns {
         let Some((stacks, tasks)) = self.stacks.as_ref().zip(self.tasks.as_ref()) else {
-            return places.to_vec();
+            return Returns::default();
         };
         let has_kprobes = self.kprobes(memory).map_or(true, |found| !found.is_empty());
-        stacks.may_return_by(memory, tasks, has_kprobes, vcpus, places)
+        stacks.returns(memory, tasks, has_kprobes, vcpus)
     }
 
     fn tasks(&self) -> Option<Box<dyn TaskList>> {

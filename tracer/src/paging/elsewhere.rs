@@ -1,15 +1,18 @@
-//! Which pages a kernel can write outside of some stretches of its address space.
+//! Which memory a kernel can write outside of some stretches of its address space.
 
 use std::collections::BTreeSet;
 
 use image::TextRange;
 use terms::addr::{Gpa, Gva};
+use terms::region::{Region, joined};
 
 use super::{ADDRESS_MASK, PageTableRoot, bits};
 use crate::target::{MemoryError, PhysicalMemory};
 
 /// Tables that are read in one walk, at most: those of 32 GiB of small pages.
 const TABLES_MAX: usize = 1 << 14;
+/// Stretches of memory that are found, at most.
+const REGIONS_MAX: usize = 1 << 20;
 
 /// Why it is not known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -18,31 +21,31 @@ pub enum WalkError {
     #[error("a page table of the guest's: {0}")]
     Memory(#[from] MemoryError),
     /// There is no end to them.
-    #[error("the guest has more than {TABLES_MAX} page tables")]
+    #[error(
+        "the guest has more than {TABLES_MAX} page tables, or they map more than {REGIONS_MAX} pieces of memory"
+    )]
     Endless,
 }
 
-/// Those of `pages`, which are addresses of pages of 4 KiB, that the upper half of the address space maps
-/// outside of `except` such that they can be written.
+/// The memory that the upper half of the address space maps outside of `except` such that it can be written: sorted, without
+/// overlap.
 ///
 /// # Errors
-/// A [`WalkError`] when a table cannot be read, or there are too many.
+/// A [`WalkError`] when a table cannot be read, or there is no end to what they map.
 pub fn writable_outside(
     memory: &(impl PhysicalMemory + ?Sized),
     root: PageTableRoot,
     except: &[TextRange],
-    pages: &BTreeSet<Gpa>,
-) -> Result<BTreeSet<Gpa>, WalkError> {
+) -> Result<Vec<Region>, WalkError> {
     let mut walk = Walk {
         memory,
         except,
-        pages,
         seen: BTreeSet::new(),
         read: 0,
-        found: BTreeSet::new(),
+        found: Vec::new(),
     };
     walk.table(root.table, root.levels, upper_half(root))?;
-    Ok(walk.found)
+    Ok(joined(walk.found))
 }
 
 /// Where the upper half of the address space begins: all bits from the highest one that is translated on are set.
@@ -56,12 +59,11 @@ const WRITABLE: u64 = bits::PRESENT | bits::WRITE;
 struct Walk<'a, M: ?Sized> {
     memory: &'a M,
     except: &'a [TextRange],
-    pages: &'a BTreeSet<Gpa>,
     /// Tables all of which was looked at. One that maps several stretches, as some do, is read once.
     seen: BTreeSet<(Gpa, u8)>,
     /// How many tables were read.
     read: usize,
-    found: BTreeSet<Gpa>,
+    found: Vec<Region>,
 }
 
 impl<M: PhysicalMemory + ?Sized> Walk<'_, M> {
@@ -100,8 +102,19 @@ impl<M: PhysicalMemory + ?Sized> Walk<'_, M> {
             return self.table(Gpa(to), level - 1, at);
         }
         let start = to & !(bytes - 1);
-        let inside = Gpa(start)..Gpa(start.saturating_add(bytes));
-        self.found.extend(self.pages.range(inside));
+        if let Some(last) = self.found.last_mut()
+            && last.end() == start
+        {
+            last.bytes += bytes;
+            return Ok(());
+        }
+        if self.found.len() == REGIONS_MAX {
+            return Err(WalkError::Endless);
+        }
+        self.found.push(Region {
+            start: Gpa(start),
+            bytes,
+        });
         Ok(())
     }
 }
@@ -140,9 +153,9 @@ mod tests {
             .iter()
             .map(|(start, bytes)| stretch(Gva(*start), *bytes))
             .collect();
-        let pages = pages.iter().copied().map(Gpa).collect();
-        let found = writable_outside(target, target.root(), &except, &pages)?;
-        Ok(found.into_iter().map(|at| at.0).collect())
+        let found = writable_outside(target, target.root(), &except)?;
+        let is_found = |at: &&u64| found.iter().any(|part| part.holds(Gpa(**at), PAGE_4K));
+        Ok(pages.iter().filter(is_found).copied().collect())
     }
 
     #[test]

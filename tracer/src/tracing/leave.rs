@@ -5,7 +5,7 @@ use std::time::Duration;
 use image::Image;
 
 use super::{Tracing, TracingError};
-use crate::engine::{self, Foothold, FrozenBy, Inside, Restored};
+use crate::engine::{self, Foothold, FrozenBy, Inside, Leaving, Restored};
 use crate::guest::Guest;
 use crate::guest_kind;
 
@@ -33,7 +33,7 @@ impl Tracing {
         let window = engine.foothold().map(Foothold::window);
         let is_cleared = window.is_some_and(|window| !window.is_untouched(guest.memory()));
         if is_replaced || (is_frozen && is_cleared) {
-            return Ok(engine.leave(&mut guest.stop()?, true)?);
+            return Ok(engine.leave(&mut guest.stop()?, Leaving::Replaced)?);
         }
         let sessions = self.attachment.sessions.iter();
         let started = sessions.filter(|session| session.started);
@@ -43,7 +43,9 @@ impl Tracing {
         }
         let rest = self.attachment.shared.host.rest;
         let engine = &mut self.attachment.engine;
-        until_nobody(rest, || Ok(engine.leave(&mut guest.stop()?, false)?))
+        until_nobody(rest, |leaving| {
+            Ok(engine.leave(&mut guest.stop()?, leaving)?)
+        })
     }
 }
 
@@ -60,8 +62,9 @@ pub fn restore(
 ) -> Result<Restored, TracingError> {
     let kernel = image.and_then(|image| guest_kind::of(image).introspection(image));
     let mut all = Restored::default();
-    all.inside = until_nobody(rest, || {
-        let more = engine::restore(&mut guest.stop()?, guest.window(), kernel.as_deref())?;
+    all.inside = until_nobody(rest, |leaving| {
+        let stopped = &mut guest.stop()?;
+        let more = engine::restore(stopped, guest.window(), kernel.as_deref(), leaving)?;
         all.places += more.places;
         all.others += more.others;
         Ok(more.inside)
@@ -72,15 +75,14 @@ pub fn restore(
 /// Looks, a few times, until nothing in the guest leads to the window. Returns what the last look has found.
 fn until_nobody(
     rest: fn(Duration),
-    mut look: impl FnMut() -> Result<Inside, TracingError>,
+    mut look: impl FnMut(Leaving) -> Result<Inside, TracingError>,
 ) -> Result<Inside, TracingError> {
-    let mut inside = look()?;
     for _ in 1..LOOKS {
+        let inside = look(Leaving::Trying)?;
         if inside.is_nobody() {
-            break;
+            return Ok(inside);
         }
         rest(REST);
-        inside = look()?;
     }
-    Ok(inside)
+    look(Leaving::LastTry)
 }

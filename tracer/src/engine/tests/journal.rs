@@ -89,14 +89,14 @@ fn killed_after(
     life(&mut engine, &mut killed);
     let is_complete = killed.writes > 0;
     let region = target.region();
-    let restored = crate::engine::restore(&mut target, region, None).unwrap();
+    let restored = crate::engine::restore(&mut target, region, None, Leaving::LastTry).unwrap();
     assert!(
         restored.inside.is_nobody() && restored.others == 0,
         "{restored:?}"
     );
     // Whoever comes next finds nothing.
     assert_eq!(
-        crate::engine::restore(&mut target, region, None),
+        crate::engine::restore(&mut target, region, None, Leaving::LastTry),
         Ok(crate::Restored::default())
     );
     let after = target.own_memory();

@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 
 use image::TextRange;
-use terms::addr::{Gpa, Gva};
-use terms::region::Region;
+use terms::addr::Gva;
+use terms::region::{Region, joined};
 
 use super::{Processors, Stacks};
 use crate::linux::kernel_view::KernelView;
 use crate::linux::task::{TaskLayout, tasks};
 use crate::paging::elsewhere::writable_outside;
-use crate::paging::{PAGE_4K, PageTableRoot, translate};
+use crate::paging::{PageTableRoot, translate};
 use crate::target::{MemoryError, PhysicalMemory, TargetMemory, VcpuRegisters};
 
 /// No stack of a 64-bit kernel is smaller, neither a task's nor that of interrupts (`THREAD_SIZE`, `IRQ_STACK_SIZE`,
@@ -18,6 +18,8 @@ use crate::target::{MemoryError, PhysicalMemory, TargetMemory, VcpuRegisters};
 pub(super) const STACK_MIN: u64 = 16 << 10;
 /// And none is larger, with whatever is built in to find faults.
 const STACK_MAX: u64 = 64 << 10;
+/// `CPU_ENTRY_AREA_BASE`: what comes after the descriptors of pages, with four levels of page tables and with five.
+const ENTRIES: Gva = Gva(0xffff_fe00_0000_0000);
 /// `NR_CACHED_STACKS` (kernel/fork.c).
 const CACHED: u64 = 2;
 
@@ -51,7 +53,7 @@ pub(super) struct Look<'a> {
     /// How many execute in its ring 3.
     users: usize,
     /// Whether all vCPUs are one or the other, and those pointers all of stacks of `tasks`.
-    is_quiet: bool,
+    pub is_quiet: bool,
 }
 
 impl<'a> Look<'a> {
@@ -116,12 +118,10 @@ impl<'a> Look<'a> {
         parts
     }
 
-    /// Leaves out of `places` what can be written in the direct map only, or in the image, where only stacks of `tasks` are; if no
-    /// stack is in the direct map and return addresses are on stacks only.
-    pub fn retain_what_stacks_can_be(&self, places: &mut Vec<Gpa>) {
-        let Some(direct_map) = self.direct_map() else {
-            return;
-        };
+    /// Where stacks can be: what the kernel can write outside of the direct map and its image, and those of `tasks`. If no stack
+    /// is in the direct map and return addresses are on stacks only.
+    pub fn stacks(&self) -> Option<Vec<Region>> {
+        let direct_map = self.direct_map()?;
         let keeps = |task: &Task| {
             let kept = self.layout.kept.iter();
             let mut words = kept.map(|offset| word(&self.view, task.at.wrapping_add(*offset)));
@@ -129,25 +129,24 @@ impl<'a> Look<'a> {
         };
         let is_alike = |task: &Task| !direct_map.holds(task.stack, 1) && !keeps(task);
         if !(self.is_whole && self.is_quiet && self.tasks.iter().all(is_alike)) {
-            return;
+            return None;
         }
-        let page = |at: &Gpa| Gpa(at.0 & !(PAGE_4K - 1));
-        let pages: BTreeSet<Gpa> = places.iter().map(page).collect();
-        let mut of_tasks = Vec::new();
+        let except = [direct_map, self.layout.image, self.descriptors()];
+        let mut parts = writable_outside(self.memory, self.view.root(), &except).ok()?;
         for task in &self.tasks {
-            self.add(
-                task.stack,
-                task.stack.wrapping_add(STACK_MAX),
-                &mut of_tasks,
-            );
+            self.add(task.stack, task.stack.wrapping_add(STACK_MAX), &mut parts);
         }
-        let except = [direct_map, self.layout.image];
-        let Ok(others) = writable_outside(self.memory, self.view.root(), &except, &pages) else {
-            return;
-        };
-        places.retain(|at| {
-            others.contains(&page(at)) || of_tasks.iter().any(|part| part.holds(*at, 8))
-        });
+        Some(joined(parts))
+    }
+
+    /// Where the descriptors of pages are, and what says of each piece of memory whether it may be used (KASAN): no stacks.
+    fn descriptors(&self) -> TextRange {
+        let start = self.layout.descriptors;
+        let start = start.and_then(|start| word(&self.view, start).ok());
+        TextRange {
+            start: start.filter(|at| at.0 >> 63 == 1).unwrap_or(ENTRIES),
+            end: ENTRIES,
+        }
     }
 
     fn direct_map(&self) -> Option<TextRange> {

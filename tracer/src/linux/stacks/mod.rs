@@ -1,4 +1,4 @@
-//! By which words of its memory a Linux, which is stopped, may still return.
+//! Where in its memory a Linux, which is stopped, has what it may still return by.
 //!
 //! An interrupt of a stub leaves the stub's address on a stack, a caller's address that somebody notes down is one of a stub while a
 //! call's return is traced: such words stay for hours and lead nowhere. Which they are:
@@ -20,12 +20,13 @@ mod tests;
 use debuginfo::btf::Btf;
 use image::TextRange;
 use image::symbol::SymbolTable;
-use terms::addr::{Gpa, Gva};
-use terms::region::Region;
+use terms::addr::Gva;
+use terms::region::joined;
 
 use super::kernel_view::ENTRY;
 use super::per_cpu::PerCpu;
 use super::task::TaskLayout;
+use crate::introspection::Returns;
 use crate::target::{PhysicalMemory, VcpuRegisters};
 use look::Look;
 
@@ -48,6 +49,8 @@ pub struct Stacks {
     pub image: TextRange,
     /// `page_offset_base` and `vmalloc_base`: words that say where the direct map begins, and what comes after it.
     pub direct_map: Option<(Gva, Gva)>,
+    /// `vmemmap_base`: the word that says where that ends, and the descriptors of pages begin, which are many.
+    pub descriptors: Option<Gva>,
     /// What processors have beside the tasks that are in the list.
     pub processors: Option<Processors>,
 }
@@ -80,34 +83,26 @@ impl Stacks {
                 end: symbol("_end")?,
             },
             direct_map: symbol("page_offset_base").zip(symbol("vmalloc_base")),
+            descriptors: symbol("vmemmap_base"),
             processors: Processors::find(btf, symbols),
         })
     }
 
-    /// Those of `places`, where words of the guest's memory are, by which it may still return. `has_kprobes` says whether it has
-    /// probes of its own, or whether that is not known.
-    pub(crate) fn may_return_by(
+    /// Where there may be what the guest still returns by. `has_kprobes` says whether it has probes of its own, or whether that is
+    /// not known.
+    pub(crate) fn returns(
         &self,
         memory: &dyn PhysicalMemory,
         tasks: &TaskLayout,
         has_kprobes: bool,
         vcpus: &[VcpuRegisters],
-        places: &[Gpa],
-    ) -> Vec<Gpa> {
+    ) -> Returns {
         let look = Look::new(self, memory, tasks, vcpus);
-        let mut unused = look.unused();
-        unused.sort_unstable_by_key(|part| (part.start, part.bytes));
-        let is_unused = |at: &Gpa| {
-            let before = unused.get(..unused.partition_point(|part| part.start <= *at));
-            let nearest = before.and_then(<[Region]>::last);
-            nearest.is_some_and(|part| part.holds(*at, 8))
-        };
-        let mut left = places.to_vec();
-        left.retain(|at| !is_unused(at));
-        if !left.is_empty() && !has_kprobes {
-            look.retain_what_stacks_can_be(&mut left);
+        Returns {
+            within: look.stacks().filter(|_| !has_kprobes),
+            unused: joined(look.unused()),
+            may_tell_more: !look.is_quiet,
         }
-        left
     }
 }
 

@@ -1,4 +1,5 @@
 use terms::addr::{Gpa, Gva};
+use terms::region::Region;
 
 use super::*;
 use crate::linux::task::testing::{AREA, BYTES, Guest, layout};
@@ -22,6 +23,9 @@ const CACHED: u64 = 0x30;
 const INTERRUPT_STACK: u64 = VMALLOC + 0x40_0000;
 const CACHED_STACK: u64 = VMALLOC + 0x41_0000;
 const NOBODYS: u64 = VMALLOC + 0x42_0000;
+/// The descriptors of pages, and what comes after them.
+const DESCRIPTORS: u64 = 0xffff_ea00_0000_0000;
+const ENTRIES: u64 = 0xffff_fe00_0000_0000;
 /// What is freed of the image, and what of it nobody can write.
 const INIT: u64 = IMAGE + 0x2000;
 /// Data that nobody can write, beside the image.
@@ -81,6 +85,7 @@ impl Linux {
                     end: Gva(IMAGE + 0x10_0000),
                 },
                 direct_map: Some((Gva(DATA), Gva(DATA + 8))),
+                descriptors: Some(Gva(DATA + 0x18)),
                 processors: Some(Processors {
                     per_cpu: PerCpu {
                         offsets: Gva(DATA + 0x100),
@@ -94,7 +99,17 @@ impl Linux {
             guest,
             mapped: 0,
         };
-        for at in [IMAGE, DATA, INIT, PER_CPU, HEAP, NOBODYS, CONSTANT] {
+        for at in [
+            IMAGE,
+            DATA,
+            INIT,
+            PER_CPU,
+            HEAP,
+            NOBODYS,
+            CONSTANT,
+            DESCRIPTORS,
+            ENTRIES,
+        ] {
             linux.map(at, 1);
         }
         for at in [FIRST, INTERRUPT_STACK, CACHED_STACK] {
@@ -126,6 +141,7 @@ impl Linux {
         let guest = &mut self.guest;
         guest.word(DATA, DIRECT_MAP);
         guest.word(DATA + 8, VMALLOC);
+        guest.word(DATA + 0x18, DESCRIPTORS);
         guest.word(DATA + 0x10, 3);
         // Two processors, and one that there is not.
         for (number, offset) in [PER_CPU, PER_CPU + 0x800, DATA].into_iter().enumerate() {
@@ -163,11 +179,15 @@ impl Linux {
 
     fn live_with(&self, words: &[u64], has_kprobes: bool) -> Vec<u64> {
         let tasks = layout(&self.guest.0);
-        let places: Vec<Gpa> = words.iter().map(|at| self.physical(*at)).collect();
-        let live =
-            self.stacks
-                .may_return_by(&self.guest.0, &tasks, has_kprobes, &self.vcpus, &places);
-        let is_live = |at: &&u64| live.contains(&self.physical(**at));
+        let returns = self
+            .stacks
+            .returns(&self.guest.0, &tasks, has_kprobes, &self.vcpus);
+        let is_in = |parts: &[Region], at| parts.iter().any(|part| part.holds(at, 8));
+        let is_live = |at: &&u64| {
+            let at = self.physical(**at);
+            let within = returns.within.as_ref();
+            within.is_none_or(|within| is_in(within, at)) && !is_in(&returns.unused, at)
+        };
         words.iter().filter(is_live).copied().collect()
     }
 
@@ -260,8 +280,12 @@ fn stacks_of_interrupts_are_in_use_while_a_vcpu_is_not_on_a_stack_of_a_task() {
 fn what_is_on_no_stack_is_returned_by_only_if_return_addresses_are_kept_elsewhere() {
     let mut linux = Linux::new();
     // The init part of the image, which is free memory; and what it may not write.
-    let words = [HEAP, INIT, CONSTANT];
+    let words = [HEAP, INIT, CONSTANT, DESCRIPTORS];
     assert_eq!(linux.live(&words), NONE);
+    assert!(linux.lives(ENTRIES) && linux.lives(NOBODYS));
+    let other = linux.stacks.descriptors.take();
+    assert_eq!(linux.live(&words), [DESCRIPTORS]);
+    linux.stacks.descriptors = other;
     assert_eq!(linux.live_with(&words, true), words);
     for number in [0, SLEEPS, RUNS, IDLES] {
         linux.guest.word(task(number) + KEPT, HEAP);
