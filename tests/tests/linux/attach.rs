@@ -116,54 +116,6 @@ fn a_linux_of_qemu_is_traced_wherever_it_is() {
     let _ = qemu.end();
 }
 
-/// The next kernel puts itself somewhere else: no jump of ours is looked for there.
-#[test]
-fn a_reset_of_a_linux_is_noticed_and_followed() {
-    let folder = tempfile::tempdir().unwrap();
-    let script = "echo up; while read line; do eval $line; echo did $line; done";
-    let initrd = with_file(folder.path(), "shell", script.as_bytes());
-    let mut qemu = Guest::linux_under_qemu("exotrace-reset", "sh /shell", &initrd, 1).start();
-    qemu.wait_for("up");
-    let mut monitor = qemu.monitor();
-    monitor.command("set-action", &json!({"reboot": "reset"}));
-    let function = "__x64_sys_sched_get_priority_max";
-    let options = ["--trace", "function", "--filter", function, "--follow"];
-    let mut attached = options
-        .iter()
-        .fold(Guest::attached(qemu.pid(), None), |attached, option| {
-            attached.with([*option])
-        })
-        .output()
-        .start();
-    let mut client = attached.client();
-    client.status();
-    qemu.type_text("syscalls 100\n");
-    qemu.wait_for("did syscalls 100");
-    monitor.command("system_reset", &json!({}));
-    while client.ask("status", json!({})).is_some() {}
-    qemu.wait_for_times("up", 2);
-    let maps = std::fs::read_to_string(format!("/proc/{}/maps", qemu.pid())).unwrap();
-    attached.client().status();
-    assert!(maps.matches("exotrace").count() <= 1, "{maps}");
-    qemu.type_text("syscalls 200\n");
-    qemu.wait_for("did syscalls 200");
-    let next = attached.path("trace.2");
-    assert_eq!(attached.ctl(&["shutdown"]).code, Some(0));
-    let (ended, trace) = attached.end();
-    assert_eq!(ended.code, Some(0), "{ended}");
-    let counts = vmm_says(&["report", next.to_str().unwrap(), "--format", "counts"]);
-    let after = counts.stdout.lines().find(|line| line.contains(function));
-    assert_eq!(
-        after.unwrap_or_default().split_whitespace().next(),
-        Some("200"),
-        "{counts}"
-    );
-    let counts: Vec<_> = trace.uftrace().into_iter().collect();
-    assert_eq!(counts, [(function.to_owned(), 100)], "{ended}");
-    qemu.type_text("exit\n");
-    let _ = qemu.end();
-}
-
 /// The functions of the module that are listed as patched.
 fn patched(client: &mut Client, glob: &str) -> usize {
     let listed = client.call("functions", json!({"glob": glob}));

@@ -6,6 +6,7 @@
 
 mod ages;
 mod attach;
+mod attach_anew;
 mod attach_q35;
 mod boot;
 mod coexistence;
