@@ -180,6 +180,13 @@ impl Guest {
         self
     }
 
+    /// It says more of what it does.
+    #[must_use]
+    pub fn verbose(mut self) -> Self {
+        self.command.env("RUST_LOG", "debug");
+        self
+    }
+
     /// With this many vCPUs.
     #[must_use]
     pub fn vcpus(self, count: u32) -> Self {

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use serde_json::json;
-use tests::{Client, Guest, guest, vmm_says};
+use tests::{Client, Guest, Running, guest, vmm_says};
 
 /// What QEMU calls the files of its memory backends, as `/proc` shows them.
 const FILE: &str = "/memfd:memory-backend-memfd (deleted)";
@@ -85,6 +85,57 @@ const LAYOUTS: [(&[&str], u64); 5] = [
     ),
 ];
 
+/// Where RAM begins and ends above 1 MiB, below which a PC has ROM in between.
+fn above_roms(ranges: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
+    let above = ranges.map(|(start, end)| (start.max(1 << 20), end));
+    let mut above: Vec<_> = above.filter(|(start, end)| start < end).collect();
+    above.sort_unstable();
+    // Pieces that touch are one: whose they are is said differently.
+    above.dedup_by(|next, one| {
+        let touches = one.1 == next.0;
+        if touches {
+            one.1 = next.1;
+        }
+        touches
+    });
+    above
+}
+
+fn hex(number: &str) -> u64 {
+    u64::from_str_radix(number.trim_start_matches("0x"), 16).unwrap()
+}
+
+/// Where QEMU itself says that its guest has RAM: `START-LAST (prio 0, ram): NAME`, in what its vCPUs see.
+fn ram_of(qemu: &Running) -> Vec<(u64, u64)> {
+    let said = qemu.monitor().command(
+        "human-monitor-command",
+        &json!({"command-line": "info mtree -f"}),
+    );
+    let said = said.as_str().unwrap().to_owned();
+    let views = said.split("FlatView #");
+    let own = views.filter(|view| view.contains("AS \"cpu-memory-0\""));
+    let lines = own.flat_map(str::lines);
+    // A small machine's firmware is in memory that it might write.
+    let ram = lines.filter(|line| line.contains(", ram): ") && !line.contains(": pc.bios"));
+    let ranges = ram.map(|line| {
+        let (range, _) = line.trim().split_once(' ').unwrap();
+        let (start, last) = range.split_once('-').unwrap();
+        (hex(start), hex(last) + 1)
+    });
+    above_roms(ranges)
+}
+
+/// The same, as the tracer has found it: `RAM START-END at …`.
+fn ram_found(said: &str) -> Vec<(u64, u64)> {
+    let ranges = said.lines().filter_map(|line| {
+        let (_, rest) = line.split_once("RAM 0x")?;
+        let (range, _) = rest.split_once(" at ")?;
+        let (start, end) = range.split_once('-')?;
+        Some((hex(start), hex(end)))
+    });
+    above_roms(ranges)
+}
+
 #[test]
 fn all_of_a_guests_memory_is_found_wherever_its_vmm_has_it() {
     for (number, (qemu_options, mib)) in LAYOUTS.into_iter().enumerate() {
@@ -94,9 +145,10 @@ fn all_of_a_guests_memory_is_found_wherever_its_vmm_has_it() {
         let mut qemu = qemu_options.iter().fold(qemu, with).start();
         qemu.wait_for("workload spin");
         let before = taken(qemu.pid());
+        let ram = ram_of(&qemu);
         let attached = Guest::attached(qemu.pid(), Some(&guest()));
         let options = ["--trace", "function", "--filter", "spin_*"];
-        let mut attached = attached.with(options).start();
+        let mut attached = attached.with(options).verbose().start();
         let mut client = attached.client();
         let status = client.wait_until("traced", |status| Client::rings(status, "written") > 0);
         // The ROMs below 1 MiB are no RAM.
@@ -119,6 +171,7 @@ fn all_of_a_guests_memory_is_found_wherever_its_vmm_has_it() {
         assert_eq!(attached.ctl(&["shutdown"]).code, Some(0));
         let (ended, _) = attached.end();
         assert_eq!(ended.code, Some(0), "{name}: {ended}");
+        assert_eq!(ram_found(&ended.stderr), ram, "{name}: {ended}");
         // All of it was looked at, and what was never written did not become memory.
         let grown = taken(qemu.pid()).saturating_sub(before);
         assert!(grown < 8 << 20, "{name}: {grown} bytes more");

@@ -16,7 +16,7 @@ use super::backing::map_all;
 use super::error::ForeignError;
 use super::kernel_watch::KernelWatch;
 use super::lock;
-use super::memory::{ForeignRam, RemoteRam};
+use super::memory::{ForeignRam, Range, RemoteRam};
 use super::park::{AllParked, park};
 use super::process::{Mapping, Process};
 use super::slots::{Slots, added, find};
@@ -143,6 +143,10 @@ impl Foreign {
         slots.forget_trial()?;
         close_left(&process, &mut slots)?;
         let ram = find(&process, &mut slots, &registers)?;
+        for Range { guest, host } in ram.ranges() {
+            let (start, end) = (guest.start.0, guest.end());
+            log::debug!("RAM {start:#x}-{end:#x} at {host:#x} of its VMM");
+        }
         let bits = physical_bits(&cpuid);
         let Some((window, file)) = window(&process, &mut slots, bits, ram.end())? else {
             return Ok(None);
