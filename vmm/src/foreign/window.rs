@@ -46,7 +46,8 @@ impl ForeignWindow {
         let (file, host) = map_there(process, slots.parked, deadline)?;
         let locked = lock(&file);
         let top = top_of(bits);
-        let placed = locked.and_then(|lock| Ok((lock, place(slots, &file, host, top, ram_end)?)));
+        let show = |number, range| slots.set(number, range);
+        let placed = locked.and_then(|lock| Ok((lock, place(show, &file, host, top, ram_end)?)));
         match placed {
             Ok((lock, (range, slot))) => Ok((Self::of(range, slot, lock), file)),
             Err(error) => {
@@ -185,18 +186,19 @@ fn top_of(bits: u32) -> (u32, u64) {
     (bits, all / 8 * 7 / GIB * GIB)
 }
 
-/// Has KVM show it to the guest, at the first place that is free: far above its RAM, where no device of it is looked for, and
-/// below what its processors can address.
+/// Has KVM `show` it to the guest, by the number of a slot, at the first place that is free: far above its RAM, where no device of
+/// it is looked for, and below what its processors can address.
 fn place(
-    slots: &mut Slots<'_>,
+    mut show: impl FnMut(u32, Range) -> Result<(), ForeignError>,
     file: &File,
     host: u64,
     (bits, top): (u32, u64),
     ram_end: u64,
 ) -> Result<(Range, u32), ForeignError> {
     let mut last = std::io::Error::from_raw_os_error(libc::ENOSPC);
-    for tried in 0..PLACES {
-        let start = top.saturating_sub(tried * GIB);
+    let mut refused = 0;
+    for below in 0..PLACES {
+        let start = top.saturating_sub(below * GIB);
         if start < ram_end {
             break;
         }
@@ -204,7 +206,7 @@ fn place(
             start: Gpa(start),
             bytes: WINDOW_SIZE,
         };
-        let number = TRIAL - 1 - u32::try_from(tried).unwrap_or_default();
+        let number = TRIAL - 1 - u32::try_from(below).unwrap_or_default();
         // Before KVM is asked: we can be killed at any moment.
         let label = Label {
             start: guest.start,
@@ -215,15 +217,75 @@ fn place(
             what: "the tracing memory cannot be labelled",
             source,
         })?;
-        match slots.set(number, Range { guest, host }) {
+        match show(number, Range { guest, host }) {
             Ok(()) => return Ok((Range { guest, host }, number)),
             Err(ForeignError::Call { source, .. }) => last = source,
             Err(error) => return Err(error),
         }
+        refused += 1;
     }
     Err(ForeignError::NoPlace {
         bits,
-        tried: usize::try_from(PLACES).unwrap_or_default(),
+        tried: refused,
         source: last,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RAM_END: u64 = 8 * GIB;
+
+    /// Where it is put by a KVM that refuses the first `refused` places, and how often that was asked.
+    fn placed(bits: u32, ram_end: u64, refused: usize) -> (Result<u64, ForeignError>, usize) {
+        let file = tempfile::tempfile().unwrap();
+        let mut asked = Vec::new();
+        let show = |number, range: Range| {
+            // Whoever finds it after our death is told, whatever KVM has done by then.
+            let label = Label::read(&file).unwrap().unwrap();
+            assert_eq!((label.start, label.slot), (range.guest.start, number));
+            asked.push(number);
+            match asked.len() > refused {
+                true => Ok(()),
+                false => Err(ForeignError::Call {
+                    call: "KVM_SET_USER_MEMORY_REGION",
+                    source: std::io::Error::from_raw_os_error(libc::EEXIST),
+                }),
+            }
+        };
+        let found = place(show, &file, 0x7000_0000, top_of(bits), ram_end);
+        let all = asked.len();
+        asked.sort_unstable();
+        asked.dedup();
+        assert_eq!(asked.len(), all, "a slot was asked for twice");
+        (found.map(|(range, _)| range.guest.start.0), all)
+    }
+
+    #[test]
+    fn a_place_that_is_taken_is_followed_by_the_next_one_down() {
+        let (first, asked) = placed(39, RAM_END, 0);
+        let first = first.unwrap();
+        assert_eq!((first % GIB, asked), (0, 1));
+        assert!(first >= RAM_END && first + WINDOW_SIZE <= 1 << 39);
+        let (third, asked) = placed(39, RAM_END, 2);
+        assert_eq!((third.unwrap(), asked), (first - 2 * GIB, 3));
+    }
+
+    #[test]
+    fn a_kvm_that_refuses_every_place_is_told_of_with_how_many_were_tried() {
+        let says = |(refused, asked): (Result<u64, ForeignError>, usize)| {
+            let error = refused.unwrap_err().to_string();
+            let tried = format!("{asked} were refused, the last one with: ");
+            assert!(error.contains(&tried), "{error}");
+            (asked, error)
+        };
+        let (all, error) = says(placed(39, RAM_END, usize::MAX));
+        assert_eq!(all as u64, PLACES);
+        assert!(error.contains("39-bit"), "{error}");
+        // Above RAM that ends just below the first place, there is that and no more; and nothing above more RAM than that.
+        let (_, top) = top_of(39);
+        assert_eq!(says(placed(39, top, usize::MAX)).0, 1);
+        assert_eq!(says(placed(39, top + 1, usize::MAX)).0, 0);
+    }
 }
