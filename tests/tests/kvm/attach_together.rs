@@ -5,7 +5,8 @@ use std::process::Command;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tests::mortal::{held_at, killed_at};
-use tests::{Guest, Random, Running, guest, scaled, vmm};
+use tests::{Guest, Random, Running, bare, guest, scaled, vmm, vmm_says};
+use vmm::devices::console::ConsoleWriter;
 
 /// One that has the guest for a moment.
 fn first(of: &Running) -> Command {
@@ -21,6 +22,21 @@ fn answers(tracer: &mut Running) -> bool {
     let client = tracer.connected();
     let status = client.and_then(|mut client| client.ask("status", Value::Null));
     matches!(status, Some(Ok(_)))
+}
+
+/// One process has two virtual machines, as some VMMs' have: it is said, and neither is touched.
+#[test]
+fn of_two_guests_of_one_process_nobody_knows_which_is_meant() {
+    let kernel = bare::kernel(bare::end);
+    let console = ConsoleWriter::start(std::io::sink()).unwrap();
+    let pid = std::process::id().to_string();
+    let machines = [(); 2].map(|()| bare::machine(&kernel, &console));
+    let said = vmm_says(&["attach", &pid, "--trace", "function"]);
+    assert!(
+        said.refused(100).contains("has 2 virtual machines"),
+        "{said}"
+    );
+    drop(machines);
 }
 
 /// The first one stands still at each of its first steps, has seen that nobody is there in some of them, and goes on when
