@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use tests::{Guest, Trace, in_the_box};
+use tests::{Guest, Trace, guest, in_the_box};
 
 const THREADS: u64 = 4;
 const SEED: u64 = 7;
@@ -151,6 +151,45 @@ fn assert_values(probes: &[Probe]) {
     );
     assert_eq!(trace.lost(), 0);
     for probe in probes {
+        probe.check(&trace);
+    }
+}
+
+/// The same by debug information of a kernel that another VMM runs.
+#[test]
+fn values_of_a_guest_of_qemu_are_what_they_are() {
+    let arguments: &[(&str, Expected)] = &[
+        ("text:string", |serial| text(third(NAMES, serial))),
+        ("item->next->serial", |serial| json!(serial.wrapping_add(1))),
+        ("item->part.flags", |serial| json!(serial & 7)),
+        ("item->color", |serial| named(third(COLORS, serial))),
+    ];
+    let locals: &[(&str, Expected)] = &[("late", |serial| json!(late(serial)))];
+    let probes = [
+        Probe::new("optimised_registers", arguments),
+        Probe {
+            times: 2,
+            ..Probe::new(&format!("values.c:{}", line("locals")), locals)
+        },
+    ];
+    let (rest, name) = (cmdline(), format!("exotrace-values-{}", std::process::id()));
+    let cmdline = rest.replace("workload=", "workload=list,spin,");
+    let mut qemu = Guest::under_qemu(&name, &cmdline, 2).start();
+    qemu.wait_for("workload spin");
+    let mut attached = Guest::attached(qemu.pid(), Some(&guest()));
+    for probe in &probes {
+        attached = attached.with(["--probe", &probe.definition()]);
+    }
+    let options = ["--mode", "discard", "--ring-size", "32768"];
+    let mut attached = attached.with(options).output().start();
+    attached.client().status();
+    qemu.type_text("q");
+    let (ended, _) = qemu.end();
+    assert_eq!(ended.code, Some(1), "{ended}");
+    let (ended, trace) = attached.end();
+    assert_eq!(ended.code, Some(0), "{ended}");
+    assert_eq!(trace.lost(), 0);
+    for probe in &probes {
         probe.check(&trace);
     }
 }
