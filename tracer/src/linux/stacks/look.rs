@@ -20,6 +20,10 @@ pub(super) const STACK_MIN: u64 = 16 << 10;
 const STACK_MAX: u64 = 64 << 10;
 /// `CPU_ENTRY_AREA_BASE`: what comes after the descriptors of pages, with four levels of page tables and with five.
 const ENTRIES: Gva = Gva(0xffff_fe00_0000_0000);
+/// Protected mode.
+const CR0_PE: u64 = 1;
+/// Where a processor begins, in its code segment.
+const RESET_VECTOR: u64 = 0xfff0;
 /// `NR_CACHED_STACKS` (kernel/fork.c).
 const CACHED: u64 = 2;
 
@@ -73,10 +77,11 @@ impl<'a> Look<'a> {
             })
             .collect();
         all.extend(idle(&view, layout.processors.as_ref(), list));
-        let online = || vcpus.iter().filter(|vcpu| vcpu.online);
-        // One that executes a guest of this guest has other page tables: what its registers say is not about this kernel.
+        // One that is in system management, or executes a guest of this guest, has other page tables or none: what its registers
+        // say is not about this kernel, to which it returns all the same.
+        let started = || vcpus.iter().filter(|vcpu| !waits(vcpu));
         let is_ours = |vcpu: &&VcpuRegisters| executes(memory, &view, layout.entry, vcpu);
-        let ours: Vec<&VcpuRegisters> = online().filter(is_ours).collect();
+        let ours: Vec<&VcpuRegisters> = started().filter(is_ours).collect();
         let kernels = ours.iter().filter(|vcpu| vcpu.cpl == 0);
         let pointers: Vec<Gva> = kernels.map(|vcpu| Gva(vcpu.rsp)).collect();
         let on_a_stack = |pointer: &Gva| all.iter().any(|task| task.has(*pointer));
@@ -85,7 +90,7 @@ impl<'a> Look<'a> {
             memory,
             is_whole: listed.is_whole,
             users: ours.len() - pointers.len(),
-            is_quiet: online().count() == ours.len() && pointers.iter().all(on_a_stack),
+            is_quiet: started().count() == ours.len() && pointers.iter().all(on_a_stack),
             view,
             tasks: all,
             pointers,
@@ -201,6 +206,12 @@ enum State {
     Unknown,
 }
 
+/// Whether a vCPU has not been started, or not again: it is as it was reset, in real mode at the reset vector (Intel SDM vol. 3,
+/// table 11-1).
+const fn waits(vcpu: &VcpuRegisters) -> bool {
+    !vcpu.online && vcpu.cr0 & CR0_PE == 0 && vcpu.rip == RESET_VECTOR
+}
+
 /// Whether a vCPU executes this kernel or a program of its: its page tables lead from `entry` to where the kernel's do.
 fn executes(
     memory: &dyn PhysicalMemory,
@@ -208,7 +219,7 @@ fn executes(
     entry: Gva,
     vcpu: &VcpuRegisters,
 ) -> bool {
-    let root = PageTableRoot::of(vcpu).ok();
+    let root = PageTableRoot::of(vcpu).ok().filter(|_| vcpu.online);
     let its = root.and_then(|root| translate(memory, root, entry).ok());
     let own = view.physical(entry);
     its.is_some_and(|its| own.is_some_and(|(own, _)| its.physical == own))

@@ -254,7 +254,7 @@ fn stacks_of_interrupts_are_in_use_while_a_vcpu_is_not_on_a_stack_of_a_task() {
     // Beside them, and where nobody knows what it is.
     assert!(linux.lives(NOBODYS));
     let quiet = linux.vcpus.clone();
-    // In an interrupt; in a guest of this guest; waiting to be started, which is none.
+    // In an interrupt; in a guest of this guest; in system management; waiting to be started, which is none.
     linux.vcpus[0].rsp = INTERRUPT_STACK + 0x3f00;
     assert_eq!(linux.live(&words), words);
     linux.vcpus[0] = VcpuRegisters {
@@ -263,12 +263,30 @@ fn stacks_of_interrupts_are_in_use_while_a_vcpu_is_not_on_a_stack_of_a_task() {
     };
     assert_eq!(linux.live(&words), words);
     assert!(linux.lives(stack(RUNS)));
-    linux.vcpus[0] = VcpuRegisters {
-        online: false,
-        cr3: 0x900_0000,
-        ..quiet[0]
+    let heap = [HEAP];
+    let waits = VcpuRegisters {
+        cr0: 0x6000_0010,
+        rip: 0xfff0,
+        ..VcpuRegisters::default()
     };
+    for managed in [
+        VcpuRegisters {
+            rip: 0x8000,
+            ..waits
+        },
+        VcpuRegisters { cr0: 0x11, ..waits },
+        VcpuRegisters {
+            online: false,
+            ..quiet[0]
+        },
+    ] {
+        linux.vcpus[0] = managed;
+        assert_eq!(linux.live(&words), words, "{managed:?}");
+        assert_eq!(linux.live(&heap), heap, "{managed:?}");
+    }
+    linux.vcpus[0] = waits;
     assert_eq!(linux.live(&words), NONE);
+    assert_eq!(linux.live(&heap), NONE);
     linux.vcpus = quiet;
     // A list that leads nowhere.
     linux.guest.word(PER_CPU + INTERRUPTS, 0x1234_0000_0000);
