@@ -209,7 +209,7 @@ enum State {
 /// Whether a vCPU has not been started, or not again: it is as it was reset, in real mode at the reset vector (Intel SDM vol. 3,
 /// table 11-1).
 const fn waits(vcpu: &VcpuRegisters) -> bool {
-    !vcpu.online && vcpu.cr0 & CR0_PE == 0 && vcpu.rip == RESET_VECTOR
+    vcpu.cr0 & CR0_PE == 0 && vcpu.rip == RESET_VECTOR
 }
 
 /// Whether a vCPU executes this kernel or a program of its: its page tables lead from `entry` to where the kernel's do.

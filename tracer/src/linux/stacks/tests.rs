@@ -177,11 +177,14 @@ impl Linux {
         self.live_with(words, false)
     }
 
-    fn live_with(&self, words: &[u64], has_kprobes: bool) -> Vec<u64> {
+    fn returns(&self, has_kprobes: bool) -> Returns {
         let tasks = layout(&self.guest.0);
-        let returns = self
-            .stacks
-            .returns(&self.guest.0, &tasks, has_kprobes, &self.vcpus);
+        self.stacks
+            .returns(&self.guest.0, &tasks, has_kprobes, &self.vcpus)
+    }
+
+    fn live_with(&self, words: &[u64], has_kprobes: bool) -> Vec<u64> {
+        let returns = self.returns(has_kprobes);
         let is_in = |parts: &[Region], at| parts.iter().any(|part| part.holds(at, 8));
         let is_live = |at: &&u64| {
             let at = self.physical(**at);
@@ -255,8 +258,10 @@ fn stacks_of_interrupts_are_in_use_while_a_vcpu_is_not_on_a_stack_of_a_task() {
     assert!(linux.lives(NOBODYS));
     let quiet = linux.vcpus.clone();
     // In an interrupt; in a guest of this guest; in system management; waiting to be started, which is none.
+    assert!(!linux.returns(false).may_tell_more);
     linux.vcpus[0].rsp = INTERRUPT_STACK + 0x3f00;
     assert_eq!(linux.live(&words), words);
+    assert!(linux.returns(false).may_tell_more);
     linux.vcpus[0] = VcpuRegisters {
         cr3: 0x900_0000,
         ..quiet[0]
@@ -304,6 +309,10 @@ fn what_is_on_no_stack_is_returned_by_only_if_return_addresses_are_kept_elsewher
     let other = linux.stacks.descriptors.take();
     assert_eq!(linux.live(&words), [DESCRIPTORS]);
     linux.stacks.descriptors = other;
+    // All up to there would be descriptors.
+    linux.guest.word(DATA + 0x18, 0);
+    assert!(linux.lives(NOBODYS));
+    linux.guest.word(DATA + 0x18, DESCRIPTORS);
     assert_eq!(linux.live_with(&words, true), words);
     for number in [0, SLEEPS, RUNS, IDLES] {
         linux.guest.word(task(number) + KEPT, HEAP);
