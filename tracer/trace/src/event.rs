@@ -168,6 +168,8 @@ pub struct Timed {
     pub until_ns: u64,
     /// Later records of other rings have gone on before it, because too many waited.
     pub is_late: bool,
+    /// Other rings may still bring records of the same place.
+    pub is_tied: bool,
 }
 
 /// A point that was passed.

@@ -22,6 +22,7 @@ mod stack;
 #[cfg(test)]
 mod tests;
 pub mod threads;
+mod ties;
 
 pub use anomaly::{Anomalies, Anomaly, Seen};
 pub use deaths::Death;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use terms::function::FunctionId;
 
-use crate::event::End;
+use crate::event::{End, Step};
 
 /// Calls that ended without a return which are remembered, to notice when they return after all.
 const GHOSTS: usize = 16;
@@ -20,6 +20,9 @@ pub(super) struct Frame {
     pub losses: Option<u64>,
     /// Entered by a tail jump from the call with the same slot.
     pub is_tail: bool,
+    /// The function whose exit ends the call: its own, or that of the call from which tail jumps led here. None when that
+    /// was not seen.
+    pub hooked: Option<FunctionId>,
 }
 
 /// A call that ended without a return, with the number of losses then.
@@ -42,6 +45,8 @@ pub(super) struct Stack {
     pub is_shared: bool,
     /// What was entered up to then is a thread's that has ended.
     pub dead_ns: Option<u64>,
+    /// Where its last record was made.
+    pub vcpu: Option<u16>,
 }
 
 impl Stack {
@@ -52,6 +57,7 @@ impl Stack {
             last_ns: 0,
             is_shared: false,
             dead_ns: None,
+            vcpu: None,
         }
     }
 
@@ -79,13 +85,24 @@ impl Stack {
     /// The function whose exit ends the calls at `slot`, if those are the innermost; `None` inside
     /// when the call that was hooked is missing.
     pub fn hooked_at(&self, slot: u64) -> Option<Option<FunctionId>> {
-        let last = self
-            .frames
-            .iter()
-            .rev()
-            .take_while(|f| f.slot == slot)
-            .last()?;
-        Some((!last.is_tail).then_some(last.function))
+        let last = self.frames.last().filter(|last| last.slot == slot)?;
+        Some(last.hooked)
+    }
+
+    /// Whether such a record can be the next: a call inside of the innermost one, a tail call from there, or its return.
+    pub fn can_be_next(&self, step: Step, slot: u64, function: FunctionId) -> bool {
+        let innermost = self.frames.last();
+        match step {
+            Step::Entry | Step::Unhooked => innermost.is_none_or(|last| last.slot > slot),
+            Step::Tail => innermost.is_some_and(|last| last.slot == slot),
+            Step::Exit => self.ends_at(slot, function),
+        }
+    }
+
+    /// Whether the exit of this function ends the calls at `slot`: the hooked one is its call, or missing.
+    pub fn ends_at(&self, slot: u64, function: FunctionId) -> bool {
+        let hooked = self.hooked_at(slot);
+        hooked.is_some_and(|hooked| hooked.is_none_or(|hooked| hooked == function))
     }
 
     /// A call ended without a return.
@@ -143,6 +160,7 @@ mod tests {
                 entered_ns: 0,
                 losses: Some(0),
                 is_tail: false,
+                hooked: Some(FunctionId(1)),
             };
             stack.remember(frame, 0);
         }

@@ -9,8 +9,11 @@
 //! at the same place, so it gets no duration. A call that returns although it cannot be open any
 //! more shows that two stacks are taken for one: from there that stack has entries only.
 //!
+//! Records of one stack and one time, of several vCPUs, wait for each other (`ties.rs`).
+//!
 //! What a thread has left open that has ended ([`Death`]) is closed as soon as nothing of its successor is open inside.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use terms::addr::Gva;
@@ -20,6 +23,7 @@ use super::anomaly::{Anomalies, Anomaly};
 use super::deaths::{Death, Deaths};
 use super::join::Found;
 use super::stack::{Frame, Stack};
+use super::ties::Ties;
 use crate::event::{End, Event, EventKind, RecordKind, Sink, Step, Timed, Values};
 
 /// Stacks that are told apart, at most.
@@ -48,6 +52,7 @@ pub struct Threads {
     /// Stacks that were seen for the first time since somebody asked.
     fresh: Vec<(u32, Gva)>,
     deaths: Deaths,
+    ties: Ties<Happened>,
 }
 
 /// One record, with what is known of its place.
@@ -58,6 +63,14 @@ struct At {
     thread: u32,
     slot: u64,
     function: FunctionId,
+}
+
+/// What a record says, and what was captured at it.
+#[derive(Debug)]
+struct Happened {
+    at: At,
+    step: Step,
+    values: Option<Values>,
 }
 
 impl At {
@@ -97,6 +110,7 @@ impl Threads {
             anomalies: Anomalies::default(),
             fresh: Vec::new(),
             deaths: Deaths::default(),
+            ties: Ties::new(),
         })
     }
 
@@ -123,8 +137,12 @@ impl Threads {
         self.deaths.add(death);
     }
 
-    /// Closes what threads have left open that had ended before this time, up to which all events have come.
-    pub fn bury(&mut self, time_ns: u64, sink: &mut impl Sink) {
+    /// All records of before this time have come: no other will be first among those that wait, and what threads have left
+    /// open that had ended is closed.
+    pub fn advance(&mut self, time_ns: u64, sink: &mut impl Sink) {
+        if self.ties.are_before(time_ns) {
+            self.settle(sink);
+        }
         while let Some(death) = self.deaths.next_before(time_ns) {
             let Some(stack) = self.stacks.get_mut(death.thread as usize) else {
                 continue;
@@ -145,9 +163,12 @@ impl Threads {
 
     /// The next record in the order of time, and what was captured at it.
     pub fn record(&mut self, timed: &Timed, found: Found, sink: &mut impl Sink) {
-        self.bury(timed.time_ns, sink);
+        self.advance(timed.time_ns, sink);
         match timed.record.kind {
-            RecordKind::Lost(count) => self.lost(timed, count, sink),
+            RecordKind::Lost(count) => {
+                self.settle(sink);
+                self.lost(timed, count, sink);
+            }
             RecordKind::Graph {
                 function,
                 step,
@@ -177,7 +198,7 @@ impl Threads {
                     }
                     Found::Nothing => None,
                 };
-                self.step(at, step, values, sink);
+                self.take_turn(Happened { at, step, values }, timed.is_tied, sink);
             }
             RecordKind::Entry(_)
             | RecordKind::Point(_)
@@ -246,7 +267,48 @@ impl Threads {
         Some(thread)
     }
 
-    fn step(&mut self, mut at: At, step: Step, values: Option<Values>, sink: &mut impl Sink) {
+    /// A record of its stack, unless another vCPU may bring what was before it.
+    fn take_turn(&mut self, happened: Happened, is_tied: bool, sink: &mut impl Sink) {
+        let At {
+            thread,
+            vcpu,
+            time_ns,
+            ..
+        } = happened.at;
+        let is_doubtful = || is_tied && fit(&self.stacks, &happened) != Fit::OfItsVcpu;
+        let must_wait = self.ties.have(thread) || is_doubtful();
+        if !must_wait {
+            return self.step(happened, sink);
+        }
+        self.ties.add(time_ns, thread, vcpu, happened);
+        if self.ties.are_full() {
+            self.settle(sink);
+        }
+    }
+
+    /// What waits for others of its time continues.
+    fn settle(&mut self, sink: &mut impl Sink) {
+        while let Some(next) = self.next_tied() {
+            self.step(next, sink);
+        }
+    }
+
+    /// What fits best. What a thread was interrupted in is the only one of its time in the ring that it came to, so of a
+    /// stack that was not seen before what another brings more of is first; of two calls the outer one.
+    fn next_tied(&mut self) -> Option<Happened> {
+        let stacks = &self.stacks;
+        self.ties.next(|happened, waiting| {
+            let outer = Reverse(happened.at.slot);
+            (fit(stacks, happened), Reverse(waiting), outer)
+        })
+    }
+
+    fn step(&mut self, happened: Happened, sink: &mut impl Sink) {
+        let Happened {
+            mut at,
+            step,
+            values,
+        } = happened;
         let Some(stack) = self.stacks.get(at.thread as usize) else {
             return;
         };
@@ -261,6 +323,7 @@ impl Threads {
                 Step::Exit => run.exit(at, sink),
             }
             run.stack.last_ns = at.time_ns;
+            run.stack.vcpu = Some(at.vcpu);
         });
     }
 
@@ -276,6 +339,37 @@ impl Threads {
             anomalies: &mut self.anomalies,
             values,
         });
+    }
+}
+
+/// How well a record fits as the next one of its stack, the best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Fit {
+    /// It fits, and was made where the thread was.
+    OfItsVcpu,
+    /// It fits.
+    OfAnother,
+    /// Something is missing before it.
+    NotYet,
+}
+
+fn fit(stacks: &[Stack], happened: &Happened) -> Fit {
+    let At {
+        thread,
+        vcpu,
+        slot,
+        function,
+        ..
+    } = happened.at;
+    let Some(stack) = stacks.get(thread as usize) else {
+        return Fit::NotYet;
+    };
+    if !stack.can_be_next(happened.step, slot, function) {
+        return Fit::NotYet;
+    }
+    match stack.vcpu == Some(vcpu) {
+        true => Fit::OfItsVcpu,
+        false => Fit::OfAnother,
     }
 }
 
@@ -316,21 +410,16 @@ impl Run<'_> {
         while let Some(frame) = self.stack.pop_below(at.slot) {
             self.close(at, frame, End::NotSeen, Anomaly::NotSeen, sink);
         }
-        match self.stack.hooked_at(at.slot) {
-            // The hooked call is missing, or this is its exit.
-            Some(hooked) if hooked.is_none_or(|function| function == at.function) => {
-                while let Some(frame) = self.stack.pop_at(at.slot) {
-                    self.close_returned(at, frame, sink);
-                }
+        if self.stack.ends_at(at.slot, at.function) {
+            while let Some(frame) = self.stack.pop_at(at.slot) {
+                self.close_returned(at, frame, sink);
             }
-            Some(_) => {
-                while let Some(frame) = self.stack.pop_at(at.slot) {
-                    self.close(at, frame, End::NotSeen, Anomaly::NotSeen, sink);
-                }
-                self.unmatched(at);
-            }
-            None => self.unmatched(at),
+            return;
         }
+        while let Some(frame) = self.stack.pop_at(at.slot) {
+            self.close(at, frame, End::NotSeen, Anomaly::NotSeen, sink);
+        }
+        self.unmatched(at);
     }
 
     fn unmatched(&mut self, at: At) {
@@ -364,12 +453,17 @@ impl Run<'_> {
         }
         self.enter(at, self.stack.depth(), sink);
         *self.open += 1;
+        let hooked = match is_tail {
+            true => self.stack.hooked_at(at.slot).flatten(),
+            false => Some(at.function),
+        };
         self.stack.frames.push(Frame {
             slot: at.slot,
             function: at.function,
             entered_ns: at.time_ns,
             losses: (!self.is_lossy).then_some(self.losses),
             is_tail,
+            hooked,
         });
     }
 

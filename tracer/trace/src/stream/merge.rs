@@ -64,6 +64,7 @@ impl Batch {
             time_ns,
             until_ns: self.until_ns(),
             is_late: own_ns < self.forced_ns,
+            is_tied: time_ns >= turn.others_ns,
         })
     }
 }
@@ -72,6 +73,8 @@ impl Batch {
 struct Turn {
     up_to_ns: u64,
     most: usize,
+    /// The others bring nothing that is earlier.
+    others_ns: u64,
 }
 
 /// The records of one ring that wait.
@@ -207,14 +210,17 @@ impl Merge {
             if !is_certain && self.waiting <= self.limit {
                 break;
             }
-            let (up_to_ns, most) = match is_certain {
-                true => (heads.up_to_ns(index, is_over), usize::MAX),
-                false => (time, 1),
+            let turn = match is_certain {
+                true => heads.turn(index, is_over),
+                false => Turn {
+                    up_to_ns: time,
+                    most: 1,
+                    others_ns: u64::MAX,
+                },
             };
             let Some(ring) = self.rings.get_mut(index) else {
                 break;
             };
-            let turn = Turn { up_to_ns, most };
             let count = ring.pass_on(&turn, &mut self.spare, |timed| pass(index, timed));
             self.waiting -= count;
             self.passed_ns = self.passed_ns.max(ring.last_ns);
@@ -260,14 +266,15 @@ impl Heads {
     }
 
     /// As long as the records of this ring come before those of all others.
-    fn up_to_ns(&self, ring: usize, is_over: bool) -> u64 {
+    fn turn(&self, ring: usize, is_over: bool) -> Turn {
+        let certain_ns = if is_over { u64::MAX } else { self.certain_ns };
         let next = self.waiting.last().copied();
-        let next_ns = next.map_or(u64::MAX, |(time_ns, other)| {
-            time_ns.saturating_sub(u64::from(other < ring))
-        });
-        match is_over {
-            true => next_ns,
-            false => next_ns.min(self.certain_ns),
+        let (next_ns, other) = next.unwrap_or((u64::MAX, usize::MAX));
+        let before_next_ns = next_ns.saturating_sub(u64::from(other < ring));
+        Turn {
+            up_to_ns: before_next_ns.min(certain_ns),
+            most: usize::MAX,
+            others_ns: next_ns.min(certain_ns),
         }
     }
 }

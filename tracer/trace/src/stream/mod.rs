@@ -79,6 +79,13 @@ impl<S: Sink> Sink for Selected<'_, S> {
 }
 
 impl Graph {
+    /// All records of before this time have come.
+    fn advance(&mut self, time_ns: u64, sink: &mut impl Sink) {
+        let selection = &mut self.selection;
+        self.threads
+            .advance(time_ns, &mut Selected { selection, sink });
+    }
+
     /// The next record of a ring of calls, or values of one.
     fn record(&mut self, timed: Timed, sink: &mut impl Sink) {
         let (selection, join) = (&mut self.selection, &mut self.join);
@@ -253,9 +260,8 @@ impl Stream {
             });
         }
         if let Some(graph) = self.graph.as_mut().filter(|_| is_over) {
-            let (threads, selection) = (&mut graph.threads, &mut graph.selection);
-            threads.bury(u64::MAX, &mut Selected { selection, sink });
-            selection.finish(sink);
+            graph.advance(u64::MAX, sink);
+            graph.selection.finish(sink);
         }
     }
 
@@ -340,6 +346,7 @@ fn pass(graph: Option<&mut Graph>, is_point: bool, timed: Timed, sink: &mut impl
     if is_of_calls {
         return graph.record(timed, sink);
     }
+    graph.advance(timed.time_ns, sink);
     let (thread, depth) = graph.threads.on(timed.vcpu);
     if let Some(event) = alone(timed.vcpu, is_point, timed.record) {
         sink.event(Event {

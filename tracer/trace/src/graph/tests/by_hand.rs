@@ -34,7 +34,7 @@ fn what_a_dead_thread_left_open_is_closed_once_and_is_not_around_its_successors_
             }
             threads.record(event, Found::Nothing, &mut steps);
         }
-        threads.bury(u64::MAX, &mut steps);
+        threads.advance(u64::MAX, &mut steps);
         let entered = |function| {
             let kind = EventKind::Entry(FunctionId(function));
             steps.iter().find(|step| step.kind == kind).unwrap().depth
@@ -86,15 +86,15 @@ fn the_last_thread_of_a_stack_is_closed_without_a_record_after_it() {
         alive_ns: 4,
         gone_ns: 9,
     });
-    threads.bury(u64::MAX, &mut steps);
+    threads.advance(u64::MAX, &mut steps);
     assert_eq!(steps.len(), 2);
     threads.died(Death {
         thread: 0,
         alive_ns: 6,
         gone_ns: 9,
     });
-    threads.bury(u64::MAX, &mut steps);
-    threads.bury(u64::MAX, &mut steps);
+    threads.advance(u64::MAX, &mut steps);
+    threads.advance(u64::MAX, &mut steps);
     assert_eq!(steps.len(), 4);
 }
 

@@ -23,6 +23,7 @@ fn lost(time_ns: u64, until_ns: u64, count: u64) -> Timed {
         time_ns,
         until_ns,
         is_late: false,
+        is_tied: false,
     }
 }
 
@@ -77,6 +78,21 @@ fn an_exit_of_another_function_is_not_that_of_the_call() {
     ]);
     assert_eq!(ends(&steps), [(1, End::NotSeen, None)]);
     assert_eq!(anomalies.count(Anomaly::UnmatchedExit), 2);
+}
+
+/// What the guest makes up: it was entered by a tail jump, so its return is that of the call before it.
+#[test]
+fn a_call_that_was_jumped_to_does_not_end_by_an_exit_of_its_own() {
+    let (steps, anomalies) = run(&[
+        graph(1, 0, Entry, 1, OUTER),
+        graph(2, 0, Tail, 2, OUTER),
+        graph(3, 0, Exit, 2, OUTER),
+    ]);
+    assert_eq!(
+        ends(&steps),
+        [(2, End::NotSeen, None), (1, End::NotSeen, None)]
+    );
+    assert_eq!(anomalies.count(Anomaly::UnmatchedExit), 1);
 }
 
 #[test]

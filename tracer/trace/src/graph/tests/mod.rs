@@ -18,6 +18,7 @@ mod by_hand;
 mod edges;
 mod expected;
 mod order;
+mod ties;
 
 const STACK: u64 = 16 << 10;
 
@@ -432,6 +433,7 @@ fn graph(time_ns: u64, vcpu: u16, step: Step, function: u32, slot: u64) -> Timed
         time_ns,
         until_ns: 0,
         is_late: false,
+        is_tied: false,
     }
 }
 
@@ -441,6 +443,7 @@ fn run(events: &[Timed]) -> (Vec<Event>, Anomalies) {
     for event in events {
         threads.record(event, Found::Nothing, &mut steps);
     }
+    threads.advance(u64::MAX, &mut steps);
     (steps, threads.anomalies().clone())
 }
 

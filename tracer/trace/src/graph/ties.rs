@@ -1,0 +1,83 @@
+//! Which of the records of one time and one stack come first, when they were made on several vCPUs.
+//!
+//! A thread can be interrupted right after it has read the time of a record, and go on on another vCPU. Then its record
+//! lies in that one's ring, with a time at which the thread was not there yet; and what it did before lies in the
+//! ring of the vCPU that it came from, perhaps with the same time: counters count in steps (10 ns on one host), and a clock page stands still
+//! between two of its beats. Neither the time nor the rings say what was first. The stack does: a call is entered inside of the
+//! innermost one, and only that one returns. What fits so comes first, and of that, what the vCPU brings where the thread was.
+
+use std::collections::VecDeque;
+
+/// So many wait at most: with a clock that stands still, everything has the same time.
+const WAITING_MAX: usize = 1 << 10;
+
+/// Records of one time that wait until all of that time have come.
+#[derive(Debug)]
+pub(super) struct Ties<T> {
+    /// Of each stack and vCPU its records, in the order of the ring.
+    lanes: Vec<Lane<T>>,
+    waiting: usize,
+    time_ns: u64,
+}
+
+#[derive(Debug)]
+struct Lane<T> {
+    stack: u32,
+    vcpu: u16,
+    records: VecDeque<T>,
+}
+
+impl<T> Ties<T> {
+    pub const fn new() -> Self {
+        Self {
+            lanes: Vec::new(),
+            waiting: 0,
+            time_ns: 0,
+        }
+    }
+
+    /// Whether something waits that all of its time have come for when a record of this time has.
+    pub const fn are_before(&self, time_ns: u64) -> bool {
+        self.waiting > 0 && self.time_ns < time_ns
+    }
+
+    /// Whether there is no room.
+    pub const fn are_full(&self) -> bool {
+        self.waiting >= WAITING_MAX
+    }
+
+    /// Whether something of this stack waits: what comes after it has to wait, too.
+    pub fn have(&self, stack: u32) -> bool {
+        self.lanes.iter().any(|lane| lane.stack == stack)
+    }
+
+    /// The next record that this vCPU brings of this stack. All that wait have the same time.
+    pub fn add(&mut self, time_ns: u64, stack: u32, vcpu: u16, record: T) {
+        self.time_ns = time_ns;
+        self.waiting += 1;
+        let mut lanes = self.lanes.iter_mut();
+        match lanes.find(|lane| (lane.stack, lane.vcpu) == (stack, vcpu)) {
+            Some(lane) => lane.records.push_back(record),
+            None => self.lanes.push(Lane {
+                stack,
+                vcpu,
+                records: [record].into(),
+            }),
+        }
+    }
+
+    /// Takes what is next: what has the lowest rank, which goes by the record and by how many that vCPU brings of the stack. Of
+    /// equal ones it is that which came first.
+    pub fn next<R: Ord>(&mut self, rank: impl Fn(&T, usize) -> R) -> Option<T> {
+        let rank = |lane: &Lane<T>| Some(rank(lane.records.front()?, lane.records.len()));
+        let lanes = self.lanes.iter().enumerate();
+        let (index, _) = lanes.min_by_key(|(_, lane)| rank(lane))?;
+        let lane = self.lanes.get_mut(index)?;
+        let record = lane.records.pop_front();
+        if lane.records.is_empty() {
+            self.lanes.remove(index);
+        }
+        self.waiting -= 1;
+        record
+    }
+}
