@@ -6,23 +6,23 @@
 //! between two of its beats. Neither the time nor the rings say what was first. The stack does: a call is entered inside of the
 //! innermost one, and only that one returns. What fits so comes first, and of that, what the vCPU brings where the thread was.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-/// So many wait at most: with a clock that stands still, everything has the same time.
-const WAITING_MAX: usize = 1 << 10;
+/// So many wait at most: while a clock stands still, everything has the same time. Ten milliseconds of a busy vCPU.
+const WAITING_MAX: usize = 1 << 16;
 
 /// Records of one time that wait until all of that time have come.
 #[derive(Debug)]
 pub(super) struct Ties<T> {
-    /// Of each stack and vCPU its records, in the order of the ring.
-    lanes: Vec<Lane<T>>,
+    /// Of each stack.
+    stacks: BTreeMap<u32, Vec<Lane<T>>>,
     waiting: usize,
     time_ns: u64,
 }
 
+/// What one vCPU brings of one stack, in the order of its ring.
 #[derive(Debug)]
 struct Lane<T> {
-    stack: u32,
     vcpu: u16,
     records: VecDeque<T>,
 }
@@ -30,7 +30,7 @@ struct Lane<T> {
 impl<T> Ties<T> {
     pub const fn new() -> Self {
         Self {
-            lanes: Vec::new(),
+            stacks: BTreeMap::new(),
             waiting: 0,
             time_ns: 0,
         }
@@ -48,34 +48,40 @@ impl<T> Ties<T> {
 
     /// Whether something of this stack waits: what comes after it has to wait, too.
     pub fn have(&self, stack: u32) -> bool {
-        self.lanes.iter().any(|lane| lane.stack == stack)
+        self.stacks.contains_key(&stack)
     }
 
     /// The next record that this vCPU brings of this stack. All that wait have the same time.
     pub fn add(&mut self, time_ns: u64, stack: u32, vcpu: u16, record: T) {
         self.time_ns = time_ns;
         self.waiting += 1;
-        let mut lanes = self.lanes.iter_mut();
-        match lanes.find(|lane| (lane.stack, lane.vcpu) == (stack, vcpu)) {
+        let lanes = self.stacks.entry(stack).or_default();
+        match lanes.iter_mut().find(|lane| lane.vcpu == vcpu) {
             Some(lane) => lane.records.push_back(record),
-            None => self.lanes.push(Lane {
-                stack,
+            None => lanes.push(Lane {
                 vcpu,
                 records: [record].into(),
             }),
         }
     }
 
-    /// Takes what is next: what has the lowest rank, which goes by the record and by how many that vCPU brings of the stack. Of
-    /// equal ones it is that which came first.
+    /// Takes what is next of some stack: what has the lowest rank, which goes by the record and by how many that vCPU brings
+    /// of the stack. Of equal ones it is that which came first.
     pub fn next<R: Ord>(&mut self, rank: impl Fn(&T, usize) -> R) -> Option<T> {
+        let mut stack = self.stacks.first_entry()?;
+        let lanes = stack.get_mut();
         let rank = |lane: &Lane<T>| Some(rank(lane.records.front()?, lane.records.len()));
-        let lanes = self.lanes.iter().enumerate();
-        let (index, _) = lanes.min_by_key(|(_, lane)| rank(lane))?;
-        let lane = self.lanes.get_mut(index)?;
+        let (index, _) = lanes
+            .iter()
+            .enumerate()
+            .min_by_key(|(_, lane)| rank(lane))?;
+        let lane = lanes.get_mut(index)?;
         let record = lane.records.pop_front();
         if lane.records.is_empty() {
-            self.lanes.remove(index);
+            lanes.remove(index);
+        }
+        if lanes.is_empty() {
+            stack.remove();
         }
         self.waiting -= 1;
         record
