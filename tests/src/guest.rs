@@ -172,6 +172,17 @@ impl Guest {
         }
     }
 
+    /// Not by itself, but by a Python script, which gets the command.
+    #[must_use]
+    pub fn started_by(mut self, script: &str) -> Self {
+        let mut command = Command::new("python3");
+        command.args(["-c", script]);
+        command.arg(self.command.get_program());
+        command.args(self.command.get_args());
+        self.command = command;
+        self
+    }
+
     /// More options of `vmm run`.
     #[must_use]
     pub fn with<const N: usize>(mut self, options: [&str; N]) -> Self {

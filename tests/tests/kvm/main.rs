@@ -8,6 +8,7 @@ mod accidents;
 mod any;
 mod attach;
 mod attach_demo;
+mod attach_filtered;
 mod attach_killed;
 mod attach_memory;
 mod attach_reset;
