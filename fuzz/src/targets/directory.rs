@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use trace::graph::selection::{Rules, Threshold};
 use trace::report::last::{Last, print_last};
-use trace::report::{Format, Printed, ReportError, print};
+use trace::report::{Format, Printed, ReportError, View, print};
 use vmm::commands::export::{ExportFormat, export};
 
 /// Stands between two files.
@@ -102,10 +102,21 @@ fn look(directory: &Path) {
     let threshold = "1us".parse::<Threshold>().ok();
     let glob = ["b".to_owned()];
     let some = Rules::new(std::num::NonZeroU32::new(2), &[], &glob, threshold).expect("rules");
-    for format in [Format::Function, Format::Counts, Format::Graph] {
-        shown(|out| print(directory, format, &Rules::default(), out));
+    let tables = [
+        Format::Counts,
+        Format::Callers,
+        Format::Callees,
+        Format::Slowest,
+    ];
+    for format in tables.into_iter().chain([Format::Function, Format::Graph]) {
+        shown(|out| print(directory, &format.into(), out));
     }
-    shown(|out| print(directory, Format::Graph, &some, out));
+    let view = View {
+        format: Some(Format::Graph),
+        rules: some.clone(),
+        ..View::default()
+    };
+    shown(|out| print(directory, &view, out));
     let last = Last {
         calls: 3,
         until: &["b"],

@@ -81,7 +81,9 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Print a trace directory: every call as ftrace does, nested calls, or the calls per function
+    /// Print a trace directory: every call as ftrace does, nested calls, the calls per function, who calls whom, the slowest
+    ///
+    /// For example: vmm report trace --format callers --function vfs_open
     Report {
         /// The directory that `run --output` or `ctl dump` wrote
         #[arg(value_name = "DIR")]
@@ -89,6 +91,8 @@ enum Verb {
         /// How (default: as it was recorded, calls nested if there are returns)
         #[arg(long, value_name = "FORMAT", value_enum)]
         format: Option<commands::report::ReportFormat>,
+        #[command(flatten)]
+        rows: commands::report::RowOptions,
         #[command(flatten)]
         graph: crate::options::graph::GraphOptions,
     },
@@ -185,11 +189,12 @@ fn parsed() -> ExitStatus {
         Verb::Report {
             directory,
             format,
+            rows,
             graph,
         } => graph
             .rules()
             .map_err(Failure::bad_input)
-            .and_then(|rules| commands::report::report(&directory, format, &rules)),
+            .and_then(|rules| commands::report::report(&directory, format, rules, rows)),
         Verb::Export {
             directory,
             format,

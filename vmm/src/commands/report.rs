@@ -3,9 +3,11 @@
 use std::io;
 use std::path::Path;
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
+use trace::glob::Pattern;
 use trace::graph::selection::Rules;
-use trace::report::{self, Format, ReportError};
+use trace::report::rows::Rows;
+use trace::report::{self, Format, ReportError, View};
 
 use super::stdout;
 use crate::exit_status::ExitStatus;
@@ -20,6 +22,12 @@ pub enum ReportFormat {
     Counts,
     /// The calls nested, with durations, as ftrace's function_graph tracer.
     Graph,
+    /// One line per function and who called it (graph).
+    Callers,
+    /// One line per function and what it called (graph).
+    Callees,
+    /// The calls that took longest: 20, or --limit (graph).
+    Slowest,
 }
 
 impl From<ReportFormat> for Format {
@@ -28,6 +36,29 @@ impl From<ReportFormat> for Format {
             ReportFormat::Function => Self::Function,
             ReportFormat::Counts => Self::Counts,
             ReportFormat::Graph => Self::Graph,
+            ReportFormat::Callers => Self::Callers,
+            ReportFormat::Callees => Self::Callees,
+            ReportFormat::Slowest => Self::Slowest,
+        }
+    }
+}
+
+/// Which rows of a table.
+#[derive(Debug, Args)]
+pub struct RowOptions {
+    /// Only rows of functions whose name matches (counts, callers, callees, slowest); may be given several times
+    #[arg(long = "function", value_name = "GLOB", value_parser = Pattern::new)]
+    functions: Vec<Pattern>,
+    /// So many rows at most (counts, callers, callees, slowest)
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+}
+
+impl From<RowOptions> for Rows {
+    fn from(options: RowOptions) -> Self {
+        Self {
+            functions: options.functions,
+            most: options.limit,
         }
     }
 }
@@ -40,14 +71,15 @@ impl From<ReportFormat> for Format {
 pub fn report(
     directory: &Path,
     format: Option<ReportFormat>,
-    rules: &Rules,
+    rules: Rules,
+    rows: RowOptions,
 ) -> Result<ExitStatus, Failure> {
-    match report::print(
-        directory,
-        format.map(Format::from),
+    let view = View {
+        format: format.map(Format::from),
         rules,
-        io::stdout().lock(),
-    ) {
+        rows: rows.into(),
+    };
+    match report::print(directory, &view, io::stdout().lock()) {
         Ok(printed) => {
             for note in printed.notes {
                 log::warn!("{note}");

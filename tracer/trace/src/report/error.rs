@@ -45,6 +45,9 @@ pub enum ReportError {
     /// What was asked for needs entries and exits.
     #[error("{0} needs a trace of a graph, this one has entries only")]
     NotAGraph(&'static str),
+    /// Rows were chosen of what has none.
+    #[error("only tables have rows to choose: counts, callers, callees, slowest")]
+    NotATable,
     /// No function of the trace is one of those that were asked for.
     #[error("no function of the trace is one of those that were asked for")]
     NoRoot,

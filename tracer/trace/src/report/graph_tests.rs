@@ -16,6 +16,7 @@ use crate::event::{End, Event, EventKind, Moment};
 use crate::export::call_formats::CallFormats;
 use crate::export::store::{Ending, Store};
 use crate::export::uftrace::{AnomalyNote, GRAPH, Metadata, NO_CLOCK, UftraceWriter};
+use crate::glob::Pattern;
 use crate::graph::selection::Threshold;
 use crate::graph::{Anomalies, Anomaly};
 
@@ -98,7 +99,12 @@ fn trace_with(clock: &str, clock_period_ns: Option<u64>) -> (TempDir, PathBuf) {
 
 fn text(directory: &Path, format: Format, rules: &Rules) -> (Result<Printed, ReportError>, String) {
     let mut out = Vec::new();
-    let result = print(directory, format, rules, &mut out);
+    let view = View {
+        format: Some(format),
+        rules: rules.clone(),
+        ..View::default()
+    };
+    let result = print(directory, &view, &mut out);
     (result, String::from_utf8(out).unwrap())
 }
 
@@ -116,6 +122,100 @@ fn what_is_shorter_than_the_clock_s_period_is_neither_0_nor_a_guess() {
         "2", "200.750", "200.750", "<0.300", "100.375", "200.500", "f1",
     ];
     assert_eq!(columns, expected);
+}
+
+/// What is printed of some rows, the words of each line apart.
+fn rows(format: Format, functions: &[&str], most: Option<usize>) -> Vec<String> {
+    let (_root, directory) = trace();
+    let functions = functions.iter().map(|glob| Pattern::new(glob).unwrap());
+    let view = View {
+        format: Some(format),
+        rows: Rows {
+            functions: functions.collect(),
+            most,
+        },
+        ..View::default()
+    };
+    let mut out = Vec::new();
+    print(&directory, &view, &mut out).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    let lines = text.lines().skip(1);
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    lines.map(words).collect()
+}
+
+#[test]
+fn who_called_a_function_how_often_and_how_long_that_took_stands_together() {
+    let expected = [
+        "1 200.500 200.500 200.500 200.500 200.500 f1 <-f2",
+        "1 0.250 0.250 0.250 0.250 0.250 f1 <-f0",
+        "1 30.000 30.000 30.000 30.000 30.000 f2 <-f0",
+        "1 - - - - - f2 <-(not traced)",
+        "1 - - - - - f0 <-(not traced)",
+        "1 - - - - - f3 <-f2",
+        "# 6 calls of 6 pairs, 7 lost",
+    ];
+    assert_eq!(rows(Format::Callers, &[], None)[..7], expected);
+    let expected = [
+        "1 200.500 200.500 200.500 200.500 200.500 f1 <-f2",
+        "1 0.250 0.250 0.250 0.250 0.250 f1 <-f0",
+        "# 2 of 6 rows are shown",
+    ];
+    assert_eq!(rows(Format::Callers, &["f1"], None)[..3], expected);
+    assert_eq!(rows(Format::Callers, &["f1", "f3"], Some(2))[..3], expected);
+}
+
+#[test]
+fn what_a_function_called_stands_together() {
+    let names = |functions: &[&str]| -> Vec<String> {
+        let rows = rows(Format::Callees, functions, None);
+        let names = rows.iter().filter(|row| row.contains("->"));
+        let last = |row: &String| row.rsplit_once(" ->").unwrap().1.to_owned();
+        let caller = |row: &String| row.split(" ->").next().unwrap().ends_with("f2");
+        names
+            .map(|row| format!("{}{}", if caller(row) { "f2:" } else { "" }, last(row)))
+            .collect()
+    };
+    assert_eq!(names(&[]), ["f2:f1", "f2:f3", "f2", "f1", "f0", "f2"]);
+    assert_eq!(names(&["f2"]), ["f2:f1", "f2:f3"]);
+}
+
+#[test]
+fn the_slowest_calls_are_shown_with_when_and_where_and_who_called() {
+    let expected = [
+        "200.500 0.000040 1 1 f1 <-f2",
+        "30.000 0.000003 1 0 f2 <-f0",
+        "0.250 0.000001 0 0 f1 <-f0",
+        "# 3 of 3 calls of known duration",
+    ];
+    assert_eq!(rows(Format::Slowest, &[], None)[..4], expected);
+    let shown = rows(Format::Slowest, &[], Some(1));
+    assert_eq!(
+        shown[..2],
+        [expected[0], "# 1 of 3 calls of known duration"]
+    );
+    let shown = rows(Format::Slowest, &["f2"], None);
+    assert_eq!(shown[..2], [expected[1], "# 1 of 1 call of known duration"]);
+}
+
+#[test]
+fn rows_are_chosen_of_tables_only() {
+    let (_root, directory) = trace();
+    let view = View {
+        rows: Rows {
+            most: Some(3),
+            ..Rows::default()
+        },
+        ..View::default()
+    };
+    for format in [None, Some(Format::Function), Some(Format::Graph)] {
+        let view = View {
+            format,
+            ..view.clone()
+        };
+        let refused = print(&directory, &view, io::sink());
+        assert!(matches!(refused, Err(ReportError::NotATable)), "{format:?}");
+    }
 }
 
 /// A file that somebody else has made, or damaged: an inner call cannot be longer than the one that it was made in.
@@ -301,8 +401,9 @@ proptest! {
         let bytes = damaged(&path, changes);
         let length = bytes.len().saturating_sub(cut.index(bytes.len()) / 3);
         fs::write(&path, &bytes[..length]).unwrap();
-        for format in [Format::Function, Format::Counts, Format::Graph] {
-            if let Err(error) = print(&directory, format, &Rules::default(), io::sink()) {
+        let tables = [Format::Counts, Format::Callers, Format::Slowest];
+        for format in tables.into_iter().chain([Format::Function, Format::Graph]) {
+            if let Err(error) = print(&directory, &format.into(), io::sink()) {
                 prop_assert!(!error.to_string().is_empty());
             }
         }

@@ -1,5 +1,5 @@
 //! Traces as text: a trace directory read back, and printed as ftrace prints the buffer of its
-//! `function` or `function_graph` tracer, or as calls per function.
+//! `function` or `function_graph` tracer, or as a table: calls per function, who calls whom, the slowest.
 
 mod anomalies;
 pub mod calls;
@@ -12,6 +12,8 @@ mod graph;
 mod graph_tests;
 pub mod last;
 mod missing;
+pub mod rows;
+mod slowest;
 pub(crate) mod stream;
 pub mod summary;
 #[cfg(test)]
@@ -24,7 +26,10 @@ use self::calls::{Calls, Shown};
 use self::directory::TraceDirectory;
 pub use self::error::ReportError;
 pub use self::missing::Missing;
+use self::rows::Rows;
+use self::slowest::print_slowest;
 use self::stream::{Happened, Stream};
+use self::summary::{By, print_summary};
 use crate::event::{Event, EventKind};
 use crate::export::events::EventLine;
 use crate::export::uftrace::{NOP, writer_of};
@@ -39,6 +44,12 @@ pub enum Format {
     Counts,
     /// The calls nested, with durations, as ftrace's `function_graph` tracer.
     Graph,
+    /// One line per function and who called it, function by function.
+    Callers,
+    /// One line per function and what it called, caller by caller.
+    Callees,
+    /// The calls that took longest.
+    Slowest,
 }
 
 impl Format {
@@ -47,6 +58,41 @@ impl Format {
         match trace.is_graph() {
             true => Self::Graph,
             false => Self::Function,
+        }
+    }
+
+    /// Whether it has rows of functions.
+    const fn is_table(self) -> bool {
+        !matches!(self, Self::Function | Self::Graph)
+    }
+
+    /// What it is for, if that needs returns.
+    const fn of_graph(self) -> Option<&'static str> {
+        match self {
+            Self::Function | Self::Counts => None,
+            Self::Graph => Some("showing calls in each other"),
+            Self::Callers | Self::Callees => Some("telling who called whom"),
+            Self::Slowest => Some("telling how long a call took"),
+        }
+    }
+}
+
+/// What is to be printed.
+#[derive(Debug, Clone, Default)]
+pub struct View {
+    /// How; without it as it was recorded.
+    pub format: Option<Format>,
+    /// Which calls of a graph.
+    pub rules: Rules,
+    /// Which rows of a table.
+    pub rows: Rows,
+}
+
+impl From<Format> for View {
+    fn from(format: Format) -> Self {
+        Self {
+            format: Some(format),
+            ..Self::default()
         }
     }
 }
@@ -87,31 +133,47 @@ impl Printed {
     }
 }
 
-/// Prints the trace in `directory`; of a graph trace what the rules select. Without a format, as it was recorded.
+/// Prints what is viewed of the trace in `directory`.
 ///
 /// # Errors
 /// A [`ReportError`] that names the file; what was read before it is printed.
 pub fn print(
     directory: &Path,
-    format: impl Into<Option<Format>>,
-    rules: &Rules,
+    View {
+        format,
+        rules,
+        rows,
+    }: &View,
     out: impl Write,
 ) -> Result<Printed, ReportError> {
     // Asked first: a trace that is completed meanwhile is read as a whole.
     let writer = writer_of(directory);
     let trace = TraceDirectory::open(directory)?;
-    let format = format.into().unwrap_or_else(|| Format::usual(&trace));
+    let format = format.unwrap_or_else(|| Format::usual(&trace));
     let mut out = BufWriter::new(out);
     if !trace.is_graph() && !rules.is_everything() {
         let selecting = "selecting calls by depth, root or duration";
         return Err(ReportError::NotAGraph(selecting));
     }
+    if let Some(what) = format.of_graph().filter(|_| !trace.is_graph()) {
+        return Err(ReportError::NotAGraph(what));
+    }
+    if !format.is_table() && !rows.are_all() {
+        return Err(ReportError::NotATable);
+    }
     let mut calls = Calls::open(&trace, rules.clone())?;
+    let by = match format {
+        Format::Callers => By::Caller,
+        Format::Callees => By::Callee,
+        _ => By::Function,
+    };
     let result = match format {
         Format::Function => print_entries(&trace, &mut calls, &mut out),
-        Format::Counts => summary::print_summary(&trace, &mut calls, &mut out),
-        Format::Graph if trace.is_graph() => graph::print_graph(&trace, &mut calls, &mut out),
-        Format::Graph => Err(ReportError::NotAGraph("showing calls in each other")),
+        Format::Counts | Format::Callers | Format::Callees => {
+            print_summary(&trace, &mut calls, (by, rows), &mut out)
+        }
+        Format::Slowest => print_slowest(&trace, &mut calls, rows, &mut out),
+        Format::Graph => graph::print_graph(&trace, &mut calls, &mut out),
     };
     if result.is_ok() {
         anomalies::print_doubts(&trace, &mut out).map_err(ReportError::Output)?;

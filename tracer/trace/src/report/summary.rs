@@ -1,4 +1,4 @@
-//! Calls of a trace per function: how many, and of a graph how long they took.
+//! Calls of a trace per function, or per function and who called it: how many, and of a graph how long they took.
 //!
 //! *Total* counts a recursive function once, for its outermost call. *Self* leaves out what was spent
 //! in traced functions that were called. *Min*, *avg* and *max* are of single calls. Calls of unknown
@@ -13,6 +13,7 @@ use super::calls::{Calls, Shown};
 use super::directory::TraceDirectory;
 use super::error::ReportError;
 use super::events::Counts;
+use super::rows::Rows;
 use super::stream::{Happened, Stream};
 use super::{Printed, anomalies};
 use crate::event::{Event, EventKind};
@@ -22,7 +23,47 @@ use terms::quantity::plain;
 /// What there is of a graph beside calls.
 const HEADINGS: [&str; 5] = ["TOTAL us", "SELF us", "MIN us", "AVG us", "MAX us"];
 
-/// The sums of one function.
+/// Who called what no function that is traced has called.
+pub(super) const UNTRACED: &str = "(not traced)";
+
+/// What has a row of its own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum By {
+    /// Each function.
+    #[default]
+    Function,
+    /// Each function and who called it, function by function.
+    Caller,
+    /// The same, caller by caller.
+    Callee,
+}
+
+/// Whose calls a row has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    function: FunctionId,
+    /// None of what nobody who is traced has called, and where callers have no rows.
+    caller: Option<FunctionId>,
+}
+
+impl By {
+    const fn heading(self) -> &'static str {
+        match self {
+            Self::Function => "FUNCTION",
+            Self::Caller => "FUNCTION <-CALLER",
+            Self::Callee => "CALLER ->FUNCTION",
+        }
+    }
+
+    const fn noun(self) -> &'static str {
+        match self {
+            Self::Function => "function",
+            Self::Caller | Self::Callee => "pair",
+        }
+    }
+}
+
+/// The sums of one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
     /// All calls.
@@ -58,7 +99,7 @@ impl Default for Row {
 /// A call that is open.
 #[derive(Debug, Clone, Copy)]
 struct Open {
-    function: FunctionId,
+    key: Key,
     /// Nanoseconds in the calls from it.
     inner: u64,
     is_outermost: bool,
@@ -67,7 +108,8 @@ struct Open {
 /// Adds calls up.
 #[derive(Debug, Default)]
 pub struct Summary {
-    rows: HashMap<FunctionId, Row>,
+    by: By,
+    rows: HashMap<Key, Row>,
     threads: HashMap<u32, Vec<Open>>,
     lost: Vec<u64>,
     printed: Printed,
@@ -80,12 +122,15 @@ impl Summary {
         match step.kind {
             EventKind::Entry(function) => {
                 self.printed.entries += 1;
-                self.rows.entry(function).or_default().calls += 1;
                 // Of a trace of functions nothing returns.
                 open.truncate(step.depth as usize);
-                let is_outermost = open.iter().all(|call| call.function != function);
+                let around = open.last().filter(|_| self.by != By::Function);
+                let caller = around.map(|call| call.key.function);
+                let key = Key { function, caller };
+                self.rows.entry(key).or_default().calls += 1;
+                let is_outermost = open.iter().all(|call| call.key != key);
                 open.push(Open {
-                    function,
+                    key,
                     inner: 0,
                     is_outermost,
                 });
@@ -97,7 +142,7 @@ impl Summary {
                 if let Some(around) = open.last_mut() {
                     around.inner = around.inner.saturating_add(duration);
                 }
-                let row = self.rows.entry(call.function).or_default();
+                let row = self.rows.entry(call.key).or_default();
                 row.add(duration, call);
             }
             EventKind::Lost(count) => {
@@ -143,7 +188,7 @@ impl Row {
 }
 
 /// Microseconds.
-fn column(nanoseconds: u64, period: Option<u64>) -> String {
+pub(super) fn column(nanoseconds: u64, period: Option<u64>) -> String {
     let (sign, shown) = match shorter(nanoseconds, period) {
         Some(period) => ("<", period),
         None => ("", nanoseconds),
@@ -154,9 +199,13 @@ fn column(nanoseconds: u64, period: Option<u64>) -> String {
 pub(super) fn print_summary(
     trace: &TraceDirectory,
     calls: &mut Calls,
+    (by, rows): (By, &Rows),
     out: &mut impl Write,
 ) -> Result<Printed, ReportError> {
-    let mut summary = Summary::default();
+    let mut summary = Summary {
+        by,
+        ..Summary::default()
+    };
     let mut points = Counts::default();
     let mut stream = Stream::of(trace, calls, false)?;
     let end = loop {
@@ -172,7 +221,8 @@ pub(super) fn print_summary(
             Err(error) => break Err(error),
         }
     };
-    table(trace, calls, &summary, out).map_err(ReportError::Output)?;
+    let sorted = summary.sorted(|id| calls.name(trace, id), trace.is_graph());
+    table(trace, &summary, rows, &sorted, out).map_err(ReportError::Output)?;
     if trace.is_graph() {
         anomalies::print(trace, out).map_err(ReportError::Output)?;
     }
@@ -183,25 +233,85 @@ pub(super) fn print_summary(
     end.map(|()| printed)
 }
 
+/// A row with the name that it is shown with, and that of the function it is chosen by.
+struct Named<'a> {
+    row: &'a Row,
+    name: String,
+    chosen_by: String,
+}
+
+impl Summary {
+    /// All rows, those of one function together, the first what took or was called most.
+    fn sorted<N: Into<String>>(
+        &self,
+        name: impl Fn(FunctionId) -> N,
+        has_times: bool,
+    ) -> Vec<Named<'_>> {
+        let weight = |row: &Row| if has_times { row.total } else { row.calls };
+        let named = |(key, row): (&Key, _)| (self.named(*key, row, &name), self.group(*key));
+        let mut rows: Vec<_> = self.rows.iter().map(named).collect();
+        let mut groups: HashMap<Option<FunctionId>, u64> = HashMap::new();
+        for (named, group) in &rows {
+            let sum = groups.entry(*group).or_default();
+            *sum = sum.saturating_add(weight(named.row));
+        }
+        let sum = |group: &Option<FunctionId>| groups.get(group).copied().unwrap_or_default();
+        rows.sort_by(|(a, a_group), (b, b_group)| {
+            let by_group = sum(b_group).cmp(&sum(a_group));
+            let by_group = by_group.then_with(|| a.chosen_by.cmp(&b.chosen_by));
+            let by_row = weight(b.row).cmp(&weight(a.row));
+            by_group.then(by_row).then_with(|| a.name.cmp(&b.name))
+        });
+        rows.into_iter().map(|(named, _)| named).collect()
+    }
+
+    /// What stands together.
+    fn group(&self, key: Key) -> Option<FunctionId> {
+        match self.by {
+            By::Function | By::Caller => Some(key.function),
+            By::Callee => key.caller,
+        }
+    }
+
+    fn named<'a, N: Into<String>>(
+        &self,
+        key: Key,
+        row: &'a Row,
+        name: impl Fn(FunctionId) -> N,
+    ) -> Named<'a> {
+        let function: String = name(key.function).into();
+        let caller = || {
+            key.caller
+                .map_or_else(|| UNTRACED.to_owned(), |id| name(id).into())
+        };
+        let (name, chosen_by) = match self.by {
+            By::Function => (function.clone(), function),
+            By::Caller => (format!("{function} <-{}", caller()), function),
+            By::Callee => (format!("{} ->{function}", caller()), caller()),
+        };
+        Named {
+            row,
+            name,
+            chosen_by,
+        }
+    }
+}
+
 fn table(
     trace: &TraceDirectory,
-    calls: &Calls,
     summary: &Summary,
+    wanted: &Rows,
+    rows: &[Named<'_>],
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let rows = summary.rows.iter();
-    let mut rows: Vec<_> = rows
-        .map(|(id, row)| (row, calls.name(trace, *id)))
-        .collect();
     let has_times = trace.is_graph();
-    let key = |row: &Row| if has_times { row.total } else { row.calls };
-    rows.sort_by(|a, b| key(b.0).cmp(&key(a.0)).then_with(|| a.1.cmp(&b.1)));
     write!(out, "{:>14}", "CALLS")?;
     for heading in HEADINGS.iter().filter(|_| has_times) {
         write!(out, " {heading:>14}")?;
     }
-    writeln!(out, "  FUNCTION")?;
-    for (row, name) in &rows {
+    writeln!(out, "  {}", summary.by.heading())?;
+    let chosen = || rows.iter().filter(|row| wanted.have(&row.chosen_by));
+    for Named { row, name, .. } in chosen().take(wanted.most()) {
         write!(out, "{:>14}", row.calls)?;
         for time in row.times().into_iter().filter(|_| has_times) {
             match time {
@@ -211,10 +321,11 @@ fn table(
         }
         writeln!(out, "  {name}")?;
     }
+    wanted.print_left_out(chosen().count(), rows.len(), out)?;
     let (calls, lost) = (summary.printed.entries, summary.printed.lost);
-    let functions = rows.len() as u64;
-    let (calls, functions) = (plain(calls, "call"), plain(functions, "function"));
-    writeln!(out, "# {calls} of {functions}, {lost} lost")?;
+    let calls = plain(calls, "call");
+    let rows = plain(rows.len() as u64, summary.by.noun());
+    writeln!(out, "# {calls} of {rows}, {lost} lost")?;
     for (vcpu, count) in summary
         .lost
         .iter()

@@ -64,7 +64,7 @@ fn trace() -> (TempDir, PathBuf) {
 
 fn text(directory: &Path, format: Format) -> (Result<Printed, ReportError>, String) {
     let mut out = Vec::new();
-    let result = print(directory, format, &Rules::default(), &mut out);
+    let result = print(directory, &format.into(), &mut out);
     (result, String::from_utf8(out).unwrap())
 }
 
@@ -114,6 +114,19 @@ fn counts_are_sorted_and_say_what_is_missing() {
         ]
     );
     assert_eq!(printed.unwrap().entries, 5);
+}
+
+#[test]
+fn who_called_whom_and_what_was_slow_takes_a_graph() {
+    let (_root, directory) = trace();
+    for format in [Format::Callers, Format::Callees, Format::Slowest] {
+        let (refused, text) = text(&directory, format);
+        assert!(
+            matches!(refused, Err(ReportError::NotAGraph(_))),
+            "{format:?}"
+        );
+        assert_eq!(text, "");
+    }
 }
 
 #[test]
@@ -327,7 +340,7 @@ proptest! {
         let length = keep.count();
         fs::write(&path, &bytes[..length.max(1)]).unwrap();
         for format in [Format::Function, Format::Counts] {
-            if let Err(error) = print(&directory, format, &Rules::default(), io::sink()) {
+            if let Err(error) = print(&directory, &format.into(), io::sink()) {
                 prop_assert!(!error.to_string().is_empty());
             }
         }
