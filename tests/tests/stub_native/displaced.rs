@@ -102,6 +102,15 @@ impl Memory {
     }
 }
 
+/// The registers that an instruction may change, whole.
+fn changed_registers(one: &Instruction) -> impl Iterator<Item = Register> + use<> {
+    let mut factory = InstructionInfoFactory::new();
+    let used = factory.info(one).used_registers().to_vec();
+    used.into_iter()
+        .filter(|used| !matches!(used.access(), OpAccess::Read | OpAccess::CondRead))
+        .map(|used| used.register().full_register())
+}
+
 /// Whether an instruction can be executed with registers that are pointers, those in `written` aside.
 fn is_harmless(one: &Instruction, written: &HashSet<Register>) -> bool {
     use CpuidFeature::*;
@@ -146,7 +155,7 @@ fn is_harmless(one: &Instruction, written: &HashSet<Register>) -> bool {
         Mnemonic::Btr,
         Mnemonic::Btc,
     ];
-    let registers = (0..one.op_count())
+    let mut registers = (0..one.op_count())
         .filter(|index| one.op_kind(*index) == OpKind::Register)
         .map(|index| one.op_register(index));
     let is_plain = |register: Register| register.is_gpr() || register.is_xmm();
@@ -158,30 +167,22 @@ fn is_harmless(one: &Instruction, written: &HashSet<Register>) -> bool {
         || one.is_string_instruction()
         || one.has_rep_prefix()
         || one.has_repne_prefix()
-        || !registers.clone().all(is_plain)
+        || !registers.all(is_plain)
     {
         return false;
     }
-    let names_rsp =
-        one.op0_kind() == OpKind::Register && one.op0_register().full_register() == Register::RSP;
     let moves_rsp = matches!(one.mnemonic(), Mnemonic::Sub | Mnemonic::Add)
         && one.op0_register() == Register::RSP
         && one.op1_kind() != OpKind::Register
         && one.op1_kind() != OpKind::Memory
         && one.immediate(1) <= FAR;
-    let reads_only = matches!(
-        one.mnemonic(),
-        Mnemonic::Push | Mnemonic::Cmp | Mnemonic::Test
-    );
-    if names_rsp && !moves_rsp && !reads_only || one.mnemonic() == Mnemonic::Leave {
-        return false;
-    }
-    // Others than the first are written by exchanges.
-    if registers
-        .skip(1)
-        .any(|one| one.full_register() == Register::RSP)
-        && one.mnemonic() != Mnemonic::Mov
-    {
+    // An exchange writes each of its operands: what is written is asked of the decoder, not taken from where it stands.
+    let sets_rsp = !one.is_stack_instruction()
+        && changed_registers(one).any(|register| register == Register::RSP);
+    let pops_rsp = one.mnemonic() == Mnemonic::Pop
+        && one.op0_kind() == OpKind::Register
+        && one.op0_register().full_register() == Register::RSP;
+    if sets_rsp && !moves_rsp || pops_rsp || one.mnemonic() == Mnemonic::Leave {
         return false;
     }
     let has_memory = (0..one.op_count()).any(|index| one.op_kind(index) == OpKind::Memory);
@@ -202,7 +203,6 @@ fn is_harmless(one: &Instruction, written: &HashSet<Register>) -> bool {
 fn sample(code: &[u8], memory: &Memory) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut written = HashSet::new();
-    let mut factory = InstructionInfoFactory::new();
     let mut decoder = Decoder::with_ip(64, code, memory.at(CODE), DecoderOptions::NONE);
     while bytes.len() < 5 {
         let start = decoder.position();
@@ -223,12 +223,7 @@ fn sample(code: &[u8], memory: &Memory) -> Option<Vec<u8>> {
             let field = distance.to_le_bytes();
             own.get_mut(at..at + size)?.copy_from_slice(&field[..size]);
         }
-        for used in factory.info(&one).used_registers() {
-            let reads = matches!(used.access(), OpAccess::Read | OpAccess::CondRead);
-            if !reads && used.register().full_register() != Register::RSP {
-                written.insert(used.register().full_register());
-            }
-        }
+        written.extend(changed_registers(&one).filter(|register| *register != Register::RSP));
         bytes.extend(own);
     }
     Some(bytes)
@@ -346,6 +341,36 @@ fn the_instructions_of_the_c_library_do_the_same_displaced() {
     let ran = run_all(&library, Starts::Instructions, &mut random, 12_000);
     println!("{ran} different sequences");
     assert!(ran > 500, "{ran}");
+}
+
+#[test]
+fn what_sets_the_stack_pointer_is_not_run() {
+    let memory = Memory::new();
+    let is_run = |code: &[u8]| {
+        let padded = [code, &[0x90; 8]].concat();
+        sample(&padded, &memory).is_some()
+    };
+    // xchg [rcx+0x29], rsp; xadd [rcx], rsp; xchg rsp, rax; cmovz rsp, [rcx]; pop rsp; mov spl, al
+    for code in [
+        &[0x48, 0x87, 0x61, 0x29][..],
+        &[0x48, 0x0f, 0xc1, 0x21],
+        &[0x48, 0x94],
+        &[0x48, 0x0f, 0x44, 0x21],
+        &[0x5c],
+        &[0x40, 0x88, 0xc4],
+    ] {
+        assert!(!is_run(code), "{code:02x?}");
+    }
+    // push rsp; mov rax, rsp; cmp rsp, rax; sub rsp, 0x10; pop rax
+    for code in [
+        &[0x54][..],
+        &[0x48, 0x89, 0xe0],
+        &[0x48, 0x39, 0xc4],
+        &[0x48, 0x83, 0xec, 0x10],
+        &[0x58],
+    ] {
+        assert!(is_run(code), "{code:02x?}");
+    }
 }
 
 #[test]

@@ -15,7 +15,8 @@ const PIECE: u64 = 1 << 20;
 const PAGE: u64 = 4096;
 /// Where each piece of RAM starts; the last one is the stack of the ground.
 const STARTS: [u64; 3] = [0, 0x1_0000_0000, 0x2_4000_0000];
-const STACK_BYTES: u64 = 0x1_0000;
+/// Bytes of the stack that are mapped, from its top down.
+pub const STACK_BYTES: u64 = 0x1_0000;
 /// The topmost table.
 const TOP: u64 = PAGE;
 /// Rows of pages: mapped, mapped, absent, out of RAM, mapped, the last page of a piece, the one after it, mapped.

@@ -2,7 +2,7 @@
 
 use terms::expression::{Expression, Operator};
 use terms::field::{FieldType, FieldValue};
-use tracer::capture::{Condition, Source, Text};
+use tracer::capture::{Capture, Condition, Source, Text};
 
 /// Registers and memory at a probe.
 pub struct State<'a> {
@@ -70,8 +70,19 @@ impl State<'_> {
         Some((bytes, more))
     }
 
-    /// What the reader is to say of a value.
-    pub fn value(&self, source: &Source, kind: &FieldType) -> FieldValue {
+    /// What the reader is to say of a capture's values; none if its condition does not hold.
+    pub fn values(&self, capture: &Capture) -> Option<Vec<FieldValue>> {
+        let condition = capture.condition.as_ref();
+        let holds = condition.is_none_or(|condition| self.condition(condition) == Some(true));
+        let values = capture.values.iter();
+        holds.then(|| {
+            values
+                .map(|value| self.value(&value.source, &value.kind))
+                .collect()
+        })
+    }
+
+    fn value(&self, source: &Source, kind: &FieldType) -> FieldValue {
         let value = match source {
             Source::Operand(_) => panic!("of events only"),
             Source::Number(number) => self.number(number).map(|value| kind.value(value)),
