@@ -28,13 +28,14 @@ install: ## What was built, its man pages and completions, into PREFIX (/usr/loc
 	install -m 644 $(VMM)-install/zsh $(SHARE)/zsh/site-functions/_vmm
 	install -m 644 $(VMM)-install/fish $(SHARE)/fish/vendor_completions.d/vmm.fish
 	install -m 755 $(VMM) $(PLACE)/bin/vmm
+	ln -sf vmm $(PLACE)/bin/exotrace
 
 uninstall: ## Removes what `make install` put into PREFIX
 	rm -rf $(VMM)-install
 	$(PLACE)/bin/vmm man $(VMM)-install
 	for page in $(VMM)-install/*.1; do rm -f $(SHARE)/man/man1/$${page##*/}; done
 	rm -f $(SHARE)/bash-completion/completions/vmm $(SHARE)/zsh/site-functions/_vmm \
-	    $(SHARE)/fish/vendor_completions.d/vmm.fish $(PLACE)/bin/vmm
+	    $(SHARE)/fish/vendor_completions.d/vmm.fish $(PLACE)/bin/vmm $(PLACE)/bin/exotrace
 
 guest: ## The bundled guest: images/out/guest.elf
 	images/packages rust build

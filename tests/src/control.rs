@@ -1,5 +1,6 @@
 //! A client of the control socket that shares no code with `vmm`.
 
+use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -18,6 +19,8 @@ const TURN: Duration = Duration::from_secs(1);
 pub struct Client {
     stream: BufReader<UnixStream>,
     id: u64,
+    /// Notifications that came before replies.
+    told: VecDeque<Value>,
 }
 
 impl Client {
@@ -31,6 +34,7 @@ impl Client {
         Ok(Self {
             stream: BufReader::new(stream),
             id: 0,
+            told: VecDeque::new(),
         })
     }
 
@@ -49,23 +53,42 @@ impl Client {
             .stream
             .get_mut()
             .write_all(format!("{request}\n").as_bytes());
-        let mut line = String::new();
-        let received = sent.and_then(|()| self.receive(&mut line));
-        match received {
-            Ok(count) if count > 0 => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                panic!("no reply to {request}")
+        sent.ok()?;
+        let mut reply = loop {
+            let line = self.line(&format!("no reply to {request}"))?;
+            if line.get("method").is_none() {
+                break line;
             }
-            _ => return None,
-        }
-        let mut reply: Value = serde_json::from_str(&line).expect("JSON");
+            self.told.push_back(line);
+        };
         assert_eq!(reply.get("id"), Some(&json!(self.id)), "{reply}");
         let mut take = |name| reply.get_mut(name).map(Value::take);
         Some(match (take("result"), take("error")) {
             (Some(result), None) => Ok(result),
             (None, Some(error)) => Err(error),
-            _ => panic!("neither result nor error: {line}"),
+            _ => panic!("neither result nor error: {reply}"),
         })
+    }
+
+    /// The next notification: its method and parameters. `None` when the VMM has ended.
+    ///
+    /// # Panics
+    /// When something else comes, or nothing.
+    pub fn told(&mut self) -> Option<(String, Value)> {
+        let next = self.told.pop_front();
+        let mut told = next.or_else(|| self.line("no notification"))?;
+        let params = told.get_mut("params").map(Value::take);
+        let method = told.get("method").and_then(Value::as_str);
+        Some((method.expect("a notification").to_owned(), params?))
+    }
+
+    fn line(&mut self, missing: &str) -> Option<Value> {
+        let mut line = String::new();
+        match self.receive(&mut line) {
+            Ok(count) if count > 0 => Some(serde_json::from_str(&line).expect("JSON")),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => panic!("{missing}"),
+            _ => None,
+        }
     }
 
     /// The next line, whose parts can come in several turns.

@@ -94,3 +94,21 @@ pub fn assert_traced_with(option: &[&str; 2], workloads: &str, rest: &str, vcpus
     assert_eq!(printed, expected, "tracing changed what the guest computes");
     assert_exact(&trace, &printed);
 }
+
+/// What a guest on two vCPUs has printed, and a trace of it that has lost most: nothing gives way in rings of 4 KiB.
+///
+/// # Panics
+/// When the guest does not end well.
+#[must_use]
+pub fn lossy() -> (Printed, Trace) {
+    let guest = gated("threads,spin", "iterations=3000 tick=200").vcpus(2);
+    let mut running = guest
+        .with(["--mode", "discard", "--ring-size", "4"])
+        .output()
+        .start();
+    open_gate(&mut running);
+    running.wait_for("checksum threads");
+    running.type_text("q");
+    let (ended, trace) = running.end();
+    (without_gate(ended.good().printed()), trace)
+}

@@ -2,8 +2,8 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Condvar, Mutex};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -470,13 +470,38 @@ impl Running {
         }
     }
 
+    /// Waits for the end, three times as long as for anything else: it may have much to do before.
+    fn wait(&mut self) -> ExitStatus {
+        let (pid, child) = (self.child.id(), &mut self.child);
+        let (tell, told) = mpsc::channel();
+        let (status, is_killed) = std::thread::scope(|scope| {
+            let waits = scope.spawn(move || {
+                let status = child.wait();
+                // Nobody listens any more once it has been killed.
+                let _ = tell.send(());
+                status
+            });
+            let is_late = told.recv_timeout(patience() * 3).is_err();
+            let is_killed = is_late && {
+                let kill = Command::new("kill")
+                    .args(["-KILL", &pid.to_string()])
+                    .status();
+                kill.expect("kill starts").success()
+            };
+            (waits.join().expect("it waits"), is_killed)
+        });
+        // What it has said is shown when this is dropped.
+        assert!(!is_killed, "no end; it has printed: {}", self.printed());
+        status.expect("it ends")
+    }
+
     /// Waits for the end. The trace's folder lives as long as what is returned.
     ///
     /// # Panics
-    /// When the child cannot be waited for.
+    /// When the child cannot be waited for, or does not end: then it is killed, and what it has said is shown.
     #[must_use]
     pub fn end(mut self) -> (Ended, Trace) {
-        let status = self.child.wait().expect("vmm ends");
+        let status = self.wait();
         if let Some(reader) = self.stdout.take() {
             reader.join().expect("the console is read");
         }

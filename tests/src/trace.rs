@@ -135,6 +135,32 @@ impl Trace {
         said(command)
     }
 
+    /// A file that `vmm export` has written.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[must_use]
+    pub fn exported(&self, format: &str) -> PathBuf {
+        let file = self.folder.path().join(format);
+        let mut export = vmm();
+        export.arg("export").arg(self.path());
+        export.args(["--format", format, "-o"]).arg(&file);
+        let _ = said(export);
+        file
+    }
+
+    /// The output of `trace-cmd report` of what is exported for it, times to the nanosecond.
+    ///
+    /// # Panics
+    /// When trace-cmd is not installed or does not like the trace.
+    #[must_use]
+    pub fn trace_cmd(&self) -> String {
+        let file = self.exported("trace-dat");
+        let mut command = Command::new("trace-cmd");
+        command.args(["report", "-t", "-i"]).arg(&file);
+        said(command)
+    }
+
     /// The output of one of uftrace's commands.
     ///
     /// # Panics

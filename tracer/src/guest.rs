@@ -10,6 +10,16 @@ use crate::clock::{RunClock, VcpuClocks};
 use crate::target::{LiveTarget, MemoryError, StoppedTarget, WindowMemory};
 use terms::addr::{Gpa, Gva};
 use terms::region::Region;
+use trace::export::uftrace::PauseSpread;
+
+/// How long the pauses of a guest took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pauses {
+    /// From the request until every vCPU stood still.
+    pub parked: PauseSpread,
+    /// From the request until the last vCPU continued. Pauses that the user asked for are not in it.
+    pub released: PauseSpread,
+}
 
 /// A virtual machine that runs, or could.
 pub trait Guest {
@@ -49,6 +59,9 @@ pub trait Guest {
     /// How long the guest was stopped last, from the request until its last vCPU continued. Waits a moment for
     /// that; zero when it is held anyway.
     fn last_pause(&self) -> Duration;
+
+    /// How long its pauses took so far.
+    fn pauses(&self) -> Pauses;
 
     /// Lets its text be written while it runs; none where nobody serves breakpoints.
     ///

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use terms::quantity::{counted, grouped};
+use terms::quantity::{counted, grouped, percent};
 use trace::export::uftrace::Tally;
 use tracer::tracing::closing::Closing;
 
@@ -49,11 +49,8 @@ fn written(f: &mut fmt::Formatter<'_>, tally: &Tally) -> fmt::Result {
     write!(f, ", {} lost", grouped(lost))?;
     if lost > 0 {
         let all = u128::from(calls) + u128::from(events) + u128::from(lost);
-        // Never "0.0 %" of what is lost, nor "100.0 %" where something is there.
-        let tenths = (u128::from(lost) * 1000 / all.max(1)).clamp(1, 1000);
-        let (percent, tenth) = (tenths / 10, tenths % 10);
         let narrower = "raise --ring-size or narrow --filter";
-        write!(f, " ({percent}.{tenth} %): {narrower}")?;
+        write!(f, " ({}): {narrower}", percent(lost, all))?;
     }
     if anomalies > 0 {
         // A report says which and why.

@@ -10,6 +10,8 @@ use event_manager::{EventManager, EventOps, Events, MutEventSubscriber, Subscrib
 use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::timerfd::TimerFd;
 
+use crate::control::connection::Answer;
+use crate::control::method::Served;
 use crate::control::methods::answer;
 use crate::control::server::Server;
 use crate::devices::serial::INPUT_LIMIT;
@@ -40,6 +42,7 @@ const SIGNAL: u32 = 2;
 const STDIN: u32 = 3;
 const TIMER: u32 = 4;
 const WATCH: u32 = 5;
+const NEWS: u32 = 6;
 /// What epoll says of a client that has closed both ways: it will read no reply.
 const GONE: EventSet = EventSet::HANG_UP.union(EventSet::ERROR);
 /// Bytes of console input that are read at a time.
@@ -194,6 +197,7 @@ impl<P: Provider> EventLoop<P> {
             add(&limit.timer, TIMER)?;
         }
         add(&self.watch.0, WATCH)?;
+        add(self.run.news(), NEWS)?;
         self.control
             .as_ref()
             .map_or(Ok(()), |server| server.register(ops))
@@ -242,11 +246,21 @@ impl<P: Provider> MutEventSubscriber for EventLoop<P> {
                 self.run.look_at_window();
                 self.run.guest().nudge_for_clocks();
             }
+            NEWS => {
+                self.run.news().heard();
+                self.run.see_to_triggers();
+                if let Some(server) = &mut self.control {
+                    server.tell(ops);
+                }
+            }
             token => {
                 let Self { run, control, .. } = self;
                 if let Some(server) = control.as_mut().filter(|server| server.owns(token)) {
                     let is_gone = events.event_set().intersects(GONE);
-                    server.serve(token, is_gone, ops, |line| answer(line, run));
+                    server.serve(token, is_gone, ops, |line| Answer {
+                        reply: answer(line, run),
+                        subscription: run.subscriptions().take(),
+                    });
                 }
             }
         }

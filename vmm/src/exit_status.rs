@@ -16,7 +16,8 @@
 //!
 //! A guest that switches the machine off or resets it ends `run` with 0.
 //!
-//! `vmm doctor` ends with 0 when the host can do everything that is needed, else with 1.
+//! `vmm doctor` ends with 0 when the host can do everything that is needed, else with 1; `vmm diff` with 1 when a condition
+//! of its `--fail-if` holds.
 
 use std::process::ExitCode;
 
@@ -30,7 +31,7 @@ pub enum ExitStatus {
     Success,
     /// What the guest wrote to its exit port.
     Guest(u8),
-    /// A check said no (`vmm doctor`).
+    /// A check said no (`vmm doctor`, `vmm diff`).
     CheckFailed,
     /// Usage or bad input.
     BadInput,

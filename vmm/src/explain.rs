@@ -60,6 +60,7 @@ fn named(error: &TracingError) -> Option<String> {
         }
         TracingError::StackSize(why) => format!("--stack-size: {why}"),
         TracingError::NoRoot { .. } => format!("--graph-function {error}"),
+        TracingError::NoOccasion { .. } => format!("--trigger {error}"),
         TracingError::NoAttachSymbol { symbol, near } => {
             let near = if near.is_empty() {
                 "; `vmm sites` lists its functions".to_owned()
@@ -102,6 +103,9 @@ impl From<ReportError> for Failure {
             ReportError::NotAGraph(_) => {
                 Self::bad_input(format!("{error}: record it with --trace graph"))
             }
+            ReportError::NoTimes(_) => {
+                Self::bad_input(format!("{error}; record it with another --clock"))
+            }
             ReportError::NoRoot => Self::bad_input(format!("--graph-function: {error}")),
             _ => Self::bad_input(error),
         }
@@ -136,6 +140,7 @@ impl From<TracingError> for Failure {
             | TracingError::CallValues(_)
             | TracingError::StackSize(_)
             | TracingError::NoRoot { .. }
+            | TracingError::NoOccasion { .. }
             | TracingError::NoAttachSymbol { .. }
             | TracingError::NoDefaultAttach { .. }
             | TracingError::OutputExists { .. }

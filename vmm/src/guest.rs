@@ -9,7 +9,8 @@ use terms::region::Region;
 use tracer::clock::page::{Beat, Beats, ClockPage};
 use tracer::clock::{Relation, RunClock, VcpuClocks};
 use tracer::guest::{
-    Guest, LiveGuest, NoClockPage, NotLive, RegisterError, SharedMemory, StopError, StoppedGuest,
+    Guest, LiveGuest, NoClockPage, NotLive, Pauses, RegisterError, SharedMemory, StopError,
+    StoppedGuest,
 };
 use tracer::target::MemoryError;
 use vm_memory::Bytes;
@@ -63,6 +64,10 @@ impl Guest for Machine {
 
     fn last_pause(&self) -> Duration {
         Self::last_pause(self)
+    }
+
+    fn pauses(&self) -> Pauses {
+        self.with_pause_times(|times| times.into())
     }
 
     fn live(&self) -> Result<Option<Live<'_>>, NotLive> {

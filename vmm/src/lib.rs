@@ -4,6 +4,7 @@
 //! control socket and the command line. What tracing *decides* is the `tracer` crate's part.
 
 mod all_memory;
+pub mod bell;
 pub mod black_box;
 pub mod breakpoint;
 pub mod cli;
@@ -42,5 +43,6 @@ pub mod signals;
 pub mod terminal;
 mod translated;
 pub mod trial;
+pub mod triggers;
 pub mod vcpu;
 pub mod verbs;

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use trace::export::uftrace::PauseSpread;
+use tracer::guest::Pauses;
 
 /// Differences shorter than this are not kept.
 const SHORTEST_NS: u64 = 64;
@@ -43,6 +45,24 @@ impl PauseTimes {
     /// The last vCPU has continued, so long after the first was asked.
     pub fn released(&mut self, after: Duration) {
         self.released.saturating_record(nanoseconds(after));
+    }
+}
+
+impl From<&PauseTimes> for Pauses {
+    fn from(times: &PauseTimes) -> Self {
+        Self {
+            parked: spread(&times.parked),
+            released: spread(&times.released),
+        }
+    }
+}
+
+fn spread(times: &Histogram<u64>) -> PauseSpread {
+    PauseSpread {
+        count: times.len(),
+        p50_ns: times.value_at_quantile(0.5),
+        p99_ns: times.value_at_quantile(0.99),
+        max_ns: times.max(),
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use tracer::guest::{Guest, StopError};
 use tracer::tracing::{Finished, Tracing};
 
-use crate::control::status::{Pauses, VcpuStatus};
+use crate::control::status::VcpuStatus;
 use crate::failure::Failure;
 use crate::outcome::Outcome;
 
@@ -38,9 +38,6 @@ pub trait Provider: Guest {
 
     /// How each vCPU is.
     fn vcpu_states(&self) -> Vec<VcpuStatus>;
-
-    /// How long pauses took so far.
-    fn pauses(&self) -> Pauses;
 
     /// How much RAM it has.
     fn ram_bytes(&self) -> u64;

@@ -6,14 +6,17 @@ use std::time::{Duration, Instant};
 use tracer::target::StoppedTarget;
 use tracer::tracing::{Finished, Tracing, WINDOW_PERIOD};
 
+use crate::bell::Bell;
 use crate::control::method::Served;
 use crate::control::protocol::RpcError;
 use crate::control::status::{GuestStatus, Status};
+use crate::control::subscription::Subscriptions;
 use crate::failure::Failure;
 use crate::layout;
 use crate::outcome::Outcome;
 use crate::panic_watch::{self, PanicWatch};
 use crate::provider::Provider;
+use crate::triggers::Triggers;
 
 /// A guest that runs.
 #[derive(Debug)]
@@ -24,12 +27,14 @@ pub struct Run<P> {
     started: Instant,
     outcome: Option<Outcome>,
     panic: Option<PanicWatch>,
+    subscriptions: Subscriptions,
+    triggers: Triggers,
 }
 
 impl<P: Provider> Run<P> {
     /// A run of a guest that has just been started, or found.
     #[must_use]
-    pub fn new(guest: P, tracing: Tracing, kernel: String) -> Self {
+    pub fn new(guest: P, tracing: Tracing, kernel: String, triggers: Triggers) -> Self {
         Self {
             panic: PanicWatch::of(&guest, tracing.image()),
             guest,
@@ -37,7 +42,20 @@ impl<P: Provider> Run<P> {
             kernel,
             started: Instant::now(),
             outcome: None,
+            subscriptions: Subscriptions::new(triggers.bell().clone()),
+            triggers,
         }
+    }
+
+    /// What rings when who listens, or waits, has been told something.
+    #[must_use]
+    pub const fn news(&self) -> &Bell {
+        self.triggers.bell()
+    }
+
+    /// Does what triggers are for.
+    pub fn see_to_triggers(&mut self) {
+        self.triggers.see_to(&self.guest, &mut self.tracing);
     }
 
     /// The guest.
@@ -134,7 +152,9 @@ impl<P: Provider> Run<P> {
     /// # Errors
     /// When the trace could not be finished.
     pub fn finish(&mut self, is_dead: bool) -> Result<Finished, Failure> {
-        self.guest.finish(&mut self.tracing, is_dead)
+        let finished = self.guest.finish(&mut self.tracing, is_dead);
+        self.triggers.end();
+        finished
     }
 
     /// Whether functions of the guest can come and go.
@@ -199,6 +219,10 @@ impl<P: Provider> Served for Run<P> {
         self.end(Outcome::Shutdown);
     }
 
+    fn subscriptions(&mut self) -> &mut Subscriptions {
+        &mut self.subscriptions
+    }
+
     fn status(&mut self) -> Status {
         let guest = GuestStatus {
             state: self.guest.state().to_owned(),
@@ -210,7 +234,8 @@ impl<P: Provider> Served for Run<P> {
             guest,
             vcpus: self.guest.vcpu_states(),
             tracing: self.tracing.status(),
-            pauses: self.guest.pauses(),
+            pauses: self.guest.pauses().into(),
+            triggers: self.triggers.status(),
         }
     }
 }

@@ -5,10 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use trace::graph::selection::{Rules, Threshold};
+use trace::graph::excerpt::Excerpt;
+use trace::graph::rules::{Rules, Threshold};
 use trace::report::last::{Last, print_last};
 use trace::report::{Format, Printed, ReportError, View, print};
 use vmm::commands::export::{ExportFormat, export};
+use vmm::commands::stacks::StackOptions;
 
 /// Stands between two files.
 const MARK: &[u8] = b"\n====\n";
@@ -101,19 +103,27 @@ pub fn run(bytes: &[u8]) {
 fn look(directory: &Path) {
     let threshold = "1us".parse::<Threshold>().ok();
     let glob = ["b".to_owned()];
-    let some = Rules::new(std::num::NonZeroU32::new(2), &[], &glob, threshold).expect("rules");
+    let rules = Rules::new(std::num::NonZeroU32::new(2), &[], &glob, threshold).expect("rules");
+    let some = Excerpt {
+        vcpus: vec![0],
+        from_ns: Some(100),
+        until_ns: Some(1 << 40),
+        ..rules.into()
+    };
     let tables = [
+        Format::Overview,
         Format::Counts,
         Format::Callers,
         Format::Callees,
         Format::Slowest,
+        Format::Values,
     ];
     for format in tables.into_iter().chain([Format::Function, Format::Graph]) {
         shown(|out| print(directory, &format.into(), out));
     }
     let view = View {
-        format: Some(Format::Graph),
-        rules: some.clone(),
+        format: Format::Graph,
+        excerpt: some.clone(),
         ..View::default()
     };
     shown(|out| print(directory, &view, out));
@@ -123,9 +133,20 @@ fn look(directory: &Path) {
     };
     shown(|out| print_last(directory, last, out));
     let to = directory.join("export");
-    for format in [ExportFormat::Folded, ExportFormat::Chrome] {
+    let plain = StackOptions::default();
+    let compared = StackOptions {
+        values: true,
+        before: Some(directory.to_owned()),
+        ..StackOptions::default()
+    };
+    for (format, stacks) in [
+        (ExportFormat::Folded, &compared),
+        (ExportFormat::TraceDat, &plain),
+        (ExportFormat::Perfetto, &plain),
+        (ExportFormat::Chrome, &plain),
+    ] {
         let _ = fs::remove_file(&to);
-        if export(directory, format, &some, true, Some(&to)).is_ok()
+        if export(directory, format, &some, stacks, Some(&to)).is_ok()
             && format == ExportFormat::Chrome
         {
             let text = fs::read(&to).expect("what was written");

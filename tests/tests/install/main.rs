@@ -98,6 +98,9 @@ fn check_page(verb: &[&str], pages: &Path, left: &mut BTreeSet<String>) -> usize
     below.sum::<usize>() + options.len()
 }
 
+/// One program, by both of its names.
+const PROGRAMS: [&str; 2] = ["usr/bin/vmm", "usr/bin/exotrace"];
+
 #[test]
 fn an_installation_is_complete_and_goes_away() {
     let place = tempfile::tempdir().expect("a temporary folder");
@@ -115,18 +118,17 @@ fn an_installation_is_complete_and_goes_away() {
             .expect("a file")
             .permissions()
             .mode();
-        let expected = if file == "usr/bin/vmm" { 0o755 } else { 0o644 };
+        let is_program = PROGRAMS.contains(&file.as_str());
+        let expected = if is_program { 0o755 } else { 0o644 };
         assert_eq!(mode & 0o7777, expected, "{file}");
     }
-    let program = Command::new(place.path().join("usr/bin/vmm"))
-        .arg("--version")
-        .output();
-    assert!(
-        Ended::from(program.expect("it starts"))
-            .good()
-            .stdout
-            .starts_with("vmm ")
-    );
+    for program in PROGRAMS {
+        let said = Command::new(place.path().join(program))
+            .arg("--version")
+            .output();
+        let said = Ended::from(said.expect("it starts")).good();
+        assert!(said.stdout.starts_with("vmm "), "{program}: {said}");
+    }
     for file in COMPLETIONS {
         let script = fs::read_to_string(place.path().join(file)).expect(file);
         assert!(script.contains("attach-at"), "{file}");
@@ -134,7 +136,7 @@ fn an_installation_is_complete_and_goes_away() {
     let mut left = verbs(&installed);
     assert_eq!(
         installed.len(),
-        left.len() + COMPLETIONS.len() + 1,
+        left.len() + COMPLETIONS.len() + PROGRAMS.len(),
         "{installed:#?}"
     );
     let options = check_page(&[], &place.path().join("usr/share/man/man1"), &mut left);

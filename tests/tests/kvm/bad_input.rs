@@ -362,4 +362,13 @@ fn trace_directories_that_are_none() {
         &[folder.path().to_str().unwrap()],
     );
     refused(&vmm_says(&["report", "x", "--format", "poem"]), &["poem"]);
+    let backwards = ["report", "x", "--from", "2s", "--to", "1500ms"];
+    refused(&vmm_says(&backwards), &["--from 2s", "--to 1.5s"]);
+    for time in ["soon", "-1", "1e400", "9999999999999s"] {
+        refused(&vmm_says(&["report", "x", "--from", time]), &[time]);
+    }
+    for condition in ["", "total", "total > ", "calls > 1e9%x", "luck > 3"] {
+        let diff = ["diff", "x", "y", "--fail-if", condition];
+        refused(&vmm_says(&diff), &["--fail-if"]);
+    }
 }

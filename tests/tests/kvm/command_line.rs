@@ -1,9 +1,30 @@
 //! Help, completions, and hosts without a KVM.
 
 use std::fs::File;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
-use tests::{Ended, guest, vmm, vmm_says};
+use serde_json::Value;
+use tests::{Ended, Guest, guest, vmm, vmm_says};
+
+/// Nobody wants to type it each time; what is typed counts more.
+#[test]
+fn the_control_socket_may_stand_in_the_environment() {
+    let mut running = Guest::spinning(&[]);
+    let status = |variable: &Path, words: &[&str]| {
+        let mut ctl = vmm();
+        ctl.arg("ctl").args(words).arg("status");
+        Ended::from(ctl.env("EXOTRACE_CONTROL", variable).output().unwrap())
+    };
+    let socket = running.socket().to_owned();
+    assert!(status(&socket, &[]).good().stdout.contains("running"));
+    let nowhere = Path::new("/nowhere");
+    assert!(status(nowhere, &[]).refused(100).contains("/nowhere"));
+    let typed = ["--control", socket.to_str().unwrap()];
+    assert!(status(nowhere, &typed).good().stdout.contains("running"));
+    running.client().call("shutdown", Value::Null);
+    let _ = running.end().0.good();
+}
 
 #[test]
 fn help_names_every_verb_and_option() {

@@ -1,5 +1,7 @@
 //! Graph traces: every call has its return, on its thread, whatever the guest does.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::Value;
 use tests::{Counts, Ended, Guest, Printed, Trace, scaled, vmm_says};
 
@@ -275,6 +277,9 @@ fn uftrace_and_flame_graphs_show_a_graph() {
     assert!(trace.export("folded").contains(path));
     let svg = trace.export("flamegraph");
     assert!(svg.contains("</svg>") && svg.contains("calls_leaf"));
+    for said in ["--trace graph", "calls, 0 lost"] {
+        assert!(svg.contains(said), "{said}");
+    }
 }
 
 fn exported(trace: &Trace, options: &[&str]) -> Ended {
@@ -289,7 +294,10 @@ fn exports_say_what_they_could_not_read() {
     let cmdline = "workload=calls iterations=20";
     let (_, trace) = traced(cmdline, 1, "balanced");
     let refused = exported(&trace, &["--format", "chrome", "--values"]);
-    for words in ["--values", "chrome has the values of every call anyway"] {
+    for words in [
+        "--values",
+        "chrome and perfetto have the values of every call anyway",
+    ] {
         assert!(refused.refused(100).contains(words), "{refused}");
     }
     let files = std::fs::read_dir(trace.path()).unwrap();
@@ -301,7 +309,7 @@ fn exports_say_what_they_could_not_read() {
     let whole = std::fs::read(&data).unwrap();
     // The same once more: later records have earlier times. Then a part of one.
     std::fs::write(&data, [&whole[..], &whole, &whole[..7]].concat()).unwrap();
-    for format in ["folded", "flamegraph", "chrome"] {
+    for format in ["folded", "flamegraph", "chrome", "perfetto", "trace-dat"] {
         let ended = exported(&trace, &["--format", format]).good();
         for words in ["7 bytes of a torn record", "times go back"] {
             assert!(ended.stderr.contains(words), "{format}: {}", ended.stderr);
@@ -325,4 +333,67 @@ fn exports_say_what_they_could_not_read() {
         "{}",
         ended.stderr
     );
+}
+
+/// What each stack of a folded text has: one number, or two.
+fn folded_stacks(text: &str) -> BTreeMap<String, Vec<u64>> {
+    let mut stacks = BTreeMap::new();
+    for line in text.lines() {
+        let mut words: Vec<&str> = line.split(' ').collect();
+        let numbers = words.split_off(1);
+        let numbers = numbers.iter().map(|number| number.parse().unwrap());
+        stacks.insert(words[0].to_owned(), numbers.collect());
+    }
+    stacks
+}
+
+#[test]
+fn stacks_of_two_runs_are_compared_number_by_number() {
+    let (_, before) = traced("workload=calls iterations=20", 1, "balanced");
+    let (_, after) = traced("workload=calls,recursion iterations=30", 1, "balanced");
+    let path = before.path();
+    let since = ["--before", path.to_str().unwrap()];
+    let both = exported(&after, &[&["--format", "folded"], &since[..]].concat());
+    let both = folded_stacks(&both.good().stdout);
+    let (of_before, of_after) = (
+        folded_stacks(&before.export("folded")),
+        folded_stacks(&after.export("folded")),
+    );
+    assert!(of_after.len() > of_before.len() && !of_before.is_empty());
+    for (stack, numbers) in &both {
+        let of = |one: &BTreeMap<String, Vec<u64>>| one.get(stack).map_or(0, |of| of[0]);
+        assert_eq!(*numbers, [of(&of_before), of(&of_after)], "{stack}");
+    }
+    let all: BTreeSet<&String> = of_before.keys().chain(of_after.keys()).collect();
+    assert_eq!(both.keys().collect::<BTreeSet<_>>(), all);
+    let drawn = exported(&after, &[&["--format", "flamegraph"], &since[..]].concat());
+    let drawn = drawn.good().stdout;
+    assert!(drawn.contains("red took longer than in") && drawn.contains("recursion"));
+    let refused = |options: &[&str], words: &str| {
+        let ended = exported(&after, options);
+        assert!(ended.refused(100).contains(words), "{ended}");
+    };
+    refused(&["--format", "chrome", "--before", "x"], "--before");
+    refused(&["--format", "folded", "--icicle"], "--icicle");
+    refused(&["--format", "folded", "--before", "nothing"], "nothing");
+}
+
+/// The root of an icicle is above what it calls.
+#[test]
+fn an_icicle_hangs_down() {
+    let (_, trace) = traced("workload=calls iterations=20", 1, "balanced");
+    let heights = |options: &[&str]| {
+        let svg = exported(&trace, &[&["--format", "flamegraph"], options].concat());
+        let svg = svg.good().stdout;
+        let of = |name: &str| {
+            let (_, frame) = svg.split_once(&format!("<title>{name} (")).unwrap();
+            let (_, y) = frame.split_once(" y=\"").unwrap();
+            y.split('"').next().unwrap().parse::<u64>().unwrap()
+        };
+        (of("calls_root"), of("calls_leaf"))
+    };
+    let (root, leaf) = heights(&[]);
+    assert!(root > leaf);
+    let (root, leaf) = heights(&["--icicle"]);
+    assert!(root < leaf);
 }

@@ -35,7 +35,7 @@ const HOUSES: [House; 7] = [
     House {
         folder: "tracer/trace/src",
         order: &[
-            "doubt", "event", "glob", "graph", "stream", "export", "report", "convert",
+            "doubt", "event", "glob", "graph", "stream", "export", "report", "live", "convert",
         ],
         up: &[],
         in_circles: 0,
@@ -79,6 +79,7 @@ const HOUSES: [House; 7] = [
             "files",
             "layout",
             "pause_times",
+            "bell",
             "all_memory",
             "memory",
             "scatter",
@@ -111,6 +112,7 @@ const HOUSES: [House; 7] = [
             "black_box",
             "provider",
             "provided",
+            "triggers",
             "run",
             "event_loop",
             "verbs",

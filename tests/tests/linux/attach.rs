@@ -185,7 +185,8 @@ fn values_modules_and_a_panic_of_a_linux_of_qemu_are_seen_without_a_file() {
     does(&mut qemu, "echo 10 >/proc/sys/kernel/panic");
     qemu.type_text("echo c >/proc/sysrq-trigger\n");
     let (ended, trace) = attached.end();
-    let _ = qemu.end();
+    // Whether the guest resets itself is between it and its VMM: an emulated one can fail at it (images/README.md).
+    drop(qemu);
     for word in ["the guest's kernel panics", "last 20 calls of each vCPU"] {
         assert!(ended.stderr.contains(word), "no '{word}': {ended}");
     }

@@ -9,6 +9,7 @@ use crate::event_formats::EventFormats;
 use trace::event::{Record, RecordKind};
 use trace::export::probes::ProbeNote;
 use trace::export::uftrace::Metadata;
+use trace::live::Listener;
 use trace::stream::Origin;
 
 /// Records that may wait without anybody who writes: then no more are taken out of the rings out of turn.
@@ -80,6 +81,8 @@ pub struct News {
     pub probes: Option<Vec<ProbeNote>>,
     /// What the trace says of itself has changed.
     pub metadata: Option<Metadata>,
+    /// More listen.
+    pub listeners: Vec<Listener>,
 }
 
 /// What waits to be written.

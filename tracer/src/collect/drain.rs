@@ -14,6 +14,7 @@ use trace::doubt::TimeDoubts;
 use trace::event::{Record, RecordKind};
 use trace::export::probes::ProbeNote;
 use trace::export::uftrace::{ExportError, Metadata};
+use trace::live::Listener;
 use trace::stream::Origin;
 
 use super::backlog::{Backlog, Batch};
@@ -54,6 +55,8 @@ pub struct Drain {
     is_written: bool,
     /// What the output has not taken yet.
     backlog: Backlog,
+    /// Where that goes from now on, where it went nowhere before.
+    output: Option<Box<Output>>,
     /// What is known of the clock page, for a session that is timed by it.
     beats: Option<Arc<Beats>>,
     stalls_before: u64,
@@ -102,6 +105,7 @@ impl Drain {
             clock,
             is_written,
             backlog: Backlog::default(),
+            output: None,
             beats: None,
             stalls_before: 0,
             stalls_seen: 0,
@@ -275,14 +279,45 @@ impl Drain {
         count
     }
 
-    /// Gives all that waits to who writes it.
-    pub fn hand_over(&mut self, to: &mut Backlog) {
+    /// Gives all that waits to who writes it, and where to from now on, where it went nowhere before.
+    #[must_use]
+    pub fn hand_over(&mut self, to: &mut Backlog) -> Option<Box<Output>> {
         to.take(&mut self.backlog);
+        self.output.take()
     }
 
     /// Nobody writes any more.
     pub fn end_output(&mut self) {
         self.is_written = false;
+    }
+
+    /// The same where the last has gone who listened, unless another one has come.
+    pub fn end_idle(&mut self) -> bool {
+        if self.backlog.news.listeners.is_empty() {
+            self.end_output();
+        }
+        !self.is_written
+    }
+
+    /// One more listens from now on. Where nothing was taken out of the rings, they are read from now on, and what is read
+    /// goes to what `begin` makes.
+    ///
+    /// # Errors
+    /// What `begin` says.
+    pub fn listen<E>(
+        &mut self,
+        listener: Listener,
+        begin: impl FnOnce() -> Result<Output, E>,
+    ) -> Result<(), E> {
+        if !self.is_written {
+            self.output = Some(Box::new(begin()?));
+            if let Some(points) = &mut self.points {
+                points.tell_again();
+            }
+            self.is_written = true;
+        }
+        self.backlog.news.listeners.push(listener);
+        Ok(())
     }
 
     /// Records that were reserved so far, events too, in all rings.
@@ -393,7 +428,8 @@ impl Drain {
         if !self.probes.is_empty() {
             output.describe_probes(&self.probes);
         }
-        let dir = output.finish(&doubts)?.directory.display().to_string();
+        let written = output.finish(&doubts)?;
+        let dir = written.map_or_else(String::new, |one| one.directory.display().to_string());
         let dumped = Dumped {
             dir,
             records,

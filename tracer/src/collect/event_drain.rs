@@ -90,6 +90,11 @@ impl EventDrain {
         }
     }
 
+    /// Another output is to be told of them.
+    pub const fn tell_again(&mut self) {
+        self.is_news = true;
+    }
+
     /// The looks at the rings.
     #[must_use]
     pub fn looks(&self) -> &Arc<Looks> {

@@ -81,10 +81,16 @@ impl SharedDrain {
             let mut drain = self.turn();
             let patience = patience.unwrap_or_else(|| drain.patience());
             count += drain.read(part, patience);
-            drain.hand_over(writer.backlog());
+            let output = drain.hand_over(writer.backlog());
             let now_ns = parts.is_empty().then(|| drain.now_ns());
             drop(drain);
+            if let Some(output) = output {
+                writer.begin(*output);
+            }
             writer.write(&self.told, now_ns);
+        }
+        if writer.is_idle() && self.turn().end_idle() {
+            writer.end();
         }
         count
     }

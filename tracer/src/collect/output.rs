@@ -13,6 +13,7 @@ use trace::export::probes::ProbeNote;
 use trace::export::store::{Ending, News, Store};
 use trace::export::uftrace::layout::Text;
 use trace::export::uftrace::{AnomalyNote, ExportError, Metadata, Tally, UftraceWriter};
+use trace::live::{Heard, Live};
 use trace::stream::Stream;
 
 use super::backlog::{Backlog, Batch};
@@ -21,12 +22,12 @@ use crate::clock::HostClock;
 use crate::guest::SharedMemory;
 use crate::guest_kind;
 
-/// A trace being written.
+/// A trace being written, or told to who listens, or both.
 #[derive(Debug)]
 pub struct Output {
     stream: Stream,
-    store: Box<dyn Store>,
-    directory: PathBuf,
+    kept: Option<Kept>,
+    live: Live,
     image: Arc<Image>,
     /// Whose stack is whose.
     names: ThreadNames,
@@ -34,6 +35,13 @@ pub struct Output {
     captures: CallMoments,
     /// It was said that not everything is written.
     has_failed: bool,
+}
+
+/// Where a trace is kept.
+#[derive(Debug)]
+struct Kept {
+    store: Box<dyn Store>,
+    directory: PathBuf,
 }
 
 /// A trace that is complete.
@@ -58,15 +66,28 @@ impl Output {
         stream: Stream,
     ) -> Result<Self, ExportError> {
         let store = UftraceWriter::create(directory, text(image), metadata, force)?;
-        Ok(Self {
-            stream,
+        let kept = Kept {
             store: Box::new(store),
             directory: directory.to_owned(),
+        };
+        Ok(Self {
+            kept: Some(kept),
+            ..Self::told(image, stream)
+        })
+    }
+
+    /// What this stream has is kept nowhere: it is for who listens.
+    #[must_use]
+    pub fn told(image: &Arc<Image>, stream: Stream) -> Self {
+        Self {
+            stream,
+            kept: None,
+            live: Live::default(),
             image: Arc::clone(image),
             names: ThreadNames::default(),
             captures: CallMoments::default(),
             has_failed: false,
-        })
+        }
     }
 
     /// The same where values of calls are captured.
@@ -88,11 +109,52 @@ impl Output {
             self.describe_probes(&probes);
         }
         if let Some(metadata) = news.metadata {
-            self.store.learn(News::Metadata(Box::new(metadata)));
+            self.learn(News::Metadata(Box::new(metadata)));
+        }
+        for listener in news.listeners {
+            self.live.add(listener);
         }
         backlog.drain().for_each(|batch| self.append(batch));
-        if !self.stream.is_ordered(&*self.store) {
-            self.store.take(&mut self.stream, false);
+        if !self.is_ordered() {
+            self.pass_on(false);
+        }
+    }
+
+    /// Whether what a ring brings has to wait for the others.
+    fn is_ordered(&mut self) -> bool {
+        let is_heard = self.live.is_heard();
+        let store = self.kept.as_ref().map(|kept| &*kept.store);
+        is_heard || store.is_none_or(|store| self.stream.is_ordered(store))
+    }
+
+    /// Whether nobody wants it: it is not kept, and nobody listens.
+    pub fn is_idle(&mut self) -> bool {
+        self.kept.is_none() && !self.live.is_heard()
+    }
+
+    /// Passes on what is certain by now, or when it is over, all that is left.
+    fn pass_on(&mut self, is_over: bool) {
+        let store = self.kept.as_mut().map(|kept| &mut *kept.store);
+        match store {
+            // Faster: it knows whom it calls.
+            Some(store) if !self.live.is_heard() => store.take(&mut self.stream, is_over),
+            store => {
+                let mut heard = Heard {
+                    store,
+                    live: &mut self.live,
+                    functions: &self.image.functions,
+                    has_returns: self.stream.has_threads(),
+                };
+                self.stream.pass_on(is_over, &mut heard);
+            }
+        }
+    }
+
+    /// Something is known from now on.
+    fn learn(&mut self, news: News<'_>) {
+        self.live.learn(&news);
+        if let Some(kept) = &mut self.kept {
+            kept.store.learn(news);
         }
     }
 
@@ -118,10 +180,11 @@ impl Output {
     }
 
     fn name_threads_at(&mut self, now_ns: u64) {
-        let store = &mut self.store;
-        let name = |thread, name| store.learn(News::Thread(thread, name));
         let fresh = self.stream.take_fresh();
+        let mut named = Vec::new();
+        let name = |thread, name| named.push(News::Thread(thread, name));
         let deaths = self.names.look(&self.image, fresh, now_ns, name);
+        named.into_iter().for_each(|news| self.learn(news));
         deaths.into_iter().for_each(|death| self.stream.died(death));
     }
 
@@ -129,13 +192,13 @@ impl Output {
     pub fn extend(&mut self, image: &Arc<Image>) {
         self.image = Arc::clone(image);
         self.stream.extend(&image.functions);
-        self.store.learn(News::Functions(text(image)));
+        self.learn(News::Functions(text(image)));
     }
 
     /// What points and the values of calls are, from now on.
     pub fn know_points(&mut self, formats: &EventFormats) {
         self.stream.expect_points();
-        self.store.learn(News::Points(formats.points()));
+        self.learn(News::Points(formats.points()));
         if !self.stream.has_threads() || self.captures.is_empty() {
             return;
         }
@@ -146,31 +209,32 @@ impl Output {
             self.stream.expect_values(*function, *moment);
         }
         let described = CallFormats::of(&self.image.functions, wanted.into_iter());
-        self.store.learn(News::Values(described));
+        self.learn(News::Values(described));
     }
 
     /// What is known of the probes of the session.
     pub fn describe_probes(&mut self, probes: &[ProbeNote]) {
-        self.store.learn(News::Probes(probes));
+        self.learn(News::Probes(probes));
     }
 
     /// Writes what is certain of its place by now, which is `now_ns`.
     pub fn settle(&mut self, now_ns: u64) {
-        self.store.take(&mut self.stream, false);
+        self.pass_on(false);
         if self.names.is_due(self.stream.has_fresh()) {
             self.name_threads_at(now_ns);
         }
-        if let Some(error) = self.store.error()
-            && !std::mem::replace(&mut self.has_failed, true)
+        if !self.has_failed
+            && let Some(error) = self.error()
         {
             log::error!("{error} so far; the guest goes on, the trace up to there stays readable");
+            self.has_failed = true;
         }
     }
 
     /// Why not everything was written.
     #[must_use]
     pub fn error(&self) -> Option<&ExportError> {
-        self.store.error()
+        self.kept.as_ref()?.store.error()
     }
 
     /// What did not fit in a graph trace so far.
@@ -182,23 +246,27 @@ impl Output {
         })
     }
 
-    /// Completes the trace, in which times may be wrong. Returns where it is, and what is in it.
+    /// Completes the trace, in which times may be wrong. Returns where it is, and what is in it, if it is kept.
     ///
     /// # Errors
     /// The first [`ExportError`] since it was made.
-    pub fn finish(mut self, doubts: &TimeDoubts) -> Result<Written, ExportError> {
-        self.store.take(&mut self.stream, true);
+    pub fn finish(mut self, doubts: &TimeDoubts) -> Result<Option<Written>, ExportError> {
+        self.pass_on(true);
         // Whose records have all come: nothing more is told of its end.
         if self.stream.has_threads() {
             self.name_threads_at(u64::MAX);
         }
-        let tally = self.store.finish(Ending {
+        let anomalies = self.anomalies();
+        let Some(mut kept) = self.kept else {
+            return Ok(None);
+        };
+        let tally = kept.store.finish(Ending {
             doubts: doubts.notes(),
-            anomalies: self.anomalies(),
+            anomalies,
             strays: self.stream.strays(),
         })?;
-        let directory = self.directory;
-        Ok(Written { directory, tally })
+        let directory = kept.directory;
+        Ok(Some(Written { directory, tally }))
     }
 }
 

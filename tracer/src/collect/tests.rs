@@ -23,6 +23,7 @@ use crate::ring::geometry::Geometry;
 use crate::ring::reader::Mode;
 use crate::session::SessionMemory;
 use trace::export::uftrace::Metadata;
+use trace::live::{Happening, Tail, tail};
 use trace::stream::{Stream, WAITING_MAX};
 
 const FUNCTIONS: u64 = 4;
@@ -188,4 +189,112 @@ fn what_is_read_out_of_turn_is_written_and_bounded_as_long_as_nobody_writes() {
     assert_eq!(polled.drain.round() as u64, CALLS);
     let written = polled.finish().unwrap().unwrap();
     assert_eq!(written.tally.calls, kept + CALLS);
+}
+
+/// Calls that were heard, in their order, and whether that was all.
+fn heard(tail: &Tail) -> (Vec<String>, Option<u64>) {
+    let calls = tail.take(usize::MAX).into_iter().map(|event| {
+        let Happening::Entry { function } = event.what else {
+            panic!("{event:?}");
+        };
+        function
+    });
+    (calls.collect(), tail.end())
+}
+
+/// One more listens, where something is read already.
+fn listens_too(polled: &Polled) -> Tail {
+    let (tail, listener) = tail(|| ());
+    let no_other = || -> Result<Output, ()> { panic!("there is an output") };
+    polled.lock().listen(listener, no_other).unwrap();
+    tail
+}
+
+/// One listens, where nothing may be read so far.
+fn begins_to_listen(polled: &Polled) -> Tail {
+    let (tail, listener) = tail(|| ());
+    let output = || {
+        let image = Arc::new(nop_image(FUNCTIONS));
+        let stream = Stream::of_functions(1, WAITING_MAX);
+        Ok::<_, ()>(Output::told(&image, stream))
+    };
+    polled.lock().listen(listener, output).unwrap();
+    tail
+}
+
+/// The names of calls as [`call`] makes them.
+fn called(calls: u64) -> Vec<String> {
+    let image = nop_image(FUNCTIONS);
+    let names: Vec<_> = image.functions.iter().map(|one| &one.display).collect();
+    let calls = (0..calls).map(|call| usize::try_from(call % FUNCTIONS).unwrap());
+    calls.map(|index| names[index].to_string()).collect()
+}
+
+#[test]
+fn who_listens_to_what_is_written_hears_all_of_it_from_then_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let (guest, place, mut polled) = reader(Some(&folder.path().join("trace")));
+    call(&guest, &place, CALLS);
+    polled.drain.round();
+    let first = listens_too(&polled);
+    call(&guest, &place, CALLS);
+    polled.drain.round();
+    let second = listens_too(&polled);
+    drop(first);
+    call(&guest, &place, 3);
+    polled.drain.round();
+    drop(second);
+    // What comes now nobody hears, and it is in the trace.
+    call(&guest, &place, 2);
+    polled.drain.round();
+    let last = listens_too(&polled);
+    call(&guest, &place, 1);
+    let written = polled.finish().unwrap().unwrap();
+    assert_eq!(written.tally.calls, 2 * CALLS + 6);
+    assert_eq!(heard(&last), (called(1), Some(0)));
+}
+
+#[test]
+fn what_is_written_nowhere_is_read_as_long_as_somebody_listens() {
+    let (guest, place, mut polled) = reader(None);
+    let read = |polled: &Polled| polled.lock().status()[0].read;
+    call(&guest, &place, 7);
+    polled.drain.round();
+    assert_eq!(read(&polled), 0);
+    let first = begins_to_listen(&polled);
+    polled.drain.round();
+    // What the ring held is heard first.
+    assert_eq!(heard(&first), (called(7), None));
+    let second = listens_too(&polled);
+    call(&guest, &place, 9);
+    polled.drain.round();
+    assert_eq!(heard(&first), (called(9), None));
+    drop(first);
+    assert_eq!(heard(&second), (called(9), None));
+    drop(second);
+    polled.drain.round();
+    call(&guest, &place, 5);
+    polled.drain.round();
+    assert_eq!(read(&polled), 16, "nobody wants it");
+    let third = begins_to_listen(&polled);
+    assert!(polled.finish().unwrap().is_none());
+    assert_eq!(heard(&third), (called(5), Some(0)));
+}
+
+/// The last one has gone, and before anybody has noticed that, another one has come.
+#[test]
+fn who_comes_when_the_last_one_goes_hears_all() {
+    let (guest, place, mut polled) = reader(None);
+    let first = begins_to_listen(&polled);
+    polled.drain.round();
+    drop(first);
+    let second = begins_to_listen(&polled);
+    // Who writes has found nobody, and has not heard of this one.
+    assert!(!polled.lock().end_idle());
+    call(&guest, &place, 4);
+    polled.drain.round();
+    call(&guest, &place, 4);
+    assert!(polled.finish().unwrap().is_none());
+    let twice = [called(4), called(4)].concat();
+    assert_eq!(heard(&second), (twice, Some(0)));
 }

@@ -1,7 +1,7 @@
 //! Who writes what was read, with a lock of its own: a disk that takes nothing holds up what comes after on that disk,
 //! and nothing else. What it tells of itself is copied to where it can be asked for at any time.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::backlog::Backlog;
@@ -9,6 +9,7 @@ use super::drain::Drain;
 use super::looks::lock;
 use super::output::{Output, Written};
 use crate::clock::HostClock;
+use crate::guest::SharedMemory;
 use trace::doubt::TimeDoubts;
 use trace::export::uftrace::{AnomalyNote, ExportError};
 
@@ -38,20 +39,38 @@ pub(super) struct Writer {
     output: Option<Output>,
     backlog: Backlog,
     host: HostClock,
+    memory: Arc<dyn SharedMemory>,
 }
 
 impl Writer {
     /// Of what `drain` reads.
-    pub fn new(mut output: Option<Output>, drain: &Drain) -> Self {
-        let host = drain.ring_clock().host();
-        if let Some(output) = &mut output {
-            output.name_threads(drain.memory(), host);
-        }
-        Self {
-            output,
+    pub fn new(output: Option<Output>, drain: &Drain) -> Self {
+        let mut writer = Self {
+            output: None,
             backlog: Backlog::default(),
-            host,
+            host: drain.ring_clock().host(),
+            memory: Arc::clone(drain.memory()),
+        };
+        if let Some(output) = output {
+            writer.begin(output);
         }
+        writer
+    }
+
+    /// What was read goes there from now on.
+    pub fn begin(&mut self, mut output: Output) {
+        output.name_threads(&self.memory, self.host);
+        self.output = Some(output);
+    }
+
+    /// Whether nobody wants what is read any more.
+    pub fn is_idle(&mut self) -> bool {
+        self.output.as_mut().is_some_and(Output::is_idle)
+    }
+
+    /// What was read goes nowhere from now on.
+    pub fn end(&mut self) {
+        self.output = None;
     }
 
     /// Where what was read goes before it is written.
@@ -81,6 +100,6 @@ impl Writer {
     /// Completes the trace, if there is one.
     pub fn finish(&mut self, doubts: &TimeDoubts) -> Result<Option<Written>, ExportError> {
         let output = self.output.take();
-        output.map(|output| output.finish(doubts)).transpose()
+        output.map_or(Ok(None), |output| output.finish(doubts))
     }
 }

@@ -13,7 +13,8 @@ use crate::clock::page::{Beat, Beats, ClockPage};
 use crate::clock::{HostClock, RunClock, VcpuClocks};
 use crate::collect::{AllLooks, Poller, Pollers, SharedDrain};
 use crate::guest::{
-    Guest, LiveGuest, NoClockPage, NotLive, RegisterError, SharedMemory, StopError, StoppedGuest,
+    Guest, LiveGuest, NoClockPage, NotLive, Pauses, RegisterError, SharedMemory, StopError,
+    StoppedGuest,
 };
 use crate::record::{RECORD_BYTES, Record};
 use crate::ring::geometry::Position;
@@ -157,6 +158,10 @@ impl Guest for MockGuest {
 
     fn last_pause(&self) -> Duration {
         Duration::ZERO
+    }
+
+    fn pauses(&self) -> Pauses {
+        Pauses::default()
     }
 
     fn live(&self) -> Result<Option<MockStopped>, NotLive> {

@@ -119,6 +119,8 @@ impl Attachment {
                 .delete_session(&mut guest.memory().clone(), id)?;
             return Err(error);
         }
+        let found = self.found();
+        self.sessions.at(index)?.let_in(&self.shared, found)?;
         Ok(id)
     }
 

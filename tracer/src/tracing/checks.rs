@@ -4,7 +4,8 @@ use crate::guest_kind;
 use crate::ring::geometry::Geometry;
 use image::Image;
 use trace::glob::Pattern;
-use trace::graph::selection::Rules;
+use trace::graph::rules::Rules;
+use trace::live::Occasion;
 
 use super::error::TracingError;
 use super::options::{ClockSource, SessionOptions, Tracer};
@@ -54,21 +55,50 @@ pub(super) fn check_room(
 
 /// Each root must be a function of the image, or may come with a module.
 pub(super) fn check_roots(rules: &Rules, image: &Image) -> Result<(), TracingError> {
-    let has_modules = || guest_kind::has_modules(image);
-    let is_there = |root: &Pattern| {
-        let may_come = root.is_for_modules() && has_modules();
-        may_come
-            || image
-                .functions
-                .iter()
-                .any(|function| root.matches(function))
-    };
-    match rules.roots.iter().find(|root| !is_there(root)) {
+    match rules.roots.iter().find(|root| !has_function(image, root)) {
         Some(root) => Err(TracingError::NoRoot {
             glob: root.text().to_owned(),
         }),
         None => Ok(()),
     }
+}
+
+/// Whether there is a function of that name, or may come one.
+fn has_function(image: &Image, name: &Pattern) -> bool {
+    let may_come = name.is_for_modules() && guest_kind::has_modules(image);
+    let mut functions = image.functions.iter();
+    may_come || functions.any(|function| name.matches(function))
+}
+
+/// Whether there can be such an occasion in a session with these options.
+pub(super) fn check_occasion(
+    occasion: &Occasion,
+    tracer: Tracer,
+    options: &SessionOptions,
+    image: &Image,
+) -> Result<(), TracingError> {
+    let has_durations = tracer == Tracer::Graph && options.clock != ClockSource::None;
+    let reason = match occasion {
+        Occasion::Longer(..) if !has_durations => {
+            "only a graph with a clock says how long calls take"
+        }
+        Occasion::Call(name) | Occasion::Longer(name, _) if !has_function(image, name) => {
+            "that is no function of the image"
+        }
+        Occasion::Event(name) => {
+            let mut events = image.events();
+            let is_there = events.any(|(_, event)| name.matches_name(&event.name));
+            if is_there || !options.probe.is_empty() {
+                return Ok(());
+            }
+            "that is no event of the image, and the session has no probe"
+        }
+        Occasion::Call(_) | Occasion::Longer(..) => return Ok(()),
+    };
+    Err(TracingError::NoOccasion {
+        occasion: occasion.to_string(),
+        reason,
+    })
 }
 
 /// Values of calls are put to calls by the time of their records.

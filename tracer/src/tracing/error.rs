@@ -138,6 +138,14 @@ pub enum TracingError {
         /// Its name.
         session: String,
     },
+    /// Something is waited for that can never be.
+    #[error("'{occasion}' can never be: {reason}")]
+    NoOccasion {
+        /// What.
+        occasion: String,
+        /// Why not.
+        reason: &'static str,
+    },
     /// A session has gone meanwhile.
     #[error("the session is not there any more")]
     NoSuchIndex,

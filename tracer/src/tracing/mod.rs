@@ -20,6 +20,7 @@ pub mod filters;
 mod leave;
 mod lifecycle;
 mod modules;
+mod one_session;
 pub mod options;
 mod place;
 mod probe_text;
@@ -65,13 +66,14 @@ use early::Early;
 pub use error::TracingError;
 pub use leave::restore;
 use modules::Modules;
+pub use one_session::OneSession;
 use options::DEFAULT_SESSION;
 pub use options::TracingOptions;
 use probes::SetProbes;
 use remarks::{Remarks, functions_traced};
 use session::{LastCalls, Scratch, Shared, TraceSession};
 use sessions::TraceSessions;
-use status::{Digest, Profile, SessionList, Switched, SwitchedLocks, microseconds};
+use status::{Digest, SessionList, Switched, SwitchedLocks, microseconds};
 use timekeeping::Timekeeping;
 pub use window::WINDOW_PERIOD;
 use window::WindowWatch;
@@ -315,6 +317,7 @@ impl Tracing {
         scratch: Option<&Scratch>,
     ) -> Result<Finished, TracingError> {
         // A stub that is running now will not be waited for: the guest has no more to say.
+        let pauses = guest.pauses().released;
         let mut stopped = guest.stop();
         if let Err(error) = &stopped {
             log::warn!("the trace may lack its last records: {error}");
@@ -335,6 +338,8 @@ impl Tracing {
                     .extend(session.last_calls(scratch, &on.shared, found));
             }
             let counted = session.unasked(&on.shared.image, found.clock, knows_vcpus);
+            session.pauses = pauses;
+            session.describe(&on.shared, found);
             let closed = session.close().1;
             finished = finished.and(closed.map(|closing| all.closings.extend(closing.or(counted))));
         }
@@ -350,13 +355,14 @@ impl Tracing {
         SessionList { sessions }
     }
 
-    /// Lets stubs record or not; no text is touched.
+    /// One session, by name.
     ///
     /// # Errors
     /// [`TracingError::NoSession`].
-    pub fn switch(&mut self, name: &str, on: bool) -> Result<Switched, TracingError> {
+    pub fn session(&mut self, name: &str) -> Result<OneSession<'_>, TracingError> {
         let index = self.attachment.sessions.find(name)?;
-        Ok(self.attachment.sessions.at(index)?.switch(on))
+        let on = &mut self.attachment;
+        Ok(OneSession { on, index })
     }
 
     /// Patching continues after somebody has looked at what froze it.
@@ -407,16 +413,6 @@ impl Tracing {
         };
         let leave = || way_out::leave_stubs(guest, is_stub, rest);
         session.dump(directory, is_live, &on.shared, on.found(), leave)
-    }
-
-    /// What a profile session has counted so far.
-    ///
-    /// # Errors
-    /// [`TracingError::NoProfile`] for another session.
-    pub fn profile(&self, name: &str) -> Result<Profile, TracingError> {
-        let on = &self.attachment;
-        let session = on.sessions.get(name)?;
-        session.profile(&on.shared.image, on.time.clock, on.knows_vcpus())
     }
 
     /// Digest of the guest's text as it is now.

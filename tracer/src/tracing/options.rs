@@ -13,7 +13,7 @@ use crate::ring::reader::Mode;
 use crate::session::{CallMoments, TracerKind};
 use crate::stub::spec::ReturnHook;
 use trace::glob::GlobError;
-use trace::graph::selection::{Rules, Threshold};
+use trace::graph::rules::{Rules, Threshold};
 
 /// The session that begins with tracing, and that is meant where none is named.
 pub const DEFAULT_SESSION: &str = "default";

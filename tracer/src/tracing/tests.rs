@@ -184,7 +184,10 @@ fn do_it(tracing: &mut Tracing, guest: &MockGuest, deed: &Deed) -> Result<(), Tr
         Deed::Edit(at, edit, glob) => tracing
             .change_filter(guest, NAMES[*at], *edit, &only(glob))
             .map(drop),
-        Deed::Switch(at, on) => tracing.switch(NAMES[*at], *on).map(drop),
+        Deed::Switch(at, on) => tracing
+            .session(NAMES[*at])
+            .and_then(|one| one.switch(*on))
+            .map(drop),
         Deed::Delete(at) => tracing.delete(guest, NAMES[*at]).map(drop),
         Deed::Create(at, tracer) => tracing.create(NAMES[*at], *tracer, small(None)).map(drop),
     }

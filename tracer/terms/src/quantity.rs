@@ -155,6 +155,13 @@ pub fn plain(number: u64, what: &str) -> String {
     format!("{number} {what}{plural}")
 }
 
+/// A part of a whole in percent, as `99.7 %`: never *0.0* of what there is.
+#[must_use]
+pub fn percent(part: u64, whole: u128) -> String {
+    let tenths = (u128::from(part) * 1000 / whole.max(1)).clamp(1, 1000);
+    format!("{}.{} %", tenths / 10, tenths % 10)
+}
+
 /// A number with its thousands apart.
 #[must_use]
 pub fn grouped(number: u64) -> String {

@@ -1,7 +1,8 @@
 //! A trace directory in the formats of other tools: the one reader's calls and events, handed to the writer of a format.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
+use std::path::Path;
 
 use serde_json::{Map, Value, json};
 use terms::field::FieldValue;
@@ -9,30 +10,53 @@ use terms::function::FunctionId;
 
 use crate::event::{Event, EventKind};
 use crate::export::chrome::Chrome;
+use crate::export::ctf::{self, Ctf};
 use crate::export::folded::{Folded, Weight};
-use crate::report::ReportError;
+use crate::export::html;
+use crate::export::perfetto::{Perfetto, Thread};
+use crate::export::trace_dat::{self, Scratch, TraceDat};
+use crate::export::uftrace::record::canonical;
+use crate::graph::excerpt::Excerpt;
 use crate::report::calls::Calls;
 use crate::report::directory::TraceDirectory;
-use crate::report::stream::{Happened, Stream};
+use crate::report::stream::{Happened, Leaves, Stream};
+use crate::report::{self, Format, Notation, Printed, ReportError, View};
+
+/// What values that a call returned are called.
+const RETURNED: &str = "returned";
 
 /// What is known of a call: its arguments by their names, or what it returned.
-fn values(trace: &TraceDirectory, calls: &Calls, step: &Event) -> Map<String, Value> {
-    let named = |(name, value): (&str, &FieldValue)| (name.to_owned(), json!(value));
+fn known<'a>(
+    trace: &'a TraceDirectory,
+    calls: &Calls,
+    step: &'a Event,
+) -> Vec<(&'a str, &'a FieldValue)> {
     match step.kind {
         EventKind::Entry(function) => {
             let address = calls.functions.address(function);
-            trace.arguments(address, step).map(named).collect()
+            trace.arguments(address, step).collect()
         }
-        EventKind::Exit { .. } => match step.values.as_deref() {
-            None | Some([]) => Map::new(),
-            Some([only]) => Map::from_iter([named(("returned", only))]),
-            Some(several) => Map::from_iter([("returned".to_owned(), json!(several))]),
-        },
+        EventKind::Exit { .. } => {
+            let values = step.values.as_deref().unwrap_or_default().iter();
+            values.map(|value| (RETURNED, value)).collect()
+        }
         EventKind::Lost(_)
         | EventKind::Point(_)
         | EventKind::LostPoints(_)
-        | EventKind::Stall(_) => Map::new(),
+        | EventKind::Stall(_) => Vec::new(),
     }
+}
+
+/// The same as JSON; several values that were returned are one list.
+fn values(trace: &TraceDirectory, calls: &Calls, step: &Event) -> Map<String, Value> {
+    let known = known(trace, calls, step);
+    let is_exit = matches!(step.kind, EventKind::Exit { .. });
+    if is_exit && known.len() > 1 {
+        let values = known.iter().map(|(_, value)| json!(value)).collect();
+        return Map::from_iter([(RETURNED.to_owned(), Value::Array(values))]);
+    }
+    let named = |(name, value): (&str, &FieldValue)| (name.to_owned(), json!(value));
+    known.into_iter().map(named).collect()
 }
 
 /// Passes on every step, and after them what was met.
@@ -118,7 +142,7 @@ impl Frames {
 }
 
 /// A graph as JSON for Chrome's trace viewer, in the order of time: calls as they end, events, and what the clock did.
-/// Returns how many events there were; what was met in the trace goes to `note`.
+/// Returns how many events the trace has; what was met in the trace goes to `note`.
 ///
 /// # Errors
 /// As of [`Calls::pop`], [`ReportError::Events`] or [`ReportError::Output`].
@@ -128,16 +152,15 @@ pub fn chrome(
     note: impl FnMut(&str),
     out: &mut impl Write,
 ) -> Result<u64, ReportError> {
-    let mut stream = Stream::of(trace, calls, true)?;
-    let mut chrome = Chrome::begin(out, trace.clock_period_ns()).map_err(ReportError::Output)?;
-    let mut count = 0;
+    let mut stream = Stream::of(trace, calls, Leaves::WithoutEvents)?;
+    let names = trace.side.as_ref().map(|side| side.threads.clone());
+    let names = names.unwrap_or_default();
+    let mut chrome =
+        Chrome::begin(out, names, trace.clock_period_ns()).map_err(ReportError::Output)?;
     while let Some(happened) = stream.next()? {
         let written = match happened {
             Happened::Stall(stall) => chrome.stall(&stall),
-            Happened::Point(event) => {
-                count += u64::from(event.event.is_some());
-                chrome.point(&event)
-            }
+            Happened::Point(event) => chrome.point(&event),
             Happened::Call(shown) => shown.steps().try_for_each(|step| {
                 let name = called(trace, stream.calls, &step);
                 chrome.add(&step, &name, values(trace, stream.calls, &step))
@@ -145,11 +168,218 @@ pub fn chrome(
         };
         written.map_err(ReportError::Output)?;
     }
+    let read = stream.events();
     calls.notes.iter().map(|note| &**note).for_each(note);
     chrome
         .finish(|function| calls.name(trace, function).into_owned())
         .map_err(ReportError::Output)?;
-    Ok(count)
+    Ok(read)
+}
+
+/// A trace as trace.dat, for trace-cmd and KernelShark: calls, and events as text. Returns how many events the trace has;
+/// what was met in it goes to `note`, and what has to wait to files of `scratch`.
+///
+/// # Errors
+/// As of [`Calls::pop`], [`ReportError::Events`] or [`ReportError::Output`].
+pub fn trace_dat(
+    trace: &TraceDirectory,
+    calls: &mut Calls,
+    note: impl FnMut(&str),
+    scratch: Scratch,
+    out: &mut impl Write,
+) -> Result<u64, ReportError> {
+    let mut file = TraceDat::new(scratch);
+    let threads = Threads::of(trace);
+    let has_ends = trace.is_graph();
+    let mut stream = Stream::of(trace, calls, Leaves::Apart)?;
+    while let Some(happened) = stream.next()? {
+        let written = match happened {
+            Happened::Stall(stall) => file.remark(stall.end_ns, &stall.to_string()),
+            Happened::Point(event) => {
+                // Of a graph a vCPU is no thread.
+                let nobody = if has_ends {
+                    0
+                } else {
+                    threads.pid(event.vcpu.into())
+                };
+                file.point(&event, nobody)
+            }
+            Happened::Call(shown) => shown.steps().try_for_each(|step| {
+                let address = match step.kind {
+                    EventKind::Entry(function) | EventKind::Exit { function, .. } => {
+                        canonical(stream.calls.functions.address(function))
+                    }
+                    _ => 0,
+                };
+                file.step(&step, address, threads.pid(step.thread), has_ends)
+            }),
+        };
+        written.map_err(ReportError::Output)?;
+    }
+    let read = stream.events();
+    calls.notes.iter().map(|note| &**note).for_each(note);
+    let functions = trace.names.sorted().into_iter();
+    let names = trace_dat::Names {
+        functions: functions
+            .map(|(address, name)| (canonical(address), name))
+            .collect(),
+        threads: threads.names,
+        vcpus: trace.side.as_ref().map_or(0, |side| side.metadata.vcpus),
+    };
+    file.finish(&names, out).map_err(ReportError::Output)?;
+    Ok(read)
+}
+
+/// A trace in the Common Trace Format, into a directory that is there and empty. Returns how many events the trace has; what
+/// was met in it goes to `note`.
+///
+/// # Errors
+/// As of [`Calls::pop`], [`ReportError::Events`] or [`ReportError::Output`].
+pub fn ctf(
+    trace: &TraceDirectory,
+    calls: &mut Calls,
+    note: impl FnMut(&str),
+    directory: &Path,
+) -> Result<u64, ReportError> {
+    let Threads { pids, names } = Threads::of(trace);
+    let mut ctf = Ctf::new(directory, pids, names, trace.is_graph());
+    let mut stream = Stream::of(trace, calls, Leaves::Apart)?;
+    while let Some(happened) = stream.next()? {
+        let written = match happened {
+            Happened::Stall(stall) => ctf.stall(&stall),
+            Happened::Point(event) => ctf.point(&event),
+            Happened::Call(shown) => shown.steps().try_for_each(|step| {
+                let values = match step.kind {
+                    EventKind::Entry(function) => {
+                        trace.args(stream.calls.functions.address(function), &step)
+                    }
+                    _ => step.shown_values(),
+                };
+                let name = |function| stream.calls.name(trace, function).into_owned();
+                ctf.step(&step, name, &values)
+            }),
+        };
+        written.map_err(ReportError::Output)?;
+    }
+    let read = stream.events();
+    calls.notes.iter().map(|note| &**note).for_each(note);
+    let metadata = trace.side.as_ref().map(|side| side.metadata.clone());
+    let metadata = metadata.unwrap_or_default();
+    let about = ctf::About {
+        image: metadata.image,
+        command_line: metadata.command_line,
+        clock: metadata.clock,
+    };
+    ctf.finish(&about).map_err(ReportError::Output)?;
+    Ok(read)
+}
+
+/// A trace as a page of HTML, with this flame graph (SVG). Returns what was found of it.
+///
+/// # Errors
+/// As of [`report::print`].
+pub fn html(
+    trace: &TraceDirectory,
+    excerpt: &Excerpt,
+    flamegraph: Option<&str>,
+    out: &mut impl Write,
+) -> Result<Printed, ReportError> {
+    let view = View {
+        format: Format::Everything,
+        excerpt: excerpt.clone(),
+        notation: Notation::Json,
+        ..View::default()
+    };
+    let mut data = Vec::new();
+    let printed = report::print(&trace.path, &view, &mut data)?;
+    let data = String::from_utf8_lossy(&data);
+    let image = trace.side.as_ref().map(|side| &*side.metadata.image);
+    let image = image.and_then(|image| image.rsplit('/').next());
+    let page = html::Page {
+        title: &format!("exotrace: {}", image.unwrap_or("a guest")),
+        data: data.trim_end(),
+        flamegraph,
+    };
+    page.write(out).map_err(ReportError::Output)?;
+    Ok(printed)
+}
+
+/// A trace in Perfetto's own format. Returns how many events the trace has; what was met in it goes to `note`.
+///
+/// # Errors
+/// As of [`Calls::pop`], [`ReportError::Events`] or [`ReportError::Output`].
+pub fn perfetto(
+    trace: &TraceDirectory,
+    calls: &mut Calls,
+    note: impl FnMut(&str),
+    out: &mut impl Write,
+) -> Result<u64, ReportError> {
+    let image = trace.side.as_ref().map(|side| &*side.metadata.image);
+    let guest = image.unwrap_or("guest");
+    let threads = Threads::of(trace);
+    let threads = threads.pids.iter().map(|(thread, pid)| {
+        let name = threads.names.get(pid).cloned().unwrap_or_default();
+        (*thread, Thread { tid: *pid, name })
+    });
+    let period_ns = trace.clock_period_ns();
+    let mut perfetto =
+        Perfetto::begin(out, guest, threads.collect(), period_ns).map_err(ReportError::Output)?;
+    let has_ends = trace.is_graph();
+    let mut stream = Stream::of(trace, calls, Leaves::Apart)?;
+    while let Some(happened) = stream.next()? {
+        let written = match happened {
+            Happened::Stall(stall) => perfetto.stall(&stall),
+            Happened::Point(event) => perfetto.point(&event),
+            Happened::Call(shown) => shown.steps().try_for_each(|step| {
+                let name = called(trace, stream.calls, &step);
+                let values = known(trace, stream.calls, &step);
+                perfetto.step(&step, &name, values.into_iter(), has_ends)
+            }),
+        };
+        written.map_err(ReportError::Output)?;
+    }
+    let read = stream.events();
+    calls.notes.iter().map(|note| &**note).for_each(note);
+    perfetto.finish().map_err(ReportError::Output)?;
+    Ok(read)
+}
+
+/// The threads of a trace, as pids: the guest's own, where it told them.
+struct Threads {
+    pids: BTreeMap<u32, u32>,
+    names: BTreeMap<u32, String>,
+}
+
+/// More than Linux gives.
+const NO_PID: u32 = 1 << 22;
+
+impl Threads {
+    fn of(trace: &TraceDirectory) -> Self {
+        let mut threads = Self {
+            pids: BTreeMap::new(),
+            names: BTreeMap::new(),
+        };
+        let told = trace.side.as_ref().map(|side| &side.threads);
+        for task in &trace.tasks {
+            let name = told.and_then(|told| told.get(&task.thread));
+            let parts = name.and_then(|name| name.rsplit_once('-'));
+            let known = parts.and_then(|(comm, pid)| Some((pid.parse().ok()?, comm.to_owned())));
+            let (thread, word) = match trace.is_graph() {
+                true => (task.thread, "thread"),
+                false => (u32::try_from(task.vcpu).unwrap_or(u32::MAX), "vcpu"),
+            };
+            let made_up = || (NO_PID.saturating_add(thread), format!("{word}{thread}"));
+            let (pid, name) = known.unwrap_or_else(made_up);
+            threads.pids.insert(thread, pid);
+            threads.names.insert(pid, name);
+        }
+        threads
+    }
+
+    fn pid(&self, thread: u32) -> u32 {
+        let pid = self.pids.get(&thread).copied();
+        pid.unwrap_or(NO_PID)
+    }
 }
 
 /// The name of the function that is called or returns, if any.
@@ -174,7 +404,7 @@ mod tests {
     use crate::event::End;
     use crate::export::store::{News, Store};
     use crate::export::uftrace::{GRAPH, Metadata, UftraceWriter};
-    use crate::graph::selection::Rules;
+    use crate::graph::excerpt::Excerpt;
     use crate::testing::{functions, text_of};
 
     /// A call with a call in it, an event in this one, a loss of events after it, and a clock that stood still.
@@ -216,17 +446,51 @@ mod tests {
             };
             writer.append(event).unwrap();
         }
+        writer.learn(News::Thread(0, "cat-42".to_owned()));
         writer.finish().unwrap();
         (root, TraceDirectory::open(&path).unwrap())
     }
 
     /// What `chrome` writes and returns.
     fn written(trace: &TraceDirectory) -> (Vec<Value>, u64) {
-        let mut calls = Calls::open(trace, Rules::default()).unwrap();
+        let mut calls = Calls::open(trace, &Excerpt::default()).unwrap();
         let mut out = Vec::new();
         let events = chrome(trace, &mut calls, |note| panic!("{note}"), &mut out).unwrap();
         let json: Value = serde_json::from_slice(&out).unwrap();
         (json["traceEvents"].as_array().unwrap().clone(), events)
+    }
+
+    #[test]
+    fn a_trace_dat_has_functions_threads_and_events_by_name() {
+        let (_root, trace) = trace();
+        let mut calls = Calls::open(&trace, &Excerpt::default()).unwrap();
+        let mut out = Vec::new();
+        let read = trace_dat(
+            &trace,
+            &mut calls,
+            |note| panic!("{note}"),
+            tempfile::tempfile,
+            &mut out,
+        )
+        .unwrap();
+        assert_eq!(read, 1);
+        let has = |bytes: &[u8]| out.windows(bytes.len()).any(|window| window == bytes);
+        for expected in [
+            "ffffffff80100010 T f1\n",
+            "42 cat\n",
+            "name: sent\nID: 1000\n",
+            "[LOST 7 EVENTS]\0",
+            "the clock stood still for 2 us up to here\0",
+        ] {
+            assert!(has(expected.as_bytes()), "{expected}");
+        }
+        assert!(out.starts_with(b"\x17\x08\x44tracing6\0\0\x08\0\x10\0\0"));
+        // The entry of f0 by thread 42, at depth 0.
+        let mut entry = vec![11, 0, 0, 0, 42, 0, 0, 0];
+        entry.extend(0xffff_ffff_8010_0000u64.to_le_bytes());
+        entry.extend(0u32.to_le_bytes());
+        assert!(has(&entry));
+        assert_eq!(out.len() % 4096, 0);
     }
 
     #[test]
@@ -242,5 +506,7 @@ mod tests {
         let lost = "[LOST 7 EVENTS]";
         assert_eq!(names, ["sent", "f1", lost, stall, "f0"]);
         assert_eq!(events, 1, "a loss is no event");
+        let thread = written.iter().find(|event| event["name"] == "thread_name");
+        assert_eq!(thread.unwrap()["args"]["name"], "cat-42");
     }
 }

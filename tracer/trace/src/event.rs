@@ -25,6 +25,18 @@ pub struct Event {
     pub values: Option<Values>,
 }
 
+impl Event {
+    /// Its values as people read them, where there are any.
+    #[must_use]
+    pub fn shown_values(&self) -> String {
+        let values = self.values.as_deref().unwrap_or_default().iter();
+        values
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(", ")
+    }
+}
+
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {

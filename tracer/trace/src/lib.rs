@@ -11,6 +11,7 @@ pub mod event;
 pub mod export;
 pub mod glob;
 pub mod graph;
+pub mod live;
 pub mod report;
 pub mod stream;
 #[cfg(test)]

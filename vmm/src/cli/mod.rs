@@ -1,5 +1,6 @@
 //! The command line: every verb and option, and what happens with what the verb returns.
 
+mod config;
 #[cfg(test)]
 mod named_options;
 mod not_of_others;
@@ -81,39 +82,59 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Print a trace directory: every call as ftrace does, nested calls, the calls per function, who calls whom, the slowest
+    /// Print a trace directory: what was traced and where the time went; nested calls, who calls whom, the slowest, ...
     ///
     /// For example: vmm report trace --format callers --function vfs_open
     Report {
         /// The directory that `run --output` or `ctl dump` wrote
         #[arg(value_name = "DIR")]
         directory: PathBuf,
-        /// How (default: as it was recorded, calls nested if there are returns)
-        #[arg(long, value_name = "FORMAT", value_enum)]
-        format: Option<commands::report::ReportFormat>,
         #[command(flatten)]
-        rows: commands::report::RowOptions,
+        how: commands::report::ReportOptions,
         #[command(flatten)]
-        graph: crate::options::graph::GraphOptions,
+        table: commands::report::TableOptions,
+        #[command(flatten)]
+        excerpt: commands::excerpt::ExcerptOptions,
     },
-    /// Write a graph trace in the format of another tool
+    /// Compare two traces: which functions got slower or faster, which appeared or vanished, and how sure that is
+    ///
+    /// CHANGE is of the time that functions took themselves, EACH of the same for each of their calls; it is sure where it is
+    /// larger than +-, which is what the calls' spread explains (three standard errors). Two runs of the same show
+    /// what else differs between runs. Ends with 1 when a --fail-if holds. For example: vmm diff before after
+    /// --fail-if 'total > 10%'
+    Diff {
+        /// The trace directory to compare with
+        #[arg(value_name = "A")]
+        before: PathBuf,
+        /// The other one
+        #[arg(value_name = "B")]
+        after: PathBuf,
+        /// End with 1 if this holds for a function: appeared, vanished, or calls, total, self or avg > N% (or N calls, or a
+        /// duration); of times only what is sure counts; may be given several times
+        #[arg(long, value_name = "CONDITION")]
+        fail_if: Vec<trace::report::condition::Condition>,
+        #[command(flatten)]
+        table: commands::report::TableOptions,
+        #[command(flatten)]
+        excerpt: commands::excerpt::ExcerptOptions,
+    },
+    /// Write a trace in the format of another tool
     ///
     /// For example: vmm export trace --format flamegraph -o trace.svg
     Export {
-        /// The directory that `run --trace graph --output` or `ctl dump` wrote
+        /// The directory that `run --output` or `ctl dump` wrote: for folded, flamegraph and chrome of a graph
         #[arg(value_name = "DIR")]
         directory: PathBuf,
         /// What to write
         #[arg(long, value_enum, value_name = "FORMAT")]
         format: commands::export::ExportFormat,
-        /// Where to, instead of stdout
+        /// Where to, instead of stdout; of ctf a directory
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
-        /// In stacks, show arguments: calls of a function with other arguments are other frames (folded, flamegraph)
-        #[arg(long)]
-        values: bool,
         #[command(flatten)]
-        graph: crate::options::graph::GraphOptions,
+        stacks: commands::stacks::StackOptions,
+        #[command(flatten)]
+        excerpt: commands::excerpt::ExcerptOptions,
     },
     /// Print a completion script for a shell
     ///
@@ -162,7 +183,11 @@ fn caught(run: impl FnOnce() -> ExitStatus + UnwindSafe) -> ExitStatus {
 }
 
 fn parsed() -> ExitStatus {
-    let cli = match Cli::try_parse() {
+    let arguments = match config::expanded(std::env::args_os().collect(), &Cli::command()) {
+        Ok(arguments) => arguments,
+        Err(error) => return say(&Failure::bad_input(error)),
+    };
+    let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {
             return match not_of_others::why(&error, std::env::args_os()) {
@@ -188,21 +213,29 @@ fn parsed() -> ExitStatus {
         } => commands::sites::sites(&image, symbols.as_deref(), any, json),
         Verb::Report {
             directory,
-            format,
-            rows,
-            graph,
-        } => graph
-            .rules()
-            .map_err(Failure::bad_input)
-            .and_then(|rules| commands::report::report(&directory, format, rules, rows)),
+            how,
+            table,
+            excerpt,
+        } => excerpt
+            .excerpt()
+            .and_then(|excerpt| commands::report::report(&directory, &how, excerpt, table)),
+        Verb::Diff {
+            before,
+            after,
+            fail_if,
+            table,
+            excerpt,
+        } => excerpt
+            .excerpt()
+            .and_then(|excerpt| commands::diff::diff(&before, &after, excerpt, table, fail_if)),
         Verb::Export {
             directory,
             format,
             output,
-            values,
-            graph,
-        } => graph.rules().map_err(Failure::bad_input).and_then(|rules| {
-            commands::export::export(&directory, format, &rules, values, output.as_deref())
+            stacks,
+            excerpt,
+        } => excerpt.excerpt().and_then(|excerpt| {
+            commands::export::export(&directory, format, &excerpt, &stacks, output.as_deref())
         }),
         Verb::Completions { shell } => commands::completions::completions(Cli::command(), shell),
         Verb::Man { directory } => commands::man::man(Cli::command(), &directory),

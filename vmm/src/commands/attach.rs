@@ -7,6 +7,7 @@ use super::follow::{Followed, follow};
 use super::in_memory;
 use super::restore::restore;
 use super::this_host::this_host;
+use crate::bell::Bell;
 use crate::control::server::Server;
 use crate::event_loop::{CONTROL, Ended, EventLoop, Limit, Watch};
 use crate::exit_status::ExitStatus;
@@ -21,6 +22,7 @@ use crate::outcome::Outcome;
 use crate::provider::Provider as _;
 use crate::run::Run;
 use crate::signals::Signals;
+use crate::triggers::Triggers;
 use crate::verbs::attach::AttachOptions;
 use terms::quantity::counted;
 use tracer::guest::Guest;
@@ -34,8 +36,7 @@ pub fn attach(options: &AttachOptions) -> Result<ExitStatus, Failure> {
     if options.restore {
         return only_restore(options);
     }
-    if options.output_is_useless() {
-        let message = "--output: nothing would be written; say what to trace (--trace, --event, --probe), or how to be told (--control)";
+    if let Some(message) = options.traced.useless(options.control.is_some()) {
         return Err(Failure::bad_input(message));
     }
     if !options.traced.is_enabled() && options.control.is_none() {
@@ -154,7 +155,7 @@ fn begin(
     guest.watch(&kernel.image);
     let name = kernel.name.clone();
     let options_of = options.tracing(guest.vcpus(), kernel_number);
-    let tracing = Tracing::new(options_of, kernel, this_host())?;
+    let mut tracing = Tracing::new(options_of, kernel, this_host())?;
     if control.is_none() {
         control = options.control.as_deref().map(listen).transpose()?;
     }
@@ -163,7 +164,9 @@ fn begin(
     let left = left.map(|left| left.max(Duration::from_millis(1)));
     let limit = left.map(Limit::wanted).transpose();
     let limit = limit.map_err(Failure::bad_input)?;
-    let mut run = Run::new(guest, tracing, name);
+    let bell = Bell::new().map_err(Failure::bad_input)?;
+    let triggers = Triggers::arm(&options.traced.trigger, bell, &mut tracing)?;
+    let mut run = Run::new(guest, tracing, name, triggers);
     let watch = Watch::start(run.watch_period()).map_err(Failure::bad_input)?;
     // Last: what is changed in the guest from here on the end of the run gives back.
     run.begin()?;

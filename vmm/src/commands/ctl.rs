@@ -6,10 +6,13 @@ use std::time::Duration;
 use terms::quantity::{counted, plain};
 
 use super::ask::ask;
-use super::{dynfunc, events, probes, top};
+use super::top::counted::Counted;
+use super::top::table::table;
+use super::{dynfunc, events, probes, tail, top};
+use crate::control::methods::service::Service;
 use crate::control::methods::sessions::{CreateSession, OfSession};
 use crate::control::methods::tracing::{ShowProfile, from_here};
-use crate::control::status::{Pauses, Spread, Status};
+use crate::control::status::{Pauses, Spread, Status, TriggerStatus};
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::verbs::ctl::{CtlOptions, CtlVerb, FilterVerb, SessionVerb};
@@ -53,6 +56,7 @@ pub fn ctl(options: &CtlOptions) -> Result<ExitStatus, Failure> {
             ask(options, &ShowProfile(OfSession { session }), profile)
         }
         CtlVerb::Top(of) => top::top(options, of),
+        CtlVerb::Tail(of) => tail::tail(options, of),
         CtlVerb::SmpLocks(method) => ask(options, method, locks),
         CtlVerb::Thaw(method) => ask(
             options,
@@ -65,6 +69,7 @@ pub fn ctl(options: &CtlOptions) -> Result<ExitStatus, Failure> {
             method,
             switched("shutting down", "it is ending already"),
         ),
+        CtlVerb::Version(method) => ask(options, method, version),
     }
 }
 
@@ -93,12 +98,18 @@ fn switched(yes: &str, no: &str) -> impl FnOnce(&Switched) -> String {
     move |switched| format!("{}\n", if switched.changed { yes } else { no })
 }
 
+fn version(service: &Service) -> String {
+    let (version, protocol) = (&service.version, service.protocol);
+    let (methods, told) = (service.methods.len(), service.notifications.join(", "));
+    format!("exotrace {version}, protocol {protocol}: {methods} methods; notifications: {told}\n")
+}
+
 fn digest(digest: &Digest) -> String {
     format!("{}\n", digest.sha256)
 }
 
 fn profile(profile: &Profile) -> String {
-    top::table(profile, None, usize::MAX)
+    table(&Counted::of(profile), None, usize::MAX)
 }
 
 fn locks(locks: &SwitchedLocks) -> String {
@@ -131,6 +142,22 @@ fn status(status: &Status) -> String {
     }
     tracing(&mut text, &status.tracing);
     pauses(&mut text, &status.pauses);
+    for TriggerStatus {
+        trigger,
+        fired,
+        failed,
+    } in &status.triggers
+    {
+        let failed = match failed {
+            0 => String::new(),
+            failed => format!(", {failed} of them in vain"),
+        };
+        let _ = writeln!(
+            text,
+            "trigger  {trigger}: fired {}{failed}",
+            plain(*fired, "time")
+        );
+    }
     text
 }
 
@@ -413,6 +440,11 @@ mod tests {
                 parked: spread.clone(),
                 released: Spread { count: 0, ..spread },
             },
+            triggers: vec![TriggerStatus {
+                trigger: "f: stop".to_owned(),
+                fired: 2,
+                failed: 1,
+            }],
         });
         let expected = "guest    running (guest.elf, 64 MiB, up 1.234 s)\n\
                         vcpu 0   running\n\
@@ -420,7 +452,8 @@ mod tests {
                         session  default: function, tracing, 3 functions, clock tsc, rings of 4 KiB, \
                         discard\n  filter   calls_*\n  \
                         ring 0   10 written, 1 lost (1 discarded)\n\
-                        pauses   3 until parked: p50 25.0 us, p99 43.0 us, max 50.0 us\n";
+                        pauses   3 until parked: p50 25.0 us, p99 43.0 us, max 50.0 us\n\
+                        trigger  f: stop: fired 2 times, 1 of them in vain\n";
         assert_eq!(shown, expected);
     }
 

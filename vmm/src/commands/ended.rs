@@ -2,7 +2,8 @@
 
 use std::io::Write as _;
 
-use super::top::{ROWS, table};
+use super::top::counted::Counted;
+use super::top::table::{ROWS, table};
 use crate::black_box::BlackBox;
 use crate::closing::ClosingLine;
 use crate::exit_status::ExitStatus;
@@ -26,7 +27,11 @@ fn say(closing: &Closing) {
     match closing {
         Closing::Unasked(profile) => {
             // Nobody is left to tell when stderr is closed.
-            let _ = write!(std::io::stderr(), "{}", table(profile, None, ROWS));
+            let _ = write!(
+                std::io::stderr(),
+                "{}",
+                table(&Counted::of(profile), None, ROWS)
+            );
         }
         closing if closing.is_warning() => log::warn!("{}", ClosingLine(closing)),
         closing => log::info!("{}", ClosingLine(closing)),

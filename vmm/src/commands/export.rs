@@ -1,19 +1,19 @@
-//! `vmm export`: a graph trace in the formats of other tools. Needs no KVM.
+//! `vmm export`: a trace in the formats of other tools. Needs no KVM.
 
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use clap::ValueEnum;
-use inferno::flamegraph;
-use trace::convert::{chrome, folded, weight};
-use trace::export::folded::Weight;
+use trace::convert::{chrome, ctf, html, perfetto, trace_dat};
 use trace::export::uftrace::writer_of;
-use trace::graph::selection::Rules;
+use trace::graph::excerpt::Excerpt;
 use trace::report::calls::Calls;
 use trace::report::directory::TraceDirectory;
 use trace::report::{Missing, ReportError, unfinished};
 
+use super::stacks::StackOptions;
 use super::stdout;
+use super::whole_directory::WholeDirectory;
 use super::whole_file::WholeFile;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
@@ -27,39 +27,72 @@ pub enum ExportFormat {
     Flamegraph,
     /// JSON for Chrome's trace viewer and Perfetto.
     Chrome,
+    /// Perfetto's own format, for traces that are too large as JSON; of traces without returns, too.
+    Perfetto,
+    /// trace.dat for trace-cmd and KernelShark; of traces without returns, too.
+    TraceDat,
+    /// The Common Trace Format 1.8, a directory (-o), for babeltrace2 and Trace Compass; of traces without returns, too.
+    Ctf,
+    /// One page for a browser, without network: what was traced, timeline, slowest calls, functions, flame graph; of traces
+    /// without returns, too.
+    Html,
 }
 
-/// Writes the trace in `directory` to `file`, or to stdout. In stacks a call's arguments are part of its name
-/// if `with_values`.
+impl ExportFormat {
+    /// What of these options it knows nothing of.
+    fn has_no_such(self, stacks: &StackOptions) -> Option<&'static str> {
+        let is_drawn = matches!(self, Self::Flamegraph | Self::Html);
+        let has_stacks = is_drawn || self == Self::Folded;
+        if stacks.values && !has_stacks {
+            return Some(
+                "--values: is about the stacks of folded and flamegraph; chrome and perfetto have the values of every call anyway",
+            );
+        }
+        if stacks.before.is_some() && !has_stacks {
+            return Some(
+                "--before: is about the stacks of folded and flamegraph; `vmm diff` compares functions",
+            );
+        }
+        (stacks.icicle && !is_drawn).then_some("--icicle: only a flamegraph is drawn")
+    }
+}
+
+/// Writes the trace in `directory` to `file`, or to stdout.
 ///
 /// # Errors
-/// When the directory is no graph trace, a damaged one, or one that lacks calls that were written, or the output cannot
+/// When the directory is no trace, or none that the format has a place for, a damaged one, or one that lacks calls that were written, or the output cannot
 /// be written. What is there is written all the same.
 pub fn export(
     directory: &Path,
     format: ExportFormat,
-    rules: &Rules,
-    with_values: bool,
+    excerpt: &Excerpt,
+    stacks: &StackOptions,
     file: Option<&Path>,
 ) -> Result<ExitStatus, Failure> {
-    if with_values && format == ExportFormat::Chrome {
-        let message = "--values: is about the stacks of folded and flamegraph; chrome has the values of every call anyway";
+    let has_stacks = matches!(format, ExportFormat::Folded | ExportFormat::Flamegraph);
+    if let Some(message) = format.has_no_such(stacks) {
         return Err(Failure::bad_input(message));
     }
     // Asked first: a trace that is completed meanwhile is read as a whole.
     let writer = writer_of(directory);
     let trace = TraceDirectory::open(directory).map_err(Failure::bad_input)?;
-    if !trace.is_graph() {
+    let is_for_graphs = has_stacks || format == ExportFormat::Chrome;
+    if !trace.is_graph() && is_for_graphs {
         return Err(ReportError::NotAGraph("export").into());
     }
-    let calls = Calls::open(&trace, rules.clone()).map_err(Failure::bad_input)?;
+    let calls = Calls::open(&trace, excerpt).map_err(Failure::bad_input)?;
     let outcome = match file {
-        Some(path) => write_file(&trace, calls, format, with_values, path),
+        Some(path) if format == ExportFormat::Ctf => write_directory(&trace, calls, path),
+        None if format == ExportFormat::Ctf => {
+            let message = "--format ctf: is a directory: name one with -o";
+            return Err(Failure::bad_input(message));
+        }
+        Some(path) => write_file(&trace, calls, format, stacks, path),
         None => match write(
             &trace,
             calls,
             format,
-            with_values,
+            stacks,
             BufWriter::new(io::stdout().lock()),
         ) {
             Err(ReportError::Output(error)) => stdout::taken(error).map(|()| None),
@@ -75,18 +108,36 @@ pub fn export(
     }
 }
 
+/// The same into a directory, which is there when it is complete.
+fn write_directory(
+    trace: &TraceDirectory,
+    mut calls: Calls,
+    path: &Path,
+) -> Result<Option<Missing>, Failure> {
+    let failed = |error| Failure::output(format!("cannot write {}: {error}", path.display()));
+    let directory = WholeDirectory::create(path).map_err(failed)?;
+    let note = |note: &str| log::warn!("{note}");
+    let events = ctf(trace, &mut calls, note, directory.path()).map_err(|error| match error {
+        ReportError::Output(error) => failed(error),
+        other => other.into(),
+    })?;
+    directory.put().map_err(failed)?;
+    let missing = Missing::of(trace, calls.entries());
+    Ok(missing.or_else(|| Missing::of_events(trace, events)))
+}
+
 /// The same into a file, which is there when it is complete.
 fn write_file(
     trace: &TraceDirectory,
     calls: Calls,
     format: ExportFormat,
-    with_values: bool,
+    stacks: &StackOptions,
     path: &Path,
 ) -> Result<Option<Missing>, Failure> {
     let failed = |error| Failure::output(format!("cannot write {}: {error}", path.display()));
     let file = WholeFile::create(path).map_err(failed)?;
     let out = BufWriter::new(&file);
-    let missing = write(trace, calls, format, with_values, out).map_err(|error| match error {
+    let missing = write(trace, calls, format, stacks, out).map_err(|error| match error {
         ReportError::Output(error) => failed(error),
         other => other.into(),
     })?;
@@ -94,41 +145,72 @@ fn write_file(
     Ok(missing)
 }
 
+/// The flame graph of a page, of what was recorded with returns; none where no call is of known duration.
+fn page_flamegraph(
+    trace: &TraceDirectory,
+    calls: &mut Calls,
+    stacks: &StackOptions,
+) -> Result<Option<String>, ReportError> {
+    if !trace.is_graph() {
+        return Ok(None);
+    }
+    // What is met on the way is met again by what the page tells.
+    let folded = stacks.folded(trace, calls, |_: &str| ())?;
+    if folded.is_empty() {
+        return Ok(None);
+    }
+    let mut svg = Vec::new();
+    stacks.draw(trace, &folded, &mut svg)?;
+    Ok(Some(String::from_utf8_lossy(&svg).into_owned()))
+}
+
 /// Returns what the trace should have and has not.
 fn write(
     trace: &TraceDirectory,
     mut calls: Calls,
     format: ExportFormat,
-    with_values: bool,
+    stacks: &StackOptions,
     mut out: impl Write,
 ) -> Result<Option<Missing>, ReportError> {
-    let mut events = None;
+    let (mut events, mut page) = (None, None);
     let note = |note: &str| log::warn!("{note}");
     match format {
+        ExportFormat::TraceDat => {
+            events = Some(trace_dat(
+                trace,
+                &mut calls,
+                note,
+                tempfile::tempfile,
+                &mut out,
+            )?)
+        }
+        ExportFormat::Perfetto => events = Some(perfetto(trace, &mut calls, note, &mut out)?),
         ExportFormat::Chrome => events = Some(chrome(trace, &mut calls, note, &mut out)?),
+        ExportFormat::Ctf => {
+            let is_none = io::Error::new(io::ErrorKind::InvalidInput, "it is a directory");
+            return Err(ReportError::Output(is_none));
+        }
         ExportFormat::Folded => out
-            .write_all(&folded(trace, &mut calls, with_values, note)?)
+            .write_all(&stacks.folded(trace, &mut calls, note)?)
             .map_err(ReportError::Output)?,
+        ExportFormat::Html => {
+            let flamegraph = page_flamegraph(trace, &mut calls, stacks)?;
+            let printed = html(trace, &calls.excerpt, flamegraph.as_deref(), &mut out)?;
+            printed.notes.iter().for_each(|note| log::warn!("{note}"));
+            // It has said what is missing of both.
+            page = Some(printed.missing);
+        }
         ExportFormat::Flamegraph => {
-            let folded = folded(trace, &mut calls, with_values, note)?;
-            draw(weight(trace), &folded, &mut out)?;
+            let folded = stacks.folded(trace, &mut calls, note)?;
+            stacks.draw(trace, &folded, &mut out)?;
         }
     }
     out.flush().map_err(ReportError::Output)?;
+    if let Some(missing) = page {
+        return Ok(missing);
+    }
     let missing = Missing::of(trace, calls.entries());
     Ok(missing.or_else(|| Missing::of_events(trace, events?)))
-}
-
-fn draw(weight: Weight, folded: &[u8], out: &mut impl Write) -> Result<(), ReportError> {
-    let mut options = flamegraph::Options::default();
-    options.title = "exotrace".to_owned();
-    options.count_name = weight.unit().to_owned();
-    if folded.is_empty() {
-        let nothing = "the trace has no call of known duration to draw";
-        return Err(ReportError::Output(io::Error::other(nothing)));
-    }
-    flamegraph::from_reader(&mut options, folded, out)
-        .map_err(|error| ReportError::Output(io::Error::other(error.to_string())))
 }
 
 #[cfg(test)]
@@ -156,14 +238,15 @@ mod tests {
         let writer = UftraceWriter::create(&trace, text, metadata, false).unwrap();
         writer.finish().unwrap();
         fs::write(&file, "before").unwrap();
-        let rules = Rules::default();
-        let error =
-            export(&trace, ExportFormat::Flamegraph, &rules, false, Some(&file)).unwrap_err();
+        let excerpt = Excerpt::default();
+        let stacks = StackOptions::default();
+        let flamegraph = ExportFormat::Flamegraph;
+        let error = export(&trace, flamegraph, &excerpt, &stacks, Some(&file)).unwrap_err();
         let message = error.message;
         assert!(message.contains("no call of known duration"), "{message}");
         assert_eq!(fs::read_to_string(&file).unwrap(), "before");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
-        export(&trace, ExportFormat::Chrome, &rules, false, Some(&file)).unwrap();
+        export(&trace, ExportFormat::Chrome, &excerpt, &stacks, Some(&file)).unwrap();
         assert!(
             fs::read_to_string(&file)
                 .unwrap()

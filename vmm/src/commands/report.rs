@@ -1,14 +1,14 @@
 //! `vmm report`: a trace directory as text. Needs no KVM.
 
-use std::io;
 use std::path::Path;
 
 use clap::{Args, ValueEnum};
 use trace::glob::Pattern;
-use trace::graph::selection::Rules;
+use trace::graph::excerpt::Excerpt;
 use trace::report::rows::Rows;
-use trace::report::{self, Format, ReportError, View};
+use trace::report::{self, Format, Notation, ReportError, View};
 
+use super::page::Page;
 use super::stdout;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
@@ -16,7 +16,9 @@ use crate::failure::Failure;
 /// How a trace is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ReportFormat {
-    /// One line per call, as ftrace's function tracer.
+    /// The first screen: what was traced, what is missing, the functions that took most, the slowest calls.
+    Overview,
+    /// One line per call, as ftrace's function tracer; of a graph with who made it.
     Function,
     /// One line per function.
     Counts,
@@ -28,36 +30,75 @@ pub enum ReportFormat {
     Callees,
     /// The calls that took longest: 20, or --limit (graph).
     Slowest,
+    /// One line per field of each event and probe: its values.
+    Values,
+    /// When calls and events happened: one line per vCPU, and per thread, 20 or --limit (graph).
+    Timeline,
 }
 
 impl From<ReportFormat> for Format {
     fn from(format: ReportFormat) -> Self {
         match format {
+            ReportFormat::Overview => Self::Overview,
             ReportFormat::Function => Self::Function,
             ReportFormat::Counts => Self::Counts,
             ReportFormat::Graph => Self::Graph,
             ReportFormat::Callers => Self::Callers,
             ReportFormat::Callees => Self::Callees,
             ReportFormat::Slowest => Self::Slowest,
+            ReportFormat::Values => Self::Values,
+            ReportFormat::Timeline => Self::Timeline,
         }
     }
 }
 
-/// Which rows of a table.
+/// How a trace is printed, and how exact its times.
 #[derive(Debug, Args)]
-pub struct RowOptions {
-    /// Only rows of functions whose name matches (counts, callers, callees, slowest); may be given several times
-    #[arg(long = "function", value_name = "GLOB", value_parser = Pattern::new)]
-    functions: Vec<Pattern>,
-    /// So many rows at most (counts, callers, callees, slowest)
-    #[arg(long, value_name = "N")]
-    limit: Option<usize>,
+pub struct ReportOptions {
+    /// How
+    #[arg(long, value_name = "FORMAT", value_enum, default_value = "overview")]
+    format: ReportFormat,
+    /// Show when something happened with nine digits after the point, and not six (text)
+    #[arg(long)]
+    ns: bool,
 }
 
-impl From<RowOptions> for Rows {
-    fn from(options: RowOptions) -> Self {
+/// Which rows of a table, and how they are written.
+#[derive(Debug, Args)]
+pub struct TableOptions {
+    /// Only rows of functions whose name matches (tables; of values: of events); may be given several times
+    #[arg(long = "function", value_name = "GLOB", value_parser = Pattern::new)]
+    functions: Vec<Pattern>,
+    /// Sort by a column: calls, total, self, min, avg, max, function, caller, ... (tables)
+    #[arg(long, value_name = "COLUMN")]
+    sort: Option<String>,
+    /// So many rows at most (tables)
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+    /// Print one JSON object, times in nanoseconds (tables)
+    #[arg(long, conflicts_with = "csv")]
+    json: bool,
+    /// Print comma-separated values, times in nanoseconds (tables)
+    #[arg(long)]
+    csv: bool,
+}
+
+impl TableOptions {
+    /// For whom they are written.
+    pub(super) fn notation(&self) -> Notation {
+        match (self.json, self.csv) {
+            (true, _) => Notation::Json,
+            (_, true) => Notation::Csv,
+            (false, false) => Notation::Text,
+        }
+    }
+}
+
+impl From<TableOptions> for Rows {
+    fn from(options: TableOptions) -> Self {
         Self {
             functions: options.functions,
+            sort: options.sort,
             most: options.limit,
         }
     }
@@ -70,16 +111,18 @@ impl From<RowOptions> for Rows {
 /// take the report. What is there is printed all the same.
 pub fn report(
     directory: &Path,
-    format: Option<ReportFormat>,
-    rules: Rules,
-    rows: RowOptions,
+    how: &ReportOptions,
+    excerpt: Excerpt,
+    table: TableOptions,
 ) -> Result<ExitStatus, Failure> {
     let view = View {
-        format: format.map(Format::from),
-        rules,
-        rows: rows.into(),
+        format: how.format.into(),
+        excerpt,
+        notation: table.notation(),
+        rows: table.into(),
+        has_nanoseconds: how.ns,
     };
-    match report::print(directory, &view, io::stdout().lock()) {
+    match report::print(directory, &view, Page::on_stdout()) {
         Ok(printed) => {
             for note in printed.notes {
                 log::warn!("{note}");

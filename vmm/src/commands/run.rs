@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::ended::{report, show};
 use super::this_host::this_host;
+use crate::bell::Bell;
 use crate::control::server::Server;
 use crate::devices::console::ConsoleWriter;
 use crate::event_loop::{CONTROL, Ended, EventLoop, Limit, Watch};
@@ -16,6 +17,7 @@ use crate::machine::{BuildError, Machine, MachineConfig};
 use crate::run::Run;
 use crate::signals::Signals;
 use crate::terminal::ConsoleStdin;
+use crate::triggers::Triggers;
 use crate::verbs::run::RunOptions;
 use tracer::tracing::options::PatchMethod;
 use tracer::tracing::{Kernel, Tracing, TracingError};
@@ -28,8 +30,7 @@ const CONSOLE_PATIENCE: Duration = Duration::from_secs(5);
 /// # Errors
 /// [`Failure`] with one line for the user.
 pub fn run(options: &RunOptions) -> Result<ExitStatus, Failure> {
-    if options.output_is_useless() {
-        let message = "--output: nothing would be written; say what to trace (--trace, --event, --probe), or how to be told (--control)";
+    if let Some(message) = options.traced.useless(options.control.is_some()) {
         return Err(Failure::bad_input(message));
     }
     // As long as nothing has been made there is nothing to finish: a signal ends the process at once.
@@ -115,8 +116,11 @@ fn boot(
     let stdin = ConsoleStdin::open().map_err(Failure::bad_input)?;
     let limit = options.timeout.map(Limit::start);
     let limit = limit.transpose().map_err(Failure::bad_input)?;
+    let bell = Bell::new().map_err(Failure::bad_input)?;
+    let triggers = Triggers::arm(&options.traced.trigger, bell, &mut tracing)?;
     machine.start()?;
-    let run = Run::new(machine, tracing, options.kernel.display().to_string());
+    let name = options.kernel.display().to_string();
+    let run = Run::new(machine, tracing, name, triggers);
     let watch = Watch::start(run.watch_period()).map_err(Failure::bad_input)?;
     Ok(EventLoop {
         run,

@@ -5,6 +5,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::method::Method;
@@ -77,36 +79,97 @@ pub fn read<M: Method>(result: Value) -> Result<M::Result, RequestError> {
 /// # Errors
 /// [`RequestError`] when there is no VMM, no reply, or the reply is an error.
 pub fn request<M: Method>(path: &Path, method: &M) -> Result<Value, RequestError> {
-    let call = method.call().map_err(RequestError::Unsayable)?;
-    let path = path.to_path_buf();
-    let stream = match UnixStream::connect(&path) {
-        Ok(stream) => stream,
-        Err(source) => return Err(RequestError::Connect { path, source }),
-    };
-    let line = match exchange(&stream, &call.line(1)) {
-        Ok(line) => line,
-        Err(source) => return Err(RequestError::Broken { path, source }),
-    };
-    let response: Response = match serde_json::from_str(&line) {
-        Ok(response) => response,
-        Err(source) => return Err(RequestError::NotAReply { path, source }),
-    };
-    match response.error {
-        Some(error) => Err(RequestError::Refused(error)),
-        None => Ok(response.result.unwrap_or(Value::Null)),
+    Asked::new(path, method).map(|(_, result)| result)
+}
+
+/// A request that was made, on a connection that is still open: for those whose reply is not the end.
+#[derive(Debug)]
+pub struct Asked {
+    path: PathBuf,
+    from: BufReader<UnixStream>,
+}
+
+impl Asked {
+    /// Makes the request; its result as it came.
+    ///
+    /// # Errors
+    /// [`RequestError`] when there is no VMM, no reply, or the reply is an error.
+    pub fn new<M: Method>(path: &Path, method: &M) -> Result<(Self, Value), RequestError> {
+        let call = method.call().map_err(RequestError::Unsayable)?;
+        let path = path.to_path_buf();
+        let stream = match UnixStream::connect(&path) {
+            Ok(stream) => stream,
+            Err(source) => return Err(RequestError::Connect { path, source }),
+        };
+        let from = BufReader::new(stream);
+        let mut asked = Self { path, from };
+        let line = asked.exchange(&call.line(1));
+        let line = line.map_err(|source| asked.broken(source))?;
+        let response: Response = asked.read(&line)?;
+        match response.error {
+            Some(error) => Err(RequestError::Refused(error)),
+            None => Ok((asked, response.result.unwrap_or(Value::Null))),
+        }
+    }
+
+    /// The next notification: its method and its parameters. Waits for it as long as it takes.
+    ///
+    /// # Errors
+    /// [`RequestError`] when the connection breaks, or brings something else.
+    pub fn told(&mut self) -> Result<(String, Value), RequestError> {
+        let waits = self.from.get_ref().set_read_timeout(None);
+        let line = waits.and_then(|()| self.line());
+        let line = line.map_err(|source| self.broken(source))?;
+        let Told { method, params } = self.read(&line)?;
+        Ok((method, params))
+    }
+
+    /// The connection: who shuts it down ends the wait for the next notification.
+    ///
+    /// # Errors
+    /// [`RequestError::Broken`] when the system has no descriptor left.
+    pub fn connection(&self) -> Result<UnixStream, RequestError> {
+        let connection = self.from.get_ref().try_clone();
+        connection.map_err(|source| self.broken(source))
+    }
+
+    fn exchange(&mut self, request: &str) -> io::Result<String> {
+        let mut stream = self.from.get_ref();
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(request.as_bytes())?;
+        self.line()
+    }
+
+    fn line(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        (&mut self.from).take(REPLY_MAX).read_line(&mut line)?;
+        if line.ends_with('\n') {
+            return Ok(line);
+        }
+        Err(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            "the connection was closed",
+        ))
+    }
+
+    fn read<T: DeserializeOwned>(&self, line: &str) -> Result<T, RequestError> {
+        serde_json::from_str(line).map_err(|source| RequestError::NotAReply {
+            path: self.path.clone(),
+            source,
+        })
+    }
+
+    fn broken(&self, source: io::Error) -> RequestError {
+        RequestError::Broken {
+            path: self.path.clone(),
+            source,
+        }
     }
 }
 
-fn exchange(mut stream: &UnixStream, request: &str) -> io::Result<String> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.write_all(request.as_bytes())?;
-    let mut line = String::new();
-    BufReader::new(stream.take(REPLY_MAX)).read_line(&mut line)?;
-    if line.ends_with('\n') {
-        return Ok(line);
-    }
-    Err(io::Error::new(
-        io::ErrorKind::UnexpectedEof,
-        "the connection was closed",
-    ))
+/// A notification.
+#[derive(Debug, Deserialize)]
+struct Told {
+    method: String,
+    params: Value,
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::line_buffer::{LineBuffer, Taken};
 use super::protocol::{LINE_TOO_LONG, Response, RpcError};
+use super::subscription::Subscription;
 use serde_json::Value;
 
 /// A client that leaves this many bytes of replies unread gets no further requests served.
@@ -16,6 +17,28 @@ const UNREAD_MAX: usize = 1 << 20;
 const READ_MAX: usize = 4 << 10;
 /// Bytes that are sent at a time while it is waited for.
 const FLUSH_MAX: usize = 16 << 10;
+
+/// Bytes of notifications that are made at a time, and only when all before them are out.
+const TOLD_MAX: usize = 64 << 10;
+
+/// What is replied to a request, and what its client listens to from now on.
+#[derive(Debug, Default)]
+pub struct Answer {
+    /// A line; none to a notification.
+    pub reply: Option<String>,
+    /// What is told after it.
+    pub subscription: Option<Subscription>,
+}
+
+impl From<Option<String>> for Answer {
+    fn from(reply: Option<String>) -> Self {
+        let subscription = None;
+        Self {
+            reply,
+            subscription,
+        }
+    }
+}
 
 /// Whether a connection continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +55,7 @@ pub struct Connection {
     stream: UnixStream,
     input: LineBuffer,
     output: Vec<u8>,
+    subscriptions: Vec<Subscription>,
     /// No more requests are wanted of it; it is closed when its replies are out.
     closing: bool,
 }
@@ -47,6 +71,7 @@ impl Connection {
             stream,
             input: LineBuffer::default(),
             output: Vec::new(),
+            subscriptions: Vec::new(),
             closing: false,
         })
     }
@@ -57,16 +82,44 @@ impl Connection {
         !self.closing && self.output.len() < UNREAD_MAX && !self.input.is_waiting()
     }
 
-    /// Whether replies are waiting to get out, or to be made.
+    /// Whether replies or notifications are waiting to get out, or to be made.
     #[must_use]
     pub fn wants_output(&self) -> bool {
-        !self.output.is_empty() || self.input.is_waiting()
+        !self.output.is_empty() || self.input.is_waiting() || self.has_news()
+    }
+
+    /// Whether there is something to tell that it has not asked for now.
+    #[must_use]
+    pub fn has_news(&self) -> bool {
+        self.subscriptions.iter().any(Subscription::has_news)
+    }
+
+    /// Makes notifications of what there is to tell: at most about so many bytes.
+    fn tell(&mut self, most: usize) {
+        let Self {
+            subscriptions,
+            output,
+            ..
+        } = self;
+        for subscription in subscriptions.iter_mut() {
+            while output.len() < most
+                && let Some(line) = subscription.line()
+            {
+                output.extend_from_slice(line.as_bytes());
+            }
+        }
+        subscriptions.retain(|one| !one.has_ended());
+    }
+
+    /// Makes notifications of all that there is to tell.
+    pub fn tell_all(&mut self) {
+        self.tell(usize::MAX);
     }
 
     /// Reads a little of what has arrived, has one request of it answered by `answer`, and sends
     /// what can be sent now. One, since it can take seconds: in between it is the turn of others, of
     /// signals and of the time limit.
-    pub fn serve(&mut self, answer: impl FnOnce(&[u8]) -> Option<String>) -> Alive {
+    pub fn serve<A: Into<Answer>>(&mut self, answer: impl FnOnce(&[u8]) -> A) -> Alive {
         if self.wants_input() {
             self.receive();
         }
@@ -77,19 +130,25 @@ impl Connection {
         if self.output.len() < UNREAD_MAX {
             self.answer_one(answer);
         }
-        if self.send() == Alive::No || self.closing && !self.wants_output() {
+        if self.output.is_empty() {
+            self.tell(TOLD_MAX);
+        }
+        let is_done = |this: &Self| !this.wants_output() && this.subscriptions.is_empty();
+        if self.send() == Alive::No || self.closing && is_done(self) {
             Alive::No
         } else {
             Alive::Yes
         }
     }
 
-    fn answer_one(&mut self, answer: impl FnOnce(&[u8]) -> Option<String>) {
+    fn answer_one<A: Into<Answer>>(&mut self, answer: impl FnOnce(&[u8]) -> A) {
         loop {
             match self.input.take() {
                 Taken::Line(line) if line.iter().all(u8::is_ascii_whitespace) => {}
                 Taken::Line(line) => {
-                    let reply = answer(&line).unwrap_or_default();
+                    let answer = answer(&line).into();
+                    let reply = answer.reply.unwrap_or_default();
+                    self.subscriptions.extend(answer.subscription);
                     return self.output.extend_from_slice(reply.as_bytes());
                 }
                 Taken::TooLong => {
@@ -106,6 +165,7 @@ impl Connection {
     pub fn reply_and_close(&mut self, reply: &Response) {
         self.output.extend_from_slice(reply.line().as_bytes());
         self.closing = true;
+        self.subscriptions.clear();
         self.input = LineBuffer::default();
     }
 
@@ -139,9 +199,10 @@ impl Connection {
         Alive::Yes
     }
 
-    /// Gives the client a last chance to take its replies; `patience` is for all of them.
-    pub fn flush(&mut self, patience: Duration) {
-        let deadline = Instant::now() + patience;
+    /// Gives the client a last chance to take its replies: for as long as it takes some of them in each `patience`, and
+    /// not after `end`.
+    pub fn flush(&mut self, patience: Duration, end: Instant) {
+        let mut deadline = end.min(Instant::now() + patience);
         if self.stream.set_nonblocking(false).is_err() {
             return;
         }
@@ -158,7 +219,10 @@ impl Connection {
                     .and_then(|()| (&self.stream).write(some)),
             };
             match sent {
-                Ok(count) => rest = rest.get(count..).unwrap_or_default(),
+                Ok(count) => {
+                    rest = rest.get(count..).unwrap_or_default();
+                    deadline = end.min(Instant::now() + patience);
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     log::debug!("a control client did not take its last reply: {error}");
@@ -191,7 +255,9 @@ mod tests {
     use std::sync::mpsc::RecvTimeoutError;
 
     use super::*;
+    use crate::bell::Bell;
     use crate::control::line_buffer::LINE_MAX;
+    use crate::control::subscription::Subscriptions;
 
     fn pair() -> (Connection, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -290,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_reads_a_little_now_and_then_is_not_waited_for_at_the_end() {
+    fn a_client_that_reads_a_little_now_and_then_is_not_waited_for_after_the_end() {
         let (mut connection, mut client) = pair();
         client.write_all(b"x\n").unwrap();
         connection.serve(|_| Some("z".repeat(64 * UNREAD_MAX)));
@@ -304,11 +370,37 @@ mod tests {
                 let _ = client.read(&mut bytes);
             }
         });
-        connection.flush(Duration::from_millis(50));
+        let patience = Duration::from_millis(50);
+        connection.flush(patience, Instant::now() + patience);
         // 64 MiB at 3 MiB/s would have been 20 s.
         assert!(connection.output.len() > 32 * UNREAD_MAX);
         drop(over);
         slow.join().unwrap();
+    }
+
+    #[test]
+    fn who_listens_is_told_after_the_reply_and_has_to_stay_for_it() {
+        let (mut connection, mut client) = pair();
+        let subscriptions = Subscriptions::new(Bell::new().unwrap());
+        let (subscription, listener) = subscriptions.make("one");
+        let mut fresh = Some(subscription);
+        client.write_all(b"x\n").unwrap();
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        let answer = |_: &[u8]| Answer {
+            reply: Some("reply\n".to_owned()),
+            subscription: fresh.take(),
+        };
+        // It will ask nothing more, but it listens.
+        assert_eq!(connection.serve(answer), Alive::Yes);
+        assert_eq!(connection.serve(|_| None), Alive::Yes);
+        assert!(!connection.has_news() && !connection.wants_output());
+        drop(listener);
+        assert!(connection.has_news() && connection.wants_output());
+        assert_eq!(connection.serve(|_| None), Alive::No);
+        drop(connection);
+        let lines: Vec<String> = BufReader::new(client).lines().map(Result::unwrap).collect();
+        let ended = r#"{"jsonrpc":"2.0","method":"ended","params":{"session":"one","unread":0}}"#;
+        assert_eq!(lines, ["reply", ended]);
     }
 
     #[test]

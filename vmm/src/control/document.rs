@@ -6,11 +6,13 @@ use std::collections::BTreeSet;
 use clap::Command;
 use serde::Deserialize;
 use serde_json::{Deserializer, Value};
+use trace::live::Happening;
 
 use super::fields::{Field, fields, is_optional};
 use super::method::{Method, Visitor};
 use super::methods::visit_all;
-use super::protocol::Call;
+use super::protocol::{Call, notification};
+use super::subscription::{ENDED, EVENTS, SomeEvents, TailEnded};
 
 const DOCUMENT: &str = include_str!("../../CONTROL.md");
 
@@ -336,6 +338,32 @@ fn what_is_named_as_a_field_or_a_value_is_one() {
         }
     }
     nothing_wrong(&wrong);
+}
+
+#[test]
+fn the_notifications_are_those_that_are_sent() {
+    let section = DOCUMENT.split("\n## Notifications\n").nth(1).unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let block = section.split("```").nth(1).unwrap();
+    let lines: Vec<&str> = block.lines().skip(1).collect();
+    let [events, ended] = lines.as_slice() else {
+        panic!("{lines:?}")
+    };
+    let params = |line: &str| serde_json::from_str::<Value>(line).unwrap()["params"].take();
+    let some: SomeEvents = serde_json::from_value(params(events)).unwrap();
+    assert_eq!(notification(EVENTS, &some).trim_end(), *events);
+    let end: TailEnded = serde_json::from_value(params(ended)).unwrap();
+    assert_eq!(notification(ENDED, &end).trim_end(), *ended);
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+    let kinds = rows.flat_map(|row| row.split(" |").next().unwrap().split(", "));
+    let told: BTreeSet<String> = kinds.map(|kind| kind.replace('`', "")).collect();
+    // What is no kind is told which there are.
+    let none = serde_json::from_str::<Happening>(r#"{"kind":"none"}"#);
+    let error = none.unwrap_err().to_string();
+    let (_, list) = error.split_once("expected one of ").unwrap();
+    let known = list.split('`').skip(1).step_by(2).map(ToOwned::to_owned);
+    let known: BTreeSet<String> = known.collect();
+    assert_eq!(told, known);
 }
 
 #[test]

@@ -12,6 +12,7 @@ use tracer::tracing::Tracing;
 
 use super::protocol::{Call, RpcError};
 use super::status::Status;
+use super::subscription::Subscriptions;
 
 /// A method. A value is its parameters, which are the arguments of a verb of `vmm ctl` as well.
 pub trait Method: Args + Serialize + DeserializeOwned {
@@ -166,4 +167,7 @@ pub trait Served {
 
     /// The run is to end.
     fn shut_down(&mut self);
+
+    /// Who listens.
+    fn subscriptions(&mut self) -> &mut Subscriptions;
 }

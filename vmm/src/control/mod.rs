@@ -13,3 +13,4 @@ pub mod methods;
 pub mod protocol;
 pub mod server;
 pub mod status;
+pub mod subscription;

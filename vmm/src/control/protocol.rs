@@ -118,6 +118,27 @@ impl Response {
     }
 }
 
+/// What is told to a client that has not asked, as one line, its newline included.
+#[must_use]
+pub fn notification(method: &str, params: &impl Serialize) -> String {
+    let envelope = Told {
+        jsonrpc: VERSION,
+        method,
+        params,
+    };
+    let mut line = printable::json(&envelope).unwrap_or_default();
+    line.push('\n');
+    line
+}
+
+/// A notification as it stands on the line.
+#[derive(Debug, Serialize)]
+struct Told<'a, P> {
+    jsonrpc: &'static str,
+    method: &'a str,
+    params: &'a P,
+}
+
 /// A request: which method, with which parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {

@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use event_manager::{EventOps, Events};
 use serde_json::Value;
@@ -17,7 +17,7 @@ use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::timerfd::TimerFd;
 
 use super::claim::{Claim, NotClaimed};
-use super::connection::{Alive, Connection, is_passing};
+use super::connection::{Alive, Answer, Connection, is_passing};
 use super::protocol::{Response, RpcError, TOO_MANY_CLIENTS};
 
 /// Most clients at a time.
@@ -26,8 +26,10 @@ const CLIENTS_MAX: usize = 64;
 const PATH_MAX: usize = 107;
 /// When nobody can be let in, for want of descriptors for one, it is tried again after so long.
 const RETRY: Duration = Duration::from_millis(100);
-/// Time that all clients together have to take their last replies.
+/// Time that all clients together have to take their last replies and do not take any,
 const FLUSH_PATIENCE: Duration = Duration::from_millis(500);
+/// and time that they have in all.
+const FLUSH_MAX: Duration = Duration::from_secs(10);
 
 /// Why the control socket could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -161,7 +163,7 @@ impl Server {
         token: u32,
         is_gone: bool,
         ops: &mut EventOps<'_>,
-        answer: impl FnOnce(&[u8]) -> Option<String>,
+        answer: impl FnOnce(&[u8]) -> Answer,
     ) {
         if token == self.first {
             return self.accept(ops);
@@ -182,6 +184,18 @@ impl Server {
             }
         }
         self.dismiss(token, ops);
+    }
+
+    /// Somebody has something to tell: has those clients listened to that can be told of it.
+    pub fn tell(&mut self, ops: &mut EventOps<'_>) {
+        let told = self.clients.iter_mut();
+        for (token, client) in told.filter(|(_, client)| client.connection.has_news()) {
+            self.deeds += 1;
+            client.last_deed = self.deeds;
+            let connection = &client.connection;
+            // When it can be written to, it is its turn.
+            let _ = ops.modify(Events::with_data(connection, *token, interest(connection)));
+        }
     }
 
     fn dismiss(&mut self, token: u32, ops: &mut EventOps<'_>) {
@@ -255,7 +269,7 @@ impl Server {
         let error = RpcError::new(TOO_MANY_CLIENTS, message);
         let reply = Response::new(Value::Null, Err(error));
         client.connection.reply_and_close(&reply);
-        client.connection.serve(|_| None);
+        client.connection.serve(|_| Answer::default());
         let token = *token;
         self.dismiss(token, ops);
     }
@@ -272,11 +286,13 @@ impl Server {
 
     /// Gives clients a last chance to take their replies, and removes the socket.
     pub fn close(mut self) {
+        let end = Instant::now() + FLUSH_MAX;
         let each = FLUSH_PATIENCE / u32::try_from(self.clients.len().max(1)).unwrap_or(1);
         let clients = self.clients.values_mut();
         let connections = clients.map(|client| &mut client.connection);
         for connection in connections.filter(|one| one.wants_output()) {
-            connection.flush(each);
+            connection.tell_all();
+            connection.flush(each, end);
         }
     }
 }
@@ -419,7 +435,7 @@ mod tests {
             let is_gone = events.event_set().intersects(gone);
             self.server.serve(events.data(), is_gone, ops, |_| {
                 self.asked.fetch_add(1, Ordering::Relaxed);
-                Some("done\n".to_owned())
+                Some("done\n".to_owned()).into()
             });
         }
     }

@@ -1,10 +1,8 @@
 //! What `status` returns: the machine, and beside it [`tracer::tracing::status`].
 
-use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
+use trace::export::uftrace::PauseSpread;
 use tracer::tracing::status::TracingStatus;
-
-use crate::pause_times::PauseTimes;
 
 /// Result of `status`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -17,6 +15,9 @@ pub struct Status {
     pub tracing: TracingStatus,
     /// Every pause so far.
     pub pauses: Pauses,
+    /// What is done when something happens.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub triggers: Vec<TriggerStatus>,
 }
 
 /// The guest as a whole.
@@ -41,6 +42,17 @@ pub struct VcpuStatus {
     pub state: String,
 }
 
+/// How a trigger is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TriggerStatus {
+    /// The trigger, as it was given.
+    pub trigger: String,
+    /// How often it has fired.
+    pub fired: u64,
+    /// How often what is to be done then could not be.
+    pub failed: u64,
+}
+
 /// How long pauses took, in microseconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Pauses {
@@ -63,26 +75,28 @@ pub struct Spread {
     pub max_us: f64,
 }
 
-impl From<&PauseTimes> for Pauses {
-    fn from(times: &PauseTimes) -> Self {
+impl From<tracer::guest::Pauses> for Pauses {
+    fn from(pauses: tracer::guest::Pauses) -> Self {
         Self {
-            parked: spread(&times.parked),
-            released: spread(&times.released),
+            parked: pauses.parked.into(),
+            released: pauses.released.into(),
         }
     }
 }
 
-/// Nanoseconds as microseconds with the precision that the histogram has.
-fn spread(times: &Histogram<u64>) -> Spread {
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "pauses have far fewer than 53 bits of ns"
-    )]
-    let microseconds = |ns: u64| ns as f64 / 1000.0;
-    Spread {
-        count: times.len(),
-        p50_us: microseconds(times.value_at_quantile(0.5)),
-        p99_us: microseconds(times.value_at_quantile(0.99)),
-        max_us: microseconds(times.max()),
+/// Nanoseconds as microseconds.
+impl From<PauseSpread> for Spread {
+    fn from(spread: PauseSpread) -> Self {
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "pauses have far fewer than 53 bits of ns"
+        )]
+        let microseconds = |ns: u64| ns as f64 / 1000.0;
+        Self {
+            count: spread.count,
+            p50_us: microseconds(spread.p50_ns),
+            p99_us: microseconds(spread.p99_ns),
+            max_us: microseconds(spread.max_ns),
+        }
     }
 }

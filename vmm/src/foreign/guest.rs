@@ -7,7 +7,7 @@ use terms::addr::{Gpa, Gva};
 use terms::region::Region;
 use tracer::clock::page::{Beat, Beats, ClockPage};
 use tracer::clock::{Relation, RunClock, Sample, VcpuClocks};
-use tracer::guest::{Guest, LiveGuest, NoClockPage, NotLive, RegisterError, StopError};
+use tracer::guest::{Guest, LiveGuest, NoClockPage, NotLive, Pauses, RegisterError, StopError};
 use tracer::target::{
     LiveTarget, MemoryError, NotSynchronised, PhysicalMemory, TargetMemory, TextMemory,
     VcpuRegisters, WindowMemory,
@@ -61,6 +61,10 @@ impl Guest for Foreign {
             true => Duration::ZERO,
             false => Self::last_pause(self),
         }
+    }
+
+    fn pauses(&self) -> Pauses {
+        Pauses::from(&*self.times().borrow())
     }
 
     /// Nobody serves breakpoints: they would go to the guest's own handler, or to its VMM.

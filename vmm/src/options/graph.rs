@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use trace::glob::GlobError;
-use trace::graph::selection::{Rules, Threshold};
+use trace::graph::rules::{Rules, Threshold};
 use tracer::tracing::options;
 
 /// Which calls of a graph are shown.

@@ -5,3 +5,4 @@ pub mod graph;
 pub mod quantities;
 pub mod session;
 pub mod traced;
+pub mod trigger;

@@ -1,5 +1,6 @@
 //! What is traced from the beginning, and how text is changed for it: options of `vmm run` and `vmm attach`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -7,6 +8,7 @@ use clap::Args;
 use super::choice::choice;
 use super::quantities;
 use super::session::SessionOptions;
+use super::trigger::{Action, Trigger};
 use crate::layout;
 use tracer::Dispatch;
 use tracer::tracing::options::{Tracer, TracingOptions};
@@ -14,6 +16,9 @@ use tracer::tracing::options::{Tracer, TracingOptions};
 /// What is traced.
 #[derive(Debug, Args)]
 pub struct Traced {
+    /// Take options from a TOML file, each by its name, as `filter = ["a*", "b"]`; the command line wins
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     /// Trace from the attach point on
     #[arg(long, value_name = "TRACER", value_parser = choice::<Tracer>())]
     pub trace: Option<Tracer>,
@@ -24,6 +29,11 @@ pub struct Traced {
     /// Never trace functions whose name matches; may be given several times
     #[arg(long, value_name = "GLOB", requires = "trace")]
     pub notrace: Vec<String>,
+    /// When something happens, do something, as 'vfs_open > 5ms: dump slow'; may be given several times. What: FUNCTION (a
+    /// glob), FUNCTION > TIME (graph), or event NAME. Then: stop (recording), dump DIR, start SESSION, pause, or run COMMAND
+    /// (on this host); once, or with xN after it up to N times
+    #[arg(long, value_name = "WHAT: ACTION")]
+    pub trigger: Vec<Trigger>,
     /// Make functions without a patch site traceable, too, where their first instructions can be displaced: also of
     /// a kernel that was built without instrumentation (`vmm sites --any` says which)
     #[arg(long)]
@@ -46,10 +56,26 @@ pub struct Traced {
 }
 
 impl Traced {
-    /// Whether there is an output directory, and nothing is traced that could be written there.
+    /// What of it can never come to anything, and what to do, if anything of it cannot.
     #[must_use]
-    pub fn records_nothing(&self) -> bool {
-        self.session.output.is_some() && !self.is_enabled()
+    pub fn useless(&self, has_control: bool) -> Option<&'static str> {
+        let pauses = |trigger: &Trigger| trigger.action == Action::Pause;
+        if has_control {
+            return None;
+        }
+        if self.session.output.is_some() && !self.is_enabled() {
+            return Some(
+                "--output: nothing would be written; say what to trace (--trace, --event, --probe), or how to be told (--control)",
+            );
+        }
+        if !self.trigger.is_empty() && !self.is_enabled() {
+            return Some(
+                "--trigger: nothing would be seen; say what to trace (--trace, --event, --probe), or how to be told (--control)",
+            );
+        }
+        self.trigger.iter().any(pauses).then_some(
+            "--trigger: nobody could let the guest go on that is paused; say how to be told (--control)",
+        )
     }
 
     /// Whether anything is traced.

@@ -6,7 +6,7 @@ use tracer::guest::StopError;
 use tracer::tracing::{Finished, Tracing};
 
 use crate::black_box::scratch;
-use crate::control::status::{Pauses, VcpuStatus};
+use crate::control::status::VcpuStatus;
 use crate::explain::explain;
 use crate::failure::Failure;
 use crate::foreign::Foreign;
@@ -71,10 +71,6 @@ impl Provider for Foreign {
             state: self.state().to_owned(),
         });
         states.collect()
-    }
-
-    fn pauses(&self) -> Pauses {
-        Pauses::from(&*self.times().borrow())
     }
 
     fn ram_bytes(&self) -> u64 {

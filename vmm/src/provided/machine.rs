@@ -6,7 +6,7 @@ use tracer::guest::StopError;
 use tracer::tracing::{Finished, Tracing};
 
 use crate::black_box::scratch;
-use crate::control::status::{Pauses, VcpuStatus};
+use crate::control::status::VcpuStatus;
 use crate::exit_status::ExitStatus;
 use crate::explain::explain;
 use crate::failure::Failure;
@@ -68,10 +68,6 @@ impl Provider for Machine {
             state: vcpu_state(vcpu.state()).to_owned(),
         });
         states.collect()
-    }
-
-    fn pauses(&self) -> Pauses {
-        self.with_pause_times(|times| Pauses::from(times))
     }
 
     fn ram_bytes(&self) -> u64 {

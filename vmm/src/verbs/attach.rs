@@ -53,12 +53,6 @@ pub struct AttachOptions {
 }
 
 impl AttachOptions {
-    /// Whether there is an output directory and nothing can ever be recorded.
-    #[must_use]
-    pub fn output_is_useless(&self) -> bool {
-        self.traced.records_nothing() && self.control.is_none()
-    }
-
     /// The part that is about tracing, of a guest with so many vCPUs; the trace of its `kernel`th kernel has a directory of
     /// its own.
     #[must_use]

@@ -15,6 +15,7 @@ use crate::control::methods::guest::{
 use crate::control::methods::probes::{
     AddProbes, DisableProbes, EnableProbes, ListProbes, RemoveProbes,
 };
+use crate::control::methods::service::ShowVersion;
 use crate::control::methods::sessions::{CreateSession, DeleteSession, ListSessions, SessionName};
 use crate::control::methods::tracing::{
     Dump, ListFunctions, ShowProfile, Start, Stop, Thaw, TracingOff, TracingOn,
@@ -27,7 +28,12 @@ use crate::options::quantities;
 #[derive(Debug, Args)]
 pub struct CtlOptions {
     /// The socket that was given to `vmm run`
-    #[arg(long, value_name = "PATH")]
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "EXOTRACE_CONTROL",
+        hide_env_values = true
+    )]
     pub control: PathBuf,
     /// The session that start, stop, filter, probe, tracing-on, tracing-off, dump, profile and top are
     /// about
@@ -70,24 +76,37 @@ pub(crate) enum CtlVerb {
     Dump(Dump),
     Profile(ShowProfile),
     Top(TopOptions),
+    Tail(TailOptions),
     SmpLocks(SwitchLocks),
     Thaw(Thaw),
     Digest(TakeDigest),
     Shutdown(ShutDown),
+    Version(ShowVersion),
 }
 
-/// The same as a table that is refreshed, most self time first
+/// Watch what a session counts: on a terminal a screen with keys, else tables, most self time first
 #[derive(Debug, Clone, Args)]
 pub struct TopOptions {
-    /// Which profile session
+    /// Which session: a profile, or any other, of which calls are counted from now on
     #[arg(from_global)]
     pub session: SessionName,
-    /// End after N tables (default: when interrupted; 1 where the output is no terminal)
+    /// Print N tables as text, no screen (default: 1 where the output is no terminal)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
-    /// Time between two tables, in ms or with a unit, as 2s
+    /// Time between two looks, in ms or with a unit, as 2s
     #[arg(long, value_name = "MS", default_value = "1000", value_parser = quantities::milliseconds)]
     pub interval: Duration,
+}
+
+/// Show what a session records, as it comes: text, or with --json one object per line
+#[derive(Debug, Clone, Args)]
+pub struct TailOptions {
+    /// Which session
+    #[arg(from_global)]
+    pub session: SessionName,
+    /// End after N events (default: with the session)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
 }
 
 /// What can be done with sessions.
@@ -176,8 +195,9 @@ mod tests {
         let command = Cli::command();
         let mut found = BTreeSet::new();
         verbs(command.find_subcommand("ctl").unwrap(), "", &mut found);
-        // The only one that is another's, again and again.
-        found.retain(|(name, _)| name != "top");
+        // The only one that is another's, again and again, and the one that has what is told after a reply.
+        found.retain(|(name, _)| name != "top" && name != "tail");
+        methods.0.retain(|(name, _)| name != "subscribe");
         let differ: Vec<_> = found.symmetric_difference(&methods.0).collect();
         assert!(differ.is_empty(), "only one of them has {differ:?}");
     }

@@ -83,12 +83,6 @@ pub struct RunOptions {
 }
 
 impl RunOptions {
-    /// Whether there is an output directory and nothing can ever be recorded.
-    #[must_use]
-    pub fn output_is_useless(&self) -> bool {
-        self.traced.records_nothing() && self.control.is_none()
-    }
-
     /// The part that is about tracing.
     #[must_use]
     pub fn tracing(&self) -> TracingOptions {

@@ -19,11 +19,12 @@ use image::Image;
 use terms::addr::Gva;
 use terms::event_format::EventId;
 use trace::doubt::TimeDoubts;
-use trace::export::uftrace::{ExportError, LateModules, Metadata, WaitingModules};
+use trace::export::uftrace::{ExportError, LateModules, Metadata, PauseSpread, WaitingModules};
 use trace::graph::threads::Threads;
+use trace::live::Listener;
 use trace::stream::{Stream, WAITING_MAX};
 
-use super::checks::{Room, check_name, check_room, check_roots, check_values};
+use super::checks::{Room, check_name, check_occasion, check_room, check_roots, check_values};
 use super::closing::Closing;
 use super::error::TracingError;
 use super::options::{ClockSource, PERIODS_NS, RECORD_BYTES, SessionOptions, Tracer};
@@ -128,6 +129,8 @@ pub(super) struct TraceSession {
     pub follows_modules: bool,
     /// Modules of the guest that have their turn in a later look.
     waiting_modules: WaitingModules,
+    /// Of the guest, when nothing more is recorded: its trace says for how long it stood still until then.
+    pub pauses: PauseSpread,
     switched_on: bool,
     /// Whether anybody was shown what it has recorded.
     has_told: Cell<bool>,
@@ -136,6 +139,8 @@ pub(super) struct TraceSession {
     /// The output of the rings to come. It is opened when the session is made, so that a directory
     /// that cannot be written is an early error.
     output: Option<Output>,
+    /// Who listens to what comes out of the rings to come.
+    listeners: Vec<Listener>,
 }
 
 impl TraceSession {
@@ -183,10 +188,12 @@ impl TraceSession {
             late: LateModules::default(),
             follows_modules: false,
             waiting_modules: WaitingModules::default(),
+            pauses: PauseSpread::default(),
             switched_on: true,
             has_told: Cell::new(false),
             doubts: TimeDoubts::default(),
             output: None,
+            listeners: Vec::new(),
         };
         session.open_output(session.options.force, shared)?;
         Ok(session)
@@ -233,22 +240,37 @@ impl TraceSession {
         waiting: usize,
         shared: &Shared,
     ) -> Result<Output, TracingError> {
-        let captures = self.options.captures();
-        let image = &shared.image;
-        let stream = match metadata.is_graph() {
-            true => {
-                let bytes = metadata.stack_bytes;
-                let stream = Stream::of_graph(metadata.vcpus, bytes, waiting)?;
-                let mut stream = match captures.is_empty() {
-                    true => stream,
-                    false => stream.with_values(),
-                };
-                stream.select(self.options.graph.rules()?, &image.functions);
-                stream
-            }
-            false => Stream::of_functions(metadata.vcpus, waiting),
+        let stream = stream(&self.options, &metadata, waiting, shared)?;
+        let output = Output::create(directory, force, &shared.image, metadata, stream)?;
+        Ok(output.with_values(self.options.captures()))
+    }
+
+    /// One more listens to what is recorded from now on, or from its first start on.
+    ///
+    /// # Errors
+    /// [`TracingError::NoRecords`], or why there can be no such occasion.
+    pub fn listen(
+        &mut self,
+        listener: Listener,
+        shared: &Shared,
+        found: Found,
+    ) -> Result<(), TracingError> {
+        if self.tracer == Tracer::Profile {
+            return Err(self.no_records());
+        }
+        if let Some(occasion) = listener.occasion() {
+            check_occasion(occasion, self.tracer, &self.options, &shared.image)?;
+        }
+        let Some(Reader::Rings(drain)) = self.live.as_ref().map(|live| &live.reader) else {
+            self.listeners.push(listener);
+            return Ok(());
         };
-        Ok(Output::create(directory, force, image, metadata, stream)?.with_values(captures))
+        let metadata = self.metadata(shared, found);
+        drain.lock().listen(listener, || {
+            let stream = stream(&self.options, &metadata, WAITING_MAX, shared)?;
+            let output = Output::told(&shared.image, stream);
+            Ok(output.with_values(self.options.captures()))
+        })
     }
 
     /// Writes what the rings hold now into a new trace directory. Unless `is_live`, nothing is recorded meanwhile, and
@@ -278,6 +300,15 @@ impl TraceSession {
         }
         self.has_told.set(true);
         Ok(dumped)
+    }
+
+    /// Lets those in who have been waiting for the rings.
+    ///
+    /// # Errors
+    /// As of [`Self::listen`].
+    pub fn let_in(&mut self, shared: &Shared, found: Found) -> Result<(), TracingError> {
+        let mut waiting = std::mem::take(&mut self.listeners).into_iter();
+        waiting.try_for_each(|listener| self.listen(listener, shared, found))
     }
 
     /// What the engine needs to know of it.
@@ -380,7 +411,7 @@ impl TraceSession {
             }
             None => {
                 let output = self.output.take();
-                let finished = output.map(|output| output.finish(&self.doubts)).transpose();
+                let finished = output.map_or(Ok(None), |output| output.finish(&self.doubts));
                 (None, finished.map(|_| None).map_err(TracingError::from))
             }
         }
@@ -472,4 +503,23 @@ impl TraceSession {
         }
         Switched { changed }
     }
+}
+
+/// The events of what a session with these options records; `waiting` as [`Stream::of_functions`] takes it.
+fn stream(
+    options: &SessionOptions,
+    metadata: &Metadata,
+    waiting: usize,
+    shared: &Shared,
+) -> Result<Stream, TracingError> {
+    if !metadata.is_graph() {
+        return Ok(Stream::of_functions(metadata.vcpus, waiting));
+    }
+    let stream = Stream::of_graph(metadata.vcpus, metadata.stack_bytes, waiting)?;
+    let mut stream = match options.captures().is_empty() {
+        true => stream,
+        false => stream.with_values(),
+    };
+    stream.select(options.graph.rules()?, &shared.image.functions);
+    Ok(stream)
 }

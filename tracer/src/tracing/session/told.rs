@@ -163,6 +163,7 @@ impl TraceSession {
             notrace: globs(&self.filter, Side::Notrace),
             late_modules: self.late.clone(),
             waiting_modules: self.waiting_modules,
+            pauses: self.pauses,
         }
     }
 

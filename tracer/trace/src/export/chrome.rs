@@ -30,22 +30,29 @@ pub struct Chrome<W> {
     period_ns: Option<u64>,
     /// The entries of the calls of each thread that are open.
     threads: BTreeMap<u32, Vec<Begun>>,
+    /// What the guest calls its threads.
+    names: BTreeMap<u32, String>,
     /// vCPUs that have a track for events.
     vcpus: BTreeSet<u16>,
 }
 
 impl<W: Write> Chrome<W> {
-    /// Begins the trace. Events that are shorter than `period_ns` say so.
+    /// Begins the trace of threads that are called so. Events that are shorter than `period_ns` say so.
     ///
     /// # Errors
     /// What `out` says.
-    pub fn begin(mut out: W, period_ns: Option<u64>) -> io::Result<Self> {
+    pub fn begin(
+        mut out: W,
+        names: BTreeMap<u32, String>,
+        period_ns: Option<u64>,
+    ) -> io::Result<Self> {
         out.write_all(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
         Ok(Self {
             out,
             is_first: true,
             period_ns,
             threads: BTreeMap::new(),
+            names,
             vcpus: BTreeSet::new(),
         })
     }
@@ -59,7 +66,8 @@ impl<W: Write> Chrome<W> {
         let thread = step.thread;
         let is_new = !self.threads.contains_key(&thread);
         if is_new {
-            let name = json!({"name": format!("thread-{thread}")});
+            let told = self.names.get(&thread).cloned();
+            let name = json!({"name": told.unwrap_or_else(|| format!("thread-{thread}"))});
             self.put(
                 &json!({"ph": "M", "pid": 0, "tid": thread, "name": "thread_name", "args": name}),
             )?;
@@ -196,7 +204,7 @@ mod tests {
     #[test]
     fn a_call_has_its_arguments_and_what_it_returned() {
         let mut out = Vec::new();
-        let mut chrome = Chrome::begin(&mut out, None).unwrap();
+        let mut chrome = Chrome::begin(&mut out, BTreeMap::new(), None).unwrap();
         let step = |time_ns, kind| Event {
             time_ns,
             vcpu: 1,

@@ -14,7 +14,7 @@ use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use serde::de::{MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use terms::event_format::EventFormat;
 use terms::field::FieldValue;
 use terms::printable;
@@ -212,6 +212,20 @@ pub struct EventLine {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Fields(pub Vec<(String, FieldValue)>);
 
+impl Fields {
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Serialize for Fields {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
 impl<'de> Deserialize<'de> for Fields {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Ordered;
@@ -239,9 +253,19 @@ impl fmt::Display for EventLine {
             return write!(f, "[LOST {} EVENTS]", self.lost);
         };
         f.write_str(&masked(event))?;
-        for (index, (name, value)) in self.fields.0.iter().enumerate() {
-            let colon = if index == 0 { ":" } else { "" };
-            write!(f, "{colon} {}={value}", masked(name))?;
+        match self.fields.is_empty() {
+            true => Ok(()),
+            false => write!(f, ": {}", self.fields),
+        }
+    }
+}
+
+impl fmt::Display for Fields {
+    /// As `from=1 to=2`. Goes to terminals.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (name, value)) in self.0.iter().enumerate() {
+            let space = if index == 0 { "" } else { " " };
+            write!(f, "{space}{}={value}", masked(name))?;
         }
         Ok(())
     }

@@ -2,9 +2,13 @@
 
 pub mod call_formats;
 pub mod chrome;
+pub mod ctf;
 pub mod events;
 pub mod folded;
+pub mod html;
+pub mod perfetto;
 pub mod probes;
 pub mod resolution;
 pub mod store;
+pub mod trace_dat;
 pub mod uftrace;

@@ -16,7 +16,9 @@
 
 pub mod anomaly;
 mod deaths;
+pub mod excerpt;
 pub mod join;
+pub mod rules;
 pub mod selection;
 mod stack;
 #[cfg(test)]

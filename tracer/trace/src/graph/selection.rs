@@ -4,96 +4,22 @@
 //! waits until its end is known; for a call of unknown duration that is the last thing known of it.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU32;
-use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
 use terms::function::FunctionId;
 
 use crate::event::{Event, EventKind, Sink};
-use crate::glob::{GlobError, Pattern};
-use terms::quantity::{self, BadQuantity};
-
-/// What is asked for.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Rules {
-    /// Calls deeper than this many are left out.
-    pub max_depth: Option<NonZeroU32>,
-    /// Only these functions and what they call; with none, everything.
-    pub roots: Vec<Pattern>,
-    /// Not these functions, nor what they call.
-    pub notrace: Vec<Pattern>,
-    /// Calls that take less are left out.
-    pub threshold: Option<Threshold>,
-}
-
-impl Rules {
-    /// Rules with these globs.
-    ///
-    /// # Errors
-    /// [`GlobError::Bad`].
-    pub fn new(
-        max_depth: Option<NonZeroU32>,
-        roots: &[String],
-        notrace: &[String],
-        threshold: Option<Threshold>,
-    ) -> Result<Self, GlobError> {
-        let patterns = |globs: &[String]| {
-            let patterns = globs.iter().map(|glob| Pattern::new(glob));
-            patterns.collect::<Result<Vec<_>, _>>()
-        };
-        Ok(Self {
-            max_depth,
-            roots: patterns(roots)?,
-            notrace: patterns(notrace)?,
-            threshold,
-        })
-    }
-
-    /// Whether everything is shown.
-    #[must_use]
-    pub fn is_everything(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-/// A duration, as `10us`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Threshold {
-    /// In nanoseconds.
-    pub nanoseconds: u64,
-}
-
-impl From<Threshold> for String {
-    fn from(threshold: Threshold) -> Self {
-        format!("{}ns", threshold.nanoseconds)
-    }
-}
-
-impl TryFrom<String> for Threshold {
-    type Error = BadQuantity;
-
-    fn try_from(text: String) -> Result<Self, BadQuantity> {
-        text.parse()
-    }
-}
-
-impl FromStr for Threshold {
-    type Err = BadQuantity;
-
-    /// A number alone is in microseconds, as in ftrace's `tracing_thresh`.
-    fn from_str(text: &str) -> Result<Self, BadQuantity> {
-        let nanoseconds = quantity::nanoseconds(text, "us")?;
-        Ok(Self { nanoseconds })
-    }
-}
+use crate::glob::Pattern;
+use crate::graph::excerpt::Excerpt;
 
 /// What the globs say of one function.
 #[derive(Debug, Clone, Copy, Default)]
 struct Marks {
     is_root: bool,
     is_notrace: bool,
+    /// Itself is not shown.
+    is_hidden: bool,
+    /// The way to it is asked for.
+    is_goal: bool,
 }
 
 /// A call that is open.
@@ -105,8 +31,10 @@ struct Open {
     /// In a subtree that is not to be shown.
     is_muted: bool,
     is_shown: bool,
-    /// Its entry waits until its duration is known.
+    /// Its entry waits until more is known: how long it took, or what it called.
     is_held: bool,
+    /// It need not wait for what it calls.
+    is_goal: bool,
     /// Calls around and with it that are shown.
     depth: u32,
 }
@@ -126,10 +54,11 @@ impl Calls {
     }
 }
 
-/// Applies [`Rules`] to calls.
+/// Applies [`Rules`](super::rules::Rules) to calls, or cuts out an [`Excerpt`].
 #[derive(Debug)]
 pub struct Selection {
-    rules: Rules,
+    excerpt: Excerpt,
+    is_everything: bool,
     marks: Vec<Marks>,
     /// By their numbers, which a directory that somebody else wrote may choose.
     threads: BTreeMap<u32, Calls>,
@@ -139,9 +68,11 @@ pub struct Selection {
 impl Selection {
     /// Of a trace of which no function is known yet.
     #[must_use]
-    pub const fn new(rules: Rules) -> Self {
+    pub fn new(excerpt: impl Into<Excerpt>) -> Self {
+        let excerpt = excerpt.into();
         Self {
-            rules,
+            is_everything: excerpt.is_everything(),
+            excerpt,
             marks: Vec::new(),
             threads: BTreeMap::new(),
             last_ns: 0,
@@ -154,28 +85,45 @@ impl Selection {
         self.marks.len()
     }
 
-    /// The next function, in the order of [`FunctionId`], has these names.
-    pub fn add_function(&mut self, names: &[&str]) {
-        self.add(|pattern| names.iter().any(|name| pattern.matches_name(name)));
+    /// The next function, in the order of [`FunctionId`], has this name, and so many bytes, if that is known.
+    pub fn add_function(&mut self, name: &str, bytes: Option<u64>) {
+        self.add(|pattern| pattern.matches_name(name));
+        let is_small = bytes
+            .zip(self.excerpt.min_bytes)
+            .is_some_and(|(bytes, least)| bytes < least);
+        if let Some(marks) = self.marks.last_mut() {
+            marks.is_hidden |= is_small;
+        }
     }
 
     /// The next function, in the order of [`FunctionId`], is matched by the patterns of which `matches` says so.
     pub fn add(&mut self, matches: impl Fn(&Pattern) -> bool) {
+        let Excerpt {
+            rules,
+            callers_of,
+            hidden,
+            ..
+        } = &self.excerpt;
         self.marks.push(Marks {
-            is_root: self.rules.roots.iter().any(&matches),
-            is_notrace: self.rules.notrace.iter().any(&matches),
+            is_root: rules.roots.iter().any(&matches),
+            is_notrace: rules.notrace.iter().any(&matches),
+            is_hidden: hidden.iter().any(&matches),
+            is_goal: callers_of.iter().any(&matches),
         });
     }
 
-    /// Whether subtrees are asked for, and no function is the root of one.
+    /// Whether subtrees or ways are asked for, and no function is the root of one, or where one leads to.
     #[must_use]
     pub fn root_is_missing(&self) -> bool {
-        !self.rules.roots.is_empty() && !self.marks.iter().any(|marks| marks.is_root)
+        let has = |is_it: fn(&Marks) -> bool| self.marks.iter().any(is_it);
+        let has_root = self.excerpt.rules.roots.is_empty() || has(|marks| marks.is_root);
+        let has_goal = self.excerpt.callers_of.is_empty() || has(|marks| marks.is_goal);
+        !has_root || !has_goal
     }
 
     /// The next step of a thread; passes on what is to be shown.
     pub fn call(&mut self, event: Event, sink: &mut impl Sink) {
-        if self.rules.is_everything() {
+        if self.is_everything {
             sink.event(event);
             return;
         }
@@ -183,10 +131,7 @@ impl Selection {
         match event.kind {
             EventKind::Entry(function) => self.enter(event, function, sink),
             EventKind::Exit { .. } => self.leave(event, sink),
-            EventKind::Lost(_) => {
-                let depth = self.release(event.thread, sink);
-                sink.event(Event { depth, ..event });
-            }
+            EventKind::Lost(_) => self.lost(event, sink),
             // They are no part of a call.
             EventKind::Point(_) | EventKind::LostPoints(_) | EventKind::Stall(_) => {
                 sink.event(event);
@@ -200,28 +145,34 @@ impl Selection {
             .get(function.index())
             .copied()
             .unwrap_or_default();
+        let rules = &self.excerpt.rules;
         let open = &mut self.threads.entry(event.thread).or_default().open;
         let around = open.last();
         let depth = around.map_or(0, |around| around.depth);
-        let is_inside = self.rules.roots.is_empty()
+        let is_inside = rules.roots.is_empty()
             || marks.is_root
             || around.is_some_and(|around| around.is_inside);
         let is_muted = marks.is_notrace || around.is_some_and(|around| around.is_muted);
-        let fits = self.rules.max_depth.is_none_or(|most| depth < most.get());
-        let is_shown = is_inside && !is_muted && fits;
-        let is_held = is_shown && self.rules.threshold.is_some();
-        let entry = Event { depth, ..event };
-        if is_shown && !is_held {
-            sink.event(entry.clone());
-        }
+        let fits = rules.max_depth.is_none_or(|most| depth < most.get());
+        let is_here = self.excerpt.has_vcpu(event.vcpu) && !self.excerpt.is_late(event.time_ns);
+        let is_shown = is_inside && !is_muted && !marks.is_hidden && fits && is_here;
+        let is_early = self.excerpt.is_early(event.time_ns);
+        // A function that has no name is no goal, but none is missing where no way is asked for.
+        let is_goal = marks.is_goal || self.excerpt.callers_of.is_empty();
+        let waits = rules.threshold.is_some() || is_early || !is_goal;
+        let (thread, entry) = (event.thread, Event { depth, ..event });
         open.push(Open {
             entry,
             is_inside,
             is_muted,
             is_shown,
-            is_held,
+            is_held: is_shown,
+            is_goal,
             depth: depth + u32::from(is_shown),
         });
+        if is_shown && !waits {
+            self.release(thread, sink);
+        }
     }
 
     fn leave(&mut self, event: Event, sink: &mut impl Sink) {
@@ -233,22 +184,38 @@ impl Selection {
         let Some(ending) = ending.cloned() else {
             return;
         };
-        let threshold = self
-            .rules
-            .threshold
-            .map_or(0, |threshold| threshold.nanoseconds);
-        let elapsed = event.time_ns.saturating_sub(ending.entry.time_ns);
-        let is_long = elapsed >= threshold;
-        if ending.is_shown && is_long {
+        let is_wanted = self.is_wanted(&ending, event.time_ns);
+        if ending.is_shown && is_wanted {
             self.release(thread, sink);
         }
-        if ending.is_shown && (is_long || !ending.is_held) {
+        if ending.is_shown && (is_wanted || !ending.is_held) {
             let depth = ending.entry.depth;
             sink.event(Event { depth, ..event });
         }
         if let Some(calls) = self.threads.get_mut(&thread) {
             calls.pop();
         }
+    }
+
+    /// Whether a call that waited is shown after all, when it has lasted until this time.
+    fn is_wanted(&self, call: &Open, until_ns: u64) -> bool {
+        let threshold = self.excerpt.rules.threshold;
+        let elapsed = until_ns.saturating_sub(call.entry.time_ns);
+        let is_long = threshold.is_none_or(|threshold| elapsed >= threshold.nanoseconds);
+        is_long && call.is_goal && !self.excerpt.is_early(until_ns)
+    }
+
+    /// How long the calls are that are open is not known any more.
+    fn lost(&mut self, event: Event, sink: &mut impl Sink) {
+        if !self.excerpt.has(event.vcpu, event.time_ns) {
+            return;
+        }
+        let depth = match self.excerpt.callers_of.is_empty() {
+            true => self.release(event.thread, sink),
+            // What they called is what they wait for.
+            false => 0,
+        };
+        sink.event(Event { depth, ..event });
     }
 
     /// Passes on the entries of a thread that wait; returns its depth.
@@ -267,17 +234,12 @@ impl Selection {
 
     /// A thread has no more steps: calls that are open for long enough are shown.
     pub fn finish_thread(&mut self, thread: u32, sink: &mut impl Sink) {
-        let threshold = self
-            .rules
-            .threshold
-            .map_or(0, |threshold| threshold.nanoseconds);
         let last_ns = self.last_ns;
         let Some(calls) = self.threads.get_mut(&thread) else {
             return;
         };
         for call in std::mem::take(calls).open {
-            let elapsed = last_ns.saturating_sub(call.entry.time_ns);
-            if call.is_held && elapsed >= threshold {
+            if call.is_held && self.is_wanted(&call, last_ns) {
                 sink.event(call.entry);
             }
         }

@@ -5,47 +5,55 @@ use std::io::{self, Write};
 use super::directory::TraceDirectory;
 
 /// How many records may have wrong times, one line for each kind, and what is missing of modules.
-pub(super) fn print_doubts(trace: &TraceDirectory, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn doubts(trace: &TraceDirectory) -> Vec<String> {
     let Some(side) = &trace.side else {
-        return Ok(());
+        return Vec::new();
     };
-    for note in &side.doubts {
-        writeln!(out, "# {note}")?;
-    }
-    for late in side.metadata.late_modules.iter() {
-        writeln!(out, "# {late}")?;
-    }
+    let mut lines: Vec<String> = side.doubts.iter().map(ToString::to_string).collect();
+    lines.extend(
+        side.metadata
+            .late_modules
+            .iter()
+            .map(|late| late.to_string()),
+    );
     let waiting = side.metadata.waiting_modules;
     if !waiting.is_none() {
-        writeln!(out, "# {waiting}")?;
+        lines.push(waiting.to_string());
     }
     let reordered = side.totals.iter().map(|totals| totals.reordered);
     let reordered = reordered.fold(0, u64::saturating_add);
     if reordered > 0 {
-        writeln!(
-            out,
-            "# {reordered} records came after later ones: they are shown at the times of those"
-        )?;
+        lines.push(format!(
+            "{reordered} records came after later ones: they are shown at the times of those"
+        ));
     }
-    Ok(())
+    lines
 }
 
-/// One line for each kind.
-pub(super) fn print(trace: &TraceDirectory, out: &mut impl Write) -> io::Result<()> {
+/// What did not fit, one line for each kind.
+pub(super) fn anomalies(trace: &TraceDirectory) -> Vec<String> {
     let Some(side) = &trace.side else {
-        return Ok(());
+        return Vec::new();
     };
-    for note in &side.anomalies {
-        writeln!(out, "# {note}")?;
-    }
+    let mut lines: Vec<String> = side.anomalies.iter().map(ToString::to_string).collect();
     if side.metadata.vcpus > 1 && !trace.has_times() {
-        writeln!(
-            out,
-            "# recorded without a clock: nothing tells the order of what different CPUs recorded"
-        )?;
+        lines.push(
+            "recorded without a clock: nothing tells the order of what different CPUs recorded"
+                .to_owned(),
+        );
     }
     if side.dropped > 0 {
-        writeln!(out, "# {} calls could not be written to disk", side.dropped)?;
+        lines.push(format!(
+            "{} calls could not be written to disk",
+            side.dropped
+        ));
     }
-    Ok(())
+    lines
+}
+
+/// Remarks below what they are about.
+pub(super) fn print(remarks: &[String], out: &mut impl Write) -> io::Result<()> {
+    remarks
+        .iter()
+        .try_for_each(|remark| writeln!(out, "# {remark}"))
 }

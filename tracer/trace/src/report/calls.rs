@@ -18,7 +18,8 @@ use crate::event::{Moment, Values};
 use crate::export::call_formats::CallFormats;
 use crate::export::uftrace::record::{Kind, MAX_DEPTH, Record};
 use crate::export::uftrace::threads::{has_values_beside, read_side_word};
-use crate::graph::selection::{Rules, Selection};
+use crate::graph::excerpt::Excerpt;
+use crate::graph::selection::Selection;
 
 /// The functions of a trace: those that its symbols name first, then what else is called.
 #[derive(Debug)]
@@ -33,9 +34,13 @@ impl Functions {
             ids: HashMap::new(),
             addresses: Vec::new(),
         };
-        for (address, name) in names.sorted() {
-            functions.add(address);
-            selection.add_function(&[name]);
+        let names = names.sorted();
+        // As uftrace takes it: a function reaches to the next one.
+        let next = names.iter().skip(1).map(|(address, _)| Some(*address));
+        for ((address, name), next) in names.iter().zip(next.chain([None])) {
+            functions.add(*address);
+            let bytes = next.and_then(|next| next.checked_sub(*address));
+            selection.add_function(name, bytes);
         }
         functions
     }
@@ -78,6 +83,8 @@ struct Lane {
     data: DataFile,
     /// Of a trace of functions: whose it is. There are entries only, then, and what looks like a return is none.
     of_vcpu: Option<u16>,
+    /// Whether it is asked for. Its calls are counted all the same.
+    is_wanted: bool,
     /// vCPUs and ends; a graph without them is shown as of vCPU 0.
     side: Option<BufReader<File>>,
     /// What values stand there.
@@ -95,7 +102,7 @@ struct Lane {
 }
 
 impl Lane {
-    fn open(trace: &TraceDirectory, task: &Task) -> Result<Self, ReportError> {
+    fn open(trace: &TraceDirectory, task: &Task, excerpt: &Excerpt) -> Result<Self, ReportError> {
         let vcpu = u16::try_from(task.vcpu).unwrap_or(u16::MAX);
         let of_vcpu = (!trace.is_graph()).then_some(vcpu);
         let (thread, name, side) = match of_vcpu {
@@ -106,7 +113,12 @@ impl Lane {
                 File::open(&task.side).ok().map(BufReader::new),
             ),
         };
+        let told = trace
+            .side
+            .as_ref()
+            .and_then(|side| side.threads.get(&thread));
         Ok(Self {
+            is_wanted: excerpt.has_thread(thread, told.map(String::as_str)),
             thread,
             name,
             data: DataFile::open(task, &trace.values)?,
@@ -297,8 +309,12 @@ pub struct Calls {
     lanes: Vec<Lane>,
     /// The time of the next step of each thread that has one, and its place in `lanes`.
     heads: BinaryHeap<Reverse<(u64, usize)>>,
+    /// The thread of the last step, which has no place in `heads` until the next one is asked for.
+    last: Option<usize>,
     /// The functions that were met.
     pub functions: Functions,
+    /// Which part of the trace is read.
+    pub excerpt: Excerpt,
     selection: Selection,
     failure: Option<ReportError>,
     /// Remarks on what was met.
@@ -329,17 +345,37 @@ impl Calls {
     /// Opens the data files of a trace.
     ///
     /// # Errors
-    /// A [`ReportError`] that names the file, or the rules.
-    pub fn open(trace: &TraceDirectory, rules: Rules) -> Result<Self, ReportError> {
-        let mut selection = Selection::new(rules);
+    /// A [`ReportError`] that names the file, or what of the excerpt the trace does not have.
+    pub fn open(trace: &TraceDirectory, excerpt: &Excerpt) -> Result<Self, ReportError> {
+        if let Some(what) = excerpt.of_graph().filter(|_| !trace.is_graph()) {
+            return Err(ReportError::NotAGraph(what));
+        }
+        if let Some(what) = excerpt.of_times().filter(|_| !trace.has_times()) {
+            return Err(ReportError::NoTimes(what));
+        }
+        let vcpus = trace.side.as_ref().map(|side| side.metadata.vcpus);
+        let is_missing = |vcpu: &&u16| vcpus.is_some_and(|vcpus| **vcpu >= vcpus);
+        if let Some((vcpu, of)) = excerpt.vcpus.iter().find(is_missing).zip(vcpus) {
+            return Err(ReportError::NoVcpu { vcpu: *vcpu, of });
+        }
+        let mut selection = Selection::new(excerpt.clone());
         let functions = Functions::new(&trace.names, &mut selection);
         if selection.root_is_missing() {
             return Err(ReportError::NoRoot);
         }
-        let lanes = trace.tasks.iter().map(|task| Lane::open(trace, task));
+        let lanes = trace
+            .tasks
+            .iter()
+            .map(|task| Lane::open(trace, task, excerpt));
+        let lanes = lanes.collect::<Result<Vec<_>, _>>()?;
+        if !excerpt.threads.is_empty() && !lanes.iter().any(|lane| lane.is_wanted) {
+            return Err(ReportError::NoThread);
+        }
         let mut calls = Self {
-            lanes: lanes.collect::<Result<_, _>>()?,
+            lanes,
+            excerpt: excerpt.clone(),
             heads: BinaryHeap::new(),
+            last: None,
             functions,
             selection,
             failure: None,
@@ -360,6 +396,9 @@ impl Calls {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
+        if let Some(last) = self.last.take() {
+            self.queue(last);
+        }
         let Some(Reverse((_, index))) = self.heads.pop() else {
             return Ok(None);
         };
@@ -369,12 +408,20 @@ impl Calls {
         let is_leaf = first.as_ref().is_some_and(is_entry)
             && next.is_some_and(|next| matches!(next.kind, EventKind::Exit { .. }));
         let second = if is_leaf { self.take(index) } else { None };
-        self.queue(index);
+        self.last = Some(index);
         Ok(match (first, second) {
             (Some(entry), Some(exit)) => Some(Shown::Leaf(entry, exit)),
             (Some(step), None) => Some(Shown::Step(step)),
             (None, _) => None,
         })
+    }
+
+    /// Takes the end of the call back that came whole: it comes again when it is its turn.
+    pub fn put_back(&mut self, exit: Event) {
+        let lane = self.last.and_then(|last| self.lanes.get_mut(last));
+        if let Some(lane) = lane {
+            lane.ready.push_front(exit);
+        }
     }
 
     /// The name of a function of this trace.
@@ -428,8 +475,12 @@ impl Calls {
                     return Err(error);
                 }
             }
-            for step in steps.drain(..) {
-                self.selection.call(step, &mut lane.ready);
+            for step in steps.drain(..).filter(|_| lane.is_wanted) {
+                if lane.of_vcpu.is_none() {
+                    self.selection.call(step, &mut lane.ready);
+                } else if self.excerpt.has(step.vcpu, step.time_ns) {
+                    lane.ready.push_back(step);
+                }
             }
             if lane.is_at_end {
                 self.notes.extend(lane.remark());

@@ -45,12 +45,41 @@ pub enum ReportError {
     /// What was asked for needs entries and exits.
     #[error("{0} needs a trace of a graph, this one has entries only")]
     NotAGraph(&'static str),
+    /// What was asked for needs times, and the clock of the trace was none.
+    #[error(
+        "{0} needs times, and this trace was recorded without a clock: it has the order of calls only"
+    )]
+    NoTimes(&'static str),
     /// Rows were chosen of what has none.
-    #[error("only tables have rows to choose: counts, callers, callees, slowest")]
+    #[error("only tables have rows to choose: counts, callers, callees, slowest, timeline, values")]
     NotATable,
+    /// Calls one by one were to be written for programs.
+    #[error(
+        "only tables are written for programs: counts, callers, callees, slowest, values, and the overview as JSON"
+    )]
+    NotForPrograms,
+    /// Rows were to be sorted by a column that there is not.
+    #[error("there is no column '{key}' to sort by: {columns}")]
+    NoColumn {
+        /// What was asked for.
+        key: String,
+        /// Those that there are.
+        columns: String,
+    },
     /// No function of the trace is one of those that were asked for.
     #[error("no function of the trace is one of those that were asked for")]
     NoRoot,
+    /// No thread of the trace is one of those that were asked for.
+    #[error("no thread of the trace is one of those that were asked for")]
+    NoThread,
+    /// A vCPU that the guest did not have was asked for.
+    #[error("there is no vCPU {vcpu} in the trace: its guest had {of}")]
+    NoVcpu {
+        /// What was asked for.
+        vcpu: u16,
+        /// How many there were.
+        of: u16,
+    },
     /// The output could not be written.
     #[error("cannot write the report: {0}")]
     Output(#[source] io::Error),

@@ -8,7 +8,7 @@ use terms::printable::masked;
 use super::calls::{Calls, Shown};
 use super::directory::TraceDirectory;
 use super::error::ReportError;
-use super::stream::{Happened, Stream};
+use super::stream::{Happened, Leaves, Stream};
 use super::{Printed, anomalies};
 use crate::event::{End, Event, EventKind};
 use crate::export::events::EventLine;
@@ -16,7 +16,7 @@ use crate::export::resolution::shorter;
 
 /// Columns that ftrace gives the two sides of a context switch.
 const THREAD_WIDTH: usize = 14;
-const NO_DURATION: &str = "              ";
+pub(crate) const NO_DURATION: &str = "              ";
 
 /// What was printed last of one vCPU.
 #[derive(Debug, Clone, Default)]
@@ -43,7 +43,7 @@ pub(super) fn print_graph(
     let mut printer = Printer::new(trace, out);
     printer.header().map_err(ReportError::Output)?;
     let mut printed = Printed::default();
-    let mut stream = Stream::of(trace, calls, true)?;
+    let mut stream = Stream::of(trace, calls, Leaves::WithoutEvents)?;
     while let Some(happened) = stream.next()? {
         printed.count(&happened);
         let line = match happened {
@@ -53,7 +53,9 @@ pub(super) fn print_graph(
         };
         line.map_err(ReportError::Output)?;
     }
-    anomalies::print(trace, printer.out).map_err(ReportError::Output)?;
+    printed.read_events = stream.events();
+    let remarks = [anomalies::anomalies(trace), anomalies::doubts(trace)].concat();
+    anomalies::print(&remarks, printer.out).map_err(ReportError::Output)?;
     Ok(printed)
 }
 
@@ -150,11 +152,10 @@ impl<'a, W: Write> Printer<'a, W> {
 
     /// What a call has returned, where that was captured.
     fn retval(&self, exit: &Event) -> String {
-        let values = exit.values.as_deref().unwrap_or_default();
-        let shown: Vec<String> = values.iter().map(ToString::to_string).collect();
+        let shown = exit.shown_values();
         match shown.is_empty() {
-            true => String::new(),
-            false => format!(" = {}", shown.join(", ")),
+            true => shown,
+            false => format!(" = {shown}"),
         }
     }
 
@@ -235,7 +236,7 @@ impl<'a, W: Write> Printer<'a, W> {
 
 /// A duration as ftrace shows it: seven digits, the mark of a long one before them. One that is
 /// shorter than the period of the clock has no digits.
-fn duration_column(nanoseconds: u64, period: Option<u64>) -> String {
+pub(crate) fn duration_column(nanoseconds: u64, period: Option<u64>) -> String {
     const DIGITS: usize = 7;
     if let Some(period) = shorter(nanoseconds, period) {
         return format!("  {:<12}", format!("<{period} ns"));

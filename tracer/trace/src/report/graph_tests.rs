@@ -17,7 +17,7 @@ use crate::export::call_formats::CallFormats;
 use crate::export::store::{Ending, Store};
 use crate::export::uftrace::{AnomalyNote, GRAPH, Metadata, NO_CLOCK, UftraceWriter};
 use crate::glob::Pattern;
-use crate::graph::selection::Threshold;
+use crate::graph::rules::{Rules, Threshold};
 use crate::graph::{Anomalies, Anomaly};
 
 fn step(time_ns: u64, vcpu: u16, thread: u32, depth: u32, kind: EventKind) -> Event {
@@ -52,7 +52,7 @@ fn exit(time_ns: u64, vcpu: u16, thread: u32, depth: u32, function: u32, end: En
 }
 
 /// Two threads on two vCPUs: a call that migrates, one that is unhooked, one that is open at the end.
-fn trace() -> (TempDir, PathBuf) {
+pub(super) fn trace() -> (TempDir, PathBuf) {
     trace_with("tsc", None)
 }
 
@@ -100,8 +100,8 @@ fn trace_with(clock: &str, clock_period_ns: Option<u64>) -> (TempDir, PathBuf) {
 fn text(directory: &Path, format: Format, rules: &Rules) -> (Result<Printed, ReportError>, String) {
     let mut out = Vec::new();
     let view = View {
-        format: Some(format),
-        rules: rules.clone(),
+        format,
+        excerpt: rules.clone().into(),
         ..View::default()
     };
     let result = print(directory, &view, &mut out);
@@ -129,10 +129,11 @@ fn rows(format: Format, functions: &[&str], most: Option<usize>) -> Vec<String> 
     let (_root, directory) = trace();
     let functions = functions.iter().map(|glob| Pattern::new(glob).unwrap());
     let view = View {
-        format: Some(format),
+        format,
         rows: Rows {
             functions: functions.collect(),
             most,
+            ..Rows::default()
         },
         ..View::default()
     };
@@ -199,7 +200,7 @@ fn the_slowest_calls_are_shown_with_when_and_where_and_who_called() {
 }
 
 #[test]
-fn rows_are_chosen_of_tables_only() {
+fn rows_are_chosen_of_tables_only_and_programs_read_these() {
     let (_root, directory) = trace();
     let view = View {
         rows: Rows {
@@ -208,7 +209,7 @@ fn rows_are_chosen_of_tables_only() {
         },
         ..View::default()
     };
-    for format in [None, Some(Format::Function), Some(Format::Graph)] {
+    for format in [Format::Function, Format::Graph] {
         let view = View {
             format,
             ..view.clone()
@@ -216,6 +217,18 @@ fn rows_are_chosen_of_tables_only() {
         let refused = print(&directory, &view, io::sink());
         assert!(matches!(refused, Err(ReportError::NotATable)), "{format:?}");
     }
+    let refused = |format, notation| {
+        let view = View {
+            format,
+            notation,
+            ..View::default()
+        };
+        let error = print(&directory, &view, io::sink()).unwrap_err();
+        assert!(matches!(error, ReportError::NotForPrograms), "{error}");
+    };
+    refused(Format::Graph, Notation::Json);
+    refused(Format::Function, Notation::Csv);
+    refused(Format::Overview, Notation::Csv);
 }
 
 /// A file that somebody else has made, or damaged: an inner call cannot be longer than the one that it was made in.
@@ -315,7 +328,8 @@ fn entries_alone_can_be_shown_too() {
     let (_root, directory) = trace();
     let (printed, text) = text(&directory, Format::Function, &Rules::default());
     assert!(text.contains("#P:2"), "{text}");
-    assert!(text.contains(" [001]     0.000040: f1\n"), "{text}");
+    assert!(text.contains(" [001]     0.000040: f1 <-f2\n"), "{text}");
+    assert!(text.contains(" [000]     0.000001: f0\n"), "{text}");
     assert_eq!(printed.unwrap().entries, 6);
 }
 
@@ -401,7 +415,7 @@ proptest! {
         let bytes = damaged(&path, changes);
         let length = bytes.len().saturating_sub(cut.index(bytes.len()) / 3);
         fs::write(&path, &bytes[..length]).unwrap();
-        let tables = [Format::Counts, Format::Callers, Format::Slowest];
+        let tables = [Format::Overview, Format::Counts, Format::Callers, Format::Slowest];
         for format in tables.into_iter().chain([Format::Function, Format::Graph]) {
             if let Err(error) = print(&directory, &format.into(), io::sink()) {
                 prop_assert!(!error.to_string().is_empty());

@@ -9,11 +9,12 @@ use terms::function::FunctionId;
 use super::calls::{Calls, Shown};
 use super::directory::TraceDirectory;
 use super::graph::Printer;
-use super::stream::{Happened, Stream};
+use super::stream::{Happened, Leaves, Stream};
+use super::times::Times;
 use super::{Printed, ReportError, entry_line, function_line};
 use crate::event::EventKind;
 use crate::export::events::EventLine;
-use crate::graph::selection::Rules;
+use crate::graph::excerpt::Excerpt;
 
 /// Which part of a trace.
 #[derive(Debug, Clone, Copy)]
@@ -36,7 +37,7 @@ pub fn print_last(
 ) -> Result<Printed, ReportError> {
     let trace = TraceDirectory::open(directory)?;
     let mut out = BufWriter::new(out);
-    let mut calls = Calls::open(&trace, Rules::default())?;
+    let mut calls = Calls::open(&trace, &Excerpt::default())?;
     let mut ends = Ends::new(last.calls);
     let read = ends.read(&trace, &mut calls, last.until);
     // What was good is shown, whatever came after it.
@@ -136,7 +137,7 @@ impl Ends {
         calls: &mut Calls,
         until: &[&str],
     ) -> Result<(), ReportError> {
-        let mut stream = Stream::of(trace, calls, false)?;
+        let mut stream = Stream::of(trace, calls, Leaves::Whole)?;
         while let Some(happened) = stream.next()? {
             let shown = match happened {
                 Happened::Call(shown) => shown,
@@ -182,7 +183,12 @@ impl Ends {
             writeln!(out, "# events of CPU {vcpu}")?;
             printed += tail.len() as u64;
             tail.iter().try_for_each(|point| {
-                function_line(out, vcpu, point.time_ns, &point.to_string())
+                function_line(
+                    out,
+                    vcpu,
+                    &Times::default().moment(point.time_ns),
+                    &point.to_string(),
+                )
             })?;
         }
         Ok(printed)
@@ -214,6 +220,6 @@ fn print_flat(
 ) -> io::Result<()> {
     tail.iter().try_for_each(|shown| {
         let (Shown::Step(step) | Shown::Leaf(step, _)) = shown;
-        entry_line(trace, calls, step, out)
+        entry_line((trace, calls), Times::default(), (step, None), out)
     })
 }

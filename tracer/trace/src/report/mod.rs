@@ -1,43 +1,69 @@
 //! Traces as text: a trace directory read back, and printed as ftrace prints the buffer of its
-//! `function` or `function_graph` tracer, or as a table: calls per function, who calls whom, the slowest.
+//! `function` or `function_graph` tracer, or added up in tables: calls per function, who calls whom, the slowest.
 
 mod anomalies;
+mod answer;
+mod callers;
 pub mod calls;
+pub mod condition;
 mod data_file;
+pub mod diff;
+#[cfg(test)]
+mod diff_tests;
 pub mod directory;
 mod error;
 pub mod events;
-mod graph;
+#[cfg(test)]
+mod excerpt_tests;
+mod gather;
+pub(crate) mod graph;
 #[cfg(test)]
 mod graph_tests;
 pub mod last;
 mod missing;
+mod overview;
 pub mod rows;
 mod slowest;
+mod spread;
 pub(crate) mod stream;
-pub mod summary;
+mod summary;
+mod table;
+#[cfg(test)]
+mod table_tests;
 #[cfg(test)]
 mod tests;
+mod timeline;
+#[cfg(test)]
+mod timeline_tests;
+mod times;
+mod values;
 
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
+use terms::function::FunctionId;
+
+pub use self::answer::Notation;
+use self::callers::Callers;
 use self::calls::{Calls, Shown};
 use self::directory::TraceDirectory;
 pub use self::error::ReportError;
 pub use self::missing::Missing;
 use self::rows::Rows;
-use self::slowest::print_slowest;
-use self::stream::{Happened, Stream};
-use self::summary::{By, print_summary};
+use self::stream::{Happened, Leaves, Stream};
+use self::summary::By;
+use self::times::Times;
 use crate::event::{Event, EventKind};
 use crate::export::events::EventLine;
 use crate::export::uftrace::{NOP, writer_of};
-use crate::graph::selection::Rules;
+use crate::graph::excerpt::Excerpt;
 
 /// How a trace is printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Format {
+    /// The first screen: what was traced and what is missing, the functions that took most, the slowest calls.
+    #[default]
+    Overview,
     /// One line per call, as ftrace's `function` tracer.
     Function,
     /// One line per function.
@@ -50,48 +76,109 @@ pub enum Format {
     Callees,
     /// The calls that took longest.
     Slowest,
+    /// One line per field of each event.
+    Values,
+    /// When calls and events happened: one line per vCPU, and per thread.
+    Timeline,
+    /// All that the tables of the others have, for a page that shows them.
+    Everything,
 }
 
 impl Format {
-    /// As what was recorded is shown when nobody says how.
-    fn usual(trace: &TraceDirectory) -> Self {
-        match trace.is_graph() {
-            true => Self::Graph,
-            false => Self::Function,
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Overview => "overview",
+            Self::Function => "function",
+            Self::Counts => "counts",
+            Self::Graph => "graph",
+            Self::Callers => "callers",
+            Self::Callees => "callees",
+            Self::Slowest => "slowest",
+            Self::Values => "values",
+            Self::Timeline => "timeline",
+            Self::Everything => "everything",
         }
-    }
-
-    /// Whether it has rows of functions.
-    const fn is_table(self) -> bool {
-        !matches!(self, Self::Function | Self::Graph)
     }
 
     /// What it is for, if that needs returns.
     const fn of_graph(self) -> Option<&'static str> {
         match self {
-            Self::Function | Self::Counts => None,
+            Self::Overview
+            | Self::Function
+            | Self::Counts
+            | Self::Values
+            | Self::Timeline
+            | Self::Everything => None,
             Self::Graph => Some("showing calls in each other"),
             Self::Callers | Self::Callees => Some("telling who called whom"),
             Self::Slowest => Some("telling how long a call took"),
         }
     }
+
+    /// What its rows are of, if it adds calls up.
+    const fn by(self) -> Option<By> {
+        match self {
+            Self::Overview | Self::Counts | Self::Everything => Some(By::Function),
+            Self::Callers => Some(By::Caller),
+            Self::Callees => Some(By::Callee),
+            Self::Function | Self::Graph | Self::Slowest | Self::Values | Self::Timeline => None,
+        }
+    }
+
+    /// How many of the slowest calls it shows when nobody says how many.
+    const fn slowest(self) -> Option<usize> {
+        match self {
+            Self::Overview => Some(overview::CALLS),
+            Self::Slowest => Some(SLOWEST),
+            Self::Everything => Some(SLOWEST_OF_ALL),
+            _ => None,
+        }
+    }
+
+    /// Whether it shows what the fields of events were.
+    const fn has_values(self) -> bool {
+        matches!(self, Self::Overview | Self::Values | Self::Everything)
+    }
+
+    /// Whether it says what was traced, and what is missing.
+    const fn has_about(self) -> bool {
+        matches!(self, Self::Overview | Self::Everything)
+    }
+
+    /// How many columns its timeline has, if it has one.
+    const fn columns(self) -> Option<usize> {
+        match self {
+            Self::Timeline => Some(timeline::COLUMNS),
+            Self::Everything => Some(timeline::COLUMNS_OF_PAGE),
+            _ => None,
+        }
+    }
 }
+
+/// So many of the slowest calls when nobody says how many.
+const SLOWEST: usize = 20;
+/// And of a page.
+const SLOWEST_OF_ALL: usize = 100;
 
 /// What is to be printed.
 #[derive(Debug, Clone, Default)]
 pub struct View {
-    /// How; without it as it was recorded.
-    pub format: Option<Format>,
-    /// Which calls of a graph.
-    pub rules: Rules,
+    /// How.
+    pub format: Format,
+    /// Which part of it.
+    pub excerpt: Excerpt,
     /// Which rows of a table.
     pub rows: Rows,
+    /// For whom.
+    pub notation: Notation,
+    /// Whether people see when something happened with nanoseconds, and not with microseconds.
+    pub has_nanoseconds: bool,
 }
 
 impl From<Format> for View {
     fn from(format: Format) -> Self {
         Self {
-            format: Some(format),
+            format,
             ..Self::default()
         }
     }
@@ -100,10 +187,12 @@ impl From<Format> for View {
 /// What was printed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Printed {
-    /// Calls in the trace.
+    /// Calls that were shown.
     pub entries: u64,
-    /// Events in the trace.
+    /// Events that were shown.
     pub events: u64,
+    /// Events in the trace.
+    pub read_events: u64,
     /// Records that the trace says were lost.
     pub lost: u64,
     /// Remarks for the user, one line each.
@@ -137,54 +226,56 @@ impl Printed {
 ///
 /// # Errors
 /// A [`ReportError`] that names the file; what was read before it is printed.
-pub fn print(
-    directory: &Path,
-    View {
-        format,
-        rules,
-        rows,
-    }: &View,
-    out: impl Write,
-) -> Result<Printed, ReportError> {
+pub fn print(directory: &Path, view: &View, out: impl Write) -> Result<Printed, ReportError> {
     // Asked first: a trace that is completed meanwhile is read as a whole.
     let writer = writer_of(directory);
     let trace = TraceDirectory::open(directory)?;
-    let format = format.unwrap_or_else(|| Format::usual(&trace));
+    view.check(&trace)?;
     let mut out = BufWriter::new(out);
-    if !trace.is_graph() && !rules.is_everything() {
-        let selecting = "selecting calls by depth, root or duration";
-        return Err(ReportError::NotAGraph(selecting));
-    }
-    if let Some(what) = format.of_graph().filter(|_| !trace.is_graph()) {
-        return Err(ReportError::NotAGraph(what));
-    }
-    if !format.is_table() && !rows.are_all() {
-        return Err(ReportError::NotATable);
-    }
-    let mut calls = Calls::open(&trace, rules.clone())?;
-    let by = match format {
-        Format::Callers => By::Caller,
-        Format::Callees => By::Callee,
-        _ => By::Function,
-    };
-    let result = match format {
-        Format::Function => print_entries(&trace, &mut calls, &mut out),
-        Format::Counts | Format::Callers | Format::Callees => {
-            print_summary(&trace, &mut calls, (by, rows), &mut out)
-        }
-        Format::Slowest => print_slowest(&trace, &mut calls, rows, &mut out),
+    let mut calls = Calls::open(&trace, &view.excerpt)?;
+    let result = match view.format {
+        Format::Function => print_entries(&trace, &mut calls, view.times(&trace), &mut out),
         Format::Graph => graph::print_graph(&trace, &mut calls, &mut out),
+        _ => answer::print(&trace, &mut calls, view, &mut out),
     };
-    if result.is_ok() {
-        anomalies::print_doubts(&trace, &mut out).map_err(ReportError::Output)?;
-    }
     out.flush().map_err(ReportError::Output)?;
     let mut printed = result?;
     printed.notes.extend(std::mem::take(&mut calls.notes));
     printed.notes.extend(unfinished(&trace, writer));
     let missing = Missing::of(&trace, calls.entries());
-    printed.missing = missing.or_else(|| Missing::of_events(&trace, printed.events));
+    printed.missing = missing.or_else(|| Missing::of_events(&trace, printed.read_events));
     Ok(printed)
+}
+
+impl View {
+    /// How times of this trace are shown.
+    fn times(&self, trace: &TraceDirectory) -> Times {
+        Times {
+            period_ns: trace.clock_period_ns(),
+            has_nanoseconds: self.has_nanoseconds,
+        }
+    }
+
+    /// Whether this trace can be viewed so.
+    fn check(&self, trace: &TraceDirectory) -> Result<(), ReportError> {
+        if let Some(what) = self.format.of_graph().filter(|_| !trace.is_graph()) {
+            return Err(ReportError::NotAGraph(what));
+        }
+        if self.format == Format::Timeline && !trace.has_times() {
+            return Err(ReportError::NoTimes("a timeline"));
+        }
+        let is_one_by_one = matches!(self.format, Format::Function | Format::Graph);
+        if is_one_by_one && !self.rows.are_all() {
+            return Err(ReportError::NotATable);
+        }
+        match (self.notation, self.format) {
+            (Notation::Json | Notation::Csv, _) if is_one_by_one => {
+                Err(ReportError::NotForPrograms)
+            }
+            (Notation::Csv, Format::Overview) => Err(ReportError::NotForPrograms),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What is to be said of a trace that was not completed; its `writer` was asked for before the trace was opened.
@@ -203,36 +294,46 @@ pub fn unfinished(trace: &TraceDirectory, writer: Option<String>) -> Option<Stri
 fn print_entries(
     trace: &TraceDirectory,
     calls: &mut Calls,
+    times: Times,
     out: &mut impl Write,
 ) -> Result<Printed, ReportError> {
     function_header(trace, out).map_err(ReportError::Output)?;
-    let mut stream = Stream::of(trace, calls, false)?;
+    let mut stream = Stream::of(trace, calls, Leaves::Apart)?;
     let mut printed = Printed::default();
+    let mut callers = Callers::default();
     while let Some(happened) = stream.next()? {
         printed.count(&happened);
         let line = match &happened {
             Happened::Stall(stall) => writeln!(out, "# {stall}"),
-            Happened::Point(event) => point_line(out, event),
+            Happened::Point(event) => point_line(out, times, event),
             Happened::Call(Shown::Step(step) | Shown::Leaf(step, _)) => {
-                entry_line(trace, stream.calls, step, out)
+                let caller = callers.caller(step);
+                entry_line((trace, stream.calls), times, (step, caller), out)
             }
         };
         line.map_err(ReportError::Output)?;
     }
+    printed.read_events = stream.events();
+    anomalies::print(&anomalies::doubts(trace), out).map_err(ReportError::Output)?;
     Ok(printed)
 }
 
-/// The entry of a call, or how many are lost.
+/// The entry of a call, with who made it if that is known, or how many are lost.
 fn entry_line(
-    trace: &TraceDirectory,
-    calls: &Calls,
-    step: &Event,
+    (trace, calls): (&TraceDirectory, &Calls),
+    times: Times,
+    (step, caller): (&Event, Option<FunctionId>),
     out: &mut impl Write,
 ) -> io::Result<()> {
     let vcpu = usize::from(step.vcpu);
     match step.kind {
         EventKind::Entry(function) => {
-            function_line(out, vcpu, step.time_ns, &calls.name(trace, function))
+            let name = calls.name(trace, function);
+            let name = match caller {
+                Some(caller) => format!("{name} <-{}", calls.name(trace, caller)).into(),
+                None => name,
+            };
+            function_line(out, vcpu, &times.moment(step.time_ns), &name)
         }
         EventKind::Lost(count) => writeln!(out, "CPU:{vcpu} [LOST {count} EVENTS]"),
         _ => Ok(()),
@@ -240,10 +341,10 @@ fn entry_line(
 }
 
 /// An event, or how many are lost.
-fn point_line(out: &mut impl Write, event: &EventLine) -> io::Result<()> {
+fn point_line(out: &mut impl Write, times: Times, event: &EventLine) -> io::Result<()> {
     let vcpu = usize::from(event.vcpu);
     match event.event {
-        Some(_) => function_line(out, vcpu, event.time_ns, &event.to_string()),
+        Some(_) => function_line(out, vcpu, &times.moment(event.time_ns), &event.to_string()),
         None => writeln!(out, "CPU:{vcpu} {event}"),
     }
 }
@@ -276,11 +377,11 @@ fn function_header(trace: &TraceDirectory, out: &mut impl Write) -> io::Result<(
     writeln!(out, "#              | |         |         |         |")
 }
 
-fn function_line(out: &mut impl Write, vcpu: usize, time: u64, name: &str) -> io::Result<()> {
-    let (seconds, micros) = (time / 1_000_000_000, time / 1_000 % 1_000_000);
+fn function_line(out: &mut impl Write, vcpu: usize, moment: &str, name: &str) -> io::Result<()> {
+    // As ftrace has it: five digits before the point, six after it.
     writeln!(
         out,
-        "{:>16}-{:<7} [{vcpu:03}] {seconds:>5}.{micros:06}: {name}",
+        "{:>16}-{:<7} [{vcpu:03}] {moment:>12}: {name}",
         "<guest>", 0
     )
 }

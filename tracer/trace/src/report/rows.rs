@@ -1,47 +1,97 @@
-//! Which rows of a table are shown.
+//! Which rows of a table are shown, and in what order.
 
-use std::io::{self, Write};
-
+use super::error::ReportError;
+use super::table::Table;
 use crate::glob::Pattern;
+
+/// So many functions has a first screen when nobody says how many.
+const FUNCTIONS: usize = 10;
+
+/// So many threads has a timeline when nobody says how many.
+const THREADS: usize = 20;
 
 /// The rows that are wanted; without anything all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rows {
     /// Those of functions whose names match one of these, or of all.
     pub functions: Vec<Pattern>,
+    /// By this column, or as the table has them.
+    pub sort: Option<String>,
     /// So many at most, the first ones.
     pub most: Option<usize>,
 }
 
 impl Rows {
-    /// Whether all are wanted.
+    /// Whether all are wanted, as they are.
     #[must_use]
-    pub const fn are_all(&self) -> bool {
-        self.functions.is_empty() && self.most.is_none()
+    pub fn are_all(&self) -> bool {
+        *self == Self::default()
     }
 
-    /// Whether those of this function are wanted.
-    pub(super) fn have(&self, name: &str) -> bool {
+    /// Whether those of this function are wanted, or of what has no name.
+    pub(super) fn have(&self, name: Option<&str>) -> bool {
         let mut functions = self.functions.iter();
-        self.functions.is_empty() || functions.any(|pattern| pattern.matches_name(name))
+        self.functions.is_empty()
+            || name.is_some_and(|name| functions.any(|pattern| pattern.matches_name(name)))
     }
 
-    /// How many at most.
-    pub(super) fn most(&self) -> usize {
-        self.most.unwrap_or(usize::MAX)
-    }
-
-    /// Says how many are not shown of the `chosen` ones, and of `all`.
-    pub(super) fn print_left_out(
-        &self,
-        chosen: usize,
-        all: usize,
-        out: &mut impl Write,
-    ) -> io::Result<()> {
-        let shown = chosen.min(self.most());
-        match shown < all {
-            true => writeln!(out, "# {shown} of {all} rows are shown"),
-            false => Ok(()),
+    /// Of the first screen: the first of them by what the functions themselves took.
+    pub(super) fn of_overview(&self, has_times: bool) -> Self {
+        let by_time = || has_times.then(|| "self".to_owned());
+        Self {
+            sort: self.sort.clone().or_else(by_time),
+            most: self.most.or(Some(FUNCTIONS)),
+            ..self.clone()
         }
+    }
+
+    /// The same, of a first screen in the order that they have: what is sorted there is its table of functions.
+    pub(super) fn unsorted_if(&self, is_overview: bool) -> Self {
+        Self {
+            sort: self.sort.clone().filter(|_| !is_overview),
+            ..self.clone()
+        }
+    }
+
+    /// The vCPUs of a timeline: all.
+    pub(super) fn of_vcpus(&self, mut vcpus: Table) -> Result<Table, ReportError> {
+        let all = vcpus.rows.len();
+        let rows = Self {
+            most: None,
+            ..self.clone()
+        };
+        rows.arrange(&mut vcpus, all)?;
+        Ok(vcpus)
+    }
+
+    /// The threads of a timeline: those that are wanted, or the first of them.
+    pub(super) fn of_threads(&self, mut threads: Table) -> Result<Table, ReportError> {
+        let all = threads.rows.len();
+        let rows = Self {
+            most: self.most.or(Some(THREADS)),
+            ..self.clone()
+        };
+        rows.arrange(&mut threads, all)?;
+        Ok(threads)
+    }
+
+    /// Sorts what was chosen of `all` rows and leaves the first ones; says how many are not shown.
+    pub(super) fn arrange(&self, table: &mut Table, all: usize) -> Result<(), ReportError> {
+        if let Some(key) = &self.sort
+            && !table.sort(key)
+        {
+            let columns = table.columns.iter().map(|column| column.key);
+            return Err(ReportError::NoColumn {
+                key: key.clone(),
+                columns: columns.collect::<Vec<_>>().join(", "),
+            });
+        }
+        table.rows.truncate(self.most.unwrap_or(usize::MAX));
+        let shown = table.rows.len();
+        if shown < all {
+            let remark = format!("{shown} of {all} rows are shown");
+            table.remarks.insert(0, remark);
+        }
+        Ok(())
     }
 }

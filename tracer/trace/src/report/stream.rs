@@ -7,6 +7,7 @@ use super::calls::{Calls, Shown};
 use super::directory::TraceDirectory;
 use super::error::ReportError;
 use super::events::Events;
+use crate::event::Event;
 use crate::export::events::EventLine;
 use crate::export::uftrace::ClockStall;
 
@@ -21,35 +22,46 @@ pub enum Happened {
     Stall(ClockStall),
 }
 
+/// Which calls in which nothing was called come whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leaves {
+    /// All.
+    Whole,
+    /// Those in which no event happened on their vCPU.
+    WithoutEvents,
+    /// None: each step comes in the order of time.
+    Apart,
+}
+
 /// What is merged.
 #[derive(Debug)]
 pub struct Stream<'a> {
     pub calls: &'a mut Calls,
     events: Events,
     stalls: Peekable<slice::Iter<'a, ClockStall>>,
-    /// The next step, when it is known what comes before it; also the end of a call that an event has taken apart.
+    /// The next step, when it is known what comes before it.
     next: Option<Shown>,
-    /// Whether a call in which an event happened is taken apart.
-    is_nested: bool,
+    leaves: Leaves,
 }
 
 impl<'a> Stream<'a> {
-    /// Of this trace, whose calls these are. A call in which an event happened on its vCPU is taken apart if `is_nested`.
+    /// Of this trace, whose calls these are.
     ///
     /// # Errors
     /// [`ReportError::Events`].
     pub fn of(
         trace: &'a TraceDirectory,
         calls: &'a mut Calls,
-        is_nested: bool,
+        leaves: Leaves,
     ) -> Result<Self, ReportError> {
         let stalls = trace.side.as_ref().map(|side| &*side.clock_stalls);
+        let events = Events::of(trace, &calls.excerpt)?;
         Ok(Self {
             calls,
-            events: Events::of(trace)?,
+            events,
             stalls: stalls.unwrap_or_default().iter().peekable(),
             next: None,
-            is_nested,
+            leaves,
         })
     }
 
@@ -58,6 +70,26 @@ impl<'a> Stream<'a> {
     /// # Errors
     /// As of [`Calls::pop`], and [`ReportError::Events`].
     pub fn next(&mut self) -> Result<Option<Happened>, ReportError> {
+        loop {
+            let happened = self.any()?;
+            let Some(Happened::Stall(stall)) = &happened else {
+                return Ok(happened);
+            };
+            let excerpt = &self.calls.excerpt;
+            if !excerpt.is_early(stall.end_ns) && !excerpt.is_late(stall.end_ns) {
+                return Ok(happened);
+            }
+        }
+    }
+
+    /// Events that were read so far, whether or not they were asked for.
+    #[must_use]
+    pub const fn events(&self) -> u64 {
+        self.events.read
+    }
+
+    /// The same with all that is said of the clock.
+    fn any(&mut self) -> Result<Option<Happened>, ReportError> {
         if self.next.is_none() {
             self.next = self.calls.pop()?;
         }
@@ -83,13 +115,19 @@ impl<'a> Stream<'a> {
     /// A call, or its beginning when an event comes before its end.
     fn opened(&mut self, shown: Shown) -> Shown {
         match shown {
-            Shown::Leaf(entry, exit)
-                if self.is_nested && self.events.is_next_before(exit.time_ns, entry.vcpu) =>
-            {
-                self.next = Some(Shown::Step(exit));
+            Shown::Leaf(entry, exit) if self.is_apart(&entry, &exit) => {
+                self.calls.put_back(exit);
                 Shown::Step(entry)
             }
             other => other,
+        }
+    }
+
+    fn is_apart(&self, entry: &Event, exit: &Event) -> bool {
+        match self.leaves {
+            Leaves::Whole => false,
+            Leaves::WithoutEvents => self.events.is_next_before(exit.time_ns, entry.vcpu),
+            Leaves::Apart => true,
         }
     }
 }

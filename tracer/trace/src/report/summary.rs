@@ -4,27 +4,15 @@
 //! in traced functions that were called. *Min*, *avg* and *max* are of single calls. Calls of unknown
 //! duration are counted, and add no time. What is shorter than the period of the clock is said to be so.
 
-use std::collections::HashMap;
-use std::io::{self, Write};
+use std::collections::{BTreeMap, HashMap};
 
 use terms::function::FunctionId;
-
-use super::calls::{Calls, Shown};
-use super::directory::TraceDirectory;
-use super::error::ReportError;
-use super::events::Counts;
-use super::rows::Rows;
-use super::stream::{Happened, Stream};
-use super::{Printed, anomalies};
-use crate::event::{Event, EventKind};
-use crate::export::resolution::shorter;
 use terms::quantity::plain;
 
-/// What there is of a graph beside calls.
-const HEADINGS: [&str; 5] = ["TOTAL us", "SELF us", "MIN us", "AVG us", "MAX us"];
-
-/// Who called what no function that is traced has called.
-pub(super) const UNTRACED: &str = "(not traced)";
+use super::rows::Rows;
+use super::spread::Spread;
+use super::table::{Cell, Column, Table, Unit};
+use crate::event::{Event, EventKind};
 
 /// What has a row of its own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -47,11 +35,11 @@ struct Key {
 }
 
 impl By {
-    const fn heading(self) -> &'static str {
+    const fn table(self) -> &'static str {
         match self {
-            Self::Function => "FUNCTION",
-            Self::Caller => "FUNCTION <-CALLER",
-            Self::Callee => "CALLER ->FUNCTION",
+            Self::Function => "counts",
+            Self::Caller => "callers",
+            Self::Callee => "callees",
         }
     }
 
@@ -61,39 +49,48 @@ impl By {
             Self::Caller | Self::Callee => "pair",
         }
     }
+
+    /// Of a graph there are times.
+    fn columns(self, has_times: bool) -> Vec<Column> {
+        let calls = Column::new("calls", "CALLS", Unit::Number(14));
+        let times = [
+            ("total", "TOTAL us"),
+            ("self", "SELF us"),
+            ("min", "MIN us"),
+            ("avg", "AVG us"),
+            ("max", "MAX us"),
+        ];
+        let times = times.map(|(key, heading)| Column::new(key, heading, Unit::Duration(14)));
+        let name = |key, heading, mark| Column::new(key, heading, Unit::Name(mark));
+        let names = match self {
+            Self::Function => vec![name("function", "FUNCTION", "")],
+            Self::Caller => vec![
+                name("function", "FUNCTION", ""),
+                name("caller", "<-CALLER", "<-"),
+            ],
+            Self::Callee => vec![
+                name("caller", "CALLER", ""),
+                name("function", "->FUNCTION", "->"),
+            ],
+        };
+        let times = times.into_iter().filter(|_| has_times);
+        std::iter::once(calls).chain(times).chain(names).collect()
+    }
 }
 
 /// The sums of one row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Row {
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Row {
     /// All calls.
     pub calls: u64,
-    /// Calls of known duration.
-    pub timed: u64,
-    /// Nanoseconds in the function and what it called.
-    pub total: u64,
-    /// Nanoseconds in the function itself.
-    pub own: u64,
-    /// Nanoseconds of all calls of known duration, nested ones too.
-    pub sum: u64,
-    /// The shortest call.
-    pub min: u64,
-    /// The longest call.
-    pub max: u64,
-}
-
-impl Default for Row {
-    fn default() -> Self {
-        Self {
-            calls: 0,
-            timed: 0,
-            total: 0,
-            own: 0,
-            sum: 0,
-            min: u64::MAX,
-            max: 0,
-        }
-    }
+    /// Calls of known duration in no other call of the same row, with what they called.
+    pub total: Spread,
+    /// Calls of known duration, without what they called.
+    pub own: Spread,
+    /// Calls of known duration, with what they called.
+    pub each: Spread,
+    /// The shortest and the longest of these, in nanoseconds.
+    pub range: Option<(u64, u64)>,
 }
 
 /// A call that is open.
@@ -107,21 +104,30 @@ struct Open {
 
 /// Adds calls up.
 #[derive(Debug, Default)]
-pub struct Summary {
+pub(super) struct Summary {
     by: By,
     rows: HashMap<Key, Row>,
     threads: HashMap<u32, Vec<Open>>,
-    lost: Vec<u64>,
-    printed: Printed,
+    calls: u64,
+    /// Of each vCPU that has lost any.
+    lost: BTreeMap<u16, u64>,
 }
 
 impl Summary {
+    /// With a row for each of these.
+    pub fn new(by: By) -> Self {
+        Self {
+            by,
+            ..Self::default()
+        }
+    }
+
     /// The next step of a thread.
     pub fn add(&mut self, step: &Event) {
         let open = self.threads.entry(step.thread).or_default();
         match step.kind {
             EventKind::Entry(function) => {
-                self.printed.entries += 1;
+                self.calls += 1;
                 // Of a trace of functions nothing returns.
                 open.truncate(step.depth as usize);
                 let around = open.last().filter(|_| self.by != By::Function);
@@ -146,123 +152,78 @@ impl Summary {
                 row.add(duration, call);
             }
             EventKind::Lost(count) => {
-                self.printed.lost = self.printed.lost.saturating_add(count);
-                let vcpu = usize::from(step.vcpu);
-                if self.lost.len() <= vcpu {
-                    self.lost.resize(vcpu + 1, 0);
-                }
-                if let Some(lost) = self.lost.get_mut(vcpu) {
-                    *lost = lost.saturating_add(count);
-                }
+                let lost = self.lost.entry(step.vcpu).or_default();
+                *lost = lost.saturating_add(count);
             }
             EventKind::Point(_) | EventKind::LostPoints(_) | EventKind::Stall(_) => {}
         }
     }
-}
 
-impl Row {
-    fn add(&mut self, duration: u64, call: Open) {
-        self.timed += 1;
-        self.sum = self.sum.saturating_add(duration);
-        // Nothing is cut: a thread's times do not go back between the entry and the exit of a call of known duration,
-        // so the calls in it took no more than it did.
-        self.own = self.own.saturating_add(duration.saturating_sub(call.inner));
-        self.min = self.min.min(duration);
-        self.max = self.max.max(duration);
-        if call.is_outermost {
-            self.total = self.total.saturating_add(duration);
+    /// The rows, with the names of their functions.
+    pub fn functions<'a, N: Into<String>>(
+        &'a self,
+        name: impl Fn(FunctionId) -> N + 'a,
+    ) -> impl Iterator<Item = (String, &'a Row)> {
+        let named = move |(key, row): (&Key, &'a Row)| (name(key.function).into(), row);
+        self.rows.iter().map(named)
+    }
+
+    /// How many rows there are.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// The rows that are wanted, those of one function together, the first what took or was called most.
+    pub fn table<N: Into<String>>(
+        &self,
+        name: impl Fn(FunctionId) -> N,
+        has_times: bool,
+        wanted: &Rows,
+    ) -> Table {
+        let all_lost = self.lost.values().copied().fold(0, u64::saturating_add);
+        let calls = plain(self.calls, "call");
+        let rows = plain(self.rows.len() as u64, self.by.noun());
+        let mut remarks = vec![format!("{calls} of {rows}, {all_lost} lost")];
+        let of_vcpu = |(vcpu, count)| format!("CPU:{vcpu} [LOST {count} EVENTS]");
+        remarks.extend(self.lost.iter().map(of_vcpu));
+        let sorted = self.sorted(name, has_times).into_iter();
+        let chosen = sorted.filter(|named| wanted.have(named.chosen_by()));
+        Table {
+            name: self.by.table(),
+            columns: self.by.columns(has_times),
+            rows: chosen.map(|named| named.cells(has_times)).collect(),
+            remarks,
         }
     }
 
-    fn times(&self) -> [Option<u64>; 5] {
-        let known = |value| (self.timed > 0).then_some(value);
-        let average = self.sum.checked_div(self.timed);
-        [
-            known(self.total),
-            known(self.own),
-            known(self.min),
-            average,
-            known(self.max),
-        ]
-    }
-}
-
-/// Microseconds.
-pub(super) fn column(nanoseconds: u64, period: Option<u64>) -> String {
-    let (sign, shown) = match shorter(nanoseconds, period) {
-        Some(period) => ("<", period),
-        None => ("", nanoseconds),
-    };
-    format!("{sign}{}.{:03}", shown / 1000, shown % 1000)
-}
-
-pub(super) fn print_summary(
-    trace: &TraceDirectory,
-    calls: &mut Calls,
-    (by, rows): (By, &Rows),
-    out: &mut impl Write,
-) -> Result<Printed, ReportError> {
-    let mut summary = Summary {
-        by,
-        ..Summary::default()
-    };
-    let mut points = Counts::default();
-    let mut stream = Stream::of(trace, calls, false)?;
-    let end = loop {
-        match stream.next() {
-            Ok(Some(Happened::Call(Shown::Step(step)))) => summary.add(&step),
-            Ok(Some(Happened::Call(Shown::Leaf(entry, exit)))) => {
-                summary.add(&entry);
-                summary.add(&exit);
-            }
-            Ok(Some(Happened::Point(point))) => points.add(point),
-            Ok(Some(Happened::Stall(_))) => {}
-            Ok(None) => break Ok(()),
-            Err(error) => break Err(error),
-        }
-    };
-    let sorted = summary.sorted(|id| calls.name(trace, id), trace.is_graph());
-    table(trace, &summary, rows, &sorted, out).map_err(ReportError::Output)?;
-    if trace.is_graph() {
-        anomalies::print(trace, out).map_err(ReportError::Output)?;
-    }
-    let mut printed = summary.printed;
-    points.print(out).map_err(ReportError::Output)?;
-    printed.events = points.all();
-    printed.lost = printed.lost.saturating_add(points.lost);
-    end.map(|()| printed)
-}
-
-/// A row with the name that it is shown with, and that of the function it is chosen by.
-struct Named<'a> {
-    row: &'a Row,
-    name: String,
-    chosen_by: String,
-}
-
-impl Summary {
-    /// All rows, those of one function together, the first what took or was called most.
     fn sorted<N: Into<String>>(
         &self,
         name: impl Fn(FunctionId) -> N,
         has_times: bool,
     ) -> Vec<Named<'_>> {
-        let weight = |row: &Row| if has_times { row.total } else { row.calls };
-        let named = |(key, row): (&Key, _)| (self.named(*key, row, &name), self.group(*key));
-        let mut rows: Vec<_> = self.rows.iter().map(named).collect();
+        let weight = |row: &Row| if has_times { row.total.sum } else { row.calls };
+        let mut rows: Vec<Named<'_>> = self
+            .rows
+            .iter()
+            .map(|(key, row)| Named {
+                row,
+                group: self.group(*key),
+                names: self.names(*key, &name),
+            })
+            .collect();
         let mut groups: HashMap<Option<FunctionId>, u64> = HashMap::new();
-        for (named, group) in &rows {
-            let sum = groups.entry(*group).or_default();
+        for named in &rows {
+            let sum = groups.entry(named.group).or_default();
             *sum = sum.saturating_add(weight(named.row));
         }
         let sum = |group: &Option<FunctionId>| groups.get(group).copied().unwrap_or_default();
-        rows.sort_by(|(a, a_group), (b, b_group)| {
-            let by_group = sum(b_group).cmp(&sum(a_group));
-            let by_group = by_group.then_with(|| a.chosen_by.cmp(&b.chosen_by));
+        rows.sort_by(|a, b| {
+            let by_group = sum(&b.group).cmp(&sum(&a.group));
+            let by_group = by_group.then_with(|| a.names.first().cmp(&b.names.first()));
             let by_row = weight(b.row).cmp(&weight(a.row));
-            by_group.then(by_row).then_with(|| a.name.cmp(&b.name))
+            by_group.then(by_row).then_with(|| a.names.cmp(&b.names))
         });
-        rows.into_iter().map(|(named, _)| named).collect()
+        rows
     }
 
     /// What stands together.
@@ -273,66 +234,82 @@ impl Summary {
         }
     }
 
-    fn named<'a, N: Into<String>>(
+    /// In the order of the columns: by the first of them rows are chosen.
+    fn names<N: Into<String>>(
         &self,
-        key: Key,
-        row: &'a Row,
+        Key { function, caller }: Key,
         name: impl Fn(FunctionId) -> N,
-    ) -> Named<'a> {
-        let function: String = name(key.function).into();
-        let caller = || {
-            key.caller
-                .map_or_else(|| UNTRACED.to_owned(), |id| name(id).into())
-        };
-        let (name, chosen_by) = match self.by {
-            By::Function => (function.clone(), function),
-            By::Caller => (format!("{function} <-{}", caller()), function),
-            By::Callee => (format!("{} ->{function}", caller()), caller()),
-        };
-        Named {
-            row,
-            name,
-            chosen_by,
+    ) -> Vec<Option<String>> {
+        let [function, caller] = [Some(function), caller].map(|id| id.map(|id| name(id).into()));
+        match self.by {
+            By::Function => vec![function],
+            By::Caller => vec![function, caller],
+            By::Callee => vec![caller, function],
         }
     }
 }
 
-fn table(
-    trace: &TraceDirectory,
-    summary: &Summary,
-    wanted: &Rows,
-    rows: &[Named<'_>],
-    out: &mut impl Write,
-) -> io::Result<()> {
-    let has_times = trace.is_graph();
-    write!(out, "{:>14}", "CALLS")?;
-    for heading in HEADINGS.iter().filter(|_| has_times) {
-        write!(out, " {heading:>14}")?;
+impl Row {
+    /// The calls of both.
+    pub fn merge(&mut self, other: &Self) {
+        self.calls = self.calls.saturating_add(other.calls);
+        self.total.merge(other.total);
+        self.own.merge(other.own);
+        self.each.merge(other.each);
+        let ranges = [self.range, other.range];
+        let (least, most) = ranges
+            .iter()
+            .flatten()
+            .copied()
+            .unzip::<_, _, Vec<_>, Vec<_>>();
+        self.range = least.into_iter().min().zip(most.into_iter().max());
     }
-    writeln!(out, "  {}", summary.by.heading())?;
-    let chosen = || rows.iter().filter(|row| wanted.have(&row.chosen_by));
-    for Named { row, name, .. } in chosen().take(wanted.most()) {
-        write!(out, "{:>14}", row.calls)?;
-        for time in row.times().into_iter().filter(|_| has_times) {
-            match time {
-                Some(time) => write!(out, " {:>14}", column(time, trace.clock_period_ns()))?,
-                None => write!(out, " {:>14}", "-")?,
-            }
+
+    fn add(&mut self, duration: u64, call: Open) {
+        self.each.add(duration);
+        // Nothing is cut: a thread's times do not go back between the entry and the exit of a call of known duration,
+        // so the calls in it took no more than it did.
+        self.own.add(duration.saturating_sub(call.inner));
+        let (least, most) = self.range.unwrap_or((duration, duration));
+        self.range = Some((least.min(duration), most.max(duration)));
+        if call.is_outermost {
+            self.total.add(duration);
         }
-        writeln!(out, "  {name}")?;
     }
-    wanted.print_left_out(chosen().count(), rows.len(), out)?;
-    let (calls, lost) = (summary.printed.entries, summary.printed.lost);
-    let calls = plain(calls, "call");
-    let rows = plain(rows.len() as u64, summary.by.noun());
-    writeln!(out, "# {calls} of {rows}, {lost} lost")?;
-    for (vcpu, count) in summary
-        .lost
-        .iter()
-        .enumerate()
-        .filter(|(_, count)| **count > 0)
-    {
-        writeln!(out, "# CPU:{vcpu} [LOST {count} EVENTS]")?;
+
+    fn times(&self) -> [Option<u64>; 5] {
+        let known = |value| self.range.map(|_| value);
+        let average = self.each.sum.checked_div(self.each.count);
+        [
+            known(self.total.sum),
+            known(self.own.sum),
+            self.range.map(|(least, _)| least),
+            average,
+            self.range.map(|(_, most)| most),
+        ]
     }
-    Ok(())
+}
+
+/// A row with the names that it is shown with.
+struct Named<'a> {
+    row: &'a Row,
+    group: Option<FunctionId>,
+    names: Vec<Option<String>>,
+}
+
+impl Named<'_> {
+    /// None of the callees of what is not traced.
+    fn chosen_by(&self) -> Option<&str> {
+        self.names.first()?.as_deref()
+    }
+
+    fn cells(self, has_times: bool) -> Vec<Cell> {
+        let times = self.row.times().into_iter().filter(|_| has_times);
+        let calls = Cell::from(self.row.calls);
+        let names = self.names.into_iter().map(Cell::Name);
+        std::iter::once(calls)
+            .chain(times.map(Cell::from))
+            .chain(names)
+            .collect()
+    }
 }

@@ -248,8 +248,26 @@ fn a_trace_of_events_only_does_not_say_that_it_is_of_functions() {
 }
 
 #[test]
+fn the_first_screen_of_events_alone_has_no_table_of_calls() {
+    let (_root, directory) = events_only();
+    let (_, text) = text(&directory, Format::Overview);
+    let expected = "\
+guest     1 vCPU
+recorded  nop
+time      0.000000 s, from 0.000000 to 0.000000
+events    2
+lost      7 records (77.7 %)
+
+         COUNT  EVENT
+             2  sent
+# 2 events, 7 lost
+";
+    assert_eq!(text, expected);
+}
+
+#[test]
 fn events_that_the_totals_have_and_the_files_have_not_are_missing() {
-    for format in [Format::Function, Format::Counts] {
+    for format in [Format::Function, Format::Counts, Format::Overview] {
         let (_root, directory) = events_only();
         assert_eq!(text(&directory, format).0.unwrap().missing, None);
         let file = directory.join("events-0.jsonl");

@@ -25,7 +25,8 @@ use terms::function::{Function, FunctionId};
 
 use crate::event::{Event, EventKind, Moment, Record, RecordKind, Sink, Timed};
 use crate::graph::join::{Join, Joined};
-use crate::graph::selection::{Rules, Selection};
+use crate::graph::rules::Rules;
+use crate::graph::selection::Selection;
 use crate::graph::threads::{BadStackSize, Threads};
 use crate::graph::{Anomalies, Death};
 use merge::Merge;

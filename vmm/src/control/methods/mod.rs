@@ -5,7 +5,9 @@ pub mod dynfunc;
 pub mod events;
 pub mod filters;
 pub mod guest;
+pub mod listening;
 pub mod probes;
+pub mod service;
 pub mod sessions;
 pub mod tracing;
 
@@ -23,6 +25,8 @@ pub fn visit_all(visitor: &mut impl Visitor) {
     events::visit(visitor);
     probes::visit(visitor);
     dynfunc::visit(visitor);
+    listening::visit(visitor);
+    service::visit(visitor);
 }
 
 /// Answers one request line; `None` for a notification.
@@ -83,13 +87,16 @@ mod tests {
     use super::events::*;
     use super::filters::*;
     use super::guest::*;
+    use super::listening::*;
     use super::probes::*;
+    use super::service::*;
     use super::sessions::*;
     use super::tracing::*;
     use super::{METHOD_NOT_FOUND, Response, RpcError, answer, visit_all};
     use crate::control::method::{Method, Nothing, Served, Visitor};
     use crate::control::protocol::{INVALID_PARAMS, parse};
     use crate::control::status::Status;
+    use crate::control::subscription::Subscriptions;
     use crate::machine::Machine;
     use crate::options::session::SessionOptions;
 
@@ -125,6 +132,10 @@ mod tests {
 
         fn shut_down(&mut self) {
             self.has_ended = true;
+        }
+
+        fn subscriptions(&mut self) -> &mut Subscriptions {
+            panic!("somebody listens")
         }
     }
 
@@ -289,6 +300,8 @@ mod tests {
             .and(Resume(Nothing {}))
             .and(Dump(dump))
             .and(TakeDigest(Nothing {}))
+            .and(Subscribe(of()))
+            .and(ShowVersion(Nothing {}))
             .and(ShutDown(Nothing {}));
         let mut all = Names::default();
         visit_all(&mut all);

@@ -76,15 +76,15 @@ methods! {
 
     /// Let the stubs record again, without patching
     TracingOn(OfSession) "tracing-on" -> Switched:
-        |of, tracing, _guest| tracing.switch(&of.session.0, true)?;
+        |of, tracing, _guest| tracing.session(&of.session.0)?.switch(true)?;
 
     /// Keep the stubs from recording, without patching
     TracingOff(OfSession) "tracing-off" -> Switched:
-        |of, tracing, _guest| tracing.switch(&of.session.0, false)?;
+        |of, tracing, _guest| tracing.session(&of.session.0)?.switch(false)?;
 
     /// What a profile session has counted: hits and times per function
     ShowProfile(OfSession) "profile" -> Profile:
-        |of, tracing, _guest| tracing.profile(&of.session.0)?;
+        |of, tracing, _guest| tracing.session(&of.session.0)?.profile()?;
 
     /// Write what the rings hold now to a directory, while the guest runs; nothing is recorded meanwhile
     Dump(DumpTo) "dump" -> Dumped:

@@ -18,6 +18,7 @@ mod lane;
 mod late;
 pub mod layout;
 mod lock;
+mod pauses;
 pub mod record;
 mod side;
 mod tally;
@@ -36,6 +37,7 @@ pub use self::late::{LateModule, LateModules, WaitingModules};
 use self::layout::{Extent, SIDE_FILE, Text};
 use self::lock::DirectoryLock;
 pub use self::lock::writer_of;
+pub use self::pauses::PauseSpread;
 use self::record::{Kind, truncated, word};
 pub use self::side::{
     AnomalyNote, ClockStall, GRAPH, Metadata, NO_CLOCK, NOP, SideFile, VERSION, VcpuTotals,

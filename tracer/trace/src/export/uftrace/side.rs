@@ -9,6 +9,7 @@ use terms::printable::masked;
 
 use super::lane::LaneTotals;
 use super::late::{LateModules, WaitingModules};
+use super::pauses::PauseSpread;
 use crate::doubt::TimeNote;
 use crate::export::events::EventTotals;
 use crate::graph::{Anomalies, Anomaly, Seen};
@@ -50,6 +51,9 @@ pub struct Metadata {
     /// Modules that have not been read yet, so that none of their functions is traced.
     #[serde(default, skip_serializing_if = "WaitingModules::is_none")]
     pub waiting_modules: WaitingModules,
+    /// How long the guest stood still for being traced, by any session, until this trace ended; nothing before.
+    #[serde(default, skip_serializing_if = "PauseSpread::is_empty")]
+    pub pauses: PauseSpread,
 }
 
 /// The clock of traces without times.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::event::{Event, EventKind};
-use crate::graph::selection::Rules;
+use crate::graph::rules::Rules;
 
 /// A call of a thread: which steps are its own, and what is to become of it.
 struct Call {

@@ -7,7 +7,8 @@ use proptest::prelude::*;
 use terms::function::FunctionId;
 
 use super::join::Found;
-use super::selection::{Rules, Selection, Threshold};
+use super::rules::{Rules, Threshold};
+use super::selection::Selection;
 use super::threads::Threads;
 use super::*;
 use crate::event::{End, Event, EventKind, Record, RecordKind, Step, Timed};
@@ -367,7 +368,7 @@ proptest! {
         let expected = expected::selected(&steps, &rules);
         let mut selection = Selection::new(rules);
         for function in 0..8 {
-            selection.add_function(&[&format!("f{function}")]);
+            selection.add_function(&format!("f{function}"), None);
         }
         let mut shown = Vec::new();
         for step in &steps {
@@ -559,7 +560,7 @@ fn a_thread_of_any_number_takes_no_more_room_than_another() {
         max_depth: std::num::NonZeroU32::new(1),
         ..Rules::default()
     });
-    selection.add_function(&["f"]);
+    selection.add_function("f", None);
     let mut shown = Vec::new();
     for thread in [u32::MAX, 0, u32::MAX] {
         selection.call(

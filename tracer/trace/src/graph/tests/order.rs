@@ -7,7 +7,8 @@ use terms::function::FunctionId;
 use super::{STACK, graph, popped, push, stream};
 use crate::event::{CallValues, Event, EventKind, Moment, Record, RecordKind, Step};
 use crate::graph::join::{Found, Join};
-use crate::graph::selection::{Rules, Selection, Threshold};
+use crate::graph::rules::{Rules, Threshold};
+use crate::graph::selection::Selection;
 use crate::stream::merge::Merge;
 use crate::stream::{Origin, Stream, WAITING_MAX};
 
@@ -224,7 +225,7 @@ fn a_root_that_no_function_is_is_missing() {
         let rules = Rules::new(None, &roots, &[], None).unwrap();
         let mut selection = Selection::new(rules);
         for function in ["f0", "f1"] {
-            selection.add_function(&[function]);
+            selection.add_function(function, None);
         }
         assert_eq!(selection.root_is_missing(), is_missing, "{roots:?}");
     }

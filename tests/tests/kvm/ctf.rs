@@ -1,0 +1,167 @@
+//! What babeltrace2 reads of a trace in the Common Trace Format is what there is.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use serde_json::Value;
+use tests::exact::lossy;
+use tests::{Guest, Trace};
+
+/// A line of babeltrace2.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Line {
+    time_ns: u64,
+    vcpu: u16,
+    event: String,
+    fields: String,
+}
+
+impl Line {
+    /// `[0.058940163] (+0.000011347) message_sent: { cpu_id = 0 }, { from = 0, to = 5 }`
+    fn of(text: &str) -> Self {
+        let (time, rest) = text.split_once("] (").expect(text);
+        let (_, rest) = rest.split_once(") ").expect(text);
+        let (event, rest) = rest.split_once(": { cpu_id = ").expect(text);
+        let (vcpu, fields) = rest.split_once(" }, { ").expect(text);
+        Self {
+            time_ns: time[1..].replace('.', "").parse().expect(text),
+            vcpu: vcpu.parse().expect(text),
+            event: event.to_owned(),
+            fields: fields.strip_suffix(" }").expect(text).to_owned(),
+        }
+    }
+
+    /// The name of an enumerator: `function = ( "calls_root" : container = 129 )`.
+    fn named(&self, field: &str) -> &str {
+        let (_, rest) = self.fields.split_once(&format!("{field} = ( \"")).unwrap();
+        rest.split_once('"').unwrap().0
+    }
+}
+
+/// All lines, and how many records are said to be discarded.
+fn babeltrace(trace: &Trace) -> (Vec<Line>, u64) {
+    let directory = trace.exported("ctf");
+    let said = Command::new("babeltrace2")
+        .args(["--clock-seconds", "--color=never"])
+        .arg(directory)
+        .output()
+        .expect("babeltrace2 is installed");
+    assert!(said.status.success(), "{said:?}");
+    let [lines, warnings] = [said.stdout, said.stderr].map(|text| String::from_utf8(text).unwrap());
+    let discarded = warnings.lines().map(|line| {
+        let (_, rest) = line.split_once("Tracer discarded ").expect(line);
+        rest.split_once(' ').unwrap().0.parse::<u64>().expect(line)
+    });
+    let discarded = discarded.sum();
+    let lines: Vec<Line> = lines.lines().map(Line::of).collect();
+    let times = lines.iter().map(|line| line.time_ns);
+    assert!(times.is_sorted(), "the order of time");
+    (lines, discarded)
+}
+
+fn counts(lines: &[Line], event: &str) -> BTreeMap<String, u64> {
+    let mut counts = BTreeMap::new();
+    for line in lines.iter().filter(|line| line.event == event) {
+        *counts.entry(line.named("function").to_owned()).or_default() += 1;
+    }
+    counts
+}
+
+/// The entries as our own report has them.
+fn entries(trace: &Trace) -> Vec<(u64, u16, String)> {
+    let text = trace.report_with("function", &["--ns"]);
+    let entry = |line: &str| {
+        let (_, rest) = line.split_once('[').expect(line);
+        let (vcpu, rest) = rest.split_once(']').expect(line);
+        let (time, name) = rest.trim().split_once(": ").expect(line);
+        let name = name.split_once(" <-").map_or(name, |(name, _)| name);
+        let time = time.replace('.', "").parse().expect(line);
+        (time, vcpu.parse().expect(line), name.to_owned())
+    };
+    let is_remark = |line: &&str| !line.starts_with('#');
+    let mut entries: Vec<_> = text.lines().filter(is_remark).map(entry).collect();
+    entries.sort();
+    entries
+}
+
+#[test]
+fn babeltrace_has_every_call_at_its_time_on_its_vcpu() {
+    for (tracer, event) in [("function", "function"), ("graph", "func_entry")] {
+        let (ended, trace) = Guest::new("workload=threads,smp iterations=200 threads=4 tick=300")
+            .vcpus(2)
+            .with(["--trace", tracer])
+            .output()
+            .run();
+        let printed = ended.good().printed();
+        let (lines, discarded) = babeltrace(&trace);
+        assert_eq!(discarded, 0);
+        assert_eq!(counts(&lines, event), printed.called(), "{tracer}");
+        let theirs = lines.iter().filter(|line| line.event == event);
+        let mut theirs: Vec<_> = theirs
+            .map(|line| (line.time_ns, line.vcpu, line.named("function").to_owned()))
+            .collect();
+        theirs.sort();
+        assert_eq!(theirs, entries(&trace), "{tracer}");
+        let ends = counts(&lines, "func_exit");
+        match tracer {
+            "graph" => assert_eq!(ends, printed.called()),
+            _ => assert!(ends.is_empty()),
+        }
+    }
+}
+
+#[test]
+fn babeltrace_warns_of_every_record_that_was_lost() {
+    let (printed, trace) = lossy();
+    let (lines, discarded) = babeltrace(&trace);
+    let delivered: u64 = counts(&lines, "function").values().sum();
+    assert_eq!(counts(&lines, "function"), trace.counts());
+    assert_eq!(discarded, trace.lost());
+    assert_eq!(delivered + discarded, printed.total());
+    assert!(discarded > 0);
+}
+
+/// What an event and a probe hold, as numbers, addresses and text; and what was captured of calls.
+#[test]
+fn babeltrace_has_the_values_that_our_reports_have() {
+    let (ended, trace) = Guest::new("workload=events,values iterations=40 threads=1")
+        .with(["--trace", "graph", "--filter", "events_*"])
+        .with(["--event", "message_sent"])
+        .with(["--probe", "optimised_color%return $retval"])
+        .output()
+        .run();
+    let _ = ended.good();
+    let (lines, discarded) = babeltrace(&trace);
+    assert_eq!(discarded, 0);
+    for (event, count) in [("message_sent", 40), ("optimised_color%return", 0)] {
+        let named = lines.iter().filter(|line| line.event == event);
+        let theirs: Vec<_> = named.map(|line| values(&line.fields)).collect();
+        let ours: Vec<_> = trace.fields(event).iter().map(our_values).collect();
+        assert_eq!(theirs, ours, "{event}");
+        assert!(
+            !ours.is_empty() && (count == 0 || ours.len() == count),
+            "{event}"
+        );
+    }
+}
+
+/// Values by name: `from = 0, color = "RED"`.
+fn values(fields: &str) -> BTreeMap<String, String> {
+    let value = |field: &str| {
+        let (name, value) = field.split_once(" = ").expect(field);
+        (name.to_owned(), value.trim_matches('"').to_owned())
+    };
+    fields.split(", ").map(value).collect()
+}
+
+/// The same of an event as our trace has it: what is no number says what it is.
+fn our_values(fields: &Value) -> BTreeMap<String, String> {
+    let text = |value: &Value| match value {
+        Value::Object(named) => named.values().next().unwrap().as_str().unwrap().to_owned(),
+        number => number.to_string(),
+    };
+    let fields = fields.as_object().unwrap().iter();
+    fields
+        .map(|(name, value)| (name.clone(), text(value)))
+        .collect()
+}

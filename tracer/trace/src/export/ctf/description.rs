@@ -1,0 +1,245 @@
+//! What the streams hold, in the language that readers of CTF understand (TSDL; CTF 1.8.3, section 7 and appendix C).
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use terms::printable::masked;
+
+/// What a field of an event is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Kind {
+    /// 64 bits, with a sign.
+    Signed,
+    /// 64 bits.
+    Unsigned,
+    /// 64 bits, shown as an address.
+    Address,
+    /// Text with a zero at its end.
+    Text,
+}
+
+impl Kind {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Signed => "int64_t",
+            Self::Unsigned => "uint64_t",
+            Self::Address => "address_t",
+            Self::Text => "string",
+        }
+    }
+}
+
+/// An event with fields of these kinds. One of the same name with others is another.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Class {
+    pub name: String,
+    pub fields: Vec<(String, Kind)>,
+}
+
+/// What is said of a trace as a whole.
+#[derive(Debug, Clone, Default)]
+pub struct About {
+    /// The image of the guest's kernel.
+    pub image: String,
+    /// The command that recorded it.
+    pub command_line: String,
+    /// What the times are from.
+    pub clock: String,
+}
+
+/// The types that all events are made of.
+const TYPES: &str = "\
+/* CTF 1.8 */
+
+typealias integer { size = 16; align = 8; signed = false; } := uint16_t;
+typealias integer { size = 32; align = 8; signed = false; } := uint32_t;
+typealias integer { size = 64; align = 8; signed = false; } := uint64_t;
+typealias integer { size = 64; align = 8; signed = true; } := int64_t;
+typealias integer { size = 64; align = 8; signed = false; base = 16; } := address_t;
+
+trace {
+	major = 1;
+	minor = 8;
+	byte_order = le;
+	packet.header := struct {
+		uint32_t magic;
+	};
+};
+";
+
+/// One stream for each vCPU.
+const STREAM: &str = "\
+clock {
+	name = guest;
+	freq = 1000000000;
+	precision = 1;
+	offset = 0;
+	absolute = FALSE;
+};
+
+typealias integer { size = 32; align = 8; signed = false; map = clock.guest.value; } := low_half_t;
+typealias integer { size = 64; align = 8; signed = false; map = clock.guest.value; } := time_t;
+
+stream {
+	packet.context := struct {
+		time_t timestamp_begin;
+		time_t timestamp_end;
+		uint64_t content_size;
+		uint64_t packet_size;
+		uint64_t events_discarded;
+		uint32_t cpu_id;
+	};
+	event.header := struct {
+		uint16_t id;
+		low_half_t timestamp;
+	};
+};
+";
+
+/// The event whose fields are the next ones.
+pub(super) const ENTRY: u16 = 0;
+pub(super) const EXIT: u16 = 1;
+pub(super) const REMARK: u16 = 2;
+/// Events of the guest's own have the numbers from here on.
+pub(super) const OWN: u16 = 3;
+
+/// All of the description. Functions and threads are those that any event names, `classes` events of the guest's own;
+/// where returns are not traced (`has_ends`), there are no exits.
+pub(super) fn text<'a>(
+    about: &About,
+    functions: impl Iterator<Item = (u32, &'a str)>,
+    threads: &BTreeMap<u32, String>,
+    classes: &[Class],
+    has_ends: bool,
+) -> String {
+    let mut text = TYPES.to_owned();
+    // Writing to a string cannot fail.
+    let _ = write!(
+        text,
+        "\nenv {{\n\ttracer_name = \"exotrace\";\n\timage = {};\n\tcommand_line = {};\n\tclock = {};\n}};\n\n",
+        quoted(&about.image),
+        quoted(&about.command_line),
+        quoted(&about.clock),
+    );
+    text += STREAM;
+    numbers(&mut text, "function_t", functions);
+    let names = threads.iter().map(|(thread, name)| (*thread, &**name));
+    numbers(&mut text, "thread_t", names);
+    let call = "\t\tthread_t tid;\n\t\tfunction_t function;\n";
+    let (entry, args) = match has_ends {
+        true => ("func_entry", "\t\tstring args;\n"),
+        false => ("function", "\t\tstring args;\n"),
+    };
+    event(&mut text, ENTRY, entry, &format!("{call}{args}"));
+    if has_ends {
+        let exit = format!("{call}\t\tstring returned;\n\t\tstring end;\n");
+        event(&mut text, EXIT, "func_exit", &exit);
+    }
+    event(&mut text, REMARK, "remark", "\t\tstring text;\n");
+    for (class, number) in classes.iter().zip(OWN..) {
+        let mut fields = String::new();
+        for (at, (name, kind)) in class.fields.iter().enumerate() {
+            let before = class.fields.get(..at).unwrap_or_default();
+            let taken = before
+                .iter()
+                .filter(|(other, _)| plain(other) == plain(name));
+            let suffix = match taken.count() {
+                0 => String::new(),
+                count => format!("_{}", count + 1),
+            };
+            // Readers leave the first underscore out: it keeps names from being words of the language.
+            let _ = writeln!(fields, "\t\t{} _{}{suffix};", kind.name(), plain(name));
+        }
+        event(&mut text, number, &class.name, &fields);
+    }
+    text
+}
+
+fn event(text: &mut String, number: u16, name: &str, fields: &str) {
+    let name = quoted(name);
+    let _ = write!(
+        text,
+        "\nevent {{\n\tid = {number};\n\tname = {name};\n\tfields := struct {{\n{fields}\t}};\n}};\n"
+    );
+}
+
+/// Numbers that have names.
+fn numbers<'a>(text: &mut String, of: &str, names: impl Iterator<Item = (u32, &'a str)>) {
+    let mut names = names.peekable();
+    if names.peek().is_none() {
+        // An enumeration of nothing is none.
+        let _ = writeln!(text, "\ntypealias uint32_t := {of};");
+        return;
+    }
+    let _ = write!(text, "\ntypealias enum : uint32_t {{");
+    for (number, name) in names {
+        let _ = write!(text, "\n\t{} = {number},", quoted(name));
+    }
+    let _ = writeln!(text, "\n}} := {of};");
+}
+
+/// A text of the language.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for char in masked(text).chars() {
+        if matches!(char, '"' | '\\') {
+            quoted.push('\\');
+        }
+        quoted.push(char);
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// A name in letters that names can have.
+fn plain(name: &str) -> String {
+    let is_plain = |char: char| char.is_ascii_alphanumeric() || char == '_';
+    name.chars()
+        .map(|char| if is_plain(char) { char } else { '_' })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_leave_their_quotes_and_fields_are_names() {
+        let own = Class {
+            name: "a\"; }; /*".into(),
+            fields: vec![
+                ("size".into(), Kind::Signed),
+                ("*p->x".into(), Kind::Address),
+                ("-p->x".into(), Kind::Text),
+                ("event".into(), Kind::Unsigned),
+            ],
+        };
+        let about = About {
+            image: "C:\\x\n".into(),
+            ..About::default()
+        };
+        let threads = BTreeMap::from([(7, "cat \"x\"".into())]);
+        let functions = [(3, "f\\")].into_iter();
+        let text = text(&about, functions, &threads, &[own], true);
+        for expected in [
+            "image = \"C:\\\\x?\";",
+            "\t\"f\\\\\" = 3,\n",
+            "\t\"cat \\\"x\\\"\" = 7,\n",
+            "name = \"a\\\"; }; /*\";",
+            "\t\tint64_t _size;\n\t\taddress_t __p__x;\n\t\tstring __p__x_2;\n\t\tuint64_t _event;\n",
+            "id = 3;",
+            "name = \"func_exit\";",
+        ] {
+            assert!(text.contains(expected), "{expected} in {text}");
+        }
+    }
+
+    #[test]
+    fn without_returns_there_are_none_and_without_names_numbers_are_numbers() {
+        let nobody = BTreeMap::new();
+        let text = text(&About::default(), [].into_iter(), &nobody, &[], false);
+        assert!(!text.contains("func_"), "{text}");
+        assert!(text.contains("name = \"function\";"), "{text}");
+        assert!(text.contains("typealias uint32_t := thread_t;"), "{text}");
+    }
+}

@@ -1,0 +1,186 @@
+//! The Common Trace Format, version 1.8: what babeltrace2 and Trace Compass read. A directory with a file for each vCPU, and
+//! one that describes them, which is written last: functions and threads are enumerations of those that were met, so an
+//! event has a number where it has a name.
+
+mod description;
+mod packet;
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use terms::field::FieldValue;
+use terms::function::FunctionId;
+
+pub use self::description::About;
+use self::description::{Class, ENTRY, EXIT, Kind, OWN, REMARK};
+use self::packet::{Payload, Stream};
+use crate::event::{Event, EventKind};
+use crate::export::events::EventLine;
+use crate::export::uftrace::ClockStall;
+
+/// The file that describes the others.
+const DESCRIPTION: &str = "metadata";
+/// Events of the guest's own that are told apart; what there is more is a remark.
+const CLASSES_MAX: usize = 4096;
+
+/// Writes one trace.
+#[derive(Debug)]
+pub struct Ctf {
+    directory: PathBuf,
+    streams: BTreeMap<u16, Stream<BufWriter<File>>>,
+    /// Threads by number, as pids.
+    threads: BTreeMap<u32, u32>,
+    names: BTreeMap<u32, String>,
+    /// The functions that were met.
+    functions: BTreeMap<u32, String>,
+    classes: Vec<Class>,
+    numbers: HashMap<Class, u16>,
+    has_ends: bool,
+}
+
+impl Ctf {
+    /// Into a directory that is there and empty. `threads` are the pids of threads, `names` the names of pids; where returns
+    /// are not traced (`has_ends`), calls are moments.
+    #[must_use]
+    pub fn new(
+        directory: &Path,
+        threads: BTreeMap<u32, u32>,
+        names: BTreeMap<u32, String>,
+        has_ends: bool,
+    ) -> Self {
+        Self {
+            directory: directory.to_owned(),
+            streams: BTreeMap::new(),
+            threads,
+            names,
+            functions: BTreeMap::new(),
+            classes: Vec::new(),
+            numbers: HashMap::new(),
+            has_ends,
+        }
+    }
+
+    fn stream(&mut self, vcpu: u16) -> io::Result<&mut Stream<BufWriter<File>>> {
+        Ok(match self.streams.entry(vcpu) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                let file = File::create(self.directory.join(format!("vcpu{vcpu}")))?;
+                new.insert(Stream::new(BufWriter::new(file), vcpu))
+            }
+        })
+    }
+
+    /// The next step of a thread, in the order of time: of a function that `name` names, with the values that were captured,
+    /// as text.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn step(
+        &mut self,
+        step: &Event,
+        name: impl FnOnce(FunctionId) -> String,
+        values: &str,
+    ) -> io::Result<()> {
+        let tid = self.threads.get(&step.thread).copied();
+        let tid = tid.unwrap_or(step.thread);
+        match step.kind {
+            EventKind::Entry(function) | EventKind::Exit { function, .. } => {
+                let number = function.0;
+                self.functions
+                    .entry(number)
+                    .or_insert_with(|| name(function));
+                let call = Payload::default().u32(tid).u32(number).text(values);
+                let (event, payload) = match step.kind {
+                    EventKind::Exit { end, .. } => {
+                        (EXIT, call.text(end.remark().unwrap_or_default()))
+                    }
+                    _ => (ENTRY, call),
+                };
+                self.stream(step.vcpu)?.add(step.time_ns, event, &payload)
+            }
+            EventKind::Lost(count) => self.stream(step.vcpu)?.lost(step.time_ns, count),
+            EventKind::Point(_) | EventKind::LostPoints(_) | EventKind::Stall(_) => Ok(()),
+        }
+    }
+
+    /// An event of the guest's own, or a loss of some.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn point(&mut self, event: &EventLine) -> io::Result<()> {
+        let Some(name) = &event.event else {
+            return self.stream(event.vcpu)?.lost(event.time_ns, event.lost);
+        };
+        let mut payload = Payload::default();
+        let mut fields = Vec::with_capacity(event.fields.0.len());
+        for (field, value) in &event.fields.0 {
+            let (kind, with) = carried(payload, value);
+            payload = with;
+            fields.push((field.clone(), kind));
+        }
+        let name = name.clone();
+        let (number, payload) = match self.number(Class { name, fields }) {
+            Some(number) => (number, payload),
+            None => (REMARK, Payload::default().text(&event.to_string())),
+        };
+        self.stream(event.vcpu)?
+            .add(event.time_ns, number, &payload)
+    }
+
+    /// The number of events of this class; none when there are too many.
+    fn number(&mut self, class: Class) -> Option<u16> {
+        if let Some(number) = self.numbers.get(&class) {
+            return Some(*number);
+        }
+        let next = Some(self.classes.len()).filter(|count| *count < CLASSES_MAX);
+        let number = OWN + u16::try_from(next?).ok()?;
+        self.classes.push(class.clone());
+        self.numbers.insert(class, number);
+        Some(number)
+    }
+
+    /// The clock stood still: said on every vCPU of which anything is known.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn stall(&mut self, stall: &ClockStall) -> io::Result<()> {
+        let text = Payload::default().text(&stall.to_string());
+        let mut streams = self.streams.values_mut();
+        streams.try_for_each(|stream| stream.add(stall.end_ns, REMARK, &text))
+    }
+
+    /// Writes the rest, and the description.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn finish(self, about: &About) -> io::Result<()> {
+        for stream in self.streams.into_values() {
+            stream.finish()?;
+        }
+        let functions = self.functions.iter();
+        let functions = functions.map(|(number, name)| (*number, &**name));
+        let classes = &self.classes;
+        let text = description::text(about, functions, &self.names, classes, self.has_ends);
+        let mut file = File::create(self.directory.join(DESCRIPTION))?;
+        file.write_all(text.as_bytes())?;
+        file.flush()
+    }
+}
+
+/// A value, after those before it.
+fn carried(payload: Payload, value: &FieldValue) -> (Kind, Payload) {
+    match value {
+        FieldValue::Bool(value) => (Kind::Unsigned, payload.u64(u64::from(*value))),
+        FieldValue::Signed(value) => (Kind::Signed, payload.u64(value.cast_unsigned())),
+        // One that a number with a sign can be is one: it may have been.
+        FieldValue::Unsigned(value) => match i64::try_from(*value) {
+            Ok(_) => (Kind::Signed, payload.u64(*value)),
+            Err(_) => (Kind::Unsigned, payload.u64(*value)),
+        },
+        FieldValue::Pointer(value) => (Kind::Address, payload.u64(value.0)),
+        other => (Kind::Text, payload.text(&other.to_string())),
+    }
+}

@@ -1,0 +1,250 @@
+'use strict';
+// Everything that a trace says is text here, and never becomes elements.
+const data = JSON.parse(document.getElementById('data').textContent);
+const about = data.about;
+
+function element(tag, parent, text, name) {
+  const made = document.createElement(tag);
+  if (text !== undefined) made.textContent = text;
+  if (name) made.className = name;
+  parent.appendChild(made);
+  return made;
+}
+
+const grouped = number => String(number).replace(/\B(?=(\d{3})+$)/g, ',');
+const micros = ns => (ns / 1000).toFixed(3);
+const seconds = ns => (ns / 1e9).toFixed(9);
+
+function showAbout() {
+  const list = document.getElementById('about');
+  const line = (term, text, name) => {
+    if (!text) return;
+    element('dt', list, term);
+    element('dd', list, text, name);
+  };
+  line('guest', `${about.image || 'a guest'}, ${about.vcpus} ${about.vcpus === 1 ? 'vCPU' : 'vCPUs'}`);
+  line('command', about.command_line);
+  const filter = about.filter.length ? ` of ${about.filter.join(' ')}` : '';
+  line('recorded', [about.tracer + filter, about.clock && `clock ${about.clock}`, about.mode].filter(Boolean).join(', '));
+  if (about.span_ns) {
+    const [first, last] = about.span_ns;
+    line('time', `${seconds(last - first)} s, from ${seconds(first)} to ${seconds(last)}`);
+  }
+  line('calls', `${grouped(about.calls)} of ${grouped(about.functions)} functions`);
+  if (about.events) line('events', grouped(about.events));
+  line('lost', about.lost ? `${grouped(about.lost)} records` : 'nothing', about.lost ? 'lost' : '');
+  const pauses = about.pauses;
+  if (pauses) line('pauses', `${pauses.count}: p50 ${micros(pauses.p50_ns)} us, longest ${micros(pauses.max_ns)} us`);
+  const remarks = document.getElementById('remarks');
+  data.remarks.forEach(remark => element('li', remarks, remark));
+}
+
+// A table: click a heading to sort, again to turn it round. Long ones show their first rows, and more when asked for.
+const ROWS = 20;
+// The columns as reports have them; others stand after these.
+const ORDER = ['count', 'calls', 'duration_ns', 'entered_ns', 'cpu', 'thread', 'total_ns', 'self_ns', 'min_ns', 'avg_ns',
+  'max_ns', 'event', 'function', 'caller'];
+const tables = [];
+
+function heading(key) {
+  return key.replace(/_ns$/, key === 'entered_ns' ? ' s' : ' us').replace(/_/g, ' ');
+}
+
+function shown(key, value) {
+  if (value === null || value === undefined) return key === 'caller' ? '(not traced)' : '-';
+  if (key === 'entered_ns') return seconds(value);
+  if (key.endsWith('_ns')) return micros(value);
+  return typeof value === 'number' ? grouped(value) : String(value);
+}
+
+class Table {
+  constructor(name, sortedBy) {
+    this.rows = data[name] || [];
+    this.section = document.getElementById(name);
+    this.section.hidden = this.rows.length === 0;
+    this.key = sortedBy;
+    this.falls = true;
+    this.words = '';
+    this.most = ROWS;
+    if (this.rows.length) this.draw();
+    tables.push(this);
+  }
+
+  isWanted(row) {
+    return Object.values(row).some(value => typeof value === 'string' && value.toLowerCase().includes(this.words));
+  }
+
+  ordered() {
+    const rank = value => (value === null ? -Infinity : value);
+    const compare = (a, b) => {
+      const [x, y] = [rank(a[this.key]), rank(b[this.key])];
+      if (x === y) return 0;
+      const falls = typeof x === 'string' ? x > y : x < y;
+      return falls === this.falls ? 1 : -1;
+    };
+    const wanted = this.rows.filter(row => !this.words || this.isWanted(row));
+    return this.key ? wanted.sort(compare) : wanted;
+  }
+
+  draw() {
+    const table = this.section.querySelector('table');
+    table.replaceChildren();
+    const keys = Object.keys(this.rows[0]);
+    const isName = key => this.rows.some(row => typeof row[key] === 'string');
+    const place = key => (ORDER.includes(key) ? ORDER.indexOf(key) : ORDER.length);
+    keys.sort((a, b) => place(a) - place(b));
+    const head = element('tr', element('thead', table));
+    keys.forEach(key => {
+      const mark = key === this.key ? (this.falls ? ' v' : ' ^') : '';
+      const cell = element('th', head, heading(key) + mark, isName(key) ? 'name' : '');
+      cell.onclick = () => {
+        this.falls = key === this.key ? !this.falls : true;
+        this.key = key;
+        this.draw();
+      };
+    });
+    const body = element('tbody', table);
+    const rows = this.ordered();
+    rows.slice(0, this.most).forEach(row => {
+      const line = element('tr', body);
+      keys.forEach(key => element('td', line, shown(key, row[key]), isName(key) ? 'name' : ''));
+      if ('entered_ns' in row && timeline) {
+        line.className = 'place';
+        line.onclick = () => timeline.show(row.entered_ns, row.duration_ns || 0);
+      }
+    });
+    if (rows.length > this.most) {
+      const more = element('td', element('tr', body), `${grouped(rows.length - this.most)} more`, 'more');
+      more.colSpan = keys.length;
+      more.onclick = () => {
+        this.most *= 10;
+        this.draw();
+      };
+    }
+  }
+
+  search(words) {
+    this.words = words.toLowerCase();
+    if (this.rows.length) this.draw();
+  }
+}
+
+// Lines of columns; a part of the columns is in sight.
+class Timeline {
+  constructor() {
+    this.lines = [...data.vcpus, ...(data.threads || [])];
+    this.columns = this.lines[0].at.happened.length;
+    this.canvas = document.getElementById('lines');
+    [this.from, this.to] = [0, this.columns];
+    document.getElementById('timeline').hidden = false;
+    const middle = () => (this.from + this.to) / 2;
+    document.getElementById('in').onclick = () => this.zoom(middle(), 0.5);
+    document.getElementById('out').onclick = () => this.zoom(middle(), 2);
+    document.getElementById('all').onclick = () => this.look(0, this.columns);
+    this.canvas.onwheel = event => {
+      event.preventDefault();
+      this.zoom(this.at(event), event.deltaY < 0 ? 0.8 : 1.25);
+    };
+    this.canvas.onpointerdown = event => {
+      this.dragged = this.at(event);
+      this.canvas.setPointerCapture(event.pointerId);
+    };
+    this.canvas.onpointerup = () => (this.dragged = undefined);
+    this.canvas.onpointermove = event => {
+      if (this.dragged === undefined) return this.say(event);
+      const by = this.dragged - this.at(event);
+      this.look(this.from + by, this.to + by);
+    };
+    this.canvas.onkeydown = event => {
+      const step = (this.to - this.from) / 8;
+      const keys = { '+': () => this.zoom(middle(), 0.5), '-': () => this.zoom(middle(), 2),
+        ArrowLeft: () => this.look(this.from - step, this.to - step),
+        ArrowRight: () => this.look(this.from + step, this.to + step) };
+      if (keys[event.key]) { event.preventDefault(); keys[event.key](); }
+    };
+    window.addEventListener('resize', () => this.draw());
+    this.draw();
+  }
+
+  // The column under the pointer, with its fraction.
+  at(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const part = (event.clientX - box.left - this.margin) / (box.width - this.margin);
+    return this.from + part * (this.to - this.from);
+  }
+
+  zoom(around, by) {
+    this.look(around - (around - this.from) * by, around + (this.to - around) * by);
+  }
+
+  look(from, to) {
+    const width = Math.min(Math.max(to - from, 4), this.columns);
+    this.from = Math.min(Math.max(from, 0), this.columns - width);
+    this.to = this.from + width;
+    this.draw();
+  }
+
+  time(column) {
+    return data.start_ns + column * data.column_ns;
+  }
+
+  show(time, length) {
+    const column = (time - data.start_ns) / data.column_ns;
+    const width = Math.max(length / data.column_ns, 4);
+    this.look(column - width, column + 2 * width);
+    this.canvas.scrollIntoView({ block: 'center' });
+  }
+
+  say(event) {
+    const column = Math.floor(this.at(event));
+    const line = this.lines[Math.floor(event.offsetY / this.height)];
+    if (!line || column < 0 || column >= this.columns) return;
+    const lost = line.at.lost[column];
+    document.getElementById('where').textContent =
+      `${line.name}: ${grouped(line.at.happened[column])} in ${micros(data.column_ns)} us from ${seconds(this.time(column))}` +
+      (lost ? `, ${grouped(lost)} lost` : '');
+  }
+
+  draw() {
+    this.height = 26;
+    const scale = window.devicePixelRatio || 1;
+    const [width, height] = [this.canvas.clientWidth, (this.lines.length + 1) * this.height];
+    this.canvas.style.height = `${height}px`;
+    [this.canvas.width, this.canvas.height] = [width * scale, height * scale];
+    const pen = this.canvas.getContext('2d');
+    pen.scale(scale, scale);
+    pen.font = '12px monospace';
+    const style = getComputedStyle(document.documentElement);
+    const ink = getComputedStyle(document.body).color;
+    this.margin = 8 + Math.max(...this.lines.map(line => pen.measureText(line.name).width));
+    const step = (width - this.margin) / (this.to - this.from);
+    const most = Math.max(1, ...this.lines.map(line => Math.max(...line.at.happened)));
+    this.lines.forEach((line, row) => {
+      const foot = (row + 1) * this.height - 4;
+      pen.fillStyle = ink;
+      pen.fillText(line.name, 0, foot - 5);
+      for (let column = Math.floor(this.from); column < Math.min(Math.ceil(this.to), this.columns); column++) {
+        const [happened, lost] = [line.at.happened[column], line.at.lost[column]];
+        if (!happened && !lost) continue;
+        const left = Math.max(this.margin, this.margin + (column - this.from) * step);
+        const tall = lost ? this.height - 6 : Math.max(2, (this.height - 6) * happened / most);
+        pen.fillStyle = style.getPropertyValue(lost ? '--lost' : '--bar');
+        pen.fillRect(left, foot - tall, Math.max(step, 1), tall);
+      }
+    });
+    pen.fillStyle = ink;
+    const foot = height - 8;
+    pen.fillText(`${seconds(this.time(this.from))} s`, this.margin, foot);
+    const end = `${seconds(this.time(this.to))} s`;
+    pen.fillText(end, width - pen.measureText(end).width, foot);
+  }
+}
+
+showAbout();
+const hasTimeline = (data.vcpus || []).some(line => line.at.happened.length);
+const timeline = hasTimeline ? new Timeline() : undefined;
+new Table('slowest', 'duration_ns');
+new Table('counts', data.counts && data.counts[0] && 'self_ns' in data.counts[0] ? 'self_ns' : 'calls');
+new Table('events', 'count');
+new Table('values');
+document.getElementById('search').oninput = event => tables.forEach(table => table.search(event.target.value));

@@ -1,0 +1,85 @@
+//! One event as listeners are told of it: with names, and understood without what came before.
+
+use serde::{Deserialize, Serialize};
+use terms::field::FieldValue;
+
+use crate::export::events::Fields;
+
+/// One thing that happened in the guest, or to what is known of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LiveEvent {
+    /// Nanoseconds since the guest's time began.
+    pub time_ns: u64,
+    /// The vCPU it happened on.
+    pub vcpu: u16,
+    /// The thread, by the order of appearance. Where threads are not told apart, each vCPU is one.
+    pub thread: u32,
+    /// The guest's name of it, where it is known by now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    /// How many calls of this thread are open around it.
+    pub depth: u32,
+    /// What happened.
+    #[serde(flatten)]
+    pub what: Happening,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Happening {
+    /// A function was entered, of a session that does not trace returns.
+    Entry {
+        /// Its name.
+        function: String,
+    },
+    /// A function was entered; its return follows.
+    Call {
+        /// Its name.
+        function: String,
+        /// Arguments that were captured.
+        #[serde(default, skip_serializing_if = "Fields::is_empty")]
+        args: Fields,
+    },
+    /// The innermost open call ended.
+    Return {
+        /// Its function.
+        function: String,
+        /// How long it took, where that is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        duration_ns: Option<u64>,
+        /// How it ended, unless it just returned.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        remark: Option<String>,
+        /// What was captured of what it returned.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        retval: Vec<FieldValue>,
+    },
+    /// An event of the guest's own was passed, or a probe was hit.
+    Event {
+        /// Its name.
+        event: String,
+        /// Its fields.
+        fields: Fields,
+    },
+    /// Calls of this vCPU were lost.
+    Lost {
+        /// How many.
+        count: u64,
+    },
+    /// Events of this vCPU were lost.
+    LostEvents {
+        /// How many.
+        count: u64,
+    },
+    /// The clock was late: times of that while are too early.
+    Stall {
+        /// For so many nanoseconds, up to now.
+        length_ns: u64,
+    },
+    /// This listener did not take what was before this in time.
+    Unread {
+        /// So many events.
+        count: u64,
+    },
+}

@@ -1,0 +1,162 @@
+//! The stream of a session for who listens while it is recorded: what the store gets, with names, in the order of time.
+//!
+//! Each listener has a [`Tail`] of its own, of bounded length. Nobody waits for who does not take what is there: that is
+//! counted, and the tail says where it is missing.
+
+mod lines;
+mod live_event;
+mod occasion;
+mod tail;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use terms::event_format::EventFormat;
+use terms::field::{Field, FieldValue};
+use terms::function::{Function, FunctionId};
+
+pub use self::lines::Lines;
+pub use self::live_event::{Happening, LiveEvent};
+pub use self::occasion::{BadOccasion, Occasion};
+pub use self::tail::{Listener, Tail, tail};
+use crate::event::{Event, EventKind, Moment, Sink};
+use crate::export::call_formats::CallFormats;
+use crate::export::events::Fields;
+use crate::export::store::{News, Store};
+
+/// Who listens to a session, and what there is to know about its events.
+#[derive(Debug, Default)]
+pub struct Live {
+    listeners: Vec<Listener>,
+    known: Known,
+}
+
+/// What there is to know about events.
+#[derive(Debug, Default)]
+struct Known {
+    points: Vec<Arc<EventFormat>>,
+    values: CallFormats,
+    threads: BTreeMap<u32, String>,
+}
+
+impl Live {
+    /// One more listens from now on.
+    pub fn add(&mut self, listener: Listener) {
+        self.listeners.push(listener);
+    }
+
+    /// Whether anybody listens. Who does not any more is forgotten.
+    pub fn is_heard(&mut self) -> bool {
+        self.listeners.retain(Listener::is_there);
+        !self.listeners.is_empty()
+    }
+
+    /// Something is known from now on. Functions are told with each event.
+    pub fn learn(&mut self, news: &News<'_>) {
+        match news {
+            News::Points(formats) => self.known.points = formats.to_vec(),
+            News::Values(values) => self.known.values = values.clone(),
+            News::Thread(thread, name) => _ = self.known.threads.insert(*thread, name.clone()),
+            News::Functions(_) | News::Metadata(_) | News::Probes(_) => {}
+        }
+    }
+
+    /// Tells everybody who is to hear of it and has room for it.
+    fn tell(&mut self, event: &Event, functions: &[Function], has_returns: bool) {
+        let known = &self.known;
+        let mut told = None;
+        for listener in &mut self.listeners {
+            if listener.wants(event, functions, &known.points) {
+                let make = || known.told(event, functions, has_returns);
+                listener.hear(|| told.get_or_insert_with(make).clone());
+            }
+        }
+    }
+}
+
+impl Known {
+    fn told(&self, event: &Event, functions: &[Function], has_returns: bool) -> LiveEvent {
+        let what = match event.kind {
+            EventKind::Entry(function) if !has_returns => Happening::Entry {
+                function: name(functions, function),
+            },
+            EventKind::Entry(function) => Happening::Call {
+                function: name(functions, function),
+                args: self.args(event, function, functions),
+            },
+            EventKind::Exit {
+                function,
+                end,
+                duration,
+            } => Happening::Return {
+                function: name(functions, function),
+                duration_ns: duration,
+                remark: end.remark().map(ToOwned::to_owned),
+                retval: event.values.as_deref().unwrap_or_default().to_vec(),
+            },
+            EventKind::Lost(count) => Happening::Lost { count },
+            EventKind::Point(point) => {
+                let format = self.points.get(point.index());
+                Happening::Event {
+                    event: format.map_or_else(|| "?".to_owned(), |format| format.name.to_string()),
+                    fields: fields(format.map_or(&[], |format| &format.fields), event),
+                }
+            }
+            EventKind::LostPoints(count) => Happening::LostEvents { count },
+            EventKind::Stall(length_ns) => Happening::Stall { length_ns },
+        };
+        LiveEvent {
+            time_ns: event.time_ns,
+            vcpu: event.vcpu,
+            thread: event.thread,
+            task: self.threads.get(&event.thread).cloned(),
+            depth: event.depth,
+            what,
+        }
+    }
+
+    fn args(&self, event: &Event, function: FunctionId, functions: &[Function]) -> Fields {
+        if event.values.is_none() {
+            return Fields::default();
+        }
+        let function = functions.get(function.index());
+        let known = function.and_then(|one| self.values.fields(one.address.0, Moment::Entry));
+        fields(known.unwrap_or_default(), event)
+    }
+}
+
+fn name(functions: &[Function], function: FunctionId) -> String {
+    let function = functions.get(function.index());
+    function.map_or_else(|| "?".to_owned(), |function| function.display.to_string())
+}
+
+fn fields(known: &[Field], event: &Event) -> Fields {
+    let values: &[FieldValue] = event.values.as_deref().unwrap_or_default();
+    let named = known.iter().zip(values);
+    let named = named.map(|(field, value)| (field.name.to_string(), value.clone()));
+    Fields(named.collect())
+}
+
+/// What is kept, and who listens: a sink of both.
+#[derive(Debug)]
+pub struct Heard<'a> {
+    /// Where events are kept, if they are.
+    pub store: Option<&'a mut (dyn Store + 'static)>,
+    /// Who listens.
+    pub live: &'a mut Live,
+    /// The functions of the guest.
+    pub functions: &'a [Function],
+    /// Whether returns are traced.
+    pub has_returns: bool,
+}
+
+impl Sink for Heard<'_> {
+    fn event(&mut self, event: Event) {
+        self.live.tell(&event, self.functions, self.has_returns);
+        if let Some(store) = &mut self.store {
+            store.event(event);
+        }
+    }
+}

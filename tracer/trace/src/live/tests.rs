@@ -1,0 +1,352 @@
+//! What listeners hear, and what is missing when they do not listen.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use terms::event_format::EventId;
+use terms::field::FieldType;
+
+use super::*;
+use crate::event::End;
+use crate::testing::functions;
+
+fn event(time_ns: u64, depth: u32, kind: EventKind) -> Event {
+    Event {
+        time_ns,
+        vcpu: 1,
+        thread: 3,
+        depth,
+        kind,
+        values: None,
+    }
+}
+
+const fn entry(function: u32) -> EventKind {
+    EventKind::Entry(FunctionId(function))
+}
+
+const fn exit(function: u32, end: End, duration: Option<u64>) -> EventKind {
+    EventKind::Exit {
+        function: FunctionId(function),
+        end,
+        duration,
+    }
+}
+
+/// A tail, the number of times that its bell rang, and who tells it.
+fn heard() -> (Live, Tail, Arc<AtomicU64>) {
+    let rung = Arc::new(AtomicU64::new(0));
+    let bell = Arc::clone(&rung);
+    let (tail, listener) = tail(move || _ = bell.fetch_add(1, Ordering::Relaxed));
+    let mut live = Live::default();
+    live.add(listener);
+    (live, tail, rung)
+}
+
+fn tell(live: &mut Live, events: impl IntoIterator<Item = Event>) {
+    tell_of(live, events, true);
+}
+
+fn tell_of(live: &mut Live, events: impl IntoIterator<Item = Event>, has_returns: bool) {
+    let functions = functions(4);
+    let mut sink = Heard {
+        store: None,
+        live,
+        functions: &functions,
+        has_returns,
+    };
+    events.into_iter().for_each(|event| sink.event(event));
+}
+
+#[test]
+fn events_come_with_their_names_and_are_the_same_on_the_other_end_of_a_line() {
+    let (mut live, tail, _) = heard();
+    let size = Field {
+        name: "size".into(),
+        kind: FieldType::named("u64").unwrap(),
+    };
+    let format = EventFormat::new("sent".into(), vec![size]);
+    live.learn(&News::Points(&[Arc::new(format)]));
+    live.learn(&News::Thread(3, "cat-42".to_owned()));
+    let sent = Event {
+        values: Some([FieldValue::Unsigned(7)].into()),
+        ..event(1_500, 1, EventKind::Point(EventId(0)))
+    };
+    let all = [
+        event(1_000, 0, entry(1)),
+        sent,
+        event(2_000, 1, EventKind::Lost(9)),
+        event(2_100, 1, EventKind::LostPoints(2)),
+        event(2_200, 1, EventKind::Stall(100)),
+        event(3_000, 0, exit(1, End::Unhooked, Some(2_000))),
+        // Neither function nor event of these numbers is known.
+        event(4_000, 0, entry(99)),
+        event(5_000, 0, EventKind::Point(EventId(99))),
+    ];
+    tell(&mut live, all);
+    let told = tail.take(usize::MAX);
+    let lines: Vec<String> = told
+        .iter()
+        .map(|event| serde_json::to_string(event).unwrap())
+        .collect();
+    let head = |time| format!(r#"{{"time_ns":{time},"vcpu":1,"thread":3,"task":"cat-42","depth""#);
+    let expected = [
+        format!(r#"{}:0,"kind":"call","function":"f1"}}"#, head(1000)),
+        format!(
+            r#"{}:1,"kind":"event","event":"sent","fields":{{"size":7}}}}"#,
+            head(1500)
+        ),
+        format!(r#"{}:1,"kind":"lost","count":9}}"#, head(2000)),
+        format!(r#"{}:1,"kind":"lost-events","count":2}}"#, head(2100)),
+        format!(r#"{}:1,"kind":"stall","length_ns":100}}"#, head(2200)),
+        format!(
+            r#"{}:0,"kind":"return","function":"f1","duration_ns":2000,"remark":"unhooked"}}"#,
+            head(3000)
+        ),
+        format!(r#"{}:0,"kind":"call","function":"?"}}"#, head(4000)),
+        format!(
+            r#"{}:0,"kind":"event","event":"?","fields":{{}}}}"#,
+            head(5000)
+        ),
+    ];
+    assert_eq!(lines, expected);
+    let back = lines.iter().map(|line| serde_json::from_str(line).unwrap());
+    assert_eq!(back.collect::<Vec<LiveEvent>>(), told);
+}
+
+#[test]
+fn who_does_not_take_misses_and_is_told_where_and_how_much() {
+    let (mut live, tail, rung) = heard();
+    let most = 1 << 16;
+    tell(
+        &mut live,
+        (0..most + 5).map(|time| event(time, 0, entry(0))),
+    );
+    assert_eq!(
+        rung.load(Ordering::Relaxed),
+        1,
+        "only when nothing was there"
+    );
+    let first = tail.take(2);
+    assert_eq!(
+        first.iter().map(|one| one.time_ns).collect::<Vec<_>>(),
+        [0, 1]
+    );
+    tell(&mut live, [event(1 << 20, 0, entry(1))]);
+    let rest = tail.take(usize::MAX);
+    assert_eq!(rest.len() as u64, most - 2 + 2);
+    let [.., last, unread, after] = rest.as_slice() else {
+        panic!("nothing is there")
+    };
+    assert_eq!(last.time_ns, most - 1);
+    assert_eq!(unread.what, Happening::Unread { count: 5 });
+    assert_eq!(after.time_ns, 1 << 20);
+    assert!(!tail.has_any() && tail.end().is_none());
+    tell(&mut live, [event(0, 0, entry(1))]);
+    assert_eq!(rung.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn the_end_comes_after_all_that_was_told_and_says_what_is_missing() {
+    let (mut live, tail, rung) = heard();
+    assert!(live.is_heard());
+    tell(
+        &mut live,
+        (0..(1 << 16) + 3).map(|time| event(time, 0, entry(0))),
+    );
+    drop(live);
+    assert_eq!(rung.load(Ordering::Relaxed), 2);
+    assert_eq!(tail.end(), None, "there is more to take");
+    assert_eq!(tail.take(usize::MAX).len(), 1 << 16);
+    assert_eq!(tail.end(), Some(3));
+}
+
+#[test]
+fn who_has_gone_is_forgotten_and_each_hears_all() {
+    let (mut live, one, _) = heard();
+    let (other, listener) = tail(|| ());
+    live.add(listener);
+    tell(&mut live, [event(1, 0, entry(0))]);
+    assert_eq!(one.take(9), other.take(9));
+    drop(one);
+    assert!(live.is_heard());
+    drop(other);
+    assert!(!live.is_heard());
+    tell(&mut live, [event(1, 0, entry(0))]);
+}
+
+fn lines(has_returns: bool, events: impl IntoIterator<Item = Event>) -> String {
+    let (mut live, tail, _) = heard();
+    tell_of(&mut live, events, has_returns);
+    let mut lines = Lines::default();
+    tail.take(usize::MAX)
+        .into_iter()
+        .for_each(|event| lines.add(event));
+    lines.take()
+}
+
+#[test]
+fn a_call_in_which_nothing_was_called_is_one_line() {
+    let text = lines(
+        true,
+        [
+            event(1_000, 0, entry(0)),
+            event(2_000, 1, entry(1)),
+            event(3_500, 1, exit(1, End::Returned, Some(1_500))),
+            event(4_000, 1, entry(2)),
+            event(4_100, 2, EventKind::Lost(7)),
+            event(4_500, 1, exit(2, End::NotSeen, None)),
+            event(2_000_005_000, 0, exit(0, End::Returned, Some(4_000))),
+            event(2_000_006_000, 0, entry(3)),
+        ],
+    );
+    let expected = "    0.000001000   1) thread-3        |               |  f0() {
+    0.000002000   1) thread-3        |  1.500 us     |    f1();
+    0.000004000   1) thread-3        |               |    f2() {
+# CPU:1 [LOST 7 CALLS]
+    0.000004500   1) thread-3        |               |    } /* f2 */ /* no return seen */
+    2.000005000   1) thread-3        |  4.000 us     |  } /* f0 */
+    2.000006000   1) thread-3        |               |  f3() {
+";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn the_end_of_another_call_does_not_make_a_leaf() {
+    let other = Event {
+        thread: 4,
+        ..event(2_000, 0, exit(2, End::Returned, Some(9)))
+    };
+    let last = event(3_000, 0, exit(1, End::Returned, Some(2_000)));
+    let text = lines(true, [event(1_000, 0, entry(1)), other, last]);
+    let functions: Vec<&str> = text
+        .lines()
+        .map(|line| line.rsplit("|  ").next().unwrap())
+        .collect();
+    assert_eq!(functions, ["f1() {", "} /* f2 */", "} /* f1 */"]);
+    // A thread that has moved meanwhile ends it elsewhere.
+    let moved = Event {
+        vcpu: 0,
+        ..event(2_000, 0, exit(1, End::Returned, Some(1_000)))
+    };
+    let text = lines(true, [event(1_000, 0, entry(1)), moved]);
+    assert_eq!(text.lines().count(), 2, "{text}");
+}
+
+#[test]
+fn calls_without_returns_are_lines_of_their_own() {
+    let text = lines(
+        false,
+        [event(1_000, 0, entry(0)), event(2_000, 0, entry(1))],
+    );
+    let functions: Vec<&str> = text
+        .lines()
+        .map(|line| line.rsplit('|').next().unwrap())
+        .collect();
+    assert_eq!(functions, ["  f0", "  f1"]);
+}
+
+#[test]
+fn what_the_guest_says_cannot_reach_a_terminal_as_it_is() {
+    let (mut live, tail, _) = heard();
+    live.learn(&News::Thread(3, "\u{1b}[2J-1".to_owned()));
+    tell(
+        &mut live,
+        [event(1, 0, entry(0)), event(2, 0, EventKind::Lost(0))],
+    );
+    let mut lines = Lines::default();
+    for mut event in tail.take(9) {
+        if let Happening::Call { function, .. } = &mut event.what {
+            *function = "\u{9b}x".to_owned();
+        }
+        lines.add(event);
+    }
+    let text = lines.take();
+    assert!(text.contains("?[2J-1") && text.contains("?x()"), "{text}");
+    assert!(!text.contains(['\u{1b}', '\u{9b}']));
+}
+
+/// Which of these events are told to who waits for this.
+fn seen(occasion: &str, times: u64, events: impl IntoIterator<Item = Event>) -> (Vec<u64>, Tail) {
+    let (tail, listener) = tail(|| ());
+    let mut live = Live::default();
+    live.add(listener.of(occasion.parse().unwrap(), times));
+    let format = |name: &str| Arc::new(EventFormat::new(name.into(), Vec::new()));
+    live.learn(&News::Points(&[format("sent"), format("taken")]));
+    tell(&mut live, events);
+    let times = tail.take(usize::MAX).into_iter().map(|event| event.time_ns);
+    (times.collect(), tail)
+}
+
+#[test]
+fn who_waits_for_something_hears_of_nothing_else() {
+    let point = |time, number| event(time, 0, EventKind::Point(EventId(number)));
+    let all = || {
+        [
+            event(1, 0, entry(1)),
+            event(2, 1, entry(2)),
+            event(3, 1, exit(2, End::Returned, Some(5_000))),
+            event(4, 0, exit(1, End::Returned, Some(5_001))),
+            // How long these took is not known.
+            event(5, 0, exit(1, End::NotSeen, None)),
+            event(6, 0, EventKind::Lost(1)),
+            point(7, 0),
+            point(8, 1),
+            event(9, 0, entry(1)),
+            event(10, 0, entry(99)),
+            point(11, 99),
+        ]
+    };
+    for (occasion, expected) in [
+        ("f1", &[1, 9][..]),
+        ("f[12]", &[1, 2, 9]),
+        ("f1 > 5us", &[4]),
+        ("* > 5", &[4]),
+        ("* > 4999ns", &[3, 4]),
+        ("event *", &[7, 8]),
+        ("event taken", &[8]),
+        ("none", &[]),
+        ("event f1", &[]),
+    ] {
+        assert_eq!(seen(occasion, u64::MAX, all()).0, expected, "{occasion}");
+    }
+}
+
+#[test]
+fn who_has_waited_often_enough_is_forgotten() {
+    let calls = (0..9).map(|time| event(time, 0, entry(1)));
+    let (times, tail) = seen("f1", 2, calls);
+    assert_eq!(times, [0, 1]);
+    assert_eq!(tail.end(), Some(0));
+    let (tail, listener) = super::tail(|| ());
+    let mut live = Live::default();
+    live.add(listener.of("f1".parse().unwrap(), 1));
+    assert!(live.is_heard());
+    tell(&mut live, [event(0, 0, entry(1))]);
+    assert!(!live.is_heard());
+    assert_eq!((tail.take(9).len(), tail.end()), (1, Some(0)));
+}
+
+/// Functions that come later are looked at when they are met.
+#[test]
+fn functions_that_come_are_waited_for_too() {
+    let (tail, listener) = tail(|| ());
+    let mut live = Live::default();
+    live.add(listener.of("f[05]".parse().unwrap(), 9));
+    let mut told = |count, event| {
+        let functions = functions(count);
+        let (store, has_returns) = (None, true);
+        Heard {
+            store,
+            live: &mut live,
+            functions: &functions,
+            has_returns,
+        }
+        .event(event);
+    };
+    told(2, event(1, 0, entry(0)));
+    told(2, event(2, 0, entry(5)));
+    told(6, event(3, 0, entry(5)));
+    told(6, event(4, 0, entry(4)));
+    let times: Vec<u64> = tail.take(9).iter().map(|one| one.time_ns).collect();
+    assert_eq!(times, [1, 3]);
+}

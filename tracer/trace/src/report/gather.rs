@@ -1,0 +1,101 @@
+//! One walk through a trace, for all that a view wants to know of it.
+
+use std::collections::HashMap;
+
+use terms::function::FunctionId;
+
+use super::Printed;
+use super::calls::{Calls, Shown};
+use super::directory::TraceDirectory;
+use super::error::ReportError;
+use super::events::Counts;
+use super::rows::Rows;
+use super::slowest::Slowest;
+use super::stream::{Happened, Leaves, Stream};
+use super::summary::Summary;
+use super::timeline::Timeline;
+use super::values::Values;
+use crate::event::{Event, EventKind};
+
+/// What is added up on the way.
+#[derive(Debug, Default)]
+pub(super) struct Gathered {
+    pub summary: Option<Summary>,
+    pub slowest: Option<Slowest>,
+    pub events: Counts,
+    pub values: Option<Values>,
+    pub timeline: Option<Timeline>,
+    /// The times of the first and of the last thing that happened.
+    pub span_ns: Option<(u64, u64)>,
+    pub printed: Printed,
+}
+
+impl Gathered {
+    /// Walks through all of a trace. What was good before an error is gathered.
+    pub fn walk(
+        &mut self,
+        trace: &TraceDirectory,
+        calls: &mut Calls,
+        rows: &Rows,
+    ) -> Result<(), ReportError> {
+        let mut wanted: HashMap<FunctionId, bool> = HashMap::new();
+        let mut stream = Stream::of(trace, calls, Leaves::Whole)?;
+        while let Some(happened) = stream.next()? {
+            self.printed.count(&happened);
+            match happened {
+                Happened::Call(shown) => {
+                    let (first, second) = match &shown {
+                        Shown::Step(step) => (step, None),
+                        Shown::Leaf(entry, exit) => (entry, Some(exit)),
+                    };
+                    for step in std::iter::once(first).chain(second) {
+                        if let EventKind::Entry(function) = step.kind
+                            && self.asks_for_functions()
+                        {
+                            let have = || rows.have(Some(&stream.calls.name(trace, function)));
+                            wanted.entry(function).or_insert_with(have);
+                        }
+                        self.step(step, |function| wanted.get(&function) == Some(&true));
+                    }
+                }
+                Happened::Point(event) => {
+                    self.at(event.time_ns);
+                    self.events.add(&event);
+                    if let Some(timeline) = &mut self.timeline {
+                        timeline.point(&event);
+                    }
+                    if let Some(values) = &mut self.values {
+                        values.add(&event);
+                    }
+                }
+                Happened::Stall(_) => {}
+            }
+        }
+        self.printed.read_events = stream.events();
+        Ok(())
+    }
+
+    /// Whether it matters which functions are wanted, before all is added up.
+    const fn asks_for_functions(&self) -> bool {
+        self.slowest.is_some() || self.timeline.is_some()
+    }
+
+    fn step(&mut self, step: &Event, is_wanted: impl Fn(FunctionId) -> bool) {
+        self.at(step.time_ns);
+        if let Some(summary) = &mut self.summary {
+            summary.add(step);
+        }
+        if let Some(slowest) = &mut self.slowest {
+            slowest.add(step, &is_wanted);
+        }
+        if let Some(timeline) = &mut self.timeline {
+            let is_wanted = matches!(step.kind, EventKind::Entry(function) if is_wanted(function));
+            timeline.step(step, is_wanted);
+        }
+    }
+
+    fn at(&mut self, time_ns: u64) {
+        let (first, last) = self.span_ns.unwrap_or((time_ns, time_ns));
+        self.span_ns = Some((first.min(time_ns), last.max(time_ns)));
+    }
+}

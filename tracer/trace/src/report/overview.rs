@@ -1,0 +1,130 @@
+//! The first screen: what was traced, for how long, what is missing; where the time went, and the slowest calls.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use terms::printable::masked;
+use terms::quantity::{counted, grouped, percent};
+
+use super::directory::TraceDirectory;
+use super::gather::Gathered;
+use super::summary::Summary;
+use super::times::Times;
+use crate::export::uftrace::PauseSpread;
+
+/// So many calls when nobody says how many.
+pub(super) const CALLS: usize = 5;
+
+/// What a trace is.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct About {
+    image: String,
+    vcpus: u16,
+    command_line: String,
+    tracer: String,
+    filter: Vec<String>,
+    notrace: Vec<String>,
+    clock: String,
+    mode: String,
+    /// The times of the first and of the last thing that happened.
+    span_ns: Option<(u64, u64)>,
+    calls: u64,
+    functions: u64,
+    events: u64,
+    lost: u64,
+    /// How long the guest stood still for being traced; none where the trace does not say.
+    pauses: Option<PauseSpread>,
+}
+
+impl About {
+    pub fn new(trace: &TraceDirectory, gathered: &Gathered) -> Self {
+        let functions = gathered.summary.as_ref().map_or(0, Summary::len);
+        let of_calls = Self {
+            span_ns: gathered.span_ns.filter(|_| trace.has_times()),
+            calls: gathered.printed.entries,
+            functions: functions as u64,
+            events: gathered.printed.events,
+            lost: gathered.printed.lost,
+            ..Self::default()
+        };
+        let Some(side) = &trace.side else {
+            return of_calls;
+        };
+        // What is in a file may be anything.
+        let clean = |text: &String| masked(text).into_owned();
+        let tracer = match &*side.metadata.tracer {
+            "" => "function",
+            tracer => tracer,
+        };
+        Self {
+            image: clean(&side.metadata.image),
+            vcpus: side.metadata.vcpus,
+            command_line: clean(&side.metadata.command_line),
+            tracer: masked(tracer).into_owned(),
+            filter: side.metadata.filter.iter().map(clean).collect(),
+            notrace: side.metadata.notrace.iter().map(clean).collect(),
+            clock: clean(&side.metadata.clock),
+            mode: clean(&side.metadata.mode),
+            pauses: Some(side.metadata.pauses).filter(|pauses| !pauses.is_empty()),
+            ..of_calls
+        }
+    }
+
+    pub fn print(&self, times: Times, out: &mut impl Write) -> io::Result<()> {
+        let mut line = |label: &str, text: String| match text.is_empty() {
+            true => Ok(()),
+            false => writeln!(out, "{label:<9} {text}"),
+        };
+        let vcpus = counted(self.vcpus.into(), "vCPU");
+        if self.vcpus > 0 {
+            let image = match &*self.image {
+                "" => String::new(),
+                image => format!("{image}, "),
+            };
+            line("guest", format!("{image}{vcpus}"))?;
+        }
+        line("command", self.command_line.clone())?;
+        line("recorded", self.recorded())?;
+        if let Some((first, last)) = self.span_ns {
+            let [length, first, last] = [last - first, first, last].map(|ns| times.moment(ns));
+            line("time", format!("{length} s, from {first} to {last}"))?;
+        }
+        if self.calls > 0 || self.events == 0 {
+            let functions = counted(self.functions, "function");
+            line("calls", format!("{} of {functions}", grouped(self.calls)))?;
+        }
+        if self.events > 0 {
+            line("events", grouped(self.events))?;
+        }
+        let there = u128::from(self.calls) + u128::from(self.events);
+        let all = there + u128::from(self.lost);
+        let lost = match self.lost {
+            0 => "nothing".to_owned(),
+            lost => format!("{} ({})", counted(lost, "record"), percent(lost, all)),
+        };
+        line("lost", lost)?;
+        let pauses = self.pauses.map(|pauses| pauses.to_string());
+        line("pauses", pauses.unwrap_or_default())
+    }
+
+    fn recorded(&self) -> String {
+        if self.tracer.is_empty() {
+            return String::new();
+        }
+        let mut text = self.tracer.clone();
+        let globs = |globs: &[String]| globs.join(" ");
+        if !self.filter.is_empty() {
+            text += &format!(" of {}", globs(&self.filter));
+        }
+        if !self.notrace.is_empty() {
+            text += &format!(", not of {}", globs(&self.notrace));
+        }
+        if !self.clock.is_empty() {
+            text += &format!(", clock {}", self.clock);
+        }
+        if !self.mode.is_empty() {
+            text += &format!(", {}", self.mode);
+        }
+        text
+    }
+}

@@ -1,0 +1,55 @@
+//! `vmm diff`: two trace directories compared. Needs no KVM.
+
+use std::path::Path;
+
+use trace::graph::excerpt::Excerpt;
+use trace::report::ReportError;
+use trace::report::condition::Condition;
+use trace::report::diff::{Comparison, compare};
+
+use super::page::Page;
+use super::report::TableOptions;
+use super::stdout;
+use crate::exit_status::ExitStatus;
+use crate::failure::Failure;
+
+/// Prints how the trace in `after` differs from the one in `before` on stdout, remarks and conditions that hold on stderr.
+///
+/// # Errors
+/// When one of the directories is no trace, a damaged one, or one that lacks calls that were written, or stdout does not
+/// take the table.
+pub fn diff(
+    before: &Path,
+    after: &Path,
+    excerpt: Excerpt,
+    table: TableOptions,
+    conditions: Vec<Condition>,
+) -> Result<ExitStatus, Failure> {
+    let comparison = Comparison {
+        excerpt,
+        conditions,
+        notation: table.notation(),
+        rows: table.into(),
+    };
+    let compared = match compare(before, after, &comparison, Page::on_stdout()) {
+        Ok(compared) => compared,
+        Err(ReportError::Output(error)) => {
+            stdout::taken(error)?;
+            return Ok(ExitStatus::Success);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    for note in compared.notes {
+        log::warn!("{note}");
+    }
+    if let Some(missing) = compared.missing.into_iter().next() {
+        return Err(Failure::bad_input(missing));
+    }
+    for failed in &compared.failed {
+        log::error!("{failed}");
+    }
+    Ok(match compared.failed.is_empty() {
+        true => ExitStatus::Success,
+        false => ExitStatus::CheckFailed,
+    })
+}
