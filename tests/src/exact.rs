@@ -95,6 +95,20 @@ pub fn assert_traced_with(option: &[&str; 2], workloads: &str, rest: &str, vcpus
     assert_exact(&trace, &printed);
 }
 
+/// What threads on two vCPUs that are preempted have called, and a trace of it by this tracer.
+///
+/// # Panics
+/// When the guest does not end well.
+#[must_use]
+pub fn on_two_vcpus(tracer: &str) -> (Printed, Trace) {
+    let (ended, trace) = Guest::new("workload=threads,smp iterations=200 threads=4 tick=300")
+        .vcpus(2)
+        .with(["--trace", tracer])
+        .output()
+        .run();
+    (ended.good().printed(), trace)
+}
+
 /// What a guest on two vCPUs has printed, and a trace of it that has lost most: nothing gives way in rings of 4 KiB.
 ///
 /// # Panics

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use terms::printable::masked;
-use terms::quantity::plain;
+use terms::quantity::{in_microseconds, in_seconds, plain};
 use trace::live::{Happening, LiveEvent, Tail, tail};
 use tracer::tracing::filters::Globs;
 use tracer::tracing::options::DEFAULT_SESSION;
@@ -168,8 +168,8 @@ fn numbered(directory: &Path, fired: u64) -> PathBuf {
 
 /// What has happened, for a message.
 fn said(event: &LiveEvent) -> String {
-    let (seconds, rest) = (event.time_ns / 1_000_000_000, event.time_ns % 1_000_000_000);
-    let at = format!("at {seconds}.{rest:09} s on vCPU {}", event.vcpu);
+    let time = in_seconds(event.time_ns);
+    let at = format!("at {time} s on vCPU {}", event.vcpu);
     match &event.what {
         Happening::Entry { function } | Happening::Call { function, .. } => {
             format!("{} {at}", masked(function))
@@ -179,11 +179,8 @@ fn said(event: &LiveEvent) -> String {
             duration_ns,
             ..
         } => {
-            let (us, ns) = (
-                duration_ns.unwrap_or(0) / 1000,
-                duration_ns.unwrap_or(0) % 1000,
-            );
-            format!("{} took {us}.{ns:03} us {at}", masked(function))
+            let took = in_microseconds(duration_ns.unwrap_or(0));
+            format!("{} took {took} us {at}", masked(function))
         }
         Happening::Event { event: name, .. } => format!("{} {at}", masked(name)),
         // Nobody waits for these.

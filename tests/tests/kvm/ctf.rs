@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use serde_json::Value;
-use tests::exact::lossy;
+use tests::exact::{lossy, on_two_vcpus};
 use tests::{Guest, Trace};
 
 /// A line of babeltrace2.
@@ -87,12 +87,7 @@ fn entries(trace: &Trace) -> Vec<(u64, u16, String)> {
 #[test]
 fn babeltrace_has_every_call_at_its_time_on_its_vcpu() {
     for (tracer, event) in [("function", "function"), ("graph", "func_entry")] {
-        let (ended, trace) = Guest::new("workload=threads,smp iterations=200 threads=4 tick=300")
-            .vcpus(2)
-            .with(["--trace", tracer])
-            .output()
-            .run();
-        let printed = ended.good().printed();
+        let (printed, trace) = on_two_vcpus(tracer);
         let (lines, discarded) = babeltrace(&trace);
         assert_eq!(discarded, 0);
         assert_eq!(counts(&lines, event), printed.called(), "{tracer}");

@@ -1,9 +1,9 @@
 //! What other tools read of an exported trace is what there is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use tests::exact::lossy;
+use tests::exact::{lossy, on_two_vcpus};
 use tests::{Guest, Trace};
 
 /// A line of `trace-cmd report -t`.
@@ -70,12 +70,7 @@ fn assert_in_order(lines: &[Line]) {
 #[test]
 fn trace_cmd_counts_what_a_guest_on_two_vcpus_has_called() {
     for tracer in ["function", "graph"] {
-        let (ended, trace) = Guest::new("workload=threads,smp iterations=200 threads=4 tick=300")
-            .vcpus(2)
-            .with(["--trace", tracer])
-            .output()
-            .run();
-        let printed = ended.good().printed();
+        let (printed, trace) = on_two_vcpus(tracer);
         let (lines, lost) = lines(&trace.trace_cmd());
         assert_eq!((counts(&lines), lost), (printed.called(), 0), "{tracer}");
         assert_in_order(&lines);
@@ -222,6 +217,8 @@ struct Viewed {
     calls: BTreeMap<String, (u64, u64)>,
     /// Instants by name.
     instants: BTreeMap<String, u64>,
+    /// Numbers that are told with instants, by `INSTANT.NAME`.
+    values: BTreeMap<String, Vec<u64>>,
     lost: u64,
 }
 
@@ -230,6 +227,7 @@ struct Viewed {
 struct Sequence {
     now_ns: u64,
     names: BTreeMap<u64, String>,
+    annotations: BTreeMap<u64, String>,
     open: Vec<(String, u64)>,
     is_thread: bool,
 }
@@ -261,11 +259,19 @@ fn viewed(trace: &Trace) -> Viewed {
             sequence.now_ns += number(packet, 8).expect("a time");
             assert!(sequence.now_ns >= last_ns, "the order of time");
             last_ns = sequence.now_ns;
-            if let Some(name) = inner(packet, &[12, 2]) {
+            let told = inner(packet, &[12]).map(fields).unwrap_or_default();
+            for (kind, name) in told {
+                let Field::Bytes(name) = name else {
+                    panic!("no name")
+                };
                 let text = String::from_utf8(inner(name, &[2]).expect("a name").to_vec());
-                sequence
-                    .names
-                    .insert(number(name, 1).expect("its number"), text.unwrap());
+                let (iid, text) = (number(name, 1).expect("its number"), text.unwrap());
+                let known = match kind {
+                    2 => &mut sequence.names,
+                    3 => &mut sequence.annotations,
+                    other => panic!("names of kind {other}"),
+                };
+                assert_eq!(known.insert(iid, text), None, "it is told once");
             }
             let name = number(event, 10).map(|name| sequence.names[&name].clone());
             match (number(event, 9), name) {
@@ -276,7 +282,18 @@ fn viewed(trace: &Trace) -> Viewed {
                     *calls += u64::from(sequence.is_thread);
                     *sum += sequence.now_ns - begun_ns;
                 }
-                (Some(3), Some(name)) => *viewed.instants.entry(name).or_default() += 1,
+                (Some(3), Some(name)) => {
+                    for (of, value) in fields(event) {
+                        let (4, Field::Bytes(value)) = (of, value) else {
+                            continue;
+                        };
+                        let field = &sequence.annotations[&number(value, 1).expect("its name")];
+                        let known = [3, 4].into_iter().find_map(|of| number(value, of));
+                        let values = viewed.values.entry(format!("{name}.{field}"));
+                        values.or_default().extend(known);
+                    }
+                    *viewed.instants.entry(name).or_default() += 1;
+                }
                 (Some(4), None) => viewed.lost = number(event, 30).expect("a count"),
                 other => panic!("{other:?}"),
             }
@@ -310,6 +327,22 @@ fn perfetto_is_told_of_every_call_and_how_long_it_took() {
         [("message_sent".to_owned(), events)].into()
     );
     assert_eq!(viewed.lost, 0);
+    let report: Value = serde_json::from_str(&trace.report_with("values", &["--json"])).unwrap();
+    let fields = report["values"].as_array().unwrap().iter();
+    let ours = fields.map(|field| {
+        let [count, different] = ["count", "different"].map(|key| field[key].as_u64().unwrap());
+        (
+            field["field"].as_str().unwrap().to_owned(),
+            (count, different),
+        )
+    });
+    let theirs = viewed.values.into_iter().map(|(field, values)| {
+        let different: BTreeSet<_> = values.iter().collect();
+        (field, (values.len() as u64, different.len() as u64))
+    });
+    let ours: BTreeMap<_, _> = ours.collect();
+    assert!(!ours.is_empty());
+    assert_eq!(theirs.collect::<BTreeMap<_, _>>(), ours);
 }
 
 #[test]

@@ -6,8 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use tests::Guest;
-use tests::exact::lossy;
+use tests::exact::{lossy, on_two_vcpus};
 
 /// What Chromium makes of a page in which this script was the last one; it leaves its word in the title.
 fn browsed(page: &Path, script: &str) -> Value {
@@ -58,12 +57,8 @@ fn counts(rows: &Value) -> BTreeMap<String, u64> {
 
 #[test]
 fn a_page_shows_every_call_and_can_be_searched_sorted_and_zoomed() {
-    let (ended, trace) = Guest::new("workload=threads,smp iterations=200 threads=4 tick=300")
-        .vcpus(2)
-        .with(["--trace", "graph"])
-        .output()
-        .run();
-    let called = ended.good().printed().called();
+    let (printed, trace) = on_two_vcpus("graph");
+    let called = printed.called();
     let script = format!(
         "{COUNTS}
         const all = rows();

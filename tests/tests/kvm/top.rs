@@ -117,18 +117,24 @@ fn the_screen_shows_what_the_guest_has_called_and_who_called_it() {
     let _ = running.end().0.good();
 }
 
-/// What was counted last stays readable, and the terminal is the user's again.
+/// What was counted last stays readable, and the terminal is the user's again: also of a screen that is held.
 #[test]
 fn the_guests_end_is_the_end_of_the_screen() {
-    let mut running = gated("calls", CALLS).start();
-    running.wait_for("workload spin");
-    let terminal = top(&running, "default");
-    terminal.wait_until("a session", has("session default (function, off)"));
-    open_gate(&mut running);
-    let left = terminal.wait_until("an end", has("top ended with 0"));
-    assert!(has("# session default: ")(&left), "{left:#?}");
-    drop(terminal);
-    let _ = running.end().0.good();
+    for is_held in [false, true] {
+        let mut running = gated("calls", CALLS).start();
+        running.wait_for("workload spin");
+        let terminal = top(&running, "default");
+        terminal.wait_until("a session", has("session default (function, off)"));
+        if is_held {
+            terminal.press(&["Space"]);
+            terminal.wait_until("a screen that is held", has("HELD"));
+        }
+        open_gate(&mut running);
+        let left = terminal.wait_until("an end", has("top ended with 0"));
+        assert!(has("# session default: ")(&left), "{left:#?}");
+        drop(terminal);
+        let _ = running.end().0.good();
+    }
 }
 
 /// Also one that meets a thread which waits for the VMM.

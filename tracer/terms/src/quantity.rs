@@ -162,6 +162,19 @@ pub fn percent(part: u64, whole: u128) -> String {
     format!("{}.{} %", tenths / 10, tenths % 10)
 }
 
+/// Nanoseconds as seconds, to the nanosecond: `1.000000002`.
+#[must_use]
+pub fn in_seconds(nanoseconds: u64) -> String {
+    let (whole, rest) = (nanoseconds / 1_000_000_000, nanoseconds % 1_000_000_000);
+    format!("{whole}.{rest:09}")
+}
+
+/// Nanoseconds as microseconds, to the nanosecond: `46.080`.
+#[must_use]
+pub fn in_microseconds(nanoseconds: u64) -> String {
+    format!("{}.{:03}", nanoseconds / 1000, nanoseconds % 1000)
+}
+
 /// A number with its thousands apart.
 #[must_use]
 pub fn grouped(number: u64) -> String {
@@ -222,6 +235,13 @@ mod tests {
         assert_eq!(counted(375_952, "call"), "375,952 calls");
         assert_eq!(grouped(1_000), "1,000");
         assert_eq!(grouped(u64::MAX), "18,446,744,073,709,551,615");
+    }
+
+    #[test]
+    fn times_are_shown_to_the_nanosecond() {
+        assert_eq!(in_seconds(1_000_000_002), "1.000000002");
+        assert_eq!(in_microseconds(46_080), "46.080");
+        assert_eq!(in_microseconds(7), "0.007");
     }
 
     #[test]

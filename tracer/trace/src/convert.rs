@@ -1,7 +1,8 @@
 //! A trace directory in the formats of other tools: the one reader's calls and events, handed to the writer of a format.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
@@ -11,10 +12,12 @@ use terms::function::FunctionId;
 use crate::event::{Event, EventKind};
 use crate::export::chrome::Chrome;
 use crate::export::ctf::{self, Ctf};
+use crate::export::events::EventLine;
 use crate::export::folded::{Folded, Weight};
 use crate::export::html;
 use crate::export::perfetto::{Perfetto, Thread};
 use crate::export::trace_dat::{self, Scratch, TraceDat};
+use crate::export::uftrace::ClockStall;
 use crate::export::uftrace::record::canonical;
 use crate::graph::excerpt::Excerpt;
 use crate::report::calls::Calls;
@@ -59,17 +62,36 @@ fn values(trace: &TraceDirectory, calls: &Calls, step: &Event) -> Map<String, Va
     known.into_iter().map(named).collect()
 }
 
-/// Passes on every step, and after them what was met.
+/// What a writer is given.
+enum Next<'a> {
+    Step(&'a Event),
+    Point(&'a EventLine),
+    Stall(&'a ClockStall),
+}
+
+/// Gives a writer all that happened, in the order of time; what was met goes to `note`. Returns how many events the trace has.
 fn each(
+    trace: &TraceDirectory,
     calls: &mut Calls,
+    leaves: Leaves,
     note: impl FnMut(&str),
-    mut step: impl FnMut(&Calls, &Event) -> Result<(), ReportError>,
-) -> Result<(), ReportError> {
-    while let Some(shown) = calls.pop()? {
-        shown.steps().try_for_each(|one| step(calls, &one))?;
+    mut write: impl FnMut(&Calls, Next<'_>) -> io::Result<()>,
+) -> Result<u64, ReportError> {
+    let mut stream = Stream::of(trace, calls, leaves)?;
+    while let Some(happened) = stream.next()? {
+        let written = match happened {
+            Happened::Stall(stall) => write(stream.calls, Next::Stall(&stall)),
+            Happened::Point(event) => write(stream.calls, Next::Point(&event)),
+            Happened::Call(shown) => {
+                let mut steps = shown.steps();
+                steps.try_for_each(|step| write(stream.calls, Next::Step(&step)))
+            }
+        };
+        written.map_err(ReportError::Output)?;
     }
+    let read = stream.events();
     calls.notes.iter().map(|note| &**note).for_each(note);
-    Ok(())
+    Ok(read)
 }
 
 /// What the stacks of a trace are weighed by: without times there is only how often they were called.
@@ -95,23 +117,21 @@ pub fn folded(
 ) -> Result<Vec<u8>, ReportError> {
     let mut folded = Folded::by(weight(trace));
     let mut frames = Frames::default();
-    each(calls, note, |calls, step| {
-        let EventKind::Entry(function) = step.kind else {
-            folded.add(step);
-            return Ok(());
-        };
-        let mut frame = calls.name(trace, function).into_owned();
-        let args = trace.args(calls.functions.address(function), step);
-        if with_values && !args.is_empty() {
-            frame = format!("{frame}({args})");
+    // Events are no part of a stack: they are not read.
+    while let Some(shown) = calls.pop()? {
+        for mut step in shown.steps() {
+            if let EventKind::Entry(function) = step.kind {
+                let mut frame = calls.name(trace, function).into_owned();
+                let args = trace.args(calls.functions.address(function), &step);
+                if with_values && !args.is_empty() {
+                    frame = format!("{frame}({args})");
+                }
+                step.kind = EventKind::Entry(frames.number(frame));
+            }
+            folded.add(&step);
         }
-        let kind = EventKind::Entry(frames.number(frame));
-        folded.add(&Event {
-            kind,
-            ..step.clone()
-        });
-        Ok(())
-    })?;
+    }
+    calls.notes.iter().map(|note| &**note).for_each(note);
     let mut text = Vec::new();
     folded
         .write(|frame| frames.name(frame), &mut text)
@@ -152,24 +172,19 @@ pub fn chrome(
     note: impl FnMut(&str),
     out: &mut impl Write,
 ) -> Result<u64, ReportError> {
-    let mut stream = Stream::of(trace, calls, Leaves::WithoutEvents)?;
     let names = trace.side.as_ref().map(|side| side.threads.clone());
     let names = names.unwrap_or_default();
     let mut chrome =
         Chrome::begin(out, names, trace.clock_period_ns()).map_err(ReportError::Output)?;
-    while let Some(happened) = stream.next()? {
-        let written = match happened {
-            Happened::Stall(stall) => chrome.stall(&stall),
-            Happened::Point(event) => chrome.point(&event),
-            Happened::Call(shown) => shown.steps().try_for_each(|step| {
-                let name = called(trace, stream.calls, &step);
-                chrome.add(&step, &name, values(trace, stream.calls, &step))
-            }),
-        };
-        written.map_err(ReportError::Output)?;
-    }
-    let read = stream.events();
-    calls.notes.iter().map(|note| &**note).for_each(note);
+    let leaves = Leaves::WithoutEvents;
+    let read = each(trace, calls, leaves, note, |calls, next| match next {
+        Next::Stall(stall) => chrome.stall(stall),
+        Next::Point(event) => chrome.point(event),
+        Next::Step(step) => {
+            let name = called(trace, calls, step);
+            chrome.add(step, &name, values(trace, calls, step))
+        }
+    })?;
     chrome
         .finish(|function| calls.name(trace, function).into_owned())
         .map_err(ReportError::Output)?;
@@ -191,33 +206,29 @@ pub fn trace_dat(
     let mut file = TraceDat::new(scratch);
     let threads = Threads::of(trace);
     let has_ends = trace.is_graph();
-    let mut stream = Stream::of(trace, calls, Leaves::Apart)?;
-    while let Some(happened) = stream.next()? {
-        let written = match happened {
-            Happened::Stall(stall) => file.remark(stall.end_ns, &stall.to_string()),
-            Happened::Point(event) => {
+    let read = each(
+        trace,
+        calls,
+        Leaves::Apart,
+        note,
+        |calls, next| match next {
+            Next::Stall(stall) => file.remark(stall.end_ns, &stall.to_string()),
+            Next::Point(event) => {
                 // Of a graph a vCPU is no thread.
                 let nobody = if has_ends {
                     0
                 } else {
                     threads.pid(event.vcpu.into())
                 };
-                file.point(&event, nobody)
+                file.point(event, nobody)
             }
-            Happened::Call(shown) => shown.steps().try_for_each(|step| {
-                let address = match step.kind {
-                    EventKind::Entry(function) | EventKind::Exit { function, .. } => {
-                        canonical(stream.calls.functions.address(function))
-                    }
-                    _ => 0,
-                };
-                file.step(&step, address, threads.pid(step.thread), has_ends)
-            }),
-        };
-        written.map_err(ReportError::Output)?;
-    }
-    let read = stream.events();
-    calls.notes.iter().map(|note| &**note).for_each(note);
+            Next::Step(step) => {
+                let address = step.function().map(|one| calls.functions.address(one));
+                let address = address.map_or(0, canonical);
+                file.step(step, address, threads.pid(step.thread), has_ends)
+            }
+        },
+    )?;
     let functions = trace.names.sorted().into_iter();
     let names = trace_dat::Names {
         functions: functions
@@ -243,26 +254,26 @@ pub fn ctf(
 ) -> Result<u64, ReportError> {
     let Threads { pids, names } = Threads::of(trace);
     let mut ctf = Ctf::new(directory, pids, names, trace.is_graph());
-    let mut stream = Stream::of(trace, calls, Leaves::Apart)?;
-    while let Some(happened) = stream.next()? {
-        let written = match happened {
-            Happened::Stall(stall) => ctf.stall(&stall),
-            Happened::Point(event) => ctf.point(&event),
-            Happened::Call(shown) => shown.steps().try_for_each(|step| {
+    let read = each(
+        trace,
+        calls,
+        Leaves::Apart,
+        note,
+        |calls, next| match next {
+            Next::Stall(stall) => ctf.stall(stall),
+            Next::Point(event) => ctf.point(event),
+            Next::Step(step) => {
                 let values = match step.kind {
                     EventKind::Entry(function) => {
-                        trace.args(stream.calls.functions.address(function), &step)
+                        trace.args(calls.functions.address(function), step)
                     }
                     _ => step.shown_values(),
                 };
-                let name = |function| stream.calls.name(trace, function).into_owned();
-                ctf.step(&step, name, &values)
-            }),
-        };
-        written.map_err(ReportError::Output)?;
-    }
-    let read = stream.events();
-    calls.notes.iter().map(|note| &**note).for_each(note);
+                let name = |function| calls.name(trace, function).into_owned();
+                ctf.step(step, name, &values)
+            }
+        },
+    )?;
     let metadata = trace.side.as_ref().map(|side| side.metadata.clone());
     let metadata = metadata.unwrap_or_default();
     let about = ctf::About {
@@ -325,21 +336,21 @@ pub fn perfetto(
     let mut perfetto =
         Perfetto::begin(out, guest, threads.collect(), period_ns).map_err(ReportError::Output)?;
     let has_ends = trace.is_graph();
-    let mut stream = Stream::of(trace, calls, Leaves::Apart)?;
-    while let Some(happened) = stream.next()? {
-        let written = match happened {
-            Happened::Stall(stall) => perfetto.stall(&stall),
-            Happened::Point(event) => perfetto.point(&event),
-            Happened::Call(shown) => shown.steps().try_for_each(|step| {
-                let name = called(trace, stream.calls, &step);
-                let values = known(trace, stream.calls, &step);
-                perfetto.step(&step, &name, values.into_iter(), has_ends)
-            }),
-        };
-        written.map_err(ReportError::Output)?;
-    }
-    let read = stream.events();
-    calls.notes.iter().map(|note| &**note).for_each(note);
+    let read = each(
+        trace,
+        calls,
+        Leaves::Apart,
+        note,
+        |calls, next| match next {
+            Next::Stall(stall) => perfetto.stall(stall),
+            Next::Point(event) => perfetto.point(event),
+            Next::Step(step) => {
+                let name = called(trace, calls, step);
+                let values = known(trace, calls, step);
+                perfetto.step(step, &name, values.into_iter(), has_ends)
+            }
+        },
+    )?;
     perfetto.finish().map_err(ReportError::Output)?;
     Ok(read)
 }
@@ -384,15 +395,8 @@ impl Threads {
 
 /// The name of the function that is called or returns, if any.
 fn called(trace: &TraceDirectory, calls: &Calls, step: &Event) -> String {
-    match step.kind {
-        EventKind::Entry(function) | EventKind::Exit { function, .. } => {
-            calls.name(trace, function).into_owned()
-        }
-        EventKind::Lost(_)
-        | EventKind::Point(_)
-        | EventKind::LostPoints(_)
-        | EventKind::Stall(_) => String::new(),
-    }
+    let name = step.function().map(|one| calls.name(trace, one));
+    name.map_or_else(String::new, Cow::into_owned)
 }
 
 #[cfg(test)]
@@ -401,11 +405,10 @@ mod tests {
     use terms::event_format::{EventFormat, EventId};
 
     use super::*;
-    use crate::event::End;
     use crate::export::store::{News, Store};
     use crate::export::uftrace::{GRAPH, Metadata, UftraceWriter};
     use crate::graph::excerpt::Excerpt;
-    use crate::testing::{functions, text_of};
+    use crate::testing::{entry, event, exit, functions, text_of};
 
     /// A call with a call in it, an event in this one, a loss of events after it, and a clock that stood still.
     fn trace() -> (TempDir, TraceDirectory) {
@@ -420,12 +423,6 @@ mod tests {
         let mut writer = UftraceWriter::create(&path, text_of(&text), metadata, false).unwrap();
         let format = EventFormat::new("sent".into(), Vec::new());
         writer.learn(News::Points(&[format.into()]));
-        let entry = |function| EventKind::Entry(FunctionId(function));
-        let exit = |function| EventKind::Exit {
-            function: FunctionId(function),
-            end: End::Returned,
-            duration: None,
-        };
         for (time_ns, depth, kind) in [
             (1_000, 0, entry(0)),
             (2_000, 1, entry(1)),
@@ -435,16 +432,7 @@ mod tests {
             (5_500, 0, EventKind::Stall(2_000)),
             (6_000, 0, exit(0)),
         ] {
-            let (vcpu, thread, values) = (0, 0, None);
-            let event = Event {
-                time_ns,
-                vcpu,
-                thread,
-                depth,
-                kind,
-                values,
-            };
-            writer.append(event).unwrap();
+            writer.append(event(time_ns, 0, 0, depth, kind)).unwrap();
         }
         writer.learn(News::Thread(0, "cat-42".to_owned()));
         writer.finish().unwrap();

@@ -26,6 +26,18 @@ pub struct Event {
 }
 
 impl Event {
+    /// The function that is entered or returned from.
+    #[must_use]
+    pub const fn function(&self) -> Option<FunctionId> {
+        match self.kind {
+            EventKind::Entry(function) | EventKind::Exit { function, .. } => Some(function),
+            EventKind::Lost(_)
+            | EventKind::Point(_)
+            | EventKind::LostPoints(_)
+            | EventKind::Stall(_) => None,
+        }
+    }
+
     /// Its values as people read them, where there are any.
     #[must_use]
     pub fn shown_values(&self) -> String {

@@ -1,10 +1,11 @@
-//! Functions of a guest that is none.
+//! Functions of a guest that is none, and what happens in them.
 
 use std::sync::Arc;
 
 use terms::addr::Gva;
-use terms::function::Function;
+use terms::function::{Function, FunctionId};
 
+use crate::event::{End, Event, EventKind};
 use crate::export::uftrace::layout::Text;
 
 /// `f0`, `f1` and so on, of 16 bytes each.
@@ -26,4 +27,30 @@ pub fn functions(count: u64) -> Vec<Function> {
 pub const fn text_of(functions: &[Function]) -> Text<'_> {
     let limit = None;
     Text { functions, limit }
+}
+
+/// Something happens.
+pub const fn event(time_ns: u64, vcpu: u16, thread: u32, depth: u32, kind: EventKind) -> Event {
+    Event {
+        time_ns,
+        vcpu,
+        thread,
+        depth,
+        kind,
+        values: None,
+    }
+}
+
+/// A function is entered.
+pub const fn entry(function: u32) -> EventKind {
+    EventKind::Entry(FunctionId(function))
+}
+
+/// It just returns; how long it took is for the reader to see.
+pub const fn exit(function: u32) -> EventKind {
+    EventKind::Exit {
+        function: FunctionId(function),
+        end: End::Returned,
+        duration: None,
+    }
 }

@@ -45,15 +45,16 @@ impl ExportFormat {
         let has_stacks = is_drawn || self == Self::Folded;
         if stacks.values && !has_stacks {
             return Some(
-                "--values: is about the stacks of folded and flamegraph; chrome and perfetto have the values of every call anyway",
+                "--values: is about the stacks of folded, flamegraph and html; chrome and perfetto have the values of every call anyway",
             );
         }
         if stacks.before.is_some() && !has_stacks {
             return Some(
-                "--before: is about the stacks of folded and flamegraph; `vmm diff` compares functions",
+                "--before: is about the stacks of folded, flamegraph and html; `vmm diff` compares functions",
             );
         }
-        (stacks.icicle && !is_drawn).then_some("--icicle: only a flamegraph is drawn")
+        (stacks.icicle && !is_drawn)
+            .then_some("--icicle: only the stacks of flamegraph and html are drawn")
     }
 }
 
@@ -172,43 +173,38 @@ fn write(
     stacks: &StackOptions,
     mut out: impl Write,
 ) -> Result<Option<Missing>, ReportError> {
-    let (mut events, mut page) = (None, None);
     let note = |note: &str| log::warn!("{note}");
-    match format {
+    let events = match format {
         ExportFormat::TraceDat => {
-            events = Some(trace_dat(
-                trace,
-                &mut calls,
-                note,
-                tempfile::tempfile,
-                &mut out,
-            )?)
+            let scratch = tempfile::tempfile;
+            Some(trace_dat(trace, &mut calls, note, scratch, &mut out)?)
         }
-        ExportFormat::Perfetto => events = Some(perfetto(trace, &mut calls, note, &mut out)?),
-        ExportFormat::Chrome => events = Some(chrome(trace, &mut calls, note, &mut out)?),
+        ExportFormat::Perfetto => Some(perfetto(trace, &mut calls, note, &mut out)?),
+        ExportFormat::Chrome => Some(chrome(trace, &mut calls, note, &mut out)?),
         ExportFormat::Ctf => {
             let is_none = io::Error::new(io::ErrorKind::InvalidInput, "it is a directory");
             return Err(ReportError::Output(is_none));
         }
-        ExportFormat::Folded => out
-            .write_all(&stacks.folded(trace, &mut calls, note)?)
-            .map_err(ReportError::Output)?,
+        ExportFormat::Folded => {
+            let folded = stacks.folded(trace, &mut calls, note)?;
+            out.write_all(&folded).map_err(ReportError::Output)?;
+            None
+        }
         ExportFormat::Html => {
             let flamegraph = page_flamegraph(trace, &mut calls, stacks)?;
             let printed = html(trace, &calls.excerpt, flamegraph.as_deref(), &mut out)?;
             printed.notes.iter().for_each(|note| log::warn!("{note}"));
-            // It has said what is missing of both.
-            page = Some(printed.missing);
+            out.flush().map_err(ReportError::Output)?;
+            // Calls and events: it has counted both.
+            return Ok(printed.missing);
         }
         ExportFormat::Flamegraph => {
             let folded = stacks.folded(trace, &mut calls, note)?;
             stacks.draw(trace, &folded, &mut out)?;
+            None
         }
-    }
+    };
     out.flush().map_err(ReportError::Output)?;
-    if let Some(missing) = page {
-        return Ok(missing);
-    }
     let missing = Missing::of(trace, calls.entries());
     Ok(missing.or_else(|| Missing::of_events(trace, events?)))
 }

@@ -29,13 +29,13 @@ const COMMAND_MAX: usize = 130;
 /// How stacks are written or drawn.
 #[derive(Debug, Clone, Default, Args)]
 pub struct StackOptions {
-    /// In stacks, show arguments: calls of a function with other arguments are other frames (folded, flamegraph)
+    /// In stacks, show arguments: calls of a function with other arguments are other frames (folded, flamegraph, html)
     #[arg(long)]
     pub values: bool,
-    /// Show what took longer than in this trace and what less: numbers of both (folded), red and blue (flamegraph)
+    /// Show what took longer than in this trace and what less: numbers of both (folded), red and blue (flamegraph, html)
     #[arg(long, value_name = "DIR")]
     pub before: Option<PathBuf>,
-    /// Draw stacks from the top down (flamegraph)
+    /// Draw stacks from the top down (flamegraph, html)
     #[arg(long)]
     pub icicle: bool,
 }

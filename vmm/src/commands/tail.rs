@@ -1,15 +1,13 @@
 //! `vmm ctl tail`: what a session records, as it comes.
 
-use serde::de::DeserializeOwned;
-use serde_json::Value;
 use terms::printable;
 use trace::live::{Lines, LiveEvent};
 
 use super::stdout;
-use crate::control::client::{self, Asked};
+use crate::control::client::Asked;
 use crate::control::methods::listening::Subscribe;
 use crate::control::methods::sessions::OfSession;
-use crate::control::subscription::{ENDED, EVENTS, SomeEvents, TailEnded};
+use crate::control::subscription::Told;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::verbs::ctl::{CtlOptions, TailOptions};
@@ -25,10 +23,8 @@ pub(super) fn tail(options: &CtlOptions, of: &TailOptions) -> Result<ExitStatus,
         return Ok(ExitStatus::Success);
     }
     loop {
-        let (method, params) = asked.told().map_err(Failure::bad_input)?;
-        match method.as_str() {
-            EVENTS => {
-                let mut some: SomeEvents = read(params)?;
+        match asked.told().map_err(Failure::bad_input)? {
+            Told::Events(mut some) => {
                 let count = usize::try_from(left).unwrap_or(usize::MAX);
                 some.events.truncate(count);
                 left -= some.events.len() as u64;
@@ -40,23 +36,16 @@ pub(super) fn tail(options: &CtlOptions, of: &TailOptions) -> Result<ExitStatus,
                     return Ok(ExitStatus::Success);
                 }
             }
-            ENDED => {
-                let ended: TailEnded = read(params)?;
+            Told::Ended(ended) => {
                 if ended.unread > 0 {
                     let unread = ended.unread;
                     log::warn!("{unread} events at the end came faster than they were taken");
                 }
                 return Ok(ExitStatus::Success);
             }
-            // What later versions tell.
-            _ => {}
+            Told::Other => {}
         }
     }
-}
-
-fn read<T: DeserializeOwned>(params: Value) -> Result<T, Failure> {
-    let read = serde_json::from_value(params);
-    read.map_err(|error| Failure::bad_input(client::RequestError::Unexpected(error)))
 }
 
 fn json(events: &[LiveEvent]) -> Result<String, Failure> {

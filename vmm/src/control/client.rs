@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::method::Method;
 use super::protocol::{Response, RpcError};
+use super::subscription::Told;
 
 /// Longest wait for a reply: a `start` of everything on a slow host takes its time.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -112,16 +113,16 @@ impl Asked {
         }
     }
 
-    /// The next notification: its method and its parameters. Waits for it as long as it takes.
+    /// The next notification. Waits for it as long as it takes.
     ///
     /// # Errors
     /// [`RequestError`] when the connection breaks, or brings something else.
-    pub fn told(&mut self) -> Result<(String, Value), RequestError> {
+    pub fn told(&mut self) -> Result<Told, RequestError> {
         let waits = self.from.get_ref().set_read_timeout(None);
         let line = waits.and_then(|()| self.line());
         let line = line.map_err(|source| self.broken(source))?;
-        let Told { method, params } = self.read(&line)?;
-        Ok((method, params))
+        let Notification { method, params } = self.read(&line)?;
+        Told::read(&method, params).map_err(RequestError::Unexpected)
     }
 
     /// The connection: who shuts it down ends the wait for the next notification.
@@ -167,9 +168,8 @@ impl Asked {
     }
 }
 
-/// A notification.
 #[derive(Debug, Deserialize)]
-struct Told {
+struct Notification {
     method: String,
     params: Value,
 }

@@ -121,7 +121,7 @@ impl Response {
 /// What is told to a client that has not asked, as one line, its newline included.
 #[must_use]
 pub fn notification(method: &str, params: &impl Serialize) -> String {
-    let envelope = Told {
+    let envelope = Notification {
         jsonrpc: VERSION,
         method,
         params,
@@ -133,7 +133,7 @@ pub fn notification(method: &str, params: &impl Serialize) -> String {
 
 /// A notification as it stands on the line.
 #[derive(Debug, Serialize)]
-struct Told<'a, P> {
+struct Notification<'a, P> {
     jsonrpc: &'static str,
     method: &'a str,
     params: &'a P,

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use trace::live::{Listener, LiveEvent, Tail, tail};
 
 use super::protocol::notification;
@@ -32,6 +33,31 @@ pub struct TailEnded {
     pub session: String,
     /// Events after the last that was told, which this client did not take in time.
     pub unread: u64,
+}
+
+/// What a client is told.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Told {
+    /// What a session has recorded.
+    Events(SomeEvents),
+    /// That there is no more.
+    Ended(TailEnded),
+    /// What later versions tell.
+    Other,
+}
+
+impl Told {
+    /// What this notification says.
+    ///
+    /// # Errors
+    /// When its parameters are others.
+    pub fn read(method: &str, params: Value) -> serde_json::Result<Self> {
+        match method {
+            EVENTS => serde_json::from_value(params).map(Self::Events),
+            ENDED => serde_json::from_value(params).map(Self::Ended),
+            _ => Ok(Self::Other),
+        }
+    }
 }
 
 /// What one client listens to.

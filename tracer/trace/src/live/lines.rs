@@ -7,6 +7,7 @@
 use std::fmt::Write as _;
 
 use terms::printable::masked;
+use terms::quantity::in_seconds;
 
 use super::live_event::{Happening, LiveEvent};
 use crate::report::graph::{NO_DURATION, duration_column};
@@ -130,7 +131,7 @@ impl Lines {
             depth,
             ..
         } = event;
-        let (seconds, rest) = (time_ns / 1_000_000_000, time_ns % 1_000_000_000);
+        let time = in_seconds(*time_ns);
         let task = match task {
             Some(task) => masked(task).into_owned(),
             None => format!("thread-{thread}"),
@@ -141,7 +142,7 @@ impl Lines {
         // Writing to a string cannot fail.
         let _ = write!(
             self.text,
-            "{seconds:>5}.{rest:09} {vcpu:>3}) {task:<TASK_WIDTH$}|{duration} |  {:indent$}",
+            "{time:>15} {vcpu:>3}) {task:<TASK_WIDTH$}|{duration} |  {:indent$}",
             ""
         );
     }

@@ -7,21 +7,10 @@ use terms::field::FieldType;
 
 use super::*;
 use crate::event::End;
-use crate::testing::functions;
+use crate::testing::{self, entry, functions};
 
 fn event(time_ns: u64, depth: u32, kind: EventKind) -> Event {
-    Event {
-        time_ns,
-        vcpu: 1,
-        thread: 3,
-        depth,
-        kind,
-        values: None,
-    }
-}
-
-const fn entry(function: u32) -> EventKind {
-    EventKind::Entry(FunctionId(function))
+    testing::event(time_ns, 1, 3, depth, kind)
 }
 
 const fn exit(function: u32, end: End, duration: Option<u64>) -> EventKind {

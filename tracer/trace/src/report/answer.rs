@@ -19,6 +19,9 @@ use super::times::Times;
 use super::values::Values;
 use super::{Format, Printed, View, anomalies};
 
+/// What parts of the time look like in text.
+const LEGEND: &str = "the fuller a column is, the more happened; x where records were lost";
+
 /// How an answer is written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Notation {
@@ -89,13 +92,14 @@ fn tables(
     let events = gathered.events.table();
     tables.extend(events.filter(|_| gathered.summary.is_some()));
     if let Some(timeline) = &gathered.timeline {
-        tables.push(view.rows.of_vcpus(timeline.vcpus())?);
+        let vcpus = (timeline.vcpus(), view.rows.of_vcpus());
         let threads = timeline.threads(trace);
-        tables.extend(
-            threads
-                .map(|threads| view.rows.of_threads(threads))
-                .transpose()?,
-        );
+        let threads = threads.map(|threads| (threads, view.rows.of_threads()));
+        for (mut table, rows) in [vcpus].into_iter().chain(threads) {
+            let all = table.rows.len();
+            rows.arrange(&mut table, all)?;
+            tables.push(table);
+        }
     }
     let values = gathered.values.as_ref();
     if let Some(values) = values.filter(|values| !is_overview || values.len() > 0) {
@@ -178,6 +182,9 @@ impl Answer {
                 writeln!(out)?;
             }
             table.print(times, out)?;
+        }
+        if self.tables.iter().any(Table::has_bars) {
+            writeln!(out, "# {LEGEND}")?;
         }
         anomalies::print(&self.remarks, out)
     }

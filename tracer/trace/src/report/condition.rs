@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use terms::quantity::{self, BadQuantity};
+use terms::quantity::{self, BadQuantity, in_microseconds};
 
 use super::spread::Spread;
 use super::summary::Row;
@@ -157,7 +157,7 @@ impl Condition {
 
 impl Measure {
     fn shown(self, row: &Row) -> String {
-        let time = |ns: u64| format!("{}.{:03} us", ns / 1000, ns % 1000);
+        let time = |ns: u64| format!("{} us", in_microseconds(ns));
         match self {
             Self::Calls => row.calls.to_string(),
             Self::Total => time(row.total.sum),

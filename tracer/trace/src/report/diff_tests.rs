@@ -6,15 +6,13 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use terms::function::FunctionId;
 
 use super::diff::{Compared, Comparison, compare};
 use super::table_tests::change;
 use super::*;
-use crate::event::{End, Event, EventKind};
 use crate::export::uftrace::{GRAPH, Metadata, NO_CLOCK, UftraceWriter};
 use crate::glob::Pattern;
-use crate::testing::{functions, text_of};
+use crate::testing::{entry, event, exit, functions, text_of};
 
 /// A trace of one thread that makes calls one after the other: of this function, for so long; `f0` around each.
 fn trace(root: &TempDir, name: &str, calls: &[(u32, u64)], tracer: &str) -> PathBuf {
@@ -43,23 +41,9 @@ fn trace_by(
     let is_graph = tracer == GRAPH;
     let mut time_ns = 1_000;
     let mut put = |time_ns, depth, kind| {
-        let event = Event {
-            time_ns,
-            vcpu: 0,
-            thread: 0,
-            depth,
-            kind,
-            values: None,
-        };
-        writer.append(event).unwrap();
+        writer.append(event(time_ns, 0, 0, depth, kind)).unwrap();
     };
     for (function, length_ns) in calls {
-        let exit = |function| EventKind::Exit {
-            function: FunctionId(function),
-            end: End::Returned,
-            duration: None,
-        };
-        let entry = |function| EventKind::Entry(FunctionId(function));
         put(time_ns, 0, entry(0));
         time_ns += 10;
         put(time_ns, u32::from(is_graph), entry(*function));

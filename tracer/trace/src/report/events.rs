@@ -7,6 +7,7 @@ use terms::printable::masked;
 use super::directory::TraceDirectory;
 use super::error::ReportError;
 use super::table::{Cell, Column, Table, Unit};
+use super::values::change;
 use crate::export::events::{EventLine, EventReader};
 use crate::graph::excerpt::Excerpt;
 use terms::quantity::plain;
@@ -89,7 +90,7 @@ impl Counts {
     pub fn add(&mut self, line: &EventLine) {
         self.lost = self.lost.saturating_add(line.lost);
         if let Some(name) = &line.event {
-            *self.of_event.entry(name.clone()).or_default() += 1;
+            change(&mut self.of_event, name, |count| *count += 1);
         }
     }
 

@@ -5,15 +5,14 @@ use std::path::PathBuf;
 use proptest::prelude::*;
 use tempfile::TempDir;
 use terms::event_format::{EventFormat, EventId};
-use terms::function::FunctionId;
 
 use super::*;
-use crate::event::{End, Event, EventKind};
+use crate::event::EventKind;
 use crate::export::store::{News, Store};
 use crate::export::uftrace::{GRAPH, Metadata, NO_CLOCK, UftraceWriter};
 use crate::glob::Pattern;
 use crate::graph::rules::{Rules, Threshold};
-use crate::testing::{functions, text_of};
+use crate::testing::{entry, event, exit, functions, text_of};
 
 /// Writes a trace of these events on two vCPUs; thread 0 is called `cat-42`.
 fn written(
@@ -34,31 +33,12 @@ fn written(
     let format = EventFormat::new("sent".into(), Vec::new());
     writer.learn(News::Points(&[format.into()]));
     for (time_ns, vcpu, thread, depth, kind) in events {
-        let event = Event {
-            time_ns,
-            vcpu,
-            thread,
-            depth,
-            kind,
-            values: None,
-        };
+        let event = event(time_ns, vcpu, thread, depth, kind);
         writer.append(event).unwrap();
     }
     writer.learn(News::Thread(0, "cat-42".to_owned()));
     writer.finish().unwrap();
     (root, directory)
-}
-
-const fn entry(function: u32) -> EventKind {
-    EventKind::Entry(FunctionId(function))
-}
-
-const fn exit(function: u32) -> EventKind {
-    EventKind::Exit {
-        function: FunctionId(function),
-        end: End::Returned,
-        duration: None,
-    }
 }
 
 const SENT: EventKind = EventKind::Point(EventId(0));

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use terms::function::FunctionId;
 
 use super::Printed;
-use super::calls::{Calls, Shown};
+use super::calls::Calls;
 use super::directory::TraceDirectory;
 use super::error::ReportError;
 use super::events::Counts;
@@ -15,7 +15,7 @@ use super::stream::{Happened, Leaves, Stream};
 use super::summary::Summary;
 use super::timeline::Timeline;
 use super::values::Values;
-use crate::event::{Event, EventKind};
+use crate::event::Event;
 
 /// What is added up on the way.
 #[derive(Debug, Default)]
@@ -44,18 +44,13 @@ impl Gathered {
             self.printed.count(&happened);
             match happened {
                 Happened::Call(shown) => {
-                    let (first, second) = match &shown {
-                        Shown::Step(step) => (step, None),
-                        Shown::Leaf(entry, exit) => (entry, Some(exit)),
-                    };
-                    for step in std::iter::once(first).chain(second) {
-                        if let EventKind::Entry(function) = step.kind
-                            && self.asks_for_functions()
-                        {
+                    for step in shown.steps() {
+                        let function = step.function().filter(|_| self.asks_for_functions());
+                        let is_wanted = function.is_some_and(|function| {
                             let have = || rows.have(Some(&stream.calls.name(trace, function)));
-                            wanted.entry(function).or_insert_with(have);
-                        }
-                        self.step(step, |function| wanted.get(&function) == Some(&true));
+                            *wanted.entry(function).or_insert_with(have)
+                        });
+                        self.step(&step, is_wanted);
                     }
                 }
                 Happened::Point(event) => {
@@ -80,16 +75,15 @@ impl Gathered {
         self.slowest.is_some() || self.timeline.is_some()
     }
 
-    fn step(&mut self, step: &Event, is_wanted: impl Fn(FunctionId) -> bool) {
+    fn step(&mut self, step: &Event, is_wanted: bool) {
         self.at(step.time_ns);
         if let Some(summary) = &mut self.summary {
             summary.add(step);
         }
         if let Some(slowest) = &mut self.slowest {
-            slowest.add(step, &is_wanted);
+            slowest.add(step, is_wanted);
         }
         if let Some(timeline) = &mut self.timeline {
-            let is_wanted = matches!(step.kind, EventKind::Entry(function) if is_wanted(function));
             timeline.step(step, is_wanted);
         }
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::testing::{functions, text_of};
+use crate::testing::{event as step, functions, text_of};
 use proptest::prelude::*;
 use tempfile::TempDir;
 use terms::field::{Field, FieldType, FieldValue};
@@ -19,17 +19,6 @@ use crate::export::uftrace::{AnomalyNote, GRAPH, Metadata, NO_CLOCK, UftraceWrit
 use crate::glob::Pattern;
 use crate::graph::rules::{Rules, Threshold};
 use crate::graph::{Anomalies, Anomaly};
-
-fn step(time_ns: u64, vcpu: u16, thread: u32, depth: u32, kind: EventKind) -> Event {
-    Event {
-        time_ns,
-        vcpu,
-        thread,
-        depth,
-        kind,
-        values: None,
-    }
-}
 
 fn entry(time_ns: u64, vcpu: u16, thread: u32, depth: u32, function: u32) -> Event {
     step(

@@ -53,26 +53,20 @@ impl Rows {
         }
     }
 
-    /// The vCPUs of a timeline: all.
-    pub(super) fn of_vcpus(&self, mut vcpus: Table) -> Result<Table, ReportError> {
-        let all = vcpus.rows.len();
-        let rows = Self {
+    /// Of a timeline, of which vCPUs are all shown.
+    pub(super) fn of_vcpus(&self) -> Self {
+        Self {
             most: None,
             ..self.clone()
-        };
-        rows.arrange(&mut vcpus, all)?;
-        Ok(vcpus)
+        }
     }
 
-    /// The threads of a timeline: those that are wanted, or the first of them.
-    pub(super) fn of_threads(&self, mut threads: Table) -> Result<Table, ReportError> {
-        let all = threads.rows.len();
-        let rows = Self {
+    /// Of a timeline, of which the first threads are shown.
+    pub(super) fn of_threads(&self) -> Self {
+        Self {
             most: self.most.or(Some(THREADS)),
             ..self.clone()
-        };
-        rows.arrange(&mut threads, all)?;
-        Ok(threads)
+        }
     }
 
     /// Sorts what was chosen of `all` rows and leaves the first ones; says how many are not shown.

@@ -42,7 +42,7 @@ impl Slowest {
     }
 
     /// The next step of a thread; of the functions that are wanted calls are kept.
-    pub fn add(&mut self, step: &Event, is_wanted: impl Fn(FunctionId) -> bool) {
+    pub fn add(&mut self, step: &Event, is_wanted: bool) {
         let caller = self.callers.caller(step);
         let EventKind::Exit {
             function, duration, ..
@@ -50,7 +50,7 @@ impl Slowest {
         else {
             return;
         };
-        let Some(duration_ns) = duration.filter(|_| is_wanted(function)) else {
+        let Some(duration_ns) = duration.filter(|_| is_wanted) else {
             return;
         };
         self.timed += 1;

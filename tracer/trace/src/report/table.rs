@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use terms::quantity::in_microseconds;
 
 use super::times::Times;
 use crate::export::resolution::shorter;
@@ -145,13 +146,16 @@ fn tenths(number: i128) -> f64 {
 const NOBODY: &str = "(not traced)";
 
 /// Microseconds; what is shorter than the `period` of the clock is said to be so.
-fn microseconds(nanoseconds: i128, period: Option<u64>) -> String {
-    let unsigned = u64::try_from(nanoseconds).ok();
-    let (sign, shown) = match unsigned.and_then(|time| shorter(time, period)) {
-        Some(period) => ("<", period.into()),
-        None => ("", nanoseconds),
-    };
-    format!("{sign}{}.{:03}", shown / 1000, shown % 1000)
+fn microseconds(nanoseconds: u64, period: Option<u64>) -> String {
+    match shorter(nanoseconds, period) {
+        Some(period) => format!("<{}", in_microseconds(period)),
+        None => in_microseconds(nanoseconds),
+    }
+}
+
+/// How much it is, more or less; more than there can be of nanoseconds is the most.
+fn size(number: i128) -> u64 {
+    u64::try_from(number.unsigned_abs()).unwrap_or(u64::MAX)
 }
 
 /// More or less: with a sign unless it is the same.
@@ -203,6 +207,12 @@ impl Table {
         self.remarks
             .iter()
             .try_for_each(|remark| writeln!(out, "# {remark}"))
+    }
+
+    /// Whether it shows what happened in parts of the time.
+    pub fn has_bars(&self) -> bool {
+        let mut columns = self.columns.iter();
+        columns.any(|column| matches!(column.unit, Unit::Bar(_)))
     }
 
     /// The most that happened in a part of the time.
@@ -286,16 +296,17 @@ fn shown(cell: &Cell, column: Column, times: Times, most: u64) -> String {
         (Cell::Name(name), _) => name.clone().unwrap_or_else(|| NOBODY.to_owned()),
         (Cell::Bar(bar), _) => bar.shown(most),
         (Cell::Number(None), _) => "-".to_owned(),
-        (Cell::Number(Some(number)), Unit::Duration(_)) => microseconds(*number, times.period_ns),
+        (Cell::Number(Some(number)), Unit::Duration(_)) => {
+            microseconds(size(*number), times.period_ns)
+        }
         (Cell::Number(Some(number)), Unit::Change(_)) => {
-            let size = i128::try_from(number.unsigned_abs()).unwrap_or(i128::MAX);
-            signed(*number, &microseconds(size, None))
+            signed(*number, &microseconds(size(*number), None))
         }
         (Cell::Number(Some(number)), Unit::Percent(_)) => {
             let size = number.unsigned_abs();
             signed(*number, &format!("{}.{}", size / 10, size % 10))
         }
-        (Cell::Number(Some(number)), Unit::Time) => times.moment(*number),
+        (Cell::Number(Some(number)), Unit::Time) => times.moment(size(*number)),
         (Cell::Number(Some(number)), _) => number.to_string(),
     }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::testing::{functions, text_of};
+use crate::testing::{self, functions, text_of};
 use proptest::prelude::*;
 use tempfile::TempDir;
 use terms::event_format::{EventFormat, EventId};
@@ -26,14 +26,7 @@ pub(super) fn damaged(path: &Path, changes: Vec<(prop::sample::Index, u8)>) -> V
 
 /// Of a trace of functions: each vCPU is a thread.
 fn event(time_ns: u64, vcpu: u16, kind: EventKind) -> Event {
-    Event {
-        time_ns,
-        vcpu,
-        thread: vcpu.into(),
-        depth: 0,
-        kind,
-        values: None,
-    }
+    testing::event(time_ns, vcpu, vcpu.into(), 0, kind)
 }
 
 /// A trace of two vCPUs: three calls on the first, two and a loss on the second.

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use terms::printable::masked;
+use terms::quantity::in_microseconds;
 
 use super::directory::TraceDirectory;
 use super::table::{Bar, Cell, Column, Table, Unit};
@@ -148,11 +149,8 @@ impl Timeline {
             Track::Thread(_) => None,
         };
         let mut table = self.table("vcpus", is_vcpu);
-        let text = format!(
-            "a column is {} us; the fuller it is, the more happened; x where records were lost",
-            microseconds(self.width_ns)
-        );
-        table.remarks.push(text);
+        let width = in_microseconds(self.width_ns);
+        table.remarks.push(format!("a column is {width} us"));
         table
     }
 
@@ -203,29 +201,13 @@ impl Timeline {
     }
 }
 
-fn microseconds(ns: u64) -> String {
-    format!("{}.{:03}", ns / 1000, ns % 1000)
-}
-
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-    use terms::function::FunctionId;
-
     use super::*;
+    use crate::testing::{entry, event};
+    use proptest::prelude::*;
 
-    fn step(time_ns: u64, vcpu: u16, thread: u32, kind: EventKind) -> Event {
-        Event {
-            time_ns,
-            vcpu,
-            thread,
-            depth: 0,
-            kind,
-            values: None,
-        }
-    }
-
-    const ENTRY: EventKind = EventKind::Entry(FunctionId(0));
+    const ENTRY: EventKind = entry(0);
 
     fn bars(timeline: &Timeline) -> Vec<(Track, Bar)> {
         let lines = timeline.lines.iter();
@@ -246,7 +228,7 @@ mod tests {
             let mut timeline = Timeline::new(false, COLUMNS);
             for (at, vcpu, lost) in &times {
                 let kind = if *lost == 0 { ENTRY } else { EventKind::Lost(*lost) };
-                timeline.step(&step(start + at, *vcpu, 0, kind), true);
+                timeline.step(&event(start + at, *vcpu, 0, 0, kind), true);
             }
             let first = times[0].0;
             let last = times.last().unwrap().0 - first;
@@ -272,9 +254,9 @@ mod tests {
     fn the_ends_of_time_have_a_column() {
         let mut timeline = Timeline::new(true, COLUMNS);
         for time_ns in [0, u64::MAX, 5] {
-            timeline.step(&step(time_ns, 0, 7, ENTRY), true);
+            timeline.step(&event(time_ns, 0, 7, 0, ENTRY), true);
         }
-        timeline.step(&step(1, 0, 7, ENTRY), false);
+        timeline.step(&event(1, 0, 7, 0, ENTRY), false);
         assert_eq!((timeline.width_ns, timeline.used), (1 << 58, 64));
         let bars = bars(&timeline);
         assert_eq!(bars.len(), 2);

@@ -38,8 +38,7 @@ fn a_timeline_has_a_line_for_each_vcpu_and_each_thread() {
             "         2        7 {}  vCPU 1",
             bar(&[(0, '▄'), (31, 'x'), (38, '▄')])
         ),
-        "# a column is 1.024 us; the fuller it is, the more happened; x where records were lost"
-            .into(),
+        "# a column is 1.024 us".into(),
         format!("     CALLS     LOST {:>39}  WHERE", "WHEN"),
         format!(
             "         4        7 {}  thread-0",
@@ -51,8 +50,11 @@ fn a_timeline_has_a_line_for_each_vcpu_and_each_thread() {
         ),
     ];
     let text = timeline(Rows::default(), Notation::Text);
-    let lines: Vec<&str> = text.lines().take(expected.len()).collect();
+    let lines: Vec<&str> = text.lines().take(expected.len() + 1).collect();
+    let (legend, lines) = lines.split_last().unwrap();
     assert_eq!(lines, expected);
+    let full = "# the fuller a column is, the more happened; x where records were lost";
+    assert_eq!(*legend, full);
 }
 
 #[test]

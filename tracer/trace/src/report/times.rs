@@ -1,5 +1,7 @@
 //! How times are written for people.
 
+use terms::quantity::in_seconds;
+
 /// How exact they are, and how exact they are shown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Times {
@@ -11,13 +13,12 @@ pub(super) struct Times {
 
 impl Times {
     /// When something happened, in seconds since the guest's time began.
-    pub fn moment(self, time_ns: impl Into<i128>) -> String {
-        let time_ns = time_ns.into();
-        let (seconds, rest) = (time_ns / 1_000_000_000, time_ns % 1_000_000_000);
-        match self.has_nanoseconds {
-            true => format!("{seconds}.{rest:09}"),
-            false => format!("{seconds}.{:06}", rest / 1000),
+    pub fn moment(self, time_ns: u64) -> String {
+        let mut text = in_seconds(time_ns);
+        if !self.has_nanoseconds {
+            text.truncate(text.len() - 3);
         }
+        text
     }
 
     /// Columns that such a time needs, for some days.

@@ -80,32 +80,34 @@ fn number(value: &FieldValue) -> Option<i128> {
     }
 }
 
-/// The values of all fields of all events.
+/// The values of all fields of all events, by event and field.
 #[derive(Debug, Default)]
-pub(super) struct Values(BTreeMap<(String, String), Seen>);
+pub(super) struct Values(BTreeMap<String, BTreeMap<String, Seen>>);
 
 impl Values {
     /// Of one more event.
     pub fn add(&mut self, line: &EventLine) {
         let Some(event) = &line.event else { return };
-        for (field, value) in &line.fields.0 {
-            let name = (event.clone(), field.clone());
-            self.0.entry(name).or_default().add(value);
-        }
+        change(&mut self.0, event, |fields| {
+            for (field, value) in &line.fields.0 {
+                change(fields, field, |seen| seen.add(value));
+            }
+        });
     }
 
     /// How many fields there were.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.0.values().map(BTreeMap::len).sum()
     }
 
     /// Of the events that are wanted, one row for each field.
     pub fn table(&self, wanted: &Rows) -> Table {
-        let chosen = self
-            .0
-            .iter()
-            .filter(|((event, _), _)| wanted.have(Some(event)));
-        let row = |((event, field), seen): (&(String, String), &Seen)| {
+        let chosen = self.0.iter().filter(|(event, _)| wanted.have(Some(event)));
+        let fields = chosen.flat_map(|(event, fields)| {
+            let named = fields.iter();
+            named.map(move |(field, seen)| (event, field, seen))
+        });
+        let row = |(event, field, seen): (&String, &String, &Seen)| {
             vec![
                 seen.count.into(),
                 seen.different().into(),
@@ -121,9 +123,21 @@ impl Values {
                 Column::new("field", "EVENT.FIELD", Unit::Name("")),
                 Column::new("values", "= VALUES (HOW OFTEN)", Unit::Name("= ")),
             ],
-            rows: chosen.map(row).collect(),
+            rows: fields.map(row).collect(),
             remarks: Vec::new(),
         }
+    }
+}
+
+/// Changes what is known by this name, which is copied only the first time.
+pub(super) fn change<T: Default>(
+    known: &mut BTreeMap<String, T>,
+    name: &str,
+    change: impl FnOnce(&mut T),
+) {
+    match known.get_mut(name) {
+        Some(one) => change(one),
+        None => change(known.entry(name.to_owned()).or_default()),
     }
 }
 

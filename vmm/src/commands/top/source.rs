@@ -9,7 +9,6 @@ use std::thread;
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use serde_json::Value;
 use tracer::tracing::options::Tracer;
 use tracer::tracing::status::SessionStatus;
 
@@ -22,7 +21,7 @@ use crate::control::methods::listening::Subscribe;
 use crate::control::methods::sessions::OfSession;
 use crate::control::methods::tracing::ShowProfile;
 use crate::control::status::Status;
-use crate::control::subscription::{ENDED, EVENTS, SomeEvents, TailEnded};
+use crate::control::subscription::Told;
 
 /// One session that is looked at again and again.
 #[derive(Debug)]
@@ -127,31 +126,14 @@ impl Drop for Listening {
 
 /// Until there is nothing more.
 fn listen(mut asked: Asked, into: &Mutex<Heard>) {
-    while let Ok((method, params)) = asked.told() {
-        if !take(&method, params, into) {
-            return;
-        }
-    }
-}
-
-/// Whether there may be more.
-fn take(method: &str, params: Value, into: &Mutex<Heard>) -> bool {
-    match method {
-        EVENTS => {
-            let Ok(some) = serde_json::from_value::<SomeEvents>(params) else {
-                return false;
-            };
-            let mut heard = into.lock();
-            some.events.iter().for_each(|event| heard.add(event));
-            true
-        }
-        ENDED => {
-            if let Ok(ended) = serde_json::from_value::<TailEnded>(params) {
-                into.lock().more_unread(ended.unread);
+    while let Ok(told) = asked.told() {
+        match told {
+            Told::Events(some) => {
+                let mut heard = into.lock();
+                some.events.iter().for_each(|event| heard.add(event));
             }
-            false
+            Told::Ended(ended) => return into.lock().more_unread(ended.unread),
+            Told::Other => {}
         }
-        // What later versions tell.
-        _ => true,
     }
 }

@@ -14,7 +14,9 @@ use super::source::{Source, session_of};
 use super::table::{ROWS, table};
 use super::view::{View, Wish};
 use crate::commands::stdout::offer;
-use crate::control::client::RequestError;
+use crate::control::client::{self, RequestError};
+use crate::control::method::Nothing;
+use crate::control::methods::guest::ShowStatus;
 use crate::control::status::Status;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
@@ -125,7 +127,8 @@ impl Watch {
     /// What is known now; says whether anybody answers.
     fn look_again(&mut self) -> bool {
         if self.view.is_paused {
-            return true;
+            let status = client::call(&self.control, &ShowStatus(Nothing {}));
+            return !status.is_err_and(|error| is_gone(&error));
         }
         let looked = session_of(&self.control, &self.session.name).and_then(|found| {
             (self.status, self.session) = found;
@@ -136,7 +139,7 @@ impl Watch {
                 self.before = Some(std::mem::replace(&mut self.now, now));
                 self.failed = None;
             }
-            Err(RequestError::Connect { .. } | RequestError::Broken { .. }) => return false,
+            Err(error) if is_gone(&error) => return false,
             Err(error) => self.failed = Some(error.to_string()),
         }
         true
@@ -220,4 +223,12 @@ impl Watch {
         terminal.draw(|frame| screen::draw(frame, &picture))?;
         Ok(())
     }
+}
+
+/// Whether nobody answers any more.
+const fn is_gone(error: &RequestError) -> bool {
+    matches!(
+        error,
+        RequestError::Connect { .. } | RequestError::Broken { .. }
+    )
 }

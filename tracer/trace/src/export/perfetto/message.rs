@@ -77,8 +77,6 @@ pub(super) struct TrackEvent {
     pub r#type: Option<i32>,
     #[prost(uint64, optional, tag = "10")]
     pub name_iid: Option<u64>,
-    #[prost(string, optional, tag = "23")]
-    pub name: Option<String>,
     #[prost(int64, optional, tag = "30")]
     pub counter_value: Option<i64>,
 }
@@ -97,6 +95,8 @@ pub(super) enum Type {
 /// `DebugAnnotation`.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct DebugAnnotation {
+    #[prost(uint64, optional, tag = "1")]
+    pub name_iid: Option<u64>,
     #[prost(bool, optional, tag = "2")]
     pub bool_value: Option<bool>,
     #[prost(uint64, optional, tag = "3")]
@@ -107,20 +107,20 @@ pub(super) struct DebugAnnotation {
     pub string_value: Option<String>,
     #[prost(uint64, optional, tag = "7")]
     pub pointer_value: Option<u64>,
-    #[prost(string, optional, tag = "10")]
-    pub name: Option<String>,
 }
 
 /// `InternedData`.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct InternedData {
     #[prost(message, repeated, tag = "2")]
-    pub event_names: Vec<EventName>,
+    pub event_names: Vec<Name>,
+    #[prost(message, repeated, tag = "3")]
+    pub debug_annotation_names: Vec<Name>,
 }
 
-/// `EventName`.
+/// `EventName` and `DebugAnnotationName`, which have the same fields.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct EventName {
+pub(super) struct Name {
     #[prost(uint64, optional, tag = "1")]
     pub iid: Option<u64>,
     #[prost(string, optional, tag = "2")]

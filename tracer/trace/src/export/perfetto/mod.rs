@@ -16,9 +16,9 @@ use terms::field::FieldValue;
 use terms::printable::masked;
 
 use self::message::{
-    BOOTTIME, CLEARED, Clock, ClockSnapshot, CounterDescriptor, DebugAnnotation, EventName,
-    InternedData, NEEDED, OWN_CLOCK, ProcessDescriptor, ThreadDescriptor, TracePacket,
-    TracePacketDefaults, TrackDescriptor, TrackEvent, TrackEventDefaults, Type,
+    BOOTTIME, CLEARED, Clock, ClockSnapshot, CounterDescriptor, DebugAnnotation, InternedData,
+    NEEDED, Name, OWN_CLOCK, ProcessDescriptor, ThreadDescriptor, TracePacket, TracePacketDefaults,
+    TrackDescriptor, TrackEvent, TrackEventDefaults, Type,
 };
 use crate::event::{Event, EventKind};
 use crate::export::events::EventLine;
@@ -44,12 +44,36 @@ enum Track {
 struct Begun {
     sequence: u32,
     last_ns: u64,
-    names: HashMap<String, u64>,
+    names: Numbers,
+    annotations: Numbers,
     /// Of what was lost, so far.
     sum: u64,
     /// Who is shown to run on a vCPU.
     running: Option<u32>,
 }
+
+/// Names that were told of a track, by number.
+#[derive(Debug, Default)]
+struct Numbers(HashMap<String, u64>);
+
+impl Numbers {
+    /// The number of a name, which is put to what is `told` if it is new.
+    fn number(&mut self, name: &str, told: &mut Vec<Name>) -> u64 {
+        if let Some(number) = self.0.get(name) {
+            return *number;
+        }
+        let next = self.0.len() as u64 + 1;
+        self.0.insert(name.to_owned(), next);
+        told.push(Name {
+            iid: Some(next),
+            name: Some(masked(name).into_owned()),
+        });
+        next
+    }
+}
+
+/// What is known of an event, by its name.
+type Annotation<'a> = (&'a str, DebugAnnotation);
 
 /// A thread as people know it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,9 +142,8 @@ impl<W: Write> Perfetto<W> {
         has_ends: bool,
     ) -> io::Result<()> {
         let (time_ns, track) = (step.time_ns, Track::Thread(step.thread));
-        let values = values
-            .map(|(name, value)| annotation(name, value))
-            .collect();
+        let values = values.map(|(name, value)| (name, annotation(value)));
+        let mut values: Vec<Annotation<'_>> = values.collect();
         match step.kind {
             EventKind::Entry(_) => {
                 self.runs(step.vcpu, step.thread, time_ns)?;
@@ -133,13 +156,12 @@ impl<W: Write> Perfetto<W> {
             }
             EventKind::Exit { end, duration, .. } => {
                 self.runs(step.vcpu, step.thread, time_ns)?;
-                let mut values: Vec<DebugAnnotation> = values;
                 let shorter = duration.and_then(|time| shorter(time, self.period_ns));
                 if let Some(period) = shorter {
-                    values.push(text("duration", format!("<{period} ns")));
+                    values.push(("duration", text(format!("<{period} ns"))));
                 } else if duration.is_none() {
                     let remark = end.remark().unwrap_or("duration unknown");
-                    values.push(text("end", remark.to_owned()));
+                    values.push(("end", text(remark.to_owned())));
                 }
                 self.event(track, time_ns, Type::SliceEnd, None, values)
             }
@@ -158,7 +180,7 @@ impl<W: Write> Perfetto<W> {
         };
         let fields = event.fields.0.iter();
         let values = fields
-            .map(|(name, value)| annotation(name, value))
+            .map(|(name, value)| (name.as_str(), annotation(value)))
             .collect();
         let track = Track::Vcpu(event.vcpu);
         self.event(track, event.time_ns, Type::Moment, Some(name), values)
@@ -226,7 +248,7 @@ impl<W: Write> Perfetto<W> {
             counter_value: Some(i64::try_from(begun.sum).unwrap_or(i64::MAX)),
             ..TrackEvent::default()
         };
-        self.put(track, time_ns, event, None)
+        self.put(track, time_ns, event, None, Vec::new())
     }
 
     fn event(
@@ -235,48 +257,43 @@ impl<W: Write> Perfetto<W> {
         time_ns: u64,
         kind: Type,
         name: Option<&str>,
-        debug_annotations: Vec<DebugAnnotation>,
+        values: Vec<Annotation<'_>>,
     ) -> io::Result<()> {
         let event = TrackEvent {
             r#type: Some(kind.into()),
-            debug_annotations,
             ..TrackEvent::default()
         };
-        self.put(track, time_ns, event, name)
+        self.put(track, time_ns, event, name, values)
     }
 
-    /// Writes an event, with its name if it is new to the track.
+    /// Writes an event, with the names that are new to the track.
     fn put(
         &mut self,
         track: Track,
         time_ns: u64,
         mut event: TrackEvent,
         name: Option<&str>,
+        values: Vec<Annotation<'_>>,
     ) -> io::Result<()> {
         let begun = self.begun(track, time_ns)?;
-        let mut interned_data = None;
-        if let Some(name) = name {
-            let next = begun.names.len() as u64 + 1;
-            let known = begun.names.get(name).copied();
-            event.name_iid = Some(known.unwrap_or(next));
-            if known.is_none() {
-                begun.names.insert(name.to_owned(), next);
-                let name = EventName {
-                    iid: Some(next),
-                    name: Some(masked(name).into_owned()),
-                };
-                interned_data = Some(InternedData {
-                    event_names: vec![name],
-                });
-            }
-        }
+        let mut told = InternedData::default();
+        event.name_iid = name.map(|name| begun.names.number(name, &mut told.event_names));
+        let numbered = values.into_iter().map(|(name, value)| DebugAnnotation {
+            name_iid: Some(
+                begun
+                    .annotations
+                    .number(name, &mut told.debug_annotation_names),
+            ),
+            ..value
+        });
+        event.debug_annotations = numbered.collect();
         let delta = time_ns.saturating_sub(begun.last_ns);
         begun.last_ns = begun.last_ns.max(time_ns);
         let packet = TracePacket {
             timestamp: Some(delta),
             trusted_packet_sequence_id: Some(begun.sequence),
             track_event: Some(event),
-            interned_data,
+            interned_data: Some(told).filter(|told| *told != InternedData::default()),
             sequence_flags: Some(NEEDED),
             ..TracePacket::default()
         };
@@ -286,18 +303,18 @@ impl<W: Write> Perfetto<W> {
 
     /// A track; begins it if it is new.
     fn begun(&mut self, track: Track, time_ns: u64) -> io::Result<&mut Begun> {
+        let sequence = u32::try_from(self.tracks.len() + 2).unwrap_or(u32::MAX);
         if !self.tracks.contains_key(&track) {
-            let sequence = u32::try_from(self.tracks.len() + 2).unwrap_or(u32::MAX);
             self.describe(track, sequence)?;
             self.defaults(sequence, time_ns)?;
         }
-        let sequence = u32::try_from(self.tracks.len() + 2).unwrap_or(u32::MAX);
         Ok(match self.tracks.entry(track) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => new.insert(Begun {
                 sequence,
                 last_ns: time_ns,
-                names: HashMap::new(),
+                names: Numbers::default(),
+                annotations: Numbers::default(),
                 sum: 0,
                 running: None,
             }),
@@ -367,46 +384,28 @@ impl<W: Write> Perfetto<W> {
     }
 }
 
-fn text(name: &str, value: String) -> DebugAnnotation {
+fn text(value: String) -> DebugAnnotation {
     DebugAnnotation {
-        name: Some(name.to_owned()),
         string_value: Some(value),
         ..DebugAnnotation::default()
     }
 }
 
-fn annotation(name: &str, value: &FieldValue) -> DebugAnnotation {
-    let named = DebugAnnotation {
-        name: Some(masked(name).into_owned()),
-        ..DebugAnnotation::default()
-    };
+fn annotation(value: &FieldValue) -> DebugAnnotation {
+    let mut annotation = DebugAnnotation::default();
     match value {
-        FieldValue::Bool(value) => DebugAnnotation {
-            bool_value: Some(*value),
-            ..named
-        },
-        FieldValue::Unsigned(value) => DebugAnnotation {
-            uint_value: Some(*value),
-            ..named
-        },
-        FieldValue::Signed(value) => DebugAnnotation {
-            int_value: Some(*value),
-            ..named
-        },
-        FieldValue::Pointer(value) => DebugAnnotation {
-            pointer_value: Some(value.0),
-            ..named
-        },
-        FieldValue::Text { text, truncated } => DebugAnnotation {
-            string_value: Some(masked(text).into_owned() + if *truncated { "..." } else { "" }),
-            ..named
-        },
+        FieldValue::Bool(value) => annotation.bool_value = Some(*value),
+        FieldValue::Unsigned(value) => annotation.uint_value = Some(*value),
+        FieldValue::Signed(value) => annotation.int_value = Some(*value),
+        FieldValue::Pointer(value) => annotation.pointer_value = Some(value.0),
+        FieldValue::Text { text, truncated } => {
+            let more = if *truncated { "..." } else { "" };
+            annotation.string_value = Some(masked(text).into_owned() + more);
+        }
         FieldValue::Character { .. }
         | FieldValue::Enumerator { .. }
         | FieldValue::Bytes { .. }
-        | FieldValue::Fault => DebugAnnotation {
-            string_value: Some(value.to_string()),
-            ..named
-        },
+        | FieldValue::Fault => annotation.string_value = Some(value.to_string()),
     }
+    annotation
 }

@@ -8,6 +8,7 @@ use std::fmt::Write;
 use terms::addr::Gva;
 use terms::function::Function;
 use terms::printable::is_printable;
+use terms::quantity::in_seconds;
 
 use super::record::truncated;
 use crate::export::call_formats::CallFormats;
@@ -26,8 +27,7 @@ const STACK: (u64, u64) = (0xffff_ffff_e000, 0xffff_ffff_f000);
 /// A line of [`COMMENT_FILE`].
 #[must_use]
 pub fn comment(time_ns: u64, text: &str) -> String {
-    let (seconds, rest) = (time_ns / 1_000_000_000, time_ns % 1_000_000_000);
-    format!("{seconds}.{rest:09} {text}\n")
+    format!("{} {text}\n", in_seconds(time_ns))
 }
 
 /// The task id of a vCPU or thread.

@@ -1,6 +1,6 @@
 //! Trace directories written and looked at byte by byte, and data files on a disk that fills up.
 
-use crate::testing::{functions, text_of};
+use crate::testing::{event, functions, text_of};
 use terms::function::FunctionId;
 
 use super::record::Record;
@@ -29,14 +29,7 @@ fn lost(time_ns: u64, vcpu: u16, count: u64) -> Event {
 
 /// Where each vCPU is a thread.
 fn call_on(vcpu: u16, time_ns: u64, kind: EventKind) -> Event {
-    Event {
-        time_ns,
-        vcpu,
-        thread: vcpu.into(),
-        depth: 0,
-        kind,
-        values: None,
-    }
+    event(time_ns, vcpu, vcpu.into(), 0, kind)
 }
 
 fn append(writer: &mut UftraceWriter, events: impl IntoIterator<Item = Event>) {
@@ -330,14 +323,7 @@ fn graph_metadata() -> Metadata {
 }
 
 fn call(time_ns: u64, thread: u32, kind: EventKind) -> Event {
-    Event {
-        time_ns,
-        vcpu: 1,
-        thread,
-        depth: 0,
-        kind,
-        values: None,
-    }
+    event(time_ns, 1, thread, 0, kind)
 }
 
 #[test]

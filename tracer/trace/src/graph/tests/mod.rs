@@ -14,6 +14,7 @@ use super::*;
 use crate::event::{End, Event, EventKind, Record, RecordKind, Step, Timed};
 use crate::stream::merge::Merge;
 use crate::stream::{Origin, Stream};
+use crate::testing::event;
 
 mod by_hand;
 mod edges;
@@ -526,14 +527,7 @@ fn stack_sizes_are_powers_of_two() {
 }
 
 fn step(time_ns: u64, thread: u32, kind: EventKind) -> Event {
-    Event {
-        time_ns,
-        vcpu: 0,
-        thread,
-        depth: 0,
-        kind,
-        values: None,
-    }
+    event(time_ns, 0, thread, 0, kind)
 }
 
 #[test]
