@@ -10,7 +10,10 @@ use std::time::Instant;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tests::exact::{EVERYTHING, gated, untraced, without_gate};
-use tests::{Client, Ended, Guest, Random, Running, guest, patience, scaled, vmm, vmm_says};
+use tests::{
+    Client, Ended, Guest, Random, Running, bare_guest, foreign_kernel, guest, patience, scaled,
+    vmm, vmm_says,
+};
 
 /// A VMM whose guest spins until a `q` is typed.
 fn other() -> Running {
@@ -454,6 +457,27 @@ fn a_guest_without_a_kernel_that_is_known_is_refused_and_has_nothing_of_ours() {
         assert!(said.refused(100).contains(needle), "{said}");
         assert_eq!(left_in(of), before, "{said}");
     }
+}
+
+/// The file must be of the kernel that runs: another build of it is another kernel, and so is a kernel of somebody else.
+#[test]
+fn another_kernels_file_is_refused_and_nothing_of_ours_is_left() {
+    let mut running = other();
+    let (pid, before) = (running.pid().to_string(), left_in(&running));
+    let text = digest(&mut running);
+    for kernel in [bare_guest(), foreign_kernel("prefix")] {
+        let kernel = kernel.to_str().unwrap();
+        let said = vmm_says(&["attach", &pid, "--trace", "function", "--kernel", kernel]);
+        assert_eq!(said.code, Some(105), "{said}");
+        said.no_panic();
+        assert!(
+            said.stderr
+                .contains("another kernel runs than that of the file"),
+            "{said}"
+        );
+        assert_eq!(left_in(&running), before, "{said}");
+    }
+    assert_eq!(digest(&mut running), text);
 }
 
 #[test]

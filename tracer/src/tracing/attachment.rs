@@ -12,7 +12,7 @@ use crate::stub::cell::CpuStrategy;
 
 use super::TracingError;
 use super::carry_out::{Carried, Patching};
-use super::place::check_place;
+use super::place::{check_place, check_text};
 use super::remarks::Remarks;
 use super::session::{Found, Shared};
 use super::sessions::TraceSessions;
@@ -97,6 +97,7 @@ impl Attachment {
         let mut stopped = guest.stop()?;
         if self.engine.foothold().is_none() {
             check_place(&mut stopped, &self.shared.image)?;
+            check_text(&stopped, &self.shared.image)?;
         }
         self.attach(guest, &mut stopped)?;
         if let Some(live) = &self.sessions.at(index)?.live {

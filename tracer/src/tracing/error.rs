@@ -245,6 +245,25 @@ pub enum TracingError {
         /// Where the processor enters it.
         runs: Gva,
     },
+    /// Another kernel runs than the image's.
+    #[error(
+        "another kernel runs than that of the file: of {compared} functions that were looked at {others} are not in \
+         memory as the file has them; {function} has {runs} at {at}, in the file {file}"
+    )]
+    OtherKernel {
+        /// Functions that were looked at.
+        compared: usize,
+        /// Those that are other ones.
+        others: usize,
+        /// The first of these.
+        function: String,
+        /// A place in it.
+        at: Gva,
+        /// What is there.
+        runs: String,
+        /// What the image has there.
+        file: String,
+    },
     /// No such symbol to attach at.
     #[error("the kernel has no symbol '{symbol}' to attach at; near: {near}")]
     NoAttachSymbol {

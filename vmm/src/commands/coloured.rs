@@ -112,12 +112,14 @@ fn styled(line: &str) -> Option<(Style, usize, usize)> {
 /// Whether these are the headings of a table: capitals, units aside.
 fn is_heading(line: &str) -> bool {
     let is_unit = |word: &str| matches!(word, "us" | "s" | "%");
-    let mut words = line.split_whitespace().filter(|word| !is_unit(word));
     let is_capital = |byte: u8| byte.is_ascii_uppercase() || b"<-+%".contains(&byte);
-    line.starts_with(' ') && words.next().is_some() && {
-        let mut words = line.split_whitespace().filter(|word| !is_unit(word));
-        words.all(|word| word.bytes().all(is_capital))
-    }
+    let mut words = line
+        .split_whitespace()
+        .filter(|word| !is_unit(word))
+        .peekable();
+    line.starts_with(' ')
+        && words.peek().is_some()
+        && words.all(|word| word.bytes().all(is_capital))
 }
 
 #[cfg(test)]
