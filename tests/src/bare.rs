@@ -100,6 +100,7 @@ pub fn machine(kernel: &KernelFile, console: &ConsoleWriter) -> Machine {
         memory_mib: 64,
         window_bytes: layout::WINDOW_SIZE,
         nested: false,
+        host_events: false,
     };
     Machine::build(&config, kernel, console.queue()).expect("the machine is built")
 }

@@ -41,6 +41,7 @@ pub fn machine(
         memory_mib: 64,
         window_bytes: layout::WINDOW_SIZE,
         nested: false,
+        host_events: false,
     };
     Machine::build(&config, kernel, console.queue()).expect("the machine is built")
 }

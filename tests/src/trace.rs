@@ -1,5 +1,6 @@
 //! A trace directory as its readers show it: uftrace, and `vmm report`.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
@@ -46,12 +47,22 @@ impl Trace {
     /// When a file of events cannot be read.
     #[must_use]
     pub fn events(&self) -> Vec<Value> {
+        self.events_of("events-")
+    }
+
+    /// The same of what the host did.
+    #[must_use]
+    pub fn host_events(&self) -> Vec<Value> {
+        self.events_of("host-")
+    }
+
+    fn events_of(&self, prefix: &str) -> Vec<Value> {
         let mut files: Vec<(u16, PathBuf)> = Vec::new();
         for entry in fs::read_dir(self.path()).expect("a trace directory") {
             let path = entry.expect("a file of the trace").path();
             let name = path.file_name().expect("its name").to_string_lossy();
             let number = name
-                .strip_prefix("events-")
+                .strip_prefix(prefix)
                 .and_then(|rest| rest.strip_suffix(".jsonl"));
             if let Some(number) = number {
                 files.push((number.parse().expect("a vCPU's number"), path.clone()));
@@ -141,10 +152,15 @@ impl Trace {
     /// When it fails.
     #[must_use]
     pub fn exported(&self, format: &str) -> PathBuf {
+        self.exported_with(format, &[])
+    }
+
+    fn exported_with(&self, format: &str, options: &[&OsStr]) -> PathBuf {
         let file = self.folder.path().join(format);
         let mut export = vmm();
         export.arg("export").arg(self.path());
         export.args(["--format", format, "-o"]).arg(&file);
+        export.args(options);
         let _ = said(export);
         file
     }
@@ -159,6 +175,25 @@ impl Trace {
         let mut command = Command::new("trace-cmd");
         command.args(["report", "-t", "-i"]).arg(&file);
         said(command)
+    }
+
+    /// The same of what the host did, in a file of its own, and of both files together: the names of the files stand
+    /// before the lines, `host` and `trace-dat`.
+    ///
+    /// # Panics
+    /// As of [`Self::trace_cmd`].
+    #[must_use]
+    pub fn trace_cmd_with_host(&self) -> [String; 2] {
+        let host = self.folder.path().join("host");
+        let guest = self.exported_with("trace-dat", &["--host".as_ref(), host.as_os_str()]);
+        [vec![&host], vec![&host, &guest]].map(|files| {
+            let mut command = Command::new("trace-cmd");
+            command.args(["report", "-t"]);
+            for file in files {
+                command.arg("-i").arg(file);
+            }
+            said(command)
+        })
     }
 
     /// The output of one of uftrace's commands.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::clock::page::{Beat, Beats, ClockPage};
 use crate::clock::{RunClock, VcpuClocks};
+use crate::host_events::HostEvents;
 use crate::target::{LiveTarget, MemoryError, StoppedTarget, WindowMemory};
 use terms::addr::{Gpa, Gva};
 use terms::region::Region;
@@ -107,6 +108,11 @@ pub trait Guest {
 
     /// How often a vCPU has left the guest at a probe.
     fn detours(&self) -> u64;
+
+    /// What the host does with its vCPUs, where that is told.
+    fn host_events(&self) -> Option<&Arc<HostEvents>> {
+        None
+    }
 }
 
 /// A guest of which no vCPU runs.

@@ -56,6 +56,7 @@ pub mod clock;
 pub mod collect;
 pub mod guest;
 mod guest_kind;
+pub mod host_events;
 #[cfg(any(test, feature = "mock"))]
 pub mod mock;
 mod personality;

@@ -12,6 +12,7 @@ use tracer::guest::{
     Guest, LiveGuest, NoClockPage, NotLive, Pauses, RegisterError, SharedMemory, StopError,
     StoppedGuest,
 };
+use tracer::host_events::HostEvents;
 use tracer::target::MemoryError;
 use vm_memory::Bytes;
 
@@ -136,6 +137,10 @@ impl Guest for Machine {
 
     fn detours(&self) -> u64 {
         Self::detours(self).exits()
+    }
+
+    fn host_events(&self) -> Option<&Arc<HostEvents>> {
+        Self::host_events(self)
     }
 }
 

@@ -9,12 +9,12 @@ use trace::graph::excerpt::Excerpt;
 use trace::graph::rules::{Rules, Threshold};
 use trace::report::last::{Last, print_last};
 use trace::report::{Format, Printed, ReportError, View, print};
-use vmm::commands::export::{ExportFormat, export};
+use vmm::commands::export::{Destination, ExportFormat, export};
 use vmm::commands::stacks::StackOptions;
 
 /// Stands between two files.
 const MARK: &[u8] = b"\n====\n";
-const FILES: [&str; 12] = [
+const FILES: [&str; 13] = [
     "task.txt",
     "exotrace.json",
     "1000.dat",
@@ -27,6 +27,7 @@ const FILES: [&str; 12] = [
     "sid-0000000000000000.map",
     "guest.sym",
     "probes.json",
+    "host-0.jsonl",
 ];
 const INFO: &[u8] =
     b"Ftrace!\0\x04\0\0\0\x28\0\x01\x02\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
@@ -146,7 +147,11 @@ fn look(directory: &Path) {
         (ExportFormat::Chrome, &plain),
     ] {
         let _ = fs::remove_file(&to);
-        if export(directory, format, &some, stacks, Some(&to)).is_ok()
+        let destination = Destination {
+            output: Some(to.clone()),
+            host: (format == ExportFormat::TraceDat).then(|| directory.join("host")),
+        };
+        if export(directory, format, &some, stacks, &destination).is_ok()
             && format == ExportFormat::Chrome
         {
             let text = fs::read(&to).expect("what was written");

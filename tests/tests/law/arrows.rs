@@ -35,7 +35,8 @@ const HOUSES: [House; 7] = [
     House {
         folder: "tracer/trace/src",
         order: &[
-            "doubt", "event", "glob", "graph", "stream", "export", "report", "live", "convert",
+            "doubt", "host", "event", "glob", "graph", "stream", "export", "report", "live",
+            "convert",
         ],
         up: &[],
         in_circles: 0,
@@ -58,6 +59,7 @@ const HOUSES: [House; 7] = [
             "window",
             "ring",
             "clock",
+            "host_events",
             "guest",
             "stub",
             "session",

@@ -19,6 +19,7 @@ use trace::stream::Origin;
 
 use super::backlog::{Backlog, Batch};
 use super::event_drain::EventDrain;
+use super::host_drain::HostDrain;
 use super::looks::{AllLooks, Looks, RingClock};
 use super::output::Output;
 use super::rings::SharedRings;
@@ -27,6 +28,7 @@ use super::status::{Dumped, RingStatus};
 use crate::clock::RunClock;
 use crate::clock::page::Beats;
 use crate::guest::SharedMemory;
+use crate::host_events::HostEvents;
 
 /// How long a reserved slot is waited for: a guest that preempts a thread in a stub needs a few
 /// time slices to come back to it.
@@ -63,6 +65,8 @@ pub struct Drain {
     stalls_seen: u64,
     /// From the session's first event on.
     points: Option<EventDrain>,
+    /// Where the host tells what it does with the vCPUs.
+    host: Option<HostDrain>,
     /// Every probe that it has recorded.
     probes: Vec<ProbeNote>,
     is_on: bool,
@@ -110,6 +114,7 @@ impl Drain {
             stalls_before: 0,
             stalls_seen: 0,
             points: None,
+            host: None,
             probes: Vec::new(),
             is_on: false,
         }
@@ -130,6 +135,11 @@ impl Drain {
         self.stalls_seen = beats.since(0).1;
         self.stalls_before = self.stalls_seen;
         self.beats = Some(beats);
+    }
+
+    /// What the host does with the vCPUs is part of the trace, from now on.
+    pub fn tell_of_host(&mut self, events: &Arc<HostEvents>) {
+        self.host = Some(HostDrain::new(events));
     }
 
     /// Stalls of the clock page after the first `seen` ones, and how many there are now.
@@ -235,6 +245,9 @@ impl Drain {
             stalls
                 .into_iter()
                 .for_each(|stall| self.backlog.push(stall));
+            if let Some(host) = &mut self.host {
+                host.read(&self.clock, |batch| self.backlog.push(batch));
+            }
         }
         let (backlog, clock) = (&mut self.backlog, &self.clock);
         let points = self.points.as_mut();
@@ -418,6 +431,9 @@ impl Drain {
         }
         let (stalls, _) = self.stalls(self.stalls_before);
         stalls.into_iter().for_each(|stall| output.append(stall));
+        if let Some(host) = &self.host {
+            host.copy(&self.clock, |batch| output.append(batch));
+        }
         if let Some(points) = &mut self.points {
             let (held, gone) = points.dump(&self.clock, &mut output, &mut doubts);
             (records, lost) = (records + held, lost.saturating_add(gone));

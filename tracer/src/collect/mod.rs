@@ -8,6 +8,7 @@ pub(crate) mod drain;
 #[cfg(feature = "internals")]
 pub mod drain;
 pub(crate) mod event_drain;
+mod host_drain;
 #[cfg(not(feature = "internals"))]
 pub(crate) mod looks;
 #[cfg(feature = "internals")]

@@ -15,14 +15,18 @@ use crate::export::ctf::{self, Ctf};
 use crate::export::events::EventLine;
 use crate::export::folded::{Folded, Weight};
 use crate::export::html;
+#[cfg(feature = "parquet")]
+use crate::export::parquet::{self, Parquet};
 use crate::export::perfetto::{Perfetto, Thread};
-use crate::export::trace_dat::{self, Scratch, TraceDat};
+use crate::export::trace_dat::{self, HostDat, Pair, Scratch, TraceDat};
 use crate::export::uftrace::ClockStall;
 use crate::export::uftrace::record::canonical;
 use crate::graph::excerpt::Excerpt;
 use crate::report::calls::Calls;
 use crate::report::directory::TraceDirectory;
 use crate::report::stream::{Happened, Leaves, Stream};
+#[cfg(feature = "parquet")]
+use crate::report::summary::{By, Summary};
 use crate::report::{self, Format, Notation, Printed, ReportError, View};
 
 /// What values that a call returned are called.
@@ -46,7 +50,8 @@ fn known<'a>(
         EventKind::Lost(_)
         | EventKind::Point(_)
         | EventKind::LostPoints(_)
-        | EventKind::Stall(_) => Vec::new(),
+        | EventKind::Stall(_)
+        | EventKind::Host(_) => Vec::new(),
     }
 }
 
@@ -191,8 +196,9 @@ pub fn chrome(
     Ok(read)
 }
 
-/// A trace as trace.dat, for trace-cmd and KernelShark: calls, and events as text. Returns how many events the trace has;
-/// what was met in it goes to `note`, and what has to wait to files of `scratch`.
+/// A trace as trace.dat, for trace-cmd and KernelShark: calls, and events as text. What the host did is among these, or with
+/// `host` in a file of its own, which such readers show beside the guest's. Returns how many events the trace has; what was
+/// met in it goes to `note`, and what has to wait to files of `scratch`.
 ///
 /// # Errors
 /// As of [`Calls::pop`], [`ReportError::Events`] or [`ReportError::Output`].
@@ -202,8 +208,10 @@ pub fn trace_dat(
     note: impl FnMut(&str),
     scratch: Scratch,
     out: &mut impl Write,
+    host: Option<&mut dyn Write>,
 ) -> Result<u64, ReportError> {
     let mut file = TraceDat::new(scratch);
+    let mut of_host = host.is_some().then(|| HostDat::new(scratch));
     let threads = Threads::of(trace);
     let has_ends = trace.is_graph();
     let read = each(
@@ -213,6 +221,9 @@ pub fn trace_dat(
         note,
         |calls, next| match next {
             Next::Stall(stall) => file.remark(stall.end_ns, &stall.to_string()),
+            Next::Point(event) if of_host.is_some() && event.is_of_host => {
+                of_host.as_mut().map_or(Ok(()), |file| file.add(event))
+            }
             Next::Point(event) => {
                 // Of a graph a vCPU is no thread.
                 let nobody = if has_ends {
@@ -237,8 +248,24 @@ pub fn trace_dat(
         threads: threads.names,
         vcpus: trace.side.as_ref().map_or(0, |side| side.metadata.vcpus),
     };
-    file.finish(&names, out).map_err(ReportError::Output)?;
+    let side = trace.side.as_ref();
+    let described = side.and_then(|side| serde_json::to_string(side).ok());
+    let pair = Pair::of(&described.unwrap_or_default());
+    let has_host = of_host.is_some();
+    file.finish(&names, has_host.then_some(pair), out)
+        .map_err(ReportError::Output)?;
+    if let Some((file, mut out)) = of_host.zip(host) {
+        let guest = image_name(trace).unwrap_or("guest");
+        file.finish(pair, guest, &mut out)
+            .map_err(ReportError::Output)?;
+    }
     Ok(read)
+}
+
+/// What the kernel's file is called.
+fn image_name(trace: &TraceDirectory) -> Option<&str> {
+    let image = trace.side.as_ref().map(|side| &*side.metadata.image)?;
+    image.rsplit('/').next()
 }
 
 /// A trace in the Common Trace Format, into a directory that is there and empty. Returns how many events the trace has; what
@@ -263,12 +290,7 @@ pub fn ctf(
             Next::Stall(stall) => ctf.stall(stall),
             Next::Point(event) => ctf.point(event),
             Next::Step(step) => {
-                let values = match step.kind {
-                    EventKind::Entry(function) => {
-                        trace.args(calls.functions.address(function), step)
-                    }
-                    _ => step.shown_values(),
-                };
+                let values = shown(trace, calls, step);
                 let name = |function| calls.name(trace, function).into_owned();
                 ctf.step(step, name, &values)
             }
@@ -282,6 +304,60 @@ pub fn ctf(
         clock: metadata.clock,
     };
     ctf.finish(&about).map_err(ReportError::Output)?;
+    Ok(read)
+}
+
+/// A trace as tables in Parquet, into a directory that is there and empty. Returns how many events the trace has; what was met
+/// in it goes to `note`.
+///
+/// # Errors
+/// As of [`Calls::pop`], [`ReportError::Events`] or [`ReportError::Output`].
+#[cfg(feature = "parquet")]
+pub fn parquet(
+    trace: &TraceDirectory,
+    calls: &mut Calls,
+    note: impl FnMut(&str),
+    directory: &Path,
+) -> Result<u64, ReportError> {
+    let has_ends = trace.is_graph();
+    let mut tables = Parquet::create(directory, has_ends).map_err(ReportError::Output)?;
+    let mut summary = Summary::new(By::Function);
+    let tasks = trace.side.as_ref().map(|side| &side.threads);
+    let read = each(
+        trace,
+        calls,
+        Leaves::Apart,
+        note,
+        |calls, next| match next {
+            // The times of tables are those of the trace.
+            Next::Stall(_) => Ok(()),
+            Next::Point(event) => tables.point(event),
+            Next::Step(step) => {
+                summary.add(step);
+                let values = shown(trace, calls, step);
+                let known = parquet::Known {
+                    function: &called(trace, calls, step),
+                    task: tasks
+                        .and_then(|tasks| tasks.get(&step.thread))
+                        .map(|name| &**name),
+                    values: &values,
+                };
+                tables.step(step, known)
+            }
+        },
+    )?;
+    let named = summary.functions(|function| calls.name(trace, function));
+    let mut rows: Vec<_> = named.collect();
+    rows.sort_by(|a, b| a.0.cmp(&b.0));
+    let rows = rows.into_iter().map(|(function, row)| {
+        let times = |(least, most)| [row.total.sum, row.own.sum, least, most];
+        parquet::FunctionRow {
+            function,
+            calls: row.calls,
+            times_ns: row.range.filter(|_| has_ends).map(times),
+        }
+    });
+    tables.finish(rows).map_err(ReportError::Output)?;
     Ok(read)
 }
 
@@ -304,10 +380,8 @@ pub fn html(
     let mut data = Vec::new();
     let printed = report::print(&trace.path, &view, &mut data)?;
     let data = String::from_utf8_lossy(&data);
-    let image = trace.side.as_ref().map(|side| &*side.metadata.image);
-    let image = image.and_then(|image| image.rsplit('/').next());
     let page = html::Page {
-        title: &format!("exotrace: {}", image.unwrap_or("a guest")),
+        title: &format!("exotrace: {}", image_name(trace).unwrap_or("a guest")),
         data: data.trim_end(),
         flamegraph,
     };
@@ -393,6 +467,14 @@ impl Threads {
     }
 }
 
+/// What is known of a call as people read it: its arguments, or what it returned.
+fn shown(trace: &TraceDirectory, calls: &Calls, step: &Event) -> String {
+    match step.kind {
+        EventKind::Entry(function) => trace.args(calls.functions.address(function), step),
+        _ => step.shown_values(),
+    }
+}
+
 /// The name of the function that is called or returns, if any.
 fn called(trace: &TraceDirectory, calls: &Calls, step: &Event) -> String {
     let name = step.function().map(|one| calls.name(trace, one));
@@ -459,6 +541,7 @@ mod tests {
             |note| panic!("{note}"),
             tempfile::tempfile,
             &mut out,
+            None,
         )
         .unwrap();
         assert_eq!(read, 1);

@@ -8,6 +8,8 @@ use terms::event_format::EventId;
 use terms::field::FieldValue;
 use terms::function::FunctionId;
 
+use crate::host::HostStep;
+
 /// One thing that happened in the guest, or to what is known of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
@@ -34,7 +36,8 @@ impl Event {
             EventKind::Lost(_)
             | EventKind::Point(_)
             | EventKind::LostPoints(_)
-            | EventKind::Stall(_) => None,
+            | EventKind::Stall(_)
+            | EventKind::Host(_) => None,
         }
     }
 
@@ -71,6 +74,8 @@ pub enum EventKind {
     LostPoints(u64),
     /// The clock was late for so many nanoseconds up to now: times of that while are too early.
     Stall(u64),
+    /// The host did something with this vCPU.
+    Host(HostStep),
 }
 
 /// How a call ended. The number is the one that trace directories hold.
@@ -177,6 +182,8 @@ pub enum RecordKind {
     Captured(Box<CallValues>),
     /// The clock was late for so many nanoseconds.
     Stall(u64),
+    /// The host did something with this vCPU.
+    Host(Box<HostStep>),
 }
 
 /// A record on its way.

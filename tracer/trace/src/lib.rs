@@ -11,6 +11,7 @@ pub mod event;
 pub mod export;
 pub mod glob;
 pub mod graph;
+pub mod host;
 pub mod live;
 pub mod report;
 pub mod stream;

@@ -128,9 +128,8 @@ enum Verb {
         /// What to write
         #[arg(long, value_enum, value_name = "FORMAT")]
         format: commands::export::ExportFormat,
-        /// Where to, instead of stdout; of ctf a directory
-        #[arg(short, long, value_name = "FILE")]
-        output: Option<PathBuf>,
+        #[command(flatten)]
+        to: commands::export::Destination,
         #[command(flatten)]
         stacks: commands::stacks::StackOptions,
         #[command(flatten)]
@@ -231,11 +230,11 @@ fn parsed() -> ExitStatus {
         Verb::Export {
             directory,
             format,
-            output,
+            to,
             stacks,
             excerpt,
         } => excerpt.excerpt().and_then(|excerpt| {
-            commands::export::export(&directory, format, &excerpt, &stacks, output.as_deref())
+            commands::export::export(&directory, format, &excerpt, &stacks, &to)
         }),
         Verb::Completions { shell } => commands::completions::completions(Cli::command(), shell),
         Verb::Man { directory } => commands::man::man(Cli::command(), &directory),

@@ -6,7 +6,7 @@ use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// Each option, why a guest of another VMM cannot have it, and what there is instead.
-const REFUSED: [(&str, &str); 10] = [
+const REFUSED: [(&str, &str); 11] = [
     (
         "--attach-at",
         "the guest runs already, and stopping it at a function takes an exit to its VMM: tracing begins when you attach",
@@ -26,6 +26,10 @@ const REFUSED: [(&str, &str); 10] = [
     (
         "--timeout",
         "the guest is not ours to end: --duration lets it go after a time",
+    ),
+    (
+        "--host-events",
+        "the threads that run its vCPUs are not ours to ask; the host's own tracer sees them (trace-cmd record -e kvm)",
     ),
     ("--initrd", STARTED),
     ("--cmdline", STARTED),

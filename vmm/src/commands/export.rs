@@ -1,9 +1,11 @@
 //! `vmm export`: a trace in the formats of other tools. Needs no KVM.
 
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
+#[cfg(feature = "parquet")]
+use trace::convert::parquet;
 use trace::convert::{chrome, ctf, html, perfetto, trace_dat};
 use trace::export::uftrace::writer_of;
 use trace::graph::excerpt::Excerpt;
@@ -29,18 +31,37 @@ pub enum ExportFormat {
     Chrome,
     /// Perfetto's own format, for traces that are too large as JSON; of traces without returns, too.
     Perfetto,
-    /// trace.dat for trace-cmd and KernelShark; of traces without returns, too.
+    /// trace.dat for trace-cmd and KernelShark; of traces without returns, too. With --host FILE what the host did (`run
+    /// --host-events`) is a file of its own, which both show beside the guest's.
     TraceDat,
     /// The Common Trace Format 1.8, a directory (-o), for babeltrace2 and Trace Compass; of traces without returns, too.
     Ctf,
+    /// Tables for DuckDB, Spark, ClickHouse: a directory (-o) with calls, events, functions and losses; of traces without
+    /// returns, too.
+    #[cfg(feature = "parquet")]
+    Parquet,
     /// One page for a browser, without network: what was traced, timeline, slowest calls, functions, flame graph; of traces
     /// without returns, too.
     Html,
 }
 
 impl ExportFormat {
+    /// Whether it is a directory, and no file.
+    const fn is_directory(self) -> bool {
+        match self {
+            #[cfg(feature = "parquet")]
+            Self::Parquet => true,
+            other => matches!(other, Self::Ctf),
+        }
+    }
+
     /// What of these options it knows nothing of.
-    fn has_no_such(self, stacks: &StackOptions) -> Option<&'static str> {
+    fn has_no_such(self, stacks: &StackOptions, to: &Destination) -> Option<&'static str> {
+        if to.host.is_some() && self != Self::TraceDat {
+            return Some(
+                "--host: only trace-dat has a file for the host; the others have all in one",
+            );
+        }
         let is_drawn = matches!(self, Self::Flamegraph | Self::Html);
         let has_stacks = is_drawn || self == Self::Folded;
         if stacks.values && !has_stacks {
@@ -58,7 +79,18 @@ impl ExportFormat {
     }
 }
 
-/// Writes the trace in `directory` to `file`, or to stdout.
+/// Where it is written to.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Destination {
+    /// Where to, instead of stdout; of ctf and parquet a directory
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Write what the host did (`run --host-events`) to a file of its own (trace-dat)
+    #[arg(long, value_name = "FILE")]
+    pub host: Option<PathBuf>,
+}
+
+/// Writes the trace in `directory` to a file, or to stdout.
 ///
 /// # Errors
 /// When the directory is no trace, or none that the format has a place for, a damaged one, or one that lacks calls that were written, or the output cannot
@@ -68,10 +100,10 @@ pub fn export(
     format: ExportFormat,
     excerpt: &Excerpt,
     stacks: &StackOptions,
-    file: Option<&Path>,
+    to: &Destination,
 ) -> Result<ExitStatus, Failure> {
     let has_stacks = matches!(format, ExportFormat::Folded | ExportFormat::Flamegraph);
-    if let Some(message) = format.has_no_such(stacks) {
+    if let Some(message) = format.has_no_such(stacks, to) {
         return Err(Failure::bad_input(message));
     }
     // Asked first: a trace that is completed meanwhile is read as a whole.
@@ -82,19 +114,25 @@ pub fn export(
         return Err(ReportError::NotAGraph("export").into());
     }
     let calls = Calls::open(&trace, excerpt).map_err(Failure::bad_input)?;
-    let outcome = match file {
-        Some(path) if format == ExportFormat::Ctf => write_directory(&trace, calls, path),
-        None if format == ExportFormat::Ctf => {
-            let message = "--format ctf: is a directory: name one with -o";
+    let host = to.host.as_deref();
+    let host = host.map(|path| WholeFile::create(path).map_err(cannot_write(path)));
+    let host = host.transpose()?;
+    let outcome = match to.output.as_deref() {
+        Some(path) if format.is_directory() => write_directory(&trace, calls, format, path),
+        None if format.is_directory() => {
+            let name = format.to_possible_value();
+            let name = name.as_ref().map_or("", |name| name.get_name());
+            let message = format!("--format {name}: is a directory: name one with -o");
             return Err(Failure::bad_input(message));
         }
-        Some(path) => write_file(&trace, calls, format, stacks, path),
+        Some(path) => write_file(&trace, calls, format, stacks, path, host.as_ref()),
         None => match write(
             &trace,
             calls,
             format,
             stacks,
             BufWriter::new(io::stdout().lock()),
+            host.as_ref(),
         ) {
             Err(ReportError::Output(error)) => stdout::taken(error).map(|()| None),
             other => other.map_err(Failure::bad_input),
@@ -103,22 +141,38 @@ pub fn export(
     if let Some(note) = unfinished(&trace, writer) {
         log::warn!("{note}");
     }
-    match outcome? {
+    let missing = outcome?;
+    if let Some((file, path)) = host.zip(to.host.as_deref()) {
+        file.put().map_err(cannot_write(path))?;
+    }
+    match missing {
         Some(missing) => Err(Failure::bad_input(missing)),
         None => Ok(ExitStatus::Success),
     }
+}
+
+/// What an error of the system is, for who wants something written there.
+fn cannot_write(path: &Path) -> impl Fn(io::Error) -> Failure {
+    move |error| Failure::output(format!("cannot write {}: {error}", path.display()))
 }
 
 /// The same into a directory, which is there when it is complete.
 fn write_directory(
     trace: &TraceDirectory,
     mut calls: Calls,
+    format: ExportFormat,
     path: &Path,
 ) -> Result<Option<Missing>, Failure> {
-    let failed = |error| Failure::output(format!("cannot write {}: {error}", path.display()));
-    let directory = WholeDirectory::create(path).map_err(failed)?;
+    let failed = cannot_write(path);
+    let directory = WholeDirectory::create(path).map_err(&failed)?;
     let note = |note: &str| log::warn!("{note}");
-    let events = ctf(trace, &mut calls, note, directory.path()).map_err(|error| match error {
+    let into = directory.path();
+    let written = match format {
+        #[cfg(feature = "parquet")]
+        ExportFormat::Parquet => parquet(trace, &mut calls, note, into),
+        _ => ctf(trace, &mut calls, note, into),
+    };
+    let events = written.map_err(|error| match error {
         ReportError::Output(error) => failed(error),
         other => other.into(),
     })?;
@@ -134,11 +188,12 @@ fn write_file(
     format: ExportFormat,
     stacks: &StackOptions,
     path: &Path,
+    host: Option<&WholeFile>,
 ) -> Result<Option<Missing>, Failure> {
-    let failed = |error| Failure::output(format!("cannot write {}: {error}", path.display()));
-    let file = WholeFile::create(path).map_err(failed)?;
+    let failed = cannot_write(path);
+    let file = WholeFile::create(path).map_err(&failed)?;
     let out = BufWriter::new(&file);
-    let missing = write(trace, calls, format, stacks, out).map_err(|error| match error {
+    let missing = write(trace, calls, format, stacks, out, host).map_err(|error| match error {
         ReportError::Output(error) => failed(error),
         other => other.into(),
     })?;
@@ -165,6 +220,12 @@ fn page_flamegraph(
     Ok(Some(String::from_utf8_lossy(&svg).into_owned()))
 }
 
+/// What is a directory was asked for as a file.
+fn no_file() -> ReportError {
+    let error = io::Error::new(io::ErrorKind::IsADirectory, "the format is a directory");
+    ReportError::Output(error)
+}
+
 /// Returns what the trace should have and has not.
 fn write(
     trace: &TraceDirectory,
@@ -172,19 +233,21 @@ fn write(
     format: ExportFormat,
     stacks: &StackOptions,
     mut out: impl Write,
+    host: Option<&WholeFile>,
 ) -> Result<Option<Missing>, ReportError> {
     let note = |note: &str| log::warn!("{note}");
     let events = match format {
         ExportFormat::TraceDat => {
             let scratch = tempfile::tempfile;
-            Some(trace_dat(trace, &mut calls, note, scratch, &mut out)?)
+            let mut host = host.map(BufWriter::new);
+            let host = host.as_mut().map(|host| host as &mut dyn Write);
+            Some(trace_dat(trace, &mut calls, note, scratch, &mut out, host)?)
         }
         ExportFormat::Perfetto => Some(perfetto(trace, &mut calls, note, &mut out)?),
         ExportFormat::Chrome => Some(chrome(trace, &mut calls, note, &mut out)?),
-        ExportFormat::Ctf => {
-            let is_none = io::Error::new(io::ErrorKind::InvalidInput, "it is a directory");
-            return Err(ReportError::Output(is_none));
-        }
+        ExportFormat::Ctf => return Err(no_file()),
+        #[cfg(feature = "parquet")]
+        ExportFormat::Parquet => return Err(no_file()),
         ExportFormat::Folded => {
             let folded = stacks.folded(trace, &mut calls, note)?;
             out.write_all(&folded).map_err(ReportError::Output)?;
@@ -237,12 +300,16 @@ mod tests {
         let excerpt = Excerpt::default();
         let stacks = StackOptions::default();
         let flamegraph = ExportFormat::Flamegraph;
-        let error = export(&trace, flamegraph, &excerpt, &stacks, Some(&file)).unwrap_err();
+        let to = Destination {
+            output: Some(file.clone()),
+            host: None,
+        };
+        let error = export(&trace, flamegraph, &excerpt, &stacks, &to).unwrap_err();
         let message = error.message;
         assert!(message.contains("no call of known duration"), "{message}");
         assert_eq!(fs::read_to_string(&file).unwrap(), "before");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
-        export(&trace, ExportFormat::Chrome, &excerpt, &stacks, Some(&file)).unwrap();
+        export(&trace, ExportFormat::Chrome, &excerpt, &stacks, &to).unwrap();
         assert!(
             fs::read_to_string(&file)
                 .unwrap()

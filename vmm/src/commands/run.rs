@@ -70,6 +70,7 @@ fn config(options: &RunOptions) -> Result<MachineConfig, Failure> {
         memory_mib: options.memory,
         window_bytes: layout::WINDOW_SIZE,
         nested: options.nested,
+        host_events: options.host_events,
     })
 }
 

@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use image::Image;
-use kvm_ioctls::{Cap, Kvm, VmFd};
+use kvm_ioctls::{Kvm, VmFd};
 use terms::addr::Gva;
 use tracer::clock::VcpuClocks;
 use tracer::guest::StopError;
+use tracer::host_events::HostEvents;
 
 use crate::breakpoint::{BreakpointError, TextTrap};
 use crate::clock::HOST;
@@ -27,12 +28,12 @@ use crate::memslots::MemorySlots;
 use crate::not_started::NotYetStarted;
 use crate::pause_times::PauseTimes;
 use crate::quiesce::{Holders, Quiesced};
-use crate::vcpu::{self, CpuModel, Detours, Gate, ReadyVcpu, Request, Surroundings, VcpuEvents};
+use crate::vcpu::{self, Detours, Gate, ReadyVcpu, Request, Surroundings, VcpuEvents};
 
 pub use parts::{BuildError, MachineConfig, most_vcpus};
 use parts::{
-    check_cpuid, check_vcpus, create_devices, create_vcpus, has_sync_registers, kvm_refused,
-    leave_out_counters, open_kvm, system_refused,
+    check_cpuid, check_vcpus, cpu_model, create_devices, create_vcpus, has_sync_registers,
+    kvm_refused, leave_out_counters, open_kvm, system_refused,
 };
 
 /// Time that a vCPU has to get out of the guest, unless the caller says otherwise.
@@ -57,6 +58,7 @@ pub struct Machine {
     trap: TextTrap,
     tsc_khz: u32,
     clocks: Arc<VcpuClocks>,
+    host_events: Option<Arc<HostEvents>>,
     /// Who serves breakpoints while text is changed live.
     breakpoints: Option<BreakpointService>,
 }
@@ -97,12 +99,11 @@ impl Machine {
             clocks: Arc::new(VcpuClocks::new(vcpus, HOST)),
             memory: ram.memory().clone(),
             cpuid,
-            model: CpuModel {
-                vcpus: vcpus.into(),
-                tsc_deadline: kvm.check_extension(Cap::TscDeadlineTimer),
-                nested: config.nested,
-            },
+            model: cpu_model(config, vcpus, &kvm),
             sync_registers: has_sync_registers(&kvm),
+            host_events: config
+                .host_events
+                .then(|| Arc::new(HostEvents::new(vcpus, HOST))),
         };
         let (ready, tsc_khz) = create_vcpus(&vm, vcpus, layout.entry, &around)?;
         Ok(Self {
@@ -123,6 +124,7 @@ impl Machine {
             trap: TextTrap::default(),
             tsc_khz,
             clocks: around.clocks,
+            host_events: around.host_events,
             breakpoints: None,
         })
     }
@@ -132,6 +134,12 @@ impl Machine {
     pub fn before_start(&mut self) -> Option<NotYetStarted<'_>> {
         let unstarted = !self.is_started();
         unstarted.then(|| NotYetStarted::new(&self.ram, &self.layout))
+    }
+
+    /// What the host does with its vCPUs, if that is told.
+    #[must_use]
+    pub fn host_events(&self) -> Option<&Arc<HostEvents>> {
+        self.host_events.as_ref()
     }
 
     /// Starts every vCPU.

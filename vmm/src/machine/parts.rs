@@ -17,7 +17,7 @@ use crate::layout;
 use crate::loader::{Initrd, LoadError};
 use crate::memory::CreateMemoryError;
 use crate::remedy;
-use crate::vcpu::{self, ReadyVcpu, Surroundings};
+use crate::vcpu::{self, CpuModel, ReadyVcpu, Surroundings};
 use terms::addr::Gpa;
 
 /// The version of KVM's API that has been stable since 2007.
@@ -38,6 +38,8 @@ pub struct MachineConfig {
     pub window_bytes: u64,
     /// Whether the guest can run virtual machines itself.
     pub nested: bool,
+    /// Whether its vCPUs' threads tell when they enter the guest and when they are back.
+    pub host_events: bool,
 }
 
 /// Why a machine could not be built or started.
@@ -137,6 +139,15 @@ fn mended(error: &io::Error) -> String {
     errno.map_or_else(String::new, |errno| {
         format!("; {}", remedy::of_errno(errno))
     })
+}
+
+/// What its vCPUs are told of themselves.
+pub(super) fn cpu_model(config: &MachineConfig, vcpus: u16, kvm: &Kvm) -> CpuModel {
+    CpuModel {
+        vcpus: vcpus.into(),
+        tsc_deadline: kvm.check_extension(Cap::TscDeadlineTimer),
+        nested: config.nested,
+    }
 }
 
 pub(super) fn has_sync_registers(kvm: &Kvm) -> bool {

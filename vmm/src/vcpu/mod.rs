@@ -10,6 +10,7 @@ mod event;
 pub(crate) mod fake;
 mod gate;
 mod handle;
+mod host_log;
 mod kick;
 mod mailbox;
 mod registers;
@@ -38,6 +39,7 @@ use crate::memory::Memory;
 use mailbox::Shared;
 use thread::Vcpu;
 use tracer::clock::VcpuClocks;
+use tracer::host_events::HostEvents;
 
 const MSR_MISC_ENABLE: u32 = 0x1a0;
 const FAST_STRINGS: u64 = 1;
@@ -59,6 +61,8 @@ pub(crate) struct Surroundings {
     pub(crate) model: CpuModel,
     /// KVM leaves the registers in the shared page at each exit.
     pub(crate) sync_registers: bool,
+    /// Where vCPU threads tell when they enter the guest and when they are back.
+    pub(crate) host_events: Option<Arc<HostEvents>>,
 }
 
 /// A vCPU that has been set up and not started.

@@ -27,6 +27,7 @@ use super::Surroundings;
 use super::debug::Debugging;
 use super::detours::Detours;
 use super::event::{EventSender, VcpuEvent, VcpuEventKind};
+use super::host_log::HostLog;
 use super::kick::{self, ImmediateExit, KickTarget};
 use super::mailbox::{Mailbox, Order, Pending, Reply, Request, Shared, VcpuState};
 use super::registers::RegisterReader;
@@ -73,6 +74,14 @@ fn rest_after(port: u16) -> Option<Rest> {
     }
 }
 
+/// Whether KVM completes it when it is entered again.
+const fn is_access(exit: &VcpuExit<'_>) -> bool {
+    matches!(
+        exit,
+        VcpuExit::IoOut(..) | VcpuExit::IoIn(..) | VcpuExit::MmioRead(..) | VcpuExit::MmioWrite(..)
+    )
+}
+
 /// What is wrong with an exit that ends the guest.
 fn unserved(exit: &VcpuExit<'_>) -> String {
     match exit {
@@ -116,6 +125,7 @@ pub(crate) struct Vcpu {
     debugging: Debugging,
     /// The counters of all vCPUs, this one's among them.
     clocks: Arc<VcpuClocks>,
+    host_events: Option<HostLog>,
     /// Keeps the guest's memory mapped while KVM can still use it.
     _memory: Memory,
 }
@@ -143,6 +153,10 @@ impl Vcpu {
             passed: 0,
             debugging: Debugging::new(),
             clocks: Arc::clone(&around.clocks),
+            host_events: around
+                .host_events
+                .as_ref()
+                .map(|events| HostLog::new(number, events)),
             _memory: around.memory.clone(),
         })
     }
@@ -287,10 +301,28 @@ impl Vcpu {
         }
     }
 
+    /// Enters the guest, and serves why it came back.
     fn enter(&mut self) -> State {
+        let Some(mut log) = self.host_events.take() else {
+            return self.enter_and(|_| ());
+        };
+        log.enters(&self.fd);
+        let state = self.enter_and(|exit| log.is_back(exit));
+        log.tells(&self.fd);
+        self.host_events = Some(log);
+        state
+    }
+
+    /// The same; `is_back` hears of it first.
+    fn enter_and(
+        &mut self,
+        is_back: impl FnOnce(&Result<VcpuExit<'_>, kvm_ioctls::Error>),
+    ) -> State {
         self.half_done = false;
         self.unchanged = true;
-        let exit = match self.fd.run() {
+        let exit = self.fd.run();
+        is_back(&exit);
+        let exit = match exit {
             Ok(exit) => exit,
             // EINTR: kicked. EAGAIN: an AP that waits for its SIPI. Both leave nothing half done.
             Err(error) if matches!(error.errno(), libc::EINTR | libc::EAGAIN) => {
@@ -299,9 +331,9 @@ impl Vcpu {
             Err(error) => return self.crashed(&format!("KVM_RUN failed: {error}")),
         };
         let (shared, passed) = (&self.shared, self.passed);
+        self.half_done = is_access(&exit);
         match exit {
             VcpuExit::IoOut(port, data) => {
-                self.half_done = true;
                 if let Some(rest) = rest_after(port) {
                     return State::Completing(rest);
                 }
@@ -314,28 +346,19 @@ impl Vcpu {
                 }
             }
             VcpuExit::IoIn(port, data) => {
-                self.half_done = true;
                 self.ports.read(port, data);
                 State::Running
             }
             VcpuExit::MmioRead(_, data) => {
-                self.half_done = true;
                 data.fill(0xff);
-                State::Running
-            }
-            VcpuExit::MmioWrite(..) => {
-                self.half_done = true;
                 State::Running
             }
             VcpuExit::Debug(debug) => {
                 let (at, dr6) = (Gva(debug.pc), debug.dr6);
                 self.debug_exit(at, dr6)
             }
-            VcpuExit::Intr => State::Running,
-            VcpuExit::Shutdown => {
-                let place = self.place();
-                self.ended(VcpuEventKind::Crashed(format!("triple fault{place}")))
-            }
+            VcpuExit::MmioWrite(..) | VcpuExit::Intr => State::Running,
+            VcpuExit::Shutdown => self.crashed("triple fault"),
             VcpuExit::InternalError => {
                 let details = internal_error(&mut self.fd);
                 self.crashed(&details)

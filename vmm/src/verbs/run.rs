@@ -58,6 +58,10 @@ pub struct RunOptions {
     /// executes a guest of the guest
     #[arg(long)]
     pub nested: bool,
+    /// Let the trace tell when each vCPU's thread enters the guest (host:kvm_entry), and when and why it is back
+    /// (host:kvm_exit). What the host's kernel serves by itself is not seen
+    #[arg(long, requires = "trace")]
+    pub host_events: bool,
     /// Listen for `vmm ctl` on this Unix socket (mode 0600; removed at the end)
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,

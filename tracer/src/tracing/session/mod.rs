@@ -365,6 +365,9 @@ impl TraceSession {
         if self.beat().is_some() {
             drain.time_by(Arc::clone(beats));
         }
+        if let Some(events) = guest.host_events() {
+            drain.tell_of_host(events);
+        }
         drain.switch(self.switched_on);
         let polled = Polled::start(drain, self.output.take(), &*shared.pollers);
         let polled = polled.map_err(TracingError::Thread)?;

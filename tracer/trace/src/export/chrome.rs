@@ -100,7 +100,10 @@ impl<W: Write> Chrome<W> {
                 let name = format!("LOST {count} events");
                 self.put(&instant(step, step.time_ns, &name))
             }
-            EventKind::Point(_) | EventKind::LostPoints(_) | EventKind::Stall(_) => Ok(()),
+            EventKind::Point(_)
+            | EventKind::LostPoints(_)
+            | EventKind::Stall(_)
+            | EventKind::Host(_) => Ok(()),
         }
     }
 

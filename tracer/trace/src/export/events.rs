@@ -1,5 +1,5 @@
 //! The events of a trace: a file beside the calls for each vCPU, of one JSON object per line, in the order of
-//! time.
+//! time. What the host did with a vCPU ([`host`](crate::host)) has a file of its own.
 //!
 //! ```text
 //! {"time_ns":1200,"vcpu":0,"event":"message_sent","fields":{"from":1,"to":2,"size":512}}
@@ -21,9 +21,33 @@ use terms::printable;
 use terms::printable::masked;
 
 use crate::event::Event;
+use crate::host::HostStep;
 
-/// The start and the end of the files' names; the vCPU's number stands between them.
-const NAME: (&str, &str) = ("events-", ".jsonl");
+/// Whose events a file has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Side {
+    Guest,
+    Host,
+}
+
+impl Side {
+    const ALL: [Self; 2] = [Self::Guest, Self::Host];
+
+    /// The start of the files' names; the vCPU's number follows.
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::Guest => "events-",
+            Self::Host => "host-",
+        }
+    }
+
+    fn path(self, directory: &Path, vcpu: u16) -> PathBuf {
+        directory.join(format!("{}{vcpu}{SUFFIX}", self.prefix()))
+    }
+}
+
+/// The end of the files' names.
+const SUFFIX: &str = ".jsonl";
 /// The longest line that is believed.
 const LINE_MAX: u64 = 64 << 10;
 /// More vCPUs than any trace has.
@@ -32,18 +56,13 @@ const VCPUS_MAX: u16 = 4096;
 /// Whether a file has the name of one of these.
 #[must_use]
 pub fn is_event_file(name: &str) -> bool {
-    let number = name
-        .strip_prefix(NAME.0)
-        .and_then(|rest| rest.strip_suffix(NAME.1));
+    let mut prefixes = Side::ALL.into_iter().map(Side::prefix);
+    let number = prefixes.find_map(|prefix| name.strip_prefix(prefix)?.strip_suffix(SUFFIX));
     number.is_some_and(|number| {
         number
             .parse::<u16>()
             .is_ok_and(|vcpu| number == vcpu.to_string())
     })
-}
-
-fn path_of(directory: &Path, vcpu: u16) -> PathBuf {
-    directory.join(format!("{}{vcpu}{}", NAME.0, NAME.1))
 }
 
 /// What was written.
@@ -67,7 +86,7 @@ impl EventTotals {
 #[derive(Debug)]
 pub struct EventWriter {
     directory: PathBuf,
-    files: BTreeMap<u16, BufWriter<File>>,
+    files: BTreeMap<(Side, u16), BufWriter<File>>,
     totals: EventTotals,
     line: String,
 }
@@ -96,13 +115,43 @@ impl EventWriter {
         self.line.clear();
         // Writing to a string cannot fail.
         let _ = passed(&mut self.line, event, format);
-        if let Err(error) = self.write(event.vcpu) {
+        self.put(Side::Guest, event.vcpu, &format.name)
+    }
+
+    /// Adds what the host did with a vCPU, in the order of time.
+    ///
+    /// # Errors
+    /// As of [`Self::append`].
+    pub fn host(&mut self, event: &Event, step: HostStep) -> Result<(), (PathBuf, io::Error)> {
+        let vcpu = event.vcpu;
+        let Some(name) = step.name() else {
+            let HostStep::Lost(count) = step else {
+                return Ok(());
+            };
+            return self.put_loss(Side::Host, event, count.into());
+        };
+        let line = EventLine {
+            time_ns: event.time_ns,
+            vcpu,
+            event: Some(name.to_owned()),
+            fields: step.into(),
+            lost: 0,
+            is_of_host: true,
+        };
+        // Names are text, and values numbers: this cannot fail.
+        self.line = printable::json(&line).unwrap_or_default() + "\n";
+        self.put(Side::Host, vcpu, name)
+    }
+
+    /// Writes the line, and counts it.
+    fn put(&mut self, side: Side, vcpu: u16, name: &str) -> Result<(), (PathBuf, io::Error)> {
+        if let Err(error) = self.write(side, vcpu) {
             self.totals.lost = self.totals.lost.saturating_add(1);
-            return Err((path_of(&self.directory, event.vcpu), error));
+            return Err((side.path(&self.directory, vcpu), error));
         }
-        match self.totals.events.get_mut(&*format.name) {
+        match self.totals.events.get_mut(name) {
             Some(count) => *count += 1,
-            None => _ = self.totals.events.insert(format.name.to_string(), 1),
+            None => _ = self.totals.events.insert(name.to_owned(), 1),
         }
         Ok(())
     }
@@ -112,6 +161,15 @@ impl EventWriter {
     /// # Errors
     /// The file and what the system says of it; they are counted all the same.
     pub fn lost(&mut self, event: &Event, count: u64) -> Result<(), (PathBuf, io::Error)> {
+        self.put_loss(Side::Guest, event, count)
+    }
+
+    fn put_loss(
+        &mut self,
+        side: Side,
+        event: &Event,
+        count: u64,
+    ) -> Result<(), (PathBuf, io::Error)> {
         self.totals.lost = self.totals.lost.saturating_add(count);
         let (time_ns, vcpu) = (event.time_ns, event.vcpu);
         self.line.clear();
@@ -120,15 +178,15 @@ impl EventWriter {
             self.line,
             "{{\"time_ns\":{time_ns},\"vcpu\":{vcpu},\"lost\":{count}}}"
         );
-        let written = self.write(vcpu);
-        written.map_err(|error| (path_of(&self.directory, vcpu), error))
+        let written = self.write(side, vcpu);
+        written.map_err(|error| (side.path(&self.directory, vcpu), error))
     }
 
-    fn write(&mut self, vcpu: u16) -> io::Result<()> {
-        let file = match self.files.entry(vcpu) {
+    fn write(&mut self, side: Side, vcpu: u16) -> io::Result<()> {
+        let file = match self.files.entry((side, vcpu)) {
             std::collections::btree_map::Entry::Occupied(file) => file.into_mut(),
             std::collections::btree_map::Entry::Vacant(place) => {
-                let file = File::create(path_of(&self.directory, vcpu))?;
+                let file = File::create(side.path(&self.directory, vcpu))?;
                 place.insert(BufWriter::new(file))
             }
         };
@@ -140,9 +198,9 @@ impl EventWriter {
     /// # Errors
     /// The file and what the system says of it.
     pub fn flush(&mut self) -> Result<(), (PathBuf, io::Error)> {
-        for (vcpu, file) in &mut self.files {
+        for ((side, vcpu), file) in &mut self.files {
             let flushed = file.flush();
-            flushed.map_err(|error| (path_of(&self.directory, *vcpu), error))?;
+            flushed.map_err(|error| (side.path(&self.directory, *vcpu), error))?;
         }
         Ok(())
     }
@@ -191,21 +249,29 @@ fn quoted(line: &mut String, name: &str) -> fmt::Result {
 }
 
 /// One line of a file, as it was read: nothing in it is trusted.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EventLine {
     /// Nanoseconds since the guest's time began.
     pub time_ns: u64,
     /// The vCPU it happened on.
     pub vcpu: u16,
     /// The event; none for a loss.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event: Option<String>,
     /// Its fields, in order.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Fields::is_empty")]
     pub fields: Fields,
     /// Events that were lost here.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_none")]
     pub lost: u64,
+    /// Whether it is something that the host did with the vCPU: by the file that it is in.
+    #[serde(skip)]
+    pub is_of_host: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+const fn is_none(lost: &u64) -> bool {
+    *lost == 0
 }
 
 /// Names and values, in the order of the event's declaration.
@@ -217,6 +283,13 @@ impl Fields {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+}
+
+impl From<HostStep> for Fields {
+    fn from(step: HostStep) -> Self {
+        let named = |(name, value): (&str, FieldValue)| (name.to_owned(), value);
+        Self(step.fields().into_iter().map(named).collect())
     }
 }
 
@@ -303,6 +376,7 @@ pub struct EventReader {
 
 #[derive(Debug)]
 struct EventFile {
+    side: Side,
     path: PathBuf,
     file: BufReader<File>,
     line: u64,
@@ -315,18 +389,32 @@ impl EventReader {
     /// # Errors
     /// An [`EventFileError`] that names the file.
     pub fn open(directory: &Path) -> Result<Self, EventFileError> {
+        Self::of(directory, &Side::ALL)
+    }
+
+    /// Those of the guest alone.
+    ///
+    /// # Errors
+    /// As of [`Self::open`].
+    pub fn of_guest(directory: &Path) -> Result<Self, EventFileError> {
+        Self::of(directory, &[Side::Guest])
+    }
+
+    fn of(directory: &Path, sides: &[Side]) -> Result<Self, EventFileError> {
         let mut reader = Self {
             files: Vec::new(),
             heads: BinaryHeap::new(),
         };
-        for vcpu in 0..VCPUS_MAX {
-            let path = path_of(directory, vcpu);
+        let vcpus = (0..VCPUS_MAX).flat_map(|vcpu| sides.iter().map(move |side| (side, vcpu)));
+        for (side, vcpu) in vcpus {
+            let path = side.path(directory, vcpu);
             let file = match File::open(&path) {
                 Ok(file) => BufReader::new(file),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(source) => return Err(EventFileError::Io { path, source }),
             };
             reader.files.push(EventFile {
+                side: *side,
                 path,
                 file,
                 line: 0,
@@ -392,7 +480,12 @@ impl EventFile {
         }
         self.line += 1;
         serde_json::from_slice(&text)
-            .map(Some)
+            .map(|line| {
+                Some(EventLine {
+                    is_of_host: self.side == Side::Host,
+                    ..line
+                })
+            })
             .map_err(|error| EventFileError::Line {
                 path: self.path.clone(),
                 line: self.line,

@@ -84,7 +84,8 @@ impl Folded {
             EventKind::Lost(_)
             | EventKind::Point(_)
             | EventKind::LostPoints(_)
-            | EventKind::Stall(_) => {}
+            | EventKind::Stall(_)
+            | EventKind::Host(_) => {}
         }
     }
 

@@ -6,6 +6,8 @@ pub mod ctf;
 pub mod events;
 pub mod folded;
 pub mod html;
+#[cfg(feature = "parquet")]
+pub mod parquet;
 pub mod perfetto;
 pub mod probes;
 pub mod resolution;

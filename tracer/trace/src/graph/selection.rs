@@ -133,7 +133,10 @@ impl Selection {
             EventKind::Exit { .. } => self.leave(event, sink),
             EventKind::Lost(_) => self.lost(event, sink),
             // They are no part of a call.
-            EventKind::Point(_) | EventKind::LostPoints(_) | EventKind::Stall(_) => {
+            EventKind::Point(_)
+            | EventKind::LostPoints(_)
+            | EventKind::Stall(_)
+            | EventKind::Host(_) => {
                 sink.event(event);
             }
         }

@@ -203,7 +203,8 @@ impl Threads {
             RecordKind::Entry(_)
             | RecordKind::Point(_)
             | RecordKind::Captured(_)
-            | RecordKind::Stall(_) => {}
+            | RecordKind::Stall(_)
+            | RecordKind::Host(_) => {}
         }
     }
 

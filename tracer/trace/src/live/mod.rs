@@ -25,6 +25,7 @@ use crate::event::{Event, EventKind, Moment, Sink};
 use crate::export::call_formats::CallFormats;
 use crate::export::events::Fields;
 use crate::export::store::{News, Store};
+use crate::host::HostStep;
 
 /// Who listens to a session, and what there is to know about its events.
 #[derive(Debug, Default)]
@@ -106,6 +107,13 @@ impl Known {
             }
             EventKind::LostPoints(count) => Happening::LostEvents { count },
             EventKind::Stall(length_ns) => Happening::Stall { length_ns },
+            EventKind::Host(HostStep::Lost(count)) => Happening::LostEvents {
+                count: count.into(),
+            },
+            EventKind::Host(step) => Happening::Event {
+                event: step.name().unwrap_or_default().to_owned(),
+                fields: step.into(),
+            },
         };
         LiveEvent {
             time_ns: event.time_ns,

@@ -28,7 +28,8 @@ impl Callers {
             EventKind::Lost(_)
             | EventKind::Point(_)
             | EventKind::LostPoints(_)
-            | EventKind::Stall(_) => None,
+            | EventKind::Stall(_)
+            | EventKind::Host(_) => None,
         }
     }
 }

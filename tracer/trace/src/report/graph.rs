@@ -146,7 +146,10 @@ impl<'a, W: Write> Printer<'a, W> {
             EventKind::Lost(count) => {
                 writeln!(self.out, "CPU:{} [LOST {count} EVENTS]", step.vcpu)
             }
-            EventKind::Point(_) | EventKind::LostPoints(_) | EventKind::Stall(_) => Ok(()),
+            EventKind::Point(_)
+            | EventKind::LostPoints(_)
+            | EventKind::Stall(_)
+            | EventKind::Host(_) => Ok(()),
         }
     }
 

@@ -24,9 +24,9 @@ mod missing;
 mod overview;
 pub mod rows;
 mod slowest;
-mod spread;
+pub(crate) mod spread;
 pub(crate) mod stream;
-mod summary;
+pub(crate) mod summary;
 mod table;
 #[cfg(test)]
 mod table_tests;
@@ -210,7 +210,10 @@ impl Printed {
                     0
                 }
                 EventKind::Lost(count) | EventKind::LostPoints(count) => count,
-                EventKind::Exit { .. } | EventKind::Point(_) | EventKind::Stall(_) => 0,
+                EventKind::Exit { .. }
+                | EventKind::Point(_)
+                | EventKind::Stall(_)
+                | EventKind::Host(_) => 0,
             },
             Happened::Point(event) => {
                 self.events += u64::from(event.event.is_some());

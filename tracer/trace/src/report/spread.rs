@@ -2,7 +2,7 @@
 
 /// How many, how much, and how different.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Spread {
+pub(crate) struct Spread {
     pub count: u64,
     /// Nanoseconds.
     pub sum: u64,

@@ -16,7 +16,7 @@ use crate::event::{Event, EventKind};
 
 /// What has a row of its own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum By {
+pub(crate) enum By {
     /// Each function.
     #[default]
     Function,
@@ -80,7 +80,7 @@ impl By {
 
 /// The sums of one row.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Row {
+pub(crate) struct Row {
     /// All calls.
     pub calls: u64,
     /// Calls of known duration in no other call of the same row, with what they called.
@@ -104,7 +104,7 @@ struct Open {
 
 /// Adds calls up.
 #[derive(Debug, Default)]
-pub(super) struct Summary {
+pub(crate) struct Summary {
     by: By,
     rows: HashMap<Key, Row>,
     threads: HashMap<u32, Vec<Open>>,
@@ -155,7 +155,10 @@ impl Summary {
                 let lost = self.lost.entry(step.vcpu).or_default();
                 *lost = lost.saturating_add(count);
             }
-            EventKind::Point(_) | EventKind::LostPoints(_) | EventKind::Stall(_) => {}
+            EventKind::Point(_)
+            | EventKind::LostPoints(_)
+            | EventKind::Stall(_)
+            | EventKind::Host(_) => {}
         }
     }
 
@@ -174,7 +177,7 @@ impl Summary {
     }
 
     /// The rows that are wanted, those of one function together, the first what took or was called most.
-    pub fn table<N: Into<String>>(
+    pub(super) fn table<N: Into<String>>(
         &self,
         name: impl Fn(FunctionId) -> N,
         has_times: bool,

@@ -5,6 +5,7 @@
 //!  ring of calls per vCPU --+                +-> threads (by stack) -> selection --+
 //!  ring of points per vCPU -+-> merge -------+                                     +-> sink
 //!  the clock page ----------+  (by time)     +-> calls without returns, points ----+
+//!  vCPU threads of the host-+
 //! ```
 //!
 //! A sink that keeps threads apart anyhow can do without their order among each other ([`Sink::is_ordered`]): to merge calls
@@ -43,6 +44,8 @@ pub enum Origin {
     Points(u16),
     /// The clock page.
     Clock,
+    /// The thread of the host that runs this vCPU.
+    Host(u16),
 }
 
 /// Turns what rings bring into events.
@@ -52,6 +55,7 @@ pub struct Stream {
     /// How many rings of calls there are, and of points; these go before those.
     rings: u16,
     has_points: bool,
+    has_host: bool,
     /// Records of rings that there are not.
     strays: u64,
     /// Of a session that traces returns.
@@ -108,7 +112,10 @@ impl Graph {
                 step,
                 slot,
             } => join.map(|join| join.record(timed.is_late, function, step, slot)),
-            RecordKind::Entry(_) | RecordKind::Point(_) | RecordKind::Stall(_) => return,
+            RecordKind::Entry(_)
+            | RecordKind::Point(_)
+            | RecordKind::Stall(_)
+            | RecordKind::Host(_) => return,
         };
         self.threads
             .record(&timed, found.unwrap_or_default(), &mut selected);
@@ -120,13 +127,15 @@ impl Stream {
     /// while the guest runs.
     #[must_use]
     pub fn of_functions(rings: u16, waiting: usize) -> Self {
-        let mut merge = Merge::new(2 * usize::from(rings) + 1, waiting);
-        (0..usize::from(rings)).for_each(|points| merge.ignore(points));
-        merge.ignore(2 * usize::from(rings));
+        let count = usize::from(rings);
+        let mut merge = Merge::new(3 * count + 1, waiting);
+        (0..count).for_each(|points| merge.ignore(points));
+        (2 * count..=3 * count).for_each(|other| merge.ignore(other));
         Self {
             merge,
             rings,
             has_points: false,
+            has_host: false,
             strays: 0,
             graph: None,
         }
@@ -162,6 +171,14 @@ impl Stream {
     pub fn expect_points(&mut self) {
         if !std::mem::replace(&mut self.has_points, true) {
             (0..usize::from(self.rings)).for_each(|ring| self.merge.expect(ring));
+        }
+    }
+
+    /// What the host does with the vCPUs is told from now on.
+    fn expect_host(&mut self) {
+        if !std::mem::replace(&mut self.has_host, true) {
+            let rings = usize::from(self.rings);
+            (0..rings).for_each(|vcpu| self.merge.expect(2 * rings + 1 + vcpu));
         }
     }
 
@@ -207,6 +224,7 @@ impl Stream {
             Origin::Points(vcpu) => within(vcpu),
             Origin::Calls(vcpu) => within(vcpu).map(|vcpu| rings + vcpu),
             Origin::Clock => Some(2 * rings),
+            Origin::Host(vcpu) => within(vcpu).map(|vcpu| 2 * rings + 1 + vcpu),
         }
     }
 
@@ -216,8 +234,11 @@ impl Stream {
             self.strays = self.strays.saturating_add(records.len() as u64);
             return;
         };
+        if matches!(origin, Origin::Host(_)) {
+            self.expect_host();
+        }
         let vcpu = match origin {
-            Origin::Calls(vcpu) | Origin::Points(vcpu) => vcpu,
+            Origin::Calls(vcpu) | Origin::Points(vcpu) | Origin::Host(vcpu) => vcpu,
             Origin::Clock => 0,
         };
         self.merge.push(ring, vcpu, records, until_ns);
@@ -323,6 +344,7 @@ fn alone(vcpu: u16, is_point: bool, record: Record) -> Option<Event> {
         RecordKind::Lost(count) => (EventKind::Lost(count), None),
         RecordKind::Point(passed) => (EventKind::Point(passed.event), Some(passed.values)),
         RecordKind::Stall(length_ns) => (EventKind::Stall(length_ns), None),
+        RecordKind::Host(step) => (EventKind::Host(*step), None),
     };
     Some(Event {
         time_ns: record.time_ns,
@@ -340,7 +362,7 @@ fn pass(graph: Option<&mut Graph>, is_point: bool, timed: Timed, sink: &mut impl
         return alone(timed.vcpu, is_point, timed.record).map_or((), |event| sink.event(event));
     };
     let is_of_calls = match timed.record.kind {
-        RecordKind::Point(_) | RecordKind::Stall(_) => false,
+        RecordKind::Point(_) | RecordKind::Stall(_) | RecordKind::Host(_) => false,
         RecordKind::Lost(_) => !is_point,
         RecordKind::Entry(_) | RecordKind::Graph { .. } | RecordKind::Captured(_) => true,
     };

@@ -102,7 +102,10 @@ impl Ctf {
                 self.stream(step.vcpu)?.add(step.time_ns, event, &payload)
             }
             EventKind::Lost(count) => self.stream(step.vcpu)?.lost(step.time_ns, count),
-            EventKind::Point(_) | EventKind::LostPoints(_) | EventKind::Stall(_) => Ok(()),
+            EventKind::Point(_)
+            | EventKind::LostPoints(_)
+            | EventKind::Stall(_)
+            | EventKind::Host(_) => Ok(()),
         }
     }
 

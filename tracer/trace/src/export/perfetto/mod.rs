@@ -166,7 +166,10 @@ impl<W: Write> Perfetto<W> {
                 self.event(track, time_ns, Type::SliceEnd, None, values)
             }
             EventKind::Lost(count) => self.lost(step.vcpu, time_ns, count),
-            EventKind::Point(_) | EventKind::LostPoints(_) | EventKind::Stall(_) => Ok(()),
+            EventKind::Point(_)
+            | EventKind::LostPoints(_)
+            | EventKind::Stall(_)
+            | EventKind::Host(_) => Ok(()),
         }
     }
 

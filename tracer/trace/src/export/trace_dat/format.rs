@@ -75,6 +75,33 @@ pub(super) const PRINT: Format = Format {
     print: "\"%ps: %s\", (void *)REC->ip, REC->buf",
 };
 
+/// The host enters a guest, as an event of KVM.
+pub(super) const KVM_ENTRY: Format = Format {
+    name: Cow::Borrowed("kvm_entry"),
+    id: 900,
+    fields: &[
+        ("unsigned int vcpu_id", 4, false),
+        ("unsigned long rip", 8, false),
+    ],
+    print: "\"vcpu %u, rip 0x%lx\", REC->vcpu_id, REC->rip",
+};
+
+/// It is back.
+pub(super) const KVM_EXIT: Format = Format {
+    name: Cow::Borrowed("kvm_exit"),
+    id: 901,
+    fields: &[
+        ("unsigned int vcpu_id", 4, false),
+        ("unsigned long guest_rip", 8, false),
+        ("unsigned int exit_reason", 4, false),
+        ("unsigned int isa", 4, false),
+        ("unsigned long info1", 8, false),
+        ("unsigned long info2", 8, false),
+        ("__data_loc char[] reason", 4, false),
+    ],
+    print: "\"vcpu %u reason %s rip 0x%lx\", REC->vcpu_id, __get_str(reason), REC->guest_rip",
+};
+
 /// The number of the first event that is not Linux's.
 const FIRST_OWN: u16 = 1000;
 /// So many kinds have a name of their own.

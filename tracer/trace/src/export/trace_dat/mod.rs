@@ -1,28 +1,25 @@
 //! trace.dat, version 6: what trace-cmd and KernelShark read (trace-cmd.dat.v6(5)). The events of each vCPU are pages of a
 //! ring buffer, one vCPU after the other; until all are known they wait in files without names.
 
+mod file;
 mod format;
+mod host;
 mod page;
+mod pair;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{self, BufWriter, Seek, Write};
+use std::io::{self, BufWriter, Write};
 
-use terms::printable::masked;
-
-use self::format::{
-    CLOCK, ENTRY, EXIT, FUNCTION, Format, HEADER_EVENT, HEADER_PAGE, OWN_MAX, PRINT,
-};
-use self::page::{EVENT_MAX, PAGE, Pages};
+use self::file::{Buffers, Head};
+use self::format::{ENTRY, EXIT, FUNCTION, Format, OWN_MAX, PRINT};
+pub use self::host::HostDat;
+use self::page::{EVENT_MAX, Pages};
+pub use self::pair::Pair;
 use crate::event::{End, Event, EventKind};
 use crate::export::events::EventLine;
 
-/// The start of each such file: a mark, the version, little endian, words of 64 bits, the size of a page.
-const MAGIC: &[u8] = b"\x17\x08\x44tracing6\0\x00\x08";
-/// The option that says which clock the times are from.
-const OPTION_CLOCK: u16 = 4;
 /// Bytes of text that are kept of an event.
 const TEXT_MAX: usize = EVENT_MAX - 64;
 
@@ -128,7 +125,10 @@ impl TraceDat {
                 self.put(step.vcpu, step.time_ns, &event)
             }
             EventKind::Lost(count) => self.vcpu(step.vcpu)?.pages.lost(count),
-            EventKind::Point(_) | EventKind::LostPoints(_) | EventKind::Stall(_) => Ok(()),
+            EventKind::Point(_)
+            | EventKind::LostPoints(_)
+            | EventKind::Stall(_)
+            | EventKind::Host(_) => Ok(()),
         }
     }
 
@@ -151,14 +151,7 @@ impl TraceDat {
             self.events.insert(name.to_owned(), number);
         }
         let mut bytes = Format::own(number, name).begin(self.pid(event.vcpu));
-        let text = event.fields.to_string();
-        let text = cut(&text);
-        // Where the text begins, and how long it is with the zero at its end.
-        let place = u32::try_from(bytes.len() + 4).unwrap_or(u32::MAX);
-        let length = u32::try_from(text.len() + 1).unwrap_or(u32::MAX);
-        bytes.extend((length << 16 | place).to_le_bytes());
-        bytes.extend(text);
-        bytes.push(0);
+        bytes = with_text(bytes, &event.fields.to_string());
         self.put(event.vcpu, event.time_ns, &bytes)
     }
 
@@ -185,11 +178,16 @@ impl TraceDat {
         self.vcpu(vcpu)?.pages.add(time_ns, event)
     }
 
-    /// Writes the whole file.
+    /// Writes the whole file, one of a pair where there is its host's.
     ///
     /// # Errors
     /// What `out` says, or the system.
-    pub fn finish(mut self, names: &Names<'_>, out: &mut impl Write) -> io::Result<()> {
+    pub fn finish(
+        mut self,
+        names: &Names<'_>,
+        pair: Option<Pair>,
+        out: &mut impl Write,
+    ) -> io::Result<()> {
         let lost = |(vcpu, known): (&u16, &Vcpu)| (*vcpu, known.pages.lost_at_end());
         let lost: Vec<_> = self.vcpus.iter().map(lost).collect();
         for (vcpu, (count, last_ns)) in lost {
@@ -198,112 +196,54 @@ impl TraceDat {
                 self.print(vcpu, last_ns, "no more of this CPU was kept")?;
             }
         }
-        let mut head = header(names, &self.events);
-        let last = self
-            .vcpus
+        let vcpus = self.vcpus.into_iter();
+        let buffers: Buffers = vcpus.map(|(vcpu, known)| (vcpu, known.pages)).collect();
+        let last = buffers
             .keys()
             .last()
-            .map_or(0, |vcpu| u32::from(*vcpu) + 1);
-        let count = last.max(names.vcpus.into()).max(1);
-        head.extend(count.to_le_bytes());
-        head.extend(b"options  \0");
-        option(&mut head, OPTION_CLOCK, CLOCK.as_bytes());
-        head.extend(0u16.to_le_bytes());
-        head.extend(b"flyrecord\0");
-        let start = (head.len() + 16 * count as usize).next_multiple_of(PAGE);
-        let (mut offset, mut files) = (start as u64, Vec::new());
-        for vcpu in 0..count {
-            let known = u16::try_from(vcpu).ok();
-            let known = known.and_then(|vcpu| self.vcpus.remove(&vcpu));
-            let mut length = 0;
-            if let Some(known) = known {
-                let (file, bytes) = known.pages.finish()?;
-                files.push(file);
-                length = bytes;
-            }
-            head.extend(offset.to_le_bytes());
-            head.extend(length.to_le_bytes());
-            offset += length;
-        }
-        head.resize(start, 0);
-        out.write_all(&head)?;
-        for file in files {
-            let mut file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
-            file.rewind()?;
-            io::copy(&mut file, out)?;
-        }
-        out.flush()
+            .map_or(0, |vcpu| vcpu.saturating_add(1));
+        let cpus = last.max(names.vcpus).max(1);
+        let own = self.events.iter();
+        let own = own.map(|(name, number)| Format::own(*number, name));
+        let head = Head {
+            ftrace: &[FUNCTION, EXIT, ENTRY, PRINT],
+            system: "guest",
+            events: own.collect(),
+            functions: &names.functions,
+            threads: &names.threads,
+            cpus,
+            options: pair.map_or_else(Vec::new, |pair| pair.of_guest(cpus)),
+        };
+        file::write(&head, buffers, out)
     }
 }
 
-fn header(names: &Names<'_>, events: &BTreeMap<String, u16>) -> Vec<u8> {
-    let mut head = MAGIC.to_vec();
-    let page = u32::try_from(PAGE).unwrap_or(u32::MAX);
-    head.extend(page.to_le_bytes());
-    for (name, text) in [
-        ("header_page\0", HEADER_PAGE),
-        ("header_event\0", HEADER_EVENT),
-    ] {
-        head.extend(name.as_bytes());
-        long_text(&mut head, text);
-    }
-    let formats = [FUNCTION, EXIT, ENTRY, PRINT];
-    head.extend(4u32.to_le_bytes());
-    formats
-        .iter()
-        .for_each(|format| long_text(&mut head, &format.text()));
-    let systems = u32::from(!events.is_empty());
-    head.extend(systems.to_le_bytes());
-    if !events.is_empty() {
-        head.extend(b"guest\0");
-        head.extend(
-            u32::try_from(events.len())
-                .unwrap_or(u32::MAX)
-                .to_le_bytes(),
-        );
-        let formats = events
-            .iter()
-            .map(|(name, number)| Format::own(*number, name));
-        formats.for_each(|format| long_text(&mut head, &format.text()));
-    }
-    let mut symbols = String::new();
-    for (address, name) in &names.functions {
-        // Names end at blanks there.
-        let name = masked(name).replace(' ', "");
-        // Writing to a string cannot fail.
-        let _ = writeln!(symbols, "{address:016x} T {name}");
-    }
-    text(&mut head, &symbols);
-    text(&mut head, "");
-    let mut threads = String::new();
-    for (pid, name) in &names.threads {
-        let _ = writeln!(threads, "{pid} {}", masked(name));
-    }
-    long_text(&mut head, &threads);
-    head
+/// The pages of one CPU, which wait in a file of this kind.
+fn pages(
+    buffers: &mut Buffers,
+    cpu: u16,
+    scratch: Scratch,
+) -> io::Result<&mut Pages<BufWriter<File>>> {
+    Ok(match buffers.entry(cpu) {
+        Entry::Occupied(known) => known.into_mut(),
+        Entry::Vacant(new) => new.insert(Pages::new(BufWriter::new(scratch()?))),
+    })
+}
+
+/// An event whose last field is text, of which it says where it is.
+fn with_text(mut event: Vec<u8>, text: &str) -> Vec<u8> {
+    let text = cut(text);
+    // Where the text begins, and how long it is with the zero at its end.
+    let place = u32::try_from(event.len() + 4).unwrap_or(u32::MAX);
+    let length = u32::try_from(text.len() + 1).unwrap_or(u32::MAX);
+    event.extend((length << 16 | place).to_le_bytes());
+    event.extend(text);
+    event.push(0);
+    event
 }
 
 /// As much of a text as is kept.
 fn cut(text: &str) -> &[u8] {
     let kept = text.floor_char_boundary(TEXT_MAX);
     text.as_bytes().get(..kept).unwrap_or_default()
-}
-
-/// Its length in 64 bits, and it.
-fn long_text(into: &mut Vec<u8>, text: &str) {
-    into.extend((text.len() as u64).to_le_bytes());
-    into.extend(text.as_bytes());
-}
-
-/// Its length in 32 bits, and it; of more than these can say as much as there is room for.
-fn text(into: &mut Vec<u8>, text: &str) {
-    let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
-    into.extend(length.to_le_bytes());
-    into.extend(text.as_bytes().iter().take(length as usize));
-}
-
-fn option(into: &mut Vec<u8>, id: u16, bytes: &[u8]) {
-    into.extend(id.to_le_bytes());
-    into.extend(u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes());
-    into.extend(bytes);
 }

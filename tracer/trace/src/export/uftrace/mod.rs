@@ -210,6 +210,7 @@ impl UftraceWriter {
                 Self::point(self.events.append(&event, format))
             }
             EventKind::LostPoints(count) => Self::point(self.events.lost(&event, count)),
+            EventKind::Host(step) => Self::point(self.events.host(&event, step)),
             EventKind::Stall(length_ns) => {
                 let end_ns = event.time_ns;
                 if self.side.clock_stalls.len() < STALLS_MAX {
@@ -335,7 +336,7 @@ impl UftraceWriter {
         let path = self.directory.join(layout::COMMENT_FILE);
         let failed = || ExportError::io("write", &path);
         let mut file = BufWriter::new(File::create(&path).map_err(failed())?);
-        let mut events = EventReader::open(&self.directory).map_err(ExportError::Events)?;
+        let mut events = EventReader::of_guest(&self.directory).map_err(ExportError::Events)?;
         let ends = stalls.iter().map(|stall| (stall.end_ns, stall.to_string()));
         for (time_ns, stall) in ends.chain([(u64::MAX, String::new())]) {
             while let Some(event) = events.pop_until(time_ns).map_err(ExportError::Events)? {

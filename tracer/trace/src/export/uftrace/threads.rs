@@ -208,7 +208,10 @@ impl ThreadLanes {
                 (Kind::Exit, self.address(function.index()), end)
             }
             EventKind::Lost(count) => (Kind::Lost, Some(count.min(MAX_VALUE)), End::Returned),
-            EventKind::Point(_) | EventKind::LostPoints(_) | EventKind::Stall(_) => {
+            EventKind::Point(_)
+            | EventKind::LostPoints(_)
+            | EventKind::Stall(_)
+            | EventKind::Host(_) => {
                 return Ok(false);
             }
         };
