@@ -9,6 +9,7 @@ use tracer::tracing::TracingError;
 use tracer::tracing::options::{PERIODS_NS, RECORD_BYTES};
 
 use crate::control::protocol::RpcError;
+use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 
 /// What went wrong and what to do, in one line.
@@ -105,6 +106,9 @@ impl From<ReportError> for Failure {
             }
             ReportError::NoTimes(_) => {
                 Self::bad_input(format!("{error}; record it with another --clock"))
+            }
+            ReportError::Interrupted => {
+                Self::new(ExitStatus::Interrupted, "interrupted: nothing was written")
             }
             ReportError::NoRoot => Self::bad_input(format!("--graph-function: {error}")),
             _ => Self::bad_input(error),

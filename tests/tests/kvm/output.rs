@@ -1,9 +1,11 @@
 //! Where traces go, and where they cannot.
 
+use std::fs::{DirEntry, File};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tests::elf::Kernels;
 use tests::{Ended, Guest, Printed, guest, vmm, vmm_says};
@@ -344,4 +346,97 @@ fn a_disk_that_takes_nothing_keeps_nobody_from_asking() {
     let trace = trace.named("stuck");
     assert_eq!(trace.side()["finished"], true);
     assert!(trace.counts()["spin_leaf"] > 0);
+}
+
+/// A graph of 315,000 calls, beside which there is nothing.
+fn long_trace() -> (Kernels, PathBuf) {
+    let folder = Kernels::new();
+    let trace = folder.path().join("trace");
+    let graph = [
+        "--cmdline",
+        "workload=calls iterations=5000",
+        "--trace",
+        "graph",
+    ];
+    let mut command = vmm();
+    command.arg("run").arg("--kernel").arg(guest());
+    command
+        .args(graph)
+        .args(["--filter", "calls_*", "--output"]);
+    let _ = run(command.arg(&trace).stdin(Stdio::null())).good();
+    (folder, trace)
+}
+
+/// What is in a folder, by name.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    let name = |entry: std::io::Result<DirEntry>| entry.unwrap().file_name();
+    let mut names: Vec<String> = entries
+        .map(|entry| name(entry).into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+/// It waits at a pipe among its events until the signal is on its way; how far it is when it notices is up to the host.
+#[test]
+fn an_export_that_is_interrupted_leaves_nothing() {
+    let (folder, trace) = long_trace();
+    let pipe = trace.join("events-0.jsonl");
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    for format in ["chrome", "ctf"] {
+        let to = folder.path().join("exported");
+        let export = |_| {
+            let mut command = vmm();
+            command.arg("export").arg(&trace).args(["--format", format]);
+            command.arg("-o").arg(&to).stderr(Stdio::piped());
+            let child = command.spawn().expect("it starts");
+            // It is open for both now, and there are no events until it is closed.
+            let events = File::options().write(true).open(&pipe).unwrap();
+            assert_eq!(names(folder.path()).len(), 2);
+            let pid = Pid::from_child(&child);
+            kill_process(pid, Signal::INT).unwrap();
+            drop(events);
+            let ended = Ended::from(child.wait_with_output().unwrap());
+            if ended.code == Some(0) {
+                let _ = std::fs::remove_file(&to);
+                let _ = std::fs::remove_dir_all(&to);
+                return false;
+            }
+            let said = ended.refused(104);
+            assert!(said.contains("interrupted: nothing was written"), "{said}");
+            assert_eq!(names(folder.path()), ["trace"], "{format}");
+            true
+        };
+        assert!((0..20).any(export), "{format}: never interrupted");
+    }
+}
+
+#[test]
+fn an_export_shows_how_far_it_is_on_a_terminal_and_only_there() {
+    let (folder, trace) = long_trace();
+    let to = folder.path().join("exported");
+    let command = format!(
+        "'{}' export '{}' --format perfetto -o '{}'",
+        vmm().get_program().display(),
+        trace.display(),
+        to.display()
+    );
+    let drawn = Command::new("script")
+        .args(["-qec", &command, "/dev/null"])
+        .envs([("TERM", "xterm"), ("COLUMNS", "100")])
+        .stdin(Stdio::null())
+        .output()
+        .expect("script starts");
+    let drawn = String::from_utf8_lossy(&drawn.stdout).into_owned();
+    assert!(drawn.contains("% of 315,000 calls"), "{drawn}");
+    assert_eq!(names(folder.path()), ["exported", "trace"]);
+    let mut export = vmm();
+    export
+        .arg("export")
+        .arg(&trace)
+        .args(["--format", "perfetto", "-o"]);
+    let ended = run(export.arg(&to));
+    assert_eq!((ended.code, &*ended.stderr), (Some(0), ""));
 }

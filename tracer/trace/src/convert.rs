@@ -27,7 +27,7 @@ use crate::report::directory::TraceDirectory;
 use crate::report::stream::{Happened, Leaves, Stream};
 #[cfg(feature = "parquet")]
 use crate::report::summary::{By, Summary};
-use crate::report::{self, Format, Notation, Printed, ReportError, View};
+use crate::report::{self, Format, Notation, Printed, ReportError, View, Watch};
 
 /// What values that a call returned are called.
 const RETURNED: &str = "returned";
@@ -368,6 +368,7 @@ pub fn parquet(
 pub fn html(
     trace: &TraceDirectory,
     excerpt: &Excerpt,
+    watch: &Watch,
     flamegraph: Option<&str>,
     out: &mut impl Write,
 ) -> Result<Printed, ReportError> {
@@ -375,6 +376,7 @@ pub fn html(
         format: Format::Everything,
         excerpt: excerpt.clone(),
         notation: Notation::Json,
+        watch: watch.clone(),
         ..View::default()
     };
     let mut data = Vec::new();

@@ -13,6 +13,7 @@ use trace::report::calls::Calls;
 use trace::report::directory::TraceDirectory;
 use trace::report::{Missing, ReportError, unfinished};
 
+use super::progress::watch;
 use super::stacks::StackOptions;
 use super::stdout;
 use super::whole_directory::WholeDirectory;
@@ -113,7 +114,10 @@ pub fn export(
     if !trace.is_graph() && is_for_graphs {
         return Err(ReportError::NotAGraph("export").into());
     }
-    let calls = Calls::open(&trace, excerpt).map_err(Failure::bad_input)?;
+    let mut calls = Calls::open(&trace, excerpt).map_err(Failure::bad_input)?;
+    if to.output.is_some() {
+        calls.watch = watch(&trace).map_err(Failure::bad_input)?;
+    }
     let host = to.host.as_deref();
     let host = host.map(|path| WholeFile::create(path).map_err(cannot_write(path)));
     let host = host.transpose()?;
@@ -255,7 +259,13 @@ fn write(
         }
         ExportFormat::Html => {
             let flamegraph = page_flamegraph(trace, &mut calls, stacks)?;
-            let printed = html(trace, &calls.excerpt, flamegraph.as_deref(), &mut out)?;
+            let printed = html(
+                trace,
+                &calls.excerpt,
+                &calls.watch,
+                flamegraph.as_deref(),
+                &mut out,
+            )?;
             printed.notes.iter().for_each(|note| log::warn!("{note}"));
             out.flush().map_err(ReportError::Output)?;
             // Calls and events: it has counted both.

@@ -121,6 +121,7 @@ pub fn report(
         notation: table.notation(),
         rows: table.into(),
         has_nanoseconds: how.ns,
+        ..View::default()
     };
     match report::print(directory, &view, Page::on_stdout()) {
         Ok(printed) => {

@@ -60,6 +60,7 @@ impl StackOptions {
             return Err(ReportError::NoTimes("comparing how long stacks took"));
         }
         let mut others = Calls::open(&other, &calls.excerpt)?;
+        others.watch = calls.watch.clone();
         let before = folded(&other, &mut others, self.values, &note)?;
         let mut both = Vec::new();
         differential::from_readers(

@@ -13,6 +13,7 @@ use terms::function::FunctionId;
 use super::data_file::{DataFile, Next};
 use super::directory::{Names, Task, TraceDirectory};
 use super::error::ReportError;
+use super::watch::Watch;
 use crate::event::{End, Event, EventKind, Sink};
 use crate::event::{Moment, Values};
 use crate::export::call_formats::CallFormats;
@@ -317,6 +318,10 @@ pub struct Calls {
     pub excerpt: Excerpt,
     selection: Selection,
     failure: Option<ReportError>,
+    /// Steps that were asked for.
+    steps: u64,
+    /// Who watches.
+    pub watch: Watch,
     /// Remarks on what was met.
     pub notes: Vec<String>,
 }
@@ -379,6 +384,8 @@ impl Calls {
             functions,
             selection,
             failure: None,
+            steps: 0,
+            watch: Watch::default(),
             notes: Vec::new(),
         };
         for index in 0..calls.lanes.len() {
@@ -395,6 +402,10 @@ impl Calls {
     pub fn pop(&mut self) -> Result<Option<Shown>, ReportError> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
+        }
+        self.steps += 1;
+        if !self.watch.goes_on(self.steps, || self.entries()) {
+            return Err(ReportError::Interrupted);
         }
         if let Some(last) = self.last.take() {
             self.queue(last);

@@ -42,6 +42,9 @@ pub enum ReportError {
     /// The events beside the calls.
     #[error(transparent)]
     Events(#[from] EventFileError),
+    /// Who watches has said that it is to end.
+    #[error("interrupted")]
+    Interrupted,
     /// What was asked for needs entries and exits.
     #[error("{0} needs a trace of a graph, this one has entries only")]
     NotAGraph(&'static str),

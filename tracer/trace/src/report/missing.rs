@@ -25,10 +25,16 @@ impl Missing {
     /// What is missing where `read` calls were read to the end.
     #[must_use]
     pub fn of(trace: &TraceDirectory, read: u64) -> Option<Self> {
+        Self::between(trace, "calls", Self::written(trace)?, read)
+    }
+
+    /// How many calls a completed trace has.
+    #[must_use]
+    pub fn written(trace: &TraceDirectory) -> Option<u64> {
         let side = trace.side.as_ref().filter(|side| side.finished)?;
         let entries = side.totals.iter().map(|totals| totals.entries);
         let written = entries.fold(0, u64::saturating_add);
-        Self::between(trace, "calls", written.saturating_sub(side.dropped), read)
+        Some(written.saturating_sub(side.dropped))
     }
 
     /// The same of events.

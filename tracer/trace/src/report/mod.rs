@@ -37,6 +37,7 @@ mod timeline;
 mod timeline_tests;
 mod times;
 mod values;
+mod watch;
 
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -53,6 +54,7 @@ use self::rows::Rows;
 use self::stream::{Happened, Leaves, Stream};
 use self::summary::By;
 use self::times::Times;
+pub use self::watch::Watch;
 use crate::event::{Event, EventKind};
 use crate::export::events::EventLine;
 use crate::export::uftrace::{NOP, writer_of};
@@ -173,6 +175,8 @@ pub struct View {
     pub notation: Notation,
     /// Whether people see when something happened with nanoseconds, and not with microseconds.
     pub has_nanoseconds: bool,
+    /// Who watches.
+    pub watch: Watch,
 }
 
 impl From<Format> for View {
@@ -236,6 +240,7 @@ pub fn print(directory: &Path, view: &View, out: impl Write) -> Result<Printed, 
     view.check(&trace)?;
     let mut out = BufWriter::new(out);
     let mut calls = Calls::open(&trace, &view.excerpt)?;
+    calls.watch = view.watch.clone();
     let result = match view.format {
         Format::Function => print_entries(&trace, &mut calls, view.times(&trace), &mut out),
         Format::Graph => graph::print_graph(&trace, &mut calls, &mut out),
