@@ -73,19 +73,76 @@ fn help_names_every_verb_and_option() {
     assert!(vmm_says(&["--version"]).good().stdout.starts_with("vmm "));
 }
 
+/// What bash offers after these words, of which the last is being typed.
+fn offered(words: &[&str]) -> Vec<String> {
+    const ASK: &str = r#"source <(vmm completions bash); COMP_WORDS=(vmm "$@"); COMP_CWORD=$#
+        _clap_complete_vmm vmm "${!#}"; printf '%s\n' "${COMPREPLY[@]}""#;
+    let program = vmm().get_program().to_owned();
+    let folder = Path::new(&program).parent().expect("its folder");
+    let path = std::env::var("PATH").expect("a path");
+    let said = Command::new("bash")
+        .args(["-c", ASK, "bash"])
+        .args(words)
+        .env("PATH", format!("{}:{path}", folder.display()))
+        .output()
+        .expect("bash");
+    let [offered, errors] = [said.stdout, said.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert_eq!(errors, "", "{words:?}");
+    let offered = offered.lines().map(|word| word.trim_end().to_owned());
+    offered.filter(|word| !word.is_empty()).collect()
+}
+
 #[test]
-fn completions_are_made_for_each_shell() {
+fn shells_are_told_verbs_options_and_what_these_can_be() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = vmm_says(&["completions", shell]).good().stdout;
-        for word in ["attach-at", "tracing-off", "doctor"] {
-            assert!(script.contains(word), "{shell} lacks {word}");
-        }
+        assert!(
+            script.contains("COMPLETE") && script.contains("vmm"),
+            "{shell}"
+        );
     }
     assert!(
         vmm_says(&["completions", "abacus"])
             .refused(100)
             .contains("abacus")
     );
+    assert_eq!(offered(&["do"]), ["doctor"]);
+    assert_eq!(offered(&["run", "--attach-"]), ["--attach-at"]);
+    assert_eq!(offered(&["run", "--trace", "gr"]), ["graph"]);
+    assert_eq!(offered(&["export", "--format", "pa"]), ["parquet"]);
+    assert_eq!(offered(&["ctl", "tracing-of"]), ["tracing-off"]);
+}
+
+/// Of the kernel, of a trace, of a guest that runs: whichever is named.
+#[test]
+fn shells_are_told_functions_and_sessions() {
+    let kernel = guest();
+    let kernel = kernel.to_str().unwrap();
+    let twigs = ["calls_trunk", "calls_twig"];
+    assert_eq!(
+        offered(&["run", "--kernel", kernel, "--filter", "calls_t"]),
+        twigs
+    );
+    assert!(offered(&["run", "--kernel", "/none", "--filter", "calls_t"]).is_empty());
+    let (ended, trace) = Guest::new("workload=calls iterations=1")
+        .with(["--trace", "graph", "--filter", "calls_*"])
+        .output()
+        .run();
+    let _ = ended.good();
+    let path = trace.path();
+    let path = path.to_str().unwrap();
+    assert_eq!(offered(&["report", path, "--function", "calls_t"]), twigs);
+
+    let mut running = Guest::spinning(&[]);
+    let socket = running.socket().to_str().unwrap().to_owned();
+    let ctl = |rest: &[&str]| offered(&[&["ctl", "--control", &socket], rest].concat());
+    assert_eq!(ctl(&["start", "--filter", "spin_l"]), ["spin_leaf"]);
+    let made = vmm_says(&["ctl", "--control", &socket, "session", "create", "times"]);
+    let _ = made.good();
+    assert_eq!(ctl(&["--session", ""]), ["default", "times"]);
+    assert_eq!(ctl(&["--session", "t"]), ["times"]);
+    running.client().call("shutdown", Value::Null);
+    let _ = running.end().0.good();
 }
 
 /// A reader that has seen enough is no failure; a stdout that is full is one, and is named.

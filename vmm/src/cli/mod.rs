@@ -1,5 +1,6 @@
 //! The command line: every verb and option, and what happens with what the verb returns.
 
+mod completing;
 mod config;
 #[cfg(test)]
 mod named_options;
@@ -182,6 +183,11 @@ fn caught(run: impl FnOnce() -> ExitStatus + UnwindSafe) -> ExitStatus {
 }
 
 fn parsed() -> ExitStatus {
+    match completing::answered(Cli::command) {
+        Ok(true) => return ExitStatus::Success,
+        Ok(false) => {}
+        Err(error) => return usage(&error),
+    }
     let arguments = match config::expanded(std::env::args_os().collect(), &Cli::command()) {
         Ok(arguments) => arguments,
         Err(error) => return say(&Failure::bad_input(error)),
@@ -195,7 +201,11 @@ fn parsed() -> ExitStatus {
             };
         }
     };
-    let result = match cli.verb {
+    carried_out(cli.verb).unwrap_or_else(|failure| say(&failure))
+}
+
+fn carried_out(verb: Verb) -> Result<ExitStatus, Failure> {
+    match verb {
         Verb::Run(options) => commands::run::run(&options),
         Verb::Attach(options) => commands::attach::attach(&options),
         Verb::Ps { guest, json } => commands::ps::ps(guest, json),
@@ -236,10 +246,11 @@ fn parsed() -> ExitStatus {
         } => excerpt.excerpt().and_then(|excerpt| {
             commands::export::export(&directory, format, &excerpt, &stacks, &to)
         }),
-        Verb::Completions { shell } => commands::completions::completions(Cli::command(), shell),
+        Verb::Completions { shell } => {
+            commands::completions::completions(completing::script, shell)
+        }
         Verb::Man { directory } => commands::man::man(Cli::command(), &directory),
-    };
-    result.unwrap_or_else(|failure| say(&failure))
+    }
 }
 
 /// Help and version are no errors; of the rest clap's text is made one line.

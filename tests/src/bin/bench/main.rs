@@ -10,6 +10,7 @@
 //! footprint  boot, memory of the VMM
 //! attach     the same of a guest of another process, beside ours: stubs, pauses, many functions; how long it
 //!            takes to begin, and memory of the tracer
+//! formats    reports and exports of ten million calls: speed, size, memory
 //! ```
 //!
 //! Guests run on `/dev/kvm`, their workloads in ring 3, each vCPU on a CPU of its own. What is compared
@@ -17,6 +18,7 @@
 
 mod attach;
 mod footprint;
+mod formats;
 mod leaf;
 mod pause;
 mod probe;
@@ -54,13 +56,14 @@ fn run() -> Result<(), Failed> {
 /// Measures in this place.
 type Part = fn(&Path) -> Result<Vec<Row>, Failed>;
 
-const PARTS: [(&str, Part); 6] = [
+const PARTS: [(&str, Part); 7] = [
     ("leaf", |place| leaf::rows(place, tsc_ghz())),
     ("probe", |place| probe::rows(place, tsc_ghz())),
     ("pause", pause::rows),
     ("reader", reader::rows),
     ("footprint", footprint::rows),
     ("attach", attach::rows),
+    ("formats", formats::rows),
 ];
 
 fn usage() -> String {
