@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use trace::graph::excerpt::Excerpt;
 use trace::graph::rules::{Rules, Threshold};
+use trace::report::directory::TraceDirectory;
 use trace::report::last::{Last, print_last};
-use trace::report::{Format, Printed, ReportError, View, print};
+use trace::report::{Format, Printed, ReportError, View, Watch, print};
 use vmm::commands::export::{Destination, ExportFormat, export};
 use vmm::commands::stacks::StackOptions;
 
@@ -147,11 +148,12 @@ fn look(directory: &Path) {
         (ExportFormat::Chrome, &plain),
     ] {
         let _ = fs::remove_file(&to);
+        let nobody = |_: &TraceDirectory| Ok(Watch::default());
         let destination = Destination {
             output: Some(to.clone()),
             host: (format == ExportFormat::TraceDat).then(|| directory.join("host")),
         };
-        if export(directory, format, &some, stacks, &destination).is_ok()
+        if export(directory, format, &some, stacks, &destination, nobody).is_ok()
             && format == ExportFormat::Chrome
         {
             let text = fs::read(&to).expect("what was written");

@@ -244,7 +244,8 @@ fn carried_out(verb: Verb) -> Result<ExitStatus, Failure> {
             stacks,
             excerpt,
         } => excerpt.excerpt().and_then(|excerpt| {
-            commands::export::export(&directory, format, &excerpt, &stacks, &to)
+            let watch = commands::progress::watch;
+            commands::export::export(&directory, format, &excerpt, &stacks, &to, watch)
         }),
         Verb::Completions { shell } => {
             commands::completions::completions(completing::script, shell)

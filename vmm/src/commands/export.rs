@@ -11,9 +11,8 @@ use trace::export::uftrace::writer_of;
 use trace::graph::excerpt::Excerpt;
 use trace::report::calls::Calls;
 use trace::report::directory::TraceDirectory;
-use trace::report::{Missing, ReportError, unfinished};
+use trace::report::{Missing, ReportError, Watch, unfinished};
 
-use super::progress::watch;
 use super::stacks::StackOptions;
 use super::stdout;
 use super::whole_directory::WholeDirectory;
@@ -91,7 +90,7 @@ pub struct Destination {
     pub host: Option<PathBuf>,
 }
 
-/// Writes the trace in `directory` to a file, or to stdout.
+/// Writes the trace in `directory` to a file, which `watch` gives somebody to watch, or to stdout.
 ///
 /// # Errors
 /// When the directory is no trace, or none that the format has a place for, a damaged one, or one that lacks calls that were written, or the output cannot
@@ -102,6 +101,7 @@ pub fn export(
     excerpt: &Excerpt,
     stacks: &StackOptions,
     to: &Destination,
+    watch: impl FnOnce(&TraceDirectory) -> io::Result<Watch>,
 ) -> Result<ExitStatus, Failure> {
     let has_stacks = matches!(format, ExportFormat::Folded | ExportFormat::Flamegraph);
     if let Some(message) = format.has_no_such(stacks, to) {
@@ -310,16 +310,17 @@ mod tests {
         let excerpt = Excerpt::default();
         let stacks = StackOptions::default();
         let flamegraph = ExportFormat::Flamegraph;
+        let nobody = |_: &TraceDirectory| Ok(Watch::default());
         let to = Destination {
             output: Some(file.clone()),
             host: None,
         };
-        let error = export(&trace, flamegraph, &excerpt, &stacks, &to).unwrap_err();
+        let error = export(&trace, flamegraph, &excerpt, &stacks, &to, nobody).unwrap_err();
         let message = error.message;
         assert!(message.contains("no call of known duration"), "{message}");
         assert_eq!(fs::read_to_string(&file).unwrap(), "before");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
-        export(&trace, ExportFormat::Chrome, &excerpt, &stacks, &to).unwrap();
+        export(&trace, ExportFormat::Chrome, &excerpt, &stacks, &to, nobody).unwrap();
         assert!(
             fs::read_to_string(&file)
                 .unwrap()

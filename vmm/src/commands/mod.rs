@@ -18,7 +18,7 @@ pub mod listing;
 pub mod man;
 mod page;
 mod probes;
-mod progress;
+pub mod progress;
 pub mod ps;
 pub mod report;
 mod restore;

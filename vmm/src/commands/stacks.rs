@@ -105,10 +105,44 @@ impl StackOptions {
         if self.icicle {
             options.direction = Direction::Inverted;
         }
-        flamegraph::from_reader(&mut options, folded, out)
-            .map_err(|error| ReportError::Output(io::Error::other(error.to_string())))
+        let mut svg = Vec::new();
+        flamegraph::from_reader(&mut options, folded, &mut svg)
+            .map_err(|error| ReportError::Output(io::Error::other(error.to_string())))?;
+        let svg = String::from_utf8_lossy(&svg);
+        let svg = match self.before {
+            None => svg.into_owned(),
+            Some(_) => readable(&svg),
+        };
+        out.write_all(svg.as_bytes()).map_err(ReportError::Output)
     }
 }
+
+/// What took less is blue, from white to a blue on which black letters cannot be read: less far, then.
+fn readable(svg: &str) -> String {
+    /// So much of the other two colours the darkest has.
+    const LEAST: u32 = 96;
+    let mut parts = svg.split(FILL);
+    let mut lighter = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        lighter.push_str(FILL);
+        let colour = part.split_once(",255)").and_then(|(colour, rest)| {
+            let (red, green) = colour.split_once(',')?;
+            let shade: u8 = red.parse().ok().filter(|_| red == green)?;
+            Some((u32::from(shade), rest))
+        });
+        match colour {
+            Some((shade, rest)) => {
+                let shade = LEAST + shade * (255 - LEAST) / 255;
+                lighter.push_str(&format!("{shade},{shade},255){rest}"));
+            }
+            None => lighter.push_str(part),
+        }
+    }
+    lighter
+}
+
+/// Before each colour of a picture.
+const FILL: &str = "fill=\"rgb(";
 
 /// What a picture is of, in a line: the guest, the command that traced it, how many calls there are and are not.
 fn about(trace: &TraceDirectory) -> Option<String> {
@@ -210,6 +244,33 @@ mod tests {
         };
         let luminance = 0.2126 * part(colour.r) + 0.7152 * part(colour.g) + 0.0722 * part(colour.b);
         (luminance + 0.05) / 0.05
+    }
+
+    #[test]
+    fn what_took_less_can_be_read_too() {
+        let svg = |blue: u8, red: u8| {
+            format!(r#"<rect fill="rgb({blue},{blue},255)"/><rect fill="rgb(255,{red},{red})"/>"#)
+        };
+        for shade in 0..=u8::MAX {
+            let text = readable(&svg(shade, shade));
+            let (_, after) = text.split_once("rgb(").unwrap();
+            let lighter: u8 = after.split(',').next().unwrap().parse().unwrap();
+            assert_eq!(text, svg(lighter, shade));
+            let blue = Color {
+                r: lighter,
+                g: lighter,
+                b: 255,
+            };
+            assert!(contrast(blue) >= 4.5, "{shade}");
+            let red = Color {
+                r: 255,
+                g: shade,
+                b: shade,
+            };
+            assert!(contrast(red) >= 4.5, "{shade}");
+        }
+        let other = r#"rgb(0,0,255) fill="rgb(1,2,255)" fill="black""#;
+        assert_eq!(readable(other), other);
     }
 
     #[test]
