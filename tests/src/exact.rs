@@ -126,3 +126,18 @@ pub fn lossy() -> (Printed, Trace) {
     let (ended, trace) = running.end();
     (without_gate(ended.good().printed()), trace)
 }
+
+/// The trace of a guest that declares events, 40 of one kind among its calls.
+///
+/// # Panics
+/// When the guest does not end well.
+#[must_use]
+pub fn with_events() -> Trace {
+    let (ended, trace) = Guest::new("workload=events iterations=40 threads=1")
+        .with(["--trace", "graph", "--filter", "events_*"])
+        .with(["--event", "message_sent"])
+        .output()
+        .run();
+    let _ = ended.good();
+    trace
+}

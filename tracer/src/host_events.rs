@@ -1,5 +1,5 @@
 //! What the host does with the vCPUs of a guest, told by the threads that run them, and read by every session that wants
-//! to know. Who tells never waits for who reads: what nobody has read in time is gone, and counted.
+//! to know. Who tells waits for who reads no longer than copying takes: what nobody has read in time is gone, and counted.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use tests::exact::{lossy, on_two_vcpus};
+use tests::exact::{lossy, on_two_vcpus, with_events};
 use tests::{Guest, Trace};
 
 /// A line of `trace-cmd report -t`.
@@ -82,12 +82,7 @@ fn trace_cmd_counts_what_a_guest_on_two_vcpus_has_called() {
 /// Durations as ours: in microseconds, to the nanosecond.
 #[test]
 fn trace_cmd_has_the_durations_and_the_events_that_our_reports_have() {
-    let (ended, trace) = Guest::new("workload=events iterations=40 threads=1")
-        .with(["--trace", "graph", "--filter", "events_*"])
-        .with(["--event", "message_sent"])
-        .output()
-        .run();
-    let _ = ended.good();
+    let trace = with_events();
     let (lines, _) = lines(&trace.trace_cmd());
     assert_in_order(&lines);
     let ours = trace.report("graph");

@@ -7,8 +7,8 @@ use std::path::Path;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::{Field, Row};
 use serde_json::Value;
-use tests::exact::{lossy, on_two_vcpus};
-use tests::{Guest, Trace, vmm_says};
+use tests::exact::{lossy, on_two_vcpus, with_events};
+use tests::{Guest, vmm_says};
 
 /// The rows of a table.
 fn rows(directory: &Path, table: &str) -> Vec<Row> {
@@ -133,12 +133,7 @@ fn losses_events_and_values_have_rows() {
     );
     assert!(lost > 0);
 
-    let (ended, trace) = Guest::new("workload=events iterations=40 threads=1")
-        .with(["--trace", "graph", "--filter", "events_*"])
-        .with(["--event", "message_sent"])
-        .output()
-        .run();
-    let _ = ended.good();
+    let trace = with_events();
     let events = rows(&trace.exported("parquet"), "events");
     let theirs = events.iter().map(|event| {
         assert_eq!(text(event, "side"), Some("guest"));
@@ -171,7 +166,12 @@ fn a_run_that_is_there_stays_and_stdout_is_no_directory() {
 /// What is captured of calls is text.
 #[test]
 fn arguments_and_return_values_are_columns() {
-    let trace = captured();
+    let (ended, trace) = Guest::new("workload=values threads=1 iterations=5")
+        .with(["--trace", "graph", "--filter", "optimised_*"])
+        .with(["--args", "--retval"])
+        .output()
+        .run();
+    let _ = ended.good();
     let calls = rows(&trace.exported("parquet"), "calls");
     let args = calls.iter().filter_map(|call| text(call, "args"));
     let retvals = calls.iter().filter_map(|call| text(call, "retval"));
@@ -181,14 +181,4 @@ fn arguments_and_return_values_are_columns() {
     for shown in args.iter().chain(&retvals) {
         assert!(graph.contains(shown), "{shown}: {graph}");
     }
-}
-
-fn captured() -> Trace {
-    let (ended, trace) = Guest::new("workload=values threads=1 iterations=5")
-        .with(["--trace", "graph", "--filter", "optimised_*"])
-        .with(["--args", "--retval"])
-        .output()
-        .run();
-    let _ = ended.good();
-    trace
 }

@@ -24,6 +24,7 @@ use super::looks::{AllLooks, Looks, RingClock};
 use super::output::Output;
 use super::rings::SharedRings;
 use super::source::Source;
+use super::stall_drain::StallDrain;
 use super::status::{Dumped, RingStatus};
 use crate::clock::RunClock;
 use crate::clock::page::Beats;
@@ -59,10 +60,8 @@ pub struct Drain {
     backlog: Backlog,
     /// Where that goes from now on, where it went nowhere before.
     output: Option<Box<Output>>,
-    /// What is known of the clock page, for a session that is timed by it.
-    beats: Option<Arc<Beats>>,
-    stalls_before: u64,
-    stalls_seen: u64,
+    /// Where the clock page stood still, for a session that is timed by it.
+    stalls: Option<StallDrain>,
     /// From the session's first event on.
     points: Option<EventDrain>,
     /// Where the host tells what it does with the vCPUs.
@@ -110,9 +109,7 @@ impl Drain {
             is_written,
             backlog: Backlog::default(),
             output: None,
-            beats: None,
-            stalls_before: 0,
-            stalls_seen: 0,
+            stalls: None,
             points: None,
             host: None,
             probes: Vec::new(),
@@ -131,29 +128,12 @@ impl Drain {
 
     /// The session's times come from the clock page: its stalls are noted in the trace.
     pub fn time_by(&mut self, beats: Arc<Beats>) {
-        // What was before the session is none of its own.
-        self.stalls_seen = beats.since(0).1;
-        self.stalls_before = self.stalls_seen;
-        self.beats = Some(beats);
+        self.stalls = Some(StallDrain::new(beats));
     }
 
     /// What the host does with the vCPUs is part of the trace, from now on.
     pub fn tell_of_host(&mut self, events: &Arc<HostEvents>) {
         self.host = Some(HostDrain::new(events));
-    }
-
-    /// Stalls of the clock page after the first `seen` ones, and how many there are now.
-    fn stalls(&self, seen: u64) -> (Vec<Batch>, u64) {
-        let Some(beats) = &self.beats else {
-            return (Vec::new(), seen);
-        };
-        let (stalls, seen) = beats.since(seen);
-        let stalls = stalls.into_iter().map(|stall| {
-            let length_ns = self.clock.duration_ns(stall.end.wrapping_sub(stall.begin));
-            let end_ns = self.clock.nanoseconds(stall.end);
-            Batch::of(Origin::Clock, end_ns, RecordKind::Stall(length_ns))
-        });
-        (stalls.collect(), seen)
     }
 
     /// Where its rings are.
@@ -239,15 +219,18 @@ impl Drain {
         if part < self.sources.len() {
             return self.read_calls(part, patience);
         }
-        let (stalls, seen) = self.stalls(self.stalls_seen);
-        self.stalls_seen = seen;
-        if self.is_written {
-            stalls
-                .into_iter()
-                .for_each(|stall| self.backlog.push(stall));
-            if let Some(host) = &mut self.host {
-                host.read(&self.clock, |batch| self.backlog.push(batch));
-            }
+        let (is_written, backlog) = (self.is_written, &mut self.backlog);
+        if let Some(stalls) = &mut self.stalls {
+            // Those of while nothing is written are nobody's later.
+            stalls.read(&self.clock, |batch| {
+                if is_written {
+                    backlog.push(batch);
+                }
+            });
+        }
+        // As with rings, who comes later hears first what is kept.
+        if let Some(host) = self.host.as_mut().filter(|_| is_written) {
+            host.read(&self.clock, |batch| backlog.push(batch));
         }
         let (backlog, clock) = (&mut self.backlog, &self.clock);
         let points = self.points.as_mut();
@@ -262,7 +245,7 @@ impl Drain {
         };
         let counter = self.ring_clock.host().counter;
         let now = counter();
-        let last = self.beats.as_ref().map(|beats| beats.last());
+        let last = self.stalls.as_ref().map(StallDrain::last);
         let before = last.map_or(now, |last| last.min(now));
         source.look(&self.rings);
         if !self.is_written {
@@ -429,8 +412,9 @@ impl Drain {
             (records, lost) = (records + held, lost.saturating_add(gone));
             batch.into_iter().for_each(|batch| output.append(batch));
         }
-        let (stalls, _) = self.stalls(self.stalls_before);
-        stalls.into_iter().for_each(|stall| output.append(stall));
+        if let Some(stalls) = &self.stalls {
+            stalls.copy(&self.clock, |batch| output.append(batch));
+        }
         if let Some(host) = &self.host {
             host.copy(&self.clock, |batch| output.append(batch));
         }

@@ -22,6 +22,7 @@ pub(crate) mod rings;
 #[cfg(feature = "internals")]
 pub mod rings;
 mod source;
+mod stall_drain;
 pub mod status;
 #[cfg(test)]
 mod tests;

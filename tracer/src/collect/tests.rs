@@ -17,12 +17,14 @@ use super::rings::SharedRings;
 use super::*;
 use crate::clock::RunClock;
 use crate::guest::Guest;
+use crate::host_events::HostEvents;
 use crate::mock::{self, MockGuest, MockTarget, NoPollers};
 use crate::record::Format;
 use crate::ring::geometry::Geometry;
 use crate::ring::reader::Mode;
 use crate::session::SessionMemory;
 use trace::export::uftrace::Metadata;
+use trace::host::{HostStep, HostThread};
 use trace::live::{Happening, Tail, tail};
 use trace::stream::{Stream, WAITING_MAX};
 
@@ -297,4 +299,24 @@ fn who_comes_when_the_last_one_goes_hears_all() {
     assert!(polled.finish().unwrap().is_none());
     let twice = [called(4), called(4)].concat();
     assert_eq!(heard(&second), (twice, Some(0)));
+}
+
+#[test]
+fn who_begins_to_listen_hears_first_what_the_host_has_told_since_the_session_began() {
+    let (guest, place, polled) = reader(None);
+    let host = Arc::new(HostEvents::new(1, mock::HOST));
+    let step = HostStep::Entry(HostThread::default());
+    host.note(0, step);
+    polled.lock().tell_of_host(&host);
+    (0..3).for_each(|_| host.note(0, step));
+    polled.drain.round();
+    let first = begins_to_listen(&polled);
+    call(&guest, &place, 2);
+    polled.drain.round();
+    host.note(0, step);
+    polled.drain.round();
+    let heard = first.take(usize::MAX);
+    let is_of_host = |what: &Happening| matches!(what, Happening::Event { event, .. } if event == "host:kvm_entry");
+    let of_host = heard.iter().filter(|event| is_of_host(&event.what));
+    assert_eq!((of_host.count(), heard.len()), (4, 6), "{heard:?}");
 }

@@ -12,7 +12,7 @@ use crate::stub::cell::CpuStrategy;
 
 use super::TracingError;
 use super::carry_out::{Carried, Patching};
-use super::place::{check_place, check_text};
+use super::place::{TextSample, check_place};
 use super::remarks::Remarks;
 use super::session::{Found, Shared};
 use super::sessions::TraceSessions;
@@ -94,10 +94,13 @@ impl Attachment {
     pub fn prepare(&mut self, guest: &impl Guest, index: usize) -> Result<SessionId, TracingError> {
         // Tried before the pause: it takes longer than the rest.
         let is_measured = self.time.is_measured(guest);
+        let image = Arc::clone(&self.shared.image);
+        let is_new = self.engine.foothold().is_none();
+        let text = is_new.then(|| TextSample::of(&image));
         let mut stopped = guest.stop()?;
-        if self.engine.foothold().is_none() {
-            check_place(&mut stopped, &self.shared.image)?;
-            check_text(&stopped, &self.shared.image)?;
+        if let Some(text) = text {
+            check_place(&mut stopped, &image)?;
+            text.check(&stopped)?;
         }
         self.attach(guest, &mut stopped)?;
         if let Some(live) = &self.sessions.at(index)?.live {

@@ -6,7 +6,7 @@
 use crate::target::{StoppedTarget, TargetMemory, VcpuRegisters};
 use image::Image;
 use terms::addr::Gva;
-use terms::function::FunctionId;
+use terms::function::{Function, FunctionId};
 use terms::site::HexBytes;
 
 use super::Tracing;
@@ -76,48 +76,58 @@ const COMPARED_FROM: usize = 16;
 /// So many bytes are compared; shorter functions are passed over.
 const COMPARED_BYTES: usize = 16;
 
-/// Checks that the text in memory is the image's. A kernel changes its own in many places, and two builds have the same in
-/// some (Debian 6.1, traced: 7 of 64 are others; two builds of the bundled guest: 35 of 57): where more than half is not as it
-/// should be, another one runs. What cannot be read says nothing.
-///
-/// # Errors
-/// [`TracingError::OtherKernel`].
-pub(super) fn check_text(target: &impl TargetMemory, image: &Image) -> Result<(), TracingError> {
-    let long = (0..)
-        .zip(&image.functions)
-        .filter_map(|(number, function)| {
-            let code = image.code(FunctionId(number));
-            let code = code.get(COMPARED_FROM..COMPARED_FROM + COMPARED_BYTES)?;
-            Some((function, code))
-        });
-    let long: Vec<_> = long.collect();
-    let step = long.len().div_ceil(COMPARED).max(1);
-    let (mut compared, mut others, mut first) = (0, 0, None);
-    for (function, file) in long.into_iter().step_by(step) {
-        let at = function.address.wrapping_add(COMPARED_FROM as u64);
-        let mut runs = [0; COMPARED_BYTES];
-        if target.read(at, &mut runs).is_err() {
-            continue;
-        }
-        compared += 1;
-        if runs == file {
-            continue;
-        }
-        others += 1;
-        let [runs, file] = [&runs, file].map(|bytes| HexBytes(bytes).to_string());
-        first.get_or_insert((function.display.to_string(), at, runs, file));
+/// Some of an image's text, by which it is known.
+#[derive(Debug)]
+pub(super) struct TextSample<'a>(Vec<(&'a Function, &'a [u8])>);
+
+impl<'a> TextSample<'a> {
+    /// Of functions all over the image: to be taken before the guest is stopped.
+    pub fn of(image: &'a Image) -> Self {
+        let long = (0..)
+            .zip(&image.functions)
+            .filter_map(|(number, function)| {
+                let code = image.code(FunctionId(number));
+                let code = code.get(COMPARED_FROM..COMPARED_FROM + COMPARED_BYTES)?;
+                Some((function, code))
+            });
+        let long: Vec<_> = long.collect();
+        let step = long.len().div_ceil(COMPARED).max(1);
+        Self(long.into_iter().step_by(step).collect())
     }
-    let Some((function, at, runs, file)) = first.filter(|_| others * 2 > compared) else {
-        return Ok(());
-    };
-    Err(TracingError::OtherKernel {
-        compared,
-        others,
-        function,
-        at,
-        runs,
-        file,
-    })
+
+    /// Checks that it is what is in memory. A kernel changes its text in many places, and two builds have the same in some
+    /// (Debian 6.1, traced: 7 of 64 are others; two builds of the bundled guest: 35 of 57): where more than half is not as
+    /// it should be, another one runs. What cannot be read says nothing.
+    ///
+    /// # Errors
+    /// [`TracingError::OtherKernel`].
+    pub fn check(&self, target: &impl TargetMemory) -> Result<(), TracingError> {
+        let (mut compared, mut others, mut first) = (0, 0, None);
+        for (function, file) in &self.0 {
+            let at = function.address.wrapping_add(COMPARED_FROM as u64);
+            let mut runs = [0; COMPARED_BYTES];
+            if target.read(at, &mut runs).is_err() {
+                continue;
+            }
+            compared += 1;
+            if runs == **file {
+                continue;
+            }
+            others += 1;
+            first.get_or_insert((function, at, runs, file));
+        }
+        let Some((function, at, runs, file)) = first.filter(|_| others * 2 > compared) else {
+            return Ok(());
+        };
+        Err(TracingError::OtherKernel {
+            compared,
+            others,
+            function: function.display.to_string(),
+            at,
+            runs: HexBytes(&runs).to_string(),
+            file: HexBytes(file).to_string(),
+        })
+    }
 }
 
 /// vCPUs that are named in one line.
@@ -156,9 +166,54 @@ pub(super) fn within(at: Gva, image: &Image) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use terms::function::Function;
+    use crate::mock::{MockTarget, Rights};
+    use crate::target::TextMemory;
 
     use super::*;
+
+    /// Of as many functions as are looked at, so many have other text; and one lies where nothing can be read.
+    #[test]
+    fn another_kernel_is_one_that_has_more_other_text_than_the_same() {
+        let named = |name: &str| Function {
+            name: name.into(),
+            display: name.into(),
+            ..Function::default()
+        };
+        let functions: Vec<Function> = (0..5)
+            .map(|number| Function {
+                address: Gva(0xffff_ffff_8100_0000 + 0x40 * number),
+                ..named(&format!("f{number}"))
+            })
+            .collect();
+        let away = Function {
+            address: Gva(0xffff_ffff_9000_0000),
+            ..named("away")
+        };
+        let file = [0x90; COMPARED_BYTES];
+        let mut target = MockTarget::new(1, 1 << 21);
+        let text = Gva(0xffff_ffff_8100_0000);
+        target
+            .map(text, terms::addr::Gpa(0x10_0000), 4096, Rights::ALL)
+            .unwrap();
+        for others in 0..=4 {
+            for (number, function) in functions.iter().take(4).enumerate() {
+                let runs = if number < others { [0xcc; 16] } else { file };
+                let at = function.address.wrapping_add(COMPARED_FROM as u64);
+                target.write(at, &runs).unwrap();
+            }
+            let compared = functions.iter().take(4).chain([&away]);
+            let sample = TextSample(compared.map(|function| (function, &file[..])).collect());
+            match sample.check(&target) {
+                Ok(()) => assert!(others <= 2, "{others}"),
+                Err(error) => {
+                    let said = error.to_string();
+                    assert!(others > 2, "{said}");
+                    assert!(said.contains(&format!("of 4 functions that were looked at {others}")));
+                    assert!(said.contains("f0 has cc cc"), "{said}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn places_are_functions_and_offsets_where_there_are_any() {

@@ -221,10 +221,10 @@ pub fn trace_dat(
         note,
         |calls, next| match next {
             Next::Stall(stall) => file.remark(stall.end_ns, &stall.to_string()),
-            Next::Point(event) if of_host.is_some() && event.is_of_host => {
-                of_host.as_mut().map_or(Ok(()), |file| file.add(event))
-            }
             Next::Point(event) => {
+                if let Some(host) = of_host.as_mut().filter(|_| event.is_of_host) {
+                    return host.add(event);
+                }
                 // Of a graph a vCPU is no thread.
                 let nobody = if has_ends {
                     0
@@ -248,13 +248,14 @@ pub fn trace_dat(
         threads: threads.names,
         vcpus: trace.side.as_ref().map_or(0, |side| side.metadata.vcpus),
     };
-    let side = trace.side.as_ref();
-    let described = side.and_then(|side| serde_json::to_string(side).ok());
-    let pair = Pair::of(&described.unwrap_or_default());
-    let has_host = of_host.is_some();
-    file.finish(&names, has_host.then_some(pair), out)
+    let pair = of_host.is_some().then(|| {
+        let side = trace.side.as_ref();
+        let described = side.and_then(|side| serde_json::to_string(side).ok());
+        Pair::of(&described.unwrap_or_default())
+    });
+    file.finish(&names, pair, out)
         .map_err(ReportError::Output)?;
-    if let Some((file, mut out)) = of_host.zip(host) {
+    if let (Some(file), Some(pair), Some(mut out)) = (of_host, pair, host) {
         let guest = image_name(trace).unwrap_or("guest");
         file.finish(pair, guest, &mut out)
             .map_err(ReportError::Output)?;
@@ -334,15 +335,12 @@ pub fn parquet(
             Next::Point(event) => tables.point(event),
             Next::Step(step) => {
                 summary.add(step);
-                let values = shown(trace, calls, step);
+                let task = tasks.and_then(|tasks| tasks.get(&step.thread));
                 let known = parquet::Known {
-                    function: &called(trace, calls, step),
-                    task: tasks
-                        .and_then(|tasks| tasks.get(&step.thread))
-                        .map(|name| &**name),
-                    values: &values,
+                    task: task.map(|name| &**name),
+                    values: &shown(trace, calls, step),
                 };
-                tables.step(step, known)
+                tables.step(step, |one| calls.name(trace, one), known)
             }
         },
     )?;

@@ -19,7 +19,7 @@ use crate::control::methods::tracing::{FunctionsQuery, ListFunctions};
 use crate::loader::KernelFile;
 
 /// The variable by which a shell's script asks, with the shell's name.
-const ASKED: &str = "COMPLETE";
+const ASKED: &str = "EXOTRACE_COMPLETE";
 /// What stands in help where a function can be named.
 const FUNCTION: &str = "GLOB";
 /// The option that names a session.

@@ -105,14 +105,13 @@ impl StackOptions {
         if self.icicle {
             options.direction = Direction::Inverted;
         }
+        let failed = |error| ReportError::Output(io::Error::other(format!("{error}")));
+        if self.before.is_none() {
+            return flamegraph::from_reader(&mut options, folded, out).map_err(failed);
+        }
         let mut svg = Vec::new();
-        flamegraph::from_reader(&mut options, folded, &mut svg)
-            .map_err(|error| ReportError::Output(io::Error::other(error.to_string())))?;
-        let svg = String::from_utf8_lossy(&svg);
-        let svg = match self.before {
-            None => svg.into_owned(),
-            Some(_) => readable(&svg),
-        };
+        flamegraph::from_reader(&mut options, folded, &mut svg).map_err(failed)?;
+        let svg = readable(&String::from_utf8_lossy(&svg));
         out.write_all(svg.as_bytes()).map_err(ReportError::Output)
     }
 }

@@ -56,7 +56,7 @@ pub fn rows(place: &Path) -> Result<Vec<Row>, Failed> {
     Ok(rows)
 }
 
-/// A graph of so many calls, each a microsecond longer than what it calls.
+/// A graph of so many calls, each of which takes a microsecond beside what it calls.
 fn write(trace: &Path) -> Result<(), Failed> {
     let functions: Vec<Function> = (0..DEPTH)
         .map(|depth| Function {

@@ -7,9 +7,9 @@
 //! ```
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::fmt::{self, Write as _};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -56,13 +56,18 @@ const VCPUS_MAX: u16 = 4096;
 /// Whether a file has the name of one of these.
 #[must_use]
 pub fn is_event_file(name: &str) -> bool {
-    let mut prefixes = Side::ALL.into_iter().map(Side::prefix);
-    let number = prefixes.find_map(|prefix| name.strip_prefix(prefix)?.strip_suffix(SUFFIX));
-    number.is_some_and(|number| {
-        number
-            .parse::<u16>()
-            .is_ok_and(|vcpu| number == vcpu.to_string())
-    })
+    named(name).is_some()
+}
+
+/// Whose events a file of this name has, and of which vCPU.
+fn named(name: &str) -> Option<(u16, Side)> {
+    let named = Side::ALL.into_iter().find_map(|side| {
+        let number = name.strip_prefix(side.prefix())?.strip_suffix(SUFFIX)?;
+        Some((number, side))
+    });
+    let (number, side) = named?;
+    let vcpu: u16 = number.parse().ok()?;
+    (number == vcpu.to_string()).then_some((vcpu, side))
 }
 
 /// What was written.
@@ -124,12 +129,10 @@ impl EventWriter {
     /// As of [`Self::append`].
     pub fn host(&mut self, event: &Event, step: HostStep) -> Result<(), (PathBuf, io::Error)> {
         let vcpu = event.vcpu;
-        let Some(name) = step.name() else {
-            let HostStep::Lost(count) = step else {
-                return Ok(());
-            };
+        if let HostStep::Lost(count) = step {
             return self.put_loss(Side::Host, event, count.into());
-        };
+        }
+        let name = step.name().unwrap_or_default();
         let line = EventLine {
             time_ns: event.time_ns,
             vcpu,
@@ -405,16 +408,14 @@ impl EventReader {
             files: Vec::new(),
             heads: BinaryHeap::new(),
         };
-        let vcpus = (0..VCPUS_MAX).flat_map(|vcpu| sides.iter().map(move |side| (side, vcpu)));
-        for (side, vcpu) in vcpus {
+        for (vcpu, side) in found(directory, sides)? {
             let path = side.path(directory, vcpu);
             let file = match File::open(&path) {
                 Ok(file) => BufReader::new(file),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(source) => return Err(EventFileError::Io { path, source }),
             };
             reader.files.push(EventFile {
-                side: *side,
+                side,
                 path,
                 file,
                 line: 0,
@@ -460,6 +461,21 @@ impl EventReader {
         }
         Ok(())
     }
+}
+
+/// The files of these sides that a directory has, in the order of vCPUs.
+fn found(directory: &Path, sides: &[Side]) -> Result<BTreeSet<(u16, Side)>, EventFileError> {
+    let failed = |source| EventFileError::Io {
+        path: directory.to_owned(),
+        source,
+    };
+    let mut found = BTreeSet::new();
+    for entry in fs::read_dir(directory).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        found.extend(name.to_str().and_then(named));
+    }
+    found.retain(|(vcpu, side)| *vcpu < VCPUS_MAX && sides.contains(side));
+    Ok(found)
 }
 
 impl EventFile {
@@ -557,6 +573,48 @@ mod tests {
         assert_eq!(said, expected);
         assert_eq!(reader.peek().map(|event| event.time_ns), Some(20));
         assert!(is_event_file("events-0.jsonl") && !is_event_file("events-00.jsonl"));
+    }
+
+    #[test]
+    fn what_the_host_did_has_files_of_its_own() {
+        use crate::host::{ExitReason, HostThread};
+        let folder = tempfile::tempdir().unwrap();
+        let mut writer = EventWriter::new(folder.path());
+        let thread = HostThread {
+            tid: 7,
+            cpu: 3,
+            rip: terms::addr::Gva(0x10),
+        };
+        let steps = [
+            HostStep::Entry(thread),
+            HostStep::Exit(thread, ExitReason::PortWrite),
+            HostStep::Lost(5),
+        ];
+        writer.append(&event(15, 0, -3), &format()).unwrap();
+        for (time_ns, step) in (10..).step_by(10).zip(steps) {
+            writer.host(&event(time_ns, 0, 0), step).unwrap();
+        }
+        writer.flush().unwrap();
+        let totals = writer.totals();
+        assert_eq!((totals.events["host:kvm_entry"], totals.lost), (1, 5));
+        let read = |mut reader: EventReader| {
+            let mut said = Vec::new();
+            while let Some(event) = reader.pop_until(u64::MAX).unwrap() {
+                said.push(format!("{} {} {event}", event.time_ns, event.is_of_host));
+            }
+            said
+        };
+        let guest = format!("15 false sent: size={} by=-3 more=true", u64::MAX);
+        let all = read(EventReader::open(folder.path()).unwrap());
+        let expected = [
+            "10 true host:kvm_entry: rip=0x10 tid=7 cpu=3",
+            &guest,
+            "20 true host:kvm_exit: reason=port_write rip=0x10 tid=7 cpu=3",
+            "30 true [LOST 5 EVENTS]",
+        ];
+        assert_eq!(all, expected);
+        let of_guest = read(EventReader::of_guest(folder.path()).unwrap());
+        assert_eq!(of_guest, [guest]);
     }
 
     #[test]

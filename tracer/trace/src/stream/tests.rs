@@ -5,6 +5,7 @@ use terms::field::FieldValue;
 
 use super::*;
 use crate::event::{End, Passed, Step};
+use crate::host::{HostStep, HostThread};
 
 const STACK: u64 = 16 << 10;
 
@@ -70,6 +71,41 @@ fn calls_without_returns_points_losses_and_stalls_come_in_the_order_of_time() {
     assert!(seen.iter().all(|event| event.depth == 0));
     stream.finish(&mut seen);
     assert_eq!(seen.len(), expected.len());
+}
+
+/// Once the host has told something, its threads are waited for as rings are.
+#[test]
+fn what_the_host_does_comes_in_the_order_of_time() {
+    let mut stream = Stream::of_functions(2, WAITING_MAX);
+    let step = HostStep::Entry(HostThread::default());
+    let host = |time_ns| record(time_ns, RecordKind::Host(Box::new(step)));
+    let mut seen: Vec<Event> = Vec::new();
+    stream.push(Origin::Host(1), vec![host(15), host(45)], 50);
+    stream.push(Origin::Calls(1), vec![entry(10, 1), entry(40, 2)], 50);
+    for origin in [Origin::Calls(0), Origin::Calls(1), Origin::Host(1)] {
+        stream.looked(origin, 50);
+    }
+    stream.run(&mut seen);
+    assert_eq!(
+        seen,
+        [],
+        "the thread of vCPU 0 may have told something before"
+    );
+    stream.looked(Origin::Host(0), 20);
+    stream.run(&mut seen);
+    let call = |function| EventKind::Entry(FunctionId(function));
+    let expected = [
+        (10, 1, call(1)),
+        (15, 1, EventKind::Host(step)),
+        (40, 1, call(2)),
+        (45, 1, EventKind::Host(step)),
+    ];
+    assert_eq!(told(&seen), expected[..2]);
+    stream.looked(Origin::Host(0), 50);
+    stream.run(&mut seen);
+    assert_eq!(told(&seen), expected);
+    stream.push(Origin::Host(2), vec![host(60)], 60);
+    assert_eq!(stream.strays(), 1);
 }
 
 /// Who takes threads as they come.

@@ -3,6 +3,7 @@
 
 mod table;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
@@ -70,8 +71,6 @@ pub struct FunctionRow {
 /// What is known of a step beside itself.
 #[derive(Debug, Clone, Copy)]
 pub struct Known<'a> {
-    /// The name of its function.
-    pub function: &'a str,
     /// What the guest calls its thread.
     pub task: Option<&'a str>,
     /// Of an entry its arguments, of an exit what was returned.
@@ -123,18 +122,24 @@ impl Parquet {
         })
     }
 
-    /// The next step of a thread.
+    /// The next step of a thread; `name` gives the names of functions, and is asked once for each.
     ///
     /// # Errors
     /// What the system says.
-    pub fn step(&mut self, step: &Event, known: Known<'_>) -> io::Result<()> {
+    pub fn step<'a>(
+        &mut self,
+        step: &Event,
+        name: impl FnOnce(FunctionId) -> Cow<'a, str>,
+        known: Known<'_>,
+    ) -> io::Result<()> {
         let values = || (!known.values.is_empty()).then(|| ByteArray::from(known.values));
         match step.kind {
             EventKind::Entry(function) => {
-                let name = self.names.entry(function);
+                let known_name = self.names.entry(function);
+                let name = known_name.or_insert_with(|| (&*name(function)).into());
                 let open = Open {
                     start_ns: step.time_ns,
-                    name: name.or_insert_with(|| known.function.into()).clone(),
+                    name: name.clone(),
                     vcpu: step.vcpu,
                     inner_ns: 0,
                     args: values(),

@@ -1,6 +1,7 @@
 //! A trace.dat as a whole: what it says of its events, and then these, the ring buffers of one CPU after the other.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, Write};
@@ -15,8 +16,49 @@ const MAGIC: &[u8] = b"\x17\x08\x44tracing6\0\x00\x08";
 /// The option that says which clock the times are from.
 const OPTION_CLOCK: u16 = 4;
 
+/// A new file in which something can wait, and which is gone when nobody has it any more.
+pub type Scratch = fn() -> io::Result<File>;
+
 /// The ring buffers of each CPU, waiting in files.
-pub(super) type Buffers = BTreeMap<u16, Pages<BufWriter<File>>>;
+#[derive(Debug)]
+pub(super) struct Buffers {
+    scratch: Scratch,
+    cpus: BTreeMap<u16, Pages<BufWriter<File>>>,
+}
+
+impl Buffers {
+    pub const fn new(scratch: Scratch) -> Self {
+        Self {
+            scratch,
+            cpus: BTreeMap::new(),
+        }
+    }
+
+    /// That of one CPU.
+    pub fn of(&mut self, cpu: u16) -> io::Result<&mut Pages<BufWriter<File>>> {
+        Ok(match self.cpus.entry(cpu) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(Pages::new(BufWriter::new((self.scratch)()?))),
+        })
+    }
+
+    /// The CPUs that have lost something after their last event, and when that was. It is said before an event, so there
+    /// has to be one.
+    pub fn without_end(&self) -> Vec<(u16, u64)> {
+        let lost = |(cpu, pages): (&u16, &Pages<_>)| match pages.lost_at_end() {
+            (0, _) => None,
+            (_, last_ns) => Some((*cpu, last_ns)),
+        };
+        self.cpus.iter().filter_map(lost).collect()
+    }
+
+    /// How many CPUs there are, of which `least` are known otherwise.
+    pub fn count(&self, least: u16) -> u16 {
+        let last = self.cpus.keys().last();
+        let last = last.map_or(0, |cpu| cpu.saturating_add(1));
+        last.max(least).max(1)
+    }
+}
 
 /// What stands before the events.
 #[derive(Debug)]
@@ -30,7 +72,7 @@ pub(super) struct Head<'a> {
     pub functions: &'a [(u64, &'a str)],
     /// Threads by pid.
     pub threads: &'a BTreeMap<u32, String>,
-    /// CPUs, also such as nothing is known of.
+    /// CPUs, also such as nothing is known of ([`Buffers::count`]).
     pub cpus: u16,
     /// By number.
     pub options: Vec<(u16, Vec<u8>)>,
@@ -39,9 +81,7 @@ pub(super) struct Head<'a> {
 /// Writes the whole file.
 pub(super) fn write(head: &Head<'_>, mut buffers: Buffers, out: &mut impl Write) -> io::Result<()> {
     let mut bytes = described(head);
-    let last = buffers.keys().last().map_or(0, |cpu| u32::from(*cpu) + 1);
-    let count = last.max(head.cpus.into()).max(1);
-    bytes.extend(count.to_le_bytes());
+    bytes.extend(u32::from(head.cpus).to_le_bytes());
     bytes.extend(b"options  \0");
     option(&mut bytes, OPTION_CLOCK, CLOCK.as_bytes());
     for (id, value) in &head.options {
@@ -49,13 +89,11 @@ pub(super) fn write(head: &Head<'_>, mut buffers: Buffers, out: &mut impl Write)
     }
     bytes.extend(0u16.to_le_bytes());
     bytes.extend(b"flyrecord\0");
-    let start = (bytes.len() + 16 * count as usize).next_multiple_of(PAGE);
+    let start = (bytes.len() + 16 * usize::from(head.cpus)).next_multiple_of(PAGE);
     let (mut offset, mut files) = (start as u64, Vec::new());
-    for cpu in 0..count {
-        let known = u16::try_from(cpu).ok();
-        let known = known.and_then(|cpu| buffers.remove(&cpu));
+    for cpu in 0..head.cpus {
         let mut length = 0;
-        if let Some(pages) = known {
+        if let Some(pages) = buffers.cpus.remove(&cpu) {
             let (file, bytes) = pages.finish()?;
             files.push(file);
             length = bytes;

@@ -95,8 +95,6 @@ pub(super) const KVM_EXIT: Format = Format {
         ("unsigned long guest_rip", 8, false),
         ("unsigned int exit_reason", 4, false),
         ("unsigned int isa", 4, false),
-        ("unsigned long info1", 8, false),
-        ("unsigned long info2", 8, false),
         ("__data_loc char[] reason", 4, false),
     ],
     print: "\"vcpu %u reason %s rip 0x%lx\", REC->vcpu_id, __get_str(reason), REC->guest_rip",

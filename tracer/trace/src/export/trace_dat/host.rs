@@ -1,14 +1,13 @@
 //! The host's side of a trace: when the threads of the vCPUs were in the guest.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 
 use terms::field::FieldValue;
 
 use super::file::{self, Buffers, Head};
 use super::format::{KVM_ENTRY, KVM_EXIT, PRINT};
-use super::page::Pages;
-use super::{Pair, Scratch, with_text};
+use super::{NO_MORE, Pair, Scratch, printed, with_text};
 use crate::export::events::EventLine;
 use crate::host::{ENTRY, EXIT, ExitReason};
 
@@ -33,7 +32,6 @@ fn as_svm(reason: &str) -> u32 {
 /// Writes the host's file.
 #[derive(Debug)]
 pub struct HostDat {
-    scratch: Scratch,
     cpus: Buffers,
     /// The thread of each vCPU.
     tids: BTreeMap<u16, u32>,
@@ -46,8 +44,7 @@ impl HostDat {
     #[must_use]
     pub const fn new(scratch: Scratch) -> Self {
         Self {
-            scratch,
-            cpus: BTreeMap::new(),
+            cpus: Buffers::new(scratch),
             tids: BTreeMap::new(),
             on: BTreeMap::new(),
         }
@@ -74,7 +71,7 @@ impl HostDat {
         self.on.insert(line.vcpu, cpu);
         self.tids.insert(line.vcpu, tid);
         if line.lost > 0 {
-            return self.pages(cpu)?.lost(line.lost);
+            return self.cpus.of(cpu)?.lost(line.lost);
         }
         let vcpu = u32::from(line.vcpu).to_le_bytes();
         let rip = line.fields.0.iter().find_map(|(field, value)| match value {
@@ -97,30 +94,21 @@ impl HostDat {
                 bytes.extend(rip);
                 bytes.extend(as_svm(&reason).to_le_bytes());
                 bytes.extend(SVM.to_le_bytes());
-                // What the processor says beside the reason: nothing is known of it.
-                bytes.extend([0; 16]);
                 with_text(bytes, &reason)
             }
-            _ => {
-                let mut bytes = PRINT.begin(tid);
-                bytes.extend(0u64.to_le_bytes());
-                bytes.extend(super::cut(&line.to_string()));
-                bytes.push(0);
-                bytes
-            }
+            _ => printed(tid, &line.to_string()),
         };
-        self.pages(cpu)?.add(line.time_ns, &bytes)
-    }
-
-    fn pages(&mut self, cpu: u16) -> io::Result<&mut Pages<BufWriter<std::fs::File>>> {
-        super::pages(&mut self.cpus, cpu, self.scratch)
+        self.cpus.of(cpu)?.add(line.time_ns, &bytes)
     }
 
     /// Writes the whole file; `guest` is what its guest is called.
     ///
     /// # Errors
     /// What `out` says, or the system.
-    pub fn finish(self, pair: Pair, guest: &str, out: &mut impl Write) -> io::Result<()> {
+    pub fn finish(mut self, pair: Pair, guest: &str, out: &mut impl Write) -> io::Result<()> {
+        for (cpu, last_ns) in self.cpus.without_end() {
+            self.cpus.of(cpu)?.add(last_ns, &printed(0, NO_MORE))?;
+        }
         let threads = self.tids.iter();
         let threads = threads
             .map(|(vcpu, tid)| (*tid, format!("vcpu{vcpu}")))
@@ -131,7 +119,7 @@ impl HostDat {
             events: vec![KVM_ENTRY, KVM_EXIT],
             functions: &[],
             threads: &threads,
-            cpus: 1,
+            cpus: self.cpus.count(1),
             options: pair.of_host(guest, &self.tids),
         };
         file::write(&head, self.cpus, out)

@@ -8,18 +8,19 @@ mod page;
 mod pair;
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 
+pub use self::file::Scratch;
 use self::file::{Buffers, Head};
 use self::format::{ENTRY, EXIT, FUNCTION, Format, OWN_MAX, PRINT};
 pub use self::host::HostDat;
-use self::page::{EVENT_MAX, Pages};
+use self::page::EVENT_MAX;
 pub use self::pair::Pair;
 use crate::event::{End, Event, EventKind};
 use crate::export::events::EventLine;
 
+/// What is said where nothing came after a loss.
+const NO_MORE: &str = "no more of this CPU was kept";
 /// Bytes of text that are kept of an event.
 const TEXT_MAX: usize = EVENT_MAX - 64;
 
@@ -34,26 +35,16 @@ pub struct Names<'a> {
     pub vcpus: u16,
 }
 
-/// A new file in which something can wait, and which is gone when nobody has it any more.
-pub type Scratch = fn() -> io::Result<File>;
-
 /// Writes one trace.
 #[derive(Debug)]
 pub struct TraceDat {
-    scratch: Scratch,
-    /// Of which anything is known.
-    vcpus: BTreeMap<u16, Vcpu>,
+    vcpus: Buffers,
+    /// Who was seen last on each vCPU of which anything is known.
+    pids: BTreeMap<u16, u32>,
     /// When the calls of each thread that are open were entered.
     open: BTreeMap<u32, Vec<u64>>,
     /// The guest's own events, by number.
     events: BTreeMap<String, u16>,
-}
-
-#[derive(Debug)]
-struct Vcpu {
-    pages: Pages<BufWriter<File>>,
-    /// Who was seen last on it.
-    pid: Option<u32>,
 }
 
 impl TraceDat {
@@ -61,29 +52,16 @@ impl TraceDat {
     #[must_use]
     pub const fn new(scratch: Scratch) -> Self {
         Self {
-            scratch,
-            vcpus: BTreeMap::new(),
+            vcpus: Buffers::new(scratch),
+            pids: BTreeMap::new(),
             open: BTreeMap::new(),
             events: BTreeMap::new(),
         }
     }
 
-    /// What is known of a vCPU so far.
-    fn vcpu(&mut self, vcpu: u16) -> io::Result<&mut Vcpu> {
-        let scratch = self.scratch;
-        Ok(match self.vcpus.entry(vcpu) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => new.insert(Vcpu {
-                pages: Pages::new(BufWriter::new(scratch()?)),
-                pid: None,
-            }),
-        })
-    }
-
     /// Who was seen last on a vCPU.
     fn pid(&self, vcpu: u16) -> u32 {
-        let known = self.vcpus.get(&vcpu).and_then(|known| known.pid);
-        known.unwrap_or_default()
+        self.pids.get(&vcpu).copied().unwrap_or_default()
     }
 
     /// The next step of a thread that has this pid; `address` is its function's, `has_ends` where returns are traced.
@@ -91,7 +69,7 @@ impl TraceDat {
     /// # Errors
     /// What the system says.
     pub fn step(&mut self, step: &Event, address: u64, pid: u32, has_ends: bool) -> io::Result<()> {
-        self.vcpu(step.vcpu)?.pid = Some(pid);
+        self.pids.insert(step.vcpu, pid);
         let depth = i32::try_from(step.depth).unwrap_or(i32::MAX);
         let open = self.open.entry(step.thread).or_default();
         match step.kind {
@@ -124,7 +102,7 @@ impl TraceDat {
                 event.extend(step.time_ns.to_le_bytes());
                 self.put(step.vcpu, step.time_ns, &event)
             }
-            EventKind::Lost(count) => self.vcpu(step.vcpu)?.pages.lost(count),
+            EventKind::Lost(count) => self.vcpus.of(step.vcpu)?.lost(count),
             EventKind::Point(_)
             | EventKind::LostPoints(_)
             | EventKind::Stall(_)
@@ -138,8 +116,7 @@ impl TraceDat {
     /// # Errors
     /// What the system says.
     pub fn point(&mut self, event: &EventLine, nobody: u32) -> io::Result<()> {
-        let vcpu = self.vcpu(event.vcpu)?;
-        vcpu.pid = vcpu.pid.or(Some(nobody));
+        self.pids.entry(event.vcpu).or_insert(nobody);
         let next = u16::try_from(self.events.len()).ok();
         let next = next.filter(|next| *next < OWN_MAX);
         let name = event.event.as_deref();
@@ -160,22 +137,19 @@ impl TraceDat {
     /// # Errors
     /// What the system says.
     pub fn remark(&mut self, time_ns: u64, text: &str) -> io::Result<()> {
-        let vcpus: Vec<u16> = self.vcpus.keys().copied().collect();
+        let vcpus: Vec<u16> = self.pids.keys().copied().collect();
         vcpus
             .iter()
             .try_for_each(|vcpu| self.print(*vcpu, time_ns, text))
     }
 
     fn print(&mut self, vcpu: u16, time_ns: u64, text: &str) -> io::Result<()> {
-        let mut event = PRINT.begin(self.pid(vcpu));
-        event.extend(0u64.to_le_bytes());
-        event.extend(cut(text));
-        event.push(0);
+        let event = printed(self.pid(vcpu), text);
         self.put(vcpu, time_ns, &event)
     }
 
     fn put(&mut self, vcpu: u16, time_ns: u64, event: &[u8]) -> io::Result<()> {
-        self.vcpu(vcpu)?.pages.add(time_ns, event)
+        self.vcpus.of(vcpu)?.add(time_ns, event)
     }
 
     /// Writes the whole file, one of a pair where there is its host's.
@@ -188,21 +162,10 @@ impl TraceDat {
         pair: Option<Pair>,
         out: &mut impl Write,
     ) -> io::Result<()> {
-        let lost = |(vcpu, known): (&u16, &Vcpu)| (*vcpu, known.pages.lost_at_end());
-        let lost: Vec<_> = self.vcpus.iter().map(lost).collect();
-        for (vcpu, (count, last_ns)) in lost {
-            // It is said before an event, so there has to be one.
-            if count > 0 {
-                self.print(vcpu, last_ns, "no more of this CPU was kept")?;
-            }
+        for (vcpu, last_ns) in self.vcpus.without_end() {
+            self.print(vcpu, last_ns, NO_MORE)?;
         }
-        let vcpus = self.vcpus.into_iter();
-        let buffers: Buffers = vcpus.map(|(vcpu, known)| (vcpu, known.pages)).collect();
-        let last = buffers
-            .keys()
-            .last()
-            .map_or(0, |vcpu| vcpu.saturating_add(1));
-        let cpus = last.max(names.vcpus).max(1);
+        let cpus = self.vcpus.count(names.vcpus);
         let own = self.events.iter();
         let own = own.map(|(name, number)| Format::own(*number, name));
         let head = Head {
@@ -214,20 +177,18 @@ impl TraceDat {
             cpus,
             options: pair.map_or_else(Vec::new, |pair| pair.of_guest(cpus)),
         };
-        file::write(&head, buffers, out)
+        file::write(&head, self.vcpus, out)
     }
 }
 
-/// The pages of one CPU, which wait in a file of this kind.
-fn pages(
-    buffers: &mut Buffers,
-    cpu: u16,
-    scratch: Scratch,
-) -> io::Result<&mut Pages<BufWriter<File>>> {
-    Ok(match buffers.entry(cpu) {
-        Entry::Occupied(known) => known.into_mut(),
-        Entry::Vacant(new) => new.insert(Pages::new(BufWriter::new(scratch()?))),
-    })
+/// Text, as an event of a thread.
+fn printed(pid: u32, text: &str) -> Vec<u8> {
+    let mut event = PRINT.begin(pid);
+    // Where it was printed.
+    event.extend(0u64.to_le_bytes());
+    event.extend(cut(text));
+    event.push(0);
+    event
 }
 
 /// An event whose last field is text, of which it says where it is.
