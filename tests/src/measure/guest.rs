@@ -196,7 +196,10 @@ fn set_affinity(thread: i32, cpus: &[usize]) -> Result<(), Failed> {
 }
 
 /// A program built together with this one.
-pub(super) fn beside_this(name: &str) -> Result<PathBuf, Failed> {
+///
+/// # Errors
+/// When it has not been built.
+pub fn beside_this(name: &str) -> Result<PathBuf, Failed> {
     let path = std::env::current_exe()?.with_file_name(name);
     if path.exists() {
         Ok(path)

@@ -12,6 +12,7 @@ use trace::export::uftrace::layout::Text;
 use trace::export::uftrace::{GRAPH, Metadata, UftraceWriter};
 
 use crate::Failed;
+use crate::guest::beside_this;
 use crate::sample::Samples;
 use crate::table::{Row, Target};
 
@@ -133,7 +134,7 @@ fn measured(
         let mut command = Command::new("python3");
         command
             .args(["-c", PEAK])
-            .arg(tests::vmm().get_program())
+            .arg(beside_this("vmm")?)
             .args(words);
         command.arg(trace);
         if let Some(to) = to {
