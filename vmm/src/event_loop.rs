@@ -21,6 +21,7 @@ use crate::provider::Provider;
 use crate::run::Run;
 use crate::signals::Signals;
 use crate::terminal::{ConsoleInput, ConsoleStdin};
+use crate::watchdog::{Watchdog, request};
 use tracer::tracing::Finished;
 
 /// Why the loop could not be set up or continue.
@@ -135,6 +136,8 @@ pub struct EventLoop<P> {
     pub watch: Watch,
     /// The control socket, if there is one.
     pub control: Option<Server>,
+    /// Says when the loop does not come back from something.
+    pub watchdog: Watchdog,
 }
 
 impl<P: Provider> EventLoop<P> {
@@ -157,7 +160,9 @@ impl<P: Provider> EventLoop<P> {
     }
 
     fn finish(&mut self, outcome: Outcome) -> Ended {
+        self.watchdog.begin("the end of the run");
         let finished = self.run.finish(outcome.is_death());
+        self.watchdog.done();
         if let Some(server) = self.control.take() {
             server.close();
         }
@@ -225,6 +230,27 @@ impl<P: Provider> MutEventSubscriber for EventLoop<P> {
     }
 
     fn process(&mut self, events: Events, ops: &mut EventOps<'_>) {
+        self.watchdog.begin(name(events.data()));
+        self.see_to(events, ops);
+        self.watchdog.done();
+    }
+}
+
+/// What an event is called that takes too long.
+fn name(token: u32) -> &'static str {
+    match token {
+        GUEST_BELL => "an event of the guest",
+        SIGNAL => "a signal",
+        STDIN => "input of the console",
+        TIMER => "the time limit",
+        WATCH => "the look at the guest",
+        NEWS => "what was recorded",
+        _ => "the control socket",
+    }
+}
+
+impl<P: Provider> EventLoop<P> {
+    fn see_to(&mut self, events: Events, ops: &mut EventOps<'_>) {
         match events.data() {
             GUEST_BELL => self.run.guest_event(),
             SIGNAL => {
@@ -254,12 +280,20 @@ impl<P: Provider> MutEventSubscriber for EventLoop<P> {
                 }
             }
             token => {
-                let Self { run, control, .. } = self;
+                let Self {
+                    run,
+                    control,
+                    watchdog,
+                    ..
+                } = self;
                 if let Some(server) = control.as_mut().filter(|server| server.owns(token)) {
                     let is_gone = events.event_set().intersects(GONE);
-                    server.serve(token, is_gone, ops, |line| Answer {
-                        reply: answer(line, run),
-                        subscription: run.subscriptions().take(),
+                    server.serve(token, is_gone, ops, |line| {
+                        watchdog.begin(request(line));
+                        Answer {
+                            reply: answer(line, run),
+                            subscription: run.subscriptions().take(),
+                        }
                     });
                 }
             }

@@ -188,11 +188,13 @@ impl Memory {
         regions.push(reserve(window.start, window_bytes)?);
         let map = GuestMemoryMmap::from_regions(regions)
             .map_err(|source| map_error(Gpa(0), ram_bytes, source))?;
-        Ok(Self {
+        let memory = Self {
             map: Arc::new(map),
             ram_bytes,
             window,
-        })
+        };
+        memory.leave_out_of_core_dumps();
+        Ok(memory)
     }
 
     /// How much RAM the guest has.
@@ -301,13 +303,25 @@ impl Memory {
     /// Has the host back `bytes` at `at` with memory now, in large pages where it can, so that the
     /// guest's first writes do not each cost a fault. Only speed depends on it.
     pub fn populate(&self, at: Gpa, bytes: u64) {
+        self.advise(at, bytes, &[libc::MADV_HUGEPAGE, libc::MADV_POPULATE_WRITE]);
+    }
+
+    /// Has the host leave all of it out of core dumps.
+    fn leave_out_of_core_dumps(&self) {
+        for (start, bytes, _) in self.regions() {
+            self.advise(start, bytes, &[libc::MADV_DONTDUMP]);
+        }
+    }
+
+    /// Tells the host how the range will be used. What it refuses is logged.
+    fn advise(&self, at: Gpa, bytes: u64, advices: &[i32]) {
         let (Some(start), Ok(length)) = (self.host_address(at, bytes), usize::try_from(bytes))
         else {
             return;
         };
-        for advice in [libc::MADV_HUGEPAGE, libc::MADV_POPULATE_WRITE] {
-            // SAFETY: the range lies in one mapping that `self` owns; neither advice changes what
-            // the memory holds.
+        for &advice in advices {
+            // SAFETY: the range lies in one mapping that `self` owns; none of the advices that are given here changes
+            // what the memory holds.
             let refused = unsafe { libc::madvise(start.cast(), length, advice) } != 0;
             if refused {
                 log::debug!("madvise {advice}: {}", std::io::Error::last_os_error());

@@ -47,6 +47,7 @@ mod modules;
 mod output;
 mod page;
 mod parquet;
+mod privileges;
 mod probes;
 mod returns;
 mod screen;

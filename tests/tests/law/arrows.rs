@@ -79,6 +79,8 @@ const HOUSES: [House; 7] = [
         order: &[
             "exit_status",
             "files",
+            "privileges",
+            "watchdog",
             "layout",
             "pause_times",
             "bell",

@@ -19,11 +19,13 @@ use crate::host::clock_page::check_cpu;
 use crate::layout::MIB;
 use crate::loader::KernelFile;
 use crate::outcome::Outcome;
+use crate::privileges::give_up_gains;
 use crate::provider::Provider as _;
 use crate::run::Run;
 use crate::signals::Signals;
 use crate::triggers::Triggers;
 use crate::verbs::attach::AttachOptions;
+use crate::watchdog::Watchdog;
 use terms::quantity::counted;
 use tracer::guest::Guest;
 use tracer::tracing::{Kernel, Tracing};
@@ -51,7 +53,8 @@ pub fn attach(options: &AttachOptions) -> Result<ExitStatus, Failure> {
             file.map(|file| file.with_symbols(symbols)).transpose()
         })
         .map_err(Failure::bad_input)?;
-    // Before any thread is made: all of them inherit what is blocked.
+    // Before any thread is made: all of them inherit what was given up, and what is blocked.
+    give_up_gains().map_err(Failure::bad_input)?;
     let signals = Signals::take_over().map_err(Failure::bad_input)?;
     let process = Process::open(pid)?;
     let end = options.duration.map(|duration| Instant::now() + duration);
@@ -168,6 +171,7 @@ fn begin(
     let triggers = Triggers::arm(&options.traced.trigger, bell, &mut tracing)?;
     let mut run = Run::new(guest, tracing, name, triggers);
     let watch = Watch::start(run.watch_period()).map_err(Failure::bad_input)?;
+    let watchdog = Watchdog::start().map_err(Failure::bad_input)?;
     // Last: what is changed in the guest from here on the end of the run gives back.
     run.begin()?;
     Ok(EventLoop {
@@ -177,6 +181,7 @@ fn begin(
         limit,
         watch,
         control,
+        watchdog,
     })
 }
 

@@ -14,11 +14,14 @@ use crate::host::clock_page::check_cpu;
 use crate::layout;
 use crate::loader::{Initrd, KernelFile};
 use crate::machine::{BuildError, Machine, MachineConfig};
+use crate::privileges::{give_up_capabilities, give_up_gains};
 use crate::run::Run;
 use crate::signals::Signals;
 use crate::terminal::ConsoleStdin;
 use crate::triggers::Triggers;
 use crate::verbs::run::RunOptions;
+use crate::watchdog::Watchdog;
+use image::Image;
 use tracer::tracing::options::PatchMethod;
 use tracer::tracing::{Kernel, Tracing, TracingError};
 
@@ -35,7 +38,9 @@ pub fn run(options: &RunOptions) -> Result<ExitStatus, Failure> {
     }
     // As long as nothing has been made there is nothing to finish: a signal ends the process at once.
     let kernel = read_kernel(options)?;
-    // Before any thread is made: all of them inherit what is blocked.
+    // Before any thread is made: all of them inherit what was given up, and what is blocked.
+    give_up_gains().map_err(Failure::bad_input)?;
+    give_up_capabilities().map_err(Failure::bad_input)?;
     let signals = Signals::take_over().map_err(Failure::bad_input)?;
     let console = ConsoleWriter::start(std::io::stdout()).map_err(Failure::output)?;
     let outcome = boot(options, &kernel, signals, &console)
@@ -74,6 +79,23 @@ fn config(options: &RunOptions) -> Result<MachineConfig, Failure> {
     })
 }
 
+/// What the kernel's file says, once it is known that its text can be changed as is asked.
+fn image(
+    options: &RunOptions,
+    kernel: &KernelFile,
+    machine: &mut Machine,
+) -> Result<Image, Failure> {
+    let image = kernel
+        .image()
+        .map_err(|error| Failure::bad_input(kernel.refused(&error)))?;
+    if options.patch_method == PatchMethod::Live {
+        machine
+            .serve_breakpoints(&image)
+            .map_err(|why| Failure::bad_input(format!("{why}; use --patch-method quiesce")))?;
+    }
+    Ok(image)
+}
+
 /// Everything up to the moment when the guest runs, cheap checks first.
 fn boot(
     options: &RunOptions,
@@ -91,14 +113,7 @@ fn boot(
     if let Some(cpu) = options.traced.session.clock_cpu {
         check_cpu(cpu).map_err(Failure::bad_input)?;
     }
-    let image = kernel
-        .image()
-        .map_err(|error| Failure::bad_input(kernel.refused(&error)))?;
-    if options.patch_method == PatchMethod::Live {
-        machine
-            .serve_breakpoints(&image)
-            .map_err(|why| Failure::bad_input(format!("{why}; use --patch-method quiesce")))?;
-    }
+    let image = image(options, kernel, &mut machine)?;
     let traced = Kernel {
         image,
         debug: kernel.debug(),
@@ -123,6 +138,7 @@ fn boot(
     let name = options.kernel.display().to_string();
     let run = Run::new(machine, tracing, name, triggers);
     let watch = Watch::start(run.watch_period()).map_err(Failure::bad_input)?;
+    let watchdog = Watchdog::start().map_err(Failure::bad_input)?;
     Ok(EventLoop {
         run,
         signals,
@@ -130,5 +146,6 @@ fn boot(
         limit,
         watch,
         control,
+        watchdog,
     })
 }
