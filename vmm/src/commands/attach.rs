@@ -139,17 +139,7 @@ fn begin(
     restore(pid)?;
     let mut guest = Foreign::attach(pid)?;
     let held = guest.last_pause().as_secs_f64() * 1000.0;
-    let kernel = match file {
-        Some(file) => {
-            let kernel = of_file(file, &guest)?;
-            if kernel_number > 1 && kernel.image.linux.is_some() {
-                // One that starts just now says so itself.
-                in_memory::kernel(&guest)?;
-            }
-            kernel
-        }
-        None => in_memory::kernel(&guest)?,
-    };
+    let kernel = kernel_of(&guest, file, kernel_number)?;
     log::info!(
         "attached to process {pid}: {}, {} MiB; held for {held:.1} ms",
         counted(u64::from(Guest::vcpus(&guest)), "vCPU"),
@@ -183,6 +173,23 @@ fn begin(
         control,
         watchdog,
     })
+}
+
+/// The kernel that runs, by its file or as the memory has it.
+fn kernel_of(
+    guest: &Foreign,
+    file: Option<&KernelFile>,
+    kernel_number: u32,
+) -> Result<Kernel, Failure> {
+    let Some(file) = file else {
+        return in_memory::kernel(guest);
+    };
+    let kernel = of_file(file, guest)?;
+    if kernel_number > 1 && kernel.image.linux.is_some() {
+        // One that starts just now says so itself.
+        in_memory::kernel(guest)?;
+    }
+    Ok(kernel)
 }
 
 /// The kernel, as its file says; a Linux wherever it was put, if it is the one that runs.
