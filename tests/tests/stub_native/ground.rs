@@ -10,7 +10,9 @@ use terms::function::FunctionId;
 use tracer::record::Format;
 use tracer::ring::geometry::Geometry;
 use tracer::ring::reader::{CellWord, RingMemory};
-use tracer::stub::cell::{CELL_BYTES, CellPlace, CpuStrategy, HEAD, LIMIT, LOST, TracedCode};
+use tracer::stub::cell::{
+    CELL_BYTES, CellPlace, CpuStrategy, FORESEEN, HEAD, LIMIT, LOST, TracedCode,
+};
 use tracer::stub::mirror::Mirror;
 use tracer::stub::profile::{HITS, OWN, Profile, TOTAL, TableLayout};
 use tracer::stub::recorder::{Clock, Recorder};
@@ -456,6 +458,17 @@ impl Ground {
         // SAFETY: the word lies in the mapping, which lives as long as `self`, is aligned, and is
         // accessed by whole-word instructions only.
         unsafe { AtomicU64::from_ptr(address as *mut u64) }
+    }
+
+    /// Has the stubs foresee every head word, or none.
+    pub fn foresee(&self, is_right: bool) {
+        let sessions = 0..self.setup.graph.len() as u64;
+        for cell in sessions.flat_map(|one| (0..RINGS_MAX).map(move |ring| self.cell(one, ring))) {
+            let head = self.word(cell + HEAD as u64).load(Ordering::SeqCst);
+            let foreseen = if is_right { head } else { !head };
+            let word = self.word(cell + FORESEEN as u64);
+            word.store(foreseen, Ordering::SeqCst);
+        }
     }
 
     /// The rings of one session, for a reader.

@@ -1,5 +1,5 @@
 //! Where a stub finds the words of its ring: the *cell* of a ring is three words that stubs and host
-//! share.
+//! share, and one of the stubs' own.
 
 use terms::addr::Gva;
 
@@ -14,10 +14,12 @@ pub const HEAD: i32 = 0;
 pub const LIMIT: i32 = 8;
 /// Offset of the lost word in a cell.
 pub const LOST: i32 = 16;
+/// Offset of a word in the cell of a ring that stubs alone use: what they foresee the head word to be.
+pub const FORESEEN: i32 = 24;
 /// Offset in a cell of a profile session: ticks of the profiled calls inside the present one.
 pub const CHILD: i32 = 24;
 
-/// Offset in the cells of a session of the cell of its event ring: three words as above.
+/// Offset in the cells of a session of the cell of its event ring: four words as above.
 pub const EVENT_CELL: u64 = 32;
 
 /// How a stub knows on which vCPU it runs.

@@ -13,8 +13,8 @@
 
 use insn::asm::registers::gpr64;
 use insn::asm::{
-    CodeAssembler, CodeLabel, IcedError, PLACE_VALUE, absolute, lea_fixed, load_fixed, ptr,
-    qword_ptr,
+    AsmRegister64, CodeAssembler, CodeLabel, IcedError, PLACE_VALUE, absolute, lea_fixed,
+    load_fixed, ptr, qword_ptr,
 };
 use terms::addr::Gva;
 
@@ -25,7 +25,7 @@ use crate::record::{
     UNTIMED_STEP_SHIFT,
 };
 use crate::ring::geometry::{Geometry, RING_SHIFT};
-use crate::stub::cell::{CellPlace, HEAD, LIMIT, LOST};
+use crate::stub::cell::{CellPlace, FORESEEN, HEAD, LIMIT, LOST};
 use trace::event::Step;
 
 /// What a record's time is taken from.
@@ -202,21 +202,55 @@ impl Recorder {
         }
     }
 
-    /// Leaves the old head word in its register.
+    /// Leaves the old head word in its register; changes the mark's, which is not in use yet.
     pub(super) fn emit_reserve(
         &self,
         a: &mut CodeAssembler,
         scratch: &Scratch,
     ) -> Result<(), IcedError> {
         let access = self.access(scratch);
-        a.mov(HEAD_LOW, u32::try_from(RECORD_BYTES).unwrap_or_default())?;
         if access.is_shared() {
-            a.lock().xadd(access.word(HEAD), registers::HEAD)
-        } else {
-            a.xadd(access.word(HEAD), registers::HEAD)
+            a.mov(HEAD_LOW, RESERVED)?;
+            return a.lock().xadd(access.word(HEAD), registers::HEAD);
         }
+        if self.clock == Clock::Tsc {
+            a.mov(HEAD_LOW, RESERVED)?;
+            return a.xadd(access.word(HEAD), registers::HEAD);
+        }
+        Self::emit_foreseen(a, access, scratch.mark)
+    }
+
+    /// Reserves as ever, but goes on with what the head word was foreseen to be, when it was.
+    ///
+    /// The address of the record's store comes from the head, and until it is known, processors let no later load of
+    /// the head word pass that store: so calls wait for each other's `xadd`. A word that is loaded and stored
+    /// plainly is there at once, and whether it was right is asked by a branch, which nothing waits for. It need not be
+    /// right: after an interrupt, or on another vCPU, it is set anew. Under `rdtsc` none of that can be seen.
+    fn emit_foreseen(
+        a: &mut CodeAssembler,
+        access: CellAccess,
+        foreseen: AsmRegister64,
+    ) -> Result<(), IcedError> {
+        let (head, next) = (registers::HEAD, RESERVED.cast_signed());
+        let mut right = a.create_label();
+        a.mov(foreseen, access.word(FORESEEN))?;
+        a.lea(head, ptr(foreseen + next))?;
+        a.mov(access.word(FORESEEN), head)?;
+        a.mov(HEAD_LOW, RESERVED)?;
+        a.xadd(access.word(HEAD), head)?;
+        a.cmp(head, foreseen)?;
+        a.je(right)?;
+        a.lea(foreseen, ptr(head + next))?;
+        a.mov(access.word(FORESEEN), foreseen)?;
+        a.mov(foreseen, head)?;
+        a.set_label(&mut right)?;
+        a.mov(head, foreseen)
     }
 }
+
+/// What a record takes of its ring.
+#[expect(clippy::cast_possible_truncation, reason = "it is 8")]
+const RESERVED: u32 = RECORD_BYTES as u32;
 
 /// The part of a recorder that runs when head has reached the limit.
 #[derive(Debug)]
