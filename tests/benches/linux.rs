@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tests::measure::Failed;
-use tests::measure::host::{load, name};
+use tests::measure::host::{Machine, load};
 use tests::measure::sample::Samples;
 use tests::measure::table::{Row, Table, Target};
 use tests::{Client, Guest, Running, in_the_box};
@@ -86,14 +86,11 @@ fn run() -> Result<(), Failed> {
             boot()
         })
         .collect();
-    let host = if in_the_box() {
-        format!(
-            "the box (emulated: only ratios and counts mean something), {}",
-            name()?
-        )
-    } else {
-        name()?
-    };
+    let mut host = Machine::this()?;
+    if in_the_box() {
+        let emulated = "the box (emulated: only ratios and counts mean something), ";
+        host.name.insert_str(0, emulated);
+    }
     Table::new(host, before, rows(&boots?))?.publish(&result)
 }
 

@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use locked::Locked;
 use workloads::bench::{bench_leaf_nop, bench_leaf_traced, leaf_body};
+use workloads::calls::{self, calls_root};
 
 use crate::console::print;
 use crate::kernel_call;
@@ -39,6 +40,73 @@ pub extern "C" fn bench_leaf_rdtsc(value: u64) -> u64 {
 pub extern "C" fn bench_leaf_rdtsc_twice(value: u64) -> u64 {
     let before = timestamp();
     leaf_body(value) ^ timestamp().wrapping_sub(before)
+}
+
+/// The tree of the workload `calls` without instrumentation.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn bench_plain_leaf(value: u64) -> u64 {
+    calls::leaf_body(value)
+}
+
+workloads::twice! {
+    /// Depth 5.
+    bench_plain_twig => bench_plain_leaf;
+    /// Depth 4.
+    bench_plain_branch => bench_plain_twig;
+    /// Depth 3.
+    bench_plain_bough => bench_plain_branch;
+    /// Depth 2.
+    bench_plain_trunk => bench_plain_bough;
+    /// Depth 1.
+    bench_plain_root => bench_plain_trunk;
+}
+
+/// How many calls are one of the root.
+const TREE: u64 = 63;
+
+/// A cache line of its own.
+#[repr(align(64))]
+struct Line(AtomicU64);
+/// What the leaves below write to.
+static WRITTEN: Line = Line(AtomicU64::new(0));
+
+/// The leaf without instrumentation, and one store.
+#[unsafe(no_mangle)]
+#[inline(never)]
+#[rustc_align(64)]
+pub extern "C" fn bench_leaf_store(value: u64) -> u64 {
+    let result = leaf_body(value);
+    WRITTEN.0.store(result, Ordering::Relaxed);
+    result
+}
+
+/// The leaf without instrumentation, and one `xadd`: the least that reserves a record where a thread can be interrupted.
+#[unsafe(no_mangle)]
+#[inline(never)]
+#[rustc_align(64)]
+pub extern "C" fn bench_leaf_xadd(value: u64) -> u64 {
+    leaf_body(value) ^ exchange_and_add()
+}
+
+/// The same with two of the same word, as an entry and an exit do: the second waits for the first.
+#[unsafe(no_mangle)]
+#[inline(never)]
+#[rustc_align(64)]
+pub extern "C" fn bench_leaf_xadd_twice(value: u64) -> u64 {
+    let before = exchange_and_add();
+    leaf_body(value) ^ exchange_and_add().wrapping_sub(before)
+}
+
+/// Without a lock prefix, which Rust's own atomic operations would have.
+#[inline(always)]
+fn exchange_and_add() -> u64 {
+    let mut old = 8;
+    // SAFETY: the word is this module's own, and what other threads add to it may get lost.
+    unsafe {
+        asm!("xadd [{word}], {old}", word = in(reg) WRITTEN.0.as_ptr(), old = inout(reg) old);
+    }
+    old
 }
 
 fn timestamp() -> u64 {
@@ -91,16 +159,24 @@ timed_loops! {
     time_traced => bench_leaf_traced;
     time_rdtsc => bench_leaf_rdtsc;
     time_rdtsc_twice => bench_leaf_rdtsc_twice;
+    time_store => bench_leaf_store;
+    time_xadd => bench_leaf_xadd;
+    time_xadd_twice => bench_leaf_xadd_twice;
+    time_tree_plain => bench_plain_root;
+    time_tree_traced => calls_root;
 }
 
 type Timed = (&'static str, fn(u64) -> u64);
 
-static LEAVES: [Timed; 5] = [
+static LEAVES: [Timed; 8] = [
     ("bench_leaf_plain", time_plain),
     ("bench_leaf_nop", time_nop),
     ("bench_leaf_traced", time_traced),
     ("bench_leaf_rdtsc", time_rdtsc),
     ("bench_leaf_rdtsc_twice", time_rdtsc_twice),
+    ("bench_leaf_store", time_store),
+    ("bench_leaf_xadd", time_xadd),
+    ("bench_leaf_xadd_twice", time_xadd_twice),
 ];
 
 /// Rounds of all leaves; every other round backwards, so that drift hits all alike.
@@ -124,6 +200,20 @@ pub fn leaves(options: &Options) {
 fn measure((name, timed): &Timed, calls: u64) {
     let cycles = timed(calls);
     print(format_args!("bench {name} {calls} {cycles}"));
+}
+
+/// Rounds of the tree of the workload `calls`, with instrumentation and without.
+pub fn tree(options: &Options) {
+    let roots = options.iterations / TREE;
+    let measure = |name: &str, timed: fn(u64) -> u64| {
+        let cycles = timed(roots);
+        print(format_args!("bench {name} {} {cycles}", roots * TREE));
+    };
+    for _ in 0..options.rounds {
+        measure("tree_plain", time_tree_plain);
+        measure("tree_traced", time_tree_traced);
+    }
+    print_calls("calls_root", roots * options.rounds);
 }
 
 static CALLS: AtomicU64 = AtomicU64::new(0);

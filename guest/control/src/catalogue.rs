@@ -343,6 +343,11 @@ pub static CATALOGUE: &[Workload] = &[
         body: Body::Own(bench::leaves),
     },
     Workload {
+        name: "bench_tree",
+        functions: &[],
+        body: Body::Own(bench::tree),
+    },
+    Workload {
         name: "bench_smp",
         functions: &[],
         body: Body::Own(bench::smp),

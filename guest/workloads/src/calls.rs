@@ -2,15 +2,23 @@
 
 use crate::opaque;
 
-/// The leaf: a few instructions.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn calls_leaf(value: u64) -> u64 {
+/// The body of the leaf: a few instructions.
+#[inline(always)]
+pub fn leaf_body(value: u64) -> u64 {
     opaque(value)
         .wrapping_mul(0x9e37_79b9_7f4a_7c15)
         .rotate_left(7)
 }
 
+/// The leaf.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn calls_leaf(value: u64) -> u64 {
+    leaf_body(value)
+}
+
+/// Functions that call the next one twice: instrumented where the crate that uses it is.
+#[macro_export]
 macro_rules! twice {
     ($($(#[$doc:meta])* $name:ident => $next:ident;)*) => {$(
         $(#[$doc])*
@@ -18,7 +26,7 @@ macro_rules! twice {
         #[inline(never)]
         pub extern "C" fn $name(value: u64) -> u64 {
             let first = $next(value);
-            opaque($next(first ^ 1)).wrapping_add(first)
+            $crate::opaque($next(first ^ 1)).wrapping_add(first)
         }
     )*};
 }

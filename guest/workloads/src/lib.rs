@@ -29,7 +29,7 @@ pub mod values;
 /// Returns its argument in a way that the compiler cannot see through: calls are neither merged,
 /// hoisted, dropped nor turned into loops.
 #[inline(always)]
-pub(crate) fn opaque(value: u64) -> u64 {
+pub fn opaque(value: u64) -> u64 {
     let mut value = value;
     // SAFETY: no instruction at all.
     unsafe {

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 
 use super::Failed;
-use super::host::load;
+use super::host::{Machine, load};
 use super::sample::Samples;
 
 /// What a row should come to.
@@ -113,8 +113,8 @@ impl Row {
 /// All lines, and where and when they were measured.
 #[derive(Debug)]
 pub struct Table {
-    /// The CPU, as it names itself.
-    pub host: String,
+    /// Where it was.
+    pub host: Machine,
     /// Load averages before and after: what else ran.
     pub load: [String; 2],
     /// Seconds since 1970.
@@ -140,7 +140,7 @@ impl Table {
     ///
     /// # Errors
     /// When the system does not say its load or its time.
-    pub fn new(host: String, before: String, rows: Vec<Row>) -> Result<Self, Failed> {
+    pub fn new(host: Machine, before: String, rows: Vec<Row>) -> Result<Self, Failed> {
         Ok(Self {
             host,
             load: [before, load()?],
@@ -153,7 +153,7 @@ impl Table {
     #[must_use]
     pub fn json(&self) -> Value {
         json!({
-            "host": self.host,
+            "host": self.host.json(),
             "load_before": self.load[0],
             "load_after": self.load[1],
             "unix_time": self.unix_time,
@@ -165,11 +165,7 @@ impl Table {
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [before, after] = &self.load;
-        writeln!(
-            f,
-            "{}; load before {before}, after {after}\n",
-            self.host.trim()
-        )?;
+        writeln!(f, "{}; load before {before}, after {after}\n", self.host)?;
         writeln!(
             f,
             "| {:<52} | {:>10} | {:>21} | {:>4} | {:<11} | {:>8} | {:<6} |",

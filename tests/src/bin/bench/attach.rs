@@ -19,7 +19,7 @@ use crate::table::{Row, Target};
 /// Guests of each kind, in turn.
 const TURNS: usize = 3;
 /// Rounds in each guest.
-const ROUNDS: u64 = 5;
+const ROUNDS: u64 = 100;
 /// Switches of one function in each guest, half of them on.
 const SWITCHES: usize = 300;
 /// How often many functions are switched on in each guest, after the first time.

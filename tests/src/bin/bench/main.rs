@@ -28,7 +28,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use table::{Row, Table};
-use tests::measure::host::{load, name, step_forward, tsc_ghz};
+use tests::measure::host::{Machine, load, step_forward, tsc_ghz};
 use tests::measure::{Failed, attached, guest, rounds, sample, sessions, table};
 
 fn main() -> ExitCode {
@@ -49,8 +49,10 @@ fn run() -> Result<(), Failed> {
     let place = tempfile::tempdir()?;
     let before = load()?;
     step_forward();
+    let machine = Machine::this()?;
+    eprintln!("{machine}");
     let rows = rows(place.path(), &parts)?;
-    Table::new(name()?, before, rows)?.publish(&result)
+    Table::new(machine, before, rows)?.publish(&result)
 }
 
 /// Measures in this place.

@@ -35,7 +35,7 @@ use serde_json::json;
 use tests::guest;
 use tests::measure::Failed;
 use tests::measure::guest::Guest;
-use tests::measure::host::{load, name, step_forward, tsc_ghz};
+use tests::measure::host::{Machine, load, step_forward, tsc_ghz};
 use tests::measure::rounds::Rounds;
 
 /// Guests of each kind, in turn.
@@ -100,7 +100,7 @@ fn run() -> Result<(), Failed> {
         }
     }
     let report = Report {
-        host: name()?,
+        host: Machine::this()?.to_string(),
         load: [before, load()?],
         seconds: start.elapsed().as_secs(),
         experiments,
