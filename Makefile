@@ -1,7 +1,7 @@
 # Every target installs what it is missing, or says how (images/packages).
 
 .DEFAULT_GOAL := help
-.PHONY: help build install uninstall guest linux box demo attach-demo linux-demo test test-long mutants lint bench bench-linux experiments clean
+.PHONY: help build install uninstall guest linux box demo attach-demo linux-demo test test-long mutants lint bench bench-peers bench-linux experiments clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +76,10 @@ lint: ## Format, clippy, documentation
 
 bench: build guest ## The table of costs, on /dev/kvm
 	cargo run --release --locked -p tests --bin bench -- images/out/bench.json
+
+bench-peers: build guest ## What an event costs here and with other tools
+	images/packages peers
+	cargo run --release --locked -p tests --bin peers -- images/out/bench-peers.json
 
 bench-linux: build linux ## What tracing a stock Linux costs
 	tests/bench-linux

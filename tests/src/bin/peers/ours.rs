@@ -1,0 +1,98 @@
+//! The same leaf and the same tree in a guest, traced by us.
+
+use std::path::Path;
+
+use tests::measure::Failed;
+use tests::measure::guest::Guest;
+
+use crate::tools::{Kept, bytes_below};
+
+/// A way of ours.
+#[derive(Debug, Clone, Copy)]
+pub struct Way {
+    /// Its name in the table.
+    pub title: &'static str,
+    /// Events of a call.
+    pub events: u64,
+    /// Calls in each loop, and loops.
+    pub calls: [u64; 2],
+    /// What is traced of the leaf's guest.
+    pub leaf: &'static [&'static str],
+    /// The same of the tree's, if it is traced.
+    pub tree: &'static [&'static str],
+}
+
+/// Bytes of a record in a trace directory.
+const RECORD: u64 = 16;
+const LEAF: &str = "bench_leaf_traced";
+const TREE: &str = "calls_*";
+const MANY: [u64; 2] = [20_000, 60];
+/// The first loops touch the ring's pages for the first time, of which a guest's are made then: they do not count.
+pub const FIRST: usize = 20;
+
+/// All of them; others are compared with the first that has as many events of a call.
+pub const WAYS: [Way; 5] = [
+    Way {
+        title: "exotrace function",
+        events: 1,
+        calls: MANY,
+        leaf: &["--trace", "function", "--filter", LEAF],
+        tree: &["--trace", "function", "--filter", TREE],
+    },
+    Way {
+        title: "exotrace graph",
+        events: 2,
+        calls: MANY,
+        leaf: &["--trace", "graph", "--filter", LEAF],
+        tree: &["--trace", "graph", "--filter", TREE],
+    },
+    Way {
+        title: "exotrace function, no time",
+        events: 1,
+        calls: MANY,
+        leaf: &["--trace", "function", "--clock", "none", "--filter", LEAF],
+        tree: &["--trace", "function", "--clock", "none", "--filter", TREE],
+    },
+    Way {
+        title: "exotrace graph, no time",
+        events: 2,
+        calls: MANY,
+        leaf: &["--trace", "graph", "--clock", "none", "--filter", LEAF],
+        tree: &["--trace", "graph", "--clock", "none", "--filter", TREE],
+    },
+    Way {
+        title: "exotrace, a breakpoint of the guest instead of a jump",
+        events: 1,
+        calls: [200, 40],
+        leaf: &["--probe", "bench_leaf_traced+0x5", "--probe-tactic", "5"],
+        tree: &[],
+    },
+];
+
+impl Way {
+    /// What the guest of the leaf printed, and that of the tree; and what was kept of both.
+    pub fn run(&self, place: &Path) -> Result<([Vec<String>; 2], Kept), Failed> {
+        let [calls, rounds] = self.calls;
+        let mut kept = Kept {
+            events: 0,
+            bytes: 0,
+        };
+        let mut boot = |workload: &str, arguments: &[&str]| -> Result<Vec<String>, Failed> {
+            let cmdline = format!("workload={workload} iterations={calls} rounds={rounds}");
+            let directory = tempfile::tempdir_in(place)?;
+            let output = directory.path().to_string_lossy().into_owned();
+            let arguments = [arguments, &["--output", &output, "--force"]].concat();
+            let lines = Guest::boot(place, 1, &cmdline, &arguments)?.finish()?;
+            let records = bytes_below(directory.path(), Some("dat"))?;
+            kept.events += records / RECORD;
+            kept.bytes += records + bytes_below(directory.path(), Some("side"))?;
+            Ok(lines)
+        };
+        let leaf = boot("bench", self.leaf)?;
+        let tree = match self.tree {
+            [] => Vec::new(),
+            tree => boot("bench_tree", tree)?,
+        };
+        Ok(([leaf, tree], kept))
+    }
+}
