@@ -3,6 +3,7 @@
 use std::fmt;
 
 use terms::quantity::{counted, grouped, percent};
+use trace::export::compact::Kept;
 use trace::export::uftrace::Tally;
 use tracer::tracing::closing::Closing;
 
@@ -17,6 +18,12 @@ impl fmt::Display for ClosingLine<'_> {
                 let at = directory.display();
                 write!(f, "{at}: ")?;
                 written(f, tally)?;
+                write!(f, "; vmm report {at}")
+            }
+            Closing::Recorded { directory, kept } => {
+                let at = directory.display();
+                write!(f, "{at}: ")?;
+                recorded(f, kept)?;
                 write!(f, "; vmm report {at}")
             }
             Closing::Unkept { session, records } => write!(
@@ -46,15 +53,32 @@ fn written(f: &mut fmt::Formatter<'_>, tally: &Tally) -> fmt::Result {
     if events > 0 {
         write!(f, ", {}", counted(events, "event"))?;
     }
+    let all = u128::from(calls) + u128::from(events) + u128::from(lost);
+    missing(f, lost, all, anomalies)
+}
+
+/// What its rings brought, put together by who reads it.
+fn recorded(f: &mut fmt::Formatter<'_>, kept: &Kept) -> fmt::Result {
+    let Kept {
+        records,
+        lost,
+        doubts,
+        bytes,
+    } = *kept;
+    let (records_text, bytes) = (counted(records, "record"), counted(bytes, "byte"));
+    write!(f, "{records_text} in {bytes}")?;
+    missing(f, lost, u128::from(records) + u128::from(lost), doubts)
+}
+
+fn missing(f: &mut fmt::Formatter<'_>, lost: u64, all: u128, doubts: u64) -> fmt::Result {
     write!(f, ", {} lost", grouped(lost))?;
     if lost > 0 {
-        let all = u128::from(calls) + u128::from(events) + u128::from(lost);
         let narrower = "raise --ring-size or narrow --filter";
         write!(f, " ({}): {narrower}", percent(lost, all))?;
     }
-    if anomalies > 0 {
+    if doubts > 0 {
         // A report says which and why.
-        write!(f, ", {} of doubt", counted(anomalies, "case"))?;
+        write!(f, ", {} of doubt", counted(doubts, "case"))?;
     }
     Ok(())
 }
@@ -108,6 +132,20 @@ mod tests {
         assert!(lost(0, u64::MAX).contains("(100.0 %)"));
         assert!(lost(1, 1_000_000).contains("(99.9 %)"));
         assert!(lost(u64::MAX, u64::MAX).contains("(50.0 %)"));
+    }
+
+    #[test]
+    fn of_a_compact_trace_records_are_counted_and_bytes() {
+        let kept = Kept {
+            records: 2038,
+            lost: 2,
+            doubts: 1,
+            bytes: 4096,
+        };
+        let directory = PathBuf::from("trace");
+        let line = ClosingLine(&Closing::Recorded { directory, kept }).to_string();
+        let expected = "trace: 2,038 records in 4,096 bytes, 2 lost (0.1 %): raise --ring-size or narrow --filter, 1 case of doubt; vmm report trace";
+        assert_eq!(line, expected);
     }
 
     #[test]

@@ -37,7 +37,7 @@ const INFO: &[u8] =
 const NAME: &str = "exotrace-fuzz-";
 
 /// Removes it when the process ends in order. One of a process that was killed is removed by the next one.
-struct Directory(PathBuf);
+pub(super) struct Directory(pub PathBuf);
 
 impl Drop for Directory {
     fn drop(&mut self) {
@@ -46,7 +46,7 @@ impl Drop for Directory {
 }
 
 impl Directory {
-    fn new() -> Self {
+    pub fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let place = std::env::temp_dir();
         sweep(&place);
@@ -162,7 +162,7 @@ fn look(directory: &Path) {
     }
 }
 
-fn shown(print: impl FnOnce(&mut Vec<u8>) -> Result<Printed, ReportError>) {
+pub(super) fn shown(print: impl FnOnce(&mut Vec<u8>) -> Result<Printed, ReportError>) {
     let mut out = Vec::new();
     let printed = print(&mut out);
     plain(&String::from_utf8(out).expect("text"));

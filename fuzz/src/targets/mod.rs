@@ -3,6 +3,7 @@
 //!
 //! A target panics where a promise is broken; what it is given is otherwise taken or refused.
 
+pub mod compact;
 pub mod control;
 pub mod directory;
 pub mod guest_memory;
@@ -24,7 +25,7 @@ pub struct Target {
 }
 
 /// Every one.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 14] = [
     target("bzimage", image::bzimage, image::none),
     target("image", image::image, image::none),
     target("btf", image::btf, image::none),
@@ -37,6 +38,7 @@ pub const TARGETS: [Target; 13] = [
     target("modules", modules::run, modules::seeds),
     target("kernel", kernel::run, kernel::seeds),
     target("directory", directory::run, directory::seeds),
+    target("compact", compact::run, compact::seeds),
     target("control", control::run, control::seeds),
 ];
 

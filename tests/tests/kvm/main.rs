@@ -17,6 +17,7 @@ mod bad_input;
 mod call_values;
 mod clients;
 mod command_line;
+mod compact;
 mod control;
 mod control_samples;
 mod counts;

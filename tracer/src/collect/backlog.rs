@@ -7,6 +7,7 @@ use image::Image;
 
 use crate::event_formats::EventFormats;
 use trace::event::{Record, RecordKind};
+use trace::export::compact::Coded;
 use trace::export::probes::ProbeNote;
 use trace::export::uftrace::Metadata;
 use trace::live::Listener;
@@ -18,13 +19,31 @@ const RECORDS_MAX: usize = 1 << 20;
 /// Room of so many batches is kept.
 const ROOMS_MAX: usize = 64;
 
+/// The records of one ring, in its order.
+#[derive(Debug)]
+pub enum Records {
+    /// As a stream takes them.
+    Rows(Vec<Record>),
+    /// As a compact trace takes them.
+    Bytes(Coded),
+}
+
+impl From<Records> for Vec<Record> {
+    fn from(records: Records) -> Self {
+        match records {
+            Records::Rows(rows) => rows,
+            Records::Bytes(coded) => coded.decoded(),
+        }
+    }
+}
+
 /// What one ring brought in one round.
 #[derive(Debug)]
 pub struct Batch {
     /// The ring.
     pub origin: Origin,
     /// Its records, in its order.
-    pub records: Vec<Record>,
+    pub records: Records,
     /// What it brings later was reserved after this time; none when something is waited for.
     pub looked_ns: Option<u64>,
     /// The end of this round: what is lost after the last record was lost by then.
@@ -37,7 +56,7 @@ impl Batch {
     pub fn of(origin: Origin, time_ns: u64, kind: RecordKind) -> Self {
         Self {
             origin,
-            records: vec![Record { time_ns, kind }],
+            records: Records::Rows(vec![Record { time_ns, kind }]),
             looked_ns: None,
             until_ns: time_ns,
         }
@@ -48,26 +67,29 @@ impl Batch {
     pub const fn held(origin: Origin, records: Vec<Record>) -> Self {
         Self {
             origin,
-            records,
+            records: Records::Rows(records),
             looked_ns: None,
             until_ns: 0,
         }
     }
 
-    /// How many records there are, and how many are lost.
-    #[must_use]
-    pub fn count(&self) -> (u64, u64) {
-        let add = |(records, lost): (u64, u64), record: &Record| match record.kind {
-            RecordKind::Lost(count) => (records, lost.saturating_add(count)),
-            _ => (records + 1, lost),
-        };
-        self.records.iter().fold((0, 0), add)
-    }
-
     /// What it takes of [`RECORDS_MAX`].
-    const fn weight(&self) -> usize {
-        self.records.len() + 1
+    fn weight(&self) -> usize {
+        1 + match &self.records {
+            Records::Rows(rows) => rows.len(),
+            Records::Bytes(coded) => coded.records(),
+        }
     }
+}
+
+/// How many records there are, and how many are lost.
+#[must_use]
+pub fn count(rows: &[Record]) -> (u64, u64) {
+    let add = |(records, lost): (u64, u64), record: &Record| match record.kind {
+        RecordKind::Lost(count) => (records, lost.saturating_add(count)),
+        _ => (records + 1, lost),
+    };
+    rows.iter().fold((0, 0), add)
 }
 
 /// What the trace is to be told; of each the newest, which has what was before.

@@ -6,18 +6,20 @@ use std::sync::Arc;
 
 use crate::record::Format;
 use crate::ring::geometry::Geometry;
-use crate::ring::reader::{CellWord, Delivered, Mode, Patience, RingMemory, RingReader, Sink};
+use crate::ring::reader::{CellWord, Mode, Patience, RingMemory, RingReader, Sink};
 use crate::ring::snapshot::Snapshot;
 use crate::stub::mirror::stacks::Stacks;
 use image::Image;
 use trace::doubt::TimeDoubts;
 use trace::event::{Record, RecordKind};
+use trace::export::compact::Coder;
 use trace::export::probes::ProbeNote;
 use trace::export::uftrace::{ExportError, Metadata};
 use trace::live::Listener;
 use trace::stream::Origin;
 
-use super::backlog::{Backlog, Batch};
+use super::backlog::{Backlog, Batch, Records, count};
+use super::call_sink::{CallSink, To};
 use super::event_drain::EventDrain;
 use super::host_drain::HostDrain;
 use super::looks::{AllLooks, Looks, RingClock};
@@ -34,6 +36,18 @@ use crate::host_events::HostEvents;
 /// How long a reserved slot is waited for: a guest that preempts a thread in a stub needs a few
 /// time slices to come back to it.
 const PATIENCE_NS: u64 = 200_000_000;
+
+/// Records of calls that are read before what there is is written: as rows they fit a processor's cache.
+const AT_ONCE: u64 = 1 << 14;
+
+/// Whether a part of a round is not over yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Continues {
+    /// It is, or has not begun.
+    No,
+    /// It is not: its ring was looked at after this time.
+    Since(u64),
+}
 
 /// How many calls and events each ring had lost when it was held.
 #[derive(Debug)]
@@ -126,6 +140,13 @@ impl Drain {
         self.backlog.news.image = Some(Arc::clone(image));
     }
 
+    /// The records of its calls are wanted as bytes, of a guest with stacks of this many bytes.
+    pub fn encode(&mut self, stack_bytes: u64) {
+        for source in &mut self.sources {
+            source.coder = Some(Coder::new(stack_bytes));
+        }
+    }
+
     /// The session's times come from the clock page: its stalls are noted in the trace.
     pub fn time_by(&mut self, beats: Arc<Beats>) {
         self.stalls = Some(StallDrain::new(beats));
@@ -216,9 +237,28 @@ impl Drain {
 
     /// Reads a part of all rings. Returns how many events there were.
     pub fn read(&mut self, part: usize, patience: Patience) -> usize {
-        if part < self.sources.len() {
-            return self.read_calls(part, patience);
+        let mut count = 0;
+        let mut continues = Continues::No;
+        loop {
+            count += self.read_some(part, patience, &mut continues);
+            if continues == Continues::No {
+                return count;
+            }
         }
+    }
+
+    /// Reads some of a part: what fits a processor's cache, so that it is written before it has left that. Returns how many
+    /// events there were.
+    pub fn read_some(
+        &mut self,
+        part: usize,
+        patience: Patience,
+        continues: &mut Continues,
+    ) -> usize {
+        if part < self.sources.len() {
+            return self.read_calls(part, patience, continues);
+        }
+        *continues = Continues::No;
         let (is_written, backlog) = (self.is_written, &mut self.backlog);
         if let Some(stalls) = &mut self.stalls {
             // Those of while nothing is written are nobody's later.
@@ -239,37 +279,58 @@ impl Drain {
         })
     }
 
-    fn read_calls(&mut self, ring: usize, patience: Patience) -> usize {
+    fn read_calls(&mut self, ring: usize, patience: Patience, continues: &mut Continues) -> usize {
+        let last = std::mem::replace(continues, Continues::No);
         let Some(source) = self.sources.get_mut(ring) else {
             return 0;
         };
         let counter = self.ring_clock.host().counter;
         let now = counter();
-        let last = self.stalls.as_ref().map(StallDrain::last);
-        let before = last.map_or(now, |last| last.min(now));
-        source.look(&self.rings);
+        let stall = self.stalls.as_ref().map(StallDrain::last);
+        let before = stall.map_or(now, |stall| stall.min(now));
+        let before = match last {
+            // The ring was looked at then: what is reserved since is for the next round.
+            Continues::Since(before) => before,
+            Continues::No => {
+                source.look(&self.rings);
+                before
+            }
+        };
         if !self.is_written {
             return 0;
         }
         // What is reserved later has a later time, as far as the ring's clock is known.
-        let before = before.saturating_sub(source.timeline.last().bound);
+        let certain = before.saturating_sub(source.timeline.last().bound);
         let vcpu = source.reader.ring();
-        let mut records = self.backlog.room();
         self.stacks.begin_round();
+        let mut coder = source.coder.take();
+        let mut rows = match coder {
+            Some(_) => Vec::new(),
+            None => self.backlog.room(),
+        };
         let mut sink = CallSink {
             clock: &self.clock,
             rings: &self.rings,
             stacks: &mut self.stacks,
-            records: &mut records,
+            to: coder.as_mut().map_or(To::Rows(&mut rows), To::Bytes),
             is_late: false,
+            count: 0,
         };
-        source.drain(&self.rings, patience, &mut sink);
-        let count = records.len();
+        let has_more = source.drain_some(&self.rings, patience, AT_ONCE, &mut sink);
+        if has_more {
+            *continues = Continues::Since(before);
+        }
+        let count = sink.count;
+        let records = match &mut coder {
+            Some(coder) => Records::Bytes(coder.take()),
+            None => Records::Rows(rows),
+        };
+        source.coder = coder;
         let nanoseconds = |ticks| self.clock.nanoseconds(ticks);
         self.backlog.push(Batch {
             origin: Origin::Calls(vcpu),
             records,
-            looked_ns: source.reader.is_drained().then(|| nanoseconds(before)),
+            looked_ns: source.reader.is_drained().then(|| nanoseconds(certain)),
             until_ns: nanoseconds(counter()),
         });
         count
@@ -358,7 +419,12 @@ impl Drain {
     }
 
     /// What a ring holds, and last what it has refused, `discarded` records: that has no place among its slots.
-    fn copy_of(&mut self, index: usize, discarded: u64, doubts: &mut TimeDoubts) -> Option<Batch> {
+    fn copy_of(
+        &mut self,
+        index: usize,
+        discarded: u64,
+        doubts: &mut TimeDoubts,
+    ) -> Option<(u16, Vec<Record>)> {
         let source = self.sources.get(index)?;
         let reader = &source.reader;
         let snapshot = Snapshot {
@@ -377,14 +443,15 @@ impl Drain {
             clock: &self.clock,
             rings: &self.rings,
             stacks: &mut self.stacks,
-            records: &mut records,
+            to: To::Rows(&mut records),
             is_late: false,
+            count: 0,
         };
         doubts.add_all(&snapshot.deliver(&self.rings, &mut sink));
         if discarded > 0 {
             sink.lost((self.ring_clock.host().counter)(), discarded);
         }
-        Some(Batch::held(Origin::Calls(reader.ring()), records))
+        Some((reader.ring(), records))
     }
 
     /// Writes what the rings hold now to `output`; nothing is taken out of them. Unless `is_live`, nothing is
@@ -407,10 +474,12 @@ impl Drain {
         let (mut records, mut lost) = (0, 0u64);
         let mut doubts = TimeDoubts::default();
         for (index, discarded) in discarded.into_iter().enumerate() {
-            let batch = self.copy_of(index, discarded, &mut doubts);
-            let (held, gone) = batch.as_ref().map_or((0, 0), Batch::count);
+            let Some((ring, rows)) = self.copy_of(index, discarded, &mut doubts) else {
+                continue;
+            };
+            let (held, gone) = count(&rows);
             (records, lost) = (records + held, lost.saturating_add(gone));
-            batch.into_iter().for_each(|batch| output.append(batch));
+            output.append(Batch::held(Origin::Calls(ring), rows));
         }
         if let Some(stalls) = &self.stalls {
             stalls.copy(&self.clock, |batch| output.append(batch));
@@ -528,62 +597,5 @@ impl Drain {
     /// What the trace says of itself has changed.
     pub fn describe(&mut self, metadata: Metadata) {
         self.backlog.news.metadata = Some(metadata);
-    }
-}
-
-/// Turns what a ring of calls delivers into records.
-struct CallSink<'a> {
-    clock: &'a RunClock,
-    rings: &'a SharedRings,
-    stacks: &'a mut Stacks,
-    records: &'a mut Vec<Record>,
-    is_late: bool,
-}
-
-impl CallSink<'_> {
-    /// The address of a stack slot, of which a record can have a part.
-    fn whole(&mut self, slot: u64) -> u64 {
-        match self.rings.format() {
-            Format::GraphUntimed => self.stacks.whole(slot, || self.rings.directory()),
-            Format::Calls | Format::Graph => slot,
-        }
-    }
-
-    fn push(&mut self, ticks: u64, kind: RecordKind) {
-        self.records.push(Record {
-            time_ns: self.clock.nanoseconds(ticks),
-            kind,
-        });
-    }
-}
-
-impl Sink for CallSink<'_> {
-    fn record(&mut self, record: Delivered) {
-        let is_late = std::mem::take(&mut self.is_late);
-        if (is_late || record.doubt.is_some()) && record.graph.is_some() {
-            // Nothing is missing; what is open is not certain any more, or how long it takes.
-            self.push(record.ticks, RecordKind::Lost(0));
-        }
-        let kind = match record.graph {
-            None => RecordKind::Entry(record.function),
-            Some((step, slot)) => RecordKind::Graph {
-                function: record.function,
-                step,
-                slot: self.whole(slot),
-            },
-        };
-        self.push(record.ticks, kind);
-    }
-
-    fn lost(&mut self, ticks: u64, records: u64) {
-        let before = self.records.last_mut().map(|record| &mut record.kind);
-        match before {
-            Some(RecordKind::Lost(before)) => *before = before.saturating_add(records),
-            _ => self.push(ticks, RecordKind::Lost(records)),
-        }
-    }
-
-    fn late(&mut self) {
-        self.is_late = true;
     }
 }

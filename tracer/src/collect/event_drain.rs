@@ -15,7 +15,7 @@ use trace::doubt::{TimeDoubt, TimeDoubts};
 use trace::event::{CallValues, Passed, Record, RecordKind};
 use trace::stream::Origin;
 
-use super::backlog::{Backlog, Batch};
+use super::backlog::{Backlog, Batch, count};
 use super::looks::{Looks, RingClock};
 use super::output::Output;
 use super::rings::EventRings;
@@ -238,10 +238,9 @@ impl EventDrain {
             if discarded > 0 {
                 sink.lost((self.looks.clock().host().counter)(), discarded);
             }
-            let batch = Batch::held(Origin::Points(reader.ring()), batch);
-            let (held, gone) = batch.count();
+            let (held, gone) = count(&batch);
             (records, lost) = (records + held, lost.saturating_add(gone));
-            output.append(batch);
+            output.append(Batch::held(Origin::Points(reader.ring()), batch));
         }
         (records, lost)
     }

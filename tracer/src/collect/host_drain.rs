@@ -6,7 +6,7 @@ use trace::event::{Record, RecordKind};
 use trace::host::HostStep;
 use trace::stream::Origin;
 
-use super::backlog::Batch;
+use super::backlog::{Batch, Records};
 use crate::clock::RunClock;
 use crate::host_events::HostEvents;
 
@@ -53,7 +53,7 @@ impl HostDrain {
     pub fn copy(&self, clock: &RunClock, mut to: impl FnMut(Batch)) {
         for (vcpu, seen) in (0..).zip(&self.vcpus) {
             let (batch, _) = batch(&self.events, vcpu, seen.before, clock);
-            to(Batch::held(batch.origin, batch.records));
+            to(Batch::held(batch.origin, batch.records.into()));
         }
     }
 }
@@ -73,7 +73,7 @@ fn batch(events: &HostEvents, vcpu: u16, seen: u64, clock: &RunClock) -> (Batch,
     };
     let batch = Batch {
         origin: Origin::Host(vcpu),
-        records: lost.into_iter().chain(fresh.steps).map(record).collect(),
+        records: Records::Rows(lost.into_iter().chain(fresh.steps).map(record).collect()),
         looked_ns: Some(looked_ns),
         until_ns: looked_ns,
     };

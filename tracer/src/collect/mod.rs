@@ -2,6 +2,7 @@
 //! threads of its own ([`Pollers`]).
 
 pub(crate) mod backlog;
+mod call_sink;
 pub(crate) mod counters;
 #[cfg(not(feature = "internals"))]
 pub(crate) mod drain;
@@ -17,6 +18,7 @@ pub mod looks;
 pub(crate) mod output;
 #[cfg(feature = "internals")]
 pub mod output;
+mod recording;
 #[cfg(not(feature = "internals"))]
 pub(crate) mod rings;
 #[cfg(feature = "internals")]
@@ -35,7 +37,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use drain::Drain;
+use drain::{Continues, Drain};
 pub use looks::AllLooks;
 use looks::lock;
 use output::{Output, Written};
@@ -78,13 +80,16 @@ impl SharedDrain {
 
     fn rounds(&self, writer: &mut Writer, patience: Option<Patience>) -> usize {
         let mut count = 0;
-        let mut parts = 0..self.turn().parts();
-        while let Some(part) = parts.next() {
+        let mut part = 0;
+        let parts = self.turn().parts();
+        let mut continues = Continues::No;
+        while part < parts {
             let mut drain = self.turn();
             let patience = patience.unwrap_or_else(|| drain.patience());
-            count += drain.read(part, patience);
+            count += drain.read_some(part, patience, &mut continues);
+            part += usize::from(continues == Continues::No);
             let output = drain.hand_over(writer.backlog());
-            let now_ns = parts.is_empty().then(|| drain.now_ns());
+            let now_ns = (part == parts).then(|| drain.now_ns());
             drop(drain);
             if let Some(output) = output {
                 writer.begin(*output);

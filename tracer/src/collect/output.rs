@@ -7,16 +7,19 @@ use std::sync::Arc;
 use crate::event_formats::EventFormats;
 use crate::session::CallMoments;
 use image::Image;
+use terms::addr::Gva;
 use trace::doubt::TimeDoubts;
 use trace::export::call_formats::CallFormats;
+use trace::export::compact;
 use trace::export::probes::ProbeNote;
 use trace::export::store::{Ending, News, Store};
 use trace::export::uftrace::layout::Text;
 use trace::export::uftrace::{AnomalyNote, ExportError, Metadata, Tally, UftraceWriter};
 use trace::live::{Heard, Live};
-use trace::stream::Stream;
+use trace::stream::{Stream, StreamOptions};
 
 use super::backlog::{Backlog, Batch};
+use super::recording::Recording;
 use super::thread_names::ThreadNames;
 use crate::clock::HostClock;
 use crate::guest::SharedMemory;
@@ -35,13 +38,36 @@ pub struct Output {
     captures: CallMoments,
     /// It was said that not everything is written.
     has_failed: bool,
+    /// Records that are kept as they are have gone through the stream, too.
+    is_fed: bool,
+    /// The threads of these.
+    heard: Vec<(u32, Gva)>,
 }
 
 /// Where a trace is kept.
 #[derive(Debug)]
 struct Kept {
-    store: Box<dyn Store>,
+    store: Keeper,
     directory: PathBuf,
+}
+
+impl Kept {
+    /// What keeps what the rings bring, if that is kept.
+    fn recording(&mut self) -> Option<&mut Recording> {
+        match &mut self.store {
+            Keeper::Records(recording) => Some(recording),
+            Keeper::Events(_) => None,
+        }
+    }
+}
+
+/// What keeps it.
+#[derive(Debug)]
+enum Keeper {
+    /// The events of the stream.
+    Events(Box<dyn Store>),
+    /// What the rings bring; it goes through the stream for who listens only.
+    Records(Box<Recording>),
 }
 
 /// A trace that is complete.
@@ -50,7 +76,27 @@ pub struct Written {
     /// Where it is.
     pub directory: PathBuf,
     /// What is in it.
-    pub tally: Tally,
+    pub holds: Holds,
+}
+
+impl Written {
+    /// What is in it, as far as calls were put together.
+    #[cfg(test)]
+    pub fn tally(&self) -> Tally {
+        match self.holds {
+            Holds::Events(tally) => tally,
+            Holds::Records(_) => Tally::default(),
+        }
+    }
+}
+
+/// What is in a trace that is complete.
+#[derive(Debug, Clone, Copy)]
+pub enum Holds {
+    /// Calls and events.
+    Events(Tally),
+    /// Records that are put together when they are read.
+    Records(compact::Kept),
 }
 
 impl Output {
@@ -67,13 +113,45 @@ impl Output {
     ) -> Result<Self, ExportError> {
         let store = UftraceWriter::create(directory, text(image), metadata, force)?;
         let kept = Kept {
-            store: Box::new(store),
+            store: Keeper::Events(Box::new(store)),
             directory: directory.to_owned(),
         };
         Ok(Self {
             kept: Some(kept),
             ..Self::told(image, stream)
         })
+    }
+
+    /// The same for what the rings bring, of which this stream can be made later.
+    ///
+    /// # Errors
+    /// As of [`Self::create`].
+    pub fn record(
+        directory: &Path,
+        force: bool,
+        image: &Arc<Image>,
+        metadata: Metadata,
+        options: &StreamOptions,
+        stream: Stream,
+    ) -> Result<Self, ExportError> {
+        let recording = Recording::create(directory, text(image), metadata, options, force)?;
+        let kept = Kept {
+            store: Keeper::Records(Box::new(recording)),
+            directory: directory.to_owned(),
+        };
+        Ok(Self {
+            kept: Some(kept),
+            ..Self::told(image, stream)
+        })
+    }
+
+    /// Whether records of calls are wanted as bytes: then the size of the guest's stacks.
+    #[must_use]
+    pub fn encodes(&self) -> Option<u64> {
+        match &self.kept.as_ref()?.store {
+            Keeper::Records(recording) => Some(recording.stack_bytes()),
+            Keeper::Events(_) => None,
+        }
     }
 
     /// What this stream has is kept nowhere: it is for who listens.
@@ -87,6 +165,8 @@ impl Output {
             names: ThreadNames::default(),
             captures: CallMoments::default(),
             has_failed: false,
+            is_fed: false,
+            heard: Vec::new(),
         }
     }
 
@@ -123,8 +203,10 @@ impl Output {
     /// Whether what a ring brings has to wait for the others.
     fn is_ordered(&mut self) -> bool {
         let is_heard = self.live.is_heard();
-        let store = self.kept.as_ref().map(|kept| &*kept.store);
-        is_heard || store.is_none_or(|store| self.stream.is_ordered(store))
+        match self.kept.as_ref().map(|kept| &kept.store) {
+            Some(Keeper::Events(store)) => is_heard || self.stream.is_ordered(&**store),
+            Some(Keeper::Records(_)) | None => true,
+        }
     }
 
     /// Whether nobody wants it: it is not kept, and nobody listens.
@@ -134,10 +216,20 @@ impl Output {
 
     /// Passes on what is certain by now, or when it is over, all that is left.
     fn pass_on(&mut self, is_over: bool) {
-        let store = self.kept.as_mut().map(|kept| &mut *kept.store);
+        let is_heard = self.live.is_heard();
+        let store = match self.kept.as_mut().map(|kept| &mut kept.store) {
+            Some(Keeper::Records(_)) if !is_heard => {
+                if std::mem::take(&mut self.is_fed) {
+                    self.stream.forget();
+                }
+                return;
+            }
+            Some(Keeper::Events(store)) => Some(&mut **store),
+            Some(Keeper::Records(_)) | None => None,
+        };
         match store {
             // Faster: it knows whom it calls.
-            Some(store) if !self.live.is_heard() => store.take(&mut self.stream, is_over),
+            Some(store) if !is_heard => store.take(&mut self.stream, is_over),
             store => {
                 let mut heard = Heard {
                     store,
@@ -153,15 +245,30 @@ impl Output {
     /// Something is known from now on.
     fn learn(&mut self, news: News<'_>) {
         self.live.learn(&news);
-        if let Some(kept) = &mut self.kept {
-            kept.store.learn(news);
+        match self.kept.as_mut().map(|kept| &mut kept.store) {
+            Some(Keeper::Events(store)) => store.learn(news),
+            Some(Keeper::Records(recording)) => recording.learn(&news),
+            None => {}
         }
     }
 
     /// Adds what was read.
     pub fn append(&mut self, batch: Batch) {
-        let origin = batch.origin;
-        self.stream.push(origin, batch.records, batch.until_ns);
+        let is_heard = self.live.is_heard();
+        let batch = match self.kept.as_mut().map(|kept| &mut kept.store) {
+            Some(Keeper::Records(recording)) => match recording.take(batch, is_heard) {
+                Some(batch) => {
+                    if !std::mem::replace(&mut self.is_fed, true) {
+                        self.stream.resume();
+                    }
+                    batch
+                }
+                None => return,
+            },
+            Some(Keeper::Events(_)) | None => batch,
+        };
+        let (origin, until_ns) = (batch.origin, batch.until_ns);
+        self.stream.push(origin, batch.records.into(), until_ns);
         if let Some(time_ns) = batch.looked_ns {
             self.stream.looked(origin, time_ns);
         }
@@ -180,12 +287,44 @@ impl Output {
     }
 
     fn name_threads_at(&mut self, now_ns: u64) {
-        let fresh = self.stream.take_fresh();
+        let fresh = self.take_fresh();
         let mut named = Vec::new();
-        let name = |thread, name| named.push(News::Thread(thread, name));
+        let name = |thread, name| named.push((thread, name));
         let deaths = self.names.look(&self.image, fresh, now_ns, name);
-        named.into_iter().for_each(|news| self.learn(news));
+        if let Some(recording) = self.recording() {
+            recording.threads(named, deaths);
+            return self.name_heard();
+        }
+        let named = named.into_iter();
+        named.for_each(|(thread, name)| self.learn(News::Thread(thread, name)));
         deaths.into_iter().for_each(|death| self.stream.died(death));
+    }
+
+    fn recording(&mut self) -> Option<&mut Recording> {
+        self.kept.as_mut().and_then(Kept::recording)
+    }
+
+    /// Who listens is told the names that are known of the threads of its stream.
+    fn name_heard(&mut self) {
+        self.heard.extend(self.stream.take_fresh());
+        let recording = self.kept.as_mut().and_then(Kept::recording);
+        let Some(recording) = recording else { return };
+        for (thread, stack) in &self.heard {
+            if let Some(name) = recording.name(*stack) {
+                self.live.learn(&News::Thread(*thread, name.clone()));
+            }
+        }
+    }
+
+    /// Stacks that were seen for the first time, by whoever tells threads apart.
+    fn take_fresh(&mut self) -> Vec<(u32, Gva)> {
+        let recorded = self.recording().map(Recording::take_fresh);
+        recorded.unwrap_or_else(|| self.stream.take_fresh())
+    }
+
+    fn has_fresh(&mut self) -> bool {
+        let recorded = self.recording().map(|recording| recording.has_fresh());
+        recorded.unwrap_or_else(|| self.stream.has_fresh())
     }
 
     /// Functions have come: `image` has those of before, and more.
@@ -208,6 +347,9 @@ impl Output {
         for (function, moment, _) in &wanted {
             self.stream.expect_values(*function, *moment);
         }
+        if let Some(recording) = self.kept.as_mut().and_then(Kept::recording) {
+            recording.values(&wanted);
+        }
         let described = CallFormats::of(&self.image.functions, wanted.into_iter());
         self.learn(News::Values(described));
     }
@@ -220,7 +362,11 @@ impl Output {
     /// Writes what is certain of its place by now, which is `now_ns`.
     pub fn settle(&mut self, now_ns: u64) {
         self.pass_on(false);
-        if self.names.is_due(self.stream.has_fresh()) {
+        if let Some(recording) = self.recording() {
+            recording.end_round();
+        }
+        let has_fresh = self.has_fresh();
+        if self.names.is_due(has_fresh) {
             self.name_threads_at(now_ns);
         }
         if !self.has_failed
@@ -234,7 +380,10 @@ impl Output {
     /// Why not everything was written.
     #[must_use]
     pub fn error(&self) -> Option<&ExportError> {
-        self.kept.as_ref()?.store.error()
+        match &self.kept.as_ref()?.store {
+            Keeper::Events(store) => store.error(),
+            Keeper::Records(recording) => recording.error(),
+        }
     }
 
     /// What did not fit in a graph trace so far.
@@ -260,13 +409,18 @@ impl Output {
         let Some(mut kept) = self.kept else {
             return Ok(None);
         };
-        let tally = kept.store.finish(Ending {
-            doubts: doubts.notes(),
-            anomalies,
-            strays: self.stream.strays(),
-        })?;
+        let doubts = doubts.notes();
+        let holds = match &mut kept.store {
+            Keeper::Records(recording) => Holds::Records(recording.finish(&doubts)?),
+            Keeper::Events(store) => Holds::Events(store.finish(Ending {
+                doubts,
+                anomalies,
+                strays: self.stream.strays(),
+                is_cut: false,
+            })?),
+        };
         let directory = kept.directory;
-        Ok(Some(Written { directory, tally }))
+        Ok(Some(Written { directory, holds }))
     }
 }
 

@@ -6,6 +6,7 @@ use crate::ring::geometry::Geometry;
 use crate::ring::reader::{Patience, RingMemory, RingReader, Sink};
 use crate::ring::timeline::Timeline;
 use trace::doubt::{TimeDoubt, TimeDoubts};
+use trace::export::compact::Coder;
 
 use super::looks::{Looks, oldest};
 use crate::clock::Reading;
@@ -18,6 +19,8 @@ pub(super) struct Source {
     geometry: Geometry,
     looks: Arc<Looks>,
     trust: Trust,
+    /// Where records are wanted as bytes.
+    pub coder: Option<Coder>,
 }
 
 impl Source {
@@ -30,6 +33,7 @@ impl Source {
             geometry,
             looks: Arc::clone(looks),
             trust: Trust::since(&reading),
+            coder: None,
         }
     }
 
@@ -48,6 +52,19 @@ impl Source {
     /// Delivers what was written up to the last look.
     pub fn drain(&mut self, memory: &impl RingMemory, patience: Patience, sink: &mut impl Sink) {
         self.reader.drain(memory, &self.timeline, patience, sink);
+    }
+
+    /// The same up to some record after so many. Whether more can be delivered at once.
+    pub fn drain_some(
+        &mut self,
+        memory: &impl RingMemory,
+        patience: Patience,
+        most: u64,
+        sink: &mut impl Sink,
+    ) -> bool {
+        let timeline = &self.timeline;
+        self.reader
+            .drain_some(memory, timeline, patience, most, sink)
     }
 
     /// Records delivered of which the time is in doubt, and how often the clock was set.

@@ -133,7 +133,10 @@ fn who_asks_does_not_wait_for_a_disk_that_takes_nothing() {
     });
     assert!(polled.told().busy_since.is_none());
     let written = polled.finish().unwrap().unwrap();
-    assert_eq!((written.tally.calls, written.tally.lost), (2 * CALLS, 0));
+    assert_eq!(
+        (written.tally().calls, written.tally().lost),
+        (2 * CALLS, 0)
+    );
 }
 
 #[test]
@@ -190,7 +193,7 @@ fn what_is_read_out_of_turn_is_written_and_bounded_as_long_as_nobody_writes() {
     let kept = read();
     assert_eq!(polled.drain.round() as u64, CALLS);
     let written = polled.finish().unwrap().unwrap();
-    assert_eq!(written.tally.calls, kept + CALLS);
+    assert_eq!(written.tally().calls, kept + CALLS);
 }
 
 /// Calls that were heard, in their order, and whether that was all.
@@ -252,7 +255,7 @@ fn who_listens_to_what_is_written_hears_all_of_it_from_then_on() {
     let last = listens_too(&polled);
     call(&guest, &place, 1);
     let written = polled.finish().unwrap().unwrap();
-    assert_eq!(written.tally.calls, 2 * CALLS + 6);
+    assert_eq!(written.tally().calls, 2 * CALLS + 6);
     assert_eq!(heard(&last), (called(1), Some(0)));
 }
 

@@ -83,6 +83,12 @@ impl Geometry {
         word >> self.bytes_log2 & !MARK_MASK
     }
 
+    /// The lap mark of the record of `position`.
+    #[must_use]
+    pub const fn mark(self, position: Position) -> u64 {
+        (position.0 / self.slots()) & MARK_MASK
+    }
+
     /// How the lap of the record in a slot relates to the lap of `position`.
     #[must_use]
     pub const fn compare(self, record: Record, position: Position) -> Lap {

@@ -23,6 +23,7 @@ pub mod moment;
 pub mod payload;
 mod pending;
 pub mod reader;
+pub mod run;
 pub mod snapshot;
 #[cfg(test)]
 mod tests;

@@ -16,6 +16,7 @@ use terms::function::FunctionId;
 
 use super::geometry::{Geometry, LIMIT_HOLD, LIMIT_NONE, LIMIT_OFF, Lap, Position};
 use super::pending::Pending;
+use super::run::{BATCH, Columns, Expected, Run};
 use super::timeline::{Look, Timeline, Times};
 use crate::choice::choices;
 use crate::record::{Detail, Format, Record};
@@ -115,6 +116,18 @@ impl Decoded {
 pub trait Sink {
     /// The next record.
     fn record(&mut self, record: Delivered);
+    /// The next records.
+    fn run(&mut self, run: Run<'_>) {
+        for (index, (ticks, function)) in run.ticks.iter().zip(run.functions).enumerate() {
+            self.record(Delivered {
+                ticks: *ticks,
+                doubt: None,
+                function: *function,
+                position: run.first.after(index as u64),
+                graph: run.graph.and_then(|graph| graph.get(index).copied()),
+            });
+        }
+    }
     /// So many records are missing here.
     fn lost(&mut self, ticks: u64, records: u64);
     /// The next record was passed over before: others of this ring that came after it are delivered
@@ -150,9 +163,6 @@ impl Losses {
             .saturating_add(self.invalid)
     }
 }
-
-/// Slots copied at a time.
-const BATCH: usize = 512;
 
 /// Reads one ring.
 #[derive(Debug)]
@@ -316,7 +326,20 @@ impl RingReader {
         patience: Patience,
         sink: &mut impl Sink,
     ) {
+        self.drain_some(memory, timeline, patience, u64::MAX, sink);
+    }
+
+    /// The same up to some record after so many. Whether more can be delivered at once.
+    pub fn drain_some(
+        &mut self,
+        memory: &impl RingMemory,
+        timeline: &Timeline,
+        patience: Patience,
+        most: u64,
+        sink: &mut impl Sink,
+    ) -> bool {
         let now = timeline.last().now;
+        let end = self.tail.after(most);
         let mut round = Round {
             timeline,
             look: None,
@@ -328,6 +351,7 @@ impl RingReader {
         self.revisit_pending(memory, round, sink);
         let mut batch = [0; BATCH];
         let mut details = [0; BATCH];
+        let mut columns = Columns::new();
         while self.tail < self.head {
             let slot = self.geometry.slot(self.tail);
             let count = self.head.since(self.tail).min(self.geometry.slots() - slot);
@@ -344,7 +368,16 @@ impl RingReader {
                     details.get_mut(..count).unwrap_or_default(),
                 );
             }
-            if !self.take(words, &details, &mut round, sink) {
+            let details = details.get(..count).unwrap_or_default();
+            if self.take_run(words, details, &mut columns, &mut round, sink) {
+                // What is said of the ring as a whole comes after all of its records.
+                if self.tail >= end && self.tail < self.head {
+                    self.store_limit(memory);
+                    return true;
+                }
+                continue;
+            }
+            if !self.take(words, details, &mut round, sink) {
                 break;
             }
         }
@@ -353,6 +386,44 @@ impl RingReader {
             self.pending.release(self.head, self.room(), now, ticks);
         }
         self.store_limit(memory);
+        false
+    }
+
+    /// Takes the words of consecutive slots from the tail on, if nothing is to be said of any of them but what it says itself.
+    fn take_run(
+        &mut self,
+        words: &[u64],
+        details: &[u64],
+        columns: &mut Columns,
+        round: &mut Round<'_>,
+        sink: &mut impl Sink,
+    ) -> bool {
+        let (count, word) = (words.len() as u64, self.tail.word(self.ring));
+        let Some(look) = round.look(self.tail) else {
+            return false;
+        };
+        if look.doubt.is_some() || look.head < self.tail.after(count) {
+            return false;
+        }
+        let expected = Expected {
+            format: self.format,
+            mark: self.geometry.mark(self.tail),
+            spill: self.geometry.spill(word),
+            functions: self.functions,
+            moment: look.moment,
+            last: self.times.last(),
+            is_timed: self.times.is_timed(),
+        };
+        let Some(run) = columns.decode(self.tail, words, details, &expected) else {
+            return false;
+        };
+        self.times
+            .from(run.ticks.last().copied().unwrap_or_default());
+        self.tail = self.tail.after(count);
+        self.waiting_since = None;
+        self.delivered += count;
+        sink.run(run);
+        true
     }
 
     /// Takes the words of consecutive slots from the tail on; false when it has to wait.

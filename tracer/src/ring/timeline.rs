@@ -172,9 +172,14 @@ impl Times {
         Self { last: 0, is_timed }
     }
 
-    /// Of records that were made after `begin`.
+    /// Of records that were made after `begin`, or after one of that time.
     pub fn from(&mut self, begin: u64) {
         self.last = self.last.max(begin);
+    }
+
+    /// Whether they have times.
+    pub const fn is_timed(&self) -> bool {
+        self.is_timed
     }
 
     /// The time of the last one.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use trace::export::compact::Kept;
 use trace::export::uftrace::Tally;
 
 use super::status::Profile;
@@ -15,6 +16,13 @@ pub enum Closing {
         directory: PathBuf,
         /// What is in it.
         tally: Tally,
+    },
+    /// A compact trace was written.
+    Recorded {
+        /// Where.
+        directory: PathBuf,
+        /// What is in it.
+        kept: Kept,
     },
     /// It has recorded for nobody.
     Unkept {
@@ -33,6 +41,7 @@ impl Closing {
     pub const fn is_warning(&self) -> bool {
         match self {
             Self::Written { tally, .. } => tally.lost > 0 || tally.anomalies > 0,
+            Self::Recorded { kept, .. } => kept.lost > 0 || kept.doubts > 0,
             Self::Unkept { .. } => true,
             Self::Unasked(_) => false,
         }

@@ -70,6 +70,18 @@ choices! {
     }
 }
 
+choices! {
+    /// How a trace is kept.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub enum StoreKind {
+        /// Calls and events, in uftrace's format.
+        #[default]
+        Uftrace = "uftrace",
+        /// Records as the rings have them: quicker and smaller; who reads it puts calls together.
+        Compact = "compact",
+    }
+}
+
 /// The clock page's period in nanoseconds when nothing is said.
 pub(crate) const PERIOD_NS: u64 = 100;
 /// The periods that are possible: a beat takes some 10 ns, and a millisecond is what sleeping gives.
@@ -143,6 +155,8 @@ pub struct SessionOptions {
     pub retval: bool,
     /// The directory of the trace.
     pub output: Option<PathBuf>,
+    /// How it is kept there.
+    pub store: StoreKind,
     /// Whether an older trace there is replaced.
     pub force: bool,
 }
@@ -184,6 +198,7 @@ impl Default for SessionOptions {
             args: false,
             retval: false,
             output: None,
+            store: StoreKind::default(),
             force: false,
         }
     }

@@ -57,6 +57,18 @@ pub enum ExitReason {
 }
 
 impl ExitReason {
+    /// All of them, by number.
+    pub const ALL: [Self; 8] = [
+        Self::Kicked,
+        Self::PortWrite,
+        Self::PortRead,
+        Self::MmioWrite,
+        Self::MmioRead,
+        Self::Debug,
+        Self::Shutdown,
+        Self::Other,
+    ];
+
     /// What it is called.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -10,6 +10,7 @@ use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::Shells;
 use clap_complete::{CompleteEnv, Shell};
 use terms::printable::masked;
+use trace::export::compact::{self, is_compact};
 use trace::report::directory::TraceDirectory;
 
 use crate::control::client;
@@ -135,6 +136,10 @@ fn of_guest(control: &Path, current: &OsStr) -> Option<Vec<String>> {
 }
 
 fn of_trace(directory: &Path) -> Option<Vec<String>> {
+    if is_compact(directory) {
+        let functions = compact::functions(directory).ok()?.into_iter();
+        return Some(functions.map(|one| one.display.to_string()).collect());
+    }
     let trace = TraceDirectory::open(directory).ok()?;
     let names = trace.names.sorted().into_iter();
     Some(names.map(|(_, name)| name.to_owned()).collect())

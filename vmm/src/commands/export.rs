@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 #[cfg(feature = "parquet")]
 use trace::convert::parquet;
 use trace::convert::{chrome, ctf, html, perfetto, trace_dat};
+use trace::export::compact::{convert, is_compact};
 use trace::export::uftrace::writer_of;
 use trace::graph::excerpt::Excerpt;
 use trace::report::calls::Calls;
@@ -40,6 +41,8 @@ pub enum ExportFormat {
     /// returns, too.
     #[cfg(feature = "parquet")]
     Parquet,
+    /// A directory (-o) in uftrace's own format, of a compact trace (`--store compact`).
+    Uftrace,
     /// One page for a browser, without network: what was traced, timeline, slowest calls, functions, flame graph; of traces
     /// without returns, too.
     Html,
@@ -51,7 +54,7 @@ impl ExportFormat {
         match self {
             #[cfg(feature = "parquet")]
             Self::Parquet => true,
-            other => matches!(other, Self::Ctf),
+            other => matches!(other, Self::Ctf | Self::Uftrace),
         }
     }
 
@@ -107,6 +110,9 @@ pub fn export(
     if let Some(message) = format.has_no_such(stacks, to) {
         return Err(Failure::bad_input(message));
     }
+    if format == ExportFormat::Uftrace {
+        return uftrace(directory, excerpt, to);
+    }
     // Asked first: a trace that is completed meanwhile is read as a whole.
     let writer = writer_of(directory);
     let trace = TraceDirectory::open(directory).map_err(Failure::bad_input)?;
@@ -153,6 +159,30 @@ pub fn export(
         Some(missing) => Err(Failure::bad_input(missing)),
         None => Ok(ExitStatus::Success),
     }
+}
+
+/// Puts a compact trace together in a directory of its own.
+fn uftrace(directory: &Path, excerpt: &Excerpt, to: &Destination) -> Result<ExitStatus, Failure> {
+    let bad = |message: &str| Err(Failure::bad_input(format!("--format uftrace: {message}")));
+    let Some(path) = to.output.as_deref() else {
+        return bad("is a directory: name one with -o");
+    };
+    if *excerpt != Excerpt::default() {
+        return bad("has the whole trace: choose a part of it when you read it");
+    }
+    if !is_compact(directory) {
+        return bad("is for compact traces; this one is a uftrace directory already");
+    }
+    let writer = writer_of(directory);
+    let replayed = convert(directory, path, false, &Watch::default());
+    let replayed = replayed.map_err(Failure::bad_input)?;
+    match (writer, replayed.remark) {
+        _ if replayed.is_finished => {}
+        (Some(writer), _) => log::warn!("the trace is being written by {writer}"),
+        (None, Some(remark)) => log::warn!("the trace was not ended in order: {remark}"),
+        (None, None) => log::warn!("the trace was not ended in order: its end may be missing"),
+    }
+    Ok(ExitStatus::Success)
 }
 
 /// What an error of the system is, for who wants something written there.
@@ -249,7 +279,7 @@ fn write(
         }
         ExportFormat::Perfetto => Some(perfetto(trace, &mut calls, note, &mut out)?),
         ExportFormat::Chrome => Some(chrome(trace, &mut calls, note, &mut out)?),
-        ExportFormat::Ctf => return Err(no_file()),
+        ExportFormat::Ctf | ExportFormat::Uftrace => return Err(no_file()),
         #[cfg(feature = "parquet")]
         ExportFormat::Parquet => return Err(no_file()),
         ExportFormat::Folded => {

@@ -7,7 +7,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use tracer::Mode;
 use tracer::ReturnHook;
-use tracer::tracing::options::{self, ClockSource};
+use tracer::tracing::options::{self, ClockSource, StoreKind};
 
 use super::choice::choice;
 use super::graph::GraphOptions;
@@ -80,10 +80,13 @@ pub struct SessionOptions {
     /// Record what every call of a function whose types are known returns (--trace graph --clock tsc)
     #[arg(long)]
     pub retval: bool,
-    /// Write the trace to this directory, in uftrace's format
+    /// Write the trace to this directory, in uftrace's format or as --store says
     #[arg(long, value_name = "DIR")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<PathBuf>,
+    /// How the trace is kept there
+    #[arg(long, value_name = "STORE", requires = "output", value_parser = choice::<StoreKind>(), default_value_t = Self::default().store)]
+    pub store: StoreKind,
     /// Replace the output directory if it exists
     #[arg(long, requires = "output")]
     pub force: bool,
@@ -110,6 +113,7 @@ impl SessionOptions {
             args: self.args,
             retval: self.retval,
             output: self.output.clone(),
+            store: self.store,
             force: self.force,
         }
     }
@@ -136,6 +140,7 @@ impl Default for SessionOptions {
             args: of.args,
             retval: of.retval,
             output: of.output,
+            store: of.store,
             force: of.force,
         }
     }

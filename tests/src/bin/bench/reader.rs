@@ -1,29 +1,31 @@
 //! How fast the host reads a full ring: records taken out and decoded, and the same with each of
-//! them written to a trace directory.
+//! them kept, in a trace directory and in a compact trace; and how many bytes that takes.
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 use image::Image;
 
 use terms::addr::Gpa;
 use terms::function::FunctionId;
-use trace::export::uftrace::Metadata;
-use trace::stream::{Stream, WAITING_MAX};
+use trace::event::Step;
+use trace::export::uftrace::{GRAPH, Metadata};
+use trace::stream::{Stream, StreamOptions, WAITING_MAX};
 use tracer::clock::RunClock;
 use tracer::collect::SharedDrain;
 use tracer::collect::drain::Drain;
 use tracer::collect::looks::RingClock;
 use tracer::collect::output::Output;
 use tracer::collect::rings::SharedRings;
-use tracer::record::{Format, RECORD_BYTES, Record};
+use tracer::record::{Detail, Format, RECORD_BYTES, Record};
 use tracer::ring::geometry::{Geometry, Position};
 use tracer::ring::moment::Moment;
 use tracer::ring::reader::{CellWord, Delivered, Mode, Patience, RingMemory, RingReader, Sink};
 use tracer::ring::timeline::Timeline;
 use tracer::session::SessionMemory;
 use tracer::target::WindowMemory;
+use tracer::tracing::options::StoreKind;
 use vmm::clock::{HOST, host_tsc};
 use vmm::layout::MIB;
 use vmm::memory::{Memory, Ram};
@@ -40,25 +42,64 @@ const FUNCTIONS: u32 = 100;
 /// Ticks between two records.
 const STEP: u64 = 40;
 const KHZ: u32 = 2_600_000;
+/// Of a graph: where its stack ends, the bytes from one call to the next inside it, and how deep the calls go.
+const STACK_TOP: u64 = 0xffff_8880_0001_0000;
+const FRAME: u64 = 48;
+const LEVELS: u32 = 6;
 
 /// Rows about reading.
 pub fn rows(place: &Path) -> Result<Vec<Row>, Failed> {
-    let decoded = decode()?;
-    let streamed = stream(place)?;
-    Ok(vec![
-        Row::median(
-            "reading and decoding a full ring",
-            "M records/s",
-            &decoded,
-            Target::AtLeast(50.0),
-        ),
-        Row::median(
-            "the same into a trace directory",
-            "M records/s",
-            &streamed,
-            Target::None,
-        ),
-    ])
+    let mut rows = vec![Row::median(
+        "reading and decoding a full ring",
+        UNIT,
+        &decode()?,
+        Target::AtLeast(50.0),
+    )];
+    for (what, format, per, most) in [
+        ("calls", Format::Calls, 1.0, 4.0),
+        ("a graph", Format::Graph, 2.0, 8.0),
+    ] {
+        let directory = keep(&place.join("directory"), format, StoreKind::Uftrace)?;
+        let compact = keep(&place.join("compact"), format, StoreKind::Compact)?;
+        rows.extend([
+            Row::median(
+                format!("a full ring of {what} into a trace directory"),
+                UNIT,
+                &directory.rates,
+                Target::AtLeast(60.0),
+            ),
+            Row::median(
+                format!("a full ring of {what} into a compact trace"),
+                UNIT,
+                &compact.rates,
+                Target::AtLeast(100.0),
+            ),
+        ]);
+        for (store, kept, target) in [
+            ("a trace directory", &directory, Target::None),
+            ("a compact trace", &compact, Target::AtMost(most)),
+        ] {
+            let bytes = [kept.bytes * per].into_iter().collect();
+            let of = if per > 1.0 {
+                "an entry and its exit"
+            } else {
+                "a call"
+            };
+            let name = format!("{of} in {store}");
+            rows.push(Row::median(name, "bytes", &bytes, target));
+        }
+    }
+    Ok(rows)
+}
+
+/// Of the time that the thread had a CPU: others may have it meanwhile.
+const UNIT: &str = "M records/s of CPU";
+
+/// For how long this thread had a CPU.
+fn on_cpu() -> Result<Duration, Failed> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
+    let first = text.split(' ').next().unwrap_or_default();
+    Ok(Duration::from_nanos(first.parse()?))
 }
 
 /// One ring in a machine's memory, filled by hand.
@@ -69,24 +110,27 @@ struct Ring {
     place: SessionMemory,
     head: Position,
     now: u64,
+    /// Steps so far of a tree of calls.
+    steps: u64,
 }
 
 impl Ring {
-    fn new() -> Result<Self, Failed> {
-        let memory = Ram::create(16, 2 * RING_BYTES)?.memory().clone();
+    fn new(format: Format) -> Result<Self, Failed> {
+        let memory = Ram::create(16, 4 * RING_BYTES)?.memory().clone();
         let window = memory.window().start;
         let geometry = Geometry::with_bytes(RING_BYTES)?;
+        let details = format.has_details();
         let place = SessionMemory {
             cells: vec![window],
             rings: Gpa(window.0 + RING_BYTES),
-            format: Format::Calls,
-            details: None,
+            format,
+            details: details.then_some(Gpa(window.0 + 2 * RING_BYTES)),
             directory: None,
-            room: geometry.bytes(),
+            room: 2 * geometry.bytes(),
             geometry,
             first: vec![geometry.first()],
         };
-        memory.populate(window, 2 * RING_BYTES);
+        memory.populate(window, 3 * RING_BYTES);
         Ok(Self {
             rings: SharedRings::new(Arc::new(memory.clone()), place.clone()),
             memory,
@@ -94,32 +138,61 @@ impl Ring {
             place,
             head: geometry.first(),
             now: 1 << 40,
+            steps: 0,
         })
     }
 
     /// Writes one lap of records and moves the head after them, as stubs would.
     fn fill(&mut self) -> Result<(), Failed> {
-        let mut bytes = Vec::new();
+        let (mut bytes, mut details) = (Vec::new(), Vec::new());
+        let spill = self.geometry.spill(self.head.word(0));
+        let mark = self.head.0 / self.geometry.slots();
         for slot in 0..self.geometry.slots() {
             self.now += STEP;
-            let function = FunctionId(u32::try_from(slot)? % FUNCTIONS);
-            let mark = self.head.0 / self.geometry.slots();
-            let record = Record::new(self.now, function, mark);
-            let record = record.with(self.geometry.spill(self.head.word(0)));
+            let mut function = FunctionId(u32::try_from(slot)? % FUNCTIONS);
+            if self.place.details.is_some() {
+                let (step, depth) = self.step();
+                let at = STACK_TOP - FRAME * u64::from(depth + 1);
+                let word = Detail::new(at, step, mark).0.wrapping_add(spill);
+                details.extend(word.to_le_bytes());
+                function = FunctionId(depth);
+            }
+            let record = Record::new(self.now, function, mark).with(spill);
             bytes.extend(record.0.to_le_bytes());
         }
         assert_eq!(bytes.len() as u64, self.geometry.slots() * RECORD_BYTES);
         self.memory.write_window(self.place.rings, &bytes)?;
+        if let Some(at) = self.place.details {
+            self.memory.write_window(at, &details)?;
+        }
         self.head = self.head.after(self.geometry.slots());
         self.rings.store(0, CellWord::Head, self.head.word(0));
         Ok(())
     }
 
+    /// The next step of trees of calls, each of which makes two others up to the leaves, and how deep it is.
+    fn step(&mut self) -> (Step, u32) {
+        let all = 2 * ((1 << LEVELS) - 1);
+        let (mut left, mut depth) = (self.steps % all, 0);
+        self.steps += 1;
+        let mut whole = all;
+        loop {
+            if left == 0 {
+                return (Step::Entry, depth);
+            }
+            if left == whole - 1 {
+                return (Step::Exit, depth);
+            }
+            (left, whole, depth) = (left - 1, whole / 2 - 1, depth + 1);
+            left %= whole;
+        }
+    }
+
     /// M records a second, when all of them took so long.
-    fn rate(&self, since: Instant) -> f64 {
+    fn rate(&self, since: Duration) -> Result<f64, Failed> {
         #[expect(clippy::cast_precision_loss, reason = "at most 2^27 slots")]
         let records = self.geometry.slots() as f64;
-        records / since.elapsed().as_secs_f64() / 1e6
+        Ok(records / (on_cpu()? - since).as_secs_f64() / 1e6)
     }
 }
 
@@ -145,7 +218,7 @@ impl Sink for Tally {
 }
 
 fn decode() -> Result<Samples, Failed> {
-    let mut ring = Ring::new()?;
+    let mut ring = Ring::new(Format::Calls)?;
     let mut reader = RingReader::new(0, ring.geometry, Mode::Overwrite, FUNCTIONS);
     reader.initialise(&ring.rings);
     reader.switch(&ring.rings, true);
@@ -153,11 +226,11 @@ fn decode() -> Result<Samples, Failed> {
     let mut tally = Tally::default();
     for _ in 0..ROUNDS {
         ring.fill()?;
-        let since = Instant::now();
+        let since = on_cpu()?;
         reader.look(&ring.rings);
         let timeline = Timeline::of_one(reader.head(), Moment::exact(ring.now));
         reader.drain(&ring.rings, &timeline, Patience::Over, &mut tally);
-        rates.push(ring.rate(since));
+        rates.push(ring.rate(since)?);
     }
     let expected = ROUNDS * ring.geometry.slots();
     if tally.records != expected || tally.lost != 0 {
@@ -167,16 +240,16 @@ fn decode() -> Result<Samples, Failed> {
     Ok(rates.into_iter().collect())
 }
 
-fn stream(place: &Path) -> Result<Samples, Failed> {
-    let mut ring = Ring::new()?;
-    let image = Arc::new(Image::parse(&std::fs::read(tests::guest())?)?);
-    let metadata = Metadata {
-        vcpus: 1,
-        tsc_khz: KHZ.into(),
-        ..Metadata::default()
-    };
-    let functions = Stream::of_functions(1, WAITING_MAX);
-    let output = Output::create(&place.join("stream"), true, &image, metadata, functions)?;
+/// How fast rings were kept, and how many bytes a record takes.
+struct Kept {
+    rates: Samples,
+    bytes: f64,
+}
+
+fn keep(at: &Path, format: Format, kind: StoreKind) -> Result<Kept, Failed> {
+    let mut ring = Ring::new(format)?;
+    let output = output(at, format, kind)?;
+    let encodes = output.encodes();
     let clock = RunClock::new(0, KHZ);
     let mut drain = Drain::new(
         ring.rings.clone(),
@@ -187,16 +260,59 @@ fn stream(place: &Path) -> Result<Samples, Failed> {
         RingClock::Host(HOST),
         true,
     );
+    if let Some(stack_bytes) = encodes {
+        drain.encode(stack_bytes);
+    }
     drain.switch(true);
     let drain = SharedDrain::new(drain, Some(output));
+    let before = taken(at)?;
     let mut rates = Vec::new();
     for _ in 0..ROUNDS {
         ring.now = host_tsc() - ring.geometry.slots() * STEP;
         ring.fill()?;
-        let since = Instant::now();
+        let since = on_cpu()?;
         drain.round();
-        rates.push(ring.rate(since));
+        rates.push(ring.rate(since)?);
     }
     drain.finish()?;
-    Ok(rates.into_iter().collect())
+    #[expect(clippy::cast_precision_loss, reason = "less than 2^53")]
+    let bytes = (taken(at)? - before) as f64 / (ROUNDS * ring.geometry.slots()) as f64;
+    std::fs::remove_dir_all(at)?;
+    Ok(Kept {
+        rates: rates.into_iter().collect(),
+        bytes,
+    })
+}
+
+fn output(at: &Path, format: Format, kind: StoreKind) -> Result<Output, Failed> {
+    let image = Arc::new(Image::parse(&std::fs::read(tests::guest())?)?);
+    let stack_bytes = format
+        .is_graph()
+        .then_some(STACK_TOP & STACK_TOP.wrapping_neg());
+    let metadata = Metadata {
+        vcpus: 1,
+        tsc_khz: KHZ.into(),
+        tracer: stack_bytes.map_or("function", |_| GRAPH).into(),
+        stack_bytes: stack_bytes.unwrap_or_default(),
+        ..Metadata::default()
+    };
+    let options = StreamOptions {
+        rings: 1,
+        stack_bytes,
+        ..StreamOptions::default()
+    };
+    let stream = Stream::of(&options, &image.functions, WAITING_MAX)?;
+    Ok(match kind {
+        StoreKind::Uftrace => Output::create(at, true, &image, metadata, stream)?,
+        StoreKind::Compact => Output::record(at, true, &image, metadata, &options, stream)?,
+    })
+}
+
+/// The bytes of a directory's files.
+fn taken(at: &Path) -> Result<u64, Failed> {
+    let mut bytes = 0;
+    for file in std::fs::read_dir(at)? {
+        bytes += file?.metadata()?.len();
+    }
+    Ok(bytes)
 }

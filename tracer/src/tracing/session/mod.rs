@@ -22,12 +22,12 @@ use trace::doubt::TimeDoubts;
 use trace::export::uftrace::{ExportError, LateModules, Metadata, PauseSpread, WaitingModules};
 use trace::graph::threads::Threads;
 use trace::live::Listener;
-use trace::stream::{Stream, WAITING_MAX};
+use trace::stream::{Stream, StreamOptions, WAITING_MAX};
 
 use super::checks::{Room, check_name, check_occasion, check_room, check_roots, check_values};
 use super::closing::Closing;
 use super::error::TracingError;
-use super::options::{ClockSource, PERIODS_NS, RECORD_BYTES, SessionOptions, Tracer};
+use super::options::{ClockSource, PERIODS_NS, RECORD_BYTES, SessionOptions, StoreKind, Tracer};
 use super::status::Switched;
 use crate::clock::HostClock;
 use crate::clock::RunClock;
@@ -219,7 +219,12 @@ impl TraceSession {
         }
         if let Some(directory) = &self.options.output {
             let metadata = self.metadata(shared, Found::default());
-            let output = self.create_output(directory, force, metadata, WAITING_MAX, shared);
+            let output = match self.options.store {
+                StoreKind::Uftrace => {
+                    self.create_output(directory, force, metadata, WAITING_MAX, shared)
+                }
+                StoreKind::Compact => self.record_output(directory, force, metadata, shared),
+            };
             let output = output.map_err(|error| match error {
                 TracingError::Output(ExportError::Exists(directory)) => {
                     TracingError::OutputExists { directory }
@@ -242,6 +247,20 @@ impl TraceSession {
     ) -> Result<Output, TracingError> {
         let stream = stream(&self.options, &metadata, waiting, shared)?;
         let output = Output::create(directory, force, &shared.image, metadata, stream)?;
+        Ok(output.with_values(self.options.captures()))
+    }
+
+    /// A compact trace of what the session records.
+    fn record_output(
+        &self,
+        directory: &Path,
+        force: bool,
+        metadata: Metadata,
+        shared: &Shared,
+    ) -> Result<Output, TracingError> {
+        let options = stream_options(&self.options, &metadata)?;
+        let stream = Stream::of(&options, &shared.image.functions, WAITING_MAX)?;
+        let output = Output::record(directory, force, &shared.image, metadata, &options, stream)?;
         Ok(output.with_values(self.options.captures()))
     }
 
@@ -367,6 +386,9 @@ impl TraceSession {
         }
         if let Some(events) = guest.host_events() {
             drain.tell_of_host(events);
+        }
+        if let Some(stack_bytes) = self.output.as_ref().and_then(Output::encodes) {
+            drain.encode(stack_bytes);
         }
         drain.switch(self.switched_on);
         let polled = Polled::start(drain, self.output.take(), &*shared.pollers);
@@ -515,14 +537,19 @@ fn stream(
     waiting: usize,
     shared: &Shared,
 ) -> Result<Stream, TracingError> {
-    if !metadata.is_graph() {
-        return Ok(Stream::of_functions(metadata.vcpus, waiting));
-    }
-    let stream = Stream::of_graph(metadata.vcpus, metadata.stack_bytes, waiting)?;
-    let mut stream = match options.captures().is_empty() {
-        true => stream,
-        false => stream.with_values(),
-    };
-    stream.select(options.graph.rules()?, &shared.image.functions);
-    Ok(stream)
+    let options = stream_options(options, metadata)?;
+    Ok(Stream::of(&options, &shared.image.functions, waiting)?)
+}
+
+/// What that stream goes by.
+fn stream_options(
+    options: &SessionOptions,
+    metadata: &Metadata,
+) -> Result<StreamOptions, TracingError> {
+    Ok(StreamOptions {
+        rings: metadata.vcpus,
+        stack_bytes: metadata.is_graph().then_some(metadata.stack_bytes),
+        has_values: !options.captures().is_empty(),
+        rules: options.graph.rules()?,
+    })
 }

@@ -9,7 +9,7 @@ use terms::function::FunctionId;
 use super::{Found, LastCalls, Live, Reader, Scratch, Shared, TraceSession};
 use crate::clock::RunClock;
 use crate::collect::counters::Counters;
-use crate::collect::output::Written;
+use crate::collect::output::{Holds, Written};
 use crate::filter::{Filter, Side};
 use crate::guest_kind;
 use crate::session::TracerKind;
@@ -27,7 +27,10 @@ impl TraceSession {
     pub(super) fn closing(&self, written: Option<Written>, records: u64) -> Option<Closing> {
         let is_news = records > 0 && !self.has_told.get();
         match written {
-            Some(Written { directory, tally }) => Some(Closing::Written { directory, tally }),
+            Some(Written { directory, holds }) => Some(match holds {
+                Holds::Events(tally) => Closing::Written { directory, tally },
+                Holds::Records(kept) => Closing::Recorded { directory, kept },
+            }),
             None => is_news.then(|| Closing::Unkept {
                 session: self.name.clone(),
                 records,

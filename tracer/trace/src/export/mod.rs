@@ -2,6 +2,7 @@
 
 pub mod call_formats;
 pub mod chrome;
+pub mod compact;
 pub mod ctf;
 pub mod events;
 pub mod folded;

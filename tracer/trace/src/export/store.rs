@@ -59,4 +59,6 @@ pub struct Ending {
     pub anomalies: Vec<AnomalyNote>,
     /// Records of vCPUs that the trace does not have.
     pub strays: u64,
+    /// Whether what came is not all that there was.
+    pub is_cut: bool,
 }

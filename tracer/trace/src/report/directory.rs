@@ -7,13 +7,17 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tempfile::TempDir;
 use terms::field::FieldValue;
 use terms::printable::masked;
 
+use super::Watch;
 use super::error::ReportError;
+use super::scratch::scratch;
 use crate::event::Event;
 use crate::event::Moment;
 use crate::export::call_formats::{CallFormats, VALUES_FILE};
+use crate::export::compact;
 use crate::export::uftrace::layout::{FIRST_TID, SIDE_FILE};
 use crate::export::uftrace::record::canonical;
 use crate::export::uftrace::{NO_CLOCK, SideFile};
@@ -51,16 +55,34 @@ pub struct TraceDirectory {
     pub side: Option<SideFile>,
     /// What the values of calls are.
     pub values: Arc<CallFormats>,
+    /// What is to be said of the file that it was put together from.
+    pub remark: Option<String>,
+    /// Where that was done, until this is gone.
+    _scratch: Option<Arc<TempDir>>,
 }
 
 impl TraceDirectory {
-    /// Reads everything but the events.
+    /// Reads everything but the events. A compact trace is put together first, in the directory for temporary files.
     ///
     /// # Errors
     /// A [`ReportError`] that names the file.
     pub fn open(directory: &Path) -> Result<Self, ReportError> {
         std::fs::read_dir(directory)
             .map_err(ReportError::io("open the trace directory", directory))?;
+        if !compact::is_compact(directory) {
+            return Self::of_uftrace(directory);
+        }
+        let scratch = scratch()?;
+        let trace = scratch.path().join("trace");
+        let replayed = compact::convert(directory, &trace, false, &Watch::default())?;
+        Ok(Self {
+            remark: replayed.remark,
+            _scratch: Some(Arc::new(scratch)),
+            ..Self::of_uftrace(&trace)?
+        })
+    }
+
+    fn of_uftrace(directory: &Path) -> Result<Self, ReportError> {
         check_info(&directory.join("info"))?;
         let (tasks, session) = read_tasks(directory)?;
         let names = match session {
@@ -73,6 +95,8 @@ impl TraceDirectory {
             names,
             side: read_side(&directory.join(SIDE_FILE))?,
             values: Arc::new(read_values(&directory.join(VALUES_FILE))?),
+            remark: None,
+            _scratch: None,
         })
     }
 
@@ -187,8 +211,13 @@ fn read_tasks(directory: &Path) -> Result<(Vec<Task>, Option<String>), ReportErr
         if line.starts_with("SESS ") && session.is_none() {
             session = field(line, "sid").map(str::to_owned);
         }
-        if line.starts_with("TASK ") {
-            let tid = field(line, "tid").and_then(|tid| tid.parse::<u32>().ok());
+        let key = match line.split_once(' ') {
+            Some(("TASK", _)) => Some("tid"),
+            Some(("FORK", _)) => Some("pid"),
+            _ => None,
+        };
+        if let Some(key) = key {
+            let tid = field(line, key).and_then(|tid| tid.parse::<u32>().ok());
             let tid = tid.ok_or_else(|| ReportError::damaged(&path, "a task without tid"))?;
             tasks.push(Task {
                 vcpu: tasks.len(),

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::export::compact::CompactError;
 use crate::export::events::EventFileError;
 
 /// Why a trace could not be printed. What was good before that is printed.
@@ -39,6 +40,9 @@ pub enum ReportError {
         /// What is there.
         bytes: [u8; 16],
     },
+    /// A compact trace cannot be put together.
+    #[error(transparent)]
+    Compact(#[from] CompactError),
     /// The events beside the calls.
     #[error(transparent)]
     Events(#[from] EventFileError),

@@ -23,6 +23,7 @@ pub mod last;
 mod missing;
 mod overview;
 pub mod rows;
+mod scratch;
 mod slowest;
 pub(crate) mod spread;
 pub(crate) mod stream;
@@ -290,11 +291,13 @@ impl View {
 #[must_use]
 pub fn unfinished(trace: &TraceDirectory, writer: Option<String>) -> Option<String> {
     trace.side.as_ref().filter(|side| !side.finished)?;
-    Some(match writer {
-        Some(writer) => format!(
+    let remark = trace.remark.as_ref();
+    Some(match (writer, remark) {
+        (Some(writer), _) => format!(
             "the trace is being written by {writer}: what has not been written yet is not shown"
         ),
-        None => "the trace was not ended in order: its end may be missing".to_owned(),
+        (None, None) => "the trace was not ended in order: its end may be missing".to_owned(),
+        (None, Some(remark)) => format!("the trace was not ended in order: {remark}"),
     })
 }
 

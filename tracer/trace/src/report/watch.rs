@@ -18,7 +18,7 @@ impl Watch {
     }
 
     /// Whether the walk goes on after so many steps, in which `calls` says how many calls were read.
-    pub(super) fn goes_on(&self, steps: u64, calls: impl FnOnce() -> u64) -> bool {
+    pub(crate) fn goes_on(&self, steps: u64, calls: impl FnOnce() -> u64) -> bool {
         let asked = self.0.as_ref().filter(|_| steps.is_multiple_of(EVERY));
         asked.is_none_or(|goes_on| goes_on(calls()))
     }

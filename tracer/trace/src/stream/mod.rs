@@ -71,6 +71,13 @@ struct Graph {
     join: Option<Join>,
 }
 
+/// Who wants nothing.
+struct Nobody;
+
+impl Sink for Nobody {
+    fn event(&mut self, _event: Event) {}
+}
+
 /// Where calls go on their way through the selection.
 struct Selected<'a, S> {
     selection: &'a mut Selection,
@@ -122,7 +129,41 @@ impl Graph {
     }
 }
 
+/// What a session records, as far as its stream goes by it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StreamOptions {
+    /// Rings of calls: one for each vCPU.
+    pub rings: u16,
+    /// Bytes of a stack of the guest, where returns are traced.
+    pub stack_bytes: Option<u64>,
+    /// Whether values of calls are captured.
+    pub has_values: bool,
+    /// Which calls are passed on, where returns are traced.
+    pub rules: Rules,
+}
+
 impl Stream {
+    /// Of what such a session records of these functions. `waiting` records may wait for a ring that lags:
+    /// [`WAITING_MAX`] while the guest runs.
+    ///
+    /// # Errors
+    /// [`BadStackSize`].
+    pub fn of(
+        options: &StreamOptions,
+        functions: &[Function],
+        waiting: usize,
+    ) -> Result<Self, BadStackSize> {
+        let Some(stack_bytes) = options.stack_bytes else {
+            return Ok(Self::of_functions(options.rings, waiting));
+        };
+        let mut stream = Self::of_graph(options.rings, stack_bytes, waiting)?;
+        if options.has_values {
+            stream = stream.with_values();
+        }
+        stream.select(options.rules.clone(), functions);
+        Ok(stream)
+    }
+
     /// Of calls without returns in this many rings. `waiting` records may wait for a ring that lags: [`WAITING_MAX`]
     /// while the guest runs.
     #[must_use]
@@ -285,6 +326,21 @@ impl Stream {
             graph.advance(u64::MAX, sink);
             graph.selection.finish(sink);
         }
+    }
+
+    /// What waits is for nobody.
+    pub fn forget(&mut self) {
+        self.finish(&mut Nobody);
+        self.take_fresh();
+    }
+
+    /// Records have gone elsewhere up to now: what is open is not certain any more.
+    pub fn resume(&mut self) {
+        let record = Record {
+            time_ns: 0,
+            kind: RecordKind::Lost(0),
+        };
+        self.push(Origin::Calls(0), vec![record], 0);
     }
 
     /// Room for records: of what has been passed on.

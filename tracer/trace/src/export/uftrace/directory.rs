@@ -6,15 +6,16 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::error::ExportError;
-use super::layout::{COMMENT_FILE, SIDE_FILE};
+use super::layout::{COMMENT_FILE, NAMES_FILE, SIDE_FILE};
 use super::lock::{DirectoryLock, LOCK_FILE};
 use crate::export::call_formats::is_values_file;
+use crate::export::compact::STORE_FILE;
 use crate::export::events::is_event_file;
 use crate::export::probes::is_probes_file;
 
 /// Makes `directory`, for `command` alone. One that is there is refused, or with `force` emptied, if everything
 /// in it looks like part of a trace, and nobody writes it.
-pub(super) fn prepare(
+pub(crate) fn prepare(
     directory: &Path,
     force: bool,
     command: &str,
@@ -66,15 +67,16 @@ fn is_ours(path: &Path, name: &OsStr) -> bool {
     };
     match name.rsplit_once('.') {
         None => name == "info" && begins_as_info(path),
-        Some((stem, "dat" | "side")) if name != COMMENT_FILE => {
-            stem.bytes().all(|byte| byte.is_ascii_digit())
-        }
+        Some(_) if [COMMENT_FILE, NAMES_FILE, STORE_FILE].contains(&name) => true,
+        Some((stem, "dat" | "side")) => stem.bytes().all(|byte| byte.is_ascii_digit()),
         Some((stem, "map")) => stem.starts_with("sid-"),
         Some((_, "sym")) => true,
         Some(_) if is_event_file(name) || is_probes_file(name) || is_values_file(name) => true,
-        Some(_) if name == COMMENT_FILE => true,
         Some(_) => {
-            ["task.txt", "task.txt.new", "info.new", LOCK_FILE].contains(&name)
+            let new = [NAMES_FILE, "task.txt", "info"].map(|name| format!("{name}.new"));
+            name == "task.txt"
+                || name == LOCK_FILE
+                || new.iter().any(|new| new == name)
                 || name.starts_with(SIDE_FILE)
                 || name == "default.opts"
         }

@@ -1,7 +1,7 @@
-//! The files of a trace directory that describe it: `info`, `task.txt`, the maps and the symbols.
+//! The files of a trace directory that describe it: `info`, `task.txt`, the map, the symbols and the names of tasks.
 //!
-//! Every vCPU (in a graph trace: every thread) is a uftrace task with a session of its own, because
-//! uftrace names a task after its session. All sessions map the same image at the same place.
+//! Every vCPU (in a graph trace: every thread) is a uftrace task. All are of one session, the image's, so that uftrace
+//! shows one graph of them; since it names a task after its session, names are told as the events of perf that it reads.
 
 use std::fmt::Write;
 
@@ -15,6 +15,12 @@ use crate::export::call_formats::CallFormats;
 
 /// The file for what uftrace's files cannot hold.
 pub const SIDE_FILE: &str = "exotrace.json";
+/// The file that names tasks.
+pub const NAMES_FILE: &str = "perf-cpu0.dat";
+/// A file that uftrace takes for one of records, and does not read. Without one that has a byte in it, it opens no directory.
+pub const UNREAD_FILE: &str = "0.dat";
+/// The map of the one session.
+pub const MAP_FILE: &str = "sid-0000000000000000.map";
 /// The file whose lines uftrace shows as comments among the calls.
 pub const COMMENT_FILE: &str = "extern.dat";
 /// The task id of vCPU or thread 0.
@@ -48,12 +54,6 @@ pub fn side_file(number: u32) -> String {
     format!("{}.side", tid(number))
 }
 
-/// The name of the map file of a vCPU or thread.
-#[must_use]
-pub fn map_file(number: u32) -> String {
-    format!("sid-{number:016x}.map")
-}
-
 /// The `info` file: a header, then one line or more for each bit of its mask.
 pub(super) fn info(
     command_line: &str,
@@ -65,6 +65,7 @@ pub(super) fn info(
     const ARGUMENTS: u64 = 1 << 3;
     const RETURNED: u64 = 1 << 4;
     const SYMBOLS_RELATIVE: u64 = 1 << 5;
+    const NAMES: u64 = 1 << 8;
     const EXECUTABLE: u64 = 1;
     const COMMAND_LINE: u64 = 1 << 3;
     const TASK_INFO: u64 = 1 << 7;
@@ -82,7 +83,7 @@ pub(super) fn info(
     info.extend(HEADER_LENGTH.to_le_bytes());
     // Little-endian, 64-bit.
     info.extend([1, 2]);
-    info.extend((TASK_SESSION | SYMBOLS_RELATIVE | features).to_le_bytes());
+    info.extend((TASK_SESSION | SYMBOLS_RELATIVE | NAMES | features).to_le_bytes());
     info.extend((EXECUTABLE | COMMAND_LINE | TASK_INFO | infos).to_le_bytes());
     info.extend(MAX_STACK.to_le_bytes());
     info.resize(usize::from(HEADER_LENGTH), 0);
@@ -120,15 +121,34 @@ fn quotable(text: &str) -> String {
         .collect()
 }
 
-/// The lines of `task.txt` about a vCPU or thread of this name. uftrace takes the name for that of a program
-/// and leaves out its folder, so there are no slashes in it.
-pub(super) fn task(number: u32, name: &str) -> String {
-    let tid = tid(number);
-    let name = quotable(name).replace('/', "_");
+/// The lines of `task.txt` about a vCPU or thread. The first one is that of the session, and starts the others: uftrace
+/// shows nobody else, and to browsers it names processes only.
+pub(super) fn task(number: u32, first: u32, module: &str) -> String {
+    const START: &str = "timestamp=0.000000000";
+    let (tid, first) = (tid(number), tid(first));
+    if tid != first {
+        return format!("FORK {START} pid={tid} ppid={first}\n");
+    }
     format!(
-        "SESS timestamp=0.000000000 pid={tid} sid={number:016x} exename=\"{name}\"\n\
-         TASK timestamp=0.000000000 tid={tid} pid={tid}\n"
+        "SESS {START} pid={tid} sid=0000000000000000 exename=\"{module}\"\n\
+         TASK {START} tid={tid} pid={tid}\n"
     )
+}
+
+/// The record of [`NAMES_FILE`] that names a vCPU or thread from the first moment on: `PERF_RECORD_COMM`.
+pub(super) fn name(number: u32, name: &str) -> Vec<u8> {
+    const COMM: u32 = 3;
+    /// With a zero at the end.
+    const NAME_LENGTH: usize = 16;
+    const LENGTH: u16 = 48;
+    let tid = tid(number).to_le_bytes();
+    let name = quotable(name);
+    let mut shown = name.as_bytes().to_vec();
+    shown.truncate(name.floor_char_boundary(NAME_LENGTH - 1));
+    shown.resize(NAME_LENGTH, 0);
+    let (kind, time) = (COMM.to_le_bytes(), 0u64.to_le_bytes());
+    let header = [&kind[..], &[0, 0], &LENGTH.to_le_bytes()];
+    [&header.concat()[..], &tid, &tid, &shown, &tid, &tid, &time].concat()
 }
 
 /// What a directory is told of the guest's text.

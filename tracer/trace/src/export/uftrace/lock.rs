@@ -15,7 +15,7 @@ const WRITER_MAX: u64 = 512;
 
 /// A directory that nobody else writes as long as this lives.
 #[derive(Debug)]
-pub(super) struct DirectoryLock {
+pub(crate) struct DirectoryLock {
     /// Closing it is what lets go.
     _file: File,
     path: PathBuf,

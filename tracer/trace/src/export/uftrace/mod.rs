@@ -31,11 +31,12 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub(crate) use self::directory::prepare;
 pub use self::error::ExportError;
 use self::lane::Lane;
 pub use self::late::{LateModule, LateModules, WaitingModules};
-use self::layout::{Extent, SIDE_FILE, Text};
-use self::lock::DirectoryLock;
+use self::layout::{Extent, MAP_FILE, NAMES_FILE, SIDE_FILE, Text, UNREAD_FILE};
+pub(crate) use self::lock::DirectoryLock;
 pub use self::lock::writer_of;
 pub use self::pauses::PauseSpread;
 use self::record::{Kind, truncated, word};
@@ -75,6 +76,8 @@ pub struct UftraceWriter {
     points: Vec<Arc<EventFormat>>,
     /// Why not everything was written.
     error: Option<ExportError>,
+    /// What came is not all that there was.
+    is_cut: bool,
     /// Until the trace is complete.
     lock: Option<DirectoryLock>,
 }
@@ -93,7 +96,7 @@ impl UftraceWriter {
         metadata: Metadata,
         force: bool,
     ) -> Result<Self, ExportError> {
-        let lock = directory::prepare(directory, force, &metadata.command_line)?;
+        let lock = prepare(directory, force, &metadata.command_line)?;
         let vcpus = metadata.vcpus;
         let put = |name: &str, contents: &[u8]| {
             let path = directory.join(name);
@@ -105,12 +108,13 @@ impl UftraceWriter {
         put(&format!("{module}.sym"), symbols.as_bytes())?;
         let numbers: Vec<u32> = (0..u32::from(vcpus)).collect();
         let numbers = if metadata.is_graph() { &[] } else { &*numbers };
-        let task = |number: &u32| layout::task(*number, &format!("vcpu{number}"));
+        let task = |number: &u32| layout::task(*number, 0, &module);
         let tasks: String = numbers.iter().map(task).collect();
         put("task.txt", tasks.as_bytes())?;
-        for number in numbers {
-            put(&layout::map_file(*number), extent.map(&module).as_bytes())?;
-        }
+        let name = |number: &u32| layout::name(*number, &format!("vcpu{number}"));
+        let names: Vec<_> = numbers.iter().map(name).collect();
+        put(NAMES_FILE, &names.concat())?;
+        put(MAP_FILE, extent.map(&module).as_bytes())?;
         put(
             "info",
             &layout::info(
@@ -140,6 +144,7 @@ impl UftraceWriter {
             events: EventWriter::new(directory),
             points: Vec::new(),
             error: None,
+            is_cut: false,
             lock: Some(lock),
         };
         writer.write_side()?;
@@ -351,6 +356,19 @@ impl UftraceWriter {
         file.flush().map_err(failed())
     }
 
+    /// Has uftrace open a directory without a single record, for what it says beside them.
+    fn stand_alone(&mut self) -> Result<(), ExportError> {
+        let is_empty = |vcpu: &VcpuTotals| (vcpu.entries, vcpu.lost) == (0, 0);
+        if !self.side.totals.iter().all(is_empty) {
+            return Ok(());
+        }
+        if let Some(threads) = &mut self.threads {
+            threads.list_one()?;
+        }
+        let path = self.directory.join(UNREAD_FILE);
+        fs::write(&path, "\n").map_err(ExportError::io("write", &path))
+    }
+
     /// Writes everything that is still buffered, so that a reader finds it.
     ///
     /// # Errors
@@ -409,8 +427,9 @@ impl UftraceWriter {
         if let Some(threads) = &self.threads {
             self.side.dropped = threads.dropped();
         }
-        self.side.finished = flushed.is_ok();
+        self.side.finished = flushed.is_ok() && !self.is_cut;
         self.write_comments()?;
+        self.stand_alone()?;
         self.write_side()?;
         let released = self.lock.take().map_or(Ok(()), DirectoryLock::release);
         flushed.and(released)

@@ -110,7 +110,11 @@ fn the_directory_is_complete_before_the_first_event() {
         lines,
         "exename:guest_x.elf\ncmdline:vmm run --x 'a' \ntaskinfo:lines=2\ntaskinfo:nr_tid=2\ntaskinfo:tids=1000,1001\n"
     );
-    assert!(text("task.txt").contains("sid=0000000000000001 exename=\"vcpu1\"\nTASK"));
+    let tasks = "SESS timestamp=0.000000000 pid=1000 sid=0000000000000000 exename=\"guest_x.elf\"\n\
+                 TASK timestamp=0.000000000 tid=1000 pid=1000\n\
+                 FORK timestamp=0.000000000 pid=1001 ppid=1000\n";
+    assert_eq!(text("task.txt"), tasks);
+    assert_eq!(names_of_tasks(&directory), ["1000 vcpu0", "1001 vcpu1"]);
     assert_eq!(
         text("guest_x.elf.sym"),
         "0000000000000000 T f0\n0000000000000010 T f1\n0000000000001000 ? __sym_end\n"
@@ -345,8 +349,8 @@ fn threads_of_a_graph_get_their_files_when_they_are_seen() {
         .unwrap();
     writer.flush().unwrap();
     assert!(text("info").contains("taskinfo:nr_tid=2\ntaskinfo:tids=1000,1002\n"));
-    assert!(text("task.txt").contains("exename=\"thread2\"\nTASK timestamp=0.000000000 tid=1002"));
-    assert!(text("sid-0000000000000002.map").contains("guest_x.elf"));
+    assert!(text("task.txt").ends_with("FORK timestamp=0.000000000 pid=1002 ppid=1000\n"));
+    assert!(text(layout::MAP_FILE).contains("guest_x.elf"));
     let end = crate::event::End::NotSeen;
     let exit = EventKind::Exit {
         function,
@@ -392,25 +396,60 @@ fn threads_have_the_names_that_become_known() {
     let directory = root.path().join("trace");
     let mut writer =
         UftraceWriter::create(&directory, text_of(&functions(1)), graph_metadata(), false).unwrap();
-    let names = || {
-        let text = fs::read_to_string(directory.join("task.txt")).unwrap();
-        let name = |line: &str| Some(line.split_once("exename=")?.1.to_owned());
-        text.lines().filter_map(name).collect::<Vec<_>>()
-    };
+    let names = || names_of_tasks(&directory);
     let entry = |thread| call(10, thread, EventKind::Entry(FunctionId(0)));
     writer.name_thread(1, "init-1".to_owned());
     for thread in 0..3 {
         writer.append(entry(thread)).unwrap();
     }
     writer.flush().unwrap();
-    assert_eq!(names(), ["\"thread0\"", "\"init-1\"", "\"thread2\""]);
-    writer.name_thread(2, "kworker/0:1-7\"\n".to_owned());
+    assert_eq!(names(), ["1000 thread0", "1001 init-1", "1002 thread2"]);
+    writer.name_thread(2, "kworker/0:1\"\nöö".to_owned());
     writer.name_thread(3, "never seen".to_owned());
     writer.finish().unwrap();
-    assert_eq!(
-        names(),
-        ["\"thread0\"", "\"init-1\"", "\"kworker_0:1-7' \""]
-    );
+    let cut = "1002 kworker/0:1' ö";
+    assert_eq!(names(), ["1000 thread0", "1001 init-1", cut]);
+}
+
+/// What the file of names says: 48 bytes for each task, the last one counts.
+fn names_of_tasks(directory: &Path) -> Vec<String> {
+    let bytes = fs::read(directory.join(layout::NAMES_FILE)).unwrap();
+    let (records, []) = bytes.as_chunks::<48>() else {
+        panic!("{} bytes", bytes.len());
+    };
+    let number = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().unwrap());
+    let named = records.iter().map(|record| {
+        assert_eq!(record[..8], [3, 0, 0, 0, 0, 0, 48, 0]);
+        assert_eq!(record[12..16], record[36..40]);
+        assert_eq!(record[40..], [0; 8], "from the first moment on");
+        let name = record[16..32].split(|byte| *byte == 0).next().unwrap();
+        let name = std::str::from_utf8(name).unwrap();
+        (
+            number(&record[12..16]),
+            format!("{} {name}", number(&record[12..16])),
+        )
+    });
+    named
+        .collect::<std::collections::BTreeMap<_, _>>()
+        .into_values()
+        .collect()
+}
+
+#[test]
+fn a_trace_of_events_alone_has_a_task_and_what_uftrace_looks_for() {
+    let root = tempfile::tempdir().unwrap();
+    for (name, metadata) in [("functions", metadata(1)), ("graph", graph_metadata())] {
+        let directory = root.path().join(name);
+        let functions = functions(1);
+        let writer = UftraceWriter::create(&directory, text_of(&functions), metadata, false);
+        writer.unwrap().finish().unwrap();
+        let tasks = fs::read_to_string(directory.join("task.txt")).unwrap();
+        assert_eq!(tasks.lines().count(), 2, "{tasks}");
+        assert_eq!(fs::metadata(directory.join("1000.dat")).unwrap().len(), 0);
+        assert_eq!(fs::read(directory.join("0.dat")).unwrap(), b"\n");
+        let again = UftraceWriter::create(&directory, text_of(&functions), graph_metadata(), true);
+        again.expect("it is known as a trace").finish().unwrap();
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ use terms::function::Function;
 
 use super::error::ExportError;
 use super::lane::{BUFFER, Lane, Length, Storage, VALUES_BESIDE};
-use super::layout::{self, Extent, Text};
+use super::layout::{self, NAMES_FILE, Text};
 use super::record::{Kind, MAX_DEPTH, MAX_VALUE, Record};
 use crate::event::{End, Event, EventKind, Moment};
 use crate::export::call_formats::CallFormats;
@@ -50,7 +50,6 @@ struct Description {
     directory: PathBuf,
     command_line: String,
     module: String,
-    map: String,
     /// What threads are called, as far as the guest told.
     names: BTreeMap<u32, String>,
     /// What the values of calls are.
@@ -68,10 +67,12 @@ impl Description {
             let path = self.path(&name);
             File::create(&path).map_err(ExportError::io("create", &path))?;
         }
-        let map = self.path(&layout::map_file(thread));
-        fs::write(&map, &self.map).map_err(ExportError::io("write", &map))?;
+        let first = listed.first().copied().unwrap_or(thread);
         let tasks = self.path("task.txt");
-        append(&tasks, self.task(thread).as_bytes()).map_err(ExportError::io("write", &tasks))?;
+        let lines = layout::task(thread, first, &self.module);
+        append(&tasks, lines.as_bytes()).map_err(ExportError::io("write", &tasks))?;
+        let names = self.path(NAMES_FILE);
+        append(&names, &self.name(thread)).map_err(ExportError::io("write", &names))?;
         let mut listed = listed.to_vec();
         listed.push(thread);
         self.list(&listed)
@@ -82,18 +83,18 @@ impl Description {
         self.replace("info", &info)
     }
 
-    /// The lines of `task.txt` about a thread.
-    fn task(&self, thread: u32) -> String {
+    /// What tells the name of a thread.
+    fn name(&self, thread: u32) -> Vec<u8> {
         match self.names.get(&thread) {
-            Some(name) => layout::task(thread, name),
-            None => layout::task(thread, &format!("thread{thread}")),
+            Some(name) => layout::name(thread, name),
+            None => layout::name(thread, &format!("thread{thread}")),
         }
     }
 
-    /// Threads that are in `task.txt` already have got their names.
+    /// Threads that are listed already have got their names.
     fn rename(&self, threads: &[u32]) -> Result<(), ExportError> {
-        let tasks: String = threads.iter().map(|thread| self.task(*thread)).collect();
-        self.replace("task.txt", tasks.as_bytes())
+        let names = threads.iter().map(|thread| self.name(*thread));
+        self.replace(NAMES_FILE, &names.collect::<Vec<_>>().concat())
     }
 
     /// Readers find the old file or the new one.
@@ -160,7 +161,6 @@ impl ThreadLanes {
                 directory: directory.to_owned(),
                 command_line: command_line.to_owned(),
                 module: module.to_owned(),
-                map: Extent::of(text).map(module),
                 names: BTreeMap::new(),
                 values: CallFormats::default(),
             },
@@ -300,6 +300,15 @@ impl ThreadLanes {
             self.listed.push(number);
         }
         lane.flush()
+    }
+
+    /// Where no thread was seen, the first is listed: without one uftrace opens no directory.
+    pub fn list_one(&mut self) -> Result<(), ExportError> {
+        if self.listed.is_empty() {
+            self.description.announce(0, &[])?;
+            self.listed.push(0);
+        }
+        Ok(())
     }
 
     /// Says what was dropped in the threads' files, also where there is no room for more.

@@ -1,0 +1,139 @@
+//! What a ring of calls delivers, turned into records: rows for a stream, or bytes for a compact trace.
+
+use crate::clock::RunClock;
+use crate::record::Format;
+use crate::ring::reader::{Delivered, Sink};
+use crate::ring::run::{BATCH, Run};
+use crate::stub::mirror::stacks::Stacks;
+use terms::function::FunctionId;
+use trace::event::{Record, RecordKind, Step};
+use trace::export::compact::Coder;
+
+use super::rings::SharedRings;
+
+/// Where records go.
+#[derive(Debug)]
+pub(super) enum To<'a> {
+    Rows(&'a mut Vec<Record>),
+    Bytes(&'a mut Coder),
+}
+
+/// Turns what a ring of calls delivers into records.
+pub(super) struct CallSink<'a> {
+    pub clock: &'a RunClock,
+    pub rings: &'a SharedRings,
+    pub stacks: &'a mut Stacks,
+    pub to: To<'a>,
+    pub is_late: bool,
+    /// How many records there were.
+    pub count: usize,
+}
+
+/// The address of a stack slot, of which a record can have a part.
+fn whole(slot: u64, rings: &SharedRings, stacks: &mut Stacks) -> u64 {
+    match rings.format() {
+        Format::GraphUntimed => stacks.whole(slot, || rings.directory()),
+        Format::Calls | Format::Graph => slot,
+    }
+}
+
+impl CallSink<'_> {
+    fn push(&mut self, ticks: u64, kind: RecordKind) {
+        let record = Record {
+            time_ns: self.clock.nanoseconds(ticks),
+            kind,
+        };
+        match &mut self.to {
+            To::Rows(rows) => rows.push(record),
+            To::Bytes(coder) => coder.record(&record),
+        }
+    }
+
+    fn calls(&mut self, times: &[u64], functions: &[FunctionId]) {
+        match &mut self.to {
+            To::Rows(rows) => {
+                rows.extend(times.iter().zip(functions).map(|(time_ns, function)| {
+                    let kind = RecordKind::Entry(*function);
+                    Record {
+                        time_ns: *time_ns,
+                        kind,
+                    }
+                }))
+            }
+            To::Bytes(coder) => coder.calls(times, functions),
+        }
+    }
+
+    fn steps(&mut self, times: &[u64], functions: &[FunctionId], steps: &[(Step, u64)]) {
+        match &mut self.to {
+            To::Rows(rows) => {
+                let columns = times.iter().zip(functions).zip(steps);
+                rows.extend(columns.map(|((time_ns, function), (step, slot))| Record {
+                    time_ns: *time_ns,
+                    kind: RecordKind::Graph {
+                        function: *function,
+                        step: *step,
+                        slot: *slot,
+                    },
+                }));
+            }
+            To::Bytes(coder) => coder.steps(times, functions, steps),
+        }
+    }
+}
+
+impl Sink for CallSink<'_> {
+    fn record(&mut self, record: Delivered) {
+        self.count += 1;
+        let is_late = std::mem::take(&mut self.is_late);
+        if (is_late || record.doubt.is_some()) && record.graph.is_some() {
+            // Nothing is missing; what is open is not certain any more, or how long it takes.
+            self.push(record.ticks, RecordKind::Lost(0));
+        }
+        let kind = match record.graph {
+            None => RecordKind::Entry(record.function),
+            Some((step, slot)) => RecordKind::Graph {
+                function: record.function,
+                step,
+                slot: whole(slot, self.rings, self.stacks),
+            },
+        };
+        self.push(record.ticks, kind);
+    }
+
+    fn run(&mut self, run: Run<'_>) {
+        self.count += run.ticks.len();
+        let mut times = [0; BATCH];
+        for (time_ns, ticks) in times.iter_mut().zip(run.ticks) {
+            *time_ns = self.clock.nanoseconds(*ticks);
+        }
+        let times = times.get(..run.ticks.len()).unwrap_or_default();
+        let Some(steps) = run.graph else {
+            return self.calls(times, run.functions);
+        };
+        if self.rings.format() == Format::Graph {
+            return self.steps(times, run.functions, steps);
+        }
+        let mut wholes = [(Step::Entry, 0); BATCH];
+        for (place, (step, slot)) in wholes.iter_mut().zip(steps) {
+            *place = (*step, whole(*slot, self.rings, self.stacks));
+        }
+        let steps = wholes.get(..steps.len()).unwrap_or_default();
+        self.steps(times, run.functions, steps);
+    }
+
+    fn lost(&mut self, ticks: u64, records: u64) {
+        let time_ns = self.clock.nanoseconds(ticks);
+        match &mut self.to {
+            To::Rows(rows) => match rows.last_mut().map(|record| &mut record.kind) {
+                Some(RecordKind::Lost(before)) => *before = before.saturating_add(records),
+                _ => self.push(ticks, RecordKind::Lost(records)),
+            },
+            To::Bytes(coder) => coder.lost(time_ns, records),
+        }
+    }
+
+    fn late(&mut self) {
+        self.is_late = true;
+    }
+}

@@ -1,0 +1,137 @@
+//! Many records at once: what a ring has nearly always, consecutive slots that are all written, in one lap, and timed by
+//! one look. What is anything else is taken record by record ([`reader`](super::reader)), so nothing is decided here.
+
+use terms::function::FunctionId;
+
+use super::geometry::Position;
+use super::moment::{Moment, ROUND};
+use crate::record::{Detail, Format, MARK_MASK, Record};
+use trace::event::Step;
+
+/// Slots taken at a time.
+pub(crate) const BATCH: usize = 512;
+
+/// Records of consecutive slots, none of them late or in doubt: a column for each thing that they say.
+#[derive(Debug, Clone, Copy)]
+pub struct Run<'a> {
+    /// The position of the first.
+    pub first: Position,
+    /// Times, as [`Delivered`](super::reader::Delivered) has them.
+    pub ticks: &'a [u64],
+    /// Functions.
+    pub functions: &'a [FunctionId],
+    /// Steps and stack slots of a graph; none in a function session.
+    pub graph: Option<&'a [(Step, u64)]>,
+}
+
+/// What every record of a run has to be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Expected {
+    pub format: Format,
+    /// The lap mark.
+    pub mark: u64,
+    pub spill: u64,
+    /// Functions with this number or more do not exist.
+    pub functions: u32,
+    /// Of the look that times all of them.
+    pub moment: Moment,
+    /// The time of the record before.
+    pub last: u64,
+    pub is_timed: bool,
+}
+
+/// Room for a run.
+#[derive(Debug)]
+pub(super) struct Columns {
+    ticks: [u64; BATCH],
+    functions: [FunctionId; BATCH],
+    graph: [(Step, u64); BATCH],
+}
+
+impl Columns {
+    pub const fn new() -> Self {
+        Self {
+            ticks: [0; BATCH],
+            functions: [FunctionId(0); BATCH],
+            graph: [(Step::Entry, 0); BATCH],
+        }
+    }
+
+    /// The records in these words, if all of them are as expected. Loops without a way out, each over one thing.
+    pub fn decode(
+        &mut self,
+        first: Position,
+        words: &[u64],
+        details: &[u64],
+        expected: &Expected,
+    ) -> Option<Run<'_>> {
+        let count = words.len();
+        let is_whole = self.functions(words, expected)
+            & self.graph(words, details, expected)
+            & self.times(words, expected);
+        is_whole.then_some(Run {
+            first,
+            ticks: self.ticks.get(..count)?,
+            functions: self.functions.get(..count)?,
+            graph: match expected.format.is_graph() {
+                true => Some(self.graph.get(..count)?),
+                false => None,
+            },
+        })
+    }
+
+    fn functions(&mut self, words: &[u64], expected: &Expected) -> bool {
+        let (mut other, mut highest) = (0, 0);
+        for (word, function) in words.iter().zip(&mut self.functions) {
+            other |= word ^ expected.mark;
+            *function = Record(*word).without(expected.spill).function();
+            highest = highest.max(function.0);
+        }
+        other & MARK_MASK == 0 && highest < expected.functions
+    }
+
+    fn graph(&mut self, words: &[u64], details: &[u64], expected: &Expected) -> bool {
+        let columns = words.iter().zip(details).zip(&mut self.graph);
+        let (mut other, mut is_step) = (0, true);
+        match expected.format {
+            Format::Calls => {}
+            Format::Graph => {
+                for ((_, detail), graph) in columns {
+                    other |= detail ^ expected.mark;
+                    let detail = Detail(*detail).without(expected.spill);
+                    is_step &= detail.step().is_some();
+                    *graph = (detail.step().unwrap_or(Step::Entry), detail.slot());
+                }
+            }
+            Format::GraphUntimed => {
+                for ((word, _), graph) in columns {
+                    let (step, slot) = Record(*word).without(expected.spill).untimed();
+                    is_step &= step.is_some();
+                    *graph = (step.unwrap_or(Step::Entry), slot);
+                }
+            }
+        }
+        other & MARK_MASK == 0 && is_step
+    }
+
+    /// As [`Times::next`](super::timeline::Times::next) has them.
+    fn times(&mut self, words: &[u64], expected: &Expected) -> bool {
+        let latest = expected.moment.latest();
+        let ahead = latest.wrapping_add(expected.moment.offset);
+        for (word, ticks) in words.iter().zip(&mut self.ticks) {
+            let low = match expected.format {
+                Format::GraphUntimed => 0,
+                Format::Calls | Format::Graph => Record(*word).without(expected.spill).time(),
+            };
+            *ticks = latest.wrapping_sub(ahead.wrapping_sub(low) & (ROUND - 1));
+        }
+        let (mut last, mut is_possible) = (expected.last, true);
+        for (_, ticks) in words.iter().zip(&mut self.ticks) {
+            is_possible &= ticks.wrapping_add(ROUND / 2) > last;
+            last = last.max(*ticks);
+            *ticks = last;
+        }
+        // Before that, a time could be one before the clock began.
+        (ROUND..u64::MAX - ROUND).contains(&latest) && (is_possible || !expected.is_timed)
+    }
+}

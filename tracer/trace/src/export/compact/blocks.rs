@@ -1,0 +1,269 @@
+//! The blocks of a compact trace: written whole or not at all, and read back as far as they are whole.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use super::error::CompactError;
+use super::{MARK, VERSION};
+
+/// Bytes before the blocks.
+const START: usize = 16;
+/// Bytes before what a block holds.
+pub(super) const FRAME: usize = 12;
+/// The most that a block holds: a kernel's functions are some megabytes.
+const BLOCK_MAX: u32 = 64 << 20;
+
+/// What a block holds. The number is the one in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Kind {
+    Begin = 1,
+    Functions = 2,
+    Metadata = 3,
+    Points = 4,
+    Probes = 5,
+    Values = 6,
+    Threads = 7,
+    Records = 8,
+    Looks = 9,
+    Round = 10,
+    End = 11,
+}
+
+impl Kind {
+    const ALL: [Self; 11] = [
+        Self::Begin,
+        Self::Functions,
+        Self::Metadata,
+        Self::Points,
+        Self::Probes,
+        Self::Values,
+        Self::Threads,
+        Self::Records,
+        Self::Looks,
+        Self::Round,
+        Self::End,
+    ];
+
+    fn of(number: u8) -> Option<Self> {
+        let index = usize::from(number).checked_sub(1)?;
+        Self::ALL.get(index).copied()
+    }
+}
+
+/// Fills in what stands before the contents of a block: `block` begins with room for it.
+fn seal(kind: Kind, block: &mut [u8]) -> io::Result<()> {
+    let too_large = || io::Error::new(io::ErrorKind::FileTooLarge, "a block of too many bytes");
+    let length = u32::try_from(block.len().saturating_sub(FRAME)).ok();
+    let length = length.filter(|length| *length <= BLOCK_MAX);
+    let length = length.ok_or_else(too_large)?;
+    if let Some((frame, contents)) = block.split_first_chunk_mut::<FRAME>() {
+        let [a, b, c, d] = length.to_le_bytes();
+        let head = [a, b, c, d, kind as u8, 0, 0, 0];
+        let [e, f, g, h] = checksum(head, contents).to_le_bytes();
+        *frame = [a, b, c, d, kind as u8, 0, 0, 0, e, f, g, h];
+    }
+    Ok(())
+}
+
+fn checksum(head: [u8; 8], contents: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&head);
+    hasher.update(contents);
+    hasher.finalize()
+}
+
+/// A file that is written.
+#[derive(Debug)]
+pub(super) struct BlockFile<F = File> {
+    file: F,
+    /// Bytes of whole blocks.
+    length: u64,
+}
+
+/// What can be cut.
+pub(super) trait Cut {
+    fn cut(&mut self, length: u64) -> io::Result<()>;
+}
+
+impl Cut for File {
+    fn cut(&mut self, length: u64) -> io::Result<()> {
+        self.set_len(length)?;
+        self.seek(SeekFrom::Start(length)).map(|_| ())
+    }
+}
+
+impl<F: Write + Cut> BlockFile<F> {
+    /// Of a new file.
+    pub fn begin(mut file: F) -> io::Result<Self> {
+        let mut start = MARK.to_vec();
+        start.extend(VERSION.to_le_bytes());
+        start.resize(START, 0);
+        file.write_all(&start)?;
+        Ok(Self {
+            file,
+            length: START as u64,
+        })
+    }
+
+    /// Bytes that it has.
+    pub const fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Adds a block of which the contents follow [`FRAME`] bytes. What got through of one that cannot be written is cut off
+    /// again.
+    pub fn add(&mut self, kind: Kind, block: &mut [u8]) -> io::Result<()> {
+        seal(kind, block)?;
+        if let Err(error) = self.file.write_all(block) {
+            // A file that cannot be cut ends in a block that is not whole, and nothing is written after that.
+            self.cut(self.length)?;
+            return Err(error);
+        }
+        self.length += block.len() as u64;
+        Ok(())
+    }
+
+    /// Makes it so long again.
+    pub fn cut(&mut self, length: u64) -> io::Result<()> {
+        self.file.cut(length)?;
+        self.length = length;
+        Ok(())
+    }
+}
+
+/// A block that was read.
+#[derive(Debug)]
+pub(super) struct Block {
+    pub kind: Kind,
+    pub contents: Vec<u8>,
+}
+
+/// Why there is no other block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// The file ends here.
+    End,
+    /// It ends in the middle of a block.
+    Cut { at: u64, bytes: u64 },
+    /// What is there is not what was written.
+    Damaged { at: u64, bytes: u64 },
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::End => Ok(()),
+            Self::Cut { at, bytes } => write!(
+                f,
+                "it ends in the middle of a block: the last {bytes} bytes, from {at} on, are not shown"
+            ),
+            Self::Damaged { at, bytes } => write!(
+                f,
+                "the block at {at} is damaged: that and what follows it, {bytes} bytes, are not shown"
+            ),
+        }
+    }
+}
+
+/// A file that is read.
+#[derive(Debug)]
+pub(super) struct Blocks<R> {
+    from: R,
+    at: u64,
+    length: u64,
+}
+
+impl Blocks<BufReader<File>> {
+    /// Opens a file.
+    pub fn open(path: &Path) -> Result<Self, CompactError> {
+        let file = File::open(path).map_err(CompactError::io(path))?;
+        let length = file.metadata().map_err(CompactError::io(path))?.len();
+        Self::of(BufReader::new(file), length, path)
+    }
+}
+
+impl<R: Read> Blocks<R> {
+    /// Of a file of so many bytes, which is called so.
+    pub fn of(mut from: R, length: u64, path: &Path) -> Result<Self, CompactError> {
+        let not_one = |problem| CompactError::NotOne {
+            path: path.to_owned(),
+            problem,
+        };
+        let mut start = [0; START];
+        match from.read_exact(&mut start) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return Err(not_one("shorter than its header"));
+            }
+            Err(error) => return Err(CompactError::io(path)(error)),
+        }
+        let [mark @ .., v0, v1, v2, v3, _, _, _, _] = start;
+        if mark != MARK {
+            return Err(not_one("not the header of a compact trace"));
+        }
+        let found = u32::from_le_bytes([v0, v1, v2, v3]);
+        if found != VERSION {
+            let path = path.to_owned();
+            return Err(CompactError::Version { path, found });
+        }
+        Ok(Self {
+            from,
+            at: START as u64,
+            length,
+        })
+    }
+
+    /// The next block, or why there is none.
+    pub fn next(&mut self) -> io::Result<Result<Block, Stop>> {
+        let at = self.at;
+        let rest = self.length.saturating_sub(at);
+        let mut frame = Vec::with_capacity(FRAME);
+        self.read(FRAME as u64, &mut frame)?;
+        let Some(&[l0, l1, l2, l3, kind, z0, z1, z2, c0, c1, c2, c3]) =
+            frame.first_chunk::<FRAME>()
+        else {
+            return Ok(Err(match frame.len() as u64 {
+                0 => Stop::End,
+                bytes => Stop::Cut { at, bytes },
+            }));
+        };
+        let length = u32::from_le_bytes([l0, l1, l2, l3]);
+        let damaged = Stop::Damaged { at, bytes: rest };
+        let Some(known) = Kind::of(kind).filter(|_| length <= BLOCK_MAX) else {
+            return Ok(Err(damaged));
+        };
+        let mut contents = Vec::new();
+        self.read(length.into(), &mut contents)?;
+        if contents.len() as u64 != u64::from(length) {
+            let bytes = (FRAME + contents.len()) as u64;
+            return Ok(Err(Stop::Cut { at, bytes }));
+        }
+        let head = [l0, l1, l2, l3, kind, z0, z1, z2];
+        if checksum(head, &contents) != u32::from_le_bytes([c0, c1, c2, c3]) {
+            return Ok(Err(damaged));
+        }
+        Ok(Ok(Block {
+            kind: known,
+            contents,
+        }))
+    }
+
+    /// That the last block is no good, of which the checksum is right.
+    pub const fn damaged(&self, block: &Block) -> Stop {
+        let bytes = (FRAME + block.contents.len()) as u64;
+        let at = self.at.saturating_sub(bytes);
+        Stop::Damaged {
+            at,
+            bytes: self.length.saturating_sub(at),
+        }
+    }
+
+    fn read(&mut self, count: u64, into: &mut Vec<u8>) -> io::Result<()> {
+        let read = self.from.by_ref().take(count).read_to_end(into)?;
+        self.at += read as u64;
+        Ok(())
+    }
+}

@@ -1,0 +1,97 @@
+//! Some records of one ring, as bytes that can be read alone: a block of the file, with what stands before its records.
+
+use std::fmt::Debug;
+
+use super::blocks::FRAME;
+use super::bytes::{Bytes, Malformed};
+use super::decode::decode;
+use super::looks::{number, origin};
+use crate::event::Record;
+use crate::stream::Origin;
+
+/// Bytes before the records: the block's own, and what is said of them all.
+const HEADER: usize = FRAME + HEAD;
+const HEAD: usize = 40;
+
+/// Some records of one ring.
+#[derive(Debug)]
+pub(super) struct Part {
+    /// Room for what stands before them, then they.
+    pub bytes: Vec<u8>,
+    /// The time from which those of its records count.
+    pub base_ns: u64,
+    /// How many records there are, without losses.
+    pub records: u32,
+    /// How many its losses say.
+    pub lost: u64,
+}
+
+/// What is said of all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Of {
+    pub origin: Origin,
+    /// When the ring was looked at; none when something is waited for, or more of it follows.
+    pub looked_ns: Option<u64>,
+    /// Up to when a loss at their end may have happened.
+    pub until_ns: u64,
+}
+
+impl Part {
+    /// One whose records begin at this time; with room for so many bytes.
+    pub fn from(base_ns: u64, room: usize) -> Self {
+        let mut bytes = Vec::with_capacity(room);
+        bytes.resize(HEADER, 0);
+        Self {
+            bytes,
+            base_ns,
+            records: 0,
+            lost: 0,
+        }
+    }
+
+    /// Fills in what stands before the records; the block's own is still to come.
+    pub fn describe(&mut self, of: Of) -> &mut [u8] {
+        let (kind, vcpu) = number(of.origin);
+        let mut head = vec![kind, u8::from(of.looked_ns.is_some())];
+        head.extend(vcpu.to_le_bytes());
+        head.extend(self.records.to_le_bytes());
+        let numbers = [
+            self.lost,
+            self.base_ns,
+            of.until_ns,
+            of.looked_ns.unwrap_or_default(),
+        ];
+        head.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+        if let Some(place) = self.bytes.get_mut(FRAME..HEADER) {
+            place.copy_from_slice(&head);
+        }
+        &mut self.bytes
+    }
+
+    /// Adds its records to `into`, for who wants them at once.
+    pub fn records(&self, into: &mut Vec<Record>) -> Result<(), Malformed> {
+        let bytes = self.bytes.get(HEADER..).unwrap_or_default();
+        decode(bytes, self.base_ns, into)
+    }
+}
+
+/// The records of a block that was read, and what is said of them.
+pub(super) fn read(block: &[u8]) -> Result<(Of, Vec<Record>), Malformed> {
+    let mut from = Bytes::of(block);
+    let [kind, is_looked] = from.array()?;
+    let vcpu = u16::from_le_bytes(from.array()?);
+    let count = u32::from_le_bytes(from.array()?);
+    let mut next = || from.array().map(u64::from_le_bytes);
+    let (_lost, base_ns, until_ns, looked_ns) = (next()?, next()?, next()?, next()?);
+    let of = Of {
+        origin: origin(kind, vcpu)?,
+        looked_ns: (is_looked == 1).then_some(looked_ns),
+        until_ns,
+    };
+    let rest = block.get(HEAD..).unwrap_or_default();
+    // No record takes less than an eighth of a byte: a group of 64 has 8 bytes at least.
+    let count = usize::try_from(count).unwrap_or_default();
+    let mut records = Vec::with_capacity(count.min(rest.len().saturating_mul(8)));
+    decode(rest, base_ns, &mut records)?;
+    Ok((of, records))
+}

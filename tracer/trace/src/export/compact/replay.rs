@@ -1,0 +1,328 @@
+//! Putting a compact trace together: what its file holds goes through the same stream as it would have when it was recorded,
+//! into a trace directory. So nothing is a way of its own of reading calls.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use terms::addr::Gva;
+use terms::event_format::EventFormat;
+use terms::function::Function;
+
+use super::STORE_FILE;
+use super::blocks::{Block, Blocks, Kind, Stop};
+use super::error::CompactError;
+use super::looks;
+use super::notes::{
+    BeginNote, DeathNote, EndNote, FunctionsNote, PointNote, ThreadsNote, ValuesNote,
+};
+use super::part;
+use crate::export::call_formats::CallFormats;
+use crate::export::probes::ProbeNote;
+use crate::export::store::{Ending, News, Store};
+use crate::export::uftrace::layout::Text;
+use crate::export::uftrace::{AnomalyNote, Metadata, Tally, UftraceWriter};
+use crate::report::Watch;
+use crate::stream::{Stream, WAITING_MAX};
+
+/// Records of one round, at most: what all rings of a guest together hold. More continue as they are, so that a file that
+/// has no rounds takes no more memory.
+const ROUND_MAX: usize = 1 << 26;
+/// Functions of a guest, at most: as many as records can name.
+const FUNCTIONS_MAX: usize = 1 << 18;
+
+/// What was put together.
+#[derive(Debug, Default)]
+pub struct Replayed {
+    /// What is in the directory now.
+    pub tally: Tally,
+    /// What is to be said of the file: that it was cut, or is damaged.
+    pub remark: Option<String>,
+    /// Whether it was ended in order.
+    pub is_finished: bool,
+}
+
+/// Puts the compact trace in `directory` together as a trace directory at `to`; with `force` an older one there is replaced.
+///
+/// # Errors
+/// [`CompactError`] about the file, or about what is written.
+pub fn convert(
+    directory: &Path,
+    to: &Path,
+    force: bool,
+    watch: &Watch,
+) -> Result<Replayed, CompactError> {
+    let path = directory.join(STORE_FILE);
+    let mut blocks = Blocks::open(&path)?;
+    let (begin, functions) = beginning(&mut blocks, &path)?;
+    let mut replay = Replay::begin(path, begin, functions, to, force)?;
+    let stop = replay.all(&mut blocks, watch)?;
+    replay.finish(stop)
+}
+
+/// The functions that a compact trace knows, without its records.
+///
+/// # Errors
+/// [`CompactError`] about the file.
+pub fn functions(directory: &Path) -> Result<Vec<Function>, CompactError> {
+    let path = directory.join(STORE_FILE);
+    let mut blocks = Blocks::open(&path)?;
+    Ok(beginning(&mut blocks, &path)?.1.functions)
+}
+
+/// The functions of a guest, and where later ones end.
+#[derive(Debug, Default)]
+struct Known {
+    functions: Vec<Function>,
+    limit: Option<Gva>,
+}
+
+impl Known {
+    fn add(&mut self, note: FunctionsNote) -> Option<()> {
+        let has_room = note.functions.len() <= FUNCTIONS_MAX.checked_sub(self.functions.len())?;
+        let functions = note.functions.into_iter().map(Into::into);
+        self.functions.extend(functions.filter(|_| has_room));
+        self.limit = note.limit.map(Gva);
+        has_room.then_some(())
+    }
+
+    fn text(&self) -> Text<'_> {
+        Text {
+            functions: &self.functions,
+            limit: self.limit,
+        }
+    }
+}
+
+/// The first two blocks.
+fn beginning(
+    blocks: &mut Blocks<BufReader<File>>,
+    path: &Path,
+) -> Result<(BeginNote, Known), CompactError> {
+    let mut first = |kind| -> Result<Vec<u8>, CompactError> {
+        match blocks.next().map_err(CompactError::io(path))? {
+            Ok(block) if block.kind == kind => Ok(block.contents),
+            _ => Err(damaged(path)),
+        }
+    };
+    let begin: BeginNote = json(&first(Kind::Begin)?).ok_or_else(|| damaged(path))?;
+    let functions = json(&first(Kind::Functions)?).ok_or_else(|| damaged(path))?;
+    let mut known = Known::default();
+    known.add(functions).ok_or_else(|| damaged(path))?;
+    Ok((begin, known))
+}
+
+/// Nothing can be read of it.
+fn damaged(path: &Path) -> CompactError {
+    CompactError::NotOne {
+        path: path.to_owned(),
+        problem: "it does not say how it was recorded",
+    }
+}
+
+fn json<T: DeserializeOwned>(text: &[u8]) -> Option<T> {
+    serde_json::from_slice(text).ok()
+}
+
+/// On its way.
+struct Replay {
+    path: PathBuf,
+    stream: Stream,
+    to: UftraceWriter,
+    known: Known,
+    /// What threads are called, by their stacks, and their numbers.
+    names: BTreeMap<u64, String>,
+    threads: HashMap<u64, u32>,
+    /// Of threads whose records may be still to come.
+    deaths: Vec<DeathNote>,
+    /// Records of this round, and all.
+    waiting: usize,
+    read: u64,
+    end: Option<EndNote>,
+}
+
+impl Replay {
+    fn begin(
+        path: PathBuf,
+        begin: BeginNote,
+        known: Known,
+        to: &Path,
+        force: bool,
+    ) -> Result<Self, CompactError> {
+        let options = begin.options().map_err(|_| damaged(&path))?;
+        let stream = Stream::of(&options, &known.functions, WAITING_MAX);
+        let stream = stream.map_err(|_| damaged(&path))?;
+        let is_same = begin.metadata.is_graph() == stream.has_threads()
+            && begin.metadata.vcpus == options.rings;
+        if !is_same {
+            return Err(damaged(&path));
+        }
+        Ok(Self {
+            stream,
+            to: UftraceWriter::create(to, known.text(), begin.metadata, force)?,
+            path,
+            known,
+            names: BTreeMap::new(),
+            threads: HashMap::new(),
+            deaths: Vec::new(),
+            waiting: 0,
+            read: 0,
+            end: None,
+        })
+    }
+
+    /// Every block, up to where there is no other.
+    fn all(
+        &mut self,
+        blocks: &mut Blocks<BufReader<File>>,
+        watch: &Watch,
+    ) -> Result<Stop, CompactError> {
+        loop {
+            let block = match blocks.next().map_err(CompactError::io(&self.path))? {
+                Ok(block) => block,
+                Err(stop) => return Ok(stop),
+            };
+            if self.block(&block).is_none() {
+                return Ok(blocks.damaged(&block));
+            }
+            // A block is as much as other walks take between two questions.
+            if !watch.goes_on(0, || self.read) {
+                return Err(CompactError::Interrupted);
+            }
+            if self.to.error().is_some() {
+                // It is full: more of the same would not come in either.
+                return Ok(Stop::End);
+            }
+        }
+    }
+
+    /// One block; none for one that says nothing that can be.
+    fn block(&mut self, block: &Block) -> Option<()> {
+        let text = &*block.contents;
+        match block.kind {
+            Kind::Begin => return None,
+            Kind::Functions => {
+                self.known.add(json(text)?)?;
+                self.stream.extend(&self.known.functions);
+                self.to.learn(News::Functions(self.known.text()));
+            }
+            Kind::Metadata => {
+                let metadata: Metadata = json(text)?;
+                self.to.learn(News::Metadata(Box::new(metadata)));
+            }
+            Kind::Points => {
+                let notes: Vec<PointNote> = json(text)?;
+                let formats: Option<Vec<Arc<EventFormat>>> =
+                    notes.iter().map(PointNote::format).collect();
+                self.stream.expect_points();
+                self.to.learn(News::Points(&formats?));
+            }
+            Kind::Probes => {
+                let probes: Vec<ProbeNote> = json(text)?;
+                self.to.learn(News::Probes(&probes));
+            }
+            Kind::Values => self.values(&json::<Vec<ValuesNote>>(text)?)?,
+            Kind::Threads => self.note_threads(json(text)?),
+            Kind::Records => self.records(text)?,
+            Kind::Looks => {
+                let looks = looks::decode(text).ok()?.into_iter();
+                looks.for_each(|(origin, time_ns)| self.stream.looked(origin, time_ns));
+            }
+            Kind::Round => self.round(),
+            Kind::End => self.end = Some(json(text)?),
+        }
+        Some(())
+    }
+
+    fn values(&mut self, notes: &[ValuesNote]) -> Option<()> {
+        let captured: Option<Vec<_>> = notes.iter().map(ValuesNote::fields).collect();
+        let captured = captured?;
+        for (function, moment, _) in &captured {
+            self.stream.expect_values(*function, *moment);
+        }
+        let captured = captured.iter();
+        let captured = captured.map(|(function, moment, fields)| (*function, *moment, &**fields));
+        let formats = CallFormats::of(&self.known.functions, captured);
+        self.to.learn(News::Values(formats));
+        Some(())
+    }
+
+    fn records(&mut self, block: &[u8]) -> Option<()> {
+        let (of, records) = part::read(block).ok()?;
+        self.waiting += records.len();
+        self.read += records.len() as u64;
+        self.stream.push(of.origin, records, of.until_ns);
+        if let Some(time_ns) = of.looked_ns {
+            self.stream.looked(of.origin, time_ns);
+        }
+        if !self.stream.is_ordered(&self.to) || self.waiting > ROUND_MAX {
+            self.pass_on(false);
+        }
+        Some(())
+    }
+
+    fn pass_on(&mut self, is_over: bool) {
+        self.waiting = 0;
+        self.to.take(&mut self.stream, is_over);
+        while self.stream.take_room().is_some() {}
+    }
+
+    fn round(&mut self) {
+        self.pass_on(false);
+        self.know_threads();
+    }
+
+    /// Threads that were seen since may have names already, or have ended.
+    fn know_threads(&mut self) {
+        for (thread, stack) in self.stream.take_fresh() {
+            self.threads.insert(stack.0, thread);
+            if let Some(name) = self.names.get(&stack.0) {
+                self.to.learn(News::Thread(thread, name.clone()));
+            }
+        }
+        let (threads, stream) = (&self.threads, &mut self.stream);
+        self.deaths.retain(|death| {
+            let thread = threads.get(&death.stack);
+            thread
+                .map(|thread| stream.died(death.death(*thread)))
+                .is_none()
+        });
+    }
+
+    fn note_threads(&mut self, note: ThreadsNote) {
+        for (stack, name) in note.names {
+            if let Some(thread) = self.threads.get(&stack) {
+                self.to.learn(News::Thread(*thread, name.clone()));
+            }
+            self.names.insert(stack, name);
+        }
+        self.deaths.extend(note.deaths);
+        self.know_threads();
+    }
+
+    fn finish(mut self, stop: Stop) -> Result<Replayed, CompactError> {
+        self.pass_on(true);
+        self.know_threads();
+        let anomalies = self.stream.anomalies();
+        let anomalies = anomalies.map_or_else(Vec::new, |anomalies| {
+            AnomalyNote::list(anomalies, &self.known.functions)
+        });
+        let is_finished = self.end.as_ref().is_some_and(|end| end.is_whole) && stop == Stop::End;
+        let ending = Ending {
+            doubts: self.end.unwrap_or_default().doubts,
+            anomalies,
+            strays: self.stream.strays(),
+            is_cut: !is_finished,
+        };
+        let tally = Store::finish(&mut self.to, ending)?;
+        let remark = (stop != Stop::End).then(|| format!("{}: {stop}", self.path.display()));
+        Ok(Replayed {
+            tally,
+            remark,
+            is_finished,
+        })
+    }
+}

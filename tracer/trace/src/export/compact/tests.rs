@@ -1,0 +1,660 @@
+//! What is read of a compact trace is what a trace directory of the same records has, byte for byte; and a file that is cut
+//! or damaged is read as far as it is whole.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use proptest::prelude::*;
+use terms::addr::Gva;
+use terms::event_format::EventId;
+use terms::field::{Field, FieldType, FieldValue};
+use terms::function::FunctionId;
+
+use super::*;
+use crate::doubt::{TimeDoubt, TimeNote};
+use crate::event::{CallValues, Moment, Passed, Record, RecordKind, Step, Values};
+use crate::export::call_formats::CallFormats;
+use crate::export::store::{Ending, News, Store};
+use crate::export::uftrace::{AnomalyNote, GRAPH, Metadata, UftraceWriter};
+use crate::graph::Death;
+use crate::graph::rules::Rules;
+use crate::host::{ExitReason, HostStep, HostThread};
+use crate::report::{self, Format, Watch};
+use crate::stream::{Origin, Stream, StreamOptions, WAITING_MAX};
+use crate::testing::{functions as made, text_of};
+
+const FUNCTIONS: u64 = 300;
+const STACK: u64 = 1 << 14;
+const RINGS: u16 = 2;
+
+/// What one ring brings in one round.
+#[derive(Debug, Clone)]
+struct Brought {
+    origin: Origin,
+    records: Vec<Record>,
+    until_ns: u64,
+    looked_ns: Option<u64>,
+}
+
+/// A session: rounds of what rings bring.
+#[derive(Debug, Clone)]
+struct Session {
+    /// How many functions the guest has.
+    functions: u64,
+    options: StreamOptions,
+    rounds: Vec<Vec<Brought>>,
+}
+
+impl Session {
+    fn metadata(&self) -> Metadata {
+        Metadata {
+            image: "guest.elf".into(),
+            vcpus: RINGS,
+            tracer: match self.options.stack_bytes {
+                Some(_) => GRAPH.into(),
+                None => "function".into(),
+            },
+            stack_bytes: self.options.stack_bytes.unwrap_or_default(),
+            ..Metadata::default()
+        }
+    }
+
+    fn doubts() -> Vec<TimeNote> {
+        vec![TimeNote {
+            kind: TimeDoubt::Late,
+            count: 3,
+        }]
+    }
+
+    /// Written as it would be without a compact trace.
+    fn directly(&self, at: &Path) {
+        let functions = made(self.functions);
+        let mut stream = Stream::of(&self.options, &functions, WAITING_MAX).unwrap();
+        let text = text_of(&functions);
+        let mut to = UftraceWriter::create(at, text, self.metadata(), false).unwrap();
+        stream.expect_points();
+        to.learn(News::Points(&points()));
+        if self.options.has_values {
+            let fields = fields();
+            let captured = || captured(&fields).into_iter();
+            captured().for_each(|(function, moment, _)| stream.expect_values(function, moment));
+            to.learn(News::Values(CallFormats::of(&functions, captured())));
+        }
+        for round in &self.rounds {
+            for brought in round {
+                let (origin, records) = (brought.origin, brought.records.clone());
+                stream.push(origin, records, brought.until_ns);
+                if let Some(time_ns) = brought.looked_ns {
+                    stream.looked(origin, time_ns);
+                }
+            }
+            stream.run(&mut to);
+            for (thread, stack) in stream.take_fresh() {
+                to.learn(News::Thread(thread, name(stack)));
+            }
+        }
+        stream.finish(&mut to);
+        for (thread, stack) in stream.take_fresh() {
+            to.learn(News::Thread(thread, name(stack)));
+        }
+        let anomalies = stream.anomalies();
+        let anomalies = anomalies.map(|seen| AnomalyNote::list(seen, &functions));
+        let ending = Ending {
+            doubts: Self::doubts(),
+            anomalies: anomalies.unwrap_or_default(),
+            strays: stream.strays(),
+            is_cut: false,
+        };
+        Store::finish(&mut to, ending).unwrap();
+    }
+
+    fn writer(&self, at: &Path) -> CompactWriter {
+        let functions = made(self.functions);
+        let text = text_of(&functions);
+        let metadata = self.metadata();
+        let mut writer = CompactWriter::create(at, text, metadata, &self.options, false).unwrap();
+        writer.learn(&News::Points(&points()));
+        if self.options.has_values {
+            writer.values(captured(&fields()).into_iter());
+        }
+        writer
+    }
+
+    fn write(&self, writer: &mut CompactWriter) {
+        let mut coders: BTreeMap<String, Coder> = BTreeMap::new();
+        for round in &self.rounds {
+            let mut stacks = Vec::new();
+            for brought in round {
+                let coder = coders.entry(format!("{:?}", brought.origin));
+                let coder =
+                    coder.or_insert_with(|| Coder::new(self.options.stack_bytes.unwrap_or(1)));
+                encode(&brought.records, coder);
+                let mut coded = coder.take();
+                assert_eq!(coded.decoded(), joined(&brought.records));
+                stacks.extend(coded.take_stacks());
+                writer.append(brought.origin, coded, brought.until_ns, brought.looked_ns);
+            }
+            writer.end_round();
+            let names = stacks.into_iter().map(|stack| (stack, name(stack)));
+            writer.threads(names.collect(), Vec::new());
+        }
+    }
+
+    fn compact(&self, at: &Path) -> Kept {
+        let mut writer = self.writer(at);
+        self.write(&mut writer);
+        writer.finish(&Self::doubts()).unwrap()
+    }
+}
+
+/// Calls come as columns, as many as there are at once, as a ring's reader has them.
+fn encode(records: &[Record], coder: &mut Coder) {
+    let mut rest = records;
+    while let [first, ..] = rest {
+        let entry = |record: &Record| match record.kind {
+            RecordKind::Entry(function) => Some(function),
+            _ => None,
+        };
+        let run: Vec<FunctionId> = rest.iter().map_while(entry).collect();
+        if run.len() > 1 {
+            let times: Vec<u64> = rest.iter().take(run.len()).map(|one| one.time_ns).collect();
+            coder.calls(&times, &run);
+            rest = &rest[run.len()..];
+            continue;
+        }
+        coder.record(first);
+        rest = &rest[1..];
+    }
+}
+
+/// Losses that follow each other are one.
+fn joined(records: &[Record]) -> Vec<Record> {
+    let mut joined: Vec<Record> = Vec::new();
+    for record in records {
+        let last = joined.last_mut().map(|last| &mut last.kind);
+        match (last, &record.kind) {
+            (Some(RecordKind::Lost(before)), RecordKind::Lost(count)) => {
+                *before = before.saturating_add(*count);
+            }
+            _ => joined.push(record.clone()),
+        }
+    }
+    joined
+}
+
+fn name(stack: Gva) -> String {
+    format!("task-{:x}", stack.0 >> 14)
+}
+
+fn points() -> Vec<std::sync::Arc<terms::event_format::EventFormat>> {
+    let fields = fields();
+    let format = terms::event_format::EventFormat::new("sent".into(), fields);
+    vec![std::sync::Arc::new(format)]
+}
+
+fn fields() -> Vec<Field> {
+    let field = |name: &str, kind| Field {
+        name: name.into(),
+        kind,
+    };
+    vec![
+        field("size", FieldType::named("i32").unwrap()),
+        field("to", FieldType::text(16)),
+    ]
+}
+
+fn captured(fields: &[Field]) -> Vec<(FunctionId, Moment, &[Field])> {
+    let each = (0..4).map(FunctionId);
+    each.flat_map(|function| {
+        [
+            (function, Moment::Entry, fields),
+            (function, Moment::Exit, fields),
+        ]
+    })
+    .collect()
+}
+
+fn values(number: u64) -> Values {
+    let text = FieldValue::of_text(format!("to{number}").as_bytes(), number.is_multiple_of(3));
+    [FieldValue::Signed(number.cast_signed() - 3), text].into()
+}
+
+/// All files of a directory.
+fn contents(directory: &Path) -> BTreeMap<String, Vec<u8>> {
+    let files = fs::read_dir(directory).unwrap().map(|file| file.unwrap());
+    files
+        .map(|file| {
+            let name = file.file_name().into_string().unwrap();
+            (name, fs::read(file.path()).unwrap())
+        })
+        .collect()
+}
+
+fn assert_same(one: &Path, other: &Path) {
+    let (one, other) = (contents(one), contents(other));
+    let names: Vec<_> = one.keys().collect();
+    assert_eq!(names, other.keys().collect::<Vec<_>>());
+    for (name, bytes) in &one {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert!(
+            *bytes == other[name],
+            "{name}:\n{}\n{}",
+            text(bytes),
+            text(&other[name])
+        );
+    }
+}
+
+/// What happens on one ring of calls, by a few numbers.
+fn calls(seed: &[(u8, u16)], vcpu: u16, is_graph: bool, from_ns: u64) -> Vec<Record> {
+    let mut time_ns = from_ns;
+    let mut open: Vec<(u32, u64)> = Vec::new();
+    let mut records = Vec::new();
+    for (what, number) in seed {
+        time_ns += u64::from(*number) << (what % 7);
+        let function = FunctionId(u32::from(*number) % 320);
+        let stack = 0xffff_8880_0000_0000 + u64::from(vcpu + u16::from(what % 5 == 0)) * STACK;
+        let slot = stack + STACK - 64 - 64 * open.len() as u64;
+        let kind = match (what % 11, is_graph) {
+            (0, _) => RecordKind::Lost((*number % 3).into()),
+            (_, false) => RecordKind::Entry(function),
+            (1..=5, true) => match open.pop() {
+                Some((function, slot)) => RecordKind::Graph {
+                    function: FunctionId(function),
+                    step: Step::Exit,
+                    slot,
+                },
+                None => continue,
+            },
+            (6, true) => RecordKind::Graph {
+                function,
+                step: Step::Unhooked,
+                slot: slot - 64,
+            },
+            (7, true) if !open.is_empty() => RecordKind::Graph {
+                function,
+                step: Step::Tail,
+                slot: open.last().unwrap().1,
+            },
+            (_, true) => {
+                open.push((function.0, slot));
+                RecordKind::Graph {
+                    function,
+                    step: Step::Entry,
+                    slot,
+                }
+            }
+        };
+        records.push(Record { time_ns, kind });
+    }
+    records
+}
+
+/// The values of calls, right before each.
+fn captures(records: &[Record]) -> Vec<Record> {
+    let capture = |record: &Record| match record.kind {
+        RecordKind::Graph {
+            function,
+            step: step @ (Step::Entry | Step::Exit),
+            slot,
+        } if function.0 < 4 => Some(Record {
+            time_ns: record.time_ns.saturating_sub(1),
+            kind: RecordKind::Captured(Box::new(CallValues {
+                function,
+                moment: match step {
+                    Step::Exit => Moment::Exit,
+                    _ => Moment::Entry,
+                },
+                slot,
+                values: values(record.time_ns),
+            })),
+        }),
+        _ => None,
+    };
+    records.iter().filter_map(capture).collect()
+}
+
+fn others(seed: &[(u8, u16)], from_ns: u64) -> Vec<(Origin, Record)> {
+    let record = |(index, (what, number)): (usize, &(u8, u16))| {
+        let vcpu = number % RINGS;
+        let thread = HostThread {
+            tid: 9,
+            cpu: *number,
+            rip: Gva(number.wrapping_mul(77).into()),
+        };
+        let (origin, kind) = match what % 6 {
+            0 => (Origin::Clock, RecordKind::Stall(u64::from(*number) + 1)),
+            1 => (
+                Origin::Host(vcpu),
+                RecordKind::Host(Box::new(HostStep::Entry(thread))),
+            ),
+            2 => (
+                Origin::Host(vcpu),
+                RecordKind::Host(Box::new(HostStep::Exit(thread, ExitReason::PortRead))),
+            ),
+            3 => (
+                Origin::Points(vcpu),
+                RecordKind::Lost(u64::from(*number % 4)),
+            ),
+            _ => (
+                Origin::Points(vcpu),
+                RecordKind::Point(Box::new(Passed {
+                    event: EventId(0),
+                    values: values((*number).into()),
+                })),
+            ),
+        };
+        let time_ns = from_ns + 50 * index as u64;
+        (origin, Record { time_ns, kind })
+    };
+    seed.iter().enumerate().map(record).collect()
+}
+
+prop_compose! {
+    /// One round: what two vCPUs call, and what else happens.
+    fn round()(
+        first in prop::collection::vec(any::<(u8, u16)>(), 0..200),
+        second in prop::collection::vec(any::<(u8, u16)>(), 0..200),
+        more in prop::collection::vec(any::<(u8, u16)>(), 0..12),
+        is_drained in any::<(bool, bool)>(),
+    ) -> ([Vec<(u8, u16)>; 2], Vec<(u8, u16)>, [bool; 2]) {
+        ([first, second], more, [is_drained.0, is_drained.1])
+    }
+}
+
+prop_compose! {
+    fn session()(
+        rounds in prop::collection::vec(round(), 1..6),
+        kind in 0..4u8,
+        max_depth in prop::option::of(1..4u32),
+    ) -> Session {
+        let is_graph = kind > 0;
+        let options = StreamOptions {
+            rings: RINGS,
+            stack_bytes: is_graph.then_some(STACK),
+            has_values: kind > 2,
+            rules: match kind {
+                2 => Rules {
+                    max_depth: max_depth.and_then(std::num::NonZeroU32::new),
+                    ..Rules::default()
+                },
+                _ => Rules::default(),
+            },
+        };
+        let mut begun_ns = 1000;
+        let mut session = Session { functions: FUNCTIONS, options, rounds: Vec::new() };
+        for (seeds, more, is_drained) in rounds {
+            let mut brought: Vec<Brought> = Vec::new();
+            let mut end_ns = begun_ns;
+            let mut points: BTreeMap<u16, Vec<(Origin, Record)>> = BTreeMap::new();
+            for ((vcpu, seed), is_drained) in (0..).zip(&seeds).zip(is_drained) {
+                let records = calls(seed, vcpu, is_graph, begun_ns);
+                if kind > 2 {
+                    let captured = captures(&records).into_iter();
+                    let place = points.entry(10 + vcpu).or_default();
+                    place.extend(captured.map(|record| (Origin::Points(vcpu), record)));
+                }
+                end_ns = end_ns.max(records.last().map_or(0, |record| record.time_ns));
+                brought.push(Brought {
+                    origin: Origin::Calls(vcpu),
+                    records,
+                    until_ns: end_ns + 7,
+                    looked_ns: is_drained.then_some(end_ns),
+                });
+            }
+            if kind < 3 {
+                for (origin, record) in others(&more, begun_ns) {
+                    let place = match origin {
+                        Origin::Points(vcpu) => vcpu,
+                        Origin::Clock => 2,
+                        Origin::Host(vcpu) => 3 + vcpu,
+                        Origin::Calls(_) => unreachable!(),
+                    };
+                    points.entry(place).or_default().push((origin, record));
+                }
+            }
+            for (_, records) in points {
+                let Some(origin) = records.first().map(|(origin, _)| *origin) else {
+                    continue;
+                };
+                brought.push(Brought {
+                    origin,
+                    records: records.into_iter().map(|(_, record)| record).collect(),
+                    until_ns: end_ns,
+                    looked_ns: Some(end_ns),
+                });
+            }
+            // Rings of points that brought nothing were looked at, too.
+            brought.extend((0..RINGS).map(|vcpu| Brought {
+                origin: Origin::Points(vcpu),
+                records: Vec::new(),
+                until_ns: 0,
+                looked_ns: Some(end_ns),
+            }));
+            begun_ns = end_ns + 10;
+            for brought in &mut brought {
+                brought.records = joined(&brought.records);
+            }
+            session.rounds.push(brought);
+        }
+        session
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn what_is_put_together_is_what_would_have_been_written(session in session()) {
+        let folder = tempfile::tempdir().unwrap();
+        let [direct, store, again] =
+            ["direct", "store", "again"].map(|name| folder.path().join(name));
+        session.directly(&direct);
+        session.compact(&store);
+        let replayed = convert(&store, &again, false, &Watch::default()).unwrap();
+        prop_assert!(replayed.is_finished && replayed.remark.is_none());
+        assert_same(&direct, &again);
+        // And reports are of the one as of the other.
+        for format in [Format::Counts, Format::Function, Format::Timeline, Format::Values] {
+            let text = |directory: &Path| {
+                let mut text = Vec::new();
+                let view = format.into();
+                report::print(directory, &view, &mut text).map(|_| text).map_err(|e| e.to_string())
+            };
+            prop_assert_eq!(text(&direct), text(&store));
+        }
+    }
+}
+
+/// A small one, for cuts.
+fn small() -> Session {
+    let seed: Vec<(u8, u16)> = (0..40u8)
+        .map(|at| (at.wrapping_mul(7), u16::from(at) % 5))
+        .collect();
+    let brought = |vcpu, from_ns| Brought {
+        origin: Origin::Calls(vcpu),
+        records: calls(&seed, vcpu, true, from_ns),
+        until_ns: from_ns + 100_000,
+        looked_ns: Some(from_ns),
+    };
+    let rounds = (1..4).map(|at| vec![brought(0, at * 1_000_000), brought(1, at * 1_000_000)]);
+    Session {
+        functions: 5,
+        options: StreamOptions {
+            rings: RINGS,
+            stack_bytes: Some(STACK),
+            ..StreamOptions::default()
+        },
+        rounds: rounds.collect(),
+    }
+}
+
+#[test]
+fn a_file_that_is_cut_anywhere_is_read_to_its_last_whole_block() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store");
+    small().compact(&store);
+    let whole = fs::read(store.join(STORE_FILE)).unwrap();
+    let borders = borders(&whole);
+    let beginning = borders[2];
+    let mut last = 0;
+    for length in 0..whole.len() {
+        fs::write(store.join(STORE_FILE), &whole[..length]).unwrap();
+        let to = folder.path().join("to");
+        let converted = convert(&store, &to, false, &Watch::default());
+        if length < beginning {
+            let message = converted.unwrap_err().to_string();
+            assert!(
+                message.ends_with("not a trace of ours, or a damaged one"),
+                "{message}"
+            );
+            assert!(!to.exists());
+            continue;
+        }
+        let converted = converted.unwrap();
+        assert!(!converted.is_finished);
+        assert_eq!(
+            converted.remark.is_none(),
+            borders.contains(&length),
+            "{length}"
+        );
+        if let Some(remark) = converted.remark {
+            let at = borders
+                .iter()
+                .rev()
+                .find(|border| **border < length)
+                .unwrap();
+            let bytes = length - at;
+            let expected = format!("the last {bytes} bytes, from {at} on, are not shown");
+            assert!(remark.ends_with(&expected), "{remark}");
+        }
+        assert!(converted.tally.calls >= last, "{length}");
+        last = converted.tally.calls;
+        fs::remove_dir_all(to).unwrap();
+    }
+    assert!(last > 50, "{last}");
+}
+
+/// Where blocks begin, and the end.
+fn borders(file: &[u8]) -> Vec<usize> {
+    let mut borders = vec![16];
+    while let Some(length) = file
+        .get(borders[borders.len() - 1]..)
+        .and_then(|rest| rest.first_chunk())
+    {
+        let length = u32::from_le_bytes(*length) as usize;
+        borders.push(borders[borders.len() - 1] + 12 + length);
+    }
+    borders
+}
+
+#[test]
+fn a_file_that_is_damaged_anywhere_is_read_to_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store");
+    small().compact(&store);
+    let whole = fs::read(store.join(STORE_FILE)).unwrap();
+    let borders = borders(&whole);
+    for at in (0..whole.len()).step_by(3) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1 << (at % 8);
+        fs::write(store.join(STORE_FILE), &bytes).unwrap();
+        let to = folder.path().join("to");
+        match convert(&store, &to, false, &Watch::default()) {
+            // Zeros that nobody looks at.
+            Ok(converted) if converted.is_finished => assert!((12..16).contains(&at), "{at}"),
+            Ok(converted) => {
+                let block = borders.iter().rev().find(|border| **border <= at).unwrap();
+                let remark = converted.remark.unwrap();
+                let is_said = remark.contains(&format!("the block at {block} is damaged"))
+                    || remark.contains(&format!("from {block} on"));
+                assert!(is_said, "{at}: {remark}");
+            }
+            Err(error) => assert!(at < borders[2], "{at}: {error}"),
+        }
+        let _ = fs::remove_dir_all(to);
+    }
+}
+
+#[test]
+fn another_version_is_named_and_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store");
+    small().compact(&store);
+    let mut bytes = fs::read(store.join(STORE_FILE)).unwrap();
+    bytes[8] = 9;
+    fs::write(store.join(STORE_FILE), bytes).unwrap();
+    let error = convert(&store, &folder.path().join("to"), false, &Watch::default()).unwrap_err();
+    let message = error.to_string();
+    assert!(
+        message.contains("version 9, this program reads version 1: convert it"),
+        "{message}"
+    );
+    assert_eq!(message.lines().count(), 1);
+}
+
+#[test]
+fn a_trace_that_nobody_has_ended_is_there_up_to_its_last_round() {
+    let folder = tempfile::tempdir().unwrap();
+    let [store, to] = ["store", "to"].map(|name| folder.path().join(name));
+    let mut writer = small().writer(&store);
+    small().write(&mut writer);
+    // As if the process were killed.
+    std::mem::forget(writer);
+    let converted = convert(&store, &to, false, &Watch::default()).unwrap();
+    assert_eq!((converted.is_finished, converted.remark), (false, None));
+    small().directly(&folder.path().join("direct"));
+    let data = |of: &str| fs::read(folder.path().join(of).join("1000.dat")).unwrap();
+    assert_eq!(data("to"), data("direct"));
+}
+
+#[test]
+fn deaths_and_names_reach_threads_whose_records_come_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let [store, to] = ["store", "to"].map(|name| folder.path().join(name));
+    let session = small();
+    let mut writer = session.writer(&store);
+    let stack = Gva(0xffff_8880_0000_0000);
+    let death = Death {
+        thread: 77,
+        alive_ns: 1,
+        gone_ns: u64::MAX - 1,
+    };
+    writer.threads(vec![(stack, "early-7".into())], vec![(stack, death)]);
+    session.write(&mut writer);
+    writer.threads(vec![(stack, "renamed-7".into())], Vec::new());
+    writer.finish(&[]).unwrap();
+    convert(&store, &to, false, &Watch::default()).unwrap();
+    let tasks = fs::read_to_string(to.join("task.txt")).unwrap();
+    assert!(tasks.contains("renamed-7"), "{tasks}");
+}
+
+#[test]
+fn parts_of_a_large_batch_lose_nothing_between_them() {
+    let mut coder = Coder::new(1);
+    let mut expected = Vec::new();
+    for round in 0..4000u64 {
+        let times: Vec<u64> = (0..512).map(|at| round * 1_000_000 + at * 70_000).collect();
+        let functions: Vec<FunctionId> = (0..512u32)
+            .map(|at| FunctionId(at * 997 % 200_000))
+            .collect();
+        coder.calls(&times, &functions);
+        let each = times.iter().zip(&functions);
+        expected.extend(each.map(|(time_ns, function)| Record {
+            time_ns: *time_ns,
+            kind: RecordKind::Entry(*function),
+        }));
+        if round % 100 == 0 {
+            let time_ns = round * 1_000_000;
+            coder.lost(time_ns, 1);
+            coder.lost(time_ns + 5, 2);
+            let kind = RecordKind::Lost(3);
+            expected.push(Record { time_ns, kind });
+        }
+    }
+    let coded = coder.take();
+    assert!(coded.parts.len() > 10);
+    assert_eq!(coded.records(), 4000 * 512);
+    assert!(coded.decoded() == expected);
+}
