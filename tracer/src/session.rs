@@ -6,10 +6,13 @@ use crate::filter::Selection;
 use crate::record::Format;
 use crate::ring::geometry::{Geometry, Position};
 use crate::stub::event::EventRecorder;
+use crate::stub::halt::{Halt, Halts};
 use crate::stub::profile::Profile;
 use crate::stub::recorder::{Clock, Recorder};
 use crate::stub::spec::ReturnHook;
+use terms::function::Function;
 use trace::event::Moment;
+use trace::live::Occasion;
 
 /// The number of a session, below [`SESSIONS_MAX`](crate::stub::cell::SESSIONS_MAX).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -57,6 +60,30 @@ pub struct SessionConfig {
     pub geometry: Geometry,
     /// Where its times come from.
     pub clock: Clock,
+    /// What ends its recording at once: at most [`HALTS_MAX`](crate::stub::halt::HALTS_MAX).
+    pub halts: Vec<WantedHalt>,
+}
+
+/// Something at which a session records no more, at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WantedHalt {
+    /// What.
+    pub occasion: Occasion,
+    /// For a call that takes long: after more than so many ticks.
+    pub ticks: u64,
+    /// How often.
+    pub times: u64,
+    /// Whether calls are counted as lost from then on.
+    pub counts_lost: bool,
+}
+
+/// The same in the guest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlacedHalt {
+    /// What.
+    pub occasion: Occasion,
+    /// For stubs.
+    pub halt: Halt,
 }
 
 impl SessionConfig {
@@ -91,6 +118,8 @@ pub struct SessionMemory {
     /// The position of the first record of each ring: after all that an earlier session's writers
     /// can still store.
     pub first: Vec<Position>,
+    /// How often each of its halts still does something, where it has any.
+    pub halts_left: Option<Gpa>,
 }
 
 /// When values of calls are captured for a session.
@@ -148,4 +177,45 @@ pub struct Session {
     pub selection: Selection,
     /// When values of calls are captured for it; only in a graph session that has event rings.
     pub captures: CallMoments,
+    /// What ends its recording at once.
+    pub halts: Vec<PlacedHalt>,
+}
+
+impl Session {
+    /// Which of its halts are about calls of a function: a bit for each.
+    #[must_use]
+    pub fn halts_of(&self, function: &Function) -> u8 {
+        self.halts_by(|occasion| match occasion {
+            Occasion::Call(name) | Occasion::Longer(name, _) => name.matches(function),
+            Occasion::Event(_) => false,
+        })
+    }
+
+    /// The recorder of an event of this name; none without event rings.
+    #[must_use]
+    pub fn event_recorder(&self, event: &str) -> Option<EventRecorder> {
+        let mut to = self.events.as_ref()?.recorder;
+        let bits = self.halts_by(|occasion| match occasion {
+            Occasion::Event(name) => name.matches_name(event),
+            Occasion::Call(_) | Occasion::Longer(..) => false,
+        });
+        to.recorder.halts = self.halts(bits);
+        Some(to)
+    }
+
+    /// Those whose bits are set.
+    #[must_use]
+    pub fn halts(&self, bits: u8) -> Halts {
+        let all: Vec<Halt> = self.halts.iter().map(|one| one.halt).collect();
+        Halts::of(&all, bits)
+    }
+
+    fn halts_by(&self, is_about: impl Fn(&Occasion) -> bool) -> u8 {
+        let about = self
+            .halts
+            .iter()
+            .zip(0..)
+            .filter(|(one, _)| is_about(&one.occasion));
+        about.fold(0, |bits, (_, number)| bits | 1 << number)
+    }
 }

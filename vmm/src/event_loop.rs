@@ -270,6 +270,7 @@ impl<P: Provider> EventLoop<P> {
                 self.run.look_for_panic();
                 self.run.look_for_modules();
                 self.run.look_at_window();
+                self.run.look_at_triggers();
                 self.run.guest().nudge_for_clocks();
             }
             NEWS => {

@@ -13,6 +13,7 @@ use crate::control::status::{GuestStatus, Status};
 use crate::control::subscription::Subscriptions;
 use crate::failure::Failure;
 use crate::layout;
+use crate::options::trigger::Trigger;
 use crate::outcome::Outcome;
 use crate::panic_watch::{self, PanicWatch};
 use crate::provider::Provider;
@@ -56,6 +57,11 @@ impl<P: Provider> Run<P> {
     /// Does what triggers are for.
     pub fn see_to_triggers(&mut self) {
         self.triggers.see_to(&self.guest, &mut self.tracing);
+    }
+
+    /// Looks whether the guest has ended recording, and nobody has read why.
+    pub fn look_at_triggers(&mut self) {
+        self.triggers.look(&self.guest, &mut self.tracing);
     }
 
     /// The guest.
@@ -152,6 +158,7 @@ impl<P: Provider> Run<P> {
     /// # Errors
     /// When the trace could not be finished.
     pub fn finish(&mut self, is_dead: bool) -> Result<Finished, Failure> {
+        self.triggers.see_to_last(&self.guest, &mut self.tracing);
         let finished = self.guest.finish(&mut self.tracing, is_dead);
         self.triggers.end();
         finished
@@ -221,6 +228,15 @@ impl<P: Provider> Served for Run<P> {
 
     fn subscriptions(&mut self) -> &mut Subscriptions {
         &mut self.subscriptions
+    }
+
+    fn arm(&mut self, session: &str, triggers: &[Trigger]) -> Result<(), RpcError> {
+        let armed = self.triggers.arm(session, triggers, &mut self.tracing);
+        armed.map_err(RpcError::from)
+    }
+
+    fn disarm(&mut self, session: &str) {
+        self.triggers.disarm(session);
     }
 
     fn status(&mut self) -> Status {

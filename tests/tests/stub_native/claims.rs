@@ -50,6 +50,7 @@ fn race(variant: ReturnHook, mirror_log2: u32) -> usize {
         variant,
         mirror_log2,
         captures: false,
+        halt: None,
     });
     let memory = ground.session(0);
     let geometry = ground.recorders[0].geometry;
@@ -144,6 +145,7 @@ fn the_first_page_of_memory_shares_no_place() {
         variant: ReturnHook::Balanced,
         mirror_log2: 6,
         captures: false,
+        halt: None,
     });
     let mirror = ground.mirror();
     let look_up = |slot: u64| {

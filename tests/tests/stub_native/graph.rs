@@ -12,7 +12,7 @@ use tracer::stub::spec::ReturnHook;
 use crate::bodies::{self, PROLOGUE, RECURSIVE, VALUES};
 use crate::cpu::{Registers, call, return_address};
 use crate::expected::{Seen, calls};
-use crate::ground::{FUNCTIONS, Ground, MIRROR_LOG2, PAGE, PLACES, Place, Setup};
+use crate::ground::{FUNCTIONS, Ground, HaltWhen, MIRROR_LOG2, PAGE, PLACES, Place, Setup};
 use crate::random::Random;
 use crate::registers::{R11, registers};
 use crate::rings::{Heard, looked, now};
@@ -301,6 +301,12 @@ fn callers_and_bodies_notice_nothing_and_records_are_exact() {
             for (graph, clock, profiles) in sessions {
                 for state in [State::Recording, State::Full, State::Off, State::NoRoom] {
                     let captures = random.below(2) == 0;
+                    // There is none left: everything else is as without.
+                    let halt = match random.below(3) {
+                        0 => Some(HaltWhen::Entered),
+                        1 if clock != Clock::None => Some(HaltWhen::Longer(0)),
+                        _ => None,
+                    };
                     let setup = Setup {
                         place,
                         graph: graph.to_vec(),
@@ -310,6 +316,7 @@ fn callers_and_bodies_notice_nothing_and_records_are_exact() {
                         variant,
                         mirror_log2: MIRROR_LOG2,
                         captures,
+                        halt,
                     };
                     check(setup, state, &mut random);
                 }
@@ -332,6 +339,7 @@ fn calls_without_room_in_the_mirror_are_counted_as_such() {
             variant,
             mirror_log2: 2,
             captures: false,
+            halt: None,
         });
         ground.enter_vcpu(0);
         let memory = ground.session(0);

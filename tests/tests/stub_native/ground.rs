@@ -13,6 +13,7 @@ use tracer::ring::reader::{CellWord, RingMemory};
 use tracer::stub::cell::{
     CELL_BYTES, CellPlace, CpuStrategy, FORESEEN, HEAD, LIMIT, LOST, TracedCode,
 };
+use tracer::stub::halt::{Halt, HaltRoutine, Halts, When};
 use tracer::stub::mirror::Mirror;
 use tracer::stub::profile::{HITS, OWN, Profile, TOTAL, TableLayout};
 use tracer::stub::recorder::{Clock, Recorder};
@@ -41,6 +42,8 @@ const CAPTURE_ROOM: u64 = 0x80;
 const NOTES: u64 = 0xb_0000;
 const NOTE_BYTES: u64 = 32;
 const NOTES_ROOM: u64 = 0x1_0000;
+/// The routines that end recording, and how often they still do.
+const HALTS: u64 = 0xc_0000;
 const STACK_TOP: u64 = 0x10_0000;
 const RINGS: u64 = 0x20_0000;
 const RINGS_OF_SESSION: u64 = 0x20_0000;
@@ -52,6 +55,8 @@ const TABLES: u64 = 0xf8_0000;
 const TABLE_BYTES: u64 = 0x1_0000;
 /// Entry times and saved times of profile sessions.
 const BESIDE: u64 = 0x100_0000;
+/// Entry times of calls that are waited for to be long.
+const ENTERED: u64 = BESIDE + 4 * MIRROR_BYTES;
 const MIRROR_BYTES: u64 = 0x10_0000;
 /// Places in the mirror, as an exponent, where nothing else is asked for.
 pub const MIRROR_LOG2: u32 = 8;
@@ -103,6 +108,17 @@ pub struct Setup {
     pub mirror_log2: u32,
     /// Whether stubs call routines that note what they find ([`Ground::captured`]).
     pub captures: bool,
+    /// What ends the recording of each session, if anything does.
+    pub halt: Option<HaltWhen>,
+}
+
+/// When that is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HaltWhen {
+    /// A function is entered.
+    Entered,
+    /// A call returns that took longer than so many ticks.
+    Longer(u64),
 }
 
 impl Setup {
@@ -138,6 +154,7 @@ impl Ground {
             variant: ReturnHook::Balanced,
             mirror_log2: MIRROR_LOG2,
             captures: false,
+            halt: None,
         })
     }
 
@@ -166,6 +183,7 @@ impl Ground {
                     .then(|| Gva(ground.details(session))),
                 geometry,
                 clock,
+                halts: ground.halts(session),
             })
             .collect();
         let first = ground.setup.graph.len() as u64;
@@ -193,6 +211,41 @@ impl Ground {
             },
         };
         TableLayout::new(FUNCTIONS, &strategy).unwrap()
+    }
+
+    /// What ends the recording of a session, with its routine.
+    fn halts(&self, session: u64) -> Halts {
+        let Some(when) = self.setup.halt else {
+            return Halts::default();
+        };
+        let routine = HaltRoutine {
+            left: Gva(self.halts_left(session)),
+            cells: (0..RINGS_MAX)
+                .map(|ring| Gva(self.cell(session, ring)))
+                .collect(),
+            limit: 1,
+        };
+        let at = Gva(self.base + HALTS + 0x100 * session);
+        let code = routine.code(at).unwrap();
+        assert!(code.len() <= 0x100);
+        self.write(at.0, &code);
+        let when = match when {
+            HaltWhen::Entered => When::Passed,
+            HaltWhen::Longer(ticks) => When::Longer {
+                entered: (ENTERED - MIRROR) as i32,
+                ticks,
+            },
+        };
+        Halts::of(&[Halt { routine: at, when }], 1)
+    }
+
+    fn halts_left(&self, session: u64) -> u64 {
+        self.base + HALTS + 0x800 + 8 * session
+    }
+
+    /// How often recording of a session still ends.
+    pub fn halt_left(&self, session: u64) -> &AtomicU64 {
+        self.word(self.halts_left(session))
     }
 
     fn table(&self, profile: u64) -> u64 {

@@ -25,6 +25,7 @@ mod events;
 mod expected;
 mod graph;
 mod ground;
+mod halt;
 mod held;
 mod migration;
 mod preempt;

@@ -202,6 +202,7 @@ fn setup((place, variant, profiles, clock): (Place, ReturnHook, u64, Clock)) -> 
         variant,
         mirror_log2: MIRROR_LOG2,
         captures: true,
+        halt: None,
     }
 }
 

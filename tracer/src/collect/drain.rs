@@ -18,7 +18,7 @@ use trace::export::uftrace::{ExportError, Metadata};
 use trace::live::Listener;
 use trace::stream::Origin;
 
-use super::backlog::{Backlog, Batch, Records, count};
+use super::backlog::{Backlog, Batch, Records, count, since};
 use super::call_sink::{CallSink, To};
 use super::event_drain::EventDrain;
 use super::host_drain::HostDrain;
@@ -220,6 +220,17 @@ impl Drain {
         if let Some(points) = &mut self.points {
             points.look();
         }
+    }
+
+    /// How often a halt still ends recording.
+    #[must_use]
+    pub fn halt_left(&self, number: usize) -> Option<u64> {
+        self.rings.halt_left(number)
+    }
+
+    /// It does so often from now on.
+    pub fn set_halt_left(&self, number: usize, left: u64) {
+        self.rings.set_halt_left(number, left);
     }
 
     /// The time of the trace.
@@ -454,9 +465,9 @@ impl Drain {
         Some((reader.ring(), records))
     }
 
-    /// Writes what the rings hold now to `output`; nothing is taken out of them. Unless `is_live`, nothing is
-    /// recorded meanwhile, so nothing is written over before it is copied. What is lost by that is not known yet
-    /// ([`Self::lost_since`]).
+    /// Writes what the rings hold now to `output`, of what was recorded from a time on; nothing is taken out of them. Unless
+    /// `is_live`, nothing is recorded meanwhile, so nothing is written over before it is copied. What is lost by that is not
+    /// known yet ([`Self::lost_since`]).
     ///
     /// # Errors
     /// [`ExportError`] when not all could be written.
@@ -464,6 +475,7 @@ impl Drain {
         &mut self,
         mut output: Output,
         is_live: bool,
+        from_ns: u64,
     ) -> Result<(Dumped, Option<Held>), ExportError> {
         self.refresh();
         output.name_threads(self.rings.memory(), self.ring_clock.host());
@@ -471,26 +483,20 @@ impl Drain {
         let discarded: Vec<u64> = self.sources.iter().map(of).collect();
         let held = (!is_live).then(|| self.hold());
         self.look();
-        let (mut records, mut lost) = (0, 0u64);
+        if let Some(points) = &self.points {
+            output.know_points(points.formats());
+        }
         let mut doubts = TimeDoubts::default();
-        for (index, discarded) in discarded.into_iter().enumerate() {
-            let Some((ring, rows)) = self.copy_of(index, discarded, &mut doubts) else {
-                continue;
-            };
-            let (held, gone) = count(&rows);
-            (records, lost) = (records + held, lost.saturating_add(gone));
-            output.append(Batch::held(Origin::Calls(ring), rows));
-        }
-        if let Some(stalls) = &self.stalls {
-            stalls.copy(&self.clock, |batch| output.append(batch));
-        }
-        if let Some(host) = &self.host {
-            host.copy(&self.clock, |batch| output.append(batch));
-        }
-        if let Some(points) = &mut self.points {
-            let (held, gone) = points.dump(&self.clock, &mut output, &mut doubts);
-            (records, lost) = (records + held, lost.saturating_add(gone));
-        }
+        let (mut records, mut lost) = (0, 0u64);
+        self.copy(&discarded, &mut doubts, |batch| {
+            let origin = batch.origin;
+            let rows = since(origin, batch.records.into(), from_ns);
+            if matches!(origin, Origin::Calls(_) | Origin::Points(_)) {
+                let (held, gone) = count(&rows);
+                (records, lost) = (records + held, lost.saturating_add(gone));
+            }
+            output.append(Batch::held(origin, rows));
+        });
         if held.is_some() {
             self.release();
         }
@@ -506,6 +512,24 @@ impl Drain {
             ..Dumped::default()
         };
         Ok((dumped, held))
+    }
+
+    /// Copies all that there is, ring by ring; each has refused so many of `discarded`.
+    fn copy(&mut self, discarded: &[u64], doubts: &mut TimeDoubts, mut to: impl FnMut(Batch)) {
+        for (index, discarded) in discarded.iter().enumerate() {
+            if let Some((ring, rows)) = self.copy_of(index, *discarded, doubts) {
+                to(Batch::held(Origin::Calls(ring), rows));
+            }
+        }
+        if let Some(stalls) = &self.stalls {
+            stalls.copy(&self.clock, &mut to);
+        }
+        if let Some(host) = &self.host {
+            host.copy(&self.clock, &mut to);
+        }
+        if let Some(points) = &mut self.points {
+            points.copy(&self.clock, doubts, &mut to);
+        }
     }
 
     /// How long a round waits for a slot that is reserved, while the guest runs.

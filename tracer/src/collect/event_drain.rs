@@ -15,9 +15,8 @@ use trace::doubt::{TimeDoubt, TimeDoubts};
 use trace::event::{CallValues, Passed, Record, RecordKind};
 use trace::stream::Origin;
 
-use super::backlog::{Backlog, Batch, count};
+use super::backlog::{Backlog, Batch};
 use super::looks::{Looks, RingClock};
-use super::output::Output;
 use super::rings::EventRings;
 use super::source::Source;
 use super::status::RingStatus;
@@ -200,17 +199,15 @@ impl EventDrain {
         count
     }
 
-    /// Writes what the rings hold now to `output`; nothing is taken out of them. Returns how many events that
-    /// was, and how many are lost; adds those whose times may be wrong to `doubts`.
-    pub fn dump(
-        &mut self,
-        clock: &RunClock,
-        output: &mut Output,
-        doubts: &mut TimeDoubts,
-    ) -> (u64, u64) {
+    /// What its events are.
+    #[must_use]
+    pub const fn formats(&self) -> &Arc<EventFormats> {
+        &self.formats
+    }
+
+    /// Copies what the rings hold now; nothing is taken out of them. Adds the events whose times may be wrong to `doubts`.
+    pub fn copy(&mut self, clock: &RunClock, doubts: &mut TimeDoubts, mut to: impl FnMut(Batch)) {
         self.look();
-        output.know_points(&self.formats);
-        let (mut records, mut lost) = (0, 0u64);
         for (source, _) in &self.readers {
             let reader = &source.reader;
             let snapshot = Snapshot {
@@ -238,11 +235,8 @@ impl EventDrain {
             if discarded > 0 {
                 sink.lost((self.looks.clock().host().counter)(), discarded);
             }
-            let (held, gone) = count(&batch);
-            (records, lost) = (records + held, lost.saturating_add(gone));
-            output.append(Batch::held(Origin::Points(reader.ring()), batch));
+            to(Batch::held(Origin::Points(reader.ring()), batch));
         }
-        (records, lost)
     }
 
     /// The counts of each ring; `is_read` when records are taken out.

@@ -217,6 +217,11 @@ impl Polled {
         self.drain.ask()
     }
 
+    /// Makes a round out of turn: who listens has been told of what was recorded by now. Waits for what is being written.
+    pub fn round(&self) {
+        self.drain.round();
+    }
+
     /// What is known of the output.
     #[must_use]
     pub fn told(&self) -> Told {

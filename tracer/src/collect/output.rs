@@ -1,6 +1,7 @@
 //! Where records go: through one stream, which makes events of them, into what keeps the trace. A disk that is full or
 //! gone ends neither the guest nor the run: the first error is kept and shown, what was written before stays readable.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use trace::export::store::{Ending, News, Store};
 use trace::export::uftrace::layout::Text;
 use trace::export::uftrace::{AnomalyNote, ExportError, Metadata, Tally, UftraceWriter};
 use trace::live::{Heard, Live};
-use trace::stream::{Stream, StreamOptions};
+use trace::stream::{Origin, Stream, StreamOptions};
 
 use super::backlog::{Backlog, Batch};
 use super::recording::Recording;
@@ -42,6 +43,8 @@ pub struct Output {
     is_fed: bool,
     /// The threads of these.
     heard: Vec<(u32, Gva)>,
+    /// Up to when each ring was looked at last: of calls, or not.
+    looked: BTreeMap<(u16, bool), u64>,
 }
 
 /// Where a trace is kept.
@@ -167,6 +170,7 @@ impl Output {
             has_failed: false,
             is_fed: false,
             heard: Vec::new(),
+            looked: BTreeMap::new(),
         }
     }
 
@@ -271,6 +275,10 @@ impl Output {
         self.stream.push(origin, batch.records.into(), until_ns);
         if let Some(time_ns) = batch.looked_ns {
             self.stream.looked(origin, time_ns);
+            if let Origin::Calls(ring) | Origin::Points(ring) = origin {
+                let is_of_calls = matches!(origin, Origin::Calls(_));
+                self.looked.insert((ring, is_of_calls), time_ns);
+            }
         }
     }
 
@@ -364,6 +372,9 @@ impl Output {
         self.pass_on(false);
         if let Some(recording) = self.recording() {
             recording.end_round();
+        }
+        if let Some(passed_ns) = self.looked.values().min() {
+            self.live.tell_overdue(*passed_ns, &self.image.functions);
         }
         let has_fresh = self.has_fresh();
         if self.names.is_due(has_fresh) {

@@ -1,6 +1,8 @@
 //! The host's side of the rings: guest memory, read and written one whole word at a time.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::fence;
 
 use crate::record::{Format, RECORD_BYTES};
 use crate::ring::geometry::Position;
@@ -8,6 +10,7 @@ use crate::ring::payload::PayloadMemory;
 use crate::ring::reader::{CellWord, RingMemory};
 use crate::session::{SessionEvents, SessionMemory};
 use crate::stub::cell::{HEAD, LIMIT, LOST};
+use crate::stub::halt::HALTS_MAX;
 use terms::addr::Gpa;
 
 use crate::guest::SharedMemory;
@@ -73,6 +76,26 @@ impl SharedRings {
         if self.memory.copy_words(from, into).is_err() {
             into.fill(0);
         }
+    }
+
+    /// How often a halt still does something, as far as the guest can be believed.
+    #[must_use]
+    pub fn halt_left(&self, number: usize) -> Option<u64> {
+        let word = self.memory.load(self.halt(number)?).ok()?;
+        Some(if word >> 63 == 0 { word } else { 0 })
+    }
+
+    /// It does something so often.
+    pub fn set_halt_left(&self, number: usize, left: u64) {
+        let at = self.halt(number);
+        if let Some(Err(error)) = at.map(|at| self.memory.store(at, left)) {
+            log::error!("a trigger cannot be set anew: {error}");
+        }
+    }
+
+    fn halt(&self, number: usize) -> Option<Gpa> {
+        let offset = number as u64 * RECORD_BYTES;
+        Some(self.place.halts_left?.wrapping_add(offset))
     }
 
     fn word(&self, ring: u16, word: CellWord) -> Gpa {
@@ -147,6 +170,14 @@ impl RingMemory for SharedRings {
 
     fn copy(&self, ring: u16, slot: u64, into: &mut [u64]) {
         self.copy_from(self.place.rings, ring, slot, into);
+    }
+
+    fn halts_left(&self) -> Option<u64> {
+        self.place.halts_left?;
+        // A stub takes one before it writes limits; ours is to be there before we look.
+        fence(SeqCst);
+        let left = (0..HALTS_MAX).filter_map(|number| self.halt_left(number));
+        Some(left.fold(0, u64::wrapping_add))
     }
 
     fn copy_details(&self, ring: u16, slot: u64, into: &mut [u64]) {

@@ -49,6 +49,7 @@ fn reader(output: Option<&Path>) -> (MockGuest, SessionMemory, Polled) {
         room: 4096,
         geometry,
         first: vec![geometry.first()],
+        halts_left: None,
     };
     let memory: Arc<dyn crate::guest::SharedMemory> = Arc::new(guest.memory().clone());
     let image = Arc::new(nop_image(FUNCTIONS));

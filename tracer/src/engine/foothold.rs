@@ -42,6 +42,8 @@ pub struct Foothold {
     no_gs: Option<NoGsBase>,
     /// Made for the first graph session.
     pub(super) mirror: Option<Mirror>,
+    /// Made for the first session that waits for long calls: beside the mirror.
+    pub(super) entered: Option<i32>,
     /// Made for the first capture that reads memory.
     reach: Option<Reach>,
     /// Where the host finds its directory.
@@ -51,6 +53,11 @@ pub struct Foothold {
 /// Where the clock page lies in the extent of the cells: after them.
 fn clock_offset(strategy: &CpuStrategy) -> u64 {
     strategy.span().next_multiple_of(PAGE_BYTES)
+}
+
+/// Where the words lie that say how often halts still do something: after it.
+pub(super) fn halts_offset(strategy: &CpuStrategy) -> u64 {
+    clock_offset(strategy) + PAGE_BYTES
 }
 
 /// Where stubs lie: not in the first page. Where a kernel maps memory at its own address, entries of its page tables, old
@@ -91,7 +98,7 @@ impl Foothold {
         };
         let functions = STUB_BYTES_PER_FUNCTION * image.sites.len() as u64;
         let room = functions + PROBES_BYTES;
-        let journal_at = clock_offset(&strategy) + PAGE_BYTES;
+        let journal_at = halts_offset(&strategy) + PAGE_BYTES;
         let places = JOURNAL_ENTRIES + 2 * image.sites.len() as u64;
         let mut opened = || {
             let code = window.map(target, room, PageUse::Code)?;
@@ -120,6 +127,7 @@ impl Foothold {
             strategy,
             no_gs,
             mirror: None,
+            entered: None,
             reach: None,
             mirror_physical: None,
         })

@@ -11,10 +11,9 @@ use super::plan::{Plan, Step, What};
 use super::planning::Planning;
 use super::points::Points;
 use crate::filter::Selection;
-use crate::points::functions;
+use crate::points::functions::{self, HaltSet, Recording};
 use crate::session::SessionId;
 use crate::stub::capture::CapturePart;
-use crate::stub::spec::SiteShape;
 use crate::stub::store::{Piece, StoreError};
 use crate::stub::template::Captures;
 use crate::target::WindowMemory;
@@ -70,7 +69,9 @@ impl Points {
             let captures = captures.get(function.index()).copied();
             let announcer = announcer.filter(|(announcer, _)| *announcer == function);
             let captures = captures.or(announcer.map(|(_, captures)| captures));
-            (after(function), captures.unwrap_or_default())
+            let set = after(function);
+            let halts = with.sessions.halts_of(set, with.image.function(function));
+            (set, captures.unwrap_or_default(), halts)
         };
         let leads = self.leads(with, wanted)?;
         let mut steps = Vec::with_capacity(leads.len());
@@ -87,15 +88,13 @@ impl Points {
     fn leads<'i, M: WindowMemory + ?Sized>(
         &self,
         with: &mut Planning<'i, M>,
-        wanted: impl Fn(FunctionId) -> (SessionSet, Captures),
+        wanted: impl Fn(FunctionId) -> (SessionSet, Captures, HaltSet),
     ) -> Result<Vec<(&'i Site, Option<Lead>)>, ApplyError> {
         let (image, sessions) = (with.image, with.sessions);
         let foothold = with.foothold.as_deref_mut();
         let foothold = foothold.ok_or(ApplyError::NotAttached)?;
         let hook = foothold.hook();
-        let spec = |set: SessionSet, shape: SiteShape, captures: Captures| {
-            sessions.stub_spec(set, shape, captures, hook)
-        };
+        let spec = |of: &Recording| sessions.stub_spec(of, hook);
         let (sites, store) = (&*with.sites, &mut foothold.stubs);
         Ok(functions::leads(
             image,

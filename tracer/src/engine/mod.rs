@@ -509,6 +509,7 @@ mod error;
 pub mod events;
 mod foothold;
 mod functions;
+mod halts;
 mod kprobes;
 mod leaving;
 pub mod locks;

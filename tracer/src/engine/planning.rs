@@ -42,10 +42,10 @@ impl<M: WindowMemory + ?Sized> Planning<'_, M> {
         Ok(foothold.stubs.place(memory, piece)?)
     }
 
-    /// Where the events of a session go.
-    pub fn event_recorder(&self, id: SessionId) -> Result<EventRecorder, ApplyError> {
-        let events = self.sessions.get(id)?.events.as_ref();
-        Ok(events.ok_or(ApplyError::NotAttached)?.recorder)
+    /// Where an event of a session goes.
+    pub fn event_recorder(&self, id: SessionId, event: &str) -> Result<EventRecorder, ApplyError> {
+        let recorder = self.sessions.get(id)?.event_recorder(event);
+        recorder.ok_or(ApplyError::NotAttached)
     }
 
     /// The routines that read the guest's memory.

@@ -64,6 +64,7 @@ impl Place {
             }),
             selection: Selection::default(),
             captures: CallMoments::default(),
+            halts: Vec::new(),
             config,
         }
     }

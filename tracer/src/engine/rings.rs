@@ -10,6 +10,7 @@ use crate::ring::geometry::{Geometry, RING_BYTES_LOG2};
 use crate::session::{SessionConfig, SessionEvents, SessionId, SessionMemory};
 use crate::stub::cell::{CELL_BYTES, Cells, EVENT_CELL};
 use crate::stub::event::{EventRecorder, PAYLOAD_LOG2_MIN};
+use crate::stub::halt::Halts;
 use crate::stub::mirror::Mirror;
 use crate::stub::profile::{Profile, TableLayout};
 use crate::stub::recorder::Recorder;
@@ -47,6 +48,7 @@ impl Foothold {
             room: rings.bytes,
             geometry,
             first: vec![geometry.first(); self.strategy.rings()],
+            halts_left: None,
         };
         let recorder = Recorder {
             cell: cells.place,
@@ -55,6 +57,7 @@ impl Foothold {
             details: has_details.then(|| rings.at.wrapping_add(bytes)),
             geometry,
             clock: config.clock,
+            halts: Halts::default(),
         };
         Ok(Place {
             memory,
@@ -120,6 +123,7 @@ impl Foothold {
             room: table.bytes,
             geometry: config.geometry,
             first: Vec::new(),
+            halts_left: None,
         };
         Ok(Place {
             memory,
@@ -166,6 +170,7 @@ impl Foothold {
             room: rings.bytes,
             geometry,
             first: vec![geometry.first(); self.strategy.rings()],
+            halts_left: None,
         };
         let recorder = Recorder {
             cell: cells.place.events(),
@@ -174,6 +179,7 @@ impl Foothold {
             details: None,
             geometry,
             clock: config.clock,
+            halts: Halts::default(),
         };
         let recorder = EventRecorder {
             recorder,

@@ -19,18 +19,20 @@
 //! Stubs are found again by what they do, so sessions that come and go do not use the arena up.
 
 use terms::addr::Gpa;
+use terms::function::Function;
 use terms::session_set::SessionSet;
 
 use super::retired::{Place, Retired};
 use super::reuse::{REUSE_MAX, is_scarce, roomy};
 use super::{ApplyError, AttachError, Foothold};
 use crate::filter::Selection;
+use crate::points::functions::{HaltSet, Recording};
 use crate::ring::geometry::{Geometry, Position};
 use crate::session::{CallMoments, Session, SessionConfig, SessionId, SessionMemory, TracerKind};
 use crate::stub::cell::{HEAD, LIMIT, SESSIONS_MAX};
+use crate::stub::recorder::Recorder;
 use crate::stub::spec::StubSpec;
 use crate::stub::spec::{Hook, ReturnHook, SiteShape};
-use crate::stub::template::Captures;
 use crate::target::{MemoryError, StoppedTarget, WindowMemory};
 use crate::window::WindowError;
 
@@ -83,7 +85,11 @@ impl Sessions {
             (None, index) => self.take_retired(foothold, target, index, &config)?,
         };
         place.clear_counters(target, &config)?;
-        self.put(id, place.session(config));
+        let (halts, left) = foothold.place_halts(target, id, &config)?;
+        let mut session = place.session(config);
+        session.halts = halts;
+        session.memory.halts_left = left;
+        self.put(id, session);
         Ok(id)
     }
 
@@ -198,6 +204,7 @@ impl Sessions {
         let place = first.map(|first| {
             let memory = SessionMemory {
                 first,
+                halts_left: None,
                 ..session.memory
             };
             Place {
@@ -297,18 +304,23 @@ impl Sessions {
             let rings = foothold.make_event_rings(target, id, &session.config, payload_bytes)?;
             session.events = Some(rings);
         }
+        if let Some(events) = &mut session.events {
+            events.memory.halts_left = session.memory.halts_left;
+        }
         Ok(())
     }
 
-    /// What the stub of the functions that `set` traces does, and of which this is captured; `hook` is how returns are
-    /// hooked, if they can be.
-    pub(super) fn stub_spec(
-        &self,
-        set: SessionSet,
-        shape: SiteShape,
-        captures: Captures,
-        hook: Option<Hook>,
-    ) -> StubSpec {
+    /// What ends recording at a function that these sessions trace.
+    pub(super) fn halts_of(&self, set: SessionSet, function: Option<&Function>) -> HaltSet {
+        let of = |id: u8| Some((id, self.get(SessionId(id)).ok()?.halts_of(function?)));
+        let all = set.iter().filter_map(of);
+        HaltSet(all.filter(|(_, bits)| *bits != 0).collect())
+    }
+
+    /// What the stub of functions does at whose sites this is done; `hook` is how returns are hooked, if they can be.
+    pub(super) fn stub_spec(&self, recording: &Recording, hook: Option<Hook>) -> StubSpec {
+        let (shape, captures) = (recording.shape, recording.captures);
+        let set = recording.sessions;
         let of = |id: u8| self.get(SessionId(id)).ok();
         let traced_by: Vec<&Session> = set.iter().filter_map(of).collect();
         let graph = traced_by
@@ -325,13 +337,27 @@ impl Sessions {
             _ => SiteShape::Entry,
         };
         StubSpec {
-            recorders: traced_by.iter().filter_map(|one| one.recorder).collect(),
+            recorders: self.recorders(recording),
             profiles: traced_by.iter().filter_map(|one| one.profile).collect(),
             shape,
             hook,
             captures_entry: captures.entry.is_some(),
             captures_exit: captures.exit.is_some(),
         }
+    }
+}
+
+impl Sessions {
+    /// The recorder of each session, with what ends its recording there.
+    fn recorders(&self, of: &Recording) -> Vec<Recorder> {
+        let recorder = |id: u8| {
+            let session = self.get(SessionId(id)).ok()?;
+            Some(Recorder {
+                halts: session.halts(of.halts.bits(id)),
+                ..session.recorder?
+            })
+        };
+        of.sessions.iter().filter_map(recorder).collect()
     }
 }
 

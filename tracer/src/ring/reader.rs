@@ -28,7 +28,7 @@ use trace::event::Step;
 pub enum CellWord {
     /// Advanced by stubs: see [`Position::word`].
     Head,
-    /// Set by the host.
+    /// Set by the host, and by stubs that end recording.
     Limit,
     /// Counted up by stubs that found head at the limit.
     Lost,
@@ -47,6 +47,10 @@ pub trait RingMemory {
     fn copy_details(&self, ring: u16, slot: u64, into: &mut [u64]) {
         let _ = (ring, slot);
         into.fill(0);
+    }
+    /// Where stubs can end recording by themselves: how often they still can. Seen after all that was written before.
+    fn halts_left(&self) -> Option<u64> {
+        None
     }
 }
 
@@ -372,7 +376,7 @@ impl RingReader {
             if self.take_run(words, details, &mut columns, &mut round, sink) {
                 // What is said of the ring as a whole comes after all of its records.
                 if self.tail >= end && self.tail < self.head {
-                    self.store_limit(memory);
+                    self.follow(memory);
                     return true;
                 }
                 continue;
@@ -385,7 +389,7 @@ impl RingReader {
         if let Patience::Ticks(ticks) = patience {
             self.pending.release(self.head, self.room(), now, ticks);
         }
-        self.store_limit(memory);
+        self.follow(memory);
         false
     }
 
@@ -582,6 +586,22 @@ impl RingReader {
             sink.lost(self.times.last().min(now), missed);
         }
         self.lost_word = word;
+    }
+
+    /// Has the limit follow what was read, unless a stub has ended recording.
+    fn follow(&self, memory: &impl RingMemory) {
+        let Some(left) = memory.halts_left() else {
+            return self.store_limit(memory);
+        };
+        let now = memory.load(self.ring, CellWord::Limit);
+        if self.on && now <= LIMIT_HOLD {
+            return;
+        }
+        self.store_limit(memory);
+        // It may have done so just now, and our word was the last.
+        if self.on && memory.halts_left() != Some(left) {
+            memory.store(self.ring, CellWord::Limit, LIMIT_HOLD);
+        }
     }
 
     fn store_limit(&self, memory: &impl RingMemory) {

@@ -18,6 +18,7 @@ pub mod doorbell;
 pub mod event;
 pub mod graph;
 pub mod gs_list;
+pub mod halt;
 pub mod mirror;
 pub mod profile;
 pub mod reach;

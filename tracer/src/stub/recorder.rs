@@ -19,6 +19,7 @@ use insn::asm::{
 use terms::addr::Gva;
 
 use super::access::CellAccess;
+use super::halt::Halts;
 use super::registers::{self, HEAD_LOW, Scratch};
 use crate::record::{
     Format, RECORD_BYTES, SLOT_SHIFT, STEP_SHIFT, TIME_SHIFT, UNTIMED_SLOT_SHIFT,
@@ -55,6 +56,8 @@ pub struct Recorder {
     pub geometry: Geometry,
     /// Where the time comes from.
     pub clock: Clock,
+    /// What ends recording at this place.
+    pub halts: Halts,
 }
 
 impl Recorder {
@@ -89,13 +92,27 @@ impl Recorder {
         scratch: &Scratch,
         step: Step,
     ) -> Result<(), IcedError> {
+        self.emit_time(a, scratch)?;
+        self.emit_timed(a, scratch, step)?;
+        match step {
+            Step::Exit => Ok(()),
+            Step::Entry | Step::Tail | Step::Unhooked => self.halts.emit_passed(a),
+        }
+    }
+
+    /// The same once the time is there, and without what follows.
+    pub(super) fn emit_timed(
+        &self,
+        a: &mut CodeAssembler,
+        scratch: &Scratch,
+        step: Step,
+    ) -> Result<(), IcedError> {
         let Scratch {
             mark,
             detail,
             record,
             ..
         } = *scratch;
-        self.emit_time(a, scratch)?;
         if self.format == Format::GraphUntimed {
             a.shl(detail, UNTIMED_SLOT_SHIFT)?;
         }

@@ -15,6 +15,7 @@ use super::arena::{Arena, ArenaFull};
 use super::capture::CaptureStub;
 use super::detour::Detour;
 use super::doorbell::Doorbell;
+use super::halt::HaltRoutine;
 use super::spec::StubSpec;
 use super::template::{Captures, StubError, TEMPLATE_MAX, Template};
 use crate::target::{MemoryError, WindowMemory};
@@ -65,6 +66,8 @@ pub enum Piece {
     Detour(Detour),
     /// A routine that tells the host of something.
     Doorbell(Doorbell),
+    /// A routine that ends what a session records.
+    Halt(HaltRoutine),
     /// Bytes that are the same wherever they lie.
     Bytes(Box<[u8]>),
 }
@@ -176,6 +179,7 @@ impl StubStore {
             }
             Piece::Detour(detour) => detour.code(at)?,
             Piece::Doorbell(doorbell) => doorbell.code(at)?,
+            Piece::Halt(routine) => routine.code(at).map_err(StubError::from)?,
             Piece::Bytes(bytes) => bytes.to_vec(),
         })
     }

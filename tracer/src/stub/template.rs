@@ -226,6 +226,7 @@ mod tests {
     use crate::record::Format;
     use crate::ring::geometry::Geometry;
     use crate::stub::cell::CellPlace;
+    use crate::stub::halt::Halts;
     use crate::stub::recorder::Clock;
 
     fn spec(recorder: Recorder) -> StubSpec {
@@ -247,6 +248,7 @@ mod tests {
             details: None,
             geometry: Geometry::with_bytes(4096).unwrap(),
             clock: Clock::Tsc,
+            halts: Halts::default(),
         }
     }
 

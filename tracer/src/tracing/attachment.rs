@@ -112,7 +112,7 @@ impl Attachment {
             .foothold()
             .map(Foothold::clock_page)
             .unwrap_or_default();
-        let config = self.sessions.at(index)?.config(page);
+        let config = self.sessions.at(index)?.config(page, clock);
         let id = self.engine.create_session(&mut stopped, config)?;
         drop(stopped);
         let session = self.sessions.at(index)?;

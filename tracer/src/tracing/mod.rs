@@ -12,6 +12,7 @@ mod call_values;
 mod carry_out;
 mod checks;
 pub mod closing;
+mod dumping;
 mod dynamic;
 mod early;
 pub mod error;
@@ -38,7 +39,6 @@ mod window;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
 use std::sync::Arc;
 
 use crate::digest::text_digest;
@@ -62,6 +62,7 @@ use carry_out::Patching;
 use checks::check_room;
 use closing::Closing;
 use debuginfo::DebugInfo;
+pub use dumping::{Begin, WantedDump};
 use early::Early;
 pub use error::TracingError;
 pub use leave::restore;
@@ -401,8 +402,7 @@ impl Tracing {
         &mut self,
         guest: &impl Guest,
         name: &str,
-        directory: &Path,
-        is_live: bool,
+        wanted: &WantedDump<'_>,
     ) -> Result<Dumped, TracingError> {
         let on = &self.attachment;
         let session = on.sessions.get(name)?;
@@ -412,7 +412,7 @@ impl Tracing {
             foothold.is_some_and(|one| one.stubs().arena().contains(at))
         };
         let leave = || way_out::leave_stubs(guest, is_stub, rest);
-        session.dump(directory, is_live, &on.shared, on.found(), leave)
+        session.dump(wanted, &on.shared, on.found(), leave)
     }
 
     /// Digest of the guest's text as it is now.

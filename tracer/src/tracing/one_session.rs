@@ -4,6 +4,7 @@ use trace::live::Listener;
 
 use super::TracingError;
 use super::attachment::Attachment;
+use super::session::{HaltAt, Halting};
 use super::status::{Profile, Switched};
 
 /// A session that there is.
@@ -14,6 +15,10 @@ pub struct OneSession<'a> {
 }
 
 impl OneSession<'_> {
+    fn halting(&mut self) -> Result<Halting<'_>, TracingError> {
+        Ok(Halting(self.on.sessions.at(self.index)?))
+    }
+
     /// Lets stubs record or not; no text is touched.
     ///
     /// # Errors
@@ -31,6 +36,50 @@ impl OneSession<'_> {
         let (image, clock) = (&self.on.shared.image, self.on.time.clock);
         let session = self.on.sessions.at(self.index)?;
         session.profile(image, clock, knows_vcpus)
+    }
+
+    /// Has what it records end at once there, in the guest, from its first start on. Returns the number of this halt, or
+    /// why only who reads its records can do that.
+    ///
+    /// # Errors
+    /// None as long as there is the session.
+    pub fn halt_at(mut self, at: HaltAt) -> Result<Result<usize, &'static str>, TracingError> {
+        Ok(self.halting()?.halt_at(at))
+    }
+
+    /// How often a halt can still end recording; none before the session was started.
+    ///
+    /// # Errors
+    /// As of [`Self::halt_at`].
+    pub fn halt_left(mut self, number: usize) -> Result<Option<u64>, TracingError> {
+        Ok(self.halting()?.halt_left(number))
+    }
+
+    /// It can so often from now on.
+    ///
+    /// # Errors
+    /// As of [`Self::halt_at`].
+    pub fn set_halt_left(mut self, number: usize, left: u64) -> Result<(), TracingError> {
+        self.halting()?.set_halt_left(number, left);
+        Ok(())
+    }
+
+    /// Has what was recorded by now told to who listens, however long what is written takes.
+    ///
+    /// # Errors
+    /// As of [`Self::halt_at`].
+    pub fn read_now(mut self) -> Result<(), TracingError> {
+        self.halting()?.read_now();
+        Ok(())
+    }
+
+    /// Lets stubs record again if they are to, whatever has ended it.
+    ///
+    /// # Errors
+    /// As of [`Self::halt_at`].
+    pub fn record_on(mut self) -> Result<(), TracingError> {
+        self.halting()?.record_on();
+        Ok(())
     }
 
     /// One more listens to what it records.

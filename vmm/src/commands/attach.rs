@@ -158,7 +158,7 @@ fn begin(
     let limit = left.map(Limit::wanted).transpose();
     let limit = limit.map_err(Failure::bad_input)?;
     let bell = Bell::new().map_err(Failure::bad_input)?;
-    let triggers = Triggers::arm(&options.traced.trigger, bell, &mut tracing)?;
+    let triggers = Triggers::begin(&options.traced.session.trigger, bell, &mut tracing)?;
     let mut run = Run::new(guest, tracing, name, triggers);
     let watch = Watch::start(run.watch_period()).map_err(Failure::bad_input)?;
     let watchdog = Watchdog::start().map_err(Failure::bad_input)?;

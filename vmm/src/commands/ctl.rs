@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use terms::printable::masked;
 use terms::quantity::{counted, plain};
 
 use super::ask::ask;
@@ -17,6 +18,7 @@ use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::verbs::ctl::{CtlOptions, CtlVerb, FilterVerb, SessionVerb};
 use tracer::collect::status::{Dumped, RingStatus};
+use tracer::tracing::options::DEFAULT_SESSION;
 use tracer::tracing::status::{
     Changed, Deleted, Digest, Functions, LocksStatus, Profile, SessionList, SessionStatus,
     Switched, SwitchedLocks, TracingStatus,
@@ -77,7 +79,10 @@ fn session_verb(options: &CtlOptions, verb: &SessionVerb) -> Result<ExitStatus, 
     match verb {
         SessionVerb::Create(method) => {
             let mut create = CreateSession::clone(method);
-            create.0.options.output = create.0.options.output.map(from_here);
+            let options_of = &mut create.0.options;
+            options_of.output = options_of.output.take().map(from_here);
+            let triggers = std::mem::take(&mut options_of.trigger).into_iter();
+            options_of.trigger = triggers.map(|one| one.from_here(from_here)).collect();
             ask(options, &create, sessions)
         }
         SessionVerb::List(method) => ask(options, method, sessions),
@@ -142,23 +147,30 @@ fn status(status: &Status) -> String {
     }
     tracing(&mut text, &status.tracing);
     pauses(&mut text, &status.pauses);
-    for TriggerStatus {
-        trigger,
-        fired,
-        failed,
-    } in &status.triggers
-    {
-        let failed = match failed {
-            0 => String::new(),
-            failed => format!(", {failed} of them in vain"),
-        };
-        let _ = writeln!(
-            text,
-            "trigger  {trigger}: fired {}{failed}",
-            plain(*fired, "time")
-        );
-    }
+    status
+        .triggers
+        .iter()
+        .for_each(|one| trigger(&mut text, one));
     text
+}
+
+fn trigger(text: &mut String, status: &TriggerStatus) {
+    let session = match status.session == DEFAULT_SESSION {
+        true => String::new(),
+        false => format!(" in session {}", status.session),
+    };
+    let reason = status.reason.as_ref();
+    let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
+    let failed = match status.failed {
+        0 => String::new(),
+        failed => format!(", {failed} of them in vain"),
+    };
+    let (trigger, acts) = (masked(&status.trigger), &status.acts);
+    let fired = plain(status.fired, "time");
+    let _ = writeln!(
+        text,
+        "trigger  {trigger}{session}: fired {fired}{failed} ({acts}{reason})"
+    );
 }
 
 fn tracing(text: &mut String, tracing: &TracingStatus) {
@@ -442,6 +454,9 @@ mod tests {
             },
             triggers: vec![TriggerStatus {
                 trigger: "f: stop".to_owned(),
+                session: "more".to_owned(),
+                acts: "at once".to_owned(),
+                reason: None,
                 fired: 2,
                 failed: 1,
             }],
@@ -453,7 +468,7 @@ mod tests {
                         discard\n  filter   calls_*\n  \
                         ring 0   10 written, 1 lost (1 discarded)\n\
                         pauses   3 until parked: p50 25.0 us, p99 43.0 us, max 50.0 us\n\
-                        trigger  f: stop: fired 2 times, 1 of them in vain\n";
+                        trigger  f: stop in session more: fired 2 times, 1 of them in vain (at once)\n";
         assert_eq!(shown, expected);
     }
 

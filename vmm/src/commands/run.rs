@@ -133,7 +133,7 @@ fn boot(
     let limit = options.timeout.map(Limit::start);
     let limit = limit.transpose().map_err(Failure::bad_input)?;
     let bell = Bell::new().map_err(Failure::bad_input)?;
-    let triggers = Triggers::arm(&options.traced.trigger, bell, &mut tracing)?;
+    let triggers = Triggers::begin(&options.traced.session.trigger, bell, &mut tracing)?;
     machine.start()?;
     let name = options.kernel.display().to_string();
     let run = Run::new(machine, tracing, name, triggers);

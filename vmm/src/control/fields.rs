@@ -75,6 +75,8 @@ impl<'w> Walk<'w> {
 
 /// A text that is a name, a path and a duration.
 const TEXT: &str = "1us";
+/// One that is a trigger.
+const TRIGGER: &str = "f: stop";
 
 impl<'de> Deserializer<'de> for Walk<'_> {
     type Error = Error;
@@ -93,7 +95,10 @@ impl<'de> Deserializer<'de> for Walk<'_> {
     }
 
     fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        visitor.visit_str(TEXT)
+        visitor.visit_str(match self.path.contains("trigger") {
+            true => TRIGGER,
+            false => TEXT,
+        })
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {

@@ -13,6 +13,7 @@ use tracer::tracing::Tracing;
 use super::protocol::{Call, RpcError};
 use super::status::Status;
 use super::subscription::Subscriptions;
+use crate::options::trigger::Trigger;
 
 /// A method. A value is its parameters, which are the arguments of a verb of `vmm ctl` as well.
 pub trait Method: Args + Serialize + DeserializeOwned {
@@ -170,4 +171,13 @@ pub trait Served {
 
     /// Who listens.
     fn subscriptions(&mut self) -> &mut Subscriptions;
+
+    /// Has triggers wait in a session.
+    ///
+    /// # Errors
+    /// The one for which there can be no occasion.
+    fn arm(&mut self, session: &str, triggers: &[Trigger]) -> Result<(), RpcError>;
+
+    /// A session has gone, and its triggers with it.
+    fn disarm(&mut self, session: &str);
 }

@@ -47,6 +47,13 @@ pub struct VcpuStatus {
 pub struct TriggerStatus {
     /// The trigger, as it was given.
     pub trigger: String,
+    /// The session that it waits in.
+    pub session: String,
+    /// `at once` where the guest itself ends recording, or `when read`: when the host has read the record.
+    pub acts: String,
+    /// Why not at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     /// How often it has fired.
     pub fired: u64,
     /// How often what is to be done then could not be.

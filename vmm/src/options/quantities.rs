@@ -93,6 +93,15 @@ pub fn ns_in<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     Written::deserialize(from)?.read(ns)
 }
 
+/// Nanoseconds in JSON, if any.
+///
+/// # Errors
+/// What is neither a number nor a duration.
+pub fn some_ns_in<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    let written = Option::<Written>::deserialize(from)?;
+    written.map(|written| written.read(ns)).transpose()
+}
+
 /// KiB in JSON.
 ///
 /// # Errors

@@ -12,6 +12,7 @@ use tracer::tracing::options::{self, ClockSource, StoreKind};
 use super::choice::choice;
 use super::graph::GraphOptions;
 use super::quantities;
+use super::trigger::Trigger;
 
 /// How a session records.
 #[derive(Debug, Clone, PartialEq, Eq, Args, Serialize, Deserialize)]
@@ -74,6 +75,12 @@ pub struct SessionOptions {
         deserialize_with = "quantities::some_bytes_in"
     )]
     pub record_bytes: Option<u64>,
+    /// When something happens, do something, as 'vfs_open > 5ms: dump slow last 100ms and stop'; may be given several times.
+    /// What: FUNCTION (a glob), FUNCTION > TIME (graph), or event NAME. Then: stop (recording), dump DIR [last TIME] [and
+    /// stop], start SESSION, pause, or run COMMAND (on this host); once, or with xN after it up to N times
+    #[arg(long, value_name = "WHAT: ACTION")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub trigger: Vec<Trigger>,
     /// Record the arguments of every call of a function whose types are known (--trace graph --clock tsc)
     #[arg(long)]
     pub args: bool,
@@ -142,6 +149,7 @@ impl Default for SessionOptions {
             output: of.output,
             store: of.store,
             force: of.force,
+            trigger: Vec::new(),
         }
     }
 }

@@ -29,11 +29,6 @@ pub struct Traced {
     /// Never trace functions whose name matches; may be given several times
     #[arg(long, value_name = "GLOB", requires = "trace")]
     pub notrace: Vec<String>,
-    /// When something happens, do something, as 'vfs_open > 5ms: dump slow'; may be given several times. What: FUNCTION (a
-    /// glob), FUNCTION > TIME (graph), or event NAME. Then: stop (recording), dump DIR, start SESSION, pause, or run COMMAND
-    /// (on this host); once, or with xN after it up to N times
-    #[arg(long, value_name = "WHAT: ACTION")]
-    pub trigger: Vec<Trigger>,
     /// Make functions without a patch site traceable, too, where their first instructions can be displaced: also of
     /// a kernel that was built without instrumentation (`vmm sites --any` says which)
     #[arg(long)]
@@ -68,12 +63,12 @@ impl Traced {
                 "--output: nothing would be written; say what to trace (--trace, --event, --probe), or how to be told (--control)",
             );
         }
-        if !self.trigger.is_empty() && !self.is_enabled() {
+        if !self.session.trigger.is_empty() && !self.is_enabled() {
             return Some(
                 "--trigger: nothing would be seen; say what to trace (--trace, --event, --probe), or how to be told (--control)",
             );
         }
-        self.trigger.iter().any(pauses).then_some(
+        self.session.trigger.iter().any(pauses).then_some(
             "--trigger: nobody could let the guest go on that is paused; say how to be told (--control)",
         )
     }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+use terms::quantity::{self, BadQuantity};
 use trace::live::{BadOccasion, Occasion};
 
 /// What is done.
@@ -11,8 +13,8 @@ use trace::live::{BadOccasion, Occasion};
 pub enum Action {
     /// Nothing more is recorded.
     Stop,
-    /// What the rings hold is written to this directory; the next times to others, with a number after it.
-    Dump(PathBuf),
+    /// What the rings hold is written to a directory.
+    Dump(DumpAction),
     /// Another session is started, as it was made.
     Start(String),
     /// The guest is paused.
@@ -21,8 +23,20 @@ pub enum Action {
     Run(String),
 }
 
-/// What is waited for, and what is done then.
+/// What is written, and what then.
 #[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DumpAction {
+    /// Where to; the next times to others, with a number after it.
+    pub directory: PathBuf,
+    /// What was recorded so many nanoseconds before, and later; all if nothing is said.
+    pub last_ns: Option<u64>,
+    /// Whether nothing more is recorded from then on.
+    pub then_stops: bool,
+}
+
+/// What is waited for, and what is done then.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Trigger {
     text: String,
     /// What is waited for.
@@ -40,14 +54,38 @@ pub enum BadTrigger {
     #[error("'{0}' is no trigger: write WHAT: ACTION, as 'vfs_open > 5ms: dump slow'")]
     Form(String),
     /// The action is none.
-    #[error("'{0}' is no action: write stop, dump DIR, start SESSION, pause, or run COMMAND")]
+    #[error(
+        "'{0}' is no action: write stop, dump DIR [last TIME] [and stop], start SESSION, pause, or run COMMAND"
+    )]
     Action(String),
     /// It is never done.
     #[error("'{0}' is no number of times: write x1 or more")]
     Times(String),
+    /// How far back it goes.
+    #[error("after 'last': {0}")]
+    Last(BadQuantity),
     /// What is waited for.
     #[error(transparent)]
     Occasion(#[from] BadOccasion),
+    /// Where it is wrong.
+    #[error("column {column}: {why}")]
+    At {
+        /// From 1.
+        column: usize,
+        /// What.
+        why: Box<Self>,
+    },
+}
+
+impl BadTrigger {
+    /// The same, of a part of a text.
+    fn within(self, text: &str, part: &str) -> Self {
+        // A part lies in its text.
+        let offset = (part.as_ptr() as usize).saturating_sub(text.as_ptr() as usize);
+        let column = text.get(..offset).unwrap_or_default().chars().count() + 1;
+        let why = Box::new(self);
+        Self::At { column, why }
+    }
 }
 
 impl FromStr for Trigger {
@@ -56,14 +94,58 @@ impl FromStr for Trigger {
     fn from_str(text: &str) -> Result<Self, BadTrigger> {
         // Names of functions can have colons, but no blank after one.
         let parts = text.split_once(": ");
-        let (what, action) = parts.ok_or_else(|| BadTrigger::Form(text.to_owned()))?;
-        let (action, times) = times(action.trim())?;
+        let (what, rest) = parts.ok_or_else(|| BadTrigger::Form(text.to_owned()))?;
+        let rest = rest.trim();
+        let within = |part: &str, error: BadTrigger| error.within(text, part);
+        let occasion = what.parse().map_err(BadTrigger::Occasion);
+        let (action, times) = times(rest).map_err(|error| within(rest, error))?;
         Ok(Self {
-            occasion: what.parse()?,
-            action: action.parse()?,
+            occasion: occasion.map_err(|error| within(what, error))?,
+            action: action.parse().map_err(|error| within(action, error))?,
             times,
             text: text.trim().to_owned(),
         })
+    }
+}
+
+impl TryFrom<String> for Trigger {
+    type Error = BadTrigger;
+
+    fn try_from(text: String) -> Result<Self, BadTrigger> {
+        text.parse()
+    }
+}
+
+impl From<Trigger> for String {
+    fn from(trigger: Trigger) -> Self {
+        trigger.text
+    }
+}
+
+impl Trigger {
+    /// The same for a VMM that runs in another directory.
+    #[must_use]
+    pub fn from_here(self, absolute: impl FnOnce(PathBuf) -> PathBuf) -> Self {
+        let Action::Dump(dump) = self.action else {
+            return self;
+        };
+        let directory = absolute(dump.directory.clone());
+        let (old, new) = (dump.directory.display(), directory.display());
+        // After what is waited for, which may be named like it.
+        let text = match self.text.split_once(": ") {
+            Some((what, action)) => {
+                let rest = action.trim_start().trim_start_matches("dump");
+                let rest = rest.replacen(&old.to_string(), &new.to_string(), 1);
+                format!("{what}: dump{rest}")
+            }
+            None => self.text,
+        };
+        let action = Action::Dump(DumpAction { directory, ..dump });
+        Self {
+            text,
+            action,
+            ..self
+        }
     }
 }
 
@@ -87,11 +169,44 @@ impl FromStr for Action {
         match (verb, rest.is_empty()) {
             ("stop", true) => Ok(Self::Stop),
             ("pause", true) => Ok(Self::Pause),
-            ("dump", false) => Ok(Self::Dump(rest.into())),
+            ("dump", false) => rest.parse().map(Self::Dump),
             ("start", false) => Ok(Self::Start(rest.to_owned())),
             ("run", false) => Ok(Self::Run(rest.to_owned())),
             _ => Err(BadTrigger::Action(text.to_owned())),
         }
+    }
+}
+
+impl Action {
+    /// Of what ends recording, whether calls are counted as lost until it is done.
+    #[must_use]
+    pub const fn counts_lost(&self) -> Option<bool> {
+        match self {
+            Self::Stop => Some(false),
+            Self::Dump(dump) => Some(!dump.then_stops),
+            Self::Start(_) | Self::Pause | Self::Run(_) => None,
+        }
+    }
+}
+
+impl FromStr for DumpAction {
+    type Err = BadTrigger;
+
+    fn from_str(text: &str) -> Result<Self, BadTrigger> {
+        let stripped = text.strip_suffix(" and stop");
+        let (rest, then_stops) = (stripped.unwrap_or(text).trim(), stripped.is_some());
+        let (directory, last_ns) = match rest.rsplit_once(" last ") {
+            Some((directory, last)) => {
+                let last = quantity::nanoseconds(last.trim(), "ms");
+                (directory.trim_end(), Some(last.map_err(BadTrigger::Last)?))
+            }
+            None => (rest, None),
+        };
+        Ok(Self {
+            directory: directory.into(),
+            last_ns,
+            then_stops,
+        })
     }
 }
 
@@ -105,6 +220,14 @@ impl fmt::Display for Trigger {
 mod tests {
     use super::*;
 
+    fn dump(directory: &str, last_ns: Option<u64>, then_stops: bool) -> Action {
+        Action::Dump(DumpAction {
+            directory: directory.into(),
+            last_ns,
+            then_stops,
+        })
+    }
+
     fn parsed(text: &str) -> (String, Action, u64) {
         let trigger: Trigger = text.parse().unwrap();
         assert_eq!(trigger.to_string(), text);
@@ -117,8 +240,17 @@ mod tests {
             ("f: stop", ("f", Action::Stop, 1)),
             (
                 "vfs_* > 5ms: dump a b",
-                ("vfs_* > 5ms", Action::Dump("a b".into()), 1),
+                ("vfs_* > 5ms", dump("a b", None, false), 1),
             ),
+            (
+                "f: dump a last 2 x3",
+                ("f", dump("a", Some(2_000_000), false), 3),
+            ),
+            (
+                "f > 1: dump a and b last 100ms and stop",
+                ("f > 1µs", dump("a and b", Some(100_000_000), true), 1),
+            ),
+            ("f: dump a and stop", ("f", dump("a", None, true), 1)),
             ("a::b<c> > 2: pause x9", ("a::b<c> > 2µs", Action::Pause, 9)),
             (
                 "event sched:*: start more",
@@ -131,6 +263,21 @@ mod tests {
         ];
         for (text, (occasion, action, times)) in cases {
             assert_eq!(parsed(text), (occasion.to_owned(), action, times), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_directory_of_another_process_is_absolute() {
+        let here = |path: PathBuf| PathBuf::from("/here").join(path);
+        for (text, expected) in [
+            ("f > 1us: dump f last 5ms", "f > 1us: dump /here/f last 5ms"),
+            ("dump: dump d x2", "dump: dump /here/d x2"),
+            ("f: stop", "f: stop"),
+        ] {
+            let trigger: Trigger = text.parse().unwrap();
+            let moved = trigger.from_here(here);
+            assert_eq!(moved.to_string(), expected);
+            assert_eq!(expected.parse::<Trigger>().unwrap(), moved);
         }
     }
 
@@ -149,6 +296,9 @@ mod tests {
             ("f: run ", "no action"),
             ("f: stop x0", "no number of times"),
             ("f: stop xy", "no number of times"),
+            ("f: dump a last soon", "column 4: after 'last': 'soon'"),
+            ("ä > 1us: fly", "column 10: 'fly' is no action"),
+            ("f > soon: stop", "column 1: "),
             ("f[: stop", "f["),
         ] {
             let error = text.parse::<Trigger>().unwrap_err().to_string();

@@ -129,6 +129,7 @@ impl Ring {
             room: 2 * geometry.bytes(),
             geometry,
             first: vec![geometry.first()],
+            halts_left: None,
         };
         memory.populate(window, 3 * RING_BYTES);
         Ok(Self {

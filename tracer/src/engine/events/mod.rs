@@ -201,9 +201,11 @@ fn parts<M: WindowMemory + ?Sized>(
     capture: Capture,
 ) -> Result<Vec<CapturePart>, ApplyError> {
     let capture = Arc::new(capture);
+    let name = with.image.event(event).map(|event| &*event.name);
+    let name = name.unwrap_or_default();
     let part = |id| {
         Ok(CapturePart {
-            recorder: with.event_recorder(SessionId(id))?,
+            recorder: with.event_recorder(SessionId(id), name)?,
             event,
             capture: Arc::clone(&capture),
         })

@@ -221,7 +221,7 @@ fn place_probe<M: WindowMemory + ?Sized>(
     let is_entry = |site: &Site| matches!(site.kind, SiteKind::Fentry | SiteKind::Patchable);
     let site = with.image.site_of(probe.place.function);
     let part = CapturePart {
-        recorder: with.event_recorder(session)?,
+        recorder: with.event_recorder(session, &probe.name)?,
         event: probe.event,
         capture: Arc::clone(&probe.capture),
     };

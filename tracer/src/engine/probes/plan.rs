@@ -103,9 +103,11 @@ impl Points {
             return Err(ApplyError::NotAttached);
         }
         let template = |wanted: Recording, store: &mut StubStore| {
-            store.template(sessions.stub_spec(wanted.sessions, wanted.shape, wanted.captures, hook))
+            store.template(sessions.stub_spec(&wanted, hook))
         };
-        let (wanted, sites, store) = ((traced_by, captures), &*with.sites, &mut foothold.stubs);
+        let halts = sessions.halts_of(traced_by, image.function(function));
+        let (sites, store) = (&*with.sites, &mut foothold.stubs);
+        let wanted = (traced_by, captures, halts);
         let own = functions::lead((image, site), sites, wanted, template, store, with.memory)?;
         let own = own.unwrap_or_else(|| {
             let now = *sites.state(function).lead()?;
@@ -242,7 +244,7 @@ impl Probes {
         let mut parts: HashMap<FunctionId, Vec<CapturePart>> = HashMap::new();
         let probes = self.iter();
         for probe in probes.filter(|probe| probe.is_return && !probe.is_lost) {
-            let recorder = session(probe).and_then(|id| with.event_recorder(id).ok());
+            let recorder = session(probe).and_then(|id| with.event_recorder(id, &probe.name).ok());
             if let Some(recorder) = recorder {
                 let here = parts.entry(probe.place.function).or_default();
                 here.push(CapturePart {
@@ -263,7 +265,7 @@ fn check_room<M: WindowMemory + ?Sized>(
     probe: &Probe,
     session: SessionId,
 ) -> Result<(), ApplyError> {
-    let recorder = with.event_recorder(session)?;
+    let recorder = with.event_recorder(session, &probe.name)?;
     let format = formats.get(probe.event);
     let wanted = 8 * format.map_or(0, EventFormat::words);
     let room = 1 << recorder.payload_log2;

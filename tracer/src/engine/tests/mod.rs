@@ -46,6 +46,7 @@ fn config(name: &str) -> SessionConfig {
         return_hook: crate::stub::spec::ReturnHook::Balanced,
         geometry: Geometry::with_bytes(4096).unwrap(),
         clock: Clock::Tsc,
+        halts: Vec::new(),
     }
 }
 

@@ -32,8 +32,21 @@ use crate::target::WindowMemory;
 use crate::text::edit::{Lead, Point, Wanted};
 use crate::text::sites::Sites;
 
+/// What ends recording at a site: bits for each session that has any there.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct HaltSet(pub Vec<(u8, u8)>);
+
+impl HaltSet {
+    /// Those of a session.
+    #[must_use]
+    pub fn bits(&self, session: u8) -> u8 {
+        let of = self.0.iter().find(|(id, _)| *id == session);
+        of.map_or(0, |(_, bits)| *bits)
+    }
+}
+
 /// What is to be done at a site.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Recording {
     /// The sessions that record it.
     pub sessions: SessionSet,
@@ -41,15 +54,19 @@ pub struct Recording {
     pub shape: SiteShape,
     /// What its stub calls.
     pub captures: Captures,
+    /// What ends recording there.
+    pub halts: HaltSet,
 }
 
-/// What decides the template of a site: by whom it is traced, where it stands, and whether something is captured.
-type TemplateKey = (SessionSet, SiteShape, bool, bool);
+/// What decides the template of a site: by whom it is traced, where it stands, whether something is captured, and what
+/// ends recording.
+type TemplateKey = (SessionSet, SiteShape, bool, bool, HaltSet);
 
 impl Recording {
-    const fn key(&self) -> TemplateKey {
+    fn key(&self) -> TemplateKey {
         let (entry, exit) = (self.captures.entry.is_some(), self.captures.exit.is_some());
-        (self.sessions, self.shape, entry, exit)
+        let halts = self.halts.clone();
+        (self.sessions, self.shape, entry, exit, halts)
     }
 }
 
@@ -73,7 +90,7 @@ pub fn after(
 }
 
 /// Where the sites have to lead so that `wanted(function)` is done in each: by whom it is traced, and what
-/// is captured of it. `spec` says what the stub of some sessions does. A function whose return is not hooked has its
+/// is captured of it, and what ends recording there. `spec` says what the stub of a site does. A function whose return is not hooked has its
 /// entry captured only. Sites of which nothing else is wanted than now are left out.
 ///
 /// # Errors
@@ -81,8 +98,8 @@ pub fn after(
 pub fn leads<'i>(
     image: &'i Image,
     sites: &Sites,
-    wanted: impl Fn(FunctionId) -> (SessionSet, Captures),
-    spec: impl Fn(SessionSet, SiteShape, Captures) -> StubSpec,
+    wanted: impl Fn(FunctionId) -> (SessionSet, Captures, HaltSet),
+    spec: impl Fn(&Recording) -> StubSpec,
     store: &mut StubStore,
     memory: &mut (impl WindowMemory + ?Sized),
 ) -> Result<Vec<(&'i Site, Option<Lead>)>, StoreError> {
@@ -93,10 +110,7 @@ pub fn leads<'i>(
         let template =
             |wanted: Recording, store: &mut StubStore| match templates.entry(wanted.key()) {
                 Entry::Occupied(known) => Ok(*known.get()),
-                Entry::Vacant(free) => {
-                    let spec = spec(wanted.sessions, wanted.shape, wanted.captures);
-                    Ok(*free.insert(store.template(spec)?))
-                }
+                Entry::Vacant(free) => Ok(*free.insert(store.template(spec(&wanted))?)),
             };
         let lead = lead((image, site), sites, wanted, template, store, memory)?;
         leads.extend(lead.map(|lead| (site, lead)));
@@ -111,7 +125,7 @@ pub fn leads<'i>(
 pub fn lead(
     (image, site): (&Image, &Site),
     sites: &Sites,
-    (sessions, mut captures): (SessionSet, Captures),
+    (sessions, mut captures, halts): (SessionSet, Captures, HaltSet),
     template: impl FnOnce(Recording, &mut StubStore) -> Result<TemplateId, StoreError>,
     store: &mut StubStore,
     memory: &mut (impl WindowMemory + ?Sized),
@@ -131,6 +145,7 @@ pub fn lead(
         sessions,
         shape,
         captures,
+        halts,
     };
     let piece = Piece::Function {
         template: template(wanted, store)?,

@@ -11,6 +11,7 @@ use crate::record::Format;
 use crate::ring::geometry::Geometry;
 use crate::stub::arena::Arena;
 use crate::stub::cell::CellPlace;
+use crate::stub::halt::Halts;
 use crate::stub::recorder::{Clock, Recorder};
 use crate::stub::spec::{SiteShape, StubSpec};
 use crate::stub::template::{TEMPLATE_MAX, Template};
@@ -32,17 +33,18 @@ fn recorder(session: u8) -> Recorder {
         details: None,
         geometry: Geometry::with_bytes(4096).unwrap(),
         clock: Clock::Tsc,
+        halts: Halts::default(),
     }
 }
 
-fn spec(set: SessionSet, shape: SiteShape, captures: Captures) -> StubSpec {
+fn spec(of: &Recording) -> StubSpec {
     StubSpec {
         profiles: Vec::new(),
-        recorders: set.iter().map(recorder).collect(),
-        shape,
+        recorders: of.sessions.iter().map(recorder).collect(),
+        shape: of.shape,
         hook: None,
-        captures_entry: captures.entry.is_some(),
-        captures_exit: captures.exit.is_some(),
+        captures_entry: of.captures.entry.is_some(),
+        captures_exit: of.captures.exit.is_some(),
     }
 }
 
@@ -64,7 +66,7 @@ fn bytes_of(target: &MockTarget, at: Gva) -> [u8; SITE_LENGTH] {
 fn plan(
     image: &Image,
     sites: &mut Sites,
-    what: impl Fn(FunctionId) -> (SessionSet, Captures),
+    what: impl Fn(FunctionId) -> (SessionSet, Captures, HaltSet),
     store: &mut StubStore,
     memory: &mut MockTarget,
 ) -> Result<Vec<Edit>, StoreError> {
@@ -89,7 +91,7 @@ fn sites_of_which_nothing_else_is_wanted_are_left_out() {
             0..3 => sessions.with(1),
             _ => sessions,
         };
-        (sessions, Captures::default())
+        (sessions, Captures::default(), HaltSet::default())
     };
     let edits = plan(&image, &mut sites, what, &mut arena, &mut target).unwrap();
     assert_eq!(edits.len(), 3);
@@ -130,7 +132,7 @@ proptest! {
             let mut next = model.clone();
             next.retain(|(_, one)| *one != session);
             next.extend((0u32..6).filter(|f| mask >> f & 1 != 0).map(|f| (f, session)));
-            let plan = plan(&image, &mut sites, |f| (traced_by(&next, f), Captures::default()), &mut arena, &mut target).unwrap();
+            let plan = plan(&image, &mut sites, |f| (traced_by(&next, f), Captures::default(), HaltSet::default()), &mut arena, &mut target).unwrap();
             let changed = (0u32..6).map(FunctionId)
                 .filter(|f| traced_by(&model, *f) != traced_by(&next, *f));
             prop_assert!(plan.iter().map(|change| change.poke.function).eq(changed));
@@ -157,7 +159,13 @@ proptest! {
                 prop_assert!(arena.arena().contains(stub));
                 // The same function and sessions: the same stub, for stubs stay.
                 prop_assert_eq!(*stubs.entry((site.function.0, set)).or_insert(stub), stub);
-                let template = Template::new(&spec(set, SiteShape::Entry, Captures::default()), Gva(ARENA.0 - TEMPLATE_MAX)).unwrap();
+                let recording = Recording {
+                    sessions: set,
+                    shape: SiteShape::Entry,
+                    captures: Captures::default(),
+                    halts: HaltSet::default(),
+                };
+                let template = Template::new(&spec(&recording), Gva(ARENA.0 - TEMPLATE_MAX)).unwrap();
                 let code = template
                     .stamp(stub, site.function, site.address.wrapping_add(5))
                     .unwrap();
@@ -177,7 +185,13 @@ proptest! {
 #[test]
 fn an_arena_that_is_full_or_too_far_changes_nothing() {
     let image = nop_image(4);
-    let all = |_| (SessionSet::default().with(0), Captures::default());
+    let all = |_| {
+        (
+            SessionSet::default().with(0),
+            Captures::default(),
+            HaltSet::default(),
+        )
+    };
     let mut target = target_of(&image);
     let mut sites = Sites::default();
     let mut small = store(ARENA, 256);
@@ -203,7 +217,13 @@ fn functions_that_are_gone_are_left_alone() {
     let image = nop_image(3);
     let (mut arena, mut target) = (store(ARENA, 1 << 20), target_of(&image));
     let mut sites = Sites::default();
-    let all = |_| (SessionSet::default().with(0), Captures::default());
+    let all = |_| {
+        (
+            SessionSet::default().with(0),
+            Captures::default(),
+            HaltSet::default(),
+        )
+    };
     let planned = |sites: &mut Sites, arena: &mut StubStore, target: &mut MockTarget| -> Vec<u32> {
         let plan = plan(&image, sites, all, arena, target).unwrap();
         let functions = plan.iter().map(|change| change.poke.function.0);
@@ -227,7 +247,14 @@ fn the_return_of_a_function_that_cannot_be_hooked_is_not_captured() {
         Some(Gva(ARENA.0 + 0x10_0000)),
         Some(Gva(ARENA.0 + 0x10_0040)),
     );
-    let both = |_| (SessionSet::default().with(0), Captures { entry, exit });
+    let none = HaltSet::default;
+    let both = |_| {
+        (
+            SessionSet::default().with(0),
+            Captures { entry, exit },
+            none(),
+        )
+    };
     let both_planned = plan(&image, &mut sites, both, &mut arena, &mut target).unwrap();
     let captures: Vec<Captures> = both_planned
         .iter()
@@ -248,7 +275,13 @@ fn what_is_captured_for_nobody_who_records_has_a_stub_all_the_same() {
     let (mut arena, mut target) = (store(ARENA, 1 << 20), target_of(&image));
     let mut sites = Sites::default();
     let entry = Some(Gva(ARENA.0 + 0x10_0000));
-    let captured = |_| (SessionSet::default(), Captures { entry, exit: None });
+    let captured = |_| {
+        (
+            SessionSet::default(),
+            Captures { entry, exit: None },
+            HaltSet::default(),
+        )
+    };
     let plan = plan(&image, &mut sites, captured, &mut arena, &mut target).unwrap();
     assert!(plan[0].after.is_some() && plan[0].before.is_none());
 }

@@ -250,6 +250,7 @@ impl CaptureCode<'_> {
         let faults = self.emit_payload(&part.capture)?;
         self.a.mov(rax, frame::SLOT.place())?;
         part.recorder.emit_publish(self.a)?;
+        recorder.halts.emit_passed(self.a)?;
         self.frame.emit_restore(self.a, &recording)?;
         bind(self.a, done)?;
         self.frame.emit_restore(self.a, &looking)?;

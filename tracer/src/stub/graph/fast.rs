@@ -18,7 +18,7 @@ impl Code<'_> {
     /// The recorder of a stub that can have the fast way.
     fn only_recorder(&self) -> Option<Recorder> {
         match (&*self.spec.recorders, &*self.spec.profiles) {
-            ([only], []) if only.access(&ENTRY).is_direct() => Some(*only),
+            ([only], []) if only.access(&ENTRY).is_direct() && only.halts.is_empty() => Some(*only),
             _ => None,
         }
     }

@@ -21,6 +21,7 @@
 //! address should be: it is recorded as such and not hooked again.
 
 mod fast;
+mod timing;
 
 use insn::asm::registers::{gpr32, gpr64};
 use insn::asm::{
@@ -61,6 +62,7 @@ pub fn emit(
     code.emit_tail_check(a, code.perhaps_tail)?;
     a.set_label(&mut code.no_tail)?;
     code.emit_entry_lookup(a)?;
+    code.emit_untimed(a)?;
     code.emit_entry_profiles(a)?;
     code.emit_records(a, &ENTRY, Step::Entry)?;
     match code.variant() {
@@ -226,7 +228,12 @@ impl<'a> Code<'a> {
             if recorder.format.is_graph() {
                 a.lea(scratch.detail, slot)?;
             }
-            recorder.emit_write(a, scratch, step)?;
+            match recorder.halts.entered() {
+                Some(entered) if matches!(step, Step::Entry | Step::Exit) => {
+                    self.emit_write_timing(a, recorder, scratch, (step, entered))?;
+                }
+                _ => recorder.emit_write(a, scratch, step)?,
+            }
             a.set_label(&mut back)?;
             self.full
                 .push(Full::new(full, room, back, recorder.access(scratch)));
@@ -342,8 +349,12 @@ fn saved(spec: &StubSpec) -> Vec<AsmRegister64> {
     let profiles = spec.profiles.iter().map(|one| one.access(&ENTRY));
     let has_base = !records.chain(profiles).all(CellAccess::is_direct);
     let mut saved = vec![ENTRY.mark, ENTRY.record, ENTRY.detail];
+    let times_calls = spec
+        .recorders
+        .iter()
+        .any(|one| one.halts.entered().is_some());
     saved.extend((spec.shape == SiteShape::Bare).then_some(HEAD));
-    saved.extend(has_base.then_some(ENTRY.base));
+    saved.extend((has_base || times_calls).then_some(ENTRY.base));
     if !spec.profiles.is_empty() {
         saved.extend(profile::AT_ENTRY);
     }

@@ -1,5 +1,6 @@
 //! One session as its users see it: made by name at any time, in the guest from its first start on.
 
+mod halting;
 mod points;
 mod told;
 
@@ -26,6 +27,7 @@ use trace::stream::{Stream, StreamOptions, WAITING_MAX};
 
 use super::checks::{Room, check_name, check_occasion, check_room, check_roots, check_values};
 use super::closing::Closing;
+use super::dumping::WantedDump;
 use super::error::TracingError;
 use super::options::{ClockSource, PERIODS_NS, RECORD_BYTES, SessionOptions, StoreKind, Tracer};
 use super::status::Switched;
@@ -40,6 +42,8 @@ use crate::collect::rings::SharedRings;
 use crate::collect::status::Dumped;
 use crate::collect::{Polled, Pollers};
 use crate::guest::{Guest, SharedMemory};
+pub use halting::HaltAt;
+pub(super) use halting::Halting;
 
 /// What sessions share.
 #[derive(Debug)]
@@ -141,6 +145,8 @@ pub(super) struct TraceSession {
     output: Option<Output>,
     /// Who listens to what comes out of the rings to come.
     listeners: Vec<Listener>,
+    /// What ends recording at once, from the rings to come on.
+    halts: Vec<HaltAt>,
 }
 
 impl TraceSession {
@@ -194,6 +200,7 @@ impl TraceSession {
             doubts: TimeDoubts::default(),
             output: None,
             listeners: Vec::new(),
+            halts: Vec::new(),
         };
         session.open_output(session.options.force, shared)?;
         Ok(session)
@@ -292,15 +299,14 @@ impl TraceSession {
         })
     }
 
-    /// Writes what the rings hold now into a new trace directory. Unless `is_live`, nothing is recorded meanwhile, and
+    /// Writes what the rings hold now into a new trace directory, as it is asked for. Unless that is live, nothing is recorded meanwhile, and
     /// `leave_stubs` is called afterwards: it waits until no vCPU is in a stub, and returns how many still are.
     ///
     /// # Errors
     /// [`TracingError::NotStarted`] when it never was, or [`TracingError::Output`].
     pub fn dump(
         &self,
-        directory: &Path,
-        is_live: bool,
+        wanted: &WantedDump<'_>,
         shared: &Shared,
         found: Found,
         leave_stubs: impl FnOnce() -> usize,
@@ -311,8 +317,10 @@ impl TraceSession {
         };
         let metadata = self.metadata(shared, found);
         // Each ring comes as a whole.
+        let directory = wanted.directory;
         let output = self.create_output(directory, false, metadata, usize::MAX, shared)?;
-        let (mut dumped, held) = drain.lock().dump(output, is_live)?;
+        let from_ns = wanted.begin.time_ns(drain.lock().now_ns());
+        let (mut dumped, held) = drain.lock().dump(output, wanted.is_live, from_ns)?;
         if let Some(held) = held {
             dumped.in_stubs = leave_stubs() as u64;
             dumped.missed = drain.lock().lost_since(&held);
@@ -331,8 +339,8 @@ impl TraceSession {
     }
 
     /// What the engine needs to know of it.
-    /// `page` is where the clock page is.
-    pub fn config(&self, page: Gva) -> SessionConfig {
+    /// `page` is where the clock page is, `run` the time of the run.
+    pub fn config(&self, page: Gva, run: RunClock) -> SessionConfig {
         SessionConfig {
             name: self.name.clone(),
             tracer: self.tracer.into(),
@@ -343,6 +351,7 @@ impl TraceSession {
                 ClockSource::Page => Clock::Page(page),
                 ClockSource::None => Clock::None,
             },
+            halts: halting::wanted(&self.halts, run),
         }
     }
 

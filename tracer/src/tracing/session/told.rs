@@ -13,10 +13,10 @@ use crate::collect::output::{Holds, Written};
 use crate::filter::{Filter, Side};
 use crate::guest_kind;
 use crate::session::TracerKind;
-use crate::tracing::TracingError;
 use crate::tracing::closing::Closing;
 use crate::tracing::options::Tracer;
 use crate::tracing::status::{Profile, ProfiledFunction, SessionStatus};
+use crate::tracing::{TracingError, WantedDump};
 use trace::export::uftrace::{LateModule, Metadata, NOP, WaitingModules};
 
 /// A write that takes longer is told of.
@@ -74,7 +74,8 @@ impl TraceSession {
         }
         let directory = scratch(&self.name);
         // Nothing runs any more that could write.
-        match self.dump(&directory, true, shared, found, || 0) {
+        let wanted = WantedDump::whole(&directory, true);
+        match self.dump(&wanted, shared, found, || 0) {
             Ok(_) => Some(LastCalls {
                 session,
                 directory,

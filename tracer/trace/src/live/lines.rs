@@ -90,6 +90,10 @@ impl Lines {
                 let function = masked(function);
                 self.end(&format!("}} /* {function}{retval} */{remark}"));
             }
+            Happening::Open { function, open_ns } => {
+                self.begin(event, Some(*open_ns));
+                self.end(&format!("/* {} has not ended */", masked(function)));
+            }
             Happening::Event {
                 event: name,
                 fields,

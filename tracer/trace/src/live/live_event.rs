@@ -55,6 +55,14 @@ pub enum Happening {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         retval: Vec<FieldValue>,
     },
+    /// A call that is waited for takes too long, and has not ended. Only who waits for such is told, and nobody by a line.
+    #[serde(skip)]
+    Open {
+        /// Its function.
+        function: String,
+        /// For so long, up to now.
+        open_ns: u64,
+    },
     /// An event of the guest's own was passed, or a probe was hit.
     Event {
         /// Its name.

@@ -6,6 +6,7 @@
 mod lines;
 mod live_event;
 mod occasion;
+mod open;
 mod tail;
 #[cfg(test)]
 mod tests;
@@ -72,6 +73,24 @@ impl Live {
             if listener.wants(event, functions, &known.points) {
                 let make = || known.told(event, functions, has_returns);
                 listener.hear(|| told.get_or_insert_with(make).clone());
+            }
+        }
+    }
+}
+
+impl Live {
+    /// Tells of calls that take too long and have not ended. What has ended by `now_ns` was told.
+    pub fn tell_overdue(&mut self, now_ns: u64, functions: &[Function]) {
+        let known = &self.known;
+        for listener in &mut self.listeners {
+            while let Some(entry) = listener.overdue(now_ns) {
+                let mut told = known.told(&entry, functions, true);
+                if let Happening::Call { function, .. } = told.what {
+                    let open_ns = now_ns.saturating_sub(entry.time_ns);
+                    told.what = Happening::Open { function, open_ns };
+                    told.time_ns = now_ns;
+                    listener.hear(|| told);
+                }
             }
         }
     }

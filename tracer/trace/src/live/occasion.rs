@@ -9,6 +9,7 @@ use terms::event_format::EventFormat;
 use terms::function::Function;
 use terms::quantity::{self, BadQuantity};
 
+use super::open::OpenCalls;
 use crate::event::{Event, EventKind};
 use crate::glob::{GlobError, Pattern};
 
@@ -84,15 +85,32 @@ pub(super) struct Watch {
     pub left: u64,
     /// Which functions, or events, it is about, as far as they were met.
     marks: Vec<bool>,
+    /// Calls of those that have not ended, where it is about long ones.
+    open: OpenCalls,
 }
 
 impl Watch {
-    pub const fn new(occasion: Occasion, times: u64) -> Self {
+    pub fn new(occasion: Occasion, times: u64) -> Self {
         Self {
             occasion,
             left: times,
             marks: Vec::new(),
+            open: OpenCalls::default(),
         }
+    }
+
+    /// The entry of a call that takes too long already and has not ended; then it is waited for once less. What ends by
+    /// `now_ns` was seen.
+    pub fn overdue(&mut self, now_ns: u64) -> Option<Event> {
+        let Occasion::Longer(_, longer_ns) = self.occasion else {
+            return None;
+        };
+        let entry = self
+            .open
+            .longer(now_ns, longer_ns)
+            .filter(|_| self.left > 0)?;
+        self.left -= 1;
+        Some(entry)
     }
 
     /// Whether this is one; then it is waited for once less.
@@ -102,6 +120,7 @@ impl Watch {
         functions: &[Function],
         points: &[Arc<EventFormat>],
     ) -> bool {
+        let was_told = self.follow(event, functions);
         let marks = &mut self.marks;
         let is_it = match (&self.occasion, event.kind) {
             (Occasion::Call(name), EventKind::Entry(function)) => {
@@ -124,9 +143,22 @@ impl Watch {
             }
             _ => false,
         };
-        let is_it = is_it && self.left > 0;
+        let is_it = is_it && !was_told && self.left > 0;
         self.left -= u64::from(is_it);
         is_it
+    }
+
+    /// Keeps what is open where that matters. Says whether this ends a call that was told while it was open.
+    fn follow(&mut self, event: &Event, functions: &[Function]) -> bool {
+        let (Occasion::Longer(name, _), marks) = (&self.occasion, &mut self.marks) else {
+            return false;
+        };
+        self.open.follow(event, || match event.kind {
+            EventKind::Entry(function) => {
+                is_marked(marks, functions, function.index(), |one| name.matches(one))
+            }
+            _ => false,
+        })
     }
 }
 

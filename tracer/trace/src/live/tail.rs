@@ -151,6 +151,11 @@ impl Listener {
         watch.is_none_or(|watch| watch.sees(event, functions, points))
     }
 
+    /// The entry of a call that it is to hear of now, because it takes too long.
+    pub(super) fn overdue(&mut self, now_ns: u64) -> Option<Event> {
+        self.watch.as_mut()?.overdue(now_ns)
+    }
+
     /// It is told one more.
     pub(super) fn hear(&self, make: impl FnOnce() -> LiveEvent) {
         if let Some(queue) = self.queue.upgrade() {

@@ -99,7 +99,10 @@ impl Heard {
                 self.open.clear();
             }
             Happening::Lost { .. } => self.open.clear(),
-            Happening::Event { .. } | Happening::LostEvents { .. } | Happening::Stall { .. } => {}
+            Happening::Event { .. }
+            | Happening::LostEvents { .. }
+            | Happening::Stall { .. }
+            | Happening::Open { .. } => {}
         }
     }
 

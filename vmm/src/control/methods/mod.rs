@@ -99,6 +99,7 @@ mod tests {
     use crate::control::subscription::Subscriptions;
     use crate::machine::Machine;
     use crate::options::session::SessionOptions;
+    use crate::options::trigger::Trigger;
 
     /// Nothing is ever asked of it but to end.
     #[derive(Default)]
@@ -136,6 +137,14 @@ mod tests {
 
         fn subscriptions(&mut self) -> &mut Subscriptions {
             panic!("somebody listens")
+        }
+
+        fn arm(&mut self, _: &str, _: &[Trigger]) -> Result<(), RpcError> {
+            panic!("triggers wait")
+        }
+
+        fn disarm(&mut self, _: &str) {
+            panic!("triggers waited")
         }
     }
 
@@ -218,6 +227,7 @@ mod tests {
             tracer: Tracer::Graph,
             options: SessionOptions {
                 output: Some("out".into()),
+                trigger: vec!["f: dump a last 5ms".parse().unwrap()],
                 ..SessionOptions::default()
             },
         };
@@ -257,6 +267,7 @@ mod tests {
             session: SessionName::default(),
             dir: "out".into(),
             live: true,
+            last: Some(5),
         };
         let read = Read::default()
             .and(ShowStatus(Nothing {}))

@@ -83,19 +83,28 @@ pub struct OldSession {
 
 methods! {
     /// Make a session; `ctl --session NAME start` then traces
-    CreateSession(NewSession) "session.create" -> SessionList: |new, tracing, _guest| {
+    CreateSession(NewSession) "session.create" -> SessionList: |new, on| {
         if let Some(cpu) = new.options.clock_cpu {
             check_cpu(cpu).map_err(RpcError::failed)?;
         }
-        tracing.create(&new.name, new.tracer, new.options.to_session())?
+        let made = on.tracing().0.create(&new.name, new.tracer, new.options.to_session())?;
+        if let Err(error) = on.arm(&new.name, &new.options.trigger) {
+            on.disarm(&new.name);
+            let (tracing, guest) = on.tracing();
+            tracing.delete(guest, &new.name)?;
+            return Err(error);
+        }
+        made
     };
 
     /// Every session, with state, filter and rings
     ListSessions(Nothing) "session.list" -> SessionList: |_, tracing, _guest| tracing.list();
 
     /// Delete a session; one that runs is stopped first
-    DeleteSession(OldSession) "session.delete" -> Deleted: |old, tracing, guest| {
+    DeleteSession(OldSession) "session.delete" -> Deleted: |old, on| {
+        let (tracing, guest) = on.tracing();
         let (deleted, closing) = tracing.delete(guest, &old.session.0)?;
+        on.disarm(&old.session.0);
         if let Some(closing) = closing {
             log::info!("{}", ClosingLine(&closing));
         }

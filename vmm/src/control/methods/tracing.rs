@@ -9,10 +9,12 @@ use tracer::collect::status::Dumped;
 use tracer::tracing::filters::Globs;
 use tracer::tracing::options::Tracer;
 use tracer::tracing::status::{Changed, Functions, Profile, Switched};
+use tracer::tracing::{Begin, WantedDump};
 
 use super::sessions::{OfSession, SessionName};
 use crate::control::method::{Nothing, methods};
 use crate::options::choice::choice;
+use crate::options::quantities;
 
 /// Which functions.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
@@ -58,6 +60,14 @@ pub struct DumpTo {
     #[arg(long)]
     #[serde(default, skip_serializing_if = "is_false")]
     pub live: bool,
+    /// Only what was recorded in this time up to now, in ns or with a unit, as 100ms
+    #[arg(long, value_name = "NS", value_parser = quantities::ns)]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "quantities::some_ns_in"
+    )]
+    pub last: Option<u64>,
 }
 
 methods! {
@@ -88,7 +98,11 @@ methods! {
 
     /// Write what the rings hold now to a directory, while the guest runs; nothing is recorded meanwhile
     Dump(DumpTo) "dump" -> Dumped:
-        |to, tracing, guest| tracing.dump(guest, &to.session.0, &to.dir, to.live)?;
+        |to, tracing, guest| {
+            let begin = to.last.map_or(Begin::Oldest, Begin::Ago);
+            let wanted = WantedDump { directory: &to.dir, is_live: to.live, begin };
+            tracing.dump(guest, &to.session.0, &wanted)?
+        };
 
     /// Patch again, after you have looked into what froze it
     Thaw(Nothing) "thaw" -> Switched: |_, tracing, _guest| tracing.thaw();

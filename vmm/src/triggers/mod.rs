@@ -1,0 +1,109 @@
+//! Triggers of a run: what is done when something happens in the guest.
+//!
+//! Whatever is done, the thread that reads the rings sees what happened some milliseconds after it has, and it is carried
+//! out on the main thread, like everything that is done to a run. Where recording is to end, the guest's own stub has
+//! ended it *at once* ([`OneSession::halt_at`](tracer::tracing::OneSession::halt_at)), so that the rings still hold what
+//! came before.
+
+mod action;
+mod armed;
+
+use tracer::tracing::options::DEFAULT_SESSION;
+use tracer::tracing::{Tracing, TracingError};
+
+use crate::bell::Bell;
+use crate::control::status::TriggerStatus;
+use crate::options::trigger::Trigger;
+use crate::provider::Provider;
+use armed::Armed;
+
+/// Occasions of one trigger that are seen to at a time: in between it is the turn of everything else.
+const AT_A_TIME: usize = 16;
+
+/// Those of a run.
+#[derive(Debug)]
+pub struct Triggers {
+    bell: Bell,
+    armed: Vec<Armed>,
+}
+
+impl Triggers {
+    /// Has these wait in the session that a run begins with.
+    ///
+    /// # Errors
+    /// [`TracingError`] about one for which there can be no occasion.
+    pub fn begin(
+        list: &[Trigger],
+        bell: Bell,
+        tracing: &mut Tracing,
+    ) -> Result<Self, TracingError> {
+        let armed = Vec::new();
+        let mut triggers = Self { bell, armed };
+        triggers.arm(DEFAULT_SESSION, list, tracing)?;
+        Ok(triggers)
+    }
+
+    /// Has these wait in a session.
+    ///
+    /// # Errors
+    /// As of [`Self::begin`]; those before the one that it is about wait.
+    pub fn arm(
+        &mut self,
+        session: &str,
+        list: &[Trigger],
+        tracing: &mut Tracing,
+    ) -> Result<(), TracingError> {
+        for trigger in list {
+            let armed = Armed::new(session, trigger, &self.bell, tracing)?;
+            self.armed.push(armed);
+        }
+        Ok(())
+    }
+
+    /// A session has gone: says how its triggers were, and forgets them.
+    pub fn disarm(&mut self, session: &str) {
+        let gone = self.armed.extract_if(.., |one| one.session == session);
+        gone.for_each(|mut one| one.end());
+    }
+
+    /// What rings when there is something to see to.
+    #[must_use]
+    pub const fn bell(&self) -> &Bell {
+        &self.bell
+    }
+
+    /// How they are.
+    #[must_use]
+    pub fn status(&self) -> Vec<TriggerStatus> {
+        self.armed.iter().map(Armed::status).collect()
+    }
+
+    /// Does what is to be done by now.
+    pub fn see_to(&mut self, guest: &impl Provider, tracing: &mut Tracing) {
+        for one in &mut self.armed {
+            one.see_to(AT_A_TIME, guest, tracing);
+            if one.has_any() {
+                self.bell.ring();
+            }
+        }
+    }
+
+    /// Does it also where the guest has ended recording and nobody has read why.
+    pub fn look(&mut self, guest: &impl Provider, tracing: &mut Tracing) {
+        for one in &mut self.armed {
+            one.look(guest, tracing);
+        }
+    }
+
+    /// The guest does nothing more: does what is to be done for all that it has recorded.
+    pub fn see_to_last(&mut self, guest: &impl Provider, tracing: &mut Tracing) {
+        for one in self.armed.iter_mut().filter(|one| one.is_waiting()) {
+            one.see_to_last(guest, tracing);
+        }
+    }
+
+    /// The run is over. What was seen at its end can only have commands run; says what has not fired.
+    pub fn end(&mut self) {
+        self.armed.iter_mut().for_each(Armed::end);
+    }
+}
