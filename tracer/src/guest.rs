@@ -14,12 +14,23 @@ use terms::region::Region;
 use trace::export::uftrace::PauseSpread;
 
 /// How long the pauses of a guest took.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pauses {
     /// From the request until every vCPU stood still.
     pub parked: PauseSpread,
     /// From the request until the last vCPU continued. Pauses that the user asked for are not in it.
     pub released: PauseSpread,
+    /// The first of those that `released` counts, in their order: as many as are kept.
+    pub each: Vec<Paused>,
+}
+
+/// One pause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Paused {
+    /// The host's counter when it was asked for.
+    pub counter: u64,
+    /// From then until the last vCPU continued.
+    pub length: Duration,
 }
 
 /// A virtual machine that runs, or could.

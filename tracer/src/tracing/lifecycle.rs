@@ -60,8 +60,9 @@ impl Tracing {
         check_clocks(guest);
         let on = &mut self.attachment;
         let mut session = on.sessions.remove(index)?;
-        session.pauses = guest.pauses().released;
-        session.describe(&on.shared, on.found());
+        let found = on.found();
+        session.stood_still(&guest.pauses(), found.clock);
+        session.describe(&on.shared, found);
         let (id, finished) = session.close();
         if let Some(id) = id {
             on.engine.delete_session(&mut guest.memory().clone(), id)?;

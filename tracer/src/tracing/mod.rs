@@ -318,7 +318,7 @@ impl Tracing {
         scratch: Option<&Scratch>,
     ) -> Result<Finished, TracingError> {
         // A stub that is running now will not be waited for: the guest has no more to say.
-        let pauses = guest.pauses().released;
+        let pauses = guest.pauses();
         let mut stopped = guest.stop();
         if let Err(error) = &stopped {
             log::warn!("the trace may lack its last records: {error}");
@@ -339,7 +339,7 @@ impl Tracing {
                     .extend(session.last_calls(scratch, &on.shared, found));
             }
             let counted = session.unasked(&on.shared.image, found.clock, knows_vcpus);
-            session.pauses = pauses;
+            session.stood_still(&pauses, found.clock);
             session.describe(&on.shared, found);
             let closed = session.close().1;
             finished = finished.and(closed.map(|closing| all.closings.extend(closing.or(counted))));
@@ -404,6 +404,10 @@ impl Tracing {
         name: &str,
         wanted: &WantedDump<'_>,
     ) -> Result<Dumped, TracingError> {
+        let found = self.attachment.found();
+        let index = self.attachment.sessions.find(name)?;
+        let told = self.attachment.sessions.at(index)?;
+        told.stood_still(&guest.pauses(), found.clock);
         let on = &self.attachment;
         let session = on.sessions.get(name)?;
         let rest = on.shared.host.rest;
@@ -412,7 +416,7 @@ impl Tracing {
             foothold.is_some_and(|one| one.stubs().arena().contains(at))
         };
         let leave = || way_out::leave_stubs(guest, is_stub, rest);
-        session.dump(wanted, &on.shared, on.found(), leave)
+        session.dump(wanted, &on.shared, found, leave)
     }
 
     /// Digest of the guest's text as it is now.

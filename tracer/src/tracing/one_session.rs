@@ -1,5 +1,6 @@
 //! What can be asked of one session without the guest.
 
+use trace::export::uftrace::Fired;
 use trace::live::Listener;
 
 use super::TracingError;
@@ -79,6 +80,15 @@ impl OneSession<'_> {
     /// As of [`Self::halt_at`].
     pub fn record_on(mut self) -> Result<(), TracingError> {
         self.halting()?.record_on();
+        Ok(())
+    }
+
+    /// A trigger has fired because of something that it has recorded: its trace says so.
+    ///
+    /// # Errors
+    /// None as long as there is the session.
+    pub fn has_fired(self, fired: Fired) -> Result<(), TracingError> {
+        self.on.sessions.at(self.index)?.has_fired(fired);
         Ok(())
     }
 

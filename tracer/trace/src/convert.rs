@@ -18,8 +18,8 @@ use crate::export::html;
 #[cfg(feature = "parquet")]
 use crate::export::parquet::{self, Parquet};
 use crate::export::perfetto::{Perfetto, Thread};
+use crate::export::remark::Remark;
 use crate::export::trace_dat::{self, HostDat, Pair, Scratch, TraceDat};
-use crate::export::uftrace::ClockStall;
 use crate::export::uftrace::record::canonical;
 use crate::graph::excerpt::Excerpt;
 use crate::report::calls::Calls;
@@ -71,7 +71,7 @@ fn values(trace: &TraceDirectory, calls: &Calls, step: &Event) -> Map<String, Va
 enum Next<'a> {
     Step(&'a Event),
     Point(&'a EventLine),
-    Stall(&'a ClockStall),
+    Remark(&'a Remark),
 }
 
 /// Gives a writer all that happened, in the order of time; what was met goes to `note`. Returns how many events the trace has.
@@ -85,7 +85,7 @@ fn each(
     let mut stream = Stream::of(trace, calls, leaves)?;
     while let Some(happened) = stream.next()? {
         let written = match happened {
-            Happened::Stall(stall) => write(stream.calls, Next::Stall(&stall)),
+            Happened::Remark(remark) => write(stream.calls, Next::Remark(&remark)),
             Happened::Point(event) => write(stream.calls, Next::Point(&event)),
             Happened::Call(shown) => {
                 let mut steps = shown.steps();
@@ -183,7 +183,7 @@ pub fn chrome(
         Chrome::begin(out, names, trace.clock_period_ns()).map_err(ReportError::Output)?;
     let leaves = Leaves::WithoutEvents;
     let read = each(trace, calls, leaves, note, |calls, next| match next {
-        Next::Stall(stall) => chrome.stall(stall),
+        Next::Remark(remark) => chrome.remark(remark),
         Next::Point(event) => chrome.point(event),
         Next::Step(step) => {
             let name = called(trace, calls, step);
@@ -220,7 +220,7 @@ pub fn trace_dat(
         Leaves::Apart,
         note,
         |calls, next| match next {
-            Next::Stall(stall) => file.remark(stall.end_ns, &stall.to_string()),
+            Next::Remark(remark) => file.remark(remark.time_ns(), &remark.to_string()),
             Next::Point(event) => {
                 if let Some(host) = of_host.as_mut().filter(|_| event.is_of_host) {
                     return host.add(event);
@@ -288,7 +288,7 @@ pub fn ctf(
         Leaves::Apart,
         note,
         |calls, next| match next {
-            Next::Stall(stall) => ctf.stall(stall),
+            Next::Remark(remark) => ctf.remark(remark),
             Next::Point(event) => ctf.point(event),
             Next::Step(step) => {
                 let values = shown(trace, calls, step);
@@ -330,8 +330,8 @@ pub fn parquet(
         Leaves::Apart,
         note,
         |calls, next| match next {
-            // The times of tables are those of the trace.
-            Next::Stall(_) => Ok(()),
+            // Tables are of what the guest did.
+            Next::Remark(_) => Ok(()),
             Next::Point(event) => tables.point(event),
             Next::Step(step) => {
                 summary.add(step);
@@ -416,7 +416,7 @@ pub fn perfetto(
         Leaves::Apart,
         note,
         |calls, next| match next {
-            Next::Stall(stall) => perfetto.stall(stall),
+            Next::Remark(remark) => perfetto.remark(remark),
             Next::Point(event) => perfetto.point(event),
             Next::Step(step) => {
                 let name = called(trace, calls, step);
@@ -488,7 +488,7 @@ mod tests {
 
     use super::*;
     use crate::export::store::{News, Store};
-    use crate::export::uftrace::{GRAPH, Metadata, UftraceWriter};
+    use crate::export::uftrace::{Fired, GRAPH, Metadata, Pause, UftraceWriter};
     use crate::graph::excerpt::Excerpt;
     use crate::testing::{entry, event, exit, functions, text_of};
 
@@ -498,6 +498,16 @@ mod tests {
         let metadata = Metadata {
             vcpus: 1,
             tracer: GRAPH.into(),
+            paused: [(500, 46_000), (2_500, 100), (9_000, 50)]
+                .map(|(begin_ns, length_ns)| Pause {
+                    begin_ns,
+                    length_ns,
+                })
+                .into(),
+            fired: vec![Fired {
+                time_ns: 4_000,
+                trigger: "f1: stop".to_owned(),
+            }],
             ..Metadata::default()
         };
         let path = root.path().join("trace");
@@ -552,6 +562,8 @@ mod tests {
             "name: sent\nID: 1000\n",
             "[LOST 7 EVENTS]\0",
             "the clock stood still for 2 us up to here\0",
+            "the guest was held for 46.0 us from here on\0",
+            "trigger 'f1: stop' has fired\0",
         ] {
             assert!(has(expected.as_bytes()), "{expected}");
         }
@@ -575,7 +587,15 @@ mod tests {
             .collect();
         let stall = "the clock stood still for 2 us up to here";
         let lost = "[LOST 7 EVENTS]";
-        assert_eq!(names, ["sent", "f1", lost, stall, "f0"]);
+        let held = |us: &str| format!("the guest was held for {us} us from here on");
+        let [before, inside, after] = ["46.0", "0.1", "0.0"].map(held);
+        let fired = "trigger 'f1: stop' has fired";
+        assert_eq!(
+            names,
+            [
+                &before, &inside, "sent", fired, "f1", lost, stall, "f0", &after
+            ]
+        );
         assert_eq!(events, 1, "a loss is no event");
         let thread = written.iter().find(|event| event["name"] == "thread_name");
         assert_eq!(thread.unwrap()["args"]["name"], "cat-42");

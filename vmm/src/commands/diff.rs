@@ -8,6 +8,7 @@ use trace::report::condition::Condition;
 use trace::report::diff::{Comparison, compare};
 
 use super::page::Page;
+use super::progress;
 use super::report::TableOptions;
 use super::stdout;
 use crate::exit_status::ExitStatus;
@@ -25,13 +26,15 @@ pub fn diff(
     table: TableOptions,
     conditions: Vec<Condition>,
 ) -> Result<ExitStatus, Failure> {
+    let (watch, page) = progress::until_written(None, Page::on_stdout());
     let comparison = Comparison {
+        watch,
         excerpt,
         conditions,
         notation: table.notation(),
         rows: table.into(),
     };
-    let compared = match compare(before, after, &comparison, Page::on_stdout()) {
+    let compared = match compare(before, after, &comparison, page) {
         Ok(compared) => compared,
         Err(ReportError::Output(error)) => {
             stdout::taken(error)?;

@@ -17,6 +17,7 @@ mod in_memory;
 pub mod listing;
 pub mod man;
 mod page;
+mod parts;
 mod probes;
 pub mod progress;
 pub mod ps;

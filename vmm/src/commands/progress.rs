@@ -1,13 +1,18 @@
 //! How far something long is, on a terminal; and that a signal ends it, so that what is half written goes.
 
 use std::cell::RefCell;
-use std::io;
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use trace::report::directory::TraceDirectory;
 use trace::report::{Missing, Watch};
 
 use crate::signals::Signals;
+
+/// What takes less needs no bar.
+const LONG: Duration = Duration::from_millis(500);
 
 /// From now on signals are taken, and a bar is on the terminal if stderr is one. What is walked through the trace asks what
 /// is returned.
@@ -21,6 +26,48 @@ pub fn watch(trace: &TraceDirectory) -> io::Result<Watch> {
         bar.set_position(calls);
         !signals.borrow_mut().take()
     }))
+}
+
+/// The same for what only reads, and writes to `out` when it has read all: a signal ends that as it ends others. The bar is
+/// there when this takes long, and goes before anything is written.
+pub fn until_written<W: Write>(calls: Option<u64>, out: W) -> (Watch, AfterBar<W>) {
+    let bar = bar(calls);
+    let since = Instant::now();
+    let shown = bar.clone();
+    let watch = Watch::new(move |calls| {
+        if since.elapsed() >= LONG {
+            shown.set_position(calls);
+        }
+        true
+    });
+    (watch, AfterBar { bar, out })
+}
+
+/// Calls that a trace should have, for the bar of [`until_written`]; it is not asked where nobody would see it.
+pub fn written_calls(directory: &Path) -> Option<u64> {
+    let is_seen = io::stderr().is_terminal();
+    let trace = is_seen.then(|| TraceDirectory::open(directory).ok());
+    Missing::written(&trace??)
+}
+
+/// Takes a bar away before anything is written.
+#[derive(Debug)]
+pub struct AfterBar<W> {
+    bar: ProgressBar,
+    out: W,
+}
+
+impl<W: Write> Write for AfterBar<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !self.bar.is_finished() {
+            self.bar.finish_and_clear();
+        }
+        self.out.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
 }
 
 /// Without a number of calls that is known, how many they are so far.

@@ -9,6 +9,7 @@ use trace::report::rows::Rows;
 use trace::report::{self, Format, Notation, ReportError, View};
 
 use super::page::Page;
+use super::progress;
 use super::stdout;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
@@ -123,7 +124,17 @@ pub fn report(
         has_nanoseconds: how.ns,
         ..View::default()
     };
-    match report::print(directory, &view, Page::on_stdout()) {
+    // The others write while they read.
+    let is_table = !matches!(how.format, ReportFormat::Function | ReportFormat::Graph);
+    let page = Page::on_stdout();
+    let printed = if is_table {
+        let calls = progress::written_calls(directory);
+        let (watch, page) = progress::until_written(calls, page);
+        report::print(directory, &View { watch, ..view }, page)
+    } else {
+        report::print(directory, &view, page)
+    };
+    match printed {
         Ok(printed) => {
             for note in printed.notes {
                 log::warn!("{note}");

@@ -1,17 +1,21 @@
 //! A directory that is there as a whole or not at all: filled beside its place, and put there when it is complete.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use tempfile::{Builder, TempDir};
 
+use super::parts;
+
 /// What is being filled. Dropped before it is put in its place, nothing is left of it.
 #[derive(Debug)]
 pub struct WholeDirectory {
     place: PathBuf,
     fresh: TempDir,
+    /// While this is open, nobody takes it for one that was left.
+    _held: File,
 }
 
 impl WholeDirectory {
@@ -31,15 +35,18 @@ impl WholeDirectory {
                 "something is there already; name a directory that is not there, or is empty";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
         }
-        let folder = place.parent().filter(|folder| *folder != Path::new(""));
-        let mut prefix = place.file_name().unwrap_or_default().to_owned();
-        prefix.push(".part-");
+        parts::remove_left(&place);
         let fresh = Builder::new()
-            .prefix(&prefix)
+            .prefix(&parts::prefix(&place))
             // Whoever may read what this user makes, may read this.
             .permissions(Permissions::from_mode(0o777))
-            .tempdir_in(folder.unwrap_or(Path::new(".")))?;
-        Ok(Self { place, fresh })
+            .tempdir_in(parts::folder(&place))?;
+        let held = parts::hold(fresh.path())?;
+        Ok(Self {
+            place,
+            fresh,
+            _held: held,
+        })
     }
 
     /// Where it is filled.

@@ -1,11 +1,15 @@
-//! A file that is there as a whole or not at all: written beside its place, and put there when it is complete. What
-//! stood there stays until then, and also when the writing fails.
+//! A file that is there as a whole or not at all: written without a name, or where the file system has no such files beside
+//! its place, and put there when it is complete. What stood there stays until then, and also when the writing fails.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat};
 use tempfile::{Builder, NamedTempFile};
+
+use super::parts;
 
 /// What is being written. Dropped before it is put in its place, nothing is left of it.
 #[derive(Debug)]
@@ -16,8 +20,10 @@ pub struct WholeFile {
 
 #[derive(Debug)]
 enum Fresh {
-    /// A file beside the place, until it takes it.
-    Beside(NamedTempFile),
+    /// A file without a name: when this process is killed, nothing is left of it.
+    Nameless(File),
+    /// A file beside the place, until it takes it, and what keeps it from being taken for one that was left.
+    Beside { fresh: NamedTempFile, _held: File },
     /// A pipe or a device: nothing can take its place.
     There(File),
 }
@@ -34,12 +40,13 @@ impl WholeFile {
         };
         let fresh = match fs::metadata(&place) {
             Ok(there) if !there.is_file() => Fresh::There(File::create(&place)?),
-            Ok(there) => {
-                let fresh = beside(&place)?;
-                fresh.as_file().set_permissions(there.permissions())?;
-                Fresh::Beside(fresh)
+            there => {
+                let fresh = fresh(&place)?;
+                if let Ok(there) = there {
+                    fresh.file().set_permissions(there.permissions())?;
+                }
+                fresh
             }
-            Err(_) => Fresh::Beside(beside(&place)?),
         };
         Ok(Self { place, fresh })
     }
@@ -50,7 +57,8 @@ impl WholeFile {
     /// When it cannot take its place.
     pub fn put(self) -> io::Result<()> {
         match self.fresh {
-            Fresh::Beside(fresh) => fresh.persist(&self.place).map(drop).map_err(Into::into),
+            Fresh::Nameless(file) => name(&file, &self.place),
+            Fresh::Beside { fresh, .. } => fresh.persist(&self.place).map(drop).map_err(Into::into),
             Fresh::There(_) => Ok(()),
         }
     }
@@ -58,10 +66,7 @@ impl WholeFile {
 
 impl Write for &WholeFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match &self.fresh {
-            Fresh::Beside(fresh) => fresh.as_file().write(bytes),
-            Fresh::There(file) => (&*file).write(bytes),
-        }
+        self.fresh.file().write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -69,14 +74,56 @@ impl Write for &WholeFile {
     }
 }
 
-/// An empty file in the same folder, of a name that says whose it is should this process be killed.
-fn beside(place: &Path) -> io::Result<NamedTempFile> {
-    let folder = place.parent().filter(|folder| *folder != Path::new(""));
-    let mut prefix = place.file_name().unwrap_or_default().to_owned();
-    prefix.push(".part-");
-    Builder::new()
-        .prefix(&prefix)
-        .tempfile_in(folder.unwrap_or(Path::new(".")))
+impl Fresh {
+    fn file(&self) -> &File {
+        match self {
+            Self::Beside { fresh, .. } => fresh.as_file(),
+            Self::Nameless(file) | Self::There(file) => file,
+        }
+    }
+}
+
+/// Where this process finds its own files by their numbers.
+const OWN_FILES: &str = "/proc/self/fd";
+
+/// An empty file on the same file system.
+fn fresh(place: &Path) -> io::Result<Fresh> {
+    parts::remove_left(place);
+    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR;
+    let has_names = Path::new(OWN_FILES).is_dir();
+    match openat(CWD, parts::folder(place), flags, mode) {
+        Ok(nameless) if has_names => Ok(Fresh::Nameless(nameless.into())),
+        // Whatever is wrong is wrong with this, too, unless it is that such files are not known.
+        _ => beside(place),
+    }
+}
+
+/// One in the same folder, of a name that says whose it is should this process be killed.
+fn beside(place: &Path) -> io::Result<Fresh> {
+    let fresh = Builder::new()
+        .prefix(&parts::prefix(place))
+        .tempfile_in(parts::folder(place))?;
+    let held = parts::hold(fresh.path())?;
+    Ok(Fresh::Beside { fresh, _held: held })
+}
+
+/// Gives a file its name. Only a name that is free can be given at once; another one is taken from who has it.
+fn name(file: &File, place: &Path) -> io::Result<()> {
+    let number = format!("{OWN_FILES}/{}", file.as_raw_fd());
+    let link = |path: &Path| -> io::Result<()> {
+        let (this, follow) = (&number, AtFlags::SYMLINK_FOLLOW);
+        Ok(linkat(CWD, this, CWD, path, follow)?)
+    };
+    match link(place) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        other => return other,
+    }
+    let named = Builder::new()
+        .prefix(&parts::prefix(place))
+        .make_in(parts::folder(place), link)?;
+    let path = named.into_temp_path();
+    path.persist(place).map_err(Into::into)
 }
 
 #[cfg(test)]
@@ -106,6 +153,21 @@ mod tests {
             assert_eq!(fs::read_to_string(&path).unwrap(), bytes);
         }
         drop(WholeFile::create(&path).unwrap());
+        assert_eq!(names(folder.path()), ["out"]);
+    }
+
+    #[test]
+    fn nothing_is_there_of_what_is_written_without_a_name_and_it_can_be_put_beside_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out");
+        let (one, another) = (fresh(&path).unwrap(), beside(&path).unwrap());
+        let is_nameless = matches!(one, Fresh::Nameless(_));
+        assert!(is_nameless, "this file system has such files");
+        assert_eq!(names(folder.path()).len(), 1, "the other one");
+        for fresh in [one, another] {
+            let place = path.clone();
+            WholeFile { place, fresh }.put().unwrap();
+        }
         assert_eq!(names(folder.path()), ["out"]);
     }
 

@@ -153,8 +153,8 @@ impl Foreign {
         };
         let mapped = map(&process, &mut slots, &ram, &window, file)?;
         let top = TopTable::of(&ram, &registers);
-        let held = parked.let_go();
-        times.released(held);
+        let paused = parked.let_go();
+        times.released(paused);
         let count = u16::try_from(vcpus.len()).unwrap_or(u16::MAX);
         Ok(Some(Self {
             process,
@@ -168,7 +168,7 @@ impl Foreign {
             top,
             hold: RefCell::default(),
             times: RefCell::new(times),
-            last_pause: Cell::new(held),
+            last_pause: Cell::new(paused.length),
             is_paused_by_user: Cell::new(false),
             is_gone: false,
             window_is_free: Cell::new(true),
@@ -311,9 +311,9 @@ impl Foreign {
         if hold.holders > 0 {
             return;
         }
-        if let Some(length) = hold.parked.take().map(AllParked::let_go) {
-            self.last_pause.set(length);
-            self.times.borrow_mut().released(length);
+        if let Some(paused) = hold.parked.take().map(AllParked::let_go) {
+            self.last_pause.set(paused.length);
+            self.times.borrow_mut().released(paused);
         }
     }
 

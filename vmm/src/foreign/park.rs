@@ -17,6 +17,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tracer::guest::Paused;
+
 use super::error::ForeignError;
 use super::held::{HeldThread, Rest};
 use super::others::{hold_others, recognise};
@@ -24,6 +26,7 @@ use super::process::Process;
 use super::threads::find_threads;
 use super::urgent::Urgent;
 use super::vcpu::{ForeignVcpu, Parked, Stage};
+use crate::quiesce::Requested;
 use crate::vcpu::FullRegisters;
 
 /// How long a thread that may have something to bring to an end has for it.
@@ -36,7 +39,7 @@ pub(super) struct AllParked {
     /// Threads that could be one that executes a vCPU.
     others: Vec<HeldThread>,
     /// When the first of them was asked to stop: until then the guest ran as ever.
-    asked: Instant,
+    asked: Requested,
     /// Until all of them were let go.
     _urgent: Urgent,
 }
@@ -44,15 +47,18 @@ pub(super) struct AllParked {
 impl AllParked {
     /// For how long the guest stands still by now.
     pub fn held(&self) -> Duration {
-        self.asked.elapsed()
+        self.asked.at.elapsed()
     }
 
-    /// Lets all of them go; for how long the guest stood still.
-    pub fn let_go(mut self) -> Duration {
+    /// Lets all of them go; when and for how long the guest stood still.
+    pub fn let_go(mut self) -> Paused {
         self.vcpus.clear();
         self.others.clear();
-        // Before this thread gives way to them.
-        self.held()
+        Paused {
+            counter: self.asked.counter,
+            // Before this thread gives way to them.
+            length: self.held(),
+        }
     }
 
     /// One of them.
@@ -141,7 +147,7 @@ fn out_of_guest(
     let seized: Result<Vec<_>, _> = vcpus.iter().filter_map(ForeignVcpu::seize).collect();
     let mut parked = seized?;
     // Not before all are seized: the first would stand still meanwhile.
-    let asked = Instant::now();
+    let asked = Requested::now();
     parked.iter().try_for_each(Parked::interrupt)?;
     // While they are on their way: it takes as long as a stop.
     let urgent = Urgent::now();

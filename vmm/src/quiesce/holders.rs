@@ -7,18 +7,37 @@ use std::time::{Duration, Instant};
 use terms::region::Region;
 use tracer::target::NotProvided;
 
+use crate::clock::host_tsc;
 use crate::memslots::MemorySlots;
 use crate::pause_times::PauseTimes;
 use crate::vcpu::{FullRegisters, Gate, VcpuHandle};
-use tracer::guest::StopError;
+use tracer::guest::{Paused, StopError};
 
 /// How long the end of a pause is waited for where its length is asked for.
 const SETTLE_PATIENCE: Duration = Duration::from_millis(100);
 
+/// When a pause was asked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Requested {
+    pub at: Instant,
+    /// The host's counter.
+    pub counter: u64,
+}
+
+impl Requested {
+    /// Now.
+    pub fn now() -> Self {
+        Self {
+            at: Instant::now(),
+            counter: host_tsc(),
+        }
+    }
+}
+
 /// A pause that is over, or about to be: its end is when the last vCPU continued.
 #[derive(Debug, Clone, Copy)]
 struct Ended {
-    requested: Instant,
+    requested: Requested,
     released: Instant,
 }
 
@@ -112,9 +131,11 @@ impl Holders {
             .filter_map(resumed)
             .max()
             .unwrap_or(ended.released);
-        let length = last.saturating_duration_since(ended.requested);
+        let Requested { at, counter } = ended.requested;
+        let length = last.saturating_duration_since(at);
         self.last.set(length);
-        self.times.borrow_mut().released(length);
+        let paused = Paused { counter, length };
+        self.times.borrow_mut().released(paused);
     }
 
     /// Has every vCPU pass a serialising point, without stopping them together; answers with the
@@ -202,8 +223,8 @@ impl Holders {
         self.holders.get() > 0
     }
 
-    /// The pause that was asked for at `requested` ends now.
-    pub(super) fn ends(&self, requested: Instant) {
+    /// The pause that was asked for then ends now.
+    pub(super) fn ends(&self, requested: Requested) {
         let released = Instant::now();
         self.ended.set(Some(Ended {
             requested,

@@ -18,7 +18,7 @@ use tracer::target::{
 use crate::memory::Ram;
 use crate::translated::Translated;
 use crate::vcpu::{AskVcpuError, FullRegisters, Reply, Request};
-pub(crate) use holders::Holders;
+pub(crate) use holders::{Holders, Requested};
 
 /// All vCPUs are out of the guest and consistent while this lives.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct Quiesced<'m> {
     memory: Translated<&'m Ram>,
     full: Vec<FullRegisters>,
     registers: Vec<VcpuRegisters>,
-    requested: Instant,
+    requested: Requested,
     /// Whether this guard is the one that paused the guest, and so the one to be measured.
     measured: bool,
 }
@@ -38,9 +38,9 @@ impl<'m> Quiesced<'m> {
         ram: &'m Ram,
         patience: Duration,
     ) -> Result<Self, StopError> {
-        let requested = Instant::now();
+        let requested = Requested::now();
         let measured = !holders.is_held();
-        let full = hold_outside_guests(holders, requested, patience)?;
+        let full = hold_outside_guests(holders, requested.at, patience)?;
         let registers: Vec<_> = full.iter().map(VcpuRegisters::from).collect();
         Ok(Self {
             holders,
@@ -61,7 +61,7 @@ impl<'m> Quiesced<'m> {
     /// When the pause was asked for.
     #[must_use]
     pub fn requested(&self) -> Instant {
-        self.requested
+        self.requested.at
     }
 
     /// Has vCPU `vcpu` do `request`, and reads all registers anew.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use terms::printable::masked;
 use terms::quantity::{in_microseconds, in_seconds};
+use trace::export::uftrace::Fired;
 use trace::live::{Happening, LiveEvent, Tail, tail};
 use tracer::tracing::session::HaltAt;
 use tracer::tracing::{Tracing, TracingError};
@@ -161,6 +162,7 @@ impl Armed {
     fn fire_on(&mut self, what: Occurred<'_>, guest: &impl Provider, tracing: &mut Tracing) {
         let failed = self.failed;
         let session = self.session.clone();
+        self.note(what, tracing);
         self.fire(what, |action| {
             act(action, &session, what.time_ns(), guest, tracing)
         });
@@ -170,6 +172,24 @@ impl Armed {
             && let Ok(session) = tracing.session(&session)
         {
             let _ = session.record_on();
+        }
+    }
+
+    /// Has the trace say that it fires, before what is to be done is done.
+    fn note(&self, what: Occurred<'_>, tracing: &mut Tracing) {
+        let Occurred::Seen(event) = what else {
+            return;
+        };
+        if matches!(event.what, Happening::Unread { .. }) {
+            return;
+        }
+        let fired = Fired {
+            time_ns: event.time_ns,
+            trigger: self.trigger.to_string(),
+        };
+        // Without the session there is no trace to say it.
+        if let Ok(session) = tracing.session(&self.session) {
+            let _ = session.has_fired(fired);
         }
     }
 

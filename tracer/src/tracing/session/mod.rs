@@ -20,7 +20,9 @@ use image::Image;
 use terms::addr::Gva;
 use terms::event_format::EventId;
 use trace::doubt::TimeDoubts;
-use trace::export::uftrace::{ExportError, LateModules, Metadata, PauseSpread, WaitingModules};
+use trace::export::uftrace::{
+    ExportError, Fired, LateModules, Metadata, Pause, PauseSpread, WaitingModules,
+};
 use trace::graph::threads::Threads;
 use trace::live::Listener;
 use trace::stream::{Stream, StreamOptions, WAITING_MAX};
@@ -134,7 +136,11 @@ pub(super) struct TraceSession {
     /// Modules of the guest that have their turn in a later look.
     waiting_modules: WaitingModules,
     /// Of the guest, when nothing more is recorded: its trace says for how long it stood still until then.
-    pub pauses: PauseSpread,
+    pauses: PauseSpread,
+    /// The first of them, in the time of the trace.
+    paused: Vec<Pause>,
+    /// Triggers that have fired.
+    fired: Vec<Fired>,
     switched_on: bool,
     /// Whether anybody was shown what it has recorded.
     has_told: Cell<bool>,
@@ -195,6 +201,8 @@ impl TraceSession {
             follows_modules: false,
             waiting_modules: WaitingModules::default(),
             pauses: PauseSpread::default(),
+            paused: Vec::new(),
+            fired: Vec::new(),
             switched_on: true,
             has_told: Cell::new(false),
             doubts: TimeDoubts::default(),

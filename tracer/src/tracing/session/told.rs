@@ -11,14 +11,17 @@ use crate::clock::RunClock;
 use crate::collect::counters::Counters;
 use crate::collect::output::{Holds, Written};
 use crate::filter::{Filter, Side};
+use crate::guest::{Paused, Pauses};
 use crate::guest_kind;
 use crate::session::TracerKind;
 use crate::tracing::closing::Closing;
 use crate::tracing::options::Tracer;
 use crate::tracing::status::{Profile, ProfiledFunction, SessionStatus};
 use crate::tracing::{TracingError, WantedDump};
-use trace::export::uftrace::{LateModule, Metadata, NOP, WaitingModules};
+use trace::export::uftrace::{Fired, LateModule, Metadata, NO_CLOCK, NOP, Pause, WaitingModules};
 
+/// Triggers that have fired of which a trace tells.
+const FIRED_MAX: usize = 4096;
 /// A write that takes longer is told of.
 const STALL: Duration = Duration::from_secs(1);
 
@@ -168,6 +171,29 @@ impl TraceSession {
             late_modules: self.late.clone(),
             waiting_modules: self.waiting_modules,
             pauses: self.pauses,
+            paused: self.paused.clone(),
+            fired: self.fired.clone(),
+        }
+    }
+
+    /// So the guest stood still until now. In a trace without times nothing can be said of when.
+    pub fn stood_still(&mut self, pauses: &Pauses, clock: Option<RunClock>) {
+        self.pauses = pauses.released;
+        let has_times = self.options.clock.name() != NO_CLOCK;
+        let Some(clock) = clock.filter(|_| has_times) else {
+            return;
+        };
+        let pause = |paused: &Paused| Pause {
+            begin_ns: clock.nanoseconds(paused.counter),
+            length_ns: u64::try_from(paused.length.as_nanos()).unwrap_or(u64::MAX),
+        };
+        self.paused = pauses.each.iter().map(pause).collect();
+    }
+
+    /// A trigger has fired because of something that it has recorded.
+    pub fn has_fired(&mut self, fired: Fired) {
+        if self.fired.len() < FIRED_MAX {
+            self.fired.push(fired);
         }
     }
 

@@ -10,8 +10,8 @@ use terms::printable;
 
 use crate::event::{End, Event, EventKind};
 use crate::export::events::EventLine;
+use crate::export::remark::Remark;
 use crate::export::resolution::shorter;
-use crate::export::uftrace::ClockStall;
 
 /// A call that has begun.
 #[derive(Debug)]
@@ -132,12 +132,12 @@ impl<W: Write> Chrome<W> {
         }))
     }
 
-    /// How long the clock stood still, across all tracks: the times of that while are too early.
+    /// What concerns all vCPUs, across all tracks.
     ///
     /// # Errors
     /// What `out` says.
-    pub fn stall(&mut self, stall: &ClockStall) -> io::Result<()> {
-        let (ts, name) = (microseconds(stall.end_ns), stall.to_string());
+    pub fn remark(&mut self, remark: &Remark) -> io::Result<()> {
+        let (ts, name) = (microseconds(remark.time_ns()), remark.to_string());
         self.put(&json!({"ph": "i", "s": "g", "pid": 0, "tid": 0, "ts": ts, "name": name}))
     }
 

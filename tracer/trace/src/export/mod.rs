@@ -11,6 +11,7 @@ pub mod html;
 pub mod parquet;
 pub mod perfetto;
 pub mod probes;
+pub mod remark;
 pub mod resolution;
 pub mod store;
 pub mod trace_dat;

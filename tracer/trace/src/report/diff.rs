@@ -23,6 +23,7 @@ use super::summary::{By, Row, Summary};
 use super::table::{Cell, Column, Table, Unit};
 use super::times::Times;
 use super::unfinished;
+use super::watch::Watch;
 use crate::export::uftrace::writer_of;
 use crate::graph::excerpt::Excerpt;
 
@@ -37,6 +38,8 @@ pub struct Comparison {
     pub notation: Notation,
     /// What must not have happened, to any of these functions.
     pub conditions: Vec<Condition>,
+    /// Who watches.
+    pub watch: Watch,
 }
 
 /// What came of it.
@@ -64,11 +67,12 @@ struct Side {
 }
 
 impl Side {
-    fn read(path: &Path, excerpt: &Excerpt) -> Result<Self, ReportError> {
+    fn read(path: &Path, how: &Comparison) -> Result<Self, ReportError> {
         // Asked first, as for a report.
         let writer = writer_of(path);
         let trace = TraceDirectory::open(path)?;
-        let mut calls = Calls::open(&trace, excerpt)?;
+        let mut calls = Calls::open(&trace, &how.excerpt)?;
+        calls.watch = how.watch.clone();
         let mut gathered = Gathered {
             summary: Some(Summary::new(By::Function)),
             ..Gathered::default()
@@ -128,8 +132,8 @@ pub fn compare(
     out: impl Write,
 ) -> Result<Compared, ReportError> {
     let (a, b) = (
-        Side::read(before, &comparison.excerpt)?,
-        Side::read(after, &comparison.excerpt)?,
+        Side::read(before, comparison)?,
+        Side::read(after, comparison)?,
     );
     let reason = a.has_no_durations().or_else(|| b.has_no_durations());
     let has_times = reason.is_none();

@@ -63,7 +63,7 @@ impl Gathered {
                         values.add(&event);
                     }
                 }
-                Happened::Stall(_) => {}
+                Happened::Remark(_) => {}
             }
         }
         self.printed.read_events = stream.events();

@@ -47,7 +47,7 @@ pub(super) fn print_graph(
     while let Some(happened) = stream.next()? {
         printed.count(&happened);
         let line = match happened {
-            Happened::Stall(stall) => writeln!(printer.out, "# {stall}"),
+            Happened::Remark(remark) => printed.remark(&remark, printer.out),
             Happened::Point(event) => printer.point(&event),
             Happened::Call(shown) => printer.shown(stream.calls, shown),
         };

@@ -145,7 +145,7 @@ impl Ends {
                     self.points.push(point.vcpu.into(), point, |_| true);
                     continue;
                 }
-                Happened::Stall(_) => continue,
+                Happened::Remark(_) => continue,
             };
             self.open.step(&shown);
             let (Shown::Step(step) | Shown::Leaf(step, _)) = &shown;

@@ -58,6 +58,7 @@ use self::times::Times;
 pub use self::watch::Watch;
 use crate::event::{Event, EventKind};
 use crate::export::events::EventLine;
+use crate::export::remark::Remark;
 use crate::export::uftrace::{NOP, writer_of};
 use crate::graph::excerpt::Excerpt;
 
@@ -207,6 +208,15 @@ pub struct Printed {
 }
 
 impl Printed {
+    /// A line about all vCPUs. A guest is held before it is traced: of that only the first screen tells.
+    fn remark(&self, remark: &Remark, out: &mut impl Write) -> io::Result<()> {
+        let is_before = (self.entries, self.events, self.lost) == (0, 0, 0);
+        match remark {
+            Remark::Pause(_) if is_before => Ok(()),
+            other => writeln!(out, "# {other}"),
+        }
+    }
+
     fn count(&mut self, happened: &Happened) {
         let lost = match happened {
             Happened::Call(Shown::Step(step) | Shown::Leaf(step, _)) => match step.kind {
@@ -224,7 +234,7 @@ impl Printed {
                 self.events += u64::from(event.event.is_some());
                 event.lost
             }
-            Happened::Stall(_) => 0,
+            Happened::Remark(_) => 0,
         };
         self.lost = self.lost.saturating_add(lost);
     }
@@ -301,7 +311,7 @@ pub fn unfinished(trace: &TraceDirectory, writer: Option<String>) -> Option<Stri
     })
 }
 
-/// Every entry, whether or not the trace has returns, with events and clock stalls at their times.
+/// Every entry, whether or not the trace has returns, with events and remarks at their times.
 fn print_entries(
     trace: &TraceDirectory,
     calls: &mut Calls,
@@ -315,7 +325,7 @@ fn print_entries(
     while let Some(happened) = stream.next()? {
         printed.count(&happened);
         let line = match &happened {
-            Happened::Stall(stall) => writeln!(out, "# {stall}"),
+            Happened::Remark(remark) => printed.remark(remark, out),
             Happened::Point(event) => point_line(out, times, event),
             Happened::Call(Shown::Step(step) | Shown::Leaf(step, _)) => {
                 let caller = callers.caller(step);

@@ -10,7 +10,7 @@ use super::directory::TraceDirectory;
 use super::gather::Gathered;
 use super::summary::Summary;
 use super::times::Times;
-use crate::export::uftrace::PauseSpread;
+use crate::export::uftrace::{Fired, Pause, PauseSpread};
 
 /// So many calls when nobody says how many.
 pub(super) const CALLS: usize = 5;
@@ -34,6 +34,10 @@ pub(super) struct About {
     lost: u64,
     /// How long the guest stood still for being traced; none where the trace does not say.
     pauses: Option<PauseSpread>,
+    /// When the first of them were.
+    paused: Vec<Pause>,
+    /// Triggers that have fired.
+    fired: Vec<Fired>,
 }
 
 impl About {
@@ -66,8 +70,32 @@ impl About {
             clock: clean(&side.metadata.clock),
             mode: clean(&side.metadata.mode),
             pauses: Some(side.metadata.pauses).filter(|pauses| !pauses.is_empty()),
+            paused: side.metadata.paused.clone(),
+            fired: side.metadata.fired.iter().map(Fired::clean).collect(),
             ..of_calls
         }
+    }
+
+    /// How long the guest was held, and when for longest.
+    fn pauses(&self, times: Times) -> String {
+        let Some(pauses) = &self.pauses else {
+            return String::new();
+        };
+        let longest = self.paused.iter().max_by_key(|pause| pause.length_ns);
+        // Of one that came after those that are kept nobody knows when it was.
+        let is_longest = |pause: &&Pause| pause.length_ns >= pauses.max_ns / 100 * 98;
+        let when = longest.filter(is_longest);
+        let when = when.map(|pause| format!(", at {} s", times.moment(pause.begin_ns)));
+        format!("{pauses}{}", when.unwrap_or_default())
+    }
+
+    fn triggers(&self, times: Times) -> String {
+        let Some(first) = self.fired.first() else {
+            return String::new();
+        };
+        let count = counted(self.fired.len() as u64, "time");
+        let at = times.moment(first.time_ns);
+        format!("fired {count}, first '{}' at {at} s", first.trigger)
     }
 
     pub fn print(&self, times: Times, out: &mut impl Write) -> io::Result<()> {
@@ -103,8 +131,8 @@ impl About {
             lost => format!("{} ({})", counted(lost, "record"), percent(lost, all)),
         };
         line("lost", lost)?;
-        let pauses = self.pauses.map(|pauses| pauses.to_string());
-        line("pauses", pauses.unwrap_or_default())
+        line("pauses", self.pauses(times))?;
+        line("triggers", self.triggers(times))
     }
 
     fn recorded(&self) -> String {

@@ -1,7 +1,7 @@
-//! All that a trace has, as one stream in the order of time: steps of threads, events, and how late the clock was.
+//! All that a trace has, as one stream in the order of time: steps of threads, events, and what is said of all vCPUs.
 
 use std::iter::Peekable;
-use std::slice;
+use std::vec;
 
 use super::calls::{Calls, Shown};
 use super::directory::TraceDirectory;
@@ -9,7 +9,7 @@ use super::error::ReportError;
 use super::events::Events;
 use crate::event::Event;
 use crate::export::events::EventLine;
-use crate::export::uftrace::ClockStall;
+use crate::export::remark::Remark;
 
 /// What happened next.
 #[derive(Debug)]
@@ -18,8 +18,8 @@ pub enum Happened {
     Call(Shown),
     /// An event, or a loss of some.
     Point(EventLine),
-    /// The clock was late: times up to here are too early.
-    Stall(ClockStall),
+    /// Something that concerns all vCPUs.
+    Remark(Remark),
 }
 
 /// Which calls in which nothing was called come whole.
@@ -38,7 +38,7 @@ pub enum Leaves {
 pub struct Stream<'a> {
     pub calls: &'a mut Calls,
     events: Events,
-    stalls: Peekable<slice::Iter<'a, ClockStall>>,
+    remarks: Peekable<vec::IntoIter<Remark>>,
     /// The next step, when it is known what comes before it.
     next: Option<Shown>,
     leaves: Leaves,
@@ -54,12 +54,12 @@ impl<'a> Stream<'a> {
         calls: &'a mut Calls,
         leaves: Leaves,
     ) -> Result<Self, ReportError> {
-        let stalls = trace.side.as_ref().map(|side| &*side.clock_stalls);
+        let remarks = trace.side.as_ref().map(Remark::all);
         let events = Events::of(trace, &calls.excerpt)?;
         Ok(Self {
             calls,
             events,
-            stalls: stalls.unwrap_or_default().iter().peekable(),
+            remarks: remarks.unwrap_or_default().into_iter().peekable(),
             next: None,
             leaves,
         })
@@ -72,11 +72,11 @@ impl<'a> Stream<'a> {
     pub fn next(&mut self) -> Result<Option<Happened>, ReportError> {
         loop {
             let happened = self.any()?;
-            let Some(Happened::Stall(stall)) = &happened else {
+            let Some(Happened::Remark(remark)) = &happened else {
                 return Ok(happened);
             };
-            let excerpt = &self.calls.excerpt;
-            if !excerpt.is_early(stall.end_ns) && !excerpt.is_late(stall.end_ns) {
+            let (excerpt, time_ns) = (&self.calls.excerpt, remark.time_ns());
+            if !excerpt.is_early(time_ns) && !excerpt.is_late(time_ns) {
                 return Ok(happened);
             }
         }
@@ -88,23 +88,23 @@ impl<'a> Stream<'a> {
         self.events.read
     }
 
-    /// The same with all that is said of the clock.
+    /// The same with all remarks.
     fn any(&mut self) -> Result<Option<Happened>, ReportError> {
         if self.next.is_none() {
             self.next = self.calls.pop()?;
         }
-        let Some(Shown::Step(first) | Shown::Leaf(first, _)) = &self.next else {
-            // What is said of the clock is of the times before.
-            return Ok(self.events.next_until(u64::MAX)?.map(Happened::Point));
+        let time_ns = match &self.next {
+            Some(Shown::Step(first) | Shown::Leaf(first, _)) => first.time_ns,
+            None => u64::MAX,
         };
-        let time_ns = first.time_ns;
-        let stall = self.stalls.peek().filter(|stall| stall.end_ns <= time_ns);
-        let until_ns = stall.map_or(time_ns, |stall| stall.end_ns.saturating_sub(1));
+        let is_due = |remark: &Remark| remark.time_ns() <= time_ns;
+        let remark = self.remarks.peek().filter(|remark| is_due(remark));
+        let until_ns = remark.map_or(time_ns, |remark| remark.time_ns().saturating_sub(1));
         if let Some(event) = self.events.next_until(until_ns)? {
             return Ok(Some(Happened::Point(event)));
         }
-        if let Some(stall) = self.stalls.next_if(|stall| stall.end_ns <= time_ns) {
-            return Ok(Some(Happened::Stall(*stall)));
+        if let Some(remark) = self.remarks.next_if(is_due) {
+            return Ok(Some(Happened::Remark(remark)));
         }
         Ok(self
             .next

@@ -150,4 +150,24 @@ fn the_first_screen_says_for_how_long_the_guest_stood_still() {
     let line = "\npauses    2 pauses: p50 46.0 us, p99 90.1 us, longest 90.1 us\n";
     let text = first_screen();
     assert!(text.contains(line), "{text}");
+    let pause =
+        |begin_ns: u64, length_ns: u64| json!({"begin_ns": begin_ns, "length_ns": length_ns});
+    let line = line.trim_end();
+    for (longest_ns, expected) in [
+        (
+            90_100,
+            format!(
+                "{line}, at 0.007000 s\ntriggers  fired 1 time, first '?f: stop' at 0.000001 s\n"
+            ),
+        ),
+        // A longer one came later than those that are kept.
+        (80_000, format!("{line}\ntriggers")),
+    ] {
+        change(&directory, |said| {
+            said["paused"] = json!([pause(5_000, 46_000), pause(7_000_000, longest_ns)]);
+            said["fired"] = json!([{"time_ns": 1_000, "trigger": "\u{1b}f: stop"}]);
+        });
+        let text = first_screen();
+        assert!(text.contains(&expected), "{text}");
+    }
 }

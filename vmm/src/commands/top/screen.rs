@@ -217,6 +217,7 @@ mod tests {
         let times = PauseTimes {
             parked: Histogram::new(3).unwrap(),
             released,
+            each: Vec::new(),
         };
         Status {
             guest: GuestStatus {

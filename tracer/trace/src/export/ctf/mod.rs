@@ -19,7 +19,7 @@ use self::description::{Class, ENTRY, EXIT, Kind, OWN, REMARK};
 use self::packet::{Payload, Stream};
 use crate::event::{Event, EventKind};
 use crate::export::events::EventLine;
-use crate::export::uftrace::ClockStall;
+use crate::export::remark::Remark;
 
 /// The file that describes the others.
 const DESCRIPTION: &str = "metadata";
@@ -145,14 +145,14 @@ impl Ctf {
         Some(number)
     }
 
-    /// The clock stood still: said on every vCPU of which anything is known.
+    /// What concerns all vCPUs: said on every one of which anything is known.
     ///
     /// # Errors
     /// What the system says.
-    pub fn stall(&mut self, stall: &ClockStall) -> io::Result<()> {
-        let text = Payload::default().text(&stall.to_string());
+    pub fn remark(&mut self, remark: &Remark) -> io::Result<()> {
+        let text = Payload::default().text(&remark.to_string());
         let mut streams = self.streams.values_mut();
-        streams.try_for_each(|stream| stream.add(stall.end_ns, REMARK, &text))
+        streams.try_for_each(|stream| stream.add(remark.time_ns(), REMARK, &text))
     }
 
     /// Writes the rest, and the description.

@@ -1,5 +1,5 @@
 //! Perfetto's own format: track events in protobuf. A track for each thread with its calls, one for each vCPU with who ran
-//! there and the guest's events, and a counter of what was lost.
+//! there and the guest's events, a counter of what was lost, and a track of what was done from outside: pauses, triggers.
 //!
 //! Each track is a sequence of packets of its own: what all packets of a sequence have in common is said once, times are the
 //! differences to the ones before, and names are numbers. So an event takes 13 to 20 bytes.
@@ -22,8 +22,8 @@ use self::message::{
 };
 use crate::event::{Event, EventKind};
 use crate::export::events::EventLine;
+use crate::export::remark::Remark;
 use crate::export::resolution::shorter;
-use crate::export::uftrace::ClockStall;
 
 /// The field of `Trace` that each packet is.
 const PACKET: u8 = 1 << 3 | 2;
@@ -37,6 +37,8 @@ enum Track {
     Thread(u32),
     Vcpu(u16),
     Lost(u16),
+    /// What was done from outside.
+    Tracing,
 }
 
 /// A track that was begun.
@@ -189,17 +191,25 @@ impl<W: Write> Perfetto<W> {
         self.event(track, event.time_ns, Type::Moment, Some(name), values)
     }
 
-    /// The clock stood still: said on every vCPU of which anything is known.
+    /// What concerns all vCPUs is a moment of a track of its own.
     ///
     /// # Errors
     /// What `out` says.
-    pub fn stall(&mut self, stall: &ClockStall) -> io::Result<()> {
-        let is_vcpu = |track: &&Track| matches!(track, Track::Vcpu(_));
-        let vcpus: Vec<Track> = self.tracks.keys().filter(is_vcpu).copied().collect();
-        let text = stall.to_string();
-        vcpus.into_iter().try_for_each(|track| {
-            self.event(track, stall.end_ns, Type::Moment, Some(&text), Vec::new())
-        })
+    pub fn remark(&mut self, remark: &Remark) -> io::Result<()> {
+        let length = |ns| ("length_ns", annotation(&FieldValue::Unsigned(ns)));
+        let (name, values) = match remark {
+            Remark::Stall(stall) => (
+                "clock stood still until here",
+                vec![length(stall.length_ns)],
+            ),
+            Remark::Pause(pause) => ("guest held", vec![length(pause.length_ns)]),
+            Remark::Fired(fired) => {
+                let trigger = masked(&fired.trigger).into_owned();
+                ("trigger fired", vec![("trigger", text(trigger))])
+            }
+        };
+        let time_ns = remark.time_ns();
+        self.event(Track::Tracing, time_ns, Type::Moment, Some(name), values)
     }
 
     /// Ends the trace.
@@ -341,6 +351,7 @@ impl<W: Write> Perfetto<W> {
                 });
             }
             Track::Vcpu(vcpu) => descriptor.name = Some(format!("vCPU {vcpu}")),
+            Track::Tracing => descriptor.name = Some("tracing".to_owned()),
             Track::Lost(vcpu) => {
                 descriptor.name = Some(format!("records lost on vCPU {vcpu}"));
                 descriptor.counter = Some(CounterDescriptor {});

@@ -38,10 +38,10 @@ pub use self::late::{LateModule, LateModules, WaitingModules};
 use self::layout::{Extent, MAP_FILE, NAMES_FILE, SIDE_FILE, Text, UNREAD_FILE};
 pub(crate) use self::lock::DirectoryLock;
 pub use self::lock::writer_of;
-pub use self::pauses::PauseSpread;
+pub use self::pauses::{Pause, PauseSpread};
 use self::record::{Kind, truncated, word};
 pub use self::side::{
-    AnomalyNote, ClockStall, GRAPH, Metadata, NO_CLOCK, NOP, SideFile, VERSION, VcpuTotals,
+    AnomalyNote, ClockStall, Fired, GRAPH, Metadata, NO_CLOCK, NOP, SideFile, VERSION, VcpuTotals,
 };
 use self::tally::Called;
 pub use self::tally::Tally;

@@ -1,4 +1,4 @@
-//! How long a guest stood still for being traced.
+//! How long a guest stood still for being traced, and when.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -39,6 +39,22 @@ impl fmt::Display for PauseSpread {
     }
 }
 
+/// One pause of a guest.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pause {
+    /// When it was asked for, in nanoseconds since the guest's time began.
+    pub begin_ns: u64,
+    /// How long it took until the last vCPU continued.
+    pub length_ns: u64,
+}
+
+impl fmt::Display for Pause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (us, tenth) = (self.length_ns / 1000, self.length_ns % 1000 / 100);
+        write!(f, "the guest was held for {us}.{tenth} us from here on")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -56,5 +72,12 @@ mod tests {
         let one = PauseSpread { count: 1, ..spread };
         assert_eq!(one.to_string(), "1 pause of 120.9 us");
         assert_eq!(PauseSpread::default().to_string(), "none");
+        let (begin_ns, length_ns) = (7, 55_290);
+        let pause = Pause {
+            begin_ns,
+            length_ns,
+        };
+        let shown = "the guest was held for 55.2 us from here on";
+        assert_eq!(pause.to_string(), shown);
     }
 }

@@ -9,7 +9,7 @@ use terms::printable::masked;
 
 use super::lane::LaneTotals;
 use super::late::{LateModules, WaitingModules};
-use super::pauses::PauseSpread;
+use super::pauses::{Pause, PauseSpread};
 use crate::doubt::TimeNote;
 use crate::export::events::EventTotals;
 use crate::graph::{Anomalies, Anomaly, Seen};
@@ -54,6 +54,38 @@ pub struct Metadata {
     /// How long the guest stood still for being traced, by any session, until this trace ended; nothing before.
     #[serde(default, skip_serializing_if = "PauseSpread::is_empty")]
     pub pauses: PauseSpread,
+    /// The first few thousand of them, in the order of time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paused: Vec<Pause>,
+    /// Triggers that have fired, the first few thousand, in the order in which they were carried out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fired: Vec<Fired>,
+}
+
+/// A trigger has fired.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fired {
+    /// When the thing happened that it waited for, in nanoseconds since the guest's time began.
+    pub time_ns: u64,
+    /// The trigger, as its user wrote it.
+    pub trigger: String,
+}
+
+impl Fired {
+    /// The same with nothing in it that a terminal would obey: it may come from a damaged file.
+    #[must_use]
+    pub fn clean(&self) -> Self {
+        Self {
+            time_ns: self.time_ns,
+            trigger: masked(&self.trigger).into_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Fired {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "trigger '{}' has fired", self.clean().trigger)
+    }
 }
 
 /// The clock of traces without times.

@@ -1,0 +1,49 @@
+//! What is said of a trace as a whole at a moment of it: the clock was late, the guest was held, a trigger has fired.
+
+use std::fmt;
+
+use super::uftrace::{ClockStall, Fired, Pause, SideFile};
+
+/// Something that happened to all vCPUs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Remark {
+    /// Times up to here are too early.
+    Stall(ClockStall),
+    /// From here on nothing of the guest ran for a time.
+    Pause(Pause),
+    /// What a trigger waits for.
+    Fired(Fired),
+}
+
+impl Remark {
+    /// All that a trace has, in the order of time.
+    #[must_use]
+    pub fn all(side: &SideFile) -> Vec<Self> {
+        let stalls = side.clock_stalls.iter().copied().map(Self::Stall);
+        let pauses = side.metadata.paused.iter().copied().map(Self::Pause);
+        let fired = side.metadata.fired.iter().cloned().map(Self::Fired);
+        let mut all: Vec<Self> = stalls.chain(pauses).chain(fired).collect();
+        all.sort_by_key(Self::time_ns);
+        all
+    }
+
+    /// When.
+    #[must_use]
+    pub const fn time_ns(&self) -> u64 {
+        match self {
+            Self::Stall(stall) => stall.end_ns,
+            Self::Pause(pause) => pause.begin_ns,
+            Self::Fired(fired) => fired.time_ns,
+        }
+    }
+}
+
+impl fmt::Display for Remark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stall(stall) => stall.fmt(f),
+            Self::Pause(pause) => pause.fmt(f),
+            Self::Fired(fired) => fired.fmt(f),
+        }
+    }
+}
