@@ -37,11 +37,38 @@ pub struct PanicMarks {
     pub functions: &'static [&'static str],
 }
 
+/// A border between two phases of a guest's start: a function in which it changes what tracing rests on. Nothing of ours
+/// may be where it does that, from its first instruction on until it has returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Border {
+    /// The function. It runs once, on the first processor, when no other has started.
+    pub function: &'static str,
+    /// What it does.
+    pub crossing: Crossing,
+}
+
+/// What a guest changes at a [`Border`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Crossing {
+    /// It clears the entries of its page tables that the window is in. They are put back when it has.
+    ClearsTables,
+    /// It makes its sites nops, and insists on finding them as they were linked. From then on all its processors are
+    /// known by what its list says of them.
+    MakesNops,
+}
+
 /// A kind of guest.
 pub trait Personality: Debug + Sync {
     /// Where it can be traced from: the first of these functions that its image has. All its vCPUs run there, its text
     /// has become what it stays, and no program has started.
     fn attach_points(&self) -> &'static [&'static str];
+
+    /// Functions that run once, before everything else that can be traced: where tracing begins at one of these, its own
+    /// call is in the trace.
+    fn first_functions(&self) -> &'static [&'static str];
+
+    /// The borders that it crosses while its sites are as they were linked, in their order.
+    fn borders(&self) -> &'static [Border];
 
     /// What 64-bit system calls enter, where its image is linked; none where a kernel does not move itself, or nobody knows.
     fn system_call_entry(&self) -> Option<&'static str>;
@@ -112,6 +139,15 @@ const MCOUNT: &[NeverTraced] = &[NeverTraced {
 impl Personality for Announcing {
     fn attach_points(&self) -> &'static [&'static str] {
         &[READY]
+    }
+
+    fn first_functions(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// What its sites are, its loader has made them.
+    fn borders(&self) -> &'static [Border] {
+        &[]
     }
 
     fn system_call_entry(&self) -> Option<&'static str> {

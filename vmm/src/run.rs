@@ -75,7 +75,7 @@ impl<P: Provider> Run<P> {
     /// # Errors
     /// Why tracing cannot begin; then the guest is let go.
     pub fn begin(&mut self) -> Result<(), Failure> {
-        let begun = self.tracing.begin_waiting(&self.guest);
+        let begun = self.tracing.reached(&self.guest).map(drop);
         if begun.is_err() {
             // Why it did not begin is worth more than what this says.
             let _ = self.finish(false);

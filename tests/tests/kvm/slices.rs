@@ -97,7 +97,7 @@ fn a_slice_that_fails_has_those_before_it_taken_back() {
     machine.start().unwrap();
     wait_at(&machine, attach);
     machine.set_breakpoint(None).unwrap();
-    tracing.begin_waiting(&machine).unwrap();
+    tracing.reached(&machine).unwrap();
     let before = tracing.digest(&machine).unwrap().sha256;
 
     let physical = |name: &str| {

@@ -21,6 +21,7 @@ mod modules;
 mod probes;
 mod processor;
 mod shell;
+mod start;
 mod static_calls;
 mod static_keys;
 mod trace;

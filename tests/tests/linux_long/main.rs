@@ -1,6 +1,8 @@
 //! A stock Linux under every function traced as a graph: minutes in the box, so `make test-long` runs it.
 #![cfg(test)]
 
+mod start;
+
 use serde_json::{Value, json};
 use tests::Guest;
 

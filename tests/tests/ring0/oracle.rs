@@ -1,11 +1,9 @@
 //! What a trace shows is what was executed: the guest is single-stepped through some calls, and the
 //! instruction and stack pointers of every step say which functions were entered and left.
 
-use std::collections::HashMap;
-
 use image::Image;
 use tempfile::TempDir;
-use terms::addr::Gva;
+use tests::oracle::{Oracle, calls};
 use tests::stepped::{self, NO_TICKS, next_event, wait_at};
 use tests::{guest, in_the_box, vmm_says};
 use tracer::stub::spec::ReturnHook;
@@ -21,51 +19,6 @@ const TAIL_CALLS: [&str; 2] = ["tail_calls_first", "tail_calls_even"];
 const RECURSION: [&str; 1] = ["recursion_step"];
 const STEPS_MAX: u32 = 200_000;
 
-/// The calls that the steps so far consist of.
-struct Oracle {
-    image: Image,
-    sites: HashMap<u64, String>,
-    /// The stack slots of the return addresses of open calls.
-    open: Vec<u64>,
-    /// Depth and name of each call.
-    calls: Vec<(usize, String)>,
-}
-
-impl Oracle {
-    fn new(image: Image) -> Self {
-        let name = |site: &image::Site| {
-            let function = &image.functions[site.function.index()];
-            (site.address.0, function.display.to_string())
-        };
-        Self {
-            sites: image.sites.iter().map(name).collect(),
-            image,
-            open: Vec::new(),
-            calls: Vec::new(),
-        }
-    }
-
-    fn address(&self, name: &str) -> Gva {
-        let site = self.sites.iter().find(|(_, of)| *of == name);
-        Gva(*site.unwrap_or_else(|| panic!("no site in {name}")).0)
-    }
-
-    /// The instruction at `rip` comes next. Says whether calls are open.
-    fn step(&mut self, rip: u64, rsp: u64) -> bool {
-        let mut text = self.image.text.iter();
-        let is_text = text.any(|range| (range.start.0..range.end.0).contains(&rip));
-        // Out of the stub too, and nothing of the call is on the stack any more.
-        while is_text && self.open.last().is_some_and(|slot| *slot < rsp) {
-            self.open.pop();
-        }
-        if let Some(name) = self.sites.get(&rip) {
-            self.calls.push((self.open.len(), name.clone()));
-            self.open.push(rsp);
-        }
-        !self.open.is_empty()
-    }
-}
-
 /// Steps from a root's entry until it has returned.
 fn step_out(machine: &mut Machine, oracle: &mut Oracle) -> u32 {
     stepped::begin(machine);
@@ -79,23 +32,11 @@ fn step_out(machine: &mut Machine, oracle: &mut Oracle) -> u32 {
     panic!("still inside after {STEPS_MAX} steps");
 }
 
-/// Depth and name of each call in the order of the trace.
-fn traced(report: &str) -> Vec<(usize, String)> {
-    let call = |line: &str| {
-        let (_, text) = line.split_once('|')?;
-        let (name, _) = text.trim_start().split_once("()")?;
-        let indent = text.len() - text.trim_start().len();
-        Some((indent / 2 - 1, name.to_owned()))
-    };
-    let lines = report.lines().filter(|line| !line.starts_with('#'));
-    lines.filter_map(call).collect()
-}
-
 fn check(hook: ReturnHook, workloads: &str, roots: &[&str]) {
     let folder = TempDir::new().unwrap();
     let output = folder.path().join("trace");
     let kernel = KernelFile::read(&guest()).unwrap();
-    let mut oracle = Oracle::new(Image::parse(kernel.bytes()).unwrap());
+    let mut oracle = Oracle::new(Image::parse(kernel.bytes()).unwrap(), |_| true);
     let console = ConsoleWriter::start(std::io::sink()).unwrap();
     let cmdline = format!("workload={workloads} ring=0 iterations=1 {NO_TICKS}");
     let mut machine = stepped::machine(&kernel, cmdline, 1, &console);
@@ -117,7 +58,7 @@ fn check(hook: ReturnHook, workloads: &str, roots: &[&str]) {
     machine.start().unwrap();
     wait_at(&machine, attach);
     machine.set_breakpoint(None).unwrap();
-    tracing.begin_waiting(&machine).unwrap();
+    tracing.reached(&machine).unwrap();
     let mut steps = 0;
     for root in roots {
         let at = oracle.address(root);
@@ -138,7 +79,7 @@ fn check(hook: ReturnHook, workloads: &str, roots: &[&str]) {
         "graph".as_ref(),
     ]);
     let report = report.good().stdout;
-    let seen = traced(&report);
+    let seen = calls(&report);
     println!("{hook:?}: {steps} steps, {} calls", oracle.calls.len());
     assert!(oracle.calls.len() >= 15, "{:?}", oracle.calls);
     assert_eq!(seen, oracle.calls, "{report}");

@@ -10,6 +10,7 @@ use crate::ring::reader::{CellWord, Mode, Patience, RingMemory, RingReader, Sink
 use crate::ring::snapshot::Snapshot;
 use crate::stub::mirror::stacks::Stacks;
 use image::Image;
+use terms::addr::Gpa;
 use trace::doubt::TimeDoubts;
 use trace::event::{Record, RecordKind};
 use trace::export::compact::Coder;
@@ -32,6 +33,7 @@ use crate::clock::RunClock;
 use crate::clock::page::Beats;
 use crate::guest::SharedMemory;
 use crate::host_events::HostEvents;
+use crate::target::MemoryError;
 
 /// How long a reserved slot is waited for: a guest that preempts a thread in a stub needs a few
 /// time slices to come back to it.
@@ -155,6 +157,18 @@ impl Drain {
     /// What the host does with the vCPUs is part of the trace, from now on.
     pub fn tell_of_host(&mut self, events: &Arc<HostEvents>) {
         self.host = Some(HostDrain::new(events));
+    }
+
+    /// The cells of its rings have moved ([`SharedRings::move_cells`]).
+    ///
+    /// # Errors
+    /// [`MemoryError`].
+    pub fn move_cells(&mut self, calls: &[Gpa], events: &[Gpa]) -> Result<(), MemoryError> {
+        self.rings.move_cells(calls)?;
+        match &self.points {
+            Some(points) => points.move_cells(events),
+            None => Ok(()),
+        }
     }
 
     /// Where its rings are.

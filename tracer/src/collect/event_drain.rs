@@ -10,6 +10,7 @@ use crate::ring::payload::{NoPayload, read_payload};
 use crate::ring::reader::{Delivered, Mode, Patience, RingReader, Sink};
 use crate::ring::snapshot::Snapshot;
 use crate::session::SessionEvents;
+use terms::addr::Gpa;
 use terms::event_format::EventId;
 use trace::doubt::{TimeDoubt, TimeDoubts};
 use trace::event::{CallValues, Passed, Record, RecordKind};
@@ -22,6 +23,7 @@ use super::source::Source;
 use super::status::RingStatus;
 use crate::clock::RunClock;
 use crate::guest::SharedMemory;
+use crate::target::MemoryError;
 
 /// Records that were delivered without a whole payload.
 #[derive(Debug, Clone, Copy, Default)]
@@ -87,6 +89,14 @@ impl EventDrain {
         for (source, _) in &mut self.readers {
             source.reader.set_functions(formats.count());
         }
+    }
+
+    /// The cells of the rings have moved.
+    ///
+    /// # Errors
+    /// [`MemoryError`].
+    pub fn move_cells(&self, to: &[Gpa]) -> Result<(), MemoryError> {
+        self.rings.records().move_cells(to)
     }
 
     /// Another output is to be told of them.

@@ -1,11 +1,11 @@
 //! The host's side of the rings: guest memory, read and written one whole word at a time.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
-use std::sync::atomic::fence;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicU64, fence};
 
 use crate::record::{Format, RECORD_BYTES};
-use crate::ring::geometry::Position;
+use crate::ring::geometry::{LIMIT_OFF, Position};
 use crate::ring::payload::PayloadMemory;
 use crate::ring::reader::{CellWord, RingMemory};
 use crate::session::{SessionEvents, SessionMemory};
@@ -14,19 +14,46 @@ use crate::stub::halt::HALTS_MAX;
 use terms::addr::Gpa;
 
 use crate::guest::SharedMemory;
+use crate::target::MemoryError;
 
 /// The rings of one session, in guest memory that stays mapped for as long as this lives.
 #[derive(Debug, Clone)]
 pub struct SharedRings {
     memory: Arc<dyn SharedMemory>,
     place: SessionMemory,
+    /// Where the cells are now.
+    cells: Arc<[AtomicU64]>,
 }
 
 impl SharedRings {
     /// The rings at `place`, which the engine has put into the window region.
     #[must_use]
     pub fn new(memory: Arc<dyn SharedMemory>, place: SessionMemory) -> Self {
-        Self { memory, place }
+        let cells = place.cells.iter().map(|cell| AtomicU64::new(cell.0));
+        Self {
+            cells: cells.collect(),
+            memory,
+            place,
+        }
+    }
+
+    /// The cells are here from now on, for all who have these rings: what the old ones held is in the new ones, and stubs
+    /// that still have the old ones record nothing. No stub may run meanwhile.
+    ///
+    /// # Errors
+    /// [`MemoryError`] when one of them is not in the window.
+    pub fn move_cells(&self, to: &[Gpa]) -> Result<(), MemoryError> {
+        for (ring, (cell, to)) in (0..).zip(self.cells.iter().zip(to)) {
+            for word in [CellWord::Head, CellWord::Limit, CellWord::Lost] {
+                let held = self.memory.load(self.word(ring, word))?;
+                self.memory.store(in_cell(*to, word), held)?;
+            }
+            self.memory
+                .store(self.word(ring, CellWord::Limit), LIMIT_OFF)?;
+            // Somebody may look at the head now: it is in both.
+            cell.store(to.0, Relaxed);
+        }
+        Ok(())
     }
 
     /// The memory of the guest that they lie in.
@@ -38,7 +65,7 @@ impl SharedRings {
     /// How many rings there are.
     #[must_use]
     pub fn count(&self) -> u16 {
-        u16::try_from(self.place.cells.len()).unwrap_or(u16::MAX)
+        u16::try_from(self.cells.len()).unwrap_or(u16::MAX)
     }
 
     /// Where the reader of a ring begins.
@@ -99,19 +126,19 @@ impl SharedRings {
     }
 
     fn word(&self, ring: u16, word: CellWord) -> Gpa {
-        let offset = match word {
-            CellWord::Head => HEAD,
-            CellWord::Limit => LIMIT,
-            CellWord::Lost => LOST,
-        };
-        let cell = self
-            .place
-            .cells
-            .get(usize::from(ring))
-            .copied()
-            .unwrap_or(Gpa(u64::MAX));
-        cell.wrapping_add(u64::from(offset.unsigned_abs()))
+        let cell = self.cells.get(usize::from(ring));
+        in_cell(Gpa(cell.map_or(u64::MAX, |cell| cell.load(Relaxed))), word)
     }
+}
+
+/// Where a word of the cell at `cell` is.
+fn in_cell(cell: Gpa, word: CellWord) -> Gpa {
+    let offset = match word {
+        CellWord::Head => HEAD,
+        CellWord::Limit => LIMIT,
+        CellWord::Lost => LOST,
+    };
+    cell.wrapping_add(u64::from(offset.unsigned_abs()))
 }
 
 /// The event rings of one session: records, and beside each its payload.
@@ -185,5 +212,55 @@ impl RingMemory for SharedRings {
             Some(details) => self.copy_from(details, ring, slot, into),
             None => into.fill(0),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guest::Guest;
+    use crate::mock::{MockGuest, MockTarget, REGION_START};
+    use crate::ring::geometry::Geometry;
+
+    #[test]
+    fn cells_that_move_keep_their_words_and_leave_old_ones_that_record_nothing() {
+        let geometry = Geometry::with_bytes(4096).unwrap();
+        let guest = MockGuest::new(MockTarget::new(1, 1 << 21));
+        let at = |offset: u64| REGION_START.wrapping_add(offset);
+        let place = SessionMemory {
+            cells: vec![at(0), at(64)],
+            rings: at(4096),
+            format: Format::Calls,
+            details: None,
+            directory: None,
+            room: 8192,
+            geometry,
+            first: vec![geometry.first(); 2],
+            halts_left: None,
+        };
+        let rings = SharedRings::new(Arc::new(guest.memory().clone()), place);
+        // Who looks has the same rings.
+        let looks = rings.clone();
+        for (ring, base) in [(0, 100), (1, 200)] {
+            rings.store(ring, CellWord::Head, base);
+            rings.store(ring, CellWord::Limit, base + 1);
+            rings.store(ring, CellWord::Lost, base + 2);
+        }
+        let moved = [at(0x1000), at(0x2000)];
+        rings.move_cells(&moved).unwrap();
+        for (ring, base) in [(0, 100), (1, 200)] {
+            let words = [CellWord::Head, CellWord::Limit, CellWord::Lost];
+            let found = words.map(|word| looks.load(ring, word));
+            assert_eq!(found, [base, base + 1, base + 2]);
+            let old = in_cell(at(64 * u64::from(ring)), CellWord::Limit);
+            assert_eq!(rings.memory().load(old).unwrap(), LIMIT_OFF);
+        }
+        looks.store(1, CellWord::Lost, 7);
+        let word = in_cell(moved[1], CellWord::Lost);
+        assert_eq!(rings.memory().load(word).unwrap(), 7);
+        assert!(
+            rings.move_cells(&[Gpa(8), Gpa(16)]).is_err(),
+            "not in the window"
+        );
     }
 }

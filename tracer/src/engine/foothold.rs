@@ -9,7 +9,7 @@ use crate::clock::layout::PAGE_BYTES;
 use crate::paging::{PAGE_4K, PageUse};
 use crate::record::FUNCTIONS_MAX;
 use crate::stub::arena::Arena;
-use crate::stub::cell::{CpuStrategy, NoGsBase, TracedCode};
+use crate::stub::cell::{CellPlace, Cells, CpuStrategy, NoGsBase, TracedCode};
 use crate::stub::gs_list;
 use crate::stub::mirror::Mirror;
 use crate::stub::reach::{Reach, Routines};
@@ -40,6 +40,10 @@ pub struct Foothold {
     pub(super) journal: Journal,
     pub(super) strategy: CpuStrategy,
     no_gs: Option<NoGsBase>,
+    /// Whether the guest had its borders before it when the window was opened.
+    starts: bool,
+    /// The clock page: where stubs and where the host find it.
+    clock_page: (Gva, Gpa),
     /// Made for the first graph session.
     pub(super) mirror: Option<Mirror>,
     /// Made for the first session that waits for long calls: beside the mirror.
@@ -48,6 +52,23 @@ pub struct Foothold {
     reach: Option<Reach>,
     /// Where the host finds its directory.
     pub(super) mirror_physical: Option<Gpa>,
+}
+
+/// Where the cells of all sessions are now.
+#[derive(Debug)]
+pub struct CellsMoved {
+    strategy: CpuStrategy,
+    cells: Extent,
+}
+
+impl CellsMoved {
+    /// Those of session number `id`: for stubs, and for the host.
+    pub(super) fn of(&self, id: u8) -> (CellPlace, Vec<Gpa>) {
+        let Cells { place, offsets } = self.strategy.cells(self.cells.at, id);
+        let physical = self.cells.physical;
+        let offsets = offsets.into_iter();
+        (place, offsets.map(|at| physical.wrapping_add(at)).collect())
+    }
 }
 
 /// Where the clock page lies in the extent of the cells: after them.
@@ -71,7 +92,8 @@ const fn arena(code: Extent) -> Arena {
 }
 
 impl Foothold {
-    /// Opens the window in `region`, and begins the journal with what is ours already.
+    /// Opens the window in `region`, and begins the journal with what is ours already. A guest that `starts` has its
+    /// borders before it.
     ///
     /// # Errors
     /// An [`AttachError`].
@@ -80,20 +102,23 @@ impl Foothold {
         image: &Image,
         region: Region,
         sites: &mut Sites,
+        starts: bool,
     ) -> Result<Self, AttachError> {
         let functions = image.functions.len();
         if functions >= FUNCTIONS_MAX as usize {
             return Err(AttachError::TooManyFunctions(functions));
         }
-        let places = Places::of(image).ok_or(AttachError::NoText)?;
+        let places = Places::of(image, starts).ok_or(AttachError::NoText)?;
         let mut window = Window::open(target, region, places)?;
         let code = if window.is_user() {
             TracedCode::User
         } else {
             TracedCode::Supervisor
         };
-        let (strategy, no_gs) = match gs_list::listed(image, target, target.vcpus().len()) {
+        let vcpus = target.vcpus().len();
+        let (strategy, no_gs) = match gs_list::listed(image, target, vcpus) {
             Ok(listed) => CpuStrategy::choose(target.vcpus(), code, &listed),
+            Err(_) if starts => (CpuStrategy::First { vcpus, code }, None),
             Err(reason) => (CpuStrategy::Shared, Some(reason)),
         };
         let functions = STUB_BYTES_PER_FUNCTION * image.sites.len() as u64;
@@ -119,9 +144,15 @@ impl Foothold {
                 return Err(error);
             }
         };
+        let clock = clock_offset(&strategy);
         Ok(Self {
             window,
             stubs: StubStore::new(arena(code)),
+            starts,
+            clock_page: (
+                cells.at.wrapping_add(clock),
+                cells.physical.wrapping_add(clock),
+            ),
             cells,
             journal,
             strategy,
@@ -143,6 +174,12 @@ impl Foothold {
     ) -> Result<(), AttachError> {
         self.window.verify(target)?;
         Ok(self.strategy.verify(target.vcpus())?)
+    }
+
+    /// Whether the guest had its borders before it when the window was opened.
+    #[must_use]
+    pub const fn starts(&self) -> bool {
+        self.starts
     }
 
     /// The window.
@@ -171,10 +208,37 @@ impl Foothold {
 
     /// The clock page: where stubs and where the host find it.
     #[must_use]
-    pub fn clock_page(&self) -> (Gva, Gpa) {
-        let offset = clock_offset(&self.strategy);
-        let Extent { at, physical, .. } = self.cells;
-        (at.wrapping_add(offset), physical.wrapping_add(offset))
+    pub const fn clock_page(&self) -> (Gva, Gpa) {
+        self.clock_page
+    }
+
+    /// The guest has set up what tells its processors apart: where only the first one was known, each gets the cells that
+    /// it finds by its GS base. Returns where they are now, if they have moved: who has some must be told
+    /// ([`Sessions::move_cells`]).
+    ///
+    /// # Errors
+    /// An [`AttachError`]; then everything is as before.
+    ///
+    /// [`Sessions::move_cells`]: super::Sessions::move_cells
+    pub fn tell_vcpus_apart(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+        image: &Image,
+    ) -> Result<Option<CellsMoved>, AttachError> {
+        let CpuStrategy::First { vcpus, code } = self.strategy else {
+            return Ok(None);
+        };
+        let listed = gs_list::listed(image, target, vcpus)?;
+        let (strategy, why_not) = CpuStrategy::choose(target.vcpus(), code, &listed);
+        if let Some(why_not) = why_not {
+            return Err(why_not.into());
+        }
+        self.cells = self.window.map(target, strategy.span(), PageUse::Data)?;
+        self.strategy = strategy.clone();
+        Ok(Some(CellsMoved {
+            strategy,
+            cells: self.cells,
+        }))
     }
 
     /// Where the journal of changed text is.

@@ -45,6 +45,7 @@ use crate::target::{
 };
 pub use crate::text::frozen::{Frozen, FrozenBy};
 use crate::text::sites::Sites;
+use crate::text::sites::as_linked::starts;
 use trace::event::Moment;
 
 /// Everything that is known of tracing one guest.
@@ -198,11 +199,12 @@ impl Engine {
         if let Some(foothold) = &self.foothold {
             return foothold.verify(target);
         }
-        let sites = &mut self.sites;
-        if !self.image.normalises_itself() {
-            sites.look(target, &self.image);
+        let (image, sites) = (&self.image, &mut self.sites);
+        let starts = starts(target, image);
+        if starts || !image.normalises_itself() {
+            sites.look(target, image);
         }
-        self.foothold = Some(Foothold::open(target, &self.image, region, sites)?);
+        self.foothold = Some(Foothold::open(target, image, region, sites, starts)?);
         Ok(())
     }
 

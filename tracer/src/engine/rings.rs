@@ -8,7 +8,7 @@ use crate::paging::PageUse;
 use crate::record::{Format, RECORD_BYTES};
 use crate::ring::geometry::{Geometry, RING_BYTES_LOG2};
 use crate::session::{SessionConfig, SessionEvents, SessionId, SessionMemory};
-use crate::stub::cell::{CELL_BYTES, Cells, EVENT_CELL};
+use crate::stub::cell::{CELL_BYTES, Cells, CpuStrategy, EVENT_CELL};
 use crate::stub::event::{EventRecorder, PAYLOAD_LOG2_MIN};
 use crate::stub::halt::Halts;
 use crate::stub::mirror::Mirror;
@@ -95,6 +95,10 @@ impl Foothold {
             name: config.name.clone(),
             functions,
         };
+        if matches!(self.strategy, CpuStrategy::First { .. }) {
+            let name = config.name.clone();
+            return Err(AttachError::ProfileTooEarly { name });
+        }
         let count = u32::try_from(functions).map_err(|_| too_large())?;
         let layout = TableLayout::new(count, &self.strategy).ok_or_else(too_large)?;
         let mirror = self.mirror.ok_or(WindowError::NoVcpu)?;

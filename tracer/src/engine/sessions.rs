@@ -22,6 +22,7 @@ use terms::addr::Gpa;
 use terms::function::Function;
 use terms::session_set::SessionSet;
 
+use super::foothold::CellsMoved;
 use super::retired::{Place, Retired};
 use super::reuse::{REUSE_MAX, is_scarce, roomy};
 use super::{ApplyError, AttachError, Foothold};
@@ -29,7 +30,7 @@ use crate::filter::Selection;
 use crate::points::functions::{HaltSet, Recording};
 use crate::ring::geometry::{Geometry, Position};
 use crate::session::{CallMoments, Session, SessionConfig, SessionId, SessionMemory, TracerKind};
-use crate::stub::cell::{HEAD, LIMIT, SESSIONS_MAX};
+use crate::stub::cell::{EVENT_CELL, HEAD, LIMIT, SESSIONS_MAX};
 use crate::stub::recorder::Recorder;
 use crate::stub::spec::StubSpec;
 use crate::stub::spec::{Hook, ReturnHook, SiteShape};
@@ -271,6 +272,25 @@ impl Sessions {
     pub fn capture_calls(&mut self, id: SessionId, moments: CallMoments) -> Result<(), ApplyError> {
         self.get_mut(id)?.captures = moments;
         Ok(())
+    }
+
+    /// The cells of all sessions are elsewhere from now on, with the words that they have now; nothing leads to the old
+    /// ones any more. Who reads rings has to be told. What deleted sessions have left goes with the old cells.
+    pub fn move_cells(&mut self, moved: &CellsMoved) {
+        self.retired.clear();
+        for (number, slot) in (0..).zip(&mut self.slots) {
+            let Some(session) = slot else { continue };
+            let (place, cells) = moved.of(number);
+            if let Some(recorder) = &mut session.recorder {
+                recorder.cell = place;
+            }
+            if let Some(events) = &mut session.events {
+                let event_cell = |cell: &Gpa| cell.wrapping_add(EVENT_CELL);
+                events.memory.cells = cells.iter().map(event_cell).collect();
+                events.recorder.recorder.cell = place.events();
+            }
+            session.memory.cells = cells;
+        }
     }
 
     /// Whether any session has values of calls captured.

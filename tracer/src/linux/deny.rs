@@ -59,6 +59,10 @@ pub(super) const GROUPS: &[NeverTraced] = &[
         why: "changes text itself, from Linux arch/x86/kernel/alternative.c",
     },
     NeverTraced {
+        globs: &["cleanup_highmap"],
+        why: "clears the page table entries that the window is in, from Linux arch/x86/mm/init_64.c",
+    },
+    NeverTraced {
         globs: &["bpf_dispatcher_*_func"],
         why: "the kernel puts a jump at its entry, from Linux include/linux/bpf.h (until 6.1)",
     },

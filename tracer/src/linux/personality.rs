@@ -7,7 +7,7 @@ use super::kernel_view::ENTRY;
 use super::module::AREA;
 use super::{Kernel, address_space, deny, per_cpu, static_call};
 use crate::introspection::Introspection;
-use crate::personality::{NeverTraced, PanicMarks, Personality, Spare};
+use crate::personality::{Border, Crossing, NeverTraced, PanicMarks, Personality, Spare};
 use crate::target::{MemoryError, TargetMemory};
 
 /// The last function that it calls before it looks for its init, in every version from 4.5 to 6.12 and with every
@@ -22,6 +22,21 @@ const PANIC: PanicMarks = PanicMarks {
     functions: &["panic", "vpanic"],
 };
 
+/// Its first two functions in C: one of the processor's, one of all.
+const FIRST: &[&str] = &["x86_64_start_kernel", "start_kernel"];
+/// `cleanup_highmap` clears the map of the image beside the image. `ftrace_init` compares each site with the call that was
+/// linked there; the bases of all processors are listed by then, though only the first one runs.
+const BORDERS: &[Border] = &[
+    Border {
+        function: "cleanup_highmap",
+        crossing: Crossing::ClearsTables,
+    },
+    Border {
+        function: "ftrace_init",
+        crossing: Crossing::MakesNops,
+    },
+];
+
 /// A Linux kernel on x86-64.
 #[derive(Debug, Clone, Copy)]
 pub struct Linux;
@@ -29,6 +44,14 @@ pub struct Linux;
 impl Personality for Linux {
     fn attach_points(&self) -> &'static [&'static str] {
         &[ATTACH]
+    }
+
+    fn first_functions(&self) -> &'static [&'static str] {
+        FIRST
+    }
+
+    fn borders(&self) -> &'static [Border] {
+        BORDERS
     }
 
     fn system_call_entry(&self) -> Option<&'static str> {

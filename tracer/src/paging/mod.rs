@@ -310,6 +310,21 @@ pub fn free_slots(
     slots(memory, root, range, user, |value| value == 0)
 }
 
+/// The same, and those that hold something and map nothing.
+///
+/// # Errors
+/// As [`free_slots`].
+pub fn absent_slots(
+    memory: &(impl PhysicalMemory + ?Sized),
+    root: PageTableRoot,
+    range: TextRange,
+    user: bool,
+) -> Result<Vec<FreeSlot>, TranslateError> {
+    slots(memory, root, range, user, |value| {
+        value & bits::PRESENT == 0
+    })
+}
+
 /// The same, and those that map 2 MiB where the guest, which has `ram`, has neither memory nor, as far as is known of a PC,
 /// a device: a kernel that stays on tables which map everything to itself has no others.
 ///

@@ -33,6 +33,14 @@ pub enum CpuStrategy {
         /// Where the traced code runs.
         code: TracedCode,
     },
+    /// Only the first vCPU executes anything that is traced, and the bases are not there yet: it writes to its own ring,
+    /// the others have theirs already.
+    First {
+        /// How many vCPUs there are.
+        vcpus: usize,
+        /// Where the traced code runs.
+        code: TracedCode,
+    },
     /// Nothing tells the vCPUs apart: all write to one ring, with a lock prefix.
     Shared,
 }
@@ -155,6 +163,8 @@ pub struct GsMoved {
 
 /// The cells of all sessions of one vCPU lie together.
 pub const SESSIONS_MAX: u64 = 16;
+/// What they take up.
+const BLOCK: u64 = SESSIONS_MAX * CELL_BYTES;
 
 impl CpuStrategy {
     /// The best strategy that these registers allow, with the reason when it is not *gs*. `listed` has the bases
@@ -205,6 +215,7 @@ impl CpuStrategy {
     pub fn rings(&self) -> usize {
         match self {
             Self::Gs { bases, .. } => bases.len(),
+            Self::First { vcpus, .. } => *vcpus,
             Self::Shared => 1,
         }
     }
@@ -212,7 +223,7 @@ impl CpuStrategy {
     /// The smallest distance of two vCPUs' cells; none when there are no two.
     #[must_use]
     pub fn closest(&self) -> Option<u64> {
-        let mut offsets: Vec<u64> = self.offsets().collect();
+        let mut offsets = self.offsets();
         offsets.sort_unstable();
         let pairs = offsets.iter().zip(offsets.iter().skip(1));
         pairs.map(|(low, high)| high - low).min()
@@ -221,36 +232,36 @@ impl CpuStrategy {
     /// The distance of the first vCPU's cells from the last one's.
     #[must_use]
     pub fn farthest(&self) -> u64 {
-        self.offsets().max().unwrap_or(0)
+        self.offsets().into_iter().max().unwrap_or(0)
     }
 
     /// Bytes that the cells of all sessions span.
     #[must_use]
     pub fn span(&self) -> u64 {
-        let block = SESSIONS_MAX * CELL_BYTES;
-        match self {
-            Self::Gs { .. } => self.offsets().max().unwrap_or(0) + block,
-            Self::Shared => block,
-        }
+        self.offsets().into_iter().max().unwrap_or(0) + BLOCK
     }
 
     /// Where in that span the cells of each ring begin.
-    fn offsets(&self) -> impl Iterator<Item = u64> {
-        let bases: &[Gva] = match self {
-            Self::Gs { bases, .. } => bases,
-            Self::Shared => &[Gva(0)],
-        };
-        let lowest = bases.iter().min().copied().unwrap_or_default();
-        bases.iter().map(move |base| base.0.wrapping_sub(lowest.0))
+    fn offsets(&self) -> Vec<u64> {
+        match self {
+            Self::Gs { bases, .. } => {
+                let lowest = bases.iter().min().copied().unwrap_or_default();
+                let bases = bases.iter();
+                bases.map(|base| base.0.wrapping_sub(lowest.0)).collect()
+            }
+            Self::First { vcpus, .. } => (0..*vcpus as u64).map(|vcpu| vcpu * BLOCK).collect(),
+            Self::Shared => vec![0],
+        }
     }
 
     /// The cells of session number `session`, when the span of all cells starts at `start`.
     #[must_use]
     pub fn cells(&self, start: Gva, session: u8) -> Cells {
         let of_session = u64::from(session) * CELL_BYTES;
-        let offsets = self.offsets().map(|offset| offset + of_session).collect();
+        let offsets = self.offsets().into_iter();
+        let offsets = offsets.map(|offset| offset + of_session).collect();
         let place = match self {
-            Self::Shared => CellPlace::Fixed(start.wrapping_add(of_session)),
+            Self::First { .. } | Self::Shared => CellPlace::Fixed(start.wrapping_add(of_session)),
             Self::Gs { bases, .. } => {
                 let lowest = bases.iter().min().copied().unwrap_or_default();
                 let distance = start.wrapping_add(of_session).0.wrapping_sub(lowest.0);
@@ -265,6 +276,7 @@ impl CpuStrategy {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Gs { .. } => "gs",
+            Self::First { .. } => "first",
             Self::Shared => "shared",
         }
     }
@@ -319,7 +331,7 @@ fn gs_base(
 
 /// Checks that cells at one distance from all of these overlap nowhere, and span no more than is affordable.
 fn check_distances(bases: &[Gva]) -> Result<(), NoGsBase> {
-    let needed = SESSIONS_MAX * CELL_BYTES;
+    let needed = BLOCK;
     let mut sorted = bases.to_vec();
     sorted.sort_unstable();
     if let Some((lowest, highest)) = sorted.first().zip(sorted.last()) {
@@ -416,6 +428,22 @@ mod tests {
         let (strategy, reason) = CpuStrategy::choose(&[unread], TracedCode::Supervisor, &[]);
         assert_eq!(strategy, CpuStrategy::Shared);
         assert_eq!(reason, Some(NoGsBase::SwappedOut { vcpu: 0 }));
+    }
+
+    /// Before the bases are there, one vCPU has a cell at an address that all would use, and every vCPU has one of its own.
+    #[test]
+    fn the_first_vcpu_has_its_cell_at_an_address_and_the_others_have_theirs() {
+        let code = TracedCode::Supervisor;
+        let strategy = CpuStrategy::First { vcpus: 3, code };
+        assert_eq!((strategy.rings(), strategy.name()), (3, "first"));
+        let start = Gva(0xffff_ffff_9000_0000);
+        let cells = strategy.cells(start, 2);
+        assert_eq!(cells.place, CellPlace::Fixed(Gva(start.0 + 2 * CELL_BYTES)));
+        let block = SESSIONS_MAX * CELL_BYTES;
+        let expected: Vec<u64> = (0..3).map(|ring| ring * block + 2 * CELL_BYTES).collect();
+        assert_eq!(cells.offsets, expected);
+        assert_eq!(strategy.span(), 3 * block);
+        strategy.verify(&[vcpu(0, 0, None); 3]).unwrap();
     }
 
     #[test]

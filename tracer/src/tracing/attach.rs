@@ -6,7 +6,25 @@ use terms::function::FunctionId;
 use terms::site::SITE_LENGTH;
 
 use super::TracingError;
+use super::phases::check_borders;
 use crate::guest_kind;
+
+/// Whether tracing can begin there, as far as the image says.
+///
+/// # Errors
+/// As of [`attach_point`], and [`TracingError::NoBorder`].
+pub(super) fn check_attach_point(image: &Image, symbol: Option<&str>) -> Result<(), TracingError> {
+    attach_point(image, symbol)?;
+    match symbol.is_some_and(|symbol| is_first(image, symbol)) {
+        true => check_borders(image),
+        false => Ok(()),
+    }
+}
+
+fn is_first(image: &Image, symbol: &str) -> bool {
+    let first = guest_kind::of(image).first_functions();
+    first.contains(&symbol)
+}
 
 /// The place in the function at `address` where a breakpoint disturbs nobody: where the guest itself writes
 /// to sites, that is after the site, and so after a landing pad before it, which Linux may take out.
@@ -27,6 +45,8 @@ pub(super) fn attach_point(image: &Image, symbol: Option<&str>) -> Result<Gva, T
         None => known.find_map(|symbol| image.symbols.address_of(symbol)),
     };
     match (found, symbol) {
+        // Its own call is recorded, and it is too early for the guest to write to its site.
+        (Some(address), Some(symbol)) if is_first(image, symbol) => Ok(address),
         (Some(address), _) => Ok(after_site(image, address)),
         (None, None) => Err(TracingError::NoDefaultAttach {
             known: guest_kind::attach_points().collect(),

@@ -9,9 +9,11 @@ use crate::filter::{Filter, Selection};
 use crate::guest::{Guest, StoppedGuest};
 use crate::session::SessionId;
 use crate::stub::cell::CpuStrategy;
+use crate::text::sites::as_linked::starts;
 
 use super::TracingError;
 use super::carry_out::{Carried, Patching};
+use super::phases::Phases;
 use super::place::{TextSample, check_place};
 use super::remarks::Remarks;
 use super::session::{Found, Shared};
@@ -29,6 +31,7 @@ pub(super) struct Attachment {
     pub time: Timekeeping,
     /// About what the guest announces, and about its modules.
     pub remarks: Remarks,
+    pub phases: Phases,
 }
 
 impl Attachment {
@@ -51,7 +54,7 @@ impl Attachment {
             .foothold()
             .map(Foothold::strategy)
             .map(|(strategy, _)| strategy);
-        matches!(strategy, Some(CpuStrategy::Gs { .. }))
+        !matches!(strategy, None | Some(CpuStrategy::Shared))
     }
 
     /// Carries out `plan`, and adds what that did to `carried`.
@@ -64,6 +67,7 @@ impl Attachment {
         plan: Plan,
         carried: &mut Carried,
     ) -> Result<(), TracingError> {
+        self.phases.check_text()?;
         self.patching
             .carry_out(&mut self.engine, guest, plan, carried)
     }
@@ -83,6 +87,10 @@ impl Attachment {
     ) -> Result<(), TracingError> {
         if self.engine.wants_kernel_gs_base() {
             stopped.fetch_kernel_gs_base()?;
+        }
+        let image = &self.shared.image;
+        if self.engine.foothold().is_none() && starts(&*stopped, image) {
+            self.phases.check_start(image)?;
         }
         Ok(self.engine.attach(stopped, guest.window())?)
     }

@@ -280,6 +280,41 @@ pub enum TracingError {
         /// Where kernels that we know can be traced.
         known: Vec<&'static str>,
     },
+    /// The kernel has not come to where it can be traced, and is not trapped.
+    #[error(
+        "the kernel has not made its function sites nops yet, so it cannot be traced now; begin with it, or later"
+    )]
+    TooEarly,
+    /// The function is unknown in which the kernel changes what tracing rests on.
+    #[error(
+        "the kernel has no symbol '{function}', where it changes what tracing rests on while it starts; it cannot be traced before it has"
+    )]
+    NoBorder {
+        /// Its name.
+        function: &'static str,
+    },
+    /// The kernel's sites must be as they were linked.
+    #[error("the kernel rewrites its function sites now ({function}); try again when it has")]
+    Rewriting {
+        /// The function in which it does.
+        function: &'static str,
+    },
+    /// It is not known when such a function has run.
+    #[error("it cannot be seen when {function} returns: {why}; nothing more can be traced")]
+    NoWayBack {
+        /// Its name.
+        function: &'static str,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// Words that stubs and host share.
+    #[error("session '{session}': its rings cannot be handed over: {source}")]
+    Cells {
+        /// The session.
+        session: String,
+        /// Why not.
+        source: MemoryError,
+    },
     /// A machine that runs already cannot be prepared.
     #[error("the guest has been started already")]
     Started,

@@ -107,6 +107,7 @@ impl Tracing {
         filter: Filter,
     ) -> Result<Changed, TracingError> {
         let on = &mut self.attachment;
+        on.phases.check_text()?;
         let room = on.shared.room();
         let session = on.sessions.at(index)?;
         session.check_room(room)?;
@@ -148,6 +149,7 @@ impl Tracing {
     /// [`TracingError::NotStarted`], or why the guest's text could not be changed.
     pub fn stop(&mut self, guest: &impl Guest, name: &str) -> Result<Changed, TracingError> {
         let on = &mut self.attachment;
+        on.phases.check_text()?;
         let index = on.sessions.find(name)?;
         let session = on.sessions.at(index)?;
         let (id, filter) = (session.started()?, session.filter.clone());

@@ -1,7 +1,7 @@
 //! Tracing of a running guest: sessions, what they trace, and their lives.
 //!
 //! All operations run on one thread, in this order: [`Tracing::new`] before the guest is
-//! built, [`Tracing::before_start`] with the kernel loaded, [`Tracing::begin_waiting`] when the
+//! built, [`Tracing::before_start`] with the kernel loaded, [`Tracing::reached`] when the
 //! attach point is reached, the control methods at any time, [`Tracing::finish`] at the end. Each
 //! pauses the guest as briefly as it can; who polls ([`Pollers`]) reads the rings meanwhile.
 
@@ -23,6 +23,7 @@ mod lifecycle;
 mod modules;
 mod one_session;
 pub mod options;
+mod phases;
 mod place;
 mod probe_text;
 pub mod probes;
@@ -56,7 +57,7 @@ use crate::collect::Pollers;
 use crate::collect::status::Dumped;
 use crate::guest::Guest;
 use crate::target::StoppedTarget;
-use attach::attach_point;
+use attach::{attach_point, check_attach_point};
 use attachment::Attachment;
 use carry_out::Patching;
 use checks::check_room;
@@ -70,8 +71,9 @@ use modules::Modules;
 pub use one_session::OneSession;
 use options::DEFAULT_SESSION;
 pub use options::TracingOptions;
+use phases::Phases;
 use probes::SetProbes;
-use remarks::{Remarks, functions_traced};
+use remarks::Remarks;
 use session::{LastCalls, Scratch, Shared, TraceSession};
 use sessions::TraceSessions;
 use status::{Digest, SessionList, Switched, SwitchedLocks, microseconds};
@@ -154,7 +156,7 @@ fn check_early(
     early.check()?;
     early.check_types(&selection)?;
     if !options.is_running {
-        attach_point(image, options.attach_at.as_deref())?;
+        check_attach_point(image, options.attach_at.as_deref())?;
     }
     check_room(
         options.tracer,
@@ -211,6 +213,7 @@ impl Tracing {
                 patching,
                 time: Timekeeping::new((host.clock.counter)()),
                 remarks: Remarks::new(host.clock),
+                phases: Phases::default(),
             },
             probes: SetProbes::default(),
             modules: Modules::default(),
@@ -250,33 +253,6 @@ impl Tracing {
             return Ok(None);
         }
         attach_point(&on.shared.image, self.attach_at.as_deref()).map(Some)
-    }
-
-    /// The guest is where tracing begins: starts the sessions that wait for it. Where a vCPU is trapped at the attach
-    /// point, the breakpoint is removed afterwards, whatever this returns, and the guest continues.
-    ///
-    /// # Errors
-    /// A [`TracingError`] ends the run.
-    pub fn begin_waiting(&mut self, guest: &impl Guest) -> Result<(), TracingError> {
-        while let Some(index) = self.attachment.sessions.next_waiting() {
-            let session = self.attachment.sessions.at(index)?;
-            session.waiting = false;
-            let (name, filter) = (session.name.clone(), session.filter.clone());
-            let changed = self.begin(guest, index, filter)?;
-            let probes = self.probes.count_of(&name);
-            if changed.traced > 0 || probes == 0 {
-                log::info!("{}", functions_traced(changed.traced));
-            }
-            match probes {
-                0 => {}
-                1 => log::info!("1 probe is set"),
-                several => log::info!("{several} probes are set"),
-            }
-            for line in changed.remarks() {
-                log::info!("{line}");
-            }
-        }
-        Ok(())
     }
 
     /// The image.

@@ -84,7 +84,10 @@ impl Tracing {
 }
 
 impl Attachment {
-    fn check_foothold(&self, guest: &impl Guest) -> Result<Result<(), FrozenBy>, TracingError> {
+    pub(super) fn check_foothold(
+        &self,
+        guest: &impl Guest,
+    ) -> Result<Result<(), FrozenBy>, TracingError> {
         if let Some(mut live) = self.patching.live(guest)? {
             let vcpus = crate::target::LiveTarget::vcpus(&live).to_vec();
             return Ok(self.engine.check_foothold(&mut live, &vcpus));

@@ -10,7 +10,7 @@
 use alias::Alias;
 use entries::{Page, Roots};
 pub use error::WindowError;
-pub use places::Places;
+pub use places::{Others, Places};
 use title::{MirrorMemory, Title};
 
 use image::TextRange;
@@ -18,8 +18,8 @@ use terms::addr::{Gpa, Gva};
 use terms::region::Region;
 
 use crate::paging::{
-    FreeSlot, PAGE_2M, PageTableRoot, PageUse, TranslateError, free_slots, idle_slots,
-    large_page_entry, translate,
+    FreeSlot, PAGE_2M, PageTableRoot, PageUse, TranslateError, absent_slots, free_slots,
+    idle_slots, large_page_entry, translate,
 };
 use crate::target::{PhysicalMemory, StoppedTarget, TextMemory, VcpuRegisters, WindowMemory};
 
@@ -94,6 +94,12 @@ impl Window {
     #[must_use]
     pub const fn is_user(&self) -> bool {
         self.user
+    }
+
+    /// Whether entries of it held something when they were taken that the guest will clear.
+    #[must_use]
+    pub fn is_to_be_cleared(&self) -> bool {
+        self.places.others == Others::Absent && self.pages.iter().any(|page| page.slot.holds != 0)
     }
 
     /// The size of its region in bytes.
@@ -218,13 +224,19 @@ impl Window {
     ) -> Result<Vec<FreeSlot>, WindowError> {
         let zero = self.find_among(pages, |range| free_slots(target, root, range, self.user))?;
         let found = match zero {
-            Err(_) if self.places.has_idle_entries => {
-                let ram = target.ram();
-                self.find_among(pages, |range| {
-                    idle_slots(target, root, range, self.user, &ram)
-                })?
-            }
-            zero => zero,
+            Ok(zero) => Ok(zero),
+            Err(none) => match self.places.others {
+                Others::None => Err(none),
+                Others::Absent => {
+                    self.find_among(pages, |range| absent_slots(target, root, range, self.user))?
+                }
+                Others::Idle => {
+                    let ram = target.ram();
+                    self.find_among(pages, |range| {
+                        idle_slots(target, root, range, self.user, &ram)
+                    })?
+                }
+            },
         };
         found.map_err(|free| WindowError::NoSlots {
             pages,

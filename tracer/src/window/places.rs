@@ -20,9 +20,19 @@ pub struct Places {
     pub pages: Vec<TextRange>,
     /// Ranges for entries of 1 GiB.
     pub giants: Vec<TextRange>,
-    /// Whether an entry that leads to no memory is as good as one that is zero. A kernel of a known kind says where
-    /// nothing of its own is, and what it has elsewhere (devices) it may need.
-    pub has_idle_entries: bool,
+    /// Which entries are as good as those that are zero, where there are none of these.
+    pub others: Others,
+}
+
+/// Entries that are not zero and can be used all the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Others {
+    /// None. A kernel of a known kind says where nothing of its own is, and what it has elsewhere (devices) it may need.
+    None,
+    /// Those that are not present, which a kernel that starts has not cleared yet. It will: then they are put back.
+    Absent,
+    /// Those that lead to no memory, of a kernel of which no more is known than what its image takes up.
+    Idle,
 }
 
 /// All of the address space.
@@ -32,16 +42,20 @@ const ALL: TextRange = TextRange {
 };
 
 impl Places {
-    /// Those of a guest with this image; nothing when it has nothing to trace.
+    /// Those of a guest with this image, which may still be in front of its [borders](crate::personality::Border); nothing
+    /// when it has nothing to trace.
     #[must_use]
-    pub fn of(image: &Image) -> Option<Self> {
+    pub fn of(image: &Image, starts: bool) -> Option<Self> {
         let text = text(image)?;
         if let Some(Spare { pages, giants }) = guest_kind::of(image).spare(image) {
             return Some(Self {
                 text,
                 pages,
                 giants,
-                has_idle_entries: false,
+                others: match starts {
+                    true => Others::Absent,
+                    false => Others::None,
+                },
             });
         }
         let segments = image.segments.iter().map(|segment| TextRange {
@@ -62,7 +76,7 @@ impl From<TextRange> for Places {
             text,
             pages: around(text, Vec::new()),
             giants: vec![ALL],
-            has_idle_entries: true,
+            others: Others::Idle,
         }
     }
 }

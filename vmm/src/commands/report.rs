@@ -35,6 +35,8 @@ pub enum ReportFormat {
     Values,
     /// When calls and events happened: one line per vCPU, and per thread, 20 or --limit (graph).
     Timeline,
+    /// Where the boot of a Linux went: its stages, its init calls, its waits, 20 of each, or --limit (graph).
+    Boot,
 }
 
 impl From<ReportFormat> for Format {
@@ -49,6 +51,7 @@ impl From<ReportFormat> for Format {
             ReportFormat::Slowest => Self::Slowest,
             ReportFormat::Values => Self::Values,
             ReportFormat::Timeline => Self::Timeline,
+            ReportFormat::Boot => Self::Boot,
         }
     }
 }
@@ -59,6 +62,9 @@ pub struct ReportOptions {
     /// How
     #[arg(long, value_name = "FORMAT", value_enum, default_value = "overview")]
     format: ReportFormat,
+    /// The same as --format boot: where the boot of a Linux went
+    #[arg(long, conflicts_with = "format")]
+    boot: bool,
     /// Show when something happened with nine digits after the point, and not six (text)
     #[arg(long)]
     ns: bool,
@@ -117,7 +123,10 @@ pub fn report(
     table: TableOptions,
 ) -> Result<ExitStatus, Failure> {
     let view = View {
-        format: how.format.into(),
+        format: match how.boot {
+            true => Format::Boot,
+            false => how.format.into(),
+        },
         excerpt,
         notation: table.notation(),
         rows: table.into(),

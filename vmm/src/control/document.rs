@@ -17,7 +17,7 @@ use super::subscription::{ENDED, EVENTS, SomeEvents, TailEnded};
 const DOCUMENT: &str = include_str!("../../CONTROL.md");
 
 /// Words of the document that look like fields and are none: what texts can be, and names of other things.
-const WORDS: [&str; 26] = [
+const WORDS: [&str; 27] = [
     "available",
     "bool",
     "ctl",
@@ -27,6 +27,7 @@ const WORDS: [&str; 26] = [
     "do_init_module",
     "ended",
     "false",
+    "first",
     "gone",
     "gs",
     "iterator",

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsRawFd, RawFd};
 
+use terms::addr::Gva;
 use tracer::guest::StopError;
 use tracer::tracing::{Finished, Tracing};
 
@@ -31,7 +32,7 @@ impl Provider for Machine {
                 let message = format!("the thread of vCPU {vcpu} panicked");
                 Outcome::Failed(Failure::new(ExitStatus::Bug, message))
             }
-            VcpuEventKind::Breakpoint(_) => return self.at_breakpoint(tracing),
+            VcpuEventKind::Breakpoint(at) => return self.at_breakpoint(tracing, at),
             VcpuEventKind::Announcement => {
                 tracing.announcement(self, vcpu);
                 self.acknowledge(vcpu);
@@ -88,9 +89,14 @@ impl Provider for Machine {
     fn finish(&mut self, tracing: &mut Tracing, is_dead: bool) -> Result<Finished, Failure> {
         if let Some(at) = self.breakpoint() {
             let place = tracing.place(at);
-            log::warn!(
-                "the guest did not get to the attach point {place}: tracing did not begin there"
-            );
+            match tracing.journal() {
+                None => log::warn!(
+                    "the guest did not get to the attach point {place}: tracing did not begin there"
+                ),
+                Some(_) => log::warn!(
+                    "the guest did not get to {place}, where tracing would have followed its start"
+                ),
+            }
             if let Err(why) = tracing.check_place(self) {
                 log::warn!("{}", explain(&why));
             }
@@ -105,19 +111,24 @@ impl Provider for Machine {
 }
 
 impl Machine {
-    /// The attach point was reached. Other vCPUs may have reached it as well: the first one counts.
-    fn at_breakpoint(&mut self, tracing: &mut Tracing) -> Option<Outcome> {
+    /// Where tracing wants the guest trapped was reached. Other vCPUs may have reached it as well: the first one counts.
+    fn at_breakpoint(&mut self, tracing: &mut Tracing, at: Gva) -> Option<Outcome> {
         let mut failed = None;
-        if self.breakpoint().is_some() {
-            // In this order: on some hosts the breakpoint stands in the text. The vCPU stays there.
-            let disarmed = self.set_breakpoint(None);
-            let attached = disarmed
-                .map_err(Failure::tracing)
-                .and_then(|()| Ok(tracing.begin_waiting(self)?));
-            failed = attached.err().map(Outcome::Failed);
+        if self.breakpoint() == Some(at) {
+            failed = self.see_to_trap(tracing).err().map(Outcome::Failed);
         }
         self.leave_breakpoint();
         failed
+    }
+
+    fn see_to_trap(&mut self, tracing: &mut Tracing) -> Result<(), Failure> {
+        // In this order: on some hosts the breakpoint stands in the text. The vCPU stays there.
+        self.set_breakpoint(None).map_err(Failure::tracing)?;
+        let next = tracing.reached(self)?;
+        if next.is_some() {
+            self.set_breakpoint(next).map_err(Failure::tracing)?;
+        }
+        Ok(())
     }
 }
 

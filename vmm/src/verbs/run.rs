@@ -69,7 +69,8 @@ pub struct RunOptions {
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = quantities::limit)]
     pub timeout: Option<Duration>,
     /// Attach when this function is first reached in ring 0 (default: what suits the kernel, for the bundled
-    /// guest `workloads_ready`, for Linux `rcu_end_inkernel_boot`, right before its init)
+    /// guest `workloads_ready`, for Linux `rcu_end_inkernel_boot`, right before its init; `start_kernel` traces all of a
+    /// boot of Linux)
     #[arg(long, value_name = "SYMBOL", requires = "trace")]
     pub attach_at: Option<String>,
     /// How the guest's text is changed: with all vCPUs stopped, or live where the guest serves breakpoints

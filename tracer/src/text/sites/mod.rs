@@ -11,7 +11,7 @@
 //!
 //! *Frozen* are all sites or none: where a jump of ours is somebody else's bytes, nobody knows what else is.
 
-mod as_linked;
+pub mod as_linked;
 mod noted;
 mod words;
 

@@ -415,6 +415,28 @@ impl TraceSession {
         Ok(())
     }
 
+    /// The cells of its rings have moved.
+    ///
+    /// # Errors
+    /// A [`TracingError`] when they cannot be written.
+    pub fn move_cells(&self, engine: &Engine) -> Result<(), TracingError> {
+        let Some(Live { id, reader }) = &self.live else {
+            return Ok(());
+        };
+        let Reader::Rings(polled) = reader else {
+            return Ok(());
+        };
+        let session = engine.sessions().get(*id)?;
+        let events = session.events.as_ref();
+        let events = events.map_or(&[][..], |events| &events.memory.cells);
+        let mut drain = polled.lock();
+        let moved = drain.move_cells(&session.memory.cells, events);
+        moved.map_err(|source| TracingError::Cells {
+            session: self.name.clone(),
+            source,
+        })
+    }
+
     /// What times its records.
     fn ring_clock(&self, guest: &impl Guest, host: HostClock) -> RingClock {
         match self.options.clock {

@@ -7,7 +7,7 @@ use terms::addr::Gva;
 use super::*;
 use crate::mock::{MockTarget, REGION_START, Rights};
 use crate::paging::{PAGE_4K, TranslateError, bits};
-use crate::target::PhysicalMemory;
+use crate::target::{PhysicalMemory, TextMemory};
 
 const TEXT: Gva = Gva(0xffff_ffff_8010_0000);
 const RANGE: TextRange = TextRange {
@@ -482,4 +482,44 @@ fn slots_are_taken_only_where_the_places_are() {
             free: 0
         })
     );
+}
+
+/// A kernel that starts has entries that map nothing and hold something, and clears them later.
+#[test]
+fn entries_that_a_kernel_will_clear_are_used_and_put_back() {
+    let mut target = machine(2, Rights::ALL);
+    let at = Gva((TEXT.0 & !(PAGE_2M - 1)) + 8 * PAGE_2M);
+    let entry = entry(&mut target, at);
+    let absent = 0x1_2345_6000 & !bits::PRESENT;
+    target.write_physical(entry, &absent.to_le_bytes()).unwrap();
+    let places = |others| Places {
+        pages: vec![TextRange {
+            start: at,
+            end: Gva(at.0 + PAGE_2M),
+        }],
+        others,
+        ..Places::from(RANGE)
+    };
+    for others in [Others::None, Others::Idle] {
+        let mut window = open_near(&mut target, places(others)).unwrap();
+        let shown = window.map(&mut target, 1, PageUse::Data);
+        assert!(
+            matches!(shown, Err(WindowError::NoSlots { .. })),
+            "{others:?}"
+        );
+        assert!(!window.is_to_be_cleared());
+    }
+    let mut window = open_near(&mut target, places(Others::Absent)).unwrap();
+    assert!(!window.is_to_be_cleared());
+    let shown = window.map(&mut target, 1, PageUse::Data).unwrap();
+    assert_eq!(shown.at, at);
+    assert!(window.is_to_be_cleared());
+    target.write_physical(entry, &[0; 8]).unwrap();
+    assert!(!window.is_untouched(&target));
+    window.verify(&mut target).unwrap();
+    assert!(window.is_untouched(&target));
+    window.close(&mut target);
+    let mut held = [0; 8];
+    target.read_physical(entry, &mut held).unwrap();
+    assert_eq!(u64::from_le_bytes(held), absent);
 }

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use terms::printable;
 use terms::quantity::plain;
 
+use super::boot::Boot;
 use super::calls::Calls;
 use super::directory::TraceDirectory;
 use super::error::ReportError;
@@ -49,6 +50,7 @@ pub(super) fn print(
         slowest: slowest.map(|most| Slowest::new(view.rows.most.unwrap_or(most))),
         timeline: columns.map(|columns| Timeline::new(trace.is_graph(), columns)),
         values: view.format.has_values().then(Values::default),
+        boot: (view.format == Format::Boot).then(Boot::default),
         ..Gathered::default()
     };
     let end = gathered.walk(trace, calls, &view.rows);
@@ -98,6 +100,12 @@ fn tables(
         for (mut table, rows) in [vcpus].into_iter().chain(threads) {
             let all = table.rows.len();
             rows.arrange(&mut table, all)?;
+            tables.push(table);
+        }
+    }
+    if let Some(boot) = &gathered.boot {
+        for (mut table, all) in boot.tables(&view.rows, |id| name(id).into_owned()) {
+            view.rows.of_boot().arrange(&mut table, all)?;
             tables.push(table);
         }
     }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use terms::function::FunctionId;
 
 use super::Printed;
+use super::boot::Boot;
 use super::calls::Calls;
 use super::directory::TraceDirectory;
 use super::error::ReportError;
@@ -25,6 +26,7 @@ pub(super) struct Gathered {
     pub events: Counts,
     pub values: Option<Values>,
     pub timeline: Option<Timeline>,
+    pub boot: Option<Boot>,
     /// The times of the first and of the last thing that happened.
     pub span_ns: Option<(u64, u64)>,
     pub printed: Printed,
@@ -51,6 +53,9 @@ impl Gathered {
                             *wanted.entry(function).or_insert_with(have)
                         });
                         self.step(&step, is_wanted);
+                        if let Some(boot) = &mut self.boot {
+                            boot.add(&step, |id| stream.calls.name(trace, id).into_owned());
+                        }
                     }
                 }
                 Happened::Point(event) => {

@@ -3,6 +3,9 @@
 
 mod anomalies;
 mod answer;
+mod boot;
+#[cfg(test)]
+mod boot_tests;
 mod callers;
 pub mod calls;
 pub mod condition;
@@ -84,6 +87,8 @@ pub enum Format {
     Values,
     /// When calls and events happened: one line per vCPU, and per thread.
     Timeline,
+    /// Where the boot of a kernel went: its stages, its init calls, its waits.
+    Boot,
     /// All that the tables of the others have, for a page that shows them.
     Everything,
 }
@@ -100,6 +105,7 @@ impl Format {
             Self::Slowest => "slowest",
             Self::Values => "values",
             Self::Timeline => "timeline",
+            Self::Boot => "boot",
             Self::Everything => "everything",
         }
     }
@@ -114,6 +120,7 @@ impl Format {
             | Self::Timeline
             | Self::Everything => None,
             Self::Graph => Some("showing calls in each other"),
+            Self::Boot => Some("telling where the boot went"),
             Self::Callers | Self::Callees => Some("telling who called whom"),
             Self::Slowest => Some("telling how long a call took"),
         }
@@ -125,7 +132,12 @@ impl Format {
             Self::Overview | Self::Counts | Self::Everything => Some(By::Function),
             Self::Callers => Some(By::Caller),
             Self::Callees => Some(By::Callee),
-            Self::Function | Self::Graph | Self::Slowest | Self::Values | Self::Timeline => None,
+            Self::Function
+            | Self::Graph
+            | Self::Slowest
+            | Self::Values
+            | Self::Timeline
+            | Self::Boot => None,
         }
     }
 
@@ -280,8 +292,13 @@ impl View {
         if let Some(what) = self.format.of_graph().filter(|_| !trace.is_graph()) {
             return Err(ReportError::NotAGraph(what));
         }
-        if self.format == Format::Timeline && !trace.has_times() {
-            return Err(ReportError::NoTimes("a timeline"));
+        let needs_times = match self.format {
+            Format::Timeline => Some("a timeline"),
+            Format::Boot => Some("telling where the boot went"),
+            _ => None,
+        };
+        if let Some(what) = needs_times.filter(|_| !trace.has_times()) {
+            return Err(ReportError::NoTimes(what));
         }
         let is_one_by_one = matches!(self.format, Format::Function | Format::Graph);
         if is_one_by_one && !self.rows.are_all() {

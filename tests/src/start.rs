@@ -1,0 +1,135 @@
+//! Boots that are traced from their first function on.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::{Client, Ended, Guest, Trace};
+
+/// The guest says itself which init calls it makes: `calling  NAME+0x0/0x10 @ 1`.
+const WORDS: &str = "initcall_debug log_buf_len=4M";
+const SCRIPT: &str = "\
+    dmesg | sed -n 's/.*calling  \\([^+ ]*\\)+.*/initcall \\1/p'; \
+    dmesg | grep 'W.X mappings'; dmesg | grep -c -e 'WARNING:' -e 'BUG:' -e 'Oops'; \
+    echo step booted; read line";
+const PASSED: &str = "W+X mappings: passed, no W+X pages found";
+
+/// A boot that is to be traced.
+#[derive(Debug, Clone, Copy)]
+pub struct Start<'a> {
+    /// The kernel's file.
+    pub kernel: &'a Path,
+    /// More for its command line.
+    pub words: &'a str,
+    /// How many vCPUs it has.
+    pub vcpus: u32,
+    /// Where tracing begins.
+    pub attach: &'static str,
+    /// KiB of each ring: nothing may be lost.
+    pub ring: &'static str,
+}
+
+impl Start<'_> {
+    fn guest(&self) -> Guest {
+        let words = format!("{} {WORDS}", self.words);
+        Guest::linux_of(self.kernel, &words, SCRIPT, None).vcpus(self.vcpus)
+    }
+
+    /// What stands at the sites of a boot that nobody traced, and how many lines of trouble it prints.
+    fn untraced(&self) -> (String, String) {
+        let mut running = self.guest().start();
+        running.wait_for("step booted");
+        let mut client = running.client();
+        let digest = client.digest();
+        drop(client);
+        running.type_text("\n");
+        (digest, trouble(&running.end().0.good()))
+    }
+
+    /// Traces it, stops when it has booted, and compares it with a boot that nobody traced: no byte of a site, no warning
+    /// and no writable code is left of it, and nothing is lost.
+    ///
+    /// # Panics
+    /// When anything is another way.
+    #[must_use]
+    pub fn traced(&self) -> (Ended, Trace) {
+        let untraced = self.untraced();
+        let guest = self.guest().with(["--trace", "graph"]);
+        let guest = guest.with(["--attach-at", self.attach, "--mode", "discard"]);
+        let mut running = guest.with(["--ring-size", self.ring]).output().start();
+        running.wait_for("step booted");
+        let mut client = running.client();
+        client.call("stop", Value::Null);
+        let digest = client.digest();
+        let status = client.status();
+        let tracing = &status["tracing"];
+        assert_eq!(tracing["frozen"], Value::Null, "{status}");
+        assert_eq!(tracing["cpu_strategy"], "gs", "{status}");
+        assert_eq!(Client::rings(&status, "lost"), 0, "{status}");
+        drop(client);
+        running.type_text("\n");
+        let (ended, trace) = running.end();
+        let ended = ended.good();
+        assert!(ended.stdout.contains(PASSED), "{ended}");
+        assert_eq!((digest, trouble(&ended)), untraced, "{self:?}: {ended}");
+        assert_eq!(trace.lost(), 0);
+        (ended, trace)
+    }
+}
+
+/// How many lines of its log are about trouble.
+fn trouble(ended: &Ended) -> String {
+    let lines: Vec<&str> = ended.stdout.lines().map(str::trim).collect();
+    let at = lines.iter().position(|line| *line == "step booted");
+    let at = at.and_then(|at| at.checked_sub(1)).expect("a count");
+    lines[at].to_owned()
+}
+
+/// How often the guest says that it made each init call.
+///
+/// # Panics
+/// When it says of none.
+#[must_use]
+pub fn said_init_calls(ended: &Ended) -> BTreeMap<String, u64> {
+    let mut said = BTreeMap::new();
+    let lines = ended.stdout.lines();
+    let names = lines.filter_map(|line| line.trim().strip_prefix("initcall "));
+    for name in names {
+        *said.entry(name.to_owned()).or_default() += 1;
+    }
+    assert!(said.len() > 300, "{said:?}");
+    said
+}
+
+/// How often the trace has each, as the view of a boot shows it.
+///
+/// # Panics
+/// When that is no such view.
+#[must_use]
+pub fn traced_init_calls(trace: &Trace) -> BTreeMap<String, u64> {
+    let view = trace.report_with("boot", &["--json", "--limit", "100000"]);
+    let view: Value = serde_json::from_str(&view).expect("JSON");
+    let mut traced = BTreeMap::new();
+    for row in view["init_calls"].as_array().expect("init calls") {
+        let name = row["function"].as_str().expect("a name").to_owned();
+        *traced.entry(name).or_default() += row["calls"].as_u64().expect("a count");
+    }
+    traced
+}
+
+/// Every init call that the trace has is one that the guest says it made, as often; returns those that it lacks.
+///
+/// # Panics
+/// When one is another way.
+#[must_use]
+pub fn compare_init_calls(ended: &Ended, trace: &Trace) -> Vec<String> {
+    let (said, traced) = (said_init_calls(ended), traced_init_calls(trace));
+    let wrong = traced
+        .iter()
+        .filter(|(name, count)| said.get(*name) != Some(*count));
+    let wrong: Vec<_> = wrong.collect();
+    assert!(wrong.is_empty(), "{wrong:?} of {said:?}");
+    let missing = said.into_keys().filter(|name| !traced.contains_key(name));
+    missing.collect()
+}

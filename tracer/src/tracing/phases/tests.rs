@@ -1,0 +1,306 @@
+//! A start with all its phases, on a guest without a hypervisor: what stands where in each, and every call counted.
+
+use image::testing::{TEXT, nop_image};
+use image::{Identity, Linux, SiteForm, SiteKind, Symbol, SymbolKind, SymbolTable};
+use insn::nop::NOP5;
+use terms::addr::Gpa;
+use terms::function::FunctionId;
+
+use super::*;
+use crate::engine::AttachError;
+use crate::mock::{self, MockGuest, MockTarget, NoPollers, Rights};
+use crate::paging::{PAGE_2M, PAGE_4K};
+use crate::stub::cell::LIMIT;
+use crate::target::TextMemory;
+use crate::tracing::closing::Closing;
+use crate::tracing::filters::Globs;
+use crate::tracing::options::{DEFAULT_SESSION, SessionOptions, Tracer};
+use crate::tracing::{Host, Kernel, TracingOptions};
+
+const FUNCTIONS: u32 = 40;
+const CALL: [u8; 5] = [0xe8, 1, 2, 3, 4];
+const OFFSETS: Gva = Gva(TEXT + 0x4000);
+const STACK: Gva = Gva(TEXT + 0x8000);
+const BASES: [u64; 2] = [0xffff_8880_3e60_0000, 0xffff_8880_3e70_0000];
+/// What an entry of that list is before it is one.
+const NO_BASE: u64 = 0xffff_ffff_8360_0000;
+/// Where the guest is told to be: the functions of these numbers.
+const START: u32 = 0;
+const CLEARS: u32 = 1;
+const NOPS: u32 = 2;
+
+fn at(function: u32) -> Gva {
+    Gva(TEXT + 16 * u64::from(function))
+}
+
+fn image() -> Image {
+    let mut image = nop_image(FUNCTIONS.into());
+    for site in &mut image.sites {
+        site.kind = SiteKind::Fentry;
+        site.form = SiteForm::RawCall { target: Gva(TEXT) };
+        site.original = CALL;
+    }
+    let symbol = |(name, address): (&str, Gva)| Symbol {
+        address,
+        size: 16,
+        name: name.into(),
+        display: name.into(),
+        kind: SymbolKind::Function,
+        global: true,
+    };
+    let symbols = [
+        ("start_kernel", at(START)),
+        ("cleanup_highmap", at(CLEARS)),
+        ("ftrace_init", at(NOPS)),
+        ("__per_cpu_offset", OFFSETS),
+    ];
+    image.symbols = SymbolTable::new(symbols.map(symbol).to_vec());
+    image.linux = Some(Linux {
+        version: "6.1.0".to_owned(),
+        text: None,
+        init_text: None,
+        rodata: None,
+        prepares_sites: true,
+        identity: Identity::default(),
+    });
+    image
+}
+
+/// The entries after the image, of which a kernel that starts has not cleared any.
+fn entries(target: &mut MockTarget) -> Vec<Gpa> {
+    let first = (TEXT & !(PAGE_2M - 1)) + PAGE_2M;
+    let all = (0..255).map(|number| Gva(first + number * PAGE_2M));
+    all.map(|at| target.entry(at, 2).unwrap()).collect()
+}
+
+/// A guest before its first function, with two processors of which one runs, and its tracing.
+fn prepared(image: Image, session: SessionOptions, tracer: Tracer) -> (Tracing, MockGuest) {
+    let mut target = MockTarget::with_image(2, 64 << 20, &image, Rights::ALL).unwrap();
+    for (page, physical) in [(OFFSETS, 0x180_0000), (STACK, 0x180_1000)] {
+        let page = Gva(page.0 & !(PAGE_4K - 1));
+        target
+            .map(page, Gpa(physical), PAGE_4K, Rights::ALL)
+            .unwrap();
+    }
+    target.write(OFFSETS, &NO_BASE.to_le_bytes()).unwrap();
+    for entry in entries(&mut target) {
+        target
+            .write_physical(entry, &0x12_3000u64.to_le_bytes())
+            .unwrap();
+    }
+    let vcpus = target.vcpus_mut();
+    vcpus[0].gs_base = NO_BASE;
+    vcpus[1].online = false;
+    let options = TracingOptions {
+        enabled: true,
+        tracer,
+        session,
+        attach_at: Some("start_kernel".to_owned()),
+        vcpus: 2,
+        ..TracingOptions::default()
+    };
+    let kernel = Kernel {
+        image,
+        debug: None,
+        name: "kernel".to_owned(),
+    };
+    let host = Host {
+        clock: mock::HOST,
+        pollers: Box::new(NoPollers),
+        command_line: String::new(),
+    };
+    let mut tracing = Tracing::new(options, kernel, host).unwrap();
+    let first = tracing.before_start(&mut target).unwrap();
+    assert_eq!(first, Some(at(START)));
+    (tracing, MockGuest::new(target))
+}
+
+fn untraced() -> (Tracing, MockGuest) {
+    prepared(image(), SessionOptions::default(), Tracer::Function)
+}
+
+/// The first vCPU is at the beginning of a function, which returns there.
+fn enters(guest: &MockGuest, function: u32, back: Gva) {
+    let mut target = guest.target();
+    target.write(STACK, &back.0.to_le_bytes()).unwrap();
+    target.vcpus_mut()[0].rip = at(function).0;
+    target.vcpus_mut()[0].rsp = STACK.0;
+}
+
+/// What stands at every site, if that is the same.
+fn sites(guest: &MockGuest) -> Option<[u8; 5]> {
+    let site = |function| {
+        let mut found = [0; 5];
+        guest.target().read(at(function), &mut found).unwrap();
+        found
+    };
+    let first = site(0);
+    (1..FUNCTIONS)
+        .all(|function| site(function) == first)
+        .then_some(first)
+}
+
+/// How many sites lead to code that is there.
+fn led(guest: &MockGuest) -> usize {
+    let target = guest.target();
+    let leads = |function: &u32| {
+        let mut jump = [0; 5];
+        target.read(at(*function), &mut jump).unwrap();
+        let [0xe9, distance @ ..] = jump else {
+            return false;
+        };
+        let distance = i64::from(i32::from_le_bytes(distance));
+        let to = at(*function)
+            .wrapping_add(5)
+            .0
+            .wrapping_add_signed(distance);
+        target.read(Gva(to), &mut jump).is_ok()
+    };
+    (0..FUNCTIONS).filter(leads).count()
+}
+
+/// Calls of every function on a vCPU.
+fn call_all(tracing: &Tracing, guest: &MockGuest, vcpu: u16, ticks: u64) {
+    let place = tracing.rings_of(DEFAULT_SESSION).unwrap();
+    for function in 0..FUNCTIONS {
+        let ticks = ticks + u64::from(function);
+        assert!(
+            guest
+                .call(&place, vcpu, FunctionId(function), ticks)
+                .unwrap()
+        );
+    }
+}
+
+#[test]
+fn every_call_is_counted_over_every_border() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = SessionOptions {
+        output: Some(folder.path().join("trace")),
+        ..SessionOptions::default()
+    };
+    let (mut tracing, guest) = prepared(image(), session, Tracer::Function);
+    // Its tables will be cleared.
+    assert_eq!(tracing.reached(&guest).unwrap(), Some(at(CLEARS)));
+    assert_eq!(led(&guest), FUNCTIONS as usize);
+    let early = tracing.rings_of(DEFAULT_SESSION).unwrap();
+    assert_eq!(early.cells.len(), 2, "a ring for each vCPU, whoever runs");
+    call_all(&tracing, &guest, 0, 1 << 40);
+    let back = at(5).wrapping_add(8);
+    enters(&guest, CLEARS, back);
+    assert_eq!(tracing.reached(&guest).unwrap(), Some(back));
+    {
+        let mut target = guest.target();
+        for entry in entries(&mut target) {
+            target.write_physical(entry, &[0; 8]).unwrap();
+        }
+    }
+    assert_eq!(led(&guest), 0);
+    assert_eq!(tracing.reached(&guest).unwrap(), Some(at(NOPS)));
+    assert_eq!(led(&guest), FUNCTIONS as usize, "the window is back");
+    call_all(&tracing, &guest, 0, (1 << 40) + 1000);
+    // Its sites will be compared.
+    let back = at(6).wrapping_add(8);
+    enters(&guest, NOPS, back);
+    assert_eq!(tracing.reached(&guest).unwrap(), Some(back));
+    assert_eq!(sites(&guest), Some(CALL), "as linked");
+    let globs = Globs::default();
+    for refused in [
+        tracing.stop(&guest, DEFAULT_SESSION),
+        tracing.start(&guest, DEFAULT_SESSION, None, &globs),
+    ] {
+        let refused = refused.unwrap_err();
+        assert!(
+            matches!(
+                refused,
+                TracingError::Rewriting {
+                    function: "ftrace_init"
+                }
+            ),
+            "{refused}"
+        );
+    }
+    {
+        let mut target = guest.target();
+        for function in 0..FUNCTIONS {
+            target.write(at(function), &NOP5).unwrap();
+        }
+        for (base, number) in BASES.iter().zip(0..) {
+            target
+                .write(OFFSETS.wrapping_add(8 * number), &base.to_le_bytes())
+                .unwrap();
+        }
+        target.vcpus_mut()[0].gs_base = BASES[0];
+    }
+    assert_eq!(tracing.reached(&guest).unwrap(), None);
+    assert_eq!(led(&guest), FUNCTIONS as usize);
+    let late = tracing.rings_of(DEFAULT_SESSION).unwrap();
+    let apart = late.cells[1].0 - late.cells[0].0;
+    assert_eq!(apart, BASES[1] - BASES[0], "found by the bases");
+    for old in &early.cells {
+        assert!(!late.cells.contains(old));
+        let limit = old.wrapping_add(u64::from(LIMIT.unsigned_abs()));
+        assert_eq!(
+            guest.target().read_word(limit).unwrap(),
+            0,
+            "nobody records"
+        );
+    }
+    call_all(&tracing, &guest, 0, (1 << 40) + 2000);
+    call_all(&tracing, &guest, 1, (1 << 40) + 2000);
+    tracing.stop(&guest, DEFAULT_SESSION).unwrap();
+    assert_eq!(sites(&guest), Some(NOP5));
+    let finished = tracing.finish(&guest, None).unwrap();
+    let [Closing::Written { tally, .. }] = &finished.closings[..] else {
+        panic!("{:?}", finished.closings);
+    };
+    assert_eq!((tally.calls, tally.lost), (4 * u64::from(FUNCTIONS), 0));
+}
+
+#[test]
+fn a_kernel_that_starts_is_traced_only_where_it_can_be_followed() {
+    let (mut tracing, guest) = untraced();
+    let globs = Globs::default();
+    let refused = tracing.start(&guest, DEFAULT_SESSION, None, &globs);
+    assert!(
+        matches!(refused, Err(TracingError::TooEarly)),
+        "{refused:?}"
+    );
+    assert_eq!(sites(&guest), Some(CALL));
+
+    let mut unknown = image();
+    unknown.symbols = SymbolTable::default();
+    let error = check_borders(&unknown).unwrap_err().to_string();
+    assert!(error.contains("'cleanup_highmap'"), "{error}");
+    check_borders(&nop_image(1)).unwrap();
+
+    let (mut tracing, guest) = prepared(image(), SessionOptions::default(), Tracer::Profile);
+    let refused = tracing.reached(&guest);
+    let Err(TracingError::Attach(AttachError::ProfileTooEarly { name })) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(name, DEFAULT_SESSION);
+}
+
+#[test]
+fn where_a_function_returns_to_is_not_believed() {
+    let cases = [
+        (CLEARS, Gva(0x1234), "no text"),
+        (CLEARS, STACK, "no text"),
+        (NOPS, at(5), "no vCPU"),
+    ];
+    for (function, back, why) in cases {
+        let (mut tracing, guest) = untraced();
+        tracing.reached(&guest).unwrap();
+        enters(&guest, function, back);
+        let refused = tracing.reached(&guest).unwrap_err().to_string();
+        assert!(refused.contains(why), "{refused}");
+        assert!(refused.contains("cleanup_highmap"), "{refused}");
+    }
+    let (mut tracing, guest) = untraced();
+    tracing.reached(&guest).unwrap();
+    enters(&guest, CLEARS, at(5));
+    guest.target().vcpus_mut()[0].rsp = 0x10;
+    let refused = tracing.reached(&guest).unwrap_err().to_string();
+    assert!(refused.contains("its stack"), "{refused}");
+}

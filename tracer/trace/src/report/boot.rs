@@ -1,0 +1,343 @@
+//! Where a boot went: what its first functions called, each init call by its name, and what it waited for.
+//!
+//! A boot is what is called by a few functions that every kernel of a kind has. They are known by their names, which are
+//! those of Linux; in the trace of another kernel there are none.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use terms::function::FunctionId;
+use terms::quantity::{counted, in_microseconds};
+
+use super::rows::Rows;
+use super::table::{Cell, Column, Table, Unit};
+use crate::event::{Event, EventKind};
+
+/// The boot is what these call, the first ones for all, the last for those that run init calls and the first program.
+const STAGED: [&str; 6] = [
+    "x86_64_start_kernel",
+    "start_kernel",
+    "setup_arch",
+    "kernel_init",
+    "kernel_init_freeable",
+    "do_basic_setup",
+];
+/// Lies where the init text begins, which is after all other text of the kernel and before modules.
+const OF_INIT_TEXT: &str = "start_kernel";
+/// Its callees are the init calls, of the kernel and of modules.
+const RUNS_INIT_CALLS: &str = "do_one_initcall";
+/// What calls that has nothing to do any more: it is the idle task.
+const IDLE: &str = "rest_init";
+/// Another task runs until it returns.
+const WAITS: &str = "schedule";
+/// How the names of functions begin that wait for somebody, whoever it is.
+const WAITING: [&str; 8] = [
+    "schedule",
+    "io_schedule",
+    "wait_",
+    "__wait_",
+    "do_wait",
+    "__mutex_lock",
+    "rwsem_down",
+    "__down_",
+];
+
+/// Rows of each table when nobody says how many.
+const ROWS: usize = 20;
+
+/// What a function is in a boot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Role {
+    #[default]
+    Any,
+    Staged,
+    RunsInitCalls,
+    Idle,
+    Waits,
+    Waiting,
+}
+
+impl Role {
+    fn of(name: &str) -> Self {
+        let is_waiting = || WAITING.iter().any(|begin| name.starts_with(begin));
+        match name {
+            WAITS => Self::Waits,
+            IDLE => Self::Idle,
+            RUNS_INIT_CALLS => Self::RunsInitCalls,
+            _ if STAGED.contains(&name) => Self::Staged,
+            _ if is_waiting() => Self::Waiting,
+            _ => Self::Any,
+        }
+    }
+}
+
+/// A call that is open.
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    function: FunctionId,
+    role: Role,
+    entered_ns: u64,
+    waited_ns: u64,
+    /// It runs an init call that is traced.
+    is_named: bool,
+}
+
+/// Calls of one function by one other.
+#[derive(Debug, Clone, Copy, Default)]
+struct Spent {
+    calls: u64,
+    total_ns: u64,
+    waited_ns: u64,
+    entered_ns: u64,
+    thread: u32,
+}
+
+impl Spent {
+    fn add(&mut self, open: Open, total_ns: u64, thread: u32) {
+        if self.calls == 0 {
+            (self.entered_ns, self.thread) = (open.entered_ns, thread);
+        }
+        self.calls += 1;
+        self.total_ns = self.total_ns.saturating_add(total_ns);
+        self.waited_ns = self.waited_ns.saturating_add(open.waited_ns);
+    }
+}
+
+/// What a boot waited for in one function.
+#[derive(Debug, Clone, Copy, Default)]
+struct Waited {
+    times: u64,
+    total_ns: u64,
+    longest_ns: u64,
+}
+
+/// The boot of a trace, as far as it has been read.
+#[derive(Debug, Default)]
+pub(super) struct Boot {
+    roles: HashMap<FunctionId, Role>,
+    threads: HashMap<u32, Vec<Open>>,
+    stages: HashMap<(FunctionId, FunctionId), Spent>,
+    init_calls: HashMap<FunctionId, Spent>,
+    /// By who waited, and in which stage or init call that was.
+    waits: HashMap<(Option<FunctionId>, Option<FunctionId>), Waited>,
+    /// What runs init calls, and for those that are not traced themselves.
+    runs: Spent,
+    unnamed: Spent,
+    /// [`OF_INIT_TEXT`].
+    first: Option<FunctionId>,
+    begun_ns: Option<u64>,
+    /// When a call of the boot was seen last.
+    ended_ns: u64,
+}
+
+impl Boot {
+    /// The next step of a thread. `name` is that of a function.
+    pub fn add(&mut self, step: &Event, name: impl Fn(FunctionId) -> String) {
+        let open = self.threads.entry(step.thread).or_default();
+        match step.kind {
+            EventKind::Entry(function) => {
+                let roles = self.roles.entry(function);
+                let first = &mut self.first;
+                let role = *roles.or_insert_with(|| {
+                    let name = name(function);
+                    *first = first.or_else(|| (name == OF_INIT_TEXT).then_some(function));
+                    Role::of(&name)
+                });
+                open.truncate(step.depth as usize);
+                open.push(Open {
+                    function,
+                    role,
+                    entered_ns: step.time_ns,
+                    waited_ns: 0,
+                    is_named: false,
+                });
+                if role == Role::Staged {
+                    self.begun_ns.get_or_insert(step.time_ns);
+                }
+            }
+            EventKind::Exit { duration, .. } => {
+                open.truncate((step.depth as usize).saturating_add(1));
+                if let (Some(ended), Some(duration_ns)) = (open.pop(), duration) {
+                    self.returned(step, ended, duration_ns);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn returned(&mut self, step: &Event, ended: Open, duration_ns: u64) {
+        let Some(open) = self.threads.get_mut(&step.thread) else {
+            return;
+        };
+        let is_of_boot = open.iter().any(|open| open.role == Role::Staged);
+        let is_idle = open.iter().any(|open| open.role == Role::Idle);
+        if (is_of_boot || ended.role == Role::Staged) && !is_idle {
+            self.ended_ns = self.ended_ns.max(step.time_ns);
+        }
+        match open.last().map(|caller| (caller.role, caller.function)) {
+            Some((Role::Staged, caller)) => {
+                let spent = self.stages.entry((ended.function, caller)).or_default();
+                spent.add(ended, duration_ns, step.thread);
+            }
+            // Numbers of functions are in the order of their addresses. What comes before is called by an init call
+            // that is not traced.
+            Some((Role::RunsInitCalls, _)) if self.first.is_none_or(|it| ended.function > it) => {
+                open.last_mut()
+                    .into_iter()
+                    .for_each(|open| open.is_named = true);
+                let spent = self.init_calls.entry(ended.function).or_default();
+                spent.add(ended, duration_ns, step.thread);
+            }
+            _ => {}
+        }
+        if ended.role == Role::RunsInitCalls {
+            self.runs.add(ended, duration_ns, step.thread);
+            if !ended.is_named {
+                self.unnamed.add(ended, duration_ns, step.thread);
+            }
+        }
+        let is_outermost = open.iter().all(|open| open.role != Role::Waits);
+        if ended.role == Role::Waits && is_of_boot && !is_idle && is_outermost {
+            open.iter_mut()
+                .for_each(|open| open.waited_ns = open.waited_ns.saturating_add(duration_ns));
+            let waited = self.waits.entry(waiter(open)).or_default();
+            waited.times += 1;
+            waited.total_ns = waited.total_ns.saturating_add(duration_ns);
+            waited.longest_ns = waited.longest_ns.max(duration_ns);
+        }
+    }
+
+    /// What stages, init calls and waits there were.
+    pub fn tables(&self, rows: &Rows, name: impl Fn(FunctionId) -> String) -> [(Table, usize); 3] {
+        let have = |id: FunctionId| rows.have(Some(&name(id)));
+        let (stages, init_calls) = (self.stages.iter(), self.init_calls.iter());
+        let stages = stages
+            .filter(|((function, _), _)| have(*function))
+            .map(|((function, caller), spent)| (*spent, *function, Some(*caller)));
+        let init_calls = init_calls
+            .filter(|(function, _)| have(**function))
+            .map(|(function, spent)| (*spent, *function, None));
+        let stages = spent_table("stages", stages.collect(), &name);
+        let init_calls = spent_table("init_calls", init_calls.collect(), &name);
+        let waits = self.waits_table(have, &name);
+        let [mut stages, init_calls, waits] =
+            [stages, init_calls, waits].map(|table| (table.rows.len(), table));
+        stages.1.remarks.extend(self.remark());
+        [stages, init_calls, waits].map(|(all, table)| (table, all))
+    }
+
+    /// From where to where, and how much of it was waited.
+    fn remark(&self) -> Option<String> {
+        let begun_ns = self.begun_ns?;
+        let waited = self.waits.values().map(|waited| waited.total_ns);
+        let waited: u64 = waited.fold(0, u64::saturating_add);
+        let took = in_microseconds(self.ended_ns.saturating_sub(begun_ns).into());
+        let waited = in_microseconds(waited.into());
+        let init_calls = counted(self.runs.calls, "init call");
+        let unnamed = in_microseconds(self.unnamed.total_ns.into());
+        let unnamed = match self.unnamed.calls {
+            0 => String::new(),
+            calls => format!(" ({calls} not traced by name: {unnamed} us)"),
+        };
+        Some(format!(
+            "the boot took {took} us, of which it waited {waited} us; {init_calls}{unnamed}"
+        ))
+    }
+
+    fn waits_table(
+        &self,
+        have: impl Fn(FunctionId) -> bool,
+        name: &impl Fn(FunctionId) -> String,
+    ) -> Table {
+        let waits = self.waits.iter();
+        let mut waits: Vec<_> = waits
+            .filter(|((waiter, _), _)| waiter.is_none_or(&have))
+            .collect();
+        waits.sort_by_key(|(key, waited)| (Reverse(waited.total_ns), **key));
+        let row = |((waiter, within), waited): (&(Option<_>, Option<_>), &Waited)| {
+            vec![
+                waited.times.into(),
+                waited.total_ns.into(),
+                waited.longest_ns.into(),
+                Cell::Name(waiter.map(name)),
+                Cell::Name(within.map(name)),
+            ]
+        };
+        Table {
+            name: "waits",
+            columns: vec![
+                Column::new("waits", "WAITS", Unit::Number(7)),
+                Column::new("total", "TOTAL us", Unit::Duration(14)),
+                Column::new("max", "MAX us", Unit::Duration(14)),
+                Column::new("function", "IN FUNCTION", Unit::Name("")),
+                Column::new("within", "OF STAGE OR INIT CALL", Unit::Name("of ")),
+            ],
+            rows: waits.into_iter().map(row).collect(),
+            remarks: Vec::new(),
+        }
+    }
+}
+
+/// Who waits, of the calls that are open: the innermost that is not about waiting itself; and in which stage, or init call.
+fn waiter(open: &[Open]) -> (Option<FunctionId>, Option<FunctionId>) {
+    let mut inner = open.iter().rev();
+    let waiter = inner.find(|open| !matches!(open.role, Role::Waiting | Role::Waits));
+    let pairs = open.iter().zip(open.iter().skip(1));
+    let is_named = |role| matches!(role, Role::Staged | Role::RunsInitCalls);
+    let mut named = pairs.rev().filter(|(caller, _)| is_named(caller.role));
+    let within = named.next().map(|(_, callee)| callee.function);
+    (waiter.map(|open| open.function), within)
+}
+
+/// What took longest comes first.
+fn spent_table(
+    table: &'static str,
+    mut all: Vec<(Spent, FunctionId, Option<FunctionId>)>,
+    name: &impl Fn(FunctionId) -> String,
+) -> Table {
+    all.sort_by_key(|(spent, function, caller)| (Reverse(spent.total_ns), *function, *caller));
+    let has_callers = all.iter().any(|(_, _, caller)| caller.is_some());
+    let row = |(spent, function, caller): (Spent, FunctionId, Option<FunctionId>)| {
+        let mut row = vec![
+            spent.calls.into(),
+            spent.total_ns.into(),
+            spent.waited_ns.into(),
+            spent.entered_ns.into(),
+            u64::from(spent.thread).into(),
+            Cell::name(name(function)),
+        ];
+        row.extend(caller.map(|caller| Cell::name(name(caller))));
+        row
+    };
+    let heading = match has_callers {
+        true => "STAGE",
+        false => "INIT CALL",
+    };
+    let mut columns = vec![
+        Column::new("calls", "CALLS", Unit::Number(7)),
+        Column::new("total", "TOTAL us", Unit::Duration(14)),
+        Column::new("waited", "WAITED us", Unit::Duration(14)),
+        Column::new("entered", "ENTERED AT s", Unit::Time),
+        Column::new("thread", "THREAD", Unit::Number(7)),
+        Column::new("function", heading, Unit::Name("")),
+    ];
+    if has_callers {
+        columns.push(Column::new("caller", "<-CALLER", Unit::Name("<-")));
+    }
+    Table {
+        name: table,
+        columns,
+        rows: all.into_iter().map(row).collect(),
+        remarks: Vec::new(),
+    }
+}
+
+impl Rows {
+    /// Of the tables of a boot.
+    pub(super) fn of_boot(&self) -> Self {
+        Self {
+            most: self.most.or(Some(ROWS)),
+            ..self.clone()
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Where a boot went, of a trace that our own writer has written.
+
+use std::path::PathBuf;
+
+use tempfile::TempDir;
+use terms::function::{Function, FunctionId};
+
+use super::*;
+use crate::event::{End, Event};
+use crate::export::store::{Ending, Store};
+use crate::export::uftrace::{GRAPH, Metadata, UftraceWriter};
+use crate::testing::{event as step, text_of};
+
+const NAMES: [&str; 11] = [
+    "mutex_lock",
+    "start_kernel",
+    "setup_arch",
+    "init_mem_mapping",
+    "kernel_init",
+    "do_one_initcall",
+    "acpi_init",
+    "schedule",
+    "schedule_timeout",
+    "rest_init",
+    "worker_thread",
+];
+
+/// Calls of one thread, each with when it is entered and when it returns.
+#[derive(Default)]
+struct Calls(Vec<Event>);
+
+impl Calls {
+    /// It does not return.
+    fn enter(&mut self, thread: u32, depth: u32, name: &str, at_us: u64) -> FunctionId {
+        let number = NAMES.iter().position(|known| *known == name).unwrap();
+        let function = FunctionId(u32::try_from(number).unwrap());
+        let entry = EventKind::Entry(function);
+        self.0.push(step(at_us * 1000, 0, thread, depth, entry));
+        function
+    }
+
+    fn call(&mut self, thread: u32, depth: u32, name: &str, from_us: u64, to_us: u64) {
+        let function = self.enter(thread, depth, name, from_us);
+        let end = EventKind::Exit {
+            function,
+            end: End::Returned,
+            duration: None,
+        };
+        self.0.push(step(to_us * 1000, 0, thread, depth, end));
+    }
+
+    fn written(mut self) -> (TempDir, PathBuf) {
+        let depth = |event: &Event| match event.kind {
+            EventKind::Entry(_) => i64::from(event.depth),
+            _ => -i64::from(event.depth),
+        };
+        self.0.sort_by_key(|event| (event.time_ns, depth(event)));
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path().join("trace");
+        let functions: Vec<Function> = NAMES
+            .iter()
+            .zip(1u64..)
+            .map(|(name, number)| Function {
+                address: terms::addr::Gva(0xffff_ffff_8100_0000 + 0x40 * number),
+                size: 0x40,
+                name: (*name).into(),
+                display: (*name).into(),
+                ..Function::default()
+            })
+            .collect();
+        let metadata = Metadata {
+            vcpus: 1,
+            tracer: GRAPH.into(),
+            clock: "tsc".into(),
+            ..Metadata::default()
+        };
+        let mut writer =
+            UftraceWriter::create(&directory, text_of(&functions), metadata, false).unwrap();
+        for event in self.0 {
+            writer.append(event).unwrap();
+        }
+        Store::finish(&mut writer, Ending::default()).unwrap();
+        (root, directory)
+    }
+}
+
+/// A boot of a millisecond: what an idle task and a worker wait for is no wait of it.
+fn boot() -> Calls {
+    let mut calls = Calls::default();
+    calls.enter(0, 0, "start_kernel", 100);
+    calls.call(0, 1, "setup_arch", 110, 300);
+    calls.call(0, 2, "init_mem_mapping", 120, 200);
+    calls.enter(0, 1, "rest_init", 400);
+    calls.call(0, 2, "schedule", 410, 1800);
+    calls.call(1, 0, "kernel_init", 450, 1100);
+    calls.call(1, 1, "do_one_initcall", 460, 960);
+    calls.call(1, 2, "acpi_init", 470, 950);
+    calls.call(1, 3, "schedule_timeout", 500, 800);
+    calls.call(1, 4, "schedule", 510, 790);
+    // An init call that is not traced.
+    calls.call(1, 1, "do_one_initcall", 970, 1000);
+    calls.call(1, 2, "mutex_lock", 975, 985);
+    calls.call(2, 0, "worker_thread", 460, 900);
+    calls.call(2, 1, "schedule", 470, 890);
+    calls
+}
+
+fn printed(view: &View) -> String {
+    let (_root, directory) = boot().written();
+    let mut out = Vec::new();
+    print(&directory, view, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn a_boot_is_its_stages_its_init_calls_and_its_waits() {
+    let text = printed(&Format::Boot.into());
+    let lines: Vec<Vec<&str>> = text
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    let expected: [&[&str]; 8] = [
+        &[
+            "CALLS", "TOTAL", "us", "WAITED", "us", "ENTERED", "AT", "s", "THREAD", "STAGE",
+            "<-CALLER",
+        ],
+        &[
+            "2",
+            "530.000",
+            "280.000",
+            "0.000460",
+            "1",
+            "do_one_initcall",
+            "<-kernel_init",
+        ],
+        &[
+            "1",
+            "190.000",
+            "0.000",
+            "0.000110",
+            "0",
+            "setup_arch",
+            "<-start_kernel",
+        ],
+        &[
+            "1",
+            "80.000",
+            "0.000",
+            "0.000120",
+            "0",
+            "init_mem_mapping",
+            "<-setup_arch",
+        ],
+        &[
+            "#", "the", "boot", "took", "1000.000", "us,", "of", "which", "it", "waited",
+            "280.000", "us;", "2", "init", "calls", "(1", "not", "traced", "by", "name:", "30.000",
+            "us)",
+        ],
+        &[
+            "CALLS", "TOTAL", "us", "WAITED", "us", "ENTERED", "AT", "s", "THREAD", "INIT", "CALL",
+        ],
+        &["1", "480.000", "280.000", "0.000470", "1", "acpi_init"],
+        &[
+            "WAITS", "TOTAL", "us", "MAX", "us", "IN", "FUNCTION", "OF", "STAGE", "OR", "INIT",
+            "CALL",
+        ],
+    ];
+    for (line, expected) in lines.iter().zip(expected) {
+        assert_eq!(line, expected, "{text}");
+    }
+    assert_eq!(
+        lines[8],
+        ["1", "280.000", "280.000", "acpi_init", "of", "acpi_init"],
+        "{text}"
+    );
+    assert_eq!(lines.len(), 9, "{text}");
+}
+
+#[test]
+fn rows_of_a_boot_are_chosen_as_those_of_any_table() {
+    let rows = Rows {
+        functions: vec![crate::glob::Pattern::new("*_arch").unwrap()],
+        ..Rows::default()
+    };
+    let text = printed(&View {
+        format: Format::Boot,
+        rows,
+        notation: Notation::Json,
+        ..View::default()
+    });
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(json["stages"][0]["function"], "setup_arch");
+    assert_eq!(json["stages"][0]["total_ns"], 190_000);
+    assert_eq!(json["stages"].as_array().unwrap().len(), 1);
+    assert_eq!(json["init_calls"], serde_json::json!([]));
+}
