@@ -227,6 +227,21 @@ struct Sequence {
     is_thread: bool,
 }
 
+/// How long the guest was held each time, in the order of time.
+fn held_as_reported(trace: &Trace) -> Vec<u64> {
+    let report: Value = serde_json::from_str(&trace.report_with("overview", &["--json"])).unwrap();
+    let mut pauses: Vec<_> = report["about"]["paused"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .collect();
+    pauses.sort_by_key(|pause| pause["begin_ns"].as_u64());
+    let lengths = pauses.iter().map(|pause| pause["length_ns"].as_u64());
+    let lengths: Vec<u64> = lengths.map(Option::unwrap).collect();
+    assert!(!lengths.is_empty(), "it was held to be patched");
+    lengths
+}
+
 /// The numbers of fields are those of Perfetto's schema, of which another program than ours has checked them.
 fn viewed(trace: &Trace) -> Viewed {
     let bytes = std::fs::read(trace.exported("perfetto")).expect("a file");
@@ -296,6 +311,11 @@ fn viewed(trace: &Trace) -> Viewed {
     }
     // What ran on a vCPU is no call.
     viewed.calls.retain(|_, (calls, _)| *calls > 0);
+    let held = viewed.values.remove("guest held.length_ns");
+    let held = held.unwrap_or_default();
+    let pauses = viewed.instants.remove("guest held").unwrap_or_default();
+    assert_eq!(pauses, held.len() as u64);
+    assert_eq!(held, held_as_reported(trace));
     viewed
 }
 

@@ -79,7 +79,8 @@ fn a_page_shows_every_call_and_can_be_searched_sorted_and_zoomed() {
         }};
         const [rising, falling] = [sorted(), sorted()];
         const flame = document.querySelector('iframe').src.startsWith('data:image/svg+xml,');
-        return {{ all, sums, zoomed, whole, found, rising, falling, flame, lost: about.lost, pauses: about.pauses.count > 0 }};"
+        const marks = timeline.marks.length === about.paused.length && timeline.marks.every(mark => mark.column <= timeline.columns);
+        return {{ marks, all, sums, zoomed, whole, found, rising, falling, flame, lost: about.lost, pauses: about.pauses.count > 0 }};"
     );
     let said = browsed(&trace.exported("html"), &script);
     assert_eq!(counts(&said["all"]), called);
@@ -93,7 +94,7 @@ fn a_page_shows_every_call_and_can_be_searched_sorted_and_zoomed() {
     assert_eq!(said["rising"], json!(names));
     names.reverse();
     assert_eq!(said["falling"], json!(names));
-    for key in ["zoomed", "whole", "flame", "pauses"] {
+    for key in ["zoomed", "whole", "flame", "pauses", "marks"] {
         assert_eq!(said[key], json!(true), "{key}: {said}");
     }
     assert_eq!(said["lost"], json!(0));

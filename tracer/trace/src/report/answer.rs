@@ -94,9 +94,10 @@ fn tables(
     let events = gathered.events.table();
     tables.extend(events.filter(|_| gathered.summary.is_some()));
     if let Some(timeline) = &gathered.timeline {
+        let is_page = view.format == Format::Everything;
         let vcpus = (timeline.vcpus(), view.rows.of_vcpus());
         let threads = timeline.threads(trace);
-        let threads = threads.map(|threads| (threads, view.rows.of_threads()));
+        let threads = threads.map(|threads| (threads, view.rows.of_threads(is_page)));
         for (mut table, rows) in [vcpus].into_iter().chain(threads) {
             let all = table.rows.len();
             rows.arrange(&mut table, all)?;

@@ -9,6 +9,8 @@ const FUNCTIONS: usize = 10;
 
 /// So many threads has a timeline when nobody says how many.
 const THREADS: usize = 20;
+/// And a page, which can be scrolled.
+const THREADS_OF_PAGE: usize = 200;
 
 /// The rows that are wanted; without anything all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -62,9 +64,10 @@ impl Rows {
     }
 
     /// Of a timeline, of which the first threads are shown.
-    pub(super) fn of_threads(&self) -> Self {
+    pub(super) fn of_threads(&self, is_page: bool) -> Self {
+        let threads = if is_page { THREADS_OF_PAGE } else { THREADS };
         Self {
-            most: self.most.or(Some(THREADS)),
+            most: self.most.or(Some(threads)),
             ..self.clone()
         }
     }

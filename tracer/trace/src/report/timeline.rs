@@ -1,7 +1,8 @@
 //! When calls and events happened, on each vCPU and in each thread: a line for each, a column for each part of the time.
 //!
 //! How long the trace is is known at its end. So the columns begin narrow, and whenever there is no room for one more,
-//! each two become one: what is kept does not grow with the trace.
+//! each two become one: what is kept does not grow with the trace. Nor does it with the threads: where there are very many,
+//! all of them have fewer columns.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,9 @@ use crate::export::events::EventLine;
 /// At most so many columns has a terminal; at least half of them are used.
 pub(super) const COLUMNS: usize = 64;
 /// And a page that can be zoomed.
-pub(super) const COLUMNS_OF_PAGE: usize = 1024;
+pub(super) const COLUMNS_OF_PAGE: usize = 8192;
+/// Columns of all lines together. Of more, those of each become fewer.
+const CELLS_MAX: usize = 1 << 20;
 
 /// What has a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,6 +100,9 @@ impl Timeline {
         while since_ns / self.width_ns >= self.columns as u64 {
             self.widen();
         }
+        if !self.lines.contains_key(&track) {
+            self.make_room();
+        }
         let column = usize::try_from(since_ns / self.width_ns).unwrap_or(self.columns);
         self.used = self.used.max(column + 1);
         let line = self
@@ -115,6 +121,24 @@ impl Timeline {
             happened,
         );
         add(line.at.lost.get_mut(column), &mut line.lost, lost);
+    }
+
+    /// One more line comes: if all had too many columns together, each has half as many.
+    fn make_room(&mut self) {
+        let columns = (self.lines.len() + 1).saturating_mul(self.columns);
+        if columns <= CELLS_MAX || self.columns <= COLUMNS {
+            return;
+        }
+        self.columns /= 2;
+        if self.used > self.columns {
+            self.widen();
+        }
+        for line in self.lines.values_mut() {
+            for cells in [&mut line.at.happened, &mut line.at.lost] {
+                cells.truncate(self.columns);
+                cells.shrink_to_fit();
+            }
+        }
     }
 
     /// Each two columns become one.
@@ -247,6 +271,31 @@ mod tests {
                     prop_assert_eq!((bar.happened[column], bar.lost[column]), (calls as u64, lost));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn many_threads_have_fewer_columns_and_nothing_is_missing() {
+        let mut timeline = Timeline::new(true, COLUMNS_OF_PAGE);
+        let threads = 4 * CELLS_MAX / COLUMNS_OF_PAGE;
+        let end = COLUMNS_OF_PAGE as u64 - 1;
+        for thread in 0..u32::try_from(threads).unwrap() {
+            let time_ns = if thread % 2 == 0 { 0 } else { end };
+            timeline.step(&event(time_ns, 0, thread, 0, ENTRY), true);
+        }
+        let columns = COLUMNS_OF_PAGE / 8;
+        assert_eq!((timeline.columns, timeline.width_ns), (columns, 8));
+        let bars = bars(&timeline);
+        assert_eq!(bars.len(), threads + 1);
+        for (track, bar) in bars {
+            assert_eq!((bar.happened.len(), bar.lost.len()), (columns, columns));
+            let [first, last] = [bar.happened[0], bar.happened[columns - 1]];
+            let expected = match track {
+                Track::Vcpu(_) => [threads as u64 / 2; 2],
+                Track::Thread(thread) if thread % 2 == 0 => [1, 0],
+                Track::Thread(_) => [0, 1],
+            };
+            assert_eq!([first, last], expected);
         }
     }
 

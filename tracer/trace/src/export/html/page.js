@@ -35,6 +35,8 @@ function showAbout() {
   line('lost', about.lost ? `${grouped(about.lost)} records` : 'nothing', about.lost ? 'lost' : '');
   const pauses = about.pauses;
   if (pauses) line('pauses', `${pauses.count}: p50 ${micros(pauses.p50_ns)} us, longest ${micros(pauses.max_ns)} us`);
+  const fired = about.fired || [];
+  if (fired.length) line('triggers', `fired ${grouped(fired.length)} times, first '${fired[0].trigger}' at ${seconds(fired[0].time_ns)} s`);
   const remarks = document.getElementById('remarks');
   data.remarks.forEach(remark => element('li', remarks, remark));
 }
@@ -129,11 +131,22 @@ class Table {
   }
 }
 
+// What concerns all vCPUs: where it stands in the timeline, and what is said of it.
+function marks() {
+  const pauses = (about.paused || []).map(pause => ({
+    time: pause.begin_ns, kind: '--pause', words: `the guest was held for ${micros(pause.length_ns)} us` }));
+  const fired = (about.fired || []).map(one => ({
+    time: one.time_ns, kind: '--fired', words: `trigger '${one.trigger}' has fired` }));
+  return [...pauses, ...fired];
+}
+
 // Lines of columns; a part of the columns is in sight.
 class Timeline {
   constructor() {
     this.lines = [...data.vcpus, ...(data.threads || [])];
     this.columns = this.lines[0].at.happened.length;
+    this.most = this.lines.reduce((most, line) => line.at.happened.reduce((a, b) => Math.max(a, b), most), 1);
+    this.marks = marks().map(mark => ({ ...mark, column: (mark.time - data.start_ns) / data.column_ns }));
     this.canvas = document.getElementById('lines');
     [this.from, this.to] = [0, this.columns];
     document.getElementById('timeline').hidden = false;
@@ -200,9 +213,12 @@ class Timeline {
     const line = this.lines[Math.floor(event.offsetY / this.height)];
     if (!line || column < 0 || column >= this.columns) return;
     const lost = line.at.lost[column];
+    // Within two pixels of it a mark is meant.
+    const near = 2 * (this.to - this.from) / this.canvas.clientWidth;
+    const mark = this.marks.find(mark => Math.abs(mark.column - this.at(event)) <= near);
     document.getElementById('where').textContent =
       `${line.name}: ${grouped(line.at.happened[column])} in ${micros(data.column_ns)} us from ${seconds(this.time(column))}` +
-      (lost ? `, ${grouped(lost)} lost` : '');
+      (lost ? `, ${grouped(lost)} lost` : '') + (mark ? `; ${mark.words} at ${seconds(mark.time)} s` : '');
   }
 
   draw() {
@@ -218,25 +234,35 @@ class Timeline {
     const ink = getComputedStyle(document.body).color;
     this.margin = 8 + Math.max(...this.lines.map(line => pen.measureText(line.name).width));
     const step = (width - this.margin) / (this.to - this.from);
-    const most = Math.max(1, ...this.lines.map(line => Math.max(...line.at.happened)));
+    // As many columns as share a pixel are drawn as one, the fullest of them.
+    const together = Math.max(1, Math.floor(1 / step));
+    const end = Math.min(Math.ceil(this.to), this.columns);
     this.lines.forEach((line, row) => {
       const foot = (row + 1) * this.height - 4;
       pen.fillStyle = ink;
       pen.fillText(line.name, 0, foot - 5);
-      for (let column = Math.floor(this.from); column < Math.min(Math.ceil(this.to), this.columns); column++) {
-        const [happened, lost] = [line.at.happened[column], line.at.lost[column]];
+      for (let column = Math.floor(this.from); column < end; column += together) {
+        let [happened, lost] = [0, 0];
+        for (let one = column; one < Math.min(column + together, end); one++) {
+          happened = Math.max(happened, line.at.happened[one]);
+          lost = Math.max(lost, line.at.lost[one]);
+        }
         if (!happened && !lost) continue;
         const left = Math.max(this.margin, this.margin + (column - this.from) * step);
-        const tall = lost ? this.height - 6 : Math.max(2, (this.height - 6) * happened / most);
+        const tall = lost ? this.height - 6 : Math.max(2, (this.height - 6) * happened / this.most);
         pen.fillStyle = style.getPropertyValue(lost ? '--lost' : '--bar');
-        pen.fillRect(left, foot - tall, Math.max(step, 1), tall);
+        pen.fillRect(left, foot - tall, Math.max(step * together, 1), tall);
       }
+    });
+    this.marks.filter(mark => mark.column >= this.from && mark.column <= this.to).forEach(mark => {
+      pen.fillStyle = style.getPropertyValue(mark.kind);
+      pen.fillRect(this.margin + (mark.column - this.from) * step, 0, 1, height - this.height);
     });
     pen.fillStyle = ink;
     const foot = height - 8;
     pen.fillText(`${seconds(this.time(this.from))} s`, this.margin, foot);
-    const end = `${seconds(this.time(this.to))} s`;
-    pen.fillText(end, width - pen.measureText(end).width, foot);
+    const last = `${seconds(this.time(this.to))} s`;
+    pen.fillText(last, width - pen.measureText(last).width, foot);
   }
 }
 
