@@ -144,6 +144,42 @@ fn losses_events_and_values_have_rows() {
     assert_eq!(events.len(), 40);
 }
 
+/// Those of the first screen.
+#[test]
+fn pauses_and_triggers_have_rows() {
+    let (ended, trace) = Guest::new("workload=calls iterations=20")
+        .with(["--trace", "graph"])
+        .with(["--trigger", "calls_root: stop x1"])
+        .output()
+        .run();
+    let _ = ended.good();
+    let remarks = rows(&trace.exported("parquet"), "remarks");
+    let of = |what: &str| -> Vec<_> {
+        let of = remarks.iter().filter(|row| text(row, "what") == Some(what));
+        of.collect()
+    };
+    let overview = trace.report_with("overview", &["--json"]);
+    let overview: Value = serde_json::from_str(&overview).unwrap();
+    let about = &overview["about"];
+    let lengths: Vec<_> = of("pause")
+        .iter()
+        .map(|row| number(row, "length_ns"))
+        .collect();
+    let paused = about["paused"].as_array().unwrap().iter();
+    let expected: Vec<_> = paused.map(|pause| pause["length_ns"].as_u64()).collect();
+    assert!(!expected.is_empty());
+    assert_eq!(lengths, expected);
+    let triggers = of("trigger");
+    assert_eq!(
+        (triggers.len(), number(triggers[0], "length_ns")),
+        (1, None)
+    );
+    let fired = &about["fired"][0];
+    assert_eq!(number(triggers[0], "time_ns"), fired["time_ns"].as_u64());
+    let said = text(triggers[0], "said").unwrap();
+    assert!(said.contains("calls_root: stop"), "{said}");
+}
+
 #[test]
 fn a_run_that_is_there_stays_and_stdout_is_no_directory() {
     let (_, trace) = on_two_vcpus("graph");

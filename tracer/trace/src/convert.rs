@@ -330,8 +330,7 @@ pub fn parquet(
         Leaves::Apart,
         note,
         |calls, next| match next {
-            // Tables are of what the guest did.
-            Next::Remark(_) => Ok(()),
+            Next::Remark(remark) => tables.remark(remark),
             Next::Point(event) => tables.point(event),
             Next::Step(step) => {
                 summary.add(step);

@@ -27,6 +27,26 @@ impl Remark {
         all
     }
 
+    /// What it is, in a word.
+    #[must_use]
+    pub const fn what(&self) -> &'static str {
+        match self {
+            Self::Stall(_) => "stall",
+            Self::Pause(_) => "pause",
+            Self::Fired(_) => "trigger",
+        }
+    }
+
+    /// How long it took, where it is not of a moment.
+    #[must_use]
+    pub const fn length_ns(&self) -> Option<u64> {
+        match self {
+            Self::Stall(stall) => Some(stall.length_ns),
+            Self::Pause(pause) => Some(pause.length_ns),
+            Self::Fired(_) => None,
+        }
+    }
+
     /// When.
     #[must_use]
     pub const fn time_ns(&self) -> u64 {

@@ -1,4 +1,4 @@
-//! Functions and who calls them, counted from what is told of a session as it is recorded.
+//! Functions and who calls them, events and what they happen in, counted from what is told of a session as it is recorded.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -99,10 +99,9 @@ impl Heard {
                 self.open.clear();
             }
             Happening::Lost { .. } => self.open.clear(),
-            Happening::Event { .. }
-            | Happening::LostEvents { .. }
-            | Happening::Stall { .. }
-            | Happening::Open { .. } => {}
+            // It is called by the innermost call of its thread that is open.
+            Happening::Event { event, .. } => self.called(event, &self.caller(thread, depth)),
+            Happening::LostEvents { .. } | Happening::Stall { .. } | Happening::Open { .. } => {}
         }
     }
 
@@ -263,6 +262,19 @@ mod tests {
         let first = heard.callers("a");
         assert_eq!(figures(&first, NOBODY), Some((1, Some(1), 100, Some(60))));
         assert_eq!(heard.callers("nobody_knows"), []);
+    }
+
+    #[test]
+    fn events_are_counted_and_have_the_call_they_happen_in() {
+        let sent = || Happening::Event {
+            event: "sent".to_owned(),
+            fields: Default::default(),
+        };
+        let heard = heard([(1, 0, sent()), (1, 0, call("a")), (1, 1, sent())]);
+        assert_eq!(figures(&heard.rows(), "sent"), Some((2, None, 0, None)));
+        let callers = heard.callers("sent");
+        assert_eq!(figures(&callers, NOBODY), Some((1, None, 0, None)));
+        assert_eq!(figures(&callers, "a"), Some((1, None, 0, None)));
     }
 
     #[test]

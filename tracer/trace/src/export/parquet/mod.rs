@@ -16,6 +16,7 @@ use self::table::Presence::{Always, Sometimes};
 use self::table::{Cell, Column, Kind, Table};
 use crate::event::{Event, EventKind};
 use crate::export::events::EventLine;
+use crate::export::remark::Remark;
 
 /// A row for each call, as it ends.
 const CALLS: [Column; 12] = [
@@ -57,6 +58,14 @@ const LOSSES: [Column; 4] = [
     ("lost", Kind::Number, Always),
 ];
 
+/// A row for each time that something concerned all vCPUs: `what` it is, and the same in words.
+const REMARKS: [Column; 4] = [
+    ("time_ns", Kind::Rising, Always),
+    ("what", Kind::Text, Always),
+    ("length_ns", Kind::Number, Sometimes),
+    ("said", Kind::Text, Always),
+];
+
 /// What is known of all calls of a function.
 #[derive(Debug, Clone, Default)]
 pub struct FunctionRow {
@@ -96,6 +105,7 @@ pub struct Parquet {
     events: Table,
     functions: Table,
     losses: Table,
+    remarks: Table,
     has_ends: bool,
     open: HashMap<u32, Vec<Open>>,
     names: HashMap<FunctionId, ByteArray>,
@@ -116,6 +126,7 @@ impl Parquet {
             events: table("events", &EVENTS)?,
             functions: table("functions", &FUNCTIONS)?,
             losses: table("losses", &LOSSES)?,
+            remarks: table("remarks", &REMARKS)?,
             has_ends,
             open: HashMap::new(),
             names: HashMap::new(),
@@ -219,6 +230,19 @@ impl Parquet {
         ])
     }
 
+    /// Something that concerned all vCPUs.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn remark(&mut self, remark: &Remark) -> io::Result<()> {
+        self.remarks.push([
+            remark.time_ns().into(),
+            remark.what().into(),
+            remark.length_ns().into(),
+            (&*remark.to_string()).into(),
+        ])
+    }
+
     /// Writes the rest: calls that are open still, and what is known of functions.
     ///
     /// # Errors
@@ -249,7 +273,13 @@ impl Parquet {
                 time(3).into(),
             ])?;
         }
-        let tables = [self.calls, self.events, self.functions, self.losses];
+        let tables = [
+            self.calls,
+            self.events,
+            self.functions,
+            self.losses,
+            self.remarks,
+        ];
         tables.into_iter().try_for_each(Table::finish)
     }
 }
