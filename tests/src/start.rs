@@ -10,7 +10,7 @@ use crate::{Client, Ended, Guest, Trace};
 /// The guest says itself which init calls it makes: `calling  NAME+0x0/0x10 @ 1`.
 const WORDS: &str = "initcall_debug log_buf_len=4M";
 const SCRIPT: &str = "\
-    dmesg | sed -n 's/.*calling  \\([^+ ]*\\)+.*/initcall \\1/p'; \
+    dmesg | sed -n 's/.*\\] calling  \\([^+ ]*\\)+0x.* @ [0-9]*$/initcall \\1/p'; \
     dmesg | grep 'W.X mappings'; dmesg | grep -c -e 'WARNING:' -e 'BUG:' -e 'Oops'; \
     echo step booted; read line";
 const PASSED: &str = "W+X mappings: passed, no W+X pages found";
@@ -47,14 +47,12 @@ impl Start<'_> {
         (digest, trouble(&running.end().0.good()))
     }
 
-    /// Traces it, stops when it has booted, and compares it with a boot that nobody traced: no byte of a site, no warning
-    /// and no writable code is left of it, and nothing is lost.
+    /// Traces it and stops when it has booted: nothing is lost, and nothing that is both writable and executable is left.
     ///
     /// # Panics
     /// When anything is another way.
     #[must_use]
-    pub fn traced(&self) -> (Ended, Trace) {
-        let untraced = self.untraced();
+    pub fn traced(&self) -> Booted {
         let guest = self.guest().with(["--trace", "graph"]);
         let guest = guest.with(["--attach-at", self.attach, "--mode", "discard"]);
         let mut running = guest.with(["--ring-size", self.ring]).output().start();
@@ -72,9 +70,54 @@ impl Start<'_> {
         let (ended, trace) = running.end();
         let ended = ended.good();
         assert!(ended.stdout.contains(PASSED), "{ended}");
-        assert_eq!((digest, trouble(&ended)), untraced, "{self:?}: {ended}");
         assert_eq!(trace.lost(), 0);
-        (ended, trace)
+        Booted {
+            left: (digest, trouble(&ended)),
+            ended,
+            trace,
+        }
+    }
+
+    /// The same, and compares it with a boot that nobody traced: no byte of a site is another one, and it has nothing more to
+    /// complain of.
+    ///
+    /// # Panics
+    /// When anything is another way.
+    #[must_use]
+    pub fn traced_as_untraced(&self) -> Booted {
+        let untraced = self.untraced();
+        let booted = self.traced();
+        assert_eq!(booted.left, untraced, "{self:?}: {}", booted.ended);
+        booted
+    }
+}
+
+/// A boot that was traced.
+#[derive(Debug)]
+pub struct Booted {
+    /// What stands at its sites afterwards, and how many lines of trouble it prints.
+    left: (String, String),
+    /// What it printed.
+    pub ended: Ended,
+    /// What was recorded.
+    pub trace: Trace,
+}
+
+impl Booted {
+    /// Every init call that the trace has is one that the guest says it made, as often; returns those that it lacks.
+    ///
+    /// # Panics
+    /// When one is another way.
+    #[must_use]
+    pub fn compare_init_calls(&self) -> Vec<String> {
+        let (said, traced) = (said_init_calls(&self.ended), traced_init_calls(&self.trace));
+        let wrong = traced
+            .iter()
+            .filter(|(name, count)| said.get(*name) != Some(*count));
+        let wrong: Vec<_> = wrong.collect();
+        assert!(wrong.is_empty(), "{wrong:?} of {said:?}");
+        let missing = said.into_keys().filter(|name| !traced.contains_key(name));
+        missing.collect()
     }
 }
 
@@ -87,11 +130,7 @@ fn trouble(ended: &Ended) -> String {
 }
 
 /// How often the guest says that it made each init call.
-///
-/// # Panics
-/// When it says of none.
-#[must_use]
-pub fn said_init_calls(ended: &Ended) -> BTreeMap<String, u64> {
+fn said_init_calls(ended: &Ended) -> BTreeMap<String, u64> {
     let mut said = BTreeMap::new();
     let lines = ended.stdout.lines();
     let names = lines.filter_map(|line| line.trim().strip_prefix("initcall "));
@@ -103,11 +142,7 @@ pub fn said_init_calls(ended: &Ended) -> BTreeMap<String, u64> {
 }
 
 /// How often the trace has each, as the view of a boot shows it.
-///
-/// # Panics
-/// When that is no such view.
-#[must_use]
-pub fn traced_init_calls(trace: &Trace) -> BTreeMap<String, u64> {
+fn traced_init_calls(trace: &Trace) -> BTreeMap<String, u64> {
     let view = trace.report_with("boot", &["--json", "--limit", "100000"]);
     let view: Value = serde_json::from_str(&view).expect("JSON");
     let mut traced = BTreeMap::new();
@@ -116,20 +151,4 @@ pub fn traced_init_calls(trace: &Trace) -> BTreeMap<String, u64> {
         *traced.entry(name).or_default() += row["calls"].as_u64().expect("a count");
     }
     traced
-}
-
-/// Every init call that the trace has is one that the guest says it made, as often; returns those that it lacks.
-///
-/// # Panics
-/// When one is another way.
-#[must_use]
-pub fn compare_init_calls(ended: &Ended, trace: &Trace) -> Vec<String> {
-    let (said, traced) = (said_init_calls(ended), traced_init_calls(trace));
-    let wrong = traced
-        .iter()
-        .filter(|(name, count)| said.get(*name) != Some(*count));
-    let wrong: Vec<_> = wrong.collect();
-    assert!(wrong.is_empty(), "{wrong:?} of {said:?}");
-    let missing = said.into_keys().filter(|name| !traced.contains_key(name));
-    missing.collect()
 }

@@ -35,8 +35,8 @@ const HOUSES: [House; 7] = [
     House {
         folder: "tracer/trace/src",
         order: &[
-            "doubt", "host", "event", "glob", "graph", "stream", "export", "report", "live",
-            "convert",
+            "doubt", "host", "event", "glob", "graph", "stream", "watch", "export", "report",
+            "live", "convert",
         ],
         up: &[],
         in_circles: 0,

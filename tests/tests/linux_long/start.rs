@@ -2,13 +2,39 @@
 
 use tempfile::TempDir;
 use tests::oracle::{Oracle, calls};
-use tests::start::{Start, compare_init_calls};
+use tests::start::Start;
 use tests::stepped::{self, wait_at};
-use tests::{kernels, linux, vmm_says};
+use tests::{Guest, kernels, linux, vmm_says};
 use tracer::filter::Filter;
 use tracer::tracing::options::{SessionOptions, Tracer, TracingOptions};
 use vmm::devices::console::ConsoleWriter;
 use vmm::loader::KernelFile;
+
+#[test]
+fn a_boot_is_compared_with_itself_and_leaves_nothing() {
+    let start = Start {
+        kernel: &linux().0,
+        words: "noxsave panic_on_warn=1",
+        vcpus: 1,
+        attach: "start_kernel",
+        ring: "131072",
+    };
+    let booted = start.traced_as_untraced();
+    let path = booted.trace.path().display().to_string();
+    let same = vmm_says(&["diff", &path, &path, "--function", "acpi_init"]).good();
+    assert!(same.stdout.contains("acpi_init"), "{}", same.stdout);
+}
+
+#[test]
+fn a_profile_of_what_comes_before_its_processors_are_told_apart_is_refused() {
+    let guest = Guest::linux("", None).with(["--trace", "profile", "--attach-at", "start_kernel"]);
+    let (ended, _) = guest.run();
+    assert_ne!(ended.code, Some(0), "{ended}");
+    assert!(
+        ended.stderr.contains("a profile counts for each vCPU"),
+        "{ended}"
+    );
+}
 
 #[test]
 fn kernels_of_the_suite_are_traced_from_their_first_functions() {
@@ -25,10 +51,10 @@ fn kernels_of_the_suite_are_traced_from_their_first_functions() {
                 attach,
                 ring: if vcpus == 1 { "131072" } else { "65536" },
             };
-            let (ended, trace) = start.traced();
-            let missing = compare_init_calls(&ended, &trace);
+            let booted = start.traced_as_untraced();
+            let missing = booted.compare_init_calls();
             println!("init calls that are not traced: {missing:?}");
-            let counts = trace.uftrace();
+            let counts = booted.trace.uftrace();
             assert_eq!(counts.get("setup_arch"), Some(&1), "{}", kernel.name);
         }
     }

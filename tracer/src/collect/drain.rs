@@ -31,7 +31,6 @@ use super::stall_drain::StallDrain;
 use super::status::{Dumped, RingStatus};
 use crate::clock::RunClock;
 use crate::clock::page::Beats;
-use crate::guest::SharedMemory;
 use crate::host_events::HostEvents;
 use crate::target::MemoryError;
 
@@ -171,10 +170,10 @@ impl Drain {
         }
     }
 
-    /// Where its rings are.
+    /// Its rings.
     #[must_use]
-    pub fn memory(&self) -> &Arc<dyn SharedMemory> {
-        self.rings.memory()
+    pub const fn rings(&self) -> &SharedRings {
+        &self.rings
     }
 
     /// What times the session's rings.
@@ -234,17 +233,6 @@ impl Drain {
         if let Some(points) = &mut self.points {
             points.look();
         }
-    }
-
-    /// How often a halt still ends recording.
-    #[must_use]
-    pub fn halt_left(&self, number: usize) -> Option<u64> {
-        self.rings.halt_left(number)
-    }
-
-    /// It does so often from now on.
-    pub fn set_halt_left(&self, number: usize, left: u64) {
-        self.rings.set_halt_left(number, left);
     }
 
     /// The time of the trace.

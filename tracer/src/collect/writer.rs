@@ -49,7 +49,7 @@ impl Writer {
             output: None,
             backlog: Backlog::default(),
             host: drain.ring_clock().host(),
-            memory: Arc::clone(drain.memory()),
+            memory: Arc::clone(drain.rings().memory()),
         };
         if let Some(output) = output {
             writer.begin(output);

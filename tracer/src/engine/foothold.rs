@@ -91,6 +91,26 @@ const fn arena(code: Extent) -> Arena {
     )
 }
 
+/// How stubs know their vCPU, and why not by *gs* when they do not. In a guest that `starts`, the vCPUs need not be told
+/// apart yet.
+fn choose(
+    target: &(impl StoppedTarget + ?Sized),
+    image: &Image,
+    is_user: bool,
+    starts: bool,
+) -> (CpuStrategy, Option<NoGsBase>) {
+    let code = match is_user {
+        true => TracedCode::User,
+        false => TracedCode::Supervisor,
+    };
+    let vcpus = target.vcpus().len();
+    match gs_list::listed(image, target, vcpus) {
+        Ok(listed) => CpuStrategy::choose(target.vcpus(), code, &listed),
+        Err(_) if starts => (CpuStrategy::First { vcpus, code }, None),
+        Err(reason) => (CpuStrategy::Shared, Some(reason)),
+    }
+}
+
 impl Foothold {
     /// Opens the window in `region`, and begins the journal with what is ours already. A guest that `starts` has its
     /// borders before it.
@@ -110,17 +130,7 @@ impl Foothold {
         }
         let places = Places::of(image, starts).ok_or(AttachError::NoText)?;
         let mut window = Window::open(target, region, places)?;
-        let code = if window.is_user() {
-            TracedCode::User
-        } else {
-            TracedCode::Supervisor
-        };
-        let vcpus = target.vcpus().len();
-        let (strategy, no_gs) = match gs_list::listed(image, target, vcpus) {
-            Ok(listed) => CpuStrategy::choose(target.vcpus(), code, &listed),
-            Err(_) if starts => (CpuStrategy::First { vcpus, code }, None),
-            Err(reason) => (CpuStrategy::Shared, Some(reason)),
-        };
+        let (strategy, no_gs) = choose(target, image, window.is_user(), starts);
         let functions = STUB_BYTES_PER_FUNCTION * image.sites.len() as u64;
         let room = functions + PROBES_BYTES;
         let journal_at = halts_offset(&strategy) + PAGE_BYTES;

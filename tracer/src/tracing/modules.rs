@@ -7,6 +7,7 @@ use std::time::Duration;
 use log::Level;
 use terms::addr::Gva;
 use terms::function::FunctionId;
+use trace::export::uftrace::WaitingModules;
 
 use super::Tracing;
 use super::attachment::Attachment;
@@ -81,7 +82,8 @@ impl Attachment {
     fn note_waiting(&mut self, modules: u64) {
         let found = self.found();
         for session in self.sessions.started_mut() {
-            if session.set_waiting_modules(modules) {
+            let waiting = WaitingModules(modules);
+            if std::mem::replace(&mut session.waiting_modules, waiting) != waiting {
                 session.describe(&self.shared, found);
             }
         }
@@ -105,7 +107,7 @@ impl Attachment {
                 };
                 let functions = selection.into_iter().flatten().filter(is_of).count();
                 if functions > 0 {
-                    session.came_late(module, functions as u64, late);
+                    session.late.note(module, functions as u64, late);
                     is_late = true;
                 }
             }

@@ -181,11 +181,11 @@ impl TraceSessions {
     /// Says at the end what is missing because modules were there before they were noticed.
     pub fn say_late(&self) {
         for session in self.iter() {
-            for late in session.late() {
+            for late in session.late.iter() {
                 log::warn!("session {}: {late}", session.name);
             }
-            if let Some(waiting) = session.waiting_modules() {
-                log::warn!("session {}: {waiting}", session.name);
+            if !session.waiting_modules.is_none() {
+                log::warn!("session {}: {}", session.name, session.waiting_modules);
             }
         }
     }

@@ -17,3 +17,4 @@ pub mod report;
 pub mod stream;
 #[cfg(test)]
 mod testing;
+mod watch;

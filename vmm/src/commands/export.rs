@@ -58,6 +58,11 @@ impl ExportFormat {
         }
     }
 
+    /// Whether it has no place for calls whose returns are not known.
+    const fn is_for_graphs(self) -> bool {
+        matches!(self, Self::Folded | Self::Flamegraph | Self::Chrome)
+    }
+
     /// What of these options it knows nothing of.
     fn has_no_such(self, stacks: &StackOptions, to: &Destination) -> Option<&'static str> {
         if to.host.is_some() && self != Self::TraceDat {
@@ -106,7 +111,6 @@ pub fn export(
     to: &Destination,
     watch: impl FnOnce(&TraceDirectory) -> io::Result<Watch>,
 ) -> Result<ExitStatus, Failure> {
-    let has_stacks = matches!(format, ExportFormat::Folded | ExportFormat::Flamegraph);
     if let Some(message) = format.has_no_such(stacks, to) {
         return Err(Failure::bad_input(message));
     }
@@ -116,8 +120,7 @@ pub fn export(
     // Asked first: a trace that is completed meanwhile is read as a whole.
     let writer = writer_of(directory);
     let trace = TraceDirectory::open(directory).map_err(Failure::bad_input)?;
-    let is_for_graphs = has_stacks || format == ExportFormat::Chrome;
-    if !trace.is_graph() && is_for_graphs {
+    if !trace.is_graph() && format.is_for_graphs() {
         return Err(ReportError::NotAGraph("export").into());
     }
     let mut calls = Calls::open(&trace, excerpt).map_err(Failure::bad_input)?;

@@ -9,81 +9,22 @@
 //!                       after: each vCPU finds its own cell, what was traced is traced again
 //! ```
 
+mod state;
+
 use std::sync::Arc;
 
 use image::Image;
 use terms::addr::Gva;
 
+use self::state::Stage;
+pub(super) use self::state::{Phases, check_borders};
 use super::error::TracingError;
 use super::remarks::functions_traced;
 use super::{Attachment, Tracing};
-use crate::filter::Filter;
 use crate::guest::{Guest, StoppedGuest};
 use crate::guest_kind;
 use crate::personality::{Border, Crossing};
 use crate::target::{StoppedTarget, TargetMemory};
-
-/// What a guest is trapped for.
-#[derive(Debug, Clone, Copy)]
-enum Stage {
-    /// It is about to run this function.
-    Enters(&'static Border),
-    /// It has run it.
-    Leaves(&'static Border),
-}
-
-/// Where a guest is on its way through its start.
-#[derive(Debug, Default)]
-pub(super) struct Phases {
-    /// Whether it is trapped, so that it can be followed from here on.
-    is_trapped: bool,
-    /// What it is trapped for next, and where; nothing before the attach point, and after the last border.
-    next: Option<(Stage, Gva)>,
-    /// The function in which it rewrites its sites now.
-    rewriting: Option<&'static str>,
-    /// The sessions that are started again when it has.
-    resting: Vec<(String, Filter)>,
-    /// What was said of each change at the attach point: nobody needs it twice.
-    said: Vec<String>,
-}
-
-impl Phases {
-    /// Whether tracing can begin in a guest that is still in front of its borders.
-    ///
-    /// # Errors
-    /// [`TracingError::TooEarly`], [`TracingError::NoBorder`].
-    pub fn check_start(&self, image: &Image) -> Result<(), TracingError> {
-        check_borders(image)?;
-        match self.is_trapped {
-            true => Ok(()),
-            false => Err(TracingError::TooEarly),
-        }
-    }
-
-    /// Whether the guest's text may be changed now.
-    ///
-    /// # Errors
-    /// [`TracingError::Rewriting`].
-    pub fn check_text(&self) -> Result<(), TracingError> {
-        match self.rewriting {
-            None => Ok(()),
-            Some(function) => Err(TracingError::Rewriting { function }),
-        }
-    }
-}
-
-/// Whether the functions are known in which a kernel changes what tracing rests on.
-///
-/// # Errors
-/// [`TracingError::NoBorder`].
-pub(super) fn check_borders(image: &Image) -> Result<(), TracingError> {
-    let mut borders = guest_kind::of(image).borders().iter();
-    let unknown = borders.find(|border| image.symbols.address_of(border.function).is_none());
-    unknown.map_or(Ok(()), |border| {
-        let function = border.function;
-        Err(TracingError::NoBorder { function })
-    })
-}
 
 impl Tracing {
     /// The guest is where tracing begins, or where [`Self::before_start`] or this has asked for it to be trapped: does

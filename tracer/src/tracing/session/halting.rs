@@ -68,7 +68,7 @@ impl Halting<'_> {
     /// How often a halt can still end recording; none before the session is started.
     pub fn halt_left(&self, number: usize) -> Option<u64> {
         match &self.0.live.as_ref()?.reader {
-            Reader::Rings(drain) => drain.lock().halt_left(number),
+            Reader::Rings(drain) => drain.lock().rings().halt_left(number),
             Reader::Counters(_) => None,
         }
     }
@@ -76,7 +76,7 @@ impl Halting<'_> {
     /// It can so often from now on.
     pub fn set_halt_left(&self, number: usize, left: u64) {
         if let Some(Reader::Rings(drain)) = self.0.live.as_ref().map(|live| &live.reader) {
-            drain.lock().set_halt_left(number, left);
+            drain.lock().rings().set_halt_left(number, left);
         }
     }
 

@@ -130,11 +130,11 @@ pub(super) struct TraceSession {
     /// What it records of the guest's own events while it is started.
     pub events: BTreeSet<EventId>,
     /// Modules whose functions came to be traced late.
-    late: LateModules,
+    pub late: LateModules,
     /// Whether functions of modules that come are to be traced.
     pub follows_modules: bool,
     /// Modules of the guest that have their turn in a later look.
-    waiting_modules: WaitingModules,
+    pub waiting_modules: WaitingModules,
     /// Of the guest, when nothing more is recorded: its trace says for how long it stood still until then.
     pauses: PauseSpread,
     /// The first of them, in the time of the trace.

@@ -18,7 +18,7 @@ use crate::tracing::closing::Closing;
 use crate::tracing::options::Tracer;
 use crate::tracing::status::{Profile, ProfiledFunction, SessionStatus};
 use crate::tracing::{TracingError, WantedDump};
-use trace::export::uftrace::{Fired, LateModule, Metadata, NO_CLOCK, NOP, Pause, WaitingModules};
+use trace::export::uftrace::{Fired, Metadata, NO_CLOCK, NOP, Pause};
 
 /// Triggers that have fired of which a trace tells.
 const FIRED_MAX: usize = 4096;
@@ -197,33 +197,11 @@ impl TraceSession {
         }
     }
 
-    /// So many functions of this module are traced, and could be called before that for so long at most. Its
-    /// trace says so.
-    pub fn came_late(&mut self, module: &str, functions: u64, by: Duration) {
-        self.late.note(module, functions, by);
-    }
-
-    /// So many modules of the guest have not had their turn yet. Whether that is news, which its trace is to say.
-    pub fn set_waiting_modules(&mut self, modules: u64) -> bool {
-        let modules = WaitingModules(modules);
-        std::mem::replace(&mut self.waiting_modules, modules) != modules
-    }
-
-    /// The same, if there are any.
-    pub fn waiting_modules(&self) -> Option<WaitingModules> {
-        (!self.waiting_modules.is_none()).then_some(self.waiting_modules)
-    }
-
     /// Its trace says of itself what is known now.
     pub fn describe(&self, shared: &Shared, found: Found) {
         if let Some(Reader::Rings(drain)) = self.live.as_ref().map(|live| &live.reader) {
             drain.lock().describe(self.metadata(shared, found));
         }
-    }
-
-    /// What is missing because modules were there before their functions were traced.
-    pub fn late(&self) -> impl Iterator<Item = &LateModule> {
-        self.late.iter()
     }
 
     /// Part of `status`, and a line of `session list`. `traced` functions lead to it.

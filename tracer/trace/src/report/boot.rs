@@ -24,8 +24,14 @@ const STAGED: [&str; 6] = [
 ];
 /// Lies where the init text begins, which is after all other text of the kernel and before modules.
 const OF_INIT_TEXT: &str = "start_kernel";
-/// Its callees are the init calls, of the kernel and of modules.
+/// Each call of it makes one init call, of the kernel or of a module.
 const RUNS_INIT_CALLS: &str = "do_one_initcall";
+/// What it calls of the init text beside that.
+const BESIDE_INIT_CALLS: [&str; 3] = [
+    "initcall_blacklisted",
+    "trace_initcall_start_cb",
+    "trace_initcall_finish_cb",
+];
 /// What calls that has nothing to do any more: it is the idle task.
 const IDLE: &str = "rest_init";
 /// Another task runs until it returns.
@@ -52,6 +58,7 @@ enum Role {
     Any,
     Staged,
     RunsInitCalls,
+    BesideInitCalls,
     Idle,
     Waits,
     Waiting,
@@ -65,6 +72,7 @@ impl Role {
             IDLE => Self::Idle,
             RUNS_INIT_CALLS => Self::RunsInitCalls,
             _ if STAGED.contains(&name) => Self::Staged,
+            _ if BESIDE_INIT_CALLS.contains(&name) => Self::BesideInitCalls,
             _ if is_waiting() => Self::Waiting,
             _ => Self::Any,
         }
@@ -78,8 +86,44 @@ struct Open {
     role: Role,
     entered_ns: u64,
     waited_ns: u64,
-    /// It runs an init call that is traced.
-    is_named: bool,
+    /// It makes an init call: what it called that may be that.
+    made: Made,
+}
+
+/// The callees of a call that makes an init call.
+#[derive(Debug, Clone, Copy, Default)]
+enum Made {
+    /// None so far that may be it.
+    #[default]
+    Nothing,
+    /// One, which took so long and waited so long.
+    One(FunctionId, Spent),
+    /// Several, so they are what an init call calls that is not traced.
+    Several,
+}
+
+impl Made {
+    const fn and(self, function: FunctionId, spent: Spent) -> Self {
+        match self {
+            Self::Nothing => Self::One(function, spent),
+            _ => Self::Several,
+        }
+    }
+}
+
+/// What is known of a function.
+#[derive(Debug, Clone, Copy, Default)]
+struct Known {
+    role: Role,
+    /// It is called by others than who makes init calls, so it is none: an init call has one caller.
+    has_callers: bool,
+}
+
+/// A function that may be an init call: what it took, and those calls that made it.
+#[derive(Debug, Clone, Copy, Default)]
+struct InitCall {
+    spent: Spent,
+    made_in: Spent,
 }
 
 /// Calls of one function by one other.
@@ -93,13 +137,23 @@ struct Spent {
 }
 
 impl Spent {
-    fn add(&mut self, open: Open, total_ns: u64, thread: u32) {
-        if self.calls == 0 {
-            (self.entered_ns, self.thread) = (open.entered_ns, thread);
+    const fn once(open: Open, total_ns: u64, thread: u32) -> Self {
+        Self {
+            calls: 1,
+            total_ns,
+            waited_ns: open.waited_ns,
+            entered_ns: open.entered_ns,
+            thread,
         }
-        self.calls += 1;
-        self.total_ns = self.total_ns.saturating_add(total_ns);
-        self.waited_ns = self.waited_ns.saturating_add(open.waited_ns);
+    }
+
+    const fn add(&mut self, more: Self) {
+        if self.calls == 0 {
+            (self.entered_ns, self.thread) = (more.entered_ns, more.thread);
+        }
+        self.calls = self.calls.saturating_add(more.calls);
+        self.total_ns = self.total_ns.saturating_add(more.total_ns);
+        self.waited_ns = self.waited_ns.saturating_add(more.waited_ns);
     }
 }
 
@@ -114,15 +168,14 @@ struct Waited {
 /// The boot of a trace, as far as it has been read.
 #[derive(Debug, Default)]
 pub(super) struct Boot {
-    roles: HashMap<FunctionId, Role>,
+    known: HashMap<FunctionId, Known>,
     threads: HashMap<u32, Vec<Open>>,
     stages: HashMap<(FunctionId, FunctionId), Spent>,
-    init_calls: HashMap<FunctionId, Spent>,
+    init_calls: HashMap<FunctionId, InitCall>,
     /// By who waited, and in which stage or init call that was.
     waits: HashMap<(Option<FunctionId>, Option<FunctionId>), Waited>,
-    /// What runs init calls, and for those that are not traced themselves.
+    /// All that made init calls.
     runs: Spent,
-    unnamed: Spent,
     /// [`OF_INIT_TEXT`].
     first: Option<FunctionId>,
     begun_ns: Option<u64>,
@@ -136,20 +189,26 @@ impl Boot {
         let open = self.threads.entry(step.thread).or_default();
         match step.kind {
             EventKind::Entry(function) => {
-                let roles = self.roles.entry(function);
                 let first = &mut self.first;
-                let role = *roles.or_insert_with(|| {
+                let known = self.known.entry(function).or_insert_with(|| {
                     let name = name(function);
                     *first = first.or_else(|| (name == OF_INIT_TEXT).then_some(function));
-                    Role::of(&name)
+                    let role = Role::of(&name);
+                    Known {
+                        role,
+                        has_callers: false,
+                    }
                 });
                 open.truncate(step.depth as usize);
+                let caller = open.last().map(|caller| caller.role);
+                known.has_callers |= caller != Some(Role::RunsInitCalls);
+                let role = known.role;
                 open.push(Open {
                     function,
                     role,
                     entered_ns: step.time_ns,
                     waited_ns: 0,
-                    is_named: false,
+                    made: Made::Nothing,
                 });
                 if role == Role::Staged {
                     self.begun_ns.get_or_insert(step.time_ns);
@@ -174,26 +233,27 @@ impl Boot {
         if (is_of_boot || ended.role == Role::Staged) && !is_idle {
             self.ended_ns = self.ended_ns.max(step.time_ns);
         }
-        match open.last().map(|caller| (caller.role, caller.function)) {
-            Some((Role::Staged, caller)) => {
-                let spent = self.stages.entry((ended.function, caller)).or_default();
-                spent.add(ended, duration_ns, step.thread);
+        let spent = Spent::once(ended, duration_ns, step.thread);
+        // Numbers of functions are in the order of their addresses.
+        let is_late = self.first.is_none_or(|it| ended.function > it);
+        match open.last_mut() {
+            Some(caller) if caller.role == Role::Staged => {
+                let key = (ended.function, caller.function);
+                self.stages.entry(key).or_default().add(spent);
             }
-            // Numbers of functions are in the order of their addresses. What comes before is called by an init call
-            // that is not traced.
-            Some((Role::RunsInitCalls, _)) if self.first.is_none_or(|it| ended.function > it) => {
-                open.last_mut()
-                    .into_iter()
-                    .for_each(|open| open.is_named = true);
-                let spent = self.init_calls.entry(ended.function).or_default();
-                spent.add(ended, duration_ns, step.thread);
+            Some(caller) if caller.role == Role::RunsInitCalls => {
+                if is_late && ended.role == Role::Any {
+                    caller.made = caller.made.and(ended.function, spent);
+                }
             }
             _ => {}
         }
         if ended.role == Role::RunsInitCalls {
-            self.runs.add(ended, duration_ns, step.thread);
-            if !ended.is_named {
-                self.unnamed.add(ended, duration_ns, step.thread);
+            self.runs.add(spent);
+            if let Made::One(function, its) = ended.made {
+                let init_call = self.init_calls.entry(function).or_default();
+                init_call.spent.add(its);
+                init_call.made_in.add(spent);
             }
         }
         let is_outermost = open.iter().all(|open| open.role != Role::Waits);
@@ -207,16 +267,24 @@ impl Boot {
         }
     }
 
+    /// The init calls that are traced. What is called by others too is no init call: one that is not traced has called it.
+    fn init_calls(&self) -> impl Iterator<Item = (FunctionId, &InitCall)> {
+        let calls = self.init_calls.iter().map(|(id, call)| (*id, call));
+        calls.filter(|(id, _)| self.known.get(id).is_some_and(|known| !known.has_callers))
+    }
+
     /// What stages, init calls and waits there were.
     pub fn tables(&self, rows: &Rows, name: impl Fn(FunctionId) -> String) -> [(Table, usize); 3] {
         let have = |id: FunctionId| rows.have(Some(&name(id)));
-        let (stages, init_calls) = (self.stages.iter(), self.init_calls.iter());
-        let stages = stages
+        let stages = self
+            .stages
+            .iter()
             .filter(|((function, _), _)| have(*function))
             .map(|((function, caller), spent)| (*spent, *function, Some(*caller)));
-        let init_calls = init_calls
-            .filter(|(function, _)| have(**function))
-            .map(|(function, spent)| (*spent, *function, None));
+        let init_calls = self
+            .init_calls()
+            .filter(|(function, _)| have(*function))
+            .map(|(function, call)| (call.spent, function, None));
         let stages = spent_table("stages", stages.collect(), &name);
         let init_calls = spent_table("init_calls", init_calls.collect(), &name);
         let waits = self.waits_table(have, &name);
@@ -234,8 +302,12 @@ impl Boot {
         let took = in_microseconds(self.ended_ns.saturating_sub(begun_ns).into());
         let waited = in_microseconds(waited.into());
         let init_calls = counted(self.runs.calls, "init call");
-        let unnamed = in_microseconds(self.unnamed.total_ns.into());
-        let unnamed = match self.unnamed.calls {
+        let mut named = Spent::default();
+        self.init_calls()
+            .for_each(|(_, call)| named.add(call.made_in));
+        let unnamed = self.runs.total_ns.saturating_sub(named.total_ns);
+        let unnamed = in_microseconds(unnamed.into());
+        let unnamed = match self.runs.calls.saturating_sub(named.calls) {
             0 => String::new(),
             calls => format!(" ({calls} not traced by name: {unnamed} us)"),
         };

@@ -11,7 +11,7 @@ use crate::export::store::{Ending, Store};
 use crate::export::uftrace::{GRAPH, Metadata, UftraceWriter};
 use crate::testing::{event as step, text_of};
 
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 15] = [
     "mutex_lock",
     "start_kernel",
     "setup_arch",
@@ -23,6 +23,10 @@ const NAMES: [&str; 11] = [
     "schedule_timeout",
     "rest_init",
     "worker_thread",
+    "initcall_blacklisted",
+    "__register_sysctl_init",
+    "init_fs_sysctls",
+    "init_events",
 ];
 
 /// Calls of one thread, each with when it is entered and when it returns.
@@ -106,7 +110,11 @@ fn boot() -> Calls {
 }
 
 fn printed(view: &View) -> String {
-    let (_root, directory) = boot().written();
+    shown(boot(), view)
+}
+
+fn shown(calls: Calls, view: &View) -> String {
+    let (_root, directory) = calls.written();
     let mut out = Vec::new();
     print(&directory, view, &mut out).unwrap();
     String::from_utf8(out).unwrap()
@@ -174,6 +182,41 @@ fn a_boot_is_its_stages_its_init_calls_and_its_waits() {
         "{text}"
     );
     assert_eq!(lines.len(), 9, "{text}");
+}
+
+/// An init call has no other caller, and whatever makes it makes one. All else that is called there is called by one that is
+/// not traced.
+#[test]
+fn what_an_untraced_init_call_calls_is_none() {
+    let mut calls = boot();
+    // This one is called by an init call that is traced, too.
+    calls.call(1, 1, "do_one_initcall", 1001, 1010);
+    calls.call(1, 2, "init_fs_sysctls", 1002, 1009);
+    calls.call(1, 3, "__register_sysctl_init", 1003, 1008);
+    calls.call(1, 1, "do_one_initcall", 1011, 1031);
+    calls.call(1, 2, "__register_sysctl_init", 1012, 1030);
+    // Two of them in one call.
+    calls.call(1, 1, "do_one_initcall", 1032, 1072);
+    calls.call(1, 2, "init_events", 1033, 1040);
+    calls.call(1, 2, "init_events", 1041, 1050);
+    // What is looked up before an init call is not one.
+    calls.call(1, 1, "do_one_initcall", 1073, 1080);
+    calls.call(1, 2, "initcall_blacklisted", 1074, 1075);
+    let view = View {
+        format: Format::Boot,
+        notation: Notation::Json,
+        ..View::default()
+    };
+    let json: serde_json::Value = serde_json::from_str(&shown(calls, &view)).unwrap();
+    let rows = json["init_calls"].as_array().unwrap().iter();
+    let names: Vec<_> = rows.map(|row| row["function"].as_str().unwrap()).collect();
+    assert_eq!(names, ["acpi_init", "init_fs_sysctls"]);
+    let text = json.to_string();
+    // 30 us of before, and 20, 40 and 7.
+    assert!(
+        text.contains("6 init calls (4 not traced by name: 97.000 us)"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -13,7 +13,6 @@ use terms::function::FunctionId;
 use super::data_file::{DataFile, Next};
 use super::directory::{Names, Task, TraceDirectory};
 use super::error::ReportError;
-use super::watch::Watch;
 use crate::event::{End, Event, EventKind, Sink};
 use crate::event::{Moment, Values};
 use crate::export::call_formats::CallFormats;
@@ -21,6 +20,7 @@ use crate::export::uftrace::record::{Kind, MAX_DEPTH, Record};
 use crate::export::uftrace::threads::{has_values_beside, read_side_word};
 use crate::graph::excerpt::Excerpt;
 use crate::graph::selection::Selection;
+use crate::watch::Watch;
 
 /// The functions of a trace: those that its symbols name first, then what else is called.
 #[derive(Debug)]

@@ -23,9 +23,9 @@ use super::summary::{By, Row, Summary};
 use super::table::{Cell, Column, Table, Unit};
 use super::times::Times;
 use super::unfinished;
-use super::watch::Watch;
 use crate::export::uftrace::writer_of;
 use crate::graph::excerpt::Excerpt;
+use crate::watch::Watch;
 
 /// How traces are compared.
 #[derive(Debug, Clone, Default)]

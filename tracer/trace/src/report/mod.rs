@@ -41,7 +41,6 @@ mod timeline;
 mod timeline_tests;
 mod times;
 mod values;
-mod watch;
 
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -58,12 +57,12 @@ use self::rows::Rows;
 use self::stream::{Happened, Leaves, Stream};
 use self::summary::By;
 use self::times::Times;
-pub use self::watch::Watch;
 use crate::event::{Event, EventKind};
 use crate::export::events::EventLine;
 use crate::export::remark::Remark;
 use crate::export::uftrace::{NOP, writer_of};
 use crate::graph::excerpt::Excerpt;
+pub use crate::watch::Watch;
 
 /// How a trace is printed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -16,19 +16,13 @@ use terms::addr::Gva;
 use terms::function::FunctionId;
 
 use super::part::Part;
-use super::rows;
+use super::rows::{self, CALLS, GRAPH, GROUP};
 use crate::event::{Record, RecordKind, Step};
 
-/// Records of calls that stand together.
-pub(super) const GROUP: usize = 64;
 /// A part is closed when it has so many bytes: parts are what can be lost of a file that is cut.
 const PART: usize = 256 << 10;
 /// Stacks that are told, at most: as many as threads are told apart.
 const STACKS_MAX: usize = crate::graph::threads::THREADS_MAX;
-
-/// What stands before each group or row.
-pub(super) const CALLS: u8 = 1;
-pub(super) const GRAPH: u8 = 2;
 
 /// What one ring brought in one round, as bytes.
 #[derive(Debug, Default)]

@@ -4,8 +4,7 @@
 use terms::function::FunctionId;
 
 use super::bytes::{Bytes, Malformed};
-use super::coder::{CALLS, GRAPH, GROUP};
-use super::rows;
+use super::rows::{self, CALLS, GRAPH, GROUP};
 use crate::event::{Record, RecordKind, Step};
 
 /// Adds the records in `bytes` to `into`; the time of the first counts from `base_ns`.

@@ -38,13 +38,13 @@ mod writer;
 
 use std::path::Path;
 
+pub use crate::export::uftrace::layout::STORE_FILE;
+
 pub use self::coder::{Coded, Coder};
 pub use self::error::CompactError;
 pub use self::replay::{Replayed, convert, functions};
 pub use self::writer::{CompactWriter, Kept};
 
-/// The file's name.
-pub const STORE_FILE: &str = "records.exo";
 /// What it begins with.
 const MARK: [u8; 8] = *b"exotrace";
 /// The version that is written, and the only one that is read.

@@ -25,8 +25,8 @@ use crate::export::probes::ProbeNote;
 use crate::export::store::{Ending, News, Store};
 use crate::export::uftrace::layout::Text;
 use crate::export::uftrace::{AnomalyNote, Metadata, Tally, UftraceWriter};
-use crate::report::Watch;
 use crate::stream::{Stream, WAITING_MAX};
+use crate::watch::Watch;
 
 /// Records of one round, at most: what all rings of a guest together hold. More continue as they are, so that a file that
 /// has no rounds takes no more memory.

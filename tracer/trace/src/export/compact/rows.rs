@@ -15,6 +15,12 @@ use super::bytes::{Bytes, Malformed, put_number, put_signed, put_text};
 use crate::event::{CallValues, Moment, Passed, Record, RecordKind, Values};
 use crate::host::{ExitReason, HostStep, HostThread};
 
+/// Records of calls that stand together in columns.
+pub(super) const GROUP: usize = 64;
+
+/// What stands before each group or row.
+pub(super) const CALLS: u8 = 1;
+pub(super) const GRAPH: u8 = 2;
 const LOST: u8 = 3;
 const POINT: u8 = 4;
 const CAPTURED: u8 = 5;

@@ -6,10 +6,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::error::ExportError;
-use super::layout::{COMMENT_FILE, NAMES_FILE, SIDE_FILE};
+use super::layout::{COMMENT_FILE, NAMES_FILE, SIDE_FILE, STORE_FILE};
 use super::lock::{DirectoryLock, LOCK_FILE};
 use crate::export::call_formats::is_values_file;
-use crate::export::compact::STORE_FILE;
 use crate::export::events::is_event_file;
 use crate::export::probes::is_probes_file;
 

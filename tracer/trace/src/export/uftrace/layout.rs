@@ -23,6 +23,8 @@ pub const UNREAD_FILE: &str = "0.dat";
 pub const MAP_FILE: &str = "sid-0000000000000000.map";
 /// The file whose lines uftrace shows as comments among the calls.
 pub const COMMENT_FILE: &str = "extern.dat";
+/// The file of a compact trace, which is read instead of all of these where it stands.
+pub const STORE_FILE: &str = "records.exo";
 /// The task id of vCPU or thread 0.
 pub const FIRST_TID: u32 = 1000;
 /// Symbols and maps are in pages.
