@@ -9,6 +9,7 @@ use crate::clock::page::{Beat, Beats, ClockPage};
 use crate::clock::{RunClock, VcpuClocks};
 use crate::host_events::HostEvents;
 use crate::target::{LiveTarget, MemoryError, StoppedTarget, WindowMemory};
+use crate::waits::Waits;
 use terms::addr::{Gpa, Gva};
 use terms::region::Region;
 use trace::export::uftrace::PauseSpread;
@@ -119,6 +120,11 @@ pub trait Guest {
 
     /// How often a vCPU has left the guest at a probe.
     fn detours(&self) -> u64;
+
+    /// Where its vCPUs wait for readers, if they can.
+    fn waits(&self) -> Option<&Arc<Waits>> {
+        None
+    }
 
     /// What the host does with its vCPUs, where that is told.
     fn host_events(&self) -> Option<&Arc<HostEvents>> {

@@ -62,6 +62,7 @@ pub mod mock;
 mod personality;
 pub mod target;
 pub mod tracing;
+pub mod waits;
 
 // Rooms that an embedder has no need of. Tests and fuzz targets go in by the feature `internals`, which promises
 // nothing. Said twice for each, as formatters do not look into macros.

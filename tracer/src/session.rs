@@ -62,6 +62,8 @@ pub struct SessionConfig {
     pub clock: Clock,
     /// What ends its recording at once: at most [`HALTS_MAX`](crate::stub::halt::HALTS_MAX).
     pub halts: Vec<WantedHalt>,
+    /// Whether a vCPU that finds a ring full waits for its reader.
+    pub waits: bool,
 }
 
 /// Something at which a session records no more, at once.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use terms::quantity::{counted, grouped, percent};
+use terms::quantity::{counted, grouped, in_microseconds, percent};
 use trace::export::compact::Kept;
 use trace::export::uftrace::Tally;
 use tracer::tracing::closing::Closing;
@@ -43,6 +43,8 @@ fn written(f: &mut fmt::Formatter<'_>, tally: &Tally) -> fmt::Result {
         events,
         lost,
         anomalies,
+        waits,
+        waited_ns,
     } = *tally;
     write!(
         f,
@@ -54,7 +56,9 @@ fn written(f: &mut fmt::Formatter<'_>, tally: &Tally) -> fmt::Result {
         write!(f, ", {}", counted(events, "event"))?;
     }
     let all = u128::from(calls) + u128::from(events) + u128::from(lost);
-    missing(f, lost, all, anomalies)
+    missing(f, lost, all)?;
+    waited(f, waits, waited_ns)?;
+    doubtful(f, anomalies)
 }
 
 /// What its rings brought, put together by who reads it.
@@ -63,24 +67,43 @@ fn recorded(f: &mut fmt::Formatter<'_>, kept: &Kept) -> fmt::Result {
         records,
         lost,
         doubts,
+        waits,
+        waited_ns,
         bytes,
     } = *kept;
     let (records_text, bytes) = (counted(records, "record"), counted(bytes, "byte"));
     write!(f, "{records_text} in {bytes}")?;
-    missing(f, lost, u128::from(records) + u128::from(lost), doubts)
+    missing(f, lost, u128::from(records) + u128::from(lost))?;
+    waited(f, waits, waited_ns)?;
+    doubtful(f, doubts)
 }
 
-fn missing(f: &mut fmt::Formatter<'_>, lost: u64, all: u128, doubts: u64) -> fmt::Result {
+fn missing(f: &mut fmt::Formatter<'_>, lost: u64, all: u128) -> fmt::Result {
     write!(f, ", {} lost", grouped(lost))?;
     if lost > 0 {
         let narrower = "raise --ring-size or narrow --filter";
         write!(f, " ({}): {narrower}", percent(lost, all))?;
     }
-    if doubts > 0 {
-        // A report says which and why.
-        write!(f, ", {} of doubt", counted(doubts, "case"))?;
-    }
     Ok(())
+}
+
+/// What it has cost that nothing is lost.
+fn waited(f: &mut fmt::Formatter<'_>, waits: u64, waited_ns: u64) -> fmt::Result {
+    match waits {
+        0 => Ok(()),
+        _ => {
+            let (waits, us) = (counted(waits, "wait"), in_microseconds(waited_ns));
+            write!(f, ", {waits} of vCPUs for the reader ({us} us)")
+        }
+    }
+}
+
+/// A report says which and why.
+fn doubtful(f: &mut fmt::Formatter<'_>, cases: u64) -> fmt::Result {
+    match cases {
+        0 => Ok(()),
+        _ => write!(f, ", {} of doubt", counted(cases, "case")),
+    }
 }
 
 #[cfg(test)]
@@ -111,11 +134,13 @@ mod tests {
             functions: 1,
             events: 3,
             anomalies: 2,
+            waits: 5,
+            waited_ns: 1_234_567,
             ..Tally::default()
         };
         assert_eq!(
             line(whole),
-            "trace: 1 call of 1 function, 3 events, 0 lost, 2 cases of doubt; vmm report trace"
+            "trace: 1 call of 1 function, 3 events, 0 lost, 5 waits of vCPUs for the reader (1234.567 us), 2 cases of doubt; vmm report trace"
         );
     }
 
@@ -140,11 +165,13 @@ mod tests {
             records: 2038,
             lost: 2,
             doubts: 1,
+            waits: 1,
+            waited_ns: 5_000,
             bytes: 4096,
         };
         let directory = PathBuf::from("trace");
         let line = ClosingLine(&Closing::Recorded { directory, kept }).to_string();
-        let expected = "trace: 2,038 records in 4,096 bytes, 2 lost (0.1 %): raise --ring-size or narrow --filter, 1 case of doubt; vmm report trace";
+        let expected = "trace: 2,038 records in 4,096 bytes, 2 lost (0.1 %): raise --ring-size or narrow --filter, 1 wait of vCPUs for the reader (5.000 us), 1 case of doubt; vmm report trace";
         assert_eq!(line, expected);
     }
 

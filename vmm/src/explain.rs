@@ -6,6 +6,7 @@ use trace::export::uftrace::ExportError;
 use trace::report::ReportError;
 use tracer::guest::StopError;
 use tracer::tracing::TracingError;
+use tracer::tracing::lossless::NotLossless;
 use tracer::tracing::options::{PERIODS_NS, RECORD_BYTES};
 
 use crate::control::protocol::RpcError;
@@ -37,12 +38,14 @@ fn named(error: &TracingError) -> Option<String> {
             wanted >> 20,
             room >> 20
         ),
+        TracingError::NotLossless(why) => format!("--mode lossless: {why}: {}", instead(*why)),
         TracingError::RecordBytes(bytes) => {
             let (min, max) = (RECORD_BYTES.start(), RECORD_BYTES.end());
             format!("--record-bytes {bytes}: powers of two from {min} to {max} are possible")
         }
         TracingError::NotApplicable { option, what } => {
             let what = what.replace("the clock page", "--clock page");
+            let what = what.replace("the lossless mode", "--mode lossless");
             format!("--{option} is for {what}: leave it out, or say that, too")
         }
         TracingError::NoValues => {
@@ -73,6 +76,17 @@ fn named(error: &TracingError) -> Option<String> {
         _ => return None,
     };
     Some(text)
+}
+
+/// What to do where vCPUs cannot wait.
+const fn instead(why: NotLossless) -> &'static str {
+    match why {
+        NotLossless::Foreign => "use --mode discard, with a large --ring-size",
+        NotLossless::Profile => "leave --mode out",
+        NotLossless::NoOutput => "give --output DIR, or use --mode discard",
+        NotLossless::ClockPage => "use --clock tsc or none",
+        NotLossless::SmallRing { .. } => "give --ring-size 64 or more",
+    }
 }
 
 /// Errors that an option or a verb mends.
@@ -138,6 +152,7 @@ impl From<TracingError> for Failure {
             | TracingError::NoRecords { .. }
             | TracingError::ClockPeriod(_)
             | TracingError::RecordBytes(_)
+            | TracingError::NotLossless(_)
             | TracingError::NotApplicable { .. }
             | TracingError::NoValues
             | TracingError::NoTypes { .. }

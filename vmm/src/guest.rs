@@ -14,6 +14,7 @@ use tracer::guest::{
 };
 use tracer::host_events::HostEvents;
 use tracer::target::MemoryError;
+use tracer::waits::Waits;
 use vm_memory::Bytes;
 
 use crate::clock::offset_is_applied;
@@ -137,6 +138,10 @@ impl Guest for Machine {
 
     fn detours(&self) -> u64 {
         Self::detours(self).exits()
+    }
+
+    fn waits(&self) -> Option<&Arc<Waits>> {
+        Some(Self::waits(self))
     }
 
     fn host_events(&self) -> Option<&Arc<HostEvents>> {

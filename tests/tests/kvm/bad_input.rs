@@ -372,3 +372,38 @@ fn trace_directories_that_are_none() {
         refused(&vmm_says(&diff), &["--fail-if"]);
     }
 }
+
+#[test]
+fn sessions_in_which_nobody_can_be_waited_for() {
+    let folder = Kernels::new();
+    let output = folder.path().join("trace");
+    let with = |options: &[&str]| {
+        let lossless = ["--trace", "function", "--mode", "lossless"];
+        run(&guest(), &[&lossless, options].concat())
+    };
+    let output = ["--output", output.to_str().unwrap()];
+    refused(&with(&[]), &["--mode lossless", "--output"]);
+    for (options, words) in [
+        (["--ring-size", "32"], ["--mode lossless", "--ring-size 64"]),
+        (["--clock", "page"], ["--mode lossless", "--clock tsc"]),
+    ] {
+        refused(&with(&[&options[..], &output].concat()), &words);
+    }
+    let profile = [
+        "run",
+        "--kernel",
+        guest().to_str().unwrap(),
+        "--trace",
+        "profile",
+    ]
+    .map(str::to_owned);
+    let mut profile: Vec<&str> = profile.iter().map(String::as_str).collect();
+    profile.extend(["--mode", "lossless"]);
+    refused(&vmm_says(&profile), &["--mode lossless", "profile"]);
+    let discards = ["--on-full", "end", "--mode", "discard"];
+    let ended = run(
+        &guest(),
+        &[&["--trace", "function"], &discards[..]].concat(),
+    );
+    refused(&ended, &["--on-full is for --mode lossless"]);
+}

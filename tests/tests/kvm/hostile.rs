@@ -48,6 +48,14 @@ fn events_bear_a_hostile_guest() {
     }
 }
 
+/// Who changes heads and limits of a ring that is waited for has its own vCPUs wait.
+#[test]
+fn a_lossless_session_bears_a_hostile_guest() {
+    for seed in [6, 0xdead] {
+        attack(seed, 4, &["--mode", "lossless", "--trace", "graph"]);
+    }
+}
+
 #[test]
 fn sixteen_vcpus_that_ring_without_end_hold_up_nobody() {
     attack(5, 16, &["--trace", "function"]);

@@ -43,6 +43,7 @@ mod listing;
 mod live;
 mod locks;
 mod losses;
+mod lossless;
 mod markers;
 mod modules;
 mod output;

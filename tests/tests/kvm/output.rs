@@ -11,6 +11,10 @@ use tests::elf::Kernels;
 use tests::{Ended, Guest, Printed, guest, vmm, vmm_says};
 
 fn trace_to(directory: &Path, options: &[&str]) -> Command {
+    trace_in_mode(&["discard", "--ring-size", "8192"], directory, options)
+}
+
+fn trace_in_mode(mode: &[&str], directory: &Path, options: &[&str]) -> Command {
     let mut command = vmm();
     command
         .arg("run")
@@ -24,14 +28,7 @@ fn trace_to(directory: &Path, options: &[&str]) -> Command {
         "--trace",
         "function",
     ]);
-    command.args([
-        "--mode",
-        "discard",
-        "--ring-size",
-        "8192",
-        "--timeout",
-        "120",
-    ]);
+    command.args(["--timeout", "120", "--mode"]).args(mode);
     command.args(options).stdin(Stdio::null());
     command
 }
@@ -290,6 +287,23 @@ fn a_disk_that_is_full_keeps_what_a_compact_trace_has() {
     let trace = disk.0.join("trace");
     let ended = run(&mut trace_to(&trace, &["--store", "compact"]));
     let _ = kept(&ended, &trace);
+}
+
+/// Nothing ends a wait for a full disk: the guest continues without it, or does not.
+#[test]
+fn nobody_waits_for_a_disk_that_is_full() {
+    let folder = Kernels::new();
+    let disk = Disk::mount(folder.path(), "size=1m,mode=777");
+    let lossless = ["lossless", "--ring-size", "64"];
+    let trace = disk.0.join("trace");
+    let lossless_to = |options: &[&str]| run(&mut trace_in_mode(&lossless, &trace, options));
+    assert_survived(&lossless_to(&[]), &trace);
+    std::fs::remove_dir_all(&trace).unwrap();
+    let ended = lossless_to(&["--on-full", "end"]);
+    assert_eq!(ended.code, Some(106), "{ended}");
+    for words in ["--on-full end", "No space left"] {
+        assert!(ended.stderr.contains(words), "{ended}");
+    }
 }
 
 /// A small file system, mounted as long as this lives.

@@ -60,6 +60,7 @@ const HOUSES: [House; 7] = [
             "ring",
             "clock",
             "host_events",
+            "waits",
             "guest",
             "stub",
             "session",

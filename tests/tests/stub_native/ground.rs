@@ -184,6 +184,7 @@ impl Ground {
                 geometry,
                 clock,
                 halts: ground.halts(session),
+                turnstile: None,
             })
             .collect();
         let first = ground.setup.graph.len() as u64;

@@ -185,7 +185,7 @@ fn a_full_ring_loses_exactly_what_it_says() {
             assert_eq!(reader.delivered() + losses.records(), calls, "{losses:?}");
             assert_eq!(heard.lost, losses.records());
             let other = match mode {
-                Mode::Discard => losses.overwritten,
+                Mode::Discard | Mode::Lossless => losses.overwritten,
                 Mode::Overwrite => losses.discarded,
             };
             assert_eq!((other, losses.abandoned, losses.invalid), (0, 0, 0));

@@ -8,6 +8,7 @@ use crate::record::Format;
 use crate::ring::geometry::Geometry;
 use crate::ring::reader::{CellWord, Mode, Patience, RingMemory, RingReader, Sink};
 use crate::ring::snapshot::Snapshot;
+use crate::ring::turnstile::Rings;
 use crate::stub::mirror::stacks::Stacks;
 use image::Image;
 use terms::addr::Gpa;
@@ -29,10 +30,12 @@ use super::rings::SharedRings;
 use super::source::Source;
 use super::stall_drain::StallDrain;
 use super::status::{Dumped, RingStatus};
+use super::wait_drain::{OnFull, WaitDrain};
 use crate::clock::RunClock;
 use crate::clock::page::Beats;
 use crate::host_events::HostEvents;
 use crate::target::MemoryError;
+use crate::waits::Room;
 
 /// How long a reserved slot is waited for: a guest that preempts a thread in a stub needs a few
 /// time slices to come back to it.
@@ -81,6 +84,8 @@ pub struct Drain {
     points: Option<EventDrain>,
     /// Where the host tells what it does with the vCPUs.
     host: Option<HostDrain>,
+    /// Where vCPUs wait that find a ring full, of a session that loses nothing.
+    waits: Option<WaitDrain>,
     /// Every probe that it has recorded.
     probes: Vec<ProbeNote>,
     is_on: bool,
@@ -127,6 +132,7 @@ impl Drain {
             stalls: None,
             points: None,
             host: None,
+            waits: None,
             probes: Vec::new(),
             is_on: false,
         }
@@ -170,6 +176,37 @@ impl Drain {
         }
     }
 
+    /// vCPUs that find a ring full wait in `room`, as long as somebody reads it.
+    pub(crate) fn wait_in(&mut self, room: Arc<Room>, on_full: OnFull) {
+        self.waits = Some(WaitDrain::new(room, on_full, self.clock));
+        self.set_awaited();
+    }
+
+    /// Where vCPUs wait, if they do.
+    pub(super) const fn waits(&self) -> Option<&WaitDrain> {
+        self.waits.as_ref()
+    }
+
+    /// Changes for whom they wait, if that is what `change` says.
+    pub(super) fn change_waits(&mut self, change: impl FnOnce(&mut WaitDrain) -> bool) {
+        if self.waits.as_mut().is_some_and(change) {
+            self.set_awaited();
+        }
+    }
+
+    /// Has vCPUs wait at full rings where that has an end.
+    fn set_awaited(&mut self) {
+        let Some(waits) = &mut self.waits else {
+            return;
+        };
+        let is_awaited = self.is_on && self.is_written && waits.is_attended();
+        self.rings.set_awaited(is_awaited);
+        if let Some(points) = &self.points {
+            points.set_awaited(is_awaited);
+        }
+        waits.has_moved_limits();
+    }
+
     /// Its rings.
     #[must_use]
     pub const fn rings(&self) -> &SharedRings {
@@ -187,6 +224,7 @@ impl Drain {
         points.switch(self.is_on);
         self.looks.add(points.looks());
         self.points = Some(points);
+        self.set_awaited();
     }
 
     /// The event rings, if they are read.
@@ -218,6 +256,7 @@ impl Drain {
         self.sources
             .iter_mut()
             .for_each(|source| source.reader.switch(&self.rings, on));
+        self.set_awaited();
         if on && self.is_written {
             // Nothing was recorded for some time up to now.
             let gap = Batch::of(Origin::Calls(0), self.now_ns(), RecordKind::Lost(0));
@@ -281,15 +320,26 @@ impl Drain {
                 }
             });
         }
+        if let Some(waits) = self.waits.as_mut().filter(|_| is_written) {
+            waits.read(|batch| backlog.push(batch));
+        }
         // As with rings, who comes later hears first what is kept.
         if let Some(host) = self.host.as_mut().filter(|_| is_written) {
             host.read(&self.clock, |batch| backlog.push(batch));
         }
-        let (backlog, clock) = (&mut self.backlog, &self.clock);
-        let points = self.points.as_mut();
-        points.map_or(0, |points| {
-            points.read(patience, clock, self.is_written.then_some(backlog))
-        })
+        let Some(points) = &mut self.points else {
+            return 0;
+        };
+        let backlog = self.is_written.then_some(&mut self.backlog);
+        let count = points.read(patience, &self.clock, backlog);
+        if self.waits.is_some() {
+            let read: Vec<_> = (0..).zip(points.progress()).collect();
+            let counter = self.ring_clock.host().counter;
+            for (ring, at) in read {
+                self.change_waits(|waits| waits.has_read(Rings::Events, ring, at, counter()));
+            }
+        }
+        count
     }
 
     fn read_calls(&mut self, ring: usize, patience: Patience, continues: &mut Continues) -> usize {
@@ -346,6 +396,8 @@ impl Drain {
             looked_ns: source.reader.is_drained().then(|| nanoseconds(certain)),
             until_ns: nanoseconds(counter()),
         });
+        let at = source.reader.progress();
+        self.change_waits(|waits| waits.has_read(Rings::Calls, vcpu, at, counter()));
         count
     }
 
@@ -359,6 +411,7 @@ impl Drain {
     /// Nobody writes any more.
     pub fn end_output(&mut self) {
         self.is_written = false;
+        self.set_awaited();
     }
 
     /// The same where the last has gone who listened, unless another one has come.
@@ -385,6 +438,7 @@ impl Drain {
                 points.tell_again();
             }
             self.is_written = true;
+            self.set_awaited();
         }
         self.backlog.news.listeners.push(listener);
         Ok(())
@@ -415,6 +469,7 @@ impl Drain {
         if let Some(points) = &mut self.points {
             points.release();
         }
+        self.set_awaited();
     }
 
     /// How many calls and events were lost since the rings were `held`. A vCPU that was in a stub when they were

@@ -7,7 +7,7 @@ use crate::event_formats::EventFormats;
 use crate::record::Format;
 use crate::ring::geometry::Geometry;
 use crate::ring::payload::{NoPayload, read_payload};
-use crate::ring::reader::{Delivered, Mode, Patience, RingReader, Sink};
+use crate::ring::reader::{Delivered, Mode, Patience, Progress, RingReader, Sink};
 use crate::ring::snapshot::Snapshot;
 use crate::session::SessionEvents;
 use terms::addr::Gpa;
@@ -132,6 +132,17 @@ impl EventDrain {
         for (source, _) in &mut self.readers {
             source.reader.switch(self.rings.records(), on);
         }
+    }
+
+    /// How far each ring was read.
+    pub fn progress(&self) -> impl Iterator<Item = Progress> {
+        let readers = self.readers.iter();
+        readers.map(|(source, _)| source.reader.progress())
+    }
+
+    /// Has stubs that find a ring full wait for its reader, or not.
+    pub fn set_awaited(&self, is_awaited: bool) {
+        self.rings.records().set_awaited(is_awaited);
     }
 
     /// Has events counted as lost instead of recorded. Returns how many each ring had lost before.

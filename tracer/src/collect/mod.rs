@@ -29,6 +29,7 @@ pub mod status;
 #[cfg(test)]
 mod tests;
 mod thread_names;
+pub mod wait_drain;
 pub(crate) mod writer;
 
 use std::fmt::Debug;
@@ -36,15 +37,23 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use drain::{Continues, Drain};
 pub use looks::AllLooks;
 use looks::lock;
 use output::{Output, Written};
+use status::WaitStatus;
+use wait_drain::WaitDrain;
 use writer::{Told, Writer};
 
 use crate::ring::reader::Patience;
+use crate::waits::Knock;
 use trace::export::uftrace::ExportError;
+
+/// Rounds made at the end for vCPUs that wait, and the rest after each.
+const LET_GO_ROUNDS: u32 = 50;
+const LET_GO_REST: Duration = Duration::from_millis(1);
 
 /// A session's reader, for who polls it and who asks it. Who asks comes next, however much there is to read, and never
 /// waits for what is being written.
@@ -96,10 +105,20 @@ impl SharedDrain {
             }
             writer.write(&self.told, now_ns);
         }
+        if let Some(why) = self.told().error {
+            self.turn().change_waits(|waits| waits.give_up(&why));
+        }
         if writer.is_idle() && self.turn().end_idle() {
             writer.end();
         }
         count
+    }
+
+    /// Whenever a vCPU begins to wait for this reader, `knock` is called: by the thread that runs the vCPU.
+    pub fn on_knock(&self, knock: Knock) {
+        if let Some(waits) = lock(&self.drain).waits() {
+            waits.room().on_knock(knock);
+        }
     }
 
     /// The reader, when nobody asks it.
@@ -118,6 +137,34 @@ impl SharedDrain {
         }
     }
 
+    /// vCPUs that wait now have what they wait for, and time to write it: what they call was called before the end.
+    /// `read` makes a round. A guest that is paused, or comes again and again, is not waited for longer than that.
+    fn let_go(&self, mut read: impl FnMut()) {
+        for _ in 0..LET_GO_ROUNDS {
+            let drain = lock(&self.drain);
+            let rest = drain.ring_clock().host().rest;
+            let is_empty = |waits: &WaitDrain| waits.room().waiting() == 0;
+            if drain.waits().is_none_or(is_empty) {
+                return;
+            }
+            drop(drain);
+            read();
+            rest(LET_GO_REST);
+        }
+    }
+
+    /// Nobody is led to the rings any more: who waits has some time, then nobody does.
+    pub(crate) fn dismiss(&self) {
+        // Whoever polls makes the rounds.
+        self.let_go(|| ());
+        self.attend(false);
+    }
+
+    /// vCPUs that find a ring full are waited for, or not.
+    pub(crate) fn attend(&self, is_attended: bool) {
+        self.ask().change_waits(|waits| waits.attend(is_attended));
+    }
+
     fn told(&self) -> Told {
         lock(&self.told).clone()
     }
@@ -128,11 +175,18 @@ impl SharedDrain {
     /// The first [`ExportError`] since the trace was begun.
     pub fn finish(&self) -> Result<Option<Written>, ExportError> {
         let mut writer = lock(&self.writer);
+        self.let_go(|| {
+            self.rounds(&mut writer, None);
+        });
         self.rounds(&mut writer, Some(Patience::Over));
         let mut drain = self.ask();
         drain.end_output();
         let doubts = drain.doubts();
+        let room = drain.waits().map(|waits| Arc::clone(waits.room()));
         drop(drain);
+        if let Some(room) = room {
+            room.close();
+        }
         writer.finish(&doubts)
     }
 }
@@ -220,6 +274,21 @@ impl Polled {
     /// Makes a round out of turn: who listens has been told of what was recorded by now. Waits for what is being written.
     pub fn round(&self) {
         self.drain.round();
+    }
+
+    /// Nobody is led to the rings any more.
+    pub fn dismiss(&self) {
+        self.drain.dismiss();
+    }
+
+    /// Something leads to the rings again.
+    pub fn attend(&self) {
+        self.drain.attend(true);
+    }
+
+    /// How vCPUs have waited for it, if they are to.
+    pub fn wait_status(&self) -> Option<WaitStatus> {
+        lock(&self.drain.drain).waits().map(WaitDrain::status)
     }
 
     /// What is known of the output.

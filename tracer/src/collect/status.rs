@@ -43,6 +43,22 @@ impl RingStatus {
     }
 }
 
+/// How vCPUs have waited for the reader of a session that loses nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitStatus {
+    /// How often one has.
+    pub count: u64,
+    /// All waits together, whichever vCPU it was.
+    pub total_ns: u64,
+    /// The longest.
+    pub longest_ns: u64,
+    /// vCPUs that wait now.
+    pub waiting: u64,
+    /// Why nobody is waited for any more: full rings discard.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub given_up: Option<String>,
+}
+
 /// Result of `dump`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dumped {

@@ -8,6 +8,7 @@ use super::AttachError;
 use crate::clock::layout::PAGE_BYTES;
 use crate::paging::{PAGE_4K, PageUse};
 use crate::record::FUNCTIONS_MAX;
+use crate::ring::turnstile::Turnstile;
 use crate::stub::arena::Arena;
 use crate::stub::cell::{CellPlace, Cells, CpuStrategy, NoGsBase, TracedCode};
 use crate::stub::gs_list;
@@ -50,6 +51,8 @@ pub struct Foothold {
     pub(super) entered: Option<i32>,
     /// Made for the first capture that reads memory.
     reach: Option<Reach>,
+    /// Made for the first session that loses nothing.
+    pub(super) turnstile: Option<Turnstile>,
     /// Where the host finds its directory.
     pub(super) mirror_physical: Option<Gpa>,
 }
@@ -170,6 +173,7 @@ impl Foothold {
             mirror: None,
             entered: None,
             reach: None,
+            turnstile: None,
             mirror_physical: None,
         })
     }
@@ -293,6 +297,30 @@ impl Foothold {
         self.mirror = Some(mirror);
         self.mirror_physical = Some(directory);
         Ok(())
+    }
+
+    /// Makes the turnstile, if there is none.
+    ///
+    /// # Errors
+    /// An [`AttachError`].
+    pub fn make_turnstile(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+    ) -> Result<(), AttachError> {
+        if self.turnstile.is_none() {
+            let shown = self.window.map_without_memory(target)?;
+            self.turnstile = Some(Turnstile {
+                at: shown.at,
+                physical: shown.physical,
+            });
+        }
+        Ok(())
+    }
+
+    /// Where vCPUs wait for readers, once that was made.
+    #[must_use]
+    pub const fn turnstile(&self) -> Option<Turnstile> {
+        self.turnstile
     }
 
     /// Makes what captures of memory need, if it is not there.

@@ -3,12 +3,14 @@
 use super::AttachError;
 use crate::filter::Selection;
 use crate::record::Format;
+use crate::ring::turnstile::Rings;
 use crate::session::{
     CallMoments, Session, SessionConfig, SessionEvents, SessionId, SessionMemory, TracerKind,
 };
 use crate::stub::profile::Profile;
 use crate::stub::recorder::Recorder;
 use crate::target::WindowMemory;
+use terms::addr::Gva;
 
 /// The memory of a deleted session.
 #[derive(Debug)]
@@ -50,16 +52,25 @@ impl Place {
         })
     }
 
-    /// A session that has this and traces nothing yet.
-    pub(super) fn session(self, config: SessionConfig) -> Session {
+    /// A session that has this and traces nothing yet. `turnstile` is what its stubs read at a full ring.
+    pub(super) fn session(
+        self,
+        config: SessionConfig,
+        turnstile: impl Fn(Rings) -> Option<Gva>,
+    ) -> Session {
         let clock = config.clock;
-        let recorder = |recorder| Recorder { clock, ..recorder };
+        let recorder = |recorder| Recorder {
+            clock,
+            turnstile: turnstile(Rings::Calls),
+            ..recorder
+        };
         Session {
             memory: self.memory,
             recorder: self.recorder.map(recorder),
             profile: self.profile.map(|profile| Profile { clock, ..profile }),
             events: self.events.map(|mut events| {
-                events.recorder.recorder.clock = clock;
+                let recorder = &mut events.recorder.recorder;
+                (recorder.clock, recorder.turnstile) = (clock, turnstile(Rings::Events));
                 events
             }),
             selection: Selection::default(),

@@ -7,6 +7,7 @@ use super::{AttachError, Foothold};
 use crate::paging::PageUse;
 use crate::record::{Format, RECORD_BYTES};
 use crate::ring::geometry::{Geometry, RING_BYTES_LOG2};
+use crate::ring::turnstile::Rings;
 use crate::session::{SessionConfig, SessionEvents, SessionId, SessionMemory};
 use crate::stub::cell::{CELL_BYTES, Cells, CpuStrategy, EVENT_CELL};
 use crate::stub::event::{EventRecorder, PAYLOAD_LOG2_MIN};
@@ -58,6 +59,7 @@ impl Foothold {
             geometry,
             clock: config.clock,
             halts: Halts::default(),
+            turnstile: self.turnstile_of(id, config, Rings::Calls),
         };
         Ok(Place {
             memory,
@@ -65,6 +67,17 @@ impl Foothold {
             profile: None,
             events: None,
         })
+    }
+
+    /// What the stubs of such a session read that find a ring full, if they are to wait.
+    pub(super) fn turnstile_of(
+        &self,
+        id: SessionId,
+        config: &SessionConfig,
+        rings: Rings,
+    ) -> Option<Gva> {
+        let turnstile = self.turnstile.filter(|_| config.waits)?;
+        Some(turnstile.of(id.0, rings))
     }
 
     /// Where the pages of stack are listed whose slots records of this format have only a part of.
@@ -184,6 +197,7 @@ impl Foothold {
             geometry,
             clock: config.clock,
             halts: Halts::default(),
+            turnstile: self.turnstile_of(id, config, Rings::Events),
         };
         let recorder = EventRecorder {
             recorder,

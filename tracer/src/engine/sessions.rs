@@ -67,6 +67,9 @@ impl Sessions {
         if config.tracer.hooks_returns() {
             foothold.make_mirror(target)?;
         }
+        if config.waits {
+            foothold.make_turnstile(target)?;
+        }
         let made = match reused {
             Some(_) => None,
             None if config.tracer == TracerKind::Profile => {
@@ -87,7 +90,8 @@ impl Sessions {
         };
         place.clear_counters(target, &config)?;
         let (halts, left) = foothold.place_halts(target, id, &config)?;
-        let mut session = place.session(config);
+        let turnstile = |rings| foothold.turnstile_of(id, &config, rings);
+        let mut session = place.session(config.clone(), turnstile);
         session.halts = halts;
         session.memory.halts_left = left;
         self.put(id, session);

@@ -9,6 +9,7 @@
 //! * *overwrite* mode: the limit is out of reach; the oldest records are written over;
 //! * *discard* mode: the limit follows the reader, or the oldest slot that is still unwritten, at the
 //!   distance of the ring's size;
+//! * *lossless* mode: the same, but who finds the ring full waits ([`turnstile`]);
 //! * *off*: the limit is 0, and stubs do not count either.
 //!
 //! The value that `xadd` returns also carries the number of the ring, so a writer that is moved to
@@ -28,3 +29,4 @@ pub mod snapshot;
 #[cfg(test)]
 mod tests;
 pub mod timeline;
+pub mod turnstile;

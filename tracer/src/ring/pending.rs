@@ -29,10 +29,14 @@ impl Pending {
         }
     }
 
+    /// Whether one is given up for the next one.
+    pub fn is_full(&self) -> bool {
+        self.slots.len() >= PENDING_MAX
+    }
+
     /// Adds a slot after the others. Returns the one that is given up for it.
     pub fn push(&mut self, slot: Position) -> Option<Position> {
-        let is_full = self.slots.len() >= PENDING_MAX;
-        let given_up = is_full.then(|| self.slots.pop_front());
+        let given_up = self.is_full().then(|| self.slots.pop_front());
         self.slots.push_back(slot);
         given_up.flatten()
     }

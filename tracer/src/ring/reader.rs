@@ -11,6 +11,9 @@
 //! it counts as full until the slot is written, or has kept it full for longer than patience allows.
 //! So at the end each position between the first and the head has been delivered or is in exactly
 //! one of the counts of [`Losses`].
+//!
+//! With [`Mode::Lossless`] who finds the ring full waits, and a slot may keep it full for much longer before it is
+//! given up.
 
 use terms::function::FunctionId;
 
@@ -62,6 +65,8 @@ choices! {
         Overwrite = "overwrite",
         /// New records are discarded, and counted.
         Discard = "discard",
+        /// None: the vCPU waits until there is room.
+        Lossless = "lossless",
     }
 }
 
@@ -72,6 +77,13 @@ pub enum Patience {
     Ticks(u64),
     /// No writer can still come: the vCPUs have ended or no stub can be running.
     Over,
+}
+
+/// How far a ring was written and read: the same again where nothing of either has happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    head: Position,
+    delivered: u64,
 }
 
 /// One record, in the order of its ring.
@@ -167,6 +179,11 @@ impl Losses {
             .saturating_add(self.invalid)
     }
 }
+
+/// So many times longer a slot may keep a ring full where nothing is to be lost. Its writer runs again soon: who waits
+/// for it goes back into the guest each time the reader has been there. But it may have been killed, or be interrupted by
+/// the very code that waits.
+const LOSSLESS_PATIENCE: u64 = 50;
 
 /// Reads one ring.
 #[derive(Debug)]
@@ -387,6 +404,10 @@ impl RingReader {
         }
         self.collect_discarded(memory, now, sink);
         if let Patience::Ticks(ticks) = patience {
+            let ticks = match self.mode {
+                Mode::Lossless => ticks.saturating_mul(LOSSLESS_PATIENCE),
+                Mode::Overwrite | Mode::Discard => ticks,
+            };
             self.pending.release(self.head, self.room(), now, ticks);
         }
         self.follow(memory);
@@ -503,7 +524,8 @@ impl RingReader {
         };
         let since = *self.waiting_since.get_or_insert(now);
         let waiting = self.head.since(self.tail);
-        now.saturating_sub(since) < ticks && waiting < self.geometry.slots() / 4
+        let is_patient = now.saturating_sub(since) < ticks && waiting < self.geometry.slots() / 4;
+        is_patient || (self.mode == Mode::Lossless && self.pending.is_full())
     }
 
     /// Leaves the slot at the tail for another look, or gives it up when there will be none.
@@ -544,7 +566,7 @@ impl RingReader {
                     self.pending.push(position);
                 }
                 // The next lap took the slot from a writer that had not come for so long.
-                Lap::Later if self.mode == Mode::Discard => {
+                Lap::Later if self.mode != Mode::Overwrite => {
                     self.miss(now, sink, |losses| &mut losses.abandoned);
                 }
                 Lap::Later => self.miss(now, sink, |losses| &mut losses.overwritten),
@@ -608,7 +630,7 @@ impl RingReader {
         let limit = match (self.on, self.mode) {
             (false, _) => LIMIT_OFF,
             (true, Mode::Overwrite) => LIMIT_NONE,
-            (true, Mode::Discard) => {
+            (true, Mode::Discard | Mode::Lossless) => {
                 let free = self.pending.kept().unwrap_or(self.tail);
                 free.after(self.room()).word(self.ring)
             }
@@ -643,6 +665,15 @@ impl RingReader {
     #[must_use]
     pub fn delivered(&self) -> u64 {
         self.delivered
+    }
+
+    /// How far it was written, as of the last look, and read.
+    #[must_use]
+    pub const fn progress(&self) -> Progress {
+        Progress {
+            head: self.head,
+            delivered: self.delivered,
+        }
     }
 
     /// Records reserved so far, as of the last look.

@@ -26,7 +26,7 @@ use crate::record::{
     UNTIMED_STEP_SHIFT,
 };
 use crate::ring::geometry::{Geometry, RING_SHIFT};
-use crate::stub::cell::{CellPlace, FORESEEN, HEAD, LIMIT, LOST};
+use crate::stub::cell::{AWAITED, CellPlace, FORESEEN, HEAD, LIMIT, LOST};
 use trace::event::Step;
 
 /// What a record's time is taken from.
@@ -58,6 +58,9 @@ pub struct Recorder {
     pub clock: Clock,
     /// What ends recording at this place.
     pub halts: Halts,
+    /// What is read at the limit, to wait there until there is room ([`crate::ring::turnstile`]); without one the call
+    /// is counted as lost.
+    pub turnstile: Option<Gva>,
 }
 
 impl Recorder {
@@ -230,7 +233,8 @@ impl Recorder {
             a.mov(HEAD_LOW, RESERVED)?;
             return a.lock().xadd(access.word(HEAD), registers::HEAD);
         }
-        if self.clock == Clock::Tsc {
+        // Where nothing is lost, the word says something else.
+        if self.clock == Clock::Tsc || self.turnstile.is_some() {
             a.mov(HEAD_LOW, RESERVED)?;
             return a.xadd(access.word(HEAD), registers::HEAD);
         }
@@ -276,26 +280,28 @@ pub struct Full {
     room: CodeLabel,
     back: CodeLabel,
     access: CellAccess,
+    turnstile: Option<Gva>,
 }
 
 impl Full {
     /// What is at `label` and continues at `back`, or at `room` when there is some.
-    pub(super) const fn new(
+    pub(super) fn new(
         label: CodeLabel,
         room: CodeLabel,
         back: CodeLabel,
-        access: CellAccess,
+        (recorder, scratch): (&Recorder, &Scratch),
     ) -> Self {
         Self {
             label,
             room,
             back,
-            access,
+            access: recorder.access(scratch),
+            turnstile: recorder.turnstile,
         }
     }
 
-    /// Appends the code: counts the call as lost, unless tracing is off. This is where a slow path
-    /// that leaves the guest would begin.
+    /// Appends the code: counts the call as lost, unless tracing is off. Where nothing is to be lost it waits
+    /// at the turnstile and begins anew, as long as somebody reads the ring.
     ///
     /// It looks again before that: a thread that was moved between its two loads has compared one
     /// ring's head with another one's limit.
@@ -309,6 +315,14 @@ impl Full {
         a.mov(registers::HEAD, self.access.word(HEAD))?;
         a.cmp(registers::HEAD, self.access.word(LIMIT))?;
         a.jb(self.room)?;
+        if let Some(turnstile) = self.turnstile {
+            let mut nobody = a.create_label();
+            a.cmp(self.access.word(AWAITED), 0)?;
+            a.je(nobody)?;
+            load_fixed(a, registers::HEAD, turnstile.0)?;
+            a.jmp(self.label)?;
+            a.set_label(&mut nobody)?;
+        }
         if self.access.is_shared() {
             a.lock().inc(self.access.word(LOST))?;
         } else {

@@ -188,7 +188,7 @@ fn emit_entry(a: &mut CodeAssembler, spec: &StubSpec, go_on: Gva) -> Result<(), 
             emit_save(a, &RECORDING)?;
             write(a, only)?;
             emit_restore(a, &RECORDING)?;
-            full.push(Full::new(label, room, out, only.access(&ENTRY)));
+            full.push(Full::new(label, room, out, (only, &ENTRY)));
         }
         _ => {
             let base = (!recorders.iter().all(is_direct)).then_some(ENTRY.base);
@@ -200,7 +200,7 @@ fn emit_entry(a: &mut CodeAssembler, spec: &StubSpec, go_on: Gva) -> Result<(), 
                 let room = recorder.emit_check(a, &ENTRY, label)?;
                 write(a, recorder)?;
                 a.set_label(&mut back)?;
-                full.push(Full::new(label, room, back, recorder.access(&ENTRY)));
+                full.push(Full::new(label, room, back, (recorder, &ENTRY)));
             }
             emit_restore(a, &saved)?;
         }
@@ -249,7 +249,32 @@ mod tests {
             geometry: Geometry::with_bytes(4096).unwrap(),
             clock: Clock::Tsc,
             halts: Halts::default(),
+            turnstile: None,
         }
+    }
+
+    /// Where there is room a stub that would wait does what any other does, byte for byte; and when it is full both first
+    /// look again.
+    #[test]
+    fn a_stub_that_waits_differs_only_where_the_ring_is_full() {
+        let near = Gva(0xffff_ffff_9000_0000);
+        let usual = recorder(near.wrapping_add(0x10_0000));
+        let waits = Recorder {
+            turnstile: Some(near.wrapping_add(0x20_0000)),
+            ..usual
+        };
+        let code = |recorder| {
+            let template = Template::new(&spec(recorder), near).unwrap();
+            let to = near.wrapping_add(0x4000_0000);
+            template.stamp(near, FunctionId(7), to).unwrap()
+        };
+        let (usual, waits) = (code(usual), code(waits));
+        // Counting and going back: `inc gs:[..]` of nine bytes, `jmp`.
+        let counting = usual.len() - 9 - 5;
+        assert_eq!(waits[..counting], usual[..counting]);
+        assert_eq!(waits[waits.len() - 14..][..9], usual[counting..][..9]);
+        // `cmp gs:[..], 0`, `je`, `mov r11, [rip + ..]`, `jmp`.
+        assert_eq!(waits.len() - usual.len(), 10 + 6 + 7 + 5);
     }
 
     #[test]

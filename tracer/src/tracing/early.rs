@@ -3,6 +3,7 @@
 
 use crate::engine::Engine;
 use crate::filter::Selection;
+use crate::ring::reader::Mode;
 use terms::function::FunctionId;
 
 use super::call_values::captures_of;
@@ -55,6 +56,7 @@ impl Early<'_> {
 pub(super) fn check_applies(tracer: Tracer, options: &SessionOptions) -> Result<(), TracingError> {
     let usual = SessionOptions::default();
     let (graph, page) = (&options.graph, options.clock == ClockSource::Page);
+    let given = |of: &[(&'static str, bool)]| of.iter().find(|(_, is)| *is).map(|(name, _)| *name);
     let of_graphs = [
         ("max-depth", graph.max_depth.is_some()),
         ("graph-function", !graph.functions.is_empty()),
@@ -62,11 +64,16 @@ pub(super) fn check_applies(tracer: Tracer, options: &SessionOptions) -> Result<
         ("threshold", graph.threshold.is_some()),
         ("stack-size", options.stack_bytes.is_some()),
     ];
+    let lossless = options.mode == Mode::Lossless;
+    let of_waits = [("on-full", options.on_full != usual.on_full && !lossless)];
+    if let Some(option) = given(&of_waits) {
+        let what = "the lossless mode";
+        return Err(TracingError::NotApplicable { option, what });
+    }
     let of_page = [
         ("clock-cpu", options.clock_cpu.is_some()),
         ("clock-period", options.clock_period != usual.clock_period),
     ];
-    let given = |of: &[(&'static str, bool)]| of.iter().find(|(_, is)| *is).map(|(name, _)| *name);
     let wrong = match (tracer, page) {
         (Tracer::Function | Tracer::Nop | Tracer::Profile, _) if given(&of_graphs).is_some() => {
             given(&of_graphs).map(|option| (option, "the graph tracer"))

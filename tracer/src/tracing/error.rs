@@ -20,6 +20,7 @@ use trace::export::uftrace::ExportError;
 use trace::glob::GlobError;
 use trace::graph::threads::BadStackSize;
 
+use super::lossless::NotLossless;
 use super::options::{PERIODS_NS, RECORD_BYTES};
 use crate::guest::{NoClockPage, NotLive, RegisterError, StopError};
 
@@ -171,6 +172,9 @@ pub enum TracingError {
         /// The largest ring size that fits, in KiB.
         most_kib: u64,
     },
+    /// vCPUs cannot wait for its reader.
+    #[error("a session cannot be lossless: {0}")]
+    NotLossless(#[from] NotLossless),
     /// The room for what events say.
     #[error("room for {0} bytes in a record: powers of two from {min} to {max} are possible", min = RECORD_BYTES.start(), max = RECORD_BYTES.end())]
     RecordBytes(u64),

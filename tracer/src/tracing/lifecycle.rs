@@ -121,6 +121,7 @@ impl Tracing {
         let id = on.prepare(guest, index)?;
         let session = on.sessions.at(index)?;
         session.started = true;
+        session.live.iter().for_each(|live| live.attend(true));
         // A profile has counters for the functions that there were when it began.
         session.follows_modules = matches!(session.tracer, Tracer::Function | Tracer::Graph);
         // The page holds the time before the first stub looks at it.
@@ -162,7 +163,9 @@ impl Tracing {
             on.record_events(guest, index, &events, false)?;
         }
         self.probes.end(on, guest, index)?;
-        on.sessions.at(index)?.started = false;
+        let session = on.sessions.at(index)?;
+        session.started = false;
+        session.live.iter().for_each(|live| live.attend(false));
         on.keep_time(guest)?;
         Ok(changed)
     }

@@ -20,6 +20,7 @@ mod events;
 pub mod filters;
 mod leave;
 mod lifecycle;
+pub mod lossless;
 mod modules;
 mod one_session;
 pub mod options;
@@ -185,6 +186,7 @@ impl Tracing {
             kernel: kernel.name,
             vcpus: options.vcpus,
             rings_room: options.rings_room,
+            vcpus_can_wait: options.vcpus_can_wait,
             command_line: host.command_line,
             host: host.clock,
             pollers: host.pollers,

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::choice::choices;
+pub use crate::collect::wait_drain::OnFull;
 use crate::points::events::Dispatch;
 use crate::points::locks::LockPrefixes;
 use crate::ring::geometry::{Geometry, RingSizeError};
@@ -128,6 +129,8 @@ pub struct SessionOptions {
     pub return_hook: ReturnHook,
     /// What gives way when a ring is full.
     pub mode: Mode,
+    /// What happens when vCPUs wait for a reader that can make no room any more (lossless).
+    pub on_full: OnFull,
     /// Where the times of records come from.
     pub clock: ClockSource,
     /// How often the clock page is written, in nanoseconds.
@@ -185,6 +188,7 @@ impl Default for SessionOptions {
         Self {
             return_hook: ReturnHook::default(),
             mode: Mode::Overwrite,
+            on_full: OnFull::default(),
             clock: ClockSource::default(),
             clock_period: PERIOD_NS,
             clock_cpu: None,
@@ -239,6 +243,8 @@ pub struct TracingOptions {
     pub probe_port: Option<u8>,
     /// The port to which the guest, or a stub in it, announces text that comes, and waits; none where nobody serves it.
     pub doorbell_port: Option<u8>,
+    /// Whether a vCPU that has left the guest can be made to wait.
+    pub vcpus_can_wait: bool,
 }
 
 /// One vCPU, and a default session that waits to be started.
@@ -261,6 +267,7 @@ impl Default for TracingOptions {
             rings_room: u64::MAX,
             probe_port: None,
             doorbell_port: None,
+            vcpus_can_wait: false,
         }
     }
 }

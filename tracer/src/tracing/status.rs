@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::collect::status::RingStatus;
+use crate::collect::status::{RingStatus, WaitStatus};
 use trace::doubt::TimeNote;
 use trace::export::uftrace::{AnomalyNote, LateModules, WaitingModules};
 
@@ -138,7 +138,7 @@ pub struct SessionStatus {
     pub filter: Vec<String>,
     /// Globs in force against it.
     pub notrace: Vec<String>,
-    /// `overwrite` or `discard`.
+    /// `overwrite`, `discard` or `lossless`.
     pub mode: String,
     /// Where times come from: `tsc`, `page` or `none`.
     pub clock: String,
@@ -168,6 +168,9 @@ pub struct SessionStatus {
     /// Records that were read and whose times may be wrong.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub doubts: Vec<TimeNote>,
+    /// How vCPUs waited for its reader; none where they do not, and before the first start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<WaitStatus>,
     /// Each ring; none before the first start.
     pub rings: Vec<RingStatus>,
     /// Events that it records.

@@ -124,15 +124,47 @@ impl Window {
         bytes: u64,
         page_use: PageUse,
     ) -> Result<Extent, WindowError> {
+        let next = self.next(bytes)?;
+        target.provide(next)?;
+        self.map_next(target, next, page_use)
+    }
+
+    /// Shows a page of the region as [`Self::map`] does, without memory: who reads there leaves the guest.
+    ///
+    /// # Errors
+    /// A [`WindowError`]; then nothing new is shown.
+    pub fn map_without_memory(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+    ) -> Result<Extent, WindowError> {
+        let next = self.next(PAGE_2M)?;
+        self.map_next(target, next, PageUse::Data)
+    }
+
+    /// What comes next in the region: `bytes`, rounded up to whole pages.
+    fn next(&self, bytes: u64) -> Result<Region, WindowError> {
         let bytes = bytes.max(1).next_multiple_of(PAGE_2M);
         let left = self.left();
         if bytes > left {
             return Err(WindowError::RegionFull { bytes, left });
         }
+        let start = Gpa(self.region.start.0 + self.used);
+        Ok(Region { start, bytes })
+    }
+
+    fn map_next(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+        next: Region,
+        page_use: PageUse,
+    ) -> Result<Extent, WindowError> {
+        let Region {
+            start: physical,
+            bytes,
+        } = next;
         // Not the tables of the time when the window was opened: the guest may have freed those.
         let root = running_root(target, self.text())?;
         let slots = self.find(target, root, bytes / PAGE_2M)?;
-        let physical = Gpa(self.region.start.0 + self.used);
         let mut pages = Vec::new();
         for (slot, number) in slots.iter().zip(0..) {
             let page = Gpa(physical.0 + number * PAGE_2M);
@@ -143,10 +175,6 @@ impl Window {
                 value: large_page_entry(page, self.user, page_use, root),
             });
         }
-        target.provide(Region {
-            start: physical,
-            bytes,
-        })?;
         self.show(target, &pages)?;
         self.used += bytes;
         self.pages.append(&mut pages);

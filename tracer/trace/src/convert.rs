@@ -51,6 +51,7 @@ fn known<'a>(
         | EventKind::Point(_)
         | EventKind::LostPoints(_)
         | EventKind::Stall(_)
+        | EventKind::Wait(_)
         | EventKind::Host(_) => Vec::new(),
     }
 }

@@ -37,6 +37,7 @@ impl Event {
             | EventKind::Point(_)
             | EventKind::LostPoints(_)
             | EventKind::Stall(_)
+            | EventKind::Wait(_)
             | EventKind::Host(_) => None,
         }
     }
@@ -74,6 +75,8 @@ pub enum EventKind {
     LostPoints(u64),
     /// The clock was late for so many nanoseconds up to now: times of that while are too early.
     Stall(u64),
+    /// This vCPU found a ring full and waited for its reader, for so many nanoseconds up to now.
+    Wait(u64),
     /// The host did something with this vCPU.
     Host(HostStep),
 }
@@ -182,6 +185,13 @@ pub enum RecordKind {
     Captured(Box<CallValues>),
     /// The clock was late for so many nanoseconds.
     Stall(u64),
+    /// A vCPU waited for the reader of a ring.
+    Wait {
+        /// Which one.
+        vcpu: u16,
+        /// For so many nanoseconds.
+        length_ns: u64,
+    },
     /// The host did something with this vCPU.
     Host(Box<HostStep>),
 }

@@ -17,7 +17,7 @@ use crate::control::status::{Pauses, Spread, Status, TriggerStatus};
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::verbs::ctl::{CtlOptions, CtlVerb, FilterVerb, SessionVerb};
-use tracer::collect::status::{Dumped, RingStatus};
+use tracer::collect::status::{Dumped, RingStatus, WaitStatus};
 use tracer::tracing::options::DEFAULT_SESSION;
 use tracer::tracing::status::{
     Changed, Deleted, Digest, Functions, LocksStatus, Profile, SessionList, SessionStatus,
@@ -254,7 +254,28 @@ fn session(text: &mut String, session: &SessionStatus) {
     for note in &session.doubts {
         let _ = writeln!(text, "  times    {note}");
     }
+    if let Some(waits) = &session.waits {
+        let _ = writeln!(text, "  waits    {}", waited(waits));
+    }
     output(text, session);
+}
+
+/// How vCPUs have waited for a session's reader.
+fn waited(waits: &WaitStatus) -> String {
+    let ms = |ns: u64| format!("{:.1} ms", Duration::from_nanos(ns).as_secs_f64() * 1000.0);
+    let WaitStatus { count, waiting, .. } = *waits;
+    let mut text = counted(count, "wait").to_string();
+    if count > 0 {
+        let (total, longest) = (ms(waits.total_ns), ms(waits.longest_ns));
+        let _ = write!(text, ", {total} in all, longest {longest}");
+    }
+    if waiting > 0 {
+        let _ = write!(text, "; {} at it now", counted(waiting, "vCPU"));
+    }
+    if let Some(why) = &waits.given_up {
+        let _ = write!(text, "; no more, full rings discard: {why}");
+    }
+    text
 }
 
 /// How much of a ring was written, and what of that is lost.

@@ -38,7 +38,7 @@ pub struct GuestStatus {
 pub struct VcpuStatus {
     /// Its number.
     pub vcpu: u16,
-    /// `running`, `paused`, `trapped` or `ended`.
+    /// `running`, `paused`, `waiting` (for the reader of a ring), `trapped` or `ended`.
     pub state: String,
 }
 

@@ -21,9 +21,15 @@ pub struct Threads;
 impl Pollers for Threads {
     fn start(&self, drain: Arc<SharedDrain>, looks: AllLooks) -> io::Result<Box<dyn Poller>> {
         let look = StoppedThread::start("look", move |stopped| look(&looks, stopped))?;
-        let drain = StoppedThread::start("drain", move |stopped| read(&drain, stopped))?;
+        let read = Arc::clone(&drain);
+        let read = StoppedThread::start("drain", move |said| self::read(&read, said))?;
+        let knock = read.said.clone();
+        drain.on_knock(Box::new(move || {
+            // It fails when the thread has ended: then nobody waits for it any more.
+            let _ = knock.send(Said::Knock);
+        }));
         Ok(Box::new(Readers {
-            _drain: drain,
+            _drain: read,
             _look: look,
         }))
     }
@@ -38,32 +44,41 @@ struct Readers {
 
 impl Poller for Readers {}
 
+/// What such a thread is told while it rests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Said {
+    /// Somebody waits for it.
+    Knock,
+    /// It is to end.
+    Stop,
+}
+
 /// A thread that is told to end, and waited for, when this is dropped.
 #[derive(Debug)]
 struct StoppedThread {
     name: &'static str,
-    stop: Sender<()>,
+    said: Sender<Said>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl StoppedThread {
     fn start(
         name: &'static str,
-        run: impl FnOnce(&Receiver<()>) + Send + 'static,
+        run: impl FnOnce(&Receiver<Said>) + Send + 'static,
     ) -> io::Result<Self> {
-        let (stop, stopped) = channel();
+        let (said, hears) = channel();
         let thread = std::thread::Builder::new().name(name.to_owned());
         Ok(Self {
             name,
-            stop,
-            thread: Some(thread.spawn(move || run(&stopped))?),
+            said,
+            thread: Some(thread.spawn(move || run(&hears))?),
         })
     }
 }
 
 impl Drop for StoppedThread {
     fn drop(&mut self) {
-        let _ = self.stop.send(());
+        let _ = self.said.send(Said::Stop);
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
@@ -75,19 +90,23 @@ impl Drop for StoppedThread {
     }
 }
 
-fn look(looks: &AllLooks, stopped: &Receiver<()>) {
-    while stopped.recv_timeout(LOOK_PERIOD) == Err(RecvTimeoutError::Timeout) {
+fn look(looks: &AllLooks, said: &Receiver<Said>) {
+    while said.recv_timeout(LOOK_PERIOD) == Err(RecvTimeoutError::Timeout) {
         looks.make();
     }
 }
 
-fn read(drain: &SharedDrain, stopped: &Receiver<()>) {
+fn read(drain: &SharedDrain, said: &Receiver<Said>) {
     loop {
         let count = drain.round();
         let wait = if count == 0 { IDLE } else { Duration::ZERO };
-        match stopped.recv_timeout(wait) {
-            Err(RecvTimeoutError::Timeout) => {}
-            Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+        let mut heard = said.recv_timeout(wait);
+        // One round is for all who have knocked.
+        while heard == Ok(Said::Knock) {
+            heard = said.recv_timeout(Duration::ZERO);
+        }
+        if heard != Err(RecvTimeoutError::Timeout) {
+            return;
         }
     }
 }

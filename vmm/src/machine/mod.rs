@@ -16,6 +16,7 @@ use terms::addr::Gva;
 use tracer::clock::VcpuClocks;
 use tracer::guest::StopError;
 use tracer::host_events::HostEvents;
+use tracer::waits::Waits;
 
 use crate::breakpoint::{BreakpointError, TextTrap};
 use crate::clock::HOST;
@@ -33,7 +34,7 @@ use crate::vcpu::{self, Detours, Gate, ReadyVcpu, Request, Surroundings, VcpuEve
 pub use parts::{BuildError, MachineConfig, most_vcpus};
 use parts::{
     check_cpuid, check_vcpus, cpu_model, create_devices, create_vcpus, has_sync_registers,
-    kvm_refused, leave_out_counters, open_kvm, system_refused,
+    host_events, kvm_refused, leave_out_counters, open_kvm, system_refused, waiting_rooms,
 };
 
 /// Time that a vCPU has to get out of the guest, unless the caller says otherwise.
@@ -59,6 +60,7 @@ pub struct Machine {
     tsc_khz: u32,
     clocks: Arc<VcpuClocks>,
     host_events: Option<Arc<HostEvents>>,
+    waits: Arc<Waits>,
     /// Who serves breakpoints while text is changed live.
     breakpoints: Option<BreakpointService>,
 }
@@ -94,6 +96,7 @@ impl Machine {
         let around = Surroundings {
             ports: Arc::clone(&ports),
             detours: Arc::clone(&detours),
+            waits: waiting_rooms(&gate, &sender),
             events: sender,
             gate: Arc::clone(&gate),
             clocks: Arc::new(VcpuClocks::new(vcpus, HOST)),
@@ -101,9 +104,7 @@ impl Machine {
             cpuid,
             model: cpu_model(config, vcpus, &kvm),
             sync_registers: has_sync_registers(&kvm),
-            host_events: config
-                .host_events
-                .then(|| Arc::new(HostEvents::new(vcpus, HOST))),
+            host_events: host_events(config, vcpus),
         };
         let (ready, tsc_khz) = create_vcpus(&vm, vcpus, layout.entry, &around)?;
         Ok(Self {
@@ -125,6 +126,7 @@ impl Machine {
             tsc_khz,
             clocks: around.clocks,
             host_events: around.host_events,
+            waits: around.waits,
             breakpoints: None,
         })
     }
@@ -134,6 +136,12 @@ impl Machine {
     pub fn before_start(&mut self) -> Option<NotYetStarted<'_>> {
         let unstarted = !self.is_started();
         unstarted.then(|| NotYetStarted::new(&self.ram, &self.layout))
+    }
+
+    /// Where its vCPUs wait for readers.
+    #[must_use]
+    pub const fn waits(&self) -> &Arc<Waits> {
+        &self.waits
     }
 
     /// What the host does with its vCPUs, if that is told.

@@ -10,6 +10,7 @@ use kvm_bindings::{
 use kvm_ioctls::{Cap, Kvm, VmFd};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
+use crate::clock::HOST;
 use crate::devices::Ports;
 use crate::devices::console::ConsoleQueue;
 use crate::devices::serial::SerialPort;
@@ -17,8 +18,10 @@ use crate::layout;
 use crate::loader::{Initrd, LoadError};
 use crate::memory::CreateMemoryError;
 use crate::remedy;
-use crate::vcpu::{self, CpuModel, ReadyVcpu, Surroundings};
+use crate::vcpu::{self, CpuModel, EventSender, Gate, ReadyVcpu, Surroundings, Waiters};
 use terms::addr::Gpa;
+use tracer::host_events::HostEvents;
+use tracer::waits::Waits;
 
 /// The version of KVM's API that has been stable since 2007.
 const API_VERSION: i32 = 12;
@@ -154,6 +157,21 @@ pub(super) fn has_sync_registers(kvm: &Kvm) -> bool {
     let wanted = KVM_SYNC_X86_REGS | KVM_SYNC_X86_SREGS;
     let kinds = kvm.check_extension_raw(KVM_CAP_SYNC_REGS.into());
     kinds.cast_unsigned() & wanted == wanted
+}
+
+/// Where its vCPUs wait for readers.
+pub(super) fn waiting_rooms(gate: &Arc<Gate>, events: &EventSender) -> Arc<Waits> {
+    let waiters = Waiters {
+        gate: Arc::clone(gate),
+        events: events.clone(),
+    };
+    Arc::new(Waits::new(HOST, Arc::new(waiters)))
+}
+
+/// Where its vCPUs' threads tell what they do, if they are to.
+pub(super) fn host_events(config: &MachineConfig, vcpus: u16) -> Option<Arc<HostEvents>> {
+    let tells = config.host_events;
+    tells.then(|| Arc::new(HostEvents::new(vcpus, HOST)))
 }
 
 /// The most vCPUs that a machine can have: as many as KVM gives, and its tables have room for.

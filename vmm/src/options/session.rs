@@ -7,7 +7,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use tracer::Mode;
 use tracer::ReturnHook;
-use tracer::tracing::options::{self, ClockSource, StoreKind};
+use tracer::tracing::options::{self, ClockSource, OnFull, StoreKind};
 
 use super::choice::choice;
 use super::graph::GraphOptions;
@@ -21,9 +21,13 @@ pub struct SessionOptions {
     /// How the graph tracer leaves a function
     #[arg(long, value_name = "HOOK", value_parser = choice::<ReturnHook>(), default_value_t = Self::default().return_hook)]
     pub return_hook: ReturnHook,
-    /// What gives way when a ring is full: its oldest records or the new one
+    /// What gives way when a ring is full: its oldest records, the new one, or nothing: the vCPU waits (lossless)
     #[arg(long, value_name = "MODE", value_parser = choice::<Mode>(), default_value_t = Self::default().mode)]
     pub mode: Mode,
+    /// What happens when nothing can end the wait, as when the disk is full: rings discard, or the run ends (--mode
+    /// lossless)
+    #[arg(long, value_name = "WHAT", value_parser = choice::<OnFull>(), default_value_t = Self::default().on_full)]
+    pub on_full: OnFull,
     /// Where the times of records come from
     #[arg(long, value_name = "CLOCK", value_parser = choice::<ClockSource>(), default_value_t = Self::default().clock)]
     pub clock: ClockSource,
@@ -107,6 +111,7 @@ impl SessionOptions {
         options::SessionOptions {
             return_hook: self.return_hook,
             mode: self.mode,
+            on_full: self.on_full,
             clock: self.clock,
             clock_period: self.clock_period,
             clock_cpu: self.clock_cpu,
@@ -134,6 +139,7 @@ impl Default for SessionOptions {
         Self {
             return_hook: of.return_hook,
             mode: of.mode,
+            on_full: of.on_full,
             clock: of.clock,
             clock_period: of.clock_period,
             clock_cpu: of.clock_cpu,

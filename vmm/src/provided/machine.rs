@@ -33,6 +33,9 @@ impl Provider for Machine {
                 Outcome::Failed(Failure::new(ExitStatus::Bug, message))
             }
             VcpuEventKind::Breakpoint(at) => return self.at_breakpoint(tracing, at),
+            VcpuEventKind::Unread(why) => {
+                Outcome::Failed(Failure::output(format!("--on-full end: {why}")))
+            }
             VcpuEventKind::Announcement => {
                 tracing.announcement(self, vcpu);
                 self.acknowledge(vcpu);
@@ -150,6 +153,7 @@ fn vcpu_state(state: VcpuState) -> &'static str {
         VcpuState::Running => "running",
         VcpuState::Parked | VcpuState::Announcing => "paused",
         VcpuState::Trapped => "trapped",
+        VcpuState::Waiting => "waiting",
         VcpuState::Exited | VcpuState::Stopped => "ended",
     }
 }

@@ -355,6 +355,7 @@ fn said(event: &LiveEvent) -> String {
         Happening::Lost { .. }
         | Happening::LostEvents { .. }
         | Happening::Stall { .. }
+        | Happening::Wait { .. }
         | Happening::Unread { .. } => at,
     }
 }

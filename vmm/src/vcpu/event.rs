@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use terms::addr::Gva;
+use tracer::waits::Wake;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
+use super::gate::Gate;
 
 /// Something that the main thread must see to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +33,8 @@ pub enum VcpuEventKind {
     Panicked,
     /// The guest has announced that text comes or goes; the vCPU is parked until somebody has seen to it.
     Announcement,
+    /// What vCPUs wait for will never come, and the run is to end for that; why.
+    Unread(String),
     /// The attach breakpoint was reached; the vCPU is trapped there.
     Breakpoint(Gva),
 }
@@ -47,6 +52,26 @@ impl EventSender {
         if self.sender.send(event).is_ok() {
             let _ = self.bell.write(1);
         }
+    }
+}
+
+/// Who has the vCPUs that wait for readers.
+#[derive(Debug)]
+pub(crate) struct Waiters {
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) events: EventSender,
+}
+
+impl Wake for Waiters {
+    fn wake(&self) {
+        self.gate.open();
+    }
+
+    fn end_run(&self, why: &str) {
+        self.events.send(VcpuEvent {
+            vcpu: 0,
+            kind: VcpuEventKind::Unread(why.to_owned()),
+        });
     }
 }
 

@@ -35,6 +35,8 @@ pub enum VcpuState {
     Trapped,
     /// Its guest has announced something; parked until that has been seen to.
     Announcing,
+    /// Its guest has found a ring full; parked until the reader has been there.
+    Waiting,
     /// Out of the guest for good: the guest has ended or crashed.
     Exited,
     /// The thread has ended.

@@ -30,7 +30,7 @@ pub use mailbox::{Reply, Request, VcpuState};
 pub use registers::FullRegisters;
 
 pub(crate) use cpuid::{CpuModel, has_gigabyte_pages, has_virtualisation};
-pub(crate) use event::{EventSender, events};
+pub(crate) use event::{EventSender, Waiters, events};
 pub(crate) use gate::Gate;
 
 use crate::devices::Ports;
@@ -40,6 +40,7 @@ use mailbox::Shared;
 use thread::Vcpu;
 use tracer::clock::VcpuClocks;
 use tracer::host_events::HostEvents;
+use tracer::waits::Waits;
 
 const MSR_MISC_ENABLE: u32 = 0x1a0;
 const FAST_STRINGS: u64 = 1;
@@ -56,6 +57,8 @@ pub(crate) struct Surroundings {
     pub(crate) events: EventSender,
     pub(crate) gate: Arc<Gate>,
     pub(crate) clocks: Arc<VcpuClocks>,
+    /// Where vCPUs wait for readers.
+    pub(crate) waits: Arc<Waits>,
     pub(crate) memory: Memory,
     pub(crate) cpuid: CpuId,
     pub(crate) model: CpuModel,

@@ -8,11 +8,12 @@
 //!   │  └─ kick seen after an I/O exit ─▶ Completing   (KVM re-entered with immediate_exit
 //!   │                                                  until the access is complete)
 //!   ├─ doorbell ─────▶ Announcing ──▶ Running (acknowledged)
+//!   ├─ turnstile ────▶ Waiting ─────▶ Running (the reader has been there)
 //!   ├─ breakpoint ───▶ Trapped ──▶ Running (released); a text trap's port write is completed first
 //!   └─ exit port, reset, crash ──▶ Exited ──▶ Stopped
 //! ```
 //!
-//! Parked, Trapped and Exited are the same wait; they differ in what ends it. Registers are read
+//! Parked, Waiting, Trapped and Exited are the same wait; they differ in what ends it. Registers are read
 //! by this thread when it parks, so that no controller waits for them later.
 
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use std::time::Instant;
 use insn::trap::TRAP_LENGTH;
 use kvm_bindings::{Msrs, kvm_msr_entry};
 use kvm_ioctls::{VcpuExit, VcpuFd};
-use terms::addr::Gva;
+use terms::addr::{Gpa, Gva};
 
 use super::Surroundings;
 use super::debug::Debugging;
@@ -36,6 +37,7 @@ use crate::devices::{PortEffect, Ports};
 use crate::layout::{DOORBELL_PORT, PROBE_PORT, TRAP_PORT};
 use crate::memory::Memory;
 use tracer::clock::{Sample, VcpuClocks};
+use tracer::waits::{Wait, Waits};
 
 /// Readings of a counter that is looked at again: a few, since the vCPU could run meanwhile.
 const CHECK_SAMPLES: u32 = 3;
@@ -59,6 +61,8 @@ enum Rest {
     Parked,
     Trapped,
     Announcing,
+    /// For the reader of a ring that is full.
+    Waiting,
     /// On the way to the stub of a probe; the vCPU does not rest there.
     Diverted,
     Exited,
@@ -99,6 +103,7 @@ impl Rest {
             Self::Parked => VcpuState::Parked,
             Self::Trapped => VcpuState::Trapped,
             Self::Announcing => VcpuState::Announcing,
+            Self::Waiting => VcpuState::Waiting,
             Self::Diverted => VcpuState::Running,
             Self::Exited => VcpuState::Exited,
         }
@@ -126,6 +131,9 @@ pub(crate) struct Vcpu {
     /// The counters of all vCPUs, this one's among them.
     clocks: Arc<VcpuClocks>,
     host_events: Option<HostLog>,
+    waits: Arc<Waits>,
+    /// For the reader of a ring.
+    wait: Option<Wait>,
     /// Keeps the guest's memory mapped while KVM can still use it.
     _memory: Memory,
 }
@@ -157,6 +165,8 @@ impl Vcpu {
                 .host_events
                 .as_ref()
                 .map(|events| HostLog::new(number, events)),
+            waits: Arc::clone(&around.waits),
+            wait: None,
             _memory: around.memory.clone(),
         })
     }
@@ -227,7 +237,7 @@ impl Vcpu {
                     State::Resting(rest)
                 }
                 Rest::Diverted => self.divert(),
-                Rest::Parked | Rest::Exited => State::Resting(rest),
+                Rest::Parked | Rest::Waiting | Rest::Exited => State::Resting(rest),
             };
         }
         kick::set_immediate_exit(true);
@@ -349,9 +359,9 @@ impl Vcpu {
                 self.ports.read(port, data);
                 State::Running
             }
-            VcpuExit::MmioRead(_, data) => {
+            VcpuExit::MmioRead(at, data) => {
                 data.fill(0xff);
-                State::Running
+                self.has_read_nothing(Gpa(at))
             }
             VcpuExit::Debug(debug) => {
                 let (at, dr6) = (Gva(debug.pc), debug.dr6);
@@ -370,12 +380,25 @@ impl Vcpu {
         }
     }
 
+    /// There is no memory at `at`: it is a device that we do not have, or a turnstile.
+    fn has_read_nothing(&mut self, at: Gpa) -> State {
+        // One read over two pages brings two exits.
+        if self.wait.is_none() {
+            self.wait = self.waits.enter(at, self.number);
+        }
+        match self.wait {
+            Some(_) => State::Completing(Rest::Waiting),
+            None => State::Running,
+        }
+    }
+
     fn crashed(&mut self, details: &str) -> State {
         let place = self.place();
         self.ended(VcpuEventKind::Crashed(format!("{details}{place}")))
     }
 
     fn ended(&mut self, kind: VcpuEventKind) -> State {
+        self.wait = None;
         self.tell(kind);
         State::Completing(Rest::Exited)
     }
@@ -431,13 +454,14 @@ impl Vcpu {
             }
             match shared.order() {
                 Order::Stop => return State::Stopped,
-                Order::Run if rest != Rest::Exited && !mailbox.state.waits() => break,
+                Order::Run if self.may_go(rest, &mailbox) => break,
                 Order::Run | Order::Hold => {}
             }
             drop(mailbox);
             shared.gate.wait(seen);
             mailbox = shared.lock();
         }
+        self.wait = None;
         mailbox.state = VcpuState::Running;
         mailbox.registers = None;
         mailbox.resumed = Some(Instant::now());
@@ -445,6 +469,12 @@ impl Vcpu {
         shared.acknowledged.notify_all();
         kick::serialise_core();
         State::Running
+    }
+
+    /// Whether what it rests for is over.
+    fn may_go(&self, rest: Rest, mailbox: &Mailbox) -> bool {
+        let has_room = self.wait.as_ref().is_none_or(Wait::is_over);
+        rest != Rest::Exited && has_room && !mailbox.state.waits()
     }
 
     fn serve(&mut self, mailbox: &mut Mailbox, request: Request) {

@@ -98,6 +98,7 @@ impl RunOptions {
             vcpus: u16::try_from(self.vcpus).unwrap_or(u16::MAX),
             probe_port: Some(layout::PROBE_PORT),
             doorbell_port: Some(layout::DOORBELL_PORT),
+            vcpus_can_wait: true,
             ..self.traced.to_tracing()
         }
     }

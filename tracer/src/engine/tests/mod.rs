@@ -47,6 +47,7 @@ fn config(name: &str) -> SessionConfig {
         geometry: Geometry::with_bytes(4096).unwrap(),
         clock: Clock::Tsc,
         halts: Vec::new(),
+        waits: false,
     }
 }
 

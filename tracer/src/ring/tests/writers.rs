@@ -33,6 +33,31 @@ fn a_writer_that_never_comes_back_does_not_stop_the_ring() {
     }
 }
 
+/// Who waits for the writer of a slot lets its vCPU continue: so it comes, however long that takes.
+#[test]
+fn a_ring_that_loses_nothing_keeps_a_slot_for_fifty_times_as_long() {
+    let mut host = Host::new(1, Mode::Lossless);
+    host.guest.run(Op::Step {
+        writer: 0,
+        instructions: 4,
+    });
+    let calls = small().slots();
+    let calls = u32::try_from(calls).unwrap();
+    host.guest.run(Op::Burst { vcpu: 0, calls });
+    let patience = 1_000_000_000;
+    (0..20).for_each(|_| host.poll(0, Patience::Ticks(patience)));
+    let full = small().slots() * 15 / 16;
+    assert_eq!(host.readers[0].0.reserved(), full, "it is full");
+    host.guest.run(Op::Step {
+        writer: 0,
+        instructions: 1,
+    });
+    host.poll(0, Patience::Ticks(patience));
+    let (reader, ..) = &host.readers[0];
+    assert_eq!(reader.delivered(), full);
+    assert_eq!(reader.losses().abandoned, 0);
+}
+
 /// It was once: the next lap filled the slot of a writer that was preempted for as long.
 #[test]
 fn a_ring_that_discards_keeps_the_slot_of_a_preempted_writer() {

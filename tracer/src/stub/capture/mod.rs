@@ -255,7 +255,8 @@ impl CaptureCode<'_> {
         bind(self.a, done)?;
         self.frame.emit_restore(self.a, &looking)?;
         bind(self.a, skip)?;
-        Ok((Full::new(full, room, done, access), faults))
+        let full = Full::new(full, room, done, (&recorder, &SCRATCH));
+        Ok((full, faults))
     }
 
     /// Appends the stores of all values.

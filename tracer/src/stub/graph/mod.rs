@@ -236,7 +236,7 @@ impl<'a> Code<'a> {
             }
             a.set_label(&mut back)?;
             self.full
-                .push(Full::new(full, room, back, recorder.access(scratch)));
+                .push(Full::new(full, room, back, (recorder, scratch)));
         }
         Ok(())
     }

@@ -9,10 +9,11 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Foothold};
 use crate::filter::{Filter, Selection};
 use crate::points::events::find_event;
 use crate::ring::geometry::Geometry;
+use crate::ring::reader::Mode;
 use crate::session::{SessionConfig, SessionId, TracerKind};
 use crate::stub::recorder::Clock;
 use debuginfo::DebugInfo;
@@ -31,6 +32,7 @@ use super::checks::{Room, check_name, check_occasion, check_room, check_roots, c
 use super::closing::Closing;
 use super::dumping::WantedDump;
 use super::error::TracingError;
+use super::lossless::check_lossless;
 use super::options::{ClockSource, PERIODS_NS, RECORD_BYTES, SessionOptions, StoreKind, Tracer};
 use super::status::Switched;
 use crate::clock::HostClock;
@@ -58,6 +60,8 @@ pub(super) struct Shared {
     pub vcpus: u16,
     /// Bytes of the window that rings may take.
     pub rings_room: u64,
+    /// Whether a vCPU that has left the guest can be made to wait.
+    pub vcpus_can_wait: bool,
     /// The command that began tracing.
     pub command_line: String,
     /// The host's clock.
@@ -103,6 +107,17 @@ pub(super) struct Found {
 pub(super) struct Live {
     pub id: SessionId,
     reader: Reader,
+}
+
+impl Live {
+    /// vCPUs that find a ring full are waited for, or, when nothing leads to it any more, those that are there.
+    pub fn attend(&self, is_attended: bool) {
+        match (&self.reader, is_attended) {
+            (Reader::Rings(drain), true) => drain.attend(),
+            (Reader::Rings(drain), false) => drain.dismiss(),
+            (Reader::Counters(_), _) => {}
+        }
+    }
 }
 
 /// How the host gets at what a session records.
@@ -181,6 +196,7 @@ impl TraceSession {
             check_roots(&calls, &shared.image)?;
         }
         check_values(tracer, &options)?;
+        check_lossless(tracer, &options, shared.vcpus_can_wait)?;
         if let Some(bytes) = options.stack_bytes {
             Threads::new(bytes)?;
         }
@@ -360,6 +376,7 @@ impl TraceSession {
                 ClockSource::None => Clock::None,
             },
             halts: halting::wanted(&self.halts, run),
+            waits: self.options.mode == Mode::Lossless,
         }
     }
 
@@ -388,6 +405,7 @@ impl TraceSession {
         }
         let bytes = place.geometry.bytes() * place.cells.len() as u64;
         memory.populate(place.rings, bytes);
+        let rings = u16::try_from(place.cells.len()).unwrap_or(u16::MAX);
         let functions = u32::try_from(engine.image().functions.len()).unwrap_or(u32::MAX);
         let mut drain = Drain::new(
             SharedRings::new(memory, place),
@@ -406,6 +424,13 @@ impl TraceSession {
         }
         if let Some(stack_bytes) = self.output.as_ref().and_then(Output::encodes) {
             drain.encode(stack_bytes);
+        }
+        let turnstile = engine.foothold().and_then(Foothold::turnstile);
+        if self.options.mode == Mode::Lossless
+            && let Some((waits, turnstile)) = guest.waits().zip(turnstile)
+        {
+            let room = waits.open(turnstile.physical, id.0, rings);
+            drain.wait_in(room, self.options.on_full);
         }
         drain.switch(self.switched_on);
         let polled = Polled::start(drain, self.output.take(), &*shared.pollers);
@@ -540,6 +565,7 @@ impl TraceSession {
         }
         if self.tracer != tracer {
             check_values(tracer, &self.options)?;
+            check_lossless(tracer, &self.options, shared.vcpus_can_wait)?;
             self.tracer = tracer;
             // The directory that was made for the other kind is still empty.
             self.output = None;

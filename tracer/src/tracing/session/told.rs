@@ -237,8 +237,11 @@ impl TraceSession {
             status.rings = reader.status();
             status.event_rings = reader.event_status();
             status.doubts = reader.doubts().notes();
+            let now = (reader.ring_clock().host().now)();
+            drop(reader);
+            status.waits = drain.wait_status();
             let told = drain.told();
-            let busy = told.busy_for((reader.ring_clock().host().now)());
+            let busy = told.busy_for(now);
             status.output_stalled_ms = (busy >= STALL).then(|| whole_ms(busy));
             status.output_error = told.error;
             status.anomalies = told.anomalies;

@@ -103,6 +103,7 @@ impl<W: Write> Chrome<W> {
             EventKind::Point(_)
             | EventKind::LostPoints(_)
             | EventKind::Stall(_)
+            | EventKind::Wait(_)
             | EventKind::Host(_) => Ok(()),
         }
     }

@@ -85,6 +85,7 @@ impl Folded {
             | EventKind::Point(_)
             | EventKind::LostPoints(_)
             | EventKind::Stall(_)
+            | EventKind::Wait(_)
             | EventKind::Host(_) => {}
         }
     }

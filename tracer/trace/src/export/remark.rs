@@ -1,16 +1,19 @@
-//! What is said of a trace as a whole at a moment of it: the clock was late, the guest was held, a trigger has fired.
+//! What is said of a trace as a whole at a moment of it: the clock was late, the guest was held, a vCPU
+//! waited for the reader, a trigger has fired.
 
 use std::fmt;
 
-use super::uftrace::{ClockStall, Fired, Pause, SideFile};
+use super::uftrace::{ClockStall, Fired, Pause, SideFile, Wait};
 
-/// Something that happened to all vCPUs.
+/// Something that is no step of a thread, and nothing that the guest says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Remark {
     /// Times up to here are too early.
     Stall(ClockStall),
     /// From here on nothing of the guest ran for a time.
     Pause(Pause),
+    /// Up to here a vCPU waited for the reader.
+    Wait(Wait),
     /// What a trigger waits for.
     Fired(Fired),
 }
@@ -21,8 +24,9 @@ impl Remark {
     pub fn all(side: &SideFile) -> Vec<Self> {
         let stalls = side.clock_stalls.iter().copied().map(Self::Stall);
         let pauses = side.metadata.paused.iter().copied().map(Self::Pause);
+        let waits = side.waits.each.iter().copied().map(Self::Wait);
         let fired = side.metadata.fired.iter().cloned().map(Self::Fired);
-        let mut all: Vec<Self> = stalls.chain(pauses).chain(fired).collect();
+        let mut all: Vec<Self> = stalls.chain(pauses).chain(waits).chain(fired).collect();
         all.sort_by_key(Self::time_ns);
         all
     }
@@ -32,6 +36,7 @@ impl Remark {
     pub const fn what(&self) -> &'static str {
         match self {
             Self::Stall(_) => "stall",
+            Self::Wait(_) => "wait",
             Self::Pause(_) => "pause",
             Self::Fired(_) => "trigger",
         }
@@ -42,6 +47,7 @@ impl Remark {
     pub const fn length_ns(&self) -> Option<u64> {
         match self {
             Self::Stall(stall) => Some(stall.length_ns),
+            Self::Wait(wait) => Some(wait.length_ns),
             Self::Pause(pause) => Some(pause.length_ns),
             Self::Fired(_) => None,
         }
@@ -53,6 +59,7 @@ impl Remark {
         match self {
             Self::Stall(stall) => stall.end_ns,
             Self::Pause(pause) => pause.begin_ns,
+            Self::Wait(wait) => wait.end_ns,
             Self::Fired(fired) => fired.time_ns,
         }
     }
@@ -63,6 +70,7 @@ impl fmt::Display for Remark {
         match self {
             Self::Stall(stall) => stall.fmt(f),
             Self::Pause(pause) => pause.fmt(f),
+            Self::Wait(wait) => wait.fmt(f),
             Self::Fired(fired) => fired.fmt(f),
         }
     }

@@ -136,6 +136,7 @@ impl Selection {
             EventKind::Point(_)
             | EventKind::LostPoints(_)
             | EventKind::Stall(_)
+            | EventKind::Wait(_)
             | EventKind::Host(_) => {
                 sink.event(event);
             }

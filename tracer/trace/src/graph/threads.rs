@@ -204,6 +204,7 @@ impl Threads {
             | RecordKind::Point(_)
             | RecordKind::Captured(_)
             | RecordKind::Stall(_)
+            | RecordKind::Wait { .. }
             | RecordKind::Host(_) => {}
         }
     }

@@ -118,6 +118,11 @@ impl Lines {
                 let text = format!("# the clock stood still for {length_ns} ns up to here");
                 self.end(&text);
             }
+            Happening::Wait { length_ns } => {
+                let vcpu = event.vcpu;
+                let text = format!("# vCPU {vcpu} waited {length_ns} ns for the reader up to here");
+                self.end(&text);
+            }
             Happening::Unread { count } => {
                 let text = format!("# {count} events came faster than they were taken: not shown");
                 self.end(&text);

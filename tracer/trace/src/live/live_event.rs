@@ -85,6 +85,11 @@ pub enum Happening {
         /// For so many nanoseconds, up to now.
         length_ns: u64,
     },
+    /// This vCPU found a ring full and waited for its reader.
+    Wait {
+        /// For so many nanoseconds, up to now.
+        length_ns: u64,
+    },
     /// This listener did not take what was before this in time.
     Unread {
         /// So many events.

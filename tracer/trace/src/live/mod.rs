@@ -126,6 +126,7 @@ impl Known {
             }
             EventKind::LostPoints(count) => Happening::LostEvents { count },
             EventKind::Stall(length_ns) => Happening::Stall { length_ns },
+            EventKind::Wait(length_ns) => Happening::Wait { length_ns },
             EventKind::Host(HostStep::Lost(count)) => Happening::LostEvents {
                 count: count.into(),
             },

@@ -44,6 +44,7 @@ impl OpenCalls {
             EventKind::Point(_)
             | EventKind::LostPoints(_)
             | EventKind::Stall(_)
+            | EventKind::Wait(_)
             | EventKind::Host(_) => false,
         }
     }

@@ -29,6 +29,7 @@ impl Callers {
             | EventKind::Point(_)
             | EventKind::LostPoints(_)
             | EventKind::Stall(_)
+            | EventKind::Wait(_)
             | EventKind::Host(_) => None,
         }
     }

@@ -149,6 +149,7 @@ impl<'a, W: Write> Printer<'a, W> {
             EventKind::Point(_)
             | EventKind::LostPoints(_)
             | EventKind::Stall(_)
+            | EventKind::Wait(_)
             | EventKind::Host(_) => Ok(()),
         }
     }

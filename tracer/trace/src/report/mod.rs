@@ -239,6 +239,7 @@ impl Printed {
                 EventKind::Exit { .. }
                 | EventKind::Point(_)
                 | EventKind::Stall(_)
+                | EventKind::Wait(_)
                 | EventKind::Host(_) => 0,
             },
             Happened::Point(event) => {

@@ -10,7 +10,7 @@ use super::directory::TraceDirectory;
 use super::gather::Gathered;
 use super::summary::Summary;
 use super::times::Times;
-use crate::export::uftrace::{Fired, Pause, PauseSpread};
+use crate::export::uftrace::{Fired, Pause, PauseSpread, Waits};
 
 /// So many calls when nobody says how many.
 pub(super) const CALLS: usize = 5;
@@ -38,6 +38,8 @@ pub(super) struct About {
     paused: Vec<Pause>,
     /// Triggers that have fired.
     fired: Vec<Fired>,
+    /// How long vCPUs waited for the reader; none where none did.
+    waits: Option<Waits>,
 }
 
 impl About {
@@ -72,6 +74,9 @@ impl About {
             pauses: Some(side.metadata.pauses).filter(|pauses| !pauses.is_empty()),
             paused: side.metadata.paused.clone(),
             fired: side.metadata.fired.iter().map(Fired::clean).collect(),
+            waits: Some(&side.waits)
+                .filter(|waits| !waits.is_empty())
+                .map(Waits::summed),
             ..of_calls
         }
     }
@@ -132,7 +137,9 @@ impl About {
         };
         line("lost", lost)?;
         line("pauses", self.pauses(times))?;
-        line("triggers", self.triggers(times))
+        line("triggers", self.triggers(times))?;
+        let waits = self.waits.as_ref().map(ToString::to_string);
+        line("waits", waits.unwrap_or_default())
     }
 
     fn recorded(&self) -> String {

@@ -158,6 +158,7 @@ impl Summary {
             EventKind::Point(_)
             | EventKind::LostPoints(_)
             | EventKind::Stall(_)
+            | EventKind::Wait(_)
             | EventKind::Host(_) => {}
         }
     }

@@ -122,6 +122,7 @@ impl Graph {
             RecordKind::Entry(_)
             | RecordKind::Point(_)
             | RecordKind::Stall(_)
+            | RecordKind::Wait { .. }
             | RecordKind::Host(_) => return,
         };
         self.threads
@@ -393,6 +394,10 @@ impl Stream {
 /// together, and where nothing is missing.
 #[inline]
 fn alone(vcpu: u16, is_point: bool, record: Record) -> Option<Event> {
+    let vcpu = match record.kind {
+        RecordKind::Wait { vcpu, .. } => vcpu,
+        _ => vcpu,
+    };
     let (kind, values) = match record.kind {
         RecordKind::Entry(function) => (EventKind::Entry(function), None),
         RecordKind::Lost(count) if is_point => (EventKind::LostPoints(count), None),
@@ -400,6 +405,7 @@ fn alone(vcpu: u16, is_point: bool, record: Record) -> Option<Event> {
         RecordKind::Lost(count) => (EventKind::Lost(count), None),
         RecordKind::Point(passed) => (EventKind::Point(passed.event), Some(passed.values)),
         RecordKind::Stall(length_ns) => (EventKind::Stall(length_ns), None),
+        RecordKind::Wait { length_ns, .. } => (EventKind::Wait(length_ns), None),
         RecordKind::Host(step) => (EventKind::Host(*step), None),
     };
     Some(Event {
@@ -418,7 +424,10 @@ fn pass(graph: Option<&mut Graph>, is_point: bool, timed: Timed, sink: &mut impl
         return alone(timed.vcpu, is_point, timed.record).map_or((), |event| sink.event(event));
     };
     let is_of_calls = match timed.record.kind {
-        RecordKind::Point(_) | RecordKind::Stall(_) | RecordKind::Host(_) => false,
+        RecordKind::Point(_)
+        | RecordKind::Stall(_)
+        | RecordKind::Wait { .. }
+        | RecordKind::Host(_) => false,
         RecordKind::Lost(_) => !is_point,
         RecordKind::Entry(_) | RecordKind::Graph { .. } | RecordKind::Captured(_) => true,
     };
@@ -426,8 +435,8 @@ fn pass(graph: Option<&mut Graph>, is_point: bool, timed: Timed, sink: &mut impl
         return graph.record(timed, sink);
     }
     graph.advance(timed.time_ns, sink);
-    let (thread, depth) = graph.threads.on(timed.vcpu);
     if let Some(event) = alone(timed.vcpu, is_point, timed.record) {
+        let (thread, depth) = graph.threads.on(event.vcpu);
         sink.event(Event {
             thread,
             depth,

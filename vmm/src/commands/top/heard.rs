@@ -101,7 +101,10 @@ impl Heard {
             Happening::Lost { .. } => self.open.clear(),
             // It is called by the innermost call of its thread that is open.
             Happening::Event { event, .. } => self.called(event, &self.caller(thread, depth)),
-            Happening::LostEvents { .. } | Happening::Stall { .. } | Happening::Open { .. } => {}
+            Happening::LostEvents { .. }
+            | Happening::Stall { .. }
+            | Happening::Wait { .. }
+            | Happening::Open { .. } => {}
         }
     }
 

@@ -151,6 +151,10 @@ impl Coder {
             RecordKind::Lost(count) => part.lost = part.lost.saturating_add(count),
             _ => part.records += 1,
         }
+        if let RecordKind::Wait { length_ns, .. } = record.kind {
+            let (count, ns) = &mut part.waits;
+            (*count, *ns) = (*count + 1, ns.saturating_add(length_ns));
+        }
         self.time_ns = record.time_ns;
     }
 

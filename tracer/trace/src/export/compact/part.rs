@@ -24,6 +24,8 @@ pub(super) struct Part {
     pub records: u32,
     /// How many its losses say.
     pub lost: u64,
+    /// How many of its records are waits of vCPUs, and how many nanoseconds of them.
+    pub waits: (u64, u64),
 }
 
 /// What is said of all of them.
@@ -46,6 +48,7 @@ impl Part {
             base_ns,
             records: 0,
             lost: 0,
+            waits: (0, 0),
         }
     }
 

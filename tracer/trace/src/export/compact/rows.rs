@@ -1,7 +1,7 @@
 //! Records that are rare beside calls, one by one, each with all that it says.
 //!
 //! ```text
-//!  row     what it is (3 losses, 4 a point, 5 values of a call, 6 a stall, 7 the host), the time since the record before
+//!  row     what it is (3 losses, 4 a point, 5 values of a call, 6 a stall, 7 the host, 8 a wait), the time since the record before
 //!          (a number, zigzag), then what it says
 //!  number  7 bits in a byte, the lowest first; the highest bit says that more follow
 //! ```
@@ -26,6 +26,7 @@ const POINT: u8 = 4;
 const CAPTURED: u8 = 5;
 const STALL: u8 = 6;
 const HOST: u8 = 7;
+const WAIT: u8 = 8;
 
 /// Values of one record, at most.
 const VALUES_MAX: u64 = 4096;
@@ -39,6 +40,7 @@ pub(super) fn encode(record: &Record, before_ns: u64, into: &mut Vec<u8>) {
         RecordKind::Captured(_) => CAPTURED,
         RecordKind::Stall(_) => STALL,
         RecordKind::Host(_) => HOST,
+        RecordKind::Wait { .. } => WAIT,
     };
     into.push(tag);
     put_signed(record.time_ns.wrapping_sub(before_ns).cast_signed(), into);
@@ -56,12 +58,16 @@ pub(super) fn encode(record: &Record, before_ns: u64, into: &mut Vec<u8>) {
             put_values(&call.values, into);
         }
         RecordKind::Host(step) => put_host(**step, into),
+        RecordKind::Wait { vcpu, length_ns } => {
+            put_number((*vcpu).into(), into);
+            put_number(*length_ns, into);
+        }
     }
 }
 
 /// The record after its first byte; none for a byte that begins no row.
 pub(super) fn decode(tag: u8, before_ns: u64, from: &mut Bytes<'_>) -> Result<Record, Malformed> {
-    if !(LOST..=HOST).contains(&tag) {
+    if !(LOST..=WAIT).contains(&tag) {
         return Err(Malformed("no kind of record"));
     }
     let since = from.signed()?.cast_unsigned();
@@ -83,7 +89,11 @@ pub(super) fn decode(tag: u8, before_ns: u64, from: &mut Bytes<'_>) -> Result<Re
             slot: from.number()?,
             values: values(from)?,
         })),
-        _ => RecordKind::Host(Box::new(host(from)?)),
+        HOST => RecordKind::Host(Box::new(host(from)?)),
+        _ => RecordKind::Wait {
+            vcpu: u16::try_from(from.number()?).map_err(|_| Malformed("no vCPU"))?,
+            length_ns: from.number()?,
+        },
     };
     Ok(Record { time_ns, kind })
 }
@@ -235,6 +245,10 @@ mod tests {
             RecordKind::Captured(call(Moment::Entry).into()),
             RecordKind::Captured(call(Moment::Exit).into()),
             RecordKind::Stall(1),
+            RecordKind::Wait {
+                vcpu: 300,
+                length_ns: u64::MAX,
+            },
             RecordKind::Lost(u64::MAX),
         ]);
         for kind in kinds {

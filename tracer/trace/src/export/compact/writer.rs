@@ -32,12 +32,16 @@ use crate::stream::{Origin, StreamOptions};
 /// What a compact trace has come to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Kept {
-    /// Records that are in it, and are no losses.
+    /// Records of the guest that are in it.
     pub records: u64,
     /// Records that are known to be missing.
     pub lost: u64,
     /// Records whose times may be wrong.
     pub doubts: u64,
+    /// How often a vCPU waited for the reader.
+    pub waits: u64,
+    /// All waits together, in nanoseconds.
+    pub waited_ns: u64,
     /// Its size.
     pub bytes: u64,
 }
@@ -176,9 +180,12 @@ impl CompactWriter {
     /// Writes a part, or counts it.
     fn records(&mut self, mut part: Part, of: Of) {
         let at = self.file.length();
+        let (waits, waited_ns) = part.waits;
         let has = Kept {
-            records: part.records.into(),
+            records: u64::from(part.records).saturating_sub(waits),
             lost: part.lost,
+            waits,
+            waited_ns,
             ..Kept::default()
         };
         if let Err(error) = self.file.add(Kind::Records, part.describe(of)) {
@@ -194,6 +201,8 @@ impl CompactWriter {
         }
         self.kept.records += has.records;
         self.kept.lost = self.kept.lost.saturating_add(has.lost);
+        self.kept.waits += has.waits;
+        self.kept.waited_ns = self.kept.waited_ns.saturating_add(has.waited_ns);
         self.last = Some((at, number(of.origin), has, part.base_ns));
     }
 
@@ -301,6 +310,8 @@ impl CompactWriter {
             let (since_ns, count) = self.unsaid.entry(ring).or_insert((time_ns, 0));
             (*since_ns, *count) = (time_ns, count.saturating_add(missing));
             self.kept.records = self.kept.records.saturating_sub(has.records);
+            self.kept.waits = self.kept.waits.saturating_sub(has.waits);
+            self.kept.waited_ns = self.kept.waited_ns.saturating_sub(has.waited_ns);
             self.kept.lost = self.kept.lost.saturating_add(has.records);
             self.dropped = self.dropped.saturating_add(has.records);
         }

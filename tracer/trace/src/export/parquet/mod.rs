@@ -181,6 +181,7 @@ impl Parquet {
             EventKind::Point(_)
             | EventKind::LostPoints(_)
             | EventKind::Stall(_)
+            | EventKind::Wait(_)
             | EventKind::Host(_) => Ok(()),
         }
     }

@@ -171,6 +171,7 @@ impl<W: Write> Perfetto<W> {
             EventKind::Point(_)
             | EventKind::LostPoints(_)
             | EventKind::Stall(_)
+            | EventKind::Wait(_)
             | EventKind::Host(_) => Ok(()),
         }
     }
@@ -203,6 +204,11 @@ impl<W: Write> Perfetto<W> {
                 vec![length(stall.length_ns)],
             ),
             Remark::Pause(pause) => ("guest held", vec![length(pause.length_ns)]),
+            Remark::Wait(wait) => {
+                let vcpu = annotation(&FieldValue::Unsigned(wait.vcpu.into()));
+                let values = vec![("vcpu", vcpu), length(wait.length_ns)];
+                ("waited for the reader until here", values)
+            }
             Remark::Fired(fired) => {
                 let trigger = masked(&fired.trigger).into_owned();
                 ("trigger fired", vec![("trigger", text(trigger))])

@@ -106,6 +106,7 @@ impl TraceDat {
             EventKind::Point(_)
             | EventKind::LostPoints(_)
             | EventKind::Stall(_)
+            | EventKind::Wait(_)
             | EventKind::Host(_) => Ok(()),
         }
     }

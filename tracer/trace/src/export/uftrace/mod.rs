@@ -25,6 +25,7 @@ mod tally;
 #[cfg(test)]
 mod tests;
 pub(crate) mod threads;
+mod waits;
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -45,6 +46,7 @@ pub use self::side::{
 };
 use self::tally::Called;
 pub use self::tally::Tally;
+pub use self::waits::{Wait, Waits};
 use terms::event_format::EventFormat;
 use terms::function::FunctionId;
 use terms::printable;
@@ -54,6 +56,7 @@ use crate::event::{Event, EventKind};
 use crate::export::call_formats::CallFormats;
 use crate::export::events::{EventReader, EventWriter};
 use crate::export::probes::{self, ProbeNote};
+use crate::export::remark::Remark;
 
 /// Clock stalls that are kept one by one.
 const STALLS_MAX: usize = 4096;
@@ -224,6 +227,14 @@ impl UftraceWriter {
                 }
                 Ok(())
             }
+            EventKind::Wait(length_ns) => {
+                self.side.waits.add(Wait {
+                    vcpu: event.vcpu,
+                    end_ns: event.time_ns,
+                    length_ns,
+                });
+                Ok(())
+            }
         }
     }
 
@@ -332,24 +343,28 @@ impl UftraceWriter {
     }
 
     /// The file that uftrace merges into the trace as comments, which it shows inside calls, and outside them too with
-    /// `--event-full`: clock stalls and events.
+    /// `--event-full`: what stood still, and events.
     fn write_comments(&self) -> Result<(), ExportError> {
-        let stalls = &self.side.clock_stalls;
-        if stalls.is_empty() && self.side.events.is_empty() {
+        let stalls = self.side.clock_stalls.iter().copied().map(Remark::Stall);
+        let waits = self.side.waits.each.iter().copied().map(Remark::Wait);
+        let mut remarks: Vec<_> = stalls.chain(waits).collect();
+        remarks.sort_by_key(Remark::time_ns);
+        if remarks.is_empty() && self.side.events.is_empty() {
             return Ok(());
         }
         let path = self.directory.join(layout::COMMENT_FILE);
         let failed = || ExportError::io("write", &path);
         let mut file = BufWriter::new(File::create(&path).map_err(failed())?);
         let mut events = EventReader::of_guest(&self.directory).map_err(ExportError::Events)?;
-        let ends = stalls.iter().map(|stall| (stall.end_ns, stall.to_string()));
-        for (time_ns, stall) in ends.chain([(u64::MAX, String::new())]) {
+        let remarks = remarks.iter();
+        let remarks = remarks.map(|remark| (remark.time_ns(), remark.to_string()));
+        for (time_ns, remark) in remarks.chain([(u64::MAX, String::new())]) {
             while let Some(event) = events.pop_until(time_ns).map_err(ExportError::Events)? {
                 let line = layout::comment(event.time_ns, &event.to_string());
                 file.write_all(line.as_bytes()).map_err(failed())?;
             }
-            if !stall.is_empty() {
-                let line = layout::comment(time_ns, &stall);
+            if !remark.is_empty() {
+                let line = layout::comment(time_ns, &remark);
                 file.write_all(line.as_bytes()).map_err(failed())?;
             }
         }

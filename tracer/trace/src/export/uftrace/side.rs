@@ -10,6 +10,7 @@ use terms::printable::masked;
 use super::lane::LaneTotals;
 use super::late::{LateModules, WaitingModules};
 use super::pauses::{Pause, PauseSpread};
+use super::waits::Waits;
 use crate::doubt::TimeNote;
 use crate::export::events::EventTotals;
 use crate::graph::{Anomalies, Anomaly, Seen};
@@ -230,6 +231,9 @@ pub struct SideFile {
     /// Every time the clock page was late, up to a few thousand; empty before the end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clock_stalls: Vec<ClockStall>,
+    /// Every time a vCPU waited for the reader of a full ring; empty before the end.
+    #[serde(default, skip_serializing_if = "Waits::is_empty")]
+    pub waits: Waits,
     /// Events in the files beside the calls; absent before the end, and where there are none.
     #[serde(default, skip_serializing_if = "EventTotals::is_empty")]
     pub events: EventTotals,
@@ -254,6 +258,7 @@ impl SideFile {
             anomalies: Vec::new(),
             doubts: Vec::new(),
             clock_stalls: Vec::new(),
+            waits: Waits::default(),
             events: EventTotals::default(),
             totals: Vec::new(),
         }

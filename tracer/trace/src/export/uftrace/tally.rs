@@ -17,6 +17,10 @@ pub struct Tally {
     pub lost: u64,
     /// What did not fit, or may be wrong.
     pub anomalies: u64,
+    /// How often a vCPU waited for the reader.
+    pub waits: u64,
+    /// All waits together, in nanoseconds.
+    pub waited_ns: u64,
 }
 
 /// Which functions a trace has calls of.
@@ -63,6 +67,8 @@ impl UftraceWriter {
                 .saturating_add(side.dropped)
                 .saturating_add(side.events.lost),
             anomalies: anomalies.fold(0, u64::saturating_add),
+            waits: side.waits.count,
+            waited_ns: side.waits.total_ns,
         }
     }
 }

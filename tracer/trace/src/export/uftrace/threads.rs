@@ -211,6 +211,7 @@ impl ThreadLanes {
             EventKind::Point(_)
             | EventKind::LostPoints(_)
             | EventKind::Stall(_)
+            | EventKind::Wait(_)
             | EventKind::Host(_) => {
                 return Ok(false);
             }

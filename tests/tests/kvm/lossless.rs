@@ -1,0 +1,233 @@
+//! Sessions that lose nothing: a vCPU that finds its ring full waits for the reader, in the smallest rings, whatever happens
+//! meanwhile.
+
+use std::path::Path;
+use std::process::Command;
+use std::thread::JoinHandle;
+
+use serde_json::{Value, json};
+use tests::exact::{assert_exact, gated, open_gate, untraced, without_gate};
+use tests::{Client, Counts, Guest, Running, Trace, scaled};
+
+const LOSSLESS: [&str; 4] = ["--mode", "lossless", "--ring-size", "64"];
+
+fn waits(trace: &Trace) -> u64 {
+    trace.side()["waits"]["count"].as_u64().unwrap_or(0)
+}
+
+/// A report of a graph has times beside its counts.
+fn assert_graph_exact(trace: &Trace, called: &Counts) {
+    assert_eq!(trace.lost(), 0);
+    assert_eq!(&trace.uftrace(), called);
+}
+
+fn session<'a>(status: &'a Value, name: &str) -> &'a Value {
+    let sessions = status["tracing"]["sessions"].as_array().unwrap();
+    let found = sessions.iter().find(|session| session["name"] == name);
+    found.unwrap_or_else(|| panic!("no session {name}: {status}"))
+}
+
+fn waiting(status: &Value, name: &str) -> u64 {
+    session(status, name)["waits"]["waiting"].as_u64().unwrap()
+}
+
+/// Threads that are preempted all the time, in rings that hold a hundredth of what they record.
+fn everything_is_recorded(tracer: &str, vcpus: u32) {
+    let rest = format!("iterations={} threads=4 tick=50", scaled(6_000));
+    let guest = || gated("threads,smp,tail_calls", &rest).vcpus(vcpus);
+    let expected = untraced(guest());
+    let mut running = guest().with(LOSSLESS).output().start();
+    running.wait_for("workload spin");
+    let mut client = running.client();
+    let start = json!({"tracer": tracer, "notrace": ["spin_*"]});
+    client.call("start", start);
+    running.type_text("q");
+    let (ended, trace) = running.end();
+    let printed = without_gate(ended.good().printed());
+    assert_eq!(printed, expected, "waiting changed what the guest computes");
+    match tracer {
+        "graph" => assert_graph_exact(&trace, &printed.called()),
+        _ => assert_exact(&trace, &printed),
+    }
+    assert!(waits(&trace) > 0, "nobody has waited");
+    let first_screen = trace.report("overview");
+    assert!(
+        first_screen.contains("waits of vCPUs for the reader"),
+        "{first_screen}"
+    );
+}
+
+#[test]
+fn everything_is_recorded_of_one_vcpu() {
+    everything_is_recorded("function", 1);
+}
+
+#[test]
+fn everything_is_recorded_of_two_vcpus() {
+    everything_is_recorded("function", 2);
+}
+
+#[test]
+fn every_return_is_recorded_of_one_vcpu() {
+    everything_is_recorded("graph", 1);
+}
+
+#[test]
+fn every_return_is_recorded_of_two_vcpus() {
+    everything_is_recorded("graph", 2);
+}
+
+#[test]
+fn two_sessions_on_the_same_functions_lose_nothing_both() {
+    let rest = format!("iterations={} threads=4 tick=100", scaled(5_000));
+    let guest = gated("threads,smp", &rest).vcpus(2).with(LOSSLESS);
+    let mut running = guest.output().start();
+    running.wait_for("workload spin");
+    let mut client = running.client();
+    let options = json!({"mode": "lossless", "ring_size": 128, "output": running.path("other")});
+    client.call(
+        "session.create",
+        json!({"name": "other", "tracer": "graph", "options": options}),
+    );
+    client.call("start", json!({"notrace": ["spin_*"]}));
+    client.call("start", json!({"session": "other", "notrace": ["spin_*"]}));
+    running.type_text("q");
+    let (ended, trace) = running.end();
+    let printed = without_gate(ended.good().printed());
+    assert_exact(&trace, &printed);
+    assert!(waits(&trace) > 0);
+    let other = trace.named("other");
+    assert_graph_exact(&other, &printed.called());
+    assert!(waits(&other) > 0);
+}
+
+/// Text that comes and goes, pauses, dumps and switches while vCPUs wait all the time.
+#[test]
+fn whatever_is_asked_meanwhile_nothing_is_lost() {
+    let rest = format!("iterations={} threads=4 tick=100", scaled(12_000));
+    let guest = gated("threads,smp", &rest).vcpus(2).with(LOSSLESS);
+    let mut running = guest.output().start();
+    open_gate(&mut running);
+    let mut client = running.client();
+    for number in 0..20 {
+        let dump = running.path(&format!("dump-{number}"));
+        // The guest may end meanwhile.
+        for (method, params) in [
+            ("pause", Value::Null),
+            ("status", Value::Null),
+            ("resume", Value::Null),
+            ("dump", json!({"dir": dump})),
+            ("filter.add", json!({"notrace": ["calls_*"]})),
+            ("filter.remove", json!({"notrace": ["calls_*"]})),
+        ] {
+            if client.ask(method, params).is_none() {
+                break;
+            }
+        }
+    }
+    let (ended, trace) = running.end();
+    let printed = without_gate(ended.good().printed());
+    assert_exact(&trace, &printed);
+}
+
+#[test]
+fn events_and_probes_of_a_lossless_session_are_all_there() {
+    let count = scaled(6_000);
+    let cmdline = format!("workload=events iterations={count} threads=1");
+    let (ended, trace) = Guest::new(&cmdline)
+        .with(["--trace", "graph", "--filter", "events_*"])
+        .with(["--event", "message_sent"])
+        .with(LOSSLESS)
+        .output()
+        .run();
+    let printed = ended.good().printed();
+    let events = trace.side()["events"].clone();
+    assert_eq!(events["lost"].as_u64().unwrap_or(0), 0, "{events}");
+    let sent = events["events"]["message_sent"].as_u64();
+    assert_eq!(sent, Some(u64::from(count)), "{events}");
+    let mut called = printed.called();
+    called.retain(|name, _| name.starts_with("events_"));
+    assert_graph_exact(&trace, &called);
+    assert!(waits(&trace) > 0, "nobody has waited");
+}
+
+/// A lossless session named `stuck` of a spinning guest, whose disk takes nothing until somebody reads the pipe.
+fn stuck(running: &mut Running) -> (Client, std::path::PathBuf) {
+    let mut client = running.client();
+    let output = running.path("stuck");
+    let options = json!({"mode": "lossless", "ring_size": 64, "output": output});
+    client.call(
+        "session.create",
+        json!({"name": "stuck", "options": options}),
+    );
+    let pipe = output.join("exotrace.json.new");
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let start = json!({"session": "stuck", "filter": ["spin_*"]});
+    client.call("start", start);
+    client.wait_until("all vCPUs wait", |status| waiting(status, "stuck") == 2);
+    (client, pipe)
+}
+
+fn let_go(pipe: &Path) -> JoinHandle<Vec<u8>> {
+    let pipe = pipe.to_owned();
+    std::thread::spawn(move || std::fs::read(pipe).unwrap())
+}
+
+/// With the disk stuck, every vCPU waits; and every way out of that is one.
+#[test]
+fn a_wait_ends_when_nothing_is_to_be_recorded_any_more() {
+    let mut running = Guest::spinning(&["--patch-method", "quiesce"]);
+    let (mut client, pipe) = stuck(&mut running);
+    let stuck = json!({"session": "stuck"});
+    let status = client.status();
+    assert_eq!(status["vcpus"][0]["state"], "waiting", "{status}");
+    client.call("pause", Value::Null);
+    client.call("resume", Value::Null);
+    assert_eq!(waiting(&client.status(), "stuck"), 2);
+    client.call("tracing-off", stuck.clone());
+    client.wait_until("nobody waits", |status| waiting(status, "stuck") == 0);
+    client.call("tracing-on", stuck.clone());
+    client.wait_until("all wait again", |status| waiting(status, "stuck") == 2);
+    client.call("stop", stuck);
+    client.wait_until("the guest continues", |status| {
+        waiting(status, "stuck") == 0
+    });
+    let reader = let_go(&pipe);
+    running.type_text("q");
+    let (ended, trace) = running.end();
+    let _ = ended.good();
+    let _ = reader.join().unwrap();
+    // Two calls were counted instead of recorded when it was stopped.
+    let status = trace.named("stuck").side();
+    assert_eq!(status["finished"], true, "{status}");
+}
+
+/// Its guest and its run can be ended while every vCPU waits.
+#[test]
+fn a_guest_can_be_shut_down_in_the_middle_of_a_wait() {
+    let mut running = Guest::spinning(&[]);
+    let (mut client, pipe) = stuck(&mut running);
+    client.call("shutdown", Value::Null);
+    let reader = let_go(&pipe);
+    let (ended, trace) = running.end();
+    let _ = ended.good();
+    let _ = reader.join().unwrap();
+    let stuck = trace.named("stuck");
+    assert!(stuck.counts().values().sum::<u64>() >= 7680, "{stuck:?}");
+    assert_eq!(stuck.lost(), 0);
+}
+
+/// A session that is deleted reads what its rings hold, and who waits continues.
+#[test]
+fn a_session_can_be_deleted_in_the_middle_of_a_wait() {
+    let mut running = Guest::spinning(&[]);
+    let (mut client, pipe) = stuck(&mut running);
+    let reader = let_go(&pipe);
+    client.call("session.delete", json!({"session": "stuck"}));
+    let _ = reader.join().unwrap();
+    running.type_text("q");
+    let (ended, trace) = running.end();
+    let _ = ended.good();
+    assert_eq!(trace.named("stuck").lost(), 0);
+}

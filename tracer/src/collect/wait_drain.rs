@@ -1,0 +1,166 @@
+//! The waits of vCPUs for a reader: told in its trace, begun and ended with it. A reader that can never make room again
+//! gives up: then full rings discard, as if that had been asked for, or the run ends.
+
+use std::sync::Arc;
+
+use trace::event::RecordKind;
+use trace::stream::Origin;
+
+use super::backlog::Batch;
+use super::status::WaitStatus;
+use crate::choice::choices;
+use crate::clock::RunClock;
+use crate::ring::reader::Progress;
+use crate::ring::turnstile::Rings;
+use crate::waits::Room;
+
+choices! {
+    /// What happens when what vCPUs wait for can never come.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub enum OnFull {
+        /// From then on full rings discard new records, and count them.
+        #[default]
+        Discard = "discard",
+        /// The run ends.
+        End = "end",
+    }
+}
+
+/// How long vCPUs may come back to a ring that nothing is written to. The slot of a thread that does not come to write
+/// it has been given up by then; so the guest has changed what decides whether there is room.
+const STANDING_NS: u64 = 20_000_000_000;
+
+/// A ring that has no news.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Standing {
+    at: Progress,
+    entered: u64,
+    since: u64,
+}
+
+/// The waiting room of one session, as its reader sees it.
+#[derive(Debug)]
+pub(super) struct WaitDrain {
+    room: Arc<Room>,
+    on_full: OnFull,
+    clock: RunClock,
+    is_attended: bool,
+    read: u64,
+    /// Of calls, then of events.
+    standing: [Vec<Option<Standing>>; 2],
+    given_up: Option<String>,
+}
+
+impl WaitDrain {
+    /// Nobody has waited there yet.
+    pub fn new(room: Arc<Room>, on_full: OnFull, clock: RunClock) -> Self {
+        Self {
+            room,
+            on_full,
+            clock,
+            is_attended: true,
+            read: 0,
+            standing: [Vec::new(), Vec::new()],
+            given_up: None,
+        }
+    }
+
+    /// Where vCPUs wait.
+    pub const fn room(&self) -> &Arc<Room> {
+        &self.room
+    }
+
+    /// Waits that have ended since the last time.
+    pub fn read(&mut self, mut to: impl FnMut(Batch)) {
+        let (waits, seen) = self.room.since(self.read);
+        self.read = seen;
+        for wait in waits {
+            let length_ns = self.clock.duration_ns(wait.end.saturating_sub(wait.begin));
+            let vcpu = wait.vcpu;
+            to(Batch::of(
+                Origin::Clock,
+                self.clock.nanoseconds(wait.end),
+                RecordKind::Wait { vcpu, length_ns },
+            ));
+        }
+    }
+
+    /// The reader has been at a ring and come so far, at `now`. When vCPUs have come back to it for so long without
+    /// writing anything that nothing will end that, it gives up. Whether that is news.
+    pub fn has_read(&mut self, rings: Rings, ring: u16, at: Progress, now: u64) -> bool {
+        self.is_standing(rings, ring, at, now)
+            && self.give_up(&format!(
+                "vCPUs find ring {ring} full although it was read: the guest has changed it"
+            ))
+    }
+
+    fn is_standing(&mut self, rings: Rings, ring: u16, at: Progress, now: u64) -> bool {
+        let entered = self.room.entered(rings, ring);
+        self.room.read(rings, ring);
+        let [calls, events] = &mut self.standing;
+        let of = match rings {
+            Rings::Calls => calls,
+            Rings::Events => events,
+        };
+        let index = usize::from(ring);
+        if of.len() <= index {
+            of.resize(index + 1, None);
+        }
+        let Some(place) = of.get_mut(index) else {
+            return false;
+        };
+        let before = place.filter(|before| before.at == at);
+        let standing = before.unwrap_or(Standing {
+            at,
+            entered,
+            since: now,
+        });
+        *place = Some(standing);
+        let patience = STANDING_NS / 1_000_000 * u64::from(self.clock.khz());
+        entered > standing.entered + 1 && now.saturating_sub(standing.since) >= patience
+    }
+
+    /// It was not the guest that kept rings full until now: the host held them, or lets them be written to anew.
+    pub fn has_moved_limits(&mut self) {
+        self.standing.iter_mut().for_each(Vec::clear);
+        self.room.read_all();
+    }
+
+    /// Nobody is to be waited for any more, for this reason. Whether that is news.
+    pub fn give_up(&mut self, why: &str) -> bool {
+        if self.given_up.is_some() {
+            return false;
+        }
+        match self.on_full {
+            OnFull::Discard => {
+                log::error!("no vCPU waits for the reader any more, full rings discard: {why}");
+            }
+            OnFull::End => self.room.end_run(why),
+        }
+        self.given_up = Some(why.to_owned());
+        true
+    }
+
+    /// Who waits is to be waited for, or not any more. Whether that is news.
+    pub fn attend(&mut self, is_attended: bool) -> bool {
+        std::mem::replace(&mut self.is_attended, is_attended) != is_attended
+    }
+
+    /// Whether who waits is waited for.
+    pub const fn is_attended(&self) -> bool {
+        self.is_attended && self.given_up.is_none()
+    }
+
+    /// How many waits there were, and how long; how many vCPUs wait now.
+    pub fn status(&self) -> WaitStatus {
+        let counts = self.room.counts();
+        let ns = |ticks| self.clock.duration_ns(ticks);
+        WaitStatus {
+            count: counts.count,
+            total_ns: ns(counts.ticks),
+            longest_ns: ns(counts.longest),
+            waiting: self.room.waiting() as u64,
+            given_up: self.given_up.clone(),
+        }
+    }
+}

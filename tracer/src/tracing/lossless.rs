@@ -1,0 +1,67 @@
+//! What a session must be so that nothing of it is lost: somebody reads, and a vCPU can be made to wait for that.
+
+use super::options::{ClockSource, SessionOptions, Tracer};
+use crate::ring::reader::Mode;
+
+/// Bytes of the smallest ring: a sixteenth of it is for writers that were preempted between looking and reserving, one
+/// record each, and those must have room.
+pub const RING_BYTES_MIN: u64 = 64 << 10;
+
+/// Why a session cannot make vCPUs wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotLossless {
+    /// The guest is another's.
+    #[error(
+        "the vCPUs of another VMM leave the guest to that VMM, which does not let them wait for us"
+    )]
+    Foreign,
+    /// There are no records.
+    #[error("a profile counts in the guest: it has no records, and loses none")]
+    Profile,
+    /// Nobody would end a wait.
+    #[error("nobody reads a session without an output: its first full ring would stop the guest")]
+    NoOutput,
+    /// There would be no time to record.
+    #[error(
+        "a clock page is not kept while all vCPUs wait: records after a wait would have the time before it"
+    )]
+    ClockPage,
+    /// There is no room for preempted writers.
+    #[error(
+        "a ring of {} KiB has too little room for preempted threads: {} KiB at least",
+        bytes >> 10,
+        RING_BYTES_MIN >> 10
+    )]
+    SmallRing {
+        /// What was asked for.
+        bytes: u64,
+    },
+}
+
+/// Whether vCPUs can wait for the reader of such a session, if they are to.
+///
+/// # Errors
+/// Why not.
+pub(super) fn check_lossless(
+    tracer: Tracer,
+    options: &SessionOptions,
+    vcpus_can_wait: bool,
+) -> Result<(), NotLossless> {
+    let wrong = [
+        (!vcpus_can_wait, NotLossless::Foreign),
+        (tracer == Tracer::Profile, NotLossless::Profile),
+        (options.output.is_none(), NotLossless::NoOutput),
+        (options.clock == ClockSource::Page, NotLossless::ClockPage),
+        (
+            options.ring_bytes < RING_BYTES_MIN,
+            NotLossless::SmallRing {
+                bytes: options.ring_bytes,
+            },
+        ),
+    ];
+    let mut wrong = wrong.into_iter().filter(|(is, _)| *is);
+    match wrong.next().filter(|_| options.mode == Mode::Lossless) {
+        Some((_, why)) => Err(why),
+        None => Ok(()),
+    }
+}

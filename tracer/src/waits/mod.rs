@@ -1,0 +1,252 @@
+//! vCPUs that wait for a reader, because the ring that they would write to is full: a session that loses nothing
+//! has a *waiting room*. The thread that runs the vCPU enters it, and leaves when the reader has been at that ring.
+//! Nothing in the guest's memory is asked: a guest that comes without need waits for one round of its own reader, and
+//! keeps nobody else.
+
+#[cfg(test)]
+mod tests;
+mod told;
+
+use std::fmt::{self, Debug};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use terms::addr::Gpa;
+
+use crate::clock::HostClock;
+use crate::ring::turnstile::{Rings, Turnstile};
+use told::Told;
+pub(crate) use told::{WaitCounts, Waited};
+
+/// Who has the threads that wait in a room. Wakes every one: each looks whether its wait is over.
+pub trait Wake: Debug + Send + Sync {
+    /// Does it.
+    fn wake(&self);
+
+    /// The run is to end, for this reason: what vCPUs wait for will never come.
+    fn end_run(&self, why: &str);
+}
+
+/// The waiting rooms of a guest.
+#[derive(Debug)]
+pub struct Waits {
+    host: HostClock,
+    wake: Arc<dyn Wake>,
+    rooms: RwLock<Rooms>,
+}
+
+#[derive(Debug, Default)]
+struct Rooms {
+    turnstile: Gpa,
+    /// By the number of the session.
+    of: Vec<Option<Arc<Room>>>,
+}
+
+impl Waits {
+    /// None yet. The host tells the time like this, and threads that wait are woken like that.
+    #[must_use]
+    pub fn new(host: HostClock, wake: Arc<dyn Wake>) -> Self {
+        Self {
+            host,
+            wake,
+            rooms: RwLock::default(),
+        }
+    }
+
+    /// A room for who finds one of the `rings` rings of a session full, or as many of its events.
+    pub(crate) fn open(&self, turnstile: Gpa, session: u8, rings: u16) -> Arc<Room> {
+        let room = Arc::new(Room::new(self.host, Arc::clone(&self.wake), rings));
+        let mut rooms = self.rooms.write().unwrap_or_else(PoisonError::into_inner);
+        rooms.turnstile = turnstile;
+        let index = usize::from(session);
+        if rooms.of.len() <= index {
+            rooms.of.resize_with(index + 1, || None);
+        }
+        if let Some(place) = rooms.of.get_mut(index) {
+            *place = Some(Arc::clone(&room));
+        }
+        room
+    }
+
+    /// A vCPU has read what is no memory: where it waits, if that is a turnstile. Called by the thread that runs it.
+    #[must_use]
+    pub fn enter(&self, at: Gpa, vcpu: u16) -> Option<Wait> {
+        let rooms = self.rooms.read().unwrap_or_else(PoisonError::into_inner);
+        let (session, rings) = Turnstile::whose(rooms.turnstile, at)?;
+        let room = rooms.of.get(usize::from(session))?.as_ref()?;
+        Room::enter(room, rings, vcpu)
+    }
+}
+
+/// Where vCPUs wait for the reader of one session.
+pub(crate) struct Room {
+    host: HostClock,
+    wake: Arc<dyn Wake>,
+    rings: u16,
+    /// How often the reader has been at each ring: those of calls, then those of events.
+    rounds: Vec<AtomicU64>,
+    /// How often a vCPU has begun to wait for each.
+    entered: Vec<AtomicU64>,
+    waiting: AtomicUsize,
+    is_closed: AtomicBool,
+    told: Mutex<Told>,
+    knock: Mutex<Option<Knock>>,
+}
+
+/// Tells a reader that rests that somebody waits.
+pub type Knock = Box<dyn Fn() + Send + Sync>;
+
+impl Debug for Room {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Room")
+            .field("rings", &self.rings)
+            .field("waiting", &self.waiting)
+            .field("is_closed", &self.is_closed)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Room {
+    fn new(host: HostClock, wake: Arc<dyn Wake>, rings: u16) -> Self {
+        Self {
+            host,
+            wake,
+            rings,
+            rounds: (0..2 * rings).map(|_| AtomicU64::new(0)).collect(),
+            entered: (0..2 * rings).map(|_| AtomicU64::new(0)).collect(),
+            waiting: AtomicUsize::new(0),
+            is_closed: AtomicBool::new(false),
+            told: Mutex::default(),
+            knock: Mutex::default(),
+        }
+    }
+
+    /// The ring of a vCPU: its own, or the one that all share.
+    fn place(&self, rings: Rings, vcpu: u16) -> usize {
+        let ring = usize::from(vcpu.min(self.rings.saturating_sub(1)));
+        match rings {
+            Rings::Calls => ring,
+            Rings::Events => usize::from(self.rings) + ring,
+        }
+    }
+
+    /// How often a vCPU has begun to wait for the reader of a ring.
+    pub fn entered(&self, rings: Rings, ring: u16) -> u64 {
+        let entered = self.entered.get(self.place(rings, ring));
+        entered.map_or(0, |entered| entered.load(SeqCst))
+    }
+
+    fn rounds(&self, place: usize) -> u64 {
+        self.rounds
+            .get(place)
+            .map_or(u64::MAX, |rounds| rounds.load(SeqCst))
+    }
+
+    fn enter(room: &Arc<Self>, rings: Rings, vcpu: u16) -> Option<Wait> {
+        if room.is_closed.load(SeqCst) {
+            return None;
+        }
+        let place = room.place(rings, vcpu);
+        // Who waits is counted before the reader's rounds are looked at: it looks the other way round.
+        room.waiting.fetch_add(1, SeqCst);
+        if let Some(entered) = room.entered.get(place) {
+            entered.fetch_add(1, SeqCst);
+        }
+        let wait = Wait {
+            room: Arc::clone(room),
+            place,
+            round: room.rounds(place),
+            vcpu,
+            begin: (room.host.counter)(),
+        };
+        if let Some(knock) = &*room.knock.lock().unwrap_or_else(PoisonError::into_inner) {
+            knock();
+        }
+        Some(wait)
+    }
+
+    /// Whoever begins to wait does this.
+    pub fn on_knock(&self, knock: Knock) {
+        *self.knock.lock().unwrap_or_else(PoisonError::into_inner) = Some(knock);
+    }
+
+    /// The reader has been at a ring: who waits for it looks again, in the guest. There may be room now; if there is
+    /// none because a writer has not written yet, that may be a thread of the same vCPU.
+    pub fn read(&self, rings: Rings, ring: u16) {
+        if let Some(rounds) = self.rounds.get(self.place(rings, ring)) {
+            rounds.fetch_add(1, SeqCst);
+        }
+        if self.waiting.load(SeqCst) > 0 {
+            self.wake.wake();
+        }
+    }
+
+    /// Nobody waits for a ring any more that the reader has been at until now: limits were changed.
+    pub fn read_all(&self) {
+        for rounds in &self.rounds {
+            rounds.fetch_add(1, SeqCst);
+        }
+        self.wake.wake();
+    }
+
+    /// No reader comes any more: nobody waits here from now on.
+    pub fn close(&self) {
+        self.is_closed.store(true, SeqCst);
+        self.read_all();
+    }
+
+    /// The run is to end, for this reason.
+    pub fn end_run(&self, why: &str) {
+        self.wake.end_run(why);
+    }
+
+    /// How many vCPUs wait now.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(SeqCst)
+    }
+
+    /// The waits that have ended since the first `seen` ones.
+    pub fn since(&self, seen: u64) -> (Vec<Waited>, u64) {
+        self.told().since(seen)
+    }
+
+    /// How many there were, and how long.
+    pub fn counts(&self) -> WaitCounts {
+        self.told().counts()
+    }
+
+    fn told(&self) -> std::sync::MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A vCPU that waits, until this is dropped.
+#[derive(Debug)]
+pub struct Wait {
+    room: Arc<Room>,
+    place: usize,
+    round: u64,
+    vcpu: u16,
+    begin: u64,
+}
+
+impl Wait {
+    /// Whether the reader has been there since it began, or comes no more.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.room.rounds(self.place) != self.round || self.room.is_closed.load(SeqCst)
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        let end = (self.room.host.counter)();
+        self.room.told().note(Waited {
+            vcpu: self.vcpu,
+            begin: self.begin,
+            end,
+        });
+        self.room.waiting.fetch_sub(1, SeqCst);
+    }
+}
