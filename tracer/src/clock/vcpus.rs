@@ -8,7 +8,7 @@
 //! What lies between the last reading that agreed and the one that does not was timed by nobody knows which of
 //! the two: [`Reading::sets`] tells readers of rings.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::HostClock;
@@ -25,6 +25,8 @@ pub struct VcpuClocks {
     /// When each is to be looked at next, by the host's counter.
     due: Vec<AtomicU64>,
     interval: AtomicU64,
+    /// Whether a ring may have the times of any of them.
+    is_shared: AtomicBool,
     known: Mutex<Vec<Known>>,
 }
 
@@ -81,6 +83,7 @@ impl VcpuClocks {
             host,
             due: (0..vcpus).map(|_| AtomicU64::new(NEVER)).collect(),
             interval: AtomicU64::new(NEVER),
+            is_shared: AtomicBool::new(false),
             known: Mutex::new(vec![Known::default(); usize::from(vcpus)]),
         }
     }
@@ -108,6 +111,11 @@ impl VcpuClocks {
         self.due
             .iter()
             .for_each(|due| due.store(next, Ordering::Release));
+    }
+
+    /// From now on each ring may be written to by any vCPU.
+    pub fn share(&self) {
+        self.is_shared.store(true, Ordering::Relaxed);
     }
 
     /// Whether the counters are known.
@@ -178,6 +186,13 @@ impl VcpuClocks {
     /// The clock of this vCPU, now.
     #[must_use]
     pub(crate) fn of(&self, vcpu: u16) -> Reading {
+        match self.is_shared.load(Ordering::Relaxed) {
+            true => self.of_any(),
+            false => self.of_one(vcpu),
+        }
+    }
+
+    fn of_one(&self, vcpu: u16) -> Reading {
         let now = (self.host.counter)();
         let known = self.lock().get(usize::from(vcpu)).copied();
         let known = known.unwrap_or_default();
@@ -199,7 +214,7 @@ impl VcpuClocks {
     /// The clock of whichever vCPU, now.
     #[must_use]
     pub(crate) fn of_any(&self) -> Reading {
-        let mut reading = self.of(0);
+        let mut reading = self.of_one(0);
         let summary = self.summary();
         let known = self.lock();
         let relations = known.iter().filter_map(|known| known.relation);
@@ -253,6 +268,21 @@ mod tests {
         now: || Duration::ZERO,
         rest: |_| {},
     };
+
+    #[test]
+    fn a_ring_of_all_vcpus_is_in_doubt_when_their_clocks_differ() {
+        let clocks = VcpuClocks::new(2, HOST);
+        let relation = |offset| Relation {
+            offset,
+            bound: 1,
+            measured: 1,
+        };
+        clocks.begin(&[relation(0), relation(1000)], 1 << 40);
+        assert!(!clocks.of(0).is_mixed);
+        clocks.share();
+        assert!(clocks.of(0).is_mixed);
+        assert_eq!(clocks.of(1).moment.offset, 0);
+    }
 
     /// A reading of a counter that is `offset` ahead; it took `width` ticks.
     fn sample(at: u64, offset: u64, width: u64) -> Sample {

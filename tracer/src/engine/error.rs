@@ -3,7 +3,7 @@
 use super::probes::error::ProbeError;
 use crate::points::events::OutOfReach;
 use crate::record::FUNCTIONS_MAX;
-use crate::stub::cell::{GsMoved, NoGsBase, SESSIONS_MAX};
+use crate::stub::cell::{GsMoved, SESSIONS_MAX};
 use crate::stub::store::StoreError;
 use crate::stub::template::StubError;
 use crate::target::MemoryError;
@@ -28,9 +28,6 @@ pub enum AttachError {
     /// Stubs would write to another vCPU's ring, or to no ring.
     #[error("cannot attach: {0}")]
     GsMoved(#[from] GsMoved),
-    /// The vCPUs are not told apart where they should be.
-    #[error("each vCPU cannot be given its own ring: {0}")]
-    NotApart(#[from] NoGsBase),
     /// The counters of a profile are those of each vCPU.
     #[error(
         "cannot make session '{name}': a profile counts for each vCPU, and the kernel has not set up yet what tells them apart; begin it later"

@@ -57,6 +57,17 @@ pub struct Foothold {
     pub(super) mirror_physical: Option<Gpa>,
 }
 
+/// Whether the vCPUs are told apart.
+#[derive(Debug)]
+pub enum Apart {
+    /// As they were, or were not, when the window was opened.
+    Before,
+    /// From now on, and the cells are elsewhere: who has some must be told ([`Sessions::move_cells`](super::Sessions::move_cells)).
+    By(CellsMoved),
+    /// They cannot be.
+    No(NoGsBase),
+}
+
 /// Where the cells of all sessions are now.
 #[derive(Debug)]
 pub struct CellsMoved {
@@ -227,29 +238,30 @@ impl Foothold {
     }
 
     /// The guest has set up what tells its processors apart: where only the first one was known, each gets the cells that
-    /// it finds by its GS base. Returns where they are now, if they have moved: who has some must be told
-    /// ([`Sessions::move_cells`]).
+    /// it finds by its GS base. Where that cannot be, all use those of the first one from now on.
     ///
     /// # Errors
     /// An [`AttachError`]; then everything is as before.
-    ///
-    /// [`Sessions::move_cells`]: super::Sessions::move_cells
     pub fn tell_vcpus_apart(
         &mut self,
         target: &mut (impl StoppedTarget + ?Sized),
         image: &Image,
-    ) -> Result<Option<CellsMoved>, AttachError> {
+    ) -> Result<Apart, AttachError> {
         let CpuStrategy::First { vcpus, code } = self.strategy else {
-            return Ok(None);
+            return Ok(Apart::Before);
         };
-        let listed = gs_list::listed(image, target, vcpus)?;
-        let (strategy, why_not) = CpuStrategy::choose(target.vcpus(), code, &listed);
+        let (strategy, why_not) = match gs_list::listed(image, target, vcpus) {
+            Ok(listed) => CpuStrategy::choose(target.vcpus(), code, &listed),
+            Err(reason) => (CpuStrategy::Shared, Some(reason)),
+        };
         if let Some(why_not) = why_not {
-            return Err(why_not.into());
+            // A cell that is found by its address can be anybody's: its slots are reserved with a lock prefix.
+            (self.strategy, self.no_gs) = (strategy, Some(why_not));
+            return Ok(Apart::No(why_not));
         }
         self.cells = self.window.map(target, strategy.span(), PageUse::Data)?;
         self.strategy = strategy.clone();
-        Ok(Some(CellsMoved {
+        Ok(Apart::By(CellsMoved {
             strategy,
             cells: self.cells,
         }))

@@ -21,7 +21,7 @@ pub use commit::Applied;
 use commit::Commit;
 pub use error::{ApplyError, AttachError};
 use events::Events;
-pub use foothold::Foothold;
+pub use foothold::{Apart, Foothold};
 pub use leaving::{Inside, Leaving};
 use locks::LockError;
 use plan::{Plan, Step, What};

@@ -21,6 +21,7 @@ pub(super) use self::state::{Phases, check_borders};
 use super::error::TracingError;
 use super::remarks::functions_traced;
 use super::{Attachment, Tracing};
+use crate::engine::Apart;
 use crate::guest::{Guest, StoppedGuest};
 use crate::guest_kind;
 use crate::personality::{Border, Crossing};
@@ -162,18 +163,25 @@ fn leave(
     Ok(entry(on, later))
 }
 
-/// From here on every site is one nop, and each vCPU has its own cell.
+/// From here on every site is one nop, and each vCPU has its own cell, if it can be told from the others.
 fn hand_over(on: &mut Attachment, guest: &impl Guest) -> Result<(), TracingError> {
     let image = Arc::clone(&on.shared.image);
     let mut stopped = guest.stop()?;
     guest.check_clocks(&mut stopped);
     stopped.fetch_kernel_gs_base()?;
     let foothold = on.engine.foothold_mut()?;
-    if let Some(cells) = foothold.tell_vcpus_apart(&mut stopped, &image)? {
-        on.engine.sessions_mut().move_cells(&cells);
-        let engine = &on.engine;
-        let mut sessions = on.sessions.iter();
-        sessions.try_for_each(|session| session.move_cells(engine))?;
+    match foothold.tell_vcpus_apart(&mut stopped, &image)? {
+        Apart::Before => {}
+        Apart::By(cells) => {
+            on.engine.sessions_mut().move_cells(&cells);
+            let engine = &on.engine;
+            let mut sessions = on.sessions.iter();
+            sessions.try_for_each(|session| session.move_cells(engine))?;
+        }
+        Apart::No(why_not) => {
+            guest.clocks().share();
+            log::warn!("all vCPUs write to the ring of the first one: {why_not}");
+        }
     }
     on.engine.sites_mut().are_normal();
     on.phases.rewriting = None;

@@ -172,6 +172,94 @@ fn call_all(tracing: &Tracing, guest: &MockGuest, vcpu: u16, ticks: u64) {
     }
 }
 
+/// The kernel clears the entries that it does not need.
+fn clears_tables(guest: &MockGuest) {
+    let mut target = guest.target();
+    for entry in entries(&mut target) {
+        target.write_physical(entry, &[0; 8]).unwrap();
+    }
+}
+
+/// It has made its sites nops, and has set up what tells its processors apart.
+fn prepares_nops(guest: &MockGuest, bases: [u64; 2]) {
+    let mut target = guest.target();
+    for function in 0..FUNCTIONS {
+        target.write(at(function), &NOP5).unwrap();
+    }
+    for (base, number) in bases.iter().zip(0..) {
+        let at = OFFSETS.wrapping_add(8 * number);
+        target.write(at, &base.to_le_bytes()).unwrap();
+    }
+    target.vcpus_mut()[0].gs_base = bases[0];
+}
+
+/// Memory of processors can be anywhere, and where a kernel has a list, it need not be filled in yet.
+#[test]
+fn vcpus_that_cannot_be_told_apart_share_the_ring_of_the_first() {
+    for second in [BASES[0] + (1 << 40), NO_BASE] {
+        let folder = tempfile::tempdir().unwrap();
+        let session = SessionOptions {
+            output: Some(folder.path().join("trace")),
+            ..SessionOptions::default()
+        };
+        let (mut tracing, guest) = prepared(image(), session, Tracer::Function);
+        tracing.reached(&guest).unwrap();
+        let early = tracing.rings_of(DEFAULT_SESSION).unwrap();
+        call_all(&tracing, &guest, 0, 1 << 40);
+        enters(&guest, CLEARS, at(5));
+        tracing.reached(&guest).unwrap();
+        clears_tables(&guest);
+        tracing.reached(&guest).unwrap();
+        enters(&guest, NOPS, at(6));
+        tracing.reached(&guest).unwrap();
+        prepares_nops(&guest, [BASES[0], second]);
+        assert_eq!(tracing.reached(&guest).unwrap(), None);
+        assert_eq!(led(&guest), FUNCTIONS as usize);
+        assert_eq!(tracing.attachment.found().strategy, Some("shared"));
+        assert!(!tracing.attachment.knows_vcpus());
+        let late = tracing.rings_of(DEFAULT_SESSION).unwrap();
+        assert_eq!(late.cells, early.cells, "they are where they were");
+        call_all(&tracing, &guest, 0, (1 << 40) + 2000);
+        tracing.stop(&guest, DEFAULT_SESSION).unwrap();
+        assert_eq!(sites(&guest), Some(NOP5));
+        let finished = tracing.finish(&guest, None).unwrap();
+        let [Closing::Written { tally, .. }] = &finished.closings[..] else {
+            panic!("{:?}", finished.closings);
+        };
+        assert_eq!((tally.calls, tally.lost), (2 * u64::from(FUNCTIONS), 0));
+    }
+}
+
+/// Between two borders a session is stopped and started as at any time.
+#[test]
+fn sessions_are_stopped_and_started_between_borders() {
+    let (mut tracing, guest) = untraced();
+    let globs = Globs::default();
+    tracing.reached(&guest).unwrap();
+    tracing.stop(&guest, DEFAULT_SESSION).unwrap();
+    assert_eq!(sites(&guest), Some(CALL), "as linked");
+    enters(&guest, CLEARS, at(5));
+    tracing.reached(&guest).unwrap();
+    clears_tables(&guest);
+    tracing.reached(&guest).unwrap();
+    tracing
+        .start(&guest, DEFAULT_SESSION, None, &globs)
+        .unwrap();
+    assert_eq!(led(&guest), FUNCTIONS as usize);
+    tracing.stop(&guest, DEFAULT_SESSION).unwrap();
+    enters(&guest, NOPS, at(6));
+    tracing.reached(&guest).unwrap();
+    prepares_nops(&guest, BASES);
+    assert_eq!(tracing.reached(&guest).unwrap(), None);
+    assert_eq!(sites(&guest), Some(NOP5), "who was stopped stays so");
+    tracing
+        .start(&guest, DEFAULT_SESSION, None, &globs)
+        .unwrap();
+    assert_eq!(led(&guest), FUNCTIONS as usize);
+    let late = tracing.rings_of(DEFAULT_SESSION).unwrap();
+    assert_eq!(late.cells[1].0 - late.cells[0].0, BASES[1] - BASES[0]);
+}
+
 #[test]
 fn every_call_is_counted_over_every_border() {
     let folder = tempfile::tempdir().unwrap();
@@ -189,12 +277,7 @@ fn every_call_is_counted_over_every_border() {
     let back = at(5).wrapping_add(8);
     enters(&guest, CLEARS, back);
     assert_eq!(tracing.reached(&guest).unwrap(), Some(back));
-    {
-        let mut target = guest.target();
-        for entry in entries(&mut target) {
-            target.write_physical(entry, &[0; 8]).unwrap();
-        }
-    }
+    clears_tables(&guest);
     assert_eq!(led(&guest), 0);
     assert_eq!(tracing.reached(&guest).unwrap(), Some(at(NOPS)));
     assert_eq!(led(&guest), FUNCTIONS as usize, "the window is back");
@@ -220,18 +303,7 @@ fn every_call_is_counted_over_every_border() {
             "{refused}"
         );
     }
-    {
-        let mut target = guest.target();
-        for function in 0..FUNCTIONS {
-            target.write(at(function), &NOP5).unwrap();
-        }
-        for (base, number) in BASES.iter().zip(0..) {
-            target
-                .write(OFFSETS.wrapping_add(8 * number), &base.to_le_bytes())
-                .unwrap();
-        }
-        target.vcpus_mut()[0].gs_base = BASES[0];
-    }
+    prepares_nops(&guest, BASES);
     assert_eq!(tracing.reached(&guest).unwrap(), None);
     assert_eq!(led(&guest), FUNCTIONS as usize);
     let late = tracing.rings_of(DEFAULT_SESSION).unwrap();
