@@ -404,14 +404,19 @@ impl RingReader {
         }
         self.collect_discarded(memory, now, sink);
         if let Patience::Ticks(ticks) = patience {
-            let ticks = match self.mode {
-                Mode::Lossless => ticks.saturating_mul(LOSSLESS_PATIENCE),
-                Mode::Overwrite | Mode::Discard => ticks,
-            };
-            self.pending.release(self.head, self.room(), now, ticks);
+            self.release_pending(now, ticks);
         }
         self.follow(memory);
         false
+    }
+
+    /// No longer keeps the slots that were reserved so long ago and are not written.
+    fn release_pending(&mut self, now: u64, ticks: u64) {
+        let ticks = match self.mode {
+            Mode::Lossless => ticks.saturating_mul(LOSSLESS_PATIENCE),
+            Mode::Overwrite | Mode::Discard => ticks,
+        };
+        self.pending.release(self.head, self.room(), now, ticks);
     }
 
     /// Takes the words of consecutive slots from the tail on, if nothing is to be said of any of them but what it says itself.

@@ -344,10 +344,13 @@ impl TraceSession {
         let directory = wanted.directory;
         let output = self.create_output(directory, false, metadata, usize::MAX, shared)?;
         let from_ns = wanted.begin.time_ns(drain.lock().now_ns());
-        let (mut dumped, held) = drain.lock().dump(output, wanted.is_live, from_ns)?;
+        let (mut dumped, held) = drain
+            .lock()
+            .dumping()
+            .dump(output, wanted.is_live, from_ns)?;
         if let Some(held) = held {
             dumped.in_stubs = leave_stubs() as u64;
-            dumped.missed = drain.lock().lost_since(&held);
+            dumped.missed = drain.lock().dumping().lost_since(&held);
         }
         self.has_told.set(true);
         Ok(dumped)

@@ -2,25 +2,27 @@
 //! records, and takes the records out when there is somewhere to put them. It writes nothing: what was read waits
 //! (`Backlog`) for who writes, so whoever asks for counts never waits for a disk.
 
+mod dumping;
+
 use std::sync::Arc;
 
 use crate::record::Format;
 use crate::ring::geometry::Geometry;
-use crate::ring::reader::{CellWord, Mode, Patience, RingMemory, RingReader, Sink};
-use crate::ring::snapshot::Snapshot;
+use crate::ring::reader::{CellWord, Mode, Patience, RingMemory, RingReader};
 use crate::ring::turnstile::Rings;
 use crate::stub::mirror::stacks::Stacks;
 use image::Image;
 use terms::addr::Gpa;
 use trace::doubt::TimeDoubts;
-use trace::event::{Record, RecordKind};
+use trace::event::RecordKind;
 use trace::export::compact::Coder;
 use trace::export::probes::ProbeNote;
-use trace::export::uftrace::{ExportError, Metadata};
+use trace::export::uftrace::Metadata;
 use trace::live::Listener;
 use trace::stream::Origin;
 
-use super::backlog::{Backlog, Batch, Records, count, since};
+use self::dumping::Dumping;
+use super::backlog::{Backlog, Batch, Records};
 use super::call_sink::{CallSink, To};
 use super::event_drain::EventDrain;
 use super::host_drain::HostDrain;
@@ -29,7 +31,7 @@ use super::output::Output;
 use super::rings::SharedRings;
 use super::source::Source;
 use super::stall_drain::StallDrain;
-use super::status::{Dumped, RingStatus};
+use super::status::RingStatus;
 use super::wait_drain::{OnFull, WaitDrain};
 use crate::clock::RunClock;
 use crate::clock::page::Beats;
@@ -51,13 +53,6 @@ pub enum Continues {
     No,
     /// It is not: its ring was looked at after this time.
     Since(u64),
-}
-
-/// How many calls and events each ring had lost when it was held.
-#[derive(Debug)]
-pub struct Held {
-    calls: Vec<u64>,
-    events: Option<Vec<u64>>,
 }
 
 /// The rings of one session and where their records go.
@@ -452,141 +447,9 @@ impl Drain {
         written.fold(0, u64::saturating_add)
     }
 
-    /// Has calls and events counted as lost instead of recorded, so that what the rings hold stays what it is.
-    fn hold(&mut self) -> Held {
-        let hold = |source: &Source| source.reader.hold(&self.rings);
-        Held {
-            calls: self.sources.iter().map(hold).collect(),
-            events: self.points.as_mut().map(EventDrain::hold),
-        }
-    }
-
-    /// Has calls and events recorded again, if they were before.
-    fn release(&mut self) {
-        for source in &self.sources {
-            source.reader.release(&self.rings);
-        }
-        if let Some(points) = &mut self.points {
-            points.release();
-        }
-        self.set_awaited();
-    }
-
-    /// How many calls and events were lost since the rings were `held`. A vCPU that was in a stub when they were
-    /// released can count itself later: this is to be asked when all have left.
-    #[must_use]
-    pub fn lost_since(&self, held: &Held) -> u64 {
-        let lost = |(source, before): (&Source, &u64)| {
-            let lost = self.rings.load(source.reader.ring(), CellWord::Lost);
-            lost.saturating_sub(*before)
-        };
-        let calls = self.sources.iter().zip(&held.calls).map(lost);
-        let points = self.points.as_ref().zip(held.events.as_ref());
-        let events = points.map_or(0, |(points, before)| points.lost_since(before));
-        calls.fold(events, u64::saturating_add)
-    }
-
-    /// What a ring holds, and last what it has refused, `discarded` records: that has no place among its slots.
-    fn copy_of(
-        &mut self,
-        index: usize,
-        discarded: u64,
-        doubts: &mut TimeDoubts,
-    ) -> Option<(u16, Vec<Record>)> {
-        let source = self.sources.get(index)?;
-        let reader = &source.reader;
-        let snapshot = Snapshot {
-            ring: reader.ring(),
-            geometry: self.geometry,
-            first: reader.first(),
-            head: reader.head(),
-            functions: self.functions,
-            format: self.format,
-            is_timed: self.ring_clock.is_timed(),
-            timeline: &source.timeline,
-        };
-        self.stacks.begin_round();
-        let mut records = Vec::new();
-        let mut sink = CallSink {
-            clock: &self.clock,
-            rings: &self.rings,
-            stacks: &mut self.stacks,
-            to: To::Rows(&mut records),
-            is_late: false,
-            count: 0,
-        };
-        doubts.add_all(&snapshot.deliver(&self.rings, &mut sink));
-        if discarded > 0 {
-            sink.lost((self.ring_clock.host().counter)(), discarded);
-        }
-        Some((reader.ring(), records))
-    }
-
-    /// Writes what the rings hold now to `output`, of what was recorded from a time on; nothing is taken out of them. Unless
-    /// `is_live`, nothing is recorded meanwhile, so nothing is written over before it is copied. What is lost by that is not
-    /// known yet ([`Self::lost_since`]).
-    ///
-    /// # Errors
-    /// [`ExportError`] when not all could be written.
-    pub fn dump(
-        &mut self,
-        mut output: Output,
-        is_live: bool,
-        from_ns: u64,
-    ) -> Result<(Dumped, Option<Held>), ExportError> {
-        self.refresh();
-        output.name_threads(self.rings.memory(), self.ring_clock.host());
-        let of = |source: &Source| self.missing(&source.reader).0;
-        let discarded: Vec<u64> = self.sources.iter().map(of).collect();
-        let held = (!is_live).then(|| self.hold());
-        self.look();
-        if let Some(points) = &self.points {
-            output.know_points(points.formats());
-        }
-        let mut doubts = TimeDoubts::default();
-        let (mut records, mut lost) = (0, 0u64);
-        self.copy(&discarded, &mut doubts, |batch| {
-            let origin = batch.origin;
-            let rows = since(origin, batch.records.into(), from_ns);
-            if matches!(origin, Origin::Calls(_) | Origin::Points(_)) {
-                let (held, gone) = count(&rows);
-                (records, lost) = (records + held, lost.saturating_add(gone));
-            }
-            output.append(Batch::held(origin, rows));
-        });
-        if held.is_some() {
-            self.release();
-        }
-        if !self.probes.is_empty() {
-            output.describe_probes(&self.probes);
-        }
-        let written = output.finish(&doubts)?;
-        let dir = written.map_or_else(String::new, |one| one.directory.display().to_string());
-        let dumped = Dumped {
-            dir,
-            records,
-            lost,
-            ..Dumped::default()
-        };
-        Ok((dumped, held))
-    }
-
-    /// Copies all that there is, ring by ring; each has refused so many of `discarded`.
-    fn copy(&mut self, discarded: &[u64], doubts: &mut TimeDoubts, mut to: impl FnMut(Batch)) {
-        for (index, discarded) in discarded.iter().enumerate() {
-            if let Some((ring, rows)) = self.copy_of(index, *discarded, doubts) {
-                to(Batch::held(Origin::Calls(ring), rows));
-            }
-        }
-        if let Some(stalls) = &self.stalls {
-            stalls.copy(&self.clock, &mut to);
-        }
-        if let Some(host) = &self.host {
-            host.copy(&self.clock, &mut to);
-        }
-        if let Some(points) = &mut self.points {
-            points.copy(&self.clock, doubts, &mut to);
-        }
+    /// What copies what the rings hold.
+    pub fn dumping(&mut self) -> Dumping<'_> {
+        Dumping { drain: self }
     }
 
     /// How long a round waits for a slot that is reserved, while the guest runs.

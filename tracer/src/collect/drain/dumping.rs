@@ -1,0 +1,168 @@
+//! Copying what the rings of a session hold into a trace of its own, while nothing is taken out of them.
+
+use trace::doubt::TimeDoubts;
+use trace::event::Record;
+use trace::export::uftrace::ExportError;
+use trace::stream::Origin;
+
+use super::Drain;
+use crate::collect::backlog::{Batch, count, since};
+use crate::collect::call_sink::{CallSink, To};
+use crate::collect::event_drain::EventDrain;
+use crate::collect::output::Output;
+use crate::collect::source::Source;
+use crate::collect::status::Dumped;
+use crate::ring::reader::{CellWord, RingMemory, Sink};
+use crate::ring::snapshot::Snapshot;
+
+/// How many calls and events each ring had lost when it was held.
+#[derive(Debug)]
+pub struct Held {
+    calls: Vec<u64>,
+    events: Option<Vec<u64>>,
+}
+
+/// Copies of the rings of a session.
+#[derive(Debug)]
+pub struct Dumping<'a> {
+    pub(super) drain: &'a mut Drain,
+}
+
+impl Dumping<'_> {
+    /// Has calls and events counted as lost instead of recorded, so that what the rings hold stays what it is.
+    fn hold(&mut self) -> Held {
+        let hold = |source: &Source| source.reader.hold(&self.drain.rings);
+        Held {
+            calls: self.drain.sources.iter().map(hold).collect(),
+            events: self.drain.points.as_mut().map(EventDrain::hold),
+        }
+    }
+
+    /// Has calls and events recorded again, if they were before.
+    fn release(&mut self) {
+        for source in &self.drain.sources {
+            source.reader.release(&self.drain.rings);
+        }
+        if let Some(points) = &mut self.drain.points {
+            points.release();
+        }
+        self.drain.set_awaited();
+    }
+
+    /// How many calls and events were lost since the rings were `held`. A vCPU that was in a stub when they were
+    /// released can count itself later: this is to be asked when all have left.
+    #[must_use]
+    pub fn lost_since(&self, held: &Held) -> u64 {
+        let lost = |(source, before): (&Source, &u64)| {
+            let lost = self.drain.rings.load(source.reader.ring(), CellWord::Lost);
+            lost.saturating_sub(*before)
+        };
+        let calls = self.drain.sources.iter().zip(&held.calls).map(lost);
+        let points = self.drain.points.as_ref().zip(held.events.as_ref());
+        let events = points.map_or(0, |(points, before)| points.lost_since(before));
+        calls.fold(events, u64::saturating_add)
+    }
+
+    /// What a ring holds, and last what it has refused, `discarded` records: that has no place among its slots.
+    fn copy_of(
+        &mut self,
+        index: usize,
+        discarded: u64,
+        doubts: &mut TimeDoubts,
+    ) -> Option<(u16, Vec<Record>)> {
+        let source = self.drain.sources.get(index)?;
+        let reader = &source.reader;
+        let snapshot = Snapshot {
+            ring: reader.ring(),
+            geometry: self.drain.geometry,
+            first: reader.first(),
+            head: reader.head(),
+            functions: self.drain.functions,
+            format: self.drain.format,
+            is_timed: self.drain.ring_clock.is_timed(),
+            timeline: &source.timeline,
+        };
+        self.drain.stacks.begin_round();
+        let mut records = Vec::new();
+        let mut sink = CallSink {
+            clock: &self.drain.clock,
+            rings: &self.drain.rings,
+            stacks: &mut self.drain.stacks,
+            to: To::Rows(&mut records),
+            is_late: false,
+            count: 0,
+        };
+        doubts.add_all(&snapshot.deliver(&self.drain.rings, &mut sink));
+        if discarded > 0 {
+            sink.lost((self.drain.ring_clock.host().counter)(), discarded);
+        }
+        Some((reader.ring(), records))
+    }
+
+    /// Writes what the rings hold now to `output`, of what was recorded from a time on; nothing is taken out of them. Unless
+    /// `is_live`, nothing is recorded meanwhile, so nothing is written over before it is copied. What is lost by that is not
+    /// known yet ([`Self::lost_since`]).
+    ///
+    /// # Errors
+    /// [`ExportError`] when not all could be written.
+    pub fn dump(
+        &mut self,
+        mut output: Output,
+        is_live: bool,
+        from_ns: u64,
+    ) -> Result<(Dumped, Option<Held>), ExportError> {
+        self.drain.refresh();
+        output.name_threads(self.drain.rings.memory(), self.drain.ring_clock.host());
+        let of = |source: &Source| self.drain.missing(&source.reader).0;
+        let discarded: Vec<u64> = self.drain.sources.iter().map(of).collect();
+        let held = (!is_live).then(|| self.hold());
+        self.drain.look();
+        if let Some(points) = &self.drain.points {
+            output.know_points(points.formats());
+        }
+        let mut doubts = TimeDoubts::default();
+        let (mut records, mut lost) = (0, 0u64);
+        self.copy(&discarded, &mut doubts, |batch| {
+            let origin = batch.origin;
+            let rows = since(origin, batch.records.into(), from_ns);
+            if matches!(origin, Origin::Calls(_) | Origin::Points(_)) {
+                let (held, gone) = count(&rows);
+                (records, lost) = (records + held, lost.saturating_add(gone));
+            }
+            output.append(Batch::held(origin, rows));
+        });
+        if held.is_some() {
+            self.release();
+        }
+        if !self.drain.probes.is_empty() {
+            output.describe_probes(&self.drain.probes);
+        }
+        let written = output.finish(&doubts)?;
+        let dir = written.map_or_else(String::new, |one| one.directory.display().to_string());
+        let dumped = Dumped {
+            dir,
+            records,
+            lost,
+            ..Dumped::default()
+        };
+        Ok((dumped, held))
+    }
+
+    /// Copies all that there is, ring by ring; each has refused so many of `discarded`.
+    fn copy(&mut self, discarded: &[u64], doubts: &mut TimeDoubts, mut to: impl FnMut(Batch)) {
+        for (index, discarded) in discarded.iter().enumerate() {
+            if let Some((ring, rows)) = self.copy_of(index, *discarded, doubts) {
+                to(Batch::held(Origin::Calls(ring), rows));
+            }
+        }
+        if let Some(stalls) = &self.drain.stalls {
+            stalls.copy(&self.drain.clock, &mut to);
+        }
+        if let Some(host) = &self.drain.host {
+            host.copy(&self.drain.clock, &mut to);
+        }
+        if let Some(points) = &mut self.drain.points {
+            points.copy(&self.drain.clock, doubts, &mut to);
+        }
+    }
+}
