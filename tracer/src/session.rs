@@ -122,6 +122,8 @@ pub struct SessionMemory {
     pub first: Vec<Position>,
     /// How often each of its halts still does something, where it has any.
     pub halts_left: Option<Gpa>,
+    /// The word that says whether somebody reads them, who is waited for at a full ring, if it has one.
+    pub awaited: Option<Gpa>,
 }
 
 /// When values of calls are captured for a session.

@@ -151,6 +151,66 @@ fn events_and_probes_of_a_lossless_session_are_all_there() {
     assert!(waits(&trace) > 0, "nobody has waited");
 }
 
+/// How a trace is kept changes nothing of that, nor of what is said of waits.
+#[test]
+fn a_compact_trace_has_every_call_and_every_wait() {
+    let rest = format!("iterations={} threads=4 tick=100", scaled(600));
+    let guest = gated("threads,smp", &rest).vcpus(2).with(LOSSLESS);
+    let mut running = guest.with(["--store", "compact"]).output().start();
+    open_gate(&mut running);
+    let (ended, trace) = running.end();
+    let ended = ended.good();
+    let closing = "waits of vCPUs for the reader (";
+    assert!(ended.stderr.contains(closing), "{ended}");
+    let printed = without_gate(ended.printed());
+    assert_eq!(trace.lost(), 0);
+    assert_eq!(trace.counts(), printed.called());
+    let first_screen = trace.report("overview");
+    assert!(
+        first_screen.contains("waits of vCPUs for the reader"),
+        "{first_screen}"
+    );
+    let calls = trace.report("function");
+    assert!(calls.contains("for the reader up to here"), "no wait");
+}
+
+/// What a trigger holds for a dump waits, and is recorded when that is done.
+#[test]
+fn a_dump_that_a_trigger_makes_loses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let dump = folder.path().join("dump");
+    let trigger = format!("calls_trunk: dump {}", dump.display());
+    let guest = gated("calls", "iterations=50").with(LOSSLESS);
+    let guest = guest.with(["--trigger", &trigger]).output();
+    let mut running = guest.start();
+    open_gate(&mut running);
+    let (ended, trace) = running.end();
+    let ended = ended.good();
+    assert!(ended.stderr.contains(", 0 lost"), "{ended}");
+    assert!(dump.is_dir(), "{ended}");
+    assert_exact(&trace, &without_gate(ended.printed()));
+    assert!(waits(&trace) > 0, "nobody was held");
+}
+
+/// What was called before the guest died is there.
+#[test]
+fn a_guest_that_dies_leaves_every_call() {
+    let rest = format!("iterations={}", scaled(2_000));
+    let expected = untraced(gated("calls", &rest)).called();
+    let mut running = gated("calls,panic", &rest).with(LOSSLESS).output().start();
+    running.wait_for("workload spin");
+    let start = json!({"filter": ["calls_*"]});
+    running.client().call("start", start);
+    running.type_text("q");
+    let (ended, trace) = running.end();
+    assert_eq!(ended.code, Some(1), "{ended}");
+    assert_eq!(trace.lost(), 0);
+    let mut called = expected;
+    called.retain(|name, _| name.starts_with("calls_"));
+    assert_eq!(trace.counts(), called);
+    assert!(waits(&trace) > 0, "nobody has waited");
+}
+
 /// A lossless session named `stuck` of a spinning guest, whose disk takes nothing until somebody reads the pipe.
 fn stuck(running: &mut Running) -> (Client, std::path::PathBuf) {
     let mut client = running.client();

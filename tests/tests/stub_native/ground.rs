@@ -184,7 +184,7 @@ impl Ground {
                 geometry,
                 clock,
                 halts: ground.halts(session),
-                turnstile: None,
+                waits: None,
             })
             .collect();
         let first = ground.setup.graph.len() as u64;

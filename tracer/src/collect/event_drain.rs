@@ -140,11 +140,6 @@ impl EventDrain {
         readers.map(|(source, _)| source.reader.progress())
     }
 
-    /// Has stubs that find a ring full wait for its reader, or not.
-    pub fn set_awaited(&self, is_awaited: bool) {
-        self.rings.records().set_awaited(is_awaited);
-    }
-
     /// Has events counted as lost instead of recorded. Returns how many each ring had lost before.
     pub fn hold(&mut self) -> Vec<u64> {
         let hold = |(source, _): &(Source, Torn)| source.reader.hold(self.rings.records());

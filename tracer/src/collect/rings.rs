@@ -9,7 +9,7 @@ use crate::ring::geometry::{LIMIT_OFF, Position};
 use crate::ring::payload::PayloadMemory;
 use crate::ring::reader::{CellWord, RingMemory};
 use crate::session::{SessionEvents, SessionMemory};
-use crate::stub::cell::{AWAITED, HEAD, LIMIT, LOST};
+use crate::stub::cell::{HEAD, LIMIT, LOST};
 use crate::stub::halt::HALTS_MAX;
 use terms::addr::Gpa;
 
@@ -44,9 +44,9 @@ impl SharedRings {
     /// [`MemoryError`] when one of them is not in the window.
     pub fn move_cells(&self, to: &[Gpa]) -> Result<(), MemoryError> {
         for (ring, (cell, to)) in (0..).zip(self.cells.iter().zip(to)) {
-            for word in [HEAD, LIMIT, LOST, AWAITED] {
-                let held = self.memory.load(at(self.cell(ring), word))?;
-                self.memory.store(at(*to, word), held)?;
+            for word in [CellWord::Head, CellWord::Limit, CellWord::Lost] {
+                let held = self.memory.load(self.word(ring, word))?;
+                self.memory.store(in_cell(*to, word), held)?;
             }
             self.memory
                 .store(self.word(ring, CellWord::Limit), LIMIT_OFF)?;
@@ -112,13 +112,11 @@ impl SharedRings {
         Some(if word >> 63 == 0 { word } else { 0 })
     }
 
-    /// Has stubs that find a ring full wait for its reader, or not.
+    /// Has stubs that find a ring full, of calls or of events, wait for its reader, or not.
     pub fn set_awaited(&self, is_awaited: bool) {
-        for ring in 0..self.count() {
-            let word = at(self.cell(ring), AWAITED);
-            if let Err(error) = self.memory.store(word, is_awaited.into()) {
-                log::error!("cannot say whether ring {ring} is read: {error}");
-            }
+        let word = self.place.awaited;
+        if let Some(Err(error)) = word.map(|word| self.memory.store(word, is_awaited.into())) {
+            log::error!("cannot say whether rings are read: {error}");
         }
     }
 
@@ -136,26 +134,18 @@ impl SharedRings {
     }
 
     fn word(&self, ring: u16, word: CellWord) -> Gpa {
-        at(self.cell(ring), offset(word))
-    }
-
-    fn cell(&self, ring: u16) -> Gpa {
         let cell = self.cells.get(usize::from(ring));
-        Gpa(cell.map_or(u64::MAX, |cell| cell.load(Relaxed)))
+        in_cell(Gpa(cell.map_or(u64::MAX, |cell| cell.load(Relaxed))), word)
     }
 }
 
-/// Where in a cell a word is.
-const fn offset(word: CellWord) -> i32 {
-    match word {
+/// Where a word of the cell at `cell` is.
+fn in_cell(cell: Gpa, word: CellWord) -> Gpa {
+    let offset = match word {
         CellWord::Head => HEAD,
         CellWord::Limit => LIMIT,
         CellWord::Lost => LOST,
-    }
-}
-
-/// Where the word at `offset` of the cell at `cell` is.
-fn at(cell: Gpa, offset: i32) -> Gpa {
+    };
     cell.wrapping_add(u64::from(offset.unsigned_abs()))
 }
 
@@ -244,10 +234,10 @@ mod tests {
     fn cells_that_move_keep_their_words_and_leave_old_ones_that_record_nothing() {
         let geometry = Geometry::with_bytes(4096).unwrap();
         let guest = MockGuest::new(MockTarget::new(1, 1 << 21));
-        let in_region = |offset: u64| REGION_START.wrapping_add(offset);
+        let at = |offset: u64| REGION_START.wrapping_add(offset);
         let place = SessionMemory {
-            cells: vec![in_region(0), in_region(64)],
-            rings: in_region(4096),
+            cells: vec![at(0), at(64)],
+            rings: at(4096),
             format: Format::Calls,
             details: None,
             directory: None,
@@ -255,6 +245,7 @@ mod tests {
             geometry,
             first: vec![geometry.first(); 2],
             halts_left: None,
+            awaited: None,
         };
         let rings = SharedRings::new(Arc::new(guest.memory().clone()), place);
         // Who looks has the same rings.
@@ -264,17 +255,17 @@ mod tests {
             rings.store(ring, CellWord::Limit, base + 1);
             rings.store(ring, CellWord::Lost, base + 2);
         }
-        let moved = [in_region(0x1000), in_region(0x2000)];
+        let moved = [at(0x1000), at(0x2000)];
         rings.move_cells(&moved).unwrap();
         for (ring, base) in [(0, 100), (1, 200)] {
             let words = [CellWord::Head, CellWord::Limit, CellWord::Lost];
             let found = words.map(|word| looks.load(ring, word));
             assert_eq!(found, [base, base + 1, base + 2]);
-            let old = at(in_region(64 * u64::from(ring)), LIMIT);
+            let old = in_cell(at(64 * u64::from(ring)), CellWord::Limit);
             assert_eq!(rings.memory().load(old).unwrap(), LIMIT_OFF);
         }
         looks.store(1, CellWord::Lost, 7);
-        let word = at(moved[1], LOST);
+        let word = in_cell(moved[1], CellWord::Lost);
         assert_eq!(rings.memory().load(word).unwrap(), 7);
         assert!(
             rings.move_cells(&[Gpa(8), Gpa(16)]).is_err(),

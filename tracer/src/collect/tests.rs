@@ -50,6 +50,7 @@ fn reader(output: Option<&Path>) -> (MockGuest, SessionMemory, Polled) {
         geometry,
         first: vec![geometry.first()],
         halts_left: None,
+        awaited: None,
     };
     let memory: Arc<dyn crate::guest::SharedMemory> = Arc::new(guest.memory().clone());
     let image = Arc::new(nop_image(FUNCTIONS));

@@ -164,3 +164,82 @@ impl WaitDrain {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clock::HostClock;
+    use crate::waits::{Waits, Wake};
+    use terms::addr::Gpa;
+
+    const HOST: HostClock = HostClock {
+        counter: || 0,
+        now: || Duration::ZERO,
+        rest: |_| (),
+    };
+    const MS: u64 = 1_000_000;
+    const LONG: u64 = STANDING_NS + MS;
+
+    #[derive(Debug)]
+    struct Nobody;
+
+    impl Wake for Nobody {
+        fn wake(&self) {}
+        fn end_run(&self, _why: &str) {}
+    }
+
+    /// A reader at a clock of 1 GHz, and whose ring 0 vCPU 0 finds full.
+    fn drain() -> (WaitDrain, impl Fn()) {
+        let waits = Waits::new(HOST, Arc::new(Nobody));
+        let room = waits.open(Gpa(0), 0, 1);
+        let drain = WaitDrain::new(room, OnFull::Discard, RunClock::new(0, 1_000_000));
+        (drain, move || drop(waits.enter(Gpa(0), 0)))
+    }
+
+    fn at(head: u64, delivered: u64) -> Progress {
+        Progress::of(head, delivered)
+    }
+
+    #[test]
+    fn a_ring_without_news_to_which_vcpus_come_back_is_given_up_after_long() {
+        let (mut drain, enter) = drain();
+        for now in [0, STANDING_NS - 1] {
+            enter();
+            assert!(!drain.has_read(Rings::Calls, 0, at(9, 9), now));
+        }
+        enter();
+        assert!(drain.has_read(Rings::Calls, 0, at(9, 9), LONG));
+        assert!(!drain.is_attended());
+        assert!(drain.status().given_up.is_some());
+        assert!(!drain.has_read(Rings::Calls, 0, at(9, 9), LONG), "no news");
+    }
+
+    #[test]
+    fn who_waits_once_however_long_has_changed_nothing() {
+        let (mut drain, enter) = drain();
+        enter();
+        assert!(!drain.has_read(Rings::Calls, 0, at(9, 9), 0));
+        // As when the guest was paused.
+        enter();
+        assert!(!drain.has_read(Rings::Calls, 0, at(9, 9), LONG));
+    }
+
+    #[test]
+    fn what_is_written_or_read_is_news_and_so_is_a_limit_of_the_hosts() {
+        for (head, delivered, moves) in [(10, 9, false), (9, 10, false), (9, 9, true)] {
+            let (mut drain, enter) = drain();
+            for now in [0, 1] {
+                enter();
+                assert!(!drain.has_read(Rings::Calls, 0, at(9, 9), now));
+            }
+            if moves {
+                drain.has_moved_limits();
+            }
+            enter();
+            assert!(!drain.has_read(Rings::Calls, 0, at(head, delivered), LONG));
+            assert!(drain.is_attended());
+        }
+    }
+}

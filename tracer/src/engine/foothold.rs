@@ -10,8 +10,9 @@ use crate::paging::{PAGE_4K, PageUse};
 use crate::record::FUNCTIONS_MAX;
 use crate::ring::turnstile::Turnstile;
 use crate::stub::arena::Arena;
-use crate::stub::cell::{CellPlace, Cells, CpuStrategy, NoGsBase, TracedCode};
+use crate::stub::cell::{CellPlace, Cells, CpuStrategy, NoGsBase, SESSIONS_MAX, TracedCode};
 use crate::stub::gs_list;
+use crate::stub::halt::HALTS_MAX;
 use crate::stub::mirror::Mirror;
 use crate::stub::reach::{Reach, Routines};
 use crate::stub::spec::{Hook, ReturnHook};
@@ -94,6 +95,13 @@ fn clock_offset(strategy: &CpuStrategy) -> u64 {
 pub(super) fn halts_offset(strategy: &CpuStrategy) -> u64 {
     clock_offset(strategy) + PAGE_BYTES
 }
+
+/// Where, after the clock page, the words lie that say who is waited for: behind those of halts.
+const AWAITED: u64 = PAGE_BYTES + PAGE_BYTES / 2;
+const _: () = assert!(
+    8 * SESSIONS_MAX * HALTS_MAX as u64 <= PAGE_BYTES / 2,
+    "words of halts are in its first half"
+);
 
 /// Where stubs lie: not in the first page. Where a kernel maps memory at its own address, entries of its page tables, old
 /// ones too, are numbers that are addresses there, and would look like threads that go on in a stub.
@@ -321,9 +329,12 @@ impl Foothold {
     ) -> Result<(), AttachError> {
         if self.turnstile.is_none() {
             let shown = self.window.map_without_memory(target)?;
+            let (page, physical) = self.clock_page;
             self.turnstile = Some(Turnstile {
                 at: shown.at,
                 physical: shown.physical,
+                awaited: page.wrapping_add(AWAITED),
+                awaited_physical: physical.wrapping_add(AWAITED),
             });
         }
         Ok(())

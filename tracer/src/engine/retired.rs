@@ -3,14 +3,13 @@
 use super::AttachError;
 use crate::filter::Selection;
 use crate::record::Format;
-use crate::ring::turnstile::Rings;
+use crate::ring::turnstile::{Rings, WaitAt};
 use crate::session::{
     CallMoments, Session, SessionConfig, SessionEvents, SessionId, SessionMemory, TracerKind,
 };
 use crate::stub::profile::Profile;
 use crate::stub::recorder::Recorder;
 use crate::target::WindowMemory;
-use terms::addr::Gva;
 
 /// The memory of a deleted session.
 #[derive(Debug)]
@@ -52,16 +51,16 @@ impl Place {
         })
     }
 
-    /// A session that has this and traces nothing yet. `turnstile` is what its stubs read at a full ring.
+    /// A session that has this and traces nothing yet. `waits` is where its stubs wait at a full ring.
     pub(super) fn session(
         self,
         config: SessionConfig,
-        turnstile: impl Fn(Rings) -> Option<Gva>,
+        waits: impl Fn(Rings) -> Option<WaitAt>,
     ) -> Session {
         let clock = config.clock;
         let recorder = |recorder| Recorder {
             clock,
-            turnstile: turnstile(Rings::Calls),
+            waits: waits(Rings::Calls),
             ..recorder
         };
         Session {
@@ -70,7 +69,7 @@ impl Place {
             profile: self.profile.map(|profile| Profile { clock, ..profile }),
             events: self.events.map(|mut events| {
                 let recorder = &mut events.recorder.recorder;
-                (recorder.clock, recorder.turnstile) = (clock, turnstile(Rings::Events));
+                (recorder.clock, recorder.waits) = (clock, waits(Rings::Events));
                 events
             }),
             selection: Selection::default(),

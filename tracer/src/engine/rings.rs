@@ -7,7 +7,7 @@ use super::{AttachError, Foothold};
 use crate::paging::PageUse;
 use crate::record::{Format, RECORD_BYTES};
 use crate::ring::geometry::{Geometry, RING_BYTES_LOG2};
-use crate::ring::turnstile::Rings;
+use crate::ring::turnstile::{Rings, WaitAt};
 use crate::session::{SessionConfig, SessionEvents, SessionId, SessionMemory};
 use crate::stub::cell::{CELL_BYTES, Cells, CpuStrategy, EVENT_CELL};
 use crate::stub::event::{EventRecorder, PAYLOAD_LOG2_MIN};
@@ -50,6 +50,7 @@ impl Foothold {
             geometry,
             first: vec![geometry.first(); self.strategy.rings()],
             halts_left: None,
+            awaited: None,
         };
         let recorder = Recorder {
             cell: cells.place,
@@ -59,7 +60,7 @@ impl Foothold {
             geometry,
             clock: config.clock,
             halts: Halts::default(),
-            turnstile: self.turnstile_of(id, config, Rings::Calls),
+            waits: self.waits_of(id, config, Rings::Calls),
         };
         Ok(Place {
             memory,
@@ -69,13 +70,13 @@ impl Foothold {
         })
     }
 
-    /// What the stubs of such a session read that find a ring full, if they are to wait.
-    pub(super) fn turnstile_of(
+    /// Where the stubs of such a session wait that find a ring full, if they are to.
+    pub(super) fn waits_of(
         &self,
         id: SessionId,
         config: &SessionConfig,
         rings: Rings,
-    ) -> Option<Gva> {
+    ) -> Option<WaitAt> {
         let turnstile = self.turnstile.filter(|_| config.waits)?;
         Some(turnstile.of(id.0, rings))
     }
@@ -141,6 +142,7 @@ impl Foothold {
             geometry: config.geometry,
             first: Vec::new(),
             halts_left: None,
+            awaited: None,
         };
         Ok(Place {
             memory,
@@ -188,6 +190,7 @@ impl Foothold {
             geometry,
             first: vec![geometry.first(); self.strategy.rings()],
             halts_left: None,
+            awaited: None,
         };
         let recorder = Recorder {
             cell: cells.place.events(),
@@ -197,7 +200,7 @@ impl Foothold {
             geometry,
             clock: config.clock,
             halts: Halts::default(),
-            turnstile: self.turnstile_of(id, config, Rings::Events),
+            waits: self.waits_of(id, config, Rings::Events),
         };
         let recorder = EventRecorder {
             recorder,

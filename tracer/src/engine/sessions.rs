@@ -90,8 +90,10 @@ impl Sessions {
         };
         place.clear_counters(target, &config)?;
         let (halts, left) = foothold.place_halts(target, id, &config)?;
-        let turnstile = |rings| foothold.turnstile_of(id, &config, rings);
-        let mut session = place.session(config.clone(), turnstile);
+        let waits = |rings| foothold.waits_of(id, &config, rings);
+        let turnstile = foothold.turnstile().filter(|_| config.waits);
+        let mut session = place.session(config.clone(), waits);
+        session.memory.awaited = turnstile.map(|turnstile| turnstile.awaited_of(id.0));
         session.halts = halts;
         session.memory.halts_left = left;
         self.put(id, session);
@@ -210,6 +212,7 @@ impl Sessions {
             let memory = SessionMemory {
                 first,
                 halts_left: None,
+                awaited: None,
                 ..session.memory
             };
             Place {

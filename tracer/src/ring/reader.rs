@@ -86,6 +86,17 @@ pub struct Progress {
     delivered: u64,
 }
 
+#[cfg(test)]
+impl Progress {
+    /// Up to that position, so many records of it.
+    pub const fn of(head: u64, delivered: u64) -> Self {
+        Self {
+            head: Position(head),
+            delivered,
+        }
+    }
+}
+
 /// One record, in the order of its ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delivered {

@@ -25,13 +25,35 @@ pub struct Turnstile {
     pub at: Gva,
     /// For the host.
     pub physical: Gpa,
+    /// A word in memory for each session: whether somebody reads its rings, who is to be waited for.
+    pub awaited: Gva,
+    /// The same for the host.
+    pub awaited_physical: Gpa,
+}
+
+/// What a stub does at a full ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct WaitAt {
+    /// It looks whether somebody is to be waited for.
+    pub awaited: Gva,
+    /// It reads this, which is its session's and of this kind of rings.
+    pub at: Gva,
 }
 
 impl Turnstile {
-    /// What stubs read that find a ring of this session full.
+    /// For stubs that find a ring of this session full.
     #[must_use]
-    pub const fn of(self, session: u8, rings: Rings) -> Gva {
-        self.at.wrapping_add(offset(session, rings))
+    pub const fn of(self, session: u8, rings: Rings) -> WaitAt {
+        WaitAt {
+            awaited: self.awaited.wrapping_add(word(session)),
+            at: self.at.wrapping_add(offset(session, rings)),
+        }
+    }
+
+    /// The word of this session.
+    #[must_use]
+    pub const fn awaited_of(self, session: u8) -> Gpa {
+        self.awaited_physical.wrapping_add(word(session))
     }
 
     /// Whose rings are full when `at` is read, if it is one of these addresses.
@@ -44,6 +66,10 @@ impl Turnstile {
         let rings = all.find(|rings| offset(session, *rings) == distance)?;
         Some((session, rings))
     }
+}
+
+const fn word(session: u8) -> u64 {
+    session as u64 * 8
 }
 
 const fn offset(session: u8, rings: Rings) -> u64 {
@@ -63,11 +89,13 @@ mod tests {
         let turnstile = Turnstile {
             at: Gva(0xffff_ffff_d000_0000),
             physical: Gpa(0x1_2000_0000),
+            awaited: Gva(0xffff_ffff_d000_0000),
+            awaited_physical: Gpa(0x1_3000_0000),
         };
         let whose = |at| Turnstile::whose(turnstile.physical, Gpa(at));
         for session in 0..16 {
             for rings in [Rings::Calls, Rings::Events] {
-                let at = turnstile.of(session, rings).0 - turnstile.at.0;
+                let at = turnstile.of(session, rings).at.0 - turnstile.at.0;
                 let at = turnstile.physical.0 + at;
                 assert_eq!(whose(at), Some((session, rings)));
                 assert_eq!(whose(at + 1), None);

@@ -19,10 +19,6 @@ pub const FORESEEN: i32 = 24;
 /// Offset in a cell of a profile session: ticks of the profiled calls inside the present one.
 pub const CHILD: i32 = 24;
 
-/// Offset in a cell of a session that loses nothing: whether there is a reader to be waited for. Its stubs foresee nothing,
-/// and a profile loses nothing.
-pub const AWAITED: i32 = FORESEEN;
-
 /// Offset in the cells of a session of the cell of its event ring: the words as above.
 pub const EVENT_CELL: u64 = 32;
 

@@ -26,7 +26,8 @@ use crate::record::{
     UNTIMED_STEP_SHIFT,
 };
 use crate::ring::geometry::{Geometry, RING_SHIFT};
-use crate::stub::cell::{AWAITED, CellPlace, FORESEEN, HEAD, LIMIT, LOST};
+use crate::ring::turnstile::WaitAt;
+use crate::stub::cell::{CellPlace, FORESEEN, HEAD, LIMIT, LOST};
 use trace::event::Step;
 
 /// What a record's time is taken from.
@@ -58,9 +59,8 @@ pub struct Recorder {
     pub clock: Clock,
     /// What ends recording at this place.
     pub halts: Halts,
-    /// What is read at the limit, to wait there until there is room ([`crate::ring::turnstile`]); without one the call
-    /// is counted as lost.
-    pub turnstile: Option<Gva>,
+    /// Where it waits at the limit until there is room; without that the call is counted as lost.
+    pub waits: Option<WaitAt>,
 }
 
 impl Recorder {
@@ -233,8 +233,7 @@ impl Recorder {
             a.mov(HEAD_LOW, RESERVED)?;
             return a.lock().xadd(access.word(HEAD), registers::HEAD);
         }
-        // Where nothing is lost, the word says something else.
-        if self.clock == Clock::Tsc || self.turnstile.is_some() {
+        if self.clock == Clock::Tsc {
             a.mov(HEAD_LOW, RESERVED)?;
             return a.xadd(access.word(HEAD), registers::HEAD);
         }
@@ -280,7 +279,7 @@ pub struct Full {
     room: CodeLabel,
     back: CodeLabel,
     access: CellAccess,
-    turnstile: Option<Gva>,
+    waits: Option<WaitAt>,
 }
 
 impl Full {
@@ -296,7 +295,7 @@ impl Full {
             room,
             back,
             access: recorder.access(scratch),
-            turnstile: recorder.turnstile,
+            waits: recorder.waits,
         }
     }
 
@@ -315,11 +314,12 @@ impl Full {
         a.mov(registers::HEAD, self.access.word(HEAD))?;
         a.cmp(registers::HEAD, self.access.word(LIMIT))?;
         a.jb(self.room)?;
-        if let Some(turnstile) = self.turnstile {
+        if let Some(WaitAt { awaited, at }) = self.waits {
             let mut nobody = a.create_label();
-            a.cmp(self.access.word(AWAITED), 0)?;
+            load_fixed(a, registers::HEAD, awaited.0)?;
+            a.test(registers::HEAD, registers::HEAD)?;
             a.je(nobody)?;
-            load_fixed(a, registers::HEAD, turnstile.0)?;
+            load_fixed(a, registers::HEAD, at.0)?;
             a.jmp(self.label)?;
             a.set_label(&mut nobody)?;
         }

@@ -225,6 +225,7 @@ mod tests {
     use super::*;
     use crate::record::Format;
     use crate::ring::geometry::Geometry;
+    use crate::ring::turnstile::WaitAt;
     use crate::stub::cell::CellPlace;
     use crate::stub::halt::Halts;
     use crate::stub::recorder::Clock;
@@ -249,7 +250,7 @@ mod tests {
             geometry: Geometry::with_bytes(4096).unwrap(),
             clock: Clock::Tsc,
             halts: Halts::default(),
-            turnstile: None,
+            waits: None,
         }
     }
 
@@ -258,23 +259,27 @@ mod tests {
     #[test]
     fn a_stub_that_waits_differs_only_where_the_ring_is_full() {
         let near = Gva(0xffff_ffff_9000_0000);
-        let usual = recorder(near.wrapping_add(0x10_0000));
-        let waits = Recorder {
-            turnstile: Some(near.wrapping_add(0x20_0000)),
-            ..usual
-        };
-        let code = |recorder| {
-            let template = Template::new(&spec(recorder), near).unwrap();
-            let to = near.wrapping_add(0x4000_0000);
-            template.stamp(near, FunctionId(7), to).unwrap()
-        };
-        let (usual, waits) = (code(usual), code(waits));
-        // Counting and going back: `inc gs:[..]` of nine bytes, `jmp`.
-        let counting = usual.len() - 9 - 5;
-        assert_eq!(waits[..counting], usual[..counting]);
-        assert_eq!(waits[waits.len() - 14..][..9], usual[counting..][..9]);
-        // `cmp gs:[..], 0`, `je`, `mov r11, [rip + ..]`, `jmp`.
-        assert_eq!(waits.len() - usual.len(), 10 + 6 + 7 + 5);
+        for clock in [Clock::Tsc, Clock::None] {
+            let usual = recorder(near.wrapping_add(0x10_0000));
+            let usual = Recorder { clock, ..usual };
+            let waits = Some(WaitAt {
+                awaited: near.wrapping_add(0x18_0000),
+                at: near.wrapping_add(0x20_0000),
+            });
+            let waits = Recorder { waits, ..usual };
+            let code = |recorder| {
+                let template = Template::new(&spec(recorder), near).unwrap();
+                let to = near.wrapping_add(0x4000_0000);
+                template.stamp(near, FunctionId(7), to).unwrap()
+            };
+            let (usual, waits) = (code(usual), code(waits));
+            // Counting and going back: `inc gs:[..]` of nine bytes, `jmp`.
+            let counting = usual.len() - 9 - 5;
+            assert_eq!(waits[..counting], usual[..counting]);
+            assert_eq!(waits[waits.len() - 14..][..9], usual[counting..][..9]);
+            // `mov r11, [rip + ..]`, `test r11, r11`, `je`, `mov r11, [rip + ..]`, `jmp`.
+            assert_eq!(waits.len() - usual.len(), 7 + 3 + 6 + 7 + 5);
+        }
     }
 
     #[test]

@@ -65,3 +65,47 @@ pub(super) fn check_lossless(
         None => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_thing_that_is_missing_is_said_and_other_modes_need_none() {
+        let fine = || SessionOptions {
+            mode: Mode::Lossless,
+            output: Some("trace".into()),
+            ring_bytes: RING_BYTES_MIN,
+            ..SessionOptions::default()
+        };
+        let (page, bytes) = (ClockSource::Page, RING_BYTES_MIN / 2);
+        let small = SessionOptions {
+            ring_bytes: bytes,
+            ..fine()
+        };
+        let unread = SessionOptions {
+            output: None,
+            ..fine()
+        };
+        let paged = SessionOptions {
+            clock: page,
+            ..fine()
+        };
+        let (function, profile) = (Tracer::Function, Tracer::Profile);
+        assert_eq!(check_lossless(function, &fine(), true), Ok(()));
+        for (tracer, options, can_wait, why) in [
+            (function, fine(), false, NotLossless::Foreign),
+            (profile, fine(), true, NotLossless::Profile),
+            (function, unread, true, NotLossless::NoOutput),
+            (function, paged, true, NotLossless::ClockPage),
+            (function, small, true, NotLossless::SmallRing { bytes }),
+        ] {
+            assert_eq!(check_lossless(tracer, &options, can_wait), Err(why));
+            let other = SessionOptions {
+                mode: Mode::Discard,
+                ..options
+            };
+            assert_eq!(check_lossless(tracer, &other, can_wait), Ok(()));
+        }
+    }
+}

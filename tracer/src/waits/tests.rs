@@ -28,6 +28,8 @@ impl Wake for Woken {
 const TURNSTILE: Turnstile = Turnstile {
     at: Gva(0xffff_ffff_d000_0000),
     physical: Gpa(0x1_2000_0000),
+    awaited: Gva(0x2000),
+    awaited_physical: Gpa(0x2000),
 };
 
 /// Two rings of session 3, and what its stubs read.
@@ -36,7 +38,7 @@ fn room() -> (Waits, Arc<Room>, Arc<Woken>, impl Fn(Rings) -> Gpa) {
     let waits = Waits::new(HOST, Arc::clone(&woken) as Arc<dyn Wake>);
     let room = waits.open(TURNSTILE.physical, 3, 2);
     let at = |rings| {
-        let distance = TURNSTILE.of(3, rings).0 - TURNSTILE.at.0;
+        let distance = TURNSTILE.of(3, rings).at.0 - TURNSTILE.at.0;
         TURNSTILE.physical.wrapping_add(distance)
     };
     (waits, room, woken, at)

@@ -130,6 +130,7 @@ impl Ring {
             geometry,
             first: vec![geometry.first()],
             halts_left: None,
+            awaited: None,
         };
         memory.populate(window, 3 * RING_BYTES);
         Ok(Self {

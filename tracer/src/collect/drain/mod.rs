@@ -196,9 +196,6 @@ impl Drain {
         };
         let is_awaited = self.is_on && self.is_written && waits.is_attended();
         self.rings.set_awaited(is_awaited);
-        if let Some(points) = &self.points {
-            points.set_awaited(is_awaited);
-        }
         waits.has_moved_limits();
     }
 

@@ -34,7 +34,7 @@ fn recorder(session: u8) -> Recorder {
         geometry: Geometry::with_bytes(4096).unwrap(),
         clock: Clock::Tsc,
         halts: Halts::default(),
-        turnstile: None,
+        waits: None,
     }
 }
 

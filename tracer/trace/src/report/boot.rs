@@ -299,14 +299,14 @@ impl Boot {
         let begun_ns = self.begun_ns?;
         let waited = self.waits.values().map(|waited| waited.total_ns);
         let waited: u64 = waited.fold(0, u64::saturating_add);
-        let took = in_microseconds(self.ended_ns.saturating_sub(begun_ns).into());
-        let waited = in_microseconds(waited.into());
+        let took = in_microseconds(self.ended_ns.saturating_sub(begun_ns));
+        let waited = in_microseconds(waited);
         let init_calls = counted(self.runs.calls, "init call");
         let mut named = Spent::default();
         self.init_calls()
             .for_each(|(_, call)| named.add(call.made_in));
         let unnamed = self.runs.total_ns.saturating_sub(named.total_ns);
-        let unnamed = in_microseconds(unnamed.into());
+        let unnamed = in_microseconds(unnamed);
         let unnamed = match self.runs.calls.saturating_sub(named.calls) {
             0 => String::new(),
             calls => format!(" ({calls} not traced by name: {unnamed} us)"),
