@@ -63,7 +63,7 @@ linux-demo: build linux ## Trace a stock Linux: its boot, and the files that it 
 test: ## Everything that CI checks: lints, unit tests, guests on /dev/kvm, guests in the box
 	tests/run
 
-test-long: ## What takes long: a stock Linux with every function hooked, three times
+test-long: ## What takes long: a stock Linux with every function hooked, three times; storms of changes
 	tests/run --long
 
 mutants: ## Small changes that a test must notice (docs/mutants.md); half an hour

@@ -167,6 +167,23 @@ pub fn scaled(count: u32) -> u32 {
     if in_the_box() { count / 10 } else { count }
 }
 
+/// Whether tests are to do as much as they were made for, however long it takes (`make test-long`).
+#[must_use]
+pub fn is_long() -> bool {
+    env::var_os("EXOTRACE_LONG").is_some_and(|long| long == "1")
+}
+
+/// Whether the processor's maker promises what `--patch-method atomic` needs. Where not, it is refused.
+///
+/// # Panics
+/// When Linux does not say who has made it.
+#[must_use]
+pub fn promises_atomic() -> bool {
+    let told = std::fs::read_to_string("/proc/cpuinfo").expect("/proc/cpuinfo");
+    told.lines()
+        .any(|line| line.starts_with("vendor_id") && line.ends_with("AuthenticAMD"))
+}
+
 /// How long anything may take before it counts as never: on a machine that does ten other things at the same time, too.
 #[must_use]
 pub fn patience() -> Duration {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::clock::page::{Beat, Beats, ClockPage};
 use crate::clock::{RunClock, VcpuClocks};
 use crate::host_events::HostEvents;
-use crate::target::{LiveTarget, MemoryError, StoppedTarget, WindowMemory};
+use crate::target::{AtomicTarget, LiveTarget, MemoryError, StoppedTarget, WindowMemory};
 use crate::waits::Waits;
 use terms::addr::{Gpa, Gva};
 use terms::region::Region;
@@ -46,6 +46,10 @@ pub trait Guest {
     type Live<'g>: LiveGuest
     where
         Self: 'g;
+    /// Aligned words of its text may be exchanged while it runs.
+    type Running<'g>: AtomicTarget
+    where
+        Self: 'g;
 
     /// How many vCPUs it has.
     fn vcpus(&self) -> u16;
@@ -81,6 +85,9 @@ pub trait Guest {
     /// # Errors
     /// [`NotLive`] says why it cannot be now.
     fn live(&self) -> Result<Option<Self::Live<'_>>, NotLive>;
+
+    /// Lets aligned words of its text be exchanged while it runs; none where its memory is not mapped here.
+    fn running(&self) -> Option<Self::Running<'_>>;
 
     /// Ticks of its vCPUs' counters in a millisecond.
     fn khz(&self) -> u32;

@@ -6,6 +6,7 @@
 //!   WindowMemory     and write what guest and host share            whoever makes stubs and rings, while the guest runs
 //!   TargetMemory     read anything by the guest's own addresses
 //!   TextMemory       and write text, page tables, data: anything    by a proof alone: StoppedTarget or LiveTarget
+//!   AtomicTarget     and exchange one aligned word of text          by a proof: nothing else can be written through it
 //! ```
 //!
 //! Two capabilities, two types: who has the window cannot write text, for there is nothing to call:
@@ -29,7 +30,39 @@
 //! }
 //! ```
 //!
-//! Who has stopped the guest can:
+//! Who may exchange words while the guest runs can do nothing but that:
+//!
+//! ```compile_fail,E0599
+//! use terms::addr::Gva;
+//! use tracer::target::{AtomicTarget, TextMemory};
+//!
+//! fn patch(running: &mut impl AtomicTarget) {
+//!     let _ = running.write(Gva(0x10_0000), &[0xcc]);
+//! }
+//! ```
+//!
+//! ```compile_fail,E0599
+//! use terms::addr::Gpa;
+//! use tracer::target::{AtomicTarget, TextMemory, WindowMemory};
+//!
+//! fn patch(running: &mut impl AtomicTarget) {
+//!     let _ = running.write_window(Gpa(0x10_0000), &[0xcc]);
+//! }
+//! ```
+//!
+//! And who has the guest's memory cannot exchange them:
+//!
+//! ```compile_fail,E0599
+//! use terms::addr::Gva;
+//! use tracer::guest::Guest;
+//! use tracer::target::AtomicTarget;
+//!
+//! fn patch(guest: &impl Guest) {
+//!     let _ = guest.memory().clone().exchange(Gva(0x10_0000), 0, 1);
+//! }
+//! ```
+//!
+//! Who has stopped the guest can write what he likes:
 //!
 //! ```
 //! use terms::addr::Gva;
@@ -192,6 +225,25 @@ pub trait LiveTarget: TextMemory {
     /// # Errors
     /// [`NotSynchronised`] names the vCPU that did not come by.
     fn synchronise(&mut self) -> Result<(), NotSynchronised>;
+}
+
+/// A target whose text is changed while its vCPUs run, one naturally aligned quadword at a time.
+///
+/// This is the third proof, and the weakest: nobody is stopped, nobody is asked to fetch anew. So it can do one thing
+/// alone: compare a word and store another by one atomic operation, which the guest's own patching cannot come
+/// between. It may be implemented only where the guest's memory is mapped here, and used only where the processor promises
+/// that who executes an instruction in that word meanwhile executes the old one or the new one (AMD64 Architecture
+/// Programmer's Manual, volume 2, 7.6.1: asynchronous modification).
+pub trait AtomicTarget: TargetMemory + PhysicalMemory {
+    /// Whether the word that has this byte can be exchanged.
+    fn reaches(&self, at: Gva) -> bool;
+
+    /// Stores `new` in the word at `at`, a multiple of 8, if `old` is there. Says what was there: the word was stored if
+    /// that is `old`.
+    ///
+    /// # Errors
+    /// A [`MemoryError`]; then nothing was written.
+    fn exchange(&mut self, at: Gva, old: u64, new: u64) -> Result<u64, MemoryError>;
 }
 
 /// A vCPU did not pass a serialising point in time: it may execute what it fetched long ago.

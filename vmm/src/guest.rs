@@ -23,6 +23,7 @@ use crate::live::{Live, LiveError};
 use crate::machine::{Machine, PATIENCE};
 use crate::memory::Memory;
 use crate::quiesce::Quiesced;
+use crate::running::Running;
 use crate::vcpu::{AskVcpuError, Reply, Request, VcpuHandle};
 
 /// Readings of each vCPU's counter, of which the tightest counts. The host may take our CPU in any of them, but
@@ -35,6 +36,7 @@ impl Guest for Machine {
     type Memory = Memory;
     type Stopped<'g> = Quiesced<'g>;
     type Live<'g> = Live<'g>;
+    type Running<'g> = Running<'g, Self>;
 
     fn vcpus(&self) -> u16 {
         Self::vcpus(self)
@@ -74,6 +76,10 @@ impl Guest for Machine {
 
     fn live(&self) -> Result<Option<Live<'_>>, NotLive> {
         Ok(Self::live(self, PATIENCE)?)
+    }
+
+    fn running(&self) -> Option<Running<'_, Self>> {
+        Some(Running::of(self, self.ram()))
     }
 
     fn khz(&self) -> u32 {

@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use terms::addr::Gpa;
 use terms::region::Region;
@@ -108,6 +108,31 @@ impl Ram {
     /// The mappings, for the loader.
     pub(crate) fn map(&self) -> &GuestMemoryMmap {
         &self.memory.map
+    }
+
+    /// Whether the word at `at` is the guest's own and aligned.
+    pub(crate) fn can_exchange(&self, at: Gpa) -> bool {
+        let bytes = size_of::<u64>();
+        let is_window = self.memory.is_window(at, bytes);
+        at.0.is_multiple_of(8) && !is_window && self.memory.contains(at, bytes)
+    }
+
+    /// Stores `new` in the word at `at`, by one atomic operation, if `old` is there. Says what was there.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotMemory`] when it is not an aligned word of the guest's RAM that is mapped here.
+    pub(crate) fn exchange(&self, at: Gpa, old: u64, new: u64) -> Result<u64, MemoryError> {
+        let bytes = size_of::<u64>();
+        let refused = || not_memory(at, bytes);
+        if !self.can_exchange(at) {
+            return Err(refused());
+        }
+        let slice = self.memory.map.get_slice(GuestAddress(at.0), bytes);
+        let slice = slice.map_err(|_| refused())?;
+        let word = slice.get_atomic_ref::<AtomicU64>(0);
+        let word = word.map_err(|_| refused())?;
+        let swapped = word.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst);
+        Ok(swapped.unwrap_or_else(|found| found))
     }
 
     /// Copies guest memory at `at` into `into`.

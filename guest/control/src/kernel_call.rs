@@ -55,6 +55,7 @@ const ANNOUNCE: u64 = 8;
 const FREE_INIT_TEXT: u64 = 9;
 const SET_CLOCK_AHEAD: u64 = 14;
 const RENEW_TABLES: u64 = 15;
+const REPLACE_TEXT: u64 = 16;
 
 const RING: u64 = 10;
 const WINDOW: u64 = 11;
@@ -175,6 +176,14 @@ pub fn give_way() {
 /// word as with the old one.
 pub unsafe fn exchange_text(at: u64, new: u64) -> u64 {
     call(EXCHANGE_TEXT, at, new, 0)
+}
+
+/// Puts a word into the text in the place of `old`, if that is there. Returns what was there.
+///
+/// # Safety
+/// As of [`exchange_text`].
+pub unsafe fn replace_text(at: u64, old: u64, new: u64) -> u64 {
+    call(REPLACE_TEXT, at, old, new)
 }
 
 /// Ends the VM with this status.

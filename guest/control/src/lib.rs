@@ -20,6 +20,7 @@ mod messages;
 mod micro;
 mod modules;
 mod options;
+mod own_patching;
 mod spin;
 mod tables;
 mod workload;

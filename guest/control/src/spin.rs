@@ -1,16 +1,18 @@
 //! `spin`: a small tree on every vCPU until a `q` is typed. What was called is counted as it happens.
 //! At an `x` the guest writes a nop to the patch site of `spin_leaf`, whatever is there, and at the next
-//! one it puts that back: a guest that has a tracer of its own. At a `t` it sets the time stamp counter of one vCPU
+//! one it puts that back: a guest that has a tracer of its own. From a `p` on until the next one it patches the sites of all
+//! three without end, as one that minds what others have put there (`own_patching.rs`). At a `t` it sets the time stamp counter of one vCPU
 //! ahead.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use workloads::calls::{spin_leaf, spin_root};
+use workloads::calls::{spin_branch, spin_leaf, spin_root};
 
 use crate::catalogue;
 use crate::console::print;
 use crate::kernel_call;
 use crate::options::Options;
+use crate::own_patching::OwnPatching;
 use crate::workload::{MAX_THREADS, first_value, print_calls, spawn_all};
 
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -28,10 +30,17 @@ pub fn run(options: &Options) {
     }
     // Once per turn in the run queue: the spinning threads have the vCPUs in between.
     let mut own_nop = OwnNop::default();
+    let mut own_patching = OwnPatching::default();
     loop {
+        own_patching.step();
         match kernel_call::read_byte() {
             Some(b'q') => break,
             Some(b'x') => own_nop.toggle(),
+            Some(b'p') => own_patching.toggle([
+                spin_root as *const () as u64,
+                spin_branch as *const () as u64,
+                spin_leaf as *const () as u64,
+            ]),
             Some(b't') => set_clock(),
             _ => kernel_call::give_way(),
         }

@@ -6,7 +6,7 @@ use std::fs;
 use image::Image;
 use serde_json::{Value, json};
 use tests::exact::gated;
-use tests::{Client, Ended, Guest, Random, in_the_box};
+use tests::{Client, Ended, Guest, Random, in_the_box, promises_atomic};
 
 /// A line `WORD NAME COUNT` of the guest, or `WORD COUNT`.
 fn said(ended: &Ended, words: &str) -> u64 {
@@ -152,6 +152,14 @@ fn callbacks_that_are_switched_together_are_called_together() {
 #[test]
 fn callbacks_that_are_switched_together_live_are_called_together() {
     switched_together("live");
+}
+
+/// They are no one write, so all vCPUs are stopped for them: else one would be called without the other.
+#[test]
+fn callbacks_that_are_switched_together_where_words_are_exchanged_are_called_together() {
+    if promises_atomic() {
+        switched_together("atomic");
+    }
 }
 
 fn switched_together(method: &str) {

@@ -2,38 +2,21 @@
 
 use serde_json::json;
 use tests::elf::{Kernels, bare};
-use tests::exact::{assert_exact, assert_traced_with, gated, open_gate, untraced, without_gate};
-use tests::{Client, Guest, Random, scaled, vmm_says};
+use tests::exact::{assert_exact, assert_traced_with, gated, open_gate, without_gate};
+use tests::{Guest, scaled, vmm_says};
 
-use crate::storm::{WORKLOADS, rest, storm};
+use crate::storm::storms;
 
 const LIVE: [&str; 2] = ["--patch-method", "live"];
 
-fn storms(changes: u32, first: impl Fn(&mut Client)) {
-    let mut random = Random::new();
-    let guest = || gated(WORKLOADS, &rest()).vcpus(2);
-    let expected = untraced(guest());
-    let mut made = 0;
-    while made < changes {
-        let mode = *random.pick(&["overwrite", "discard"]);
-        let guest = guest()
-            .with(LIVE)
-            .with(["--mode", mode, "--ring-size", "64"]);
-        let of_this = storm(&mut random, guest, &first, &expected);
-        assert!(of_this > 0, "a guest ended before its first change");
-        made += of_this;
-    }
-    println!("{made} changes");
-}
-
 #[test]
 fn a_storm_of_live_changes_leaves_every_result_and_every_byte_as_it_was() {
-    storms(scaled(1000), |_| {});
+    storms(&LIVE, scaled(1000), |_| {});
 }
 
 #[test]
 fn a_storm_of_live_changes_of_a_graph_session_does_too() {
-    storms(scaled(400), |client| {
+    storms(&LIVE, scaled(400), |client| {
         client.call("start", json!({"tracer": "graph", "notrace": ["spin_*"]}));
     });
 }
@@ -51,17 +34,19 @@ fn counts_are_exact_on_one_vcpu_and_on_two() {
 fn a_session_misses_nothing_while_another_shares_its_functions() {
     // How many changes a guest lives to see depends on the host: it lives longer until it sees some.
     let lives = [1, 4, 16].map(|times| scaled(200_000) * times);
-    let mut changes = lives.into_iter().map(exact_while_another_comes_and_goes);
+    let mut changes = lives
+        .into_iter()
+        .map(|life| exact_while_another_comes_and_goes(&LIVE, life));
     let enough = changes.any(|changes| changes > 10);
     assert!(enough, "the guest ended too early, each time");
 }
 
 /// Counts exactly through a guest's life of so many iterations; returns how often the other session came
 /// or left.
-fn exact_while_another_comes_and_goes(iterations: u32) -> u32 {
+pub fn exact_while_another_comes_and_goes(method: &[&str; 2], iterations: u32) -> u32 {
     let guest = gated("smp", &format!("iterations={iterations} tick=200"));
     let options = ["--mode", "discard", "--ring-size", "65536"];
-    let mut running = guest.vcpus(2).with(LIVE).with(options).output().start();
+    let mut running = guest.vcpus(2).with(*method).with(options).output().start();
     running.wait_for("workload spin");
     let mut client = running.client();
     client.call(

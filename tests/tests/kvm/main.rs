@@ -6,6 +6,7 @@
 
 mod accidents;
 mod any;
+mod atomic;
 mod attach;
 mod attach_demo;
 mod attach_filtered;

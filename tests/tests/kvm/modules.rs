@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use tests::exact::{assert_exact, gated, untraced, without_gate};
-use tests::{Client, Guest, Random, in_the_box, scaled, vmm_says};
+use tests::{Client, Guest, Random, in_the_box, promises_atomic, scaled, vmm_says};
 
 const TRACED: [&str; 4] = ["--filter", "module_*", "--filter", "init_*"];
 const ROOM: [&str; 4] = ["--mode", "discard", "--ring-size", "32768"];
@@ -81,7 +81,8 @@ fn filters_change_while_a_module_comes_and_goes() {
     };
     let expected = untraced(guest("quiesce"));
     let mut random = Random::new();
-    for method in ["quiesce", "live"] {
+    let atomic = promises_atomic().then_some("atomic");
+    for method in ["quiesce", "live"].into_iter().chain(atomic) {
         let mut running = guest(method).start();
         running.wait_for("workload spin");
         let mut client = running.client();

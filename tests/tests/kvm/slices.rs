@@ -21,7 +21,8 @@ const FEWEST: u64 = 16;
 
 /// Traces every function of a guest with these options, and stops again. How many functions, and the pauses of each.
 fn pauses(options: &[&str]) -> (u64, [u64; 2]) {
-    let mut running = Guest::spinning(options);
+    let stopping = ["--patch-method", "quiesce"];
+    let mut running = Guest::spinning(&[&stopping[..], options].concat());
     let mut client = running.client();
     let held = |client: &mut tests::Client| {
         let status = client.status();

@@ -111,6 +111,25 @@ pub fn storm(
     toggles
 }
 
+/// So many changes by this method and more, of as many guests as it takes; each begins with `first`.
+pub fn storms(method: &[&str; 2], changes: u32, first: impl Fn(&mut Client)) {
+    let mut random = Random::new();
+    let guest = || gated(WORKLOADS, &rest()).vcpus(2);
+    let expected = untraced(guest());
+    let (mut made, mut guests) = (0, 0);
+    while made < changes {
+        let mode = *random.pick(&["overwrite", "discard"]);
+        let guest = guest()
+            .with(*method)
+            .with(["--mode", mode, "--ring-size", "64"]);
+        let of_this = storm(&mut random, guest, &first, &expected);
+        assert!(of_this > 0, "a guest ended before its first change");
+        made += of_this;
+        guests += 1;
+    }
+    println!("{made} changes of {guests} guests");
+}
+
 #[test]
 fn two_thousand_toggles_leave_every_result_and_every_byte_as_it_was() {
     let mut random = Random::new();

@@ -32,4 +32,5 @@ mod preempt;
 mod random;
 mod registers;
 mod rings;
+mod switching;
 mod threads;

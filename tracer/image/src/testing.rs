@@ -303,15 +303,32 @@ pub fn call(address: u64, target: u64) -> [u8; 5] {
 /// at its entry.
 #[must_use]
 pub fn nop_image(count: u64) -> crate::Image {
+    image_of(count, |_| false)
+}
+
+/// The same, but that every other one begins with a landing pad, so that its site crosses the border of a word.
+#[must_use]
+pub fn mixed_image(count: u64) -> crate::Image {
+    image_of(count, |number| number % 2 == 1)
+}
+
+fn image_of(count: u64, has_pad: fn(u64) -> bool) -> crate::Image {
+    const PAD: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
     let names: Vec<&'static str> = (0..count)
         .map(|n| &*Box::leak(format!("f{n}").into_boxed_str()))
         .collect();
     let addresses: Vec<u64> = (0..count).map(|n| TEXT + 16 * n).collect();
-    let code = body(&insn::nop::NOP5).repeat(names.len());
-    let mut file =
-        ElfFile::new()
-            .text(TEXT, &code)
-            .list("__mcount_loc", TEXT - 0x8_0000, &addresses);
+    let padded = [&PAD[..], &insn::nop::NOP5].concat();
+    let code = (0..count).flat_map(|n| match has_pad(n) {
+        true => body(&padded),
+        false => body(&insn::nop::NOP5),
+    });
+    let code: Vec<u8> = code.collect();
+    let sites = (0..count).map(|n| TEXT + 16 * n + if has_pad(n) { 4 } else { 0 });
+    let sites: Vec<u64> = sites.collect();
+    let mut file = ElfFile::new()
+        .text(TEXT, &code)
+        .list("__mcount_loc", TEXT - 0x8_0000, &sites);
     for (name, address) in names.into_iter().zip(addresses) {
         file = file.function(name, address, 16);
     }

@@ -15,17 +15,17 @@ use super::kprobes::beside_kprobes;
 use super::plan::{Obstacles, Plan, Step, What};
 use super::points::Points;
 use super::probes::error::ProbeError;
-use super::saved::occupied;
+use super::proof::{Live, Proof, Running, Stopped};
 use super::{ApplyError, Foothold};
 use crate::introspection::Introspection;
 use crate::points::normalise::normalisations;
 use crate::target::{
-    LiveTarget, PhysicalMemory, StoppedTarget, TargetMemory, TextMemory, VcpuRegisters,
+    AtomicTarget, LiveTarget, PhysicalMemory, StoppedTarget, TargetMemory, VcpuRegisters,
     WindowMemory,
 };
+use crate::text::atomic::Shared;
 use crate::text::edit::{Displacement, Edit, Lead};
-use crate::text::live;
-use crate::text::poke::{self, Poke, PokeError, TransactionError, expect, symbol};
+use crate::text::poke::{Poke, PokeError, TransactionError, expect, symbol};
 use crate::text::sites::Sites;
 use crate::text::word;
 
@@ -36,26 +36,42 @@ pub struct Applied {
     pub patched: usize,
     /// Those that hold their nop again.
     pub restored: usize,
+    /// Places of text that were written, whatever for.
+    pub written: u64,
     /// Functions that were left as they were found, and why.
     pub skipped: Vec<(FunctionId, PokeError)>,
 }
 
-/// A way to write text, all of the pokes or none: while the target is stopped, or while it runs.
-type Write<T> = fn(&mut T, &Image, &[Poke]) -> Result<(), TransactionError>;
-
 /// Steps that cannot be made, by their place among those that are there, and why.
-type InTheWay = BTreeMap<usize, PokeError>;
+pub(super) type InTheWay = BTreeMap<usize, PokeError>;
 
 /// The steps of a plan whose text is there, in their order.
-struct Steps<'p>(Vec<&'p Step>);
+pub(super) struct Steps<'p>(Vec<&'p Step>);
 
 impl<'p> Steps<'p> {
     /// The writes of text, each with the place of its step.
-    fn writes(&self) -> impl Iterator<Item = (usize, &'p Edit)> {
+    pub fn writes(&self) -> impl Iterator<Item = (usize, &'p Edit)> {
         let steps = self.0.iter().enumerate();
         let edits =
             steps.flat_map(|(number, step)| step.edits.iter().map(move |edit| (number, edit)));
         edits.filter(|(_, edit)| edit.is_write())
+    }
+
+    /// The steps with such a write, and why each cannot be made.
+    pub fn those(
+        &self,
+        image: &Image,
+        is_such: impl Fn(&Edit) -> bool,
+        why: impl Fn(&Image, &Edit) -> PokeError,
+    ) -> InTheWay {
+        let such = self.writes().filter(|(_, edit)| is_such(edit));
+        such.map(|(step, edit)| (step, why(image, edit))).collect()
+    }
+
+    /// Whether a step is one write of text and nothing else.
+    fn is_one_write(&self, step: usize) -> bool {
+        let step = self.0.get(step);
+        step.is_some_and(|step| step.edits.len() == 1 && step.word.is_none())
     }
 
     fn displacing(&self) -> impl Iterator<Item = (usize, &'p Edit)> {
@@ -114,8 +130,7 @@ impl Commit<'_> {
         target: &mut (impl StoppedTarget + ?Sized),
         plan: &Plan,
     ) -> Result<Applied, ApplyError> {
-        let vcpus = target.vcpus().to_vec();
-        self.commit(target, &vcpus, plan, Self::inhabited, poke::apply)
+        self.commit(Stopped::of(target), plan)
     }
 
     /// Makes the sites of these functions one nop. That is no change of ours which somebody has to take back: nothing of
@@ -144,40 +159,31 @@ impl Commit<'_> {
         target: &mut (impl LiveTarget + ?Sized),
         plan: &Plan,
     ) -> Result<Applied, ApplyError> {
-        let vcpus = target.vcpus().to_vec();
-        self.commit(target, &vcpus, plan, Self::joining, live::apply)
+        self.commit(Live::of(target), plan)
     }
 
-    fn commit<T: TextMemory + ?Sized>(
+    /// [`Self::apply`] while every vCPU runs, of a plan whose steps all are of words: at none of its sites is a vCPU stopped,
+    /// or asked for anything.
+    ///
+    /// # Errors
+    /// As [`Self::apply`]. A function's site that the guest writes to meanwhile is left out; another one fails.
+    pub fn apply_running(
         &mut self,
-        target: &mut T,
-        vcpus: &[VcpuRegisters],
+        target: &mut (impl AtomicTarget + ?Sized),
         plan: &Plan,
-        inhabited: fn(&Self, &T, &Steps<'_>) -> Result<InTheWay, ApplyError>,
-        write: Write<T>,
     ) -> Result<Applied, ApplyError> {
+        self.commit(Running(target), plan)
+    }
+
+    fn commit(&mut self, mut proof: impl Proof, plan: &Plan) -> Result<Applied, ApplyError> {
         self.sites.check_frozen()?;
-        self.check_window(target, vcpus, plan)?;
+        self.check_window(&mut proof, plan)?;
         let mut steps = self.current(plan)?;
-        self.check_ours(target, &steps)?;
-        let in_the_way = match plan.obstacles {
-            Obstacles::Refuse => {
-                // First what stays so: a thread that is in the way goes on and is looked for again.
-                refuse(self.of_other_rings(target, vcpus, &steps))?;
-                refuse(self.among_kprobes(target, &steps))?;
-                refuse(inhabited(self, target, &steps)?)?;
-                InTheWay::new()
-            }
-            Obstacles::LeaveOut => {
-                let mut all = inhabited(self, target, &steps)?;
-                all.extend(self.among_kprobes(target, &steps));
-                all.extend(self.of_other_rings(target, vcpus, &steps));
-                all.extend(self.foreign(target, &steps));
-                all
-            }
-        };
-        let left = self.leave_out(&mut steps, in_the_way);
-        self.write(target, &steps, write)?;
+        self.check_ours(proof.target(), &steps)?;
+        let in_the_way = self.in_the_way(&proof, plan.obstacles, &steps)?;
+        let mut left = self.leave_out(&mut steps, in_the_way);
+        let late = self.write(&mut proof, &steps, plan.obstacles)?;
+        left.extend(self.leave_out(&mut steps, late));
         let mut applied = self.made(&steps);
         for (step, why) in left {
             step.edits
@@ -188,6 +194,32 @@ impl Commit<'_> {
                 .extend(step.function().map(|function| (function, why)));
         }
         Ok(applied)
+    }
+
+    /// The steps that cannot be made, of a plan that leaves them out; one that does not is refused.
+    fn in_the_way(
+        &self,
+        proof: &impl Proof,
+        obstacles: Obstacles,
+        steps: &Steps<'_>,
+    ) -> Result<InTheWay, ApplyError> {
+        let (target, vcpus) = (proof.target(), proof.vcpus());
+        match obstacles {
+            Obstacles::Refuse => {
+                // First what stays so: a thread that is in the way goes on and is looked for again.
+                refuse(self.of_other_rings(target, vcpus, steps))?;
+                refuse(self.among_kprobes(target, steps))?;
+                refuse(proof.in_the_way(self.image, steps)?)?;
+                Ok(InTheWay::new())
+            }
+            Obstacles::LeaveOut => {
+                let mut all = proof.in_the_way(self.image, steps)?;
+                all.extend(self.among_kprobes(target, steps));
+                all.extend(self.of_other_rings(target, vcpus, steps));
+                all.extend(self.foreign(target, steps));
+                Ok(all)
+            }
+        }
     }
 
     /// Takes out what cannot be made.
@@ -209,17 +241,9 @@ impl Commit<'_> {
     }
 
     /// A guest that has taken the window back needs nothing more than its nops.
-    fn check_window<T: TextMemory + ?Sized>(
-        &self,
-        target: &mut T,
-        vcpus: &[VcpuRegisters],
-        plan: &Plan,
-    ) -> Result<(), ApplyError> {
+    fn check_window(&self, proof: &mut impl Proof, plan: &Plan) -> Result<(), ApplyError> {
         let is_seen = match &self.foothold {
-            Some(foothold) => foothold
-                .window
-                .verify_seen_by(target, vcpus)
-                .map_err(Into::into),
+            Some(foothold) => proof.check_window(&foothold.window).map_err(Into::into),
             None => Err(ApplyError::NotAttached),
         };
         match plan.steps.iter().any(Step::leads_somewhere) {
@@ -323,67 +347,57 @@ impl Commit<'_> {
         )
     }
 
-    /// The steps that close places at which threads may continue.
-    fn inhabited<T: StoppedTarget + ?Sized>(
-        &self,
-        target: &T,
-        steps: &Steps<'_>,
-    ) -> Result<InTheWay, ApplyError> {
-        let closed = steps.writes().flat_map(|(step, edit)| {
-            let places = edit.closes.iter();
-            places.map(move |at| (*at, step, edit.poke))
-        });
-        occupied(self.image, target, closed.collect())
-    }
-
-    /// The steps that close places, while the guest runs.
-    fn joining<T: LiveTarget + ?Sized>(
-        &self,
-        _: &T,
-        steps: &Steps<'_>,
-    ) -> Result<InTheWay, ApplyError> {
-        let joining = steps.writes().filter(|(_, edit)| edit.joins_instructions());
-        let needs_stop = |(step, edit): (usize, &Edit)| {
-            let symbol = symbol(self.image, edit.poke.function);
-            let at = edit.poke.at;
-            (step, PokeError::NeedsStop { symbol, at })
-        };
-        Ok(joining.map(needs_stop).collect())
-    }
-
-    /// Text, and the words of data that go with it.
-    fn write<T: TextMemory + ?Sized>(
+    /// Text, and the words of data that go with it. Says which steps the guest was faster at, of a plan that leaves such out.
+    fn write(
         &mut self,
-        target: &mut T,
+        proof: &mut impl Proof,
         steps: &Steps<'_>,
-        write: Write<T>,
-    ) -> Result<(), ApplyError> {
-        let words = steps.0.iter().filter_map(|step| step.word.as_ref());
-        word::check(target, words.clone())?;
-        let mut pokes = Vec::with_capacity(steps.0.len());
-        pokes.extend(steps.writes().map(|(_, edit)| edit.poke));
-        let written = write(target, self.image, &pokes);
-        self.freeze_if_stuck(written)?;
-        if let Err(error) = word::write(target, words) {
+        obstacles: Obstacles,
+    ) -> Result<InTheWay, ApplyError> {
+        let words: Vec<_> = steps
+            .0
+            .iter()
+            .filter_map(|step| step.word.as_ref())
+            .collect();
+        word::check(proof.target(), words.iter().copied())?;
+        let writes: Vec<_> = steps.writes().collect();
+        let pokes: Vec<Poke> = writes.iter().map(|(_, edit)| edit.poke).collect();
+        let shared = |poke: usize| {
+            let Some((step, edit)) = writes.get(poke) else {
+                return Shared::default();
+            };
+            let may_stay = obstacles == Obstacles::LeaveOut && steps.is_one_write(*step);
+            Shared {
+                before: may_stay && !edit.is_at_jump_of_ours(),
+                after: edit.after.is_none(),
+            }
+        };
+        let written = proof.write(self.image, &pokes, &shared);
+        let left = self.freeze_if_stuck(proof.target(), steps, written)?;
+        if let Err(error) = proof.write_words(&words) {
             let back: Vec<Poke> = pokes.iter().rev().map(|poke| poke.reverse()).collect();
-            let written = write(target, self.image, &back);
-            self.freeze_if_stuck(written)?;
+            let written = proof.write(self.image, &back, &|_| Shared::default());
+            self.freeze_if_stuck(proof.target(), steps, written)?;
             return Err(error.into());
         }
-        Ok(())
+        let step_of = |(poke, why): (usize, _)| Some((writes.get(poke)?.0, why));
+        Ok(left.into_iter().filter_map(step_of).collect())
     }
 
-    /// Freezes when something could not be taken back.
-    fn freeze_if_stuck(
+    /// Freezes when something could not be taken back, or is not there any more: everything is as it was else.
+    fn freeze_if_stuck<T>(
         &mut self,
-        written: Result<(), TransactionError>,
-    ) -> Result<(), TransactionError> {
-        if let Err(error) = &written
-            && let Some(stuck) = error.stuck.first()
-        {
-            self.sites.freeze(stuck.clone());
+        target: &(impl TargetMemory + ?Sized),
+        steps: &Steps<'_>,
+        written: Result<T, TransactionError>,
+    ) -> Result<T, ApplyError> {
+        if let Err(error) = &written {
+            match error.stuck.first() {
+                Some(stuck) => drop(self.sites.freeze(stuck.clone())),
+                None => self.check_ours(target, steps)?,
+            }
         }
-        written
+        Ok(written?)
     }
 
     /// Everybody knows what has been made.
@@ -392,6 +406,8 @@ impl Commit<'_> {
         for step in &steps.0 {
             let before = self.is_patched(step);
             step.edits.iter().for_each(|edit| self.sites.made(edit));
+            let written = step.edits.iter().filter(|edit| edit.is_write());
+            applied.written += written.count() as u64;
             step.word.iter().for_each(|word| self.sites.made_word(word));
             self.points.made(&step.what);
             match (before, self.is_patched(step)) {

@@ -519,6 +519,7 @@ pub mod plan;
 mod planning;
 mod points;
 pub mod probes;
+mod proof;
 mod restoring;
 mod retired;
 mod reuse;

@@ -152,6 +152,17 @@ impl Step {
         self.what.is_breakpoint() || self.joins_instructions()
     }
 
+    /// Whether each of its writes is one instruction in one aligned word, so that it can be made while every vCPU runs.
+    #[must_use]
+    pub fn is_of_words(&self) -> bool {
+        let changes_at_once = matches!(self.what, What::Breakpoints | What::Lock | What::Normal);
+        let mut edits = self.edits.iter();
+        !changes_at_once
+            && !self.what.is_breakpoint()
+            && self.word.is_none()
+            && edits.all(Edit::is_of_one_word)
+    }
+
     /// The event that it is about.
     #[must_use]
     pub const fn event(&self) -> Option<EventId> {
@@ -223,6 +234,25 @@ impl Plan {
             steps: self.steps.iter().rev().map(Step::reverse).collect(),
             obstacles: self.obstacles,
         }
+    }
+
+    /// Takes out the steps that are `of_words`, if any writes something: those that can be made while every vCPU runs. A plan
+    /// that may not be cut is taken as a whole, if it is one write; what writes nothing goes with the rest, if there is one.
+    pub fn take_words(&mut self, of_words: impl Fn(&Step) -> bool) -> Option<Self> {
+        let obstacles = self.obstacles;
+        let writes = self.steps.iter().flat_map(|step| &step.edits);
+        let is_one_write = writes.filter(|edit| edit.is_write()).count() <= 1;
+        let all = self.steps.iter().all(&of_words);
+        let steps = match self.may_be_cut() || is_one_write {
+            _ if self.is_empty() => Vec::new(),
+            true if all => std::mem::take(&mut self.steps),
+            true => {
+                let is_taken = |step: &mut Step| !step.edits.is_empty() && of_words(step);
+                self.steps.extract_if(.., is_taken).collect()
+            }
+            false => Vec::new(),
+        };
+        (!steps.is_empty()).then_some(Self { steps, obstacles })
     }
 
     /// Whether it can be made in parts. A plan that changes what the guest does is not cut: the guest does all of it or

@@ -100,6 +100,15 @@ impl Transient {
         self.init_is_gone && !self.kind.lasts(image, at)
     }
 
+    /// Whether the text of this function stays as long as the guest runs, so that nobody has to be asked whether it is there.
+    pub(crate) fn stays(&self, image: &Image, function: FunctionId, at: Gva) -> bool {
+        let of_kernel = image
+            .function(function)
+            .is_some_and(|one| one.module.is_none());
+        let mut parts = image.parts.iter();
+        of_kernel && !parts.any(|part| part.text.holds(at, 1)) && self.kind.lasts(image, at)
+    }
+
     /// Looks what the guest has given back since the last time, and forgets it. While the guest is
     /// stopped the answer holds until it continues; else it may be late, never wrong.
     pub(super) fn look(

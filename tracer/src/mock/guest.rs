@@ -1,6 +1,7 @@
 //! A guest without a hypervisor: a [`MockTarget`] that is stopped for moments, of which the rest is somebody's who
 //! plays the guest. It has several vCPUs, and records calls as stubs would.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -21,8 +22,8 @@ use crate::ring::geometry::Position;
 use crate::session::SessionMemory;
 use crate::stub::cell::{HEAD, LIMIT, LOST};
 use crate::target::{
-    LiveTarget, MemoryError, NotProvided, NotSynchronised, PhysicalMemory, StoppedTarget,
-    TargetMemory, TextMemory, VcpuRegisters, WindowMemory,
+    AtomicTarget, LiveTarget, MemoryError, NotProvided, NotSynchronised, PhysicalMemory,
+    StoppedTarget, TargetMemory, TextMemory, VcpuRegisters, WindowMemory,
 };
 
 /// Ticks of its counters in a millisecond.
@@ -45,6 +46,24 @@ pub struct MockGuest {
     pub serves_breakpoints: bool,
     /// The vCPU that does not stop.
     pub stuck: Option<u16>,
+    /// Whether words of its text can be exchanged while it runs.
+    pub is_mapped: bool,
+    /// How far its text has moved since it was loaded, in bytes.
+    pub moved_by: u64,
+    /// What the guest does right before a word is exchanged: its own patching.
+    pub meanwhile: Option<Meanwhile>,
+    /// How often it was stopped.
+    stops: Arc<AtomicU64>,
+}
+
+/// What a guest does right before a word at this address is exchanged.
+pub type Meanwhile = fn(&mut MockTarget, Gva);
+
+/// The guest while all its vCPUs run.
+#[derive(Debug)]
+pub struct MockRunning {
+    memory: MockMemory,
+    meanwhile: Option<Meanwhile>,
 }
 
 /// Its memory. Clones are the same.
@@ -69,7 +88,17 @@ impl MockGuest {
             clocks: Arc::new(VcpuClocks::new(vcpus, HOST)),
             serves_breakpoints: false,
             stuck: None,
+            is_mapped: false,
+            moved_by: 0,
+            meanwhile: None,
+            stops: Arc::default(),
         }
+    }
+
+    /// How often it was stopped.
+    #[must_use]
+    pub fn stops(&self) -> u64 {
+        self.stops.load(Ordering::Relaxed)
     }
 
     /// What it is made of, to be changed as the guest itself could.
@@ -124,6 +153,7 @@ impl Guest for MockGuest {
     type Memory = MockMemory;
     type Stopped<'g> = MockStopped;
     type Live<'g> = MockStopped;
+    type Running<'g> = MockRunning;
 
     fn vcpus(&self) -> u16 {
         self.vcpus
@@ -137,8 +167,10 @@ impl Guest for MockGuest {
         self.target().region()
     }
 
-    fn locate(&self, _at: Gva) -> Option<(Gpa, u64)> {
-        None
+    fn locate(&self, at: Gva) -> Option<(Gpa, u64)> {
+        let loaded = at.wrapping_add(self.moved_by);
+        let loaded = self.target().physical(loaded, 1).ok()?;
+        Some((loaded, 1))
     }
 
     fn stop(&self) -> Result<MockStopped, StopError> {
@@ -146,6 +178,7 @@ impl Guest for MockGuest {
             let deadline = Duration::from_secs(2);
             return Err(StopError::Missed { vcpu, deadline });
         }
+        self.stops.fetch_add(1, Ordering::Relaxed);
         Ok(MockStopped {
             memory: self.memory.clone(),
             vcpus: StoppedTarget::vcpus(&*self.target()).to_vec(),
@@ -169,6 +202,13 @@ impl Guest for MockGuest {
         let stopped = stopped.transpose();
         stopped.map_err(|why| NotLive {
             why: why.to_string(),
+        })
+    }
+
+    fn running(&self) -> Option<MockRunning> {
+        self.is_mapped.then(|| MockRunning {
+            memory: self.memory.clone(),
+            meanwhile: self.meanwhile,
         })
     }
 
@@ -314,6 +354,32 @@ impl LiveTarget for MockStopped {
 
     fn synchronise(&mut self) -> Result<(), NotSynchronised> {
         Ok(())
+    }
+}
+
+impl PhysicalMemory for MockRunning {
+    fn read_physical(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError> {
+        self.memory.read_physical(at, into)
+    }
+}
+
+impl TargetMemory for MockRunning {
+    fn read(&self, at: Gva, into: &mut [u8]) -> Result<(), MemoryError> {
+        self.memory.lock().read(at, into)
+    }
+}
+
+impl AtomicTarget for MockRunning {
+    fn reaches(&self, at: Gva) -> bool {
+        self.memory.lock().reaches(at)
+    }
+
+    fn exchange(&mut self, at: Gva, old: u64, new: u64) -> Result<u64, MemoryError> {
+        let mut target = self.memory.lock();
+        if let Some(meanwhile) = self.meanwhile {
+            meanwhile(&mut target, at);
+        }
+        target.exchange(at, old, new)
     }
 }
 

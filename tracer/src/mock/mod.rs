@@ -14,11 +14,11 @@ use terms::region::Region;
 
 use crate::paging::{PAGE_2M, PAGE_4K, PageTableRoot, bits, translate};
 use crate::target::{
-    LiveTarget, MemoryError, NotProvided, NotSynchronised, PhysicalMemory, StoppedTarget,
-    TargetMemory, TextMemory, VcpuRegisters, WindowMemory,
+    AtomicTarget, LiveTarget, MemoryError, NotProvided, NotSynchronised, PhysicalMemory,
+    StoppedTarget, TargetMemory, TextMemory, VcpuRegisters, WindowMemory,
 };
 
-pub use guest::{HOST, MockGuest, MockMemory, MockStopped, NoPollers};
+pub use guest::{HOST, Meanwhile, MockGuest, MockMemory, MockRunning, MockStopped, NoPollers};
 
 /// Bytes of RAM, from 0 on.
 pub const RAM_BYTES: u64 = 256 << 20;
@@ -426,6 +426,23 @@ impl StoppedTarget for MockTarget {
     fn provide(&mut self, part: Region) -> Result<(), NotProvided> {
         self.provided.push(part);
         Ok(())
+    }
+}
+
+/// Nobody comes between the look and the store.
+impl AtomicTarget for MockTarget {
+    fn reaches(&self, at: Gva) -> bool {
+        self.physical(at, 1).is_ok()
+    }
+
+    fn exchange(&mut self, at: Gva, old: u64, new: u64) -> Result<u64, MemoryError> {
+        let mut found = [0; 8];
+        TargetMemory::read(self, at, &mut found)?;
+        let found = u64::from_le_bytes(found);
+        if found == old {
+            TextMemory::write(self, at, &new.to_le_bytes())?;
+        }
+        Ok(found)
     }
 }
 

@@ -5,6 +5,7 @@ use terms::function::FunctionId;
 use terms::session_set::SessionSet;
 use terms::site::SiteBytes;
 
+use super::atomic;
 use super::poke::Poke;
 use crate::stub::template::Captures;
 
@@ -167,6 +168,15 @@ impl Edit {
     #[must_use]
     pub fn is_at_jump_of_ours(&self) -> bool {
         self.before.is_some() && self.point != Point::Lock
+    }
+
+    /// Whether it is one instruction before and after, in one aligned word, and nothing is displaced: then one exchange
+    /// of that word makes it, while every vCPU runs.
+    #[must_use]
+    pub fn is_of_one_word(&self) -> bool {
+        let is_one = self.closes.is_empty() && self.opens.is_empty();
+        let displaces = self.displacement != Displacement::None;
+        is_one && !displaces && atomic::holds(&self.poke)
     }
 
     /// Whether several instructions become one: then all vCPUs must be stopped, and threads be looked for.

@@ -47,6 +47,14 @@ pub enum WordError {
         /// Why not.
         source: MemoryError,
     },
+    /// It is written only while the guest is stopped, or patched live.
+    #[error("{what} at {at} is not written while every vCPU runs")]
+    NeedsStop {
+        /// What it leads to.
+        what: Arc<str>,
+        /// The word.
+        at: Gva,
+    },
     /// The guest has written to it.
     #[error("{what} at {at} is {found:#x}, expected {expected:#x}: the guest has changed it")]
     Unexpected {

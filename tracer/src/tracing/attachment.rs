@@ -14,7 +14,7 @@ use crate::text::sites::as_linked::starts;
 use super::TracingError;
 use super::carry_out::{Carried, Patching};
 use super::phases::Phases;
-use super::place::{TextSample, check_place};
+use super::place::{TextSample, check_place, is_where_loaded};
 use super::remarks::Remarks;
 use super::session::{Found, Shared};
 use super::sessions::TraceSessions;
@@ -92,7 +92,10 @@ impl Attachment {
         if self.engine.foothold().is_none() && starts(&*stopped, image) {
             self.phases.check_start(image)?;
         }
-        Ok(self.engine.attach(stopped, guest.window())?)
+        self.engine.attach(stopped, guest.window())?;
+        let is_in_place = is_where_loaded(guest, &*stopped, &self.engine);
+        self.patching.found_in_place(is_in_place);
+        Ok(())
     }
 
     /// Opens the window and makes a session's rings, if that has not been done.

@@ -1,14 +1,20 @@
-//! Carrying a plan of any kind out on a guest: while it runs or while it is stopped, in one pause or in slices, with
-//! another try for what a thread stood in the way of, and with every pause counted.
+//! Carrying a plan of any kind out on a guest: each part by the weakest proof that is enough for it, while the guest runs or
+//! while it is stopped, in one pause or in slices, with another try for what a thread stood in the way of, and with every
+//! pause counted. All of it is taken back when a part fails.
 
 use std::time::Duration;
 
 use super::error::TracingError;
 use super::options::PatchMethod;
+use super::place::is_where_loaded;
 use super::slices::Slices;
+use super::status::SwitchedSites;
 use crate::engine::plan::{Obstacles, Plan, Step, What};
 use crate::engine::{Applied, Engine};
 use crate::guest::{Guest, LiveGuest};
+use crate::target::AtomicTarget;
+use crate::text::edit::Edit;
+use crate::text::poke::Poke;
 
 /// Pauses in which a site with a thread inside gets its turn again.
 const ROUNDS: u32 = 8;
@@ -46,11 +52,15 @@ pub(super) struct Patching {
     slices: Slices,
     /// The host's clock.
     now: fn() -> Duration,
+    /// Whether the guest's page tables lead its text where words of it would be exchanged.
+    is_in_place: bool,
+    /// How many sites were switched how.
+    switched: SwitchedSites,
 }
 
 impl Patching {
     /// By this method; in one pause text is written for `max_pause` at most, if that is given.
-    pub const fn new(
+    pub fn new(
         method: PatchMethod,
         is_lasting: bool,
         max_pause: Option<Duration>,
@@ -61,7 +71,19 @@ impl Patching {
             is_lasting,
             slices: Slices::new(max_pause),
             now,
+            is_in_place: false,
+            switched: SwitchedSites::default(),
         }
+    }
+
+    /// How many sites were switched how so far.
+    pub const fn switched(&self) -> SwitchedSites {
+        self.switched
+    }
+
+    /// Somebody has looked whether the guest's text lies where it was loaded.
+    pub const fn found_in_place(&mut self, is_in_place: bool) {
+        self.is_in_place = is_in_place;
     }
 
     /// What its user calls the method.
@@ -91,16 +113,8 @@ impl Patching {
         plan: Plan,
         carried: &mut Carried,
     ) -> Result<(), TracingError> {
-        if may_be_live(&plan)
-            && let Some(mut live) = self.live(guest)?
-        {
-            let applied = engine.apply_live(&mut live, &plan)?;
-            carried.add(applied);
-            carried.longest = carried.longest.max(live.lost());
-            return Ok(());
-        }
         let done = carried.done.len();
-        let failed = match self.each_slice(engine, guest, plan, carried) {
+        let failed = match self.each_part(engine, guest, plan, carried) {
             Ok(()) => return Ok(()),
             Err(error) => error,
         };
@@ -111,6 +125,57 @@ impl Patching {
             }
         }
         Err(failed)
+    }
+
+    /// What needs least goes first: it is taken back most easily.
+    fn each_part(
+        &mut self,
+        engine: &mut Engine,
+        guest: &impl Guest,
+        mut plan: Plan,
+        carried: &mut Carried,
+    ) -> Result<(), TracingError> {
+        if self.method == PatchMethod::Atomic && plan.is_empty() {
+            return Ok(());
+        }
+        if self.method == PatchMethod::Atomic
+            && self.is_in_place
+            && let Some(mut running) = guest.running()
+            && let Some(words) = take_words(engine, &running, &mut plan)
+        {
+            self.exchange(engine, guest, &mut running, words, carried)?;
+            if plan.is_empty() {
+                return Ok(());
+            }
+        }
+        if may_be_live(&plan)
+            && let Some(mut live) = self.live(guest)?
+        {
+            let applied = engine.apply_live(&mut live, &plan)?;
+            self.switched.live += applied.written;
+            carried.add(applied);
+            carried.longest = carried.longest.max(live.lost());
+            return Ok(());
+        }
+        self.each_slice(engine, guest, plan, carried)
+    }
+
+    /// Writes what is of words, while every vCPU runs.
+    fn exchange(
+        &mut self,
+        engine: &mut Engine,
+        guest: &impl Guest,
+        running: &mut impl AtomicTarget,
+        plan: Plan,
+        carried: &mut Carried,
+    ) -> Result<(), TracingError> {
+        let applied = noted(engine, guest, &plan, |engine| {
+            Ok(engine.commit().apply_running(running, &plan)?)
+        })?;
+        self.switched.atomic += applied.written;
+        carried.add(applied);
+        carried.done.push(plan);
+        Ok(())
     }
 
     fn each_slice(
@@ -187,24 +252,21 @@ impl Patching {
 
     /// One pause, with what can be done beside it done before and after. Also answers for how long text was written.
     fn apply_slice(
-        &self,
+        &mut self,
         engine: &mut Engine,
         guest: &impl Guest,
         plan: &Plan,
         carried: &mut Carried,
     ) -> Result<(Applied, Duration), TracingError> {
-        let mut memory = guest.memory().clone();
-        let noted = engine.commit().note(&mut memory, plan);
-        let applied = match noted {
-            Ok(()) => self.pause(engine, guest, plan, carried),
-            Err(error) => Err(error.into()),
-        };
-        engine.commit().settle(&mut memory);
-        applied
+        let (applied, time) = noted(engine, guest, plan, |engine| {
+            self.pause(engine, guest, plan, carried)
+        })?;
+        self.switched.stopped += applied.written;
+        Ok((applied, time))
     }
 
     fn pause(
-        &self,
+        &mut self,
         engine: &mut Engine,
         guest: &impl Guest,
         plan: &Plan,
@@ -213,6 +275,7 @@ impl Patching {
         let mut stopped = guest.stop()?;
         let since = (self.now)();
         engine.look(&stopped);
+        self.is_in_place = is_where_loaded(guest, &stopped, engine);
         let applied = engine.commit().apply(&mut stopped, plan);
         let time = (self.now)().saturating_sub(since);
         let moves_places = |step: &Step| matches!(step.what, What::Place { .. });
@@ -225,7 +288,7 @@ impl Patching {
     }
 
     fn take_back(
-        &self,
+        &mut self,
         engine: &mut Engine,
         guest: &impl Guest,
         plan: &Plan,
@@ -234,10 +297,43 @@ impl Patching {
         // What was left out then is as it was.
         let commit = engine.commit();
         back.steps.retain(|step| commit.is_current(step));
+        if back.is_empty() {
+            return Ok(());
+        }
         let mut carried = Carried::default();
-        self.apply_slice(engine, guest, &back, &mut carried)
-            .map(drop)
+        self.each_part(engine, guest, back, &mut carried)
     }
+}
+
+/// Takes out of a plan what can be made while every vCPU runs: single instructions in one word each, of text that stays
+/// and that the target reaches. Nothing where the window is not as it was written: then the guest has to be stopped.
+fn take_words(engine: &Engine, target: &impl AtomicTarget, plan: &mut Plan) -> Option<Plan> {
+    let mut foothold = engine.foothold().into_iter();
+    if !foothold.all(|foothold| foothold.window().is_untouched(target)) {
+        return None;
+    }
+    let reaches = |edit: &Edit| {
+        let Poke { function, at, .. } = edit.poke;
+        engine.transient().stays(engine.image(), function, at) && target.reaches(at)
+    };
+    plan.take_words(|step| step.is_of_words() && step.edits.iter().all(reaches))
+}
+
+/// Does `what` for a plan, with the journal told before and afterwards.
+fn noted<T>(
+    engine: &mut Engine,
+    guest: &impl Guest,
+    plan: &Plan,
+    what: impl FnOnce(&mut Engine) -> Result<T, TracingError>,
+) -> Result<T, TracingError> {
+    let mut memory = guest.memory().clone();
+    let noted = engine.commit().note(&mut memory, plan);
+    let done = match noted {
+        Ok(()) => what(engine),
+        Err(error) => Err(error.into()),
+    };
+    engine.commit().settle(&mut memory);
+    done
 }
 
 /// A plan that leaves out what cannot be made leaves out what cannot be made while the guest runs.

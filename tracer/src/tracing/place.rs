@@ -3,14 +3,17 @@
 //! (KASLR), and then all that is known of it is elsewhere. It cannot hide that: it has told the processor
 //! where its system calls enter.
 
+use crate::paging::{PageTableRoot, translate};
 use crate::target::{StoppedTarget, TargetMemory, VcpuRegisters};
 use image::Image;
+use image::site::Site;
 use terms::addr::Gva;
 use terms::function::{Function, FunctionId};
 use terms::site::HexBytes;
 
 use super::Tracing;
 use super::error::TracingError;
+use crate::engine::Engine;
 use crate::guest::{Guest, StoppedGuest};
 use crate::guest_kind;
 
@@ -39,6 +42,30 @@ impl Tracing {
         let stopped = guest.stop().ok()?;
         Some(places(stopped.vcpus(), &self.attachment.shared.image))
     }
+}
+
+/// Whether the guest's page tables lead the first and the last of its lasting sites where they were loaded: there words of its text
+/// are exchanged while it runs, when no vCPU is asked for its tables.
+pub(super) fn is_where_loaded(
+    guest: &impl Guest,
+    stopped: &impl StoppedTarget,
+    engine: &Engine,
+) -> bool {
+    let image = engine.image();
+    let leads_there = |at: Gva| {
+        let mut vcpus = stopped.vcpus().iter().filter(|vcpu| vcpu.online);
+        let found = vcpus.find_map(|vcpu| {
+            let root = PageTableRoot::of_text(stopped, vcpu, at).ok()?;
+            translate(stopped, root, at).ok()
+        });
+        found.is_some_and(|found| guest.locate(at).is_some_and(|(at, _)| at == found.physical))
+    };
+    let stays = |site: &&Site| engine.transient().stays(image, site.function, site.address);
+    let mut sites = image.sites.iter().filter(stays);
+    let ends = [sites.next(), sites.next_back()];
+    ends.into_iter()
+        .flatten()
+        .all(|site| leads_there(site.address))
 }
 
 /// Checks it; a kernel that has not set system calls up yet is believed.

@@ -76,6 +76,7 @@ impl Tracing {
             available: image.sites.len().saturating_sub(patched + gone.count()) as u64,
             skipped: untraceable.count() as u64,
             patch_method: patching.method().name().to_owned(),
+            switched: patching.switched(),
             stub_bytes: engine.foothold().map_or(0, Foothold::stub_bytes),
             sessions,
             ..TracingStatus::default()

@@ -34,9 +34,12 @@ pub struct TracingStatus {
     /// Why not by `gs`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_gs: Option<String>,
-    /// How text is changed: `quiesce` or `live`.
+    /// How text is changed: `atomic`, `quiesce` or `live`.
     #[serde(default)]
     pub patch_method: String,
+    /// How many sites were switched how.
+    #[serde(default)]
+    pub switched: SwitchedSites,
     /// The vCPUs' clocks; none before the first attach.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vcpu_clocks: Option<VcpuClocksStatus>,
@@ -50,6 +53,38 @@ pub struct TracingStatus {
     pub clock_page: Option<ClockPageStatus>,
     /// Each session.
     pub sessions: Vec<SessionStatus>,
+}
+
+/// How many sites of the guest's text were switched how, each as often as it was.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SwitchedSites {
+    /// While every vCPU ran, by one exchange of a word.
+    pub atomic: u64,
+    /// While it ran, by breakpoints.
+    pub live: u64,
+    /// While every vCPU was stopped.
+    pub stopped: u64,
+}
+
+impl SwitchedSites {
+    /// Whether there is anything to say.
+    #[must_use]
+    pub const fn is_any(&self) -> bool {
+        self.atomic + self.live + self.stopped > 0
+    }
+}
+
+impl fmt::Display for SwitchedSites {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ways = [
+            (self.atomic, "while the guest ran"),
+            (self.live, "by breakpoints"),
+            (self.stopped, "in pauses"),
+        ];
+        let shown = ways.iter().filter(|(count, _)| *count > 0);
+        let shown: Vec<_> = shown.map(|(count, way)| format!("{count} {way}")).collect();
+        f.write_str(&shown.join(", "))
+    }
 }
 
 /// The clock page and its thread.
@@ -264,7 +299,8 @@ pub struct Changed {
     /// Functions that are traced, of which a session that hooks returns sees the entries only, with reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entry_only: Vec<Function>,
-    /// How often the guest was paused for it; large changes are made in slices. 0 where text is changed live.
+    /// How often the guest was paused for it; large changes are made in slices. 0 where text is changed live,
+    /// or by exchanges of words.
     #[serde(default)]
     pub pauses: u64,
     /// How long the guest was paused for it, in microseconds: the longest of the pauses. Where text is changed
@@ -286,6 +322,7 @@ pub(crate) fn microseconds(duration: Duration) -> f64 {
 #[must_use]
 fn paused(pauses: u64, pause_us: f64) -> String {
     match pauses {
+        0 if pause_us == 0.0 => "not paused".to_owned(),
         0 => format!("not paused, a vCPU lost {pause_us:.1} us at most"),
         1 => format!("paused for {pause_us:.1} us"),
         _ => format!("paused {pauses} times, for {pause_us:.1} us at most"),

@@ -75,6 +75,9 @@ pub enum WindowError {
         /// What it holds.
         found: u64,
     },
+    /// An entry is not as it was written, and the guest is not stopped, so that more could be said.
+    #[error("an entry of the window in the guest's page tables is not as it was written")]
+    Touched,
     /// A vCPU does not see the window.
     #[error("vCPU {vcpu} has page tables of its own and does not see the window at {at}")]
     NotShared {

@@ -6,14 +6,10 @@ use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// Each option, why a guest of another VMM cannot have it, and what there is instead.
-const REFUSED: [(&str, &str); 11] = [
+const REFUSED: [(&str, &str); 10] = [
     (
         "--attach-at",
         "the guest runs already, and stopping it at a function takes an exit to its VMM: tracing begins when you attach",
-    ),
-    (
-        "--patch-method",
-        "live patching takes exits to the guest's VMM: text is changed while the guest is held; --max-pause says how long",
     ),
     (
         "--smp-locks",

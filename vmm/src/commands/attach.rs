@@ -28,6 +28,7 @@ use crate::verbs::attach::AttachOptions;
 use crate::watchdog::Watchdog;
 use terms::quantity::counted;
 use tracer::guest::Guest;
+use tracer::tracing::options::PatchMethod;
 use tracer::tracing::{Kernel, Tracing};
 
 /// Traces the guest.
@@ -43,6 +44,12 @@ pub fn attach(options: &AttachOptions) -> Result<ExitStatus, Failure> {
     }
     if !options.traced.is_enabled() && options.control.is_none() {
         let message = "nothing would be traced: say what (--trace, --event, --probe), or how to be told (--control)";
+        return Err(Failure::bad_input(message));
+    }
+    options.traced.check_method()?;
+    if options.traced.method() == PatchMethod::Live {
+        let message = "--patch-method live: not with `vmm attach`: its breakpoints would be exits to the guest's VMM, which does not serve them; \
+                       use --patch-method quiesce";
         return Err(Failure::bad_input(message));
     }
     let pid = chosen(options.guest.as_deref())?;

@@ -185,6 +185,14 @@ fn tracing(text: &mut String, tracing: &TracingStatus) {
         tracing.skipped,
         strategy.unwrap_or_default()
     );
+    let TracingStatus {
+        patch_method,
+        switched,
+        ..
+    } = tracing;
+    if switched.is_any() {
+        let _ = writeln!(text, "patching {patch_method}, sites switched: {switched}");
+    }
     if let Some(frozen) = &tracing.frozen {
         let _ = writeln!(text, "frozen   {}", frozen.reason);
         let _ = writeln!(text, "         `ctl thaw` lets patching go on");

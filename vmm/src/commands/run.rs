@@ -36,6 +36,7 @@ pub fn run(options: &RunOptions) -> Result<ExitStatus, Failure> {
     if let Some(message) = options.traced.useless(options.control.is_some()) {
         return Err(Failure::bad_input(message));
     }
+    options.traced.check_method()?;
     // As long as nothing has been made there is nothing to finish: a signal ends the process at once.
     let kernel = read_kernel(options)?;
     // Before any thread is made: all of them inherit what was given up, and what is blocked.
@@ -88,7 +89,7 @@ fn image(
     let image = kernel
         .image()
         .map_err(|error| Failure::bad_input(kernel.refused(&error)))?;
-    if options.patch_method == PatchMethod::Live {
+    if options.traced.method() == PatchMethod::Live {
         machine
             .serve_breakpoints(&image)
             .map_err(|why| Failure::bad_input(format!("{why}; use --patch-method quiesce")))?;
@@ -103,7 +104,7 @@ fn boot(
     signals: Signals,
     console: &ConsoleWriter,
 ) -> Result<EventLoop<Machine>, Failure> {
-    if options.nested && options.patch_method == PatchMethod::Live {
+    if options.nested && options.traced.method() == PatchMethod::Live {
         let message = "--nested: text cannot be changed live, for a vCPU that passes by may show the registers of a guest of the guest; use --patch-method quiesce";
         return Err(Failure::bad_input(message));
     }

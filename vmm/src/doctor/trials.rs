@@ -1,8 +1,10 @@
 //! What the tiny VM tells, as checks.
 
 use super::check::{Check, NEWER_KVM, Need, Subject};
+use crate::processor::{promises_atomic, vendor};
 use crate::trial::TrialError;
 use crate::trial::features::{self, Speed};
+use crate::trial::switching::{self, Switching};
 
 const RING0: Subject = Subject {
     name: "ring 0 runs",
@@ -75,6 +77,13 @@ const SOFTWARE_BREAKPOINT_RING3: Subject = Subject {
     mend: "nothing to do for the bundled guest, or with --patch-method quiesce",
 };
 
+const SWITCHING: Subject = Subject {
+    name: "text changes while it is executed",
+    need: Need::Optional,
+    means: "--patch-method atomic is not offered: text is changed while the guest is stopped, for microseconds",
+    mend: "nothing to do: --patch-method quiesce is what is taken then; on AMD's processors nobody need be stopped",
+};
+
 const SINGLE_STEP: Subject = Subject {
     name: "single step exits (ring 0)",
     need: Need::Optional,
@@ -113,10 +122,35 @@ pub(super) fn look(checks: &mut Vec<Check>) {
         SOFTWARE_BREAKPOINT_RING3,
         features::software_breakpoints_of_ring3_exit(),
     ));
+    checks.push(switching());
     checks.push(yes_no(SINGLE_STEP, features::single_step_exits()));
     checks.push(yes_no(TSC, features::tsc_offset_is_virtualised()));
     checks.push(yes_no(RDTSCP, features::tsc_aux_is_virtualised()));
     checks.push(yes_no(RDPID, features::rdpid_is_virtualised()));
+}
+
+/// What the processor's maker promises, and what a trial of a second shows.
+fn switching() -> Check {
+    let promised = promises_atomic();
+    match switching::switching(u64::MAX) {
+        Ok(tried) => {
+            let Switching {
+                switches,
+                passes: [old, new],
+                is_right,
+            } = tried;
+            let promise = match &promised {
+                Ok(()) => format!("{} promises it", vendor()),
+                Err(why) => why.to_string(),
+            };
+            let seen = match is_right {
+                true => format!("{switches} switches in {} passes, none wrong", old + new),
+                false => format!("a pass went wrong in {switches} switches"),
+            };
+            SWITCHING.check(promised.is_ok() && is_right, format!("{promise}; {seen}"))
+        }
+        Err(error) => SWITCHING.check(false, error.to_string()),
+    }
 }
 
 fn speed(subject: Subject, result: Result<Speed, TrialError>) -> Check {

@@ -19,12 +19,14 @@ use super::stopped::ForeignStopped;
 use super::window::ForeignWindow;
 use crate::clock::{host_tsc, offset_is_applied};
 use crate::host::clock_page::ClockThread;
+use crate::running::Running;
 use crate::vcpu::cpu_time::CpuTime;
 
 impl Guest for Foreign {
     type Memory = ForeignMemory;
     type Stopped<'g> = ForeignStopped<'g>;
     type Live<'g> = Never;
+    type Running<'g> = Running<'g, Self>;
 
     fn vcpus(&self) -> u16 {
         u16::try_from(self.held_vcpus().len()).unwrap_or(u16::MAX)
@@ -70,6 +72,11 @@ impl Guest for Foreign {
     /// Nobody serves breakpoints: they would go to the guest's own handler, or to its VMM.
     fn live(&self) -> Result<Option<Never>, NotLive> {
         Ok(None)
+    }
+
+    fn running(&self) -> Option<Running<'_, Self>> {
+        let mapped = self.all_memory().mapped();
+        mapped.map(|mapped| Running::of(self, mapped))
     }
 
     fn khz(&self) -> u32 {

@@ -198,6 +198,12 @@ impl ForeignRam {
         &self.memory
     }
 
+    /// What of it is mapped here, if any of the RAM is.
+    pub fn mapped(&self) -> Option<&Ram> {
+        let has_ram = !self.mapped.memory().ram().is_empty();
+        has_ram.then_some(&self.mapped)
+    }
+
     fn is_mapped(&self, at: Gpa, length: usize) -> bool {
         self.memory.mapped.contains(at, length)
     }

@@ -9,9 +9,11 @@ use super::choice::choice;
 use super::quantities;
 use super::session::SessionOptions;
 use super::trigger::{Action, Trigger};
+use crate::failure::Failure;
 use crate::layout;
+use crate::processor::promises_atomic;
 use tracer::Dispatch;
-use tracer::tracing::options::{Tracer, TracingOptions};
+use tracer::tracing::options::{PatchMethod, Tracer, TracingOptions};
 
 /// What is traced.
 #[derive(Debug, Args)]
@@ -36,10 +38,13 @@ pub struct Traced {
     /// How a tracepoint leads to its only callback: by a jump, or through the iterator as to several
     #[arg(long, value_name = "WAY", value_parser = choice::<Dispatch>(), default_value_t)]
     pub dispatch: Dispatch,
+    /// How the guest's text is changed (default: atomic, where the processor promises what that needs, else quiesce)
+    #[arg(long, value_name = "METHOD", value_parser = choice::<PatchMethod>())]
+    pub patch_method: Option<PatchMethod>,
     /// Make large changes of the guest's text in slices of about this length each, in ms or with a unit, as 500us
     #[arg(long, value_name = "MS", default_value = "1", allow_negative_numbers = true, value_parser = quantities::milliseconds)]
     pub max_pause: Duration,
-    /// Make every change of the guest's text in one pause, however long it takes
+    /// Make every change of the guest's text in one pause, however long it takes: it changes at one moment
     #[arg(long, conflicts_with = "max_pause")]
     pub atomic: bool,
     #[command(flatten)]
@@ -73,6 +78,35 @@ impl Traced {
         )
     }
 
+    /// How text is changed.
+    #[must_use]
+    pub fn method(&self) -> PatchMethod {
+        let own = match !self.atomic && promises_atomic().is_ok() {
+            true => PatchMethod::Atomic,
+            false => PatchMethod::Quiesce,
+        };
+        self.patch_method.unwrap_or(own)
+    }
+
+    /// Whether text can be changed so as was asked for.
+    ///
+    /// # Errors
+    /// Why not, and what to do.
+    pub fn check_method(&self) -> Result<(), Failure> {
+        if self.patch_method != Some(PatchMethod::Atomic) {
+            return Ok(());
+        }
+        if self.atomic {
+            let message = "--patch-method atomic: with --atomic every change is made in one pause; leave one of them out";
+            return Err(Failure::bad_input(message));
+        }
+        promises_atomic().map_err(|why| {
+            Failure::bad_input(format!(
+                "--patch-method atomic: {why}; use --patch-method quiesce"
+            ))
+        })
+    }
+
     /// Whether anything is traced.
     #[must_use]
     pub fn is_enabled(&self) -> bool {
@@ -99,6 +133,7 @@ impl Traced {
             notrace: self.notrace.clone(),
             any: self.any,
             dispatch: self.dispatch,
+            patch_method: self.method(),
             max_pause: (!self.atomic).then_some(self.max_pause),
             rings_room: layout::RINGS_SIZE,
             ..TracingOptions::default()

@@ -3,6 +3,7 @@
 
 pub mod features;
 mod run;
+pub mod switching;
 mod vm;
 
 use std::time::Duration;

@@ -1,10 +1,12 @@
 //! Runs trials, each in a VM and on a thread of its own, with a deadline: a KVM that does not come back is a finding.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use libc::{c_int, c_void, siginfo_t};
+use vm_memory::GuestMemoryMmap;
 use vmm_sys_util::signal::{Killable, SIGRTMIN, register_signal_handler};
 
 use super::vm::TrialVm;
@@ -19,6 +21,17 @@ const WAKE_PERIOD: Duration = Duration::from_millis(10);
 /// [`TrialError`] when the VM cannot be made or its vCPU does not leave the guest in time.
 pub(super) fn run(trial: Trial) -> Result<Outcome, TrialError> {
     in_a_vm(move |vm| vm.run(&trial))
+}
+
+/// The same, while another thread does `meanwhile` with the VM's memory, until it is told that the code has ended.
+///
+/// # Errors
+/// As [`run`].
+pub(super) fn run_while<T: Send + 'static>(
+    trial: Trial,
+    meanwhile: impl FnOnce(&GuestMemoryMmap, &AtomicBool) -> T + Send + 'static,
+) -> Result<(Outcome, T), TrialError> {
+    in_a_vm(move |vm| vm.run_while(&trial, meanwhile))
 }
 
 /// How long each of `count` exits takes that code in a new VM makes one after the other: from the host into

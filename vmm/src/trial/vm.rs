@@ -5,6 +5,7 @@
 //! is no memory: that leaves the guest from every privilege level.
 // UNSAFETY: the VM's memory is handed to KVM.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use kvm_bindings::{
@@ -26,7 +27,9 @@ const PDPT: u64 = 0x2000;
 const PD: u64 = 0x3000;
 const GDT: u64 = 0x4000;
 const TSS: u64 = 0x5000;
-const CODE: u64 = 0x6000;
+pub(super) const CODE: u64 = 0x6000;
+/// A word that code may be told something by.
+pub(super) const WORD: u64 = 0x8000;
 const STACK_TOP: u64 = 0xf000;
 /// Mapped, but no memory.
 const REPORT: u64 = 0x10_0000;
@@ -116,6 +119,23 @@ impl TrialVm {
             ending,
             tsc_khz,
             tsc: (before, after),
+        })
+    }
+
+    /// As [`Self::run`], while another thread does `meanwhile` with the memory, until it is told that the code has ended.
+    pub(super) fn run_while<T: Send>(
+        &mut self,
+        trial: &Trial,
+        meanwhile: impl FnOnce(&GuestMemoryMmap, &AtomicBool) -> T + Send,
+    ) -> Result<(Outcome, T), TrialError> {
+        let (memory, has_ended) = (self.memory.clone(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| meanwhile(&memory, &has_ended));
+            let outcome = self.run(trial);
+            has_ended.store(true, Ordering::Release);
+            let done = other.join();
+            let done = done.map_err(|_| TrialError::system("its other thread panicked"));
+            Ok((outcome?, done?))
         })
     }
 

@@ -10,7 +10,7 @@ use crate::options::choice::choice;
 use crate::options::quantities;
 use crate::options::traced::Traced;
 use tracer::LockPrefixes;
-use tracer::tracing::options::{PatchMethod, TracingOptions};
+use tracer::tracing::options::TracingOptions;
 
 /// Boot a guest and stay with it until it ends
 ///
@@ -73,9 +73,6 @@ pub struct RunOptions {
     /// boot of Linux)
     #[arg(long, value_name = "SYMBOL", requires = "trace")]
     pub attach_at: Option<String>,
-    /// How the guest's text is changed: with all vCPUs stopped, or live where the guest serves breakpoints
-    #[arg(long, value_name = "METHOD", value_parser = choice::<PatchMethod>(), default_value_t)]
-    pub patch_method: PatchMethod,
     /// Whether the lock prefixes that the image lists are effective (default: not with one vCPU)
     #[arg(long, value_name = "STATE", value_parser = choice::<LockPrefixes>())]
     pub smp_locks: Option<LockPrefixes>,
@@ -94,7 +91,6 @@ impl RunOptions {
         TracingOptions {
             attach_at: self.attach_at.clone(),
             smp_locks: self.smp_locks,
-            patch_method: self.patch_method,
             vcpus: u16::try_from(self.vcpus).unwrap_or(u16::MAX),
             probe_port: Some(layout::PROBE_PORT),
             doorbell_port: Some(layout::DOORBELL_PORT),

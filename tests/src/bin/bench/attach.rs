@@ -11,7 +11,7 @@ use vmm::control::protocol::Call;
 use crate::Failed;
 use crate::attached::Attached;
 use crate::guest::{Client, Guest};
-use crate::pause::{BUSY, SWITCHED, switch, toggle};
+use crate::pause::{BUSY, STOPPING, SWITCHED, switch, toggle};
 use crate::rounds::{CALLS, Rounds, ratio};
 use crate::sample::Samples;
 use crate::table::{Row, Target};
@@ -52,7 +52,7 @@ impl Run {
         cmdline: &str,
         filter: &str,
     ) -> Result<Self, Failed> {
-        let trace = ["--trace", "function", "--filter", filter];
+        let trace = [&["--trace", "function", "--filter", filter][..], &STOPPING].concat();
         let own: &[&str] = match who {
             Who::Ours => &trace,
             Who::Attached => &[],

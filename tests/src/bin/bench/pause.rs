@@ -30,9 +30,12 @@ pub const SWITCHED: &str = "many_0001";
 /// Between two switches the vCPUs go about their work.
 const GAP: Duration = Duration::from_millis(1);
 
+/// The only way to change text that takes pauses in any case.
+pub const STOPPING: [&str; 2] = ["--patch-method", "quiesce"];
+
 /// Rows about pauses and about the cost of a site.
 pub fn rows(place: &Path) -> Result<Vec<Row>, Failed> {
-    let arguments = ["--trace", "function", "--filter", BUSY];
+    let arguments = [&["--trace", "function", "--filter", BUSY][..], &STOPPING].concat();
     let guest = Guest::boot(place, 2, "workload=spin", &arguments)?;
     let mut client = guest.connect()?;
     client.wait_for_records()?;

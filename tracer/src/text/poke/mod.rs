@@ -128,6 +128,28 @@ pub enum PokeError {
         /// The site.
         at: Gva,
     },
+    /// It is no single instruction in one aligned word, before or after.
+    #[error(
+        "what is to be written at {at} in {symbol} is not one instruction in one aligned word: that needs all vCPUs stopped"
+    )]
+    NotOneWord {
+        /// The function.
+        symbol: Arc<str>,
+        /// The site.
+        at: Gva,
+    },
+    /// The guest changes the word that the site lies in all the time.
+    #[error(
+        "the word of the patch site of {symbol} at {at} was changed by the guest between each of {tries} looks at it and the write"
+    )]
+    Contended {
+        /// The function.
+        symbol: Arc<str>,
+        /// The site.
+        at: Gva,
+        /// How often it was tried.
+        tries: u32,
+    },
     /// The guest has a probe of its own where instructions would be displaced.
     #[error(
         "the guest has a probe of its own (a kprobe) at {kprobe}, in the way of what would be displaced at {at} in \
@@ -170,7 +192,7 @@ impl PokeError {
     #[must_use]
     pub fn passes(&self) -> bool {
         match self {
-            Self::VcpuInside { .. } | Self::ThreadInside { .. } => true,
+            Self::VcpuInside { .. } | Self::ThreadInside { .. } | Self::Contended { .. } => true,
             Self::KprobesUnknown { source, .. } => *source == KprobesError::Busy,
             _ => false,
         }

@@ -11,6 +11,7 @@ use terms::function::FunctionId;
 use super::closing::Closing;
 use super::filters::{FilterEdit, Globs};
 use super::options::{DEFAULT_SESSION, PatchMethod, SessionOptions, Tracer};
+use super::status::SwitchedSites;
 use super::*;
 use crate::mock::{self, MockGuest, MockTarget, NoPollers, Rights};
 use crate::stub::cell::{HEAD, LIMIT, LOST};
@@ -38,7 +39,10 @@ fn small(output: Option<&Path>) -> SessionOptions {
 
 /// A guest that nobody traces yet, and its tracing.
 fn prepared(session: SessionOptions) -> (Tracing, MockGuest) {
-    let image = nop_image(FUNCTIONS);
+    prepared_of(nop_image(FUNCTIONS), session)
+}
+
+fn prepared_of(image: Image, session: SessionOptions) -> (Tracing, MockGuest) {
     let target = MockTarget::with_image(VCPUS.into(), WINDOW, &image, Rights::ALL).unwrap();
     let options = TracingOptions {
         session,
@@ -134,17 +138,34 @@ fn a_guest_that_does_not_stop_is_left_as_it_is() {
 }
 
 #[test]
-fn live_and_stopped_changes_leave_the_same_text() {
-    let digests = [PatchMethod::Quiesce, PatchMethod::Live].map(|method| {
+fn each_way_to_change_text_leaves_the_same() {
+    let methods = [PatchMethod::Quiesce, PatchMethod::Live, PatchMethod::Atomic];
+    let digests = methods.map(|method| {
         let (mut tracing, mut guest) = prepared(small(None));
         tracing.attachment.patching = Patching::new(method, true, None, mock::HOST.now);
-        guest.serves_breakpoints = true;
+        (guest.serves_breakpoints, guest.is_mapped) = (true, true);
         let changed = tracing.start(&guest, DEFAULT_SESSION, None, &only("f1*"));
-        assert_eq!(changed.unwrap().pauses == 0, method == PatchMethod::Live);
+        assert_eq!(changed.unwrap().pauses == 0, method != PatchMethod::Quiesce);
+        let SwitchedSites {
+            stopped,
+            live,
+            atomic,
+        } = tracing.status().switched;
+        let switched = match method {
+            PatchMethod::Quiesce => stopped,
+            PatchMethod::Live => live,
+            PatchMethod::Atomic => atomic,
+        };
+        assert_eq!((switched, stopped + live + atomic), (11, 11));
         tracing.digest(&guest).unwrap()
     });
-    assert_eq!(digests[0], digests[1]);
+    assert_eq!(
+        digests,
+        [digests[0].clone(), digests[0].clone(), digests[0].clone()]
+    );
 }
+
+mod words;
 
 /// What somebody does to sessions.
 #[derive(Debug, Clone)]

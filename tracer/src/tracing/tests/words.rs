@@ -1,0 +1,247 @@
+//! Changes that are made while every vCPU runs, as far as they can be: what lies in one word; the rest in pauses, in the same
+//! transaction.
+
+use std::time::Duration;
+
+use image::testing::{TEXT, mixed_image};
+
+use super::*;
+use crate::target::{PhysicalMemory, TargetMemory, TextMemory};
+use insn::nop::NOP5;
+
+/// Half of the sites cross a word.
+const HALF: u64 = FUNCTIONS / 2;
+const FOREIGN: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x01];
+
+fn mixed(max_pause: Option<Duration>) -> (Tracing, MockGuest) {
+    let (mut tracing, mut guest) = prepared_of(mixed_image(FUNCTIONS), small(None));
+    let now = mock::HOST.now;
+    tracing.attachment.patching = Patching::new(PatchMethod::Atomic, true, max_pause, now);
+    guest.is_mapped = true;
+    (tracing, guest)
+}
+
+fn switched(tracing: &Tracing) -> (u64, u64) {
+    let SwitchedSites {
+        atomic, stopped, ..
+    } = tracing.status().switched;
+    (atomic, stopped)
+}
+
+fn start(tracing: &mut Tracing, guest: &MockGuest, glob: &str) -> status::Changed {
+    let started = tracing.start(guest, DEFAULT_SESSION, None, &only(glob));
+    started.unwrap()
+}
+
+fn set(
+    tracing: &mut Tracing,
+    guest: &MockGuest,
+    globs: &Globs,
+) -> Result<status::Changed, TracingError> {
+    tracing.change_filter(guest, DEFAULT_SESSION, FilterEdit::Set, globs)
+}
+
+fn site(guest: &MockGuest, at: Gva) -> [u8; 5] {
+    let mut bytes = [0; 5];
+    guest.target().read(at, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn what_lies_in_a_word_stops_nobody_and_the_rest_is_of_the_same_change() {
+    let (mut tracing, guest) = mixed(None);
+    let before = tracing.digest(&guest).unwrap();
+    let changed = start(&mut tracing, &guest, "*");
+    assert_eq!((changed.patched, changed.pauses), (FUNCTIONS, 1));
+    assert_eq!(switched(&tracing), (HALF, HALF));
+    // Those with even numbers.
+    let stops = guest.stops();
+    for glob in ["f1*", "f2*", "f18"] {
+        set(&mut tracing, &guest, &only(glob)).unwrap();
+    }
+    let changed = set(&mut tracing, &guest, &only("f?8")).unwrap();
+    assert_eq!(
+        (changed.patched, changed.restored, changed.pauses),
+        (2, 0, 0)
+    );
+    assert_eq!(guest.stops(), stops + 3, "all three had others");
+    tracing.stop(&guest, DEFAULT_SESSION).unwrap();
+    assert_eq!(guest.stops(), stops + 3);
+    assert_eq!(tracing.digest(&guest).unwrap(), before);
+}
+
+#[test]
+fn one_of_many_functions_stops_nobody() {
+    let (mut tracing, guest) = mixed(None);
+    start(&mut tracing, &guest, "f38");
+    let stops = guest.stops();
+    for round in 0..20 {
+        let changed = set(&mut tracing, &guest, &only(["f38", "f[3-4]8"][round % 2])).unwrap();
+        assert_eq!(changed.pauses, 0);
+        let add = Globs {
+            filter: vec!["f38".to_owned(), "f0".to_owned()],
+            ..Globs::default()
+        };
+        let changed = set(&mut tracing, &guest, &add).unwrap();
+        assert_eq!((changed.patched, changed.pauses), (1, 0));
+    }
+    assert_eq!(guest.stops(), stops);
+}
+
+/// What was exchanged before is exchanged back, while nobody can be stopped.
+#[test]
+fn when_nobody_can_be_stopped_for_the_rest_all_is_taken_back() {
+    for max_pause in [None, Some(Duration::from_millis(1))] {
+        let (mut tracing, mut guest) = mixed(max_pause);
+        start(&mut tracing, &guest, "f4");
+        let before = tracing.digest(&guest).unwrap();
+        guest.stuck = Some(1);
+        let error = set(&mut tracing, &guest, &everything()).unwrap_err();
+        assert!(matches!(error, TracingError::Stop(_)), "{error}");
+        guest.stuck = None;
+        assert_eq!(tracing.digest(&guest).unwrap(), before);
+        assert_eq!((patched(&tracing), tracing.status().frozen), (1, None));
+        assert_eq!(site(&guest, Gva(TEXT)), NOP5);
+        set(&mut tracing, &guest, &everything()).unwrap();
+        assert_eq!(patched(&tracing), FUNCTIONS);
+    }
+}
+
+#[test]
+fn a_later_slice_that_fails_takes_back_what_was_exchanged_and_the_slices_before() {
+    // Of 80 that need a pause the first slice has 64.
+    let image = mixed_image(160);
+    let (mut tracing, mut guest) = prepared_of(image, small(None));
+    let millisecond = Some(Duration::from_millis(1));
+    tracing.attachment.patching =
+        Patching::new(PatchMethod::Atomic, true, millisecond, mock::HOST.now);
+    guest.is_mapped = true;
+    start(&mut tracing, &guest, "f4");
+    let before = tracing.digest(&guest).unwrap();
+    let last = Gva(TEXT + 16 * 159 + 4);
+    guest.target().faults.unwritable.insert(last);
+    let error = set(&mut tracing, &guest, &everything()).unwrap_err();
+    assert!(error.to_string().contains("f159"), "{error}");
+    assert_eq!(tracing.digest(&guest).unwrap(), before);
+    assert_eq!((patched(&tracing), tracing.status().frozen), (1, None));
+    // Exchanged there and back, 64 and then 16 of them written, of which 64 were taken back.
+    assert_eq!(switched(&tracing), (1 + 79 + 79, 64 + 64));
+}
+
+#[test]
+fn a_site_that_the_guest_takes_meanwhile_is_left_to_it_and_told() {
+    let (mut tracing, mut guest) = mixed(None);
+    start(&mut tracing, &guest, "f4");
+    guest.meanwhile = Some(|target, at| {
+        if at == Gva(TEXT + 32) {
+            target.write(at, &FOREIGN).unwrap();
+        }
+    });
+    let changed = set(&mut tracing, &guest, &everything()).unwrap();
+    assert_eq!(changed.patched, FUNCTIONS - 2);
+    let skipped: Vec<_> = changed
+        .skipped
+        .iter()
+        .map(|one| one.name.as_str())
+        .collect();
+    assert_eq!(skipped, ["f2"]);
+    assert_eq!(site(&guest, Gva(TEXT + 32)), FOREIGN);
+    assert_eq!(tracing.status().frozen, None);
+    // Whose it is, is not asked for again.
+    guest.meanwhile = None;
+    tracing.stop(&guest, DEFAULT_SESSION).unwrap();
+    assert_eq!(site(&guest, Gva(TEXT + 32)), FOREIGN);
+}
+
+/// The guest has written over a jump of ours, right before it is taken out.
+#[test]
+fn a_jump_that_the_guest_writes_over_meanwhile_freezes_patching() {
+    let (mut tracing, mut guest) = mixed(None);
+    start(&mut tracing, &guest, "*");
+    guest.meanwhile = Some(|target, at| {
+        if at == Gva(TEXT + 32) {
+            target.write(at, &FOREIGN).unwrap();
+        }
+    });
+    let error = tracing.stop(&guest, DEFAULT_SESSION).unwrap_err();
+    assert!(error.to_string().contains("f2"), "{error}");
+    let frozen = tracing.status().frozen.unwrap();
+    assert_eq!(frozen.function.as_deref(), Some("f2"));
+    assert_eq!(site(&guest, Gva(TEXT + 32)), FOREIGN);
+    // What had been taken out before is there again: all or nothing.
+    assert_eq!(patched(&tracing), FUNCTIONS);
+    assert_eq!(site(&guest, Gva(TEXT))[0], 0xe9);
+    guest.meanwhile = None;
+    let error = set(&mut tracing, &guest, &only("f1")).unwrap_err();
+    assert!(error.to_string().contains("frozen"), "{error}");
+}
+
+/// A window that the guest has cleared is put back in a pause, so there has to be one.
+#[test]
+fn a_window_that_is_not_as_it_was_takes_a_pause() {
+    let (mut tracing, guest) = mixed(None);
+    start(&mut tracing, &guest, "f4");
+    let window = tracing.attachment.engine.foothold().unwrap().window();
+    assert!(window.is_untouched(guest.memory()));
+    let pd = guest
+        .target()
+        .own_memory()
+        .into_iter()
+        .find_map(|(at, page)| {
+            let (words, _) = page.as_chunks::<8>();
+            let leads = |word: &[u8; 8]| {
+                u64::from_le_bytes(*word) & 0xffff_ffe0_0080 == crate::mock::REGION_START.0 | 0x80
+            };
+            let entry = words.iter().position(leads)?;
+            Some(Gpa(at + 8 * entry as u64))
+        });
+    let entry = pd.unwrap();
+    let mut old = [0; 8];
+    guest.memory().read_physical(entry, &mut old).unwrap();
+    guest.target().write_word(entry, 0).unwrap();
+    let changed = set(&mut tracing, &guest, &only("f[46]")).unwrap();
+    assert_eq!((changed.patched, changed.pauses), (1, 1));
+    let mut now = [0; 8];
+    guest.memory().read_physical(entry, &mut now).unwrap();
+    assert_eq!(now, old);
+    let changed = set(&mut tracing, &guest, &only("f[468]")).unwrap();
+    assert_eq!((changed.patched, changed.pauses), (1, 0));
+}
+
+/// Where it was loaded its bytes may still stand, but nobody executes them.
+#[test]
+fn text_that_has_moved_takes_pauses() {
+    let (mut tracing, mut guest) = mixed(None);
+    guest.moved_by = 1 << 12;
+    let changed = start(&mut tracing, &guest, "*");
+    assert_eq!((changed.patched, changed.pauses), (FUNCTIONS, 1));
+    assert_eq!(switched(&tracing), (0, FUNCTIONS));
+}
+
+#[test]
+fn memory_that_is_not_mapped_here_takes_pauses() {
+    let (mut tracing, mut guest) = mixed(None);
+    guest.is_mapped = false;
+    let changed = start(&mut tracing, &guest, "*");
+    assert_eq!((changed.patched, changed.pauses), (FUNCTIONS, 1));
+    assert_eq!(switched(&tracing), (0, FUNCTIONS));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn whatever_is_done_to_sessions_text_is_what_they_want(deeds in prop::collection::vec(deed(), 1..24)) {
+        let (mut tracing, guest) = mixed(Some(Duration::from_millis(1)));
+        let before = tracing.digest(&guest).unwrap();
+        for deed in &deeds {
+            let _ = do_it(&mut tracing, &guest, deed);
+            prop_assert_eq!(patched(&tracing), wanted(&tracing), "after {:?}", deed);
+            prop_assert!(tracing.status().frozen.is_none());
+        }
+        for name in NAMES {
+            let _ = tracing.stop(&guest, name);
+        }
+        prop_assert_eq!(tracing.digest(&guest).unwrap(), before);
+    }
+}

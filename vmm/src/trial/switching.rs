@@ -1,0 +1,120 @@
+//! Code that is changed while it is executed: a vCPU passes one place without end, while another thread has it lead to one
+//! of two ways, by one exchange of the word that holds it. Each pass must take one of the two.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, VolatileMemory};
+
+use super::run::run_while;
+use super::vm::{CODE, WORD};
+use super::{Ending, Ring, Trial, TrialError};
+
+/// For so long at most.
+const TRIAL: Duration = Duration::from_secs(1);
+
+/// ```text
+///   0: nopl 0(%rax,%rax)          the place; or: jmp 10
+///   5: inc rsi;  jmp 13           one way
+///  10: inc rdi                    the other
+///  13: inc rcx
+///  16: cmp dword [WORD], 0;  je 0
+///  26: lea rax, [rdi + rsi];  sub rax, rcx
+///  33: shl rdi, 32;  or rdi, rsi
+///  40: test rax, rax;  je 49;  or rdi, -1
+///  49: mov [rbx], rdi
+/// ```
+const PASSES: &[u8] = &[
+    0x0f, 0x1f, 0x44, 0x00, 0x00, 0x48, 0xff, 0xc6, 0xeb, 0x03, 0x48, 0xff, 0xc7, 0x48, 0xff, 0xc1,
+    0x83, 0x3c, 0x25, 0x00, 0x80, 0x00, 0x00, 0x00, 0x74, 0xe6, 0x48, 0x8d, 0x04, 0x37, 0x48, 0x29,
+    0xc8, 0x48, 0xc1, 0xe7, 0x20, 0x48, 0x09, 0xf7, 0x48, 0x85, 0xc0, 0x74, 0x04, 0x48, 0x83, 0xcf,
+    0xff, 0x48, 0x89, 0x3b,
+];
+/// The first word of them, and the same with `jmp 10`.
+const WAYS: [u64; 2] = [0xc6ff_4800_0044_1f0f, 0xc6ff_4800_0000_05e9];
+
+/// What came of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Switching {
+    /// How often the place was changed.
+    pub switches: u64,
+    /// How often it was passed each way.
+    pub passes: [u64; 2],
+    /// Whether each pass took one of the two ways.
+    pub is_right: bool,
+}
+
+/// Tries it for a second, or until the place was changed so often.
+///
+/// # Errors
+/// [`TrialError`] when there is no tiny VM to try it in.
+pub fn switching(most: u64) -> Result<Switching, TrialError> {
+    let trial = Trial::of(PASSES, Ring::User);
+    let (outcome, switches) = run_while(trial, move |memory, has_ended| {
+        let switches = switch(memory, has_ended, most);
+        tell(memory);
+        switches
+    })?;
+    let wrong = Switching {
+        switches,
+        passes: [0; 2],
+        is_right: false,
+    };
+    Ok(match outcome.ending {
+        Ending::Reported(u64::MAX) | Ending::Other(_) | Ending::Watched(_) => wrong,
+        Ending::Reported(passes) => Switching {
+            passes: [passes & 0xffff_ffff, passes >> 32],
+            is_right: true,
+            ..wrong
+        },
+        other => return Err(TrialError::Ended(other.to_string())),
+    })
+}
+
+/// Changes the place, as often as that is possible.
+fn switch(memory: &GuestMemoryMmap, has_ended: &AtomicBool, most: u64) -> u64 {
+    let slice = memory.get_slice(GuestAddress(CODE), size_of::<u64>());
+    let Some(word) = slice
+        .as_ref()
+        .ok()
+        .and_then(|slice| slice.get_atomic_ref::<AtomicU64>(0).ok())
+    else {
+        return 0;
+    };
+    let deadline = Instant::now() + TRIAL;
+    let [mut now, mut next] = WAYS;
+    let mut switches = 0;
+    // The code is written by the vCPU's thread before it enters: until then the word is another one.
+    while switches < most && !has_ended.load(Ordering::Acquire) && Instant::now() < deadline {
+        let switched = word.compare_exchange(now, next, Ordering::SeqCst, Ordering::SeqCst);
+        if switched.is_ok() {
+            (now, next) = (next, now);
+            switches += 1;
+        }
+    }
+    switches
+}
+
+/// Has the code report.
+fn tell(memory: &GuestMemoryMmap) {
+    let slice = memory.get_slice(GuestAddress(WORD), size_of::<u32>());
+    if let Ok(slice) = &slice
+        && let Ok(word) = slice.get_atomic_ref::<AtomicU32>(0)
+    {
+        word.store(1, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_place_is_the_first_word_and_leads_to_one_of_two_ways() {
+        let first = PASSES.first_chunk::<8>().unwrap();
+        assert_eq!(u64::from_le_bytes(*first), WAYS[0]);
+        let [nop, jump] = WAYS.map(u64::to_le_bytes);
+        assert_eq!(nop[5..], jump[5..]);
+        assert_eq!(jump[..5], [0xe9, 5, 0, 0, 0]);
+    }
+}
