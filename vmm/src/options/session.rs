@@ -91,7 +91,7 @@ pub struct SessionOptions {
     /// Record what every call of a function whose types are known returns (--trace graph --clock tsc)
     #[arg(long)]
     pub retval: bool,
-    /// Write the trace to this directory, in uftrace's format or as --store says
+    /// Write the trace to this directory, in uftrace's format or another (--store)
     #[arg(long, value_name = "DIR")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<PathBuf>,

@@ -241,10 +241,10 @@ impl Boot {
                 let key = (ended.function, caller.function);
                 self.stages.entry(key).or_default().add(spent);
             }
-            Some(caller) if caller.role == Role::RunsInitCalls => {
-                if is_late && ended.role == Role::Any {
-                    caller.made = caller.made.and(ended.function, spent);
-                }
+            Some(caller)
+                if caller.role == Role::RunsInitCalls && is_late && ended.role == Role::Any =>
+            {
+                caller.made = caller.made.and(ended.function, spent);
             }
             _ => {}
         }
