@@ -184,6 +184,32 @@ fn tracing_begins_at_the_attach_point() {
     assert_eq!(at("workloads_ready")["calls_leaf"], 3200);
 }
 
+/// The first instruction for which its text is mapped where it was linked: no stack, no GS base, no other vCPU yet.
+#[test]
+fn tracing_begins_with_the_first_instruction_in_the_high_half() {
+    for vcpus in [1, 2] {
+        let guest = Guest::new(CALLS)
+            .vcpus(vcpus)
+            .with(["--trace", "graph", "--mode", "discard"])
+            .with(["--attach-at", "boot_high"])
+            .output();
+        let (ended, trace) = guest.run();
+        let _ = ended.good();
+        assert_eq!(trace.uftrace().get("calls_leaf"), Some(&3200));
+        assert_eq!(trace.lost(), 0);
+    }
+}
+
+/// Before that the guest runs where nothing of it is mapped as it was linked.
+#[test]
+fn an_attach_point_before_the_text_is_mapped_says_so() {
+    let guest = Guest::new(CALLS).with(["--trace", "graph", "--attach-at", "start_physical"]);
+    let (ended, _) = guest.run();
+    assert_ne!(ended.code, Some(0), "{ended}");
+    let told = "page tables map nothing at";
+    assert!(ended.stderr.contains(told), "{ended}");
+}
+
 /// An attach point that the guest does not come to is no error of the guest's, and is told.
 #[test]
 fn an_attach_point_that_is_never_reached_is_named_at_the_end() {

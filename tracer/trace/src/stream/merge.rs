@@ -2,8 +2,9 @@
 //!
 //! A record may continue when no ring can still bring an earlier one: each ring has one waiting, or was
 //! looked at after that time. A ring in which a reserved slot is waited for holds the others back;
-//! when too much waits for it, the rest continues, and what it brings then is late. Of records of the same time those of
-//! the first rings go first.
+//! when too much has waited for it for a round, the rest continues, and what it brings then is late: what one round brought
+//! is in memory anyway, and what a vCPU was about to write when the ring was read is there in the next. Of records of the
+//! same time those of the first rings go first.
 //!
 //! What a ring brings stays where it was read to until its turn comes: nothing is copied to wait.
 
@@ -125,6 +126,8 @@ impl Ring {
 pub struct Merge {
     rings: Vec<Ring>,
     waiting: usize,
+    /// How many of them have come since a round was over.
+    fresh: usize,
     limit: usize,
     passed_ns: u64,
     /// What has gone on without being certain is not after this time.
@@ -134,12 +137,13 @@ pub struct Merge {
 }
 
 impl Merge {
-    /// For this many rings; when more than `limit` records wait, the oldest continue.
+    /// For this many rings; when more than `limit` records have waited for a round, the oldest continue.
     #[must_use]
     pub fn new(rings: usize, limit: usize) -> Self {
         Self {
             rings: (0..rings).map(|_| Ring::default()).collect(),
             waiting: 0,
+            fresh: 0,
             limit,
             passed_ns: 0,
             forced_ns: 0,
@@ -154,6 +158,7 @@ impl Merge {
             return;
         };
         self.waiting += records.len();
+        self.fresh += records.len();
         ring.waiting.push_back(Batch {
             vcpu,
             records: records.into(),
@@ -202,12 +207,12 @@ impl Merge {
         self.spare.pop()
     }
 
-    /// Passes on what is certain, or when no ring brings any more, everything: each with the number of its ring.
+    /// A round is over: passes on what is certain, or when no ring brings any more, everything: each with the number of its ring.
     pub fn pass_on(&mut self, is_over: bool, mut pass: impl FnMut(usize, Timed)) {
         let mut heads = Heads::of(&self.rings);
         while let Some((time, index)) = heads.waiting.pop() {
             let is_certain = is_over || time <= heads.certain_ns;
-            if !is_certain && self.waiting <= self.limit {
+            if !is_certain && self.waiting <= self.limit.saturating_add(self.fresh) {
                 break;
             }
             let turn = match is_certain {
@@ -229,6 +234,7 @@ impl Merge {
             }
             heads.add(index, ring);
         }
+        self.fresh = 0;
         // More than one round brings need not be kept.
         self.spare.truncate(self.rings.len());
     }

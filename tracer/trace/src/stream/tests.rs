@@ -153,7 +153,7 @@ fn a_call_without_a_return_that_comes_late_has_its_own_time() {
     let mut stream = Stream::of_functions(2, 1);
     let mut seen: Vec<Event> = Vec::new();
     stream.push(Origin::Calls(0), vec![entry(20, 0), entry(30, 0)], 0);
-    stream.run(&mut seen);
+    (0..2).for_each(|_| stream.run(&mut seen));
     stream.push(Origin::Calls(1), vec![entry(5, 1), entry(35, 1)], 0);
     stream.finish(&mut seen);
     let times: Vec<_> = seen
@@ -180,7 +180,7 @@ fn a_point_that_comes_late_has_its_own_time_among_calls_with_returns() {
     let calls = vec![call(20, Step::Entry), call(30, Step::Exit)];
     stream.push(Origin::Calls(0), calls, 0);
     let mut seen: Vec<Event> = Vec::new();
-    stream.run(&mut seen);
+    (0..2).for_each(|_| stream.run(&mut seen));
     assert_eq!(seen.len(), 1, "one may wait");
     stream.push(Origin::Points(1), vec![point(5)], 0);
     stream.finish(&mut seen);

@@ -16,6 +16,7 @@ use crate::doubt::{TimeDoubt, TimeNote};
 use crate::event::{CallValues, Moment, Passed, Record, RecordKind, Step, Values};
 use crate::export::call_formats::CallFormats;
 use crate::export::store::{Ending, News, Store};
+use crate::export::uftrace::layout::NAMES_FILE;
 use crate::export::uftrace::{AnomalyNote, GRAPH, Metadata, UftraceWriter};
 use crate::graph::Death;
 use crate::graph::rules::Rules;
@@ -626,8 +627,9 @@ fn deaths_and_names_reach_threads_whose_records_come_later() {
     writer.threads(vec![(stack, "renamed-7".into())], Vec::new());
     writer.finish(&[]).unwrap();
     convert(&store, &to, false, &Watch::default()).unwrap();
-    let tasks = fs::read_to_string(to.join("task.txt")).unwrap();
-    assert!(tasks.contains("renamed-7"), "{tasks}");
+    let names = fs::read(to.join(NAMES_FILE)).unwrap();
+    let names = String::from_utf8_lossy(&names);
+    assert!(names.contains("renamed-7"), "{names}");
 }
 
 #[test]

@@ -471,6 +471,7 @@ fn a_ring_that_waits_holds_the_others_back_until_too_much_waits() {
     );
     let more = [40, 50].map(|time| graph(time, 0, Step::Entry, 0, 8).record);
     merge.push(0, 0, more.into(), 0);
+    assert_eq!(times(&mut merge), [], "two of them have just come");
     assert_eq!(times(&mut merge), [(20, false)], "too much waits");
     merge.push(1, 1, vec![graph(15, 1, Step::Entry, 0, 8).record], 0);
     assert_eq!(times(&mut merge), [(20, true)]);

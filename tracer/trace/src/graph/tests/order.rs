@@ -96,11 +96,29 @@ fn a_record_at_the_time_of_what_went_on_without_it_is_not_late() {
     let mut merge = Merge::new(2, 1);
     bring(&mut merge, 0, 20);
     bring(&mut merge, 0, 30);
+    assert_eq!(places(&mut merge), [], "they have just come");
     assert_eq!(places(&mut merge), [(0, 20)], "too much waits");
     bring(&mut merge, 1, 20);
     bring(&mut merge, 1, 25);
     let popped = popped(&mut merge);
     assert!(popped.len() == 2 && popped.iter().all(|timed| !timed.is_late));
+}
+
+/// It was once: a vCPU that was about to write when its ring was read made all of it late, where one round of the others
+/// brought more than may wait.
+#[test]
+fn what_one_round_brings_waits_for_the_next_however_much_it_is() {
+    let mut merge = Merge::new(2, 1);
+    (10..20).for_each(|time_ns| bring(&mut merge, 0, time_ns));
+    merge.looked(0, 20);
+    assert_eq!(places(&mut merge), []);
+    bring(&mut merge, 0, 30);
+    bring(&mut merge, 1, 12);
+    merge.looked(1, 40);
+    merge.looked(0, 40);
+    let popped = popped(&mut merge);
+    assert!(popped.len() == 12 && popped.iter().all(|timed| !timed.is_late));
+    assert!(popped.is_sorted_by_key(|timed| timed.time_ns));
 }
 
 /// There are as many as a guest has vCPUs, and most sessions have no points.
