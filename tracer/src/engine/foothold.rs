@@ -96,7 +96,7 @@ pub(super) fn halts_offset(strategy: &CpuStrategy) -> u64 {
     clock_offset(strategy) + PAGE_BYTES
 }
 
-/// Where, after the clock page, the words lie that say who is waited for: behind those of halts.
+/// Where, after the clock page, the words lie that say who is waited for: after those of halts.
 const AWAITED: u64 = PAGE_BYTES + PAGE_BYTES / 2;
 const _: () = assert!(
     8 * SESSIONS_MAX * HALTS_MAX as u64 <= PAGE_BYTES / 2,

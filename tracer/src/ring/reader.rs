@@ -196,6 +196,16 @@ impl Losses {
 /// the very code that waits.
 const LOSSLESS_PATIENCE: u64 = 50;
 
+impl Mode {
+    /// How many times longer than usual a slot may keep the ring full.
+    const fn patience(self) -> u64 {
+        match self {
+            Self::Lossless => LOSSLESS_PATIENCE,
+            Self::Overwrite | Self::Discard => 1,
+        }
+    }
+}
+
 /// Reads one ring.
 #[derive(Debug)]
 pub struct RingReader {
@@ -415,19 +425,11 @@ impl RingReader {
         }
         self.collect_discarded(memory, now, sink);
         if let Patience::Ticks(ticks) = patience {
-            self.release_pending(now, ticks);
+            let ticks = ticks.saturating_mul(self.mode.patience());
+            self.pending.release(self.head, self.room(), now, ticks);
         }
         self.follow(memory);
         false
-    }
-
-    /// No longer keeps the slots that were reserved so long ago and are not written.
-    fn release_pending(&mut self, now: u64, ticks: u64) {
-        let ticks = match self.mode {
-            Mode::Lossless => ticks.saturating_mul(LOSSLESS_PATIENCE),
-            Mode::Overwrite | Mode::Discard => ticks,
-        };
-        self.pending.release(self.head, self.room(), now, ticks);
     }
 
     /// Takes the words of consecutive slots from the tail on, if nothing is to be said of any of them but what it says itself.
