@@ -21,7 +21,8 @@ impl Oracle {
     #[must_use]
     pub fn new(image: Image, is_meant: impl Fn(&str) -> bool) -> Self {
         let name = |site: &image::Site| {
-            let function = &image.functions[site.function.index()];
+            let function = image.functions.get(site.function.index());
+            let function = function.expect("a site has its function");
             (site.address.0, function.display.to_string())
         };
         Self {

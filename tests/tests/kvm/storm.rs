@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tests::exact::{gated, untraced, without_gate};
-use tests::{Client, Guest, Printed, Random, scaled};
+use tests::{Client, Guest, Printed, Random, is_long, scaled};
 
 pub const WORKLOADS: &str = "threads,smp,variadic_float,tail_calls,nops,recursion";
 
@@ -114,7 +114,9 @@ pub fn storm(
 /// So many changes by this method and more, of as many guests as it takes; each begins with `first`.
 pub fn storms(method: &[&str; 2], changes: u32, first: impl Fn(&mut Client)) {
     let mut random = Random::new();
-    let guest = || gated(WORKLOADS, &rest()).vcpus(2);
+    // A guest that lives longer sees more of them.
+    let life = scaled(20_000) * if is_long() { 50 } else { 1 };
+    let guest = || gated(WORKLOADS, &format!("iterations={life} tick=200")).vcpus(2);
     let expected = untraced(guest());
     let (mut made, mut guests) = (0, 0);
     while made < changes {
@@ -126,6 +128,9 @@ pub fn storms(method: &[&str; 2], changes: u32, first: impl Fn(&mut Client)) {
         assert!(of_this > 0, "a guest ended before its first change");
         made += of_this;
         guests += 1;
+        if is_long() {
+            println!("{made} changes of {guests} guests");
+        }
     }
     println!("{made} changes of {guests} guests");
 }

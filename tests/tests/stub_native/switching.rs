@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use image::Image;
-use image::testing::nop_image;
 use insn::jump::jump;
 use insn::nop::NOP5;
 use terms::addr::{Gpa, Gva};
@@ -109,7 +108,7 @@ fn a_site_that_is_switched_under_execution_takes_each_call_one_way() {
         return;
     }
     let ground = Ground::new(Place::GsBelow, 1, 4096, Clock::Tsc);
-    let (image, memory) = (nop_image(1), ground.session(0));
+    let (image, memory) = (Image::default(), ground.session(0));
     let geometry = ground.recorders[0].geometry;
     let mut readers: Vec<(RingReader, Heard)> = (0..CALLERS)
         .map(|ring| {

@@ -6,8 +6,6 @@
 //! among them and no thread inside. Then the words of text and data are written, each compared before and read back;
 //! what fails takes the rest back. At the end the table of sites knows what stands where.
 
-use std::collections::BTreeMap;
-
 use image::Image;
 use terms::function::FunctionId;
 
@@ -16,6 +14,7 @@ use super::plan::{Obstacles, Plan, Step, What};
 use super::points::Points;
 use super::probes::error::ProbeError;
 use super::proof::{Live, Proof, Running, Stopped};
+use super::steps::{InTheWay, Steps};
 use super::{ApplyError, Foothold};
 use crate::introspection::Introspection;
 use crate::points::normalise::normalisations;
@@ -24,7 +23,7 @@ use crate::target::{
     WindowMemory,
 };
 use crate::text::atomic::Shared;
-use crate::text::edit::{Displacement, Edit, Lead};
+use crate::text::edit::{Edit, Lead};
 use crate::text::poke::{Poke, PokeError, TransactionError, expect, symbol};
 use crate::text::sites::Sites;
 use crate::text::word;
@@ -40,44 +39,6 @@ pub struct Applied {
     pub written: u64,
     /// Functions that were left as they were found, and why.
     pub skipped: Vec<(FunctionId, PokeError)>,
-}
-
-/// Steps that cannot be made, by their place among those that are there, and why.
-pub(super) type InTheWay = BTreeMap<usize, PokeError>;
-
-/// The steps of a plan whose text is there, in their order.
-pub(super) struct Steps<'p>(Vec<&'p Step>);
-
-impl<'p> Steps<'p> {
-    /// The writes of text, each with the place of its step.
-    pub fn writes(&self) -> impl Iterator<Item = (usize, &'p Edit)> {
-        let steps = self.0.iter().enumerate();
-        let edits =
-            steps.flat_map(|(number, step)| step.edits.iter().map(move |edit| (number, edit)));
-        edits.filter(|(_, edit)| edit.is_write())
-    }
-
-    /// The steps with such a write, and why each cannot be made.
-    pub fn those(
-        &self,
-        image: &Image,
-        is_such: impl Fn(&Edit) -> bool,
-        why: impl Fn(&Image, &Edit) -> PokeError,
-    ) -> InTheWay {
-        let such = self.writes().filter(|(_, edit)| is_such(edit));
-        such.map(|(step, edit)| (step, why(image, edit))).collect()
-    }
-
-    /// Whether a step is one write of text and nothing else.
-    fn is_one_write(&self, step: usize) -> bool {
-        let step = self.0.get(step);
-        step.is_some_and(|step| step.edits.len() == 1 && step.word.is_none())
-    }
-
-    fn displacing(&self) -> impl Iterator<Item = (usize, &'p Edit)> {
-        self.writes()
-            .filter(|(_, edit)| edit.displacement == Displacement::Begins)
-    }
 }
 
 /// What a commit works with.

@@ -526,6 +526,7 @@ mod reuse;
 mod rings;
 pub mod saved;
 mod sessions;
+mod steps;
 #[cfg(test)]
 mod tests;
 pub mod transient;

@@ -9,8 +9,8 @@
 use image::Image;
 
 use super::ApplyError;
-use super::commit::{InTheWay, Steps};
 use super::saved::occupied;
+use super::steps::{InTheWay, Steps};
 use crate::target::{
     AtomicTarget, LiveTarget, PhysicalMemory, StoppedTarget, TargetMemory, VcpuRegisters,
 };
