@@ -138,7 +138,11 @@ impl TraceDat {
     /// # Errors
     /// What the system says.
     pub fn remark(&mut self, time_ns: u64, text: &str) -> io::Result<()> {
-        let vcpus: Vec<u16> = self.pids.keys().copied().collect();
+        let mut vcpus: Vec<u16> = self.pids.keys().copied().collect();
+        if vcpus.is_empty() {
+            // It was before all records.
+            vcpus.push(0);
+        }
         vcpus
             .iter()
             .try_for_each(|vcpu| self.print(*vcpu, time_ns, text))
