@@ -42,7 +42,7 @@ const ALL: TextRange = TextRange {
 };
 
 impl Places {
-    /// Those of a guest with this image, which may still be in front of its [borders](crate::personality::Border); nothing
+    /// Those of a guest with this image, which may still be in front of its borders; nothing
     /// when it has nothing to trace.
     #[must_use]
     pub fn of(image: &Image, starts: bool) -> Option<Self> {
