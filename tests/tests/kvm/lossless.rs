@@ -154,8 +154,9 @@ fn events_and_probes_of_a_lossless_session_are_all_there() {
 /// How a trace is kept changes nothing of that, nor of what is said of waits.
 #[test]
 fn a_compact_trace_has_every_call_and_every_wait() {
-    let rest = format!("iterations={} threads=4 tick=100", scaled(600));
-    let guest = gated("threads,smp", &rest).vcpus(2).with(LOSSLESS);
+    // Calls in a row are more than a ring holds, whenever it is looked at.
+    let rest = format!("iterations={} threads=4 tick=100", scaled(2000));
+    let guest = gated("threads,smp,calls", &rest).vcpus(2).with(LOSSLESS);
     let mut running = guest.with(["--store", "compact"]).output().start();
     open_gate(&mut running);
     let (ended, trace) = running.end();
