@@ -3,7 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::Instant;
 
 use image::Image;
 
@@ -92,15 +92,7 @@ pub fn rows(place: &Path) -> Result<Vec<Row>, Failed> {
     Ok(rows)
 }
 
-/// Of the time that the thread had a CPU: others may have it meanwhile.
-const UNIT: &str = "M records/s of CPU";
-
-/// For how long this thread had a CPU.
-fn on_cpu() -> Result<Duration, Failed> {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
-    let first = text.split(' ').next().unwrap_or_default();
-    Ok(Duration::from_nanos(first.parse()?))
-}
+const UNIT: &str = "M records/s";
 
 /// One ring in a machine's memory, filled by hand.
 struct Ring {
@@ -191,10 +183,10 @@ impl Ring {
     }
 
     /// M records a second, when all of them took so long.
-    fn rate(&self, since: Duration) -> Result<f64, Failed> {
+    fn rate(&self, since: Instant) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "at most 2^27 slots")]
         let records = self.geometry.slots() as f64;
-        Ok(records / (on_cpu()? - since).as_secs_f64() / 1e6)
+        records / since.elapsed().as_secs_f64() / 1e6
     }
 }
 
@@ -228,11 +220,11 @@ fn decode() -> Result<Samples, Failed> {
     let mut tally = Tally::default();
     for _ in 0..ROUNDS {
         ring.fill()?;
-        let since = on_cpu()?;
+        let since = Instant::now();
         reader.look(&ring.rings);
         let timeline = Timeline::of_one(reader.head(), Moment::exact(ring.now));
         reader.drain(&ring.rings, &timeline, Patience::Over, &mut tally);
-        rates.push(ring.rate(since)?);
+        rates.push(ring.rate(since));
     }
     let expected = ROUNDS * ring.geometry.slots();
     if tally.records != expected || tally.lost != 0 {
@@ -272,9 +264,9 @@ fn keep(at: &Path, format: Format, kind: StoreKind) -> Result<Kept, Failed> {
     for _ in 0..ROUNDS {
         ring.now = host_tsc() - ring.geometry.slots() * STEP;
         ring.fill()?;
-        let since = on_cpu()?;
+        let since = Instant::now();
         drain.round();
-        rates.push(ring.rate(since)?);
+        rates.push(ring.rate(since));
     }
     drain.finish()?;
     #[expect(clippy::cast_precision_loss, reason = "less than 2^53")]
