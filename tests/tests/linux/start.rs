@@ -15,10 +15,10 @@ fn a_boot_has_every_init_call_that_the_kernel_says_it_made() {
         ring: "131072",
     };
     let booted = start.traced();
-    let missing = booted.compare_init_calls();
+    let missing = booted.compare_init_calls(&[]);
     // What belongs to the kernel's own tracer has no sites, and what others call, too, is not known to be one.
     println!("not by name: {missing:?}");
-    assert!(missing.len() < 100, "{}: {missing:?}", missing.len());
+    assert!(missing.len() < 70, "{}: {missing:?}", missing.len());
     let counts = booted.trace.uftrace();
     for once in ["start_kernel", "setup_arch", "rest_init", "kernel_init"] {
         assert_eq!(counts.get(once), Some(&1), "{once}");
