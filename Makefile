@@ -27,6 +27,9 @@ install: ## What was built, its man pages and completions, into PREFIX (/usr/loc
 	install -m 644 $(VMM)-install/bash $(SHARE)/bash-completion/completions/vmm
 	install -m 644 $(VMM)-install/zsh $(SHARE)/zsh/site-functions/_vmm
 	install -m 644 $(VMM)-install/fish $(SHARE)/fish/vendor_completions.d/vmm.fish
+	ln -sf vmm.1 $(SHARE)/man/man1/exotrace.1
+	ln -sf vmm $(SHARE)/bash-completion/completions/exotrace
+	ln -sf vmm.fish $(SHARE)/fish/vendor_completions.d/exotrace.fish
 	install -m 755 $(VMM) $(PLACE)/bin/vmm
 	ln -sf vmm $(PLACE)/bin/exotrace
 
@@ -35,7 +38,9 @@ uninstall: ## Removes what `make install` put into PREFIX
 	$(PLACE)/bin/vmm man $(VMM)-install
 	for page in $(VMM)-install/*.1; do rm -f $(SHARE)/man/man1/$${page##*/}; done
 	rm -f $(SHARE)/bash-completion/completions/vmm $(SHARE)/zsh/site-functions/_vmm \
-	    $(SHARE)/fish/vendor_completions.d/vmm.fish $(PLACE)/bin/vmm $(PLACE)/bin/exotrace
+	    $(SHARE)/fish/vendor_completions.d/vmm.fish $(PLACE)/bin/vmm $(PLACE)/bin/exotrace \
+	    $(SHARE)/man/man1/exotrace.1 $(SHARE)/bash-completion/completions/exotrace \
+	    $(SHARE)/fish/vendor_completions.d/exotrace.fish
 
 guest: ## The bundled guest: images/out/guest.elf
 	images/packages rust build

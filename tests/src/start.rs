@@ -4,10 +4,13 @@
     reason = "what a guest does not say ends the test, as a panic does"
 )]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde_json::Value;
+use terms::function::FunctionId;
+use tracer::filter::Filter;
+use vmm::loader::KernelFile;
 
 use crate::{Client, Ended, Guest, Trace};
 
@@ -30,6 +33,8 @@ pub struct Start<'a> {
     pub vcpus: u32,
     /// Where tracing begins.
     pub attach: &'static str,
+    /// What gives way in a full ring.
+    pub mode: &'static str,
     /// KiB of each ring: nothing may be lost.
     pub ring: &'static str,
 }
@@ -58,7 +63,7 @@ impl Start<'_> {
     #[must_use]
     pub fn traced(&self) -> Booted {
         let guest = self.guest().with(["--trace", "graph"]);
-        let guest = guest.with(["--attach-at", self.attach, "--mode", "discard"]);
+        let guest = guest.with(["--attach-at", self.attach, "--mode", self.mode]);
         let mut running = guest.with(["--ring-size", self.ring]).output().start();
         running.wait_for("step booted");
         let mut client = running.client();
@@ -108,23 +113,59 @@ pub struct Booted {
 }
 
 impl Booted {
-    /// Every init call that the trace has is one that the guest says it made, as often; returns those that it lacks. What alone
-    /// an init call calls that is not traced itself stands for it: these are `for_others`.
+    /// The init calls of the trace are those that the guest says it made, each as often, but for those that the kernel lists
+    /// and that cannot be traced: returns these, by the reason.
     ///
     /// # Panics
     /// When one is another way.
     #[must_use]
-    pub fn compare_init_calls(&self, for_others: &[&str]) -> Vec<String> {
+    pub fn compare_init_calls(&self, kernel: &Path) -> BTreeMap<String, Vec<String>> {
         let (said, traced) = (said_init_calls(&self.ended), traced_init_calls(&self.trace));
-        let wrong = traced
-            .iter()
-            .filter(|(name, _)| !for_others.contains(&name.as_str()))
-            .filter(|(name, count)| said.get(*name) != Some(*count));
-        let wrong: Vec<_> = wrong.collect();
-        assert!(wrong.is_empty(), "{wrong:?} of {said:?}");
-        let missing = said.into_keys().filter(|name| !traced.contains_key(name));
-        missing.collect()
+        let untraced = untraced_init_calls(kernel);
+        let names: BTreeSet<_> = said.keys().chain(traced.keys()).collect();
+        let counts = names.into_iter().map(|name| {
+            let of = |names: &BTreeMap<String, u64>| names.get(name).copied().unwrap_or_default();
+            let why = untraced.get(name).map_or(0, Vec::len);
+            (name, of(&said), of(&traced), why as u64)
+        });
+        let wrong: Vec<_> = counts
+            .filter(|(_, said, traced, not)| traced + not != *said)
+            .collect();
+        assert!(
+            wrong.is_empty(),
+            "name, said, traced, cannot be traced: {wrong:?}"
+        );
+        let mut reasons: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (name, why) in untraced
+            .into_iter()
+            .filter(|(name, _)| said.contains_key(name))
+        {
+            for why in why {
+                reasons.entry(why).or_default().push(name.clone());
+            }
+        }
+        reasons
     }
+}
+
+/// The init calls that a kernel lists of which no call is traced, each with why not.
+fn untraced_init_calls(kernel: &Path) -> BTreeMap<String, Vec<String>> {
+    let kernel = KernelFile::read(kernel).expect("a kernel");
+    let image = kernel.image().expect("an image");
+    let selection = Filter::default().select(&image).expect("functions");
+    let mut untraced: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let is_untraced = |id: &&FunctionId| selection.selected.binary_search(id).is_err();
+    for id in image.init_calls.iter().filter(is_untraced) {
+        let denied = selection.denied.iter().find(|(denied, _)| denied == id);
+        let why = match (image.untraceable(*id), denied) {
+            (Some(untraceable), _) => untraceable.reason.class().to_owned(),
+            (None, Some((_, why))) => why.to_string(),
+            (None, None) => panic!("{id:?} is left out without a reason"),
+        };
+        let name = image.function(*id).expect("a function").display.to_string();
+        untraced.entry(name).or_default().push(why);
+    }
+    untraced
 }
 
 /// How many lines of its log are about trouble.

@@ -159,7 +159,9 @@ impl Trace {
         let file = self.folder.path().join(format);
         let mut export = vmm();
         export.arg("export").arg(self.path());
-        export.args(["--format", format, "-o"]).arg(&file);
+        export
+            .args(["--format", format, "--force", "-o"])
+            .arg(&file);
         export.args(options);
         let _ = said(export);
         file

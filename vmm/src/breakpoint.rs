@@ -5,6 +5,7 @@
 //! addresses of the kernel's file, so a trap can be armed before the kernel has page tables.
 
 use std::cell::Cell;
+use std::sync::OnceLock;
 
 use insn::trap::{TRAP_LENGTH, trap};
 use terms::addr::{Gpa, Gva};
@@ -65,13 +66,20 @@ impl TextTrap {
             trap.disarm(text)?;
         }
         let Some(at) = at else { return Ok(()) };
-        // A host on which even the trial fails has no tiny VM either: leave it to the register.
-        if !features::hardware_breakpoints_exit().unwrap_or(true) {
+        if !registers_exit() {
             let (at, _) = layout.locate(at).ok_or(BreakpointError::NoText(at))?;
             self.0.set(Some(ArmedTrap::arm(text, at)?));
         }
         Ok(())
     }
+}
+
+/// Whether the processor's own breakpoints leave the guest. Takes some milliseconds, the first time.
+#[must_use]
+pub fn registers_exit() -> bool {
+    static TRIED: OnceLock<bool> = OnceLock::new();
+    // A host on which even the trial fails has no tiny VM either: leave it to the register.
+    *TRIED.get_or_init(|| features::hardware_breakpoints_exit().unwrap_or(true))
 }
 
 /// A text trap that is armed.

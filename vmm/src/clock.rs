@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tracer::clock::HostClock;
 
-use crate::trial::features::tsc_offset_is_virtualised;
+use crate::trial::features::{tsc_can_be_set_back, tsc_offset_is_virtualised};
 
 /// How this host tells the time.
 pub const HOST: HostClock = HostClock {
@@ -28,11 +28,26 @@ pub fn host_tsc() -> u64 {
 }
 
 /// Whether ring 3 of a guest on this host sees the offset that KVM reports: where ring 3 runs without hardware
-/// virtualisation it sees the host's counter. Takes some milliseconds.
+/// virtualisation it sees the host's counter. Takes some milliseconds, the first time.
 #[must_use]
 pub fn offset_is_applied() -> bool {
-    tsc_offset_is_virtualised().unwrap_or_else(|error| {
-        log::warn!("whether the guest's counter has an offset could not be tried: {error}");
-        true
+    static TRIED: OnceLock<bool> = OnceLock::new();
+    *TRIED.get_or_init(|| {
+        tsc_offset_is_virtualised().unwrap_or_else(|error| {
+            log::warn!("whether the guest's counter has an offset could not be tried: {error}");
+            true
+        })
+    })
+}
+
+/// Whether the guest sees its counter set back where KVM is asked for that. Takes some milliseconds, the first time.
+#[must_use]
+pub fn can_be_set_back() -> bool {
+    static TRIED: OnceLock<bool> = OnceLock::new();
+    *TRIED.get_or_init(|| {
+        tsc_can_be_set_back().unwrap_or_else(|error| {
+            log::debug!("a guest's counter cannot be set back: {error}");
+            false
+        })
     })
 }

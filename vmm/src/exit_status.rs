@@ -13,6 +13,7 @@
 //! | 106 | output could not be written |
 //! | 107 | the guest's kernel panicked |
 //! | 108 | a bug in `vmm`: what stderr says belongs into a report |
+//! | 109 | a thread of `vmm` made a system call that is not on its list: what stderr says belongs into a report |
 //!
 //! A guest that switches the machine off or resets it ends `run` with 0.
 //!
@@ -51,6 +52,8 @@ pub enum ExitStatus {
     GuestPanicked,
     /// We panicked ourselves.
     Bug,
+    /// A thread of ours asked the system for what it may not have.
+    Confined,
 }
 
 impl ExitStatus {
@@ -70,6 +73,7 @@ impl ExitStatus {
             Self::OutputFailed => 106,
             Self::GuestPanicked => 107,
             Self::Bug => 108,
+            Self::Confined => 109,
         }
     }
 }

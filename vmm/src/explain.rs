@@ -85,6 +85,7 @@ const fn instead(why: NotLossless) -> &'static str {
         NotLossless::Profile => "leave --mode out",
         NotLossless::NoOutput => "give --output DIR, or use --mode discard",
         NotLossless::ClockPage => "use --clock tsc or none",
+        NotLossless::NotHidden => "leave --wait-time out; `vmm doctor` tries it",
         NotLossless::SmallRing { .. } => "give --ring-size 64 or more",
     }
 }
@@ -125,6 +126,7 @@ impl From<ReportError> for Failure {
                 Self::new(ExitStatus::Interrupted, "interrupted: nothing was written")
             }
             ReportError::NoRoot => Self::bad_input(format!("--graph-function: {error}")),
+            ReportError::NoGoal => Self::bad_input(format!("--callers: {error}")),
             _ => Self::bad_input(error),
         }
     }

@@ -151,7 +151,7 @@ impl Guest for Machine {
     }
 
     fn host_events(&self) -> Option<&Arc<HostEvents>> {
-        Self::host_events(self)
+        self.host_events.as_ref()
     }
 }
 

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use vmm_sys_util::signal::{block_signal, create_sigset, unblock_signal};
 
+use crate::confine::{self, Role};
 use crate::terminal;
 
 /// The signals that end a run.
@@ -44,8 +45,11 @@ impl Signals {
         let told = Arc::new(EventFd::new(EFD_NONBLOCK)?);
         let tell = Arc::clone(&told);
         std::thread::Builder::new()
-            .name("signals".to_owned())
-            .spawn(move || attend(arrivals, &tell))?;
+            .name(Role::Signals.name().to_owned())
+            .spawn(move || {
+                confine::enter(Role::Signals);
+                attend(arrivals, &tell);
+            })?;
         Ok(Self(told))
     }
 

@@ -34,6 +34,16 @@ pub fn put_back() {
     }
 }
 
+/// The same in a handler of a signal, which can wait for nobody: where another thread is about to change the terminal, it stays
+/// as it is.
+pub fn put_back_at_once() {
+    if let Ok(before) = BEFORE.try_lock()
+        && let Some((terminal, mode)) = &*before
+    {
+        let _ = set_mode(terminal.as_raw_fd(), mode);
+    }
+}
+
 /// The process is about to be stopped: the terminal is as it was until [`take_again`].
 pub fn lend() {
     if let Some((terminal, mode)) = &*before() {

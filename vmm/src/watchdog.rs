@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use terms::quantity::counted;
 
+use crate::confine::{self, Role};
+
 /// The main thread is late when it has been with one thing for so long.
 const LATE: Duration = Duration::from_secs(10);
 /// How often that is looked at.
@@ -37,8 +39,11 @@ impl Watchdog {
         let dog = Self(Arc::new(Mutex::new(None)));
         let watched = Arc::downgrade(&dog.0);
         std::thread::Builder::new()
-            .name("watchdog".to_owned())
-            .spawn(move || watch(&watched))?;
+            .name(Role::Watchdog.name().to_owned())
+            .spawn(move || {
+                confine::enter(Role::Watchdog);
+                watch(&watched);
+            })?;
         Ok(dog)
     }
 

@@ -152,6 +152,7 @@ fn look(directory: &Path) {
         let destination = Destination {
             output: Some(to.clone()),
             host: (format == ExportFormat::TraceDat).then(|| directory.join("host")),
+            force: true,
         };
         if export(directory, format, &some, stacks, &destination, nobody).is_ok()
             && format == ExportFormat::Chrome

@@ -33,8 +33,8 @@ use workloads::values::{rust_values, rust_values_arguments, rust_values_text};
 use crate::workload::Threads::{Given, OnePerVcpu};
 use crate::workload::{Body, Function, Workload};
 use crate::{
-    accidents, bench, dynfunc, events, hostile, list, locks, many, messages, micro, modules, spin,
-    tables,
+    accidents, bench, clock, dynfunc, events, hostile, list, locks, many, messages, micro, modules,
+    spin, tables,
 };
 
 /// The table of a workload: functions that exist, under their own names.
@@ -213,6 +213,11 @@ pub static CATALOGUE: &[Workload] = &[
         name: "smp",
         functions: &[functions![smp_root: 1, smp_branch: 2, smp_leaf: 4]],
         body: Body::Iterations(OnePerVcpu, |value| smp_root(value)),
+    },
+    Workload {
+        name: "clock",
+        functions: &[functions![smp_root: 1, smp_branch: 2, smp_leaf: 4]],
+        body: Body::Counting(OnePerVcpu, clock::step, clock::print_back),
     },
     Workload {
         name: "tables",

@@ -7,6 +7,7 @@
 mod accidents;
 mod bench;
 mod catalogue;
+mod clock;
 mod console;
 mod dynfunc;
 mod events;

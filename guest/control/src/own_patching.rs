@@ -38,9 +38,7 @@ impl OwnPatching {
             self.sites = Some(functions.map(Site::of));
             return print(format_args!("patching"));
         }
-        while self.sites.iter().flatten().any(|site| site.is_changed) {
-            self.step();
-        }
+        self.step_where(|site| site.is_changed);
         let Self {
             changes,
             met,
@@ -55,7 +53,12 @@ impl OwnPatching {
 
     /// Changes each site once, if it is as it was left.
     pub fn step(&mut self) {
-        for site in self.sites.iter_mut().flatten() {
+        self.step_where(|_| true);
+    }
+
+    fn step_where(&mut self, is_meant: impl Fn(&Site) -> bool) {
+        let sites = self.sites.iter_mut().flatten();
+        for site in sites.filter(|site| is_meant(site)) {
             let other = site.first & !SITE | OTHER;
             let (old, new) = match site.is_changed {
                 true => (other, site.first),

@@ -2,7 +2,6 @@
 //! a kernel has one for each process, or all that lead to the image. What was a table is data then, all zeros. Who
 //! writes into it from outside has taken it for a table that it was once: `counter spoilt N`.
 
-use core::arch::asm;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use locked::Locked;
@@ -10,6 +9,7 @@ use workloads::calls::smp_root;
 
 use crate::console::print;
 use crate::kernel_call;
+use crate::workload::vcpu;
 
 /// vCPUs that there are tables for; others keep theirs.
 const VCPUS: usize = 4;
@@ -70,12 +70,4 @@ impl Set {
     fn is_spoilt(&self) -> bool {
         self.0.iter().any(|word| word.load(Ordering::Relaxed) != 0)
     }
-}
-
-/// The number of this vCPU (kernel/src/vcpu.rs).
-fn vcpu() -> usize {
-    let index: usize;
-    // SAFETY: every vCPU's GS base leads to its block, in every ring.
-    unsafe { asm!("mov {}, gs:[0]", out(reg) index, options(nostack, readonly)) }
-    index
 }

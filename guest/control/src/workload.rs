@@ -1,5 +1,6 @@
 //! What a workload is, and how one is run.
 
+use core::arch::asm;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use locked::Locked;
@@ -115,6 +116,14 @@ pub fn first_value(seed: u64, thread: u64) -> u64 {
     value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     value ^ (value >> 31)
+}
+
+/// The number of this vCPU (kernel/src/vcpu.rs).
+pub fn vcpu() -> usize {
+    let index: usize;
+    // SAFETY: every vCPU's GS base leads to its block, in every ring.
+    unsafe { asm!("mov {}, gs:[0]", out(reg) index, options(nostack, readonly)) }
+    index
 }
 
 extern "C" fn thread(number: u64) -> ! {

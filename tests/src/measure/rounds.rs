@@ -79,7 +79,7 @@ pub fn ratio(one: &[f64], other: &[f64]) -> Samples {
 }
 
 /// How many rounds of a guest that runs had begun when `calls` had been done: what they measured
-/// is neither the one thing nor the other. `each` is the number of records that a call leaves.
+/// is neither the one thing nor the other. `each` is the number of records that a round leaves.
 pub fn change(guest: &Guest, calls: &[Call], each: u64) -> Result<usize, Failed> {
     let mut client = guest.connect()?;
     client.wait_for_records()?;
@@ -89,5 +89,5 @@ pub fn change(guest: &Guest, calls: &[Call], each: u64) -> Result<usize, Failed>
     let status = client.ask(&ShowStatus(Nothing {}))?;
     let session = status.tracing.sessions.first().ok_or("no session")?;
     let written: u64 = session.rings.iter().map(|ring| ring.written).sum();
-    Ok(usize::try_from(written.div_ceil(each * CALLS))?)
+    Ok(usize::try_from(written.div_ceil(each))?)
 }

@@ -10,8 +10,10 @@ use std::process::Command;
 use tests::{Ended, vmm_says};
 
 /// What of the share folder is there beside man pages.
-const COMPLETIONS: [&str; 3] = [
+const COMPLETIONS: [&str; 5] = [
+    "usr/share/bash-completion/completions/exotrace",
     "usr/share/bash-completion/completions/vmm",
+    "usr/share/fish/vendor_completions.d/exotrace.fish",
     "usr/share/fish/vendor_completions.d/vmm.fish",
     "usr/share/zsh/site-functions/_vmm",
 ];
@@ -70,7 +72,9 @@ fn options(help: &str) -> Vec<String> {
     let starts = starts.filter(|line| line.starts_with('-'));
     let words =
         starts.filter_map(|line| line.split_whitespace().find(|word| word.starts_with("--")));
-    words.map(str::to_owned).collect()
+    // A value that can be left out stands in brackets, right after the name.
+    let names = words.filter_map(|word| word.split('[').next());
+    names.map(str::to_owned).collect()
 }
 
 /// Looks at the page of a verb, and at those of the verbs below it. Returns how many options there were.
@@ -133,11 +137,15 @@ fn an_installation_is_complete_and_goes_away() {
         let script = fs::read_to_string(place.path().join(file)).expect(file);
         // It asks the program what there is (tests/kvm/command_line.rs).
         assert!(script.contains("COMPLETE="), "{file}");
+        assert!(script.contains("exotrace"), "{file} is for one name");
     }
+    let other_page = place.path().join("usr/share/man/man1/exotrace.1");
+    let page = fs::read_to_string(other_page).expect("a page of its other name");
+    assert!(page.contains("vmm"), "{page}");
     let mut left = verbs(&installed);
     assert_eq!(
         installed.len(),
-        left.len() + COMPLETIONS.len() + PROGRAMS.len(),
+        left.len() + 1 + COMPLETIONS.len() + PROGRAMS.len(),
         "{installed:#?}"
     );
     let options = check_page(&[], &place.path().join("usr/share/man/man1"), &mut left);

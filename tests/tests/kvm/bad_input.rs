@@ -406,4 +406,31 @@ fn sessions_in_which_nobody_can_be_waited_for() {
         &[&["--trace", "function"], &discards[..]].concat(),
     );
     refused(&ended, &["--on-full is for --mode lossless"]);
+    let hidden = ["--wait-time", "hidden", "--mode", "discard"];
+    let ended = run(&guest(), &[&["--trace", "function"], &hidden[..]].concat());
+    refused(&ended, &["--wait-time is for --mode lossless"]);
+}
+
+/// It works where `vmm doctor` says so, and is refused elsewhere.
+#[test]
+fn waits_are_hidden_only_where_the_guest_sees_its_counter_set_back() {
+    let doctor = vmm_says(&["doctor", "--json"]);
+    let doctor: serde_json::Value = serde_json::from_str(&doctor.stdout).unwrap();
+    let checks = doctor["checks"].as_array().unwrap();
+    let tried = |check: &&serde_json::Value| check["name"] == "the guest's TSC can be set back";
+    let tried = checks.iter().find(tried).expect("it is tried");
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("trace");
+    let lossless = ["--trace", "function", "--mode", "lossless"];
+    let hidden = [
+        "--wait-time",
+        "hidden",
+        "--output",
+        output.to_str().unwrap(),
+    ];
+    let ended = run(&guest(), &[&lossless[..], &hidden[..]].concat());
+    match tried["verdict"] == "ok" {
+        true => assert_eq!(ended.code, Some(0), "{ended}"),
+        false => refused(&ended, &["leave --wait-time out", "vmm doctor"]),
+    }
 }

@@ -401,6 +401,30 @@ fn reports_and_exports_show_events_where_they_happened() {
     assert_eq!(comments as u64, passed, "{replay}");
 }
 
+/// Its tui would end, and its replay show nothing, without a call that has returned.
+#[test]
+fn uftrace_shows_events_alone() {
+    let guest = Guest::new("workload=events iterations=20 threads=1");
+    let (ended, trace) = guest.with(["--event", "message_sent"]).output().run();
+    let passed = passes(&ended.good())["message_sent"];
+    let replay = trace.uftrace_says(&["replay", "--event-full"]);
+    assert!(replay.contains("(no calls) {"), "{replay}");
+    let comments = replay.matches("message_sent: from=0 to=").count();
+    assert_eq!(comments as u64, passed, "{replay}");
+    // The graph of the one task, then the report, then the end.
+    let tui = trace.uftrace_draws("\rRq");
+    for words in ["TOTAL TIME : FUNCTION", "SELF TIME", "(no calls)"] {
+        assert!(tui.contains(words), "{tui}");
+    }
+    for view in ["graph", "report"] {
+        assert!(trace.uftrace_says(&[view]).contains("(no calls)"), "{view}");
+    }
+    let chrome = trace.uftrace_says(&["dump", "--chrome"]);
+    serde_json::from_str::<Value>(&chrome).expect("uftrace writes JSON");
+    assert_eq!(trace.counts()["message_sent"], passed);
+    assert!(!trace.report("counts").contains("(no calls)"));
+}
+
 #[test]
 fn stop_disables_and_start_enables_again() {
     let mut running = gated("events,spin", "iterations=100 threads=1").start();

@@ -380,3 +380,60 @@ fn perfetto_is_told_of_calls_without_returns_and_of_what_is_lost() {
     let delivered: u64 = viewed.instants.values().sum();
     assert_eq!(delivered + viewed.lost, printed.total());
 }
+
+/// Of a trace without returns each call is an instant, in the order of time, and each stack one function.
+#[test]
+fn calls_without_returns_are_instants_and_stacks_of_one() {
+    let (ended, trace) = Guest::new("workload=calls,threads iterations=50")
+        .vcpus(2)
+        .with(["--trace", "function", "--filter", "calls_*"])
+        .output()
+        .run();
+    let _ = ended.good();
+    let expected = trace.counts();
+    assert!(!expected.is_empty());
+    let json: Value = serde_json::from_str(&trace.export("chrome")).unwrap();
+    let events = json["traceEvents"].as_array().unwrap();
+    let times: Vec<f64> = events
+        .iter()
+        .filter_map(|event| event["ts"].as_f64())
+        .collect();
+    assert!(times.is_sorted());
+    let mut instants = BTreeMap::new();
+    for event in events
+        .iter()
+        .filter(|event| event["ph"] == "i" && event["pid"] == 0)
+    {
+        if let Some(name) = event["name"]
+            .as_str()
+            .filter(|name| name.starts_with("calls_"))
+        {
+            *instants.entry(name.to_owned()).or_default() += 1;
+        }
+    }
+    assert_eq!(instants, expected);
+    let folded = trace.export("folded");
+    let stacks = folded.lines().map(|line| line.rsplit_once(' ').unwrap());
+    let stacks: BTreeMap<String, u64> = stacks
+        .map(|(name, calls)| (name.to_owned(), calls.parse().unwrap()))
+        .collect();
+    assert_eq!(stacks, expected);
+    let drawn = trace.export("flamegraph");
+    assert!(drawn.contains("calls_leaf ("), "{drawn}");
+}
+
+/// Whoever looks at a trace sees why it ends, or what else was done about it.
+#[test]
+fn perfetto_is_told_of_probes_and_of_triggers_that_fire() {
+    let (ended, trace) = Guest::new("workload=calls iterations=20")
+        .with(["--trace", "graph", "--filter", "calls_*"])
+        .with(["--probe", "calls_trunk"])
+        .with(["--trigger", "calls_root: run true x2"])
+        .output()
+        .run();
+    let _ = ended.good();
+    let hits = trace.counts()["calls_trunk"];
+    let expected = [("calls_trunk", hits), ("trigger fired", 2)];
+    let expected = expected.map(|(name, count)| (name.to_owned(), count));
+    assert_eq!(viewed(&trace).instants, expected.into());
+}

@@ -36,10 +36,15 @@ fn anomalies(trace: &Trace) -> Value {
 fn returned(trace: &Trace) -> Counts {
     let json: Value = serde_json::from_str(&trace.export("chrome")).unwrap();
     let mut counts = Counts::new();
+    let mut open: BTreeMap<u64, Vec<String>> = BTreeMap::new();
     for event in json["traceEvents"].as_array().unwrap() {
-        if event["ph"] == "X" {
-            let name = event["name"].as_str().unwrap().to_owned();
-            *counts.entry(name).or_default() += 1;
+        let open = open.entry(event["tid"].as_u64().unwrap()).or_default();
+        if event["ph"] == "B" {
+            open.push(event["name"].as_str().unwrap().to_owned());
+        } else if event["ph"] == "E" {
+            let name = open.pop().expect("it has begun");
+            let is_known = event["args"]["end"].is_null();
+            *counts.entry(name).or_default() += u64::from(is_known);
         }
     }
     counts

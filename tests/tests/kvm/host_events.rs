@@ -1,42 +1,20 @@
 //! `run --host-events`: what the host did with the vCPUs, beside what the guest did on them.
 
-use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde_json::Value;
+use tests::host_side::{assert_calls_inside, counts, reasons};
 use tests::{Guest, Printed, Trace, vmm_says};
 
 /// A guest on two vCPUs, with what the host did.
 fn traced(tracer: &str) -> (Printed, Trace) {
     let (ended, trace) = Guest::new("workload=calls iterations=500")
         .vcpus(2)
-        .with(["--trace", tracer, "--filter", "calls_*", "--host-events"])
+        .with(["--trace", tracer, "--filter", "calls_*"])
+        .with(["--host-events=threads"])
         .output()
         .run();
     (ended.good().printed(), trace)
-}
-
-/// How often there is each of these events.
-fn counts(events: &[Value]) -> BTreeMap<&str, u64> {
-    let mut counts = BTreeMap::new();
-    for event in events {
-        let name = event["event"].as_str().expect("nothing is lost");
-        *counts.entry(name).or_default() += 1;
-    }
-    counts
-}
-
-/// Who was in the guest: a vCPU is in it or not, and nothing is known before its first event.
-#[derive(Default)]
-struct Inside(BTreeMap<u64, bool>);
-
-impl Inside {
-    /// The vCPU of `vcpu1-2718` enters, or is back: by turns.
-    fn turn(&mut self, thread: &str, is_entry: bool, line: &str) {
-        let (name, _) = thread.rsplit_once('-').expect(line);
-        let vcpu = name.strip_prefix("vcpu").and_then(|vcpu| vcpu.parse().ok());
-        let before = self.0.insert(vcpu.expect(line), is_entry);
-        assert_ne!(before, Some(is_entry), "twice the same: {line}");
-    }
 }
 
 /// What trace-cmd reads is what we have written; and a vCPU records nothing that is not in the guest.
@@ -54,32 +32,9 @@ fn trace_cmd_shows_host_and_guest_as_one_and_calls_only_between_entry_and_exit()
                 .filter(|line| line.contains(&format!(": {name}:")));
             assert_eq!(theirs.count() as u64, *count, "{event}");
         }
-        let (mut inside, mut last, mut calls) = (Inside::default(), String::new(), 0);
-        for line in both.lines().filter(|line| !line.contains("cpus=")) {
-            let (file, rest) = line.split_once(": ").expect(line);
-            let mut words = rest.split_whitespace();
-            let (thread, cpu) = (words.next().expect(line), words.next().expect(line));
-            let time = words.next().expect(line).to_owned();
-            assert!(
-                time.len() > last.len() || time >= last,
-                "{line} after {last}"
-            );
-            last = time;
-            let event = words.next().expect(line);
-            if file.trim() == "host" {
-                inside.turn(thread, event == "kvm_entry:", line);
-                continue;
-            }
-            let vcpu = cpu.trim_matches(['[', ']']).parse().expect(line);
-            assert_ne!(
-                inside.0.get(&vcpu),
-                Some(&false),
-                "not in the guest: {line}"
-            );
-            calls += u64::from(matches!(event, "function:" | "funcgraph_entry:"));
-        }
-        assert_eq!(calls, printed.total(), "{tracer}");
-        assert_eq!(inside.0.len(), 2, "{tracer}");
+        let seen = assert_calls_inside(&both);
+        assert_eq!(seen.calls, printed.total(), "{tracer}");
+        assert_eq!(seen.vcpus, 2, "{tracer}");
     }
 }
 
@@ -88,22 +43,7 @@ fn trace_cmd_shows_host_and_guest_as_one_and_calls_only_between_entry_and_exit()
 fn an_exit_says_why_and_every_report_has_it() {
     let (_, trace) = traced("graph");
     let events = trace.host_events();
-    let exits = events
-        .iter()
-        .filter(|event| event["event"] == "host:kvm_exit");
-    let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
-    for exit in exits {
-        let fields = &exit["fields"];
-        assert!(fields["tid"].as_u64().is_some_and(|tid| tid > 0), "{exit}");
-        assert!(
-            fields["rip"]
-                .as_str()
-                .is_some_and(|rip| rip.starts_with("0x"))
-        );
-        *reasons
-            .entry(fields["reason"]["enum"].as_str().expect("why"))
-            .or_default() += 1;
-    }
+    let reasons = reasons(&events);
     assert!(reasons["port_write"] > 0, "{reasons:?}");
     let counted = trace.report_with("values", &["--json"]);
     let counted: Value = serde_json::from_str(&counted).expect("JSON");
@@ -129,6 +69,30 @@ fn an_exit_says_why_and_every_report_has_it() {
     );
 }
 
+/// Who tells is the kernel only where it can (`ring0` has it where it can, but for a guest that does not see all time).
+#[test]
+fn who_tells_is_said_when_nobody_was_named() {
+    let (ended, trace) = Guest::new("workload=calls iterations=5")
+        .with(["--trace", "graph", "--filter", "calls_*", "--host-events"])
+        .output()
+        .run();
+    let ended = ended.good();
+    let told = match kernel_tells() {
+        // By whom depends on who runs this test.
+        true => "host events: told by the",
+        false => {
+            "host events: told by the threads of the vCPUs (the KVM of this host tells nothing"
+        }
+    };
+    assert!(ended.stderr.contains(told), "{ended}");
+    assert!(!trace.host_events().is_empty());
+}
+
+fn kernel_tells() -> bool {
+    let is_usual = |name: &&str| Path::new("/sys/module").join(name).exists();
+    ["kvm_amd", "kvm_intel"].iter().any(is_usual)
+}
+
 #[test]
 fn what_was_not_asked_for_is_not_told() {
     let (ended, trace) = Guest::new("workload=calls iterations=5")
@@ -137,4 +101,41 @@ fn what_was_not_asked_for_is_not_told() {
         .run();
     let _ = ended.good();
     assert_eq!(trace.host_events(), Vec::<Value>::new());
+}
+
+/// Where it does not execute guests as usual, or nobody may ask it, that is said in one line and nothing runs.
+#[test]
+fn a_host_whose_kernel_tells_nothing_is_named() {
+    if kernel_tells() {
+        // The suite `ring0` asks it.
+        return;
+    }
+    let kernel = tests::guest();
+    let kernel = kernel.to_str().expect("a path");
+    let run = [
+        "run",
+        "--kernel",
+        kernel,
+        "--trace",
+        "graph",
+        "--host-events=kernel",
+    ];
+    let refused = vmm_says(&run);
+    let why = "the KVM of this host tells nothing";
+    assert!(refused.refused(100).contains(why), "{refused}");
+    let mut other = Guest::spinning(&[]);
+    let pid = other.pid().to_string();
+    let attach = [
+        "attach",
+        &pid,
+        "--kernel",
+        kernel,
+        "--trace",
+        "graph",
+        "--host-events",
+    ];
+    let refused = vmm_says(&attach);
+    assert!(refused.refused(100).contains("kvm_amd"), "{refused}");
+    other.type_text("q");
+    let _ = other.end().0.good();
 }

@@ -1,10 +1,14 @@
 //! Sessions that lose nothing: a vCPU that finds its ring full waits for the reader, in the smallest rings, whatever happens
 //! meanwhile.
 
-use std::path::Path;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
 use std::process::Command;
 use std::thread::JoinHandle;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 use tests::exact::{assert_exact, gated, open_gate, untraced, without_gate};
 use tests::{Client, Counts, Guest, Running, Trace, scaled};
@@ -212,8 +216,47 @@ fn a_guest_that_dies_leaves_every_call() {
     assert!(waits(&trace) > 0, "nobody has waited");
 }
 
-/// A lossless session named `stuck` of a spinning guest, whose disk takes nothing until somebody reads the pipe.
-fn stuck(running: &mut Running) -> (Client, std::path::PathBuf) {
+/// A full pipe in the place of a file: who writes stands until somebody reads.
+struct FullDisk {
+    path: PathBuf,
+    pipe: File,
+}
+
+impl FullDisk {
+    fn at(path: PathBuf) -> Self {
+        let made = Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(made.success());
+        let open = |write| {
+            let mut open = File::options();
+            open.read(true).write(write).custom_flags(libc::O_NONBLOCK);
+            open.open(&path).unwrap()
+        };
+        // Open for both, it waits for no partner; and there was a writer before it that reads only.
+        let mut both = open(true);
+        let pipe = open(false);
+        while both.write_all(&[b'-'; 4096]).is_ok() {}
+        drop(both);
+        Self { path, pipe }
+    }
+
+    /// There is no hanging up where there is a writer (poll(2), `POLLHUP`).
+    fn has_a_writer(&self) -> bool {
+        let mut asked = [PollFd::new(&self.pipe, PollFlags::empty())];
+        let _ = poll(&mut asked, Some(&Timespec::default())).unwrap();
+        let [answered] = asked;
+        !answered.revents().contains(PollFlags::HUP)
+    }
+
+    fn let_go(self) -> JoinHandle<()> {
+        let mut all = File::open(&self.path).unwrap();
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut all, &mut std::io::sink()).unwrap();
+        })
+    }
+}
+
+/// A lossless session named `stuck` of a spinning guest, whose disk takes nothing: its reader stands, and so does every vCPU.
+fn stuck(running: &mut Running) -> (Client, FullDisk) {
     let mut client = running.client();
     let output = running.path("stuck");
     let options = json!({"mode": "lossless", "ring_size": 64, "output": output});
@@ -221,25 +264,20 @@ fn stuck(running: &mut Running) -> (Client, std::path::PathBuf) {
         "session.create",
         json!({"name": "stuck", "options": options}),
     );
-    let pipe = output.join("exotrace.json.new");
-    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
-    assert!(made.success());
+    let disk = FullDisk::at(output.join("exotrace.json.new"));
     let start = json!({"session": "stuck", "filter": ["spin_*"]});
     client.call("start", start);
+    // Who waits before that may be read once more.
+    client.wait_until("the reader stands", |_| disk.has_a_writer());
     client.wait_until("all vCPUs wait", |status| waiting(status, "stuck") == 2);
-    (client, pipe)
-}
-
-fn let_go(pipe: &Path) -> JoinHandle<Vec<u8>> {
-    let pipe = pipe.to_owned();
-    std::thread::spawn(move || std::fs::read(pipe).unwrap())
+    (client, disk)
 }
 
 /// With the disk stuck, every vCPU waits; and every way out of that is one.
 #[test]
 fn a_wait_ends_when_nothing_is_to_be_recorded_any_more() {
     let mut running = Guest::spinning(&["--patch-method", "quiesce"]);
-    let (mut client, pipe) = stuck(&mut running);
+    let (mut client, disk) = stuck(&mut running);
     let stuck = json!({"session": "stuck"});
     let status = client.status();
     assert_eq!(status["vcpus"][0]["state"], "waiting", "{status}");
@@ -254,11 +292,11 @@ fn a_wait_ends_when_nothing_is_to_be_recorded_any_more() {
     client.wait_until("the guest continues", |status| {
         waiting(status, "stuck") == 0
     });
-    let reader = let_go(&pipe);
+    let reader = disk.let_go();
     running.type_text("q");
     let (ended, trace) = running.end();
     let _ = ended.good();
-    let _ = reader.join().unwrap();
+    reader.join().unwrap();
     // Two calls were counted instead of recorded when it was stopped.
     let status = trace.named("stuck").side();
     assert_eq!(status["finished"], true, "{status}");
@@ -268,12 +306,12 @@ fn a_wait_ends_when_nothing_is_to_be_recorded_any_more() {
 #[test]
 fn a_guest_can_be_shut_down_in_the_middle_of_a_wait() {
     let mut running = Guest::spinning(&[]);
-    let (mut client, pipe) = stuck(&mut running);
+    let (mut client, disk) = stuck(&mut running);
     client.call("shutdown", Value::Null);
-    let reader = let_go(&pipe);
+    let reader = disk.let_go();
     let (ended, trace) = running.end();
     let _ = ended.good();
-    let _ = reader.join().unwrap();
+    reader.join().unwrap();
     let stuck = trace.named("stuck");
     assert!(stuck.counts().values().sum::<u64>() >= 7680, "{stuck:?}");
     assert_eq!(stuck.lost(), 0);
@@ -283,10 +321,10 @@ fn a_guest_can_be_shut_down_in_the_middle_of_a_wait() {
 #[test]
 fn a_session_can_be_deleted_in_the_middle_of_a_wait() {
     let mut running = Guest::spinning(&[]);
-    let (mut client, pipe) = stuck(&mut running);
-    let reader = let_go(&pipe);
+    let (mut client, disk) = stuck(&mut running);
+    let reader = disk.let_go();
     client.call("session.delete", json!({"session": "stuck"}));
-    let _ = reader.join().unwrap();
+    reader.join().unwrap();
     running.type_text("q");
     let (ended, trace) = running.end();
     let _ = ended.good();

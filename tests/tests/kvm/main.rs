@@ -54,6 +54,7 @@ mod privileges;
 mod probes;
 mod returns;
 mod screen;
+mod seccomp;
 mod sessions;
 mod slices;
 mod storm;

@@ -93,6 +93,20 @@ fn a_directory_that_is_being_written_is_replaced_by_nobody() {
     }
     let report = vmm_says(&[Path::new("report"), &trace]).good();
     assert!(report.stderr.contains("is being written by"), "{report}");
+    for format in ["folded", "html"] {
+        let export = [
+            Path::new("export"),
+            &trace,
+            Path::new("--format"),
+            Path::new(format),
+        ];
+        let said = vmm_says(&export).good().stderr;
+        assert_eq!(
+            said.matches("is being written by").count(),
+            1,
+            "{format}: {said}"
+        );
+    }
     client.call("shutdown", Value::Null);
     let _ = first.end().0.good();
     let report = vmm_says(&[Path::new("report"), &trace]).good();
@@ -501,6 +515,10 @@ fn an_export_shows_how_far_it_is_on_a_terminal_and_only_there() {
         .arg("export")
         .arg(&trace)
         .args(["--format", "perfetto", "-o"]);
-    let ended = run(export.arg(&to));
+    export.arg(&to);
+    // What is there is somebody's.
+    let line = run(&mut export);
+    assert!(line.refused(100).contains("exists; --force"), "{line}");
+    let ended = run(export.arg("--force"));
     assert_eq!((ended.code, &*ended.stderr), (Some(0), ""));
 }

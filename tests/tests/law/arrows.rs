@@ -80,7 +80,7 @@ const HOUSES: [House; 7] = [
         order: &[
             "exit_status",
             "files",
-            "privileges",
+            "confine",
             "watchdog",
             "layout",
             "processor",
@@ -94,6 +94,7 @@ const HOUSES: [House; 7] = [
             "memslots",
             "loader",
             "devices",
+            "counter",
             "trial",
             "clock",
             "vcpu",

@@ -84,3 +84,15 @@ fn links_lead_to_files_that_there_are() {
     }
     assert!(broken.is_empty(), "{broken:#?}");
 }
+
+/// The lists of system calls are shown as they are.
+#[test]
+fn the_page_about_security_has_the_lists_of_system_calls() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/security.md");
+    let page = fs::read_to_string(page).expect("a page");
+    let lists = vmm::confine::as_markdown();
+    assert!(
+        page.ends_with(&lists),
+        "docs/security.md must end with:\n{lists}"
+    );
+}

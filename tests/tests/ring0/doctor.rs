@@ -3,12 +3,18 @@
 use serde_json::Value;
 use tests::vmm;
 
+/// A trial that says no where it must say yes is noticed here: elsewhere its no is what is expected.
 #[test]
-fn ring_0_is_executed() {
+fn what_the_box_can_do_is_said_to_be_possible() {
     let output = vmm().args(["doctor", "--json"]).output().unwrap();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let checks = report["checks"].as_array().unwrap();
-    let name = "ring 0 is executed, not emulated";
-    let check = checks.iter().find(|check| check["name"] == name).unwrap();
-    assert_eq!(check["verdict"], "ok", "{check}");
+    for name in [
+        "ring 0 is executed, not emulated",
+        "the guest's TSC can be set back",
+    ] {
+        let check = checks.iter().find(|check| check["name"] == name);
+        let check = check.unwrap_or_else(|| panic!("no check {name}: {report}"));
+        assert_eq!(check["verdict"], "ok", "{check}");
+    }
 }

@@ -6,6 +6,7 @@
 
 mod counts;
 mod doctor;
+mod host_events;
 mod oracle;
 mod storm;
 mod times;

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-use tests::{Guest, Trace};
+use serde_json::{Value, json};
+use tests::exact::{gated, without_gate};
+use tests::{Guest, Trace, scaled};
 
 /// The times of all calls, in the order of the report.
 fn times(trace: &Trace) -> Vec<Duration> {
@@ -77,4 +78,78 @@ fn a_guest_that_sets_its_clock_is_noticed() {
     );
     let last = times(&trace).pop().unwrap();
     assert!(last <= run, "{last:?} of a run of {run:?}");
+}
+
+/// Ticks of the guest's own counter that its workload has taken, and those of the waits in it; all of two vCPUs.
+fn ticks_of_waits(wait_time: &str) -> (u64, u64) {
+    let count = scaled(600_000);
+    let workload = format!("workload=bench_smp iterations={count} rounds=1");
+    let guest = Guest::new(&workload).vcpus(2).output();
+    let guest = guest.with(["--trace", "function", "--filter", "bench_leaf_traced"]);
+    let guest = guest.with(["--mode", "lossless", "--ring-size", "64"]);
+    let (ended, trace) = guest.with(["--wait-time", wait_time]).run();
+    let ended = ended.good();
+    assert_eq!(trace.lost(), 0);
+    assert_eq!(trace.counts()["bench_leaf_traced"], u64::from(3 * count));
+    let times = times(&trace);
+    assert!(times.is_sorted(), "a time goes back");
+    let side = trace.side();
+    assert_eq!(side["doubts"], Value::Null, "nothing is in doubt");
+    let lines = ended.stdout.lines().map(str::trim);
+    let taken = lines.filter_map(|line| line.strip_prefix("bench "));
+    let taken = taken.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap());
+    let khz = side["tsc_khz"].as_u64().expect("the counter's frequency");
+    let waited = side["waits"]["total_ns"].as_u64().expect("waits") / 1000 * khz / 1000;
+    assert!(waited > 0, "nobody has waited");
+    (taken.sum(), waited)
+}
+
+/// While one waits nobody executes, and that is what no counter of the guest shows.
+#[test]
+fn a_guest_does_not_see_waits_that_are_hidden_from_it() {
+    let (taken, waited) = ticks_of_waits("hidden");
+    assert!(
+        taken < waited,
+        "it took {taken} ticks with {waited} in waits"
+    );
+    let (taken, waited) = ticks_of_waits("visible");
+    assert!(
+        taken > waited,
+        "it took {taken} ticks with {waited} in waits"
+    );
+}
+
+/// Filters change, each in a pause, beside waits that are hidden: nothing is lost, and no vCPU ever sees a time before one
+/// that any has seen.
+#[test]
+fn pauses_beside_hidden_waits_lose_nothing_and_turn_no_clock_back() {
+    let iterations = format!("iterations={}", scaled(600_000));
+    let guest = gated("clock", &iterations).vcpus(2).output();
+    let guest = guest.with(["--mode", "lossless", "--ring-size", "64"]);
+    let guest = guest.with(["--wait-time", "hidden", "--patch-method", "quiesce"]);
+    let mut running = guest.start();
+    running.wait_for("workload spin");
+    let mut client = running.client();
+    client.call("start", json!({"filter": ["smp_*"]}));
+    running.type_text("q");
+    let mut changes = 0;
+    // Until the guest has ended.
+    for method in ["filter.add", "filter.remove"].iter().cycle() {
+        match client.ask(method, json!({"filter": ["calls_*"]})) {
+            Some(Ok(_)) => changes += 1,
+            _ => break,
+        }
+    }
+    assert!(changes > 0, "the guest had ended");
+    let (ended, trace) = running.end();
+    let ended = ended.good();
+    assert!(ended.stdout.contains("counter clock_back 0"), "{ended}");
+    assert_eq!(trace.lost(), 0);
+    assert_eq!(trace.counts(), without_gate(ended.printed()).called());
+    let side = trace.side();
+    assert!(
+        side["waits"]["count"].as_u64() > Some(0),
+        "nobody has waited"
+    );
+    assert_eq!(side["doubts"], Value::Null, "nothing is in doubt");
 }

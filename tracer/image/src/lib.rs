@@ -13,6 +13,7 @@ pub mod dynamic;
 mod elf;
 pub mod error;
 pub mod given_module;
+mod init_calls;
 mod kallsyms;
 
 pub mod linux;
@@ -98,6 +99,8 @@ pub struct Image {
     pub dynamic: Vec<DynamicFunction>,
     /// The static calls of a Linux kernel, by name.
     pub static_calls: Vec<StaticCall>,
+    /// The functions that a Linux kernel lists as its init calls, ascending; none where that is not known.
+    pub init_calls: Vec<FunctionId>,
     /// Every tracepoint that something passes, in the order of their records.
     pub tracepoints: Vec<Tracepoint>,
     /// What is particular to Linux, if the image is one.
@@ -212,6 +215,7 @@ impl Image {
         locks::locate(&mut image, elf);
         dynamic::read(elf, &mut image);
         static_call::read(elf, &mut image);
+        init_calls::read(elf, &mut image);
         tracepoint::read(elf, &mut image);
         marker::read(elf, &mut image);
         Ok(image)

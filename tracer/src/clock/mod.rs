@@ -1,5 +1,6 @@
 //! Counters: how those of vCPUs relate to the host's, and the time of a run.
 
+mod held;
 #[cfg(not(feature = "internals"))]
 pub(crate) mod layout;
 #[cfg(feature = "internals")]
@@ -10,9 +11,10 @@ mod vcpus;
 
 use std::time::Duration;
 
+pub use held::{HeldTime, Hold};
 pub use relation::{Relation, Sample};
-pub(crate) use vcpus::Reading;
 pub use vcpus::VcpuClocks;
+pub(crate) use vcpus::{Jumps, Reading};
 
 /// How the host's time is told: whoever uses this crate knows.
 #[derive(Debug, Clone, Copy)]

@@ -6,13 +6,13 @@
 //! the host's counter whatever KVM says, there is nothing to look at.
 //!
 //! What lies between the last reading that agreed and the one that does not was timed by nobody knows which of
-//! the two: [`Reading::sets`] tells readers of rings.
+//! the two: [`Reading::jumps`] tells readers of rings.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::HostClock;
 use super::relation::{Relation, Sample};
+use super::{HeldTime, HostClock};
 use crate::ring::moment::Moment;
 
 /// Nobody asks.
@@ -21,8 +21,8 @@ const NEVER: u64 = u64::MAX;
 /// The counters of a machine's vCPUs.
 #[derive(Debug)]
 pub struct VcpuClocks {
-    host: HostClock,
-    /// When each is to be looked at next, by the host's counter.
+    time: Arc<HeldTime>,
+    /// When each is to be looked at next, by the guest's time.
     due: Vec<AtomicU64>,
     interval: AtomicU64,
     /// Whether a ring may have the times of any of them.
@@ -34,7 +34,34 @@ pub struct VcpuClocks {
 #[derive(Debug, Clone, Copy, Default)]
 struct Known {
     relation: Option<Relation>,
-    sets: u64,
+    jumps: Jumps,
+}
+
+/// How often a counter was not what it was taken for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Jumps {
+    /// It was found to have been set.
+    pub sets: u64,
+    /// It could not be set back by what had been hidden.
+    pub not_set_back: u64,
+}
+
+impl Jumps {
+    const fn and(self, other: Self) -> Self {
+        Self {
+            sets: self.sets.saturating_add(other.sets),
+            not_set_back: self.not_set_back.saturating_add(other.not_set_back),
+        }
+    }
+
+    /// Those after so many.
+    #[must_use]
+    pub const fn after(self, before: Self) -> Self {
+        Self {
+            sets: self.sets.saturating_sub(before.sets),
+            not_set_back: self.not_set_back.saturating_sub(before.not_set_back),
+        }
+    }
 }
 
 /// A look at the host's counter, and what is known of that which times a ring.
@@ -44,8 +71,8 @@ pub(crate) struct Reading {
     pub moment: Moment,
     /// The host's counter when the relation was last seen to hold.
     pub checked: u64,
-    /// How often a counter was found to have been set.
-    pub sets: u64,
+    /// Of the counters that it may be timed by.
+    pub jumps: Jumps,
     /// The ring is timed by counters that differ.
     pub is_mixed: bool,
 }
@@ -57,7 +84,10 @@ impl Reading {
         Self {
             moment: Moment::exact(now),
             checked: now,
-            sets: 0,
+            jumps: Jumps {
+                sets: 0,
+                not_set_back: 0,
+            },
             is_mixed: false,
         }
     }
@@ -68,8 +98,8 @@ impl Reading {
 pub(crate) struct Summary {
     /// How far the worst known offset may be from the truth, in ticks.
     pub bound: u64,
-    /// How often one was found to have been set.
-    pub sets: u64,
+    /// Of all of them.
+    pub jumps: Jumps,
     /// Whether they differ.
     pub do_differ: bool,
 }
@@ -80,7 +110,7 @@ impl VcpuClocks {
     #[must_use]
     pub fn new(vcpus: u16, host: HostClock) -> Self {
         Self {
-            host,
+            time: Arc::new(HeldTime::new(host)),
             due: (0..vcpus).map(|_| AtomicU64::new(NEVER)).collect(),
             interval: AtomicU64::new(NEVER),
             is_shared: AtomicBool::new(false),
@@ -107,7 +137,7 @@ impl VcpuClocks {
         }
         drop(known);
         self.interval.store(interval, Ordering::Relaxed);
-        let next = (self.host.counter)().saturating_add(interval);
+        let next = self.time.counter().saturating_add(interval);
         self.due
             .iter()
             .for_each(|due| due.store(next, Ordering::Release));
@@ -129,7 +159,7 @@ impl VcpuClocks {
     pub fn is_due(&self, vcpu: u16) -> bool {
         let due = self.due.get(usize::from(vcpu));
         let due = due.map_or(NEVER, |due| due.load(Ordering::Acquire));
-        due != NEVER && (self.host.counter)() >= due
+        due != NEVER && self.time.at_most() >= due
     }
 
     /// The counter was read again.
@@ -145,7 +175,7 @@ impl VcpuClocks {
         let index = usize::from(vcpu);
         let Some(Known {
             relation: Some(before),
-            sets,
+            jumps,
         }) = all.get(index).copied()
         else {
             return;
@@ -156,7 +186,7 @@ impl VcpuClocks {
                     measured: fresh.measured,
                     ..before
                 }),
-                sets,
+                jumps,
             }
         } else {
             let moved = fresh.ahead_of(&before);
@@ -175,11 +205,29 @@ impl VcpuClocks {
             });
             Known {
                 relation: Some(relation),
-                sets: sets + 1,
+                jumps: Jumps {
+                    sets: jumps.sets + 1,
+                    ..jumps
+                },
             }
         };
         if let Some(known) = all.get_mut(index) {
             *known = now;
+        }
+    }
+
+    /// So many ticks were hidden from the guest, and the counter of this vCPU could not be set back by them: it is ahead of
+    /// where it was, and stays there. Set back later it would go back.
+    pub fn cannot_be_set_back(&self, vcpu: u16, ticks: u64) {
+        let now = self.time.counter();
+        let mut all = self.lock();
+        let Some(known) = all.get_mut(usize::from(vcpu)) else {
+            return;
+        };
+        known.jumps.not_set_back += 1;
+        if let Some(relation) = &mut known.relation {
+            relation.offset = relation.offset.wrapping_add(ticks);
+            relation.measured = now;
         }
     }
 
@@ -193,7 +241,7 @@ impl VcpuClocks {
     }
 
     fn of_one(&self, vcpu: u16) -> Reading {
-        let now = (self.host.counter)();
+        let now = self.time.counter();
         let known = self.lock().get(usize::from(vcpu)).copied();
         let known = known.unwrap_or_default();
         let Some(relation) = known.relation else {
@@ -206,7 +254,7 @@ impl VcpuClocks {
                 bound: relation.bound,
             },
             checked: relation.measured,
-            sets: known.sets,
+            jumps: known.jumps,
             is_mixed: false,
         }
     }
@@ -220,7 +268,7 @@ impl VcpuClocks {
         let relations = known.iter().filter_map(|known| known.relation);
         let checked = relations.map(|relation| relation.measured).min();
         reading.checked = checked.unwrap_or(reading.checked);
-        reading.sets = summary.sets;
+        reading.jumps = summary.jumps;
         reading.is_mixed = summary.do_differ;
         reading
     }
@@ -233,17 +281,29 @@ impl VcpuClocks {
         let first = relations().next();
         Summary {
             bound: relations().map(|one| one.bound).max().unwrap_or_default(),
-            sets: known
+            jumps: known
                 .iter()
-                .fold(0, |sum, known| sum.saturating_add(known.sets)),
+                .fold(Jumps::default(), |sum, known| sum.and(known.jumps)),
             do_differ: first.is_some_and(|first| relations().any(|one| one.and(&first).is_none())),
         }
     }
 
+    /// How often one could not be set back.
+    #[must_use]
+    pub fn not_set_back(&self) -> u64 {
+        self.summary().jumps.not_set_back
+    }
+
     /// The host's clock.
     #[must_use]
-    pub const fn host(&self) -> HostClock {
-        self.host
+    pub fn host(&self) -> HostClock {
+        self.time.host()
+    }
+
+    /// The guest's time, which they show.
+    #[must_use]
+    pub const fn time(&self) -> &Arc<HeldTime> {
+        &self.time
     }
 
     /// How many vCPUs there are.
@@ -343,7 +403,7 @@ mod tests {
         clocks.check(0, sample(9000, 40, 77));
         let after = clocks.of(0);
         assert_eq!(after.moment.offset, before.moment.offset);
-        assert_eq!((after.checked, after.sets), (9000, 0));
+        assert_eq!((after.checked, after.jumps), (9000, Jumps::default()));
         assert_eq!(clocks.of_any().checked, 1000, "the other was not looked at");
     }
 
@@ -353,16 +413,42 @@ mod tests {
         clocks.check(1, sample(5000, 1 << 33, 90));
         clocks.check(1, sample(6000, 1 << 33, 90));
         let reading = clocks.of(1);
-        assert_eq!((reading.sets, reading.checked), (1, 6000));
+        assert_eq!((reading.jumps.sets, reading.checked), (1, 6000));
         assert!(reading.moment.offset.abs_diff(1 << 33) <= 45);
-        assert_eq!(clocks.of(0).sets, 0);
+        assert_eq!(clocks.of(0).jumps, Jumps::default());
         assert!(clocks.of_any().is_mixed);
         // The other one is set to the same: they are alike again, exactly.
         clocks.check(0, sample(7000, 1 << 33, 500));
         assert_eq!(clocks.of(0).moment.offset, clocks.of(1).moment.offset);
         let all = clocks.of_any();
         assert!(!all.is_mixed);
-        assert_eq!(all.sets, 2);
+        assert_eq!(all.jumps.sets, 2);
+    }
+
+    /// Its records have the right times all the same, and what it is found at later is no news.
+    #[test]
+    fn a_counter_that_could_not_be_set_back_is_ahead_from_then_on() {
+        let clocks = clocks(&[40, 40]);
+        let before = clocks.of(1).moment;
+        clocks.cannot_be_set_back(1, 3000);
+        let reading = clocks.of(1);
+        let once = Jumps {
+            sets: 0,
+            not_set_back: 1,
+        };
+        assert_eq!((reading.jumps, reading.checked), (once, 1 << 61));
+        assert_eq!(reading.moment.offset, before.offset.wrapping_add(3000));
+        assert_eq!(clocks.of(0).jumps, Jumps::default());
+        assert!(clocks.of_any().is_mixed, "one of two");
+        clocks.check(1, sample(9000, 3040, 77));
+        assert_eq!(clocks.of(1).jumps, once);
+        assert_eq!(clocks.summary().jumps, once);
+        // Nothing is known of its counter, or there is none.
+        let unknown = VcpuClocks::new(1, HOST);
+        unknown.cannot_be_set_back(0, 3000);
+        unknown.cannot_be_set_back(1, 3000);
+        assert_eq!(unknown.summary().jumps, once);
+        assert_eq!(unknown.of(0).moment.offset, 0);
     }
 
     #[test]

@@ -110,13 +110,13 @@ impl EventDrain {
         &self.looks
     }
 
-    /// Adds the records that were read and whose times may be wrong. That a clock was set is for the rings of
-    /// calls to say.
+    /// Adds the records that were read and whose times may be wrong. What became of clocks is for the rings
+    /// of calls to say.
     pub fn add_doubts(&self, to: &mut TimeDoubts) {
         for (source, _) in &self.readers {
             let doubts = source.doubts();
             let records = TimeDoubt::ALL.into_iter();
-            let records = records.filter(|kind| *kind != TimeDoubt::Set);
+            let records = records.filter(|kind| kind.is_of_records());
             records.for_each(|kind| to.add(kind, doubts.count(kind)));
         }
     }
@@ -180,7 +180,7 @@ impl EventDrain {
     ) -> usize {
         let mut count = 0;
         for (source, torn) in &mut self.readers {
-            let before = (self.looks.clock().host().counter)();
+            let before = self.looks.clock().counter();
             source.look(self.rings.records());
             let Some(backlog) = &mut backlog else {
                 continue;
@@ -249,7 +249,7 @@ impl EventDrain {
             doubts.add_all(&snapshot.deliver(self.rings.records(), &mut sink));
             let discarded = self.rings.discarded(reader.ring());
             if discarded > 0 {
-                sink.lost((self.looks.clock().host().counter)(), discarded);
+                sink.lost(self.looks.clock().counter(), discarded);
             }
             to(Batch::held(Origin::Points(reader.ring()), batch));
         }

@@ -27,6 +27,7 @@ struct Seen {
 impl HostDrain {
     /// From now on.
     pub fn new(events: &Arc<HostEvents>) -> Self {
+        events.ask();
         let seen = |vcpu| {
             let before = events.count(vcpu);
             Seen {
@@ -42,6 +43,7 @@ impl HostDrain {
 
     /// What has come since the last time: a batch for each vCPU.
     pub fn read(&mut self, clock: &RunClock, mut to: impl FnMut(Batch)) {
+        self.events.ask();
         for (vcpu, seen) in (0..).zip(&mut self.vcpus) {
             let (batch, count) = batch(&self.events, vcpu, seen.read, clock);
             seen.read = count;
@@ -51,6 +53,7 @@ impl HostDrain {
 
     /// What is kept of the session's time; nothing is taken.
     pub fn copy(&self, clock: &RunClock, mut to: impl FnMut(Batch)) {
+        self.events.ask();
         for (vcpu, seen) in (0..).zip(&self.vcpus) {
             let (batch, _) = batch(&self.events, vcpu, seen.before, clock);
             to(Batch::held(batch.origin, batch.records.into()));

@@ -57,6 +57,15 @@ impl RingClock {
         }
     }
 
+    /// What the times of the trace are counted by, now.
+    #[must_use]
+    pub fn counter(&self) -> u64 {
+        match self {
+            Self::None(host) | Self::Host(host) => (host.counter)(),
+            Self::Vcpus(clocks) | Self::AnyVcpu(clocks) => clocks.time().counter(),
+        }
+    }
+
     /// Whether there are times.
     #[must_use]
     pub const fn is_timed(&self) -> bool {

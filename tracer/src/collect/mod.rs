@@ -30,6 +30,7 @@ pub mod status;
 mod tests;
 mod thread_names;
 pub mod wait_drain;
+pub mod wait_time;
 pub(crate) mod writer;
 
 use std::fmt::Debug;

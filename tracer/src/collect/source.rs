@@ -9,7 +9,7 @@ use trace::doubt::{TimeDoubt, TimeDoubts};
 use trace::export::compact::Coder;
 
 use super::looks::{Looks, oldest};
-use crate::clock::Reading;
+use crate::clock::{Jumps, Reading};
 
 /// A ring that is read.
 #[derive(Debug)]
@@ -67,10 +67,12 @@ impl Source {
             .drain_some(memory, timeline, patience, most, sink)
     }
 
-    /// Records delivered of which the time is in doubt, and how often the clock was set.
+    /// Records delivered of which the time is in doubt, and how often the clock was set, or could not be.
     pub fn doubts(&self) -> TimeDoubts {
         let mut doubts = *self.reader.doubts();
-        doubts.add(TimeDoubt::Set, self.trust.sets - self.trust.sets_before);
+        let jumps = self.trust.jumps.after(self.trust.jumps_before);
+        doubts.add(TimeDoubt::Set, jumps.sets);
+        doubts.add(TimeDoubt::NotSetBack, jumps.not_set_back);
         doubts
     }
 }
@@ -78,8 +80,8 @@ impl Source {
 /// Up to where the clock of a ring was what it was taken for.
 #[derive(Debug, Clone, Copy)]
 struct Trust {
-    sets_before: u64,
-    sets: u64,
+    jumps_before: Jumps,
+    jumps: Jumps,
     /// When the clock was seen to be right.
     checked: u64,
     /// The last look.
@@ -91,8 +93,8 @@ struct Trust {
 impl Trust {
     const fn since(reading: &Reading) -> Self {
         Self {
-            sets_before: reading.sets,
-            sets: reading.sets,
+            jumps_before: reading.jumps,
+            jumps: reading.jumps,
             checked: reading.checked,
             looked: reading.moment.now,
             sure: 0,
@@ -105,14 +107,14 @@ impl Trust {
         if reading.is_mixed {
             timeline.doubt_after(self.looked, TimeDoubt::Mixed);
         }
-        if reading.sets != self.sets {
+        if reading.jumps != self.jumps {
             timeline.doubt_after(self.checked, TimeDoubt::Moved);
             reader.doubt_delivered(TimeDoubt::Moved, delivered.saturating_sub(self.sure));
         }
-        if reading.sets != self.sets || reading.checked >= self.looked {
+        if reading.jumps != self.jumps || reading.checked >= self.looked {
             (self.sure, self.checked) = (delivered, reading.checked);
         }
-        (self.sets, self.looked) = (reading.sets, reading.moment.now);
+        (self.jumps, self.looked) = (reading.jumps, reading.moment.now);
     }
 }
 
@@ -185,7 +187,7 @@ mod tests {
                     bound: known.bound,
                 },
                 checked: BEGIN,
-                sets: 0,
+                jumps: Jumps::default(),
                 is_mixed: false,
             };
             Self {
@@ -233,7 +235,7 @@ mod tests {
             self.known.checked = self.now;
             let error = self.known.moment.offset.wrapping_sub(self.truth);
             if error.cast_signed().unsigned_abs() > self.known.moment.bound + bound {
-                self.known.sets += 1;
+                self.known.jumps.sets += 1;
                 (self.known.moment.offset, self.known.moment.bound) = (self.truth, bound);
             }
         }
@@ -311,16 +313,22 @@ mod tests {
         assert_eq!(ring.reader.doubts().count(TimeDoubt::Impossible), 100);
     }
 
+    /// Ten records, a check that agrees, and seven more that were read.
+    fn checked() -> Ring {
+        let mut ring = Ring::new(40, measured(40, 3, 3));
+        ring.make(10, 1000);
+        ring.read();
+        ring.check(3);
+        ring.make(7, 1000);
+        ring.read();
+        ring
+    }
+
     #[test]
     fn what_was_recorded_since_the_last_check_is_in_doubt_when_the_clock_was_set() {
         for step in [5_000_000, 0u64.wrapping_sub(5_000_000), ROUND / 3, 1 << 60] {
             for is_read_before in [true, false] {
-                let mut ring = Ring::new(40, measured(40, 3, 3));
-                ring.make(10, 1000);
-                ring.read();
-                ring.check(3);
-                ring.make(7, 1000);
-                ring.read();
+                let mut ring = checked();
                 ring.truth = 40u64.wrapping_add(step);
                 ring.make(5, 1000);
                 if is_read_before {
@@ -344,6 +352,25 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn what_was_recorded_about_when_a_clock_could_not_be_set_back_is_in_doubt() {
+        let mut ring = checked();
+        // The vCPU has waited, and its counter has gone on.
+        ring.truth = ring.truth.wrapping_add(5000);
+        ring.known.moment.offset = ring.known.moment.offset.wrapping_add(5000);
+        ring.known.jumps.not_set_back += 1;
+        ring.known.checked = ring.now;
+        for _ in 0..2 {
+            ring.make(9, 1000);
+            ring.read();
+        }
+        let doubts = ring.reader.doubts();
+        assert_eq!(doubts.count(TimeDoubt::Moved), 16);
+        assert_eq!(ring.wrong(), (0, 0), "the distance is known");
+        let jumps = ring.trust.jumps.after(ring.trust.jumps_before);
+        assert_eq!((jumps.sets, jumps.not_set_back), (0, 1));
     }
 
     #[test]

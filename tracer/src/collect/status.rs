@@ -1,5 +1,6 @@
 //! What readers of rings tell.
 
+use super::wait_time::WaitTime;
 use serde::{Deserialize, Serialize};
 
 /// One ring.
@@ -57,6 +58,15 @@ pub struct WaitStatus {
     /// Why nobody is waited for any more: full rings discard.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub given_up: Option<String>,
+    /// Whether the guest sees them.
+    #[serde(default)]
+    pub wait_time: WaitTime,
+    /// What it has not seen of them; of those of other sessions, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hidden_ns: Option<u64>,
+    /// How often a vCPU's counter could not be set back by some of that, which the guest has seen after all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_set_back: Option<u64>,
 }
 
 /// Result of `dump`.

@@ -15,17 +15,18 @@ use super::drain::Drain;
 use super::looks::RingClock;
 use super::rings::SharedRings;
 use super::*;
-use crate::clock::RunClock;
+use crate::clock::{Relation, RunClock, VcpuClocks};
 use crate::guest::Guest;
 use crate::host_events::HostEvents;
 use crate::mock::{self, MockGuest, MockTarget, NoPollers};
-use crate::record::Format;
+use crate::record::Format as RecordFormat;
 use crate::ring::geometry::Geometry;
 use crate::ring::reader::Mode;
 use crate::session::SessionMemory;
 use trace::export::uftrace::Metadata;
 use trace::host::{HostStep, HostThread};
 use trace::live::{Happening, Tail, tail};
+use trace::report::{Format, print};
 use trace::stream::{Stream, WAITING_MAX};
 
 const FUNCTIONS: u64 = 4;
@@ -37,13 +38,18 @@ const NEVER: Duration = Duration::from_secs(300);
 
 /// A guest with one ring, and its reader.
 fn reader(output: Option<&Path>) -> (MockGuest, SessionMemory, Polled) {
+    reader_by(output, RingClock::Host(mock::HOST))
+}
+
+/// The same, where records are timed by `clock`.
+fn reader_by(output: Option<&Path>, clock: RingClock) -> (MockGuest, SessionMemory, Polled) {
     let guest = MockGuest::new(MockTarget::new(1, 1 << 20));
     let geometry = Geometry::with_bytes(4096).unwrap();
     let window = guest.window().start;
     let place = SessionMemory {
         cells: vec![window],
         rings: window.wrapping_add(4096),
-        format: Format::Calls,
+        format: RecordFormat::Calls,
         details: None,
         directory: None,
         room: 4096,
@@ -69,7 +75,7 @@ fn reader(output: Option<&Path>) -> (MockGuest, SessionMemory, Polled) {
         Mode::Overwrite,
         u32::try_from(FUNCTIONS).unwrap(),
         RunClock::new(0, 1_000_000),
-        RingClock::Host(mock::HOST),
+        clock,
         output.is_some(),
     );
     drain.switch(true);
@@ -139,6 +145,38 @@ fn who_asks_does_not_wait_for_a_disk_that_takes_nothing() {
         (written.tally().calls, written.tally().lost),
         (2 * CALLS, 0)
     );
+}
+
+#[test]
+fn a_counter_that_could_not_be_set_back_is_said_with_what_may_be_wrong_for_that() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("trace");
+    let clocks = Arc::new(VcpuClocks::new(1, mock::HOST));
+    let known = Relation {
+        offset: 0,
+        bound: 0,
+        measured: 1,
+    };
+    clocks.begin(&[known], 1 << 62);
+    let by = RingClock::Vcpus(Arc::clone(&clocks));
+    let (guest, place, mut polled) = reader_by(Some(&output), by);
+    for (calls, ahead) in [(5, Some(100)), (7, None), (4, None)] {
+        call(&guest, &place, calls);
+        polled.drain.round();
+        if let Some(ticks) = ahead {
+            clocks.cannot_be_set_back(0, ticks);
+        }
+    }
+    let doubts = polled.lock().doubts();
+    polled.finish().unwrap().unwrap();
+    let mut report = Vec::new();
+    print(&output, &Format::Counts.into(), &mut report).unwrap();
+    let report = String::from_utf8(report).unwrap();
+    let said = doubts.notes();
+    assert_eq!(said.len(), 2, "{said:?}");
+    for note in said {
+        assert!(report.contains(&format!("# {note}\n")), "{note}: {report}");
+    }
 }
 
 #[test]
@@ -309,7 +347,10 @@ fn who_comes_when_the_last_one_goes_hears_all() {
 #[test]
 fn who_begins_to_listen_hears_first_what_the_host_has_told_since_the_session_began() {
     let (guest, place, polled) = reader(None);
-    let host = Arc::new(HostEvents::new(1, mock::HOST));
+    let host = Arc::new(HostEvents::new(
+        1,
+        Arc::new(crate::clock::HeldTime::new(mock::HOST)),
+    ));
     let step = HostStep::Entry(HostThread::default());
     host.note(0, step);
     polled.lock().tell_of_host(&host);

@@ -8,6 +8,7 @@ use trace::stream::Origin;
 
 use super::backlog::Batch;
 use super::status::WaitStatus;
+use super::wait_time::WaitTime;
 use crate::choice::choices;
 use crate::clock::RunClock;
 use crate::ring::reader::Progress;
@@ -44,6 +45,8 @@ pub(super) struct WaitDrain {
     room: Arc<Room>,
     on_full: OnFull,
     clock: RunClock,
+    /// Records have the guest's time.
+    is_timed: bool,
     is_attended: bool,
     read: u64,
     /// Of calls, then of events.
@@ -53,11 +56,12 @@ pub(super) struct WaitDrain {
 
 impl WaitDrain {
     /// Nobody has waited there yet.
-    pub fn new(room: Arc<Room>, on_full: OnFull, clock: RunClock) -> Self {
+    pub fn new(room: Arc<Room>, on_full: OnFull, clock: RunClock, is_timed: bool) -> Self {
         Self {
             room,
             on_full,
             clock,
+            is_timed,
             is_attended: true,
             read: 0,
             standing: [Vec::new(), Vec::new()],
@@ -77,9 +81,10 @@ impl WaitDrain {
         for wait in waits {
             let length_ns = self.clock.duration_ns(wait.end.saturating_sub(wait.begin));
             let vcpu = wait.vcpu;
+            let at = if self.is_timed { wait.at } else { wait.end };
             to(Batch::of(
                 Origin::Clock,
-                self.clock.nanoseconds(wait.end),
+                self.clock.nanoseconds(at),
                 RecordKind::Wait { vcpu, length_ns },
             ));
         }
@@ -96,13 +101,17 @@ impl WaitDrain {
 
     fn is_standing(&mut self, rings: Rings, ring: u16, at: Progress, now: u64) -> bool {
         let entered = self.room.entered(rings, ring);
-        self.room.read(rings, ring);
         let [calls, events] = &mut self.standing;
         let of = match rings {
             Rings::Calls => calls,
             Rings::Events => events,
         };
         let index = usize::from(ring);
+        let before = of.get(index).copied().flatten();
+        if before.is_none_or(|before| before.at != at) {
+            self.room.has_news(rings, ring);
+        }
+        self.room.read(rings, ring);
         if of.len() <= index {
             of.resize(index + 1, None);
         }
@@ -155,12 +164,19 @@ impl WaitDrain {
     pub fn status(&self) -> WaitStatus {
         let counts = self.room.counts();
         let ns = |ticks| self.clock.duration_ns(ticks);
+        let hides = self.room.hides();
         WaitStatus {
             count: counts.count,
             total_ns: ns(counts.ticks),
             longest_ns: ns(counts.longest),
             waiting: self.room.waiting() as u64,
             given_up: self.given_up.clone(),
+            wait_time: match hides {
+                true => WaitTime::Hidden,
+                false => WaitTime::Visible,
+            },
+            hidden_ns: hides.then(|| ns(self.room.hidden())),
+            not_set_back: hides.then(|| self.room.not_set_back()),
         }
     }
 }
@@ -170,7 +186,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::clock::HostClock;
+    use crate::clock::{HostClock, VcpuClocks};
     use crate::waits::{Waits, Wake};
     use terms::addr::Gpa;
 
@@ -187,14 +203,20 @@ mod tests {
 
     impl Wake for Nobody {
         fn wake(&self) {}
+        fn take_out(&self) {}
         fn end_run(&self, _why: &str) {}
     }
 
     /// A reader at a clock of 1 GHz, and whose ring 0 vCPU 0 finds full.
     fn drain() -> (WaitDrain, impl Fn()) {
-        let waits = Waits::new(HOST, Arc::new(Nobody));
-        let room = waits.open(Gpa(0), 0, 1);
-        let drain = WaitDrain::new(room, OnFull::Discard, RunClock::new(0, 1_000_000));
+        drain_of(&Arc::new(VcpuClocks::new(1, HOST)), false)
+    }
+
+    /// The same, beside a vCPU whose clock is one of these.
+    fn drain_of(clocks: &Arc<VcpuClocks>, hides: bool) -> (WaitDrain, impl Fn() + use<>) {
+        let waits = Waits::new(Arc::clone(clocks), Arc::new(Nobody));
+        let room = waits.open(Gpa(0), 0, 1, hides);
+        let drain = WaitDrain::new(room, OnFull::Discard, RunClock::new(0, 1_000_000), true);
         (drain, move || drop(waits.enter(Gpa(0), 0)))
     }
 
@@ -214,6 +236,18 @@ mod tests {
         assert!(!drain.is_attended());
         assert!(drain.status().given_up.is_some());
         assert!(!drain.has_read(Rings::Calls, 0, at(9, 9), LONG), "no news");
+    }
+
+    #[test]
+    fn what_could_not_be_hidden_is_told_beside_what_was() {
+        let clocks = Arc::new(VcpuClocks::new(1, HOST));
+        let (drain, _) = drain_of(&clocks, true);
+        let told = || (drain.status().hidden_ns, drain.status().not_set_back);
+        assert_eq!(told(), (Some(0), Some(0)));
+        clocks.cannot_be_set_back(0, 70);
+        assert_eq!(told(), (Some(0), Some(1)));
+        let (visible, _) = drain_of(&clocks, false);
+        assert_eq!(visible.status().not_set_back, None);
     }
 
     #[test]

@@ -135,3 +135,67 @@ impl Columns {
         (ROUND..u64::MAX - ROUND).contains(&latest) && (is_possible || !expected.is_timed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::STEP_SHIFT;
+
+    const NOW: u64 = 1 << 50;
+    const MARK: u64 = 5;
+    const FUNCTIONS: u32 = 4;
+
+    fn expected(format: Format, is_timed: bool) -> Expected {
+        Expected {
+            format,
+            mark: MARK,
+            spill: 0,
+            functions: FUNCTIONS,
+            moment: Moment::exact(NOW),
+            last: NOW - 10,
+            is_timed,
+        }
+    }
+
+    fn call(time: u64) -> u64 {
+        Record::new(time, FunctionId(3), MARK).0
+    }
+
+    /// The times of the run that these are.
+    fn times(words: &[u64], details: &[u64], expected: &Expected) -> Option<Vec<u64>> {
+        let mut columns = Columns::new();
+        let run = columns.decode(Position(0), words, details, expected)?;
+        Some(run.ticks.to_vec())
+    }
+
+    #[test]
+    fn a_time_that_cannot_be_is_for_who_takes_one_by_one_unless_there_are_none() {
+        let timed = expected(Format::Calls, true);
+        let fine = [call(NOW - 5), call(NOW - 7), call(NOW)];
+        let shown = Some(vec![NOW - 5, NOW - 5, NOW]);
+        assert_eq!(times(&fine, &[], &timed), shown);
+        // After the look that it came before: nearly a round before the one before.
+        for at in 0..fine.len() {
+            let mut words = fine;
+            words[at] = call(NOW + 5);
+            assert_eq!(times(&words, &[], &timed), None, "{at}");
+            let untimed = expected(Format::Calls, false);
+            assert!(times(&words, &[], &untimed).is_some());
+        }
+    }
+
+    #[test]
+    fn a_step_that_is_none_is_for_who_takes_one_by_one() {
+        let words = [call(NOW - 2), call(NOW - 1)];
+        let entry = Detail::new(9, Step::Entry, MARK).0;
+        let graph = expected(Format::Graph, true);
+        assert!(times(&words, &[entry; 2], &graph).is_some());
+        let none = entry | STEPS;
+        assert_eq!(Detail(none).step(), None);
+        assert_eq!(times(&words, &[entry, none], &graph), None);
+        assert_eq!(times(&words, &[none, entry], &graph), None);
+    }
+
+    /// All bits of a step.
+    const STEPS: u64 = 7 << STEP_SHIFT;
+}

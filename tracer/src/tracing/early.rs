@@ -65,7 +65,13 @@ pub(super) fn check_applies(tracer: Tracer, options: &SessionOptions) -> Result<
         ("stack-size", options.stack_bytes.is_some()),
     ];
     let lossless = options.mode == Mode::Lossless;
-    let of_waits = [("on-full", options.on_full != usual.on_full && !lossless)];
+    let of_waits = [
+        ("on-full", options.on_full != usual.on_full && !lossless),
+        (
+            "wait-time",
+            options.wait_time != usual.wait_time && !lossless,
+        ),
+    ];
     if let Some(option) = given(&of_waits) {
         let what = "the lossless mode";
         return Err(TracingError::NotApplicable { option, what });

@@ -1,6 +1,6 @@
 //! What a session must be so that nothing of it is lost: somebody reads, and a vCPU can be made to wait for that.
 
-use super::options::{ClockSource, SessionOptions, Tracer};
+use super::options::{ClockSource, SessionOptions, Tracer, WaitTime};
 use crate::ring::reader::Mode;
 
 /// Bytes of the smallest ring: a sixteenth of it is for writers that were preempted between looking and reserving, one
@@ -26,6 +26,11 @@ pub enum NotLossless {
         "a clock page is not kept while all vCPUs wait: records after a wait would have the time before it"
     )]
     ClockPage,
+    /// The guest's counters cannot be set back.
+    #[error(
+        "this host's KVM does not set a guest's counter back, or the guest does not see it: it would see that it waits"
+    )]
+    NotHidden,
     /// There is no room for preempted writers.
     #[error(
         "a ring of {} KiB has too little room for preempted threads: {} KiB at least",
@@ -63,6 +68,21 @@ pub(super) fn check_lossless(
     match wrong.next().filter(|_| options.mode == Mode::Lossless) {
         Some((_, why)) => Err(why),
         None => Ok(()),
+    }
+}
+
+/// Whether waits can be hidden from the guest, if they are to be.
+///
+/// # Errors
+/// Why not.
+pub(super) fn check_hidden(
+    options: &SessionOptions,
+    can_hide: fn() -> bool,
+) -> Result<(), NotLossless> {
+    let is_wanted = options.mode == Mode::Lossless && options.wait_time == WaitTime::Hidden;
+    match is_wanted && !can_hide() {
+        true => Err(NotLossless::NotHidden),
+        false => Ok(()),
     }
 }
 
@@ -107,5 +127,19 @@ mod tests {
             };
             assert_eq!(check_lossless(tracer, &other, can_wait), Ok(()));
         }
+    }
+
+    #[test]
+    fn waits_are_hidden_where_that_can_be_and_it_is_tried_only_where_it_is_asked_for() {
+        let mut options = SessionOptions {
+            mode: Mode::Lossless,
+            ..SessionOptions::default()
+        };
+        let never: fn() -> bool = || panic!("nobody asked");
+        assert_eq!(check_hidden(&options, never), Ok(()));
+        options.wait_time = WaitTime::Hidden;
+        assert_eq!(check_hidden(&options, || true), Ok(()));
+        let refused = check_hidden(&options, || false);
+        assert_eq!(refused, Err(NotLossless::NotHidden));
     }
 }

@@ -187,6 +187,7 @@ impl Tracing {
             vcpus: options.vcpus,
             rings_room: options.rings_room,
             vcpus_can_wait: options.vcpus_can_wait,
+            can_hide_waits: options.can_hide_waits,
             command_line: host.command_line,
             host: host.clock,
             pollers: host.pollers,

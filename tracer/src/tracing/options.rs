@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::choice::choices;
 pub use crate::collect::wait_drain::OnFull;
+pub use crate::collect::wait_time::WaitTime;
 use crate::points::events::Dispatch;
 use crate::points::locks::LockPrefixes;
 use crate::ring::geometry::{Geometry, RingSizeError};
@@ -134,6 +135,8 @@ pub struct SessionOptions {
     pub mode: Mode,
     /// What happens when vCPUs wait for a reader that can make no room any more (lossless).
     pub on_full: OnFull,
+    /// Whether the guest sees by its clock that its vCPUs wait (lossless).
+    pub wait_time: WaitTime,
     /// Where the times of records come from.
     pub clock: ClockSource,
     /// How often the clock page is written, in nanoseconds.
@@ -192,6 +195,7 @@ impl Default for SessionOptions {
             return_hook: ReturnHook::default(),
             mode: Mode::Overwrite,
             on_full: OnFull::default(),
+            wait_time: WaitTime::default(),
             clock: ClockSource::default(),
             clock_period: PERIOD_NS,
             clock_cpu: None,
@@ -248,6 +252,8 @@ pub struct TracingOptions {
     pub doorbell_port: Option<u8>,
     /// Whether a vCPU that has left the guest can be made to wait.
     pub vcpus_can_wait: bool,
+    /// Whether the guest need not see that: asked when it matters, since it has to be tried.
+    pub can_hide_waits: fn() -> bool,
 }
 
 /// One vCPU, and a default session that waits to be started.
@@ -271,6 +277,7 @@ impl Default for TracingOptions {
             probe_port: None,
             doorbell_port: None,
             vcpus_can_wait: false,
+            can_hide_waits: || false,
         }
     }
 }

@@ -138,7 +138,7 @@ impl Timekeeping {
         let summary = clocks.summary();
         Some(VcpuClocksStatus {
             bound_ns: clock.duration_ns(summary.bound),
-            sets: summary.sets,
+            sets: summary.jumps.sets,
             differ: summary.do_differ,
         })
     }

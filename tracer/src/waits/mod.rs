@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use terms::addr::Gpa;
 
-use crate::clock::HostClock;
+use crate::clock::{Hold, VcpuClocks};
 use crate::ring::turnstile::{Rings, Turnstile};
 use told::Told;
 pub(crate) use told::{WaitCounts, Waited};
@@ -24,6 +24,9 @@ pub trait Wake: Debug + Send + Sync {
     /// Does it.
     fn wake(&self);
 
+    /// Takes every vCPU out of the guest; it does not wait for them.
+    fn take_out(&self);
+
     /// The run is to end, for this reason: what vCPUs wait for will never come.
     fn end_run(&self, why: &str);
 }
@@ -31,7 +34,7 @@ pub trait Wake: Debug + Send + Sync {
 /// The waiting rooms of a guest.
 #[derive(Debug)]
 pub struct Waits {
-    host: HostClock,
+    clocks: Arc<VcpuClocks>,
     wake: Arc<dyn Wake>,
     rooms: RwLock<Rooms>,
 }
@@ -44,19 +47,21 @@ struct Rooms {
 }
 
 impl Waits {
-    /// None yet. The host tells the time like this, and threads that wait are woken like that.
+    /// None yet. These show the guest's time, and threads that wait are woken like that.
     #[must_use]
-    pub fn new(host: HostClock, wake: Arc<dyn Wake>) -> Self {
+    pub fn new(clocks: Arc<VcpuClocks>, wake: Arc<dyn Wake>) -> Self {
         Self {
-            host,
+            clocks,
             wake,
             rooms: RwLock::default(),
         }
     }
 
-    /// A room for who finds one of the `rings` rings of a session full, or as many of its events.
-    pub(crate) fn open(&self, turnstile: Gpa, session: u8, rings: u16) -> Arc<Room> {
-        let room = Arc::new(Room::new(self.host, Arc::clone(&self.wake), rings));
+    /// A room for who finds one of the `rings` rings of a session full, or as many of its events. `hides` when the guest is
+    /// to see nothing of it, as far as that can be.
+    pub(crate) fn open(&self, turnstile: Gpa, session: u8, rings: u16, hides: bool) -> Arc<Room> {
+        let (clocks, wake) = (Arc::clone(&self.clocks), Arc::clone(&self.wake));
+        let room = Arc::new(Room::new(clocks, wake, rings, hides));
         let mut rooms = self.rooms.write().unwrap_or_else(PoisonError::into_inner);
         rooms.turnstile = turnstile;
         let index = usize::from(session);
@@ -81,13 +86,18 @@ impl Waits {
 
 /// Where vCPUs wait for the reader of one session.
 pub(crate) struct Room {
-    host: HostClock,
+    clocks: Arc<VcpuClocks>,
     wake: Arc<dyn Wake>,
     rings: u16,
+    hides: bool,
     /// How often the reader has been at each ring: those of calls, then those of events.
     rounds: Vec<AtomicU64>,
     /// How often a vCPU has begun to wait for each.
     entered: Vec<AtomicU64>,
+    /// How often the reader has found news in each.
+    news: Vec<AtomicU64>,
+    /// The same, when a vCPU began to wait there last.
+    known: Vec<AtomicU64>,
     waiting: AtomicUsize,
     is_closed: AtomicBool,
     told: Mutex<Told>,
@@ -108,13 +118,16 @@ impl Debug for Room {
 }
 
 impl Room {
-    fn new(host: HostClock, wake: Arc<dyn Wake>, rings: u16) -> Self {
+    fn new(clocks: Arc<VcpuClocks>, wake: Arc<dyn Wake>, rings: u16, hides: bool) -> Self {
         Self {
-            host,
+            clocks,
             wake,
             rings,
+            hides,
             rounds: (0..2 * rings).map(|_| AtomicU64::new(0)).collect(),
             entered: (0..2 * rings).map(|_| AtomicU64::new(0)).collect(),
+            news: (0..2 * rings).map(|_| AtomicU64::new(0)).collect(),
+            known: (0..2 * rings).map(|_| AtomicU64::new(u64::MAX)).collect(),
             waiting: AtomicUsize::new(0),
             is_closed: AtomicBool::new(false),
             told: Mutex::default(),
@@ -158,12 +171,48 @@ impl Room {
             place,
             round: room.rounds(place),
             vcpu,
-            begin: (room.host.counter)(),
+            begin: (room.clocks.host().counter)(),
+            hold: room.hold(place),
         };
         if let Some(knock) = &*room.knock.lock().unwrap_or_else(PoisonError::into_inner) {
             knock();
         }
         Some(wait)
+    }
+
+    /// Holds the guest's time, if the guest is to see nothing of a wait. Not for a vCPU that comes back to a ring of which
+    /// nothing new was read: that waits for a thread of the guest's to write, which must run for that.
+    fn hold(&self, place: usize) -> Option<Hold> {
+        let news = self.news.get(place)?.load(SeqCst);
+        let known = self.known.get(place)?.swap(news, SeqCst);
+        if !self.hides || news == known {
+            return None;
+        }
+        let hold = self.clocks.time().hold();
+        self.wake.take_out();
+        Some(hold)
+    }
+
+    /// Whether the guest is to see nothing of waits.
+    pub const fn hides(&self) -> bool {
+        self.hides
+    }
+
+    /// Ticks that the guest has not seen so far, in whichever session.
+    pub fn hidden(&self) -> u64 {
+        self.clocks.time().hidden()
+    }
+
+    /// How often a vCPU's counter could not be set back by some of them, which the guest has seen after all.
+    pub fn not_set_back(&self) -> u64 {
+        self.clocks.not_set_back()
+    }
+
+    /// The reader is about to say that it [has been](Self::read) at a ring, and has found something new.
+    pub fn has_news(&self, rings: Rings, ring: u16) {
+        if let Some(news) = self.news.get(self.place(rings, ring)) {
+            news.fetch_add(1, SeqCst);
+        }
     }
 
     /// Whoever begins to wait does this.
@@ -229,6 +278,8 @@ pub struct Wait {
     round: u64,
     vcpu: u16,
     begin: u64,
+    /// The guest's time is held meanwhile.
+    hold: Option<Hold>,
 }
 
 impl Wait {
@@ -241,11 +292,15 @@ impl Wait {
 
 impl Drop for Wait {
     fn drop(&mut self) {
-        let end = (self.room.host.counter)();
+        let end = (self.room.clocks.host().counter)();
+        if self.hold.take().is_some() {
+            self.room.wake.wake();
+        }
         self.room.told().note(Waited {
             vcpu: self.vcpu,
             begin: self.begin,
             end,
+            at: self.room.clocks.time().counter(),
         });
         self.room.waiting.fetch_sub(1, SeqCst);
     }

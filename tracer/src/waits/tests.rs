@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use super::*;
+use crate::clock::HostClock;
 use terms::addr::Gva;
 
 static NOW: AtomicU64 = AtomicU64::new(0);
@@ -15,11 +16,15 @@ const HOST: HostClock = HostClock {
 };
 
 #[derive(Debug, Default)]
-struct Woken(AtomicUsize);
+struct Woken(AtomicUsize, AtomicUsize);
 
 impl Wake for Woken {
     fn wake(&self) {
         self.0.fetch_add(1, SeqCst);
+    }
+
+    fn take_out(&self) {
+        self.1.fetch_add(1, SeqCst);
     }
 
     fn end_run(&self, _why: &str) {}
@@ -34,9 +39,17 @@ const TURNSTILE: Turnstile = Turnstile {
 
 /// Two rings of session 3, and what its stubs read.
 fn room() -> (Waits, Arc<Room>, Arc<Woken>, impl Fn(Rings) -> Gpa) {
+    room_that(false)
+}
+
+fn clocks() -> Arc<VcpuClocks> {
+    Arc::new(VcpuClocks::new(2, HOST))
+}
+
+fn room_that(hides: bool) -> (Waits, Arc<Room>, Arc<Woken>, impl Fn(Rings) -> Gpa) {
     let woken = Arc::new(Woken::default());
-    let waits = Waits::new(HOST, Arc::clone(&woken) as Arc<dyn Wake>);
-    let room = waits.open(TURNSTILE.physical, 3, 2);
+    let waits = Waits::new(clocks(), Arc::clone(&woken) as Arc<dyn Wake>);
+    let room = waits.open(TURNSTILE.physical, 3, 2, hides);
     let at = |rings| {
         let distance = TURNSTILE.of(3, rings).at.0 - TURNSTILE.at.0;
         TURNSTILE.physical.wrapping_add(distance)
@@ -85,8 +98,8 @@ fn nobody_waits_for_a_reader_that_comes_no_more() {
 
 #[test]
 fn all_vcpus_wait_for_the_one_ring_that_they_share() {
-    let waits = Waits::new(HOST, Arc::new(Woken::default()));
-    let room = waits.open(TURNSTILE.physical, 0, 1);
+    let waits = Waits::new(clocks(), Arc::new(Woken::default()));
+    let room = waits.open(TURNSTILE.physical, 0, 1, false);
     let wait = waits.enter(TURNSTILE.physical, 7).unwrap();
     room.read(Rings::Calls, 0);
     assert!(wait.is_over());
@@ -127,4 +140,46 @@ fn waits_are_told_once_with_their_times() {
     assert_eq!(counts.count, 2);
     assert_eq!(counts.ticks, ticks.clone().sum::<u64>());
     assert_eq!(Some(counts.longest), ticks.max());
+}
+
+#[test]
+fn a_wait_that_is_hidden_holds_the_time_but_not_from_who_must_write() {
+    let (waits, room, woken, at) = room_that(true);
+    let taken_out = || woken.1.load(SeqCst);
+    let wait = waits.enter(at(Rings::Calls), 1).unwrap();
+    assert!(waits.clocks.time().is_held());
+    assert_eq!((waits.clocks.time().enter(), taken_out()), (None, 1));
+    room.has_news(Rings::Calls, 1);
+    room.read(Rings::Calls, 1);
+    let woken_before = woken.0.load(SeqCst);
+    drop(wait);
+    assert_eq!(
+        woken.0.load(SeqCst),
+        woken_before + 1,
+        "who was held hears of it"
+    );
+    assert!(!waits.clocks.time().is_held() && waits.clocks.time().hidden() > 0);
+    let (told, _) = room.since(0);
+    let hidden = waits.clocks.time().hidden();
+    assert!(told.iter().all(|wait| wait.at >= wait.end - hidden));
+    // There was news: once more. Then the reader finds none: a slot has been reserved and not written.
+    let wait = waits.enter(at(Rings::Calls), 1).unwrap();
+    assert!(waits.clocks.time().is_held());
+    room.read(Rings::Calls, 1);
+    drop(wait);
+    let wait = waits.enter(at(Rings::Calls), 1).unwrap();
+    assert!(!waits.clocks.time().is_held() && !wait.is_over());
+    assert_eq!((taken_out(), room.waiting()), (2, 1));
+    drop(wait);
+    // Rings are apart.
+    let _wait = waits.enter(at(Rings::Events), 1).unwrap();
+    assert!(waits.clocks.time().is_held());
+}
+
+#[test]
+fn who_waits_where_nothing_is_hidden_holds_nobody() {
+    let (waits, _, woken, at) = room();
+    let _wait = waits.enter(at(Rings::Calls), 1).unwrap();
+    assert!(!waits.clocks.time().is_held());
+    assert_eq!(woken.1.load(SeqCst), 0);
 }

@@ -14,6 +14,8 @@ pub struct Waited {
     pub begin: u64,
     /// Until when.
     pub end: u64,
+    /// The guest's time then.
+    pub at: u64,
 }
 
 /// How many waits there were, and how long.

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 use std::path::Path;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use terms::field::FieldValue;
 use terms::function::FunctionId;
 
 use crate::event::{Event, EventKind};
-use crate::export::chrome::Chrome;
+use crate::export::chrome::{Chrome, plain};
 use crate::export::ctf::{self, Ctf};
 use crate::export::events::EventLine;
 use crate::export::folded::{Folded, Weight};
@@ -61,10 +61,10 @@ fn values(trace: &TraceDirectory, calls: &Calls, step: &Event) -> Map<String, Va
     let known = known(trace, calls, step);
     let is_exit = matches!(step.kind, EventKind::Exit { .. });
     if is_exit && known.len() > 1 {
-        let values = known.iter().map(|(_, value)| json!(value)).collect();
+        let values = known.iter().map(|(_, value)| plain(value)).collect();
         return Map::from_iter([(RETURNED.to_owned(), Value::Array(values))]);
     }
-    let named = |(name, value): (&str, &FieldValue)| (name.to_owned(), json!(value));
+    let named = |(name, value): (&str, &FieldValue)| (name.to_owned(), plain(value));
     known.into_iter().map(named).collect()
 }
 
@@ -100,17 +100,17 @@ fn each(
     Ok(read)
 }
 
-/// What the stacks of a trace are weighed by: without times there is only how often they were called.
+/// What the stacks of a trace are weighed by: without times, or without returns, there is only how often they were called.
 #[must_use]
 pub fn weight(trace: &TraceDirectory) -> Weight {
-    if trace.has_times() {
+    if trace.has_times() && trace.is_graph() {
         Weight::Time
     } else {
         Weight::Calls
     }
 }
 
-/// A graph as folded stacks. With `with_values` calls of one function with other arguments are other frames. What was met in
+/// A trace as folded stacks; without returns each is one function. With `with_values` calls of one function with other arguments are other frames. What was met in
 /// the trace goes to `note`.
 ///
 /// # Errors
@@ -134,7 +134,10 @@ pub fn folded(
                 }
                 step.kind = EventKind::Entry(frames.number(frame));
             }
-            folded.add(&step);
+            match step.kind {
+                EventKind::Entry(function) if !trace.is_graph() => folded.add_alone(function),
+                _ => folded.add(&step),
+            }
         }
     }
     calls.notes.iter().map(|note| &**note).for_each(note);
@@ -167,7 +170,7 @@ impl Frames {
     }
 }
 
-/// A graph as JSON for Chrome's trace viewer, in the order of time: calls as they end, events, and what the clock did.
+/// A trace as JSON for Chrome's trace viewer, in the order of time: calls, events, and what the clock did.
 /// Returns how many events the trace has; what was met in the trace goes to `note`.
 ///
 /// # Errors
@@ -180,9 +183,9 @@ pub fn chrome(
 ) -> Result<u64, ReportError> {
     let names = trace.side.as_ref().map(|side| side.threads.clone());
     let names = names.unwrap_or_default();
-    let mut chrome =
-        Chrome::begin(out, names, trace.clock_period_ns()).map_err(ReportError::Output)?;
-    let leaves = Leaves::WithoutEvents;
+    let mut chrome = Chrome::begin(out, names, trace.clock_period_ns(), trace.is_graph())
+        .map_err(ReportError::Output)?;
+    let leaves = Leaves::Apart;
     let read = each(trace, calls, leaves, note, |calls, next| match next {
         Next::Remark(remark) => chrome.remark(remark),
         Next::Point(event) => chrome.point(event),
@@ -191,9 +194,7 @@ pub fn chrome(
             chrome.add(step, &name, values(trace, calls, step))
         }
     })?;
-    chrome
-        .finish(|function| calls.name(trace, function).into_owned())
-        .map_err(ReportError::Output)?;
+    chrome.finish().map_err(ReportError::Output)?;
     Ok(read)
 }
 
@@ -505,7 +506,7 @@ mod tests {
                 })
                 .into(),
             fired: vec![Fired {
-                time_ns: 4_000,
+                time_ns: Some(4_000),
                 trigger: "f1: stop".to_owned(),
             }],
             ..Metadata::default()
@@ -577,14 +578,17 @@ mod tests {
     }
 
     #[test]
-    fn calls_as_they_end_events_and_what_the_clock_did_are_written_in_the_order_of_time() {
+    fn calls_events_and_what_the_clock_did_are_written_in_the_order_of_time() {
         let (_root, trace) = trace();
         let (written, events) = written(&trace);
         let names: Vec<&str> = written
             .iter()
             .filter(|event| event["ph"] != "M")
-            .map(|event| event["name"].as_str().unwrap())
+            .map(|event| event["name"].as_str().unwrap_or("an end"))
             .collect();
+        let times = written.iter().filter_map(|event| event["ts"].as_f64());
+        let times: Vec<f64> = times.collect();
+        assert!(times.is_sorted(), "{times:?}");
         let stall = "the clock stood still for 2 us up to here";
         let lost = "[LOST 7 EVENTS]";
         let held = |us: &str| format!("the guest was held for {us} us from here on");
@@ -593,7 +597,8 @@ mod tests {
         assert_eq!(
             names,
             [
-                &before, &inside, "sent", fired, "f1", lost, stall, "f0", &after
+                &before, "f0", "f1", &inside, "sent", fired, "an end", lost, stall, "an end",
+                &after
             ]
         );
         assert_eq!(events, 1, "a loss is no event");

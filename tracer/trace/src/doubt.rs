@@ -1,4 +1,4 @@
-//! Records whose time is in doubt, counted by why, and how often the guest's clock was set.
+//! Records whose time is in doubt, counted by why, and how often the guest's clock was set, or could not be.
 
 use std::fmt;
 
@@ -18,17 +18,26 @@ pub enum TimeDoubt {
     Mixed,
     /// No record, but a clock that was found to have been set.
     Set,
+    /// No record, but a clock that could not be set back by the waits that were to be hidden from the guest.
+    NotSetBack,
 }
 
 impl TimeDoubt {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Late,
         Self::Impossible,
         Self::Moved,
         Self::Mixed,
         Self::Set,
+        Self::NotSetBack,
     ];
+
+    /// Whether it is records that are counted.
+    #[must_use]
+    pub const fn is_of_records(self) -> bool {
+        !matches!(self, Self::Set | Self::NotSetBack)
+    }
 
     /// What reports say of it.
     #[must_use]
@@ -40,11 +49,16 @@ impl TimeDoubt {
             Self::Impossible => {
                 "records had impossible times: they are shown at the time of the record before"
             }
-            Self::Moved => "records may have wrong times: the guest's clock was set meanwhile",
+            Self::Moved => {
+                "records may have wrong times: the guest's clock was set meanwhile, or could not be set back"
+            }
             Self::Mixed => {
                 "records may have wrong times: the vCPUs' clocks differ, and they share a ring"
             }
             Self::Set => "× the clock of a vCPU had been set, or had run away from the host's",
+            Self::NotSetBack => {
+                "× the clock of a vCPU could not be set back by what was hidden: the guest has seen that wait"
+            }
         }
     }
 }
@@ -95,7 +109,7 @@ impl TimeDoubts {
     #[must_use]
     pub fn records(&self) -> u64 {
         let kinds = TimeDoubt::ALL.into_iter();
-        let records = kinds.filter(|kind| *kind != TimeDoubt::Set);
+        let records = kinds.filter(|kind| kind.is_of_records());
         records.fold(0, |sum, kind| sum.saturating_add(self.count(kind)))
     }
 
@@ -125,8 +139,8 @@ mod tests {
         let mut twice = doubts;
         twice.add_all(&doubts);
         let counts: Vec<u64> = twice.notes().iter().map(|note| note.count).collect();
-        assert_eq!(counts, [2, 4, 6, 8, 10]);
-        assert_eq!(twice.records(), 20, "a clock that was set is no record");
+        assert_eq!(counts, [2, 4, 6, 8, 10, 12]);
+        assert_eq!(twice.records(), 20, "a clock is no record");
         let text = doubts.notes()[1].to_string();
         assert!(text.starts_with("2 records had impossible times"), "{text}");
     }

@@ -1,6 +1,6 @@
-//! What the host did with a vCPU, as the thread that runs it saw it: when it entered the guest, when it was back, and why.
-//! Times and names are as those of Linux' own events of KVM (`kvm_entry`, `kvm_exit`), seen from user space: an exit that
-//! the kernel serves by itself is not among them.
+//! What the host did with a vCPU: when it entered the guest, when it was back, and why. Names are as those of Linux' own events
+//! of KVM (`kvm_entry`, `kvm_exit`), which it may be; or it is what the thread that runs the vCPU saw, and then an exit that the
+//! kernel serves by itself is not among them.
 
 use terms::addr::Gva;
 use terms::field::FieldValue;
@@ -54,11 +54,35 @@ pub enum ExitReason {
     Shutdown,
     /// Anything else.
     Other,
+    /// Something of the host interrupted it.
+    Interrupt,
+    /// The guest can be interrupted now.
+    Interruptible,
+    /// It went to memory that is not mapped, or is none.
+    PageFault,
+    /// It has nothing to do.
+    Halt,
+    /// It spins.
+    Pause,
+    /// It calls its VMM.
+    Hypercall,
+    /// It asks what its processor can do.
+    Cpuid,
+    /// It reads or writes a model-specific register.
+    Msr,
+    /// It reads or writes a control register.
+    ControlRegister,
+    /// An exception of another kind.
+    Exception,
+    /// It goes to its interrupt controller.
+    Apic,
+    /// A timer that was set for it.
+    Timer,
 }
 
 impl ExitReason {
     /// All of them, by number.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 20] = [
         Self::Kicked,
         Self::PortWrite,
         Self::PortRead,
@@ -67,6 +91,18 @@ impl ExitReason {
         Self::Debug,
         Self::Shutdown,
         Self::Other,
+        Self::Interrupt,
+        Self::Interruptible,
+        Self::PageFault,
+        Self::Halt,
+        Self::Pause,
+        Self::Hypercall,
+        Self::Cpuid,
+        Self::Msr,
+        Self::ControlRegister,
+        Self::Exception,
+        Self::Apic,
+        Self::Timer,
     ];
 
     /// What it is called.
@@ -81,6 +117,18 @@ impl ExitReason {
             Self::Debug => "debug",
             Self::Shutdown => "shutdown",
             Self::Other => "other",
+            Self::Interrupt => "interrupt",
+            Self::Interruptible => "interruptible",
+            Self::PageFault => "page_fault",
+            Self::Halt => "halt",
+            Self::Pause => "pause",
+            Self::Hypercall => "hypercall",
+            Self::Cpuid => "cpuid",
+            Self::Msr => "msr",
+            Self::ControlRegister => "control_register",
+            Self::Exception => "exception",
+            Self::Apic => "apic",
+            Self::Timer => "timer",
         }
     }
 }

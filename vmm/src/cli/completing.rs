@@ -21,6 +21,10 @@ use crate::loader::KernelFile;
 
 /// The variable by which a shell's script asks, with the shell's name.
 const ASKED: &str = "EXOTRACE_COMPLETE";
+/// As the program is called.
+const NAME: &str = "vmm";
+/// As it is called, too, where it is installed.
+const OTHER_NAME: &str = "exotrace";
 /// What stands in help where a function can be named.
 const FUNCTION: &str = "GLOB";
 /// The option that names a session.
@@ -46,9 +50,24 @@ pub fn answered(command: impl Fn() -> Command) -> Result<bool, clap::Error> {
 /// When it cannot be written, or the shell has none.
 pub fn script(shell: Shell, out: &mut dyn io::Write) -> io::Result<()> {
     let shells = Shells::builtins();
-    let shell = shells.completer(&shell.to_string());
-    let shell = shell.ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))?;
-    shell.write_registration(ASKED, "vmm", "vmm", "vmm", out)
+    let completer = shells.completer(&shell.to_string());
+    let completer = completer.ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))?;
+    let mut script = Vec::new();
+    completer.write_registration(ASKED, NAME, NAME, NAME, &mut script)?;
+    if !matches!(shell, Shell::Bash | Shell::Zsh) {
+        completer.write_registration(ASKED, OTHER_NAME, OTHER_NAME, NAME, &mut script)?;
+        return out.write_all(&script);
+    }
+    // One function for both names.
+    for line in String::from_utf8_lossy(&script).lines() {
+        let is_for = |words: &str| line.trim_start().starts_with(words);
+        let names_it = is_for("complete ") || is_for("compdef ") || is_for("#compdef ");
+        match names_it && line.ends_with(NAME) {
+            true => writeln!(out, "{line} {OTHER_NAME}")?,
+            false => writeln!(out, "{line}")?,
+        }
+    }
+    Ok(())
 }
 
 /// The same command, whose options know what they can be.

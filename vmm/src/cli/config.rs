@@ -1,5 +1,5 @@
 //! `--config FILE` of `vmm run` and `vmm attach`: options from a file, each by its name, which go before those of the command
-//! line. What stands on the command line wins.
+//! line. What stands on the command line wins: `--atomic=false` is for a switch that the file has on.
 //!
 //! ```toml
 //! kernel = "guest.elf"
@@ -101,9 +101,27 @@ pub fn expanded(arguments: Vec<OsString>, command: &Command) -> Result<Vec<OsStr
             })?);
         }
     }
-    let mut all = arguments;
+    let mut all = without_switched_off(verb, arguments);
     all.splice(2..2, added);
     Ok(all)
+}
+
+/// A switch that the file has on is off by `--NAME=false`, which is no option otherwise.
+fn without_switched_off(verb: &Command, arguments: Vec<OsString>) -> Vec<OsString> {
+    let is_switch = |key: &str| {
+        let mut options = verb.get_arguments();
+        options.any(|one| one.get_long() == Some(key) && !one.get_action().takes_values())
+    };
+    let is_off = |argument: &OsString| {
+        let text = argument.to_str().and_then(|text| text.strip_prefix("--"));
+        let key = text.and_then(|text| text.strip_suffix("=false"));
+        key.is_some_and(is_switch)
+    };
+    let options = before_dashes(&arguments).count();
+    let all = arguments.into_iter().enumerate();
+    all.filter(|(at, argument)| *at >= options || !is_off(argument))
+        .map(|(_, argument)| argument)
+        .collect()
 }
 
 /// The file that is named.
@@ -166,7 +184,11 @@ fn read(path: &Path) -> Result<Table, BadConfig> {
 /// What an option is on a command line; else what it takes.
 fn words(option: &Arg, key: &str, value: &Value) -> Result<Vec<OsString>, &'static str> {
     let name = OsString::from(format!("--{key}"));
-    if !option.get_action().takes_values() {
+    let needs_value = option
+        .get_num_args()
+        .is_none_or(|count| count.min_values() > 0);
+    let may_be_alone = matches!(value, Value::Boolean(_)) && !needs_value;
+    if !option.get_action().takes_values() || may_be_alone {
         return match value {
             Value::Boolean(true) => Ok(vec![name]),
             Value::Boolean(false) => Ok(Vec::new()),
@@ -225,19 +247,36 @@ mod tests {
 
     #[test]
     fn each_option_is_taken_by_its_name() {
-        let file = "kernel = \"a b\"\nvcpus = 2\nfilter = [\"a*\", \"--x\"]\natomic = true\nnested = false\nnotrace = \"c\"";
+        let file = "kernel = \"a b\"\nvcpus = 2\nfilter = [\"a*\", \"--x\"]\natomic = true\nnested = false\nhost-events = true\nnotrace = \"c\"";
         let expected = [
             "vmm",
             "run",
             "--atomic",
             "--filter=a*",
             "--filter=--x",
+            "--host-events",
             "--kernel=a b",
             "--notrace=c",
             "--vcpus=2",
             "--config",
         ];
         assert_eq!(with(file, &[]).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_switch_of_the_file_is_off_where_the_command_line_says_so() {
+        let file = "kernel = \"a\"\natomic = true\nargs = true";
+        let all = with(file, &["--atomic=false", "--", "--args=false"]).unwrap();
+        let expected = [
+            "vmm",
+            "run",
+            "--args",
+            "--kernel=a",
+            "--config",
+            "--",
+            "--args=false",
+        ];
+        assert_eq!(all, expected);
     }
 
     #[test]

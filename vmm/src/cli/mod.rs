@@ -16,6 +16,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use terms::printable::masked;
 
 use crate::commands;
+use crate::confine;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::verbs::attach::AttachOptions;
@@ -26,7 +27,7 @@ use crate::verbs::run::RunOptions;
 ///
 /// Exit status: 0 to 99 from the guest (99 stands for 99 and more), 100 usage or bad input, 101 no
 /// KVM, 102 guest crashed, 103 timeout, 104 interrupted, 105 tracing failed, 106 output failed, 107 the
-/// guest's kernel panicked, 108 a bug in vmm.
+/// guest's kernel panicked, 108 a bug in vmm, 109 a system call that a thread of vmm may not make.
 #[derive(Debug, Parser)]
 #[command(name = "vmm", version, max_term_width = 100)]
 pub struct Cli {
@@ -172,7 +173,14 @@ fn note_panics() -> Arc<AtomicBool> {
     let print = take_hook();
     set_hook(Box::new(move |panic| {
         note.store(true, Ordering::Relaxed);
-        print(panic);
+        let thread = std::thread::current();
+        match thread.name() {
+            // Where it was called from stands in files that such a thread may not read.
+            Some(name) if confine::holds_threads() && name != "main" => {
+                eprintln!("thread '{name}': {panic}");
+            }
+            _ => print(panic),
+        }
     }));
     noted
 }

@@ -33,6 +33,8 @@ const PROSE: [&str; 9] = [
 #[derive(Default)]
 struct Known {
     options: BTreeMap<String, BTreeSet<String>>,
+    /// Those that can stand without a value: what comes after them may be another option.
+    alone: BTreeSet<String>,
     verbs: BTreeSet<String>,
 }
 
@@ -57,6 +59,12 @@ impl Known {
                 true => argument.get_possible_values(),
                 false => Vec::new(),
             };
+            let needs_value = argument
+                .get_num_args()
+                .is_none_or(|count| count.min_values() > 0);
+            if !needs_value {
+                self.alone.insert(long.to_owned());
+            }
             let values = values.iter().map(|value| value.get_name().to_owned());
             self.options
                 .entry(long.to_owned())
@@ -71,10 +79,12 @@ impl Known {
         let is_verb = |verb: &&str| verb.starts_with(|char: char| char.is_ascii_lowercase());
         let mut wrong = Vec::new();
         for (option, value) in named(line) {
+            let is_next = value.starts_with("--") && self.alone.contains(&option);
             match self.options.get(&option) {
                 None if !OTHERS.contains(&&*option) => wrong.push(format!("--{option}")),
                 Some(values)
-                    if !values.is_empty()
+                    if !is_next
+                        && !values.is_empty()
                         && !value.is_empty()
                         && !values.contains(&value)
                         && !PROSE.contains(&&*value) =>
@@ -191,4 +201,8 @@ fn what_does_not_exist_is_noticed() {
         "ctl thwa"
     );
     assert_eq!(wrong("run --clock tsc; --trace graph, a--b -- and --"), "");
+    assert_eq!(
+        wrong("run --host-events --trace graph, --host-events=nobody"),
+        "--host-events nobody"
+    );
 }

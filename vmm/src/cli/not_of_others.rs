@@ -24,8 +24,8 @@ const REFUSED: [(&str, &str); 10] = [
         "the guest is not ours to end: --duration lets it go after a time",
     ),
     (
-        "--host-events",
-        "the threads that run its vCPUs are not ours to ask; the host's own tracer sees them (trace-cmd record -e kvm)",
+        "--no-seccomp",
+        "no thread is held to a list of system calls there: what it does to another process takes more",
     ),
     ("--initrd", STARTED),
     ("--cmdline", STARTED),

@@ -8,6 +8,7 @@ use super::in_memory;
 use super::restore::restore;
 use super::this_host::this_host;
 use crate::bell::Bell;
+use crate::confine::privileges::give_up_gains;
 use crate::control::server::Server;
 use crate::event_loop::{CONTROL, Ended, EventLoop, Limit, Watch};
 use crate::exit_status::ExitStatus;
@@ -16,14 +17,14 @@ use crate::foreign::Foreign;
 use crate::foreign::listed::chosen;
 use crate::foreign::process::Process;
 use crate::host::clock_page::check_cpu;
+use crate::host::kernel_events::KernelEvents;
 use crate::layout::MIB;
 use crate::loader::KernelFile;
 use crate::outcome::Outcome;
-use crate::privileges::give_up_gains;
 use crate::provider::Provider as _;
 use crate::run::Run;
 use crate::signals::Signals;
-use crate::triggers::Triggers;
+use crate::triggers::{Starter, Triggers};
 use crate::verbs::attach::AttachOptions;
 use crate::watchdog::Watchdog;
 use terms::quantity::counted;
@@ -143,6 +144,8 @@ fn begin(
     if let Some(cpu) = options.traced.session.clock_cpu {
         check_cpu(cpu).map_err(Failure::bad_input)?;
     }
+    let host = options.host_events.then(KernelEvents::new).transpose();
+    let host = host.map_err(Failure::bad_input)?;
     restore(pid)?;
     let mut guest = Foreign::attach(pid)?;
     let held = guest.last_pause().as_secs_f64() * 1000.0;
@@ -153,6 +156,9 @@ fn begin(
         guest.ram_bytes() / MIB
     );
     guest.watch(&kernel.image);
+    if let Some(source) = host {
+        guest.tell_of_host(source);
+    }
     let name = kernel.name.clone();
     let options_of = options.tracing(guest.vcpus(), kernel_number);
     let mut tracing = Tracing::new(options_of, kernel, this_host())?;
@@ -165,7 +171,11 @@ fn begin(
     let limit = left.map(Limit::wanted).transpose();
     let limit = limit.map_err(Failure::bad_input)?;
     let bell = Bell::new().map_err(Failure::bad_input)?;
-    let triggers = Triggers::begin(&options.traced.session.trigger, bell, &mut tracing)?;
+    let triggers = Triggers::begin(
+        &options.traced.session.trigger,
+        (bell, Starter::start()?),
+        &mut tracing,
+    )?;
     let mut run = Run::new(guest, tracing, name, triggers);
     let watch = Watch::start(run.watch_period()).map_err(Failure::bad_input)?;
     let watchdog = Watchdog::start().map_err(Failure::bad_input)?;

@@ -277,6 +277,15 @@ fn waited(waits: &WaitStatus) -> String {
         let (total, longest) = (ms(waits.total_ns), ms(waits.longest_ns));
         let _ = write!(text, ", {total} in all, longest {longest}");
     }
+    if let Some(hidden) = waits.hidden_ns {
+        let _ = write!(text, "; {} in all hidden from the guest", ms(hidden));
+    }
+    if let Some(times @ 1..) = waits.not_set_back {
+        let _ = write!(
+            text,
+            ", less what a counter could not be set back by, {times}×"
+        );
+    }
     if waiting > 0 {
         let _ = write!(text, "; {} at it now", counted(waiting, "vCPU"));
     }

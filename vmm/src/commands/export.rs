@@ -24,27 +24,25 @@ use crate::failure::Failure;
 /// What to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ExportFormat {
-    /// Folded stacks with nanoseconds (calls, where a trace has no times), for flame graph tools.
+    /// Folded stacks with nanoseconds (calls, where a trace has no times or no returns), for flame graph tools.
     Folded,
     /// A flame graph as SVG.
     Flamegraph,
     /// JSON for Chrome's trace viewer and Perfetto.
     Chrome,
-    /// Perfetto's own format, for traces that are too large as JSON; of traces without returns, too.
+    /// Perfetto's own format, for traces that are too large as JSON.
     Perfetto,
-    /// trace.dat for trace-cmd and KernelShark; of traces without returns, too. With --host FILE what the host did (`run
+    /// trace.dat for trace-cmd and KernelShark. With --host FILE what the host did (`run
     /// --host-events`) is a file of its own, which both show beside the guest's.
     TraceDat,
-    /// The Common Trace Format 1.8, a directory (-o), for babeltrace2 and Trace Compass; of traces without returns, too.
+    /// The Common Trace Format 1.8, a directory (-o), for babeltrace2 and Trace Compass.
     Ctf,
-    /// Tables for DuckDB, Spark, ClickHouse: a directory (-o) with calls, events, functions and losses; of traces without
-    /// returns, too.
+    /// Tables for DuckDB, Spark, ClickHouse: a directory (-o) with calls, events, functions and losses.
     #[cfg(feature = "parquet")]
     Parquet,
     /// A directory (-o) in uftrace's own format, of a compact trace (`--store compact`).
     Uftrace,
-    /// One page for a browser, without network: what was traced, timeline, slowest calls, functions, flame graph; of traces
-    /// without returns, too.
+    /// One page for a browser, without network: what was traced, timeline, slowest calls, functions, flame graph.
     Html,
 }
 
@@ -56,11 +54,6 @@ impl ExportFormat {
             Self::Parquet => true,
             other => matches!(other, Self::Ctf | Self::Uftrace),
         }
-    }
-
-    /// Whether it has no place for calls whose returns are not known.
-    const fn is_for_graphs(self) -> bool {
-        matches!(self, Self::Folded | Self::Flamegraph | Self::Chrome)
     }
 
     /// What of these options it knows nothing of.
@@ -96,12 +89,37 @@ pub struct Destination {
     /// Write what the host did (`run --host-events`) to a file of its own (trace-dat)
     #[arg(long, value_name = "FILE")]
     pub host: Option<PathBuf>,
+    /// Replace a file that exists, when the new one is complete
+    #[arg(long, requires = "output")]
+    pub force: bool,
+}
+
+impl Destination {
+    /// What exists is somebody's; a pipe or a device is there to be written to.
+    fn check(&self) -> Result<(), Failure> {
+        let files = self.output.iter().chain(&self.host);
+        match files.filter(|_| !self.force).find(|file| file.is_file()) {
+            None => Ok(()),
+            Some(file) => Err(Failure::bad_input(format!(
+                "{} exists; --force replaces it",
+                file.display()
+            ))),
+        }
+    }
+}
+
+/// Whether such a thing can be written there.
+fn check(format: ExportFormat, stacks: &StackOptions, to: &Destination) -> Result<(), Failure> {
+    match format.has_no_such(stacks, to) {
+        Some(message) => Err(Failure::bad_input(message)),
+        None => to.check(),
+    }
 }
 
 /// Writes the trace in `directory` to a file, which `watch` gives somebody to watch, or to stdout.
 ///
 /// # Errors
-/// When the directory is no trace, or none that the format has a place for, a damaged one, or one that lacks calls that were written, or the output cannot
+/// When the directory is no trace, a damaged one, or one that lacks calls that were written, or the output cannot
 /// be written. What is there is written all the same.
 pub fn export(
     directory: &Path,
@@ -111,18 +129,13 @@ pub fn export(
     to: &Destination,
     watch: impl FnOnce(&TraceDirectory) -> io::Result<Watch>,
 ) -> Result<ExitStatus, Failure> {
-    if let Some(message) = format.has_no_such(stacks, to) {
-        return Err(Failure::bad_input(message));
-    }
+    check(format, stacks, to)?;
     if format == ExportFormat::Uftrace {
         return uftrace(directory, excerpt, to);
     }
     // Asked first: a trace that is completed meanwhile is read as a whole.
     let writer = writer_of(directory);
     let trace = TraceDirectory::open(directory).map_err(Failure::bad_input)?;
-    if !trace.is_graph() && format.is_for_graphs() {
-        return Err(ReportError::NotAGraph("export").into());
-    }
     let mut calls = Calls::open(&trace, excerpt).map_err(Failure::bad_input)?;
     if to.output.is_some() {
         calls.watch = watch(&trace).map_err(Failure::bad_input)?;
@@ -151,7 +164,10 @@ pub fn export(
             other => other.map_err(Failure::bad_input),
         },
     };
-    if let Some(note) = unfinished(&trace, writer) {
+    // A page says it by itself.
+    if format != ExportFormat::Html
+        && let Some(note) = unfinished(&trace, writer)
+    {
         log::warn!("{note}");
     }
     let missing = outcome?;
@@ -347,6 +363,7 @@ mod tests {
         let to = Destination {
             output: Some(file.clone()),
             host: None,
+            force: true,
         };
         let error = export(&trace, flamegraph, &excerpt, &stacks, &to, nobody).unwrap_err();
         let message = error.message;

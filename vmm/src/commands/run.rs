@@ -5,24 +5,29 @@ use std::time::Duration;
 use super::ended::{report, show};
 use super::this_host::this_host;
 use crate::bell::Bell;
+use crate::breakpoint::registers_exit;
+use crate::clock::{can_be_set_back, offset_is_applied};
+use crate::confine::privileges::{give_up_capabilities, give_up_gains};
+use crate::confine::{self, Role};
 use crate::control::server::Server;
 use crate::devices::console::ConsoleWriter;
 use crate::event_loop::{CONTROL, Ended, EventLoop, Limit, Watch};
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::host::clock_page::check_cpu;
+use crate::host::kernel_events::KernelEvents;
 use crate::layout;
 use crate::loader::{Initrd, KernelFile};
-use crate::machine::{BuildError, Machine, MachineConfig};
-use crate::privileges::{give_up_capabilities, give_up_gains};
+use crate::machine::{BuildError, Machine, MachineConfig, open_kvm};
 use crate::run::Run;
 use crate::signals::Signals;
-use crate::terminal::ConsoleStdin;
-use crate::triggers::Triggers;
+use crate::terminal::{self, ConsoleStdin};
+use crate::triggers::{Starter, Triggers};
 use crate::verbs::run::RunOptions;
 use crate::watchdog::Watchdog;
 use image::Image;
-use tracer::tracing::options::PatchMethod;
+use tracer::host_events::HostTeller;
+use tracer::tracing::options::{PatchMethod, WaitTime};
 use tracer::tracing::{Kernel, Tracing, TracingError};
 
 /// Time that the console output has to get out after the guest has ended.
@@ -42,10 +47,17 @@ pub fn run(options: &RunOptions) -> Result<ExitStatus, Failure> {
     // Before any thread is made: all of them inherit what was given up, and what is blocked.
     give_up_gains().map_err(Failure::bad_input)?;
     give_up_capabilities().map_err(Failure::bad_input)?;
+    if !options.no_seccomp {
+        // Before there is a guest: who looks for the machine of this process finds one.
+        try_this_host()?;
+        confine::hold_threads(terminal::put_back_at_once).map_err(Failure::bad_input)?;
+    }
     let signals = Signals::take_over().map_err(Failure::bad_input)?;
     let console = ConsoleWriter::start(std::io::stdout()).map_err(Failure::output)?;
-    let outcome = boot(options, &kernel, signals, &console)
-        .and_then(|events| events.run().map_err(Failure::bad_input));
+    let outcome = boot(options, &kernel, signals, &console).and_then(|events| {
+        confine::enter(Role::Main);
+        events.run().map_err(Failure::bad_input)
+    });
     let printed = console.finish(CONSOLE_PATIENCE);
     let Ended { outcome, finished } = outcome?;
     show(finished);
@@ -57,6 +69,16 @@ pub fn run(options: &RunOptions) -> Result<ExitStatus, Failure> {
             Ok(status)
         }
     }
+}
+
+/// What is tried when somebody wants to know it is tried now: a thread that is held to its list makes no VM for that.
+///
+/// # Errors
+/// When there is no KVM to try it with.
+fn try_this_host() -> Result<(), BuildError> {
+    let _ = open_kvm()?;
+    let _ = (offset_is_applied(), can_be_set_back(), registers_exit());
+    Ok(())
 }
 
 fn read_kernel(options: &RunOptions) -> Result<KernelFile, Failure> {
@@ -76,7 +98,7 @@ fn config(options: &RunOptions) -> Result<MachineConfig, Failure> {
         memory_mib: options.memory,
         window_bytes: layout::WINDOW_SIZE,
         nested: options.nested,
-        host_events: options.host_events,
+        host_events: options.host_events.is_some(),
     })
 }
 
@@ -97,6 +119,40 @@ fn image(
     Ok(image)
 }
 
+/// The host's kernel, if it is what tells of host events; else the threads do.
+fn host_source(teller: HostTeller, wait_time: WaitTime) -> Result<Option<KernelEvents>, Failure> {
+    let asked = match (teller, wait_time) {
+        (HostTeller::Threads, _) => return Ok(None),
+        (HostTeller::Kernel, _) => {
+            return KernelEvents::new().map(Some).map_err(Failure::bad_input);
+        }
+        (HostTeller::Auto, WaitTime::Hidden) => Err("no kernel knows of hidden waits".to_owned()),
+        (HostTeller::Auto, WaitTime::Visible) => {
+            KernelEvents::new().map_err(|error| error.to_string())
+        }
+    };
+    match asked {
+        Ok(source) => {
+            log::info!("host events: told by the host's kernel");
+            Ok(Some(source))
+        }
+        Err(why) => {
+            log::info!("host events: told by the threads of the vCPUs ({why})");
+            Ok(None)
+        }
+    }
+}
+
+/// Has whoever knows most of them tell of host events.
+fn choose_teller(options: &RunOptions, machine: &Machine) -> Result<(), Failure> {
+    if let (Some(teller), Some(events)) = (options.host_events, &machine.host_events)
+        && let Some(source) = host_source(teller, options.traced.session.wait_time)?
+    {
+        events.know_by(Box::new(source));
+    }
+    Ok(())
+}
+
 /// Everything up to the moment when the guest runs, cheap checks first.
 fn boot(
     options: &RunOptions,
@@ -109,6 +165,7 @@ fn boot(
         return Err(Failure::bad_input(message));
     }
     let mut machine = Machine::build(&config(options)?, kernel, console.queue())?;
+    choose_teller(options, &machine)?;
     let listen = |path| Server::listen(path, CONTROL).map_err(Failure::bad_input);
     let control = options.control.as_deref().map(listen).transpose()?;
     if let Some(cpu) = options.traced.session.clock_cpu {
@@ -134,7 +191,11 @@ fn boot(
     let limit = options.timeout.map(Limit::start);
     let limit = limit.transpose().map_err(Failure::bad_input)?;
     let bell = Bell::new().map_err(Failure::bad_input)?;
-    let triggers = Triggers::begin(&options.traced.session.trigger, bell, &mut tracing)?;
+    let triggers = Triggers::begin(
+        &options.traced.session.trigger,
+        (bell, Starter::start()?),
+        &mut tracing,
+    )?;
     machine.start()?;
     let name = options.kernel.display().to_string();
     let run = Run::new(machine, tracing, name, triggers);

@@ -53,7 +53,7 @@ impl StackOptions {
             return Ok(after);
         };
         let other = TraceDirectory::open(before)?;
-        if !other.is_graph() {
+        if other.is_graph() != trace.is_graph() {
             return Err(ReportError::NotAGraph("comparing stacks"));
         }
         if weight(&other) != weight(trace) {

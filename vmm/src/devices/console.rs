@@ -9,6 +9,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::confine::{self, Role};
+
 /// Bytes in the queue from which on vCPUs wait for the writer.
 const QUEUE_SOFT_LIMIT: usize = 1 << 20;
 /// How often a waiting vCPU looks whether it is to pause.
@@ -91,8 +93,11 @@ impl ConsoleWriter {
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
-            .name("console".to_owned())
-            .spawn(move || write_out(&theirs, out))?;
+            .name(Role::Console.name().to_owned())
+            .spawn(move || {
+                confine::enter(Role::Console);
+                write_out(&theirs, out);
+            })?;
         Ok(Self {
             shared,
             thread: Some(thread),

@@ -42,6 +42,13 @@ const TSC: Subject = Subject {
     mend: "nothing to do: the offset is detected, not assumed",
 };
 
+const SET_BACK: Subject = Subject {
+    name: "the guest's TSC can be set back",
+    need: Need::Optional,
+    means: "the guest sees by its clock that it waits for the reader of a lossless session",
+    mend: "nothing to do: each wait is counted, and an event of the trace",
+};
+
 const RDTSCP: Subject = Subject {
     name: "rdtscp gives the vCPU's TSC_AUX",
     need: Need::Optional,
@@ -125,6 +132,7 @@ pub(super) fn look(checks: &mut Vec<Check>) {
     checks.push(switching());
     checks.push(yes_no(SINGLE_STEP, features::single_step_exits()));
     checks.push(yes_no(TSC, features::tsc_offset_is_virtualised()));
+    checks.push(set_back());
     checks.push(yes_no(RDTSCP, features::tsc_aux_is_virtualised()));
     checks.push(yes_no(RDPID, features::rdpid_is_virtualised()));
 }
@@ -150,6 +158,15 @@ fn switching() -> Check {
             SWITCHING.check(promised.is_ok() && is_right, format!("{promise}; {seen}"))
         }
         Err(error) => SWITCHING.check(false, error.to_string()),
+    }
+}
+
+/// Both rings are tried: where one is emulated, they need not read the same counter.
+fn set_back() -> Check {
+    match features::tsc_can_be_set_back() {
+        Ok(true) => SET_BACK.check(true, "yes, in ring 0 and ring 3"),
+        Ok(false) => SET_BACK.check(false, "KVM takes the offset, the guest does not see it"),
+        Err(error) => SET_BACK.check(false, error.to_string()),
     }
 }
 

@@ -8,6 +8,7 @@ use terms::region::Region;
 use tracer::clock::page::{Beat, Beats, ClockPage};
 use tracer::clock::{Relation, RunClock, Sample, VcpuClocks};
 use tracer::guest::{Guest, LiveGuest, NoClockPage, NotLive, Pauses, RegisterError, StopError};
+use tracer::host_events::HostEvents;
 use tracer::target::{
     LiveTarget, MemoryError, NotSynchronised, PhysicalMemory, TargetMemory, TextMemory,
     VcpuRegisters, WindowMemory,
@@ -154,6 +155,10 @@ impl Guest for Foreign {
 
     fn detours(&self) -> u64 {
         0
+    }
+
+    fn host_events(&self) -> Option<&Arc<HostEvents>> {
+        Self::host_events(self)
     }
 }
 

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use image::Image;
 use kvm_bindings::kvm_cpuid_entry2;
 use terms::addr::Gpa;
-use tracer::clock::VcpuClocks;
+use tracer::clock::{HeldTime, VcpuClocks};
 use tracer::guest::StopError;
+use tracer::host_events::HostEvents;
 use tracer::target::VcpuRegisters;
 
 use super::backing::map_all;
@@ -25,6 +26,7 @@ use super::top_table::TopTable;
 use super::vcpu::{ForeignVcpu, Parked};
 use super::window::{ForeignWindow, unmap_there};
 use crate::clock::HOST;
+use crate::host::kernel_events::KernelEvents;
 use crate::memory::Ram;
 use crate::pause_times::PauseTimes;
 use crate::vcpu::FullRegisters;
@@ -57,6 +59,8 @@ pub struct Foreign {
     /// Whether its kernel still runs; none before that is known.
     kernel: Option<KernelWatch>,
     is_replaced: bool,
+    /// What the host does with its vCPUs, where that is told.
+    host_events: Option<Arc<HostEvents>>,
 }
 
 /// Who holds the vCPUs.
@@ -147,24 +151,23 @@ impl Foreign {
             let (start, end) = (guest.start.0, guest.end());
             log::debug!("RAM {start:#x}-{end:#x} at {host:#x} of its VMM");
         }
-        let bits = physical_bits(&cpuid);
-        let Some((window, file)) = window(&process, &mut slots, bits, ram.end())? else {
+        let (bits, end) = (physical_bits(&cpuid), ram.end());
+        let Some((window, file)) = window(&process, &mut slots, bits, end)? else {
             return Ok(None);
         };
         let mapped = map(&process, &mut slots, &ram, &window, file)?;
         let top = TopTable::of(&ram, &registers);
         let paused = parked.let_go();
         times.released(paused);
-        let count = u16::try_from(vcpus.len()).unwrap_or(u16::MAX);
         Ok(Some(Self {
             process,
+            clocks: Arc::new(VcpuClocks::new(count(&vcpus), HOST)),
             vm,
             vcpus,
             ram: ForeignRam::new(ram, mapped),
             window: Some(window),
             has_gigabyte_pages: has_gigabyte_pages(&cpuid),
             tsc_khz,
-            clocks: Arc::new(VcpuClocks::new(count, HOST)),
             top,
             hold: RefCell::default(),
             times: RefCell::new(times),
@@ -174,7 +177,27 @@ impl Foreign {
             window_is_free: Cell::new(true),
             kernel: None,
             is_replaced: false,
+            host_events: None,
         }))
+    }
+
+    /// What the host does with its vCPUs is told from now on, by the host's kernel.
+    pub fn tell_of_host(&mut self, source: KernelEvents) {
+        let time = Arc::new(HeldTime::new(HOST));
+        let events = HostEvents::new(count(&self.vcpus), time);
+        events.know_by(Box::new(source));
+        for (number, vcpu) in (0..).zip(&self.vcpus) {
+            let thread = vcpu.thread().and_then(|thread| u32::try_from(thread).ok());
+            match thread {
+                Some(thread) => events.executed_by(thread, number),
+                None => log::warn!("nothing is told of vCPU {number}: its thread is not known"),
+            }
+        }
+        self.host_events = Some(Arc::new(events));
+    }
+
+    pub(super) const fn host_events(&self) -> Option<&Arc<HostEvents>> {
+        self.host_events.as_ref()
     }
 
     /// The VMM's process.
@@ -426,6 +449,11 @@ fn close_left(process: &Process, slots: &mut Slots<'_>) -> Result<(), ForeignErr
         parked.call("close", libc::SYS_close, arguments, slots.deadline)?;
     }
     Ok(())
+}
+
+/// How many there are.
+fn count(vcpus: &[Arc<ForeignVcpu>]) -> u16 {
+    u16::try_from(vcpus.len()).unwrap_or(u16::MAX)
 }
 
 /// Bits of the physical addresses that the guest's processor has (CPUID 0x80000008).

@@ -26,6 +26,7 @@ use super::process::Process;
 use super::threads::find_threads;
 use super::urgent::Urgent;
 use super::vcpu::{ForeignVcpu, Parked, Stage};
+use crate::clock::host_tsc;
 use crate::quiesce::Requested;
 use crate::vcpu::FullRegisters;
 
@@ -147,7 +148,7 @@ fn out_of_guest(
     let seized: Result<Vec<_>, _> = vcpus.iter().filter_map(ForeignVcpu::seize).collect();
     let mut parked = seized?;
     // Not before all are seized: the first would stand still meanwhile.
-    let asked = Requested::now();
+    let asked = Requested::now(host_tsc());
     parked.iter().try_for_each(Parked::interrupt)?;
     // While they are on their way: it takes as long as a stop.
     let urgent = Urgent::now();

@@ -27,6 +27,7 @@ use tracer::clock::page::{Beat, Beats, ClockPage, Stall};
 use vm_memory::{VolatileMemory, VolatileSlice};
 
 use crate::clock::host_tsc;
+use crate::confine::{self, Role};
 use crate::memory::Memory;
 use crate::vcpu::cpu_time::CpuTime;
 
@@ -101,6 +102,7 @@ impl ClockThread {
         let (memory, keeper_shared) = (memory.clone(), Arc::clone(&shared));
         let run = move || {
             let pinned = beat.cpu.map_or(Ok(()), pin);
+            confine::enter(Role::Clock);
             let is_pinned = pinned.is_ok();
             // The starter waits for it.
             let told = tell.send(pinned).is_ok();
@@ -109,7 +111,7 @@ impl ClockThread {
                 Keeper::new(Page(&page), &clock, beat, vcpus, &keeper_shared).run(goes_on);
             }
         };
-        let thread = std::thread::Builder::new().name("clock".to_owned());
+        let thread = std::thread::Builder::new().name(Role::Clock.name().to_owned());
         let thread = thread.spawn(run).map_err(ClockPageError::Thread)?;
         let before = shared.beats.last();
         started.recv().unwrap_or(Ok(()))?;

@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::confine::{self, Role};
 use tracer::collect::{AllLooks, Poller, Pollers, SharedDrain};
 
 /// Pause between two rounds over the rings when there was nothing to read.
@@ -20,9 +21,9 @@ pub struct Threads;
 
 impl Pollers for Threads {
     fn start(&self, drain: Arc<SharedDrain>, looks: AllLooks) -> io::Result<Box<dyn Poller>> {
-        let look = StoppedThread::start("look", move |stopped| look(&looks, stopped))?;
+        let look = StoppedThread::start(Role::Look, move |stopped| look(&looks, stopped))?;
         let read = Arc::clone(&drain);
-        let read = StoppedThread::start("drain", move |said| self::read(&read, said))?;
+        let read = StoppedThread::start(Role::Drain, move |said| self::read(&read, said))?;
         let knock = read.said.clone();
         drain.on_knock(Box::new(move || {
             // It fails when the thread has ended: then nobody waits for it any more.
@@ -56,22 +57,22 @@ enum Said {
 /// A thread that is told to end, and waited for, when this is dropped.
 #[derive(Debug)]
 struct StoppedThread {
-    name: &'static str,
+    role: Role,
     said: Sender<Said>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl StoppedThread {
-    fn start(
-        name: &'static str,
-        run: impl FnOnce(&Receiver<Said>) + Send + 'static,
-    ) -> io::Result<Self> {
+    fn start(role: Role, run: impl FnOnce(&Receiver<Said>) + Send + 'static) -> io::Result<Self> {
         let (said, hears) = channel();
-        let thread = std::thread::Builder::new().name(name.to_owned());
+        let thread = std::thread::Builder::new().name(role.name().to_owned());
         Ok(Self {
-            name,
+            role,
             said,
-            thread: Some(thread.spawn(move || run(&hears))?),
+            thread: Some(thread.spawn(move || {
+                confine::enter(role);
+                run(&hears);
+            })?),
         })
     }
 }
@@ -84,7 +85,7 @@ impl Drop for StoppedThread {
         {
             log::error!(
                 "the {} thread has failed: the trace may be incomplete",
-                self.name
+                self.role.name()
             );
         }
     }

@@ -29,12 +29,12 @@ use crate::memslots::MemorySlots;
 use crate::not_started::NotYetStarted;
 use crate::pause_times::PauseTimes;
 use crate::quiesce::{Holders, Quiesced};
-use crate::vcpu::{self, Detours, Gate, ReadyVcpu, Request, Surroundings, VcpuEvents};
+use crate::vcpu::{self, Detours, Gate, KickTargets, ReadyVcpu, Request, Surroundings, VcpuEvents};
 
-pub use parts::{BuildError, MachineConfig, most_vcpus};
+pub use parts::{BuildError, MachineConfig, most_vcpus, open_kvm};
 use parts::{
     check_cpuid, check_vcpus, cpu_model, create_devices, create_vcpus, has_sync_registers,
-    host_events, kvm_refused, leave_out_counters, open_kvm, system_refused, waiting_rooms,
+    host_events, kvm_refused, leave_out_counters, system_refused, waiting_rooms,
 };
 
 /// Time that a vCPU has to get out of the guest, unless the caller says otherwise.
@@ -59,7 +59,8 @@ pub struct Machine {
     trap: TextTrap,
     tsc_khz: u32,
     clocks: Arc<VcpuClocks>,
-    host_events: Option<Arc<HostEvents>>,
+    /// What the host does with its vCPUs, if that is told.
+    pub(crate) host_events: Option<Arc<HostEvents>>,
     waits: Arc<Waits>,
     /// Who serves breakpoints while text is changed live.
     breakpoints: Option<BreakpointService>,
@@ -79,12 +80,7 @@ impl Machine {
         let vcpus = check_vcpus(config.vcpus, &kvm)?;
         let cpuid = check_cpuid(config, &kvm)?;
         let ram = Ram::create(config.memory_mib, config.window_bytes)?;
-        let options = BootOptions {
-            cmdline: &config.cmdline,
-            vcpus: config.vcpus,
-            initrd: config.initrd.as_ref(),
-        };
-        let layout = loader::load(&ram, kernel, &options)?;
+        let layout = loader::load(&ram, kernel, &boot_options(config))?;
         let vm = Arc::new(kvm.create_vm().map_err(kvm_refused("a new VM"))?);
         leave_out_counters(&kvm, &vm);
         let slots = MemorySlots::new(Arc::clone(&vm), ram.memory().clone())
@@ -93,22 +89,25 @@ impl Machine {
         let (sender, events) = vcpu::events().map_err(system_refused("the event channel"))?;
         let gate = Arc::new(Gate::default());
         let detours = Arc::new(Detours::default());
+        let targets = Arc::new(KickTargets::default());
+        let clocks = Arc::new(VcpuClocks::new(vcpus, HOST));
         let around = Surroundings {
             ports: Arc::clone(&ports),
             detours: Arc::clone(&detours),
-            waits: waiting_rooms(&gate, &sender),
+            waits: waiting_rooms(&gate, &sender, &targets, &clocks),
+            targets,
             events: sender,
             gate: Arc::clone(&gate),
-            clocks: Arc::new(VcpuClocks::new(vcpus, HOST)),
             memory: ram.memory().clone(),
             cpuid,
             model: cpu_model(config, vcpus, &kvm),
             sync_registers: has_sync_registers(&kvm),
-            host_events: host_events(config, vcpus),
+            host_events: host_events(config, vcpus, clocks.time()),
+            clocks,
         };
         let (ready, tsc_khz) = create_vcpus(&vm, vcpus, layout.entry, &around)?;
         Ok(Self {
-            holders: Holders::new(Vec::new(), gate)
+            holders: Holders::new(Vec::new(), gate, Arc::clone(around.clocks.time()))
                 .with_slots(slots)
                 .with_gigabyte_pages(vcpu::has_gigabyte_pages(&around.cpuid)),
             ready,
@@ -142,12 +141,6 @@ impl Machine {
     #[must_use]
     pub const fn waits(&self) -> &Arc<Waits> {
         &self.waits
-    }
-
-    /// What the host does with its vCPUs, if that is told.
-    #[must_use]
-    pub fn host_events(&self) -> Option<&Arc<HostEvents>> {
-        self.host_events.as_ref()
     }
 
     /// Starts every vCPU.
@@ -361,6 +354,14 @@ impl Machine {
             }
         }
         late
+    }
+}
+
+fn boot_options(config: &MachineConfig) -> BootOptions<'_> {
+    BootOptions {
+        cmdline: &config.cmdline,
+        vcpus: config.vcpus,
+        initrd: config.initrd.as_ref(),
     }
 }
 

@@ -10,7 +10,6 @@ use kvm_bindings::{
 use kvm_ioctls::{Cap, Kvm, VmFd};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-use crate::clock::HOST;
 use crate::devices::Ports;
 use crate::devices::console::ConsoleQueue;
 use crate::devices::serial::SerialPort;
@@ -18,8 +17,11 @@ use crate::layout;
 use crate::loader::{Initrd, LoadError};
 use crate::memory::CreateMemoryError;
 use crate::remedy;
-use crate::vcpu::{self, CpuModel, EventSender, Gate, ReadyVcpu, Surroundings, Waiters};
+use crate::vcpu::{
+    self, CpuModel, EventSender, Gate, KickTargets, ReadyVcpu, Surroundings, Waiters,
+};
 use terms::addr::Gpa;
+use tracer::clock::{HeldTime, VcpuClocks};
 use tracer::host_events::HostEvents;
 use tracer::waits::Waits;
 
@@ -123,7 +125,11 @@ pub(super) fn system_refused(what: &'static str) -> impl FnOnce(io::Error) -> Bu
     move |source| BuildError::System { what, source }
 }
 
-pub(super) fn open_kvm() -> Result<Kvm, BuildError> {
+/// The host's KVM.
+///
+/// # Errors
+/// [`BuildError`], where there is none, or not for us.
+pub fn open_kvm() -> Result<Kvm, BuildError> {
     let kvm = Kvm::new().map_err(|error| match error.errno() {
         libc::ENOENT | libc::ENXIO | libc::ENODEV => BuildError::NoKvm,
         libc::EACCES | libc::EPERM => BuildError::NoPermission,
@@ -160,18 +166,28 @@ pub(super) fn has_sync_registers(kvm: &Kvm) -> bool {
 }
 
 /// Where its vCPUs wait for readers.
-pub(super) fn waiting_rooms(gate: &Arc<Gate>, events: &EventSender) -> Arc<Waits> {
+pub(super) fn waiting_rooms(
+    gate: &Arc<Gate>,
+    events: &EventSender,
+    targets: &Arc<KickTargets>,
+    clocks: &Arc<VcpuClocks>,
+) -> Arc<Waits> {
     let waiters = Waiters {
         gate: Arc::clone(gate),
         events: events.clone(),
+        targets: Arc::clone(targets),
     };
-    Arc::new(Waits::new(HOST, Arc::new(waiters)))
+    Arc::new(Waits::new(Arc::clone(clocks), Arc::new(waiters)))
 }
 
 /// Where its vCPUs' threads tell what they do, if they are to.
-pub(super) fn host_events(config: &MachineConfig, vcpus: u16) -> Option<Arc<HostEvents>> {
+pub(super) fn host_events(
+    config: &MachineConfig,
+    vcpus: u16,
+    time: &Arc<HeldTime>,
+) -> Option<Arc<HostEvents>> {
     let tells = config.host_events;
-    tells.then(|| Arc::new(HostEvents::new(vcpus, HOST)))
+    tells.then(|| Arc::new(HostEvents::new(vcpus, Arc::clone(time))))
 }
 
 /// The most vCPUs that a machine can have: as many as KVM gives, and its tables have room for.

@@ -7,7 +7,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use tracer::Mode;
 use tracer::ReturnHook;
-use tracer::tracing::options::{self, ClockSource, OnFull, StoreKind};
+use tracer::tracing::options::{self, ClockSource, OnFull, StoreKind, WaitTime};
 
 use super::choice::choice;
 use super::graph::GraphOptions;
@@ -28,6 +28,10 @@ pub struct SessionOptions {
     /// lossless)
     #[arg(long, value_name = "WHAT", value_parser = choice::<OnFull>(), default_value_t = Self::default().on_full)]
     pub on_full: OnFull,
+    /// Whether the guest sees by its clock that vCPUs wait, or all of them are held and their counters set back by that
+    /// (--mode lossless; `vmm doctor` says whether this host can)
+    #[arg(long, value_name = "WHICH", value_parser = choice::<WaitTime>(), default_value_t = Self::default().wait_time)]
+    pub wait_time: WaitTime,
     /// Where the times of records come from
     #[arg(long, value_name = "CLOCK", value_parser = choice::<ClockSource>(), default_value_t = Self::default().clock)]
     pub clock: ClockSource,
@@ -112,6 +116,7 @@ impl SessionOptions {
             return_hook: self.return_hook,
             mode: self.mode,
             on_full: self.on_full,
+            wait_time: self.wait_time,
             clock: self.clock,
             clock_period: self.clock_period,
             clock_cpu: self.clock_cpu,
@@ -140,6 +145,7 @@ impl Default for SessionOptions {
             return_hook: of.return_hook,
             mode: of.mode,
             on_full: of.on_full,
+            wait_time: of.wait_time,
             clock: of.clock,
             clock_period: of.clock_period,
             clock_cpu: of.clock_cpu,

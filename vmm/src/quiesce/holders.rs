@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use terms::region::Region;
 use tracer::target::NotProvided;
 
-use crate::clock::host_tsc;
 use crate::memslots::MemorySlots;
 use crate::pause_times::PauseTimes;
 use crate::vcpu::{FullRegisters, Gate, VcpuHandle};
+use tracer::clock::HeldTime;
 use tracer::guest::{Paused, StopError};
 
 /// How long the end of a pause is waited for where its length is asked for.
@@ -20,16 +20,16 @@ const SETTLE_PATIENCE: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Requested {
     pub at: Instant,
-    /// The host's counter.
+    /// The guest's time.
     pub counter: u64,
 }
 
 impl Requested {
-    /// Now.
-    pub fn now() -> Self {
+    /// Now, when the counter of the guest's time is so far.
+    pub fn now(counter: u64) -> Self {
         Self {
             at: Instant::now(),
-            counter: host_tsc(),
+            counter,
         }
     }
 }
@@ -46,6 +46,7 @@ struct Ended {
 pub(crate) struct Holders {
     vcpus: Vec<VcpuHandle>,
     gate: Arc<Gate>,
+    time: Arc<HeldTime>,
     holders: Cell<u32>,
     times: RefCell<PauseTimes>,
     /// The last pause, until its length is known.
@@ -56,10 +57,11 @@ pub(crate) struct Holders {
 }
 
 impl Holders {
-    pub(crate) fn new(vcpus: Vec<VcpuHandle>, gate: Arc<Gate>) -> Self {
+    pub(crate) fn new(vcpus: Vec<VcpuHandle>, gate: Arc<Gate>, time: Arc<HeldTime>) -> Self {
         Self {
             vcpus,
             gate,
+            time,
             holders: Cell::new(0),
             times: RefCell::new(PauseTimes::default()),
             ended: Cell::new(None),
@@ -99,6 +101,11 @@ impl Holders {
     /// The vCPUs have been started.
     pub(crate) fn take_over(&mut self, vcpus: Vec<VcpuHandle>) {
         self.vcpus = vcpus;
+    }
+
+    /// The guest's time.
+    pub(crate) const fn time(&self) -> &Arc<HeldTime> {
+        &self.time
     }
 
     pub(crate) fn vcpus(&self) -> &[VcpuHandle] {
@@ -244,7 +251,11 @@ mod tests {
 
     fn machine(vcpus: &[FakeVcpu], gate: &Arc<Gate>) -> Holders {
         let handles = vcpus.iter().map(FakeVcpu::handle).collect();
-        Holders::new(handles, Arc::clone(gate))
+        Holders::new(
+            handles,
+            Arc::clone(gate),
+            Arc::new(HeldTime::new(crate::clock::HOST)),
+        )
     }
 
     #[test]

@@ -38,7 +38,7 @@ impl<'m> Quiesced<'m> {
         ram: &'m Ram,
         patience: Duration,
     ) -> Result<Self, StopError> {
-        let requested = Requested::now();
+        let requested = Requested::now(holders.time().counter());
         let measured = !holders.is_held();
         let full = hold_outside_guests(holders, requested.at, patience)?;
         let registers: Vec<_> = full.iter().map(VcpuRegisters::from).collect();
@@ -200,7 +200,8 @@ mod tests {
         let gate = Arc::new(Gate::default());
         let vcpus = [0, 1].map(|number| FakeVcpu::start(number, &gate));
         let handles = vcpus.iter().map(FakeVcpu::handle).collect();
-        let holders = Holders::new(handles, gate);
+        let time = std::sync::Arc::new(tracer::clock::HeldTime::new(crate::clock::HOST));
+        let holders = Holders::new(handles, gate, time);
         (vcpus, holders)
     }
 

@@ -35,6 +35,8 @@ const PORT: u16 = 0xf5;
 
 /// Far from the counter of any host: years of uptime.
 const STRANGE_TSC: u64 = 1 << 52;
+/// Half a minute: more than any trial takes.
+const SET_BACK: u64 = 1 << 36;
 /// A CPU number that no host has.
 const STRANGE_TSC_AUX: u64 = 0x005e_ed42;
 
@@ -110,6 +112,26 @@ pub fn tsc_offset_is_virtualised() -> Result<bool, TrialError> {
     let value = reported(&outcome)?;
     let (before, after) = outcome.tsc;
     Ok((before..=after).contains(&value))
+}
+
+/// Whether `rdtsc` goes back when KVM is asked to set the vCPU's counter back, in ring 0 and in ring 3.
+///
+/// # Errors
+/// As [`ring0_speed`]; also when KVM has no such request.
+pub fn tsc_can_be_set_back() -> Result<bool, TrialError> {
+    for ring in [Ring::Kernel, Ring::User] {
+        let set_back = Some(SET_BACK);
+        let outcome = run(Trial {
+            set_back,
+            ..Trial::of(REPORT_TSC, ring)
+        })?;
+        let value = reported(&outcome)?;
+        let (before, after) = outcome.tsc;
+        if !outcome.is_set_back || !(before..=after).contains(&value) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Whether `rdtscp` in ring 3 returns what the vCPU's `TSC_AUX` was set to. On some hosts it

@@ -41,6 +41,8 @@ pub(super) struct Trial {
     pub(super) tsc_aux: Option<u64>,
     /// What the vCPU's TSC is set to, if it is.
     pub(super) tsc: Option<u64>,
+    /// What the vCPU's TSC is set back by, whatever it is, if it is.
+    pub(super) set_back: Option<u64>,
     /// Ask KVM to leave before it enters.
     pub(super) immediate_exit: bool,
 }
@@ -56,6 +58,7 @@ impl Trial {
             watch,
             tsc_aux: None,
             tsc: None,
+            set_back: None,
             immediate_exit: false,
         }
     }
@@ -104,6 +107,8 @@ pub(super) struct Outcome {
     pub(super) tsc_khz: u32,
     /// The vCPU's TSC as KVM reports it, before and after.
     pub(super) tsc: (u64, u64),
+    /// Afterwards it was less than before it was set back.
+    pub(super) is_set_back: bool,
 }
 
 /// Why a trial could not be made.

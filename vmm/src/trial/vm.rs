@@ -16,6 +16,8 @@ use kvm_bindings::{
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 
+use crate::counter;
+
 use super::{Ending, Outcome, Ring, Trial, TrialError, Watch};
 
 const MSR_TSC: u32 = 0x10;
@@ -106,6 +108,10 @@ impl TrialVm {
         if let Some(value) = trial.tsc {
             self.set_msr(MSR_TSC, value)?;
         }
+        let unmoved = self.msr(MSR_TSC)?;
+        if let Some(ticks) = trial.set_back {
+            self.set_back(ticks)?;
+        }
         self.vcpu
             .set_kvm_immediate_exit(u8::from(trial.immediate_exit));
         let before = self.msr(MSR_TSC)?;
@@ -119,6 +125,10 @@ impl TrialVm {
             ending,
             tsc_khz,
             tsc: (before, after),
+            // The counter of a new VM is near zero: set back, it is a large number.
+            is_set_back: trial
+                .set_back
+                .is_some_and(|ticks| unmoved.wrapping_sub(after) <= ticks),
         })
     }
 
@@ -235,6 +245,12 @@ impl TrialVm {
         self.vcpu
             .set_regs(&registers)
             .map_err(TrialError::refused("KVM_SET_REGS"))
+    }
+
+    /// Sets the counter back by so many ticks.
+    fn set_back(&self, ticks: u64) -> Result<(), TrialError> {
+        let set = counter::set_back(&self.vcpu, ticks);
+        set.map_err(TrialError::refused("to set the offset of a vCPU's TSC"))
     }
 
     fn watch(&self, watch: Watch) -> Result<(), TrialError> {

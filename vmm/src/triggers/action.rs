@@ -9,6 +9,7 @@ use terms::quantity::plain;
 use tracer::tracing::filters::Globs;
 use tracer::tracing::{Begin, Tracing, TracingError, WantedDump};
 
+use super::starter::Starter;
 use crate::options::trigger::{Action, DumpAction, Trigger};
 use crate::provider::Provider;
 
@@ -95,6 +96,7 @@ pub(super) fn run(
     running: &mut Option<Child>,
     time_ns: Option<u64>,
     trigger: &Trigger,
+    starter: &Starter,
 ) -> Result<String, String> {
     if let Some(child) = running
         && matches!(child.try_wait(), Ok(None))
@@ -108,7 +110,7 @@ pub(super) fn run(
         shell.args(["-c", command]).stdin(Stdio::null()).stdout(out);
         shell.env("EXOTRACE_TRIGGER", trigger.to_string());
         shell.env("EXOTRACE_TIME_NS", time_ns.unwrap_or(0).to_string());
-        shell.spawn()
+        starter.spawn(shell)
     };
     let child = started().map_err(|error| format!("cannot run {command}: {error}"))?;
     let done = format!("process {} runs {command}", child.id());

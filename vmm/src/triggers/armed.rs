@@ -11,6 +11,7 @@ use tracer::tracing::session::HaltAt;
 use tracer::tracing::{Tracing, TracingError};
 
 use super::action::{act, numbered, run};
+use super::starter::Starter;
 use crate::bell::Bell;
 use crate::control::status::TriggerStatus;
 use crate::options::trigger::{Action, DumpAction, Trigger};
@@ -45,6 +46,8 @@ pub(super) struct Armed {
     ahead: u64,
     /// Whether no more comes, and what was missed at the end is counted.
     has_ended: bool,
+    /// Who starts its command.
+    starter: Starter,
     /// The command that it has started last.
     command: Option<Child>,
 }
@@ -66,7 +69,7 @@ impl Armed {
     pub fn new(
         session: &str,
         trigger: &Trigger,
-        bell: &Bell,
+        (bell, starter): (&Bell, &Starter),
         tracing: &mut Tracing,
     ) -> Result<Self, TracingError> {
         let (tail, listener) = tail({
@@ -97,6 +100,7 @@ impl Armed {
             unseen: None,
             ahead: 0,
             has_ended: false,
+            starter: starter.clone(),
             command: None,
         })
     }
@@ -177,14 +181,11 @@ impl Armed {
 
     /// Has the trace say that it fires, before what is to be done is done.
     fn note(&self, what: Occurred<'_>, tracing: &mut Tracing) {
-        let Occurred::Seen(event) = what else {
-            return;
-        };
-        if matches!(event.what, Happening::Unread { .. }) {
+        if matches!(what, Occurred::Seen(event) if matches!(event.what, Happening::Unread { .. })) {
             return;
         }
         let fired = Fired {
-            time_ns: event.time_ns,
+            time_ns: what.time_ns(),
             trigger: self.trigger.to_string(),
         };
         // Without the session there is no trace to say it.
@@ -274,7 +275,9 @@ impl Armed {
         self.fired = self.fired.saturating_add(1);
         let (trigger, time_ns) = (&self.trigger, what.time_ns());
         let done = match &trigger.action {
-            Action::Run(command) => run(command, &mut self.command, time_ns, trigger),
+            Action::Run(command) => {
+                run(command, &mut self.command, time_ns, trigger, &self.starter)
+            }
             Action::Dump(dump) => act(&Action::Dump(DumpAction {
                 directory: numbered(&dump.directory, self.fired),
                 ..dump.clone()
@@ -375,6 +378,7 @@ mod tests {
             unseen: None,
             ahead: 0,
             has_ended: false,
+            starter: Starter::start().unwrap(),
             command: None,
         }
     }

@@ -7,6 +7,7 @@
 
 mod action;
 mod armed;
+mod starter;
 
 use tracer::tracing::options::DEFAULT_SESSION;
 use tracer::tracing::{Tracing, TracingError};
@@ -16,6 +17,7 @@ use crate::control::status::TriggerStatus;
 use crate::options::trigger::Trigger;
 use crate::provider::Provider;
 use armed::Armed;
+pub use starter::Starter;
 
 /// Occasions of one trigger that are seen to at a time: in between it is the turn of everything else.
 const AT_A_TIME: usize = 16;
@@ -24,6 +26,7 @@ const AT_A_TIME: usize = 16;
 #[derive(Debug)]
 pub struct Triggers {
     bell: Bell,
+    starter: Starter,
     armed: Vec<Armed>,
 }
 
@@ -34,11 +37,14 @@ impl Triggers {
     /// [`TracingError`] about one for which there can be no occasion.
     pub fn begin(
         list: &[Trigger],
-        bell: Bell,
+        (bell, starter): (Bell, Starter),
         tracing: &mut Tracing,
     ) -> Result<Self, TracingError> {
-        let armed = Vec::new();
-        let mut triggers = Self { bell, armed };
+        let mut triggers = Self {
+            bell,
+            starter,
+            armed: Vec::new(),
+        };
         triggers.arm(DEFAULT_SESSION, list, tracing)?;
         Ok(triggers)
     }
@@ -54,7 +60,7 @@ impl Triggers {
         tracing: &mut Tracing,
     ) -> Result<(), TracingError> {
         for trigger in list {
-            let armed = Armed::new(session, trigger, &self.bell, tracing)?;
+            let armed = Armed::new(session, trigger, (&self.bell, &self.starter), tracing)?;
             self.armed.push(armed);
         }
         Ok(())

@@ -8,6 +8,7 @@ use tracer::waits::Wake;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::gate::Gate;
+use super::kick::KickTargets;
 
 /// Something that the main thread must see to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,11 +61,16 @@ impl EventSender {
 pub(crate) struct Waiters {
     pub(crate) gate: Arc<Gate>,
     pub(crate) events: EventSender,
+    pub(crate) targets: Arc<KickTargets>,
 }
 
 impl Wake for Waiters {
     fn wake(&self) {
         self.gate.open();
+    }
+
+    fn take_out(&self) {
+        self.targets.kick_others();
     }
 
     fn end_run(&self, why: &str) {

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::confine::{self, Role};
+
 use super::cpu_time::CpuTime;
 use super::kick;
 use super::mailbox::{Mailbox, Order, Pending, Reply, Request, Shared, VcpuState};
@@ -52,8 +54,11 @@ impl VcpuHandle {
     /// Starts the thread of `vcpu`; it enters the guest at once.
     pub(super) fn start(vcpu: Vcpu, number: u16, shared: Arc<Shared>) -> std::io::Result<Self> {
         let thread = std::thread::Builder::new()
-            .name(format!("vcpu{number}"))
-            .spawn(move || vcpu.run())?;
+            .name(format!("{}{number}", Role::Vcpu.name()))
+            .spawn(move || {
+                confine::enter(Role::Vcpu);
+                vcpu.run();
+            })?;
         Ok(Self {
             number,
             shared,

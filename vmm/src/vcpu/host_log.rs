@@ -1,4 +1,4 @@
-//! When a vCPU's thread enters the guest, and when and why it is back: told by the thread itself.
+//! When a vCPU's thread enters the guest, and when and why it is back: told by the thread itself, where nobody else knows.
 
 use std::sync::Arc;
 
@@ -15,6 +15,8 @@ pub(super) struct HostLog {
     events: Arc<HostEvents>,
     /// Why it was back last.
     reason: ExitReason,
+    /// Who knows what happens was told whose thread this is.
+    is_named: bool,
 }
 
 impl HostLog {
@@ -23,22 +25,36 @@ impl HostLog {
             vcpu,
             events: Arc::clone(events),
             reason: ExitReason::Other,
+            is_named: false,
         }
     }
 
     /// The thread enters the guest now.
-    pub fn enters(&self, fd: &VcpuFd) {
+    pub fn enters(&mut self, fd: &VcpuFd) {
+        if !self.is_named {
+            self.is_named = true;
+            self.events.executed_by(this_thread(), self.vcpu);
+        }
+        if self.events.is_known() {
+            return;
+        }
         self.events.note(self.vcpu, HostStep::Entry(here(fd)));
     }
 
     /// It is back now.
     pub fn is_back(&mut self, exit: &Result<VcpuExit<'_>, kvm_ioctls::Error>) {
+        if self.events.is_known() {
+            return;
+        }
         self.events.begin(self.vcpu);
         self.reason = reason(exit);
     }
 
     /// Where the guest was then can be asked now.
     pub fn tells(&self, fd: &VcpuFd) {
+        if self.events.is_known() {
+            return;
+        }
         let step = HostStep::Exit(here(fd), self.reason);
         self.events.note(self.vcpu, step);
     }
@@ -48,9 +64,13 @@ impl HostLog {
 fn here(fd: &VcpuFd) -> HostThread {
     HostThread {
         rip: Gva(fd.get_regs().map_or(0, |registers| registers.rip)),
-        tid: gettid().as_raw_nonzero().get().unsigned_abs(),
+        tid: this_thread(),
         cpu: u16::try_from(sched_getcpu()).unwrap_or(u16::MAX),
     }
+}
+
+fn this_thread() -> u32 {
+    gettid().as_raw_nonzero().get().unsigned_abs()
 }
 
 /// Why a vCPU came back.

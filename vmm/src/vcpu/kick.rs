@@ -12,8 +12,8 @@ use std::mem::offset_of;
 use std::os::fd::AsRawFd;
 use std::os::unix::thread::JoinHandleExt;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use kvm_bindings::kvm_run;
@@ -85,22 +85,50 @@ extern "C" fn on_kick(_signal: c_int, _info: *mut siginfo_t, _context: *mut c_vo
     set_immediate_exit(true);
 }
 
+/// The threads that run a machine's vCPUs.
+#[derive(Debug, Default)]
+pub(crate) struct KickTargets(Mutex<Vec<libc::pthread_t>>);
+
+impl KickTargets {
+    /// Sends the kick to each but the caller.
+    pub(super) fn kick_others(&self) {
+        let (threads, own) = (self.lock(), this_thread());
+        for thread in threads.iter().filter(|thread| **thread != own) {
+            // SAFETY: a thread takes its number out under the lock before it ends.
+            let refused = unsafe { libc::pthread_kill(*thread, SIGRTMIN()) };
+            warn_of(refused);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<libc::pthread_t>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn this_thread() -> libc::pthread_t {
+    // SAFETY: it has no effect but its result.
+    unsafe { libc::pthread_self() }
+}
+
 /// While it lives, kicks to this thread reach the vCPU whose flag it has.
 #[derive(Debug)]
 pub(super) struct KickTarget {
     _kept: Arc<ImmediateExit>,
+    among: Arc<KickTargets>,
 }
 
 impl KickTarget {
     /// Registers the flag of the vCPU that this thread is going to run.
-    pub(super) fn register(flag: Arc<ImmediateExit>) -> Self {
+    pub(super) fn register(flag: Arc<ImmediateExit>, among: Arc<KickTargets>) -> Self {
         FLAG.set(flag.flag());
-        Self { _kept: flag }
+        among.lock().push(this_thread());
+        Self { _kept: flag, among }
     }
 }
 
 impl Drop for KickTarget {
     fn drop(&mut self) {
+        self.among.lock().retain(|thread| *thread != this_thread());
         FLAG.set(std::ptr::null());
     }
 }
@@ -119,6 +147,10 @@ pub(super) fn set_immediate_exit(on: bool) {
 pub(super) fn kick<T>(thread: &JoinHandle<T>) {
     // SAFETY: the handle is not joined yet, so the thread id is valid even if the thread has ended.
     let refused = unsafe { libc::pthread_kill(thread.as_pthread_t(), SIGRTMIN()) };
+    warn_of(refused);
+}
+
+fn warn_of(refused: c_int) {
     if refused != 0 && refused != libc::ESRCH {
         log::warn!("kicking a vCPU thread failed with error {refused}");
     }
@@ -175,7 +207,7 @@ mod tests {
         };
         set_immediate_exit(true);
         assert_eq!((read(0), read(1)), (0, 0), "this thread runs no vCPU");
-        let target = KickTarget::register(Arc::clone(&flags[1]));
+        let target = KickTarget::register(Arc::clone(&flags[1]), Arc::default());
         on_kick(0, std::ptr::null_mut(), std::ptr::null_mut());
         assert_eq!((read(0), read(1)), (0, 1));
         set_immediate_exit(false);

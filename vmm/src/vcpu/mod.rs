@@ -9,10 +9,12 @@ mod event;
 #[cfg(test)]
 pub(crate) mod fake;
 mod gate;
+mod guest_time;
 mod handle;
 mod host_log;
 mod kick;
 mod mailbox;
+mod msr;
 mod registers;
 mod thread;
 
@@ -32,6 +34,7 @@ pub use registers::FullRegisters;
 pub(crate) use cpuid::{CpuModel, has_gigabyte_pages, has_virtualisation};
 pub(crate) use event::{EventSender, Waiters, events};
 pub(crate) use gate::Gate;
+pub(crate) use kick::KickTargets;
 
 use crate::devices::Ports;
 use crate::loader::entry_state;
@@ -57,6 +60,8 @@ pub(crate) struct Surroundings {
     pub(crate) events: EventSender,
     pub(crate) gate: Arc<Gate>,
     pub(crate) clocks: Arc<VcpuClocks>,
+    /// The threads of all vCPUs that run.
+    pub(crate) targets: Arc<KickTargets>,
     /// Where vCPUs wait for readers.
     pub(crate) waits: Arc<Waits>,
     pub(crate) memory: Memory,

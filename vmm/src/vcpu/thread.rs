@@ -9,6 +9,7 @@
 //!   │                                                  until the access is complete)
 //!   ├─ doorbell ─────▶ Announcing ──▶ Running (acknowledged)
 //!   ├─ turnstile ────▶ Waiting ─────▶ Running (the reader has been there)
+//!   ├─ time is held ─▶ Held ────────▶ Running (nobody holds it any more)
 //!   ├─ breakpoint ───▶ Trapped ──▶ Running (released); a text trap's port write is completed first
 //!   └─ exit port, reset, crash ──▶ Exited ──▶ Stopped
 //! ```
@@ -20,7 +21,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use insn::trap::TRAP_LENGTH;
-use kvm_bindings::{Msrs, kvm_msr_entry};
 use kvm_ioctls::{VcpuExit, VcpuFd};
 use terms::addr::{Gpa, Gva};
 
@@ -28,22 +28,17 @@ use super::Surroundings;
 use super::debug::Debugging;
 use super::detours::Detours;
 use super::event::{EventSender, VcpuEvent, VcpuEventKind};
+use super::guest_time::GuestTime;
 use super::host_log::HostLog;
-use super::kick::{self, ImmediateExit, KickTarget};
+use super::kick::{self, ImmediateExit, KickTarget, KickTargets};
 use super::mailbox::{Mailbox, Order, Pending, Reply, Request, Shared, VcpuState};
+use super::msr;
 use super::registers::RegisterReader;
-use crate::clock::host_tsc;
+use crate::counter;
 use crate::devices::{PortEffect, Ports};
 use crate::layout::{DOORBELL_PORT, PROBE_PORT, TRAP_PORT};
 use crate::memory::Memory;
-use tracer::clock::{Sample, VcpuClocks};
 use tracer::waits::{Wait, Waits};
-
-/// Readings of a counter that is looked at again: a few, since the vCPU could run meanwhile.
-const CHECK_SAMPLES: u32 = 3;
-const MSR_TSC: u32 = 0x10;
-const MSR_LSTAR: u32 = 0xc000_0082;
-const MSR_KERNEL_GS_BASE: u32 = 0xc000_0102;
 
 /// The states of the thread's loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +58,8 @@ enum Rest {
     Announcing,
     /// For the reader of a ring that is full.
     Waiting,
+    /// With one that waits and hides that.
+    Held,
     /// On the way to the stub of a probe; the vCPU does not rest there.
     Diverted,
     Exited,
@@ -103,7 +100,7 @@ impl Rest {
             Self::Parked => VcpuState::Parked,
             Self::Trapped => VcpuState::Trapped,
             Self::Announcing => VcpuState::Announcing,
-            Self::Waiting => VcpuState::Waiting,
+            Self::Waiting | Self::Held => VcpuState::Waiting,
             Self::Diverted => VcpuState::Running,
             Self::Exited => VcpuState::Exited,
         }
@@ -128,12 +125,12 @@ pub(crate) struct Vcpu {
     /// The last pass that was made.
     passed: u64,
     debugging: Debugging,
-    /// The counters of all vCPUs, this one's among them.
-    clocks: Arc<VcpuClocks>,
+    time: GuestTime,
     host_events: Option<HostLog>,
     waits: Arc<Waits>,
     /// For the reader of a ring.
     wait: Option<Wait>,
+    targets: Arc<KickTargets>,
     /// Keeps the guest's memory mapped while KVM can still use it.
     _memory: Memory,
 }
@@ -160,13 +157,14 @@ impl Vcpu {
             unchanged: false,
             passed: 0,
             debugging: Debugging::new(),
-            clocks: Arc::clone(&around.clocks),
+            time: GuestTime::new(number, &around.clocks),
             host_events: around
                 .host_events
                 .as_ref()
                 .map(|events| HostLog::new(number, events)),
             waits: Arc::clone(&around.waits),
             wait: None,
+            targets: Arc::clone(&around.targets),
             _memory: around.memory.clone(),
         })
     }
@@ -178,7 +176,8 @@ impl Vcpu {
             shared: Arc::clone(&self.shared),
             events: self.events.clone(),
         };
-        let _target = KickTarget::register(Arc::clone(&self.immediate_exit));
+        let _target =
+            KickTarget::register(Arc::clone(&self.immediate_exit), Arc::clone(&self.targets));
         let mut state = State::Running;
         while state != State::Stopped {
             state = match state {
@@ -202,10 +201,14 @@ impl Vcpu {
         if wanted != self.passed {
             self.pass(wanted);
         }
-        if self.clocks.is_due(self.number) {
-            self.check_clock();
+        if self.time.is_due() {
+            self.time.check(&self.fd);
         }
-        self.enter()
+        let fd = &self.fd;
+        match self.time.enters(|ticks| counter::set_back(fd, ticks)) {
+            true => self.enter(),
+            false => State::Completing(Rest::Held),
+        }
     }
 
     /// Passes a serialising point on the way into the guest: what the guest fetches from now on is as
@@ -237,7 +240,7 @@ impl Vcpu {
                     State::Resting(rest)
                 }
                 Rest::Diverted => self.divert(),
-                Rest::Parked | Rest::Waiting | Rest::Exited => State::Resting(rest),
+                Rest::Parked | Rest::Waiting | Rest::Held | Rest::Exited => State::Resting(rest),
             };
         }
         kick::set_immediate_exit(true);
@@ -331,6 +334,7 @@ impl Vcpu {
         self.half_done = false;
         self.unchanged = true;
         let exit = self.fd.run();
+        self.time.is_back();
         is_back(&exit);
         let exit = match exit {
             Ok(exit) => exit,
@@ -438,10 +442,10 @@ impl Vcpu {
             }
         };
         shared.acknowledged.notify_all();
-        if self.clocks.is_due(self.number) {
+        if self.time.is_due() {
             // Nobody waits for this thread now.
             drop(mailbox);
-            self.check_clock();
+            self.time.check(&self.fd);
             mailbox = shared.lock();
         }
         loop {
@@ -474,7 +478,8 @@ impl Vcpu {
     /// Whether what it rests for is over.
     fn may_go(&self, rest: Rest, mailbox: &Mailbox) -> bool {
         let has_room = self.wait.as_ref().is_none_or(Wait::is_over);
-        rest != Rest::Exited && has_room && !mailbox.state.waits()
+        let is_held = rest == Rest::Held && self.time.is_held();
+        rest != Rest::Exited && has_room && !is_held && !mailbox.state.waits()
     }
 
     fn serve(&mut self, mailbox: &mut Mailbox, request: Request) {
@@ -485,12 +490,12 @@ impl Vcpu {
             Request::SetSystem(registers) => done(self.fd.set_sregs(&registers)),
             Request::SetBreakpoint(at) => done(self.set_breakpoint(at)),
             Request::SingleStep => done(self.debugging.single_step(&self.fd)),
-            Request::ReadTsc(samples) => self.read_tsc(samples).map(Reply::Tsc),
+            Request::ReadTsc(samples) => self.time.read(&self.fd, samples).map(Reply::Tsc),
             Request::ReadSyscallEntry => {
-                let entry = self.read_msr(MSR_LSTAR);
+                let entry = msr::read(&self.fd, msr::LSTAR);
                 entry.map(|entry| Reply::SyscallEntry(Gva(entry)))
             }
-            Request::ReadKernelGsBase => self.read_msr(MSR_KERNEL_GS_BASE).map(|base| {
+            Request::ReadKernelGsBase => msr::read(&self.fd, msr::KERNEL_GS_BASE).map(|base| {
                 kernel_gs_base = Some(base);
                 Reply::Done
             }),
@@ -506,40 +511,6 @@ impl Vcpu {
     /// Arms one breakpoint, or none.
     pub(super) fn set_breakpoint(&mut self, at: Option<Gva>) -> Result<(), kvm_ioctls::Error> {
         self.debugging.set_breakpoint(&self.fd, at)
-    }
-
-    fn read_tsc(&self, samples: u32) -> Result<Sample, kvm_ioctls::Error> {
-        Sample::tightest(samples, || {
-            let before = host_tsc();
-            let guest = self.read_msr(MSR_TSC)?;
-            let after = host_tsc();
-            Ok(Sample {
-                before,
-                guest,
-                after,
-            })
-        })
-    }
-
-    /// Looks whether the vCPU's counter is what it was.
-    fn check_clock(&self) {
-        match self.read_tsc(CHECK_SAMPLES) {
-            Ok(sample) => self.clocks.check(self.number, sample),
-            Err(error) => log::debug!("vCPU {}: its counter is not read: {error}", self.number),
-        }
-    }
-
-    fn read_msr(&self, index: u32) -> Result<u64, kvm_ioctls::Error> {
-        let entry = kvm_msr_entry {
-            index,
-            ..Default::default()
-        };
-        let mut msrs =
-            Msrs::from_entries(&[entry]).map_err(|_| kvm_ioctls::Error::new(libc::ENOMEM))?;
-        match (self.fd.get_msrs(&mut msrs)?, msrs.as_slice().first()) {
-            (1, Some(entry)) => Ok(entry.data),
-            _ => Err(kvm_ioctls::Error::new(libc::ENXIO)),
-        }
     }
 }
 

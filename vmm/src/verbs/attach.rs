@@ -31,6 +31,10 @@ pub struct AttachOptions {
     /// Take the kernel's symbols from its unstripped file
     #[arg(long, value_name = "FILE", requires = "kernel")]
     pub symbols: Option<PathBuf>,
+    /// Let the trace tell when each vCPU's thread enters the guest (host:kvm_entry), and when and why it is back
+    /// (host:kvm_exit), as the host's kernel has it. Takes root
+    #[arg(long, requires = "trace")]
+    pub host_events: bool,
     /// Listen for `vmm ctl` on this Unix socket (mode 0600; removed at the end)
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
@@ -42,7 +46,7 @@ pub struct AttachOptions {
     #[arg(long)]
     pub follow: bool,
     /// Give the guest back what a tracer that was killed has left in it, and trace nothing. (Attaching does so, too)
-    #[arg(long, conflicts_with_all = ["kernel", "symbols", "control", "duration", "follow"])]
+    #[arg(long, conflicts_with_all = ["kernel", "symbols", "host_events", "control", "duration", "follow"])]
     pub restore: bool,
     #[command(flatten)]
     #[expect(

@@ -10,6 +10,7 @@ use crate::options::choice::choice;
 use crate::options::quantities;
 use crate::options::traced::Traced;
 use tracer::LockPrefixes;
+use tracer::host_events::HostTeller;
 use tracer::tracing::options::TracingOptions;
 
 /// Boot a guest and stay with it until it ends
@@ -59,9 +60,21 @@ pub struct RunOptions {
     #[arg(long)]
     pub nested: bool,
     /// Let the trace tell when each vCPU's thread enters the guest (host:kvm_entry), and when and why it is back
-    /// (host:kvm_exit). What the host's kernel serves by itself is not seen
-    #[arg(long, requires = "trace")]
-    pub host_events: bool,
+    /// (host:kvm_exit): as the host's kernel has it where that may be asked, else as the threads do
+    #[arg(
+        long,
+        value_name = "TELLER",
+        requires = "trace",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = HostTeller::Auto.name(),
+        value_parser = choice::<HostTeller>()
+    )]
+    pub host_events: Option<HostTeller>,
+    /// Do not hold threads to lists of system calls, for a debugger or a report: a call that is not on the list of its
+    /// thread ends the process otherwise (status 109; docs/security.md)
+    #[arg(long)]
+    pub no_seccomp: bool,
     /// Listen for `vmm ctl` on this Unix socket (mode 0600; removed at the end)
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
@@ -95,6 +108,7 @@ impl RunOptions {
             probe_port: Some(layout::PROBE_PORT),
             doorbell_port: Some(layout::DOORBELL_PORT),
             vcpus_can_wait: true,
+            can_hide_waits: crate::clock::can_be_set_back,
             ..self.traced.to_tracing()
         }
     }

@@ -107,12 +107,12 @@ impl Case {
         let guest = Guest::boot(place, vcpus, &cmdline, &self.arguments())?;
         let off = [TracingOff(OfSession::default()).call()?];
         let skip = match self {
-            Self::FunctionOff => change(&guest, &off, 1)?,
-            Self::GraphOff => change(&guest, &off, GRAPH_RECORDS)?,
+            Self::FunctionOff => change(&guest, &off, CALLS)?,
+            Self::GraphOff => change(&guest, &off, GRAPH_RECORDS * CALLS)?,
             Self::List { sessions } => change(
                 &guest,
                 &more_sessions(*sessions, TRACED, ClockSource::Tsc)?,
-                1,
+                CALLS,
             )?,
             _ => 0,
         };

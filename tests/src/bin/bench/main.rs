@@ -10,6 +10,7 @@
 //! footprint  boot, memory of the VMM
 //! attach     the same of a guest of another process, beside ours: stubs, pauses, many functions; how long it
 //!            takes to begin, and memory of the tracer
+//! lossless   a vCPU that waits for its reader where another loses records
 //! formats    reports and exports of ten million calls: speed, size, memory
 //! ```
 //!
@@ -20,6 +21,7 @@ mod attach;
 mod footprint;
 mod formats;
 mod leaf;
+mod lossless;
 mod pause;
 mod probe;
 mod reader;
@@ -58,13 +60,14 @@ fn run() -> Result<(), Failed> {
 /// Measures in this place.
 type Part = fn(&Path) -> Result<Vec<Row>, Failed>;
 
-const PARTS: [(&str, Part); 7] = [
+const PARTS: [(&str, Part); 8] = [
     ("leaf", |place| leaf::rows(place, tsc_ghz())),
     ("probe", |place| probe::rows(place, tsc_ghz())),
     ("pause", pause::rows),
     ("reader", reader::rows),
     ("footprint", footprint::rows),
     ("attach", attach::rows),
+    ("lossless", |place| lossless::rows(place, tsc_ghz())),
     ("formats", formats::rows),
 ];
 

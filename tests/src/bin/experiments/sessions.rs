@@ -12,18 +12,20 @@ use crate::{Bench, TURNS};
 
 const SESSIONS: [u32; 6] = [1, 2, 3, 4, 6, 8];
 const TRACED: &str = "bench_leaf_traced";
-const CMDLINE: &str = "workload=bench iterations=2000000 rounds=6";
+/// In each round.
+const CALLS: u64 = 2_000_000;
 
 pub fn experiment(bench: Bench<'_>) -> Result<Experiment, Failed> {
+    let cmdline = format!("workload=bench iterations={CALLS} rounds=6");
     let mut rows = Vec::new();
     let mut points = Vec::new();
     for sessions in SESSIONS {
         let arguments = ["--trace", "function", "--clock", "none", "--filter", TRACED];
         let mut rounds = Rounds::default();
         for _ in 0..TURNS {
-            let guest = Guest::boot(bench.place, 1, CMDLINE, &arguments)?;
+            let guest = Guest::boot(bench.place, 1, &cmdline, &arguments)?;
             let calls = more_sessions(usize::try_from(sessions)?, TRACED, ClockSource::None)?;
-            let skip = change(&guest, &calls, 1)?;
+            let skip = change(&guest, &calls, CALLS)?;
             rounds.collect(guest, skip)?;
         }
         let added: Samples = rounds

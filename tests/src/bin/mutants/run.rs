@@ -215,6 +215,7 @@ fn build(tree: &Path, arguments: &[&str]) -> Result<String, Failed> {
 /// Where the crate is whose own tests these are.
 fn folder_of(suite: &str) -> Option<&'static str> {
     match suite {
+        "image" => Some("tracer/image"),
         "trace" => Some("tracer/trace"),
         "tracer" => Some("tracer"),
         "vmm" => Some("vmm"),

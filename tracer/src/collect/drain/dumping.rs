@@ -94,7 +94,7 @@ impl Dumping<'_> {
         };
         doubts.add_all(&snapshot.deliver(&self.drain.rings, &mut sink));
         if discarded > 0 {
-            sink.lost((self.drain.ring_clock.host().counter)(), discarded);
+            sink.lost(self.drain.ring_clock.counter(), discarded);
         }
         Some((reader.ring(), records))
     }

@@ -173,7 +173,12 @@ impl Drain {
 
     /// vCPUs that find a ring full wait in `room`, as long as somebody reads it.
     pub(crate) fn wait_in(&mut self, room: Arc<Room>, on_full: OnFull) {
-        self.waits = Some(WaitDrain::new(room, on_full, self.clock));
+        self.waits = Some(WaitDrain::new(
+            room,
+            on_full,
+            self.clock,
+            self.ring_clock.is_timed(),
+        ));
         self.set_awaited();
     }
 
@@ -269,7 +274,7 @@ impl Drain {
     /// The time of the trace.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
-        self.clock.nanoseconds((self.ring_clock.host().counter)())
+        self.clock.nanoseconds(self.ring_clock.counter())
     }
 
     /// How many parts a round has ([`Self::read`]).
@@ -340,7 +345,7 @@ impl Drain {
             return 0;
         };
         let counter = self.ring_clock.host().counter;
-        let now = counter();
+        let now = self.ring_clock.counter();
         let stall = self.stalls.as_ref().map(StallDrain::last);
         let before = stall.map_or(now, |stall| stall.min(now));
         let before = match last {
@@ -386,7 +391,7 @@ impl Drain {
             origin: Origin::Calls(vcpu),
             records,
             looked_ns: source.reader.is_drained().then(|| nanoseconds(certain)),
-            until_ns: nanoseconds(counter()),
+            until_ns: nanoseconds(self.ring_clock.counter()),
         });
         let at = source.reader.progress();
         self.change_waits(|waits| waits.has_read(Rings::Calls, vcpu, at, counter()));

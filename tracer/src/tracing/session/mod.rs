@@ -1,12 +1,13 @@
 //! One session as its users see it: made by name at any time, in the guest from its first start on.
 
 mod halting;
+mod output;
 mod points;
 mod told;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::engine::{Engine, Foothold};
@@ -21,19 +22,15 @@ use image::Image;
 use terms::addr::Gva;
 use terms::event_format::EventId;
 use trace::doubt::TimeDoubts;
-use trace::export::uftrace::{
-    ExportError, Fired, LateModules, Metadata, Pause, PauseSpread, WaitingModules,
-};
+use trace::export::uftrace::{Fired, LateModules, Pause, PauseSpread, WaitingModules};
 use trace::graph::threads::Threads;
 use trace::live::Listener;
-use trace::stream::{Stream, StreamOptions, WAITING_MAX};
 
-use super::checks::{Room, check_name, check_occasion, check_room, check_roots, check_values};
+use super::checks::{Room, check_name, check_room, check_roots, check_values};
 use super::closing::Closing;
-use super::dumping::WantedDump;
 use super::error::TracingError;
-use super::lossless::check_lossless;
-use super::options::{ClockSource, PERIODS_NS, RECORD_BYTES, SessionOptions, StoreKind, Tracer};
+use super::lossless::{check_hidden, check_lossless};
+use super::options::{ClockSource, PERIODS_NS, RECORD_BYTES, SessionOptions, Tracer, WaitTime};
 use super::status::Switched;
 use crate::clock::HostClock;
 use crate::clock::RunClock;
@@ -43,7 +40,6 @@ use crate::collect::drain::Drain;
 use crate::collect::looks::RingClock;
 use crate::collect::output::Output;
 use crate::collect::rings::SharedRings;
-use crate::collect::status::Dumped;
 use crate::collect::{Polled, Pollers};
 use crate::guest::{Guest, SharedMemory};
 pub use halting::HaltAt;
@@ -62,6 +58,8 @@ pub(super) struct Shared {
     pub rings_room: u64,
     /// Whether a vCPU that has left the guest can be made to wait.
     pub vcpus_can_wait: bool,
+    /// Whether the guest need not see that.
+    pub can_hide_waits: fn() -> bool,
     /// The command that began tracing.
     pub command_line: String,
     /// The host's clock.
@@ -197,6 +195,7 @@ impl TraceSession {
         }
         check_values(tracer, &options)?;
         check_lossless(tracer, &options, shared.vcpus_can_wait)?;
+        check_hidden(&options, shared.can_hide_waits)?;
         if let Some(bytes) = options.stack_bytes {
             Threads::new(bytes)?;
         }
@@ -240,129 +239,6 @@ impl TraceSession {
         }
         image.check_traceable()?;
         Ok(filter.select(image)?)
-    }
-
-    fn open_output(&mut self, force: bool, shared: &Shared) -> Result<(), TracingError> {
-        let has_points = !self.events.is_empty() || !self.options.probe.is_empty();
-        let has_records = self.options.output.is_some() || has_points;
-        if self.tracer == Tracer::Profile && has_records {
-            return Err(self.no_records());
-        }
-        if let Some(directory) = &self.options.output {
-            let metadata = self.metadata(shared, Found::default());
-            let output = match self.options.store {
-                StoreKind::Uftrace => {
-                    self.create_output(directory, force, metadata, WAITING_MAX, shared)
-                }
-                StoreKind::Compact => self.record_output(directory, force, metadata, shared),
-            };
-            let output = output.map_err(|error| match error {
-                TracingError::Output(ExportError::Exists(directory)) => {
-                    TracingError::OutputExists { directory }
-                }
-                other => other,
-            })?;
-            self.output = Some(output);
-        }
-        Ok(())
-    }
-
-    /// A trace directory for what the session records; `waiting` as [`Stream::of_functions`] takes it.
-    fn create_output(
-        &self,
-        directory: &Path,
-        force: bool,
-        metadata: Metadata,
-        waiting: usize,
-        shared: &Shared,
-    ) -> Result<Output, TracingError> {
-        let stream = stream(&self.options, &metadata, waiting, shared)?;
-        let output = Output::create(directory, force, &shared.image, metadata, stream)?;
-        Ok(output.with_values(self.options.captures()))
-    }
-
-    /// A compact trace of what the session records.
-    fn record_output(
-        &self,
-        directory: &Path,
-        force: bool,
-        metadata: Metadata,
-        shared: &Shared,
-    ) -> Result<Output, TracingError> {
-        let options = stream_options(&self.options, &metadata)?;
-        let stream = Stream::of(&options, &shared.image.functions, WAITING_MAX)?;
-        let output = Output::record(directory, force, &shared.image, metadata, &options, stream)?;
-        Ok(output.with_values(self.options.captures()))
-    }
-
-    /// One more listens to what is recorded from now on, or from its first start on.
-    ///
-    /// # Errors
-    /// [`TracingError::NoRecords`], or why there can be no such occasion.
-    pub fn listen(
-        &mut self,
-        listener: Listener,
-        shared: &Shared,
-        found: Found,
-    ) -> Result<(), TracingError> {
-        if self.tracer == Tracer::Profile {
-            return Err(self.no_records());
-        }
-        if let Some(occasion) = listener.occasion() {
-            check_occasion(occasion, self.tracer, &self.options, &shared.image)?;
-        }
-        let Some(Reader::Rings(drain)) = self.live.as_ref().map(|live| &live.reader) else {
-            self.listeners.push(listener);
-            return Ok(());
-        };
-        let metadata = self.metadata(shared, found);
-        drain.lock().listen(listener, || {
-            let stream = stream(&self.options, &metadata, WAITING_MAX, shared)?;
-            let output = Output::told(&shared.image, stream);
-            Ok(output.with_values(self.options.captures()))
-        })
-    }
-
-    /// Writes what the rings hold now into a new trace directory, as it is asked for. Unless that is live, nothing is recorded meanwhile, and
-    /// `leave_stubs` is called afterwards: it waits until no vCPU is in a stub, and returns how many still are.
-    ///
-    /// # Errors
-    /// [`TracingError::NotStarted`] when it never was, or [`TracingError::Output`].
-    pub fn dump(
-        &self,
-        wanted: &WantedDump<'_>,
-        shared: &Shared,
-        found: Found,
-        leave_stubs: impl FnOnce() -> usize,
-    ) -> Result<Dumped, TracingError> {
-        let live = self.live.as_ref().ok_or_else(|| self.not_started())?;
-        let Reader::Rings(drain) = &live.reader else {
-            return Err(self.no_records());
-        };
-        let metadata = self.metadata(shared, found);
-        // Each ring comes as a whole.
-        let directory = wanted.directory;
-        let output = self.create_output(directory, false, metadata, usize::MAX, shared)?;
-        let from_ns = wanted.begin.time_ns(drain.lock().now_ns());
-        let (mut dumped, held) = drain
-            .lock()
-            .dumping()
-            .dump(output, wanted.is_live, from_ns)?;
-        if let Some(held) = held {
-            dumped.in_stubs = leave_stubs() as u64;
-            dumped.missed = drain.lock().dumping().lost_since(&held);
-        }
-        self.has_told.set(true);
-        Ok(dumped)
-    }
-
-    /// Lets those in who have been waiting for the rings.
-    ///
-    /// # Errors
-    /// As of [`Self::listen`].
-    pub fn let_in(&mut self, shared: &Shared, found: Found) -> Result<(), TracingError> {
-        let mut waiting = std::mem::take(&mut self.listeners).into_iter();
-        waiting.try_for_each(|listener| self.listen(listener, shared, found))
     }
 
     /// What the engine needs to know of it.
@@ -432,7 +308,8 @@ impl TraceSession {
         if self.options.mode == Mode::Lossless
             && let Some((waits, turnstile)) = guest.waits().zip(turnstile)
         {
-            let room = waits.open(turnstile.physical, id.0, rings);
+            let hides = self.options.wait_time == WaitTime::Hidden;
+            let room = waits.open(turnstile.physical, id.0, rings, hides);
             drain.wait_in(room, self.options.on_full);
         }
         drain.switch(self.switched_on);
@@ -596,28 +473,4 @@ impl TraceSession {
         }
         Switched { changed }
     }
-}
-
-/// The events of what a session with these options records; `waiting` as [`Stream::of_functions`] takes it.
-fn stream(
-    options: &SessionOptions,
-    metadata: &Metadata,
-    waiting: usize,
-    shared: &Shared,
-) -> Result<Stream, TracingError> {
-    let options = stream_options(options, metadata)?;
-    Ok(Stream::of(&options, &shared.image.functions, waiting)?)
-}
-
-/// What that stream goes by.
-fn stream_options(
-    options: &SessionOptions,
-    metadata: &Metadata,
-) -> Result<StreamOptions, TracingError> {
-    Ok(StreamOptions {
-        rings: metadata.vcpus,
-        stack_bytes: metadata.is_graph().then_some(metadata.stack_bytes),
-        has_values: !options.captures().is_empty(),
-        rules: options.graph.rules()?,
-    })
 }

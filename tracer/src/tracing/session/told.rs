@@ -18,7 +18,7 @@ use crate::tracing::closing::Closing;
 use crate::tracing::options::Tracer;
 use crate::tracing::status::{Profile, ProfiledFunction, SessionStatus};
 use crate::tracing::{TracingError, WantedDump};
-use trace::export::uftrace::{Fired, Metadata, NO_CLOCK, NOP, Pause};
+use trace::export::uftrace::{Fired, InitCallList, Metadata, NO_CLOCK, NOP, Pause};
 
 /// Triggers that have fired of which a trace tells.
 const FIRED_MAX: usize = 4096;
@@ -168,6 +168,7 @@ impl TraceSession {
             ring_strategy: found.strategy.unwrap_or("unknown").to_owned(),
             filter: globs(&self.filter, Side::Include),
             notrace: globs(&self.filter, Side::Notrace),
+            init_calls: InitCallList::new(&shared.image.functions, &shared.image.init_calls),
             late_modules: self.late.clone(),
             waiting_modules: self.waiting_modules,
             pauses: self.pauses,
@@ -192,9 +193,7 @@ impl TraceSession {
 
     /// A trigger has fired because of something that it has recorded.
     pub fn has_fired(&mut self, fired: Fired) {
-        if self.fired.len() < FIRED_MAX {
-            self.fired.push(fired);
-        }
+        fired.add_to(&mut self.fired, FIRED_MAX);
     }
 
     /// Its trace says of itself what is known now.

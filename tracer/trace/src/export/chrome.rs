@@ -1,25 +1,18 @@
-//! A graph trace in the JSON format of Chrome's trace viewer, which Perfetto opens too: one complete
-//! event for each call that returned, one instant for each other.
+//! A trace in the JSON format of Chrome's trace viewer, which Perfetto opens too: two events for each call, where it begins
+//! and where it ends, in the order of time; where returns are not traced a call is an instant.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
-use terms::function::FunctionId;
+use terms::field::FieldValue;
 use terms::printable;
 
 use crate::event::{End, Event, EventKind};
 use crate::export::events::EventLine;
 use crate::export::remark::Remark;
 use crate::export::resolution::shorter;
-
-/// A call that has begun.
-#[derive(Debug)]
-struct Begun {
-    function: FunctionId,
-    time_ns: u64,
-    arguments: Map<String, Value>,
-}
+use crate::graph::excerpt::nameless;
 
 /// Writes one trace.
 #[derive(Debug)]
@@ -28,8 +21,10 @@ pub struct Chrome<W> {
     is_first: bool,
     /// Of the clock that the times are from, if it does not tell every nanosecond.
     period_ns: Option<u64>,
-    /// The entries of the calls of each thread that are open.
-    threads: BTreeMap<u32, Vec<Begun>>,
+    /// How many calls of each thread are open.
+    threads: BTreeMap<u32, u32>,
+    /// Whether returns are traced.
+    has_ends: bool,
     /// What the guest calls its threads.
     names: BTreeMap<u32, String>,
     /// vCPUs that have a track for events.
@@ -37,7 +32,8 @@ pub struct Chrome<W> {
 }
 
 impl<W: Write> Chrome<W> {
-    /// Begins the trace of threads that are called so. Events that are shorter than `period_ns` say so.
+    /// Begins the trace of threads that are called so. Calls that are shorter than `period_ns` say so; where returns are not
+    /// traced (`has_ends`) they are moments.
     ///
     /// # Errors
     /// What `out` says.
@@ -45,6 +41,7 @@ impl<W: Write> Chrome<W> {
         mut out: W,
         names: BTreeMap<u32, String>,
         period_ns: Option<u64>,
+        has_ends: bool,
     ) -> io::Result<Self> {
         out.write_all(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
         Ok(Self {
@@ -52,6 +49,7 @@ impl<W: Write> Chrome<W> {
             is_first: true,
             period_ns,
             threads: BTreeMap::new(),
+            has_ends,
             names,
             vcpus: BTreeSet::new(),
         })
@@ -67,38 +65,30 @@ impl<W: Write> Chrome<W> {
         let is_new = !self.threads.contains_key(&thread);
         if is_new {
             let told = self.names.get(&thread).cloned();
-            let name = json!({"name": told.unwrap_or_else(|| format!("thread-{thread}"))});
+            let name = json!({"name": told.unwrap_or_else(|| self.nameless(thread))});
             self.put(
                 &json!({"ph": "M", "pid": 0, "tid": thread, "name": "thread_name", "args": name}),
             )?;
         }
         let open = self.threads.entry(thread).or_default();
         match step.kind {
-            EventKind::Entry(function) => {
-                open.push(Begun {
-                    function,
-                    time_ns: step.time_ns,
-                    arguments: values,
-                });
-                Ok(())
+            EventKind::Entry(_) if !self.has_ends => self.put(&instant(step, name, values)),
+            EventKind::Entry(_) => {
+                *open = open.saturating_add(1);
+                self.put(&event("B", step, Some(name), values))
+            }
+            EventKind::Exit { end, duration, .. } if *open > 0 => {
+                *open -= 1;
+                let values = self.ended(end, duration, values);
+                self.put(&event("E", step, None, values))
             }
             EventKind::Exit { end, duration, .. } => {
-                let begun = open.pop();
-                let entered = begun.as_ref().map_or(step.time_ns, |call| call.time_ns);
-                let mut event = complete(step, name, entered, end, duration);
-                if let Some(args) = event.get_mut("args").and_then(Value::as_object_mut) {
-                    args.extend(begun.into_iter().flat_map(|call| call.arguments));
-                    args.extend(values);
-                }
-                let shorter = duration.and_then(|time| shorter(time, self.period_ns));
-                if let Some((period, args)) = shorter.zip(event.get_mut("args")) {
-                    args["duration"] = json!(format!("<{period} ns"));
-                }
-                self.put(&event)
+                let values = self.ended(end, duration, values);
+                self.put(&instant(step, name, values))
             }
             EventKind::Lost(count) => {
                 let name = format!("LOST {count} events");
-                self.put(&instant(step, step.time_ns, &name))
+                self.put(&instant(step, &name, Map::new()))
             }
             EventKind::Point(_)
             | EventKind::LostPoints(_)
@@ -106,6 +96,32 @@ impl<W: Write> Chrome<W> {
             | EventKind::Wait(_)
             | EventKind::Host(_) => Ok(()),
         }
+    }
+
+    /// What a thread is called of which the guest has told nothing. Without returns nothing is known of threads.
+    fn nameless(&self, thread: u32) -> String {
+        match self.has_ends {
+            true => nameless(thread),
+            false => format!("vCPU {thread}"),
+        }
+    }
+
+    /// The values of a call that ends, with what is to be known of its duration.
+    fn ended(
+        &self,
+        end: End,
+        duration: Option<u64>,
+        mut values: Map<String, Value>,
+    ) -> Map<String, Value> {
+        let remark = match duration {
+            None => Some(("end", end.remark().unwrap_or("duration unknown").to_owned())),
+            Some(time) => {
+                let shorter = shorter(time, self.period_ns);
+                shorter.map(|period| ("duration", format!("<{period} ns")))
+            }
+        };
+        values.extend(remark.map(|(name, text)| (name.to_owned(), json!(text))));
+        values
     }
 
     /// An event of the guest's own, on a track of its vCPU.
@@ -126,7 +142,7 @@ impl<W: Write> Chrome<W> {
         };
         let fields = event.fields.0.iter();
         let fields: Map<String, Value> = fields
-            .map(|(name, value)| (name.clone(), json!(value)))
+            .map(|(name, value)| (name.clone(), plain(value)))
             .collect();
         self.put(&json!({
             "ph": "i", "s": "t", "pid": 1, "tid": vcpu, "ts": ts, "name": name, "args": fields,
@@ -149,47 +165,42 @@ impl<W: Write> Chrome<W> {
         write!(self.out, "{separator}{event}")
     }
 
-    /// Ends the trace. Calls that are still open are instants; `name` gives the names of functions.
+    /// Ends the trace. Calls that are still open have no end.
     ///
     /// # Errors
     /// What `out` says.
-    pub fn finish(mut self, name: impl Fn(FunctionId) -> String) -> io::Result<()> {
-        for (thread, open) in std::mem::take(&mut self.threads) {
-            for Begun {
-                function, time_ns, ..
-            } in open
-            {
-                let name = format!("{} (open at the end)", name(function));
-                let ts = microseconds(time_ns);
-                self.put(&json!({
-                    "ph": "i", "s": "t", "pid": 0, "tid": thread, "ts": ts, "name": name,
-                }))?;
-            }
-        }
+    pub fn finish(mut self) -> io::Result<()> {
         self.out.write_all(b"\n]}\n")?;
         self.out.flush()
     }
 }
 
-fn complete(step: &Event, name: &str, entered: u64, end: End, duration: Option<u64>) -> Value {
-    match (duration, end.remark()) {
-        (Some(duration), _) => json!({
-            "ph": "X", "pid": 0, "tid": step.thread, "name": name, "ts": microseconds(entered),
-            "dur": microseconds(duration), "args": {"vcpu": step.vcpu},
-        }),
-        (None, remark) => {
-            let name = format!("{name} ({})", remark.unwrap_or("duration unknown"));
-            instant(step, entered, &name)
-        }
+/// A value as viewers show it: of an enumerator its name.
+#[must_use]
+pub fn plain(value: &FieldValue) -> Value {
+    match value {
+        FieldValue::Enumerator { name } => json!(name),
+        other => json!(other),
     }
 }
 
-fn instant(step: &Event, time_ns: u64, name: &str) -> Value {
-    let (thread, ts) = (step.thread, microseconds(time_ns));
-    json!({
-        "ph": "i", "s": "t", "pid": 0, "tid": thread, "ts": ts, "name": name,
-        "args": {"vcpu": step.vcpu},
-    })
+fn event(phase: &str, step: &Event, name: Option<&str>, mut values: Map<String, Value>) -> Value {
+    let (thread, ts) = (step.thread, microseconds(step.time_ns));
+    values.insert("vcpu".to_owned(), json!(step.vcpu));
+    let mut event = json!({"ph": phase, "pid": 0, "tid": thread, "ts": ts, "args": values});
+    if let Some((name, event)) = name.zip(event.as_object_mut()) {
+        event.insert("name".to_owned(), json!(name));
+    }
+    event
+}
+
+fn instant(step: &Event, name: &str, values: Map<String, Value>) -> Value {
+    let mut event = event("i", step, Some(name), values);
+    // Of its thread (scope).
+    if let Some(event) = event.as_object_mut() {
+        event.insert("s".to_owned(), json!("t"));
+    }
+    event
 }
 
 /// The format's unit.
@@ -204,11 +215,12 @@ fn microseconds(nanoseconds: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use terms::function::FunctionId;
 
-    #[test]
-    fn a_call_has_its_arguments_and_what_it_returned() {
+    /// What is written of a call that begins at 10 ns and ends at 15.
+    fn written(has_ends: bool, duration: Option<u64>) -> Value {
         let mut out = Vec::new();
-        let mut chrome = Chrome::begin(&mut out, BTreeMap::new(), None).unwrap();
+        let mut chrome = Chrome::begin(&mut out, BTreeMap::new(), None, has_ends).unwrap();
         let step = |time_ns, kind| Event {
             time_ns,
             vcpu: 1,
@@ -217,22 +229,53 @@ mod tests {
             kind,
             values: None,
         };
-        let values = |name: &str, value| Map::from_iter([(name.to_owned(), json!(value))]);
-        let entry = EventKind::Entry(FunctionId(3));
-        let exit = EventKind::Exit {
-            function: FunctionId(3),
-            end: End::Returned,
-            duration: Some(5),
+        let values = |name: &str, value| Map::from_iter([(name.to_owned(), value)]);
+        let busy = FieldValue::Enumerator {
+            name: "BUSY".into(),
         };
+        let entry = step(10, EventKind::Entry(FunctionId(3)));
         chrome
-            .add(&step(10, entry), "f", values("count", 7))
+            .add(&entry, "f", values("state", plain(&busy)))
             .unwrap();
-        chrome
-            .add(&step(15, exit), "f", values("returned", -1))
-            .unwrap();
-        chrome.finish(|_| String::new()).unwrap();
+        if has_ends {
+            let kind = EventKind::Exit {
+                function: FunctionId(3),
+                end: End::Returned,
+                duration,
+            };
+            let exit = step(15, kind);
+            chrome
+                .add(&exit, "f", values("returned", json!(-1)))
+                .unwrap();
+        }
+        chrome.finish().unwrap();
         let trace: Value = serde_json::from_slice(&out).unwrap();
-        let args = &trace["traceEvents"][1]["args"];
-        assert_eq!(*args, json!({"vcpu": 1, "count": 7, "returned": -1}));
+        trace["traceEvents"].clone()
+    }
+
+    #[test]
+    fn a_call_begins_with_its_arguments_and_ends_with_what_it_returned() {
+        let written = written(true, Some(5));
+        assert_eq!(written[0]["args"]["name"], "thread-0");
+        let begin = json!({"ph": "B", "pid": 0, "tid": 0, "ts": 0.01, "name": "f", "args": {"vcpu": 1, "state": "BUSY"}});
+        let end = json!({"ph": "E", "pid": 0, "tid": 0, "ts": 0.015, "args": {"vcpu": 1, "returned": -1}});
+        assert_eq!((&written[1], &written[2]), (&begin, &end));
+    }
+
+    #[test]
+    fn an_end_that_may_have_been_at_another_time_says_so() {
+        let written = written(true, None);
+        assert_eq!(written[2]["args"]["end"], "duration unknown");
+    }
+
+    #[test]
+    fn without_returns_a_call_is_a_moment_of_its_vcpu() {
+        let written = written(false, None);
+        assert_eq!(written[0]["args"]["name"], "vCPU 0");
+        assert_eq!(
+            (&written[1]["ph"], &written[1]["name"]),
+            (&json!("i"), &json!("f"))
+        );
+        assert_eq!(written.as_array().unwrap().len(), 2);
     }
 }

@@ -1,8 +1,8 @@
-//! A graph trace as folded stacks: `outer;inner NANOSECONDS`, the input of flame graph tools.
+//! A trace as folded stacks: `outer;inner NANOSECONDS`, the input of flame graph tools.
 //!
 //! Each line has the time that was spent in the innermost function itself. Calls of unknown duration
 //! add no time of their own; what they called does. Stacks that took none are left out: that is what
-//! flame graph tools do with them. A trace without times has calls in place of nanoseconds.
+//! flame graph tools do with them. A trace without times or returns has calls in place of nanoseconds.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -56,6 +56,11 @@ impl Folded {
             weight,
             ..Self::default()
         }
+    }
+
+    /// A call of which is not known by whom.
+    pub fn add_alone(&mut self, function: FunctionId) {
+        add(&mut self.stacks, &[function], 1);
     }
 
     /// The next step of a thread.

@@ -19,13 +19,15 @@ pub enum Remark {
 }
 
 impl Remark {
-    /// All that a trace has, in the order of time.
+    /// All that a trace has of which it knows when it was, in the order of time.
     #[must_use]
     pub fn all(side: &SideFile) -> Vec<Self> {
         let stalls = side.clock_stalls.iter().copied().map(Self::Stall);
         let pauses = side.metadata.paused.iter().copied().map(Self::Pause);
         let waits = side.waits.each.iter().copied().map(Self::Wait);
-        let fired = side.metadata.fired.iter().cloned().map(Self::Fired);
+        let fired = side.metadata.fired.iter();
+        let fired = fired.filter(|fired| fired.time_ns.is_some());
+        let fired = fired.cloned().map(Self::Fired);
         let mut all: Vec<Self> = stalls.chain(pauses).chain(waits).chain(fired).collect();
         all.sort_by_key(Self::time_ns);
         all
@@ -60,7 +62,11 @@ impl Remark {
             Self::Stall(stall) => stall.end_ns,
             Self::Pause(pause) => pause.begin_ns,
             Self::Wait(wait) => wait.end_ns,
-            Self::Fired(fired) => fired.time_ns,
+            Self::Fired(Fired {
+                time_ns: Some(time_ns),
+                ..
+            }) => *time_ns,
+            Self::Fired(_) => 0,
         }
     }
 }

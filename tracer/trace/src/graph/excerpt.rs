@@ -33,6 +33,12 @@ impl From<Rules> for Excerpt {
     }
 }
 
+/// What a thread is called of which the guest has told nothing.
+#[must_use]
+pub fn nameless(thread: u32) -> String {
+    format!("thread-{thread}")
+}
+
 impl Excerpt {
     /// Whether all is asked for.
     #[must_use]
@@ -93,7 +99,9 @@ impl Excerpt {
         let number = thread.to_string();
         let parts = name.and_then(|name| name.rsplit_once('-'));
         let (comm, pid) = parts.unzip();
-        let names = [name, comm, pid.or(Some(&number))];
+        // As reports show one of which the guest has told nothing.
+        let made_up = nameless(thread);
+        let names = [name.or(Some(&made_up)), comm, pid.or(Some(&number))];
         let is_one = |pattern: &Pattern| {
             names
                 .into_iter()

@@ -112,13 +112,18 @@ impl Selection {
         });
     }
 
-    /// Whether subtrees or ways are asked for, and no function is the root of one, or where one leads to.
+    /// Whether subtrees are asked for, and no function is the root of one.
     #[must_use]
     pub fn root_is_missing(&self) -> bool {
-        let has = |is_it: fn(&Marks) -> bool| self.marks.iter().any(is_it);
-        let has_root = self.excerpt.rules.roots.is_empty() || has(|marks| marks.is_root);
-        let has_goal = self.excerpt.callers_of.is_empty() || has(|marks| marks.is_goal);
-        !has_root || !has_goal
+        let mut marks = self.marks.iter();
+        !self.excerpt.rules.roots.is_empty() && !marks.any(|marks| marks.is_root)
+    }
+
+    /// Whether ways are asked for, and no function is where one leads to.
+    #[must_use]
+    pub fn goal_is_missing(&self) -> bool {
+        let mut marks = self.marks.iter();
+        !self.excerpt.callers_of.is_empty() && !marks.any(|marks| marks.is_goal)
     }
 
     /// The next step of a thread; passes on what is to be shown.

@@ -10,6 +10,7 @@ use terms::printable::masked;
 use terms::quantity::in_seconds;
 
 use super::live_event::{Happening, LiveEvent};
+use crate::graph::excerpt::nameless;
 use crate::report::graph::{NO_DURATION, duration_column};
 
 /// What a name of a thread takes.
@@ -143,7 +144,7 @@ impl Lines {
         let time = in_seconds(*time_ns);
         let task = match task {
             Some(task) => masked(task).into_owned(),
-            None => format!("thread-{thread}"),
+            None => nameless(*thread),
         };
         let duration = duration_ns.map(|ns| duration_column(ns, None));
         let duration = duration.as_deref().unwrap_or(NO_DURATION);

@@ -88,3 +88,91 @@ impl OpenCalls {
         Some(found.entry.clone())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{entry, event, exit};
+
+    /// One that knows these calls of thread 3: when they were entered, and how deep.
+    fn with(entered: &[(u64, u32)]) -> OpenCalls {
+        let mut open = OpenCalls::default();
+        for (time_ns, depth) in entered {
+            let told = open.follow(&event(*time_ns, 0, 3, *depth, entry(1)), || true);
+            assert!(!told);
+        }
+        open
+    }
+
+    /// When those were entered that are told as too long, in their order.
+    fn told(open: &mut OpenCalls, now_ns: u64, longer_ns: u64) -> Vec<u64> {
+        // If each were told again, there were no end.
+        std::iter::from_fn(|| open.longer(now_ns, longer_ns))
+            .take(9)
+            .map(|entry| entry.time_ns)
+            .collect()
+    }
+
+    #[test]
+    fn what_is_open_for_longer_is_told_once_the_oldest_first() {
+        let mut open = with(&[(100, 0), (150, 1), (190, 2)]);
+        assert!(told(&mut open, 200, 100).is_empty(), "not longer yet");
+        assert_eq!(told(&mut open, 201, 100), [100]);
+        assert_eq!(told(&mut open, 260, 100), [150]);
+        assert_eq!(told(&mut open, 1000, 100), [190]);
+        assert!(told(&mut open, 1000, 0).is_empty());
+    }
+
+    #[test]
+    fn the_end_of_a_call_says_whether_that_call_was_told() {
+        let mut open = with(&[(100, 0), (150, 1)]);
+        assert_eq!(told(&mut open, 220, 100), [100]);
+        let mut ends = |depth| open.follow(&event(230, 0, 3, depth, exit(1)), || true);
+        assert!(!ends(1), "the inner one was not");
+        assert!(ends(0));
+        assert!(!ends(0), "it is gone");
+    }
+
+    /// Ends are missing where calls were unwound, or are of functions that were switched off.
+    #[test]
+    fn a_call_as_deep_as_another_says_that_it_and_all_in_it_are_over() {
+        let mut open = with(&[(100, 0), (110, 1), (120, 2)]);
+        // Of a function that nobody waits for.
+        open.follow(&event(130, 0, 3, 1, entry(2)), || false);
+        assert_eq!(told(&mut open, 1000, 0), [100]);
+        let mut open = with(&[(100, 0), (110, 1)]);
+        assert_eq!(told(&mut open, 1000, 0), [100, 110]);
+        let is_told = open.follow(&event(1010, 0, 3, 0, exit(1)), || true);
+        assert!(is_told, "the one that has ended, whatever was in it");
+        let mut open = with(&[(100, 1)]);
+        assert_eq!(told(&mut open, 1000, 0), [100]);
+        let is_told = open.follow(&event(1010, 0, 3, 0, exit(1)), || true);
+        assert!(!is_told, "another has ended");
+        assert!(open.by_thread.is_empty());
+    }
+
+    #[test]
+    fn threads_have_calls_of_their_own_and_a_loss_ends_them_all() {
+        let mut open = with(&[(100, 0)]);
+        open.follow(&event(110, 0, 4, 0, entry(1)), || true);
+        assert!(!open.follow(&event(120, 0, 4, 0, exit(1)), || true));
+        assert_eq!(told(&mut open, 1000, 0), [100]);
+        open.follow(&event(1010, 0, 4, 0, entry(1)), || true);
+        open.follow(&event(1020, 0, 5, 0, EventKind::Lost(1)), || true);
+        assert!(told(&mut open, 5000, 0).is_empty());
+    }
+
+    #[test]
+    fn a_guest_with_threads_and_calls_without_end_is_bounded() {
+        let deep: Vec<_> = (0..2 * u32::try_from(DEPTH_MAX).unwrap())
+            .map(|depth| (100, depth))
+            .collect();
+        let mut open = with(&deep);
+        assert_eq!(open.by_thread[&3].len(), DEPTH_MAX);
+        for thread in 0..2 * u32::try_from(THREADS_MAX).unwrap() {
+            open.follow(&event(100, 0, thread, 0, entry(1)), || true);
+        }
+        assert_eq!(open.by_thread.len(), THREADS_MAX);
+        assert!(open.by_thread.contains_key(&3), "those of before stay");
+    }
+}

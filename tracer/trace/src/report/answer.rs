@@ -50,7 +50,7 @@ pub(super) fn print(
         slowest: slowest.map(|most| Slowest::new(view.rows.most.unwrap_or(most))),
         timeline: columns.map(|columns| Timeline::new(trace.is_graph(), columns)),
         values: view.format.has_values().then(Values::default),
-        boot: (view.format == Format::Boot).then(Boot::default),
+        boot: (view.format == Format::Boot).then(|| Boot::new(trace, &calls.functions)),
         ..Gathered::default()
     };
     let end = gathered.walk(trace, calls, &view.rows);
@@ -217,12 +217,29 @@ impl Answer {
         writeln!(out, "{}", printable::json(&object)?)
     }
 
-    /// The first table. Returns what is to be said beside it.
+    /// The first table, with the rows of others that have its columns. Returns what is to be said beside it.
     fn print_csv(self, out: &mut impl Write) -> io::Result<Vec<String>> {
-        if let Some(table) = self.tables.first() {
+        let mut said: Vec<String> = (self.lost > 0)
+            .then(|| format!("{} lost", plain(self.lost, "record")))
+            .into_iter()
+            .collect();
+        let mut tables = self.tables.into_iter();
+        if let Some(mut table) = tables.next() {
+            for other in tables {
+                if let Err(other) = table.take_in(other) {
+                    said.push(format!(
+                        "{} are another table, which is not among these rows",
+                        other.name
+                    ));
+                }
+            }
             table.print_csv(out)?;
+            // What the numbers of its bars are of.
+            if table.has_bars() {
+                said.append(&mut table.remarks);
+            }
         }
-        let lost = (self.lost > 0).then(|| format!("{} lost", plain(self.lost, "record")));
-        Ok(lost.into_iter().chain(self.remarks).collect())
+        said.extend(self.remarks);
+        Ok(said)
     }
 }

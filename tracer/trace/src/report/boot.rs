@@ -9,7 +9,11 @@ use std::collections::HashMap;
 use terms::function::FunctionId;
 use terms::quantity::{counted, in_microseconds};
 
+use super::calls::Functions;
+use super::directory::TraceDirectory;
+use super::init_calls::{InitCalls, IsInitCall, Listed, Made};
 use super::rows::Rows;
+use super::spent::Spent;
 use super::table::{Cell, Column, Table, Unit};
 use crate::event::{Event, EventKind};
 
@@ -26,7 +30,9 @@ const STAGED: [&str; 6] = [
 const OF_INIT_TEXT: &str = "start_kernel";
 /// Each call of it makes one init call, of the kernel or of a module.
 const RUNS_INIT_CALLS: &str = "do_one_initcall";
-/// What it calls of the init text beside that.
+/// Makes those of consoles, all in one call.
+const RUNS_OF_CONSOLES: &str = "console_init";
+/// What [`RUNS_INIT_CALLS`] calls of the init text beside that.
 const BESIDE_INIT_CALLS: [&str; 3] = [
     "initcall_blacklisted",
     "trace_initcall_start_cb",
@@ -58,6 +64,7 @@ enum Role {
     Any,
     Staged,
     RunsInitCalls,
+    RunsOfConsoles,
     BesideInitCalls,
     Idle,
     Waits,
@@ -71,6 +78,7 @@ impl Role {
             WAITS => Self::Waits,
             IDLE => Self::Idle,
             RUNS_INIT_CALLS => Self::RunsInitCalls,
+            RUNS_OF_CONSOLES => Self::RunsOfConsoles,
             _ if STAGED.contains(&name) => Self::Staged,
             _ if BESIDE_INIT_CALLS.contains(&name) => Self::BesideInitCalls,
             _ if is_waiting() => Self::Waiting,
@@ -84,30 +92,38 @@ impl Role {
 struct Open {
     function: FunctionId,
     role: Role,
+    is_init_call: IsInitCall,
     entered_ns: u64,
     waited_ns: u64,
     /// It makes an init call: what it called that may be that.
     made: Made,
 }
 
-/// The callees of a call that makes an init call.
-#[derive(Debug, Clone, Copy, Default)]
-enum Made {
-    /// None so far that may be it.
-    #[default]
-    Nothing,
-    /// One, which took so long and waited so long.
-    One(FunctionId, Spent),
-    /// Several, so they are what an init call calls that is not traced.
-    Several,
-}
-
-impl Made {
-    const fn and(self, function: FunctionId, spent: Spent) -> Self {
-        match self {
-            Self::Nothing => Self::One(function, spent),
-            _ => Self::Several,
+impl Open {
+    /// It has returned after so long.
+    const fn spent(&self, total_ns: u64, thread: u32) -> Spent {
+        Spent {
+            calls: 1,
+            total_ns,
+            waited_ns: self.waited_ns,
+            entered_ns: self.entered_ns,
+            thread,
         }
+    }
+
+    /// It has called another one, which lies in the text that comes after that of the kernel if it `is_late`.
+    fn has_called(&mut self, ended: Self, spent: Spent, is_late: bool) {
+        if self.role != Role::RunsInitCalls {
+            return;
+        }
+        let function = ended.function;
+        self.made = match ended.is_init_call {
+            IsInitCall::Listed => self.made.and_listed(function, spent),
+            IsInitCall::Unsaid if is_late && ended.role == Role::Any => {
+                self.made.and(function, spent)
+            }
+            IsInitCall::Unsaid | IsInitCall::NotListed => return,
+        };
     }
 }
 
@@ -115,46 +131,9 @@ impl Made {
 #[derive(Debug, Clone, Copy, Default)]
 struct Known {
     role: Role,
-    /// It is called by others than who makes init calls, so it is none: an init call has one caller.
+    is_init_call: IsInitCall,
+    /// It is called by others than who makes init calls.
     has_callers: bool,
-}
-
-/// A function that may be an init call: what it took, and those calls that made it.
-#[derive(Debug, Clone, Copy, Default)]
-struct InitCall {
-    spent: Spent,
-    made_in: Spent,
-}
-
-/// Calls of one function by one other.
-#[derive(Debug, Clone, Copy, Default)]
-struct Spent {
-    calls: u64,
-    total_ns: u64,
-    waited_ns: u64,
-    entered_ns: u64,
-    thread: u32,
-}
-
-impl Spent {
-    const fn once(open: Open, total_ns: u64, thread: u32) -> Self {
-        Self {
-            calls: 1,
-            total_ns,
-            waited_ns: open.waited_ns,
-            entered_ns: open.entered_ns,
-            thread,
-        }
-    }
-
-    const fn add(&mut self, more: Self) {
-        if self.calls == 0 {
-            (self.entered_ns, self.thread) = (more.entered_ns, more.thread);
-        }
-        self.calls = self.calls.saturating_add(more.calls);
-        self.total_ns = self.total_ns.saturating_add(more.total_ns);
-        self.waited_ns = self.waited_ns.saturating_add(more.waited_ns);
-    }
 }
 
 /// What a boot waited for in one function.
@@ -171,11 +150,9 @@ pub(super) struct Boot {
     known: HashMap<FunctionId, Known>,
     threads: HashMap<u32, Vec<Open>>,
     stages: HashMap<(FunctionId, FunctionId), Spent>,
-    init_calls: HashMap<FunctionId, InitCall>,
+    init_calls: InitCalls,
     /// By who waited, and in which stage or init call that was.
     waits: HashMap<(Option<FunctionId>, Option<FunctionId>), Waited>,
-    /// All that made init calls.
-    runs: Spent,
     /// [`OF_INIT_TEXT`].
     first: Option<FunctionId>,
     begun_ns: Option<u64>,
@@ -184,18 +161,26 @@ pub(super) struct Boot {
 }
 
 impl Boot {
+    /// Of a trace, which has these functions.
+    pub fn new(trace: &TraceDirectory, functions: &Functions) -> Self {
+        Self {
+            init_calls: InitCalls::new(Listed::of(trace, functions)),
+            ..Self::default()
+        }
+    }
+
     /// The next step of a thread. `name` is that of a function.
     pub fn add(&mut self, step: &Event, name: impl Fn(FunctionId) -> String) {
         let open = self.threads.entry(step.thread).or_default();
         match step.kind {
             EventKind::Entry(function) => {
-                let first = &mut self.first;
+                let (first, init_calls) = (&mut self.first, &self.init_calls);
                 let known = self.known.entry(function).or_insert_with(|| {
                     let name = name(function);
                     *first = first.or_else(|| (name == OF_INIT_TEXT).then_some(function));
-                    let role = Role::of(&name);
                     Known {
-                        role,
+                        role: Role::of(&name),
+                        is_init_call: init_calls.says(function),
                         has_callers: false,
                     }
                 });
@@ -206,6 +191,7 @@ impl Boot {
                 open.push(Open {
                     function,
                     role,
+                    is_init_call: known.is_init_call,
                     entered_ns: step.time_ns,
                     waited_ns: 0,
                     made: Made::Nothing,
@@ -233,28 +219,22 @@ impl Boot {
         if (is_of_boot || ended.role == Role::Staged) && !is_idle {
             self.ended_ns = self.ended_ns.max(step.time_ns);
         }
-        let spent = Spent::once(ended, duration_ns, step.thread);
-        // Numbers of functions are in the order of their addresses.
-        let is_late = self.first.is_none_or(|it| ended.function > it);
-        match open.last_mut() {
-            Some(caller) if caller.role == Role::Staged => {
+        let spent = ended.spent(duration_ns, step.thread);
+        if let Some(caller) = open.last_mut() {
+            if caller.role == Role::Staged {
                 let key = (ended.function, caller.function);
                 self.stages.entry(key).or_default().add(spent);
             }
-            Some(caller)
-                if caller.role == Role::RunsInitCalls && is_late && ended.role == Role::Any =>
-            {
-                caller.made = caller.made.and(ended.function, spent);
+            // Numbers of functions are in the order of their addresses.
+            let is_late = self.first.is_none_or(|it| ended.function > it);
+            caller.has_called(ended, spent, is_late);
+            if caller.role == Role::RunsOfConsoles && ended.is_init_call == IsInitCall::Listed {
+                let made = Made::default().and_listed(ended.function, spent);
+                self.init_calls.add(made, spent);
             }
-            _ => {}
         }
         if ended.role == Role::RunsInitCalls {
-            self.runs.add(spent);
-            if let Made::One(function, its) = ended.made {
-                let init_call = self.init_calls.entry(function).or_default();
-                init_call.spent.add(its);
-                init_call.made_in.add(spent);
-            }
+            self.init_calls.add(ended.made, spent);
         }
         let is_outermost = open.iter().all(|open| open.role != Role::Waits);
         if ended.role == Role::Waits && is_of_boot && !is_idle && is_outermost {
@@ -267,10 +247,12 @@ impl Boot {
         }
     }
 
-    /// The init calls that are traced. What is called by others too is no init call: one that is not traced has called it.
-    fn init_calls(&self) -> impl Iterator<Item = (FunctionId, &InitCall)> {
-        let calls = self.init_calls.iter().map(|(id, call)| (*id, call));
-        calls.filter(|(id, _)| self.known.get(id).is_some_and(|known| !known.has_callers))
+    /// The init calls that are traced: what they took, and what the calls took that made them.
+    fn init_calls(&self) -> impl Iterator<Item = (FunctionId, Spent, Spent)> {
+        let known = |id| self.known.get(&id);
+        let has_callers = move |id| known(id).is_none_or(|known| known.has_callers);
+        let named = self.init_calls.named(has_callers);
+        named.map(|(id, call)| (id, call.spent, call.made_in))
     }
 
     /// What stages, init calls and waits there were.
@@ -283,14 +265,16 @@ impl Boot {
             .map(|((function, caller), spent)| (*spent, *function, Some(*caller)));
         let init_calls = self
             .init_calls()
-            .filter(|(function, _)| have(*function))
-            .map(|(function, call)| (call.spent, function, None));
+            .filter(|(function, ..)| have(*function))
+            .map(|(function, spent, _)| (spent, function, None));
         let stages = spent_table("stages", stages.collect(), &name);
         let init_calls = spent_table("init_calls", init_calls.collect(), &name);
         let waits = self.waits_table(have, &name);
-        let [mut stages, init_calls, waits] =
+        let [mut stages, mut init_calls, waits] =
             [stages, init_calls, waits].map(|table| (table.rows.len(), table));
         stages.1.remarks.extend(self.remark());
+        let rule = self.init_calls.rule().to_owned();
+        init_calls.1.remarks.push(rule);
         [stages, init_calls, waits].map(|(all, table)| (table, all))
     }
 
@@ -301,13 +285,14 @@ impl Boot {
         let waited: u64 = waited.fold(0, u64::saturating_add);
         let took = in_microseconds(self.ended_ns.saturating_sub(begun_ns));
         let waited = in_microseconds(waited);
-        let init_calls = counted(self.runs.calls, "init call");
+        let runs = self.init_calls.runs;
+        let init_calls = counted(runs.calls, "init call");
         let mut named = Spent::default();
         self.init_calls()
-            .for_each(|(_, call)| named.add(call.made_in));
-        let unnamed = self.runs.total_ns.saturating_sub(named.total_ns);
+            .for_each(|(.., made_in)| named.add(made_in));
+        let unnamed = runs.total_ns.saturating_sub(named.total_ns);
         let unnamed = in_microseconds(unnamed);
-        let unnamed = match self.runs.calls.saturating_sub(named.calls) {
+        let unnamed = match runs.calls.saturating_sub(named.calls) {
             0 => String::new(),
             calls => format!(" ({calls} not traced by name: {unnamed} us)"),
         };
@@ -355,8 +340,15 @@ fn waiter(open: &[Open]) -> (Option<FunctionId>, Option<FunctionId>) {
     let mut inner = open.iter().rev();
     let waiter = inner.find(|open| !matches!(open.role, Role::Waiting | Role::Waits));
     let pairs = open.iter().zip(open.iter().skip(1));
-    let is_named = |role| matches!(role, Role::Staged | Role::RunsInitCalls);
-    let mut named = pairs.rev().filter(|(caller, _)| is_named(caller.role));
+    let is_named = |caller: &Open, callee: &Open| match caller.role {
+        Role::Staged => true,
+        Role::RunsInitCalls => callee.is_init_call != IsInitCall::NotListed,
+        Role::RunsOfConsoles => callee.is_init_call == IsInitCall::Listed,
+        _ => false,
+    };
+    let mut named = pairs
+        .rev()
+        .filter(|(caller, callee)| is_named(caller, callee));
     let within = named.next().map(|(_, callee)| callee.function);
     (waiter.map(|open| open.function), within)
 }

@@ -8,10 +8,10 @@ use terms::function::{Function, FunctionId};
 use super::*;
 use crate::event::{End, Event};
 use crate::export::store::{Ending, Store};
-use crate::export::uftrace::{GRAPH, Metadata, UftraceWriter};
+use crate::export::uftrace::{GRAPH, InitCallList, Metadata, UftraceWriter};
 use crate::testing::{event as step, text_of};
 
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 19] = [
     "mutex_lock",
     "start_kernel",
     "setup_arch",
@@ -27,17 +27,27 @@ const NAMES: [&str; 15] = [
     "__register_sysctl_init",
     "init_fs_sysctls",
     "init_events",
+    "console_init",
+    "con_init",
+    "init_kernel_end",
+    "init_module",
 ];
+/// The last ones are of a module.
+const KERNEL: usize = 18;
 
-/// Calls of one thread, each with when it is entered and when it returns.
+/// Calls, each with when it is entered and when it returns; and what the kernel lists as its init calls.
 #[derive(Default)]
-struct Calls(Vec<Event>);
+struct Calls(Vec<Event>, &'static [&'static str]);
+
+fn function(name: &str) -> FunctionId {
+    let number = NAMES.iter().position(|known| *known == name).unwrap();
+    FunctionId(u32::try_from(number).unwrap())
+}
 
 impl Calls {
     /// It does not return.
     fn enter(&mut self, thread: u32, depth: u32, name: &str, at_us: u64) -> FunctionId {
-        let number = NAMES.iter().position(|known| *known == name).unwrap();
-        let function = FunctionId(u32::try_from(number).unwrap());
+        let function = function(name);
         let entry = EventKind::Entry(function);
         self.0.push(step(at_us * 1000, 0, thread, depth, entry));
         function
@@ -65,6 +75,7 @@ impl Calls {
             .iter()
             .zip(1u64..)
             .map(|(name, number)| Function {
+                module: (number > KERNEL as u64).then(|| "module".into()),
                 address: terms::addr::Gva(0xffff_ffff_8100_0000 + 0x40 * number),
                 size: 0x40,
                 name: (*name).into(),
@@ -72,10 +83,12 @@ impl Calls {
                 ..Function::default()
             })
             .collect();
+        let listed: Vec<FunctionId> = self.1.iter().map(|name| function(name)).collect();
         let metadata = Metadata {
             vcpus: 1,
             tracer: GRAPH.into(),
             clock: "tsc".into(),
+            init_calls: InitCallList::new(&functions, &listed),
             ..Metadata::default()
         };
         let mut writer =
@@ -120,6 +133,22 @@ fn shown(calls: Calls, view: &View) -> String {
     String::from_utf8(out).unwrap()
 }
 
+/// What programs are told.
+fn answer(calls: Calls) -> serde_json::Value {
+    let view = View {
+        format: Format::Boot,
+        notation: Notation::Json,
+        ..View::default()
+    };
+    serde_json::from_str(&shown(calls, &view)).unwrap()
+}
+
+/// The init calls of an answer.
+fn named(json: &serde_json::Value) -> Vec<&str> {
+    let rows = json["init_calls"].as_array().unwrap().iter();
+    rows.map(|row| row["function"].as_str().unwrap()).collect()
+}
+
 #[test]
 fn a_boot_is_its_stages_its_init_calls_and_its_waits() {
     let text = printed(&Format::Boot.into());
@@ -127,7 +156,10 @@ fn a_boot_is_its_stages_its_init_calls_and_its_waits() {
         .lines()
         .map(|line| line.split_whitespace().collect())
         .collect();
-    let expected: [&[&str]; 8] = [
+    let rule = "# init calls are told from the calls alone, as this trace does not have the kernel's list of them: \
+                some can be missing, or have the name of what they call";
+    let rule: Vec<&str> = rule.split_whitespace().collect();
+    let expected: [&[&str]; 9] = [
         &[
             "CALLS", "TOTAL", "us", "WAITED", "us", "ENTERED", "AT", "s", "THREAD", "STAGE",
             "<-CALLER",
@@ -168,6 +200,7 @@ fn a_boot_is_its_stages_its_init_calls_and_its_waits() {
             "CALLS", "TOTAL", "us", "WAITED", "us", "ENTERED", "AT", "s", "THREAD", "INIT", "CALL",
         ],
         &["1", "480.000", "280.000", "0.000470", "1", "acpi_init"],
+        &rule,
         &[
             "WAITS", "TOTAL", "us", "MAX", "us", "IN", "FUNCTION", "OF", "STAGE", "OR", "INIT",
             "CALL",
@@ -177,11 +210,11 @@ fn a_boot_is_its_stages_its_init_calls_and_its_waits() {
         assert_eq!(line, expected, "{text}");
     }
     assert_eq!(
-        lines[8],
+        lines[9],
         ["1", "280.000", "280.000", "acpi_init", "of", "acpi_init"],
         "{text}"
     );
-    assert_eq!(lines.len(), 9, "{text}");
+    assert_eq!(lines.len(), 10, "{text}");
 }
 
 /// An init call has no other caller, and whatever makes it makes one. All else that is called there is called by one that is
@@ -202,14 +235,8 @@ fn what_an_untraced_init_call_calls_is_none() {
     // What is looked up before an init call is not one.
     calls.call(1, 1, "do_one_initcall", 1073, 1080);
     calls.call(1, 2, "initcall_blacklisted", 1074, 1075);
-    let view = View {
-        format: Format::Boot,
-        notation: Notation::Json,
-        ..View::default()
-    };
-    let json: serde_json::Value = serde_json::from_str(&shown(calls, &view)).unwrap();
-    let rows = json["init_calls"].as_array().unwrap().iter();
-    let names: Vec<_> = rows.map(|row| row["function"].as_str().unwrap()).collect();
+    let json = answer(calls);
+    let names = named(&json);
     assert_eq!(names, ["acpi_init", "init_fs_sysctls"]);
     let text = json.to_string();
     // 30 us of before, and 20, 40 and 7.
@@ -217,6 +244,81 @@ fn what_an_untraced_init_call_calls_is_none() {
         text.contains("6 init calls (4 not traced by name: 97.000 us)"),
         "{text}"
     );
+}
+
+/// Whoever else calls it, wherever it lies and whatever else is called beside it; and nothing that is not listed.
+#[test]
+fn init_calls_are_those_that_the_kernel_lists() {
+    let mut calls = boot();
+    calls.1 = &["mutex_lock", "__register_sysctl_init", "init_fs_sysctls"];
+    calls.call(1, 1, "do_one_initcall", 1001, 1010);
+    calls.call(1, 2, "init_fs_sysctls", 1002, 1009);
+    calls.call(1, 3, "__register_sysctl_init", 1003, 1008);
+    calls.call(1, 1, "do_one_initcall", 1011, 1041);
+    calls.call(1, 2, "init_events", 1012, 1014);
+    calls.call(1, 2, "__register_sysctl_init", 1015, 1030);
+    calls.call(1, 2, "init_kernel_end", 1031, 1040);
+    let json = answer(calls);
+    // One that the boot calls, which is not listed here, is none; what lies before the init text is one.
+    assert_eq!(
+        named(&json),
+        ["__register_sysctl_init", "mutex_lock", "init_fs_sysctls"]
+    );
+    let text = json.to_string();
+    assert!(
+        text.contains("4 init calls (1 not traced by name: 500.000 us)"),
+        "{text}"
+    );
+    assert!(
+        text.contains("init calls are those that the kernel lists"),
+        "{text}"
+    );
+    // Nor does it wait: it is what the boot does then.
+    assert_eq!(json["waits"][0]["function"], "acpi_init");
+    assert_eq!(json["waits"][0]["within"], "do_one_initcall");
+}
+
+#[test]
+fn what_calls_several_that_are_listed_is_one_that_is_not_traced() {
+    let mut calls = boot();
+    calls.1 = &["init_fs_sysctls", "__register_sysctl_init"];
+    calls.call(1, 1, "do_one_initcall", 1001, 1020);
+    calls.call(1, 2, "init_fs_sysctls", 1002, 1009);
+    calls.call(1, 2, "__register_sysctl_init", 1010, 1018);
+    assert_eq!(named(&answer(calls)), [""; 0]);
+}
+
+#[test]
+fn modules_of_a_kernel_that_lists_its_init_calls_are_told_from_the_calls() {
+    let mut calls = boot();
+    calls.1 = &["acpi_init"];
+    calls.call(3, 0, "do_one_initcall", 1001, 1010);
+    calls.call(3, 1, "init_module", 1002, 1009);
+    // Of the kernel, though nobody else calls it.
+    calls.call(3, 0, "do_one_initcall", 1011, 1020);
+    calls.call(3, 1, "init_kernel_end", 1012, 1019);
+    assert_eq!(named(&answer(calls)), ["acpi_init", "init_module"]);
+}
+
+#[test]
+fn consoles_have_init_calls_of_their_own() {
+    let console = |listed| {
+        let mut calls = boot();
+        calls.1 = listed;
+        calls.call(0, 1, "console_init", 310, 390);
+        calls.call(0, 2, "init_events", 311, 320);
+        calls.call(0, 2, "con_init", 321, 350);
+        calls.call(0, 2, "init_fs_sysctls", 351, 360);
+        answer(calls)
+    };
+    let json = console(&["acpi_init", "con_init", "init_fs_sysctls"]);
+    assert_eq!(
+        named(&json),
+        ["acpi_init", "con_init", "init_fs_sysctls"],
+        "{json}"
+    );
+    assert!(json.to_string().contains("4 init calls (1 not"), "{json}");
+    assert_eq!(named(&console(&[])), ["acpi_init"]);
 }
 
 #[test]

@@ -16,7 +16,7 @@ use super::error::ReportError;
 use crate::event::{End, Event, EventKind, Sink};
 use crate::event::{Moment, Values};
 use crate::export::call_formats::CallFormats;
-use crate::export::uftrace::record::{Kind, MAX_DEPTH, Record};
+use crate::export::uftrace::record::{Kind, MAX_DEPTH, Record, truncated};
 use crate::export::uftrace::threads::{has_values_beside, read_side_word};
 use crate::graph::excerpt::Excerpt;
 use crate::graph::selection::Selection;
@@ -58,6 +58,12 @@ impl Functions {
             Some(id) => *id,
             None => self.add(address),
         }
+    }
+
+    /// The function that begins at an address, if it is one of those known by now.
+    #[must_use]
+    pub fn at(&self, address: u64) -> Option<FunctionId> {
+        self.ids.get(&truncated(address)).copied()
     }
 
     /// The low 48 bits of a function's address.
@@ -367,6 +373,9 @@ impl Calls {
         let functions = Functions::new(&trace.names, &mut selection);
         if selection.root_is_missing() {
             return Err(ReportError::NoRoot);
+        }
+        if selection.goal_is_missing() {
+            return Err(ReportError::NoGoal);
         }
         let lanes = trace
             .tasks

@@ -7,6 +7,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde::Deserialize;
 use tempfile::TempDir;
 use terms::field::FieldValue;
 use terms::printable::masked;
@@ -20,7 +21,7 @@ use crate::export::call_formats::{CallFormats, VALUES_FILE};
 use crate::export::compact;
 use crate::export::uftrace::layout::{FIRST_TID, SIDE_FILE};
 use crate::export::uftrace::record::canonical;
-use crate::export::uftrace::{NO_CLOCK, SideFile};
+use crate::export::uftrace::{NO_CALLS, NO_CLOCK, SideFile, VERSION};
 
 /// The most that is read of a describing file.
 const MAX_TEXT: u64 = 256 << 20;
@@ -84,7 +85,8 @@ impl TraceDirectory {
 
     fn of_uftrace(directory: &Path) -> Result<Self, ReportError> {
         check_info(&directory.join("info"))?;
-        let (tasks, session) = read_tasks(directory)?;
+        let side = read_side(&directory.join(SIDE_FILE))?;
+        let (tasks, session) = read_tasks(directory, side.is_some())?;
         let names = match session {
             Some(session) => read_names(directory, &session)?,
             None => Names::default(),
@@ -93,7 +95,7 @@ impl TraceDirectory {
             path: directory.to_owned(),
             tasks,
             names,
-            side: read_side(&directory.join(SIDE_FILE))?,
+            side,
             values: Arc::new(read_values(&directory.join(VALUES_FILE))?),
             remark: None,
             _scratch: None,
@@ -201,8 +203,9 @@ fn check_info(path: &Path) -> Result<(), ReportError> {
     Ok(())
 }
 
-/// The tasks, and the session of the first.
-fn read_tasks(directory: &Path) -> Result<(Vec<Task>, Option<String>), ReportError> {
+/// The tasks, and the session of the first. Where the trace `is_ours`, tasks are vCPUs or threads; one before them there is
+/// for uftrace alone.
+fn read_tasks(directory: &Path, is_ours: bool) -> Result<(Vec<Task>, Option<String>), ReportError> {
     let path = directory.join("task.txt");
     let text = read_text(&path)?;
     let mut tasks = Vec::new();
@@ -219,6 +222,9 @@ fn read_tasks(directory: &Path) -> Result<(Vec<Task>, Option<String>), ReportErr
         if let Some(key) = key {
             let tid = field(line, key).and_then(|tid| tid.parse::<u32>().ok());
             let tid = tid.ok_or_else(|| ReportError::damaged(&path, "a task without tid"))?;
+            if is_ours && tid < FIRST_TID {
+                continue;
+            }
             tasks.push(Task {
                 vcpu: tasks.len(),
                 thread: tid.saturating_sub(FIRST_TID),
@@ -278,6 +284,9 @@ fn read_symbols(path: &Path, base: u64) -> Result<Names, ReportError> {
         let (address, name) = parse_symbol(line).ok_or_else(|| {
             ReportError::damaged(path, format!("line {} is no symbol", number + 1))
         })?;
+        if name == NO_CALLS {
+            continue;
+        }
         // Of several names for one address, the first: the list is sorted.
         names
             .entry(base.wrapping_add(address))
@@ -300,11 +309,27 @@ fn read_values(path: &Path) -> Result<CallFormats, ReportError> {
     CallFormats::parse(&read_text(path)?).map_err(|why| ReportError::damaged(path, why))
 }
 
+/// What every version of the side file has.
+#[derive(Deserialize)]
+struct OfVersion {
+    version: u32,
+}
+
 fn read_side(path: &Path) -> Result<Option<SideFile>, ReportError> {
     if !path.exists() {
         return Ok(None);
     }
     let text = read_text(path)?;
+    // First: what else is in another version may be of another form.
+    let version = serde_json::from_str::<OfVersion>(&text);
+    if let Some(found) = version
+        .ok()
+        .map(|side| side.version)
+        .filter(|one| *one != VERSION)
+    {
+        let path = path.to_owned();
+        return Err(ReportError::Version { path, found });
+    }
     let side = serde_json::from_str(&text);
     side.map(Some)
         .map_err(|error| ReportError::damaged(path, error.to_string()))

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::export::compact::CompactError;
 use crate::export::events::EventFileError;
+use crate::export::uftrace::VERSION;
 
 /// Why a trace could not be printed. What was good before that is printed.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +27,17 @@ pub enum ReportError {
         path: PathBuf,
         /// What is wrong in it.
         problem: String,
+    },
+    /// It is of another version.
+    #[error(
+        "{} is of version {found}, this program reads version {VERSION}: read the trace with the one that wrote it",
+        .path.display()
+    )]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
     },
     /// A data file holds something that is no record.
     #[error(
@@ -62,7 +74,7 @@ pub enum ReportError {
     NotATable,
     /// Calls one by one were to be written for programs.
     #[error(
-        "only tables are written for programs: counts, callers, callees, slowest, values, and the overview as JSON"
+        "only tables are written for programs: counts, callers, callees, slowest, timeline, values, boot, and the overview as JSON"
     )]
     NotForPrograms,
     /// Rows were to be sorted by a column that there is not.
@@ -76,6 +88,9 @@ pub enum ReportError {
     /// No function of the trace is one of those that were asked for.
     #[error("no function of the trace is one of those that were asked for")]
     NoRoot,
+    /// No function of the trace is one of those whose callers were asked for.
+    #[error("no function of the trace is one of those whose callers were asked for")]
+    NoGoal,
     /// No thread of the trace is one of those that were asked for.
     #[error("no thread of the trace is one of those that were asked for")]
     NoThread,

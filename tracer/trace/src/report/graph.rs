@@ -13,6 +13,7 @@ use super::{Printed, anomalies};
 use crate::event::{End, Event, EventKind};
 use crate::export::events::EventLine;
 use crate::export::resolution::shorter;
+use crate::graph::excerpt::nameless;
 
 /// Columns that ftrace gives the two sides of a context switch.
 const THREAD_WIDTH: usize = 14;
@@ -202,7 +203,7 @@ impl<'a, W: Write> Printer<'a, W> {
         match name {
             // What is in a file may be anything.
             Some(name) => format!("{:^THREAD_WIDTH$}", masked(name)),
-            None => format!("{:^THREAD_WIDTH$}", format!("thread-{thread}")),
+            None => format!("{:^THREAD_WIDTH$}", nameless(thread)),
         }
     }
 

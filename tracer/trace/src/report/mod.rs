@@ -22,12 +22,14 @@ mod gather;
 pub(crate) mod graph;
 #[cfg(test)]
 mod graph_tests;
+mod init_calls;
 pub mod last;
 mod missing;
 mod overview;
 pub mod rows;
 mod scratch;
 mod slowest;
+mod spent;
 pub(crate) mod spread;
 pub(crate) mod stream;
 pub(crate) mod summary;

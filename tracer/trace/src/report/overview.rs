@@ -99,8 +99,16 @@ impl About {
             return String::new();
         };
         let count = counted(self.fired.len() as u64, "time");
-        let at = times.moment(first.time_ns);
-        format!("fired {count}, first '{}' at {at} s", first.trigger)
+        let first = match first.time_ns {
+            Some(time_ns) => format!("'{}' at {} s", first.trigger, times.moment(time_ns)),
+            None => format!("'{}'", first.trigger),
+        };
+        let untimed = self.fired.iter().filter(|fired| fired.time_ns.is_none());
+        let untimed = match untimed.count() {
+            0 => String::new(),
+            count => format!("; of {count} the record was lost, and with it when that was"),
+        };
+        format!("fired {count}, first {first}{untimed}")
     }
 
     pub fn print(&self, times: Times, out: &mut impl Write) -> io::Result<()> {

@@ -181,6 +181,19 @@ pub(super) struct Table {
 }
 
 impl Table {
+    /// Takes the rows of another table, and what is said below them.
+    ///
+    /// # Errors
+    /// The other table, where it has other columns.
+    pub fn take_in(&mut self, mut other: Self) -> Result<(), Self> {
+        if self.columns != other.columns {
+            return Err(other);
+        }
+        self.rows.append(&mut other.rows);
+        self.remarks.append(&mut other.remarks);
+        Ok(())
+    }
+
     /// Sorts the rows by a column, the largest numbers first; false if there is no such column.
     pub fn sort(&mut self, key: &str) -> bool {
         let Some(at) = self.columns.iter().position(|column| column.key == key) else {

@@ -13,6 +13,7 @@ use super::directory::TraceDirectory;
 use super::table::{Bar, Cell, Column, Table, Unit};
 use crate::event::{Event, EventKind};
 use crate::export::events::EventLine;
+use crate::graph::excerpt::nameless;
 
 /// At most so many columns has a terminal; at least half of them are used.
 pub(super) const COLUMNS: usize = 64;
@@ -187,7 +188,7 @@ impl Timeline {
                 let name = known.and_then(|known| known.get(&thread));
                 // What is in a file may be anything.
                 let name = name.map(|name| masked(name).into_owned());
-                Some(name.unwrap_or_else(|| format!("thread-{thread}")))
+                Some(name.unwrap_or_else(|| nameless(thread)))
             }
         };
         let mut table = self.has_threads.then(|| self.table("threads", name))?;

@@ -95,6 +95,15 @@ fn programs_get_the_numbers_of_a_timeline() {
     let mut lines = csv.lines();
     assert_eq!(lines.next(), Some("calls,lost,at,name"));
     assert!(lines.next().unwrap().starts_with("4,0,2 2 0 0"), "{csv}");
+    let ends: Vec<&str> = csv
+        .lines()
+        .filter_map(|line| line.rsplit(',').next())
+        .collect();
+    assert_eq!(
+        ends,
+        ["name", "vCPU 0", "vCPU 1", "thread-0", "thread-1"],
+        "{csv}"
+    );
 }
 
 #[test]
@@ -157,7 +166,8 @@ fn the_first_screen_says_for_how_long_the_guest_stood_still() {
         (
             90_100,
             format!(
-                "{line}, at 0.007000 s\ntriggers  fired 1 time, first '?f: stop' at 0.000001 s\n"
+                "{line}, at 0.007000 s\ntriggers  fired 2 times, first '?f: stop' at 0.000001 s; \
+                 of 1 the record was lost, and with it when that was\n"
             ),
         ),
         // A longer one came later than those that are kept.
@@ -165,7 +175,8 @@ fn the_first_screen_says_for_how_long_the_guest_stood_still() {
     ] {
         change(&directory, |said| {
             said["paused"] = json!([pause(5_000, 46_000), pause(7_000_000, longest_ns)]);
-            said["fired"] = json!([{"time_ns": 1_000, "trigger": "\u{1b}f: stop"}]);
+            let untimed = json!({"trigger": "g: stop"});
+            said["fired"] = json!([{"time_ns": 1_000, "trigger": "\u{1b}f: stop"}, untimed]);
         });
         let text = first_screen();
         assert!(text.contains(&expected), "{text}");

@@ -85,3 +85,32 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Vec<(Origin, u64)>, Malformed> {
     }
     Ok(looks)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What stands in a file, read back.
+    fn read(block: Option<Vec<u8>>) -> Vec<(Origin, u64)> {
+        block.map_or_else(Vec::new, |bytes| decode(&bytes).unwrap())
+    }
+
+    #[test]
+    fn looks_of_rounds_without_records_are_written_before_the_first_records() {
+        let mut looks = Looks::default();
+        let (first, second) = (Origin::Calls(0), Origin::Points(1));
+        looks.note(first, 10);
+        looks.note(second, 11);
+        assert_eq!(looks.end_round(), (false, None));
+        looks.note(first, 20);
+        assert_eq!(looks.end_round(), (false, None));
+        looks.note(second, 30);
+        let (before, now) = looks.before_records();
+        assert_eq!(read(before), [(first, 20), (second, 11)]);
+        assert_eq!(read(now), [(second, 30)]);
+        looks.note(first, 31);
+        let (is_written, after) = looks.end_round();
+        assert_eq!((is_written, read(after)), (true, vec![(first, 31)]));
+        assert_eq!(looks.before_records(), (None, None), "once is enough");
+    }
+}

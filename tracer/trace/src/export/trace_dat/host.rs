@@ -24,6 +24,17 @@ fn as_svm(reason: &str) -> u32 {
         (ExitReason::MmioRead, 0x400),
         (ExitReason::Debug, 0x41),
         (ExitReason::Shutdown, 0x7f),
+        (ExitReason::Interrupt, 0x60),
+        (ExitReason::Interruptible, 0x64),
+        (ExitReason::PageFault, 0x400),
+        (ExitReason::Halt, 0x78),
+        (ExitReason::Pause, 0x77),
+        (ExitReason::Hypercall, 0x81),
+        (ExitReason::Cpuid, 0x72),
+        (ExitReason::Msr, 0x7c),
+        (ExitReason::ControlRegister, 0x10),
+        (ExitReason::Exception, 0x4d),
+        (ExitReason::Apic, 0x402),
     ];
     let known = known.iter().find(|(one, _)| one.name() == reason);
     known.map_or(u32::MAX, |(_, number)| *number)

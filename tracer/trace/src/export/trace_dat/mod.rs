@@ -4,7 +4,7 @@
 mod file;
 mod format;
 mod host;
-mod page;
+pub mod page;
 mod pair;
 
 use std::collections::BTreeMap;

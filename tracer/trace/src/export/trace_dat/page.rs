@@ -10,7 +10,7 @@
 use std::io::{self, Write};
 
 /// Bytes of a page.
-pub(super) const PAGE: usize = 4096;
+pub const PAGE: usize = 4096;
 /// Bytes before the events.
 const HEAD: usize = 16;
 /// Some were lost before the events of this page.
@@ -19,6 +19,13 @@ const MISSED: u64 = 1 << 31;
 const MISSED_STORED: u64 = 1 << 30;
 /// The type of what makes a time of more than 27 bits.
 const TIME_EXTEND: u32 = 30;
+/// The type of what is no event.
+const PADDING: u32 = 29;
+/// The type of a time as a whole, but for its highest bits.
+const TIME_STAMP: u32 = 31;
+const STAMP: u64 = (1 << 59) - 1;
+/// Bytes of events.
+const LENGTH: u64 = (1 << 20) - 1;
 const TIME_BITS: u32 = 27;
 /// The most bytes whose number stands in the type.
 const SHORT: usize = 28 * 4;
@@ -131,6 +138,70 @@ impl<W: Write> Pages<W> {
     }
 }
 
+/// Has `to` see the events of a page, each with its time and its bytes, of which those that fill up the last word are some.
+/// Returns how many were lost before the first: at least one where their number is not told. What does not look like a page
+/// has no events from there on.
+pub fn events(page: &[u8], mut to: impl FnMut(u64, &[u8])) -> u64 {
+    let Some((time, rest)) = page.split_first_chunk() else {
+        return 0;
+    };
+    let Some((commit, data)) = rest.split_first_chunk() else {
+        return 0;
+    };
+    let (mut time, commit) = (u64::from_le_bytes(*time), u64::from_le_bytes(*commit));
+    let length = usize::try_from(commit & LENGTH).unwrap_or(usize::MAX);
+    let (mut events, after) = data.split_at_checked(length).unwrap_or((data, &[]));
+    let lost = match (commit & MISSED, commit & MISSED_STORED, after) {
+        (0, ..) => 0,
+        (_, 0, _) => 1,
+        (_, _, after) => after
+            .first_chunk()
+            .map_or(1, |count| u64::from_le_bytes(*count)),
+    };
+    while let Some((kind, delta)) = word(&mut events).map(|word| (word & 31, u64::from(word >> 5)))
+    {
+        let body = match kind {
+            TIME_EXTEND | TIME_STAMP => {
+                let Some(high) = word(&mut events) else { break };
+                let whole = u64::from(high) << TIME_BITS | delta;
+                time = match kind {
+                    TIME_EXTEND => time.wrapping_add(whole),
+                    // The highest bits of a time are in no event of its own.
+                    _ => time & !STAMP | whole & STAMP,
+                };
+                continue;
+            }
+            // Nothing comes after it.
+            PADDING if delta == 0 => break,
+            PADDING | 0 => {
+                time = time.wrapping_add(delta);
+                let bytes = word(&mut events).and_then(|length| length.checked_sub(4));
+                bytes.map_or(usize::MAX, |bytes| bytes as usize)
+            }
+            words => {
+                time = time.wrapping_add(delta);
+                words as usize * 4
+            }
+        };
+        let Some((bytes, rest)) =
+            events.split_at_checked(body.checked_next_multiple_of(4).unwrap_or(usize::MAX))
+        else {
+            break;
+        };
+        if kind != PADDING {
+            to(time, bytes.get(..body).unwrap_or(bytes));
+        }
+        events = rest;
+    }
+    lost
+}
+
+fn word(from: &mut &[u8]) -> Option<u32> {
+    let (word, rest) = from.split_first_chunk()?;
+    *from = rest;
+    Some(u32::from_le_bytes(*word))
+}
+
 /// What is known to have no more bits.
 fn low32(value: u64) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX)
@@ -146,48 +217,25 @@ mod tests {
         u64::from_le_bytes(page[at..at + 8].try_into().unwrap())
     }
 
-    fn u32_at(page: &[u8], at: usize) -> u32 {
-        u32::from_le_bytes(page[at..at + 4].try_into().unwrap())
-    }
-
-    /// What a reader of ring buffers makes of the pages: losses before, times and bytes.
+    /// What is in pages: losses before, times and bytes.
     fn read(pages: &[u8]) -> Vec<(u64, u64, Vec<u8>)> {
-        let mut events = Vec::new();
+        let mut found = Vec::new();
         for page in pages.chunks(PAGE) {
             assert_eq!(page.len(), PAGE);
-            let (mut time, commit) = (u64_at(page, 0), u64_at(page, 8));
-            let length = usize::try_from(commit & 0xf_ffff).unwrap();
-            let mut lost = match commit & (MISSED | MISSED_STORED) {
-                0 => 0,
-                _ => u64_at(page, HEAD + length),
-            };
-            let mut at = HEAD;
-            while at < HEAD + length {
-                let word = u32_at(page, at);
-                at += 4;
-                time += u64::from(word >> 5);
-                match word & 31 {
-                    TIME_EXTEND => {
-                        time += u64::from(u32_at(page, at)) << TIME_BITS;
-                        at += 4;
-                        continue;
-                    }
-                    0 => {
-                        let bytes = u32_at(page, at) as usize - 4;
-                        events.push((lost, time, page[at + 4..at + 4 + bytes].to_vec()));
-                        at += 4 + bytes;
-                    }
-                    words => {
-                        let bytes = words as usize * 4;
-                        events.push((lost, time, page[at..at + bytes].to_vec()));
-                        at += bytes;
-                    }
-                }
-                lost = 0;
-            }
-            assert_eq!(at, HEAD + length);
+            let mut lost = events(page, |time, bytes| found.push((0, time, bytes.to_vec())));
+            let first = u64_at(page, 8) & LENGTH;
+            assert!(first > 0, "no page is empty");
+            // They were lost before the first of this page.
+            let count = found.len() - in_page(page);
+            found[count].0 = std::mem::take(&mut lost);
         }
-        events
+        found
+    }
+
+    fn in_page(page: &[u8]) -> usize {
+        let mut count = 0;
+        events(page, |_, _| count += 1);
+        count
     }
 
     proptest! {
@@ -229,5 +277,68 @@ mod tests {
         let (out, _) = pages.finish().unwrap();
         let expected = [(0, 7, vec![1, 0, 0, 0]), (5, 7, vec![2, 0, 0, 0])];
         assert_eq!(read(&out), expected, "time does not go back");
+    }
+
+    /// As Linux writes them: a time as a whole, filling, and events that are thrown away.
+    #[test]
+    fn times_as_a_whole_and_what_is_no_event_are_understood() {
+        let words: &[u32] = &[
+            // A time of which the highest bits stay.
+            TIME_STAMP | 5 << 5,
+            1,
+            1 | 2 << 5,
+            0xaaaa,
+            // Thrown away: it has taken its time all the same.
+            PADDING | 3 << 5,
+            12,
+            0,
+            0,
+            // Of eight bytes, by a length of its own.
+            4 << 5,
+            12,
+            0xbbbb,
+            0xcccc,
+            // What looks like an event that is thrown away, and one after it.
+            PADDING,
+            8,
+            0,
+            1 | 2 << 5,
+            0xdddd,
+        ];
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let of = |flags: u64, after: &[u8]| {
+            let commit = (bytes.len() as u64 | flags).to_le_bytes();
+            [
+                &((3u64 << 60) + 9).to_le_bytes(),
+                &commit,
+                &bytes[..],
+                after,
+            ]
+            .concat()
+        };
+        let read = |page: &[u8]| {
+            let mut found = Vec::new();
+            let lost = events(page, |time, bytes| found.push((time, bytes.to_vec())));
+            (lost, found)
+        };
+        let at = (3 << 60) | (1 << TIME_BITS | 5);
+        let eight = [0xbb, 0xbb, 0, 0, 0xcc, 0xcc, 0, 0].to_vec();
+        let expected = vec![(at + 2, vec![0xaa, 0xaa, 0, 0]), (at + 9, eight)];
+        assert_eq!(read(&of(0, &[])), (0, expected.clone()));
+        assert_eq!(read(&of(MISSED, &[9; 8])), (1, expected.clone()));
+        let counted = of(MISSED | MISSED_STORED, &7u64.to_le_bytes());
+        assert_eq!(read(&counted), (7, expected));
+        // Cut anywhere, or with a length that is not so, it is read as far as it goes.
+        for end in 0..counted.len() {
+            let (_, found) = read(&counted[..end]);
+            assert!(found.len() <= 2);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn anything_can_be_read(page in prop::collection::vec(any::<u8>(), 0..300)) {
+            events(&page, |_, bytes| assert!(bytes.len() <= 300));
+        }
     }
 }

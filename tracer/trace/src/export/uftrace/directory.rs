@@ -1,8 +1,8 @@
 //! The directory that a trace is written into: made new, or emptied of an older trace.
 
 use std::ffi::OsStr;
-use std::fs;
-use std::io::Read;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use super::error::ExportError;
@@ -39,6 +39,11 @@ pub(crate) fn prepare(
         fs::remove_file(&path).map_err(ExportError::io("remove the old", &path))?;
     }
     Ok(lock)
+}
+
+/// Adds to a file that is there.
+pub(super) fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    OpenOptions::new().append(true).open(path)?.write_all(bytes)
 }
 
 /// The files of the trace in a directory that has nothing else, without its lock.

@@ -17,8 +17,6 @@ use crate::export::call_formats::CallFormats;
 pub const SIDE_FILE: &str = "exotrace.json";
 /// The file that names tasks.
 pub const NAMES_FILE: &str = "perf-cpu0.dat";
-/// A file that uftrace takes for one of records, and does not read. Without one that has a byte in it, it opens no directory.
-pub const UNREAD_FILE: &str = "0.dat";
 /// The map of the one session.
 pub const MAP_FILE: &str = "sid-0000000000000000.map";
 /// The file whose lines uftrace shows as comments among the calls.
@@ -60,7 +58,7 @@ pub fn side_file(number: u32) -> String {
 pub(super) fn info(
     command_line: &str,
     module: &str,
-    numbers: &[u32],
+    tids: &[u32],
     values: &CallFormats,
 ) -> Vec<u8> {
     const TASK_SESSION: u64 = 1 << 1;
@@ -89,7 +87,7 @@ pub(super) fn info(
     info.extend((EXECUTABLE | COMMAND_LINE | TASK_INFO | infos).to_le_bytes());
     info.extend(MAX_STACK.to_le_bytes());
     info.resize(usize::from(HEADER_LENGTH), 0);
-    let tids: Vec<String> = numbers.iter().map(|n| tid(*n).to_string()).collect();
+    let tids: Vec<String> = tids.iter().map(u32::to_string).collect();
     let text = format!(
         "exename:{module}\ncmdline:{}\ntaskinfo:lines=2\ntaskinfo:nr_tid={}\ntaskinfo:tids={}\n",
         quotable(command_line),
@@ -123,11 +121,10 @@ fn quotable(text: &str) -> String {
         .collect()
 }
 
-/// The lines of `task.txt` about a vCPU or thread. The first one is that of the session, and starts the others: uftrace
+/// The lines of `task.txt` about a task. The first one is that of the session, and starts the others: uftrace
 /// shows nobody else, and to browsers it names processes only.
-pub(super) fn task(number: u32, first: u32, module: &str) -> String {
+pub(super) fn task(tid: u32, first: u32, module: &str) -> String {
     const START: &str = "timestamp=0.000000000";
-    let (tid, first) = (tid(number), tid(first));
     if tid != first {
         return format!("FORK {START} pid={tid} ppid={first}\n");
     }
@@ -137,13 +134,13 @@ pub(super) fn task(number: u32, first: u32, module: &str) -> String {
     )
 }
 
-/// The record of [`NAMES_FILE`] that names a vCPU or thread from the first moment on: `PERF_RECORD_COMM`.
-pub(super) fn name(number: u32, name: &str) -> Vec<u8> {
+/// The record of [`NAMES_FILE`] that names a task from the first moment on: `PERF_RECORD_COMM`.
+pub(super) fn name(tid: u32, name: &str) -> Vec<u8> {
     const COMM: u32 = 3;
     /// With a zero at the end.
     const NAME_LENGTH: usize = 16;
     const LENGTH: u16 = 48;
-    let tid = tid(number).to_le_bytes();
+    let tid = tid.to_le_bytes();
     let name = quotable(name);
     let mut shown = name.as_bytes().to_vec();
     shown.truncate(name.floor_char_boundary(NAME_LENGTH - 1));
@@ -196,6 +193,18 @@ impl Extent {
              {:012x}-{:012x} rw-p 00000000 00:00 0                          [stack]\n",
             self.start, self.end, STACK.0, STACK.1
         )
+    }
+
+    /// The address of the last byte.
+    pub const fn last(&self) -> u64 {
+        self.end - 1
+    }
+
+    /// The `….sym` file with one more symbol, for the last byte.
+    pub fn with_last(&self, symbols: &str, name: &str) -> String {
+        let end = symbols.trim_end().rfind('\n').map_or(0, |place| place + 1);
+        let (symbols, end) = symbols.split_at(end);
+        format!("{symbols}{:016x} T {name}\n{end}", self.last() - self.start)
     }
 
     /// The `….sym` file.

@@ -11,8 +11,10 @@
 //! Graph tracing knows calls and threads: they go to one data file per thread (`threads`). A call
 //! of which no return was seen ends where the last thing is known of it.
 
+mod alone;
 mod directory;
 mod error;
+mod init_calls;
 mod kept;
 mod lane;
 mod late;
@@ -29,14 +31,17 @@ mod waits;
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub(crate) use self::alone::NO_CALLS;
 pub(crate) use self::directory::prepare;
 pub use self::error::ExportError;
+pub use self::init_calls::InitCallList;
 use self::lane::Lane;
 pub use self::late::{LateModule, LateModules, WaitingModules};
-use self::layout::{Extent, MAP_FILE, NAMES_FILE, SIDE_FILE, Text, UNREAD_FILE};
+use self::layout::{Extent, FIRST_TID, MAP_FILE, NAMES_FILE, SIDE_FILE, Text};
 pub(crate) use self::lock::DirectoryLock;
 pub use self::lock::writer_of;
 pub use self::pauses::{Pause, PauseSpread};
@@ -72,6 +77,8 @@ pub struct UftraceWriter {
     seen: Vec<VcpuTotals>,
     /// The packed word of each function's entry record.
     entries: Vec<u64>,
+    /// Where they lie.
+    extent: Extent,
     called: Called,
     side: SideFile,
     events: EventWriter,
@@ -100,34 +107,22 @@ impl UftraceWriter {
         force: bool,
     ) -> Result<Self, ExportError> {
         let lock = prepare(directory, force, &metadata.command_line)?;
-        let vcpus = metadata.vcpus;
-        let put = |name: &str, contents: &[u8]| {
-            let path = directory.join(name);
-            fs::write(&path, contents).map_err(ExportError::io("write", &path))
-        };
         let module = module_name(&metadata.image);
         let extent = Extent::of(text);
-        let symbols = extent.symbols(text.functions);
-        put(&format!("{module}.sym"), symbols.as_bytes())?;
-        let numbers: Vec<u32> = (0..u32::from(vcpus)).collect();
-        let numbers = if metadata.is_graph() { &[] } else { &*numbers };
-        let task = |number: &u32| layout::task(*number, 0, &module);
-        let tasks: String = numbers.iter().map(task).collect();
-        put("task.txt", tasks.as_bytes())?;
-        let name = |number: &u32| layout::name(*number, &format!("vcpu{number}"));
-        let names: Vec<_> = numbers.iter().map(name).collect();
-        put(NAMES_FILE, &names.concat())?;
-        put(MAP_FILE, extent.map(&module).as_bytes())?;
-        put(
-            "info",
-            &layout::info(
-                &metadata.command_line,
-                &module,
-                numbers,
-                &CallFormats::default(),
-            ),
+        // In a graph tasks are threads, as they are seen.
+        let numbers = 0..if metadata.is_graph() {
+            0
+        } else {
+            metadata.vcpus
+        };
+        put_description(
+            directory,
+            &metadata,
+            &module,
+            (extent, text),
+            numbers.clone(),
         )?;
-        let lanes = numbers.iter().map(|number| open_lane(directory, *number));
+        let lanes = numbers.map(|number| open_lane(directory, number.into()));
         let lanes = lanes.collect::<Result<_, _>>()?;
         let threads = metadata
             .is_graph()
@@ -142,6 +137,7 @@ impl UftraceWriter {
             threads,
             seen: Vec::new(),
             entries,
+            extent,
             called: Called::default(),
             side,
             events: EventWriter::new(directory),
@@ -344,13 +340,14 @@ impl UftraceWriter {
 
     /// The file that uftrace merges into the trace as comments, which it shows inside calls, and outside them too with
     /// `--event-full`: what stood still, and events.
-    fn write_comments(&self) -> Result<(), ExportError> {
+    /// When the first and the last of them were, in nanoseconds.
+    fn write_comments(&self) -> Result<Option<(u64, u64)>, ExportError> {
         let stalls = self.side.clock_stalls.iter().copied().map(Remark::Stall);
         let waits = self.side.waits.each.iter().copied().map(Remark::Wait);
         let mut remarks: Vec<_> = stalls.chain(waits).collect();
         remarks.sort_by_key(Remark::time_ns);
         if remarks.is_empty() && self.side.events.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let path = self.directory.join(layout::COMMENT_FILE);
         let failed = || ExportError::io("write", &path);
@@ -358,30 +355,48 @@ impl UftraceWriter {
         let mut events = EventReader::of_guest(&self.directory).map_err(ExportError::Events)?;
         let remarks = remarks.iter();
         let remarks = remarks.map(|remark| (remark.time_ns(), remark.to_string()));
+        let mut span = None;
+        let mut write = |time_ns, remark: &str| {
+            let (first, _) = *span.get_or_insert((time_ns, time_ns));
+            span = Some((first, time_ns));
+            let line = layout::comment(time_ns, remark);
+            file.write_all(line.as_bytes()).map_err(failed())
+        };
         for (time_ns, remark) in remarks.chain([(u64::MAX, String::new())]) {
             while let Some(event) = events.pop_until(time_ns).map_err(ExportError::Events)? {
-                let line = layout::comment(event.time_ns, &event.to_string());
-                file.write_all(line.as_bytes()).map_err(failed())?;
+                write(event.time_ns, &event.to_string())?;
             }
             if !remark.is_empty() {
-                let line = layout::comment(time_ns, &remark);
-                file.write_all(line.as_bytes()).map_err(failed())?;
+                write(time_ns, &remark)?;
             }
         }
-        file.flush().map_err(failed())
+        file.flush().map_err(failed())?;
+        Ok(span)
     }
 
-    /// Has uftrace open a directory without a single record, for what it says beside them.
-    fn stand_alone(&mut self) -> Result<(), ExportError> {
-        let is_empty = |vcpu: &VcpuTotals| (vcpu.entries, vcpu.lost) == (0, 0);
-        if !self.side.totals.iter().all(is_empty) {
+    /// Has uftrace open a directory without a call, for the comments in it.
+    fn stand_alone(&mut self, span: Option<(u64, u64)>) -> Result<(), ExportError> {
+        if self.side.totals.iter().any(|vcpu| vcpu.entries > 0) {
             return Ok(());
         }
-        if let Some(threads) = &mut self.threads {
-            threads.list_one()?;
-        }
-        let path = self.directory.join(UNREAD_FILE);
-        fs::write(&path, "\n").map_err(ExportError::io("write", &path))
+        let numbers = self.side.totals.iter().map(|vcpu| vcpu.tid);
+        let tids = match &mut self.threads {
+            None => numbers.collect(),
+            Some(threads) => {
+                threads.list_one()?;
+                threads.tids()
+            }
+        };
+        let none = CallFormats::default();
+        let told = alone::Told {
+            command_line: &self.side.metadata.command_line,
+            module: &module_name(&self.side.metadata.image),
+            tids,
+            values: self.threads.as_ref().map_or(&none, ThreadLanes::values),
+            extent: self.extent,
+            span,
+        };
+        alone::write(&self.directory, told)
     }
 
     /// Writes everything that is still buffered, so that a reader finds it.
@@ -443,8 +458,8 @@ impl UftraceWriter {
             self.side.dropped = threads.dropped();
         }
         self.side.finished = flushed.is_ok() && !self.is_cut;
-        self.write_comments()?;
-        self.stand_alone()?;
+        let span = self.write_comments()?;
+        self.stand_alone(span)?;
         self.write_side()?;
         let released = self.lock.take().map_or(Ok(()), DirectoryLock::release);
         flushed.and(released)
@@ -459,6 +474,34 @@ impl UftraceWriter {
             .and_then(|()| fs::rename(&fresh, &path))
             .map_err(ExportError::io("write", &path))
     }
+}
+
+/// The files that say what there is: symbols, a task for each of these vCPUs, the map, and what was run.
+fn put_description(
+    directory: &Path,
+    metadata: &Metadata,
+    module: &str,
+    (extent, text): (Extent, Text<'_>),
+    vcpus: Range<u16>,
+) -> Result<(), ExportError> {
+    let put = |name: &str, contents: &[u8]| {
+        let path = directory.join(name);
+        fs::write(&path, contents).map_err(ExportError::io("write", &path))
+    };
+    let symbols = extent.symbols(text.functions);
+    put(&format!("{module}.sym"), symbols.as_bytes())?;
+    let vcpus = vcpus.map(u32::from);
+    let tids: Vec<_> = vcpus.clone().map(layout::tid).collect();
+    let task = |tid: &u32| layout::task(*tid, FIRST_TID, module);
+    let tasks: String = tids.iter().map(task).collect();
+    put("task.txt", tasks.as_bytes())?;
+    let name = |vcpu| layout::name(layout::tid(vcpu), &format!("vcpu{vcpu}"));
+    let names: Vec<_> = vcpus.map(name).collect();
+    put(NAMES_FILE, &names.concat())?;
+    put(MAP_FILE, extent.map(module).as_bytes())?;
+    let values = CallFormats::default();
+    let info = layout::info(&metadata.command_line, module, &tids, &values);
+    put("info", &info)
 }
 
 fn open_lane(directory: &Path, vcpu: u32) -> Result<Lane<File>, ExportError> {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use terms::function::Function;
 use terms::printable::masked;
 
+use super::init_calls::InitCallList;
 use super::lane::LaneTotals;
 use super::late::{LateModules, WaitingModules};
 use super::pauses::{Pause, PauseSpread};
@@ -46,6 +47,9 @@ pub struct Metadata {
     /// Bytes of a guest's stack, by which threads are told apart (graph).
     #[serde(default)]
     pub stack_bytes: u64,
+    /// What the kernel lists as its init calls. Older traces do not say.
+    #[serde(default, skip_serializing_if = "InitCallList::is_empty")]
+    pub init_calls: InitCallList,
     /// Modules whose functions were patched when they could already have been called.
     #[serde(default, skip_serializing_if = "LateModules::is_empty")]
     pub late_modules: LateModules,
@@ -66,13 +70,27 @@ pub struct Metadata {
 /// A trigger has fired.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fired {
-    /// When the thing happened that it waited for, in nanoseconds since the guest's time began.
-    pub time_ns: u64,
+    /// When the thing happened that it waited for, in nanoseconds since the guest's time began. None where the record of it
+    /// was lost, and it is known by what the guest did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_ns: Option<u64>,
     /// The trigger, as its user wrote it.
     pub trigger: String,
 }
 
 impl Fired {
+    /// Adds it to those that have fired, of which there are to be so many at most. Where the record of one was read later
+    /// than that fired, it says when that was.
+    pub fn add_to(self, all: &mut Vec<Self>, most: usize) {
+        let has_room = all.len() < most;
+        let is_same = |one: &&mut Self| one.time_ns.is_none() && one.trigger == self.trigger;
+        match all.iter_mut().find(is_same) {
+            Some(one) if self.time_ns.is_some() => one.time_ns = self.time_ns,
+            _ if has_room => all.push(self),
+            _ => {}
+        }
+    }
+
     /// The same with nothing in it that a terminal would obey: it may come from a damaged file.
     #[must_use]
     pub fn clean(&self) -> Self {
@@ -262,5 +280,38 @@ impl SideFile {
             events: EventTotals::default(),
             totals: Vec::new(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_fired_has_a_time_as_soon_as_it_is_known() {
+        let at = |time_ns, trigger: &str| Fired {
+            time_ns,
+            trigger: trigger.to_owned(),
+        };
+        let mut all = Vec::new();
+        for fired in [
+            at(None, "a"),
+            at(Some(5), "b"),
+            at(None, "a"),
+            at(Some(7), "a"),
+        ] {
+            fired.add_to(&mut all, 4);
+        }
+        let expected = [at(Some(7), "a"), at(Some(5), "b"), at(None, "a")];
+        assert_eq!(all, expected);
+        for (fired, said) in [
+            (at(Some(9), "a"), 3),
+            (at(Some(10), "a"), 4),
+            (at(None, "a"), 4),
+        ] {
+            fired.add_to(&mut all, 4);
+            assert_eq!(all.len(), said);
+        }
+        assert_eq!(all[2], at(Some(9), "a"));
     }
 }

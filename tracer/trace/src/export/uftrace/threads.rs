@@ -9,11 +9,12 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use terms::function::Function;
 
+use super::directory::append;
 use super::error::ExportError;
 use super::lane::{BUFFER, Lane, Length, Storage, VALUES_BESIDE};
 use super::layout::{self, NAMES_FILE, Text};
@@ -69,7 +70,7 @@ impl Description {
         }
         let first = listed.first().copied().unwrap_or(thread);
         let tasks = self.path("task.txt");
-        let lines = layout::task(thread, first, &self.module);
+        let lines = layout::task(layout::tid(thread), layout::tid(first), &self.module);
         append(&tasks, lines.as_bytes()).map_err(ExportError::io("write", &tasks))?;
         let names = self.path(NAMES_FILE);
         append(&names, &self.name(thread)).map_err(ExportError::io("write", &names))?;
@@ -79,15 +80,17 @@ impl Description {
     }
 
     fn list(&self, threads: &[u32]) -> Result<(), ExportError> {
-        let info = layout::info(&self.command_line, &self.module, threads, &self.values);
+        let tids: Vec<_> = threads.iter().copied().map(layout::tid).collect();
+        let info = layout::info(&self.command_line, &self.module, &tids, &self.values);
         self.replace("info", &info)
     }
 
     /// What tells the name of a thread.
     fn name(&self, thread: u32) -> Vec<u8> {
+        let tid = layout::tid(thread);
         match self.names.get(&thread) {
-            Some(name) => layout::name(thread, name),
-            None => layout::name(thread, &format!("thread{thread}")),
+            Some(name) => layout::name(tid, name),
+            None => layout::name(tid, &format!("thread{thread}")),
         }
     }
 
@@ -104,10 +107,6 @@ impl Description {
             .and_then(|()| fs::rename(&fresh, &path))
             .map_err(ExportError::io("write", &path))
     }
-}
-
-fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    OpenOptions::new().append(true).open(path)?.write_all(bytes)
 }
 
 /// The data file of a thread, and the one beside it: there may be thousands, so they are open while they are written.
@@ -303,7 +302,12 @@ impl ThreadLanes {
         lane.flush()
     }
 
-    /// Where no thread was seen, the first is listed: without one uftrace opens no directory.
+    /// The tasks that are listed.
+    pub fn tids(&self) -> Vec<u32> {
+        self.listed.iter().copied().map(layout::tid).collect()
+    }
+
+    /// Where no thread was seen, the first is listed: a session is that of a task.
     pub fn list_one(&mut self) -> Result<(), ExportError> {
         if self.listed.is_empty() {
             self.description.announce(0, &[])?;

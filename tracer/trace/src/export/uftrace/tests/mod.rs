@@ -1,5 +1,7 @@
 //! Trace directories written and looked at byte by byte, and data files on a disk that fills up.
 
+mod alone;
+
 use crate::testing::{event, functions, text_of};
 use terms::function::FunctionId;
 
@@ -433,23 +435,6 @@ fn names_of_tasks(directory: &Path) -> Vec<String> {
         .collect::<std::collections::BTreeMap<_, _>>()
         .into_values()
         .collect()
-}
-
-#[test]
-fn a_trace_of_events_alone_has_a_task_and_what_uftrace_looks_for() {
-    let root = tempfile::tempdir().unwrap();
-    for (name, metadata) in [("functions", metadata(1)), ("graph", graph_metadata())] {
-        let directory = root.path().join(name);
-        let functions = functions(1);
-        let writer = UftraceWriter::create(&directory, text_of(&functions), metadata, false);
-        writer.unwrap().finish().unwrap();
-        let tasks = fs::read_to_string(directory.join("task.txt")).unwrap();
-        assert_eq!(tasks.lines().count(), 2, "{tasks}");
-        assert_eq!(fs::metadata(directory.join("1000.dat")).unwrap().len(), 0);
-        assert_eq!(fs::read(directory.join("0.dat")).unwrap(), b"\n");
-        let again = UftraceWriter::create(&directory, text_of(&functions), graph_metadata(), true);
-        again.expect("it is known as a trace").finish().unwrap();
-    }
 }
 
 #[test]

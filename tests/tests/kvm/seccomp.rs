@@ -1,0 +1,72 @@
+//! Threads make no system call but those of their lists.
+
+use std::fs;
+
+use tests::forced::{force_call, threads};
+use tests::{Guest, Running};
+
+/// `socket`: nobody's.
+const FORBIDDEN: u64 = 41;
+/// All that there are, as they are named; `vmm` is the main one.
+const THREADS: [&str; 8] = [
+    "vmm", "vcpu0", "console", "drain", "look", "clock", "signals", "watchdog",
+];
+
+/// A guest that is traced with everything that has a thread, of which each has got so far that `/proc` says this of it.
+fn traced(options: &[&str], mode: char) -> Running {
+    let all = [
+        "--trace", "function", "--filter", "spin_*", "--clock", "page",
+    ];
+    let guest = Guest::spinning(&[&all[..], options].concat());
+    let is_there = |found: &[(String, char)], name: &str| {
+        let mut found = found.iter();
+        found.any(|(one, its)| one == name && *its == mode)
+    };
+    loop {
+        let found = held(&guest);
+        if THREADS.iter().all(|name| is_there(&found, name)) {
+            return guest;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// What `/proc` says of each thread: 2 where it is held to a list.
+fn held(guest: &Running) -> Vec<(String, char)> {
+    let of = |(thread, name)| {
+        let status = format!("/proc/{}/task/{thread}/status", guest.pid());
+        let status = fs::read_to_string(status).ok()?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("Seccomp:"))?;
+        Some((name, line.trim().chars().next()?))
+    };
+    threads(guest.pid()).into_iter().filter_map(of).collect()
+}
+
+#[test]
+fn a_forbidden_call_of_any_thread_ends_the_process_with_a_line_that_names_both() {
+    for name in THREADS {
+        let guest = traced(&[], '2');
+        force_call(guest.pid(), name, FORBIDDEN);
+        let ended = guest.end().0;
+        assert_eq!(ended.code, Some(109), "{name}: {ended}");
+        let line = format!("vmm: the thread {name} has made the system call socket (41)");
+        assert!(ended.stderr.contains(&line), "{name}: {ended}");
+    }
+}
+
+/// One is not: it starts what a user has named for a trigger.
+#[test]
+fn every_thread_is_held_to_its_list_unless_that_is_not_wanted() {
+    for (options, expected) in [(&[][..], '2'), (&["--no-seccomp"], '0')] {
+        let mut guest = traced(options, expected);
+        for (name, mode) in held(&guest) {
+            let of_kvm = name.starts_with("kvm");
+            let expected = if name == "commands" { '0' } else { expected };
+            assert!(of_kvm || mode == expected, "{name}: {mode}");
+        }
+        guest.type_text("q");
+        let _ = guest.end().0.good();
+    }
+}

@@ -1,0 +1,122 @@
+//! A file that is cut or damaged is read as far as it is whole.
+
+use super::*;
+
+#[test]
+fn a_file_that_is_cut_anywhere_is_read_to_its_last_whole_block() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store");
+    small().compact(&store);
+    let whole = fs::read(store.join(STORE_FILE)).unwrap();
+    let borders = borders(&whole);
+    let beginning = borders[2];
+    let mut last = 0;
+    for length in 0..whole.len() {
+        fs::write(store.join(STORE_FILE), &whole[..length]).unwrap();
+        let to = folder.path().join("to");
+        let converted = convert(&store, &to, false, &Watch::default());
+        if length < beginning {
+            let message = converted.unwrap_err().to_string();
+            assert!(
+                message.ends_with("not a trace of ours, or a damaged one"),
+                "{message}"
+            );
+            assert!(!to.exists());
+            continue;
+        }
+        let converted = converted.unwrap();
+        assert!(!converted.is_finished);
+        assert_eq!(
+            converted.remark.is_none(),
+            borders.contains(&length),
+            "{length}"
+        );
+        if let Some(remark) = converted.remark {
+            let at = borders
+                .iter()
+                .rev()
+                .find(|border| **border < length)
+                .unwrap();
+            let bytes = length - at;
+            let expected = format!("the last {bytes} bytes, from {at} on, are not shown");
+            assert!(remark.ends_with(&expected), "{remark}");
+        }
+        assert!(converted.tally.calls >= last, "{length}");
+        last = converted.tally.calls;
+        fs::remove_dir_all(to).unwrap();
+    }
+    assert!(last > 50, "{last}");
+}
+
+/// Where blocks begin, and the end.
+fn borders(file: &[u8]) -> Vec<usize> {
+    let mut borders = vec![16];
+    while let Some(length) = file
+        .get(borders[borders.len() - 1]..)
+        .and_then(|rest| rest.first_chunk())
+    {
+        let length = u32::from_le_bytes(*length) as usize;
+        borders.push(borders[borders.len() - 1] + 12 + length);
+    }
+    borders
+}
+
+#[test]
+fn a_file_that_is_damaged_anywhere_is_read_to_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store");
+    small().compact(&store);
+    let whole = fs::read(store.join(STORE_FILE)).unwrap();
+    let borders = borders(&whole);
+    for at in (0..whole.len()).step_by(3) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1 << (at % 8);
+        fs::write(store.join(STORE_FILE), &bytes).unwrap();
+        let to = folder.path().join("to");
+        match convert(&store, &to, false, &Watch::default()) {
+            // Zeros that nobody looks at.
+            Ok(converted) if converted.is_finished => assert!((12..16).contains(&at), "{at}"),
+            Ok(converted) => {
+                let block = borders.iter().rev().find(|border| **border <= at).unwrap();
+                let remark = converted.remark.unwrap();
+                let is_said = remark.contains(&format!("the block at {block} is damaged"))
+                    || remark.contains(&format!("from {block} on"));
+                assert!(is_said, "{at}: {remark}");
+            }
+            Err(error) => assert!(at < borders[2], "{at}: {error}"),
+        }
+        let _ = fs::remove_dir_all(to);
+    }
+}
+
+#[test]
+fn another_version_is_named_and_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store");
+    small().compact(&store);
+    let mut bytes = fs::read(store.join(STORE_FILE)).unwrap();
+    bytes[8] = 9;
+    fs::write(store.join(STORE_FILE), bytes).unwrap();
+    let error = convert(&store, &folder.path().join("to"), false, &Watch::default()).unwrap_err();
+    let message = error.to_string();
+    assert!(
+        message.contains("version 9, this program reads version 1: convert it"),
+        "{message}"
+    );
+    assert_eq!(message.lines().count(), 1);
+}
+
+#[test]
+fn a_trace_that_nobody_has_ended_is_there_up_to_its_last_round() {
+    let folder = tempfile::tempdir().unwrap();
+    let [store, to] = ["store", "to"].map(|name| folder.path().join(name));
+    let mut writer = small().writer(&store);
+    small().write(&mut writer);
+    // As if the process were killed.
+    std::mem::forget(writer);
+    let converted = convert(&store, &to, false, &Watch::default()).unwrap();
+    assert_eq!((converted.is_finished, converted.remark), (false, None));
+    small().directly(&folder.path().join("direct"));
+    let data = |of: &str| fs::read(folder.path().join(of).join("1000.dat")).unwrap();
+    assert_eq!(data("to"), data("direct"));
+}
