@@ -123,8 +123,10 @@ pub fn folded(
 ) -> Result<Vec<u8>, ReportError> {
     let mut folded = Folded::by(weight(trace));
     let mut frames = Frames::default();
+    let mut is_empty = true;
     // Events are no part of a stack: they are not read.
     while let Some(shown) = calls.pop()? {
+        is_empty = false;
         for mut step in shown.steps() {
             if let EventKind::Entry(function) = step.kind {
                 let mut frame = calls.name(trace, function).into_owned();
@@ -139,6 +141,9 @@ pub fn folded(
                 _ => folded.add(&step),
             }
         }
+    }
+    if is_empty {
+        calls.note_empty_part(0);
     }
     calls.notes.iter().map(|note| &**note).for_each(note);
     let mut text = Vec::new();

@@ -9,6 +9,7 @@ use std::io::{BufReader, Read};
 use std::sync::Arc;
 
 use terms::function::FunctionId;
+use terms::quantity::in_seconds;
 
 use super::data_file::{DataFile, Next};
 use super::directory::{Names, Task, TraceDirectory};
@@ -240,6 +241,7 @@ impl Lane {
             Kind::Lost => EventKind::Lost(record.value),
             Kind::Exit | Kind::Event => return,
         };
+        self.last_ns = self.last_ns.max(record.time);
         sink.event(Event {
             time_ns: record.time,
             vcpu,
@@ -382,6 +384,9 @@ impl Calls {
             .iter()
             .map(|task| Lane::open(trace, task, excerpt));
         let lanes = lanes.collect::<Result<Vec<_>, _>>()?;
+        let notes = selection.hidden_is_missing().then(|| {
+            "no function of the trace is one of those that were to be left out".to_owned()
+        });
         if !excerpt.threads.is_empty() && !lanes.iter().any(|lane| lane.is_wanted) {
             return Err(ReportError::NoThread);
         }
@@ -395,7 +400,7 @@ impl Calls {
             failure: None,
             steps: 0,
             watch: Watch::default(),
-            notes: Vec::new(),
+            notes: notes.into_iter().collect(),
         };
         for index in 0..calls.lanes.len() {
             calls.fill(index)?;
@@ -455,6 +460,23 @@ impl Calls {
     pub fn entries(&self) -> u64 {
         let entries = self.lanes.iter().map(|lane| lane.entries);
         entries.fold(0, u64::saturating_add)
+    }
+
+    /// All was read, `events` events beside the calls, and nothing of it is shown: that is said where only a part was
+    /// asked for.
+    pub(crate) fn note_empty_part(&mut self, events: u64) {
+        let has_any = events > 0 || self.entries() > 0;
+        if self.excerpt.is_everything() || !has_any {
+            return;
+        }
+        let last = self.lanes.iter().filter(|lane| lane.has_times);
+        let last = last.map(|lane| lane.last_ns).max().filter(|ns| *ns > 0);
+        let last = last.map_or_else(String::new, |ns| {
+            format!("; its last call is at {} s", in_seconds(ns))
+        });
+        self.notes.push(format!(
+            "nothing of the trace is in the part that was asked for{last}"
+        ));
     }
 
     fn take(&mut self, index: usize) -> Option<Event> {

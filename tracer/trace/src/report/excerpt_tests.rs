@@ -66,6 +66,13 @@ fn trace() -> (TempDir, PathBuf) {
 
 /// Calls as `depth:name`, with `;` where nothing is shown in them, else with `/` where they end; events as their names.
 fn shown(excerpt: &Excerpt) -> String {
+    let (shown, notes) = shown_with_notes(excerpt);
+    assert_eq!(notes, Vec::<String>::new());
+    shown
+}
+
+/// The same, and what is said of it.
+fn shown_with_notes(excerpt: &Excerpt) -> (String, Vec<String>) {
     let (_root, directory) = trace();
     let view = View {
         format: Format::Graph,
@@ -74,7 +81,7 @@ fn shown(excerpt: &Excerpt) -> String {
     };
     let mut out = Vec::new();
     let printed = print(&directory, &view, &mut out).unwrap();
-    assert_eq!((printed.missing, printed.notes), (None, Vec::new()));
+    assert_eq!(printed.missing, None);
     let text = String::from_utf8(out).unwrap();
     let rows = text.lines().filter_map(|line| line.split_once("|  "));
     let words = rows
@@ -91,7 +98,7 @@ fn shown(excerpt: &Excerpt) -> String {
                 ),
             }
         });
-    words.collect::<Vec<_>>().join(" ")
+    (words.collect::<Vec<_>>().join(" "), printed.notes)
 }
 
 fn globs(globs: &[&str]) -> Vec<Pattern> {
@@ -176,7 +183,67 @@ fn a_time_has_the_calls_that_were_open_in_it() {
     assert_eq!(between(None, Some(2_400)), "0:f0 1:f1; /");
     let moment = between(Some(3_500), Some(3_500));
     assert_eq!(moment, "0:f0 1:f1 0:f2; 2:f2 sent / / /");
-    assert_eq!(between(Some(9_001), None), "");
+}
+
+#[test]
+fn a_part_in_which_nothing_is_says_so() {
+    let nothing = "nothing of the trace is in the part that was asked for";
+    let parts = [
+        Excerpt {
+            from_ns: Some(9_001),
+            ..Excerpt::default()
+        },
+        Excerpt {
+            until_ns: Some(999),
+            ..Excerpt::default()
+        },
+        Excerpt::from(Rules {
+            threshold: Some(Threshold {
+                nanoseconds: 10_000,
+            }),
+            ..Rules::default()
+        }),
+    ];
+    for part in &parts[..2] {
+        let said = format!("{nothing}; its last call is at 0.000009000 s");
+        assert_eq!(shown_with_notes(part), (String::new(), vec![said]));
+    }
+    // Events have no length: they are shown whatever calls are asked for.
+    assert_eq!(shown(&parts[2]), "sent sent");
+    // So it is with what has no calls, and with what is read without events.
+    let (_root, directory) = written((GRAPH, "tsc"), [(5_000, 0, 0, 0, SENT)]);
+    let view = |excerpt: &Excerpt| View {
+        excerpt: excerpt.clone(),
+        ..View::default()
+    };
+    for (part, notes) in [(&parts[0], vec![nothing.to_owned()]), (&parts[2], vec![])] {
+        let printed = print(&directory, &view(part), &mut io::sink()).unwrap();
+        assert_eq!(printed.notes, notes);
+    }
+    let (_root, directory) = trace();
+    let trace = TraceDirectory::open(&directory).unwrap();
+    for (part, said) in [(&parts[2], 1), (&Excerpt::default(), 0)] {
+        let mut calls = Calls::open(&trace, part).unwrap();
+        let mut notes = Vec::new();
+        let note = |note: &str| notes.push(note.to_owned());
+        let folded = crate::convert::folded(&trace, &mut calls, false, note).unwrap();
+        assert_eq!((folded.is_empty(), notes.len()), (said == 1, said));
+    }
+}
+
+#[test]
+fn hiding_what_is_not_there_says_so() {
+    let hidden = |globs: &[&str]| {
+        shown_with_notes(&Excerpt {
+            hidden: self::globs(globs),
+            ..Excerpt::default()
+        })
+    };
+    let (all, notes) = hidden(&["f7", "g*"]);
+    assert_eq!(all, shown(&Excerpt::default()));
+    let said = "no function of the trace is one of those that were to be left out";
+    assert_eq!(notes, [said]);
+    assert_eq!(hidden(&["f7", "f1"]).1, Vec::<String>::new());
 }
 
 #[test]

@@ -42,6 +42,8 @@ pub struct Stream<'a> {
     /// The next step, when it is known what comes before it.
     next: Option<Shown>,
     leaves: Leaves,
+    /// Whether nothing but remarks has come so far.
+    is_empty: bool,
 }
 
 impl<'a> Stream<'a> {
@@ -62,6 +64,7 @@ impl<'a> Stream<'a> {
             remarks: remarks.unwrap_or_default().into_iter().peekable(),
             next: None,
             leaves,
+            is_empty: true,
         })
     }
 
@@ -73,6 +76,9 @@ impl<'a> Stream<'a> {
         loop {
             let happened = self.any()?;
             let Some(Happened::Remark(remark)) = &happened else {
+                if std::mem::take(&mut self.is_empty) && happened.is_none() {
+                    self.calls.note_empty_part(self.events.read);
+                }
                 return Ok(happened);
             };
             let (excerpt, time_ns) = (&self.calls.excerpt, remark.time_ns());
