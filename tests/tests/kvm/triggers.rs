@@ -394,12 +394,15 @@ fn guests_of_others_have_triggers_and_listeners() {
 
 #[test]
 fn what_can_never_be_is_refused() {
-    let refused = |options: &[&str], words: &[&str]| {
+    let ended = |options: &[&str]| {
         let mut run = vmm();
         run.args(["run", "--kernel"])
             .arg(tests::guest())
             .args(options);
-        let ended = Ended::from(run.output().unwrap());
+        Ended::from(run.output().unwrap())
+    };
+    let refused = |options: &[&str], words: &[&str]| {
+        let ended = ended(options);
         let line = ended.refused(100);
         for word in words {
             assert!(line.contains(word), "{options:?}: {line}");
@@ -416,6 +419,12 @@ fn what_can_never_be_is_refused() {
     graph("nobody: stop", &["'nobody'", "no function"]);
     graph("event nobody: stop", &["event nobody", "no event"]);
     graph("calls_root: pause", &["--control"]);
+    graph("calls_root: start more", &["--control", "session"]);
+    let there = tempfile::tempdir().unwrap();
+    let dump = |name: &str| format!("calls_root: dump {}", there.path().join(name).display());
+    graph(&dump("."), &["exists already"]);
+    let missing = ended(&["--trace", "graph", "--trigger", &dump("no/such")]);
+    assert!(missing.refused(106).contains("no/such"), "{missing}");
     let slow = "calls_root > 1us: stop";
     refused(&["--trace", "function", "--trigger", slow], &["graph"]);
     refused(

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::layout;
 use crate::processor::promises_atomic;
 use tracer::Dispatch;
-use tracer::tracing::options::{PatchMethod, Tracer, TracingOptions};
+use tracer::tracing::options::{DEFAULT_SESSION, PatchMethod, Tracer, TracingOptions};
 
 /// What is traced.
 #[derive(Debug, Args)]
@@ -60,6 +60,7 @@ impl Traced {
     #[must_use]
     pub fn useless(&self, has_control: bool) -> Option<&'static str> {
         let pauses = |trigger: &Trigger| trigger.action == Action::Pause;
+        let starts_another = |trigger: &Trigger| matches!(&trigger.action, Action::Start(session) if session != DEFAULT_SESSION);
         if has_control {
             return None;
         }
@@ -73,7 +74,13 @@ impl Traced {
                 "--trigger: nothing would be seen; say what to trace (--trace, --event, --probe), or how to be told (--control)",
             );
         }
-        self.session.trigger.iter().any(pauses).then_some(
+        let mut triggers = self.session.trigger.iter();
+        if triggers.clone().any(starts_another) {
+            return Some(
+                "--trigger: nobody could make the session that is to be started; say how to be told (--control)",
+            );
+        }
+        triggers.any(pauses).then_some(
             "--trigger: nobody could let the guest go on that is paused; say how to be told (--control)",
         )
     }

@@ -195,7 +195,9 @@ impl FromStr for DumpAction {
     fn from_str(text: &str) -> Result<Self, BadTrigger> {
         let stripped = text.strip_suffix(" and stop");
         let (rest, then_stops) = (stripped.unwrap_or(text).trim(), stripped.is_some());
-        let (directory, last_ns) = match rest.rsplit_once(" last ") {
+        let is_word = |rest: &str| rest.is_empty() || rest.starts_with(' ');
+        let parts = rest.rsplit_once(" last");
+        let (directory, last_ns) = match parts.filter(|(_, rest)| is_word(rest)) {
             Some((directory, last)) => {
                 let last = quantity::nanoseconds(last.trim(), "ms");
                 (directory.trim_end(), Some(last.map_err(BadTrigger::Last)?))
@@ -250,6 +252,10 @@ mod tests {
                 "f > 1: dump a and b last 100ms and stop",
                 ("f > 1µs", dump("a and b", Some(100_000_000), true), 1),
             ),
+            (
+                "f: dump a last.d last 1s",
+                ("f", dump("a last.d", Some(1_000_000_000), false), 1),
+            ),
             ("f: dump a and stop", ("f", dump("a", None, true), 1)),
             ("a::b<c> > 2: pause x9", ("a::b<c> > 2µs", Action::Pause, 9)),
             (
@@ -297,6 +303,9 @@ mod tests {
             ("f: stop x0", "no number of times"),
             ("f: stop xy", "no number of times"),
             ("f: dump a last soon", "column 4: after 'last': 'soon'"),
+            ("f: dump a last", "column 4: after 'last': ''"),
+            ("f: dump a last x3", "column 4: after 'last': ''"),
+            ("f: dump a last and stop", "column 4: after 'last': ''"),
             ("ä > 1us: fly", "column 10: 'fly' is no action"),
             ("f > soon: stop", "column 1: "),
             ("f[: stop", "f["),

@@ -19,15 +19,9 @@ pub(crate) fn prepare(
     force: bool,
     command: &str,
 ) -> Result<DirectoryLock, ExportError> {
-    let Ok(found) = fs::symlink_metadata(directory) else {
-        fs::create_dir(directory).map_err(|source| ExportError::Create {
-            path: directory.to_owned(),
-            source,
-        })?;
+    if !is_there(directory)? {
+        fs::create_dir(directory).map_err(cannot_create(directory))?;
         return DirectoryLock::take(directory, command);
-    };
-    if !found.is_dir() {
-        return Err(ExportError::NotADirectory(directory.to_owned()));
     }
     if !force {
         return Err(ExportError::Exists(directory.to_owned()));
@@ -39,6 +33,40 @@ pub(crate) fn prepare(
         fs::remove_file(&path).map_err(ExportError::io("remove the old", &path))?;
     }
     Ok(lock)
+}
+
+/// Whether a directory is there.
+fn is_there(directory: &Path) -> Result<bool, ExportError> {
+    match fs::symlink_metadata(directory) {
+        Ok(found) if !found.is_dir() => Err(ExportError::NotADirectory(directory.to_owned())),
+        Ok(_) => Ok(true),
+        Err(_) => Ok(false),
+    }
+}
+
+fn cannot_create(path: &Path) -> impl FnOnce(io::Error) -> ExportError {
+    let path = path.to_owned();
+    move |source| ExportError::Create { path, source }
+}
+
+/// Whether a new directory can be made here later, as far as that can be told now.
+///
+/// # Errors
+/// [`ExportError::Exists`] and others that say why not.
+pub fn check_new(directory: &Path) -> Result<(), ExportError> {
+    if is_there(directory)? {
+        return Err(ExportError::Exists(directory.to_owned()));
+    }
+    let parent = directory.parent().unwrap_or(Path::new(""));
+    let parent = match parent.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => parent,
+    };
+    let found = fs::metadata(parent).map_err(cannot_create(directory))?;
+    match found.is_dir() {
+        true => Ok(()),
+        false => Err(cannot_create(directory)(io::ErrorKind::NotADirectory.into())),
+    }
 }
 
 /// Adds to a file that is there.

@@ -36,6 +36,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(crate) use self::alone::NO_CALLS;
+pub use self::directory::check_new;
 pub(crate) use self::directory::prepare;
 pub use self::error::ExportError;
 pub use self::init_calls::InitCallList;

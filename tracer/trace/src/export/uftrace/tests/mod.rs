@@ -169,12 +169,14 @@ fn only_traces_are_overwritten_and_only_when_forced() {
     let create = |force| {
         UftraceWriter::create(&directory, text_of(&functions), metadata(1), force).map(drop)
     };
+    check_new(&directory).unwrap();
     create(false).unwrap();
-    let error = create(false).unwrap_err();
-    assert!(
-        matches!(&error, ExportError::Exists(path) if *path == directory),
-        "{error}"
-    );
+    for error in [create(false).unwrap_err(), check_new(&directory).unwrap_err()] {
+        assert!(
+            matches!(&error, ExportError::Exists(path) if *path == directory),
+            "{error}"
+        );
+    }
     fs::write(directory.join("7.dat"), "old").unwrap();
     create(true).unwrap();
     assert!(!directory.join("7.dat").exists());
@@ -191,10 +193,16 @@ fn only_traces_are_overwritten_and_only_when_forced() {
     fs::write(&file, "").unwrap();
     let error = UftraceWriter::create(&file, text_of(&functions), metadata(1), true).unwrap_err();
     assert!(matches!(error, ExportError::NotADirectory(_)), "{error}");
-    let missing = root.path().join("no/such");
-    let error =
-        UftraceWriter::create(&missing, text_of(&functions), metadata(1), true).unwrap_err();
-    assert!(error.to_string().contains("no/such"), "{error}");
+    let error = check_new(&file).unwrap_err();
+    assert!(matches!(error, ExportError::NotADirectory(_)), "{error}");
+    for missing in ["no/such", "file/such"].map(|name| root.path().join(name)) {
+        let created = UftraceWriter::create(&missing, text_of(&functions), metadata(1), true);
+        for error in [created.unwrap_err(), check_new(&missing).unwrap_err()] {
+            let name = missing.display().to_string();
+            assert!(error.to_string().contains(&name), "{error}");
+        }
+    }
+    check_new(Path::new("such-a-directory")).unwrap();
 }
 
 /// A disk of limited size, which takes what fits of each write.
