@@ -1,6 +1,7 @@
 //! Graph traces: every call has its return, on its thread, whatever the guest does.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use serde_json::Value;
 use tests::{Counts, Ended, Guest, Printed, Trace, scaled, vmm_says};
@@ -119,6 +120,16 @@ fn threads_that_are_preempted_and_migrate_keep_their_calls() {
     }
 }
 
+/// The functions of `calls`, each of which calls the next one twice.
+const CALLS: [&str; 6] = [
+    "calls_root",
+    "calls_trunk",
+    "calls_bough",
+    "calls_branch",
+    "calls_twig",
+    "calls_leaf",
+];
+
 /// The lines of a call that calls the next function twice.
 fn twice(names: &[&str], depth: usize, lines: &mut Vec<String>) {
     let indent = "  ".repeat(depth);
@@ -136,17 +147,9 @@ fn twice(names: &[&str], depth: usize, lines: &mut Vec<String>) {
 
 #[test]
 fn the_tree_of_calls_is_the_known_one() {
-    let names = [
-        "calls_root",
-        "calls_trunk",
-        "calls_bough",
-        "calls_branch",
-        "calls_twig",
-        "calls_leaf",
-    ];
     let mut expected = Vec::new();
     for _ in 0..20 {
-        twice(&names, 0, &mut expected);
+        twice(&CALLS, 0, &mut expected);
     }
     for (vcpus, hook) in [(1, "balanced"), (2, "balanced"), (1, "jmp"), (1, "ret")] {
         let (_, trace) = traced("workload=calls iterations=20 tick=500", vcpus, hook);
@@ -208,6 +211,103 @@ fn a_report_selects_calls_as_ftrace_does() {
     let notrace = ["--graph-notrace", "calls_trunk"];
     assert_eq!(tree(&trace, &notrace), only("calls_root();", 2));
     assert!(tree(&trace, &["--threshold", "100s"]).is_empty());
+}
+
+/// `calls` in full, twice, without some of its functions: what these call stands in their place.
+fn tree_without(hidden: &[&str]) -> Vec<String> {
+    fn add(names: &[&str], depth: usize, hidden: &[&str], lines: &mut Vec<String>) {
+        let [name, inner @ ..] = names else { return };
+        let indent = "  ".repeat(depth);
+        let mut children = Vec::new();
+        let depth = depth + usize::from(!hidden.contains(name));
+        (0..2).for_each(|_| add(inner, depth, hidden, &mut children));
+        match (hidden.contains(name), children.is_empty()) {
+            (true, _) => lines.extend(children),
+            (false, true) => lines.push(format!("{indent}{name}();")),
+            (false, false) => {
+                lines.push(format!("{indent}{name}() {{"));
+                lines.extend(children);
+                lines.push(format!("{indent}}}"));
+            }
+        }
+    }
+    let mut lines = Vec::new();
+    (0..2).for_each(|_| add(&CALLS, 0, hidden, &mut lines));
+    lines
+}
+
+/// How many bytes there are from the entry of each function to the next one, as the trace's symbols have it.
+fn sizes(trace: &Trace) -> BTreeMap<String, u64> {
+    let files = std::fs::read_dir(trace.path()).unwrap();
+    let files = files.map(|file| file.unwrap().path());
+    let is_symbols = |path: &PathBuf| path.extension().is_some_and(|end| end == "sym");
+    let symbols: Vec<String> = files
+        .filter(is_symbols)
+        .map(|path| std::fs::read_to_string(path).unwrap())
+        .collect();
+    let lines = symbols.iter().flat_map(|text| text.lines());
+    let mut functions: Vec<(u64, &str)> = lines
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            (u64::from_str_radix(words[0], 16).unwrap(), words[2])
+        })
+        .collect();
+    functions.sort_unstable();
+    let pairs = functions.windows(2);
+    pairs
+        .map(|pair| (pair[0].1.to_owned(), pair[1].0 - pair[0].0))
+        .collect()
+}
+
+#[test]
+fn a_report_leaves_out_functions_and_shows_the_ways_to_others() {
+    let (_, trace) = traced("workload=calls iterations=2", 1, "balanced");
+    assert_eq!(tree(&trace, &[]), tree_without(&[]));
+    assert_eq!(
+        tree(&trace, &["--hide", "calls_b*", "--hide", "calls_root"]),
+        tree_without(&["calls_bough", "calls_branch", "calls_root"])
+    );
+    // What is called below it is on no way to it.
+    let below = ["calls_branch", "calls_twig", "calls_leaf"];
+    let ways = tree(&trace, &["--callers", "calls_bough"]);
+    assert_eq!(ways, tree_without(&below));
+    let both = ["--callers", "calls_bough", "--callers", "calls_trunk"];
+    assert_eq!(tree(&trace, &both), tree_without(&below));
+    let path = trace.path();
+    let report = ["report", path.to_str().unwrap(), "--hide", "nobody"];
+    let ended = vmm_says(&report).good();
+    assert!(ended.stderr.contains("left out"), "{ended}");
+    let late = ["report", path.to_str().unwrap(), "--from", "1000s"];
+    let ended = vmm_says(&late).good();
+    assert!(
+        ended.stderr.contains("nothing of the trace is in the part"),
+        "{ended}"
+    );
+}
+
+#[test]
+fn a_report_leaves_out_small_functions() {
+    let (printed, trace) = traced(&format!("workload={WORKLOADS} iterations=5"), 1, "balanced");
+    let (called, sizes) = (printed.called(), sizes(&trace));
+    let of_called: BTreeSet<u64> = called.keys().map(|name| sizes[name]).collect();
+    assert!(of_called.len() > 2, "{of_called:?}");
+    let last = of_called.last().unwrap() + 1;
+    for size in of_called.iter().copied().chain([last]) {
+        let options = ["--min-size", &size.to_string(), "--json"];
+        let shown = trace.report_with("counts", &options);
+        let shown: Value = serde_json::from_str(&shown).unwrap();
+        let rows = shown["counts"].as_array().unwrap().iter();
+        let shown: Counts = rows
+            .map(|row| {
+                let name = row["function"].as_str().unwrap().to_owned();
+                (name, row["calls"].as_u64().unwrap())
+            })
+            .collect();
+        let mut expected = called.clone();
+        expected.retain(|name, _| sizes[name] >= size);
+        assert_eq!(shown, expected, "{size}");
+    }
 }
 
 #[test]

@@ -65,7 +65,9 @@ pub fn check_new(directory: &Path) -> Result<(), ExportError> {
     let found = fs::metadata(parent).map_err(cannot_create(directory))?;
     match found.is_dir() {
         true => Ok(()),
-        false => Err(cannot_create(directory)(io::ErrorKind::NotADirectory.into())),
+        false => Err(cannot_create(directory)(
+            io::ErrorKind::NotADirectory.into(),
+        )),
     }
 }
 

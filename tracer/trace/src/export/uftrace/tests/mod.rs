@@ -171,7 +171,10 @@ fn only_traces_are_overwritten_and_only_when_forced() {
     };
     check_new(&directory).unwrap();
     create(false).unwrap();
-    for error in [create(false).unwrap_err(), check_new(&directory).unwrap_err()] {
+    for error in [
+        create(false).unwrap_err(),
+        check_new(&directory).unwrap_err(),
+    ] {
         assert!(
             matches!(&error, ExportError::Exists(path) if *path == directory),
             "{error}"
