@@ -310,6 +310,44 @@ fn a_report_leaves_out_small_functions() {
     }
 }
 
+/// One line for each call and each return, as objects and as comma-separated values.
+#[test]
+fn programs_read_each_call_and_return() {
+    let (printed, trace) = traced(
+        "workload=calls,threads iterations=20 tick=500",
+        2,
+        "balanced",
+    );
+    let lines = |format: &str, options: &[&str]| {
+        let text = trace.report_with(format, options);
+        text.lines().map(ToOwned::to_owned).collect::<Vec<String>>()
+    };
+    for format in ["graph", "function"] {
+        let (mut calls, mut returns) = (Counts::new(), Counts::new());
+        for line in lines(format, &["--json"]) {
+            let line: Value = serde_json::from_str(&line).unwrap();
+            let name = line["function"].as_str().map(ToOwned::to_owned);
+            match (line["kind"].as_str().unwrap(), name) {
+                ("call", Some(name)) => *calls.entry(name).or_default() += 1,
+                ("return", Some(name)) => *returns.entry(name).or_default() += 1,
+                _ => assert!(line["function"].is_null(), "{line}"),
+            }
+        }
+        assert_eq!(calls, printed.called(), "{format}");
+        let expected = if format == "graph" {
+            printed.called()
+        } else {
+            Counts::new()
+        };
+        assert_eq!(returns, expected, "{format}");
+        let rows = lines(format, &["--csv"]);
+        let is_step = |row: &&String| row.contains(",call,") || row.contains(",return,");
+        let steps = rows.iter().filter(is_step).count() as u64;
+        let expected: u64 = calls.values().chain(returns.values()).sum();
+        assert_eq!(steps, expected, "{format}");
+    }
+}
+
 #[test]
 fn a_run_writes_what_is_selected() {
     let (_, trace) = Guest::new("workload=calls iterations=2")

@@ -43,22 +43,25 @@ const FORMATS: [&str; 8] = [
     "html",
 ];
 
-/// Rows about formats.
+/// Rows about formats: of a graph, and of as many calls without returns.
 pub fn rows(place: &Path) -> Result<Vec<Row>, Failed> {
-    let trace = place.join("long");
-    write(&trace)?;
     let mut rows = Vec::new();
-    rows.extend(measured("report", &["report"], &trace, None)?);
-    for format in FORMATS {
-        let to = place.join("exported");
-        let words = ["export", "--format", format];
-        rows.extend(measured(format, &words, &trace, Some(&to))?);
+    for (tracer, remark) in [(GRAPH, ""), ("function", " (function)")] {
+        let trace = place.join(format!("long-{tracer}"));
+        write(&trace, tracer)?;
+        let of = |name: &str| format!("{name}{remark}");
+        rows.extend(measured(&of("report"), &["report"], &trace, None)?);
+        for format in FORMATS {
+            let to = place.join("exported");
+            let words = ["export", "--format", format];
+            rows.extend(measured(&of(format), &words, &trace, Some(&to))?);
+        }
     }
     Ok(rows)
 }
 
-/// A graph of so many calls, each of which takes a microsecond beside what it calls.
-fn write(trace: &Path) -> Result<(), Failed> {
+/// So many calls, each of which takes a microsecond beside what it calls, as a graph or without their returns.
+fn write(trace: &Path, tracer: &str) -> Result<(), Failed> {
     let functions: Vec<Function> = (0..DEPTH)
         .map(|depth| Function {
             address: Gva(0xffff_ffff_8100_0000 + 16 * u64::from(depth)),
@@ -73,15 +76,19 @@ fn write(trace: &Path) -> Result<(), Failed> {
         limit: None,
     };
     let metadata = Metadata {
-        vcpus: 2,
-        tracer: GRAPH.into(),
+        vcpus: u16::try_from(THREADS)?,
+        tracer: tracer.into(),
         ..Metadata::default()
     };
     let mut writer = UftraceWriter::create(trace, text, metadata, false)?;
     let mut now = 1_000;
+    let mut sink = Written {
+        writer: &mut writer,
+        has_returns: tracer == GRAPH,
+    };
     for tree in 0..TREES {
         let thread = u32::try_from(tree)? % THREADS;
-        call(&mut writer, thread, 0, &mut now);
+        call(&mut sink, thread, 0, &mut now);
     }
     let totals = writer.finish()?;
     let calls: u64 = totals.iter().map(|totals| totals.entries).sum();
@@ -91,6 +98,22 @@ fn write(trace: &Path) -> Result<(), Failed> {
     Ok(())
 }
 
+/// Where calls are written, with their returns or without; there each vCPU is a thread, and nothing is inside of anything.
+struct Written<'a> {
+    writer: &'a mut UftraceWriter,
+    has_returns: bool,
+}
+
+impl Sink for Written<'_> {
+    fn event(&mut self, event: Event) {
+        match event.kind {
+            EventKind::Exit { .. } if !self.has_returns => {}
+            _ if self.has_returns => self.writer.event(event),
+            _ => self.writer.event(Event { depth: 0, ..event }),
+        }
+    }
+}
+
 /// One call and all that it calls.
 fn call(to: &mut impl Sink, thread: u32, depth: u32, now: &mut u64) {
     let function = FunctionId(depth);
@@ -98,7 +121,7 @@ fn call(to: &mut impl Sink, thread: u32, depth: u32, now: &mut u64) {
         *now += 500;
         let event = Event {
             time_ns: *now,
-            vcpu: u16::from(thread >= THREADS / 2),
+            vcpu: u16::try_from(thread).unwrap_or_default(),
             thread,
             depth,
             kind,

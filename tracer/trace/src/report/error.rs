@@ -72,11 +72,11 @@ pub enum ReportError {
     /// Rows were chosen of what has none.
     #[error("only tables have rows to choose: counts, callers, callees, slowest, timeline, values")]
     NotATable,
-    /// Calls one by one were to be written for programs.
+    /// The first screen was to be one table.
     #[error(
-        "only tables are written for programs: counts, callers, callees, slowest, timeline, values, boot, and the overview as JSON"
+        "the first screen is several tables, which JSON has: choose one of them for comma-separated values"
     )]
-    NotForPrograms,
+    SeveralTables,
     /// Rows were to be sorted by a column that there is not.
     #[error("there is no column '{key}' to sort by: {columns}")]
     NoColumn {

@@ -189,7 +189,7 @@ fn the_slowest_calls_are_shown_with_when_and_where_and_who_called() {
 }
 
 #[test]
-fn rows_are_chosen_of_tables_only_and_programs_read_these() {
+fn rows_are_chosen_of_tables_only_and_one_of_these_is_comma_separated() {
     let (_root, directory) = trace();
     let view = View {
         rows: Rows {
@@ -206,18 +206,12 @@ fn rows_are_chosen_of_tables_only_and_programs_read_these() {
         let refused = print(&directory, &view, io::sink());
         assert!(matches!(refused, Err(ReportError::NotATable)), "{format:?}");
     }
-    let refused = |format, notation| {
-        let view = View {
-            format,
-            notation,
-            ..View::default()
-        };
-        let error = print(&directory, &view, io::sink()).unwrap_err();
-        assert!(matches!(error, ReportError::NotForPrograms), "{error}");
+    let view = View {
+        notation: Notation::Csv,
+        ..View::default()
     };
-    refused(Format::Graph, Notation::Json);
-    refused(Format::Function, Notation::Csv);
-    refused(Format::Overview, Notation::Csv);
+    let error = print(&directory, &view, io::sink()).unwrap_err();
+    assert!(matches!(error, ReportError::SeveralTables), "{error}");
 }
 
 /// A file that somebody else has made, or damaged: an inner call cannot be longer than the one that it was made in.

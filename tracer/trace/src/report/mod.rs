@@ -31,6 +31,9 @@ mod scratch;
 mod slowest;
 mod spent;
 pub(crate) mod spread;
+mod steps;
+#[cfg(test)]
+mod steps_tests;
 pub(crate) mod stream;
 pub(crate) mod summary;
 mod table;
@@ -56,6 +59,7 @@ use self::directory::TraceDirectory;
 pub use self::error::ReportError;
 pub use self::missing::Missing;
 use self::rows::Rows;
+use self::steps::Steps;
 use self::stream::{Happened, Leaves, Stream};
 use self::summary::By;
 use self::times::Times;
@@ -266,9 +270,20 @@ pub fn print(directory: &Path, view: &View, out: impl Write) -> Result<Printed, 
     let mut out = BufWriter::new(out);
     let mut calls = Calls::open(&trace, &view.excerpt)?;
     calls.watch = view.watch.clone();
-    let result = match view.format {
-        Format::Function => print_entries(&trace, &mut calls, view.times(&trace), &mut out),
-        Format::Graph => graph::print_graph(&trace, &mut calls, &mut out),
+    let result = match (view.format, view.notation) {
+        (Format::Function, Notation::Json | Notation::Csv) => steps::print(
+            &trace,
+            &mut calls,
+            (Steps::Entries, view.notation),
+            &mut out,
+        ),
+        (Format::Graph, Notation::Json | Notation::Csv) => {
+            steps::print(&trace, &mut calls, (Steps::All, view.notation), &mut out)
+        }
+        (Format::Function, Notation::Text) => {
+            print_entries(&trace, &mut calls, view.times(&trace), &mut out)
+        }
+        (Format::Graph, Notation::Text) => graph::print_graph(&trace, &mut calls, &mut out),
         _ => answer::print(&trace, &mut calls, view, &mut out),
     };
     out.flush().map_err(ReportError::Output)?;
@@ -307,10 +322,7 @@ impl View {
             return Err(ReportError::NotATable);
         }
         match (self.notation, self.format) {
-            (Notation::Json | Notation::Csv, _) if is_one_by_one => {
-                Err(ReportError::NotForPrograms)
-            }
-            (Notation::Csv, Format::Overview) => Err(ReportError::NotForPrograms),
+            (Notation::Csv, Format::Overview) => Err(ReportError::SeveralTables),
             _ => Ok(()),
         }
     }
