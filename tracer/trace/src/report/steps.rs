@@ -199,7 +199,7 @@ impl<'a> Line<'a> {
 /// Where lines go.
 enum Writer<W: Write> {
     Json(W),
-    Csv(csv::Writer<W>),
+    Csv(Box<csv::Writer<W>>),
 }
 
 impl<W: Write> Writer<W> {
@@ -209,7 +209,7 @@ impl<W: Write> Writer<W> {
         }
         let mut csv = csv::Writer::from_writer(out);
         csv.write_record(COLUMNS)?;
-        Ok(Self::Csv(csv))
+        Ok(Self::Csv(Box::new(csv)))
     }
 
     fn line(&mut self, line: &Line<'_>) -> io::Result<()> {
