@@ -142,14 +142,24 @@ impl StoppedTarget for ForeignStopped<'_> {
             }
             Err(_) => ram.ram(),
         };
-        let added = self.guest.added_memory();
-        if let Some(start) = added {
-            log::warn!(
-                "the guest has memory at {start} that it had not when it was attached to: \
-                 `vmm attach --restore` finds it, and takes away what stays now"
-            );
-            regions.push(Region { start, bytes: 8 });
-        }
+        let unread = match self.guest.added_memory() {
+            Ok(None) => None,
+            Ok(Some(start)) => {
+                log::warn!(
+                    "the guest has memory at {start} that it had not when it was attached to: \
+                     `vmm attach --restore` finds it, and takes away what stays now"
+                );
+                Some(start)
+            }
+            Err(error) => {
+                log::warn!(
+                    "whether the guest has got memory since it was attached to cannot be found out: {error}; \
+                     `vmm attach --restore` looks again, and takes away what stays now"
+                );
+                Some(Gpa(ram.memory().ram().end()))
+            }
+        };
+        regions.extend(unread.map(|start| Region { start, bytes: 8 }));
         regions
     }
 
