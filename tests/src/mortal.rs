@@ -1,4 +1,4 @@
-//! A program that dies at a step of our choice: it is killed at one of the system calls by which it does something to others.
+//! A program that dies at a step of our choice: it is killed at one of the system calls of its first thread.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -8,8 +8,23 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-/// The calls that count as steps (x86-64): ptrace, process_vm_writev, pidfd_getfd, pwrite64.
-const STEPS: [u64; 4] = [101, 311, 438, 18];
+/// What something is done to others by (x86-64): ptrace, process_vm_writev, pidfd_getfd, pwrite64.
+const ON_OTHERS: [u64; 4] = [101, 311, 438, 18];
+
+/// Which calls count as steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Steps {
+    /// Those by which something is done to others.
+    OnOthers,
+    /// All.
+    All,
+}
+
+impl Steps {
+    fn have(self, call: u64) -> bool {
+        self == Self::All || ON_OTHERS.contains(&call)
+    }
+}
 
 /// What became of it.
 #[derive(Debug)]
@@ -48,39 +63,39 @@ impl Held {
     }
 }
 
-/// Runs `command` and kills it at this step. It is let run to its end if it has fewer.
+/// Runs `command` and kills it at this step of `which`. It is let run to its end if it has fewer.
 ///
 /// # Panics
 /// When it cannot be started or traced.
-pub fn killed_at(command: &mut Command, step: u64) -> Lived {
-    held_at(command, step).map_or_else(|lived| lived, Held::kill)
+pub fn killed_at(command: &mut Command, which: Steps, step: u64) -> Lived {
+    held_at(command, which, step).map_or_else(|lived| lived, Held::kill)
 }
 
-/// Runs `command` to this step.
+/// Runs `command` to this step of `which`.
 ///
 /// # Errors
 /// How it ended, if it has fewer.
 ///
 /// # Panics
 /// When it cannot be started or traced.
-pub fn held_at(command: &mut Command, step: u64) -> Result<Held, Lived> {
+pub fn held_at(command: &mut Command, which: Steps, step: u64) -> Result<Held, Lived> {
     command.stdout(Stdio::null()).stderr(Stdio::piped());
     let child: Child = command.spawn().expect("the program starts");
     let pid = Pid::from_raw(child.id().cast_signed());
     let options = Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_EXITKILL;
     ptrace::seize(pid, options).expect("it can be traced");
     ptrace::interrupt(pid).expect("it can be interrupted");
-    watch(child, pid, step)
+    watch((child, pid), which, step)
 }
 
-fn watch(child: Child, pid: Pid, step: u64) -> Result<Held, Lived> {
+fn watch((child, pid): (Child, Pid), which: Steps, step: u64) -> Result<Held, Lived> {
     let mut steps = 0;
     loop {
         let mut deliver = None;
         match waitpid(pid, Some(WaitPidFlag::__WALL)).expect("it is ours") {
             WaitStatus::PtraceSyscall(_) => {
                 let call = ptrace::getregs(pid).map_or(0, |registers| registers.orig_rax);
-                steps += u64::from(STEPS.contains(&call));
+                steps += u64::from(which.have(call));
                 if steps >= step {
                     return Ok(Held { child, pid, steps });
                 }

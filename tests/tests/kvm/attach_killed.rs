@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use tests::exact::{gated, untraced, without_gate};
-use tests::mortal::killed_at;
+use tests::mortal::{Steps, killed_at};
 use tests::{Guest, Random, Running, guest, scaled, vmm, vmm_says};
 
 /// A whole life: attached, everything traced, let go.
@@ -32,12 +32,12 @@ fn restore(of: &Running) {
 
 /// Kills so many tracers, each at a step of its own, at random.
 fn killed_at_random(of: &Running, lives: u64) {
-    let whole = killed_at(&mut life(of), u64::MAX);
+    let whole = killed_at(&mut life(of), Steps::OnOthers, u64::MAX);
     assert!(whole.ended == Some(0) && whole.steps > 100, "{whole:?}");
     let mut random = Random::new();
     for _ in 0..lives {
         let step = 1 + random.next_u64() % whole.steps;
-        let lived = killed_at(&mut life(of), step);
+        let lived = killed_at(&mut life(of), Steps::OnOthers, step);
         assert!(
             lived.ended.is_none_or(|ended| ended == 0),
             "{step}: {lived:?}"
@@ -46,7 +46,7 @@ fn killed_at_random(of: &Running, lives: u64) {
     restore(of);
     // The first ones, where the VMM is held for the first time, one after the other.
     for step in 1..40 {
-        let _ = killed_at(&mut life(of), step);
+        let _ = killed_at(&mut life(of), Steps::OnOthers, step);
         restore(of);
     }
 }

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use tests::mortal::{held_at, killed_at};
+use tests::mortal::{Steps, held_at, killed_at};
 use tests::{Guest, Random, Running, bare, guest, scaled, vmm, vmm_says};
 use vmm::devices::console::ConsoleWriter;
 
@@ -47,7 +47,7 @@ fn of_two_tracers_that_come_together_one_is_refused() {
     let text = other.client().digest();
     let mut refused = 0;
     for step in 1..40 {
-        let held = held_at(&mut first(&other), step).expect("more steps");
+        let held = held_at(&mut first(&other), Steps::OnOthers, step).expect("more steps");
         let mut second = Guest::attached(other.pid(), Some(&guest())).start();
         let is_there = answers(&mut second);
         let ended = held.let_go().wait_with_output().unwrap();
@@ -68,14 +68,14 @@ fn of_two_tracers_that_come_together_one_is_refused() {
 #[test]
 fn a_vmm_that_ends_while_it_is_attached_to_is_no_surprise() {
     let mut whole = Guest::spinning(&[]);
-    let steps = killed_at(&mut first(&whole), u64::MAX).steps;
+    let steps = killed_at(&mut first(&whole), Steps::OnOthers, u64::MAX).steps;
     whole.type_text("q");
     let _ = whole.end().0.good();
     let mut random = Random::new();
     for _ in 0..scaled(30) {
         let step = 1 + random.next_u64() % steps;
         let other = Guest::spinning(&[]);
-        let held = match held_at(&mut first(&other), step) {
+        let held = match held_at(&mut first(&other), Steps::OnOthers, step) {
             Ok(held) => held,
             // Waits take as many steps as they take.
             Err(lived) => {

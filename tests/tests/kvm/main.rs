@@ -40,6 +40,7 @@ mod hostile;
 mod hotplug;
 mod html;
 mod kill_switch;
+mod killed;
 mod listing;
 mod live;
 mod locks;

@@ -1,0 +1,169 @@
+//! `vmm run`, `ctl` and `report` are killed at any moment: what was written stays readable, the guest that is talked to does not
+//! notice, and nothing that is left is in the way of the next start.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::json;
+use tests::exact::untraced;
+use tests::mortal::{Steps, killed_at};
+use tests::{Ended, Guest, Random, guest, is_long, scaled, vmm, vmm_says};
+
+const CMDLINE: &str = "workload=calls,threads iterations=200 tick=500";
+
+/// How many are killed.
+fn lives(of: u32) -> u32 {
+    if is_long() { 300 } else { scaled(of) }
+}
+
+fn report(trace: &Path) -> Command {
+    let mut report = vmm();
+    report.arg("report").arg(trace);
+    report
+}
+
+/// Kills `command` at a step of all that it has, at random, so many times; after each `look` is told how it ended.
+fn kill_at_random(command: impl Fn() -> Command, lives: u32, mut look: impl FnMut(Option<i32>)) {
+    let whole = killed_at(&mut command(), Steps::All, u64::MAX);
+    assert!(whole.ended == Some(0) && whole.steps > 50, "{whole:?}");
+    let mut random = Random::new();
+    for _ in 0..lives {
+        let step = 1 + random.next_u64() % whole.steps;
+        let lived = killed_at(&mut command(), Steps::All, step);
+        assert!(
+            lived.ended.is_none_or(|ended| ended == 0),
+            "{step}: {lived:?}"
+        );
+        look(lived.ended);
+    }
+}
+
+/// Each time into the same directory, with the same socket.
+#[test]
+fn a_run_that_is_killed_leaves_what_it_has_written_and_is_in_nobodys_way() {
+    let expected = untraced(Guest::new(CMDLINE).vcpus(2));
+    for store in ["uftrace", "compact"] {
+        let folder = tempfile::tempdir().unwrap();
+        let [trace, socket] = ["trace", "control"].map(|name| folder.path().join(name));
+        let run = || {
+            let mut run = vmm();
+            run.arg("run").arg("--kernel").arg(guest());
+            run.args(["--cmdline", CMDLINE, "--vcpus", "2", "--trace", "graph"]);
+            run.args(["--mode", "discard", "--store", store, "--force"]);
+            run.arg("--control").arg(&socket);
+            run.arg("--output").arg(&trace);
+            run
+        };
+        let mut readable = 0;
+        kill_at_random(run, lives(40), |ended| {
+            let report = Ended::from(report(&trace).output().unwrap());
+            match report.code {
+                Some(0) => {
+                    readable += 1;
+                    let is_said = report.stderr.contains("not ended in order");
+                    assert!(ended.is_some() || is_said || is_whole(&report), "{report}");
+                }
+                // It was killed before there was one.
+                _ => assert!(!report.refused(100).is_empty()),
+            }
+        });
+        assert!(readable > 0, "{store}: nothing could be read");
+        let last = killed_at(&mut run(), Steps::All, u64::MAX);
+        assert_eq!(last.ended, Some(0), "{last:?}");
+        let counts = json_counts(&trace);
+        assert_eq!(counts, expected.called(), "{store}");
+    }
+}
+
+/// What a run says that is killed after its trace was completed.
+fn is_whole(report: &Ended) -> bool {
+    report.stderr.is_empty()
+}
+
+fn json_counts(trace: &Path) -> tests::Counts {
+    let report = vmm_says(&[
+        "report",
+        trace.to_str().unwrap(),
+        "--format",
+        "counts",
+        "--json",
+    ]);
+    let report: serde_json::Value = serde_json::from_str(&report.good().stdout).unwrap();
+    let rows = report["counts"].as_array().unwrap().iter();
+    rows.map(|row| {
+        let name = row["function"].as_str().unwrap().to_owned();
+        (name, row["calls"].as_u64().unwrap())
+    })
+    .collect()
+}
+
+#[test]
+fn whoever_is_killed_while_he_talks_to_a_guest_is_noticed_by_nobody() {
+    let mut running = Guest::spinning(&["--trace", "graph"]);
+    let text = {
+        let mut client = running.client();
+        client.call("stop", json!({}));
+        client.digest()
+    };
+    let socket = running.socket().to_owned();
+    let verbs: [&[&str]; 5] = [
+        &["status"],
+        &["start"],
+        &["filter", "add", "spin_*"],
+        &["session", "list"],
+        &["stop"],
+    ];
+    let mut random = Random::new();
+    for verb in verbs {
+        let ctl = || {
+            let mut ctl = vmm();
+            ctl.arg("ctl").arg("--control").arg(&socket).args(verb);
+            ctl
+        };
+        // What was asked for may have been done already: it is refused then.
+        let steps = killed_at(&mut ctl(), Steps::All, u64::MAX).steps;
+        assert!(steps > 20, "{verb:?}: {steps}");
+        for _ in 0..lives(12) {
+            let _ = killed_at(&mut ctl(), Steps::All, 1 + random.next_u64() % steps);
+            let _ = running.ctl(&["status"]).good();
+        }
+    }
+    // Unless it was stopped.
+    let _ = running.ctl(&["stop"]);
+    let mut client = running.client();
+    assert_eq!(client.digest(), text);
+    running.type_text("q");
+    let _ = running.end().0.good();
+}
+
+/// Names and contents.
+fn files(of: &Path) -> BTreeMap<String, Vec<u8>> {
+    let files = std::fs::read_dir(of).unwrap().map(Result::unwrap);
+    files
+        .map(|file| {
+            let name = file.file_name().into_string().unwrap();
+            (name, std::fs::read(file.path()).unwrap())
+        })
+        .collect()
+}
+
+#[test]
+fn a_report_that_is_killed_leaves_the_trace_as_it_was() {
+    let (ended, trace) = Guest::new(CMDLINE)
+        .with(["--trace", "graph"])
+        .output()
+        .run();
+    let _ = ended.good();
+    let before = files(&trace.path());
+    let whole = Ended::from(report(&trace.path()).output().unwrap()).good();
+    kill_at_random(
+        || report(&trace.path()),
+        lives(40),
+        |_| {
+            assert_eq!(files(&trace.path()), before);
+        },
+    );
+    let again = Ended::from(report(&trace.path()).output().unwrap()).good();
+    assert_eq!(again.stdout, whole.stdout);
+}
