@@ -303,6 +303,39 @@ fn a_disk_that_is_full_keeps_what_a_compact_trace_has() {
     let _ = kept(&ended, &trace);
 }
 
+/// As a full disk, but that it is we who say so; what describes the trace does not count.
+#[test]
+fn no_more_is_written_than_was_allowed() {
+    let folder = Kernels::new();
+    // The names of functions are among a compact trace's blocks, which have the same calls in a seventh of the room.
+    for (store, kib, described) in [("uftrace", 500, 0), ("compact", 100, 1 << 20)] {
+        let trace = folder.path().join(store);
+        let size = format!("{kib}K");
+        let options = ["--store", store, "--max-output", &size];
+        let ended = run(&mut trace_to(&trace, &options));
+        let _ = kept(&ended, &trace);
+        assert!(
+            ended
+                .stderr
+                .contains("bytes that traces may take are used up"),
+            "{ended}"
+        );
+        let files = std::fs::read_dir(&trace).unwrap().map(Result::unwrap);
+        let records = files.filter(|file| {
+            let name = file.file_name().into_string().unwrap();
+            [".dat", ".side", ".exo"]
+                .iter()
+                .any(|end| name.ends_with(end))
+        });
+        let bytes: u64 = records.map(|file| file.metadata().unwrap().len()).sum();
+        let most = kib << 10;
+        assert!(
+            bytes > most / 2 && bytes <= most + described,
+            "{store}: {bytes}"
+        );
+    }
+}
+
 /// Nothing ends a wait for a full disk: the guest continues without it, or does not.
 #[test]
 fn nobody_waits_for_a_disk_that_is_full() {

@@ -10,6 +10,7 @@ use crate::session::CallMoments;
 use image::Image;
 use terms::addr::Gva;
 use trace::doubt::TimeDoubts;
+use trace::export::budget::Budget;
 use trace::export::call_formats::CallFormats;
 use trace::export::compact;
 use trace::export::probes::ProbeNote;
@@ -146,6 +147,17 @@ impl Output {
             kept: Some(kept),
             ..Self::told(image, stream)
         })
+    }
+
+    /// The same, of which records and events take from a budget.
+    #[must_use]
+    pub fn within(mut self, budget: &Budget) -> Self {
+        match self.kept.as_mut().map(|kept| &mut kept.store) {
+            Some(Keeper::Events(store)) => store.set_budget(budget),
+            Some(Keeper::Records(store)) => store.set_budget(budget),
+            None => {}
+        }
+        self
     }
 
     /// Whether records of calls are wanted as bytes: then the size of the guest's stacks.

@@ -9,6 +9,7 @@ use terms::field::Field;
 use terms::function::FunctionId;
 use trace::doubt::TimeNote;
 use trace::event::Moment;
+use trace::export::budget::Budget;
 use trace::export::compact::{Coder, CompactWriter, Kept};
 use trace::export::store::News;
 use trace::export::uftrace::layout::Text;
@@ -48,6 +49,11 @@ impl Recording {
             looked_up: 0,
             names: HashMap::new(),
         })
+    }
+
+    /// Takes what comes from now on from a budget.
+    pub fn set_budget(&mut self, budget: &Budget) {
+        self.writer.set_budget(budget);
     }
 
     /// Bytes of a stack of the guest.

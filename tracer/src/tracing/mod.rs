@@ -186,6 +186,7 @@ impl Tracing {
             kernel: kernel.name,
             vcpus: options.vcpus,
             rings_room: options.rings_room,
+            budget: options.budget.clone(),
             vcpus_can_wait: options.vcpus_can_wait,
             can_hide_waits: options.can_hide_waits,
             command_line: host.command_line,

@@ -14,6 +14,7 @@ use crate::ring::geometry::{Geometry, RingSizeError};
 use crate::ring::reader::Mode;
 use crate::session::{CallMoments, TracerKind};
 use crate::stub::spec::ReturnHook;
+use trace::export::budget::Budget;
 use trace::glob::GlobError;
 use trace::graph::rules::{Rules, Threshold};
 
@@ -246,6 +247,8 @@ pub struct TracingOptions {
     pub vcpus: u16,
     /// Bytes of the window that rings of one session may take.
     pub rings_room: u64,
+    /// What the records and events of all traces may take of the disk, dumps among them.
+    pub budget: Budget,
     /// The port to which probes of last resort write, so that they leave the guest; none where nobody serves it.
     pub probe_port: Option<u8>,
     /// The port to which the guest, or a stub in it, announces text that comes, and waits; none where nobody serves it.
@@ -273,6 +276,7 @@ impl Default for TracingOptions {
             dispatch: Dispatch::default(),
             max_pause: None,
             vcpus: 1,
+            budget: Budget::default(),
             rings_room: u64::MAX,
             probe_port: None,
             doorbell_port: None,

@@ -12,6 +12,7 @@ use super::trigger::{Action, Trigger};
 use crate::failure::Failure;
 use crate::layout;
 use crate::processor::promises_atomic;
+use trace::export::budget::Budget;
 use tracer::Dispatch;
 use tracer::tracing::options::{DEFAULT_SESSION, PatchMethod, Tracer, TracingOptions};
 
@@ -47,6 +48,10 @@ pub struct Traced {
     /// Make every change of the guest's text in one pause, however long it takes: it changes at one moment
     #[arg(long, conflicts_with = "max_pause")]
     pub atomic: bool,
+    /// Write so many bytes of records and events at most, of all traces and dumps together, as 500M; what comes then is lost, and
+    /// the guest goes on
+    #[arg(long, value_name = "SIZE", value_parser = quantities::in_bytes)]
+    pub max_output: Option<u64>,
     #[command(flatten)]
     #[expect(
         missing_docs,
@@ -143,6 +148,7 @@ impl Traced {
             patch_method: self.method(),
             max_pause: (!self.atomic).then_some(self.max_pause),
             rings_room: layout::RINGS_SIZE,
+            budget: self.max_output.map_or_else(Budget::default, Budget::of),
             ..TracingOptions::default()
         }
     }

@@ -22,6 +22,7 @@ use image::Image;
 use terms::addr::Gva;
 use terms::event_format::EventId;
 use trace::doubt::TimeDoubts;
+use trace::export::budget::Budget;
 use trace::export::uftrace::{Fired, LateModules, Pause, PauseSpread, WaitingModules};
 use trace::graph::threads::Threads;
 use trace::live::Listener;
@@ -56,6 +57,8 @@ pub(super) struct Shared {
     pub vcpus: u16,
     /// Bytes of the window that rings may take.
     pub rings_room: u64,
+    /// What traces may take of the disk.
+    pub budget: Budget,
     /// Whether a vCPU that has left the guest can be made to wait.
     pub vcpus_can_wait: bool,
     /// Whether the guest need not see that.

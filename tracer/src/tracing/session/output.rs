@@ -49,6 +49,7 @@ impl TraceSession {
     ) -> Result<Output, TracingError> {
         let stream = stream(&self.options, &metadata, waiting, shared)?;
         let output = Output::create(directory, force, &shared.image, metadata, stream)?;
+        let output = output.within(&shared.budget);
         Ok(output.with_values(self.options.captures()))
     }
 
@@ -63,6 +64,7 @@ impl TraceSession {
         let options = stream_options(&self.options, &metadata)?;
         let stream = Stream::of(&options, &shared.image.functions, WAITING_MAX)?;
         let output = Output::record(directory, force, &shared.image, metadata, &options, stream)?;
+        let output = output.within(&shared.budget);
         Ok(output.with_values(self.options.captures()))
     }
 
@@ -90,6 +92,7 @@ impl TraceSession {
         drain.lock().listen(listener, || {
             let stream = stream(&self.options, &metadata, WAITING_MAX, shared)?;
             let output = Output::told(&shared.image, stream);
+            let output = output.within(&shared.budget);
             Ok(output.with_values(self.options.captures()))
         })
     }

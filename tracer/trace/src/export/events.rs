@@ -20,6 +20,7 @@ use terms::field::FieldValue;
 use terms::printable;
 use terms::printable::masked;
 
+use super::budget::Budget;
 use crate::event::Event;
 use crate::host::HostStep;
 
@@ -94,6 +95,7 @@ pub struct EventWriter {
     files: BTreeMap<(Side, u16), BufWriter<File>>,
     totals: EventTotals,
     line: String,
+    budget: Budget,
 }
 
 impl EventWriter {
@@ -105,7 +107,13 @@ impl EventWriter {
             files: BTreeMap::new(),
             totals: EventTotals::default(),
             line: String::new(),
+            budget: Budget::default(),
         }
+    }
+
+    /// Events that come from now on take from a budget.
+    pub fn set_budget(&mut self, budget: &Budget) {
+        self.budget = budget.clone();
     }
 
     /// Adds an event; those of one vCPU come in the order of time. `format` says what it is.
@@ -186,6 +194,8 @@ impl EventWriter {
     }
 
     fn write(&mut self, side: Side, vcpu: u16) -> io::Result<()> {
+        // At its end a trace has them once more, shorter, for uftrace.
+        self.budget.take(2 * self.line.len() as u64)?;
         let file = match self.files.entry((side, vcpu)) {
             std::collections::btree_map::Entry::Occupied(file) => file.into_mut(),
             std::collections::btree_map::Entry::Vacant(place) => {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use terms::event_format::EventFormat;
 
+use super::budget::Budget;
 use super::call_formats::CallFormats;
 use super::probes::ProbeNote;
 use super::uftrace::layout::Text;
@@ -19,6 +20,9 @@ use crate::stream::Stream;
 pub trait Store: Sink + Debug + Send {
     /// Something is known from now on.
     fn learn(&mut self, news: News<'_>);
+
+    /// Takes what it keeps of events from a budget, from now on. What describes them does not count.
+    fn set_budget(&mut self, budget: &Budget);
 
     /// Takes what is certain of this stream by now, or when it is over, all that is left.
     fn take(&mut self, stream: &mut Stream, is_over: bool);

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use super::error::CompactError;
 use super::{MARK, VERSION};
+use crate::export::budget::Budget;
 
 /// Bytes before the blocks.
 const START: usize = 16;
@@ -81,6 +82,7 @@ pub(super) struct BlockFile<F = File> {
     file: F,
     /// Bytes of whole blocks.
     length: u64,
+    budget: Budget,
 }
 
 /// What can be cut.
@@ -105,7 +107,13 @@ impl<F: Write + Cut> BlockFile<F> {
         Ok(Self {
             file,
             length: START as u64,
+            budget: Budget::default(),
         })
+    }
+
+    /// From now on blocks take from this budget.
+    pub fn set_budget(&mut self, budget: Budget) {
+        self.budget = budget;
     }
 
     /// Bytes that it has.
@@ -117,18 +125,22 @@ impl<F: Write + Cut> BlockFile<F> {
     /// again.
     pub fn add(&mut self, kind: Kind, block: &mut [u8]) -> io::Result<()> {
         seal(kind, block)?;
+        let bytes = block.len() as u64;
+        self.budget.take(bytes)?;
         if let Err(error) = self.file.write_all(block) {
+            self.budget.give_back(bytes);
             // A file that cannot be cut ends in a block that is not whole, and nothing is written after that.
             self.cut(self.length)?;
             return Err(error);
         }
-        self.length += block.len() as u64;
+        self.length += bytes;
         Ok(())
     }
 
     /// Makes it so long again.
     pub fn cut(&mut self, length: u64) -> io::Result<()> {
         self.file.cut(length)?;
+        self.budget.give_back(self.length.saturating_sub(length));
         self.length = length;
         Ok(())
     }

@@ -22,6 +22,7 @@ use super::notes::{
 use super::part::{Of, Part};
 use crate::doubt::TimeNote;
 use crate::event::{Moment, Record, RecordKind};
+use crate::export::budget::Budget;
 use crate::export::probes::ProbeNote;
 use crate::export::store::News;
 use crate::export::uftrace::layout::Text;
@@ -99,6 +100,11 @@ impl CompactWriter {
             Some(error) => Err(error),
             None => Ok(writer),
         }
+    }
+
+    /// Takes what comes from now on from a budget.
+    pub fn set_budget(&mut self, budget: &Budget) {
+        self.file.set_budget(budget.clone());
     }
 
     /// Something is known from now on. Names of threads are told by [`Self::threads`], values of calls by [`Self::values`].
@@ -279,6 +285,8 @@ impl CompactWriter {
     /// # Errors
     /// The first [`ExportError`] since the trace was begun.
     pub fn finish(&mut self, doubts: &[TimeNote]) -> Result<Kept, ExportError> {
+        // What says how it ended is little, and has to be there.
+        self.file.set_budget(Budget::default());
         self.end_round();
         self.say_all_dropped();
         let end = EndNote {

@@ -2,6 +2,7 @@
 
 use super::{ExportError, Tally, UftraceWriter};
 use crate::event::{Event, EventKind, Sink};
+use crate::export::budget::Budget;
 use crate::export::store::{Ending, News, Store};
 use crate::stream::Stream;
 
@@ -45,6 +46,16 @@ impl Store for UftraceWriter {
         if let Err(error) = outcome {
             self.note(error);
         }
+    }
+
+    fn set_budget(&mut self, budget: &Budget) {
+        for lane in &mut self.lanes {
+            lane.storage().budget = budget.clone();
+        }
+        if let Some(threads) = &mut self.threads {
+            threads.set_budget(budget);
+        }
+        self.events.set_budget(budget);
     }
 
     fn take(&mut self, stream: &mut Stream, is_over: bool) {

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use super::error::ExportError;
 use super::record::{Kind, MAX_VALUE, RECORD_LENGTH, Record, packed, word};
+use crate::export::budget::Budget;
 
 /// Bytes gathered before a write.
 pub(super) const BUFFER: usize = 64 << 10;
@@ -41,6 +42,44 @@ impl Storage for File {
     fn cut(&mut self, length: Length) -> io::Result<()> {
         self.set_len(length.records)?;
         io::Seek::seek(self, io::SeekFrom::Start(length.records)).map(|_| ())
+    }
+}
+
+/// Storage that takes what it holds from a budget.
+#[derive(Debug)]
+pub(super) struct Budgeted<S> {
+    storage: S,
+    pub budget: Budget,
+    /// What was appended and not cut, in bytes of both files.
+    taken: u64,
+}
+
+impl<S> Budgeted<S> {
+    /// Of new storage.
+    pub const fn new(storage: S, budget: Budget) -> Self {
+        Self {
+            storage,
+            budget,
+            taken: 0,
+        }
+    }
+}
+
+impl<S: Storage> Storage for Budgeted<S> {
+    fn append(&mut self, records: &[u8], beside: &[u8]) -> io::Result<()> {
+        let bytes = (records.len() as u64).saturating_add(beside.len() as u64);
+        self.budget.take(bytes)?;
+        // What of it gets through is cut off.
+        self.taken = self.taken.saturating_add(bytes);
+        self.storage.append(records, beside)
+    }
+
+    fn cut(&mut self, length: Length) -> io::Result<()> {
+        self.storage.cut(length)?;
+        let left = length.records.saturating_add(length.beside);
+        self.budget.give_back(self.taken.saturating_sub(left));
+        self.taken = self.taken.min(left);
+        Ok(())
     }
 }
 
@@ -136,7 +175,7 @@ impl<S: Storage> Lane<S> {
         }
     }
 
-    #[cfg(test)]
+    /// Where its bytes go.
     pub fn storage(&mut self) -> &mut S {
         &mut self.storage
     }

@@ -40,7 +40,7 @@ pub use self::directory::check_new;
 pub(crate) use self::directory::prepare;
 pub use self::error::ExportError;
 pub use self::init_calls::InitCallList;
-use self::lane::Lane;
+use self::lane::{Budgeted, Lane};
 pub use self::late::{LateModule, LateModules, WaitingModules};
 use self::layout::{Extent, FIRST_TID, MAP_FILE, NAMES_FILE, SIDE_FILE, Text};
 pub(crate) use self::lock::DirectoryLock;
@@ -59,6 +59,7 @@ use terms::printable;
 
 use self::threads::ThreadLanes;
 use crate::event::{Event, EventKind};
+use crate::export::budget::Budget;
 use crate::export::call_formats::CallFormats;
 use crate::export::events::{EventReader, EventWriter};
 use crate::export::probes::{self, ProbeNote};
@@ -71,7 +72,7 @@ const STALLS_MAX: usize = 4096;
 #[derive(Debug)]
 pub struct UftraceWriter {
     directory: PathBuf,
-    lanes: Vec<Lane<File>>,
+    lanes: Vec<Lane<Budgeted<File>>>,
     /// Of a graph trace.
     threads: Option<ThreadLanes>,
     /// Of a graph trace: what was seen of each vCPU.
@@ -459,11 +460,14 @@ impl UftraceWriter {
             self.side.dropped = threads.dropped();
         }
         self.side.finished = flushed.is_ok() && !self.is_cut;
-        let span = self.write_comments()?;
+        let (comments, span) = match self.write_comments() {
+            Ok(span) => (Ok(()), span),
+            Err(error) => (Err(error), None),
+        };
         self.stand_alone(span)?;
         self.write_side()?;
         let released = self.lock.take().map_or(Ok(()), DirectoryLock::release);
-        flushed.and(released)
+        flushed.and(comments).and(released)
     }
 
     /// Replaces the side file in one step: a reader finds the old one or the new one.
@@ -505,10 +509,10 @@ fn put_description(
     put("info", &info)
 }
 
-fn open_lane(directory: &Path, vcpu: u32) -> Result<Lane<File>, ExportError> {
+fn open_lane(directory: &Path, vcpu: u32) -> Result<Lane<Budgeted<File>>, ExportError> {
     let path = directory.join(layout::data_file(vcpu));
     let file = File::create(&path).map_err(ExportError::io("create", &path))?;
-    Ok(Lane::new(file, path))
+    Ok(Lane::new(Budgeted::new(file, Budget::default()), path))
 }
 
 /// What uftrace calls the image: its file name, in characters that its line formats can take.

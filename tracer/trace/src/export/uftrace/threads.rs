@@ -16,10 +16,11 @@ use terms::function::Function;
 
 use super::directory::append;
 use super::error::ExportError;
-use super::lane::{BUFFER, Lane, Length, Storage, VALUES_BESIDE};
+use super::lane::{BUFFER, Budgeted, Lane, Length, Storage, VALUES_BESIDE};
 use super::layout::{self, NAMES_FILE, Text};
 use super::record::{Kind, MAX_DEPTH, MAX_VALUE, Record};
 use crate::event::{End, Event, EventKind, Moment};
+use crate::export::budget::Budget;
 use crate::export::call_formats::CallFormats;
 
 /// Bytes gathered for all threads before a write.
@@ -131,7 +132,7 @@ impl Storage for ThreadFiles {
 #[derive(Debug)]
 struct ThreadLane {
     is_announced: bool,
-    lane: Lane<ThreadFiles>,
+    lane: Lane<Budgeted<ThreadFiles>>,
 }
 
 /// The files of all threads.
@@ -145,6 +146,8 @@ pub(super) struct ThreadLanes {
     /// The address of each function.
     addresses: Vec<u64>,
     waiting: usize,
+    /// Of threads to come.
+    budget: Budget,
 }
 
 impl ThreadLanes {
@@ -168,9 +171,15 @@ impl ThreadLanes {
             is_misnamed: false,
             addresses: addresses.map(|f| f.address.0 & MAX_VALUE).collect(),
             waiting: 0,
+            budget: Budget::default(),
         };
         lanes.description.list(&[])?;
         Ok(lanes)
+    }
+
+    /// Threads that come from now on take from a budget.
+    pub fn set_budget(&mut self, budget: &Budget) {
+        self.budget = budget.clone();
     }
 
     /// A thread has this name; uftrace shows its first 15 characters.
@@ -257,7 +266,10 @@ impl ThreadLanes {
             let path = data.clone();
             ThreadLane {
                 is_announced: false,
-                lane: Lane::new(ThreadFiles { data, side }, path),
+                lane: Lane::new(
+                    Budgeted::new(ThreadFiles { data, side }, self.budget.clone()),
+                    path,
+                ),
             }
         });
         self.lanes.extend(lanes);

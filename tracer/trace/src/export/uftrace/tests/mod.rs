@@ -1,6 +1,7 @@
 //! Trace directories written and looked at byte by byte, and data files on a disk that fills up.
 
 mod alone;
+mod budget;
 
 use crate::testing::{event, functions, text_of};
 use terms::function::FunctionId;

@@ -1,0 +1,124 @@
+//! A trace of which not all may be written, or can: whichever write fails, what is there is whole, and the rest is counted.
+
+use terms::event_format::EventId;
+
+use super::*;
+use crate::event::End;
+use crate::export::budget::Budget;
+use crate::export::store::{News, Store};
+use crate::report::{self, Format};
+
+const CALLS: u64 = 24;
+const POINTS: u64 = 8;
+/// Prime to the length of anything.
+const STEP: u64 = 11;
+
+/// Writes calls of two threads and points of two vCPUs, in several writes. Says how many calls and points were dropped.
+fn written(
+    directory: &Path,
+    metadata: Metadata,
+    budget: &Budget,
+) -> (Result<(), ExportError>, u64) {
+    let is_graph = metadata.is_graph();
+    let functions = functions(2);
+    let writer = UftraceWriter::create(directory, text_of(&functions), metadata, false);
+    let mut writer = writer.unwrap();
+    writer.set_budget(budget);
+    let sent = EventFormat::new("sent".into(), Vec::new());
+    writer.learn(News::Points(&[sent.into()]));
+    let mut outcome = Ok(());
+    for time_ns in 0..CALLS {
+        let vcpu = u16::try_from(time_ns % 2).unwrap();
+        let mut add = |kind| {
+            let event = event(10 * time_ns, vcpu, vcpu.into(), 0, kind);
+            let added = writer.append(event);
+            outcome = std::mem::replace(&mut outcome, Ok(())).and(added);
+        };
+        let function = FunctionId(vcpu.into());
+        add(EventKind::Entry(function));
+        if time_ns % 3 == 0 {
+            add(EventKind::Point(EventId(0)));
+        }
+        if is_graph {
+            add(EventKind::Exit {
+                function,
+                end: End::Returned,
+                duration: Some(0),
+            });
+        }
+        if time_ns % 5 == 4 {
+            outcome = outcome.and(writer.flush());
+        }
+    }
+    let closed = writer.close();
+    (outcome.and(closed), writer.dropped())
+}
+
+#[test]
+fn whatever_of_a_trace_is_not_written_is_counted_and_the_rest_is_whole() {
+    let root = tempfile::tempdir().unwrap();
+    for (name, metadata) in [("functions", metadata(2)), ("graph", graph_metadata())] {
+        let mut has_failed = false;
+        let mut room = 0;
+        loop {
+            let directory = root.path().join(format!("{name}-{room}"));
+            let budget = Budget::of(room);
+            let (outcome, dropped) = written(&directory, metadata.clone(), &budget);
+            let view = Format::Counts.into();
+            let printed = report::print(&directory, &view, std::io::sink()).unwrap();
+            assert_eq!(printed.entries + dropped, CALLS, "{name}, {room} bytes");
+            assert!(printed.events <= POINTS, "{name}, {room} bytes");
+            let files = fs::read_dir(&directory).unwrap().map(Result::unwrap);
+            let records = files.filter(|file| {
+                let name = file.file_name().into_string().unwrap();
+                let has = |end: &str| name.ends_with(end);
+                [".dat", ".side", ".jsonl"].iter().any(|end| has(end))
+                    && name != "999.dat"
+                    && !name.starts_with("perf-")
+            });
+            let sizes: Vec<(String, u64)> = records
+                .map(|file| {
+                    let name = file.file_name().into_string().unwrap();
+                    (name, file.metadata().unwrap().len())
+                })
+                .collect();
+            let bytes: u64 = sizes.iter().map(|(_, bytes)| bytes).sum();
+            assert!(bytes <= room, "{name}: {sizes:?}, {room} bytes");
+            fs::remove_dir_all(&directory).unwrap();
+            if outcome.is_ok() {
+                assert_eq!(
+                    (dropped, printed.events),
+                    (0, POINTS),
+                    "{name}, {room} bytes"
+                );
+                break;
+            }
+            has_failed = true;
+            room += STEP;
+        }
+        assert!(has_failed, "{name}");
+    }
+}
+
+/// What is cut off can be written anew: the loss stands in place of the last event.
+#[test]
+fn what_is_cut_off_is_given_back() {
+    let disk = Disk {
+        bytes: Vec::new(),
+        room: 1000,
+    };
+    let budget = Budget::of(70);
+    let mut lane = Lane::new(Budgeted::new(disk, budget.clone()), "1000.dat".into());
+    let word = word(Kind::Entry, 0x1000);
+    (0..2).for_each(|time| lane.entry(time, word));
+    lane.flush().unwrap();
+    budget.take(7).unwrap_err();
+    budget.take(6).unwrap();
+    lane.entry(2, word);
+    lane.flush().unwrap_err();
+    lane.say_in_place();
+    assert_eq!((lane.totals.entries, lane.totals.dropped), (1, 2));
+    // A call is two records; that it is lost is one, and two bytes beside it.
+    budget.take(15).unwrap_err();
+    budget.take(14).unwrap();
+}
