@@ -439,6 +439,20 @@ fn what_can_never_be_is_refused() {
     graph(&dump("."), &["exists already"]);
     let missing = ended(&["--trace", "graph", "--trigger", &dump("no/such")]);
     assert!(missing.refused(106).contains("no/such"), "{missing}");
+    // What is refused has replaced nothing, and made nothing.
+    let old = there.path().join("old");
+    let output = ["--trace", "graph", "--output", old.to_str().unwrap()];
+    let refused_with = |more: &[&str], trigger: &str, words: &[&str]| {
+        refused(&[&output, more, &["--trigger", trigger]].concat(), words);
+    };
+    refused_with(&[], &dump("."), &["exists already"]);
+    refused_with(&["--force"], &dump("old"), &["exists already"]);
+    assert!(!old.exists());
+    fs::create_dir(&old).unwrap();
+    fs::write(old.join("task.txt"), "an older trace").unwrap();
+    refused_with(&["--force"], &dump("."), &["exists already"]);
+    let kept = fs::read_to_string(old.join("task.txt")).unwrap();
+    assert_eq!(kept, "an older trace");
     let slow = "calls_root > 1us: stop";
     refused(&["--trace", "function", "--trigger", slow], &["graph"]);
     refused(

@@ -48,6 +48,7 @@ pub fn attach(options: &AttachOptions) -> Result<ExitStatus, Failure> {
         return Err(Failure::bad_input(message));
     }
     options.traced.check_method()?;
+    options.traced.session.check_dumps()?;
     if options.traced.method() == PatchMethod::Live {
         let message = "--patch-method live: not with `vmm attach`: its breakpoints would be exits to the guest's VMM, which does not serve them; \
                        use --patch-method quiesce";

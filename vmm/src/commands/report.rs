@@ -82,10 +82,10 @@ pub struct TableOptions {
     /// So many rows at most (tables)
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
-    /// Print one JSON object, times in nanoseconds; of function and graph one for each call, return and event
+    /// Print one JSON object, times in nanoseconds; of function and graph one for each thing that happened
     #[arg(long, conflicts_with = "csv")]
     json: bool,
-    /// Print comma-separated values, times in nanoseconds: one table, or each call, return and event
+    /// Print comma-separated values, times in nanoseconds: one table; of function and graph each thing that happened
     #[arg(long)]
     csv: bool,
 }

@@ -42,6 +42,7 @@ pub fn run(options: &RunOptions) -> Result<ExitStatus, Failure> {
         return Err(Failure::bad_input(message));
     }
     options.traced.check_method()?;
+    options.traced.session.check_dumps()?;
     // As long as nothing has been made there is nothing to finish: a signal ends the process at once.
     let kernel = read_kernel(options)?;
     // Before any thread is made: all of them inherit what was given up, and what is blocked.

@@ -5,14 +5,16 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
+use trace::export::uftrace::{ExportError, check_new};
 use tracer::Mode;
 use tracer::ReturnHook;
+use tracer::tracing::TracingError;
 use tracer::tracing::options::{self, ClockSource, OnFull, StoreKind, WaitTime};
 
 use super::choice::choice;
 use super::graph::GraphOptions;
 use super::quantities;
-use super::trigger::Trigger;
+use super::trigger::{Action, Trigger};
 
 /// How a session records.
 #[derive(Debug, Clone, PartialEq, Eq, Args, Serialize, Deserialize)]
@@ -108,6 +110,28 @@ pub struct SessionOptions {
 }
 
 impl SessionOptions {
+    /// Whether what its triggers dump can be written, as far as that can be told now. To be asked before output is made,
+    /// which may replace an older trace.
+    ///
+    /// # Errors
+    /// [`TracingError::Output`] names the directory that is in the way, or missing.
+    pub fn check_dumps(&self) -> Result<(), TracingError> {
+        let directories = self
+            .trigger
+            .iter()
+            .filter_map(|trigger| match &trigger.action {
+                Action::Dump(dump) => Some(&dump.directory),
+                _ => None,
+            });
+        for directory in directories {
+            check_new(directory)?;
+            if self.output.as_ref() == Some(directory) {
+                return Err(ExportError::Exists(directory.clone()).into());
+            }
+        }
+        Ok(())
+    }
+
     /// What the session is made of.
     #[must_use]
     pub fn to_session(&self) -> options::SessionOptions {

@@ -48,8 +48,8 @@ pub struct Traced {
     /// Make every change of the guest's text in one pause, however long it takes: it changes at one moment
     #[arg(long, conflicts_with = "max_pause")]
     pub atomic: bool,
-    /// Write so many bytes of records and events at most, of all traces and dumps together, as 500M; what comes then is lost, and
-    /// the guest goes on
+    /// Write so many bytes of records and events at most, of all traces and dumps together, as 500M: what comes then is lost and
+    /// counted, and the guest goes on. Symbols and what else describes a trace come on top
     #[arg(long, value_name = "SIZE", value_parser = quantities::in_bytes)]
     pub max_output: Option<u64>,
     #[command(flatten)]
@@ -66,8 +66,21 @@ impl Traced {
     pub fn useless(&self, has_control: bool) -> Option<&'static str> {
         let pauses = |trigger: &Trigger| trigger.action == Action::Pause;
         let starts_another = |trigger: &Trigger| matches!(&trigger.action, Action::Start(session) if session != DEFAULT_SESSION);
+        if self.max_output == Some(0) {
+            return Some("--max-output 0: nothing could be written; leave --output out instead");
+        }
         if has_control {
             return None;
+        }
+        let mut triggers = self.session.trigger.iter();
+        let dumps = |trigger: &Trigger| matches!(trigger.action, Action::Dump(_));
+        if self.max_output.is_some()
+            && self.session.output.is_none()
+            && !triggers.clone().any(dumps)
+        {
+            return Some(
+                "--max-output: nothing would be written; say where to (--output, a trigger that dumps), or how to be told (--control)",
+            );
         }
         if self.session.output.is_some() && !self.is_enabled() {
             return Some(
@@ -79,7 +92,6 @@ impl Traced {
                 "--trigger: nothing would be seen; say what to trace (--trace, --event, --probe), or how to be told (--control)",
             );
         }
-        let mut triggers = self.session.trigger.iter();
         if triggers.clone().any(starts_another) {
             return Some(
                 "--trigger: nobody could make the session that is to be started; say how to be told (--control)",

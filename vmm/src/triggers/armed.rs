@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use terms::printable::masked;
 use terms::quantity::{in_microseconds, in_seconds};
-use trace::export::uftrace::{Fired, check_new};
+use trace::export::uftrace::Fired;
 use trace::live::{Happening, LiveEvent, Tail, tail};
 use tracer::tracing::session::HaltAt;
 use tracer::tracing::{Tracing, TracingError};
@@ -65,16 +65,13 @@ impl Armed {
     /// Has a trigger wait in a session.
     ///
     /// # Errors
-    /// [`TracingError`] about one for which there can be no occasion, or what cannot be done then.
+    /// [`TracingError`] about one for which there can be no occasion.
     pub fn new(
         session: &str,
         trigger: &Trigger,
         (bell, starter): (&Bell, &Starter),
         tracing: &mut Tracing,
     ) -> Result<Self, TracingError> {
-        if let Action::Dump(dump) = &trigger.action {
-            check_new(&dump.directory)?;
-        }
         let (tail, listener) = tail({
             let bell = bell.clone();
             move || bell.ring()

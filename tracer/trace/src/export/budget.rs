@@ -17,9 +17,9 @@ struct Limited {
     of: u64,
 }
 
-/// Nothing more may be written.
+/// It may not be written: less is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the {} bytes that traces may take are used up", grouped(*.of))]
+#[error("not enough is left of the {} bytes that traces may take", grouped(*.of))]
 pub struct Spent {
     /// How many there were.
     pub of: u64,
@@ -76,7 +76,10 @@ mod tests {
         assert_eq!(other.take(401), Err(Spent { of: 1000 }));
         other.take(400).unwrap();
         let error = io::Error::from(budget.take(1).unwrap_err());
-        assert!(error.to_string().contains("the 1,000 bytes"), "{error}");
+        assert!(
+            error.to_string().contains("left of the 1,000 bytes"),
+            "{error}"
+        );
         other.give_back(5);
         budget.take(5).unwrap();
         budget.give_back(u64::MAX);

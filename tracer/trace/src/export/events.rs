@@ -194,8 +194,12 @@ impl EventWriter {
     }
 
     fn write(&mut self, side: Side, vcpu: u16) -> io::Result<()> {
-        // At its end a trace has them once more, shorter, for uftrace.
-        self.budget.take(2 * self.line.len() as u64)?;
+        // Those of the guest a trace has once more at its end, shorter, for uftrace.
+        let times = match side {
+            Side::Guest => 2,
+            Side::Host => 1,
+        };
+        self.budget.take(times * self.line.len() as u64)?;
         let file = match self.files.entry((side, vcpu)) {
             std::collections::btree_map::Entry::Occupied(file) => file.into_mut(),
             std::collections::btree_map::Entry::Vacant(place) => {

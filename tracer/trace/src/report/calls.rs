@@ -102,6 +102,8 @@ struct Lane {
     losses: u64,
     has_times: bool,
     last_ns: u64,
+    /// When its first record was, and its last.
+    span_ns: Option<(u64, u64)>,
     /// Times that were before those before them.
     backwards: u64,
     /// What comes next.
@@ -138,6 +140,7 @@ impl Lane {
             losses: 0,
             has_times: trace.has_times(),
             last_ns: 0,
+            span_ns: None,
             backwards: 0,
             ready: VecDeque::new(),
             is_at_end: false,
@@ -178,6 +181,13 @@ impl Lane {
             self.backwards += 1;
         }
         self.last_ns = time_ns;
+        self.spans(time_ns);
+    }
+
+    /// Something was at this time.
+    fn spans(&mut self, time_ns: u64) {
+        let (first, last) = self.span_ns.unwrap_or((time_ns, time_ns));
+        self.span_ns = Some((first.min(time_ns), last.max(time_ns)));
     }
 
     /// Turns a record into steps of the thread. Its depth is trusted only as far as it fits.
@@ -241,7 +251,7 @@ impl Lane {
             Kind::Lost => EventKind::Lost(record.value),
             Kind::Exit | Kind::Event => return,
         };
-        self.last_ns = self.last_ns.max(record.time);
+        self.spans(record.time);
         sink.event(Event {
             time_ns: record.time,
             vcpu,
@@ -385,7 +395,7 @@ impl Calls {
             .map(|task| Lane::open(trace, task, excerpt));
         let lanes = lanes.collect::<Result<Vec<_>, _>>()?;
         let notes = selection.hidden_is_missing().then(|| {
-            "no function of the trace is one of those that were to be left out".to_owned()
+            "no function of the guest is one of those that were to be left out".to_owned()
         });
         if !excerpt.threads.is_empty() && !lanes.iter().any(|lane| lane.is_wanted) {
             return Err(ReportError::NoThread);
@@ -469,13 +479,17 @@ impl Calls {
         if self.excerpt.is_everything() || !has_any {
             return;
         }
-        let last = self.lanes.iter().filter(|lane| lane.has_times);
-        let last = last.map(|lane| lane.last_ns).max().filter(|ns| *ns > 0);
-        let last = last.map_or_else(String::new, |ns| {
-            format!("; its last call is at {} s", in_seconds(ns))
+        let is_of_time = self.excerpt.from_ns.or(self.excerpt.until_ns).is_some();
+        let wanted = self.lanes.iter().filter(|lane| lane.is_wanted);
+        let spans = wanted.filter_map(|lane| lane.span_ns);
+        let span = spans.reduce(|all, one| (all.0.min(one.0), all.1.max(one.1)));
+        let span = span.filter(|_| is_of_time).map(|(first, last)| {
+            let [first, last] = [first, last].map(in_seconds);
+            format!("; its calls are from {first} s to {last} s")
         });
         self.notes.push(format!(
-            "nothing of the trace is in the part that was asked for{last}"
+            "nothing of the trace is in the part that was asked for{}",
+            span.unwrap_or_default()
         ));
     }
 

@@ -205,7 +205,7 @@ fn a_part_in_which_nothing_is_says_so() {
         }),
     ];
     for part in &parts[..2] {
-        let said = format!("{nothing}; its last call is at 0.000009000 s");
+        let said = format!("{nothing}; its calls are from 0.000001000 s to 0.000009000 s");
         assert_eq!(shown_with_notes(part), (String::new(), vec![said]));
     }
     // Events have no length: they are shown whatever calls are asked for.
@@ -241,7 +241,7 @@ fn hiding_what_is_not_there_says_so() {
     };
     let (all, notes) = hidden(&["f7", "g*"]);
     assert_eq!(all, shown(&Excerpt::default()));
-    let said = "no function of the trace is one of those that were to be left out";
+    let said = "no function of the guest is one of those that were to be left out";
     assert_eq!(notes, [said]);
     assert_eq!(hidden(&["f7", "f1"]).1, Vec::<String>::new());
 }

@@ -66,7 +66,7 @@ use self::times::Times;
 use crate::event::{Event, EventKind};
 use crate::export::events::EventLine;
 use crate::export::remark::Remark;
-use crate::export::uftrace::{NOP, writer_of};
+use crate::export::uftrace::{NOP, has_lock, writer_of};
 use crate::graph::excerpt::Excerpt;
 pub use crate::watch::Watch;
 
@@ -331,7 +331,12 @@ impl View {
 /// What is to be said of a trace that was not completed; its `writer` was asked for before the trace was opened.
 #[must_use]
 pub fn unfinished(trace: &TraceDirectory, writer: Option<String>) -> Option<String> {
-    trace.side.as_ref().filter(|side| !side.finished)?;
+    match &trace.side {
+        Some(side) if side.finished => return None,
+        Some(_) => {}
+        // It is not of ours, or whoever began it was killed at once.
+        None => has_lock(&trace.path).then_some(())?,
+    }
     let remark = trace.remark.as_ref();
     Some(match (writer, remark) {
         (Some(writer), _) => format!(

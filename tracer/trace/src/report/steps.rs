@@ -1,5 +1,6 @@
 //! Calls and events one by one, for programs: each on a line of its own, in the order of time. As JSON they have the keys of
-//! what listeners are told ([`LiveEvent`](crate::live::LiveEvent)).
+//! what listeners are told ([`LiveEvent`](crate::live::LiveEvent)), as far as a trace has what they are for: of an event it
+//! does not know the thread. Who made a call is said beside that, when the guest stood still, and what triggers did.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -66,6 +67,8 @@ struct Line<'a> {
     event: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     duration_ns: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    length_ns: Option<u64>,
     /// Of records that were lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     count: Option<u64>,
@@ -152,12 +155,17 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// What concerns all vCPUs.
+    /// What is said beside calls and events: of a vCPU that waited, or of all.
     fn of_remark(remark: &Remark) -> Self {
+        let vcpu = match remark {
+            Remark::Wait(wait) => Some(wait.vcpu),
+            Remark::Stall(_) | Remark::Pause(_) | Remark::Fired(_) => None,
+        };
         Self {
             time_ns: remark.time_ns(),
+            vcpu,
             kind: remark.what(),
-            duration_ns: remark.length_ns(),
+            length_ns: remark.length_ns(),
             remark: Some(remark.to_string()),
             ..Self::default()
         }
@@ -188,7 +196,7 @@ impl<'a> Line<'a> {
             self.kind.to_owned(),
             shown(name.map(printable::masked)),
             shown(self.caller.as_deref().map(printable::masked)),
-            shown(self.duration_ns),
+            shown(self.duration_ns.or(self.length_ns)),
             shown(self.count),
             shown(self.remark.as_deref().map(printable::masked)),
             self.values()?,

@@ -97,7 +97,7 @@ fn each_step_is_an_object_on_its_line() {
     let stall = &objects[6];
     assert_eq!(stall["kind"], "stall");
     assert_eq!(
-        (&stall["time_ns"], &stall["duration_ns"]),
+        (&stall["time_ns"], &stall["length_ns"]),
         (&json!(5000), &json!(400))
     );
     assert!(

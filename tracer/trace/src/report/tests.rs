@@ -320,6 +320,11 @@ fn a_trace_that_is_being_written_says_by_whom() {
     // As if it were killed.
     drop(writer);
     assert!(notes().contains("not ended in order"), "{}", notes());
+    // Killed before it had said what it is of. What somebody else wrote has no such file.
+    std::fs::remove_file(directory.join("exotrace.json")).unwrap();
+    assert!(notes().contains("not ended in order"), "{}", notes());
+    std::fs::remove_file(directory.join("exotrace.lock")).unwrap();
+    assert_eq!(notes(), "");
     let next = UftraceWriter::create(
         &directory,
         text_of(&functions(3)),

@@ -87,6 +87,7 @@ methods! {
         if let Some(cpu) = new.options.clock_cpu {
             check_cpu(cpu).map_err(RpcError::failed)?;
         }
+        new.options.check_dumps()?;
         let made = on.tracing().0.create(&new.name, new.tracer, new.options.to_session())?;
         if let Err(error) = on.arm(&new.name, &new.options.trigger) {
             on.disarm(&new.name);

@@ -111,7 +111,7 @@ impl<F: Write + Cut> BlockFile<F> {
         })
     }
 
-    /// From now on blocks take from this budget.
+    /// From now on blocks of records take from this budget.
     pub fn set_budget(&mut self, budget: Budget) {
         self.budget = budget;
     }
@@ -126,9 +126,11 @@ impl<F: Write + Cut> BlockFile<F> {
     pub fn add(&mut self, kind: Kind, block: &mut [u8]) -> io::Result<()> {
         seal(kind, block)?;
         let bytes = block.len() as u64;
-        self.budget.take(bytes)?;
+        // Without what describes them records cannot be read.
+        let taken = if kind == Kind::Records { bytes } else { 0 };
+        self.budget.take(taken)?;
         if let Err(error) = self.file.write_all(block) {
-            self.budget.give_back(bytes);
+            self.budget.give_back(taken);
             // A file that cannot be cut ends in a block that is not whole, and nothing is written after that.
             self.cut(self.length)?;
             return Err(error);
@@ -140,7 +142,6 @@ impl<F: Write + Cut> BlockFile<F> {
     /// Makes it so long again.
     pub fn cut(&mut self, length: u64) -> io::Result<()> {
         self.file.cut(length)?;
-        self.budget.give_back(self.length.saturating_sub(length));
         self.length = length;
         Ok(())
     }

@@ -102,7 +102,7 @@ impl CompactWriter {
         }
     }
 
-    /// Takes what comes from now on from a budget.
+    /// Takes records that come from now on from a budget.
     pub fn set_budget(&mut self, budget: &Budget) {
         self.file.set_budget(budget.clone());
     }
@@ -111,21 +111,23 @@ impl CompactWriter {
     pub fn learn(&mut self, news: &News<'_>) {
         match news {
             News::Functions(text) => self.extend(*text),
-            News::Metadata(metadata) => self.note(Kind::Metadata, metadata),
+            News::Metadata(metadata) => _ = self.note(Kind::Metadata, metadata),
             News::Points(formats) => self.points(formats),
-            News::Probes(probes) => self.note::<[ProbeNote]>(Kind::Probes, probes),
+            News::Probes(probes) => _ = self.note::<[ProbeNote]>(Kind::Probes, probes),
             News::Values(_) | News::Thread(..) => {}
         }
     }
 
     fn extend(&mut self, text: Text<'_>) {
         let new = text.functions.get(self.functions..).unwrap_or_default();
-        self.functions = text.functions.len();
         let functions = FunctionsNote {
             limit: text.limit.map(|limit| limit.0),
             functions: new.iter().map(Into::into).collect(),
         };
-        self.note(Kind::Functions, &functions);
+        // They are numbered as they come: those that could not be written come again with the next.
+        if self.note(Kind::Functions, &functions) {
+            self.functions = text.functions.len();
+        }
     }
 
     fn points(&mut self, formats: &[Arc<EventFormat>]) {
@@ -253,19 +255,27 @@ impl CompactWriter {
         }
     }
 
-    fn note<T: Serialize + ?Sized>(&mut self, kind: Kind, what: &T) {
+    /// Whether it was written.
+    fn note<T: Serialize + ?Sized>(&mut self, kind: Kind, what: &T) -> bool {
         match terms::printable::json(what) {
             Ok(text) => self.block(kind, text.into_bytes()),
-            Err(error) => self.failed(ExportError::io("write", &self.path)(error.into())),
+            Err(error) => {
+                self.failed(ExportError::io("write", &self.path)(error.into()));
+                false
+            }
         }
     }
 
-    fn block(&mut self, kind: Kind, contents: Vec<u8>) {
+    /// Whether it was written.
+    fn block(&mut self, kind: Kind, contents: Vec<u8>) -> bool {
         let mut block = vec![0; FRAME];
         block.extend(contents);
-        if let Err(error) = self.file.add(kind, &mut block) {
+        let added = self.file.add(kind, &mut block);
+        let is_written = added.is_ok();
+        if let Err(error) = added {
             self.failed(ExportError::io("write", &self.path)(error));
         }
+        is_written
     }
 
     /// The first error stays.
@@ -285,7 +295,7 @@ impl CompactWriter {
     /// # Errors
     /// The first [`ExportError`] since the trace was begun.
     pub fn finish(&mut self, doubts: &[TimeNote]) -> Result<Kept, ExportError> {
-        // What says how it ended is little, and has to be there.
+        // What says what is missing, and how it ended, is little, and has to be there.
         self.file.set_budget(Budget::default());
         self.end_round();
         self.say_all_dropped();

@@ -29,7 +29,15 @@ pub(crate) fn prepare(
     // Nothing is written where anything is foreign, not even a lock.
     old_files(directory)?;
     let lock = DirectoryLock::take(directory, command)?;
-    for path in old_files(directory)? {
+    let mut old = old_files(directory)?;
+    // What says that it is whole goes first: half of a trace is not taken for one then, if we are killed in between.
+    let says_so = |path: &PathBuf| {
+        [SIDE_FILE, STORE_FILE]
+            .iter()
+            .any(|name| path.ends_with(name))
+    };
+    old.sort_by_key(|path| !says_so(path));
+    for path in old {
         fs::remove_file(&path).map_err(ExportError::io("remove the old", &path))?;
     }
     Ok(lock)

@@ -27,6 +27,8 @@ pub(super) struct Length {
 
 /// Where a lane's bytes go.
 pub(super) trait Storage {
+    /// Whether what stands beside records is kept.
+    const HAS_BESIDE: bool;
     /// Adds records, and what stands beside them.
     fn append(&mut self, records: &[u8], beside: &[u8]) -> io::Result<()>;
     /// Cuts the file to this length and continues writing there; the one beside it, too.
@@ -35,6 +37,8 @@ pub(super) trait Storage {
 
 /// A file that has none beside it.
 impl Storage for File {
+    const HAS_BESIDE: bool = false;
+
     fn append(&mut self, records: &[u8], _beside: &[u8]) -> io::Result<()> {
         self.write_all(records)
     }
@@ -65,9 +69,25 @@ impl<S> Budgeted<S> {
     }
 }
 
+impl<S: Storage> Budgeted<S> {
+    /// What is taken for so much.
+    const fn bytes(length: Length) -> u64 {
+        match S::HAS_BESIDE {
+            true => length.records.saturating_add(length.beside),
+            false => length.records,
+        }
+    }
+}
+
 impl<S: Storage> Storage for Budgeted<S> {
+    const HAS_BESIDE: bool = S::HAS_BESIDE;
+
     fn append(&mut self, records: &[u8], beside: &[u8]) -> io::Result<()> {
-        let bytes = (records.len() as u64).saturating_add(beside.len() as u64);
+        let [records_length, beside_length] = [records, beside].map(|part| part.len() as u64);
+        let bytes = Self::bytes(Length {
+            records: records_length,
+            beside: beside_length,
+        });
         self.budget.take(bytes)?;
         // What of it gets through is cut off.
         self.taken = self.taken.saturating_add(bytes);
@@ -76,7 +96,7 @@ impl<S: Storage> Storage for Budgeted<S> {
 
     fn cut(&mut self, length: Length) -> io::Result<()> {
         self.storage.cut(length)?;
-        let left = length.records.saturating_add(length.beside);
+        let left = Self::bytes(length);
         self.budget.give_back(self.taken.saturating_sub(left));
         self.taken = self.taken.min(left);
         Ok(())

@@ -76,6 +76,11 @@ pub fn writer_of(directory: &Path) -> Option<String> {
     }
 }
 
+/// Whether a writer is there, or was there and did not come to its end.
+pub(crate) fn has_lock(directory: &Path) -> bool {
+    fs::symlink_metadata(directory.join(LOCK_FILE)).is_ok()
+}
+
 fn open(path: &Path) -> std::io::Result<File> {
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(false);

@@ -44,6 +44,7 @@ use self::lane::{Budgeted, Lane};
 pub use self::late::{LateModule, LateModules, WaitingModules};
 use self::layout::{Extent, FIRST_TID, MAP_FILE, NAMES_FILE, SIDE_FILE, Text};
 pub(crate) use self::lock::DirectoryLock;
+pub(crate) use self::lock::has_lock;
 pub use self::lock::writer_of;
 pub use self::pauses::{Pause, PauseSpread};
 use self::record::{Kind, truncated, word};

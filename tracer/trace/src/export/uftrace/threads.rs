@@ -118,6 +118,8 @@ struct ThreadFiles {
 }
 
 impl Storage for ThreadFiles {
+    const HAS_BESIDE: bool = true;
+
     fn append(&mut self, records: &[u8], beside: &[u8]) -> io::Result<()> {
         append(&self.side, beside).and_then(|()| append(&self.data, records))
     }

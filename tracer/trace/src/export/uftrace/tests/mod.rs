@@ -232,6 +232,8 @@ impl std::io::Write for Disk {
 }
 
 impl lane::Storage for Disk {
+    const HAS_BESIDE: bool = false;
+
     fn append(&mut self, records: &[u8], _beside: &[u8]) -> std::io::Result<()> {
         std::io::Write::write_all(self, records)
     }
@@ -525,6 +527,8 @@ struct Both {
 }
 
 impl lane::Storage for Both {
+    const HAS_BESIDE: bool = true;
+
     fn append(&mut self, records: &[u8], beside: &[u8]) -> std::io::Result<()> {
         self.beside.extend_from_slice(beside);
         if self.records.len() + records.len() > self.room {
