@@ -322,9 +322,16 @@ fn a_call_that_takes_long_is_noticed_when_it_ends() {
     client.wait_until("it fires", |status| fired(status)[1] == (1, 0));
     client.call("shutdown", Value::Null);
     let ended = running.end().0.good();
-    let has = |what: &str| assert!(ended.stderr.contains(what), "no '{what}': {ended}");
-    has("trigger 'calls_leaf > 1h: stop' has not fired");
-    has(" took ");
+    let has = |what: &str| ended.stderr.contains(what);
+    assert!(
+        has("trigger 'calls_leaf > 1h: stop' has not fired"),
+        "{ended}"
+    );
+    // Of a limit of nothing the reader may come by before the call has ended.
+    assert!(
+        has(" took ") || has("calls_root has not ended after"),
+        "{ended}"
+    );
 }
 
 #[test]
