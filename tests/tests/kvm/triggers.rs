@@ -305,7 +305,7 @@ fn the_guest_is_paused_and_other_sessions_are_started() {
 }
 
 #[test]
-fn a_call_that_takes_long_is_noticed_when_it_ends() {
+fn a_call_that_takes_long_is_noticed_once_and_a_short_one_never() {
     let guest = gated("calls,spin", "iterations=20");
     let long = [
         "--trigger",

@@ -247,7 +247,7 @@ pub struct TracingOptions {
     pub vcpus: u16,
     /// Bytes of the window that rings of one session may take.
     pub rings_room: u64,
-    /// What the records and events of all traces may take of the disk, dumps among them.
+    /// What records, events and threads of all traces may take of the disk, dumps among them.
     pub budget: Budget,
     /// The port to which probes of last resort write, so that they leave the guest; none where nobody serves it.
     pub probe_port: Option<u8>,

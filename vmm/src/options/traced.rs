@@ -48,7 +48,7 @@ pub struct Traced {
     /// Make every change of the guest's text in one pause, however long it takes: it changes at one moment
     #[arg(long, conflicts_with = "max_pause")]
     pub atomic: bool,
-    /// Write so many bytes of records and events at most, of all traces and dumps together, as 500M: what comes then is lost and
+    /// Write so many bytes of records, events and threads at most, of all traces and dumps together, as 500M: what comes then is lost and
     /// counted, and the guest goes on. Symbols and what else describes a trace come on top
     #[arg(long, value_name = "SIZE", value_parser = quantities::in_bytes)]
     pub max_output: Option<u64>,

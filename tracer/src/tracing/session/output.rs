@@ -92,7 +92,6 @@ impl TraceSession {
         drain.lock().listen(listener, || {
             let stream = stream(&self.options, &metadata, WAITING_MAX, shared)?;
             let output = Output::told(&shared.image, stream);
-            let output = output.within(&shared.budget);
             Ok(output.with_values(self.options.captures()))
         })
     }

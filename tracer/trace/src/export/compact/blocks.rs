@@ -48,6 +48,14 @@ impl Kind {
         Self::End,
     ];
 
+    /// Whether the guest makes more and more of them, as it runs. What else there is describes those.
+    const fn grows(self) -> bool {
+        matches!(
+            self,
+            Self::Threads | Self::Records | Self::Looks | Self::Round
+        )
+    }
+
     fn of(number: u8) -> Option<Self> {
         let index = usize::from(number).checked_sub(1)?;
         Self::ALL.get(index).copied()
@@ -111,9 +119,15 @@ impl<F: Write + Cut> BlockFile<F> {
         })
     }
 
-    /// From now on blocks of records take from this budget.
+    /// From now on what the guest makes more and more of takes from this budget.
     pub fn set_budget(&mut self, budget: Budget) {
         self.budget = budget;
+    }
+
+    /// Has blocks written to another file, and returns the one of before.
+    #[cfg(test)]
+    pub const fn exchange(&mut self, file: F) -> F {
+        std::mem::replace(&mut self.file, file)
     }
 
     /// Bytes that it has.
@@ -127,7 +141,7 @@ impl<F: Write + Cut> BlockFile<F> {
         seal(kind, block)?;
         let bytes = block.len() as u64;
         // Without what describes them records cannot be read.
-        let taken = if kind == Kind::Records { bytes } else { 0 };
+        let taken = if kind.grows() { bytes } else { 0 };
         self.budget.take(taken)?;
         if let Err(error) = self.file.write_all(block) {
             self.budget.give_back(taken);

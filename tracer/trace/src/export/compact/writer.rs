@@ -102,7 +102,12 @@ impl CompactWriter {
         }
     }
 
-    /// Takes records that come from now on from a budget.
+    #[cfg(test)]
+    pub(super) const fn file(&mut self) -> &mut BlockFile {
+        &mut self.file
+    }
+
+    /// Takes records that come from now on from a budget, and what comes with them: looks, rounds, threads.
     pub fn set_budget(&mut self, budget: &Budget) {
         self.file.set_budget(budget.clone());
     }

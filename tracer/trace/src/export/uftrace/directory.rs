@@ -29,18 +29,21 @@ pub(crate) fn prepare(
     // Nothing is written where anything is foreign, not even a lock.
     old_files(directory)?;
     let lock = DirectoryLock::take(directory, command)?;
-    let mut old = old_files(directory)?;
-    // What says that it is whole goes first: half of a trace is not taken for one then, if we are killed in between.
-    let says_so = |path: &PathBuf| {
-        [SIDE_FILE, STORE_FILE]
-            .iter()
-            .any(|name| path.ends_with(name))
-    };
-    old.sort_by_key(|path| !says_so(path));
-    for path in old {
+    for path in whole_no_more(old_files(directory)?) {
         fs::remove_file(&path).map_err(ExportError::io("remove the old", &path))?;
     }
     Ok(lock)
+}
+
+/// The files of a trace in the order in which they go: first those that say that it is whole. Half of one is not taken for a
+/// trace then, if we are killed in between.
+fn whole_no_more(mut files: Vec<PathBuf>) -> Vec<PathBuf> {
+    let says_so = |path: &PathBuf| {
+        let mut names = [SIDE_FILE, STORE_FILE].iter();
+        names.any(|name| path.ends_with(name))
+    };
+    files.sort_by_key(|path| !says_so(path));
+    files
 }
 
 /// Whether a directory is there.
@@ -129,4 +132,18 @@ fn begins_as_info(path: &Path) -> bool {
     let mut start = [0; 8];
     let read = fs::File::open(path).and_then(|mut file| file.read(&mut start));
     read.is_ok_and(|length| length == 0 || start.starts_with(b"Ftrace!"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_says_that_a_trace_is_whole_goes_first() {
+        let names = ["1000.dat", SIDE_FILE, "info", STORE_FILE, "task.txt"];
+        let files = names.map(|name| Path::new("trace").join(name)).to_vec();
+        let order = whole_no_more(files);
+        let expected = [SIDE_FILE, STORE_FILE, "1000.dat", "info", "task.txt"];
+        assert_eq!(order, expected.map(|name| Path::new("trace").join(name)));
+    }
 }

@@ -23,6 +23,8 @@ use crate::event::{End, Event, EventKind, Moment};
 use crate::export::budget::Budget;
 use crate::export::call_formats::CallFormats;
 
+/// Bytes that a thread takes in the lists of all, at most: its task, its name, its number.
+const LISTED: u64 = 256;
 /// Bytes gathered for all threads before a write.
 const BUFFERS: usize = 16 << 20;
 /// The highest vCPU number that a side file holds.
@@ -306,7 +308,13 @@ impl ThreadLanes {
         self.waiting = self.waiting.saturating_sub(lane.waiting());
         if !*is_announced {
             let number = u32::try_from(thread).unwrap_or(u32::MAX);
-            if let Err(error) = self.description.announce(number, &self.listed) {
+            let announced = match self.budget.take(LISTED) {
+                Ok(()) => self.description.announce(number, &self.listed),
+                Err(spent) => Err(ExportError::io("write", &self.description.directory)(
+                    spent.into(),
+                )),
+            };
+            if let Err(error) = announced {
                 lane.drop_waiting();
                 return Err(error);
             }

@@ -120,3 +120,49 @@ fn a_trace_that_nobody_has_ended_is_there_up_to_its_last_round() {
     let data = |of: &str| fs::read(folder.path().join(of).join("1000.dat")).unwrap();
     assert_eq!(data("to"), data("direct"));
 }
+
+/// Functions are numbered as they come: where a disk was full for a time, those of then come with the next ones, and no call
+/// is shown as that of another function.
+#[test]
+fn functions_that_could_not_be_written_keep_their_numbers() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let functions = made(3);
+    let metadata = Metadata {
+        vcpus: RINGS,
+        tracer: "function".into(),
+        ..Metadata::default()
+    };
+    let options = StreamOptions {
+        rings: RINGS,
+        ..StreamOptions::default()
+    };
+    let first = text_of(&functions[..1]);
+    let writer = CompactWriter::create(&directory, first, metadata, &options, false);
+    let mut writer = writer.unwrap();
+    let unwritable = fs::File::open(directory.join(STORE_FILE)).unwrap();
+    let good = writer.file().exchange(unwritable);
+    writer.learn(&News::Functions(text_of(&functions[..2])));
+    assert!(writer.error().is_some());
+    let _ = writer.file().exchange(good);
+    writer.learn(&News::Functions(text_of(&functions)));
+    let mut coder = Coder::new(1);
+    for (time_ns, function) in (1..).zip([1, 2, 2]) {
+        let kind = RecordKind::Entry(FunctionId(function));
+        coder.record(&Record { time_ns, kind });
+    }
+    writer.append(Origin::Calls(0), coder.take(), 10, Some(10));
+    writer.end_round();
+    writer.finish(&[]).unwrap_err();
+    let view = Format::Counts.into();
+    let mut out = Vec::new();
+    report::print(&directory, &view, &mut out).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    let rows: Vec<String> = text
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    for row in ["1 f1", "2 f2"] {
+        assert!(rows.iter().any(|line| line == row), "{row}: {text}");
+    }
+}

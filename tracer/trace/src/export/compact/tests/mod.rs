@@ -1,5 +1,6 @@
 //! What is read of a compact trace is what a trace directory of the same records has, byte for byte.
 
+mod budget;
 mod damage;
 
 use std::collections::BTreeMap;

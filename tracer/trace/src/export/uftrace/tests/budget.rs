@@ -125,3 +125,34 @@ fn what_is_cut_off_is_given_back() {
     budget.take(17).unwrap_err();
     budget.take(16).unwrap();
 }
+
+/// A guest can make threads without end: each has files and lines in lists.
+#[test]
+fn threads_that_come_after_the_budget_is_spent_leave_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let functions = functions(1);
+    let writer = UftraceWriter::create(&directory, text_of(&functions), graph_metadata(), false);
+    let mut writer = writer.unwrap();
+    writer.set_budget(&Budget::of(1000));
+    let sizes = || {
+        let files = fs::read_dir(&directory).unwrap().map(Result::unwrap);
+        let sizes = files.map(|file| file.metadata().unwrap().len());
+        sizes.fold((0, 0), |(count, bytes), size| (count + 1, bytes + size))
+    };
+    let (files, described) = sizes();
+    let mut refused = 0;
+    for thread in 0..200 {
+        let entry = EventKind::Entry(FunctionId(0));
+        writer
+            .append(event(thread.into(), 0, thread, 0, entry))
+            .unwrap();
+        refused += u64::from(writer.flush().is_err());
+    }
+    // Three have files of two kinds, one of which is empty where there was no room for a record.
+    let (now, bytes) = sizes();
+    assert!(now <= files + 8, "{now} files");
+    assert!(bytes <= described + 1000, "{bytes} bytes");
+    assert!(refused >= 196, "{refused}");
+    assert_eq!(writer.dropped(), refused);
+}
