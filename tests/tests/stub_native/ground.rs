@@ -2,17 +2,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use insn::asm::registers::gpr64;
-use insn::asm::{CodeAssembler, assemble, lea_fixed, qword_ptr};
 use insn::jump::jump;
 use terms::addr::Gva;
 use terms::function::FunctionId;
 use tracer::record::Format;
 use tracer::ring::geometry::Geometry;
-use tracer::ring::reader::{CellWord, RingMemory};
-use tracer::stub::cell::{
-    CELL_BYTES, CellPlace, CpuStrategy, FORESEEN, HEAD, LIMIT, LOST, TracedCode,
-};
+use tracer::stub::cell::{CELL_BYTES, CellPlace, CpuStrategy, FORESEEN, HEAD, LIMIT, TracedCode};
 use tracer::stub::halt::{Halt, HaltRoutine, Halts, When};
 use tracer::stub::mirror::Mirror;
 use tracer::stub::profile::{HITS, OWN, Profile, TOTAL, TableLayout};
@@ -21,6 +16,8 @@ use tracer::stub::spec::{Hook, ReturnHook, SiteShape, StubSpec};
 use tracer::stub::template::{Captures, TEMPLATE_MAX, Template};
 
 use crate::bodies;
+use crate::notes::{NOTE_BYTES, Note, noting};
+use crate::session_rings::SessionRings;
 
 const BYTES: usize = 24 << 20;
 const STUBS: u64 = 0x1_0000;
@@ -40,7 +37,6 @@ const SPARE: u64 = 0x9_0000;
 const CAPTURES: u64 = 0xa_0000;
 const CAPTURE_ROOM: u64 = 0x80;
 const NOTES: u64 = 0xb_0000;
-const NOTE_BYTES: u64 = 32;
 const NOTES_ROOM: u64 = 0x1_0000;
 /// The routines that end recording, and how often they still do.
 const HALTS: u64 = 0xc_0000;
@@ -481,11 +477,11 @@ impl Ground {
         self.base + CELLS + session * CELL_BYTES + u64::from(ring) * CELL_DISTANCE
     }
 
-    fn rings(&self, session: u64) -> u64 {
+    pub fn rings(&self, session: u64) -> u64 {
         self.base + RINGS + session * RINGS_OF_SESSION
     }
 
-    fn details(&self, session: u64) -> u64 {
+    pub fn details(&self, session: u64) -> u64 {
         self.base + DETAILS + session * DETAILS_OF_SESSION
     }
 
@@ -527,11 +523,7 @@ impl Ground {
 
     /// The rings of one session, for a reader.
     pub fn session(&self, session: u64) -> SessionRings<'_> {
-        SessionRings {
-            ground: self,
-            session,
-            geometry: self.recorders[0].geometry,
-        }
+        SessionRings::new(self, session)
     }
 }
 
@@ -548,89 +540,6 @@ pub fn set_gs(base: u64) {
     // SAFETY: neither Rust nor the C library uses GS on x86-64.
     let result = unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_SET_GS, base) };
     assert_eq!(result, 0, "arch_prctl(ARCH_SET_GS, {base:#x})");
-}
-
-/// See [`Ground::session`].
-#[derive(Debug, Clone, Copy)]
-pub struct SessionRings<'a> {
-    ground: &'a Ground,
-    session: u64,
-    geometry: Geometry,
-}
-
-impl SessionRings<'_> {
-    fn cell_word(&self, ring: u16, word: CellWord) -> &AtomicU64 {
-        let offset = match word {
-            CellWord::Head => HEAD,
-            CellWord::Limit => LIMIT,
-            CellWord::Lost => LOST,
-        };
-        let cell = self.ground.cell(self.session, ring);
-        self.ground
-            .word(cell.wrapping_add_signed(i64::from(offset)))
-    }
-}
-
-impl RingMemory for SessionRings<'_> {
-    fn load(&self, ring: u16, word: CellWord) -> u64 {
-        self.cell_word(ring, word).load(Ordering::SeqCst)
-    }
-
-    fn store(&self, ring: u16, word: CellWord, value: u64) {
-        self.cell_word(ring, word).store(value, Ordering::SeqCst);
-    }
-
-    fn copy(&self, ring: u16, slot: u64, into: &mut [u64]) {
-        assert!(slot + into.len() as u64 <= self.geometry.slots());
-        let start = self.ground.rings(self.session) + u64::from(ring) * self.geometry.bytes();
-        for (word, number) in into.iter_mut().zip(slot..) {
-            *word = self.ground.word(start + 8 * number).load(Ordering::SeqCst);
-        }
-    }
-    fn copy_details(&self, ring: u16, slot: u64, into: &mut [u64]) {
-        assert!(slot + into.len() as u64 <= self.geometry.slots());
-        let start = self.ground.details(self.session) + u64::from(ring) * self.geometry.bytes();
-        for (word, number) in into.iter_mut().zip(slot..) {
-            *word = self.ground.word(start + 8 * number).load(Ordering::SeqCst);
-        }
-    }
-}
-
-/// What the records of a session say.
-/// What a routine that captures has found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Note {
-    pub function: u32,
-    pub is_exit: bool,
-    /// The stack pointer when the routine was entered.
-    pub rsp: u64,
-    pub rax: u64,
-    pub rdx: u64,
-}
-
-/// A routine at `at` that adds a note to those at `notes`, and changes no register.
-fn noting(at: u64, notes: u64, which: u32) -> Vec<u8> {
-    use gpr64::{rax, rcx, rdx, rsp};
-    let mut a = CodeAssembler::new(64).unwrap();
-    let mut add = || {
-        a.push(rax)?;
-        a.push(rcx)?;
-        lea_fixed(&mut a, rax, notes)?;
-        a.mov(rcx, NOTE_BYTES)?;
-        a.lock().xadd(qword_ptr(rax), rcx)?;
-        a.lea(rcx, qword_ptr(rax + rcx + NOTE_BYTES))?;
-        a.mov(qword_ptr(rcx), which.cast_signed())?;
-        a.lea(rax, qword_ptr(rsp + 16))?;
-        a.mov(qword_ptr(rcx + 8), rax)?;
-        a.mov(rax, qword_ptr(rsp + 8))?;
-        a.mov(qword_ptr(rcx + 16), rax)?;
-        a.mov(qword_ptr(rcx + 24), rdx)?;
-        a.pop(rcx)?;
-        a.pop(rax)?;
-        a.ret()
-    };
-    add().unwrap();
-    assemble(&mut a, at).unwrap().bytes
 }
 
 fn format(is_graph: bool, clock: Clock) -> Format {
