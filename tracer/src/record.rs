@@ -102,6 +102,8 @@ pub enum Format {
     /// Time and function.
     #[default]
     Calls,
+    /// The return address, too, in a second word ([`Detail`]).
+    Callers,
     /// Step and stack slot, too, in a second word ([`Detail`]).
     Graph,
     /// Step and stack slot in place of the time: the graph of a session without a clock.
@@ -119,13 +121,13 @@ impl Format {
     /// Whether records have a second word.
     #[must_use]
     pub const fn has_details(self) -> bool {
-        matches!(self, Self::Graph)
+        matches!(self, Self::Graph | Self::Callers)
     }
 
     /// Whether records say a step and a stack slot.
     #[must_use]
     pub const fn is_graph(self) -> bool {
-        !matches!(self, Self::Calls)
+        matches!(self, Self::Graph | Self::GraphUntimed)
     }
 }
 
@@ -138,6 +140,30 @@ pub const UNTIMED_STEP_SHIFT: u32 = UNTIMED_SLOT_SHIFT;
 
 const _: () = assert!(UNTIMED_SLOT_SHIFT == TIME_SHIFT);
 
+/// What a record says beside time and function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Beside {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// What a graph session says: the step and the stack slot, of which a session without a clock has the low
+    /// [`SLOT_BITS`] bits.
+    Step(Step, u64),
+    /// The return address: where the call was made.
+    Caller(u64),
+}
+
+impl Beside {
+    /// The step of a graph and its stack slot.
+    #[must_use]
+    pub const fn step(self) -> Option<(Step, u64)> {
+        match self {
+            Self::Step(step, slot) => Some((step, slot)),
+            Self::Nothing | Self::Caller(_) => None,
+        }
+    }
+}
+
 /// The part of a record that is the same each time a function is entered, as the 32-bit displacement
 /// that the stub adds.
 #[must_use]
@@ -146,14 +172,17 @@ pub const fn function_word(function: FunctionId) -> i32 {
     ((function.0 & (FUNCTIONS_MAX - 1)) << MARK_BITS).cast_signed()
 }
 
-/// What a record of a graph session says beside time and function: a second word, at the same slot
-/// of a second array, with the same lap mark.
+/// What a record says beside time and function: a second word, at the same slot of a second array, with the same
+/// lap mark.
 ///
 /// ```text
 ///  63                               19 18   13 12  10 9         0
 /// +-----------------------------------+-------+------+-----------+
-/// |  stack slot, bits 47..3           |   0   | step | lap mark  |
+/// |  stack slot, bits 47..3           |   0   | step | lap mark  |  of a graph
 /// +-----------------------------------+-------+------+-----------+
+/// |  return address, bits 47..0             |   0    | lap mark  |  of calls with their callers
+/// +-----------------------------------------+--------+-----------+
+///  63                                     16 15    10 9         0
 /// ```
 ///
 /// The *stack slot* is the address at which the function's return address lies: no two calls that
@@ -161,7 +190,7 @@ pub const fn function_word(function: FunctionId) -> i32 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Detail(pub u64);
 
-/// How far the stack slot's address is shifted up.
+/// How far the stack slot's address is shifted up, or the return address.
 pub const SLOT_SHIFT: u32 = 16;
 /// Where the step stands.
 pub const STEP_SHIFT: u32 = MARK_BITS;
@@ -179,6 +208,12 @@ impl Detail {
     #[must_use]
     pub const fn slot(self) -> u64 {
         (self.0.cast_signed() >> SLOT_SHIFT).cast_unsigned() & !7
+    }
+
+    /// The return address, sign-extended from 48 bits.
+    #[must_use]
+    pub const fn caller(self) -> u64 {
+        (self.0.cast_signed() >> SLOT_SHIFT).cast_unsigned()
     }
 
     /// What the record stands for; `None` when the guest wrote nonsense.

@@ -64,6 +64,8 @@ pub struct SessionConfig {
     pub halts: Vec<WantedHalt>,
     /// Whether a vCPU that finds a ring full waits for its reader.
     pub waits: bool,
+    /// Whether calls are recorded with their return addresses (function).
+    pub callers: bool,
 }
 
 /// Something at which a session records no more, at once.
@@ -95,6 +97,7 @@ impl SessionConfig {
         match (self.tracer, self.clock) {
             (TracerKind::Graph, Clock::None) => Format::GraphUntimed,
             (TracerKind::Graph, Clock::Tsc | Clock::Page(_)) => Format::Graph,
+            (TracerKind::Function, _) if self.callers => Format::Callers,
             (TracerKind::Function | TracerKind::Profile, _) => Format::Calls,
         }
     }

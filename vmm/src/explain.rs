@@ -119,6 +119,9 @@ impl From<ReportError> for Failure {
             ReportError::NotAGraph(_) => {
                 Self::bad_input(format!("{error}: record it with --trace graph"))
             }
+            ReportError::NoCallers => Self::bad_input(format!(
+                "{error}: record it with --trace graph, or with --callers"
+            )),
             ReportError::NoTimes(_) => {
                 Self::bad_input(format!("{error}; record it with another --clock"))
             }

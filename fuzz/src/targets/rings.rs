@@ -95,7 +95,7 @@ impl Sink for Lane<'_> {
         assert!(record.function.0 < FUNCTIONS && record.ticks >= self.last_ticks);
         self.last_ticks = record.ticks;
         self.events += 1;
-        let Some((step, slot)) = record.graph else {
+        let Some((step, slot)) = record.beside.step() else {
             return;
         };
         let slot = match self.is_untimed {

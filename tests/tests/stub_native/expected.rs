@@ -32,9 +32,9 @@ impl Seen {
     pub fn heard(heard: &Heard) -> Vec<Self> {
         let all = heard.records.iter();
         all.map(|record| Self {
-            slot: record.graph.map_or(0, |(_, slot)| slot),
+            slot: record.beside.step().map_or(0, |(_, slot)| slot),
             function: record.function.0,
-            step: record.graph.map(|(step, _)| step as u8),
+            step: record.beside.step().map(|(step, _)| step as u8),
         })
         .collect()
     }

@@ -65,7 +65,7 @@ pub use tracepoint::Tracepoint;
 
 use terms::addr::{Gpa, Gva};
 use terms::event_format::{EventFormat, EventId};
-use terms::function::{Function, FunctionId};
+use terms::function::{Function, FunctionId, function_at};
 
 use self::elf::Elf;
 use self::range::text_range;
@@ -334,13 +334,7 @@ impl Image {
     /// The function that covers `address`.
     #[must_use]
     pub fn function_at(&self, address: Gva) -> Option<FunctionId> {
-        let end = self
-            .functions
-            .partition_point(|function| function.address <= address);
-        let index = end.checked_sub(1)?;
-        let function = self.functions.get(index)?;
-        let offset = address.0.checked_sub(function.address.0)?;
-        (offset < function.size).then(|| u32::try_from(index).ok().map(FunctionId))?
+        function_at(&self.functions, address)
     }
 
     /// What each event says, by number.

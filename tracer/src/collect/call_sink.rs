@@ -1,9 +1,9 @@
 //! What a ring of calls delivers, turned into records: rows for a stream, or bytes for a compact trace.
 
 use crate::clock::RunClock;
-use crate::record::Format;
+use crate::record::{Beside, Format};
 use crate::ring::reader::{Delivered, Sink};
-use crate::ring::run::{BATCH, Run};
+use crate::ring::run::{BATCH, BesideAll, Run};
 use crate::stub::mirror::stacks::Stacks;
 use terms::function::FunctionId;
 use trace::event::{Record, RecordKind, Step};
@@ -33,16 +33,19 @@ pub(super) struct CallSink<'a> {
 fn whole(slot: u64, rings: &SharedRings, stacks: &mut Stacks) -> u64 {
     match rings.format() {
         Format::GraphUntimed => stacks.whole(slot, || rings.directory()),
-        Format::Calls | Format::Graph => slot,
+        Format::Calls | Format::Callers | Format::Graph => slot,
     }
 }
 
 impl CallSink<'_> {
     fn push(&mut self, ticks: u64, kind: RecordKind) {
-        let record = Record {
+        self.put(Record {
             time_ns: self.clock.nanoseconds(ticks),
             kind,
-        };
+        });
+    }
+
+    fn put(&mut self, record: Record) {
         match &mut self.to {
             To::Rows(rows) => rows.push(record),
             To::Bytes(coder) => coder.record(&record),
@@ -61,6 +64,20 @@ impl CallSink<'_> {
                 }))
             }
             To::Bytes(coder) => coder.calls(times, functions),
+        }
+    }
+
+    fn called(&mut self, times: &[u64], functions: &[FunctionId], callers: &[u64]) {
+        let columns = times.iter().zip(functions).zip(callers);
+        for ((time_ns, function), caller) in columns {
+            let record = Record {
+                time_ns: *time_ns,
+                kind: RecordKind::Called {
+                    function: *function,
+                    caller: *caller,
+                },
+            };
+            self.put(record);
         }
     }
 
@@ -86,14 +103,16 @@ impl Sink for CallSink<'_> {
     fn record(&mut self, record: Delivered) {
         self.count += 1;
         let is_late = std::mem::take(&mut self.is_late);
-        if (is_late || record.doubt.is_some()) && record.graph.is_some() {
+        if (is_late || record.doubt.is_some()) && record.beside.step().is_some() {
             // Nothing is missing; what is open is not certain any more, or how long it takes.
             self.push(record.ticks, RecordKind::Lost(0));
         }
-        let kind = match record.graph {
-            None => RecordKind::Entry(record.function),
-            Some((step, slot)) => RecordKind::Graph {
-                function: record.function,
+        let function = record.function;
+        let kind = match record.beside {
+            Beside::Nothing => RecordKind::Entry(function),
+            Beside::Caller(caller) => RecordKind::Called { function, caller },
+            Beside::Step(step, slot) => RecordKind::Graph {
+                function,
                 step,
                 slot: whole(slot, self.rings, self.stacks),
             },
@@ -108,8 +127,10 @@ impl Sink for CallSink<'_> {
             *time_ns = self.clock.nanoseconds(*ticks);
         }
         let times = times.get(..run.ticks.len()).unwrap_or_default();
-        let Some(steps) = run.graph else {
-            return self.calls(times, run.functions);
+        let steps = match run.beside {
+            BesideAll::Nothing => return self.calls(times, run.functions),
+            BesideAll::Callers(callers) => return self.called(times, run.functions, callers),
+            BesideAll::Steps(steps) => steps,
         };
         if self.rings.format() == Format::Graph {
             return self.steps(times, run.functions, steps);

@@ -239,7 +239,7 @@ fn what_is_read_out_of_turn_is_written_and_bounded_as_long_as_nobody_writes() {
 /// Calls that were heard, in their order, and whether that was all.
 fn heard(tail: &Tail) -> (Vec<String>, Option<u64>) {
     let calls = tail.take(usize::MAX).into_iter().map(|event| {
-        let Happening::Entry { function } = event.what else {
+        let Happening::Entry { function, .. } = event.what else {
             panic!("{event:?}");
         };
         function

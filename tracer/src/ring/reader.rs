@@ -22,9 +22,8 @@ use super::pending::Pending;
 use super::run::{BATCH, Columns, Expected, Run};
 use super::timeline::{Look, Timeline, Times};
 use crate::choice::choices;
-use crate::record::{Detail, Format, Record};
+use crate::record::{Beside, Detail, Format, Record};
 use trace::doubt::{TimeDoubt, TimeDoubts};
-use trace::event::Step;
 
 /// The words of a ring's cell ([`crate::stub::cell`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,33 +107,33 @@ pub struct Delivered {
     pub function: FunctionId,
     /// Its position in the ring.
     pub position: Position,
-    /// What a graph session says beside: the step and the stack slot, of which a session without a
-    /// clock has the low [`SLOT_BITS`](crate::record::SLOT_BITS) bits. None in a function session.
-    pub graph: Option<(Step, u64)>,
+    /// What its session says beside.
+    pub beside: Beside,
 }
 
 /// What the words of one record say.
 pub(super) struct Decoded {
     pub(super) time: u64,
     pub(super) function: FunctionId,
-    pub(super) graph: Option<(Step, u64)>,
+    pub(super) beside: Beside,
 }
 
 impl Decoded {
     /// None when the guest wrote nonsense.
     pub(super) fn by(format: Format, record: Record, detail: Detail) -> Option<Self> {
-        let (time, graph) = match format {
-            Format::Calls => (record.time(), None),
-            Format::Graph => (record.time(), Some((detail.step()?, detail.slot()))),
+        let (time, beside) = match format {
+            Format::Calls => (record.time(), Beside::Nothing),
+            Format::Callers => (record.time(), Beside::Caller(detail.caller())),
+            Format::Graph => (record.time(), Beside::Step(detail.step()?, detail.slot())),
             Format::GraphUntimed => {
                 let (step, slot) = record.untimed();
-                (0, Some((step?, slot)))
+                (0, Beside::Step(step?, slot))
             }
         };
         Some(Self {
             time,
             function: record.function(),
-            graph,
+            beside,
         })
     }
 }
@@ -151,7 +150,7 @@ pub trait Sink {
                 doubt: None,
                 function: *function,
                 position: run.first.after(index as u64),
-                graph: run.graph.and_then(|graph| graph.get(index).copied()),
+                beside: run.beside.of(index),
             });
         }
     }
@@ -527,7 +526,7 @@ impl RingReader {
             doubt,
             function: said.function,
             position,
-            graph: said.graph,
+            beside: said.beside,
         });
     }
 

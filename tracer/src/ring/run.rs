@@ -5,7 +5,7 @@ use terms::function::FunctionId;
 
 use super::geometry::Position;
 use super::moment::{Moment, ROUND};
-use crate::record::{Detail, Format, MARK_MASK, Record};
+use crate::record::{Beside, Detail, Format, MARK_MASK, Record};
 use trace::event::Step;
 
 /// Slots taken at a time.
@@ -20,8 +20,35 @@ pub struct Run<'a> {
     pub ticks: &'a [u64],
     /// Functions.
     pub functions: &'a [FunctionId],
-    /// Steps and stack slots of a graph; none in a function session.
-    pub graph: Option<&'a [(Step, u64)]>,
+    /// What the session says beside.
+    pub beside: BesideAll<'a>,
+}
+
+/// What records say beside time and function: a column, if they say anything.
+#[derive(Debug, Clone, Copy)]
+pub enum BesideAll<'a> {
+    /// Nothing.
+    Nothing,
+    /// Steps and stack slots of a graph.
+    Steps(&'a [(Step, u64)]),
+    /// Return addresses.
+    Callers(&'a [u64]),
+}
+
+impl BesideAll<'_> {
+    /// What the record of this number says.
+    #[must_use]
+    pub fn of(self, index: usize) -> Beside {
+        match self {
+            Self::Nothing => Beside::Nothing,
+            Self::Steps(steps) => steps
+                .get(index)
+                .map_or(Beside::Nothing, |(step, slot)| Beside::Step(*step, *slot)),
+            Self::Callers(callers) => callers
+                .get(index)
+                .map_or(Beside::Nothing, |caller| Beside::Caller(*caller)),
+        }
+    }
 }
 
 /// What every record of a run has to be.
@@ -46,6 +73,7 @@ pub(super) struct Columns {
     ticks: [u64; BATCH],
     functions: [FunctionId; BATCH],
     graph: [(Step, u64); BATCH],
+    callers: [u64; BATCH],
 }
 
 impl Columns {
@@ -54,6 +82,7 @@ impl Columns {
             ticks: [0; BATCH],
             functions: [FunctionId(0); BATCH],
             graph: [(Step::Entry, 0); BATCH],
+            callers: [0; BATCH],
         }
     }
 
@@ -67,15 +96,16 @@ impl Columns {
     ) -> Option<Run<'_>> {
         let count = words.len();
         let is_whole = self.functions(words, expected)
-            & self.graph(words, details, expected)
+            & self.beside(words, details, expected)
             & self.times(words, expected);
         is_whole.then_some(Run {
             first,
             ticks: self.ticks.get(..count)?,
             functions: self.functions.get(..count)?,
-            graph: match expected.format.is_graph() {
-                true => Some(self.graph.get(..count)?),
-                false => None,
+            beside: match expected.format {
+                Format::Calls => BesideAll::Nothing,
+                Format::Callers => BesideAll::Callers(self.callers.get(..count)?),
+                Format::Graph | Format::GraphUntimed => BesideAll::Steps(self.graph.get(..count)?),
             },
         })
     }
@@ -90,11 +120,17 @@ impl Columns {
         other & MARK_MASK == 0 && highest < expected.functions
     }
 
-    fn graph(&mut self, words: &[u64], details: &[u64], expected: &Expected) -> bool {
+    fn beside(&mut self, words: &[u64], details: &[u64], expected: &Expected) -> bool {
         let columns = words.iter().zip(details).zip(&mut self.graph);
         let (mut other, mut is_step) = (0, true);
         match expected.format {
             Format::Calls => {}
+            Format::Callers => {
+                for (detail, caller) in details.iter().zip(&mut self.callers) {
+                    other |= detail ^ expected.mark;
+                    *caller = Detail(*detail).without(expected.spill).caller();
+                }
+            }
             Format::Graph => {
                 for ((_, detail), graph) in columns {
                     other |= detail ^ expected.mark;
@@ -121,7 +157,9 @@ impl Columns {
         for (word, ticks) in words.iter().zip(&mut self.ticks) {
             let low = match expected.format {
                 Format::GraphUntimed => 0,
-                Format::Calls | Format::Graph => Record(*word).without(expected.spill).time(),
+                Format::Calls | Format::Callers | Format::Graph => {
+                    Record(*word).without(expected.spill).time()
+                }
             };
             *ticks = latest.wrapping_sub(ahead.wrapping_sub(low) & (ROUND - 1));
         }

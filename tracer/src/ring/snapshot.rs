@@ -92,7 +92,7 @@ impl Snapshot<'_> {
                     doubt,
                     function: said.function,
                     position,
-                    graph: said.graph,
+                    beside: said.beside,
                 });
             }
             None => progress.missing += 1,

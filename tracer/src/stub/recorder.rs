@@ -13,14 +13,15 @@
 
 use insn::asm::registers::gpr64;
 use insn::asm::{
-    AsmRegister64, CodeAssembler, CodeLabel, IcedError, PLACE_VALUE, absolute, lea_fixed,
-    load_fixed, ptr, qword_ptr,
+    AsmMemoryOperand, AsmRegister64, CodeAssembler, CodeLabel, IcedError, PLACE_VALUE, absolute,
+    lea_fixed, load_fixed, ptr, qword_ptr,
 };
 use terms::addr::Gva;
 
 use super::access::CellAccess;
 use super::halt::Halts;
 use super::registers::{self, HEAD_LOW, Scratch};
+use super::spec::SiteShape;
 use crate::record::{
     Format, RECORD_BYTES, SLOT_SHIFT, STEP_SHIFT, TIME_SHIFT, UNTIMED_SLOT_SHIFT,
     UNTIMED_STEP_SHIFT,
@@ -87,8 +88,26 @@ impl Recorder {
         Ok(room)
     }
 
-    /// Writes the record. `step` is that of a graph record, whose stack slot's address is in the
-    /// detail register. The function word is the placeholder [`PLACE_VALUE`].
+    /// Leaves in the detail register what its records say beside: the address of the stack slot `slot`, or what lies
+    /// there, which is the return address. In a function that may have it anywhere that is 0: nothing is known of it.
+    pub(super) fn emit_beside(
+        &self,
+        a: &mut CodeAssembler,
+        scratch: &Scratch,
+        (shape, slot): (SiteShape, AsmMemoryOperand),
+    ) -> Result<(), IcedError> {
+        match self.format {
+            Format::Calls => Ok(()),
+            Format::Callers if shape == SiteShape::EntryOnly => {
+                a.xor(scratch.detail, scratch.detail)
+            }
+            Format::Callers => a.mov(scratch.detail, qword_ptr(slot)),
+            Format::Graph | Format::GraphUntimed => a.lea(scratch.detail, slot),
+        }
+    }
+
+    /// Writes the record. `step` is that of a graph record; what is said beside is in the detail register
+    /// ([`Self::emit_beside`]). The function word is the placeholder [`PLACE_VALUE`].
     pub(super) fn emit_write(
         &self,
         a: &mut CodeAssembler,
@@ -123,6 +142,10 @@ impl Recorder {
         self.emit_mark(a, scratch, PLACE_VALUE)?;
         match self.format {
             Format::Calls => {}
+            Format::Callers => {
+                a.shl(detail, SLOT_SHIFT)?;
+                a.add(detail, mark)?;
+            }
             Format::Graph => {
                 a.shl(detail, SLOT_SHIFT)?;
                 a.lea(detail, ptr(detail + mark) + ((step as i32) << STEP_SHIFT))?;

@@ -1,5 +1,7 @@
 //! What is asked of the stub of a function: who records, where its site stands, and how its return is hooked.
 
+use insn::asm::registers::gpr64;
+use insn::asm::{AsmMemoryOperand, ptr};
 use terms::addr::Gva;
 
 use crate::choice::choices;
@@ -34,6 +36,17 @@ pub enum SiteShape {
     /// Anywhere, in a function that does not return as others do: its entry alone is recorded, as
     /// of the stack that it runs on.
     EntryOnly,
+}
+
+impl SiteShape {
+    /// Where the return address lies while so many registers are saved; of [`Self::EntryOnly`] the top of the stack.
+    pub(super) fn slot(self, saved: usize) -> AsmMemoryOperand {
+        let pushed = i32::try_from(8 * saved).unwrap_or(i32::MAX);
+        match self {
+            Self::Entry | Self::Bare | Self::EntryOnly => ptr(gpr64::rsp + pushed),
+            Self::AfterPrologue => ptr(gpr64::rbp + 8),
+        }
+    }
 }
 
 /// What a stub needs to hook returns.

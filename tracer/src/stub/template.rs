@@ -177,22 +177,28 @@ fn emit_entry(a: &mut CodeAssembler, spec: &StubSpec, go_on: Gva) -> Result<(), 
         a.push(HEAD)?;
     }
     let is_direct = |recorder: &Recorder| recorder.access(&ENTRY).is_direct();
+    let detail = recorders.iter().any(|one| one.format.has_details());
+    let base = (!recorders.iter().all(is_direct)).then_some(ENTRY.base);
+    let further = detail.then_some(ENTRY.detail).into_iter().chain(base);
+    let saved: Vec<_> = RECORDING.into_iter().chain(further).collect();
+    let slot = spec.shape.slot(saved.len() + usize::from(is_bare));
+    let write = |a: &mut CodeAssembler, one: &Recorder| {
+        one.emit_beside(a, &ENTRY, (spec.shape, slot))?;
+        one.emit_write(a, &ENTRY, Step::Entry)
+    };
     let mut full = Vec::new();
     let mut out = a.create_label();
-    let write = |a: &mut CodeAssembler, one: &Recorder| one.emit_write(a, &ENTRY, Step::Entry);
     match recorders {
         // Nothing is saved before there is anything to write.
         [only] if is_direct(only) => {
             let label = a.create_label();
             let room = only.emit_check(a, &ENTRY, label)?;
-            emit_save(a, &RECORDING)?;
+            emit_save(a, &saved)?;
             write(a, only)?;
-            emit_restore(a, &RECORDING)?;
+            emit_restore(a, &saved)?;
             full.push(Full::new(label, room, out, (only, &ENTRY)));
         }
         _ => {
-            let base = (!recorders.iter().all(is_direct)).then_some(ENTRY.base);
-            let saved: Vec<_> = RECORDING.into_iter().chain(base).collect();
             emit_save(a, &saved)?;
             for recorder in recorders {
                 let mut back = a.create_label();

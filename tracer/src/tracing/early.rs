@@ -64,6 +64,10 @@ pub(super) fn check_applies(tracer: Tracer, options: &SessionOptions) -> Result<
         ("threshold", graph.threshold.is_some()),
         ("stack-size", options.stack_bytes.is_some()),
     ];
+    if options.callers && tracer != Tracer::Function {
+        let (option, what) = ("callers", "the function tracer: a graph has them anyhow");
+        return Err(TracingError::NotApplicable { option, what });
+    }
     let lossless = options.mode == Mode::Lossless;
     let of_waits = [
         ("on-full", options.on_full != usual.on_full && !lossless),
@@ -106,6 +110,8 @@ mod tests {
         root.graph.functions = vec!["a".to_owned()];
         let mut stack = usual();
         stack.stack_bytes = Some(16 << 10);
+        let mut callers = usual();
+        callers.callers = true;
         let mut period = usual();
         period.clock_period = 1000;
         let mut cpu = usual();
@@ -114,6 +120,7 @@ mod tests {
             (slow, Tracer::Function, "threshold"),
             (root, Tracer::Nop, "graph-function"),
             (stack, Tracer::Profile, "the graph tracer"),
+            (callers, Tracer::Graph, "the function tracer"),
             (period, Tracer::Graph, "the clock page"),
             (cpu, Tracer::Function, "clock-cpu"),
         ] {

@@ -159,6 +159,8 @@ pub struct SessionOptions {
     pub probe_tactic: Option<u8>,
     /// Room for what an event or a probe says, in bytes of its record; what they need if nothing is said.
     pub record_bytes: Option<u64>,
+    /// Whether it is recorded where each call was made (function): a record takes two places then.
+    pub callers: bool,
     /// Whether arguments of calls are recorded.
     pub args: bool,
     /// Whether what calls return is recorded.
@@ -207,6 +209,7 @@ impl Default for SessionOptions {
             probe: Vec::new(),
             probe_tactic: None,
             record_bytes: None,
+            callers: false,
             args: false,
             retval: false,
             output: None,

@@ -35,6 +35,16 @@ pub struct Function {
     pub module: Option<Arc<str>>,
 }
 
+/// Which of these functions, which are in the order of their addresses, covers `address`.
+#[must_use]
+pub fn function_at(functions: &[Function], address: Gva) -> Option<FunctionId> {
+    let end = functions.partition_point(|function| function.address <= address);
+    let index = end.checked_sub(1)?;
+    let function = functions.get(index)?;
+    let offset = address.0.checked_sub(function.address.0)?;
+    (offset < function.size).then(|| u32::try_from(index).ok().map(FunctionId))?
+}
+
 impl Function {
     /// Every name of the function, raw and demangled.
     pub fn names(&self) -> impl Iterator<Item = &str> {

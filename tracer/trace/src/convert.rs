@@ -10,6 +10,7 @@ use terms::field::FieldValue;
 use terms::function::FunctionId;
 
 use crate::event::{Event, EventKind};
+use crate::export::call_formats::CALLER;
 use crate::export::chrome::{Chrome, plain};
 use crate::export::ctf::{self, Ctf};
 use crate::export::events::EventLine;
@@ -32,20 +33,33 @@ use crate::report::{self, Format, Notation, Printed, ReportError, View, Watch};
 /// What values that a call returned are called.
 const RETURNED: &str = "returned";
 
-/// What is known of a call: its arguments by their names, or what it returned.
+/// What is known of a call: its arguments by their names, or what made it, or what it returned.
 fn known<'a>(
     trace: &'a TraceDirectory,
     calls: &Calls,
     step: &'a Event,
-) -> Vec<(&'a str, &'a FieldValue)> {
+) -> Vec<(&'a str, Cow<'a, FieldValue>)> {
     match step.kind {
+        EventKind::Entry(_) if trace.has_callers() => {
+            let caller = calls.caller_name(trace, step).into_iter();
+            let named = |name: Cow<'_, str>| FieldValue::Enumerator {
+                name: (*name).into(),
+            };
+            caller
+                .map(|name| (CALLER, Cow::Owned(named(name))))
+                .collect()
+        }
         EventKind::Entry(function) => {
             let address = calls.functions.address(function);
-            trace.arguments(address, step).collect()
+            let arguments = trace.arguments(address, step);
+            let borrowed = |(name, value)| (name, Cow::Borrowed(value));
+            arguments.map(borrowed).collect()
         }
         EventKind::Exit { .. } => {
             let values = step.values.as_deref().unwrap_or_default().iter();
-            values.map(|value| (RETURNED, value)).collect()
+            values
+                .map(|value| (RETURNED, Cow::Borrowed(value)))
+                .collect()
         }
         EventKind::Lost(_)
         | EventKind::Point(_)
@@ -64,7 +78,7 @@ fn values(trace: &TraceDirectory, calls: &Calls, step: &Event) -> Map<String, Va
         let values = known.iter().map(|(_, value)| plain(value)).collect();
         return Map::from_iter([(RETURNED.to_owned(), Value::Array(values))]);
     }
-    let named = |(name, value): (&str, &FieldValue)| (name.to_owned(), plain(value));
+    let named = |(name, value): (&str, Cow<'_, FieldValue>)| (name.to_owned(), plain(&value));
     known.into_iter().map(named).collect()
 }
 
@@ -125,12 +139,12 @@ pub fn folded(
     let mut frames = Frames::default();
     let mut is_empty = true;
     // Events are no part of a stack: they are not read.
-    while let Some(shown) = calls.pop()? {
+    while let Some(next) = calls.pop()? {
         is_empty = false;
-        for mut step in shown.steps() {
+        for mut step in next.steps() {
             if let EventKind::Entry(function) = step.kind {
                 let mut frame = calls.name(trace, function).into_owned();
-                let args = trace.args(calls.functions.address(function), &step);
+                let args = shown(trace, calls, &step);
                 if with_values && !args.is_empty() {
                     frame = format!("{frame}({args})");
                 }
@@ -243,7 +257,12 @@ pub fn trace_dat(
             Next::Step(step) => {
                 let address = step.function().map(|one| calls.functions.address(one));
                 let address = address.map_or(0, canonical);
-                file.step(step, address, threads.pid(step.thread), has_ends)
+                let caller = step.caller().filter(|_| trace.has_callers());
+                let places = trace_dat::Places {
+                    function: address,
+                    caller: caller.map_or(0, |caller| caller.0),
+                };
+                file.step(step, places, threads.pid(step.thread), has_ends)
             }
         },
     )?;
@@ -340,11 +359,17 @@ pub fn parquet(
             Next::Remark(remark) => tables.remark(remark),
             Next::Point(event) => tables.point(event),
             Next::Step(step) => {
-                summary.add(step);
+                summary.add(step, None);
                 let task = tasks.and_then(|tasks| tasks.get(&step.thread));
+                let caller = calls.caller_name(trace, step);
+                let values = match caller {
+                    Some(_) => String::new(),
+                    None => shown(trace, calls, step),
+                };
                 let known = parquet::Known {
                     task: task.map(|name| &**name),
-                    values: &shown(trace, calls, step),
+                    caller: caller.as_deref(),
+                    values: &values,
                 };
                 tables.step(step, |one| calls.name(trace, one), known)
             }
@@ -427,7 +452,8 @@ pub fn perfetto(
             Next::Step(step) => {
                 let name = called(trace, calls, step);
                 let values = known(trace, calls, step);
-                perfetto.step(step, &name, values.into_iter(), has_ends)
+                let values = values.iter().map(|(name, value)| (*name, &**value));
+                perfetto.step(step, &name, values, has_ends)
             }
         },
     )?;
@@ -473,9 +499,13 @@ impl Threads {
     }
 }
 
-/// What is known of a call as people read it: its arguments, or what it returned.
+/// What is known of a call as people read it: its arguments, or what made it, or what it returned.
 fn shown(trace: &TraceDirectory, calls: &Calls, step: &Event) -> String {
     match step.kind {
+        EventKind::Entry(_) if trace.has_callers() => {
+            let caller = calls.caller_name(trace, step);
+            caller.map_or_else(String::new, |caller| format!("{CALLER}={caller}"))
+        }
         EventKind::Entry(function) => trace.args(calls.functions.address(function), step),
         _ => step.shown_values(),
     }

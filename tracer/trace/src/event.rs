@@ -4,10 +4,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use terms::addr::Gva;
 use terms::event_format::EventId;
 use terms::field::FieldValue;
 use terms::function::FunctionId;
 
+use crate::export::uftrace::record::{canonical, truncated};
 use crate::host::HostStep;
 
 /// One thing that happened in the guest, or to what is known of it.
@@ -23,7 +25,8 @@ pub struct Event {
     pub depth: u32,
     /// What happened.
     pub kind: EventKind,
-    /// Of an entry the arguments, of an exit what was returned, where they were captured; of a point its fields.
+    /// Of an entry the arguments, or in a trace that has callers where it was made; of an exit what was returned; where
+    /// they were captured. Of a point its fields.
     pub values: Option<Values>,
 }
 
@@ -39,6 +42,18 @@ impl Event {
             | EventKind::Stall(_)
             | EventKind::Wait(_)
             | EventKind::Host(_) => None,
+        }
+    }
+
+    /// Where the call that it begins was made: the address that it returns to, in a trace that has callers.
+    #[must_use]
+    pub fn caller(&self) -> Option<Gva> {
+        match (self.kind, self.values.as_deref()) {
+            (EventKind::Entry(_), Some([FieldValue::Pointer(caller)])) => {
+                // Some stores keep 48 bits of it.
+                Some(Gva(canonical(truncated(caller.0))))
+            }
+            _ => None,
         }
     }
 
@@ -167,6 +182,13 @@ const _: () = assert!(size_of::<Record>() == 24);
 pub enum RecordKind {
     /// A function was entered.
     Entry(FunctionId),
+    /// A function was entered, and it is known from where.
+    Called {
+        /// The function.
+        function: FunctionId,
+        /// Where it will return to, in the guest; 0 where that is not known.
+        caller: u64,
+    },
     /// A step of a function graph.
     Graph {
         /// The function.

@@ -91,6 +91,9 @@ pub struct SessionOptions {
     #[arg(long, value_name = "WHAT: ACTION")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub trigger: Vec<Trigger>,
+    /// Record where each call was made, for `f <-caller` in reports (--trace function; a record takes two places then)
+    #[arg(long)]
+    pub callers: bool,
     /// Record the arguments of every call of a function whose types are known (--trace graph --clock tsc)
     #[arg(long)]
     pub args: bool,
@@ -151,6 +154,7 @@ impl SessionOptions {
             probe: self.probe.clone(),
             probe_tactic: self.probe_tactic,
             record_bytes: self.record_bytes,
+            callers: self.callers,
             args: self.args,
             retval: self.retval,
             output: self.output.clone(),
@@ -180,6 +184,7 @@ impl Default for SessionOptions {
             probe: of.probe,
             probe_tactic: of.probe_tactic,
             record_bytes: of.record_bytes,
+            callers: of.callers,
             args: of.args,
             retval: of.retval,
             output: of.output,

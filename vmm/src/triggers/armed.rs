@@ -337,7 +337,7 @@ fn said(event: &LiveEvent) -> String {
     let time = in_seconds(event.time_ns);
     let at = format!("at {time} s on vCPU {}", event.vcpu);
     match &event.what {
-        Happening::Entry { function } | Happening::Call { function, .. } => {
+        Happening::Entry { function, .. } | Happening::Call { function, .. } => {
             format!("{} {at}", masked(function))
         }
         Happening::Return {
@@ -405,7 +405,10 @@ mod tests {
         unread(&mut one, 7);
         assert_eq!((one.fired, one.failed), (7, 7));
         let function = "f".to_owned();
-        let entry = event(Happening::Entry { function });
+        let entry = event(Happening::Entry {
+            function,
+            caller: None,
+        });
         let mut done = 0;
         one.fire(Occurred::Seen(&entry), |action| {
             assert_eq!(*action, Action::Stop);
@@ -423,7 +426,10 @@ mod tests {
     fn what_is_read_late_is_not_done_twice() {
         let mut one = armed("f: stop x9");
         let function = "f".to_owned();
-        let entry = event(Happening::Entry { function });
+        let entry = event(Happening::Entry {
+            function,
+            caller: None,
+        });
         let mut done = 0;
         for what in [
             Occurred::Unseen,

@@ -48,6 +48,7 @@ fn config(name: &str) -> SessionConfig {
         clock: Clock::Tsc,
         halts: Vec::new(),
         waits: false,
+        callers: false,
     }
 }
 

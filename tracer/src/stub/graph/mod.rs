@@ -125,11 +125,7 @@ impl<'a> Code<'a> {
 
     /// Where the return address lies while the registers are saved.
     fn slot(&self) -> AsmMemoryOperand {
-        let pushed = i32::try_from(8 * self.saved.len()).unwrap_or(i32::MAX);
-        match self.spec.shape {
-            SiteShape::Entry | SiteShape::Bare | SiteShape::EntryOnly => ptr(gpr64::rsp + pushed),
-            SiteShape::AfterPrologue => ptr(gpr64::rbp + 8),
-        }
+        self.spec.shape.slot(self.saved.len())
     }
 
     /// The slot as the function leaves it: right below the stack pointer, or above what is saved there.
@@ -218,16 +214,14 @@ impl<'a> Code<'a> {
             Step::Entry | Step::Tail | Step::Unhooked => self.slot(),
         };
         for recorder in &self.spec.recorders {
-            // A function session records entries only.
+            // A function session records entries only; at an entry the slot has the return address still.
             if !recorder.format.is_graph() && step == Step::Exit {
                 continue;
             }
             let mut back = a.create_label();
             let full = a.create_label();
             let room = recorder.emit_check(a, scratch, full)?;
-            if recorder.format.is_graph() {
-                a.lea(scratch.detail, slot)?;
-            }
+            recorder.emit_beside(a, scratch, (self.spec.shape, slot))?;
             match recorder.halts.entered() {
                 Some(entered) if matches!(step, Step::Entry | Step::Exit) => {
                     self.emit_write_timing(a, recorder, scratch, (step, entered))?;

@@ -259,6 +259,7 @@ impl TraceSession {
             },
             halts: halting::wanted(&self.halts, run),
             waits: self.options.mode == Mode::Lossless,
+            callers: self.options.callers,
         }
     }
 

@@ -164,6 +164,7 @@ impl TraceSession {
             clock_period_ns: self.beat().map(|beat| beat.period_ns),
             tsc_khz: found.clock.map_or(0, |clock| clock.khz()).into(),
             tracer: self.tracer_name().to_owned(),
+            callers: self.options.callers,
             stack_bytes: self.stack_bytes(&shared.image),
             ring_strategy: found.strategy.unwrap_or("unknown").to_owned(),
             filter: globs(&self.filter, Side::Include),

@@ -34,6 +34,10 @@ use crate::event::{Moment, Values};
 
 /// The file's name.
 pub const VALUES_FILE: &str = "values.json";
+/// What the place is called where a call was made.
+pub const CALLER: &str = "caller";
+/// The glob of all functions.
+const EVERY: &str = "*";
 /// What uftrace takes for text that could not be read.
 const NO_TEXT: [u8; 4] = [0xff; 4];
 /// What stands after text that was longer.
@@ -117,6 +121,8 @@ struct Format {
 pub struct CallFormats {
     /// By the low 48 bits of the function's address.
     functions: BTreeMap<(u64, Moment), Format>,
+    /// Of the entry of every other function.
+    others: Option<Format>,
 }
 
 impl CallFormats {
@@ -140,8 +146,27 @@ impl CallFormats {
             };
             Some(((truncated(function.address.0), moment), format))
         };
-        let functions = captured.filter_map(format).collect();
-        Self { functions }
+        Self {
+            functions: captured.filter_map(format).collect(),
+            others: None,
+        }
+    }
+
+    /// Where each call was made: what is known of all calls of a trace that has callers.
+    #[must_use]
+    pub fn callers() -> Self {
+        let caller = FieldType::named("pointer").map(|kind| Field {
+            name: CALLER.into(),
+            kind,
+        });
+        Self {
+            functions: BTreeMap::new(),
+            others: Some(Format {
+                name: EVERY.to_owned(),
+                fields: caller.into_iter().collect(),
+                is_beside: false,
+            }),
+        }
     }
 
     /// Values lie where they lay before, although other functions may have come.
@@ -163,14 +188,15 @@ impl CallFormats {
     /// Whether uftrace is told of nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.functions.values().all(|format| format.is_beside)
+        self.functions.values().all(|format| format.is_beside) && self.others.is_none()
     }
 
     /// The fields of the calls of the function at `address`.
     #[must_use]
     pub fn fields(&self, address: u64, moment: Moment) -> Option<&[Field]> {
-        let format = self.functions.get(&(truncated(address), moment))?;
-        Some(&format.fields)
+        let others = self.others.as_ref().filter(|_| moment == Moment::Entry);
+        let format = self.functions.get(&(truncated(address), moment));
+        format.or(others).map(|format| &*format.fields)
     }
 
     /// The bytes that stand after the record of a call with these values; none for what cannot be said.
@@ -238,6 +264,11 @@ impl CallFormats {
                 };
             }
         }
+        if self.others.is_some() {
+            // A pointer into text, which uftrace shows by its name.
+            let comma = if args.is_empty() { "" } else { ";" };
+            args = format!("{args}{comma}{EVERY}@arg1/p");
+        }
         (args, retval)
     }
 
@@ -295,7 +326,10 @@ impl CallFormats {
                 functions.insert((truncated(address), moment), format);
             }
         }
-        Ok(Self { functions })
+        Ok(Self {
+            functions,
+            others: None,
+        })
     }
 }
 
@@ -418,6 +452,7 @@ mod tests {
         let functions = [((0xffff_8000_1000, Moment::Entry), format)];
         CallFormats {
             functions: functions.into(),
+            others: None,
         }
     }
 

@@ -201,6 +201,7 @@ impl Threads {
                 self.take_turn(Happened { at, step, values }, timed.is_tied, sink);
             }
             RecordKind::Entry(_)
+            | RecordKind::Called { .. }
             | RecordKind::Point(_)
             | RecordKind::Captured(_)
             | RecordKind::Stall(_)

@@ -72,9 +72,13 @@ impl Lines {
 
     fn line(&mut self, event: &LiveEvent) {
         match &event.what {
-            Happening::Entry { function } => {
+            Happening::Entry { function, caller } => {
                 self.begin(event, None);
-                self.end(&masked(function));
+                let function = masked(function);
+                match caller {
+                    Some(caller) => self.end(&format!("{function} <-{}", masked(caller))),
+                    None => self.end(&function),
+                }
             }
             Happening::Call { function, args } => {
                 self.begin(event, None);

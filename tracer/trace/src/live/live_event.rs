@@ -32,6 +32,9 @@ pub enum Happening {
     Entry {
         /// Its name.
         function: String,
+        /// What called it, by its name or the address that the call returns to; of a session that records callers.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        caller: Option<String>,
     },
     /// A function was entered; its return follows.
     Call {

@@ -14,9 +14,10 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use terms::addr::Gva;
 use terms::event_format::EventFormat;
 use terms::field::{Field, FieldValue};
-use terms::function::{Function, FunctionId};
+use terms::function::{Function, FunctionId, function_at};
 
 pub use self::lines::Lines;
 pub use self::live_event::{Happening, LiveEvent};
@@ -101,6 +102,7 @@ impl Known {
         let what = match event.kind {
             EventKind::Entry(function) if !has_returns => Happening::Entry {
                 function: name(functions, function),
+                caller: event.caller().map(|address| caller(functions, address)),
             },
             EventKind::Entry(function) => Happening::Call {
                 function: name(functions, function),
@@ -158,6 +160,15 @@ impl Known {
 fn name(functions: &[Function], function: FunctionId) -> String {
     let function = functions.get(function.index());
     function.map_or_else(|| "?".to_owned(), |function| function.display.to_string())
+}
+
+/// What made a call that returns to this address.
+fn caller(functions: &[Function], address: Gva) -> String {
+    // What was called last in a function that it does not come back to returns to where the next one begins.
+    match function_at(functions, Gva(address.0.wrapping_sub(1))) {
+        Some(caller) => name(functions, caller),
+        None => address.to_string(),
+    }
 }
 
 fn fields(known: &[Field], event: &Event) -> Fields {

@@ -1,9 +1,12 @@
-//! Who calls whom: the calls of each thread that are open.
+//! Who calls whom: what each thread has open, or where a call was made.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use terms::function::FunctionId;
 
+use super::calls::Calls;
+use super::directory::TraceDirectory;
 use crate::event::{Event, EventKind};
 
 /// The functions that are open, by thread.
@@ -11,7 +14,21 @@ use crate::event::{Event, EventKind};
 pub(super) struct Callers(HashMap<u32, Vec<FunctionId>>);
 
 impl Callers {
-    /// The next step of its thread: who made the call that begins or ends with it. Of a trace of functions nobody knows.
+    /// What made the call that begins or ends with this step, the next one of its thread, as people call it. A trace of
+    /// functions may not say.
+    pub fn name<'a>(
+        &mut self,
+        trace: &'a TraceDirectory,
+        calls: &Calls,
+        step: &Event,
+    ) -> Option<Cow<'a, str>> {
+        let around = self.caller(step);
+        calls
+            .caller_name(trace, step)
+            .or_else(|| Some(calls.name(trace, around?)))
+    }
+
+    /// The call around it, which made it. Of a trace of functions there is none.
     pub fn caller(&mut self, step: &Event) -> Option<FunctionId> {
         let open = self.0.entry(step.thread).or_default();
         match step.kind {

@@ -17,6 +17,7 @@ use super::error::ReportError;
 use crate::event::{End, Event, EventKind, Sink};
 use crate::event::{Moment, Values};
 use crate::export::call_formats::CallFormats;
+use crate::export::uftrace::layout::SYMBOL_END;
 use crate::export::uftrace::record::{Kind, MAX_DEPTH, Record, truncated};
 use crate::export::uftrace::threads::{has_values_beside, read_side_word};
 use crate::graph::excerpt::Excerpt;
@@ -28,6 +29,8 @@ use crate::watch::Watch;
 pub struct Functions {
     ids: HashMap<u64, FunctionId>,
     addresses: Vec<u64>,
+    /// Where what the symbols name begins, ascending, and where there is none from there on.
+    begins: Vec<(u64, Option<FunctionId>)>,
 }
 
 impl Functions {
@@ -35,12 +38,15 @@ impl Functions {
         let mut functions = Self {
             ids: HashMap::new(),
             addresses: Vec::new(),
+            begins: Vec::new(),
         };
         let names = names.sorted();
         // As uftrace takes it: a function reaches to the next one.
         let next = names.iter().skip(1).map(|(address, _)| Some(*address));
         for ((address, name), next) in names.iter().zip(next.chain([None])) {
-            functions.add(*address);
+            let id = functions.add(*address);
+            let is_one = *name != SYMBOL_END;
+            functions.begins.push((*address, is_one.then_some(id)));
             let bytes = next.and_then(|next| next.checked_sub(*address));
             selection.add_function(name, bytes);
         }
@@ -65,6 +71,14 @@ impl Functions {
     #[must_use]
     pub fn at(&self, address: u64) -> Option<FunctionId> {
         self.ids.get(&truncated(address)).copied()
+    }
+
+    /// The function that has the code at an address.
+    #[must_use]
+    pub fn around(&self, address: u64) -> Option<FunctionId> {
+        let address = truncated(address);
+        let after = self.begins.partition_point(|(begin, _)| *begin <= address);
+        self.begins.get(after.checked_sub(1)?)?.1
     }
 
     /// The low 48 bits of a function's address.
@@ -199,7 +213,7 @@ impl Lane {
         sink: &mut impl Sink,
     ) {
         if let Some(vcpu) = self.of_vcpu {
-            self.take_entry(vcpu, record, functions, sink);
+            self.take_entry(vcpu, (record, values), functions, sink);
             return;
         }
         self.check_time(record.time);
@@ -239,7 +253,7 @@ impl Lane {
     fn take_entry(
         &mut self,
         vcpu: u16,
-        record: Record,
+        (record, values): (Record, Option<Values>),
         functions: &mut Functions,
         sink: &mut impl Sink,
     ) {
@@ -258,7 +272,7 @@ impl Lane {
             thread: self.thread,
             depth: 0,
             kind,
-            values: None,
+            values,
         });
     }
 
@@ -332,6 +346,8 @@ pub struct Calls {
     last: Option<usize>,
     /// The functions that were met.
     pub functions: Functions,
+    /// Whether entries say where they were made.
+    has_callers: bool,
     /// Which part of the trace is read.
     pub excerpt: Excerpt,
     selection: Selection,
@@ -406,6 +422,7 @@ impl Calls {
             heads: BinaryHeap::new(),
             last: None,
             functions,
+            has_callers: trace.has_callers(),
             selection,
             failure: None,
             steps: 0,
@@ -463,6 +480,25 @@ impl Calls {
     #[must_use]
     pub fn name<'a>(&self, trace: &'a TraceDirectory, function: FunctionId) -> Cow<'a, str> {
         trace.names.name(self.functions.address(function))
+    }
+
+    /// The function that made the call that begins with this step, where the trace says where it was made.
+    #[must_use]
+    pub fn caller(&self, step: &Event) -> Option<FunctionId> {
+        // What was called last in a function that it does not come back to returns to where the next one begins.
+        let call = step.caller()?.0.wrapping_sub(1);
+        self.functions.around(call).filter(|_| self.has_callers)
+    }
+
+    /// Its name, or the address that the call returns to, where that is in no function.
+    #[must_use]
+    pub fn caller_name<'a>(&self, trace: &'a TraceDirectory, step: &Event) -> Option<Cow<'a, str>> {
+        let address = step.caller().filter(|_| self.has_callers)?;
+        let caller = self.caller(step);
+        Some(caller.map_or_else(
+            || address.to_string().into(),
+            |caller| self.name(trace, caller),
+        ))
     }
 
     /// Entries that were read so far, whether or not they were asked for.

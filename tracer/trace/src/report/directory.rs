@@ -91,12 +91,16 @@ impl TraceDirectory {
             Some(session) => read_names(directory, &session)?,
             None => Names::default(),
         };
+        let values = match side.as_ref().is_some_and(|side| side.metadata.callers) {
+            true => CallFormats::callers(),
+            false => read_values(&directory.join(VALUES_FILE))?,
+        };
         Ok(Self {
             path: directory.to_owned(),
             tasks,
             names,
             side,
-            values: Arc::new(read_values(&directory.join(VALUES_FILE))?),
+            values: Arc::new(values),
             remark: None,
             _scratch: None,
         })
@@ -134,6 +138,19 @@ impl TraceDirectory {
         self.side
             .as_ref()
             .is_some_and(|side| side.metadata.is_graph())
+    }
+
+    /// Whether it says of each call where it was made, and is no graph.
+    #[must_use]
+    pub fn has_callers(&self) -> bool {
+        let side = self.side.as_ref();
+        side.is_some_and(|side| side.metadata.callers)
+    }
+
+    /// Whether it says of each call who made it.
+    #[must_use]
+    pub fn knows_callers(&self) -> bool {
+        self.is_graph() || self.has_callers()
     }
 
     /// The period of the clock that the times are from, where it does not tell every nanosecond.

@@ -64,6 +64,11 @@ pub enum ReportError {
     /// What was asked for needs entries and exits.
     #[error("{0} needs a trace of a graph, this one has entries only")]
     NotAGraph(&'static str),
+    /// What was asked for needs to know who made a call.
+    #[error(
+        "telling who called whom needs a trace of a graph or of calls with their callers, this one has neither"
+    )]
+    NoCallers,
     /// What was asked for needs times, and the clock of the trace was none.
     #[error(
         "{0} needs times, and this trace was recorded without a clock: it has the order of calls only"

@@ -52,7 +52,7 @@ impl Gathered {
                             let have = || rows.have(Some(&stream.calls.name(trace, function)));
                             *wanted.entry(function).or_insert_with(have)
                         });
-                        self.step(&step, is_wanted);
+                        self.step(&step, stream.calls.caller(&step), is_wanted);
                         if let Some(boot) = &mut self.boot {
                             boot.add(&step, |id| stream.calls.name(trace, id).into_owned());
                         }
@@ -80,10 +80,10 @@ impl Gathered {
         self.slowest.is_some() || self.timeline.is_some()
     }
 
-    fn step(&mut self, step: &Event, is_wanted: bool) {
+    fn step(&mut self, step: &Event, caller: Option<FunctionId>, is_wanted: bool) {
         self.at(step.time_ns);
         if let Some(summary) = &mut self.summary {
-            summary.add(step);
+            summary.add(step, caller);
         }
         if let Some(slowest) = &mut self.slowest {
             slowest.add(step, is_wanted);

@@ -220,6 +220,7 @@ fn print_flat(
 ) -> io::Result<()> {
     tail.iter().try_for_each(|shown| {
         let (Shown::Step(step) | Shown::Leaf(step, _)) = shown;
-        entry_line((trace, calls), Times::default(), (step, None), out)
+        let caller = calls.caller_name(trace, step);
+        entry_line((trace, calls), Times::default(), (step, caller), out)
     })
 }

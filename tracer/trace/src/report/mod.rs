@@ -47,10 +47,9 @@ mod timeline_tests;
 mod times;
 mod values;
 
+use std::borrow::Cow;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
-
-use terms::function::FunctionId;
 
 pub use self::answer::Notation;
 use self::callers::Callers;
@@ -123,10 +122,11 @@ impl Format {
             | Self::Counts
             | Self::Values
             | Self::Timeline
+            | Self::Callers
+            | Self::Callees
             | Self::Everything => None,
             Self::Graph => Some("showing calls in each other"),
             Self::Boot => Some("telling where the boot went"),
-            Self::Callers | Self::Callees => Some("telling who called whom"),
             Self::Slowest => Some("telling how long a call took"),
         }
     }
@@ -309,6 +309,10 @@ impl View {
         if let Some(what) = self.format.of_graph().filter(|_| !trace.is_graph()) {
             return Err(ReportError::NotAGraph(what));
         }
+        let is_of_callers = matches!(self.format, Format::Callers | Format::Callees);
+        if is_of_callers && !trace.knows_callers() {
+            return Err(ReportError::NoCallers);
+        }
         let needs_times = match self.format {
             Format::Timeline => Some("a timeline"),
             Format::Boot => Some("telling where the boot went"),
@@ -364,7 +368,7 @@ fn print_entries(
             Happened::Remark(remark) => printed.remark(remark, out),
             Happened::Point(event) => point_line(out, times, event),
             Happened::Call(Shown::Step(step) | Shown::Leaf(step, _)) => {
-                let caller = callers.caller(step);
+                let caller = callers.name(trace, stream.calls, step);
                 entry_line((trace, stream.calls), times, (step, caller), out)
             }
         };
@@ -379,7 +383,7 @@ fn print_entries(
 fn entry_line(
     (trace, calls): (&TraceDirectory, &Calls),
     times: Times,
-    (step, caller): (&Event, Option<FunctionId>),
+    (step, caller): (&Event, Option<Cow<'_, str>>),
     out: &mut impl Write,
 ) -> io::Result<()> {
     let vcpu = usize::from(step.vcpu);
@@ -387,7 +391,7 @@ fn entry_line(
         EventKind::Entry(function) => {
             let name = calls.name(trace, function);
             let name = match caller {
-                Some(caller) => format!("{name} <-{}", calls.name(trace, caller)).into(),
+                Some(caller) => format!("{name} <-{caller}").into(),
                 None => name,
             };
             function_line(out, vcpu, &times.moment(step.time_ns), &name)

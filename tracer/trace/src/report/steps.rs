@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 use serde::Serialize;
+use serde_json::json;
 use terms::field::FieldValue;
 use terms::printable;
 
@@ -63,6 +64,9 @@ struct Line<'a> {
     function: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     caller: Option<Cow<'a, str>>,
+    /// Where the call was made, if the trace says that: the instruction that it returns to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    return_address: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     event: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,24 +94,28 @@ impl<'a> Line<'a> {
         (step, which): (&Event, Steps),
         callers: &mut Callers,
     ) -> Option<Self> {
-        let caller = callers.caller(step);
+        let caller = callers.name(trace, calls, step);
         let name = |function| calls.name(trace, function);
         let is_graph = trace.is_graph();
         let side = trace.side.as_ref().filter(|_| is_graph);
         let task = side.and_then(|side| side.threads.get(&step.thread));
+        let address = step.caller().filter(|_| trace.has_callers());
         let line = Self {
             time_ns: step.time_ns,
             vcpu: Some(step.vcpu),
             thread: Some(step.thread),
             task: task.map(String::as_str),
             depth: Some(step.depth),
-            caller: caller.map(name),
+            caller,
+            return_address: address.map(|address| address.to_string()),
             ..Self::default()
         };
         Some(match step.kind {
             EventKind::Entry(function) => {
                 let address = calls.functions.address(function);
-                let args = trace.arguments(address, step);
+                let args = trace
+                    .arguments(address, step)
+                    .filter(|_| !trace.has_callers());
                 let args = args.map(|(name, value)| (name.to_owned(), value.clone()));
                 Self {
                     kind: if is_graph { "call" } else { "entry" },
@@ -173,6 +181,9 @@ impl<'a> Line<'a> {
 
     /// What was captured, as JSON; nothing if nothing was.
     fn values(&self) -> serde_json::Result<String> {
+        if let Some(address) = &self.return_address {
+            return printable::json(&json!({ "return_address": address }));
+        }
         match (self.args.is_empty(), self.fields.is_empty()) {
             (false, _) => printable::json(&self.args),
             (_, false) => printable::json(&self.fields),

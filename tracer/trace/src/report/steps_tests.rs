@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use terms::event_format::{EventFormat, EventId};
 use terms::field::{Field, FieldType, FieldValue};
+use terms::function::FunctionId;
 
 use super::*;
 use crate::event::Moment;

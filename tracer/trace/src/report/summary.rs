@@ -122,16 +122,16 @@ impl Summary {
         }
     }
 
-    /// The next step of a thread.
-    pub fn add(&mut self, step: &Event) {
+    /// The next step of a thread; `caller` is who made the call, where the step itself says that.
+    pub fn add(&mut self, step: &Event, caller: Option<FunctionId>) {
         let open = self.threads.entry(step.thread).or_default();
         match step.kind {
             EventKind::Entry(function) => {
                 self.calls += 1;
                 // Of a trace of functions nothing returns.
                 open.truncate(step.depth as usize);
-                let around = open.last().filter(|_| self.by != By::Function);
-                let caller = around.map(|call| call.key.function);
+                let caller = caller.or_else(|| open.last().map(|call| call.key.function));
+                let caller = caller.filter(|_| self.by != By::Function);
                 let key = Key { function, caller };
                 self.rows.entry(key).or_default().calls += 1;
                 let is_outermost = open.iter().all(|call| call.key != key);

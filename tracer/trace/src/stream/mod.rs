@@ -22,9 +22,10 @@ pub mod merge;
 mod tests;
 
 use terms::addr::Gva;
+use terms::field::FieldValue;
 use terms::function::{Function, FunctionId};
 
-use crate::event::{Event, EventKind, Moment, Record, RecordKind, Sink, Timed};
+use crate::event::{Event, EventKind, Moment, Record, RecordKind, Sink, Timed, Values};
 use crate::graph::join::{Join, Joined};
 use crate::graph::rules::Rules;
 use crate::graph::selection::Selection;
@@ -120,6 +121,7 @@ impl Graph {
                 slot,
             } => join.map(|join| join.record(timed.is_late, function, step, slot)),
             RecordKind::Entry(_)
+            | RecordKind::Called { .. }
             | RecordKind::Point(_)
             | RecordKind::Stall(_)
             | RecordKind::Wait { .. }
@@ -400,6 +402,7 @@ fn alone(vcpu: u16, is_point: bool, record: Record) -> Option<Event> {
     };
     let (kind, values) = match record.kind {
         RecordKind::Entry(function) => (EventKind::Entry(function), None),
+        RecordKind::Called { function, caller } => (EventKind::Entry(function), made_at(caller)),
         RecordKind::Lost(count) if is_point => (EventKind::LostPoints(count), None),
         RecordKind::Lost(0) | RecordKind::Graph { .. } | RecordKind::Captured(_) => return None,
         RecordKind::Lost(count) => (EventKind::Lost(count), None),
@@ -418,6 +421,11 @@ fn alone(vcpu: u16, is_point: bool, record: Record) -> Option<Event> {
     })
 }
 
+/// What is known of a call that returns to this address, if it is known.
+fn made_at(caller: u64) -> Option<Values> {
+    (caller != 0).then(|| [FieldValue::Pointer(Gva(caller))].into())
+}
+
 /// The next record in the order of time.
 fn pass(graph: Option<&mut Graph>, is_point: bool, timed: Timed, sink: &mut impl Sink) {
     let Some(graph) = graph else {
@@ -429,7 +437,10 @@ fn pass(graph: Option<&mut Graph>, is_point: bool, timed: Timed, sink: &mut impl
         | RecordKind::Wait { .. }
         | RecordKind::Host(_) => false,
         RecordKind::Lost(_) => !is_point,
-        RecordKind::Entry(_) | RecordKind::Graph { .. } | RecordKind::Captured(_) => true,
+        RecordKind::Entry(_)
+        | RecordKind::Called { .. }
+        | RecordKind::Graph { .. }
+        | RecordKind::Captured(_) => true,
     };
     if is_of_calls {
         return graph.record(timed, sink);

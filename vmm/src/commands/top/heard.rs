@@ -87,7 +87,10 @@ impl Heard {
     pub fn add(&mut self, event: &LiveEvent) {
         let (thread, depth) = (event.thread, event.depth as usize);
         match &event.what {
-            Happening::Entry { function } => self.called(function, &Arc::from(NOBODY)),
+            Happening::Entry { function, caller } => {
+                let caller = caller.as_deref().unwrap_or(NOBODY);
+                self.called(function, &self.name(caller));
+            }
             Happening::Call { function, .. } => self.entered(thread, depth, function),
             Happening::Return {
                 function,
@@ -321,6 +324,7 @@ mod tests {
     fn a_session_without_returns_has_no_times() {
         let entry = |function: &str| Happening::Entry {
             function: function.to_owned(),
+            caller: None,
         };
         let heard = heard([(1, 0, entry("a")), (1, 0, entry("a"))]);
         assert_eq!(figures(&heard.rows(), "a"), Some((2, None, 0, None)));

@@ -82,6 +82,8 @@ pub struct FunctionRow {
 pub struct Known<'a> {
     /// What the guest calls its thread.
     pub task: Option<&'a str>,
+    /// Of an entry what made the call, where that is known of the call itself.
+    pub caller: Option<&'a str>,
     /// Of an entry its arguments, of an exit what was returned.
     pub values: &'a str,
 }
@@ -96,6 +98,7 @@ struct Open {
     inner_ns: u64,
     args: Option<ByteArray>,
     task: Option<ByteArray>,
+    caller: Option<ByteArray>,
 }
 
 /// Writes one trace.
@@ -155,6 +158,7 @@ impl Parquet {
                     inner_ns: 0,
                     args: values(),
                     task: known.task.map(ByteArray::from),
+                    caller: known.caller.map(ByteArray::from),
                 };
                 if self.has_ends {
                     self.open.entry(step.thread).or_default().push(open);
@@ -189,6 +193,7 @@ impl Parquet {
     fn row(&mut self, thread: u32, depth: u32, open: Open, ended: Ended) -> io::Result<()> {
         let around = self.open.get(&thread).and_then(|open| open.last());
         let caller = around.map(|caller| caller.name.clone());
+        let caller = open.caller.clone().or(caller);
         let duration = ended.duration_ns;
         let own = duration.map(|duration| duration.saturating_sub(open.inner_ns));
         self.calls.push([

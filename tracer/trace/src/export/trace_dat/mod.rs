@@ -64,11 +64,21 @@ impl TraceDat {
         self.pids.get(&vcpu).copied().unwrap_or_default()
     }
 
-    /// The next step of a thread that has this pid; `address` is its function's, `has_ends` where returns are traced.
+    /// The next step of a thread that has this pid, `has_ends` where returns are traced.
     ///
     /// # Errors
     /// What the system says.
-    pub fn step(&mut self, step: &Event, address: u64, pid: u32, has_ends: bool) -> io::Result<()> {
+    pub fn step(
+        &mut self,
+        step: &Event,
+        places: Places,
+        pid: u32,
+        has_ends: bool,
+    ) -> io::Result<()> {
+        let Places {
+            function: address,
+            caller,
+        } = places;
         self.pids.insert(step.vcpu, pid);
         let depth = i32::try_from(step.depth).unwrap_or(i32::MAX);
         let open = self.open.entry(step.thread).or_default();
@@ -76,8 +86,7 @@ impl TraceDat {
             EventKind::Entry(_) if !has_ends => {
                 let mut event = FUNCTION.begin(pid);
                 event.extend(address.to_le_bytes());
-                // Who called it nobody knows.
-                event.extend(0u64.to_le_bytes());
+                event.extend(caller.to_le_bytes());
                 self.put(step.vcpu, step.time_ns, &event)
             }
             EventKind::Entry(_) => {
@@ -184,6 +193,15 @@ impl TraceDat {
         };
         file::write(&head, self.vcpus, out)
     }
+}
+
+/// Where a call is, in the guest.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Places {
+    /// Where its function begins.
+    pub function: u64,
+    /// Where it returns to; 0 where that is not known, and of a graph.
+    pub caller: u64,
 }
 
 /// Text, as an event of a thread.

@@ -12,7 +12,7 @@ impl Sink for UftraceWriter {
     fn event(&mut self, event: Event) {
         let outcome = match event.kind {
             EventKind::Entry(function) if self.has_entries_only() => {
-                self.append_entry(event.vcpu, event.time_ns, function)
+                self.append_entry(event.vcpu, event.time_ns, function, event.caller())
             }
             _ => self.append(event),
         };

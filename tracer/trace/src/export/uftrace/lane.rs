@@ -6,13 +6,14 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use super::error::ExportError;
-use super::record::{Kind, MAX_VALUE, RECORD_LENGTH, Record, packed, word};
+use super::record::{Kind, MAX_VALUE, RECORD_LENGTH, Record, packed, truncated, with_values, word};
 use crate::export::budget::Budget;
 
 /// Bytes gathered before a write.
 pub(super) const BUFFER: usize = 64 << 10;
-/// An event of a vCPU takes an entry and an exit at most.
-const PER_EVENT: usize = 2 * RECORD_LENGTH;
+/// An event of a vCPU takes an entry, its caller and an exit at most.
+const PER_EVENT: usize = 2 * RECORD_LENGTH + CALLER_LENGTH;
+const CALLER_LENGTH: usize = size_of::<u64>();
 /// Bytes beside a record, where there are any.
 const BESIDE: usize = 2;
 /// Marks them when the values of the record's call stand after them.
@@ -206,12 +207,23 @@ impl<S: Storage> Lane<S> {
         let time = self.ordered(time);
         // The exit differs from the entry in its lowest bit.
         let exit = entry | 1;
-        let mut pair = [0; PER_EVENT];
+        let mut pair = [0; 2 * RECORD_LENGTH];
         let (first, second) = pair.split_at_mut(RECORD_LENGTH);
         first.copy_from_slice(&packed(time, entry));
         second.copy_from_slice(&packed(time, exit));
         self.last_at.records = self.waiting.records.len() as u64;
         self.waiting.records.extend_from_slice(&pair);
+        self.entries += 1;
+    }
+
+    /// The same of one of which is known where it was made: so uftrace finds its name, as that of a function.
+    pub fn entry_from(&mut self, time: u64, entry: u64, caller: u64) {
+        let time = self.ordered(time);
+        self.last_at.records = self.waiting.records.len() as u64;
+        let records = &mut self.waiting.records;
+        records.extend_from_slice(&packed(time, with_values(entry)));
+        records.extend_from_slice(&truncated(caller).to_le_bytes());
+        records.extend_from_slice(&packed(time, entry | 1));
         self.entries += 1;
     }
 

@@ -19,6 +19,8 @@ pub const SIDE_FILE: &str = "exotrace.json";
 pub const NAMES_FILE: &str = "perf-cpu0.dat";
 /// The map of the one session.
 pub const MAP_FILE: &str = "sid-0000000000000000.map";
+/// What says in the symbols where the one before ends: no function.
+pub const SYMBOL_END: &str = "__sym_end";
 /// The file whose lines uftrace shows as comments among the calls.
 pub const COMMENT_FILE: &str = "extern.dat";
 /// The file of a compact trace, which is read instead of all of these where it stands.
@@ -207,18 +209,29 @@ impl Extent {
         format!("{symbols}{:016x} T {name}\n{end}", self.last() - self.start)
     }
 
-    /// The `….sym` file.
+    /// The `….sym` file: what lies between functions is of none.
     pub fn symbols(&self, functions: &[Function]) -> String {
-        let mut functions: Vec<(u64, &str)> = functions
+        let mut functions: Vec<(u64, &str, u64)> = functions
             .iter()
-            .map(|f| (truncated(f.address.0), &*f.display))
+            .map(|f| (truncated(f.address.0), &*f.display, f.size))
             .collect();
         functions.sort_unstable();
+        let next = functions.iter().skip(1).map(|(address, ..)| *address);
+        let next = next.chain([self.end]);
         let mut text = String::new();
-        for (address, name) in functions {
+        for ((address, name, size), next) in functions.iter().zip(next) {
+            // Writing to a string cannot fail.
             let _ = writeln!(text, "{:016x} T {name}", address.saturating_sub(self.start));
+            let end = address.saturating_add(*size);
+            if *size > 0 && end < next {
+                let _ = writeln!(
+                    text,
+                    "{:016x} ? {SYMBOL_END}",
+                    end.saturating_sub(self.start)
+                );
+            }
         }
-        let _ = writeln!(text, "{:016x} ? __sym_end", self.end - self.start);
+        let _ = writeln!(text, "{:016x} ? {SYMBOL_END}", self.end - self.start);
         text
     }
 }

@@ -54,6 +54,7 @@ pub use self::side::{
 use self::tally::Called;
 pub use self::tally::Tally;
 pub use self::waits::{Wait, Waits};
+use terms::addr::Gva;
 use terms::event_format::EventFormat;
 use terms::function::FunctionId;
 use terms::printable;
@@ -182,7 +183,7 @@ impl UftraceWriter {
     }
 
     /// Writes into the side file what was not known when the trace was created, or has changed
-    /// since. The number of vCPUs and the tracer stay what they were.
+    /// since. The number of vCPUs, the tracer and whether there are callers stay what they were.
     ///
     /// # Errors
     /// [`ExportError`] when the file cannot be written; the old one stays then.
@@ -191,6 +192,7 @@ impl UftraceWriter {
         self.side.metadata = Metadata {
             vcpus: before.vcpus,
             tracer: before.tracer.clone(),
+            callers: before.callers,
             ..metadata
         };
         self.write_side()
@@ -249,6 +251,7 @@ impl UftraceWriter {
         vcpu: u16,
         time_ns: u64,
         function: FunctionId,
+        caller: Option<Gva>,
     ) -> Result<(), ExportError> {
         let Some(lane) = self.lanes.get_mut(usize::from(vcpu)) else {
             self.side.strays += 1;
@@ -256,7 +259,10 @@ impl UftraceWriter {
         };
         match self.entries.get(function.index()) {
             Some(&entry) => {
-                lane.entry(time_ns, entry);
+                match caller {
+                    None => lane.entry(time_ns, entry),
+                    Some(caller) => lane.entry_from(time_ns, entry, caller.0),
+                }
                 self.called.note(function);
             }
             None => lane.totals.unknown += 1,
@@ -270,7 +276,7 @@ impl UftraceWriter {
     /// What happens to calls without returns: each vCPU is a thread.
     fn append_alone(&mut self, event: &Event) -> Result<(), ExportError> {
         if let EventKind::Entry(function) = event.kind {
-            return self.append_entry(event.vcpu, event.time_ns, function);
+            return self.append_entry(event.vcpu, event.time_ns, function, event.caller());
         }
         let Some(lane) = self.lanes.get_mut(usize::from(event.vcpu)) else {
             self.side.strays += 1;
@@ -390,12 +396,12 @@ impl UftraceWriter {
                 threads.tids()
             }
         };
-        let none = CallFormats::default();
+        let values = values_of(&self.side.metadata);
         let told = alone::Told {
             command_line: &self.side.metadata.command_line,
             module: &module_name(&self.side.metadata.image),
             tids,
-            values: self.threads.as_ref().map_or(&none, ThreadLanes::values),
+            values: self.threads.as_ref().map_or(&values, ThreadLanes::values),
             extent: self.extent,
             span,
         };
@@ -505,9 +511,17 @@ fn put_description(
     let names: Vec<_> = vcpus.map(name).collect();
     put(NAMES_FILE, &names.concat())?;
     put(MAP_FILE, extent.map(module).as_bytes())?;
-    let values = CallFormats::default();
+    let values = values_of(metadata);
     let info = layout::info(&metadata.command_line, module, &tids, &values);
     put("info", &info)
+}
+
+/// What is known of calls when such a trace begins.
+fn values_of(metadata: &Metadata) -> CallFormats {
+    match metadata.callers {
+        true => CallFormats::callers(),
+        false => CallFormats::default(),
+    }
 }
 
 fn open_lane(directory: &Path, vcpu: u32) -> Result<Lane<Budgeted<File>>, ExportError> {

@@ -79,6 +79,12 @@ pub const fn word_at(kind: Kind, depth: u32, value: u64) -> u64 {
     code | MAGIC << 3 | depth | value << (64 - VALUE_BITS)
 }
 
+/// The same word of a record after which values of its call stand.
+#[must_use]
+pub(super) const fn with_values(word: u64) -> u64 {
+    word | HAS_VALUES
+}
+
 impl Record {
     /// Reads a record; `None` if it is none.
     #[must_use]

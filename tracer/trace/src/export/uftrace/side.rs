@@ -44,6 +44,9 @@ pub struct Metadata {
     /// What was recorded: `function`, `graph`, or `nop` (events only). Older traces do not say, and are of functions.
     #[serde(default)]
     pub tracer: String,
+    /// Whether each call says where it was made (function).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub callers: bool,
     /// Bytes of a guest's stack, by which threads are told apart (graph).
     #[serde(default)]
     pub stack_bytes: u64,
