@@ -43,6 +43,16 @@ pub const fn shape(number: u32) -> SiteShape {
     }
 }
 
+/// The same where no return is hooked.
+pub const fn shape_without_hooks(number: u32) -> SiteShape {
+    match number {
+        PROLOGUE | PROLOGUE_TAIL => SiteShape::AfterPrologue,
+        TAIL | LEAF => SiteShape::Bare,
+        OTHER_RETURN => SiteShape::EntryOnly,
+        _ => SiteShape::Entry,
+    }
+}
+
 /// What stands before the site.
 pub const fn prologue(shape: SiteShape) -> &'static [u8] {
     match shape {
@@ -52,10 +62,20 @@ pub const fn prologue(shape: SiteShape) -> &'static [u8] {
     }
 }
 
-/// The body at `at` that counts and returns, and changes no register.
-pub fn leaf(at: u64, counter: u64) -> Vec<u8> {
+/// The body at `at` that counts and returns, and changes no register that callers know of.
+pub fn leaf(at: u64, counter: u64, shape: SiteShape) -> Vec<u8> {
     let mut a = CodeAssembler::new(64).unwrap();
+    let keeps_r11 = shape == SiteShape::Bare;
+    if keeps_r11 {
+        a.push(gpr64::r11).unwrap();
+    }
     count(&mut a, counter);
+    if keeps_r11 {
+        a.pop(gpr64::r11).unwrap();
+    }
+    if shape == SiteShape::AfterPrologue {
+        a.pop(gpr64::rbp).unwrap();
+    }
     a.ret().unwrap();
     assemble(&mut a, at).unwrap().bytes
 }

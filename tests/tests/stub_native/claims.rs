@@ -14,7 +14,7 @@ use tracer::stub::spec::ReturnHook;
 
 use crate::bodies::{NESTED, TAIL};
 use crate::expected::{Seen, calls};
-use crate::ground::{FUNCTIONS, Ground, Place, Setup};
+use crate::ground::{FUNCTIONS, Ground, Place, Records, Setup};
 use crate::preempt::call_on;
 use crate::rings::{Heard, looked};
 
@@ -43,13 +43,14 @@ impl Drop for Free<'_> {
 fn race(variant: ReturnHook, mirror_log2: u32) -> usize {
     let ground = Ground::with(Setup {
         place: Place::Shared,
-        graph: vec![true],
+        sessions: vec![Records::Graph],
         profiles: 0,
         ring_bytes: 1 << 19,
         clock: Clock::Tsc,
         variant,
         mirror_log2,
         captures: false,
+        has_all_shapes: false,
         halt: None,
     });
     let memory = ground.session(0);
@@ -106,11 +107,11 @@ fn check_round(ground: &Ground, heard: &Heard) -> usize {
         for page in 0..PAGES {
             let slot = top(ground, thread, page) - 8;
             for number in [NESTED, TAIL] {
-                expected.extend(Seen::by(&calls(number, slot, 0, &has_room), true));
+                expected.extend(Seen::by(&calls(number, slot, 0, &has_room), Records::Graph));
             }
         }
     }
-    let mut seen = Seen::heard(heard);
+    let mut seen = Seen::heard(heard, ground);
     // The first calls of a page can be without a place only when it stays so.
     seen.sort_unstable();
     expected.sort_unstable();
@@ -138,13 +139,14 @@ fn threads_that_race_for_a_page_end_at_the_same_place() {
 fn the_first_page_of_memory_shares_no_place() {
     let ground = Ground::with(Setup {
         place: Place::Shared,
-        graph: vec![true],
+        sessions: vec![Records::Graph],
         profiles: 0,
         ring_bytes: 4096,
         clock: Clock::None,
         variant: ReturnHook::Balanced,
         mirror_log2: 6,
         captures: false,
+        has_all_shapes: false,
         halt: None,
     });
     let mirror = ground.mirror();

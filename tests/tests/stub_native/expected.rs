@@ -5,36 +5,60 @@ use trace::event::Step;
 use crate::bodies::{
     LEAF, NESTED, OTHER_RETURN, PROLOGUE, PROLOGUE_TAIL, RECURSIVE, TAIL, TAIL_TO_PROLOGUE, VALUES,
 };
+use crate::ground::{Ground, MadeAt, Records};
 use crate::rings::Heard;
+use tracer::record::Beside;
 
-/// A record: the function, and in a graph session the step and the stack slot.
+/// A record: the function, and what its session records beside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Seen {
     pub slot: u64,
     pub function: u32,
     pub step: Option<u8>,
+    /// Where the call was made, where that is recorded.
+    pub made_at: Option<MadeAt>,
 }
 
 impl Seen {
-    /// What a session of this kind records of `calls`.
-    pub fn by(calls: &[(u32, Step, u64)], is_graph: bool) -> Vec<Self> {
-        let all = calls.iter();
-        all.filter(|(_, step, _)| is_graph || *step != Step::Exit)
-            .map(|(function, step, slot)| Self {
-                slot: if is_graph { *slot } else { 0 },
-                function: *function,
-                step: is_graph.then_some(*step as u8),
-            })
-            .collect()
+    /// What a session of this kind records of `calls`, the first of which is made outside.
+    pub fn by(calls: &[(u32, Step, u64)], records: Records) -> Vec<Self> {
+        let is_graph = records == Records::Graph;
+        let outermost = calls.first().map(|(_, _, slot)| *slot);
+        let mut within = 0;
+        let mut all = Vec::new();
+        for (function, step, slot) in calls {
+            let made_at = match step {
+                _ if *function == OTHER_RETURN => MadeAt::Unknown,
+                Step::Tail => MadeAt::Stub,
+                _ if Some(*slot) == outermost => MadeAt::Outside,
+                _ => MadeAt::In(within),
+            };
+            if [RECURSIVE, NESTED].contains(function) {
+                within = *function;
+            }
+            if is_graph || *step != Step::Exit {
+                all.push(Self {
+                    slot: if is_graph { *slot } else { 0 },
+                    function: *function,
+                    step: is_graph.then_some(*step as u8),
+                    made_at: (records == Records::Callers).then_some(made_at),
+                });
+            }
+        }
+        all
     }
 
-    /// What was read.
-    pub fn heard(heard: &Heard) -> Vec<Self> {
+    /// What was read of the rings of a ground.
+    pub fn heard(heard: &Heard, ground: &Ground) -> Vec<Self> {
         let all = heard.records.iter();
         all.map(|record| Self {
             slot: record.beside.step().map_or(0, |(_, slot)| slot),
             function: record.function.0,
             step: record.beside.step().map(|(step, _)| step as u8),
+            made_at: match record.beside {
+                Beside::Caller(address) => Some(ground.made_at(address)),
+                Beside::Nothing | Beside::Step(..) => None,
+            },
         })
         .collect()
     }

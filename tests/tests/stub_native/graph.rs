@@ -12,7 +12,9 @@ use tracer::stub::spec::ReturnHook;
 use crate::bodies::{self, PROLOGUE, RECURSIVE, VALUES};
 use crate::cpu::{Registers, call, return_address};
 use crate::expected::{Seen, calls};
-use crate::ground::{FUNCTIONS, Ground, HaltWhen, MIRROR_LOG2, PAGE, PLACES, Place, Setup};
+use crate::ground::{
+    FUNCTIONS, Ground, HaltWhen, MIRROR_LOG2, PAGE, PLACES, Place, Records, Setup,
+};
 use crate::random::Random;
 use crate::registers::{R11, registers};
 use crate::rings::{Heard, looked, now};
@@ -142,7 +144,7 @@ impl Call {
 fn check(setup: Setup, state: State, random: &mut Random) {
     let label = format!("{setup:?} {state:?}");
     let ground = Ground::with(setup);
-    let sessions = || (0u64..).zip(&ground.setup.graph);
+    let sessions = || (0u64..).zip(&ground.setup.sessions);
     ground.enter_vcpu(0);
     if state == State::NoRoom {
         let words = ground.directory();
@@ -178,9 +180,9 @@ fn check(setup: Setup, state: State, random: &mut Random) {
             let entered = all.iter().filter(|(_, step, _)| *step != Step::Exit);
             entered.for_each(|(function, ..)| hits[*function as usize] += 1);
         }
-        for ((session, is_graph), reader) in sessions().zip(&mut readers) {
+        for ((session, records), reader) in sessions().zip(&mut readers) {
             let memory = ground.session(session);
-            let expected = Seen::by(&all, *is_graph);
+            let expected = Seen::by(&all, *records);
             let mut heard = Heard::default();
             reader.look(&memory);
             if matches!(state, State::Recording | State::NoRoom) {
@@ -195,7 +197,7 @@ fn check(setup: Setup, state: State, random: &mut Random) {
                 lost[session as usize] += expected.len() as u64;
             }
             assert_eq!(memory.load(0, CellWord::Lost), lost[session as usize]);
-            let recorded = Seen::heard(&heard);
+            let recorded = Seen::heard(&heard, &ground);
             if matches!(state, State::Recording | State::NoRoom) {
                 assert_eq!(recorded, expected, "{label}");
             } else {
@@ -285,20 +287,25 @@ fn check_times(heard: &Heard, clock: Clock, start: u64, end: u64) {
 #[test]
 fn callers_and_bodies_notice_nothing_and_records_are_exact() {
     let mut random = Random::new("callers_and_bodies_notice_nothing_and_records_are_exact");
-    let sessions: [(&[bool], Clock, u64); 9] = [
+    use Records::{Callers, Calls, Graph};
+    let sessions: [(&[Records], Clock, u64); 13] = [
         (&[], Clock::Tsc, 1),
         (&[], Clock::None, 2),
-        (&[true, false], Clock::Tsc, 2),
-        (&[true], Clock::Tsc, 0),
-        (&[true], PAGE, 0),
-        (&[true], Clock::None, 0),
-        (&[true, true], Clock::Tsc, 0),
-        (&[false, true], Clock::Tsc, 0),
-        (&[true, false, true, false], Clock::Tsc, 0),
+        (&[Graph, Calls], Clock::Tsc, 2),
+        (&[Graph], Clock::Tsc, 0),
+        (&[Graph], PAGE, 0),
+        (&[Graph], Clock::None, 0),
+        (&[Graph, Graph], Clock::Tsc, 0),
+        (&[Calls, Graph], Clock::Tsc, 0),
+        (&[Graph, Calls, Graph, Calls], Clock::Tsc, 0),
+        (&[Callers, Graph], Clock::Tsc, 0),
+        (&[Graph, Callers], PAGE, 1),
+        (&[Callers, Graph, Calls], Clock::None, 0),
+        (&[Callers], Clock::Tsc, 1),
     ];
     for place in PLACES {
         for variant in VARIANTS {
-            for (graph, clock, profiles) in sessions {
+            for (sessions, clock, profiles) in sessions {
                 for state in [State::Recording, State::Full, State::Off, State::NoRoom] {
                     let captures = random.below(2) == 0;
                     // There is none left: everything else is as without.
@@ -309,13 +316,14 @@ fn callers_and_bodies_notice_nothing_and_records_are_exact() {
                     };
                     let setup = Setup {
                         place,
-                        graph: graph.to_vec(),
+                        sessions: sessions.to_vec(),
                         profiles,
                         ring_bytes: RING_BYTES,
                         clock,
                         variant,
                         mirror_log2: MIRROR_LOG2,
                         captures,
+                        has_all_shapes: false,
                         halt,
                     };
                     check(setup, state, &mut random);
@@ -332,13 +340,14 @@ fn calls_without_room_in_the_mirror_are_counted_as_such() {
     for variant in VARIANTS {
         let ground = Ground::with(Setup {
             place: Place::GsBelow,
-            graph: vec![true],
+            sessions: vec![Records::Graph],
             profiles: 0,
             ring_bytes: RING_BYTES,
             clock: Clock::Tsc,
             variant,
             mirror_log2: 2,
             captures: false,
+            has_all_shapes: false,
             halt: None,
         });
         ground.enter_vcpu(0);
@@ -370,7 +379,7 @@ fn calls_without_room_in_the_mirror_are_counted_as_such() {
             );
             let has_room = |slot: u64| places.contains(&(slot >> 12));
             let all = calls(call.number, call.slot, call.depth, &has_room);
-            assert_eq!(Seen::heard(&heard), Seen::by(&all, true));
+            assert_eq!(Seen::heard(&heard, &ground), Seen::by(&all, Records::Graph));
             unhooked += u32::from(!has_room(call.slot));
         }
         assert!((100..400).contains(&unhooked), "{unhooked}");

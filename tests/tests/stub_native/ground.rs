@@ -16,6 +16,7 @@ use tracer::stub::spec::{Hook, ReturnHook, SiteShape, StubSpec};
 use tracer::stub::template::{Captures, TEMPLATE_MAX, Template};
 
 use crate::bodies;
+use crate::cpu::return_address;
 use crate::notes::{NOTE_BYTES, Note, noting};
 use crate::session_rings::SessionRings;
 
@@ -90,12 +91,49 @@ pub const PLACES: [Place; 5] = [
     Place::GsElsewhere,
 ];
 
+/// What a session records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Records {
+    /// Entries.
+    Calls,
+    /// The same, and where calls were made.
+    Callers,
+    /// Entries and exits.
+    Graph,
+}
+
+impl Records {
+    fn format(self, clock: Clock) -> Format {
+        match (self, clock) {
+            (Self::Calls, _) => Format::Calls,
+            (Self::Callers, _) => Format::Callers,
+            (Self::Graph, Clock::None) => Format::GraphUntimed,
+            (Self::Graph, _) => Format::Graph,
+        }
+    }
+}
+
+/// Where a call was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MadeAt {
+    /// Nothing is known of it.
+    Unknown,
+    /// In the code that calls functions of the ground.
+    Outside,
+    /// In the body of this function.
+    In(u32),
+    /// In the stub of one whose return is hooked: the call is a jump.
+    Stub,
+    /// Nowhere that a call could have been made.
+    Elsewhere(u64),
+}
+
 /// Which sessions there are, and how returns are hooked for those that want it.
 #[derive(Debug, Clone)]
 pub struct Setup {
     pub place: Place,
-    /// For each session, whether it is a graph session.
-    pub graph: Vec<bool>,
+    /// What each session records.
+    pub sessions: Vec<Records>,
     /// How many profile sessions there are beside those.
     pub profiles: u64,
     pub ring_bytes: u64,
@@ -104,6 +142,8 @@ pub struct Setup {
     pub mirror_log2: u32,
     /// Whether stubs call routines that note what they find ([`Ground::captured`]).
     pub captures: bool,
+    /// Whether sites stand in all kinds of places, also where no return is hooked.
+    pub has_all_shapes: bool,
     /// What ends the recording of each session, if anything does.
     pub halt: Option<HaltWhen>,
 }
@@ -120,7 +160,7 @@ pub enum HaltWhen {
 impl Setup {
     /// Whether returns are hooked at all.
     pub fn has_hooks(&self) -> bool {
-        self.profiles > 0 || self.graph.iter().any(|is_graph| *is_graph)
+        self.profiles > 0 || self.sessions.contains(&Records::Graph)
     }
 }
 
@@ -140,16 +180,18 @@ pub struct Ground {
 }
 
 impl Ground {
+    /// With so many function sessions.
     pub fn new(place: Place, sessions: u64, ring_bytes: u64, clock: Clock) -> Self {
         Self::with(Setup {
             place,
-            graph: (0..sessions).map(|_| false).collect(),
+            sessions: (0..sessions).map(|_| Records::Calls).collect(),
             profiles: 0,
             ring_bytes,
             clock,
             variant: ReturnHook::Balanced,
             mirror_log2: MIRROR_LOG2,
             captures: false,
+            has_all_shapes: false,
             halt: None,
         })
     }
@@ -169,12 +211,13 @@ impl Ground {
             clock => clock,
         };
         ground.recorders = (0u64..)
-            .zip(&ground.setup.graph)
-            .map(|(session, is_graph)| Recorder {
+            .zip(&ground.setup.sessions)
+            .map(|(session, records)| Recorder {
                 cell: ground.cell_place(session),
                 rings: Gva(ground.rings(session)),
-                format: format(*is_graph, clock),
-                details: format(*is_graph, clock)
+                format: records.format(clock),
+                details: records
+                    .format(clock)
                     .has_details()
                     .then(|| Gva(ground.details(session))),
                 geometry,
@@ -183,7 +226,7 @@ impl Ground {
                 waits: None,
             })
             .collect();
-        let first = ground.setup.graph.len() as u64;
+        let first = ground.setup.sessions.len() as u64;
         ground.profiles = (0..ground.setup.profiles)
             .map(|number| Profile {
                 cell: ground.cell_place(first + number),
@@ -251,7 +294,7 @@ impl Ground {
 
     /// Lets the stubs of a profile session count, on every vCPU, or stops them.
     pub fn switch_profile(&self, profile: u64, on: bool) {
-        let session = self.setup.graph.len() as u64 + profile;
+        let session = self.setup.sessions.len() as u64 + profile;
         for vcpu in 0..RINGS_MAX {
             let limit = self.word(self.cell(session, vcpu) + LIMIT as u64);
             limit.store(if on { u64::MAX } else { 0 }, Ordering::SeqCst);
@@ -393,10 +436,10 @@ impl Ground {
             self.clear_mirror();
         }
         for number in 0..FUNCTIONS {
-            let shape = if hook.is_some() {
-                bodies::shape(number)
-            } else {
-                SiteShape::Entry
+            let shape = match (hook.is_some(), self.setup.has_all_shapes) {
+                (true, _) => bodies::shape(number),
+                (false, true) => bodies::shape_without_hooks(number),
+                (false, false) => SiteShape::Entry,
             };
             let captures =
                 self.write_captures(number, hook.is_some() && shape != SiteShape::EntryOnly);
@@ -421,7 +464,7 @@ impl Ground {
             let body = if hook.is_some() {
                 bodies::graph(number, go_on, self)
             } else {
-                bodies::leaf(go_on, self.body_counter(number))
+                bodies::leaf(go_on, self.body_counter(number), shape)
             };
             assert!(go_on + body.len() as u64 <= function + BODY_ROOM);
             self.write(function, prologue);
@@ -512,12 +555,31 @@ impl Ground {
 
     /// Has the stubs foresee every head word, or none.
     pub fn foresee(&self, is_right: bool) {
-        let sessions = 0..self.setup.graph.len() as u64;
+        let sessions = 0..self.setup.sessions.len() as u64;
         for cell in sessions.flat_map(|one| (0..RINGS_MAX).map(move |ring| self.cell(one, ring))) {
             let head = self.word(cell + HEAD as u64).load(Ordering::SeqCst);
             let foreseen = if is_right { head } else { !head };
             let word = self.word(cell + FORESEEN as u64);
             word.store(foreseen, Ordering::SeqCst);
+        }
+    }
+
+    /// Where a call was made that returns to this address.
+    pub fn made_at(&self, address: u64) -> MadeAt {
+        let body = |number: &u32| {
+            let body = self.function(*number);
+            (body..body + BODY_ROOM).contains(&address)
+        };
+        if address == return_address() {
+            return MadeAt::Outside;
+        }
+        if (self.base + STUBS..self.base + BODIES).contains(&address) {
+            return MadeAt::Stub;
+        }
+        match (address, (0..FUNCTIONS).find(body)) {
+            (0, _) => MadeAt::Unknown,
+            (_, Some(number)) => MadeAt::In(number),
+            (_, None) => MadeAt::Elsewhere(address),
         }
     }
 
@@ -540,14 +602,6 @@ pub fn set_gs(base: u64) {
     // SAFETY: neither Rust nor the C library uses GS on x86-64.
     let result = unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_SET_GS, base) };
     assert_eq!(result, 0, "arch_prctl(ARCH_SET_GS, {base:#x})");
-}
-
-fn format(is_graph: bool, clock: Clock) -> Format {
-    match (is_graph, clock) {
-        (false, _) => Format::Calls,
-        (true, Clock::None) => Format::GraphUntimed,
-        (true, _) => Format::Graph,
-    }
 }
 
 /// Where [`Place::GsElsewhere`] is looked for: a stack there is told apart by the low 36 bits of its address.

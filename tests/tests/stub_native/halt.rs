@@ -10,7 +10,7 @@ use tracer::stub::recorder::Clock;
 use crate::bodies::{LEAF, NESTED};
 use crate::graph::VARIANTS;
 use crate::ground::{
-    FUNCTIONS, Ground, HaltWhen, MIRROR_LOG2, PAGE, PLACES, Place, RINGS_MAX, Setup,
+    FUNCTIONS, Ground, HaltWhen, MIRROR_LOG2, PAGE, PLACES, Place, RINGS_MAX, Records, Setup,
 };
 use crate::rings::{Heard, looked};
 
@@ -86,16 +86,17 @@ impl Recording {
     }
 }
 
-fn setup(place: Place, is_graph: bool, clock: Clock, halt: HaltWhen) -> Setup {
+fn setup(place: Place, records: Records, clock: Clock, halt: HaltWhen) -> Setup {
     Setup {
         place,
-        graph: vec![is_graph],
+        sessions: vec![records],
         profiles: 0,
         ring_bytes: RING_BYTES,
         clock,
         variant: VARIANTS[0],
         mirror_log2: MIRROR_LOG2,
         captures: false,
+        has_all_shapes: false,
         halt: Some(halt),
     }
 }
@@ -103,11 +104,11 @@ fn setup(place: Place, is_graph: bool, clock: Clock, halt: HaltWhen) -> Setup {
 #[test]
 fn a_place_that_is_passed_ends_it_after_its_record_and_no_more_often_than_is_left() {
     for place in PLACES {
-        for is_graph in [false, true] {
+        for records in [Records::Calls, Records::Callers, Records::Graph] {
             for variant in VARIANTS {
-                let setup = setup(place, is_graph, Clock::Tsc, HaltWhen::Entered);
+                let setup = setup(place, records, Clock::Tsc, HaltWhen::Entered);
                 let mut on = Recording::new(Setup { variant, ..setup });
-                let steps = if is_graph { 2 } else { 1 };
+                let steps = if records == Records::Graph { 2 } else { 1 };
                 on.set_left(2);
                 for left in [1, 0] {
                     // Its entry is there; what comes after is lost.
@@ -133,7 +134,7 @@ fn a_call_that_takes_longer_ends_it_after_the_record_of_its_return() {
     for place in PLACES {
         for variant in VARIANTS {
             let on = |clock, ticks| {
-                let setup = setup(place, true, clock, HaltWhen::Longer(ticks));
+                let setup = setup(place, Records::Graph, clock, HaltWhen::Longer(ticks));
                 let on = Recording::new(Setup { variant, ..setup });
                 on.set_left(1);
                 on

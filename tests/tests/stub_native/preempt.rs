@@ -17,7 +17,7 @@ use tracer::stub::spec::ReturnHook;
 
 use crate::bodies::{LEAF, NESTED, PROLOGUE_TAIL, RECURSIVE, TAIL, VALUES};
 use crate::expected::{Seen, calls};
-use crate::ground::{FUNCTIONS, Ground, MIRROR_LOG2, Place, RINGS_MAX, Setup, set_gs};
+use crate::ground::{FUNCTIONS, Ground, MIRROR_LOG2, Place, RINGS_MAX, Records, Setup, set_gs};
 use crate::migration::{ONE_AT_A_TIME, TRAP_FLAG, catch_traps};
 use crate::random::Random;
 use crate::rings::{Heard, looked};
@@ -182,7 +182,7 @@ impl<'a> Readers<'a> {
             reader.look(&memory);
             reader.drain(&memory, &looked(reader), Patience::Over, &mut heard);
             assert_eq!(heard.lost, 0);
-            all.extend(Seen::heard(&heard));
+            all.extend(Seen::heard(&heard, self.ground));
         }
         all
     }
@@ -195,13 +195,14 @@ impl<'a> Readers<'a> {
 fn setup((place, variant, profiles, clock): (Place, ReturnHook, u64, Clock)) -> Setup {
     Setup {
         place,
-        graph: vec![true],
+        sessions: vec![Records::Graph],
         profiles,
         ring_bytes: 1 << 16,
         clock,
         variant,
         mirror_log2: MIRROR_LOG2,
         captures: true,
+        has_all_shapes: false,
         halt: None,
     }
 }
@@ -225,7 +226,7 @@ fn step_through(number: u32, top: u64, at: u32, to: u32) -> u32 {
 
 fn of_call(number: u32, top: u64) -> Vec<Seen> {
     let all: Vec<(u32, Step, u64)> = calls(number, top - 8, DEPTH, &|_| true);
-    Seen::by(&all, true)
+    Seen::by(&all, Records::Graph)
 }
 
 fn interrupt_everywhere(setup: Setup) {

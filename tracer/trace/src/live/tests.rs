@@ -103,6 +103,33 @@ fn events_come_with_their_names_and_are_the_same_on_the_other_end_of_a_line() {
 }
 
 #[test]
+fn listeners_are_told_what_made_a_call_where_that_is_recorded() {
+    let (mut live, tail, _) = heard();
+    let called = |time_ns, caller: Option<u64>| Event {
+        values: caller.map(|at| [FieldValue::Pointer(Gva(at))].into()),
+        ..event(time_ns, 0, entry(2))
+    };
+    let calls = [
+        called(1, Some(0xffff_ffff_8010_0010)),
+        called(2, Some(0x1000)),
+        called(3, None),
+    ];
+    tell_of(&mut live, calls, false);
+    let told = tail.take(usize::MAX);
+    let callers = told.iter().map(|event| match &event.what {
+        Happening::Entry { function, caller } => (&**function, caller.as_deref()),
+        other => panic!("{other:?}"),
+    });
+    let expected = [("f2", Some("f0")), ("f2", Some("0x1000")), ("f2", None)];
+    assert_eq!(callers.collect::<Vec<_>>(), expected);
+    let mut lines = Lines::default();
+    told.into_iter().for_each(|event| lines.add(event));
+    let text = lines.take();
+    let ends = text.lines().map(|line| line.rsplit("|  ").next().unwrap());
+    assert_eq!(ends.collect::<Vec<_>>(), ["f2 <-f0", "f2 <-0x1000", "f2"]);
+}
+
+#[test]
 fn who_does_not_take_misses_and_is_told_where_and_how_much() {
     let (mut live, tail, rung) = heard();
     let most = 1 << 16;

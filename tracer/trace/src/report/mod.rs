@@ -6,6 +6,8 @@ mod answer;
 mod boot;
 #[cfg(test)]
 mod boot_tests;
+#[cfg(test)]
+mod caller_tests;
 mod callers;
 pub mod calls;
 pub mod condition;

@@ -163,6 +163,23 @@ fn a_call_without_a_return_that_comes_late_has_its_own_time() {
     assert_eq!(times, [(20, 0), (5, 1), (30, 0), (35, 1)]);
 }
 
+#[test]
+fn a_call_says_where_it_was_made_if_that_is_known() {
+    let mut stream = Stream::of_functions(1, WAITING_MAX);
+    let mut seen: Vec<Event> = Vec::new();
+    let called = |time_ns, caller| {
+        let function = FunctionId(3);
+        record(time_ns, RecordKind::Called { function, caller })
+    };
+    let calls = vec![called(1, 0xffff_ffff_8000_0123), called(2, 0)];
+    stream.push(Origin::Calls(0), calls, 0);
+    stream.finish(&mut seen);
+    let kinds = seen.iter().map(|event| (event.kind, event.caller()));
+    let entry = EventKind::Entry(FunctionId(3));
+    let expected = [(entry, Some(Gva(0xffff_ffff_8000_0123))), (entry, None)];
+    assert_eq!(kinds.collect::<Vec<_>>(), expected);
+}
+
 /// A graph's points have their own times as well: only calls are put together.
 #[test]
 fn a_point_that_comes_late_has_its_own_time_among_calls_with_returns() {

@@ -58,6 +58,7 @@ impl Session {
                 Some(_) => GRAPH.into(),
                 None => "function".into(),
             },
+            callers: self.options.stack_bytes.is_none(),
             stack_bytes: self.options.stack_bytes.unwrap_or_default(),
             ..Metadata::default()
         }
@@ -261,6 +262,10 @@ fn calls(seed: &[(u8, u16)], vcpu: u16, is_graph: bool, from_ns: u64) -> Vec<Rec
         let slot = stack + STACK - 64 - 64 * open.len() as u64;
         let kind = match (what % 11, is_graph) {
             (0, _) => RecordKind::Lost((*number % 3).into()),
+            (5, false) => RecordKind::Called {
+                function,
+                caller: slot | u64::from(*what),
+            },
             (_, false) => RecordKind::Entry(function),
             (1..=5, true) => match open.pop() {
                 Some((function, slot)) => RecordKind::Graph {

@@ -120,7 +120,7 @@ fn the_directory_is_complete_before_the_first_event() {
     assert_eq!(names_of_tasks(&directory), ["1000 vcpu0", "1001 vcpu1"]);
     assert_eq!(
         text("guest_x.elf.sym"),
-        "0000000000000000 T f0\n0000000000000010 T f1\n0000000000001000 ? __sym_end\n"
+        "0000000000000000 T f0\n0000000000000010 T f1\n0000000000000020 ? __sym_end\n0000000000001000 ? __sym_end\n"
     );
     let map = text("sid-0000000000000000.map");
     assert!(map.starts_with("ffff80100000-ffff80101000 r-xp"), "{map}");
