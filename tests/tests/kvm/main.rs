@@ -16,6 +16,7 @@ mod attach_reset;
 mod attach_together;
 mod bad_input;
 mod call_values;
+mod callers;
 mod clients;
 mod command_line;
 mod compact;

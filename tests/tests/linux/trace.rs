@@ -16,6 +16,19 @@ fn system_calls_are_counted_exactly() {
     }
 }
 
+/// Its caller is not traced: what it returns to says who that is.
+#[test]
+fn every_system_call_says_who_has_called_it() {
+    let function = "__x64_sys_sched_get_priority_max";
+    let trace = ["--trace", "function", "--callers", "--mode", "discard"];
+    let guest = Guest::linux("syscalls 1234", None).vcpus(2).with(trace);
+    let (ended, trace) = guest.with(["--filter", function]).output().run();
+    assert!(ended.good().stdout.contains("made 1234"));
+    let rows = trace.report_with("callers", &["--csv"]);
+    let expected = format!("1234,{function},do_syscall_64");
+    assert_eq!(rows.lines().skip(1).collect::<Vec<_>>(), [expected]);
+}
+
 #[test]
 fn the_graph_of_an_open_shows_what_it_is_made_of() {
     let trace = ["--trace", "graph", "--graph-function", "do_sys_openat2"];

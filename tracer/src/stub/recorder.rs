@@ -21,7 +21,6 @@ use terms::addr::Gva;
 use super::access::CellAccess;
 use super::halt::Halts;
 use super::registers::{self, HEAD_LOW, Scratch};
-use super::spec::SiteShape;
 use crate::record::{
     Format, RECORD_BYTES, SLOT_SHIFT, STEP_SHIFT, TIME_SHIFT, UNTIMED_SLOT_SHIFT,
     UNTIMED_STEP_SHIFT,
@@ -89,18 +88,16 @@ impl Recorder {
     }
 
     /// Leaves in the detail register what its records say beside: the address of the stack slot `slot`, or what lies
-    /// there, which is the return address. In a function that may have it anywhere that is 0: nothing is known of it.
+    /// there, which is the return address; 0 where that is not known to lie there.
     pub(super) fn emit_beside(
         &self,
         a: &mut CodeAssembler,
         scratch: &Scratch,
-        (shape, slot): (SiteShape, AsmMemoryOperand),
+        (slot, is_known): (AsmMemoryOperand, bool),
     ) -> Result<(), IcedError> {
         match self.format {
             Format::Calls => Ok(()),
-            Format::Callers if shape == SiteShape::EntryOnly => {
-                a.xor(scratch.detail, scratch.detail)
-            }
+            Format::Callers if !is_known => a.xor(scratch.detail, scratch.detail),
             Format::Callers => a.mov(scratch.detail, qword_ptr(slot)),
             Format::Graph | Format::GraphUntimed => a.lea(scratch.detail, slot),
         }

@@ -39,6 +39,11 @@ pub enum SiteShape {
 }
 
 impl SiteShape {
+    /// Whether it is known where the return address lies.
+    pub(super) const fn has_return_address(self) -> bool {
+        !matches!(self, Self::EntryOnly)
+    }
+
     /// Where the return address lies while so many registers are saved; of [`Self::EntryOnly`] the top of the stack.
     pub(super) fn slot(self, saved: usize) -> AsmMemoryOperand {
         let pushed = i32::try_from(8 * saved).unwrap_or(i32::MAX);

@@ -182,8 +182,9 @@ fn emit_entry(a: &mut CodeAssembler, spec: &StubSpec, go_on: Gva) -> Result<(), 
     let further = detail.then_some(ENTRY.detail).into_iter().chain(base);
     let saved: Vec<_> = RECORDING.into_iter().chain(further).collect();
     let slot = spec.shape.slot(saved.len() + usize::from(is_bare));
+    let is_known = spec.shape.has_return_address();
     let write = |a: &mut CodeAssembler, one: &Recorder| {
-        one.emit_beside(a, &ENTRY, (spec.shape, slot))?;
+        one.emit_beside(a, &ENTRY, (slot, is_known))?;
         one.emit_write(a, &ENTRY, Step::Entry)
     };
     let mut full = Vec::new();

@@ -70,8 +70,9 @@ choices! {
         Quiesce = "quiesce",
         /// While the guest runs: breakpoint, rest, first byte. The guest must serve the breakpoints.
         Live = "live",
-        /// While the guest runs, by one exchange of a word, what lies in one; the rest while every vCPU is stopped. The
-        /// processor must promise that an instruction that is changed so is executed as it was or as it is.
+        /// While the guest runs, by one exchange of a word, what lies in one; the rest while every vCPU is stopped.
+        ///
+        /// The processor must promise that an instruction that is changed so is executed as it was or as it is.
         Atomic = "atomic",
     }
 }

@@ -55,6 +55,15 @@ address! {
     Gpa
 }
 
+impl Gva {
+    /// The address of which these are the low 48 bits, as processors want it: the others are copies of the highest of
+    /// these (AMD64 Architecture Programmer's Manual, volume 2, section 5.3.1).
+    #[must_use]
+    pub const fn canonical(self) -> Self {
+        Self(((self.0 << 16).cast_signed() >> 16).cast_unsigned())
+    }
+}
+
 /// How far a kernel runs from where it was linked, modulo 2^64. What is in the lower half of the address space is no
 /// place in a kernel (Linux links the data of each processor at 0, in the place of offsets), and stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -255,14 +255,8 @@ pub fn trace_dat(
                 file.point(event, nobody)
             }
             Next::Step(step) => {
-                let address = step.function().map(|one| calls.functions.address(one));
-                let address = address.map_or(0, canonical);
-                let caller = step.caller().filter(|_| trace.has_callers());
-                let places = trace_dat::Places {
-                    function: address,
-                    caller: caller.map_or(0, |caller| caller.0),
-                };
-                file.step(step, places, threads.pid(step.thread), has_ends)
+                let (places, pid) = (places(trace, calls, step), threads.pid(step.thread));
+                file.step(step, places, pid, has_ends)
             }
         },
     )?;
@@ -287,6 +281,16 @@ pub fn trace_dat(
             .map_err(ReportError::Output)?;
     }
     Ok(read)
+}
+
+/// Where a call is in the guest, and where it was made, if the trace says that.
+fn places(trace: &TraceDirectory, calls: &Calls, step: &Event) -> trace_dat::Places {
+    let function = step.function().map(|one| calls.functions.address(one));
+    let caller = step.caller().filter(|_| trace.has_callers());
+    trace_dat::Places {
+        function: function.map_or(0, canonical),
+        caller: caller.map_or(0, |caller| caller.0),
+    }
 }
 
 /// What the kernel's file is called.

@@ -9,7 +9,6 @@ use terms::event_format::EventId;
 use terms::field::FieldValue;
 use terms::function::FunctionId;
 
-use crate::export::uftrace::record::{canonical, truncated};
 use crate::host::HostStep;
 
 /// One thing that happened in the guest, or to what is known of it.
@@ -51,7 +50,7 @@ impl Event {
         match (self.kind, self.values.as_deref()) {
             (EventKind::Entry(_), Some([FieldValue::Pointer(caller)])) => {
                 // Some stores keep 48 bits of it.
-                Some(Gva(canonical(truncated(caller.0))))
+                Some(caller.canonical())
             }
             _ => None,
         }

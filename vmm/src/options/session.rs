@@ -46,7 +46,7 @@ pub struct SessionOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock_cpu: Option<usize>,
     /// Size of the ring of each vCPU, in KiB or with a unit, as 1M: a power of two from 4 KiB to 256 MiB; there is
-    /// room for 448 MiB of rings in all, and a graph record with a time takes two places
+    /// room for 448 MiB of rings in all; a graph record with a time takes two places, as a call with its caller does
     #[arg(long, value_name = "KIB", default_value_t = Self::default().ring_size, allow_negative_numbers = true, value_parser = quantities::kib)]
     #[serde(deserialize_with = "quantities::kib_in")]
     pub ring_size: u64,

@@ -39,7 +39,7 @@ impl Code<'_> {
         a.lea(rcx, self.slot())?;
         mirror.emit_first_way(a, rcx, [rax, rdx], undo)?;
         self.emit_checked_keep(a, rcx, undo)?;
-        recorder.emit_beside(a, &ENTRY, (self.spec.shape, self.slot()))?;
+        recorder.emit_beside(a, &ENTRY, (self.slot(), true))?;
         recorder.emit_write(a, &ENTRY, Step::Entry)?;
         emit_restore(a, &self.saved)?;
         a.add(rsp, 8)?;

@@ -221,7 +221,7 @@ impl<'a> Code<'a> {
             let mut back = a.create_label();
             let full = a.create_label();
             let room = recorder.emit_check(a, scratch, full)?;
-            recorder.emit_beside(a, scratch, (self.spec.shape, slot))?;
+            recorder.emit_beside(a, scratch, (slot, self.spec.shape.has_return_address()))?;
             match recorder.halts.entered() {
                 Some(entered) if matches!(step, Step::Entry | Step::Exit) => {
                     self.emit_write_timing(a, recorder, scratch, (step, entered))?;

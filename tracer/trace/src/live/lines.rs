@@ -74,11 +74,7 @@ impl Lines {
         match &event.what {
             Happening::Entry { function, caller } => {
                 self.begin(event, None);
-                let function = masked(function);
-                match caller {
-                    Some(caller) => self.end(&format!("{function} <-{}", masked(caller))),
-                    None => self.end(&function),
-                }
+                self.end(&made_by(function, caller.as_deref()));
             }
             Happening::Call { function, args } => {
                 self.begin(event, None);
@@ -164,6 +160,14 @@ impl Lines {
     fn end(&mut self, text: &str) {
         self.text.push_str(text);
         self.text.push('\n');
+    }
+}
+
+/// A call, with what made it, if that is known.
+fn made_by(function: &str, caller: Option<&str>) -> String {
+    match caller {
+        Some(caller) => format!("{} <-{}", masked(function), masked(caller)),
+        None => masked(function).into_owned(),
     }
 }
 

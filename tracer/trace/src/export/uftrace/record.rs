@@ -1,5 +1,7 @@
 //! The 16-byte record of uftrace's data files: a time and a packed word.
 
+use terms::addr::Gva;
+
 /// Bytes of one record.
 pub const RECORD_LENGTH: usize = 16;
 /// Every record carries this in bits 3..6.
@@ -47,11 +49,7 @@ pub const fn truncated(address: u64) -> u64 {
 /// The canonical address of which these are the low 48 bits.
 #[must_use]
 pub const fn canonical(truncated: u64) -> u64 {
-    if truncated >> (VALUE_BITS - 1) & 1 == 1 {
-        truncated | !MAX_VALUE
-    } else {
-        truncated
-    }
+    Gva(truncated).canonical().0
 }
 
 /// The deepest that a record can say.
