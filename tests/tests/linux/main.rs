@@ -14,6 +14,7 @@ mod crash;
 mod documents;
 mod fentry;
 mod functions;
+mod hostile;
 mod hotplug;
 mod kernel;
 mod kprobes;
