@@ -51,6 +51,7 @@ mod modules;
 mod output;
 mod page;
 mod parquet;
+mod places;
 mod privileges;
 mod probes;
 mod returns;

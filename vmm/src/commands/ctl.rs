@@ -1,5 +1,6 @@
 //! `vmm ctl`: one request to a running VMM, its result as text for people or as JSON.
 
+use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -79,10 +80,9 @@ fn session_verb(options: &CtlOptions, verb: &SessionVerb) -> Result<ExitStatus, 
     match verb {
         SessionVerb::Create(method) => {
             let mut create = CreateSession::clone(method);
-            let options_of = &mut create.0.options;
-            options_of.output = options_of.output.take().map(from_here);
-            let triggers = std::mem::take(&mut options_of.trigger).into_iter();
-            options_of.trigger = triggers.map(|one| one.from_here(from_here)).collect();
+            let placed = create.0.options.placed(|path| Ok(from_here(path)));
+            let Ok::<_, Infallible>(options_of) = placed;
+            create.0.options = options_of;
             ask(options, &create, sessions)
         }
         SessionVerb::List(method) => ask(options, method, sessions),
