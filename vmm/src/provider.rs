@@ -8,6 +8,7 @@ use tracer::tracing::{Finished, Tracing};
 use crate::black_box::Scratch;
 use crate::control::status::VcpuStatus;
 use crate::failure::Failure;
+use crate::memory::Memory;
 use crate::outcome::Outcome;
 
 /// Where a guest comes from: a machine of ours, or another VMM.
@@ -42,6 +43,9 @@ pub trait Provider: Guest {
 
     /// How much RAM it has.
     fn ram_bytes(&self) -> u64;
+
+    /// What of its memory is mapped here; the window is.
+    fn mapped(&self) -> &Memory;
 
     /// Has those counters of vCPUs looked at that were not for long.
     fn nudge_for_clocks(&self);

@@ -12,10 +12,11 @@ use crate::black_box::{Scratch, scratch};
 use crate::control::method::Served;
 use crate::control::outputs::Outputs;
 use crate::control::protocol::RpcError;
-use crate::control::status::{GuestStatus, Status};
+use crate::control::status::{GuestStatus, MemoryStatus, Status};
 use crate::control::subscription::Subscriptions;
 use crate::failure::Failure;
 use crate::layout;
+use crate::memory::resident_bytes;
 use crate::options::trigger::Trigger;
 use crate::outcome::Outcome;
 use crate::panic_watch::{self, PanicWatch};
@@ -273,8 +274,16 @@ impl<P: Provider> Served for Run<P> {
             memory_mib: self.guest.ram_bytes() / layout::MIB,
             uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
         };
+        let mapped = self.guest.mapped();
+        let memory = MemoryStatus {
+            ram_bytes: self.guest.ram_bytes(),
+            window_bytes: mapped.window().bytes,
+            window_backed_bytes: mapped.backed_window(),
+            resident_bytes: resident_bytes(),
+        };
         Status {
             guest,
+            memory,
             vcpus: self.guest.vcpu_states(),
             tracing: self.tracing.status(),
             pauses: self.guest.pauses().into(),

@@ -39,6 +39,7 @@ mod host_events;
 mod hostile;
 mod hotplug;
 mod html;
+mod interrupted;
 mod kill_switch;
 mod killed;
 mod listing;

@@ -25,7 +25,7 @@ use crate::outcome::Outcome;
 use crate::provider::Provider as _;
 use crate::run::{Places, Run};
 use crate::signals::Signals;
-use crate::triggers::{Starter, Starters, Triggers};
+use crate::triggers::{Starters, Triggers};
 use crate::verbs::attach::AttachOptions;
 use crate::watchdog::Watchdog;
 use terms::quantity::counted;
@@ -170,9 +170,7 @@ fn begin(
     }
     let limit = limit(end)?;
     let bell = Bell::new().map_err(Failure::bad_input)?;
-    let named = Starter::start("commands")?;
-    let asked = named.clone();
-    let starters = Starters { named, asked };
+    let starters = Starters::of_one("commands")?;
     let triggers = &options.traced.session.trigger;
     let triggers = Triggers::begin(triggers, (bell, starters), &mut tracing)?;
     let places = Places {

@@ -232,6 +232,7 @@ const MAIN: &[Call] = &[
         "directories of traces: what an older one left",
     ),
     any(Sysno::flock, "directories of traces: whose they are"),
+    any(Sysno::mincore, "how much of the window is backed"),
     any(
         Sysno::readlink,
         "directories that clients name: where they lead",

@@ -10,6 +10,7 @@ use crate::control::status::VcpuStatus;
 use crate::explain::explain;
 use crate::failure::Failure;
 use crate::foreign::Foreign;
+use crate::memory::Memory;
 use crate::outcome::Outcome;
 use crate::provider::Provider;
 
@@ -75,6 +76,10 @@ impl Provider for Foreign {
 
     fn ram_bytes(&self) -> u64 {
         self.all_memory().memory().ram().bytes()
+    }
+
+    fn mapped(&self) -> &Memory {
+        self.all_memory().memory().mapped()
     }
 
     /// Each look costs the guest a pause; the last one, at the end, tells whether a counter was set.

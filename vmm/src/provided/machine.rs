@@ -12,6 +12,7 @@ use crate::exit_status::ExitStatus;
 use crate::explain::explain;
 use crate::failure::Failure;
 use crate::machine::{Machine, PATIENCE};
+use crate::memory::Memory;
 use crate::outcome::Outcome;
 use crate::provider::Provider;
 use crate::vcpu::{VcpuEvent, VcpuEventKind, VcpuHandle, VcpuState};
@@ -76,6 +77,10 @@ impl Provider for Machine {
 
     fn ram_bytes(&self) -> u64 {
         self.memory().ram_bytes()
+    }
+
+    fn mapped(&self) -> &Memory {
+        self.memory()
     }
 
     fn nudge_for_clocks(&self) {

@@ -23,6 +23,18 @@ pub struct Starters {
     pub asked: Starter,
 }
 
+impl Starters {
+    /// One for all, whose commands can write where the caller can.
+    ///
+    /// # Errors
+    /// As of [`Starter::start`].
+    pub fn of_one(name: &str) -> Result<Self, Failure> {
+        let named = Starter::start(name)?;
+        let asked = named.clone();
+        Ok(Self { named, asked })
+    }
+}
+
 impl Starter {
     /// Makes the thread, whose commands can write where the caller can now. `name` is the thread's.
     ///
