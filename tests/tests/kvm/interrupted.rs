@@ -50,7 +50,7 @@ fn a_run_that_is_stopped_for_seconds_goes_on_where_it_was() {
     untraced.wait_for("checksum threads");
     untraced.type_text("q");
     let expected = without_gate(untraced.end().0.good().printed());
-    let traced = ["--trace", "graph", "--notrace", "spin_*"];
+    let traced = ["--trace", "function", "--notrace", "spin_*"];
     let options = ["--mode", "lossless", "--ring-size", "64"];
     let mut running = guest_of().with(traced).with(options).output().start();
     running.wait_for("workload spin");
