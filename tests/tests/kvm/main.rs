@@ -8,6 +8,7 @@ mod accidents;
 mod any;
 mod atomic;
 mod attach;
+mod attach_clients;
 mod attach_demo;
 mod attach_filtered;
 mod attach_killed;

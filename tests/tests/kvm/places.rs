@@ -30,7 +30,7 @@ fn names(of: &Path) -> Vec<String> {
 }
 
 /// What a client names outside is refused, in one line that says what to do, and nothing is made there.
-fn refuses_outside(running: &Running) {
+pub fn refuses_outside(running: &Running) {
     let outside = tempfile::tempdir().unwrap();
     symlink(outside.path(), running.path("link")).unwrap();
     let root = running.path("");
@@ -235,24 +235,4 @@ fn a_root_that_is_none_or_for_nobody_is_refused() {
     assert!(none.contains("--output-root /no/such"), "{none}");
     let nobody = refused(&["--trace", "graph", "--output-root", "/"]);
     assert!(nobody.contains("--control"), "{nobody}");
-}
-
-/// What it does to another process takes more than landlock lets a process do; its clients are as bounded.
-#[test]
-fn clients_of_an_attachment_are_bounded_as_well() {
-    let mut other = Guest::under_qemu("places", "workload=list,spin", 1).start();
-    other.wait_for("workload spin");
-    let kernel = guest();
-    let attached = Guest::attached(other.pid(), Some(&kernel));
-    let mut running = attached
-        .with(["--trace", "function", "--filter", "spin_*"])
-        .start();
-    let mut client = running.client();
-    refuses_outside(&running);
-    let dumped = client.call("dump", json!({"dir": running.path("inside")}));
-    assert_eq!(dumped["dir"], json!(running.path("inside")));
-    client.call("shutdown", json!({}));
-    let _ = running.end().0.good();
-    other.type_text("q");
-    assert_eq!(other.end().0.code, Some(1));
 }

@@ -43,9 +43,10 @@ impl Place {
 
     fn rights(&self) -> BitFlags<AccessFs> {
         match self {
-            // No links and no devices: a trace has none.
+            // No links and no devices: a trace has none. A pipe that somebody has put in the place of a file is renamed
+            // like that file.
             Self::Below(_) => {
-                make_bitflags!(AccessFs::{WriteFile | Truncate | MakeReg | MakeDir | RemoveFile | RemoveDir})
+                make_bitflags!(AccessFs::{WriteFile | Truncate | MakeReg | MakeFifo | MakeDir | RemoveFile | RemoveDir})
             }
             Self::File(_) => make_bitflags!(AccessFs::{WriteFile | Truncate}),
             Self::FilesGo(_) => AccessFs::RemoveFile.into(),
