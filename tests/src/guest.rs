@@ -198,6 +198,13 @@ impl Guest {
         self
     }
 
+    /// With what it makes for a moment in its folder.
+    #[must_use]
+    pub fn temporary_here(mut self) -> Self {
+        self.command.env("TMPDIR", self.folder.path());
+        self
+    }
+
     /// With this many vCPUs.
     #[must_use]
     pub fn vcpus(self, count: u32) -> Self {
@@ -232,6 +239,8 @@ impl Guest {
         let socket = self.folder.path().join("control");
         if self.is_controlled {
             self.command.arg("--control").arg(&socket);
+            // What its clients name is there.
+            self.command.arg("--output-root").arg(self.folder.path());
         }
         if !self.time_limited {
             let limit = patience().as_secs().to_string();

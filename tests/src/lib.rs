@@ -38,7 +38,7 @@ pub use monitor::Monitor;
 pub use output::{Counts, Ended, Printed};
 pub use place::{
     Kernel, bare_guest, foreign_kernel, guest, guest_with_retpolines, in_the_box, is_long, kernels,
-    linux, linux_initrd, patience, promises_atomic, scaled, vmm, vmm_says,
+    linux, linux_initrd, patience, promises_atomic, scaled, until, vmm, vmm_says,
 };
 pub use ramdisk::with_file;
 pub use random::Random;

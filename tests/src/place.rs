@@ -4,7 +4,7 @@ use std::env;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::output::Ended;
 
@@ -193,4 +193,16 @@ pub fn patience() -> Duration {
 fn built(path: PathBuf, how: &str) -> PathBuf {
     assert!(path.exists(), "{} is not there: {how}", path.display());
     path
+}
+
+/// Waits until this holds, which must be soon.
+///
+/// # Panics
+/// When it does not hold in time.
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + patience();
+    while !holds() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::yield_now();
+    }
 }

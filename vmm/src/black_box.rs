@@ -1,7 +1,7 @@
 //! What a guest did last: the end of a trace, shown when the guest has died.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use trace::report::ReportError;
 use trace::report::last::{Last, print_last};
@@ -15,11 +15,13 @@ const CALLS: usize = 20;
 #[derive(Debug)]
 pub struct BlackBox(LastCalls);
 
-/// A directory for a session that has none.
+/// Names a directory for each session that has none.
+pub type Scratch = dyn Fn(&str) -> PathBuf;
+
+/// A directory below `folder` for a session that has none.
 #[must_use]
-pub fn scratch(session: &str) -> PathBuf {
-    let name = format!("exotrace-{}-{session}", std::process::id());
-    std::env::temp_dir().join(name)
+pub fn scratch(folder: &Path, session: &str) -> PathBuf {
+    folder.join(format!("exotrace-{}-{session}", std::process::id()))
 }
 
 impl From<LastCalls> for BlackBox {

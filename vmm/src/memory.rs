@@ -21,6 +21,9 @@ use vm_memory::{
 use crate::all_memory::AllMemory;
 use crate::layout;
 
+/// Bytes of a page of the host.
+const PAGE: usize = 4096;
+
 /// Why the guest's memory could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateMemoryError {
@@ -325,6 +328,19 @@ impl Memory {
         })
     }
 
+    /// How much of the window the host has backed with memory; none where it does not say.
+    #[must_use]
+    pub fn backed_window(&self) -> Option<u64> {
+        let Window { start, bytes } = self.window;
+        let at = self.host_address(start, bytes)?;
+        let length = usize::try_from(bytes).ok()?;
+        let mut pages = vec![0_u8; length.div_ceil(PAGE)];
+        // SAFETY: the range is a mapping that `self` owns, and there is a byte for each of its pages. Nothing in it changes.
+        let failed = unsafe { libc::mincore(at.cast(), length, pages.as_mut_ptr()) };
+        let backed = pages.iter().filter(|page| **page & 1 != 0).count();
+        (failed == 0).then_some((backed * PAGE) as u64)
+    }
+
     /// Has the host back `bytes` at `at` with memory now, in large pages where it can, so that the
     /// guest's first writes do not each cost a fault. Only speed depends on it.
     pub fn populate(&self, at: Gpa, bytes: u64) {
@@ -429,6 +445,14 @@ fn map_error(
         bytes,
         source: source.into(),
     }
+}
+
+/// How much of this host's memory this process has; none where `/proc` does not say.
+#[must_use]
+pub fn resident_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    Some(pages.saturating_mul(PAGE as u64))
 }
 
 /// What the host has in all, in MiB; `None` where `/proc` does not say.

@@ -5,8 +5,10 @@ use std::os::fd::RawFd;
 use tracer::guest::{Guest, StopError};
 use tracer::tracing::{Finished, Tracing};
 
+use crate::black_box::Scratch;
 use crate::control::status::VcpuStatus;
 use crate::failure::Failure;
+use crate::memory::Memory;
 use crate::outcome::Outcome;
 
 /// Where a guest comes from: a machine of ours, or another VMM.
@@ -42,15 +44,23 @@ pub trait Provider: Guest {
     /// How much RAM it has.
     fn ram_bytes(&self) -> u64;
 
+    /// What of its memory is mapped here; the window is.
+    fn mapped(&self) -> &Memory;
+
     /// Has those counters of vCPUs looked at that were not for long.
     fn nudge_for_clocks(&self);
 
     /// Somebody has typed something.
     fn console_input(&self, bytes: &[u8]);
 
-    /// The run is over: completes the traces, and ends the guest or lets it go. `is_dead`: its last calls are wanted.
+    /// The run is over: completes the traces, and ends the guest or lets it go. Of one whose last calls are wanted, `last`
+    /// names directories for those that are in no output.
     ///
     /// # Errors
     /// When a trace could not be completed, or something of ours is left in the guest.
-    fn finish(&mut self, tracing: &mut Tracing, is_dead: bool) -> Result<Finished, Failure>;
+    fn finish(
+        &mut self,
+        tracing: &mut Tracing,
+        last: Option<&Scratch>,
+    ) -> Result<Finished, Failure>;
 }

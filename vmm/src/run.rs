@@ -1,18 +1,22 @@
 //! One run of a guest: where it comes from, its tracing, and how it is to end. Everything that events and control requests do is
 //! done to it, on the main thread.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use tracer::target::StoppedTarget;
 use tracer::tracing::{Finished, Tracing, WINDOW_PERIOD};
 
 use crate::bell::Bell;
+use crate::black_box::{Scratch, scratch};
 use crate::control::method::Served;
+use crate::control::outputs::Outputs;
 use crate::control::protocol::RpcError;
-use crate::control::status::{GuestStatus, Status};
+use crate::control::status::{GuestStatus, MemoryStatus, Status};
 use crate::control::subscription::Subscriptions;
 use crate::failure::Failure;
 use crate::layout;
+use crate::memory::resident_bytes;
 use crate::options::trigger::Trigger;
 use crate::outcome::Outcome;
 use crate::panic_watch::{self, PanicWatch};
@@ -30,12 +34,28 @@ pub struct Run<P> {
     panic: Option<PanicWatch>,
     subscriptions: Subscriptions,
     triggers: Triggers,
+    places: Places,
+}
+
+/// Where a run writes what nobody has named when it began.
+#[derive(Debug)]
+pub struct Places {
+    /// What clients name.
+    pub outputs: Outputs,
+    /// The last calls of sessions that have no output.
+    pub scratch: PathBuf,
 }
 
 impl<P: Provider> Run<P> {
     /// A run of a guest that has just been started, or found.
     #[must_use]
-    pub fn new(guest: P, tracing: Tracing, kernel: String, triggers: Triggers) -> Self {
+    pub fn new(
+        guest: P,
+        tracing: Tracing,
+        kernel: String,
+        triggers: Triggers,
+        places: Places,
+    ) -> Self {
         Self {
             panic: PanicWatch::of(&guest, tracing.image()),
             guest,
@@ -45,6 +65,7 @@ impl<P: Provider> Run<P> {
             outcome: None,
             subscriptions: Subscriptions::new(triggers.bell().clone()),
             triggers,
+            places,
         }
     }
 
@@ -159,7 +180,10 @@ impl<P: Provider> Run<P> {
     /// When the trace could not be finished.
     pub fn finish(&mut self, is_dead: bool) -> Result<Finished, Failure> {
         self.triggers.see_to_last(&self.guest, &mut self.tracing);
-        let finished = self.guest.finish(&mut self.tracing, is_dead);
+        let folder = self.places.scratch.clone();
+        let last: &Scratch = &move |session| scratch(&folder, session);
+        let last = is_dead.then_some(last);
+        let finished = self.guest.finish(&mut self.tracing, last);
         self.triggers.end();
         finished
     }
@@ -226,6 +250,10 @@ impl<P: Provider> Served for Run<P> {
         self.end(Outcome::Shutdown);
     }
 
+    fn outputs(&self) -> &Outputs {
+        &self.places.outputs
+    }
+
     fn subscriptions(&mut self) -> &mut Subscriptions {
         &mut self.subscriptions
     }
@@ -246,8 +274,16 @@ impl<P: Provider> Served for Run<P> {
             memory_mib: self.guest.ram_bytes() / layout::MIB,
             uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
         };
+        let mapped = self.guest.mapped();
+        let memory = MemoryStatus {
+            ram_bytes: self.guest.ram_bytes(),
+            window_bytes: mapped.window().bytes,
+            window_backed_bytes: mapped.backed_window(),
+            resident_bytes: resident_bytes(),
+        };
         Status {
             guest,
+            memory,
             vcpus: self.guest.vcpu_states(),
             tracing: self.tracing.status(),
             pauses: self.guest.pauses().into(),

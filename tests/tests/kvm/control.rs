@@ -87,7 +87,8 @@ fn refusals_name_what_is_wrong_and_change_nothing() {
     let before = running.ctl(&["digest"]).good().stdout;
     running.refuses(&["stop"], &["not been started"]);
     running.refuses(&["filter", "clear"], &["not been started"]);
-    running.refuses(&["dump", "/tmp/never"], &["not been started"]);
+    let never = running.path("never").display().to_string();
+    running.refuses(&["dump", &never], &["not been started"]);
     running.refuses(
         &["start", "--filter", "spin_rot"],
         &["spin_rot", "spin_root"],

@@ -53,6 +53,8 @@ fn a_run_that_is_killed_leaves_what_it_has_written_and_is_in_nobodys_way() {
             run.args(["--mode", "discard", "--store", store, "--force"]);
             run.arg("--control").arg(&socket);
             run.arg("--output").arg(&trace);
+            // What it makes for a moment stays, too, when it is killed.
+            run.env("TMPDIR", folder.path());
             run
         };
         let mut cut = 0;

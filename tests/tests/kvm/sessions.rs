@@ -206,8 +206,9 @@ fn what_is_wrong_with_a_session_is_said_in_one_line() {
         &["--session", "x", "start", "--filter", "spin_["],
         &["spin_["],
     );
+    let never = running.path("never").display().to_string();
     running.refuses(
-        &["--session", "x", "dump", "/tmp/never"],
+        &["--session", "x", "dump", &never],
         &["'x'", "not been started"],
     );
     let _ = running
@@ -220,13 +221,7 @@ fn what_is_wrong_with_a_session_is_said_in_one_line() {
     );
     running.refuses(
         &[
-            "session",
-            "create",
-            "y",
-            "--tracer",
-            "profile",
-            "--output",
-            "/tmp/never",
+            "session", "create", "y", "--tracer", "profile", "--output", &never,
         ],
         &["'y'", "no trace"],
     );

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use serde_json::json;
 use tempfile::TempDir;
 use tests::Guest;
 
@@ -67,4 +68,34 @@ fn a_guest_that_is_not_traced_has_no_memory_beside_its_ram() {
     running.wait_for("done");
     let now = resident(running.pid());
     assert!(now < 64, "{now} MiB");
+}
+
+/// What is reserved costs nothing, and what is said to be backed is what tracing has taken.
+#[test]
+fn the_status_says_how_much_memory_there_is() {
+    let mut running = Guest::spinning(&[]);
+    let mut client = running.client();
+    let mut of = |name: &str| client.status()["memory"][name].as_u64().unwrap() >> 20;
+    assert_eq!((of("ram_bytes"), of("window_bytes")), (256, 512));
+    assert_eq!(of("window_backed_bytes"), 0);
+    let (before, there) = (of("resident_bytes"), resident(running.pid()));
+    assert!(before.abs_diff(there) < 16, "{before} {there}");
+    // A ring for each of two vCPUs.
+    let options = json!({"ring_size": 65536});
+    let create = json!({"name": "large", "options": options});
+    client.call("session.create", create);
+    client.call("start", json!({"session": "large", "filter": ["spin_*"]}));
+    let mut of = |name: &str| client.status()["memory"][name].as_u64().unwrap() >> 20;
+    let backed = of("window_backed_bytes");
+    assert!((128..192).contains(&backed), "{backed} MiB");
+    let (after, there) = (of("resident_bytes"), resident(running.pid()));
+    assert!(
+        after >= before + 96 && after.abs_diff(there) < 16,
+        "{before} {after} {there}"
+    );
+    let text = running.ctl(&["status"]).good().stdout;
+    let line = "memory   RAM 256.0 MiB, window 512.0 MiB (1";
+    assert!(text.contains(line) && !text.contains("unknown"), "{text}");
+    running.type_text("q");
+    let _ = running.end().0.good();
 }

@@ -7,6 +7,7 @@ use super::follow::{Followed, follow};
 use super::in_memory;
 use super::restore::restore;
 use super::this_host::this_host;
+use super::written::outputs;
 use crate::bell::Bell;
 use crate::confine::privileges::give_up_gains;
 use crate::control::server::Server;
@@ -22,9 +23,9 @@ use crate::layout::MIB;
 use crate::loader::KernelFile;
 use crate::outcome::Outcome;
 use crate::provider::Provider as _;
-use crate::run::Run;
+use crate::run::{Places, Run};
 use crate::signals::Signals;
-use crate::triggers::{Starter, Triggers};
+use crate::triggers::{Starters, Triggers};
 use crate::verbs::attach::AttachOptions;
 use crate::watchdog::Watchdog;
 use terms::quantity::counted;
@@ -138,6 +139,7 @@ fn begin(
     file: Option<&KernelFile>,
     (signals, end): (Signals, Option<Instant>),
 ) -> Result<EventLoop<Foreign>, Failure> {
+    let outputs = outputs(&options.traced)?;
     let listen = |path| Server::listen(path, CONTROL).map_err(Failure::bad_input);
     // Of a guest that is waited for, when it can be traced: nobody is to be heard and not served.
     let first = options.control.as_deref().filter(|_| kernel_number == 1);
@@ -166,18 +168,16 @@ fn begin(
     if control.is_none() {
         control = options.control.as_deref().map(listen).transpose()?;
     }
-    let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-    // A timer of no time would never fire.
-    let left = left.map(|left| left.max(Duration::from_millis(1)));
-    let limit = left.map(Limit::wanted).transpose();
-    let limit = limit.map_err(Failure::bad_input)?;
+    let limit = limit(end)?;
     let bell = Bell::new().map_err(Failure::bad_input)?;
-    let triggers = Triggers::begin(
-        &options.traced.session.trigger,
-        (bell, Starter::start()?),
-        &mut tracing,
-    )?;
-    let mut run = Run::new(guest, tracing, name, triggers);
+    let starters = Starters::of_one("commands")?;
+    let triggers = &options.traced.session.trigger;
+    let triggers = Triggers::begin(triggers, (bell, starters), &mut tracing)?;
+    let places = Places {
+        outputs,
+        scratch: std::env::temp_dir(),
+    };
+    let mut run = Run::new(guest, tracing, name, triggers, places);
     let watch = Watch::start(run.watch_period()).map_err(Failure::bad_input)?;
     let watchdog = Watchdog::start().map_err(Failure::bad_input)?;
     // Last: what is changed in the guest from here on the end of the run gives back.
@@ -191,6 +191,15 @@ fn begin(
         control,
         watchdog,
     })
+}
+
+/// Lets the guest go then.
+fn limit(end: Option<Instant>) -> Result<Option<Limit>, Failure> {
+    let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+    // A timer of no time would never fire.
+    let left = left.map(|left| left.max(Duration::from_millis(1)));
+    let limit = left.map(Limit::wanted).transpose();
+    limit.map_err(Failure::bad_input)
 }
 
 /// The kernel that runs, by its file or as the memory has it.

@@ -1,5 +1,6 @@
 //! `vmm ctl`: one request to a running VMM, its result as text for people or as JSON.
 
+use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -13,9 +14,10 @@ use super::{dynfunc, events, probes, tail, top};
 use crate::control::methods::service::Service;
 use crate::control::methods::sessions::{CreateSession, OfSession};
 use crate::control::methods::tracing::{ShowProfile, from_here};
-use crate::control::status::{Pauses, Spread, Status, TriggerStatus};
+use crate::control::status::{MemoryStatus, Pauses, Spread, Status, TriggerStatus};
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
+use crate::layout::MIB;
 use crate::verbs::ctl::{CtlOptions, CtlVerb, FilterVerb, SessionVerb};
 use tracer::collect::status::{Dumped, RingStatus, WaitStatus};
 use tracer::tracing::options::DEFAULT_SESSION;
@@ -79,10 +81,9 @@ fn session_verb(options: &CtlOptions, verb: &SessionVerb) -> Result<ExitStatus, 
     match verb {
         SessionVerb::Create(method) => {
             let mut create = CreateSession::clone(method);
-            let options_of = &mut create.0.options;
-            options_of.output = options_of.output.take().map(from_here);
-            let triggers = std::mem::take(&mut options_of.trigger).into_iter();
-            options_of.trigger = triggers.map(|one| one.from_here(from_here)).collect();
+            let placed = create.0.options.placed(|path| Ok(from_here(path)));
+            let Ok::<_, Infallible>(options_of) = placed;
+            create.0.options = options_of;
             ask(options, &create, sessions)
         }
         SessionVerb::List(method) => ask(options, method, sessions),
@@ -142,6 +143,7 @@ fn status(status: &Status) -> String {
         guest.memory_mib,
         guest.uptime_ms % 1000
     );
+    memory(&mut text, &status.memory);
     for vcpu in &status.vcpus {
         let _ = writeln!(text, "vcpu {:<3} {}", vcpu.vcpu, vcpu.state);
     }
@@ -152,6 +154,20 @@ fn status(status: &Status) -> String {
         .iter()
         .for_each(|one| trigger(&mut text, one));
     text
+}
+
+fn memory(text: &mut String, memory: &MemoryStatus) {
+    #[expect(clippy::cast_precision_loss, reason = "it is shown with one place")]
+    let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / MIB as f64);
+    let shown = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), mib);
+    let _ = writeln!(
+        text,
+        "memory   RAM {}, window {} ({} backed); the process has {}",
+        mib(memory.ram_bytes),
+        mib(memory.window_bytes),
+        shown(memory.window_backed_bytes),
+        shown(memory.resident_bytes)
+    );
 }
 
 fn trigger(text: &mut String, status: &TriggerStatus) {
@@ -440,7 +456,7 @@ fn dumped(dumped: &Dumped) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::status::{GuestStatus, VcpuStatus};
+    use crate::control::status::{GuestStatus, MemoryStatus, VcpuStatus};
     use tracer::tracing::status::Function;
 
     #[test]
@@ -452,6 +468,12 @@ mod tests {
             max_us: 50.0,
         };
         let shown = status(&Status {
+            memory: MemoryStatus {
+                ram_bytes: 256 << 20,
+                window_bytes: 512 << 20,
+                window_backed_bytes: None,
+                resident_bytes: Some(3 << 19),
+            },
             guest: GuestStatus {
                 state: "running".to_owned(),
                 kernel: "guest.elf".to_owned(),
@@ -500,6 +522,7 @@ mod tests {
             }],
         });
         let expected = "guest    running (guest.elf, 64 MiB, up 1.234 s)\n\
+                        memory   RAM 256.0 MiB, window 512.0 MiB (unknown backed); the process has 1.5 MiB\n\
                         vcpu 0   running\n\
                         tracing  tracing (3 patched, 0 available, 0 skipped, vCPU by gs)\n\
                         session  default: function, tracing, 3 functions, clock tsc, rings of 4 KiB, \

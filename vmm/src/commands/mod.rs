@@ -32,3 +32,4 @@ mod this_host;
 mod top;
 mod whole_directory;
 mod whole_file;
+mod written;

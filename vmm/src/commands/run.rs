@@ -1,14 +1,18 @@
 //! `vmm run`: boots a guest and stays with it until it ends.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::ended::{report, show};
 use super::this_host::this_host;
+use super::written::{outputs, places, scratch};
 use crate::bell::Bell;
 use crate::breakpoint::registers_exit;
 use crate::clock::{can_be_set_back, offset_is_applied};
+use crate::confine::places::{hold_files, write_only_in};
 use crate::confine::privileges::{give_up_capabilities, give_up_gains};
 use crate::confine::{self, Role};
+use crate::control::outputs::Outputs;
 use crate::control::server::Server;
 use crate::devices::console::ConsoleWriter;
 use crate::event_loop::{CONTROL, Ended, EventLoop, Limit, Watch};
@@ -19,13 +23,15 @@ use crate::host::kernel_events::KernelEvents;
 use crate::layout;
 use crate::loader::{Initrd, KernelFile};
 use crate::machine::{BuildError, Machine, MachineConfig, open_kvm};
-use crate::run::Run;
+use crate::options::trigger::{Action, Trigger};
+use crate::run::{Places, Run};
 use crate::signals::Signals;
 use crate::terminal::{self, ConsoleStdin};
-use crate::triggers::{Starter, Triggers};
+use crate::triggers::{Starter, Starters, Triggers};
 use crate::verbs::run::RunOptions;
 use crate::watchdog::Watchdog;
 use image::Image;
+use tempfile::TempDir;
 use tracer::host_events::HostTeller;
 use tracer::tracing::options::{PatchMethod, WaitTime};
 use tracer::tracing::{Kernel, Tracing, TracingError};
@@ -48,19 +54,22 @@ pub fn run(options: &RunOptions) -> Result<ExitStatus, Failure> {
     // Before any thread is made: all of them inherit what was given up, and what is blocked.
     give_up_gains().map_err(Failure::bad_input)?;
     give_up_capabilities().map_err(Failure::bad_input)?;
+    // Before there is a guest: who looks for the machine of this process finds one.
+    try_this_host()?;
+    hold_files().map_err(Failure::bad_input)?;
     if !options.no_seccomp {
-        // Before there is a guest: who looks for the machine of this process finds one.
-        try_this_host()?;
         confine::hold_threads(terminal::put_back_at_once).map_err(Failure::bad_input)?;
     }
     let signals = Signals::take_over().map_err(Failure::bad_input)?;
     let console = ConsoleWriter::start(std::io::stdout()).map_err(Failure::output)?;
-    let outcome = boot(options, &kernel, signals, &console).and_then(|events| {
+    let outcome = boot(options, &kernel, signals, &console).and_then(|(events, scratch)| {
         confine::enter(Role::Main);
-        events.run().map_err(Failure::bad_input)
+        let ended = events.run().map_err(Failure::bad_input)?;
+        Ok((ended, scratch))
     });
     let printed = console.finish(CONSOLE_PATIENCE);
-    let Ended { outcome, finished } = outcome?;
+    // What is there is shown before it goes.
+    let (Ended { outcome, finished }, _scratch) = outcome?;
     show(finished);
     match (report(outcome)?, printed) {
         (ExitStatus::Success | ExitStatus::Guest(0), Err(lost)) => Err(Failure::output(lost)),
@@ -72,7 +81,7 @@ pub fn run(options: &RunOptions) -> Result<ExitStatus, Failure> {
     }
 }
 
-/// What is tried when somebody wants to know it is tried now: a thread that is held to its list makes no VM for that.
+/// What is tried when somebody wants to know it is tried now: later no thread makes a VM for that, or opens KVM.
 ///
 /// # Errors
 /// When there is no KVM to try it with.
@@ -120,6 +129,20 @@ fn image(
     Ok(image)
 }
 
+/// Its tracing, with the output made.
+fn tracing(options: &RunOptions, kernel: &KernelFile, image: Image) -> Result<Tracing, Failure> {
+    let traced = Kernel {
+        image,
+        debug: kernel.debug(),
+        name: kernel.path().display().to_string(),
+    };
+    let tracing = Tracing::new(options.tracing(), traced, this_host());
+    tracing.map_err(|error| match error {
+        TracingError::Image(error) => Failure::bad_input(kernel.refused(&error)),
+        other => other.into(),
+    })
+}
+
 /// The host's kernel, if it is what tells of host events; else the threads do.
 fn host_source(teller: HostTeller, wait_time: WaitTime) -> Result<Option<KernelEvents>, Failure> {
     let asked = match (teller, wait_time) {
@@ -144,46 +167,59 @@ fn host_source(teller: HostTeller, wait_time: WaitTime) -> Result<Option<KernelE
     }
 }
 
-/// Has whoever knows most of them tell of host events.
-fn choose_teller(options: &RunOptions, machine: &Machine) -> Result<(), Failure> {
+/// Has whoever knows most of them tell of host events. Returns where the host's kernel has something of ours then.
+fn choose_teller(options: &RunOptions, machine: &Machine) -> Result<Option<PathBuf>, Failure> {
     if let (Some(teller), Some(events)) = (options.host_events, &machine.host_events)
         && let Some(source) = host_source(teller, options.traced.session.wait_time)?
     {
+        let instances = source.instances();
         events.know_by(Box::new(source));
+        return Ok(Some(instances));
     }
-    Ok(())
+    Ok(None)
 }
 
-/// Everything up to the moment when the guest runs, cheap checks first.
+/// From now on what is written has its places. What triggers run that were named when the run began can write wherever its
+/// user can; what clients have run can write where the run can.
+fn hold_to_places(
+    options: &RunOptions,
+    outputs: &Outputs,
+    scratch: Option<&TempDir>,
+    instances: Option<PathBuf>,
+) -> Result<Starters, Failure> {
+    let runs = |trigger: &Trigger| matches!(trigger.action, Action::Run(_));
+    let has_any = options.traced.session.trigger.iter().any(runs);
+    let named = has_any.then(|| Starter::start("commands")).transpose()?;
+    write_only_in(&places(options, outputs, scratch, instances)).map_err(Failure::bad_input)?;
+    let asked = Starter::start("client commands")?;
+    Ok(Starters {
+        named: named.unwrap_or_else(|| asked.clone()),
+        asked,
+    })
+}
+
+/// Everything up to the moment when the guest runs, cheap checks first. Returns, too, what goes when the run is over.
 fn boot(
     options: &RunOptions,
     kernel: &KernelFile,
     signals: Signals,
     console: &ConsoleWriter,
-) -> Result<EventLoop<Machine>, Failure> {
+) -> Result<(EventLoop<Machine>, Option<TempDir>), Failure> {
     if options.nested && options.traced.method() == PatchMethod::Live {
         let message = "--nested: text cannot be changed live, for a vCPU that passes by may show the registers of a guest of the guest; use --patch-method quiesce";
         return Err(Failure::bad_input(message));
     }
+    let outputs = outputs(&options.traced)?;
     let mut machine = Machine::build(&config(options)?, kernel, console.queue())?;
-    choose_teller(options, &machine)?;
+    let instances = choose_teller(options, &machine)?;
     let listen = |path| Server::listen(path, CONTROL).map_err(Failure::bad_input);
     let control = options.control.as_deref().map(listen).transpose()?;
     if let Some(cpu) = options.traced.session.clock_cpu {
         check_cpu(cpu).map_err(Failure::bad_input)?;
     }
     let image = image(options, kernel, &mut machine)?;
-    let traced = Kernel {
-        image,
-        debug: kernel.debug(),
-        name: kernel.path().display().to_string(),
-    };
     // Last of the checks: it may replace an older trace.
-    let mut tracing =
-        Tracing::new(options.tracing(), traced, this_host()).map_err(|error| match error {
-            TracingError::Image(error) => Failure::bad_input(kernel.refused(&error)),
-            other => other.into(),
-        })?;
+    let mut tracing = tracing(options, kernel, image)?;
     let mut target = machine.before_start().ok_or(BuildError::AlreadyStarted)?;
     if let Some(at) = tracing.before_start(&mut target)? {
         machine.set_breakpoint(Some(at)).map_err(Failure::tracing)?;
@@ -192,17 +228,23 @@ fn boot(
     let limit = options.timeout.map(Limit::start);
     let limit = limit.transpose().map_err(Failure::bad_input)?;
     let bell = Bell::new().map_err(Failure::bad_input)?;
-    let triggers = Triggers::begin(
-        &options.traced.session.trigger,
-        (bell, Starter::start()?),
-        &mut tracing,
-    )?;
+    let scratch = scratch(options);
+    // What is opened for writing elsewhere is open by now.
+    let starters = hold_to_places(options, &outputs, scratch.as_ref(), instances)?;
+    let triggers = &options.traced.session.trigger;
+    let triggers = Triggers::begin(triggers, (bell, starters), &mut tracing)?;
     machine.start()?;
     let name = options.kernel.display().to_string();
-    let run = Run::new(machine, tracing, name, triggers);
+    let places = Places {
+        outputs,
+        scratch: scratch
+            .as_ref()
+            .map_or_else(std::env::temp_dir, |folder| folder.path().to_owned()),
+    };
+    let run = Run::new(machine, tracing, name, triggers, places);
     let watch = Watch::start(run.watch_period()).map_err(Failure::bad_input)?;
     let watchdog = Watchdog::start().map_err(Failure::bad_input)?;
-    Ok(EventLoop {
+    let events = EventLoop {
         run,
         signals,
         stdin,
@@ -210,5 +252,6 @@ fn boot(
         watch,
         control,
         watchdog,
-    })
+    };
+    Ok((events, scratch))
 }

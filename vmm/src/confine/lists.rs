@@ -187,6 +187,10 @@ const BEGINS: &[Call] = &[
         Only::is(0, 1, "SECCOMP_SET_MODE_FILTER"),
         "a thread begins: its list",
     ),
+    any(
+        Sysno::landlock_restrict_self,
+        "a thread begins: it writes no file",
+    ),
     any(Sysno::rseq, "a thread begins"),
     any(Sysno::set_robust_list, "a thread begins"),
     only(
@@ -228,6 +232,19 @@ const MAIN: &[Call] = &[
         "directories of traces: what an older one left",
     ),
     any(Sysno::flock, "directories of traces: whose they are"),
+    any(Sysno::mincore, "how much of the window is backed"),
+    any(
+        Sysno::readlink,
+        "directories that clients name: where they lead",
+    ),
+    any(
+        Sysno::faccessat2,
+        "directories that clients name: where they lead",
+    ),
+    any(
+        Sysno::faccessat,
+        "directories that clients name: where they lead",
+    ),
     any(Sysno::fcntl, "descriptors, and whether they wait"),
     any(Sysno::epoll_create1, "whatever comes first"),
     any(Sysno::epoll_wait, "whatever comes first"),

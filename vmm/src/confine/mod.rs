@@ -2,11 +2,12 @@
 //!
 //! What nobody needs is given up before any thread is made ([`privileges`]). After that each thread is held to the system
 //! calls of its [`Role`], which is the first thing that it does ([`enter`]). A call that is not on the list of its role ends
-//! the process, with a line that names both.
+//! the process, with a line that names both. And where it writes files is settled before the guest runs ([`places`]).
 
 mod filters;
 mod libraries;
 mod lists;
+pub mod places;
 pub mod privileges;
 mod role;
 mod violation;
@@ -41,14 +42,19 @@ pub fn holds_threads() -> bool {
     FILTERS.get().is_some()
 }
 
-/// This thread has this role for good, and makes none but its system calls, where threads are held to lists.
+/// This thread has this role for good: it writes no file unless that is what the role is for, and makes none but its system
+/// calls, where threads are held to that.
 pub fn enter(role: Role) {
-    let Some(filters) = FILTERS.get() else {
-        return;
-    };
-    if let Err(error) = filters.apply(role) {
-        // Nobody waits for an answer, and it must not go on as it is.
-        log::error!("{error}");
-        violation::end_now();
+    if !role.writes_files() {
+        places::write_nowhere().unwrap_or_else(|error| give_up(&error));
     }
+    if let Some(filters) = FILTERS.get() {
+        filters.apply(role).unwrap_or_else(|error| give_up(&error));
+    }
+}
+
+/// Nobody waits for an answer of this thread, and it must not go on as it is.
+fn give_up(error: &dyn std::error::Error) -> ! {
+    log::error!("{error}");
+    violation::end_now()
 }

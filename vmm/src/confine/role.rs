@@ -48,4 +48,10 @@ impl Role {
             Self::Watchdog => "watchdog",
         }
     }
+
+    /// Whether it writes traces. Those are the only files that are written once a guest runs.
+    #[must_use]
+    pub const fn writes_files(self) -> bool {
+        matches!(self, Self::Main | Self::Drain)
+    }
 }

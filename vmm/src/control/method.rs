@@ -10,6 +10,7 @@ use serde_json::Map;
 use tracer::guest::Guest;
 use tracer::tracing::Tracing;
 
+use super::outputs::Outputs;
 use super::protocol::{Call, RpcError};
 use super::status::Status;
 use super::subscription::Subscriptions;
@@ -168,6 +169,9 @@ pub trait Served {
 
     /// The run is to end.
     fn shut_down(&mut self);
+
+    /// Where something can be written for clients.
+    fn outputs(&self) -> &Outputs;
 
     /// Who listens.
     fn subscriptions(&mut self) -> &mut Subscriptions;

@@ -10,6 +10,7 @@ mod fields;
 pub mod line_buffer;
 pub mod method;
 pub mod methods;
+pub mod outputs;
 pub mod protocol;
 pub mod server;
 pub mod status;

@@ -9,6 +9,9 @@ use tracer::tracing::status::TracingStatus;
 pub struct Status {
     /// The guest as a whole.
     pub guest: GuestStatus,
+    /// What it takes of the host's memory.
+    #[serde(default)]
+    pub memory: MemoryStatus,
     /// Each vCPU.
     pub vcpus: Vec<VcpuStatus>,
     /// Tracing.
@@ -31,6 +34,21 @@ pub struct GuestStatus {
     pub memory_mib: u64,
     /// Milliseconds since the vCPUs were started.
     pub uptime_ms: u64,
+}
+
+/// Memory, in bytes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryStatus {
+    /// The guest's RAM.
+    pub ram_bytes: u64,
+    /// What is reserved for stubs and rings, above the RAM.
+    pub window_bytes: u64,
+    /// What of that has memory of the host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window_backed_bytes: Option<u64>,
+    /// Memory of the host that the process has, whatever for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resident_bytes: Option<u64>,
 }
 
 /// One vCPU.

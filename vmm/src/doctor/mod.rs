@@ -6,6 +6,7 @@
 mod attach;
 mod capabilities;
 mod check;
+mod confinement;
 mod device;
 mod parts;
 mod trials;
@@ -61,6 +62,7 @@ pub fn examine() -> Report {
             trials::look(&mut checks);
         }
     }
+    confinement::look(&mut checks);
     Report::new(Examined::Host, checks)
 }
 

@@ -119,20 +119,35 @@ impl SessionOptions {
     /// # Errors
     /// [`TracingError::Output`] names the directory that is in the way, or missing.
     pub fn check_dumps(&self) -> Result<(), TracingError> {
-        let directories = self
-            .trigger
-            .iter()
-            .filter_map(|trigger| match &trigger.action {
-                Action::Dump(dump) => Some(&dump.directory),
-                _ => None,
-            });
-        for directory in directories {
+        for directory in self.dumps() {
             check_new(directory)?;
             if self.output.as_ref() == Some(directory) {
                 return Err(ExportError::Exists(directory.clone()).into());
             }
         }
         Ok(())
+    }
+
+    /// The directories that its triggers dump to.
+    pub fn dumps(&self) -> impl Iterator<Item = &PathBuf> {
+        self.trigger
+            .iter()
+            .filter_map(|trigger| match &trigger.action {
+                Action::Dump(dump) => Some(&dump.directory),
+                _ => None,
+            })
+    }
+
+    /// The same, with everything that it writes where `place` says.
+    ///
+    /// # Errors
+    /// Those of `place`.
+    pub fn placed<E>(mut self, place: impl Fn(PathBuf) -> Result<PathBuf, E>) -> Result<Self, E> {
+        self.output = self.output.map(&place).transpose()?;
+        let triggers = self.trigger.into_iter();
+        let triggers = triggers.map(|trigger| trigger.placed(&place));
+        self.trigger = triggers.collect::<Result<_, _>>()?;
+        Ok(self)
     }
 
     /// What the session is made of.

@@ -52,6 +52,10 @@ pub struct Traced {
     /// counted, and the guest goes on. Symbols and what else describes a trace come on top
     #[arg(long, value_name = "SIZE", value_parser = quantities::in_bytes)]
     pub max_output: Option<u64>,
+    /// Let clients of the control socket (`vmm ctl`) have traces written below this directory and below those that are
+    /// named here, and nowhere else (default: the directory in which vmm was started)
+    #[arg(long, value_name = "DIR")]
+    pub output_root: Option<PathBuf>,
     #[command(flatten)]
     #[expect(
         missing_docs,
@@ -71,6 +75,11 @@ impl Traced {
         }
         if has_control {
             return None;
+        }
+        if self.output_root.is_some() {
+            return Some(
+                "--output-root: nobody could name anything to be written there; say how to be told (--control)",
+            );
         }
         let mut triggers = self.session.trigger.iter();
         let dumps = |trigger: &Trigger| matches!(trigger.action, Action::Dump(_));

@@ -123,13 +123,15 @@ impl From<Trigger> for String {
 }
 
 impl Trigger {
-    /// The same for a VMM that runs in another directory.
-    #[must_use]
-    pub fn from_here(self, absolute: impl FnOnce(PathBuf) -> PathBuf) -> Self {
+    /// The same, with what it dumps where `place` says.
+    ///
+    /// # Errors
+    /// Those of `place`.
+    pub fn placed<E>(self, place: impl FnOnce(PathBuf) -> Result<PathBuf, E>) -> Result<Self, E> {
         let Action::Dump(dump) = self.action else {
-            return self;
+            return Ok(self);
         };
-        let directory = absolute(dump.directory.clone());
+        let directory = place(dump.directory.clone())?;
         let (old, new) = (dump.directory.display(), directory.display());
         // After what is waited for, which may be named like it.
         let text = match self.text.split_once(": ") {
@@ -141,11 +143,11 @@ impl Trigger {
             None => self.text,
         };
         let action = Action::Dump(DumpAction { directory, ..dump });
-        Self {
+        Ok(Self {
             text,
             action,
             ..self
-        }
+        })
     }
 }
 
@@ -274,14 +276,14 @@ mod tests {
 
     #[test]
     fn a_directory_of_another_process_is_absolute() {
-        let here = |path: PathBuf| PathBuf::from("/here").join(path);
+        let here = |path: PathBuf| Ok::<_, ()>(PathBuf::from("/here").join(path));
         for (text, expected) in [
             ("f > 1us: dump f last 5ms", "f > 1us: dump /here/f last 5ms"),
             ("dump: dump d x2", "dump: dump /here/d x2"),
             ("f: stop", "f: stop"),
         ] {
             let trigger: Trigger = text.parse().unwrap();
-            let moved = trigger.from_here(here);
+            let moved = trigger.placed(here).unwrap();
             assert_eq!(moved.to_string(), expected);
             assert_eq!(expected.parse::<Trigger>().unwrap(), moved);
         }

@@ -5,11 +5,12 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use tracer::guest::StopError;
 use tracer::tracing::{Finished, Tracing};
 
-use crate::black_box::scratch;
+use crate::black_box::Scratch;
 use crate::control::status::VcpuStatus;
 use crate::explain::explain;
 use crate::failure::Failure;
 use crate::foreign::Foreign;
+use crate::memory::Memory;
 use crate::outcome::Outcome;
 use crate::provider::Provider;
 
@@ -77,13 +78,21 @@ impl Provider for Foreign {
         self.all_memory().memory().ram().bytes()
     }
 
+    fn mapped(&self) -> &Memory {
+        self.all_memory().memory().mapped()
+    }
+
     /// Each look costs the guest a pause; the last one, at the end, tells whether a counter was set.
     fn nudge_for_clocks(&self) {}
 
     /// Its console is its VMM's.
     fn console_input(&self, _: &[u8]) {}
 
-    fn finish(&mut self, tracing: &mut Tracing, is_dead: bool) -> Result<Finished, Failure> {
+    fn finish(
+        &mut self,
+        tracing: &mut Tracing,
+        last: Option<&Scratch>,
+    ) -> Result<Finished, Failure> {
         self.resume();
         let mut left = match self.is_gone() {
             true => Ok(()),
@@ -94,7 +103,7 @@ impl Provider for Foreign {
             self.forget();
             left = Ok(());
         }
-        let finished = tracing.finish(self, is_dead.then_some(&scratch));
+        let finished = tracing.finish(self, last);
         left?;
         let removed = match self.window_is_free() {
             true => self.leave().map_err(Failure::tracing),

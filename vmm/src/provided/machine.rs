@@ -6,12 +6,13 @@ use terms::addr::Gva;
 use tracer::guest::StopError;
 use tracer::tracing::{Finished, Tracing};
 
-use crate::black_box::scratch;
+use crate::black_box::Scratch;
 use crate::control::status::VcpuStatus;
 use crate::exit_status::ExitStatus;
 use crate::explain::explain;
 use crate::failure::Failure;
 use crate::machine::{Machine, PATIENCE};
+use crate::memory::Memory;
 use crate::outcome::Outcome;
 use crate::provider::Provider;
 use crate::vcpu::{VcpuEvent, VcpuEventKind, VcpuHandle, VcpuState};
@@ -78,6 +79,10 @@ impl Provider for Machine {
         self.memory().ram_bytes()
     }
 
+    fn mapped(&self) -> &Memory {
+        self.memory()
+    }
+
     fn nudge_for_clocks(&self) {
         let vcpus = self.handles().iter();
         vcpus
@@ -89,7 +94,11 @@ impl Provider for Machine {
         self.ports().console_input(bytes);
     }
 
-    fn finish(&mut self, tracing: &mut Tracing, is_dead: bool) -> Result<Finished, Failure> {
+    fn finish(
+        &mut self,
+        tracing: &mut Tracing,
+        last: Option<&Scratch>,
+    ) -> Result<Finished, Failure> {
         if let Some(at) = self.breakpoint() {
             let place = tracing.place(at);
             match tracing.journal() {
@@ -104,7 +113,7 @@ impl Provider for Machine {
                 log::warn!("{}", explain(&why));
             }
         }
-        let finished = tracing.finish(self, is_dead.then_some(&scratch));
+        let finished = tracing.finish(self, last);
         let late = self.stop(PATIENCE);
         if !late.is_empty() {
             log::error!("vCPU threads {late:?} did not end within {PATIENCE:?}");

@@ -378,7 +378,7 @@ mod tests {
             unseen: None,
             ahead: 0,
             has_ended: false,
-            starter: Starter::start().unwrap(),
+            starter: Starter::start("commands").unwrap(),
             command: None,
         }
     }

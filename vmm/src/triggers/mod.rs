@@ -17,7 +17,7 @@ use crate::control::status::TriggerStatus;
 use crate::options::trigger::Trigger;
 use crate::provider::Provider;
 use armed::Armed;
-pub use starter::Starter;
+pub use starter::{Starter, Starters};
 
 /// Occasions of one trigger that are seen to at a time: in between it is the turn of everything else.
 const AT_A_TIME: usize = 16;
@@ -26,7 +26,7 @@ const AT_A_TIME: usize = 16;
 #[derive(Debug)]
 pub struct Triggers {
     bell: Bell,
-    starter: Starter,
+    starters: Starters,
     armed: Vec<Armed>,
 }
 
@@ -37,19 +37,20 @@ impl Triggers {
     /// [`TracingError`] about one for which there can be no occasion.
     pub fn begin(
         list: &[Trigger],
-        (bell, starter): (Bell, Starter),
+        (bell, starters): (Bell, Starters),
         tracing: &mut Tracing,
     ) -> Result<Self, TracingError> {
         let mut triggers = Self {
             bell,
-            starter,
+            starters,
             armed: Vec::new(),
         };
-        triggers.arm(DEFAULT_SESSION, list, tracing)?;
+        let starter = triggers.starters.named.clone();
+        triggers.wait_in(DEFAULT_SESSION, list, &starter, tracing)?;
         Ok(triggers)
     }
 
-    /// Has these wait in a session.
+    /// Has these, which a client wants, wait in a session.
     ///
     /// # Errors
     /// As of [`Self::begin`]; those before the one that it is about wait.
@@ -59,8 +60,19 @@ impl Triggers {
         list: &[Trigger],
         tracing: &mut Tracing,
     ) -> Result<(), TracingError> {
+        let starter = self.starters.asked.clone();
+        self.wait_in(session, list, &starter, tracing)
+    }
+
+    fn wait_in(
+        &mut self,
+        session: &str,
+        list: &[Trigger],
+        starter: &Starter,
+        tracing: &mut Tracing,
+    ) -> Result<(), TracingError> {
         for trigger in list {
-            let armed = Armed::new(session, trigger, (&self.bell, &self.starter), tracing)?;
+            let armed = Armed::new(session, trigger, (&self.bell, starter), tracing)?;
             self.armed.push(armed);
         }
         Ok(())

@@ -14,14 +14,35 @@ type Wanted = (Command, Sender<io::Result<Child>>);
 #[derive(Debug, Clone)]
 pub struct Starter(Sender<Wanted>);
 
+/// Who starts the commands of a run.
+#[derive(Debug)]
+pub struct Starters {
+    /// Those that were named when it began.
+    pub named: Starter,
+    /// Those that clients ask for.
+    pub asked: Starter,
+}
+
+impl Starters {
+    /// One for all, whose commands can write where the caller can.
+    ///
+    /// # Errors
+    /// As of [`Starter::start`].
+    pub fn of_one(name: &str) -> Result<Self, Failure> {
+        let named = Starter::start(name)?;
+        let asked = named.clone();
+        Ok(Self { named, asked })
+    }
+}
+
 impl Starter {
-    /// Makes the thread.
+    /// Makes the thread, whose commands can write where the caller can now. `name` is the thread's.
     ///
     /// # Errors
     /// [`Failure`], when there can be no thread.
-    pub fn start() -> Result<Self, Failure> {
+    pub fn start(name: &str) -> Result<Self, Failure> {
         let (asks, asked) = channel();
-        let thread = std::thread::Builder::new().name("commands".to_owned());
+        let thread = std::thread::Builder::new().name(name.to_owned());
         let _ = thread
             .spawn(move || serve(&asked))
             .map_err(Failure::bad_input)?;
@@ -53,7 +74,7 @@ mod tests {
 
     #[test]
     fn a_command_starts_and_one_that_cannot_is_an_error() {
-        let starter = Starter::start().unwrap();
+        let starter = Starter::start("commands").unwrap();
         let mut started = starter.spawn(Command::new("true")).unwrap();
         assert!(started.wait().unwrap().success());
         let error = starter.spawn(Command::new("/does/not/exist")).unwrap_err();

@@ -208,7 +208,7 @@ mod tests {
     use super::super::counted::Row;
     use super::super::keys::Key;
     use super::*;
-    use crate::control::status::{GuestStatus, Pauses, VcpuStatus};
+    use crate::control::status::{GuestStatus, MemoryStatus, Pauses, VcpuStatus};
     use crate::pause_times::PauseTimes;
 
     fn status() -> Status {
@@ -220,6 +220,7 @@ mod tests {
             each: Vec::new(),
         };
         Status {
+            memory: MemoryStatus::default(),
             guest: GuestStatus {
                 state: "running".to_owned(),
                 kernel: "/boot/vm\u{1b}linux".to_owned(),

@@ -19,7 +19,7 @@ pub struct LockState {
 }
 
 methods! {
-    /// Guest and vCPU state, tracing sessions, records written and lost per ring, pause times
+    /// Guest and vCPU state, memory, tracing sessions, records written and lost per ring, pause times
     ShowStatus(Nothing) "status" -> Status: |_, on| on.status();
 
     /// Pause the guest; tracing can be changed meanwhile

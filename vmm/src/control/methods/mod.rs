@@ -94,6 +94,7 @@ mod tests {
     use super::tracing::*;
     use super::{METHOD_NOT_FOUND, Response, RpcError, answer, visit_all};
     use crate::control::method::{Method, Nothing, Served, Visitor};
+    use crate::control::outputs::Outputs;
     use crate::control::protocol::{INVALID_PARAMS, parse};
     use crate::control::status::Status;
     use crate::control::subscription::Subscriptions;
@@ -133,6 +134,10 @@ mod tests {
 
         fn shut_down(&mut self) {
             self.has_ended = true;
+        }
+
+        fn outputs(&self) -> &Outputs {
+            panic!("something is to be written")
         }
 
         fn subscriptions(&mut self) -> &mut Subscriptions {

@@ -84,6 +84,8 @@ pub struct OldSession {
 methods! {
     /// Make a session; `ctl --session NAME start` then traces
     CreateSession(NewSession) "session.create" -> SessionList: |new, on| {
+        let mut new = new;
+        new.options = new.options.placed(|path| on.outputs().admit(&path))?;
         if let Some(cpu) = new.options.clock_cpu {
             check_cpu(cpu).map_err(RpcError::failed)?;
         }

@@ -98,9 +98,11 @@ methods! {
 
     /// Write what the rings hold now to a directory, while the guest runs; nothing is recorded meanwhile
     Dump(DumpTo) "dump" -> Dumped:
-        |to, tracing, guest| {
+        |to, on| {
+            let directory = &on.outputs().admit(&to.dir)?;
             let begin = to.last.map_or(Begin::Oldest, Begin::Ago);
-            let wanted = WantedDump { directory: &to.dir, is_live: to.live, begin };
+            let wanted = WantedDump { directory, is_live: to.live, begin };
+            let (tracing, guest) = on.tracing();
             tracing.dump(guest, &to.session.0, &wanted)?
         };
 

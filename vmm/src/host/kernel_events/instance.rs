@@ -34,6 +34,11 @@ impl Instance {
         }
     }
 
+    /// The directory that it is in.
+    pub fn folder(&self) -> &Path {
+        self.at.parent().unwrap_or(&self.at)
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.at.join(name)
     }

@@ -75,7 +75,7 @@ pub struct KernelEvents {
     threads: File,
     page: Vec<u8>,
     /// After the files in it: it goes when this is dropped.
-    _instance: Instance,
+    instance: Instance,
 }
 
 /// A CPU of the host.
@@ -127,8 +127,14 @@ impl KernelEvents {
             at: BTreeMap::new(),
             threads,
             page: vec![0; page::PAGE],
-            _instance: instance,
+            instance,
         })
+    }
+
+    /// The directory that its instance goes from at the end.
+    #[must_use]
+    pub fn instances(&self) -> PathBuf {
+        self.instance.folder().to_owned()
     }
 
     /// What a page of a CPU says.
