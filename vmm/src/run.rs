@@ -7,6 +7,7 @@ use tracer::target::StoppedTarget;
 use tracer::tracing::{Finished, Tracing, WINDOW_PERIOD};
 
 use crate::bell::Bell;
+use crate::control::errors::ErrorLog;
 use crate::control::method::Served;
 use crate::control::protocol::RpcError;
 use crate::control::status::{GuestStatus, Status};
@@ -30,6 +31,7 @@ pub struct Run<P> {
     panic: Option<PanicWatch>,
     subscriptions: Subscriptions,
     triggers: Triggers,
+    errors: ErrorLog,
 }
 
 impl<P: Provider> Run<P> {
@@ -45,6 +47,7 @@ impl<P: Provider> Run<P> {
             outcome: None,
             subscriptions: Subscriptions::new(triggers.bell().clone()),
             triggers,
+            errors: ErrorLog::default(),
         }
     }
 
@@ -228,6 +231,10 @@ impl<P: Provider> Served for Run<P> {
 
     fn subscriptions(&mut self) -> &mut Subscriptions {
         &mut self.subscriptions
+    }
+
+    fn errors(&mut self) -> &mut ErrorLog {
+        &mut self.errors
     }
 
     fn arm(&mut self, session: &str, triggers: &[Trigger]) -> Result<(), RpcError> {

@@ -31,6 +31,7 @@
 //! At its return there is `$retval`.
 
 mod access;
+mod blame;
 #[cfg(test)]
 mod btf_tests;
 #[cfg(test)]
@@ -40,6 +41,7 @@ mod error;
 mod evaluate;
 mod expression;
 mod known;
+mod misfit;
 mod parameters;
 mod places;
 mod request;

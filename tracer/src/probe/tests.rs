@@ -267,10 +267,42 @@ fn errors_say_what_is_wrong_and_what_works() {
         let error = resolved(text).unwrap_err().to_string();
         assert_eq!(error, message, "{text}");
     }
-    let deep = format!("vfs_open {}1", "(".repeat(2000));
-    assert!(matches!(resolved(&deep), Err(ProbeError::Syntax { .. })));
-    let deep = format!("vfs_open {}1", "-".repeat(2000));
-    assert!(matches!(resolved(&deep), Err(ProbeError::Syntax { .. })));
+    for sign in ["(", "-"] {
+        let deep = format!("vfs_open {}1", sign.repeat(2000));
+        let said = resolved(&deep).unwrap_err().to_string();
+        assert!(said.contains("expressions lie in each other"), "{said}");
+    }
+}
+
+/// The character that is wrong, marked: what comes before it is right, as far as it goes.
+#[test]
+fn errors_point_at_what_is_wrong() {
+    for marked in [
+        "^vfs_opne",
+        "  ^vfs_opne %rdi",
+        "vfs_open+^2",
+        "^0x10",
+        "vfs_open %rdi ^%xmm0",
+        "vfs_open n=%rdi m=^$rteval",
+        "vfs_open %rdi ^path:string",
+        "vfs_open %rdi:^u23",
+        "vfs_open n=(jiffies+^path)",
+        "vfs_open %rdi ^$retval",
+        "vfs_open %rdi é=%rsi ^é=%rdx",
+        "vfs_open (%rdi^",
+        "vfs_open (%rdi + 1 ^@ 2)",
+        "vfs_open %rdi ^if",
+        "vfs_open jiffies:u8 if %rdi == ^path",
+        "vfs_open jiffies:u8 if 1 ==^",
+        "vfs_open if 1 == ^\"a",
+        "vfs_open &^%rdi",
+        "vfs_open 1 2 3 %rdi:string[^x]",
+    ] {
+        let text = marked.replace('^', "");
+        let column = marked.chars().position(|char| char == '^').unwrap() + 1;
+        let error = resolved(&text).unwrap_err();
+        assert_eq!(error.column(), Some(column), "{marked}: {error}");
+    }
 }
 
 proptest::proptest! {

@@ -25,8 +25,8 @@ pub struct Traced {
     /// Trace from the attach point on
     #[arg(long, value_name = "TRACER", value_parser = choice::<Tracer>())]
     pub trace: Option<Tracer>,
-    /// Trace only functions whose name matches; may be given several times. `mod:NAME:GLOB` is for the
-    /// functions of a module of Linux, also one that is loaded later
+    /// Trace only functions whose name matches; may be given several times. `!GLOB` takes out what those before it match;
+    /// `mod:NAME:GLOB` is for the functions of a module of Linux, also one that is loaded later
     #[arg(long, value_name = "GLOB", requires = "trace")]
     pub filter: Vec<String>,
     /// Never trace functions whose name matches; may be given several times
