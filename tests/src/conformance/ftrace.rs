@@ -68,15 +68,17 @@ pub(super) const CASES: &[Case] = &[
          for a module (`func_mod_trace` does)",
         "ctl filter add '!vfs_read'",
     ),
-    not_yet(
+    passes(
         "func_traceonoff_triggers",
-        "at a hit recording goes off, or on, N times",
-        "`FUNCTION: stop xN` ends it; nothing begins it again at a hit",
+        Bundled,
+        "at a hit recording goes off, or on, N times (by this host, some milliseconds later; `FUNCTION: stop` ends it at once)",
+        "ctl session create watch --trigger 'calls_root: tracing-on other x1'",
     ),
-    not_yet(
+    passes(
         "func_event_triggers",
-        "at a hit an event is recorded from then on, or no more, N times",
-        "no trigger is about events",
+        Bundled,
+        "at a hit an event is recorded from then on, or no more, N times (by this host, some milliseconds later)",
+        "ctl session create watch --trigger 'events_pass: enable message_sent in other'",
     ),
     not_yet(
         "func_filter_stacktrace",
@@ -128,15 +130,17 @@ pub(super) const CASES: &[Case] = &[
         "one value with every type is the same bits; bit fields are theirs",
         "ctl probe add unoptimised_registers 'i8=%rdi:i8' 'item->part.flags'",
     ),
-    not_yet(
+    passes(
         "kprobe_args_string",
-        "texts, and arrays of them",
-        "texts are captured, arrays of them are not",
+        Bundled,
+        "texts, their beginnings, and all to which the pointers of an array lead",
+        "ctl probe add unoptimised_registers 'text:string' 'NAMES:string[64][3]'",
     ),
-    not_yet(
+    passes(
         "kprobe_args_char",
-        "characters, and arrays of them",
-        "characters are captured, arrays of them without debug information are not",
+        Bundled,
+        "characters, and several of them one after the other",
+        "ctl probe add unoptimised_registers '*text:char[3]'",
     ),
     passes(
         "kprobe_args_symbol",

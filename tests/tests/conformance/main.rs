@@ -11,5 +11,6 @@ mod sets;
 #[path = "../linux/shell.rs"]
 mod shell;
 mod tracers;
+mod triggers;
 mod uftrace;
 mod values;

@@ -179,6 +179,52 @@ fn kprobe_args_type() {
     }
 }
 
+/// The names of `guest/workloads/c/values.c`, by turns.
+const NAMES: [&str; 3] = [
+    "red",
+    "",
+    "a name that is longer than most other names are, by far",
+];
+
+fn name(serial: u64) -> &'static str {
+    NAMES[usize::try_from(serial % 3).unwrap()]
+}
+
+/// Whole texts and their beginnings, and all those to which the pointers of an array lead.
+#[test]
+fn kprobe_args_string() {
+    for fields in captured("serial text:string start=text:string[3] all=NAMES:string[64][3]") {
+        let name = name(serial(&fields));
+        assert_eq!(fields["text"], json!({"text": name}), "{fields}");
+        let start = fields["start"]["text"].as_str().unwrap();
+        assert!(start.starts_with(name.get(..3).unwrap_or(name)), "{fields}");
+        for (index, name) in NAMES.iter().enumerate() {
+            let found = &fields[format!("all[{index}]")];
+            assert_eq!(*found, json!({"text": name}), "{fields}");
+        }
+    }
+}
+
+/// One character, and several that lie in memory one after the other.
+#[test]
+fn kprobe_args_char() {
+    for fields in captured("serial first=*text several=*text:char[3] bytes=*text:u8[3]") {
+        let text = name(serial(&fields)).as_bytes();
+        // What follows an empty text is another one.
+        let known = text.len().min(2) + 1;
+        let mut zeroed = text.to_vec();
+        zeroed.push(0);
+        for (index, byte) in zeroed.iter().take(known).enumerate() {
+            assert_eq!(fields[format!("bytes[{index}]")], *byte, "{fields}");
+            let letter = &fields[format!("several[{index}]")]["char"];
+            if *byte != 0 {
+                assert_eq!(*letter, char::from(*byte).to_string(), "{fields}");
+            }
+        }
+        assert_eq!(fields["first"], fields["several[0]"], "{fields}");
+    }
+}
+
 /// Memory of a symbol, and its address: the guest keeps its number of vCPUs there.
 #[test]
 fn kprobe_args_symbol() {

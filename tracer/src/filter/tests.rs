@@ -189,7 +189,9 @@ fn what_is_taken_out_is_not_traced_and_says_so() {
     assert!(matches!(error, FilterError::NothingLeft { .. }), "{error}");
     let error = added(&["!nobody"]).select(&image).unwrap_err();
     assert!(matches!(error, FilterError::NoMatch { .. }), "{error}");
-    assert!(Filter::new(&["!"], &[]).is_err());
+    let none: [&str; 0] = [];
+    let error = Filter::new(&["!"], &none).unwrap_err();
+    assert!(matches!(error, FilterError::Glob(_)), "{error}");
 }
 
 #[test]
@@ -209,7 +211,7 @@ fn globs_read_back_as_they_decide() {
     }
     let mut filter = added(&["a*", "!ab"]);
     filter.remove(Side::Include, "!ab").unwrap();
-    assert!(filter.remove(Side::Include, "ab").is_err());
+    filter.remove(Side::Include, "ab").unwrap_err();
     assert_eq!(filter, added(&["a*"]));
 }
 

@@ -54,6 +54,8 @@ pub(super) struct Format {
     pub name: String,
     /// The number in brackets after it.
     pub length: Option<u64>,
+    /// The number in brackets after that.
+    pub count: Option<u64>,
     /// Where it begins.
     pub at: usize,
 }
@@ -197,16 +199,30 @@ impl<'a> Parser<'a> {
         };
         let at = self.tokens.get(self.next).map_or(0, |token| token.start);
         self.next += 1;
-        let mut length = None;
-        if self.accept("[") {
-            let Word::Number(number, _) = *self.peek() else {
-                return Err(self.unexpected("a length"));
-            };
-            self.next += 1;
-            length = Some(number);
-            self.expect("]")?;
+        let length = self.bracketed()?;
+        let count = match length {
+            Some(_) => self.bracketed()?,
+            None => None,
+        };
+        Ok(Some(Format {
+            name,
+            length,
+            count,
+            at,
+        }))
+    }
+
+    /// A number in brackets, if there are some.
+    fn bracketed(&mut self) -> Result<Option<u64>, Misfit> {
+        if !self.accept("[") {
+            return Ok(None);
         }
-        Ok(Some(Format { name, length, at }))
+        let Word::Number(number, _) = *self.peek() else {
+            return Err(self.unexpected("a length"));
+        };
+        self.next += 1;
+        self.expect("]")?;
+        Ok(Some(number))
     }
 
     /// The text from where the token `start` begins up to the last one that was taken.

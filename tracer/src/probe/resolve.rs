@@ -198,6 +198,11 @@ impl Capturing<'_> {
     fn fetched(&self, fetch: &Fetch) -> Result<Vec<Captured>, ProbeError> {
         let value = self.0.evaluate(&fetch.node)?;
         let name = fetch.name.trim_start_matches(['%', '$']);
+        if let Some(format) = &fetch.format
+            && let Some(several) = self.elements(name, &value, format, &fetch.node.text)?
+        {
+            return Ok(several);
+        }
         self.all_of(name, &value, fetch.format.as_ref(), &fetch.node.text)
     }
 
@@ -230,7 +235,7 @@ impl Capturing<'_> {
         let unknown = || ProbeError::Format {
             name: format.name.clone(),
         };
-        if format.name == "string" {
+        if format.name == "string" && format.count.is_none() {
             let (found, length) = self.text(value, text)?;
             let given = match format.length {
                 None => None,

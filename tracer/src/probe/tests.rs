@@ -274,6 +274,51 @@ fn errors_say_what_is_wrong_and_what_works() {
     }
 }
 
+/// Values that lie one after the other have the name with a number, from 0.
+#[test]
+fn several_in_memory_are_one_value_each() {
+    let all = |fetch: &str| {
+        let values = one(&format!("vfs_open {fetch}")).capture.values;
+        let named = values
+            .iter()
+            .map(|value| (value.name.to_string(), value.source.clone()));
+        named.collect::<Vec<_>>()
+    };
+    let at = |offset: i64| register(6).offset(offset);
+    let number = |offset, bytes| Source::Number(at(offset).load(bytes));
+    let named = |name: &str, source| (name.to_owned(), source);
+    assert_eq!(
+        all("two=*%rsi:u16[2]"),
+        [named("two[0]", number(0, 2)), named("two[1]", number(2, 2))]
+    );
+    let text = |offset: i64| Source::Text {
+        text: Text {
+            address: at(offset).load(8),
+            length: None,
+        },
+        max: 5,
+    };
+    assert_eq!(
+        all("*%rsi:string[5][2]"),
+        [named("*%rsi[0]", text(0)), named("*%rsi[1]", text(8))]
+    );
+    for (fetch, words) in [
+        (
+            "%rsi:u8[2]",
+            "`%rsi`: is not in memory here: `*%rsi` is what it leads to",
+        ),
+        ("*%rsi:u8[0]", "0 of a kind: 1 to 32 can be captured"),
+        ("*%rsi:u8[33]", "33 of a kind"),
+        ("*%rsi:u8[2][2]", "`:u8` is no type"),
+        ("*%rsi:u9[2]", "`:u9` is no type"),
+    ] {
+        let error = resolved(&format!("vfs_open {fetch}"))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(words), "{fetch}: {error}");
+    }
+}
+
 /// The character that is wrong, marked: what comes before it is right, as far as it goes.
 #[test]
 fn errors_point_at_what_is_wrong() {

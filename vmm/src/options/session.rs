@@ -92,7 +92,8 @@ pub struct SessionOptions {
     pub record_bytes: Option<u64>,
     /// When something happens, do something, as 'vfs_open > 5ms: dump slow last 100ms and stop'; may be given several times.
     /// What: FUNCTION (a glob), FUNCTION > TIME (graph), or event NAME. Then: stop (recording), dump DIR [last TIME] [and
-    /// stop], start SESSION, pause, or run COMMAND (on this host); once, or with xN after it up to N times
+    /// stop], start SESSION, tracing-on SESSION, tracing-off SESSION, enable EVENT [in SESSION], disable EVENT [in SESSION], pause, or
+    /// run COMMAND (on this host); once, or with xN after it up to N times
     #[arg(long, value_name = "WHAT: ACTION")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub trigger: Vec<Trigger>,
