@@ -45,11 +45,11 @@ mod tests {
 
     #[test]
     fn those_are_recorded_that_are_named_and_all_when_none_is() {
-        let only = OnlyVcpus::new(&[2, 0, 2], 3).unwrap();
+        let only = OnlyVcpus::new(&[2, 1, 2], 3).unwrap();
         let has = |only: &OnlyVcpus| (0..3).map(|vcpu| only.has(vcpu)).collect::<Vec<_>>();
-        assert_eq!(has(&only), [true, false, true]);
-        assert_eq!(only.numbers(), [0, 2]);
+        assert_eq!(has(&only), [false, true, true]);
+        assert_eq!(only.numbers(), [1, 2]);
         assert_eq!(has(&OnlyVcpus::default()), [true; 3]);
-        assert_eq!(OnlyVcpus::new(&[0, 3], 3), Err(3));
+        assert_eq!(OnlyVcpus::new(&[1, 3], 3), Err(3));
     }
 }
