@@ -11,6 +11,7 @@
 )]
 
 pub mod bare;
+pub mod conformance;
 mod control;
 pub mod elf;
 pub mod exact;

@@ -9,7 +9,7 @@ use tracer::tracing::TracingError;
 use tracer::tracing::lossless::NotLossless;
 use tracer::tracing::options::{PERIODS_NS, RECORD_BYTES};
 
-use crate::control::protocol::RpcError;
+use crate::control::protocol::{Mark, RpcError};
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 
@@ -137,7 +137,14 @@ impl From<ReportError> for Failure {
 
 impl From<TracingError> for RpcError {
     fn from(error: TracingError) -> Self {
-        Self::failed(explain(&error))
+        let mark = match &error {
+            TracingError::BadProbe { probe, why } => why.column().map(|column| Mark {
+                text: probe.clone(),
+                column: column as u64,
+            }),
+            _ => None,
+        };
+        Self::failed(explain(&error)).at(mark)
     }
 }
 

@@ -9,6 +9,7 @@ use tracer::tracing::{Finished, Tracing, WINDOW_PERIOD};
 
 use crate::bell::Bell;
 use crate::black_box::{Scratch, scratch};
+use crate::control::errors::ErrorLog;
 use crate::control::method::Served;
 use crate::control::outputs::Outputs;
 use crate::control::protocol::RpcError;
@@ -34,6 +35,7 @@ pub struct Run<P> {
     panic: Option<PanicWatch>,
     subscriptions: Subscriptions,
     triggers: Triggers,
+    errors: ErrorLog,
     places: Places,
 }
 
@@ -66,6 +68,7 @@ impl<P: Provider> Run<P> {
             subscriptions: Subscriptions::new(triggers.bell().clone()),
             triggers,
             places,
+            errors: ErrorLog::default(),
         }
     }
 
@@ -256,6 +259,10 @@ impl<P: Provider> Served for Run<P> {
 
     fn subscriptions(&mut self) -> &mut Subscriptions {
         &mut self.subscriptions
+    }
+
+    fn errors(&mut self) -> &mut ErrorLog {
+        &mut self.errors
     }
 
     fn arm(&mut self, session: &str, triggers: &[Trigger]) -> Result<(), RpcError> {

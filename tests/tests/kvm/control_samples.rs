@@ -47,6 +47,11 @@ fn prepare(client: &mut Client, request: &Value) {
         "status" | "stop" | "tracing-on" | "tracing-off" | "events.enable" | "events.disable" => {
             ask("start", json!({"filter": ["func*"]}));
         }
+        "errors" => {
+            ask("start", json!({"filter": ["func*"]}));
+            ask("errors", json!({"clear": true}));
+            ask("probe.add", json!({"probes": ["func0 %rdj"]}));
+        }
         method if method.starts_with("filter") || method.starts_with("probe") => {
             ask("start", json!({"filter": ["func*"]}))
         }

@@ -4,6 +4,7 @@
 #![cfg(test)]
 
 mod arrows;
+mod conformance;
 mod crates;
 mod documents;
 mod functions;

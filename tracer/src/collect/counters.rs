@@ -9,6 +9,7 @@ use crate::stub::profile::{HITS, OWN, TOTAL, TableLayout};
 use terms::addr::Gpa;
 use terms::function::FunctionId;
 
+use super::only_vcpus::OnlyVcpus;
 use crate::guest::SharedMemory;
 
 /// The counters of one function, over all vCPUs.
@@ -41,15 +42,21 @@ impl CounterTable {
         }
     }
 
-    /// Lets stubs count, or stops them.
-    pub fn switch(&self, on: bool) {
-        let limit = if on { u64::MAX } else { 0 };
-        for cell in &self.place.cells {
+    /// Lets stubs of these vCPUs count, or stops all.
+    pub fn switch(&self, on: bool, only: &OnlyVcpus) {
+        for (vcpu, cell) in (0..).zip(&self.place.cells) {
+            let limit = if on && only.has(vcpu) { u64::MAX } else { 0 };
             let at = cell.wrapping_add(u64::from(LIMIT.unsigned_abs()));
             if let Err(error) = self.memory.store(at, limit) {
                 log::error!("cannot switch a profile: {error}");
             }
         }
+    }
+
+    /// How many vCPUs have counters of their own; 1 where all share them.
+    #[must_use]
+    pub fn vcpus(&self) -> usize {
+        self.place.cells.len()
     }
 
     /// What is counted of a function. The guest can write anything there.

@@ -18,6 +18,7 @@ use trace::stream::Origin;
 
 use super::backlog::{Backlog, Batch};
 use super::looks::{Looks, RingClock};
+use super::only_vcpus::OnlyVcpus;
 use super::rings::EventRings;
 use super::source::Source;
 use super::status::RingStatus;
@@ -127,10 +128,11 @@ impl EventDrain {
         self.hits.get(event.index()).copied().unwrap_or_default()
     }
 
-    /// Lets stubs record, or stops them.
-    pub fn switch(&mut self, on: bool) {
+    /// Lets stubs of these vCPUs record, or stops all.
+    pub fn switch(&mut self, on: bool, only: &OnlyVcpus) {
         for (source, _) in &mut self.readers {
-            source.reader.switch(self.rings.records(), on);
+            let is_recorded = on && only.has(source.reader.ring());
+            source.reader.switch(self.rings.records(), is_recorded);
         }
     }
 

@@ -14,6 +14,7 @@ mod host_drain;
 pub(crate) mod looks;
 #[cfg(feature = "internals")]
 pub mod looks;
+pub mod only_vcpus;
 #[cfg(not(feature = "internals"))]
 pub(crate) mod output;
 #[cfg(feature = "internals")]

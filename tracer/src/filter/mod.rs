@@ -2,6 +2,7 @@
 //! what must never be patched.
 
 mod deny;
+mod ordered;
 #[cfg(test)]
 mod tests;
 
@@ -15,6 +16,8 @@ use terms::function::FunctionId;
 use terms::nearest::nearest;
 use terms::quantity::counted;
 use trace::glob::{GlobError, Pattern};
+
+use self::ordered::{Decision, Ordered};
 
 use crate::guest_kind;
 
@@ -37,10 +40,12 @@ pub enum FilterError {
         count: usize,
     },
     /// No function has such a name.
-    #[error("no function matches '{glob}'{}{}", expression(.glob), near(.near_misses))]
+    #[error("no function matches '{glob}'{}{}{}", expression(.glob), near(.near_misses), waiting(*.may_come, .glob))]
     NoMatch {
         /// The glob as given.
         glob: String,
+        /// Whether functions can come with a module later.
+        may_come: bool,
         /// The function names most like it.
         near_misses: Vec<String>,
     },
@@ -100,11 +105,24 @@ fn near(names: &[String]) -> String {
     }
 }
 
+/// What to write for functions that are to come.
+fn waiting(may_come: bool, glob: &str) -> String {
+    match may_come {
+        true => format!("; `mod:*:{glob}` waits for a module that has it"),
+        false => String::new(),
+    }
+}
+
 /// Why a function that a glob matches is not selected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {
     /// A notrace glob.
     Notrace {
+        /// The glob.
+        glob: String,
+    },
+    /// A glob that takes out what those before it select.
+    TakenOut {
         /// The glob.
         glob: String,
     },
@@ -123,6 +141,7 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Notrace { glob } => write!(f, "excluded by notrace '{glob}'"),
+            Self::TakenOut { glob } => write!(f, "excluded by '{glob}'"),
             Self::BuiltIn { glob, why } => write!(f, "never traced ('{glob}': {why})"),
             Self::Untraceable(reason) => f.write_str(reason),
         }
@@ -147,11 +166,12 @@ pub enum Side {
     Notrace,
 }
 
-/// A set of globs. Without an include glob, every function is included.
+/// Two lists of globs. Without an include glob, every function is included. On either side, `!GLOB` takes out what those before
+/// it match.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    include: Vec<Pattern>,
-    notrace: Vec<Pattern>,
+    include: Ordered,
+    notrace: Ordered,
 }
 
 impl Filter {
@@ -160,28 +180,30 @@ impl Filter {
     /// # Errors
     /// [`FilterError::Glob`] for the first that is none.
     pub fn new<S: AsRef<str>>(include: &[S], notrace: &[S]) -> Result<Self, FilterError> {
-        Ok(Self {
-            include: patterns(include)?,
-            notrace: patterns(notrace)?,
-        })
+        let mut filter = Self::default();
+        for (side, globs) in [(Side::Include, include), (Side::Notrace, notrace)] {
+            check_count(globs.len())?;
+            for glob in globs {
+                filter.add(side, glob.as_ref())?;
+            }
+        }
+        Ok(filter)
     }
 
     /// The globs of one side, as they were given.
     pub fn globs(&self, side: Side) -> impl Iterator<Item = &str> {
-        self.side(side).iter().map(|pattern| pattern.text())
+        self.side(side).texts()
     }
 
-    /// Adds a glob; one that is there already changes nothing.
+    /// Adds a glob, which decides after those that are there; one that is there already changes nothing.
     ///
     /// # Errors
     /// [`FilterError::Glob`].
     pub fn add(&mut self, side: Side, glob: &str) -> Result<(), FilterError> {
-        let pattern = Pattern::new(glob)?;
-        let patterns = self.side_mut(side);
-        if !patterns.contains(&pattern) {
-            check_count(patterns.len() + 1)?;
-            patterns.push(pattern);
-        }
+        let mut globs = self.side(side).clone();
+        globs.add(glob)?;
+        check_count(globs.len())?;
+        *self.side_mut(side) = globs;
         Ok(())
     }
 
@@ -190,24 +212,19 @@ impl Filter {
     /// # Errors
     /// [`FilterError::NotInFilter`].
     pub fn remove(&mut self, side: Side, glob: &str) -> Result<(), FilterError> {
-        let Some(index) = self
-            .side(side)
-            .iter()
-            .position(|pattern| pattern.text() == glob)
-        else {
-            let present: Vec<&str> = self.globs(side).collect();
-            let present = if present.is_empty() {
-                "none".to_owned()
-            } else {
-                present.join(", ")
-            };
-            return Err(FilterError::NotInFilter {
-                glob: glob.to_owned(),
-                present,
-            });
+        if self.side_mut(side).remove(glob) {
+            return Ok(());
+        }
+        let present: Vec<&str> = self.globs(side).collect();
+        let present = if present.is_empty() {
+            "none".to_owned()
+        } else {
+            present.join(", ")
         };
-        self.side_mut(side).remove(index);
-        Ok(())
+        Err(FilterError::NotInFilter {
+            glob: glob.to_owned(),
+            present,
+        })
     }
 
     /// The functions of `image` that the filter selects.
@@ -217,33 +234,33 @@ impl Filter {
     /// [`FilterError::NothingTraceable`] for the first include glob of whose functions none has a
     /// site, [`FilterError::NothingLeft`] when notrace and the deny list leave none.
     pub fn select(&self, image: &Image) -> Result<Selection, FilterError> {
-        for pattern in self.include.iter().chain(&self.notrace) {
+        for pattern in self.include.patterns().chain(self.notrace.patterns()) {
             check_matches(pattern, image)?;
         }
-        for pattern in &self.include {
+        for pattern in self.include.put_in() {
             check_traceable(pattern, image)?;
         }
         let deny = DenyList::new()?;
         let mut selection = Selection::default();
         for (function, id) in image.functions.iter().zip((0u32..).map(FunctionId)) {
-            if !self.includes(function) {
-                continue;
-            }
-            match self.refusal(image, id, function, &deny) {
+            let taken_out = match self.include.decide(function) {
+                Decision::Out => continue,
+                Decision::TakenOut(glob) => Some(Reason::TakenOut {
+                    glob: glob.to_owned(),
+                }),
+                Decision::In => None,
+            };
+            match taken_out.or_else(|| self.refusal(image, id, function, &deny)) {
                 Some(reason) => selection.denied.push((id, reason)),
                 None => selection.selected.push(id),
             }
         }
-        let may_come = self.include.iter().any(Pattern::is_for_modules);
+        let may_come = self.include.put_in().any(Pattern::is_for_modules);
         if selection.selected.is_empty() && !may_come {
             Err(nothing_left(image, selection))
         } else {
             Ok(selection)
         }
-    }
-
-    fn includes(&self, function: &Function) -> bool {
-        self.include.is_empty() || self.include.iter().any(|pattern| pattern.matches(function))
     }
 
     fn refusal(
@@ -259,34 +276,25 @@ impl Filter {
         if image.site_of(id).is_none() {
             return Some(untraceable(image, id));
         }
-        let notrace = self
-            .notrace
-            .iter()
-            .find(|pattern| pattern.matches(function))?;
+        let notrace = self.notrace.puts_in(function)?;
         Some(Reason::Notrace {
-            glob: notrace.text().to_owned(),
+            glob: notrace.to_owned(),
         })
     }
 
-    fn side(&self, side: Side) -> &Vec<Pattern> {
+    fn side(&self, side: Side) -> &Ordered {
         match side {
             Side::Include => &self.include,
             Side::Notrace => &self.notrace,
         }
     }
 
-    fn side_mut(&mut self, side: Side) -> &mut Vec<Pattern> {
+    fn side_mut(&mut self, side: Side) -> &mut Ordered {
         match side {
             Side::Include => &mut self.include,
             Side::Notrace => &mut self.notrace,
         }
     }
-}
-
-fn patterns<S: AsRef<str>>(globs: &[S]) -> Result<Vec<Pattern>, FilterError> {
-    check_count(globs.len())?;
-    let patterns = globs.iter().map(|glob| Pattern::new(glob.as_ref()));
-    Ok(patterns.collect::<Result<_, _>>()?)
 }
 
 fn check_count(count: usize) -> Result<(), FilterError> {
@@ -316,6 +324,7 @@ pub fn check_matches(pattern: &Pattern, image: &Image) -> Result<(), FilterError
     let near_misses = nearest(&wanted, names, NEAR_MISSES);
     Err(FilterError::NoMatch {
         glob: pattern.text().to_owned(),
+        may_come: !pattern.is_for_modules() && may_come(),
         near_misses,
     })
 }

@@ -163,6 +163,90 @@ fn plainly_matches(glob: &[u8], name: &[u8]) -> bool {
     }
 }
 
+/// The globs of the traced side after these were added one after the other.
+fn added(globs: &[&str]) -> Filter {
+    let mut filter = Filter::default();
+    for glob in globs {
+        filter.add(Side::Include, glob).unwrap();
+    }
+    filter
+}
+
+#[test]
+fn what_is_taken_out_is_not_traced_and_says_so() {
+    let image = mixed();
+    assert_eq!(selected(&image, &["!a_*"], &[]), ["guest::a_two"]);
+    assert_eq!(selected(&image, &["*a_*", "!a_*"], &[]), ["guest::a_two"]);
+    assert_eq!(selected(&image, &["*a_*", "!*two"], &[]), ["a_one"]);
+    // The last one decides.
+    assert_eq!(selected(&image, &["!a_*", "a_one"], &[]), ["a_one"]);
+    assert_eq!(selected(&image, &["*a_*"], &["*", "!a_*"]), ["a_one"]);
+    let selection = added(&["*a_*", "!*two"]).select(&image).unwrap();
+    let taken_out = selection.denied.iter().find(|(id, _)| id.0 == 1).unwrap();
+    assert_eq!(taken_out.1.to_string(), "excluded by '!*two'");
+    // That nothing is left does not mean everything.
+    let error = added(&["a_one", "!a_*"]).select(&image).unwrap_err();
+    assert!(matches!(error, FilterError::NothingLeft { .. }), "{error}");
+    let error = added(&["!nobody"]).select(&image).unwrap_err();
+    assert!(matches!(error, FilterError::NoMatch { .. }), "{error}");
+    let none: [&str; 0] = [];
+    let error = Filter::new(&["!"], &none).unwrap_err();
+    assert!(matches!(error, FilterError::Glob(_)), "{error}");
+}
+
+#[test]
+fn globs_read_back_as_they_decide() {
+    for (globs, expected) in [
+        (&["a*", "b*", "a*"][..], &["a*", "b*"][..]),
+        (&["a*", "b*", "!a*"], &["b*", "!a*"]),
+        (&["!a*", "b*", "a*"], &["b*", "a*"]),
+        (&["a*", "!ab", "a*"], &["!ab", "a*"]),
+        (&["a*", "!ab", "!ab"], &["a*", "!ab"]),
+        // Else everything but these would be traced.
+        (&["a*", "!a*"], &["a*", "!a*"]),
+    ] {
+        let filter = added(globs);
+        let read: Vec<&str> = filter.globs(Side::Include).collect();
+        assert_eq!(read, expected, "{globs:?}");
+    }
+    let mut filter = added(&["a*", "!ab"]);
+    filter.remove(Side::Include, "!ab").unwrap();
+    filter.remove(Side::Include, "ab").unwrap_err();
+    assert_eq!(filter, added(&["a*"]));
+}
+
+proptest! {
+    /// As if each glob put its functions into a set, or took them out, one after the other.
+    #[test]
+    fn globs_are_a_set_that_is_written_to(
+        globs in proptest::collection::vec((any::<bool>(), "[ab*]{1,3}"), 1..8),
+        names in proptest::collection::hash_set("[ab]{1,3}", 1..8),
+    ) {
+        let mut filter = super::ordered::Ordered::default();
+        let is_any_put_in = globs.iter().any(|(takes_out, _)| !takes_out);
+        let mut set: std::collections::HashSet<&String> = match is_any_put_in {
+            true => std::collections::HashSet::new(),
+            false => names.iter().collect(),
+        };
+        for (takes_out, glob) in &globs {
+            let matched = names.iter().filter(|name| plainly_matches(glob.as_bytes(), name.as_bytes()));
+            for name in matched {
+                match takes_out {
+                    true => { set.remove(name); }
+                    false => { set.insert(name); }
+                }
+            }
+            let sign = if *takes_out { "!" } else { "" };
+            filter.add(&format!("{sign}{glob}")).unwrap();
+        }
+        for name in &names {
+            let function = Function { name: name.as_str().into(), display: name.as_str().into(), ..Function::default() };
+            let is_in = filter.decide(&function) == super::ordered::Decision::In;
+            prop_assert_eq!(is_in, set.contains(name), "{:?} of {:?}", name, filter);
+        }
+    }
+}
+
 proptest! {
     /// The selection is exactly what the globs say, whatever they are.
     #[test]

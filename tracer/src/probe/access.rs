@@ -147,7 +147,11 @@ impl Evaluator<'_> {
             did_you_mean(&near).trim_end_matches('?'),
             known.join(", "),
         );
-        wrong(text, why)
+        ProbeError::Member {
+            text: text.to_owned(),
+            name: name.to_owned(),
+            why,
+        }
     }
 
     fn member_names(&self, of: &Structure, depth: u32, names: &mut Vec<String>) {

@@ -7,6 +7,14 @@ use terms::nearest::did_you_mean;
 /// Why there is no such probe.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProbeError {
+    /// Where in the text it is.
+    #[error("{why}")]
+    At {
+        /// Which character, from 1.
+        column: usize,
+        /// What is wrong there.
+        why: Box<ProbeError>,
+    },
     /// No text.
     #[error(
         "a probe needs a place: FUNCTION, FUNCTION+OFFSET, FUNCTION%return, FILE:LINE or an ADDRESS"
@@ -107,6 +115,16 @@ pub enum ProbeError {
         /// Why not.
         why: String,
     },
+    /// A structure without such a member.
+    #[error("`{text}`: {why}")]
+    Member {
+        /// The structure, as it was written.
+        text: String,
+        /// The member.
+        name: String,
+        /// What it has.
+        why: String,
+    },
     /// What the debug information says, or does not say.
     #[error(transparent)]
     Debug(#[from] DebugError),
@@ -138,4 +156,27 @@ pub enum ProbeError {
         /// One of the places.
         example: Gva,
     },
+}
+
+impl ProbeError {
+    /// Which character of the probe's text is wrong, from 1.
+    #[must_use]
+    pub const fn column(&self) -> Option<usize> {
+        match self {
+            Self::At { column, .. } => Some(*column),
+            _ => None,
+        }
+    }
+
+    /// The same at this byte of a probe's text.
+    pub(super) fn at(self, text: &str, byte: usize) -> Self {
+        if let Self::At { .. } = self {
+            return self;
+        }
+        let before = text.get(..byte).unwrap_or(text);
+        Self::At {
+            column: before.chars().count() + 1,
+            why: Box::new(self),
+        }
+    }
 }

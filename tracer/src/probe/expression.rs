@@ -1,6 +1,7 @@
 //! Expressions as C and Rust write them, as a tree.
 
 use super::ProbeError;
+use super::misfit::Misfit;
 use super::token::{Token, Word, tokens};
 
 /// Expressions one inside the other, at most.
@@ -10,6 +11,8 @@ const DEPTH_MAX: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Node {
     pub text: String,
+    /// Where that begins.
+    pub at: usize,
     pub what: What,
 }
 
@@ -51,6 +54,10 @@ pub(super) struct Format {
     pub name: String,
     /// The number in brackets after it.
     pub length: Option<u64>,
+    /// The number in brackets after that.
+    pub count: Option<u64>,
+    /// Where it begins.
+    pub at: usize,
 }
 
 /// `name=expression:format`.
@@ -62,7 +69,7 @@ pub(super) struct Fetch {
 }
 
 /// Reads a fetch.
-pub(super) fn fetch(text: &str) -> Result<Fetch, ProbeError> {
+pub(super) fn fetch(text: &str) -> Result<Fetch, Misfit> {
     let mut parser = Parser::new(text)?;
     let name = parser.given_name();
     let node = parser.expression(0)?;
@@ -73,7 +80,7 @@ pub(super) fn fetch(text: &str) -> Result<Fetch, ProbeError> {
 }
 
 /// Reads a condition.
-pub(super) fn condition(text: &str) -> Result<Node, ProbeError> {
+pub(super) fn condition(text: &str) -> Result<Node, Misfit> {
     let mut parser = Parser::new(text)?;
     let node = parser.expression(0)?;
     parser.end()?;
@@ -105,7 +112,7 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    fn new(text: &'a str) -> Result<Self, ProbeError> {
+    fn new(text: &'a str) -> Result<Self, Misfit> {
         Ok(Self {
             text,
             tokens: tokens(text)?,
@@ -132,14 +139,14 @@ impl<'a> Parser<'a> {
         is_it
     }
 
-    fn expect(&mut self, sign: &str) -> Result<(), ProbeError> {
+    fn expect(&mut self, sign: &str) -> Result<(), Misfit> {
         if self.accept(sign) {
             return Ok(());
         }
         Err(self.unexpected(&format!("`{sign}`")))
     }
 
-    fn end(&mut self) -> Result<(), ProbeError> {
+    fn end(&mut self) -> Result<(), Misfit> {
         match self.peek() {
             Word::End => Ok(()),
             _ => Err(self.unexpected("an operator or the end")),
@@ -147,16 +154,25 @@ impl<'a> Parser<'a> {
     }
 
     /// What stands at the next word is not what belongs there.
-    fn unexpected(&self, wanted: &str) -> ProbeError {
+    fn unexpected(&self, wanted: &str) -> Misfit {
         let token = self.tokens.get(self.next);
         let found = token.and_then(|token| self.text.get(token.start..token.end));
         let found = match found {
             None | Some("") => "the end".to_owned(),
             Some(found) => format!("`{found}`"),
         };
-        ProbeError::Syntax {
-            text: self.text.to_owned(),
-            what: format!("expected {wanted}, found {found}"),
+        self.wrong(format!("expected {wanted}, found {found}"))
+    }
+
+    /// What is wrong at the next word.
+    fn wrong(&self, what: String) -> Misfit {
+        let token = self.tokens.get(self.next);
+        Misfit {
+            at: token.map_or(self.text.len(), |token| token.start),
+            why: ProbeError::Syntax {
+                text: self.text.to_owned(),
+                what,
+            },
         }
     }
 
@@ -174,24 +190,39 @@ impl<'a> Parser<'a> {
         is_given.then_some(name)
     }
 
-    fn format(&mut self) -> Result<Option<Format>, ProbeError> {
+    fn format(&mut self) -> Result<Option<Format>, Misfit> {
         if !self.accept(":") {
             return Ok(None);
         }
         let Word::Name(name) = self.peek().clone() else {
             return Err(self.unexpected("a type"));
         };
+        let at = self.tokens.get(self.next).map_or(0, |token| token.start);
         self.next += 1;
-        let mut length = None;
-        if self.accept("[") {
-            let Word::Number(number, _) = *self.peek() else {
-                return Err(self.unexpected("a length"));
-            };
-            self.next += 1;
-            length = Some(number);
-            self.expect("]")?;
+        let length = self.bracketed()?;
+        let count = match length {
+            Some(_) => self.bracketed()?,
+            None => None,
+        };
+        Ok(Some(Format {
+            name,
+            length,
+            count,
+            at,
+        }))
+    }
+
+    /// A number in brackets, if there are some.
+    fn bracketed(&mut self) -> Result<Option<u64>, Misfit> {
+        if !self.accept("[") {
+            return Ok(None);
         }
-        Ok(Some(Format { name, length }))
+        let Word::Number(number, _) = *self.peek() else {
+            return Err(self.unexpected("a length"));
+        };
+        self.next += 1;
+        self.expect("]")?;
+        Ok(Some(number))
     }
 
     /// The text from where the token `start` begins up to the last one that was taken.
@@ -202,19 +233,18 @@ impl<'a> Parser<'a> {
         let text = self.text.get(from..to.map_or(from, |token| token.end));
         Node {
             text: text.unwrap_or_default().to_owned(),
+            at: from,
             what,
         }
     }
 
     fn deeper<T>(
         &mut self,
-        inner: impl FnOnce(&mut Self) -> Result<T, ProbeError>,
-    ) -> Result<T, ProbeError> {
+        inner: impl FnOnce(&mut Self) -> Result<T, Misfit>,
+    ) -> Result<T, Misfit> {
         if self.depth >= DEPTH_MAX {
-            return Err(ProbeError::Syntax {
-                text: self.text.to_owned(),
-                what: format!("more than {DEPTH_MAX} expressions lie in each other"),
-            });
+            let what = format!("more than {DEPTH_MAX} expressions lie in each other");
+            return Err(self.wrong(what));
         }
         self.depth += 1;
         let result = inner(self);
@@ -223,7 +253,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Operators that bind more closely than `weakest`.
-    fn expression(&mut self, weakest: u8) -> Result<Node, ProbeError> {
+    fn expression(&mut self, weakest: u8) -> Result<Node, Misfit> {
         self.deeper(|parser| {
             let start = parser.next;
             let mut left = parser.unary()?;
@@ -244,7 +274,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    fn unary(&mut self) -> Result<Node, ProbeError> {
+    fn unary(&mut self) -> Result<Node, Misfit> {
         self.deeper(|parser| {
             let start = parser.next;
             let Word::Sign(sign) = *parser.peek() else {
@@ -264,7 +294,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    fn postfix(&mut self) -> Result<Node, ProbeError> {
+    fn postfix(&mut self) -> Result<Node, Misfit> {
         let start = self.next;
         let mut node = self.primary()?;
         for _ in 0..DEPTH_MAX {
@@ -285,7 +315,7 @@ impl<'a> Parser<'a> {
         Err(self.unexpected("fewer members in one expression"))
     }
 
-    fn member(&mut self) -> Result<String, ProbeError> {
+    fn member(&mut self) -> Result<String, Misfit> {
         match self.peek().clone() {
             Word::Name(name) => {
                 self.next += 1;
@@ -299,14 +329,17 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn primary(&mut self) -> Result<Node, ProbeError> {
+    fn primary(&mut self) -> Result<Node, Misfit> {
         let start = self.next;
         let what = match self.peek().clone() {
             Word::Number(number, other) => What::Number(number, other),
             Word::Text(text) => What::Text(text),
             Word::Name(name) => What::Name(name),
             Word::Register(number, bytes) => What::Register(number, bytes),
-            Word::Special(name) => special(&name)?,
+            Word::Special(name) => special(&name).map_err(|why| {
+                let at = self.tokens.get(self.next).map_or(0, |token| token.start);
+                Misfit { at, why }
+            })?,
             Word::Sign("(") => {
                 self.next += 1;
                 let inner = self.expression(0)?;

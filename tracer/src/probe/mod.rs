@@ -13,7 +13,8 @@
 //! VALUE      a variable, a number, a register (%rdi, %eax), $retval, $arg1 to $arg16, and on these what C and
 //!            Rust have: p->f, s.f, s.0, a[i], *p, &x, -x, ~x, ( ), * / % + - << >> & ^ |
 //! TYPE       u8 u16 u32 u64 i8 i16 i32 i64 x8 x16 x32 x64 (hexadecimal), bool, char, pointer,
-//!            string, string[N] (at most N bytes of it)
+//!            string, string[N] (at most N bytes of it), u32[3] (three of them in memory), string[N][3] (the texts that three
+//!            pointers in memory lead to)
 //! CONDITION  what a value can be, and == != < <= > >= ! && ||, "text", 'c', enumerators, true, false, NULL
 //! ```
 //!
@@ -31,15 +32,18 @@
 //! At its return there is `$retval`.
 
 mod access;
+mod blame;
 #[cfg(test)]
 mod btf_tests;
 #[cfg(test)]
 mod compiled_tests;
 mod condition;
+mod elements;
 mod error;
 mod evaluate;
 mod expression;
 mod known;
+mod misfit;
 mod parameters;
 mod places;
 mod request;

@@ -2,6 +2,7 @@
 
 use super::ProbeError;
 use super::expression::{Fetch, Node, condition, fetch};
+use super::misfit::Misfit;
 use super::token::value_of;
 
 /// Bytes of a probe's text, at most.
@@ -10,11 +11,16 @@ const TEXT_MAX: usize = 4096;
 /// What a user asks for: a place, values, and a condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
+    /// All of it.
+    pub(super) text: String,
     pub(super) spec: Spec,
     /// The place as it was written.
     pub(super) place: String,
-    pub(super) fetches: Vec<Wanted>,
-    pub(super) condition: Option<Node>,
+    /// Where it begins.
+    pub(super) place_at: usize,
+    /// Each with the byte where it begins.
+    pub(super) fetches: Vec<(usize, Wanted)>,
+    pub(super) condition: Option<(usize, Node)>,
 }
 
 /// A place.
@@ -51,37 +57,55 @@ pub fn parse(text: &str) -> Result<Request, ProbeError> {
             max: TEXT_MAX,
         });
     }
-    let (place, rest) = first_word(text.trim())?;
-    let words = words(rest)?;
+    let place_at = text.len() - text.trim_start().len();
+    let trimmed = text.trim();
+    let at_place = |why: ProbeError| why.at(text, place_at);
+    let (place, rest) = first_word(trimmed).map_err(at_place)?;
+    let rest_at = place_at + trimmed.len() - rest.len();
+    let words = words(rest);
     let condition_at = words.iter().position(|(_, word)| *word == "if");
     let fetches = words.iter().take(condition_at.unwrap_or(words.len()));
-    let fetches = fetches.map(|(_, word)| wanted(word));
+    let fetches = fetches.map(|(at, word)| {
+        let at = rest_at + at;
+        let wanted = wanted(word).map_err(|misfit| misfit.within(text, at))?;
+        Ok((at, wanted))
+    });
+    let fetches = fetches.collect::<Result<_, ProbeError>>()?;
     let condition = match condition_at.and_then(|index| words.get(index)) {
         None => None,
-        Some((at, _)) => {
-            let text = rest.get(at + 2..).unwrap_or_default().trim();
-            if text.is_empty() {
-                return Err(ProbeError::Syntax {
-                    text: "if".to_owned(),
-                    what: "has no condition after it".to_owned(),
-                });
-            }
-            Some(condition(text)?)
-        }
+        Some((at, _)) => Some(conditional(text, rest_at + at)?),
     };
     Ok(Request {
-        spec: spec(&place)?,
-        fetches: fetches.collect::<Result<_, _>>()?,
+        text: text.to_owned(),
+        spec: spec(&place).map_err(at_place)?,
+        fetches,
         condition,
         place,
+        place_at,
     })
 }
 
-fn wanted(word: &str) -> Result<Wanted, ProbeError> {
+fn wanted(word: &str) -> Result<Wanted, Misfit> {
     if word == "$args" {
         return Ok(Wanted::Arguments);
     }
     fetch(word).map(Wanted::One)
+}
+
+/// The condition after the `if` at this byte of the text.
+fn conditional(text: &str, at: usize) -> Result<(usize, Node), ProbeError> {
+    let after = text.get(at + 2..).unwrap_or_default();
+    let written = after.trim();
+    if written.is_empty() {
+        let why = ProbeError::Syntax {
+            text: "if".to_owned(),
+            what: "has no condition after it".to_owned(),
+        };
+        return Err(why.at(text, at));
+    }
+    let start = text.len() - after.trim_start().len();
+    let node = condition(written).map_err(|misfit| misfit.within(text, start))?;
+    Ok((start, node))
 }
 
 /// The place and what is after it. Names with blanks in them (Rust's `<T as Trait>::f`) stand between
@@ -117,7 +141,7 @@ fn first_word(text: &str) -> Result<(String, &str), ProbeError> {
 }
 
 /// The words of a text, and where each begins. Blanks in brackets and quotes divide nothing.
-fn words(text: &str) -> Result<Vec<(usize, &str)>, ProbeError> {
+fn words(text: &str) -> Vec<(usize, &str)> {
     let mut words = Vec::new();
     let mut start = None;
     let mut depth = 0_u32;
@@ -151,7 +175,7 @@ fn words(text: &str) -> Result<Vec<(usize, &str)>, ProbeError> {
     if let Some(from) = start {
         words.push((from, text.get(from..).unwrap_or_default()));
     }
-    Ok(words)
+    words
 }
 
 fn spec(place: &str) -> Result<Spec, ProbeError> {

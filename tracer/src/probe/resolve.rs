@@ -10,7 +10,7 @@ use super::ProbeError;
 use super::evaluate::{Evaluator, typed, wrong};
 use super::expression::{Fetch, Format};
 use super::places::{Point, points};
-use super::request::{Request, Wanted};
+use super::request::{Request, Spec, Wanted};
 use super::typed::{Kind, Typed};
 use crate::capture::{Capture, Captured, Source, Text};
 
@@ -43,7 +43,9 @@ pub fn resolve(
     debug: Option<&DebugInfo>,
     request: &Request,
 ) -> Result<Vec<Resolved>, ProbeError> {
-    let (name, points) = points(image, debug, &request.spec, &request.place)?;
+    let places = points(image, debug, &request.spec, &request.place);
+    let (name, points) =
+        places.map_err(|why| why.at(&request.text, request.place_at + offset_at(request)))?;
     let resolved = points.into_iter().map(|point| {
         let evaluator = Evaluator {
             image,
@@ -59,6 +61,14 @@ pub fn resolve(
     let resolved = resolved.collect::<Result<Vec<_>, ProbeError>>()?;
     check_same(image, request, &resolved)?;
     Ok(resolved)
+}
+
+/// Where the place says what is wrong with it: its offset, where it has one.
+fn offset_at(request: &Request) -> usize {
+    match &request.spec {
+        Spec::Function { offset: 1.., .. } => request.place.rfind('+').map_or(0, |sign| sign + 1),
+        _ => 0,
+    }
 }
 
 fn check_same(image: &Image, request: &Request, all: &[Resolved]) -> Result<(), ProbeError> {
@@ -96,11 +106,22 @@ pub(super) struct Capturing<'a>(pub Evaluator<'a>);
 
 impl Capturing<'_> {
     fn capture(&self, request: &Request) -> Result<Capture, ProbeError> {
+        let text = &request.text;
         let mut values: Vec<Captured> = Vec::new();
-        for wanted in &request.fetches {
-            match wanted {
-                Wanted::Arguments => values.extend(self.arguments()?),
-                Wanted::One(fetch) => values.extend(self.fetched(fetch)?),
+        for (at, wanted) in &request.fetches {
+            let more = match wanted {
+                Wanted::Arguments => self.arguments().map_err(|why| why.at(text, *at)),
+                Wanted::One(fetch) => self.fetched(fetch).map_err(|why| {
+                    let within = fetch.wrong_at(&why);
+                    why.at(text, at + within)
+                }),
+            };
+            for new in more? {
+                if values.iter().any(|value| value.name == new.name) {
+                    let name = new.name.to_string();
+                    return Err(ProbeError::SameName { name }.at(text, *at));
+                }
+                values.push(new);
             }
         }
         if values.len() > VALUES_MAX {
@@ -109,14 +130,14 @@ impl Capturing<'_> {
                 max: VALUES_MAX,
             });
         }
-        let mut names: Vec<&str> = values.iter().map(|value| &*value.name).collect();
-        names.sort_unstable();
-        if let Some(pair) = names.windows(2).find(|pair| pair.first() == pair.last()) {
-            let name = pair.first().copied().unwrap_or_default().to_owned();
-            return Err(ProbeError::SameName { name });
-        }
-        let condition = request.condition.as_ref();
-        let condition = condition.map(|node| self.0.condition(node)).transpose()?;
+        let condition = request.condition.as_ref().map(|(at, node)| {
+            let condition = self.0.condition(node);
+            condition.map_err(|why| {
+                let within = node.wrong_at(&why);
+                why.at(text, at + within)
+            })
+        });
+        let condition = condition.transpose()?;
         Ok(Capture { values, condition })
     }
 
@@ -177,6 +198,11 @@ impl Capturing<'_> {
     fn fetched(&self, fetch: &Fetch) -> Result<Vec<Captured>, ProbeError> {
         let value = self.0.evaluate(&fetch.node)?;
         let name = fetch.name.trim_start_matches(['%', '$']);
+        if let Some(format) = &fetch.format
+            && let Some(several) = self.elements(name, &value, format, &fetch.node.text)?
+        {
+            return Ok(several);
+        }
         self.all_of(name, &value, fetch.format.as_ref(), &fetch.node.text)
     }
 
@@ -209,7 +235,7 @@ impl Capturing<'_> {
         let unknown = || ProbeError::Format {
             name: format.name.clone(),
         };
-        if format.name == "string" {
+        if format.name == "string" && format.count.is_none() {
             let (found, length) = self.text(value, text)?;
             let given = match format.length {
                 None => None,

@@ -267,10 +267,87 @@ fn errors_say_what_is_wrong_and_what_works() {
         let error = resolved(text).unwrap_err().to_string();
         assert_eq!(error, message, "{text}");
     }
-    let deep = format!("vfs_open {}1", "(".repeat(2000));
-    assert!(matches!(resolved(&deep), Err(ProbeError::Syntax { .. })));
-    let deep = format!("vfs_open {}1", "-".repeat(2000));
-    assert!(matches!(resolved(&deep), Err(ProbeError::Syntax { .. })));
+    for sign in ["(", "-"] {
+        let deep = format!("vfs_open {}1", sign.repeat(2000));
+        let said = resolved(&deep).unwrap_err().to_string();
+        assert!(said.contains("expressions lie in each other"), "{said}");
+    }
+}
+
+/// Values that lie one after the other have the name with a number, from 0.
+#[test]
+fn several_in_memory_are_one_value_each() {
+    let all = |fetch: &str| {
+        let values = one(&format!("vfs_open {fetch}")).capture.values;
+        let named = values
+            .iter()
+            .map(|value| (value.name.to_string(), value.source.clone()));
+        named.collect::<Vec<_>>()
+    };
+    let at = |offset: i64| register(6).offset(offset);
+    let number = |offset, bytes| Source::Number(at(offset).load(bytes));
+    let named = |name: &str, source| (name.to_owned(), source);
+    assert_eq!(
+        all("two=*%rsi:u16[2]"),
+        [named("two[0]", number(0, 2)), named("two[1]", number(2, 2))]
+    );
+    let text = |offset: i64| Source::Text {
+        text: Text {
+            address: at(offset).load(8),
+            length: None,
+        },
+        max: 5,
+    };
+    assert_eq!(
+        all("*%rsi:string[5][2]"),
+        [named("*%rsi[0]", text(0)), named("*%rsi[1]", text(8))]
+    );
+    for (fetch, words) in [
+        (
+            "%rsi:u8[2]",
+            "`%rsi`: is not in memory here: `*%rsi` is what it leads to",
+        ),
+        ("*%rsi:u8[0]", "0 of a kind: 1 to 32 can be captured"),
+        ("*%rsi:u8[33]", "33 of a kind"),
+        ("*%rsi:u8[2][2]", "`:u8` is no type"),
+        ("*%rsi:u9[2]", "`:u9` is no type"),
+    ] {
+        let error = resolved(&format!("vfs_open {fetch}"))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(words), "{fetch}: {error}");
+    }
+}
+
+/// The character that is wrong, marked: what comes before it is right, as far as it goes.
+#[test]
+fn errors_point_at_what_is_wrong() {
+    for marked in [
+        "^vfs_opne",
+        "  ^vfs_opne %rdi",
+        "vfs_open+^2",
+        "^0x10",
+        "vfs_open %rdi ^%xmm0",
+        "vfs_open n=%rdi m=^$rteval",
+        "vfs_open %rdi ^path:string",
+        "vfs_open %rdi:^u23",
+        "vfs_open n=(jiffies+^path)",
+        "vfs_open %rdi ^$retval",
+        "vfs_open %rdi é=%rsi ^é=%rdx",
+        "vfs_open (%rdi^",
+        "vfs_open (%rdi + 1 ^@ 2)",
+        "vfs_open %rdi ^if",
+        "vfs_open jiffies:u8 if %rdi == ^path",
+        "vfs_open jiffies:u8 if 1 ==^",
+        "vfs_open if 1 == ^\"a",
+        "vfs_open &^%rdi",
+        "vfs_open 1 2 3 %rdi:string[^x]",
+    ] {
+        let text = marked.replace('^', "");
+        let column = marked.chars().position(|char| char == '^').unwrap() + 1;
+        let error = resolved(&text).unwrap_err();
+        assert_eq!(error.column(), Some(column), "{marked}: {error}");
+    }
 }
 
 proptest::proptest! {

@@ -3,6 +3,7 @@
 use insn::operand::register_named;
 
 use super::ProbeError;
+use super::misfit::Misfit;
 
 /// A word of an expression.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +39,7 @@ const SIGNS: [&str; 29] = [
 ];
 
 /// The words of `text`; the last is [`Word::End`].
-pub(super) fn tokens(text: &str) -> Result<Vec<Token>, ProbeError> {
+pub(super) fn tokens(text: &str) -> Result<Vec<Token>, Misfit> {
     let mut tokens: Vec<Token> = Vec::new();
     let mut at = 0;
     while let Some(rest) = text.get(at..)
@@ -48,12 +49,13 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Token>, ProbeError> {
             at += first.len_utf8();
             continue;
         }
+        let here = |why| Misfit { at, why };
         let after_value = tokens.last().is_some_and(|last| ends_value(&last.word));
         let after_dot = matches!(tokens.last(), Some(last) if last.word == Word::Sign("."));
         let (word, length) = if first.is_ascii_digit() {
-            number(rest, after_dot)?
+            number(rest, after_dot).map_err(here)?
         } else if first == '"' || first == '\'' {
-            quoted(rest, first)?
+            quoted(rest, first).map_err(here)?
         } else if is_name(first) {
             let length = name_length(rest);
             (Word::Name(piece(rest, length).to_owned()), length)
@@ -64,12 +66,14 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Token>, ProbeError> {
                 length,
             )
         } else if first == '%' && !after_value {
-            register(rest)?
+            register(rest).map_err(here)?
         } else {
             let found = SIGNS.iter().find(|sign| rest.starts_with(**sign));
-            let sign = found.ok_or_else(|| ProbeError::Syntax {
-                text: text.to_owned(),
-                what: format!("`{first}` means nothing here"),
+            let sign = found.ok_or_else(|| {
+                here(ProbeError::Syntax {
+                    text: text.to_owned(),
+                    what: format!("`{first}` means nothing here"),
+                })
             })?;
             (Word::Sign(sign), sign.len())
         };

@@ -52,13 +52,29 @@ pub enum TracingError {
     #[error(transparent)]
     Probe(#[from] ProbeError),
     /// What was written for a probe.
-    #[error("probe '{probe}': {why}")]
+    #[error("probe '{probe}'{}: {why}", column(.why))]
     BadProbe {
         /// As it was written.
         probe: String,
         /// What is wrong with it.
         #[source]
         why: crate::probe::ProbeError,
+    },
+    /// What was asked of a vCPU.
+    #[error("there is no vCPU {vcpu}: the guest has {vcpus}, numbered from 0")]
+    NoSuchVcpu {
+        /// Its number.
+        vcpu: u16,
+        /// How many there are.
+        vcpus: u16,
+    },
+    /// Some vCPUs are to be recorded where nobody can tell them apart.
+    #[error(
+        "session '{session}' cannot record only some vCPUs: their stubs write to one ring (`status` says why): read the trace of all"
+    )]
+    VcpusAlike {
+        /// The session.
+        session: String,
     },
     /// What was asked of a dynamic function.
     #[error(transparent)]
@@ -322,4 +338,10 @@ pub enum TracingError {
     /// A machine that runs already cannot be prepared.
     #[error("the guest has been started already")]
     Started,
+}
+
+/// Where in a probe's text an error is, to be said before what it is.
+fn column(of: &crate::probe::ProbeError) -> String {
+    let column = of.column();
+    column.map_or_else(String::new, |column| format!(", column {column}"))
 }

@@ -5,7 +5,7 @@ use trace::live::Listener;
 
 use super::TracingError;
 use super::attachment::Attachment;
-use super::session::{HaltAt, Halting};
+use super::session::{Choosing, HaltAt, Halting};
 use super::status::{Profile, Switched};
 
 /// A session that there is.
@@ -26,6 +26,15 @@ impl OneSession<'_> {
     /// None as long as there is the session.
     pub fn switch(self, on: bool) -> Result<Switched, TracingError> {
         Ok(self.on.sessions.at(self.index)?.switch(on))
+    }
+
+    /// Records only these vCPUs from now on, all when none is named; no text is touched.
+    ///
+    /// # Errors
+    /// [`TracingError::NoSuchVcpu`] or [`TracingError::VcpusAlike`].
+    pub fn record_only(self, vcpus: &[u16]) -> Result<Switched, TracingError> {
+        let session = self.on.sessions.at(self.index)?;
+        Choosing(session).record_only(vcpus, &self.on.shared)
     }
 
     /// What a profile session has counted so far.

@@ -150,6 +150,8 @@ pub struct SessionOptions {
     /// Size of a stack of the guest: how the graph tracer tells threads apart. None for what the kernel uses, as far
     /// as it is known.
     pub stack_bytes: Option<u64>,
+    /// Only these vCPUs are recorded; all if none is named.
+    pub only_vcpus: Vec<u16>,
     /// Which calls of a graph are shown.
     pub graph: GraphOptions,
     /// Events of the guest to be recorded, by name.
@@ -205,6 +207,7 @@ impl Default for SessionOptions {
             clock_cpu: None,
             ring_bytes: RING_BYTES,
             stack_bytes: None,
+            only_vcpus: Vec::new(),
             graph: GraphOptions::default(),
             event: Vec::new(),
             probe: Vec::new(),

@@ -173,6 +173,9 @@ pub struct SessionStatus {
     pub filter: Vec<String>,
     /// Globs in force against it.
     pub notrace: Vec<String>,
+    /// The vCPUs that are recorded, where not all are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub only_vcpus: Option<OnlyStatus>,
     /// `overwrite`, `discard` or `lossless`.
     pub mode: String,
     /// Where times come from: `tsc`, `page` or `none`.
@@ -214,6 +217,15 @@ pub struct SessionStatus {
     /// Each event ring; none before its first event.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub event_rings: Vec<RingStatus>,
+}
+
+/// What alone is recorded, and who sees to it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OnlyStatus {
+    /// The numbers of vCPUs.
+    pub vcpus: Vec<u16>,
+    /// `stub`: in the guest, before anything is written.
+    pub by: String,
 }
 
 /// Result of `session.create` and `session.list`.

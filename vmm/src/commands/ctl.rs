@@ -11,6 +11,7 @@ use super::ask::ask;
 use super::top::counted::Counted;
 use super::top::table::table;
 use super::{dynfunc, events, probes, tail, top};
+use crate::control::errors::PastErrors;
 use crate::control::methods::service::Service;
 use crate::control::methods::sessions::{CreateSession, OfSession};
 use crate::control::methods::tracing::{ShowProfile, from_here};
@@ -18,7 +19,7 @@ use crate::control::status::{MemoryStatus, Pauses, Spread, Status, TriggerStatus
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::layout::MIB;
-use crate::verbs::ctl::{CtlOptions, CtlVerb, FilterVerb, SessionVerb};
+use crate::verbs::ctl::{CtlOptions, CtlVerb, FilterVerb, SessionVerb, VcpusVerb};
 use tracer::collect::status::{Dumped, RingStatus, WaitStatus};
 use tracer::tracing::options::DEFAULT_SESSION;
 use tracer::tracing::status::{
@@ -48,6 +49,19 @@ pub fn ctl(options: &CtlOptions) -> Result<ExitStatus, Failure> {
             method,
             switched("tracing is off", "it was off already"),
         ),
+        CtlVerb::Vcpus(VcpusVerb::Set(method)) => ask(
+            options,
+            method,
+            switched(
+                "only these are recorded",
+                "only these were recorded already",
+            ),
+        ),
+        CtlVerb::Vcpus(VcpusVerb::Clear(method)) => ask(
+            options,
+            method,
+            switched("all are recorded", "all were recorded already"),
+        ),
         CtlVerb::Events(verb) => events::events(options, verb),
         CtlVerb::Probe(verb) => probes::probes(options, verb),
         CtlVerb::Dynfunc(verb) => dynfunc::dynfunc(options, verb),
@@ -68,6 +82,7 @@ pub fn ctl(options: &CtlOptions) -> Result<ExitStatus, Failure> {
             switched("patching goes on", "it was not frozen"),
         ),
         CtlVerb::Digest(method) => ask(options, method, digest),
+        CtlVerb::Errors(method) => ask(options, method, errors),
         CtlVerb::Shutdown(method) => ask(
             options,
             method,
@@ -108,6 +123,30 @@ fn version(service: &Service) -> String {
     let (version, protocol) = (&service.version, service.protocol);
     let (methods, told) = (service.methods.len(), service.notifications.join(", "));
     format!("exotrace {version}, protocol {protocol}: {methods} methods; notifications: {told}\n")
+}
+
+/// Each with what was written and a mark under the character that is wrong, where that is known.
+fn errors(told: &PastErrors) -> String {
+    let mut text = String::new();
+    if told.forgotten > 0 {
+        let before = counted(told.forgotten, "error");
+        let _ = writeln!(text, "{before} before these");
+    }
+    for error in &told.errors {
+        let (seconds, rest) = (error.uptime_ms / 1000, error.uptime_ms % 1000);
+        let (method, message) = (masked(&error.method), masked(&error.message));
+        let _ = writeln!(text, "{seconds}.{rest:03} s  {method}: {message}");
+        if let Some(mark) = &error.data {
+            let before = usize::try_from(mark.column.saturating_sub(1)).unwrap_or_default();
+            let before = before.min(mark.text.chars().count());
+            let (written, blanks) = (masked(&mark.text), " ".repeat(before));
+            let _ = writeln!(text, "    {written}\n    {blanks}^");
+        }
+    }
+    if text.is_empty() {
+        text.push_str("no error\n");
+    }
+    text
 }
 
 fn digest(digest: &Digest) -> String {
@@ -251,6 +290,15 @@ fn session(text: &mut String, session: &SessionStatus) {
         let _ = write!(text, ", rings of {kib} KiB, {mode}");
     }
     text.push('\n');
+    if let Some(only) = &session.only_vcpus {
+        let numbers: Vec<String> = only.vcpus.iter().map(u16::to_string).collect();
+        let _ = writeln!(
+            text,
+            "  vcpus    {} only (by {})",
+            numbers.join(", "),
+            only.by
+        );
+    }
     for (name, globs) in [("filter", &session.filter), ("notrace", &session.notrace)] {
         if !globs.is_empty() {
             let _ = writeln!(text, "  {name:<8} {}", globs.join(" "));
@@ -456,6 +504,8 @@ fn dumped(dumped: &Dumped) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::errors::PastError;
+    use crate::control::protocol::Mark;
     use crate::control::status::{GuestStatus, MemoryStatus, VcpuStatus};
     use tracer::tracing::status::Function;
 
@@ -531,6 +581,33 @@ mod tests {
                         pauses   3 until parked: p50 25.0 us, p99 43.0 us, max 50.0 us\n\
                         trigger  f: stop in session more: fired 2 times, 1 of them in vain (at once)\n";
         assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn past_errors_are_shown_with_a_mark_under_what_is_wrong() {
+        let error = |message: &str, data| PastError {
+            uptime_ms: 1250,
+            method: "probe.add".to_owned(),
+            code: -32000,
+            message: message.to_owned(),
+            data,
+        };
+        let mark = Mark {
+            text: "f é=%rdj".to_owned(),
+            column: 5,
+        };
+        let mut told = PastErrors {
+            errors: vec![error("one", None), error("two\u{1b}", Some(mark))],
+            forgotten: 1,
+        };
+        let expected = "1 error before these\n1.250 s  probe.add: one\n1.250 s  probe.add: two";
+        let shown = errors(&told);
+        assert!(shown.starts_with(expected), "{shown}");
+        assert!(shown.ends_with("\n    f é=%rdj\n        ^\n"), "{shown}");
+        assert!(!shown.contains('\u{1b}'), "{shown}");
+        told.forgotten = 0;
+        told.errors.clear();
+        assert_eq!(errors(&told), "no error\n");
     }
 
     #[test]

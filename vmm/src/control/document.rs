@@ -17,7 +17,7 @@ use super::subscription::{ENDED, EVENTS, SomeEvents, TailEnded};
 const DOCUMENT: &str = include_str!("../../CONTROL.md");
 
 /// Words of the document that look like fields and are none: what texts can be, and names of other things.
-const WORDS: [&str; 27] = [
+const WORDS: [&str; 28] = [
     "available",
     "bool",
     "ctl",
@@ -41,6 +41,7 @@ const WORDS: [&str; 27] = [
     "shared",
     "skipped",
     "static_call",
+    "stub",
     "switched-off",
     "tracing",
     "trapped",

@@ -10,6 +10,7 @@ use serde_json::Map;
 use tracer::guest::Guest;
 use tracer::tracing::Tracing;
 
+use super::errors::ErrorLog;
 use super::outputs::Outputs;
 use super::protocol::{Call, RpcError};
 use super::status::Status;
@@ -175,6 +176,9 @@ pub trait Served {
 
     /// Who listens.
     fn subscriptions(&mut self) -> &mut Subscriptions;
+
+    /// The last errors of requests.
+    fn errors(&mut self) -> &mut ErrorLog;
 
     /// Has triggers wait in a session.
     ///

@@ -5,6 +5,7 @@ pub mod client;
 pub mod connection;
 #[cfg(test)]
 mod document;
+pub mod errors;
 #[cfg(test)]
 mod fields;
 pub mod line_buffer;

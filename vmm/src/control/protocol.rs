@@ -32,6 +32,18 @@ pub struct RpcError {
     pub code: i32,
     /// What went wrong and what to do, in one line.
     pub message: String,
+    /// What in the request is wrong, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<Mark>,
+}
+
+/// A place in a text of a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// The text.
+    pub text: String,
+    /// The character that is wrong, from 1.
+    pub column: u64,
 }
 
 impl RpcError {
@@ -40,7 +52,14 @@ impl RpcError {
         Self {
             code,
             message: message.to_string(),
+            data: None,
         }
+    }
+
+    /// The same with what in the request is wrong.
+    #[must_use]
+    pub fn at(self, data: Option<Mark>) -> Self {
+        Self { data, ..self }
     }
 
     /// What was asked for failed.

@@ -58,6 +58,11 @@ pub struct SessionOptions {
         deserialize_with = "quantities::some_kib_in"
     )]
     pub stack_size: Option<u64>,
+    /// Record only what these vCPUs execute, as 0,2: the others write nothing, and nothing of them is counted as lost
+    /// (default: all of them)
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub only_vcpus: Vec<u16>,
     #[command(flatten)]
     #[expect(
         missing_docs,
@@ -87,7 +92,8 @@ pub struct SessionOptions {
     pub record_bytes: Option<u64>,
     /// When something happens, do something, as 'vfs_open > 5ms: dump slow last 100ms and stop'; may be given several times.
     /// What: FUNCTION (a glob), FUNCTION > TIME (graph), or event NAME. Then: stop (recording), dump DIR [last TIME] [and
-    /// stop], start SESSION, pause, or run COMMAND (on this host); once, or with xN after it up to N times
+    /// stop], start SESSION, tracing-on SESSION, tracing-off SESSION, enable EVENT [in SESSION], disable EVENT [in SESSION], pause, or
+    /// run COMMAND (on this host); once, or with xN after it up to N times
     #[arg(long, value_name = "WHAT: ACTION")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub trigger: Vec<Trigger>,
@@ -164,6 +170,7 @@ impl SessionOptions {
             clock_cpu: self.clock_cpu,
             ring_bytes: bytes(self.ring_size),
             stack_bytes: self.stack_size.map(bytes),
+            only_vcpus: self.only_vcpus.clone(),
             graph: self.graph.to_session(),
             event: self.event.clone(),
             probe: self.probe.clone(),
@@ -194,6 +201,7 @@ impl Default for SessionOptions {
             clock_cpu: of.clock_cpu,
             ring_size: kib(of.ring_bytes),
             stack_size: of.stack_bytes.map(kib),
+            only_vcpus: of.only_vcpus,
             graph: of.graph.into(),
             event: of.event,
             probe: of.probe,

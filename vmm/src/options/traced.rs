@@ -25,8 +25,8 @@ pub struct Traced {
     /// Trace from the attach point on
     #[arg(long, value_name = "TRACER", value_parser = choice::<Tracer>())]
     pub trace: Option<Tracer>,
-    /// Trace only functions whose name matches; may be given several times. `mod:NAME:GLOB` is for the
-    /// functions of a module of Linux, also one that is loaded later
+    /// Trace only functions whose name matches; may be given several times. `!GLOB` takes out what those before it match;
+    /// `mod:NAME:GLOB` is for the functions of a module of Linux, also one that is loaded later
     #[arg(long, value_name = "GLOB", requires = "trace")]
     pub filter: Vec<String>,
     /// Never trace functions whose name matches; may be given several times
@@ -69,7 +69,10 @@ impl Traced {
     #[must_use]
     pub fn useless(&self, has_control: bool) -> Option<&'static str> {
         let pauses = |trigger: &Trigger| trigger.action == Action::Pause;
-        let starts_another = |trigger: &Trigger| matches!(&trigger.action, Action::Start(session) if session != DEFAULT_SESSION);
+        let is_of_another = |trigger: &Trigger| {
+            let other = trigger.action.other_session();
+            other.is_some_and(|session| session != DEFAULT_SESSION)
+        };
         if self.max_output == Some(0) {
             return Some("--max-output 0: nothing could be written; leave --output out instead");
         }
@@ -101,9 +104,9 @@ impl Traced {
                 "--trigger: nothing would be seen; say what to trace (--trace, --event, --probe), or how to be told (--control)",
             );
         }
-        if triggers.clone().any(starts_another) {
+        if triggers.clone().any(is_of_another) {
             return Some(
-                "--trigger: nobody could make the session that is to be started; say how to be told (--control)",
+                "--trigger: nobody could make the session that it names; say how to be told (--control)",
             );
         }
         triggers.any(pauses).then_some(

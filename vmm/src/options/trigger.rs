@@ -17,6 +17,10 @@ pub enum Action {
     Dump(DumpAction),
     /// Another session is started, as it was made.
     Start(String),
+    /// A session records again, or no more, as by `tracing-on` and `tracing-off`.
+    Switch(String, bool),
+    /// An event is recorded from then on, or no more.
+    Event(EventAction),
     /// The guest is paused.
     Pause,
     /// The shell of this host runs this.
@@ -32,6 +36,17 @@ pub struct DumpAction {
     pub last_ns: Option<u64>,
     /// Whether nothing more is recorded from then on.
     pub then_stops: bool,
+}
+
+/// Which event is recorded from then on, or no more, and by whom.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventAction {
+    /// The event.
+    pub event: String,
+    /// The session; the trigger's own if none is named.
+    pub session: Option<String>,
+    /// Whether it is recorded.
+    pub on: bool,
 }
 
 /// What is waited for, and what is done then.
@@ -55,7 +70,8 @@ pub enum BadTrigger {
     Form(String),
     /// The action is none.
     #[error(
-        "'{0}' is no action: write stop, dump DIR [last TIME] [and stop], start SESSION, pause, or run COMMAND"
+        "'{0}' is no action: write stop, dump DIR [last TIME] [and stop], start SESSION, tracing-on SESSION, tracing-off SESSION, \
+         enable EVENT [in SESSION], disable EVENT [in SESSION], pause, or run COMMAND"
     )]
     Action(String),
     /// It is never done.
@@ -173,6 +189,20 @@ impl FromStr for Action {
             ("pause", true) => Ok(Self::Pause),
             ("dump", false) => rest.parse().map(Self::Dump),
             ("start", false) => Ok(Self::Start(rest.to_owned())),
+            ("tracing-on" | "tracing-off", false) => {
+                Ok(Self::Switch(rest.to_owned(), verb == "tracing-on"))
+            }
+            ("enable" | "disable", false) => {
+                let (event, session) = match rest.rsplit_once(" in ") {
+                    Some((event, session)) => (event.trim(), Some(session.trim().to_owned())),
+                    None => (rest, None),
+                };
+                Ok(Self::Event(EventAction {
+                    event: event.to_owned(),
+                    session,
+                    on: verb == "enable",
+                }))
+            }
             ("run", false) => Ok(Self::Run(rest.to_owned())),
             _ => Err(BadTrigger::Action(text.to_owned())),
         }
@@ -186,7 +216,17 @@ impl Action {
         match self {
             Self::Stop => Some(false),
             Self::Dump(dump) => Some(!dump.then_stops),
-            Self::Start(_) | Self::Pause | Self::Run(_) => None,
+            Self::Start(_) | Self::Switch(..) | Self::Event(_) | Self::Pause | Self::Run(_) => None,
+        }
+    }
+
+    /// The session that it is about, where it names one.
+    #[must_use]
+    pub fn other_session(&self) -> Option<&str> {
+        match self {
+            Self::Start(session) | Self::Switch(session, _) => Some(session),
+            Self::Event(event) => event.session.as_deref(),
+            Self::Stop | Self::Dump(_) | Self::Pause | Self::Run(_) => None,
         }
     }
 }
@@ -232,6 +272,14 @@ mod tests {
         })
     }
 
+    fn event(event: &str, session: Option<&str>, on: bool) -> Action {
+        Action::Event(EventAction {
+            event: event.to_owned(),
+            session: session.map(ToOwned::to_owned),
+            on,
+        })
+    }
+
     fn parsed(text: &str) -> (String, Action, u64) {
         let trigger: Trigger = text.parse().unwrap();
         assert_eq!(trigger.to_string(), text);
@@ -263,6 +311,19 @@ mod tests {
             (
                 "event sched:*: start more",
                 ("event sched:*", Action::Start("more".to_owned()), 1),
+            ),
+            (
+                "f: tracing-on more x2",
+                ("f", Action::Switch("more".to_owned(), true), 2),
+            ),
+            (
+                "f > 2us: tracing-off more",
+                ("f > 2µs", Action::Switch("more".to_owned(), false), 1),
+            ),
+            ("f: enable sched:a", ("f", event("sched:a", None, true), 1)),
+            (
+                "f: disable a in more x3",
+                ("f", event("a", Some("more"), false), 3),
             ),
             (
                 "f: run echo: x > y x2",
@@ -302,6 +363,8 @@ mod tests {
             ("f: stop now", "no action"),
             ("f: dump", "no action"),
             ("f: run ", "no action"),
+            ("f: tracing-on", "no action"),
+            ("f: enable ", "no action"),
             ("f: stop x0", "no number of times"),
             ("f: stop xy", "no number of times"),
             ("f: dump a last soon", "column 4: after 'last': 'soon'"),

@@ -10,7 +10,7 @@ use tracer::tracing::filters::Globs;
 use tracer::tracing::{Begin, Tracing, TracingError, WantedDump};
 
 use super::starter::Starter;
-use crate::options::trigger::{Action, DumpAction, Trigger};
+use crate::options::trigger::{Action, DumpAction, EventAction, Trigger};
 use crate::provider::Provider;
 
 /// Does it. `time_ns` is when it happened, if that is known. Says what was done.
@@ -33,6 +33,8 @@ pub(super) fn act(
                 plain(started.traced, "function")
             ))
         }
+        Action::Switch(session, on) => switch(session, *on, tracing),
+        Action::Event(wanted) => record_event(wanted, session, guest, tracing),
         Action::Pause => match guest.pause() {
             Ok(true) => Ok("the guest is paused".to_owned()),
             Ok(false) => Ok("the guest was paused".to_owned()),
@@ -40,6 +42,34 @@ pub(super) fn act(
         },
         Action::Run(_) => Ok(String::new()),
     }
+}
+
+fn switch(session: &str, on: bool, tracing: &mut Tracing) -> Result<String, String> {
+    let failed = |error: TracingError| error.to_string();
+    let one = tracing.session(session).map_err(failed)?;
+    let switched = one.switch(on).map_err(failed)?;
+    let is = if switched.changed { "is" } else { "was" };
+    let how = if on { "on" } else { "off" };
+    Ok(format!("tracing of session {session} {is} {how}"))
+}
+
+fn record_event(
+    wanted: &EventAction,
+    own: &str,
+    guest: &impl Provider,
+    tracing: &mut Tracing,
+) -> Result<String, String> {
+    let EventAction { event, session, on } = wanted;
+    let session = session.as_deref().unwrap_or(own);
+    let events = std::slice::from_ref(event);
+    let changed = tracing.change_events(guest, session, events, &[], *on);
+    changed.map_err(|error| error.to_string())?;
+    let how = if *on {
+        "is recorded"
+    } else {
+        "is recorded no more"
+    };
+    Ok(format!("{event} {how} in session {session}"))
 }
 
 fn stop(session: &str, tracing: &mut Tracing) -> Result<String, String> {

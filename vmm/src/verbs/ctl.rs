@@ -15,10 +15,11 @@ use crate::control::methods::guest::{
 use crate::control::methods::probes::{
     AddProbes, DisableProbes, EnableProbes, ListProbes, RemoveProbes,
 };
-use crate::control::methods::service::ShowVersion;
+use crate::control::methods::service::{ShowErrors, ShowVersion};
 use crate::control::methods::sessions::{CreateSession, DeleteSession, ListSessions, SessionName};
 use crate::control::methods::tracing::{
-    Dump, ListFunctions, ShowProfile, Start, Stop, Thaw, TracingOff, TracingOn,
+    ClearVcpus, Dump, ListFunctions, SetVcpus, ShowProfile, Start, Stop, Thaw, TracingOff,
+    TracingOn,
 };
 use crate::options::quantities;
 
@@ -62,6 +63,9 @@ pub(crate) enum CtlVerb {
     Filter(FilterVerb),
     TracingOn(TracingOn),
     TracingOff(TracingOff),
+    /// Choose the vCPUs that a session records
+    #[command(subcommand)]
+    Vcpus(VcpusVerb),
     /// List, enable and disable the events that the guest declares
     #[command(subcommand)]
     Events(EventsVerb),
@@ -80,6 +84,7 @@ pub(crate) enum CtlVerb {
     SmpLocks(SwitchLocks),
     Thaw(Thaw),
     Digest(TakeDigest),
+    Errors(ShowErrors),
     Shutdown(ShutDown),
     Version(ShowVersion),
 }
@@ -124,6 +129,13 @@ pub(crate) enum FilterVerb {
     Remove(RemoveFilter),
     Set(SetFilter),
     Clear(ClearFilter),
+}
+
+/// What can be done with vCPUs.
+#[derive(Debug, Subcommand)]
+pub(crate) enum VcpusVerb {
+    Set(SetVcpus),
+    Clear(ClearVcpus),
 }
 
 /// What can be done with events.

@@ -27,6 +27,7 @@ use super::call_sink::{CallSink, To};
 use super::event_drain::EventDrain;
 use super::host_drain::HostDrain;
 use super::looks::{AllLooks, Looks, RingClock};
+use super::only_vcpus::OnlyVcpus;
 use super::output::Output;
 use super::rings::SharedRings;
 use super::source::Source;
@@ -84,6 +85,8 @@ pub struct Drain {
     /// Every probe that it has recorded.
     probes: Vec<ProbeNote>,
     is_on: bool,
+    /// Of which vCPUs it is.
+    only: OnlyVcpus,
 }
 
 impl Drain {
@@ -130,7 +133,13 @@ impl Drain {
             waits: None,
             probes: Vec::new(),
             is_on: false,
+            only: OnlyVcpus::default(),
         }
+    }
+
+    /// Only these vCPUs are recorded, from the next switch on.
+    pub fn record_only(&mut self, only: OnlyVcpus) {
+        self.only = only;
     }
 
     /// Functions have come: `image` has those of before, and more.
@@ -218,7 +227,7 @@ impl Drain {
 
     /// Reads the session's event rings, too, from now on.
     pub fn add_events(&mut self, mut points: EventDrain) {
-        points.switch(self.is_on);
+        points.switch(self.is_on, &self.only);
         self.looks.add(points.looks());
         self.points = Some(points);
         self.set_awaited();
@@ -248,11 +257,12 @@ impl Drain {
     pub fn switch(&mut self, on: bool) {
         self.is_on = on;
         if let Some(points) = &mut self.points {
-            points.switch(on);
+            points.switch(on, &self.only);
         }
-        self.sources
-            .iter_mut()
-            .for_each(|source| source.reader.switch(&self.rings, on));
+        for source in &mut self.sources {
+            let is_recorded = on && self.only.has(source.reader.ring());
+            source.reader.switch(&self.rings, is_recorded);
+        }
         self.set_awaited();
         if on && self.is_written {
             // Nothing was recorded for some time up to now.

@@ -1,6 +1,7 @@
 //! One session as its users see it: made by name at any time, in the guest from its first start on.
 
 mod halting;
+mod only;
 mod output;
 mod points;
 mod told;
@@ -39,12 +40,14 @@ use crate::clock::page::{Beat, Beats};
 use crate::collect::counters::CounterTable;
 use crate::collect::drain::Drain;
 use crate::collect::looks::RingClock;
+use crate::collect::only_vcpus::OnlyVcpus;
 use crate::collect::output::Output;
 use crate::collect::rings::SharedRings;
 use crate::collect::{Polled, Pollers};
 use crate::guest::{Guest, SharedMemory};
 pub use halting::HaltAt;
 pub(super) use halting::Halting;
+pub(super) use only::Choosing;
 
 /// What sessions share.
 #[derive(Debug)]
@@ -111,6 +114,14 @@ pub(super) struct Live {
 }
 
 impl Live {
+    /// How many rings there are, or as many rows of counters.
+    fn rings(&self) -> usize {
+        match &self.reader {
+            Reader::Rings(drain) => usize::from(drain.lock().rings().count()),
+            Reader::Counters(counters) => counters.vcpus(),
+        }
+    }
+
     /// vCPUs that find a ring full are waited for, or, when nothing leads to it any more, those that are there.
     pub fn attend(&self, is_attended: bool) {
         match (&self.reader, is_attended) {
@@ -158,6 +169,8 @@ pub(super) struct TraceSession {
     /// Triggers that have fired.
     fired: Vec<Fired>,
     switched_on: bool,
+    /// Of which vCPUs it is.
+    only: OnlyVcpus,
     /// Whether anybody was shown what it has recorded.
     has_told: Cell<bool>,
     /// Of its rings when they were closed.
@@ -192,6 +205,7 @@ impl TraceSession {
             return Err(TracingError::RecordBytes(bytes));
         }
         let geometry = options.geometry()?;
+        let only = only::vcpus(&options.only_vcpus, shared)?;
         let calls = options.graph.rules()?;
         if tracer == Tracer::Graph {
             check_roots(&calls, &shared.image)?;
@@ -222,6 +236,7 @@ impl TraceSession {
             paused: Vec::new(),
             fired: Vec::new(),
             switched_on: true,
+            only,
             has_told: Cell::new(false),
             doubts: TimeDoubts::default(),
             output: None,
@@ -278,10 +293,11 @@ impl TraceSession {
     ) -> Result<(), TracingError> {
         let session = engine.sessions().get(id)?;
         let place = session.memory.clone();
+        only::check(&self.name, &self.only, place.cells.len(), shared)?;
         let memory: Arc<dyn SharedMemory> = Arc::new(guest.memory().clone());
         if let Some(profile) = &session.profile {
             let counters = CounterTable::new(memory, place, profile.layout);
-            counters.switch(self.switched_on);
+            counters.switch(self.switched_on, &self.only);
             let reader = Reader::Counters(counters);
             self.live = Some(Live { id, reader });
             return Ok(());
@@ -316,6 +332,7 @@ impl TraceSession {
             let room = waits.open(turnstile.physical, id.0, rings, hides);
             drain.wait_in(room, self.options.on_full);
         }
+        drain.record_only(self.only.clone());
         drain.switch(self.switched_on);
         let polled = Polled::start(drain, self.output.take(), &*shared.pollers);
         let polled = polled.map_err(TracingError::Thread)?;
@@ -472,7 +489,7 @@ impl TraceSession {
         self.switched_on = on;
         match self.live.as_ref().map(|live| &live.reader) {
             Some(Reader::Rings(drain)) => drain.lock().switch(on),
-            Some(Reader::Counters(counters)) => counters.switch(on),
+            Some(Reader::Counters(counters)) => counters.switch(on, &self.only),
             None => {}
         }
         Switched { changed }

@@ -16,7 +16,7 @@ use crate::guest_kind;
 use crate::session::TracerKind;
 use crate::tracing::closing::Closing;
 use crate::tracing::options::Tracer;
-use crate::tracing::status::{Profile, ProfiledFunction, SessionStatus};
+use crate::tracing::status::{OnlyStatus, Profile, ProfiledFunction, SessionStatus};
 use crate::tracing::{TracingError, WantedDump};
 use trace::export::uftrace::{Fired, InitCallList, Metadata, NO_CLOCK, NOP, Pause};
 
@@ -169,6 +169,7 @@ impl TraceSession {
             ring_strategy: found.strategy.unwrap_or("unknown").to_owned(),
             filter: globs(&self.filter, Side::Include),
             notrace: globs(&self.filter, Side::Notrace),
+            only_vcpus: self.only.numbers().to_vec(),
             init_calls: InitCallList::new(&shared.image.functions, &shared.image.init_calls),
             late_modules: self.late.clone(),
             waiting_modules: self.waiting_modules,
@@ -219,6 +220,10 @@ impl TraceSession {
             traced,
             filter: globs(&self.filter, Side::Include),
             notrace: globs(&self.filter, Side::Notrace),
+            only_vcpus: (!self.only.is_all()).then(|| OnlyStatus {
+                vcpus: self.only.numbers().to_vec(),
+                by: "stub".to_owned(),
+            }),
             mode: self.options.mode.name().to_owned(),
             clock: self.options.clock.name().to_owned(),
             clock_period_ns: self.beat().map(|beat| beat.period_ns),

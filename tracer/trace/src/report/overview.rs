@@ -24,6 +24,8 @@ pub(super) struct About {
     tracer: String,
     filter: Vec<String>,
     notrace: Vec<String>,
+    /// The vCPUs that were recorded last; none when all were.
+    only_vcpus: Vec<u16>,
     clock: String,
     mode: String,
     /// The times of the first and of the last thing that happened.
@@ -69,6 +71,7 @@ impl About {
             tracer: masked(tracer).into_owned(),
             filter: side.metadata.filter.iter().map(clean).collect(),
             notrace: side.metadata.notrace.iter().map(clean).collect(),
+            only_vcpus: side.metadata.only_vcpus.clone(),
             clock: clean(&side.metadata.clock),
             mode: clean(&side.metadata.mode),
             pauses: Some(side.metadata.pauses).filter(|pauses| !pauses.is_empty()),
@@ -161,6 +164,10 @@ impl About {
         }
         if !self.notrace.is_empty() {
             text += &format!(", not of {}", globs(&self.notrace));
+        }
+        if !self.only_vcpus.is_empty() {
+            let numbers: Vec<String> = self.only_vcpus.iter().map(u16::to_string).collect();
+            text += &format!(", on vCPU {} only", numbers.join(", "));
         }
         if !self.clock.is_empty() {
             text += &format!(", clock {}", self.clock);

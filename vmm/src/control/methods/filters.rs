@@ -18,7 +18,7 @@ pub struct FilterChange {
     #[arg(from_global)]
     #[serde(skip_serializing_if = "SessionName::is_default")]
     pub session: SessionName,
-    /// Functions to trace
+    /// Functions to trace; `!GLOB` takes out what those before it match
     #[arg(required_unless_present = "notrace")]
     pub filter: Vec<String>,
     /// Functions not to trace; may be given several times
@@ -43,6 +43,8 @@ impl FilterChange {
 
 methods! {
     /// Add globs to those in force
+    ///
+    /// Example: vmm ctl --control vm.sock filter add '!calls_t*'
     AddFilter(FilterChange) "filter.add" -> Changed:
         |change, tracing, guest| change.make(FilterEdit::Add, tracing, guest)?;
 

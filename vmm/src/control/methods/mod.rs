@@ -32,7 +32,13 @@ pub fn visit_all(visitor: &mut impl Visitor) {
 /// Answers one request line; `None` for a notification.
 pub fn answer(line: &[u8], on: &mut impl Served) -> Option<String> {
     let parsed = protocol::parse(line);
-    let outcome = parsed.call.and_then(|call| carry_out(&call, on));
+    let outcome = parsed.call.and_then(|call| {
+        let outcome = carry_out(&call, on);
+        if let Err(error) = &outcome {
+            on.errors().note(&call.method, error);
+        }
+        outcome
+    });
     parsed.id.map(|id| Response::new(id, outcome).line())
 }
 
@@ -93,6 +99,7 @@ mod tests {
     use super::sessions::*;
     use super::tracing::*;
     use super::{METHOD_NOT_FOUND, Response, RpcError, answer, visit_all};
+    use crate::control::errors::ErrorLog;
     use crate::control::method::{Method, Nothing, Served, Visitor};
     use crate::control::outputs::Outputs;
     use crate::control::protocol::{INVALID_PARAMS, parse};
@@ -107,6 +114,7 @@ mod tests {
     struct Nobody {
         looks: u32,
         has_ended: bool,
+        errors: ErrorLog,
     }
 
     impl Served for Nobody {
@@ -142,6 +150,10 @@ mod tests {
 
         fn subscriptions(&mut self) -> &mut Subscriptions {
             panic!("somebody listens")
+        }
+
+        fn errors(&mut self) -> &mut ErrorLog {
+            &mut self.errors
         }
 
         fn arm(&mut self, _: &str, _: &[Trigger]) -> Result<(), RpcError> {
@@ -191,6 +203,24 @@ mod tests {
             INVALID_PARAMS
         );
         assert_eq!(on.looks, 0);
+    }
+
+    #[test]
+    fn what_was_refused_can_be_asked_for_until_it_is_cleared() {
+        let on = &mut Nobody::default();
+        fn asked(params: &str, on: &mut Nobody) -> Vec<serde_json::Value> {
+            let line = format!(r#"{{"jsonrpc":"2.0","method":"errors","params":{params},"id":1}}"#);
+            let replied = reply(&line, on).result.unwrap();
+            replied["errors"].as_array().unwrap().clone()
+        }
+        assert_eq!(asked("{}", on).len(), 0);
+        let _ = reply(r#"{"jsonrpc":"2.0","method":"pause","id":1}"#, on);
+        // Who asks without waiting for a reply is told nothing then.
+        assert!(answer(br#"{"jsonrpc":"2.0","method":"fly"}"#, on).is_none());
+        let told = asked(r#"{"clear":true}"#, on);
+        assert_eq!(told[0]["message"], "it does not pause");
+        assert_eq!((&told[1]["method"], told.len()), (&"fly".into(), 2));
+        assert_eq!(asked("{}", on).len(), 0);
     }
 
     #[derive(Default)]
@@ -317,6 +347,12 @@ mod tests {
             .and(Dump(dump))
             .and(TakeDigest(Nothing {}))
             .and(Subscribe(of()))
+            .and(SetVcpus(VcpuNumbers {
+                session: session(),
+                vcpus: vec![0, 2],
+            }))
+            .and(ClearVcpus(of()))
+            .and(ShowErrors(ErrorsQuery { clear: true }))
             .and(ShowVersion(Nothing {}))
             .and(ShutDown(Nothing {}));
         let mut all = Names::default();

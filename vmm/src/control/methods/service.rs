@@ -1,8 +1,10 @@
 //! What this service is.
 
+use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use super::visit_all;
+use crate::control::errors::PastErrors;
 use crate::control::method::{Method, Nothing, Visitor, methods};
 use crate::control::subscription::{ENDED, EVENTS};
 
@@ -32,7 +34,26 @@ impl Visitor for Names {
     }
 }
 
+/// What to do with the errors that are told of.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ErrorsQuery {
+    /// Forget them then
+    #[arg(long)]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub clear: bool,
+}
+
 methods! {
+    /// The last errors of requests, of any client: when, which method, what was wrong and where
+    ShowErrors(ErrorsQuery) "errors" -> PastErrors: |query, on| {
+        let told = on.errors().told();
+        if query.clear {
+            on.errors().clear();
+        }
+        told
+    };
+
     /// The versions of the program and of the protocol, its methods and notifications
     ShowVersion(Nothing) "version" -> Service: |_, _on| {
         let mut names = Names::default();

@@ -37,7 +37,7 @@ pub struct Wanted {
     #[arg(long, value_name = "TRACER", value_parser = choice::<Tracer>())]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tracer: Option<Tracer>,
-    /// Trace only functions whose name matches; may be given several times
+    /// Trace only functions whose name matches; may be given several times. `!GLOB` takes out what those before it match
     #[arg(long, value_name = "GLOB")]
     pub filter: Vec<String>,
     /// Never trace functions whose name matches; may be given several times
@@ -70,6 +70,19 @@ pub struct DumpTo {
     pub last: Option<u64>,
 }
 
+/// Which vCPUs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VcpuNumbers {
+    /// Which session
+    #[arg(from_global)]
+    #[serde(default, skip_serializing_if = "SessionName::is_default")]
+    pub session: SessionName,
+    /// Their numbers
+    #[arg(required = true, value_name = "N", value_delimiter = ',')]
+    pub vcpus: Vec<u16>,
+}
+
 methods! {
     /// Functions with address, name and state: available, patched, or skipped and why
     ListFunctions(FunctionsQuery) "functions" -> Functions:
@@ -91,6 +104,17 @@ methods! {
     /// Keep the stubs from recording, without patching
     TracingOff(OfSession) "tracing-off" -> Switched:
         |of, tracing, _guest| tracing.session(&of.session.0)?.switch(false)?;
+
+    /// Record only what these vCPUs execute, without patching
+    ///
+    /// Example: vmm ctl --control vm.sock vcpus set 0 2
+    SetVcpus(VcpuNumbers) "vcpus.set" -> Switched: |only, tracing, _guest| {
+        tracing.session(&only.session.0)?.record_only(&only.vcpus)?
+    };
+
+    /// Record what every vCPU executes
+    ClearVcpus(OfSession) "vcpus.clear" -> Switched:
+        |of, tracing, _guest| tracing.session(&of.session.0)?.record_only(&[])?;
 
     /// What a profile session has counted: hits and times per function
     ShowProfile(OfSession) "profile" -> Profile:

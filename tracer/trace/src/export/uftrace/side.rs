@@ -41,6 +41,9 @@ pub struct Metadata {
     pub filter: Vec<String>,
     /// The notrace globs, as they were last.
     pub notrace: Vec<String>,
+    /// The vCPUs that were recorded last; none when all were.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub only_vcpus: Vec<u16>,
     /// What was recorded: `function`, `graph`, or `nop` (events only). Older traces do not say, and are of functions.
     #[serde(default)]
     pub tracer: String,

@@ -1,0 +1,145 @@
+//! What the tests of ftrace and of uftrace ask of a tracer, and what comes of it here: the cases of the suite `conformance`, as
+//! data, so that docs/conformance.md can be made of them without a guest.
+//!
+//! Behaviours only: their tests are GPL, and nothing of them is here but the names of their files.
+
+mod ftrace;
+mod uftrace;
+
+use std::fmt::Write as _;
+
+/// Whose test it is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Suite {
+    /// The kernel's, in `tools/testing/selftests/ftrace`.
+    Ftrace,
+    /// uftrace's, in `tests`.
+    Uftrace,
+}
+
+/// The guest that shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ground {
+    /// The bundled one: a test of its own.
+    Bundled,
+    /// A distribution's Linux, whose tracefs is not mounted meanwhile: a step on a guest that many share.
+    Linux,
+}
+
+/// What comes of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// A test of the suite, with the name of the case, shows it on this guest.
+    Passes(Ground),
+    /// It is not so, or not all of it, or nobody has shown it; and what is missing.
+    NotYet(&'static str),
+}
+
+/// One of their tests.
+#[derive(Debug, Clone, Copy)]
+pub struct Case {
+    /// The name of theirs, as a function has it.
+    pub name: &'static str,
+    /// Whose it is.
+    pub suite: Suite,
+    /// What it asks for.
+    pub behaviour: &'static str,
+    /// What does it here.
+    pub command: &'static str,
+    /// What comes of it.
+    pub verdict: Verdict,
+}
+
+impl Case {
+    /// A case that a test shows.
+    const fn passes(
+        suite: Suite,
+        name: &'static str,
+        ground: Ground,
+        behaviour: &'static str,
+        command: &'static str,
+    ) -> Self {
+        Self {
+            name,
+            suite,
+            behaviour,
+            command,
+            verdict: Verdict::Passes(ground),
+        }
+    }
+
+    /// A case that nothing shows.
+    const fn not_yet(
+        suite: Suite,
+        name: &'static str,
+        behaviour: &'static str,
+        missing: &'static str,
+    ) -> Self {
+        Self {
+            name,
+            suite,
+            behaviour,
+            command: "",
+            verdict: Verdict::NotYet(missing),
+        }
+    }
+}
+
+/// Every case.
+#[must_use]
+pub fn cases() -> Vec<Case> {
+    [ftrace::CASES, uftrace::CASES].concat()
+}
+
+/// The names of those that a test shows on this guest, in the order of the page.
+#[must_use]
+pub fn shown_on(ground: Ground) -> Vec<&'static str> {
+    let cases = cases().into_iter();
+    let shown = cases.filter(|case| case.verdict == Verdict::Passes(ground));
+    shown.map(|case| case.name).collect()
+}
+
+/// The part of docs/conformance.md that is made of the cases.
+#[must_use]
+pub fn as_markdown() -> String {
+    let cases = cases();
+    let mut page = String::new();
+    for (suite, title) in [
+        (Suite::Ftrace, "Those of ftrace"),
+        (Suite::Uftrace, "Those of uftrace"),
+    ] {
+        let of: Vec<&Case> = cases.iter().filter(|case| case.suite == suite).collect();
+        let is_passed = |case: &&&Case| matches!(case.verdict, Verdict::Passes(_));
+        let passed = of.iter().filter(is_passed).count();
+        let _ = write!(
+            page,
+            "## {title}: {passed} of {}\n\n| theirs | behaviour | command | result |\n|---|---|---|---|\n",
+            of.len()
+        );
+        for case in of {
+            let _ = writeln!(page, "{}", row(case));
+        }
+        page.push('\n');
+    }
+    page.truncate(page.trim_end().len());
+    page.push('\n');
+    page
+}
+
+fn row(case: &Case) -> String {
+    let result = match case.verdict {
+        Verdict::Passes(Ground::Bundled) => "passes: bundled guest".to_owned(),
+        Verdict::Passes(Ground::Linux) => "passes: stock Linux".to_owned(),
+        Verdict::NotYet(missing) => format!("not yet: {missing}"),
+    };
+    // A bar in a cell would be a border.
+    let command = case.command.replace('|', "\\|");
+    let command = match command.as_str() {
+        "" => String::new(),
+        command => format!("`{command}`"),
+    };
+    format!(
+        "| `{}` | {} | {command} | {result} |",
+        case.name, case.behaviour
+    )
+}

@@ -1,0 +1,286 @@
+//! A stock Linux, on one guest for all cases: a boot takes longer than all of them.
+//!
+//! Its own tracer is asked first what the globs select. Then tracefs is unmounted, and everything else is done from outside.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use tests::conformance::{Ground, shown_on};
+use tests::{Client, vmm_says};
+
+use crate::shell::Shell;
+
+/// The guest, and what its own tracer has said.
+struct Stock {
+    shell: Shell,
+    client: Client,
+    /// Of each of [`GLOBS`]: how many functions it has selected, and how many its regular expression matches.
+    theirs: Vec<[u64; 2]>,
+}
+
+/// A step, with the name of its case.
+type Step = (&'static str, fn(&mut Stock));
+
+macro_rules! steps {
+    ($($name:ident),+ $(,)?) => { [$((stringify!($name), $name as fn(&mut Stock))),+] };
+}
+
+/// Each glob, and the regular expression that is meant by it.
+const GLOBS: [(&str, &str); 8] = [
+    ("*schedule", "schedule$"),
+    ("*schedule*", "schedule"),
+    ("schedule*", "^schedule"),
+    ("*pin*lock", "pin.*lock$"),
+    ("mutex*try*", "^mutex.*try"),
+    ("sch*ule", "^sch.*ule$"),
+    ("[Ss]y[Ss]_*", "^[Ss]y[Ss]_"),
+    ("sch?dule", "^sch.dule$"),
+];
+
+impl Stock {
+    fn start() -> Self {
+        let mut shell = Shell::start();
+        let client = shell.client();
+        shell.does("cp $T/available_filter_functions /tmp/functions");
+        for (number, (glob, expression)) in GLOBS.iter().enumerate() {
+            shell.does(&format!(
+                "echo '{glob}' >$T/set_ftrace_filter; \
+                 echo selects {number} $(grep -vc '^#' $T/set_ftrace_filter) $(grep -cE '{expression}' /tmp/functions)."
+            ));
+        }
+        shell.does(
+            "echo >$T/set_ftrace_filter; umount $T; echo mounted $(grep -c tracefs /proc/mounts).",
+        );
+        let printed = shell.running.printed();
+        assert!(printed.contains("mounted 0."), "{printed}");
+        let lines = printed.lines();
+        let said = lines.filter_map(|line| line.trim().strip_prefix("selects ")?.strip_suffix('.'));
+        let numbers = said.map(|line| {
+            let words: Vec<u64> = line.split(' ').map(|word| word.parse().unwrap()).collect();
+            [words[1], words[2]]
+        });
+        let theirs = numbers.collect();
+        Self {
+            shell,
+            client,
+            theirs,
+        }
+    }
+
+    /// A session of its own for a step, started.
+    fn trace(&mut self, name: &str, tracer: &str, options: Value, filter: &[&str]) -> Value {
+        let create = json!({"name": name, "tracer": tracer, "options": options});
+        self.client.call("session.create", create);
+        let start = json!({"session": name, "filter": filter});
+        self.client.call("start", start)
+    }
+
+    fn probe(&mut self, session: &str, probes: &[&str]) {
+        let add = json!({"session": session, "probes": probes});
+        self.client.call("probe.add", add);
+    }
+
+    /// What a session has recorded, as a trace; the session is gone then.
+    fn recorded(&mut self, name: &str) -> PathBuf {
+        let dir = self.shell.running.path(&format!("dump-{name}"));
+        self.client
+            .call("dump", json!({"session": name, "dir": dir}));
+        self.client.call("session.delete", json!({"session": name}));
+        dir
+    }
+
+    /// What an event has captured, in a trace.
+    fn fields(&mut self, name: &str, event: &str) -> Vec<Value> {
+        let mut found = Vec::new();
+        for file in fs::read_dir(self.recorded(name)).unwrap() {
+            let path = file.unwrap().path();
+            let is_events = path.extension().is_some_and(|end| end == "jsonl");
+            let text = if is_events {
+                fs::read_to_string(path).unwrap()
+            } else {
+                String::new()
+            };
+            let lines = text
+                .lines()
+                .map(|line| serde_json::from_str::<Value>(line).unwrap());
+            let own = lines.filter(|line| line["event"] == event);
+            found.extend(own.map(|line| line["fields"].clone()));
+        }
+        found
+    }
+
+    /// What a trace reports.
+    fn report(&mut self, name: &str, format: &str) -> String {
+        let dir = self.recorded(name);
+        let report = ["report", dir.to_str().unwrap(), "--format", format];
+        vmm_says(&report).good().stdout
+    }
+}
+
+/// The names of the functions in a table of counts.
+fn functions(table: &str) -> Vec<&str> {
+    let rows = table.lines().filter(|line| !line.starts_with('#')).skip(1);
+    rows.filter_map(|line| line.split_whitespace().last())
+        .collect()
+}
+
+#[test]
+fn a_kernel_whose_tracefs_is_not_mounted() {
+    let steps: [Step; 7] = steps![
+        func_filter_glob,
+        fgraph_filter,
+        fgraph_retval,
+        func_mod_trace,
+        add_remove_btfarg,
+        btf_probe_event,
+        fprobe_args_vfs,
+    ];
+    let names: BTreeSet<&str> = steps.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, shown_on(Ground::Linux).into_iter().collect());
+    let mut stock = Stock::start();
+    let digest = stock.client.digest();
+    // One that fails is no reason not to know of the others.
+    let mut failed = Vec::new();
+    for (name, step) in steps {
+        println!("step {name}");
+        if catch_unwind(AssertUnwindSafe(|| step(&mut stock))).is_err() {
+            failed.push(name);
+        }
+    }
+    assert_eq!(failed, [""; 0]);
+    assert_eq!(stock.client.digest(), digest);
+    let status = stock.client.status();
+    assert_eq!(status["tracing"]["frozen"], Value::Null, "{status}");
+    drop(stock.client);
+    let _ = stock.shell.end();
+}
+
+/// What must never be traced is left out here, and said; some of it is in theirs.
+fn func_filter_glob(stock: &mut Stock) {
+    assert_eq!(stock.theirs.len(), GLOBS.len());
+    stock.trace("globs", "function", json!({}), &["schedule"]);
+    for ((glob, _), [theirs, expression]) in GLOBS.iter().zip(stock.theirs.clone()) {
+        assert_eq!(theirs, expression, "{glob}: their own tracer");
+        let set = json!({"session": "globs", "filter": [glob]});
+        let changed = stock.client.call("filter.set", set);
+        let skipped = changed["skipped"].as_array().unwrap().iter();
+        let denied =
+            skipped.filter(|one| one["reason"].as_str().unwrap().starts_with("never traced"));
+        let denied = denied.count() as u64;
+        let traced = changed["traced"].as_u64().unwrap();
+        println!("{glob}: {traced} are traced, {denied} never are, {theirs} are theirs");
+        assert!(traced > 0 && traced <= theirs, "{glob}: {changed}");
+        assert!(theirs - traced <= denied, "{glob}: {changed}");
+    }
+    stock
+        .client
+        .call("session.delete", json!({"session": "globs"}));
+}
+
+fn fgraph_filter(stock: &mut Stock) {
+    stock.trace("graph", "graph", json!({}), &["schedule"]);
+    stock.shell.does("keys 20");
+    let table = stock.report("graph", "counts");
+    assert_eq!(functions(&table), ["schedule"], "{table}");
+}
+
+/// Memory at address 0 of a program is not there to be read: EIO.
+fn fgraph_retval(stock: &mut Stock) {
+    stock.trace("retval", "graph", json!({"retval": true}), &["mem_read"]);
+    stock.probe("retval", &["mem_read%return $retval hex=$retval:x64"]);
+    stock
+        .shell
+        .does("dd if=/proc/self/mem of=/dev/null bs=1 count=1");
+    let graph = stock.report("retval", "graph");
+    assert!(graph.contains("} /* mem_read = -5 */"), "{graph}");
+    assert!(
+        graph.contains("retval=-5 hex=0xfffffffffffffffb"),
+        "{graph}"
+    );
+}
+
+fn func_mod_trace(stock: &mut Stock) {
+    const FUNCTION: &str = "bm_status_read";
+    let glob = "mod:binfmt_misc:bm_status_*";
+    // What is there matches neither: one is refused, and says how to wait; the other one waits.
+    let refused = json!({"filter": [FUNCTION]});
+    let said = stock.client.refused("start", refused);
+    assert!(said.contains("`mod:*:bm_status_read` waits"), "{said}");
+    let started = stock.trace("module", "function", json!({}), &[glob]);
+    assert_eq!(started["traced"], 0, "{started}");
+    stock.shell.does("F=/proc/sys/fs/binfmt_misc");
+    for _ in 0..2 {
+        stock.shell.does(
+            "insmod /modules/binfmt_misc.ko; mount -t binfmt_misc none $F; \
+             dd if=$F/status of=/dev/null bs=4096 count=1; umount $F; rmmod binfmt_misc",
+        );
+    }
+    let table = stock.report("module", "counts");
+    let row: Vec<&str> = table.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(row, ["2", FUNCTION], "{table}");
+}
+
+fn add_remove_btfarg(stock: &mut Stock) {
+    stock.trace("args", "nop", json!({}), &[]);
+    let refused = json!({"session": "args", "probes": ["vfs_read nothing"]});
+    let said = stock.client.refused("probe.add", refused);
+    assert!(said.contains("there is no variable `nothing`"), "{said}");
+    stock.probe("args", &["vfs_read $args if count == 77"]);
+    stock
+        .shell
+        .does("dd if=/proc/version of=/dev/null bs=77 count=1");
+    let found = stock.fields("args", "vfs_read");
+    assert_eq!(found.len(), 1, "{found:?}");
+    let names: BTreeSet<&str> = found[0]
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect();
+    assert_eq!(names, BTreeSet::from(["buf", "count", "file", "pos"]));
+    assert_eq!(found[0]["count"], 77, "{found:?}");
+}
+
+fn btf_probe_event(stock: &mut Stock) {
+    stock.trace("chain", "nop", json!({}), &[]);
+    let chain = "number=file->f_path.dentry->d_inode->i_ino";
+    stock.probe("chain", &[&format!("vfs_read {chain} if count == 78")]);
+    stock
+        .shell
+        .does("echo some text >/tmp/chained; echo number $(ls -i /tmp/chained)");
+    stock
+        .shell
+        .does("dd if=/tmp/chained of=/dev/null bs=78 count=1");
+    let printed = stock.shell.running.printed();
+    let said = printed
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("number "));
+    let number: u64 = said.unwrap().split(' ').next().unwrap().parse().unwrap();
+    let found = stock.fields("chain", "vfs_read");
+    assert_eq!(found, [json!({"number": number})]);
+}
+
+fn fprobe_args_vfs(stock: &mut Stock) {
+    const NAME: &str = "a-file-of-this-name";
+    stock.trace("names", "nop", json!({}), &[]);
+    let dentry = "vfs_open name=path->dentry->d_name.name:string";
+    let file = "vfs_read name=file->f_path.dentry->d_name.name:string if count == 79";
+    stock.probe("names", &[dentry, file]);
+    stock.shell.does(&format!("echo some text >/tmp/{NAME}"));
+    stock
+        .shell
+        .does(&format!("dd if=/tmp/{NAME} of=/dev/null bs=79 count=1"));
+    let dir = stock.recorded("names");
+    let events = fs::read_dir(dir).unwrap().map(|file| file.unwrap().path());
+    let events = events.filter(|path| path.extension().is_some_and(|end| end == "jsonl"));
+    let text: String = events
+        .map(|path| fs::read_to_string(path).unwrap())
+        .collect();
+    for event in ["vfs_open", "vfs_read"] {
+        let named = format!(r#""event":"{event}","fields":{{"name":{{"text":"{NAME}"}}}}"#);
+        assert!(text.contains(&named), "{event}: {text}");
+    }
+}

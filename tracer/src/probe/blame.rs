@@ -1,0 +1,66 @@
+//! Which part of an expression an error is about that came up when the expression was worked out: what a user is to look at.
+
+use super::ProbeError;
+use super::expression::{Fetch, Node, What};
+use debuginfo::DebugError;
+
+impl Fetch {
+    /// Which byte of it an error is about.
+    pub fn wrong_at(&self, why: &ProbeError) -> usize {
+        match (why, &self.format) {
+            (ProbeError::Format { .. }, Some(format)) => format.at,
+            _ => self.node.wrong_at(why),
+        }
+    }
+}
+
+impl Node {
+    /// Which byte of the text that it is a part of an error is about.
+    pub fn wrong_at(&self, why: &ProbeError) -> usize {
+        let found = match why {
+            ProbeError::Member { name, .. } => self.find(&|node| node.member_at(name)),
+            _ => subject(why).and_then(|text| self.find(&|node| node.is_called(text))),
+        };
+        found.unwrap_or(self.at)
+    }
+
+    /// The first answer of its parts, those inside of others first.
+    fn find(&self, ask: &impl Fn(&Self) -> Option<usize>) -> Option<usize> {
+        let inner: [Option<&Self>; 2] = match &self.what {
+            What::Member(of, _) | What::Arrow(of, _) => [Some(of), None],
+            What::Dereferenced(of) | What::Address(of) | What::Unary(_, of) => [Some(of), None],
+            What::Index(left, right) | What::Binary(_, left, right) => [Some(left), Some(right)],
+            _ => [None, None],
+        };
+        let mut inner = inner.into_iter().flatten();
+        inner.find_map(|node| node.find(ask)).or_else(|| ask(self))
+    }
+
+    /// Where the member of this name is that it names last.
+    fn member_at(&self, wanted: &str) -> Option<usize> {
+        match &self.what {
+            What::Member(_, name) | What::Arrow(_, name) if name == wanted => {
+                Some(self.at + self.text.len().saturating_sub(name.len()))
+            }
+            _ => None,
+        }
+    }
+
+    fn is_called(&self, text: &str) -> Option<usize> {
+        (self.text == text).then_some(self.at)
+    }
+}
+
+/// The words that an error is about.
+fn subject(why: &ProbeError) -> Option<&str> {
+    match why {
+        ProbeError::Value { text, .. } => Some(text),
+        ProbeError::Debug(
+            DebugError::Variable { name, .. }
+            | DebugError::OptimisedOut { name, .. }
+            | DebugError::Place { name, .. },
+        ) => Some(name),
+        ProbeError::Debug(DebugError::Absent { what }) => Some(what.trim_matches('`')),
+        _ => None,
+    }
+}
