@@ -19,11 +19,7 @@ const ROOM: u64 = 8192;
 /// When there is no such thread, or it cannot be held.
 pub fn force_call(pid: u32, name: &str, number: u64) {
     let instruction = instruction_of(pid);
-    let thread = threads(pid)
-        .into_iter()
-        .find(|(_, found)| found == name)
-        .unwrap_or_else(|| panic!("no thread {name}"))
-        .0;
+    let thread = thread_of(pid, name);
     let signal = hold(thread);
     let mut registers = ptrace::getregs(thread).expect("it stands still");
     registers.rip = instruction;
@@ -32,6 +28,12 @@ pub fn force_call(pid: u32, name: &str, number: u64) {
     registers.orig_rax = u64::MAX;
     ptrace::setregs(thread, registers).expect("it stands still");
     ptrace::detach(thread, signal).expect("it stands still");
+}
+
+fn thread_of(pid: u32, name: &str) -> Pid {
+    let all = threads(pid).into_iter();
+    let mut named = all.filter(|(_, found)| found == name);
+    named.next().unwrap_or_else(|| panic!("no thread {name}")).0
 }
 
 /// Where the main thread, which waits, has called the system.
@@ -83,11 +85,7 @@ pub fn threads(pid: u32) -> Vec<(Pid, String)> {
 #[must_use]
 pub fn forced_on_path(pid: u32, name: &str, number: u64, path: &Path, second: u64) -> i64 {
     let instruction = instruction_of(pid);
-    let thread = threads(pid)
-        .into_iter()
-        .find(|(_, found)| found == name)
-        .unwrap_or_else(|| panic!("no thread {name}"))
-        .0;
+    let thread = thread_of(pid, name);
     let signal = hold(thread);
     let before = ptrace::getregs(thread).expect("it stands still");
     let mut registers = before;

@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 
 use serde_json::json;
 use tempfile::TempDir;
@@ -14,7 +15,10 @@ use terms::addr::Gpa;
 use tracer::target::{MemoryError, PhysicalMemory, VcpuRegisters};
 
 use crate::monitor::Monitor;
+use crate::place::patience;
 
+/// How often one is begun that stands still.
+const ATTEMPTS: u32 = 3;
 /// What it prints when it has started.
 const STARTED: &str = "the guest has started";
 /// Where q35 puts what does not fit below its hole, how much then does, and from which size of RAM on.
@@ -40,12 +44,23 @@ pub struct QemuMemory {
 
 impl Qemu {
     /// A machine of `memory` MiB and with this processor in which `kernel` has started; `words` are for its command
-    /// line. It is stopped.
+    /// line. It is stopped. One that stands still is begun again: the emulator can lose an interrupt (images/README.md).
     ///
     /// # Panics
     /// When there is no QEMU, or the kernel does not start.
     #[must_use]
     pub fn started(kernel: &Path, processor: &str, memory: u64, words: &str) -> Self {
+        for attempt in 1..=ATTEMPTS {
+            if let Some(qemu) = Self::start(kernel, processor, memory, words) {
+                return qemu;
+            }
+            println!("{} stands still, for the {attempt}. time", kernel.display());
+        }
+        panic!("{} has stood still {ATTEMPTS} times", kernel.display());
+    }
+
+    /// None of one that stands still.
+    fn start(kernel: &Path, processor: &str, memory: u64, words: &str) -> Option<Self> {
         let place = Path::new("/dev/shm");
         let folder = tempfile::tempdir_in(place).or_else(|_| tempfile::tempdir());
         let folder = folder.expect("a folder for the guest's memory");
@@ -73,7 +88,11 @@ impl Qemu {
             .stderr(Stdio::piped())
             .spawn()
             .expect("qemu-system-x86_64 (images/packages box)");
-        let said = wait(&mut child);
+        let Some(said) = wait(&mut child) else {
+            let _ = child.kill();
+            let _ = child.wait();
+            return None;
+        };
         let Some(mut monitor) = Monitor::connect(&folder.path().join("monitor")) else {
             let _ = child.kill();
             panic!("{} has not started: {said}", kernel.display());
@@ -88,12 +107,12 @@ impl Qemu {
             kernel.display()
         );
         monitor.command("stop", &json!({}));
-        Self {
+        Some(Self {
             child,
             monitor,
             ram,
             _folder: folder,
-        }
+        })
     }
 
     /// Its memory.
@@ -137,23 +156,32 @@ impl Drop for Qemu {
     }
 }
 
-/// Waits until it has started or has ended; what it has said until then.
-fn wait(child: &mut Child) -> String {
+/// Waits until it has started or has ended; what it has said until then. None when it has said nothing for long.
+fn wait(child: &mut Child) -> Option<String> {
     let console = child.stdout.take().expect("its console");
-    let mut console = BufReader::new(console);
+    let (line, lines) = channel();
+    // Somebody reads on, for nothing may wait for that.
+    std::thread::spawn(move || {
+        let mut console = BufReader::new(console);
+        let mut bytes = Vec::new();
+        while console.read_until(b'\n', &mut bytes).unwrap_or_default() > 0 {
+            let _ = line.send(String::from_utf8_lossy(&bytes).into_owned());
+            bytes.clear();
+        }
+    });
     let mut said = String::new();
     loop {
-        let mut line = Vec::new();
-        let read = console.read_until(b'\n', &mut line).unwrap_or_default();
-        said.push_str(&String::from_utf8_lossy(&line));
-        let is_there = said.trim_end().ends_with(STARTED) && !said.trim_end().ends_with("echo");
-        if read == 0 || is_there {
+        match lines.recv_timeout(patience()) {
+            Ok(line) => said.push_str(&line),
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => return None,
+        }
+        let there = said.trim_end();
+        if there.ends_with(STARTED) && !there.ends_with("echo") {
             break;
         }
     }
-    // Nobody reads on, and nothing may wait for that.
-    std::thread::spawn(move || std::io::copy(&mut console, &mut std::io::sink()));
-    said.trim_end().to_owned()
+    Some(said.trim_end().to_owned())
 }
 
 impl QemuMemory {
