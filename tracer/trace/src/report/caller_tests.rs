@@ -12,10 +12,10 @@ use crate::export::uftrace::{Metadata, UftraceWriter};
 use crate::graph::excerpt::Excerpt;
 use crate::testing::{entry, event, text_of};
 
-/// `f0`, `f1` and `f2`: 16 bytes of every 64.
+/// `f0`, `f1` and `f2`: 16 bytes of every 128.
 fn functions() -> Vec<Function> {
     let apart = |mut function: Function| {
-        function.address = Gva(0xffff_ffff_8010_0000 + 4 * (function.address.0 & 0xffff));
+        function.address = Gva(0xffff_ffff_8010_0000 + 8 * (function.address.0 & 0xffff));
         function
     };
     crate::testing::functions(3)
@@ -44,7 +44,7 @@ fn trace() -> TempDir {
         (1, Some(0xffff_ffff_8010_0014)),
         (1, Some(0x1000)),
         (1, None),
-        (2, Some(0xffff_ffff_8010_0041)),
+        (2, Some(0xffff_ffff_8010_0081)),
     ];
     for ((function, caller), time_ns) in calls.into_iter().zip((1_000..).step_by(1_000)) {
         let call = Event {
@@ -108,7 +108,7 @@ fn programs_are_told_what_made_a_call_and_where() {
         from(call(3000, "f1"), "0xffffffff80100014", "0xffffffff80100014"),
         from(call(4000, "f1"), "0x1000", "0x1000"),
         call(5000, "f1"),
-        from(call(6000, "f2"), "f1", "0xffffffff80100041"),
+        from(call(6000, "f2"), "f1", "0xffffffff80100081"),
     ];
     assert_eq!(lines, expected);
     let csv = printed(Format::Function, Notation::Csv);
@@ -160,10 +160,10 @@ fn a_trace_dat_says_where_a_call_was_made() {
     let scratch = tempfile::tempfile;
     crate::convert::trace_dat(&trace, &mut calls, note, scratch, &mut out, None).unwrap();
     let pairs = [
-        (0xffff_ffff_8010_0040u64, 0xffff_ffff_8010_0005u64),
-        (0xffff_ffff_8010_0040, 0x1000),
-        (0xffff_ffff_8010_0040, 0),
-        (0xffff_ffff_8010_0080, 0xffff_ffff_8010_0041),
+        (0xffff_ffff_8010_0080u64, 0xffff_ffff_8010_0005u64),
+        (0xffff_ffff_8010_0080, 0x1000),
+        (0xffff_ffff_8010_0080, 0),
+        (0xffff_ffff_8010_0100, 0xffff_ffff_8010_0081),
     ];
     for (function, caller) in pairs {
         let both = [function.to_le_bytes(), caller.to_le_bytes()].concat();

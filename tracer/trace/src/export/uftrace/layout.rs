@@ -27,6 +27,8 @@ pub const COMMENT_FILE: &str = "extern.dat";
 pub const STORE_FILE: &str = "records.exo";
 /// The task id of vCPU or thread 0.
 pub const FIRST_TID: u32 = 1000;
+/// Functions begin at multiples of no more than that: what is less lies between them for that.
+const GAP: u64 = 64;
 /// Symbols and maps are in pages.
 const PAGE: u64 = 0x1000;
 /// Where the maps say that the stack is: uftrace takes everything above it for its own kernel.
@@ -209,7 +211,7 @@ impl Extent {
         format!("{symbols}{:016x} T {name}\n{end}", self.last() - self.start)
     }
 
-    /// The `….sym` file: what lies between functions is of none.
+    /// The `….sym` file: what lies between functions is of none, unless it is no more than fills up to the next one.
     pub fn symbols(&self, functions: &[Function]) -> String {
         let mut functions: Vec<(u64, &str, u64)> = functions
             .iter()
@@ -223,7 +225,7 @@ impl Extent {
             // Writing to a string cannot fail.
             let _ = writeln!(text, "{:016x} T {name}", address.saturating_sub(self.start));
             let end = address.saturating_add(*size);
-            if *size > 0 && end < next {
+            if *size > 0 && end.saturating_add(GAP) <= next {
                 let _ = writeln!(
                     text,
                     "{:016x} ? {SYMBOL_END}",
