@@ -14,9 +14,10 @@ use tracer::stub::spec::ReturnHook;
 
 use crate::bodies::{NESTED, TAIL};
 use crate::expected::{Seen, calls};
-use crate::ground::{FUNCTIONS, Ground, Place, Records, Setup};
+use crate::ground::{FUNCTIONS, Ground};
 use crate::preempt::call_on;
 use crate::rings::{Heard, looked};
+use crate::setup::{Place, Records, Setup};
 
 const THREADS: u64 = 4;
 const ROUNDS: u64 = 2000;

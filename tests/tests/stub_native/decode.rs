@@ -9,8 +9,9 @@ use iced_x86::{
 use tracer::stub::recorder::Clock;
 
 use crate::bodies;
-use crate::ground::{Ground, PAGE, PLACES, Place};
+use crate::ground::{Ground, PAGE};
 use crate::registers::{SESSIONS, setup};
+use crate::setup::{PLACES, Place};
 
 /// None of them faults on memory that is mapped, and none leaves the guest.
 const ALLOWED: [Mnemonic; 18] = [

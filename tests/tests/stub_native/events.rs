@@ -20,9 +20,10 @@ use tracer::stub::template::TEMPLATE_MAX;
 
 use crate::cpu::{Registers, call, return_address};
 use crate::event_ring::EventRing;
-use crate::ground::{self, Ground, PAGE};
+use crate::ground::{Ground, PAGE};
 use crate::random::Random;
 use crate::registers::registers;
+use crate::setup;
 
 const ROUNDS: u32 = 40;
 const EVENT: u32 = 77;
@@ -205,7 +206,7 @@ fn payloads_say_what_the_operands_hold_and_everything_survives() {
         15,
         "no general register"
     );
-    for cells in ground::PLACES {
+    for cells in setup::PLACES {
         for clock in [Clock::Tsc, PAGE, Clock::None] {
             let ground = Ground::new(cells, 1, 4096, clock);
             ground.enter_vcpu(0);

@@ -5,8 +5,9 @@ use trace::event::Step;
 use crate::bodies::{
     LEAF, NESTED, OTHER_RETURN, PROLOGUE, PROLOGUE_TAIL, RECURSIVE, TAIL, TAIL_TO_PROLOGUE, VALUES,
 };
-use crate::ground::{Ground, MadeAt, Records};
+use crate::ground::Ground;
 use crate::rings::Heard;
+use crate::setup::{MadeAt, Records};
 use tracer::record::Beside;
 
 /// A record: the function, and what its session records beside.

@@ -12,12 +12,11 @@ use tracer::stub::spec::ReturnHook;
 use crate::bodies::{self, PROLOGUE, RECURSIVE, VALUES};
 use crate::cpu::{Registers, call, return_address};
 use crate::expected::{Seen, calls};
-use crate::ground::{
-    FUNCTIONS, Ground, HaltWhen, MIRROR_LOG2, PAGE, PLACES, Place, Records, Setup,
-};
+use crate::ground::{FUNCTIONS, Ground, MIRROR_LOG2, PAGE};
 use crate::random::Random;
 use crate::registers::{R11, registers};
 use crate::rings::{Heard, looked, now};
+use crate::setup::{HaltWhen, PLACES, Place, Records, Setup};
 
 pub const VARIANTS: [ReturnHook; 3] = [ReturnHook::Balanced, ReturnHook::Jmp, ReturnHook::Ret];
 const STACK_CHECKED: usize = 4096;

@@ -9,10 +9,9 @@ use tracer::stub::recorder::Clock;
 
 use crate::bodies::{LEAF, NESTED};
 use crate::graph::VARIANTS;
-use crate::ground::{
-    FUNCTIONS, Ground, HaltWhen, MIRROR_LOG2, PAGE, PLACES, Place, RINGS_MAX, Records, Setup,
-};
+use crate::ground::{FUNCTIONS, Ground, MIRROR_LOG2, PAGE, RINGS_MAX};
 use crate::rings::{Heard, looked};
+use crate::setup::{HaltWhen, PLACES, Place, Records, Setup};
 
 const RING_BYTES: u64 = 8192;
 const HOLD: u64 = 1;

@@ -9,8 +9,9 @@ use tracer::ring::geometry::LIMIT_NONE;
 use tracer::ring::reader::{CellWord, Mode, RingMemory, RingReader};
 use tracer::stub::recorder::Clock;
 
-use crate::ground::{FUNCTIONS, Ground, Place};
+use crate::ground::{FUNCTIONS, Ground};
 use crate::migration::{ONE_AT_A_TIME, TRAP_FLAG, catch_traps};
+use crate::setup::Place;
 
 const STEPS_MAX: u32 = 1000;
 

@@ -34,5 +34,6 @@ mod random;
 mod registers;
 mod rings;
 mod session_rings;
+mod setup;
 mod switching;
 mod threads;

@@ -11,8 +11,9 @@ use tracer::ring::moment::ROUND;
 use tracer::ring::reader::{Mode, Patience, RingMemory, RingReader};
 use tracer::stub::recorder::Clock;
 
-use crate::ground::{FUNCTIONS, Ground, Place};
+use crate::ground::{FUNCTIONS, Ground};
 use crate::rings::{Heard, looked};
+use crate::setup::Place;
 
 pub const TRAP_FLAG: i64 = 1 << 8;
 /// More than any stub here has instructions.

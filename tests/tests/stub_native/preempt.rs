@@ -17,10 +17,11 @@ use tracer::stub::spec::ReturnHook;
 
 use crate::bodies::{LEAF, NESTED, PROLOGUE_TAIL, RECURSIVE, TAIL, VALUES};
 use crate::expected::{Seen, calls};
-use crate::ground::{FUNCTIONS, Ground, MIRROR_LOG2, Place, RINGS_MAX, Records, Setup, set_gs};
+use crate::ground::{FUNCTIONS, Ground, MIRROR_LOG2, RINGS_MAX, set_gs};
 use crate::migration::{ONE_AT_A_TIME, TRAP_FLAG, catch_traps};
 use crate::random::Random;
 use crate::rings::{Heard, looked};
+use crate::setup::{Place, Records, Setup};
 
 const SIGNAL_STACK: usize = 1 << 16;
 const NEVER: u32 = u32::MAX;

@@ -8,8 +8,9 @@ use tracer::stub::spec::{ReturnHook, SiteShape};
 
 use crate::bodies::shape_without_hooks;
 use crate::cpu::{Registers, STATUS_FLAGS, call, return_address};
-use crate::ground::{FUNCTIONS, Ground, MIRROR_LOG2, PAGE, PLACES, Place, Records, Setup};
+use crate::ground::{FUNCTIONS, Ground, MIRROR_LOG2, PAGE};
 use crate::random::Random;
+use crate::setup::{PLACES, Place, Records, Setup};
 
 const RUNS: u32 = 60;
 /// What a stub may use below the stack pointer: four registers, and one more where callers may know of r11; or what the

@@ -11,8 +11,9 @@ use tracer::ring::reader::{CellWord, Delivered, Mode, Patience, RingMemory, Ring
 use tracer::ring::timeline::Timeline;
 use tracer::stub::recorder::Clock;
 
-use crate::ground::{FUNCTIONS, Ground, PAGE, PLACES, Place, RINGS_MAX};
+use crate::ground::{FUNCTIONS, Ground, PAGE, RINGS_MAX};
 use crate::random::Random;
+use crate::setup::{PLACES, Place};
 
 /// Everything that a reader says.
 #[derive(Debug, Default)]

@@ -17,8 +17,9 @@ use tracer::target::{AtomicTarget, MemoryError, PhysicalMemory, TargetMemory};
 use tracer::text::atomic::{Shared, apply};
 use tracer::text::poke::Poke;
 
-use crate::ground::{FUNCTIONS, Ground, Place};
+use crate::ground::{FUNCTIONS, Ground};
 use crate::rings::{Heard, looked};
+use crate::setup::Place;
 
 /// As many as are to be made, and for how long at most if nobody has said that it may take longer.
 const SWITCHES: u64 = 100_000_000;

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tracer::ring::reader::{Mode, Patience, RingReader};
 use tracer::stub::recorder::Clock;
 
-use crate::ground::{FUNCTIONS, Ground, Place};
+use crate::ground::{FUNCTIONS, Ground};
 use crate::rings::{Heard, looked};
+use crate::setup::Place;
 
 const CALLS: u64 = 200_000;
 

@@ -31,9 +31,10 @@ use tracer::stub::template::{StubError, TEMPLATE_MAX};
 use crate::cpu::{Registers, call, return_address};
 use crate::event_ring::EventRing;
 use crate::events::value_of;
-use crate::ground::{self, Ground, PAGE};
+use crate::ground::{Ground, PAGE};
 use crate::random::Random;
 use crate::registers::registers;
+use crate::setup;
 
 const ROUNDS: u32 = 60;
 const FIRST_EVENT: u32 = 77;
@@ -264,7 +265,7 @@ fn captured_numbers_are_what_rust_makes_of_them_and_everything_survives() {
     let mut random =
         Random::new("captured_numbers_are_what_rust_makes_of_them_and_everything_survives");
     let mut counts = Counts::default();
-    for cells in ground::PLACES {
+    for cells in setup::PLACES {
         for clock in [Clock::Tsc, PAGE, Clock::None] {
             let ground = Ground::new(cells, 1, 4096, clock);
             ground.enter_vcpu(0);
@@ -288,7 +289,7 @@ fn memory_is_read_where_there_is_some_and_else_the_value_is_a_fault() {
     let mut random =
         Random::new("memory_is_read_where_there_is_some_and_else_the_value_is_a_fault");
     let mut counts = Counts::default();
-    for cells in ground::PLACES {
+    for cells in setup::PLACES {
         for levels in [4, 5] {
             let ground = Ground::new(cells, 1, 4096, PAGE);
             ground.enter_vcpu(0);
@@ -314,7 +315,7 @@ fn memory_is_read_where_there_is_some_and_else_the_value_is_a_fault() {
 #[test]
 fn no_change_of_the_page_tables_is_a_fault_of_the_guest() {
     let mut random = Random::new("no_change_of_the_page_tables_is_a_fault_of_the_guest");
-    let ground = Ground::new(ground::Place::GsBelow, 1, 4096, PAGE);
+    let ground = Ground::new(setup::Place::GsBelow, 1, 4096, PAGE);
     ground.enter_vcpu(0);
     let ring = EventRing::new(&ground);
     let memory = Memory::new(&ground, 4, &mut random);
@@ -385,7 +386,7 @@ fn captured(kind: &str, source: Source) -> Captured {
 
 #[test]
 fn what_is_no_capture_is_refused_with_the_reason() {
-    let ground = Ground::new(ground::Place::GsBelow, 1, 4096, Clock::None);
+    let ground = Ground::new(setup::Place::GsBelow, 1, 4096, Clock::None);
     let ring = EventRing::new(&ground);
     let refused = |values: Vec<Captured>| {
         let capture = Capture {

@@ -2,7 +2,7 @@
 //! reads them. What cannot be written is counted by ring, and said as lost there as soon as there is room.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -80,8 +80,9 @@ impl CompactWriter {
     ) -> Result<Self, ExportError> {
         let lock = prepare(directory, force, &metadata.command_line)?;
         let path = directory.join(STORE_FILE);
-        let file = File::create(&path).map_err(ExportError::io("create", &path))?;
-        let file = BlockFile::begin(file).map_err(ExportError::io("write", &path))?;
+        let fresh = directory.join(format!("{STORE_FILE}.new"));
+        let file = File::create(&fresh).map_err(ExportError::io("create", &fresh))?;
+        let file = BlockFile::begin(file).map_err(ExportError::io("write", &fresh))?;
         let mut writer = Self {
             path,
             file,
@@ -96,10 +97,12 @@ impl CompactWriter {
         };
         writer.note(Kind::Begin, &BeginNote::of(options, metadata));
         writer.extend(text);
-        match writer.error.take() {
-            Some(error) => Err(error),
-            None => Ok(writer),
+        if let Some(error) = writer.error.take() {
+            return Err(error);
         }
+        // Where it stands it can be read, whenever who writes it is killed.
+        fs::rename(&fresh, &writer.path).map_err(ExportError::io("write", &writer.path))?;
+        Ok(writer)
     }
 
     #[cfg(test)]

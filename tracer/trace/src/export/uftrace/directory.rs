@@ -118,7 +118,8 @@ fn is_ours(path: &Path, name: &OsStr) -> bool {
         Some((_, "sym")) => true,
         Some(_) if is_event_file(name) || is_probes_file(name) || is_values_file(name) => true,
         Some(_) => {
-            let new = [NAMES_FILE, "task.txt", "info"].map(|name| format!("{name}.new"));
+            let new =
+                [NAMES_FILE, STORE_FILE, "task.txt", "info"].map(|name| format!("{name}.new"));
             name == "task.txt"
                 || name == LOCK_FILE
                 || new.iter().any(|new| new == name)
