@@ -39,13 +39,10 @@ fn whole(slot: u64, rings: &SharedRings, stacks: &mut Stacks) -> u64 {
 
 impl CallSink<'_> {
     fn push(&mut self, ticks: u64, kind: RecordKind) {
-        self.put(Record {
+        let record = Record {
             time_ns: self.clock.nanoseconds(ticks),
             kind,
-        });
-    }
-
-    fn put(&mut self, record: Record) {
+        };
         match &mut self.to {
             To::Rows(rows) => rows.push(record),
             To::Bytes(coder) => coder.record(&record),
@@ -68,16 +65,18 @@ impl CallSink<'_> {
     }
 
     fn called(&mut self, times: &[u64], functions: &[FunctionId], callers: &[u64]) {
-        let columns = times.iter().zip(functions).zip(callers);
-        for ((time_ns, function), caller) in columns {
-            let record = Record {
-                time_ns: *time_ns,
-                kind: RecordKind::Called {
-                    function: *function,
-                    caller: *caller,
-                },
-            };
-            self.put(record);
+        match &mut self.to {
+            To::Rows(rows) => {
+                let columns = times.iter().zip(functions).zip(callers);
+                rows.extend(columns.map(|((time_ns, function), caller)| Record {
+                    time_ns: *time_ns,
+                    kind: RecordKind::Called {
+                        function: *function,
+                        caller: *caller,
+                    },
+                }));
+            }
+            To::Bytes(coder) => coder.called(times, functions, callers),
         }
     }
 

@@ -195,12 +195,17 @@ impl RingMemory for TwoWords {
 /// those of another call.
 #[test]
 fn the_second_word_of_another_lap_is_not_taken_for_a_records() {
-    for (mark, is_whole) in [(1, true), (2, false), (0, false)] {
+    let formats = [Format::Graph, Format::Callers];
+    let marks = [(1, true), (2, false), (0, false)];
+    for (format, (mark, is_whole)) in formats
+        .into_iter()
+        .flat_map(|format| marks.map(|mark| (format, mark)))
+    {
         let memory = TwoWords {
             record: Record::new(5, FunctionId(7), 1),
             detail: Detail::new(0x1000, Step::Entry, mark),
         };
-        let mut reader = RingReader::new(0, small(), Mode::Overwrite, 100).of(Format::Graph);
+        let mut reader = RingReader::new(0, small(), Mode::Overwrite, 100).of(format);
         let head = reader.look(&memory);
         let timeline = Timeline::of_one(head, Moment::exact(1 << 40));
         let mut heard = Heard::default();
@@ -210,7 +215,7 @@ fn the_second_word_of_another_lap_is_not_taken_for_a_records() {
             first: small().first(),
             head,
             functions: 100,
-            format: Format::Graph,
+            format,
             is_timed: true,
             timeline: &timeline,
         };

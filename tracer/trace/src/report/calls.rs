@@ -346,8 +346,6 @@ pub struct Calls {
     last: Option<usize>,
     /// The functions that were met.
     pub functions: Functions,
-    /// Whether entries say where they were made.
-    has_callers: bool,
     /// Which part of the trace is read.
     pub excerpt: Excerpt,
     selection: Selection,
@@ -422,7 +420,6 @@ impl Calls {
             heads: BinaryHeap::new(),
             last: None,
             functions,
-            has_callers: trace.has_callers(),
             selection,
             failure: None,
             steps: 0,
@@ -484,17 +481,17 @@ impl Calls {
 
     /// The function that made the call that begins with this step, where the trace says where it was made.
     #[must_use]
-    pub fn caller(&self, step: &Event) -> Option<FunctionId> {
+    pub fn caller(&self, trace: &TraceDirectory, step: &Event) -> Option<FunctionId> {
         // What was called last in a function that it does not come back to returns to where the next one begins.
         let call = step.caller()?.0.wrapping_sub(1);
-        self.functions.around(call).filter(|_| self.has_callers)
+        self.functions.around(call).filter(|_| trace.has_callers())
     }
 
     /// Its name, or the address that the call returns to, where that is in no function.
     #[must_use]
     pub fn caller_name<'a>(&self, trace: &'a TraceDirectory, step: &Event) -> Option<Cow<'a, str>> {
-        let address = step.caller().filter(|_| self.has_callers)?;
-        let caller = self.caller(step);
+        let address = step.caller().filter(|_| trace.has_callers())?;
+        let caller = self.caller(trace, step);
         Some(caller.map_or_else(
             || address.to_string().into(),
             |caller| self.name(trace, caller),

@@ -52,7 +52,7 @@ impl Gathered {
                             let have = || rows.have(Some(&stream.calls.name(trace, function)));
                             *wanted.entry(function).or_insert_with(have)
                         });
-                        self.step(&step, stream.calls.caller(&step), is_wanted);
+                        self.step(&step, stream.calls.caller(trace, &step), is_wanted);
                         if let Some(boot) = &mut self.boot {
                             boot.add(&step, |id| stream.calls.name(trace, id).into_owned());
                         }

@@ -6,6 +6,8 @@
 //!          time since the record before (0 to 8 bytes each), function - lowest (0 to 4 bytes each)
 //!  graph   2, count - 1, widths as above, width of the steps, lowest function, then the columns:
 //!          time, function, and (zigzag(stack slot / 8 - that of the record before) << 2 | step), 0 to 8 bytes each
+//!  called  9, count - 1, widths as above, width of the callers, lowest function, then the columns:
+//!          time, function, and zigzag(return address - that of the record before), 0 to 8 bytes each
 //! ```
 //!
 //! All numbers have their low byte first. No column has a branch for each record: this is the drain's time.
@@ -16,7 +18,7 @@ use terms::addr::Gva;
 use terms::function::FunctionId;
 
 use super::part::Part;
-use super::rows::{self, CALLS, GRAPH, GROUP};
+use super::rows::{self, CALLED, CALLS, GRAPH, GROUP};
 use crate::event::{Record, RecordKind, Step};
 
 /// A part is closed when it has so many bytes: parts are what can be lost of a file that is cut.
@@ -65,6 +67,7 @@ pub struct Coder {
     /// Of the record before, in this part.
     time_ns: u64,
     slot: u64,
+    caller: u64,
     /// A loss that the next may be added to.
     lost: Option<(u64, u64)>,
     stack_log2: u32,
@@ -81,6 +84,7 @@ impl Coder {
             part: None,
             time_ns: 0,
             slot: 0,
+            caller: 0,
             lost: None,
             stack_log2: stack_bytes.max(1).trailing_zeros(),
             stack: 1,
@@ -99,7 +103,16 @@ impl Coder {
     pub fn calls(&mut self, times: &[u64], functions: &[FunctionId]) {
         self.say_lost();
         for (times, functions) in times.chunks(GROUP).zip(functions.chunks(GROUP)) {
-            self.group(times, functions, None);
+            self.group(times, functions, Beside::Nothing);
+        }
+    }
+
+    /// The same, with where they return to.
+    pub fn called(&mut self, times: &[u64], functions: &[FunctionId], callers: &[u64]) {
+        self.say_lost();
+        let groups = times.chunks(GROUP).zip(functions.chunks(GROUP));
+        for ((times, functions), callers) in groups.zip(callers.chunks(GROUP)) {
+            self.group(times, functions, Beside::Callers(callers));
         }
     }
 
@@ -108,7 +121,7 @@ impl Coder {
         self.say_lost();
         let groups = times.chunks(GROUP).zip(functions.chunks(GROUP));
         for ((times, functions), steps) in groups.zip(steps.chunks(GROUP)) {
-            self.group(times, functions, Some(steps));
+            self.group(times, functions, Beside::Steps(steps));
         }
     }
 
@@ -123,6 +136,9 @@ impl Coder {
         let times = [record.time_ns];
         match &record.kind {
             RecordKind::Entry(function) => self.calls(&times, &[*function]),
+            RecordKind::Called { function, caller } => {
+                self.called(&times, &[*function], &[*caller]);
+            }
             RecordKind::Graph {
                 function,
                 step,
@@ -168,7 +184,7 @@ impl Coder {
             self.close();
         }
         if self.part.is_none() {
-            (self.time_ns, self.slot) = (time_ns, 0);
+            (self.time_ns, self.slot, self.caller) = (time_ns, 0, 0);
             self.part = Some(Part::from(time_ns, PART + (PART >> 2)));
         }
         self.time_ns
@@ -179,7 +195,7 @@ impl Coder {
     }
 
     /// Up to [`GROUP`] records of calls.
-    fn group(&mut self, times: &[u64], functions: &[FunctionId], steps: Option<&[(Step, u64)]>) {
+    fn group(&mut self, times: &[u64], functions: &[FunctionId], beside: Beside<'_>) {
         let Some((first_ns, last_ns)) = times.first().zip(times.last()) else {
             return;
         };
@@ -187,26 +203,33 @@ impl Coder {
         let (time_bits, times) = since(before_ns, times);
         self.time_ns = *last_ns;
         let (lowest, function_bits, functions) = above_lowest(functions);
-        let steps = steps.map(|steps| {
-            self.see(steps);
-            let (bits, coded, slot) = moved(self.slot, steps);
-            self.slot = slot;
-            (width(bits), coded)
-        });
+        let (tag, beside) = match beside {
+            Beside::Nothing => (CALLS, None),
+            Beside::Steps(steps) => {
+                self.see(steps);
+                let (bits, coded, slot) = moved(self.slot, steps);
+                self.slot = slot;
+                (GRAPH, Some((width(bits), coded)))
+            }
+            Beside::Callers(callers) => {
+                let (bits, coded) = apart(self.caller, callers);
+                self.caller = callers.last().copied().unwrap_or(self.caller);
+                (CALLED, Some((width(bits), coded)))
+            }
+        };
         let Some(part) = &mut self.part else { return };
         let (time_width, function_width) = (width(time_bits), width(function_bits));
         let count = times.len;
         part.records += u32::from(count);
         let widths = time_width | function_width << 4;
-        let tag = if steps.is_some() { GRAPH } else { CALLS };
         part.bytes
             .extend_from_slice(&[tag, count.saturating_sub(1), widths]);
-        part.bytes.extend(steps.as_ref().map(|(width, _)| *width));
+        part.bytes.extend(beside.as_ref().map(|(width, _)| *width));
         part.bytes.extend_from_slice(&lowest.to_le_bytes());
         times.put(time_width, &mut part.bytes);
         functions.put(function_width, &mut part.bytes);
-        if let Some((width, steps)) = steps {
-            steps.put(width, &mut part.bytes);
+        if let Some((width, column)) = beside {
+            column.put(width, &mut part.bytes);
         }
     }
 
@@ -227,6 +250,13 @@ impl Coder {
             }
         }
     }
+}
+
+/// What stands beside times and functions, a number for each.
+enum Beside<'a> {
+    Nothing,
+    Steps(&'a [(Step, u64)]),
+    Callers(&'a [u64]),
 }
 
 /// A column of up to [`GROUP`] numbers.
@@ -307,14 +337,24 @@ fn above_lowest(functions: &[FunctionId]) -> (u32, u64, Column) {
     (lowest, bits, column)
 }
 
+const fn zigzag(by: i64) -> u64 {
+    (by << 1 ^ by >> 63).cast_unsigned()
+}
+
+/// How far each return address is from the one before.
+fn apart(before: u64, callers: &[u64]) -> (u64, Column) {
+    let before_each = std::iter::once(&before).chain(callers);
+    let both = callers.iter().zip(before_each);
+    Column::of(both.map(|(caller, before)| zigzag(caller.wrapping_sub(*before).cast_signed())))
+}
+
 /// Steps, and how far each stack slot is from the one before; and the last slot.
 fn moved(before: u64, steps: &[(Step, u64)]) -> (u64, Column, u64) {
     let slots = || steps.iter().map(|(_, slot)| slot);
     let before_each = std::iter::once(&before).chain(slots());
     let moved = steps.iter().zip(before_each).map(|((step, slot), before)| {
         let by = (slot >> 3).wrapping_sub(before >> 3).cast_signed();
-        let zigzag = (by << 1 ^ by >> 63).cast_unsigned();
-        zigzag << 2 | *step as u64
+        zigzag(by) << 2 | *step as u64
     });
     let (bits, column) = Column::of(moved);
     (bits, column, slots().next_back().copied().unwrap_or(before))

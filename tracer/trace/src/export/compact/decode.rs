@@ -4,17 +4,18 @@
 use terms::function::FunctionId;
 
 use super::bytes::{Bytes, Malformed};
-use super::rows::{self, CALLS, GRAPH, GROUP};
+use super::rows::{self, CALLED, CALLS, GRAPH, GROUP};
 use crate::event::{Record, RecordKind, Step};
 
 /// Adds the records in `bytes` to `into`; the time of the first counts from `base_ns`.
 pub(super) fn decode(bytes: &[u8], base_ns: u64, into: &mut Vec<Record>) -> Result<(), Malformed> {
     let mut from = Bytes::of(bytes);
-    let (mut time_ns, mut slot) = (base_ns, 0);
+    let (mut time_ns, mut slot, mut caller) = (base_ns, 0, 0);
     while !from.is_empty() {
         match from.byte()? {
             CALLS => calls(&mut time_ns, &mut from, into)?,
             GRAPH => graph((&mut time_ns, &mut slot), &mut from, into)?,
+            CALLED => called((&mut time_ns, &mut caller), &mut from, into)?,
             tag => {
                 let record = rows::decode(tag, time_ns, &mut from)?;
                 time_ns = record.time_ns;
@@ -30,22 +31,22 @@ struct Head {
     count: usize,
     time: u8,
     function: u8,
-    step: u8,
+    beside: u8,
     lowest: u32,
 }
 
 impl Head {
-    fn read(from: &mut Bytes<'_>, has_steps: bool) -> Result<Self, Malformed> {
+    fn read(from: &mut Bytes<'_>, has_beside: bool) -> Result<Self, Malformed> {
         let [count, widths] = from.array()?;
-        let step = if has_steps { from.byte()? } else { 0 };
+        let beside = if has_beside { from.byte()? } else { 0 };
         let head = Self {
             count: usize::from(count) + 1,
             time: widths & 0xf,
             function: widths >> 4,
-            step,
+            beside,
             lowest: u32::from_le_bytes(from.array()?),
         };
-        match head.count <= GROUP && head.time <= 8 && head.function <= 4 && step <= 8 {
+        match head.count <= GROUP && head.time <= 8 && head.function <= 4 && beside <= 8 {
             true => Ok(head),
             false => Err(Malformed("no group of records")),
         }
@@ -75,13 +76,11 @@ fn graph(
     let head = Head::read(from, true)?;
     let times = column(head.time, head.count, from)?;
     let functions = column(head.function, head.count, from)?;
-    let steps = column(head.step, head.count, from)?;
+    let steps = column(head.beside, head.count, from)?;
     let all = times.iter().zip(&functions).zip(&steps).take(head.count);
     into.extend(all.map(|((since, above), moved)| {
         *time_ns = time_ns.wrapping_add(*since);
-        let zigzag = moved >> 2;
-        let by = (zigzag >> 1) ^ (zigzag & 1).wrapping_neg();
-        *slot = (*slot >> 3).wrapping_add(by) << 3;
+        *slot = (*slot >> 3).wrapping_add(distance(moved >> 2)) << 3;
         Record {
             time_ns: *time_ns,
             kind: RecordKind::Graph {
@@ -92,6 +91,35 @@ fn graph(
         }
     }));
     Ok(())
+}
+
+fn called(
+    (time_ns, caller): (&mut u64, &mut u64),
+    from: &mut Bytes<'_>,
+    into: &mut Vec<Record>,
+) -> Result<(), Malformed> {
+    let head = Head::read(from, true)?;
+    let times = column(head.time, head.count, from)?;
+    let functions = column(head.function, head.count, from)?;
+    let callers = column(head.beside, head.count, from)?;
+    let all = times.iter().zip(&functions).zip(&callers).take(head.count);
+    into.extend(all.map(|((since, above), apart)| {
+        *time_ns = time_ns.wrapping_add(*since);
+        *caller = caller.wrapping_add(distance(*apart));
+        Record {
+            time_ns: *time_ns,
+            kind: RecordKind::Called {
+                function: function(head.lowest, *above),
+                caller: *caller,
+            },
+        }
+    }));
+    Ok(())
+}
+
+/// How far from the one before, of a number that says so in zigzag.
+const fn distance(zigzag: u64) -> u64 {
+    (zigzag >> 1) ^ (zigzag & 1).wrapping_neg()
 }
 
 /// A function that there is not is counted when it is looked up.

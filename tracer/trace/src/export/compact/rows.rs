@@ -1,8 +1,7 @@
 //! Records that are rare beside calls, one by one, each with all that it says.
 //!
 //! ```text
-//!  row     what it is (3 losses, 4 a point, 5 values of a call, 6 a stall, 7 the host, 8 a wait,
-//!          9 a call and where it was made), the time since the record before
+//!  row     what it is (3 losses, 4 a point, 5 values of a call, 6 a stall, 7 the host, 8 a wait), the time since the record before
 //!          (a number, zigzag), then what it says
 //!  number  7 bits in a byte, the lowest first; the highest bit says that more follow
 //! ```
@@ -22,13 +21,13 @@ pub(super) const GROUP: usize = 64;
 /// What stands before each group or row.
 pub(super) const CALLS: u8 = 1;
 pub(super) const GRAPH: u8 = 2;
+pub(super) const CALLED: u8 = 9;
 const LOST: u8 = 3;
 const POINT: u8 = 4;
 const CAPTURED: u8 = 5;
 const STALL: u8 = 6;
 const HOST: u8 = 7;
 const WAIT: u8 = 8;
-const CALLED: u8 = 9;
 
 /// Values of one record, at most.
 const VALUES_MAX: u64 = 4096;
@@ -36,8 +35,7 @@ const VALUES_MAX: u64 = 4096;
 /// Adds a record; calls have columns of their own.
 pub(super) fn encode(record: &Record, before_ns: u64, into: &mut Vec<u8>) {
     let tag = match record.kind {
-        RecordKind::Entry(_) | RecordKind::Graph { .. } => return,
-        RecordKind::Called { .. } => CALLED,
+        RecordKind::Entry(_) | RecordKind::Called { .. } | RecordKind::Graph { .. } => return,
         RecordKind::Lost(_) => LOST,
         RecordKind::Point(_) => POINT,
         RecordKind::Captured(_) => CAPTURED,
@@ -48,11 +46,7 @@ pub(super) fn encode(record: &Record, before_ns: u64, into: &mut Vec<u8>) {
     into.push(tag);
     put_signed(record.time_ns.wrapping_sub(before_ns).cast_signed(), into);
     match &record.kind {
-        RecordKind::Entry(_) | RecordKind::Graph { .. } => {}
-        RecordKind::Called { function, caller } => {
-            put_number(function.0.into(), into);
-            put_signed(caller.cast_signed(), into);
-        }
+        RecordKind::Entry(_) | RecordKind::Called { .. } | RecordKind::Graph { .. } => {}
         RecordKind::Lost(count) | RecordKind::Stall(count) => put_number(*count, into),
         RecordKind::Point(passed) => {
             put_number(passed.event.0.into(), into);
@@ -74,7 +68,7 @@ pub(super) fn encode(record: &Record, before_ns: u64, into: &mut Vec<u8>) {
 
 /// The record after its first byte; none for a byte that begins no row.
 pub(super) fn decode(tag: u8, before_ns: u64, from: &mut Bytes<'_>) -> Result<Record, Malformed> {
-    if !(LOST..=CALLED).contains(&tag) {
+    if !(LOST..=WAIT).contains(&tag) {
         return Err(Malformed("no kind of record"));
     }
     let since = from.signed()?.cast_unsigned();
@@ -97,10 +91,6 @@ pub(super) fn decode(tag: u8, before_ns: u64, from: &mut Bytes<'_>) -> Result<Re
             values: values(from)?,
         })),
         HOST => RecordKind::Host(Box::new(host(from)?)),
-        CALLED => RecordKind::Called {
-            function: FunctionId(from.number32()?),
-            caller: from.signed()?.cast_unsigned(),
-        },
         _ => RecordKind::Wait {
             vcpu: u16::try_from(from.number()?).map_err(|_| Malformed("no vCPU"))?,
             length_ns: from.number()?,
@@ -255,10 +245,6 @@ mod tests {
             RecordKind::Point(passed.into()),
             RecordKind::Captured(call(Moment::Entry).into()),
             RecordKind::Captured(call(Moment::Exit).into()),
-            RecordKind::Called {
-                function: FunctionId(9),
-                caller: 0xffff_ffff_8100_0005,
-            },
             RecordKind::Stall(1),
             RecordKind::Wait {
                 vcpu: 300,

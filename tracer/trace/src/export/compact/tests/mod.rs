@@ -167,6 +167,18 @@ fn encode(records: &[Record], coder: &mut Coder) {
             rest = &rest[run.len()..];
             continue;
         }
+        let called = |record: &Record| match record.kind {
+            RecordKind::Called { function, caller } => Some((function, caller)),
+            _ => None,
+        };
+        let run: Vec<(FunctionId, u64)> = rest.iter().map_while(called).collect();
+        if run.len() > 1 {
+            let times: Vec<u64> = rest.iter().take(run.len()).map(|one| one.time_ns).collect();
+            let (functions, callers): (Vec<_>, Vec<_>) = run.into_iter().unzip();
+            coder.called(&times, &functions, &callers);
+            rest = &rest[times.len()..];
+            continue;
+        }
         coder.record(first);
         rest = &rest[1..];
     }
@@ -262,7 +274,7 @@ fn calls(seed: &[(u8, u16)], vcpu: u16, is_graph: bool, from_ns: u64) -> Vec<Rec
         let slot = stack + STACK - 64 - 64 * open.len() as u64;
         let kind = match (what % 11, is_graph) {
             (0, _) => RecordKind::Lost((*number % 3).into()),
-            (5, false) => RecordKind::Called {
+            (5..=8, false) => RecordKind::Called {
                 function,
                 caller: slot | u64::from(*what),
             },
