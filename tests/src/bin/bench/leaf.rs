@@ -23,6 +23,8 @@ const CHANGED_ROUNDS: u64 = 300;
 const TURNS: usize = 3;
 
 const TRACED: &str = "bench_leaf_traced";
+/// Clocks of the cases with callers, and how rows name them.
+const CALLERS: [(&str, &str); 2] = [("tsc", ""), ("none", ", no time")];
 const HOOKS: [&str; 3] = ["balanced", "jmp", "ret"];
 /// The exits of calls are recorded too.
 const GRAPH_RECORDS: u64 = 2;
@@ -31,6 +33,10 @@ const GRAPH_RECORDS: u64 = 2;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Case {
     Function {
+        clock: &'static str,
+    },
+    /// Calls say where they were made.
+    Callers {
         clock: &'static str,
     },
     FunctionOff,
@@ -61,6 +67,7 @@ pub fn rows(place: &Path, tsc_ghz: f64) -> Result<Vec<Row>, Failed> {
         }
     }
     let mut rows = function(&measured, tsc_ghz)?;
+    rows.extend(callers(&measured, tsc_ghz)?);
     rows.extend(graph(&measured, tsc_ghz)?);
     rows.extend(page(&measured, tsc_ghz)?);
     rows.extend(profile(&measured, tsc_ghz)?);
@@ -86,6 +93,7 @@ fn cases() -> Vec<Case> {
         let hooks = if clock == "page" { &HOOKS[..1] } else { &HOOKS };
         cases.extend(hooks.iter().map(|hook| Case::Graph { hook, clock }));
     }
+    cases.extend(CALLERS.map(|(clock, _)| Case::Callers { clock }));
     cases.extend(["tsc", "page"].map(|clock| Case::Profile { clock }));
     cases.extend([2, 4].map(|sessions| Case::List { sessions }));
     cases.extend([Case::FunctionOff, Case::GraphOff]);
@@ -122,6 +130,7 @@ impl Case {
     fn arguments(&self) -> Vec<&'static str> {
         let rest: &[&str] = match self {
             Self::Function { clock } => &["--trace", "function", "--clock", clock],
+            Self::Callers { clock } => &["--trace", "function", "--callers", "--clock", clock],
             Self::FunctionOff | Self::FunctionSmp | Self::List { .. } => &["--trace", "function"],
             Self::Graph { hook, clock } => {
                 &["--trace", "graph", "--return-hook", hook, "--clock", clock]
@@ -198,6 +207,16 @@ fn function(measured: &Measured, ghz: f64) -> Result<Vec<Row>, Failed> {
         ),
     ]);
     Ok(rows)
+}
+
+fn callers(measured: &Measured, ghz: f64) -> Result<Vec<Row>, Failed> {
+    let row = |(clock, title): (&'static str, &str)| {
+        let rounds = of(measured, &Case::Callers { clock })?;
+        let title = format!("function with callers{title}: added");
+        let added = added(rounds, TRACED, ghz)?;
+        Ok(Row::median(title, "ns", &added, Target::None))
+    };
+    CALLERS.into_iter().map(row).collect()
 }
 
 /// What this host does not do faster: one store in the leaf, what reserves one record and two, a time stamp and two.
