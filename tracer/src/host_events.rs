@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use trace::host::HostStep;
 
-use crate::choice::choices;
 use crate::clock::HeldTime;
+use terms::choice::choices;
 
 /// Steps of a vCPU that are kept: at 20,000 exits a second, more than a second of them.
 const KEPT_MAX: usize = 1 << 16;

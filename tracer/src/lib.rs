@@ -51,7 +51,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod choice;
 pub mod clock;
 pub mod collect;
 pub mod guest;
@@ -131,10 +130,7 @@ mod window;
 #[cfg(feature = "internals")]
 pub mod window;
 
-pub use engine::{Inside, RestoreError, Restored};
-pub use linux::in_memory::error::{BrokenList, NoKernel, NoSites};
-pub use linux::in_memory::moved::{MovedKernel, OtherKernel};
-pub use linux::in_memory::{FoundKernel, KernelMap, kernel_in_memory};
+pub use engine::Inside;
 pub use linux::kernel::remark as remark_on_types;
 pub use paging::{PageTableRoot, TranslateError, translate};
 pub use personality::PanicMarks;
@@ -147,5 +143,18 @@ pub use ring::reader::Mode;
 #[cfg(any(test, feature = "mock"))]
 pub use session::SessionMemory;
 pub use stub::spec::ReturnHook;
+
+// Guests that another process has started and may trace already: which kernel runs, from its memory alone, and what a
+// tracer that is dead has left in it.
+#[cfg(feature = "foreign")]
+pub use engine::{RestoreError, Restored};
+#[cfg(feature = "foreign")]
+pub use linux::in_memory::error::{BrokenList, NoKernel, NoSites};
+#[cfg(feature = "foreign")]
+pub use linux::in_memory::moved::{MovedKernel, OtherKernel};
+#[cfg(feature = "foreign")]
+pub use linux::in_memory::{FoundKernel, KernelMap, kernel_in_memory};
+#[cfg(feature = "foreign")]
 pub use text::journal;
+#[cfg(feature = "foreign")]
 pub use tracing::restore;

@@ -27,11 +27,12 @@ const fn tidy(folder: &'static str) -> House {
     }
 }
 
-const HOUSES: [House; 7] = [
+const HOUSES: [House; 8] = [
     tidy("tracer/terms/src"),
     tidy("tracer/insn/src"),
     tidy("tracer/debuginfo/src"),
     tidy("tracer/image/src"),
+    tidy("tracer/status/src"),
     House {
         folder: "tracer/trace/src",
         order: &[
@@ -44,7 +45,6 @@ const HOUSES: [House; 7] = [
     House {
         folder: "tracer/src",
         order: &[
-            "choice",
             "target",
             "paging",
             "introspection",

@@ -78,13 +78,17 @@ fn tracer_is_built_from_nothing_that_knows_kvm_or_threads() {
 }
 
 /// The crates of the tracer, and which of them each may name.
-const TRACER: [(&str, &[&str]); 6] = [
+const TRACER: [(&str, &[&str]); 7] = [
     ("terms", &[]),
     ("insn", &["terms"]),
     ("debuginfo", &["insn", "terms"]),
     ("image", &["insn", "terms"]),
     ("trace", &["terms"]),
-    ("tracer", &["debuginfo", "image", "insn", "terms", "trace"]),
+    ("status", &["terms", "trace"]),
+    (
+        "tracer",
+        &["debuginfo", "image", "insn", "status", "terms", "trace"],
+    ),
 ];
 
 #[test]

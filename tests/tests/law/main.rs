@@ -7,6 +7,7 @@ mod arrows;
 mod conformance;
 mod crates;
 mod documents;
+mod door;
 mod functions;
 mod modules;
 mod source;

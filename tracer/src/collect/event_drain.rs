@@ -21,10 +21,10 @@ use super::looks::{Looks, RingClock};
 use super::only_vcpus::OnlyVcpus;
 use super::rings::EventRings;
 use super::source::Source;
-use super::status::RingStatus;
 use crate::clock::RunClock;
 use crate::guest::SharedMemory;
 use crate::target::MemoryError;
+use status::RingStatus;
 
 /// Records that were delivered without a whole payload.
 #[derive(Debug, Clone, Copy, Default)]

@@ -26,12 +26,10 @@ pub(crate) mod rings;
 pub mod rings;
 mod source;
 mod stall_drain;
-pub mod status;
 #[cfg(test)]
 mod tests;
 mod thread_names;
 pub mod wait_drain;
-pub mod wait_time;
 pub(crate) mod writer;
 
 use std::fmt::Debug;

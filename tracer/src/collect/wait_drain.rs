@@ -7,13 +7,13 @@ use trace::event::RecordKind;
 use trace::stream::Origin;
 
 use super::backlog::Batch;
-use super::status::WaitStatus;
-use super::wait_time::WaitTime;
-use crate::choice::choices;
 use crate::clock::RunClock;
 use crate::ring::reader::Progress;
 use crate::ring::turnstile::Rings;
 use crate::waits::Room;
+use status::WaitStatus;
+use status::WaitTime;
+use terms::choice::choices;
 
 choices! {
     /// What happens when what vCPUs wait for can never come.

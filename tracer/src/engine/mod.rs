@@ -28,6 +28,7 @@ use plan::{Plan, Step, What};
 use planning::Planning;
 pub use points::Points;
 use probes::{NewProbe, ProbeError, ProbeId};
+#[cfg(feature = "foreign")]
 pub use restoring::{RestoreError, Restored, restore};
 pub use sessions::Sessions;
 use transient::{Moved, Transient};
@@ -520,6 +521,7 @@ mod planning;
 mod points;
 pub mod probes;
 mod proof;
+#[cfg(feature = "foreign")]
 mod restoring;
 mod retired;
 mod reuse;

@@ -11,7 +11,8 @@ use super::leaving::{Leaving, Stubs};
 use crate::introspection::Introspection;
 use crate::target::{MemoryError, StoppedTarget};
 use crate::text::journal::{self, JournalError};
-use crate::window::title::{self, TitleError, Told};
+use crate::window::left::{self, Told};
+use crate::window::title::TitleError;
 
 /// What was given back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -78,7 +79,7 @@ pub fn restore(
     let inside = stubs.left_by(target, told.mirror, kernel, leaving)?;
     if inside.is_nobody() {
         told.take_back(target)?;
-        title::forget(target, region)?;
+        left::forget(target, region)?;
     }
     Ok(Restored {
         places,

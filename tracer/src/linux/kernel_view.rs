@@ -62,6 +62,7 @@ impl<'a, M: PhysicalMemory + ?Sized> KernelView<'a, M> {
     }
 
     /// The memory as these tables map it.
+    #[cfg(feature = "foreign")]
     #[must_use]
     pub const fn with_root(memory: &'a M, root: PageTableRoot) -> Self {
         Self { memory, root }

@@ -2,6 +2,7 @@
 
 pub mod address_space;
 mod deny;
+#[cfg(feature = "foreign")]
 pub mod in_memory;
 mod introspection;
 pub mod kernel;

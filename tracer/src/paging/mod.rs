@@ -6,6 +6,7 @@
 //! memory that it leads to exists; a walk reads at most five entries.
 
 pub mod elsewhere;
+#[cfg(feature = "foreign")]
 pub mod runs;
 
 use image::TextRange;

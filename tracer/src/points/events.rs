@@ -19,10 +19,10 @@ use terms::event_format::EventId;
 use terms::session_set::SessionSet;
 use terms::site::SiteBytes;
 
-use crate::choice::choices;
 use crate::text::edit::{Edit, Lead, Point, Wanted};
 use crate::text::sites::Sites;
 use crate::text::word::WordWrite;
+use terms::choice::choices;
 
 /// Somebody who is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -8,9 +8,9 @@ use image::Image;
 use insn::lock::{DS, LOCK};
 use terms::site::SiteBytes;
 
-use crate::choice::choices;
 use crate::text::edit::{Edit, Lead, Point, Wanted};
 use crate::text::sites::Sites;
+use terms::choice::choices;
 
 choices! {
     /// Whether the guest's lock prefixes are effective.

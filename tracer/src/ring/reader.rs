@@ -21,8 +21,8 @@ use super::geometry::{Geometry, LIMIT_HOLD, LIMIT_NONE, LIMIT_OFF, Lap, Position
 use super::pending::Pending;
 use super::run::{BATCH, Columns, Expected, Run};
 use super::timeline::{Look, Timeline, Times};
-use crate::choice::choices;
 use crate::record::{Beside, Detail, Format, Record};
+use terms::choice::choices;
 use trace::doubt::{TimeDoubt, TimeDoubts};
 
 /// The words of a ring's cell ([`crate::stub::cell`]).

@@ -4,10 +4,10 @@ use insn::asm::registers::gpr64;
 use insn::asm::{AsmMemoryOperand, ptr};
 use terms::addr::Gva;
 
-use crate::choice::choices;
 use crate::stub::mirror::Mirror;
 use crate::stub::profile::Profile;
 use crate::stub::recorder::Recorder;
+use terms::choice::choices;
 
 choices! {
     /// How a function whose exit is recorded is left.

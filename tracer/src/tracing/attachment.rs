@@ -18,8 +18,8 @@ use super::place::{TextSample, check_place, is_where_loaded};
 use super::remarks::Remarks;
 use super::session::{Found, Shared};
 use super::sessions::TraceSessions;
-use super::status::Changed;
 use super::timekeeping::Timekeeping;
+use status::Changed;
 
 /// Tracing's hold on one guest.
 #[derive(Debug)]

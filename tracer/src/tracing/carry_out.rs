@@ -8,13 +8,13 @@ use super::error::TracingError;
 use super::options::PatchMethod;
 use super::place::is_where_loaded;
 use super::slices::Slices;
-use super::status::SwitchedSites;
 use crate::engine::plan::{Obstacles, Plan, Step, What};
 use crate::engine::{Applied, Engine};
 use crate::guest::{Guest, LiveGuest};
 use crate::target::AtomicTarget;
 use crate::text::edit::Edit;
 use crate::text::poke::Poke;
+use status::SwitchedSites;
 
 /// Pauses in which a site with a thread inside gets its turn again.
 const ROUNDS: u32 = 8;

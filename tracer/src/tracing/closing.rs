@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use trace::export::compact::Kept;
 use trace::export::uftrace::Tally;
 
-use super::status::Profile;
+use status::Profile;
 
 /// What has become of one session.
 #[derive(Debug)]

@@ -7,11 +7,11 @@ use terms::addr::Gva;
 
 use super::attachment::Attachment;
 use super::carry_out::Carried;
-use super::status::{DynamicChange, DynamicChanged, DynamicList, DynamicStatus, microseconds};
 use super::{Tracing, TracingError};
 use crate::engine::plan::{Plan, Step, What};
 use crate::guest::Guest;
 use crate::points::dynamic::target;
+use status::{DynamicChange, DynamicChanged, DynamicList, DynamicStatus, microseconds};
 
 impl Tracing {
     /// Those of the image; also the static calls of a kernel that has such, as they are now.

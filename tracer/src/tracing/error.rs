@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
+#[cfg(feature = "foreign")]
+use crate::engine::RestoreError;
 use crate::engine::call_values::CallValuesError;
 use crate::engine::locks::LockError;
 use crate::engine::probes::ProbeError;
-use crate::engine::{ApplyError, AttachError, RestoreError};
+use crate::engine::{ApplyError, AttachError};
 use crate::filter::{FilterError, expression};
 use crate::points::dynamic::RetargetError;
 use crate::points::events::NoSuchEvent;
@@ -44,6 +46,7 @@ pub enum TracingError {
     Apply(#[from] ApplyError),
     /// What a dead tracer has left.
     #[error("what was left in the guest cannot be given back: {0}")]
+    #[cfg(feature = "foreign")]
     Restore(#[from] RestoreError),
     /// What was asked of events.
     #[error(transparent)]

@@ -9,10 +9,10 @@ use terms::event_format::{EventFormat, EventId};
 use super::attachment::Attachment;
 use super::carry_out::Carried;
 use super::sessions::name_of;
-use super::status::{EventList, EventStatus, EventsChanged, FieldStatus, microseconds};
 use super::{Tracing, TracingError};
 use crate::engine::plan::Step;
 use crate::guest::Guest;
+use status::{EventList, EventStatus, EventsChanged, FieldStatus, microseconds};
 
 impl Tracing {
     /// Every event of the guest.

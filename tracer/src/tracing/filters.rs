@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::filter::{Filter, FilterError, Side};
 
-use super::status::Changed;
 use super::{Tracing, TracingError};
 use crate::guest::Guest;
+use status::Changed;
 
 /// What is to be traced, and what not.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

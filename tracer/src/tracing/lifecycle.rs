@@ -8,11 +8,11 @@ use super::early::{Early, check_applies};
 use super::filters::Globs;
 use super::options::{SessionOptions, Tracer};
 use super::session::TraceSession;
-use super::status::{Changed, Deleted, SessionList};
 use super::timekeeping::check_clocks;
 use super::{Tracing, TracingError};
 use crate::filter::{Filter, Selection};
 use crate::guest::Guest;
+use status::{Changed, Deleted, SessionList};
 
 impl Tracing {
     /// Makes a session that traces nothing yet.

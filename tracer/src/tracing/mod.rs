@@ -29,11 +29,12 @@ mod place;
 mod probe_text;
 pub mod probes;
 mod remarks;
+#[cfg(feature = "foreign")]
+mod restore;
 pub mod session;
 mod sessions;
 mod show;
 mod slices;
-pub mod status;
 mod timekeeping;
 mod way_out;
 mod window;
@@ -55,7 +56,6 @@ use terms::addr::{Gpa, Gva};
 
 use crate::clock::HostClock;
 use crate::collect::Pollers;
-use crate::collect::status::Dumped;
 use crate::guest::Guest;
 use crate::target::StoppedTarget;
 use attach::{attach_point, check_attach_point};
@@ -67,7 +67,6 @@ use debuginfo::DebugInfo;
 pub use dumping::{Begin, WantedDump};
 use early::Early;
 pub use error::TracingError;
-pub use leave::restore;
 use modules::Modules;
 pub use one_session::OneSession;
 use options::DEFAULT_SESSION;
@@ -75,8 +74,11 @@ pub use options::TracingOptions;
 use phases::Phases;
 use probes::SetProbes;
 use remarks::Remarks;
+#[cfg(feature = "foreign")]
+pub use restore::restore;
 use session::{LastCalls, Scratch, Shared, TraceSession};
 use sessions::TraceSessions;
+use status::Dumped;
 use status::{Digest, SessionList, Switched, SwitchedLocks, microseconds};
 use timekeeping::Timekeeping;
 pub use window::WINDOW_PERIOD;
@@ -265,7 +267,7 @@ impl Tracing {
         &self.attachment.shared.image
     }
 
-    /// Where the journal of changed text is, once tracing has begun: [`crate::journal`] reads it.
+    /// Where the journal of changed text is, once tracing has begun: `journal` of the feature `foreign` reads it.
     #[must_use]
     pub fn journal(&self) -> Option<Gpa> {
         self.attachment.engine.foothold().map(Foothold::journal_at)

@@ -6,7 +6,7 @@ use trace::live::Listener;
 use super::TracingError;
 use super::attachment::Attachment;
 use super::session::{Choosing, HaltAt, Halting};
-use super::status::{Profile, Switched};
+use status::{Profile, Switched};
 
 /// A session that there is.
 #[derive(Debug)]

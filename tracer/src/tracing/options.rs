@@ -5,15 +5,15 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::choice::choices;
 pub use crate::collect::wait_drain::OnFull;
-pub use crate::collect::wait_time::WaitTime;
 use crate::points::events::Dispatch;
 use crate::points::locks::LockPrefixes;
 use crate::ring::geometry::{Geometry, RingSizeError};
 use crate::ring::reader::Mode;
 use crate::session::{CallMoments, TracerKind};
 use crate::stub::spec::ReturnHook;
+pub use status::WaitTime;
+use terms::choice::choices;
 use trace::export::budget::Budget;
 use trace::glob::GlobError;
 use trace::graph::rules::{Rules, Threshold};

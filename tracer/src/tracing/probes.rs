@@ -10,9 +10,9 @@ use trace::export::probes::{ProbeNote, ValueNote};
 
 use super::attachment::Attachment;
 use super::carry_out::Carried;
-use super::status::{FieldStatus, ProbeList, ProbeStatus, ProbesChanged, microseconds};
 use super::{Tracing, TracingError};
 use crate::guest::Guest;
+use status::{FieldStatus, ProbeList, ProbeStatus, ProbesChanged, microseconds};
 
 /// How often a change is tried while a vCPU stands where text is to be replaced.
 const TRIES: u32 = 50;

@@ -11,7 +11,7 @@ use terms::event_format::EventId;
 
 use super::TracingError;
 use super::session::TraceSession;
-use super::status::SessionStatus;
+use status::SessionStatus;
 
 /// The sessions that there are.
 #[derive(Debug)]

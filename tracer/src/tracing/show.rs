@@ -12,11 +12,11 @@ use trace::glob::Pattern;
 
 use super::attachment::Attachment;
 use super::carry_out::Carried;
-use super::status::{
+use super::{Tracing, TracingError};
+use status::{
     Changed, FrozenStatus, Function, Functions, LocksStatus, SessionStatus, TracingStatus,
     microseconds,
 };
-use super::{Tracing, TracingError};
 
 /// What, where, expected and found.
 fn show_frozen(frozen: &Frozen) -> FrozenStatus {

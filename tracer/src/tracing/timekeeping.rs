@@ -7,10 +7,10 @@ use terms::addr::Gpa;
 use super::TracingError;
 use super::session::TraceSession;
 use super::sessions::TraceSessions;
-use super::status::{ClockPageStatus, VcpuClocksStatus};
 use crate::clock::page::{Beat, Beats, ClockPage};
 use crate::clock::{RunClock, VcpuClocks};
 use crate::guest::Guest;
+use status::{ClockPageStatus, VcpuClocksStatus};
 
 /// What is known of the guest's time, and who keeps it.
 #[derive(Debug)]

@@ -394,6 +394,8 @@ fn run_of(slots: &[FreeSlot], wanted: u64, size: u64) -> Option<&[FreeSlot]> {
 pub mod alias;
 mod entries;
 mod error;
+#[cfg(feature = "foreign")]
+pub mod left;
 pub mod places;
 pub mod shown;
 #[cfg(test)]

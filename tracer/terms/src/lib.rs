@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod addr;
+pub mod choice;
 pub mod event_format;
 pub mod expression;
 pub mod field;

@@ -20,12 +20,12 @@ use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::layout::MIB;
 use crate::verbs::ctl::{CtlOptions, CtlVerb, FilterVerb, SessionVerb, VcpusVerb};
-use tracer::collect::status::{Dumped, RingStatus, WaitStatus};
-use tracer::tracing::options::DEFAULT_SESSION;
-use tracer::tracing::status::{
+use status::{
     Changed, Deleted, Digest, Functions, LocksStatus, Profile, SessionList, SessionStatus,
     Switched, SwitchedLocks, TracingStatus,
 };
+use status::{Dumped, RingStatus, WaitStatus};
+use tracer::tracing::options::DEFAULT_SESSION;
 
 /// Makes the request and prints the result.
 ///
@@ -507,7 +507,7 @@ mod tests {
     use crate::control::errors::PastError;
     use crate::control::protocol::Mark;
     use crate::control::status::{GuestStatus, MemoryStatus, VcpuStatus};
-    use tracer::tracing::status::Function;
+    use status::Function;
 
     #[test]
     fn the_status_is_readable() {

@@ -6,7 +6,7 @@ use super::ask::ask;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::verbs::ctl::{CtlOptions, DynfuncVerb};
-use tracer::tracing::status::{DynamicChanged, DynamicList};
+use status::{DynamicChanged, DynamicList};
 
 /// Makes the request and prints the result.
 pub(super) fn dynfunc(options: &CtlOptions, verb: &DynfuncVerb) -> Result<ExitStatus, Failure> {

@@ -6,7 +6,7 @@ use super::ask::ask;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::verbs::ctl::{CtlOptions, EventsVerb};
-use tracer::tracing::status::{EventList, EventsChanged};
+use status::{EventList, EventsChanged};
 
 /// Makes the request and prints the result.
 pub(super) fn events(options: &CtlOptions, verb: &EventsVerb) -> Result<ExitStatus, Failure> {

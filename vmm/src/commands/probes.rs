@@ -6,7 +6,7 @@ use super::ask::ask;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::verbs::ctl::{CtlOptions, ProbeVerb};
-use tracer::tracing::status::{ProbeList, ProbeStatus, ProbesChanged};
+use status::{ProbeList, ProbeStatus, ProbesChanged};
 
 /// Makes the request and prints the result.
 pub(super) fn probes(options: &CtlOptions, verb: &ProbeVerb) -> Result<ExitStatus, Failure> {

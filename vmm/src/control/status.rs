@@ -1,8 +1,8 @@
 //! What `status` returns: the machine, and beside it [`tracer::tracing::status`].
 
 use serde::{Deserialize, Serialize};
+use status::TracingStatus;
 use trace::export::uftrace::PauseSpread;
-use tracer::tracing::status::TracingStatus;
 
 /// Result of `status`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! Options that are one of a few: the library's own types, by their own names.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use tracer::choice::Choice;
+use terms::choice::Choice;
 
 /// Parses the name of one.
 pub fn choice<T: Choice + Send + Sync>() -> impl TypedValueParser<Value = T> {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use tracer::tracing::status::Changed;
+use status::Changed;
 use vmm::control::method::Nothing;
 use vmm::control::methods::guest::ShowStatus;
 use vmm::control::protocol::Call;

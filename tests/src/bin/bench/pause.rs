@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tracer::tracing::status::Changed;
+use status::Changed;
 use vmm::control::method::{Method, Nothing};
 use vmm::control::methods::filters::{
     AddFilter, ClearFilter, FilterChange, RemoveFilter, SetFilter,

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use status::Changed;
 use tests::measure::Failed;
 use tests::measure::guest::{Client, Guest};
 use tests::measure::sample::Samples;
-use tracer::tracing::status::Changed;
 use vmm::control::method::{Method, Nothing};
 use vmm::control::methods::filters::{AddFilter, FilterChange, RemoveFilter};
 use vmm::control::methods::guest::ShutDown;

@@ -11,9 +11,9 @@ use crate::collect::call_sink::{CallSink, To};
 use crate::collect::event_drain::EventDrain;
 use crate::collect::output::Output;
 use crate::collect::source::Source;
-use crate::collect::status::Dumped;
 use crate::ring::reader::{CellWord, RingMemory, Sink};
 use crate::ring::snapshot::Snapshot;
+use status::Dumped;
 
 /// How many calls and events each ring had lost when it was held.
 #[derive(Debug)]

@@ -32,13 +32,13 @@ use super::output::Output;
 use super::rings::SharedRings;
 use super::source::Source;
 use super::stall_drain::StallDrain;
-use super::status::RingStatus;
 use super::wait_drain::{OnFull, WaitDrain};
 use crate::clock::RunClock;
 use crate::clock::page::Beats;
 use crate::host_events::HostEvents;
 use crate::target::MemoryError;
 use crate::waits::Room;
+use status::RingStatus;
 
 /// How long a reserved slot is waited for: a guest that preempts a thread in a stub needs a few
 /// time slices to come back to it.

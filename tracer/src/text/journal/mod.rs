@@ -20,13 +20,18 @@
 //!
 //! All numbers are little-endian. The header lies at the beginning of a page of the window's data.
 
-use insn::jump::INT3;
 use terms::addr::{Gpa, Gva};
 use terms::function::FunctionId;
 use terms::session_set::SessionSet;
 use terms::site::SiteBytes;
 
-use crate::target::{MemoryError, PhysicalMemory, WindowMemory};
+use crate::target::{MemoryError, WindowMemory};
+
+#[cfg(feature = "foreign")]
+mod left;
+
+#[cfg(feature = "foreign")]
+pub use left::{forget, read};
 
 const MAGIC: [u8; 8] = *b"EXOTRACE";
 const VERSION: u32 = 2;
@@ -38,8 +43,6 @@ const ENTRY_BYTES: usize = ENTRY as usize;
 const USED_AT: u64 = 24;
 /// How many bytes are kept of what we had put there before: all that is ever changed of a longer place.
 const BEFORE_MAX: usize = 8;
-/// The most bytes of a place that an entry has room for.
-const PLACE_MAX: usize = 20;
 /// More entries than any guest has places: what a damaged header says beyond that is not believed.
 const ENTRIES_MAX: u64 = 1 << 24;
 
@@ -58,16 +61,6 @@ pub struct Entry {
     pub ours: SiteBytes,
     /// What of ours stood there before: it can still do so, for an entry is written before the text is.
     pub before: SiteBytes,
-}
-
-impl Entry {
-    /// Whether `found` is what we put there, or what stands there for a moment while we do.
-    #[must_use]
-    pub fn is_ours(&self, found: SiteBytes) -> bool {
-        let all = [self.original, self.ours, self.before];
-        let in_between = all.map(|bytes| bytes.starting_with(INT3));
-        [self.ours, self.before].contains(&found) || in_between.contains(&found)
-    }
 }
 
 /// Why the journal cannot be written or read.
@@ -238,66 +231,6 @@ fn bytes_of(entry: &Entry) -> [u8; ENTRY_BYTES] {
         }
     }
     bytes
-}
-
-/// All of it is done with: it has no places any more.
-///
-/// # Errors
-/// [`JournalError::Memory`].
-pub fn forget(memory: &mut (impl WindowMemory + ?Sized), at: Gpa) -> Result<(), JournalError> {
-    Ok(memory.write_window(at.wrapping_add(USED_AT), &[0; 8])?)
-}
-
-/// Reads the journal that somebody has left at `at`. Entries that are free, or make no sense, are left out: the guest
-/// can have written there.
-///
-/// # Errors
-/// A [`JournalError`].
-pub fn read(memory: &(impl PhysicalMemory + ?Sized), at: Gpa) -> Result<Vec<Entry>, JournalError> {
-    let none = |why| JournalError::None { at, why };
-    let mut header = [0; 32];
-    memory.read_physical(at, &mut header)?;
-    let word = |index: usize| {
-        let (words, _) = header.as_chunks::<8>();
-        words.get(index).map_or(0, |word| u64::from_le_bytes(*word))
-    };
-    if header.first_chunk() != Some(&MAGIC) {
-        return Err(none("it does not begin with EXOTRACE"));
-    }
-    if word(1) != u64::from(VERSION) | u64::from(ENTRY) << 32 {
-        return Err(none("it is of another version"));
-    }
-    let (entries, used) = (word(2), word(3));
-    if used > entries || entries > ENTRIES_MAX {
-        return Err(none("it says that more of it is used than there is"));
-    }
-    let mut found = Vec::new();
-    for slot in 0..used {
-        let mut bytes = [0; ENTRY_BYTES];
-        let entry = at.wrapping_add(HEADER_BYTES + slot * u64::from(ENTRY));
-        memory.read_physical(entry, &mut bytes)?;
-        found.extend(entry_of(&bytes));
-    }
-    Ok(found)
-}
-
-fn entry_of(bytes: &[u8; ENTRY_BYTES]) -> Option<Entry> {
-    let (at, rest) = bytes.split_first_chunk()?;
-    let (function, rest) = rest.split_first_chunk()?;
-    let (sessions, rest) = rest.split_first_chunk()?;
-    let length = usize::from(*rest.first()?);
-    let place = |from: usize| SiteBytes::of(bytes.get(from..from + length)?);
-    let at = Gva(u64::from_le_bytes(*at));
-    (at.0 != 0 && (1..PLACE_MAX).contains(&length)).then_some(())?;
-    let original = place(16)?;
-    Some(Entry {
-        at,
-        function: FunctionId(u32::from_le_bytes(*function)),
-        sessions: SessionSet::of_bits(u16::from_le_bytes(*sessions)),
-        original,
-        ours: place(36)?,
-        before: original.with_start(bytes.get(56..56 + length.min(BEFORE_MAX))?),
-    })
 }
 
 #[cfg(test)]

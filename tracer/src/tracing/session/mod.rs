@@ -33,7 +33,6 @@ use super::closing::Closing;
 use super::error::TracingError;
 use super::lossless::{check_hidden, check_lossless};
 use super::options::{ClockSource, PERIODS_NS, RECORD_BYTES, SessionOptions, Tracer, WaitTime};
-use super::status::Switched;
 use crate::clock::HostClock;
 use crate::clock::RunClock;
 use crate::clock::page::{Beat, Beats};
@@ -48,6 +47,7 @@ use crate::guest::{Guest, SharedMemory};
 pub use halting::HaltAt;
 pub(super) use halting::Halting;
 pub(super) use only::Choosing;
+use status::Switched;
 
 /// What sessions share.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use super::{Live, Reader, Shared, TraceSession};
 use crate::collect::only_vcpus::OnlyVcpus;
 use crate::tracing::TracingError;
-use crate::tracing::status::Switched;
+use status::Switched;
 
 /// A session, as far as its vCPUs are chosen.
 #[derive(Debug)]

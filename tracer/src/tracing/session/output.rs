@@ -4,10 +4,10 @@ use std::path::Path;
 
 use super::{Found, Reader, Shared, TraceSession};
 use crate::collect::output::Output;
-use crate::collect::status::Dumped;
 use crate::tracing::checks::check_occasion;
 use crate::tracing::options::{SessionOptions, StoreKind, Tracer};
 use crate::tracing::{TracingError, WantedDump};
+use status::Dumped;
 use trace::export::uftrace::{ExportError, Metadata};
 use trace::live::Listener;
 use trace::stream::{Stream, StreamOptions, WAITING_MAX};

@@ -16,8 +16,8 @@ use crate::guest_kind;
 use crate::session::TracerKind;
 use crate::tracing::closing::Closing;
 use crate::tracing::options::Tracer;
-use crate::tracing::status::{OnlyStatus, Profile, ProfiledFunction, SessionStatus};
 use crate::tracing::{TracingError, WantedDump};
+use status::{OnlyStatus, Profile, ProfiledFunction, SessionStatus};
 use trace::export::uftrace::{Fired, InitCallList, Metadata, NO_CLOCK, NOP, Pause};
 
 /// Triggers that have fired of which a trace tells.

@@ -11,10 +11,10 @@ use terms::function::FunctionId;
 use super::closing::Closing;
 use super::filters::{FilterEdit, Globs};
 use super::options::{DEFAULT_SESSION, PatchMethod, SessionOptions, Tracer};
-use super::status::SwitchedSites;
 use super::*;
 use crate::mock::{self, MockGuest, MockTarget, NoPollers, Rights};
 use crate::stub::cell::{HEAD, LIMIT, LOST};
+use status::SwitchedSites;
 use trace::export::uftrace::Tally;
 
 const VCPUS: u16 = 2;

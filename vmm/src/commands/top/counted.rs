@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use status::Profile;
 use terms::quantity::{grouped, plain};
-use tracer::tracing::status::Profile;
 
 /// A function, or somebody who called it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl Counted {
     /// What a profile has counted.
     #[must_use]
     pub fn of(profile: &Profile) -> Self {
-        let row = |one: &tracer::tracing::status::ProfiledFunction| Row {
+        let row = |one: &status::ProfiledFunction| Row {
             key: one.address.clone(),
             name: one.name.clone(),
             hits: one.hits,

@@ -7,10 +7,10 @@ use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Cell, Row as Cells, Table, TableState};
+use status::RingStatus;
+use status::SessionStatus;
 use terms::printable::masked;
 use terms::quantity::{grouped, plain};
-use tracer::collect::status::RingStatus;
-use tracer::tracing::status::SessionStatus;
 
 use super::counted::{Counted, Since};
 use super::table::{average, time};

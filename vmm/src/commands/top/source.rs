@@ -9,8 +9,8 @@ use std::thread;
 use std::time::Instant;
 
 use parking_lot::Mutex;
+use status::SessionStatus;
 use tracer::tracing::options::Tracer;
-use tracer::tracing::status::SessionStatus;
 
 use super::counted::Counted;
 use super::heard::Heard;

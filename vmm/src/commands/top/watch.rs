@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event;
-use tracer::tracing::status::SessionStatus;
+use status::SessionStatus;
 
 use super::counted::{Counted, Since};
 use super::keys::Key;

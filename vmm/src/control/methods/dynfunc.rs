@@ -3,7 +3,7 @@
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use serde::{Deserialize, Serialize};
-use tracer::tracing::status::{DynamicChange, DynamicChanged, DynamicList};
+use status::{DynamicChange, DynamicChanged, DynamicList};
 
 use crate::control::method::{Nothing, methods};
 

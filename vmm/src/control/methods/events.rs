@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use tracer::tracing::status::{EventList, EventsChanged};
+use status::{EventList, EventsChanged};
 
 use super::sessions::SessionName;
 use crate::control::method::{Nothing, methods};

@@ -2,9 +2,9 @@
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
+use status::Changed;
 use tracer::guest::Guest;
 use tracer::tracing::filters::{FilterEdit, Globs};
-use tracer::tracing::status::Changed;
 use tracer::tracing::{Tracing, TracingError};
 
 use super::sessions::{OfSession, SessionName};

@@ -2,8 +2,8 @@
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
+use status::{Digest, Switched, SwitchedLocks};
 use tracer::LockPrefixes;
-use tracer::tracing::status::{Digest, Switched, SwitchedLocks};
 
 use crate::control::method::{Nothing, methods};
 use crate::control::status::Status;

@@ -84,10 +84,10 @@ impl<S: Served> Visitor for Asked<'_, S> {
 mod tests {
     use std::collections::BTreeSet;
 
+    use status::DynamicChange;
     use tracer::LockPrefixes;
     use tracer::tracing::Tracing;
     use tracer::tracing::options::Tracer;
-    use tracer::tracing::status::DynamicChange;
 
     use super::dynfunc::*;
     use super::events::*;

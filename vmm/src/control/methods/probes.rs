@@ -2,8 +2,8 @@
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use serde::{Deserialize, Serialize};
+use status::{ProbeList, ProbesChanged};
 use tracer::tracing::probes;
-use tracer::tracing::status::{ProbeList, ProbesChanged};
 
 use super::sessions::SessionName;
 use crate::control::method::{Nothing, methods};

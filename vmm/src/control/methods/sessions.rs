@@ -4,8 +4,8 @@ use std::fmt;
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
+use status::{Deleted, SessionList};
 use tracer::tracing::options::{DEFAULT_SESSION, Tracer};
-use tracer::tracing::status::{Deleted, SessionList};
 
 use crate::closing::ClosingLine;
 use crate::control::method::{Nothing, methods};

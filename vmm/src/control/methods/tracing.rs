@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use serde::{Deserialize, Serialize};
-use tracer::collect::status::Dumped;
+use status::Dumped;
+use status::{Changed, Functions, Profile, Switched};
 use tracer::tracing::filters::Globs;
 use tracer::tracing::options::Tracer;
-use tracer::tracing::status::{Changed, Functions, Profile, Switched};
 use tracer::tracing::{Begin, WantedDump};
 
 use super::sessions::{OfSession, SessionName};

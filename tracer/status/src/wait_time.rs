@@ -1,6 +1,6 @@
 //! Whether a guest sees that its vCPUs wait for a reader: as an option, and in what is told of the waits.
 
-use crate::choice::choices;
+use terms::choice::choices;
 
 choices! {
     /// Whether the guest sees by its clock that its vCPUs wait.

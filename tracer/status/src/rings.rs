@@ -33,7 +33,7 @@ pub struct RingStatus {
 impl RingStatus {
     /// The same with [`Self::lost`] and [`Self::unread`] as the other counts have them.
     #[must_use]
-    pub(super) fn summed(self) -> Self {
+    pub fn summed(self) -> Self {
         let gone = self.overwritten.saturating_add(self.abandoned);
         let gone = gone.saturating_add(self.invalid);
         Self {

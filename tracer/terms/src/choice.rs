@@ -16,6 +16,7 @@ pub trait Choice: Copy + 'static {
 }
 
 /// Declares an enum whose values each have a line of documentation and a name: it is read and written by the name.
+#[macro_export]
 macro_rules! choices {
     (
         $(#[$of_type:meta])*
@@ -62,7 +63,7 @@ macro_rules! choices {
     };
 }
 
-pub(crate) use choices;
+pub use choices;
 
 #[cfg(test)]
 mod tests {

@@ -1,4 +1,10 @@
-//! What operations of tracing tell: plain data, for whoever shows it or sends it.
+//! What operations of tracing tell: plain data, for who shows it, sends it, or reads what was sent. A client of the
+//! control socket needs this, and nothing that patches.
+
+#![forbid(unsafe_code)]
+
+mod rings;
+mod wait_time;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,9 +12,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::collect::status::{RingStatus, WaitStatus};
 use trace::doubt::TimeNote;
 use trace::export::uftrace::{AnomalyNote, LateModules, WaitingModules};
+
+pub use rings::{Dumped, RingStatus, WaitStatus};
+pub use wait_time::WaitTime;
 
 /// Names in a line about functions that have something in common.
 const NAMES_SHOWN: usize = 3;
@@ -326,7 +334,7 @@ pub struct Changed {
     clippy::cast_precision_loss,
     reason = "pauses have far fewer than 53 bits of ns"
 )]
-pub(crate) fn microseconds(duration: Duration) -> f64 {
+pub fn microseconds(duration: Duration) -> f64 {
     duration.as_nanos() as f64 / 1000.0
 }
 
