@@ -33,6 +33,7 @@ mod events;
 mod exports;
 mod filters;
 mod foreign;
+mod full_disk;
 mod graph;
 mod graph_storm;
 mod half_done;

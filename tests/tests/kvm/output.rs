@@ -8,13 +8,13 @@ use std::process::{Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tests::elf::Kernels;
-use tests::{Ended, Guest, Printed, guest, vmm, vmm_says};
+use tests::{Ended, Guest, guest, vmm, vmm_says};
 
-fn trace_to(directory: &Path, options: &[&str]) -> Command {
+pub(super) fn trace_to(directory: &Path, options: &[&str]) -> Command {
     trace_in_mode(&["discard", "--ring-size", "8192"], directory, options)
 }
 
-fn trace_in_mode(mode: &[&str], directory: &Path, options: &[&str]) -> Command {
+pub(super) fn trace_in_mode(mode: &[&str], directory: &Path, options: &[&str]) -> Command {
     let mut command = vmm();
     command
         .arg("run")
@@ -33,7 +33,7 @@ fn trace_in_mode(mode: &[&str], directory: &Path, options: &[&str]) -> Command {
     command
 }
 
-fn run(command: &mut Command) -> Ended {
+pub(super) fn run(command: &mut Command) -> Ended {
     Ended::from(command.output().expect("it starts"))
 }
 
@@ -215,178 +215,6 @@ fn a_trace_says_how_it_was_made() {
     for field in ["tsc_khz", "ring_strategy"] {
         assert_eq!(side()[field], attached[field], "{field}");
     }
-}
-
-/// The guest continues to its end; the trace holds what was written before, and opens.
-fn assert_survived(ended: &Ended, directory: &Path) {
-    let kept = kept(ended, directory);
-    let mut uftrace = Command::new("uftrace");
-    uftrace
-        .args(["report", "--no-pager", "-f", "call", "-d"])
-        .arg(directory);
-    let uftrace = run(&mut uftrace).good();
-    assert_eq!(calls(&uftrace.stdout), kept, "{uftrace}");
-}
-
-/// How many leaves are in a trace of which not all could be written, when the guest was not disturbed and all is accounted for.
-fn kept(ended: &Ended, directory: &Path) -> u64 {
-    assert_eq!(ended.code, Some(106), "{ended}");
-    ended.no_panic();
-    assert!(
-        ended.stderr.contains(directory.to_str().unwrap()),
-        "{ended}"
-    );
-    let printed = ended.printed();
-    assert_eq!(
-        printed.calls["calls_leaf"], 64_000,
-        "the guest was not disturbed: {ended}"
-    );
-    let report = vmm_says(&[Path::new("report"), directory, "--format=counts".as_ref()]).good();
-    let kept = calls(&report.stdout);
-    assert!(kept > 0 && kept < 64_000, "{report}");
-    assert_eq!(accounted(&report.stdout), printed.total(), "{report}");
-    assert_ne!(printed, Printed::default());
-    kept
-}
-
-/// The leaves in a table of calls.
-fn calls(text: &str) -> u64 {
-    let mut lines = text.lines();
-    let row = lines.find_map(|line| line.trim().strip_suffix("calls_leaf"));
-    row.and_then(|row| row.trim().parse::<u64>().ok())
-        .unwrap_or(0)
-}
-
-/// The calls that a report has, and those that it says were lost.
-fn accounted(report: &str) -> u64 {
-    let summary = report.lines().find(|line| line.starts_with("# "));
-    let words: Vec<&str> = summary.unwrap_or_default().split(' ').collect();
-    let number = |index: usize| words[index].parse::<u64>().unwrap();
-    // # N calls of F functions, L lost
-    number(1) + number(6)
-}
-
-/// A process may write files of 512 KiB only.
-#[test]
-fn a_file_that_must_not_grow_keeps_what_it_has() {
-    let folder = Kernels::new();
-    let trace = folder.path().join("trace");
-    let vmm = trace_to(&trace, &[]);
-    let mut limited = Command::new("sh");
-    limited.args(["-c", "ulimit -f 1024; exec \"$@\"", "limited"]);
-    limited
-        .arg(vmm.get_program())
-        .args(vmm.get_args())
-        .stdin(Stdio::null());
-    assert_survived(&run(&mut limited), &trace);
-}
-
-/// A full disk: a file system of 1 MiB.
-#[test]
-fn a_disk_that_is_full_keeps_what_it_has() {
-    let folder = Kernels::new();
-    let disk = Disk::mount(folder.path(), "size=1m,mode=777");
-    let trace = disk.0.join("trace");
-    assert_survived(&run(&mut trace_to(&trace, &[])), &trace);
-    let stderr = run(&mut trace_to(&disk.0.join("second"), &[])).stderr;
-    assert!(stderr.contains("No space left"), "{stderr}");
-}
-
-/// The same of a trace that is kept as the rings had it.
-#[test]
-fn a_disk_that_is_full_keeps_what_a_compact_trace_has() {
-    let folder = Kernels::new();
-    // Names of functions take most of it.
-    let disk = Disk::mount(folder.path(), "size=700k,mode=777");
-    let trace = disk.0.join("trace");
-    let ended = run(&mut trace_to(&trace, &["--store", "compact"]));
-    let _ = kept(&ended, &trace);
-}
-
-/// As a full disk, but that it is we who say so; what describes the trace does not count.
-#[test]
-fn no_more_is_written_than_was_allowed() {
-    let folder = Kernels::new();
-    let bytes_of = |trace: &Path| {
-        let files = std::fs::read_dir(trace).unwrap().map(Result::unwrap);
-        let records = files.filter(|file| {
-            let name = file.file_name().into_string().unwrap();
-            [".dat", ".side", ".exo"]
-                .iter()
-                .any(|end| name.ends_with(end))
-        });
-        records
-            .map(|file| file.metadata().unwrap().len())
-            .sum::<u64>()
-    };
-    let limited = |store: &str, most: u64| {
-        let trace = folder.path().join(format!("{store}-{most}"));
-        let size = format!("{most}B");
-        let options = ["--store", store, "--max-output", &size];
-        let ended = run(&mut trace_to(&trace, &options));
-        let words = "bytes that traces may take";
-        assert!(ended.stderr.contains(words), "{ended}");
-        (ended, trace)
-    };
-    // A compact trace has the same calls in a seventh of the room, and in the same file the names of functions.
-    for (store, most) in [("uftrace", 500_000), ("compact", 100_000)] {
-        let (_, nothing) = limited(store, 1);
-        let described = bytes_of(&nothing);
-        let (ended, trace) = limited(store, most);
-        let _ = kept(&ended, &trace);
-        let records = bytes_of(&trace) - described;
-        // What is said of the loss.
-        let end = 1000;
-        assert!(
-            records > most / 2 && records <= most + end,
-            "{store}: {records} beside {described}"
-        );
-    }
-}
-
-/// Nothing ends a wait for a full disk: the guest continues without it, or does not.
-#[test]
-fn nobody_waits_for_a_disk_that_is_full() {
-    let folder = Kernels::new();
-    let disk = Disk::mount(folder.path(), "size=1m,mode=777");
-    let lossless = ["lossless", "--ring-size", "64"];
-    let trace = disk.0.join("trace");
-    let lossless_to = |options: &[&str]| run(&mut trace_in_mode(&lossless, &trace, options));
-    assert_survived(&lossless_to(&[]), &trace);
-    std::fs::remove_dir_all(&trace).unwrap();
-    let ended = lossless_to(&["--on-full", "end"]);
-    assert_eq!(ended.code, Some(106), "{ended}");
-    for words in ["--on-full end", "No space left"] {
-        assert!(ended.stderr.contains(words), "{ended}");
-    }
-}
-
-/// A small file system, mounted as long as this lives.
-struct Disk(std::path::PathBuf);
-
-impl Disk {
-    fn mount(at: &Path, options: &str) -> Self {
-        let mount = ["mount", "-t", "tmpfs", "-o", options, "none"];
-        assert!(
-            as_root(&mount, at),
-            "a test of a full disk needs root, or sudo without password"
-        );
-        Self(at.to_owned())
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        as_root(&["umount"], &self.0);
-    }
-}
-
-fn as_root(command: &[&str], at: &Path) -> bool {
-    let run = |words: &[&str]| {
-        let status = Command::new(words[0]).args(&words[1..]).arg(at).status();
-        status.is_ok_and(|status| status.success())
-    };
-    run(command) || run(&[&["sudo", "-n"], command].concat())
 }
 
 /// It was once: whoever asked waited for the disk, and so did everybody after them.

@@ -1,7 +1,7 @@
 //! The describing files of a trace directory, read back. Nothing in them is trusted: they may
 //! come from anywhere.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -226,6 +226,7 @@ fn read_tasks(directory: &Path, is_ours: bool) -> Result<(Vec<Task>, Option<Stri
     let path = directory.join("task.txt");
     let text = read_text(&path)?;
     let mut tasks = Vec::new();
+    let mut known = BTreeSet::new();
     let mut session = None;
     for line in text.lines() {
         if line.starts_with("SESS ") && session.is_none() {
@@ -239,7 +240,8 @@ fn read_tasks(directory: &Path, is_ours: bool) -> Result<(Vec<Task>, Option<Stri
         if let Some(key) = key {
             let tid = field(line, key).and_then(|tid| tid.parse::<u32>().ok());
             let tid = tid.ok_or_else(|| ReportError::damaged(&path, "a task without tid"))?;
-            if is_ours && tid < FIRST_TID {
+            // One that is listed twice has one file.
+            if (is_ours && tid < FIRST_TID) || !known.insert(tid) {
                 continue;
             }
             tasks.push(Task {

@@ -193,6 +193,18 @@ fn what_is_no_trace_is_named() {
     assert!(error(&directory).contains("cannot open"));
 }
 
+/// A list that somebody has written twice does not double what the files have.
+#[test]
+fn a_task_that_is_listed_twice_is_read_once() {
+    let (_root, directory) = trace();
+    let counts = || text(&directory, Format::Counts).1;
+    let before = counts();
+    let tasks = directory.join("task.txt");
+    let listed = fs::read_to_string(&tasks).unwrap();
+    fs::write(&tasks, listed.repeat(2)).unwrap();
+    assert_eq!(counts(), before);
+}
+
 #[test]
 fn what_the_totals_have_and_the_files_have_not_is_missing() {
     let (_root, directory) = trace();

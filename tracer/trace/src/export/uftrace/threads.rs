@@ -71,15 +71,31 @@ impl Description {
             let path = self.path(&name);
             File::create(&path).map_err(ExportError::io("create", &path))?;
         }
+        let (tasks, names) = (self.path("task.txt"), self.path(NAMES_FILE));
+        let before = [&tasks, &names].map(|path| fs::metadata(path).map(|file| file.len()));
+        let announced = self.add(thread, listed, &tasks, &names);
+        if announced.is_err() {
+            // It is tried again with its next records: a thread that is listed twice would be read twice.
+            for (path, before) in [&tasks, &names].into_iter().zip(before) {
+                let _ = before.and_then(|before| cut(path, before));
+            }
+        }
+        announced
+    }
+
+    /// Adds a thread to the lists.
+    fn add(
+        &self,
+        thread: u32,
+        listed: &[u32],
+        tasks: &Path,
+        names: &Path,
+    ) -> Result<(), ExportError> {
         let first = listed.first().copied().unwrap_or(thread);
-        let tasks = self.path("task.txt");
         let lines = layout::task(layout::tid(thread), layout::tid(first), &self.module);
-        append(&tasks, lines.as_bytes()).map_err(ExportError::io("write", &tasks))?;
-        let names = self.path(NAMES_FILE);
-        append(&names, &self.name(thread)).map_err(ExportError::io("write", &names))?;
-        let mut listed = listed.to_vec();
-        listed.push(thread);
-        self.list(&listed)
+        append(tasks, lines.as_bytes()).map_err(ExportError::io("write", tasks))?;
+        append(names, &self.name(thread)).map_err(ExportError::io("write", names))?;
+        self.list(&[listed, &[thread]].concat())
     }
 
     fn list(&self, threads: &[u32]) -> Result<(), ExportError> {
@@ -112,6 +128,10 @@ impl Description {
     }
 }
 
+fn cut(path: &Path, length: u64) -> io::Result<()> {
+    OpenOptions::new().write(true).open(path)?.set_len(length)
+}
+
 /// The data file of a thread, and the one beside it: there may be thousands, so they are open while they are written.
 #[derive(Debug)]
 struct ThreadFiles {
@@ -127,7 +147,6 @@ impl Storage for ThreadFiles {
     }
 
     fn cut(&mut self, length: Length) -> io::Result<()> {
-        let cut = |path: &Path, length| OpenOptions::new().write(true).open(path)?.set_len(length);
         cut(&self.side, length.beside).and(cut(&self.data, length.records))
     }
 }
