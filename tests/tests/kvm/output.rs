@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tests::elf::Kernels;
-use tests::{Ended, Guest, Printed, guest, vmm, vmm_says};
+use tests::{Ended, Guest, Printed, guest, starts_vmm, vmm, vmm_says};
 
 fn trace_to(directory: &Path, options: &[&str]) -> Command {
     trace_in_mode(&["discard", "--ring-size", "8192"], directory, options)
@@ -272,7 +272,7 @@ fn a_file_that_must_not_grow_keeps_what_it_has() {
     let folder = Kernels::new();
     let trace = folder.path().join("trace");
     let vmm = trace_to(&trace, &[]);
-    let mut limited = Command::new("sh");
+    let mut limited = starts_vmm("sh");
     limited.args(["-c", "ulimit -f 1024; exec \"$@\"", "limited"]);
     limited
         .arg(vmm.get_program())
