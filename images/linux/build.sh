@@ -58,6 +58,29 @@ place() {
 mkdir -p "$stage/modules"
 unpack binfmt_misc "$stage/modules/binfmt_misc.ko"
 
+# Builds a module of ours, without the kernel's headers: what `struct module` is to this kernel a module of its own says.
+# There it is a section, with the module's name in it, and with the address of the module's start in a place that a
+# relocation names.
+build_hostile() {
+    local pattern=$stage/modules/binfmt_misc.ko this bytes name start vermagic
+    this=$(mktemp)
+    objcopy -O binary --only-section=.gnu.linkonce.this_module "$pattern" "$this"
+    bytes=$(stat -c %s "$this")
+    name=$(grep -obUa -m 1 binfmt_misc "$this" | head -n 1 | cut -d : -f 1)
+    rm "$this"
+    start=$(readelf -rW "$pattern" | awk '/^Relocation/ {ours = /gnu.linkonce.this_module/} ours && $5 == "init_module" {print $1}')
+    vermagic=$(tr '\0' '\n' <"$pattern" | sed -n 's/^vermagic=//p')
+    [ "$bytes" -gt 0 ] && [ -n "$name" ] && [ -n "$start" ] && [ -n "$vermagic" ] || {
+        echo "images/linux/build.sh: $pattern does not say what struct module is" >&2
+        exit 1
+    }
+    gcc -c -O2 -Wall -Werror -ffreestanding -mcmodel=kernel -fno-pic -fno-pie -mno-red-zone -mgeneral-regs-only \
+        -fno-stack-protector -fcf-protection=none -fno-asynchronous-unwind-tables \
+        "-DMODULE_BYTES=$bytes" "-DMODULE_NAME_AT=$name" "-DMODULE_START_AT=0x$start" \
+        "-DMODULE_VERMAGIC=\"$vermagic\"" -o "$stage/modules/hostile.ko" "$here/hostile_module.c"
+}
+build_hostile
+
 # Puts everything into an archive, not compressed: unpacking costs the emulated machine more than the bytes do.
 pack() {
     (cd "$stage" && find . | cpio --create --format=newc --owner=0:0 --quiet) >"$out/$1.new"

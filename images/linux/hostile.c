@@ -1,44 +1,45 @@
-/* hostile SEED DEEDS [text]: attacks whoever watches this machine from outside, as root of a stock kernel, on each processor
- * so many times: words all over the memory that is in no memory map (rings, cells, what hooks returns, page tables; with
- * `text` the code there, too, which its own kernel executes), and ports of the serial line, the clock, the doorbell and
- * probes in every size. What follows is up to the kernel: it may not live on. */
+/* hostile SEED DEEDS [text] [module [ATTACK]...] [undone]: attacks whoever watches this machine from outside, as root of a stock
+ * kernel, on each processor so many times. From outside of the kernel: words all over the memory that is in no memory map
+ * (rings, cells, what hooks returns, page tables; with `text` the code there, too, which its own kernel executes), and ports
+ * of the serial line, the clock, the doorbell and probes in every size. With `module` from inside (hostile_module.c), where
+ * there is more to attack; `undone`: what a kernel does not live with is always undone. What follows is up to the kernel: it
+ * may not live on. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/io.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "hostile.h"
+
 #define GIB (1ull << 30)
 /* As much as the region has where no more was asked for. */
 #define REGION (512ull << 20)
-#define PAGE 4096ull
-#define WORDS (PAGE / 8)
-#define PAGES_MAX 8192
 /* Pages to go on by where there are none. */
 #define STEP 64
+/* So often a module is loaded, which does a part of the deeds each time. */
+#define LOADS 4
+#define ONE_STAYS 400
+#define MODULE "/modules/hostile.ko"
 
-static uint64_t state;
+static const char *const attacks[ATTACKS] = {
+	"window", "ports", "tables", "tasks", "modules", "panic_cpu", "lstar", "gs",
+};
+static const char *const symbols[SYMBOLS] = {
+	"init_task", "modules", "panic_cpu", "page_offset_base", "memremap", "memunmap", "copy_from_kernel_nofault",
+	"copy_to_kernel_nofault", "_printk", "int_sqrt",
+};
 
-/* xorshift64*: no library has the same numbers everywhere. */
-static uint64_t next(void)
-{
-	state ^= state >> 12;
-	state ^= state << 25;
-	state ^= state >> 27;
-	return state * 0x2545f4914f6cdd1dull;
-}
-
-static uint64_t below(uint64_t limit)
-{
-	return next() % limit;
-}
+/* What is to be done, also where no module does it. */
+static struct orders orders;
 
 /* Where memory in no map begins: at the next GiB after all that the kernel was told of, and after the hole for devices. */
 static uint64_t region_start(void)
@@ -58,10 +59,6 @@ static uint64_t region_start(void)
 	return (end + GIB) / GIB * GIB;
 }
 
-/* Pages of it that hold something and are no code, or with `text` all that hold something. */
-static uint32_t pages[PAGES_MAX];
-static size_t known;
-
 /* Whether a page looks as stubs do, which jump a lot. */
 static int is_text(volatile uint64_t *page)
 {
@@ -75,7 +72,7 @@ static int is_text(volatile uint64_t *page)
 
 static void look_around(volatile uint64_t *region, int with_text)
 {
-	for (uint32_t page = 0; page < REGION / PAGE && known < PAGES_MAX; page++) {
+	for (uint32_t page = 0; page < REGION / PAGE && orders.known < PAGES_MAX; page++) {
 		volatile uint64_t *at = region + page * WORDS;
 		uint64_t any = 0;
 
@@ -87,101 +84,185 @@ static void look_around(volatile uint64_t *region, int with_text)
 		for (size_t word = 0; word < WORDS; word += 16)
 			any |= at[word];
 		if (any && (with_text || !is_text(at)))
-			pages[known++] = page;
+			orders.pages[orders.known++] = page;
 	}
 }
 
-/* A word of such a page. */
 static volatile uint64_t *used(volatile uint64_t *region)
 {
-	return region + (known ? pages[below(known)] : 0) * WORDS + below(WORDS);
+	return used_of(&orders.state, region, orders.pages, orders.known);
 }
 
-static uint64_t value(uint64_t old, volatile uint64_t *region)
+static void attack(volatile uint64_t *region)
 {
-	switch (below(8)) {
-	case 0: return 0;
-	case 1: return ~0ull;
-	case 2: return old + 1 - below(3);
-	case 3: return old ^ 1ull << below(64);
-	case 4: return *used(region);
-	case 5: return 0xffffffff80000000ull + below(1 << 30);
-	case 6: return old << below(64);
-	default: return next();
-	}
-}
-
-static void ports(void)
-{
-	static const uint16_t known[] = {
-		0x3f8, 0x3f9, 0x3fa, 0x3fb, 0x3fc, 0x3fd, 0x3fe, 0x3ff, 0x70, 0x71, 0xf5, 0xf6, 0xf7, 0x60, 0x61, 0x40, 0xcf8,
-	};
-	uint16_t port = known[below(sizeof(known) / sizeof(*known))];
-	unsigned char bytes[64];
-
-	memset(bytes, (int)next(), sizeof(bytes));
-	switch (below(8)) {
-	case 0: outb(next(), port); break;
-	case 1: outw(next(), port); break;
-	case 2: outl(next(), port); break;
-	case 3: inb(port); break;
-	case 4: inw(port); break;
-	case 5: inl(port); break;
-	case 6: insb(port, bytes, below(sizeof(bytes))); break;
-	default: insl(port, bytes, below(sizeof(bytes) / 4)); break;
-	}
-}
-
-static void attack(int processor, long deeds, volatile uint64_t *region)
-{
-	cpu_set_t only;
-
-	CPU_ZERO(&only);
-	CPU_SET(processor, &only);
-	sched_setaffinity(0, sizeof(only), &only);
-	for (long deed = 0; deed < deeds; deed++) {
-		if (below(4) == 0) {
-			ports();
+	for (uint64_t deed = 0; deed < orders.deeds; deed++) {
+		if (below_of(&orders.state, 4) == 0) {
+			port_of(&orders.state);
 		} else {
 			volatile uint64_t *word = used(region);
 
-			*word = value(*word, region);
+			*word = value_of(&orders.state, *word, *used(region));
 		}
 		/* Something traced, so that what was written is used. */
 		syscall(SYS_sched_get_priority_max, SCHED_FIFO);
 	}
 }
 
+/* Where the kernel has what the module needs, as it tells its root. */
+static void find_symbols(void)
+{
+	FILE *file = fopen("/proc/kallsyms", "r");
+	char line[512], name[256], of[64];
+
+	while (file && fgets(line, sizeof(line), file)) {
+		unsigned long long at;
+		int words = sscanf(line, "%llx %*c %255s %63s", &at, name, of);
+
+		for (int symbol = 0; words == 2 && symbol < SYMBOLS; symbol++) {
+			if (orders.symbols[symbol] == 0 && strcmp(name, symbols[symbol]) == 0)
+				orders.symbols[symbol] = at;
+		}
+	}
+	if (file)
+		fclose(file);
+	for (int symbol = 0; symbol < SYMBOLS; symbol++) {
+		if (orders.symbols[symbol] == 0) {
+			fprintf(stderr, "hostile: the kernel has no %s\n", symbols[symbol]);
+			exit(1);
+		}
+	}
+}
+
+/* The module's file. */
+static unsigned char *read_module(size_t *bytes)
+{
+	int file = open(MODULE, O_RDONLY);
+	struct stat found;
+	unsigned char *image;
+
+	if (file < 0 || fstat(file, &found) != 0) {
+		perror("hostile: " MODULE);
+		exit(1);
+	}
+	*bytes = found.st_size;
+	image = malloc(*bytes);
+	if (!image || read(file, image, *bytes) != (ssize_t)*bytes) {
+		perror("hostile: " MODULE);
+		exit(1);
+	}
+	close(file);
+	return image;
+}
+
+/* Where in it these bytes are. */
+static void *in_module(unsigned char *image, size_t bytes, const void *words, size_t length)
+{
+	void *at = memmem(image, bytes, words, length);
+
+	if (!at) {
+		fprintf(stderr, "hostile: " MODULE " is no such module\n");
+		exit(1);
+	}
+	return at;
+}
+
+/* From inside, by a module of this processor's own. */
+static void attack_inside(unsigned char *image, size_t bytes)
+{
+	static const uint64_t magic = ORDERS_MAGIC;
+	struct orders *theirs = in_module(image, bytes, &magic, sizeof(magic));
+	/* Its name stands in `struct module` alone, as its last byte tells. */
+	char *name = in_module(image, bytes, "hostile-", sizeof("hostile-"));
+
+	name[sizeof("hostile-") - 2] = (char)('0' + orders.processor);
+	orders.deeds = (orders.deeds + LOADS - 1) / LOADS;
+	for (int load = 0; load < LOADS; load++) {
+		next_of(&orders.state);
+		memcpy(theirs, &orders, sizeof(orders));
+		/* It fails when it has come to its end. */
+		if (syscall(SYS_init_module, image, bytes, "") == 0 || errno != ECANCELED) {
+			perror("hostile: " MODULE);
+			_exit(1);
+		}
+	}
+}
+
+static void take_words(char **words, int *with_text, int *with_module)
+{
+	for (; *words; words++) {
+		*with_text |= strcmp(*words, "text") == 0;
+		*with_module |= strcmp(*words, "module") == 0;
+		if (strcmp(*words, "undone") == 0)
+			orders.one_stays = 0;
+		for (int attack = 0; attack < ATTACKS; attack++) {
+			if (strcmp(*words, attacks[attack]) == 0)
+				orders.wanted |= 1ull << attack;
+		}
+	}
+	if (orders.wanted == 0)
+		orders.wanted = (1ull << ATTACKS) - 1;
+}
+
+/* On each processor at once. */
+static int attack_on_all(uint64_t seed, volatile uint64_t *region, unsigned char *module, size_t bytes)
+{
+	long processors = sysconf(_SC_NPROCESSORS_ONLN);
+	int status, failed = 0;
+
+	for (long processor = 0; processor < processors; processor++) {
+		if (fork() == 0) {
+			cpu_set_t only;
+
+			CPU_ZERO(&only);
+			CPU_SET(processor, &only);
+			sched_setaffinity(0, sizeof(only), &only);
+			orders.processor = processor;
+			orders.state = seed * 0x9e3779b97f4a7c15ull + processor + 1;
+			if (module)
+				attack_inside(module, bytes);
+			else
+				attack(region);
+			_exit(0);
+		}
+	}
+	while (wait(&status) > 0)
+		failed |= status;
+	return failed;
+}
+
 int main(int argc, char **argv)
 {
-	long deeds = argc > 2 ? atol(argv[2]) : 1000;
-	int with_text = argc > 3 && strcmp(argv[3], "text") == 0;
+	uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 0) : 1;
+	int with_text = 0, with_module = 0;
 	int memory = open("/dev/mem", O_RDWR | O_SYNC);
-	long processors = sysconf(_SC_NPROCESSORS_ONLN);
-	uint64_t start = region_start();
 	volatile uint64_t *region;
+	unsigned char *module = NULL;
+	size_t bytes = 0;
 
+	orders.magic = ORDERS_MAGIC;
+	orders.deeds = argc > 2 ? strtoull(argv[2], NULL, 0) : 1000;
+	orders.one_stays = ONE_STAYS;
+	orders.region = region_start();
+	orders.bytes = REGION;
+	take_words(argv + (argc > 3 ? 3 : argc), &with_text, &with_module);
 	if (memory < 0 || iopl(3) != 0) {
 		perror("hostile");
 		return 1;
 	}
-	region = mmap(NULL, REGION, PROT_READ | PROT_WRITE, MAP_SHARED, memory, (off_t)start);
+	region = mmap(NULL, REGION, PROT_READ | PROT_WRITE, MAP_SHARED, memory, (off_t)orders.region);
 	if (region == MAP_FAILED) {
 		perror("hostile: /dev/mem");
 		return 1;
 	}
-	look_around(region, with_text);
-	printf("hostile at %#llx, %zu pages\n", (unsigned long long)start, known);
-	fflush(stdout);
-	for (long processor = 0; processor < processors; processor++) {
-		if (fork() == 0) {
-			state = strtoull(argv[1] ? argv[1] : "1", NULL, 0) * 0x9e3779b97f4a7c15ull + processor + 1;
-			attack(processor, deeds, region);
-			_exit(0);
-		}
+	if (with_module) {
+		find_symbols();
+		module = read_module(&bytes);
 	}
-	while (wait(NULL) > 0)
-		;
+	look_around(region, with_text);
+	printf("hostile at %#llx, %zu pages\n", (unsigned long long)orders.region, (size_t)orders.known);
+	fflush(stdout);
+	if (attack_on_all(seed, region, module, bytes) != 0)
+		return 1;
 	printf("hostile survived\n");
 	return 0;
 }

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::control::Client;
 use crate::monitor::Monitor;
 use crate::output::Ended;
-use crate::place::{bare_guest, guest, linux, patience, vmm};
+use crate::place::{bare_guest, guest, linux, patience, starts_vmm, vmm};
 use crate::trace::Trace;
 
 /// The socket of QEMU's monitor, in the guest's folder.
@@ -175,7 +175,7 @@ impl Guest {
     /// Not by itself, but by a Python script, which gets the command.
     #[must_use]
     pub fn started_by(mut self, script: &str) -> Self {
-        let mut command = Command::new("python3");
+        let mut command = starts_vmm("python3");
         command.args(["-c", script]);
         command.arg(self.command.get_program());
         command.args(self.command.get_args());

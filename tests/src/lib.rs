@@ -14,6 +14,7 @@ pub mod bare;
 pub mod conformance;
 mod control;
 pub mod elf;
+pub mod empty_dev;
 pub mod exact;
 pub mod forced;
 mod guest;
@@ -39,7 +40,7 @@ pub use monitor::Monitor;
 pub use output::{Counts, Ended, Printed};
 pub use place::{
     Kernel, bare_guest, foreign_kernel, guest, guest_with_retpolines, in_the_box, is_long, kernels,
-    linux, linux_initrd, patience, promises_atomic, scaled, until, vmm, vmm_says,
+    linux, linux_initrd, patience, promises_atomic, scaled, starts_vmm, until, vmm, vmm_says,
 };
 pub use ramdisk::with_file;
 pub use random::Random;

@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 
 use crate::output::Ended;
 
+/// Says to `vmm` that root may run guests: tests are root in the box, and in images for CI.
+pub(crate) const ALLOW_ROOT: &str = "EXOTRACE_ALLOW_ROOT";
+
 /// A command that runs the release build of `vmm`.
 ///
 /// # Panics
@@ -17,7 +20,15 @@ pub fn vmm() -> Command {
     // The test program is target/debug/deps/NAME.
     let program = env::current_exe().unwrap_or_default();
     let target = program.ancestors().nth(3).unwrap_or(Path::new("target"));
-    Command::new(built(target.join("release/vmm"), "make build"))
+    starts_vmm(built(target.join("release/vmm"), "make build"))
+}
+
+/// A command that starts `vmm`, whichever program it is.
+#[must_use]
+pub fn starts_vmm(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command.env(ALLOW_ROOT, "1");
+    command
 }
 
 /// Runs `vmm` with these arguments to its end, without input.

@@ -7,9 +7,9 @@ use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
-use crate::place::{patience, vmm};
+use crate::place::{patience, starts_vmm, vmm};
 use crate::transcript::{Typed, blocks};
 
 /// What no command prints, at the beginning of a line.
@@ -97,7 +97,7 @@ fn run(script: &str, files: &[(&str, PathBuf)]) -> String {
     }
     fs::write(inside("script"), script).expect("room for a script");
     let path = std::env::var("PATH").unwrap_or_default();
-    let mut shell = Command::new("timeout");
+    let mut shell = starts_vmm("timeout");
     shell
         .arg(patience().as_secs().to_string())
         .arg("sh")

@@ -176,6 +176,13 @@ pub trait SharedMemory: WindowMemory + Debug + Send + Sync + 'static {
     /// [`MemoryError::NotWindow`].
     fn store(&self, at: Gpa, word: u64) -> Result<(), MemoryError>;
 
+    /// Writes `new` to a word of the window, in one step and after all that was written before, if `old` is there. Whether
+    /// it was. The address is a multiple of 8.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotWindow`].
+    fn exchange(&self, at: Gpa, old: u64, new: u64) -> Result<bool, MemoryError>;
+
     /// Copies words: each is seen whole or not at all. The address is a multiple of 8.
     ///
     /// # Errors

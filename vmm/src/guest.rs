@@ -1,7 +1,7 @@
 //! The machine as what tracing needs of a guest.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use terms::addr::{Gpa, Gva};
@@ -192,6 +192,13 @@ impl From<LiveError> for NotLive {
     }
 }
 
+fn not_a_word_of_the_window(at: Gpa) -> MemoryError {
+    MemoryError::NotWindow {
+        address: at,
+        length: size_of::<u64>(),
+    }
+}
+
 impl SharedMemory for Memory {
     fn load(&self, at: Gpa) -> Result<u64, MemoryError> {
         self.load_word(at)
@@ -200,10 +207,15 @@ impl SharedMemory for Memory {
     fn store(&self, at: Gpa, word: u64) -> Result<(), MemoryError> {
         let slice = self.window_slice(at, size_of::<u64>())?;
         let stored = slice.store(word, 0, Ordering::Release);
-        stored.map_err(|_| MemoryError::NotWindow {
-            address: at,
-            length: size_of::<u64>(),
-        })
+        stored.map_err(|_| not_a_word_of_the_window(at))
+    }
+
+    fn exchange(&self, at: Gpa, old: u64, new: u64) -> Result<bool, MemoryError> {
+        let slice = self.window_slice(at, size_of::<u64>())?;
+        let word = slice.get_atomic_ref::<AtomicU64>(0);
+        let word = word.map_err(|_| not_a_word_of_the_window(at))?;
+        let swapped = word.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst);
+        Ok(swapped.is_ok())
     }
 
     fn copy_words(&self, at: Gpa, into: &mut [u64]) -> Result<(), MemoryError> {

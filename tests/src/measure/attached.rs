@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Instant;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -39,7 +39,7 @@ impl Attached {
     ) -> Result<Self, Failed> {
         let control = place.join("attached");
         let _ = fs::remove_file(&control);
-        let mut command = Command::new(beside_this("vmm")?);
+        let mut command = place::starts_vmm(beside_this("vmm")?);
         command.args(["attach", &guest.pid().to_string(), "--kernel"]);
         command.arg(place::guest()).arg("--control").arg(&control);
         command.args(arguments).env("RUST_LOG", "error");

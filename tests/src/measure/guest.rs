@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -67,7 +67,7 @@ impl Guest {
         let _ = fs::remove_file(&control);
         let started = Instant::now();
         // A session of its own is a scheduling group of its own, which can be put before others.
-        let mut child = Command::new("setsid")
+        let mut child = place::starts_vmm("setsid")
             .arg(beside_this("vmm")?)
             .args(["run", "--memory", &MEMORY_MIB.to_string()])
             .args(["--timeout", &LONGEST.as_secs().to_string()])

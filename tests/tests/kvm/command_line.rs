@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use tests::empty_dev::{AS_NOBODY, with_empty_dev};
 use tests::{Ended, Guest, guest, vmm, vmm_says};
 
 /// Nobody wants to type it each time; what is typed counts more.
@@ -167,37 +168,6 @@ fn what_is_printed_may_be_read_in_part_and_must_be_taken() {
     }
 }
 
-/// Runs a script as root, in a mount namespace of its own where `/dev` is empty. `$1` is `vmm`,
-/// `$2` a kernel; both may be used by anyone.
-fn with_empty_dev(script: &str) -> Ended {
-    // Wherever this repository and its temporary files are, they are not below this `/dev`.
-    let folder = tempfile::tempdir_in("/tmp").expect("room in /tmp");
-    let copy = |from: &std::path::Path, name: &str| {
-        let to = folder.path().join(name);
-        std::fs::copy(from, &to).expect("room for a copy");
-        to
-    };
-    let program = copy(vmm().get_program().as_ref(), "vmm");
-    let kernel = copy(&guest(), "guest.elf");
-    let open = "chmod 755 \"$(dirname \"$1\")\" \"$1\"; chmod 644 \"$2\"";
-    let script = format!("set -e; {open}; cd /; mount -t tmpfs none /dev; {script}");
-    let words = ["unshare", "-m", "sh", "-c", &script, "sh"];
-    let id = Command::new("id").arg("-u").output().expect("id starts");
-    let root = id.stdout == b"0\n";
-    let sudo: &[&str] = if root { &[] } else { &["sudo", "-n"] };
-    let words = [sudo, &words].concat();
-    let mut command = Command::new(words[0]);
-    command
-        .args(&words[1..])
-        .args([program, kernel])
-        .stdin(Stdio::null());
-    Ended::from(
-        command
-            .output()
-            .expect("this needs root, or sudo without password"),
-    )
-}
-
 #[test]
 fn without_a_kvm_the_way_to_one_is_told() {
     let ended = with_empty_dev("exec \"$1\" run --kernel \"$2\"");
@@ -220,8 +190,7 @@ fn without_a_kvm_the_way_to_one_is_told() {
 
 #[test]
 fn without_permission_on_the_kvm_the_way_to_it_is_told() {
-    let as_nobody = "touch /dev/kvm; chmod 600 /dev/kvm; exec python3 -c 'import os, sys
-os.setgroups([]); os.setgid(65534); os.setuid(65534); os.execv(sys.argv[1], sys.argv[1:])' \"$1\"";
+    let as_nobody = format!("touch /dev/kvm; chmod 600 /dev/kvm; {AS_NOBODY}");
     let ended = with_empty_dev(&format!("{as_nobody} run --kernel \"$2\""));
     assert!(
         ended.refused(101).contains("no permission on /dev/kvm"),

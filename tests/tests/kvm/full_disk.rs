@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use tests::elf::Kernels;
 use tests::exact::untraced;
-use tests::{Ended, Guest, Printed, guest, vmm, vmm_says};
+use tests::{Ended, Guest, Printed, guest, starts_vmm, vmm, vmm_says};
 
 use crate::output::{run, trace_in_mode, trace_to};
 
@@ -65,7 +65,7 @@ fn a_file_that_must_not_grow_keeps_what_it_has() {
     let folder = Kernels::new();
     let trace = folder.path().join("trace");
     let vmm = trace_to(&trace, &[]);
-    let mut limited = Command::new("sh");
+    let mut limited = starts_vmm("sh");
     limited.args(["-c", "ulimit -f 1024; exec \"$@\"", "limited"]);
     limited
         .arg(vmm.get_program())

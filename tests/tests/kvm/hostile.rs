@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use rustix::io::ioctl_fionread;
 use serde_json::{Value, json};
-use tests::{Client, Guest, Running, guest, patience, scaled, vmm};
+use tests::{Client, Guest, Running, guest, patience, scaled, starts_vmm, vmm};
 
 /// What memory may grow by while it attacks, in KiB.
 const GROWTH_MAX: u64 = 64 << 10;
@@ -177,7 +177,7 @@ fn a_second_signal_ends_a_run_that_cannot_finish() {
 /// As a script's shell starts what it puts into the background.
 #[test]
 fn a_second_signal_ends_a_run_that_was_to_ignore_it() {
-    let mut ignoring = Command::new("sh");
+    let mut ignoring = starts_vmm("sh");
     let script = r#"trap "" INT; exec "$0" "$@""#;
     ignoring.args(["-c", script]).arg(vmm().get_program());
     a_second_signal_ends(ignoring);

@@ -6,6 +6,7 @@
 
 mod accidents;
 mod any;
+mod as_root;
 mod atomic;
 mod attach;
 mod attach_clients;

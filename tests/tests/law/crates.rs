@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::source::{root, sources};
 use crate::words::parts;
 
-fn cargo(arguments: &[&str]) -> String {
+pub(crate) fn cargo(arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO"))
         .args(arguments)
         .current_dir(root())

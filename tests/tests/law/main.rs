@@ -6,6 +6,7 @@
 mod arrows;
 mod conformance;
 mod crates;
+mod dependencies;
 mod documents;
 mod door;
 mod functions;

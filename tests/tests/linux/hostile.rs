@@ -1,30 +1,58 @@
-//! A stock Linux whose root attacks whoever watches it (`images/linux/hostile.c`). It can spoil its own trace and itself,
-//! and no more.
+//! A stock Linux whose root attacks whoever watches it (`images/linux/hostile.c`), from outside of its kernel and by a module
+//! (`images/linux/hostile_module.c`). It can spoil its own trace and itself, and no more.
+
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tests::{Client, Guest, Running, is_long};
+use tests::{Client, Ended, Guest, Running, is_long};
 
 /// What memory may grow by while it attacks, in KiB: what it touches of the tracing memory, and of its own.
 const GROWTH_MAX: u64 = 128 << 10;
 /// So often something is asked for while it attacks, at most.
 const ASKED: u32 = 20;
+/// As long as that one attack follows the other in `make test-long`.
+const LONG: Duration = Duration::from_mins(30);
 const SCRIPT: &str = "echo step ready; read line; hostile";
+/// What a kernel lives with as long as it is undone, and can say so. (Of ports the serial line's are some, and of a `panic_cpu`
+/// without a panic whoever watches sees a panic.)
+const UNDONE: &str = "module undone tables tasks modules lstar gs";
 
 /// Memory that is in use, in KiB, and descriptors that are open.
-fn taken(running: &Running) -> Option<(u64, usize)> {
-    let of = |name: &str| format!("/proc/{}/{name}", running.pid());
-    let status = std::fs::read_to_string(of("status")).ok()?;
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
-    let memory = line.split_whitespace().nth(1)?.parse().ok()?;
-    let descriptors = std::fs::read_dir(of("fd")).ok()?.count();
-    Some((memory, descriptors))
+#[derive(Debug, Clone, Copy)]
+struct Taken {
+    memory: u64,
+    descriptors: usize,
+}
+
+impl Taken {
+    fn by(running: &Running) -> Option<Self> {
+        let of = |name: &str| format!("/proc/{}/{name}", running.pid());
+        let status = std::fs::read_to_string(of("status")).ok()?;
+        let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+        let memory = line.split_whitespace().nth(1)?.parse().ok()?;
+        let descriptors = std::fs::read_dir(of("fd")).ok()?.count();
+        Some(Self {
+            memory,
+            descriptors,
+        })
+    }
+}
+
+/// What came of an attack, as far as it went.
+#[derive(Debug, Default)]
+struct Cost {
+    answered: u32,
+    /// KiB more than before it, at most.
+    grown: u64,
+    descriptors: usize,
 }
 
 /// Asks for one thing after the other as long as the guest lives, but not for ever, as one can be made to stand still; and
 /// whether memory and descriptors stay level.
-fn ask_until_it_ends(running: &Running, client: &mut Client, label: &str) {
-    let before = taken(running);
+fn ask_until_it_ends(running: &Running, client: &mut Client, label: &str) -> Cost {
+    let before = Taken::by(running);
     let session = json!({"session": "default"});
+    let mut cost = Cost::default();
     for number in 0..ASKED {
         let (method, params) = match number % 6 {
             0 => ("filter.add", json!({"filter": ["vfs_*"]})),
@@ -36,17 +64,24 @@ fn ask_until_it_ends(running: &Running, client: &mut Client, label: &str) {
         };
         // It may be refused, but not unanswered while the run goes on.
         if client.ask(method, params).is_none() || running.printed().contains("hostile survived") {
-            return;
+            break;
         }
-        if let Some(((was, had), (is, has))) = before.zip(taken(running)) {
-            let grown = is.saturating_sub(was);
-            assert!(grown < GROWTH_MAX, "{label}: {grown} KiB more");
-            assert!(has <= had + 2, "{label}: {has} descriptors, {had} before");
+        cost.answered += 1;
+        if let Some((was, is)) = before.zip(Taken::by(running)) {
+            cost.grown = cost.grown.max(is.memory.saturating_sub(was.memory));
+            cost.descriptors = is.descriptors;
+            assert!(cost.grown < GROWTH_MAX, "{label}: {cost:?}, {was:?}");
+            assert!(
+                is.descriptors <= was.descriptors + 2,
+                "{label}: {cost:?}, {was:?}"
+            );
         }
     }
+    cost
 }
 
-fn attack(seed: u64, words: &str, tracer: &str) {
+/// One attack with these words, from its beginning to the end of the run. With `to_its_end` nobody ends it before.
+fn attack(seed: u64, words: &str, tracer: &str, to_its_end: bool) -> Ended {
     let label = format!("hostile {seed} {words}, {tracer}");
     let script = format!("{SCRIPT} {seed} {words}; read line");
     let options = ["--trace", tracer, "--ring-size", "64"];
@@ -54,9 +89,12 @@ fn attack(seed: u64, words: &str, tracer: &str) {
     let mut running = guest.start();
     running.wait_for("step ready");
     let mut client = running.client();
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     running.type_text("\n");
-    ask_until_it_ends(&running, &mut client, &label);
+    let cost = ask_until_it_ends(&running, &mut client, &label);
+    if to_its_end {
+        running.wait_for("hostile survived");
+    }
     // Whoever started it ends it, in whatever state the guest is.
     let _ = client.ask("shutdown", Value::Null);
     let (ended, trace) = running.end();
@@ -65,7 +103,7 @@ fn attack(seed: u64, words: &str, tracer: &str) {
     assert!(found, "{label}: nothing was attacked: {ended}");
     let survived = ended.stdout.contains("hostile survived");
     println!(
-        "{label}: {survived}, status {:?}, {:?}",
+        "{label}: {survived}, status {:?}, {cost:?}, {:?}",
         ended.code,
         begun.elapsed()
     );
@@ -75,13 +113,60 @@ fn attack(seed: u64, words: &str, tracer: &str) {
     assert!(is_its_own, "{label}: {ended}");
     // What there is of the trace is read, whatever the guest wrote.
     let _ = trace.report("counts");
+    ended
+}
+
+/// How often a module did each of the things that it was told to, on the processor where it did it least.
+fn done_by_a_module(ended: &Ended) -> Vec<(String, u64)> {
+    let lines = ended.stdout.lines();
+    let lines = lines.filter_map(|line| line.split_once("hostile module did "));
+    let mut least: Vec<(String, u64)> = Vec::new();
+    for (_, counts) in lines {
+        for count in counts.trim().split(", ") {
+            let (count, name) = count.split_once(' ').unwrap_or_default();
+            let count: u64 = count.parse().unwrap_or_default();
+            match least.iter_mut().find(|(of, _)| of == name) {
+                Some((_, least)) => *least = count.min(*least),
+                None => least.push((name.to_owned(), count)),
+            }
+        }
+    }
+    least
+}
+
+/// One after the other: once, or with other seeds for as long as a long test takes.
+fn attack_with(each: &[(&str, &str)]) {
+    let begun = Instant::now();
+    for seed in 1.. {
+        for (words, tracer) in each {
+            let _ = attack(seed, words, tracer, false);
+        }
+        if !is_long() || begun.elapsed() > LONG / 2 {
+            break;
+        }
+    }
 }
 
 #[test]
 fn a_linux_that_attacks_whoever_watches_it_spoils_its_own_trace_at_most() {
-    let seeds = if is_long() { 1..=20 } else { 1..=1 };
-    for seed in seeds {
-        attack(seed, "300", "function");
-        attack(seed, "300 text", "graph");
+    attack_with(&[("300", "function"), ("300 text", "graph")]);
+}
+
+#[test]
+fn a_module_that_attacks_whoever_watches_it_spoils_its_own_trace_at_most() {
+    attack_with(&[("300 module", "function"), ("300 module text", "graph")]);
+}
+
+/// So that it is known to have attacked.
+#[test]
+fn a_module_that_undoes_what_it_attacks_comes_to_its_end() {
+    let ended = attack(1, &format!("400 {UNDONE}"), "function", true);
+    let least = done_by_a_module(&ended);
+    for name in UNDONE.split(' ').skip(2) {
+        let count = least.iter().find(|(of, _)| of == name);
+        assert!(
+            count.is_some_and(|(_, count)| *count > 0),
+            "{name}: {ended}"
+        );
     }
 }

@@ -1,8 +1,8 @@
 //! The host's side of the rings: guest memory, read and written one whole word at a time.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicU64, fence};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use crate::record::{Format, RECORD_BYTES};
 use crate::ring::geometry::{LIMIT_OFF, Position};
@@ -10,7 +10,6 @@ use crate::ring::payload::PayloadMemory;
 use crate::ring::reader::{CellWord, RingMemory};
 use crate::session::{SessionEvents, SessionMemory};
 use crate::stub::cell::{HEAD, LIMIT, LOST};
-use crate::stub::halt::HALTS_MAX;
 use terms::addr::Gpa;
 
 use crate::guest::SharedMemory;
@@ -207,12 +206,14 @@ impl RingMemory for SharedRings {
         self.copy_from(self.place.rings, ring, slot, into);
     }
 
-    fn halts_left(&self) -> Option<u64> {
-        self.place.halts_left?;
-        // A stub takes one before it writes limits; ours is to be there before we look.
-        fence(SeqCst);
-        let left = (0..HALTS_MAX).filter_map(|number| self.halt_left(number));
-        Some(left.fold(0, u64::wrapping_add))
+    fn can_halt(&self) -> bool {
+        self.place.halts_left.is_some()
+    }
+
+    fn exchange(&self, ring: u16, word: CellWord, old: u64, new: u64) {
+        if let Err(error) = self.memory.exchange(self.word(ring, word), old, new) {
+            log::error!("cannot write the {word:?} word of ring {ring}: {error}");
+        }
     }
 
     fn copy_details(&self, ring: u16, slot: u64, into: &mut [u64]) {

@@ -287,6 +287,15 @@ impl SharedMemory for MockMemory {
         self.lock().write_window(at, &word.to_le_bytes())
     }
 
+    fn exchange(&self, at: Gpa, old: u64, new: u64) -> Result<bool, MemoryError> {
+        let mut target = self.lock();
+        let is_there = target.read_word(at)? == old;
+        if is_there {
+            target.write_window(at, &new.to_le_bytes())?;
+        }
+        Ok(is_there)
+    }
+
     fn copy_words(&self, at: Gpa, into: &mut [u64]) -> Result<(), MemoryError> {
         let target = self.lock();
         let mut bytes = vec![0; size_of_val(into)];

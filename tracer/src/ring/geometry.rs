@@ -47,6 +47,14 @@ impl Geometry {
         }
     }
 
+    /// So small that every way in which somebody can write and read it can be tried.
+    #[cfg(test)]
+    pub(super) const fn of_slots_log2(slots_log2: u32) -> Self {
+        Self {
+            bytes_log2: slots_log2 + RECORD_BYTES.trailing_zeros(),
+        }
+    }
+
     /// Bytes of one ring.
     #[must_use]
     pub const fn bytes(self) -> u64 {

@@ -50,9 +50,15 @@ pub trait RingMemory {
         let _ = (ring, slot);
         into.fill(0);
     }
-    /// Where stubs can end recording by themselves: how often they still can. Seen after all that was written before.
-    fn halts_left(&self) -> Option<u64> {
-        None
+    /// Whether stubs can end recording by themselves, by the limit.
+    fn can_halt(&self) -> bool {
+        false
+    }
+    /// Writes `new` to a word of the cell of `ring`, in one step, if `old` is there. (Only asked where stubs write the limit.)
+    fn exchange(&self, ring: u16, word: CellWord, old: u64, new: u64) {
+        if self.load(ring, word) == old {
+            self.store(ring, word, new);
+        }
     }
 }
 
@@ -629,30 +635,30 @@ impl RingReader {
 
     /// Has the limit follow what was read, unless a stub has ended recording.
     fn follow(&self, memory: &impl RingMemory) {
-        let Some(left) = memory.halts_left() else {
+        if !self.on || !memory.can_halt() {
             return self.store_limit(memory);
-        };
-        let now = memory.load(self.ring, CellWord::Limit);
-        if self.on && now <= LIMIT_HOLD {
-            return;
         }
-        self.store_limit(memory);
-        // It may have done so just now, and our word was the last.
-        if self.on && memory.halts_left() != Some(left) {
-            memory.store(self.ring, CellWord::Limit, LIMIT_HOLD);
+        let now = memory.load(self.ring, CellWord::Limit);
+        if now > LIMIT_HOLD {
+            // One may do so right now: then its word stays.
+            memory.exchange(self.ring, CellWord::Limit, now, self.limit());
         }
     }
 
     fn store_limit(&self, memory: &impl RingMemory) {
-        let limit = match (self.on, self.mode) {
+        memory.store(self.ring, CellWord::Limit, self.limit());
+    }
+
+    /// Up to where stubs may write.
+    fn limit(&self) -> u64 {
+        match (self.on, self.mode) {
             (false, _) => LIMIT_OFF,
             (true, Mode::Overwrite) => LIMIT_NONE,
             (true, Mode::Discard | Mode::Lossless) => {
                 let free = self.pending.kept().unwrap_or(self.tail);
                 free.after(self.room()).word(self.ring)
             }
-        };
-        memory.store(self.ring, CellWord::Limit, limit);
+        }
     }
 
     /// What is missing so far. Slots passed over that may still be written are not counted yet.

@@ -19,6 +19,7 @@ use crate::commands;
 use crate::confine;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
+use crate::options::as_root::AsRoot;
 use crate::verbs::attach::AttachOptions;
 use crate::verbs::ctl::CtlOptions;
 use crate::verbs::run::RunOptions;
@@ -48,6 +49,8 @@ enum Verb {
         /// milliseconds), as `attach` does
         #[arg(long)]
         guest: bool,
+        #[command(flatten)]
+        as_root: AsRoot,
         /// Print the guests as JSON
         #[arg(long)]
         json: bool,
@@ -63,6 +66,8 @@ enum Verb {
         /// only one of this host)
         #[arg(long, value_name = "GUEST", num_args = 0..=1)]
         attach: Option<Option<String>>,
+        #[command(flatten)]
+        as_root: AsRoot,
         /// Print the findings as JSON
         #[arg(long)]
         json: bool,
@@ -216,10 +221,18 @@ fn carried_out(verb: Verb) -> Result<ExitStatus, Failure> {
     match verb {
         Verb::Run(options) => commands::run::run(&options),
         Verb::Attach(options) => commands::attach::attach(&options),
-        Verb::Ps { guest, json } => commands::ps::ps(guest, json),
-        Verb::Doctor { attach, json } => {
+        Verb::Ps {
+            guest,
+            as_root,
+            json,
+        } => commands::ps::ps(guest, as_root, json),
+        Verb::Doctor {
+            attach,
+            as_root,
+            json,
+        } => {
             let attach = attach.as_ref().map(Option::as_deref);
-            commands::doctor::doctor(attach, json)
+            commands::doctor::doctor(attach, as_root, json)
         }
         Verb::Ctl(options) => commands::ctl::ctl(&options),
         Verb::Sites {

@@ -10,6 +10,7 @@ use super::this_host::this_host;
 use super::written::outputs;
 use crate::bell::Bell;
 use crate::confine::privileges::give_up_gains;
+use crate::confine::root::{Deed, refuse_root};
 use crate::control::server::Server;
 use crate::event_loop::{CONTROL, Ended, EventLoop, Limit, Watch};
 use crate::exit_status::ExitStatus;
@@ -38,6 +39,7 @@ use tracer::tracing::{Kernel, Tracing};
 /// # Errors
 /// [`Failure`] with one line for the user; then nothing of ours is in the guest.
 pub fn attach(options: &AttachOptions) -> Result<ExitStatus, Failure> {
+    refuse_root(Deed::Attach, options.as_root.allow_root).map_err(Failure::bad_input)?;
     if options.restore {
         return only_restore(options);
     }

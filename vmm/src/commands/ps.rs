@@ -4,12 +4,14 @@ use serde::Serialize;
 use terms::printable::{json_pretty, masked};
 
 use super::stdout::print;
+use crate::confine::root::{Deed, refuse_root};
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::foreign::listed::{Amount, Listed, guests};
 use crate::foreign::look::Seen;
 use crate::foreign::process::Process;
 use crate::layout::{GIB, MIB};
+use crate::options::as_root::AsRoot;
 
 /// A line of the list.
 #[derive(Debug, Serialize)]
@@ -24,7 +26,10 @@ struct Row {
 ///
 /// # Errors
 /// [`Failure`] with one line for the user.
-pub fn ps(with_guest: bool, json: bool) -> Result<ExitStatus, Failure> {
+pub fn ps(with_guest: bool, as_root: AsRoot, json: bool) -> Result<ExitStatus, Failure> {
+    if with_guest {
+        refuse_root(Deed::Look, as_root.allow_root).map_err(Failure::bad_input)?;
+    }
     let rows = guests()?.into_iter().map(|listed| match with_guest {
         true => looked_at(listed),
         false => Row {

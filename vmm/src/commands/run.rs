@@ -11,6 +11,7 @@ use crate::breakpoint::registers_exit;
 use crate::clock::{can_be_set_back, offset_is_applied};
 use crate::confine::places::{hold_files, write_only_in};
 use crate::confine::privileges::{give_up_capabilities, give_up_gains};
+use crate::confine::root::{Deed, refuse_root};
 use crate::confine::{self, Role};
 use crate::control::outputs::Outputs;
 use crate::control::server::Server;
@@ -44,6 +45,7 @@ const CONSOLE_PATIENCE: Duration = Duration::from_secs(5);
 /// # Errors
 /// [`Failure`] with one line for the user.
 pub fn run(options: &RunOptions) -> Result<ExitStatus, Failure> {
+    refuse_root(Deed::Run, options.as_root.allow_root).map_err(Failure::bad_input)?;
     if let Some(message) = options.traced.useless(options.control.is_some()) {
         return Err(Failure::bad_input(message));
     }

@@ -1,6 +1,6 @@
 //! What this process may do, and each of its threads: they read what a guest writes, so they may do no more than they must.
 //!
-//! What nobody needs is given up before any thread is made ([`privileges`]). After that each thread is held to the system
+//! Root is refused ([`root`]). What nobody needs is given up before any thread is made ([`privileges`]). After that each thread is held to the system
 //! calls of its [`Role`], which is the first thing that it does ([`enter`]). A call that is not on the list of its role ends
 //! the process, with a line that names both. And where it writes files is settled before the guest runs ([`places`]).
 
@@ -10,6 +10,7 @@ mod lists;
 pub mod places;
 pub mod privileges;
 mod role;
+pub mod root;
 mod violation;
 
 use std::sync::OnceLock;

@@ -151,6 +151,10 @@ impl SharedMemory for ForeignMemory {
         SharedMemory::store(&self.mapped, at, word)
     }
 
+    fn exchange(&self, at: Gpa, old: u64, new: u64) -> Result<bool, MemoryError> {
+        SharedMemory::exchange(&self.mapped, at, old, new)
+    }
+
     fn copy_words(&self, at: Gpa, into: &mut [u64]) -> Result<(), MemoryError> {
         SharedMemory::copy_words(&self.mapped, at, into)
     }

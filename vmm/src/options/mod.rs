@@ -1,5 +1,6 @@
 //! Options that are given on the command line and over the control socket alike: one list for both.
 
+pub mod as_root;
 pub mod choice;
 pub mod graph;
 pub mod quantities;

@@ -3,9 +3,10 @@
 //! There is one for all of them, so that one system call wakes them all. Woken one by one, the first
 //! could take the controller's CPU for a whole time slice, while the others stay paused.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
 use super::brief;
+use super::sync::{Condvar, Mutex, MutexGuard};
 
 /// Counts the changes that waiting threads must look at.
 #[derive(Debug, Default)]
@@ -41,32 +42,5 @@ impl Gate {
 
     fn lock(&self) -> MutexGuard<'_, u64> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::Gate;
-
-    #[test]
-    fn a_change_before_the_wait_is_not_missed() {
-        let gate = Arc::new(Gate::default());
-        let seen = gate.changes();
-        gate.open();
-        gate.wait(seen);
-        let seen = gate.changes();
-        let theirs = Arc::clone(&gate);
-        let threads: Vec<_> = (0..4)
-            .map(|_| {
-                let theirs = Arc::clone(&theirs);
-                std::thread::spawn(move || theirs.wait(seen))
-            })
-            .collect();
-        gate.open();
-        for thread in threads {
-            thread.join().unwrap();
-        }
     }
 }

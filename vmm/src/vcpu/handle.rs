@@ -8,7 +8,7 @@ use crate::confine::{self, Role};
 
 use super::cpu_time::CpuTime;
 use super::kick;
-use super::mailbox::{Mailbox, Order, Pending, Reply, Request, Shared, VcpuState};
+use super::mailbox::{Mailbox, NoReply, Order, Reply, Request, Shared, VcpuState};
 use super::registers::FullRegisters;
 use super::thread::Vcpu;
 
@@ -193,13 +193,6 @@ impl VcpuHandle {
     /// [`AskVcpuError`] when it is not parked, does not answer or KVM refuses.
     pub(crate) fn ask(&self, request: Request, deadline: Instant) -> Result<Reply, AskVcpuError> {
         let vcpu = self.number;
-        let mut mailbox = self.shared.lock();
-        if !mailbox.state.is_out_of_guest() || mailbox.state == VcpuState::Stopped {
-            return Err(AskVcpuError::NotParked { vcpu });
-        }
-        mailbox.pending = Pending::Asked(Box::new(request));
-        self.shared.gate.open();
-        let answered = |mailbox: &Mailbox| matches!(mailbox.pending, Pending::Answered(_));
         let what = || {
             format!("{request:?}")
                 .split('(')
@@ -207,26 +200,19 @@ impl VcpuHandle {
                 .unwrap_or_default()
                 .to_owned()
         };
-        let Some(mut mailbox) = self.shared.wait(mailbox, deadline, answered) else {
-            // A late answer must not be taken for that of the next request.
-            self.shared.lock().pending = Pending::None;
-            return Err(AskVcpuError::TimedOut {
+        let reply = self.shared.ask(request, deadline);
+        reply.map_err(|why| match why {
+            NoReply::NotParked => AskVcpuError::NotParked { vcpu },
+            NoReply::TimedOut => AskVcpuError::TimedOut {
                 vcpu,
                 request: what(),
-            });
-        };
-        match std::mem::take(&mut mailbox.pending) {
-            Pending::Answered(Ok(reply)) => Ok(reply),
-            Pending::Answered(Err(source)) => Err(AskVcpuError::Refused {
+            },
+            NoReply::Refused(source) => AskVcpuError::Refused {
                 vcpu,
                 request: what(),
                 source,
-            }),
-            Pending::None | Pending::Asked(_) => Err(AskVcpuError::TimedOut {
-                vcpu,
-                request: what(),
-            }),
-        }
+            },
+        })
     }
 
     /// Tells the thread to end. Does not wait.
@@ -261,5 +247,20 @@ impl VcpuHandle {
         if running && let Some(thread) = &self.thread {
             kick::kick(thread);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_waits_for_the_console_is_wanted_for_passes_too() {
+        let shared = Shared::new(Arc::default());
+        assert!(!shared.is_wanted(0));
+        let pass = shared.want_pass();
+        assert!(shared.is_wanted(0) && !shared.is_wanted(pass));
+        shared.give(&mut shared.lock(), Order::Hold);
+        assert!(shared.is_wanted(pass));
     }
 }

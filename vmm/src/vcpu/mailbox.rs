@@ -1,8 +1,8 @@
 //! What a vCPU thread and its controller share: the order, and the mailbox where the thread says what
 //! it is doing and takes requests while it is parked.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use kvm_bindings::{kvm_regs, kvm_sregs};
@@ -11,6 +11,7 @@ use terms::addr::Gva;
 use super::brief;
 use super::gate::Gate;
 use super::registers::FullRegisters;
+use super::sync::{AtomicU8, AtomicU64, Condvar, Mutex, MutexGuard};
 use tracer::clock::Sample;
 
 /// What the controller wants of the thread.
@@ -94,6 +95,25 @@ pub(super) enum Pending {
     None,
     Asked(Box<Request>),
     Answered(Result<Reply, kvm_ioctls::Error>),
+}
+
+/// Why there is no reply.
+#[derive(Debug)]
+pub(super) enum NoReply {
+    /// The vCPU is in the guest, or has ended.
+    NotParked,
+    /// Not in time.
+    TimedOut,
+    /// KVM refused.
+    Refused(kvm_ioctls::Error),
+}
+
+/// What a thread does while it rests.
+pub(super) trait Resting {
+    /// Does what is asked, and says in the mailbox that it has.
+    fn serve(&mut self, mailbox: &mut Mailbox, request: Request);
+    /// Whether what it rests for is over.
+    fn may_go(&self, mailbox: &Mailbox) -> bool;
 }
 
 /// The part under the lock.
@@ -183,6 +203,52 @@ impl Shared {
         }
     }
 
+    /// The thread's rest: until it may go and is to run; then it has the mailbox. `None`: it is to end.
+    pub(super) fn rest<'a>(
+        &'a self,
+        mut mailbox: MutexGuard<'a, Mailbox>,
+        thread: &mut impl Resting,
+    ) -> Option<MutexGuard<'a, Mailbox>> {
+        loop {
+            // Before the look: what comes after it opens the gate.
+            let seen = self.gate.changes();
+            if let Pending::Asked(request) = &mailbox.pending {
+                let request = **request;
+                thread.serve(&mut mailbox, request);
+                self.acknowledged.notify_all();
+                continue;
+            }
+            match self.order() {
+                Order::Stop => return None,
+                Order::Run if thread.may_go(&mailbox) => return Some(mailbox),
+                Order::Run | Order::Hold => {}
+            }
+            drop(mailbox);
+            self.gate.wait(seen);
+            mailbox = self.lock();
+        }
+    }
+
+    /// Has the thread do `request`, which must rest.
+    pub(super) fn ask(&self, request: Request, deadline: Instant) -> Result<Reply, NoReply> {
+        let mut mailbox = self.lock();
+        if !mailbox.state.is_out_of_guest() || mailbox.state == VcpuState::Stopped {
+            return Err(NoReply::NotParked);
+        }
+        mailbox.pending = Pending::Asked(Box::new(request));
+        self.gate.open();
+        let answered = |mailbox: &Mailbox| matches!(mailbox.pending, Pending::Answered(_));
+        let Some(mut mailbox) = self.wait(mailbox, deadline, answered) else {
+            // A late answer must not be taken for that of the next request.
+            self.lock().pending = Pending::None;
+            return Err(NoReply::TimedOut);
+        };
+        match std::mem::take(&mut mailbox.pending) {
+            Pending::Answered(reply) => reply.map_err(NoReply::Refused),
+            Pending::None | Pending::Asked(_) => Err(NoReply::TimedOut),
+        }
+    }
+
     /// Waits for the thread until `ready` holds; `None` when `deadline` passes first.
     pub(super) fn wait<'a>(
         &'a self,
@@ -204,20 +270,5 @@ impl Shared {
             mailbox = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         Some(mailbox)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_thread_that_waits_for_the_console_is_wanted_for_passes_too() {
-        let shared = Shared::new(Arc::default());
-        assert!(!shared.is_wanted(0));
-        let pass = shared.want_pass();
-        assert!(shared.is_wanted(0) && !shared.is_wanted(pass));
-        shared.give(&mut shared.lock(), Order::Hold);
-        assert!(shared.is_wanted(pass));
     }
 }

@@ -12,10 +12,13 @@ mod gate;
 mod guest_time;
 mod handle;
 mod host_log;
+#[cfg(test)]
+mod interleavings;
 mod kick;
 mod mailbox;
 mod msr;
 mod registers;
+mod sync;
 mod thread;
 
 use std::sync::Arc;

@@ -31,7 +31,7 @@ use super::event::{EventSender, VcpuEvent, VcpuEventKind};
 use super::guest_time::GuestTime;
 use super::host_log::HostLog;
 use super::kick::{self, ImmediateExit, KickTarget, KickTargets};
-use super::mailbox::{Mailbox, Order, Pending, Reply, Request, Shared, VcpuState};
+use super::mailbox::{Mailbox, Order, Pending, Reply, Request, Resting, Shared, VcpuState};
 use super::msr;
 use super::registers::RegisterReader;
 use crate::counter;
@@ -448,23 +448,10 @@ impl Vcpu {
             self.time.check(&self.fd);
             mailbox = shared.lock();
         }
-        loop {
-            let seen = shared.gate.changes();
-            if let Pending::Asked(request) = &mailbox.pending {
-                let request = **request;
-                self.serve(&mut mailbox, request);
-                shared.acknowledged.notify_all();
-                continue;
-            }
-            match shared.order() {
-                Order::Stop => return State::Stopped,
-                Order::Run if self.may_go(rest, &mailbox) => break,
-                Order::Run | Order::Hold => {}
-            }
-            drop(mailbox);
-            shared.gate.wait(seen);
-            mailbox = shared.lock();
-        }
+        let mut at_rest = AtRest { vcpu: self, rest };
+        let Some(mut mailbox) = shared.rest(mailbox, &mut at_rest) else {
+            return State::Stopped;
+        };
         self.wait = None;
         mailbox.state = VcpuState::Running;
         mailbox.registers = None;
@@ -473,13 +460,6 @@ impl Vcpu {
         shared.acknowledged.notify_all();
         kick::serialise_core();
         State::Running
-    }
-
-    /// Whether what it rests for is over.
-    fn may_go(&self, rest: Rest, mailbox: &Mailbox) -> bool {
-        let has_room = self.wait.as_ref().is_none_or(Wait::is_over);
-        let is_held = rest == Rest::Held && self.time.is_held();
-        rest != Rest::Exited && has_room && !is_held && !mailbox.state.waits()
     }
 
     fn serve(&mut self, mailbox: &mut Mailbox, request: Request) {
@@ -511,6 +491,25 @@ impl Vcpu {
     /// Arms one breakpoint, or none.
     pub(super) fn set_breakpoint(&mut self, at: Option<Gva>) -> Result<(), kvm_ioctls::Error> {
         self.debugging.set_breakpoint(&self.fd, at)
+    }
+}
+
+/// A vCPU that is out of the guest.
+struct AtRest<'a> {
+    vcpu: &'a mut Vcpu,
+    rest: Rest,
+}
+
+impl Resting for AtRest<'_> {
+    fn serve(&mut self, mailbox: &mut Mailbox, request: Request) {
+        self.vcpu.serve(mailbox, request);
+    }
+
+    fn may_go(&self, mailbox: &Mailbox) -> bool {
+        let (vcpu, rest) = (&*self.vcpu, self.rest);
+        let has_room = vcpu.wait.as_ref().is_none_or(Wait::is_over);
+        let is_held = rest == Rest::Held && vcpu.time.is_held();
+        rest != Rest::Exited && has_room && !is_held && !mailbox.state.waits()
     }
 }
 

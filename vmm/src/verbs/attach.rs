@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use crate::options::as_root::AsRoot;
 use crate::options::quantities;
 use crate::options::traced::Traced;
 use tracer::tracing::options::{SessionOptions, TracingOptions};
@@ -48,6 +49,12 @@ pub struct AttachOptions {
     /// Give the guest back what a tracer that was killed has left in it, and trace nothing. (Attaching does so, too)
     #[arg(long, conflicts_with_all = ["kernel", "symbols", "host_events", "control", "duration", "follow"])]
     pub restore: bool,
+    #[command(flatten)]
+    #[expect(
+        missing_docs,
+        reason = "a doc comment here would become the text of the whole command"
+    )]
+    pub as_root: AsRoot,
     #[command(flatten)]
     #[expect(
         missing_docs,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::layout;
+use crate::options::as_root::AsRoot;
 use crate::options::choice::choice;
 use crate::options::quantities;
 use crate::options::traced::Traced;
@@ -89,6 +90,12 @@ pub struct RunOptions {
     /// Whether the lock prefixes that the image lists are effective (default: not with one vCPU)
     #[arg(long, value_name = "STATE", value_parser = choice::<LockPrefixes>())]
     pub smp_locks: Option<LockPrefixes>,
+    #[command(flatten)]
+    #[expect(
+        missing_docs,
+        reason = "a doc comment here would become the text of the whole command"
+    )]
+    pub as_root: AsRoot,
     #[command(flatten)]
     #[expect(
         missing_docs,

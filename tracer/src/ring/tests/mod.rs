@@ -16,6 +16,7 @@ use crate::record::{Detail, FUNCTIONS_MAX, Format, RECORD_BYTES, Record};
 use trace::doubt::TimeDoubt;
 use trace::event::Step;
 
+mod interleavings;
 mod words;
 mod writers;
 
