@@ -126,6 +126,7 @@ impl Ground {
                 clock,
                 halts: ground.halts(session),
                 waits: None,
+                tasks: None,
             })
             .collect();
         let first = ground.setup.sessions.len() as u64;

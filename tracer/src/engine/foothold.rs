@@ -1,15 +1,19 @@
 //! What an attached guest has of ours: a window with room for stubs, cells and the journal, and how stubs know their vCPU.
 
+use std::collections::BTreeMap;
+
 use image::Image;
 use terms::addr::{Gpa, Gva};
 use terms::region::Region;
 
 use super::AttachError;
+use super::tasks::TaskBlock;
 use crate::clock::layout::PAGE_BYTES;
 use crate::paging::{PAGE_4K, PageUse};
 use crate::record::FUNCTIONS_MAX;
 use crate::ring::turnstile::Turnstile;
 use crate::stub::arena::Arena;
+use crate::session::SessionId;
 use crate::stub::cell::{CellPlace, Cells, CpuStrategy, NoGsBase, SESSIONS_MAX, TracedCode};
 use crate::stub::gs_list;
 use crate::stub::halt::HALTS_MAX;
@@ -56,6 +60,8 @@ pub struct Foothold {
     pub(super) turnstile: Option<Turnstile>,
     /// Where the host finds its directory.
     pub(super) mirror_physical: Option<Gpa>,
+    /// What stubs read to know whom they record, of each number of a session that has asked.
+    pub(super) task_blocks: BTreeMap<SessionId, TaskBlock>,
 }
 
 /// Whether the vCPUs are told apart.
@@ -194,6 +200,7 @@ impl Foothold {
             reach: None,
             turnstile: None,
             mirror_physical: None,
+            task_blocks: BTreeMap::new(),
         })
     }
 

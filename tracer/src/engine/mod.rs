@@ -30,6 +30,7 @@ pub use points::Points;
 use probes::{NewProbe, ProbeError, ProbeId};
 pub use restoring::{RestoreError, Restored, restore};
 pub use sessions::Sessions;
+pub use tasks::TaskFilterError;
 use transient::{Moved, Transient};
 
 use crate::capture::Capture;
@@ -527,6 +528,7 @@ mod rings;
 pub mod saved;
 mod sessions;
 mod steps;
+mod tasks;
 #[cfg(test)]
 mod tests;
 pub mod transient;

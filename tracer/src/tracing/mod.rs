@@ -34,6 +34,7 @@ mod sessions;
 mod show;
 mod slices;
 pub mod status;
+pub mod tasks;
 mod timekeeping;
 mod way_out;
 mod window;

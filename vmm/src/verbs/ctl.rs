@@ -21,6 +21,9 @@ use crate::control::methods::tracing::{
     ClearVcpus, Dump, ListFunctions, SetVcpus, ShowProfile, Start, Stop, Thaw, TracingOff,
     TracingOn,
 };
+use crate::control::methods::tasks::{
+    AddTasks, ClearTasks, RemoveTasks, SetTasks, ShowTasks,
+};
 use crate::options::quantities;
 
 /// Talk to a running `vmm run --control PATH`
@@ -66,6 +69,9 @@ pub(crate) enum CtlVerb {
     /// Choose the vCPUs that a session records
     #[command(subcommand)]
     Vcpus(VcpusVerb),
+    /// Choose the tasks that a session records
+    #[command(subcommand)]
+    Tasks(TasksVerb),
     /// List, enable and disable the events that the guest declares
     #[command(subcommand)]
     Events(EventsVerb),
@@ -136,6 +142,16 @@ pub(crate) enum FilterVerb {
 pub(crate) enum VcpusVerb {
     Set(SetVcpus),
     Clear(ClearVcpus),
+}
+
+/// What can be done with tasks.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TasksVerb {
+    Set(SetTasks),
+    Add(AddTasks),
+    Remove(RemoveTasks),
+    Clear(ClearTasks),
+    Show(ShowTasks),
 }
 
 /// What can be done with events.
