@@ -65,6 +65,7 @@ mod slices;
 mod storm;
 mod tables;
 mod tail;
+mod tasks;
 mod terminal;
 mod top;
 mod triggers;

@@ -348,6 +348,7 @@ fn calls_without_room_in_the_mirror_are_counted_as_such() {
             captures: false,
             has_all_shapes: false,
             halt: None,
+            tasks: None,
         });
         ground.enter_vcpu(0);
         let memory = ground.session(0);

@@ -12,8 +12,8 @@ use crate::clock::layout::PAGE_BYTES;
 use crate::paging::{PAGE_4K, PageUse};
 use crate::record::FUNCTIONS_MAX;
 use crate::ring::turnstile::Turnstile;
-use crate::stub::arena::Arena;
 use crate::session::SessionId;
+use crate::stub::arena::Arena;
 use crate::stub::cell::{CellPlace, Cells, CpuStrategy, NoGsBase, SESSIONS_MAX, TracedCode};
 use crate::stub::gs_list;
 use crate::stub::halt::HALTS_MAX;
@@ -54,6 +54,8 @@ pub struct Foothold {
     pub(super) mirror: Option<Mirror>,
     /// Made for the first session that waits for long calls: beside the mirror.
     pub(super) entered: Option<i32>,
+    /// Made for the first graph that asks for tasks: beside the mirror.
+    pub(super) heard: Option<i32>,
     /// Made for the first capture that reads memory.
     reach: Option<Reach>,
     /// Made for the first session that loses nothing.
@@ -197,6 +199,7 @@ impl Foothold {
             no_gs,
             mirror: None,
             entered: None,
+            heard: None,
             reach: None,
             turnstile: None,
             mirror_physical: None,

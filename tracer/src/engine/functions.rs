@@ -156,6 +156,7 @@ impl Points {
             return Ok(routine);
         }
         let go_on = routine;
-        with.place(Piece::Fork(ForkRoutine { checks, go_on })).map(Some)
+        with.place(Piece::Fork(ForkRoutine { checks, go_on }))
+            .map(Some)
     }
 }

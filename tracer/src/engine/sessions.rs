@@ -33,8 +33,8 @@ use crate::session::{CallMoments, Session, SessionConfig, SessionId, SessionMemo
 use crate::stub::cell::{EVENT_CELL, HEAD, LIMIT, SESSIONS_MAX};
 use crate::stub::recorder::Recorder;
 use crate::stub::spec::StubSpec;
-use crate::stub::task::TaskCheck;
 use crate::stub::spec::{Hook, ReturnHook, SiteShape};
+use crate::stub::task::TaskCheck;
 use crate::target::{MemoryError, StoppedTarget, WindowMemory};
 use crate::window::WindowError;
 

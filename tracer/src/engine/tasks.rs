@@ -10,7 +10,7 @@ use crate::current_task::{Cgroup, CurrentTask};
 use crate::guest_kind;
 use crate::introspection::{CgroupError, Introspection};
 use crate::paging::PageUse;
-use crate::session::SessionId;
+use crate::session::{SessionId, TracerKind};
 use crate::stub::store::{Piece, StoreError};
 use crate::stub::task::routine::TaskRoutine;
 use crate::stub::task::{
@@ -116,10 +116,15 @@ impl Engine {
         wanted: &WantedTasks,
     ) -> Result<TaskCheck, TaskFilterError> {
         let current = self.check_tasks(wanted)?;
+        let session = self
+            .sessions
+            .get(id)
+            .map_err(|_| AttachError::NoSession(id.0))?;
+        let is_graph = session.config.tracer == TracerKind::Graph;
         let inside = self.transient.inside.as_deref();
         let lists = TaskLists::new(wanted, inside, &*target)?;
         let foothold = self.foothold.as_mut().ok_or(AttachError::NotAttached)?;
-        foothold.place_tasks(target, (id, wanted, &lists), current)
+        foothold.place_tasks(target, (id, wanted, &lists), (current, is_graph))
     }
 
     /// Whether the guest can be asked what `wanted` asks, as far as the image says. Where the task is that runs.
@@ -184,7 +189,10 @@ impl TaskLists {
                 }
             }
         }
-        let counts = [("names", lists.names.len()), ("cgroups", lists.cgroups.len())];
+        let counts = [
+            ("names", lists.names.len()),
+            ("cgroups", lists.cgroups.len()),
+        ];
         match counts.into_iter().find(|(_, count)| *count > LIST_MAX) {
             Some((what, count)) => Err(TaskFilterError::TooMany { what, count }),
             None => Ok(lists),
@@ -245,8 +253,12 @@ impl Foothold {
         &mut self,
         target: &mut (impl StoppedTarget + ?Sized),
         (id, wanted, lists): (SessionId, &WantedTasks, &TaskLists),
-        current: CurrentTask,
+        (current, is_graph): (CurrentTask, bool),
     ) -> Result<TaskCheck, TaskFilterError> {
+        let heard = match is_graph {
+            true => Some(self.heard(target)?),
+            false => None,
+        };
         let block = self.task_block(target, id)?;
         let at = block.extent.at;
         let written = block.write(target, wanted, lists);
@@ -263,8 +275,19 @@ impl Foothold {
         Ok(TaskCheck {
             current,
             block: at,
+            heard,
             routine: routine.transpose().map_err(AttachError::Store)?,
         })
+    }
+
+    /// From a word of the mirror to the one that says who has the beginning of a call, which the first graph makes that asks.
+    fn heard(&mut self, target: &mut (impl StoppedTarget + ?Sized)) -> Result<i32, AttachError> {
+        if let Some(heard) = self.heard {
+            return Ok(heard);
+        }
+        let heard = self.beside_mirror(target)?;
+        self.heard = Some(heard);
+        Ok(heard)
     }
 
     /// The memory of session number `id` for that, which is made when it asks first.

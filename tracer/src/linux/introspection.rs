@@ -10,7 +10,8 @@ use super::module;
 use super::module::ModuleLayout;
 use crate::current_task::Cgroup;
 use crate::introspection::{
-    CgroupError, Contents, Introspection, KprobesError, Loaded, Module, ModuleError, Returns, TaskList,
+    CgroupError, Contents, Introspection, KprobesError, Loaded, Module, ModuleError, Returns,
+    TaskList,
 };
 use crate::target::{MemoryError, PhysicalMemory, TargetMemory, VcpuRegisters};
 

@@ -204,7 +204,11 @@ impl SessionOptions {
             return Err(TracingError::TwoTaskFilters);
         }
         let is_not = !self.not_tasks.is_empty();
-        let terms = if is_not { &self.not_tasks } else { &self.only_tasks };
+        let terms = if is_not {
+            &self.not_tasks
+        } else {
+            &self.only_tasks
+        };
         let wanted = WantedTasks::new(is_not, terms, self.follow_forks)?;
         match wanted.follows && wanted.is_all() {
             true => Err(TracingError::NotApplicable {

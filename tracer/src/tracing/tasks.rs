@@ -97,8 +97,10 @@ impl Tracing {
         let takes_others = on.engine.filter_tasks(&mut stopped, id, wanted)?;
         drop(stopped);
         let is_started = on.sessions.at(index)?.started;
-        on.follow_forks(id, is_started && wanted.follows)?;
-        if !is_started {
+        let follows = is_started && wanted.follows;
+        let followed = on.engine.sessions().get(id)?.follows;
+        on.follow_forks(id, follows)?;
+        if !is_started || !takes_others && follows == followed {
             return Ok(());
         }
         on.engine.sessions_mut().set_anew(id, takes_others);
@@ -118,7 +120,7 @@ impl Tracing {
         let on = &mut self.attachment;
         let filter = on.sessions.at(index)?.filter.clone();
         let selection = on.engine.sessions().get(id)?.selection.clone();
-        // Also where only a task that begins is told of from now on, or no more.
+        // Also where only of tasks that begin is told from now on, or no more.
         on.change(guest, index, id, filter, selection)?;
         if takes_others {
             let events: Vec<_> = on.sessions.at(index)?.events.iter().copied().collect();

@@ -9,7 +9,10 @@ use tracer::tracing::status::TaskStatus;
 
 /// Makes the request and prints the result.
 pub(super) fn tasks(options: &CtlOptions, verb: &TasksVerb) -> Result<ExitStatus, Failure> {
-    let changed = switched("only these are recorded", "only these were recorded already");
+    let changed = switched(
+        "only these are recorded",
+        "only these were recorded already",
+    );
     match verb {
         TasksVerb::Set(method) if method.0.not => {
             let changed = switched("all but these are recorded", "all but these were already");

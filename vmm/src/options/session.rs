@@ -66,7 +66,12 @@ pub struct SessionOptions {
     /// Record only what these tasks do, as 1234,sh: a number, a name (with a * at its end: those that begin so),
     /// process:NUMBER (all its threads), name:TEXT, or cgroup:/PATH (it and what is below it); the others write nothing, and nothing of
     /// them is counted as lost (default: all of them)
-    #[arg(long, value_name = "TASK", value_delimiter = ',', conflicts_with = "not_tasks")]
+    #[arg(
+        long,
+        value_name = "TASK",
+        value_delimiter = ',',
+        conflicts_with = "not_tasks"
+    )]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub only_tasks: Vec<String>,
     /// Record what all tasks do but these

@@ -17,12 +17,10 @@ use crate::control::methods::probes::{
 };
 use crate::control::methods::service::{ShowErrors, ShowVersion};
 use crate::control::methods::sessions::{CreateSession, DeleteSession, ListSessions, SessionName};
+use crate::control::methods::tasks::{AddTasks, ClearTasks, RemoveTasks, SetTasks, ShowTasks};
 use crate::control::methods::tracing::{
     ClearVcpus, Dump, ListFunctions, SetVcpus, ShowProfile, Start, Stop, Thaw, TracingOff,
     TracingOn,
-};
-use crate::control::methods::tasks::{
-    AddTasks, ClearTasks, RemoveTasks, SetTasks, ShowTasks,
 };
 use crate::options::quantities;
 

@@ -115,7 +115,14 @@ pub fn leads<'i>(
                 Entry::Vacant(free) => Ok(*free.insert(store.template(spec(&wanted))?)),
             };
         let is_anew = wanted.0.iter().any(|id| anew.has(id));
-        let lead = lead((image, site), sites, (wanted, is_anew), template, store, memory)?;
+        let lead = lead(
+            (image, site),
+            sites,
+            (wanted, is_anew),
+            template,
+            store,
+            memory,
+        )?;
         leads.extend(lead.map(|lead| (site, lead)));
     }
     Ok(leads)

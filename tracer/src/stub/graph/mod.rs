@@ -20,6 +20,7 @@
 //! A function that was entered by a tail jump finds an address inside the stubs where its return
 //! address should be: it is recorded as such and not hooked again.
 
+mod asking;
 mod fast;
 mod timing;
 
@@ -37,7 +38,6 @@ use crate::stub::profile;
 use crate::stub::recorder::Full;
 use crate::stub::registers::{CALLERS, ENTRY, EXIT, HEAD, Scratch, emit_restore, emit_save};
 use crate::stub::spec::{Hook, ReturnHook, SiteShape, StubSpec};
-use crate::stub::task::TaskCheck;
 use trace::event::Step;
 
 /// Appends the whole stub: entry, body, exit. `body` is the address that the function continues
@@ -57,7 +57,7 @@ pub fn emit(
     if spec.shape == SiteShape::EntryOnly {
         return code.emit_unhookable(a, body);
     }
-    code.emit_task_gate(a)?;
+    code.emit_gate(a)?;
     code.emit_fast(a, body)?;
     code.emit_off_check(a)?;
     emit_save(a, &code.saved)?;
@@ -65,6 +65,7 @@ pub fn emit(
     a.set_label(&mut code.no_tail)?;
     code.emit_entry_lookup(a)?;
     code.emit_untimed(a)?;
+    code.emit_unheard(a)?;
     code.emit_entry_profiles(a)?;
     code.emit_records(a, &ENTRY, Step::Entry)?;
     match code.variant() {
@@ -150,26 +151,6 @@ impl<'a> Code<'a> {
         Ok(())
     }
 
-    /// What decides alone whether anything is done for a call: of a single session, where nobody else wants the return.
-    fn task_gate(&self) -> Option<TaskCheck> {
-        match (&*self.spec.recorders, &*self.spec.profiles) {
-            _ if self.spec.captures_exit => None,
-            ([only], []) => only.tasks,
-            ([], [only]) => only.tasks,
-            _ => None,
-        }
-    }
-
-    /// With one session that records nothing of the task that runs there is nothing to hook. Where it is hooked the end of
-    /// the call is recorded as its beginning was, whatever the filter is by then.
-    fn emit_task_gate(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
-        match self.task_gate() {
-            Some(tasks) if self.spec.shape == SiteShape::Bare => tasks.emit_keeping(a, self.off),
-            Some(tasks) => tasks.emit(a, self.off),
-            None => Ok(()),
-        }
-    }
-
     /// With one session that is switched off there is nothing to hook.
     fn emit_off_check(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
         let only = match (&*self.spec.recorders, &*self.spec.profiles) {
@@ -235,17 +216,15 @@ impl<'a> Code<'a> {
             Step::Exit => self.left_slot(),
             Step::Entry | Step::Tail | Step::Unhooked => self.slot(),
         };
-        let is_gated = self.task_gate().is_some();
-        for recorder in &self.spec.recorders {
+        let spec = self.spec;
+        for (number, recorder) in spec.recorders.iter().enumerate() {
             // A function session records entries only; at an entry the slot has the return address still.
             if !recorder.format.is_graph() && step == Step::Exit {
                 continue;
             }
             let mut back = a.create_label();
             let full = a.create_label();
-            if !is_gated {
-                recorder.emit_task_check(a, back)?;
-            }
+            self.emit_asked(a, (number, recorder), step, back)?;
             let room = recorder.emit_check(a, scratch, full)?;
             recorder.emit_beside(a, scratch, (slot, self.spec.shape.has_return_address()))?;
             match recorder.halts.entered() {
@@ -340,7 +319,7 @@ impl<'a> Code<'a> {
 
     /// The whole stub of a function whose return is not hooked.
     fn emit_unhookable(mut self, a: &mut CodeAssembler, body: Gva) -> Result<(), IcedError> {
-        self.emit_task_gate(a)?;
+        self.emit_gate(a)?;
         self.emit_off_check(a)?;
         emit_save(a, &self.saved)?;
         self.emit_entry_only(a, Step::Unhooked, body)?;
@@ -378,6 +357,8 @@ fn saved(spec: &StubSpec) -> Vec<AsmRegister64> {
     saved.extend((has_base || times_calls).then_some(ENTRY.base));
     if !spec.profiles.is_empty() {
         saved.extend(profile::AT_ENTRY);
+    } else if asking::heard(spec).is_some() {
+        saved.push(profile::WORD);
     }
     saved
 }

@@ -22,13 +22,7 @@ pub struct ForkRoutine {
 }
 
 /// What it changes, and gives back.
-const SAVED: [AsmRegister64; 5] = [
-    gpr64::rax,
-    gpr64::rcx,
-    gpr64::rdx,
-    gpr64::r8,
-    gpr64::r11,
-];
+const SAVED: [AsmRegister64; 5] = [gpr64::rax, gpr64::rcx, gpr64::rdx, gpr64::r8, gpr64::r11];
 
 impl ForkRoutine {
     /// Its code at `at`. It is called with the address of the new task in rdi, and changes nothing but flags.
@@ -42,7 +36,10 @@ impl ForkRoutine {
         self.checks
             .iter()
             .try_for_each(|check| check.emit_child(&mut a))?;
-        SAVED.iter().rev().try_for_each(|register| a.pop(*register))?;
+        SAVED
+            .iter()
+            .rev()
+            .try_for_each(|register| a.pop(*register))?;
         match self.go_on {
             Some(go_on) => a.jmp(go_on.0)?,
             None => a.ret()?,

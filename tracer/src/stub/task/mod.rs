@@ -72,6 +72,8 @@ pub struct TaskCheck {
     pub block: Gva,
     /// The routine that looks at more than a number, if that is asked.
     pub routine: Option<Gva>,
+    /// From a word of the mirror to the one that says for whom the beginning of the call was recorded: of a graph.
+    pub heard: Option<i32>,
 }
 
 impl TaskCheck {
@@ -140,7 +142,10 @@ impl NameWords {
         let (mut masks, mut wanted) = ([0; NAME_BYTES], [0; NAME_BYTES]);
         // The 0 after it too, if no more may come.
         let compared = length + usize::from(is_all);
-        masks.iter_mut().take(compared).for_each(|byte| *byte = 0xff);
+        masks
+            .iter_mut()
+            .take(compared)
+            .for_each(|byte| *byte = 0xff);
         for (to, byte) in wanted.iter_mut().zip(bytes.iter().take(length)) {
             *to = *byte;
         }

@@ -62,7 +62,10 @@ impl TaskRoutine {
         a.xor(rax, 1)?;
         bind(&mut a, decided)?;
         a.test(eax, eax)?;
-        SAVED.iter().rev().try_for_each(|register| a.pop(*register))?;
+        SAVED
+            .iter()
+            .rev()
+            .try_for_each(|register| a.pop(*register))?;
         a.ret()?;
         Ok(assemble(&mut a, at.0)?.bytes)
     }

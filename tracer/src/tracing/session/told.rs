@@ -16,9 +16,7 @@ use crate::guest_kind;
 use crate::session::TracerKind;
 use crate::tracing::closing::Closing;
 use crate::tracing::options::Tracer;
-use crate::tracing::status::{
-    OnlyStatus, Profile, ProfiledFunction, SessionStatus, TaskStatus,
-};
+use crate::tracing::status::{OnlyStatus, Profile, ProfiledFunction, SessionStatus, TaskStatus};
 use crate::tracing::{TracingError, WantedDump};
 use trace::export::uftrace::{Fired, InitCallList, Metadata, NO_CLOCK, NOP, Pause};
 
