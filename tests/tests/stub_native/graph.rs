@@ -324,6 +324,7 @@ fn callers_and_bodies_notice_nothing_and_records_are_exact() {
                         captures,
                         has_all_shapes: false,
                         halt,
+                        tasks: None,
                     };
                     check(setup, state, &mut random);
                 }

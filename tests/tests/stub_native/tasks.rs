@@ -6,7 +6,7 @@ use tracer::stub::recorder::Clock;
 use tracer::stub::spec::ReturnHook;
 use tracer::stub::task::NameWords;
 
-use crate::bodies::LEAF;
+use crate::bodies::{LEAF, RECURSIVE};
 use crate::ground::{FUNCTIONS, Ground, MIRROR_LOG2};
 use crate::setup::{Asked, Place, Records, Setup};
 
@@ -76,7 +76,7 @@ fn what_is_recorded_is_what_its_number_says_on_each_vcpu() {
                 ground.run_task(1, 8, NAME);
                 for vcpu in [0, 1] {
                     ground.enter_vcpu(vcpu);
-                    for function in 0..FUNCTIONS {
+                    for function in (0..FUNCTIONS).filter(|one| *one != RECURSIVE) {
                         ground.call(function);
                     }
                 }
@@ -89,7 +89,7 @@ fn what_is_recorded_is_what_its_number_says_on_each_vcpu() {
                         (named, other)
                     };
                     assert_eq!(none, 0, "{place:?} {asked:?} {sessions:?} {is_not}");
-                    assert!(more >= FUNCTIONS.into(), "{place:?} {asked:?} {sessions:?}");
+                    assert!(more >= u64::from(FUNCTIONS) - 1, "{place:?} {asked:?} {sessions:?}");
                 }
             }
         }

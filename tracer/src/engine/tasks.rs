@@ -341,3 +341,91 @@ impl TaskBlock {
         target.write_window(physical, &words)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use image::testing::nop_image;
+    use terms::addr::Gpa;
+
+    use super::*;
+    use crate::mock::{MockTarget, Rights};
+
+    const AT: Gva = Gva(0xffff_ffff_9000_0000);
+    const PHYSICAL: Gpa = Gpa(1 << 32);
+
+    fn lists(numbers: &[(u32, bool, bool)]) -> TaskLists {
+        let numbers = numbers.iter();
+        let numbers = numbers.map(|(number, is_process, waits)| {
+            let (is_process, waits) = (*is_process, *waits);
+            (*number, Meant { is_process, waits })
+        });
+        TaskLists {
+            numbers: numbers.collect(),
+            ..TaskLists::default()
+        }
+    }
+
+    #[test]
+    fn each_number_has_a_byte_that_says_how_it_is_meant() {
+        let lists = lists(&[
+            (1, false, false),
+            (2, true, false),
+            (3, false, true),
+            (4, true, true),
+            (5, false, false),
+            (5, true, false),
+        ]);
+        let only: Vec<u8> = lists.bytes(0).into_values().collect();
+        let process = PROCESS;
+        let expected = [1, process, 1 | WAITS, process | WAITS, 1 | process];
+        assert_eq!(only, expected);
+        let not: Vec<u8> = lists.bytes(RECORDED).into_values().collect();
+        assert_eq!(not, expected.map(|byte| byte ^ RECORDED));
+        assert!(!lists.is_of_numbers());
+    }
+
+    #[test]
+    fn what_was_named_before_is_named_no_more() {
+        let mut target = MockTarget::with_image(1, 1 << 21, &nop_image(1), Rights::ALL).unwrap();
+        let extent = Extent {
+            at: AT,
+            physical: PHYSICAL,
+            bytes: BLOCK_BYTES,
+        };
+        let mut block = TaskBlock {
+            extent,
+            usual: 0,
+            named: Vec::new(),
+            is_followed: false,
+        };
+        let last = NUMBERS - 1;
+        let mut write = |numbers: &[u32], is_not, follows, by_guest: Option<u32>| {
+            let terms = numbers.iter().map(|number| TaskTerm::Number(*number));
+            let terms = terms.collect();
+            let wanted = WantedTasks {
+                is_not,
+                terms,
+                follows,
+            };
+            let numbers: Vec<_> = numbers.iter().map(|one| (*one, false, false)).collect();
+            block.write(&mut target, &wanted, &lists(&numbers)).unwrap();
+            let table = PHYSICAL.wrapping_add(TABLE);
+            if let Some(number) = by_guest {
+                let at = table.wrapping_add(number.into());
+                target.write_window(at, &[RECORDED]).unwrap();
+            }
+            let mut bytes = vec![0; NUMBERS as usize];
+            target.read_physical(table, &mut bytes).unwrap();
+            let all = (0..).zip(bytes).filter(|(_, byte)| *byte & RECORDED != 0);
+            all.map(|(number, _): (u32, u8)| number).collect::<Vec<_>>()
+        };
+        assert_eq!(write(&[7, last], false, false, None), [7, last]);
+        assert_eq!(write(&[8, last], false, true, Some(9)), [8, 9, last]);
+        // The child of one that was named is not, once its parent is not.
+        assert_eq!(write(&[0], false, false, None), [0]);
+        let not = write(&[0, last], true, false, None);
+        assert_eq!(not.len(), NUMBERS as usize - 2);
+        assert_eq!(write(&[1], true, false, None)[..2], [0, 2]);
+        assert_eq!(write(&[5], false, false, None), [5]);
+    }
+}

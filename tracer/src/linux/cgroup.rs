@@ -125,3 +125,111 @@ fn word(view: &impl TargetMemory, at: Gva) -> Result<Gva, MemoryError> {
     view.read(at, &mut bytes)?;
     Ok(Gva(u64::from_le_bytes(bytes)))
 }
+
+#[cfg(test)]
+mod tests {
+    use terms::addr::Gpa;
+
+    use super::*;
+    use crate::mock::{MockTarget, Rights};
+    use crate::target::TextMemory;
+
+    const AREA: u64 = 0xffff_8880_0000_0000;
+    const BYTES: u64 = 0x100;
+
+    /// Cgroups at `AREA`, each with its node and its name in its 256 bytes.
+    struct Guest(MockTarget);
+
+    impl Guest {
+        /// Each with the place of the one above it, and its name; all right below one are a list.
+        fn new(all: &[(usize, &str)]) -> Self {
+            let mut target = MockTarget::new(1, 64 << 20);
+            target
+                .map(Gva(AREA), Gpa(0x800_0000), 4096, Rights::ALL)
+                .unwrap();
+            let mut guest = Self(target);
+            for (place, (above, name)) in all.iter().enumerate() {
+                let at = Self::at(place);
+                let level = if place == 0 {
+                    0
+                } else {
+                    1 + (*above > 0) as u64
+                };
+                guest.word(at + 0x20, level);
+                guest.word(at + 0x28, at + 0x40);
+                guest.word(at + 0x40, at + 0x80);
+                guest.word(at + 0x48, 1000 + place as u64);
+                let text = [name.as_bytes(), &[0]].concat();
+                guest.0.write(Gva(at + 0x80), &text).unwrap();
+                let below = (1..all.len()).filter(|one| all[*one].0 == place);
+                let entries = below.map(|one| Self::at(one) + 0x10);
+                let list: Vec<u64> = [at].into_iter().chain(entries).collect();
+                for (entry, next) in list.iter().zip(list.iter().skip(1).chain([&at])) {
+                    guest.word(*entry, *next);
+                }
+            }
+            guest
+        }
+
+        const fn at(place: usize) -> u64 {
+            AREA + place as u64 * BYTES
+        }
+
+        fn word(&mut self, at: u64, value: u64) {
+            self.0.write(Gva(at), &value.to_le_bytes()).unwrap();
+        }
+
+        fn find(&self, path: &str) -> Result<Cgroup, CgroupError> {
+            let layout = CgroupLayout {
+                tables: KernelTables {
+                    top: self.0.root().table,
+                    five_levels: None,
+                },
+                root: Gva(AREA),
+                children: 0,
+                sibling: 0x10,
+                level: 0x20,
+                node: 0x28,
+                name: 0,
+                number: 8,
+            };
+            layout.find_path(&self.0, path)
+        }
+    }
+
+    fn guest() -> Guest {
+        Guest::new(&[(0, ""), (0, "a"), (0, "ab"), (1, "b"), (2, "b")])
+    }
+
+    #[test]
+    fn a_cgroup_is_found_by_its_path() {
+        let guest = guest();
+        for (path, level, number) in [
+            ("/", 0, 1000),
+            ("/a", 1, 1001),
+            ("/ab", 1, 1002),
+            ("/a/b", 2, 1003),
+            ("/ab/b/", 2, 1004),
+        ] {
+            assert_eq!(guest.find(path), Ok(Cgroup { level, number }), "{path}");
+        }
+        for path in ["/b", "/a/b/b", "/a/bb", "/abc"] {
+            let path = path.to_owned();
+            assert_eq!(guest.find(&path), Err(CgroupError::Missing { path }));
+        }
+    }
+
+    #[test]
+    fn lists_that_lead_nowhere_or_round_and_round_end() {
+        let mut endless = guest();
+        let entry = Guest::at(2) + 0x10;
+        endless.word(entry, entry);
+        assert_eq!(endless.find("/b"), Err(CgroupError::Endless(STEPS_MAX)));
+        for broken in [Guest::at(0), Guest::at(1) + 0x28, Guest::at(1) + 0x40] {
+            let mut guest = guest();
+            guest.word(broken, 0x1234_0000_0000);
+            let found = guest.find("/b");
+            assert!(matches!(found, Err(CgroupError::Memory(_))), "{found:?}");
+        }
+    }
+}
