@@ -220,3 +220,75 @@ fn a_cgroup_and_what_is_below_it() {
     assert_eq!(written, [30, 2 * 20, 25, 38, 8]);
     on.end();
 }
+
+/// A program that is executed has another name when the call ends that executed it: it is in the graph as a whole, whether one
+/// session traces it or two.
+#[test]
+fn a_task_that_takes_another_name_ends_what_it_has_begun() {
+    let mut on = Machine::start();
+    let start = |on: &mut Machine, session: &str, options: Value| {
+        let create = json!({"name": session, "tracer": "graph", "options": options});
+        on.client.call("session.create", create);
+        let filter = json!({"session": session, "filter": ["__x64_sys_execve"]});
+        on.client.call("start", filter);
+    };
+    start(
+        &mut on,
+        "execs",
+        json!({"mode": "discard", "only_tasks": ["sh"]}),
+    );
+    on.shell.does("syscalls 1; make-calls 1");
+    assert_eq!(on.written(["execs"]), [2 * 2]);
+    start(&mut on, "all", json!({"mode": "discard"}));
+    start(
+        &mut on,
+        "others",
+        json!({"mode": "discard", "not_tasks": ["sh"]}),
+    );
+    on.shell.does("syscalls 1; make-calls 1; make-calls 1");
+    assert_eq!(on.written(["execs", "all", "others"]), [2 * 5, 2 * 3, 0]);
+    on.end();
+}
+
+/// How many events a session has.
+fn events(status: &Value, session: &str) -> u64 {
+    let sessions = status["tracing"]["sessions"].as_array().unwrap();
+    let of = sessions.iter().find(|one| one["name"] == session).unwrap();
+    let rings = of["event_rings"].as_array().unwrap().iter();
+    rings
+        .map(|ring| {
+            assert_eq!(ring["lost"], 0, "{status}");
+            ring["written"].as_u64().unwrap()
+        })
+        .sum()
+}
+
+#[test]
+fn probes_are_asked_as_functions_are() {
+    let mut on = Machine::start();
+    let (one, two) = (on.gate("one", 30), on.gate("two", 20));
+    let probes = [CALL.to_owned(), format!("{CALL}%return")];
+    for (session, options) in [
+        (
+            "first",
+            json!({"mode": "discard", "probe": probes, "only_tasks": [one]}),
+        ),
+        ("later", json!({"mode": "discard", "probe": probes})),
+    ] {
+        let create = json!({"name": session, "tracer": "nop", "options": options});
+        on.client.call("session.create", create);
+        on.client.call("start", json!({"session": session}));
+    }
+    let set = json!({"session": "later", "tasks": ["make-calls", two]});
+    on.client.call("tasks.set", set);
+    on.shell
+        .does("go one; go two; wait; make-calls 5; syscalls 3");
+    let status = on.client.status();
+    assert_eq!(events(&status, "first"), 2 * 30, "{status}");
+    assert_eq!(events(&status, "later"), 2 * 25, "{status}");
+    on.client.call("tasks.clear", json!({"session": "later"}));
+    on.shell.does("syscalls 3");
+    let status = on.client.status();
+    assert_eq!(events(&status, "later"), 2 * 28, "{status}");
+    on.end();
+}

@@ -89,7 +89,10 @@ fn what_is_recorded_is_what_its_number_says_on_each_vcpu() {
                         (named, other)
                     };
                     assert_eq!(none, 0, "{place:?} {asked:?} {sessions:?} {is_not}");
-                    assert!(more >= u64::from(FUNCTIONS) - 1, "{place:?} {asked:?} {sessions:?}");
+                    assert!(
+                        more >= u64::from(FUNCTIONS) - 1,
+                        "{place:?} {asked:?} {sessions:?}"
+                    );
                 }
             }
         }
