@@ -9,6 +9,7 @@ use image::{Added, TextRange};
 use terms::addr::Gva;
 use terms::region::Region;
 
+use crate::current_task::Cgroup;
 use crate::target::{MemoryError, PhysicalMemory, VcpuRegisters};
 
 /// A module that is loaded: as long as all of this is the same, so is the module.
@@ -88,6 +89,28 @@ pub enum KprobesError {
     /// Somebody is about to change them.
     #[error("the guest is changing its own probes (kprobes) right now: try again")]
     Busy,
+}
+
+/// Why a cgroup is not known.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CgroupError {
+    /// Its types say nothing of them.
+    #[error("the guest's kernel does not say where it has its cgroups (they are read by its BTF)")]
+    Unknown,
+    /// A pointer leads nowhere.
+    #[error("the guest's list of cgroups cannot be read: {0}")]
+    Memory(#[from] MemoryError),
+    /// The list does not end.
+    #[error("the guest's list of cgroups has more than {0} entries")]
+    Endless(usize),
+    /// There is none.
+    #[error(
+        "the guest has no cgroup '{path}': a path in the unified hierarchy (version 2), from its root on, as /proc/PID/cgroup shows it"
+    )]
+    Missing {
+        /// Its path.
+        path: String,
+    },
 }
 
 /// A thread of a guest, known by the stack that it has in its kernel.
@@ -190,6 +213,12 @@ pub trait Introspection: Debug + Send {
 
     /// Where there may be what a guest that is stopped with these registers still returns by.
     fn returns(&self, memory: &dyn PhysicalMemory, vcpus: &[VcpuRegisters]) -> Returns;
+
+    /// The cgroup at this path, in the one hierarchy of all.
+    ///
+    /// # Errors
+    /// A [`CgroupError`].
+    fn cgroup(&self, memory: &dyn PhysicalMemory, path: &str) -> Result<Cgroup, CgroupError>;
 
     /// Where it has its threads, if that is known.
     fn tasks(&self) -> Option<Box<dyn TaskList>>;

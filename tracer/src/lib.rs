@@ -60,6 +60,7 @@ pub mod host_events;
 pub mod mock;
 mod personality;
 pub mod target;
+pub mod tasks;
 pub mod tracing;
 pub mod waits;
 
@@ -69,6 +70,10 @@ pub mod waits;
 mod capture;
 #[cfg(feature = "internals")]
 pub mod capture;
+#[cfg(not(feature = "internals"))]
+mod current_task;
+#[cfg(feature = "internals")]
+pub mod current_task;
 #[cfg(not(feature = "internals"))]
 mod digest;
 #[cfg(feature = "internals")]

@@ -7,6 +7,7 @@ use std::fmt::Debug;
 use image::{Image, StaticCall, TextRange};
 use terms::addr::Gva;
 
+use crate::current_task::CurrentTask;
 use crate::introspection::Introspection;
 use crate::target::{MemoryError, TargetMemory};
 
@@ -117,6 +118,13 @@ pub trait Personality: Debug + Sync {
 
     /// The function that it calls for each module, when all of it is in its place and nothing of it has run.
     fn called_for_modules(&self) -> Option<&'static str>;
+
+    /// How its code finds the task that a vCPU runs, if the image tells.
+    fn current_task(&self, image: &Image) -> Option<CurrentTask>;
+
+    /// The function that it calls for each new task before that runs, on behalf of the task that makes it; its argument is
+    /// the new one.
+    fn called_for_tasks(&self) -> Option<&'static str>;
 }
 
 /// A guest that announces what there is to know, as the bundled one does; so may any other.
@@ -125,6 +133,8 @@ pub struct Announcing;
 
 /// The bundled guest is ready to be traced here.
 const READY: &str = "workloads_ready";
+/// The symbol whose value is the distance from the GS base of the number of the thread that runs.
+const CURRENT: &str = "vcpu_current_thread";
 /// Bytes of a stack of the bundled guest.
 const BUNDLED_STACK: u64 = 64 << 10;
 /// Bytes of a stack of kernels of which nothing is known.
@@ -207,6 +217,19 @@ impl Personality for Announcing {
     }
 
     fn called_for_modules(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Each vCPU has the number of its thread at its GS base, as far as a symbol says.
+    fn current_task(&self, image: &Image) -> Option<CurrentTask> {
+        let at = image.symbols.address_of(CURRENT)?;
+        Some(CurrentTask {
+            at: i32::try_from(at.0).ok()?,
+            task: None,
+        })
+    }
+
+    fn called_for_tasks(&self) -> Option<&'static str> {
         None
     }
 }

@@ -10,6 +10,7 @@ use crate::stub::halt::{Halt, Halts};
 use crate::stub::profile::Profile;
 use crate::stub::recorder::{Clock, Recorder};
 use crate::stub::spec::ReturnHook;
+use crate::stub::task::TaskCheck;
 use terms::function::Function;
 use trace::event::Moment;
 use trace::live::Occasion;
@@ -186,9 +187,27 @@ pub struct Session {
     pub captures: CallMoments,
     /// What ends its recording at once.
     pub halts: Vec<PlacedHalt>,
+    /// Whose calls it records; those of all tasks without it.
+    pub tasks: Option<TaskCheck>,
+    /// Whether tasks that begin are recorded as those that make them.
+    pub follows: bool,
 }
 
 impl Session {
+    /// Its stubs ask this from their next plan on.
+    pub fn check_tasks(&mut self, tasks: Option<TaskCheck>) {
+        self.tasks = tasks;
+        if let Some(recorder) = &mut self.recorder {
+            recorder.tasks = tasks;
+        }
+        if let Some(profile) = &mut self.profile {
+            profile.tasks = tasks;
+        }
+        if let Some(events) = &mut self.events {
+            events.recorder.recorder.tasks = tasks;
+        }
+    }
+
     /// Which of its halts are about calls of a function: a bit for each.
     #[must_use]
     pub fn halts_of(&self, function: &Function) -> u8 {

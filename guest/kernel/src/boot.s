@@ -218,3 +218,7 @@ kernel_stacks:
 pvh_boot_params:
     .skip 4096
 .text
+
+# Where a vCPU has the number of the thread that it runs, from its GS base on (vcpu.rs), for whoever asks from outside.
+.global vcpu_current_thread
+.set vcpu_current_thread, 16

@@ -85,15 +85,17 @@ pub(super) const CASES: &[Case] = &[
         "at a hit the stack is recorded",
         "nothing walks stacks at a hit",
     ),
-    not_yet(
+    passes(
         "func_filter_pid",
-        "only the calls of a task; with its children when told so",
-        "a trace can be read so (`report --task NAME`), a session cannot be told so",
+        Linux,
+        "only the calls of a task, by number, name or cgroup; with those that it makes when told so; nothing is counted as lost",
+        "ctl tasks set 1234 --follow-forks",
     ),
-    not_yet(
+    passes(
         "func_filter_notrace_pid",
-        "the calls of all but a task",
-        "neither a session nor a report can be told so",
+        Linux,
+        "the calls of all but a task, and but those that it makes when told so",
+        "ctl tasks set --not 1234",
     ),
     passes(
         "func_cpumask",

@@ -67,6 +67,7 @@ mod slices;
 mod storm;
 mod tables;
 mod tail;
+mod tasks;
 mod terminal;
 mod top;
 mod triggers;

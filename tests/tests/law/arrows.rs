@@ -47,6 +47,7 @@ const HOUSES: [House; 8] = [
         order: &[
             "target",
             "paging",
+            "current_task",
             "introspection",
             "personality",
             "linux",
@@ -63,6 +64,7 @@ const HOUSES: [House; 8] = [
             "waits",
             "guest",
             "stub",
+            "tasks",
             "session",
             "text",
             "points",

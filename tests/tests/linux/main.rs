@@ -25,5 +25,6 @@ mod shell;
 mod start;
 mod static_calls;
 mod static_keys;
+mod tasks;
 mod trace;
 mod window;

@@ -53,6 +53,7 @@ fn race(variant: ReturnHook, mirror_log2: u32) -> usize {
         captures: false,
         has_all_shapes: false,
         halt: None,
+        tasks: None,
     });
     let memory = ground.session(0);
     let geometry = ground.recorders[0].geometry;
@@ -149,6 +150,7 @@ fn the_first_page_of_memory_shares_no_place() {
         captures: false,
         has_all_shapes: false,
         halt: None,
+        tasks: None,
     });
     let mirror = ground.mirror();
     let look_up = |slot: u64| {

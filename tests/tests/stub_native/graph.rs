@@ -324,6 +324,7 @@ fn callers_and_bodies_notice_nothing_and_records_are_exact() {
                         captures,
                         has_all_shapes: false,
                         halt,
+                        tasks: None,
                     };
                     check(setup, state, &mut random);
                 }
@@ -348,6 +349,7 @@ fn calls_without_room_in_the_mirror_are_counted_as_such() {
             captures: false,
             has_all_shapes: false,
             halt: None,
+            tasks: None,
         });
         ground.enter_vcpu(0);
         let memory = ground.session(0);

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use insn::jump::jump;
 use terms::addr::Gva;
 use terms::function::FunctionId;
+use tracer::current_task::{CurrentTask, TaskFields};
 use tracer::ring::geometry::Geometry;
 use tracer::stub::cell::{CELL_BYTES, CellPlace, CpuStrategy, FORESEEN, HEAD, LIMIT, TracedCode};
 use tracer::stub::halt::{Halt, HaltRoutine, Halts, When};
@@ -12,15 +13,17 @@ use tracer::stub::mirror::Mirror;
 use tracer::stub::profile::{HITS, OWN, Profile, TOTAL, TableLayout};
 use tracer::stub::recorder::{Clock, Recorder};
 use tracer::stub::spec::{Hook, ReturnHook, SiteShape, StubSpec};
+use tracer::stub::task::routine::TaskRoutine;
+use tracer::stub::task::{IS_NOT, NAME_LIST, NAMES, NameWords, TABLE, TABLE_AT, TaskCheck};
 use tracer::stub::template::{Captures, TEMPLATE_MAX, Template};
 
 use crate::bodies;
 use crate::cpu::return_address;
 use crate::notes::{NOTE_BYTES, Note, noting};
 use crate::session_rings::SessionRings;
-use crate::setup::{HaltWhen, MadeAt, Place, Records, Setup};
+use crate::setup::{Asked, HaltWhen, MadeAt, Place, Records, Setup};
 
-const BYTES: usize = 24 << 20;
+const BYTES: usize = 32 << 20;
 const STUBS: u64 = 0x1_0000;
 /// The room of each stub; what lies between is not used.
 const STUB_ROOM: u64 = 0x1000;
@@ -41,6 +44,20 @@ const NOTES: u64 = 0xb_0000;
 const NOTES_ROOM: u64 = 0x1_0000;
 /// The routines that end recording, and how often they still do.
 const HALTS: u64 = 0xc_0000;
+/// The tasks, each of so many bytes, and for each vCPU a word that says which runs, at the distance of cells.
+const TASKS: u64 = 0x9_e000;
+const TASK_BYTES: u64 = 0x40;
+const RUNNING: u64 = 0x9_8000;
+/// Where a task has its number, that of its process, and its name.
+const TASK: TaskFields = TaskFields {
+    pid: 0,
+    process: 4,
+    name: 8,
+    cgroup: None,
+};
+/// The routine that looks at names, and what stubs read to know whom they record.
+const TASK_ROUTINE: u64 = 0xd_0000;
+const TASK_BLOCK: u64 = 0x180_0000;
 const STACK_TOP: u64 = 0x10_0000;
 const RINGS: u64 = 0x20_0000;
 const RINGS_OF_SESSION: u64 = 0x20_0000;
@@ -54,6 +71,8 @@ const TABLE_BYTES: u64 = 0x1_0000;
 const BESIDE: u64 = 0x100_0000;
 /// Entry times of calls that are waited for to be long.
 const ENTERED: u64 = BESIDE + 4 * MIRROR_BYTES;
+/// Who has the beginning of a call.
+const HEARD: u64 = 0x1d0_0000;
 const MIRROR_BYTES: u64 = 0x10_0000;
 /// Places in the mirror, as an exponent, where nothing else is asked for.
 pub const MIRROR_LOG2: u32 = 8;
@@ -95,6 +114,7 @@ impl Ground {
             captures: false,
             has_all_shapes: false,
             halt: None,
+            tasks: None,
         })
     }
 
@@ -126,6 +146,7 @@ impl Ground {
                 clock,
                 halts: ground.halts(session),
                 waits: None,
+                tasks: ground.task_check(),
             })
             .collect();
         let first = ground.setup.sessions.len() as u64;
@@ -137,6 +158,7 @@ impl Ground {
                 entered: (BESIDE + 2 * number * MIRROR_BYTES - MIRROR) as i32,
                 saved: (BESIDE + (2 * number + 1) * MIRROR_BYTES - MIRROR) as i32,
                 clock,
+                tasks: ground.task_check(),
             })
             .collect();
         ground.write_code();
@@ -153,6 +175,64 @@ impl Ground {
             },
         };
         TableLayout::new(FUNCTIONS, &strategy).unwrap()
+    }
+
+    /// What stubs ask of the task that runs, with the routine for it.
+    fn task_check(&self) -> Option<TaskCheck> {
+        let asked = self.setup.tasks?;
+        let running = match asked {
+            Asked::Calls(function) => self.body_counter(function),
+            _ => self.base + RUNNING,
+        };
+        let at = running.wrapping_sub(self.gs_base(0)) as i64;
+        let block = Gva(self.base + TASK_BLOCK);
+        let current = CurrentTask {
+            at: at.try_into().unwrap(),
+            task: matches!(asked, Asked::Task | Asked::Name).then_some(TASK),
+        };
+        let table = block.wrapping_add(TABLE);
+        self.write(block.wrapping_add(TABLE_AT).0, &table.0.to_le_bytes());
+        let routine = Gva(self.base + TASK_ROUTINE);
+        let code = TaskRoutine {
+            current: current.at,
+            task: TASK,
+            block,
+        };
+        self.write(routine.0, &code.code(routine).unwrap());
+        Some(TaskCheck {
+            current,
+            block,
+            routine: (asked == Asked::Name).then_some(routine),
+            heard: Some((HEARD - MIRROR) as i32),
+        })
+    }
+
+    /// Names these, which alone are recorded, or all but these; a number, or a name.
+    pub fn name_tasks(&self, is_not: bool, numbers: &[u32], names: &[NameWords]) {
+        let block = self.base + TASK_BLOCK;
+        let usual = u8::from(is_not);
+        self.write(block + TABLE, &[usual; 1024]);
+        for number in numbers {
+            self.write(block + TABLE + u64::from(*number), &[usual ^ 1]);
+        }
+        self.write(block + IS_NOT, &u64::from(is_not).to_le_bytes());
+        self.write(block + NAMES, &(names.len() as u64).to_le_bytes());
+        let names: Vec<u8> = names.iter().flat_map(|name| name.bytes()).collect();
+        self.write(block + NAME_LIST, &names);
+    }
+
+    /// A vCPU runs a task of this number and name from now on.
+    pub fn run_task(&self, vcpu: u16, number: u32, name: &[u8; 16]) {
+        let task = self.base + TASKS + TASK_BYTES * u64::from(vcpu);
+        self.write(task, &number.to_le_bytes());
+        self.write(task + 4, &number.to_le_bytes());
+        self.write(task + 8, name);
+        let word = match self.setup.tasks {
+            Some(Asked::Number) => number.into(),
+            _ => task,
+        };
+        let running = self.base + RUNNING + CELL_DISTANCE * u64::from(vcpu);
+        self.write(running, &word.to_le_bytes());
     }
 
     /// What ends the recording of a session, with its routine.

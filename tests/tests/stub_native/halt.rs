@@ -97,6 +97,7 @@ fn setup(place: Place, records: Records, clock: Clock, halt: HaltWhen) -> Setup 
         captures: false,
         has_all_shapes: false,
         halt: Some(halt),
+        tasks: None,
     }
 }
 

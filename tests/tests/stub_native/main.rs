@@ -36,4 +36,5 @@ mod rings;
 mod session_rings;
 mod setup;
 mod switching;
+mod tasks;
 mod threads;

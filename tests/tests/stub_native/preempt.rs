@@ -205,6 +205,7 @@ fn setup((place, variant, profiles, clock): (Place, ReturnHook, u64, Clock)) -> 
         captures: true,
         has_all_shapes: false,
         halt: None,
+        tasks: None,
     }
 }
 

@@ -46,6 +46,7 @@ pub fn setup(place: Place, records: &[Records], clock: Clock) -> Setup {
         captures: false,
         has_all_shapes: true,
         halt: None,
+        tasks: None,
     }
 }
 

@@ -85,6 +85,8 @@ pub struct Setup {
     pub has_all_shapes: bool,
     /// What ends the recording of each session, if anything does.
     pub halt: Option<HaltWhen>,
+    /// How stubs know the task that runs, if they ask whether it is recorded.
+    pub tasks: Option<Asked>,
 }
 
 /// When that is.
@@ -94,6 +96,19 @@ pub enum HaltWhen {
     Entered,
     /// A call returns that took longer than so many ticks.
     Longer(u64),
+}
+
+/// How stubs know the task that runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// A word of the vCPU is its number.
+    Number,
+    /// A word of the vCPU leads to it.
+    Task,
+    /// The same, and a routine looks at its name.
+    Name,
+    /// Its number is how often the body of this function was run: another one when that ends than when it began.
+    Calls(u32),
 }
 
 impl Setup {

@@ -227,6 +227,14 @@ pub fn load_fixed(
     with_fixed(a, Code::Mov_r64_rm64, into, address)
 }
 
+/// Appends `add to, [rip + …]` of the word at the fixed address `address`.
+///
+/// # Errors
+/// What iced-x86 says when the instruction cannot be encoded.
+pub fn add_fixed(a: &mut CodeAssembler, to: AsmRegister64, address: u64) -> Result<(), IcedError> {
+    with_fixed(a, Code::Add_r64_rm64, to, address)
+}
+
 /// The instruction `code` with a register and what is at `address`, relative to RIP. iced's own
 /// operands of that kind name labels inside the code only.
 fn with_fixed(

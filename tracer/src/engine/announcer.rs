@@ -26,13 +26,8 @@ impl Announcer {
     /// That of the guest, if it has one; the host sees to vCPUs that write to this port.
     pub fn of(image: &Image, port: u8) -> Option<Self> {
         let called = guest_kind::of(image).called_for_modules()?;
-        let is_it = |id: &FunctionId| {
-            let function = image.function(*id);
-            function.is_some_and(|one| &*one.name == called && one.module.is_none())
-        };
-        let mut functions = image.sites.iter().map(|site| site.function);
         Some(Self {
-            function: functions.find(is_it)?,
+            function: with_site(image, called)?,
             port,
             is_wanted: false,
         })
@@ -50,4 +45,14 @@ impl Announcer {
             go_on: routine,
         })
     }
+}
+
+/// The function of the kernel's that is called so, if it has a site.
+pub(super) fn with_site(image: &Image, called: &str) -> Option<FunctionId> {
+    let is_it = |id: &FunctionId| {
+        let function = image.function(*id);
+        function.is_some_and(|one| &*one.name == called && one.module.is_none())
+    };
+    let mut functions = image.sites.iter().map(|site| site.function);
+    functions.find(is_it)
 }

@@ -1,14 +1,18 @@
 //! What an attached guest has of ours: a window with room for stubs, cells and the journal, and how stubs know their vCPU.
 
+use std::collections::BTreeMap;
+
 use image::Image;
 use terms::addr::{Gpa, Gva};
 use terms::region::Region;
 
 use super::AttachError;
+use super::tasks::TaskBlock;
 use crate::clock::layout::PAGE_BYTES;
 use crate::paging::{PAGE_4K, PageUse};
 use crate::record::FUNCTIONS_MAX;
 use crate::ring::turnstile::Turnstile;
+use crate::session::SessionId;
 use crate::stub::arena::Arena;
 use crate::stub::cell::{CellPlace, Cells, CpuStrategy, NoGsBase, SESSIONS_MAX, TracedCode};
 use crate::stub::gs_list;
@@ -50,12 +54,16 @@ pub struct Foothold {
     pub(super) mirror: Option<Mirror>,
     /// Made for the first session that waits for long calls: beside the mirror.
     pub(super) entered: Option<i32>,
+    /// Made for the first graph that asks for tasks: beside the mirror.
+    pub(super) heard: Option<i32>,
     /// Made for the first capture that reads memory.
     reach: Option<Reach>,
     /// Made for the first session that loses nothing.
     pub(super) turnstile: Option<Turnstile>,
     /// Where the host finds its directory.
     pub(super) mirror_physical: Option<Gpa>,
+    /// What stubs read to know whom they record, of each number of a session that has asked.
+    pub(super) task_blocks: BTreeMap<SessionId, TaskBlock>,
 }
 
 /// Whether the vCPUs are told apart.
@@ -191,9 +199,11 @@ impl Foothold {
             no_gs,
             mirror: None,
             entered: None,
+            heard: None,
             reach: None,
             turnstile: None,
             mirror_physical: None,
+            task_blocks: BTreeMap::new(),
         })
     }
 

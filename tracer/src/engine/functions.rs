@@ -6,6 +6,7 @@ use terms::function::FunctionId;
 use terms::session_set::SessionSet;
 
 use super::ApplyError;
+use super::announcer::Announcer;
 use super::call_values::place_routine;
 use super::plan::{Plan, Step, What};
 use super::planning::Planning;
@@ -15,6 +16,7 @@ use crate::points::functions::{self, HaltSet, Recording};
 use crate::session::SessionId;
 use crate::stub::capture::CapturePart;
 use crate::stub::store::{Piece, StoreError};
+use crate::stub::task::fork::ForkRoutine;
 use crate::stub::template::Captures;
 use crate::target::WindowMemory;
 use crate::text::edit::Lead;
@@ -57,18 +59,18 @@ impl Points {
         } else {
             Vec::new()
         };
-        let announcer = match &self.announcer {
-            Some(announcer) if captures.is_empty() => {
-                let function = announcer.function();
+        let announcer = self.announcer.as_ref().map(Announcer::function);
+        let mut telling = Vec::new();
+        for function in announcer.into_iter().chain(self.begins_tasks) {
+            if captures.is_empty() {
                 let captures = self.captures(with, function, after(function), Vec::new())?;
-                Some((function, captures))
+                telling.push((function, captures));
             }
-            Some(_) | None => None,
-        };
+        }
         let wanted = |function: FunctionId| {
             let captures = captures.get(function.index()).copied();
-            let announcer = announcer.filter(|(announcer, _)| *announcer == function);
-            let captures = captures.or(announcer.map(|(_, captures)| captures));
+            let telling = telling.iter().find(|(of, _)| *of == function);
+            let captures = captures.or(telling.map(|(_, captures)| *captures));
             let set = after(function);
             let halts = with.sessions.halts_of(set, with.image.function(function));
             (set, captures.unwrap_or_default(), halts)
@@ -99,6 +101,7 @@ impl Points {
         Ok(functions::leads(
             image,
             sites,
+            sessions.anew(),
             wanted,
             spec,
             store,
@@ -119,8 +122,9 @@ impl Points {
         let mut exit = self.calls.parts(with, function, Moment::Exit, sessions);
         exit.extend(returns);
         let entry = place_routine(with, entry)?;
+        let entry = self.announcing(with, function, entry)?;
         Ok(Captures {
-            entry: self.announcing(with, function, entry)?,
+            entry: self.following(with, function, entry)?,
             exit: place_routine(with, exit)?,
         })
     }
@@ -138,5 +142,21 @@ impl Points {
             Some(doorbell) => with.place(Piece::Doorbell(doorbell)).map(Some),
             None => Ok(routine),
         }
+    }
+    /// What the stub of `function` calls when it is entered: `routine`, after what says of a new task whether it is
+    /// recorded, where that is asked.
+    fn following<M: WindowMemory + ?Sized>(
+        &self,
+        with: &mut Planning<'_, M>,
+        function: FunctionId,
+        routine: Option<Gva>,
+    ) -> Result<Option<Gva>, ApplyError> {
+        let checks = with.sessions.followers();
+        if self.begins_tasks != Some(function) || checks.is_empty() {
+            return Ok(routine);
+        }
+        let go_on = routine;
+        with.place(Piece::Fork(ForkRoutine { checks, go_on }))
+            .map(Some)
     }
 }

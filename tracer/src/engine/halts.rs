@@ -77,13 +77,21 @@ impl Foothold {
         if let Some(entered) = self.entered {
             return Ok(entered);
         }
+        let entered = self.beside_mirror(target)?;
+        self.entered = Some(entered);
+        Ok(entered)
+    }
+
+    /// A word for each of the mirror's that nobody has used yet: the distance to it.
+    pub(super) fn beside_mirror(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+    ) -> Result<i32, AttachError> {
         let mirror = self.mirror.ok_or(WindowError::NoVcpu)?;
         let (_, bytes) = Mirror::bytes(mirror.pages_log2);
         let pages = self.window.map(target, bytes, PageUse::Data)?;
         let distance = pages.at.0.wrapping_sub(mirror.pages.0).cast_signed();
-        let entered = i32::try_from(distance).map_err(|_| WindowError::NoVcpu)?;
-        self.entered = Some(entered);
-        Ok(entered)
+        Ok(i32::try_from(distance).map_err(|_| WindowError::NoVcpu)?)
     }
 
     /// How often each halt of a session still does something: for stubs and for the host.

@@ -264,6 +264,10 @@ mod tests {
             None
         }
 
+        fn cgroup(&self, _: &dyn PhysicalMemory, _: &str) -> Result<Cgroup, CgroupError> {
+            Err(CgroupError::Unknown)
+        }
+
         fn returns(&self, _: &dyn PhysicalMemory, _: &[VcpuRegisters]) -> Returns {
             self.0.clone()
         }

@@ -31,6 +31,7 @@ use probes::{NewProbe, ProbeError, ProbeId};
 #[cfg(feature = "foreign")]
 pub use restoring::{RestoreError, Restored, restore};
 pub use sessions::Sessions;
+pub use tasks::TaskFilterError;
 use transient::{Moved, Transient};
 
 use crate::capture::Capture;
@@ -529,6 +530,7 @@ mod rings;
 pub mod saved;
 mod sessions;
 mod steps;
+mod tasks;
 #[cfg(test)]
 mod tests;
 pub mod transient;

@@ -3,14 +3,16 @@
 
 use std::sync::Arc;
 
-use super::announcer::Announcer;
+use super::announcer::{Announcer, with_site};
 use super::call_values::CallCaptures;
 use super::events::Events;
 use super::plan::What;
 use super::probes::{ProbeId, Probes};
 use crate::event_formats::EventFormats;
+use crate::guest_kind;
 use crate::points::events::Dispatch;
 use image::Image;
+use terms::function::FunctionId;
 
 /// The policies.
 #[derive(Debug)]
@@ -21,6 +23,8 @@ pub struct Points {
     pub(super) calls: CallCaptures,
     /// What tells of modules that come, if the guest has that and the host sees to it.
     pub(super) announcer: Option<Announcer>,
+    /// The function that the guest calls for each new task, if it has a site.
+    pub(super) begins_tasks: Option<FunctionId>,
     /// What the records of events and probes say.
     pub(super) formats: Arc<EventFormats>,
 }
@@ -33,6 +37,7 @@ impl Points {
             probes: Probes::default(),
             calls: CallCaptures::default(),
             announcer: None,
+            begins_tasks: called_for_tasks(image),
             formats: Arc::new(EventFormats::of(image)),
         }
     }
@@ -90,4 +95,9 @@ impl Points {
             _ => {}
         }
     }
+}
+
+/// The function whose stub can tell of tasks that begin.
+fn called_for_tasks(image: &Image) -> Option<FunctionId> {
+    with_site(image, guest_kind::of(image).called_for_tasks()?)
 }

@@ -61,20 +61,28 @@ impl Place {
         let recorder = |recorder| Recorder {
             clock,
             waits: waits(Rings::Calls),
+            tasks: None,
             ..recorder
         };
         Session {
             memory: self.memory,
             recorder: self.recorder.map(recorder),
-            profile: self.profile.map(|profile| Profile { clock, ..profile }),
+            profile: self.profile.map(|profile| Profile {
+                clock,
+                tasks: None,
+                ..profile
+            }),
             events: self.events.map(|mut events| {
                 let recorder = &mut events.recorder.recorder;
                 (recorder.clock, recorder.waits) = (clock, waits(Rings::Events));
+                recorder.tasks = None;
                 events
             }),
             selection: Selection::default(),
             captures: CallMoments::default(),
             halts: Vec::new(),
+            tasks: None,
+            follows: false,
             config,
         }
     }

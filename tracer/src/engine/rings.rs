@@ -61,6 +61,7 @@ impl Foothold {
             clock: config.clock,
             halts: Halts::default(),
             waits: self.waits_of(id, config, Rings::Calls),
+            tasks: None,
         };
         Ok(Place {
             memory,
@@ -131,6 +132,7 @@ impl Foothold {
             entered: distance(mirror.pages, pages.at)?,
             saved: distance(mirror.pages, pages.at.wrapping_add(beside))?,
             clock: config.clock,
+            tasks: None,
         };
         let memory = SessionMemory {
             cells: self.physical_cells(&cells),
@@ -201,6 +203,7 @@ impl Foothold {
             clock: config.clock,
             halts: Halts::default(),
             waits: self.waits_of(id, config, Rings::Events),
+            tasks: None,
         };
         let recorder = EventRecorder {
             recorder,

@@ -34,6 +34,7 @@ use crate::stub::cell::{EVENT_CELL, HEAD, LIMIT, SESSIONS_MAX};
 use crate::stub::recorder::Recorder;
 use crate::stub::spec::StubSpec;
 use crate::stub::spec::{Hook, ReturnHook, SiteShape};
+use crate::stub::task::TaskCheck;
 use crate::target::{MemoryError, StoppedTarget, WindowMemory};
 use crate::window::WindowError;
 
@@ -42,6 +43,7 @@ use crate::window::WindowError;
 pub struct Sessions {
     slots: Vec<Option<Session>>,
     retired: Vec<Retired>,
+    anew: SessionSet,
 }
 
 impl Sessions {
@@ -252,7 +254,7 @@ impl Sessions {
         u8::try_from(index).ok().map(SessionId)
     }
 
-    fn get_mut(&mut self, id: SessionId) -> Result<&mut Session, ApplyError> {
+    pub(super) fn get_mut(&mut self, id: SessionId) -> Result<&mut Session, ApplyError> {
         let slot = self.slots.get_mut(usize::from(id.0));
         let session = slot.and_then(Option::as_mut);
         session.ok_or(ApplyError::NoSession(id.0))
@@ -300,6 +302,34 @@ impl Sessions {
         }
     }
 
+    /// What stubs of a session do is something else from its next plan on, or is what sites lead to now.
+    pub fn set_anew(&mut self, id: SessionId, is_anew: bool) {
+        self.anew = match is_anew {
+            true => self.anew.with(id.0),
+            false => self.anew.without(id.0),
+        };
+    }
+
+    /// Those of which stubs do something else than those do that sites lead to.
+    pub(super) const fn anew(&self) -> SessionSet {
+        self.anew
+    }
+
+    /// Whether what a session records follows forks, from the next plan on.
+    ///
+    /// # Errors
+    /// [`ApplyError::NoSession`].
+    pub fn follow_forks(&mut self, id: SessionId, follows: bool) -> Result<(), ApplyError> {
+        self.get_mut(id)?.follows = follows;
+        Ok(())
+    }
+
+    /// What is asked for each task that begins, by those that follow forks.
+    pub(super) fn followers(&self) -> Vec<TaskCheck> {
+        let following = self.iter().filter(|session| session.follows);
+        following.filter_map(|session| session.tasks).collect()
+    }
+
     /// Whether any session has values of calls captured.
     pub(super) fn capture_any(&self) -> bool {
         self.iter().any(|one| !one.captures.is_empty())
@@ -333,6 +363,7 @@ impl Sessions {
         }
         if let Some(events) = &mut session.events {
             events.memory.halts_left = session.memory.halts_left;
+            events.recorder.recorder.tasks = session.tasks;
         }
         Ok(())
     }

@@ -8,8 +8,10 @@ use super::kernel_view::KernelView;
 use super::kprobes::in_the_way;
 use super::module;
 use super::module::ModuleLayout;
+use crate::current_task::Cgroup;
 use crate::introspection::{
-    Contents, Introspection, KprobesError, Loaded, Module, ModuleError, Returns, TaskList,
+    CgroupError, Contents, Introspection, KprobesError, Loaded, Module, ModuleError, Returns,
+    TaskList,
 };
 use crate::target::{MemoryError, PhysicalMemory, TargetMemory, VcpuRegisters};
 
@@ -103,6 +105,11 @@ impl Introspection for Kernel {
         };
         let has_kprobes = self.kprobes(memory).map_or(true, |found| !found.is_empty());
         stacks.returns(memory, tasks, has_kprobes, vcpus)
+    }
+
+    fn cgroup(&self, memory: &dyn PhysicalMemory, path: &str) -> Result<Cgroup, CgroupError> {
+        let layout = self.cgroups.as_ref().ok_or(CgroupError::Unknown)?;
+        layout.find_path(memory, path)
     }
 
     fn tasks(&self) -> Option<Box<dyn TaskList>> {

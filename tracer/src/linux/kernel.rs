@@ -5,6 +5,7 @@ use debuginfo::btf::{Btf, BtfError};
 use image::Image;
 use terms::addr::Gpa;
 
+use crate::linux::cgroup::CgroupLayout;
 use crate::linux::kernel_view::KernelTables;
 use crate::linux::kprobes::KprobeLayout;
 use crate::linux::module::ModuleLayout;
@@ -22,6 +23,8 @@ pub struct Kernel {
     pub kprobes: Option<KprobeLayout>,
     /// Where to find its tasks.
     pub tasks: Option<TaskLayout>,
+    /// Where to find its cgroups.
+    pub cgroups: Option<CgroupLayout>,
     /// What tells which of their stacks are in use.
     pub stacks: Option<Stacks>,
 }
@@ -39,6 +42,7 @@ impl Kernel {
             init: btf.as_ref().and_then(|btf| InitState::find(image, btf)),
             modules: typed().and_then(|(btf, tables)| ModuleLayout::find(btf, symbols, tables)),
             kprobes: typed().and_then(|(btf, tables)| KprobeLayout::find(btf, symbols, tables)),
+            cgroups: typed().and_then(|(btf, tables)| CgroupLayout::find(btf, symbols, tables)),
             stacks: btf.as_ref().and_then(|btf| Stacks::find(btf, symbols)),
             tasks: typed().and_then(|(btf, tables)| TaskLayout::find(btf, symbols, tables)),
         })
@@ -75,6 +79,6 @@ pub fn remark(image: &Image) -> Option<String> {
     })
 }
 
-fn types(image: &Image) -> Option<Result<Btf<'_>, BtfError>> {
+pub(super) fn types(image: &Image) -> Option<Result<Btf<'_>, BtfError>> {
     image.btf.as_deref().map(Btf::parse)
 }

@@ -1,6 +1,8 @@
 //! What is particular to a running Linux kernel, beside what its image says (`image::linux`).
 
 pub mod address_space;
+mod cgroup;
+mod current;
 mod deny;
 #[cfg(feature = "foreign")]
 pub mod in_memory;

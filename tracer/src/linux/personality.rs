@@ -5,7 +5,8 @@ use terms::addr::Gva;
 
 use super::kernel_view::ENTRY;
 use super::module::AREA;
-use super::{Kernel, address_space, deny, per_cpu, static_call};
+use super::{Kernel, address_space, current, deny, per_cpu, static_call};
+use crate::current_task::CurrentTask;
 use crate::introspection::Introspection;
 use crate::personality::{Border, Crossing, NeverTraced, PanicMarks, Personality, Spare};
 use crate::target::{MemoryError, TargetMemory};
@@ -116,5 +117,14 @@ impl Personality for Linux {
     /// After the module's notifiers and before its init function. Its argument is the module.
     fn called_for_modules(&self) -> Option<&'static str> {
         Some("do_init_module")
+    }
+
+    fn current_task(&self, image: &Image) -> Option<CurrentTask> {
+        current::find(image)
+    }
+
+    /// Every task begins there but the idle ones, kernel threads and those of io_uring among them.
+    fn called_for_tasks(&self) -> Option<&'static str> {
+        Some("wake_up_new_task")
     }
 }

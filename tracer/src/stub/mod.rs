@@ -26,4 +26,5 @@ pub mod recorder;
 mod registers;
 pub mod spec;
 pub mod store;
+pub mod task;
 pub mod template;

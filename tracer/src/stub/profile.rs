@@ -29,6 +29,7 @@ use crate::stub::access::CellAccess;
 use crate::stub::cell::{CHILD, CellPlace, CpuStrategy, LIMIT};
 use crate::stub::recorder::Clock;
 use crate::stub::registers::Scratch;
+use crate::stub::task::TaskCheck;
 
 /// Bytes of an entry.
 pub const ENTRY_BYTES: u32 = 32;
@@ -102,6 +103,8 @@ pub struct Profile {
     pub saved: i32,
     /// Where the time comes from.
     pub clock: Clock,
+    /// Whose calls it counts; those of all tasks without it.
+    pub tasks: Option<TaskCheck>,
 }
 
 /// Holds the address of the call's mirror word. The code of a profile changes rax, rdx, r11 and
@@ -155,6 +158,9 @@ impl Profile {
         access.enter(a)?;
         a.cmp(access.word(LIMIT), 0)?;
         a.je(off)?;
+        if let Some(tasks) = &self.tasks {
+            tasks.emit(a, off)?;
+        }
         a.mov(gpr32::r9d, PLACE_ENTRY)?;
         self.emit_hit(a, access)?;
         a.set_label(&mut off)
@@ -175,6 +181,9 @@ impl Profile {
         a.xor(gpr32::eax, gpr32::eax)?;
         a.cmp(access.word(LIMIT), 0)?;
         a.je(store)?;
+        if let Some(tasks) = &self.tasks {
+            tasks.emit(a, store)?;
+        }
         self.emit_hit(a, access)?;
         if !access.is_shared() {
             a.mov(r11, access.word(CHILD))?;

@@ -28,6 +28,7 @@ use crate::record::{
 use crate::ring::geometry::{Geometry, RING_SHIFT};
 use crate::ring::turnstile::WaitAt;
 use crate::stub::cell::{CellPlace, FORESEEN, HEAD, LIMIT, LOST};
+use crate::stub::task::TaskCheck;
 use trace::event::Step;
 
 /// What a record's time is taken from.
@@ -61,9 +62,20 @@ pub struct Recorder {
     pub halts: Halts,
     /// Where it waits at the limit until there is room; without that the call is counted as lost.
     pub waits: Option<WaitAt>,
+    /// Whose calls it records; those of all tasks without it.
+    pub tasks: Option<TaskCheck>,
 }
 
 impl Recorder {
+    /// Goes to `out` when nothing is recorded of the task that runs; changes r11.
+    pub(super) fn emit_task_check(
+        &self,
+        a: &mut CodeAssembler,
+        out: CodeLabel,
+    ) -> Result<(), IcedError> {
+        self.tasks.map_or(Ok(()), |tasks| tasks.emit(a, out))
+    }
+
     /// How the code of a record reaches its cell.
     pub(super) fn access(&self, scratch: &Scratch) -> CellAccess {
         CellAccess::new(self.cell, scratch.base)

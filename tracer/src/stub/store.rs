@@ -17,6 +17,8 @@ use super::detour::Detour;
 use super::doorbell::Doorbell;
 use super::halt::HaltRoutine;
 use super::spec::StubSpec;
+use super::task::fork::ForkRoutine;
+use super::task::routine::TaskRoutine;
 use super::template::{Captures, StubError, TEMPLATE_MAX, Template};
 use crate::target::{MemoryError, WindowMemory};
 
@@ -68,6 +70,10 @@ pub enum Piece {
     Doorbell(Doorbell),
     /// A routine that ends what a session records.
     Halt(HaltRoutine),
+    /// A routine that says whether the task that runs is recorded.
+    Task(TaskRoutine),
+    /// A routine that says so of tasks that begin.
+    Fork(ForkRoutine),
     /// Bytes that are the same wherever they lie.
     Bytes(Box<[u8]>),
 }
@@ -180,6 +186,8 @@ impl StubStore {
             Piece::Detour(detour) => detour.code(at)?,
             Piece::Doorbell(doorbell) => doorbell.code(at)?,
             Piece::Halt(routine) => routine.code(at).map_err(StubError::from)?,
+            Piece::Task(routine) => routine.code(at).map_err(StubError::from)?,
+            Piece::Fork(routine) => routine.code(at).map_err(StubError::from)?,
             Piece::Bytes(bytes) => bytes.to_vec(),
         })
     }

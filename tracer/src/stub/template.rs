@@ -193,6 +193,7 @@ fn emit_entry(a: &mut CodeAssembler, spec: &StubSpec, go_on: Gva) -> Result<(), 
         // Nothing is saved before there is anything to write.
         [only] if is_direct(only) => {
             let label = a.create_label();
+            only.emit_task_check(a, out)?;
             let room = only.emit_check(a, &ENTRY, label)?;
             emit_save(a, &saved)?;
             write(a, only)?;
@@ -200,10 +201,16 @@ fn emit_entry(a: &mut CodeAssembler, spec: &StubSpec, go_on: Gva) -> Result<(), 
             full.push(Full::new(label, room, out, (only, &ENTRY)));
         }
         _ => {
+            if let [only] = recorders {
+                only.emit_task_check(a, out)?;
+            }
             emit_save(a, &saved)?;
             for recorder in recorders {
                 let mut back = a.create_label();
                 let label = a.create_label();
+                if recorders.len() > 1 {
+                    recorder.emit_task_check(a, back)?;
+                }
                 let room = recorder.emit_check(a, &ENTRY, label)?;
                 write(a, recorder)?;
                 a.set_label(&mut back)?;
@@ -258,6 +265,7 @@ mod tests {
             clock: Clock::Tsc,
             halts: Halts::default(),
             waits: None,
+            tasks: None,
         }
     }
 

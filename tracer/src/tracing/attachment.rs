@@ -125,6 +125,13 @@ impl Attachment {
             .unwrap_or_default();
         let config = self.sessions.at(index)?.config(page, clock);
         let id = self.engine.create_session(&mut stopped, config)?;
+        let tasks = self.sessions.at(index)?.tasks.clone();
+        if let Err(error) = self.engine.filter_tasks(&mut stopped, id, &tasks) {
+            drop(stopped);
+            self.engine
+                .delete_session(&mut guest.memory().clone(), id)?;
+            return Err(error.into());
+        }
         drop(stopped);
         let session = self.sessions.at(index)?;
         let (engine, beats, shared) = (&self.engine, self.time.beats(), &self.shared);

@@ -26,6 +26,10 @@ impl Early<'_> {
     /// [`TracingError`] names the option or the probe.
     pub fn check(&self) -> Result<(), TracingError> {
         check_applies(self.tracer, self.options)?;
+        let tasks = self.options.tasks()?;
+        if !tasks.is_all() {
+            self.engine.check_tasks(&tasks)?;
+        }
         let mut probes = Vec::new();
         for text in &self.options.probe {
             probes.extend(self.shared.read_probe(text, self.options.probe_tactic)?);

@@ -7,13 +7,14 @@ use crate::engine::RestoreError;
 use crate::engine::call_values::CallValuesError;
 use crate::engine::locks::LockError;
 use crate::engine::probes::ProbeError;
-use crate::engine::{ApplyError, AttachError};
+use crate::engine::{ApplyError, AttachError, TaskFilterError};
 use crate::filter::{FilterError, expression};
 use crate::points::dynamic::RetargetError;
 use crate::points::events::NoSuchEvent;
 use crate::ring::geometry::RingSizeError;
 use crate::stub::cell::SESSIONS_MAX;
 use crate::target::MemoryError;
+use crate::tasks::TaskTermError;
 use crate::text::poke::TransactionError;
 use image::ImageError;
 use terms::addr::Gva;
@@ -79,6 +80,25 @@ pub enum TracingError {
         /// The session.
         session: String,
     },
+    /// What was written for a task.
+    #[error(transparent)]
+    BadTask(#[from] TaskTermError),
+    /// What was asked of tasks.
+    #[error("only some tasks cannot be recorded: {0}")]
+    Tasks(#[from] TaskFilterError),
+    /// Something was to be taken out that is not there.
+    #[error("session '{session}' names no task '{term}': it {has}")]
+    NoSuchTask {
+        /// The session.
+        session: String,
+        /// What was to be taken out.
+        term: String,
+        /// What it has.
+        has: String,
+    },
+    /// Two filters of tasks.
+    #[error("only-tasks and not-tasks exclude each other: give one of them")]
+    TwoTaskFilters,
     /// What was asked of a dynamic function.
     #[error(transparent)]
     Retarget(#[from] RetargetError),

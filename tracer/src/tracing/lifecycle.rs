@@ -121,9 +121,11 @@ impl Tracing {
         let id = on.prepare(guest, index)?;
         let session = on.sessions.at(index)?;
         session.started = true;
+        let follows = session.tasks.follows;
         session.live.iter().for_each(|live| live.attend(true));
         // A profile has counters for the functions that there were when it began.
         session.follows_modules = matches!(session.tracer, Tracer::Function | Tracer::Graph);
+        on.follow_forks(id, follows)?;
         // The page holds the time before the first stub looks at it.
         let kept = on.keep_time(guest);
         let events: Vec<_> = on.sessions.at(index)?.events.iter().copied().collect();
@@ -138,6 +140,7 @@ impl Tracing {
             let _ = self.probes.end(on, guest, index);
             let session = on.sessions.at(index)?;
             (session.started, session.follows_modules) = (false, false);
+            on.follow_forks(id, false)?;
             on.keep_time(guest)?;
         }
         changed
@@ -156,8 +159,12 @@ impl Tracing {
         let (id, filter) = (session.started()?, session.filter.clone());
         let events: Vec<_> = session.events.iter().copied().collect();
         let followed = std::mem::take(&mut on.sessions.at(index)?.follows_modules);
+        on.follow_forks(id, false)?;
         let changed = on.change(guest, index, id, filter, Selection::default());
-        on.sessions.at(index)?.follows_modules = followed && changed.is_err();
+        let session = on.sessions.at(index)?;
+        session.follows_modules = followed && changed.is_err();
+        let follows = session.tasks.follows && changed.is_err();
+        on.follow_forks(id, follows)?;
         let changed = changed?;
         if !events.is_empty() {
             on.record_events(guest, index, &events, false)?;

@@ -35,6 +35,7 @@ pub mod session;
 mod sessions;
 mod show;
 mod slices;
+pub mod tasks;
 mod timekeeping;
 mod way_out;
 mod window;

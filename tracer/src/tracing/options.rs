@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::error::TracingError;
 pub use crate::collect::wait_drain::OnFull;
 use crate::points::events::Dispatch;
 use crate::points::locks::LockPrefixes;
@@ -12,6 +13,7 @@ use crate::ring::geometry::{Geometry, RingSizeError};
 use crate::ring::reader::Mode;
 use crate::session::{CallMoments, TracerKind};
 use crate::stub::spec::ReturnHook;
+use crate::tasks::WantedTasks;
 pub use status::WaitTime;
 use terms::choice::choices;
 use trace::export::budget::Budget;
@@ -152,6 +154,12 @@ pub struct SessionOptions {
     pub stack_bytes: Option<u64>,
     /// Only these vCPUs are recorded; all if none is named.
     pub only_vcpus: Vec<u16>,
+    /// Only what these tasks do is recorded, in the words of [`TaskTerm`](crate::tasks::TaskTerm); what all do if none is named.
+    pub only_tasks: Vec<String>,
+    /// What these tasks do is not recorded.
+    pub not_tasks: Vec<String>,
+    /// Whether tasks that these make from then on are meant, too.
+    pub follow_forks: bool,
     /// Which calls of a graph are shown.
     pub graph: GraphOptions,
     /// Events of the guest to be recorded, by name.
@@ -186,6 +194,31 @@ impl SessionOptions {
         }
     }
 
+    /// The tasks that are recorded.
+    ///
+    /// # Errors
+    /// [`TracingError::BadTask`], [`TracingError::TwoTaskFilters`], or [`TracingError::NotApplicable`] where nothing is
+    /// named whose forks could be followed.
+    pub fn tasks(&self) -> Result<WantedTasks, TracingError> {
+        if !self.only_tasks.is_empty() && !self.not_tasks.is_empty() {
+            return Err(TracingError::TwoTaskFilters);
+        }
+        let is_not = !self.not_tasks.is_empty();
+        let terms = if is_not {
+            &self.not_tasks
+        } else {
+            &self.only_tasks
+        };
+        let wanted = WantedTasks::new(is_not, terms, self.follow_forks)?;
+        match wanted.follows && wanted.is_all() {
+            true => Err(TracingError::NotApplicable {
+                option: "follow-forks",
+                what: "only-tasks and not-tasks",
+            }),
+            false => Ok(wanted),
+        }
+    }
+
     /// The size of each ring.
     ///
     /// # Errors
@@ -208,6 +241,9 @@ impl Default for SessionOptions {
             ring_bytes: RING_BYTES,
             stack_bytes: None,
             only_vcpus: Vec::new(),
+            only_tasks: Vec::new(),
+            not_tasks: Vec::new(),
+            follow_forks: false,
             graph: GraphOptions::default(),
             event: Vec::new(),
             probe: Vec::new(),

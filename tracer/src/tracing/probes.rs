@@ -336,6 +336,17 @@ impl SetProbes {
         self.record(on, guest, index, &ids).map(drop)
     }
 
+    /// The stubs of a session do something else from now on: has its probes lead to them.
+    pub fn again(
+        &self,
+        on: &mut Attachment,
+        guest: &impl Guest,
+        index: usize,
+    ) -> Result<(), TracingError> {
+        let ids = self.ids_of(on, index)?;
+        self.record(on, guest, index, &ids).map(drop)
+    }
+
     /// A session ends: takes its probes out.
     pub fn end(
         &self,

@@ -184,6 +184,9 @@ pub struct SessionStatus {
     /// The vCPUs that are recorded, where not all are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub only_vcpus: Option<OnlyStatus>,
+    /// The tasks that are recorded, or are not, where not all are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<TaskStatus>,
     /// `overwrite`, `discard` or `lossless`.
     pub mode: String,
     /// Where times come from: `tsc`, `page` or `none`.
@@ -234,6 +237,22 @@ pub struct OnlyStatus {
     pub vcpus: Vec<u16>,
     /// `stub`: in the guest, before anything is written.
     pub by: String,
+}
+
+/// Whose calls are recorded, and who sees to it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskStatus {
+    /// Only these, where any are named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub only: Vec<String>,
+    /// All but these, where any are named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not: Vec<String>,
+    /// Whether the tasks that they make are meant, too.
+    pub follow_forks: bool,
+    /// `stub`: in the guest, before anything is written. None while all are recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
 }
 
 /// Result of `session.create` and `session.list`.

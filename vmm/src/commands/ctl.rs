@@ -10,7 +10,7 @@ use terms::quantity::{counted, plain};
 use super::ask::ask;
 use super::top::counted::Counted;
 use super::top::table::table;
-use super::{dynfunc, events, probes, tail, top};
+use super::{dynfunc, events, probes, tail, tasks, top};
 use crate::control::errors::PastErrors;
 use crate::control::methods::service::Service;
 use crate::control::methods::sessions::{CreateSession, OfSession};
@@ -62,6 +62,7 @@ pub fn ctl(options: &CtlOptions) -> Result<ExitStatus, Failure> {
             method,
             switched("all are recorded", "all were recorded already"),
         ),
+        CtlVerb::Tasks(verb) => tasks::tasks(options, verb),
         CtlVerb::Events(verb) => events::events(options, verb),
         CtlVerb::Probe(verb) => probes::probes(options, verb),
         CtlVerb::Dynfunc(verb) => dynfunc::dynfunc(options, verb),
@@ -115,7 +116,7 @@ fn filter_verb(options: &CtlOptions, verb: &FilterVerb) -> Result<ExitStatus, Fa
     }
 }
 
-fn switched(yes: &str, no: &str) -> impl FnOnce(&Switched) -> String {
+pub(super) fn switched(yes: &str, no: &str) -> impl FnOnce(&Switched) -> String {
     move |switched| format!("{}\n", if switched.changed { yes } else { no })
 }
 
@@ -298,6 +299,9 @@ fn session(text: &mut String, session: &SessionStatus) {
             numbers.join(", "),
             only.by
         );
+    }
+    if let Some(tasks) = &session.tasks {
+        let _ = writeln!(text, "  tasks    {}", tasks::shown(tasks));
     }
     for (name, globs) in [("filter", &session.filter), ("notrace", &session.notrace)] {
         if !globs.is_empty() {

@@ -28,6 +28,7 @@ pub mod sites;
 pub mod stacks;
 mod stdout;
 pub mod tail;
+mod tasks;
 mod this_host;
 mod top;
 mod whole_directory;

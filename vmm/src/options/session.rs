@@ -63,6 +63,24 @@ pub struct SessionOptions {
     #[arg(long, value_name = "N", value_delimiter = ',')]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub only_vcpus: Vec<u16>,
+    /// Record only what these tasks do, as 1234,sh: a number, a name (with a * at its end: those that begin so),
+    /// process:NUMBER (all its threads), name:TEXT, or cgroup:/PATH (it and what is below it); the others write nothing, and nothing of
+    /// them is counted as lost (default: all of them)
+    #[arg(
+        long,
+        value_name = "TASK",
+        value_delimiter = ',',
+        conflicts_with = "not_tasks"
+    )]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub only_tasks: Vec<String>,
+    /// Record what all tasks do but these
+    #[arg(long, value_name = "TASK", value_delimiter = ',')]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_tasks: Vec<String>,
+    /// Mean the tasks, too, that those make from then on (--only-tasks, --not-tasks)
+    #[arg(long)]
+    pub follow_forks: bool,
     #[command(flatten)]
     #[expect(
         missing_docs,
@@ -171,6 +189,9 @@ impl SessionOptions {
             ring_bytes: bytes(self.ring_size),
             stack_bytes: self.stack_size.map(bytes),
             only_vcpus: self.only_vcpus.clone(),
+            only_tasks: self.only_tasks.clone(),
+            not_tasks: self.not_tasks.clone(),
+            follow_forks: self.follow_forks,
             graph: self.graph.to_session(),
             event: self.event.clone(),
             probe: self.probe.clone(),
@@ -202,6 +223,9 @@ impl Default for SessionOptions {
             ring_size: kib(of.ring_bytes),
             stack_size: of.stack_bytes.map(kib),
             only_vcpus: of.only_vcpus,
+            only_tasks: of.only_tasks,
+            not_tasks: of.not_tasks,
+            follow_forks: of.follow_forks,
             graph: of.graph.into(),
             event: of.event,
             probe: of.probe,

@@ -17,6 +17,7 @@ use crate::control::methods::probes::{
 };
 use crate::control::methods::service::{ShowErrors, ShowVersion};
 use crate::control::methods::sessions::{CreateSession, DeleteSession, ListSessions, SessionName};
+use crate::control::methods::tasks::{AddTasks, ClearTasks, RemoveTasks, SetTasks, ShowTasks};
 use crate::control::methods::tracing::{
     ClearVcpus, Dump, ListFunctions, SetVcpus, ShowProfile, Start, Stop, Thaw, TracingOff,
     TracingOn,
@@ -66,6 +67,9 @@ pub(crate) enum CtlVerb {
     /// Choose the vCPUs that a session records
     #[command(subcommand)]
     Vcpus(VcpusVerb),
+    /// Choose the tasks that a session records
+    #[command(subcommand)]
+    Tasks(TasksVerb),
     /// List, enable and disable the events that the guest declares
     #[command(subcommand)]
     Events(EventsVerb),
@@ -136,6 +140,16 @@ pub(crate) enum FilterVerb {
 pub(crate) enum VcpusVerb {
     Set(SetVcpus),
     Clear(ClearVcpus),
+}
+
+/// What can be done with tasks.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TasksVerb {
+    Set(SetTasks),
+    Add(AddTasks),
+    Remove(RemoveTasks),
+    Clear(ClearTasks),
+    Show(ShowTasks),
 }
 
 /// What can be done with events.

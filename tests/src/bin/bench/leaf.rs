@@ -25,6 +25,13 @@ const TURNS: usize = 3;
 const TRACED: &str = "bench_leaf_traced";
 /// Clocks of the cases with callers, and how rows name them.
 const CALLERS: [(&str, &str); 2] = [("tsc", ""), ("none", ", no time")];
+/// Tracers of sessions that ask whose call it is, whether it is another's, and how rows name that.
+const TASKS: [(&str, bool, &str); 4] = [
+    ("function", true, "function, another task's"),
+    ("graph", true, "graph, another task's"),
+    ("function", false, "function, the task's own"),
+    ("graph", false, "graph, the task's own"),
+];
 const HOOKS: [&str; 3] = ["balanced", "jmp", "ret"];
 /// The exits of calls are recorded too.
 const GRAPH_RECORDS: u64 = 2;
@@ -51,6 +58,11 @@ enum Case {
     },
     GraphOff,
     GraphSmp,
+    /// Only what a task does is recorded: the one that calls, or another one.
+    Task {
+        tracer: &'static str,
+        is_other: bool,
+    },
     Profile {
         clock: &'static str,
     },
@@ -73,6 +85,7 @@ pub fn rows(place: &Path, tsc_ghz: f64) -> Result<Vec<Row>, Failed> {
     rows.extend(profile(&measured, tsc_ghz)?);
     rows.extend(list(&measured, tsc_ghz)?);
     rows.extend(off(&measured, tsc_ghz)?);
+    rows.extend(tasks(&measured, tsc_ghz)?);
     rows.extend(two_vcpus(
         of(&measured, &Case::FunctionSmp)?,
         "function",
@@ -98,6 +111,7 @@ fn cases() -> Vec<Case> {
     cases.extend([2, 4].map(|sessions| Case::List { sessions }));
     cases.extend([Case::FunctionOff, Case::GraphOff]);
     cases.extend([Case::FunctionSmp, Case::GraphSmp]);
+    cases.extend(TASKS.map(|(tracer, is_other, _)| Case::Task { tracer, is_other }));
     cases
 }
 
@@ -137,6 +151,11 @@ impl Case {
             }
             Self::GraphOff | Self::GraphSmp => &["--trace", "graph"],
             Self::Profile { clock } => &["--trace", "profile", "--clock", clock],
+            // Who calls is the main thread, which is number 0.
+            Self::Task { tracer, is_other } => {
+                let task = if *is_other { "63" } else { "0" };
+                &["--trace", tracer, "--only-tasks", task]
+            }
         };
         [&["--filter", TRACED], rest].concat()
     }
@@ -375,6 +394,20 @@ fn off(measured: &Measured, ghz: f64) -> Result<Vec<Row>, Failed> {
         Ok(Row::median(title, "ns", &added, Target::AtMost(1.5)))
     };
     cases.into_iter().map(row).collect()
+}
+
+/// Filters of tasks: what is false is to cost two nanoseconds at most.
+fn tasks(measured: &Measured, ghz: f64) -> Result<Vec<Row>, Failed> {
+    let row = |(tracer, is_other, title): (&'static str, bool, &str)| {
+        let added = added(of(measured, &Case::Task { tracer, is_other })?, TRACED, ghz)?;
+        let target = if is_other {
+            Target::AtMost(2.0)
+        } else {
+            Target::None
+        };
+        Ok(Row::median(format!("{title}: added"), "ns", &added, target))
+    };
+    TASKS.into_iter().map(row).collect()
 }
 
 fn two_vcpus(rounds: &Rounds, tracer: &str, ghz: f64) -> Result<Vec<Row>, Failed> {

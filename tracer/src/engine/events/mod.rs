@@ -109,8 +109,13 @@ impl Events {
         let mut after = before.clone();
         if on {
             for callback in callbacks {
-                if after.iter().all(|(there, _)| there != callback) {
-                    after.push((*callback, address(with, *callback, event)?));
+                match after.iter_mut().find(|(there, _)| there == callback) {
+                    None => after.push((*callback, address(with, *callback, event)?)),
+                    // Its stub is another one.
+                    Some((_, at)) if is_anew(with, *callback) => {
+                        *at = address(with, *callback, event)?;
+                    }
+                    Some(_) => {}
                 }
             }
         } else {
@@ -128,6 +133,14 @@ impl Events {
             after,
         });
         Ok(Some(Step { what, edits, word }))
+    }
+}
+
+/// Whether the stub of a callback does something else than the one that is called now.
+fn is_anew<M: WindowMemory + ?Sized>(with: &Planning<'_, M>, callback: Callback) -> bool {
+    match callback {
+        Callback::Session(id) => with.sessions.anew().has(id),
+        Callback::Guest(_) => false,
     }
 }
 

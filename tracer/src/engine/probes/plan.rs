@@ -44,6 +44,10 @@ impl Points {
             if let Some(session) = after {
                 check_room(with, &self.formats, probe, *session)?;
             }
+            let is_anew = after.is_some_and(|id| with.sessions.anew().has(id.0));
+            if is_anew && !probe.is_lost {
+                changed.insert(probe.place.at, probe.place.clone());
+            }
             if probe.session != *after && !probe.is_lost {
                 let what = What::Recorded(Recorded {
                     probe: *id,
@@ -107,7 +111,8 @@ impl Points {
         };
         let halts = sessions.halts_of(traced_by, image.function(function));
         let (sites, store) = (&*with.sites, &mut foothold.stubs);
-        let wanted = (traced_by, captures, halts);
+        let is_anew = traced_by.iter().any(|id| sessions.anew().has(id));
+        let wanted = ((traced_by, captures, halts), is_anew);
         let own = functions::lead((image, site), sites, wanted, template, store, with.memory)?;
         let own = own.unwrap_or_else(|| {
             let now = *sites.state(function).lead()?;

@@ -91,13 +91,15 @@ pub fn after(
 
 /// Where the sites have to lead so that `wanted(function)` is done in each: by whom it is traced, and what
 /// is captured of it, and what ends recording there. `spec` says what the stub of a site does. A function whose return is not hooked has its
-/// entry captured only. Sites of which nothing else is wanted than now are left out.
+/// entry captured only. Sites of which nothing else is wanted than now are left out, but not those of the sessions `anew`, of
+/// which stubs do something else than before.
 ///
 /// # Errors
 /// A [`StoreError`]; then nothing has changed but that some stubs are ready for another time.
 pub fn leads<'i>(
     image: &'i Image,
     sites: &Sites,
+    anew: SessionSet,
     wanted: impl Fn(FunctionId) -> (SessionSet, Captures, HaltSet),
     spec: impl Fn(&Recording) -> StubSpec,
     store: &mut StubStore,
@@ -112,20 +114,28 @@ pub fn leads<'i>(
                 Entry::Occupied(known) => Ok(*known.get()),
                 Entry::Vacant(free) => Ok(*free.insert(store.template(spec(&wanted))?)),
             };
-        let lead = lead((image, site), sites, wanted, template, store, memory)?;
+        let is_anew = wanted.0.iter().any(|id| anew.has(id));
+        let lead = lead(
+            (image, site),
+            sites,
+            (wanted, is_anew),
+            template,
+            store,
+            memory,
+        )?;
         leads.extend(lead.map(|lead| (site, lead)));
     }
     Ok(leads)
 }
 
-/// The same of one site; nothing when it is so already. `template` is that of its stub.
+/// The same of one site; nothing when it is so already, and its stub is not to be another one. `template` is that of its stub.
 ///
 /// # Errors
 /// As [`leads`].
 pub fn lead(
     (image, site): (&Image, &Site),
     sites: &Sites,
-    (sessions, mut captures, halts): (SessionSet, Captures, HaltSet),
+    ((sessions, mut captures, halts), is_anew): ((SessionSet, Captures, HaltSet), bool),
     template: impl FnOnce(Recording, &mut StubStore) -> Result<TemplateId, StoreError>,
     store: &mut StubStore,
     memory: &mut (impl WindowMemory + ?Sized),
@@ -135,7 +145,8 @@ pub fn lead(
         captures.exit = None;
     }
     let now = (sites.sessions(site.function), sites.captures(site.function));
-    if sites.is_gone(site.function) || now == (sessions, captures) {
+    let is_so = now == (sessions, captures) && !is_anew;
+    if sites.is_gone(site.function) || is_so {
         return Ok(None);
     }
     if sessions.is_empty() && captures.is_empty() {

@@ -35,6 +35,7 @@ fn recorder(session: u8) -> Recorder {
         clock: Clock::Tsc,
         halts: Halts::default(),
         waits: None,
+        tasks: None,
     }
 }
 

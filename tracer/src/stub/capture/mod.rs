@@ -237,6 +237,7 @@ impl CaptureCode<'_> {
         let base = (!access.is_direct()).then_some(SCRATCH.base);
         let looking: Vec<_> = [registers::HEAD].into_iter().chain(base).collect();
         let looking = self.frame.emit_save(self.a, &looking)?;
+        recorder.emit_task_check(self.a, done)?;
         let room = recorder.emit_check(self.a, &SCRATCH, full)?;
         let computing = part.computes().then_some(rcx);
         let recording: Vec<_> = [rax, rdx, r10].into_iter().chain(computing).collect();

@@ -9,7 +9,7 @@ use insn::asm::registers::{gpr32, gpr64};
 use insn::asm::{AsmRegister64, CodeAssembler, CodeLabel, IcedError, ptr, qword_ptr};
 use terms::addr::Gva;
 
-use super::{Code, ReturnHook, SiteShape, lower_half};
+use super::{Code, ReturnHook, SiteShape, asking, lower_half};
 use crate::stub::recorder::Recorder;
 use crate::stub::registers::{ENTRY, EXIT, emit_restore, emit_save};
 use trace::event::Step;
@@ -18,6 +18,7 @@ impl Code<'_> {
     /// The recorder of a stub that can have the fast way.
     fn only_recorder(&self) -> Option<Recorder> {
         match (&*self.spec.recorders, &*self.spec.profiles) {
+            ([only], []) if only.tasks.is_some() && asking::gate(self.spec).is_none() => None,
             ([only], []) if only.access(&ENTRY).is_direct() && only.halts.is_empty() => Some(*only),
             _ => None,
         }

@@ -20,6 +20,7 @@
 //! A function that was entered by a tail jump finds an address inside the stubs where its return
 //! address should be: it is recorded as such and not hooked again.
 
+mod asking;
 mod fast;
 mod timing;
 
@@ -56,6 +57,7 @@ pub fn emit(
     if spec.shape == SiteShape::EntryOnly {
         return code.emit_unhookable(a, body);
     }
+    code.emit_gate(a)?;
     code.emit_fast(a, body)?;
     code.emit_off_check(a)?;
     emit_save(a, &code.saved)?;
@@ -63,6 +65,7 @@ pub fn emit(
     a.set_label(&mut code.no_tail)?;
     code.emit_entry_lookup(a)?;
     code.emit_untimed(a)?;
+    code.emit_unheard(a)?;
     code.emit_entry_profiles(a)?;
     code.emit_records(a, &ENTRY, Step::Entry)?;
     match code.variant() {
@@ -213,13 +216,15 @@ impl<'a> Code<'a> {
             Step::Exit => self.left_slot(),
             Step::Entry | Step::Tail | Step::Unhooked => self.slot(),
         };
-        for recorder in &self.spec.recorders {
+        let spec = self.spec;
+        for (number, recorder) in spec.recorders.iter().enumerate() {
             // A function session records entries only; at an entry the slot has the return address still.
             if !recorder.format.is_graph() && step == Step::Exit {
                 continue;
             }
             let mut back = a.create_label();
             let full = a.create_label();
+            self.emit_asked(a, (number, recorder), step, back)?;
             let room = recorder.emit_check(a, scratch, full)?;
             recorder.emit_beside(a, scratch, (slot, self.spec.shape.has_return_address()))?;
             match recorder.halts.entered() {
@@ -314,6 +319,7 @@ impl<'a> Code<'a> {
 
     /// The whole stub of a function whose return is not hooked.
     fn emit_unhookable(mut self, a: &mut CodeAssembler, body: Gva) -> Result<(), IcedError> {
+        self.emit_gate(a)?;
         self.emit_off_check(a)?;
         emit_save(a, &self.saved)?;
         self.emit_entry_only(a, Step::Unhooked, body)?;
@@ -351,6 +357,8 @@ fn saved(spec: &StubSpec) -> Vec<AsmRegister64> {
     saved.extend((has_base || times_calls).then_some(ENTRY.base));
     if !spec.profiles.is_empty() {
         saved.extend(profile::AT_ENTRY);
+    } else if asking::heard(spec).is_some() {
+        saved.push(profile::WORD);
     }
     saved
 }

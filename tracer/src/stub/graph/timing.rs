@@ -66,14 +66,9 @@ impl Code<'_> {
         recorder: &Recorder,
         entered: i32,
     ) -> Result<(), IcedError> {
-        use gpr64::{r8, r9, rdi, rsi};
-        let mirror = self.hook.mirror;
+        use gpr64::{r8, r9, rdi};
         let out = a.create_label();
-        a.lea(r9, self.left_slot())?;
-        let claim = mirror.emit_lookup(a, r9, [r8, rsi], None)?;
-        self.claims.push(claim);
-        let word = mirror.word(a, r9)?;
-        a.lea(r9, word)?;
+        self.emit_own_word(a)?;
         a.mov(r8, qword_ptr(r9 + entered))?;
         a.test(r8, r8)?;
         a.je(out)?;

@@ -44,6 +44,7 @@ use crate::collect::output::Output;
 use crate::collect::rings::SharedRings;
 use crate::collect::{Polled, Pollers};
 use crate::guest::{Guest, SharedMemory};
+use crate::tasks::WantedTasks;
 pub use halting::HaltAt;
 pub(super) use halting::Halting;
 pub(super) use only::Choosing;
@@ -171,6 +172,8 @@ pub(super) struct TraceSession {
     switched_on: bool,
     /// Of which vCPUs it is.
     only: OnlyVcpus,
+    /// Which tasks it records.
+    pub tasks: WantedTasks,
     /// Whether anybody was shown what it has recorded.
     has_told: Cell<bool>,
     /// Of its rings when they were closed.
@@ -206,6 +209,7 @@ impl TraceSession {
         }
         let geometry = options.geometry()?;
         let only = only::vcpus(&options.only_vcpus, shared)?;
+        let tasks = options.tasks()?;
         let calls = options.graph.rules()?;
         if tracer == Tracer::Graph {
             check_roots(&calls, &shared.image)?;
@@ -237,6 +241,7 @@ impl TraceSession {
             fired: Vec::new(),
             switched_on: true,
             only,
+            tasks,
             has_told: Cell::new(false),
             doubts: TimeDoubts::default(),
             output: None,

@@ -17,7 +17,7 @@ use crate::session::TracerKind;
 use crate::tracing::closing::Closing;
 use crate::tracing::options::Tracer;
 use crate::tracing::{TracingError, WantedDump};
-use status::{OnlyStatus, Profile, ProfiledFunction, SessionStatus};
+use status::{OnlyStatus, Profile, ProfiledFunction, SessionStatus, TaskStatus};
 use trace::export::uftrace::{Fired, InitCallList, Metadata, NO_CLOCK, NOP, Pause};
 
 /// Triggers that have fired of which a trace tells.
@@ -170,6 +170,9 @@ impl TraceSession {
             filter: globs(&self.filter, Side::Include),
             notrace: globs(&self.filter, Side::Notrace),
             only_vcpus: self.only.numbers().to_vec(),
+            only_tasks: self.task_status().only,
+            not_tasks: self.task_status().not,
+            follow_forks: self.tasks.follows,
             init_calls: InitCallList::new(&shared.image.functions, &shared.image.init_calls),
             late_modules: self.late.clone(),
             waiting_modules: self.waiting_modules,
@@ -205,6 +208,20 @@ impl TraceSession {
         }
     }
 
+    /// Which tasks it records.
+    pub fn task_status(&self) -> TaskStatus {
+        let (only, not) = match self.tasks.is_not {
+            true => (Vec::new(), self.tasks.written()),
+            false => (self.tasks.written(), Vec::new()),
+        };
+        TaskStatus {
+            only,
+            not,
+            follow_forks: self.tasks.follows,
+            by: (!self.tasks.is_all()).then(|| "stub".to_owned()),
+        }
+    }
+
     /// Part of `status`, and a line of `session list`. `traced` functions lead to it.
     pub fn status(&self, traced: u64) -> SessionStatus {
         let state = match (self.started, self.switched_on) {
@@ -224,6 +241,7 @@ impl TraceSession {
                 vcpus: self.only.numbers().to_vec(),
                 by: "stub".to_owned(),
             }),
+            tasks: (!self.tasks.is_all()).then(|| self.task_status()),
             mode: self.options.mode.name().to_owned(),
             clock: self.options.clock.name().to_owned(),
             clock_period_ns: self.beat().map(|beat| beat.period_ns),

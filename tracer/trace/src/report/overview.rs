@@ -26,6 +26,10 @@ pub(super) struct About {
     notrace: Vec<String>,
     /// The vCPUs that were recorded last; none when all were.
     only_vcpus: Vec<u16>,
+    /// The tasks that were recorded last, or were not; none when all were.
+    only_tasks: Vec<String>,
+    not_tasks: Vec<String>,
+    follow_forks: bool,
     clock: String,
     mode: String,
     /// The times of the first and of the last thing that happened.
@@ -72,6 +76,9 @@ impl About {
             filter: side.metadata.filter.iter().map(clean).collect(),
             notrace: side.metadata.notrace.iter().map(clean).collect(),
             only_vcpus: side.metadata.only_vcpus.clone(),
+            only_tasks: side.metadata.only_tasks.iter().map(clean).collect(),
+            not_tasks: side.metadata.not_tasks.iter().map(clean).collect(),
+            follow_forks: side.metadata.follow_forks,
             clock: clean(&side.metadata.clock),
             mode: clean(&side.metadata.mode),
             pauses: Some(side.metadata.pauses).filter(|pauses| !pauses.is_empty()),
@@ -168,6 +175,12 @@ impl About {
         if !self.only_vcpus.is_empty() {
             let numbers: Vec<String> = self.only_vcpus.iter().map(u16::to_string).collect();
             text += &format!(", on vCPU {} only", numbers.join(", "));
+        }
+        for (tasks, what) in [(&self.only_tasks, "only of"), (&self.not_tasks, "not of")] {
+            if !tasks.is_empty() {
+                let theirs = if self.follow_forks { " and theirs" } else { "" };
+                text += &format!(", {what} tasks {}{theirs}", tasks.join(", "));
+            }
         }
         if !self.clock.is_empty() {
             text += &format!(", clock {}", self.clock);

@@ -9,6 +9,7 @@ pub mod listening;
 pub mod probes;
 pub mod service;
 pub mod sessions;
+pub mod tasks;
 pub mod tracing;
 
 use serde_json::Value;
@@ -22,6 +23,7 @@ pub fn visit_all(visitor: &mut impl Visitor) {
     sessions::visit(visitor);
     tracing::visit(visitor);
     filters::visit(visitor);
+    tasks::visit(visitor);
     events::visit(visitor);
     probes::visit(visitor);
     dynfunc::visit(visitor);
@@ -97,6 +99,7 @@ mod tests {
     use super::probes::*;
     use super::service::*;
     use super::sessions::*;
+    use super::tasks::*;
     use super::tracing::*;
     use super::{METHOD_NOT_FOUND, Response, RpcError, answer, visit_all};
     use crate::control::errors::ErrorLog;
@@ -294,6 +297,10 @@ mod tests {
             ids: Vec::new(),
             all_of: Some(session()),
         };
+        let tasks = || Tasks {
+            session: session(),
+            tasks: vec!["process:1".to_owned()],
+        };
         let retarget = DynamicChange {
             name: "a".to_owned(),
             target: "b".to_owned(),
@@ -352,6 +359,16 @@ mod tests {
                 vcpus: vec![0, 2],
             }))
             .and(ClearVcpus(of()))
+            .and(SetTasks(TaskChoice {
+                session: session(),
+                tasks: vec!["1".to_owned(), "sh".to_owned()],
+                not: true,
+                follow_forks: true,
+            }))
+            .and(AddTasks(tasks()))
+            .and(RemoveTasks(tasks()))
+            .and(ClearTasks(of()))
+            .and(ShowTasks(of()))
             .and(ShowErrors(ErrorsQuery { clear: true }))
             .and(ShowVersion(Nothing {}))
             .and(ShutDown(Nothing {}));

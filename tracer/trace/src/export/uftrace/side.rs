@@ -44,6 +44,15 @@ pub struct Metadata {
     /// The vCPUs that were recorded last; none when all were.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub only_vcpus: Vec<u16>,
+    /// The tasks that alone were recorded last; none when all were.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub only_tasks: Vec<String>,
+    /// The tasks that were not recorded last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_tasks: Vec<String>,
+    /// Whether the tasks that they made were meant, too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub follow_forks: bool,
     /// What was recorded: `function`, `graph`, or `nop` (events only). Older traces do not say, and are of functions.
     #[serde(default)]
     pub tracer: String,
