@@ -17,9 +17,11 @@ mod scope;
 mod sections;
 mod segments;
 pub mod shape;
+mod sources;
 mod types;
 mod units;
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 pub use error::DebugError;
@@ -156,6 +158,22 @@ impl DebugInfo {
     pub fn line(&self, file: &str, line: u64) -> Result<Vec<Gva>, DebugError> {
         let found = self.dwarf(&format!("{file}:{line}"))?.line(file, line)?;
         Ok(found.iter().map(|at| self.slide.runs(*at)).collect())
+    }
+
+    /// The path of the source file that each of these functions comes from, where it is known; they are in the order of their
+    /// addresses and do not lie over each other. `what` is what it is needed for.
+    ///
+    /// # Errors
+    /// A [`DebugError`] that says why none is known.
+    pub fn sources(
+        &self,
+        what: &str,
+        functions: impl Iterator<Item = Range<Gva>>,
+    ) -> Result<Vec<Option<Arc<str>>>, DebugError> {
+        let linked = |at| self.slide.linked(at).0;
+        let functions = functions.map(|one| linked(one.start)..linked(one.end));
+        let functions: Vec<Range<u64>> = functions.collect();
+        Ok(self.dwarf(what)?.sources(&functions))
     }
 
     /// What the kernel's BTF, which is `section`, says of a function by any of its names.

@@ -126,7 +126,7 @@ impl Attachment {
             let Some(id) = session.started().ok().filter(|_| session.started) else {
                 continue;
             };
-            let selected = filter.select(&self.shared.image);
+            let selected = filter.select(&self.shared.image, &self.shared.sources);
             let changed = selected
                 .map_err(Into::into)
                 .and_then(|selection| self.change(guest, index, id, filter, selection));

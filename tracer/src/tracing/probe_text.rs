@@ -17,7 +17,7 @@ impl Shared {
         tactic: Option<u8>,
     ) -> Result<Vec<NewProbe>, TracingError> {
         let image = &self.image;
-        let debug = self.debug.as_ref();
+        let debug = self.debug.as_deref();
         let resolved =
             probe::parse(text).and_then(|request| probe::resolve(image, debug, &request));
         let resolved = resolved.map_err(|why| TracingError::BadProbe {
