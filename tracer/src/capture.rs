@@ -135,7 +135,7 @@ pub struct Capture {
 fn check_number(value: &Expression, levels: u32) -> Result<(), CaptureError> {
     let below = levels.checked_sub(1).ok_or(CaptureError::Depth)?;
     match value {
-        Expression::Constant(_) => Ok(()),
+        Expression::Constant(_) | Expression::Own(_) => Ok(()),
         Expression::Register(number) if *number > 15 => Err(CaptureError::Register(*number)),
         Expression::Register(_) => Ok(()),
         Expression::Load { bytes, .. } if !matches!(bytes, 1 | 2 | 4 | 8) => {

@@ -107,10 +107,12 @@ pub(super) const CASES: &[Case] = &[
         "a filter waits for a module, survives its unloading, and its functions are traced when it comes again",
         "ctl start --filter 'mod:binfmt_misc:bm_status_*'",
     ),
-    not_yet(
+    passes(
         "kprobe_module",
-        "a probe waits for a module, survives its unloading, and is hit when it comes again",
-        "a probe is of functions that are there, and is gone with its module",
+        Linux,
+        "a probe waits for a module, survives its unloading, and is hit when it comes again; what says so of a kernel without modules, or of a function that \
+         the loaded module has not, is refused",
+        "ctl probe add 'mod:binfmt_misc:bm_status_read $arg3'",
     ),
     passes(
         "kprobe_args_syntax",
@@ -184,10 +186,11 @@ pub(super) const CASES: &[Case] = &[
         "chains of members, through pointers, by the kernel's BTF",
         "ctl probe add vfs_read 'file->f_path.dentry->d_inode->i_ino'",
     ),
-    not_yet(
+    passes(
         "btf_typecast_accepted",
+        Linux,
         "casts, casts to what a member is in, `$current`, per-CPU reads",
-        "values have the types that they have",
+        "ctl probe add vfs_read '(inode,i_data)file->f_mapping->i_ino' '$current->comm'",
     ),
     passes(
         "fprobe_args_vfs",

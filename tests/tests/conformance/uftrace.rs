@@ -189,14 +189,18 @@ fn whoever_attaches_filters_by_file_and_changes_it() {
     let mut client = attached.client();
     let filter = |globs: &[&str]| json!({"tracer": "graph", "filter": globs});
     let error = client.refused("start", filter(&["file:cals.rs"]));
-    let expected = "no function comes from a source file as in 'file:cals.rs'; did you mean `calls.rs`";
+    let expected =
+        "no function comes from a source file as in 'file:cals.rs'; did you mean `calls.rs`";
     assert!(error.starts_with(expected), "{error}");
     client.call("start", filter(&["file:recursion.rs"]));
     let listed = client.call("functions", json!({"glob": "file:recursion.rs"}));
     let listed = listed["functions"].as_array().unwrap().iter();
     let names: Vec<&str> = listed.map(|one| one["name"].as_str().unwrap()).collect();
     assert!(names.contains(&"recursion_step"), "{names:?}");
-    assert!(names.iter().all(|name| name.contains("recursion")), "{names:?}");
+    assert!(
+        names.iter().all(|name| name.contains("recursion")),
+        "{names:?}"
+    );
     other.type_text("q");
     other.wait_for_times("checksum recursion", 2);
     client.call("filter.set", json!({"filter": ["file:calls.rs:*_leaf"]}));

@@ -27,7 +27,7 @@ use locks::LockError;
 use plan::{Plan, Step, What};
 use planning::Planning;
 pub use points::Points;
-use probes::{NewProbe, ProbeError, ProbeId};
+use probes::{NewProbe, ProbeError, ProbeId, Probes};
 pub use restoring::{RestoreError, Restored, restore};
 pub use sessions::Sessions;
 use transient::{Moved, Transient};
@@ -304,6 +304,28 @@ impl Engine {
         } = &mut self.points;
         let formats = Arc::make_mut(formats);
         probes.add(&self.image, foothold, &self.sites, formats, new)
+    }
+
+    /// Keeps a number for a probe that cannot be anywhere yet.
+    ///
+    /// # Errors
+    /// [`ProbeError::TooMany`].
+    pub fn reserve_probe(&mut self, name: Arc<str>) -> Result<ProbeId, ProbeError> {
+        let formats = Arc::make_mut(&mut self.points.formats);
+        Probes::reserve(formats, name)
+    }
+
+    /// Has a probe whose text has gone be hit again, in text that has come. Returns whether it could: not so where its values are of other types
+    /// now, for records of it may still lie in a ring.
+    ///
+    /// # Errors
+    /// A [`ProbeError`].
+    pub fn revive_probe(&mut self, id: ProbeId, new: NewProbe) -> Result<bool, ProbeError> {
+        let foothold = self.foothold.as_ref();
+        let Points {
+            probes, formats, ..
+        } = &mut self.points;
+        probes.revive(&self.image, foothold, &self.sites, formats, (id, new))
     }
 
     /// Notes which probes were in text that is gone. Says which are so since the last time.

@@ -64,6 +64,9 @@ impl Evaluator<'_> {
             }
             What::Returned => self.returned()?,
             What::Argument(number) => self.argument(*number)?,
+            What::Current => self.current()?,
+            What::OfCpu(wanted) => self.of_cpu(wanted)?,
+            What::Cast(of, cast) => self.cast(of, cast)?,
             What::Member(of, name) => {
                 let of_value = self.evaluate(of)?;
                 self.member(of_value, name, &of.text)?

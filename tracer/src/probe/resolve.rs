@@ -43,7 +43,7 @@ pub fn resolve(
     debug: Option<&DebugInfo>,
     request: &Request,
 ) -> Result<Vec<Resolved>, ProbeError> {
-    let places = points(image, debug, &request.spec, &request.place);
+    let places = points(image, debug, request);
     let (name, points) =
         places.map_err(|why| why.at(&request.text, request.place_at + offset_at(request)))?;
     let resolved = points.into_iter().map(|point| {

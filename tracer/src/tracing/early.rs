@@ -9,6 +9,7 @@ use terms::function::FunctionId;
 use super::call_values::captures_of;
 use super::error::TracingError;
 use super::options::{ClockSource, SessionOptions, Tracer};
+use super::probe_text::Read;
 use super::session::Shared;
 
 /// What is asked of a session, and of what.
@@ -28,7 +29,11 @@ impl Early<'_> {
         check_applies(self.tracer, self.options)?;
         let mut probes = Vec::new();
         for text in &self.options.probe {
-            probes.extend(self.shared.read_probe(text, self.options.probe_tactic)?);
+            let tactic = self.options.probe_tactic;
+            match self.shared.read_probe(text, tactic, |_| false)? {
+                Read::Here(new) => probes.extend(new),
+                Read::Waits { .. } => {}
+            }
         }
         Ok(self.engine.check_probes(&probes)?)
     }

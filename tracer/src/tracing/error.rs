@@ -60,6 +60,12 @@ pub enum TracingError {
         #[source]
         why: crate::probe::ProbeError,
     },
+    /// A module has come, and what is to be probed in it cannot be.
+    #[error("{what}")]
+    ModuleProbe {
+        /// Why not.
+        what: String,
+    },
     /// What was asked of a vCPU.
     #[error("there is no vCPU {vcpu}: the guest has {vcpus}, numbered from 0")]
     NoSuchVcpu {

@@ -21,6 +21,7 @@ pub mod filters;
 mod leave;
 mod lifecycle;
 pub mod lossless;
+mod module_probes;
 mod modules;
 mod one_session;
 pub mod options;

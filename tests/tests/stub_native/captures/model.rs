@@ -19,6 +19,7 @@ impl State<'_> {
     pub fn number(&self, value: &Expression) -> Option<u64> {
         match value {
             Expression::Constant(value) => Some(*value),
+            Expression::Own(_) => panic!("this process has none"),
             Expression::Register(number) => Some((self.register)(*number)),
             Expression::Load {
                 address,

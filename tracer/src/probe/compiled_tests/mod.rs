@@ -176,6 +176,7 @@ impl State {
 
     fn value(&self, expression: &Expression) -> u64 {
         match expression {
+            Expression::Own(_) => panic!("this process has none"),
             Expression::Constant(value) => *value,
             Expression::Register(number) => self.registers[usize::from(*number)],
             Expression::Load {
