@@ -9,6 +9,7 @@ use image::{Added, TextRange};
 use terms::addr::Gva;
 use terms::region::Region;
 
+use crate::stack::{Unwind, UnwindError};
 use crate::target::{MemoryError, PhysicalMemory, VcpuRegisters};
 
 /// A module that is loaded: as long as all of this is the same, so is the module.
@@ -190,6 +191,15 @@ pub trait Introspection: Debug + Send {
 
     /// Where there may be what a guest that is stopped with these registers still returns by.
     fn returns(&self, memory: &dyn PhysicalMemory, vcpus: &[VcpuRegisters]) -> Returns;
+
+    /// Whether stacks of its kernel can be walked, as far as the image says.
+    fn can_unwind(&self) -> bool;
+
+    /// Who walks them.
+    ///
+    /// # Errors
+    /// An [`UnwindError`].
+    fn unwind(&self, memory: &dyn PhysicalMemory) -> Result<Arc<dyn Unwind>, UnwindError>;
 
     /// Where it has its threads, if that is known.
     fn tasks(&self) -> Option<Box<dyn TaskList>>;

@@ -80,10 +80,12 @@ pub(super) const CASES: &[Case] = &[
         "at a hit an event is recorded from then on, or no more, N times (by this host, some milliseconds later)",
         "ctl session create watch --trigger 'events_pass: enable message_sent in other'",
     ),
-    not_yet(
+    passes(
         "func_filter_stacktrace",
-        "at a hit the stack is recorded",
-        "nothing walks stacks at a hit",
+        Linux,
+        "at a hit the stack is recorded, by the kernel's own tables (ORC); callers whose returns are hooked are the real ones; it is what the kernel's own \
+         tracer records",
+        "ctl probe add version_proc_show '$stack'",
     ),
     not_yet(
         "func_filter_pid",

@@ -19,6 +19,8 @@ struct Stock {
     client: Client,
     /// Of each of [`GLOBS`]: how many functions it has selected, and how many its regular expression matches.
     theirs: Vec<[u64; 2]>,
+    /// The functions of a stack at [`SHOWN`], the innermost first.
+    their_stack: Vec<String>,
 }
 
 /// A step, with the name of its case.
@@ -40,6 +42,9 @@ const GLOBS: [(&str, &str); 8] = [
     ("sch?dule", "^sch.dule$"),
 ];
 
+/// What is called when somebody reads what version the kernel is.
+const SHOWN: &str = "version_proc_show";
+
 impl Stock {
     fn start() -> Self {
         let mut shell = Shell::start();
@@ -51,6 +56,9 @@ impl Stock {
                  echo selects {number} $(grep -vc '^#' $T/set_ftrace_filter) $(grep -cE '{expression}' /tmp/functions)."
             ));
         }
+        shell.does(&format!(
+            "echo {SHOWN}:stacktrace:1 >$T/set_ftrace_filter; cat /proc/version; grep '^ => ' $T/trace"
+        ));
         shell.does(
             "echo >$T/set_ftrace_filter; umount $T; echo mounted $(grep -c tracefs /proc/mounts).",
         );
@@ -63,10 +71,13 @@ impl Stock {
             [words[1], words[2]]
         });
         let theirs = numbers.collect();
+        let called = |line: &str| line.trim().strip_prefix("=> ").map(str::to_owned);
+        let their_stack = printed.lines().filter_map(called).collect();
         Self {
             shell,
             client,
             theirs,
+            their_stack,
         }
     }
 
@@ -129,10 +140,11 @@ fn functions(table: &str) -> Vec<&str> {
 
 #[test]
 fn a_kernel_whose_tracefs_is_not_mounted() {
-    let steps: [Step; 9] = steps![
+    let steps: [Step; 10] = steps![
         func_filter_glob,
         fgraph_filter,
         fgraph_retval,
+        func_filter_stacktrace,
         func_mod_trace,
         kprobe_module,
         add_remove_btfarg,
@@ -202,6 +214,50 @@ fn fgraph_retval(stock: &mut Stock) {
         graph.contains("retval=-5 hex=0xfffffffffffffffb"),
         "{graph}"
     );
+}
+
+/// Nobody's return is hooked, then that of most callers: the callers are the same, to the byte.
+fn func_filter_stacktrace(stock: &mut Stock) {
+    let stack = |stock: &mut Stock, session: &str| -> Vec<String> {
+        stock.probe(session, &[&format!("{SHOWN} $stack")]);
+        stock.shell.does("cat /proc/version");
+        let found = stock.fields(session, SHOWN);
+        assert_eq!(found.len(), 1, "{found:?}");
+        let stack = &found[0]["stack"];
+        assert_eq!(stack["truncated"], Value::Null, "{stack}");
+        let names = stack["stack"].as_array().unwrap().iter();
+        names
+            .map(|name| name.as_str().unwrap().to_owned())
+            .collect()
+    };
+    stock.trace("plain", "nop", json!({}), &[]);
+    let refused = json!({"session": "plain", "probes": [format!("{SHOWN}%return $stack")]});
+    let said = stock.client.refused("probe.add", refused);
+    assert!(
+        said.contains("`$stack`: is walked from inside of a function"),
+        "{said}"
+    );
+    let plain = stack(stock, "plain");
+    let name = |one: &String| one.split('+').next().unwrap().to_owned();
+    let names: Vec<String> = plain.iter().map(name).collect();
+    println!("stack: {plain:?}, theirs: {:?}", stock.their_stack);
+    assert_eq!(names, stock.their_stack);
+    assert_eq!(plain[0], SHOWN);
+    let callers = [
+        "seq_read_iter",
+        "proc_reg_read_iter",
+        "vfs_read",
+        "ksys_read",
+        SHOWN,
+    ];
+    let hooked = names.iter().filter(|name| callers.contains(&name.as_str()));
+    assert!(hooked.count() >= 4, "{names:?}");
+    let traced: Vec<&str> = callers
+        .into_iter()
+        .filter(|one| names.iter().any(|name| name == one))
+        .collect();
+    stock.trace("hooked", "graph", json!({}), &traced);
+    assert_eq!(stack(stock, "hooked"), plain);
 }
 
 fn func_mod_trace(stock: &mut Stock) {

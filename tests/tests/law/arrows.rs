@@ -46,6 +46,7 @@ const HOUSES: [House; 7] = [
         order: &[
             "choice",
             "target",
+            "stack",
             "paging",
             "introspection",
             "personality",

@@ -39,6 +39,7 @@ use crate::points::dynamic::{self, RetargetError};
 use crate::points::events::{Callback, Dispatch};
 use crate::points::locks::LockPrefixes;
 use crate::session::{SessionConfig, SessionId};
+use crate::stack::{StackReader, UnwindError};
 use crate::stub::cell::{CpuStrategy, TracedCode};
 use crate::target::{
     LiveTarget, PhysicalMemory, StoppedTarget, TextMemory, VcpuRegisters, WindowMemory,
@@ -304,6 +305,40 @@ impl Engine {
         } = &mut self.points;
         let formats = Arc::make_mut(formats);
         probes.add(&self.image, foothold, &self.sites, formats, new)
+    }
+
+    /// Whether stacks can be walked, as far as the image says.
+    #[must_use]
+    pub fn can_unwind(&self) -> bool {
+        let inside = self.transient.inside.as_ref();
+        inside.is_some_and(|inside| inside.can_unwind())
+    }
+
+    /// Makes what copies of stacks need, and who reads them know whose they are.
+    ///
+    /// # Errors
+    /// An [`UnwindError`].
+    pub fn read_stacks(&mut self, memory: &dyn PhysicalMemory) -> Result<(), UnwindError> {
+        if self.points.formats.stacks().is_some() {
+            return Ok(());
+        }
+        let inside = self.transient.inside.as_ref().ok_or(UnwindError::None)?;
+        let unwind = inside.unwind(memory)?;
+        let image = Arc::clone(&self.image);
+        Arc::make_mut(&mut self.points.formats).read_stacks_by(StackReader { unwind, image });
+        Ok(())
+    }
+
+    /// Has stacks name functions that have come since. Returns whether anybody reads any.
+    pub fn name_stacks_anew(&mut self) -> bool {
+        let known = self.points.formats.stacks().cloned();
+        let image = Arc::clone(&self.image);
+        let known = known.map(|known| StackReader { image, ..known });
+        let is_read = known.is_some();
+        if let Some(known) = known {
+            Arc::make_mut(&mut self.points.formats).read_stacks_by(known);
+        }
+        is_read
     }
 
     /// Keeps a number for a probe that cannot be anywhere yet.

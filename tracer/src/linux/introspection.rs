@@ -1,5 +1,7 @@
 //! The lists that a Linux kernel keeps of itself, asked as those of any guest.
 
+use std::sync::Arc;
+
 use image::TextRange;
 use terms::addr::Gva;
 
@@ -11,6 +13,7 @@ use super::module::ModuleLayout;
 use crate::introspection::{
     Contents, Introspection, KprobesError, Loaded, Module, ModuleError, Returns, TaskList,
 };
+use crate::stack::{Unwind, UnwindError};
 use crate::target::{MemoryError, PhysicalMemory, TargetMemory, VcpuRegisters};
 
 type View<'a> = KernelView<'a, dyn PhysicalMemory + 'a>;
@@ -103,6 +106,15 @@ impl Introspection for Kernel {
         };
         let has_kprobes = self.kprobes(memory).map_or(true, |found| !found.is_empty());
         stacks.returns(memory, tasks, has_kprobes, vcpus)
+    }
+
+    fn can_unwind(&self) -> bool {
+        self.orc.is_some()
+    }
+
+    fn unwind(&self, memory: &dyn PhysicalMemory) -> Result<Arc<dyn Unwind>, UnwindError> {
+        let layout = self.orc.as_ref().ok_or(UnwindError::None)?;
+        Ok(Arc::new(layout.read(memory)?))
     }
 
     fn tasks(&self) -> Option<Box<dyn TaskList>> {

@@ -8,6 +8,7 @@ use terms::addr::Gpa;
 use crate::linux::kernel_view::KernelTables;
 use crate::linux::kprobes::KprobeLayout;
 use crate::linux::module::ModuleLayout;
+use crate::linux::orc::OrcLayout;
 use crate::linux::stacks::Stacks;
 use crate::linux::task::TaskLayout;
 
@@ -24,6 +25,8 @@ pub struct Kernel {
     pub tasks: Option<TaskLayout>,
     /// What tells which of their stacks are in use.
     pub stacks: Option<Stacks>,
+    /// Where to find how its functions keep their callers.
+    pub orc: Option<OrcLayout>,
 }
 
 impl Kernel {
@@ -39,6 +42,7 @@ impl Kernel {
             init: btf.as_ref().and_then(|btf| InitState::find(image, btf)),
             modules: typed().and_then(|(btf, tables)| ModuleLayout::find(btf, symbols, tables)),
             kprobes: typed().and_then(|(btf, tables)| KprobeLayout::find(btf, symbols, tables)),
+            orc: typed().and_then(|(btf, tables)| OrcLayout::find(btf, symbols, tables)),
             stacks: btf.as_ref().and_then(|btf| Stacks::find(btf, symbols)),
             tasks: typed().and_then(|(btf, tables)| TaskLayout::find(btf, symbols, tables)),
         })

@@ -242,7 +242,7 @@ fn errors_of_casts_and_of_what_processors_own_point_at_their_place() {
         (
             "$curent",
             12,
-            "`$curent` is unknown: there are $retval, $args, $current and $arg1 to $arg16",
+            "`$curent` is unknown: there are $retval, $args, $current, $stack and $arg1 to $arg16",
         ),
     ] {
         let text = format!("vfs_open x={text}");

@@ -45,7 +45,7 @@ pub enum ProbeError {
         name: String,
     },
     /// No such `$name`.
-    #[error("`${name}` is unknown: there are $retval, $args, $current and $arg1 to $arg16")]
+    #[error("`${name}` is unknown: there are $retval, $args, $current, $stack and $arg1 to $arg16")]
     Special {
         /// What was written.
         name: String,

@@ -33,6 +33,8 @@ pub(super) enum What {
     Argument(u8),
     /// `$current`.
     Current,
+    /// `$stack`.
+    Stack,
     /// `this_cpu_read(x)`, `this_cpu_ptr(x)`.
     OfCpu(OfCpu),
     /// `(struct s *)p`, `(s)p`, `(s,member)p`.
@@ -409,6 +411,7 @@ fn special(name: &str) -> Result<What, ProbeError> {
     match name {
         "retval" => return Ok(What::Returned),
         "current" => return Ok(What::Current),
+        "stack" => return Ok(What::Stack),
         _ => {}
     }
     let number = name.strip_prefix("arg").and_then(|rest| rest.parse().ok());

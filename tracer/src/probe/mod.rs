@@ -13,6 +13,7 @@
 //!            $args                 all parameters that can be captured here
 //! VALUE      a variable, a number, a register (%rdi, %eax), $retval, $arg1 to $arg16, and on these what C and
 //!            Rust have: p->f, s.f, s.0, a[i], *p, &x, -x, ~x, ( ), * / % + - << >> & ^ |
+//!            $stack, $stack[N] (the callers, by N bytes of the stack),
 //!            $current (the task that runs), this_cpu_read(x) and this_cpu_ptr(x) (of what each processor has its own),
 //!            (struct s *)p as in C, and as in the kernel's probes (s)p->f, and (s,member)p->f for the s that a member is in
 //! TYPE       u8 u16 u32 u64 i8 i16 i32 i64 x8 x16 x32 x64 (hexadecimal), bool, char, pointer,

@@ -4,6 +4,7 @@
 use crate::engine::Engine;
 use crate::filter::Selection;
 use crate::ring::reader::Mode;
+use crate::stack::UnwindError;
 use terms::function::FunctionId;
 
 use super::call_values::captures_of;
@@ -34,6 +35,9 @@ impl Early<'_> {
                 Read::Here(new) => probes.extend(new),
                 Read::Waits { .. } => {}
             }
+        }
+        if probes.iter().any(|probe| probe.capture.needs_stack()) && !self.engine.can_unwind() {
+            return Err(UnwindError::None.into());
         }
         Ok(self.engine.check_probes(&probes)?)
     }

@@ -10,6 +10,7 @@ use crate::filter::{FilterError, expression};
 use crate::points::dynamic::RetargetError;
 use crate::points::events::NoSuchEvent;
 use crate::ring::geometry::RingSizeError;
+use crate::stack::UnwindError;
 use crate::stub::cell::SESSIONS_MAX;
 use crate::target::MemoryError;
 use crate::text::poke::TransactionError;
@@ -60,6 +61,9 @@ pub enum TracingError {
         #[source]
         why: crate::probe::ProbeError,
     },
+    /// Stacks cannot be walked.
+    #[error(transparent)]
+    Unwind(#[from] UnwindError),
     /// A module has come, and what is to be probed in it cannot be.
     #[error("{what}")]
     ModuleProbe {

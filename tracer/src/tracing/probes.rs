@@ -331,6 +331,7 @@ impl SetProbes {
         let bytes = on.sessions.at(index)?.payload_bytes(needed);
         on.open_events(guest, index, session, bytes)?;
         reach_memory(on, guest, &ids)?;
+        reach_stacks(on, guest, &ids)?;
         let is_return = |id: &ProbeId| {
             on.engine
                 .points()
@@ -505,6 +506,24 @@ fn reach_memory(
     if on.engine.foothold().and_then(Foothold::reach).is_none() && ids.iter().any(needs_memory) {
         let mut stopped = guest.stop()?;
         on.engine.foothold_mut()?.make_reach(&mut stopped)?;
+    }
+    Ok(())
+}
+
+/// Makes what these probes need to copy stacks.
+fn reach_stacks(
+    on: &mut Attachment,
+    guest: &impl Guest,
+    ids: &[ProbeId],
+) -> Result<(), TracingError> {
+    let needs_stack = |id: &ProbeId| {
+        let probe = on.engine.points().probes().get(*id);
+        probe.is_ok_and(|probe| probe.capture.needs_stack())
+    };
+    if ids.iter().any(needs_stack) {
+        on.engine.read_stacks(guest.memory())?;
+        let mut stopped = guest.stop()?;
+        on.engine.foothold_mut()?.make_stacks(&mut stopped)?;
     }
     Ok(())
 }

@@ -189,7 +189,7 @@ impl Frame {
 /// How many numbers are on the way at once, at most.
 fn numbers(capture: &Capture) -> i32 {
     let of_value = |source: &Source| match source {
-        Source::Operand(_) => 0,
+        Source::Operand(_) | Source::Stack { .. } => 0,
         Source::Number(value) => numbers_of(value),
         Source::Bytes { address, .. } => numbers_of(address),
         Source::Text { text, .. } => numbers_of_text(text),
