@@ -73,6 +73,7 @@ fn values(section: &[u8], text: &str) -> Result<Vec<(String, String, Expression)
     let found = resolve(&image, Some(&debug), &parse(text)?)?.remove(0);
     let values = found.capture.values.into_iter().map(|value| {
         let number = match value.source {
+            Source::Stack { .. } => panic!("has no address"),
             Source::Operand(_) => panic!("of events only"),
             Source::Number(number) => number,
             Source::Text { text, .. } => text.address,

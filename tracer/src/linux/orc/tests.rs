@@ -36,7 +36,7 @@ fn tables(kinds: Kinds, list: &[(u64, [u8; ENTRY])]) -> Orc {
 
 fn copied(at: u64, frame: u64, words: &[u64]) -> CopiedStack {
     CopiedStack {
-        at: Gva(TEXT + at),
+        at: Gva(TEXT.wrapping_add(at)),
         pointer: Gva(STACK),
         frame,
         bytes: words.iter().flat_map(|word| word.to_le_bytes()).collect(),

@@ -209,6 +209,7 @@ impl State {
 
     fn shown(&self, captured: &Captured) -> String {
         let value = match &captured.source {
+            Source::Stack { .. } => panic!("is no value of a variable"),
             Source::Operand(_) => panic!("of events only"),
             Source::Number(number) => captured.kind.value(self.value(number)),
             Source::Bytes { address, length } => {
