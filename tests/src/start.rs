@@ -9,7 +9,7 @@ use std::path::Path;
 
 use serde_json::Value;
 use terms::function::FunctionId;
-use tracer::filter::Filter;
+use tracer::filter::{Filter, Sources};
 use vmm::loader::KernelFile;
 
 use crate::{Client, Ended, Guest, Trace};
@@ -152,7 +152,9 @@ impl Booted {
 fn untraced_init_calls(kernel: &Path) -> BTreeMap<String, Vec<String>> {
     let kernel = KernelFile::read(kernel).expect("a kernel");
     let image = kernel.image().expect("an image");
-    let selection = Filter::default().select(&image).expect("functions");
+    let selection = Filter::default()
+        .select(&image, &Sources::default())
+        .expect("functions");
     let mut untraced: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let is_untraced = |id: &&FunctionId| selection.selected.binary_search(id).is_err();
     for id in image.init_calls.iter().filter(is_untraced) {

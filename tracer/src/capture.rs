@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use image::points::Operand;
+use terms::addr::Gva;
 use terms::event_format::EventFormat;
 use terms::expression::Expression;
 use terms::field::{Field, FieldType};
@@ -87,6 +88,13 @@ pub enum Source {
         /// How many.
         length: u16,
     },
+    /// The stack, from its pointer on, of which at most so many bytes are kept.
+    Stack {
+        /// Where the probe sits.
+        at: Gva,
+        /// How many bytes are kept.
+        max: u16,
+    },
     /// Text, of which at most so many bytes are kept; what was longer is marked.
     Text {
         /// Where it is.
@@ -135,7 +143,7 @@ pub struct Capture {
 fn check_number(value: &Expression, levels: u32) -> Result<(), CaptureError> {
     let below = levels.checked_sub(1).ok_or(CaptureError::Depth)?;
     match value {
-        Expression::Constant(_) => Ok(()),
+        Expression::Constant(_) | Expression::Own(_) => Ok(()),
         Expression::Register(number) if *number > 15 => Err(CaptureError::Register(*number)),
         Expression::Register(_) => Ok(()),
         Expression::Load { bytes, .. } if !matches!(bytes, 1 | 2 | 4 | 8) => {
@@ -184,12 +192,13 @@ impl Captured {
             }
             Source::Bytes { address, length } => {
                 check_number(address, DEPTH_MAX)?;
-                !kind.is_number() && !kind.is_text() && kind.bytes() == *length
+                !kind.is_number() && !kind.is_text() && !kind.is_stack() && kind.bytes() == *length
             }
             Source::Text { text, max } => {
                 text.check()?;
                 kind.is_text() && kind.bytes() == *max
             }
+            Source::Stack { max, .. } => kind.is_stack() && kind.bytes() == *max,
         };
         fits.then_some(())
             .ok_or_else(|| CaptureError::Kind(Arc::clone(&self.name)))
@@ -260,7 +269,7 @@ impl Capture {
         let can_fault = |value: &Captured| match &value.source {
             Source::Operand(_) => false,
             Source::Number(value) => value.can_fault(),
-            Source::Bytes { .. } | Source::Text { .. } => true,
+            Source::Bytes { .. } | Source::Text { .. } | Source::Stack { .. } => true,
         };
         EventFormat {
             name,
@@ -283,7 +292,8 @@ impl Capture {
         while let words @ 1.. = excess(self) {
             let texts = self.values.iter_mut();
             let longest = texts
-                .filter(|value| value.kind.is_text() && value.kind.bytes() > TEXT_PER_WORD)
+                .filter(|value| value.kind.is_text() || value.kind.is_stack())
+                .filter(|value| value.kind.bytes() > TEXT_PER_WORD)
                 .max_by_key(|value| value.kind.bytes());
             let Some(value) = longest else {
                 return;
@@ -294,8 +304,11 @@ impl Capture {
             let cut =
                 u64::from(TEXT_PER_WORD) * words.min(u64::from(kept / TEXT_PER_WORD).div_ceil(2));
             let cut = u16::try_from(cut).unwrap_or(u16::MAX).min(most);
-            value.kind = FieldType::text(kept - cut);
-            if let Source::Text { max, .. } = &mut value.source {
+            value.kind = match value.kind.is_stack() {
+                true => FieldType::stack(kept - cut),
+                false => FieldType::text(kept - cut),
+            };
+            if let Source::Text { max, .. } | Source::Stack { max, .. } = &mut value.source {
                 *max = kept - cut;
             }
         }
@@ -307,10 +320,16 @@ impl Capture {
         let of_value = |value: &Captured| match &value.source {
             Source::Operand(_) => false,
             Source::Number(value) => value.needs_memory(),
-            Source::Bytes { .. } | Source::Text { .. } => true,
+            Source::Bytes { .. } | Source::Text { .. } | Source::Stack { .. } => true,
         };
         let condition = self.condition.as_ref();
         self.values.iter().any(of_value) || condition.is_some_and(Condition::needs_memory)
+    }
+
+    /// Whether it copies a stack.
+    #[must_use]
+    pub fn needs_stack(&self) -> bool {
+        self.values.iter().any(|value| value.kind.is_stack())
     }
 
     /// Whether code can be made of it.

@@ -14,6 +14,7 @@ use terms::field::Field;
 use terms::function::FunctionId;
 
 use crate::record::FUNCTIONS_MAX;
+use crate::stack::StackReader;
 use trace::event::Moment;
 
 /// The formats of all events so far. It only grows; who reads records keeps a copy, and gets another one
@@ -24,6 +25,8 @@ pub struct EventFormats {
     declared: usize,
     /// Of the values of calls.
     calls: BTreeMap<u32, Arc<EventFormat>>,
+    /// What makes values of stacks, once somebody copies some.
+    stacks: Option<StackReader>,
 }
 
 impl EventFormats {
@@ -38,6 +41,7 @@ impl EventFormats {
             formats,
             declared,
             calls,
+            stacks: None,
         }
     }
 
@@ -57,6 +61,17 @@ impl EventFormats {
         format
             .or_else(|| self.calls.get(&event.0))
             .map(|format| &**format)
+    }
+
+    /// What makes values of stacks.
+    #[must_use]
+    pub const fn stacks(&self) -> Option<&StackReader> {
+        self.stacks.as_ref()
+    }
+
+    /// Has values of stacks made by this from now on.
+    pub fn read_stacks_by(&mut self, stacks: StackReader) {
+        self.stacks = Some(stacks);
     }
 
     /// All that are no values of calls, by number.

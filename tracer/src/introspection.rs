@@ -10,6 +10,7 @@ use terms::addr::Gva;
 use terms::region::Region;
 
 use crate::current_task::Cgroup;
+use crate::stack::{Unwind, UnwindError};
 use crate::target::{MemoryError, PhysicalMemory, VcpuRegisters};
 
 /// A module that is loaded: as long as all of this is the same, so is the module.
@@ -219,6 +220,15 @@ pub trait Introspection: Debug + Send {
     /// # Errors
     /// A [`CgroupError`].
     fn cgroup(&self, memory: &dyn PhysicalMemory, path: &str) -> Result<Cgroup, CgroupError>;
+
+    /// Whether stacks of its kernel can be walked, as far as the image says.
+    fn can_unwind(&self) -> bool;
+
+    /// Who walks them.
+    ///
+    /// # Errors
+    /// An [`UnwindError`].
+    fn unwind(&self, memory: &dyn PhysicalMemory) -> Result<Arc<dyn Unwind>, UnwindError>;
 
     /// Where it has its threads, if that is known.
     fn tasks(&self) -> Option<Box<dyn TaskList>>;

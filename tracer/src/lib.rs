@@ -123,6 +123,10 @@ mod session;
 #[cfg(feature = "internals")]
 pub mod session;
 #[cfg(not(feature = "internals"))]
+mod stack;
+#[cfg(feature = "internals")]
+pub mod stack;
+#[cfg(not(feature = "internals"))]
 mod stub;
 #[cfg(feature = "internals")]
 pub mod stub;

@@ -80,10 +80,12 @@ pub(super) const CASES: &[Case] = &[
         "at a hit an event is recorded from then on, or no more, N times (by this host, some milliseconds later)",
         "ctl session create watch --trigger 'events_pass: enable message_sent in other'",
     ),
-    not_yet(
+    passes(
         "func_filter_stacktrace",
-        "at a hit the stack is recorded",
-        "nothing walks stacks at a hit",
+        Linux,
+        "at a hit the stack is recorded, by the kernel's own tables (ORC); callers whose returns are hooked are the real ones; it is what the kernel's own \
+         tracer records",
+        "ctl probe add version_proc_show '$stack'",
     ),
     passes(
         "func_filter_pid",
@@ -109,10 +111,12 @@ pub(super) const CASES: &[Case] = &[
         "a filter waits for a module, survives its unloading, and its functions are traced when it comes again",
         "ctl start --filter 'mod:binfmt_misc:bm_status_*'",
     ),
-    not_yet(
+    passes(
         "kprobe_module",
-        "a probe waits for a module, survives its unloading, and is hit when it comes again",
-        "a probe is of functions that are there, and is gone with its module",
+        Linux,
+        "a probe waits for a module, survives its unloading, and is hit when it comes again; what says so of a kernel without modules, or of a function that \
+         the loaded module has not, is refused",
+        "ctl probe add 'mod:binfmt_misc:bm_status_read $arg3'",
     ),
     passes(
         "kprobe_args_syntax",
@@ -186,10 +190,11 @@ pub(super) const CASES: &[Case] = &[
         "chains of members, through pointers, by the kernel's BTF",
         "ctl probe add vfs_read 'file->f_path.dentry->d_inode->i_ino'",
     ),
-    not_yet(
+    passes(
         "btf_typecast_accepted",
+        Linux,
         "casts, casts to what a member is in, `$current`, per-CPU reads",
-        "values have the types that they have",
+        "ctl probe add vfs_read '(inode,i_data)file->f_mapping->i_ino' '$current->comm'",
     ),
     passes(
         "fprobe_args_vfs",

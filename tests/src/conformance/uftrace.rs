@@ -39,11 +39,10 @@ pub(super) const CASES: &[Case] = &[
         "functions of at least so many bytes",
         "report DIR --format counts --min-size 64",
     ),
-    Case::not_yet(
-        Suite::Uftrace,
+    passes(
         "filter_location",
-        "functions of a source file",
-        "filters know names, not files; a probe can be put at `FILE:LINE`",
+        "functions of a source file, when it is recorded: from the start, by an attachment, and in a filter that is changed",
+        "run --trace graph --filter file:calls.rs",
     ),
     passes(
         "filter_caller",

@@ -19,6 +19,8 @@ struct Stock {
     client: Client,
     /// Of each of [`GLOBS`]: how many functions it has selected, and how many its regular expression matches.
     theirs: Vec<[u64; 2]>,
+    /// The functions of a stack at [`SHOWN`], the innermost first.
+    their_stack: Vec<String>,
 }
 
 /// A step, with the name of its case.
@@ -40,6 +42,9 @@ const GLOBS: [(&str, &str); 8] = [
     ("sch?dule", "^sch.dule$"),
 ];
 
+/// What is called when somebody reads what version the kernel is.
+const SHOWN: &str = "version_proc_show";
+
 impl Stock {
     fn start() -> Self {
         let mut shell = Shell::start();
@@ -51,6 +56,9 @@ impl Stock {
                  echo selects {number} $(grep -vc '^#' $T/set_ftrace_filter) $(grep -cE '{expression}' /tmp/functions)."
             ));
         }
+        shell.does(&format!(
+            "echo {SHOWN}:stacktrace:1 >$T/set_ftrace_filter; cat /proc/version; grep '^ => ' $T/trace"
+        ));
         shell.does(
             "echo >$T/set_ftrace_filter; umount $T; echo mounted $(grep -c tracefs /proc/mounts).",
         );
@@ -63,10 +71,13 @@ impl Stock {
             [words[1], words[2]]
         });
         let theirs = numbers.collect();
+        let called = |line: &str| line.trim().strip_prefix("=> ").map(str::to_owned);
+        let their_stack = printed.lines().filter_map(called).collect();
         Self {
             shell,
             client,
             theirs,
+            their_stack,
         }
     }
 
@@ -129,15 +140,18 @@ fn functions(table: &str) -> Vec<&str> {
 
 #[test]
 fn a_kernel_whose_tracefs_is_not_mounted() {
-    let steps: [Step; 9] = steps![
+    let steps: [Step; 12] = steps![
         func_filter_glob,
         fgraph_filter,
         fgraph_retval,
         func_filter_pid,
         func_filter_notrace_pid,
+        func_filter_stacktrace,
         func_mod_trace,
+        kprobe_module,
         add_remove_btfarg,
         btf_probe_event,
+        btf_typecast_accepted,
         fprobe_args_vfs,
     ];
     let names: BTreeSet<&str> = steps.iter().map(|(name, _)| *name).collect();
@@ -272,6 +286,50 @@ fn func_filter_notrace_pid(stock: &mut Stock) {
     assert_eq!(["not", "nor"].map(|name| stock.counted(name)), [127, 107]);
 }
 
+/// Nobody's return is hooked, then that of most callers: the callers are the same, to the byte.
+fn func_filter_stacktrace(stock: &mut Stock) {
+    let stack = |stock: &mut Stock, session: &str| -> Vec<String> {
+        stock.probe(session, &[&format!("{SHOWN} $stack")]);
+        stock.shell.does("cat /proc/version");
+        let found = stock.fields(session, SHOWN);
+        assert_eq!(found.len(), 1, "{found:?}");
+        let stack = &found[0]["stack"];
+        assert_eq!(stack["truncated"], Value::Null, "{stack}");
+        let names = stack["stack"].as_array().unwrap().iter();
+        names
+            .map(|name| name.as_str().unwrap().to_owned())
+            .collect()
+    };
+    stock.trace("plain", "nop", json!({}), &[]);
+    let refused = json!({"session": "plain", "probes": [format!("{SHOWN}%return $stack")]});
+    let said = stock.client.refused("probe.add", refused);
+    assert!(
+        said.contains("`$stack`: is walked from inside of a function"),
+        "{said}"
+    );
+    let plain = stack(stock, "plain");
+    let name = |one: &String| one.split('+').next().unwrap().to_owned();
+    let names: Vec<String> = plain.iter().map(name).collect();
+    println!("stack: {plain:?}, theirs: {:?}", stock.their_stack);
+    assert_eq!(names, stock.their_stack);
+    assert_eq!(plain[0], SHOWN);
+    let callers = [
+        "seq_read_iter",
+        "proc_reg_read_iter",
+        "vfs_read",
+        "ksys_read",
+        SHOWN,
+    ];
+    let hooked = names.iter().filter(|name| callers.contains(&name.as_str()));
+    assert!(hooked.count() >= 4, "{names:?}");
+    let traced: Vec<&str> = callers
+        .into_iter()
+        .filter(|one| names.iter().any(|name| name == one))
+        .collect();
+    stock.trace("hooked", "graph", json!({}), &traced);
+    assert_eq!(stack(stock, "hooked"), plain);
+}
+
 fn func_mod_trace(stock: &mut Stock) {
     const FUNCTION: &str = "bm_status_read";
     let glob = "mod:binfmt_misc:bm_status_*";
@@ -283,14 +341,61 @@ fn func_mod_trace(stock: &mut Stock) {
     assert_eq!(started["traced"], 0, "{started}");
     stock.shell.does("F=/proc/sys/fs/binfmt_misc");
     for _ in 0..2 {
-        stock.shell.does(
-            "insmod /modules/binfmt_misc.ko; mount -t binfmt_misc none $F; \
-             dd if=$F/status of=/dev/null bs=4096 count=1; umount $F; rmmod binfmt_misc",
-        );
+        stock
+            .shell
+            .does(&format!("{MODULE_COMES}; {MODULE_IS_READ}; {MODULE_GOES}"));
     }
     let table = stock.report("module", "counts");
     let row: Vec<&str> = table.lines().nth(1).unwrap().split_whitespace().collect();
     assert_eq!(row, ["2", FUNCTION], "{table}");
+}
+
+/// The module comes, is read from, and goes.
+const MODULE_COMES: &str = "insmod /modules/binfmt_misc.ko; mount -t binfmt_misc none $F";
+const MODULE_IS_READ: &str = "dd if=$F/status of=/dev/null bs=4096 count=1";
+const MODULE_GOES: &str = "umount $F; rmmod binfmt_misc";
+
+/// The file is read twice: what it says, and that there is no more.
+fn kprobe_module(stock: &mut Stock) {
+    stock.trace("later", "nop", json!({}), &[]);
+    let text = "mod:binfmt_misc:bm_status_read size=$arg3:u64";
+    stock.probe(
+        "later",
+        &[text, "binfmt_misc:bm_status_read%return $retval"],
+    );
+    let states = |stock: &mut Stock| -> Vec<String> {
+        let listed = stock.client.call("probe.list", Value::Null);
+        let all = listed["probes"].as_array().unwrap().iter();
+        let own = all.filter(|probe| probe["session"] == "later");
+        own.map(|probe| format!("{} {}", probe["id"], probe["state"].as_str().unwrap()))
+            .collect()
+    };
+    let waiting = states(stock);
+    assert_eq!(waiting.len(), 2);
+    assert!(
+        waiting.iter().all(|one| one.ends_with(" waiting")),
+        "{waiting:?}"
+    );
+    let set: Vec<String> = waiting
+        .iter()
+        .map(|one| one.replace("waiting", "on"))
+        .collect();
+    stock.shell.does("F=/proc/sys/fs/binfmt_misc");
+    for round in 0..3 {
+        stock.shell.does(MODULE_COMES);
+        // Whoever asks has it looked at first.
+        assert_eq!(states(stock), set, "{round}");
+        if round == 0 {
+            let refused = json!({"session": "later", "probes": ["mod:binfmt_misc:bm_staus_read"]});
+            let said = stock.client.refused("probe.add", refused);
+            assert!(said.contains("did you mean `bm_status_read`"), "{said}");
+        }
+        stock.shell.does(MODULE_IS_READ);
+        stock.shell.does(MODULE_GOES);
+        assert_eq!(states(stock), waiting, "{round}");
+    }
+    let found = stock.fields("later", "bm_status_read");
+    assert_eq!(found, vec![json!({"size": 4096}); 3]);
 }
 
 fn add_remove_btfarg(stock: &mut Stock) {
@@ -331,6 +436,59 @@ fn btf_probe_event(stock: &mut Stock) {
     let number: u64 = said.unwrap().split(' ').next().unwrap().parse().unwrap();
     let found = stock.fields("chain", "vfs_read");
     assert_eq!(found, [json!({"number": number})]);
+}
+
+/// One inode, by five ways; one task, by four.
+fn btf_typecast_accepted(stock: &mut Stock) {
+    stock.trace("casts", "nop", json!({}), &[]);
+    let said = |stock: &mut Stock, probe: &str| {
+        let refused = json!({"session": "casts", "probes": [probe]});
+        stock.client.refused("probe.add", refused)
+    };
+    let error = said(stock, "vfs_read (inod)$arg1->i_ino");
+    assert!(
+        error.contains("column 11: there is no structure `inod`"),
+        "{error}"
+    );
+    let error = said(stock, "vfs_read this_cpu_read(jiffies)");
+    assert!(
+        error.contains("column 24: `jiffies`: is no variable of which"),
+        "{error}"
+    );
+    stock.probe(
+        "casts",
+        &["vfs_read a=(file)$arg1->f_path.dentry->d_inode->i_ino \
+           b=((struct file *)%rdi)->f_path.dentry->d_inode->i_ino \
+           c=(inode,i_data)(file->f_mapping)->i_ino \
+           d=(dentry,d_name.name)(&file->f_path.dentry->d_name.name)->d_inode->i_ino \
+           e=file->f_path.dentry->d_inode->i_ino \
+           p=$current->pid comm=$current->comm q=this_cpu_read(runqueues).curr->pid \
+           r=this_cpu_ptr(runqueues)->curr->pid s=((struct task_struct *)$current)->tgid \
+           if count == 81 && $current->comm == \"dd\""],
+    );
+    stock
+        .shell
+        .does("echo some text >/tmp/cast; echo number $(ls -i /tmp/cast)");
+    stock
+        .shell
+        .does("sh -c 'echo process $$.; exec dd if=/tmp/cast of=/dev/null bs=81 count=1'");
+    let printed = stock.shell.running.printed();
+    let after = |word: &str| -> u64 {
+        let mut said = printed.lines().rev();
+        let found = said.find_map(|line| line.trim().strip_prefix(word));
+        let end = |char: char| !char.is_ascii_digit();
+        found.unwrap().split(end).next().unwrap().parse().unwrap()
+    };
+    let (inode, process) = (after("number "), after("process "));
+    let found = stock.fields("casts", "vfs_read");
+    assert_eq!(found.len(), 1, "{found:?}");
+    for name in ["a", "b", "c", "d", "e"] {
+        assert_eq!(found[0][name], inode, "{name}: {found:?}");
+    }
+    for name in ["p", "q", "r", "s"] {
+        assert_eq!(found[0][name], process, "{name}: {found:?}");
+    }
+    assert_eq!(found[0]["comm"]["text"], "dd", "{found:?}");
 }
 
 fn fprobe_args_vfs(stock: &mut Stock) {

@@ -150,6 +150,71 @@ fn filter_size() {
     }
 }
 
+/// What is called of the functions that begin so.
+fn beginning(called: &Counts, start: &str) -> Counts {
+    let mut of = called.clone();
+    of.retain(|name, _| name.starts_with(start));
+    of
+}
+
+#[test]
+fn filter_location() {
+    // Of a file by its name, by the end of its path, by a glob of it; one that is taken out again; some of its functions.
+    for (filter, expected) in [
+        (&["file:calls.rs"][..], "calls_"),
+        (&["file:workloads/src/rec*.rs"], "recursion_"),
+        (&["file:workloads/src/*.rs", "!file:calls.rs"], "recursion_"),
+        (&["file:*/calls.rs:*_leaf"], "calls_leaf"),
+    ] {
+        let options: Vec<&str> = filter.iter().flat_map(|one| ["--filter", *one]).collect();
+        let (called, trace) = traced("calls,recursion", &options);
+        let expected = beginning(&called, expected);
+        assert!(!expected.is_empty(), "{filter:?}");
+        assert_eq!(trace.uftrace(), expected, "{filter:?}");
+    }
+    let (called, trace) = traced("calls,recursion", &["--notrace", "file:calls.rs"]);
+    assert_eq!(trace.uftrace(), beginning(&called, "recursion_"));
+    whoever_attaches_filters_by_file_and_changes_it();
+}
+
+/// The guest of another VMM: it calls both files' functions twice, and the filter is another one meanwhile.
+fn whoever_attaches_filters_by_file_and_changes_it() {
+    let workloads = "calls,recursion,spin,calls,recursion";
+    let mut other = gated(workloads, "iterations=10").start();
+    other.wait_for("workload spin");
+    let mut attached = Guest::attached(other.pid(), Some(&tests::guest()))
+        .with(["--mode", "discard"])
+        .output()
+        .start();
+    let mut client = attached.client();
+    let filter = |globs: &[&str]| json!({"tracer": "graph", "filter": globs});
+    let error = client.refused("start", filter(&["file:cals.rs"]));
+    let expected =
+        "no function comes from a source file as in 'file:cals.rs'; did you mean `calls.rs`";
+    assert!(error.starts_with(expected), "{error}");
+    client.call("start", filter(&["file:recursion.rs"]));
+    let listed = client.call("functions", json!({"glob": "file:recursion.rs"}));
+    let listed = listed["functions"].as_array().unwrap().iter();
+    let names: Vec<&str> = listed.map(|one| one["name"].as_str().unwrap()).collect();
+    assert!(names.contains(&"recursion_step"), "{names:?}");
+    assert!(
+        names.iter().all(|name| name.contains("recursion")),
+        "{names:?}"
+    );
+    other.type_text("q");
+    other.wait_for_times("checksum recursion", 1);
+    client.call("filter.set", json!({"filter": ["file:calls.rs:*_leaf"]}));
+    other.type_text("q");
+    let (ended, _) = other.end();
+    let printed = without_gate(ended.good().printed());
+    let (ended, trace) = attached.end();
+    let _ = ended.good();
+    let half = |name: &str| (name.to_owned(), printed.calls[name] / 2);
+    let expected = ["calls_leaf", "recursion_step"].map(half);
+    assert_eq!(trace.uftrace(), Counts::from(expected));
+    assert_eq!(trace.lost(), 0);
+}
+
 #[test]
 fn filter_caller() {
     let (_, trace) = traced("calls", &[]);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use terms::addr::Gva;
 use terms::function::FunctionId;
 use tests::{Client, Guest, Running, linux, vmm_says, with_file};
-use tracer::filter::{Filter, Reason};
+use tracer::filter::{Filter, Reason, Sources};
 use tracer::points::tactic::{Place, Tactic, choose};
 
 use crate::kernel::{kernel, straight};
@@ -92,7 +92,11 @@ fn beginnings(image: &Image, id: FunctionId) -> Vec<Gva> {
 /// Functions that are never changed.
 fn never(image: &Image) -> BTreeSet<FunctionId> {
     let all = Filter::new::<&str>(&[], &[]).unwrap();
-    let denied = all.select(image).unwrap().denied.into_iter();
+    let denied = all
+        .select(image, &Sources::default())
+        .unwrap()
+        .denied
+        .into_iter();
     let built_in = denied.filter(|(_, reason)| matches!(reason, Reason::BuiltIn { .. }));
     built_in.map(|(id, _)| id).collect()
 }

@@ -5,7 +5,7 @@ use tests::oracle::{Oracle, calls};
 use tests::start::Start;
 use tests::stepped::{self, wait_at};
 use tests::{Guest, kernels, linux, vmm_says};
-use tracer::filter::Filter;
+use tracer::filter::{Filter, Sources};
 use tracer::tracing::options::{SessionOptions, Tracer, TracingOptions};
 use vmm::devices::console::ConsoleWriter;
 use vmm::loader::KernelFile;
@@ -71,7 +71,10 @@ fn the_first_calls_of_a_kernel_are_those_that_it_executes() {
     let output = folder.path().join("trace");
     let kernel = KernelFile::read(&linux().0).unwrap();
     let image = kernel.image().unwrap();
-    let selected = Filter::default().select(&image).unwrap().selected;
+    let selected = Filter::default()
+        .select(&image, &Sources::default())
+        .unwrap()
+        .selected;
     let names: Vec<String> = selected
         .iter()
         .map(|id| image.functions[id.index()].display.to_string())

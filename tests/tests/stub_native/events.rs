@@ -194,7 +194,7 @@ fn check(ground: &Ground, tail: Tail, as_callback: bool, random: &mut Random) {
     assert_eq!(record.function(), FunctionId(EVENT));
     let fields = fields.iter().map(|field| named(field).0);
     let format = EventFormat::new("event".into(), fields.collect());
-    let read = read_payload(&rings, geometry, 0, position, &format);
+    let read = read_payload(&rings, geometry, 0, position, &format, None);
     assert_eq!(read, Ok(values), "{stub:?}");
 }
 

@@ -29,6 +29,7 @@ mod halt;
 mod held;
 mod migration;
 mod notes;
+mod own_returns;
 mod preempt;
 mod random;
 mod registers;

@@ -12,14 +12,17 @@ mod error;
 mod frame;
 mod lines;
 mod location;
+mod named;
 pub mod place;
 mod scope;
 mod sections;
 mod segments;
 pub mod shape;
+mod sources;
 mod types;
 mod units;
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 pub use error::DebugError;
@@ -28,10 +31,12 @@ use insn::scan::{landing_pad, leading_call};
 pub use place::{Piece, Place};
 pub use shape::{Member, Moment, Shape, Slice, Structure, TypeId, Variable};
 use terms::addr::{Gva, Slide};
+use terms::nearest::nearest;
 use terms::site::SITE_LENGTH;
 
 use self::abi::{Classes, Types};
 use self::btf::functions::{Functions, Prototype};
+use self::named::Named;
 use self::scope::Scope;
 use self::sections::Sections;
 use self::units::{Dwarf, Index};
@@ -44,6 +49,7 @@ pub struct DebugInfo {
     sections: OnceLock<Sections>,
     symbols: Option<Arc<Vec<u8>>>,
     index: OnceLock<Index>,
+    named: OnceLock<Named>,
     btf: OnceLock<Option<Functions>>,
     slide: Slide,
 }
@@ -61,6 +67,7 @@ impl DebugInfo {
             sections: OnceLock::new(),
             symbols,
             index: OnceLock::new(),
+            named: OnceLock::new(),
             btf: OnceLock::new(),
             slide: Slide::default(),
         })
@@ -74,6 +81,7 @@ impl DebugInfo {
             sections: OnceLock::new(),
             symbols: None,
             index: OnceLock::new(),
+            named: OnceLock::new(),
             btf: OnceLock::new(),
             slide: Slide::default(),
         }
@@ -158,15 +166,65 @@ impl DebugInfo {
         Ok(found.iter().map(|at| self.slide.runs(*at)).collect())
     }
 
+    /// The path of the source file that each of these functions comes from, where it is known; they are in the order of their
+    /// addresses and do not lie over each other. `what` is what it is needed for.
+    ///
+    /// # Errors
+    /// A [`DebugError`] that says why none is known.
+    pub fn sources(
+        &self,
+        what: &str,
+        functions: impl Iterator<Item = Range<Gva>>,
+    ) -> Result<Vec<Option<Arc<str>>>, DebugError> {
+        let linked = |at| self.slide.linked(at).0;
+        let functions = functions.map(|one| linked(one.start)..linked(one.end));
+        let functions: Vec<Range<u64>> = functions.collect();
+        Ok(self.dwarf(what)?.sources(&functions))
+    }
+
     /// What the kernel's BTF, which is `section`, says of a function by any of its names.
     pub fn prototype<'n>(
         &self,
         section: Option<&[u8]>,
         mut names: impl Iterator<Item = &'n str>,
     ) -> Option<Prototype> {
-        let read = || Functions::read(section?.to_vec()).ok();
-        let functions = self.btf.get_or_init(read).as_ref()?;
+        let functions = self.btf(section)?;
         names.find_map(|name| functions.prototype(name))
+    }
+
+    /// The structure or union with this name: by DWARF, else by the kernel's BTF, which is `section`.
+    #[must_use]
+    pub fn structure_named(&self, section: Option<&[u8]>, name: &str) -> Option<TypeId> {
+        let of_dwarf = self.named().and_then(|named| named.structure(name));
+        of_dwarf.or_else(|| self.btf(section)?.structure(name))
+    }
+
+    /// The names of structures most like this one.
+    #[must_use]
+    pub fn structures_like(&self, section: Option<&[u8]>, name: &str) -> Vec<String> {
+        let of_dwarf = self.named().into_iter().flat_map(Named::structures);
+        let of_btf = self
+            .btf(section)
+            .into_iter()
+            .flat_map(Functions::structures);
+        nearest(name, of_dwarf.chain(of_btf), 3)
+    }
+
+    /// The type of a variable that is in no function.
+    #[must_use]
+    pub fn variable_type(&self, section: Option<&[u8]>, name: &str) -> Option<TypeId> {
+        let of_dwarf = self.named().and_then(|named| named.variable(name));
+        of_dwarf.or_else(|| self.btf(section)?.variable(name))
+    }
+
+    fn named(&self) -> Option<&Named> {
+        let dwarf = self.dwarf("names").ok()?;
+        Some(self.named.get_or_init(|| dwarf.named()))
+    }
+
+    fn btf(&self, section: Option<&[u8]>) -> Option<&Functions> {
+        let read = || Functions::read(section?.to_vec()).ok();
+        self.btf.get_or_init(read).as_ref()
     }
 
     /// The parameters of a prototype, each where the calling convention puts it, or why that is not known.

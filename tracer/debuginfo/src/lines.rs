@@ -13,7 +13,7 @@ use super::sections::Bytes;
 use super::units::{Dwarf, Unit};
 
 /// Rows of one line table, at most.
-const ROWS_MAX: usize = 1 << 24;
+pub(super) const ROWS_MAX: usize = 1 << 24;
 /// Files of one line table, at most.
 const FILES_MAX: u64 = 1 << 16;
 
@@ -153,7 +153,8 @@ impl<'a> Dwarf<'a> {
         wanted
     }
 
-    fn path(
+    /// The path of a file of a line table.
+    pub(super) fn path(
         &self,
         unit: &Unit<'a>,
         header: &LineProgramHeader<Bytes<'a>>,

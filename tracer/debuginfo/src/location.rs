@@ -390,7 +390,7 @@ impl Machine {
 /// Numbers, registers and operations in an expression.
 fn size_of(value: &Expression) -> usize {
     match value {
-        Expression::Constant(_) | Expression::Register(_) => 1,
+        Expression::Constant(_) | Expression::Register(_) | Expression::Own(_) => 1,
         Expression::Load { address, .. } => 1 + size_of(address),
         Expression::Extend { value, .. } => 1 + size_of(value),
         Expression::Apply(_, left, right) => 1 + size_of(left) + size_of(right),

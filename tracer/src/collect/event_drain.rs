@@ -330,7 +330,8 @@ impl Sink for PointSink<'_> {
         let fields = match self.formats.get(event) {
             Some(format) => {
                 let (ring, at) = (self.vcpu, record.position);
-                read_payload(self.rings, self.geometry, ring, at, format)
+                let stacks = self.formats.stacks();
+                read_payload(self.rings, self.geometry, ring, at, format, stacks)
             }
             None => Err(NoPayload::Invalid),
         };

@@ -373,6 +373,29 @@ impl Foothold {
         Ok(())
     }
 
+    /// Makes what copies of stacks need, if it is not there: the mirror, which has the return addresses of calls that are hooked, too.
+    ///
+    /// # Errors
+    /// An [`AttachError`].
+    pub fn make_stacks(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+    ) -> Result<(), AttachError> {
+        self.make_mirror(target)?;
+        self.make_reach(target)?;
+        let (Some(mirror), Some(reach)) = (self.mirror, self.reach.as_mut()) else {
+            return Ok(());
+        };
+        if reach.own_returns.is_none() {
+            let arena = self.stubs.arena();
+            let (stubs, at) = ((arena.start(), arena.bytes()), arena.next());
+            let routine = mirror.own_returns_routine(stubs, at);
+            let routine = routine.map_err(StubError::from)?;
+            reach.own_returns = Some(self.stubs.put(target, &routine.bytes)?);
+        }
+        Ok(())
+    }
+
     /// The routines that read the guest's memory, once [`Self::make_reach`] has made them.
     #[must_use]
     pub const fn reach(&self) -> Option<Reach> {

@@ -207,11 +207,14 @@ fn is_in(parts: &[Region], at: Gpa) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::introspection::{
         Contents, KprobesError, Loaded, Module, ModuleError, Returns, TaskList,
     };
     use crate::mock::MockTarget;
+    use crate::stack::{Unwind, UnwindError};
     use crate::target::{PhysicalMemory, TextMemory, VcpuRegisters};
 
     /// A kernel of which nothing is known but what it returns by.
@@ -270,6 +273,14 @@ mod tests {
 
         fn returns(&self, _: &dyn PhysicalMemory, _: &[VcpuRegisters]) -> Returns {
             self.0.clone()
+        }
+
+        fn can_unwind(&self) -> bool {
+            false
+        }
+
+        fn unwind(&self, _: &dyn PhysicalMemory) -> Result<Arc<dyn Unwind>, UnwindError> {
+            Err(UnwindError::None)
         }
 
         fn tasks(&self) -> Option<Box<dyn TaskList>> {

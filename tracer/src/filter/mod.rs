@@ -3,19 +3,24 @@
 
 mod deny;
 mod ordered;
+mod selector;
+mod sources;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 pub(crate) use self::deny::DenyList;
+pub use self::selector::Selector;
+pub use self::sources::{Files, Sources};
 
 use image::Image;
 use terms::function::Function;
 use terms::function::FunctionId;
-use terms::nearest::nearest;
+use terms::nearest::{did_you_mean, nearest};
 use terms::quantity::counted;
-use trace::glob::{GlobError, Pattern};
+use trace::glob::GlobError;
 
 use self::ordered::{Decision, Ordered};
 
@@ -47,6 +52,22 @@ pub enum FilterError {
         /// Whether functions can come with a module later.
         may_come: bool,
         /// The function names most like it.
+        near_misses: Vec<String>,
+    },
+    /// Nobody knows which files the functions come from.
+    #[error("'{glob}' asks for a source file, {}", no_files(.why.as_deref()))]
+    NoFiles {
+        /// The glob as given.
+        glob: String,
+        /// What is wrong with the debug information, if there is some.
+        why: Option<String>,
+    },
+    /// No function comes from such a file.
+    #[error("no function comes from a source file as in '{glob}'{}", did_you_mean(.near_misses))]
+    NoFile {
+        /// The glob as given.
+        glob: String,
+        /// The names of files most like it.
         near_misses: Vec<String>,
     },
     /// Functions match, but none can be traced.
@@ -102,6 +123,14 @@ fn near(names: &[String]) -> String {
         "; `vmm sites` and `vmm ctl functions` list them".to_owned()
     } else {
         format!("; near: {}", names.join(", "))
+    }
+}
+
+/// Why no files are known, and what to do.
+fn no_files(why: Option<&str>) -> String {
+    match why {
+        None => "and there is no debug information that has them: `--symbols FILE` gives an unstripped kernel that does".to_owned(),
+        Some(why) => format!("but {why}"),
     }
 }
 
@@ -227,35 +256,41 @@ impl Filter {
         })
     }
 
-    /// The functions of `image` that the filter selects.
+    /// The functions of `image` that the filter selects; `sources` knows which files they come from, if it is asked.
     ///
     /// # Errors
-    /// [`FilterError::NoMatch`] for the first glob that matches no function,
+    /// [`FilterError::NoFiles`] where that is not known, [`FilterError::NoFile`] or [`FilterError::NoMatch`] for the first glob that matches no function,
     /// [`FilterError::NothingTraceable`] for the first include glob of whose functions none has a
     /// site, [`FilterError::NothingLeft`] when notrace and the deny list leave none.
-    pub fn select(&self, image: &Image) -> Result<Selection, FilterError> {
-        for pattern in self.include.patterns().chain(self.notrace.patterns()) {
-            check_matches(pattern, image)?;
+    pub fn select(&self, image: &Image, sources: &Sources) -> Result<Selection, FilterError> {
+        let selectors = || self.include.selectors().chain(self.notrace.selectors());
+        let known = Files::default();
+        let files = match selectors().find(|one| one.is_by_file()) {
+            Some(first) => sources.files(image, first.text())?,
+            None => &known,
+        };
+        for selector in selectors() {
+            check_matches(selector, image, files)?;
         }
-        for pattern in self.include.put_in() {
-            check_traceable(pattern, image)?;
+        for selector in self.include.put_in() {
+            check_traceable(selector, image, files)?;
         }
         let deny = DenyList::new()?;
         let mut selection = Selection::default();
         for (function, id) in image.functions.iter().zip((0u32..).map(FunctionId)) {
-            let taken_out = match self.include.decide(function) {
+            let taken_out = match self.include.decide(function, files) {
                 Decision::Out => continue,
                 Decision::TakenOut(glob) => Some(Reason::TakenOut {
                     glob: glob.to_owned(),
                 }),
                 Decision::In => None,
             };
-            match taken_out.or_else(|| self.refusal(image, id, function, &deny)) {
+            match taken_out.or_else(|| self.refusal((image, files), id, function, &deny)) {
                 Some(reason) => selection.denied.push((id, reason)),
                 None => selection.selected.push(id),
             }
         }
-        let may_come = self.include.put_in().any(Pattern::is_for_modules);
+        let may_come = self.include.put_in().any(Selector::is_for_modules);
         if selection.selected.is_empty() && !may_come {
             Err(nothing_left(image, selection))
         } else {
@@ -265,7 +300,7 @@ impl Filter {
 
     fn refusal(
         &self,
-        image: &Image,
+        (image, files): (&Image, &Files),
         id: FunctionId,
         function: &Function,
         deny: &DenyList,
@@ -276,7 +311,7 @@ impl Filter {
         if image.site_of(id).is_none() {
             return Some(untraceable(image, id));
         }
-        let notrace = self.notrace.puts_in(function)?;
+        let notrace = self.notrace.puts_in(function, files)?;
         Some(Reason::Notrace {
             glob: notrace.to_owned(),
         })
@@ -304,35 +339,49 @@ fn check_count(count: usize) -> Result<(), FilterError> {
     Ok(())
 }
 
-/// Whether the image has a function that the glob matches.
+/// Whether the image has a function that is meant.
 ///
 /// # Errors
-/// [`FilterError::NoMatch`] names what is like it.
-pub fn check_matches(pattern: &Pattern, image: &Image) -> Result<(), FilterError> {
-    let is_there = || image.functions.iter().any(|one| pattern.matches(one));
+/// [`FilterError::NoMatch`] or [`FilterError::NoFile`] names what is like it.
+pub fn check_matches(selector: &Selector, image: &Image, files: &Files) -> Result<(), FilterError> {
+    let is_there = || {
+        let mut all = image.functions.iter();
+        all.any(|one| selector.matches(one, files))
+    };
     let may_come = || guest_kind::has_modules(image);
-    if is_there() || pattern.is_for_modules() && may_come() {
+    if is_there() || selector.is_for_modules() && may_come() {
         return Ok(());
     }
     // A glob is compared without its wildcards: `*laef*` is near `leaf`.
-    let wanted: String = pattern
-        .text()
-        .chars()
-        .filter(|char| !"*?[]".contains(*char))
-        .collect();
+    let plain = selector.text().chars();
+    let wanted: String = plain.filter(|char| !"*?[]".contains(*char)).collect();
+    if selector.is_by_file() {
+        return Err(no_file(selector, &wanted, files));
+    }
     let names = image.functions.iter().map(|function| &*function.display);
     let near_misses = nearest(&wanted, names, NEAR_MISSES);
     Err(FilterError::NoMatch {
-        glob: pattern.text().to_owned(),
-        may_come: !pattern.is_for_modules() && may_come(),
+        glob: selector.text().to_owned(),
+        may_come: !selector.is_for_modules() && may_come(),
         near_misses,
     })
 }
 
-fn check_traceable(pattern: &Pattern, image: &Image) -> Result<(), FilterError> {
+/// Files are compared by the last part of their paths.
+fn no_file(selector: &Selector, wanted: &str, files: &Files) -> FilterError {
+    let last = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
+    let path = wanted.split(':').nth(1).unwrap_or_default();
+    let names: BTreeSet<String> = files.paths().map(last).collect();
+    FilterError::NoFile {
+        glob: selector.text().to_owned(),
+        near_misses: nearest(&last(path), names.iter().map(String::as_str), NEAR_MISSES),
+    }
+}
+
+fn check_traceable(selector: &Selector, image: &Image, files: &Files) -> Result<(), FilterError> {
     let matching = || {
         let functions = image.functions.iter().zip((0u32..).map(FunctionId));
-        functions.filter(|(function, _)| pattern.matches(function))
+        functions.filter(|(function, _)| selector.matches(function, files))
     };
     if matching().any(|(_, id)| image.site_of(id).is_some()) {
         return Ok(());
@@ -341,7 +390,7 @@ fn check_traceable(pattern: &Pattern, image: &Image) -> Result<(), FilterError> 
         return Ok(());
     };
     Err(FilterError::NothingTraceable {
-        glob: pattern.text().to_owned(),
+        glob: selector.text().to_owned(),
         matched: matching().count(),
         first: first.display.to_string(),
         reason: untraceable(image, id),

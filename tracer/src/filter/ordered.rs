@@ -3,7 +3,10 @@
 //! after the other.
 
 use terms::function::Function;
-use trace::glob::{GlobError, Pattern};
+use trace::glob::GlobError;
+
+use super::selector::Selector;
+use super::sources::Files;
 
 /// What a glob begins with that takes out.
 const OUT: char = '!';
@@ -11,7 +14,7 @@ const OUT: char = '!';
 /// A glob, and what it does with what it matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
-    pattern: Pattern,
+    selector: Selector,
     takes_out: bool,
     /// As it was given.
     text: String,
@@ -21,14 +24,14 @@ impl Entry {
     fn new(glob: &str) -> Result<Self, GlobError> {
         let out = glob.strip_prefix(OUT);
         Ok(Self {
-            pattern: Pattern::new(out.unwrap_or(glob))?,
+            selector: Selector::new(out.unwrap_or(glob))?,
             takes_out: out.is_some(),
             text: glob.to_owned(),
         })
     }
 
     fn is_opposite(&self, other: &Self) -> bool {
-        self.pattern == other.pattern && self.takes_out != other.takes_out
+        self.selector == other.selector && self.takes_out != other.takes_out
     }
 }
 
@@ -58,15 +61,15 @@ impl Ordered {
         self.0.iter().map(|entry| entry.text.as_str())
     }
 
-    /// Every pattern.
-    pub fn patterns(&self) -> impl Iterator<Item = &Pattern> {
-        self.0.iter().map(|entry| &entry.pattern)
+    /// Everything that puts in or takes out.
+    pub fn selectors(&self) -> impl Iterator<Item = &Selector> {
+        self.0.iter().map(|entry| &entry.selector)
     }
 
-    /// The patterns that put in.
-    pub fn put_in(&self) -> impl Iterator<Item = &Pattern> {
+    /// What puts in.
+    pub fn put_in(&self) -> impl Iterator<Item = &Selector> {
         let entries = self.0.iter().filter(|entry| !entry.takes_out);
-        entries.map(|entry| &entry.pattern)
+        entries.map(|entry| &entry.selector)
     }
 
     /// Has this glob decide after all that are there. One that decides already changes nothing; one whose opposite it is takes
@@ -104,10 +107,10 @@ impl Ordered {
     }
 
     /// What becomes of a function. Where nothing puts any in, all are.
-    pub fn decide(&self, function: &Function) -> Decision<'_> {
-        let is_in = self.put_in().next().is_none() || self.matches(function);
+    pub fn decide(&self, function: &Function, files: &Files) -> Decision<'_> {
+        let is_in = self.put_in().next().is_none() || self.matches(function, files);
         let mut last_first = self.0.iter().rev();
-        let last = last_first.find(|entry| entry.pattern.matches(function));
+        let last = last_first.find(|entry| entry.selector.matches(function, files));
         match (is_in, last) {
             (false, _) => Decision::Out,
             (true, Some(entry)) if entry.takes_out => Decision::TakenOut(&entry.text),
@@ -116,14 +119,15 @@ impl Ordered {
     }
 
     /// Whether a glob that puts in matches it.
-    fn matches(&self, function: &Function) -> bool {
-        self.put_in().any(|pattern| pattern.matches(function))
+    fn matches(&self, function: &Function, files: &Files) -> bool {
+        self.put_in()
+            .any(|selector| selector.matches(function, files))
     }
 
     /// The glob that puts it in, if that is what becomes of it.
-    pub fn puts_in(&self, function: &Function) -> Option<&str> {
+    pub fn puts_in(&self, function: &Function, files: &Files) -> Option<&str> {
         let mut last_first = self.0.iter().rev();
-        let last = last_first.find(|entry| entry.pattern.matches(function))?;
+        let last = last_first.find(|entry| entry.selector.matches(function, files))?;
         (!last.takes_out).then_some(&last.text)
     }
 }

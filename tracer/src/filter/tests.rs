@@ -9,7 +9,7 @@ use super::*;
 fn selected(image: &Image, include: &[&str], notrace: &[&str]) -> Vec<String> {
     let selection = Filter::new(include, notrace)
         .unwrap()
-        .select(image)
+        .select(image, &Sources::default())
         .unwrap();
     let ids = selection.selected.iter();
     ids.map(|id| image.function(*id).unwrap().display.to_string())
@@ -35,7 +35,9 @@ fn mixed() -> Image {
 #[test]
 fn no_include_means_everything_that_may_be_traced() {
     let image = mixed();
-    let selection = Filter::default().select(&image).unwrap();
+    let selection = Filter::default()
+        .select(&image, &Sources::default())
+        .unwrap();
     assert_eq!(selection.selected, [FunctionId(0), FunctionId(1)]);
     let denied: Vec<(u32, String)> = selection
         .denied
@@ -59,12 +61,37 @@ fn raw_and_demangled_names_match() {
 }
 
 #[test]
+fn a_file_asks_for_debug_information() {
+    let image = mixed();
+    let select = |glob: &str| {
+        let filter = Filter::new(&[glob], &[]);
+        filter.and_then(|filter| filter.select(&image, &Sources::default()))
+    };
+    let error = select("file:core.c").unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "'file:core.c' asks for a source file, and there is no debug information that has them: \
+         `--symbols FILE` gives an unstripped kernel that does"
+    );
+    for glob in [
+        "file:",
+        "file::a_*",
+        "file:a.c:",
+        "file:[:a_*",
+        "file:a.c:[",
+    ] {
+        let error = select(glob).unwrap_err();
+        assert!(matches!(error, FilterError::Glob(_)), "{glob}: {error}");
+    }
+}
+
+#[test]
 fn nothing_matched_names_near_misses() {
     let image = mixed();
     let error = |include: &[&str], notrace: &[&str]| {
         Filter::new(include, notrace)
             .unwrap()
-            .select(&image)
+            .select(&image, &Sources::default())
             .unwrap_err()
             .to_string()
     };
@@ -90,7 +117,7 @@ fn one_bad_include_fails_the_whole_filter() {
     let image = nop_image(4);
     let error = Filter::new(&["f1", "g9"], &[])
         .unwrap()
-        .select(&image)
+        .select(&image, &Sources::default())
         .unwrap_err();
     assert!(matches!(error, FilterError::NoMatch { glob, .. } if glob == "g9"));
 }
@@ -105,9 +132,19 @@ fn filters_are_edited() {
         filter.globs(Side::Include).collect::<Vec<_>>(),
         ["f1", "f2"]
     );
-    assert_eq!(filter.select(&image).unwrap().selected.len(), 2);
+    assert_eq!(
+        filter
+            .select(&image, &Sources::default())
+            .unwrap()
+            .selected
+            .len(),
+        2
+    );
     filter.add(Side::Notrace, "f2").unwrap();
-    assert_eq!(filter.select(&image).unwrap().selected, [FunctionId(1)]);
+    assert_eq!(
+        filter.select(&image, &Sources::default()).unwrap().selected,
+        [FunctionId(1)]
+    );
     let error = filter.remove(Side::Include, "f3").unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -115,13 +152,30 @@ fn filters_are_edited() {
     );
     filter.remove(Side::Include, "f1").unwrap();
     filter.remove(Side::Notrace, "f2").unwrap();
-    assert_eq!(filter.select(&image).unwrap().selected, [FunctionId(2)]);
+    assert_eq!(
+        filter.select(&image, &Sources::default()).unwrap().selected,
+        [FunctionId(2)]
+    );
     assert_eq!(filter.globs(Side::Include).collect::<Vec<_>>(), ["f2"]);
     filter.add(Side::Include, "f1*").unwrap();
     filter.remove(Side::Include, "f2").unwrap();
-    assert_eq!(filter.select(&image).unwrap().selected.len(), 3);
+    assert_eq!(
+        filter
+            .select(&image, &Sources::default())
+            .unwrap()
+            .selected
+            .len(),
+        3
+    );
     filter.remove(Side::Include, "f1*").unwrap();
-    assert_eq!(filter.select(&image).unwrap().selected.len(), 12);
+    assert_eq!(
+        filter
+            .select(&image, &Sources::default())
+            .unwrap()
+            .selected
+            .len(),
+        12
+    );
 }
 
 #[test]
@@ -181,13 +235,19 @@ fn what_is_taken_out_is_not_traced_and_says_so() {
     // The last one decides.
     assert_eq!(selected(&image, &["!a_*", "a_one"], &[]), ["a_one"]);
     assert_eq!(selected(&image, &["*a_*"], &["*", "!a_*"]), ["a_one"]);
-    let selection = added(&["*a_*", "!*two"]).select(&image).unwrap();
+    let selection = added(&["*a_*", "!*two"])
+        .select(&image, &Sources::default())
+        .unwrap();
     let taken_out = selection.denied.iter().find(|(id, _)| id.0 == 1).unwrap();
     assert_eq!(taken_out.1.to_string(), "excluded by '!*two'");
     // That nothing is left does not mean everything.
-    let error = added(&["a_one", "!a_*"]).select(&image).unwrap_err();
+    let error = added(&["a_one", "!a_*"])
+        .select(&image, &Sources::default())
+        .unwrap_err();
     assert!(matches!(error, FilterError::NothingLeft { .. }), "{error}");
-    let error = added(&["!nobody"]).select(&image).unwrap_err();
+    let error = added(&["!nobody"])
+        .select(&image, &Sources::default())
+        .unwrap_err();
     assert!(matches!(error, FilterError::NoMatch { .. }), "{error}");
     let none: [&str; 0] = [];
     let error = Filter::new(&["!"], &none).unwrap_err();
@@ -241,7 +301,7 @@ proptest! {
         }
         for name in &names {
             let function = Function { name: name.as_str().into(), display: name.as_str().into(), ..Function::default() };
-            let is_in = filter.decide(&function) == super::ordered::Decision::In;
+            let is_in = filter.decide(&function, &Files::default()) == super::ordered::Decision::In;
             prop_assert_eq!(is_in, set.contains(name), "{:?} of {:?}", name, filter);
         }
     }
@@ -265,7 +325,7 @@ proptest! {
             .filter(|(_, f)| !any(&notrace, &f.name))
             .map(|(id, _)| id)
             .collect();
-        match Filter::new(&include, &notrace).unwrap().select(&image) {
+        match Filter::new(&include, &notrace).unwrap().select(&image, &Sources::default()) {
             Ok(selection) => {
                 prop_assert_eq!(&selection.selected, &wanted);
                 prop_assert!(selection.denied.is_sorted_by_key(|(id, _)| *id));
@@ -283,7 +343,7 @@ proptest! {
     #[test]
     fn no_glob_panics(glob in any::<String>()) {
         if let Ok(filter) = Filter::new(&[&glob], &[]) {
-            let _ = filter.select(&nop_image(2)).map_err(|error| error.to_string());
+            let _ = filter.select(&nop_image(2), &Sources::default()).map_err(|error| error.to_string());
         }
     }
 }

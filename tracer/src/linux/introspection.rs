@@ -1,5 +1,7 @@
 //! The lists that a Linux kernel keeps of itself, asked as those of any guest.
 
+use std::sync::Arc;
+
 use image::TextRange;
 use terms::addr::Gva;
 
@@ -13,6 +15,7 @@ use crate::introspection::{
     CgroupError, Contents, Introspection, KprobesError, Loaded, Module, ModuleError, Returns,
     TaskList,
 };
+use crate::stack::{Unwind, UnwindError};
 use crate::target::{MemoryError, PhysicalMemory, TargetMemory, VcpuRegisters};
 
 type View<'a> = KernelView<'a, dyn PhysicalMemory + 'a>;
@@ -110,6 +113,15 @@ impl Introspection for Kernel {
     fn cgroup(&self, memory: &dyn PhysicalMemory, path: &str) -> Result<Cgroup, CgroupError> {
         let layout = self.cgroups.as_ref().ok_or(CgroupError::Unknown)?;
         layout.find_path(memory, path)
+    }
+
+    fn can_unwind(&self) -> bool {
+        self.orc.is_some()
+    }
+
+    fn unwind(&self, memory: &dyn PhysicalMemory) -> Result<Arc<dyn Unwind>, UnwindError> {
+        let layout = self.orc.as_ref().ok_or(UnwindError::None)?;
+        Ok(Arc::new(layout.read(memory)?))
     }
 
     fn tasks(&self) -> Option<Box<dyn TaskList>> {

@@ -9,6 +9,7 @@ use crate::linux::cgroup::CgroupLayout;
 use crate::linux::kernel_view::KernelTables;
 use crate::linux::kprobes::KprobeLayout;
 use crate::linux::module::ModuleLayout;
+use crate::linux::orc::OrcLayout;
 use crate::linux::stacks::Stacks;
 use crate::linux::task::TaskLayout;
 
@@ -27,6 +28,8 @@ pub struct Kernel {
     pub cgroups: Option<CgroupLayout>,
     /// What tells which of their stacks are in use.
     pub stacks: Option<Stacks>,
+    /// Where to find how its functions keep their callers.
+    pub orc: Option<OrcLayout>,
 }
 
 impl Kernel {
@@ -43,6 +46,7 @@ impl Kernel {
             modules: typed().and_then(|(btf, tables)| ModuleLayout::find(btf, symbols, tables)),
             kprobes: typed().and_then(|(btf, tables)| KprobeLayout::find(btf, symbols, tables)),
             cgroups: typed().and_then(|(btf, tables)| CgroupLayout::find(btf, symbols, tables)),
+            orc: typed().and_then(|(btf, tables)| OrcLayout::find(btf, symbols, tables)),
             stacks: btf.as_ref().and_then(|btf| Stacks::find(btf, symbols)),
             tasks: typed().and_then(|(btf, tables)| TaskLayout::find(btf, symbols, tables)),
         })

@@ -19,6 +19,7 @@ impl Node {
     pub fn wrong_at(&self, why: &ProbeError) -> usize {
         let found = match why {
             ProbeError::Member { name, .. } => self.find(&|node| node.member_at(name)),
+            ProbeError::Structure { name, .. } => self.find(&|node| node.cast_at(name)),
             _ => subject(why).and_then(|text| self.find(&|node| node.is_called(text))),
         };
         found.unwrap_or(self.at)
@@ -27,7 +28,7 @@ impl Node {
     /// The first answer of its parts, those inside of others first.
     fn find(&self, ask: &impl Fn(&Self) -> Option<usize>) -> Option<usize> {
         let inner: [Option<&Self>; 2] = match &self.what {
-            What::Member(of, _) | What::Arrow(of, _) => [Some(of), None],
+            What::Member(of, _) | What::Arrow(of, _) | What::Cast(of, _) => [Some(of), None],
             What::Dereferenced(of) | What::Address(of) | What::Unary(_, of) => [Some(of), None],
             What::Index(left, right) | What::Binary(_, left, right) => [Some(left), Some(right)],
             _ => [None, None],
@@ -42,12 +43,28 @@ impl Node {
             What::Member(_, name) | What::Arrow(_, name) if name == wanted => {
                 Some(self.at + self.text.len().saturating_sub(name.len()))
             }
+            What::Cast(_, cast) => {
+                let (names, at) = cast.from.as_ref()?;
+                names.iter().any(|name| name == wanted).then_some(*at)
+            }
+            _ => None,
+        }
+    }
+
+    /// Where the structure of this name is that it casts to.
+    fn cast_at(&self, wanted: &str) -> Option<usize> {
+        match &self.what {
+            What::Cast(_, cast) if cast.to == wanted => Some(cast.at),
             _ => None,
         }
     }
 
     fn is_called(&self, text: &str) -> Option<usize> {
-        (self.text == text).then_some(self.at)
+        match &self.what {
+            What::OfCpu(of_cpu) if of_cpu.name == text => Some(of_cpu.at),
+            What::Cast(_, cast) if cast.to == text => Some(cast.at),
+            _ => (self.text == text).then_some(self.at),
+        }
     }
 }
 

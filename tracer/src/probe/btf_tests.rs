@@ -7,7 +7,7 @@ use debuginfo::btf::testing::Builder;
 use image::Image;
 use image::testing::{ElfFile, TEXT};
 use proptest::prelude::*;
-use terms::expression::Expression;
+use terms::expression::{Expression, Operator};
 
 use crate::capture::Source;
 use crate::probe::{ProbeError, parse, resolve};
@@ -42,6 +42,10 @@ fn section() -> Vec<u8> {
     let (flags, real, wait) = (btf.string("flags"), btf.string("real"), btf.string("wait"));
     let sync = btf.add("", 13, 3, 0, &[flags, long, real, float, wait, bool]);
     btf.add("sync", 12, 1, sync, &[]);
+    let task = btf.structure("task_struct", 64, &[("pid", int, 24)]);
+    let to_task = btf.pointer(task);
+    let queue = btf.structure("rq", 32, &[("count", int, 0), ("curr", to_task, 16)]);
+    btf.add("runqueues", 14, 0, queue, &[1]);
     btf.build()
 }
 
@@ -52,6 +56,12 @@ fn image(section: &[u8]) -> (Image, DebugInfo) {
         .function("vfs_open", TEXT, 2)
         .function("sync", TEXT + 2, 2)
         .function("assembly", TEXT + 4, 1)
+        .label("__per_cpu_start", 0x1000)
+        .label("this_cpu_off", 0x1008)
+        .label("current_task", 0x1010)
+        .label("runqueues", 0x1080)
+        .label("__per_cpu_end", 0x2000)
+        .label("jiffies", 0x3000)
         .build();
     let image = Image::parse(&file).unwrap();
     (image, DebugInfo::read(Arc::new(file), None).unwrap())
@@ -63,6 +73,7 @@ fn values(section: &[u8], text: &str) -> Result<Vec<(String, String, Expression)
     let found = resolve(&image, Some(&debug), &parse(text)?)?.remove(0);
     let values = found.capture.values.into_iter().map(|value| {
         let number = match value.source {
+            Source::Stack { .. } => panic!("has no address"),
             Source::Operand(_) => panic!("of events only"),
             Source::Number(number) => number,
             Source::Text { text, .. } => text.address,
@@ -110,6 +121,139 @@ fn parameters_are_where_the_calling_convention_says() {
         values(&section, "vfs_open%return $retval").unwrap(),
         [value("retval", "i32", extended(0, 32, true))]
     );
+}
+
+/// Where a number of 32 bits lies, with its sign.
+fn int(address: Expression) -> Expression {
+    Expression::Load {
+        address: Box::new(address),
+        bytes: 4,
+        signed: true,
+    }
+}
+
+#[test]
+fn a_cast_says_what_a_pointer_leads_to() {
+    let section = section();
+    let (rdi, rsi) = (Expression::Register(7), Expression::Register(6));
+    // As in the kernel's probes, as in C, and both with what binds more closely.
+    for (text, number) in [
+        ("(dentry)%rsi->d_name.hash", int(rsi.clone().offset(32))),
+        (
+            "(struct dentry)%rsi->d_name.hash",
+            int(rsi.clone().offset(32)),
+        ),
+        (
+            "((struct dentry *)%rsi)->d_name.hash",
+            int(rsi.clone().offset(32)),
+        ),
+        ("((dentry*)%rsi)->d_name.hash", int(rsi.clone().offset(32))),
+        (
+            "((struct dentry *)path->dentry)->d_name.hash",
+            int(rdi.clone().offset(8).load(8).offset(32)),
+        ),
+        ("(dentry,d_name)%rsi->d_name.hash", int(rsi.clone())),
+        (
+            "(dentry,d_name.name)%rsi->d_name.hash",
+            int(rsi.clone().offset(-8)),
+        ),
+        (
+            "(dentry, d_name.name)(%rsi + 8)->d_name.hash",
+            int(rsi.offset(0)),
+        ),
+        // Not casts.
+        ("(%rdi)+1", rdi.clone().offset(1)),
+        ("(path)->dentry", rdi.offset(8).load(8)),
+    ] {
+        let found = values(&section, &format!("vfs_open x={text}")).unwrap();
+        assert_eq!(found[0].2, number, "{text}");
+    }
+}
+
+#[test]
+fn what_each_processor_has_its_own_of_is_found_by_gs() {
+    let section = section();
+    let base = Expression::Own(0x1008);
+    let queue = Expression::apply(Operator::Add, base, Expression::Constant(0x1080));
+    let curr = queue.clone().offset(16).load(8);
+    for (text, number) in [
+        ("$current", Expression::Own(0x1010)),
+        ("$current->pid", int(Expression::Own(0x1010).offset(24))),
+        ("this_cpu_ptr(runqueues)", queue.clone()),
+        (
+            "this_cpu_read(runqueues).curr->pid",
+            int(curr.clone().offset(24)),
+        ),
+        ("this_cpu_ptr( runqueues )->curr->pid", int(curr.offset(24))),
+        (
+            "this_cpu_read(current_task)",
+            Expression::apply(
+                Operator::Add,
+                Expression::Own(0x1008),
+                Expression::Constant(0x1010),
+            )
+            .load(8),
+        ),
+    ] {
+        let found = values(&section, &format!("vfs_open x={text}")).unwrap();
+        assert_eq!(found[0].2, number, "{text}");
+    }
+}
+
+#[test]
+fn errors_of_casts_and_of_what_processors_own_point_at_their_place() {
+    let section = section();
+    for (text, column, message) in [
+        (
+            "(dentri)%rsi->d_name",
+            13,
+            "there is no structure `dentri`; did you mean `dentry`?",
+        ),
+        (
+            "((struct fil *)%rsi)->f_pos",
+            21,
+            "there is no structure `fil`",
+        ),
+        (
+            "(dentry,d_nam)%rsi->d_name",
+            20,
+            "`dentry`: dentry has no member `d_nam`; did you mean `d_name`; it has d_name",
+        ),
+        (
+            "(dentry,d_name.x)%rsi->d_name",
+            20,
+            "`dentry`: qstr has no member `x`; it has hash, name",
+        ),
+        (
+            "(dentry)%rsi->x",
+            26,
+            "`*(dentry)%rsi`: dentry has no member `x`; it has d_name",
+        ),
+        (
+            "this_cpu_read(jiffies)",
+            26,
+            "`jiffies`: is no variable of which each processor has its own",
+        ),
+        (
+            "this_cpu_ptr(1)",
+            25,
+            "expected the name of a variable of each processor, found `1`",
+        ),
+        ("this_cpu_ptr(runqueues", 34, "expected `)`, found the end"),
+        (
+            "$curent",
+            12,
+            "`$curent` is unknown: there are $retval, $args, $current, $stack and $arg1 to $arg16",
+        ),
+    ] {
+        let text = format!("vfs_open x={text}");
+        let error = values(&section, &text).unwrap_err();
+        let ProbeError::At { column: found, .. } = error else {
+            panic!("{text}: {error}");
+        };
+        assert!(error.to_string().contains(message), "{text}: {error}");
+        assert_eq!(found, column, "{text}: {error}");
+    }
 }
 
 #[test]

@@ -45,7 +45,7 @@ pub enum ProbeError {
         name: String,
     },
     /// No such `$name`.
-    #[error("`${name}` is unknown: there are $retval, $args and $arg1 to $arg16")]
+    #[error("`${name}` is unknown: there are $retval, $args, $current, $stack and $arg1 to $arg16")]
     Special {
         /// What was written.
         name: String,
@@ -58,6 +58,14 @@ pub enum ProbeError {
         /// What was written.
         name: String,
     },
+    /// No such structure.
+    #[error("there is no structure `{name}`{}", did_you_mean(.near))]
+    Structure {
+        /// What was written.
+        name: String,
+        /// Names like it.
+        near: Vec<String>,
+    },
     /// No such function.
     #[error("there is no function `{name}`{}", did_you_mean(.near))]
     Function {
@@ -65,6 +73,24 @@ pub enum ProbeError {
         name: String,
         /// Names like it.
         near: Vec<String>,
+    },
+    /// A module of a kernel that has none.
+    #[error("no module `{module}` can come: nothing says where the guest's kernel has its modules")]
+    NoModules {
+        /// What was written.
+        module: String,
+    },
+    /// A module has several functions of one name.
+    #[error(
+        "module {module} has {count} functions `{name}`: which of them is meant cannot be said"
+    )]
+    Ambiguous {
+        /// The module.
+        module: String,
+        /// What was written.
+        name: String,
+        /// How many there are.
+        count: usize,
     },
     /// An address outside the text.
     #[error("{address} is not in the text of the image")]

@@ -64,6 +64,14 @@ impl Evaluator<'_> {
             }
             What::Returned => self.returned()?,
             What::Argument(number) => self.argument(*number)?,
+            What::Current => self.current()?,
+            What::Stack => {
+                let why =
+                    "is no value to compute with: capture it by itself, as $stack or $stack[BYTES]";
+                return Err(wrong(&node.text, why));
+            }
+            What::OfCpu(wanted) => self.of_cpu(wanted)?,
+            What::Cast(of, cast) => self.cast(of, cast)?,
             What::Member(of, name) => {
                 let of_value = self.evaluate(of)?;
                 self.member(of_value, name, &of.text)?

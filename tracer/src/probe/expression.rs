@@ -31,6 +31,14 @@ pub(super) enum What {
     Returned,
     /// `$arg1` and so on, from 1.
     Argument(u8),
+    /// `$current`.
+    Current,
+    /// `$stack`.
+    Stack,
+    /// `this_cpu_read(x)`, `this_cpu_ptr(x)`.
+    OfCpu(OfCpu),
+    /// `(struct s *)p`, `(s)p`, `(s,member)p`.
+    Cast(Box<Node>, Cast),
     /// `s.f`.
     Member(Box<Node>, String),
     /// `p->f`.
@@ -45,6 +53,27 @@ pub(super) enum What {
     Unary(&'static str, Box<Node>),
     /// `x + y`.
     Binary(&'static str, Box<Node>, Box<Node>),
+}
+
+/// A variable of which each processor has its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct OfCpu {
+    pub name: String,
+    /// Where that begins.
+    pub at: usize,
+    /// Whether its address is meant.
+    pub is_address: bool,
+}
+
+/// What a pointer is said to lead to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cast {
+    /// The structure.
+    pub to: String,
+    /// Where its name begins.
+    pub at: usize,
+    /// The member of it that the pointer leads to, as names one inside the other, and where the first begins; without, it leads to the whole.
+    pub from: Option<(Vec<String>, usize)>,
 }
 
 /// How a value is to be shown.
@@ -104,10 +133,10 @@ fn strength(sign: &str) -> Option<u8> {
     })
 }
 
-struct Parser<'a> {
+pub(super) struct Parser<'a> {
     text: &'a str,
     tokens: Vec<Token>,
-    next: usize,
+    pub(super) next: usize,
     depth: usize,
 }
 
@@ -121,29 +150,41 @@ impl<'a> Parser<'a> {
         })
     }
 
-    fn peek(&self) -> &Word {
+    pub(super) fn peek(&self) -> &Word {
         self.tokens
             .get(self.next)
             .map_or(&Word::End, |token| &token.word)
     }
 
-    fn take(&mut self) -> Word {
+    pub(super) fn take(&mut self) -> Word {
         let word = self.peek().clone();
         self.next += 1;
         word
     }
 
-    fn accept(&mut self, sign: &str) -> bool {
+    pub(super) fn accept(&mut self, sign: &str) -> bool {
         let is_it = matches!(self.peek(), Word::Sign(found) if *found == sign);
         self.next += usize::from(is_it);
         is_it
     }
 
-    fn expect(&mut self, sign: &str) -> Result<(), Misfit> {
+    pub(super) fn expect(&mut self, sign: &str) -> Result<(), Misfit> {
         if self.accept(sign) {
             return Ok(());
         }
         Err(self.unexpected(&format!("`{sign}`")))
+    }
+
+    /// Where the next word begins.
+    pub(super) fn at(&self) -> usize {
+        let token = self.tokens.get(self.next);
+        token.map_or(self.text.len(), |token| token.start)
+    }
+
+    /// Whether this sign follows the next word.
+    pub(super) fn is_next_but_one(&self, sign: &str) -> bool {
+        let token = self.tokens.get(self.next + 1);
+        token.is_some_and(|token| matches!(token.word, Word::Sign(found) if found == sign))
     }
 
     fn end(&mut self) -> Result<(), Misfit> {
@@ -154,7 +195,7 @@ impl<'a> Parser<'a> {
     }
 
     /// What stands at the next word is not what belongs there.
-    fn unexpected(&self, wanted: &str) -> Misfit {
+    pub(super) fn unexpected(&self, wanted: &str) -> Misfit {
         let token = self.tokens.get(self.next);
         let found = token.and_then(|token| self.text.get(token.start..token.end));
         let found = match found {
@@ -334,13 +375,26 @@ impl<'a> Parser<'a> {
         let what = match self.peek().clone() {
             Word::Number(number, other) => What::Number(number, other),
             Word::Text(text) => What::Text(text),
-            Word::Name(name) => What::Name(name),
+            Word::Name(name) => {
+                if let Some(of_cpu) = self.of_cpu(&name)? {
+                    return Ok(self.node(start, What::OfCpu(of_cpu)));
+                }
+                What::Name(name)
+            }
             Word::Register(number, bytes) => What::Register(number, bytes),
             Word::Special(name) => special(&name).map_err(|why| {
                 let at = self.tokens.get(self.next).map_or(0, |token| token.start);
                 Misfit { at, why }
             })?,
             Word::Sign("(") => {
+                if let Some((cast, is_c)) = self.cast() {
+                    // The kernel's casts bind more closely than its arrows, C's less.
+                    let of = match is_c {
+                        true => self.unary()?,
+                        false => self.deeper(Self::primary)?,
+                    };
+                    return Ok(self.node(start, What::Cast(Box::new(of), cast)));
+                }
                 self.next += 1;
                 let inner = self.expression(0)?;
                 self.expect(")")?;
@@ -354,8 +408,11 @@ impl<'a> Parser<'a> {
 }
 
 fn special(name: &str) -> Result<What, ProbeError> {
-    if name == "retval" {
-        return Ok(What::Returned);
+    match name {
+        "retval" => return Ok(What::Returned),
+        "current" => return Ok(What::Current),
+        "stack" => return Ok(What::Stack),
+        _ => {}
     }
     let number = name.strip_prefix("arg").and_then(|rest| rest.parse().ok());
     let number = number.filter(|number| (1..=ARGUMENTS_MAX).contains(number));

@@ -8,10 +8,14 @@
 //!            FUNCTION%return       after its return
 //!            FILE:LINE             before the code of a line, wherever it is
 //!            ADDRESS               before the instruction at 0x...
+//!            mod:MODULE:FUNCTION   of a module, also one that comes later (+OFFSET, %return; or without the mod:)
 //! FETCH      [NAME=]VALUE[:TYPE]   without blanks, but in brackets
 //!            $args                 all parameters that can be captured here
 //! VALUE      a variable, a number, a register (%rdi, %eax), $retval, $arg1 to $arg16, and on these what C and
 //!            Rust have: p->f, s.f, s.0, a[i], *p, &x, -x, ~x, ( ), * / % + - << >> & ^ |
+//!            $stack, $stack[N] (the callers, by N bytes of the stack),
+//!            $current (the task that runs), this_cpu_read(x) and this_cpu_ptr(x) (of what each processor has its own),
+//!            (struct s *)p as in C, and as in the kernel's probes (s)p->f, and (s,member)p->f for the s that a member is in
 //! TYPE       u8 u16 u32 u64 i8 i16 i32 i64 x8 x16 x32 x64 (hexadecimal), bool, char, pointer,
 //!            string, string[N] (at most N bytes of it), u32[3] (three of them in memory), string[N][3] (the texts that three
 //!            pointers in memory lead to)
@@ -35,6 +39,7 @@ mod access;
 mod blame;
 #[cfg(test)]
 mod btf_tests;
+mod cast;
 #[cfg(test)]
 mod compiled_tests;
 mod condition;
@@ -44,6 +49,7 @@ mod evaluate;
 mod expression;
 mod known;
 mod misfit;
+mod of_cpu;
 mod parameters;
 mod places;
 mod request;
@@ -56,5 +62,5 @@ mod typed;
 pub use error::ProbeError;
 pub use parameters::{parameters, return_value};
 pub use places::Point;
-pub use request::parse;
+pub use request::{Request, parse};
 pub use resolve::{Resolved, resolve};

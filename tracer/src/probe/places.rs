@@ -11,7 +11,7 @@ use terms::function::FunctionId;
 use terms::nearest::nearest;
 
 use super::ProbeError;
-use super::request::Spec;
+use super::request::{Request, Spec};
 
 /// Where a probe is hit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -41,7 +41,7 @@ impl Point {
     }
 
     /// The function that it is in.
-    pub(super) const fn function(self) -> Option<FunctionId> {
+    pub const fn function(self) -> Option<FunctionId> {
         match self {
             Self::Entry(function) | Self::Return(function) => Some(function),
             Self::At { function, .. } => function,
@@ -76,22 +76,26 @@ fn place_of(image: &Image, at: Gva) -> String {
 pub(super) fn points(
     image: &Image,
     debug: Option<&DebugInfo>,
-    spec: &Spec,
-    place: &str,
+    request: &Request,
 ) -> Result<(Arc<str>, Vec<Point>), ProbeError> {
-    match spec {
+    let (place, module) = (&request.place, request.module());
+    match &request.spec {
         Spec::Function { name, offset: 0 } => {
-            let points = functions(image, name)?.into_iter().map(Point::Entry);
+            let points = functions(image, module, name)?
+                .into_iter()
+                .map(Point::Entry);
             Ok((name.as_str().into(), points.collect()))
         }
         Spec::Function { name, offset } => {
-            let found = functions(image, name)?.into_iter();
+            let found = functions(image, module, name)?.into_iter();
             let points = found.map(|id| within(image, place, id, *offset));
             let points = points.collect::<Result<_, _>>()?;
             Ok((format!("{name}+{offset:#x}").into(), points))
         }
         Spec::Return { name } => {
-            let points = functions(image, name)?.into_iter().map(Point::Return);
+            let points = functions(image, module, name)?
+                .into_iter()
+                .map(Point::Return);
             Ok((format!("{name}%return").into(), points.collect()))
         }
         Spec::Address(address) => {
@@ -124,9 +128,17 @@ fn line_points(
     Ok((name.into(), points))
 }
 
-/// Every function that is called so.
-fn functions(image: &Image, name: &str) -> Result<Vec<FunctionId>, ProbeError> {
-    let all = || (0..).map(FunctionId).zip(&image.functions);
+/// Every function that is called so; of a module, if one is named.
+fn functions(
+    image: &Image,
+    module: Option<&str>,
+    name: &str,
+) -> Result<Vec<FunctionId>, ProbeError> {
+    let is_meant = |function: &Function| module.is_none() || function.module.as_deref() == module;
+    let all = || {
+        let all = (0..).map(FunctionId).zip(&image.functions);
+        all.filter(|(_, function)| is_meant(function))
+    };
     let found = all().filter(|(_, function)| function.names().any(|known| known == name));
     let mut found: Vec<FunctionId> = found.map(|(id, _)| id).collect();
     if found.is_empty() {

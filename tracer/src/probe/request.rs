@@ -14,6 +14,8 @@ pub struct Request {
     /// All of it.
     pub(super) text: String,
     pub(super) spec: Spec,
+    /// The module that the function is of, if it says so.
+    pub(super) module: Option<String>,
     /// The place as it was written.
     pub(super) place: String,
     /// Where it begins.
@@ -43,6 +45,23 @@ pub(super) enum Wanted {
     Arguments,
     /// A value by itself.
     One(Fetch),
+}
+
+impl Request {
+    /// The module that the function is of, if it says so.
+    #[must_use]
+    pub fn module(&self) -> Option<&str> {
+        self.module.as_deref()
+    }
+
+    /// What a probe of it is called: the place, without the module.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match &self.module {
+            Some(_) => self.place.rsplit(':').next().unwrap_or_default(),
+            None => &self.place,
+        }
+    }
 }
 
 /// Reads `SPEC [FETCH...] [if CONDITION]`, see the module.
@@ -75,9 +94,20 @@ pub fn parse(text: &str) -> Result<Request, ProbeError> {
         None => None,
         Some((at, _)) => Some(conditional(text, rest_at + at)?),
     };
+    let (module, in_module) = module(&place).map_err(at_place)?;
+    let spec = spec(in_module).map_err(at_place)?;
+    if let (Some(_), Spec::Line { .. } | Spec::Address(_)) = (module, &spec) {
+        let what = "expected FUNCTION, FUNCTION+OFFSET or FUNCTION%return after the module";
+        let why = ProbeError::Syntax {
+            text: place.clone(),
+            what: what.to_owned(),
+        };
+        return Err(at_place(why));
+    }
     Ok(Request {
         text: text.to_owned(),
-        spec: spec(&place).map_err(at_place)?,
+        spec,
+        module: module.map(str::to_owned),
         fetches,
         condition,
         place,
@@ -176,6 +206,33 @@ fn words(text: &str) -> Vec<(usize, &str)> {
         words.push((from, text.get(from..).unwrap_or_default()));
     }
     words
+}
+
+/// What of a place names a module, and what is left: `mod:MODULE:PLACE`, as in filters, or `MODULE:PLACE`, as the kernel has it.
+fn module(place: &str) -> Result<(Option<&str>, &str), ProbeError> {
+    let wrong = || ProbeError::Syntax {
+        text: place.to_owned(),
+        what: "expected mod:MODULE:FUNCTION".to_owned(),
+    };
+    let is_name = |name: &str| {
+        let mut chars = name.chars();
+        !name.is_empty() && chars.all(|char| char.is_ascii_alphanumeric() || "_-".contains(char))
+    };
+    if let Some(rest) = place
+        .strip_prefix("mod:")
+        .filter(|rest| !rest.starts_with(':'))
+    {
+        let named = rest.split_once(':');
+        let named = named.filter(|(name, function)| is_name(name) && !function.is_empty());
+        let (name, function) = named.ok_or_else(wrong)?;
+        return Ok((Some(name), function));
+    }
+    // A path has two colons, and a line is a number.
+    let named = place.split_once(':').filter(|(name, function)| {
+        let is_function = function.starts_with(|char: char| char.is_alphabetic() || char == '_');
+        is_name(name) && is_function
+    });
+    Ok(named.map_or((None, place), |(name, function)| (Some(name), function)))
 }
 
 fn spec(place: &str) -> Result<Spec, ProbeError> {

@@ -8,7 +8,7 @@ use terms::field::FieldType;
 
 use super::ProbeError;
 use super::evaluate::{Evaluator, typed, wrong};
-use super::expression::{Fetch, Format};
+use super::expression::{Fetch, Format, What};
 use super::places::{Point, points};
 use super::request::{Request, Spec, Wanted};
 use super::typed::{Kind, Typed};
@@ -20,6 +20,11 @@ const VALUES_MAX: usize = 32;
 const TEXT_KEPT: u16 = 64;
 /// Bytes of text that can be kept.
 const TEXT_MAX: u64 = 4096;
+/// Bytes of a stack that are kept if nobody says how many: a record of 4 KiB holds as many.
+const STACK_KEPT: u64 = 1984;
+/// And at least, and at most.
+const STACK_MIN: u64 = 64;
+const STACK_MAX: u64 = 16 << 10;
 /// Bytes of a structure or array that are captured as they are.
 const BYTES_MAX: u64 = 256;
 
@@ -43,7 +48,7 @@ pub fn resolve(
     debug: Option<&DebugInfo>,
     request: &Request,
 ) -> Result<Vec<Resolved>, ProbeError> {
-    let places = points(image, debug, &request.spec, &request.place);
+    let places = points(image, debug, request);
     let (name, points) =
         places.map_err(|why| why.at(&request.text, request.place_at + offset_at(request)))?;
     let resolved = points.into_iter().map(|point| {
@@ -195,7 +200,55 @@ impl Capturing<'_> {
         Ok(vec![self.captured(name, value, format, text)?])
     }
 
+    /// `$stack` or `$stack[BYTES]`, if that is what is wanted.
+    fn stack(&self, fetch: &Fetch) -> Result<Option<Captured>, ProbeError> {
+        let bytes = match &fetch.node.what {
+            What::Stack => STACK_KEPT,
+            What::Index(of, bytes) => match (&of.what, &bytes.what) {
+                (What::Stack, What::Number(bytes, _)) => *bytes,
+                _ => return Ok(None),
+            },
+            _ => return Ok(None),
+        };
+        if fetch.format.is_some() {
+            return Err(wrong("$stack", "has a type of its own"));
+        }
+        let at = match self.0.point {
+            Point::Entry(function) => self.0.image.function(function).map(|one| one.address),
+            Point::At { at, .. } => Some(at),
+            Point::Return(_) => {
+                let why = "is walked from inside of a function: probe the function itself, not its return";
+                return Err(wrong("$stack", why));
+            }
+        };
+        let fits = (STACK_MIN..=STACK_MAX).contains(&bytes) && bytes % 8 == 0;
+        let max = u16::try_from(bytes).ok().filter(|_| fits);
+        let max = max.ok_or_else(|| {
+            let why = format!(
+                "of {bytes} bytes: {STACK_MIN} to {STACK_MAX} can be kept, a multiple of 8"
+            );
+            wrong("$stack", why)
+        })?;
+        Ok(Some(Captured {
+            name: fetch
+                .name
+                .trim_start_matches('$')
+                .split('[')
+                .next()
+                .unwrap_or_default()
+                .into(),
+            kind: FieldType::stack(max),
+            source: Source::Stack {
+                at: at.unwrap_or_default(),
+                max,
+            },
+        }))
+    }
+
     fn fetched(&self, fetch: &Fetch) -> Result<Vec<Captured>, ProbeError> {
+        if let Some(stack) = self.stack(fetch)? {
+            return Ok(vec![stack]);
+        }
         let value = self.0.evaluate(&fetch.node)?;
         let name = fetch.name.trim_start_matches(['%', '$']);
         if let Some(format) = &fetch.format

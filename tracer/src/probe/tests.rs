@@ -220,7 +220,7 @@ fn errors_say_what_is_wrong_and_what_works() {
         ),
         (
             "vfs_open $rteval",
-            "`$rteval` is unknown: there are $retval, $args and $arg1 to $arg16",
+            "`$rteval` is unknown: there are $retval, $args, $current, $stack and $arg1 to $arg16",
         ),
         (
             "vfs_open %rdi:u23",

@@ -65,7 +65,7 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Token>, Misfit> {
                 Word::Special(piece_from(piece(rest, length), 1).to_owned()),
                 length,
             )
-        } else if first == '%' && !after_value {
+        } else if first == '%' && (!after_value || is_cast(&tokens, rest)) {
             register(rest).map_err(here)?
         } else {
             let found = SIGNS.iter().find(|sign| rest.starts_with(**sign));
@@ -99,6 +99,14 @@ const fn ends_value(word: &Word) -> bool {
         Word::End => false,
         _ => true,
     }
+}
+
+/// Whether what is read is a cast, as far as it goes, and a register follows: names alone in parentheses.
+fn is_cast(tokens: &[Token], rest: &str) -> bool {
+    let mut before = tokens.iter().rev().skip(1).map(|token| &token.word);
+    let inside = before.find(|word| !matches!(word, Word::Name(_) | Word::Sign("," | "." | "*")));
+    let is_last = matches!(tokens.last(), Some(last) if last.word == Word::Sign(")"));
+    is_last && inside == Some(&Word::Sign("(")) && register(rest).is_ok()
 }
 
 fn is_name(char: char) -> bool {

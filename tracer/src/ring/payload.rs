@@ -3,21 +3,26 @@
 //! A payload is a row of words of 32 bits each, in this order: a status word, where a field can be a fault (bit
 //! `i` says that field `i` is); then each field. A number is one word or two, the lower half first; bytes are four
 //! in each word; text is a word with its length, whose bit 31 says that there was more, and then its bytes.
-//! Where text is short the words after it are not written.
+//! Where text is short the words after it are not written. A stack is a word with its length, three registers, and its bytes.
 //!
 //! Each word of a payload has the lap mark of the record that it belongs to. So a payload is whole when all
 //! its words have the mark of the record that was read before them; one that a later lap has begun to
 //! write over, or that a late writer of an earlier lap has spoilt, is none. As with records, a writer that is late
 //! by a multiple of 1024 laps exactly is not told.
 
+use terms::addr::Gva;
 use terms::event_format::EventFormat;
 use terms::field::{Field, FieldType, FieldValue};
 
 use super::geometry::{Geometry, Position};
 use crate::record::MARK_MASK;
+use crate::stack::{CopiedStack, StackReader};
 
 /// The bit that tells text which has been cut from text that is whole.
 pub const TRUNCATED: u32 = 1 << 31;
+
+/// Words of a stack before what was copied: how many bytes that is, where the probe sits, its stack pointer, its frame pointer.
+pub const STACK_HEAD: i32 = 7;
 
 /// Where the value of a word of a payload begins.
 pub const PAYLOAD_SHIFT: u32 = 32;
@@ -37,7 +42,7 @@ pub enum NoPayload {
     Invalid,
 }
 
-/// The fields of the event at `position`, whose record has been read and is of that position's lap.
+/// The fields of the event at `position`, whose record has been read and is of that position's lap. `stacks` makes values of stacks.
 ///
 /// # Errors
 /// [`NoPayload`].
@@ -47,6 +52,7 @@ pub fn read_payload(
     ring: u16,
     position: Position,
     format: &EventFormat,
+    stacks: Option<&StackReader>,
 ) -> Result<Vec<FieldValue>, NoPayload> {
     let mut words = vec![0; format.words()];
     memory.copy_payload(ring, geometry.slot(position), &mut words);
@@ -63,7 +69,13 @@ pub fn read_payload(
         if is_fault {
             return Ok(FieldValue::Fault);
         }
-        words.value(&field.kind)
+        match field.kind.is_stack() {
+            true => {
+                let stack = words.stack(&field.kind)?;
+                Ok(stacks.map_or(FieldValue::Fault, |reader| reader.value(&stack)))
+            }
+            false => words.value(&field.kind),
+        }
     };
     fields.map(value).collect()
 }
@@ -112,6 +124,24 @@ impl<'a> Words<'a> {
         }
         bytes.truncate(length);
         Ok(bytes)
+    }
+
+    /// What two words carry.
+    fn whole(self, first: usize) -> Result<u64, NoPayload> {
+        let (low, high) = (self.half(first)?, self.half(first.saturating_add(1))?);
+        Ok(u64::from(high) << PAYLOAD_SHIFT | u64::from(low))
+    }
+
+    fn stack(self, kind: &FieldType) -> Result<CopiedStack, NoPayload> {
+        let length = u16::try_from(self.half(0)?).ok();
+        let length = length.filter(|length| *length <= kind.bytes());
+        let length = length.ok_or(NoPayload::Invalid)?;
+        Ok(CopiedStack {
+            at: Gva(self.whole(1)?),
+            pointer: Gva(self.whole(3)?),
+            frame: self.whole(5)?,
+            bytes: self.bytes(7, usize::from(length))?,
+        })
     }
 
     fn value(self, kind: &FieldType) -> Result<FieldValue, NoPayload> {
@@ -174,8 +204,9 @@ mod tests {
             1 << 31,
         ];
         let words = halves.map(|half| half << PAYLOAD_SHIFT | 6);
-        let read =
-            |words: &[u64]| read_payload(&Words(words.to_vec()), geometry, 0, position, &format);
+        let read = |words: &[u64]| {
+            read_payload(&Words(words.to_vec()), geometry, 0, position, &format, None)
+        };
         assert_eq!(
             read(&words),
             Ok(vec![
@@ -221,7 +252,7 @@ mod tests {
         let read = |halves: [Option<u32>; 8]| {
             let words =
                 halves.map(|half| half.map_or(7, |half| u64::from(half) << PAYLOAD_SHIFT | 1));
-            read_payload(&Words(words.to_vec()), geometry, 0, position, &format)
+            read_payload(&Words(words.to_vec()), geometry, 0, position, &format, None)
         };
         let four = |bytes: &[u8; 4]| Some(u32::from_le_bytes(*bytes));
         let number = [Some(7), Some(0)];
@@ -285,7 +316,7 @@ mod tests {
         #[test]
         fn any_words_are_read(words in prop::collection::vec(any::<u64>(), 3), at in any::<u64>()) {
             let geometry = Geometry::with_bytes(4096).unwrap();
-            let _ = read_payload(&Words(words), geometry, 0, Position(at), &format(&["u64", "bool"]));
+            let _ = read_payload(&Words(words), geometry, 0, Position(at), &format(&["u64", "bool"]), None);
         }
     }
 }

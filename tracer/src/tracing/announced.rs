@@ -8,6 +8,7 @@ use terms::addr::Gva;
 
 use super::attachment::Attachment;
 use super::modules::Modules;
+use super::probes::SetProbes;
 use super::{Tracing, TracingError};
 use crate::guest::Guest;
 
@@ -20,7 +21,8 @@ impl Tracing {
     /// business; text that has come and cannot be patched is said, and not traced.
     pub fn announcement(&mut self, guest: &impl Guest, vcpu: u16) {
         if self.has_modules() {
-            return self.modules.announced(&mut self.attachment, guest, vcpu);
+            let (on, probes) = (&mut self.attachment, &mut self.probes);
+            return self.modules.announced(on, probes, guest, vcpu);
         }
         let attachment = &mut self.attachment;
         let Some((start, is_there)) = notice(&attachment.shared.image, guest) else {
@@ -39,13 +41,19 @@ impl Tracing {
 
 impl Modules {
     /// A vCPU waits that is about to call the first function of a module.
-    fn announced(&mut self, on: &mut Attachment, guest: &impl Guest, vcpu: u16) {
+    fn announced(
+        &mut self,
+        on: &mut Attachment,
+        probes: &mut SetProbes,
+        guest: &impl Guest,
+        vcpu: u16,
+    ) {
         match guest.stop() {
             Ok(stopped) => {
                 let registers = stopped.vcpus().get(usize::from(vcpu));
                 let module = registers.map(|registers| Gva(registers.rdi));
                 drop(stopped);
-                self.look(on, guest, module);
+                self.look(on, probes, guest, module);
             }
             // The next look finds it, and counts it as late.
             Err(error) => on.remarks.say(Level::Warn, error),

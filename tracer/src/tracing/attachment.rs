@@ -212,5 +212,8 @@ impl Attachment {
     pub fn take_over_image(&mut self) {
         self.shared.image = Arc::clone(self.engine.image());
         self.sessions.extend(&self.shared.image);
+        if self.engine.name_stacks_anew() {
+            self.sessions.know_events(self.engine.points().formats());
+        }
     }
 }

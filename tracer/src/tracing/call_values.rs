@@ -130,7 +130,7 @@ pub(super) fn captures_of(
     shared: &Shared,
     function: FunctionId,
 ) -> Option<(Vec<Captured>, Option<Captured>)> {
-    let (image, debug) = (&shared.image, shared.debug.as_ref()?);
+    let (image, debug) = (&shared.image, shared.debug.as_deref()?);
     let parameters = parameters(image, debug, function)?;
     Some((parameters, return_value(image, debug, function)))
 }

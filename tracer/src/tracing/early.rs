@@ -4,11 +4,13 @@
 use crate::engine::Engine;
 use crate::filter::Selection;
 use crate::ring::reader::Mode;
+use crate::stack::UnwindError;
 use terms::function::FunctionId;
 
 use super::call_values::captures_of;
 use super::error::TracingError;
 use super::options::{ClockSource, SessionOptions, Tracer};
+use super::probe_text::Read;
 use super::session::Shared;
 
 /// What is asked of a session, and of what.
@@ -32,7 +34,14 @@ impl Early<'_> {
         }
         let mut probes = Vec::new();
         for text in &self.options.probe {
-            probes.extend(self.shared.read_probe(text, self.options.probe_tactic)?);
+            let tactic = self.options.probe_tactic;
+            match self.shared.read_probe(text, tactic, |_| false)? {
+                Read::Here(new) => probes.extend(new),
+                Read::Waits { .. } => {}
+            }
+        }
+        if probes.iter().any(|probe| probe.capture.needs_stack()) && !self.engine.can_unwind() {
+            return Err(UnwindError::None.into());
         }
         Ok(self.engine.check_probes(&probes)?)
     }

@@ -12,6 +12,7 @@ use crate::filter::{FilterError, expression};
 use crate::points::dynamic::RetargetError;
 use crate::points::events::NoSuchEvent;
 use crate::ring::geometry::RingSizeError;
+use crate::stack::UnwindError;
 use crate::stub::cell::SESSIONS_MAX;
 use crate::target::MemoryError;
 use crate::tasks::TaskTermError;
@@ -63,6 +64,15 @@ pub enum TracingError {
         /// What is wrong with it.
         #[source]
         why: crate::probe::ProbeError,
+    },
+    /// Stacks cannot be walked.
+    #[error(transparent)]
+    Unwind(#[from] UnwindError),
+    /// A module has come, and what is to be probed in it cannot be.
+    #[error("{what}")]
+    ModuleProbe {
+        /// Why not.
+        what: String,
     },
     /// What was asked of a vCPU.
     #[error("there is no vCPU {vcpu}: the guest has {vcpus}, numbered from 0")]

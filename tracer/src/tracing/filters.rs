@@ -1,7 +1,5 @@
 //! Changing what a session traces while it does.
 
-use std::sync::Arc;
-
 use crate::filter::{Filter, FilterError, Side};
 
 use super::{Tracing, TracingError};
@@ -62,8 +60,8 @@ impl Tracing {
         let session = attachment.sessions.at(index)?;
         let (id, mut filter) = (session.started()?, session.filter.clone());
         edit.apply(&mut filter, globs)?;
-        let image = Arc::clone(&attachment.shared.image);
-        let selection = attachment.sessions.at(index)?.select(&filter, &image)?;
+        let session = attachment.sessions.at(index)?;
+        let selection = session.select(&filter, &attachment.shared)?;
         attachment.change(guest, index, id, filter, selection)
     }
 }

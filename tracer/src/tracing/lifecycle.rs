@@ -1,7 +1,5 @@
 //! The life of a session: made, started, stopped, deleted.
 
-use std::sync::Arc;
-
 use super::checks::check_room;
 use super::closing::Closing;
 use super::early::{Early, check_applies};
@@ -116,8 +114,8 @@ impl Tracing {
             let session = session.name.clone();
             return Err(TracingError::AlreadyStarted { session });
         }
-        let image = Arc::clone(&on.shared.image);
-        let selection = on.sessions.at(index)?.select(&filter, &image)?;
+        let session = on.sessions.at(index)?;
+        let selection = session.select(&filter, &on.shared)?;
         let id = on.prepare(guest, index)?;
         let session = on.sessions.at(index)?;
         session.started = true;

@@ -21,6 +21,7 @@ pub mod filters;
 mod leave;
 mod lifecycle;
 pub mod lossless;
+mod module_probes;
 mod modules;
 mod one_session;
 pub mod options;
@@ -48,7 +49,7 @@ use std::sync::Arc;
 use crate::digest::text_digest;
 use crate::engine::{ApplyError, Engine, Foothold};
 
-use crate::filter::Filter;
+use crate::filter::{Filter, Sources};
 use crate::guest_kind;
 use crate::points::any;
 use crate::points::locks::LockPrefixes;
@@ -150,7 +151,7 @@ fn check_early(
 ) -> Result<(), TracingError> {
     let image = &shared.image;
     image.check_traceable()?;
-    let selection = filter.select(image)?;
+    let selection = filter.select(image, &shared.sources)?;
     let early = Early {
         shared,
         engine,
@@ -183,9 +184,11 @@ impl Tracing {
             log::info!("{count} functions without a patch site are traceable");
         }
         let image = Arc::new(image);
+        let debug = kernel.debug.map(Arc::new);
         let shared = Shared {
             image: Arc::clone(&image),
-            debug: kernel.debug,
+            sources: Sources::new(debug.clone()),
+            debug,
             kernel: kernel.name,
             vcpus: options.vcpus,
             rings_room: options.rings_room,

@@ -11,6 +11,7 @@ use trace::export::uftrace::WaitingModules;
 
 use super::Tracing;
 use super::attachment::Attachment;
+use super::probes::SetProbes;
 use super::remarks::functions_traced;
 use crate::guest::Guest;
 
@@ -33,7 +34,13 @@ impl Modules {
     }
 
     /// Looks; the module whose description is at `announced` is there as well, and none of its functions has run.
-    pub fn look(&mut self, on: &mut Attachment, guest: &impl Guest, announced: Option<Gva>) {
+    pub fn look(
+        &mut self,
+        on: &mut Attachment,
+        probes: &mut SetProbes,
+        guest: &impl Guest,
+        announced: Option<Gva>,
+    ) {
         let now = (on.shared.host.now)();
         let moved = match on.engine.read_modules(guest.memory(), announced) {
             Ok(moved) => moved,
@@ -55,8 +62,15 @@ impl Modules {
         log::debug!("modules: came {:?}, left {:?}", moved.came, moved.left);
         on.take_over_image();
         on.refilter_started(guest);
+        let is_late = |module: &&Arc<str>| Some(*module) != moved.announced.as_ref();
+        let late = before.map(|before| (on.shared.host.now)().saturating_sub(before));
+        let came = moved.came.iter().map(|module| {
+            let late = late.filter(|_| is_late(&module));
+            (Arc::clone(module), late)
+        });
+        let came: Vec<_> = came.collect();
+        probes.modules_came(on, guest, &came);
         if let Some(before) = before {
-            let is_late = |module: &&Arc<str>| Some(*module) != moved.announced.as_ref();
             let late: Vec<_> = moved.came.iter().filter(is_late).cloned().collect();
             on.note_late(&late, before);
         }
@@ -73,7 +87,8 @@ impl Tracing {
     /// Looks what has come and gone since the last time. Sessions that are started trace what their
     /// filters select among what has come. The guest is paused only for that.
     pub fn look(&mut self, guest: &impl Guest) {
-        self.modules.look(&mut self.attachment, guest, None);
+        self.modules
+            .look(&mut self.attachment, &mut self.probes, guest, None);
     }
 }
 
@@ -126,7 +141,7 @@ impl Attachment {
             let Some(id) = session.started().ok().filter(|_| session.started) else {
                 continue;
             };
-            let selected = filter.select(&self.shared.image);
+            let selected = filter.select(&self.shared.image, &self.shared.sources);
             let changed = selected
                 .map_err(Into::into)
                 .and_then(|selection| self.change(guest, index, id, filter, selection));

@@ -1,8 +1,10 @@
 //! Probes: what a session captures at places that a user has named.
 
+use std::sync::Arc;
+
 use crate::engine::ApplyError;
 use crate::engine::Foothold;
-use crate::engine::probes::{NewProbe, Probe, ProbeError, ProbeId};
+use crate::engine::probes::{Probe, ProbeError, ProbeId};
 use crate::session::SessionId;
 use image::Image;
 use log::Level;
@@ -10,6 +12,7 @@ use trace::export::probes::{ProbeNote, ValueNote};
 
 use super::attachment::Attachment;
 use super::carry_out::Carried;
+use super::probe_text::{Read, module_of};
 use super::{Tracing, TracingError};
 use crate::guest::Guest;
 use status::{FieldStatus, ProbeList, ProbeStatus, ProbesChanged, microseconds};
@@ -19,18 +22,29 @@ const TRIES: u32 = 50;
 
 /// A probe as its user sees it.
 #[derive(Debug, Clone)]
-struct SetProbe {
-    id: ProbeId,
+pub(super) struct SetProbe {
+    /// The number that its user knows it by.
+    pub id: ProbeId,
+    /// The same in the engine; none as long as its module has not come.
+    pub now: Option<ProbeId>,
+    /// What its event is called.
+    pub name: Arc<str>,
+    /// The module that it waits for whenever that is not there.
+    pub module: Option<Arc<str>>,
+    /// Why it could not be set when its module came last.
+    pub obstacle: Option<String>,
     /// The session that records it while it is started.
-    session: String,
+    pub session: String,
     /// As the user wrote it.
-    text: String,
-    enabled: bool,
+    pub text: String,
+    /// How it is to be put into the text.
+    pub tactic: Option<u8>,
+    pub enabled: bool,
 }
 
 /// The probes of all sessions, in the order in which they were added.
 #[derive(Debug, Default)]
-pub(super) struct SetProbes(Vec<SetProbe>);
+pub(super) struct SetProbes(pub(super) Vec<SetProbe>);
 
 /// Which probes an operation is about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -94,32 +108,47 @@ impl Tracing {
 }
 
 impl SetProbe {
+    /// What of it is in the engine, in text that is there.
+    pub fn there<'a>(&self, on: &'a Attachment) -> Option<&'a Probe> {
+        self.known(on).filter(|probe| !probe.is_lost)
+    }
+
+    fn known<'a>(&self, on: &'a Attachment) -> Option<&'a Probe> {
+        on.engine.points().probes().get(self.now?).ok()
+    }
+
     /// What it does now.
     fn show(&self, on: &Attachment) -> ProbeStatus {
-        let Ok(probe) = on.engine.points().probes().get(self.id) else {
-            return ProbeStatus::default();
+        let known = self.known(on);
+        let there = self.there(on);
+        let state = match (there, self.enabled) {
+            (None, _) if self.module.is_some() => "waiting",
+            (None, _) => "gone",
+            (Some(_), false) => "disabled",
+            (Some(probe), true) if probe.session.is_some() => "on",
+            (Some(_), true) => "off",
         };
+        let waits_for = self.module.clone().filter(|_| there.is_none());
+        // What has gone for good says where it was.
+        let shown = there.or(known.filter(|_| waits_for.is_none()));
         let session = on.sessions.named(&self.session);
-        let state = match (probe.is_lost, self.enabled, probe.session) {
-            (true, ..) => "gone",
-            (_, false, _) => "disabled",
-            (_, true, Some(_)) => "on",
-            (_, true, None) => "off",
-        };
-        let values = probe.capture.values.iter().map(|value| FieldStatus {
+        let values = known.into_iter().flat_map(|probe| &probe.capture.values);
+        let values = values.map(|value| FieldStatus {
             name: value.name.to_string(),
             r#type: value.kind.name().to_owned(),
         });
         ProbeStatus {
             id: self.id.0,
-            name: probe.name.to_string(),
+            name: self.name.to_string(),
             session: self.session.clone(),
             probe: self.text.clone(),
-            address: probe.address.to_string(),
-            place: place(probe, &on.shared.image),
-            tactic: probe.place.tactic.to_string(),
+            address: shown.map(|probe| probe.address.to_string()),
+            place: shown.map(|probe| place(probe, &on.shared.image)),
+            tactic: shown.map(|probe| probe.place.tactic.to_string()),
             state: state.to_owned(),
-            hits: session.and_then(|session| session.hits(probe.event)),
+            waits_for: waits_for.as_deref().map(str::to_owned),
+            reason: self.obstacle.clone().filter(|_| waits_for.is_some()),
+            hits: known.and_then(|probe| session?.hits(probe.event)),
             values: values.collect(),
         }
     }
@@ -144,9 +173,9 @@ impl SetProbe {
             id,
             name,
             probe,
-            address,
-            place,
-            tactic,
+            address: address.unwrap_or_default(),
+            place: place.unwrap_or_default(),
+            tactic: tactic.unwrap_or_default(),
             values: values.collect(),
         }
     }
@@ -200,8 +229,15 @@ impl SetProbes {
     }
 
     fn forget(&mut self, on: &mut Attachment, ids: &[ProbeId]) {
+        let now = self.now(ids);
         self.0.retain(|set| !ids.contains(&set.id));
-        on.engine.points_mut().forget_probes(ids);
+        on.engine.points_mut().forget_probes(&now);
+    }
+
+    /// What these are in the engine.
+    fn now(&self, ids: &[ProbeId]) -> Vec<ProbeId> {
+        let meant = self.0.iter().filter(|set| ids.contains(&set.id));
+        meant.filter_map(|set| set.now).collect()
     }
 
     fn changed(&self, on: &Attachment, ids: &[ProbeId], carried: &Carried) -> ProbesChanged {
@@ -220,8 +256,9 @@ impl SetProbes {
             return Ok(of.map(|set| set.id).collect());
         }
         let known = |id: &u32| {
-            let id = ProbeId(*id);
-            on.engine.points().probes().get(id).map(|_| id)
+            let mut all = self.0.iter();
+            let found = all.find(|set| set.id.0 == *id).map(|set| set.id);
+            found.ok_or(ProbeError::NoSuchProbe(*id))
         };
         let mut ids: Vec<ProbeId> = some.ids.iter().map(known).collect::<Result<_, _>>()?;
         ids.sort_unstable();
@@ -236,7 +273,8 @@ impl SetProbes {
         some: &SomeProbes,
     ) -> Result<ProbesChanged, TracingError> {
         let ids = self.some(on, some)?;
-        let wanted: Vec<_> = ids.iter().map(|id| (*id, None)).collect();
+        let now = self.now(&ids).into_iter();
+        let wanted: Vec<_> = now.map(|id| (id, None)).collect();
         let carried = switch(on, guest, &wanted)?;
         let changed = self.changed(on, &ids, &carried);
         self.forget(on, &ids);
@@ -257,10 +295,12 @@ impl SetProbes {
                 .any(|set| set.id == *id && set.enabled == wants)
         };
         ids.retain(|id| !is_so(id));
-        let wanted: Vec<_> = ids
-            .iter()
-            .map(|id| (*id, self.recorder_of(on, *id).filter(|_| wants)))
-            .collect();
+        let meant = self.0.iter().filter(|set| ids.contains(&set.id));
+        let wanted = meant.filter_map(|set| {
+            let recorder = on.sessions.named(&set.session)?.started().ok();
+            Some((set.there(on)?.id, recorder.filter(|_| wants)))
+        });
+        let wanted: Vec<_> = wanted.collect();
         let carried = switch(on, guest, &wanted)?;
         for set in self.0.iter_mut().filter(|set| ids.contains(&set.id)) {
             set.enabled = wants;
@@ -268,23 +308,20 @@ impl SetProbes {
         Ok(self.changed(on, &ids, &carried))
     }
 
-    /// The session of a probe, if it is started.
-    fn recorder_of(&self, on: &Attachment, id: ProbeId) -> Option<SessionId> {
-        let set = self.0.iter().find(|set| set.id == id)?;
-        on.sessions.named(&set.session)?.started().ok()
-    }
-
     /// Has a session that is started record these probes.
-    fn record(
+    pub(super) fn record(
         &self,
         on: &mut Attachment,
         guest: &impl Guest,
         index: usize,
         ids: &[ProbeId],
     ) -> Result<Carried, TracingError> {
-        if ids.is_empty() {
+        let meant = self.0.iter().filter(|set| ids.contains(&set.id));
+        let meant: Vec<&SetProbe> = meant.filter(|set| set.there(on).is_some()).collect();
+        if meant.is_empty() {
             return Ok(Carried::default());
         }
+        let ids: Vec<ProbeId> = meant.iter().filter_map(|set| set.now).collect();
         let session = on.sessions.at(index)?.recording()?;
         let of = |id: &ProbeId| {
             let probe = on.engine.points().probes().get(*id);
@@ -293,7 +330,8 @@ impl SetProbes {
         let needed = ids.iter().map(of).max();
         let bytes = on.sessions.at(index)?.payload_bytes(needed);
         on.open_events(guest, index, session, bytes)?;
-        reach_memory(on, guest, ids)?;
+        reach_memory(on, guest, &ids)?;
+        reach_stacks(on, guest, &ids)?;
         let is_return = |id: &ProbeId| {
             on.engine
                 .points()
@@ -305,12 +343,7 @@ impl SetProbes {
             let mut stopped = guest.stop()?;
             on.engine.foothold_mut()?.make_mirror(&mut stopped)?;
         }
-        let notes: Vec<ProbeNote> = self
-            .0
-            .iter()
-            .filter(|set| ids.contains(&set.id))
-            .map(|set| set.note(on))
-            .collect();
+        let notes: Vec<ProbeNote> = meant.iter().map(|set| set.note(on)).collect();
         let formats = on.engine.points().formats();
         on.sessions.know_events(formats);
         on.sessions.at(index)?.note_probes(&notes);
@@ -355,7 +388,8 @@ impl SetProbes {
         index: usize,
     ) -> Result<(), TracingError> {
         let ids = self.ids_of(on, index)?;
-        let wanted: Vec<_> = ids.iter().map(|id| (*id, None)).collect();
+        let now = self.now(&ids).into_iter();
+        let wanted: Vec<_> = now.map(|id| (id, None)).collect();
         switch(on, guest, &wanted).map(drop)
     }
 
@@ -369,10 +403,8 @@ impl SetProbes {
     /// The enabled probes of a session whose text is there.
     fn ids_of(&self, on: &mut Attachment, index: usize) -> Result<Vec<ProbeId>, TracingError> {
         let name = on.sessions.at(index)?.name.clone();
-        let is_there = |set: &&SetProbe| {
-            let probe = on.engine.points().probes().get(set.id);
-            set.session == name && set.enabled && probe.is_ok_and(|probe| !probe.is_lost)
-        };
+        let is_there =
+            |set: &&SetProbe| set.session == name && set.enabled && set.there(on).is_some();
         let ids = self.0.iter().filter(is_there).map(|set| set.id);
         Ok(ids.collect())
     }
@@ -385,11 +417,17 @@ impl Attachment {
             let Ok(probe) = self.engine.points().probes().get(id) else {
                 continue;
             };
-            let remark = format!(
-                "probe {} ({}) is gone: the guest has freed the text it was in",
-                id.0, probe.name
-            );
-            self.remarks.say(Level::Warn, remark);
+            let function = self.shared.image.function(probe.place.function);
+            let module = function.and_then(|function| function.module.as_deref());
+            let (level, why) = match (probe.waits_for_module, module) {
+                (true, Some(module)) => (Level::Info, format!("waits for module {module} again")),
+                _ => {
+                    let why = "is gone: the guest has freed the text it was in";
+                    (Level::Warn, why.to_owned())
+                }
+            };
+            let remark = format!("probe {} ({}) {why}", id.0, probe.name);
+            self.remarks.say(level, remark);
         }
     }
 }
@@ -402,35 +440,60 @@ fn register(
     tactic: Option<u8>,
 ) -> Result<Vec<SetProbe>, TracingError> {
     let session = on.sessions.at(index)?.name.clone();
-    let new = texts.iter().map(|text| on.shared.read_probe(text, tactic));
-    let mut new: Vec<Vec<NewProbe>> = new.collect::<Result<_, _>>()?;
-    if let Some(room) = room_of_records(on, index)? {
-        let all = new.iter_mut().flatten();
-        all.for_each(|one| one.capture.shorten(room));
-    }
-    let mut set: Vec<SetProbe> = Vec::with_capacity(new.len());
-    let each = new.into_iter().zip(texts);
-    for (new, text) in each.flat_map(|(new, text)| new.into_iter().map(move |one| (one, text))) {
-        match on.engine.add_probe(new) {
-            Ok(id) => set.push(SetProbe {
-                id,
-                session: session.clone(),
-                text: text.clone(),
-                enabled: true,
-            }),
-            Err(error) => {
-                let ids: Vec<ProbeId> = set.iter().map(|set| set.id).collect();
-                on.engine.points_mut().forget_probes(&ids);
-                return Err(error.into());
+    let is_gone = |id| on.engine.sites().is_gone(id);
+    let read = texts
+        .iter()
+        .map(|text| on.shared.read_probe(text, tactic, is_gone));
+    let read: Vec<Read> = read.collect::<Result<_, _>>()?;
+    let room = room_of_records(on, index)?;
+    let mut set: Vec<SetProbe> = Vec::with_capacity(read.len());
+    let mut add = |read: Read, text: &String| {
+        let probe = |id, now, name| SetProbe {
+            id,
+            now,
+            name,
+            module: module_of(text),
+            obstacle: None,
+            session: session.clone(),
+            text: text.clone(),
+            tactic,
+            enabled: true,
+        };
+        match read {
+            Read::Waits { name, .. } => {
+                let id = on.engine.reserve_probe(Arc::clone(&name))?;
+                set.push(probe(id, None, name));
+            }
+            Read::Here(new) => {
+                for mut new in new {
+                    if let Some(room) = room {
+                        new.capture.shorten(room);
+                    }
+                    let name = Arc::clone(&new.name);
+                    let id = on.engine.add_probe(new)?;
+                    set.push(probe(id, Some(id), name));
+                }
             }
         }
+        Ok::<_, ProbeError>(())
+    };
+    let mut each = read.into_iter().zip(texts);
+    match each.try_for_each(|(read, text)| add(read, text)) {
+        Ok(()) => Ok(set),
+        Err(error) => {
+            let ids: Vec<ProbeId> = set.iter().filter_map(|set| set.now).collect();
+            on.engine.points_mut().forget_probes(&ids);
+            Err(error.into())
+        }
     }
-    Ok(set)
 }
 
 /// Bytes that a record of a session has for what probes say; none while they can still be as many as
 /// its first probes need.
-fn room_of_records(on: &mut Attachment, index: usize) -> Result<Option<u64>, TracingError> {
+pub(super) fn room_of_records(
+    on: &mut Attachment,
+    index: usize,
+) -> Result<Option<u64>, TracingError> {
     let session = on.sessions.at(index)?;
     let asked = session.options.record_bytes;
     let Ok(id) = session.recording() else {
@@ -454,6 +517,24 @@ fn reach_memory(
     if on.engine.foothold().and_then(Foothold::reach).is_none() && ids.iter().any(needs_memory) {
         let mut stopped = guest.stop()?;
         on.engine.foothold_mut()?.make_reach(&mut stopped)?;
+    }
+    Ok(())
+}
+
+/// Makes what these probes need to copy stacks.
+fn reach_stacks(
+    on: &mut Attachment,
+    guest: &impl Guest,
+    ids: &[ProbeId],
+) -> Result<(), TracingError> {
+    let needs_stack = |id: &ProbeId| {
+        let probe = on.engine.points().probes().get(*id);
+        probe.is_ok_and(|probe| probe.capture.needs_stack())
+    };
+    if ids.iter().any(needs_stack) {
+        on.engine.read_stacks(guest.memory())?;
+        let mut stopped = guest.stop()?;
+        on.engine.foothold_mut()?.make_stacks(&mut stopped)?;
     }
     Ok(())
 }

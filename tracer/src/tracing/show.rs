@@ -2,16 +2,16 @@
 
 use crate::engine::Foothold;
 use crate::engine::{Engine, Frozen, FrozenBy};
-use crate::filter::{Reason, Selection, check_matches};
+use crate::filter::{Files, Reason, Selection, Selector, check_matches};
 use crate::points::locks;
 use crate::session::SessionId;
 use crate::text::poke::PokeError;
 use crate::text::sites::State;
 use terms::function::FunctionId;
-use trace::glob::Pattern;
 
 use super::attachment::Attachment;
 use super::carry_out::Carried;
+use super::session::Shared;
 use super::{Tracing, TracingError};
 use status::{
     Changed, FrozenStatus, Function, Functions, LocksStatus, SessionStatus, TracingStatus,
@@ -101,17 +101,26 @@ impl Tracing {
     /// [`TracingError::Glob`] for what is none, [`TracingError::Filter`] for one that matches nothing.
     pub fn functions(&self, glob: Option<&str>) -> Result<Functions, TracingError> {
         let attachment = &self.attachment;
-        let glob = glob.map(Pattern::new).transpose()?;
+        let Shared { image, sources, .. } = &attachment.shared;
+        let glob = glob.map(Selector::new).transpose()?;
+        let known = Files::default();
+        let files = match &glob {
+            Some(glob) if glob.is_by_file() => sources.files(image, glob.text())?,
+            _ => &known,
+        };
         if let Some(glob) = &glob {
-            check_matches(glob, &attachment.shared.image)?;
+            check_matches(glob, image, files)?;
         }
         let mut functions = Vec::new();
-        for (number, function) in (0..).zip(&attachment.shared.image.functions) {
+        for (number, function) in (0..).zip(&image.functions) {
             let id = FunctionId(number);
             if attachment.engine.sites().is_gone(id) {
                 continue;
             }
-            if glob.as_ref().is_none_or(|glob| glob.matches(function)) {
+            if glob
+                .as_ref()
+                .is_none_or(|glob| glob.matches(function, files))
+            {
                 functions.push(attachment.show_function(id));
             }
         }

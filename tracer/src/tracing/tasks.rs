@@ -1,11 +1,11 @@
 //! Choosing the tasks that a session records, before it starts or while it does.
 
 use super::attachment::Attachment;
-use status::{Switched, TaskStatus};
 use super::{Tracing, TracingError};
 use crate::guest::Guest;
 use crate::session::SessionId;
 use crate::tasks::{TaskTerm, WantedTasks};
+use status::{Switched, TaskStatus};
 
 /// What becomes of the tasks that a session names.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -504,14 +504,23 @@ pub struct ProbeStatus {
     pub session: String,
     /// As it was added.
     pub probe: String,
-    /// The instruction before which it is hit.
-    pub address: String,
+    /// The instruction before which it is hit; none while it waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
     /// The same as function and offset.
-    pub place: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<String>,
     /// How it is put into the text.
-    pub tactic: String,
-    /// `on`, `disabled`, `off` while its session is not started, `gone` when its text is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tactic: Option<String>,
+    /// `on`, `disabled`, `off` while its session is not started, `waiting` while its module is not there, `gone` when its text is.
     pub state: String,
+    /// The module that it waits for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<String>,
+    /// Why it waits, though its module has come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     /// Hits that are in the trace; none without an output directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hits: Option<u64>,

@@ -12,6 +12,8 @@ pub enum Expression {
     Constant(u64),
     /// What a register held at the probe, by the number that instructions have for it: 0 is `rax`, 4 `rsp`, 15 `r15`.
     Register(u8),
+    /// The eight bytes at this distance from what the processor has for its own data: a kernel's data of each processor, while it runs itself.
+    Own(i32),
     /// What lies in the guest's memory. An address at which the guest has no memory is a *fault*: of the
     /// value that needed it, never of the guest.
     Load {
@@ -119,7 +121,7 @@ impl Expression {
     pub fn can_fault(&self) -> bool {
         use Operator::{Divide, DivideSigned, Remainder, RemainderSigned};
         match self {
-            Self::Constant(_) | Self::Register(_) => false,
+            Self::Constant(_) | Self::Register(_) | Self::Own(_) => false,
             Self::Load { .. } => true,
             Self::Extend { value, .. } => value.can_fault(),
             Self::Apply(Divide | DivideSigned | Remainder | RemainderSigned, _, _) => true,
@@ -131,7 +133,7 @@ impl Expression {
     #[must_use]
     pub fn needs_memory(&self) -> bool {
         match self {
-            Self::Constant(_) | Self::Register(_) => false,
+            Self::Constant(_) | Self::Register(_) | Self::Own(_) => false,
             Self::Load { .. } => true,
             Self::Extend { value, .. } => value.needs_memory(),
             Self::Apply(_, left, right) => left.needs_memory() || right.needs_memory(),

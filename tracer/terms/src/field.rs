@@ -25,6 +25,7 @@ enum FieldKind {
     Enumeration(Arc<Enumeration>),
     Text,
     Bytes,
+    Stack,
 }
 
 /// Numbers that have names.
@@ -89,6 +90,15 @@ impl FieldType {
         }
     }
 
+    /// A stack, of which at most so many bytes are kept.
+    #[must_use]
+    pub const fn stack(max: u16) -> Self {
+        Self {
+            bytes: max,
+            kind: FieldKind::Stack,
+        }
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -111,10 +121,11 @@ impl FieldType {
             (FieldKind::Enumeration(names), _) => &names.name,
             (FieldKind::Text, _) => "string",
             (FieldKind::Bytes, _) => "bytes",
+            (FieldKind::Stack, _) => "stack",
         }
     }
 
-    /// Its size; of text the most that is kept.
+    /// Its size; of text and stacks the most that is kept.
     #[must_use]
     pub const fn bytes(&self) -> u16 {
         self.bytes
@@ -138,7 +149,10 @@ impl FieldType {
     /// Whether it is a number, and not text or bytes.
     #[must_use]
     pub const fn is_number(&self) -> bool {
-        !matches!(self.kind, FieldKind::Text | FieldKind::Bytes)
+        !matches!(
+            self.kind,
+            FieldKind::Text | FieldKind::Bytes | FieldKind::Stack
+        )
     }
 
     /// Whether it is text.
@@ -147,13 +161,21 @@ impl FieldType {
         matches!(self.kind, FieldKind::Text)
     }
 
-    /// Words of a payload that it takes: each carries 32 bits. Text has one more, for its length.
+    /// Whether it is a stack.
+    #[must_use]
+    pub const fn is_stack(&self) -> bool {
+        matches!(self.kind, FieldKind::Stack)
+    }
+
+    /// Words of a payload that it takes: each carries 32 bits. Text has one more, for its length; a stack has six more, for three
+    /// registers.
     #[must_use]
     pub const fn words(&self) -> usize {
         let whole = (self.bytes as usize).div_ceil(4);
         match self.kind {
             FieldKind::Text => 1 + whole,
             FieldKind::Bytes => whole,
+            FieldKind::Stack => 7 + whole,
             _ if self.bytes > 4 => 2,
             _ => 1,
         }
@@ -184,7 +206,7 @@ impl FieldType {
                     }
                 })
             }
-            FieldKind::Text | FieldKind::Bytes => FieldValue::Fault,
+            FieldKind::Text | FieldKind::Bytes | FieldKind::Stack => FieldValue::Fault,
         }
     }
 }
@@ -193,7 +215,8 @@ impl FieldType {
 ///
 /// In JSON numbers and truth values are what they are, addresses hexadecimal text, what could not be read is
 /// null, and everything else is an object whose key says what it is: `{"text":"eth0"}`,
-/// `{"text":"/usr/li","truncated":true}`, `{"char":"x"}`, `{"enum":"RUNNING"}`, `{"bytes":"00ff"}`.
+/// `{"text":"/usr/li","truncated":true}`, `{"char":"x"}`, `{"enum":"RUNNING"}`, `{"bytes":"00ff"}`,
+/// `{"stack":["vfs_read","ksys_read+0x6f"]}`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(untagged)]
 pub enum FieldValue {
@@ -229,6 +252,14 @@ pub enum FieldValue {
     Bytes {
         /// Two hexadecimal digits for each.
         bytes: Box<str>,
+    },
+    /// A stack: where the probe sits, then where each caller goes on.
+    Stack {
+        /// By name and offset, the innermost first.
+        stack: Box<[Box<str>]>,
+        /// Whether there are more, which are not known.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        truncated: bool,
     },
     /// The guest has no memory where the value should be.
     Fault,
@@ -269,6 +300,13 @@ impl std::fmt::Display for FieldValue {
                 write!(f, "{text:?}{more}")
             }
             Self::Bytes { bytes } => f.write_str(&masked(bytes)),
+            Self::Stack { stack, truncated } => {
+                for (depth, one) in stack.iter().enumerate() {
+                    let arrow = if depth > 0 { " <- " } else { "" };
+                    write!(f, "{arrow}{}", masked(one))?;
+                }
+                f.write_str(if *truncated { " <- ..." } else { "" })
+            }
             Self::Fault => f.write_str("fault"),
         }
     }

@@ -10,6 +10,8 @@ const GLOB_MAX: usize = 512;
 
 /// What a glob for modules begins with.
 const MODULE: &str = "mod:";
+/// What selects functions by their source file begins with, where something is recorded.
+pub const FILE: &str = "file:";
 /// Characters that are shown of one that is too long.
 const SHOWN: usize = 32;
 
@@ -61,6 +63,12 @@ impl Pattern {
             let start = glob.chars().take(SHOWN).collect();
             let bytes = glob.len();
             return Err(GlobError::Long { bytes, start });
+        }
+        if glob.starts_with(FILE) {
+            return Err(GlobError::Bad {
+                glob: glob.to_owned(),
+                reason: "files are known while something is recorded, and no trace keeps them: give it as a filter".to_owned(),
+            });
         }
         let of_module = glob.strip_prefix(MODULE).map(|rest| {
             rest.split_once(':').ok_or_else(|| GlobError::Bad {

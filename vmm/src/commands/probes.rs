@@ -34,22 +34,40 @@ fn list(list: &ProbeList) -> String {
 fn line(probe: &ProbeStatus) -> String {
     let hits = probe.hits.map(|hits| format!(", {hits} hits"));
     let mut text = format!(
-        "{:<4} {} at {} ({}), {}, {}{}, session {}\n",
+        "{:<4} {}, {}{}, session {}\n",
         probe.id,
-        probe.name,
-        probe.place,
-        probe.address,
-        probe.tactic,
+        whereabouts(probe, probe.address.as_deref()),
         probe.state,
         hits.unwrap_or_default(),
         probe.session
     );
+    if let Some(reason) = &probe.reason {
+        let _ = writeln!(text, "     {reason}");
+    }
     let values = probe.values.iter();
     let values: Vec<String> = values
         .map(|value| format!("{}: {}", value.name, value.r#type))
         .collect();
     if !values.is_empty() {
         let _ = writeln!(text, "     {}", values.join(", "));
+    }
+    text
+}
+
+/// Where a probe is and how, or what it waits for.
+fn whereabouts(probe: &ProbeStatus, address: Option<&str>) -> String {
+    let mut text = probe.name.clone();
+    if let Some(place) = &probe.place {
+        let _ = write!(text, " at {place}");
+    }
+    if let Some(address) = address {
+        let _ = write!(text, " ({address})");
+    }
+    if let Some(tactic) = &probe.tactic {
+        let _ = write!(text, ", {tactic}");
+    }
+    if let Some(module) = &probe.waits_for {
+        let _ = write!(text, " in module {module}");
     }
     text
 }
@@ -65,14 +83,12 @@ fn told(changed: &ProbesChanged, what: &str) -> String {
     }
     let mut text = String::new();
     for probe in &changed.probes {
-        let ProbeStatus {
-            id,
-            name,
-            place,
-            tactic,
-            ..
-        } = probe;
-        let _ = writeln!(text, "probe {id} {what}: {name} at {place}, {tactic}");
+        let waits = match probe.waits_for {
+            Some(_) => ", waiting",
+            None => "",
+        };
+        let (id, place) = (probe.id, whereabouts(probe, None));
+        let _ = writeln!(text, "probe {id} {what}: {place}{waits}");
     }
     let _ = writeln!(text, "{}", changed.paused());
     text

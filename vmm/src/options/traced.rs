@@ -26,7 +26,8 @@ pub struct Traced {
     #[arg(long, value_name = "TRACER", value_parser = choice::<Tracer>())]
     pub trace: Option<Tracer>,
     /// Trace only functions whose name matches; may be given several times. `!GLOB` takes out what those before it match;
-    /// `mod:NAME:GLOB` is for the functions of a module of Linux, also one that is loaded later
+    /// `mod:NAME:GLOB` is for the functions of a module of Linux, also one that is loaded later, `file:PATH` for those of the source files
+    /// whose path or end of it the glob PATH matches, where there is debug information
     #[arg(long, value_name = "GLOB", requires = "trace")]
     pub filter: Vec<String>,
     /// Never trace functions whose name matches; may be given several times

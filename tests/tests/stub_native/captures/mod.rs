@@ -256,7 +256,14 @@ fn assert_recorded(
     let record = Record(u64::from_le_bytes(record.try_into().unwrap()));
     assert_eq!(record.function(), FunctionId(event));
     let geometry = ring.event.recorder.geometry;
-    let read = read_payload(ring, geometry, 0, position, &capture.format("probe".into()));
+    let read = read_payload(
+        ring,
+        geometry,
+        0,
+        position,
+        &capture.format("probe".into()),
+        None,
+    );
     assert_eq!(read.as_deref(), Ok(values), "{capture:?}");
 }
 
@@ -348,7 +355,14 @@ fn no_change_of_the_page_tables_is_a_fault_of_the_guest() {
                 &stub(&ring, vec![capture], Way::Inside, Some(reach)),
                 &before,
             );
-            let read = read_payload(&ring, ring.event.recorder.geometry, 0, position, &format);
+            let read = read_payload(
+                &ring,
+                ring.event.recorder.geometry,
+                0,
+                position,
+                &format,
+                None,
+            );
             assert_eq!(read.map(|values| values.len()), Ok(format.fields.len()));
         }
         stop.store(true, Ordering::Relaxed);

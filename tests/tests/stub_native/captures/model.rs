@@ -19,6 +19,7 @@ impl State<'_> {
     pub fn number(&self, value: &Expression) -> Option<u64> {
         match value {
             Expression::Constant(value) => Some(*value),
+            Expression::Own(_) => panic!("this process has none"),
             Expression::Register(number) => Some((self.register)(*number)),
             Expression::Load {
                 address,
@@ -84,7 +85,7 @@ impl State<'_> {
 
     fn value(&self, source: &Source, kind: &FieldType) -> FieldValue {
         let value = match source {
-            Source::Operand(_) => panic!("of events only"),
+            Source::Operand(_) | Source::Stack { .. } => panic!("not made here"),
             Source::Number(number) => self.number(number).map(|value| kind.value(value)),
             Source::Bytes { .. } if !self.has_reach => None,
             Source::Bytes { address, length } => self.number(address).and_then(|address| {

@@ -21,6 +21,8 @@ pub struct Functions {
     bytes: Vec<u8>,
     offsets: Vec<u32>,
     by_name: HashMap<Box<str>, u32>,
+    structures: HashMap<Box<str>, u32>,
+    variables: HashMap<Box<str>, u32>,
 }
 
 /// A function.
@@ -39,13 +41,21 @@ impl Functions {
     /// A [`BtfError`] that says what is wrong with it.
     pub fn read(bytes: Vec<u8>) -> Result<Self, BtfError> {
         let types = Types::parse(&bytes)?;
-        let mut by_name = HashMap::new();
+        let (mut by_name, mut structures, mut variables) =
+            (HashMap::new(), HashMap::new(), HashMap::new());
         for id in 1..=u32::try_from(types.len()).unwrap_or(u32::MAX) {
-            if let Some(found) = types.get(id).filter(|found| found.kind == Kind::Function)
-                && let Some(name) = types.string(found.name)
-                && let Ok(name) = std::str::from_utf8(name)
-            {
-                by_name.entry(name.into()).or_insert(id);
+            let Some(found) = types.get(id) else {
+                continue;
+            };
+            let (into, of) = match found.kind {
+                Kind::Function => (&mut by_name, id),
+                Kind::Struct | Kind::Union => (&mut structures, id),
+                Kind::Variable => (&mut variables, found.size),
+                _ => continue,
+            };
+            let name = types.string(found.name).map(std::str::from_utf8);
+            if let Some(Ok(name)) = name.filter(|name| *name != Ok("")) {
+                into.entry(name.into()).or_insert(of);
             }
         }
         let offsets = types.into_offsets();
@@ -53,7 +63,26 @@ impl Functions {
             bytes,
             offsets,
             by_name,
+            structures,
+            variables,
         })
+    }
+
+    /// The structure or union with this name.
+    #[must_use]
+    pub fn structure(&self, name: &str) -> Option<TypeId> {
+        self.structures.get(name).copied().map(TypeId::Btf)
+    }
+
+    /// The names of all structures and unions.
+    pub fn structures(&self) -> impl Iterator<Item = &str> {
+        self.structures.keys().map(|name| &**name)
+    }
+
+    /// The type of the variable with this name: of a kernel's, those of which each processor has its own.
+    #[must_use]
+    pub fn variable(&self, name: &str) -> Option<TypeId> {
+        self.variables.get(name).copied().map(TypeId::Btf)
     }
 
     fn types(&self) -> Option<Types<'_>> {
@@ -117,7 +146,7 @@ impl Functions {
                 what: "a function".to_owned(),
                 bytes: 0,
             },
-            Kind::Alias | Kind::Other => return None,
+            Kind::Alias | Kind::Variable | Kind::Other => return None,
         })
     }
 

@@ -108,6 +108,16 @@ impl<'a> Btf<'a> {
         Some(Field { offset, size })
     }
 
+    /// Where a bit field of a struct begins, in bits, and how many it has.
+    #[must_use]
+    pub fn bits(&self, name: &str, member: &str) -> Option<(u64, u8)> {
+        let of = self.types.named(Kind::Struct, name)?;
+        let mut members = of.words(3).filter(|_| of.flag);
+        let found = members.find(|entry| self.types.string(entry[0]) == Some(member.as_bytes()))?;
+        let width = u8::try_from(found[2] >> 24).ok()?;
+        (width > 0).then_some((u64::from(found[2] & 0xff_ffff), width))
+    }
+
     /// The value of an enumerator.
     #[must_use]
     pub fn enumerator(&self, enumeration: &str, name: &str) -> Option<u32> {

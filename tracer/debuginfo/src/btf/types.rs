@@ -27,7 +27,9 @@ pub(super) enum Kind {
     Prototype,
     /// An enumeration of 64 bits.
     Enum64,
-    /// Variables, and what is said about other types.
+    /// A variable, by its type.
+    Variable,
+    /// What is said about other types.
     Other,
 }
 
@@ -188,8 +190,9 @@ fn kind_of(info: u32) -> Option<(Kind, usize)> {
         7 => (Kind::Forward, 0),
         12 => (Kind::Function, 0),
         13 => (Kind::Prototype, 8 * entries),
-        // Variable, declaration tag.
-        14 | 17 => (Kind::Other, 4),
+        14 => (Kind::Variable, 4),
+        // Declaration tag.
+        17 => (Kind::Other, 4),
         // Section.
         15 => (Kind::Other, 12 * entries),
         19 => (Kind::Enum64, 12 * entries),

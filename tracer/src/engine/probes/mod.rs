@@ -41,6 +41,8 @@ pub struct NewProbe {
     pub capture: Capture,
     /// The number of the tactic that is to be used; the best one without it.
     pub tactic: Option<u8>,
+    /// Whether it waits for the module that it is in, whenever that is not there.
+    pub waits_for_module: bool,
 }
 
 /// A probe.
@@ -62,8 +64,11 @@ pub struct Probe {
     pub capture: Arc<Capture>,
     /// The session that records it now.
     pub session: Option<SessionId>,
-    /// Whether its text went while it was set: then it is never hit again, whatever comes to the same place.
+    /// Whether its text went while it was set: then it is not hit, whatever comes to the same place, until somebody has
+    /// put it where its text is now.
     pub is_lost: bool,
+    /// Whether it waits for the module that it is in, whenever that is not there.
+    pub waits_for_module: bool,
 }
 
 /// All probes, and the places where they sit.
@@ -133,10 +138,7 @@ impl Probes {
             return Err(ProbeError::Gone { symbol });
         }
         let place = self.choose_place(image, foothold, function, address, new.tactic, &[])?;
-        let format = new.capture.format(Arc::clone(&new.name));
-        let event = formats.add(Arc::new(format)).ok_or(ProbeError::TooMany)?;
-        let number = event.index() + 1 - formats.declared();
-        let id = ProbeId(u32::try_from(number).map_err(|_| ProbeError::TooMany)?);
+        let (id, event) = numbered(formats, &new.name, &new.capture)?;
         let probe = Probe {
             id,
             event,
@@ -147,9 +149,53 @@ impl Probes {
             capture: Arc::new(new.capture),
             session: None,
             is_lost: false,
+            waits_for_module: new.waits_for_module,
         };
         self.all.insert(id, probe);
         Ok(id)
+    }
+
+    /// Keeps a number for a probe that cannot be anywhere yet.
+    ///
+    /// # Errors
+    /// [`ProbeError::TooMany`].
+    pub(super) fn reserve(
+        formats: &mut EventFormats,
+        name: Arc<str>,
+    ) -> Result<ProbeId, ProbeError> {
+        numbered(formats, &name, &Capture::default()).map(|(id, _)| id)
+    }
+
+    /// Puts a probe whose text has gone where its text is now. Returns whether its values have the types that they had.
+    ///
+    /// # Errors
+    /// A [`ProbeError`].
+    pub(super) fn revive(
+        &mut self,
+        image: &Image,
+        foothold: Option<&Foothold>,
+        sites: &Sites,
+        formats: &EventFormats,
+        (id, new): (ProbeId, NewProbe),
+    ) -> Result<bool, ProbeError> {
+        let (function, address) = where_is(image, new.point)?;
+        if sites.is_gone(function) {
+            let symbol = image.name_at(address);
+            return Err(ProbeError::Gone { symbol });
+        }
+        let place = self.choose_place(image, foothold, function, address, new.tactic, &[])?;
+        let format = new.capture.format(new.name);
+        let Some(probe) = self.all.get_mut(&id).filter(|probe| probe.is_lost) else {
+            return Err(ProbeError::NoSuchProbe(id.0));
+        };
+        if formats.get(probe.event) != Some(&format) {
+            return Ok(false);
+        }
+        probe.address = address;
+        probe.place = place;
+        probe.capture = Arc::new(new.capture);
+        probe.is_lost = false;
+        Ok(true)
     }
 
     /// Forgets probes that nobody records.
@@ -205,6 +251,19 @@ impl Probes {
         let probes = self.all.values();
         probes.filter(move |probe| probe.session == Some(session))
     }
+}
+
+/// The numbers of a new probe.
+fn numbered(
+    formats: &mut EventFormats,
+    name: &Arc<str>,
+    capture: &Capture,
+) -> Result<(ProbeId, EventId), ProbeError> {
+    let format = capture.format(Arc::clone(name));
+    let event = formats.add(Arc::new(format)).ok_or(ProbeError::TooMany)?;
+    let number = event.index() + 1 - formats.declared();
+    let id = u32::try_from(number).map_err(|_| ProbeError::TooMany)?;
+    Ok((ProbeId(id), event))
 }
 
 /// The instruction before which a probe is hit, and its function.

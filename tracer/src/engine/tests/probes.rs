@@ -23,6 +23,7 @@ fn new(function: u32, registers: u8) -> NewProbe {
             condition: None,
         },
         tactic: None,
+        waits_for_module: false,
     }
 }
 

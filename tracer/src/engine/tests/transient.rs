@@ -12,6 +12,7 @@ const FREEING: u32 = 3;
 /// What such a Linux can be asked.
 fn kernel() -> Kernel {
     Kernel {
+        orc: None,
         init: Some(InitState {
             at: STATE,
             gone_from: FREEING,

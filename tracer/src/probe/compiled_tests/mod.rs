@@ -176,6 +176,7 @@ impl State {
 
     fn value(&self, expression: &Expression) -> u64 {
         match expression {
+            Expression::Own(_) => panic!("this process has none"),
             Expression::Constant(value) => *value,
             Expression::Register(number) => self.registers[usize::from(*number)],
             Expression::Load {
@@ -208,6 +209,7 @@ impl State {
 
     fn shown(&self, captured: &Captured) -> String {
         let value = match &captured.source {
+            Source::Stack { .. } => panic!("is no value of a variable"),
             Source::Operand(_) => panic!("of events only"),
             Source::Number(number) => captured.kind.value(self.value(number)),
             Source::Bytes { address, length } => {

@@ -189,7 +189,7 @@ impl Frame {
 /// How many numbers are on the way at once, at most.
 fn numbers(capture: &Capture) -> i32 {
     let of_value = |source: &Source| match source {
-        Source::Operand(_) => 0,
+        Source::Operand(_) | Source::Stack { .. } => 0,
         Source::Number(value) => numbers_of(value),
         Source::Bytes { address, .. } => numbers_of(address),
         Source::Text { text, .. } => numbers_of_text(text),
@@ -218,7 +218,7 @@ fn numbers_of_condition(condition: &Condition) -> i32 {
 /// How many numbers are on the way at once while this is computed.
 fn numbers_of(value: &Expression) -> i32 {
     match value {
-        Expression::Constant(_) | Expression::Register(_) => 0,
+        Expression::Constant(_) | Expression::Register(_) | Expression::Own(_) => 0,
         Expression::Load { address, .. } => numbers_of(address),
         Expression::Extend { value, .. } => numbers_of(value),
         Expression::Apply(_, left, right) => numbers_of(left).max(1 + numbers_of(right)),

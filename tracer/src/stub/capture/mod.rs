@@ -19,6 +19,7 @@
 mod condition;
 mod frame;
 mod number;
+mod stack;
 mod text;
 
 use std::sync::Arc;
@@ -309,6 +310,11 @@ impl CaptureCode<'_> {
             Source::Bytes { address, length } => {
                 self.emit_bytes(address, *length, place)?;
                 bind(self.a, back)
+            }
+            Source::Stack { at, max } => {
+                self.emit_stack(*at, *max, place)?;
+                bind(self.a, back)?;
+                self.emit_word(rax, place)
             }
             Source::Text { text, max } => {
                 self.emit_text(text, *max, place.saturating_add(8))?;

@@ -1,6 +1,7 @@
 //! Expressions as code.
 
 use insn::asm::load_constant;
+use insn::asm::qword_ptr;
 use insn::asm::registers::gpr8;
 use insn::operand::extend;
 use terms::expression::{Expression, Operator};
@@ -22,7 +23,7 @@ impl CaptureCode<'_> {
     /// Computes into rax; changes rcx. Numbers on the way are kept from `level` on.
     pub(super) fn emit_number(&mut self, value: &Expression, level: i32) -> Result<(), IcedError> {
         match value {
-            Expression::Constant(_) | Expression::Register(_) => {
+            Expression::Constant(_) | Expression::Register(_) | Expression::Own(_) => {
                 self.emit_simple(gpr64::rax, value)
             }
             Expression::Load {
@@ -53,6 +54,7 @@ impl CaptureCode<'_> {
         match value {
             Expression::Constant(value) => load_constant(self.a, into, *value),
             Expression::Register(number) => self.frame.emit_load(self.a, into, *number),
+            Expression::Own(distance) => self.a.mov(into, qword_ptr(*distance).gs()),
             Expression::Load { .. } | Expression::Extend { .. } | Expression::Apply(..) => Ok(()),
         }
     }
@@ -196,5 +198,8 @@ impl CaptureCode<'_> {
 
 /// Whether it can be loaded at once.
 fn is_simple(value: &Expression) -> bool {
-    matches!(value, Expression::Constant(_) | Expression::Register(_))
+    matches!(
+        value,
+        Expression::Constant(_) | Expression::Register(_) | Expression::Own(_)
+    )
 }

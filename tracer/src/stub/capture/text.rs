@@ -59,7 +59,7 @@ impl CaptureCode<'_> {
     }
 
     /// Calls a routine that copies to r11, with r11 moved to `place`.
-    fn emit_copy(&mut self, routine: u64, place: i32) -> Result<(), IcedError> {
+    pub(super) fn emit_copy(&mut self, routine: u64, place: i32) -> Result<(), IcedError> {
         use gpr64::r11;
         self.a.lea(r11, ptr(r11 + place))?;
         self.a.call(routine)?;

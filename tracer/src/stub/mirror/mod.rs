@@ -16,6 +16,7 @@
 //! one place that the look-up tries first for it never holds 0 ([`Mirror::NOBODY`]).
 
 pub mod give_back;
+mod own;
 pub mod stacks;
 
 use insn::asm::registers::{gpr32, gpr64};

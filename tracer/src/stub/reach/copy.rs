@@ -36,6 +36,17 @@ const WORD: AsmRegister64 = gpr64::rbp;
 /// How many bits they are.
 const BITS: AsmRegister64 = gpr64::r15;
 
+/// What is copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Copied {
+    /// So many bytes.
+    Bytes,
+    /// Up to a NUL.
+    Text,
+    /// So many bytes, but no more than there are.
+    Mapped,
+}
+
 /// Where the parts of a copy lead.
 #[derive(Clone, Copy)]
 struct CopyLabels {
@@ -52,9 +63,10 @@ struct CopyLabels {
 }
 
 impl Emitter<'_> {
-    /// The routine that copies so many bytes, or text up to a NUL.
-    pub(super) fn emit_copy(&mut self, is_text: bool) -> Result<CodeLabel, IcedError> {
+    /// The routine that copies.
+    pub(super) fn emit_copy(&mut self, of: Copied) -> Result<CodeLabel, IcedError> {
         use gpr64::{r8, r11, rax, rcx};
+        let is_text = of == Copied::Text;
         let mut entry = self.a.create_label();
         let [chunk, bytes, all, end, fault] = [(); 5].map(|()| self.a.create_label());
         let to = CopyLabels {
@@ -73,7 +85,7 @@ impl Emitter<'_> {
         self.a.xor(gpr32::r14d, gpr32::r14d)?;
         self.emit_copy_chunks(is_text, to)?;
         self.emit_copy_bytes(is_text, to)?;
-        self.emit_copy_end(is_text, to)?;
+        self.emit_copy_end(of, to)?;
         Ok(entry)
     }
 
@@ -135,7 +147,8 @@ impl Emitter<'_> {
     }
 
     /// What is said of it in the end.
-    fn emit_copy_end(&mut self, is_text: bool, to: CopyLabels) -> Result<(), IcedError> {
+    fn emit_copy_end(&mut self, of: Copied, to: CopyLabels) -> Result<(), IcedError> {
+        let is_text = of == Copied::Text;
         bind(self.a, to.all)?;
         self.a.xor(gpr32::edx, gpr32::edx)?;
         if is_text {
@@ -155,6 +168,15 @@ impl Emitter<'_> {
         }
         self.emit_result()?;
         bind(self.a, to.fault)?;
+        if of == Copied::Mapped {
+            // A word that is not whole was not stored.
+            self.a.mov(gpr64::rax, gpr64::r8)?;
+            self.a.sub(gpr64::rax, LEFT)?;
+            self.a.and(gpr64::rax, -4)?;
+            self.emit_pop(&SAVED)?;
+            self.a.clc()?;
+            return self.a.ret();
+        }
         self.emit_pop(&SAVED)?;
         self.a.stc()?;
         self.a.ret()

@@ -10,6 +10,7 @@
 mod copy;
 mod walk;
 
+use copy::Copied;
 use insn::asm::registers::{gpr8, gpr32, gpr64};
 use insn::asm::{
     AsmMemoryOperand, AsmRegister64, CodeAssembler, CodeLabel, IcedError, assemble_entries, bind,
@@ -34,6 +35,10 @@ pub struct Reach {
     /// The same up to a NUL, which is not copied: rcx is the most that are. [`TRUNCATED`](crate::ring::payload::TRUNCATED) is
     /// set in rax when there is more.
     pub copy_text: Gva,
+    /// As `copy`, up to where nothing is mapped: that is no fault.
+    pub copy_mapped: Gva,
+    /// Puts return addresses in the place of those of our hooks in what was copied ([`Mirror`](super::mirror::Mirror)), once somebody copies stacks.
+    pub own_returns: Option<Gva>,
 }
 
 impl Reach {
@@ -78,8 +83,9 @@ impl Routines {
         for bytes in [1, 2, 4, 8] {
             labels.push(routines.emit_read(bytes)?);
         }
-        labels.push(routines.emit_copy(false)?);
-        labels.push(routines.emit_copy(true)?);
+        for of in [Copied::Bytes, Copied::Text, Copied::Mapped] {
+            labels.push(routines.emit_copy(of)?);
+        }
         routines.emit_translate()?;
         let (bytes, entries) = assemble_entries(&mut a, BASE, &labels)?;
         Ok(Self { bytes, entries })
@@ -96,6 +102,8 @@ impl Routines {
             read: [entry(0), entry(1), entry(2), entry(3)],
             copy: entry(4),
             copy_text: entry(5),
+            copy_mapped: entry(6),
+            own_returns: None,
         }
     }
 }

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::engine::{Engine, Foothold};
-use crate::filter::{Filter, Selection};
+use crate::filter::{Filter, Selection, Sources};
 use crate::points::events::find_event;
 use crate::ring::geometry::Geometry;
 use crate::ring::reader::Mode;
@@ -55,7 +55,9 @@ use status::Switched;
 pub(super) struct Shared {
     pub image: Arc<Image>,
     /// What its files say of variables.
-    pub debug: Option<DebugInfo>,
+    pub debug: Option<Arc<DebugInfo>>,
+    /// Which files functions come from.
+    pub sources: Sources,
     /// The kernel's file, as given.
     pub kernel: String,
     pub vcpus: u16,
@@ -256,12 +258,12 @@ impl TraceSession {
     ///
     /// # Errors
     /// [`TracingError`] about the image or the filter.
-    pub fn select(&self, filter: &Filter, image: &Image) -> Result<Selection, TracingError> {
+    pub fn select(&self, filter: &Filter, shared: &Shared) -> Result<Selection, TracingError> {
         if self.tracer == Tracer::Nop {
             return Ok(Selection::default());
         }
-        image.check_traceable()?;
-        Ok(filter.select(image)?)
+        shared.image.check_traceable()?;
+        Ok(filter.select(&shared.image, &shared.sources)?)
     }
 
     /// What the engine needs to know of it.

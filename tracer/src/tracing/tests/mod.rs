@@ -226,7 +226,7 @@ fn wanted(tracing: &Tracing) -> u64 {
     };
     let is_wanted = |id: &FunctionId| {
         started().any(|session| {
-            let selected = session.filter.select(image).unwrap();
+            let selected = session.filter.select(image, &Sources::default()).unwrap();
             selected.selected.contains(id)
         })
     };

@@ -401,7 +401,7 @@ fn encode(kind: &FieldType, value: &FieldValue, into: &mut Vec<u8>) -> Option<()
             let found = names.clone().find(|(_, known)| **known == **name)?;
             found.0.cast_unsigned()
         }
-        FieldValue::Bytes { .. } | FieldValue::Fault => return None,
+        FieldValue::Bytes { .. } | FieldValue::Stack { .. } | FieldValue::Fault => return None,
     };
     into.extend(bits.to_le_bytes().get(..usize::from(kind.bytes()))?);
     Some(())

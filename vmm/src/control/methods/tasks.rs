@@ -2,9 +2,9 @@
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
+use status::{Switched, TaskStatus};
 use tracer::tasks::{TaskTerm, WantedTasks};
 use tracer::tracing::TracingError;
-use status::{Switched, TaskStatus};
 use tracer::tracing::tasks::TaskEdit;
 
 use super::sessions::{OfSession, SessionName};

@@ -31,6 +31,8 @@ const WAIT: u8 = 8;
 
 /// Values of one record, at most.
 const VALUES_MAX: u64 = 4096;
+/// Callers that one stack can have, at most.
+const STACK_MAX: u64 = 1024;
 
 /// Adds a record; calls have columns of their own.
 pub(super) fn encode(record: &Record, before_ns: u64, into: &mut Vec<u8>) {
@@ -133,6 +135,11 @@ fn put_values(values: &[FieldValue], into: &mut Vec<u8>) {
                 into.push(9);
                 put_text(bytes, into);
             }
+            FieldValue::Stack { stack, truncated } => {
+                into.push(10 + u8::from(*truncated));
+                put_number(stack.len() as u64, into);
+                stack.iter().for_each(|one| put_text(one, into));
+            }
         }
     }
 }
@@ -163,6 +170,16 @@ fn value(from: &mut Bytes<'_>) -> Result<FieldValue, Malformed> {
         9 => FieldValue::Bytes {
             bytes: from.text()?,
         },
+        truncated @ (10 | 11) => {
+            let count = from.number()?;
+            if count > STACK_MAX {
+                return Err(Malformed("a stack that is deeper than any"));
+            }
+            FieldValue::Stack {
+                stack: (0..count).map(|_| from.text()).collect::<Result<_, _>>()?,
+                truncated: truncated == 11,
+            }
+        }
         _ => return Err(Malformed("no kind of value")),
     })
 }

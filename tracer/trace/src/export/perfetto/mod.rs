@@ -425,6 +425,7 @@ fn annotation(value: &FieldValue) -> DebugAnnotation {
         FieldValue::Character { .. }
         | FieldValue::Enumerator { .. }
         | FieldValue::Bytes { .. }
+        | FieldValue::Stack { .. }
         | FieldValue::Fault => annotation.string_value = Some(value.to_string()),
     }
     annotation

@@ -1,0 +1,179 @@
+//! Stacks walked by tables of a few entries.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::stack::{CopiedStack, Unwind};
+
+const TEXT: u64 = 0xffff_ffff_8100_0000;
+const LISTS: u64 = 0xffff_ffff_8200_0000;
+const STACK: u64 = 0xffff_c900_0001_0000;
+
+/// An entry as since 6.4.
+fn entry(stack: (u16, i16), base: (u16, i16), kind: u16) -> [u8; ENTRY] {
+    let word = stack.0 | base.0 << 4 | kind << 8;
+    let parts = [
+        stack.1.to_le_bytes(),
+        base.1.to_le_bytes(),
+        word.to_le_bytes(),
+    ];
+    parts.concat().try_into().unwrap()
+}
+
+fn tables(kinds: Kinds, list: &[(u64, [u8; ENTRY])]) -> Orc {
+    let addresses = list.iter().zip(0..).flat_map(|((offset, _), index)| {
+        let own = LISTS + 4 * index;
+        let distance = (TEXT + offset).wrapping_sub(own).cast_signed();
+        i32::try_from(distance).unwrap().to_le_bytes()
+    });
+    Orc {
+        start: Gva(LISTS),
+        addresses: addresses.collect(),
+        entries: list.iter().flat_map(|(_, entry)| *entry).collect(),
+        kinds,
+    }
+}
+
+fn copied(at: u64, frame: u64, words: &[u64]) -> CopiedStack {
+    CopiedStack {
+        at: Gva(TEXT.wrapping_add(at)),
+        pointer: Gva(STACK),
+        frame,
+        bytes: words.iter().flat_map(|word| word.to_le_bytes()).collect(),
+    }
+}
+
+fn offsets(walked: &crate::stack::Walked) -> Vec<u64> {
+    let all = walked.addresses.iter();
+    all.map(|at| at.0.wrapping_sub(TEXT)).collect()
+}
+
+/// A leaf at 0; one at 0x100 that keeps its caller's frame pointer and goes by its own; entry code at 0x200; what an interrupt enters by at 0x300; and
+/// nothing that is known from 0x400 on.
+fn usual() -> Orc {
+    tables(
+        Kinds::Three,
+        &[
+            (0, entry((5, 8), (0, 0), 2)),
+            (0x100, entry((5, 8), (0, 0), 2)),
+            (0x101, entry((4, 16), (1, -16), 2)),
+            (0x200, entry((5, 0), (0, 0), 3)),
+            (0x280, entry((0, 0), (0, 0), 1)),
+            (0x300, entry((5, 8), (0, 0), 4)),
+            (0x400, entry((0, 0), (0, 0), 0)),
+        ],
+    )
+}
+
+#[test]
+fn callers_are_found_by_stack_and_frame_pointers() {
+    // The leaf's return address, then a frame of 0x101 with what it has pushed, then the entry code's.
+    let words = [TEXT + 0x140, 7, 7, 0x1234, TEXT + 0x290];
+    let stack = copied(0, STACK + 24, &words);
+    let walked = usual().walk(&stack);
+    assert_eq!(offsets(&walked), [0, 0x140, 0x290]);
+    assert!(walked.is_whole);
+    // One word less was copied.
+    let walked = usual().walk(&copied(0, STACK + 24, &words[..4]));
+    assert_eq!(offsets(&walked), [0, 0x140]);
+    assert!(!walked.is_whole);
+}
+
+#[test]
+fn a_call_that_never_returns_is_its_callers_last_instruction() {
+    // It goes on at 0x100, where another function begins.
+    let walked = usual().walk(&copied(0x80, 0, &[TEXT + 0x280, TEXT + 0x101]));
+    // The address before 0x280 is entry code's with registers, of which there are not enough.
+    assert_eq!(offsets(&walked), [0x80, 0x280]);
+    assert!(!walked.is_whole);
+    let walked = usual().walk(&copied(0x80, 0, &[TEXT + 0x281, 0]));
+    assert_eq!(offsets(&walked), [0x80, 0x281]);
+    assert!(walked.is_whole);
+}
+
+#[test]
+fn what_was_interrupted_goes_on_where_it_was() {
+    let mut words = vec![TEXT + 0x210];
+    words.resize(22, 0);
+    // Its frame pointer, address, segment and stack.
+    words[1 + 4] = 0x77;
+    words[1 + 16] = TEXT + 0x281;
+    words[1 + 17] = 0x10;
+    words[1 + 19] = STACK + 8 * 30;
+    let walked = usual().walk(&copied(0, 0, &words));
+    assert_eq!(offsets(&walked), [0, 0x210, 0x281]);
+    assert!(walked.is_whole);
+    // A program was.
+    words[1 + 17] = 0x33;
+    let walked = usual().walk(&copied(0, 0, &words));
+    assert_eq!((offsets(&walked), walked.is_whole), (vec![0, 0x210], true));
+    // The processor's own words alone, above one.
+    let own = [0, TEXT + 0x290, 0x10, 0, STACK];
+    let walked = usual().walk(&copied(0x300, 0, &own));
+    assert_eq!(
+        (offsets(&walked), walked.is_whole),
+        (vec![0x300, 0x290], true)
+    );
+}
+
+#[test]
+fn older_entries_have_two_bits_and_one_for_the_end() {
+    let kinds = Kinds::Two { end: 10 };
+    let end = entry((0, 0), (0, 0), 4);
+    let list = [
+        (0, entry((5, 8), (0, 0), 0)),
+        (0x100, end),
+        (0x200, entry((0, 0), (0, 0), 0)),
+    ];
+    let walk = |to: u64| tables(kinds, &list).walk(&copied(0, 0, &[TEXT + to]));
+    assert_eq!(
+        (offsets(&walk(0x110)), walk(0x110).is_whole),
+        (vec![0, 0x110], true)
+    );
+    assert_eq!(
+        (offsets(&walk(0x210)), walk(0x210).is_whole),
+        (vec![0, 0x210], false)
+    );
+}
+
+#[test]
+fn what_is_not_known_ends_the_walk() {
+    for (at, words) in [
+        // No caller's address, and one in nobody's text.
+        (0, &[0][..]),
+        (0, &[TEXT + 0x450]),
+        // Before the first entry.
+        (u64::MAX, &[TEXT]),
+        // Indirect, to where nothing was copied.
+        (0x500, &[1]),
+    ] {
+        let walked = usual().walk(&copied(at, 0, words));
+        assert!(!walked.is_whole && walked.addresses.len() < 3, "{walked:?}");
+    }
+    // A stack that leads round and round.
+    let round = tables(Kinds::Three, &[(0, entry((5, -8), (0, 0), 2))]);
+    let walked = round.walk(&copied(0x10, 0, &[TEXT + 0x20; 4]));
+    assert!(
+        !walked.is_whole && walked.addresses.len() == 1,
+        "{walked:?}"
+    );
+}
+
+proptest! {
+    #[test]
+    fn any_tables_and_any_stack_are_walked_to_an_end(
+        addresses in prop::collection::vec(any::<u8>(), 0..64),
+        entries in prop::collection::vec(any::<u8>(), 0..96),
+        at in 0..0x600_u64,
+        frame in any::<u64>(),
+        words in prop::collection::vec(prop_oneof![any::<u64>(), TEXT..TEXT + 0x600, STACK..STACK + 0x200], 0..32),
+        is_old in any::<bool>(),
+    ) {
+        let kinds = if is_old { Kinds::Two { end: 10 } } else { Kinds::Three };
+        let orc = Orc { start: Gva(LISTS), addresses, entries, kinds };
+        for orc in [orc, usual()] {
+            let walked = orc.walk(&copied(at, frame, &words));
+            prop_assert!((1..=64).contains(&walked.addresses.len()));
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! A stack walked by the tables: from each address where it goes on after its caller's call.
+
+use terms::addr::Gva;
+
+use super::{Frame, Orc, Rule};
+use crate::stack::{CopiedStack, Unwind, Walked};
+
+/// Frames of one stack, at most.
+const FRAMES_MAX: usize = 64;
+
+/// The registers that entries name.
+pub(super) const UNDEFINED: u8 = 0;
+const PREVIOUS_STACK: u8 = 1;
+const BASE: u8 = 4;
+const STACK: u8 = 5;
+const BASE_INDIRECT: u8 = 8;
+const STACK_INDIRECT: u8 = 9;
+
+/// Where in `struct pt_regs` the kernel keeps what was interrupted; the processor saves the last five words.
+const REGISTERS_BASE: u64 = 32;
+const REGISTERS_ADDRESS: u64 = 128;
+/// The same from the address on.
+const INTERRUPT_SEGMENT: u64 = 8;
+const INTERRUPT_STACK: u64 = 24;
+
+/// A function that has not returned, as far as a walk needs to know.
+#[derive(Debug, Clone, Copy)]
+struct State {
+    at: Gva,
+    stack: u64,
+    base: u64,
+    /// Whether it is about to execute what is there; else it returns there.
+    is_exact: bool,
+}
+
+/// What is above a function.
+enum Above {
+    Caller(State),
+    Nobody,
+    Unknown,
+}
+
+impl Unwind for Orc {
+    fn walk(&self, stack: &CopiedStack) -> Walked {
+        let mut state = State {
+            at: stack.at,
+            stack: stack.pointer.0,
+            base: stack.frame,
+            is_exact: true,
+        };
+        let mut walked = Walked {
+            addresses: vec![state.at],
+            is_whole: false,
+        };
+        while walked.addresses.len() < FRAMES_MAX {
+            match self.above(state, stack) {
+                Some(Above::Caller(caller)) => state = caller,
+                Some(Above::Nobody) => {
+                    walked.is_whole = true;
+                    break;
+                }
+                Some(Above::Unknown) | None => break,
+            }
+            walked.addresses.push(state.at);
+        }
+        walked
+    }
+}
+
+impl Orc {
+    /// Who has called, or was interrupted; none where what says so was not copied.
+    fn above(&self, of: State, copied: &CopiedStack) -> Option<Above> {
+        // A call may be the last instruction of its function.
+        let within = Gva(of.at.0.wrapping_sub(u64::from(!of.is_exact)));
+        let entry = self.at(within)?;
+        match entry.frame {
+            Frame::Unknown => return Some(Above::Unknown),
+            Frame::Outermost => return Some(Above::Nobody),
+            Frame::Call | Frame::Registers | Frame::Interrupt => {}
+        }
+        let stack = stack(of, entry.stack, copied)?;
+        let caller = match entry.frame {
+            Frame::Registers => {
+                let saved = stack.wrapping_add(REGISTERS_ADDRESS);
+                let base = copied.word(stack.wrapping_add(REGISTERS_BASE))?;
+                return interrupted(saved, base, copied);
+            }
+            Frame::Interrupt => return interrupted(stack, of.base, copied),
+            _ => State {
+                at: Gva(copied.word(stack.wrapping_sub(8))?),
+                stack,
+                base: base(of, entry.base, stack, copied)?,
+                is_exact: false,
+            },
+        };
+        // A caller's frame lies above.
+        Some(match caller.at.0 != 0 && stack > of.stack {
+            true => Above::Caller(caller),
+            false => Above::Unknown,
+        })
+    }
+}
+
+/// What the processor has interrupted, whose registers it has saved there.
+fn interrupted(saved: u64, base: u64, copied: &CopiedStack) -> Option<Above> {
+    let at = copied.word(saved)?;
+    let segment = copied.word(saved.wrapping_add(INTERRUPT_SEGMENT))?;
+    // A program; or a thread of the kernel, which has none.
+    if segment & 3 != 0 || at == 0 {
+        return Some(Above::Nobody);
+    }
+    Some(Above::Caller(State {
+        at: Gva(at),
+        stack: copied.word(saved.wrapping_add(INTERRUPT_STACK))?,
+        base,
+        is_exact: true,
+    }))
+}
+
+/// The stack pointer of the caller.
+fn stack(of: State, rule: Rule, copied: &CopiedStack) -> Option<u64> {
+    let moved = |from: u64| from.wrapping_add_signed(i64::from(rule.offset));
+    match rule.register {
+        STACK => Some(moved(of.stack)),
+        BASE => Some(moved(of.base)),
+        STACK_INDIRECT => copied.word(of.stack).map(moved),
+        BASE_INDIRECT => copied.word(moved(of.base)),
+        _ => None,
+    }
+}
+
+/// The frame pointer's register of the caller.
+fn base(of: State, rule: Rule, stack: u64, copied: &CopiedStack) -> Option<u64> {
+    let moved = |from: u64| from.wrapping_add_signed(i64::from(rule.offset));
+    match rule.register {
+        UNDEFINED => Some(of.base),
+        PREVIOUS_STACK => copied.word(moved(stack)),
+        BASE => copied.word(moved(of.base)),
+        _ => None,
+    }
+}

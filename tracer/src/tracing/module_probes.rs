@@ -1,0 +1,98 @@
+//! Probes of modules that come: each is set where its text is now, whenever its module has come.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use log::Level;
+
+use super::TracingError;
+use super::attachment::Attachment;
+use super::probe_text::Read;
+use super::probes::{SetProbe, SetProbes, room_of_records};
+use crate::engine::probes::ProbeId;
+use crate::guest::Guest;
+
+impl SetProbes {
+    /// These modules have come. `late` is for how long at most they can have run before that was seen, of each.
+    pub fn modules_came(
+        &mut self,
+        on: &mut Attachment,
+        guest: &impl Guest,
+        came: &[(Arc<str>, Option<Duration>)],
+    ) {
+        for index in 0..self.0.len() {
+            let waiting = self.0.get(index).filter(|set| set.there(on).is_none());
+            let module = waiting.and_then(|set| set.module.clone());
+            let came = module.and_then(|module| came.iter().find(|(one, _)| *one == module));
+            let Some((module, late)) = came else {
+                continue;
+            };
+            let set = self.set_again(on, guest, index);
+            let Some(probe) = self.0.get_mut(index) else {
+                continue;
+            };
+            let said = format!("probe {} ({})", probe.id.0, probe.name);
+            probe.obstacle = set.as_ref().err().map(TracingError::to_string);
+            match set {
+                Ok(()) => {
+                    let late = late.map_or(String::new(), |late| {
+                        format!(", at most {} ms after it came", late.as_millis())
+                    });
+                    let remark = format!("{said} is set in module {module}{late}");
+                    on.remarks.say(Level::Info, remark);
+                }
+                Err(why) => {
+                    let remark = format!("{said} is not set in module {module}: {why}");
+                    on.remarks.say(Level::Warn, remark);
+                }
+            }
+        }
+    }
+
+    /// Puts a probe where its text is now, and has its session record it if that is started.
+    fn set_again(
+        &mut self,
+        on: &mut Attachment,
+        guest: &impl Guest,
+        index: usize,
+    ) -> Result<(), TracingError> {
+        let Some(set) = self.0.get_mut(index) else {
+            return Ok(());
+        };
+        let now = place(on, set)?;
+        set.now = Some(now);
+        let (id, enabled) = (set.id, set.enabled);
+        let session = on.sessions.find(&set.session)?;
+        let is_started = on.sessions.at(session)?.recording().is_ok();
+        if !enabled || !is_started {
+            return Ok(());
+        }
+        self.record(on, guest, session, &[id]).map(drop)
+    }
+}
+
+/// Registers a probe in its module that has come, or puts the one there that was in it before.
+fn place(on: &mut Attachment, set: &SetProbe) -> Result<ProbeId, TracingError> {
+    let is_gone = |id| on.engine.sites().is_gone(id);
+    let read = on.shared.read_probe(&set.text, set.tactic, is_gone)?;
+    let other = |what: &str| TracingError::ModuleProbe {
+        what: what.to_owned(),
+    };
+    let Read::Here(new) = read else {
+        return Err(other("none of its functions can be traced"));
+    };
+    let [mut new] = <[_; 1]>::try_from(new).map_err(|_| other("it has several such functions"))?;
+    let session = on.sessions.find(&set.session)?;
+    if let Some(room) = room_of_records(on, session)? {
+        new.capture.shorten(room);
+    }
+    let Some(known) = set.now else {
+        return Ok(on.engine.add_probe(new)?);
+    };
+    match on.engine.revive_probe(known, new)? {
+        true => Ok(known),
+        false => Err(other(
+            "its values have other types now: remove it, and add it again",
+        )),
+    }
+}
