@@ -27,7 +27,7 @@ use locks::LockError;
 use plan::{Plan, Step, What};
 use planning::Planning;
 pub use points::Points;
-use probes::{NewProbe, ProbeError, ProbeId, Probes};
+use probes::{NewProbe, ProbeError, ProbeId};
 #[cfg(feature = "foreign")]
 pub use restoring::{RestoreError, Restored, restore};
 pub use sessions::Sessions;
@@ -41,7 +41,6 @@ use crate::points::dynamic::{self, RetargetError};
 use crate::points::events::{Callback, Dispatch};
 use crate::points::locks::LockPrefixes;
 use crate::session::{SessionConfig, SessionId};
-use crate::stack::{StackReader, UnwindError};
 use crate::stub::cell::{CpuStrategy, TracedCode};
 use crate::target::{
     LiveTarget, PhysicalMemory, StoppedTarget, TextMemory, VcpuRegisters, WindowMemory,
@@ -296,7 +295,7 @@ impl Engine {
         self.points.probes.check(&self.image, foothold, all)
     }
 
-    /// Registers a probe, which nobody records yet.
+    /// Registers a probe, which nobody records yet; one that was there before, and whose text has come again, keeps its number.
     ///
     /// # Errors
     /// A [`ProbeError`].
@@ -307,62 +306,6 @@ impl Engine {
         } = &mut self.points;
         let formats = Arc::make_mut(formats);
         probes.add(&self.image, foothold, &self.sites, formats, new)
-    }
-
-    /// Whether stacks can be walked, as far as the image says.
-    #[must_use]
-    pub fn can_unwind(&self) -> bool {
-        let inside = self.transient.inside.as_ref();
-        inside.is_some_and(|inside| inside.can_unwind())
-    }
-
-    /// Makes what copies of stacks need, and who reads them know whose they are.
-    ///
-    /// # Errors
-    /// An [`UnwindError`].
-    pub fn read_stacks(&mut self, memory: &dyn PhysicalMemory) -> Result<(), UnwindError> {
-        if self.points.formats.stacks().is_some() {
-            return Ok(());
-        }
-        let inside = self.transient.inside.as_ref().ok_or(UnwindError::None)?;
-        let unwind = inside.unwind(memory)?;
-        let image = Arc::clone(&self.image);
-        Arc::make_mut(&mut self.points.formats).read_stacks_by(StackReader { unwind, image });
-        Ok(())
-    }
-
-    /// Has stacks name functions that have come since. Returns whether anybody reads any.
-    pub fn name_stacks_anew(&mut self) -> bool {
-        let known = self.points.formats.stacks().cloned();
-        let image = Arc::clone(&self.image);
-        let known = known.map(|known| StackReader { image, ..known });
-        let is_read = known.is_some();
-        if let Some(known) = known {
-            Arc::make_mut(&mut self.points.formats).read_stacks_by(known);
-        }
-        is_read
-    }
-
-    /// Keeps a number for a probe that cannot be anywhere yet.
-    ///
-    /// # Errors
-    /// [`ProbeError::TooMany`].
-    pub fn reserve_probe(&mut self, name: Arc<str>) -> Result<ProbeId, ProbeError> {
-        let formats = Arc::make_mut(&mut self.points.formats);
-        Probes::reserve(formats, name)
-    }
-
-    /// Has a probe whose text has gone be hit again, in text that has come. Returns whether it could: not so where its values are of other types
-    /// now, for records of it may still lie in a ring.
-    ///
-    /// # Errors
-    /// A [`ProbeError`].
-    pub fn revive_probe(&mut self, id: ProbeId, new: NewProbe) -> Result<bool, ProbeError> {
-        let foothold = self.foothold.as_ref();
-        let Points {
-            probes, formats, ..
-        } = &mut self.points;
-        probes.revive(&self.image, foothold, &self.sites, formats, (id, new))
     }
 
     /// Notes which probes were in text that is gone. Says which are so since the last time.

@@ -7,10 +7,11 @@ use super::announcer::{Announcer, with_site};
 use super::call_values::CallCaptures;
 use super::events::Events;
 use super::plan::What;
-use super::probes::{ProbeId, Probes};
+use super::probes::{ProbeError, ProbeId, Probes};
 use crate::event_formats::EventFormats;
 use crate::guest_kind;
 use crate::points::events::Dispatch;
+use crate::stack::StackReader;
 use image::Image;
 use terms::function::FunctionId;
 
@@ -71,6 +72,19 @@ impl Points {
         if let Some(announcer) = &mut self.announcer {
             announcer.is_wanted = is_wanted;
         }
+    }
+
+    /// Keeps a number for a probe that cannot be anywhere yet.
+    ///
+    /// # Errors
+    /// [`ProbeError::TooMany`].
+    pub fn reserve_probe(&mut self, name: Arc<str>) -> Result<ProbeId, ProbeError> {
+        Probes::reserve(Arc::make_mut(&mut self.formats), name)
+    }
+
+    /// Has values of stacks made by this from now on.
+    pub fn read_stacks_by(&mut self, stacks: StackReader) {
+        Arc::make_mut(&mut self.formats).read_stacks_by(stacks);
     }
 
     /// Forgets probes that nobody records.

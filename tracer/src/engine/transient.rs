@@ -16,6 +16,7 @@ use crate::guest_kind;
 use crate::introspection::{Introspection, Loaded, Module, ModuleError};
 use crate::personality::Personality;
 use crate::record::FUNCTIONS_MAX;
+use crate::stack::{Unwind, UnwindError};
 use crate::target::PhysicalMemory;
 use crate::text::sites::Sites;
 
@@ -93,6 +94,22 @@ impl Transient {
             init_is_gone: false,
             modules: Vec::new(),
         }
+    }
+
+    /// Whether stacks of the guest's kernel can be walked, as far as the image says.
+    #[must_use]
+    pub fn can_unwind(&self) -> bool {
+        let inside = self.inside.as_ref();
+        inside.is_some_and(|inside| inside.can_unwind())
+    }
+
+    /// Who walks them.
+    ///
+    /// # Errors
+    /// An [`UnwindError`].
+    pub fn unwind(&self, memory: &dyn PhysicalMemory) -> Result<Arc<dyn Unwind>, UnwindError> {
+        let inside = self.inside.as_ref().ok_or(UnwindError::None)?;
+        inside.unwind(memory)
     }
 
     /// Whether the guest has freed this text, which it needed only to start.

@@ -3,6 +3,7 @@
 //! While a Linux runs its own code, gs leads to the data of the processor, and a symbol in there is a distance from that.
 
 use debuginfo::{Place, Shape};
+use image::Image;
 use terms::addr::Gva;
 use terms::expression::{Expression, Operator};
 
@@ -53,11 +54,11 @@ impl Evaluator<'_> {
     /// A processor's own variable, or its address.
     pub(super) fn of_cpu(&self, wanted: &OfCpu) -> Result<Typed, ProbeError> {
         let name = &wanted.name;
-        let at = self.own_symbol(name).ok_or_else(|| {
+        let at = own_symbol(self.image, name).ok_or_else(|| {
             let why = "is no variable of which each processor has its own";
             wrong(name, why)
         })?;
-        let base = self.own_word(BASE).ok_or_else(|| {
+        let base = own_word(self.image, BASE).ok_or_else(|| {
             let why = format!("cannot be found: the kernel has no `{BASE}`");
             wrong(name, why)
         })?;
@@ -76,7 +77,7 @@ impl Evaluator<'_> {
 
     /// The task that runs.
     pub(super) fn current(&self) -> Result<Typed, ProbeError> {
-        let at = self.own_word(TASK).or_else(|| self.hot_task());
+        let at = own_word(self.image, TASK).or_else(|| hot_task(self));
         let at = at.ok_or_else(|| {
             let why = format!("cannot be found: the kernel has neither `{TASK}` nor `{HOT}`");
             wrong("$current", why)
@@ -86,35 +87,36 @@ impl Evaluator<'_> {
         let kind = of.map_or(Kind::Untyped, Kind::Of);
         Ok(Typed::new(Kind::Pointer(Box::new(kind)), Place::Value(at)))
     }
+}
 
-    fn hot_task(&self) -> Option<Expression> {
-        let debug = self.debug?;
-        let hot = debug.structure_named(self.image.btf.as_deref(), HOT)?;
-        let place = Place::Memory(Expression::Constant(self.own_symbol(HOT)?.0));
-        let hot = Typed::new(Kind::Of(hot), place);
-        if !matches!(self.shape(&hot), Ok(Some(Shape::Structure(_)))) {
-            return None;
-        }
-        let task = self.member(hot, TASK, HOT).ok()?;
-        match self.address_of(&task, HOT).ok()? {
-            Expression::Constant(at) => own(Gva(at)),
-            _ => None,
-        }
+/// The word of the task that runs, where it is a member of the processor's own structure.
+fn hot_task(of: &Evaluator<'_>) -> Option<Expression> {
+    let debug = of.debug?;
+    let hot = debug.structure_named(of.image.btf.as_deref(), HOT)?;
+    let place = Place::Memory(Expression::Constant(own_symbol(of.image, HOT)?.0));
+    let hot = Typed::new(Kind::Of(hot), place);
+    if !matches!(of.shape(&hot), Ok(Some(Shape::Structure(_)))) {
+        return None;
     }
+    let task = of.member(hot, TASK, HOT).ok()?;
+    match of.address_of(&task, HOT).ok()? {
+        Expression::Constant(at) => own(Gva(at)),
+        _ => None,
+    }
+}
 
-    /// The word at a symbol of the processor's own data.
-    fn own_word(&self, name: &str) -> Option<Expression> {
-        own(self.own_symbol(name)?)
-    }
+/// The word at a symbol of the processor's own data.
+fn own_word(image: &Image, name: &str) -> Option<Expression> {
+    own(own_symbol(image, name)?)
+}
 
-    /// Where a symbol of the processor's own data is, as it was linked.
-    fn own_symbol(&self, name: &str) -> Option<Gva> {
-        let symbols = &self.image.symbols;
-        let start = symbols.address_of("__per_cpu_start")?;
-        let end = symbols.address_of("__per_cpu_end")?;
-        let at = symbols.address_of(name)?;
-        (start..end).contains(&at).then_some(at)
-    }
+/// Where a symbol of the processor's own data is, as it was linked.
+fn own_symbol(image: &Image, name: &str) -> Option<Gva> {
+    let symbols = &image.symbols;
+    let start = symbols.address_of("__per_cpu_start")?;
+    let end = symbols.address_of("__per_cpu_end")?;
+    let at = symbols.address_of(name)?;
+    (start..end).contains(&at).then_some(at)
 }
 
 /// The word at this distance from the processor's own data: instructions have 32 bits for it.

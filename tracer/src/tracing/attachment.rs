@@ -8,7 +8,9 @@ use crate::engine::plan::Plan;
 use crate::filter::{Filter, Selection};
 use crate::guest::{Guest, StoppedGuest};
 use crate::session::SessionId;
+use crate::stack::StackReader;
 use crate::stub::cell::CpuStrategy;
+use crate::target::PhysicalMemory;
 use crate::text::sites::as_linked::starts;
 
 use super::TracingError;
@@ -208,11 +210,28 @@ impl Attachment {
         self.time.keep_page(guest, page, &self.sessions)
     }
 
+    /// Has values of stacks made from now on, if that is not so already.
+    ///
+    /// # Errors
+    /// [`TracingError::Unwind`].
+    pub fn name_stacks(&mut self, memory: &dyn PhysicalMemory) -> Result<(), TracingError> {
+        if self.engine.points().formats().stacks().is_none() {
+            let unwind = self.engine.transient().unwind(memory)?;
+            let image = Arc::clone(&self.shared.image);
+            let points = self.engine.points_mut();
+            points.read_stacks_by(StackReader { unwind, image });
+        }
+        Ok(())
+    }
+
     /// Sees which functions have come and gone.
     pub fn take_over_image(&mut self) {
         self.shared.image = Arc::clone(self.engine.image());
         self.sessions.extend(&self.shared.image);
-        if self.engine.name_stacks_anew() {
+        if let Some(stacks) = self.engine.points().formats().stacks().cloned() {
+            let image = Arc::clone(&self.shared.image);
+            let points = self.engine.points_mut();
+            points.read_stacks_by(StackReader { image, ..stacks });
             self.sessions.know_events(self.engine.points().formats());
         }
     }

@@ -40,7 +40,9 @@ impl Early<'_> {
                 Read::Waits { .. } => {}
             }
         }
-        if probes.iter().any(|probe| probe.capture.needs_stack()) && !self.engine.can_unwind() {
+        if probes.iter().any(|probe| probe.capture.needs_stack())
+            && !self.engine.transient().can_unwind()
+        {
             return Err(UnwindError::None.into());
         }
         Ok(self.engine.check_probes(&probes)?)

@@ -86,13 +86,6 @@ fn place(on: &mut Attachment, set: &SetProbe) -> Result<ProbeId, TracingError> {
     if let Some(room) = room_of_records(on, session)? {
         new.capture.shorten(room);
     }
-    let Some(known) = set.now else {
-        return Ok(on.engine.add_probe(new)?);
-    };
-    match on.engine.revive_probe(known, new)? {
-        true => Ok(known),
-        false => Err(other(
-            "its values have other types now: remove it, and add it again",
-        )),
-    }
+    new.again = set.now;
+    Ok(on.engine.add_probe(new)?)
 }

@@ -106,6 +106,7 @@ fn new(resolved: probe::Resolved) -> NewProbe {
         capture: resolved.capture,
         tactic: None,
         waits_for_module: false,
+        again: None,
     }
 }
 

@@ -461,7 +461,7 @@ fn register(
         };
         match read {
             Read::Waits { name, .. } => {
-                let id = on.engine.reserve_probe(Arc::clone(&name))?;
+                let id = on.engine.points_mut().reserve_probe(Arc::clone(&name))?;
                 set.push(probe(id, None, name));
             }
             Read::Here(new) => {
@@ -532,7 +532,7 @@ fn reach_stacks(
         probe.is_ok_and(|probe| probe.capture.needs_stack())
     };
     if ids.iter().any(needs_stack) {
-        on.engine.read_stacks(guest.memory())?;
+        on.name_stacks(guest.memory())?;
         let mut stopped = guest.stop()?;
         on.engine.foothold_mut()?.make_stacks(&mut stopped)?;
     }

@@ -43,6 +43,12 @@ pub enum ProbeError {
         /// How it sits there.
         tactic: Tactic,
     },
+    /// Its module has come, and it would say something else than before.
+    #[error("the values of {name} have other types now: remove the probe, and add it again")]
+    OtherTypes {
+        /// What it is called.
+        name: String,
+    },
     /// What one probe displaces is what another one sits on.
     #[error(
         "probes at {one} and {other} cannot be set at the same time: the instructions that they displace overlap; set only one of them, or one by a breakpoint (tactic 5) where that is possible"

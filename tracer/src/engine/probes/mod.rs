@@ -43,6 +43,8 @@ pub struct NewProbe {
     pub tactic: Option<u8>,
     /// Whether it waits for the module that it is in, whenever that is not there.
     pub waits_for_module: bool,
+    /// The probe that it was before its text went, which it is again.
+    pub again: Option<ProbeId>,
 }
 
 /// A probe.
@@ -138,6 +140,9 @@ impl Probes {
             return Err(ProbeError::Gone { symbol });
         }
         let place = self.choose_place(image, foothold, function, address, new.tactic, &[])?;
+        if let Some(id) = new.again {
+            return self.revive(id, new, (address, place), formats);
+        }
         let (id, event) = numbered(formats, &new.name, &new.capture)?;
         let probe = Probe {
             id,
@@ -166,36 +171,27 @@ impl Probes {
         numbered(formats, &name, &Capture::default()).map(|(id, _)| id)
     }
 
-    /// Puts a probe whose text has gone where its text is now. Returns whether its values have the types that they had.
-    ///
-    /// # Errors
-    /// A [`ProbeError`].
-    pub(super) fn revive(
+    /// Puts a probe whose text has gone where its text is now. Records of it may still lie in a ring, so its values must have the types that they
+    /// had.
+    fn revive(
         &mut self,
-        image: &Image,
-        foothold: Option<&Foothold>,
-        sites: &Sites,
+        id: ProbeId,
+        new: NewProbe,
+        (address, place): (Gva, Place),
         formats: &EventFormats,
-        (id, new): (ProbeId, NewProbe),
-    ) -> Result<bool, ProbeError> {
-        let (function, address) = where_is(image, new.point)?;
-        if sites.is_gone(function) {
-            let symbol = image.name_at(address);
-            return Err(ProbeError::Gone { symbol });
-        }
-        let place = self.choose_place(image, foothold, function, address, new.tactic, &[])?;
+    ) -> Result<ProbeId, ProbeError> {
         let format = new.capture.format(new.name);
-        let Some(probe) = self.all.get_mut(&id).filter(|probe| probe.is_lost) else {
-            return Err(ProbeError::NoSuchProbe(id.0));
-        };
+        let probe = self.all.get_mut(&id).filter(|probe| probe.is_lost);
+        let probe = probe.ok_or(ProbeError::NoSuchProbe(id.0))?;
         if formats.get(probe.event) != Some(&format) {
-            return Ok(false);
+            let name = format.name.to_string();
+            return Err(ProbeError::OtherTypes { name });
         }
         probe.address = address;
         probe.place = place;
         probe.capture = Arc::new(new.capture);
         probe.is_lost = false;
-        Ok(true)
+        Ok(id)
     }
 
     /// Forgets probes that nobody records.

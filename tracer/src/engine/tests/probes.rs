@@ -24,6 +24,7 @@ fn new(function: u32, registers: u8) -> NewProbe {
         },
         tactic: None,
         waits_for_module: false,
+        again: None,
     }
 }
 

@@ -3,7 +3,8 @@
 
 use insn::asm::registers::{gpr32, gpr64};
 use insn::asm::{
-    Assembled, CodeAssembler, IcedError, assemble, bind, dword_ptr, lea_fixed, ptr, qword_ptr,
+    Assembled, CodeAssembler, CodeLabel, IcedError, assemble, bind, dword_ptr, lea_fixed, ptr,
+    qword_ptr,
 };
 use terms::addr::Gva;
 
@@ -24,7 +25,7 @@ impl Mirror {
         let saved = [rax, rbx, rcx, rdx, rsi, rdi, r8, r9];
         let mut a = CodeAssembler::new(64)?;
         a.set_prefer_short_branch(false);
-        let [next, skip, found, out] = [(); 4].map(|()| a.create_label());
+        let [next, skip, out] = [(); 3].map(|()| a.create_label());
         for register in saved {
             a.push(register)?;
         }
@@ -46,23 +47,7 @@ impl Mirror {
         let bytes = i32::try_from(stub_bytes).unwrap_or(i32::MAX);
         a.cmp(rax, bytes)?;
         a.jae(skip)?;
-        a.mov(rsi, rdi)?;
-        a.shr(rsi, PAGE.trailing_zeros())?;
-        a.je(skip)?;
-        lea_fixed(&mut a, rbx, self.directory.0)?;
-        for way in 0..WAYS {
-            self.emit_way(&mut a, way)?;
-            a.cmp(qword_ptr(rbx + rdx * 8), rsi)?;
-            a.je(found)?;
-        }
-        a.jmp(skip)?;
-        bind(&mut a, found)?;
-        a.shl(rdx, PAGE.trailing_zeros())?;
-        a.mov(rcx, rdi)?;
-        a.and(rcx, 0xff8)?;
-        a.or(rdx, rcx)?;
-        lea_fixed(&mut a, rbx, self.pages.0)?;
-        a.mov(rax, qword_ptr(rbx + rdx))?;
+        self.emit_kept(&mut a, skip)?;
         // Nothing was kept for this slot yet.
         a.test(rax, rax)?;
         a.je(skip)?;
@@ -80,5 +65,28 @@ impl Mirror {
         }
         a.ret()?;
         assemble(&mut a, at.0)
+    }
+
+    /// Loads into rax what is kept for the slot whose address is in rdi; goes to `none` where its page has no place. Changes rbx, rcx, rdx and rsi.
+    fn emit_kept(self, a: &mut CodeAssembler, none: CodeLabel) -> Result<(), IcedError> {
+        use gpr64::{rax, rbx, rcx, rdi, rdx, rsi};
+        let found = a.create_label();
+        a.mov(rsi, rdi)?;
+        a.shr(rsi, PAGE.trailing_zeros())?;
+        a.je(none)?;
+        lea_fixed(a, rbx, self.directory.0)?;
+        for way in 0..WAYS {
+            self.emit_way(a, way)?;
+            a.cmp(qword_ptr(rbx + rdx * 8), rsi)?;
+            a.je(found)?;
+        }
+        a.jmp(none)?;
+        bind(a, found)?;
+        a.shl(rdx, PAGE.trailing_zeros())?;
+        a.mov(rcx, rdi)?;
+        a.and(rcx, 0xff8)?;
+        a.or(rdx, rcx)?;
+        lea_fixed(a, rbx, self.pages.0)?;
+        a.mov(rax, qword_ptr(rbx + rdx))
     }
 }
