@@ -15,6 +15,16 @@ use crate::output::Ended;
 use crate::place::{bare_guest, guest, linux, patience, starts_vmm, vmm};
 use crate::trace::Trace;
 
+/// The functions of the workload `calls`, each of which calls the next one twice.
+pub const CALLS: [&str; 6] = [
+    "calls_root",
+    "calls_trunk",
+    "calls_bough",
+    "calls_branch",
+    "calls_twig",
+    "calls_leaf",
+];
+
 /// The socket of QEMU's monitor, in the guest's folder.
 const MONITOR: &str = "monitor";
 

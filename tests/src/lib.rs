@@ -35,7 +35,7 @@ mod trace;
 pub mod transcript;
 
 pub use control::Client;
-pub use guest::{Guest, Running};
+pub use guest::{CALLS, Guest, Running};
 pub use monitor::Monitor;
 pub use output::{Counts, Ended, Printed};
 pub use place::{

@@ -4,18 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use tests::exact::{gated, without_gate};
-use tests::{Client, Counts, Guest, Trace};
+use tests::{CALLS, Client, Counts, Guest, Trace};
 
 const ROUNDS: usize = 3;
-/// The functions of `calls`, each of which calls the next one twice.
-const CALLS: [&str; 6] = [
-    "calls_root",
-    "calls_trunk",
-    "calls_bough",
-    "calls_branch",
-    "calls_twig",
-    "calls_leaf",
-];
 
 fn traced(workload: &str, options: &[&str]) -> (Counts, Trace) {
     let guest = Guest::new(&format!("workload={workload} iterations={ROUNDS}"));

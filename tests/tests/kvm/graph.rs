@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use serde_json::Value;
-use tests::{Counts, Ended, Guest, Printed, Trace, scaled, vmm_says};
+use tests::{CALLS, Counts, Ended, Guest, Printed, Trace, scaled, vmm_says};
 
 const WORKLOADS: &str =
     "calls,recursion,tail_calls,threads,smp,c_fentry,c_mcount,c_patchable,nops,variadic_float";
@@ -119,16 +119,6 @@ fn threads_that_are_preempted_and_migrate_keep_their_calls() {
         assert_complete(&trace, &printed);
     }
 }
-
-/// The functions of `calls`, each of which calls the next one twice.
-const CALLS: [&str; 6] = [
-    "calls_root",
-    "calls_trunk",
-    "calls_bough",
-    "calls_branch",
-    "calls_twig",
-    "calls_leaf",
-];
 
 /// The lines of a call that calls the next function twice.
 fn twice(names: &[&str], depth: usize, lines: &mut Vec<String>) {

@@ -125,6 +125,10 @@ fn one_bad_include_fails_the_whole_filter() {
 #[test]
 fn filters_are_edited() {
     let image = nop_image(12);
+    let selected = |filter: &Filter| {
+        let selection = filter.select(&image, &Sources::default());
+        selection.unwrap().selected
+    };
     let mut filter = Filter::new(&["f1"], &[]).unwrap();
     filter.add(Side::Include, "f2").unwrap();
     filter.add(Side::Include, "f2").unwrap();
@@ -132,19 +136,9 @@ fn filters_are_edited() {
         filter.globs(Side::Include).collect::<Vec<_>>(),
         ["f1", "f2"]
     );
-    assert_eq!(
-        filter
-            .select(&image, &Sources::default())
-            .unwrap()
-            .selected
-            .len(),
-        2
-    );
+    assert_eq!(selected(&filter).len(), 2);
     filter.add(Side::Notrace, "f2").unwrap();
-    assert_eq!(
-        filter.select(&image, &Sources::default()).unwrap().selected,
-        [FunctionId(1)]
-    );
+    assert_eq!(selected(&filter), [FunctionId(1)]);
     let error = filter.remove(Side::Include, "f3").unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -152,30 +146,13 @@ fn filters_are_edited() {
     );
     filter.remove(Side::Include, "f1").unwrap();
     filter.remove(Side::Notrace, "f2").unwrap();
-    assert_eq!(
-        filter.select(&image, &Sources::default()).unwrap().selected,
-        [FunctionId(2)]
-    );
+    assert_eq!(selected(&filter), [FunctionId(2)]);
     assert_eq!(filter.globs(Side::Include).collect::<Vec<_>>(), ["f2"]);
     filter.add(Side::Include, "f1*").unwrap();
     filter.remove(Side::Include, "f2").unwrap();
-    assert_eq!(
-        filter
-            .select(&image, &Sources::default())
-            .unwrap()
-            .selected
-            .len(),
-        3
-    );
+    assert_eq!(selected(&filter).len(), 3);
     filter.remove(Side::Include, "f1*").unwrap();
-    assert_eq!(
-        filter
-            .select(&image, &Sources::default())
-            .unwrap()
-            .selected
-            .len(),
-        12
-    );
+    assert_eq!(selected(&filter).len(), 12);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::capture::Capture;
 use crate::engine::ApplyError;
 use crate::engine::Foothold;
 use crate::engine::probes::{Probe, ProbeError, ProbeId};
@@ -504,17 +505,23 @@ pub(super) fn room_of_records(
     Ok(room.or(asked))
 }
 
+/// Whether it is so of what any of these probes captures.
+fn any_captures(on: &Attachment, ids: &[ProbeId], is_so: fn(&Capture) -> bool) -> bool {
+    let probes = on.engine.points().probes();
+    let mut captures = ids
+        .iter()
+        .filter_map(|id| Some(&probes.get(*id).ok()?.capture));
+    captures.any(|capture| is_so(capture))
+}
+
 /// Makes what these probes need to capture values in memory.
 fn reach_memory(
     on: &mut Attachment,
     guest: &impl Guest,
     ids: &[ProbeId],
 ) -> Result<(), TracingError> {
-    let needs_memory = |id: &ProbeId| {
-        let probe = on.engine.points().probes().get(*id);
-        probe.is_ok_and(|probe| probe.capture.needs_memory())
-    };
-    if on.engine.foothold().and_then(Foothold::reach).is_none() && ids.iter().any(needs_memory) {
+    let has_reach = on.engine.foothold().and_then(Foothold::reach).is_some();
+    if !has_reach && any_captures(on, ids, Capture::needs_memory) {
         let mut stopped = guest.stop()?;
         on.engine.foothold_mut()?.make_reach(&mut stopped)?;
     }
@@ -527,11 +534,7 @@ fn reach_stacks(
     guest: &impl Guest,
     ids: &[ProbeId],
 ) -> Result<(), TracingError> {
-    let needs_stack = |id: &ProbeId| {
-        let probe = on.engine.points().probes().get(*id);
-        probe.is_ok_and(|probe| probe.capture.needs_stack())
-    };
-    if ids.iter().any(needs_stack) {
+    if any_captures(on, ids, Capture::needs_stack) {
         on.name_stacks(guest.memory())?;
         let mut stopped = guest.stop()?;
         on.engine.foothold_mut()?.make_stacks(&mut stopped)?;
