@@ -223,7 +223,7 @@ fn each_call_is_delivered_or_counted_where_the_oldest_give_way() {
 #[test]
 fn each_call_is_delivered_or_counted_where_the_newest_give_way() {
     // Of sixteen one is left for who has compared before the other reserved.
-    writers_and_a_reader((4, Mode::Discard), 14, Patience::Ticks(1000), 1);
+    writers_and_a_reader((4, Mode::Discard), 14, Patience::Ticks(1000), 2);
 }
 
 #[test]
