@@ -15,7 +15,7 @@ use tracer::guest::{
 use tracer::host_events::HostEvents;
 use tracer::target::MemoryError;
 use tracer::waits::Waits;
-use vm_memory::Bytes;
+use vm_memory::{Bytes, VolatileMemory};
 
 use crate::clock::offset_is_applied;
 use crate::host::clock_page::ClockThread;
