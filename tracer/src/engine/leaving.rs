@@ -208,8 +208,9 @@ fn is_in(parts: &[Region], at: Gpa) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::current_task::Cgroup;
     use crate::introspection::{
-        Contents, KprobesError, Loaded, Module, ModuleError, Returns, TaskList,
+        CgroupError, Contents, KprobesError, Loaded, Module, ModuleError, Returns, TaskList,
     };
     use crate::mock::MockTarget;
     use crate::target::{PhysicalMemory, TextMemory, VcpuRegisters};

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::collect::status::{RingStatus, WaitStatus};
+use crate::tasks::WantedTasks;
 use trace::doubt::TimeNote;
 use trace::export::uftrace::{AnomalyNote, LateModules, WaitingModules};
 
@@ -245,6 +246,21 @@ pub struct TaskStatus {
     /// `stub`: in the guest, before anything is written. None while all are recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
+}
+
+impl From<&WantedTasks> for TaskStatus {
+    fn from(wanted: &WantedTasks) -> Self {
+        let (only, not) = match wanted.is_not {
+            true => (Vec::new(), wanted.written()),
+            false => (wanted.written(), Vec::new()),
+        };
+        Self {
+            only,
+            not,
+            follow_forks: wanted.follows,
+            by: (!wanted.is_all()).then(|| "stub".to_owned()),
+        }
+    }
 }
 
 /// Result of `session.create` and `session.list`.
