@@ -4,6 +4,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use status::TaskStatus;
+
 use crate::stub::task::NUMBERS;
 
 /// Which tasks.
@@ -112,6 +114,21 @@ impl TaskTerm {
         match self {
             Self::NameBegins(_) => "*",
             _ => "",
+        }
+    }
+}
+
+impl From<&WantedTasks> for TaskStatus {
+    fn from(wanted: &WantedTasks) -> Self {
+        let (only, not) = match wanted.is_not {
+            true => (Vec::new(), wanted.written()),
+            false => (wanted.written(), Vec::new()),
+        };
+        Self {
+            only,
+            not,
+            follow_forks: wanted.follows,
+            by: (!wanted.is_all()).then(|| "stub".to_owned()),
         }
     }
 }

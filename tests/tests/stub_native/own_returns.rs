@@ -53,6 +53,7 @@ fn addresses_of_stubs_become_those_of_their_slots_whatever_place_their_page_has(
         captures: false,
         has_all_shapes: false,
         halt: None,
+        tasks: None,
     });
     let (mirror, at) = (ground.mirror(), Gva(ground.spare()));
     let stubs = (Gva(ground.code_range().start), 0x2_0000);

@@ -7,7 +7,7 @@ use terms::addr::{Gpa, Gva};
 use terms::region::Region;
 
 use super::AttachError;
-use super::tasks::TaskBlock;
+use super::task_block::TaskBlock;
 use crate::clock::layout::PAGE_BYTES;
 use crate::paging::{PAGE_4K, PageUse};
 use crate::record::FUNCTIONS_MAX;

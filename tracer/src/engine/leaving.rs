@@ -210,8 +210,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::current_task::Cgroup;
     use crate::introspection::{
-        Contents, KprobesError, Loaded, Module, ModuleError, Returns, TaskList,
+        CgroupError, Contents, KprobesError, Loaded, Module, ModuleError, Returns, TaskList,
     };
     use crate::mock::MockTarget;
     use crate::stack::{Unwind, UnwindError};

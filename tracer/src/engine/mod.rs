@@ -31,7 +31,7 @@ use probes::{NewProbe, ProbeError, ProbeId};
 #[cfg(feature = "foreign")]
 pub use restoring::{RestoreError, Restored, restore};
 pub use sessions::Sessions;
-pub use tasks::TaskFilterError;
+pub use task_block::TaskFilterError;
 use transient::{Moved, Transient};
 
 use crate::capture::Capture;
@@ -530,7 +530,8 @@ mod rings;
 pub mod saved;
 mod sessions;
 mod steps;
-mod tasks;
+mod task_block;
+pub mod tasks;
 #[cfg(test)]
 mod tests;
 pub mod transient;

@@ -163,11 +163,7 @@ impl Foothold {
         payload_bytes: u64,
     ) -> Result<SessionEvents, AttachError> {
         let cells = self.strategy.cells(self.cells.at, id.0);
-        let payload_log2 = payload_bytes.min(PAYLOAD_BYTES_MAX);
-        let payload_log2 = payload_log2
-            .next_power_of_two()
-            .ilog2()
-            .max(PAYLOAD_LOG2_MIN);
+        let payload_log2 = payload_log2(payload_bytes);
         // Probes say much in few records: they may have an eighth of what is left.
         let rings = self.strategy.rings() as u64;
         let share = match 1 << payload_log2 >= PAYLOAD_BYTES_OF_PROBES {
@@ -216,6 +212,12 @@ impl Foothold {
             payload: rings.physical.wrapping_add(records),
         })
     }
+}
+
+/// The room beside each slot for payloads of so many bytes, as a power of two.
+fn payload_log2(bytes: u64) -> u32 {
+    let bytes = bytes.min(PAYLOAD_BYTES_MAX).next_power_of_two();
+    bytes.ilog2().max(PAYLOAD_LOG2_MIN)
 }
 
 /// Rings that take no more memory with their payloads than the session's others, twice over because a payload is

@@ -1,250 +1,86 @@
-//! Whose calls a session records: what is asked of the guest about that, once, and what its stubs read of it in the window
-//! from then on.
+//! Whose calls a session records: what its stubs ask from then on, and where that lies in the window.
 
-use std::collections::BTreeMap;
-
-use terms::addr::Gva;
-
+use super::task_block::{TaskBlock, TaskFilterError, TaskLists};
 use super::{AttachError, Engine, Foothold};
-use crate::current_task::{Cgroup, CurrentTask};
+use crate::current_task::CurrentTask;
 use crate::guest_kind;
-use crate::introspection::{CgroupError, Introspection};
 use crate::paging::PageUse;
 use crate::session::{SessionId, TracerKind};
 use crate::stub::store::{Piece, StoreError};
 use crate::stub::task::routine::TaskRoutine;
-use crate::stub::task::{
-    BLOCK_BYTES, CGROUP_LIST, CGROUPS, IS_NOT, LIST_MAX, NAME_LIST, NAMES, NUMBERS, NameWords,
-    PROCESS, RECORDED, TABLE, TABLE_AT, TaskCheck, WAITS,
-};
-use crate::target::{MemoryError, PhysicalMemory, StoppedTarget, WindowMemory};
+use crate::stub::task::{BLOCK_BYTES, TaskCheck};
+use crate::target::StoppedTarget;
 use crate::tasks::{TaskTerm, WantedTasks};
-use crate::window::Extent;
 
-/// Why a session cannot record only some tasks.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TaskFilterError {
-    /// Nobody knows which task runs.
-    #[error(
-        "nothing says which task this guest runs, so all of them are recorded: of a Linux that is read from its types (BTF), of another kernel from the symbol vcpu_current_thread"
-    )]
-    Unknown,
-    /// There is nothing but a number.
-    #[error("tasks of this guest are known by number only: '{0}' names none")]
-    NumbersOnly(String),
-    /// The kernel has a hierarchy of its own for each controller, or says nothing of it.
-    #[error("'{term}': {why}")]
-    Cgroup {
-        /// As it was written.
-        term: String,
-        /// Why not.
-        why: CgroupError,
-    },
-    /// A list is full.
-    #[error("there is room for {LIST_MAX} {what}, {count} are named")]
-    TooMany {
-        /// Of what.
-        what: &'static str,
-        /// How many.
-        count: usize,
-    },
-    /// Nothing tells of new tasks.
-    #[error("forks of this guest cannot be followed: {0}")]
-    NoForks(&'static str),
-    /// The window.
-    #[error(transparent)]
-    Attach(#[from] AttachError),
-}
-
-/// What a filter says, in the words of stubs.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct TaskLists {
-    /// Numbers, and how each is meant.
-    numbers: Vec<(u32, Meant)>,
-    names: Vec<NameWords>,
-    cgroups: Vec<Cgroup>,
-}
-
-/// How a number is meant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Meant {
-    /// All tasks of the process.
-    is_process: bool,
-    /// No task has it yet.
-    waits: bool,
-}
-
-/// The memory of what the stubs of a session read, which is never given back.
+/// A session whose stubs are to ask whose calls they record.
 #[derive(Debug)]
-pub(super) struct TaskBlock {
-    extent: Extent,
-    /// What every byte of the table is that is not in `named`.
-    usual: u8,
-    /// Bytes that say something else.
-    named: Vec<u32>,
-    /// Whether the guest writes to it: then nobody knows what the bytes are.
-    is_followed: bool,
+pub struct Asking<'a> {
+    /// The engine.
+    pub engine: &'a mut Engine,
+    /// The session.
+    pub id: SessionId,
 }
 
-impl Engine {
-    /// Has the stubs of a session record only what `wanted` says, from their next plan on; those that ask already do so from
+impl Asking<'_> {
+    /// Has the stubs of the session record only what `wanted` says, from their next plan on; those that ask already do so from
     /// now on. Says whether it takes other stubs.
     ///
     /// # Errors
     /// A [`TaskFilterError`]; then everything is as before, unless the window could not be written.
-    pub fn filter_tasks(
+    pub fn ask(
         &mut self,
         target: &mut (impl StoppedTarget + ?Sized),
-        id: SessionId,
         wanted: &WantedTasks,
     ) -> Result<bool, TaskFilterError> {
-        let no_session = || AttachError::NoSession(id.0);
-        let before = self.sessions.get(id).map_err(|_| no_session())?.tasks;
+        let no_session = || AttachError::NoSession(self.id.0);
+        let before = self.engine.sessions.get(self.id);
+        let before = before.map_err(|_| no_session())?.tasks;
         let check = match wanted.is_all() {
             true => None,
-            false => Some(self.place_tasks(target, id, wanted)?),
+            false => Some(self.place(target, wanted)?),
         };
-        let session = self.sessions.get_mut(id).map_err(|_| no_session())?;
+        let no_session = || AttachError::NoSession(self.id.0);
+        let session = self.engine.sessions.get_mut(self.id);
+        let session = session.map_err(|_| no_session())?;
         session.check_tasks(check);
         Ok(before != check)
     }
 
-    fn place_tasks(
+    fn place(
         &mut self,
         target: &mut (impl StoppedTarget + ?Sized),
-        id: SessionId,
         wanted: &WantedTasks,
     ) -> Result<TaskCheck, TaskFilterError> {
-        let current = self.check_tasks(wanted)?;
-        let session = self
-            .sessions
-            .get(id)
-            .map_err(|_| AttachError::NoSession(id.0))?;
+        let Self { engine, id } = self;
+        let current = check(engine, wanted)?;
+        let no_session = |_| AttachError::NoSession(id.0);
+        let session = engine.sessions.get(*id).map_err(no_session)?;
         let is_graph = session.config.tracer == TracerKind::Graph;
-        let inside = self.transient.inside.as_deref();
+        let inside = engine.transient.inside.as_deref();
         let lists = TaskLists::new(wanted, inside, &*target)?;
-        let foothold = self.foothold.as_mut().ok_or(AttachError::NotAttached)?;
-        foothold.place_tasks(target, (id, wanted, &lists), (current, is_graph))
-    }
-
-    /// Whether the guest can be asked what `wanted` asks, as far as the image says. Where the task is that runs.
-    ///
-    /// # Errors
-    /// A [`TaskFilterError`].
-    pub fn check_tasks(&self, wanted: &WantedTasks) -> Result<CurrentTask, TaskFilterError> {
-        let current = guest_kind::of(&self.image).current_task(&self.image);
-        let current = current.ok_or(TaskFilterError::Unknown)?;
-        let is_number = |term: &&TaskTerm| matches!(term, TaskTerm::Number(_));
-        let other = wanted.terms.iter().find(|term| !is_number(term));
-        if let Some(other) = other.filter(|_| current.task.is_none()) {
-            return Err(TaskFilterError::NumbersOnly(other.to_string()));
-        }
-        let tells = self.points.begins_tasks;
-        if wanted.follows && (tells.is_none() || current.task.is_none()) {
-            let why = "no function with a patch site is known that it calls for each new task";
-            return Err(TaskFilterError::NoForks(why));
-        }
-        Ok(current)
+        let foothold = engine.foothold.as_mut().ok_or(AttachError::NotAttached)?;
+        foothold.place_tasks(target, (*id, wanted, &lists), (current, is_graph))
     }
 }
 
-impl TaskLists {
-    /// What is asked of the guest is asked now, while it stands still.
-    fn new(
-        wanted: &WantedTasks,
-        inside: Option<&dyn Introspection>,
-        memory: &(impl StoppedTarget + ?Sized),
-    ) -> Result<Self, TaskFilterError> {
-        let mut lists = Self::default();
-        let memory: &dyn PhysicalMemory = &memory;
-        let there = match wanted.follows {
-            true => inside.and_then(|inside| Some(inside.tasks()?.look(memory))),
-            false => None,
-        };
-        // Who is not found in a list that was not read to its end may be there.
-        let waits = |number: u32| {
-            there.as_ref().is_some_and(|there| {
-                let has = |pid: i32| u32::try_from(pid) == Ok(number);
-                there.is_whole && !there.found.iter().any(|task| has(task.pid))
-            })
-        };
-        for term in &wanted.terms {
-            match term {
-                TaskTerm::Number(number) | TaskTerm::Process(number) => {
-                    let meant = Meant {
-                        is_process: matches!(term, TaskTerm::Process(_)),
-                        waits: waits(*number),
-                    };
-                    lists.numbers.push((*number, meant));
-                }
-                TaskTerm::Name(name) => lists.names.extend(NameWords::new(name, true)),
-                TaskTerm::NameBegins(name) => lists.names.extend(NameWords::new(name, false)),
-                TaskTerm::Cgroup(path) => {
-                    let found = inside.ok_or(CgroupError::Unknown);
-                    let found = found.and_then(|inside| inside.cgroup(memory, path));
-                    let term = term.to_string();
-                    lists
-                        .cgroups
-                        .push(found.map_err(|why| TaskFilterError::Cgroup { term, why })?);
-                }
-            }
-        }
-        let counts = [
-            ("names", lists.names.len()),
-            ("cgroups", lists.cgroups.len()),
-        ];
-        match counts.into_iter().find(|(_, count)| *count > LIST_MAX) {
-            Some((what, count)) => Err(TaskFilterError::TooMany { what, count }),
-            None => Ok(lists),
-        }
+/// Whether the guest can be asked what `wanted` asks, as far as the image says. Where the task is that runs.
+///
+/// # Errors
+/// A [`TaskFilterError`].
+pub fn check(engine: &Engine, wanted: &WantedTasks) -> Result<CurrentTask, TaskFilterError> {
+    let current = guest_kind::of(&engine.image).current_task(&engine.image);
+    let current = current.ok_or(TaskFilterError::Unknown)?;
+    let is_number = |term: &&TaskTerm| matches!(term, TaskTerm::Number(_));
+    let other = wanted.terms.iter().find(|term| !is_number(term));
+    if let Some(other) = other.filter(|_| current.task.is_none()) {
+        return Err(TaskFilterError::NumbersOnly(other.to_string()));
     }
-
-    /// Whether a number alone decides.
-    fn is_of_numbers(&self) -> bool {
-        let is_process = |(_, meant): &(u32, Meant)| meant.is_process;
-        self.names.is_empty() && self.cgroups.is_empty() && !self.numbers.iter().any(is_process)
+    let tells = engine.points.begins_tasks;
+    if wanted.follows && (tells.is_none() || current.task.is_none()) {
+        let why = "no function with a patch site is known that it calls for each new task";
+        return Err(TaskFilterError::NoForks(why));
     }
-
-    /// The bytes of the table that are not as usual.
-    fn bytes(&self, usual: u8) -> BTreeMap<u32, u8> {
-        let mut bytes = BTreeMap::new();
-        for (number, meant) in &self.numbers {
-            let byte = bytes.entry(*number).or_insert(usual);
-            match meant.is_process {
-                true => *byte |= PROCESS,
-                false => *byte = *byte & !RECORDED | !usual & RECORDED,
-            }
-            *byte |= if meant.waits { WAITS } else { 0 };
-        }
-        bytes
-    }
-
-    /// What lies before the table, which is at `table`.
-    fn words(&self, is_not: bool, table: Gva) -> Vec<u8> {
-        let mut bytes = vec![0; usize::try_from(TABLE).unwrap_or_default()];
-        let mut put = |at: u64, what: &[u8]| {
-            let at = usize::try_from(at).unwrap_or(usize::MAX);
-            if let Some(place) = bytes.get_mut(at..at.saturating_add(what.len())) {
-                place.copy_from_slice(what);
-            }
-        };
-        let counts = [
-            (TABLE_AT, table.0),
-            (IS_NOT, u64::from(is_not)),
-            (NAMES, self.names.len() as u64),
-            (CGROUPS, self.cgroups.len() as u64),
-        ];
-        for (at, word) in counts {
-            put(at, &word.to_le_bytes());
-        }
-        let names: Vec<u8> = self.names.iter().flat_map(|name| name.bytes()).collect();
-        put(NAME_LIST, &names);
-        let cgroups = self.cgroups.iter();
-        let cgroups = cgroups.flat_map(|one| [u64::from(one.level), one.number]);
-        let cgroups: Vec<u8> = cgroups.flat_map(u64::to_le_bytes).collect();
-        put(CGROUP_LIST, &cgroups);
-        bytes
-    }
+    Ok(current)
 }
 
 impl Foothold {
@@ -260,7 +96,7 @@ impl Foothold {
             false => None,
         };
         let block = self.task_block(target, id)?;
-        let at = block.extent.at;
+        let at = block.at();
         let written = block.write(target, wanted, lists);
         written.map_err(|why| AttachError::Store(StoreError::Write(why)))?;
         let task = current.task.filter(|_| !lists.is_of_numbers());
@@ -301,131 +137,8 @@ impl Foothold {
             Entry::Occupied(there) => Ok(there.into_mut()),
             Entry::Vacant(free) => {
                 let extent = self.window.map(target, BLOCK_BYTES, PageUse::Data)?;
-                Ok(free.insert(TaskBlock {
-                    extent,
-                    usual: 0,
-                    named: Vec::new(),
-                    is_followed: false,
-                }))
+                Ok(free.insert(TaskBlock::new(extent)))
             }
         }
-    }
-}
-
-impl TaskBlock {
-    /// Writes all that the stubs read.
-    fn write(
-        &mut self,
-        target: &mut (impl WindowMemory + ?Sized),
-        wanted: &WantedTasks,
-        lists: &TaskLists,
-    ) -> Result<(), MemoryError> {
-        let Extent { at, physical, .. } = self.extent;
-        let table = physical.wrapping_add(TABLE);
-        let place = |number: u32| table.wrapping_add(number.into());
-        let usual = if wanted.is_not { RECORDED } else { 0 };
-        if self.usual != usual || self.is_followed {
-            target.write_window(table, &vec![usual; NUMBERS as usize])?;
-        } else {
-            for number in self.named.drain(..) {
-                target.write_window(place(number), &[usual])?;
-            }
-        }
-        (self.usual, self.is_followed) = (usual, wanted.follows);
-        let bytes = lists.bytes(usual);
-        self.named = bytes.keys().copied().collect();
-        for (number, byte) in bytes {
-            target.write_window(place(number), &[byte])?;
-        }
-        let words = lists.words(wanted.is_not, at.wrapping_add(TABLE));
-        target.write_window(physical, &words)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use image::testing::nop_image;
-    use terms::addr::Gpa;
-
-    use super::*;
-    use crate::mock::{MockTarget, Rights};
-
-    const AT: Gva = Gva(0xffff_ffff_9000_0000);
-    const PHYSICAL: Gpa = Gpa(1 << 32);
-
-    fn lists(numbers: &[(u32, bool, bool)]) -> TaskLists {
-        let numbers = numbers.iter();
-        let numbers = numbers.map(|(number, is_process, waits)| {
-            let (is_process, waits) = (*is_process, *waits);
-            (*number, Meant { is_process, waits })
-        });
-        TaskLists {
-            numbers: numbers.collect(),
-            ..TaskLists::default()
-        }
-    }
-
-    #[test]
-    fn each_number_has_a_byte_that_says_how_it_is_meant() {
-        let lists = lists(&[
-            (1, false, false),
-            (2, true, false),
-            (3, false, true),
-            (4, true, true),
-            (5, false, false),
-            (5, true, false),
-        ]);
-        let only: Vec<u8> = lists.bytes(0).into_values().collect();
-        let process = PROCESS;
-        let expected = [1, process, 1 | WAITS, process | WAITS, 1 | process];
-        assert_eq!(only, expected);
-        let not: Vec<u8> = lists.bytes(RECORDED).into_values().collect();
-        assert_eq!(not, expected.map(|byte| byte ^ RECORDED));
-        assert!(!lists.is_of_numbers());
-    }
-
-    #[test]
-    fn what_was_named_before_is_named_no_more() {
-        let mut target = MockTarget::with_image(1, 1 << 21, &nop_image(1), Rights::ALL).unwrap();
-        let extent = Extent {
-            at: AT,
-            physical: PHYSICAL,
-            bytes: BLOCK_BYTES,
-        };
-        let mut block = TaskBlock {
-            extent,
-            usual: 0,
-            named: Vec::new(),
-            is_followed: false,
-        };
-        let last = NUMBERS - 1;
-        let mut write = |numbers: &[u32], is_not, follows, by_guest: Option<u32>| {
-            let terms = numbers.iter().map(|number| TaskTerm::Number(*number));
-            let terms = terms.collect();
-            let wanted = WantedTasks {
-                is_not,
-                terms,
-                follows,
-            };
-            let numbers: Vec<_> = numbers.iter().map(|one| (*one, false, false)).collect();
-            block.write(&mut target, &wanted, &lists(&numbers)).unwrap();
-            let table = PHYSICAL.wrapping_add(TABLE);
-            if let Some(number) = by_guest {
-                let at = table.wrapping_add(number.into());
-                target.write_window(at, &[RECORDED]).unwrap();
-            }
-            let mut bytes = vec![0; NUMBERS as usize];
-            target.read_physical(table, &mut bytes).unwrap();
-            let all = (0..).zip(bytes).filter(|(_, byte)| *byte & RECORDED != 0);
-            all.map(|(number, _): (u32, u8)| number).collect::<Vec<_>>()
-        };
-        assert_eq!(write(&[7, last], false, false, None), [7, last]);
-        assert_eq!(write(&[8, last], false, true, Some(9)), [8, 9, last]);
-        // The child of one that was named is not, once its parent is not.
-        assert_eq!(write(&[0], false, false, None), [0]);
-        let not = write(&[0, last], true, false, None);
-        assert_eq!(not.len(), NUMBERS as usize - 2);
-        assert_eq!(write(&[1], true, false, None)[..2], [0, 2]);
-        assert_eq!(write(&[5], false, false, None), [5]);
     }
 }

@@ -128,11 +128,11 @@ impl Attachment {
         let config = self.sessions.at(index)?.config(page, clock);
         let id = self.engine.create_session(&mut stopped, config)?;
         let tasks = self.sessions.at(index)?.tasks.clone();
-        if let Err(error) = self.engine.filter_tasks(&mut stopped, id, &tasks) {
+        if let Err(error) = self.ask(&mut stopped, id, &tasks) {
             drop(stopped);
             self.engine
                 .delete_session(&mut guest.memory().clone(), id)?;
-            return Err(error.into());
+            return Err(error);
         }
         drop(stopped);
         let session = self.sessions.at(index)?;

@@ -2,6 +2,7 @@
 
 use crate::guest_kind;
 use crate::ring::geometry::Geometry;
+use crate::tasks::WantedTasks;
 use image::Image;
 use trace::glob::Pattern;
 use trace::graph::rules::Rules;
@@ -20,6 +21,28 @@ pub(super) struct Room {
     pub vcpus: u16,
     /// Of the window region.
     pub bytes: u64,
+}
+
+/// The tasks that a session records.
+///
+/// # Errors
+/// [`TracingError::BadTask`], [`TracingError::TwoTaskFilters`], or [`TracingError::NotApplicable`] where nothing is
+/// named whose forks could be followed.
+pub(super) fn wanted_tasks(options: &SessionOptions) -> Result<WantedTasks, TracingError> {
+    let (only, not) = (&options.only_tasks, &options.not_tasks);
+    if !only.is_empty() && !not.is_empty() {
+        return Err(TracingError::TwoTaskFilters);
+    }
+    let is_not = !not.is_empty();
+    let terms = if is_not { not } else { only };
+    let wanted = WantedTasks::new(is_not, terms, options.follow_forks)?;
+    match wanted.follows && wanted.is_all() {
+        true => Err(TracingError::NotApplicable {
+            option: "follow-forks",
+            what: "only-tasks and not-tasks",
+        }),
+        false => Ok(wanted),
+    }
 }
 
 /// The rings of one session must fit in their part of the window region, one for each vCPU.

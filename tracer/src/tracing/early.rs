@@ -2,12 +2,14 @@
 //! boot away, and before an older trace is replaced.
 
 use crate::engine::Engine;
+use crate::engine::tasks::check;
 use crate::filter::Selection;
 use crate::ring::reader::Mode;
 use crate::stack::UnwindError;
 use terms::function::FunctionId;
 
 use super::call_values::captures_of;
+use super::checks::wanted_tasks;
 use super::error::TracingError;
 use super::options::{ClockSource, SessionOptions, Tracer};
 use super::probe_text::Read;
@@ -28,9 +30,9 @@ impl Early<'_> {
     /// [`TracingError`] names the option or the probe.
     pub fn check(&self) -> Result<(), TracingError> {
         check_applies(self.tracer, self.options)?;
-        let tasks = self.options.tasks()?;
+        let tasks = wanted_tasks(self.options)?;
         if !tasks.is_all() {
-            self.engine.check_tasks(&tasks)?;
+            check(self.engine, &tasks)?;
         }
         let mut probes = Vec::new();
         for text in &self.options.probe {

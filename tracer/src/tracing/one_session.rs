@@ -6,7 +6,7 @@ use trace::live::Listener;
 use super::TracingError;
 use super::attachment::Attachment;
 use super::session::{Choosing, HaltAt, Halting};
-use status::{Profile, Switched};
+use status::{Profile, Switched, TaskStatus};
 
 /// A session that there is.
 #[derive(Debug)]
@@ -35,6 +35,14 @@ impl OneSession<'_> {
     pub fn record_only(self, vcpus: &[u16]) -> Result<Switched, TracingError> {
         let session = self.on.sessions.at(self.index)?;
         Choosing(session).record_only(vcpus, &self.on.shared)
+    }
+
+    /// Which tasks it records.
+    ///
+    /// # Errors
+    /// None as long as there is the session.
+    pub fn tasks(self) -> Result<TaskStatus, TracingError> {
+        Ok(TaskStatus::from(&self.on.sessions.at(self.index)?.tasks))
     }
 
     /// What a profile session has counted so far.

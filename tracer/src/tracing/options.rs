@@ -5,7 +5,6 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::error::TracingError;
 pub use crate::collect::wait_drain::OnFull;
 use crate::points::events::Dispatch;
 use crate::points::locks::LockPrefixes;
@@ -13,7 +12,6 @@ use crate::ring::geometry::{Geometry, RingSizeError};
 use crate::ring::reader::Mode;
 use crate::session::{CallMoments, TracerKind};
 use crate::stub::spec::ReturnHook;
-use crate::tasks::WantedTasks;
 pub use status::WaitTime;
 use terms::choice::choices;
 use trace::export::budget::Budget;
@@ -191,31 +189,6 @@ impl SessionOptions {
         CallMoments {
             entry: self.args,
             exit: self.retval,
-        }
-    }
-
-    /// The tasks that are recorded.
-    ///
-    /// # Errors
-    /// [`TracingError::BadTask`], [`TracingError::TwoTaskFilters`], or [`TracingError::NotApplicable`] where nothing is
-    /// named whose forks could be followed.
-    pub fn tasks(&self) -> Result<WantedTasks, TracingError> {
-        if !self.only_tasks.is_empty() && !self.not_tasks.is_empty() {
-            return Err(TracingError::TwoTaskFilters);
-        }
-        let is_not = !self.not_tasks.is_empty();
-        let terms = if is_not {
-            &self.not_tasks
-        } else {
-            &self.only_tasks
-        };
-        let wanted = WantedTasks::new(is_not, terms, self.follow_forks)?;
-        match wanted.follows && wanted.is_all() {
-            true => Err(TracingError::NotApplicable {
-                option: "follow-forks",
-                what: "only-tasks and not-tasks",
-            }),
-            false => Ok(wanted),
         }
     }
 

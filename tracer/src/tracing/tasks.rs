@@ -2,10 +2,12 @@
 
 use super::attachment::Attachment;
 use super::{Tracing, TracingError};
+use crate::engine::tasks::{self, check};
 use crate::guest::Guest;
 use crate::session::SessionId;
+use crate::target::StoppedTarget;
 use crate::tasks::{TaskTerm, WantedTasks};
-use status::{Switched, TaskStatus};
+use status::Switched;
 
 /// What becomes of the tasks that a session names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,11 +68,17 @@ impl Tracing {
         let live = on.sessions.at(index)?.live.as_ref().map(|live| live.id);
         match live {
             None if wanted.is_all() => {}
-            None => drop(on.engine.check_tasks(&wanted)?),
+            None => drop(check(&on.engine, &wanted)?),
             Some(id) => {
-                if let Err(error) = self.ask_tasks(guest, index, id, &wanted) {
+                let mut asking = Asking {
+                    tracing: self,
+                    guest,
+                    index,
+                    id,
+                };
+                if let Err(error) = asking.ask(&wanted) {
                     // What has failed is worth more than why this does, too.
-                    let _ = self.ask_tasks(guest, index, id, &before);
+                    let _ = asking.ask(&before);
                     return Err(error);
                 }
             }
@@ -82,21 +90,25 @@ impl Tracing {
         session.describe(&on.shared, found);
         Ok(Switched { changed: true })
     }
+}
 
-    /// Has the stubs of a session that has rings ask for these tasks from now on.
-    fn ask_tasks(
-        &mut self,
-        guest: &impl Guest,
-        index: usize,
-        id: SessionId,
-        wanted: &WantedTasks,
-    ) -> Result<(), TracingError> {
-        let on = &mut self.attachment;
+/// A session that has rings.
+struct Asking<'a, G> {
+    tracing: &'a mut Tracing,
+    guest: &'a G,
+    index: usize,
+    id: SessionId,
+}
+
+impl<G: Guest> Asking<'_, G> {
+    /// Has its stubs ask for these tasks from now on.
+    fn ask(&mut self, wanted: &WantedTasks) -> Result<(), TracingError> {
+        let (on, id) = (&mut self.tracing.attachment, self.id);
         on.phases.check_text()?;
-        let mut stopped = guest.stop()?;
-        let takes_others = on.engine.filter_tasks(&mut stopped, id, wanted)?;
+        let mut stopped = self.guest.stop()?;
+        let takes_others = on.ask(&mut stopped, id, wanted)?;
         drop(stopped);
-        let is_started = on.sessions.at(index)?.started;
+        let is_started = on.sessions.at(self.index)?.started;
         let follows = is_started && wanted.follows;
         let followed = on.engine.sessions().get(id)?.follows;
         on.follow_forks(id, follows)?;
@@ -104,42 +116,50 @@ impl Tracing {
             return Ok(());
         }
         on.engine.sessions_mut().set_anew(id, takes_others);
-        let changed = self.lead_anew(guest, index, id, takes_others);
-        self.attachment.engine.sessions_mut().set_anew(id, false);
+        let changed = self.lead_anew(takes_others);
+        let sessions = self.tracing.attachment.engine.sessions_mut();
+        sessions.set_anew(id, false);
         changed
     }
 
-    /// Has everything that leads to stubs of a session lead to those that it has now.
-    fn lead_anew(
-        &mut self,
-        guest: &impl Guest,
-        index: usize,
-        id: SessionId,
-        takes_others: bool,
-    ) -> Result<(), TracingError> {
-        let on = &mut self.attachment;
-        let filter = on.sessions.at(index)?.filter.clone();
-        let selection = on.engine.sessions().get(id)?.selection.clone();
+    /// Has everything that leads to its stubs lead to those that it has now.
+    fn lead_anew(&mut self, takes_others: bool) -> Result<(), TracingError> {
+        let Self {
+            tracing,
+            guest,
+            index,
+            id,
+        } = self;
+        let on = &mut tracing.attachment;
+        let filter = on.sessions.at(*index)?.filter.clone();
+        let selection = on.engine.sessions().get(*id)?.selection.clone();
         // Also where only of tasks that begin is told from now on, or no more.
-        on.change(guest, index, id, filter, selection)?;
+        on.change(*guest, *index, *id, filter, selection)?;
         if takes_others {
-            let events: Vec<_> = on.sessions.at(index)?.events.iter().copied().collect();
-            on.begin_events(guest, index, &events)?;
-            self.probes.again(on, guest, index)?;
+            let events: Vec<_> = on.sessions.at(*index)?.events.iter().copied().collect();
+            on.begin_events(*guest, *index, &events)?;
+            tracing.probes.again(on, *guest, *index)?;
         }
         Ok(())
-    }
-
-    /// Which tasks a session records.
-    ///
-    /// # Errors
-    /// [`TracingError::NoSession`].
-    pub fn tasks(&self, name: &str) -> Result<TaskStatus, TracingError> {
-        Ok(self.attachment.sessions.get(name)?.task_status())
     }
 }
 
 impl Attachment {
+    /// Has the stubs of a session ask for these tasks from their next plan on, of a guest that is stopped. Says whether it
+    /// takes other stubs.
+    ///
+    /// # Errors
+    /// [`TracingError::Tasks`].
+    pub fn ask(
+        &mut self,
+        stopped: &mut (impl StoppedTarget + ?Sized),
+        id: SessionId,
+        wanted: &WantedTasks,
+    ) -> Result<bool, TracingError> {
+        let engine = &mut self.engine;
+        Ok(tasks::Asking { engine, id }.ask(stopped, wanted)?)
+    }
+
     /// Whether what a session records follows forks, from the next plan on.
     ///
     /// # Errors

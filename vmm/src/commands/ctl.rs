@@ -49,19 +49,7 @@ pub fn ctl(options: &CtlOptions) -> Result<ExitStatus, Failure> {
             method,
             switched("tracing is off", "it was off already"),
         ),
-        CtlVerb::Vcpus(VcpusVerb::Set(method)) => ask(
-            options,
-            method,
-            switched(
-                "only these are recorded",
-                "only these were recorded already",
-            ),
-        ),
-        CtlVerb::Vcpus(VcpusVerb::Clear(method)) => ask(
-            options,
-            method,
-            switched("all are recorded", "all were recorded already"),
-        ),
+        CtlVerb::Vcpus(verb) => vcpus_verb(options, verb),
         CtlVerb::Tasks(verb) => tasks::tasks(options, verb),
         CtlVerb::Events(verb) => events::events(options, verb),
         CtlVerb::Probe(verb) => probes::probes(options, verb),
@@ -90,6 +78,24 @@ pub fn ctl(options: &CtlOptions) -> Result<ExitStatus, Failure> {
             switched("shutting down", "it is ending already"),
         ),
         CtlVerb::Version(method) => ask(options, method, version),
+    }
+}
+
+fn vcpus_verb(options: &CtlOptions, verb: &VcpusVerb) -> Result<ExitStatus, Failure> {
+    match verb {
+        VcpusVerb::Set(method) => ask(
+            options,
+            method,
+            switched(
+                "only these are recorded",
+                "only these were recorded already",
+            ),
+        ),
+        VcpusVerb::Clear(method) => ask(
+            options,
+            method,
+            switched("all are recorded", "all were recorded already"),
+        ),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What `status` returns: the machine, and beside it [`tracer::tracing::status`].
+//! What `status` returns: the machine, and beside it [`status`].
 
 use serde::{Deserialize, Serialize};
 use status::TracingStatus;

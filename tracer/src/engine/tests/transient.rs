@@ -20,6 +20,7 @@ fn kernel() -> Kernel {
         modules: None,
         kprobes: None,
         tasks: None,
+        cgroups: None,
         stacks: None,
     }
 }

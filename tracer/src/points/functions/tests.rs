@@ -72,7 +72,8 @@ fn plan(
     store: &mut StubStore,
     memory: &mut MockTarget,
 ) -> Result<Vec<Edit>, StoreError> {
-    let leads = leads(image, sites, what, spec, store, memory)?;
+    let none = SessionSet::default();
+    let leads = leads(image, sites, none, what, spec, store, memory)?;
     let mut edits = Vec::new();
     for (site, lead) in leads {
         let wanted = wanted(site, sites, lead)?;
@@ -98,8 +99,14 @@ fn sites_of_which_nothing_else_is_wanted_are_left_out() {
     let edits = plan(&image, &mut sites, what, &mut arena, &mut target).unwrap();
     assert_eq!(edits.len(), 3);
     edits.iter().for_each(|edit| sites.made(edit));
-    let again = leads(&image, &sites, what, spec, &mut arena, &mut target);
-    assert_eq!(again.unwrap(), []);
+    let mut again = |anew| {
+        let leads = leads(&image, &sites, anew, what, spec, &mut arena, &mut target);
+        leads.unwrap().len()
+    };
+    assert_eq!(again(SessionSet::default()), 0);
+    // Nor are those looked for whose stubs are other ones now, but of their sessions.
+    assert_eq!(again(SessionSet::default().with(2)), 0);
+    assert_eq!(again(SessionSet::default().with(1)), 3);
 }
 
 /// Which sessions trace which function, as a set of pairs.

@@ -28,7 +28,7 @@ use trace::export::uftrace::{Fired, LateModules, Pause, PauseSpread, WaitingModu
 use trace::graph::threads::Threads;
 use trace::live::Listener;
 
-use super::checks::{Room, check_name, check_room, check_roots, check_values};
+use super::checks::{Room, check_name, check_room, check_roots, check_values, wanted_tasks};
 use super::closing::Closing;
 use super::error::TracingError;
 use super::lossless::{check_hidden, check_lossless};
@@ -211,7 +211,7 @@ impl TraceSession {
         }
         let geometry = options.geometry()?;
         let only = only::vcpus(&options.only_vcpus, shared)?;
-        let tasks = options.tasks()?;
+        let tasks = wanted_tasks(&options)?;
         let calls = options.graph.rules()?;
         if tracer == Tracer::Graph {
             check_roots(&calls, &shared.image)?;

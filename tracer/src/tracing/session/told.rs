@@ -155,6 +155,7 @@ impl TraceSession {
 
     /// What a trace says of itself.
     pub(super) fn metadata(&self, shared: &Shared, found: Found) -> Metadata {
+        let tasks = TaskStatus::from(&self.tasks);
         Metadata {
             command_line: shared.command_line.clone(),
             image: shared.kernel.clone(),
@@ -170,9 +171,9 @@ impl TraceSession {
             filter: globs(&self.filter, Side::Include),
             notrace: globs(&self.filter, Side::Notrace),
             only_vcpus: self.only.numbers().to_vec(),
-            only_tasks: self.task_status().only,
-            not_tasks: self.task_status().not,
-            follow_forks: self.tasks.follows,
+            only_tasks: tasks.only,
+            not_tasks: tasks.not,
+            follow_forks: tasks.follow_forks,
             init_calls: InitCallList::new(&shared.image.functions, &shared.image.init_calls),
             late_modules: self.late.clone(),
             waiting_modules: self.waiting_modules,
@@ -208,20 +209,6 @@ impl TraceSession {
         }
     }
 
-    /// Which tasks it records.
-    pub fn task_status(&self) -> TaskStatus {
-        let (only, not) = match self.tasks.is_not {
-            true => (Vec::new(), self.tasks.written()),
-            false => (self.tasks.written(), Vec::new()),
-        };
-        TaskStatus {
-            only,
-            not,
-            follow_forks: self.tasks.follows,
-            by: (!self.tasks.is_all()).then(|| "stub".to_owned()),
-        }
-    }
-
     /// Part of `status`, and a line of `session list`. `traced` functions lead to it.
     pub fn status(&self, traced: u64) -> SessionStatus {
         let state = match (self.started, self.switched_on) {
@@ -241,7 +228,7 @@ impl TraceSession {
                 vcpus: self.only.numbers().to_vec(),
                 by: "stub".to_owned(),
             }),
-            tasks: (!self.tasks.is_all()).then(|| self.task_status()),
+            tasks: (!self.tasks.is_all()).then(|| TaskStatus::from(&self.tasks)),
             mode: self.options.mode.name().to_owned(),
             clock: self.options.clock.name().to_owned(),
             clock_period_ns: self.beat().map(|beat| beat.period_ns),

@@ -75,5 +75,5 @@ methods! {
 
     /// Which tasks are named, and who sees to it that only they are recorded
     ShowTasks(OfSession) "tasks.show" -> TaskStatus:
-        |of, tracing, _guest| tracing.tasks(&of.session.0)?;
+        |of, tracing, _guest| tracing.session(&of.session.0)?.tasks()?;
 }
