@@ -30,14 +30,17 @@ pub fn with_empty_dev(script: &str) -> Ended {
     let open = "chmod 755 \"$(dirname \"$1\")\" \"$1\"; chmod 644 \"$2\"";
     let script =
         format!("set -e; export {ALLOW_ROOT}=1; {open}; cd /; mount -t tmpfs none /dev; {script}");
-    let words = ["unshare", "-m", "sh", "-c", &script, "sh"];
     let id = Command::new("id").arg("-u").output().expect("id starts");
-    let root = id.stdout == b"0\n";
-    let sudo: &[&str] = if root { &[] } else { &["sudo", "-n"] };
-    let words = [sudo, &words].concat();
-    let mut command = Command::new(words[0]);
+    let mut command = match id.stdout == b"0\n" {
+        true => Command::new("unshare"),
+        false => {
+            let mut sudo = Command::new("sudo");
+            sudo.args(["-n", "unshare"]);
+            sudo
+        }
+    };
     command
-        .args(&words[1..])
+        .args(["-m", "sh", "-c", &script, "sh"])
         .args([program, kernel])
         .stdin(Stdio::null());
     Ended::from(
