@@ -8,6 +8,7 @@ use crate::control::method::Method;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::verbs::ctl::CtlOptions;
+use tracer::tracing::status::Switched;
 
 /// Makes the request and prints the result: as `show` has it, or as it is.
 pub(super) fn ask<M: Method>(
@@ -24,4 +25,9 @@ pub(super) fn ask<M: Method>(
     };
     stdout::print(text)?;
     Ok(ExitStatus::Success)
+}
+
+/// Says whether something was as it was asked for already.
+pub(super) fn switched(yes: &str, no: &str) -> impl FnOnce(&Switched) -> String {
+    move |switched| format!("{}\n", if switched.changed { yes } else { no })
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use terms::printable::masked;
 use terms::quantity::{counted, plain};
 
-use super::ask::ask;
+use super::ask::{ask, switched};
 use super::top::counted::Counted;
 use super::top::table::table;
 use super::{dynfunc, events, probes, tail, tasks, top};
@@ -22,7 +22,7 @@ use crate::layout::MIB;
 use crate::verbs::ctl::{CtlOptions, CtlVerb, FilterVerb, SessionVerb, VcpusVerb};
 use status::{
     Changed, Deleted, Digest, Functions, LocksStatus, Profile, SessionList, SessionStatus,
-    Switched, SwitchedLocks, TracingStatus,
+    SwitchedLocks, TracingStatus,
 };
 use status::{Dumped, RingStatus, WaitStatus};
 use tracer::tracing::options::DEFAULT_SESSION;
@@ -120,10 +120,6 @@ fn filter_verb(options: &CtlOptions, verb: &FilterVerb) -> Result<ExitStatus, Fa
         FilterVerb::Set(method) => ask(options, method, changed),
         FilterVerb::Clear(method) => ask(options, method, changed),
     }
-}
-
-pub(super) fn switched(yes: &str, no: &str) -> impl FnOnce(&Switched) -> String {
-    move |switched| format!("{}\n", if switched.changed { yes } else { no })
 }
 
 fn version(service: &Service) -> String {

@@ -1,7 +1,6 @@
 //! What `vmm ctl tasks` prints.
 
-use super::ask::ask;
-use super::ctl::switched;
+use super::ask::{ask, switched};
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::verbs::ctl::{CtlOptions, TasksVerb};
