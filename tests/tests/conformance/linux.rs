@@ -374,6 +374,11 @@ fn kprobe_module(stock: &mut Stock) {
         stock.shell.does(MODULE_COMES);
         // Whoever asks has it looked at first.
         assert_eq!(states(stock), set, "{round}");
+        // What has come is not traced by a session that traces no functions.
+        let status = stock.client.status();
+        let sessions = status["tracing"]["sessions"].as_array().unwrap();
+        let later = sessions.iter().find(|one| one["name"] == "later").unwrap();
+        assert_eq!(later["traced"], 0, "{later}");
         if round == 0 {
             let refused = json!({"session": "later", "probes": ["mod:binfmt_misc:bm_staus_read"]});
             let said = stock.client.refused("probe.add", refused);
