@@ -24,13 +24,15 @@ pub(super) const CASES: &[Case] = &[
         "globs with `*` at either end, at both, in the middle, with `?` and with sets of characters select what the same regular \
          expression does, and what the kernel's own tracer selects",
         "ctl start --filter '[Ss]y[Ss]_*'",
-    ),
+    )
+    .beside("the same functions, but for those that are never traced here, and one that is said to be skipped"),
     passes(
         "fgraph_filter",
         Linux,
         "a graph of one function has no other in it",
         "ctl start --tracer graph --filter schedule",
-    ),
+    )
+    .beside("the same: nothing else"),
     passes(
         "fgraph_multi",
         Bundled,
@@ -60,7 +62,8 @@ pub(super) const CASES: &[Case] = &[
         Linux,
         "a return of -5 is shown signed, and as hex",
         "ctl probe add 'mem_read%return' '$retval' 'hex=$retval:x64'",
-    ),
+    )
+    .beside("the same value, by a kretprobe"),
     passes(
         "func_set_ftrace_file",
         Bundled,
@@ -86,7 +89,8 @@ pub(super) const CASES: &[Case] = &[
         "at a hit the stack is recorded, by the kernel's own tables (ORC); callers whose returns are hooked are the real ones; it is what the kernel's own \
          tracer records",
         "ctl probe add version_proc_show '$stack'",
-    ),
+    )
+    .beside("the same callers; a stack of its own has no offsets"),
     passes(
         "func_filter_pid",
         Linux,
@@ -110,14 +114,16 @@ pub(super) const CASES: &[Case] = &[
         Linux,
         "a filter waits for a module, survives its unloading, and its functions are traced when it comes again",
         "ctl start --filter 'mod:binfmt_misc:bm_status_*'",
-    ),
+    )
+    .beside("OWNMOD"),
     passes(
         "kprobe_module",
         Linux,
         "a probe waits for a module, survives its unloading, and is hit when it comes again; what says so of a kernel without modules, or of a function that \
          the loaded module has not, is refused",
         "ctl probe add 'mod:binfmt_misc:bm_status_read $arg3'",
-    ),
+    )
+    .beside("OWNKP"),
     passes(
         "kprobe_args_syntax",
         Bundled,

@@ -48,6 +48,8 @@ pub struct Case {
     pub command: &'static str,
     /// What comes of it.
     pub verdict: Verdict,
+    /// What the kernel's own tracer answers to the same question on the same kernel, if it is asked, beside our answer.
+    pub own: &'static str,
 }
 
 impl Case {
@@ -65,6 +67,7 @@ impl Case {
             behaviour,
             command,
             verdict: Verdict::Passes(ground),
+            own: "",
         }
     }
 
@@ -81,7 +84,13 @@ impl Case {
             behaviour,
             command: "",
             verdict: Verdict::NotYet(missing),
+            own: "",
         }
+    }
+
+    /// The same, where the kernel's own tracer is asked, too, and answers this.
+    const fn beside(self, own: &'static str) -> Self {
+        Self { own, ..self }
     }
 }
 
@@ -99,6 +108,14 @@ pub fn shown_on(ground: Ground) -> Vec<&'static str> {
     shown.map(|case| case.name).collect()
 }
 
+/// The names of those of which the kernel's own tracer is asked, too.
+#[must_use]
+pub fn asked_of_the_kernel() -> Vec<&'static str> {
+    let cases = cases().into_iter();
+    let asked = cases.filter(|case| !case.own.is_empty());
+    asked.map(|case| case.name).collect()
+}
+
 /// The part of docs/conformance.md that is made of the cases.
 #[must_use]
 pub fn as_markdown() -> String {
@@ -111,13 +128,25 @@ pub fn as_markdown() -> String {
         let of: Vec<&Case> = cases.iter().filter(|case| case.suite == suite).collect();
         let is_passed = |case: &&&Case| matches!(case.verdict, Verdict::Passes(_));
         let passed = of.iter().filter(is_passed).count();
+        let has_own = of.iter().any(|case| !case.own.is_empty());
         let _ = write!(
             page,
-            "## {title}: {passed} of {}\n\n| theirs | behaviour | command | result |\n|---|---|---|---|\n",
-            of.len()
+            "## {title}: {passed} of {}\n\n| theirs | behaviour | command | result |{}\n|---|---|---|---|{}\n",
+            of.len(),
+            if has_own {
+                " the kernel's own tracer |"
+            } else {
+                ""
+            },
+            if has_own { "---|" } else { "" },
         );
         for case in of {
-            let _ = writeln!(page, "{}", row(case));
+            let own = if has_own {
+                format!(" {} |", case.own)
+            } else {
+                String::new()
+            };
+            let _ = writeln!(page, "{}{own}", row(case));
         }
         page.push('\n');
     }

@@ -194,7 +194,7 @@ fn whoever_attaches_filters_by_file_and_changes_it() {
     );
     other.type_text("q");
     other.wait_for_times("checksum recursion", 1);
-    client.call("filter.set", json!({"filter": ["file:calls.rs:*_leaf"]}));
+    client.call("filter.set", json!({"filter": ["file:calls.rs:calls_*f"]}));
     other.type_text("q");
     let (ended, _) = other.end();
     let printed = without_gate(ended.good().printed());

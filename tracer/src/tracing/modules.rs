@@ -138,7 +138,9 @@ impl Attachment {
                 continue;
             };
             let (name, filter) = (session.name.clone(), session.filter.clone());
-            let Some(id) = session.started().ok().filter(|_| session.started) else {
+            // Others trace what there was when they began, or no functions at all.
+            let follows = session.started && session.follows_modules;
+            let Some(id) = session.started().ok().filter(|_| follows) else {
                 continue;
             };
             let selected = filter.select(&self.shared.image, &self.shared.sources);

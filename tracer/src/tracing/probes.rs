@@ -427,7 +427,12 @@ impl Attachment {
                     (Level::Warn, why.to_owned())
                 }
             };
-            let remark = format!("probe {} ({}) {why}", id.0, probe.name);
+            // The number that its user knows may be another one: it is older than its first place.
+            let number = match probe.waits_for_module {
+                true => String::new(),
+                false => format!(" {}", id.0),
+            };
+            let remark = format!("probe{number} ({}) {why}", probe.name);
             self.remarks.say(level, remark);
         }
     }

@@ -8,7 +8,7 @@ use crate::control::method::Method;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::verbs::ctl::CtlOptions;
-use tracer::tracing::status::Switched;
+use status::Switched;
 
 /// Makes the request and prints the result: as `show` has it, or as it is.
 pub(super) fn ask<M: Method>(

@@ -241,7 +241,18 @@ pub fn choose_beside(
         Some(number) => Some(Tactic::numbered(number).ok_or(TacticError::Unknown(number))?),
         None => None,
     };
-    let spot = Spot::find(image, at)?;
+    let spot = match Spot::find(image, at) {
+        Ok(spot) => spot,
+        // Of a module the sites of functions are known, and nothing else of its text.
+        Err(error @ TacticError::Module { .. }) => {
+            let is_tried = wanted.is_none_or(|wanted| wanted == Tactic::Site);
+            let function = image.function_at(at).filter(|_| is_tried);
+            return function
+                .and_then(|id| site(image, id, at).ok())
+                .ok_or(error);
+        }
+        Err(error) => return Err(error),
+    };
     let mut why = Vec::new();
     let tried = Tactic::ALL
         .into_iter()
@@ -302,7 +313,7 @@ impl<'a> Spot<'a> {
 
     fn place(&self, tactic: Tactic, taken: &BTreeSet<Gva>) -> Result<Place, Refusal> {
         if tactic == Tactic::Site {
-            return self.site();
+            return site(self.image, self.id, self.at);
         }
         if let Some(error) = self.image.tables.missing() {
             return Err(Refusal::Unlisted(error.clone()));
@@ -342,26 +353,6 @@ impl<'a> Spot<'a> {
             displaced,
             inner: all.iter().skip(1).map(|one| Gva(one.ip())).collect(),
             padding,
-            trap: None,
-        })
-    }
-
-    fn site(&self) -> Result<Place, Refusal> {
-        let site = self.image.site_of(self.id);
-        let site = site
-            .filter(|site| site.address == self.at)
-            .ok_or(Refusal::NoSite)?;
-        Ok(Place {
-            tactic: Tactic::Site,
-            at: self.at,
-            function: self.id,
-            length: SITE_LENGTH,
-            displaced: match site.form.displaced() {
-                Some(displaced) => displaced.as_slice().to_vec(),
-                None => untraced(site).to_vec(),
-            },
-            inner: Vec::new(),
-            padding: None,
             trap: None,
         })
     }
@@ -464,6 +455,25 @@ impl<'a> Spot<'a> {
             },
         })
     }
+}
+
+/// The place at a function's own site.
+fn site(image: &Image, id: FunctionId, at: Gva) -> Result<Place, Refusal> {
+    let site = image.site_of(id).filter(|site| site.address == at);
+    let site = site.ok_or(Refusal::NoSite)?;
+    Ok(Place {
+        tactic: Tactic::Site,
+        at,
+        function: id,
+        length: SITE_LENGTH,
+        displaced: match site.form.displaced() {
+            Some(displaced) => displaced.as_slice().to_vec(),
+            None => untraced(site).to_vec(),
+        },
+        inner: Vec::new(),
+        padding: None,
+        trap: None,
+    })
 }
 
 /// Why there is nothing to be displaced in a function whose bytes are not in the image.
