@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
 
+use nix::errno::Errno;
 use nix::sys::ptrace::{self, Options};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -80,11 +81,20 @@ pub fn killed_at(command: &mut Command, which: Steps, step: u64) -> Lived {
 /// When it cannot be started or traced.
 pub fn held_at(command: &mut Command, which: Steps, step: u64) -> Result<Held, Lived> {
     command.stdout(Stdio::null()).stderr(Stdio::piped());
-    let child: Child = command.spawn().expect("the program starts");
+    let mut child: Child = command.spawn().expect("the program starts");
     let pid = Pid::from_raw(child.id().cast_signed());
     let options = Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_EXITKILL;
-    ptrace::seize(pid, options).expect("it can be traced");
-    ptrace::interrupt(pid).expect("it can be interrupted");
+    let seized = ptrace::seize(pid, options).and_then(|()| ptrace::interrupt(pid));
+    if let Err(error) = seized {
+        // One that is short may have come to its end before anybody could hold it.
+        let ended = child.wait().expect("it is ours");
+        let may_have_ended = matches!(error, Errno::EPERM | Errno::ESRCH);
+        assert!(
+            may_have_ended && ended.success(),
+            "it can be traced: {error}, {ended}"
+        );
+        return Err(lived(child, 0, ended.code()));
+    }
     watch((child, pid), which, step)
 }
 
