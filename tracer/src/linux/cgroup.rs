@@ -198,7 +198,8 @@ mod tests {
     }
 
     fn guest() -> Guest {
-        Guest::new(&[(0, ""), (0, "a"), (0, "ab"), (1, "b"), (2, "b")])
+        // The longer one comes first.
+        Guest::new(&[(0, ""), (0, "ab"), (0, "a"), (1, "b"), (2, "b")])
     }
 
     #[test]
@@ -206,10 +207,10 @@ mod tests {
         let guest = guest();
         for (path, level, number) in [
             ("/", 0, 1000),
-            ("/a", 1, 1001),
-            ("/ab", 1, 1002),
-            ("/a/b", 2, 1003),
-            ("/ab/b/", 2, 1004),
+            ("/ab", 1, 1001),
+            ("/a", 1, 1002),
+            ("/ab/b/", 2, 1003),
+            ("/a/b", 2, 1004),
         ] {
             assert_eq!(guest.find(path), Ok(Cgroup { level, number }), "{path}");
         }
