@@ -212,7 +212,10 @@ impl Probes {
     ) -> Vec<ProbeId> {
         let mut lost = Vec::new();
         for probe in self.all.values_mut().filter(|probe| !probe.is_lost) {
-            let is_freed = transient.is_freed(image, probe.place.at);
+            // What a module has is there for as long as its functions are.
+            let function = image.function(probe.place.function);
+            let is_of_kernel = function.is_none_or(|one| one.module.is_none());
+            let is_freed = is_of_kernel && transient.is_freed(image, probe.place.at);
             if is_freed || sites.is_gone(probe.place.function) {
                 probe.is_lost = true;
                 probe.session = None;
