@@ -1,7 +1,7 @@
 //! The door of the library is narrow: the names that an embedder finds in `tracer` without its features.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use proc_macro2::TokenTree;
 use syn::{Attribute, Item, ItemMacro, ItemMod, UseTree, Visibility};
@@ -21,7 +21,7 @@ fn the_library_shows_no_more_than_an_embedder_needs() {
         .map(|source| (source.path.clone(), source))
         .collect();
     let mut names = BTreeSet::new();
-    shown(&sources, &PathBuf::from(FOLDER), "lib.rs", &mut names);
+    shown(&sources, Path::new(FOLDER), "lib.rs", &mut names);
     let count = names.len();
     assert!(
         count <= NAMES,
@@ -33,7 +33,7 @@ fn the_library_shows_no_more_than_an_embedder_needs() {
 /// The names that a module shows, whose file is this one in `folder`.
 fn shown(
     sources: &BTreeMap<PathBuf, Source>,
-    folder: &PathBuf,
+    folder: &Path,
     file: &str,
     names: &mut BTreeSet<String>,
 ) {
@@ -51,14 +51,14 @@ fn shown(
 
 fn descend(
     sources: &BTreeMap<PathBuf, Source>,
-    folder: &PathBuf,
+    folder: &Path,
     file: &str,
     inside: &ItemMod,
     names: &mut BTreeSet<String>,
 ) {
     let name = inside.ident.to_string();
     let folder = match file {
-        "lib.rs" | "mod.rs" => folder.clone(),
+        "lib.rs" | "mod.rs" => folder.to_owned(),
         _ => folder.join(file.trim_end_matches(".rs")),
     };
     let one = format!("{name}.rs");

@@ -8,7 +8,8 @@ fn a_name_is_compared_with_its_end_or_only_its_beginning() {
         bytes[..comm.len()].copy_from_slice(comm.as_bytes());
         bytes[comm.len()] = 0;
         let halves = u128::from_le_bytes(bytes);
-        let halves = [halves as u64, (halves >> 64) as u64];
+        let halves =
+            [halves, halves >> 64].map(|half| (half & u128::from(u64::MAX)).try_into().unwrap());
         (0..2).all(|half| halves[half] & of.masks[half] == of.words[half])
     };
     let all = NameWords::new("make", true).unwrap();
