@@ -184,7 +184,7 @@ impl Ground {
             Asked::Calls(function) => self.body_counter(function),
             _ => self.base + RUNNING,
         };
-        let at = running.wrapping_sub(self.gs_base(0)) as i64;
+        let at = running.wrapping_sub(self.gs_base(0)).cast_signed();
         let block = Gva(self.base + TASK_BLOCK);
         let current = CurrentTask {
             at: at.try_into().unwrap(),
