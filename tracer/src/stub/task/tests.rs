@@ -7,9 +7,8 @@ fn a_name_is_compared_with_its_end_or_only_its_beginning() {
         let mut bytes = [rest; NAME_BYTES];
         bytes[..comm.len()].copy_from_slice(comm.as_bytes());
         bytes[comm.len()] = 0;
-        let halves = u128::from_le_bytes(bytes);
-        let halves: [u64; 2] =
-            [halves, halves >> 64].map(|half| (half & u128::from(u64::MAX)).try_into().unwrap());
+        let half = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+        let halves = [half(0), half(8)];
         (0..2).all(|half| halves[half] & of.masks[half] == of.words[half])
     };
     let all = NameWords::new("make", true).unwrap();
