@@ -517,3 +517,33 @@ fn storm<const N: usize>(options: [&str; N], toggles: u32) {
             .for_each(assert_registers);
     }
 }
+
+/// It was once: a graph that was switched off hid the returns for which another session's probe waited.
+#[test]
+fn a_graph_that_is_switched_off_hides_no_return_from_a_probe() {
+    for tracer in ["graph", "profile"] {
+        let mut running: Running = gated("calls,spin", "iterations=20").start();
+        running.wait_for("workload spin");
+        let mut client = running.client();
+        let own = json!({"tracer": tracer, "filter": ["calls_twig"]});
+        client.call("start", own);
+        let output = json!({"output": running.path("returns")});
+        let create = json!({"name": "returns", "tracer": "nop", "options": output});
+        client.call("session.create", create);
+        client.call("start", json!({"session": "returns"}));
+        let add = json!({"session": "returns", "probes": ["calls_twig%return"]});
+        client.call("probe.add", add);
+        client.call("tracing-off", Value::Null);
+        running.type_text("q");
+        running.wait_for("checksum calls");
+        client.call("stop", json!({"session": "returns"}));
+        let listed = client.call("probe.list", Value::Null);
+        running.type_text("q");
+        let calls = running.end().0.good().printed().calls;
+        assert_eq!(
+            listed["probes"][0]["hits"].as_u64(),
+            calls.get("calls_twig").copied(),
+            "{tracer}"
+        );
+    }
+}

@@ -3,10 +3,8 @@
 use super::AttachError;
 use crate::filter::Selection;
 use crate::record::Format;
-use crate::ring::turnstile::{Rings, WaitAt};
-use crate::session::{
-    CallMoments, Session, SessionConfig, SessionEvents, SessionId, SessionMemory, TracerKind,
-};
+use crate::ring::turnstile::WaitAt;
+use crate::session::{CallMoments, Session, SessionConfig, SessionId, SessionMemory, TracerKind};
 use crate::stub::profile::Profile;
 use crate::stub::recorder::Recorder;
 use crate::target::WindowMemory;
@@ -27,7 +25,6 @@ pub(super) struct Place {
     pub(super) memory: SessionMemory,
     pub(super) recorder: Option<Recorder>,
     pub(super) profile: Option<Profile>,
-    pub(super) events: Option<SessionEvents>,
 }
 
 impl Place {
@@ -52,15 +49,11 @@ impl Place {
     }
 
     /// A session that has this and traces nothing yet. `waits` is where its stubs wait at a full ring.
-    pub(super) fn session(
-        self,
-        config: SessionConfig,
-        waits: impl Fn(Rings) -> Option<WaitAt>,
-    ) -> Session {
+    pub(super) fn session(self, config: SessionConfig, waits: Option<WaitAt>) -> Session {
         let clock = config.clock;
         let recorder = |recorder| Recorder {
             clock,
-            waits: waits(Rings::Calls),
+            waits,
             tasks: None,
             ..recorder
         };
@@ -72,12 +65,7 @@ impl Place {
                 tasks: None,
                 ..profile
             }),
-            events: self.events.map(|mut events| {
-                let recorder = &mut events.recorder.recorder;
-                (recorder.clock, recorder.waits) = (clock, waits(Rings::Events));
-                recorder.tasks = None;
-                events
-            }),
+            events: None,
             selection: Selection::default(),
             captures: CallMoments::default(),
             halts: Vec::new(),

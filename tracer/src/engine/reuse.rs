@@ -15,7 +15,8 @@ use super::retired::{Place, Retired};
 use super::{AttachError, Foothold};
 use crate::record::{MARK_MASK, RECORD_BYTES};
 use crate::ring::geometry::Position;
-use crate::session::{SessionConfig, SessionId, TracerKind};
+use crate::ring::turnstile::Rings;
+use crate::session::{SessionConfig, SessionEvents, SessionId, TracerKind};
 use crate::stub::recorder::Recorder;
 use crate::target::WindowMemory;
 
@@ -58,6 +59,19 @@ fn bytes_for(config: &SessionConfig, rings: usize) -> u64 {
 }
 
 impl Foothold {
+    /// Event rings of a session of the same number that was deleted, for one as `config` says.
+    pub(super) fn reuse_event_rings(
+        &self,
+        id: SessionId,
+        config: &SessionConfig,
+        mut events: SessionEvents,
+    ) -> SessionEvents {
+        let recorder = &mut events.recorder.recorder;
+        recorder.clock = config.clock;
+        recorder.waits = self.waits_of(id, config, Rings::Events);
+        events
+    }
+
     /// The rings at `old`, made those of a session as `config` says.
     pub(super) fn refit(
         &self,
@@ -99,6 +113,16 @@ impl Foothold {
             ..old
         })
     }
+}
+
+/// Takes event rings out whose records have room as `is_wanted` says of its logarithm.
+pub(super) fn take(
+    retired: &mut Vec<SessionEvents>,
+    is_wanted: impl Fn(u32) -> bool,
+) -> Option<SessionEvents> {
+    let is_it = |events: &SessionEvents| is_wanted(events.recorder.payload_log2);
+    let index = retired.iter().position(is_it)?;
+    Some(retired.swap_remove(index))
 }
 
 /// A lap past all that late writers can have reserved, for rings of `slots`.

@@ -67,7 +67,6 @@ impl Foothold {
             memory,
             recorder: Some(recorder),
             profile: None,
-            events: None,
         })
     }
 
@@ -150,7 +149,6 @@ impl Foothold {
             memory,
             recorder: None,
             profile: Some(profile),
-            events: None,
         })
     }
 
@@ -215,7 +213,7 @@ impl Foothold {
 }
 
 /// The room beside each slot for payloads of so many bytes, as a power of two.
-fn payload_log2(bytes: u64) -> u32 {
+pub(super) fn payload_log2(bytes: u64) -> u32 {
     let bytes = bytes.min(PAYLOAD_BYTES_MAX).next_power_of_two();
     bytes.ilog2().max(PAYLOAD_LOG2_MIN)
 }

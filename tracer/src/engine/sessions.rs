@@ -9,6 +9,8 @@
 //! * Its rings stay with its cell, as [`Retired`]. Only a new session of the same tracer kind, record
 //!   format and ring size on the same cell gets them again. It begins a whole lap past the last head, so
 //!   whatever a late writer had reserved lies before the reader's first position and is ignored.
+//! * Its event rings stay with its number, each for records of the room that it has: a session of the same number gets them
+//!   whose records need that.
 //! * When the window is half used, a session of another kind or size gets them ([`super::reuse`]).
 //! * When every free cell was used for sessions of other kinds or sizes, the new session gets a used
 //!   cell and rings of its own. A late writer of the earlier session can then reserve a slot
@@ -18,18 +20,24 @@
 //!
 //! Stubs are found again by what they do, so sessions that come and go do not use the arena up.
 
+use std::collections::BTreeMap;
+
 use terms::addr::Gpa;
 use terms::function::Function;
 use terms::session_set::SessionSet;
 
 use super::foothold::CellsMoved;
 use super::retired::{Place, Retired};
-use super::reuse::{REUSE_MAX, is_scarce, roomy};
+use super::reuse::{REUSE_MAX, is_scarce, roomy, take};
+use super::rings::payload_log2;
 use super::{ApplyError, AttachError, Foothold};
 use crate::filter::Selection;
 use crate::points::functions::{HaltSet, Recording};
 use crate::ring::geometry::{Geometry, Position};
-use crate::session::{CallMoments, Session, SessionConfig, SessionId, SessionMemory, TracerKind};
+use crate::ring::turnstile::Rings;
+use crate::session::{
+    CallMoments, Session, SessionConfig, SessionEvents, SessionId, SessionMemory, TracerKind,
+};
 use crate::stub::cell::{EVENT_CELL, HEAD, LIMIT, SESSIONS_MAX};
 use crate::stub::recorder::Recorder;
 use crate::stub::spec::StubSpec;
@@ -43,6 +51,9 @@ use crate::window::WindowError;
 pub struct Sessions {
     slots: Vec<Option<Session>>,
     retired: Vec<Retired>,
+    /// Event rings of those that there were, by their numbers: no session has them with the rest, as the room of their
+    /// records may be another one.
+    retired_events: BTreeMap<SessionId, Vec<SessionEvents>>,
     anew: SessionSet,
 }
 
@@ -92,7 +103,7 @@ impl Sessions {
         };
         place.clear_counters(target, &config)?;
         let (halts, left) = foothold.place_halts(target, id, &config)?;
-        let waits = |rings| foothold.waits_of(id, &config, rings);
+        let waits = foothold.waits_of(id, &config, Rings::Calls);
         let turnstile = foothold.turnstile().filter(|_| config.waits);
         let mut session = place.session(config.clone(), waits);
         session.memory.awaited = turnstile.map(|turnstile| turnstile.awaited_of(id.0));
@@ -203,12 +214,11 @@ impl Sessions {
             heads
         };
         let first = past(session.memory.geometry, heads);
-        let mut events = session.events;
-        if let Some(rings) = &mut events {
-            match past(rings.memory.geometry, event_heads) {
-                Some(first) => rings.memory.first = first,
-                None => events = None,
-            }
+        if let Some(mut events) = session.events
+            && let Some(first) = past(events.memory.geometry, event_heads)
+        {
+            events.memory.first = first;
+            self.retired_events.entry(id).or_default().push(events);
         }
         let place = first.map(|first| {
             let memory = SessionMemory {
@@ -221,7 +231,6 @@ impl Sessions {
                 memory,
                 recorder: session.recorder,
                 profile: session.profile,
-                events,
             }
         });
         self.retired.push(Retired {
@@ -287,6 +296,7 @@ impl Sessions {
     /// ones any more. Who reads rings has to be told. What deleted sessions have left goes with the old cells.
     pub fn move_cells(&mut self, moved: &CellsMoved) {
         self.retired.clear();
+        self.retired_events.clear();
         for (number, slot) in (0..).zip(&mut self.slots) {
             let Some(session) = slot else { continue };
             let (place, cells) = moved.of(number);
@@ -354,12 +364,25 @@ impl Sessions {
         payload_bytes: u64,
     ) -> Result<(), AttachError> {
         let none = AttachError::NoSession(id.0);
-        let (Ok(session), Some(foothold)) = (self.get_mut(id), foothold) else {
+        let slot = self.slots.get_mut(usize::from(id.0));
+        let (Some(Some(session)), Some(foothold)) = (slot, foothold) else {
             return Err(none);
         };
         if session.events.is_none() {
-            let rings = foothold.make_event_rings(target, id, &session.config, payload_bytes)?;
-            session.events = Some(rings);
+            let retired = self.retired_events.entry(id).or_default();
+            let room = payload_log2(payload_bytes);
+            let events = match take(retired, |log2| log2 == room) {
+                Some(events) => foothold.reuse_event_rings(id, &session.config, events),
+                None => match foothold.make_event_rings(target, id, &session.config, payload_bytes)
+                {
+                    Ok(made) => made,
+                    Err(error) => {
+                        let larger = take(retired, |log2| log2 > room).ok_or(error)?;
+                        foothold.reuse_event_rings(id, &session.config, larger)
+                    }
+                },
+            };
+            session.events = Some(events);
         }
         if let Some(events) = &mut session.events {
             events.memory.halts_left = session.memory.halts_left;

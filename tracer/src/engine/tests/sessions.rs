@@ -106,6 +106,35 @@ fn rings_are_used_again_from_after_what_late_writers_can_store() {
     assert_eq!(engine.foothold().unwrap().stub_bytes(), stubs);
 }
 
+/// It was once: probes of a session that came later had records of the room that an earlier one's needed.
+#[test]
+fn event_rings_are_used_again_by_records_that_need_their_room() {
+    let (mut engine, mut target, mut session) = attached(2);
+    let mut rings = Vec::new();
+    for bytes in [64, 4096, 64, 4096, 256] {
+        engine
+            .make_event_rings(&mut target, session, bytes)
+            .unwrap();
+        let events = engine.sessions().get(session).unwrap().events.as_ref();
+        let events = events.unwrap().clone();
+        assert_eq!(1 << events.recorder.payload_log2, bytes);
+        let of_before = rings.iter().rfind(|(before, _, _)| *before == bytes);
+        if let Some((_, at, first)) = of_before {
+            assert_eq!(events.memory.rings, *at);
+            assert!(events.memory.first[0] > *first, "after late writers");
+        } else {
+            assert!(rings.iter().all(|(_, at, _)| *at != events.memory.rings));
+        }
+        rings.push((bytes, events.memory.rings, events.memory.first[0]));
+        for (ring, cell) in (0u16..).zip(&events.memory.cells) {
+            let head = events.memory.first[0].after(5).word(ring);
+            target.write_word(*cell, head).unwrap();
+        }
+        engine.delete_session(&mut target, session).unwrap();
+        session = engine.create_session(&mut target, config("next")).unwrap();
+    }
+}
+
 #[test]
 fn rings_whose_head_is_the_guests_invention_are_not_used_again() {
     let (mut engine, mut target, session) = attached(2);

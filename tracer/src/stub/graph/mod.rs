@@ -154,6 +154,8 @@ impl<'a> Code<'a> {
     /// With one session that is switched off there is nothing to hook.
     fn emit_off_check(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
         let only = match (&*self.spec.recorders, &*self.spec.profiles) {
+            // Somebody waits for the return, whoever records.
+            _ if self.spec.captures_exit => None,
             ([only], []) => Some(only.access(&ENTRY)),
             ([], [only]) => Some(only.access(&ENTRY)),
             _ => None,

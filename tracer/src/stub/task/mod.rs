@@ -11,8 +11,8 @@
 //! changes is seen like any other, an interrupt counts as the task that it has interrupted, and whatever becomes of a
 //! task's memory, its number is that of now. A table has a byte for each number that there can be.
 //!
-//! What a number does not say (its name, its process, its cgroup) a [routine](routine) looks up in the task, by lists
-//! that lie before the table. Whose children are followed, those tasks say as they [fork](fork): the byte of a new task is
+//! What a number does not say (its name, its process, its cgroup) a [routine] looks up in the task, by lists
+//! that lie before the table. Whose children are followed, those tasks say as they [fork]: the byte of a new task is
 //! written before it runs for the first time.
 
 pub mod fork;
