@@ -1,7 +1,7 @@
 //! What a workload is, and how one is run.
 
 use core::arch::asm;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use locked::Locked;
 
@@ -57,6 +57,8 @@ pub const MAX_THREADS: usize = 64;
 static WORKLOAD: AtomicUsize = AtomicUsize::new(0);
 static ITERATIONS: AtomicU64 = AtomicU64::new(0);
 static SEED: AtomicU64 = AtomicU64::new(0);
+/// Whether all threads have begun: until then none ends, so that each has a number that no other one has had.
+static ALL_BEGUN: AtomicBool = AtomicBool::new(false);
 /// The sum of the threads' results: the same in whatever order they end.
 static SUM: Locked = Locked::new(0);
 
@@ -75,7 +77,9 @@ pub fn run(place: usize, workload: &Workload, options: &Options) {
     ITERATIONS.store(options.iterations, Ordering::Relaxed);
     SEED.store(options.seed, Ordering::Relaxed);
     SUM.store(0);
+    ALL_BEGUN.store(false, Ordering::Relaxed);
     spawn_all(threads, pinned, thread);
+    ALL_BEGUN.store(true, Ordering::Relaxed);
     kernel_call::join();
     for function in workload.functions.iter().copied().flatten() {
         print_calls(
@@ -138,6 +142,9 @@ extern "C" fn thread(number: u64) -> ! {
             value = iteration(value);
         }
         SUM.fetch_add(value);
+    }
+    while !ALL_BEGUN.load(Ordering::Relaxed) {
+        kernel_call::give_way();
     }
     kernel_call::exit()
 }
