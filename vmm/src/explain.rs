@@ -104,6 +104,9 @@ fn remedied(error: &TracingError) -> Option<String> {
         TracingError::NoRecords { .. } => ", `ctl profile` shows what it counts",
         TracingError::OutputExists { .. } => "; --force replaces an older trace",
         TracingError::Live(_) => "; use --patch-method quiesce",
+        _ if error.wants_debug_information() => {
+            ": --symbols FILE gives an unstripped kernel that does"
+        }
         TracingError::Stop(StopError::Nested { .. }) => " (--nested)",
         TracingError::NoDefaultAttach { .. } => {
             ": say it with --attach-at SYMBOL, or leave --trace out and use `vmm ctl start` when it runs"

@@ -3,7 +3,7 @@
 use std::fs;
 
 use tests::forced::{force_call, threads};
-use tests::{Guest, Running, until};
+use tests::{Guest, Running, guest, until, vmm_says};
 
 /// `socket`: nobody's.
 const FORBIDDEN: u64 = 41;
@@ -12,21 +12,37 @@ const THREADS: [&str; 8] = [
     "vmm", "vcpu0", "console", "drain", "look", "clock", "signals", "watchdog",
 ];
 
+/// Those of `vmm attach` that are held: all but the main one, which holds another process.
+const ATTACHED: [&str; 5] = ["drain", "look", "clock", "signals", "watchdog"];
+
 /// A guest that is traced with everything that has a thread, of which each has got so far that `/proc` says this of it.
 fn traced(options: &[&str], mode: char) -> Running {
     let all = [
         "--trace", "function", "--filter", "spin_*", "--clock", "page",
     ];
     let guest = Guest::spinning(&[&all[..], options].concat());
+    wait_for_all(&guest, &THREADS, mode);
+    guest
+}
+
+fn wait_for_all(of: &Running, threads: &[&str], mode: char) {
     let is_there = |found: &[(String, char)], name: &str| {
         let mut found = found.iter();
         found.any(|(one, its)| one == name && *its == mode)
     };
     until("every thread is there", || {
-        let found = held(&guest);
-        THREADS.iter().all(|name| is_there(&found, name))
+        let found = held(of);
+        threads.iter().all(|name| is_there(&found, name))
     });
-    guest
+}
+
+/// Who traces the guest of another process.
+fn attached(to: &Running, options: &[&str]) -> Running {
+    let all = [
+        "--trace", "function", "--filter", "spin_*", "--clock", "page",
+    ];
+    let attached = Guest::attached(to.pid(), Some(&guest()));
+    attached.with([&all[..], options].concat()).start()
 }
 
 /// What `/proc` says of each thread: 2 where it is held to a list.
@@ -68,4 +84,31 @@ fn every_thread_is_held_to_its_list_unless_that_is_not_wanted() {
         guest.type_text("q");
         let _ = guest.end().0.good();
     }
+}
+
+/// What it leaves in the guest then is given back by the next one.
+#[test]
+fn threads_of_who_attaches_are_held_too_and_the_main_one_is_not() {
+    let mut other = Guest::spinning(&[]);
+    let text = other.client().digest();
+    let not = attached(&other, &["--no-seccomp"]);
+    wait_for_all(&not, &ATTACHED, '0');
+    assert_eq!(not.ctl(&["shutdown"]).code, Some(0));
+    let _ = not.end().0.good();
+    for name in ATTACHED {
+        let attached = attached(&other, &[]);
+        wait_for_all(&attached, &ATTACHED, '2');
+        let main = held(&attached).into_iter().find(|(one, _)| one == "vmm");
+        assert_eq!(main, Some(("vmm".to_owned(), '0')));
+        force_call(attached.pid(), name, FORBIDDEN);
+        let ended = attached.end().0;
+        assert_eq!(ended.code, Some(109), "{name}: {ended}");
+        let line = format!("vmm: the thread {name} has made the system call socket (41)");
+        assert!(ended.stderr.contains(&line), "{name}: {ended}");
+        let pid = other.pid().to_string();
+        let _ = vmm_says(&["attach", &pid, "--restore"]).good();
+        assert_eq!(other.client().digest(), text, "{name}");
+    }
+    other.type_text("q");
+    let _ = other.end().0.good();
 }

@@ -129,7 +129,7 @@ fn near(names: &[String]) -> String {
 /// Why no files are known, and what to do.
 fn no_files(why: Option<&str>) -> String {
     match why {
-        None => "and there is no debug information that has them: `--symbols FILE` gives an unstripped kernel that does".to_owned(),
+        None => "and there is no debug information that has them".to_owned(),
         Some(why) => format!("but {why}"),
     }
 }

@@ -378,3 +378,11 @@ fn column(of: &crate::probe::ProbeError) -> String {
     let column = of.column();
     column.map_or_else(String::new, |column| format!(", column {column}"))
 }
+
+impl TracingError {
+    /// Whether what was asked for takes debug information, and there is none.
+    #[must_use]
+    pub const fn wants_debug_information(&self) -> bool {
+        matches!(self, Self::Filter(FilterError::NoFiles { why: None, .. }))
+    }
+}

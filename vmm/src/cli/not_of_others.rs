@@ -6,7 +6,7 @@ use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// Each option, why a guest of another VMM cannot have it, and what there is instead.
-const REFUSED: [(&str, &str); 10] = [
+const REFUSED: [(&str, &str); 9] = [
     (
         "--attach-at",
         "the guest runs already, and stopping it at a function takes an exit to its VMM: tracing begins when you attach",
@@ -22,10 +22,6 @@ const REFUSED: [(&str, &str); 10] = [
     (
         "--timeout",
         "the guest is not ours to end: --duration lets it go after a time",
-    ),
-    (
-        "--no-seccomp",
-        "no thread is held to a list of system calls there: what it does to another process takes more",
     ),
     ("--initrd", STARTED),
     ("--cmdline", STARTED),

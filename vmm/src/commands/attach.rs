@@ -67,6 +67,8 @@ pub fn attach(options: &AttachOptions) -> Result<ExitStatus, Failure> {
         .map_err(Failure::bad_input)?;
     // Before any thread is made: all of them inherit what was given up, and what is blocked.
     give_up_gains().map_err(Failure::bad_input)?;
+    // The main thread is not held: it holds another process, and has that process call what it needs.
+    options.held.hold().map_err(Failure::bad_input)?;
     let signals = Signals::take_over().map_err(Failure::bad_input)?;
     let process = Process::open(pid)?;
     let end = options.duration.map(|duration| Instant::now() + duration);

@@ -27,7 +27,7 @@ use crate::machine::{BuildError, Machine, MachineConfig, open_kvm};
 use crate::options::trigger::{Action, Trigger};
 use crate::run::{Places, Run};
 use crate::signals::Signals;
-use crate::terminal::{self, ConsoleStdin};
+use crate::terminal::ConsoleStdin;
 use crate::triggers::{Starter, Starters, Triggers};
 use crate::verbs::run::RunOptions;
 use crate::watchdog::Watchdog;
@@ -59,9 +59,7 @@ pub fn run(options: &RunOptions) -> Result<ExitStatus, Failure> {
     // Before there is a guest: who looks for the machine of this process finds one.
     try_this_host()?;
     hold_files().map_err(Failure::bad_input)?;
-    if !options.no_seccomp {
-        confine::hold_threads(terminal::put_back_at_once).map_err(Failure::bad_input)?;
-    }
+    options.held.hold().map_err(Failure::bad_input)?;
     let signals = Signals::take_over().map_err(Failure::bad_input)?;
     let console = ConsoleWriter::start(std::io::stdout()).map_err(Failure::output)?;
     let outcome = boot(options, &kernel, signals, &console).and_then(|(events, scratch)| {

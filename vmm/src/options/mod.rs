@@ -3,6 +3,7 @@
 pub mod as_root;
 pub mod choice;
 pub mod graph;
+pub mod held;
 pub mod quantities;
 pub mod session;
 pub mod traced;

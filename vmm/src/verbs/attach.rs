@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::options::as_root::AsRoot;
+use crate::options::held::Held;
 use crate::options::quantities;
 use crate::options::traced::Traced;
 use tracer::tracing::options::{SessionOptions, TracingOptions};
@@ -55,6 +56,12 @@ pub struct AttachOptions {
         reason = "a doc comment here would become the text of the whole command"
     )]
     pub as_root: AsRoot,
+    #[command(flatten)]
+    #[expect(
+        missing_docs,
+        reason = "a doc comment here would become the text of the whole command"
+    )]
+    pub held: Held,
     #[command(flatten)]
     #[expect(
         missing_docs,

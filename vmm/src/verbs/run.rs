@@ -8,6 +8,7 @@ use clap::Args;
 use crate::layout;
 use crate::options::as_root::AsRoot;
 use crate::options::choice::choice;
+use crate::options::held::Held;
 use crate::options::quantities;
 use crate::options::traced::Traced;
 use tracer::LockPrefixes;
@@ -72,10 +73,12 @@ pub struct RunOptions {
         value_parser = choice::<HostTeller>()
     )]
     pub host_events: Option<HostTeller>,
-    /// Do not hold threads to lists of system calls, for a debugger or a report: a call that is not on the list of its
-    /// thread ends the process otherwise (status 109; docs/security.md)
-    #[arg(long)]
-    pub no_seccomp: bool,
+    #[command(flatten)]
+    #[expect(
+        missing_docs,
+        reason = "a doc comment here would become the text of the whole command"
+    )]
+    pub held: Held,
     /// Listen for `vmm ctl` on this Unix socket (mode 0600; removed at the end)
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
