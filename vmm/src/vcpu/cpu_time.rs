@@ -31,6 +31,12 @@ impl CpuTime {
         Self(Of::Process { pid, thread })
     }
 
+    /// Whether it is of a thread of another process.
+    #[must_use]
+    pub const fn is_of_process(self) -> bool {
+        matches!(self.0, Of::Process { .. })
+    }
+
     /// Of the calling thread.
     #[cfg(test)]
     pub(crate) const fn own() -> Self {

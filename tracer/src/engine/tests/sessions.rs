@@ -115,8 +115,8 @@ fn event_rings_are_used_again_by_records_that_need_their_room() {
         engine
             .make_event_rings(&mut target, session, bytes)
             .unwrap();
-        let events = engine.sessions().get(session).unwrap().events.as_ref();
-        let events = events.unwrap().clone();
+        let made = engine.sessions().get(session).unwrap();
+        let (calls, events) = (made.memory.clone(), made.events.clone().unwrap());
         assert_eq!(1 << events.recorder.payload_log2, bytes);
         let of_before = rings.iter().rfind(|(before, _, _)| *before == bytes);
         if let Some((_, at, first)) = of_before {
@@ -126,9 +126,11 @@ fn event_rings_are_used_again_by_records_that_need_their_room() {
             assert!(rings.iter().all(|(_, at, _)| *at != events.memory.rings));
         }
         rings.push((bytes, events.memory.rings, events.memory.first[0]));
-        for (ring, cell) in (0u16..).zip(&events.memory.cells) {
-            let head = events.memory.first[0].after(5).word(ring);
-            target.write_word(*cell, head).unwrap();
+        for memory in [&calls, &events.memory] {
+            for (ring, cell) in (0u16..).zip(&memory.cells) {
+                let head = memory.first[0].after(5).word(ring);
+                target.write_word(*cell, head).unwrap();
+            }
         }
         engine.delete_session(&mut target, session).unwrap();
         session = engine.create_session(&mut target, config("next")).unwrap();
