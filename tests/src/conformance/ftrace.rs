@@ -117,7 +117,8 @@ pub(super) const CASES: &[Case] = &[
     not_yet(
         "kprobe_module",
         "a probe waits for a module, survives its unloading, and is hit when it comes again",
-        "a probe waits (`mod:MODULE:FUNCTION`) and is set when its module comes; that it is hit there, and again after it was unloaded, no test shows",
+        "a probe waits (`mod:MODULE:FUNCTION`) and is set when its module comes; of a module that was there before, on a stock Linux, it was seen to wait again \
+         at once",
     ),
     passes(
         "kprobe_args_syntax",
