@@ -92,6 +92,13 @@ impl Probes {
         let (mut reasons, mut overlap) = (Vec::new(), None);
         for number in tried {
             let chosen = choose_beside(image, at, Some(number), &taken);
+            // A module that was there before has had the same addresses: whose site it is now is known here.
+            let chosen = chosen.map(|mut place| {
+                if place.tactic == Tactic::Site {
+                    place.function = function;
+                }
+                place
+            });
             match chosen.map(|place| (place.tactic, self.possible(image, foothold, place))) {
                 Ok((_, Ok(place))) => match self.overlapping(&place, beside) {
                     None => return Ok(place),
