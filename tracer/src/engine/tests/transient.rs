@@ -3,9 +3,7 @@
 use image::{Linux, TextRange};
 
 use super::*;
-use crate::engine::probes::NewProbe;
 use crate::linux::kernel::{InitState, Kernel};
-use crate::probe::Point;
 
 /// Where the mock guest's `system_state` lies, and the value from which on init text is gone.
 const STATE: Gpa = Gpa(0x8000);
@@ -274,38 +272,6 @@ fn a_module_that_was_loaded_again_at_its_old_place_is_another_one() {
     let applied = change(&mut engine, &mut guest.target, session, everything).unwrap();
     assert_eq!((applied.patched, engine.sites().patched()), (2, 10));
     assert!(engine.sites().frozen().is_none());
-}
-
-/// It was once: the probe was taken for one in what had been at these addresses before, and was lost at once.
-#[test]
-fn a_probe_is_in_the_module_that_is_there_now() {
-    let (mut engine, mut guest, session) = linux_with_modules();
-    engine
-        .make_event_rings(&mut guest.target, session, 64)
-        .unwrap();
-    guest.module("one", &["one_open", "one_read"]);
-    engine.read_modules(&guest.target, None).unwrap();
-    for _ in 0..3 {
-        let at = guest.unload_last();
-        guest.load_at(at, "one", &["one_open", "one_read"]);
-        engine.read_modules(&guest.target, None).unwrap();
-    }
-    let functions = engine.image().functions.len();
-    for back in [1, 2] {
-        let function = FunctionId(u32::try_from(functions - back).unwrap());
-        let probe = engine.add_probe(NewProbe {
-            name: Arc::from("read"),
-            point: Point::Entry(function),
-            capture: Capture::default(),
-            tactic: None,
-            waits_for_module: true,
-            again: None,
-        });
-        let probe = probe.unwrap();
-        let known = engine.points().probes().get(probe).unwrap();
-        assert_eq!(known.place.function, function);
-        assert_eq!(engine.take_lost_probes(), []);
-    }
 }
 
 #[test]
