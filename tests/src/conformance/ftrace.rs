@@ -12,10 +12,6 @@ const fn passes(
     Case::passes(Suite::Ftrace, name, ground, behaviour, command)
 }
 
-const fn not_yet(name: &'static str, behaviour: &'static str, missing: &'static str) -> Case {
-    Case::not_yet(Suite::Ftrace, name, behaviour, missing)
-}
-
 /// The cases, in the order of the page.
 pub(super) const CASES: &[Case] = &[
     passes(
@@ -83,12 +79,14 @@ pub(super) const CASES: &[Case] = &[
         "at a hit an event is recorded from then on, or no more, N times (by this host, some milliseconds later)",
         "ctl session create watch --trigger 'events_pass: enable message_sent in other'",
     ),
-    not_yet(
+    passes(
         "func_filter_stacktrace",
-        "at a hit the stack is recorded",
-        "it is (`ctl probe add vfs_read '$stack'`, by the kernel's own tables), and addresses of our hooks in it are replaced by the callers'; no test shows \
-         that on a stock Linux",
-    ),
+        Linux,
+        "at a hit the stack is recorded, by the kernel's own tables (ORC); callers whose returns are hooked are the real ones; it is what the kernel's own \
+         tracer records",
+        "ctl probe add version_proc_show '$stack'",
+    )
+    .beside("the same callers; a stack of its own has no offsets"),
     passes(
         "func_filter_pid",
         Linux,
@@ -114,12 +112,13 @@ pub(super) const CASES: &[Case] = &[
         "ctl start --filter 'mod:binfmt_misc:bm_status_*'",
     )
     .beside("the first time alone: its filter goes with the module, ours stays"),
-    not_yet(
+    passes(
         "kprobe_module",
-        "a probe waits for a module, survives its unloading, and is hit when it comes again",
-        "a probe waits (`mod:MODULE:FUNCTION`) and is set when its module comes; of a module that was there before, on a stock Linux, it was seen to wait again \
-         at once",
-    ),
+        Linux,
+        "a probe waits for a module, survives its unloading, and is hit when it comes again; a function that the loaded module has not is refused",
+        "ctl probe add 'mod:binfmt_misc:bm_status_read $arg3'",
+    )
+    .beside("as many hits"),
     passes(
         "kprobe_args_syntax",
         Bundled,

@@ -7,10 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::time::Instant;
 
 use serde_json::{Value, json};
 use tests::conformance::{Ground, asked_of_the_kernel, shown_on};
-use tests::{Client, vmm_says};
+use tests::{Client, patience, vmm_says};
 
 use crate::shell::Shell;
 
@@ -42,7 +43,7 @@ const GLOBS: [(&str, &str); 8] = [
 ];
 
 /// What the kernel's own tracer is asked, by case, beside the globs: each prints `own CASE ANSWER.`, and leaves nothing behind.
-const ASKED: [(&str, &str); 3] = [
+const ASKED: [(&str, &str); 5] = [
     (
         "fgraph_filter",
         "echo schedule >$T/set_ftrace_filter; echo function_graph >$T/current_tracer; ls / | cat; echo 0 >$T/tracing_on; \
@@ -56,6 +57,12 @@ const ASKED: [(&str, &str); 3] = [
          echo own fgraph_retval $(grep -o 'value=.*' $T/trace).; echo >$T/kprobe_events; echo >$T/trace",
     ),
     (
+        "func_filter_stacktrace",
+        "echo version_proc_show:stacktrace:1 >$T/set_ftrace_filter; cat /proc/version; \
+         echo own func_filter_stacktrace $(grep '^ => [a-z_]' $T/trace | cut -c5-).; \
+         echo '!version_proc_show:stacktrace:1' >$T/set_ftrace_filter; echo >$T/trace",
+    ),
+    (
         "func_mod_trace",
         "F=/proc/sys/fs/binfmt_misc; found=; echo version_proc_show >$T/set_ftrace_filter; \
          echo 'bm_status_*:mod:binfmt_misc' >>$T/set_ftrace_filter; echo function >$T/current_tracer; \
@@ -63,7 +70,17 @@ const ASKED: [(&str, &str); 3] = [
          echo own func_mod_trace$found.; \
          echo nop >$T/current_tracer; echo >$T/set_ftrace_filter",
     ),
+    (
+        "kprobe_module",
+        "echo 'p:later binfmt_misc:bm_status_read' >$T/kprobe_events; echo 1 >$T/events/kprobes/later/enable; \
+         for n in 1 2 3; do COMES; READ; GOES; done; \
+         echo own kprobe_module $(awk '$1 == \"later\" { print $2 }' $T/kprobe_profile).; \
+         echo 0 >$T/events/kprobes/later/enable; echo >$T/kprobe_events",
+    ),
 ];
+
+/// What is called when somebody reads what version the kernel is.
+const SHOWN: &str = "version_proc_show";
 
 /// What a shell has printed after `own CASE`, by case.
 fn answers(printed: &str) -> BTreeMap<String, Vec<String>> {
@@ -170,7 +187,7 @@ fn functions(table: &str) -> Vec<&str> {
 
 #[test]
 fn a_kernel_whose_tracefs_is_not_mounted() {
-    let steps: [Step; 10] = steps![
+    let steps: [Step; 12] = steps![
         func_filter_glob,
         fgraph_filter,
         fgraph_retval,
@@ -181,6 +198,8 @@ fn a_kernel_whose_tracefs_is_not_mounted() {
         btf_probe_event,
         btf_typecast_accepted,
         fprobe_args_vfs,
+        kprobe_module,
+        func_filter_stacktrace,
     ];
     let names: BTreeSet<&str> = steps.iter().map(|(name, _)| *name).collect();
     assert_eq!(names, shown_on(Ground::Linux).into_iter().collect());
@@ -327,6 +346,51 @@ fn func_filter_notrace_pid(stock: &mut Stock) {
     assert_eq!(["not", "nor"].map(|name| stock.counted(name)), [127, 107]);
 }
 
+/// Nobody's return is hooked, then that of most callers: the callers are the same, to the byte.
+fn func_filter_stacktrace(stock: &mut Stock) {
+    let stack = |stock: &mut Stock, session: &str| -> Vec<String> {
+        stock.probe(session, &[&format!("{SHOWN} $stack")]);
+        stock.shell.does("cat /proc/version");
+        let found = stock.fields(session, SHOWN);
+        assert_eq!(found.len(), 1, "{found:?}");
+        let stack = &found[0]["stack"];
+        assert_eq!(stack["truncated"], Value::Null, "{stack}");
+        let names = stack["stack"].as_array().unwrap().iter();
+        names
+            .map(|name| name.as_str().unwrap().to_owned())
+            .collect()
+    };
+    stock.trace("plain", "nop", json!({}), &[]);
+    let refused = json!({"session": "plain", "probes": [format!("{SHOWN}%return $stack")]});
+    let said = stock.client.refused("probe.add", refused);
+    assert!(
+        said.contains("`$stack`: is walked from inside of a function"),
+        "{said}"
+    );
+    let plain = stack(stock, "plain");
+    let name = |one: &String| one.split('+').next().unwrap().to_owned();
+    let names: Vec<String> = plain.iter().map(name).collect();
+    println!("stack: {plain:?}");
+    assert_eq!(stock.own("func_filter_stacktrace"), [names.join(" ")]);
+    assert_eq!(plain[0], SHOWN);
+    let callers = [
+        "seq_read_iter",
+        "generic_file_splice_read",
+        "splice_direct_to_actor",
+        "do_splice_direct",
+        "do_sendfile",
+        SHOWN,
+    ];
+    let hooked = names.iter().filter(|name| callers.contains(&name.as_str()));
+    assert!(hooked.count() >= 4, "{names:?}");
+    let traced: Vec<&str> = callers
+        .into_iter()
+        .filter(|one| names.iter().any(|name| name == one))
+        .collect();
+    stock.trace("hooked", "graph", json!({}), &traced);
+    assert_eq!(stack(stock, "hooked"), plain);
+}
+
 fn func_mod_trace(stock: &mut Stock) {
     const FUNCTION: &str = "bm_status_read";
     let glob = "mod:binfmt_misc:bm_status_*";
@@ -353,6 +417,61 @@ fn func_mod_trace(stock: &mut Stock) {
 const MODULE_COMES: &str = "insmod /modules/binfmt_misc.ko; mount -t binfmt_misc none $F";
 const MODULE_IS_READ: &str = "dd if=$F/status of=/dev/null bs=4096 count=1";
 const MODULE_GOES: &str = "umount $F; rmmod binfmt_misc";
+
+/// The file is read twice: what it says, and that there is no more.
+fn kprobe_module(stock: &mut Stock) {
+    stock.trace("later", "nop", json!({}), &[]);
+    let text = "mod:binfmt_misc:bm_status_read size=$arg3:u64";
+    stock.probe(
+        "later",
+        &[text, "binfmt_misc:bm_status_read%return $retval"],
+    );
+    let states = |stock: &mut Stock| -> Vec<String> {
+        let listed = stock.client.call("probe.list", Value::Null);
+        let all = listed["probes"].as_array().unwrap().iter();
+        let own = all.filter(|probe| probe["session"] == "later");
+        own.map(|probe| format!("{} {}", probe["id"], probe["state"].as_str().unwrap()))
+            .collect()
+    };
+    let waiting = states(stock);
+    assert_eq!(waiting.len(), 2);
+    assert!(
+        waiting.iter().all(|one| one.ends_with(" waiting")),
+        "{waiting:?}"
+    );
+    let set: Vec<String> = waiting
+        .iter()
+        .map(|one| one.replace("waiting", "on"))
+        .collect();
+    // Nobody is told when a look has seen a module.
+    let until = |stock: &mut Stock, wanted: &[String]| {
+        let deadline = Instant::now() + patience();
+        while states(stock) != wanted {
+            assert!(Instant::now() < deadline, "{:?}", states(stock));
+        }
+    };
+    stock.shell.does("F=/proc/sys/fs/binfmt_misc");
+    for round in 0..3 {
+        stock.shell.does(MODULE_COMES);
+        until(stock, &set);
+        // What has come is not traced by a session that traces no functions.
+        let status = stock.client.status();
+        let sessions = status["tracing"]["sessions"].as_array().unwrap();
+        let later = sessions.iter().find(|one| one["name"] == "later").unwrap();
+        assert_eq!(later["traced"], 0, "{later}");
+        if round == 0 {
+            let refused = json!({"session": "later", "probes": ["mod:binfmt_misc:bm_staus_read"]});
+            let said = stock.client.refused("probe.add", refused);
+            assert!(said.contains("did you mean `bm_status_read`"), "{said}");
+        }
+        stock.shell.does(MODULE_IS_READ);
+        stock.shell.does(MODULE_GOES);
+        until(stock, &waiting);
+    }
+    let found = stock.fields("later", "bm_status_read");
+    assert_eq!(found, vec![json!({"size": 4096}); 3]);
+    assert_eq!(stock.own("kprobe_module"), ["3"]);
+}
 
 fn add_remove_btfarg(stock: &mut Stock) {
     stock.trace("args", "nop", json!({}), &[]);
