@@ -91,7 +91,7 @@ fn every_thread_is_held_to_its_list_unless_that_is_not_wanted() {
 fn threads_of_who_attaches_are_held_too_and_the_main_one_is_not() {
     let mut other = Guest::spinning(&[]);
     let text = other.client().digest();
-    let mut not = attached(&other).with(["--no-seccomp"]).start();
+    let not = attached(&other).with(["--no-seccomp"]).start();
     wait_for_all(&not, &ATTACHED, '0');
     assert_eq!(not.ctl(&["shutdown"]).code, Some(0));
     let _ = not.end().0.good();

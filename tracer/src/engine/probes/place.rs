@@ -84,6 +84,10 @@ impl Probes {
             };
             check_allowed(image, function).map_err(forbidden)?;
         }
+        let no_place = |why| ProbeError::NoPlace {
+            symbol: symbol(),
+            why,
+        };
         let taken = self.padding_taken(beside);
         let tried = match forced {
             Some(forced) => vec![forced],
@@ -92,13 +96,7 @@ impl Probes {
         let (mut reasons, mut overlap) = (Vec::new(), None);
         for number in tried {
             let chosen = choose_beside(image, at, Some(number), &taken);
-            // A module that was there before has had the same addresses: whose site it is now is known here.
-            let chosen = chosen.map(|mut place| {
-                if place.tactic == Tactic::Site {
-                    place.function = function;
-                }
-                place
-            });
+            let chosen = chosen.map(|place| of_function(place, function));
             match chosen.map(|place| (place.tactic, self.possible(image, foothold, place))) {
                 Ok((_, Ok(place))) => match self.overlapping(&place, beside) {
                     None => return Ok(place),
@@ -106,10 +104,7 @@ impl Probes {
                 },
                 Ok((tactic, Err(why))) => reasons.push((tactic, why)),
                 Err(TacticError::Refused { tactic, why, .. }) => reasons.push((tactic, why)),
-                Err(why) => {
-                    let symbol = symbol();
-                    return Err(ProbeError::NoPlace { symbol, why });
-                }
+                Err(why) => return Err(no_place(why)),
             }
         }
         // A breakpoint displaces the least: whether it can be one may be known at the attach only.
@@ -120,8 +115,7 @@ impl Probes {
         if let Some((one, other)) = overlap.filter(|_| !may_be_served()) {
             return Err(ProbeError::Overlap { one, other });
         }
-        let (symbol, why) = (symbol(), refusal(at, forced.is_some(), reasons));
-        Err(ProbeError::NoPlace { symbol, why })
+        Err(no_place(refusal(at, forced.is_some(), reasons)))
     }
 
     /// A place of a probe, or `beside`, whose displaced instructions have bytes in common with those of `place`.
@@ -279,5 +273,13 @@ fn refusal(at: Gva, is_forced: bool, mut reasons: Vec<(Tactic, Refusal)>) -> Tac
             reasons.extend(last);
             TacticError::None { at, why: reasons }
         }
+    }
+}
+
+/// The place, if it is a site, as that of `function`: another one may have been at these addresses before, of a module that has gone.
+fn of_function(place: Place, function: FunctionId) -> Place {
+    match place.tactic {
+        Tactic::Site => Place { function, ..place },
+        _ => place,
     }
 }
