@@ -89,10 +89,8 @@ impl Probes {
             why,
         };
         let taken = self.padding_taken(beside);
-        let tried = match forced {
-            Some(forced) => vec![forced],
-            None => Tactic::ALL.map(Tactic::number).to_vec(),
-        };
+        let all = || Tactic::ALL.map(Tactic::number).to_vec();
+        let tried = forced.map_or_else(all, |forced| vec![forced]);
         let (mut reasons, mut overlap) = (Vec::new(), None);
         for number in tried {
             let chosen = choose_beside(image, at, Some(number), &taken);
