@@ -366,8 +366,7 @@ impl SetProbes {
             on.sessions.at(index)?.options.probe = wanted;
         }
         self.0.extend(registered?);
-        let ids = self.ids_of(on, index)?;
-        self.record(on, guest, index, &ids).map(drop)
+        self.again(on, guest, index)
     }
 
     /// The stubs of a session do something else from now on: has its probes lead to them.

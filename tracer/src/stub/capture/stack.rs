@@ -13,7 +13,7 @@ impl CaptureCode<'_> {
     /// Stores a stack from `place` of the payload on, at most `max` bytes of it, at a probe at `at`. Leaves in rax how many there are, which belongs at
     /// `place`; changes rcx.
     pub(super) fn emit_stack(&mut self, at: Gva, max: u16, place: i32) -> Result<(), IcedError> {
-        use gpr64::{r11, rax, rcx};
+        use gpr64::{rax, rcx};
         let Some(reach) = self.reach else {
             return self.a.jmp(self.fault);
         };
@@ -39,7 +39,6 @@ impl CaptureCode<'_> {
             self.frame.emit_load(self.a, rcx, STACK_POINTER)?;
             self.emit_copy(own_returns.0, to)?;
         }
-        let _ = r11;
         Ok(())
     }
 }

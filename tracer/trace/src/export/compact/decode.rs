@@ -73,24 +73,14 @@ fn graph(
     from: &mut Bytes<'_>,
     into: &mut Vec<Record>,
 ) -> Result<(), Malformed> {
-    let head = Head::read(from, true)?;
-    let times = column(head.time, head.count, from)?;
-    let functions = column(head.function, head.count, from)?;
-    let steps = column(head.beside, head.count, from)?;
-    let all = times.iter().zip(&functions).zip(&steps).take(head.count);
-    into.extend(all.map(|((since, above), moved)| {
-        *time_ns = time_ns.wrapping_add(*since);
+    with_beside(time_ns, from, into, |function, moved| {
         *slot = (*slot >> 3).wrapping_add(distance(moved >> 2)) << 3;
-        Record {
-            time_ns: *time_ns,
-            kind: RecordKind::Graph {
-                function: function(head.lowest, *above),
-                step: Step::of(moved & 3).unwrap_or(Step::Entry),
-                slot: *slot,
-            },
+        RecordKind::Graph {
+            function,
+            step: Step::of(moved & 3).unwrap_or(Step::Entry),
+            slot: *slot,
         }
-    }));
-    Ok(())
+    })
 }
 
 fn called(
@@ -98,20 +88,32 @@ fn called(
     from: &mut Bytes<'_>,
     into: &mut Vec<Record>,
 ) -> Result<(), Malformed> {
+    with_beside(time_ns, from, into, |function, apart| {
+        *caller = caller.wrapping_add(distance(apart));
+        RecordKind::Called {
+            function,
+            caller: *caller,
+        }
+    })
+}
+
+/// Records that have a number beside time and function; `kind` is what both say.
+fn with_beside(
+    time_ns: &mut u64,
+    from: &mut Bytes<'_>,
+    into: &mut Vec<Record>,
+    mut kind: impl FnMut(FunctionId, u64) -> RecordKind,
+) -> Result<(), Malformed> {
     let head = Head::read(from, true)?;
     let times = column(head.time, head.count, from)?;
     let functions = column(head.function, head.count, from)?;
-    let callers = column(head.beside, head.count, from)?;
-    let all = times.iter().zip(&functions).zip(&callers).take(head.count);
-    into.extend(all.map(|((since, above), apart)| {
+    let beside = column(head.beside, head.count, from)?;
+    let all = times.iter().zip(&functions).zip(&beside).take(head.count);
+    into.extend(all.map(|((since, above), beside)| {
         *time_ns = time_ns.wrapping_add(*since);
-        *caller = caller.wrapping_add(distance(*apart));
         Record {
             time_ns: *time_ns,
-            kind: RecordKind::Called {
-                function: function(head.lowest, *above),
-                caller: *caller,
-            },
+            kind: kind(function(head.lowest, *above), *beside),
         }
     }));
     Ok(())
