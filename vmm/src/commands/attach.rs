@@ -9,6 +9,7 @@ use super::restore::restore;
 use super::this_host::this_host;
 use super::written::outputs;
 use crate::bell::Bell;
+use crate::confine;
 use crate::confine::privileges::give_up_gains;
 use crate::confine::root::{Deed, refuse_root};
 use crate::control::server::Server;
@@ -68,7 +69,10 @@ pub fn attach(options: &AttachOptions) -> Result<ExitStatus, Failure> {
     // Before any thread is made: all of them inherit what was given up, and what is blocked.
     give_up_gains().map_err(Failure::bad_input)?;
     // The main thread is not held: it holds another process, and has that process call what it needs.
-    options.held.hold().map_err(Failure::bad_input)?;
+    options
+        .held
+        .hold(confine::Guest::OfProcess(pid))
+        .map_err(Failure::bad_input)?;
     let signals = Signals::take_over().map_err(Failure::bad_input)?;
     let process = Process::open(pid)?;
     let end = options.duration.map(|duration| Instant::now() + duration);

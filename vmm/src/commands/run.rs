@@ -12,7 +12,7 @@ use crate::clock::{can_be_set_back, offset_is_applied};
 use crate::confine::places::{hold_files, write_only_in};
 use crate::confine::privileges::{give_up_capabilities, give_up_gains};
 use crate::confine::root::{Deed, refuse_root};
-use crate::confine::{self, Role};
+use crate::confine::{self, Guest, Role};
 use crate::control::outputs::Outputs;
 use crate::control::server::Server;
 use crate::devices::console::ConsoleWriter;
@@ -59,7 +59,7 @@ pub fn run(options: &RunOptions) -> Result<ExitStatus, Failure> {
     // Before there is a guest: who looks for the machine of this process finds one.
     try_this_host()?;
     hold_files().map_err(Failure::bad_input)?;
-    options.held.hold().map_err(Failure::bad_input)?;
+    options.held.hold(Guest::Own).map_err(Failure::bad_input)?;
     let signals = Signals::take_over().map_err(Failure::bad_input)?;
     let console = ConsoleWriter::start(std::io::stdout()).map_err(Failure::output)?;
     let outcome = boot(options, &kernel, signals, &console).and_then(|(events, scratch)| {

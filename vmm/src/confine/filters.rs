@@ -7,8 +7,8 @@ use seccompiler::{
     SeccompRule, TargetArch, apply_filter,
 };
 
-use super::lists::{Call, calls};
-use super::role::Role;
+use super::lists::{Call, Only, Value, calls};
+use super::{Guest, Role};
 
 /// Threads cannot be held to lists.
 #[derive(Debug, thiserror::Error)]
@@ -43,8 +43,8 @@ pub enum HoldError {
 pub(super) struct Filters(Vec<(Role, BpfProgram)>);
 
 impl Filters {
-    pub(super) fn compile() -> Result<Self, HoldError> {
-        let program = |role: Role| match compiled(role) {
+    pub(super) fn compile(guest: Guest) -> Result<Self, HoldError> {
+        let program = |role: Role| match compiled(role, guest) {
             Ok(program) => Ok((role, program)),
             Err(source) => Err(HoldError::Compile {
                 role: role.name(),
@@ -70,16 +70,16 @@ impl Filters {
     }
 }
 
-fn compiled(role: Role) -> Result<BpfProgram, seccompiler::BackendError> {
+fn compiled(role: Role, guest: Guest) -> Result<BpfProgram, seccompiler::BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
-    for call in calls(role) {
+    for call in calls(role, guest) {
         let rules = rules.entry(i64::from(call.number.id())).or_default();
-        if let Some(rule) = rule(call)? {
+        if let Some(rule) = rule(call, guest)? {
             rules.push(rule);
         }
     }
     // One without rules is for all arguments.
-    for call in calls(role).filter(|call| call.only.is_none()) {
+    for call in calls(role, guest).filter(|call| call.only.is_none()) {
         rules.insert(i64::from(call.number.id()), Vec::new());
     }
     // What is not allowed is a signal of the thread itself: its handler knows what was called.
@@ -92,12 +92,21 @@ fn compiled(role: Role) -> Result<BpfProgram, seccompiler::BackendError> {
     filter.try_into()
 }
 
-fn rule(call: &Call) -> Result<Option<SeccompRule>, seccompiler::BackendError> {
+fn rule(call: &Call, guest: Guest) -> Result<Option<SeccompRule>, seccompiler::BackendError> {
     let Some(only) = call.only else {
         return Ok(None);
     };
     let bits = SeccompCmpOp::MaskedEq(only.mask.into());
     let dword = SeccompCmpArgLen::Dword;
-    let is = SeccompCondition::new(only.argument, dword, bits, only.value.into())?;
+    let is = SeccompCondition::new(only.argument, dword, bits, value(only, guest).into())?;
     SeccompRule::new(vec![is]).map(Some)
+}
+
+fn value(only: Only, guest: Guest) -> u32 {
+    match (only.value, guest) {
+        (Value::Is(value), _) => value,
+        (Value::Vmm, Guest::OfProcess(pid)) => pid.cast_unsigned(),
+        // No process has this number.
+        (Value::Vmm, Guest::Own) => u32::MAX,
+    }
 }

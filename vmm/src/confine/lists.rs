@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use syscalls::Sysno;
 
-use super::role::Role;
+use super::{Guest, Role};
 
 /// A system call that may be made.
 #[derive(Debug)]
@@ -23,9 +23,17 @@ pub(super) struct Only {
     pub(super) argument: u8,
     /// These bits of it, and no others, are looked at.
     pub(super) mask: u32,
-    pub(super) value: u32,
+    pub(super) value: Value,
     /// As the manual has it.
     shown: &'static str,
+}
+
+/// What those bits are.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Value {
+    Is(u32),
+    /// The number of the process whose guest this is.
+    Vmm,
 }
 
 impl Only {
@@ -33,16 +41,24 @@ impl Only {
         Self {
             argument,
             mask: u32::MAX,
-            value,
+            value: Value::Is(value),
             shown,
         }
     }
+
+    /// The guest's VMM (pid).
+    const OF_THE_VMM: Self = Self {
+        argument: 0,
+        mask: u32::MAX,
+        value: Value::Vmm,
+        shown: "of the guest's VMM",
+    };
 
     /// No process (clone(2)).
     const A_THREAD: Self = Self {
         argument: 0,
         mask: 0x1_0000,
-        value: 0x1_0000,
+        value: Value::Is(0x1_0000),
         shown: "with CLONE_THREAD",
     };
 
@@ -50,7 +66,7 @@ impl Only {
     const NOT_EXECUTED: Self = Self {
         argument: 2,
         mask: 4,
-        value: 0,
+        value: Value::Is(0),
         shown: "without PROT_EXEC",
     };
 }
@@ -357,9 +373,26 @@ const SIGNALS: &[Call] = &[
     device(0x540f, "TIOCGPGRP", "whether the terminal is ours again"),
 ];
 
+/// Reads the memory of a guest whose VMM is another process.
+const ITS_MEMORY: &[Call] = &[only(
+    Sysno::process_vm_readv,
+    Only::OF_THE_VMM,
+    "the guest's memory, where it cannot be mapped",
+)];
+
+/// Reads how long the threads of another process have run.
+const ITS_TIMES: &[Call] = &[any(
+    Sysno::pread64,
+    "files that it has: how long vCPUs have run",
+)];
+
 /// All that a thread of this role may call, a call more than once where several of its arguments may be.
-pub(super) fn calls(role: Role) -> impl Iterator<Item = &'static Call> {
-    parts(role).iter().flat_map(|part| part.iter())
+pub(super) fn calls(role: Role, guest: Guest) -> impl Iterator<Item = &'static Call> {
+    let more = match guest {
+        Guest::Own => &[],
+        Guest::OfProcess(_) => parts_attached(role),
+    };
+    parts(role).iter().chain(more).flat_map(|part| part.iter())
 }
 
 const fn parts(role: Role) -> &'static [&'static [Call]] {
@@ -370,6 +403,15 @@ const fn parts(role: Role) -> &'static [&'static [Call]] {
         Role::Drain => &[EVERY, FILES],
         Role::Signals => &[EVERY, SIGNALS],
         Role::Console | Role::Look | Role::Clock | Role::Watchdog => &[EVERY],
+    }
+}
+
+/// What is on it with `vmm attach`, too.
+const fn parts_attached(role: Role) -> &'static [&'static [Call]] {
+    match role {
+        Role::Drain | Role::Look => &[ITS_MEMORY],
+        Role::Clock => &[ITS_TIMES],
+        _ => &[],
     }
 }
 
@@ -387,6 +429,8 @@ pub fn as_markdown() -> String {
         ("vcpu".to_owned(), VCPU),
         ("vcpu".to_owned(), ATTACHED),
         ("signals".to_owned(), SIGNALS),
+        ("drain, look of `vmm attach`".to_owned(), ITS_MEMORY),
+        ("clock of `vmm attach`".to_owned(), ITS_TIMES),
     ] {
         for call in list {
             let only = call.only.map_or("", |only| only.shown);

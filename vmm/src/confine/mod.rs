@@ -20,16 +20,25 @@ pub use filters::HoldError;
 pub use lists::as_markdown;
 pub use role::Role;
 
+/// Whose guest it is that is traced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guest {
+    /// This process is its VMM.
+    Own,
+    /// Its VMM is the process of this number.
+    OfProcess(i32),
+}
+
 /// Of this process, if its threads are held to lists.
 static FILTERS: OnceLock<Filters> = OnceLock::new();
 
-/// Threads that [`enter`] their role from now on are held to its list. `before_end` is done when one breaks it, on that
+/// Threads that [`enter`] their role from now on are held to its list, for this guest. `before_end` is done when one breaks it, on that
 /// thread and in a handler of a signal: it may take no lock that it would wait for, and no memory.
 ///
 /// # Errors
 /// [`HoldError`], when the system does not know such lists.
-pub fn hold_threads(before_end: fn()) -> Result<(), HoldError> {
-    let filters = Filters::compile()?;
+pub fn hold_threads(guest: Guest, before_end: fn()) -> Result<(), HoldError> {
+    let filters = Filters::compile(guest)?;
     violation::end_with_a_line(before_end)?;
     libraries::ask_now();
     // A second time the lists are the same.

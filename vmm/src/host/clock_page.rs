@@ -100,13 +100,9 @@ impl ClockThread {
         });
         let (tell, started) = sync_channel(1);
         let (memory, keeper_shared) = (memory.clone(), Arc::clone(&shared));
-        // How long vCPUs of another process have run is read from files.
-        let reads_files = vcpus.iter().any(|vcpu| vcpu.is_of_process());
         let run = move || {
             let pinned = beat.cpu.map_or(Ok(()), pin);
-            if !reads_files {
-                confine::enter(Role::Clock);
-            }
+            confine::enter(Role::Clock);
             let is_pinned = pinned.is_ok();
             // The starter waits for it.
             let told = tell.send(pinned).is_ok();
@@ -321,7 +317,7 @@ impl<'a> Keeper<'a> {
 
     /// Whether any vCPU's thread has used CPU time since this was asked last.
     fn have_worked(&mut self) -> bool {
-        let used = self.vcpus.iter().map(|vcpu| vcpu.nanoseconds()).sum();
+        let used = self.vcpus.iter().map(CpuTime::nanoseconds).sum();
         std::mem::replace(&mut self.used, used) != used
     }
 

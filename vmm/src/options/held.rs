@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::confine::{self, HoldError};
+use crate::confine::{self, Guest, HoldError};
 use crate::terminal;
 
 /// `--no-seccomp`.
@@ -15,14 +15,14 @@ pub struct Held {
 }
 
 impl Held {
-    /// Threads that are made from now on are held, unless that is not wanted.
+    /// Threads that are made from now on are held, for this guest, unless that is not wanted.
     ///
     /// # Errors
     /// [`HoldError`].
-    pub fn hold(self) -> Result<(), HoldError> {
+    pub fn hold(self, guest: Guest) -> Result<(), HoldError> {
         if self.no_seccomp {
             return Ok(());
         }
-        confine::hold_threads(terminal::put_back_at_once)
+        confine::hold_threads(guest, terminal::put_back_at_once)
     }
 }

@@ -1,18 +1,20 @@
 //! How much CPU time a vCPU's thread has used: a thread that is halted, parked or preempted uses none.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::os::unix::thread::JoinHandleExt;
 use std::thread::JoinHandle;
 
 /// The CPU time of one thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct CpuTime(Of);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 enum Of {
     /// A thread of ours: its clock.
     Clock(libc::clockid_t),
-    /// A thread of another process, whose clocks are not for us.
-    Process { pid: i32, thread: i32 },
+    /// A thread of another process, whose clocks are not for us: the file that says it. None when there is none.
+    Process(Option<File>),
 }
 
 impl CpuTime {
@@ -27,14 +29,10 @@ impl CpuTime {
 
     /// Of a thread of another process.
     #[must_use]
-    pub const fn of_process(pid: i32, thread: i32) -> Self {
-        Self(Of::Process { pid, thread })
-    }
-
-    /// Whether it is of a thread of another process.
-    #[must_use]
-    pub const fn is_of_process(self) -> bool {
-        matches!(self.0, Of::Process { .. })
+    pub fn of_process(pid: i32, thread: i32) -> Self {
+        Self(Of::Process(
+            File::open(format!("/proc/{pid}/task/{thread}/schedstat")).ok(),
+        ))
     }
 
     /// Of the calling thread.
@@ -45,12 +43,10 @@ impl CpuTime {
 
     /// Nanoseconds so far; 0 once the thread has ended.
     #[must_use]
-    pub fn nanoseconds(self) -> u64 {
-        let clock = match self.0 {
-            Of::Clock(clock) => clock,
-            Of::Process { pid, thread } => {
-                return of_other(pid, thread).unwrap_or_default();
-            }
+    pub fn nanoseconds(&self) -> u64 {
+        let clock = match &self.0 {
+            Of::Clock(clock) => *clock,
+            Of::Process(file) => return file.as_ref().and_then(said_in).unwrap_or_default(),
         };
         let mut time = libc::timespec {
             tv_sec: 0,
@@ -66,14 +62,42 @@ impl CpuTime {
 }
 
 /// What the scheduler says of a thread of another process, in nanoseconds (Documentation/scheduler/sched-stats.rst).
-fn of_other(pid: i32, thread: i32) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/schedstat")).ok()?;
+fn said_in(schedstat: &File) -> Option<u64> {
+    // Three numbers.
+    let mut bytes = [0; 64];
+    let count = schedstat.read_at(&mut bytes, 0).ok()?;
+    let text = std::str::from_utf8(bytes.get(..count)?).ok()?;
     text.split_ascii_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_file_of_a_thread_says_more_as_it_works_and_nothing_once_it_has_ended() {
+        let (tell, told) = std::sync::mpsc::channel::<()>();
+        let (say, said) = std::sync::mpsc::channel();
+        let working = std::thread::spawn(move || {
+            // SAFETY: the call takes nothing and only returns a number.
+            say.send(unsafe { libc::gettid() }).unwrap();
+            while told.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+                std::hint::spin_loop();
+            }
+        });
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let time = CpuTime::of_process(pid, said.recv().unwrap());
+        let first = time.nanoseconds();
+        while time.nanoseconds() <= first {
+            std::thread::yield_now();
+        }
+        tell.send(()).unwrap();
+        working.join().unwrap();
+        // The system lets go of it after that.
+        while time.nanoseconds() != 0 {
+            std::thread::yield_now();
+        }
+    }
 
     #[test]
     fn a_thread_that_works_uses_time_and_one_that_waits_uses_none() {
