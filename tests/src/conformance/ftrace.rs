@@ -1,22 +1,26 @@
 //! Cases like the kernel's own tests of ftrace.
 
-use super::Ground::{Bundled, Linux};
-use super::{Case, Suite};
+use super::{Case, Ground, Suite};
+
+/// Most of them.
+const LINUX: &[Ground] = &[Ground::Linux];
+const BUNDLED: &[Ground] = &[Ground::Bundled];
+const BOTH: &[Ground] = &[Ground::Linux, Ground::Bundled];
 
 const fn passes(
     name: &'static str,
-    ground: super::Ground,
+    grounds: &'static [Ground],
     behaviour: &'static str,
     command: &'static str,
 ) -> Case {
-    Case::passes(Suite::Ftrace, name, ground, behaviour, command)
+    Case::passes(Suite::Ftrace, name, grounds, behaviour, command)
 }
 
 /// The cases, in the order of the page.
 pub(super) const CASES: &[Case] = &[
     passes(
         "func_filter_glob",
-        Linux,
+        LINUX,
         "globs with `*` at either end, at both, in the middle, with `?` and with sets of characters select what the same regular \
          expression does, and what the kernel's own tracer selects",
         "ctl start --filter '[Ss]y[Ss]_*'",
@@ -24,64 +28,64 @@ pub(super) const CASES: &[Case] = &[
     .beside("the same functions, but for those that are never traced here, and one that is said to be skipped"),
     passes(
         "fgraph_filter",
-        Linux,
+        LINUX,
         "a graph of one function has no other in it",
         "ctl start --tracer graph --filter schedule",
     )
     .beside("the same: nothing else"),
     passes(
         "fgraph_multi",
-        Bundled,
+        BUNDLED,
         "three graphs with other filters, beside one without, have each its own functions",
         "ctl session create one --tracer graph",
     ),
     passes(
         "func_profiler",
-        Bundled,
+        BUNDLED,
         "a profile counts exactly beside a function trace and a graph",
         "ctl session create times --tracer profile",
     ),
     passes(
         "func_profile_stat",
-        Bundled,
+        BUNDLED,
         "the numbers of a profile that is switched off stand still, and go on when it is on again",
         "ctl --session times tracing-off",
     ),
     passes(
         "fgraph_profiler",
-        Bundled,
+        BUNDLED,
         "a profile of one function beside a graph of all: each has its own",
         "ctl --session times start --filter calls_leaf",
     ),
     passes(
         "fgraph_retval",
-        Linux,
+        LINUX,
         "a return of -5 is shown signed, and as hex",
         "ctl probe add 'mem_read%return' '$retval' 'hex=$retval:x64'",
     )
     .beside("the same value, by a kretprobe"),
     passes(
         "func_set_ftrace_file",
-        Bundled,
+        BUNDLED,
         "filters read back as set; they are appended, taken out of by `!GLOB`, and cleared; one that matches nothing is refused, and says how to wait \
          for a module (`func_mod_trace` does)",
         "ctl filter add '!vfs_read'",
     ),
     passes(
         "func_traceonoff_triggers",
-        Bundled,
+        BUNDLED,
         "at a hit recording goes off, or on, N times (by this host, some milliseconds later; `FUNCTION: stop` ends it at once)",
         "ctl session create watch --trigger 'calls_root: tracing-on other x1'",
     ),
     passes(
         "func_event_triggers",
-        Bundled,
+        BUNDLED,
         "at a hit an event is recorded from then on, or no more, N times (by this host, some milliseconds later)",
         "ctl session create watch --trigger 'events_pass: enable message_sent in other'",
     ),
     passes(
         "func_filter_stacktrace",
-        Linux,
+        LINUX,
         "at a hit the stack is recorded, by the kernel's own tables (ORC); callers whose returns are hooked are the real ones; it is what the kernel's own \
          tracer records",
         "ctl probe add version_proc_show '$stack'",
@@ -89,135 +93,135 @@ pub(super) const CASES: &[Case] = &[
     .beside("the same callers; a stack of its own has no offsets"),
     passes(
         "func_filter_pid",
-        Linux,
+        LINUX,
         "only the calls of a task, by number, name or cgroup; with those that it makes when told so; nothing is counted as lost",
         "ctl tasks set 1234 --follow-forks",
     ),
     passes(
         "func_filter_notrace_pid",
-        Linux,
+        LINUX,
         "the calls of all but a task, and but those that it makes when told so",
         "ctl tasks set --not 1234",
     ),
     passes(
         "func_cpumask",
-        Bundled,
+        BUNDLED,
         "only what these vCPUs execute, of calls and of a profile; the stubs of the others write nothing, and nothing is counted as lost",
         "ctl vcpus set 1",
     ),
     passes(
         "func_mod_trace",
-        Linux,
+        LINUX,
         "a filter waits for a module, survives its unloading, and its functions are traced when it comes again",
         "ctl start --filter 'mod:binfmt_misc:bm_status_*'",
     )
     .beside("the first time alone: its filter goes with the module, ours stays"),
     passes(
         "kprobe_module",
-        Linux,
+        LINUX,
         "a probe waits for a module, survives its unloading, and is hit when it comes again; a function that the loaded module has not is refused",
         "ctl probe add 'mod:binfmt_misc:bm_status_read $arg3'",
     )
     .beside("as many hits"),
     passes(
         "kprobe_args_syntax",
-        Bundled,
+        BUNDLED,
         "twenty ways to say a value, and twenty that are none, each refused with what is wrong with it",
         "ctl probe add unoptimised_registers 'item->part.id'",
     ),
     passes(
         "kprobe_syntax_errors",
-        Bundled,
+        BUNDLED,
         "each of twenty errors points at the column of what is wrong",
         "ctl errors",
     ),
     passes(
         "kprobe_args_type",
-        Bundled,
+        BUNDLED,
         "one value with every type is the same bits; bit fields are theirs",
         "ctl probe add unoptimised_registers 'i8=%rdi:i8' 'item->part.flags'",
     ),
     passes(
         "kprobe_args_string",
-        Bundled,
+        BUNDLED,
         "texts, their beginnings, and all to which the pointers of an array lead",
         "ctl probe add unoptimised_registers 'text:string' 'NAMES:string[64][3]'",
     ),
     passes(
         "kprobe_args_char",
-        Bundled,
+        BUNDLED,
         "characters, and several of them one after the other",
         "ctl probe add unoptimised_registers '*text:char[3]'",
     ),
     passes(
         "kprobe_args_symbol",
-        Bundled,
+        BUNDLED,
         "memory of a symbol, what lies after it, and its address",
         "ctl probe add unoptimised_registers ap_limit:u32 '&ap_limit'",
     ),
     passes(
         "kprobe_insn_boundary",
-        Bundled,
+        BUNDLED,
         "of 256 offsets those are taken at which an instruction begins",
         "ctl probe add unoptimised_values+0x17",
     ),
     passes(
         "multiple_kprobes",
-        Bundled,
+        BUNDLED,
         "256 probes are set, switched off, switched on, and gone; every byte is as it was",
         "ctl probe disable all",
     ),
     passes(
         "probepoint",
-        Bundled,
+        BUNDLED,
         "a name, a name and an offset, and an address; what is past the end or nowhere is refused",
         "ctl probe add spin_leaf+0x5",
     ),
     passes(
         "kprobe_ftrace",
-        Bundled,
+        BUNDLED,
         "a probe and a tracer at one function, in five orders of on and off",
         "ctl probe add spin_leaf",
     ),
     passes(
         "add_remove_btfarg",
-        Linux,
+        LINUX,
         "parameters by their names in the kernel's BTF, all of them by `$args`; what is not one is refused",
         "ctl probe add vfs_read '$args'",
     ),
     passes(
         "btf_probe_event",
-        Linux,
+        LINUX,
         "chains of members, through pointers, by the kernel's BTF",
         "ctl probe add vfs_read 'file->f_path.dentry->d_inode->i_ino'",
     ),
     passes(
         "btf_typecast_accepted",
-        Linux,
+        LINUX,
         "casts, casts to what a member is in, `$current`, per-CPU reads",
         "ctl probe add vfs_read '(inode,i_data)file->f_mapping->i_ino' '$current->comm'",
     ),
     passes(
         "fprobe_args_vfs",
-        Linux,
+        LINUX,
         "names of dentries and files",
         "ctl probe add vfs_open 'path->dentry->d_name.name:string'",
     ),
     passes(
         "tracing_error_log",
-        Bundled,
+        BUNDLED,
         "the last errors can be asked for, with a mark under what is wrong, and cleared",
         "ctl errors --clear",
     ),
     passes(
         "snapshot",
-        Bundled,
+        BUNDLED,
         "what was recorded up to now, in a directory of its own, while recording goes on",
         "ctl dump --live DIR",
     ),
     passes(
         "trace_pipe",
-        Bundled,
+        BUNDLED,
         "a stream of what is recorded, while it is",
         "ctl tail --json",
     ),

@@ -26,6 +26,16 @@ pub enum Ground {
     Linux,
 }
 
+impl Ground {
+    /// As the page has it.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Bundled => "bundled guest",
+            Self::Linux => "stock Linux",
+        }
+    }
+}
+
 /// One of their tests.
 #[derive(Debug, Clone, Copy)]
 pub struct Case {
@@ -37,8 +47,8 @@ pub struct Case {
     pub behaviour: &'static str,
     /// What does it here.
     pub command: &'static str,
-    /// The guest on which a test of the suite, with the name of the case, shows it.
-    pub ground: Ground,
+    /// The guests on which a test of the suite, or a step of one, with the name of the case shows it.
+    pub grounds: &'static [Ground],
     /// What the kernel's own tracer answers to the same question on the same kernel, if it is asked, beside our answer.
     pub own: &'static str,
 }
@@ -48,7 +58,7 @@ impl Case {
     const fn passes(
         suite: Suite,
         name: &'static str,
-        ground: Ground,
+        grounds: &'static [Ground],
         behaviour: &'static str,
         command: &'static str,
     ) -> Self {
@@ -57,7 +67,7 @@ impl Case {
             suite,
             behaviour,
             command,
-            ground,
+            grounds,
             own: "",
         }
     }
@@ -78,7 +88,7 @@ pub fn cases() -> Vec<Case> {
 #[must_use]
 pub fn shown_on(ground: Ground) -> Vec<&'static str> {
     let cases = cases().into_iter();
-    let shown = cases.filter(|case| case.ground == ground);
+    let shown = cases.filter(|case| case.grounds.contains(&ground));
     shown.map(|case| case.name).collect()
 }
 
@@ -128,10 +138,8 @@ pub fn as_markdown() -> String {
 }
 
 fn row(case: &Case) -> String {
-    let result = match case.ground {
-        Ground::Bundled => "passes: bundled guest",
-        Ground::Linux => "passes: stock Linux",
-    };
+    let grounds: Vec<&str> = case.grounds.iter().map(|ground| ground.name()).collect();
+    let grounds = grounds.join(", ");
     // A bar in a cell would be a border.
     let command = case.command.replace('|', "\\|");
     let command = match command.as_str() {
@@ -139,7 +147,7 @@ fn row(case: &Case) -> String {
         command => format!("`{command}`"),
     };
     format!(
-        "| `{}` | {} | {command} | {result} |",
+        "| `{}` | {} | {command} | passes: {grounds} |",
         case.name, case.behaviour
     )
 }

@@ -1,10 +1,9 @@
 //! Cases like uftrace's tests.
 
-use super::Ground::Bundled;
-use super::{Case, Suite};
+use super::{Case, Ground, Suite};
 
 const fn passes(name: &'static str, behaviour: &'static str, command: &'static str) -> Case {
-    Case::passes(Suite::Uftrace, name, Bundled, behaviour, command)
+    Case::passes(Suite::Uftrace, name, &[Ground::Bundled], behaviour, command)
 }
 
 /// The cases, in the order of the page.

@@ -1,0 +1,177 @@
+//! A stock Linux, on one guest for all cases: a boot takes longer than all of them.
+//!
+//! Its own tracer is asked first: the same questions, as far as it can be asked them. Then tracefs is unmounted, and everything else is done from
+//! outside.
+
+mod filters;
+mod modules;
+mod stacks;
+mod tasks;
+mod tracers;
+mod values;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use tests::conformance::{Ground, asked_of_the_kernel, shown_on};
+use tests::{Client, vmm_says};
+
+use crate::shell::Shell;
+
+/// The guest, and what its own tracer has said.
+pub struct Stock {
+    shell: Shell,
+    client: Client,
+    /// What its own tracer has said, by case: a text for each line.
+    own: BTreeMap<String, Vec<String>>,
+}
+
+/// A case.
+pub struct Step {
+    name: &'static str,
+    /// What the kernel's own tracer is asked, in lines for the shell: they print `own CASE ANSWER.`, and leave nothing behind.
+    asked: &'static str,
+    show: fn(&mut Stock),
+}
+
+/// What several of them do.
+const FUNCTIONS: &str = "F=/proc/sys/fs/binfmt_misc
+    comes() { insmod /modules/binfmt_misc.ko; mount -t binfmt_misc none $F; }
+    is_read() { dd if=$F/status of=/dev/null bs=4096 count=1; }
+    goes() { umount $F; rmmod binfmt_misc; }
+    cp $T/available_filter_functions /tmp/functions";
+
+/// All of them, in the order in which they are shown.
+fn steps() -> Vec<&'static Step> {
+    let all = [
+        filters::STEPS,
+        tracers::STEPS,
+        tasks::STEPS,
+        modules::STEPS,
+        values::STEPS,
+        stacks::STEPS,
+    ];
+    all.into_iter().flatten().collect()
+}
+
+/// What a shell has printed after `own CASE`, by case.
+fn answers(printed: &str) -> BTreeMap<String, Vec<String>> {
+    let mut own: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let lines = printed.lines();
+    let said = lines.filter_map(|line| line.trim().strip_prefix("own ")?.strip_suffix('.'));
+    for line in said {
+        let (case, answer) = line.split_once(' ').unwrap_or((line, ""));
+        own.entry(case.to_owned())
+            .or_default()
+            .push(answer.to_owned());
+    }
+    own
+}
+
+impl Stock {
+    fn start() -> Self {
+        let mut shell = Shell::start();
+        let client = shell.client();
+        let asked = steps().into_iter().flat_map(|step| step.asked.lines());
+        for line in FUNCTIONS.lines().chain(asked) {
+            shell.does(line.trim());
+        }
+        shell.does("umount $T; echo mounted $(grep -c tracefs /proc/mounts).");
+        let printed = shell.running.printed();
+        assert!(printed.contains("mounted 0."), "{printed}");
+        let own = answers(&printed);
+        println!("the kernel's own tracer: {own:#?}");
+        Self { shell, client, own }
+    }
+
+    /// What the kernel's own tracer has said of a case.
+    fn own(&self, case: &str) -> Vec<&str> {
+        let said = self.own.get(case).into_iter().flatten();
+        said.map(String::as_str).collect()
+    }
+
+    /// A session of its own for a step, started.
+    fn trace(&mut self, name: &str, tracer: &str, options: Value, filter: &[&str]) -> Value {
+        let create = json!({"name": name, "tracer": tracer, "options": options});
+        self.client.call("session.create", create);
+        let start = json!({"session": name, "filter": filter});
+        self.client.call("start", start)
+    }
+
+    fn probe(&mut self, session: &str, probes: &[&str]) {
+        let add = json!({"session": session, "probes": probes});
+        self.client.call("probe.add", add);
+    }
+
+    /// What a session has recorded, as a trace; the session is gone then.
+    fn recorded(&mut self, name: &str) -> PathBuf {
+        let dir = self.shell.running.path(&format!("dump-{name}"));
+        self.client
+            .call("dump", json!({"session": name, "dir": dir}));
+        self.client.call("session.delete", json!({"session": name}));
+        dir
+    }
+
+    /// What an event has captured, in a trace.
+    fn fields(&mut self, name: &str, event: &str) -> Vec<Value> {
+        let mut found = Vec::new();
+        for file in fs::read_dir(self.recorded(name)).unwrap() {
+            let path = file.unwrap().path();
+            let is_events = path.extension().is_some_and(|end| end == "jsonl");
+            let text = if is_events {
+                fs::read_to_string(path).unwrap()
+            } else {
+                String::new()
+            };
+            let lines = text
+                .lines()
+                .map(|line| serde_json::from_str::<Value>(line).unwrap());
+            let own = lines.filter(|line| line["event"] == event);
+            found.extend(own.map(|line| line["fields"].clone()));
+        }
+        found
+    }
+
+    /// What a trace reports.
+    fn report(&mut self, name: &str, format: &str) -> String {
+        let dir = self.recorded(name);
+        let report = ["report", dir.to_str().unwrap(), "--format", format];
+        vmm_says(&report).good().stdout
+    }
+}
+
+/// The names of the functions in a table of counts.
+fn functions(table: &str) -> Vec<&str> {
+    let rows = table.lines().filter(|line| !line.starts_with('#')).skip(1);
+    rows.filter_map(|line| line.split_whitespace().last())
+        .collect()
+}
+
+#[test]
+fn a_kernel_whose_tracefs_is_not_mounted() {
+    let steps = steps();
+    let names: BTreeSet<&str> = steps.iter().map(|step| step.name).collect();
+    assert_eq!(names, shown_on(Ground::Linux).into_iter().collect());
+    let asked = steps.iter().filter(|step| !step.asked.is_empty());
+    let asked: BTreeSet<&str> = asked.map(|step| step.name).collect();
+    assert_eq!(asked, asked_of_the_kernel().into_iter().collect());
+    let mut stock = Stock::start();
+    let digest = stock.client.digest();
+    // One that fails is no reason not to know of the others.
+    let mut failed = Vec::new();
+    for Step { name, show, .. } in steps {
+        println!("step {name}");
+        if catch_unwind(AssertUnwindSafe(|| show(&mut stock))).is_err() {
+            failed.push(*name);
+        }
+    }
+    assert_eq!(failed, [""; 0]);
+    assert_eq!(stock.client.digest(), digest);
+    let status = stock.client.status();
+    assert_eq!(status["tracing"]["frozen"], Value::Null, "{status}");
+    drop(stock.client);
+    let _ = stock.shell.end();
+}
