@@ -35,28 +35,32 @@ pub(super) const CASES: &[Case] = &[
     .beside("the same: nothing else"),
     passes(
         "fgraph_multi",
-        BUNDLED,
+        BOTH,
         "three graphs with other filters, beside one without, have each its own functions",
         "ctl session create one --tracer graph",
-    ),
+    )
+    .beside("one graph at a time: an instance refuses a second one"),
     passes(
         "func_profiler",
-        BUNDLED,
+        BOTH,
         "a profile counts exactly beside a function trace and a graph",
         "ctl session create times --tracer profile",
-    ),
+    )
+    .beside("none: this kernel is built without a profile of functions"),
     passes(
         "func_profile_stat",
-        BUNDLED,
+        BOTH,
         "the numbers of a profile that is switched off stand still, and go on when it is on again",
         "ctl --session times tracing-off",
-    ),
+    )
+    .beside("none: this kernel is built without a profile of functions"),
     passes(
         "fgraph_profiler",
-        BUNDLED,
+        BOTH,
         "a profile of one function beside a graph of all: each has its own",
         "ctl --session times start --filter calls_leaf",
-    ),
+    )
+    .beside("none: this kernel is built without a profile of functions"),
     passes(
         "fgraph_retval",
         LINUX,
@@ -66,23 +70,26 @@ pub(super) const CASES: &[Case] = &[
     .beside("the same value, by a kretprobe"),
     passes(
         "func_set_ftrace_file",
-        BUNDLED,
+        BOTH,
         "filters read back as set; they are appended, taken out of by `!GLOB`, and cleared; one that matches nothing is refused, and says how to wait \
          for a module (`func_mod_trace` does)",
         "ctl filter add '!vfs_read'",
-    ),
+    )
+    .beside("the same lists; one that would have nothing in it traces everything there, and is refused here"),
     passes(
         "func_traceonoff_triggers",
-        BUNDLED,
+        BOTH,
         "at a hit recording goes off, or on, N times (by this host, some milliseconds later; `FUNCTION: stop` ends it at once)",
         "ctl session create watch --trigger 'calls_root: tracing-on other x1'",
-    ),
+    )
+    .beside("the same; at the hit itself"),
     passes(
         "func_event_triggers",
-        BUNDLED,
+        BOTH,
         "at a hit an event is recorded from then on, or no more, N times (by this host, some milliseconds later)",
         "ctl session create watch --trigger 'events_pass: enable message_sent in other'",
-    ),
+    )
+    .beside("the same; at the hit itself"),
     passes(
         "func_filter_stacktrace",
         LINUX,
@@ -96,19 +103,22 @@ pub(super) const CASES: &[Case] = &[
         LINUX,
         "only the calls of a task, by number, name or cgroup; with those that it makes when told so; nothing is counted as lost",
         "ctl tasks set 1234 --follow-forks",
-    ),
+    )
+    .beside("the same numbers; it has no names or cgroups"),
     passes(
         "func_filter_notrace_pid",
         LINUX,
         "the calls of all but a task, and but those that it makes when told so",
         "ctl tasks set --not 1234",
-    ),
+    )
+    .beside("the same numbers"),
     passes(
         "func_cpumask",
-        BUNDLED,
+        BOTH,
         "only what these vCPUs execute, of calls and of a profile; the stubs of the others write nothing, and nothing is counted as lost",
         "ctl vcpus set 1",
-    ),
+    )
+    .beside("the same"),
     passes(
         "func_mod_trace",
         LINUX,
@@ -209,20 +219,23 @@ pub(super) const CASES: &[Case] = &[
     ),
     passes(
         "tracing_error_log",
-        BUNDLED,
+        BOTH,
         "the last errors can be asked for, with a mark under what is wrong, and cleared",
         "ctl errors --clear",
-    ),
+    )
+    .beside("the same error, with a mark"),
     passes(
         "snapshot",
-        BUNDLED,
+        BOTH,
         "what was recorded up to now, in a directory of its own, while recording goes on",
         "ctl dump --live DIR",
-    ),
+    )
+    .beside("the same calls; it takes them away from the trace"),
     passes(
         "trace_pipe",
-        BUNDLED,
+        BOTH,
         "a stream of what is recorded, while it is",
         "ctl tail --json",
-    ),
+    )
+    .beside("the same; what was read is gone there"),
 ];

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use terms::quantity::plain;
 use tracer::tracing::filters::Globs;
+use tracer::tracing::probes::SomeProbes;
 use tracer::tracing::{Begin, Tracing, TracingError, WantedDump};
 
 use super::starter::Starter;
@@ -61,8 +62,21 @@ fn record_event(
 ) -> Result<String, String> {
     let EventAction { event, session, on } = wanted;
     let session = session.as_deref().unwrap_or(own);
-    let events = std::slice::from_ref(event);
-    let changed = tracing.change_events(guest, session, events, &[], *on);
+    // Probes of the session come first: it has named them itself.
+    let probes = tracing.probes(guest).probes.into_iter();
+    let ids = probes.filter(|probe| probe.session == session && probe.name == *event);
+    let probes = SomeProbes {
+        ids: ids.map(|probe| probe.id).collect(),
+        all_of: None,
+    };
+    let changed = match probes.ids.as_slice() {
+        [] => {
+            let events = std::slice::from_ref(event);
+            let changed = tracing.change_events(guest, session, events, &[], *on);
+            changed.map(drop)
+        }
+        _ => tracing.enable_probes(guest, &probes, *on).map(drop),
+    };
     changed.map_err(|error| error.to_string())?;
     let how = if *on {
         "is recorded"

@@ -5,19 +5,23 @@
 
 mod filters;
 mod modules;
+mod profiles;
+mod readers;
 mod stacks;
 mod tasks;
 mod tracers;
+mod triggers;
 mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 use tests::conformance::{Ground, asked_of_the_kernel, shown_on};
-use tests::{Client, vmm_says};
+use tests::{Client, Counts, patience, vmm_says};
 
 use crate::shell::Shell;
 
@@ -27,7 +31,12 @@ pub struct Stock {
     client: Client,
     /// What its own tracer has said, by case: a text for each line.
     own: BTreeMap<String, Vec<String>>,
+    /// Each is in a directory of its own.
+    dumps: u32,
 }
+
+/// A system call that nothing makes but the program `syscalls`.
+const CALL: &str = "__x64_sys_sched_get_priority_max";
 
 /// A case.
 pub struct Step {
@@ -39,6 +48,7 @@ pub struct Step {
 
 /// What several of them do.
 const FUNCTIONS: &str = "F=/proc/sys/fs/binfmt_misc
+    CALL=__x64_sys_sched_get_priority_max
     comes() { insmod /modules/binfmt_misc.ko; mount -t binfmt_misc none $F; }
     is_read() { dd if=$F/status of=/dev/null bs=4096 count=1; }
     goes() { umount $F; rmmod binfmt_misc; }
@@ -49,6 +59,9 @@ fn steps() -> Vec<&'static Step> {
     let all = [
         filters::STEPS,
         tracers::STEPS,
+        profiles::STEPS,
+        triggers::STEPS,
+        readers::STEPS,
         tasks::STEPS,
         modules::STEPS,
         values::STEPS,
@@ -84,7 +97,12 @@ impl Stock {
         assert!(printed.contains("mounted 0."), "{printed}");
         let own = answers(&printed);
         println!("the kernel's own tracer: {own:#?}");
-        Self { shell, client, own }
+        Self {
+            shell,
+            client,
+            own,
+            dumps: 0,
+        }
     }
 
     /// What the kernel's own tracer has said of a case.
@@ -108,11 +126,24 @@ impl Stock {
 
     /// What a session has recorded, as a trace; the session is gone then.
     fn recorded(&mut self, name: &str) -> PathBuf {
-        let dir = self.shell.running.path(&format!("dump-{name}"));
+        self.dumps += 1;
+        let dir = self.shell.running.path(&format!("dump-{}", self.dumps));
         self.client
             .call("dump", json!({"session": name, "dir": dir}));
-        self.client.call("session.delete", json!({"session": name}));
+        self.delete(name);
         dir
+    }
+
+    /// Asks until it is so: nobody is told when the host has done what it does later.
+    fn until(&mut self, what: &str, is_so: impl Fn(&mut Self) -> bool) {
+        let deadline = Instant::now() + patience();
+        while !is_so(self) {
+            assert!(Instant::now() < deadline, "{what}");
+        }
+    }
+
+    fn delete(&mut self, name: &str) {
+        self.client.call("session.delete", json!({"session": name}));
     }
 
     /// What an event has captured, in a trace.
@@ -135,12 +166,51 @@ impl Stock {
         found
     }
 
+    /// What a session has recorded so often, none of it lost; the session is gone then.
+    fn counts(&mut self, name: &str) -> Counts {
+        let dir = self.recorded(name);
+        counts_of(&dir)
+    }
+
+    /// Has a program make a system call that nothing else makes so often: [`CALL`].
+    fn calls(&mut self, count: u64) {
+        self.shell.does(&format!("syscalls {count}"));
+    }
+
     /// What a trace reports.
     fn report(&mut self, name: &str, format: &str) -> String {
         let dir = self.recorded(name);
         let report = ["report", dir.to_str().unwrap(), "--format", format];
         vmm_says(&report).good().stdout
     }
+}
+
+/// What a trace has so often, none of it lost.
+fn counts_of(dir: &Path) -> Counts {
+    let report = ["report", dir.to_str().unwrap(), "--format", "counts"];
+    let table = vmm_says(&report).good().stdout;
+    assert!(table.contains(", 0 lost"), "{table}");
+    let csv = vmm_says(&[&report[..], &["--csv"]].concat()).good().stdout;
+    let mut rows = csv.lines().map(|row| row.split(',').collect::<Vec<_>>());
+    let heads = rows.next().unwrap();
+    let column = |name: &str| heads.iter().position(|head| *head == name).unwrap();
+    let (name, count) = (column("function"), column("calls"));
+    rows.map(|row| (row[name].to_owned(), row[count].parse().unwrap()))
+        .collect()
+}
+
+/// A session of the status.
+fn session<'a>(status: &'a Value, name: &str) -> &'a Value {
+    let sessions = status["tracing"]["sessions"].as_array().unwrap();
+    sessions.iter().find(|one| one["name"] == name).unwrap()
+}
+
+/// What the rings of a session have had written, each.
+fn written(status: &Value, name: &str) -> Vec<u64> {
+    let rings = session(status, name)["rings"].as_array().unwrap().iter();
+    rings
+        .map(|ring| ring["written"].as_u64().unwrap())
+        .collect()
 }
 
 /// The names of the functions in a table of counts.

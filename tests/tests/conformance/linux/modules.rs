@@ -1,9 +1,6 @@
 //! Modules that come and go.
 
-use std::time::Instant;
-
 use serde_json::{Value, json};
-use tests::patience;
 
 use super::{Step, Stock};
 
@@ -74,10 +71,7 @@ fn kprobe_module(stock: &mut Stock) {
         .collect();
     // Nobody is told when a look has seen a module.
     let until = |stock: &mut Stock, wanted: &[String]| {
-        let deadline = Instant::now() + patience();
-        while states(stock) != wanted {
-            assert!(Instant::now() < deadline, "{:?}", states(stock));
-        }
+        stock.until("a look sees it", |stock| states(stock) == wanted);
     };
     for round in 0..3 {
         stock.shell.does("comes");

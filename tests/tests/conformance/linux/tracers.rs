@@ -2,10 +2,15 @@
 
 use serde_json::json;
 
-use super::{Step, Stock, functions};
+use super::{CALL, Step, Stock, functions};
 
 /// The steps.
 pub const STEPS: &[Step] = &[
+    Step {
+        name: "fgraph_multi",
+        asked: "mkdir $T/instances/one; echo function_graph >$T/instances/one/current_tracer; echo own fgraph_multi $?.; rmdir $T/instances/one",
+        show: fgraph_multi,
+    },
     Step {
         name: "fgraph_filter",
         asked: "echo schedule >$T/set_ftrace_filter; echo function_graph >$T/current_tracer; ls / | cat; echo 0 >$T/tracing_on; \
@@ -21,6 +26,35 @@ pub const STEPS: &[Step] = &[
         show: fgraph_retval,
     },
 ];
+
+/// The one without a filter is there before the others come, and until they are gone.
+fn fgraph_multi(stock: &mut Stock) {
+    let users = [("one", "sched"), ("two", "lock"), ("three", "rcu")];
+    let of_size = |size: u32| json!({"mode": "discard", "ring_size": size});
+    let all = stock.trace("all", "graph", of_size(32768), &[]);
+    assert!(all["traced"].as_u64().unwrap() > 30_000, "{all}");
+    for (name, part) in users {
+        stock.trace(name, "graph", of_size(8192), &[&format!("*{part}*")]);
+    }
+    stock.calls(40);
+    let each = users.map(|(name, part)| (part, stock.counts(name)));
+    let all = stock.counts("all");
+    assert_eq!(all.get(CALL), Some(&40), "{all:?}");
+    for (part, own) in each {
+        let is_call = CALL.contains(part).then_some(&40);
+        assert_eq!(own.get(CALL), is_call, "{part}: {own:?}");
+        assert!(own.len() > 10, "{part}: {own:?}");
+        for (name, count) in own {
+            assert!(name.contains(part), "{part}: {name}");
+            assert!(
+                all.get(&name).is_some_and(|all| *all >= count),
+                "{name}: {count}"
+            );
+        }
+    }
+    // A second one is refused by this kernel.
+    assert_eq!(stock.own("fgraph_multi"), ["1"]);
+}
 
 fn fgraph_filter(stock: &mut Stock) {
     stock.trace("graph", "graph", json!({}), &["schedule"]);
