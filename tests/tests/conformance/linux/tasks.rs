@@ -20,7 +20,7 @@ pub const STEPS: &[Step] = &[
 ];
 
 /// A system call that nothing else makes.
-const CALL: &str = "__x64_sys_sched_get_priority_max";
+pub const CALL: &str = "__x64_sys_sched_get_priority_max";
 
 impl Stock {
     /// Begins a shell that waits, and then has other programs make the call so often, and makes it itself so often; its number.
