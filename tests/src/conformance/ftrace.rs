@@ -143,7 +143,7 @@ pub(super) const CASES: &[Case] = &[
         "one value with every type is the same bits; bit fields are theirs",
         "ctl probe add unoptimised_registers 'i8=%rdi:i8' 'item->part.flags'",
     )
-    .beside("the same numbers, and the same bits of a register; those of a structure only where somebody has counted their offsets"),
+    .beside("the same numbers, and the same bits of a register by their offsets"),
     passes(
         "kprobe_args_string",
         BOTH,
