@@ -5,12 +5,15 @@
 
 mod filters;
 mod modules;
+mod places;
 mod profiles;
 mod readers;
 mod stacks;
+mod syntax;
 mod tasks;
 mod tracers;
 mod triggers;
+mod types;
 mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,12 +50,15 @@ pub struct Step {
 }
 
 /// What several of them do.
-const FUNCTIONS: &str = "F=/proc/sys/fs/binfmt_misc
+const FUNCTIONS: &str = r#"F=/proc/sys/fs/binfmt_misc
     CALL=__x64_sys_sched_get_priority_max
     comes() { insmod /modules/binfmt_misc.ko; mount -t binfmt_misc none $F; }
     is_read() { dd if=$F/status of=/dev/null bs=4096 count=1; }
     goes() { umount $F; rmmod binfmt_misc; }
-    cp $T/available_filter_functions /tmp/functions";
+    taken() { echo "p:x $1" >$T/kprobe_events 2>/dev/null; }
+    asks() { name=$1; shift; for line in "$@"; do taken "$line" && said=taken || said=refused; echo "own $name $line: $said."; done; echo >$T/kprobe_events; }
+    records() { echo >$T/trace; echo "p:x $1" >$T/kprobe_events; echo 1 >$T/events/kprobes/x/enable; eval "$2"; echo 0 >$T/events/kprobes/x/enable; cat $T/trace >/tmp/recorded; echo >$T/kprobe_events; }
+    cp $T/available_filter_functions /tmp/functions"#;
 
 /// All of them, in the order in which they are shown.
 fn steps() -> Vec<&'static Step> {
@@ -65,6 +71,9 @@ fn steps() -> Vec<&'static Step> {
         tasks::STEPS,
         modules::STEPS,
         values::STEPS,
+        types::STEPS,
+        syntax::STEPS,
+        places::STEPS,
         stacks::STEPS,
     ];
     all.into_iter().flatten().collect()
@@ -111,6 +120,27 @@ impl Stock {
         said.map(String::as_str).collect()
     }
 
+    /// Which lines of a case it has refused, if that is what it was asked.
+    fn refused_by_it(&self, case: &str) -> Vec<&str> {
+        let said = self.own(case).into_iter();
+        said.filter_map(|line| line.strip_suffix(": refused"))
+            .collect()
+    }
+
+    /// The probes of a session.
+    fn probes(&mut self, session: &str) -> Vec<Value> {
+        let listed = self.client.call("probe.list", Value::Null);
+        let all = listed["probes"].as_array().unwrap().iter();
+        let own = all.filter(|probe| probe["session"] == session);
+        own.cloned().collect()
+    }
+
+    /// The end of a session whose records nobody reads.
+    fn delete(&mut self, session: &str) {
+        let delete = json!({"session": session});
+        self.client.call("session.delete", delete);
+    }
+
     /// A session of its own for a step, started.
     fn trace(&mut self, name: &str, tracer: &str, options: Value, filter: &[&str]) -> Value {
         let create = json!({"name": name, "tracer": tracer, "options": options});
@@ -142,12 +172,15 @@ impl Stock {
         }
     }
 
-    fn delete(&mut self, name: &str) {
-        self.client.call("session.delete", json!({"session": name}));
-    }
-
     /// What an event has captured, in a trace.
     fn fields(&mut self, name: &str, event: &str) -> Vec<Value> {
+        let all = self.events(name).into_iter();
+        all.filter_map(|(of, fields)| (of == event).then_some(fields))
+            .collect()
+    }
+
+    /// What all events have captured, each with its name, in a trace.
+    fn events(&mut self, name: &str) -> Vec<(String, Value)> {
         let mut found = Vec::new();
         for file in fs::read_dir(self.recorded(name)).unwrap() {
             let path = file.unwrap().path();
@@ -160,8 +193,10 @@ impl Stock {
             let lines = text
                 .lines()
                 .map(|line| serde_json::from_str::<Value>(line).unwrap());
-            let own = lines.filter(|line| line["event"] == event);
-            found.extend(own.map(|line| line["fields"].clone()));
+            let named = lines.filter_map(|line| {
+                Some((line["event"].as_str()?.to_owned(), line["fields"].clone()))
+            });
+            found.extend(named);
         }
         found
     }

@@ -11,22 +11,27 @@ use super::{Step, Stock};
 pub const STEPS: &[Step] = &[
     Step {
         name: "add_remove_btfarg",
-        asked: "",
+        asked: "asks add_remove_btfarg 'vfs_read $args' 'vfs_read count' 'vfs_read nothing' 'vfs_read $arg3'",
         show: add_remove_btfarg,
     },
     Step {
         name: "btf_probe_event",
-        asked: "",
+        asked: "asks btf_probe_event 'vfs_read file->f_path.dentry->d_inode->i_ino'; echo some text >/tmp/chained; set -- $(ls -i /tmp/chained); \
+            records 'vfs_read size=%dx number=+64(+48(+24(%di))):u64' 'dd if=/tmp/chained of=/dev/null bs=78 count=1'; \
+            echo own btf_probe_event $1 $(grep -o 'size=0x4e.*' /tmp/recorded).",
         show: btf_probe_event,
     },
     Step {
         name: "btf_typecast_accepted",
-        asked: "",
+        asked: "asks btf_typecast_accepted 'vfs_read (file)$arg1->f_path' 'vfs_read ((struct file *)%di)->f_path' 'vfs_read $current->pid' 'vfs_read this_cpu_read(runqueues)' 'vfs_read $comm'",
         show: btf_typecast_accepted,
     },
     Step {
         name: "fprobe_args_vfs",
-        asked: "",
+        asked: "asks fprobe_args_vfs 'vfs_open path->dentry->d_name.name:string' 'vfs_open $arg1:%pd'; \
+            echo f:x vfs_open >>$T/dynamic_events && said=taken || said=refused; echo own fprobe_args_vfs f:x vfs_open: $said.; \
+            echo some text >/tmp/a-file-of-this-name; records 'vfs_open name=+0(+40(+8(%di))):string' 'cat /tmp/a-file-of-this-name'; \
+            echo own fprobe_args_vfs $(grep -o 'name=.a-file-of-this-name.*' /tmp/recorded).",
         show: fprobe_args_vfs,
     },
 ];
@@ -50,6 +55,11 @@ fn add_remove_btfarg(stock: &mut Stock) {
         .collect();
     assert_eq!(names, BTreeSet::from(["buf", "count", "file", "pos"]));
     assert_eq!(found[0]["count"], 77, "{found:?}");
+    let all = ["$args", "count", "nothing"];
+    let all = all.map(|name| format!("vfs_read {name}"));
+    assert_eq!(stock.refused_by_it("add_remove_btfarg"), all);
+    let taken = stock.own("add_remove_btfarg")[3];
+    assert_eq!(taken, "vfs_read $arg3: taken");
 }
 
 fn btf_probe_event(stock: &mut Stock) {
@@ -69,6 +79,14 @@ fn btf_probe_event(stock: &mut Stock) {
     let number: u64 = said.unwrap().split(' ').next().unwrap().parse().unwrap();
     let found = stock.fields("chain", "vfs_read");
     assert_eq!(found, [json!({"number": number})]);
+    // The file is another one to it, of which the shell has said the number.
+    let theirs = stock.own("btf_probe_event");
+    assert_eq!(
+        theirs[0],
+        "vfs_read file->f_path.dentry->d_inode->i_ino: refused"
+    );
+    let (number, recorded) = theirs[1].split_once(' ').unwrap();
+    assert_eq!(recorded, format!("size=0x4e number={number}"));
 }
 
 /// One inode, by five ways; one task, by four.
@@ -122,6 +140,17 @@ fn btf_typecast_accepted(stock: &mut Stock) {
         assert_eq!(found[0][name], process, "{name}: {found:?}");
     }
     assert_eq!(found[0]["comm"]["text"], "dd", "{found:?}");
+    let theirs = stock.own("btf_typecast_accepted");
+    assert_eq!(
+        stock.refused_by_it("btf_typecast_accepted"),
+        [
+            "vfs_read (file)$arg1->f_path",
+            "vfs_read ((struct file *)%di)->f_path",
+            "vfs_read $current->pid",
+            "vfs_read this_cpu_read(runqueues)",
+        ]
+    );
+    assert_eq!(theirs[4..], ["vfs_read $comm: taken"]);
 }
 
 fn fprobe_args_vfs(stock: &mut Stock) {
@@ -144,4 +173,11 @@ fn fprobe_args_vfs(stock: &mut Stock) {
         let named = format!(r#""event":"{event}","fields":{{"name":{{"text":"{NAME}"}}}}"#);
         assert!(text.contains(&named), "{event}: {text}");
     }
+    let theirs = stock.own("fprobe_args_vfs");
+    assert_eq!(
+        stock.refused_by_it("fprobe_args_vfs").len(),
+        3,
+        "{theirs:?}"
+    );
+    assert_eq!(theirs[3..], [format!("name=\"{NAME}\"")]);
 }
