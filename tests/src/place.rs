@@ -198,7 +198,7 @@ pub fn promises_atomic() -> bool {
 /// How long anything may take before it counts as never: on a machine that does ten other things at the same time, too.
 #[must_use]
 pub fn patience() -> Duration {
-    Duration::from_secs(if in_the_box() { 600 } else { 300 })
+    Duration::from_secs(if in_the_box() { 1200 } else { 300 })
 }
 
 fn built(path: PathBuf, how: &str) -> PathBuf {

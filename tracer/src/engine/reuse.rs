@@ -10,15 +10,22 @@
 //!
 //! That last chance is why memory nobody has used comes first, until half of the window is in use. From then
 //! on sessions that come and go need no more than there have been at once.
+//!
+//! Event rings stay with their number for the same reason. Their records never leave the place of records, nor
+//! payloads that of payloads, so that what a late writer has captured reaches no record: records that need more room are fewer.
 
 use super::retired::{Place, Retired};
+use super::rings::payload_log2;
 use super::{AttachError, Foothold};
+use terms::addr::Gpa;
+
 use crate::record::{MARK_MASK, RECORD_BYTES};
-use crate::ring::geometry::Position;
+use crate::ring::geometry::{Geometry, Position};
 use crate::ring::turnstile::Rings;
-use crate::session::{SessionConfig, SessionEvents, SessionId, TracerKind};
+use crate::session::{SessionConfig, SessionEvents, SessionId, SessionMemory, TracerKind};
+use crate::stub::event::EventRecorder;
 use crate::stub::recorder::Recorder;
-use crate::target::WindowMemory;
+use crate::target::{StoppedTarget, WindowMemory};
 
 /// No ring reaches this: such a one is not used again, so that positions never reach their end.
 pub(super) const REUSE_MAX: Position = Position(1 << 48);
@@ -49,6 +56,11 @@ pub(super) fn is_scarce(foothold: &Foothold, config: &SessionConfig) -> bool {
     foothold.window.left() < foothold.window.bytes() / 2 + needed
 }
 
+/// Whether half of the window is in use.
+fn is_half_used(foothold: &Foothold) -> bool {
+    foothold.window.left() < foothold.window.bytes() / 2
+}
+
 /// Bytes that the rings of such a session take; none for a profile, which has no rings.
 fn bytes_for(config: &SessionConfig, rings: usize) -> u64 {
     let words = if config.format().has_details() { 2 } else { 1 };
@@ -59,17 +71,80 @@ fn bytes_for(config: &SessionConfig, rings: usize) -> u64 {
 }
 
 impl Foothold {
-    /// Event rings of a session of the same number that was deleted, for one as `config` says.
-    pub(super) fn reuse_event_rings(
-        &self,
+    /// Event rings for a session as `config` says, in which a record has room for this many bytes: some of `retired`, those of
+    /// deleted sessions of the same number, or new ones.
+    ///
+    /// # Errors
+    /// [`AttachError`] when there is no memory for either.
+    pub(super) fn event_rings(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
         id: SessionId,
         config: &SessionConfig,
-        mut events: SessionEvents,
-    ) -> SessionEvents {
+        payload_bytes: u64,
+        retired: &mut Vec<SessionEvents>,
+    ) -> Result<SessionEvents, AttachError> {
+        let log2 = payload_log2(payload_bytes);
+        let is_same = |events: &SessionEvents| events.recorder.payload_log2 == log2;
+        let mut events = if let Some(index) = retired.iter().position(is_same) {
+            retired.swap_remove(index)
+        } else if is_half_used(self)
+            && let Some(refitted) = self.refit_some(target, config, log2, retired)?
+        {
+            refitted
+        } else {
+            match self.make_event_rings(target, id, config, payload_bytes) {
+                Ok(made) => return Ok(made),
+                Err(error) => self
+                    .refit_some(target, config, log2, retired)?
+                    .ok_or(error)?,
+            }
+        };
         let recorder = &mut events.recorder.recorder;
         recorder.clock = config.clock;
         recorder.waits = self.waits_of(id, config, Rings::Events);
-        events
+        Ok(events)
+    }
+
+    /// Those of `retired` that hold the most such records, made to hold them. None when none of them can.
+    fn refit_some(
+        &self,
+        target: &mut (impl WindowMemory + ?Sized),
+        config: &SessionConfig,
+        payload_log2: u32,
+        retired: &mut Vec<SessionEvents>,
+    ) -> Result<Option<SessionEvents>, AttachError> {
+        let all = retired.iter().enumerate();
+        let fitting = all.filter_map(|(index, one)| Some((one.geometry(payload_log2)?, index)));
+        let Some((geometry, index)) = fitting.max_by_key(|(geometry, _)| geometry.slots()) else {
+            return Ok(None);
+        };
+        let old = retired.swap_remove(index);
+        let (memory, recorder) = (old.memory, old.recorder);
+        let rings = memory.first.len();
+        let lap = first_lap(&memory, geometry.slots());
+        let bytes = rings as u64 * geometry.bytes();
+        let filled = fill(target, memory.rings, bytes, (lap - 1) & MARK_MASK);
+        filled.map_err(|source| AttachError::Rings {
+            name: config.name.clone(),
+            source,
+        })?;
+        Ok(Some(SessionEvents {
+            memory: SessionMemory {
+                geometry,
+                first: vec![Position(lap * geometry.slots()); rings],
+                ..memory
+            },
+            recorder: EventRecorder {
+                recorder: Recorder {
+                    geometry,
+                    ..recorder.recorder
+                },
+                payload_log2,
+                ..recorder
+            },
+            ..old
+        }))
     }
 
     /// The rings at `old`, made those of a session as `config` says.
@@ -84,13 +159,12 @@ impl Foothold {
         };
         let (format, geometry) = (config.format(), config.geometry);
         let rings = self.strategy.rings();
-        let lap = first_lap(&old, geometry.slots());
+        let lap = first_lap(&old.memory, geometry.slots());
         let before = (lap - 1) & MARK_MASK;
-        fill(target, &old, bytes_for(config, rings), before).map_err(|source| {
-            AttachError::Rings {
-                name: config.name.clone(),
-                source,
-            }
+        let filled = fill(target, old.memory.rings, bytes_for(config, rings), before);
+        filled.map_err(|source| AttachError::Rings {
+            name: config.name.clone(),
+            source,
         })?;
         let details = format
             .has_details()
@@ -115,20 +189,22 @@ impl Foothold {
     }
 }
 
-/// Takes event rings out whose records have room as `is_wanted` says of its logarithm.
-pub(super) fn take(
-    retired: &mut Vec<SessionEvents>,
-    is_wanted: impl Fn(u32) -> bool,
-) -> Option<SessionEvents> {
-    let is_it = |events: &SessionEvents| is_wanted(events.recorder.payload_log2);
-    let index = retired.iter().position(is_it)?;
-    Some(retired.swap_remove(index))
+impl SessionEvents {
+    /// The size of its rings if a record has room for so many bytes. None if they cannot be so small.
+    fn geometry(&self, payload_log2: u32) -> Option<Geometry> {
+        let records = self.payload.0.checked_sub(self.memory.rings.0)?;
+        let payloads = self.memory.room.checked_sub(records)?;
+        let slots = (records / RECORD_BYTES).min(payloads >> payload_log2);
+        let of_ring = slots / self.memory.first.len().max(1) as u64;
+        let log2 = of_ring.checked_ilog2()?;
+        Geometry::with_bytes(RECORD_BYTES << log2).ok()
+    }
 }
 
 /// A lap past all that late writers can have reserved, for rings of `slots`.
-fn first_lap(old: &Place, slots: u64) -> u64 {
-    let was = old.memory.geometry.slots();
-    let last = old.memory.first.iter().map(|first| first.0 / was).max();
+fn first_lap(old: &SessionMemory, slots: u64) -> u64 {
+    let was = old.geometry.slots();
+    let last = old.first.iter().map(|first| first.0 / was).max();
     let lap = last.unwrap_or_default() + 1;
     if lap.saturating_mul(slots) < REUSE_MAX.0 / 2 {
         return lap;
@@ -138,16 +214,16 @@ fn first_lap(old: &Place, slots: u64) -> u64 {
     laps + lap % laps
 }
 
-/// Writes records of the lap `mark` all over the first `bytes`.
+/// Writes records of the lap `mark` all over the first `bytes` of rings.
 fn fill(
     target: &mut (impl WindowMemory + ?Sized),
-    place: &Place,
+    rings: Gpa,
     bytes: u64,
     mark: u64,
 ) -> Result<(), crate::target::MemoryError> {
     let words = CHUNK / usize::try_from(RECORD_BYTES).unwrap_or(1);
     let chunk = mark.to_le_bytes().repeat(words);
-    let mut at = place.memory.rings;
+    let mut at = rings;
     let mut left = usize::try_from(bytes).unwrap_or(usize::MAX);
     while left > 0 {
         let part = chunk.get(..left.min(CHUNK)).unwrap_or(&chunk);

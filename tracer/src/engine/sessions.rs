@@ -11,7 +11,8 @@
 //!   whatever a late writer had reserved lies before the reader's first position and is ignored.
 //! * Its event rings stay with its number, each for records of the room that it has: a session of the same number gets them
 //!   whose records need that.
-//! * When the window is half used, a session of another kind or size gets them ([`super::reuse`]).
+//! * When the window is half used, a session of another kind or size gets them, and one whose records need another room
+//!   ([`super::reuse`]).
 //! * When every free cell was used for sessions of other kinds or sizes, the new session gets a used
 //!   cell and rings of its own. A late writer of the earlier session can then reserve a slot
 //!   that it does not fill, for it writes to the old rings: that slot is counted as *abandoned*.
@@ -20,6 +21,7 @@
 //!
 //! Stubs are found again by what they do, so sessions that come and go do not use the arena up.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use terms::addr::Gpa;
@@ -28,8 +30,7 @@ use terms::session_set::SessionSet;
 
 use super::foothold::CellsMoved;
 use super::retired::{Place, Retired};
-use super::reuse::{REUSE_MAX, is_scarce, roomy, take};
-use super::rings::payload_log2;
+use super::reuse::{REUSE_MAX, is_scarce, roomy};
 use super::{ApplyError, AttachError, Foothold};
 use crate::filter::Selection;
 use crate::points::functions::{HaltSet, Recording};
@@ -151,7 +152,7 @@ impl Sessions {
 
     /// The number for a new session, and which retired memory it gets: one whose memory suits it, else one
     /// whose rings have room when there is not much else, else one that was never used, else any
-    /// that is free.
+    /// that is free. Of several that suit, the one that had event rings: there may be probes again.
     fn free(
         &self,
         foothold: &Foothold,
@@ -164,8 +165,10 @@ impl Sessions {
                 .filter(|id| self.get(*id).is_err())
         };
         let suits = |one: &Retired| one.suits(config) && self.get(one.id).is_err();
-        let suiting = self.retired.iter().position(suits);
-        let suiting = suiting.and_then(|index| Some((self.retired.get(index)?.id, Some(index))));
+        let all = self.retired.iter().enumerate();
+        let suiting = all.filter(|(_, one)| suits(one));
+        let suiting = suiting.map(|(index, one)| (one.id, Some(index)));
+        let suiting = suiting.max_by_key(|(id, index)| (self.room_of_events(*id), Reverse(*index)));
         let roomy = || {
             let roomy = self.roomy(foothold, config);
             roomy.filter(|_| is_scarce(foothold, config))
@@ -179,6 +182,12 @@ impl Sessions {
             .or_else(|| free().find(is_new).map(|id| (id, None)))
             .or_else(|| free().find(has_rings_only).map(|id| (id, None)))
             .or_else(|| free().next().map(|id| (id, None)))
+    }
+
+    /// Bytes of event rings that deleted sessions of this number had.
+    fn room_of_events(&self, id: SessionId) -> u64 {
+        let retired = self.retired_events.get(&id).into_iter().flatten();
+        retired.map(|events| events.memory.room).sum()
     }
 
     /// Deletes a session that nothing leads to any more: switches its cells off and keeps its memory
@@ -370,18 +379,8 @@ impl Sessions {
         };
         if session.events.is_none() {
             let retired = self.retired_events.entry(id).or_default();
-            let room = payload_log2(payload_bytes);
-            let events = match take(retired, |log2| log2 == room) {
-                Some(events) => foothold.reuse_event_rings(id, &session.config, events),
-                None => match foothold.make_event_rings(target, id, &session.config, payload_bytes)
-                {
-                    Ok(made) => made,
-                    Err(error) => {
-                        let larger = take(retired, |log2| log2 > room).ok_or(error)?;
-                        foothold.reuse_event_rings(id, &session.config, larger)
-                    }
-                },
-            };
+            let config = &session.config;
+            let events = foothold.event_rings(target, id, config, payload_bytes, retired)?;
             session.events = Some(events);
         }
         if let Some(events) = &mut session.events {

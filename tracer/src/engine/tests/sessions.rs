@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
-use crate::record::Record;
+use crate::record::{MARK_MASK, Record};
 use crate::ring::geometry::Lap;
 
 #[test]
@@ -132,6 +132,56 @@ fn event_rings_are_used_again_by_records_that_need_their_room() {
                 target.write_word(*cell, head).unwrap();
             }
         }
+        engine.delete_session(&mut target, session).unwrap();
+        session = engine.create_session(&mut target, config("next")).unwrap();
+    }
+}
+
+/// It was once: probes of sessions that came and went took more of the window each time that they had room for something else.
+#[test]
+fn event_rings_become_those_of_other_rooms_when_the_window_is_half_used() {
+    let (mut engine, mut target, mut session) = attached(2);
+    let mut lowest = u64::MAX;
+    for round in 0..100 {
+        let log2 = 6 + round % 4;
+        engine
+            .make_event_rings(&mut target, session, 1 << log2)
+            .unwrap();
+        let events = engine.sessions().get(session).unwrap().events.clone();
+        let events = events.unwrap();
+        assert_eq!(events.recorder.payload_log2, log2);
+        let (memory, rings) = (&events.memory, events.memory.first.len() as u64);
+        let records = events.payload.0 - memory.rings.0;
+        assert_eq!(
+            events.recorder.payload.0 - events.recorder.recorder.rings.0,
+            records
+        );
+        assert_eq!(events.recorder.recorder.geometry, memory.geometry);
+        assert!(
+            rings * memory.geometry.bytes() <= records,
+            "no payload was there"
+        );
+        let payloads = (rings * memory.geometry.slots()) << log2;
+        assert!(records + payloads <= memory.room, "no record was there");
+        // Nothing there is a record of the laps that come.
+        let slots = memory.geometry.slots();
+        let lap = memory.first[0].0 / slots;
+        if memory.first[0].0 % slots == 0 {
+            let marked = word(&target, memory.rings) & MARK_MASK;
+            assert_eq!(marked, (lap - 1) & MARK_MASK, "{round}");
+        }
+        let calls = engine.sessions().get(session).unwrap().memory.clone();
+        for memory in [&calls, memory] {
+            for (ring, cell) in (0u16..).zip(&memory.cells) {
+                let head = memory.first[0].after(5).word(ring);
+                target.write_word(*cell, head).unwrap();
+            }
+        }
+        let left = engine.foothold().unwrap().window().left();
+        if round > 60 {
+            assert_eq!(left, lowest, "{round}: nothing new is taken");
+        }
+        lowest = lowest.min(left);
         engine.delete_session(&mut target, session).unwrap();
         session = engine.create_session(&mut target, config("next")).unwrap();
     }
