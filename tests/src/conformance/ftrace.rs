@@ -4,7 +4,6 @@ use super::{Case, Ground, Suite};
 
 /// Most of them.
 const LINUX: &[Ground] = &[Ground::Linux];
-const BUNDLED: &[Ground] = &[Ground::Bundled];
 const BOTH: &[Ground] = &[Ground::Linux, Ground::Bundled];
 
 const fn passes(
