@@ -44,20 +44,7 @@ pub fn attach(options: &AttachOptions) -> Result<ExitStatus, Failure> {
     if options.restore {
         return only_restore(options);
     }
-    if let Some(message) = options.traced.useless(options.control.is_some()) {
-        return Err(Failure::bad_input(message));
-    }
-    if !options.traced.is_enabled() && options.control.is_none() {
-        let message = "nothing would be traced: say what (--trace, --event, --probe), or how to be told (--control)";
-        return Err(Failure::bad_input(message));
-    }
-    options.traced.check_method()?;
-    options.traced.session.check_dumps()?;
-    if options.traced.method() == PatchMethod::Live {
-        let message = "--patch-method live: not with `vmm attach`: its breakpoints would be exits to the guest's VMM, which does not serve them; \
-                       use --patch-method quiesce";
-        return Err(Failure::bad_input(message));
-    }
+    check(options)?;
     let pid = chosen(options.guest.as_deref())?;
     let file = options.kernel.as_deref().map(KernelFile::read).transpose();
     let file = file
@@ -100,6 +87,25 @@ pub fn attach(options: &AttachOptions) -> Result<ExitStatus, Failure> {
         }
     }
     Ok(ExitStatus::Success)
+}
+
+/// Whether what was asked for can be done to any guest of another process.
+fn check(options: &AttachOptions) -> Result<(), Failure> {
+    if let Some(message) = options.traced.useless(options.control.is_some()) {
+        return Err(Failure::bad_input(message));
+    }
+    if !options.traced.is_enabled() && options.control.is_none() {
+        let message = "nothing would be traced: say what (--trace, --event, --probe), or how to be told (--control)";
+        return Err(Failure::bad_input(message));
+    }
+    options.traced.check_method()?;
+    options.traced.session.check_dumps()?;
+    if options.traced.method() == PatchMethod::Live {
+        let message = "--patch-method live: not with `vmm attach`: its breakpoints would be exits to the guest's VMM, which does not serve them; \
+                       use --patch-method quiesce";
+        return Err(Failure::bad_input(message));
+    }
+    Ok(())
 }
 
 /// Why a guest is not traced: of one whose VMM has ended meanwhile that, and not what could not be done for it.
