@@ -1,4 +1,5 @@
-//! Kernels of other ages than the suite's: traced from the attach point on, switched off and on, counted exactly.
+//! Kernels of other ages than the suite's: traced from the attach point on, switched off and on, counted exactly; and by
+//! task, as each of them keeps its own of the current one.
 
 use serde_json::{Value, json};
 use tests::{Client, Guest, kernels};
@@ -43,7 +44,22 @@ fn counts_exactly(guest: Guest) {
     let traced = client.status()["tracing"]["sessions"][0]["traced"].clone();
     client.call("stop", Value::Null);
     let untraced = client.digest();
+    let of_tasks = ["only_tasks", "not_tasks"];
+    for name in of_tasks {
+        let options = json!({name: ["syscalls"], "mode": "discard"});
+        client.call("session.create", json!({"name": name, "options": options}));
+        client.call("start", json!({"session": name, "filter": [FUNCTION]}));
+    }
     next("step second");
+    let status = client.status();
+    for (name, expected) in of_tasks.into_iter().zip([CALLS, 0]) {
+        let sessions = status["tracing"]["sessions"].as_array().unwrap();
+        let of = sessions.iter().find(|one| one["name"] == name).unwrap();
+        let rings = of["rings"].as_array().unwrap().iter();
+        let written: u64 = rings.map(|ring| ring["written"].as_u64().unwrap()).sum();
+        assert_eq!(written, expected, "{name}: {status}");
+        client.call("session.delete", json!({"session": name}));
+    }
     let filter = json!({"filter": [FUNCTION, "vfs_*"]});
     let again = client.call("start", filter)["traced"].clone();
     assert_eq!(again, traced);

@@ -39,6 +39,30 @@ fn system_calls_are_counted_exactly_and_the_text_is_given_back() {
     let _ = shell.end();
 }
 
+/// Where the current task is, this kernel's types say, which are found in its memory, too.
+#[test]
+fn only_the_calls_of_some_tasks_are_recorded() {
+    let mut shell = Shell::start();
+    let text = shell.client().digest();
+    let function = "__x64_sys_sched_get_priority_max";
+    shell.does("cp /bin/syscalls /bin/make-calls");
+    for (only, expected) in [("--only-tasks", 70), ("--not-tasks", 5)] {
+        let options = [
+            "--trace", "function", "--mode", "discard", "--filter", function, only, "syscalls",
+        ];
+        let attached = attach(&shell.running, &options);
+        shell.does("syscalls 70; make-calls 5");
+        assert_eq!(attached.ctl(&["shutdown"]).code, Some(0));
+        let (ended, trace) = attached.end();
+        assert_eq!(ended.code, Some(0), "{ended}");
+        let counts: Vec<_> = trace.uftrace().into_iter().collect();
+        assert_eq!(counts, [(function.to_owned(), expected)], "{only}: {ended}");
+        assert_eq!(trace.lost(), 0);
+        assert_eq!(shell.client().digest(), text, "{only}");
+    }
+    let _ = shell.end();
+}
+
 #[test]
 fn the_graph_of_an_open_is_that_of_every_function() {
     let mut shell = Shell::start();
