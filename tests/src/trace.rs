@@ -255,7 +255,7 @@ impl Trace {
         let report = self.report("counts");
         let line = report
             .lines()
-            .find(|line| line.contains("calls of"))
+            .find(|line| line.contains("calls of") || line.contains("call of"))
             .expect("the totals");
         let lost = line
             .rsplit(", ")

@@ -1,8 +1,8 @@
 //! From the first function on: a boot is traced before the kernel has made its sites nops, and over every border of its
 //! start. More of it is in the suite linux_long.
 
-use tests::linux;
 use tests::start::Start;
+use tests::{Guest, linux};
 
 #[test]
 fn a_boot_has_every_init_call_that_the_kernel_says_it_made() {
@@ -34,5 +34,45 @@ fn a_boot_has_every_init_call_that_the_kernel_says_it_made() {
         "# init calls are those that the kernel lists",
     ] {
         assert!(boot.contains(row), "{row}: {boot}");
+    }
+}
+
+/// Before there are tasks, the one that boots is the current one.
+#[test]
+fn of_a_boot_only_the_calls_of_some_tasks_are_recorded() {
+    const CALL: &str = "__x64_sys_sched_get_priority_max";
+    for (which, task, call, init) in [
+        ("--only-tasks", "syscalls", 50, false),
+        ("--not-tasks", "syscalls", 0, true),
+        ("--only-tasks", "0", 0, true),
+    ] {
+        let guest = Guest::linux_with("noxsave", "syscalls 50", None).vcpus(2);
+        let guest = guest.with([
+            "--attach-at",
+            "start_kernel",
+            "--trace",
+            "function",
+            which,
+            task,
+        ]);
+        let guest = guest.with([
+            "--filter",
+            CALL,
+            "--filter",
+            "sched_init",
+            "--mode",
+            "discard",
+        ]);
+        let (ended, trace) = guest.output().run();
+        let _ = ended.good();
+        let counts = trace.uftrace();
+        let calls = counts.get(CALL).copied().unwrap_or_default();
+        assert_eq!(calls, call, "{which} {task}: {counts:?}");
+        assert_eq!(
+            counts.contains_key("sched_init"),
+            init,
+            "{which} {task}: {counts:?}"
+        );
+        assert_eq!(trace.lost(), 0);
     }
 }
