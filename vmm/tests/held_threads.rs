@@ -1,4 +1,5 @@
 //! What libraries ask the system for in the middle of a held thread's work. A process of its own: its threads are held for good.
+#![cfg(test)]
 
 use std::hint::black_box;
 use std::thread;

@@ -49,6 +49,7 @@ impl Image {
             self.add_site(FunctionId(id), &function, added.sites);
             self.functions.push(function);
         }
+        self.later.push(first);
         Some(first..end)
     }
 
@@ -75,6 +76,64 @@ impl Image {
                 address: function.address,
                 reason: UntraceableReason::NotInstrumented,
             }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{TEXT, nop_image};
+
+    const AWAY: u64 = TEXT + 0x10_0000;
+
+    /// Adds a module with functions of 16 bytes at these addresses.
+    fn add(image: &mut Image, name: &str, addresses: &[u64]) -> Range<u32> {
+        let named = |at: &u64| (Gva(*at), format!("{name}_{at:x}"));
+        let functions: Vec<_> = addresses.iter().map(named).collect();
+        let end = addresses.last().unwrap() + 16;
+        let added = Added {
+            module: &name.into(),
+            text: TextRange {
+                start: Gva(addresses[0]),
+                end: Gva(end),
+            },
+            functions: &functions,
+            sites: &[],
+        };
+        image.add(added, u32::MAX).unwrap()
+    }
+
+    /// It was once: an address was searched among all as if they lay in the order in which they had come.
+    #[test]
+    fn an_address_is_that_of_the_module_that_came_last() {
+        let mut image = nop_image(4);
+        let at = |image: &Image, address: u64| {
+            let function = image.function(image.function_at(Gva(address))?)?;
+            Some(function.name.to_string())
+        };
+        let own = at(&image, TEXT + 16).unwrap();
+        add(&mut image, "high", &[AWAY + 0x100, AWAY + 0x110]);
+        add(&mut image, "low", &[AWAY, AWAY + 0x10]);
+        add(&mut image, "next", &[AWAY + 0x108]);
+        assert_eq!(at(&image, TEXT + 16), Some(own));
+        for (address, name) in [
+            (AWAY, Some("low_")),
+            (AWAY + 0x1f, Some("low_")),
+            (AWAY + 0x20, None),
+            (AWAY + 0x107, Some("high_")),
+            (AWAY + 0x108, Some("next_")),
+            (AWAY + 0x117, Some("next_")),
+            (AWAY + 0x118, Some("high_")),
+            (AWAY - 1, None),
+        ] {
+            let found = at(&image, address);
+            assert_eq!(
+                found
+                    .as_deref()
+                    .map(|found| &found[..found.find('_').unwrap() + 1]),
+                name
+            );
         }
     }
 }

@@ -65,7 +65,7 @@ pub use tracepoint::Tracepoint;
 
 use terms::addr::{Gpa, Gva};
 use terms::event_format::{EventFormat, EventId};
-use terms::function::{Function, FunctionId, function_at};
+use terms::function::{Function, FunctionId, Functions};
 
 use self::elf::Elf;
 use self::range::text_range;
@@ -77,8 +77,10 @@ pub struct Image {
     pub entry: u64,
     /// All symbols.
     pub symbols: SymbolTable,
-    /// All functions, by address; [`FunctionId`] is an index into it.
+    /// All functions, by address, and then those that came later, each time by address; [`FunctionId`] is an index into it.
     pub functions: Vec<Function>,
+    /// The first of each time that some came later.
+    pub later: Vec<u32>,
     /// All load segments, in the order of the file.
     pub segments: Vec<Segment>,
     /// Executable ranges, by address, without overlap.
@@ -331,10 +333,16 @@ impl Image {
         self.untraceable.get(index)
     }
 
-    /// The function that covers `address`.
+    /// The functions, as they came.
+    #[must_use]
+    pub fn by_number(&self) -> Functions<'_> {
+        Functions::new(&self.functions, &self.later)
+    }
+
+    /// The function that covers `address`: of modules that were there one after the other, of the last.
     #[must_use]
     pub fn function_at(&self, address: Gva) -> Option<FunctionId> {
-        function_at(&self.functions, address)
+        self.by_number().at(address)
     }
 
     /// What each event says, by number.

@@ -250,7 +250,7 @@ impl Output {
                 let mut heard = Heard {
                     store,
                     live: &mut self.live,
-                    functions: &self.image.functions,
+                    functions: self.image.by_number(),
                     has_returns: self.stream.has_threads(),
                 };
                 self.stream.pass_on(is_over, &mut heard);
@@ -386,7 +386,7 @@ impl Output {
             recording.end_round();
         }
         if let Some(passed_ns) = self.looked.values().min() {
-            self.live.tell_overdue(*passed_ns, &self.image.functions);
+            self.live.tell_overdue(*passed_ns, self.image.by_number());
         }
         let has_fresh = self.has_fresh();
         if self.names.is_due(has_fresh) {

@@ -1,5 +1,6 @@
 //! A function of the guest, and its number: how everything speaks of it.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -35,14 +36,52 @@ pub struct Function {
     pub module: Option<Arc<str>>,
 }
 
-/// Which of these functions, which are in the order of their addresses, covers `address`.
-#[must_use]
-pub fn function_at(functions: &[Function], address: Gva) -> Option<FunctionId> {
-    let end = functions.partition_point(|function| function.address <= address);
+/// Functions by number. Those of modules come later, lot by lot; each lot is in the order of its addresses.
+#[derive(Debug, Clone, Copy)]
+pub struct Functions<'a> {
+    all: &'a [Function],
+    later: &'a [u32],
+}
+
+impl<'a> Functions<'a> {
+    /// All of them, and the number of the first of each lot that came later, ascending.
+    #[must_use]
+    pub const fn new(all: &'a [Function], later: &'a [u32]) -> Self {
+        Self { all, later }
+    }
+
+    /// Which covers `address`: of several the one that came last, as it has taken the place of the others.
+    #[must_use]
+    pub fn at(self, address: Gva) -> Option<FunctionId> {
+        let mut end = self.all.len();
+        let later = self.later.iter().rev();
+        let starts = later.map(|start| usize::try_from(*start).unwrap_or(usize::MAX));
+        for start in starts.chain([0]) {
+            let lot = self.all.get(start..end)?;
+            if let Some(index) = covering(lot, address) {
+                return u32::try_from(start + index).ok().map(FunctionId);
+            }
+            end = start;
+        }
+        None
+    }
+}
+
+impl Deref for Functions<'_> {
+    type Target = [Function];
+
+    fn deref(&self) -> &[Function] {
+        self.all
+    }
+}
+
+/// Which of a lot covers `address`.
+fn covering(lot: &[Function], address: Gva) -> Option<usize> {
+    let end = lot.partition_point(|function| function.address <= address);
     let index = end.checked_sub(1)?;
-    let function = functions.get(index)?;
+    let function = lot.get(index)?;
     let offset = address.0.checked_sub(function.address.0)?;
-    (offset < function.size).then(|| u32::try_from(index).ok().map(FunctionId))?
+    (offset < function.size).then_some(index)
 }
 
 impl Function {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use terms::addr::Gva;
 use terms::event_format::EventFormat;
 use terms::field::{Field, FieldValue};
-use terms::function::{Function, FunctionId, function_at};
+use terms::function::{FunctionId, Functions};
 
 pub use self::lines::Lines;
 pub use self::live_event::{Happening, LiveEvent};
@@ -67,11 +67,11 @@ impl Live {
     }
 
     /// Tells everybody who is to hear of it and has room for it.
-    fn tell(&mut self, event: &Event, functions: &[Function], has_returns: bool) {
+    fn tell(&mut self, event: &Event, functions: Functions<'_>, has_returns: bool) {
         let known = &self.known;
         let mut told = None;
         for listener in &mut self.listeners {
-            if listener.wants(event, functions, &known.points) {
+            if listener.wants(event, &functions, &known.points) {
                 let make = || known.told(event, functions, has_returns);
                 listener.hear(|| told.get_or_insert_with(make).clone());
             }
@@ -81,7 +81,7 @@ impl Live {
 
 impl Live {
     /// Tells of calls that take too long and have not ended. What has ended by `now_ns` was told.
-    pub fn tell_overdue(&mut self, now_ns: u64, functions: &[Function]) {
+    pub fn tell_overdue(&mut self, now_ns: u64, functions: Functions<'_>) {
         let known = &self.known;
         for listener in &mut self.listeners {
             while let Some(entry) = listener.overdue(now_ns) {
@@ -98,7 +98,7 @@ impl Live {
 }
 
 impl Known {
-    fn told(&self, event: &Event, functions: &[Function], has_returns: bool) -> LiveEvent {
+    fn told(&self, event: &Event, functions: Functions<'_>, has_returns: bool) -> LiveEvent {
         let what = match event.kind {
             EventKind::Entry(function) if !has_returns => Happening::Entry {
                 function: name(functions, function),
@@ -147,7 +147,7 @@ impl Known {
         }
     }
 
-    fn args(&self, event: &Event, function: FunctionId, functions: &[Function]) -> Fields {
+    fn args(&self, event: &Event, function: FunctionId, functions: Functions<'_>) -> Fields {
         if event.values.is_none() {
             return Fields::default();
         }
@@ -157,15 +157,15 @@ impl Known {
     }
 }
 
-fn name(functions: &[Function], function: FunctionId) -> String {
+fn name(functions: Functions<'_>, function: FunctionId) -> String {
     let function = functions.get(function.index());
     function.map_or_else(|| "?".to_owned(), |function| function.display.to_string())
 }
 
 /// What made a call that returns to this address.
-fn caller(functions: &[Function], address: Gva) -> String {
+fn caller(functions: Functions<'_>, address: Gva) -> String {
     // What was called last in a function that it does not come back to returns to where the next one begins.
-    match function_at(functions, Gva(address.0.wrapping_sub(1))) {
+    match functions.at(Gva(address.0.wrapping_sub(1))) {
         Some(caller) => name(functions, caller),
         None => address.to_string(),
     }
@@ -186,7 +186,7 @@ pub struct Heard<'a> {
     /// Who listens.
     pub live: &'a mut Live,
     /// The functions of the guest.
-    pub functions: &'a [Function],
+    pub functions: Functions<'a>,
     /// Whether returns are traced.
     pub has_returns: bool,
 }

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use terms::event_format::EventId;
 use terms::field::FieldType;
 
+use terms::function::Functions;
+
 use super::*;
 use crate::event::End;
 use crate::testing::{self, entry, functions};
@@ -40,7 +42,7 @@ fn tell_of(live: &mut Live, events: impl IntoIterator<Item = Event>, has_returns
     let mut sink = Heard {
         store: None,
         live,
-        functions: &functions,
+        functions: Functions::new(&functions, &[]),
         has_returns,
     };
     events.into_iter().for_each(|event| sink.event(event));
@@ -354,7 +356,7 @@ fn functions_that_come_are_waited_for_too() {
         Heard {
             store,
             live: &mut live,
-            functions: &functions,
+            functions: Functions::new(&functions, &[]),
             has_returns,
         }
         .event(event);
