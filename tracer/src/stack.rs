@@ -12,7 +12,8 @@ use image::Image;
 use terms::addr::Gva;
 use terms::field::FieldValue;
 
-use crate::target::MemoryError;
+use crate::introspection::Module;
+use crate::target::{MemoryError, PhysicalMemory};
 
 /// What a stub has copied.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,6 +74,10 @@ pub enum UnwindError {
 pub trait Unwind: Debug + Send + Sync {
     /// Walks a stack. The work is bounded, whatever was copied.
     fn walk(&self, stack: &CopiedStack) -> Walked;
+
+    /// The same, also through these modules and those through which it could before: stacks of the time when they were there
+    /// may be walked later.
+    fn with(&self, memory: &dyn PhysicalMemory, modules: &[Module]) -> Arc<dyn Unwind>;
 }
 
 /// What makes values of copied stacks.

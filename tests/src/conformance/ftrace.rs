@@ -128,10 +128,10 @@ pub(super) const CASES: &[Case] = &[
     passes(
         "kprobe_module",
         LINUX,
-        "a probe waits for a module, survives its unloading, and is hit when it comes again; a function that the loaded module has not is refused",
+        "a probe waits for a module, survives its unloading, and is hit when it comes again, with its callers; a function that the loaded module has not is refused",
         "ctl probe add 'mod:binfmt_misc:bm_status_read $arg3'",
     )
-    .beside("as many hits"),
+    .beside("as many hits, and the same callers"),
     passes(
         "kprobe_args_syntax",
         BOTH,

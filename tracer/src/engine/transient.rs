@@ -103,13 +103,24 @@ impl Transient {
         inside.is_some_and(|inside| inside.can_unwind())
     }
 
-    /// Who walks them.
+    /// Who walks them, also through the modules that are known now.
     ///
     /// # Errors
     /// An [`UnwindError`].
     pub fn unwind(&self, memory: &dyn PhysicalMemory) -> Result<Arc<dyn Unwind>, UnwindError> {
         let inside = self.inside.as_ref().ok_or(UnwindError::None)?;
-        inside.unwind(memory)
+        let kernel = inside.unwind(memory)?;
+        Ok(self.unwind_modules(&*kernel, memory))
+    }
+
+    /// Who walks them as `before` does, also through the modules that are known now.
+    pub fn unwind_modules(
+        &self,
+        before: &dyn Unwind,
+        memory: &dyn PhysicalMemory,
+    ) -> Arc<dyn Unwind> {
+        let modules = self.modules.iter().map(|known| known.module.clone());
+        before.with(memory, &modules.collect::<Vec<_>>())
     }
 
     /// Whether the guest has freed this text, which it needed only to start.

@@ -225,13 +225,15 @@ impl Attachment {
     }
 
     /// Sees which functions have come and gone.
-    pub fn take_over_image(&mut self) {
+    pub fn take_over_image(&mut self, memory: &dyn PhysicalMemory) {
         self.shared.image = Arc::clone(self.engine.image());
         self.sessions.extend(&self.shared.image);
         if let Some(stacks) = self.engine.points().formats().stacks().cloned() {
             let image = Arc::clone(&self.shared.image);
+            let transient = self.engine.transient();
+            let unwind = transient.unwind_modules(&*stacks.unwind, memory);
             let points = self.engine.points_mut();
-            points.read_stacks_by(StackReader { image, ..stacks });
+            points.read_stacks_by(StackReader { unwind, image });
             self.sessions.know_events(self.engine.points().formats());
         }
     }

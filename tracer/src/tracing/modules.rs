@@ -60,7 +60,7 @@ impl Modules {
         }
         on.look_for_lost_probes();
         log::debug!("modules: came {:?}, left {:?}", moved.came, moved.left);
-        on.take_over_image();
+        on.take_over_image(guest.memory());
         on.refilter_started(guest);
         let is_late = |module: &&Arc<str>| Some(*module) != moved.announced.as_ref();
         let late = before.map(|before| (on.shared.host.now)().saturating_sub(before));

@@ -18,7 +18,10 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "kprobe_module",
         asked: "echo 'p:later binfmt_misc:bm_status_read' >$T/kprobe_events; echo 1 >$T/events/kprobes/later/enable; \
-         for n in 1 2 3; do comes; is_read; goes; done; \
+         echo stacktrace:1 >$T/events/kprobes/later/trigger; echo >$T/trace; \
+         for n in 1 2 3; do comes; is_read; cp $T/trace /tmp/later-$n; goes; done; \
+         echo '!stacktrace:1' >$T/events/kprobes/later/trigger; \
+         echo own kprobe_module $(grep '^ => [a-z_]' /tmp/later-1 | cut -c5-).; \
          echo own kprobe_module $(awk '$1 == \"later\" { print $2 }' $T/kprobe_profile).; \
          echo 0 >$T/events/kprobes/later/enable; echo >$T/kprobe_events",
         show: kprobe_module,
@@ -47,7 +50,7 @@ fn func_mod_trace(stock: &mut Stock) {
 /// The file is read twice: what it says, and that there is no more.
 fn kprobe_module(stock: &mut Stock) {
     stock.trace("later", "nop", json!({}), &[]);
-    let text = "mod:binfmt_misc:bm_status_read size=$arg3:u64";
+    let text = "mod:binfmt_misc:bm_status_read size=$arg3:u64 $stack";
     stock.probe(
         "later",
         &[text, "binfmt_misc:bm_status_read%return $retval"],
@@ -91,6 +94,20 @@ fn kprobe_module(stock: &mut Stock) {
         until(stock, &waiting);
     }
     let found = stock.fields("later", "bm_status_read");
-    assert_eq!(found, vec![json!({"size": 4096}); 3]);
-    assert_eq!(stock.own("kprobe_module"), ["3"]);
+    assert_eq!(found.len(), 3, "{found:?}");
+    let [callers, hits] = stock.own("kprobe_module")[..] else {
+        panic!("{:?}", stock.own);
+    };
+    // What serves the probe is not in ours.
+    let (_, callers) = callers.split_once("kprobe_ftrace_handler ").unwrap();
+    // Its own tables say what is above a function of a module, also after it has gone.
+    for fields in &found {
+        assert_eq!(fields["size"], 4096, "{fields}");
+        let stack = &fields["stack"];
+        assert_eq!(stack["truncated"], Value::Null, "{stack}");
+        let names = stack["stack"].as_array().unwrap().iter();
+        let names = names.map(|name| name.as_str().unwrap().split('+').next().unwrap());
+        assert_eq!(names.collect::<Vec<_>>().join(" "), callers);
+    }
+    assert_eq!(hits, "3");
 }

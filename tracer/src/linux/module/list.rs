@@ -87,7 +87,7 @@ pub(super) fn pointer(memory: &(impl TargetMemory + ?Sized), at: Gva) -> Result<
 }
 
 /// A member of four or eight bytes of the struct at `at`.
-pub(super) fn word(
+pub(in crate::linux) fn word(
     memory: &(impl TargetMemory + ?Sized),
     at: Gva,
     field: Field,

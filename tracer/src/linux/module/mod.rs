@@ -16,5 +16,5 @@ mod tests;
 
 pub use contents::{contents, symbols};
 pub use layout::ModuleLayout;
-pub(super) use list::AREA;
 pub use list::loaded;
+pub(super) use list::{AREA, word};

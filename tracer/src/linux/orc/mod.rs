@@ -2,17 +2,24 @@
 //!
 //! For each address of its text they say where the caller's stack pointer and frame pointer are, by a distance from a register. One list has the
 //! addresses, ascending, each as a distance from its own place; the other what holds from there on. The kernel sorts them while it is built, or
-//! boots. Facts: `struct orc_entry` and `arch/x86/kernel/unwind_orc.c` of Linux 5.10 to 6.16.
+//! boots. A module brings two lists of its own (`struct mod_arch_specific`). Facts: `struct orc_entry` and
+//! `arch/x86/kernel/unwind_orc.c` of Linux 5.10 to 6.16.
 
+mod of_modules;
 mod walk;
+
+use std::sync::Arc;
 
 use debuginfo::btf::Btf;
 use image::symbol::SymbolTable;
 use terms::addr::Gva;
 
+use of_modules::OfModule;
+
 use super::kernel_view::{KernelTables, KernelView};
+use crate::introspection::Module;
 use crate::stack::UnwindError;
-use crate::target::{PhysicalMemory, TargetMemory};
+use crate::target::{MemoryError, PhysicalMemory, TargetMemory};
 
 /// Bytes of an entry.
 const ENTRY: usize = 6;
@@ -30,6 +37,7 @@ pub struct OrcLayout {
     /// What holds from each on.
     entries: (Gva, Gva),
     kinds: Kinds,
+    of_module: Option<OfModule>,
 }
 
 /// How an entry says of what kind a frame is.
@@ -68,6 +76,7 @@ impl OrcLayout {
             ),
             entries: (symbol("__start_orc_unwind")?, symbol("__stop_orc_unwind")?),
             kinds,
+            of_module: OfModule::find(btf, tables),
         })
     }
 
@@ -87,26 +96,32 @@ impl OrcLayout {
         {
             return Err(UnwindError::Lengths { addresses, entries });
         }
-        let read = |at: Gva, bytes: u64| {
-            let mut all = vec![0; usize::try_from(bytes).unwrap_or_default()];
-            view.read(at, &mut all).map(|()| all)
-        };
+        let kernel = Tables::read(&view, count, self.addresses.0, self.entries.0)?;
         Ok(Orc {
-            start: self.addresses.0,
-            addresses: read(self.addresses.0, addresses)?,
-            entries: read(self.entries.0, entries)?,
+            kernel: Arc::new(kernel),
+            modules: Vec::new(),
             kinds: self.kinds,
+            of_module: self.of_module,
         })
     }
 }
 
-/// The tables.
+/// The tables: the kernel's, and each module's.
 #[derive(Debug)]
 pub struct Orc {
+    kernel: Arc<Tables>,
+    /// Those of modules that are gone, too: stacks of before are walked later. What came last is last.
+    modules: Vec<(Module, Arc<Tables>)>,
+    kinds: Kinds,
+    of_module: Option<OfModule>,
+}
+
+/// Two lists of as many entries.
+#[derive(Debug)]
+struct Tables {
     start: Gva,
     addresses: Vec<u8>,
     entries: Vec<u8>,
-    kinds: Kinds,
 }
 
 /// What a register of the caller is found by.
@@ -140,8 +155,40 @@ struct Entry {
 }
 
 impl Orc {
-    /// What holds at an address of the kernel's text.
+    /// What holds at an address of the kernel's text, or of a module's.
     fn at(&self, address: Gva) -> Option<Entry> {
+        let has = |module: &Module| (module.text.start..module.text.end).contains(&address);
+        let of_module = self.modules.iter().rfind(|(module, _)| has(module));
+        let tables = of_module.map_or(&self.kernel, |(_, tables)| tables);
+        tables.at(address).map(|entry| self.kinds.read(entry))
+    }
+}
+
+impl Tables {
+    /// Reads lists of `count` entries.
+    fn read(
+        view: &impl TargetMemory,
+        count: u64,
+        addresses: Gva,
+        entries: Gva,
+    ) -> Result<Self, MemoryError> {
+        let read = |at: Gva, bytes: u64| {
+            let mut all = vec![0; usize::try_from(bytes).unwrap_or_default()];
+            view.read(at, &mut all).map(|()| all)
+        };
+        Ok(Self {
+            start: addresses,
+            addresses: read(addresses, count * ADDRESS as u64)?,
+            entries: read(entries, count * ENTRY as u64)?,
+        })
+    }
+
+    fn count(&self) -> u64 {
+        (self.entries.len() / ENTRY) as u64
+    }
+
+    /// The entry of an address.
+    fn at(&self, address: Gva) -> Option<&[u8; ENTRY]> {
         let (mut low, mut high) = (0, self.addresses.len() / ADDRESS);
         while low < high {
             let middle = low.midpoint(high);
@@ -162,37 +209,43 @@ impl Orc {
         Some(Gva(own.wrapping_add_signed(distance)))
     }
 
-    fn entry(&self, index: usize) -> Option<Entry> {
+    fn entry(&self, index: usize) -> Option<&[u8; ENTRY]> {
         let bytes = self.entries.get(index.checked_mul(ENTRY)?..)?;
-        let &[a, b, c, d, e, f] = bytes.first_chunk::<ENTRY>()?;
+        bytes.first_chunk::<ENTRY>()
+    }
+}
+
+impl Kinds {
+    /// What an entry says.
+    fn read(self, &[a, b, c, d, e, f]: &[u8; ENTRY]) -> Entry {
         let word = u16::from_le_bytes([e, f]);
         let nibble = |shift: u32| (word >> shift & 0xf).to_le_bytes()[0];
         let stack = Rule {
             register: nibble(0),
             offset: i16::from_le_bytes([a, b]),
         };
-        let frame = match (self.kinds, word >> 8 & 7) {
-            (Kinds::Two { end }, _) if word.checked_shr(end).unwrap_or(0) & 1 != 0 => {
+        let frame = match (self, word >> 8 & 7) {
+            (Self::Two { end }, _) if word.checked_shr(end).unwrap_or(0) & 1 != 0 => {
                 Frame::Outermost
             }
-            (Kinds::Two { .. }, _) if stack.register == walk::UNDEFINED => Frame::Unknown,
-            (Kinds::Two { .. }, kind) => match kind & 3 {
+            (Self::Two { .. }, _) if stack.register == walk::UNDEFINED => Frame::Unknown,
+            (Self::Two { .. }, kind) => match kind & 3 {
                 0 => Frame::Call,
                 1 => Frame::Registers,
                 2 => Frame::Interrupt,
                 _ => Frame::Unknown,
             },
-            (Kinds::Three, 1) => Frame::Outermost,
-            (Kinds::Three, 2) => Frame::Call,
-            (Kinds::Three, 3) => Frame::Registers,
-            (Kinds::Three, 4) => Frame::Interrupt,
-            (Kinds::Three, _) => Frame::Unknown,
+            (Self::Three, 1) => Frame::Outermost,
+            (Self::Three, 2) => Frame::Call,
+            (Self::Three, 3) => Frame::Registers,
+            (Self::Three, 4) => Frame::Interrupt,
+            (Self::Three, _) => Frame::Unknown,
         };
         let base = Rule {
             register: nibble(4),
             offset: i16::from_le_bytes([c, d]),
         };
-        Some(Entry { frame, stack, base })
+        Entry { frame, stack, base }
     }
 }
 

@@ -2,6 +2,8 @@
 
 use proptest::prelude::*;
 
+use image::TextRange;
+
 use super::*;
 use crate::stack::{CopiedStack, Unwind};
 
@@ -26,11 +28,16 @@ fn tables(kinds: Kinds, list: &[(u64, [u8; ENTRY])]) -> Orc {
         let distance = (TEXT + offset).wrapping_sub(own).cast_signed();
         i32::try_from(distance).unwrap().to_le_bytes()
     });
-    Orc {
+    let kernel = Tables {
         start: Gva(LISTS),
         addresses: addresses.collect(),
         entries: list.iter().flat_map(|(_, entry)| *entry).collect(),
+    };
+    Orc {
+        kernel: Arc::new(kernel),
+        modules: Vec::new(),
         kinds,
+        of_module: None,
     }
 }
 
@@ -89,6 +96,37 @@ fn a_call_that_never_returns_is_its_callers_last_instruction() {
     let walked = usual().walk(&copied(0x80, 0, &[TEXT + 0x281, 0]));
     assert_eq!(offsets(&walked), [0x80, 0x281]);
     assert!(walked.is_whole);
+}
+
+/// Its frames are larger than those that the kernel's tables would say of the same place.
+#[test]
+fn what_a_module_calls_and_is_called_by_is_found_by_its_own_tables() {
+    let mut orc = usual();
+    let module = tables(Kinds::Three, &[(0x1000, entry((5, 24), (0, 0), 2))]);
+    let of = |name: &str| Module {
+        at: Gva(0),
+        name: name.into(),
+        text: TextRange {
+            start: Gva(TEXT + 0x1000),
+            end: Gva(TEXT + 0x2000),
+        },
+    };
+    // Another one was there before.
+    orc.modules.push((of("gone"), usual().kernel));
+    orc.modules.push((of("there"), module.kernel));
+    // The leaf is called by the module, which is called by entry code.
+    let words = [TEXT + 0x1010, 7, 7, TEXT + 0x290];
+    let walked = orc.walk(&copied(0, 0, &words));
+    assert_eq!(offsets(&walked), [0, 0x1010, 0x290]);
+    assert!(walked.is_whole);
+    let walked = orc.walk(&copied(0x1000, 0, &words[1..]));
+    assert_eq!(
+        (offsets(&walked), walked.is_whole),
+        (vec![0x1000, 0x290], true)
+    );
+    // Past its end nothing is known.
+    let walked = orc.walk(&copied(0x2000, 0, &words[1..]));
+    assert!(!walked.is_whole, "{walked:?}");
 }
 
 #[test]
@@ -170,7 +208,8 @@ proptest! {
         is_old in any::<bool>(),
     ) {
         let kinds = if is_old { Kinds::Two { end: 10 } } else { Kinds::Three };
-        let orc = Orc { start: Gva(LISTS), addresses, entries, kinds };
+        let tables = Tables { start: Gva(LISTS), addresses, entries };
+        let orc = Orc { kernel: Arc::new(tables), modules: Vec::new(), kinds, of_module: None };
         for orc in [orc, usual()] {
             let walked = orc.walk(&copied(at, frame, &words));
             prop_assert!((1..=64).contains(&walked.addresses.len()));

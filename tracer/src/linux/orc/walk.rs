@@ -1,9 +1,13 @@
 //! A stack walked by the tables: from each address where it goes on after its caller's call.
 
+use std::sync::Arc;
+
 use terms::addr::Gva;
 
 use super::{Frame, Orc, Rule};
+use crate::introspection::Module;
 use crate::stack::{CopiedStack, Unwind, Walked};
+use crate::target::PhysicalMemory;
 
 /// Frames of one stack, at most.
 const FRAMES_MAX: usize = 64;
@@ -64,6 +68,10 @@ impl Unwind for Orc {
             walked.addresses.push(state.at);
         }
         walked
+    }
+
+    fn with(&self, memory: &dyn PhysicalMemory, modules: &[Module]) -> Arc<dyn Unwind> {
+        Arc::new(self.and(memory, modules))
     }
 }
 
