@@ -10,19 +10,9 @@ use terms::addr::Gva;
 use terms::region::Region;
 
 use crate::current_task::Cgroup;
+use crate::module::Module;
 use crate::stack::{Unwind, UnwindError};
 use crate::target::{MemoryError, PhysicalMemory, VcpuRegisters};
-
-/// A module that is loaded: as long as all of this is the same, so is the module.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Module {
-    /// Where the guest describes it.
-    pub at: Gva,
-    /// Its name.
-    pub name: Arc<str>,
-    /// Its text that stays.
-    pub text: TextRange,
-}
 
 /// A module in the guest's list.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -99,6 +99,10 @@ mod linux;
 #[cfg(feature = "internals")]
 pub mod linux;
 #[cfg(not(feature = "internals"))]
+mod module;
+#[cfg(feature = "internals")]
+pub mod module;
+#[cfg(not(feature = "internals"))]
 mod paging;
 #[cfg(feature = "internals")]
 pub mod paging;

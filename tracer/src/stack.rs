@@ -12,7 +12,7 @@ use image::Image;
 use terms::addr::Gva;
 use terms::field::FieldValue;
 
-use crate::introspection::Module;
+use crate::module::Module;
 use crate::target::{MemoryError, PhysicalMemory};
 
 /// What a stub has copied.

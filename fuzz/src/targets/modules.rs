@@ -3,9 +3,9 @@
 use debuginfo::btf::Field;
 use image::TextRange;
 use terms::addr::{Gpa, Gva};
-use tracer::introspection::Module;
 use tracer::linux::kernel_view::KernelTables;
 use tracer::linux::module::{ModuleLayout, contents, loaded};
+use tracer::module::Module;
 
 use super::guest_memory::{GuestMemory, image};
 

@@ -46,6 +46,7 @@ const HOUSES: [House; 8] = [
         folder: "tracer/src",
         order: &[
             "target",
+            "module",
             "stack",
             "paging",
             "current_task",

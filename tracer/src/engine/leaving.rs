@@ -212,9 +212,10 @@ mod tests {
     use super::*;
     use crate::current_task::Cgroup;
     use crate::introspection::{
-        CgroupError, Contents, KprobesError, Loaded, Module, ModuleError, Returns, TaskList,
+        CgroupError, Contents, KprobesError, Loaded, ModuleError, Returns, TaskList,
     };
     use crate::mock::MockTarget;
+    use crate::module::Module;
     use crate::stack::{Unwind, UnwindError};
     use crate::target::{PhysicalMemory, TextMemory, VcpuRegisters};
 

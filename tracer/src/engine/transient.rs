@@ -13,7 +13,8 @@ use terms::function::FunctionId;
 use terms::site::SITE_LENGTH;
 
 use crate::guest_kind;
-use crate::introspection::{Introspection, Loaded, Module, ModuleError};
+use crate::introspection::{Introspection, Loaded, ModuleError};
+use crate::module::Module;
 use crate::personality::Personality;
 use crate::record::FUNCTIONS_MAX;
 use crate::stack::{Unwind, UnwindError};

@@ -12,9 +12,9 @@ use super::module;
 use super::module::ModuleLayout;
 use crate::current_task::Cgroup;
 use crate::introspection::{
-    CgroupError, Contents, Introspection, KprobesError, Loaded, Module, ModuleError, Returns,
-    TaskList,
+    CgroupError, Contents, Introspection, KprobesError, Loaded, ModuleError, Returns, TaskList,
 };
+use crate::module::Module;
 use crate::stack::{Unwind, UnwindError};
 use crate::target::{MemoryError, PhysicalMemory, TargetMemory, VcpuRegisters};
 

@@ -4,7 +4,8 @@ use terms::addr::Gva;
 
 use super::layout::ModuleLayout;
 use super::list::{pointer, word};
-use crate::introspection::{Contents, Module, ModuleError};
+use crate::introspection::{Contents, ModuleError};
+use crate::module::Module;
 use crate::target::TargetMemory;
 
 /// More symbols, or sites, than that are no module's.

@@ -5,7 +5,8 @@ use image::TextRange;
 use terms::addr::Gva;
 
 use super::layout::ModuleLayout;
-use crate::introspection::{Loaded, Module, ModuleError};
+use crate::introspection::{Loaded, ModuleError};
+use crate::module::Module;
 use crate::target::TargetMemory;
 
 /// A longer list is none.

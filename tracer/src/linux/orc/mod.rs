@@ -17,7 +17,7 @@ use terms::addr::Gva;
 use of_modules::OfModule;
 
 use super::kernel_view::{KernelTables, KernelView};
-use crate::introspection::Module;
+use crate::module::Module;
 use crate::stack::UnwindError;
 use crate::target::{MemoryError, PhysicalMemory, TargetMemory};
 

@@ -6,9 +6,9 @@ use debuginfo::btf::{Btf, Field};
 use terms::addr::Gva;
 
 use super::{ENTRIES_MAX, Orc, Tables};
-use crate::introspection::Module;
 use crate::linux::kernel_view::{KernelTables, KernelView};
 use crate::linux::module::word;
+use crate::module::Module;
 use crate::target::{PhysicalMemory, TargetMemory};
 
 /// Where `struct module` says what tables a module has.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use terms::addr::Gva;
 
 use super::{Frame, Orc, Rule};
-use crate::introspection::Module;
+use crate::module::Module;
 use crate::stack::{CopiedStack, Unwind, Walked};
 use crate::target::PhysicalMemory;
 
