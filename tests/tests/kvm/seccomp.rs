@@ -69,6 +69,18 @@ fn a_forbidden_call_of_any_thread_ends_the_process_with_a_line_that_names_both()
     }
 }
 
+/// Its first argument is an address, and no list has it so.
+#[test]
+fn a_call_that_is_on_the_list_with_one_argument_alone_ends_the_process_with_another() {
+    const PRCTL: u64 = 157;
+    let guest = traced(&[], '2');
+    force_call(guest.pid(), "drain", PRCTL);
+    let ended = guest.end().0;
+    assert_eq!(ended.code, Some(109), "{ended}");
+    let line = "vmm: the thread drain has made the system call prctl (157)";
+    assert!(ended.stderr.contains(line), "{ended}");
+}
+
 /// Those are not that start what a user has named for a trigger.
 #[test]
 fn every_thread_is_held_to_its_list_unless_that_is_not_wanted() {
