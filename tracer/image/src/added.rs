@@ -49,7 +49,7 @@ impl Image {
             self.add_site(FunctionId(id), &function, added.sites);
             self.functions.push(function);
         }
-        self.later.push(first);
+        self.later.add(added.text.start, added.text.end, first..end);
         Some(first..end)
     }
 
@@ -135,5 +135,15 @@ mod tests {
                 name
             );
         }
+        // However often they come again.
+        for _ in 0..1000 {
+            add(&mut image, "low", &[AWAY, AWAY + 0x10]);
+        }
+        assert_eq!(
+            at(&image, AWAY).as_deref(),
+            Some(format!("low_{AWAY:x}").as_str())
+        );
+        let id = image.function_at(Gva(AWAY)).unwrap();
+        assert_eq!(id.index(), image.functions.len() - 2, "of the last");
     }
 }

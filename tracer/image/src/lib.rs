@@ -65,7 +65,7 @@ pub use tracepoint::Tracepoint;
 
 use terms::addr::{Gpa, Gva};
 use terms::event_format::{EventFormat, EventId};
-use terms::function::{Function, FunctionId, Functions};
+use terms::function::{Function, FunctionId, Functions, Lots};
 
 use self::elf::Elf;
 use self::range::text_range;
@@ -79,8 +79,8 @@ pub struct Image {
     pub symbols: SymbolTable,
     /// All functions, by address, and then those that came later, each time by address; [`FunctionId`] is an index into it.
     pub functions: Vec<Function>,
-    /// The first of each time that some came later.
-    pub later: Vec<u32>,
+    /// Where those lie that came later.
+    pub later: Lots,
     /// All load segments, in the order of the file.
     pub segments: Vec<Segment>,
     /// Executable ranges, by address, without overlap.

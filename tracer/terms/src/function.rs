@@ -1,6 +1,7 @@
 //! A function of the guest, and its number: how everything speaks of it.
 
-use std::ops::Deref;
+use std::collections::BTreeMap;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -36,34 +37,74 @@ pub struct Function {
     pub module: Option<Arc<str>>,
 }
 
-/// Functions by number. Those of modules come later, lot by lot; each lot is in the order of its addresses.
+/// Which functions that came later lie where: what came last has taken the place of what was there before, so that as many
+/// steps find it however much has come.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Lots {
+    /// By where each begins: where it ends, and its functions.
+    by_start: BTreeMap<Gva, (Gva, Range<u32>)>,
+    /// The first function that came later.
+    first: Option<u32>,
+}
+
+impl Lots {
+    /// Functions with these numbers, in the order of their addresses, have come to the text from `start` to `end`.
+    pub fn add(&mut self, start: Gva, end: Gva, numbers: Range<u32>) {
+        if start >= end || numbers.is_empty() {
+            return;
+        }
+        self.first.get_or_insert(numbers.start);
+        let under = self.by_start.range(..end).rev();
+        let under = under.take_while(|(_, (other, _))| *other > start);
+        let under: Vec<Gva> = under.map(|(at, _)| *at).collect();
+        for at in under {
+            let Some((other, others)) = self.by_start.remove(&at) else {
+                continue;
+            };
+            if at < start {
+                self.by_start.insert(at, (start, others.clone()));
+            }
+            if other > end {
+                self.by_start.insert(end, (other, others));
+            }
+        }
+        self.by_start.insert(start, (end, numbers));
+    }
+
+    fn at(&self, address: Gva) -> Option<&Range<u32>> {
+        let (_, (end, numbers)) = self.by_start.range(..=address).next_back()?;
+        (address < *end).then_some(numbers)
+    }
+}
+
+/// Functions by number: those of the kernel in the order of their addresses, and then what came later, lot by lot.
 #[derive(Debug, Clone, Copy)]
 pub struct Functions<'a> {
     all: &'a [Function],
-    later: &'a [u32],
+    later: &'a Lots,
 }
 
 impl<'a> Functions<'a> {
-    /// All of them, and the number of the first of each lot that came later, ascending.
+    /// All of them, and where those lie that came later.
     #[must_use]
-    pub const fn new(all: &'a [Function], later: &'a [u32]) -> Self {
+    pub const fn new(all: &'a [Function], later: &'a Lots) -> Self {
         Self { all, later }
     }
 
-    /// Which covers `address`: of several the one that came last, as it has taken the place of the others.
+    /// Which covers `address`: of several the one that came last.
     #[must_use]
     pub fn at(self, address: Gva) -> Option<FunctionId> {
-        let mut end = self.all.len();
-        let later = self.later.iter().rev();
-        let starts = later.map(|start| usize::try_from(*start).unwrap_or(usize::MAX));
-        for start in starts.chain([0]) {
-            let lot = self.all.get(start..end)?;
-            if let Some(index) = covering(lot, address) {
-                return u32::try_from(start + index).ok().map(FunctionId);
-            }
-            end = start;
-        }
-        None
+        let own = 0..self.later.first.unwrap_or(u32::MAX);
+        let numbers = self.later.at(address).unwrap_or(&own);
+        let index = |number: u32| {
+            usize::try_from(number)
+                .unwrap_or(usize::MAX)
+                .min(self.all.len())
+        };
+        let start = index(numbers.start);
+        let lot = self.all.get(start..index(numbers.end))?;
+        let found = start + covering(lot, address)?;
+        u32::try_from(found).ok().map(FunctionId)
     }
 }
 

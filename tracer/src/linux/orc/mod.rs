@@ -100,6 +100,7 @@ impl OrcLayout {
         Ok(Orc {
             kernel: Arc::new(kernel),
             modules: Vec::new(),
+            gone: 0,
             kinds: self.kinds,
             of_module: self.of_module,
         })
@@ -110,8 +111,10 @@ impl OrcLayout {
 #[derive(Debug)]
 pub struct Orc {
     kernel: Arc<Tables>,
-    /// Those of modules that are gone, too: stacks of before are walked later. What came last is last.
+    /// Those of modules, in the order in which they came, first those that are gone: stacks of before are walked later.
     modules: Vec<(Module, Arc<Tables>)>,
+    /// How many of them are gone.
+    gone: usize,
     kinds: Kinds,
     of_module: Option<OfModule>,
 }

@@ -14,10 +14,10 @@ use crate::target::{PhysicalMemory, TargetMemory};
 /// Where `struct module` says what tables a module has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OfModule {
-    tables: KernelTables,
-    count: Field,
-    addresses: Field,
-    entries: Field,
+    pub(super) tables: KernelTables,
+    pub(super) count: Field,
+    pub(super) addresses: Field,
+    pub(super) entries: Field,
 }
 
 impl OfModule {
@@ -42,37 +42,54 @@ impl OfModule {
 }
 
 impl Orc {
-    /// The same, and through `modules`, too. Of those that are gone as many are kept as there is room for, those that came
-    /// last.
+    /// The same, and through `modules`, too, which are those that are there now. Of those that are gone as many are kept as
+    /// there is room for, those that went last.
     pub(super) fn and(&self, memory: &dyn PhysicalMemory, modules: &[Module]) -> Self {
-        let mut known = self.modules.clone();
+        let (before, there) = self.modules.split_at(self.gone.min(self.modules.len()));
+        let is_there = |(one, _): &&(Module, Arc<Tables>)| modules.contains(one);
+        let (stay, go): (Vec<_>, Vec<_>) = there.iter().partition(is_there);
+        let mut now: Vec<(Module, Arc<Tables>)> = stay.into_iter().cloned().collect();
+        let mut left = ENTRIES_MAX;
         if let Some(of_module) = &self.of_module {
             let view = KernelView::new(memory, of_module.tables);
-            // What is not read now is when modules have come or gone again.
-            let mut left = ENTRIES_MAX;
+            left = left.saturating_sub(now.iter().map(cost).sum());
+            // What there is no room for is read when modules have come or gone again.
             for module in modules {
-                if known.iter().any(|(one, _)| one == module) {
+                if now.iter().any(|(one, _)| one == module) {
                     continue;
                 }
-                if let Some(tables) = of_module.read(&view, module, left) {
-                    left -= tables.count();
-                    known.push((module.clone(), Arc::new(tables)));
+                let Some(rest) = left.checked_sub(COST_MIN) else {
+                    break;
+                };
+                if let Some(tables) = of_module.read(&view, module, rest) {
+                    now.push((module.clone(), Arc::new(tables)));
+                    left = left.saturating_sub(now.last().map_or(0, cost));
                 }
             }
         }
-        let mut left = ENTRIES_MAX;
-        let fits = |(_, tables): &&(Module, Arc<Tables>)| {
-            let rest = left.checked_sub(tables.count());
+        let gone: Vec<_> = before.iter().chain(go).collect();
+        let fits = |one: &&&(Module, Arc<Tables>)| {
+            let rest = left.checked_sub(cost(one));
             left = rest.unwrap_or(0);
             rest.is_some()
         };
-        let kept = known.iter().rev().take_while(fits).count();
-        let dropped = known.len() - kept;
+        let kept = gone.iter().rev().take_while(fits).count();
+        let gone = gone.into_iter().rev().take(kept).rev();
+        let mut all: Vec<_> = gone.cloned().collect();
+        all.append(&mut now);
         Self {
             kernel: Arc::clone(&self.kernel),
-            modules: known.split_off(dropped),
+            modules: all,
+            gone: kept,
             kinds: self.kinds,
             of_module: self.of_module,
         }
     }
+}
+
+/// What a module counts at least, in entries: a guest can have modules without any come and go.
+const COST_MIN: u64 = 1 << 12;
+
+fn cost((_, tables): &(Module, Arc<Tables>)) -> u64 {
+    tables.count().max(COST_MIN)
 }

@@ -4,8 +4,12 @@ use proptest::prelude::*;
 
 use image::TextRange;
 
+use debuginfo::btf::Field;
+
 use super::*;
+use crate::linux::module::testing::Guest;
 use crate::stack::{CopiedStack, Unwind};
+use crate::target::TextMemory;
 
 const TEXT: u64 = 0xffff_ffff_8100_0000;
 const LISTS: u64 = 0xffff_ffff_8200_0000;
@@ -36,6 +40,7 @@ fn tables(kinds: Kinds, list: &[(u64, [u8; ENTRY])]) -> Orc {
     Orc {
         kernel: Arc::new(kernel),
         modules: Vec::new(),
+        gone: 0,
         kinds,
         of_module: None,
     }
@@ -129,6 +134,90 @@ fn what_a_module_calls_and_is_called_by_is_found_by_its_own_tables() {
     assert!(!walked.is_whole, "{walked:?}");
 }
 
+/// A guest whose modules say how their functions keep their callers: one entry each, whose frame has this many bytes.
+fn load(guest: &mut Guest, at: u64, name: &str, frame: i16) -> Module {
+    const TABLES: u64 = 0x2000;
+    let text = guest.load_at(at, name, &["f"]);
+    let (addresses, entries) = (at + TABLES, at + TABLES + 8);
+    let distance = i32::try_from((text.0 - addresses).cast_signed()).unwrap();
+    let kept = entry((5, frame), (0, 0), 2);
+    for (at, bytes) in [
+        (addresses, &distance.to_le_bytes()[..]),
+        (entries, &kept[..]),
+    ] {
+        guest.target.write(Gva(at), bytes).unwrap();
+    }
+    for (word, value) in [(18, 1), (19, addresses), (20, entries)] {
+        guest.set_word(name, word, value);
+    }
+    Module {
+        at: Gva(at),
+        name: name.into(),
+        text: TextRange {
+            start: text,
+            end: Gva(text.0 + 0x1000),
+        },
+    }
+}
+
+/// What it is about is the order in which they come and go: a stack is walked by what was there last.
+#[test]
+fn tables_of_modules_are_read_when_they_come_and_kept_when_they_go() {
+    const NAMES: [&str; 2] = ["one", "two"];
+    let mut guest = Guest::new();
+    guest.module("before", &["f"]);
+    let at = guest.unload_last();
+    let field = |offset, size| Field { offset, size };
+    let mut orc = usual();
+    orc.of_module = Some(OfModule {
+        tables: guest.layout.tables,
+        count: field(144, 4),
+        addresses: field(152, 8),
+        entries: field(160, 8),
+    });
+    // How many words lie between a module's frame and its caller.
+    let frame = |orc: &Orc, module: &Module| {
+        let words = [1, 2, 3, 4].map(|word| TEXT + 0x280 + word);
+        let stack = CopiedStack {
+            at: module.text.start,
+            pointer: Gva(STACK),
+            frame: 0,
+            bytes: words.iter().flat_map(|word| word.to_le_bytes()).collect(),
+        };
+        let walked = orc.walk(&stack);
+        walked
+            .addresses
+            .get(1)
+            .map(|caller| caller.0 - TEXT - 0x280)
+    };
+    let one = load(&mut guest, at, NAMES[0], 8);
+    let orc = orc.and(&guest.target, std::slice::from_ref(&one));
+    assert_eq!(frame(&orc, &one), Some(1));
+    // It is read once, and is known after it has gone.
+    guest.unload_last();
+    let orc = orc.and(&guest.target, &[]);
+    assert_eq!((frame(&orc, &one), orc.gone), (Some(1), 1));
+    // In its place comes another one, and then one of its name.
+    let two = load(&mut guest, at, NAMES[1], 16);
+    let orc = orc.and(&guest.target, std::slice::from_ref(&two));
+    assert_eq!((frame(&orc, &one), orc.gone), (Some(2), 1));
+    guest.unload_last();
+    let again = load(&mut guest, at, NAMES[0], 24);
+    assert_eq!(again, one);
+    let orc = orc.and(&guest.target, std::slice::from_ref(&again));
+    assert_eq!((frame(&orc, &one), orc.gone), (Some(3), 2));
+    // Without tables they cost something, too.
+    let mut orc = orc;
+    for number in 0..3000 {
+        let of = Module {
+            name: number.to_string().into(),
+            ..one.clone()
+        };
+        orc = orc.and(&guest.target, &[of]);
+    }
+    assert!(orc.modules.len() <= 1024, "{}", orc.modules.len());
+}
+
 #[test]
 fn what_was_interrupted_goes_on_where_it_was() {
     let mut words = vec![TEXT + 0x210];
@@ -209,7 +298,7 @@ proptest! {
     ) {
         let kinds = if is_old { Kinds::Two { end: 10 } } else { Kinds::Three };
         let tables = Tables { start: Gva(LISTS), addresses, entries };
-        let orc = Orc { kernel: Arc::new(tables), modules: Vec::new(), kinds, of_module: None };
+        let orc = Orc { kernel: Arc::new(tables), modules: Vec::new(), gone: 0, kinds, of_module: None };
         for orc in [orc, usual()] {
             let walked = orc.walk(&copied(at, frame, &words));
             prop_assert!((1..=64).contains(&walked.addresses.len()));

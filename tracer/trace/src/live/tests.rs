@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use terms::event_format::EventId;
 use terms::field::FieldType;
 
-use terms::function::Functions;
+use terms::function::{Functions, Lots};
 
 use super::*;
 use crate::event::End;
@@ -39,10 +39,11 @@ fn tell(live: &mut Live, events: impl IntoIterator<Item = Event>) {
 
 fn tell_of(live: &mut Live, events: impl IntoIterator<Item = Event>, has_returns: bool) {
     let functions = functions(4);
+    let lots = Lots::default();
     let mut sink = Heard {
         store: None,
         live,
-        functions: Functions::new(&functions, &[]),
+        functions: Functions::new(&functions, &lots),
         has_returns,
     };
     events.into_iter().for_each(|event| sink.event(event));
@@ -356,7 +357,7 @@ fn functions_that_come_are_waited_for_too() {
         Heard {
             store,
             live: &mut live,
-            functions: Functions::new(&functions, &[]),
+            functions: Functions::new(&functions, &Lots::default()),
             has_returns,
         }
         .event(event);
