@@ -2,7 +2,7 @@
 
 use super::{Case, Ground, Suite};
 
-/// Most of them.
+/// Where a case is shown.
 const LINUX: &[Ground] = &[Ground::Linux];
 const BOTH: &[Ground] = &[Ground::Linux, Ground::Bundled];
 
