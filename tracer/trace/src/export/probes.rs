@@ -24,6 +24,9 @@ pub struct ProbeNote {
     pub address: String,
     /// The same as function and offset.
     pub place: String,
+    /// Whether it is hit when the function returns, and not at that address.
+    #[serde(default)]
+    pub is_return: bool,
     /// How it was put into the text.
     pub tactic: String,
     /// What it captures, in order.

@@ -19,6 +19,7 @@ use crate::event::Event;
 use crate::event::Moment;
 use crate::export::call_formats::{CallFormats, VALUES_FILE};
 use crate::export::compact;
+use crate::export::probes::{PROBES_FILE, ProbeNote};
 use crate::export::uftrace::layout::{FIRST_TID, SIDE_FILE};
 use crate::export::uftrace::record::canonical;
 use crate::export::uftrace::{NO_CALLS, NO_CLOCK, SideFile, VERSION};
@@ -104,6 +105,19 @@ impl TraceDirectory {
             remark: None,
             _scratch: None,
         })
+    }
+
+    /// The probes that the trace has hits of.
+    ///
+    /// # Errors
+    /// A [`ReportError`] that names their file.
+    pub fn probes(&self) -> Result<Vec<ProbeNote>, ReportError> {
+        let path = self.path.join(PROBES_FILE);
+        if !path.exists() {
+            return Ok(Vec::new());
+        }
+        let probes = serde_json::from_str(&read_text(&path)?);
+        probes.map_err(|error| ReportError::damaged(&path, error.to_string()))
     }
 
     /// The arguments of a call of the function at `address`, where they were captured: each with its name.

@@ -68,12 +68,10 @@ impl Events {
         Ok(line)
     }
 
-    /// Whether the next event was on this vCPU and before `time_ns`.
+    /// The next event.
     #[must_use]
-    pub fn is_next_before(&self, time_ns: u64, vcpu: u16) -> bool {
-        self.reader
-            .peek()
-            .is_some_and(|event| event.vcpu == vcpu && event.time_ns < time_ns)
+    pub fn peek(&self) -> Option<&EventLine> {
+        self.reader.peek()
     }
 }
 

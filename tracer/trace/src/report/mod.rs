@@ -24,6 +24,9 @@ mod gather;
 pub(crate) mod graph;
 #[cfg(test)]
 mod graph_tests;
+mod hits;
+#[cfg(test)]
+mod hits_tests;
 mod init_calls;
 pub mod last;
 mod missing;

@@ -1,5 +1,6 @@
 //! All that a trace has, as one stream in the order of time: steps of threads, events, and what is said of all vCPUs.
 
+use std::cmp::Ordering;
 use std::iter::Peekable;
 use std::vec;
 
@@ -7,6 +8,7 @@ use super::calls::{Calls, Shown};
 use super::directory::TraceDirectory;
 use super::error::ReportError;
 use super::events::Events;
+use super::hits::Hits;
 use crate::event::Event;
 use crate::export::events::EventLine;
 use crate::export::remark::Remark;
@@ -38,6 +40,7 @@ pub enum Leaves {
 pub struct Stream<'a> {
     pub calls: &'a mut Calls,
     events: Events,
+    hits: Hits,
     remarks: Peekable<vec::IntoIter<Remark>>,
     /// The next step, when it is known what comes before it.
     next: Option<Shown>,
@@ -58,9 +61,11 @@ impl<'a> Stream<'a> {
     ) -> Result<Self, ReportError> {
         let remarks = trace.side.as_ref().map(Remark::all);
         let events = Events::of(trace, &calls.excerpt)?;
+        let hits = Hits::of(trace, calls)?;
         Ok(Self {
             calls,
             events,
+            hits,
             remarks: remarks.unwrap_or_default().into_iter().peekable(),
             next: None,
             leaves,
@@ -106,16 +111,31 @@ impl<'a> Stream<'a> {
         let is_due = |remark: &Remark| remark.time_ns() <= time_ns;
         let remark = self.remarks.peek().filter(|remark| is_due(remark));
         let until_ns = remark.map_or(time_ns, |remark| remark.time_ns().saturating_sub(1));
-        if let Some(event) = self.events.next_until(until_ns)? {
+        if !self.is_next()
+            && let Some(event) = self.events.next_until(until_ns)?
+        {
+            self.hits.show(&event);
             return Ok(Some(Happened::Point(event)));
         }
         if let Some(remark) = self.remarks.next_if(is_due) {
             return Ok(Some(Happened::Remark(remark)));
         }
-        Ok(self
-            .next
-            .take()
-            .map(|next| Happened::Call(self.opened(next))))
+        let Some(next) = self.next.take() else {
+            return Ok(None);
+        };
+        let shown = self.opened(next);
+        let (Shown::Step(last) | Shown::Leaf(_, last)) = &shown;
+        if let Shown::Leaf(entry, _) = &shown {
+            self.hits.step(entry, self.calls);
+        }
+        self.hits.step(last, self.calls);
+        Ok(Some(Happened::Call(shown)))
+    }
+
+    /// Whether the next step comes before the next event, of which the time is not after it.
+    fn is_next(&self) -> bool {
+        let both = self.events.peek().zip(self.next.as_ref());
+        both.is_some_and(|(event, next)| self.hits.is_after(event, next, self.calls))
     }
 
     /// A call, or its beginning when an event comes before its end.
@@ -132,7 +152,14 @@ impl<'a> Stream<'a> {
     fn is_apart(&self, entry: &Event, exit: &Event) -> bool {
         match self.leaves {
             Leaves::Whole => false,
-            Leaves::WithoutEvents => self.events.is_next_before(exit.time_ns, entry.vcpu),
+            Leaves::WithoutEvents => self.events.peek().is_some_and(|event| {
+                let is_before = match event.time_ns.cmp(&exit.time_ns) {
+                    Ordering::Less => true,
+                    Ordering::Equal => self.hits.is_before_end(event, exit, self.calls),
+                    Ordering::Greater => false,
+                };
+                is_before && event.vcpu == entry.vcpu
+            }),
             Leaves::Apart => true,
         }
     }
